@@ -74,7 +74,7 @@ impl OciRegistry {
         format!("oci://{}/{name}", self.address)
     }
 
-    /// Pushes a container disk: an image of one layer with the file at `disk/disk.qcow2`, as `docker build` makes it.
+    /// Pushes a container disk: an image of one layer with the file at `disk/`, as `docker build` makes it.
     pub fn push_container_disk(&self, name: &str, tag: &str, disk: &Path, scratch: &Path) -> Result<()> {
         let archive = scratch.join("container-disk.tgz");
         let folder = disk.parent().context("a folder")?;
@@ -83,11 +83,7 @@ impl OciRegistry {
         tar.args(["--create", "--gzip", "--transform", "s,^,disk/,", "--file"]).arg(&archive);
         tar.arg("--directory").arg(folder).arg(file);
         process::run(&mut tar, Duration::from_secs(60))?.success()?;
-        let layer = self.blob(name, std::fs::read(&archive).context("the archive")?, LAYER);
-        let config = self.blob(name, b"{}".to_vec(), IMAGE_CONFIG);
-        let manifest =
-            json!({"schemaVersion": 2, "mediaType": MANIFEST, "config": config, "layers": [layer]});
-        self.store.put(format!("{name}/manifests/{tag}"), MANIFEST, manifest.to_string().into_bytes());
+        self.put_image(name, tag, &archive, [IMAGE_CONFIG, LAYER])?;
         Ok(())
     }
 
@@ -97,8 +93,20 @@ impl OciRegistry {
         let mut tar = Command::new("tar");
         tar.arg("--create").arg("--gzip").arg("--file").arg(&archive).arg("--directory").arg(folder).arg(".");
         process::run(&mut tar, Duration::from_secs(30))?.success()?;
-        let layer = self.blob(name, std::fs::read(&archive).context("the archive")?, CONTENT);
-        let config = self.blob(name, b"{}".to_vec(), CONFIG);
+        self.put_image(name, tag, &archive, [CONFIG, CONTENT])
+    }
+
+    /// Stores an image of one layer. Returns its digest.
+    fn put_image(
+        &self,
+        name: &str,
+        tag: &str,
+        layer: &Path,
+        media_types: [&'static str; 2],
+    ) -> Result<String> {
+        let [config, content] = media_types;
+        let layer = self.blob(name, std::fs::read(layer).context("the archive")?, content);
+        let config = self.blob(name, b"{}".to_vec(), config);
         let manifest = json!({
             "schemaVersion": 2, "mediaType": MANIFEST, "config": config, "layers": [layer],
         })

@@ -298,6 +298,9 @@ pub struct TrashedVolume {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub image: Option<String>,
+    /// Whether space is reserved for its whole size.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub thick: bool,
     /// When it was deleted, RFC 3339.
     #[schemars(length(max = 64))]
     pub deleted_at: String,

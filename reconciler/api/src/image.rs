@@ -128,7 +128,7 @@ pub fn redacted_url(url: &str) -> String {
 
 impl Image {
     /// The checksum that the image's bytes must have, in hexadecimal digits: SHA-256 has 64, SHA-512 128. `None` while
-    /// `checksumUrl` was not read yet.
+    /// `checksumUrl` was not read, or the registry not asked, yet.
     pub fn digest(&self) -> Option<&str> {
         let declared = self.spec.source.sha512.as_deref().or(self.spec.source.sha256.as_deref());
         declared.or_else(|| self.status.as_ref()?.checksum.as_deref())

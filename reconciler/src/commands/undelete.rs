@@ -1,7 +1,7 @@
 //! `berth undelete`: creates a deleted Disk again from its file in a host's trash.
 
 use anyhow::{Context, bail};
-use berth_api::{Disk, DiskSpec, Host, Quantity, RESTORE_ANNOTATION, host::TrashedVolume};
+use berth_api::{Disk, DiskSpec, Host, Provisioning, Quantity, RESTORE_ANNOTATION, host::TrashedVolume};
 use kube::{
     Api, Client, ResourceExt,
     api::{ListParams, PostParams},
@@ -35,6 +35,7 @@ fn disk(host: &str, name: &str, volume: &TrashedVolume) -> Disk {
         size: Some(Quantity(volume.size.clone())),
         image: volume.image.as_deref().map(Into::into),
         pool: volume.pool.as_str().into(),
+        provisioning: if volume.thick { Provisioning::Thick } else { Provisioning::Thin },
         ..DiskSpec::default()
     };
     let mut disk = Disk::new(name, spec);
@@ -90,5 +91,8 @@ mod tests {
         assert_eq!(fast.spec.pool.as_str(), "fast");
         assert_eq!(fast.annotations()[RESTORE_ANNOTATION], "h1/v-1");
         assert_eq!(disk("h1", "data", &volume(serde_json::Value::Null)).spec.pool.as_str(), "default");
+        assert_eq!(fast.spec.provisioning, Provisioning::Thin);
+        let thick = TrashedVolume { thick: true, ..volume("fast".into()) };
+        assert_eq!(disk("h1", "data", &thick).spec.provisioning, Provisioning::Thick);
     }
 }

@@ -16,6 +16,7 @@ mod apply;
 mod bootstrap;
 mod cdroms;
 mod cpu_time;
+mod declared_disks;
 mod dependents;
 mod hardware;
 mod held;

@@ -1,7 +1,8 @@
 //! The image cache: files named by their digest, each verified before it gets its name.
 //!
 //! ```text
-//!  <digest>-<source>.partial ──bytes──▶ checksum ──▶ format, size, no second file ──▶ <digest>.json ──rename──▶ <digest>
+//!  <digest>-<source>.partial ──bytes──▶ checksum ──▶ unpacked, converted, if encoded
+//!                                ──▶ format, size, no second file ──▶ <digest>.json ──rename──▶ <digest>
 //! ```
 //!
 //! An image is in the cache iff both `<digest>` and `<digest>.json` exist; the rename comes last. All namespaces share
@@ -171,9 +172,7 @@ impl LinuxImages {
         tracing::info!(digest = facts.digest, bytes = facts.bytes, stored, "image verified");
         Ok(facts)
     }
-}
 
-impl LinuxImages {
     /// Makes the image from the bytes, if they were stored and are encoded.
     async fn unpack(&self, source: &ImageSource, verified: Partial) -> Result<(Option<PathBuf>, Partial)> {
         if !verified.is_stored() {

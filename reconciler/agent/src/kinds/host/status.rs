@@ -245,6 +245,7 @@ fn trash(observed: &Observed) -> Vec<TrashedVolume> {
             name: t.volume.owner.name.clone(),
             size: Quantity::from_bytes(t.volume.size).0,
             image: t.volume.owner.image.clone(),
+            thick: t.volume.reserved.is_some(),
             deleted_at: t.deleted_at.to_string(),
         })
         .collect();

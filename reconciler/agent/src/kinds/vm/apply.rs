@@ -8,7 +8,7 @@ use berth_qemu::cdrom::Changed;
 use berth_qemu::machine::MachineSpec;
 use kube::ResourceExt;
 
-use super::{MediumChange, Step, observe::User};
+use super::{MediumChange, Step, declared_disks::User};
 use crate::context::Context;
 use crate::converge::release;
 use crate::error::Error;

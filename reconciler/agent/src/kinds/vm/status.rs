@@ -9,9 +9,9 @@ use berth_qemu::machine::Bus;
 use berth_qemu::power::RunState;
 use jiff::Timestamp;
 
+use super::declared_disks::DeclaredDisk;
 use super::hardware::{differences, topology};
 use super::media;
-use super::observe::DeclaredDisk;
 use super::plan::{IO_ERROR, too_large, unsynced_interfaces};
 use super::{Observed, cpu_time};
 use crate::admission::Admission;

@@ -192,6 +192,9 @@ impl<'a> Registry<'a> {
         }
         let realm = field(challenge, "realm").and_then(|realm| Url::parse(realm).ok());
         let mut url = realm.ok_or_else(|| self.failed("the registry does not say where its tokens are"))?;
+        if url.scheme() != "https" && self.reference.registry.scheme() == "https" {
+            return Err(self.failed("the registry's tokens are at an address without HTTPS"));
+        }
         if let Some(service) = field(challenge, "service") {
             url.query_pairs_mut().append_pair("service", service);
         }

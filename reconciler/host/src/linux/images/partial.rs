@@ -22,11 +22,14 @@ const SUFFIX: &str = ".partial";
 pub(super) struct Place {
     pub(super) file: PathBuf,
     origin: PathBuf,
-    /// The decompressed bytes.
+    /// The bytes out of their compression and archive.
     pub(super) unpacked: PathBuf,
     /// The bytes in another format.
     pub(super) converted: PathBuf,
 }
+
+/// The beginnings of the last parts of these two names.
+const MADE: [&str; 2] = ["unpacked", "converted"];
 
 /// `<digest>-<source>`, with a hash of the source: the URL itself may contain secrets.
 pub(super) fn name(source: &ImageSource) -> String {
@@ -49,18 +52,23 @@ impl Place {
 
     fn named(folder: &Path, name: &str) -> Self {
         let file = folder.join(format!("{name}{SUFFIX}"));
-        Self {
-            origin: file.with_added_extension("json"),
-            unpacked: file.with_added_extension("unpacked"),
-            converted: file.with_added_extension("converted"),
-            file,
-        }
+        // A program that an agent started which was killed may still write: it never has a file of this process.
+        let [unpacked, converted] =
+            MADE.map(|made| file.with_added_extension(format!("{made}-{}", std::process::id())));
+        Self { origin: file.with_added_extension("json"), unpacked, converted, file }
     }
 
-    /// Removes what was made from the bytes. The caller holds the file's lock.
+    /// Removes what was made from the bytes, also by other processes. The caller holds the file's lock.
     pub(super) fn discard_made(&self) -> Result<(), SystemError> {
-        for path in [&self.unpacked, &self.converted] {
-            files::remove_if_there(path).map_err(failed("remove", path))?;
+        let folder = self.file.parent().unwrap_or(Path::new("/"));
+        let own = self.file.file_name().unwrap_or_default().to_string_lossy();
+        let is_made = |name: &String| {
+            let rest = name.strip_prefix(&*own).and_then(|rest| rest.strip_prefix('.'));
+            rest.is_some_and(|rest| MADE.iter().any(|made| rest.starts_with(made)))
+        };
+        for name in files::names(folder)?.iter().filter(|name| is_made(name)) {
+            let path = folder.join(name);
+            files::remove_if_there(&path).map_err(failed("remove", &path))?;
         }
         Ok(())
     }
@@ -307,5 +315,20 @@ mod tests {
         second.append(b"other").expect("written");
         assert_eq!(fs::read(&image).expect("there"), b"image");
         assert_eq!(fs::read(&place.file).expect("there"), b"other");
+    }
+
+    #[test]
+    fn what_a_killed_process_has_made_goes_with_the_download_and_is_never_written_again() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let place = Place::named(folder.path(), "ab-1");
+        let left = ["ab-1.partial.unpacked-7", "ab-1.partial.converted-7"];
+        let other = ["ab-12.partial.unpacked-7", "ab-1.partial.json", "ab-1.partial"];
+        for name in left.into_iter().chain(other) {
+            fs::write(folder.path().join(name), b"x").expect("written");
+        }
+        assert!(left.iter().all(|name| !place.unpacked.ends_with(name) && !place.converted.ends_with(name)));
+        place.discard_made().expect("discarded");
+        assert!(left.iter().all(|name| !folder.path().join(name).exists()));
+        assert!(other.iter().all(|name| folder.path().join(name).exists()));
     }
 }

@@ -20,6 +20,7 @@ use super::super::files::{self, blocking, failed};
 use super::super::program::Program;
 use super::Result;
 use super::partial::Place;
+use super::unpack_file::BOMB;
 use crate::{Encoding, ImageSource, SystemError};
 
 const QEMU_IMG: Program = Program {
@@ -49,7 +50,8 @@ impl Unpacker {
         if source.encoding.is_plain() {
             return Ok(None);
         }
-        place.discard_made()?;
+        let before = place.clone();
+        blocking(move || before.discard_made()).await?;
         let mut made = None;
         if source.encoding.compression.is_some() || source.encoding.archive {
             self.unpack(source, &place.file, &place.unpacked).await?;
@@ -58,7 +60,6 @@ impl Unpacker {
         if let Some(format) = source.encoding.foreign {
             let from = made.unwrap_or(&place.file).clone();
             self.convert(source, format, &from, &place.converted).await?;
-            files::remove_if_there(&place.unpacked).map_err(failed("remove", &place.unpacked))?;
             made = Some(&place.converted);
         }
         Ok(made.cloned())
@@ -88,7 +89,8 @@ impl Unpacker {
         from: &Path,
         to: &Path,
     ) -> Result<()> {
-        check_signature(source, format, from)?;
+        let (of_source, file) = (source.clone(), from.to_owned());
+        blocking(move || check_signature(&of_source, format, &file)).await?;
         let program = QEMU_IMG.find()?;
         // A path with a colon would be taken for a protocol.
         let [input, output] = [from, to].map(|path| format!("file:{}", text(path)));
@@ -111,8 +113,9 @@ impl Unpacker {
     }
 
     async fn carry_out(&self, source: &ImageSource, filter: &Filter, what: &str) -> Result<()> {
-        if let Some(user) = &self.user {
-            lend(&filter.input, user)?;
+        if let Some(user) = self.user {
+            let input = filter.input.clone();
+            blocking(move || files::grant(&input, Some(&user))).await?;
         }
         filter.run().await.map_err(|error| explain(source, what, filter, error))?;
         let output = filter.output.clone();
@@ -122,11 +125,6 @@ impl Unpacker {
 
 fn text(path: &Path) -> String {
     path.display().to_string()
-}
-
-/// Lets the group of the program's user read a file.
-fn lend(path: &Path, user: &RunAs) -> Result<()> {
-    files::grant(path, Some(user))
 }
 
 /// Makes the result a file of the agent's.
@@ -141,6 +139,9 @@ fn explain(source: &ImageSource, what: &str, filter: &Filter, error: FilterError
         FilterError::TooLarge { max_bytes } => {
             let detail = format!("it becomes more than the {max_bytes} bytes this host allows for an image");
             SystemError::ImageTooLarge { url, detail }
+        }
+        FilterError::Failed { said, .. } if said.contains(BOMB) => {
+            SystemError::ImageTooLarge { url, detail: said.trim_start_matches("berth: ").to_owned() }
         }
         FilterError::Failed { said, .. } if said.contains("No space left") => {
             let folder = filter.output.parent().unwrap_or(Path::new("/"));
@@ -162,7 +163,7 @@ fn explain(source: &ImageSource, what: &str, filter: &Filter, error: FilterError
     }
 }
 
-/// Checks that the file itself has the data: a VMDK may be a text that names other files.
+/// Checks that the file itself has the data: a VMDK may be a text that names other files. Blocking.
 fn check_signature(source: &ImageSource, format: ForeignFormat, path: &Path) -> Result<()> {
     let mut start = [0; 512];
     let mut file = File::open(path).map_err(failed("read", path))?;
@@ -190,4 +191,41 @@ fn check_signature(source: &ImageSource, format: ForeignFormat, path: &Path) -> 
         format!("the image is declared as {} and is something else", format.name())
     };
     Err(SystemError::ImageRefused { url: source.shown.clone(), detail })
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_qemu::machine::Format;
+
+    use super::*;
+
+    /// What a program says decides whether its image is refused, is too large, or is tried again.
+    #[test]
+    fn a_bomb_a_full_disk_and_broken_data_are_told_apart() {
+        let source = ImageSource {
+            namespace: "ns".to_owned(),
+            shared: false,
+            url: "http://a/b".to_owned(),
+            shown: "http://a/b".to_owned(),
+            digest: "ab".repeat(32),
+            format: Format::Raw,
+            encoding: Encoding::default(),
+        };
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let unpacker = Unpacker { user: None, max_bytes: 1 };
+        let files = (folder.path().join("in"), folder.path().join("out"));
+        let filter = unpacker.filter("x".into(), &[], (&files.0, &files.1), 1);
+        let explained = |said: &str| {
+            let error = FilterError::Failed { status: "exit status: 1".to_owned(), said: said.to_owned() };
+            explain(&source, "its xz compression", &filter, error)
+        };
+        let bomb = explained(&format!("berth: {BOMB}: more than 7 bytes"));
+        assert!(matches!(bomb, SystemError::ImageTooLarge { .. }), "{bomb:?}");
+        assert_eq!(bomb.chain(), format!("http://a/b is too large: {BOMB}: more than 7 bytes"));
+        let full = explained("qemu-img: error while writing at byte 0: No space left on device");
+        assert!(matches!(full, SystemError::NoSpace { .. }), "{full:?}");
+        let broken = explained("berth: invalid gzip header").chain();
+        assert!(broken.ends_with("its xz compression cannot be undone: invalid gzip header"), "{broken}");
+        assert!(explained("").chain().ends_with("exit status: 1"));
+    }
 }

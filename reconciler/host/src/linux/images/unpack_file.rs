@@ -27,6 +27,9 @@ const SMALL: u64 = 100 << 30;
 /// somebody has made to be downloaded.
 const MAX_RATIO: u64 = 2000;
 
+/// The beginning of the error about a file that becomes larger than any image that somebody has made.
+pub(super) const BOMB: &str = "it becomes too large for its compressed size";
+
 /// Unpacks the input to the output, which exists and is empty.
 ///
 /// *Errors*: [`io::ErrorKind::InvalidData`] when the input is not encoded like this or is incomplete;
@@ -190,7 +193,7 @@ impl SparseWriter {
 impl Write for SparseWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.at + bytes.len() as u64 > self.max {
-            let why = format!("more than {} bytes, of a file that is too small for them", self.max);
+            let why = format!("{BOMB}: more than {} bytes", self.max);
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
         }
         if bytes.iter().any(|byte| *byte != 0) {
@@ -285,6 +288,7 @@ mod tests {
         writer.at = SMALL - 1;
         let error = writer.write(&[0, 0]).expect_err("one too many");
         assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
+        assert!(error.to_string().starts_with(BOMB), "{error}");
     }
 
     fn from_archive(make: &str) -> io::Result<Vec<u8>> {

@@ -8,9 +8,9 @@ use berth_qemu::power::RunState;
 use jiff::SignedDuration;
 
 use super::super::cpu_time;
+use super::super::declared_disks::User;
 use super::super::hooking;
 use super::super::media;
-use super::super::observe::User;
 use super::super::surplus;
 use super::start::{since, too_large};
 use super::{Observed, Step};

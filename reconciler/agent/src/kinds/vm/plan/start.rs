@@ -19,9 +19,9 @@ use kube::ResourceExt;
 
 use super::super::bootstrap::Bootstrap;
 use super::super::cpu_time;
+use super::super::declared_disks::{DeclaredDisk, User};
 use super::super::hardware::{class_name, uuid_of};
 use super::super::media;
-use super::super::observe::{DeclaredDisk, User};
 use super::super::pending_leases;
 use super::super::seed::{digest, seed};
 use super::{Observed, Step, asks_for_restart, write_journal};

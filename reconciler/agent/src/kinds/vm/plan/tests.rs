@@ -14,7 +14,8 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::super::bootstrap::Bootstrap;
-use super::super::observe::{DeclaredAddress, DeclaredDisk, User};
+use super::super::declared_disks::{DeclaredDisk, User};
+use super::super::observe::DeclaredAddress;
 use super::super::status::{restarted, status, without_progress};
 use super::*;
 use crate::admission::Admission;

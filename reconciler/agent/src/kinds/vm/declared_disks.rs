@@ -1,0 +1,92 @@
+//! The disks that a VM declares, with what this host knows about their files.
+
+use berth_api::condition::{find, is_true};
+use berth_api::vm::DiskBus;
+use berth_api::{ConditionType, Disk, ExpandPolicy, VM};
+use berth_host::VolumeFacts;
+use berth_qemu::machine::Bus;
+
+use crate::context::Context;
+use crate::error::Error;
+use crate::key::ObjectName;
+
+/// A disk listed in the spec.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct DeclaredDisk {
+    pub(crate) name: String,
+    pub(crate) boot: bool,
+    pub(crate) volume: Option<VolumeFacts>,
+    pub(crate) volume_id: Option<String>,
+    pub(crate) serial: String,
+    pub(crate) user: User,
+    /// The Disk's own message when it is not ready.
+    pub(crate) problem: Option<String>,
+    /// Whether the control plane knows that its file exists, so that it never gets another one.
+    pub(crate) reported: bool,
+    pub(crate) bus: Bus,
+    pub(crate) read_only: bool,
+    /// Whether its file is to grow before a machine opens it.
+    pub(crate) grows_first: bool,
+}
+
+/// The VM that a disk is given to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum User {
+    None,
+    ThisVm,
+    Other(String),
+}
+
+/// Observes the disks in the spec, in its order.
+pub(super) async fn declared_disks(
+    ctx: &Context,
+    vm: &VM,
+    name: &ObjectName,
+) -> Result<Vec<DeclaredDisk>, Error> {
+    let mut seen = Vec::new();
+    for wanted in &vm.spec.disks {
+        let disk = ctx.index.read().disks.get(&name.beside(wanted.name.as_str()));
+        let status = disk.as_ref().and_then(|d| d.status.clone()).unwrap_or_default();
+        let volume = match (&disk, &status.volume_id) {
+            (Some(disk), Some(id)) => ctx.system.volume(disk.spec.pool.as_str(), id).await?,
+            _ => None,
+        };
+        let user = match status.used_by.first() {
+            None => User::None,
+            Some(user) if Some(&user.vm_uid) == vm.metadata.uid.as_ref() && user.attachment.is_none() => {
+                User::ThisVm
+            }
+            Some(user) => User::Other(user.vm.clone()),
+        };
+        let ready = find(&status.conditions, "Ready").filter(|c| c.status != "True");
+        let stalled = is_true(&status.conditions, ConditionType::Stalled);
+        let problem = ready.filter(|_| stalled || volume.is_none()).map(|c| match c.message.as_str() {
+            "" => c.reason.clone(),
+            message => format!("{}: {message}", c.reason),
+        });
+        let grows_first = disk.as_ref().zip(volume.as_ref()).is_some_and(|(d, v)| grows_first(d, v));
+        seen.push(DeclaredDisk {
+            name: wanted.name.to_string(),
+            boot: wanted.boot,
+            bus: match wanted.bus {
+                DiskBus::VirtioScsi => Bus::VirtioScsi,
+                DiskBus::VirtioBlk => Bus::VirtioBlk,
+                DiskBus::Sata => Bus::Sata,
+            },
+            read_only: wanted.read_only,
+            grows_first,
+            volume,
+            reported: status.size.is_some(),
+            volume_id: status.volume_id,
+            serial: status.serial.unwrap_or_default(),
+            user,
+            problem,
+        });
+    }
+    Ok(seen)
+}
+
+fn grows_first(disk: &Disk, volume: &VolumeFacts) -> bool {
+    let wanted = disk.spec.size.as_ref().and_then(|size| size.bytes().ok());
+    disk.spec.expand_policy == ExpandPolicy::Offline && wanted.is_some_and(|wanted| volume.size < wanted)
+}

@@ -1,0 +1,115 @@
+//! A network interface of a VM, as declared.
+
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::ResourceName;
+
+/// A network interface of a VM.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("has(self.network) == has(oldSelf.network) && (!has(self.network) || self.network == oldSelf.network)").message("network cannot change on an existing interface: give the interface another name"),
+    validation = Rule::new("!has(self.allowedAddresses) || self.allowedAddresses.size() == 0 || !has(self.securityGroups) || self.securityGroups.size() == 0").message("allowedAddresses and securityGroups exclude each other: a group would not know these addresses").field_path(".allowedAddresses"),
+    validation = Rule::new("!has(self.macAddress) || self.macAddress != '00:00:00:00:00:00'").message("a macAddress of zeros is the address of no interface").field_path(".macAddress")
+)]
+pub struct NetworkInterface {
+    /// Name of the interface within the VM, the key of the list, for example `nic0`.
+    pub name: ResourceName,
+    /// Name of the Network, in the VM's namespace or in `berth-shared`. Default `default`, which is created in the VM's
+    /// namespace if neither has it. Cannot change.
+    #[serde(default = "default_network")]
+    pub network: ResourceName,
+    /// Name of a PublicIP in the VM's namespace that leads to this interface. Applied live.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "publicIP")]
+    pub public_ip: Option<ResourceName>,
+    /// Names of SecurityGroups in the VM's namespace, at most 8: the interface receives and sends only what one of them allows.
+    /// Default: none, and the interface receives everything from its Network and, by its public address, from outside, and sends
+    /// everything. Applied live.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    #[x_kube(validation = Rule::new("self.all(g, self.filter(h, h == g).size() == 1)").message("a security group can be named once"))]
+    pub security_groups: Vec<ResourceName>,
+    /// Ranges of IPv4 addresses, beside its own, that the interface may send from and answer for: `10.64.0.100/32` for an address that
+    /// several VMs share (VRRP), `0.0.0.0/0` for a router. At most 16. Only on a Network of the VM's own namespace, and not
+    /// together with `securityGroups`. The gateway's address is never among them. Default: none. Applied live.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(max = 18)))]
+    #[x_kube(validation = Rule::new("self.all(c, isCIDR(c) && cidr(c).ip().family() == 4 && cidr(c).masked() == cidr(c))").message("each of allowedAddresses must be an IPv4 range such as 10.64.0.100/32, with no host bits set"))]
+    pub allowed_addresses: Vec<String>,
+    /// MAC addresses, beside its own, that the interface may send from, such as `00:00:5e:00:01:0a` of VRRP, lower case, at most 4. Only
+    /// on a Network of the VM's own namespace. Default: none. Applied live.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(
+        length(max = 4),
+        inner(length(max = 17), regex(pattern = r"^[0-9a-f][02468ace](:[0-9a-f]{2}){5}$"))
+    )]
+    pub allowed_mac_addresses: Vec<String>,
+    /// A specific MAC address. Default: one is generated once and kept. Cannot change; the generated address can be
+    /// added later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 17), regex(pattern = r"^[0-9a-fA-F][26aAeE0cC48](:[0-9a-fA-F]{2}){5}$"))]
+    pub mac_address: Option<String>,
+    /// A specific private IPv4 address within the Network. Default: one is allocated once and kept. Cannot change; the
+    /// allocated address can be added later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 15), regex(pattern = r"^[0-9]{1,3}(\.[0-9]{1,3}){3}$"))]
+    pub address: Option<String>,
+    /// The network card that the guest sees: `virtio`, `e1000`, `e1000e` or `rtl8139`. `virtio` is by far the fastest;
+    /// the others are for guests without a virtio driver. Takes effect at the next power cycle.
+    #[serde(default)]
+    pub model: NicModel,
+}
+
+/// The model of a network card.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum NicModel {
+    #[default]
+    Virtio,
+    E1000,
+    E1000e,
+    Rtl8139,
+}
+
+impl NicModel {
+    /// The model with this name, the one that QEMU and libvirt give it too. None if berth does not have it.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        [Self::Virtio, Self::E1000, Self::E1000e, Self::Rtl8139]
+            .into_iter()
+            .find(|model| model.as_str() == name)
+    }
+
+    /// The value of the attribute.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Virtio => "virtio",
+            Self::E1000 => "e1000",
+            Self::E1000e => "e1000e",
+            Self::Rtl8139 => "rtl8139",
+        }
+    }
+}
+
+impl Default for NetworkInterface {
+    fn default() -> Self {
+        Self {
+            name: "nic0".into(),
+            network: default_network(),
+            public_ip: None,
+            security_groups: Vec::new(),
+            allowed_addresses: Vec::new(),
+            allowed_mac_addresses: Vec::new(),
+            mac_address: None,
+            address: None,
+            model: NicModel::default(),
+        }
+    }
+}
+
+fn default_network() -> ResourceName {
+    crate::DEFAULT_NAME.into()
+}

@@ -1,0 +1,292 @@
+//! The observed state of a VM.
+
+use k8s_openapi::jiff::Timestamp;
+use kube::KubeSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::guest::{GuestEnd, GuestStatus};
+use crate::{Binding, Conditions, CpuTopology, Graphics, GuestOS, VMState, Watchdog};
+
+/// The observed state of a VM. Read back from the host, never copied from the spec.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct VMStatus {
+    /// The generation that these conditions describe; -1 before the first report.
+    #[serde(default = "crate::condition::never_observed")]
+    pub observed_generation: i64,
+    /// `Ready`, `Reconciling`, `Stalled`, `Scheduled`, `Running`, `GuestReady`, `ClassSynced`, `InterfacesSynced`,
+    /// `PlacementSynced` and `SecurityGroupsSynced` (only while they are `False`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "crate::condition::schema")]
+    pub conditions: Conditions,
+    /// One word for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<VMState>,
+    /// The host it is bound to. Written by the scheduler.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub binding: Option<Binding>,
+    /// The address of its host, at which other hosts reach it. Written by the host's agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub host_address: Option<String>,
+    /// The epoch of the binding that its host has admitted. Before that, nothing is created for the VM, and the scheduler may
+    /// place it again. Written by the host's agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub admitted_epoch: Option<i64>,
+    /// The last refusal by a host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<HostRefusal>,
+    /// berth's own identity of this machine on disk; survives a restore and a move of the control plane. Decided at bind.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "instanceID")]
+    pub instance_id: Option<String>,
+    /// Addresses and MACs, decided once at bind, one entry for each interface of the spec.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    #[schemars(length(max = 256))]
+    pub interfaces: Vec<InterfaceStatus>,
+    /// The private address of the first interface.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub private_address: Option<String>,
+    /// The first public address that leads to this VM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub public_address: Option<String>,
+    /// The hardware the VM has now, decided at its first start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hardware: Option<Hardware>,
+    /// The CPU time that the running VM may use and gets, read back from its control group. Absent where neither differs from the
+    /// defaults: no limit, weight 100.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_time: Option<CpuTime>,
+    /// The names of what takes effect at the next power cycle: `class`, `cpus`, `memory`, `firmware`, `tpm`, `cpuTopology`,
+    /// `disks[NAME]` of another boot disk, bus or `readOnly`, `cdroms[NAME]`, `networkInterfaces[NAME]`. Empty while the VM does not run, and while its host is too small
+    /// to start it again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32), inner(length(max = 128)))]
+    pub pending_power_cycle: Vec<String>,
+    /// Every disk that is attached or should be.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub disks: Vec<DiskAttachmentStatus>,
+    /// The CD-ROM drives that the running VM has.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    #[schemars(length(max = 4))]
+    pub cdroms: Vec<CdromStatus>,
+    /// Facts that the guest reports about itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guest: Option<GuestStatus>,
+    /// The QEMU process, while there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<ProcessStatus>,
+    /// The address at which the VM's host serves its consoles to `berth console`, `berth logs`, `berth vnc` and `berth screenshot`,
+    /// while the host does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub console: Option<ConsoleAddress>,
+    /// The number of restarts after the guest ended by itself.
+    #[serde(default)]
+    pub restarts: i64,
+    /// The last time that the guest ended by itself, also after it was started again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_end: Option<GuestEnd>,
+    /// The `restartToken` of the last restart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart_token: Option<String>,
+}
+
+/// A host's refusal of a VM that was bound to it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HostRefusal {
+    /// The Host.
+    pub host: String,
+    /// The epoch of the binding it refused.
+    pub epoch: i64,
+    /// The reason, for people.
+    pub message: String,
+    /// The time at which the scheduler revoked the binding. For a while after that the scheduler does not choose the host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::Time>")]
+    pub time: Option<Timestamp>,
+}
+
+impl VMStatus {
+    /// Whether the host it is bound to has admitted it: then that host may have created something for it, and only that
+    /// host knows whether it runs.
+    pub fn is_admitted(&self) -> bool {
+        let Some(binding) = &self.binding else { return false };
+        // A VM that ran was admitted, also by an agent that did not record it.
+        self.admitted_epoch == Some(binding.epoch) || self.hardware.is_some() || self.process.is_some()
+    }
+
+    /// The highest epoch under which it can no longer be admitted: its binding was revoked, or it has a later one. It never
+    /// decreases.
+    pub fn spent_epoch(&self) -> i64 {
+        let before = self.binding.as_ref().map_or(0, |b| b.epoch - 1);
+        let refused =
+            self.refusal.as_ref().filter(|r| self.binding.as_ref().is_none_or(|b| r.epoch < b.epoch));
+        refused.map_or(0, |r| r.epoch).max(before)
+    }
+
+    /// The refusal of the host it is bound to.
+    pub fn refused(&self) -> Option<&HostRefusal> {
+        let binding = self.binding.as_ref().filter(|_| !self.is_admitted())?;
+        self.refusal.as_ref().filter(|r| r.host == binding.host && r.epoch == binding.epoch)
+    }
+}
+
+/// An interface as it was decided at bind.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct InterfaceStatus {
+    /// The name in the spec.
+    #[schemars(length(max = 63))]
+    pub name: String,
+    /// The Network, as `namespace/name`.
+    #[schemars(length(max = 512))]
+    pub network: String,
+    /// The MAC address, lower case.
+    #[schemars(length(max = 17))]
+    pub mac_address: String,
+    /// The private IPv4 address.
+    #[schemars(length(max = 15))]
+    pub address: String,
+    /// The SecurityGroups that filter it: those that the spec names, or for an interface that is removed from the spec, those
+    /// that it had.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8), inner(length(max = 63)))]
+    pub security_groups: Vec<String>,
+    /// The further addresses that it may send from.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(max = 18)))]
+    pub allowed_addresses: Vec<String>,
+    /// The further MAC addresses that it may send from.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 4), inner(length(max = 17)))]
+    pub allowed_mac_addresses: Vec<String>,
+    /// The public address that leads here, once the host forwards it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 15))]
+    pub public_address: Option<String>,
+}
+
+/// The hardware a VM has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Hardware {
+    /// The VMClass that was named at the start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
+    /// Virtual CPUs.
+    pub cpus: i64,
+    /// The CPUs up to which it can grow while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_cpus: Option<i64>,
+    /// Guest memory, with what the guest has plugged in.
+    pub memory: String,
+    /// The memory up to which it can grow while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_memory: Option<String>,
+    /// `BIOS` or `UEFI`.
+    pub firmware: String,
+    /// Whether it has a TPM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tpm: Option<bool>,
+    /// QEMU's machine type, pinned at the first start.
+    pub machine_type: String,
+    /// The declared CPU model or level, or else QEMU's model that was pinned at the first start.
+    pub cpu_model: String,
+    /// The arrangement of the CPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_topology: Option<CpuTopology>,
+    /// The guest's screen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub graphics: Option<Graphics>,
+    /// `kvm` or `tcg`.
+    pub accelerator: String,
+    /// The SMBIOS UUID.
+    pub uuid: String,
+    /// The guest's operating system, if it is not `Linux`.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "guestOS")]
+    pub guest_os: Option<GuestOS>,
+    /// The watchdog's action, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watchdog: Option<Watchdog>,
+    /// The SMBIOS serial number, if one is declared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub serial_number: Option<String>,
+}
+
+/// The CPU time of a running VM, as its host enforces it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CpuTime {
+    /// The CPUs whose time it may use at most; absent: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 8))]
+    pub limit: Option<String>,
+    /// Its share when CPU time is scarce.
+    pub weight: i64,
+}
+
+/// A disk of a VM as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DiskAttachmentStatus {
+    /// The Disk's name.
+    pub name: String,
+    /// The HotswapDiskAttachment it is attached by, if by one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attachment: Option<String>,
+    /// Whether the running VM has it.
+    pub attached: bool,
+    /// The serial number the guest sees.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serial: Option<String>,
+    /// The device in the guest, as reported by the guest agent, or else the stable path by serial.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+    /// How its host caches the attached disk: `none` (direct I/O) or `writeback` (the host's page cache).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    pub cache: Option<String>,
+    /// The reason why it is not attached.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// A CD-ROM drive of a VM as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CdromStatus {
+    /// The drive's name.
+    #[schemars(length(max = 63))]
+    pub name: String,
+    /// Whether there is a medium in it.
+    pub inserted: bool,
+    /// Whether its tray is open: the guest has ejected the medium, and does not see it until the tray is closed.
+    pub tray_open: bool,
+}
+
+/// A VM's QEMU process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ProcessStatus {
+    /// The process id on the host.
+    pub pid: i64,
+    /// The time of its start.
+    #[schemars(with = "k8s_openapi::apimachinery::pkg::apis::meta::v1::Time")]
+    pub started_at: Timestamp,
+}
+
+/// The server of a VM's console. A client needs a ticket, see [`crate::console`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ConsoleAddress {
+    /// IP address and port: HTTPS.
+    #[schemars(length(max = 64))]
+    pub address: String,
+    /// SHA-256 of the server's certificate (DER), in hexadecimal digits. A client accepts this certificate and no other.
+    #[schemars(length(max = 64), regex(pattern = r"^[0-9a-f]{64}$"))]
+    pub certificate_sha256: String,
+}
