@@ -32,6 +32,28 @@ fn limits() -> Field {
     Field::spec("limits", Shape::Object(fields))
 }
 
+/// What Disks and the templates of a VM's disks declare, except their size. `fixed` is the effect of what a Disk cannot change.
+fn declared(fixed: Effect) -> Vec<Field> {
+    vec![
+        Field::spec("image", Shape::Text(Form::Name)).effect(fixed).refers(IMAGE),
+        Field::spec("pool", Shape::Text(Form::Name))
+            .default(berth_api::DEFAULT_NAME)
+            .effect(fixed)
+            .refers(STORAGE_POOL),
+        Field::spec("deletion_policy", Shape::Text(Form::Any)).default("Delete"),
+        Field::spec("expand_policy", Shape::Text(Form::Any)).default("Online"),
+        Field::spec("provisioning", Shape::Text(Form::Any)).default("Thin").effect(fixed),
+        limits(),
+    ]
+}
+
+/// The template of a VM's disk.
+pub(crate) fn template() -> Field {
+    let mut fields = vec![Field::spec("size", Shape::Text(Form::Quantity))];
+    fields.extend(declared(Effect::Fixed));
+    Field::spec("template", Shape::Object(fields)).effect(Effect::Fixed)
+}
+
 /// A persistent disk.
 #[derive(Debug)]
 pub struct Disk;
@@ -54,18 +76,12 @@ impl ResourceKind for Disk {
     }
 
     fn fields(&self) -> Vec<Field> {
-        vec![
+        let mut fields = vec![
             Field::spec("size", Shape::Text(Form::Quantity)).presence(Presence::Kept),
-            Field::spec("image", Shape::Text(Form::Name)).effect(Effect::Replace).refers(IMAGE),
-            Field::spec("pool", Shape::Text(Form::Name))
-                .default(berth_api::DEFAULT_NAME)
-                .effect(Effect::Replace)
-                .refers(STORAGE_POOL),
-            Field::spec("deletion_policy", Shape::Text(Form::Any)).default("Delete"),
             Field::spec("deletion_protection", Shape::Bool).default(false),
-            Field::spec("expand_policy", Shape::Text(Form::Any)).default("Online"),
-            Field::spec("provisioning", Shape::Text(Form::Any)).default("Thin").effect(Effect::Replace),
-            limits(),
+        ];
+        fields.extend(declared(Effect::Replace));
+        fields.extend([
             Field::observed(
                 "serial",
                 "/status/serial",
@@ -82,30 +98,19 @@ impl ResourceKind for Disk {
                 "/status/state",
                 "The state of the disk: `Pending`, `Creating`, `Available`, `InUse`, `Failed` or `Terminating`.",
             ),
-        ]
+        ]);
+        fields
     }
 
     fn check(&self, config: &Value) -> Vec<Diagnostic> {
-        if config.get("size").is_null() && config.get("image").is_null() {
-            let detail =
-                "A disk without an image needs a size: set size = \"1Gi\", or the image to make it from.";
-            return vec![Diagnostic::error("Missing size", detail).at("size")];
-        }
-        check_limits(config.get("limits")).into_iter().collect()
+        check_declared(config, &AttributePath::empty()).into_iter().collect()
     }
 
     fn refine(&self, change: &mut PlannedChange<'_>) {
-        let size = |state: &Value| state.get("size").as_str().map(|size| Quantity(size.to_owned()));
         if !change.replace.is_empty() {
             return;
         }
-        if let (Some(was), Some(is)) = (size(change.prior), size(&change.planned))
-            && is < was
-        {
-            let detail = format!(
-                "A disk can only grow: it has {was}, and {is} would lose data. Keep at least {was}, or create another disk \
-                 with another name."
-            );
+        if let Some(detail) = shrinks(change.prior, &change.planned) {
             change.refuse("A disk cannot shrink", detail, AttributePath::root("size"));
         }
     }
@@ -135,20 +140,44 @@ impl ResourceKind for Disk {
     }
 }
 
+/// Refuses a disk, or a template of one at this path, that nothing can be made of.
+pub(crate) fn check_declared(disk: &Value, at: &AttributePath) -> Option<Diagnostic> {
+    if disk.get("size").is_null() && disk.get("image").is_null() {
+        let path = at.clone().attribute("size");
+        let detail = format!(
+            "{path}: a disk without an image needs a size: set size = \"1Gi\", or the image to make it from."
+        );
+        return Some(Diagnostic::error("Missing size", detail).at(path));
+    }
+    check_limits(disk.get("limits"), &at.clone().attribute("limits"))
+}
+
+/// Returns why a disk, or a template of one, cannot have its planned size.
+pub(crate) fn shrinks(prior: &Value, planned: &Value) -> Option<String> {
+    let size = |state: &Value| state.get("size").as_str().map(|size| Quantity(size.to_owned()));
+    let (was, is) = (size(prior)?, size(planned)?);
+    (is < was).then(|| {
+        format!(
+            "A disk can only grow: it has {was}, and {is} would lose data. Keep at least {was}, or create another disk \
+             with another name."
+        )
+    })
+}
+
 /// Refuses ceilings that contradict each other.
-fn check_limits(limits: &Value) -> Option<Diagnostic> {
+fn check_limits(limits: &Value, at: &AttributePath) -> Option<Diagnostic> {
     if limits.is_null() || limits.is_unknown() {
         return None;
     }
     let has = |name: &str| !limits.get(name).is_null();
     let refuse = |name: &str, detail: String| {
-        let path = AttributePath::root("limits").attribute(name);
+        let path = at.clone().attribute(name);
         Some(Diagnostic::error("Invalid limits", format!("{path}: {detail}")).at(path))
     };
     let rates = ["iops", "read_iops", "write_iops", "bandwidth", "read_bandwidth", "write_bandwidth"];
     if !rates.into_iter().any(has) {
         let detail = format!("Set at least one of {}.", rates.join(", "));
-        return Some(Diagnostic::error("Invalid limits", detail).at("limits"));
+        return Some(Diagnostic::error("Invalid limits", detail).at(at.clone()));
     }
     for rate in ["iops", "bandwidth"] {
         let (read, write, burst) = (format!("read_{rate}"), format!("write_{rate}"), format!("burst_{rate}"));

@@ -12,6 +12,7 @@ use crate::{
     field::{Effect, Field, Shape},
     form::Form,
     kind::{KindInfo, ResourceKind},
+    references::SECRET,
     replacement,
 };
 
@@ -43,6 +44,7 @@ impl ResourceKind for Image {
             Field::spec("sha256", Shape::Text(Form::Sha256)).effect(Effect::Replace),
             Field::spec("sha512", Shape::Text(Form::Sha512)).effect(Effect::Replace),
             Field::spec("checksum_url", Shape::Text(Form::HttpUrl)).effect(Effect::Replace),
+            Field::spec("secret_name", Shape::Text(Form::DottedName)).refers(SECRET),
         ];
         vec![
             Field::spec("source", Shape::Object(source)).required(),

@@ -1,14 +1,14 @@
 //! `berth_vm`
 
 mod bootstrap;
+mod disks;
+mod interfaces;
 mod observed;
 mod placement;
 mod probes;
 pub(crate) mod restart;
 mod room;
 pub(crate) mod size;
-
-use std::collections::BTreeSet;
 
 use async_trait::async_trait;
 use berth_api::Power;
@@ -20,38 +20,18 @@ use tfplugin6::{AttributePath, Diagnostic, Value};
 use crate::{
     api::{Api, ApiError},
     change::PlannedChange,
-    field::{Effect, Field, Presence, Shape, declared_power},
+    disk,
+    field::{Effect, Field, Presence, Shape},
     form::Form,
     kind::{KindInfo, ResourceKind, SideObject},
     private::Private,
     readiness::{self, Outcome, Readiness},
-    references::{CLASS, DISK, GROUP, HOST, IMAGE, NETWORK, Named, PUBLIC_IP, Reference, SECURITY_GROUP},
+    references::{CLASS, DISK, GROUP, HOST, IMAGE, Named, PUBLIC_IP, Reference},
 };
 
 /// A virtual machine.
 #[derive(Debug)]
 pub struct Vm;
-
-fn network_interfaces() -> Field {
-    let fields = vec![
-        Field::spec("name", Shape::Text(Form::Name))
-            .presence(Presence::Numbered("nic"))
-            .text("Name of the interface within the VM, the key of the list. Default `nic0`, `nic1`, … by position."),
-        Field::spec("network", Shape::Text(Form::Name))
-            .default(berth_api::DEFAULT_NAME)
-            .effect(Effect::Fixed)
-            .refers(NETWORK),
-        Field::spec("public_ip", Shape::Text(Form::Name)).key("publicIP").refers(PUBLIC_IP),
-        Field::spec("security_groups", Shape::TextList(Form::Name)).refers(SECURITY_GROUP),
-        Field::spec("allowed_addresses", Shape::TextList(Form::Ipv4Range)),
-        Field::spec("allowed_mac_addresses", Shape::TextList(Form::Mac)),
-        Field::spec("mac_address", Shape::Text(Form::Mac)).presence(Presence::Kept).effect(Effect::Fixed),
-        Field::spec("address", Shape::Text(Form::Ipv4)).presence(Presence::Kept).effect(Effect::Fixed),
-        Field::spec("model", Shape::Text(Form::Any)).default("virtio").effect(Effect::PowerCycle),
-    ];
-    let one = Value::from(vec![Value::object([("name", Value::from("nic0"))])]);
-    Field::spec("network_interfaces", Shape::Keyed(fields)).default(one).effect(Effect::PowerCycle)
-}
 
 fn cdroms() -> Field {
     let fields = vec![
@@ -163,6 +143,7 @@ impl ResourceKind for Vm {
     fn fields(&self) -> Vec<Field> {
         let disk = vec![
             Field::spec("name", Shape::Text(Form::Name)).required().refers(DISK),
+            disk::template(),
             Field::spec("boot", Shape::Bool).default(false).effect(Effect::PowerCycle),
             Field::spec("bus", Shape::Text(Form::Any)).default("virtio-scsi").effect(Effect::PowerCycle),
             Field::spec("read_only", Shape::Bool).default(false).effect(Effect::PowerCycle),
@@ -187,7 +168,7 @@ impl ResourceKind for Vm {
             Field::spec("uuid", Shape::Text(Form::Uuid)).effect(Effect::PowerCycle),
             Field::spec("disks", Shape::Keyed(disk)).required(),
             cdroms(),
-            network_interfaces(),
+            interfaces::network_interfaces(),
             placement_field(),
             bootstrap::field(),
             Field::spec("power", Shape::Text(Form::Any)).default("Running"),
@@ -229,10 +210,11 @@ impl ResourceKind for Vm {
 
     fn check(&self, config: &Value) -> Vec<Diagnostic> {
         let mut found = size::check(config);
-        found.extend(check_disks(config));
-        found.extend(check_buses(config));
+        found.extend(disks::check_disks(config));
+        found.extend(disks::check_buses(config));
+        found.extend(disks::check_templates(config));
         found.extend(check_cdroms(config));
-        found.extend(check_interfaces(config));
+        found.extend(interfaces::check_interfaces(config));
         found.extend(bootstrap::check(config.get("bootstrap")));
         found.extend(restart::check(config.get("restart_token")));
         found
@@ -242,8 +224,9 @@ impl ResourceKind for Vm {
         size::refine(change);
         bootstrap::refine(change);
         refuse_other_identities(change);
+        disks::refuse_smaller_templates(change);
         placement::refine(change);
-        wait_with_another_boot_disk(change);
+        disks::wait_with_another_boot_disk(change);
         restart::refine(change);
     }
 
@@ -375,50 +358,6 @@ fn addresses(object: &Json) -> Outcome {
     }
 }
 
-/// Refuses buses that cannot have the disks.
-fn check_buses(config: &Value) -> Vec<Diagnostic> {
-    let disks = config.get("disks").elements();
-    let sata = |disk: &Value| disk.get("bus").as_str() == Some("sata");
-    let mut found = Vec::new();
-    for (i, disk) in disks.iter().enumerate() {
-        if sata(disk) && disk.get("read_only").as_bool() == Some(true) {
-            let path = AttributePath::root("disks").index(i).attribute("read_only");
-            let detail =
-                format!("{path}: a disk on sata cannot be read-only. Use virtio-scsi or virtio-blk.");
-            found.push(Diagnostic::error("A disk on sata cannot be read-only", detail).at(path));
-        }
-    }
-    if let Some((seventh, _)) = disks.iter().enumerate().filter(|(_, disk)| sata(disk)).nth(6) {
-        let path = AttributePath::root("disks").index(seventh).attribute("bus");
-        found
-            .push(Diagnostic::error("More than 6 disks on sata", "At most 6 disks can be on sata.").at(path));
-    }
-    found
-}
-
-fn check_disks(config: &Value) -> Vec<Diagnostic> {
-    let disks = config.get("disks");
-    let boots: Vec<&Value> = disks.elements().iter().map(|disk| disk.get("boot")).collect();
-    if disks.is_unknown() || boots.iter().any(|boot| boot.is_unknown()) {
-        return Vec::new();
-    }
-    let booting: Vec<usize> =
-        boots.iter().enumerate().filter(|(_, boot)| boot.as_bool() == Some(true)).map(|(i, _)| i).collect();
-    match booting.as_slice() {
-        [_] => Vec::new(),
-        [] if disks.is_null() => Vec::new(),
-        [] => {
-            let detail = "Exactly one disk must have boot = true: the VM starts from it.";
-            vec![Diagnostic::error("No boot disk", detail).at("disks")]
-        }
-        [_, second, ..] => {
-            let detail = format!("{} disks have boot = true; exactly one may.", booting.len());
-            let path = AttributePath::root("disks").index(*second).attribute("boot");
-            vec![Diagnostic::error("More than one boot disk", detail).at(path)]
-        }
-    }
-}
-
 /// Refuses one image in two drives, and two drives to boot from first.
 fn check_cdroms(config: &Value) -> Vec<Diagnostic> {
     let drives = config.get("cdroms").elements();
@@ -451,51 +390,6 @@ fn check_cdroms(config: &Value) -> Vec<Diagnostic> {
     found
 }
 
-/// A value that two interfaces cannot share: its attribute, its name in a message, and how it is read.
-type Exclusive = (&'static str, &'static str, fn(&Value) -> Option<String>);
-
-/// Refuses what two interfaces of a VM cannot share.
-fn check_interfaces(config: &Value) -> Vec<Diagnostic> {
-    let mac = |interface: &Value| Some(Form::Mac.canonical(interface.get("mac_address").as_str()?));
-    let public = |interface: &Value| interface.get("public_ip").as_str().map(str::to_owned);
-    let private = |interface: &Value| {
-        // A network that is not known may be another one.
-        let network = interface.get("network");
-        let network = if network.is_null() { berth_api::DEFAULT_NAME } else { network.as_str()? };
-        Some(format!("{} of {network}", interface.get("address").as_str()?))
-    };
-    let shared: [Exclusive; 3] = [
-        ("mac_address", "the MAC address", mac),
-        ("public_ip", "the public address", public),
-        ("address", "the address", private),
-    ];
-    let mut found = Vec::new();
-    for (i, interface) in config.get("network_interfaces").elements().iter().enumerate() {
-        let has = |name: &str| !interface.get(name).elements().is_empty();
-        if has("allowed_addresses") && has("security_groups") {
-            let path = AttributePath::root("network_interfaces").index(i).attribute("allowed_addresses");
-            let detail = format!(
-                "{path}: a security group would not know these addresses. Leave out `allowed_addresses` or `security_groups`."
-            );
-            found.push(Diagnostic::error("Further addresses of a filtered interface", detail).at(path));
-        }
-    }
-    for (name, what, of) in shared {
-        let mut seen = std::collections::BTreeMap::new();
-        for (i, interface) in config.get("network_interfaces").elements().iter().enumerate() {
-            let Some(value) = of(interface) else { continue };
-            if let Some(first) = seen.insert(value.clone(), i) {
-                let path = AttributePath::root("network_interfaces").index(i).attribute(name);
-                let detail = format!(
-                    "{path}: network_interfaces[{first}] has {what} {value:?} too; each belongs to one interface."
-                );
-                found.push(Diagnostic::error(format!("Two interfaces with one {name}"), detail).at(path));
-            }
-        }
-    }
-    found
-}
-
 /// Refuses to change an interface's network, MAC or address: they are its identity, and other values mean another interface.
 fn refuse_other_identities(change: &mut PlannedChange<'_>) {
     if change.is_create() || !change.replace.is_empty() {
@@ -504,43 +398,29 @@ fn refuse_other_identities(change: &mut PlannedChange<'_>) {
     // An unknown value may become the current one.
     let known =
         change.with_effect(Effect::Fixed).filter(|fixed| !change.planned.at(&fixed.path).is_unknown());
-    let refused: Vec<AttributePath> = known.map(|fixed| fixed.path.clone()).collect();
+    let mut refused: Vec<AttributePath> = known.map(|fixed| fixed.path.clone()).collect();
+    // A template that is added or removed is refused as a whole.
+    for i in 0..change.planned.get("disks").elements().len() {
+        let template = AttributePath::root("disks").index(i).attribute("template");
+        if change.prior.at(&template).is_null() != change.planned.at(&template).is_null() {
+            let within = format!("{template}.");
+            let before = refused.len();
+            refused.retain(|path| !path.to_string().starts_with(&within));
+            refused.extend((refused.len() < before).then_some(template));
+        }
+    }
     for path in refused {
         let text = path.to_string();
         let name = text.rsplit('.').next().unwrap_or_default();
+        let (element, replaced) = match text.starts_with("disks") {
+            true => ("disk", "with a Disk of its own"),
+            false => ("interface", "which replaces it at the next power cycle"),
+        };
         let detail = format!(
-            "{name} cannot change on an existing interface. Give the interface another name: a new interface then \
-             replaces it at the next power cycle."
+            "{name} cannot change on an existing {element}. Give the {element} another name: it is a new {element} then, \
+             {replaced}."
         );
-        change.refuse(format!("{name} of an interface cannot change"), detail, path);
-    }
-}
-
-/// The names of the disks that a running VM cannot get or lose.
-fn fixed_disks(state: &Value) -> BTreeSet<&str> {
-    let disks = state.get("disks").elements().iter();
-    let fixed = disks.filter(|disk| disk.get("bus").as_str().is_some_and(|bus| bus != "virtio-scsi"));
-    fixed.filter_map(|disk| disk.get("name").as_str()).collect()
-}
-
-/// Delays a change of the boot disk: a running VM keeps the disk it booted from until it is off. Disks on another bus than
-/// virtio-scsi come and go at the next power cycle too.
-fn wait_with_another_boot_disk(change: &mut PlannedChange<'_>) {
-    let boot = |state: &Value| {
-        let disks = state.get("disks").elements();
-        disks
-            .iter()
-            .find(|disk| disk.get("boot").as_bool() == Some(true))?
-            .get("name")
-            .as_str()
-            .map(str::to_owned)
-    };
-    let (Some(was), Some(is)) = (boot(change.prior), boot(&change.planned)) else { return };
-    let disks = AttributePath::root("disks");
-    let effect = Effect::PowerCycle.with_power(declared_power(change.prior));
-    let differs = was != is || fixed_disks(change.prior) != fixed_disks(&change.planned);
-    for change in change.changes.iter_mut().filter(|change| differs && change.path == disks) {
-        change.effect = effect;
+        change.refuse(format!("{name} of the {element} cannot change"), detail, path);
     }
 }
 

@@ -16,7 +16,7 @@ use crate::{
     change::PlannedChange,
     field::{Field, Shape},
     mapping::find_named,
-    references::Named,
+    references::{DISK, Named},
     run::Run,
 };
 
@@ -205,7 +205,9 @@ fn find_named_objects(
             (_, Some(reference)) => {
                 let Some(name) = is.as_str().filter(|name| was.as_str() != Some(name)) else { continue };
                 let needs_no_object = reference.has_default && name == berth_api::DEFAULT_NAME;
-                if !needs_no_object && !name.is_empty() {
+                // A Disk with a template is created for the VM.
+                let is_created = reference == DISK && !planned.get("template").is_null();
+                if !needs_no_object && !is_created && !name.is_empty() {
                     found.push(Named { path, reference, name: name.to_owned() });
                 }
             }

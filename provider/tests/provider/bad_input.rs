@@ -45,6 +45,7 @@ const IGNITION: &str = "{\"ignition\": {\"version\": \"3.4.0\"}}";
 fn vms() -> Vec<Bad> {
     let vm = || json!({"name": "web", "class": "small", "disks": [{"name": "root", "boot": true}], "placement": {}, "bootstrap": {}});
     let nics = |nics: Json| with(vm(), "/network_interfaces", nics);
+    let limited = |limits: Json| nics(json!([{"name": "nic0", "limits": limits}]));
     let mac = |mac: &str| nics(json!([{"name": "nic0", "mac_address": mac}]));
     let boots = |name: &str, value: Json| with(vm(), &format!("/bootstrap/{name}"), value);
     let placed = |name: &str, value: Json| with(vm(), &format!("/placement/{name}"), value);
@@ -202,6 +203,32 @@ fn vms() -> Vec<Bad> {
             nics(json!([{"name": "nic0", "network": "a.b"}])),
             "network_interfaces[0].network",
             "not a DNS label",
+        ),
+        everywhere(
+            limited(json!({"ingress_burst": "1Mi", "egress_bandwidth": "1M"})),
+            "network_interfaces[0].limits.ingress_burst",
+            "set ingress_bandwidth too",
+        ),
+        everywhere(
+            limited(json!({"egress_bandwidth": "1k"})),
+            "network_interfaces[0].limits.egress_bandwidth",
+            "64k",
+        ),
+        everywhere(
+            limited(json!({"egress_bandwidth": "1M", "egress_burst": "64Ki"})),
+            "network_interfaces[0].limits.egress_burst",
+            "128Ki",
+        ),
+        here(limited(json!({})), "network_interfaces[0].limits", "at least one of ingress_bandwidth"),
+        everywhere(
+            with(vm(), "/disks", json!([{"name": "d", "boot": true, "template": {"image": "a/b"}}])),
+            "disks[0].template.image",
+            "not a DNS label",
+        ),
+        everywhere(
+            with(vm(), "/disks", json!([{"name": "d", "boot": true, "template": {"pool": "fast"}}])),
+            "disks[0].template.size",
+            "needs a size",
         ),
         everywhere(nics(json!([{"name": "a"}, {"name": "a"}])), "network_interfaces", "\"a\" is used twice"),
         everywhere(mac("52:54:00:00:00"), "network_interfaces[0].mac_address", "six pairs"),

@@ -80,7 +80,8 @@ fn vm(name: &str) -> Json {
 }
 
 /// Possible secrets, and their checksum.
-const WITHHELD: [&str; 2] = ["bootstrap.user_data", "bootstrap.checksum"];
+const WITHHELD: [&str; 3] =
+    ["bootstrap.user_data", "bootstrap.checksum", "disks.template.deletion_protection"];
 
 /// The properties of a schema that a list of attributes lacks.
 fn find_missing(schema: &Json, attributes: &[Attribute], at: &str, missing: &mut Vec<String>) {

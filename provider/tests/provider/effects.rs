@@ -102,10 +102,12 @@ fn vm() -> Json {
     json!({
         "name": "web", "namespace": "default", "class": "small",
         "cpus": 4, "max_cpus": null, "memory": "1Gi", "max_memory": null, "firmware": "UEFI", "tpm": false, "graphics": "None", "cpu_limit": "2", "cpu_weight": 100, "cpu_reservation": "1", "cpu_model": "x86-64-v2", "guest_os": "Linux", "watchdog": "Reset", "serial_number": "A-1", "uuid": "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c", "cpu_topology": {"sockets": 2, "cores": 2, "threads": 1},
-        "disks": [{"name": "root", "boot": true}, {"name": "data", "boot": false, "bus": "virtio-scsi", "read_only": false}],
+        "disks": [{"name": "root", "boot": true, "template": null}, {"name": "data", "boot": false, "bus": "virtio-scsi", "read_only": false, "template": template()}],
         "cdroms": [{"name": "installer", "image": "i", "connected": true, "boot_first": false}],
         "network_interfaces": [{"name": "nic0", "network": "default", "public_ip": "a", "mac_address": "52:54:00:00:00:01", "address": "10.77.0.9",
-            "model": "virtio", "security_groups": ["a"], "allowed_addresses": ["10.77.0.100/32"], "allowed_mac_addresses": ["00:00:5e:00:01:0a"]}],
+            "model": "virtio", "security_groups": ["a"], "allowed_addresses": ["10.77.0.100/32"], "allowed_mac_addresses": ["00:00:5e:00:01:0a"],
+            "limits": {"ingress_bandwidth": "1M", "egress_bandwidth": "1M", "ingress_burst": "1Mi", "egress_burst": "1Mi",
+                "ingress_packets": 100, "egress_packets": 100}}],
         "placement": {"group": "g", "host": "h", "host_selector": {"a": "b"}},
         "bootstrap": {"ssh_authorized_keys": ["ssh-rsa A"], "hostname": "web", "user_data": "x", "domain": "example.net",
             "network_config": "version: 1\n", "meta_data": "role: web\n", "user": "admin", "password_hash": "$6$a$b",
@@ -116,6 +118,13 @@ fn vm() -> Json {
         "start_order": 2, "start_delay_seconds": 0,
         "restart_mode": "Graceful", "restart_token": "1", "labels": {"a": "b"}, "deletion_protection": false,
     })
+}
+
+/// The control plane refuses some of these limits together.
+fn template() -> Json {
+    json!({"size": "2Gi", "image": "i", "pool": "default", "deletion_policy": "Delete", "expand_policy": "Online",
+        "provisioning": "Thin", "limits": {"iops": 100, "read_iops": 100, "write_iops": 100, "bandwidth": "1Mi",
+        "read_bandwidth": "1Mi", "write_bandwidth": "1Mi", "burst_iops": 200, "burst_bandwidth": "2Mi", "burst_seconds": 60}})
 }
 
 /// The control plane refuses more than one question.
@@ -175,7 +184,29 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
             json!([{"name": "root", "boot": true}, {"name": "data"}, {"name": "more", "read_only": true}]),
             Announced::Live,
         ),
-        ("/disks", json!([{"name": "root"}, {"name": "data", "boot": true}]), Announced::PowerCycle),
+        (
+            "/disks",
+            json!([{"name": "root"}, {"name": "data", "boot": true, "template": template()}]),
+            Announced::PowerCycle,
+        ),
+        ("/disks/1/template", Json::Null, Announced::Refused),
+        ("/disks/0/template", json!({"size": "1Gi"}), Announced::Refused),
+        ("/disks/1/template/image", json!("j"), Announced::Refused),
+        ("/disks/1/template/pool", json!("fast"), Announced::Refused),
+        ("/disks/1/template/provisioning", json!("Thick"), Announced::Refused),
+        ("/disks/1/template/size", json!("3Gi"), Announced::Live),
+        ("/disks/1/template/deletion_policy", json!("Retain"), Announced::Live),
+        ("/disks/1/template/expand_policy", json!("Offline"), Announced::Live),
+        ("/disks/1/template/limits", Json::Null, Announced::Live),
+        ("/disks/1/template/limits/iops", json!(150), Announced::Live),
+        ("/disks/1/template/limits/read_iops", json!(150), Announced::Live),
+        ("/disks/1/template/limits/write_iops", json!(150), Announced::Live),
+        ("/disks/1/template/limits/bandwidth", json!("2Mi"), Announced::Live),
+        ("/disks/1/template/limits/read_bandwidth", json!("2Mi"), Announced::Live),
+        ("/disks/1/template/limits/write_bandwidth", json!("2Mi"), Announced::Live),
+        ("/disks/1/template/limits/burst_iops", json!(300), Announced::Live),
+        ("/disks/1/template/limits/burst_bandwidth", json!("3Mi"), Announced::Live),
+        ("/disks/1/template/limits/burst_seconds", json!(1), Announced::Live),
         ("/disks", json!([{"name": "other", "boot": true}, {"name": "data"}]), Announced::PowerCycle),
         (
             "/disks",
@@ -187,6 +218,13 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/network_interfaces/0/security_groups", json!(["b"]), Announced::Live),
         ("/network_interfaces/0/allowed_addresses", json!(["0.0.0.0/0"]), Announced::Live),
         ("/network_interfaces/0/allowed_mac_addresses", json!(["00:00:5e:00:01:0b"]), Announced::Live),
+        ("/network_interfaces/0/limits", Json::Null, Announced::Live),
+        ("/network_interfaces/0/limits/ingress_bandwidth", json!("2M"), Announced::Live),
+        ("/network_interfaces/0/limits/egress_bandwidth", json!("2M"), Announced::Live),
+        ("/network_interfaces/0/limits/ingress_burst", json!("2Mi"), Announced::Live),
+        ("/network_interfaces/0/limits/egress_burst", json!("2Mi"), Announced::Live),
+        ("/network_interfaces/0/limits/ingress_packets", json!(200), Announced::Live),
+        ("/network_interfaces/0/limits/egress_packets", json!(200), Announced::Live),
         ("/network_interfaces/0/model", json!("e1000e"), Announced::PowerCycle),
         ("/network_interfaces/0/network", json!("lan"), Announced::Refused),
         ("/network_interfaces/0/mac_address", json!("52:54:00:00:00:02"), Announced::Refused),

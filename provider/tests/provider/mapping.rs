@@ -256,9 +256,11 @@ fn a_refresh_keeps_the_words_and_the_order_of_the_state() {
 
 /// Fields of a spec that are no attributes: user data and its checksum have attributes of their own, the others are for
 /// `berth host`.
-const NOT_DECLARED: [&str; 5] = [
+const NOT_DECLARED: [&str; 6] = [
     "VM.bootstrap.userData",
     "VM.bootstrap.checksum",
+    // Always refused.
+    "VM.disks.template.deletionProtection",
     "Host.fenced",
     "Host.recovery",
     "Host.releasedOrphans",

@@ -59,6 +59,40 @@ async fn a_refused_change_is_a_warning_of_the_plan_and_an_error_of_the_apply_tha
     plane.close().await;
 }
 
+/// The names of the objects that a VM refers to are looked up; the Disk of a template is created with the VM.
+#[tokio::test]
+async fn a_disk_of_a_template_is_declared_changed_and_imported_with_its_vm() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let mut machine = Stage::new(&provider, "berth_vm");
+    let with_size = |size: &str| {
+        let template = json!({"size": size, "limits": {"iops": 100}});
+        with(vm("web"), json!({"disks": [{"name": "web-root", "boot": true, "template": template}]}))
+    };
+    let made = machine.apply(&with_size("2Gi")).await;
+    assert!(made.is_clean(), "{}", made.text());
+    assert!(machine.plan_is_empty(&with_size("2048Mi")).await, "the same size");
+    let object = plane.object("VM", "web").await;
+    assert_eq!(object.pointer("/spec/disks/0/template/size"), Some(&json!("2Gi")));
+    assert_eq!(object.pointer("/spec/disks/0/template/pool"), Some(&json!("default")));
+    let grown = machine.apply(&with_size("3Gi")).await;
+    assert!(grown.is_clean(), "{}", grown.text());
+    refused(&mut machine, &with_size("2Gi"), "can only grow").await;
+    let other = json!({"disks": [{"name": "web-root", "boot": true}]});
+    refused(&mut machine, &with(vm("web"), other), "template cannot change on an existing disk").await;
+    machine.import("default/web").await;
+    let imported = machine.plan(&with_size("3Gi")).await;
+    assert!(no_errors(&imported.diagnostics), "{}", text_of(&imported.diagnostics));
+    assert!(machine.plan_is_empty(&with_size("3Gi")).await, "imported as it is declared");
+    let of_nothing = json!({"disks": [{"name": "web-root", "boot": true, "template": {"pool": "default"}}]});
+    let invalid = machine.validate(&with(vm("web"), of_nothing)).await;
+    assert!(
+        text_of(&invalid).contains("disks[0].template.size: a disk without an image needs a size"),
+        "{invalid:?}"
+    );
+    plane.close().await;
+}
+
 async fn refused(stage: &mut Stage, config: &Json, words: &str) {
     let before = stage.state.clone();
     let plan = stage.plan(config).await;

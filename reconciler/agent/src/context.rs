@@ -16,6 +16,7 @@ use tokio::sync::watch;
 
 use crate::admission::Reservations;
 use crate::config::AgentConfig;
+use crate::credentials::Secrets;
 use crate::definitions::Definitions;
 use crate::error::Error;
 use crate::held_statuses::{HeldStatuses, LastReport};
@@ -98,7 +99,7 @@ impl Context {
             index: Index::default(),
             reservations: Reservations::default(),
             machines: Machines::new(system.clone(), queue.clone(), config.clock.clone()),
-            pulls: Pulls::new(system.clone(), queue.clone()),
+            pulls: Pulls::new(system.clone(), queue.clone(), Secrets::new(client.clone())),
             networks: Networks::new(system.clone(), queue.clone()),
             lease_watcher: LeaseWatcher::new(system.clone(), queue.clone(), config.clock.clone()),
             probes: Probes::new(system.clone(), queue.clone()),

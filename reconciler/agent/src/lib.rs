@@ -31,6 +31,7 @@ mod console;
 mod console_server;
 mod context;
 mod converge;
+mod credentials;
 mod definitions;
 mod departed;
 mod error;

@@ -10,17 +10,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use berth_api::{Readiness, Reason};
-use berth_host::{ChecksumSource, ImageSource, Images, ResolvedImage, Retry, SystemError};
+use berth_host::{ChecksumSource, Credentials, ImageSource, Images, ResolvedImage, Retry, SystemError};
 use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
+use crate::credentials::Secrets;
 use crate::error::{RETRY_SPACE_EVERY, is_stalled, reason_of};
 use crate::key::Key;
 use berth_engine::Queue;
 
 const FIRST_WAIT: Duration = Duration::from_secs(2);
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
+/// The longest time until a Secret that is missing is read again.
+const RETRY_SECRET_EVERY: Duration = Duration::from_secs(30);
 /// Minimum interval between two progress reports.
 const REPORT_EVERY: Duration = Duration::from_secs(2);
 
@@ -91,6 +94,8 @@ struct Shared {
     entries: Mutex<BTreeMap<Wanted, Entry>>,
     /// Limits each namespace's concurrent downloads.
     slots: Mutex<BTreeMap<String, Arc<Semaphore>>>,
+    /// The Secrets with credentials.
+    secrets: Secrets,
 }
 
 impl Shared {
@@ -100,8 +105,8 @@ impl Shared {
 }
 
 impl Pulls {
-    pub(crate) fn new(system: Arc<dyn Images>, queue: Arc<Queue<Key>>) -> Self {
-        let shared = Shared { system, queue, entries: Mutex::default(), slots: Mutex::default() };
+    pub(crate) fn new(system: Arc<dyn Images>, queue: Arc<Queue<Key>>, secrets: Secrets) -> Self {
+        let shared = Shared { system, queue, entries: Mutex::default(), slots: Mutex::default(), secrets };
         Self { shared: Arc::new(shared), tasks: Mutex::default() }
     }
 
@@ -193,13 +198,7 @@ impl Shared {
     async fn pull(&self, wanted: Wanted) {
         let slots = self.slots(wanted.namespace());
         let _slot = slots.acquire().await;
-        let outcome = match &wanted {
-            Wanted::Image(source) => {
-                let progress = |done, total| self.progress(&wanted, done, total);
-                self.system.pull(source, &progress).await.map(|_| None)
-            }
-            Wanted::Checksum(source) => self.system.resolve(source).await.map(Some),
-        };
+        let outcome = self.download(&wanted).await;
         let mut entries = self.entries();
         let Some(mut entry) = entries.remove(&wanted) else { return };
         for key in &entry.wake {
@@ -209,15 +208,37 @@ impl Shared {
         match outcome {
             Ok(None) => return,
             Ok(Some(resolved)) => entry.state = State::Found(resolved),
-            Err(error) => {
-                tracing::info!(?wanted, error = %error.chain(), "a download failed");
+            Err(failure) => {
                 entry.failures = entry.failures.saturating_add(1);
-                entry.state = failed(&error, entry.failures);
+                entry.state = failed(failure, entry.failures);
             }
         }
         entry.wake.clear();
         entry.task = None;
         entries.insert(wanted, entry);
+    }
+
+    async fn download(&self, wanted: &Wanted) -> Result<Option<ResolvedImage>, Failure> {
+        let (namespace, url, secret) = match wanted {
+            Wanted::Image(source) => (&source.namespace, &source.url, &source.secret),
+            Wanted::Checksum(source) => (&source.namespace, &source.image_url, &source.secret),
+        };
+        let credentials = match secret {
+            // Read anew for each download, and kept no longer than it.
+            Some(name) => self.secrets.credentials(namespace, name, url).await.map_err(Failure::Secret)?,
+            None => Credentials::default(),
+        };
+        let outcome = match wanted {
+            Wanted::Image(source) => {
+                let progress = |done, total| self.progress(wanted, done, total);
+                self.system.pull(source, &credentials, &progress).await.map(|_| None)
+            }
+            Wanted::Checksum(source) => self.system.resolve(source, &credentials).await.map(Some),
+        };
+        outcome.map_err(|error| {
+            tracing::info!(?wanted, error = %error.chain(), "a download failed");
+            Failure::Download(error, secret.is_some())
+        })
     }
 
     /// Enqueues the waiting objects at every twentieth of the download (every 64 MiB if its size is unknown), but no
@@ -237,15 +258,32 @@ impl Shared {
     }
 }
 
-fn failed(error: &SystemError, failures: u32) -> State {
+/// Why a download has no result.
+enum Failure {
+    /// Its credentials cannot be read, or not be used.
+    Secret(Readiness),
+    /// With the error, whether it has credentials.
+    Download(SystemError, bool),
+}
+
+fn failed(failure: Failure, failures: u32) -> State {
+    let wait = |longest| FIRST_WAIT.saturating_mul(1 << (failures - 1).min(10)).min(longest);
+    let (error, has_credentials) = match failure {
+        // No watch announces that a Secret is there, or another one.
+        Failure::Secret(readiness) => {
+            return State::Failed { readiness, again: Some(Instant::now() + wait(RETRY_SECRET_EVERY)) };
+        }
+        Failure::Download(error, has_credentials) => (error, has_credentials),
+    };
+    let error = &error;
     let readiness = if is_stalled(error) {
         Readiness::Stalled(reason_of(error), error.chain())
     } else {
         Readiness::Reconciling(reason_of(error), error.chain())
     };
     let longest = if reason_of(error) == Reason::NoSpace { RETRY_SPACE_EVERY } else { LONGEST_WAIT };
-    let wait = FIRST_WAIT.saturating_mul(1 << (failures - 1).min(10)).min(longest);
-    let again = (error.retry() == Retry::Backoff).then(|| Instant::now() + wait);
+    // Other credentials may be accepted.
+    let again = (error.retry() == Retry::Backoff || has_credentials).then(|| Instant::now() + wait(longest));
     State::Failed { readiness, again }
 }
 
@@ -271,15 +309,46 @@ mod tests {
             digest: format!("{number:064}"),
             format: Format::Raw,
             encoding: berth_host::Encoding::default(),
+            secret: None,
         })
+    }
+
+    /// A control plane without any Secret.
+    fn no_secrets() -> Secrets {
+        let status = r#"{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}"#;
+        let answer = move |_: http::Request<kube::client::Body>| async move {
+            let response = http::Response::builder()
+                .status(404)
+                .body(kube::client::Body::from(status.as_bytes().to_vec()));
+            Ok::<_, std::convert::Infallible>(response.expect("a response"))
+        };
+        Secrets::new(kube::Client::new(tower::service_fn(answer), "default"))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_download_without_its_secret_waits_for_it() {
+        let (system, pulls) = pulls();
+        let Wanted::Image(source) = wanted("a", 1) else { panic!("an image") };
+        let wanted = Wanted::Image(ImageSource { secret: Some("login".to_owned()), ..source });
+        pulls.start(&wanted, waker());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let Some(Pull::Failed { readiness, again }) = pulls.state(&wanted, &waker()) else {
+            panic!("it waits")
+        };
+        assert_eq!(readiness.reason(), Reason::WaitingForSecret);
+        assert!(again.is_some_and(|again| again <= FIRST_WAIT));
+        assert_eq!(system.pulls(), 0);
     }
 
     fn pulls() -> (Arc<FakeSystem>, Pulls) {
         let clock = Arc::new(RuntimeClock::starting_at(jiff::Timestamp::UNIX_EPOCH));
         let system = Arc::new(FakeSystem::new(clock));
         system.serve_any_image(1 << 30);
-        let pulls =
-            Pulls::new(system.clone(), Arc::new(Queue::new(FIRST_BACK_OFF, StdRng::seed_from_u64(1))));
+        let pulls = Pulls::new(
+            system.clone(),
+            Arc::new(Queue::new(FIRST_BACK_OFF, StdRng::seed_from_u64(1))),
+            no_secrets(),
+        );
         (system, pulls)
     }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{Binding, Conditions, ObjectUse, Quantity, ResourceName};
 
 /// A persistent disk that outlives any VM: blank, or made from an Image.
-#[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "berth.dev",
     version = "v1alpha1",
@@ -119,7 +119,7 @@ pub enum Provisioning {
 
 /// Ceilings for the operations and the bandwidth of a disk. With a burst, the disk may exceed its ceiling after a time in which it
 /// did not use it.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("has(self.iops) || has(self.readIops) || has(self.writeIops) || has(self.bandwidth) || has(self.readBandwidth) || has(self.writeBandwidth)").message("limits need at least one of iops, readIops, writeIops, bandwidth, readBandwidth, writeBandwidth"),

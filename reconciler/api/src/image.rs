@@ -66,6 +66,8 @@ pub struct ImageSpec {
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("self.url.startsWith('oci://') || [has(self.sha256), has(self.sha512), has(self.checksumUrl)].filter(set, set).size() == 1").message("exactly one of sha256, sha512 and checksumUrl is needed"),
+    validation = Rule::new("!has(self.secretName) || !self.url.startsWith('file:')").message("a file of the host needs no Secret").field_path(".secretName"),
+    validation = Rule::new("!has(self.secretName) || !self.url.matches('^[a-z]+://[^/]*@')").message("secretName and a user in the url exclude each other").field_path(".secretName"),
     validation = Rule::new("!self.url.startsWith('oci://') || !(has(self.sha256) || has(self.sha512) || has(self.checksumUrl))").message("an oci:// image has its checksum in the registry: write @sha256:... at the end of url to choose one")
 )]
 pub struct ImageSource {
@@ -91,6 +93,14 @@ pub struct ImageSource {
     #[schemars(length(max = 2048))]
     #[x_kube(validation = Rule::new("self.matches('^https?://[^/:?#]')").message("must start with http:// or https:// and a host"))]
     pub checksum_url: Option<String>,
+    /// Name of a Secret in the Image's namespace with what the source asks for: `username` and `password`, or `token`; `headers`,
+    /// one `Name: value` per line; `ca.crt`, the certificates in PEM that its own is issued by; or `.dockerconfigjson` for a
+    /// registry. Hosts that download the image may read it. Credentials are sent to the host of `url` only, and not where it redirects
+    /// to. Not together with a user in `url`. Can change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')").message("must be the name of a Secret"))]
+    #[schemars(length(max = 253))]
+    pub secret_name: Option<String>,
 }
 
 /// Without user names, passwords and query strings: these may be secrets.
@@ -101,6 +111,7 @@ impl fmt::Debug for ImageSource {
             .field("sha256", &self.sha256)
             .field("sha512", &self.sha512)
             .field("checksum_url", &self.checksum_url.as_deref().map(redacted_url))
+            .field("secret_name", &self.secret_name)
             .finish()
     }
 }

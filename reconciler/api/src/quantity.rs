@@ -118,6 +118,8 @@ impl PartialEq for Quantity {
     }
 }
 
+impl Eq for Quantity {}
+
 impl PartialOrd for Quantity {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.bytes().ok()?.cmp(&other.bytes().ok()?))

@@ -83,6 +83,8 @@ reasons! {
     WaitingForPublicIP => "Create the PublicIP, or look at it with `berth why publicip/NAME`.",
     /// The Secret with bootstrap data does not exist yet.
     WaitingForBootstrap => "Create the Secret.",
+    /// The Secret with the credentials of an Image does not exist yet, or the host that downloads the Image may not read it yet.
+    WaitingForSecret => "Create the Secret in the Image's namespace.",
     /// The VM does not exist yet or is not bound or not running yet.
     WaitingForVM => "Create the VM, or look at it with `berth why vm/NAME`.",
     /// The IPPool or StoragePool does not exist yet.

@@ -10,15 +10,15 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::guest::{GuestEnd, GuestFilesystem, GuestInterface, GuestStatus};
 pub use bootstrap::Bootstrap;
-pub use interface::{NetworkInterface, NicModel};
+pub use interface::{InterfaceLimits, NetworkInterface, NicModel};
 pub use status::{
     CdromStatus, ConsoleAddress, CpuTime, DiskAttachmentStatus, Hardware, HostRefusal, InterfaceStatus,
     ProcessStatus, VMStatus,
 };
 
 use crate::{
-    CpuAmount, CpuTopology, Firmware, Graphics, GuestOS, Hooks, Power, Probe, Quantity, ResourceName,
-    Watchdog,
+    CpuAmount, CpuTopology, DiskSpec, Firmware, Graphics, GuestOS, Hooks, Power, Probe, Quantity,
+    ResourceName, Watchdog,
 };
 
 /// A virtual machine: its size, disks, network interfaces, bootstrap data, power and placement.
@@ -242,10 +242,19 @@ pub struct VMSpec {
 /// A disk of a VM.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("!(has(self.bus) && self.bus == 'sata' && has(self.readOnly) && self.readOnly)").message("a disk on sata cannot be read-only: use virtio-scsi or virtio-blk").field_path(".readOnly"))]
+#[x_kube(
+    validation = Rule::new("!(has(self.bus) && self.bus == 'sata' && has(self.readOnly) && self.readOnly)").message("a disk on sata cannot be read-only: use virtio-scsi or virtio-blk").field_path(".readOnly"),
+    validation = Rule::new("!has(self.template) || !has(self.template.deletionProtection) || !self.template.deletionProtection").message("a Disk of a template is deleted with its VM: protect the VM, or declare a Disk of its own").field_path(".template"),
+    validation = Rule::new("has(self.template) == has(oldSelf.template)").message("template cannot be added to an existing disk, or removed from it: give the disk another name").field_path(".template")
+)]
 pub struct VMDisk {
     /// Name of a Disk in the VM's namespace.
     pub name: ResourceName,
+    /// The Disk, if it belongs to the VM: the Disk `name` is created with this spec, changed with it, and deleted after the VM. Default:
+    /// none, and the Disk is declared on its own. Cannot be added to an existing disk, or removed from it. A disk that is removed
+    /// from the list is unplugged, and its Disk stays until the VM is deleted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<Box<DiskSpec>>,
     /// Whether the VM boots from it. Exactly one disk does.
     #[serde(default)]
     pub boot: bool,

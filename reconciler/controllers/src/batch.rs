@@ -7,6 +7,7 @@ use berth_api::{
     Readiness, SHARED_NAMESPACE, SYSTEM_NAMESPACE, USED_FINALIZER, condition,
 };
 use k8s_openapi::jiff::Timestamp;
+use serde_json::Value;
 
 use crate::{
     cache::users::Protection,
@@ -39,6 +40,10 @@ pub(crate) enum Write {
     EnsureGone { vm: Key, uid: String },
     /// A namespace's Network `default` is created.
     CreateNetwork(Box<Network>),
+    /// A Disk is created for the VM that declares it.
+    CreateDisk(Box<Disk>),
+    /// These values of a Disk's spec are changed.
+    ChangeDisk(Arc<Disk>, Value),
     /// Ends a recovery: everything the host holds has been given back, or belongs to no object.
     EndRecovery(Arc<Host>),
     /// Removes a fenced Host, and its Lease.
@@ -57,6 +62,8 @@ impl Write {
             Self::EnsureGone { vm, .. } => vm.clone(),
             // One key for all of them, so that one is in flight at a time: each sees the ranges of those before.
             Self::CreateNetwork(_) => Key::namespaced(ObjectKind::Network, SHARED_NAMESPACE, DEFAULT_NAME),
+            Self::CreateDisk(disk) => Key::of(disk.as_ref()),
+            Self::ChangeDisk(disk, _) => Key::of(disk.as_ref()),
             Self::EndRecovery(host) => Key::of(host.as_ref()),
             Self::EndHost(host) => Key::of(host.as_ref()),
         }

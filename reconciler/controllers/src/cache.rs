@@ -4,6 +4,7 @@
 
 pub(crate) mod capacity;
 pub(crate) mod claims;
+mod image_secrets;
 pub(crate) mod index;
 pub(crate) mod recovery;
 pub(crate) mod secrets;
@@ -80,6 +81,8 @@ pub(crate) struct Cache {
     pub(crate) users: Users,
     recoveries: Recoveries,
     silence: Silence,
+    /// The images whose sources ask for credentials.
+    images_with_secrets: BTreeSet<Key>,
 }
 
 /// The state of an object in the cache before a change of it.
@@ -88,6 +91,8 @@ struct Before {
     /// The objects it used; `None`: it did not exist.
     uses: Option<BTreeSet<Key>>,
     is_bound: bool,
+    /// The Roles of hosts that download an image with credentials for it.
+    secret_roles: Vec<Key>,
     host: Option<Arc<Host>>,
     class: Option<Arc<VMClass>>,
 }
@@ -102,6 +107,7 @@ impl Cache {
             users: Users::default(),
             recoveries: Recoveries::default(),
             silence: Silence::new(host_silence),
+            images_with_secrets: BTreeSet::new(),
         }
     }
 
@@ -208,6 +214,10 @@ impl Cache {
         if matches!(key.kind, ObjectKind::Host | ObjectKind::VM | ObjectKind::Disk) {
             keys.extend(self.recovering());
         }
+        if key.kind == ObjectKind::Image {
+            self.note_secret(&key);
+        }
+        keys.extend(self.changed_secret_roles(&key, before.secret_roles));
         if before.is_bound && !self.is_bound(&key) {
             let uses = self.uses_of(&key).unwrap_or_default();
             self.users.unbound(&uses);
@@ -222,6 +232,10 @@ impl Cache {
         let mut keys = vec![key.clone()];
         keys.extend(self.index(key, &before, Instant::now()));
         self.users_follow(key, before.uses);
+        if key.kind == ObjectKind::Image {
+            self.note_secret(key);
+        }
+        keys.extend(self.changed_secret_roles(key, before.secret_roles));
         keys.extend(self.recovering());
         keys
     }
@@ -230,6 +244,7 @@ impl Cache {
         Before {
             uses: self.uses_of(key),
             is_bound: self.is_bound(key),
+            secret_roles: self.secret_roles(key),
             host: self.tables.hosts.get(key).cloned(),
             class: self.tables.vm_classes.get(key).cloned(),
         }

@@ -4,7 +4,7 @@
 use std::{fmt::Debug, time::Duration};
 
 use berth_api::{
-    CONTROLLER_MANAGER, Host, Network, SYSTEM_NAMESPACE, Unmanaged, host_addresses::HOST_ADDRESSES,
+    CONTROLLER_MANAGER, Disk, Host, Network, SYSTEM_NAMESPACE, Unmanaged, host_addresses::HOST_ADDRESSES,
     manifests::access,
 };
 use futures::{FutureExt, future::BoxFuture};
@@ -210,10 +210,7 @@ impl Writer {
                     "metadata": {"uid": host.uid(), "resourceVersion": host.resource_version()},
                     "spec": {"recovery": null},
                 });
-                let params = PatchParams {
-                    field_manager: Some(CONTROLLER_MANAGER.to_owned()),
-                    ..PatchParams::default()
-                };
+                let params = PatchParams { field_manager: manager(), ..PatchParams::default() };
                 let hosts: Api<Host> = Api::all(self.0.clone());
                 Some(Response::Is(
                     hosts.patch(&host.name_any(), &params, &Patch::Merge(&patch)).await?.into(),
@@ -222,11 +219,24 @@ impl Writer {
             Write::CreateNetwork(network) => {
                 let namespace = network.namespace().unwrap_or_default();
                 let networks: Api<Network> = Api::namespaced(self.0.clone(), &namespace);
-                let params = PostParams {
-                    field_manager: Some(CONTROLLER_MANAGER.to_owned()),
-                    ..PostParams::default()
-                };
+                let params = PostParams { field_manager: manager(), ..PostParams::default() };
                 Some(Response::Is(networks.create(&params, network).await?.into()))
+            }
+            Write::CreateDisk(disk) => {
+                let params = PostParams { field_manager: manager(), ..PostParams::default() };
+                let namespace = disk.namespace().unwrap_or_default();
+                let disks: Api<Disk> = Api::namespaced(self.0.clone(), &namespace);
+                Some(Response::Is(disks.create(&params, disk).await?.into()))
+            }
+            Write::ChangeDisk(disk, spec) => {
+                let patch = json!({
+                    "metadata": {"uid": disk.uid(), "resourceVersion": disk.resource_version()}, "spec": spec,
+                });
+                let params = PatchParams { field_manager: manager(), ..PatchParams::default() };
+                let namespace = disk.namespace().unwrap_or_default();
+                let disks: Api<Disk> = Api::namespaced(self.0.clone(), &namespace);
+                let patched = disks.patch(&disk.name_any(), &params, &Patch::Merge(&patch)).await?;
+                Some(Response::Is(patched.into()))
             }
             Write::EndHost(host) => Some(self.end_host(host).await?),
             Write::EnsureGone { vm, uid } => {
@@ -248,7 +258,6 @@ impl Writer {
     ) -> Result<Option<Object>, kube::Error> {
         let key = Key::of(object);
         let api = K::api(self.0.clone(), &key);
-        let manager = Some(CONTROLLER_MANAGER.to_owned());
         let Unmanaged(response) = match operation {
             Operation::Read => {
                 return Ok(api.get_opt(&key.name).await?.map(|Unmanaged(object)| object.into()));
@@ -257,14 +266,14 @@ impl Writer {
                 let patch = json!({"metadata": {
                     "uid": object.uid(), "resourceVersion": object.resource_version(), "finalizers": finalizers,
                 }});
-                let params = PatchParams { field_manager: manager, ..PatchParams::default() };
+                let params = PatchParams { field_manager: manager(), ..PatchParams::default() };
                 api.patch(&key.name, &params, &Patch::Merge(&patch)).await?
             }
             Operation::Status(meta) => {
                 let mut object = object.clone();
                 *object.meta_mut() = meta.clone();
                 object.meta_mut().managed_fields = None;
-                let params = PostParams { field_manager: manager, ..PostParams::default() };
+                let params = PostParams { field_manager: manager(), ..PostParams::default() };
                 api.replace_subresource("status", &key.name, &params, &Unmanaged(object)).await?
             }
         };
@@ -349,6 +358,10 @@ impl Writer {
         ended(leases.delete(&name, &DeleteParams::default()).await)?;
         Ok(Response::Gone(Key::of(host)))
     }
+}
+
+fn manager() -> Option<String> {
+    Some(CONTROLLER_MANAGER.to_owned())
 }
 
 fn conflict(text: &str) -> kube::Error {

@@ -23,7 +23,7 @@ use berth_qemu::fake::FakeHypervisor;
 use berth_qemu::machine::Format;
 use tokio::sync::Notify;
 
-use crate::{Filters, Firewall, HostFacts, NetworkConfig, Uplink};
+use crate::{Credentials, Filters, Firewall, HostFacts, NetworkConfig, Uplink};
 pub use faults::{FaultAction, Faults, NoFaults, When};
 use files::FakeFiles;
 use state::State;
@@ -117,6 +117,11 @@ impl FakeSystem {
     /// Removes the source at this URL.
     pub fn remove_source(&self, url: &str) {
         self.state().sources.remove(url);
+    }
+
+    /// Returns the credentials of the last download or resolution.
+    pub fn credentials(&self) -> Credentials {
+        self.state().credentials.clone()
     }
 
     /// Returns how many downloads were started.

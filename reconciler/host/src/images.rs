@@ -27,10 +27,15 @@ pub trait Images: Send + Sync + fmt::Debug + 'static {
     ///
     /// *Guarantees*: the cache contains only verified images. Concurrent callers for the same source share one
     /// download. An interrupted download resumes where it ended.
-    async fn pull(&self, source: &ImageSource, progress: Progress<'_>) -> Result<ImageFacts>;
+    async fn pull(
+        &self,
+        source: &ImageSource,
+        credentials: &Credentials,
+        progress: Progress<'_>,
+    ) -> Result<ImageFacts>;
 
     /// Reads the digest of an image from a checksum file, or from a registry.
-    async fn resolve(&self, source: &ChecksumSource) -> Result<ResolvedImage>;
+    async fn resolve(&self, source: &ChecksumSource, credentials: &Credentials) -> Result<ResolvedImage>;
 
     /// Lists the images in the cache, by digest.
     async fn images(&self) -> Result<Vec<ImageFacts>>;
@@ -68,6 +73,27 @@ pub struct ImageSource {
     pub format: Format,
     /// The work on the bytes at the source before they have this format.
     pub encoding: Encoding,
+    /// The name of the Secret with its [`Credentials`].
+    pub secret: Option<String>,
+}
+
+/// What a source asks for. Sent to the host of the source's URL only, and not where it redirects to. Never printed.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Credentials {
+    /// User name and password.
+    pub basic: Option<(String, String)>,
+    /// A token (`Authorization: Bearer`).
+    pub token: Option<String>,
+    /// Further headers: names and values.
+    pub headers: Vec<(String, String)>,
+    /// Certificates in PEM, trusted beside those of the system.
+    pub ca: Option<String>,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials").finish_non_exhaustive()
+    }
 }
 
 /// How an image is encoded at its source. Declared; never guessed.
@@ -144,6 +170,8 @@ pub struct ChecksumSource {
     /// The URL of the image: the last segment of its path is the image's name in the checksum file. May contain
     /// secrets.
     pub image_url: String,
+    /// As in [`ImageSource::secret`].
+    pub secret: Option<String>,
 }
 
 impl fmt::Debug for ChecksumSource {

@@ -32,14 +32,15 @@ mod volumes;
 
 pub use error::{Retry, SystemError};
 pub use images::{
-    ChecksumSource, Compression, Encoding, ImageFacts, ImageSource, Images, Progress, ResolvedImage,
+    ChecksumSource, Compression, Credentials, Encoding, ImageFacts, ImageSource, Images, Progress,
+    ResolvedImage,
 };
 pub use info::{ForeignKind, ForeignObject, HostFacts, HostInfo, KvmFacts, QemuFacts};
 pub use linux::bridge_mac;
 pub use machines::{InstanceFacts, LaunchRequest, Machines, ProcessFacts, Seed, StateAccess};
 pub use networks::{
     Firewall, Forward, Forwarding, HostRange, Lease, LeaseTaken, Nat, NetworkConfig, Networks, PortException,
-    TapConfig, TapFacts, Tunnel, Uplink,
+    PortLimits, TapConfig, TapFacts, TrafficLimit, Tunnel, Uplink,
 };
 pub use packet_filter::{FilterGroup, FilterProtocol, FilterRule, FilteredPort, Filters, Port};
 pub use start::{Earlier, Start};

@@ -49,10 +49,10 @@ use tokio::net::TcpStream;
 use tokio::sync::RwLock;
 
 use super::{
-    ChecksumSource, Firewall, ForeignObject, Forwarding, HostFacts, HostInfo, HostUse, ImageFacts,
-    ImageSource, Images, InstanceFacts, LaunchRequest, LeaseTaken, MachineUse, Machines, NetworkConfig,
-    Networks, NewVolume, ProcessFacts, Progress, ResolvedImage, Result, StateAccess, SystemError, TapConfig,
-    TapFacts, TrashedVolume, Uplink, VolumeFacts, VolumeOwner, Volumes,
+    ChecksumSource, Credentials, Firewall, ForeignObject, Forwarding, HostFacts, HostInfo, HostUse,
+    ImageFacts, ImageSource, Images, InstanceFacts, LaunchRequest, LeaseTaken, MachineUse, Machines,
+    NetworkConfig, Networks, NewVolume, ProcessFacts, Progress, ResolvedImage, Result, StateAccess,
+    SystemError, TapConfig, TapFacts, TrashedVolume, Uplink, VolumeFacts, VolumeOwner, Volumes,
 };
 use direct_io::DirectIo;
 pub use doctor::{DoctorFacts, DoctorKvm, DoctorMemory, DoctorQemu, doctor_facts};
@@ -212,12 +212,17 @@ impl Images for LinuxSystem {
         self.images.image(source).await
     }
 
-    async fn pull(&self, source: &ImageSource, progress: Progress<'_>) -> Result<ImageFacts> {
-        self.images.pull(source, progress).await
+    async fn pull(
+        &self,
+        source: &ImageSource,
+        credentials: &Credentials,
+        progress: Progress<'_>,
+    ) -> Result<ImageFacts> {
+        self.images.pull(source, credentials, progress).await
     }
 
-    async fn resolve(&self, source: &ChecksumSource) -> Result<ResolvedImage> {
-        self.images.resolve(source).await
+    async fn resolve(&self, source: &ChecksumSource, credentials: &Credentials) -> Result<ResolvedImage> {
+        self.images.resolve(source, credentials).await
     }
 
     async fn images(&self) -> Result<Vec<ImageFacts>> {

@@ -138,6 +138,8 @@ pub struct Firewall {
     pub ports: Vec<Port>,
     /// Further addresses that single taps may send from.
     pub exceptions: Vec<PortException>,
+    /// Ceilings for the traffic of single taps.
+    pub limits: Vec<PortLimits>,
     /// The filters of taps.
     pub filters: Filters,
     /// Whether any guest, known or not, has a tap here or is about to get one: the rules then stay in place.
@@ -164,6 +166,25 @@ pub struct PortException {
     pub macs: Vec<String>,
     /// The address that is never among the ranges.
     pub gateway: Ipv4Addr,
+}
+
+/// Ceilings for the traffic of a tap. Packets above them are dropped.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PortLimits {
+    pub tap: String,
+    /// What the guest receives.
+    pub ingress: TrafficLimit,
+    /// What the guest sends.
+    pub egress: TrafficLimit,
+}
+
+/// Ceilings for one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TrafficLimit {
+    /// Bytes a second, and the bytes of a burst.
+    pub bandwidth: Option<(u64, u64)>,
+    /// Packets a second.
+    pub packets: Option<u64>,
 }
 
 /// A range of addresses that the host itself uses.

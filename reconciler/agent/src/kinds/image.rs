@@ -101,18 +101,19 @@ impl Reconciler for ImageReconciler {
 pub(crate) fn wanted_by(image: &Image) -> Wanted {
     let namespace = image.namespace().unwrap_or_default();
     let url = image.spec.source.url.clone();
+    let secret = image.spec.source.secret_name.clone();
     match image.digest() {
         Some(digest) => {
             let (format, encoding) = encoding(image);
             // Only administrators can declare images in the shared namespace, and they declare them for all.
             let (shared, shown) = (namespace == SHARED_NAMESPACE, redacted_url(&url));
             let digest = digest.to_owned();
-            Wanted::Image(ImageSource { namespace, shared, url, shown, digest, format, encoding })
+            Wanted::Image(ImageSource { namespace, shared, url, shown, digest, format, encoding, secret })
         }
         None => {
             let at = image.spec.source.checksum_url.clone().unwrap_or_else(|| url.clone());
             let shown = redacted_url(&at);
-            Wanted::Checksum(ChecksumSource { namespace, url: at, shown, image_url: url })
+            Wanted::Checksum(ChecksumSource { namespace, url: at, shown, image_url: url, secret })
         }
     }
 }

@@ -8,6 +8,7 @@ mod apply;
 mod bridges;
 mod exceptions;
 mod filters;
+mod limits;
 mod observe;
 mod plan;
 mod status;

@@ -4,7 +4,7 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::ResourceName;
+use crate::{Quantity, ResourceName};
 
 /// A network interface of a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
@@ -46,6 +46,9 @@ pub struct NetworkInterface {
         inner(length(max = 17), regex(pattern = r"^[0-9a-f][02468ace](:[0-9a-f]{2}){5}$"))
     )]
     pub allowed_mac_addresses: Vec<String>,
+    /// Ceilings for the traffic of the interface. Default: none. Applied live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<InterfaceLimits>,
     /// A specific MAC address. Default: one is generated once and kept. Cannot change; the generated address can be
     /// added later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -60,6 +63,42 @@ pub struct NetworkInterface {
     /// the others are for guests without a virtio driver. Takes effect at the next power cycle.
     #[serde(default)]
     pub model: NicModel,
+}
+
+/// Ceilings for the traffic of an interface, which its host enforces: packets above them are dropped. *Ingress* is what the guest
+/// receives, *egress* what it sends.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("has(self.ingressBandwidth) || has(self.egressBandwidth) || has(self.ingressPackets) || has(self.egressPackets)").message("limits need at least one of ingressBandwidth, egressBandwidth, ingressPackets, egressPackets"),
+    validation = Rule::new("[has(self.ingressBandwidth) ? self.ingressBandwidth : '1M', has(self.egressBandwidth) ? self.egressBandwidth : '1M'].all(b, !isQuantity(b) || (quantity(b).compareTo(quantity('64k')) >= 0 && quantity(b).compareTo(quantity('1T')) <= 0))").message("a bandwidth is 64k to 1T bits a second"),
+    validation = Rule::new("[has(self.ingressBurst) ? self.ingressBurst : '1M', has(self.egressBurst) ? self.egressBurst : '1M'].all(b, !isQuantity(b) || (quantity(b).compareTo(quantity('128Ki')) >= 0 && quantity(b).compareTo(quantity('1Gi')) <= 0))").message("a burst is 128Ki to 1Gi bytes: with less, large packets would never pass"),
+    validation = Rule::new("!has(self.ingressBurst) || has(self.ingressBandwidth)").message("ingressBurst needs ingressBandwidth").field_path(".ingressBurst"),
+    validation = Rule::new("!has(self.egressBurst) || has(self.egressBandwidth)").message("egressBurst needs egressBandwidth").field_path(".egressBurst")
+)]
+pub struct InterfaceLimits {
+    /// Bits a second that the guest receives, for example `100M`: 64k to 1T.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ingress_bandwidth: Option<Quantity>,
+    /// Bits a second that the guest sends, for example `100M`: 64k to 1T.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress_bandwidth: Option<Quantity>,
+    /// Bytes that the guest receives at any rate after a pause, for example `1Mi`: 128Ki to 1Gi. Default: those of a tenth of a
+    /// second at `ingressBandwidth`, at least 256Ki.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ingress_burst: Option<Quantity>,
+    /// Bytes that the guest sends at any rate after a pause, for example `1Mi`: 128Ki to 1Gi. Default: those of a tenth of a
+    /// second at `egressBandwidth`, at least 256Ki.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress_burst: Option<Quantity>,
+    /// Packets a second that the guest receives, 100 to 100,000,000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 100, max = 100_000_000))]
+    pub ingress_packets: Option<i64>,
+    /// Packets a second that the guest sends, 100 to 100,000,000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 100, max = 100_000_000))]
+    pub egress_packets: Option<i64>,
 }
 
 /// The model of a network card.
@@ -103,6 +142,7 @@ impl Default for NetworkInterface {
             security_groups: Vec::new(),
             allowed_addresses: Vec::new(),
             allowed_mac_addresses: Vec::new(),
+            limits: None,
             mac_address: None,
             address: None,
             model: NicModel::default(),

@@ -4,6 +4,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
+use super::InterfaceLimits;
 use crate::guest::{GuestEnd, GuestStatus};
 use crate::{Binding, Conditions, CpuTopology, Graphics, GuestOS, VMState, Watchdog};
 
@@ -163,6 +164,9 @@ pub struct InterfaceStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 4), inner(length(max = 17)))]
     pub allowed_mac_addresses: Vec<String>,
+    /// The ceilings for its traffic.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<InterfaceLimits>,
     /// The public address that leads here, once the host forwards it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 15))]

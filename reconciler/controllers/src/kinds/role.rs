@@ -1,5 +1,5 @@
-//! Host access to Secrets: a host may read those that the VMs bound to it need, and no other. There is one Role per
-//! host and namespace.
+//! Host access to Secrets: a host may read those that the VMs bound to it need, and those with the credentials of images that it
+//! downloads, and no other. There is one Role per host and namespace.
 //!
 //! Only hosts that have an account of their own have such roles: the agent inside `berth up`, and one that uses an
 //! administrator's kubeconfig, need none.
@@ -31,7 +31,7 @@ fn host_of(role: &str) -> Option<&str> {
 pub(crate) fn reconcile(cache: &Cache, _: &Config, key: &Key, batch: &mut WriteBatch) -> Outcome {
     // A host's other roles are those it joined with; they belong to the administrator.
     let Some(host) = host_of(&key.name).map(str::to_owned) else { return Outcome::Settled };
-    let wanted = cache.index.secrets.of(&host, key.namespace());
+    let wanted = cache.secrets_of(&host, key.namespace());
     match plan(has_account(cache, &host), &wanted, allowed(cache, key).as_deref()) {
         Decision::NoChange => {}
         Decision::Allow(secrets) => batch.write(Write::Allow { role: key.clone(), host, secrets }),
@@ -43,7 +43,7 @@ pub(crate) fn reconcile(cache: &Cache, _: &Config, key: &Key, batch: &mut WriteB
 /// Permits a host to read the Secrets that a VM needs which is about to be bound to it.
 pub(crate) fn grant(cache: &Cache, host: &str, vm: &VM, batch: &mut WriteBatch) {
     let role = Key::secrets_role(host, &vm.namespace().unwrap_or_default());
-    let mut secrets = cache.index.secrets.of(host, role.namespace());
+    let mut secrets = cache.secrets_of(host, role.namespace());
     let needed = vm.spec.bootstrap.iter().flat_map(Bootstrap::secrets).map(str::to_owned);
     let more: Vec<String> = needed.filter(|secret| !secrets.contains(secret)).collect();
     if !has_account(cache, host) || more.is_empty() {

@@ -6,6 +6,7 @@ mod observe;
 mod place;
 mod plan;
 mod status;
+mod templates;
 #[cfg(test)]
 mod tests;
 mod ticket_accounts;
@@ -79,6 +80,10 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
         && let Some(network) = default_network::of_namespace(cache, config, key.namespace())
     {
         batch.write(Write::CreateNetwork(Box::new(network)));
+        batch.enqueue(key.clone());
+        return Outcome::Settled;
+    }
+    if templates::write(cache, &vm, batch) {
         batch.enqueue(key.clone());
         return Outcome::Settled;
     }

@@ -8,7 +8,10 @@ use ipnet::IpNet;
 
 use super::state::{Volume, image_path};
 use super::{FakeSource, FakeSystem};
-use crate::{ChecksumSource, ImageFacts, ImageSource, Images, Progress, ResolvedImage, Result, SystemError};
+use crate::{
+    ChecksumSource, Credentials, ImageFacts, ImageSource, Images, Progress, ResolvedImage, Result,
+    SystemError,
+};
 
 /// Duration of a download, which arrives in `PULL_PIECES` pieces.
 const PULL_TIME: Duration = Duration::from_secs(3);
@@ -74,11 +77,18 @@ impl Images for FakeSystem {
         self.call("image", async { Ok(self.known(source)) }).await
     }
 
-    async fn pull(&self, source: &ImageSource, progress: Progress<'_>) -> Result<ImageFacts> {
+    async fn pull(
+        &self,
+        source: &ImageSource,
+        credentials: &Credentials,
+        progress: Progress<'_>,
+    ) -> Result<ImageFacts> {
+        self.state().credentials.clone_from(credentials);
         self.call("pull", self.download(source, progress)).await
     }
 
-    async fn resolve(&self, source: &ChecksumSource) -> Result<ResolvedImage> {
+    async fn resolve(&self, source: &ChecksumSource, credentials: &Credentials) -> Result<ResolvedImage> {
+        self.state().credentials.clone_from(credentials);
         let work = async {
             let found = self.state().checksums.get(&source.url).cloned();
             let (url, detail) = (source.shown.clone(), "404 Not Found".to_owned());

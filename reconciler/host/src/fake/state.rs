@@ -9,7 +9,8 @@ use serde_json::Value;
 
 use super::FakeSource;
 use crate::{
-    Firewall, HostFacts, ImageFacts, KvmFacts, NetworkConfig, QemuFacts, TapConfig, Uplink, VolumeFacts,
+    Credentials, Firewall, HostFacts, ImageFacts, KvmFacts, NetworkConfig, QemuFacts, TapConfig, Uplink,
+    VolumeFacts,
 };
 
 #[derive(Debug)]
@@ -17,6 +18,8 @@ pub(super) struct State {
     pub(super) sources: BTreeMap<String, FakeSource>,
     /// Content of checksum files, by URL.
     pub(super) checksums: BTreeMap<String, String>,
+    /// Those of the last request.
+    pub(super) credentials: Credentials,
     /// Virtual size of the image at every other URL, if there is one.
     pub(super) any_image: Option<u64>,
     pub(super) images: BTreeMap<String, ImageFacts>,
@@ -54,6 +57,7 @@ impl Default for State {
         Self {
             sources: BTreeMap::new(),
             checksums: BTreeMap::new(),
+            credentials: Credentials::default(),
             any_image: None,
             images: BTreeMap::new(),
             pulls: 0,

@@ -31,7 +31,7 @@ use tokio::sync::watch;
 
 use super::files::{self, blocking};
 use super::layout::{Layout, check_digest};
-use crate::{ChecksumSource, ImageFacts, ImageSource, Progress, ResolvedImage, SystemError};
+use crate::{ChecksumSource, Credentials, ImageFacts, ImageSource, Progress, ResolvedImage, SystemError};
 use cache::Cache;
 use job::Job;
 use partial::{Partial, Place};
@@ -114,31 +114,39 @@ impl LinuxImages {
         self.rules.refuse(ranges);
     }
 
-    pub(super) async fn resolve(&self, source: &ChecksumSource) -> Result<ResolvedImage> {
+    pub(super) async fn resolve(
+        &self,
+        source: &ChecksumSource,
+        credentials: &Credentials,
+    ) -> Result<ResolvedImage> {
+        let client = self.http.with(credentials, &source.image_url, &source.shown)?;
         if source.url.starts_with("oci://") {
-            return oci::resolve(&self.http, source).await;
+            return oci::resolve(&client, source).await;
         }
-        let digest = checksums::find(&self.http, source).await?;
+        let digest = checksums::find(&client, source).await?;
         Ok(ResolvedImage { digest, media_type: None })
     }
 
     pub(super) async fn pull(
         self: &Arc<Self>,
         source: &ImageSource,
+        credentials: &Credentials,
         progress: Progress<'_>,
     ) -> Result<ImageFacts> {
         check_digest(&source.digest)?;
         if let Some(facts) = self.image(source).await? {
             return Ok(facts);
         }
-        let (result, seen) = self.join(source);
+        let client = self.http.with(credentials, &source.url, &source.shown)?;
+        let (result, seen) = self.join(source, client);
         follow(result, seen, progress).await.map_err(unshare)
     }
 
-    /// Joins the running download of this source, or starts a new one.
+    /// Joins the running download of this source, or starts a new one with this client.
     fn join(
         self: &Arc<Self>,
         source: &ImageSource,
+        client: http::Client,
     ) -> (Shared<BoxFuture<'static, Pulled>>, watch::Receiver<Seen>) {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         // A finished download is not joined, even if some of its callers have not taken the result yet.
@@ -151,21 +159,26 @@ impl LinuxImages {
         }
         let (report, seen) = watch::channel((0, None));
         let (images, wanted) = (Arc::clone(self), source.clone());
-        let work = async move { images.fetch(&wanted, &report).await.map_err(Arc::new) };
+        let work = async move { images.fetch(&wanted, &client, &report).await.map_err(Arc::new) };
         let result = work.boxed().shared();
         let weak = result.downgrade().expect("it has not been polled yet");
         running.insert(source.clone(), Running { result: weak, seen: seen.clone() });
         (result, seen)
     }
 
-    async fn fetch(&self, source: &ImageSource, report: &watch::Sender<Seen>) -> Result<ImageFacts> {
+    async fn fetch(
+        &self,
+        source: &ImageSource,
+        client: &http::Client,
+        report: &watch::Sender<Seen>,
+    ) -> Result<ImageFacts> {
         let place = Place::of(&self.cache.folder(), source);
         // If the image is already cached, the download only proves that this namespace may read it; the bytes are not
         // stored again.
         let stored = self.cached(&source.digest).await?.is_none();
         let job =
             Job { source, place: &place, stored, max_bytes: self.max_bytes, rules: &self.rules, report };
-        let verified = download::run(&job, &self.http).await?;
+        let verified = download::run(&job, client).await?;
         let (made, verified) = self.unpack(source, verified).await?;
         let (cache, source) = (self.cache.clone(), source.clone());
         let facts = blocking(move || cache.admit(&source, verified, made.as_deref())).await?;

@@ -133,6 +133,7 @@ async fn an_image_stays_as_long_as_a_volume_needs_it() {
         digest: sha256.clone(),
         format: berth_qemu::machine::Format::Qcow2,
         encoding: crate::Encoding::default(),
+        secret: None,
     };
     let owner = VolumeOwner {
         namespace: "n".to_owned(),
@@ -150,7 +151,7 @@ async fn an_image_stays_as_long_as_a_volume_needs_it() {
     };
     let error = system.create_volume(&new).await.expect_err("not there yet");
     assert_eq!(error.variant(), "ImageNotCached");
-    system.pull(&source, &|_, _| ()).await.expect("pulled");
+    system.pull(&source, &Credentials::default(), &|_, _| ()).await.expect("pulled");
     assert_eq!(system.create_volume(&new).await.expect("made").size, 1 << 20);
     for step in ["in the pool", "in the trash"] {
         let error = system.remove_image(&sha256).await.expect_err("needed");

@@ -58,6 +58,7 @@ fn source() -> ImageSource {
         digest: "ab".into(),
         format: Format::Qcow2,
         encoding: Encoding::default(),
+        secret: None,
     }
 }
 

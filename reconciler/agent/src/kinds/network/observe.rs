@@ -17,6 +17,7 @@ use super::Step;
 use super::bridges::{Existing, assign};
 use super::exceptions::exceptions;
 use super::filters::{GroupsOf, filters};
+use super::limits::limits;
 use crate::context::Context;
 use crate::error::Error;
 use crate::index::{Tables, instance_of, mtu_of};
@@ -366,8 +367,9 @@ pub(super) fn wanted(tables: &Tables, seen: &Actual<'_>) -> Desired {
     wanted.firewall.forwards.sort();
     wanted.firewall.nat.sort();
     wanted.firewall.ports = ports(seen);
-    let interfaces = guests.iter().flat_map(|guest| &guest.interfaces);
-    wanted.firewall.exceptions = exceptions(tables, interfaces, &seen.ports);
+    let interfaces = || guests.iter().flat_map(|guest| &guest.interfaces);
+    wanted.firewall.exceptions = exceptions(tables, interfaces(), &seen.ports);
+    wanted.firewall.limits = limits(interfaces(), &seen.ports);
     wanted.firewall.filters = filters(tables, &groups_of, &seen.ports);
     // A tap that is about to be created counts, so that the firewall is the same before and after.
     wanted.firewall.guests = !seen.taps.is_empty() || !wanted.firewall.ports.is_empty();

@@ -151,6 +151,7 @@ mod tests {
                     ],
                     ports: [],
                     exceptions: [],
+                    limits: [],
                     filters: Filters {
                         ports: [],
                         groups: [],

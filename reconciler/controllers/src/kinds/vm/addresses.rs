@@ -100,6 +100,7 @@ fn with_declared(vm: &VM, interface: &NetworkInterface, given: InterfaceStatus) 
         security_groups: interface.security_groups.iter().map(ToString::to_string).collect(),
         allowed_addresses: own(&interface.allowed_addresses),
         allowed_mac_addresses: own(&interface.allowed_mac_addresses),
+        limits: interface.limits.clone(),
         ..given
     }
 }

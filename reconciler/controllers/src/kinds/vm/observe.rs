@@ -21,7 +21,7 @@ use crate::{
     topology,
 };
 
-use super::addresses;
+use super::{addresses, templates};
 
 /// How long a host that refused a VM is not considered again: by then the reason for the refusal has reached the
 /// cache.
@@ -73,6 +73,8 @@ pub(super) struct Observed {
 pub(super) struct DiskSeen {
     pub(super) key: Key,
     pub(super) object: Option<Arc<Disk>>,
+    /// It has the name of a template of the VM, and was not created for the VM.
+    pub(super) foreign: Option<String>,
     /// Another VM that uses it.
     pub(super) user: Option<String>,
     /// The host that has its file, although the disk's status does not name the host (any more).
@@ -121,7 +123,8 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
             let unconfirmed = unbound.and_then(|disk| disk::unconfirmed(cache, disk));
             let unclaimed = unbound.filter(|_| claimed.is_none());
             let obstacle = unclaimed.and_then(|disk| disk::obstacle(cache, disk));
-            DiskSeen { key, object, user, claimed, unknown, unconfirmed, obstacle }
+            let foreign = object.as_deref().and_then(|disk| templates::obstacle(disk, vm));
+            DiskSeen { key, object, foreign, user, claimed, unknown, unconfirmed, obstacle }
         })
         .collect();
     let volume_id = |disk: &DiskSeen| match claim_of(cache, &disk.key, disk.object.as_deref()) {

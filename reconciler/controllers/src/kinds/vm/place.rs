@@ -190,6 +190,9 @@ pub(super) fn check_disk(disk: &DiskSeen) -> Result<(), Blocked> {
     if object.metadata.deletion_timestamp.is_some() {
         return Err(wait(Reason::WaitingForDisk, format!("Disk {name} is being deleted")));
     }
+    if let Some(text) = &disk.foreign {
+        return Err(wait(Reason::WaitingForDisk, text.clone()));
+    }
     if let Some(user) = &disk.user {
         let mut dependencies = dependency.clone();
         dependencies.push(Dependency::Object(Key::namespaced(ObjectKind::VM, disk.key.namespace(), user)));

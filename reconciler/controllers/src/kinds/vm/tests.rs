@@ -77,6 +77,7 @@ fn observed(disk: Option<Arc<Disk>>) -> Observed {
         disks: vec![DiskSeen {
             key: Key::namespaced(ObjectKind::Disk, "default", "root"),
             object: disk,
+            foreign: None,
             user: None,
             claimed: None,
             unknown: None,

@@ -4,22 +4,25 @@ use std::error::Error as _;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use futures::StreamExt;
 use reqwest::header::{
-    AUTHORIZATION, CONTENT_RANGE, ETAG, HeaderMap, HeaderValue, IF_RANGE, LAST_MODIFIED, RANGE,
+    AUTHORIZATION, CONTENT_RANGE, ETAG, HeaderMap, HeaderName, HeaderValue, IF_RANGE, LAST_MODIFIED,
+    LOCATION, RANGE,
 };
-use reqwest::redirect::{Attempt as Redirect, Policy};
-use reqwest::{Response, StatusCode, Url};
+use reqwest::redirect::Policy;
+use reqwest::{Certificate, Response, StatusCode, Url};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::super::files::blocking;
-use super::Result;
 use super::job::Job;
-use super::partial::{Origin, Partial};
+use super::partial::{self, Partial};
 use super::rules::{Guard, NotAllowed, Rules};
-use crate::SystemError;
+use super::{Result, oci};
+use crate::{Credentials, SystemError};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 /// The timeout for a source that sends nothing.
@@ -36,11 +39,24 @@ const QUEUE: usize = 16;
 pub(super) const NOT_ALLOWED: &str = "images may not come from its address, unless the host's administrator allows the range with --image-allow";
 
 /// The HTTP clients, created at the first download: hosts that only use local files need no root certificates.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Client {
     rules: Arc<Rules>,
-    plain: OnceLock<reqwest::Client>,
-    secure: OnceLock<reqwest::Client>,
+    plain: Arc<OnceLock<reqwest::Client>>,
+    secure: Arc<OnceLock<reqwest::Client>>,
+    own: Option<Arc<Own>>,
+}
+
+/// The credentials of one source.
+#[derive(Debug)]
+struct Own {
+    /// They are sent to the origin of this URL only.
+    at: Url,
+    /// Of `http://` and `https://` sources: registries say themselves what they want.
+    authorization: Option<HeaderValue>,
+    headers: HeaderMap,
+    ca: Vec<Certificate>,
+    credentials: Credentials,
 }
 
 /// The request for an image.
@@ -67,13 +83,64 @@ pub(super) enum NoAnswer {
 
 impl Client {
     pub(super) fn new(rules: Arc<Rules>) -> Self {
-        Self { rules, plain: OnceLock::new(), secure: OnceLock::new() }
+        Self { rules, plain: Arc::default(), secure: Arc::default(), own: None }
     }
 
-    /// Sends a GET request. Connects only to allowed addresses, also after redirects.
-    pub(super) async fn get(&self, url: &Url, headers: HeaderMap) -> std::result::Result<Response, NoAnswer> {
+    /// Returns the client for a source with credentials. `shown`: the URL for messages.
+    pub(super) fn with(&self, credentials: &Credentials, url: &str, shown: &str) -> Result<Self> {
+        if *credentials == Credentials::default() {
+            return Ok(self.clone());
+        }
+        let invalid = |why| SystemError::Invalid { what: "image URL", value: shown.to_owned(), why };
+        let is_registry = url.starts_with("oci://");
+        let at = if is_registry { oci::registry(url) } else { Url::parse(url).ok() };
+        let at = at.ok_or_else(|| invalid("not a URL"))?;
+        let own = Own::new(credentials, at, is_registry)
+            .map_err(|detail| SystemError::Download { url: shown.to_owned(), detail })?;
+        let mut client = Self { own: Some(Arc::new(own)), ..self.clone() };
+        if credentials.ca.is_some() {
+            (client.plain, client.secure) = Default::default();
+        }
+        Ok(client)
+    }
+
+    /// The user name and password, or the token, for the registry.
+    pub(super) fn credentials(&self) -> Option<&Credentials> {
+        self.own.as_ref().map(|own| &own.credentials)
+    }
+
+    /// Sends a GET request. Connects only to allowed addresses, also after redirects, and sends credentials to the first host only.
+    pub(super) async fn get(
+        &self,
+        url: &Url,
+        mut headers: HeaderMap,
+    ) -> std::result::Result<Response, NoAnswer> {
+        let mut url = url.clone();
+        for _ in 0..=MAX_REDIRECTS {
+            let response = self.get_once(&url, headers.clone()).await?;
+            let Some(location) = response.headers().get(LOCATION).filter(|_| is_redirect(response.status()))
+            else {
+                return Ok(response);
+            };
+            let never = || NoAnswer::Never("a redirect is not followed: it leads nowhere".to_owned());
+            let next = location.to_str().ok().and_then(|text| url.join(text).ok()).ok_or_else(never)?;
+            if next.origin() != url.origin() {
+                headers.remove(AUTHORIZATION);
+            }
+            url = next;
+        }
+        Err(NoAnswer::Never("a redirect is not followed: too many redirects".to_owned()))
+    }
+
+    async fn get_once(&self, url: &Url, mut headers: HeaderMap) -> std::result::Result<Response, NoAnswer> {
         if !self.rules.allows_url(url) {
             return Err(NoAnswer::NotAllowed);
+        }
+        if let Some(own) = self.own.as_ref().filter(|own| own.at.origin() == url.origin()) {
+            headers.extend(own.headers.clone());
+            if let Some(authorization) = &own.authorization {
+                headers.entry(AUTHORIZATION).or_insert_with(|| authorization.clone());
+            }
         }
         let client = self.of(url).map_err(|e| {
             NoAnswer::Never(format!("{}: are root certificates installed (ca-certificates)?", chain(&e)))
@@ -114,26 +181,68 @@ impl Client {
     }
 
     fn builder(&self) -> reqwest::ClientBuilder {
-        let rules = Arc::clone(&self.rules);
+        let ca = self.own.iter().flat_map(|own| own.ca.iter().cloned());
         reqwest::Client::builder()
             .user_agent(concat!("berth/", env!("CARGO_PKG_VERSION")))
+            .tls_certs_merge(ca)
             // A proxy would connect to addresses that are not checked here.
             .no_proxy()
-            .dns_resolver(Arc::new(Guard(Arc::clone(&rules))))
+            .dns_resolver(Arc::new(Guard(Arc::clone(&self.rules))))
             .connect_timeout(CONNECT_TIMEOUT)
             .read_timeout(STALL_TIMEOUT)
             .pool_idle_timeout(Duration::from_secs(5))
             .referer(false)
-            .redirect(Policy::custom(move |redirect: Redirect<'_>| {
-                if redirect.previous().len() > MAX_REDIRECTS {
-                    return redirect.error("too many redirects");
-                }
-                match rules.allows_url(redirect.url()) {
-                    true => redirect.follow(),
-                    false => redirect.error(NotAllowed),
-                }
-            }))
+            // Followed above, where the headers of each request are chosen.
+            .redirect(Policy::none())
     }
+}
+
+impl Own {
+    fn new(credentials: &Credentials, at: Url, is_registry: bool) -> std::result::Result<Self, String> {
+        let sensitive = |text: &str| {
+            let mut value = HeaderValue::from_str(text).ok()?;
+            value.set_sensitive(true);
+            Some(value)
+        };
+        let authorization = match (&credentials.token, &credentials.basic) {
+            (Some(token), _) => Some(format!("Bearer {token}")),
+            (None, Some((user, password))) => Some(basic(user, password)),
+            (None, None) => None,
+        };
+        let authorization = authorization.filter(|_| !is_registry).map(|text| {
+            sensitive(&text)
+                .ok_or_else(|| "its credentials have characters that HTTP does not allow".to_owned())
+        });
+        let mut headers = HeaderMap::new();
+        for (name, value) in &credentials.headers {
+            let header = HeaderName::from_bytes(name.as_bytes()).ok().zip(sensitive(value));
+            let (name, value) =
+                header.ok_or_else(|| "the Secret has headers that HTTP does not allow".to_owned())?;
+            headers.append(name, value);
+        }
+        let ca = credentials.ca.as_ref().map_or(Ok(Vec::new()), |pem| {
+            Certificate::from_pem_bundle(pem.as_bytes())
+                .map_err(|_| "ca.crt of the Secret has no certificates in PEM".to_owned())
+        })?;
+        let credentials = credentials.clone();
+        Ok(Self { at, authorization: authorization.transpose()?, headers, ca, credentials })
+    }
+}
+
+/// The value of the header for a user (RFC 7617).
+pub(super) fn basic(user: &str, password: &str) -> String {
+    format!("Basic {}", BASE64.encode(format!("{user}:{password}")))
+}
+
+fn is_redirect(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::MOVED_PERMANENTLY
+            | StatusCode::FOUND
+            | StatusCode::SEE_OTHER
+            | StatusCode::TEMPORARY_REDIRECT
+            | StatusCode::PERMANENT_REDIRECT
+    )
 }
 
 fn no_answer(error: reqwest::Error) -> NoAnswer {
@@ -279,7 +388,7 @@ async fn request(
     headers.extend(wanted.authorization.iter().map(|value| (AUTHORIZATION, value.clone())));
     if partial.len() > 0 {
         headers.insert(RANGE, value(&format!("bytes={}-", partial.len()))?);
-        let origin = Origin::read(job.place).filter(|_| job.stored);
+        let origin = partial::Origin::read(job.place).filter(|_| job.stored);
         if let Some(validator) = origin.and_then(|o| o.validator) {
             headers.insert(IF_RANGE, value(&validator)?);
         }
@@ -396,7 +505,7 @@ async fn note(job: &Job<'_>, headers: &HeaderMap) -> Result<()> {
     }
     let text = |name| headers.get(name).and_then(|v| v.to_str().ok());
     let validator = text(ETAG).filter(|tag| tag.starts_with('"')).or_else(|| text(LAST_MODIFIED));
-    let origin = Origin { validator: validator.map(str::to_owned) };
+    let origin = partial::Origin { validator: validator.map(str::to_owned) };
     let place = job.place.clone();
     blocking(move || origin.write(&place)).await
 }

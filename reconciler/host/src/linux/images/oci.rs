@@ -10,8 +10,6 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue, WWW_AUTHENTICATE};
 use reqwest::{StatusCode, Url};
 use serde::Deserialize;
@@ -19,7 +17,7 @@ use sha2::{Digest, Sha256};
 
 use super::super::layout::is_digest;
 use super::Result;
-use super::http::{Client, NOT_ALLOWED, NoAnswer, Request};
+use super::http::{self, Client, NOT_ALLOWED, NoAnswer, Request};
 use crate::{ChecksumSource, ImageSource, ResolvedImage, SystemError};
 
 /// The maximum size of a manifest, as registries limit it.
@@ -40,6 +38,13 @@ struct Reference {
     reference: String,
     /// User name and password. Never printed.
     user: Option<(String, String)>,
+    /// A token that the registry takes as it is. Never printed.
+    token: Option<String>,
+}
+
+/// Returns the URL of the registry of an `oci://` URL.
+pub(super) fn registry(url: &str) -> Option<Url> {
+    Some(Reference::parse(url).ok()?.registry)
 }
 
 impl Reference {
@@ -76,7 +81,13 @@ impl Reference {
         if registry.host_str() == Some("docker.io") {
             let _ = registry.set_host(Some("registry-1.docker.io"));
         }
-        Ok(Self { registry, repository: repository.to_owned(), reference: reference.to_owned(), user })
+        Ok(Self {
+            registry,
+            repository: repository.to_owned(),
+            reference: reference.to_owned(),
+            user,
+            token: None,
+        })
     }
 
     fn url(&self, what: &str, reference: &str) -> Option<Url> {
@@ -85,8 +96,7 @@ impl Reference {
 
     fn basic(&self) -> Option<HeaderValue> {
         let (name, password) = self.user.as_ref()?;
-        let mut value =
-            HeaderValue::from_str(&format!("Basic {}", BASE64.encode(format!("{name}:{password}")))).ok()?;
+        let mut value = HeaderValue::from_str(&http::basic(name, password)).ok()?;
         value.set_sensitive(true);
         Some(value)
     }
@@ -143,11 +153,15 @@ struct Registry<'a> {
 
 impl<'a> Registry<'a> {
     fn of(client: &'a Client, url: &str, shown: &'a str) -> Result<Self> {
-        let reference = Reference::parse(url).map_err(|why| SystemError::Invalid {
+        let mut reference = Reference::parse(url).map_err(|why| SystemError::Invalid {
             what: "image URL",
             value: shown.to_owned(),
             why,
         })?;
+        if let Some(credentials) = client.credentials() {
+            reference.user = credentials.basic.clone().or(reference.user);
+            reference.token.clone_from(&credentials.token);
+        }
         Ok(Self { client, reference, shown })
     }
 
@@ -173,9 +187,10 @@ impl<'a> Registry<'a> {
         }
         let challenge = response.headers().get(WWW_AUTHENTICATE).and_then(|value| value.to_str().ok());
         match challenge.and_then(|text| text.split_once(' ')) {
-            Some((scheme, fields)) if scheme.eq_ignore_ascii_case("bearer") => {
-                self.token(fields).await.map(Some)
-            }
+            Some((scheme, fields)) if scheme.eq_ignore_ascii_case("bearer") => match &self.reference.token {
+                Some(token) => self.bearer(token).map(Some),
+                None => self.token(fields).await.map(Some),
+            },
             Some((scheme, _)) if scheme.eq_ignore_ascii_case("basic") => match self.reference.basic() {
                 Some(basic) => Ok(Some(basic)),
                 None => Err(self.failed("the registry wants a user name and a password")),
@@ -208,7 +223,11 @@ impl<'a> Registry<'a> {
         }
         let answer: Answer = serde_json::from_slice(&answer.body)
             .map_err(|_| self.failed("the registry's token is not JSON"))?;
-        let mut value = HeaderValue::from_str(&format!("Bearer {}", answer.token))
+        self.bearer(&answer.token)
+    }
+
+    fn bearer(&self, token: &str) -> Result<HeaderValue> {
+        let mut value = HeaderValue::from_str(&format!("Bearer {token}"))
             .map_err(|_| self.failed("the registry's token is not usable"))?;
         value.set_sensitive(true);
         Ok(value)

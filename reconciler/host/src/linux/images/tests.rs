@@ -1,5 +1,6 @@
 //! Pulls from a small server that misbehaves on request.
 
+mod credentials;
 mod formats;
 mod hostile;
 mod reach;
@@ -84,6 +85,7 @@ fn source(url: impl Into<String>, bytes: &[u8], format: Format) -> ImageSource {
         digest: sha256(bytes),
         format,
         encoding: Encoding::default(),
+        secret: None,
     }
 }
 
@@ -110,13 +112,13 @@ async fn an_image_is_downloaded_once_and_verified() {
         assert_eq!(of, Some(3 * MIB as u64));
         furthest.fetch_max(seen, Ordering::Relaxed);
     };
-    let facts = cache.images.pull(&source, &progress).await.expect("pulled");
+    let facts = cache.images.pull(&source, &Credentials::default(), &progress).await.expect("pulled");
     assert_eq!((facts.bytes, facts.virtual_size), (3 * MIB as u64, 3 * MIB as u64));
     assert!(furthest.load(Ordering::Relaxed) > 0, "progress was told");
     assert_eq!(fs::read(&facts.path).expect("in the cache"), bytes);
     let mode = fs::metadata(&facts.path).expect("metadata").permissions().mode();
     assert_eq!(mode & 0o777, 0o440, "nobody writes to it, and the world does not read it");
-    assert_eq!(cache.images.pull(&source, &quiet()).await.expect("cached"), facts);
+    assert_eq!(cache.images.pull(&source, &Credentials::default(), &quiet()).await.expect("cached"), facts);
     assert_eq!(server.requests().len(), 1);
     assert_eq!(cache.restarted().images().await.expect("list"), vec![facts]);
     cache.images.remove(&source.digest).await.expect("removed");
@@ -155,7 +157,7 @@ async fn a_source_without_the_image_says_so() {
     let cache = Cache::new();
     let error = cache
         .images
-        .pull(&source(server.url("/none?token=secret"), b"x", Format::Raw), &quiet())
+        .pull(&source(server.url("/none?token=secret"), b"x", Format::Raw), &Credentials::default(), &quiet())
         .await
         .expect_err("404");
     assert_eq!(error.variant(), "ImageNotFound");
@@ -175,7 +177,7 @@ async fn a_download_cut_in_the_middle_goes_on_where_it_ended() {
     let cache = Cache::new();
     let facts = cache
         .images
-        .pull(&source(server.url("/a.img"), &bytes, Format::Raw), &quiet())
+        .pull(&source(server.url("/a.img"), &bytes, Format::Raw), &Credentials::default(), &quiet())
         .await
         .expect("pulled in parts");
     assert_eq!(fs::read(facts.path).expect("in the cache"), bytes);
@@ -198,10 +200,14 @@ async fn a_restarted_agent_goes_on_with_what_it_finds() {
     });
     let cache = Cache::new();
     let source = source(server.url("/a.img"), &bytes, Format::Raw);
-    let error = cache.images.pull(&source, &quiet()).await.expect_err("the server went away");
+    let error = cache
+        .images
+        .pull(&source, &Credentials::default(), &quiet())
+        .await
+        .expect_err("the server went away");
     assert_eq!(error.variant(), "Download", "{}", error.chain());
     assert!(cache.images.image(&source).await.expect("read").is_none(), "half an image is none");
-    cache.restarted().pull(&source, &quiet()).await.expect("pulled");
+    cache.restarted().pull(&source, &Credentials::default(), &quiet()).await.expect("pulled");
     assert!(server.requests().last().expect("requests").range.is_some_and(|from| from > 0));
 }
 
@@ -216,7 +222,10 @@ async fn another_version_at_the_source_is_downloaded_from_the_start() {
         _ => Reply::file(&after),
     });
     let cache = Cache::new();
-    let facts = cache.images.pull(&source(server.url("/a.img"), &new, Format::Raw), &quiet()).await;
+    let facts = cache
+        .images
+        .pull(&source(server.url("/a.img"), &new, Format::Raw), &Credentials::default(), &quiet())
+        .await;
     // Within one pull the mixture has the wrong checksum; the next pull starts from scratch.
     let facts = match facts {
         Ok(facts) => facts,
@@ -224,7 +233,7 @@ async fn another_version_at_the_source_is_downloaded_from_the_start() {
             assert_eq!(error.variant(), "ChecksumMismatch");
             cache
                 .images
-                .pull(&source(server.url("/a.img"), &new, Format::Raw), &quiet())
+                .pull(&source(server.url("/a.img"), &new, Format::Raw), &Credentials::default(), &quiet())
                 .await
                 .expect("afresh")
         }
@@ -241,7 +250,10 @@ async fn a_server_that_cannot_resume_sends_it_all_again() {
         _ => Reply::file(&body),
     });
     let cache = Cache::new();
-    let pulled = cache.images.pull(&source(server.url("/a.img"), &bytes, Format::Raw), &quiet()).await;
+    let pulled = cache
+        .images
+        .pull(&source(server.url("/a.img"), &bytes, Format::Raw), &Credentials::default(), &quiet())
+        .await;
     assert_eq!(fs::read(pulled.expect("pulled").path).expect("in the cache"), bytes);
     assert_eq!(server.requests().len(), 2);
 }
@@ -257,7 +269,7 @@ async fn callers_of_the_same_checksum_share_one_download() {
         let reported = AtomicU64::new(0);
         let facts = cache
             .images
-            .pull(&source, &|_, _| {
+            .pull(&source, &Credentials::default(), &|_, _| {
                 reported.fetch_add(1, Ordering::Relaxed);
             })
             .await;
@@ -279,8 +291,9 @@ async fn a_download_goes_on_when_the_caller_that_began_it_goes_away() {
     let cache = Cache::new();
     let source = source(server.url("/a.img"), &bytes, Format::Raw);
     let (first, second) = (quiet(), quiet());
-    let mut first = Box::pin(cache.images.pull(&source, &first));
-    let second = cache.images.pull(&source, &second);
+    let none = Credentials::default();
+    let mut first = Box::pin(cache.images.pull(&source, &none, &first));
+    let second = cache.images.pull(&source, &none, &second);
     let short = tokio::time::timeout(Duration::from_millis(30), &mut first).await;
     assert!(short.is_err(), "still under way");
     let mut second = Box::pin(second);
@@ -302,10 +315,15 @@ async fn a_source_that_hangs_holds_up_no_other_source_of_the_same_digest() {
     let cache = Cache::new();
     let hangs = source(server.url("/hangs"), &bytes, Format::Raw);
     let images = Arc::clone(&cache.images);
-    let hanging = tokio::spawn(async move { images.pull(&hangs, &quiet()).await.map(drop) });
+    let hanging =
+        tokio::spawn(async move { images.pull(&hangs, &Credentials::default(), &quiet()).await.map(drop) });
     tokio::time::sleep(Duration::from_millis(100)).await;
     let mirror = source(server.url("/mirror"), &bytes, Format::Raw);
-    let pulled = tokio::time::timeout(Duration::from_secs(10), cache.images.pull(&mirror, &quiet())).await;
+    let pulled = tokio::time::timeout(
+        Duration::from_secs(10),
+        cache.images.pull(&mirror, &Credentials::default(), &quiet()),
+    )
+    .await;
     assert_eq!(pulled.expect("not held up").expect("pulled").bytes, MIB as u64);
     assert!(!hanging.is_finished());
     hanging.abort();
@@ -319,10 +337,10 @@ async fn an_image_of_sha512_is_verified_by_it() {
     let cache = Cache::new();
     let digest: String = sha2::Sha512::digest(&bytes).iter().map(|b| format!("{b:02x}")).collect();
     let right = ImageSource { digest, ..source(server.url("/a"), &bytes, Format::Raw) };
-    let facts = cache.images.pull(&right, &quiet()).await.expect("pulled");
+    let facts = cache.images.pull(&right, &Credentials::default(), &quiet()).await.expect("pulled");
     assert_eq!((facts.digest.len(), fs::read(&facts.path).expect("in the cache")), (128, bytes));
     assert_eq!(cache.restarted().images().await.expect("list"), [facts]);
     let wrong = ImageSource { digest: "0".repeat(128), ..right };
-    let error = cache.images.pull(&wrong, &quiet()).await.expect_err("other bytes");
+    let error = cache.images.pull(&wrong, &Credentials::default(), &quiet()).await.expect_err("other bytes");
     assert_eq!(error.variant(), "ChecksumMismatch");
 }

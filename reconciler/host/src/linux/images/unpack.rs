@@ -210,6 +210,7 @@ mod tests {
             digest: "ab".repeat(32),
             format: Format::Raw,
             encoding: Encoding::default(),
+            secret: None,
         };
         let folder = tempfile::tempdir().expect("temporary folder");
         let unpacker = Unpacker { user: None, max_bytes: 1 };

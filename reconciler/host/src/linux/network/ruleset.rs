@@ -8,6 +8,7 @@
 //!  from a private network to link-local addresses, other hosts and the control plane: nothing, unless it is allowed
 //!  from a tap: packets that pass [`ports`]
 //!  to and from a filtered tap: packets that also pass [`groups`]
+//!  to and from a limited tap: as many as [`limits`] allow
 //! ```
 //!
 //! Packets of a guest with an announced public address have that address as their source on the interface it is
@@ -15,6 +16,7 @@
 //! outside, so replies to them would not come back.
 
 mod groups;
+mod limits;
 mod ports;
 mod tunnels;
 
@@ -86,6 +88,7 @@ pub(super) fn replace(firewall: &Firewall, there: &[Table]) -> Value {
     commands.push(BRIDGED.add());
     commands.extend(ports::guard(&firewall.ports, &firewall.exceptions));
     commands.extend(groups::filter(&firewall.filters));
+    commands.extend(limits::limit(&firewall.limits));
     if nat.iter().any(|network| network.tunnel.is_some()) {
         commands.extend(tunnels::between(&nat));
     }

@@ -6,6 +6,7 @@ mod filters;
 mod guest;
 mod host;
 mod hosts;
+mod limits;
 mod spoofing;
 
 use std::future::Future;

@@ -45,7 +45,7 @@ async fn every_foreign_format_becomes_qcow2_with_the_same_content() {
         let server = Server::start(move |_| Reply::file(&body));
         let cache = Cache::new();
         let source = foreign(&server, &bytes, format);
-        let facts = cache.images.pull(&source, &quiet()).await.expect(options);
+        let facts = cache.images.pull(&source, &Credentials::default(), &quiet()).await.expect(options);
         assert_eq!((facts.format, facts.virtual_size), (Format::Qcow2, MIB as u64), "{options}");
         assert_eq!(fs::metadata(&facts.path).expect("there").permissions().mode() & 0o777, 0o440);
         let back = folder.path().join("back");
@@ -70,7 +70,10 @@ async fn a_vmdk_that_names_another_file_is_refused() {
     let body = bytes.clone();
     let server = Server::start(move |_| Reply::file(&body));
     let cache = Cache::new();
-    let error = cache.images.pull(&foreign(&server, &bytes, ForeignFormat::Vmdk), &quiet()).await;
+    let error = cache
+        .images
+        .pull(&foreign(&server, &bytes, ForeignFormat::Vmdk), &Credentials::default(), &quiet())
+        .await;
     let error = error.expect_err("refused").chain();
     assert!(error.contains("names other files"), "{error}");
     assert!(cache.files().is_empty(), "{:?}", cache.files());
@@ -95,7 +98,8 @@ async fn a_vmdk_with_an_embedded_descriptor_cannot_name_another_file() {
     let server = Server::start(move |_| Reply::file(&body));
     let cache = Cache::new();
     let source = foreign(&server, &bytes, ForeignFormat::Vmdk);
-    let error = cache.images.pull(&source, &quiet()).await.expect_err("refused").chain();
+    let error =
+        cache.images.pull(&source, &Credentials::default(), &quiet()).await.expect_err("refused").chain();
     assert!(error.contains("cannot be undone") && error.contains("Permission denied"), "{error}");
     assert!(cache.files().is_empty(), "{:?}", cache.files());
 }
@@ -107,7 +111,8 @@ async fn an_image_of_another_format_than_declared_is_refused_and_not_kept() {
     let server = Server::start(move |_| Reply::file(&body));
     let cache = Cache::new();
     for (format, _, options) in FORMATS {
-        let error = cache.images.pull(&foreign(&server, &bytes, format), &quiet()).await;
+        let error =
+            cache.images.pull(&foreign(&server, &bytes, format), &Credentials::default(), &quiet()).await;
         let error = error.expect_err(options);
         assert!(matches!(error, SystemError::ImageRefused { .. }), "{options}: {error:?}");
         assert!(cache.files().is_empty(), "{options}: {:?}", cache.files());
@@ -122,7 +127,10 @@ async fn a_conversion_that_becomes_too_large_is_refused() {
     let body = bytes.clone();
     let server = Server::start(move |_| Reply::file(&body));
     let cache = Cache::with_limit(2 << 20);
-    let error = cache.images.pull(&foreign(&server, &bytes, ForeignFormat::Vmdk), &quiet()).await;
+    let error = cache
+        .images
+        .pull(&foreign(&server, &bytes, ForeignFormat::Vmdk), &Credentials::default(), &quiet())
+        .await;
     let error = error.expect_err("too large");
     assert!(matches!(error, SystemError::ImageTooLarge { .. }), "{error:?}");
     assert!(cache.files().is_empty(), "{:?}", cache.files());

@@ -8,7 +8,8 @@ async fn pull(bytes: Vec<u8>, format: Format) -> (SystemError, Cache) {
     let body = bytes.clone();
     let server = Server::start(move |_| Reply::file(&body));
     let cache = Cache::new();
-    let error = cache.images.pull(&source(server.url("/i"), &bytes, format), &quiet()).await;
+    let error =
+        cache.images.pull(&source(server.url("/i"), &bytes, format), &Credentials::default(), &quiet()).await;
     (error.expect_err("refused"), cache)
 }
 
@@ -41,10 +42,14 @@ async fn a_well_formed_qcow2_is_taken_with_its_virtual_size() {
     let server = Server::start(move |_| Reply::file(&body));
     let cache = Cache::new();
     let wanted = source(server.url("/i"), &bytes, Format::Qcow2);
-    let facts = cache.images.pull(&wanted, &quiet()).await.expect("an image");
+    let facts = cache.images.pull(&wanted, &Credentials::default(), &quiet()).await.expect("an image");
     assert_eq!((facts.virtual_size, facts.format), (10 << 30, Format::Qcow2));
     let as_raw = ImageSource { format: Format::Raw, ..wanted };
-    let error = cache.images.pull(&as_raw, &quiet()).await.expect_err("it is in the cache, as qcow2");
+    let error = cache
+        .images
+        .pull(&as_raw, &Credentials::default(), &quiet())
+        .await
+        .expect_err("it is in the cache, as qcow2");
     assert_eq!(error.variant(), "ImageRefused");
 }
 
@@ -53,7 +58,8 @@ async fn a_wrong_checksum_names_the_declared_one_alone_and_leaves_nothing() {
     let server = Server::start(|_| Reply::file(&raw(MIB)));
     let cache = Cache::new();
     let declared = source(server.url("/i"), b"something else", Format::Raw);
-    let error = cache.images.pull(&declared, &quiet()).await.expect_err("other bytes");
+    let error =
+        cache.images.pull(&declared, &Credentials::default(), &quiet()).await.expect_err("other bytes");
     assert_eq!(error.variant(), "ChecksumMismatch");
     let text = error.chain();
     assert!(text.contains(&declared.digest) && !text.contains(&sha256(&raw(MIB))), "{text}");
@@ -100,7 +106,7 @@ async fn an_image_above_the_hosts_limit_is_not_downloaded() {
     let cache = Cache::with_limit(MIB as u64);
     let error = cache
         .images
-        .pull(&source(server.url("/i"), &bytes, Format::Raw), &quiet())
+        .pull(&source(server.url("/i"), &bytes, Format::Raw), &Credentials::default(), &quiet())
         .await
         .expect_err("too large");
     assert_eq!(error.variant(), "ImageTooLarge");
@@ -119,12 +125,16 @@ async fn redirects_are_followed_and_not_for_ever() {
     let cache = Cache::new();
     let error = cache
         .images
-        .pull(&source(server.url("/loop"), &bytes, Format::Raw), &quiet())
+        .pull(&source(server.url("/loop"), &bytes, Format::Raw), &Credentials::default(), &quiet())
         .await
         .expect_err("a loop");
     assert!(error.chain().contains("redirect"), "{}", error.chain());
     assert!(server.requests().len() < 10);
-    cache.images.pull(&source(server.url("/i"), &bytes, Format::Raw), &quiet()).await.expect("redirected");
+    cache
+        .images
+        .pull(&source(server.url("/i"), &bytes, Format::Raw), &Credentials::default(), &quiet())
+        .await
+        .expect("redirected");
 }
 
 #[tokio::test]
@@ -137,7 +147,7 @@ async fn a_full_disk_is_called_so_and_freed_again() {
         let server = Server::start(move |_| Reply::file(&body).length_told(reported));
         let images = open(disk.path(), 1 << 30);
         let wanted = source(server.url("/i"), &bytes, Format::Raw);
-        let error = images.pull(&wanted, &quiet()).await.expect_err("full");
+        let error = images.pull(&wanted, &Credentials::default(), &quiet()).await.expect_err("full");
         assert_eq!(error.variant(), "NoSpace", "{}", error.chain());
         let left = files::names(&disk.path().join("images")).expect("list");
         assert!(left.is_empty(), "half an image must not keep the disk full: {left:?}");

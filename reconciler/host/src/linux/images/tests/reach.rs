@@ -33,7 +33,9 @@ async fn files_are_images_below_the_named_folders_only() {
     std::os::unix::fs::symlink(&outside, named.join("out.img")).expect("link");
     std::os::unix::fs::symlink("..", named.join("up")).expect("link");
     nix::unistd::mkfifo(&named.join("pipe"), nix::sys::stat::Mode::S_IRUSR).expect("pipe");
-    let pull = async |url: &str| cache.images.pull(&source(url, &bytes, Format::Raw), &quiet()).await;
+    let pull = async |url: &str| {
+        cache.images.pull(&source(url, &bytes, Format::Raw), &Credentials::default(), &quiet()).await
+    };
     let escape = |rest: &str| format!("{}/{rest}", file(&named));
     for refused in [
         file(&outside),
@@ -60,7 +62,10 @@ async fn files_are_images_below_the_named_folders_only() {
     for allowed in [file(&inside), escape("latest.img"), escape("sub/other.img")] {
         let other =
             ImageSource { namespace: allowed.clone(), ..source(allowed.as_str(), &bytes, Format::Raw) };
-        assert_eq!(cache.images.pull(&other, &quiet()).await.expect(&allowed).bytes, MIB as u64);
+        assert_eq!(
+            cache.images.pull(&other, &Credentials::default(), &quiet()).await.expect(&allowed).bytes,
+            MIB as u64
+        );
     }
 }
 
@@ -78,8 +83,10 @@ async fn a_refused_address_says_the_same_whether_or_not_something_answers() {
     {
         for port in [port, &closed.to_string()] {
             let url = format!("http://{host}:{port}/x");
-            let error =
-                images.pull(&source(url.as_str(), b"x", Format::Raw), &quiet()).await.expect_err("refused");
+            let error = images
+                .pull(&source(url.as_str(), b"x", Format::Raw), &Credentials::default(), &quiet())
+                .await
+                .expect_err("refused");
             assert_eq!(error.variant(), "ImageNotAllowed", "{url}: {}", error.chain());
             said.insert(error.chain().replace(&url, "URL").replace("http://127.0.0.1", "URL"));
             let sums = ChecksumSource {
@@ -87,8 +94,9 @@ async fn a_refused_address_says_the_same_whether_or_not_something_answers() {
                 url: url.clone(),
                 shown: url.clone(),
                 image_url: "http://a/b".to_owned(),
+                secret: None,
             };
-            let error = images.resolve(&sums).await.expect_err("refused");
+            let error = images.resolve(&sums, &Credentials::default()).await.expect_err("refused");
             assert_eq!(error.variant(), "ImageNotAllowed", "{url}: {}", error.chain());
         }
     }
@@ -108,8 +116,10 @@ async fn a_redirect_leads_to_no_address_that_is_refused() {
     let allow = vec!["127.0.0.2/32".parse().expect("a range")];
     let images = with_rules(cache.path(), 1 << 30, ImageRules { allow, ..ImageRules::default() });
     for path in ["/address", "/name"] {
-        let error =
-            images.pull(&source(server.url(path), b"x", Format::Raw), &quiet()).await.expect_err("refused");
+        let error = images
+            .pull(&source(server.url(path), b"x", Format::Raw), &Credentials::default(), &quiet())
+            .await
+            .expect_err("refused");
         assert_eq!(error.variant(), "ImageNotAllowed", "{}", error.chain());
         assert!(!error.chain().contains("HTTP 404"), "{}", error.chain());
     }
@@ -126,24 +136,25 @@ async fn each_namespace_proves_by_a_download_of_its_own_that_it_may_read_an_imag
     });
     let cache = Cache::new();
     let owner = source(server.url("/private"), &bytes, Format::Raw);
-    cache.images.pull(&owner, &quiet()).await.expect("pulled");
+    cache.images.pull(&owner, &Credentials::default(), &quiet()).await.expect("pulled");
     let files = cache.files();
     // This client knows the digest, but not the location of the image.
     let thief =
         ImageSource { namespace: "thief".to_owned(), ..source(server.url("/guess"), &bytes, Format::Raw) };
     assert_eq!(cache.images.image(&thief).await.expect("looked"), None);
-    let error = cache.images.pull(&thief, &quiet()).await.expect_err("nothing is there");
+    let error =
+        cache.images.pull(&thief, &Credentials::default(), &quiet()).await.expect_err("nothing is there");
     assert_eq!(error.variant(), "ImageNotFound");
     assert_eq!(cache.images.image(&thief).await.expect("looked"), None);
     // This client can read the image.
     let friend = ImageSource { namespace: "friend".to_owned(), ..owner.clone() };
-    let facts = cache.images.pull(&friend, &quiet()).await.expect("pulled");
+    let facts = cache.images.pull(&friend, &Credentials::default(), &quiet()).await.expect("pulled");
     assert_eq!(facts.readers, BTreeSet::from(["friend".to_owned(), "ns".to_owned()]));
     assert_eq!(cache.files(), files, "it is stored once");
     let requests = server.requests().len();
     let again = cache.restarted();
     assert!(again.image(&friend).await.expect("looked").is_some(), "the proof outlives the agent");
-    again.pull(&friend, &quiet()).await.expect("known");
+    again.pull(&friend, &Credentials::default(), &quiet()).await.expect("known");
     // Images that administrators declare for all need no proof.
     let shared = ImageSource { namespace: "all".to_owned(), shared: true, ..thief };
     assert!(again.image(&shared).await.expect("looked").is_some());
@@ -170,10 +181,10 @@ async fn a_source_that_sends_too_little_is_ended_and_taken_up_later() {
     };
     let images = with_rules(folder.path(), 1 << 30, rules);
     let slow = source(server.url("/slow"), &bytes, Format::Raw);
-    let error = images.pull(&slow, &quiet()).await.expect_err("too slow");
+    let error = images.pull(&slow, &Credentials::default(), &quiet()).await.expect_err("too slow");
     assert!(error.chain().contains("too slow"), "{}", error.chain());
     assert_eq!((error.variant().as_str(), error.retry()), ("Download", crate::Retry::Backoff));
-    images.pull(&slow, &quiet()).await.expect("the rest of it");
+    images.pull(&slow, &Credentials::default(), &quiet()).await.expect("the rest of it");
     assert!(
         server.requests().last().is_some_and(|request| request.range.is_some()),
         "{:?}",
@@ -190,7 +201,7 @@ async fn what_nobody_asks_for_any_more_leaves_nothing_on_the_disk() {
     let (kept, gone) =
         (source(server.url("/a"), &bytes, Format::Raw), source(server.url("/b"), &bytes, Format::Raw));
     for source in [&kept, &gone] {
-        cache.images.pull(source, &quiet()).await.expect_err("cut again and again");
+        cache.images.pull(source, &Credentials::default(), &quiet()).await.expect_err("cut again and again");
     }
     cache.images.forget_downloads(&BTreeSet::from([kept])).await.expect("forgotten");
     assert_eq!(
@@ -217,8 +228,8 @@ async fn a_file_of_checksums_is_read_and_bounded() {
     let find = async |path: &str, image: &str| {
         let image_url = format!("https://images.example/{image}?sig=canary");
         let (url, shown) = (server.url(path), without_query(&server.url(path)));
-        let at = ChecksumSource { namespace: "ns".to_owned(), url, shown, image_url };
-        cache.images.resolve(&at).await.map(|resolved| resolved.digest)
+        let at = ChecksumSource { namespace: "ns".to_owned(), url, shown, image_url, secret: None };
+        cache.images.resolve(&at, &Credentials::default()).await.map(|resolved| resolved.digest)
     };
     assert_eq!(find("/SHA512SUMS?sig=canary", "debian.qcow2").await.expect("found"), digest);
     for (path, image, says) in [

@@ -18,6 +18,11 @@ struct Registry {
 
 impl Registry {
     fn start(layers: usize) -> Self {
+        Self::for_user(layers, None)
+    }
+
+    /// A registry that gives its token to this user (the value of the header).
+    fn for_user(layers: usize, user: Option<&'static str>) -> Self {
         let layer = raw(MIB);
         let described = json!({"mediaType": LAYER, "digest": format!("sha256:{}", sha256(&layer))});
         let manifest = json!({"layers": vec![described; layers]}).to_string();
@@ -35,7 +40,9 @@ impl Registry {
             let (path, query) = request.path.split_once('?').unwrap_or((&request.path, ""));
             if path == "/token" {
                 assert_eq!(query, "service=test&scope=repository%3Adisks%2Fdebian%3Apull");
-                assert_eq!(request.authorization, None);
+                if request.authorization.as_deref() != user {
+                    return Reply::status(401);
+                }
                 return Reply::file(br#"{"token": "t0ken"}"#);
             }
             if request.authorization.as_deref() != Some("Bearer t0ken") {
@@ -65,7 +72,13 @@ impl Registry {
 
     fn wanted(&self, reference: &str) -> ChecksumSource {
         let url = self.url(reference);
-        ChecksumSource { namespace: "ns".to_owned(), shown: url.clone(), image_url: url.clone(), url }
+        ChecksumSource {
+            namespace: "ns".to_owned(),
+            shown: url.clone(),
+            image_url: url.clone(),
+            url,
+            secret: None,
+        }
     }
 }
 
@@ -73,22 +86,44 @@ impl Registry {
 async fn a_layer_is_found_by_tag_and_downloaded_by_its_digest_with_a_token() {
     let registry = Registry::start(1);
     let cache = Cache::new();
-    let resolved = cache.images.resolve(&registry.wanted(":13")).await.expect("resolved");
+    let resolved =
+        cache.images.resolve(&registry.wanted(":13"), &Credentials::default()).await.expect("resolved");
     let digest = sha256(&registry.layer);
     assert_eq!(resolved, ResolvedImage { digest: digest.clone(), media_type: Some(LAYER.to_owned()) });
     // As an artifact that is the disk itself: containers are unpacked by a process of `berth`, which tests here have not.
     let source = ImageSource { digest, ..source(registry.url(":13"), &registry.layer, Format::Raw) };
-    let facts = cache.images.pull(&source, &quiet()).await.expect("pulled");
+    let facts = cache.images.pull(&source, &Credentials::default(), &quiet()).await.expect("pulled");
     assert_eq!(fs::read(&facts.path).expect("in the cache"), registry.layer);
     let blobs = registry.server.requests().into_iter().filter(|request| request.path.contains("/blobs/"));
     assert_eq!(blobs.count(), 1);
 }
 
 #[tokio::test]
+async fn a_registry_gives_its_token_to_the_user_of_the_credentials() {
+    let registry = Registry::for_user(1, Some("Basic bWU6c2VjcmV0"));
+    let cache = Cache::new();
+    let wanted = registry.wanted(":13");
+    let error = cache.images.resolve(&wanted, &Credentials::default()).await.expect_err("nobody");
+    assert!(error.chain().contains("gives no token"), "{}", error.chain());
+    let basic = Some(("me".to_owned(), "secret".to_owned()));
+    let user = Credentials { basic, ..Credentials::default() };
+    cache.images.resolve(&wanted, &user).await.expect("resolved");
+    let digest = sha256(&registry.layer);
+    let source = ImageSource { digest, ..source(registry.url(":13"), &registry.layer, Format::Raw) };
+    cache.images.pull(&source, &user, &quiet()).await.expect("pulled");
+    let as_it_is = Credentials { token: Some("t0ken".to_owned()), ..Credentials::default() };
+    cache.images.resolve(&wanted, &as_it_is).await.expect("resolved with a token that the registry takes");
+}
+
+#[tokio::test]
 async fn an_image_of_several_layers_is_refused() {
     for layers in [0, 2] {
         let registry = Registry::start(layers);
-        let error = Cache::new().images.resolve(&registry.wanted(":13")).await.expect_err("refused");
+        let error = Cache::new()
+            .images
+            .resolve(&registry.wanted(":13"), &Credentials::default())
+            .await
+            .expect_err("refused");
         assert!(matches!(error, SystemError::ImageRefused { .. }), "{error:?}");
         assert!(error.chain().contains(&format!("{layers} layers")), "{error}");
     }
@@ -98,10 +133,12 @@ async fn an_image_of_several_layers_is_refused() {
 async fn a_registry_without_the_image_and_one_that_lies_about_a_digest_are_told_apart() {
     let registry = Registry::start(1);
     let images = Cache::new().images;
-    let error = images.resolve(&registry.wanted(":12")).await.expect_err("not there");
+    let error =
+        images.resolve(&registry.wanted(":12"), &Credentials::default()).await.expect_err("not there");
     assert!(matches!(error, SystemError::ImageNotFound { .. }), "{error:?}");
     let other = format!("@sha256:{}", "f".repeat(64));
-    let error = images.resolve(&registry.wanted(&other)).await.expect_err("other bytes");
+    let error =
+        images.resolve(&registry.wanted(&other), &Credentials::default()).await.expect_err("other bytes");
     assert!(matches!(error, SystemError::ChecksumMismatch { .. }), "{error:?}");
 }
 
@@ -110,7 +147,7 @@ async fn a_registry_at_an_address_that_is_not_allowed_is_not_asked() {
     let registry = Registry::start(1);
     let folder = tempfile::tempdir().expect("temporary folder");
     let images = with_rules(folder.path(), 1 << 30, ImageRules::default());
-    let error = images.resolve(&registry.wanted(":13")).await.expect_err("refused");
+    let error = images.resolve(&registry.wanted(":13"), &Credentials::default()).await.expect_err("refused");
     assert!(matches!(error, SystemError::ImageNotAllowed { .. }), "{error:?}");
     assert!(registry.server.requests().is_empty());
 }

@@ -1,0 +1,128 @@
+//! The network interfaces of a VM: their attributes, and what a plan checks.
+
+use berth_api::Quantity;
+use tfplugin6::{AttributePath, Diagnostic, Value};
+
+use crate::{
+    field::{Effect, Field, Presence, Shape},
+    form::Form,
+    references::{NETWORK, PUBLIC_IP, SECURITY_GROUP},
+};
+
+pub(super) fn network_interfaces() -> Field {
+    let fields = vec![
+        Field::spec("name", Shape::Text(Form::Name))
+            .presence(Presence::Numbered("nic"))
+            .text("Name of the interface within the VM, the key of the list. Default `nic0`, `nic1`, … by position."),
+        Field::spec("network", Shape::Text(Form::Name))
+            .default(berth_api::DEFAULT_NAME)
+            .effect(Effect::Fixed)
+            .refers(NETWORK),
+        Field::spec("public_ip", Shape::Text(Form::Name)).key("publicIP").refers(PUBLIC_IP),
+        Field::spec("security_groups", Shape::TextList(Form::Name)).refers(SECURITY_GROUP),
+        Field::spec("allowed_addresses", Shape::TextList(Form::Ipv4Range)),
+        Field::spec("allowed_mac_addresses", Shape::TextList(Form::Mac)),
+        interface_limits(),
+        Field::spec("mac_address", Shape::Text(Form::Mac)).presence(Presence::Kept).effect(Effect::Fixed),
+        Field::spec("address", Shape::Text(Form::Ipv4)).presence(Presence::Kept).effect(Effect::Fixed),
+        Field::spec("model", Shape::Text(Form::Any)).default("virtio").effect(Effect::PowerCycle),
+    ];
+    let one = Value::from(vec![Value::object([("name", Value::from("nic0"))])]);
+    Field::spec("network_interfaces", Shape::Keyed(fields)).default(one).effect(Effect::PowerCycle)
+}
+
+fn interface_limits() -> Field {
+    let amount = |name| Field::spec(name, Shape::Text(Form::Quantity));
+    let fields = vec![
+        amount("ingress_bandwidth"),
+        amount("egress_bandwidth"),
+        amount("ingress_burst"),
+        amount("egress_burst"),
+        Field::spec("ingress_packets", Shape::Integer),
+        Field::spec("egress_packets", Shape::Integer),
+    ];
+    Field::spec("limits", Shape::Object(fields))
+}
+
+/// A value that two interfaces cannot share: its attribute, its name in a message, and how it is read.
+type Exclusive = (&'static str, &'static str, fn(&Value) -> Option<String>);
+
+/// Refuses what two interfaces of a VM cannot share.
+pub(super) fn check_interfaces(config: &Value) -> Vec<Diagnostic> {
+    let mac = |interface: &Value| Some(Form::Mac.canonical(interface.get("mac_address").as_str()?));
+    let public = |interface: &Value| interface.get("public_ip").as_str().map(str::to_owned);
+    let private = |interface: &Value| {
+        // A network that is not known may be another one.
+        let network = interface.get("network");
+        let network = if network.is_null() { berth_api::DEFAULT_NAME } else { network.as_str()? };
+        Some(format!("{} of {network}", interface.get("address").as_str()?))
+    };
+    let shared: [Exclusive; 3] = [
+        ("mac_address", "the MAC address", mac),
+        ("public_ip", "the public address", public),
+        ("address", "the address", private),
+    ];
+    let mut found = Vec::new();
+    for (i, interface) in config.get("network_interfaces").elements().iter().enumerate() {
+        let has = |name: &str| !interface.get(name).elements().is_empty();
+        if has("allowed_addresses") && has("security_groups") {
+            let path = AttributePath::root("network_interfaces").index(i).attribute("allowed_addresses");
+            let detail = format!(
+                "{path}: a security group would not know these addresses. Leave out `allowed_addresses` or `security_groups`."
+            );
+            found.push(Diagnostic::error("Further addresses of a filtered interface", detail).at(path));
+        }
+        let path = AttributePath::root("network_interfaces").index(i).attribute("limits");
+        found.extend(check_limits(interface.get("limits"), &path));
+    }
+    for (name, what, of) in shared {
+        let mut seen = std::collections::BTreeMap::new();
+        for (i, interface) in config.get("network_interfaces").elements().iter().enumerate() {
+            let Some(value) = of(interface) else { continue };
+            if let Some(first) = seen.insert(value.clone(), i) {
+                let path = AttributePath::root("network_interfaces").index(i).attribute(name);
+                let detail = format!(
+                    "{path}: network_interfaces[{first}] has {what} {value:?} too; each belongs to one interface."
+                );
+                found.push(Diagnostic::error(format!("Two interfaces with one {name}"), detail).at(path));
+            }
+        }
+    }
+    found
+}
+
+/// The least and the largest amounts that limits accept, as in the definition of VM, and their unit.
+const AMOUNTS: [(&str, &str, &str, &str); 2] =
+    [("bandwidth", "64k", "1T", "bits a second"), ("burst", "128Ki", "1Gi", "bytes")];
+
+/// Refuses ceilings that limit nothing, or that cannot be enforced.
+fn check_limits(limits: &Value, at: &AttributePath) -> Option<Diagnostic> {
+    if limits.is_null() || limits.is_unknown() {
+        return None;
+    }
+    let refuse = |name: &str, detail: String| {
+        let path = at.clone().attribute(name);
+        Some(Diagnostic::error("Invalid limits", format!("{path}: {detail}")).at(path))
+    };
+    let has = |name: &str| !limits.get(name).is_null();
+    let ceilings = ["ingress_bandwidth", "egress_bandwidth", "ingress_packets", "egress_packets"];
+    if !ceilings.into_iter().any(has) {
+        let detail = format!("{at}: set at least one of {}.", ceilings.join(", "));
+        return Some(Diagnostic::error("Invalid limits", detail).at(at.clone()));
+    }
+    for direction in ["ingress", "egress"] {
+        for (what, least, most, unit) in AMOUNTS {
+            let name = format!("{direction}_{what}");
+            let Some(Ok(amount)) = limits.get(&name).as_str().map(str::parse::<Quantity>) else { continue };
+            let bound = |text: &str| Quantity(text.to_owned());
+            if amount < bound(least) || amount > bound(most) {
+                return refuse(&name, format!("{amount} is not between {least} and {most} {unit}."));
+            }
+        }
+        let (burst, bandwidth) = (format!("{direction}_burst"), format!("{direction}_bandwidth"));
+        if has(&burst) && !has(&bandwidth) {
+            return refuse(&burst, format!("a burst exceeds {bandwidth} for a time: set {bandwidth} too."));
+        }
+    }
+    None
+}

@@ -1,0 +1,211 @@
+//! Credentials for the sources of images, from Secrets.
+//!
+//! ```text
+//!  username, password | token | headers | ca.crt     of any source
+//!  .dockerconfigjson                                 of a registry: the entry for its host
+//! ```
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use berth_api::{Readiness, Reason};
+use berth_host::Credentials;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use kube::{Api, Client};
+use serde::Deserialize;
+
+const DOCKER_CONFIG: &str = ".dockerconfigjson";
+const MAX_HEADERS: usize = 32;
+/// Headers that belong to the transfer itself.
+const OWN_HEADERS: [&str; 8] =
+    ["accept", "connection", "content-length", "host", "if-range", "range", "te", "transfer-encoding"];
+/// Docker Hub has other names in a configuration of Docker than in URLs of images.
+const DOCKER_HUB: [&str; 3] = ["docker.io", "index.docker.io", "registry-1.docker.io"];
+
+/// Reads Secrets from the control plane.
+pub(crate) struct Secrets(Client);
+
+impl std::fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secrets")
+    }
+}
+
+impl Secrets {
+    pub(crate) fn new(client: Client) -> Self {
+        Self(client)
+    }
+
+    /// Reads the credentials for a URL from a Secret.
+    ///
+    /// *Errors:* for the object that needs the image. Only an error that is not `Stalled` can pass by itself.
+    pub(crate) async fn credentials(
+        &self,
+        namespace: &str,
+        name: &str,
+        url: &str,
+    ) -> Result<Credentials, Readiness> {
+        let secrets: Api<Secret> = Api::namespaced(self.0.clone(), namespace);
+        let waits = |text: String| Readiness::Reconciling(Reason::WaitingForSecret, text);
+        match secrets.get_opt(name).await {
+            Ok(Some(secret)) => credentials(&secret, url).map_err(|problem| {
+                Readiness::Stalled(Reason::InvalidSpec, format!("Secret {name}: {problem}"))
+            }),
+            Ok(None) => Err(waits(format!("Secret {name} does not exist"))),
+            // The controllers permit it once they know that this host needs the image.
+            Err(kube::Error::Api(status)) if status.code == 403 => {
+                Err(waits(format!("this host may not read Secret {name} yet")))
+            }
+            Err(error) => Err(waits(format!("Secret {name} cannot be read: {error}"))),
+        }
+    }
+}
+
+/// Returns the credentials in a Secret for a URL, or what is wrong with them, without any of its values.
+fn credentials(secret: &Secret, url: &str) -> Result<Credentials, String> {
+    let empty = BTreeMap::new();
+    let data = secret.data.as_ref().unwrap_or(&empty);
+    let text = |key: &str| match data.get(key) {
+        None => Ok(None),
+        Some(ByteString(bytes)) => match std::str::from_utf8(bytes) {
+            Ok(text) => Ok(Some(text.trim_end_matches(['\r', '\n']).to_owned())),
+            Err(_) => Err(format!("{key} is no text")),
+        },
+    };
+    let (user, password, token) = (text("username")?, text("password")?, text("token")?);
+    let headers = text("headers")?.map_or(Ok(Vec::new()), |lines| headers(&lines))?;
+    let (ca, docker) = (text("ca.crt")?, text(DOCKER_CONFIG)?);
+    let given = [user.is_some(), token.is_some(), !headers.is_empty(), ca.is_some(), docker.is_some()];
+    if !given.contains(&true) {
+        return Err(format!("it has none of username, token, headers, ca.crt and {DOCKER_CONFIG}"));
+    }
+    if password.is_some() && user.is_none() {
+        return Err("it has a password and no username".to_owned());
+    }
+    let ways = [user.is_some(), token.is_some(), docker.is_some()];
+    if ways.iter().filter(|way| **way).count() > 1 {
+        return Err(format!("username, token and {DOCKER_CONFIG} exclude each other"));
+    }
+    let basic = match docker {
+        Some(config) => Some(of_docker(&config, url)?),
+        None => user.map(|user| (user, password.unwrap_or_default())),
+    };
+    Ok(Credentials { basic, token, headers, ca })
+}
+
+fn headers(lines: &str) -> Result<Vec<(String, String)>, String> {
+    let mut headers = Vec::new();
+    for (number, line) in lines.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let (name, value) = line
+            .split_once(':')
+            .ok_or_else(|| format!("line {} of headers is not `Name: value`", number + 1))?;
+        let name = name.trim();
+        if OWN_HEADERS.iter().any(|own| name.eq_ignore_ascii_case(own)) {
+            return Err(format!("the header {name} belongs to the transfer and cannot be set"));
+        }
+        headers.push((name.to_owned(), value.trim().to_owned()));
+    }
+    match headers.len() <= MAX_HEADERS {
+        true => Ok(headers),
+        false => Err(format!("headers has more than {MAX_HEADERS} lines")),
+    }
+}
+
+#[derive(Deserialize)]
+struct DockerConfig {
+    auths: BTreeMap<String, DockerAuth>,
+}
+
+#[derive(Deserialize)]
+struct DockerAuth {
+    #[serde(default)]
+    auth: String,
+    #[serde(default)]
+    username: String,
+    #[serde(default)]
+    password: String,
+}
+
+/// Returns user and password for the registry of an `oci://` URL from a configuration of Docker.
+fn of_docker(config: &str, url: &str) -> Result<(String, String), String> {
+    let registry = url.strip_prefix("oci://").and_then(|rest| rest.split('/').next());
+    let registry = registry.ok_or_else(|| format!("{DOCKER_CONFIG} is for oci:// only"))?;
+    let config: DockerConfig =
+        serde_json::from_str(config).map_err(|_| format!("{DOCKER_CONFIG} is no configuration of Docker"))?;
+    let is_for = |entry: &str| {
+        let host =
+            entry.rsplit_once("://").map_or(entry, |(_, rest)| rest).split('/').next().unwrap_or_default();
+        let hub = |name: &str| DOCKER_HUB.contains(&name);
+        host == registry || (hub(host) && hub(registry))
+    };
+    let found = config.auths.iter().find(|(entry, _)| is_for(entry));
+    let (_, auth) = found.ok_or_else(|| format!("{DOCKER_CONFIG} has no entry for {registry}"))?;
+    if !auth.username.is_empty() {
+        return Ok((auth.username.clone(), auth.password.clone()));
+    }
+    let decoded = BASE64.decode(&auth.auth).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+    let pair = decoded.as_deref().and_then(|text| text.split_once(':'));
+    let (user, password) =
+        pair.ok_or_else(|| format!("the entry for {registry} of {DOCKER_CONFIG} has no user and password"))?;
+    Ok((user.to_owned(), password.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const URL: &str = "https://images.example/a.qcow2";
+
+    fn secret(entries: &[(&str, &str)]) -> Secret {
+        let data =
+            entries.iter().map(|(key, text)| ((*key).to_owned(), ByteString(text.as_bytes().to_vec())));
+        Secret { data: Some(data.collect()), ..Secret::default() }
+    }
+
+    fn of(entries: &[(&str, &str)], url: &str) -> Result<Credentials, String> {
+        credentials(&secret(entries), url)
+    }
+
+    #[test]
+    fn a_secret_has_a_user_a_token_headers_or_certificates() {
+        let user = of(&[("username", "me"), ("password", "canary\n")], URL).expect("usable");
+        assert_eq!(user.basic, Some(("me".to_owned(), "canary".to_owned())));
+        let token = of(&[("token", "canary"), ("ca.crt", "pem")], URL).expect("usable");
+        assert_eq!((token.token.as_deref(), token.ca.as_deref()), (Some("canary"), Some("pem")));
+        let headers = of(&[("headers", "X-Key: canary:1\n\nX-Other:b\n")], URL).expect("usable").headers;
+        let owned = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        assert_eq!(headers, [owned("X-Key", "canary:1"), owned("X-Other", "b")]);
+        assert!(!format!("{token:?}").contains("canary"));
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_named_without_its_values() {
+        for (entries, words) in [
+            (&[][..], "none of username"),
+            (&[("password", "canary")], "no username"),
+            (&[("username", "canary"), ("token", "canary")], "exclude each other"),
+            (&[("headers", "canary")], "line 1 of headers"),
+            (&[("headers", "Host: canary")], "the header Host belongs to the transfer"),
+            (&[("other", "canary")], "none of username"),
+            (&[(DOCKER_CONFIG, "{}")], "for oci:// only"),
+        ] {
+            let error = of(entries, URL).expect_err(words);
+            assert!(error.contains(words) && !error.contains("canary"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_entry_for_the_registry_is_taken_from_a_configuration_of_docker() {
+        // printf 'me:se:cret' | base64
+        let config = r#"{"auths": {"quay.io": {"auth": "bWU6c2U6Y3JldA=="}, "https://index.docker.io/v1/": {"username": "hub", "password": "p"},
+            "empty.example": {}}}"#;
+        let basic = |url: &str| of(&[(DOCKER_CONFIG, config)], url).map(|found| found.basic);
+        let owned = |user: &str, password: &str| Ok(Some((user.to_owned(), password.to_owned())));
+        assert_eq!(basic("oci://quay.io/a/b:1"), owned("me", "se:cret"));
+        assert_eq!(basic("oci://docker.io/library/x"), owned("hub", "p"));
+        assert!(basic("oci://other.example/a").is_err_and(|e| e.contains("no entry for other.example")));
+        assert!(basic("oci://empty.example/a").is_err_and(|e| e.contains("no user and password")));
+    }
+}

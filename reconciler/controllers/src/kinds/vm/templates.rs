@@ -1,0 +1,227 @@
+//! The Disks that a VM declares by a template: created for it, owned by it, and changed with their templates.
+
+use berth_api::{Disk, DiskSpec, Quantity, VM};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::{Resource, ResourceExt};
+use serde_json::{Map, Value, json};
+
+use crate::{
+    batch::{Write, WriteBatch},
+    cache::Cache,
+    key::{Key, ObjectKind},
+};
+
+/// Adds the writes that create and change the VM's Disks. Returns whether there are any.
+pub(super) fn write(cache: &Cache, vm: &VM, batch: &mut WriteBatch) -> bool {
+    let mut any = false;
+    for (key, template) in templates(vm) {
+        let write = match cache.tables.disks.get(&key) {
+            None => new_disk(vm, &key.name, template).map(|disk| Write::CreateDisk(Box::new(disk))),
+            Some(disk) if is_owned(disk, vm) && disk.metadata.deletion_timestamp.is_none() => {
+                changes(&disk.spec, template).map(|spec| Write::ChangeDisk(disk.clone(), spec))
+            }
+            Some(_) => None,
+        };
+        if let Some(write) = write {
+            batch.write(write);
+            any = true;
+        }
+    }
+    any
+}
+
+fn templates(vm: &VM) -> impl Iterator<Item = (Key, &DiskSpec)> {
+    let namespace = vm.namespace().unwrap_or_default();
+    let lives = vm.metadata.deletion_timestamp.is_none();
+    vm.spec.disks.iter().filter(move |_| lives).filter_map(move |disk| {
+        let key = Key::namespaced(ObjectKind::Disk, &namespace, disk.name.as_str());
+        Some((key, disk.template.as_deref()?))
+    })
+}
+
+/// Returns the Disk to create. `None` for a disk that the VM has had: its Disk was removed by force, and another one, without its
+/// data, would take its place unnoticed.
+fn new_disk(vm: &VM, name: &str, template: &DiskSpec) -> Option<Disk> {
+    let status = vm.status.as_ref();
+    let had =
+        status.is_some_and(|s| s.disks.iter().any(|d| d.name == name && (d.attached || d.serial.is_some())));
+    if had {
+        return None;
+    }
+    let mut disk = Disk::new(name, template.clone());
+    disk.metadata.namespace = vm.namespace();
+    disk.metadata.labels.clone_from(&vm.metadata.labels);
+    disk.metadata.owner_references = Some(vec![OwnerReference {
+        api_version: VM::api_version(&()).into_owned(),
+        kind: VM::kind(&()).into_owned(),
+        name: vm.name_any(),
+        uid: vm.uid()?,
+        controller: Some(true),
+        block_owner_deletion: None,
+    }]);
+    Some(disk)
+}
+
+/// Whether the Disk was created for this VM.
+pub(super) fn is_owned(disk: &Disk, vm: &VM) -> bool {
+    let uid = vm.uid();
+    disk.owner_references().iter().any(|owner| Some(&owner.uid) == uid.as_ref())
+}
+
+/// Returns why the VM cannot use a Disk that exists under the name of one of its templates.
+pub(super) fn obstacle(disk: &Disk, vm: &VM) -> Option<String> {
+    let name = disk.name_any();
+    let declared = vm.spec.disks.iter().any(|d| d.name.as_str() == name && d.template.is_some());
+    (declared && !is_owned(disk, vm)).then(|| {
+        format!(
+            "Disk {name} exists and was not created for this VM: give the disk of the VM another name, or remove its template to use \
+             that Disk"
+        )
+    })
+}
+
+/// Returns the values of the Disk's spec that the template declares otherwise, as a merge patch. A Disk that has become larger than
+/// its template stays as large, because no disk shrinks.
+fn changes(disk: &DiskSpec, template: &DiskSpec) -> Option<Value> {
+    let mut changes = Map::new();
+    let bytes = |size: &Option<Quantity>| size.as_ref().and_then(|size| size.bytes().ok());
+    if let (Some(size), Some(wanted)) = (&template.size, bytes(&template.size))
+        && bytes(&disk.size).is_none_or(|is| is < wanted)
+    {
+        changes.insert("size".to_owned(), json!(size));
+    }
+    if disk.deletion_policy != template.deletion_policy {
+        changes.insert("deletionPolicy".to_owned(), json!(template.deletion_policy));
+    }
+    if disk.expand_policy != template.expand_policy {
+        changes.insert("expandPolicy".to_owned(), json!(template.expand_policy));
+    }
+    if disk.limits != template.limits {
+        changes.insert("limits".to_owned(), limits(disk, template));
+    }
+    (!changes.is_empty()).then_some(Value::Object(changes))
+}
+
+/// Returns the limits as a merge patch: one that is not declared any more is null.
+fn limits(disk: &DiskSpec, template: &DiskSpec) -> Value {
+    let (Value::Object(is), Value::Object(mut wanted)) = (json!(disk.limits), json!(template.limits)) else {
+        return json!(template.limits);
+    };
+    for name in is.keys().filter(|name| !wanted.contains_key(*name)).cloned().collect::<Vec<_>>() {
+        wanted.insert(name, Value::Null);
+    }
+    Value::Object(wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    fn vm(template: &Value, status: &Value) -> VM {
+        serde_json::from_value(json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "VM",
+            "metadata": {"name": "web", "namespace": "default", "uid": "u1", "labels": {"app": "shop"}},
+            "spec": {"cpus": 1, "disks": [
+                {"name": "web-root", "boot": true, "template": template}, {"name": "data"},
+            ]},
+            "status": status,
+        }))
+        .expect("a VM")
+    }
+
+    fn disk(name: &str, owner: &str, spec: &Value) -> Disk {
+        serde_json::from_value(json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "Disk",
+            "metadata": {"name": name, "namespace": "default", "uid": "d1", "resourceVersion": "7", "ownerReferences": [
+                {"apiVersion": "berth.dev/v1alpha1", "kind": "VM", "name": "web", "uid": owner, "controller": true},
+            ]},
+            "spec": spec,
+        }))
+        .expect("a Disk")
+    }
+
+    fn writes(vm: &VM, disks: Vec<Disk>) -> Vec<Value> {
+        let mut cache = Cache::new(Duration::from_secs(40));
+        for disk in disks {
+            cache.put(disk, Instant::now());
+        }
+        let mut batch = WriteBatch::default();
+        let any = write(&cache, vm, &mut batch);
+        let writes = batch.into_parts().0;
+        assert_eq!(any, !writes.is_empty());
+        let shown = writes.into_iter().map(|write| match write {
+            Write::CreateDisk(disk) => json!({"create": disk}),
+            Write::ChangeDisk(disk, spec) => json!({"change": disk.name_any(), "spec": spec}),
+            other => panic!("{other:?}"),
+        });
+        shown.collect()
+    }
+
+    #[test]
+    fn a_disk_of_a_template_is_created_with_its_vm_as_owner_and_others_are_not() {
+        let template = json!({"image": "debian", "size": "4Gi"});
+        let created = writes(&vm(&template, &json!(null)), Vec::new());
+        let [created] = created.as_slice() else { panic!("{created:?}") };
+        let metadata = &created["create"]["metadata"];
+        assert_eq!(metadata["name"], "web-root");
+        assert_eq!(metadata["labels"]["app"], "shop");
+        assert_eq!(metadata["ownerReferences"][0]["uid"], "u1");
+        assert_eq!(created["create"]["spec"]["size"], "4Gi");
+        assert_eq!(created["create"]["spec"]["image"], "debian");
+    }
+
+    #[test]
+    fn nothing_is_created_for_a_vm_that_is_being_deleted_or_that_has_had_the_disk() {
+        let template = json!({"size": "4Gi"});
+        let mut deleted = vm(&template, &json!(null));
+        deleted.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(
+            k8s_openapi::jiff::Timestamp::UNIX_EPOCH,
+        ));
+        assert_eq!(writes(&deleted, Vec::new()), Vec::<Value>::new());
+        let had = json!({"disks": [{"name": "web-root", "attached": false, "serial": "v0123"}]});
+        assert_eq!(writes(&vm(&template, &had), Vec::new()), Vec::<Value>::new());
+        let waits = json!({"disks": [{"name": "web-root", "attached": false}]});
+        assert_eq!(writes(&vm(&template, &waits), Vec::new()).len(), 1, "it has not been there yet");
+    }
+
+    #[test]
+    fn a_disk_follows_its_template_and_never_shrinks() {
+        let changed = |template: &Value, spec: &Value| {
+            writes(&vm(template, &json!(null)), vec![disk("web-root", "u1", spec)])
+        };
+        let change = |spec: Value| vec![json!({"change": "web-root", "spec": spec})];
+        assert_eq!(changed(&json!({"size": "4Gi"}), &json!({"size": "4Gi"})), Vec::<Value>::new());
+        assert_eq!(changed(&json!({"size": "5Gi"}), &json!({"size": "4Gi"})), change(json!({"size": "5Gi"})));
+        assert_eq!(changed(&json!({"size": "4Gi"}), &json!({"size": "5Gi"})), Vec::<Value>::new());
+        assert_eq!(
+            changed(&json!({"image": "debian"}), &json!({"image": "debian", "size": "5Gi"})),
+            Vec::<Value>::new()
+        );
+        let limited = json!({"size": "4Gi", "limits": {"iops": 100, "bandwidth": "1Mi"}});
+        let less = json!({"size": "4Gi", "limits": {"iops": 50}});
+        assert_eq!(changed(&less, &limited), change(json!({"limits": {"iops": 50, "bandwidth": null}})));
+        assert_eq!(changed(&json!({"size": "4Gi"}), &limited), change(json!({"limits": null})));
+        assert_eq!(
+            changed(&json!({"size": "4Gi", "deletionPolicy": "Retain"}), &json!({"size": "4Gi"})),
+            change(json!({"deletionPolicy": "Retain"}))
+        );
+    }
+
+    #[test]
+    fn a_disk_of_another_owner_is_left_alone_and_named() {
+        let vm = vm(&json!({"size": "4Gi"}), &json!(null));
+        let foreign = disk("web-root", "another", &json!({"size": "1Gi"}));
+        assert!(obstacle(&foreign, &vm).is_some_and(|text| text.contains("was not created for this VM")));
+        assert_eq!(writes(&vm, vec![foreign]), Vec::<Value>::new());
+        assert_eq!(obstacle(&disk("web-root", "u1", &json!({"size": "4Gi"})), &vm), None);
+        assert_eq!(
+            obstacle(&disk("data", "another", &json!({"size": "4Gi"})), &vm),
+            None,
+            "declared on its own"
+        );
+    }
+}

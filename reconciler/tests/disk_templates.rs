@@ -1,0 +1,190 @@
+//! Disks that are declared within a VM: created with it, changed with it, and deleted after it. A complete berth on the
+//! embedded control plane, with a host in memory, in one runtime with paused time.
+
+use std::time::Duration;
+
+use berth::install;
+use berth_agent::AgentConfig;
+use berth_api::{Disk, Host, Quantity, VM, condition};
+use berth_controllers as controllers;
+use berth_engine::Identities;
+use kube::{
+    Api, Client, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams},
+};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+#[path = "shared/image.rs"]
+mod image;
+#[path = "shared/serve.rs"]
+mod serve;
+#[path = "shared/setup.rs"]
+mod setup;
+use serve::serve;
+
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// A control plane and one host, `h1`, with the image `debian`.
+struct Site {
+    client: Client,
+}
+
+impl Site {
+    async fn new() -> Self {
+        let (_server, client, clock) = serve().await;
+        let config = controllers::Config {
+            clock: clock.clone(),
+            identities: Identities::seeded(1),
+            ..controllers::Config::new()
+        };
+        tokio::spawn(controllers::run(client.clone(), config, CancellationToken::new()));
+        let system = image::host(&clock);
+        let config = AgentConfig { clock, seed: Some(1), ..AgentConfig::new("h1") };
+        let agent = berth_agent::run(config, client.clone(), system, CancellationToken::new());
+        tokio::spawn(async move { agent.await.unwrap_or_else(|error| panic!("{error}")) });
+        let site = Self { client };
+        let hosts: Api<Host> = Api::all(site.client.clone());
+        site.until("the host reports", async || {
+            let host = hosts.get_opt("h1").await.expect("it answers");
+            host.and_then(|h| h.status).is_some_and(|s| s.observed_generation >= 0)
+        })
+        .await;
+        site.apply("Image", "debian", image::spec()).await.expect("it applies");
+        site
+    }
+
+    async fn apply(&self, kind: &str, name: &str, spec: Value) -> anyhow::Result<()> {
+        let object = json!({"apiVersion": "berth.dev/v1alpha1", "kind": kind,
+            "metadata": {"name": name, "namespace": "default"}, "spec": spec});
+        install::apply(&self.client, &[object]).await
+    }
+
+    fn vms(&self) -> Api<VM> {
+        Api::namespaced(self.client.clone(), "default")
+    }
+
+    fn disks(&self) -> Api<Disk> {
+        Api::namespaced(self.client.clone(), "default")
+    }
+
+    async fn disk(&self, name: &str) -> Option<Disk> {
+        self.disks().get_opt(name).await.expect("it answers")
+    }
+
+    async fn until(&self, what: &str, mut holds: impl AsyncFnMut() -> bool) {
+        let end = Instant::now() + LIMIT;
+        while !holds().await {
+            assert!(Instant::now() < end, "never: {what}");
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    async fn until_ready(&self) {
+        self.until("the VM is ready", async || {
+            let vm = self.vms().get("web").await.expect("it is there");
+            let generation = vm.metadata.generation;
+            let ready = |s: berth_api::VMStatus| {
+                Some(s.observed_generation) == generation
+                    && condition::find(&s.conditions, "Ready").is_some_and(|c| c.status == "True")
+            };
+            vm.status.is_some_and(ready)
+        })
+        .await;
+    }
+}
+
+fn vm(disks: &Value) -> Value {
+    json!({"cpus": 1, "memory": "256Mi", "firmware": "BIOS", "disks": disks, "stop": {"gracePeriodSeconds": 5}})
+}
+
+fn root(size: &str) -> Value {
+    json!({"name": "web-root", "boot": true, "template": {"image": "debian", "size": size}})
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vm_runs_with_disks_that_only_it_declares_and_they_follow_it() {
+    let site = Site::new().await;
+    site.apply("VM", "web", vm(&json!([root("2Gi")]))).await.expect("it applies");
+    site.until_ready().await;
+    let made = site.disk("web-root").await.expect("it was created");
+    assert_eq!(made.spec.image.as_ref().map(|image| image.as_str()), Some("debian"));
+
+    let data = json!({"name": "web-data", "template": {"size": "1Gi"}});
+    site.apply("VM", "web", vm(&json!([root("3Gi"), data]))).await.expect("it applies");
+    site.until_ready().await;
+    site.until("the disk grows", async || {
+        site.disk("web-root").await.and_then(|d| d.status).is_some_and(|s| s.size.as_deref() == Some("3Gi"))
+    })
+    .await;
+    let attached = site.vms().get("web").await.expect("it is there").status.expect("it runs").disks;
+    assert!(attached.iter().all(|d| d.attached) && attached.len() == 2, "{attached:?}");
+
+    site.apply("VM", "web", vm(&json!([root("3Gi")]))).await.expect("it applies");
+    site.until_ready().await;
+    let detached = site.disk("web-data").await.expect("its data stays");
+    assert_eq!(detached.metadata.deletion_timestamp, None);
+
+    site.vms().delete("web", &DeleteParams::default()).await.expect("it is accepted");
+    site.until("its disks are deleted after it", async || {
+        let disks = [site.disk("web-root").await, site.disk("web-data").await];
+        let vm = site.vms().get_opt("web").await.expect("it answers");
+        let early = vm.is_some() && disks.iter().flatten().any(|d| d.metadata.deletion_timestamp.is_some());
+        assert!(!early, "a disk goes before its VM");
+        disks.iter().all(Option::is_none)
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_exists_is_neither_taken_over_nor_changed() {
+    let site = Site::new().await;
+    site.apply("Disk", "web-root", json!({"size": "5Gi"})).await.expect("it applies");
+    site.apply("VM", "web", vm(&json!([root("2Gi")]))).await.expect("it applies");
+    site.until("the VM names the disk", async || {
+        let vm = site.vms().get("web").await.expect("it is there");
+        let conditions = vm.status.map(|s| s.conditions).unwrap_or_default();
+        condition::find(&conditions, "Ready").is_some_and(|ready| {
+            ready.reason == "WaitingForDisk" && ready.message.contains("was not created for this VM")
+        })
+    })
+    .await;
+    let disk = site.disk("web-root").await.expect("it is there");
+    assert_eq!((disk.spec.size, disk.spec.image), (Some(Quantity("5Gi".into())), None));
+    site.disks().delete("web-root", &DeleteParams::default()).await.expect("nothing uses it");
+    site.until_ready().await;
+    let made = site.disk("web-root").await.expect("the VM has one of its own");
+    assert_eq!(made.spec.size, Some(Quantity("2Gi".into())));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_would_replace_the_data_of_a_template_is_refused() {
+    let site = Site::new().await;
+    site.apply("VM", "web", vm(&json!([root("2Gi")]))).await.expect("it applies");
+    site.until_ready().await;
+    let cases = [
+        (json!([{"name": "web-root", "boot": true}]), "template cannot be added to an existing disk"),
+        (json!([root("1Gi")]), "size can only grow"),
+        (
+            json!([{"name": "web-root", "boot": true, "template": {"image": "other", "size": "2Gi"}}]),
+            "image cannot change",
+        ),
+        (
+            json!([{"name": "web-root", "boot": true, "template": {"image": "debian", "size": "2Gi", "deletionProtection": true}}]),
+            "is deleted with its VM",
+        ),
+    ];
+    for (disks, words) in cases {
+        let patch = json!({"spec": {"disks": disks}});
+        let refused = site.vms().patch("web", &PatchParams::default(), &Patch::Merge(&patch)).await;
+        let error = refused.expect_err(words).to_string();
+        assert!(error.contains(words), "{error}");
+    }
+    let empty = json!([{"name": "web-root", "boot": true, "template": {}}]);
+    let error = site.apply("VM", "other", vm(&empty)).await.expect_err("nothing to make it of");
+    assert!(format!("{error:#}").contains("size is required for a disk without an image"), "{error:#}");
+    let unchanged = site.disk("web-root").await.expect("it is there");
+    assert_eq!(unchanged.name_any(), "web-root");
+    assert_eq!(unchanged.metadata.generation, Some(1));
+}
