@@ -22,6 +22,8 @@ pub enum Content {
     CutOnce(PathBuf, u64),
     /// The file, but every connection for it ends after this many bytes and ranges are refused.
     CutAlways(PathBuf, u64),
+    /// The file, for requests with this `Authorization`; 401 Unauthorized for others.
+    Private(PathBuf, String),
     /// 404 Not Found, for a path that had content before.
     Gone,
     /// A redirect to this URL.
@@ -115,6 +117,7 @@ struct Request {
     method: String,
     path: String,
     from: Option<u64>,
+    authorization: String,
 }
 
 fn read_request(stream: &TcpStream) -> Result<Option<Request>> {
@@ -127,10 +130,16 @@ fn read_request(stream: &TcpStream) -> Result<Option<Request>> {
     let method = words.next().unwrap_or_default().to_owned();
     let path = words.next().unwrap_or_default().to_owned();
     let mut from = None;
+    let mut authorization = String::new();
     loop {
         let mut line = String::new();
         if reader.read_line(&mut line)? == 0 || line.trim().is_empty() {
-            return Ok(Some(Request { method, path, from }));
+            return Ok(Some(Request { method, path, from, authorization }));
+        }
+        if let Some((name, value)) = line.split_once(':')
+            && name.eq_ignore_ascii_case("authorization")
+        {
+            value.trim().clone_into(&mut authorization);
         }
         if let Some((name, value)) = line.split_once(':')
             && name.eq_ignore_ascii_case("range")
@@ -171,7 +180,12 @@ fn answer(shelf: &Shelf, mut stream: TcpStream) -> Result<()> {
             shelf.hanging.fetch_sub(1, Ordering::SeqCst);
             return Ok(());
         }
-        Some(Content::File(path)) => Sent { path, cut: None, ranges: true },
+        Some(Content::Private(_, wanted)) if request.authorization != wanted => {
+            stream
+                .write_all(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")?;
+            return Ok(());
+        }
+        Some(Content::File(path) | Content::Private(path, _)) => Sent { path, cut: None, ranges: true },
         Some(Content::CutAlways(path, after)) => Sent { path, cut: Some(after), ranges: false },
         Some(Content::CutOnce(path, after)) => {
             let mut seen = lock(&shelf.cut);

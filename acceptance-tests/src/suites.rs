@@ -7,6 +7,7 @@ pub mod crash;
 pub mod debian;
 pub mod demo;
 pub mod differential;
+pub mod disks_of_a_vm;
 pub mod faults;
 pub mod gitops;
 pub mod graduate;

@@ -77,12 +77,12 @@ fn credentials(secret: &Secret, url: &str) -> Result<Credentials, String> {
     let (user, password, token) = (text("username")?, text("password")?, text("token")?);
     let headers = text("headers")?.map_or(Ok(Vec::new()), |lines| headers(&lines))?;
     let (ca, docker) = (text("ca.crt")?, text(DOCKER_CONFIG)?);
+    if password.is_some() && user.is_none() {
+        return Err("it has a password and no username".to_owned());
+    }
     let given = [user.is_some(), token.is_some(), !headers.is_empty(), ca.is_some(), docker.is_some()];
     if !given.contains(&true) {
         return Err(format!("it has none of username, token, headers, ca.crt and {DOCKER_CONFIG}"));
-    }
-    if password.is_some() && user.is_none() {
-        return Err("it has a password and no username".to_owned());
     }
     let ways = [user.is_some(), token.is_some(), docker.is_some()];
     if ways.iter().filter(|way| **way).count() > 1 {

@@ -221,8 +221,8 @@ impl Own {
             headers.append(name, value);
         }
         let ca = credentials.ca.as_ref().map_or(Ok(Vec::new()), |pem| {
-            Certificate::from_pem_bundle(pem.as_bytes())
-                .map_err(|_| "ca.crt of the Secret has no certificates in PEM".to_owned())
+            let found = Certificate::from_pem_bundle(pem.as_bytes()).ok().filter(|found| !found.is_empty());
+            found.ok_or_else(|| "ca.crt of the Secret has no certificates in PEM".to_owned())
         })?;
         let credentials = credentials.clone();
         Ok(Self { at, authorization: authorization.transpose()?, headers, ca, credentials })

@@ -205,11 +205,7 @@ impl<'a> Registry<'a> {
             #[serde(alias = "access_token")]
             token: String,
         }
-        let realm = field(challenge, "realm").and_then(|realm| Url::parse(realm).ok());
-        let mut url = realm.ok_or_else(|| self.failed("the registry does not say where its tokens are"))?;
-        if url.scheme() != "https" && self.reference.registry.scheme() == "https" {
-            return Err(self.failed("the registry's tokens are at an address without HTTPS"));
-        }
+        let mut url = realm(challenge, &self.reference.registry).map_err(|why| self.failed(why))?;
         if let Some(service) = field(challenge, "service") {
             url.query_pairs_mut().append_pair("service", service);
         }
@@ -308,6 +304,16 @@ fn of_this_architecture(all: &[Described]) -> Option<&Described> {
     }
 }
 
+/// Returns where a registry gives out its tokens. That is where user name and password are sent.
+fn realm(challenge: &str, registry: &Url) -> std::result::Result<Url, &'static str> {
+    let url = field(challenge, "realm").and_then(|realm| Url::parse(realm).ok());
+    let url = url.ok_or("the registry does not say where its tokens are")?;
+    match url.scheme() == "https" || registry.scheme() == "http" {
+        true => Ok(url),
+        false => Err("the registry's tokens are at an address without HTTPS"),
+    }
+}
+
 /// Returns a field of a challenge such as `realm="https://auth.example/token",service="registry"`.
 fn field<'a>(challenge: &'a str, name: &str) -> Option<&'a str> {
     let start = challenge.split([',', ' ']).find_map(|part| {
@@ -390,6 +396,16 @@ mod tests {
         assert_eq!(field(challenge, "realm"), Some("https://auth.example/token"));
         assert_eq!(field(challenge, "service"), Some("registry.example"));
         assert_eq!(field(challenge, "error"), None);
+    }
+
+    #[test]
+    fn a_password_for_a_registry_with_https_goes_nowhere_without_it() {
+        let registry = |url: &str| Url::parse(url).expect("a URL");
+        let (secure, local) = (registry("https://r.example/"), registry("http://127.0.0.1:5000/"));
+        assert!(realm(r#"realm="https://auth.example/token""#, &secure).is_ok());
+        assert!(realm(r#"realm="http://auth.example/token""#, &secure).is_err());
+        assert!(realm(r#"realm="http://127.0.0.1:5000/token""#, &local).is_ok());
+        assert!(realm(r#"service="x""#, &secure).is_err());
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::process::Command;
 
 use berth_qemu::machine::ForeignFormat;
 
+use super::super::super::tests::SmallDisk;
 use super::*;
 
 /// Every format, and what `qemu-img` calls it.
@@ -55,6 +56,21 @@ async fn every_foreign_format_becomes_qcow2_with_the_same_content() {
         assert_eq!(cache.files().len(), 2, "{options}: {:?}", cache.files());
         assert_eq!(cache.restarted().image(&source).await.expect("asked"), Some(facts), "{options}");
     }
+}
+
+#[tokio::test]
+async fn a_disk_that_a_conversion_fills_is_called_full_and_freed_again() {
+    let Some(disk) = SmallDisk::mount(3 * MIB) else { return };
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let bytes = made(folder.path(), &raw(2 * MIB), "vmdk", "subformat=monolithicSparse");
+    let body = bytes.clone();
+    let server = Server::start(move |_| Reply::file(&body));
+    let images = open(disk.path(), 1 << 30);
+    let source = foreign(&server, &bytes, ForeignFormat::Vmdk);
+    let error = images.pull(&source, &Credentials::default(), &quiet()).await.expect_err("full");
+    assert_eq!(error.variant(), "NoSpace", "{}", error.chain());
+    let left = files::names(&disk.path().join("images")).expect("list");
+    assert!(left.is_empty(), "{left:?}");
 }
 
 #[tokio::test]
