@@ -5,6 +5,7 @@
 pub(crate) mod capacity;
 pub(crate) mod claims;
 pub(crate) mod index;
+mod never_bound;
 pub(crate) mod recovery;
 pub(crate) mod secrets;
 pub(crate) mod security_groups;
@@ -16,7 +17,7 @@ pub(crate) mod users;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use berth_api::{
-    ConditionType, Host, VM, VMClass, condition,
+    ConditionType, HOST_FINALIZER, Host, VM, VMClass, condition,
     host::{AddressConflict, MOST_CPUS, MOST_MEMORY, MOST_OVERHEAD},
     size::size_taken,
 };
@@ -31,6 +32,7 @@ use crate::{
 use capacity::{Candidate, Demand};
 use claims::Claims;
 use index::Index;
+use never_bound::NeverBound;
 use recovery::{Recoveries, RecoveryState};
 use silence::Silence;
 use table::{AnyTable, Precedence, Table};
@@ -80,6 +82,7 @@ pub(crate) struct Cache {
     pub(crate) users: Users,
     recoveries: Recoveries,
     silence: Silence,
+    never_bound: NeverBound,
 }
 
 /// The state of an object in the cache before a change of it.
@@ -102,6 +105,7 @@ impl Cache {
             users: Users::default(),
             recoveries: Recoveries::default(),
             silence: Silence::new(host_silence),
+            never_bound: NeverBound::default(),
         }
     }
 
@@ -142,6 +146,12 @@ impl Cache {
             _ => None,
         };
         observed.is_some_and(|generation| generation.unwrap_or(-1) == -1)
+    }
+
+    /// Whether this VM or Disk may have been bound before, whatever its status says: it has the finalizer, and is not known from its
+    /// creation on.
+    pub(crate) fn was_bound<K: ResourceExt>(&self, key: &Key, object: &K) -> bool {
+        object.finalizers().iter().any(|f| f == HOST_FINALIZER) && !self.never_bound.contains(key)
     }
 
     /// Returns the objects that a decision about this one binds to it or depends on: the decision is deferred while
@@ -199,9 +209,12 @@ impl Cache {
     fn insert(&mut self, object: Object, now: Instant, precedence: Precedence) -> Vec<Key> {
         let key = object.key();
         let before = self.before(&key);
+        let uid = object.meta().uid.clone();
+        let is_created = before.uses.is_none() && !self.tables.of(key.kind).is_listing();
         if !self.tables.put(object, precedence) {
             return Vec::new();
         }
+        self.never_bound.seen(&key, uid.as_deref(), self.is_bound(&key), is_created);
         let mut keys = if key.kind == ObjectKind::Lease { Vec::new() } else { vec![key.clone()] };
         keys.extend(self.index(&key, &before, now));
         self.users_follow(&key, before.uses);
@@ -219,6 +232,7 @@ impl Cache {
     pub(crate) fn remove(&mut self, key: &Key) -> Vec<Key> {
         let before = self.before(key);
         self.tables.of_mut(key.kind).remove(key);
+        self.never_bound.gone(key);
         let mut keys = vec![key.clone()];
         keys.extend(self.index(key, &before, Instant::now()));
         self.users_follow(key, before.uses);
