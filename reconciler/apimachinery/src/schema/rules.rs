@@ -117,7 +117,9 @@ fn compile_node(node: &mut Node, correlatable: bool, errors: &mut Vec<FieldError
     }
     for rule in &mut rules {
         let programs = [&rule.program, &rule.message_program].into_iter().flatten();
-        for reads in programs.flat_map(|program| ["self", "oldSelf"].map(|name| program.reads(name))).flatten() {
+        for reads in
+            programs.flat_map(|program| ["self", "oldSelf"].map(|name| program.reads(name))).flatten()
+        {
             rule.reads.extend(reads);
         }
         node.rules_read.extend(&rule.reads);

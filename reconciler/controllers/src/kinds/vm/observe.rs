@@ -3,8 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use berth_api::{
-    Binding, Disk, Network, PlacementGroup, VM, VMStatus, placement_group::TopologyClaim,
-    vm::InterfaceStatus,
+    Binding, Disk, Network, PlacementGroup, VM, VMStatus, placement_group::TopologyClaim, vm::InterfaceStatus,
 };
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
