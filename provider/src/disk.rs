@@ -71,6 +71,10 @@ impl ResourceKind for Disk {
         }
     }
 
+    fn finalizer(&self) -> Option<&'static str> {
+        Some(berth_api::HOST_FINALIZER)
+    }
+
     fn definition(&self) -> CustomResourceDefinition {
         berth_api::Disk::crd()
     }

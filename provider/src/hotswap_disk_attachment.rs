@@ -31,6 +31,10 @@ impl ResourceKind for HotswapDiskAttachment {
         }
     }
 
+    fn finalizer(&self) -> Option<&'static str> {
+        Some(berth_api::HOST_FINALIZER)
+    }
+
     fn definition(&self) -> CustomResourceDefinition {
         berth_api::HotswapDiskAttachment::crd()
     }

@@ -59,6 +59,11 @@ pub trait ResourceKind: Send + Sync + 'static {
         true
     }
 
+    /// The finalizer to create the object with: one that the object needs before it is bound anyway.
+    fn finalizer(&self) -> Option<&'static str> {
+        None
+    }
+
     /// The name when the configuration does not set one.
     fn default_name(&self, config: &Value) -> Value {
         let _ = config;

@@ -133,6 +133,10 @@ impl KindResource {
             let labels = labels.iter().map(|(name, value)| (name.clone(), Json::from(value.as_str())));
             set("labels", Json::Object(labels.collect::<Map<_, _>>()));
         }
+        if let Some(finalizer) = self.kind.finalizer() {
+            // Declared with every apply: an apply without it would remove it.
+            set("finalizers", json!([finalizer]));
+        }
         if let Some(timeouts) = timeouts::to_annotation(planned.get("timeouts")) {
             set("annotations", json!({ timeouts::ANNOTATION: timeouts }));
         }

@@ -136,6 +136,10 @@ impl ResourceKind for Vm {
         }
     }
 
+    fn finalizer(&self) -> Option<&'static str> {
+        Some(berth_api::HOST_FINALIZER)
+    }
+
     fn definition(&self) -> CustomResourceDefinition {
         berth_api::VM::crd()
     }

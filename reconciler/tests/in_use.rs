@@ -501,3 +501,35 @@ async fn a_silent_host_that_has_something_is_held_until_it_has_nothing() {
     })
     .await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_is_created_with_the_hosts_finalizer_is_bound_by_one_write_and_deleted_whether_bound_or_not() {
+    let site = Site::new().await;
+    site.apply("default", "VMClass", "small", json!({"cpus": 1, "memory": "256Mi", "firmware": "BIOS"}))
+        .await;
+    let create = async |kind: &str, name: &str, spec: Value| {
+        let object = json!({"apiVersion": "berth.dev/v1alpha1", "kind": kind, "spec": spec, "metadata":
+            {"name": name, "namespace": "default", "finalizers": [berth_api::HOST_FINALIZER]}});
+        install::apply(&site.client, &[object]).await.expect("it applies");
+    };
+    for (name, class) in [("runs", "small"), ("waits", "missing")] {
+        create("Disk", name, json!({"size": "16Mi"})).await;
+        let disks = json!([{"name": name, "boot": true}]);
+        create("VM", name, json!({"class": class, "disks": disks, "networkInterfaces": []})).await;
+    }
+    let seen = async |kind: &str, name: &str| site.find("default", (kind, name)).await.expect("it is there");
+    site.until("one VM runs", async || seen("VM", "runs").await["status"]["state"] == "Running").await;
+    site.until("the other one waits", async || !seen("VM", "waits").await["status"]["conditions"].is_null())
+        .await;
+    for (kind, name) in [("VM", "runs"), ("Disk", "runs"), ("VM", "waits"), ("Disk", "waits")] {
+        let object = seen(kind, name).await;
+        let managers = object["metadata"]["managedFields"].as_array().expect("it has managers");
+        let by_controllers = managers.iter().filter(|entry| entry["manager"] == "berth-controllers");
+        let parts: Vec<&Value> = by_controllers.map(|entry| &entry["subresource"]).collect();
+        assert!(parts.iter().all(|part| **part == "status"), "{kind} {name}: {object}");
+        site.delete("default", (kind, name)).await.expect("it is accepted");
+    }
+    for which in [("VM", "waits"), ("Disk", "waits"), ("VM", "runs"), ("Disk", "runs")] {
+        site.until(&format!("{which:?} goes"), async || site.find("default", which).await.is_none()).await;
+    }
+}

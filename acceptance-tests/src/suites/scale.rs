@@ -19,12 +19,12 @@ const DEBUG: (usize, u16) = (100, 10);
 ///
 /// | object | writes |
 /// |---|---|
-/// | VM | create, finalizer, bind, admission, running, guest seen |
-/// | Disk | create, finalizer, bind, file |
+/// | VM | create with the finalizer, bind, admission, running, guest seen |
+/// | Disk | create with the finalizer, bind, file |
 ///
-/// Those are 10. The count varies by the share of the host's status, by Disks whose VM is created more than a quarter of a
+/// Those are 8. The count varies by the share of the host's status, by Disks whose VM is created more than a quarter of a
 /// second later, and by guests whose agent is seen more than a second after their lease (both on a busy machine).
-const WRITES_PER_VM: f64 = 11.2;
+const WRITES_PER_VM: f64 = 9.2;
 /// The shortest time between two reports of a host.
 const HOST_REPORTS_EVERY: Duration = Duration::from_secs(5);
 

@@ -10,6 +10,7 @@ mod data_sources;
 mod documentation;
 mod effects;
 mod export;
+mod finalizers;
 mod inputs;
 mod installation;
 mod interruptions;

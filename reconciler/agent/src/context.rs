@@ -62,6 +62,8 @@ pub(crate) struct Context {
     /// Statuses that only show progress.
     pub(crate) held_statuses: HeldStatuses,
     pub(crate) host_reports: LastReport,
+    /// Observations of the host that were not reported.
+    pub(crate) host_looks: LastReport,
     pub(crate) lease: HostLease,
     /// Memory a VM takes above its guest memory, as measured on this host.
     pub(crate) overhead: Overhead,
@@ -108,6 +110,7 @@ impl Context {
             recorder,
             held_statuses: HeldStatuses::default(),
             host_reports: LastReport::default(),
+            host_looks: LastReport::default(),
             lease: HostLease::new(client.clone(), config.clone(), site),
             overhead: Overhead::default(),
             usage: UsageCache::default(),

@@ -105,7 +105,9 @@ pub const VERSION: &str = "v1alpha1";
 pub const SHARED_NAMESPACE: &str = "berth-shared";
 /// The namespace of berth's own objects: host Leases and the controllers' leader Lease.
 pub const SYSTEM_NAMESPACE: &str = "berth-system";
-/// The finalizer of an object that a host has made real, until that host has removed it.
+/// The finalizer of an object that a host has made real, until that host has removed it. It is there before the object is bound:
+/// whoever creates the object may set it, otherwise the controllers add it. The controllers remove it from an object that was
+/// never bound.
 pub const HOST_FINALIZER: &str = "berth.dev/host";
 /// The finalizer of a PublicIP until the controllers have returned its address to the pool.
 pub const ADDRESS_FINALIZER: &str = "berth.dev/address";

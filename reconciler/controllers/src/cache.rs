@@ -6,6 +6,7 @@ pub(crate) mod capacity;
 pub(crate) mod claims;
 mod image_secrets;
 pub(crate) mod index;
+mod never_bound;
 pub(crate) mod recovery;
 pub(crate) mod secrets;
 pub(crate) mod security_groups;
@@ -17,7 +18,7 @@ pub(crate) mod users;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use berth_api::{
-    ConditionType, Host, VM, VMClass, condition,
+    ConditionType, HOST_FINALIZER, Host, VM, VMClass, condition,
     host::{AddressConflict, MOST_CPUS, MOST_MEMORY, MOST_OVERHEAD},
     size::size_taken,
 };
@@ -32,6 +33,7 @@ use crate::{
 use capacity::{Candidate, Demand};
 use claims::Claims;
 use index::Index;
+use never_bound::NeverBound;
 use recovery::{Recoveries, RecoveryState};
 use silence::Silence;
 use table::{AnyTable, Precedence, Table};
@@ -83,6 +85,7 @@ pub(crate) struct Cache {
     silence: Silence,
     /// The images whose sources ask for credentials.
     images_with_secrets: BTreeSet<Key>,
+    never_bound: NeverBound,
 }
 
 /// The state of an object in the cache before a change of it.
@@ -108,6 +111,7 @@ impl Cache {
             recoveries: Recoveries::default(),
             silence: Silence::new(host_silence),
             images_with_secrets: BTreeSet::new(),
+            never_bound: NeverBound::default(),
         }
     }
 
@@ -148,6 +152,12 @@ impl Cache {
             _ => None,
         };
         observed.is_some_and(|generation| generation.unwrap_or(-1) == -1)
+    }
+
+    /// Whether this VM or Disk may have been bound before, whatever its status says: it has the finalizer, and is not known from its
+    /// creation on.
+    pub(crate) fn was_bound<K: ResourceExt>(&self, key: &Key, object: &K) -> bool {
+        object.finalizers().iter().any(|f| f == HOST_FINALIZER) && !self.never_bound.contains(key)
     }
 
     /// Returns the objects that a decision about this one binds to it or depends on: the decision is deferred while
@@ -205,9 +215,12 @@ impl Cache {
     fn insert(&mut self, object: Object, now: Instant, precedence: Precedence) -> Vec<Key> {
         let key = object.key();
         let before = self.before(&key);
+        let uid = object.meta().uid.clone();
+        let is_created = before.uses.is_none() && !self.tables.of(key.kind).is_listing();
         if !self.tables.put(object, precedence) {
             return Vec::new();
         }
+        self.never_bound.seen(&key, uid.as_deref(), self.is_bound(&key), is_created);
         let mut keys = if key.kind == ObjectKind::Lease { Vec::new() } else { vec![key.clone()] };
         keys.extend(self.index(&key, &before, now));
         self.users_follow(&key, before.uses);
@@ -229,6 +242,7 @@ impl Cache {
     pub(crate) fn remove(&mut self, key: &Key) -> Vec<Key> {
         let before = self.before(key);
         self.tables.of_mut(key.kind).remove(key);
+        self.never_bound.gone(key);
         let mut keys = vec![key.clone()];
         keys.extend(self.index(key, &before, Instant::now()));
         self.users_follow(key, before.uses);

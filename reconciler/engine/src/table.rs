@@ -71,6 +71,11 @@ impl<K: Ord + Clone, V> Table<K, V> {
     pub fn is_synced(&self) -> bool {
         self.synced
     }
+
+    /// Whether a list is in progress, or none has been completed: an object that is inserted then may have existed before.
+    pub fn is_listing(&self) -> bool {
+        self.listed.is_some() || !self.synced
+    }
 }
 
 #[cfg(test)]
@@ -85,10 +90,11 @@ mod tests {
         table.insert("c", Arc::new(1));
         assert!(!table.is_synced());
         table.begin_list();
+        assert!(table.is_listing());
         table.insert("a", Arc::new(2));
         table.list(&"b");
         assert_eq!(table.end_list(), ["c"]);
-        assert!(table.is_synced());
+        assert!(table.is_synced() && !table.is_listing());
         assert_eq!(table.get(&"a"), Some(&Arc::new(2)));
     }
 

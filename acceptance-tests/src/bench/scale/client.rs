@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::metrics::Counts;
 use crate::api::{self, Access, Api, Kind};
@@ -19,6 +19,7 @@ const AT_ONCE: usize = 16;
 const PAGE: u32 = 500;
 const CLASS: &str = "scale";
 const IMAGE: &str = "scale";
+const HOST_FINALIZER: &str = "berth.dev/host";
 
 /// The control plane under measurement, as its users access it.
 #[derive(Debug, Clone)]
@@ -65,8 +66,8 @@ impl Plane {
         let work = || -> Result<()> {
             let mut api = self.connect()?;
             while let Some(name) = names.get(next.fetch_add(1, Ordering::Relaxed)) {
-                create(&mut api, api::DISK, &manifests::disk(name, IMAGE, "4Gi"))?;
-                create(&mut api, api::VM, &manifests::vm(name, CLASS, name))?;
+                create(&mut api, api::DISK, &as_provider(manifests::disk(name, IMAGE, "4Gi")))?;
+                create(&mut api, api::VM, &as_provider(manifests::vm(name, CLASS, name)))?;
             }
             Ok(())
         };
@@ -98,9 +99,14 @@ impl Plane {
     }
 }
 
+/// The object with the finalizer that Terraform's provider creates it with.
+fn as_provider(mut object: Value) -> Value {
+    object["metadata"]["finalizers"] = json!([HOST_FINALIZER]);
+    object
+}
+
 fn create(api: &mut Api, kind: Kind, object: &Value) -> Result<()> {
-    let name = api::name(object);
-    api.create(kind, name, &object["spec"]).map(drop)
+    api.post(&kind.path(), &object.to_string())
 }
 
 fn continue_token(text: &str) -> Option<&str> {

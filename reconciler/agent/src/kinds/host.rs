@@ -37,6 +37,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// spec is answered at once.
 const REPORT_EVERY: Duration = Duration::from_secs(5);
 
+/// The same for a report of nothing but amounts: nothing is decided by them, and each VM that comes or goes changes them.
+const AMOUNTS_EVERY: Duration = Duration::from_secs(30);
+
 /// How long an orphan's monitor may take to answer during a reconcile of the host.
 const ANSWER_WAIT: Duration = Duration::from_secs(1);
 
@@ -110,7 +113,10 @@ pub(crate) async fn reconcile(ctx: &Context) -> Result<Requeue, Error> {
 fn too_early(ctx: &Context) -> Option<Duration> {
     let host = ctx.index.read().hosts.get(&ObjectName::new("", ctx.host()))?;
     let is_answered = is_answered(&host) && host.spec.recovery.is_none();
-    if is_answered { ctx.host_reports.left(REPORT_EVERY) } else { None }
+    if !is_answered {
+        return None;
+    }
+    ctx.host_reports.left(REPORT_EVERY).max(ctx.host_looks.left(REPORT_EVERY))
 }
 
 fn is_answered(host: &Host) -> bool {
@@ -205,9 +211,13 @@ async fn report_as(
     if host.status.as_ref() == Some(&status) {
         return Ok(None);
     }
+    let only_amounts =
+        host.status.as_ref().is_some_and(|stored| status::without_amounts(stored, &status) == *stored);
+    let every = if only_amounts { AMOUNTS_EVERY } else { REPORT_EVERY };
     if is_answered(&host)
-        && let Some(left) = ctx.host_reports.left(REPORT_EVERY)
+        && let Some(left) = ctx.host_reports.left(every)
     {
+        ctx.host_looks.record();
         return Ok(Some(left));
     }
     ctx.lease.ensure_renewed().await?;

@@ -116,7 +116,7 @@ async fn the_host_registers_and_says_what_it_has() {
     fixture.furnish().await;
     fixture.make_vm(json!({})).await;
     fixture.running_vm().await;
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    tokio::time::sleep(Duration::from_secs(32)).await;
     let status = fixture.host().await.status.expect("reported");
     assert_eq!((status.vms, status.free.expect("offered").cpus), (1, 31));
     assert_eq!(status.images, [SHA256]);

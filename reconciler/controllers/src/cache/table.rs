@@ -64,6 +64,8 @@ impl<K: Watched> Table<K> {
 /// A table of any kind.
 pub(crate) trait AnyTable {
     fn is_synced(&self) -> bool;
+    /// Whether a list is in progress, or none has been completed.
+    fn is_listing(&self) -> bool;
     fn begin_list(&mut self);
     /// Records that the list in progress names this object.
     fn list(&mut self, key: &Key);
@@ -80,6 +82,10 @@ where
 {
     fn is_synced(&self) -> bool {
         self.0.is_synced()
+    }
+
+    fn is_listing(&self) -> bool {
+        self.0.is_listing()
     }
 
     fn begin_list(&mut self) {

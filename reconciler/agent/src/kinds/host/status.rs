@@ -113,6 +113,16 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
     status
 }
 
+/// Returns the status with the amounts that each VM changes, and that decide nothing, as they are in the stored status.
+pub(super) fn without_amounts(stored: &HostStatus, status: &HostStatus) -> HostStatus {
+    HostStatus {
+        free: stored.free.clone(),
+        vms: stored.vms,
+        used_by: stored.used_by.clone(),
+        ..status.clone()
+    }
+}
+
 /// Returns the MTU as the API accepts it: None for a link that is too small for tunnels, as no tunnel traffic uses it.
 fn believable_mtu(mtu: u16) -> Option<i64> {
     let mtu = i64::from(mtu).min(*MTU.end());

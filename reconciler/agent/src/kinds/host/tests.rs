@@ -10,7 +10,7 @@ use berth_qemu::machine::{Accelerator, Format};
 use jiff::Timestamp;
 
 use super::super::observe::{OrphanInstance, Usage};
-use super::super::status::status;
+use super::super::status::{status, without_amounts};
 use super::*;
 use crate::config::AgentConfig;
 
@@ -292,4 +292,23 @@ fn what_no_object_owns_is_listed_with_what_it_was() {
         "Volume v-9: no Disk has it; it was made for Disk ns/d",
     ]
     "#);
+}
+
+#[test]
+fn a_report_of_amounts_alone_waits_and_a_report_of_anything_else_does_not() {
+    let config = AgentConfig::new("h");
+    let report = |observed: &Observed| status(&Host::new("h", Default::default()), observed, &config, at(1));
+    let stored = report(&observed());
+    let after = |change: fn(&mut Observed)| {
+        let mut now = observed();
+        change(&mut now);
+        let status = report(&now);
+        assert_ne!(status, stored);
+        without_amounts(&stored, &status) == stored
+    };
+    assert!(after(|now| now.usage = Usage { vms: 3, cpus: 4, memory: 3 << 30 }));
+    assert!(after(|now| now.facts.storage_free_bytes = 1 << 30));
+    assert!(!after(|now| now.facts.overhead_bytes *= 2), "the scheduler reads it");
+    assert!(!after(|now| now.images.push("new".to_owned())));
+    assert!(!after(|now| now.forwarding.ok = !now.forwarding.ok));
 }

@@ -48,7 +48,7 @@ pub(crate) fn why_not(ctx: &Context, tables: &Tables, vm: &VM) -> Option<String>
         other.status.iter().flat_map(|s| &s.interfaces).any(|i| i.mac_address.eq_ignore_ascii_case(mac))
     };
     let is_older = |(other_name, other): &(&ObjectName, &Arc<VM>), mac: &str| {
-        **other_name != name && age(other) < age(vm) && has(other, mac)
+        has(other, mac) && **other_name != name && age(other) < age(vm)
     };
     refused.or_else(|| {
         let taken =

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use berth_api::{Disk, HOST_FINALIZER, Image, RESTORE_ANNOTATION, former_uid};
+use berth_api::{Disk, Image, RESTORE_ANNOTATION, former_uid};
 use kube::ResourceExt;
 
 use crate::{
@@ -79,8 +79,8 @@ pub(super) fn observe(cache: &Cache, disk: &Disk) -> Observed {
 }
 
 /// Returns why an unbound disk is not created again: a host reports that it has the disk's file. Outside of a
-/// recovery the report does not count, but must not be ignored either. This applies to a disk that was bound once
-/// (it has the finalizer), and to a disk of a VM that was adopted on that host.
+/// recovery the report does not count, but must not be ignored either. This applies to a disk that may have been
+/// bound once, and to a disk of a VM that was adopted on that host.
 pub(crate) fn unconfirmed(cache: &Cache, disk: &Disk) -> Option<String> {
     let bound = disk.status.as_ref().is_some_and(|s| s.binding.is_some());
     if bound || disk.metadata.deletion_timestamp.is_some() {
@@ -89,11 +89,11 @@ pub(crate) fn unconfirmed(cache: &Cache, disk: &Disk) -> Option<String> {
     if let Some(text) = left_behind(cache, disk) {
         return Some(text);
     }
-    let was_bound = disk.finalizers().iter().any(|f| f == HOST_FINALIZER);
-    if !was_bound || is_of_a_refused_vm(cache, disk) {
+    let key = Key::of(disk);
+    if !cache.was_bound(&key, disk) || is_of_a_refused_vm(cache, disk) {
         return None;
     }
-    cache.claims.untrusted(&Key::of(disk), disk).map(untrusted)
+    cache.claims.untrusted(&key, disk).map(untrusted)
 }
 
 /// Returns why a disk of an adopted VM is not created again: the VM's host has a volume of a Disk of this name that

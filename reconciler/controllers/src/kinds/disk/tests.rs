@@ -165,3 +165,33 @@ fn a_new_disk_is_reported_by_or_after_the_first_decision_about_a_vm_that_names_i
     cache.put(vm(4, true, json!(null)), now);
     assert_eq!(undecided_user(&cache, &disk), None, "nothing is decided about it any more");
 }
+
+#[test]
+fn a_report_about_a_disk_that_was_created_with_the_finalizer_counts_only_if_the_disk_may_have_been_bound() {
+    let orphan = json!({"kind": "Volume", "name": "v-1", "detail": "",
+        "owner": {"kind": "Disk", "namespace": "ns", "name": "root", "uid": "u1"}});
+    let host = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Host", "spec": {},
+        "metadata": {"name": "h1", "resourceVersion": "1"}, "status": {"orphans": [orphan]}});
+    let disk = |version: &str, status: serde_json::Value| -> Disk {
+        let meta = json!({"name": "root", "namespace": "ns", "uid": "u1", "resourceVersion": version,
+            "finalizers": [berth_api::HOST_FINALIZER]});
+        serde_json::from_value(json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Disk", "metadata": meta,
+            "spec": {"size": "1Gi"}, "status": status}))
+        .expect("a disk")
+    };
+    let new = || disk("2", json!(null));
+    let now = tokio::time::Instant::now();
+    let mut cache = Cache::new(std::time::Duration::from_secs(40));
+    cache.put(serde_json::from_value::<berth_api::Host>(host).expect("a host"), now);
+    cache.begin_list(ObjectKind::Disk);
+    cache.put(new(), now);
+    cache.end_list(ObjectKind::Disk);
+    assert!(unconfirmed(&cache, &new()).is_some(), "it was there before the controllers");
+    cache.remove(&Key::of(&new()));
+    cache.put(new(), now);
+    assert_eq!(unconfirmed(&cache, &new()), None, "it has just been created");
+    cache.put(disk("3", json!({"binding": {"host": "h2", "epoch": 1}})), now);
+    let lost = disk("4", json!(null));
+    cache.put(lost.clone(), now);
+    assert!(unconfirmed(&cache, &lost).is_some(), "it has lost its status");
+}

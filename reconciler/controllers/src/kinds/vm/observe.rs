@@ -3,8 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use berth_api::{
-    Binding, Disk, HOST_FINALIZER, Network, PlacementGroup, VM, VMStatus, placement_group::TopologyClaim,
-    vm::InterfaceStatus,
+    Binding, Disk, Network, PlacementGroup, VM, VMStatus, placement_group::TopologyClaim, vm::InterfaceStatus,
 };
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -202,13 +201,12 @@ fn no_security_group(cache: &Cache, vm: &VM) -> Option<Key> {
     used.into_iter().find(|key| cache.tables.security_groups.get(key).is_none())
 }
 
-/// Returns why a VM that was bound once (it has the finalizer), without a record of that in its status, is not
-/// placed again: a host reports that it holds the VM. Outside of a recovery the report does not count, but must not
+/// Returns why a VM that may have been bound once, without a record of that in its status, is not placed again: a host reports that it holds the VM. Outside of a recovery the report does not count, but must not
 /// be ignored either.
 pub(super) fn unconfirmed(cache: &Cache, vm: &VM) -> Option<String> {
-    let was_bound = vm.finalizers().iter().any(|f| f == HOST_FINALIZER);
     let refused = vm.status.as_ref().is_some_and(|s| s.refusal.is_some());
-    let host = cache.claims.untrusted(&Key::of(vm), vm).filter(|_| was_bound && !refused);
+    let key = Key::of(vm);
+    let host = cache.claims.untrusted(&key, vm).filter(|_| !refused && cache.was_bound(&key, vm));
     host.map(untrusted)
 }
 
