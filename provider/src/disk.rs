@@ -12,7 +12,7 @@ use crate::{
     form::Form,
     kind::{KindInfo, ResourceKind},
     readiness::{Outcome, Readiness},
-    references::{IMAGE, STORAGE_POOL},
+    references::{DISK, DISK_SNAPSHOT, IMAGE, STORAGE_POOL},
 };
 
 fn limits() -> Field {
@@ -32,6 +32,14 @@ fn limits() -> Field {
     Field::spec("limits", Shape::Object(fields))
 }
 
+fn source() -> Field {
+    let fields = vec![
+        Field::spec("disk", Shape::Text(Form::Name)).effect(Effect::Replace).refers(DISK),
+        Field::spec("snapshot", Shape::Text(Form::Name)).effect(Effect::Replace).refers(DISK_SNAPSHOT),
+    ];
+    Field::spec("source", Shape::Object(fields)).effect(Effect::Replace)
+}
+
 /// A persistent disk.
 #[derive(Debug)]
 pub struct Disk;
@@ -42,7 +50,7 @@ impl ResourceKind for Disk {
             type_name: "berth_disk",
             kind: "Disk",
             plural: "disks",
-            description: "A persistent disk that outlives any VM: blank, or made from an image. Its file is created on the host of the first VM that uses it. A VM lists it in `disks`, or a `berth_hotswap_disk_attachment` attaches it to a running VM.\n\nThe provider refuses to destroy a disk that a VM outside the plan uses. With `deletion_policy = \"Delete\"` the file stays in the pool's trash for 24 hours (`berth undelete`).",
+            description: "A persistent disk that outlives any VM: blank, made from an image, or copied from another disk or a `berth_disk_snapshot`. Its file is created on the host of the first VM that uses it; a copy, on the host of its source. A VM lists it in `disks`, or a `berth_hotswap_disk_attachment` attaches it to a running VM.\n\nThe provider refuses to destroy a disk that a VM outside the plan uses. With `deletion_policy = \"Delete\"` the file stays in the pool's trash for 24 hours (`berth undelete`).",
             example: include_str!("../../examples/resources/berth_disk/resource.tf"),
             shown: "status.used_by",
             timeouts: [600, 600, 600],
@@ -57,6 +65,7 @@ impl ResourceKind for Disk {
         vec![
             Field::spec("size", Shape::Text(Form::Quantity)).presence(Presence::Kept),
             Field::spec("image", Shape::Text(Form::Name)).effect(Effect::Replace).refers(IMAGE),
+            source(),
             Field::spec("pool", Shape::Text(Form::Name))
                 .default(berth_api::DEFAULT_NAME)
                 .effect(Effect::Replace)
@@ -86,10 +95,26 @@ impl ResourceKind for Disk {
     }
 
     fn check(&self, config: &Value) -> Vec<Diagnostic> {
-        if config.get("size").is_null() && config.get("image").is_null() {
+        let source = config.get("source");
+        if config.get("size").is_null() && config.get("image").is_null() && source.is_null() {
             let detail =
                 "A disk without an image needs a size: set size = \"1Gi\", or the image to make it from.";
             return vec![Diagnostic::error("Missing size", detail).at("size")];
+        }
+        if !source.is_null() && !source.is_unknown() {
+            let (from_disk, from_snapshot) = (source.get("disk"), source.get("snapshot"));
+            if from_disk.is_null() == from_snapshot.is_null()
+                && !from_disk.is_unknown()
+                && !from_snapshot.is_unknown()
+            {
+                let detail = "Set either source = { disk = \"…\" } or source = { snapshot = \"…\" }.";
+                return vec![Diagnostic::error("Invalid source", detail).at("source")];
+            }
+            if !config.get("image").is_null() && !config.get("image").is_unknown() {
+                let detail =
+                    "A disk is made from an image or copied from a source: set either `image` or `source`.";
+                return vec![Diagnostic::error("Image and source", detail).at("source")];
+            }
         }
         check_limits(config.get("limits")).into_iter().collect()
     }

@@ -52,6 +52,7 @@ mod pulls;
 mod recorder;
 mod run;
 pub mod site;
+mod snapshots;
 mod start_order;
 mod usage;
 mod watch;

@@ -46,7 +46,7 @@ fn root() -> DiskSpec {
         id: "root".to_owned(),
         file: "/pool/v-1.qcow2".into(),
         format: Format::Qcow2,
-        backing: Some(Backing { file: "/pool/images/abc.raw".into(), format: Format::Raw }),
+        backing: Some(Backing { file: "/pool/images/abc.raw".into(), format: Format::Raw, backing: None }),
         serial: "v-1".to_owned(),
         wwn: None,
         boot: true,

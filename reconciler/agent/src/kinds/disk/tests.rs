@@ -31,6 +31,7 @@ fn deleted(mut disk: Disk) -> Disk {
 fn volume(size: u64) -> Observed {
     let facts = VolumeFacts {
         retained: false,
+        pending_snapshot: None,
         reserved: None,
         pool: "default".into(),
         id: "v-1".into(),
@@ -91,6 +92,7 @@ fn a_blank_disk_is_made_at_once() {
                     1073741824,
                 ),
                 base: None,
+                snapshot: None,
                 thick: false,
                 owner: VolumeOwner {
                     namespace: "ns",
@@ -258,6 +260,8 @@ fn any_observed() -> impl Strategy<Value = Observed> {
     (prop::option::of(0u64..4), prop::option::of(0u64..4), image, any::<[bool; 3]>()).prop_map(
         |(file, open, image, [in_trash, used, has_orphan])| Observed {
             user_waits: false,
+            source: None,
+            pending_snapshot: None,
             volume: file.and_then(|gib| volume(gib * GIB).volume),
             open_size: open.map(|gib| gib * GIB),
             open_limits: open.map(|_| Default::default()),
@@ -311,7 +315,7 @@ proptest! {
                     }
                     Step::Create(_) => prop_assert!(observed.volume.is_none() && !known),
                     Step::Restore { .. } => prop_assert!(observed.volume.is_none()),
-                    Step::Pull(_) | Step::FollowPull(_) | Step::TakeOver { .. } | Step::Reserve { .. } | Step::SetLimits { .. } | Step::Trash { .. } | Step::Retain { .. } | Step::Release => {}
+                    Step::Pull(_) | Step::FollowPull(_) | Step::TakeSnapshot(_) | Step::TakeOver { .. } | Step::Reserve { .. } | Step::SetLimits { .. } | Step::Trash { .. } | Step::Retain { .. } | Step::Release => {}
                 }
             }
         }

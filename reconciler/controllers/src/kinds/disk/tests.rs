@@ -26,6 +26,9 @@ fn a_disk_bound_for_a_vm_that_never_came_goes_back_and_waits_for_its_first_use()
     }))
     .expect("a disk");
     let seen = |abandoned| Observed {
+        source: None,
+        unknown: None,
+        fresh_volume_id: String::new(),
         image: None,
         pool_missing: false,
         others_may_judge: false,
@@ -92,6 +95,9 @@ fn a_disk_of_a_pool_that_does_not_exist_waits_for_it_and_keeps_its_vm_waiting() 
     }))
     .expect("a disk");
     let seen = |pool_missing| Observed {
+        source: None,
+        unknown: None,
+        fresh_volume_id: String::new(),
         image: None,
         pool_missing,
         others_may_judge: false,
