@@ -266,6 +266,9 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
     let by_file = from(json!({"url": "https://a/x", "checksum_url": "https://a/SHA512SUMS"}));
     let disk = json!({"name": "d", "namespace": "default", "size": "2Gi", "image": "i", "pool": "default", "deletion_policy": "Delete",
         "expand_policy": "Online", "provisioning": "Thin", "limits": {"iops": 100, "bandwidth": "1Mi", "burst_iops": 200, "burst_bandwidth": "2Mi", "burst_seconds": 60}});
+    let copy =
+        |from: &str| json!({"name": "d", "namespace": "default", "size": "2Gi", "source": {from: "x"}});
+    let snapshot = json!({"name": "s", "namespace": "default", "disk": "d"});
     let each = json!({"name": "d", "namespace": "default", "size": "2Gi",
         "limits": {"read_iops": 1, "write_iops": 2, "read_bandwidth": "1Mi", "write_bandwidth": "2Mi"}});
     let class = json!({"name": "c", "namespace": "default", "cpus": 1, "memory": "1Gi", "firmware": "UEFI",
@@ -290,6 +293,9 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_disk", disk.clone(), "/size", json!("1Gi"), Announced::Refused),
         ("berth_disk", disk.clone(), "/image", json!("j"), Announced::Replace),
         ("berth_disk", disk.clone(), "/pool", json!("fast"), Announced::Replace),
+        ("berth_disk", copy("disk"), "/source/disk", json!("other"), Announced::Replace),
+        ("berth_disk", copy("snapshot"), "/source/snapshot", json!("other"), Announced::Replace),
+        ("berth_disk_snapshot", snapshot, "/disk", json!("other"), Announced::Replace),
         ("berth_disk", disk.clone(), "/expand_policy", json!("Offline"), Announced::Live),
         ("berth_disk", disk.clone(), "/provisioning", json!("Thick"), Announced::Replace),
         ("berth_disk", disk.clone(), "/limits", Json::Null, Announced::Live),

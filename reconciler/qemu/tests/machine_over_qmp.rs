@@ -693,7 +693,8 @@ async fn a_disk_of_a_running_machine_continues_in_an_overlay_and_is_grown_and_re
         bench.host.grant(&first.file, true).await.expect("granted");
         assert!(block::continue_in_overlay(&qmp, &first).await.expect("switched"));
         assert!(!block::continue_in_overlay(&qmp, &first).await.expect("switched before"));
-        let seen = |disks: Vec<block::ObservedDisk>| disks.into_iter().find(|d| d.id == "data").expect("plugged");
+        let seen =
+            |disks: Vec<block::ObservedDisk>| disks.into_iter().find(|d| d.id == "data").expect("plugged");
         let now = seen(block::disks(&qmp).await.expect("disks"));
         assert_eq!((now.file.as_ref(), now.limits, now.read_only), (Some(&first.file), limits, false));
         block::resize(&qmp, "data", 20 * MIB).await.expect("grown");
@@ -712,7 +713,11 @@ async fn a_disk_of_a_running_machine_continues_in_an_overlay_and_is_grown_and_re
         }
         let backing = Backing { file: first.file.clone(), format: Format::Qcow2, backing: None };
         let backing = Backing {
-            backing: Some(Box::new(Backing { file: data.file.clone(), format: Format::Qcow2, backing: None })),
+            backing: Some(Box::new(Backing {
+                file: data.file.clone(),
+                format: Format::Qcow2,
+                backing: None,
+            })),
             ..backing
         };
         bench.host.grant(&data.file, false).await.expect("granted");

@@ -13,7 +13,7 @@ use crate::{
 
 use super::FakeSystem;
 use super::calls::failed;
-use super::state::{Snapshot, Volume, volume_path};
+use super::state::{Snapshot, State, Volume, volume_path};
 
 impl FakeSystem {
     /// Whether any machine has this file open.
@@ -135,6 +135,29 @@ impl FakeSystem {
     }
 }
 
+/// Removes the snapshots that nothing owns and nothing is based on.
+fn collect(state: &mut State) {
+    let mut used = std::collections::BTreeSet::new();
+    let mut mark = |mut below: Option<&Backing>| {
+        while let Some(backing) = below {
+            used.insert(backing.file.clone());
+            below = backing.backing.as_deref();
+        }
+    };
+    let volumes = state.volumes.values().chain(state.trash.values().map(|(volume, ..)| volume));
+    volumes.for_each(|volume| mark(volume.facts.backing.as_ref()));
+    state
+        .snapshots
+        .values()
+        .filter(|s| s.facts.owner.is_some())
+        .for_each(|s| mark(s.backing.backing.as_deref()));
+    state.snapshots.retain(|_, snapshot| {
+        snapshot.facts.taken.is_none()
+            || snapshot.facts.owner.is_some()
+            || used.contains(&snapshot.backing.file)
+    });
+}
+
 #[async_trait]
 impl Volumes for FakeSystem {
     async fn volume(&self, _: &str, id: &str) -> Result<Option<VolumeFacts>> {
@@ -240,6 +263,7 @@ impl Volumes for FakeSystem {
             let gone: Vec<String> =
                 state.trash.iter().filter(|(_, item)| over(item)).map(|(id, _)| id.clone()).collect();
             state.trash.retain(|id, _| !gone.contains(id));
+            collect(&mut state);
             Ok(gone)
         };
         self.call("purge_trash", work).await
@@ -295,26 +319,12 @@ impl Volumes for FakeSystem {
                 let detail = "the snapshot has to be finished first";
                 return Err(SystemError::VolumeBusy { id: snapshot.facts.volume.clone(), detail });
             }
-            let file = snapshot.backing.file.clone();
-            let is_used = |backing: &Option<Backing>| {
-                let mut below = backing.as_ref();
-                while let Some(backing) = below {
-                    if backing.file == file {
-                        return true;
-                    }
-                    below = backing.backing.as_deref();
-                }
-                false
-            };
-            let volumes = state.volumes.values().chain(state.trash.values().map(|(volume, ..)| volume));
-            let used = volumes.map(|v| &v.facts.backing).any(is_used)
-                || state.snapshots.values().any(|s| is_used(&s.backing.backing.as_deref().cloned()));
-            match state.snapshots.get_mut(id) {
-                Some(snapshot) if used => snapshot.facts.owner = None,
-                _ => {
-                    state.snapshots.remove(id);
-                }
+            if let Some(snapshot) = state.snapshots.get_mut(id) {
+                snapshot.facts.owner = None;
+                // One that was begun only is not the base of anything yet.
+                snapshot.facts.taken.get_or_insert(Taken { at: self.clock.now(), frozen: false });
             }
+            collect(&mut state);
             Ok(())
         };
         self.call("delete_snapshot", work).await

@@ -59,7 +59,8 @@ fn file(path: &Path, read_only: bool, mode: Cache, discard: &str) -> Value {
         "driver": "file",
         "filename": path.to_string_lossy(),
         "read-only": read_only,
-        "auto-read-only": false,
+        // Without a writer it is open for reading: after a snapshot the file below is closed for writing at once.
+        "auto-read-only": !read_only,
         "aio": mode.aio(),
         "cache": cache(mode),
         "discard": discard,

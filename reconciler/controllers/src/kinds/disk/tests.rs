@@ -10,8 +10,8 @@ use crate::{
 };
 
 use super::{
-    observe::{Observed, unconfirmed, undecided_user},
-    plan::{obstacle, plan, plan_unbound},
+    observe::{Observed, Source, SourcePlace, unconfirmed, undecided_user},
+    plan::{bind_disk, obstacle, plan, plan_unbound},
     status::status,
 };
 
@@ -170,4 +170,44 @@ fn a_new_disk_is_reported_by_or_after_the_first_decision_about_a_vm_that_names_i
     assert_eq!(undecided_user(&cache, &disk), None, "it waits, and its disk waits for its first use");
     cache.put(vm(4, true, json!(null)), now);
     assert_eq!(undecided_user(&cache, &disk), None, "nothing is decided about it any more");
+}
+
+#[test]
+fn a_copy_is_bound_to_the_host_of_its_source_or_says_what_it_waits_for() {
+    let copy = |spec: serde_json::Value| -> Disk {
+        serde_json::from_value(json!({"metadata": {"name": "copy", "namespace": "ns"}, "spec": spec}))
+            .expect("a disk")
+    };
+    let key = Key::namespaced(ObjectKind::DiskSnapshot, "ns", "before");
+    let seen = |place: Result<SourcePlace, String>| Observed {
+        image: None,
+        pool_missing: false,
+        others_may_judge: false,
+        restore: None,
+        claim: None,
+        unconfirmed: None,
+        abandoned: false,
+        source: Some(Source { key: key.clone(), place }),
+        unknown: None,
+        fresh_volume_id: "v-new".into(),
+    };
+    let there = || Ok(SourcePlace { host: "h1".into(), pool: "default".into(), size: Some(1 << 30) });
+    let from_snapshot = copy(json!({"source": {"snapshot": "before"}}));
+    let bound = plan(&from_snapshot, &seen(there()));
+    assert_eq!(bound.steps, bind_disk(&Key::of(&from_snapshot), "h1", "v-new", Vec::new()));
+    let reason = |disk: &Disk, observed: &Observed| {
+        let plan = plan(disk, observed);
+        assert_eq!(plan.outcome, Outcome::Blocked(vec![Dependency::Object(key.clone())]));
+        plan.decision.map(|readiness| readiness.reason())
+    };
+    let missing = seen(Err("DiskSnapshot before does not exist".into()));
+    assert_eq!(reason(&from_snapshot, &missing), Some(Reason::WaitingForSnapshot));
+    assert!(
+        obstacle(&from_snapshot, &missing).is_some_and(|o| o.text.contains("does not exist")),
+        "so does its VM"
+    );
+    let small = copy(json!({"source": {"snapshot": "before"}, "size": "1Mi"}));
+    assert_eq!(reason(&small, &seen(there())), Some(Reason::DiskSmallerThanImage));
+    let elsewhere = copy(json!({"source": {"snapshot": "before"}, "pool": "fast"}));
+    assert_eq!(reason(&elsewhere, &seen(there())), Some(Reason::InvalidSpec));
 }

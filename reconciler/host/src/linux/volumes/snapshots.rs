@@ -188,6 +188,11 @@ impl LinuxVolumes {
                 let detail = "a running QEMU has not been switched to its new file";
                 return Err(SystemError::VolumeBusy { id: note.volume_id, detail });
             }
+            if may_be_written(&snapshot.file)? {
+                let detail = "a QEMU that an earlier version started has its former file open for writing: stop and \
+                              start the VM";
+                return Err(SystemError::VolumeBusy { id: note.volume_id, detail });
+            }
             files::freeze(&snapshot.file)?;
             let former = self.layout.volumes(pool).join(file_name(&note.volume_id, note.generation));
             files::remove_if_there(&former).map_err(failed("remove", &former))?;
@@ -347,7 +352,26 @@ fn identity(path: &Path) -> Result<(u64, u64)> {
     fs::metadata(path).map(|m| (m.dev(), m.ino())).map_err(failed("look at", path))
 }
 
-/// Whether a QEMU has the file open for writing: it holds the lock of the byte for that permission.
+/// Whether a process has the file open for writing, whether or not it writes. False where the file system cannot tell.
+fn may_be_written(path: &Path) -> Result<bool> {
+    let file = File::open(path).map_err(failed("open", path))?;
+    // The kernel grants a lease for reading only while nothing has the file open for writing.
+    let granted = set_lease(&file, libc::F_RDLCK);
+    if granted.is_ok() {
+        // Closing the file ends it as well.
+        let _ = set_lease(&file, libc::F_UNLCK);
+    }
+    Ok(granted == Err(nix::errno::Errno::EAGAIN))
+}
+
+#[allow(unsafe_code, reason = "leases are not in nix")]
+fn set_lease(file: &File, kind: libc::c_int) -> nix::Result<libc::c_int> {
+    use std::os::fd::AsRawFd;
+    // SAFETY: the descriptor is open, and the command takes a number.
+    nix::errno::Errno::result(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, kind) })
+}
+
+/// Whether a QEMU writes to the file: it holds the lock of the byte for that permission.
 fn is_written(path: &Path) -> Result<bool> {
     const WRITE: libc::off_t = 100 + 1;
     let file = File::open(path).map_err(failed("open", path))?;

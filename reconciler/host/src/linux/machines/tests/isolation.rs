@@ -291,9 +291,11 @@ async fn a_disk_of_a_running_qemu_continues_after_a_snapshot_and_starts_on_it_ag
     let taken = crate::Taken { at: Timestamp::UNIX_EPOCH, frozen: false };
     for number in 1..=2 {
         let id = format!("s-{number}");
-        let new = crate::NewSnapshot { pool: "default".into(), id: id.clone(), volume: "v-a".into(), owner: None };
+        let new =
+            crate::NewSnapshot { pool: "default".into(), id: id.clone(), volume: "v-a".into(), owner: None };
         let volume = system.begin_snapshot(&new).await.expect("begun");
-        let error = system.finish_snapshot("default", &id, &taken).await.expect_err("QEMU writes to the file");
+        let error =
+            system.finish_snapshot("default", &id, &taken).await.expect_err("QEMU writes to the file");
         assert_eq!(error.variant(), "VolumeBusy");
         let overlay = DiskSpec { file: volume.path, backing: None, ..config.machine.disks[0].clone() };
         let lent = system.grant_disk(&a, &overlay).await.expect("granted");
@@ -303,7 +305,10 @@ async fn a_disk_of_a_running_qemu_continues_after_a_snapshot_and_starts_on_it_ag
         block::resize(&qmp, "v-a", (1 + number) << 20).await.expect("grown in its new file");
     }
     let snapshots = folder.path().join("pools/default/snapshots");
-    assert!(!can(ids(&process), SEE, &snapshots.join("s-1.qcow2")), "no QEMU has a path to another's snapshots");
+    assert!(
+        !can(ids(&process), SEE, &snapshots.join("s-1.qcow2")),
+        "no QEMU has a path to another's snapshots"
+    );
     system.kill(&a, Duration::ZERO).await.expect("ended");
     let volume = system.volume("default", "v-a").await.expect("read").expect("there");
     assert_eq!(volume.size, 3 << 20);
