@@ -378,6 +378,21 @@ fn a_snapshot_of_a_running_vm_is_taken_and_copied_and_goes_with_the_last_that_is
 }
 
 #[test]
+fn a_snapshot_that_is_deleted_without_its_finalizer_leaves_nothing() {
+    converges(&[], async |rig| {
+        web_is_declared(rig).await;
+        web_runs(rig).await;
+        rig.apply("DiskSnapshot", "before", json!({"disk": "web-root"})).await;
+        rig.until("before", "is taken", rig::is_taken).await;
+        rig.delete_by_force("DiskSnapshot", "before").await;
+        let unowned = || rig.system.snapshots_now().iter().all(|snapshot| snapshot.owner.is_none());
+        until_host("the snapshot is its disk's only", unowned).await;
+        rig.must_settle().await;
+        all_is_deleted(rig).await;
+    });
+}
+
+#[test]
 fn a_snapshot_is_of_the_same_moment_when_its_status_was_lost_or_it_was_created_anew() {
     converges(&[], async |rig| {
         web_is_declared(rig).await;

@@ -3,7 +3,8 @@
 use anyhow::Result;
 
 use super::{
-    Kit, guest_access, inputs, install, lifecycle, moves, probes, rules, screen, secure_boot, verbs,
+    Kit, guest_access, inputs, install, lifecycle, moves, probes, rules, screen, secure_boot, snapshots,
+    verbs,
 };
 use crate::platform::Platform;
 use crate::report::Report;
@@ -22,6 +23,7 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     install::run(report, &platform, &installer);
     guest_access::example(report, &platform, &guest);
     probes::example(report, &platform, &guest);
+    snapshots::example(report, &platform, &guest);
     verbs::run(report, &platform);
     moves::run(report, &platform);
     inputs::run(report, &mut platform, &guest)

@@ -41,6 +41,7 @@ pub(crate) struct Tables {
     pub(crate) host_addresses: HostAddresses,
     pub(crate) departed_vms: Departed<VM>,
     pub(crate) departed_disks: Departed<Disk>,
+    pub(crate) departed_snapshots: Departed<DiskSnapshot>,
 }
 
 impl Tables {
@@ -62,6 +63,7 @@ impl Tables {
             host_addresses,
             departed_vms: _,
             departed_disks: _,
+            departed_snapshots: _,
         } = self;
         [
             vms.is_synced(),

@@ -32,7 +32,6 @@ use crate::converge::{Requeue, converge_named};
 use crate::error::Error;
 use crate::key::{self, Key, ObjectName};
 use crate::watch::{self, Watch};
-use disk_snapshot::SnapshotReconciler;
 use hotswap_disk_attachment::AttachmentReconciler;
 use image::ImageReconciler;
 
@@ -59,7 +58,7 @@ const CONTROLLERS: &[Controller] = &[
     // A control plane of an earlier version does not have the kind.
     controller::<DiskSnapshot>(
         watch::bound_if_served::<DiskSnapshot>,
-        Some(|ctx, name| converge_named::<SnapshotReconciler>(ctx, name).boxed()),
+        Some(|ctx, name| disk_snapshot::reconcile(ctx, name).boxed()),
     ),
     controller::<HotswapDiskAttachment>(
         watch::bound::<HotswapDiskAttachment>,

@@ -309,6 +309,16 @@ impl Rig {
         }
     }
 
+    /// Deletes an object without waiting for its finalizers, as an impatient user does.
+    pub(crate) async fn delete_by_force(&self, kind: &str, name: &str) {
+        self.delete(kind, name).await;
+        let freed = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+        match self.api(kind).patch(name, &PatchParams::default(), &freed).await {
+            Err(kube::Error::Api(status)) if status.code != 404 => panic!("freeing {kind} {name}: {status}"),
+            _ => self.until_gone(kind, name).await,
+        }
+    }
+
     pub(crate) async fn until_gone(&self, kind: &str, name: &str) {
         let begun = Instant::now();
         while self.api(kind).get_opt(name).await.expect("the control plane answers").is_some() {

@@ -21,9 +21,10 @@ use jiff::Timestamp;
 use observe::Observed;
 
 use crate::context::Context;
-use crate::converge::{Plan, Reconciler};
+use crate::converge::{Plan, Reconciler, Requeue, converge, converge_named};
+use crate::departed;
 use crate::error::Error;
-use crate::index::{Indexed, Table, Tables};
+use crate::index::{Departed, Indexed, Table, Tables};
 use crate::key::{Key, ObjectName};
 
 /// A step of a snapshot's plan.
@@ -45,6 +46,10 @@ pub(crate) enum Step {
 impl Indexed for DiskSnapshot {
     fn table(tables: &mut Tables) -> &mut Table<Self> {
         &mut tables.disk_snapshots
+    }
+
+    fn departed(tables: &mut Tables) -> Option<&mut Departed<Self>> {
+        Some(&mut tables.departed_snapshots)
     }
 
     fn keys_of(name: &ObjectName, _: &Self, tables: &Tables) -> Vec<Key> {
@@ -100,4 +105,23 @@ impl Reconciler for SnapshotReconciler {
     fn conditions(status: &DiskSnapshotStatus) -> &Conditions {
         &status.conditions
     }
+}
+
+/// Reconciles the snapshot of this name, and deletes those of the same name that were deleted without their finalizer.
+pub(crate) async fn reconcile(ctx: &Context, name: &ObjectName) -> Result<Requeue, Error> {
+    let found = ctx.index.read().departed_snapshots.named(name);
+    let mut again = Requeue::OnChange;
+    for snapshot in found {
+        let facts = observe::observe(ctx, &snapshot).await?.snapshot;
+        let owner = facts.and_then(|facts| facts.owner).and_then(|owner| owner.uid);
+        let here = owner.is_some() && owner == snapshot.metadata.uid;
+        if !here || departed::exists(&ctx.client, snapshot.as_ref()).await? {
+            ctx.index.read().departed_snapshots.forget(&snapshot);
+            continue;
+        }
+        tracing::warn!(snapshot = %name, "deleted without its finalizer: its file is let go");
+        let snapshot = departed::with_finalizer(snapshot.as_ref(), ctx.now());
+        again = again.sooner(converge::<SnapshotReconciler>(ctx, &snapshot).await?);
+    }
+    Ok(again.sooner(converge_named::<SnapshotReconciler>(ctx, name).await?))
 }
