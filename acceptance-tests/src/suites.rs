@@ -27,6 +27,7 @@ pub mod rules;
 pub mod scale;
 pub mod screen;
 pub mod secure_boot;
+pub mod snapshots;
 pub mod terraform;
 pub mod terraform_new;
 pub mod tofu;

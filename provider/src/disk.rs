@@ -12,7 +12,7 @@ use crate::{
     form::Form,
     kind::{KindInfo, ResourceKind},
     readiness::{Outcome, Readiness},
-    references::{IMAGE, STORAGE_POOL},
+    references::{DISK, DISK_SNAPSHOT, IMAGE, STORAGE_POOL},
 };
 
 fn limits() -> Field {
@@ -36,6 +36,7 @@ fn limits() -> Field {
 fn declared(fixed: Effect) -> Vec<Field> {
     vec![
         Field::spec("image", Shape::Text(Form::Name)).effect(fixed).refers(IMAGE),
+        source(fixed),
         Field::spec("pool", Shape::Text(Form::Name))
             .default(berth_api::DEFAULT_NAME)
             .effect(fixed)
@@ -54,6 +55,14 @@ pub(crate) fn template() -> Field {
     Field::spec("template", Shape::Object(fields)).effect(Effect::Fixed)
 }
 
+fn source(fixed: Effect) -> Field {
+    let fields = vec![
+        Field::spec("disk", Shape::Text(Form::Name)).effect(fixed).refers(DISK),
+        Field::spec("snapshot", Shape::Text(Form::Name)).effect(fixed).refers(DISK_SNAPSHOT),
+    ];
+    Field::spec("source", Shape::Object(fields)).effect(fixed)
+}
+
 /// A persistent disk.
 #[derive(Debug)]
 pub struct Disk;
@@ -64,7 +73,7 @@ impl ResourceKind for Disk {
             type_name: "berth_disk",
             kind: "Disk",
             plural: "disks",
-            description: "A persistent disk that outlives any VM: blank, or made from an image. Its file is created on the host of the first VM that uses it. A VM lists it in `disks`, or a `berth_hotswap_disk_attachment` attaches it to a running VM.\n\nThe provider refuses to destroy a disk that a VM outside the plan uses. With `deletion_policy = \"Delete\"` the file stays in the pool's trash for 24 hours (`berth undelete`).",
+            description: "A persistent disk that outlives any VM: blank, made from an image, or copied from another disk or a `berth_disk_snapshot`. Its file is created on the host of the first VM that uses it; a copy, on the host of its source. A VM lists it in `disks`, or a `berth_hotswap_disk_attachment` attaches it to a running VM.\n\nThe provider refuses to destroy a disk that a VM outside the plan uses. With `deletion_policy = \"Delete\"` the file stays in the pool's trash for 24 hours (`berth undelete`).",
             example: include_str!("../../examples/resources/berth_disk/resource.tf"),
             shown: "status.used_by",
             timeouts: [600, 600, 600],
@@ -146,14 +155,31 @@ impl ResourceKind for Disk {
 
 /// Refuses a disk, or a template of one at this path, that nothing can be made of.
 pub(crate) fn check_declared(disk: &Value, at: &AttributePath) -> Option<Diagnostic> {
-    if disk.get("size").is_null() && disk.get("image").is_null() {
-        let path = at.clone().attribute("size");
+    let path = |name: &str| at.clone().attribute(name);
+    let source = disk.get("source");
+    if disk.get("size").is_null() && disk.get("image").is_null() && source.is_null() {
+        let size = path("size");
         let detail = format!(
-            "{path}: a disk without an image needs a size: set size = \"1Gi\", or the image to make it from."
+            "{size}: a disk without an image needs a size: set size = \"1Gi\", or the image to make it from."
         );
-        return Some(Diagnostic::error("Missing size", detail).at(path));
+        return Some(Diagnostic::error("Missing size", detail).at(size));
     }
-    check_limits(disk.get("limits"), &at.clone().attribute("limits"))
+    if !source.is_null() && !source.is_unknown() {
+        let (from_disk, from_snapshot) = (source.get("disk"), source.get("snapshot"));
+        if from_disk.is_null() == from_snapshot.is_null()
+            && !from_disk.is_unknown()
+            && !from_snapshot.is_unknown()
+        {
+            let detail = "Set either source = { disk = \"…\" } or source = { snapshot = \"…\" }.";
+            return Some(Diagnostic::error("Invalid source", detail).at(path("source")));
+        }
+        if !disk.get("image").is_null() && !disk.get("image").is_unknown() {
+            let detail =
+                "A disk is made from an image or copied from a source: set either `image` or `source`.";
+            return Some(Diagnostic::error("Image and source", detail).at(path("source")));
+        }
+    }
+    check_limits(disk.get("limits"), &path("limits"))
 }
 
 /// Returns why a disk, or a template of one, cannot have its planned size.

@@ -42,6 +42,7 @@ pub mod change;
 pub mod connection;
 pub mod data_source;
 pub mod disk;
+pub mod disk_snapshot;
 pub mod docs;
 pub mod ephemeral;
 pub mod export;

@@ -48,6 +48,7 @@ impl BerthProvider {
     pub fn new(session: Arc<Session>) -> Self {
         let resources = vec![
             KindResource::new(crate::disk::Disk, session.clone()),
+            KindResource::new(crate::disk_snapshot::DiskSnapshot, session.clone()),
             KindResource::new(crate::host::Host, session.clone()),
             KindResource::new(crate::hotswap_disk_attachment::HotswapDiskAttachment, session.clone()),
             KindResource::new(crate::image::Image, session.clone()),

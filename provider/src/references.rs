@@ -50,6 +50,9 @@ pub const NETWORK: Reference = Reference {
 pub const VM: Reference = reference("VM", "vms", Scope::Namespace, Some("berth_vms"));
 /// A Disk.
 pub const DISK: Reference = reference("Disk", "disks", Scope::Namespace, Some("berth_disks"));
+/// A DiskSnapshot.
+pub const DISK_SNAPSHOT: Reference =
+    reference("DiskSnapshot", "disksnapshots", Scope::Namespace, Some("berth_disk_snapshots"));
 /// A PublicIP.
 pub const PUBLIC_IP: Reference =
     reference("PublicIP", "publicips", Scope::Namespace, Some("berth_public_ips"));

@@ -339,6 +339,86 @@ fn a_disk_is_attached_grown_and_detached_while_the_vm_runs() {
     });
 }
 
+fn has_file(disk: &Disk) -> bool {
+    rig::is_disk_ready(disk) && disk.status.as_ref().is_some_and(|s| s.size.as_deref() == Some("4Gi"))
+}
+
+#[test]
+fn a_snapshot_of_a_running_vm_is_taken_and_copied_and_goes_with_the_last_that_is_based_on_it() {
+    converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter, Fault::FullDisk], async |rig| {
+        web_is_declared(rig).await;
+        web_runs(rig).await;
+        let pid = rig.pid("web").await;
+        rig.strike_from_here();
+        rig.apply("DiskSnapshot", "before", json!({"disk": "web-root"})).await;
+        rig.apply("Disk", "copy", json!({"source": {"snapshot": "before"}})).await;
+        rig.apply("Disk", "twin", json!({"source": {"disk": "web-root"}})).await;
+        rig.until("before", "is taken", rig::is_taken).await;
+        for copy in ["copy", "twin"] {
+            rig.until(copy, "has a file", has_file).await;
+        }
+        let hypervisor = rig.system.hypervisor();
+        let view = hypervisor.view(&hypervisor.instances()[0]).expect("it runs");
+        assert!(!view.is_frozen, "the guest goes on");
+        assert_eq!(rig.pid("web").await, pid, "in the same QEMU");
+        let taken = rig.system.snapshots_now();
+        assert_eq!(taken.iter().filter(|snapshot| snapshot.taken.is_some()).count(), 2, "{taken:?}");
+        rig.apply("VM", "web", web("Stopped")).await;
+        rig.delete("DiskSnapshot", "before").await;
+        rig.until_gone("DiskSnapshot", "before").await;
+        rig.apply("VM", "web", web("Running")).await;
+        web_runs(rig).await;
+        assert_eq!(rig.system.volumes_now().len(), 3, "the disk and its copies");
+        rig.must_settle().await;
+        for copy in ["copy", "twin"] {
+            rig.delete("Disk", copy).await;
+        }
+        all_is_deleted(rig).await;
+    });
+}
+
+#[test]
+fn a_snapshot_that_is_deleted_without_its_finalizer_leaves_nothing() {
+    converges(&[], async |rig| {
+        web_is_declared(rig).await;
+        web_runs(rig).await;
+        rig.apply("DiskSnapshot", "before", json!({"disk": "web-root"})).await;
+        rig.until("before", "is taken", rig::is_taken).await;
+        rig.delete_by_force("DiskSnapshot", "before").await;
+        let unowned = || rig.system.snapshots_now().iter().all(|snapshot| snapshot.owner.is_none());
+        until_host("the snapshot is its disk's only", unowned).await;
+        rig.must_settle().await;
+        all_is_deleted(rig).await;
+    });
+}
+
+#[test]
+fn a_snapshot_is_of_the_same_moment_when_its_status_was_lost_or_it_was_created_anew() {
+    converges(&[], async |rig| {
+        web_is_declared(rig).await;
+        web_runs(rig).await;
+        rig.apply("DiskSnapshot", "before", json!({"disk": "web-root"})).await;
+        rig.until("before", "is taken", rig::is_taken).await;
+        let moment = || {
+            let found = rig.system.snapshots_now();
+            found.into_iter().map(|snapshot| (snapshot.id, snapshot.taken)).collect::<Vec<_>>()
+        };
+        let before = moment();
+        assert_eq!(before.len(), 1);
+        rig.lose_every_status().await;
+        web_runs(rig).await;
+        rig.until("before", "is known again", rig::is_taken).await;
+        assert_eq!(moment(), before);
+        rig.make_everything_anew(true).await;
+        web_runs(rig).await;
+        rig.until("before", "is taken over", rig::is_taken).await;
+        assert_eq!(moment(), before);
+        rig.must_settle().await;
+        rig.delete("DiskSnapshot", "before").await;
+        all_is_deleted(rig).await;
+    });
+}
+
 #[test]
 fn an_agent_that_starts_again_takes_up_what_runs() {
     converges(&[Fault::Error, Fault::CrashAfter, Fault::Partition, Fault::StaleWatches], async |rig| {

@@ -21,7 +21,7 @@ use kube::{
 use serde_json::{Value, json};
 use site::{Plane, Site, declared, joined, runs};
 
-const KINDS: [(&str, &str); 12] = [
+const KINDS: [(&str, &str); 13] = [
     ("StoragePool", "storagepools"),
     ("IPPool", "ippools"),
     ("Network", "networks"),
@@ -29,6 +29,7 @@ const KINDS: [(&str, &str); 12] = [
     ("Image", "images"),
     ("PlacementGroup", "placementgroups"),
     ("SecurityGroup", "securitygroups"),
+    ("DiskSnapshot", "disksnapshots"),
     ("Host", "hosts"),
     ("Disk", "disks"),
     ("PublicIP", "publicips"),

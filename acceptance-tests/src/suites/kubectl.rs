@@ -61,6 +61,7 @@ pub fn reading(report: &mut Report, platform: &Platform) {
             ("publicips", "pip", "PublicIP"),
             ("networks", "", "Network"),
             ("securitygroups", "sg", "SecurityGroup"),
+            ("disksnapshots", "dsnap", "DiskSnapshot"),
             ("ippools", "", "IPPool"),
             ("storagepools", "", "StoragePool"),
             ("hosts", "", "Host"),

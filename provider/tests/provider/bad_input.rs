@@ -474,6 +474,14 @@ fn disks() -> Vec<Bad> {
         everywhere(with(disk(), "/deletion_policy", json!("Keep")), "deletion_policy", "is not one of"),
         everywhere(with(disk(), "/expand_policy", json!("Never")), "expand_policy", "is not one of"),
         everywhere(with(disk(), "/provisioning", json!("Eager")), "provisioning", "is not one of"),
+        everywhere(with(disk(), "/source", json!({})), "source", "either"),
+        everywhere(with(disk(), "/source", json!({"disk": "a", "snapshot": "b"})), "source", "either"),
+        everywhere(
+            with(with(disk(), "/source", json!({"disk": "a"})), "/image", json!("i")),
+            "source",
+            "an image or",
+        ),
+        everywhere(with(disk(), "/source", json!({"disk": "a/b"})), "source.disk", "not a DNS label"),
         here(with(disk(), "/limits", json!({})), "limits", "at least one of"),
         everywhere(with(disk(), "/limits", json!({"iops": 0})), "limits.iops", "0 is not between"),
         everywhere(

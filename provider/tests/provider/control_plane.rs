@@ -469,7 +469,7 @@ struct Player {
     hold_users: Arc<AtomicBool>,
 }
 
-const KINDS: [&str; 12] = [
+const KINDS: [&str; 13] = [
     "Host",
     "StoragePool",
     "IPPool",
@@ -477,6 +477,7 @@ const KINDS: [&str; 12] = [
     "VMClass",
     "Image",
     "Disk",
+    "DiskSnapshot",
     "PlacementGroup",
     "SecurityGroup",
     "PublicIP",
@@ -613,6 +614,15 @@ fn status(object: &Json, all: &[Json], busy: bool) -> Json {
                 status["serial"] = "v0123456789abcdef".into();
                 status["binding"] = json!({"host": "host-a", "epoch": 1});
             }
+        }
+        "DiskSnapshot" => {
+            status["size"] = "1Gi".into();
+            status["takenAt"] = "2026-01-01T00:00:00Z".into();
+            status["consistency"] = "FileSystem".into();
+            status["pool"] = "default".into();
+            status["snapshotID"] = "s-0123456789abcdef".into();
+            status["volumeID"] = "v-0123456789abcdef".into();
+            status["binding"] = json!({"host": "host-a", "epoch": 1});
         }
         "VM" => {
             let runs = object["spec"]["power"] == "Running" && !name.starts_with("stalled");

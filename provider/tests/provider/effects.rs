@@ -120,10 +120,10 @@ fn vm() -> Json {
     })
 }
 
-/// The control plane refuses some of these limits together.
+/// The control plane refuses some of these together.
 fn template() -> Json {
-    json!({"size": "2Gi", "image": "i", "pool": "default", "deletion_policy": "Delete", "expand_policy": "Online",
-        "provisioning": "Thin", "limits": {"iops": 100, "read_iops": 100, "write_iops": 100, "bandwidth": "1Mi",
+    json!({"size": "2Gi", "image": "i", "source": {"disk": "d", "snapshot": "s"}, "pool": "default",
+        "deletion_policy": "Delete", "expand_policy": "Online", "provisioning": "Thin", "limits": {"iops": 100, "read_iops": 100, "write_iops": 100, "bandwidth": "1Mi",
         "read_bandwidth": "1Mi", "write_bandwidth": "1Mi", "burst_iops": 200, "burst_bandwidth": "2Mi", "burst_seconds": 60}})
 }
 
@@ -192,6 +192,8 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/disks/1/template", Json::Null, Announced::Refused),
         ("/disks/0/template", json!({"size": "1Gi"}), Announced::Refused),
         ("/disks/1/template/image", json!("j"), Announced::Refused),
+        ("/disks/1/template/source/disk", json!("e"), Announced::Refused),
+        ("/disks/1/template/source/snapshot", json!("t"), Announced::Refused),
         ("/disks/1/template/pool", json!("fast"), Announced::Refused),
         ("/disks/1/template/provisioning", json!("Thick"), Announced::Refused),
         ("/disks/1/template/size", json!("3Gi"), Announced::Live),
@@ -304,6 +306,9 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
     let by_file = from(json!({"url": "https://a/x", "checksum_url": "https://a/SHA512SUMS"}));
     let disk = json!({"name": "d", "namespace": "default", "size": "2Gi", "image": "i", "pool": "default", "deletion_policy": "Delete",
         "expand_policy": "Online", "provisioning": "Thin", "limits": {"iops": 100, "bandwidth": "1Mi", "burst_iops": 200, "burst_bandwidth": "2Mi", "burst_seconds": 60}});
+    let copy =
+        |from: &str| json!({"name": "d", "namespace": "default", "size": "2Gi", "source": {from: "x"}});
+    let snapshot = json!({"name": "s", "namespace": "default", "disk": "d"});
     let each = json!({"name": "d", "namespace": "default", "size": "2Gi",
         "limits": {"read_iops": 1, "write_iops": 2, "read_bandwidth": "1Mi", "write_bandwidth": "2Mi"}});
     let class = json!({"name": "c", "namespace": "default", "cpus": 1, "memory": "1Gi", "firmware": "UEFI",
@@ -328,6 +333,9 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_disk", disk.clone(), "/size", json!("1Gi"), Announced::Refused),
         ("berth_disk", disk.clone(), "/image", json!("j"), Announced::Replace),
         ("berth_disk", disk.clone(), "/pool", json!("fast"), Announced::Replace),
+        ("berth_disk", copy("disk"), "/source/disk", json!("other"), Announced::Replace),
+        ("berth_disk", copy("snapshot"), "/source/snapshot", json!("other"), Announced::Replace),
+        ("berth_disk_snapshot", snapshot, "/disk", json!("other"), Announced::Replace),
         ("berth_disk", disk.clone(), "/expand_policy", json!("Offline"), Announced::Live),
         ("berth_disk", disk.clone(), "/provisioning", json!("Thick"), Announced::Replace),
         ("berth_disk", disk.clone(), "/limits", Json::Null, Announced::Live),

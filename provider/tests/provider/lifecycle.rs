@@ -49,6 +49,12 @@ pub(crate) fn stories() -> Vec<(&'static str, &'static str, Json, Json)> {
             json!({"name": "web-root", "image": "debian-12", "size": "5Gi", "deletion_policy": "Retain"}),
         ),
         (
+            "berth_disk_snapshot",
+            "DiskSnapshot",
+            json!({"name": "before", "disk": "web-root"}),
+            json!({"name": "before", "disk": "web-root", "labels": {"a": "b"}}),
+        ),
+        (
             "berth_placement_group",
             "PlacementGroup",
             json!({"name": "web", "strategy": "spread"}),

@@ -110,6 +110,7 @@ async fn the_generated_configuration_of_every_kind_plans_empty() {
             "timeouts": {"create": "5s"}}),
         ),
         ("berth_disk", json!({"name": "second", "size": "1Gi"})),
+        ("berth_disk_snapshot", json!({"name": "before", "disk": "second"})),
         (
             "berth_vm",
             json!({"name": "full", "class": "small", "disks": [{"name": "second", "boot": true}],

@@ -193,6 +193,13 @@ fn every_other_kind_becomes_its_custom_resource() {
                 "limits": {"iops": 500, "writeBandwidth": "20Mi", "burstIops": 2000}}),
         ),
         (
+            "berth_disk",
+            json!({"source": {"snapshot": "before"}}),
+            json!({"source": {"snapshot": "before"}, "pool": "default", "deletionPolicy": "Delete",
+                "deletionProtection": false, "expandPolicy": "Online", "provisioning": "Thin"}),
+        ),
+        ("berth_disk_snapshot", json!({"disk": "d"}), json!({"disk": "d"})),
+        (
             "berth_placement_group",
             json!({}),
             json!({"strategy": "spread", "enforcement": "required", "topologyKey": "kubernetes.io/hostname"}),

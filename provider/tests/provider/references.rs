@@ -52,6 +52,13 @@ async fn a_name_that_nothing_makes_is_a_warning_of_the_plan() {
     }
     for (type_name, config, words) in [
         ("berth_disk", json!({"name": "d", "image": "no-image"}), "image: there is no Image"),
+        (
+            "berth_disk",
+            json!({"name": "d", "source": {"snapshot": "no-snapshot"}}),
+            "source.snapshot: there is no DiskSnapshot",
+        ),
+        ("berth_disk", json!({"name": "d", "source": {"disk": "no-disk"}}), "source.disk: there is no Disk"),
+        ("berth_disk_snapshot", json!({"name": "s", "disk": "no-disk"}), "disk: there is no Disk"),
         ("berth_hotswap_disk_attachment", json!({"vm": "no-vm", "disk": "no-disk"}), "vm: there is no VM"),
         ("berth_public_ip", json!({"name": "p", "pool": "no-pool"}), "pool: there is no IPPool"),
         (

@@ -1,4 +1,4 @@
-//! Departed VMs and Disks: deleted before this host released them, because their finalizer was removed first.
+//! Departed VMs, Disks and DiskSnapshots: deleted before this host released them, because their finalizer was removed first.
 //!
 //! ```text
 //!   DELETED event ──▶ uid has state on this host? ──▶ gone from the control plane? ───────▶ brought down as if it had

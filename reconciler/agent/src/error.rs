@@ -184,6 +184,8 @@ pub(crate) fn reason_of(error: &SystemError) -> Reason {
         SystemError::SmallerThanImage { .. } => Reason::DiskSmallerThanImage,
         SystemError::Shrink { .. } | SystemError::Invalid { .. } => Reason::InvalidSpec,
         SystemError::VolumeLost { .. } | SystemError::VolumeDamaged { .. } => Reason::DiskLost,
+        SystemError::SnapshotLost { .. } => Reason::SnapshotLost,
+        SystemError::TooManySnapshots { .. } => Reason::TooManySnapshots,
         SystemError::NoSpace { .. } => Reason::NoSpace,
         SystemError::ProgramMissing { .. } => Reason::NotSupported,
         SystemError::Launch(error) => match error {
@@ -194,6 +196,7 @@ pub(crate) fn reason_of(error: &SystemError) -> Reason {
         },
         SystemError::Download { .. }
         | SystemError::ImageInUse { .. }
+        | SystemError::VolumeBusy { .. }
         | SystemError::File { .. }
         | SystemError::Network { .. }
         | SystemError::Program { .. }

@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use berth_api::size::size_taken;
 use berth_api::{
-    CpuControls, Disk, Host, HotswapDiskAttachment, Image, Network, Profile, PublicIP, SecurityGroup, Size,
-    SizeError, StoragePool, VM, VMClass,
+    CpuControls, Disk, DiskSnapshot, Host, HotswapDiskAttachment, Image, Network, Profile, PublicIP,
+    SecurityGroup, Size, SizeError, StoragePool, VM, VMClass,
 };
 use kube::runtime::watcher::Event;
 use kube::{Resource, ResourceExt};
@@ -29,6 +29,7 @@ const DEFAULT_MTU: u16 = 1500;
 pub(crate) struct Tables {
     pub(crate) vms: Table<VM>,
     pub(crate) disks: Table<Disk>,
+    pub(crate) disk_snapshots: Table<DiskSnapshot>,
     pub(crate) attachments: Table<HotswapDiskAttachment>,
     pub(crate) public_ips: Table<PublicIP>,
     pub(crate) images: Table<Image>,
@@ -40,15 +41,17 @@ pub(crate) struct Tables {
     pub(crate) host_addresses: HostAddresses,
     pub(crate) departed_vms: Departed<VM>,
     pub(crate) departed_disks: Departed<Disk>,
+    pub(crate) departed_snapshots: Departed<DiskSnapshot>,
 }
 
 impl Tables {
     /// Returns whether each table holds the control plane's objects.
-    pub(crate) fn synced(&self) -> [bool; 11] {
+    pub(crate) fn synced(&self) -> [bool; 12] {
         // Names each field, so that the compiler reports one that is missing.
         let Self {
             vms,
             disks,
+            disk_snapshots,
             attachments,
             public_ips,
             images,
@@ -60,10 +63,12 @@ impl Tables {
             host_addresses,
             departed_vms: _,
             departed_disks: _,
+            departed_snapshots: _,
         } = self;
         [
             vms.is_synced(),
             disks.is_synced(),
+            disk_snapshots.is_synced(),
             attachments.is_synced(),
             public_ips.is_synced(),
             images.is_synced(),

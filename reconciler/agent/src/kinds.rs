@@ -4,6 +4,7 @@
 //! `apply` (the only writer) and `status` (pure). The module of each kind states which objects a change of it concerns.
 
 pub(crate) mod disk;
+pub(crate) mod disk_snapshot;
 pub(crate) mod host;
 pub(crate) mod hotswap_disk_attachment;
 pub(crate) mod image;
@@ -18,7 +19,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use berth_api::{
-    Disk, Host, HotswapDiskAttachment, Image, Network, PublicIP, SecurityGroup, StoragePool, VM, VMClass,
+    Disk, DiskSnapshot, Host, HotswapDiskAttachment, Image, Network, PublicIP, SecurityGroup, StoragePool,
+    VM, VMClass,
 };
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -53,6 +55,11 @@ const fn controller<K: Resource<DynamicType = ()>>(
 const CONTROLLERS: &[Controller] = &[
     controller::<VM>(watch::bound::<VM>, Some(|ctx, name| vm::reconcile(ctx, name).boxed())),
     controller::<Disk>(watch::bound::<Disk>, Some(|ctx, name| disk::reconcile(ctx, name).boxed())),
+    // A control plane of an earlier version does not have the kind.
+    controller::<DiskSnapshot>(
+        watch::bound_if_served::<DiskSnapshot>,
+        Some(|ctx, name| disk_snapshot::reconcile(ctx, name).boxed()),
+    ),
     controller::<HotswapDiskAttachment>(
         watch::bound::<HotswapDiskAttachment>,
         Some(|ctx, name| converge_named::<AttachmentReconciler>(ctx, name).boxed()),

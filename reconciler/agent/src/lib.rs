@@ -53,6 +53,7 @@ mod pulls;
 mod recorder;
 mod run;
 pub mod site;
+mod snapshots;
 mod start_order;
 mod usage;
 mod watch;

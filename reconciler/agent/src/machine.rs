@@ -217,6 +217,11 @@ impl Machine {
         self.ask(|reply| Command::Resize { id: id.to_owned(), bytes, reply }).await
     }
 
+    /// Has a disk continue in this overlay on its present file. Returns whether it was switched just now.
+    pub(crate) async fn continue_in_overlay(&self, disk: DiskSpec) -> Result<bool, MachineError> {
+        self.ask(|reply| Command::ContinueInOverlay(Box::new(disk), reply)).await
+    }
+
     pub(crate) async fn set_limits(&self, id: &str, limits: IoLimits) -> Result<(), MachineError> {
         self.ask(|reply| Command::SetLimits { id: id.to_owned(), limits, reply }).await
     }
@@ -332,6 +337,21 @@ struct State {
     entries: BTreeMap<String, Entry>,
     /// Volumes with users that are being determined; they cannot be reserved meanwhile.
     blocked: BTreeSet<String>,
+    /// Volumes of which a snapshot is being taken; they cannot be reserved meanwhile.
+    held_still: BTreeSet<String>,
+}
+
+/// No machine opens a volume, and no other snapshot of it is taken, while this exists.
+#[derive(Debug)]
+pub(crate) struct Still<'a> {
+    machines: &'a Machines,
+    volume: String,
+}
+
+impl Drop for Still<'_> {
+    fn drop(&mut self) {
+        self.machines.state().held_still.remove(&self.volume);
+    }
 }
 
 impl Machines {
@@ -542,13 +562,23 @@ impl Machines {
     /// its claim on the volume is kept.
     pub(crate) fn reserve(&self, instance: &str, vm_uid: &str, volume: &str) -> Result<(), MachineError> {
         let mut state = self.state();
-        if state.blocked.contains(volume) {
+        if state.blocked.contains(volume) || state.held_still.contains(volume) {
             return Err(MachineError::ReservationBlocked { volume: volume.to_owned() });
         }
         let entry = state.entries.entry(instance.to_owned()).or_default();
         entry.vm_uid = Some(vm_uid.to_owned());
         entry.reserved.insert(volume.to_owned());
         Ok(())
+    }
+
+    /// Keeps machines from opening a volume until the result is dropped. One that has it open keeps it.
+    ///
+    /// *Errors:* [`MachineError::ReservationBlocked`] while another caller holds it still.
+    pub(crate) fn hold_still(&self, volume: &str) -> Result<Still<'_>, MachineError> {
+        match self.state().held_still.insert(volume.to_owned()) {
+            true => Ok(Still { machines: self, volume: volume.to_owned() }),
+            false => Err(MachineError::ReservationBlocked { volume: volume.to_owned() }),
+        }
     }
 
     /// Releases a reservation: from now on, the volumes QEMU has are what counts.

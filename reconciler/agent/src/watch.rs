@@ -49,6 +49,15 @@ where
     watch::<K>(ctx, config, IfUnserved::Wait)
 }
 
+/// Watches the objects of a kind that not every control plane has, those that are bound to this host.
+pub(crate) fn bound_if_served<K>(ctx: &Arc<Context>) -> Watch
+where
+    K: Indexed + DeserializeOwned + Debug + Send + Sync + 'static,
+{
+    let config = watcher::Config::default().fields(&format!("status.binding.host={}", ctx.host()));
+    watch::<K>(ctx, config, IfUnserved::Empty)
+}
+
 /// Watches this host's object.
 pub(crate) fn own<K>(ctx: &Arc<Context>) -> Watch
 where

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Binding, Conditions, ObjectUse, Quantity, ResourceName};
 
-/// A persistent disk that outlives any VM: blank, or made from an Image.
+/// A persistent disk that outlives any VM: blank, made from an Image, or copied from another Disk or a DiskSnapshot.
 #[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "berth.dev",
@@ -35,7 +35,9 @@ use crate::{Binding, Conditions, ObjectUse, Quantity, ResourceName};
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("has(self.size) || has(self.image)").message("size is required for a disk without an image").field_path(".size"),
+    validation = Rule::new("has(self.size) || has(self.image) || has(self.source)").message("size is required for a disk without an image or a source").field_path(".size"),
+    validation = Rule::new("!has(self.source) || !has(self.image)").message("a disk is made from an image or from a source, not from both").field_path(".source"),
+    validation = Rule::new("(has(self.source) && has(self.source.disk) ? self.source.disk : '') == (has(oldSelf.source) && has(oldSelf.source.disk) ? oldSelf.source.disk : '') && (has(self.source) && has(self.source.snapshot) ? self.source.snapshot : '') == (has(oldSelf.source) && has(oldSelf.source.snapshot) ? oldSelf.source.snapshot : '')").message("source cannot change: create another Disk").field_path(".source"),
     validation = Rule::new("!has(oldSelf.size) || (has(self.size) && quantity(self.size).compareTo(quantity(oldSelf.size)) >= 0)").message("size can only grow: shrinking would lose data").field_path(".size"),
     validation = Rule::new("(has(self.image) ? self.image : '') == (has(oldSelf.image) ? oldSelf.image : '')").message("image cannot change: create another Disk").field_path(".image"),
     validation = Rule::new("self.pool == oldSelf.pool").message("pool cannot change: create another Disk").field_path(".pool"),
@@ -43,12 +45,16 @@ use crate::{Binding, Conditions, ObjectUse, Quantity, ResourceName};
 )]
 pub struct DiskSpec {
     /// The size, for example `4Gi`. Grow only; `expandPolicy` decides when it takes effect on a running VM. Default: the
-    /// image's virtual size.
+    /// image's virtual size, or the size of its `source`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<Quantity>,
     /// Name of the Image it is made from, in the Disk's namespace or in `berth-shared`. Default: a blank disk. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<ResourceName>,
+    /// What it is copied from: another Disk, or a DiskSnapshot. The copy is made on the same host and in the same pool, takes no
+    /// space at first, and does not depend on the other object afterwards. Default: none. Cannot change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<DiskSource>,
     /// Name of the StoragePool. Default `default`. Cannot change.
     #[serde(default = "default_pool")]
     pub pool: ResourceName,
@@ -79,6 +85,7 @@ impl Default for DiskSpec {
         Self {
             size: None,
             image: None,
+            source: None,
             pool: default_pool(),
             deletion_policy: DeletionPolicy::Delete,
             deletion_protection: false,
@@ -87,6 +94,19 @@ impl Default for DiskSpec {
             limits: None,
         }
     }
+}
+
+/// What a Disk is copied from: the data of that moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("has(self.disk) != has(self.snapshot)").message("a source is either a disk or a snapshot"))]
+pub struct DiskSource {
+    /// Name of a Disk of the same namespace, whose data is copied when this Disk is created.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk: Option<ResourceName>,
+    /// Name of a DiskSnapshot of the same namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<ResourceName>,
 }
 
 fn default_pool() -> ResourceName {

@@ -7,7 +7,7 @@
 //!                                 host_policies, former_uid, gates)
 //!                                     │
 //!                                     ▼
-//!   kinds, one file each:  vm  vm_class  disk  hotswap_disk_attachment  image  storage_pool
+//!   kinds, one file each:  vm  vm_class  disk  disk_snapshot  hotswap_disk_attachment  image  storage_pool
 //!                          network  security_group  public_ip  ip_pool  placement_group  host
 //!                                     │
 //!                                     ▼
@@ -33,6 +33,7 @@ pub mod console;
 pub mod cpu_amount;
 pub mod cpu_controls;
 pub mod disk;
+pub mod disk_snapshot;
 pub mod gates;
 pub mod guest;
 pub mod guest_access;
@@ -69,8 +70,9 @@ pub use condition::{ConditionType, ConditionUpdate, Conditions, Readiness};
 pub use cpu_amount::{CpuAmount, ParseCpuAmountError};
 pub use cpu_controls::CpuControls;
 pub use disk::{
-    DeletionPolicy, Disk, DiskLimits, DiskSpec, DiskState, DiskStatus, ExpandPolicy, Provisioning,
+    DeletionPolicy, Disk, DiskLimits, DiskSource, DiskSpec, DiskState, DiskStatus, ExpandPolicy, Provisioning,
 };
+pub use disk_snapshot::{Consistency, DiskSnapshot, DiskSnapshotSpec, DiskSnapshotStatus};
 pub use hardware::{CpuTopology, Firmware, Graphics, GuestOS, Watchdog};
 pub use host::{Host, HostSpec, HostStatus};
 pub use hotswap_disk_attachment::{
@@ -116,7 +118,7 @@ pub const ADDRESS_FINALIZER: &str = "berth.dev/address";
 pub const USED_FINALIZER: &str = "berth.dev/in-use";
 /// On a Disk made by `berth undelete`: `<host>/<volumeID>` of the file in that host's trash to bring back.
 pub const RESTORE_ANNOTATION: &str = "berth.dev/restore-volume";
-/// On a VM or Disk: the uid it had in another control plane, or before it was created again from a copy. Guests and files
+/// On a VM, Disk or DiskSnapshot: the uid it had in another control plane, or before it was created again from a copy. Guests and files
 /// that a host made for that uid, under the same name, belong to this object. Set by administrators only.
 pub const FORMER_UID_ANNOTATION: &str = "berth.dev/former-uid";
 /// On an object that `berth graduate` copied: its uids on earlier control planes, the last one first, separated by commas.

@@ -12,8 +12,9 @@ use kube::CustomResourceExt;
 use serde_json::{Value, json};
 
 use crate::{
-    DEFAULT_NAME, Disk, GROUP, Host, HotswapDiskAttachment, IPPool, Image, Network, PlacementGroup, PublicIP,
-    SHARED_NAMESPACE, SYSTEM_NAMESPACE, SecurityGroup, StoragePool, VERSION_LABEL, VM, VMClass, power,
+    DEFAULT_NAME, Disk, DiskSnapshot, GROUP, Host, HotswapDiskAttachment, IPPool, Image, Network,
+    PlacementGroup, PublicIP, SHARED_NAMESPACE, SYSTEM_NAMESPACE, SecurityGroup, StoragePool, VERSION_LABEL,
+    VM, VMClass, power,
 };
 
 /// The definitions of all kinds, in the order of their names.
@@ -23,6 +24,7 @@ use crate::{
 pub fn crds() -> Vec<CustomResourceDefinition> {
     let mut crds = vec![
         Disk::crd(),
+        DiskSnapshot::crd(),
         Host::crd(),
         HotswapDiskAttachment::crd(),
         Image::crd(),

@@ -73,6 +73,8 @@ reasons! {
     WaitingForDisk => "Create the Disk, or look at it with `berth why disk/NAME`.",
     /// The Image does not exist yet or is not verified yet.
     WaitingForImage => "Create the Image, or look at it with `berth why image/NAME`.",
+    /// The DiskSnapshot does not exist yet or is not taken yet.
+    WaitingForSnapshot => "Create the DiskSnapshot, or look at it with `berth why disksnapshot/NAME`.",
     /// The PlacementGroup does not exist yet.
     WaitingForGroup => "Create the PlacementGroup.",
     /// The Network does not exist yet.
@@ -147,14 +149,18 @@ reasons! {
     ImageInvalid => "Declare the [format and compression](images.md#formats) that the bytes have, or convert the image: `qemu-img convert -O qcow2`.",
     /// The image's virtual size is larger than allowed.
     ImageTooLarge => "Use an image with a smaller virtual size.",
-    /// The disk is smaller than the image it is made from.
-    DiskSmallerThanImage => "Raise the size of the Disk to at least that of the image.",
+    /// The disk is smaller than the image, the disk or the snapshot that it is made from.
+    DiskSmallerThanImage => "Raise the size of the Disk to at least that of the image, disk or snapshot.",
     /// The disk is used by another VM.
     DiskInUse => "Detach the disk from the other VM, or use another disk.",
     /// The disk's file is on another host.
     DiskOnOtherHost => "Use disks that are on one host: the VM runs there.",
     /// The disk's file is gone from its host.
     DiskLost => "Restore the file on its host, or replace the Disk.",
+    /// The snapshot's file is gone from its host.
+    SnapshotLost => "Restore the file on its host, or delete the DiskSnapshot.",
+    /// The disk is on the largest number of snapshots that is supported.
+    TooManySnapshots => "Delete DiskSnapshots before their disk is based on so many, or copy the data to a new Disk.",
     /// No address is free in the pool.
     NoFreeAddress => "Delete PublicIPs or VMs that are not needed, or enlarge the range.",
     /// The declared address is not in the pool, or is in use.

@@ -184,6 +184,17 @@ impl Cache {
                     keys.push(named(ObjectKind::Disk, attachment.spec.disk.as_str()));
                 }
             }
+            ObjectKind::DiskSnapshot => {
+                if let Some(snapshot) = self.tables.disk_snapshots.get(key) {
+                    keys.push(named(ObjectKind::Disk, snapshot.spec.disk.as_str()));
+                }
+            }
+            ObjectKind::Disk => {
+                let source = self.tables.disks.get(key).and_then(|disk| disk.spec.source.as_ref());
+                keys.extend(
+                    source.and_then(|s| s.disk.as_ref()).map(|d| named(ObjectKind::Disk, d.as_str())),
+                );
+            }
             ObjectKind::PublicIP => keys.extend(self.index.vms_with_public_ip(key)),
             // A recovery ends once everything is given back on the server, not when that is decided: after a crash in
             // between, the reports of the host would not count any more.
@@ -302,6 +313,7 @@ impl Cache {
             | ObjectKind::Network
             | ObjectKind::Image
             | ObjectKind::Disk
+            | ObjectKind::DiskSnapshot
             | ObjectKind::Role
             | ObjectKind::ConfigMap => Vec::new(),
         }
@@ -317,6 +329,7 @@ impl Cache {
         match key.kind {
             ObjectKind::VM => self.tables.vms.get(key).map(|vm| users::of_vm(vm)),
             ObjectKind::Disk => self.tables.disks.get(key).map(|disk| users::of_disk(disk)),
+            ObjectKind::DiskSnapshot => self.tables.disk_snapshots.get(key).map(|s| users::of_snapshot(s)),
             ObjectKind::PublicIP => self.tables.public_ips.get(key).map(|ip| users::of_public_ip(ip)),
             ObjectKind::HotswapDiskAttachment => {
                 self.tables.attachments.get(key).map(|a| users::of_attachment(a))

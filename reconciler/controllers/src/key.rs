@@ -17,6 +17,7 @@ macro_rules! with_kinds {
             PlacementGroup, placement_groups, berth_api::PlacementGroup;
             Image, images, berth_api::Image;
             Disk, disks, berth_api::Disk;
+            DiskSnapshot, disk_snapshots, berth_api::DiskSnapshot;
             PublicIP, public_ips, berth_api::PublicIP;
             VM, vms, berth_api::VM;
             HotswapDiskAttachment, attachments, berth_api::HotswapDiskAttachment;

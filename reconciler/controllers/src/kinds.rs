@@ -5,6 +5,7 @@
 
 mod config_map;
 mod disk;
+mod disk_snapshot;
 mod fenced;
 mod host;
 mod hotswap_disk_attachment;
@@ -20,8 +21,9 @@ mod vm;
 mod vm_class;
 
 use berth_api::{
-    Disk, Host, HotswapDiskAttachment, IPPool, Image, Network, PlacementGroup, PublicIP, SYSTEM_NAMESPACE,
-    SecurityGroup, StoragePool, VM, VMClass, host_addresses::HOST_ADDRESSES, manifests::access::HOST_LABEL,
+    Disk, DiskSnapshot, Host, HotswapDiskAttachment, IPPool, Image, Network, PlacementGroup, PublicIP,
+    SYSTEM_NAMESPACE, SecurityGroup, StoragePool, VM, VMClass, host_addresses::HOST_ADDRESSES,
+    manifests::access::HOST_LABEL,
 };
 use futures::{Stream, stream::BoxStream, stream::select_all};
 use k8s_openapi::api::{
@@ -68,6 +70,7 @@ const CONTROLLERS: &[Controller] = &[
     controller::<PlacementGroup>(watch::all::<PlacementGroup>, Some(placement_group::reconcile)),
     controller::<Image>(watch::all::<Image>, Some(image::reconcile)),
     controller::<Disk>(watch::all::<Disk>, Some(disk::reconcile)),
+    controller::<DiskSnapshot>(watch::all::<DiskSnapshot>, Some(disk_snapshot::reconcile)),
     controller::<PublicIP>(watch::all::<PublicIP>, Some(public_ip::reconcile)),
     controller::<VM>(watch::all::<VM>, Some(vm::reconcile)),
     controller::<HotswapDiskAttachment>(

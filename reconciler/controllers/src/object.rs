@@ -106,6 +106,7 @@ fn cluster<K: Resource<DynamicType = ()>>(client: Client, _: &Key) -> Api<Unmana
 with_status! {
     VM, namespaced;
     Disk, namespaced;
+    DiskSnapshot, namespaced;
     HotswapDiskAttachment, namespaced;
     Image, namespaced;
     PublicIP, namespaced;

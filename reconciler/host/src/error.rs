@@ -43,6 +43,15 @@ pub enum SystemError {
     /// The volume's file, header or note is not as berth wrote it.
     #[error("volume {id} is damaged: {detail}")]
     VolumeDamaged { id: String, detail: String },
+    #[error("snapshot {id} is not on this host")]
+    SnapshotLost { id: String },
+    #[error(
+        "volume {id} is on {most} snapshots, the most that are supported; deleted ones count while a disk is based on \
+         them: make a new disk and copy the data, or wait with further snapshots"
+    )]
+    TooManySnapshots { id: String, most: usize },
+    #[error("volume {id} is busy: {detail}")]
+    VolumeBusy { id: String, detail: &'static str },
     #[error("no space left for {what}: {needed} bytes needed, {free} free")]
     NoSpace { what: String, needed: u64, free: u64 },
     #[error("{what} {value:?} is not usable: {why}")]
@@ -94,6 +103,7 @@ impl SystemError {
             | Self::ImageTooLarge { .. }
             | Self::SmallerThanImage { .. }
             | Self::Shrink { .. }
+            | Self::TooManySnapshots { .. }
             | Self::Invalid { .. }
             | Self::Launch(LaunchError::Spec(_)) => Retry::WaitForChange,
             _ => Retry::Backoff,

@@ -49,6 +49,7 @@ pub struct Leftovers {
     pub bridges: Vec<String>,
     pub firewall: Firewall,
     pub volumes: Vec<String>,
+    pub snapshots: Vec<String>,
     pub images: Vec<String>,
     pub saved_states: Vec<String>,
 }
@@ -146,6 +147,11 @@ impl FakeSystem {
         self.state().volumes.values().map(|volume| volume.facts.clone()).collect()
     }
 
+    /// Returns the snapshots, with all that is recorded of them.
+    pub fn snapshots_now(&self) -> Vec<crate::SnapshotFacts> {
+        self.state().snapshots.values().map(|snapshot| snapshot.facts.clone()).collect()
+    }
+
     /// Returns the volumes in the trash.
     pub fn trash_now(&self) -> Vec<String> {
         self.state().trash.keys().cloned().collect()
@@ -189,6 +195,7 @@ impl FakeSystem {
             bridges: state.networks.keys().cloned().collect(),
             firewall: state.firewall.clone(),
             volumes: state.volumes.keys().cloned().collect(),
+            snapshots: state.snapshots.keys().cloned().collect(),
             images: state.images.keys().cloned().collect(),
             saved_states: self.files.saved_states(),
         }

@@ -45,7 +45,10 @@ pub use networks::{
 pub use packet_filter::{FilterGroup, FilterProtocol, FilterRule, FilteredPort, Filters, Port};
 pub use start::{Earlier, Start};
 pub use usage::{HostUse, InterfaceUse, MachineUse};
-pub use volumes::{NewVolume, TrashedVolume, VolumeFacts, VolumeOwner, Volumes};
+pub use volumes::{
+    MOST_SNAPSHOTS, NewSnapshot, NewVolume, SnapshotFacts, Taken, TrashedVolume, VolumeFacts, VolumeOwner,
+    Volumes,
+};
 
 type Result<T> = std::result::Result<T, SystemError>;
 

@@ -4,6 +4,8 @@
 //!  <state>/images/<digest>                       verified images
 //!          pools/<pool>/volumes/<id>.qcow2       disks, each with a note beside it
 //!          pools/<pool>/trash/…                  deleted ones
+//!          pools/<pool>/snapshots/<id>.qcow2     files below disks, which nothing writes
+//!          pools/<pool>/readers/<instance>/…     hard links to them, for one machine
 //!          instances/<id>/…                      machines
 //!          network/<bridge>/…                    DHCP
 //! ```
@@ -51,8 +53,9 @@ use tokio::sync::RwLock;
 use super::{
     ChecksumSource, Credentials, Firewall, ForeignObject, Forwarding, HostFacts, HostInfo, HostUse,
     ImageFacts, ImageSource, Images, InstanceFacts, LaunchRequest, LeaseTaken, MachineUse, Machines,
-    NetworkConfig, Networks, NewVolume, ProcessFacts, Progress, ResolvedImage, Result, StateAccess,
-    SystemError, TapConfig, TapFacts, TrashedVolume, Uplink, VolumeFacts, VolumeOwner, Volumes,
+    NetworkConfig, Networks, NewSnapshot, NewVolume, ProcessFacts, Progress, ResolvedImage, Result,
+    SnapshotFacts, StateAccess, SystemError, Taken, TapConfig, TapFacts, TrashedVolume, Uplink, VolumeFacts,
+    VolumeOwner, Volumes,
 };
 use direct_io::DirectIo;
 pub use doctor::{DoctorFacts, DoctorKvm, DoctorMemory, DoctorQemu, doctor_facts};
@@ -317,6 +320,34 @@ impl Volumes for LinuxSystem {
 
     async fn trash(&self) -> Result<Vec<TrashedVolume>> {
         self.on_volumes(LinuxVolumes::trashed).await
+    }
+
+    async fn snapshot(&self, pool: &str, id: &str) -> Result<Option<SnapshotFacts>> {
+        let (pool, id) = (pool.to_owned(), id.to_owned());
+        self.on_volumes(move |v| v.snapshot(&pool, &id)).await
+    }
+
+    async fn begin_snapshot(&self, snapshot: &NewSnapshot) -> Result<VolumeFacts> {
+        let new = snapshot.clone();
+        let mut volume = self.on_volumes(move |v| v.begin_snapshot(&new)).await?;
+        let io_uring = self.host.installation().await.is_ok_and(|installation| installation.io_uring);
+        volume.cache = self.direct_io.cache_of(&volume.path, io_uring);
+        Ok(volume)
+    }
+
+    async fn finish_snapshot(&self, pool: &str, id: &str, taken: &Taken) -> Result<SnapshotFacts> {
+        let (pool, id, taken) = (pool.to_owned(), id.to_owned(), taken.clone());
+        self.on_volumes(move |v| v.finish_snapshot(&pool, &id, &taken)).await
+    }
+
+    async fn hand_over_snapshot(&self, pool: &str, id: &str, owner: &VolumeOwner) -> Result<()> {
+        let (pool, id, owner) = (pool.to_owned(), id.to_owned(), owner.clone());
+        self.on_volumes(move |v| v.hand_over_snapshot(&pool, &id, &owner)).await
+    }
+
+    async fn delete_snapshot(&self, pool: &str, id: &str) -> Result<()> {
+        let (pool, id) = (pool.to_owned(), id.to_owned());
+        self.on_volumes(move |v| v.delete_snapshot(&pool, &id)).await
     }
 }
 

@@ -19,7 +19,8 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
     /// Creates the volume's file. An existing file is returned as it is (and grown if it is smaller).
     ///
     /// *Errors*: [`SystemError::SmallerThanImage`]; [`SystemError::ImageNotCached`] if its base is not in the cache;
-    /// [`SystemError::NoSpace`], with no partial file left behind.
+    /// [`SystemError::SnapshotLost`] if its snapshot is not there; [`SystemError::NoSpace`], with no partial file left
+    /// behind.
     async fn create_volume(&self, volume: &NewVolume) -> Result<VolumeFacts>;
 
     /// Grows a volume that no QEMU has open (a volume in use grows by QMP). Does nothing if it already has this size;
@@ -51,6 +52,64 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
 
     /// Lists the trash of all pools.
     async fn trash(&self) -> Result<Vec<TrashedVolume>>;
+
+    async fn snapshot(&self, pool: &str, id: &str) -> Result<Option<SnapshotFacts>>;
+
+    /// Begins a snapshot, or continues one that was begun: from now on the volume's file is a new overlay. A QEMU that
+    /// has the former file open has to be switched to it, and [`Volumes::finish_snapshot`] follows.
+    ///
+    /// *Errors*: [`SystemError::TooManySnapshots`]; [`SystemError::VolumeBusy`] while another snapshot of the volume is
+    /// not finished; [`SystemError::NoSpace`], with the volume as it was.
+    async fn begin_snapshot(&self, snapshot: &NewSnapshot) -> Result<VolumeFacts>;
+
+    /// Finishes a snapshot that was begun. Returns it if it is finished.
+    ///
+    /// *Errors*: [`SystemError::VolumeBusy`] while a QEMU writes to the file that becomes the snapshot.
+    async fn finish_snapshot(&self, pool: &str, id: &str, taken: &Taken) -> Result<SnapshotFacts>;
+
+    /// Records a new owner of the snapshot.
+    async fn hand_over_snapshot(&self, pool: &str, id: &str, owner: &VolumeOwner) -> Result<()>;
+
+    /// Deletes a snapshot. Its file is removed once nothing is based on it: no volume, no volume in the trash and no
+    /// other snapshot. Succeeds if there is none.
+    ///
+    /// *Errors*: [`SystemError::VolumeBusy`] while it is begun and not finished.
+    async fn delete_snapshot(&self, pool: &str, id: &str) -> Result<()>;
+}
+
+/// The greatest number of snapshots below one volume.
+pub const MOST_SNAPSHOTS: usize = 32;
+
+/// A snapshot to take of a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewSnapshot {
+    pub pool: String,
+    pub id: String,
+    pub volume: String,
+    /// None: it serves as the base of a copy only, and goes with the last volume that is based on it.
+    pub owner: Option<VolumeOwner>,
+}
+
+/// How and when a snapshot was taken.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Taken {
+    pub at: Timestamp,
+    /// The guest's file systems were frozen meanwhile.
+    pub frozen: bool,
+}
+
+/// A snapshot as it is on disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotFacts {
+    pub pool: String,
+    pub id: String,
+    /// The volume it was taken of.
+    pub volume: String,
+    /// The size of the disk at that time, in bytes.
+    pub size: u64,
+    pub owner: Option<VolumeOwner>,
+    /// None: it is begun and not finished.
+    pub taken: Option<Taken>,
 }
 
 /// A volume to create.
@@ -62,6 +121,8 @@ pub struct NewVolume {
     pub size: Option<u64>,
     /// Digest of the cached image that it is an overlay on; None for a blank volume.
     pub base: Option<String>,
+    /// The snapshot that it is an overlay on, instead of an image.
+    pub snapshot: Option<String>,
     /// Whether the space for its whole size is reserved.
     pub thick: bool,
     pub owner: VolumeOwner,
@@ -86,7 +147,7 @@ pub struct VolumeFacts {
     pub id: String,
     /// The size that the guest sees, read from the file itself.
     pub size: u64,
-    /// Digest of its base image.
+    /// Digest of its base image, which may be below snapshots.
     pub base: Option<String>,
     pub owner: VolumeOwner,
     pub path: PathBuf,
@@ -99,6 +160,8 @@ pub struct VolumeFacts {
     pub reserved: Option<u64>,
     /// Its Disk was deleted with the policy to retain the file.
     pub retained: bool,
+    /// The snapshot that is begun and not finished.
+    pub pending_snapshot: Option<String>,
 }
 
 /// A volume in the trash.

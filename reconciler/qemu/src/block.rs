@@ -1,4 +1,4 @@
-//! Disks of a running machine: observe, plug, resize, unplug. CD-ROM drives are observed with them.
+//! Disks of a running machine: observe, plug, resize, continue in an overlay, unplug. CD-ROM drives are observed with them.
 //!
 //! A disk consists of two QEMU objects: a block node (the file, opened and locked) and a `scsi-hd` device (seen by the
 //! guest), both named by [`DiskSpec::id`]. Every function here first reads the current state and then does the missing
@@ -9,18 +9,20 @@
 //!     ▲                        │  ▲                      │
 //!     └──────blockdev-del──────┘  └──DEVICE_DELETED──────┘ device_del
 //! ```
+//!
+//! After a snapshot the device is on a node of another name: `ID.1`, then `ID.2`, above the first one.
 
 mod limits;
 mod observe;
 mod stats;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::machine::{Bus, DiskSpec, SpecError, blockdev, disk_device};
+use crate::machine::{Bus, DiskSpec, SpecError, blockdev, disk_device, overlay_blockdev};
 use crate::qmp::{EventKind, Events, Notice, Qmp, QmpError};
 pub use limits::IoLimits;
 pub use observe::{Devices, cdroms, disks, free_target};
@@ -106,6 +108,11 @@ pub async fn plug(qmp: &Qmp, disk: &DiskSpec) -> Result<(), BlockError> {
         return same_disk(disk, &present);
     }
     match node(qmp, &disk.id).await? {
+        // What is left of an unplugged disk that has continued in another file.
+        Some(open) if open.file.as_deref().is_some_and(|file| is_former(file, &disk.file)) => {
+            remove_nodes(qmp, &disk.id).await?;
+            qmp.execute("blockdev-add", blockdev(disk)).await.map_err(|e| locked(&disk.id, e))?;
+        }
         Some(open) if open.file.as_ref() != Some(&disk.file) => {
             let detail = format!("node on {}", open.file.unwrap_or_default().display());
             return Err(BlockError::Conflict { id: disk.id.clone(), detail });
@@ -118,7 +125,7 @@ pub async fn plug(qmp: &Qmp, disk: &DiskSpec) -> Result<(), BlockError> {
     let Err(error) = qmp.execute("device_add", disk_device(disk)).await else { return Ok(()) };
     if let QmpError::Refused { .. } = error {
         // Best effort: a later call finds the node and continues from there.
-        let _ = remove_node(qmp, &disk.id).await;
+        let _ = remove_nodes(qmp, &disk.id).await;
     }
     Err(error.into())
 }
@@ -162,7 +169,7 @@ pub async fn unplug(qmp: &Qmp, id: &str, limit: Duration) -> Result<Unplugged, B
         }
     }
     // QEMU drops the last reference to the device shortly after the event.
-    while !remove_node(qmp, id).await? {
+    while !remove_nodes(qmp, id).await? {
         if Instant::now() >= deadline {
             return Ok(Unplugged::Waiting);
         }
@@ -198,11 +205,35 @@ async fn device_gone(
     }
 }
 
+/// Removes the nodes of a disk, from the top of its chain. Returns false while one is in use.
+async fn remove_nodes(qmp: &Qmp, id: &str) -> Result<bool, BlockError> {
+    let mut own: Vec<(u32, String)> =
+        nodes(qmp).await?.into_iter().filter_map(|n| Some((place_in_chain(&n.name, id)?, n.name))).collect();
+    own.sort();
+    for (_, name) in own.into_iter().rev() {
+        if !remove_node(qmp, &name).await? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Returns the place of a node in the chain of this disk: 0 for the one named like the disk, at the bottom.
+fn place_in_chain(node: &str, id: &str) -> Option<u32> {
+    match node.strip_prefix(id)? {
+        "" => Some(0),
+        rest => rest.strip_prefix('.')?.parse().ok(),
+    }
+}
+
+/// Whether both files are those of one volume.
+fn is_former(file: &Path, now: &Path) -> bool {
+    let stem = |path: &Path| path.file_name()?.to_str()?.split('.').next().map(str::to_owned);
+    file != now && file.parent() == now.parent() && stem(file).is_some() && stem(file) == stem(now)
+}
+
 /// Returns false while the node is in use.
 async fn remove_node(qmp: &Qmp, id: &str) -> Result<bool, BlockError> {
-    if !nodes(qmp).await?.iter().any(|n| n.name == id) {
-        return Ok(true);
-    }
     match qmp.execute("blockdev-del", json!({"node-name": id})).await {
         Ok(_) => Ok(true),
         Err(QmpError::Refused { desc, .. }) if desc.contains("in use") => Ok(false),
@@ -215,16 +246,60 @@ async fn remove_node(qmp: &Qmp, id: &str) -> Result<bool, BlockError> {
 ///
 /// *Errors*: [`BlockError::Shrink`] instead of truncating data (QEMU itself would do it).
 pub async fn resize(qmp: &Qmp, id: &str, bytes: u64) -> Result<(), BlockError> {
-    let Some(current) = node(qmp, id).await? else {
-        return Err(BlockError::NoSuchDisk { id: id.to_owned() });
+    let (name, size) = match top(qmp, id).await? {
+        Some(found) => found,
+        // Plugged in without its device.
+        None => match node(qmp, id).await? {
+            Some(node) => (node.name, node.size),
+            None => return Err(BlockError::NoSuchDisk { id: id.to_owned() }),
+        },
     };
-    if bytes < current.size {
-        return Err(BlockError::Shrink { id: id.to_owned(), from: current.size, to: bytes });
+    if bytes < size {
+        return Err(BlockError::Shrink { id: id.to_owned(), from: size, to: bytes });
     }
-    if bytes > current.size {
-        qmp.execute("block_resize", json!({"node-name": id, "size": bytes})).await?;
+    if bytes > size {
+        qmp.execute("block_resize", json!({"node-name": name, "size": bytes})).await?;
     }
     Ok(())
+}
+
+/// Returns the node that a disk's device writes to, and its size.
+async fn top(qmp: &Qmp, id: &str) -> Result<Option<(String, u64)>, BlockError> {
+    let found = disks(qmp).await?.into_iter().find(|disk| disk.id == id);
+    Ok(found.and_then(|disk| Some((disk.node?, disk.size))))
+}
+
+/// Has a disk of the running machine continue in `disk.file`, an empty overlay on its present file, which is not written
+/// any more after that. The guest waits for a few milliseconds. Does nothing if the disk continues in it already, or is
+/// only read. Returns whether it did something.
+pub async fn continue_in_overlay(qmp: &Qmp, disk: &DiskSpec) -> Result<bool, BlockError> {
+    let lost = || BlockError::NoSuchDisk { id: disk.id.clone() };
+    let present = disks(qmp).await?.into_iter().find(|d| d.id == disk.id).ok_or_else(lost)?;
+    if present.read_only || present.file.as_ref() == Some(&disk.file) {
+        return Ok(false);
+    }
+    let below = present.node.ok_or_else(lost)?;
+    let chain: Vec<_> =
+        nodes(qmp).await?.into_iter().filter(|n| place_in_chain(&n.name, &disk.id).is_some()).collect();
+    // An interrupted call left it.
+    let added =
+        chain.iter().find(|node| node.file.as_ref() == Some(&disk.file)).map(|node| node.name.clone());
+    let name = match added {
+        Some(name) => name,
+        None => {
+            let last = chain.iter().filter_map(|node| place_in_chain(&node.name, &disk.id)).max();
+            let name = format!("{}.{}", disk.id, last.map_or(1, |last| last + 1));
+            let added = qmp.execute("blockdev-add", overlay_blockdev(disk, &name)).await;
+            added.map_err(|e| locked(&disk.id, e))?;
+            name
+        }
+    };
+    // The disk may have grown since the overlay was created.
+    if node(qmp, &name).await?.is_some_and(|overlay| overlay.size < present.size) {
+        qmp.execute("block_resize", json!({"node-name": name, "size": present.size})).await?;
+    }
+    qmp.execute("blockdev-snapshot", json!({"node": below, "overlay": name})).await?;
+    Ok(true)
 }
 
 /// Gives a disk these ceilings. Operations that are waiting for the former ones go on under the new ones.

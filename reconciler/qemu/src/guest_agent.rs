@@ -29,6 +29,9 @@ pub use files::{FileAccess, FileHandle, MAX_PIECE};
 /// The time limit for one reply. A present agent replies within milliseconds.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// The time limit to freeze the file systems of a guest, which writes what it has in memory first, or to thaw them.
+const FREEZE_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// The channel to one guest's agent. One request at a time.
 #[derive(Debug)]
 pub struct GuestAgent {
@@ -154,6 +157,22 @@ impl GuestAgent {
     pub async fn set_time(&mut self, nanoseconds: i128) -> Result<(), GuestAgentError> {
         let nanoseconds = i64::try_from(nanoseconds).unwrap_or(i64::MAX);
         self.execute("guest-set-time", json!({"time": nanoseconds})).await.map(|_| ())
+    }
+
+    /// Freezes the guest's file systems: what was written is on the disks, and writes wait for [`GuestAgent::thaw`]. Returns
+    /// the number of file systems.
+    ///
+    /// *Errors*: also while they are frozen. After any error they may be frozen.
+    pub async fn freeze(&mut self) -> Result<u64, GuestAgentError> {
+        let limits = Limits { time: FREEZE_TIMEOUT, reply: MAX_MESSAGE };
+        let answer = self.execute_within(limits, "guest-fsfreeze-freeze", Value::Null).await?;
+        answer.as_u64().ok_or_else(|| unexpected("guest-fsfreeze-freeze", &answer))
+    }
+
+    /// Lets writes to the guest's file systems continue. Does nothing if none is frozen.
+    pub async fn thaw(&mut self) -> Result<(), GuestAgentError> {
+        let limits = Limits { time: FREEZE_TIMEOUT, reply: MAX_MESSAGE };
+        self.execute_within(limits, "guest-fsfreeze-thaw", Value::Null).await.map(|_| ())
     }
 
     /// Requests a shutdown of the guest. The agent does not reply on success, so a missing reply counts as success.

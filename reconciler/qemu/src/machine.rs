@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use command_line::seed_disk;
 pub(crate) use command_line::{GUEST_AGENT_CHANNEL, TPM_CHANNEL};
 pub use command_line::{command_line, instance_of, name_of};
-pub(crate) use json::{blockdev, disk_device, medium_blockdev, scsi_cdrom};
+pub(crate) use json::{blockdev, disk_device, medium_blockdev, overlay_blockdev, scsi_cdrom};
 #[cfg(test)]
 pub(crate) use tests::example;
 pub use validate::SpecError;
@@ -426,6 +426,9 @@ impl Medium {
 pub struct Backing {
     pub file: PathBuf,
     pub format: Format,
+    /// The file that it is an overlay on itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backing: Option<Box<Backing>>,
 }
 
 /// How the host caches a disk's data. A guest's flush reaches the disk in every mode.

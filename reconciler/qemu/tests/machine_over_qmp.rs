@@ -324,7 +324,7 @@ async fn an_overlay_reads_through_to_its_base_and_grows_beyond_it() {
     for bench in Bench::all() {
         let base = bench.new_disk("base");
         let file = bench.directory.path().join("top.qcow2");
-        let backing = Backing { file: base.file, format: Format::Qcow2 };
+        let backing = Backing { file: base.file, format: Format::Qcow2, backing: None };
         qcow2::create_overlay(&file, 20 * MIB, &backing).expect("an overlay");
         // The same base by a name that differs from the one in the overlay: QEMU then describes the disk in JSON.
         let moved = bench.directory.path().join("moved.qcow2");
@@ -669,6 +669,63 @@ async fn a_cancelled_save_leaves_a_guest_that_goes_on() {
         saved_state::cancel(&qmp).await.expect("cancelled, or completed before");
         power::start(&qmp).await.expect("started");
         assert_eq!(power::run_state(&qmp).await.expect("asked"), RunState::Running);
+        bench.end().await;
+    }
+}
+
+/// Creates the overlay that a disk continues in.
+fn overlay_on(below: &DiskSpec, number: u32, size: u64) -> DiskSpec {
+    let file = below.file.with_file_name(format!("{}.{number}.qcow2", below.id));
+    let backing = Backing { file: below.file.clone(), format: Format::Qcow2, backing: None };
+    qcow2::create_overlay(&file, size, &backing).expect("an overlay");
+    DiskSpec { file, ..below.clone() }
+}
+
+#[tokio::test]
+async fn a_disk_of_a_running_machine_continues_in_an_overlay_and_is_grown_and_released_after_that() {
+    for bench in Bench::all() {
+        let data = bench.new_disk("data");
+        let (qmp, _events) = bench.launch().await;
+        bench.plug(&qmp, &data).await.expect("plugged");
+        let limits = IoLimits { iops: 100, ..IoLimits::default() };
+        block::set_limits(&qmp, "data", &limits).await.expect("set");
+        let first = overlay_on(&data, 1, 16 * MIB);
+        bench.host.grant(&first.file, true).await.expect("granted");
+        assert!(block::continue_in_overlay(&qmp, &first).await.expect("switched"));
+        assert!(!block::continue_in_overlay(&qmp, &first).await.expect("switched before"));
+        let seen =
+            |disks: Vec<block::ObservedDisk>| disks.into_iter().find(|d| d.id == "data").expect("plugged");
+        let now = seen(block::disks(&qmp).await.expect("disks"));
+        assert_eq!((now.file.as_ref(), now.limits, now.read_only), (Some(&first.file), limits, false));
+        block::resize(&qmp, "data", 20 * MIB).await.expect("grown");
+        // Created before the disk grew.
+        let second = overlay_on(&first, 2, 20 * MIB);
+        bench.host.grant(&second.file, true).await.expect("granted");
+        block::resize(&qmp, "data", 24 * MIB).await.expect("grown");
+        assert!(block::continue_in_overlay(&qmp, &second).await.expect("switched"));
+        let now = seen(block::disks(&qmp).await.expect("disks"));
+        assert_eq!((now.file.as_ref(), now.size), (Some(&second.file), 24 * MIB));
+        let outcome = block::unplug(&qmp, "data", Duration::from_secs(10)).await.expect("unplugged");
+        assert_eq!(outcome, Unplugged::Released);
+        // Every file is released: each can be opened for writing again.
+        for disk in [&data, &first, &second] {
+            qcow2::grow(&disk.file, 32 * MIB).expect("nothing has it open");
+        }
+        let backing = Backing { file: first.file.clone(), format: Format::Qcow2, backing: None };
+        let backing = Backing {
+            backing: Some(Box::new(Backing {
+                file: data.file.clone(),
+                format: Format::Qcow2,
+                backing: None,
+            })),
+            ..backing
+        };
+        bench.host.grant(&data.file, false).await.expect("granted");
+        bench.host.grant(&first.file, false).await.expect("granted");
+        let again = DiskSpec { backing: Some(backing), ..second.clone() };
+        bench.plug(&qmp, &again).await.expect("plugged with the files below it");
+        let missing = block::continue_in_overlay(&qmp, &DiskSpec { id: "none".into(), ..second }).await;
+        assert!(matches!(missing, Err(BlockError::NoSuchDisk { .. })), "{missing:?}");
         bench.end().await;
     }
 }

@@ -28,7 +28,7 @@ pub(super) const HOST: MovedKind = ours("Host", "hosts", false);
 pub(super) const VM: MovedKind = ours("VM", "vms", true);
 
 /// berth's kinds. Hosts come before all kinds that can run: one that has not reported yet holds back placement.
-pub(super) const OURS: [MovedKind; 12] = [
+pub(super) const OURS: [MovedKind; 13] = [
     ours("StoragePool", "storagepools", false),
     ours("IPPool", "ippools", false),
     ours("Network", "networks", true),
@@ -38,6 +38,7 @@ pub(super) const OURS: [MovedKind; 12] = [
     ours("SecurityGroup", "securitygroups", true),
     HOST,
     ours("Disk", "disks", true),
+    ours("DiskSnapshot", "disksnapshots", true),
     ours("PublicIP", "publicips", true),
     VM,
     ours("HotswapDiskAttachment", "hotswapdiskattachments", true),

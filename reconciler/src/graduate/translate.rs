@@ -25,6 +25,7 @@ fn is_real(object: &Object) -> bool {
     let made = match object.kind.name {
         "VM" => !status["admittedEpoch"].is_null(),
         "Disk" => !status["size"].is_null(),
+        "DiskSnapshot" => !status["takenAt"].is_null(),
         _ => false,
     };
     made && status["binding"].is_object()

@@ -29,6 +29,12 @@ pub(crate) fn references(kind: &str, object: &Value) -> Vec<Reference> {
         "disk" => vec![
             from.shared("image", "image", "images", text(object, "/spec/image")),
             from.site("pool", "storagepool", "storagepools", text(object, "/spec/pool")),
+            from.own("source", "disk", "disks", text(object, "/spec/source/disk")),
+            from.own("source", "disksnapshot", "disksnapshots", text(object, "/spec/source/snapshot")),
+            from.site("host", "host", "hosts", text(object, "/status/binding/host")),
+        ],
+        "disksnapshot" => vec![
+            from.own("disk", "disk", "disks", text(object, "/spec/disk")),
             from.site("host", "host", "hosts", text(object, "/status/binding/host")),
         ],
         "hotswapdiskattachment" => vec![

@@ -8,7 +8,7 @@ use std::{
 };
 
 use berth_agent::AgentConfig;
-use berth_api::{ConditionType, Disk, VM, VMState, condition};
+use berth_api::{ConditionType, Disk, DiskSnapshot, VM, VMState, condition};
 use berth_apiserver::Server;
 use berth_controllers as controllers;
 use berth_engine::Identities;
@@ -31,8 +31,9 @@ use crate::installed::{self, Copy};
 pub(crate) const IMAGE_URL: &str = "https://images.example/debian.qcow2";
 pub(crate) const IMAGE_SHA256: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
 /// The kinds that users create.
-const NAMESPACED: [&str; 8] = [
+const NAMESPACED: [&str; 9] = [
     "Disk",
+    "DiskSnapshot",
     "HotswapDiskAttachment",
     "Image",
     "PlacementGroup",
@@ -197,7 +198,7 @@ impl Rig {
     }
 
     /// Ends controllers and agent, creates every object again under another uid as in another control plane, and
-    /// starts them again. With `with_former_uids` each VM and Disk is annotated with its former uid.
+    /// starts them again. With `with_former_uids` each VM, Disk and DiskSnapshot is annotated with its former uid.
     pub(crate) async fn make_everything_anew(&self, with_former_uids: bool) {
         self.restart.notify_one();
         tokio::time::sleep(Duration::from_millis(500)).await;
@@ -215,10 +216,11 @@ impl Rig {
                 freed.unwrap_or_else(|error| panic!("freeing {kind} {name}: {error}"));
                 let deleted = api.delete(&name, &DeleteParams::default()).await;
                 deleted.unwrap_or_else(|error| panic!("deleting {kind} {name}: {error}"));
-                let annotations = match with_former_uids && ["VM", "Disk"].contains(&kind.as_str()) {
-                    true => json!({berth_api::FORMER_UID_ANNOTATION: object.uid()}),
-                    false => json!({}),
-                };
+                let annotations =
+                    match with_former_uids && ["VM", "Disk", "DiskSnapshot"].contains(&kind.as_str()) {
+                        true => json!({berth_api::FORMER_UID_ANNOTATION: object.uid()}),
+                        false => json!({}),
+                    };
                 let anew = json!({"apiVersion": "berth.dev/v1alpha1", "kind": kind, "spec": object.data["spec"],
                     "metadata": {"name": name, "annotations": annotations}});
                 let anew: DynamicObject = serde_json::from_value(anew).expect("an object");
@@ -251,7 +253,7 @@ impl Rig {
 
     /// Removes the annotation of the former uid from every object.
     pub(crate) async fn forget_former_uids(&self) {
-        for kind in ["VM", "Disk"] {
+        for kind in ["VM", "Disk", "DiskSnapshot"] {
             for object in
                 self.api(kind).list(&ListParams::default()).await.expect("the control plane answers")
             {
@@ -304,6 +306,16 @@ impl Rig {
                 Err(error) => panic!("deleting {kind} {name}: {error}"),
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+
+    /// Deletes an object without waiting for its finalizers, as an impatient user does.
+    pub(crate) async fn delete_by_force(&self, kind: &str, name: &str) {
+        self.delete(kind, name).await;
+        let freed = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+        match self.api(kind).patch(name, &PatchParams::default(), &freed).await {
+            Err(kube::Error::Api(status)) if status.code != 404 => panic!("freeing {kind} {name}: {status}"),
+            _ => self.until_gone(kind, name).await,
         }
     }
 
@@ -454,6 +466,11 @@ pub(crate) fn is_ready(vm: &VM) -> bool {
     let status = vm.status.clone().unwrap_or_default();
     status.observed_generation == vm.metadata.generation.unwrap_or_default()
         && condition::is_true(&status.conditions, ConditionType::Ready)
+}
+
+pub(crate) fn is_taken(snapshot: &DiskSnapshot) -> bool {
+    let status = snapshot.status.clone().unwrap_or_default();
+    status.taken_at.is_some() && condition::is_true(&status.conditions, ConditionType::Ready)
 }
 
 pub(crate) fn is_disk_ready(disk: &Disk) -> bool {

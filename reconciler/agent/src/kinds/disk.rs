@@ -11,10 +11,11 @@ mod apply;
 mod claims;
 mod observe;
 mod plan;
+mod source;
 mod status;
 
 use async_trait::async_trait;
-use berth_api::{Binding, Conditions, Disk, DiskStatus, HotswapDiskAttachment, Readiness, VM};
+use berth_api::{Binding, Conditions, Disk, DiskSnapshot, DiskStatus, HotswapDiskAttachment, Readiness, VM};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -24,7 +25,7 @@ use crate::departed;
 use crate::error::Error;
 use crate::index::{Departed, Indexed, Table, Tables, volume_of};
 use crate::key::{Key, ObjectName};
-use berth_host::{ImageSource, NewVolume, VolumeOwner};
+use berth_host::{ImageSource, NewSnapshot, NewVolume, VolumeOwner};
 use berth_qemu::block::IoLimits;
 
 use observe::Observed;
@@ -37,6 +38,8 @@ pub(crate) enum Step {
     /// Has the disk enqueued on the progress of a download that another object started.
     FollowPull(ImageSource),
     Create(NewVolume),
+    /// Takes the snapshot that the disk is to be an overlay on, or finishes one that was begun of the disk itself.
+    TakeSnapshot(NewSnapshot),
     Restore {
         pool: String,
         volume: String,
@@ -103,6 +106,16 @@ impl Indexed for Disk {
             .all()
             .filter(|(a_name, a)| a_name.namespace == name.namespace && a.spec.disk.as_str() == name.name);
         keys.extend(attachments.map(|(name, _)| Key::new::<HotswapDiskAttachment>(name.clone())));
+        let snapshots = tables
+            .disk_snapshots
+            .all()
+            .filter(|(s_name, s)| s_name.namespace == name.namespace && s.spec.disk.as_str() == name.name);
+        keys.extend(snapshots.map(|(name, _)| Key::new::<DiskSnapshot>(name.clone())));
+        let copies = tables.disks.all().filter(|(copy, disk)| {
+            let source = disk.spec.source.as_ref().and_then(|source| source.disk.as_ref());
+            copy.namespace == name.namespace && source.is_some_and(|source| source.as_str() == name.name)
+        });
+        keys.extend(copies.map(|(name, _)| Key::new::<Disk>(name.clone())));
         keys
     }
 

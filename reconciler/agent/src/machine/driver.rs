@@ -41,6 +41,8 @@ pub(super) enum Command {
         bytes: u64,
         reply: Reply,
     },
+    /// Whether the disk has been switched just now.
+    ContinueInOverlay(Box<DiskSpec>, oneshot::Sender<Result<bool, MachineError>>),
     SetLimits {
         id: String,
         limits: IoLimits,
@@ -189,6 +191,9 @@ impl Driver {
             }
             Command::Resize { id, bytes, reply } => {
                 let _ = reply.send(self.resize(&id, bytes).await);
+            }
+            Command::ContinueInOverlay(disk, reply) => {
+                let _ = reply.send(self.continue_in_overlay(&disk).await);
             }
             Command::SetLimits { id, limits, reply } => {
                 let _ = reply.send(self.set_limits(&id, &limits).await);
@@ -361,6 +366,11 @@ impl Driver {
     async fn unplug(&self, id: &str) -> Result<Unplugged, MachineError> {
         self.allowed(Action::ChangeDisks).await?;
         Ok(block::unplug(&self.qmp, id, RELEASE_WAIT).await?)
+    }
+
+    async fn continue_in_overlay(&self, disk: &DiskSpec) -> Result<bool, MachineError> {
+        self.allowed(Action::ChangeDisks).await?;
+        Ok(block::continue_in_overlay(&self.qmp, disk).await?)
     }
 
     async fn set_limits(&self, id: &str, limits: &IoLimits) -> Result<(), MachineError> {

@@ -14,7 +14,7 @@ pub(crate) enum Action {
     PressPowerButton,
     /// Ends QEMU.
     Quit,
-    /// Plugs, unplugs or grows a disk, or exchanges a medium.
+    /// Plugs, unplugs or grows a disk, has it continue in an overlay, or exchanges a medium.
     ChangeDisks,
     /// Saves the machine's state.
     Save,

@@ -11,8 +11,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use berth_api::{
-    Disk, HotswapDiskAttachment, LISTED_USERS, ObjectUser, PublicIP, Readiness, Reason, SHARED_NAMESPACE,
-    USED_FINALIZER, VM, in_use, listed_users,
+    Disk, DiskSnapshot, HotswapDiskAttachment, LISTED_USERS, ObjectUser, PublicIP, Readiness, Reason,
+    SHARED_NAMESPACE, USED_FINALIZER, VM, in_use, listed_users,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
@@ -84,6 +84,15 @@ pub(crate) fn of_disk(disk: &Disk) -> BTreeSet<Key> {
 pub(crate) fn of_public_ip(ip: &PublicIP) -> BTreeSet<Key> {
     let stays = ip.metadata.deletion_timestamp.is_none();
     stays.then(|| Key::cluster(ObjectKind::IPPool, ip.spec.pool.as_str())).into_iter().collect()
+}
+
+/// Returns the objects a snapshot uses: its host, and the pool of its file.
+pub(crate) fn of_snapshot(snapshot: &DiskSnapshot) -> BTreeSet<Key> {
+    let status = snapshot.status.as_ref();
+    let host = status.and_then(|s| s.binding.as_ref()).map(|b| Key::cluster(ObjectKind::Host, &b.host));
+    let pool = status.and_then(|s| s.pool.as_ref());
+    let pool = pool.map(|pool| Key::cluster(ObjectKind::StoragePool, pool.as_str()));
+    [host, pool].into_iter().flatten().collect()
 }
 
 /// Returns the objects an attachment uses, beside its disk and its VM.
@@ -279,7 +288,7 @@ impl Cache {
         self.tables.of(key.kind).meta(key).filter(|_| is_used)
     }
 
-    /// Whether a user is bound: a VM, Disk or attachment to its host, a PublicIP to its address.
+    /// Whether a user is bound: a VM, Disk, snapshot or attachment to its host, a PublicIP to its address.
     pub(crate) fn is_bound(&self, user: &Key) -> bool {
         match user.kind {
             ObjectKind::VM => self
@@ -290,6 +299,11 @@ impl Cache {
             ObjectKind::Disk => self
                 .tables
                 .disks
+                .get(user)
+                .is_some_and(|o| o.status.as_ref().is_some_and(|s| s.binding.is_some())),
+            ObjectKind::DiskSnapshot => self
+                .tables
+                .disk_snapshots
                 .get(user)
                 .is_some_and(|o| o.status.as_ref().is_some_and(|s| s.binding.is_some())),
             ObjectKind::HotswapDiskAttachment => self

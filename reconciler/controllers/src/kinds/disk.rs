@@ -35,7 +35,10 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
     if let Some(vm) = undecided_user(cache, &disk) {
         return Outcome::Blocked(vec![Dependency::Object(vm)]);
     }
-    let observed = observe(cache, &disk);
+    let mut observed = observe(cache, &disk);
+    if observed.source.is_some() {
+        observed.fresh_volume_id = format!("v-{}", config.identities.hex(16));
+    }
     // A disk without a file yet is not lost with its host.
     if !observed.abandoned
         && let Some(outcome) = fenced::disk(cache, config, &disk, batch)

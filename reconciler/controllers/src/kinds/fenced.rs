@@ -5,8 +5,8 @@
 //! lost with its host. The Host itself is removed with the last of them, so that the fencing is known until then.
 
 use berth_api::{
-    AttachmentState, ConditionType, ConditionUpdate, Conditions, Disk, DiskState, HOST_FINALIZER, Host,
-    HotswapDiskAttachment, Readiness, Reason, USED_FINALIZER, VM, VMState, condition,
+    AttachmentState, ConditionType, ConditionUpdate, Conditions, Disk, DiskSnapshot, DiskState,
+    HOST_FINALIZER, Host, HotswapDiskAttachment, Readiness, Reason, USED_FINALIZER, VM, VMState, condition,
 };
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
@@ -78,6 +78,27 @@ pub(crate) fn disk(cache: &Cache, config: &Config, disk: &Disk, batch: &mut Writ
     Some(Outcome::Settled)
 }
 
+/// Reconciles a DiskSnapshot of a fenced host; `None` if its host is not fenced.
+pub(crate) fn snapshot(
+    cache: &Cache,
+    config: &Config,
+    snapshot: &DiskSnapshot,
+    batch: &mut WriteBatch,
+) -> Option<Outcome> {
+    let host = host(cache, snapshot.status.as_ref().and_then(|s| s.binding.as_ref()))?;
+    if snapshot.metadata.deletion_timestamp.is_some() {
+        end(cache, config, &Key::of(snapshot), &host, batch);
+        return Some(Outcome::Settled);
+    }
+    let mut status = snapshot.status.clone().unwrap_or_default();
+    let generation = snapshot.metadata.generation.unwrap_or_default();
+    let text = format!("its file was on host {host}, which is gone for good: delete it");
+    lost(&mut status.conditions, &text, generation, config.clock.now());
+    status.observed_generation = generation;
+    batch.status(snapshot, status);
+    Some(Outcome::Settled)
+}
+
 /// Reconciles an attachment on a fenced host; `None` if its host is not fenced.
 pub(crate) fn attachment(
     cache: &Cache,
@@ -111,7 +132,7 @@ pub(crate) fn host_itself(cache: &Cache, host: &Host, batch: &mut WriteBatch) {
     left.into_iter().for_each(|key| batch.enqueue(key));
 }
 
-/// Returns the VMs, Disks and attachments that are bound to a host. Scans the disks: a host is rarely lost.
+/// Returns the VMs, Disks, snapshots and attachments that are bound to a host. Scans the disks: a host is rarely lost.
 fn bound_to(cache: &Cache, host: &str) -> Vec<Key> {
     let is_there = |binding: Option<&berth_api::Binding>| binding.is_some_and(|b| b.host == host);
     let disks =
@@ -124,6 +145,9 @@ fn bound_to(cache: &Cache, host: &str) -> Vec<Key> {
     let mut keys = cache.index.vms_on(host);
     keys.extend(disks.map(|disk| Key::of(disk.as_ref())));
     keys.extend(attachments.map(|attachment| Key::of(attachment.as_ref())));
+    let snapshots = cache.tables.disk_snapshots.all();
+    let snapshots = snapshots.filter(|s| is_there(s.status.as_ref().and_then(|s| s.binding.as_ref())));
+    keys.extend(snapshots.map(|snapshot| Key::of(snapshot.as_ref())));
     keys
 }
 

@@ -238,8 +238,10 @@ impl Machines for FakeSystem {
     async fn grant_disk(&self, _: &str, disk: &DiskSpec) -> Result<DiskSpec> {
         let work = async {
             self.hypervisor.grant(&disk.file, true).await?;
-            if let Some(backing) = &disk.backing {
+            let mut below = disk.backing.as_ref();
+            while let Some(backing) = below {
                 self.hypervisor.grant(&backing.file, false).await?;
+                below = backing.backing.as_deref();
             }
             Ok(disk.clone())
         };

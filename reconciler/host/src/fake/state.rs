@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use berth_qemu::machine::Accelerator;
+use berth_qemu::machine::{Accelerator, Backing};
 use jiff::Timestamp;
 use serde_json::Value;
 
 use super::FakeSource;
 use crate::{
-    Credentials, Firewall, HostFacts, ImageFacts, KvmFacts, NetworkConfig, QemuFacts, TapConfig, Uplink,
-    VolumeFacts,
+    Credentials, Firewall, HostFacts, ImageFacts, KvmFacts, NetworkConfig, QemuFacts, SnapshotFacts,
+    TapConfig, Uplink, VolumeFacts,
 };
 
 #[derive(Debug)]
@@ -26,6 +26,7 @@ pub(super) struct State {
     pub(super) pulls: u64,
     pub(super) volumes: BTreeMap<String, Volume>,
     pub(super) trash: BTreeMap<String, (Volume, u64, Timestamp)>,
+    pub(super) snapshots: BTreeMap<String, Snapshot>,
     pub(super) networks: BTreeMap<String, NetworkConfig>,
     pub(super) taps: BTreeMap<String, TapConfig>,
     pub(super) firewall: Firewall,
@@ -52,6 +53,13 @@ pub(super) struct Volume {
     pub(super) facts: VolumeFacts,
 }
 
+/// A snapshot, with the file that it is.
+#[derive(Clone, Debug)]
+pub(super) struct Snapshot {
+    pub(super) facts: SnapshotFacts,
+    pub(super) backing: Backing,
+}
+
 impl Default for State {
     fn default() -> Self {
         Self {
@@ -63,6 +71,7 @@ impl Default for State {
             pulls: 0,
             volumes: BTreeMap::new(),
             trash: BTreeMap::new(),
+            snapshots: BTreeMap::new(),
             networks: BTreeMap::new(),
             taps: BTreeMap::new(),
             firewall: Firewall::default(),

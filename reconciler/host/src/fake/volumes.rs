@@ -6,11 +6,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use berth_qemu::machine::{Backing, Cache, Format};
 
-use crate::{NewVolume, Result, SystemError, TrashedVolume, VolumeFacts, VolumeOwner, Volumes};
+use crate::{
+    NewSnapshot, NewVolume, Result, SnapshotFacts, SystemError, Taken, TrashedVolume, VolumeFacts,
+    VolumeOwner, Volumes,
+};
 
 use super::FakeSystem;
 use super::calls::failed;
-use super::state::{Volume, volume_path};
+use super::state::{Snapshot, State, Volume, volume_path};
 
 impl FakeSystem {
     /// Whether any machine has this file open.
@@ -31,14 +34,20 @@ impl FakeSystem {
         if let Some(volume) = state.volumes.get(&new.id) {
             return Ok(self.facts_of(volume));
         }
-        let backing = match &new.base {
-            None => None,
-            Some(digest) => {
-                let image = state.images.get(digest).cloned();
-                Some(image.ok_or_else(|| SystemError::ImageNotCached { digest: digest.clone() })?)
+        let (backing, least) = match (&new.snapshot, &new.base) {
+            (Some(id), _) => {
+                let snapshot = state.snapshots.get(id).filter(|s| s.facts.taken.is_some());
+                let snapshot = snapshot.ok_or_else(|| SystemError::SnapshotLost { id: id.clone() })?;
+                (Some(snapshot.backing.clone()), snapshot.facts.size)
+            }
+            (None, None) => (None, 0),
+            (None, Some(digest)) => {
+                let image = state.images.get(digest);
+                let image = image.ok_or_else(|| SystemError::ImageNotCached { digest: digest.clone() })?;
+                let backing = Backing { file: image.path.clone(), format: image.format, backing: None };
+                (Some(backing), image.virtual_size)
             }
         };
-        let least = backing.as_ref().map_or(0, |image| image.virtual_size);
         let size = new.size.unwrap_or(least);
         if size < least {
             return Err(SystemError::SmallerThanImage { size, image: least });
@@ -55,11 +64,98 @@ impl FakeSystem {
             path,
             format: Format::Qcow2,
             cache: Cache::DirectIoUring,
-            backing: backing.map(|image| Backing { file: image.path, format: image.format }),
+            pending_snapshot: None,
+            backing,
         };
         state.volumes.insert(new.id.clone(), Volume { facts: facts.clone() });
         Ok(facts)
     }
+}
+
+impl FakeSystem {
+    fn begin(&self, new: &NewSnapshot) -> Result<VolumeFacts> {
+        let mut state = self.state();
+        let lost = || SystemError::VolumeLost { id: new.volume.clone() };
+        let volume = state.volumes.get(&new.volume).cloned().ok_or_else(lost)?;
+        let now = self.facts_of(&volume);
+        if state.snapshots.contains_key(&new.id) {
+            return Ok(now);
+        }
+        if now.pending_snapshot.is_some() {
+            let detail = "another snapshot of it is being taken";
+            return Err(SystemError::VolumeBusy { id: new.volume.clone(), detail });
+        }
+        let backing = Backing {
+            file: now.path.clone(),
+            format: Format::Qcow2,
+            backing: now.backing.clone().map(Box::new),
+        };
+        let name = format!("{}.{}.qcow2", new.volume, state.snapshots.len() + 1);
+        let path = now.path.with_file_name(name);
+        self.files.put(&path, now.size);
+        let facts = SnapshotFacts {
+            pool: new.pool.clone(),
+            id: new.id.clone(),
+            volume: new.volume.clone(),
+            size: now.size,
+            owner: new.owner.clone(),
+            taken: None,
+        };
+        state.snapshots.insert(new.id.clone(), Snapshot { facts, backing: backing.clone() });
+        let facts = VolumeFacts {
+            path,
+            backing: Some(backing),
+            pending_snapshot: Some(new.id.clone()),
+            reserved: now.reserved.map(|_| 0),
+            ..now
+        };
+        state.volumes.insert(new.volume.clone(), Volume { facts: facts.clone() });
+        Ok(facts)
+    }
+
+    fn finish(&self, id: &str, taken: &Taken) -> Result<SnapshotFacts> {
+        let lost = || SystemError::SnapshotLost { id: id.to_owned() };
+        let file = self.state().snapshots.get(id).ok_or_else(lost)?.backing.file.clone();
+        let is_written = self.is_open(&file);
+        let mut state = self.state();
+        let snapshot = state.snapshots.get_mut(id).ok_or_else(lost)?;
+        if snapshot.facts.taken.is_none() {
+            if is_written {
+                let detail = "a running QEMU has not been switched to its new file";
+                return Err(SystemError::VolumeBusy { id: snapshot.facts.volume.clone(), detail });
+            }
+            snapshot.facts.taken = Some(taken.clone());
+            snapshot.facts.size = self.files.size_of(&file).unwrap_or(0);
+        }
+        let facts = snapshot.facts.clone();
+        if let Some(volume) = state.volumes.get_mut(&facts.volume) {
+            volume.facts.pending_snapshot = None;
+        }
+        Ok(facts)
+    }
+}
+
+/// Removes the snapshots that nothing owns and nothing is based on.
+fn collect(state: &mut State) {
+    let mut used = std::collections::BTreeSet::new();
+    let mut mark = |mut below: Option<&Backing>| {
+        while let Some(backing) = below {
+            used.insert(backing.file.clone());
+            below = backing.backing.as_deref();
+        }
+    };
+    let volumes = state.volumes.values().chain(state.trash.values().map(|(volume, ..)| volume));
+    volumes.for_each(|volume| mark(volume.facts.backing.as_ref()));
+    state
+        .snapshots
+        .values()
+        .filter(|s| s.facts.owner.is_some())
+        .for_each(|s| mark(s.backing.backing.as_deref()));
+    state.snapshots.retain(|_, snapshot| {
+        snapshot.facts.taken.is_none()
+            || snapshot.facts.owner.is_some()
+            || used.contains(&snapshot.backing.file)
+    });
 }
 
 #[async_trait]
@@ -103,7 +199,8 @@ impl Volumes for FakeSystem {
 
     async fn trash_volume(&self, pool: &str, id: &str) -> Result<()> {
         let work = async {
-            let path = volume_path(pool, id);
+            let found = self.state().volumes.get(id).map(|volume| volume.facts.path.clone());
+            let path = found.unwrap_or_else(|| volume_path(pool, id));
             let open = self.is_open(&path);
             let mut state = self.state();
             if open {
@@ -166,6 +263,7 @@ impl Volumes for FakeSystem {
             let gone: Vec<String> =
                 state.trash.iter().filter(|(_, item)| over(item)).map(|(id, _)| id.clone()).collect();
             state.trash.retain(|id, _| !gone.contains(id));
+            collect(&mut state);
             Ok(gone)
         };
         self.call("purge_trash", work).await
@@ -187,5 +285,48 @@ impl Volumes for FakeSystem {
             Ok(state.trash.values().map(item).collect())
         };
         self.call("trash", work).await
+    }
+
+    async fn snapshot(&self, _: &str, id: &str) -> Result<Option<SnapshotFacts>> {
+        let work = async { Ok(self.state().snapshots.get(id).map(|snapshot| snapshot.facts.clone())) };
+        self.call("snapshot", work).await
+    }
+
+    async fn begin_snapshot(&self, new: &NewSnapshot) -> Result<VolumeFacts> {
+        self.call("begin_snapshot", async { self.begin(new) }).await
+    }
+
+    async fn finish_snapshot(&self, _: &str, id: &str, taken: &Taken) -> Result<SnapshotFacts> {
+        self.call("finish_snapshot", async { self.finish(id, taken) }).await
+    }
+
+    async fn hand_over_snapshot(&self, _: &str, id: &str, owner: &VolumeOwner) -> Result<()> {
+        let work = async {
+            let mut state = self.state();
+            let lost = || SystemError::SnapshotLost { id: id.to_owned() };
+            state.snapshots.get_mut(id).ok_or_else(lost)?.facts.owner = Some(owner.clone());
+            Ok(())
+        };
+        self.call("hand_over_snapshot", work).await
+    }
+
+    async fn delete_snapshot(&self, _: &str, id: &str) -> Result<()> {
+        let work = async {
+            let mut state = self.state();
+            let Some(snapshot) = state.snapshots.get(id) else { return Ok(()) };
+            let pending = |v: &Volume| v.facts.pending_snapshot.as_deref() == Some(id);
+            if state.volumes.values().any(pending) {
+                let detail = "the snapshot has to be finished first";
+                return Err(SystemError::VolumeBusy { id: snapshot.facts.volume.clone(), detail });
+            }
+            if let Some(snapshot) = state.snapshots.get_mut(id) {
+                snapshot.facts.owner = None;
+                // One that was begun only is not the base of anything yet.
+                snapshot.facts.taken.get_or_insert(Taken { at: self.clock.now(), frozen: false });
+            }
+            collect(&mut state);
+            Ok(())
+        };
+        self.call("delete_snapshot", work).await
     }
 }

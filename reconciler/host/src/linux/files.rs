@@ -157,6 +157,18 @@ pub(super) fn revoke(path: &Path) -> Result<()> {
     chown(path, Some((0, 0)), 0o600)
 }
 
+/// Makes a file that nobody writes any more readable to all who have a path to it.
+pub(super) fn freeze(path: &Path) -> Result<()> {
+    let root = nix::unistd::Uid::effective().is_root().then_some((0, 0));
+    chown(path, root, 0o444)
+}
+
+/// Creates a directory, and its parents, that only the agent can traverse.
+pub(super) fn ensure_private_folder(path: &Path) -> Result<()> {
+    ensure_folder(path)?;
+    chown(path, None, 0o700)
+}
+
 /// Creates a directory, and its parents, that only this group can traverse.
 pub(super) fn ensure_folder_for(path: &Path, group: Option<&RunAs>) -> Result<()> {
     ensure_folder(path)?;

@@ -39,6 +39,16 @@ impl Layout {
         self.pools().join(pool).join("trash")
     }
 
+    /// The files of snapshots.
+    pub(super) fn snapshots(&self, pool: &str) -> PathBuf {
+        self.pools().join(pool).join("snapshots")
+    }
+
+    /// Hard links to the snapshots below the instance's disks, on the pool's file system.
+    pub(super) fn snapshot_links(&self, pool: &str, instance: &str) -> PathBuf {
+        self.pools().join(pool).join("readers").join(instance)
+    }
+
     pub(super) fn instances(&self) -> PathBuf {
         self.root.join("instances")
     }

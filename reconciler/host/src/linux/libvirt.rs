@@ -126,7 +126,7 @@ mod tests {
         let base = folder.path().join("base.qcow2");
         qcow2::create(&base, 1 << 20).expect("a new file");
         assert!(image_checksum(&base, "qcow2").is_ok());
-        let backing = Backing { file: base, format: Format::Qcow2 };
+        let backing = Backing { file: base, format: Format::Qcow2, backing: None };
         let overlay = folder.path().join("overlay.qcow2");
         qcow2::create_overlay(&overlay, 1 << 20, &backing).expect("a new file");
         for (path, format, expected) in [

@@ -159,13 +159,13 @@ impl LinuxMachines {
             // After a crash the instance's user still owns the files of its former disks, including disks that it no
             // longer has.
             grants::revoke_all(&layout, &users, &instance)?;
-            remove_folder(&layout.bases(&instance))?;
+            grants::remove_links(&layout, &instance)?;
             let lent: Result<Vec<DiskSpec>> =
                 disks.iter().map(|disk| grants::disk(&layout, &instance, disk, user.as_ref())).collect();
             for medium in cdroms.iter_mut().filter_map(|cdrom| cdrom.medium.as_mut()) {
                 *medium = grants::medium(&layout, &instance, medium, user.as_ref())?;
             }
-            Ok::<_, SystemError>((user, lent?, cdroms, grants::folders(&layout, &instance)?))
+            Ok::<_, SystemError>((user, lent?, cdroms, grants::folders(&layout, &instance, user.as_ref())?))
         })
         .await?;
         files.confinement = user.map(|user| Confinement { user, folders });
@@ -241,7 +241,7 @@ impl LinuxMachines {
         blocking(move || {
             grants::revoke_all(&layout, &users, &instance)?;
             // Hard links keep the images' bytes allocated; the next start creates them again.
-            remove_folder(&layout.bases(&instance))
+            grants::remove_links(&layout, &instance)
         })
         .await
     }
@@ -257,6 +257,7 @@ impl LinuxMachines {
         blocking(move || {
             grants::revoke_all(&layout, &users, &instance)?;
             users.forget(&instance)?;
+            grants::remove_links(&layout, &instance)?;
             remove_folder(&folder)
         })
         .await

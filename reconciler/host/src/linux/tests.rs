@@ -103,6 +103,7 @@ async fn what_berth_did_not_make_is_reported_and_left_alone() {
         id: "v-0123456789abcdef".to_owned(),
         size: Some(1 << 20),
         base: None,
+        snapshot: None,
         thick: false,
         owner,
     };
@@ -146,6 +147,7 @@ async fn an_image_stays_as_long_as_a_volume_needs_it() {
         id: "v-0123456789abcdef".to_owned(),
         size: None,
         base: Some(sha256.clone()),
+        snapshot: None,
         thick: false,
         owner,
     };

@@ -10,15 +10,20 @@
 //! A complete note without a file, here or in the trash, is a lost disk: it is never created again, because an empty
 //! disk in its place would look like a working one. A file without a note is foreign and not touched. Must not know how
 //! QEMU gets a disk, nor which disks should exist.
+//!
+//! The first file of a volume is named by its id; after each snapshot it continues in another one, see `snapshots`.
 
 mod clock;
 mod note;
+mod snapshot_note;
+mod snapshots;
 mod space;
 mod trash;
 
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use berth_qemu::machine::{Backing, Cache, Format};
 use berth_qemu::process::RunAs;
@@ -39,6 +44,8 @@ const SUFFIX: &str = ".qcow2";
 pub(super) struct LinuxVolumes {
     layout: Layout,
     owner: Option<RunAs>,
+    /// Held while it is decided and changed what is based on what.
+    chains: Arc<Mutex<()>>,
 }
 
 /// The paths of one volume in each of its states.
@@ -54,20 +61,30 @@ struct Place {
 
 impl LinuxVolumes {
     pub(super) fn new(layout: Layout, owner: Option<RunAs>) -> Self {
-        Self { layout, owner }
+        Self { layout, owner, chains: Arc::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        self.chains.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn place(&self, pool: &str, id: &str) -> Result<Place> {
         check_name("pool", pool)?;
         check_name("volume", id)?;
         let (volumes, trash) = (self.layout.volumes(pool), self.layout.trash(pool));
+        let (note, trashed_note) = (volumes.join(format!("{id}.json")), trash.join(format!("{id}.json")));
+        let noted = match Note::read(&note)? {
+            None => Note::read(&trashed_note)?,
+            found => found,
+        };
+        let generation = noted.and_then(std::result::Result::ok).map_or(0, |note| note.generation);
         Ok(Place {
             pool: pool.to_owned(),
             id: id.to_owned(),
-            file: volumes.join(format!("{id}{SUFFIX}")),
-            note: volumes.join(format!("{id}.json")),
+            file: volumes.join(file_name(id, generation)),
+            note,
             trashed_file: trash.join(format!("{id}{SUFFIX}")),
-            trashed_note: trash.join(format!("{id}.json")),
+            trashed_note,
         })
     }
 
@@ -82,7 +99,7 @@ impl LinuxVolumes {
         };
         if exists(&place.file)? {
             let size = place.read_size()?;
-            return Ok(Some(self.facts(&place, &place.file, &note, size)));
+            return self.facts(&place, &place.file, &note, size).map(Some);
         }
         if note.complete && !exists(&place.trashed_file)? {
             return Err(SystemError::VolumeLost { id: id.to_owned() });
@@ -92,8 +109,13 @@ impl LinuxVolumes {
 
     /// `base` is the cached image that `new` names.
     pub(super) fn create(&self, new: &NewVolume, base: Option<&ImageFacts>) -> Result<VolumeFacts> {
+        let _chains = self.lock();
         let place = self.place(&new.pool, &new.id)?;
-        let size = wanted_size(new, base)?;
+        let least = match &new.snapshot {
+            None => base.map(|b| b.virtual_size),
+            Some(snapshot) => Some(self.finished_size(&new.pool, snapshot)?),
+        };
+        let size = wanted_size(new, least)?;
         if let Some(found) = self.volume(&new.pool, &new.id)? {
             self.finish(&place)?;
             return match size > found.size {
@@ -125,11 +147,16 @@ impl LinuxVolumes {
 
     fn make(&self, place: &Place, note: &Note, size: u64) -> Result<()> {
         note.write(&place.note)?;
-        let made = match &note.base {
-            None => qcow2::create(&place.file, size),
-            Some(base) => {
-                let backing = Backing { file: relative_to_volumes(&base.digest), format: base.format };
-                qcow2::create_overlay(&place.file, size, &backing)
+        let made = match (&note.snapshot, &note.base) {
+            (Some(snapshot), _) => qcow2::create_overlay(&place.file, size, &snapshots::relative(snapshot)),
+            (None, None) => qcow2::create(&place.file, size),
+            (None, Some(base)) => {
+                let file = relative_to_volumes(&base.digest);
+                qcow2::create_overlay(
+                    &place.file,
+                    size,
+                    &Backing { file, format: base.format, backing: None },
+                )
             }
         };
         made.map_err(|error| place.refused(error))
@@ -192,18 +219,21 @@ impl LinuxVolumes {
         let mut volumes = Vec::new();
         for pool in self.pools()? {
             for name in files::names(&self.layout.volumes(&pool))? {
-                let Some(id) = name.strip_suffix(SUFFIX).filter(|id| is_name(id)) else {
+                let Some(id) = name.strip_suffix(".json").filter(|id| is_name(id)) else {
                     continue;
                 };
                 let place = self.place(&pool, id)?;
                 let Some(Ok(note)) = Note::read(&place.note)? else {
                     continue;
                 };
+                if !exists(&place.file)? {
+                    continue;
+                }
                 let size = place.read_size().unwrap_or_else(|error| {
                     tracing::warn!(volume = id, error = error.chain(), "volume unreadable");
                     0
                 });
-                volumes.push(self.facts(&place, &place.file, &note, size));
+                volumes.push(self.listed(&place, &place.file, &note, size));
             }
         }
         Ok(volumes)
@@ -222,6 +252,9 @@ impl LinuxVolumes {
                     }
                 }
             }
+            if let Some(snapshot) = self.snapshot_based_on(&pool, digest)? {
+                return Ok(Some(format!("{pool}/{snapshot}")));
+            }
         }
         Ok(None)
     }
@@ -232,7 +265,8 @@ impl LinuxVolumes {
         for pool in self.pools()? {
             let names = files::names(&self.layout.volumes(&pool))?;
             for name in names.iter().filter(|n| !n.starts_with(files::UNFINISHED)) {
-                let id = name.strip_suffix(SUFFIX).or_else(|| name.strip_suffix(".json"));
+                let file = name.strip_suffix(SUFFIX).map(id_of_file);
+                let id = file.or_else(|| name.strip_suffix(".json"));
                 let note = id.filter(|id| is_name(id)).map(|id| self.place(&pool, id)).transpose()?;
                 let ours = match note {
                     Some(place) => matches!(Note::read(&place.note)?, Some(Ok(_))),
@@ -257,23 +291,46 @@ impl LinuxVolumes {
         Ok(pools)
     }
 
-    fn facts(&self, place: &Place, file: &Path, note: &Note, size: u64) -> VolumeFacts {
-        VolumeFacts {
+    fn facts(&self, place: &Place, file: &Path, note: &Note, size: u64) -> Result<VolumeFacts> {
+        let chain = self.chain(&place.pool, note.base.as_ref(), note.snapshot.as_deref());
+        let (backing, base) = chain.map_err(|detail| place.damaged(&detail))?;
+        Ok(VolumeFacts {
             pool: place.pool.clone(),
             id: place.id.clone(),
             size,
-            base: note.base.as_ref().map(|b| b.digest.clone()),
+            base,
             owner: note.owner.clone(),
             path: file.to_owned(),
             format: Format::Qcow2,
             cache: Cache::default(),
             reserved: note.reserved,
             retained: note.retained,
-            backing: note
-                .base
-                .as_ref()
-                .map(|b| Backing { file: self.layout.image(&b.digest), format: b.format }),
-        }
+            pending_snapshot: note.pending_snapshot.clone(),
+            backing,
+        })
+    }
+
+    /// The facts for a list, also of a volume with damage below it.
+    fn listed(&self, place: &Place, file: &Path, note: &Note, size: u64) -> VolumeFacts {
+        self.facts(place, file, note, size).unwrap_or_else(|error| {
+            tracing::warn!(volume = place.id, error = error.chain(), "volume unreadable");
+            let blank = Note { snapshot: None, ..note.clone() };
+            let base = blank.base.as_ref().map(|b| b.digest.clone());
+            VolumeFacts {
+                pool: place.pool.clone(),
+                id: place.id.clone(),
+                size: 0,
+                base,
+                owner: blank.owner,
+                path: file.to_owned(),
+                format: Format::Qcow2,
+                cache: Cache::default(),
+                reserved: blank.reserved,
+                retained: blank.retained,
+                pending_snapshot: blank.pending_snapshot,
+                backing: None,
+            }
+        })
     }
 }
 
@@ -305,12 +362,12 @@ impl Place {
     }
 }
 
-fn wanted_size(new: &NewVolume, base: Option<&ImageFacts>) -> Result<u64> {
+/// `least` is the size of the base.
+fn wanted_size(new: &NewVolume, least: Option<u64>) -> Result<u64> {
     if let Some(digest) = &new.base {
         check_digest(digest)?;
     }
-    let image = base.map(|b| b.virtual_size);
-    match (new.size, image) {
+    match (new.size, least) {
         (Some(size), Some(image)) if size < image => Err(SystemError::SmallerThanImage { size, image }),
         // QEMU counts in sectors: a declared size of 1.5k is rounded up to 2k, never down.
         (Some(size), _) if size > 0 && size <= qcow2::MAX_VIRTUAL_SIZE => {
@@ -323,6 +380,20 @@ fn wanted_size(new: &NewVolume, base: Option<&ImageFacts>) -> Result<u64> {
 
 fn invalid_size(size: u64) -> SystemError {
     SystemError::Invalid { what: "disk size", value: size.to_string(), why: "1 byte to 64 TiB" }
+}
+
+/// The name of a volume's file after this number of snapshots.
+fn file_name(id: &str, generation: u32) -> String {
+    match generation {
+        0 => format!("{id}{SUFFIX}"),
+        generation => format!("{id}.{generation}{SUFFIX}"),
+    }
+}
+
+/// Returns the volume of a file's name without its suffix.
+fn id_of_file(name: &str) -> &str {
+    let is_generation = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    name.split_once('.').filter(|(_, generation)| is_generation(generation)).map_or(name, |(id, _)| id)
 }
 
 /// The path from `pools/<pool>/volumes/` to the image. Relative, so that a state directory can be moved.

@@ -122,10 +122,34 @@ pub(super) fn blockdev_del(
         return Err(CommandError::generic(format!("Failed to find node with node-name='{name}'")));
     }
     let is_medium = machine.cdroms.values().any(|cdrom| cdrom.node.as_deref() == Some(name));
-    if is_medium || machine.disks().any(|(_, d)| d.node == name) {
+    let file = machine.nodes.get(name).map(|node| node.file.clone());
+    let is_below = machine.nodes.values().any(|node| node.backing.is_some() && node.backing == file);
+    if is_medium || is_below || machine.disks().any(|(_, d)| d.node == name) {
         return Err(CommandError::generic(format!("Node {name} is in use")));
     }
     machine.nodes.remove(name);
+    Ok(())
+}
+
+/// Has the devices on a node continue on an overlay above it.
+pub(super) fn blockdev_snapshot(
+    machine: &mut Machine,
+    args: &Map<String, Value>,
+) -> Result<(), CommandError> {
+    let (below, overlay) = (text(args, "node")?, text(args, "overlay")?);
+    let missing = |name: &str| CommandError::generic(format!("Cannot find device='' nor node-name='{name}'"));
+    let file = machine.nodes.get(below).ok_or_else(|| missing(below))?.file.clone();
+    let top = machine.nodes.get_mut(overlay).ok_or_else(|| missing(overlay))?;
+    if top.backing.is_some() {
+        return Err(CommandError::generic("The overlay already has a backing image"));
+    }
+    top.backing = Some(file);
+    machine.nodes.get_mut(below).ok_or_else(|| missing(below))?.read_only = true;
+    for device in machine.devices.values_mut() {
+        if let Some(disk) = device.disk.as_mut().filter(|disk| disk.node == below) {
+            disk.node = overlay.to_owned();
+        }
+    }
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use super::{blocks, cdroms};
 use crate::machine::{Format, MEMORY_BLOCK, MEMORY_DEVICE};
 
 /// All commands and their arguments; `!` marks required ones, `*` a command that accepts any argument.
-const COMMANDS: [(&str, &[&str]); 38] = [
+const COMMANDS: [(&str, &[&str]); 39] = [
     ("qmp_capabilities", &["enable"]),
     ("query-status", &[]),
     ("query-version", &[]),
@@ -48,6 +48,7 @@ const COMMANDS: [(&str, &[&str]); 38] = [
     ("qom-get", &["!path", "!property"]),
     ("blockdev-add", &["*", "!driver"]),
     ("blockdev-del", &["!node-name"]),
+    ("blockdev-snapshot", &["!node", "!overlay"]),
     ("blockdev-open-tray", &["!id", "force"]),
     ("blockdev-close-tray", &["!id"]),
     ("blockdev-remove-medium", &["!id"]),
@@ -133,6 +134,7 @@ pub(super) fn execute(
         "block_set_io_throttle" => blocks::set_limits(machine, args).map(|()| json!({}))?,
         "blockdev-add" => blocks::blockdev_add(world, pid, args).map(|()| json!({}))?,
         "blockdev-del" => blocks::blockdev_del(world, pid, args).map(|()| json!({}))?,
+        "blockdev-snapshot" => blocks::blockdev_snapshot(machine, args).map(|()| json!({}))?,
         "blockdev-open-tray"
         | "blockdev-close-tray"
         | "blockdev-remove-medium"

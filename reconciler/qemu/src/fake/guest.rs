@@ -23,7 +23,21 @@ pub(super) fn answer(machine: &mut Machine, message: &Value) -> (Option<Value>, 
         }
         None => {}
     }
+    if machine.is_frozen
+        && !is_delimited(message)
+        && !command.starts_with("guest-fsfreeze-")
+        && command != "guest-ping"
+    {
+        let desc = format!("Command {command} has been disabled: the agent is in frozen state");
+        return (Some(json!({"error": {"class": "CommandNotFound", "desc": desc}})), Vec::new());
+    }
     let value = match command {
+        "guest-fsfreeze-freeze" => {
+            machine.is_frozen = true;
+            machine.freezes += 1;
+            json!(1)
+        }
+        "guest-fsfreeze-thaw" => json!(u8::from(std::mem::take(&mut machine.is_frozen))),
         "guest-sync-delimited" | "guest-sync" => args.get("id").cloned().unwrap_or(Value::Null),
         "guest-ping" | "guest-set-time" => json!({}),
         "guest-get-host-name" => {

@@ -37,6 +37,10 @@ pub struct MachineView {
     pub disks: BTreeMap<String, (PathBuf, u64)>,
     /// The ceiling of operations a second of each disk that has ceilings.
     pub iops: BTreeMap<String, u64>,
+    /// The guest's file systems are frozen.
+    pub is_frozen: bool,
+    /// How often they were frozen.
+    pub freezes: u64,
     /// Every block node, with or without a device: one without a device is a leak.
     pub nodes: Vec<String>,
 }
@@ -180,6 +184,8 @@ impl FakeHypervisor {
             spec: machine.spec.machine.clone(),
             run_state: RunState::from_qemu(machine.status),
             booted: machine.booted,
+            is_frozen: machine.is_frozen,
+            freezes: machine.freezes,
             boot: machine.boot.filter(|_| machine.booted),
             disks: machine.disks().filter_map(disk).collect(),
             iops: machine
@@ -313,8 +319,10 @@ impl FakeHypervisor {
         let disks: Vec<_> = spec.machine.disks.iter().cloned().chain(seed).collect();
         for disk in &disks {
             world.granted.insert(disk.file.clone(), !disk.read_only);
-            if let Some(backing) = &disk.backing {
+            let mut below = disk.backing.as_ref();
+            while let Some(backing) = below {
                 world.granted.entry(backing.file.clone()).or_insert(false);
+                below = backing.backing.as_deref();
             }
         }
         let identity = world.next_identity();

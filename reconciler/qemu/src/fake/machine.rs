@@ -29,6 +29,10 @@ pub(super) struct Machine {
     pub(super) cpu_time: CpuTime,
     pub(super) behaviour: Behaviour,
     pub(super) programs: GuestPrograms,
+    /// Its file systems are frozen.
+    pub(super) is_frozen: bool,
+    /// How often they were frozen.
+    pub(super) freezes: u64,
     /// `query-status` in QEMU's terms.
     pub(super) status: &'static str,
     /// The guest's operating system is running.
@@ -140,6 +144,8 @@ impl Machine {
             spec,
             behaviour,
             programs: GuestPrograms::default(),
+            is_frozen: false,
+            freezes: 0,
             status,
             booted: false,
             boot: None,

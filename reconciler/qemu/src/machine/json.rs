@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::{
-    Bus, Cache, CdromSpec, DISK_SLOTS, DISK_THREAD, DiskSpec, FIRST_CDROM_TARGET, Format, Medium,
+    Backing, Bus, Cache, CdromSpec, DISK_SLOTS, DISK_THREAD, DiskSpec, FIRST_CDROM_TARGET, Format, Medium,
     SCSI_CONTROLLER, slot,
 };
 
@@ -30,19 +30,26 @@ pub(crate) fn blockdev(disk: &DiskSpec) -> Value {
     }
     if disk.format == Format::Qcow2 {
         // Explicit, because QEMU would otherwise open the file named in the header.
-        node["backing"] = match &disk.backing {
-            None => Value::Null,
-            Some(backing) => json!({
-                "driver": backing.format.driver(),
-                "read-only": true,
-                "file": file(&backing.file, true, Cache::Writeback, "unmap"),
-            }),
-        };
-        if let Some(backing) = &disk.backing
-            && backing.format == Format::Qcow2
-        {
-            node["backing"]["backing"] = Value::Null;
-        }
+        node["backing"] = disk.backing.as_ref().map_or(Value::Null, chain);
+    }
+    node
+}
+
+/// Builds the tree of an overlay that a running machine continues in: QEMU puts the node of its present file below.
+pub(crate) fn overlay_blockdev(disk: &DiskSpec, name: &str) -> Value {
+    let mut node = blockdev(&DiskSpec { backing: None, ..disk.clone() });
+    node["node-name"] = json!(name);
+    node
+}
+
+fn chain(backing: &Backing) -> Value {
+    let mut node = json!({
+        "driver": backing.format.driver(),
+        "read-only": true,
+        "file": file(&backing.file, true, Cache::Writeback, "unmap"),
+    });
+    if backing.format == Format::Qcow2 {
+        node["backing"] = backing.backing.as_deref().map_or(Value::Null, chain);
     }
     node
 }
@@ -52,7 +59,8 @@ fn file(path: &Path, read_only: bool, mode: Cache, discard: &str) -> Value {
         "driver": "file",
         "filename": path.to_string_lossy(),
         "read-only": read_only,
-        "auto-read-only": false,
+        // Without a writer it is open for reading: after a snapshot the file below is closed for writing at once.
+        "auto-read-only": !read_only,
         "aio": mode.aio(),
         "cache": cache(mode),
         "discard": discard,

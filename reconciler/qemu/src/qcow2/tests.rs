@@ -97,7 +97,7 @@ fn an_overlay_names_its_base_and_may_be_larger() {
     create(&base, 64 * MIB).expect("created");
     for (name, backing) in [("absolute", base.clone()), ("relative", PathBuf::from("base"))] {
         let top = top.with_extension(name);
-        let backing = Backing { file: backing, format: Format::Qcow2 };
+        let backing = Backing { file: backing, format: Format::Qcow2, backing: None };
         create_overlay(&top, 100 * MIB, &backing).expect("created");
         assert_sound(&top, 100 * MIB);
         if let Some(text) = qemu_img(&["info", "-f", "qcow2", "--output=json"], &top) {
@@ -111,9 +111,13 @@ fn an_overlay_names_its_base_and_may_be_larger() {
         // An overlay of berth's is not a valid source image.
         assert!(matches!(inspect(&mut open, Format::Qcow2), Err(InspectError::BackingFile { .. })));
     }
-    let small = create_overlay(&top, 32 * MIB, &Backing { file: base, format: Format::Qcow2 });
+    let small = create_overlay(&top, 32 * MIB, &Backing { file: base, format: Format::Qcow2, backing: None });
     assert!(matches!(small, Err(ImageError::SmallerThanBase { .. })), "{small:?}");
-    let missing = create_overlay(&top, MIB, &Backing { file: "/nonexistent".into(), format: Format::Raw });
+    let missing = create_overlay(
+        &top,
+        MIB,
+        &Backing { file: "/nonexistent".into(), format: Format::Raw, backing: None },
+    );
     assert!(matches!(missing, Err(ImageError::Inspect { .. })), "{missing:?}");
 }
 
@@ -124,7 +128,8 @@ fn an_overlay_shows_its_bases_data() {
         (directory.path().join("base"), directory.path().join("top"), directory.path().join("out"));
     let data: Vec<u8> = (0..2 * MIB).map(|n| (n % 251) as u8).collect();
     std::fs::write(&base, &data).expect("written");
-    create_overlay(&top, 4 * MIB, &Backing { file: base, format: Format::Raw }).expect("created");
+    create_overlay(&top, 4 * MIB, &Backing { file: base, format: Format::Raw, backing: None })
+        .expect("created");
     grow(&top, 8 * MIB).expect("grown");
     if qemu_img(&["convert", "-f", "qcow2", "-O", "raw", &top.to_string_lossy()], &out).is_some() {
         let shown = std::fs::read(&out).expect("converted");

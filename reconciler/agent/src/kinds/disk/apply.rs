@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::key::Key;
 use crate::machine::MachineError;
 use crate::pulls::Wanted;
+use crate::snapshots::take;
 
 pub(super) async fn apply(ctx: &Context, disk: &Disk, step: &Step) -> Result<(), Error> {
     let key = || Key::of(disk);
@@ -18,6 +19,7 @@ pub(super) async fn apply(ctx: &Context, disk: &Disk, step: &Step) -> Result<(),
         Step::Create(volume) => {
             ctx.system.create_volume(volume).await?;
         }
+        Step::TakeSnapshot(new) => take(ctx, new).await?,
         Step::Restore { pool, volume, owner } => {
             ctx.system.restore_volume(pool, volume, owner).await?;
         }

@@ -1,12 +1,13 @@
 //! Observation of a disk.
 
 use berth_api::{Disk, ObjectUse, UseKind, VM, former_uid};
-use berth_host::VolumeFacts;
+use berth_host::{SnapshotFacts, VolumeFacts};
 use berth_qemu::block::IoLimits;
 use jiff::Timestamp;
 use kube::{Resource, ResourceExt};
 
 use super::claims::{self, UseRequest};
+use super::source::{self, LocalSource};
 use crate::context::Context;
 use crate::error::Error;
 use crate::index::{Index, Tables, volume_of};
@@ -26,6 +27,10 @@ pub(crate) struct Observed {
     pub(crate) is_read_only: bool,
     /// The image that a disk without a file is created from. None: a blank disk, or one that already has a file.
     pub(crate) image: Option<LocalImage>,
+    /// What a disk without a file is copied from. None: it is no copy, or it has a file.
+    pub(crate) source: Option<LocalSource>,
+    /// The snapshot of its volume that is begun and not finished.
+    pub(crate) pending_snapshot: Option<SnapshotFacts>,
     /// Whether the file is in the trash; only checked for a disk that is to be restored.
     pub(crate) in_trash: bool,
     pub(crate) users: Vec<ObjectUse>,
@@ -52,9 +57,14 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
     let open_size = open.as_ref().map(|disk| disk.size);
     let open_limits = open.as_ref().map(|disk| disk.limits);
     let is_read_only = open.is_some_and(|disk| disk.read_only);
-    let image = match &volume {
-        Some(_) => None,
-        None => image(ctx, disk).await?,
+    let (image, source) = match &volume {
+        Some(_) => (None, None),
+        None => (image(ctx, disk).await?, source::observe(ctx, disk).await?),
+    };
+    let pending = volume.as_ref().and_then(|volume| volume.pending_snapshot.as_deref());
+    let pending_snapshot = match pending {
+        Some(snapshot) => ctx.system.snapshot(pool, snapshot).await?,
+        None => None,
     };
     let has_orphan = volume.is_some() && orphan(ctx, disk, &id).is_some();
     let users = users(ctx, disk, &id, volume.is_some());
@@ -65,6 +75,8 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
         open_limits,
         is_read_only,
         image,
+        source,
+        pending_snapshot,
         in_trash,
         users,
         has_orphan,

@@ -1,12 +1,13 @@
 //! Plan for a disk. Pure.
 
 use berth_api::{DeletionPolicy, Disk, ExpandPolicy, Provisioning, Quantity, Readiness, Reason, former_uid};
-use berth_host::{NewVolume, VolumeFacts, VolumeOwner};
+use berth_host::{NewSnapshot, NewVolume, VolumeFacts, VolumeOwner};
 use berth_qemu::machine::Format;
 use kube::ResourceExt;
 
 use super::Step;
 use super::observe::Observed;
+use super::source;
 use crate::converge::Plan;
 use crate::index::volume_of;
 use crate::kinds::image::local::{self, Fetch, LocalImage};
@@ -19,6 +20,18 @@ pub(super) fn plan(disk: &Disk, observed: &Observed) -> Plan<Step> {
             "bound without a volume identity".into(),
         ));
     };
+    // Whoever began it: until it is finished the file below may still be the one that is written.
+    if let Some(pending) = &observed.pending_snapshot {
+        let new = NewSnapshot {
+            pool: pending.pool.clone(),
+            id: pending.id.clone(),
+            volume: pending.volume.clone(),
+            owner: pending.owner.clone(),
+        };
+        let text = format!("snapshot {} of it is being taken", pending.id);
+        let readiness = Readiness::Reconciling(Reason::Provisioning, text);
+        return Plan::steps(vec![Step::TakeSnapshot(new)], readiness);
+    }
     if disk.metadata.deletion_timestamp.is_some() {
         return delete(disk, volume, observed);
     }
@@ -171,8 +184,13 @@ fn make(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
         Ok(size) => size,
         Err(plan) => return plan,
     };
-    let base = match base(disk, size, observed.image.as_ref()) {
-        Ok(base) => base,
+    let copied = observed.source.as_ref().map(|source| source::base(disk, volume, size, source)).transpose();
+    let (base, snapshot) = match copied {
+        Ok(Some(snapshot)) => (None, Some(snapshot)),
+        Ok(None) => match base(disk, size, observed.image.as_ref()) {
+            Ok(base) => (base, None),
+            Err(plan) => return plan,
+        },
         Err(plan) => return plan,
     };
     if observed.user_waits {
@@ -182,7 +200,7 @@ fn make(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
         return Plan::without_steps(Readiness::bound_to(host));
     }
     let thick = disk.spec.provisioning == Provisioning::Thick;
-    let create = NewVolume { pool, id: volume.to_owned(), size, base, thick, owner };
+    let create = NewVolume { pool, id: volume.to_owned(), size, base, snapshot, thick, owner };
     Plan::steps(vec![Step::Create(create)], Readiness::Reconciling(Reason::Provisioning, "being made".into()))
 }
 

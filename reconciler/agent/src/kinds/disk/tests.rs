@@ -1,5 +1,5 @@
 use berth_api::{ObjectUse, UseKind};
-use berth_host::{Encoding, ImageFacts, ImageSource};
+use berth_host::{Encoding, ImageFacts, ImageSource, SnapshotFacts, Taken};
 use berth_qemu::block::IoLimits;
 use berth_qemu::machine::Format;
 use jiff::Timestamp;
@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::kinds::disk::source::LocalSource;
 use crate::kinds::disk::status::status;
 use crate::pulls::Pull;
 
@@ -31,6 +32,7 @@ fn deleted(mut disk: Disk) -> Disk {
 fn volume(size: u64) -> Observed {
     let facts = VolumeFacts {
         retained: false,
+        pending_snapshot: None,
         reserved: None,
         pool: "default".into(),
         id: "v-1".into(),
@@ -92,6 +94,7 @@ fn a_blank_disk_is_made_at_once() {
                     1073741824,
                 ),
                 base: None,
+                snapshot: None,
                 thick: false,
                 owner: VolumeOwner {
                     namespace: "ns",
@@ -122,6 +125,76 @@ fn a_disk_on_an_image_waits_for_it_has_it_downloaded_and_is_made_on_it() {
     let Some(LocalImage::Cached(facts)) = &mut iso.image else { panic!("it is cached") };
     facts.format = Format::Iso;
     assert_eq!(reason(&plan(&disk, &iso)), (true, Reason::InvalidSpec), "an iso is no disk");
+}
+
+fn taken(pool: &str, size: u64, is_taken: bool) -> SnapshotFacts {
+    SnapshotFacts {
+        pool: pool.into(),
+        id: "s-1".into(),
+        volume: "v-2".into(),
+        size,
+        owner: None,
+        taken: is_taken.then_some(Taken { at: Timestamp::UNIX_EPOCH, frozen: false }),
+    }
+}
+
+#[test]
+fn a_copy_waits_for_its_snapshot_and_is_made_on_it() {
+    let copy = |spec: Value| {
+        let mut whole = json!({"source": {"snapshot": "before"}});
+        for (key, value) in spec.as_object().cloned().unwrap_or_default() {
+            whole[key] = value;
+        }
+        disk(whole, json!({}))
+    };
+    let seen = |found| Observed { source: Some(LocalSource::Snapshot(found)), ..Observed::default() };
+    for found in [None, Some(taken("default", GIB, false))] {
+        let waits = plan(&copy(json!({})), &seen(found));
+        assert_eq!((waits.steps.len(), reason(&waits)), (0, (false, Reason::WaitingForSnapshot)));
+    }
+    let there = || seen(Some(taken("default", GIB, true)));
+    let [Step::Create(new)] = &plan(&copy(json!({})), &there()).steps[..] else { panic!("it is made") };
+    assert_eq!((new.size, new.base.as_deref(), new.snapshot.as_deref()), (None, None, Some("s-1")));
+    let larger = plan(&copy(json!({"size": "2Gi"})), &there());
+    assert!(matches!(&larger.steps[..], [Step::Create(new)] if new.size == Some(2 * GIB)), "{larger:?}");
+    let smaller = plan(&copy(json!({"size": "1Mi"})), &there());
+    assert_eq!((smaller.steps.len(), reason(&smaller)), (0, (true, Reason::DiskSmallerThanImage)));
+    assert!(smaller.readiness.message().contains("DiskSnapshot before needs at least 1Gi"), "{smaller:?}");
+    let elsewhere = plan(&copy(json!({})), &seen(Some(taken("fast", GIB, true))));
+    assert_eq!((elsewhere.steps.len(), reason(&elsewhere)), (0, (true, Reason::InvalidSpec)));
+}
+
+#[test]
+fn a_copy_of_a_disk_is_made_on_a_snapshot_that_is_taken_for_it() {
+    let copy = disk(json!({"source": {"disk": "other"}}), json!({}));
+    let seen = |volume, snapshot| Observed {
+        source: Some(LocalSource::Disk { volume, snapshot }),
+        ..Observed::default()
+    };
+    let waits = plan(&copy, &seen(None, None));
+    assert_eq!((waits.steps.len(), reason(&waits)), (0, (false, Reason::WaitingForDisk)));
+    let other = || volume(GIB).volume.map(|facts| VolumeFacts { id: "v-2".into(), ..facts });
+    let snapshot =
+        NewSnapshot { pool: "default".into(), id: "c-v-1".into(), volume: "v-2".into(), owner: None };
+    for begun in [None, Some(taken("default", GIB, false))] {
+        assert_eq!(plan(&copy, &seen(other(), begun)).steps, [Step::TakeSnapshot(snapshot.clone())]);
+    }
+    for other in [None, other()] {
+        let made = plan(&copy, &seen(other, Some(taken("default", GIB, true))));
+        assert!(matches!(&made.steps[..], [Step::Create(new)] if new.snapshot.is_some()), "{made:?}");
+    }
+}
+
+#[test]
+fn a_disk_whose_snapshot_is_begun_is_neither_grown_nor_deleted_before_that_is_finished() {
+    let declared = disk(json!({"size": "2Gi"}), json!({"size": "1Gi"}));
+    let begun = SnapshotFacts { volume: "v-1".into(), ..taken("default", GIB, false) };
+    let observed = Observed { pending_snapshot: Some(begun), ..volume(GIB) };
+    let snapshot =
+        NewSnapshot { pool: "default".into(), id: "s-1".into(), volume: "v-1".into(), owner: None };
+    for disk in [declared.clone(), deleted(declared)] {
+        assert_eq!(plan(&disk, &observed).steps, [Step::TakeSnapshot(snapshot.clone())]);
+    }
 }
 
 #[test]
@@ -259,6 +332,8 @@ fn any_observed() -> impl Strategy<Value = Observed> {
     (prop::option::of(0u64..4), prop::option::of(0u64..4), image, any::<[bool; 3]>()).prop_map(
         |(file, open, image, [in_trash, used, has_orphan])| Observed {
             user_waits: false,
+            source: None,
+            pending_snapshot: None,
             volume: file.and_then(|gib| volume(gib * GIB).volume),
             open_size: open.map(|gib| gib * GIB),
             open_limits: open.map(|_| Default::default()),
@@ -312,7 +387,7 @@ proptest! {
                     }
                     Step::Create(_) => prop_assert!(observed.volume.is_none() && !known),
                     Step::Restore { .. } => prop_assert!(observed.volume.is_none()),
-                    Step::Pull(_) | Step::FollowPull(_) | Step::TakeOver { .. } | Step::Reserve { .. } | Step::SetLimits { .. } | Step::Trash { .. } | Step::Retain { .. } | Step::Release => {}
+                    Step::Pull(_) | Step::FollowPull(_) | Step::TakeSnapshot(_) | Step::TakeOver { .. } | Step::Reserve { .. } | Step::SetLimits { .. } | Step::Trash { .. } | Step::Retain { .. } | Step::Release => {}
                 }
             }
         }

@@ -17,6 +17,7 @@ use crate::index::{Tables, instance_of, vm_size, volume_of};
 use crate::journal::{ForwardedAddress, Journal};
 use crate::key::ObjectName;
 use crate::kinds::disk::DiskReconciler;
+use crate::kinds::disk_snapshot::SnapshotReconciler;
 use crate::kinds::hotswap_disk_attachment::AttachmentReconciler;
 use crate::kinds::vm::VmReconciler;
 use crate::networking::RefusedAddress;
@@ -251,6 +252,9 @@ fn users(tables: &Tables, host: &str) -> Vec<ObjectUser> {
         match user.kind.as_str() {
             "VM" => here(tables.vms.get(&name).as_deref().and_then(VmReconciler::binding)),
             "Disk" => here(tables.disks.get(&name).as_deref().and_then(DiskReconciler::binding)),
+            "DiskSnapshot" => {
+                here(tables.disk_snapshots.get(&name).as_deref().and_then(SnapshotReconciler::binding))
+            }
             _ => here(tables.attachments.get(&name).as_deref().and_then(AttachmentReconciler::binding)),
         }
     };
@@ -260,9 +264,15 @@ fn users(tables: &Tables, host: &str) -> Vec<ObjectUser> {
     let disks = disks.map(|(name, _)| user("Disk", name));
     let attachments = tables.attachments.all().filter(|(_, a)| here(AttachmentReconciler::binding(a)));
     let attachments = attachments.map(|(name, _)| user("HotswapDiskAttachment", name));
+    let snapshots = tables.disk_snapshots.all().filter(|(_, s)| here(SnapshotReconciler::binding(s)));
+    let snapshots = snapshots.map(|(name, _)| user("DiskSnapshot", name));
     let before = tables.hosts.get(&ObjectName::new("", host)).and_then(|host| host.status.clone());
     let before = before.map(|status| status.used_by).unwrap_or_default();
-    listed_users(&before, is_user, vms.chain(disks).chain(attachments).take(LISTED_USERS * 2))
+    listed_users(
+        &before,
+        is_user,
+        vms.chain(disks).chain(attachments).chain(snapshots).take(LISTED_USERS * 2),
+    )
 }
 
 fn usage(tables: &Tables) -> Usage {

@@ -35,6 +35,7 @@ fn volume(id: &str) -> VolumeFacts {
         cache: Default::default(),
         backing: None,
         retained: false,
+        pending_snapshot: None,
         reserved: None,
     }
 }

@@ -74,6 +74,7 @@ fn machine(state: RunState, plugged: bool) -> MachineState {
 fn seen(used_by: Value, machine: Option<MachineState>) -> Observed {
     let volume = VolumeFacts {
         retained: false,
+        pending_snapshot: None,
         reserved: None,
         pool: "default".into(),
         id: "v-1".into(),

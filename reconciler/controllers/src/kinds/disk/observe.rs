@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use crate::{
     cache::Cache,
     key::{Key, ObjectKind},
-    placement_hold::untrusted,
+    placement_hold::{PlacementHold, placement_hold, untrusted},
 };
 
 #[derive(Debug)]
@@ -24,8 +24,30 @@ pub(super) struct Observed {
     pub(super) claim: Option<(String, String)>,
     /// A host reports that it has its file, and the report does not count without a recovery.
     pub(super) unconfirmed: Option<String>,
+    /// What it is copied from.
+    pub(super) source: Option<Source>,
+    /// Why an unbound copy cannot be bound yet.
+    pub(super) unknown: Option<PlacementHold>,
+    /// The identity of a copy's volume.
+    pub(super) fresh_volume_id: String,
     /// For a disk to restore: whether that host's trash has it.
     pub(super) restore: Option<Restore>,
+}
+
+/// The object that a disk is copied from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Source {
+    pub(super) key: Key,
+    /// Where its data is. The error is why it is not there yet.
+    pub(super) place: Result<SourcePlace, String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct SourcePlace {
+    pub(super) host: String,
+    pub(super) pool: String,
+    /// In bytes, if it is known.
+    pub(super) size: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -75,7 +97,69 @@ pub(super) fn observe(cache: &Cache, disk: &Disk) -> Observed {
     // The pool `default` is every host's own folder, also without an object.
     let pool_missing = pool != berth_api::DEFAULT_NAME && cache.tables.storage_pools.cluster(pool).is_none();
     let abandoned = is_abandoned(cache, disk, &namespace);
-    Observed { image, pool_missing, others_may_judge, restore, claim, unconfirmed, abandoned }
+    let source = source(cache, disk, &namespace);
+    let created = disk.creation_timestamp().map(|made| made.0);
+    let unknown = source.as_ref().and_then(|_| placement_hold(cache, created));
+    let fresh_volume_id = String::new();
+    Observed {
+        image,
+        pool_missing,
+        others_may_judge,
+        restore,
+        claim,
+        unconfirmed,
+        abandoned,
+        source,
+        unknown,
+        fresh_volume_id,
+    }
+}
+
+/// Returns what a disk is copied from.
+fn source(cache: &Cache, disk: &Disk, namespace: &str) -> Option<Source> {
+    let declared = disk.spec.source.as_ref()?;
+    let bytes = |size: Option<String>| size.and_then(|size| berth_api::Quantity(size).bytes().ok());
+    if let Some(name) = &declared.snapshot {
+        let key = Key::namespaced(ObjectKind::DiskSnapshot, namespace, name.as_str());
+        let place = match cache.tables.disk_snapshots.get(&key) {
+            None => Err(format!("DiskSnapshot {name} does not exist")),
+            Some(snapshot) if snapshot.metadata.deletion_timestamp.is_some() => {
+                Err(format!("DiskSnapshot {name} is being deleted"))
+            }
+            Some(snapshot) => {
+                let status = snapshot.status.clone().unwrap_or_default();
+                match (status.binding, status.pool, status.taken_at) {
+                    (Some(binding), Some(pool), Some(_)) => Ok(SourcePlace {
+                        host: binding.host,
+                        pool: pool.to_string(),
+                        size: bytes(status.size),
+                    }),
+                    _ => Err(format!("DiskSnapshot {name} is not taken yet")),
+                }
+            }
+        };
+        return Some(Source { key, place });
+    }
+    let name = declared.disk.as_ref()?;
+    let key = Key::namespaced(ObjectKind::Disk, namespace, name.as_str());
+    let place = match cache.tables.disks.get(&key) {
+        None => Err(format!("Disk {name} does not exist")),
+        Some(other) if other.metadata.deletion_timestamp.is_some() => {
+            Err(format!("Disk {name} is being deleted"))
+        }
+        Some(other) => {
+            let status = other.status.clone().unwrap_or_default();
+            match (status.binding, status.size) {
+                (Some(binding), Some(size)) => Ok(SourcePlace {
+                    host: binding.host,
+                    pool: other.spec.pool.to_string(),
+                    size: bytes(Some(size)),
+                }),
+                _ => Err(format!("Disk {name} has no file yet: its first VM decides the host")),
+            }
+        }
+    };
+    Some(Source { key, place })
 }
 
 /// Returns why an unbound disk is not created again: a host reports that it has the disk's file. Outside of a

@@ -9,7 +9,7 @@ use crate::{
     plan::{Dependency, Outcome, Plan, Step},
 };
 
-use super::observe::{Observed, Restore};
+use super::observe::{Observed, Restore, Source};
 
 /// Why an unbound disk cannot be used yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +53,47 @@ pub(super) fn plan(disk: &Disk, observed: &Observed) -> Plan<Option<Readiness>> 
         let dependencies = vec![Dependency::Object(Key::cluster(ObjectKind::StoragePool, pool))];
         return Plan::blocked(Some(Readiness::Reconciling(Reason::WaitingForPool, text)), dependencies);
     }
+    if let Some(source) = &observed.source {
+        return plan_copy(disk, source, observed);
+    }
     plan_unbound(disk, observed.image.as_deref(), observed.others_may_judge)
+}
+
+/// A copy is bound before any VM uses it: its data is on one host.
+fn plan_copy(disk: &Disk, source: &Source, observed: &Observed) -> Plan<Option<Readiness>> {
+    let (kind, name) = (source.key.kind.as_str(), &source.key.name);
+    let blocked = |readiness| Plan::blocked(Some(readiness), vec![Dependency::Object(source.key.clone())]);
+    let place = match &source.place {
+        Ok(place) => place,
+        Err(text) => {
+            let reason = match source.key.kind {
+                ObjectKind::DiskSnapshot => Reason::WaitingForSnapshot,
+                _ => Reason::WaitingForDisk,
+            };
+            return blocked(Readiness::Reconciling(reason, text.clone()));
+        }
+    };
+    if place.pool != disk.spec.pool.as_str() {
+        let text = format!(
+            "pool is {}, and {kind} {name} is in the pool {}: a copy is made in the pool of its source",
+            disk.spec.pool, place.pool
+        );
+        return blocked(Readiness::Stalled(Reason::InvalidSpec, text));
+    }
+    let size = disk.spec.size.as_ref().and_then(|size| size.bytes().ok());
+    if let (Some(size), Some(least)) = (size, place.size)
+        && size < least
+    {
+        let least = berth_api::Quantity::from_bytes(least);
+        let text = format!("size is smaller than {kind} {name}: set size to {least} or more");
+        return blocked(Readiness::Stalled(Reason::DiskSmallerThanImage, text));
+    }
+    if let Some(unknown) = &observed.unknown {
+        let readiness = Readiness::Reconciling(Reason::WaitingForInventory, unknown.text.clone());
+        return Plan::blocked(Some(readiness), vec![unknown.dependency.clone()]);
+    }
+    let steps = bind_disk(&Key::of(disk), &place.host, &observed.fresh_volume_id, Vec::new()).into();
+    Plan { steps, decision: None, outcome: Outcome::Settled }
 }
 
 pub(super) fn plan_restore(disk: &Disk, restore: &Restore) -> Plan<Option<Readiness>> {

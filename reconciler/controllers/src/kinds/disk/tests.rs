@@ -10,8 +10,8 @@ use crate::{
 };
 
 use super::{
-    observe::{Observed, unconfirmed, undecided_user},
-    plan::{obstacle, plan, plan_unbound},
+    observe::{Observed, Source, SourcePlace, unconfirmed, undecided_user},
+    plan::{bind_disk, obstacle, plan, plan_unbound},
     status::status,
 };
 
@@ -26,6 +26,9 @@ fn a_disk_bound_for_a_vm_that_never_came_goes_back_and_waits_for_its_first_use()
     }))
     .expect("a disk");
     let seen = |abandoned| Observed {
+        source: None,
+        unknown: None,
+        fresh_volume_id: String::new(),
         image: None,
         pool_missing: false,
         others_may_judge: false,
@@ -92,6 +95,9 @@ fn a_disk_of_a_pool_that_does_not_exist_waits_for_it_and_keeps_its_vm_waiting() 
     }))
     .expect("a disk");
     let seen = |pool_missing| Observed {
+        source: None,
+        unknown: None,
+        fresh_volume_id: String::new(),
         image: None,
         pool_missing,
         others_may_judge: false,
@@ -194,4 +200,44 @@ fn a_report_about_a_disk_that_was_created_with_the_finalizer_counts_only_if_the_
     let lost = disk("4", json!(null));
     cache.put(lost.clone(), now);
     assert!(unconfirmed(&cache, &lost).is_some(), "it has lost its status");
+}
+
+#[test]
+fn a_copy_is_bound_to_the_host_of_its_source_or_says_what_it_waits_for() {
+    let copy = |spec: serde_json::Value| -> Disk {
+        serde_json::from_value(json!({"metadata": {"name": "copy", "namespace": "ns"}, "spec": spec}))
+            .expect("a disk")
+    };
+    let key = Key::namespaced(ObjectKind::DiskSnapshot, "ns", "before");
+    let seen = |place: Result<SourcePlace, String>| Observed {
+        image: None,
+        pool_missing: false,
+        others_may_judge: false,
+        restore: None,
+        claim: None,
+        unconfirmed: None,
+        abandoned: false,
+        source: Some(Source { key: key.clone(), place }),
+        unknown: None,
+        fresh_volume_id: "v-new".into(),
+    };
+    let there = || Ok(SourcePlace { host: "h1".into(), pool: "default".into(), size: Some(1 << 30) });
+    let from_snapshot = copy(json!({"source": {"snapshot": "before"}}));
+    let bound = plan(&from_snapshot, &seen(there()));
+    assert_eq!(bound.steps, bind_disk(&Key::of(&from_snapshot), "h1", "v-new", Vec::new()));
+    let reason = |disk: &Disk, observed: &Observed| {
+        let plan = plan(disk, observed);
+        assert_eq!(plan.outcome, Outcome::Blocked(vec![Dependency::Object(key.clone())]));
+        plan.decision.map(|readiness| readiness.reason())
+    };
+    let missing = seen(Err("DiskSnapshot before does not exist".into()));
+    assert_eq!(reason(&from_snapshot, &missing), Some(Reason::WaitingForSnapshot));
+    assert!(
+        obstacle(&from_snapshot, &missing).is_some_and(|o| o.text.contains("does not exist")),
+        "so does its VM"
+    );
+    let small = copy(json!({"source": {"snapshot": "before"}, "size": "1Mi"}));
+    assert_eq!(reason(&small, &seen(there())), Some(Reason::DiskSmallerThanImage));
+    let elsewhere = copy(json!({"source": {"snapshot": "before"}, "pool": "fast"}));
+    assert_eq!(reason(&elsewhere, &seen(there())), Some(Reason::InvalidSpec));
 }

@@ -1,6 +1,6 @@
 //! The Disks that a VM declares by a template: created for it, owned by it, and changed with their templates.
 
-use berth_api::{Disk, DiskSpec, Quantity, VM};
+use berth_api::{Disk, DiskSpec, HOST_FINALIZER, Quantity, VM};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource, ResourceExt};
 use serde_json::{Map, Value, json};
@@ -51,6 +51,7 @@ fn new_disk(vm: &VM, name: &str, template: &DiskSpec) -> Option<Disk> {
     let mut disk = Disk::new(name, template.clone());
     disk.metadata.namespace = vm.namespace();
     disk.metadata.labels.clone_from(&vm.metadata.labels);
+    disk.metadata.finalizers = Some(vec![HOST_FINALIZER.to_owned()]);
     disk.metadata.owner_references = Some(vec![OwnerReference {
         api_version: VM::api_version(&()).into_owned(),
         kind: VM::kind(&()).into_owned(),

@@ -1,5 +1,5 @@
-//! Access of QEMU processes to disks: QEMU's user owns the files of its disks while it has them, and reads their base
-//! images by its own hard links. All functions block.
+//! Access of QEMU processes to disks: QEMU's user owns the files of its disks while it has them, and reads the images and
+//! snapshots below them by its own hard links. All functions block.
 
 use std::fs;
 use std::io;
@@ -30,13 +30,14 @@ pub(super) fn disk(
     } else {
         files::give(&disk.file, Some(user))?;
     }
-    let backing = match &disk.backing {
-        None => None,
-        Some(backing) => {
-            Some(Backing { file: base(layout, instance, &backing.file, user)?, ..backing.clone() })
-        }
-    };
+    let backing = disk.backing.as_ref().map(|backing| chain(layout, instance, backing, user)).transpose()?;
     Ok(DiskSpec { backing, ..disk.clone() })
+}
+
+fn chain(layout: &Layout, instance: &str, backing: &Backing, user: &RunAs) -> Result<Backing> {
+    let below = backing.backing.as_deref().map(|below| chain(layout, instance, below, user)).transpose()?;
+    let file = base(layout, instance, &backing.file, user)?;
+    Ok(Backing { file, format: backing.format, backing: below.map(Box::new) })
 }
 
 /// Makes an image accessible to this user as a medium, and returns it with the path that its QEMU has to open.
@@ -50,10 +51,11 @@ pub(super) fn medium(
     Ok(Medium { file: base(layout, instance, &medium.file, user)?, ..medium.clone() })
 }
 
-/// Creates a hard link to an image, in a directory that only this user can traverse. The image is world-readable, but
-/// no other QEMU has a path to it. A running QEMU keeps the file when the image in the cache is replaced.
+/// Creates a hard link to an image or a snapshot, in a directory that only this user can traverse. The file is
+/// world-readable, but no other QEMU has a path to it. A running QEMU keeps the file when the image in the cache is
+/// replaced.
 fn base(layout: &Layout, instance: &str, image: &Path, user: &RunAs) -> Result<PathBuf> {
-    let folder = layout.bases(instance);
+    let folder = links(layout, instance, image);
     files::ensure_folder_for(&folder, Some(user))?;
     let name = folder.join(image.file_name().unwrap_or_default());
     fs::set_permissions(image, fs::Permissions::from_mode(0o444))
@@ -76,12 +78,32 @@ fn base(layout: &Layout, instance: &str, image: &Path, user: &RunAs) -> Result<P
     }
 }
 
+/// The directory of the hard link to a file: beside the instance for an image, in the pool for a snapshot.
+fn links(layout: &Layout, instance: &str, file: &Path) -> PathBuf {
+    let pool = file.strip_prefix(layout.pools()).ok().and_then(|path| path.iter().next()?.to_str());
+    pool.map_or_else(|| layout.bases(instance), |pool| layout.snapshot_links(pool, instance))
+}
+
+/// Removes the hard links of an instance: they keep the bytes of the files allocated.
+pub(super) fn remove_links(layout: &Layout, instance: &str) -> Result<()> {
+    super::remove_folder(&layout.bases(instance))?;
+    for pool in files::names(&layout.pools())?.iter().filter(|n| is_name(n)) {
+        super::remove_folder(&layout.snapshot_links(pool, instance))?;
+    }
+    Ok(())
+}
+
 /// Directories in which an instance's QEMU opens files, now or when a disk is plugged in.
-pub(super) fn folders(layout: &Layout, instance: &str) -> Result<Vec<PathBuf>> {
+pub(super) fn folders(layout: &Layout, instance: &str, user: Option<&RunAs>) -> Result<Vec<PathBuf>> {
     let mut folders = vec![layout.instance(instance), layout.pools()];
     for pool in files::names(&layout.pools())?.iter().filter(|n| is_name(n)) {
         // A pool may be a symbolic link that leads out of the pools directory.
         folders.extend(fs::canonicalize(layout.volumes(pool)).ok());
+        if layout.pools().join(pool).is_symlink() {
+            let links = layout.snapshot_links(pool, instance);
+            files::ensure_folder_for(&links, user)?;
+            folders.extend(fs::canonicalize(links).ok());
+        }
     }
     Ok(folders)
 }
@@ -89,8 +111,9 @@ pub(super) fn folders(layout: &Layout, instance: &str) -> Result<Vec<PathBuf>> {
 /// Makes root the owner of a volume's file again, if this user owns it.
 pub(super) fn revoke(layout: &Layout, volume: &str, user: Option<&RunAs>) -> Result<()> {
     let Some(user) = user else { return Ok(()) };
-    let file = format!("{volume}.qcow2");
-    take_back_where(layout, |name, owner| name == file && owner == user.uid)
+    // After a snapshot a number follows the volume's id.
+    let is_its = |name: &str| name.ends_with(".qcow2") && name.split('.').next() == Some(volume);
+    take_back_where(layout, |name, owner| is_its(name) && owner == user.uid)
 }
 
 /// Makes root the owner of all volume files again that the user of an instance owns after its QEMU has ended.

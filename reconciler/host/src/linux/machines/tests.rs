@@ -46,6 +46,7 @@ async fn machine(system: &LinuxSystem, instance: &str, firmware: Firmware) -> La
         id: "v-0123456789abcdef".to_owned(),
         size: Some(64 << 20),
         base: None,
+        snapshot: None,
         thick: false,
         owner,
     };

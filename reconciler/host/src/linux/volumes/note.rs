@@ -17,6 +17,15 @@ pub(super) struct Note {
     pub(super) volume_id: String,
     pub(super) owner: VolumeOwner,
     pub(super) base: Option<Base>,
+    /// The snapshot that it is based on, instead of an image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) snapshot: Option<String>,
+    /// The number of snapshots that were taken of it: each time it continues in another file.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(super) generation: u32,
+    /// The snapshot that is begun and not finished.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) pending_snapshot: Option<String>,
     /// Whether the file was created: if it is missing since then, the disk is lost.
     pub(super) complete: bool,
     pub(super) deleted_at: Option<Timestamp>,
@@ -29,6 +38,11 @@ pub(super) struct Note {
     /// The size that space is reserved for. None: none is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) reserved: Option<u64>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// The base image.
@@ -46,6 +60,9 @@ impl Note {
             volume_id: new.id.clone(),
             owner: new.owner.clone(),
             base,
+            snapshot: new.snapshot.clone(),
+            generation: 0,
+            pending_snapshot: None,
             complete: false,
             deleted_at: None,
             deleted_after: None,

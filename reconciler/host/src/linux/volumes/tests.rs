@@ -57,6 +57,7 @@ fn new(size: Option<u64>, base: Option<&ImageFacts>) -> NewVolume {
         id: ID.to_owned(),
         size,
         base: base.map(|b| b.digest.clone()),
+        snapshot: None,
         thick: false,
         owner: owner("web"),
     }
@@ -97,7 +98,10 @@ fn an_overlay_is_as_large_as_its_image_unless_more_is_asked_for() {
     let made = f.volumes.create(&new(None, Some(&image)), Some(&image)).expect("made");
     assert_eq!(made.size, 4 * MIB);
     assert_eq!(made.base.as_deref(), Some(image.digest.as_str()));
-    assert_eq!(made.backing, Some(Backing { file: image.path.clone(), format: Format::Qcow2 }));
+    assert_eq!(
+        made.backing,
+        Some(Backing { file: image.path.clone(), format: Format::Qcow2, backing: None })
+    );
     // The header refers to the image by a path relative to the volume.
     assert!(f.at("volumes").join(relative_to_volumes(&image.digest)).exists());
 }

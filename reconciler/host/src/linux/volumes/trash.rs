@@ -14,6 +14,7 @@ use crate::{SystemError, TrashedVolume, VolumeFacts, VolumeOwner};
 
 impl LinuxVolumes {
     pub(in super::super) fn trash(&self, pool: &str, id: &str) -> Result<()> {
+        let _chains = self.lock();
         let place = self.place(pool, id)?;
         let Some(note) = Note::read(&place.note)? else {
             return Ok(());
@@ -33,6 +34,7 @@ impl LinuxVolumes {
     }
 
     pub(in super::super) fn restore(&self, pool: &str, id: &str, owner: &VolumeOwner) -> Result<VolumeFacts> {
+        let _chains = self.lock();
         let place = self.place(pool, id)?;
         let lost = || SystemError::VolumeLost { id: id.to_owned() };
         if exists(&place.trashed_file)? {
@@ -46,6 +48,7 @@ impl LinuxVolumes {
             note.deleted_after = None;
             note.retained = false;
             note.complete = true;
+            note.pending_snapshot = None;
             files::ensure_folder(&self.layout.volumes(pool))?;
             note.write(&place.note)?;
             fs::rename(&place.trashed_file, &place.file)
@@ -61,6 +64,7 @@ impl LinuxVolumes {
 
     pub(in super::super) fn purge(&self, pool: &str, older_than: Duration) -> Result<Vec<String>> {
         check_name("pool", pool)?;
+        let _chains = self.lock();
         let now = self.trash_clock()?;
         let mut purged = Vec::new();
         for name in files::names(&self.layout.trash(pool))? {
@@ -88,6 +92,7 @@ impl LinuxVolumes {
             // Without a file it is the note of an interrupted removal or restore.
             files::remove_if_there(&place.trashed_note).map_err(failed("remove", &place.trashed_note))?;
         }
+        self.collect_snapshots(pool)?;
         Ok(purged)
     }
 
@@ -109,7 +114,7 @@ impl LinuxVolumes {
                     None => *clock.insert(self.trash_clock()?),
                 };
                 trashed.push(TrashedVolume {
-                    volume: self.facts(&place, &place.trashed_file, &note, size),
+                    volume: self.listed(&place, &place.trashed_file, &note, size),
                     deleted_at: note.deleted_at.unwrap_or(Timestamp::UNIX_EPOCH),
                     rested: rested(&place, &note, now)?,
                 });

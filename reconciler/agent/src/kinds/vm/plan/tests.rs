@@ -60,6 +60,7 @@ fn disk(name: &str, boot: bool) -> DeclaredDisk {
     let id = format!("v-{name}");
     let volume = VolumeFacts {
         retained: false,
+        pending_snapshot: None,
         reserved: None,
         pool: "default".into(),
         id: id.clone(),

@@ -27,7 +27,7 @@ fn qcow2(size: u64, backing: bool) -> Vec<u8> {
     let (base, path) = (folder.path().join("base"), folder.path().join("a.qcow2"));
     if backing {
         qcow2::create(&base, size).expect("base");
-        let backing = berth_qemu::machine::Backing { file: base, format: Format::Qcow2 };
+        let backing = berth_qemu::machine::Backing { file: base, format: Format::Qcow2, backing: None };
         qcow2::create_overlay(&path, size, &backing).expect("overlay");
     } else {
         qcow2::create(&path, size).expect("made");

@@ -40,6 +40,7 @@ async fn disk(system: &LinuxSystem, id: &str, image: Option<&str>) -> DiskSpec {
         id: id.clone(),
         size: Some(1 << 20),
         base,
+        snapshot: None,
         thick: false,
         owner,
     };
@@ -281,4 +282,63 @@ async fn a_machine_that_an_older_build_started_is_taken_over_as_it_is_and_has_it
     assert!(older.is_alive(&restarted.identity).await.expect("asked"));
     older.connect(&MachinePaths::in_directory(home.join("run"))).await.expect("where it was");
     again.kill(&instance, GRACE).await.expect("ended");
+}
+
+#[tokio::test]
+async fn a_disk_of_a_running_qemu_continues_after_a_snapshot_and_starts_on_it_again_while_a_copy_runs() {
+    let Some((folder, system)) = root_host().await else { return };
+    let (a, mut config, process) = launch(&system, folder.path(), "a", 'a').await;
+    let taken = crate::Taken { at: Timestamp::UNIX_EPOCH, frozen: false };
+    for number in 1..=2 {
+        let id = format!("s-{number}");
+        let new =
+            crate::NewSnapshot { pool: "default".into(), id: id.clone(), volume: "v-a".into(), owner: None };
+        let volume = system.begin_snapshot(&new).await.expect("begun");
+        let error =
+            system.finish_snapshot("default", &id, &taken).await.expect_err("QEMU writes to the file");
+        assert_eq!(error.variant(), "VolumeBusy");
+        let overlay = DiskSpec { file: volume.path, backing: None, ..config.machine.disks[0].clone() };
+        let lent = system.grant_disk(&a, &overlay).await.expect("granted");
+        let (qmp, _events) = system.connect(&a).await.expect("connected");
+        assert!(block::continue_in_overlay(&qmp, &lent).await.expect("switched"));
+        system.finish_snapshot("default", &id, &taken).await.expect("finished");
+        block::resize(&qmp, "v-a", (1 + number) << 20).await.expect("grown in its new file");
+    }
+    let snapshots = folder.path().join("pools/default/snapshots");
+    assert!(
+        !can(ids(&process), SEE, &snapshots.join("s-1.qcow2")),
+        "no QEMU has a path to another's snapshots"
+    );
+    system.kill(&a, Duration::ZERO).await.expect("ended");
+    let volume = system.volume("default", "v-a").await.expect("read").expect("there");
+    assert_eq!(volume.size, 3 << 20);
+    let disk = |volume: crate::VolumeFacts, like: &DiskSpec| DiskSpec {
+        id: volume.id.clone(),
+        file: volume.path,
+        backing: volume.backing,
+        ..like.clone()
+    };
+    config.machine.disks = vec![disk(volume, &config.machine.disks[0])];
+    system.launch(&config).await.expect("started on its snapshots");
+    // A copy of the first snapshot runs as another user, on the same file.
+    let new = NewVolume {
+        pool: "default".to_owned(),
+        id: "v-b".to_owned(),
+        size: None,
+        base: None,
+        snapshot: Some("s-1".to_owned()),
+        thick: false,
+        owner: VolumeOwner { namespace: "n".to_owned(), name: "b".to_owned(), uid: None, image: None },
+    };
+    let copy = system.create_volume(&new).await.expect("copied");
+    let b = instance();
+    let mut other = machine(&system, &b, Firmware::Bios).await;
+    other.machine.disks = vec![disk(copy, &config.machine.disks[0])];
+    system.launch(&other).await.expect("started beside it");
+    let links = folder.path().join("pools/default/readers");
+    assert_eq!(fs::read_dir(links.join(&a)).expect("links").count(), 2);
+    for instance in [&a, &b] {
+        system.kill(instance, Duration::ZERO).await.expect("ended");
+    }
+    assert_eq!(fs::read_dir(&links).expect("links").count(), 0, "no link keeps the bytes of a snapshot");
 }

@@ -1,0 +1,1 @@
+terraform import berth_disk_snapshot.example default/before-upgrade

@@ -1,0 +1,112 @@
+//! What a new disk is copied from: a snapshot, or the snapshot that is taken of another disk for it.
+
+use berth_api::{Disk, Quantity, Readiness, Reason};
+use berth_host::{NewSnapshot, SnapshotFacts, VolumeFacts};
+use kube::ResourceExt;
+
+use super::Step;
+use crate::context::Context;
+use crate::converge::Plan;
+use crate::error::Error;
+use crate::index::volume_of;
+use crate::key::ObjectName;
+
+/// A disk's source, as it is on this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum LocalSource {
+    /// None: there is none here, or it is not taken yet.
+    Snapshot(Option<SnapshotFacts>),
+    /// The other disk's volume, and the snapshot of it for this copy.
+    Disk { volume: Option<VolumeFacts>, snapshot: Option<SnapshotFacts> },
+}
+
+/// The snapshot of the other disk, which nothing but the copy names.
+fn identity_for(volume: &str) -> String {
+    format!("c-{volume}")
+}
+
+pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Option<LocalSource>, Error> {
+    let Some(source) = &disk.spec.source else { return Ok(None) };
+    let name = |name: &str| ObjectName::new(disk.namespace().unwrap_or_default(), name);
+    if let Some(snapshot) = &source.snapshot {
+        let object = ctx.index.read().disk_snapshots.get(&name(snapshot.as_str()));
+        let status = object.and_then(|object| object.status.clone()).unwrap_or_default();
+        let (Some(pool), Some(id)) = (status.pool, status.snapshot_id) else {
+            return Ok(Some(LocalSource::Snapshot(None)));
+        };
+        return Ok(Some(LocalSource::Snapshot(ctx.system.snapshot(pool.as_str(), &id).await?)));
+    }
+    let Some(other) = &source.disk else { return Ok(None) };
+    let pool = disk.spec.pool.as_str();
+    let other = ctx.index.read().disks.get(&name(other.as_str()));
+    let volume = match other.as_deref().and_then(|other| Some((other, volume_of(other)?))) {
+        Some((other, volume)) => ctx.system.volume(other.spec.pool.as_str(), volume).await?,
+        None => None,
+    };
+    let snapshot = match volume_of(disk) {
+        Some(volume) => ctx.system.snapshot(pool, &identity_for(volume)).await?,
+        None => None,
+    };
+    Ok(Some(LocalSource::Disk { volume, snapshot }))
+}
+
+/// Returns the snapshot that the new volume is based on, or the plan to wait until it is there. Pure.
+pub(super) fn base(
+    disk: &Disk,
+    volume: &str,
+    size: Option<u64>,
+    source: &LocalSource,
+) -> Result<String, Plan<Step>> {
+    let declared = disk.spec.source.clone().unwrap_or_default();
+    let name = match (&declared.snapshot, &declared.disk) {
+        (Some(snapshot), _) => format!("DiskSnapshot {snapshot}"),
+        (None, other) => format!("Disk {}", other.as_ref().map(ToString::to_string).unwrap_or_default()),
+    };
+    let pool = disk.spec.pool.as_str();
+    match source {
+        LocalSource::Snapshot(found) => match found.as_ref().filter(|facts| facts.taken.is_some()) {
+            Some(facts) => fits(&name, pool, &facts.pool, size, facts.size).map(|()| facts.id.clone()),
+            None => {
+                let text = format!("{name} does not exist on this host, or is not taken yet");
+                Err(Plan::without_steps(Readiness::Reconciling(Reason::WaitingForSnapshot, text)))
+            }
+        },
+        LocalSource::Disk { snapshot: Some(facts), .. } if facts.taken.is_some() => {
+            fits(&name, pool, &facts.pool, size, facts.size).map(|()| facts.id.clone())
+        }
+        LocalSource::Disk { volume: None, .. } => {
+            let text = format!("{name} does not exist on this host, or has no file yet");
+            Err(Plan::without_steps(Readiness::Reconciling(Reason::WaitingForDisk, text)))
+        }
+        LocalSource::Disk { volume: Some(other), .. } => {
+            fits(&name, pool, &other.pool, size, other.size)?;
+            let new = NewSnapshot {
+                pool: other.pool.clone(),
+                id: identity_for(volume),
+                volume: other.id.clone(),
+                owner: None,
+            };
+            let text = format!("the data of {name} is being copied");
+            Err(Plan::steps(
+                vec![Step::TakeSnapshot(new)],
+                Readiness::Reconciling(Reason::Provisioning, text),
+            ))
+        }
+    }
+}
+
+/// Checks that a copy can be made in this pool, with this size.
+fn fits(name: &str, pool: &str, its_pool: &str, size: Option<u64>, least: u64) -> Result<(), Plan<Step>> {
+    if pool != its_pool {
+        let text = format!("{name} is in the pool {its_pool}: a copy of it is made in the same pool");
+        return Err(Plan::without_steps(Readiness::Stalled(Reason::InvalidSpec, text)));
+    }
+    match size {
+        Some(size) if size < least => {
+            let (size, least) = (Quantity::from_bytes(size), Quantity::from_bytes(least));
+            let text = format!("the disk has {size}, {name} needs at least {least}");
+            Err(Plan::without_steps(Readiness::Stalled(Reason::DiskSmallerThanImage, text)))
+        }
+        _ => Ok(()),
+    }
+}

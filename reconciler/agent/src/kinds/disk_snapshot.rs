@@ -1,0 +1,127 @@
+//! DiskSnapshot: the former file of a volume of this host.
+//!
+//! ```text
+//!  (its disk has a file) ─Take─▶ taken …      deleted: ─Delete─▶ its file goes once nothing is based on it ─Release─▶ (gone)
+//! ```
+//!
+//! One that was taken and is missing is never taken again: it would have the data of another moment.
+
+mod apply;
+mod observe;
+mod plan;
+mod status;
+#[cfg(test)]
+mod tests;
+
+use async_trait::async_trait;
+use berth_api::{Binding, Conditions, Disk, DiskSnapshot, DiskSnapshotStatus, Readiness};
+use berth_host::{NewSnapshot, VolumeOwner};
+use jiff::Timestamp;
+
+use observe::Observed;
+
+use crate::context::Context;
+use crate::converge::{Plan, Reconciler, Requeue, converge, converge_named};
+use crate::departed;
+use crate::error::Error;
+use crate::index::{Departed, Indexed, Table, Tables};
+use crate::key::{Key, ObjectName};
+
+/// A step of a snapshot's plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Take(NewSnapshot),
+    /// Records beside the file that it belongs to this object, which had another uid before.
+    TakeOver {
+        pool: String,
+        snapshot: String,
+        owner: VolumeOwner,
+    },
+    /// Deletes it. One that was begun is finished first.
+    Delete(NewSnapshot),
+    /// Removes this host's finalizer.
+    Release,
+}
+
+impl Indexed for DiskSnapshot {
+    fn table(tables: &mut Tables) -> &mut Table<Self> {
+        &mut tables.disk_snapshots
+    }
+
+    fn departed(tables: &mut Tables) -> Option<&mut Departed<Self>> {
+        Some(&mut tables.departed_snapshots)
+    }
+
+    fn keys_of(name: &ObjectName, _: &Self, tables: &Tables) -> Vec<Key> {
+        let copies = tables.disks.all().filter(|(disk_name, disk)| {
+            let source = disk.spec.source.as_ref().and_then(|source| source.snapshot.as_ref());
+            disk_name.namespace == name.namespace && source.is_some_and(|source| source.as_str() == name.name)
+        });
+        let mut keys: Vec<Key> = copies.map(|(name, _)| Key::new::<Disk>(name.clone())).collect();
+        keys.push(Key::new::<DiskSnapshot>(name.clone()));
+        keys
+    }
+
+    fn reads_own_write(_: &Self, _: &Self) -> bool {
+        false
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct SnapshotReconciler;
+
+#[async_trait]
+impl Reconciler for SnapshotReconciler {
+    type Object = DiskSnapshot;
+    type Status = DiskSnapshotStatus;
+    type Observed = Observed;
+    type Step = Step;
+
+    async fn observe(ctx: &Context, snapshot: &DiskSnapshot) -> Result<Observed, Error> {
+        observe::observe(ctx, snapshot).await
+    }
+
+    fn plan(snapshot: &DiskSnapshot, observed: &Observed) -> Plan<Step> {
+        plan::plan(snapshot, observed)
+    }
+
+    async fn apply(ctx: &Context, snapshot: &DiskSnapshot, step: &Step) -> Result<(), Error> {
+        apply::apply(ctx, snapshot, step).await
+    }
+
+    fn status(
+        snapshot: &DiskSnapshot,
+        observed: &Observed,
+        readiness: &Readiness,
+        now: Timestamp,
+    ) -> DiskSnapshotStatus {
+        status::status(snapshot, observed, readiness, now)
+    }
+
+    fn binding(snapshot: &DiskSnapshot) -> Option<&Binding> {
+        snapshot.status.as_ref()?.binding.as_ref()
+    }
+
+    fn conditions(status: &DiskSnapshotStatus) -> &Conditions {
+        &status.conditions
+    }
+}
+
+/// Reconciles the snapshot of this name, and deletes those of the same name that were deleted without their finalizer.
+pub(crate) async fn reconcile(ctx: &Context, name: &ObjectName) -> Result<Requeue, Error> {
+    let found = ctx.index.read().departed_snapshots.named(name);
+    let mut again = Requeue::OnChange;
+    for snapshot in found {
+        let facts = observe::observe(ctx, &snapshot).await?.snapshot;
+        let owner = facts.and_then(|facts| facts.owner).and_then(|owner| owner.uid);
+        let here = owner.is_some() && owner == snapshot.metadata.uid;
+        if !here || departed::exists(&ctx.client, snapshot.as_ref()).await? {
+            ctx.index.read().departed_snapshots.forget(&snapshot);
+            continue;
+        }
+        tracing::warn!(snapshot = %name, "deleted without its finalizer: its file is let go");
+        let snapshot = departed::with_finalizer(snapshot.as_ref(), ctx.now());
+        again = again.sooner(converge::<SnapshotReconciler>(ctx, &snapshot).await?);
+    }
+    Ok(again.sooner(converge_named::<SnapshotReconciler>(ctx, name).await?))
+}

@@ -1,0 +1,29 @@
+//! Applies the steps of a snapshot's plan.
+
+use berth_api::DiskSnapshot;
+use berth_host::SystemError;
+
+use super::Step;
+use crate::context::Context;
+use crate::converge::release;
+use crate::error::Error;
+use crate::snapshots::take;
+
+pub(super) async fn apply(ctx: &Context, snapshot: &DiskSnapshot, step: &Step) -> Result<(), Error> {
+    match step {
+        Step::Take(new) => take(ctx, new).await?,
+        Step::TakeOver { pool, snapshot, owner } => {
+            ctx.system.hand_over_snapshot(pool, snapshot, owner).await?;
+        }
+        Step::Delete(new) => match ctx.system.delete_snapshot(&new.pool, &new.id).await {
+            // The disk continues in its new file already.
+            Err(SystemError::VolumeBusy { .. }) => {
+                take(ctx, new).await?;
+                ctx.system.delete_snapshot(&new.pool, &new.id).await?;
+            }
+            done => done?,
+        },
+        Step::Release => release(ctx, snapshot).await?,
+    }
+    Ok(())
+}

@@ -1,0 +1,26 @@
+//! Observation of a snapshot.
+
+use berth_api::DiskSnapshot;
+use berth_host::SnapshotFacts;
+
+use crate::context::Context;
+use crate::error::Error;
+
+/// Everything a snapshot's plan is made from.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Observed {
+    pub(crate) snapshot: Option<SnapshotFacts>,
+    /// Whether the volume that it is taken of is there; only checked for one that is not taken.
+    pub(crate) has_volume: bool,
+}
+
+pub(super) async fn observe(ctx: &Context, snapshot: &DiskSnapshot) -> Result<Observed, Error> {
+    let Some(status) = &snapshot.status else { return Ok(Observed::default()) };
+    let (Some(id), Some(volume), Some(pool)) = (&status.snapshot_id, &status.volume_id, &status.pool) else {
+        return Ok(Observed::default());
+    };
+    let found = ctx.system.snapshot(pool.as_str(), id).await?;
+    let is_taken = found.as_ref().is_some_and(|found| found.taken.is_some());
+    let has_volume = !is_taken && ctx.system.volume(pool.as_str(), volume).await?.is_some();
+    Ok(Observed { snapshot: found, has_volume })
+}

@@ -1,0 +1,98 @@
+//! Plan for a snapshot. Pure.
+
+use berth_api::{DiskSnapshot, Readiness, Reason, former_uid};
+use berth_host::{NewSnapshot, VolumeOwner};
+use kube::ResourceExt;
+
+use super::Step;
+use super::observe::Observed;
+use crate::converge::Plan;
+
+pub(super) fn plan(snapshot: &DiskSnapshot, observed: &Observed) -> Plan<Step> {
+    let Some(new) = identity(snapshot) else {
+        let text = "bound without the identity of its disk".to_owned();
+        return Plan::without_steps(Readiness::Reconciling(Reason::Bound, text));
+    };
+    let owner =
+        observed.snapshot.as_ref().map_or(Owner::ThisSnapshot, |facts| owner(snapshot, facts.owner.as_ref()));
+    if snapshot.metadata.deletion_timestamp.is_some() {
+        let is_its = observed.snapshot.is_some() && !matches!(owner, Owner::Other);
+        let delete = is_its.then_some(Step::Delete(new));
+        let steps = delete.into_iter().chain([Step::Release]).collect();
+        return Plan::steps(steps, Readiness::Reconciling(Reason::Deleting, "being deleted".into()));
+    }
+    let is_taken = observed.snapshot.as_ref().is_some_and(|facts| facts.taken.is_some());
+    match owner {
+        Owner::Other => {
+            let text =
+                format!("snapshot {} on this host was taken for another object: it is left alone", new.id);
+            Plan::without_steps(Readiness::Stalled(Reason::NotSupported, text))
+        }
+        Owner::Former => {
+            let Some(owner) = new.owner else { return Plan::without_steps(ready()) };
+            let step = Step::TakeOver { pool: new.pool, snapshot: new.id, owner };
+            let text = "taken over from the uid it had before".to_owned();
+            Plan::steps(vec![step], Readiness::Reconciling(Reason::Bound, text))
+        }
+        Owner::ThisSnapshot if is_taken => Plan::without_steps(ready()),
+        Owner::ThisSnapshot if snapshot.status.as_ref().is_some_and(|status| status.taken_at.is_some()) => {
+            let text = format!(
+                "snapshot {} was on this host and its file is gone: bring the file back, or delete the DiskSnapshot",
+                new.id
+            );
+            Plan::without_steps(Readiness::Stalled(Reason::SnapshotLost, text))
+        }
+        Owner::ThisSnapshot if !observed.has_volume => {
+            let text = format!(
+                "Disk {} was deleted before the snapshot was taken: its volume {} is not on this host any more",
+                snapshot.spec.disk, new.volume
+            );
+            Plan::without_steps(Readiness::Stalled(Reason::DiskLost, text))
+        }
+        Owner::ThisSnapshot => {
+            let text = "being taken".to_owned();
+            Plan::steps(vec![Step::Take(new)], Readiness::Reconciling(Reason::Provisioning, text))
+        }
+    }
+}
+
+fn ready() -> Readiness {
+    Readiness::Ready(Reason::Available, String::new())
+}
+
+/// Returns the snapshot as the controllers decided it.
+fn identity(snapshot: &DiskSnapshot) -> Option<NewSnapshot> {
+    let status = snapshot.status.as_ref()?;
+    let owner = VolumeOwner {
+        namespace: snapshot.namespace().unwrap_or_default(),
+        name: snapshot.name_any(),
+        uid: snapshot.uid(),
+        image: None,
+    };
+    Some(NewSnapshot {
+        pool: status.pool.as_ref()?.to_string(),
+        id: status.snapshot_id.clone()?,
+        volume: status.volume_id.clone()?,
+        owner: Some(owner),
+    })
+}
+
+/// The owner of a snapshot according to the record beside its file.
+#[derive(Clone, Copy, Debug)]
+enum Owner {
+    ThisSnapshot,
+    /// This object, under the uid it had before.
+    Former,
+    Other,
+}
+
+fn owner(snapshot: &DiskSnapshot, noted: Option<&VolumeOwner>) -> Owner {
+    let Some(noted) = noted else { return Owner::Other };
+    let same_name = Some(&noted.namespace) == snapshot.metadata.namespace.as_ref()
+        && Some(&noted.name) == snapshot.metadata.name.as_ref();
+    match noted.uid.as_deref() {
+        uid if same_name && uid == snapshot.metadata.uid.as_deref() => Owner::ThisSnapshot,
+        Some(uid) if same_name && former_uid(snapshot) == Some(uid) => Owner::Former,
+        _ => Owner::Other,
+    }
+}

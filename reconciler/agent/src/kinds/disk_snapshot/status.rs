@@ -1,0 +1,27 @@
+//! Status of a snapshot. Pure.
+
+use berth_api::{Consistency, DiskSnapshot, DiskSnapshotStatus, Quantity, Readiness};
+use jiff::Timestamp;
+
+use super::observe::Observed;
+
+pub(super) fn status(
+    snapshot: &DiskSnapshot,
+    observed: &Observed,
+    readiness: &Readiness,
+    now: Timestamp,
+) -> DiskSnapshotStatus {
+    let mut status = snapshot.status.clone().unwrap_or_default();
+    let generation = snapshot.metadata.generation.unwrap_or(0);
+    status.observed_generation = generation;
+    readiness.write(&mut status.conditions, generation, now);
+    // What is known of a lost one is kept: it distinguishes it from one that was not taken.
+    if let Some(facts) = &observed.snapshot
+        && let Some(taken) = &facts.taken
+    {
+        status.size = Some(Quantity::from_bytes(facts.size).0);
+        status.taken_at = Some(taken.at.to_string());
+        status.consistency = Some(if taken.frozen { Consistency::FileSystem } else { Consistency::Crash });
+    }
+    status
+}

@@ -1,0 +1,112 @@
+use berth_api::{Consistency, DiskSnapshot, Readiness, Reason};
+use berth_host::{NewSnapshot, SnapshotFacts, Taken, VolumeOwner};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::observe::Observed;
+use super::plan::plan;
+use super::status::status;
+use super::*;
+
+fn snapshot(status: Value) -> DiskSnapshot {
+    let mut whole = json!({"snapshotID": "s-u1", "volumeID": "v-1", "pool": "default", "binding": {"host": "h", "epoch": 1}});
+    for (key, value) in status.as_object().cloned().unwrap_or_default() {
+        whole[key] = value;
+    }
+    serde_json::from_value(json!({
+        "metadata": {"name": "before", "namespace": "ns", "uid": "u1", "generation": 2}, "spec": {"disk": "data"}, "status": whole,
+    }))
+    .expect("a snapshot")
+}
+
+fn deleted(mut snapshot: DiskSnapshot) -> DiskSnapshot {
+    snapshot.metadata.deletion_timestamp =
+        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH));
+    snapshot
+}
+
+fn owner(uid: &str) -> VolumeOwner {
+    VolumeOwner { namespace: "ns".into(), name: "before".into(), uid: Some(uid.into()), image: None }
+}
+
+fn new() -> NewSnapshot {
+    NewSnapshot { pool: "default".into(), id: "s-u1".into(), volume: "v-1".into(), owner: Some(owner("u1")) }
+}
+
+fn found(uid: &str, frozen: Option<bool>) -> Observed {
+    let facts = SnapshotFacts {
+        pool: "default".into(),
+        id: "s-u1".into(),
+        volume: "v-1".into(),
+        size: 4 << 30,
+        owner: Some(owner(uid)),
+        taken: frozen.map(|frozen| Taken { at: Timestamp::UNIX_EPOCH, frozen }),
+    };
+    Observed { snapshot: Some(facts), has_volume: true }
+}
+
+fn reason(plan: &Plan<Step>) -> (bool, Reason) {
+    (matches!(plan.readiness, Readiness::Stalled(..)), plan.readiness.reason())
+}
+
+#[test]
+fn a_snapshot_is_taken_once_and_one_that_was_begun_is_taken_to_its_end() {
+    let none = Observed { snapshot: None, has_volume: true };
+    for observed in [none, found("u1", None)] {
+        assert_eq!(plan(&snapshot(json!({})), &observed).steps, [Step::Take(new())]);
+    }
+    let done = plan(&snapshot(json!({})), &found("u1", Some(false)));
+    assert_eq!((done.steps.len(), reason(&done)), (0, (false, Reason::Available)));
+}
+
+#[test]
+fn a_snapshot_that_is_gone_is_not_taken_again_of_another_moment() {
+    let taken = snapshot(json!({"takenAt": "2026-01-01T00:00:00Z"}));
+    let lost = plan(&taken, &Observed { snapshot: None, has_volume: true });
+    assert_eq!((lost.steps.len(), reason(&lost)), (0, (true, Reason::SnapshotLost)));
+    let late = plan(&snapshot(json!({})), &Observed::default());
+    assert_eq!((late.steps.len(), reason(&late)), (0, (true, Reason::DiskLost)));
+    assert!(late.readiness.message().contains("before the snapshot was taken"), "{late:?}");
+}
+
+#[test]
+fn a_snapshot_is_deleted_whether_it_was_taken_or_only_begun_and_that_of_another_object_stays() {
+    for frozen in [None, Some(true)] {
+        let gone = plan(&deleted(snapshot(json!({}))), &found("u1", frozen));
+        assert_eq!(gone.steps, [Step::Delete(new()), Step::Release]);
+    }
+    assert_eq!(plan(&deleted(snapshot(json!({}))), &Observed::default()).steps, [Step::Release]);
+    assert_eq!(plan(&deleted(snapshot(json!({}))), &found("u0", Some(true))).steps, [Step::Release]);
+    assert_eq!(reason(&plan(&snapshot(json!({})), &found("u0", Some(true)))), (true, Reason::NotSupported));
+    let mut unnamed = found("u1", Some(true));
+    unnamed.snapshot.as_mut().expect("set").owner = None;
+    assert_eq!(reason(&plan(&snapshot(json!({})), &unnamed)), (true, Reason::NotSupported), "it was deleted");
+}
+
+#[test]
+fn a_snapshot_of_an_object_that_had_another_uid_is_taken_over() {
+    let mut object = snapshot(json!({}));
+    object.metadata.annotations =
+        Some([(berth_api::FORMER_UID_ANNOTATION.to_owned(), "u0".to_owned())].into());
+    let plan = plan(&object, &found("u0", Some(false)));
+    assert_eq!(
+        plan.steps,
+        [Step::TakeOver { pool: "default".into(), snapshot: "s-u1".into(), owner: owner("u1") }]
+    );
+}
+
+#[test]
+fn the_status_tells_the_moment_and_keeps_it_when_the_file_is_lost() {
+    let object = snapshot(json!({}));
+    let ready = Readiness::Ready(Reason::Available, String::new());
+    let told = |frozen| status(&object, &found("u1", Some(frozen)), &ready, Timestamp::UNIX_EPOCH);
+    assert_eq!(told(true).consistency, Some(Consistency::FileSystem));
+    let crash = told(false);
+    assert_eq!((crash.consistency, crash.size.as_deref()), (Some(Consistency::Crash), Some("4Gi")));
+    assert_eq!(crash.taken_at.as_deref(), Some("1970-01-01T00:00:00Z"));
+    let later = DiskSnapshot { status: Some(crash.clone()), ..object.clone() };
+    let lost = status(&later, &Observed::default(), &ready, Timestamp::UNIX_EPOCH);
+    assert_eq!((lost.taken_at, lost.size), (crash.taken_at, crash.size));
+    let begun = status(&object, &found("u1", None), &ready, Timestamp::UNIX_EPOCH);
+    assert_eq!(begun.taken_at, None);
+}

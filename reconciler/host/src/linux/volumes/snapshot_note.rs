@@ -1,0 +1,50 @@
+//! The note beside a snapshot's file.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::super::files;
+use super::Result;
+use super::note::{Base, Note};
+use crate::{NewSnapshot, Taken, VolumeOwner};
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct SnapshotNote {
+    /// None: no object names it (any more), and it goes with the last file that is based on it.
+    pub(super) owner: Option<VolumeOwner>,
+    #[serde(rename = "volumeID")]
+    pub(super) volume_id: String,
+    /// The generation of the volume's file that becomes the snapshot.
+    pub(super) generation: u32,
+    /// The image it is based on.
+    pub(super) base: Option<Base>,
+    /// The snapshot it is based on, instead of an image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) snapshot: Option<String>,
+    /// None: it is begun and not finished.
+    pub(super) taken: Option<Taken>,
+}
+
+impl SnapshotNote {
+    pub(super) fn new(new: &NewSnapshot, volume: &Note) -> Self {
+        Self {
+            owner: new.owner.clone(),
+            volume_id: new.volume.clone(),
+            generation: volume.generation,
+            base: volume.base.clone(),
+            snapshot: volume.snapshot.clone(),
+            taken: None,
+        }
+    }
+
+    /// None: there is no note. The inner error: the note is unreadable.
+    pub(super) fn read(path: &Path) -> Result<Option<std::result::Result<Self, String>>> {
+        files::read_json(path)
+    }
+
+    pub(super) fn write(&self, path: &Path) -> Result<()> {
+        files::write_json(path, self, 0o600)
+    }
+}

@@ -1,0 +1,392 @@
+//! Snapshots: the former file of a volume, which nothing writes any more, with a note beside it. The volume continues in
+//! an overlay on it; copies are further overlays.
+//!
+//! ```text
+//!                  note (begun)    second name of   overlay, and note     QEMU switched,    note (taken)
+//!   volume's file ───────────────▶ the same file ──▶ of the volume ──────▶ first name gone ──────────────▶ snapshot
+//! ```
+//!
+//! Once the volume's note names the overlay it is what a QEMU opens, whether or not a running one has been switched: the
+//! overlay shows everything below it. Until the snapshot is finished the file below may still change. The file of a
+//! snapshot is removed when it has no owner and no note, of a volume here or in the trash or of a snapshot, names it as its
+//! base. While any note of the pool is unreadable nothing is removed.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use berth_qemu::machine::{Backing, Format};
+use berth_qemu::qcow2;
+
+use super::super::files::{self, failed};
+use super::super::layout::{check_name, is_name};
+use super::note::{Base, Note};
+use super::snapshot_note::SnapshotNote;
+use super::{LinuxVolumes, Place, Result, SUFFIX, exists, file_name, size_of};
+use crate::{MOST_SNAPSHOTS, NewSnapshot, SnapshotFacts, SystemError, Taken, VolumeFacts, VolumeOwner};
+
+/// The backing file of a volume in `pools/<pool>/volumes/` or in the trash beside it.
+pub(super) fn relative(snapshot: &str) -> Backing {
+    let file = Path::new("../snapshots").join(format!("{snapshot}{SUFFIX}"));
+    Backing { file, format: Format::Qcow2, backing: None }
+}
+
+/// The paths of one snapshot.
+struct SnapshotPlace {
+    id: String,
+    file: PathBuf,
+    note: PathBuf,
+}
+
+impl SnapshotPlace {
+    fn damaged(&self, detail: &str) -> SystemError {
+        SystemError::VolumeDamaged { id: self.id.clone(), detail: detail.to_owned() }
+    }
+
+    fn read(&self) -> Result<Option<SnapshotNote>> {
+        SnapshotNote::read(&self.note)?.transpose().map_err(|detail| self.damaged(&detail))
+    }
+
+    fn size(&self) -> Result<u64> {
+        size_of(&self.file).map_err(|detail| self.damaged(&detail))
+    }
+}
+
+impl LinuxVolumes {
+    fn snapshot_place(&self, pool: &str, id: &str) -> Result<SnapshotPlace> {
+        check_name("pool", pool)?;
+        check_name("snapshot", id)?;
+        let folder = self.layout.snapshots(pool);
+        Ok(SnapshotPlace {
+            id: id.to_owned(),
+            file: folder.join(format!("{id}{SUFFIX}")),
+            note: folder.join(format!("{id}.json")),
+        })
+    }
+
+    pub(in super::super) fn snapshot(&self, pool: &str, id: &str) -> Result<Option<SnapshotFacts>> {
+        let place = self.snapshot_place(pool, id)?;
+        let Some(note) = place.read()? else { return Ok(None) };
+        let size = match &note.taken {
+            Some(_) if !exists(&place.file)? => return Err(SystemError::SnapshotLost { id: id.to_owned() }),
+            Some(_) => place.size()?,
+            // Begun, and perhaps no file yet.
+            None => size_of(&place.file).unwrap_or(0),
+        };
+        Ok(Some(SnapshotFacts {
+            pool: pool.to_owned(),
+            id: id.to_owned(),
+            volume: note.volume_id,
+            size,
+            owner: note.owner,
+            taken: note.taken,
+        }))
+    }
+
+    /// Returns the size of a snapshot that a new volume can be based on.
+    pub(super) fn finished_size(&self, pool: &str, id: &str) -> Result<u64> {
+        let found = self.snapshot(pool, id)?.filter(|snapshot| snapshot.taken.is_some());
+        found.map(|s| s.size).ok_or_else(|| SystemError::SnapshotLost { id: id.to_owned() })
+    }
+
+    pub(in super::super) fn begin_snapshot(&self, new: &NewSnapshot) -> Result<VolumeFacts> {
+        let _chains = self.lock();
+        let snapshot = self.snapshot_place(&new.pool, &new.id)?;
+        let lost = || SystemError::VolumeLost { id: new.volume.clone() };
+        let place = self.place(&new.pool, &new.volume)?;
+        let found = self.volume(&new.pool, &new.volume)?.ok_or_else(lost)?;
+        let volume = Note::read(&place.note)?.ok_or_else(lost)?.map_err(|detail| place.damaged(&detail))?;
+        let note = match snapshot.read()? {
+            Some(note) if note.taken.is_some() => return Ok(found),
+            Some(note) if note.volume_id != new.volume => {
+                return Err(snapshot.damaged("it was begun of another volume"));
+            }
+            Some(note) => note,
+            None => {
+                if volume.pending_snapshot.is_some() {
+                    let detail = "another snapshot of it is being taken";
+                    return Err(SystemError::VolumeBusy { id: new.volume.clone(), detail });
+                }
+                if self.depth(&new.pool, &volume)? >= MOST_SNAPSHOTS {
+                    return Err(SystemError::TooManySnapshots {
+                        id: new.volume.clone(),
+                        most: MOST_SNAPSHOTS,
+                    });
+                }
+                files::ensure_private_folder(&self.layout.snapshots(&new.pool))?;
+                let note = SnapshotNote::new(new, &volume);
+                note.write(&snapshot.note)?;
+                note
+            }
+        };
+        if volume.generation == note.generation {
+            self.continue_in_overlay(&place, &volume, &snapshot)?;
+        } else if volume.pending_snapshot.as_deref() != Some(new.id.as_str()) {
+            return Err(snapshot.damaged("its volume has continued without it"));
+        } else {
+            // The file below may have grown while a QEMU still had it open.
+            match qcow2::grow(&place.file, snapshot.size()?) {
+                // The QEMU that has the overlay open has all of it.
+                Ok(()) | Err(qcow2::ImageError::InUse { .. } | qcow2::ImageError::Shrink { .. }) => {}
+                Err(error) => return Err(place.refused(error)),
+            }
+        }
+        self.volume(&new.pool, &new.volume)?.ok_or_else(lost)
+    }
+
+    /// Gives the volume's file a second name, as the snapshot's, and has the volume continue in an overlay on it.
+    fn continue_in_overlay(&self, place: &Place, volume: &Note, snapshot: &SnapshotPlace) -> Result<()> {
+        match fs::hard_link(&place.file, &snapshot.file) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                if identity(&place.file)? != identity(&snapshot.file)? {
+                    return Err(snapshot.damaged("a file of this name is there, which berth did not make"));
+                }
+            }
+            linked => linked.map_err(failed("link", &snapshot.file))?,
+        }
+        files::sync_parent(&snapshot.file).map_err(failed("write", &snapshot.file))?;
+        let generation = volume.generation + 1;
+        let overlay = place.file.with_file_name(file_name(&place.id, generation));
+        // What a crash left of it: no note names it, so nothing has opened it.
+        files::remove_if_there(&overlay).map_err(failed("remove", &overlay))?;
+        qcow2::create_overlay(&overlay, snapshot.size()?, &relative(&snapshot.id))
+            .map_err(|error| place.refused(error))?;
+        files::give(&overlay, self.owner.as_ref())?;
+        files::sync_parent(&overlay).map_err(failed("write", &overlay))?;
+        let note = Note {
+            base: None,
+            snapshot: Some(snapshot.id.clone()),
+            generation,
+            pending_snapshot: Some(snapshot.id.clone()),
+            // The overlay has no space reserved yet.
+            reserved: volume.reserved.map(|_| 0),
+            ..volume.clone()
+        };
+        note.write(&place.note)
+    }
+
+    pub(in super::super) fn finish_snapshot(
+        &self,
+        pool: &str,
+        id: &str,
+        taken: &Taken,
+    ) -> Result<SnapshotFacts> {
+        let _chains = self.lock();
+        let snapshot = self.snapshot_place(pool, id)?;
+        let lost = || SystemError::SnapshotLost { id: id.to_owned() };
+        let mut note = snapshot.read()?.ok_or_else(lost)?;
+        let place = self.place(pool, &note.volume_id)?;
+        let volume = Note::read(&place.note)?.transpose().map_err(|detail| place.damaged(&detail))?;
+        if note.taken.is_none() {
+            let continues = |volume: &Note| volume.generation > note.generation;
+            if !volume.as_ref().is_none_or(continues) || !exists(&snapshot.file)? {
+                return Err(snapshot.damaged("it was not begun"));
+            }
+            if is_written(&snapshot.file)? {
+                let detail = "a running QEMU has not been switched to its new file";
+                return Err(SystemError::VolumeBusy { id: note.volume_id, detail });
+            }
+            if may_be_written(&snapshot.file)? {
+                let detail = "a QEMU that an earlier version started has its former file open for writing: stop and \
+                              start the VM";
+                return Err(SystemError::VolumeBusy { id: note.volume_id, detail });
+            }
+            files::freeze(&snapshot.file)?;
+            let former = self.layout.volumes(pool).join(file_name(&note.volume_id, note.generation));
+            files::remove_if_there(&former).map_err(failed("remove", &former))?;
+            files::sync_parent(&former).map_err(failed("write", &former))?;
+            note.taken = Some(taken.clone());
+            note.write(&snapshot.note)?;
+            tracing::info!(snapshot = id, volume = note.volume_id, "snapshot taken");
+        }
+        if let Some(volume) = volume.filter(|v| v.pending_snapshot.as_deref() == Some(id)) {
+            Note { pending_snapshot: None, ..volume }.write(&place.note)?;
+        }
+        self.snapshot(pool, id)?.ok_or_else(lost)
+    }
+
+    pub(in super::super) fn hand_over_snapshot(
+        &self,
+        pool: &str,
+        id: &str,
+        owner: &VolumeOwner,
+    ) -> Result<()> {
+        let _chains = self.lock();
+        let place = self.snapshot_place(pool, id)?;
+        let note = place.read()?.ok_or_else(|| SystemError::SnapshotLost { id: id.to_owned() })?;
+        SnapshotNote { owner: Some(owner.clone()), ..note }.write(&place.note)
+    }
+
+    pub(in super::super) fn delete_snapshot(&self, pool: &str, id: &str) -> Result<()> {
+        let _chains = self.lock();
+        let place = self.snapshot_place(pool, id)?;
+        let Some(note) = place.read()? else { return Ok(()) };
+        if note.taken.is_some() {
+            SnapshotNote { owner: None, ..note }.write(&place.note)?;
+            return self.collect_snapshots(pool);
+        }
+        let of = self.place(pool, &note.volume_id)?;
+        let volume = Note::read(&of.note)?.transpose().map_err(|detail| of.damaged(&detail))?;
+        if volume.as_ref().is_some_and(|v| v.generation != note.generation) {
+            let detail = "the snapshot has to be finished first";
+            return Err(SystemError::VolumeBusy { id: note.volume_id, detail });
+        }
+        // Begun, and the volume still is the file that would have become the snapshot.
+        let overlay = self.layout.volumes(pool).join(file_name(&note.volume_id, note.generation + 1));
+        for file in [&overlay, &place.file, &place.note] {
+            files::remove_if_there(file).map_err(failed("remove", file))?;
+        }
+        Ok(())
+    }
+
+    /// Removes the snapshots that nothing owns and nothing is based on. The caller holds the lock.
+    pub(super) fn collect_snapshots(&self, pool: &str) -> Result<()> {
+        loop {
+            let Some(used) = self.used_snapshots(pool)? else {
+                tracing::warn!(pool, "a note is unreadable: no file of a snapshot is removed");
+                return Ok(());
+            };
+            let mut removed = false;
+            for id in self.snapshot_ids(pool)? {
+                let place = self.snapshot_place(pool, &id)?;
+                let Some(note) = place.read()? else { continue };
+                if note.taken.is_none() || note.owner.is_some() || used.contains(&id) {
+                    continue;
+                }
+                files::remove_if_there(&place.file).map_err(failed("delete", &place.file))?;
+                files::remove_if_there(&place.note).map_err(failed("remove", &place.note))?;
+                tracing::info!(snapshot = id, "snapshot deleted");
+                removed = true;
+            }
+            if !removed {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Returns the snapshots that a volume, here or in the trash, or a snapshot is based on. None: a note is unreadable.
+    fn used_snapshots(&self, pool: &str) -> Result<Option<BTreeSet<String>>> {
+        let mut used = BTreeSet::new();
+        for folder in [self.layout.volumes(pool), self.layout.trash(pool)] {
+            for name in files::names(&folder)?.iter().filter(|n| n.ends_with(".json") && !is_unfinished(n)) {
+                match Note::read(&folder.join(name))? {
+                    Some(Ok(note)) => used.extend(note.snapshot.into_iter().chain(note.pending_snapshot)),
+                    Some(Err(_)) => return Ok(None),
+                    None => {}
+                }
+            }
+        }
+        for id in self.snapshot_ids(pool)? {
+            match SnapshotNote::read(&self.snapshot_place(pool, &id)?.note)? {
+                Some(Ok(note)) => used.extend(note.snapshot),
+                Some(Err(_)) => return Ok(None),
+                None => {}
+            }
+        }
+        Ok(Some(used))
+    }
+
+    fn snapshot_ids(&self, pool: &str) -> Result<Vec<String>> {
+        let names = files::names(&self.layout.snapshots(pool))?;
+        let ids = names.iter().filter_map(|name| name.strip_suffix(".json")).filter(|id| is_name(id));
+        Ok(ids.map(str::to_owned).collect())
+    }
+
+    /// Returns a snapshot of the pool that is based on this image. One with an unreadable note may be.
+    pub(super) fn snapshot_based_on(&self, pool: &str, digest: &str) -> Result<Option<String>> {
+        for id in self.snapshot_ids(pool)? {
+            match SnapshotNote::read(&self.snapshot_place(pool, &id)?.note)? {
+                Some(Ok(note)) if note.base.as_ref().is_none_or(|base| base.digest != digest) => {}
+                Some(_) => return Ok(Some(id)),
+                None => {}
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns the files below a volume, and the image at the bottom. The error is for people.
+    pub(super) fn chain(
+        &self,
+        pool: &str,
+        base: Option<&Base>,
+        snapshot: Option<&str>,
+    ) -> std::result::Result<(Option<Backing>, Option<String>), String> {
+        let mut files = Vec::new();
+        let (mut base, mut snapshot) = (base.cloned(), snapshot.map(str::to_owned));
+        while let Some(id) = snapshot {
+            if files.len() > MOST_SNAPSHOTS {
+                return Err(format!("there are more than {MOST_SNAPSHOTS} snapshots below it"));
+            }
+            let place = self.snapshot_place(pool, &id).map_err(|error| error.chain())?;
+            let note = place.read().map_err(|error| error.chain())?;
+            let note = note.ok_or_else(|| format!("snapshot {id}, which it is based on, is gone"))?;
+            files.push((place.file, Format::Qcow2));
+            (base, snapshot) = (note.base, note.snapshot);
+        }
+        files.extend(base.as_ref().map(|base| (self.layout.image(&base.digest), base.format)));
+        let backing = files
+            .into_iter()
+            .rev()
+            .fold(None, |below, (file, format)| Some(Backing { file, format, backing: below.map(Box::new) }));
+        Ok((backing, base.map(|base| base.digest)))
+    }
+
+    fn depth(&self, pool: &str, volume: &Note) -> Result<usize> {
+        let mut depth = 0;
+        let mut next = volume.snapshot.clone();
+        while let Some(id) = next.filter(|_| depth <= MOST_SNAPSHOTS) {
+            depth += 1;
+            next = self.snapshot_place(pool, &id)?.read()?.and_then(|note| note.snapshot);
+        }
+        Ok(depth)
+    }
+}
+
+fn is_unfinished(name: &str) -> bool {
+    name.starts_with(files::UNFINISHED)
+}
+
+fn identity(path: &Path) -> Result<(u64, u64)> {
+    fs::metadata(path).map(|m| (m.dev(), m.ino())).map_err(failed("look at", path))
+}
+
+/// Whether a process has the file open for writing, whether or not it writes. False where the file system cannot tell.
+fn may_be_written(path: &Path) -> Result<bool> {
+    let file = File::open(path).map_err(failed("open", path))?;
+    // The kernel grants a lease for reading only while nothing has the file open for writing.
+    let granted = set_lease(&file, libc::F_RDLCK);
+    if granted.is_ok() {
+        // Closing the file ends it as well.
+        let _ = set_lease(&file, libc::F_UNLCK);
+    }
+    Ok(granted == Err(nix::errno::Errno::EAGAIN))
+}
+
+#[allow(unsafe_code, reason = "leases are not in nix")]
+fn set_lease(file: &File, kind: libc::c_int) -> nix::Result<libc::c_int> {
+    use std::os::fd::AsRawFd;
+    // SAFETY: the descriptor is open, and the command takes a number.
+    nix::errno::Errno::result(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, kind) })
+}
+
+/// Whether a QEMU writes to the file: it holds the lock of the byte for that permission.
+fn is_written(path: &Path) -> Result<bool> {
+    const WRITE: libc::off_t = 100 + 1;
+    let file = File::open(path).map_err(failed("open", path))?;
+    let mut lock = libc::flock {
+        l_type: libc::F_WRLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: WRITE,
+        l_len: 1,
+        l_pid: 0,
+    };
+    nix::fcntl::fcntl(&file, nix::fcntl::FcntlArg::F_OFD_GETLK(&mut lock))
+        .map_err(|errno| failed("read the locks of", path)(errno.into()))?;
+    Ok(lock.l_type != libc::F_UNLCK as libc::c_short)
+}
+
+#[cfg(test)]
+#[path = "snapshot_tests.rs"]
+mod tests;
