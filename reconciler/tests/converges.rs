@@ -343,36 +343,57 @@ fn has_file(disk: &Disk) -> bool {
     rig::is_disk_ready(disk) && disk.status.as_ref().is_some_and(|s| s.size.as_deref() == Some("4Gi"))
 }
 
+/// A snapshot of the running VM's disk, a copy of it, and a copy of the disk itself.
+async fn snapshot_and_copies_are_declared(rig: &Rig) {
+    rig.apply("DiskSnapshot", "before", json!({"disk": "web-root"})).await;
+    rig.apply("Disk", "copy", json!({"source": {"snapshot": "before"}})).await;
+    rig.apply("Disk", "twin", json!({"source": {"disk": "web-root"}})).await;
+}
+
+async fn snapshot_and_copies_are_there(rig: &Rig) {
+    rig.until("before", "is taken", rig::is_taken).await;
+    for copy in ["copy", "twin"] {
+        rig.until(copy, "has a file", has_file).await;
+    }
+}
+
 #[test]
-fn a_snapshot_of_a_running_vm_is_taken_and_copied_and_goes_with_the_last_that_is_based_on_it() {
+fn a_disk_of_a_running_vm_has_a_snapshot_taken_and_is_copied() {
     converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter, Fault::FullDisk], async |rig| {
         web_is_declared(rig).await;
         web_runs(rig).await;
         let pid = rig.pid("web").await;
         rig.strike_from_here();
-        rig.apply("DiskSnapshot", "before", json!({"disk": "web-root"})).await;
-        rig.apply("Disk", "copy", json!({"source": {"snapshot": "before"}})).await;
-        rig.apply("Disk", "twin", json!({"source": {"disk": "web-root"}})).await;
-        rig.until("before", "is taken", rig::is_taken).await;
-        for copy in ["copy", "twin"] {
-            rig.until(copy, "has a file", has_file).await;
-        }
+        snapshot_and_copies_are_declared(rig).await;
+        snapshot_and_copies_are_there(rig).await;
         let hypervisor = rig.system.hypervisor();
         let view = hypervisor.view(&hypervisor.instances()[0]).expect("it runs");
         assert!(!view.is_frozen, "the guest goes on");
         assert_eq!(rig.pid("web").await, pid, "in the same QEMU");
         let taken = rig.system.snapshots_now();
         assert_eq!(taken.iter().filter(|snapshot| snapshot.taken.is_some()).count(), 2, "{taken:?}");
+        assert_eq!(rig.system.volumes_now().len(), 3, "the disk and its copies");
+    });
+}
+
+#[test]
+fn a_snapshot_and_its_copies_are_deleted_and_the_file_goes_with_the_last_that_is_based_on_it() {
+    converges(&[Fault::Error, Fault::CrashAfter], async |rig| {
+        web_is_declared(rig).await;
+        web_runs(rig).await;
+        snapshot_and_copies_are_declared(rig).await;
+        snapshot_and_copies_are_there(rig).await;
         rig.apply("VM", "web", web("Stopped")).await;
-        rig.delete("DiskSnapshot", "before").await;
-        rig.until_gone("DiskSnapshot", "before").await;
+        rig.until_vm("web", "is stopped", |vm| rig::state(vm) == Some(VMState::Stopped)).await;
         rig.apply("VM", "web", web("Running")).await;
         web_runs(rig).await;
-        assert_eq!(rig.system.volumes_now().len(), 3, "the disk and its copies");
-        rig.must_settle().await;
-        for copy in ["copy", "twin"] {
-            rig.delete("Disk", copy).await;
-        }
+        rig.strike_from_here();
+        rig.delete("DiskSnapshot", "before").await;
+        rig.until_gone("DiskSnapshot", "before").await;
+        rig.delete("Disk", "copy").await;
+        rig.until_gone("Disk", "copy").await;
+        assert_eq!(rig.system.volumes_now().len(), 2, "the disk and its copy");
+        rig.delete("Disk", "twin").await;
         all_is_deleted(rig).await;
     });
 }

@@ -1,1 +1,1 @@
-terraform import berth_disk_snapshot.example default/before-upgrade
+terraform import berth_disk_snapshot.example default/web

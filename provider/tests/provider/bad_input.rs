@@ -474,7 +474,7 @@ fn disks() -> Vec<Bad> {
         everywhere(with(disk(), "/deletion_policy", json!("Keep")), "deletion_policy", "is not one of"),
         everywhere(with(disk(), "/expand_policy", json!("Never")), "expand_policy", "is not one of"),
         everywhere(with(disk(), "/provisioning", json!("Eager")), "provisioning", "is not one of"),
-        everywhere(with(disk(), "/source", json!({})), "source", "either"),
+        here(with(disk(), "/source", json!({})), "source", "either"),
         everywhere(with(disk(), "/source", json!({"disk": "a", "snapshot": "b"})), "source", "either"),
         everywhere(
             with(with(disk(), "/source", json!({"disk": "a"})), "/image", json!("i")),

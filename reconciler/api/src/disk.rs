@@ -51,7 +51,7 @@ pub struct DiskSpec {
     /// Name of the Image it is made from, in the Disk's namespace or in `berth-shared`. Default: a blank disk. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<ResourceName>,
-    /// What it is copied from: another Disk, or a DiskSnapshot. The copy is made on the same host and in the same pool, takes no
+    /// The source of its data: another Disk, or a DiskSnapshot. The copy is made on the same host and in the same pool, takes no
     /// space at first, and does not depend on the other object afterwards. Default: none. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<DiskSource>,
@@ -96,7 +96,7 @@ impl Default for DiskSpec {
     }
 }
 
-/// What a Disk is copied from: the data of that moment.
+/// The source of a Disk: its data of that moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.disk) != has(self.snapshot)").message("a source is either a disk or a snapshot"))]

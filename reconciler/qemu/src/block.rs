@@ -108,7 +108,7 @@ pub async fn plug(qmp: &Qmp, disk: &DiskSpec) -> Result<(), BlockError> {
         return same_disk(disk, &present);
     }
     match node(qmp, &disk.id).await? {
-        // What is left of an unplugged disk that has continued in another file.
+        // An unplugged disk that had continued in another file left it.
         Some(open) if open.file.as_deref().is_some_and(|file| is_former(file, &disk.file)) => {
             remove_nodes(qmp, &disk.id).await?;
             qmp.execute("blockdev-add", blockdev(disk)).await.map_err(|e| locked(&disk.id, e))?;

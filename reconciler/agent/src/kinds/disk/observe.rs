@@ -27,7 +27,7 @@ pub(crate) struct Observed {
     pub(crate) is_read_only: bool,
     /// The image that a disk without a file is created from. None: a blank disk, or one that already has a file.
     pub(crate) image: Option<LocalImage>,
-    /// What a disk without a file is copied from. None: it is no copy, or it has a file.
+    /// The source that a disk without a file is copied from. None: it is no copy, or it has a file.
     pub(crate) source: Option<LocalSource>,
     /// The snapshot of its volume that is begun and not finished.
     pub(crate) pending_snapshot: Option<SnapshotFacts>,

@@ -1,4 +1,4 @@
-//! What a new disk is copied from: a snapshot, or the snapshot that is taken of another disk for it.
+//! The source of a copy: a snapshot, or the snapshot that is taken of another disk for it.
 
 use berth_api::{Disk, Quantity, Readiness, Reason};
 use berth_host::{NewSnapshot, SnapshotFacts, VolumeFacts};

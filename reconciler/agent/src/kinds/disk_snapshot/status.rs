@@ -15,7 +15,7 @@ pub(super) fn status(
     let generation = snapshot.metadata.generation.unwrap_or(0);
     status.observed_generation = generation;
     readiness.write(&mut status.conditions, generation, now);
-    // What is known of a lost one is kept: it distinguishes it from one that was not taken.
+    // The facts of a lost one are kept: they distinguish it from one that was not taken.
     if let Some(facts) = &observed.snapshot
         && let Some(taken) = &facts.taken
     {

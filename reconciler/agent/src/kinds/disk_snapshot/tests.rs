@@ -99,9 +99,9 @@ fn a_snapshot_of_an_object_that_had_another_uid_is_taken_over() {
 fn the_status_tells_the_moment_and_keeps_it_when_the_file_is_lost() {
     let object = snapshot(json!({}));
     let ready = Readiness::Ready(Reason::Available, String::new());
-    let told = |frozen| status(&object, &found("u1", Some(frozen)), &ready, Timestamp::UNIX_EPOCH);
-    assert_eq!(told(true).consistency, Some(Consistency::FileSystem));
-    let crash = told(false);
+    let reported = |frozen| status(&object, &found("u1", Some(frozen)), &ready, Timestamp::UNIX_EPOCH);
+    assert_eq!(reported(true).consistency, Some(Consistency::FileSystem));
+    let crash = reported(false);
     assert_eq!((crash.consistency, crash.size.as_deref()), (Some(Consistency::Crash), Some("4Gi")));
     assert_eq!(crash.taken_at.as_deref(), Some("1970-01-01T00:00:00Z"));
     let later = DiskSnapshot { status: Some(crash.clone()), ..object.clone() };

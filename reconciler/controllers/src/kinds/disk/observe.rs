@@ -24,7 +24,7 @@ pub(super) struct Observed {
     pub(super) claim: Option<(String, String)>,
     /// A host reports that it has its file, and the report does not count without a recovery.
     pub(super) unconfirmed: Option<String>,
-    /// What it is copied from.
+    /// The source that it is copied from.
     pub(super) source: Option<Source>,
     /// Why an unbound copy cannot be bound yet.
     pub(super) unknown: Option<PlacementHold>,

@@ -169,7 +169,7 @@ fn a_snapshot_of_a_running_disk_is_finished_when_nothing_writes_to_its_file_any_
     assert!(finished && f.found(ID).pending_snapshot.is_none());
 }
 
-/// What a crash leaves after each step, before the volume's note names the overlay and after it.
+/// The files that a crash leaves after each step, before the volume's note names the overlay and after it.
 fn crashed(step: usize) -> Fixture {
     let f = Fixture::new();
     write(&f.found(ID).path, 1);

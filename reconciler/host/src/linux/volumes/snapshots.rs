@@ -149,7 +149,7 @@ impl LinuxVolumes {
         files::sync_parent(&snapshot.file).map_err(failed("write", &snapshot.file))?;
         let generation = volume.generation + 1;
         let overlay = place.file.with_file_name(file_name(&place.id, generation));
-        // What a crash left of it: no note names it, so nothing has opened it.
+        // A crash left it: no note names it, so nothing has opened it.
         files::remove_if_there(&overlay).map_err(failed("remove", &overlay))?;
         qcow2::create_overlay(&overlay, snapshot.size()?, &relative(&snapshot.id))
             .map_err(|error| place.refused(error))?;
