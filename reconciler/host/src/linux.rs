@@ -49,10 +49,10 @@ use tokio::net::TcpStream;
 use tokio::sync::RwLock;
 
 use super::{
-    ChecksumSource, Firewall, ForeignObject, Forwarding, HostFacts, HostInfo, HostUse, ImageFacts,
-    ImageSource, Images, InstanceFacts, LaunchRequest, LeaseTaken, MachineUse, Machines, NetworkConfig,
-    Networks, NewVolume, ProcessFacts, Progress, ResolvedImage, Result, StateAccess, SystemError, TapConfig,
-    TapFacts, TrashedVolume, Uplink, VolumeFacts, VolumeOwner, Volumes,
+    BridgedNetwork, ChecksumSource, Firewall, ForeignObject, Forwarding, HostBridge, HostFacts, HostInfo,
+    HostUse, ImageFacts, ImageSource, Images, InstanceFacts, LaunchRequest, LeaseTaken, MachineUse, Machines,
+    NetworkConfig, Networks, NewVolume, ProcessFacts, Progress, ResolvedImage, Result, StateAccess,
+    SystemError, TapConfig, TapFacts, TrashedVolume, Uplink, VolumeFacts, VolumeOwner, Volumes,
 };
 use direct_io::DirectIo;
 pub use doctor::{DoctorFacts, DoctorKvm, DoctorMemory, DoctorQemu, doctor_facts};
@@ -321,6 +321,14 @@ impl Networks for LinuxSystem {
         self.networks.ensure(network).await
     }
 
+    async fn ensure_bridged_network(&self, network: &BridgedNetwork) -> Result<()> {
+        self.networks.ensure_bridged(network).await
+    }
+
+    async fn host_bridges(&self) -> Result<Vec<HostBridge>> {
+        self.networks.host_bridges().await
+    }
+
     async fn remove_network(&self, bridge: &str) -> Result<()> {
         self.networks.remove(bridge).await
     }
@@ -500,6 +508,7 @@ impl HostInfo for LinuxSystem {
             facts.mtu = self.networks.mtu_at(address).await?;
         }
         facts.ranges = self.networks.host_ranges().await?;
+        facts.bridges = self.networks.host_bridges().await?;
         Ok(facts)
     }
 

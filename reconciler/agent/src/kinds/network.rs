@@ -5,6 +5,7 @@
 //! requests it.
 
 mod apply;
+mod bridged;
 mod bridges;
 mod exceptions;
 mod filters;
@@ -23,7 +24,7 @@ use crate::converge::Requeue;
 use crate::error::Error;
 use crate::index::{Change, Indexed, Table, Tables, mtu_of};
 use crate::key::{Key, ObjectName};
-use berth_host::{Firewall, NetworkConfig};
+use berth_host::{BridgedNetwork, Firewall, NetworkConfig};
 pub(crate) use status::why_not;
 
 /// A step of the networks' plan.
@@ -35,6 +36,7 @@ pub(crate) enum Step {
         addresses: Vec<Ipv4Addr>,
     },
     EnsureNetwork(NetworkConfig),
+    EnsureBridged(BridgedNetwork),
     ApplyFirewall(Firewall),
     RemoveTap(String),
     RemoveNetwork(String),

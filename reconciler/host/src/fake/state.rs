@@ -9,7 +9,8 @@ use serde_json::Value;
 
 use super::FakeSource;
 use crate::{
-    Firewall, HostFacts, ImageFacts, KvmFacts, NetworkConfig, QemuFacts, TapConfig, Uplink, VolumeFacts,
+    BridgedNetwork, Firewall, HostFacts, ImageFacts, KvmFacts, NetworkConfig, QemuFacts, TapConfig, Uplink,
+    VolumeFacts,
 };
 
 #[derive(Debug)]
@@ -24,6 +25,7 @@ pub(super) struct State {
     pub(super) volumes: BTreeMap<String, Volume>,
     pub(super) trash: BTreeMap<String, (Volume, u64, Timestamp)>,
     pub(super) networks: BTreeMap<String, NetworkConfig>,
+    pub(super) bridged: BTreeMap<String, BridgedNetwork>,
     pub(super) taps: BTreeMap<String, TapConfig>,
     pub(super) firewall: Firewall,
     /// Whether every running machine must be filtered.
@@ -60,6 +62,7 @@ impl Default for State {
             volumes: BTreeMap::new(),
             trash: BTreeMap::new(),
             networks: BTreeMap::new(),
+            bridged: BTreeMap::new(),
             taps: BTreeMap::new(),
             firewall: Firewall::default(),
             filters_expected: false,
@@ -101,6 +104,7 @@ fn facts() -> HostFacts {
         address: None,
         mtu: None,
         ranges: Vec::new(),
+        bridges: Vec::new(),
         overhead_bytes: 80 << 20,
         boot_id: String::new(),
     }
