@@ -22,6 +22,7 @@ pub mod lifecycle;
 pub mod load;
 pub mod modules;
 pub mod moves;
+pub mod networks;
 pub mod probes;
 pub mod rules;
 pub mod scale;
@@ -170,6 +171,14 @@ pub const ALL: &[Suite] = &[
         obstacle: needs_root,
         alone: false,
         run: hosts::embedded,
+    },
+    Suite {
+        name: "networks",
+        about: "guests on bridges of two hosts: static addresses and those of another DHCP server, filters, faults",
+        limit: minutes(15),
+        obstacle: needs_root,
+        alone: false,
+        run: networks::run,
     },
     Suite {
         name: "upgrade",

@@ -50,6 +50,8 @@ pub enum Form {
     Ipv4Range,
     /// A range of IPv4 or IPv6 addresses.
     IpRange,
+    /// The first and the last of a sequence of IPv4 addresses.
+    Ipv4Sequence,
     /// A port or a range of ports.
     Ports,
     /// 64 hexadecimal digits.
@@ -191,6 +193,10 @@ impl Form {
             Self::IpRange => Some(format!(
                 "{text:?} is not a range of addresses: write for example \"192.0.2.0/24\" or \"fd00::/8\", with no host bits set."
             )),
+            Self::Ipv4Sequence if is_sequence(text) => None,
+            Self::Ipv4Sequence => Some(format!(
+                "{text:?} is not a sequence of IPv4 addresses: write the first and the last one, for example \"192.0.2.50-192.0.2.99\"."
+            )),
             Self::Ports if berth_api::security_group::port_range(text).is_some() => None,
             Self::Ports => Some(format!(
                 "{text:?} is not a port or a range of ports: write a number from 1 to 65535, or for example \"8000-8099\"."
@@ -325,6 +331,12 @@ fn ssh_key(text: &str) -> Vec<&str> {
     text.split_whitespace().take(2).collect()
 }
 
+fn is_sequence(text: &str) -> bool {
+    let Some((first, last)) = text.split_once('-') else { return false };
+    let parsed: (Option<Ipv4Addr>, Option<Ipv4Addr>) = (first.parse().ok(), last.parse().ok());
+    matches!(parsed, (Some(first), Some(last)) if first <= last)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -385,6 +397,9 @@ mod tests {
             (Form::IpRange, "fd00::1"),
             (Form::IpRange, "10.0.0.1"),
             (Form::IpRange, "10.0.0.1/24"),
+            (Form::Ipv4Sequence, "192.0.2.99-192.0.2.50"),
+            (Form::Ipv4Sequence, "192.0.2.50"),
+            (Form::Ipv4Sequence, "192.0.2.50-99"),
             (Form::Ports, "0"),
             (Form::Ports, "90-80"),
             (Form::Ports, "http"),
@@ -423,6 +438,7 @@ mod tests {
             (Form::IpRange, "192.0.2.7/32"),
             (Form::IpRange, "::/0"),
             (Form::IpRange, "fd00:60::/64"),
+            (Form::Ipv4Sequence, "192.0.2.50-192.0.2.99"),
             (Form::Ports, "443"),
             (Form::Ports, "8000-8099"),
             (Form::ImageUrl, "file:///tmp/x.qcow2"),

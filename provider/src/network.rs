@@ -1,9 +1,13 @@
 //! `berth_network`
 
+use std::net::Ipv4Addr;
+
 use async_trait::async_trait;
+use ipnet::Ipv4Net;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
 use serde_json::Value as Json;
+use tfplugin6::{AttributePath, Diagnostic, Value};
 
 use crate::{
     api::Api,
@@ -14,9 +18,12 @@ use crate::{
     replacement,
 };
 
-/// A private network.
+/// A network of VMs.
 #[derive(Debug)]
 pub struct Network;
+
+/// The attributes that cannot change.
+const FIXED: [&str; 4] = ["cidr", "type", "bridge", "ipv4"];
 
 #[async_trait]
 impl ResourceKind for Network {
@@ -25,7 +32,7 @@ impl ResourceKind for Network {
             type_name: "berth_network",
             kind: "Network",
             plural: "networks",
-            description: "A private IPv4 network of VMs. Its VMs reach each other, on whichever hosts they run, and the outside by NAT. A VM's network interface names it in `network`. The Network `default` of a namespace is created without this resource when a VM first needs it.\n\nA range that overlaps another Network's, or one that a host uses, is refused. Destroying a network that VMs use is accepted; a finalizer keeps it until no VM uses it. Until then no other network can have this name.",
+            description: "A network of VMs: a private one that berth makes (`type` `Overlay`, the default), or one that the hosts already have (`Bridge`).\n\nThe VMs of an overlay reach each other, on whichever hosts they run, and the outside by NAT. Those of a bridge are machines of the network that the bridge is on, with addresses of it: see the page on bridged networks. A VM's network interface names it in `network`. The Network `default` of a namespace is created without this resource when a VM first needs it.\n\nA range that overlaps another Network's, or one that a host uses, is refused. Destroying a network that VMs use is accepted; a finalizer keeps it until no VM uses it. Until then no other network can have this name.",
             example: include_str!("../../examples/resources/berth_network/resource.tf"),
             shown: "status.mtu",
             timeouts: [120, 120, 300],
@@ -38,14 +45,95 @@ impl ResourceKind for Network {
 
     fn fields(&self) -> Vec<Field> {
         vec![
-            Field::spec("cidr", Shape::Text(Form::Ipv4Range)).required().effect(Effect::Replace),
+            Field::spec("type", Shape::Text(Form::Any)).default("Overlay").effect(Effect::Replace),
+            Field::spec(
+                "bridge",
+                Shape::Object(vec![
+                    Field::spec("name", Shape::Text(Form::Any)).required().effect(Effect::Replace),
+                ]),
+            ),
+            Field::spec(
+                "ipv4",
+                Shape::Object(vec![
+                    Field::spec("allocation", Shape::Text(Form::Any))
+                        .default("Static")
+                        .effect(Effect::Replace),
+                    Field::spec("gateway", Shape::Text(Form::Ipv4)),
+                    Field::spec("range", Shape::Text(Form::Ipv4Sequence)),
+                ]),
+            ),
+            Field::spec("cidr", Shape::Text(Form::Ipv4Range)).effect(Effect::Replace),
             Field::spec("dns", Shape::TextList(Form::Ipv4)),
             Field::spec("mtu", Shape::Integer).effect(Effect::PowerCycle),
         ]
     }
 
+    fn check(&self, config: &Value) -> Vec<Diagnostic> {
+        let known = |value: &Value| !value.is_unknown();
+        let (kind, bridge, ipv4, cidr) =
+            (config.get("type"), config.get("bridge"), config.get("ipv4"), config.get("cidr"));
+        if !known(kind) || !known(bridge) || !known(ipv4) || !known(ipv4.get("allocation")) || !known(cidr) {
+            return Vec::new();
+        }
+        let is_bridge = kind.as_str() == Some("Bridge");
+        let is_external = ipv4.get("allocation").as_str() == Some("External");
+        let mut found = Vec::new();
+        let mut wrong = |at: AttributePath, summary: &str, detail: &str| {
+            found.push(Diagnostic::error(summary, format!("{at}: {detail}")).at(at));
+        };
+        let at = AttributePath::root;
+        match (is_bridge, bridge.is_null()) {
+            (true, true) => wrong(
+                at("bridge"),
+                "A bridged network without a bridge",
+                "a network of type \"Bridge\" needs the name of a bridge of the hosts, for example { name = \"vmbr0\" }.",
+            ),
+            (false, false) => wrong(
+                at("bridge"),
+                "A bridge of an overlay",
+                "only a network of type \"Bridge\" has one. Set type = \"Bridge\", or leave `bridge` out.",
+            ),
+            _ => {}
+        }
+        if !is_bridge && !ipv4.is_null() {
+            let detail = "only a network of type \"Bridge\" has it: in an overlay, berth gives out the addresses of `cidr`.";
+            wrong(at("ipv4"), "Addresses of an overlay", detail);
+        }
+        let range = cidr.as_str().and_then(|text| text.parse::<Ipv4Net>().ok());
+        if is_bridge && is_external {
+            let declared = [
+                (at("cidr"), cidr),
+                (at("dns"), config.get("dns")),
+                (at("ipv4").attribute("gateway"), ipv4.get("gateway")),
+                (at("ipv4").attribute("range"), ipv4.get("range")),
+            ];
+            for (path, _) in declared.into_iter().filter(|(_, value)| !value.is_null()) {
+                let detail = "with ipv4.allocation \"External\", guests get it from a DHCP server that is not berth's: leave it out.";
+                wrong(path, "Another DHCP server gives it out", detail);
+            }
+        } else if cidr.is_null() {
+            let detail =
+                "it is needed: only a network of type \"Bridge\" with ipv4.allocation \"External\" has none.";
+            wrong(at("cidr"), "A network without a range", detail);
+        }
+        for name in ["gateway", "range"] {
+            let text = ipv4.get(name).as_str().unwrap_or_default();
+            let outside = |address: &str| {
+                let address: Option<Ipv4Addr> = address.parse().ok();
+                address.zip(range).is_some_and(|(address, range)| !range.contains(&address))
+            };
+            if text.split('-').any(outside) {
+                let detail = format!("{text} is not within cidr {}.", cidr.as_str().unwrap_or_default());
+                wrong(at("ipv4").attribute(name), "An address outside of the network", &detail);
+            }
+        }
+        found
+    }
+
     async fn look(&self, api: &Api, change: &mut PlannedChange<'_>) {
-        replacement::refuse_in_use(api, change, self.info().plural, "cidr", "The network is in use").await;
+        let is_same = |name: &&str| change.planned.get(name) == change.prior.get(name);
+        let changed = FIXED.into_iter().find(|name| !is_same(name)).unwrap_or("cidr");
+        replacement::refuse_in_use(api, change, self.info().plural, changed, "The network is in use").await;
     }
 
     /// A network without an identifier was never made on a host.

@@ -125,7 +125,7 @@ fn a_vm_with_a_security_group_never_has_an_open_filter_and_follows_its_rules_and
         let own = || rig.system.filters().ports.first().map(|filtered| filtered.port.address);
         let members = || rig.system.filters().sets.get("default/web").cloned();
         until_host("its own address is in the set of its group", || {
-            own().is_some_and(|address| members() == Some(vec![(address, address)]))
+            own().flatten().is_some_and(|address| members() == Some(vec![(address, address)]))
         })
         .await;
         rig.strike_from_here();

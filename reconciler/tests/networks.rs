@@ -11,7 +11,7 @@ use berth_agent::AgentConfig;
 use berth_api::{Network, VM, condition, host_addresses::HOST_ADDRESSES};
 use berth_controllers as controllers;
 use berth_engine::{Identities, RuntimeClock};
-use berth_host::{HostRange, Tunnel, fake::FakeSystem};
+use berth_host::{HostBridge, HostRange, Tunnel, fake::FakeSystem};
 use k8s_openapi::{
     api::core::v1::{ConfigMap, Namespace},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
@@ -75,6 +75,10 @@ impl Site {
     }
 
     async fn apply(&self, kind: &str, name: &str, spec: Value) {
+        self.apply_in("default", kind, name, spec).await;
+    }
+
+    async fn apply_in(&self, namespace: &str, kind: &str, name: &str, spec: Value) {
         let object = json!({"apiVersion": "berth.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec});
         let resource = ApiResource {
             group: "berth.dev".into(),
@@ -83,7 +87,7 @@ impl Site {
             kind: kind.into(),
             plural: format!("{}{}", kind.to_lowercase(), if kind == "VMClass" { "es" } else { "s" }),
         };
-        let api: Api<DynamicObject> = Api::default_namespaced_with(self.client.clone(), &resource);
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &resource);
         let applied = api.patch(name, &PatchParams::apply("user").force(), &Patch::Apply(&object)).await;
         applied.unwrap_or_else(|error| panic!("applying {kind} {name}: {error}"));
     }
@@ -173,7 +177,10 @@ fn a_network_leads_to_the_hosts_its_vms_are_on_and_to_no_others() {
         let interface = vms.get("one").await.expect("it answers").status.expect("bound").interfaces.remove(0);
         let port = &rules.ports[0];
         assert_eq!(rules.ports.len(), 1, "the tap of the one guest here");
-        assert_eq!((&port.mac, port.address.to_string()), (&interface.mac_address, interface.address));
+        assert_eq!(
+            (&port.mac, port.address.map(|a| a.to_string())),
+            (&interface.mac_address, Some(interface.address))
+        );
         let closed = |address: &str| {
             let address: std::net::Ipv4Addr = address.parse().expect("an address");
             rules.closed.iter().any(|range| range.contains(&address))
@@ -294,6 +301,173 @@ fn a_special_range_is_refused_by_the_schema() {
         ] {
             create(cidr).await.expect(cidr);
             networks.delete("special", &DeleteParams::default()).await.expect("deleted");
+        }
+        site.stop.cancel();
+    });
+}
+
+fn lan(more: &Value) -> Value {
+    let mut spec = json!({"type": "Bridge", "bridge": {"name": "vmbr0"}});
+    for (key, value) in more.as_object().into_iter().flatten() {
+        spec[key] = value.clone();
+    }
+    spec
+}
+
+#[test]
+fn a_bridged_network_belongs_to_the_administrator_and_what_it_is_cannot_change() {
+    in_simulated_time(async {
+        let site = Site::new().await;
+        let create = async |namespace: &str, spec: Value| {
+            let networks: Api<Network> = Api::namespaced(site.client.clone(), namespace);
+            let spec = serde_json::from_value(spec).expect("a spec");
+            networks.create(&Default::default(), &Network::new("lan", spec)).await.map_err(|e| e.to_string())
+        };
+        let fixed = || {
+            lan(
+                &json!({"cidr": "192.0.2.0/24", "ipv4": {"gateway": "192.0.2.1", "range": "192.0.2.50-192.0.2.99"}}),
+            )
+        };
+        let refused = create("default", fixed()).await.expect_err("a tenant's");
+        assert!(refused.contains("belongs in namespace berth-shared"), "{refused}");
+        let bad = [
+            (json!({"type": "Bridge", "cidr": "192.0.2.0/24"}), "bridge names the bridge"),
+            (json!({"cidr": "192.0.2.0/24", "bridge": {"name": "vmbr0"}}), "bridge names the bridge"),
+            (json!({"cidr": "192.0.2.0/24", "ipv4": {}}), "ipv4 is for a Network of type Bridge"),
+            (json!({}), "cidr is missing"),
+            (lan(&json!({})), "cidr is missing"),
+            (lan(&json!({"cidr": "192.0.2.0/24", "bridge": {"name": "bth-00004d"}})), "berth makes itself"),
+            (lan(&json!({"cidr": "192.0.2.0/24", "bridge": {"name": "a/b"}})), "spec.bridge.name"),
+            (
+                lan(&json!({"cidr": "192.0.2.0/24", "ipv4": {"gateway": "198.51.100.1"}})),
+                "ipv4.gateway must be",
+            ),
+            (
+                lan(&json!({"cidr": "192.0.2.0/24", "ipv4": {"range": "192.0.2.50-192.0.3.1"}})),
+                "ipv4.range must be",
+            ),
+            (lan(&json!({"cidr": "192.0.2.0/24", "ipv4": {"range": "192.0.2.50"}})), "spec.ipv4.range"),
+            (lan(&json!({"cidr": "192.0.2.0/24", "ipv4": {"allocation": "External"}})), "leave cidr"),
+            (lan(&json!({"dns": ["192.0.2.1"], "ipv4": {"allocation": "External"}})), "leave cidr"),
+        ];
+        for (spec, words) in bad {
+            let refused = create("berth-shared", spec.clone()).await.expect_err(&spec.to_string());
+            assert!(refused.contains(words), "{spec}: {refused}");
+        }
+        create("berth-shared", fixed()).await.expect("it is valid");
+        let networks: Api<Network> = Api::namespaced(site.client.clone(), "berth-shared");
+        let change = async |patch: Value| {
+            let patch = Patch::Merge(json!({"spec": patch}));
+            networks.patch("lan", &PatchParams::default(), &patch).await.map_err(|e| e.to_string())
+        };
+        for (patch, words) in [
+            (json!({"type": "Overlay", "bridge": null, "ipv4": null}), "type cannot change"),
+            (json!({"bridge": {"name": "vmbr1"}}), "bridge cannot change"),
+            (
+                json!({"cidr": null, "ipv4": {"allocation": "External", "gateway": null, "range": null}}),
+                "ipv4.allocation cannot change",
+            ),
+            (json!({"cidr": "192.0.3.0/24"}), "cidr cannot change"),
+        ] {
+            let refused = change(patch.clone()).await.expect_err(&patch.to_string());
+            assert!(refused.contains(words), "{patch}: {refused}");
+        }
+        change(json!({"ipv4": {"range": "192.0.2.50-192.0.2.199"}})).await.expect("the range may grow");
+        site.stop.cancel();
+    });
+}
+
+#[test]
+fn a_vm_on_a_bridge_runs_on_a_host_that_has_it_with_an_address_of_the_range_or_none_of_berths() {
+    in_simulated_time(async {
+        let mut site = Site::new().await;
+        site.join("h1", "192.0.2.1", 1500).await;
+        site.join("h2", "192.0.2.2", 1500).await;
+        site.apply_in(
+            "berth-shared",
+            "Network",
+            "lan",
+            lan(&json!({"cidr": "192.0.2.0/24",
+            "ipv4": {"gateway": "192.0.2.3", "range": "192.0.2.1-192.0.2.9"}})),
+        )
+        .await;
+        site.apply_in("berth-shared", "Network", "office", lan(&json!({"ipv4": {"allocation": "External"}})))
+            .await;
+        let anywhere = async |name: &str, network: &str| {
+            site.apply("Disk", name, json!({"image": "debian", "size": "4Gi"})).await;
+            let spec = json!({"class": "small", "disks": [{"name": name, "boot": true}],
+                "networkInterfaces": [{"name": "nic0", "network": network}]});
+            site.apply("VM", name, spec).await;
+        };
+        let vms: Api<VM> = Api::default_namespaced(site.client.clone());
+        let status = async |name: &str| vms.get(name).await.expect("it answers").status.unwrap_or_default();
+        anywhere("fixed", "lan").await;
+        site.until("the condition says why it is not placed", async || {
+            let scheduled = condition::find(&status("fixed").await.conditions, "Scheduled").cloned();
+            scheduled.is_some_and(|c| c.reason == "NoHostWithBridge" && c.message.contains("bridge vmbr0"))
+        })
+        .await;
+        let bridge = HostBridge { name: "vmbr0".into(), mtu: 1500, up: true };
+        site.hosts["h2"].change_bridges(&[bridge]);
+        site.runs("fixed").await;
+        anywhere("external", "office").await;
+        site.runs("external").await;
+        for (name, address) in [("fixed", "192.0.2.4"), ("external", "")] {
+            let status = status(name).await;
+            assert_eq!(status.binding.as_ref().map(|b| b.host.as_str()), Some("h2"));
+            assert_eq!(status.interfaces[0].address, address, "no host's and not the gateway's");
+            assert_eq!(status.private_address.as_deref(), Some(address).filter(|a| !a.is_empty()));
+            assert!(
+                condition::find(&status.conditions, "Ready").is_some_and(|c| c.status == "True"),
+                "{status:?}"
+            );
+        }
+        let host = &site.hosts["h2"];
+        assert_eq!(host.bridged_networks().len(), 2);
+        assert!(host.networks_now().is_empty() && host.firewall_now().nat.is_empty());
+        assert!(site.hosts["h1"].bridged_networks().is_empty());
+        let office: Value =
+            serde_json::to_value(vms.get("external").await.expect("it answers")).expect("JSON");
+        assert!(office.pointer("/status/interfaces/0/address").is_none(), "absent, not empty");
+        for name in ["fixed", "external"] {
+            vms.delete(name, &DeleteParams::default()).await.expect("deleted");
+        }
+        site.until("nothing is left on the host", async || {
+            site.hosts["h2"].bridged_networks().is_empty() && site.hosts["h2"].leftovers().taps.is_empty()
+        })
+        .await;
+        site.stop.cancel();
+    });
+}
+
+#[test]
+fn what_cannot_be_on_a_bridge_is_refused_with_the_interface_and_the_remedy() {
+    in_simulated_time(async {
+        let mut site = Site::new().await;
+        site.join("h1", "192.0.2.1", 1500).await;
+        site.hosts["h1"].change_bridges(&[HostBridge { name: "vmbr0".into(), mtu: 1500, up: true }]);
+        site.apply_in("berth-shared", "Network", "lan", lan(&json!({"cidr": "192.0.2.0/24"}))).await;
+        site.apply_in("berth-shared", "Network", "office", lan(&json!({"ipv4": {"allocation": "External"}})))
+            .await;
+        site.apply("SecurityGroup", "web", json!({})).await;
+        site.apply("PublicIP", "web", json!({})).await;
+        let cases = [
+            ("public", json!({"network": "lan", "publicIP": "web"}), "take publicIP web out"),
+            ("grouped", json!({"network": "office", "securityGroups": ["web"]}), "take securityGroups out"),
+            ("addressed", json!({"network": "office", "address": "192.0.2.9"}), "take address out"),
+        ];
+        for (name, mut interface, words) in cases {
+            interface["name"] = "nic0".into();
+            site.apply("Disk", name, json!({"image": "debian", "size": "4Gi"})).await;
+            let spec = json!({"class": "small", "disks": [{"name": name, "boot": true}], "networkInterfaces": [interface]});
+            site.apply("VM", name, spec).await;
+            let vms: Api<VM> = Api::default_namespaced(site.client.clone());
+            site.until(&format!("{name} says why it waits"), async || {
+                let status = vms.get(name).await.expect("it answers").status.unwrap_or_default();
+                let ready = condition::find(&status.conditions, "Ready").map(|c| c.message.clone());
+                ready.is_some_and(|text| text.contains(words))
+            })
+            .await;
         }
         site.stop.cancel();
     });

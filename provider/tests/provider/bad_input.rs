@@ -514,11 +514,33 @@ fn disks() -> Vec<Bad> {
 
 fn networks() -> Vec<Bad> {
     let network = || json!({"name": "n", "cidr": "10.80.0.0/24"});
+    let bridged = || json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"}, "cidr": "10.80.0.0/24"});
     vec![
         everywhere(with(network(), "/cidr", json!("10.80.0.1/24")), "cidr", "no host bits"),
         everywhere(with(network(), "/cidr", json!("10.80.0.0")), "cidr", "not a range of IPv4 addresses"),
         everywhere(with(network(), "/dns", json!(["one"])), "dns[0]", "not an IPv4 address"),
         everywhere(with(network(), "/mtu", json!(100)), "mtu", "100 is not between"),
+        everywhere(json!({"name": "n"}), "cidr", "it is needed"),
+        everywhere(with(network(), "/type", json!("Bridge")), "bridge", "needs the name of a bridge"),
+        everywhere(with(network(), "/bridge", json!({"name": "vmbr0"})), "bridge", "only a network of type"),
+        everywhere(with(network(), "/ipv4", json!({})), "ipv4", "only a network of type"),
+        everywhere(
+            with(bridged(), "/ipv4", json!({"gateway": "10.81.0.1"})),
+            "ipv4.gateway",
+            "not within cidr",
+        ),
+        everywhere(
+            with(bridged(), "/ipv4", json!({"range": "10.80.0.9-10.81.0.1"})),
+            "ipv4.range",
+            "not within cidr",
+        ),
+        everywhere(
+            with(bridged(), "/ipv4", json!({"range": "10.80.0.9-10.80.0.1"})),
+            "ipv4.range",
+            "not a sequence of IPv4 addresses",
+        ),
+        everywhere(with(bridged(), "/ipv4", json!({"allocation": "External"})), "cidr", "leave it out"),
+        everywhere(with(bridged(), "/ipv4", json!({"allocation": "Dhcp"})), "ipv4.allocation", "Dhcp"),
     ]
 }
 

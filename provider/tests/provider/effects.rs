@@ -316,6 +316,9 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
     let ip = json!({"name": "p", "namespace": "default", "pool": "default", "address": "198.18.100.1"});
     let hda = json!({"name": "a", "namespace": "default", "vm": "v", "disk": "d", "force": false});
     let network = json!({"name": "n", "namespace": "default", "cidr": "10.80.0.0/24", "dns": ["10.80.0.1"], "mtu": 1400});
+    let lan = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"}, "cidr": "10.80.0.0/24",
+        "ipv4": {"allocation": "Static", "gateway": "10.80.0.1", "range": "10.80.0.9-10.80.0.10"}});
+    let office = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv4": {"allocation": "External"}});
     let pool = json!({"name": "p", "cidrs": ["192.0.2.0/24"], "mode": "local", "use_all_addresses": false});
     let storage = json!({"name": "s", "type": "Local", "trash_retention_seconds": 60});
     let host =
@@ -363,6 +366,11 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_network", network.clone(), "/cidr", json!("10.81.0.0/24"), Announced::Replace),
         ("berth_network", network.clone(), "/dns", json!(["10.80.0.2"]), Announced::Live),
         ("berth_network", network, "/mtu", json!(1450), Announced::PowerCycle),
+        ("berth_network", lan.clone(), "/bridge/name", json!("vmbr1"), Announced::Replace),
+        ("berth_network", lan.clone(), "/ipv4/gateway", json!("10.80.0.2"), Announced::Live),
+        ("berth_network", lan.clone(), "/ipv4/range", json!("10.80.0.9-10.80.0.20"), Announced::Live),
+        ("berth_network", lan, "/type", json!("Overlay"), Announced::Replace),
+        ("berth_network", office, "/ipv4/allocation", json!("Static"), Announced::Replace),
         ("berth_ip_pool", pool.clone(), "/cidrs", json!(["192.0.2.0/25"]), Announced::Live),
         ("berth_ip_pool", pool.clone(), "/mode", json!("l2"), Announced::Replace),
         ("berth_ip_pool", pool, "/use_all_addresses", json!(true), Announced::Live),

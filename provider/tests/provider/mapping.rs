@@ -213,7 +213,17 @@ fn every_other_kind_becomes_its_custom_resource() {
                 {"name": "rule1", "protocol": "any", "cidrs": ["::/0"]},
             ], "egress": []}),
         ),
-        ("berth_network", json!({"cidr": "10.80.0.0/24"}), json!({"cidr": "10.80.0.0/24"})),
+        (
+            "berth_network",
+            json!({"cidr": "10.80.0.0/24"}),
+            json!({"cidr": "10.80.0.0/24", "type": "Overlay"}),
+        ),
+        (
+            "berth_network",
+            json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "cidr": "10.80.0.0/24", "ipv4": {"gateway": "10.80.0.1"}}),
+            json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "cidr": "10.80.0.0/24",
+                "ipv4": {"allocation": "Static", "gateway": "10.80.0.1"}}),
+        ),
         (
             "berth_ip_pool",
             json!({"cidrs": ["192.0.2.0/24"]}),

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use crate::index::Tables;
 use crate::key::{Key, ObjectName};
 use berth_engine::Queue;
-use berth_host::{Firewall, NetworkConfig, System};
+use berth_host::{BridgedNetwork, Firewall, NetworkConfig, System};
 
 pub(crate) use ports::{GuestPort, GuestPorts, ports_of};
 pub(crate) use probes::{Probe, Probes, RETRY_TAKEN};
@@ -39,6 +39,8 @@ pub(crate) struct Networks {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Applied {
     pub(crate) networks: BTreeMap<String, NetworkConfig>,
+    /// Parts of bridged networks, by bridge.
+    pub(crate) bridged: BTreeMap<String, BridgedNetwork>,
     pub(crate) firewall: Option<Firewall>,
     /// Public addresses of VMs here that are not forwarded, and why.
     pub(crate) refused: BTreeMap<Ipv4Addr, RefusedAddress>,
@@ -88,6 +90,13 @@ impl Networks {
     pub(crate) fn bridge_of(&self, tables: &Tables, network: &str) -> Option<String> {
         let here = self.applied().bridges.get(network).cloned();
         here.or_else(|| find(tables, network)?.bridge_name())
+    }
+
+    /// Returns the interface of the host by which a network (`namespace/name`) is reached from the host itself: its bridge here, or
+    /// for a bridged network the host's own.
+    pub(crate) fn access_of(&self, tables: &Tables, network: &str) -> Option<String> {
+        let host_bridge = find(tables, network).and_then(|found| found.host_bridge().map(str::to_owned));
+        host_bridge.or_else(|| self.bridge_of(tables, network))
     }
 
     /// Returns the networks (`namespace/name`) that have a bridge here or are to get one.

@@ -140,6 +140,10 @@ pub struct HostStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(max = 18)))]
     pub ranges: Vec<String>,
+    /// The networks that the host has itself, which a Network of type `Bridge` can name, by name. At most 64 are listed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub networks: Vec<HostNetwork>,
     /// QEMU's version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
@@ -233,6 +237,23 @@ pub struct AddressConflict {
     /// The MAC address that answers for it.
     #[schemars(length(max = 17))]
     pub mac: String,
+}
+
+/// A network that a host has itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HostNetwork {
+    /// The name of the interface.
+    #[schemars(length(max = 15))]
+    pub name: String,
+    /// `Bridge`.
+    #[schemars(length(max = 16))]
+    pub kind: String,
+    /// The largest packet, in bytes.
+    #[schemars(range(min = 0, max = 65_536))]
+    pub mtu: i64,
+    /// Whether the interface is up. VMs are placed only where it is.
+    pub up: bool,
 }
 
 /// An agent's report that it has taken inventory of its guests and files.

@@ -83,7 +83,9 @@ pub use image::{
 };
 pub use ip_pool::{IPPool, IPPoolMode, IPPoolSpec, IPPoolStatus};
 pub use name::ResourceName;
-pub use network::{Network, NetworkHost, NetworkSpec, NetworkStatus};
+pub use network::{
+    Allocation, BridgeSpec, Ipv4Spec, Network, NetworkHost, NetworkSpec, NetworkStatus, NetworkType,
+};
 pub use object_user::{LISTED_USERS, ObjectUser, in_use, listed_users};
 pub use placement_group::{Enforcement, PlacementGroup, PlacementGroupSpec, PlacementGroupStatus, Strategy};
 pub use power::{Power, VMState};

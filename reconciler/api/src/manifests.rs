@@ -2,6 +2,7 @@
 //! applies them to its own control plane. The same on both.
 
 pub mod access;
+mod bridges;
 mod deletion_protection;
 mod former_uid;
 mod gates;
@@ -83,11 +84,11 @@ pub fn defaults(public_cidr: &str) -> Vec<Value> {
 }
 
 /// They refuse the deletion of protected objects, limit a host to its own objects, allow only an administrator to set
-/// the former uid of an object, and enforce gates.
+/// the former uid of an object, enforce gates, and keep bridges of hosts in the administrator's namespace.
 pub fn admission_policies() -> Vec<Value> {
     let policies =
         deletion_protection::all().into_iter().chain(host_policies::all()).chain(former_uid::all());
-    policies.chain(gates::all()).collect()
+    policies.chain(gates::all()).chain(bridges::all()).collect()
 }
 
 /// Names of policies, and of their bindings, that earlier versions installed and this one does not.

@@ -1,12 +1,17 @@
-//! Network: a private network of VMs.
+//! Network: a private network of VMs, or a network that hosts already have.
 
+use std::net::Ipv4Addr;
+
+use ipnet::Ipv4Net;
 use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::{Conditions, ObjectUser};
 
-/// A private IPv4 network. Its VMs reach each other and, by NAT, the outside.
+/// An IPv4 network. The VMs of an `Overlay` reach each other and, by NAT, the outside; those of a `Bridge` are machines of the network
+/// that the bridge is on.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "berth.dev",
@@ -18,7 +23,9 @@ use crate::{Conditions, ObjectUser};
     status = "NetworkStatus",
     derive = "PartialEq",
     category = "berth",
-    doc = "A private network of VMs.",
+    doc = "A network of VMs.",
+    printcolumn(name = "Type", type_ = "string", json_path = ".spec.type"),
+    printcolumn(name = "Bridge", type_ = "string", priority = 1, json_path = ".spec.bridge.name"),
     printcolumn(name = "CIDR", type_ = "string", json_path = ".spec.cidr"),
     printcolumn(name = "MTU", type_ = "integer", json_path = ".status.mtu"),
     printcolumn(name = "VNI", type_ = "integer", priority = 1, json_path = ".status.vni"),
@@ -29,28 +36,141 @@ use crate::{Conditions, ObjectUser};
     validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message("metadata.name must be a DNS label: lower-case letters, digits and '-', at most 63 characters")
 )]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("self.cidr == oldSelf.cidr").message("cidr cannot change: addresses are given out; create another Network").field_path(".cidr"))]
+#[x_kube(
+    validation = Rule::new("has(self.cidr) == has(oldSelf.cidr) && (!has(self.cidr) || self.cidr == oldSelf.cidr)").message("cidr cannot change: addresses are given out; create another Network").field_path(".cidr"),
+    validation = Rule::new("(has(self.type) ? self.type : 'Overlay') == (has(oldSelf.type) ? oldSelf.type : 'Overlay')").message("type cannot change: VMs are on it; create another Network").field_path(".type"),
+    validation = Rule::new("!has(self.bridge) || !has(oldSelf.bridge) || self.bridge.name == oldSelf.bridge.name").message("bridge cannot change: VMs are on it; create another Network").field_path(".bridge"),
+    validation = Rule::new("(has(self.ipv4) && has(self.ipv4.allocation) ? self.ipv4.allocation : 'Static') == (has(oldSelf.ipv4) && has(oldSelf.ipv4.allocation) ? oldSelf.ipv4.allocation : 'Static')").message("ipv4.allocation cannot change: VMs have their addresses by it; create another Network").field_path(".ipv4"),
+    validation = Rule::new("has(self.bridge) == (has(self.type) && self.type == 'Bridge')").message("bridge names the bridge of a Network of type Bridge: it needs one, and no other type has one").field_path(".bridge"),
+    validation = Rule::new("!has(self.ipv4) || (has(self.type) && self.type == 'Bridge')").message("ipv4 is for a Network of type Bridge: in an Overlay, berth gives out the addresses of cidr by DHCP").field_path(".ipv4"),
+    validation = Rule::new("has(self.cidr) || (has(self.ipv4) && has(self.ipv4.allocation) && self.ipv4.allocation == 'External')").message("cidr is missing: only a Network whose ipv4.allocation is External has none").field_path(".cidr"),
+    validation = Rule::new("!(has(self.ipv4) && has(self.ipv4.allocation) && self.ipv4.allocation == 'External') || !(has(self.cidr) || has(self.ipv4.gateway) || has(self.ipv4.range) || (has(self.dns) && self.dns.size() > 0))").message("with ipv4.allocation External, guests get everything from a DHCP server that is not berth's: leave cidr, dns, ipv4.gateway and ipv4.range out").field_path(".ipv4"),
+    validation = Rule::new("!has(self.ipv4) || !has(self.ipv4.gateway) || !has(self.cidr) || !isCIDR(self.cidr) || (isIP(self.ipv4.gateway) && cidr(self.cidr).containsIP(self.ipv4.gateway))").message("ipv4.gateway must be an address of cidr").field_path(".ipv4"),
+    validation = Rule::new("!has(self.ipv4) || !has(self.ipv4.range) || !has(self.cidr) || !isCIDR(self.cidr) || self.ipv4.range.split('-').all(a, isIP(a) && cidr(self.cidr).containsIP(a))").message("ipv4.range must be two addresses of cidr, such as 192.0.2.50-192.0.2.99").field_path(".ipv4")
+)]
 pub struct NetworkSpec {
-    /// The IPv4 range, for example `10.77.0.0/16`. The first address is the gateway. Loopback, link-local, multicast and
+    /// `Overlay` (default): a private network that berth makes, between all hosts, with NAT to the outside. `Bridge`: a network that
+    /// hosts already have, by a Linux bridge of theirs; VMs are placed only on hosts that have it. A `Bridge` is declared in the
+    /// namespace `berth-shared`, for the VMs of all namespaces. Cannot change.
+    #[serde(default, rename = "type")]
+    pub network_type: NetworkType,
+    /// The bridge of hosts that a Network of type `Bridge` is. Cannot change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bridge: Option<BridgeSpec>,
+    /// How VMs on a Network of type `Bridge` get their IPv4 addresses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ipv4: Option<Ipv4Spec>,
+    /// The IPv4 range, for example `10.77.0.0/16`. In an `Overlay`, the first address is the gateway. Loopback, link-local, multicast and
     /// reserved ranges are refused; so is one that overlaps another Network's or one that a host uses, and outside of
-    /// `berth-shared` one that is larger than /16 or not among those the administrator allows. Cannot change.
+    /// `berth-shared` one that is larger than /16 or not among those the administrator allows. For a `Bridge`, the range of the
+    /// network that is there, which hosts may use; left out if `ipv4.allocation` is `External`. Cannot change.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 18))]
     #[x_kube(validation = Rule::new("!(self.matches('^(0|127|22[4-9]|23[0-9]|24[0-9]|25[0-5])[.]') || self.startsWith('169.254.') || (isCIDR(self) && cidr(self).containsIP('169.254.0.1')))").message("is a special range (this network, loopback, link-local, multicast or reserved): choose a private one such as 10.77.0.0/16"))]
     #[x_kube(validation = Rule::new("isCIDR(self) && cidr(self).ip().family() == 4 && cidr(self).masked() == cidr(self) && cidr(self).prefixLength() >= 8 && cidr(self).prefixLength() <= 29").message("must be an IPv4 range such as 10.77.0.0/16, with no host bits set and a prefix of 8 to 29"))]
     pub cidr: String,
-    /// Addresses of the name servers that guests get by DHCP. Left out: the gateway, which asks the host's.
+    /// Addresses of the name servers that guests get, by DHCP in an `Overlay` and by cloud-init on a `Bridge`. Left out: in an
+    /// `Overlay` the gateway, which asks the host's, and on a `Bridge` none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 4), inner(length(max = 15), regex(pattern = r"^[0-9]{1,3}(\.[0-9]{1,3}){3}$")))]
     pub dns: Vec<String>,
     /// The largest packet, in bytes; guests get it by DHCP. Default 1500, or with several hosts what fits through the
     /// tunnels between them: 50 less than their interfaces carry. One that does not fit is lowered, and the
-    /// condition `MTUFits` is False. A change reaches guests at their next start.
+    /// condition `MTUFits` is False. On a `Bridge`, a host whose bridge carries less starts none of its VMs. A change reaches guests at their next start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 576, max = 9216))]
     pub mtu: Option<i64>,
 }
 
+/// The type of a Network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum NetworkType {
+    #[default]
+    Overlay,
+    Bridge,
+}
+
+/// A bridge of hosts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct BridgeSpec {
+    /// The name of a Linux bridge, the same on each host that has the network, for example `vmbr0`. berth adds one port to it while
+    /// VMs of the Network are on the host, and changes nothing else of it.
+    #[schemars(length(min = 1, max = 15), regex(pattern = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"))]
+    #[x_kube(validation = Rule::new("!self.startsWith('bth-') && self != 'berth-public'").message("is the name of a bridge that berth makes itself"))]
+    pub name: String,
+}
+
+/// How VMs on a bridge of hosts get their IPv4 addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Ipv4Spec {
+    /// `Static` (default): berth gives each interface an address of the range, and the guest gets it by its cloud-init network
+    /// configuration. `External`: the guest asks the network's own DHCP server; the VM's status has its address as the guest agent
+    /// reports it. Cannot change.
+    #[serde(default)]
+    pub allocation: Allocation,
+    /// The address of the network's router, which guests use as default gateway and no VM gets. Left out: guests have no default
+    /// route by this network. A change reaches guests that are created afterwards.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 15), regex(pattern = r"^[0-9]{1,3}(\.[0-9]{1,3}){3}$"))]
+    pub gateway: Option<String>,
+    /// The addresses that berth gives out, first and last, for example `192.0.2.50-192.0.2.99`. No other machine of the network and
+    /// no DHCP server may use them. Default: all of `cidr` but the first and last address, the gateway and those of hosts. A change
+    /// affects interfaces that get an address afterwards.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(max = 31),
+        regex(pattern = r"^[0-9]{1,3}(\.[0-9]{1,3}){3}-[0-9]{1,3}(\.[0-9]{1,3}){3}$")
+    )]
+    pub range: Option<String>,
+}
+
+/// The origin of the IPv4 addresses of VMs on a bridge.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Allocation {
+    #[default]
+    Static,
+    External,
+}
+
 impl Network {
+    /// The bridge of hosts that it is; None for an overlay.
+    pub fn host_bridge(&self) -> Option<&str> {
+        let bridge = self.spec.bridge.as_ref().filter(|_| self.spec.network_type == NetworkType::Bridge)?;
+        Some(&bridge.name)
+    }
+
+    /// Whether a DHCP server that is not berth's gives out its addresses.
+    pub fn is_external(&self) -> bool {
+        let external = self.spec.ipv4.as_ref().is_some_and(|ipv4| ipv4.allocation == Allocation::External);
+        external && self.host_bridge().is_some()
+    }
+
+    /// Its IPv4 range, if that is known.
+    pub fn range(&self) -> Option<Ipv4Net> {
+        self.spec.cidr.parse().ok()
+    }
+
+    /// The address of its router: in an overlay the first of the range.
+    pub fn gateway(&self) -> Option<Ipv4Addr> {
+        if self.host_bridge().is_some() {
+            return self.spec.ipv4.as_ref()?.gateway.as_ref()?.parse().ok();
+        }
+        self.range()?.hosts().next()
+    }
+
+    /// The first and the last address for VMs, the gateway's possibly among them.
+    pub fn pool(&self) -> Option<(Ipv4Addr, Ipv4Addr)> {
+        let range = self.range()?;
+        let within = (range.hosts().next()?, range.hosts().next_back()?);
+        let declared = self.spec.ipv4.as_ref().and_then(|ipv4| ipv4.range.as_deref());
+        let Some(declared) = declared.filter(|_| self.host_bridge().is_some()) else { return Some(within) };
+        let (first, last) = declared.split_once('-')?;
+        let (first, last): (Ipv4Addr, Ipv4Addr) = (first.parse().ok()?, last.parse().ok()?);
+        (first <= last).then(|| (first.max(within.0), last.min(within.1)))
+    }
+
     /// The name of its bridge on each host, once it has an identifier.
     pub fn bridge_name(&self) -> Option<String> {
         let vni = self.status.as_ref()?.vni.filter(|vni| (1..1 << 24).contains(vni))?;
@@ -80,12 +200,12 @@ pub struct NetworkStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::condition::schema")]
     pub conditions: Conditions,
-    /// The VXLAN network identifier, which separates its packets between hosts from those of other networks. Given once, used by
-    /// no other Network. A Network that is refused has none, and no VM is bound that needs it.
+    /// Its identifier: in an `Overlay` that of VXLAN, which separates its packets between hosts from those of other networks. Given
+    /// once, used by no other Network. A Network that is refused has none, and no VM is bound that needs it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 16_777_215))]
     pub vni: Option<i64>,
-    /// The largest packet, in bytes, that guests get by DHCP.
+    /// The largest packet, in bytes, that guests are given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<i64>,
     /// The hosts it is on, by name: those with a VM of it that have reported their address.
@@ -106,4 +226,47 @@ pub struct NetworkHost {
     pub name: String,
     /// The address the other hosts send the network's packets to.
     pub address: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn network(spec: serde_json::Value) -> Network {
+        serde_json::from_value(json!({"metadata": {"name": "lan"}, "spec": spec})).expect("a Network")
+    }
+
+    #[test]
+    fn vms_get_addresses_of_the_declared_range_and_an_empty_range_has_none() {
+        let address = |text: &str| text.parse::<Ipv4Addr>().expect("an address");
+        let lan = |range: serde_json::Value| {
+            network(json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "cidr": "192.0.2.0/24",
+                "ipv4": {"gateway": "192.0.2.1", "range": range}}))
+        };
+        let declared = lan(json!("192.0.2.50-192.0.2.99"));
+        assert_eq!(declared.pool(), Some((address("192.0.2.50"), address("192.0.2.99"))));
+        assert_eq!(declared.gateway(), Some(address("192.0.2.1")));
+        assert_eq!(lan(json!(null)).pool(), Some((address("192.0.2.1"), address("192.0.2.254"))));
+        let all = lan(json!("192.0.2.0-192.0.2.255")).pool();
+        assert_eq!(
+            all,
+            Some((address("192.0.2.1"), address("192.0.2.254"))),
+            "no network address, no broadcast"
+        );
+        assert_eq!(lan(json!("192.0.2.99-192.0.2.50")).pool(), None);
+    }
+
+    #[test]
+    fn a_network_without_a_type_is_an_overlay_whose_gateway_is_the_first_address() {
+        let overlay = network(json!({"cidr": "10.77.0.0/16"}));
+        assert_eq!((overlay.host_bridge(), overlay.is_external()), (None, false));
+        assert_eq!(overlay.gateway(), "10.77.0.1".parse().ok());
+        let external =
+            json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv4": {"allocation": "External"}});
+        let external = network(external);
+        assert_eq!((external.host_bridge(), external.is_external()), (Some("vmbr0"), true));
+        assert_eq!((external.pool(), external.gateway()), (None, None));
+    }
 }

@@ -195,6 +195,8 @@ reasons! {
     NoHostLargeEnough => "Lower the VM's size, or add a host of that size.",
     /// No host that the VM may run on can emulate a TPM, which the VM or its class declares.
     NoHostWithTPM => "Install swtpm on a host that the VM may run on.",
+    /// No host that the VM may run on has the bridge of one of its Networks.
+    NoHostWithBridge => "Make the bridge on a host that the VM may run on, or correct `bridge.name` of the Network.",
     /// The emulator of the VM's TPM has ended: the guest's TPM does not answer.
     TPMFailed => "Restart the VM: it then has an emulator again.",
     /// No host has the name or the labels the VM asks for.

@@ -426,6 +426,7 @@ impl Cache {
         let real =
             status.and_then(|s| s.capacity.as_ref()).map_or(0, |capacity| capacity.cpus.clamp(0, MOST_CPUS));
         let kept = host.spec.reserved.as_ref().and_then(|reserved| reserved.cpus).unwrap_or_default();
+        let bridges = status.iter().flat_map(|s| &s.networks).filter(|n| n.kind == "Bridge" && n.up);
         let candidate = Candidate {
             name: name.to_owned(),
             labels: host.labels().clone(),
@@ -440,6 +441,7 @@ impl Cache {
             allocatable_memory: allocatable.map_or(0, |a| bytes(&a.memory).min(MOST_MEMORY)),
             reservable: u32::try_from(real.saturating_sub(kept).max(0) * 1000).unwrap_or(u32::MAX),
             cpu_models: Arc::new(status.iter().flat_map(|s| &s.cpu_models).cloned().collect()),
+            bridges: Arc::new(bridges.map(|network| network.name.clone()).collect()),
             overhead: status.and_then(|s| s.vm_overhead.as_deref()).map_or(0, bytes).min(MOST_OVERHEAD),
             ..Candidate::default()
         };

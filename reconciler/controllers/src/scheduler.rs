@@ -33,6 +33,8 @@ pub(crate) struct Request {
     pub(crate) cpu_model: Option<String>,
     /// Whether it has a TPM.
     pub(crate) tpm: bool,
+    /// The bridges that the host must have.
+    pub(crate) bridges: BTreeSet<String>,
     /// The one host it may run on.
     pub(crate) host: Option<String>,
     /// Labels the host must have.
@@ -78,6 +80,7 @@ enum Unfit {
     DiskElsewhere,
     Labels,
     NoTpm,
+    NoBridge,
     TopologyLabel,
     GroupMember,
     GroupElsewhere,
@@ -178,6 +181,7 @@ fn filter(request: &Request, spread: Option<&Spread<'_, '_>>, candidate: &Candid
     check(request.disk_hosts.iter().all(|host| *host == candidate.name), Unfit::DiskElsewhere)?;
     check(has_labels(candidate, &request.selector), Unfit::Labels)?;
     check(candidate.tpm || !request.tpm, Unfit::NoTpm)?;
+    check(request.bridges.is_subset(&candidate.bridges), Unfit::NoBridge)?;
     check(candidate.ready, Unfit::NotReady)?;
     check(!candidate.cordoned, Unfit::Cordoned)?;
     if let Some(spread) = spread {

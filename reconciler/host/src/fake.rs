@@ -23,7 +23,7 @@ use berth_qemu::fake::FakeHypervisor;
 use berth_qemu::machine::Format;
 use tokio::sync::Notify;
 
-use crate::{Credentials, Filters, Firewall, HostFacts, NetworkConfig, Uplink};
+use crate::{BridgedNetwork, Credentials, Filters, Firewall, HostBridge, HostFacts, NetworkConfig, Uplink};
 pub use faults::{FaultAction, Faults, NoFaults, When};
 use files::FakeFiles;
 use state::State;
@@ -164,6 +164,16 @@ impl FakeSystem {
         }
     }
 
+    /// Changes the bridges that the host has itself.
+    pub fn change_bridges(&self, bridges: &[HostBridge]) {
+        self.state().facts.bridges = bridges.to_vec();
+    }
+
+    /// Returns the parts of bridged networks on this host.
+    pub fn bridged_networks(&self) -> Vec<BridgedNetwork> {
+        self.state().bridged.values().cloned().collect()
+    }
+
     /// Changes the uplink on which public addresses can be announced.
     pub fn change_uplink(&self, change: impl FnOnce(&mut Uplink)) {
         change(&mut self.state().uplink);
@@ -192,7 +202,7 @@ impl FakeSystem {
             processes,
             instances: state.journals.keys().cloned().collect(),
             taps: state.taps.keys().cloned().collect(),
-            bridges: state.networks.keys().cloned().collect(),
+            bridges: state.networks.keys().chain(state.bridged.keys()).cloned().collect(),
             firewall: state.firewall.clone(),
             volumes: state.volumes.keys().cloned().collect(),
             snapshots: state.snapshots.keys().cloned().collect(),

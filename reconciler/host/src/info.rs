@@ -8,7 +8,7 @@ use berth_qemu::hypervisor::ProcessIdentity;
 use berth_qemu::machine::Accelerator;
 use serde_json::Value;
 
-use crate::{HostRange, HostUse, Result};
+use crate::{HostBridge, HostRange, HostUse, Result};
 
 /// What is known of the host itself.
 #[async_trait]
@@ -71,6 +71,8 @@ pub struct HostFacts {
     pub mtu: Option<u16>,
     /// Ranges in use on this host outside berth: interfaces, routes except the default one, name servers.
     pub ranges: Vec<HostRange>,
+    /// The bridges of this host that are not berth's, by name.
+    pub bridges: Vec<HostBridge>,
     /// Measured memory of a QEMU process beyond its guest's, with this accelerator.
     pub overhead_bytes: u64,
     /// Another one after each boot of the host.

@@ -39,8 +39,8 @@ pub use info::{ForeignKind, ForeignObject, HostFacts, HostInfo, KvmFacts, QemuFa
 pub use linux::bridge_mac;
 pub use machines::{InstanceFacts, LaunchRequest, Machines, ProcessFacts, Seed, StateAccess};
 pub use networks::{
-    Firewall, Forward, Forwarding, HostRange, Lease, LeaseTaken, Nat, NetworkConfig, Networks, PortException,
-    PortLimits, TapConfig, TapFacts, TrafficLimit, Tunnel, Uplink,
+    BridgedNetwork, Firewall, Forward, Forwarding, HostBridge, HostRange, Lease, LeaseTaken, Nat,
+    NetworkConfig, Networks, PortException, PortLimits, TapConfig, TapFacts, TrafficLimit, Tunnel, Uplink,
 };
 pub use packet_filter::{FilterGroup, FilterProtocol, FilterRule, FilteredPort, Filters, Port};
 pub use start::{Earlier, Start};

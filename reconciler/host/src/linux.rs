@@ -51,9 +51,9 @@ use tokio::net::TcpStream;
 use tokio::sync::RwLock;
 
 use super::{
-    ChecksumSource, Credentials, Firewall, ForeignObject, Forwarding, HostFacts, HostInfo, HostUse,
-    ImageFacts, ImageSource, Images, InstanceFacts, LaunchRequest, LeaseTaken, MachineUse, Machines,
-    NetworkConfig, Networks, NewSnapshot, NewVolume, ProcessFacts, Progress, ResolvedImage, Result,
+    BridgedNetwork, ChecksumSource, Credentials, Firewall, ForeignObject, Forwarding, HostBridge, HostFacts,
+    HostInfo, HostUse, ImageFacts, ImageSource, Images, InstanceFacts, LaunchRequest, LeaseTaken, MachineUse,
+    Machines, NetworkConfig, Networks, NewSnapshot, NewVolume, ProcessFacts, Progress, ResolvedImage, Result,
     SnapshotFacts, StateAccess, SystemError, Taken, TapConfig, TapFacts, TrashedVolume, Uplink, VolumeFacts,
     VolumeOwner, Volumes,
 };
@@ -357,6 +357,14 @@ impl Networks for LinuxSystem {
         self.networks.ensure(network).await
     }
 
+    async fn ensure_bridged_network(&self, network: &BridgedNetwork) -> Result<()> {
+        self.networks.ensure_bridged(network).await
+    }
+
+    async fn host_bridges(&self) -> Result<Vec<HostBridge>> {
+        self.networks.host_bridges().await
+    }
+
     async fn remove_network(&self, bridge: &str) -> Result<()> {
         self.networks.remove(bridge).await
     }
@@ -536,6 +544,7 @@ impl HostInfo for LinuxSystem {
             facts.mtu = self.networks.mtu_at(address).await?;
         }
         facts.ranges = self.networks.host_ranges().await?;
+        facts.bridges = self.networks.host_bridges().await?;
         Ok(facts)
     }
 

@@ -22,7 +22,16 @@ pub trait Networks: Send + Sync + fmt::Debug + 'static {
     /// *Errors*: [`SystemError::Network`] if the host itself uses its range ([`HostRange::is_taken_by`]).
     async fn ensure_network(&self, network: &NetworkConfig) -> Result<()>;
 
-    /// Removes a bridge and its DHCP server. The caller removes the taps on it first.
+    /// Creates or updates the part of a bridged network on this host: a bridge for its taps, connected to a bridge of the host. It
+    /// has no address, and nothing of the host's bridge is changed but that it has one port more.
+    ///
+    /// *Errors*: [`SystemError::Network`] if the host has no such bridge.
+    async fn ensure_bridged_network(&self, network: &BridgedNetwork) -> Result<()>;
+
+    /// Lists the bridges of this host that are not berth's, by name.
+    async fn host_bridges(&self) -> Result<Vec<HostBridge>>;
+
+    /// Removes a bridge, with its DHCP server or its connection to a bridge of the host. The caller removes the taps on it first.
     async fn remove_network(&self, bridge: &str) -> Result<()>;
 
     /// Lists berth's bridges on this host.
@@ -81,6 +90,25 @@ pub struct NetworkConfig {
     pub tracked: bool,
 }
 
+/// The part of a bridged network on this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BridgedNetwork {
+    /// The bridge for taps. At most 15 characters, `bth-…`.
+    pub bridge: String,
+    /// The bridge of the host that it is connected to.
+    pub host_bridge: String,
+    /// Whether packets between its ports are tracked as connections, for the filters of interfaces.
+    pub tracked: bool,
+}
+
+/// A bridge of the host that is not berth's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HostBridge {
+    pub name: String,
+    pub mtu: u32,
+    pub up: bool,
+}
+
 /// The connection of a private network to its part on other hosts: VXLAN, with a copy of each broadcast packet sent to
 /// each host.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -133,6 +161,8 @@ pub struct TapFacts {
 pub struct Firewall {
     /// One for each private network.
     pub nat: Vec<Nat>,
+    /// The bridges for the taps of bridged networks. Their packets pass between their ports, and never to another interface.
+    pub bridged: Vec<String>,
     pub forwards: Vec<Forward>,
     /// The addresses that each tap may send from. A tap that is not listed passes nothing.
     pub ports: Vec<Port>,
@@ -164,8 +194,8 @@ pub struct PortException {
     pub ranges: Vec<Ipv4Net>,
     /// Lower case.
     pub macs: Vec<String>,
-    /// The address that is never among the ranges.
-    pub gateway: Ipv4Addr,
+    /// The address that is never among the ranges, if there is one.
+    pub gateway: Option<Ipv4Addr>,
 }
 
 /// Ceilings for the traffic of a tap. Packets above them are dropped.

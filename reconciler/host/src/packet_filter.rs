@@ -11,7 +11,8 @@ pub struct Port {
     pub tap: String,
     /// Lower case.
     pub mac: String,
-    pub address: Ipv4Addr,
+    /// None: no address of its own is known, and it sends from those of its exceptions only.
+    pub address: Option<Ipv4Addr>,
 }
 
 /// The filters of the taps of a host. A tap that is not listed is not filtered.

@@ -43,7 +43,7 @@ impl Forward {
     ) -> Result<Self, ConsoleRefusal> {
         let wanted = Wanted::of_query(query.unwrap_or_default())?;
         let (network, address) = target(vm, wanted)?;
-        let bridge = ctx.networks.bridge_of(&ctx.index.read(), &network);
+        let bridge = ctx.networks.access_of(&ctx.index.read(), &network);
         let bridge = bridge.ok_or(ConsoleRefusal::NotHere)?;
         let connect = ctx.system.connect_to_guest(&bridge, SocketAddrV4::new(address, wanted.port));
         let failed = |detail: String| ConsoleRefusal::NoConnection { address, port: wanted.port, detail };

@@ -5,6 +5,7 @@
 //! requests it.
 
 mod apply;
+mod bridged;
 mod bridges;
 mod exceptions;
 mod filters;
@@ -24,7 +25,7 @@ use crate::converge::Requeue;
 use crate::error::Error;
 use crate::index::{Change, Indexed, Table, Tables, mtu_of};
 use crate::key::{Key, ObjectName};
-use berth_host::{Firewall, NetworkConfig};
+use berth_host::{BridgedNetwork, Firewall, NetworkConfig};
 pub(crate) use status::why_not;
 
 /// A step of the networks' plan.
@@ -36,6 +37,7 @@ pub(crate) enum Step {
         addresses: Vec<Ipv4Addr>,
     },
     EnsureNetwork(NetworkConfig),
+    EnsureBridged(BridgedNetwork),
     ApplyFirewall(Firewall),
     RemoveTap(String),
     RemoveNetwork(String),

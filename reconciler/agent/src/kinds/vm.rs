@@ -28,8 +28,6 @@ mod probing;
 mod seed;
 mod status;
 
-use std::collections::BTreeMap;
-
 use async_trait::async_trait;
 use berth_api::{
     Binding, Conditions, Disk, HotswapDiskAttachment, Readiness, Reason, StopMode, VM, VMStatus,
@@ -263,13 +261,14 @@ async fn reconcile_departed(ctx: &Context, name: &ObjectName) -> Result<Requeue,
     Ok(again)
 }
 
-/// Returns the leases that a guest takes once it runs, on interfaces that have a bridge here. `since`: the start of its
+/// Returns the leases that a guest takes once it runs, on interfaces of networks with berth's DHCP here. `since`: the start of its
 /// machine, or a time shortly before it.
-fn pending_leases(vm: &VM, bridges: &BTreeMap<String, String>, since: Timestamp) -> Vec<PendingLease> {
+fn pending_leases(vm: &VM, observed: &Observed, since: Timestamp) -> Vec<PendingLease> {
     let interfaces = vm.status.as_ref().map(|s| s.interfaces.as_slice()).unwrap_or_default();
-    let pending = interfaces.iter().filter_map(|interface| {
+    let served = interfaces.iter().filter(|interface| !observed.lans.contains_key(&interface.network));
+    let pending = served.filter_map(|interface| {
         Some(PendingLease {
-            bridge: bridges.get(&interface.network)?.clone(),
+            bridge: observed.bridges.get(&interface.network)?.clone(),
             mac: interface.mac_address.clone(),
             since,
         })

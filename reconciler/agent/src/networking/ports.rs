@@ -66,7 +66,11 @@ pub(crate) fn ports_of(instance: &str, journal: &Journal, by_status: &[Interface
     };
     let recorded = |(name, slot): (&String, &u8)| {
         let interface = interface(name)?;
-        let address: Ipv4Addr = interface.address.parse().ok()?;
+        // On a network with another DHCP server, none is known.
+        let address: Option<Ipv4Addr> = match interface.address.as_str() {
+            "" => None,
+            known => Some(known.parse().ok()?),
+        };
         let mac = interface.mac_address.to_ascii_lowercase();
         let port = Port { tap: tap_of(instance, *slot), mac, address };
         let groups = interface.security_groups.iter().map(|name| format!("{}/{name}", journal.namespace));

@@ -148,7 +148,8 @@ pub struct InterfaceStatus {
     /// The MAC address, lower case.
     #[schemars(length(max = 17))]
     pub mac_address: String,
-    /// The private IPv4 address.
+    /// The private IPv4 address. Absent on a Network whose addresses another DHCP server gives out: see `guest.interfaces`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 15))]
     pub address: String,
     /// The SecurityGroups that filter it: those that the spec names, or for an interface that is removed from the spec, those

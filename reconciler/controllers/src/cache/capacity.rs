@@ -27,6 +27,8 @@ pub(crate) struct Candidate {
     pub(crate) reservable: u32,
     /// The CPU models that VMs can have.
     pub(crate) cpu_models: Arc<BTreeSet<String>>,
+    /// The bridges of the host that are up.
+    pub(crate) bridges: Arc<BTreeSet<String>>,
     /// Memory a VM takes above its guest memory, in bytes.
     pub(crate) overhead: u64,
     /// The usage by the VMs bound to it.

@@ -42,6 +42,7 @@ impl Unfit {
             Self::DiskElsewhere => format!("{count} without the files of its disks"),
             Self::Labels => format!("{count} without the labels of placement.host_selector"),
             Self::NoTpm => format!("{count} without swtpm, which a TPM needs"),
+            Self::NoBridge => format!("{count} without bridge {}", names(&request.bridges)),
             Self::TopologyLabel => format!("{count} without the label {key} of placement group {group}"),
             Self::GroupMember => format!("{count} already with a member of placement group {group}"),
             Self::GroupElsewhere => format!("{count} apart from the members of placement group {group}"),
@@ -64,6 +65,11 @@ impl Unfit {
             Self::Cordoned => format!("host {name} is cordoned: it takes no new VMs"),
             Self::Labels => format!("host {name} does not have the labels of placement.host_selector"),
             Self::NoTpm => format!("host {name} has no swtpm, which a TPM needs"),
+            Self::NoBridge => {
+                let missing: BTreeSet<String> =
+                    request.bridges.difference(&candidate.bridges).cloned().collect();
+                format!("host {name} has no bridge {} that is up", names(&missing))
+            }
             Self::TopologyLabel => {
                 let key = request.group.as_ref().map_or("", |g| g.topology_key.as_str());
                 format!("host {name} does not have the label {key} of placement group {group}")
@@ -103,6 +109,10 @@ impl Unfit {
             }
         }
     }
+}
+
+fn names(bridges: &BTreeSet<String>) -> String {
+    bridges.iter().map(String::as_str).collect::<Vec<_>>().join(" and ")
 }
 
 fn cpus(millis: u32) -> CpuAmount {
@@ -186,6 +196,17 @@ fn never<'a>(
         };
         let text = format!("{text}: install swtpm there (Debian: apt install swtpm), or leave tpm out");
         return Some((Reason::NoHostWithTPM, text));
+    }
+    let mut eligible = labelled.clone().filter(|c| tied.is_none_or(|tied| c.name == *tied)).peekable();
+    let may_have_bridges = |c: &Candidate| request.bridges.is_subset(&c.bridges) || c.allocatable_cpus == 0;
+    if eligible.peek().is_some() && !eligible.any(may_have_bridges) {
+        let bridges = names(&request.bridges);
+        let text = match tied {
+            Some(host) => format!("host {host} has no bridge {bridges} that is up"),
+            None => format!("no host that it may run on has bridge {bridges} up"),
+        };
+        let text = format!("{text}: see status.networks of the Hosts, and the Networks that it names");
+        return Some((Reason::NoHostWithBridge, text));
     }
     if let Some(text) = too_large_group(request, spread, members, labelled.clone()) {
         return Some((Reason::GroupTooLarge, text));

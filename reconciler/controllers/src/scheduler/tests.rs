@@ -53,6 +53,28 @@ fn a_vm_with_a_tpm_goes_to_a_host_that_can_emulate_one_and_waits_for_a_person_wi
     assert!(text.contains("1 without swtpm") && text.contains("1 with too few free CPUs"), "{text}");
 }
 
+#[test]
+fn a_vm_on_a_bridge_goes_to_a_host_that_has_it_and_the_message_names_the_bridge() {
+    let lan = Request { bridges: ["vmbr0".to_owned()].into(), ..request(100) };
+    let with = |name: &str, bridges: &[&str]| Candidate {
+        bridges: std::sync::Arc::new(bridges.iter().map(|b| (*b).to_owned()).collect()),
+        ..host(name, 1000)
+    };
+    let hosts = [host("a", 9000), with("b", &["vmbr0", "vmbr1"]), with("c", &["vmbr1"])];
+    assert_eq!(chosen(&lan, &[], &hosts), Ok("b"));
+    let (reason, text) = never(&lan, &[], &[host("a", 9000), with("c", &["vmbr1"])]);
+    assert_eq!(reason, Reason::NoHostWithBridge);
+    insta::assert_snapshot!(text, @"no host that it may run on has bridge vmbr0 up: see status.networks of the Hosts, and the Networks that it names");
+    let tied = Request { disk_hosts: ["a".to_owned()].into(), ..lan.clone() };
+    let (_, text) = never(&tied, &[], &hosts);
+    assert!(text.starts_with("host a has no bridge vmbr0"), "{text}");
+    let full = Candidate { used: Usage { cpus: 8, ..Usage::default() }, ..with("b", &["vmbr0"]) };
+    let text = now(&lan, &[], &[host("a", 9000), full]);
+    assert!(text.contains("1 without bridge vmbr0") && text.contains("1 with too few free CPUs"), "{text}");
+    let silent = Candidate { allocatable_cpus: 0, ..host("d", 0) };
+    now(&lan, &[], &[host("a", 9000), silent]);
+}
+
 fn group(enforcement: Enforcement, topology_key: &str) -> Option<Group> {
     let topology_key = topology_key.to_owned();
     Some(Group {

@@ -8,8 +8,8 @@ use berth_qemu::machine::Tap;
 use tokio::net::TcpStream;
 
 use crate::{
-    Firewall, Forwarding, LeaseTaken, NetworkConfig, Networks, Result, SystemError, TapConfig, TapFacts,
-    Uplink,
+    BridgedNetwork, Firewall, Forwarding, HostBridge, LeaseTaken, NetworkConfig, Networks, Result,
+    SystemError, TapConfig, TapFacts, Uplink,
 };
 
 use super::FakeSystem;
@@ -55,8 +55,10 @@ impl State {
     pub(super) fn check_filters(&mut self, taps: Vec<String>) {
         for tap in taps.into_iter().filter(|_| self.filters_expected) {
             let bridge = self.taps.get(&tap).map(|tap| tap.bridge.clone());
-            let is_tracked =
-                bridge.and_then(|b| self.networks.get(&b)).is_some_and(|network| network.tracked);
+            let is_tracked = bridge.is_some_and(|bridge| {
+                let bridged = self.bridged.get(&bridge).is_some_and(|network| network.tracked);
+                bridged || self.networks.get(&bridge).is_some_and(|network| network.tracked)
+            });
             let is_filtered = self.firewall.filters.ports.iter().any(|filtered| filtered.port.tap == tap);
             if !is_tracked || !is_filtered {
                 self.violations.push(format!("the filter of {tap} is open: {is_tracked}, {is_filtered}"));
@@ -81,6 +83,26 @@ impl Networks for FakeSystem {
         self.call("ensure_network", work).await
     }
 
+    async fn ensure_bridged_network(&self, network: &BridgedNetwork) -> Result<()> {
+        let work = async {
+            let taps = self.taps_in_use();
+            let mut state = self.state();
+            if !state.facts.bridges.iter().any(|bridge| bridge.name == network.host_bridge) {
+                return Err(refused("find", &network.host_bridge, "there is no such interface"));
+            }
+            state.bridged.insert(network.bridge.clone(), network.clone());
+            if !state.firewall_lost {
+                state.check_filters(taps);
+            }
+            Ok(())
+        };
+        self.call("ensure_bridged_network", work).await
+    }
+
+    async fn host_bridges(&self) -> Result<Vec<HostBridge>> {
+        self.call("host_bridges", async { Ok(self.state().facts.bridges.clone()) }).await
+    }
+
     async fn remove_network(&self, bridge: &str) -> Result<()> {
         let work = async {
             let mut state = self.state();
@@ -89,19 +111,24 @@ impl Networks for FakeSystem {
                 return Err(refused("remove", bridge, "a tap is on it"));
             }
             state.networks.remove(bridge);
+            state.bridged.remove(bridge);
             Ok(())
         };
         self.call("remove_network", work).await
     }
 
     async fn networks(&self) -> Result<Vec<String>> {
-        self.call("networks", async { Ok(self.state().networks.keys().cloned().collect()) }).await
+        let work = async {
+            let state = self.state();
+            Ok(state.networks.keys().chain(state.bridged.keys()).cloned().collect())
+        };
+        self.call("networks", work).await
     }
 
     async fn ensure_tap(&self, tap: &TapConfig) -> Result<()> {
         let work = async {
             let mut state = self.state();
-            if !state.networks.contains_key(&tap.bridge) {
+            if !state.networks.contains_key(&tap.bridge) && !state.bridged.contains_key(&tap.bridge) {
                 return Err(refused("join", &tap.name, "its bridge does not exist"));
             }
             state.taps.insert(tap.name.clone(), tap.clone());

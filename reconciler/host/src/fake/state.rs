@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use super::FakeSource;
 use crate::{
-    Credentials, Firewall, HostFacts, ImageFacts, KvmFacts, NetworkConfig, QemuFacts, SnapshotFacts,
-    TapConfig, Uplink, VolumeFacts,
+    BridgedNetwork, Credentials, Firewall, HostFacts, ImageFacts, KvmFacts, NetworkConfig, QemuFacts,
+    SnapshotFacts, TapConfig, Uplink, VolumeFacts,
 };
 
 #[derive(Debug)]
@@ -28,6 +28,7 @@ pub(super) struct State {
     pub(super) trash: BTreeMap<String, (Volume, u64, Timestamp)>,
     pub(super) snapshots: BTreeMap<String, Snapshot>,
     pub(super) networks: BTreeMap<String, NetworkConfig>,
+    pub(super) bridged: BTreeMap<String, BridgedNetwork>,
     pub(super) taps: BTreeMap<String, TapConfig>,
     pub(super) firewall: Firewall,
     /// Whether every running machine must be filtered.
@@ -73,6 +74,7 @@ impl Default for State {
             trash: BTreeMap::new(),
             snapshots: BTreeMap::new(),
             networks: BTreeMap::new(),
+            bridged: BTreeMap::new(),
             taps: BTreeMap::new(),
             firewall: Firewall::default(),
             filters_expected: false,
@@ -114,6 +116,7 @@ fn facts() -> HostFacts {
         address: None,
         mtu: None,
         ranges: Vec::new(),
+        bridges: Vec::new(),
         overhead_bytes: 80 << 20,
         boot_id: String::new(),
     }

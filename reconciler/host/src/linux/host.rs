@@ -93,6 +93,7 @@ impl LinuxInfo {
             // Filled in by the network code, which knows the interfaces.
             mtu: None,
             ranges: Vec::new(),
+            bridges: Vec::new(),
             overhead_bytes,
             boot_id,
         })

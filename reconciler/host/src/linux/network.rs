@@ -1,10 +1,11 @@
 //! Private networks: each has a bridge with the gateway's address, a DHCP and DNS server on the bridge, taps attached
 //! to it, and a tunnel to other hosts.
 //!
-//! berth's links are recognised by their name (`bth-…`, `btx-…`, `btt…`) and kind; no other link is touched. Works in
+//! berth's links are recognised by their name (`bth-…`, `btx-…`, `btu-…`, `btv-…`, `btt…`) and kind; no other link is touched. Works in
 //! the network namespace of the process.
 
 mod announce;
+mod bridged;
 mod dnsmasq;
 mod firewall;
 mod foreign;
@@ -30,7 +31,8 @@ use tokio::sync::OnceCell;
 use super::files::{self, blocking, failed};
 use super::layout::{Layout, check_link};
 use crate::{
-    Firewall, Forwarding, HostRange, LeaseTaken, NetworkConfig, SystemError, TapConfig, TapFacts, Uplink,
+    BridgedNetwork, Firewall, Forwarding, HostBridge, HostRange, LeaseTaken, NetworkConfig, SystemError,
+    TapConfig, TapFacts, Uplink,
 };
 
 use announce::Announcer;
@@ -83,6 +85,14 @@ impl LinuxNetworks {
         dnsmasq::ensure(&self.layout.network(&network.bridge), network).await
     }
 
+    pub(super) async fn ensure_bridged(&self, network: &BridgedNetwork) -> Result<()> {
+        bridged::ensure(&Netlink::open()?, network).await
+    }
+
+    pub(super) async fn host_bridges(&self) -> Result<Vec<HostBridge>> {
+        Ok(bridged::host_bridges(&Netlink::open()?.links().await?))
+    }
+
     async fn ensure_bridge(&self, netlink: &Netlink, network: &NetworkConfig) -> Result<Link> {
         let name = &network.bridge;
         let bridge = match netlink.link(name).await? {
@@ -123,6 +133,7 @@ impl LinuxNetworks {
         dnsmasq::remove(&folder).await?;
         let netlink = Netlink::open()?;
         tunnel::remove(&netlink, bridge).await?;
+        bridged::remove(&netlink, bridge).await?;
         if let Some(link) = netlink.link(bridge).await? {
             link.must_be(LinkKind::Bridge)?;
             netlink.remove(&link).await?;
@@ -143,6 +154,7 @@ impl LinuxNetworks {
         let links = Netlink::open()?.links().await?;
         let mut names = ours(&links, BRIDGE_PREFIX, LinkKind::Bridge);
         names.extend(ours(&links, TUNNEL_PREFIX, LinkKind::Vxlan).iter().map(|name| tunnel::bridge_of(name)));
+        names.extend(bridged::bridges(&links));
         let folder = self.layout.networks();
         let left = blocking(move || files::names(&folder)).await?;
         names.extend(left.into_iter().filter(|n| check_link("bridge", n, BRIDGE_PREFIX).is_ok()));

@@ -34,14 +34,15 @@ pub(super) async fn prune_downloads(ctx: &Context) -> Result<(), Error> {
     Ok(ctx.system.forget_downloads(&sources).await?)
 }
 
-/// Returns the addresses of the hosts that networks span, and the ranges of the networks on this host. Ranges of other
-/// networks are not refused: a tenant could declare one to cut off all others from the images there.
+/// Returns the addresses of the hosts that networks span, and the ranges of the networks on this host. A bridged network has other machines
+/// than guests, which images may come from. Ranges of other networks are not refused: a tenant could declare one to cut off all others from the images there.
 fn refused(tables: &Tables, bridged: &[String]) -> BTreeSet<IpNet> {
     let statuses = tables.networks.all().filter_map(|(_, network)| network.status.as_ref());
     let hosts =
         statuses.flat_map(|status| &status.hosts).filter_map(|host| host.address.parse::<IpAddr>().ok());
     let is_here = |name: &ObjectName| bridged.contains(&format!("{}/{}", name.namespace, name.name));
-    let networks = tables.networks.all().filter(|(name, _)| is_here(name));
+    let networks =
+        tables.networks.all().filter(|(name, network)| is_here(name) && network.host_bridge().is_none());
     let ranges = networks.filter_map(|(_, network)| network.spec.cidr.parse::<IpNet>().ok());
     hosts.map(IpNet::from).chain(ranges).collect()
 }

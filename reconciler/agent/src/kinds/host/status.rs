@@ -2,10 +2,11 @@
 
 use berth_api::condition;
 use berth_api::host::{
-    AddressConflict, Inventory, KvmStatus, MAX_DETAIL, MTU, Orphan, OrphanOwner, Resources, TrashedVolume,
+    AddressConflict, HostNetwork, Inventory, KvmStatus, MAX_DETAIL, MTU, Orphan, OrphanOwner, Resources,
+    TrashedVolume,
 };
 use berth_api::{ConditionType, ConditionUpdate, Host, HostStatus, Quantity, Readiness, Reason, in_use};
-use berth_host::ForeignKind;
+use berth_host::{ForeignKind, HostBridge};
 use berth_qemu::machine::Accelerator;
 use ipnet::Ipv4Net;
 use jiff::Timestamp;
@@ -20,6 +21,9 @@ use crate::networking::RefusedAddress;
 const MAX_LISTED: usize = 1000;
 /// Maximum number of address ranges in the API.
 const MAX_RANGES: usize = 64;
+/// Maximum number of networks, and their largest MTU, in the API.
+const MAX_NETWORKS: usize = 64;
+const MOST_MTU: u32 = 65_536;
 /// Maximum number and length of CPU models in the API.
 const MAX_MODELS: usize = 200;
 const MAX_MODEL: usize = 64;
@@ -85,6 +89,13 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
     status.address = facts.address.map(|address| address.to_string());
     status.mtu = facts.mtu.and_then(believable_mtu);
     status.ranges = ranges(observed, config);
+    let network = |bridge: &HostBridge| HostNetwork {
+        name: bridge.name.clone(),
+        kind: "Bridge".to_owned(),
+        mtu: bridge.mtu.min(MOST_MTU).into(),
+        up: bridge.up,
+    };
+    status.networks = facts.bridges.iter().map(network).take(MAX_NETWORKS).collect();
     let version = facts.qemu.as_ref().ok().map(|qemu| condition::cut(&qemu.version, MAX_VERSION).to_owned());
     status.qemu_version = version;
     let qemu = facts.qemu.as_ref().ok();

@@ -64,6 +64,7 @@ fn observed() -> Observed {
             address: None,
             mtu: None,
             ranges: Vec::new(),
+            bridges: Vec::new(),
             overhead_bytes: 82 << 20,
             boot_id: "b".into(),
         },

@@ -20,6 +20,10 @@ pub(super) async fn apply(ctx: &Context, step: &Step) -> Result<(), Error> {
             ctx.system.ensure_network(network).await?;
             ctx.networks.applied().networks.insert(network.bridge.clone(), network.clone());
         }
+        Step::EnsureBridged(network) => {
+            ctx.system.ensure_bridged_network(network).await?;
+            ctx.networks.applied().bridged.insert(network.bridge.clone(), network.clone());
+        }
         Step::ApplyFirewall(firewall) => {
             ctx.system.apply_firewall(firewall).await?;
             let before = ctx.networks.applied().firewall.replace(firewall.clone());
@@ -30,7 +34,9 @@ pub(super) async fn apply(ctx: &Context, step: &Step) -> Result<(), Error> {
         Step::RemoveTap(name) => ctx.system.remove_tap(name).await?,
         Step::RemoveNetwork(bridge) => {
             ctx.system.remove_network(bridge).await?;
-            ctx.networks.applied().networks.remove(bridge);
+            let mut applied = ctx.networks.applied();
+            applied.networks.remove(bridge);
+            applied.bridged.remove(bridge);
         }
     }
     Ok(())

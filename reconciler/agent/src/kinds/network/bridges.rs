@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use ipnet::Ipv4Net;
 use kube::ResourceExt;
 
-use crate::index::Tables;
+use crate::index::{Tables, mtu_of};
 use crate::networking::find;
-use berth_host::HostRange;
+use berth_host::{HostBridge, HostRange};
 
 /// The bridges and ranges found on the host.
 #[derive(Clone, Debug, Default)]
@@ -21,6 +21,8 @@ pub(super) struct Existing<'a> {
     pub(super) bridges: &'a [String],
     /// Ranges that the host itself uses.
     pub(super) ranges: &'a [HostRange],
+    /// Bridges of the host, which bridged networks name.
+    pub(super) host_bridges: &'a [HostBridge],
 }
 
 /// The assigned bridges, and the refused networks.
@@ -30,6 +32,23 @@ pub(super) struct Assigned {
     pub(super) bridges: BTreeMap<String, String>,
     /// By network: why it gets no bridge, for people.
     pub(super) refused: BTreeMap<String, String>,
+}
+
+const SAME_IDENTIFIER: &str = "its identifier is that of another network on this host: create it anew";
+
+/// Returns why a network with this MTU cannot be connected to this bridge of the host.
+fn cannot_join(host_bridge: &str, mtu: u16, there: &[HostBridge]) -> Option<String> {
+    let Some(found) = there.iter().find(|bridge| bridge.name == host_bridge) else {
+        return Some(format!(
+            "this host has no bridge {host_bridge}: make it again, or place the VM on a host that has it"
+        ));
+    };
+    (found.mtu < u32::from(mtu)).then(|| {
+        format!(
+            "its MTU is {mtu} and that of bridge {host_bridge} of this host {}: lower the Network's mtu, or raise the bridge's",
+            found.mtu
+        )
+    })
 }
 
 /// Assigns a bridge to each of these networks. Networks that have one come first, then older ones.
@@ -50,10 +69,19 @@ pub(super) fn assign<'a>(
         // A network without an identifier is not accepted yet; an existing bridge is left as it is.
         let Some(named) = network.bridge_name() else { continue };
         let bridge = attached.cloned().unwrap_or(named);
-        let Ok(range) = network.spec.cidr.parse::<Ipv4Net>() else { continue };
         let is_there = existing.bridges.contains(&bridge);
+        if let Some(host_bridge) = network.host_bridge() {
+            let is_taken = assigned.bridges.values().any(|of| *of == bridge);
+            match cannot_join(host_bridge, mtu_of(&network), existing.host_bridges) {
+                _ if is_taken => assigned.refused.insert(name.clone(), SAME_IDENTIFIER.to_owned()),
+                Some(why) => assigned.refused.insert(name.clone(), why),
+                None => assigned.bridges.insert(name.clone(), bridge),
+            };
+            continue;
+        }
+        let Some(range) = network.range() else { continue };
         let why = if assigned.bridges.values().any(|of| *of == bridge) {
-            Some("its identifier is that of another network on this host: create it anew".to_owned())
+            Some(SAME_IDENTIFIER.to_owned())
         } else if !is_there && ranges.iter().any(|of| of.contains(&range) || range.contains(of)) {
             Some(format!(
                 "its range {range} overlaps that of another network on this host: create it with another"
@@ -124,7 +152,7 @@ mod tests {
         let attached = BTreeMap::from([("ns/a".to_owned(), "bth-6a60db49".to_owned())]);
         let there = ["bth-6a60db49".to_owned()];
         let ranges = [HostRange { range: "10.1.0.0/16".parse().expect("a range"), is_route: false }];
-        let existing = Existing { attached, bridges: &there, ranges: &ranges };
+        let existing = Existing { attached, bridges: &there, ranges: &ranges, ..Existing::default() };
         let assigned = assign(&index.read(), names(&["a", "b"]).iter(), &existing);
         assert_eq!(assigned.bridges["ns/a"], "bth-6a60db49");
         assert_eq!(assigned.bridges["ns/b"], "bth-00004e");

@@ -1,7 +1,6 @@
 //! Further addresses of interfaces → what their taps may send beside their own. Pure.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
 
 use berth_api::vm::InterfaceStatus;
 use berth_host::PortException;
@@ -10,20 +9,26 @@ use ipnet::Ipv4Net;
 use crate::index::Tables;
 use crate::networking::{GuestPort, find};
 
+/// The exception of a tap whose address another DHCP server gives out: it sends from any.
+fn any_address(tap: &str) -> PortException {
+    PortException { tap: tap.to_owned(), ranges: vec![Ipv4Net::default()], macs: Vec::new(), gateway: None }
+}
+
 /// Returns the exceptions of these ports. `interfaces`: those in the statuses of the guests here, which count as they are now.
 pub(super) fn exceptions<'a>(
     tables: &Tables,
     interfaces: impl Iterator<Item = &'a InterfaceStatus>,
     ports: &[GuestPort],
 ) -> Vec<PortException> {
-    let by_address: BTreeMap<(&str, &str), &InterfaceStatus> =
-        interfaces.map(|i| ((i.network.as_str(), i.address.as_str()), i)).collect();
+    let by_mac: BTreeMap<(&str, String), &InterfaceStatus> =
+        interfaces.map(|i| ((i.network.as_str(), i.mac_address.to_ascii_lowercase()), i)).collect();
     let exception = |guest: &GuestPort| {
-        let address = guest.port.address.to_string();
-        let interface = by_address.get(&(guest.network.as_str(), address.as_str()))?;
+        if guest.port.address.is_none() {
+            return Some(any_address(&guest.port.tap));
+        }
+        let interface = by_mac.get(&(guest.network.as_str(), guest.port.mac.clone()))?;
         let network = find(tables, &guest.network)?;
-        let cidr: Ipv4Net = network.spec.cidr.parse().ok()?;
-        let gateway: Ipv4Addr = cidr.hosts().next()?;
+        let gateway = network.gateway();
         let gateway_mac = network.gateway_mac();
         let macs = interface.allowed_mac_addresses.iter().map(|mac| mac.to_ascii_lowercase());
         let exception = PortException {
@@ -42,6 +47,8 @@ pub(super) fn exceptions<'a>(
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use berth_host::Port;
     use kube::runtime::watcher::Event;
     use serde_json::json;
@@ -59,9 +66,10 @@ mod tests {
         let network: berth_api::Network = serde_json::from_value(network).expect("a Network");
         let gateway = network.gateway_mac().expect("it has an identifier");
         index.apply(Event::Apply(network));
-        let interface = |address: &str, ranges: &[&str], macs: &[&str]| InterfaceStatus {
+        let interface = |last: u8, ranges: &[&str], macs: &[&str]| InterfaceStatus {
             network: "ns/default".into(),
-            address: address.into(),
+            mac_address: format!("52:54:00:00:00:{last:02X}"),
+            address: format!("10.77.0.{last}"),
             allowed_addresses: ranges.iter().map(|r| (*r).to_owned()).collect(),
             allowed_mac_addresses: macs.iter().map(|m| (*m).to_owned()).collect(),
             ..InterfaceStatus::default()
@@ -70,18 +78,18 @@ mod tests {
             network: "ns/default".into(),
             port: Port {
                 tap: format!("btt{last}"),
-                mac: String::new(),
-                address: Ipv4Addr::new(10, 77, 0, last),
+                mac: format!("52:54:00:00:00:{last:02x}"),
+                address: Some(Ipv4Addr::new(10, 77, 0, last)),
             },
             groups: Vec::new(),
         };
         let interfaces = [
-            interface("10.77.0.2", &["10.77.0.100/32", "x"], &["00:00:5e:00:01:0a", &gateway]),
-            interface("10.77.0.3", &[], &[]),
+            interface(2, &["10.77.0.100/32", "x"], &["00:00:5e:00:01:0a", &gateway]),
+            interface(3, &[], &[]),
         ];
         let found = exceptions(&index.read(), interfaces.iter(), &[port(2), port(3), port(4)]);
         let [only] = &found[..] else { panic!("{found:?}") };
         assert_eq!((only.tap.as_str(), only.ranges.len(), only.macs.len()), ("btt2", 1, 1));
-        assert_eq!(only.gateway, Ipv4Addr::new(10, 77, 0, 1));
+        assert_eq!(only.gateway, Some(Ipv4Addr::new(10, 77, 0, 1)));
     }
 }

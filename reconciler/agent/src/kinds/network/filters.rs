@@ -14,14 +14,18 @@ use crate::index::Tables;
 use crate::key::ObjectName;
 use crate::networking::GuestPort;
 
-/// The groups (`namespace/name`) of the interfaces here that have any, by network and address.
-pub(super) type GroupsOf = BTreeMap<(String, Ipv4Addr), Vec<String>>;
+/// The groups (`namespace/name`) of the interfaces in the statuses of VMs here, by network and MAC address.
+pub(super) type GroupsOf = BTreeMap<(String, String), Vec<String>>;
+
+/// Returns the groups of a tap: those of its interface, and if its VM's status does not have that, what it was started with.
+pub(super) fn groups<'a>(groups_of: &'a GroupsOf, guest: &'a GuestPort) -> &'a Vec<String> {
+    groups_of.get(&(guest.network.clone(), guest.port.mac.clone())).unwrap_or(&guest.groups)
+}
 
 pub(super) fn filters(tables: &Tables, groups_of: &GroupsOf, ports: &[GuestPort]) -> Filters {
     let filtered = |guest: &GuestPort| {
-        let declared = groups_of.get(&(guest.network.clone(), guest.port.address));
-        // An interface that its VM's status does not have: what it was started with counts.
-        let groups = declared.unwrap_or(&guest.groups);
+        guest.port.address?;
+        let groups = groups(groups_of, guest);
         let port = FilteredPort { port: guest.port.clone(), groups: groups.clone() };
         (!groups.is_empty()).then_some(port)
     };
@@ -106,8 +110,11 @@ mod tests {
 
     fn port(last: u8, groups: &[&str]) -> GuestPort {
         let tap = format!("btt0000000{last}n0");
-        let port =
-            Port { tap, mac: format!("52:54:00:00:00:0{last}"), address: Ipv4Addr::new(10, 0, 0, last) };
+        let port = Port {
+            tap,
+            mac: format!("52:54:00:00:00:0{last}"),
+            address: Some(Ipv4Addr::new(10, 0, 0, last)),
+        };
         let groups = groups.iter().map(|name| format!("ns/{name}")).collect();
         GuestPort { network: "ns/default".into(), port, groups }
     }
@@ -115,13 +122,16 @@ mod tests {
     #[test]
     fn the_groups_of_the_status_count_and_those_of_the_start_where_it_has_none() {
         let index = index(&[]);
-        let key = ("ns/default".to_owned(), Ipv4Addr::new(10, 0, 0, 2));
+        let key = ("ns/default".to_owned(), "52:54:00:00:00:02".to_owned());
         let groups_of = GroupsOf::from([(key, vec!["ns/new".to_owned()])]);
         let ports = [port(2, &["old"]), port(3, &["kept"]), port(4, &[])];
         let filters = filters(&index.read(), &groups_of, &ports);
-        let found: Vec<_> =
-            filters.ports.iter().map(|p| (p.port.address.octets()[3], p.groups[0].as_str())).collect();
-        assert_eq!(found, [(2, "ns/new"), (3, "ns/kept")]);
+        let found: Vec<_> = filters
+            .ports
+            .iter()
+            .map(|p| (p.port.address.map(|a| a.octets()[3]), p.groups[0].as_str()))
+            .collect();
+        assert_eq!(found, [(Some(2), "ns/new"), (Some(3), "ns/kept")]);
         assert!(filters.groups.is_empty(), "neither exists: both let nothing pass");
     }
 

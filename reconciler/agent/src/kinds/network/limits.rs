@@ -15,13 +15,12 @@ pub(super) fn limits<'a>(
     interfaces: impl Iterator<Item = &'a InterfaceStatus>,
     ports: &[GuestPort],
 ) -> Vec<PortLimits> {
-    let by_address: BTreeMap<(&str, &str), &InterfaceStatus> = interfaces
+    let by_mac: BTreeMap<(&str, String), &InterfaceStatus> = interfaces
         .filter(|interface| interface.limits.is_some())
-        .map(|i| ((i.network.as_str(), i.address.as_str()), i))
+        .map(|i| ((i.network.as_str(), i.mac_address.to_ascii_lowercase()), i))
         .collect();
     let of_port = |guest: &GuestPort| {
-        let address = guest.port.address.to_string();
-        let limits = by_address.get(&(guest.network.as_str(), address.as_str()))?.limits.as_ref()?;
+        let limits = by_mac.get(&(guest.network.as_str(), guest.port.mac.clone()))?.limits.as_ref()?;
         Some(PortLimits {
             tap: guest.port.tap.clone(),
             ingress: limit(&limits.ingress_bandwidth, &limits.ingress_burst, limits.ingress_packets),
@@ -58,8 +57,8 @@ mod tests {
             network: "ns/default".into(),
             port: Port {
                 tap: format!("btt{last}"),
-                mac: String::new(),
-                address: Ipv4Addr::new(10, 77, 0, last),
+                mac: format!("52:54:00:00:00:{last:02x}"),
+                address: Some(Ipv4Addr::new(10, 77, 0, last)),
             },
             groups: Vec::new(),
         }
@@ -70,7 +69,7 @@ mod tests {
         let quantity = |text: &str| Some(Quantity(text.to_owned()));
         let interface = |last: u8, limits: Option<InterfaceLimits>| InterfaceStatus {
             network: "ns/default".into(),
-            address: format!("10.77.0.{last}"),
+            mac_address: format!("52:54:00:00:00:{last:02X}"),
             limits,
             ..InterfaceStatus::default()
         };

@@ -8,12 +8,14 @@ use std::sync::Arc;
 use berth_api::vm::InterfaceStatus;
 use berth_api::{IPPoolMode, Network, NetworkHost, PublicIP, Reason, VM};
 use berth_host::{
-    Firewall, Forward, HostRange, InstanceFacts, Lease, Nat, NetworkConfig, Port, TapFacts, Tunnel, Uplink,
+    BridgedNetwork, Firewall, Forward, HostBridge, HostRange, InstanceFacts, Lease, Nat, NetworkConfig,
+    TapFacts, Tunnel, Uplink,
 };
 use ipnet::Ipv4Net;
 use kube::{Api, Client};
 
 use super::Step;
+use super::bridged::{bridged, ports, refuse_public};
 use super::bridges::{Existing, assign};
 use super::exceptions::exceptions;
 use super::filters::{GroupsOf, filters};
@@ -32,6 +34,7 @@ use crate::networking::{
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Desired {
     pub(super) networks: Vec<NetworkConfig>,
+    pub(super) bridged: Vec<BridgedNetwork>,
     pub(super) firewall: Firewall,
     /// By network (`namespace/name`).
     pub(super) bridges: BTreeMap<String, String>,
@@ -88,6 +91,8 @@ pub(super) struct Actual<'a> {
     pub(super) ports: Vec<GuestPort>,
     /// Ranges that the host itself uses.
     pub(super) ranges: &'a [HostRange],
+    /// Bridges of the host, which bridged networks name.
+    pub(super) host_bridges: &'a [HostBridge],
     /// Addresses closed to guests, besides the site's hosts.
     pub(super) closed: &'a [Ipv4Net],
     pub(super) allowed: &'a [Ipv4Net],
@@ -124,6 +129,8 @@ async fn observe_once(ctx: &Context) -> Result<Option<Observed>, Error> {
     let any_public =
         ctx.index.read().public_ips.all().next().is_some() || kept.iter().any(|k| !k.public.is_empty());
     let uplink = if any_public { Some(ctx.system.uplink().await?) } else { None };
+    let any_bridged = ctx.index.read().networks.all().any(|(_, network)| network.host_bridge().is_some());
+    let host_bridges = if any_bridged { ctx.system.host_bridges().await? } else { Vec::new() };
     let facts;
     let mut seen = Actual {
         kept: &kept,
@@ -134,6 +141,7 @@ async fn observe_once(ctx: &Context) -> Result<Option<Observed>, Error> {
         taps: &taps,
         ports: ports.all,
         ranges: &[],
+        host_bridges: &host_bridges,
         closed: &ctx.config.control_plane,
         allowed: &ctx.config.guest_allow,
     };
@@ -271,6 +279,10 @@ impl Observed {
                 self.applied.networks.get(&network.bridge) == Some(network)
                     && self.bridges.contains(&network.bridge)
             }
+            Step::EnsureBridged(network) => {
+                self.applied.bridged.get(&network.bridge) == Some(network)
+                    && self.bridges.contains(&network.bridge)
+            }
             Step::ApplyFirewall(firewall) => self.applied.firewall.as_ref() == Some(firewall),
             Step::ProbeAddresses { .. } | Step::RemoveTap(_) | Step::RemoveNetwork(_) => false,
         }
@@ -278,12 +290,12 @@ impl Observed {
 }
 
 /// Network state of a guest.
-struct Guest {
+pub(super) struct Guest {
     namespace: String,
-    interfaces: Vec<InterfaceStatus>,
+    pub(super) interfaces: Vec<InterfaceStatus>,
     hostname: String,
     /// By interface.
-    public: BTreeMap<String, (Ipv4Addr, IPPoolMode)>,
+    pub(super) public: BTreeMap<String, (Ipv4Addr, IPPoolMode)>,
 }
 
 /// Returns the guests of the VMs bound here, followed by the kept ones.
@@ -320,7 +332,12 @@ fn guests(tables: &Tables, kept: &[KeptGuest]) -> Vec<Guest> {
 pub(super) fn wanted(tables: &Tables, seen: &Actual<'_>) -> Desired {
     let guests = guests(tables, seen.kept);
     let named = guests.iter().flat_map(|guest| &guest.interfaces).map(|interface| &interface.network);
-    let existing = Existing { attached: attached(seen), bridges: seen.bridges, ranges: seen.ranges };
+    let existing = Existing {
+        attached: attached(seen),
+        bridges: seen.bridges,
+        ranges: seen.ranges,
+        host_bridges: seen.host_bridges,
+    };
     let assigned = assign(tables, named, &existing);
     let mut networks: BTreeMap<String, NetworkConfig> = BTreeMap::new();
     let mut wanted = Desired::default();
@@ -337,7 +354,9 @@ pub(super) fn wanted(tables: &Tables, seen: &Actual<'_>) -> Desired {
                 // Once for all guests: its tunnel names every host of the network.
                 Entry::Vacant(network) => {
                     let found = find(tables, &interface.network);
-                    match found.and_then(|found| config(&found, bridge, seen.host)) {
+                    // A bridged network needs nothing but its connection.
+                    let overlay = found.filter(|found| found.host_bridge().is_none());
+                    match overlay.and_then(|found| config(&found, bridge, seen.host)) {
                         Some(config) => network.insert(config),
                         None => continue,
                     }
@@ -355,6 +374,9 @@ pub(super) fn wanted(tables: &Tables, seen: &Actual<'_>) -> Desired {
         }
     }
     wanted.networks = networks.into_values().collect();
+    wanted.bridged = bridged(tables, &assigned.bridges, &guests);
+    wanted.firewall.bridged = wanted.bridged.iter().map(|network| network.bridge.clone()).collect();
+    refuse_public(tables, &guests, &mut wanted);
     for network in &mut wanted.networks {
         network.leases.sort();
         wanted.firewall.nat.push(Nat {
@@ -366,7 +388,7 @@ pub(super) fn wanted(tables: &Tables, seen: &Actual<'_>) -> Desired {
     }
     wanted.firewall.forwards.sort();
     wanted.firewall.nat.sort();
-    wanted.firewall.ports = ports(seen);
+    wanted.firewall.ports = ports(tables, &groups_of, seen);
     let interfaces = || guests.iter().flat_map(|guest| &guest.interfaces);
     wanted.firewall.exceptions = exceptions(tables, interfaces(), &seen.ports);
     wanted.firewall.limits = limits(interfaces(), &seen.ports);
@@ -382,13 +404,12 @@ pub(super) fn wanted(tables: &Tables, seen: &Actual<'_>) -> Desired {
 
 /// Returns the security groups of the interfaces in the statuses of guests, also the empty lists.
 fn groups_of(guests: &[Guest]) -> GroupsOf {
-    let of_interface = |namespace: &str, interface: &InterfaceStatus| {
-        let address = interface.address.parse().ok()?;
+    let of_interface = |(namespace, interface): (&str, &InterfaceStatus)| {
         let groups = interface.security_groups.iter().map(|name| format!("{namespace}/{name}"));
-        Some(((interface.network.clone(), address), groups.collect()))
+        ((interface.network.clone(), interface.mac_address.to_ascii_lowercase()), groups.collect())
     };
     let all = guests.iter().flat_map(|guest| guest.interfaces.iter().map(|i| (guest.namespace.as_str(), i)));
-    all.filter_map(|(namespace, interface)| of_interface(namespace, interface)).collect()
+    all.map(of_interface).collect()
 }
 
 /// Returns, by network, the bridge that a tap of it is on.
@@ -401,13 +422,6 @@ fn attached(seen: &Actual<'_>) -> BTreeMap<String, String> {
         }
     }
     attached
-}
-
-fn ports(seen: &Actual<'_>) -> Vec<Port> {
-    let mut ports: Vec<Port> = seen.ports.iter().map(|guest| guest.port.clone()).collect();
-    ports.sort();
-    ports.dedup();
-    ports
 }
 
 /// Returns the destinations closed to guests: the control plane, all hosts of the site, and the hosts listed in the

@@ -13,16 +13,18 @@ pub(super) fn plan(observed: &Observed) -> Vec<Step> {
     steps.extend(unowned.map(|tap| Step::RemoveTap(tap.clone())));
     let used = |bridge: &String| {
         observed.wanted.networks.iter().any(|network| network.bridge == *bridge)
+            || observed.wanted.bridged.iter().any(|network| network.bridge == *bridge)
             || observed.wanted.left_alone.contains(bridge)
     };
     let unused = observed.bridges.iter().filter(|bridge| !used(bridge));
     steps.extend(unused.map(|bridge| Step::RemoveNetwork(bridge.clone())));
-    // A tunnel never exists without the firewall rules that protect it.
+    // A tunnel or a connection to a bridge of the host never exists without the firewall rules that guard it.
     let (tunnelled, alone): (Vec<_>, Vec<_>) =
         observed.wanted.networks.iter().cloned().partition(|network| network.tunnel.is_some());
     let mut make: Vec<Step> = alone.into_iter().map(Step::EnsureNetwork).collect();
     make.push(Step::ApplyFirewall(observed.wanted.firewall.clone()));
     make.extend(tunnelled.into_iter().map(Step::EnsureNetwork));
+    make.extend(observed.wanted.bridged.iter().cloned().map(Step::EnsureBridged));
     make.retain(|step| observed.ensure_all || !observed.is_in_effect(step));
     steps.extend(make);
     steps
@@ -142,6 +144,7 @@ mod tests {
                             tunnel: None,
                         },
                     ],
+                    bridged: [],
                     forwards: [
                         Forward {
                             public: 198.18.100.1,
@@ -369,7 +372,7 @@ mod tests {
         let port = Port {
             tap: "btt01234567n0".into(),
             mac: "52:54:00:00:00:01".into(),
-            address: Ipv4Addr::new(10, 77, 0, 2),
+            address: Some(Ipv4Addr::new(10, 77, 0, 2)),
         };
         let noted = vec![GuestPort {
             network: "berth-shared/default".into(),
@@ -389,7 +392,7 @@ mod tests {
         let port = Port {
             tap: "btt01234567n0".into(),
             mac: "52:54:00:00:00:01".into(),
-            address: Ipv4Addr::new(10, 77, 0, 2),
+            address: Some(Ipv4Addr::new(10, 77, 0, 2)),
         };
         let noted = vec![GuestPort { network: "berth-shared/default".into(), port, groups: Vec::new() }];
         let before = Actual { host: "h1", ports: noted, ..Actual::default() };

@@ -41,7 +41,7 @@ fn due(vm: &VM, observed: &Observed) -> Option<HookCall> {
         process,
         cause,
         hook: hook.clone(),
-        address: GuestAddress::of(vm, &observed.bridges),
+        address: GuestAddress::of(vm, &observed.accesses),
         time,
     })
 }

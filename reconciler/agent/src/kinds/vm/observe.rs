@@ -19,6 +19,7 @@ use super::declared_disks::{DeclaredDisk, declared_disks};
 use super::hardware::differences;
 use super::held::held;
 use super::pending_leases;
+use super::seed::Lan;
 use crate::admission::{Admission, Offer, admitted_before};
 use crate::context::Context;
 use crate::definitions::VersionSkew;
@@ -87,6 +88,10 @@ pub(crate) struct Observed {
     pub(crate) refused_network: Option<String>,
     /// The security groups of its interfaces that do not exist.
     pub(crate) missing_groups: Vec<String>,
+    /// The bridged networks of its interfaces.
+    pub(crate) lans: BTreeMap<String, Lan>,
+    /// Interfaces of the host by which the networks of its interfaces are reached, by network.
+    pub(crate) accesses: BTreeMap<String, String>,
     /// The bridge of each of its networks.
     pub(crate) bridges: BTreeMap<String, String>,
     pub(crate) mtus: BTreeMap<String, u16>,
@@ -218,7 +223,12 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
     let mut missing_networks = Vec::new();
     let mut mtus = BTreeMap::new();
     let mut bridges = BTreeMap::new();
+    let mut lans = BTreeMap::new();
+    let mut accesses = BTreeMap::new();
     for interface in interfaces {
+        if let Some(access) = ctx.networks.access_of(&tables, &interface.network) {
+            accesses.insert(interface.network.clone(), access);
+        }
         if let Some(bridge) = ctx.networks.bridge_of(&tables, &interface.network) {
             bridges.insert(interface.network.clone(), bridge);
         }
@@ -229,6 +239,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         match network {
             Some(network) => {
                 mtus.insert(interface.network.clone(), mtu_of(&network));
+                lans.extend(Lan::of(&network).map(|lan| (interface.network.clone(), lan)));
             }
             None => missing_networks.push(interface.network.clone()),
         }
@@ -264,6 +275,8 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         missing_networks,
         refused_network: network::why_not(ctx, &tables, vm),
         missing_groups: missing_groups(&tables, vm, name),
+        lans,
+        accesses,
         bridges,
         mtus,
         public: public(&ctx.networks, &tables, vm, name),
@@ -369,7 +382,7 @@ async fn observe_running(
     if !observed.guest.agent {
         // A guest that was suspended goes on with its lease.
         let booted = observed.journal.run.as_ref().and_then(|run| run.booted_at);
-        pending = pending_leases(vm, &observed.bridges, booted.unwrap_or(process.started_at));
+        pending = pending_leases(vm, observed, booted.unwrap_or(process.started_at));
         observed.lease_taken = lease_taken(ctx.system.as_ref(), &pending).await?;
     }
     let is_young = pending.iter().any(|lease| lease.is_young(observed.now));

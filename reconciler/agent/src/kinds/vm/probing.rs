@@ -42,7 +42,7 @@ fn wanted(vm: &VM, observed: &Observed, running: &ProcessFacts) -> Option<ProbeP
         return None;
     }
     let process = running.identity.clone();
-    Some(ProbePlan { process, address: GuestAddress::of(vm, &observed.bridges), readiness, liveness })
+    Some(ProbePlan { process, address: GuestAddress::of(vm, &observed.accesses), readiness, liveness })
 }
 
 /// Whether this process of the VM was ready when its status was last written.

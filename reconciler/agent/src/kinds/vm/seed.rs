@@ -6,17 +6,26 @@
 //!  meta-data     host name and SSH keys, then the keys of the Secret, then those of the VM's spec, each in place of those before
 //! ```
 
-use berth_api::{VM, password};
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+use berth_api::{Network, VM, password};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::bootstrap::{Bootstrap, BootstrapData, mapping};
+use crate::index::mtu_of;
 use crate::networking::guest_name;
 use berth_host::Seed;
 
 /// Returns the seed of a VM. YAML is written as JSON, which is a subset of YAML. Ignition does not read such a volume:
 /// its configuration is passed separately.
-pub(super) fn seed(vm: &VM, cloud_instance: &str, bootstrap: &Bootstrap) -> Seed {
+pub(super) fn seed(
+    vm: &VM,
+    cloud_instance: &str,
+    bootstrap: &Bootstrap,
+    lans: &BTreeMap<String, Lan>,
+) -> Seed {
     let nothing = BootstrapData::default();
     let data = bootstrap.data().unwrap_or(&nothing);
     let mut meta_data = own_meta_data(vm, cloud_instance, data);
@@ -29,7 +38,7 @@ pub(super) fn seed(vm: &VM, cloud_instance: &str, bootstrap: &Bootstrap) -> Seed
         user_data: user.unwrap_or_else(|| "#cloud-config\n".to_owned()),
         meta_data: pretty(&Value::Object(meta_data)),
         network_config: declared_network_config(vm, data)
-            .map_or_else(|| own_network_config(vm), str::to_owned),
+            .map_or_else(|| own_network_config(vm, lans), str::to_owned),
         vendor_data: vendor_data(vm, cloud_instance, data),
         unattend: data.unattend.clone(),
         ignition,
@@ -100,11 +109,58 @@ fn own_meta_data(vm: &VM, cloud_instance: &str, data: &BootstrapData) -> Map<Str
     own.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-fn own_network_config(vm: &VM) -> String {
+/// A bridged network as its guests are configured for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Lan {
+    /// None: the network's own DHCP server configures them.
+    prefix: Option<u8>,
+    gateway: Option<Ipv4Addr>,
+    dns: Vec<String>,
+    mtu: u16,
+}
+
+impl Lan {
+    /// None for an overlay.
+    pub(super) fn of(network: &Network) -> Option<Self> {
+        network.host_bridge()?;
+        let range = network.range().filter(|_| !network.is_external());
+        Some(Self {
+            prefix: range.map(|range| range.prefix_len()),
+            gateway: network.gateway(),
+            dns: network.spec.dns.clone(),
+            mtu: mtu_of(network),
+        })
+    }
+
+    pub(super) fn is_external(&self) -> bool {
+        self.prefix.is_none()
+    }
+
+    /// Adds the configuration of an interface with this address, without DHCP.
+    fn configure(&self, address: &str, ethernet: &mut Value) {
+        let Some(prefix) = self.prefix else { return };
+        ethernet["dhcp4"] = json!(false);
+        ethernet["addresses"] = json!([format!("{address}/{prefix}")]);
+        if let Some(gateway) = self.gateway {
+            ethernet["routes"] = json!([{"to": "0.0.0.0/0", "via": gateway}]);
+        }
+        if !self.dns.is_empty() {
+            ethernet["nameservers"] = json!({"addresses": self.dns});
+        }
+        if self.mtu != 1500 {
+            ethernet["mtu"] = json!(self.mtu);
+        }
+    }
+}
+
+fn own_network_config(vm: &VM, lans: &BTreeMap<String, Lan>) -> String {
     let mut ethernets = Map::new();
     for interface in vm.status.iter().flat_map(|s| &s.interfaces) {
-        let ethernet =
+        let mut ethernet =
             json!({"match": {"macaddress": interface.mac_address.to_ascii_lowercase()}, "dhcp4": true});
+        if let Some(lan) = lans.get(&interface.network) {
+            lan.configure(&interface.address, &mut ethernet);
+        }
         ethernets.insert(interface.name.clone(), ethernet);
     }
     pretty(&json!({"version": 2, "ethernets": ethernets}))
@@ -135,7 +191,7 @@ mod tests {
 
     #[test]
     fn without_user_data_the_guest_gets_its_name_its_keys_and_dhcp() {
-        let seed = seed(&vm(), "i-1", &inline(&vm()));
+        let seed = seed(&vm(), "i-1", &inline(&vm()), &BTreeMap::new());
         assert_eq!(seed.user_data, "#cloud-config\n");
         insta::assert_snapshot!(seed.meta_data, @r#"
         {
@@ -162,9 +218,34 @@ mod tests {
     }
 
     #[test]
+    fn on_a_bridge_the_guest_gets_its_address_without_dhcp_unless_another_server_gives_it_out() {
+        let lan = |spec| {
+            let network = json!({"metadata": {"name": "b", "namespace": "a"}, "spec": spec});
+            let network: Network = serde_json::from_value(network).expect("a Network");
+            BTreeMap::from([("a/b".to_owned(), Lan::of(&network).expect("a bridge"))])
+        };
+        let bridge = json!({"name": "vmbr0"});
+        let fixed =
+            lan(json!({"type": "Bridge", "bridge": bridge, "cidr": "10.0.0.0/24", "dns": ["10.0.0.53"],
+            "mtu": 9000, "ipv4": {"gateway": "10.0.0.1"}}));
+        let config = |lans| {
+            let text = seed(&vm(), "i-1", &inline(&vm()), &lans).network_config;
+            serde_json::from_str::<Value>(&text).expect("JSON")["ethernets"]["nic0"].clone()
+        };
+        assert_eq!(
+            config(fixed),
+            json!({"match": {"macaddress": "52:54:00:aa:00:01"}, "dhcp4": false, "addresses": ["10.0.0.2/24"],
+                "routes": [{"to": "0.0.0.0/0", "via": "10.0.0.1"}], "nameservers": {"addresses": ["10.0.0.53"]},
+                "mtu": 9000})
+        );
+        let external = lan(json!({"type": "Bridge", "bridge": bridge, "ipv4": {"allocation": "External"}}));
+        assert_eq!(config(external), json!({"match": {"macaddress": "52:54:00:aa:00:01"}, "dhcp4": true}));
+    }
+
+    #[test]
     fn what_the_secret_says_replaces_what_we_would_write_and_is_never_printed() {
         let bootstrap = secret(&[("userData", "canary"), ("networkConfig", "version: 1")]);
-        let seed = seed(&vm(), "i-1", &bootstrap);
+        let seed = seed(&vm(), "i-1", &bootstrap, &BTreeMap::new());
         assert_eq!((seed.user_data.as_str(), seed.network_config.as_str()), ("canary", "version: 1"));
         assert!(seed.meta_data.contains("local-hostname"));
         assert!(!format!("{bootstrap:?} {seed:?}").contains("canary"));
@@ -187,10 +268,15 @@ mod tests {
     #[test]
     fn the_default_user_and_its_password_are_below_the_user_data() {
         let mut vm = vm();
-        assert_eq!(seed(&vm, "i-1", &inline(&vm)).vendor_data, None);
+        assert_eq!(seed(&vm, "i-1", &inline(&vm), &BTreeMap::new()).vendor_data, None);
         let spec = vm.spec.bootstrap.as_mut().expect("it has one");
         (spec.user, spec.password_expires) = (Some("admin".to_owned()), Some(false));
-        let data = seed(&vm, "i-1", &secret(&[("password", "$6$salt$hash"), ("userData", "#!/bin/sh\n")]));
+        let data = seed(
+            &vm,
+            "i-1",
+            &secret(&[("password", "$6$salt$hash"), ("userData", "#!/bin/sh\n")]),
+            &BTreeMap::new(),
+        );
         insta::assert_snapshot!(data.vendor_data.expect("there is some"), @r##"
         #cloud-config
         {
@@ -204,17 +290,20 @@ mod tests {
         }
         "##);
         assert_eq!(data.user_data, "#!/bin/sh\n");
-        let hashed =
-            seed(&vm, "i-1", &secret(&[("password", "hunter2")])).vendor_data.expect("there is some");
+        let hashed = seed(&vm, "i-1", &secret(&[("password", "hunter2")]), &BTreeMap::new())
+            .vendor_data
+            .expect("there is some");
         assert!(hashed.contains("$6$rounds=") && !hashed.contains("hunter2"), "{hashed}");
-        let other = seed(&vm, "i-2", &secret(&[("password", "hunter2")])).vendor_data.expect("there is some");
+        let other = seed(&vm, "i-2", &secret(&[("password", "hunter2")]), &BTreeMap::new())
+            .vendor_data
+            .expect("there is some");
         assert_ne!(hashed, other, "each guest has its own salt");
     }
 
     #[test]
     fn keys_of_a_secret_follow_those_of_the_spec() {
         let keys = secret_of(&[("bob", "ssh-ed25519 BBBB bob\n")]);
-        let meta = seed(&vm(), "i-1", &Bootstrap::of(&vm(), None, Some(&keys))).meta_data;
+        let meta = seed(&vm(), "i-1", &Bootstrap::of(&vm(), None, Some(&keys)), &BTreeMap::new()).meta_data;
         let meta: Value = serde_json::from_str(&meta).expect("JSON");
         assert_eq!(meta["public-keys"], json!(["ssh-ed25519 AAAA me", "ssh-ed25519 BBBB bob"]));
     }
@@ -228,7 +317,7 @@ mod tests {
         spec.network_config = Some("version: 2\nethernets: {}\n".to_owned());
         let of_secret =
             secret(&[("metaData", "role: web\nrack: {row: 7}\n"), ("networkConfig", "version: 1\n")]);
-        let seed = seed(&vm, "i-1", &of_secret);
+        let seed = seed(&vm, "i-1", &of_secret, &BTreeMap::new());
         let meta: Value = serde_json::from_str(&seed.meta_data).expect("JSON");
         assert_eq!(
             meta,
@@ -238,7 +327,8 @@ mod tests {
         assert_eq!(seed.network_config, "version: 2\nethernets: {}\n");
         vm.spec.bootstrap.as_mut().expect("it has one").meta_data = Some("instance-id: mine\n".to_owned());
         let meta: Value =
-            serde_json::from_str(&super::seed(&vm, "i-1", &inline(&vm)).meta_data).expect("JSON");
+            serde_json::from_str(&super::seed(&vm, "i-1", &inline(&vm), &BTreeMap::new()).meta_data)
+                .expect("JSON");
         assert_eq!(meta["instance-id"], "mine");
     }
 
@@ -249,7 +339,7 @@ mod tests {
         let mut vm = vm();
         vm.spec.bootstrap.as_mut().expect("it has one").user_data = Some(text.into());
         for bootstrap in [secret, inline(&vm)] {
-            let seed = seed(&vm, "i-1", &bootstrap);
+            let seed = seed(&vm, "i-1", &bootstrap, &BTreeMap::new());
             assert_eq!((seed.ignition.as_deref(), seed.user_data.as_str()), (Some(text), "#cloud-config\n"));
             assert!(!format!("{seed:?}").contains("3.4.0"), "it may hold secrets");
         }

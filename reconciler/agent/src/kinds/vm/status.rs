@@ -310,8 +310,26 @@ fn is_booted_later(disk: &DeclaredDisk, observed: &Observed) -> bool {
     disk.boot && booted.is_some_and(|run| Some(&run.boot_volume) != disk.volume_id.as_ref())
 }
 
+/// The interfaces that cannot be filtered as they declare.
+fn closed_interfaces(status: &VMStatus, observed: &Observed) -> Vec<String> {
+    let is_external = |network: &str| observed.lans.get(network).is_some_and(|lan| lan.is_external());
+    let closed =
+        status.interfaces.iter().filter(|i| !i.security_groups.is_empty() && is_external(&i.network));
+    closed.map(|interface| interface.name.clone()).collect()
+}
+
 fn write_security_groups_synced(status: &mut VMStatus, observed: &Observed, generation: i64, now: Timestamp) {
     let kind = ConditionType::SecurityGroupsSynced;
+    let closed = closed_interfaces(status, observed);
+    if !closed.is_empty() {
+        let text = format!(
+            "interface {} names security groups, which need the addresses that berth gives out, and its Network has ipv4.allocation \
+             External: it sends nothing; take securityGroups out",
+            closed.join(", ")
+        );
+        let update = ConditionUpdate::from_bool(kind, false, Reason::NotSupported, &text);
+        return condition::set(&mut status.conditions, update, generation, now);
+    }
     if observed.missing_groups.is_empty() {
         remove(&mut status.conditions, kind);
         return;

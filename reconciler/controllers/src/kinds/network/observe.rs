@@ -47,7 +47,7 @@ pub(super) fn observe(cache: &Cache, tenants: &TenantNetworks, network: &Network
     Observed {
         rejection,
         vni: if has_identifier(network) { None } else { pick_vni(&name, taken) },
-        fits: cache.underlay.fits(),
+        fits: cache.underlay.fits().filter(|_| network.host_bridge().is_none()),
         hosts: hosts.filter_map(|host| Some((host.to_owned(), cache.underlay.address(host)?))).collect(),
     }
 }
@@ -92,9 +92,13 @@ pub(super) fn called(other: &Network, network: &Network) -> String {
 
 /// Returns why it is refused regardless of other networks. Those of `berth-shared` are the administrator's.
 pub(super) fn not_allowed(cache: &Cache, tenants: &TenantNetworks, network: &Network) -> Option<Rejection> {
-    let range: Ipv4Net = network.spec.cidr.parse().ok()?;
     let invalid = |text: String, dependencies| Rejection { reason: Reason::InvalidSpec, text, dependencies };
     let namespace = network.namespace().unwrap_or_default();
+    if network.host_bridge().is_some() {
+        // Its range is that of the hosts' network, which they use themselves.
+        return not_a_bridge(network, &namespace).map(|text| invalid(text, Vec::new()));
+    }
+    let range = network.range()?;
     let is_default = network.name_any() == DEFAULT_NAME && tenants.is_default_range(range);
     if namespace != SHARED_NAMESPACE && !is_default {
         let TenantNetworks { ranges, shortest_prefix, per_namespace, .. } = tenants;
@@ -131,10 +135,32 @@ pub(super) fn not_allowed(cache: &Cache, tenants: &TenantNetworks, network: &Net
     None
 }
 
+/// Returns why a bridge of the hosts cannot be given to VMs. It is the administrator's to give.
+fn not_a_bridge(network: &Network, namespace: &str) -> Option<String> {
+    if namespace != SHARED_NAMESPACE {
+        return Some(format!(
+            "a Network of type Bridge belongs in namespace {SHARED_NAMESPACE}, where VMs of all namespaces find it: create it there"
+        ));
+    }
+    let is_empty = !network.is_external() && network.pool().is_none_or(|(first, last)| first > last);
+    is_empty.then(|| {
+        "its ipv4.range has no address: write the first one first, such as 192.0.2.50-192.0.2.99".to_owned()
+    })
+}
+
+/// Whether the ranges of two networks exclude each other. Two bridged networks may be parts of one network of the hosts, if they give
+/// out other addresses.
+fn exclude_each_other(a: &Network, b: &Network) -> bool {
+    if a.host_bridge().is_some() && b.host_bridge().is_some() {
+        return a.pool().zip(b.pool()).is_some_and(|(a, b)| a.0 <= b.1 && b.0 <= a.1);
+    }
+    a.range().zip(b.range()).is_some_and(|(a, b)| a.contains(&b) || b.contains(&a))
+}
+
 /// Returns a network with a range that overlaps this one's: if both are accepted, only an older one; if this one is
 /// not, any accepted one, or an older one that may be accepted. A refused network blocks no other.
 pub(super) fn overlap(cache: &Cache, tenants: &TenantNetworks, network: &Network) -> Option<Rejection> {
-    let range: Ipv4Net = network.spec.cidr.parse().ok()?;
+    let range = network.range()?;
     let counts = |other: &Network| match (has_identifier(other), has_identifier(network)) {
         (true, false) => true,
         (false, true) => false,
@@ -145,16 +171,19 @@ pub(super) fn overlap(cache: &Cache, tenants: &TenantNetworks, network: &Network
         }
     };
     let overlaps = |other: &&Arc<Network>| {
-        let other_range: Option<Ipv4Net> = other.spec.cidr.parse().ok();
-        let meets = other_range.is_some_and(|o| o.contains(&range) || range.contains(&o));
-        meets && is_other(other, network) && counts(other)
+        exclude_each_other(network, other) && is_other(other, network) && counts(other)
     };
     let other = cache.tables.networks.all().find(overlaps)?;
     let called = called(other, network);
     let text = match called.starts_with("network") {
         true => format!(
-            "its range {range} overlaps {} of {called}: create it with another range",
-            other.spec.cidr
+            "its range {range} overlaps {} of {called}: create it with another range{}",
+            other.spec.cidr,
+            if other.host_bridge().is_some() && network.host_bridge().is_some() {
+                ", or another ipv4.range"
+            } else {
+                ""
+            }
         ),
         false => format!("its range {range} overlaps that of {called}: create it with another range"),
     };

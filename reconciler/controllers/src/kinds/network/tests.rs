@@ -180,3 +180,35 @@ fn of_two_with_one_identifier_the_younger_is_refused_and_takes_no_vm() {
         why_not(&younger).is_some_and(|why| why.contains("identifier 7 is that of a network of another"))
     );
 }
+
+#[test]
+fn bridged_networks_may_be_parts_of_a_hosts_range_and_of_each_other_but_not_with_the_same_addresses() {
+    let bridged = |name: &str, namespace: &str, range: &str| -> Network {
+        let spec = serde_json::json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "cidr": "192.0.2.0/24", "ipv4": {"range": range}});
+        let metadata =
+            serde_json::json!({"name": name, "namespace": namespace, "uid": name, "resourceVersion": "1"});
+        serde_json::from_value(serde_json::json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Network", "metadata": metadata, "spec": spec}))
+            .expect("a Network")
+    };
+    let mut cache = Cache::new(std::time::Duration::from_secs(40));
+    let host = serde_json::json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Host",
+        "metadata": {"name": "h1", "uid": "h1", "resourceVersion": "1"}, "spec": {},
+        "status": {"observedGeneration": 1, "address": "192.0.2.11", "mtu": 1500, "ranges": ["192.0.2.0/24"]}});
+    let host: berth_api::Host = serde_json::from_value(host).expect("a Host");
+    cache.put(host, tokio::time::Instant::now());
+    let mut first = bridged("first", "berth-shared", "192.0.2.50-192.0.2.99");
+    first.status = Some(NetworkStatus { vni: Some(7), ..NetworkStatus::default() });
+    cache.put(first.clone(), tokio::time::Instant::now());
+    let rejection = |network: &Network| {
+        observe(&cache, &TenantNetworks::default(), network).rejection.map(|rejection| rejection.text)
+    };
+    assert_eq!(rejection(&first), None, "hosts use the range themselves");
+    assert_eq!(rejection(&bridged("second", "berth-shared", "192.0.2.100-192.0.2.120")), None);
+    let text = rejection(&bridged("third", "berth-shared", "192.0.2.99-192.0.2.120"))
+        .expect("one address is in both");
+    assert!(text.contains("another ipv4.range"), "{text}");
+    let text = rejection(&bridged("tenant", "ns", "192.0.2.150-192.0.2.160")).expect("a tenant's");
+    assert!(text.contains("berth-shared"), "{text}");
+    let text = rejection(&bridged("empty", "berth-shared", "192.0.2.160-192.0.2.150")).expect("no address");
+    assert!(text.contains("ipv4.range"), "{text}");
+}

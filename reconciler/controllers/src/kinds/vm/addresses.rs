@@ -6,13 +6,12 @@ use berth_api::{
     Network, VM,
     vm::{InterfaceStatus, NetworkInterface},
 };
-use ipnet::Ipv4Net;
 use kube::ResourceExt;
 
 use crate::{cache::Cache, cache::index::Index, key::Key, kinds::network::is_accepted};
 use berth_engine::Identities;
 
-/// A MAC and an address for one interface; the text gives the reason for a missing one.
+/// A MAC and an address for one interface, an empty one if another DHCP server gives it out; the text gives the reason for a missing one.
 pub(crate) type Fresh = Result<(String, String), String>;
 
 /// Returns one entry for each interface of the spec: its former allocation, or a fresh one.
@@ -40,7 +39,8 @@ pub(crate) fn fresh(
         };
         let name = network_name(network);
         let address = pick(&cache.index, network, interface.address.as_deref(), |a| {
-            taken.contains(&(name.clone(), a)) || cache.claims.is_address_held(&name, a)
+            let is_a_hosts = network.host_bridge().is_some() && cache.underlay.host_with(a).is_some();
+            taken.contains(&(name.clone(), a)) || cache.claims.is_address_held(&name, a) || is_a_hosts
         });
         let mac = match &interface.mac_address {
             Some(mac) => declared_mac(cache, vm, network, &macs, &mac.to_lowercase()),
@@ -58,11 +58,11 @@ pub(crate) fn fresh(
                 continue;
             }
         };
-        if let Ok(address) = &address {
+        if let Ok(Some(address)) = &address {
             taken.insert((name.clone(), *address));
         }
         macs.insert(mac.clone());
-        out.push(address.map(|address| (mac, address.to_string())));
+        out.push(address.map(|address| (mac, address.map(|a| a.to_string()).unwrap_or_default())));
     }
     out
 }
@@ -110,31 +110,43 @@ pub(crate) fn network_name(network: &Network) -> String {
     format!("{}/{}", network.namespace().unwrap_or_default(), network.name_any())
 }
 
-/// Returns the wanted address, or the lowest free one. The first address is the gateway's.
+/// Returns the wanted address, or the lowest free one. None: another DHCP server gives it out.
 fn pick(
     index: &Index,
     network: &Network,
     wanted: Option<&str>,
     is_taken: impl Fn(Ipv4Addr) -> bool,
-) -> Result<Ipv4Addr, String> {
+) -> Result<Option<Ipv4Addr>, String> {
     let name = network_name(network);
-    let range: Ipv4Net =
-        network.spec.cidr.parse().map_err(|_| format!("network {name} has no valid range"))?;
-    let gateway = range.hosts().next();
+    if network.is_external() {
+        return match wanted {
+            None => Ok(None),
+            Some(wanted) => Err(format!(
+                "{wanted} cannot be given out in network {name}, where another DHCP server does that (ipv4.allocation External): take \
+                 address out"
+            )),
+        };
+    }
+    let range = network.range().ok_or_else(|| format!("network {name} has no valid range"))?;
+    let (lowest, highest) =
+        network.pool().ok_or_else(|| format!("network {name} has no valid ipv4.range"))?;
+    let gateway = network.gateway();
     let is_free = |a: Ipv4Addr| !index.is_address_used(&name, a) && !is_taken(a);
     let Some(wanted) = wanted else {
-        let first = u32::from(range.network()) + 2;
-        let last = u32::from(range.broadcast());
-        let begin = index.lowest_free(&name, first.into()).into();
-        let free = (begin..last).map(Ipv4Addr::from).find(|a| is_free(*a));
-        return free.ok_or_else(|| format!("network {name} ({range}) has no free address"));
+        // The index knows the first gap only from the first address that VMs can have.
+        let first = if gateway == Some(lowest) { u32::from(lowest).saturating_add(1).into() } else { lowest };
+        let begin = index.lowest_free(&name, first).into();
+        let mut rest = (begin..=u32::from(highest)).map(Ipv4Addr::from);
+        let free = rest.find(|a| Some(*a) != gateway && is_free(*a));
+        return free.map(Some).ok_or_else(|| format!("network {name} ({range}) has no free address"));
     };
     let address: Ipv4Addr = wanted.parse().map_err(|_| format!("{wanted} is not an IPv4 address"))?;
-    let is_host = address != range.network() && address != range.broadcast() && Some(address) != gateway;
-    if !range.contains(&address) || !is_host {
-        return Err(format!("{address} is not an address for VMs of network {name} ({range})"));
+    if address < lowest || address > highest || Some(address) == gateway {
+        let within =
+            if network.host_bridge().is_some() { format!("{lowest}-{highest}") } else { range.to_string() };
+        return Err(format!("{address} is not an address for VMs of network {name} ({within})"));
     }
-    if is_free(address) { Ok(address) } else { Err(format!("{address} is taken in network {name}")) }
+    if is_free(address) { Ok(Some(address)) } else { Err(format!("{address} is taken in network {name}")) }
 }
 
 /// Returns a MAC that the VM declares. No two interfaces of a site have the same one: on a shared network either
@@ -197,13 +209,40 @@ mod tests {
         network.metadata.namespace = Some("berth-shared".into());
         let address = |text: &str| text.parse::<Ipv4Addr>().expect("an address");
         let index = Index::default();
-        assert_eq!(pick(&index, &network, None, |_| false), Ok(address("10.0.0.2")));
-        assert_eq!(pick(&index, &network, None, |a| a <= address("10.0.0.4")), Ok(address("10.0.0.5")));
+        assert_eq!(pick(&index, &network, None, |_| false), Ok(Some(address("10.0.0.2"))));
+        assert_eq!(pick(&index, &network, None, |a| a <= address("10.0.0.4")), Ok(Some(address("10.0.0.5"))));
         assert!(pick(&index, &network, None, |_| true).unwrap_err().contains("no free address"));
         for wrong in ["10.0.0.0", "10.0.0.1", "10.0.0.7", "10.0.1.2", "x"] {
             assert!(pick(&index, &network, Some(wrong), |_| false).is_err(), "{wrong}");
         }
         assert!(pick(&index, &network, Some("10.0.0.3"), |_| true).unwrap_err().contains("taken"));
+    }
+
+    #[test]
+    fn on_a_bridge_addresses_are_those_of_the_declared_range_without_the_gateway_or_none_at_all() {
+        let network = |ipv4: serde_json::Value, cidr: Option<&str>| -> Network {
+            let spec = serde_json::json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv4": ipv4, "cidr": cidr.unwrap_or_default()});
+            serde_json::from_value(
+                serde_json::json!({"metadata": {"name": "lan", "namespace": "berth-shared"}, "spec": spec}),
+            )
+            .expect("a Network")
+        };
+        let address = |text: &str| text.parse::<Ipv4Addr>().expect("an address");
+        let index = Index::default();
+        let lan = network(
+            serde_json::json!({"gateway": "192.0.2.51", "range": "192.0.2.50-192.0.2.52"}),
+            Some("192.0.2.0/24"),
+        );
+        assert_eq!(pick(&index, &lan, None, |_| false), Ok(Some(address("192.0.2.50"))));
+        let second = pick(&index, &lan, None, |a| a == address("192.0.2.50"));
+        assert_eq!(second, Ok(Some(address("192.0.2.52"))), "not the gateway's");
+        assert!(pick(&index, &lan, None, |_| true).unwrap_err().contains("no free address"));
+        assert!(pick(&index, &lan, Some("192.0.2.51"), |_| false).is_err(), "the gateway's");
+        let text = pick(&index, &lan, Some("192.0.2.9"), |_| false).unwrap_err();
+        assert!(text.contains("(192.0.2.50-192.0.2.52)"), "it may be another machine's: {text}");
+        let external = network(serde_json::json!({"allocation": "External"}), None);
+        assert_eq!(pick(&index, &external, None, |_| false), Ok(None));
+        assert!(pick(&index, &external, Some("192.0.2.9"), |_| false).unwrap_err().contains("External"));
     }
 
     fn cache(vms: &[serde_json::Value]) -> Cache {

@@ -225,8 +225,9 @@ pub(super) fn with_claimed_interfaces(cache: &Cache, vm: Arc<VM>) -> Arc<VM> {
         return vm;
     };
     let is_free = |i: &&InterfaceStatus| {
-        let address =
-            i.address.parse().is_ok_and(|address| !cache.index.is_address_used(&i.network, address));
+        // An interface without an address takes none from others.
+        let address = i.address.is_empty()
+            || i.address.parse().is_ok_and(|address| !cache.index.is_address_used(&i.network, address));
         address && !cache.index.is_mac_used(&i.mac_address)
     };
     let is_wanted =

@@ -1,7 +1,10 @@
 //! Placement of a VM without a host: its request, its needs, and the writes that bind it.
 
+use std::collections::BTreeSet;
+
 use berth_api::{
-    DEFAULT_NAME, HOST_FINALIZER, ObjectUse, Readiness, Reason, SizeError, UseKind, VM, VMState,
+    DEFAULT_NAME, HOST_FINALIZER, Network, ObjectUse, Readiness, Reason, SizeError, UseKind, VM, VMState,
+    vm::NetworkInterface,
 };
 use kube::ResourceExt;
 
@@ -135,6 +138,9 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
         if let Some(text) = why_not(network) {
             return Err(wait(Reason::WaitingForNetwork, text, shared(ObjectKind::Network, name)));
         }
+        if let Some(text) = not_on_a_bridge(interface, network) {
+            return Err((VMState::Pending, Readiness::Stalled(Reason::NotSupported, text), Vec::new()));
+        }
     }
     if let Some(key) = &observed.no_security_group {
         // It would start without the packets that its first boot needs.
@@ -170,12 +176,36 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
         reserved: demand.reserved,
         cpu_model: observed.cpu_model.clone(),
         tpm: observed.tpm,
+        bridges: bridges(observed),
         host: placement.host,
         selector: placement.host_selector,
         preferred: placement.preferred_host_selector,
         disk_hosts,
         refused_by: observed.refused_by.as_ref().map(|(host, _)| host.clone()),
         group,
+    })
+}
+
+/// Returns the bridges that its host must have.
+fn bridges(observed: &Observed) -> BTreeSet<String> {
+    observed.networks.iter().flatten().filter_map(|network| Some(network.host_bridge()?.to_owned())).collect()
+}
+
+/// Returns why an interface cannot be on a bridged network as it is declared.
+fn not_on_a_bridge(interface: &NetworkInterface, network: &Network) -> Option<String> {
+    network.host_bridge()?;
+    let (name, network_name) = (&interface.name, network.name_any());
+    if let Some(public) = &interface.public_ip {
+        return Some(format!(
+            "interface {name}: Network {network_name} is a bridge, on which a VM has an address of the network itself: take publicIP \
+             {public} out"
+        ));
+    }
+    (network.is_external() && !interface.security_groups.is_empty()).then(|| {
+        format!(
+            "interface {name}: security groups need the addresses that berth gives out, and Network {network_name} has \
+             ipv4.allocation External: take securityGroups out, or use a Network with Static"
+        )
     })
 }
 

@@ -2,7 +2,8 @@
 
 use berth_api::{
     Binding, ConditionType, ConditionUpdate, Readiness, Reason, VM, VMState, VMStatus, condition,
-    placement_group::TopologyClaim, vm::HostRefusal,
+    placement_group::TopologyClaim,
+    vm::{HostRefusal, InterfaceStatus},
 };
 use k8s_openapi::jiff::Timestamp;
 
@@ -31,7 +32,7 @@ pub(super) fn status(vm: &VM, decision: &Decision, now: Timestamp) -> VMStatus {
             return status;
         }
         Decision::Interfaces(interfaces) => {
-            status.private_address = interfaces.first().map(|i| i.address.clone());
+            status.private_address = private_address(interfaces);
             status.interfaces.clone_from(interfaces);
             return status;
         }
@@ -81,10 +82,15 @@ pub(super) fn status(vm: &VM, decision: &Decision, now: Timestamp) -> VMStatus {
             status.admitted_epoch = held.map(|_| epoch);
             status.binding = Some(Binding { host: host.clone(), epoch });
             status.instance_id = Some(instance_id.clone());
-            status.private_address = interfaces.first().map(|i| i.address.clone());
+            status.private_address = private_address(interfaces);
             status.interfaces.clone_from(interfaces);
         }
     }
     status.observed_generation = generation;
     status
+}
+
+/// Returns the address of the first interface, if berth has given it one.
+fn private_address(interfaces: &[InterfaceStatus]) -> Option<String> {
+    interfaces.first().map(|i| i.address.clone()).filter(|address| !address.is_empty())
 }

@@ -18,7 +18,8 @@ use rtnetlink::packet_route::neighbour::{
 use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType};
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 use rtnetlink::{
-    Handle, LinkBridge, LinkBridgePort, LinkMessageBuilder, LinkUnspec, LinkVxlan, RouteMessageBuilder,
+    Handle, LinkBridge, LinkBridgePort, LinkMessageBuilder, LinkUnspec, LinkVeth, LinkVxlan,
+    RouteMessageBuilder,
 };
 
 use super::Result;
@@ -30,6 +31,7 @@ pub(super) enum LinkKind {
     Bridge,
     Tap,
     Vxlan,
+    Veth,
 }
 
 /// The fixed attributes of a VXLAN device, set at its creation.
@@ -113,6 +115,11 @@ impl Netlink {
             message = message.local(local);
         }
         self.add(name, message.build()).await
+    }
+
+    /// Adds a pair of connected interfaces; `mac` is the first one's.
+    pub(super) async fn add_pair(&self, name: &str, peer: &str, mac: [u8; 6]) -> Result<()> {
+        self.add(name, LinkVeth::new(name, peer).address(mac.to_vec()).build()).await
     }
 
     /// Adds a link. Succeeds if it was created concurrently.
@@ -401,6 +408,7 @@ fn kind(info: &LinkInfo) -> Option<LinkKind> {
         LinkInfo::Kind(InfoKind::Bridge) => Some(LinkKind::Bridge),
         LinkInfo::Kind(InfoKind::Tun) => Some(LinkKind::Tap),
         LinkInfo::Kind(InfoKind::Vxlan) => Some(LinkKind::Vxlan),
+        LinkInfo::Kind(InfoKind::Veth) => Some(LinkKind::Veth),
         _ => None,
     }
 }

@@ -6,6 +6,7 @@
 //!  into a private network: replies, and packets to a public address; nothing else, other networks included
 //!  from a private network to the host itself: DHCP, DNS and echo requests to its own gateway, replies; nothing else
 //!  from a private network to link-local addresses, other hosts and the control plane: nothing, unless it is allowed
+//!  in a bridged network: packets between its ports; none is routed
 //!  from a tap: packets that pass [`ports`]
 //!  to and from a filtered tap: packets that also pass [`groups`]
 //!  to and from a limited tap: as many as [`limits`] allow
@@ -84,6 +85,7 @@ pub(super) fn replace(firewall: &Firewall, there: &[Table]) -> Value {
     if !firewall.exceptions.is_empty() {
         commands.extend(nat.iter().map(own_addresses_leave));
     }
+    commands.extend(between_ports_only(&firewall.bridged));
     commands.extend(rules(&nat, &forwards));
     commands.push(BRIDGED.add());
     commands.extend(ports::guard(&firewall.ports, &firewall.exceptions));
@@ -222,6 +224,20 @@ fn rules(nat: &[Nat], forwards: &[Forward]) -> Vec<Value> {
         compare("==", json!({"payload": {"protocol": "icmp", "field": "type"}}), json!("redirect"));
     rules.push(rule("redirects", vec![into_any, redirect, drop()]));
     rules
+}
+
+/// The packets of bridged networks, if the kernel passes bridged packets to the firewall: those between ports are accepted. All
+/// others would be routed, which a bridged network is not.
+fn between_ports_only(bridged: &[String]) -> Vec<Value> {
+    let mut bridged: Vec<&String> = bridged.iter().collect();
+    bridged.sort();
+    bridged.dedup();
+    let rules = |bridge: &String| {
+        let from = || compare("==", meta("iifname"), json!(bridge));
+        let to = |operator: &str| compare(operator, meta("oifname"), json!(bridge));
+        [vec![from(), to("=="), accept()], vec![from(), to("!="), drop()]]
+    };
+    bridged.into_iter().flat_map(rules).map(|expressions| rule("forward", expressions)).collect()
 }
 
 /// The packets that a guest may send to the host, to any of the host's addresses.

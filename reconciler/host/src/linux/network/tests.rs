@@ -1,5 +1,6 @@
 //! Networks in the test's own network namespace, with guests in namespaces of their own. Needs root.
 
+mod bridged;
 mod dhcp;
 mod exceptions;
 mod filters;

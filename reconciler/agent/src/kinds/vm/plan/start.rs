@@ -291,7 +291,7 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
     };
     let request = LaunchRequest {
         machine,
-        seed: Some(seed(vm, &cloud_instance, &observed.bootstrap)),
+        seed: Some(seed(vm, &cloud_instance, &observed.bootstrap, &observed.lans)),
         limits: limits(size.max_memory.unwrap_or(memory), observed, host),
         from_saved_state: false,
     };
@@ -308,7 +308,7 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
         return Plan::steps(steps, Readiness::Reconciling(Reason::Starting, "being created paused".into()));
     }
     steps.push(Step::Start);
-    let leases = pending_leases(vm, &observed.bridges, observed.now);
+    let leases = pending_leases(vm, observed, observed.now);
     if !leases.is_empty() {
         steps.push(Step::WatchLeases(leases));
     }

@@ -109,6 +109,7 @@ fn host() -> HostFacts {
         address: None,
         mtu: None,
         ranges: Vec::new(),
+        bridges: Vec::new(),
         overhead_bytes: 80 << 20,
         boot_id: "b".into(),
     }
@@ -151,6 +152,8 @@ fn ready_to_start() -> Observed {
         mounts: Default::default(),
         missing_networks: Vec::new(),
         missing_groups: Vec::new(),
+        lans: Default::default(),
+        accesses: Default::default(),
         refused_network: None,
         bridges: [("berth-shared/default".to_owned(), "bth-00004d".to_owned())].into(),
         mtus: [("berth-shared/default".to_owned(), 1500)].into(),

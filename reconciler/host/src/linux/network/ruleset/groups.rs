@@ -294,7 +294,7 @@ fn member_set(name: &str, ranges: &[(Ipv4Addr, Ipv4Addr)]) -> Value {
 /// The addresses of the filtered ports, each once, and the groups of its port.
 fn addresses(filters: &Filters, family: Family) -> BTreeMap<IpAddr, BTreeSet<&str>> {
     let address = |port: &Port| match family {
-        Family::V4 => Some(IpAddr::V4(port.address)),
+        Family::V4 => port.address.map(IpAddr::V4),
         Family::V6 => link_local(&port.mac).map(IpAddr::V6),
     };
     let filtered = filters.ports.iter();
@@ -377,7 +377,7 @@ mod tests {
             port: Port {
                 tap: format!("btt{n:08x}n0"),
                 mac: format!("52:54:00:00:{:02x}:{:02x}", n >> 8 & 0xff, n & 0xff),
-                address: Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 0, 0, 2)) + n),
+                address: Some(Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 0, 0, 2)) + n)),
             },
             groups: vec!["ns/web".into()],
         };

@@ -1,11 +1,12 @@
 //! The frames that a guest may send by its tap. Pure.
 //!
 //! ```text
-//!  table bridge berth, before any other processing of a frame from a tap
+//!  table bridge berth, before any other processing of a frame from a tap or from a bridge of the host
 //!    any     from the tap's own MAC; IPv4, ARP and IPv6, nothing else (no VLAN, no spanning tree)
 //!    ARP     about itself: its MAC, and its address or none yet
 //!    IPv4    from its address; from 0.0.0.0 for DHCP requests, for its own MAC; no replies of a DHCP server
 //!    IPv6    from the link-local address of its MAC; no advertisement of other addresses; no router, no redirect, no fragments
+//!    from a bridge of the host: no router advertisements
 //! ```
 //!
 //! The sets assign addresses to taps: a tap that is in none of them passes nothing. Rules are stateless, because not
@@ -15,6 +16,7 @@ use ipnet::Ipv4Net;
 use serde_json::{Value, json};
 
 use super::super::TAP_PREFIX;
+use super::super::bridged::INNER_PREFIX;
 use super::{BRIDGED, accept, compare, drop, meta};
 use crate::{Port, PortException};
 
@@ -59,7 +61,7 @@ pub(super) fn guard(ports: &[Port], exceptions: &[PortException]) -> Vec<Value> 
     macs.dedup();
     let mut commands = vec![
         set(MACS, "ether_addr", macs),
-        set(ADDRESSES, "ipv4_addr", elements(|port| Some(json!(port.address)))),
+        set(ADDRESSES, "ipv4_addr", elements(|port| Some(json!(port.address?)))),
         set(LINK_LOCALS, "ipv6_addr", elements(|port| Some(json!(link_local(&port.mac)?)))),
         chain(ASKS_DHCP),
         chain(ADVERTISES),
@@ -92,9 +94,9 @@ fn others(exceptions: &[PortException]) -> Vec<Value> {
     let mut commands = vec![extra];
     for (name, protocol, field) in [(OTHER_ARP, "arp", "saddr ip"), (OTHER_IPV4, "ip", "saddr")] {
         commands.push(chain(name));
-        for exception in exceptions {
+        for (exception, gateway) in exceptions.iter().filter_map(|e| Some((e, e.gateway?))) {
             let by_it = compare("==", meta("iifname"), json!(exception.tap));
-            let as_gateway = compare("==", payload(protocol, field), json!(exception.gateway));
+            let as_gateway = compare("==", payload(protocol, field), json!(gateway));
             commands.push(BRIDGED.rule(name, vec![by_it, as_gateway, drop()]));
         }
         let there = json!({"concat": [meta("iifname"), payload(protocol, field)]});
@@ -113,6 +115,12 @@ fn rules() -> Vec<Vec<Value>> {
     let is_not = |protocol: &str, field: &str, value: Value| compare("!=", payload(protocol, field), value);
     let go = |chain: &str| json!({"jump": {"target": chain}});
     let mut rules = vec![
+        // Guests have no other IPv6 addresses than link-local ones: a router of a bridged network is not for them.
+        vec![
+            compare("==", meta("iifname"), json!(format!("{INNER_PREFIX}*"))),
+            is("icmpv6", "type", json!(ROUTER_ADVERTISEMENT)),
+            drop(),
+        ],
         vec![compare("!=", meta("iifname"), json!(format!("{TAP_PREFIX}*"))), accept()],
         vec![not_of(payload("ether", "saddr"), MACS), drop()],
         vec![is_not("ether", "type", json!({"set": ["arp", "ip", "ip6"]})), drop()],

@@ -17,7 +17,7 @@ fn port(last: u8) -> Port {
     Port {
         tap: format!("btt0000000{last}n0"),
         mac: format!("52:54:00:00:00:{last:02x}"),
-        address: Ipv4Addr::new(10, 77, 0, last),
+        address: Some(Ipv4Addr::new(10, 77, 0, last)),
     }
 }
 

@@ -11,7 +11,7 @@ const SENT: usize = 500;
 const SIZE: usize = 1000;
 
 fn port(last: u8) -> Port {
-    Port { tap: format!("btt0000000{last}n0"), mac: lease(last).mac, address: lease(last).address }
+    Port { tap: format!("btt0000000{last}n0"), mac: lease(last).mac, address: Some(lease(last).address) }
 }
 
 fn guest(last: u8) -> Guest {

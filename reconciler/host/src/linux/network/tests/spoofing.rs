@@ -183,7 +183,7 @@ fn arrived(from: &Guest, inbox: &Receiver<Vec<u8>>, cases: &Cases) -> Vec<&'stat
 }
 
 fn port(tap: &str, last: u8) -> Port {
-    Port { tap: tap.to_owned(), mac: lease(last).mac, address: lease(last).address }
+    Port { tap: tap.to_owned(), mac: lease(last).mac, address: Some(lease(last).address) }
 }
 
 fn guarded() -> Firewall {

@@ -1,0 +1,248 @@
+//! Bridged networks, from `examples/networks/bridge`: guests on a bridge of their hosts are machines of the network behind it.
+//!
+//! ```text
+//!            LAN 203.0.113.0/24, a namespace with a DHCP server at .1
+//!        ┌──────┴──────┐
+//!   h1 ─ vmbr0    h2 ─ vmbr0      beside the segment that the hosts themselves are on
+//! ```
+
+pub mod lan;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use super::Kit;
+use super::kubectl::contains_all;
+use crate::fleet::Fleet;
+use crate::guests::GuestImage;
+use crate::http::{self, field};
+use crate::image_server::Content;
+use crate::kubectl::condition_of;
+use crate::manifests;
+use crate::report::{Report, note};
+use crate::terraform::Project;
+use crate::{wait, workspace};
+use lan::{BRIDGE, Lan};
+
+/// The time limit for a guest that boots beside others on two emulating processors.
+const ANSWER: Duration = Duration::from_secs(180);
+const SOON: Duration = Duration::from_secs(60);
+/// Longer than an answer takes, shorter than a client that gives up.
+const NO_ANSWER: Duration = Duration::from_secs(6);
+/// The first address of the range.
+const FIXED: &str = "203.0.113.50";
+/// Configures the small guest as cloud-init would: it has none, and asks for an address by DHCP in any case.
+const USER_DATA: &str = include_str!("networks/static.sh");
+
+/// On `berth up`.
+pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
+    let parts = report.step("the programs are built", || kit.parts("networks"))?;
+    let guest = report.step("the small guest is built", || kit.small_guest())?;
+    let mut fleet =
+        report.step("berth up serves its segment, and its own host is ready", || Fleet::embedded(&parts))?;
+    report.step("a second machine joins it", || fleet.join(2, &[]))?;
+    let before = report.step("the empty hosts are looked at", || fleet.footprints())?;
+    let outcome = cases(report, &mut fleet, &guest);
+    if outcome.is_err() || report.count().failed > 0 {
+        note(&fleet.keep_evidence());
+    }
+    outcome?;
+    report.case("no host has anything left of a VM", || fleet.nothing_beyond(&before, SOON));
+    report.case("SIGTERM ends every agent and the controllers", || fleet.stop());
+    Ok(())
+}
+
+fn cases(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Result<()> {
+    let lan = report.step("a LAN with a DHCP server, and a bridge of host h2 on it", || {
+        let lan = Lan::new()?;
+        lan.connect(fleet.member("h2")?.namespace(), "h2")?;
+        Ok(lan)
+    })?;
+    report.case("the host reports its bridge, and the other one reports none", || {
+        let networks = |host: &str| Ok(fleet.kubectl().object("host", host)?["status"]["networks"].clone());
+        let expected = json!([{"name": BRIDGE, "kind": "Bridge", "mtu": 1500, "up": true}]);
+        wait::until("h2 to report its bridge", SOON, || {
+            let found: Result<Value> = networks("h2");
+            let found = found?;
+            ensure!(found == expected, "{found}");
+            Ok(())
+        })?;
+        let other: Result<Value> = networks("h1");
+        ensure!(other?.is_null());
+        Ok(())
+    });
+    let settings = lan::settings(fleet.member("h2")?.namespace())?;
+    let project = report.step("examples/networks/bridge is applied", || {
+        let project = project(fleet, guest)?;
+        project.apply()?;
+        Ok(project)
+    })?;
+    report.case("the plan is empty, and both VMs are on the host with the bridge and Ready", || {
+        project.plan_is_empty()?;
+        for vm in ["fixed", "external"] {
+            ensure!(fleet.host_of(vm)? == "h2");
+            fleet.kubectl().condition(&format!("vm/{vm}"), "Ready=True", None, ANSWER)?;
+        }
+        ensure!(project.output("address")? == FIXED);
+        let external = fleet.kubectl().object("vm", "external")?;
+        let status = &external["status"];
+        ensure!(
+            status["interfaces"][0]["address"].is_null() && status["privateAddress"].is_null(),
+            "{status:#}"
+        );
+        Ok(())
+    });
+    report.case("the guest with a static address answers on it from the LAN", || {
+        let text = http::get_within(lan.namespace(), FIXED, "/", ANSWER)?;
+        ensure!(field(&text, "hostname")? == "fixed", "{text}");
+        let text = http::get(lan.namespace(), FIXED, "/cgi-bin/network", SOON)?;
+        ensure!(
+            field(&text, "address")? == "203.0.113.50/24" && field(&text, "gateway")? == lan::GATEWAY,
+            "{text}"
+        );
+        Ok(())
+    });
+    let external =
+        report.step("the other has an address of the LAN's DHCP server, and answers on it", || {
+            let address =
+                wait::until("the guest to take a lease", ANSWER, || lan.lease(&mac(fleet, "external")?))?;
+            let text = http::get_within(lan.namespace(), &address, "/", ANSWER)?;
+            ensure!(field(&text, "hostname")? == "external", "{text}");
+            Ok(address)
+        })?;
+    report.case("the guest with a static address sends under no other", || spoofs(&lan));
+    report.case(
+        "a security group filters the guest on the LAN, live, and its host's bridge stays as it is",
+        || filters(fleet, &lan, &settings),
+    );
+    report.case(
+        "the agent is killed and started again: the guests answer, and the bridge is as it was",
+        || {
+            fleet.member_mut("h2")?.berth.crash()?;
+            for address in [FIXED, &external] {
+                http::get_within(lan.namespace(), address, "/", SOON)?;
+            }
+            fleet.member_mut("h2")?.berth.spawn_joined(None, &[])?;
+            fleet.host_is_ready("h2")?;
+            for address in [FIXED, &external] {
+                http::get_within(lan.namespace(), address, "/", SOON)?;
+            }
+            lan::unchanged(fleet.member("h2")?.namespace(), &settings, 2)
+        },
+    );
+    two_hosts(report, fleet, &lan);
+    report.case("what cannot be is refused at plan or named by a condition", || refusals(fleet, &project));
+    report.case("destroy takes the guests away, and the host has its bridge as before", || {
+        project.destroy()?;
+        wait::until("the ports of berth to go", SOON, || {
+            lan::unchanged(fleet.member("h2")?.namespace(), &settings, 0)
+        })
+    });
+    Ok(())
+}
+
+fn project(fleet: &Fleet, guest: &GuestImage) -> Result<Project> {
+    let project = fleet.project()?;
+    project.copy_from(&workspace::root().join("examples/networks/bridge"))?;
+    let url = fleet.images().put("guest.qcow2", Content::File(guest.path.clone()));
+    let variables = json!({
+        "image_url": url, "image_sha256": guest.sha256, "disk_size": "64Mi", "memory": "256Mi", "user_data": USER_DATA,
+    });
+    project.write("terraform.tfvars.json", &variables.to_string())?;
+    project.init()?;
+    Ok(project)
+}
+
+fn mac(fleet: &Fleet, vm: &str) -> Result<String> {
+    let object = fleet.kubectl().object("vm", vm)?;
+    let mac = object["status"]["interfaces"][0]["macAddress"].as_str();
+    Ok(mac.with_context(|| format!("{vm} has no interface"))?.to_owned())
+}
+
+/// Lets the guest send under an address that is not its own.
+fn spoofs(lan: &Lan) -> Result<()> {
+    let path = format!("/cgi-bin/spoof?as=203.0.113.60&to={}", lan::GATEWAY);
+    let text = http::get(lan.namespace(), FIXED, &path, SOON)?;
+    ensure!(field(&text, "ping")? == "no", "{text}");
+    let path = format!("/cgi-bin/spoof?as={FIXED}&to={}", lan::GATEWAY);
+    let text = http::get(lan.namespace(), FIXED, &path, SOON)?;
+    ensure!(field(&text, "ping")? == "yes", "its own: {text}");
+    Ok(())
+}
+
+fn filters(fleet: &Fleet, lan: &Lan, settings: &str) -> Result<()> {
+    let kubectl = fleet.kubectl();
+    let group = json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "SecurityGroup", "metadata": {"name": "closed"},
+        "spec": {"ingress": [{"name": "other", "protocol": "tcp", "ports": ["80"], "cidrs": [format!("{}/32", lan::OTHER)]}]},
+    });
+    kubectl.apply(&group.to_string())?;
+    let set = |groups: Value| {
+        let patch =
+            json!([{"op": "add", "path": "/spec/networkInterfaces/0/securityGroups", "value": groups}]);
+        kubectl.ok(&["patch", "vm/fixed", "--type=json", "-p", &patch.to_string()])
+    };
+    set(json!(["closed"]))?;
+    wait::until("the guest to be closed to the gateway", SOON, || {
+        ensure!(http::get(lan.namespace(), FIXED, "/", NO_ANSWER).is_err(), "it answers");
+        Ok(())
+    })?;
+    let text = http::get(lan.other(), FIXED, "/", SOON)?;
+    ensure!(field(&text, "hostname")? == "fixed", "what a rule allows passes: {text}");
+    lan::unchanged(fleet.member("h2")?.namespace(), settings, 2)?;
+    set(json!([]))?;
+    http::get_within(lan.namespace(), FIXED, "/", SOON)?;
+    kubectl.delete("securitygroup/closed")
+}
+
+/// Connects the other host too, and lets a guest there reach one on the first host.
+fn two_hosts(report: &mut Report, fleet: &Fleet, lan: &Lan) {
+    report.case("a VM waits for a host with the bridge, says so, and runs once its host has it", || {
+        let vm = manifests::with(manifests::vm("far", "small", "far"), "placement", json!({"host": "h1"}));
+        let vm = manifests::with(vm, "networkInterfaces", json!([{"name": "nic0", "network": "lan"}]));
+        let vm = manifests::with(vm, "bootstrap", json!({"userData": USER_DATA}));
+        let kubectl = fleet.kubectl();
+        kubectl.apply(&manifests::all(&[manifests::disk("far", "debian", "64Mi"), vm]))?;
+        let waits = kubectl.condition("vm/far", "Scheduled=False", Some("NoHostWithBridge"), SOON)?;
+        let text = condition_of(&waits, "Scheduled").and_then(|c| c["message"].as_str()).unwrap_or_default();
+        contains_all(text, &["h1", BRIDGE])?;
+        lan.connect(fleet.member("h1")?.namespace(), "h1")?;
+        kubectl.condition("vm/far", "Ready=True", None, ANSWER)?;
+        ensure!(fleet.host_of("far")? == "h1");
+        let text = http::get_within(lan.namespace(), "203.0.113.51", "/", ANSWER)?;
+        ensure!(field(&text, "hostname")? == "far", "{text}");
+        Ok(())
+    });
+    report.case("VMs of two hosts reach each other over the LAN, without a tunnel", || {
+        let text = http::get(lan.namespace(), FIXED, "/cgi-bin/reach?to=203.0.113.51", SOON)?;
+        ensure!(field(&text, "ping")? == "yes" && field(&text, "hostname")? == "far", "{text}");
+        for member in fleet.members() {
+            let links = member.namespace().ip(&["-o", "link"])?;
+            ensure!(!links.contains("btx-"), "{links}");
+        }
+        ["vm/far", "disk/far"].iter().try_for_each(|object| fleet.kubectl().delete(object))
+    });
+}
+
+fn refusals(fleet: &Fleet, project: &Project) -> Result<()> {
+    project.edit("main.tf", "203.0.113.50-203.0.113.59", "203.0.113.50-203.0.114.59")?;
+    contains_all(&project.plan_refused()?, &["ipv4.range", "not within cidr"])?;
+    project.edit("main.tf", "203.0.113.50-203.0.114.59", "203.0.113.50-203.0.113.59")?;
+    project.edit("variables.tf", "\"vmbr0\"", "\"vmbr9\"")?;
+    contains_all(&project.plan_refused()?, &["The network is in use"])?;
+    project.edit("variables.tf", "\"vmbr9\"", "\"vmbr0\"")?;
+    project.plan_is_empty()?;
+    let tenants = json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "Network", "metadata": {"name": "lan", "namespace": "default"},
+        "spec": {"type": "Bridge", "bridge": {"name": BRIDGE}, "ipv4": {"allocation": "External"}},
+    });
+    contains_all(&fleet.kubectl().apply_refused(&tenants.to_string())?, &["berth-shared"])?;
+    let patch = json!([{"op": "add", "path": "/spec/networkInterfaces/0/securityGroups", "value": ["none"]}]);
+    let kubectl = fleet.kubectl();
+    kubectl.ok(&["patch", "vm/external", "--type=json", "-p", &patch.to_string()])?;
+    let vm = kubectl.condition("vm/external", "SecurityGroupsSynced=False", Some("NotSupported"), SOON)?;
+    let text = condition_of(&vm, "SecurityGroupsSynced").and_then(|c| c["message"].as_str());
+    contains_all(text.unwrap_or_default(), &["nic0", "External"])
+}

@@ -1,0 +1,224 @@
+//! Bridged networks: their part on this host, and what their guests may send. Pure.
+
+use std::collections::BTreeMap;
+
+use berth_api::Reason;
+use berth_host::{BridgedNetwork, Port};
+
+use super::filters::{self, GroupsOf};
+use super::observe::{Actual, Desired, Guest};
+use crate::index::Tables;
+use crate::networking::{GuestPort, RefusedAddress, find};
+
+/// Returns the parts of bridged networks here.
+pub(super) fn bridged(
+    tables: &Tables,
+    bridges: &BTreeMap<String, String>,
+    guests: &[Guest],
+) -> Vec<BridgedNetwork> {
+    let part = |(name, bridge): (&String, &String)| {
+        let network = find(tables, name)?;
+        let interfaces = guests.iter().flat_map(|guest| &guest.interfaces);
+        let mut of_network = interfaces.filter(|interface| interface.network == *name);
+        Some(BridgedNetwork {
+            bridge: bridge.clone(),
+            host_bridge: network.host_bridge()?.to_owned(),
+            tracked: of_network.any(|interface| !interface.security_groups.is_empty()),
+        })
+    };
+    let mut parts: Vec<BridgedNetwork> = bridges.iter().filter_map(part).collect();
+    parts.sort_by(|a, b| a.bridge.cmp(&b.bridge));
+    parts
+}
+
+/// Refuses the public addresses of interfaces on bridged networks.
+pub(super) fn refuse_public(tables: &Tables, guests: &[Guest], wanted: &mut Desired) {
+    for interface in guests.iter().flat_map(|guest| guest.interfaces.iter().map(move |i| (guest, i))) {
+        let (guest, interface) = interface;
+        let Some((public, _)) = guest.public.get(&interface.name) else { continue };
+        if find(tables, &interface.network).is_some_and(|network| network.host_bridge().is_some()) {
+            let text = format!(
+                "{public} is not forwarded to interface {}: Network {} is a bridge, on which a VM has an address of the network itself; \
+                 take publicIP out",
+                interface.name, interface.network
+            );
+            let refused = RefusedAddress { reason: Reason::NotSupported, text, mac: None };
+            wanted.refused.insert(*public, refused);
+        }
+    }
+}
+
+/// Returns the taps that may send. An interface whose address is not known cannot be filtered: if it names a security group, it
+/// sends nothing.
+pub(super) fn ports(tables: &Tables, groups_of: &GroupsOf, seen: &Actual<'_>) -> Vec<Port> {
+    let is_open = |guest: &&GuestPort| {
+        guest.port.address.is_some()
+            || (filters::groups(groups_of, guest).is_empty()
+                && find(tables, &guest.network).is_none_or(|network| network.is_external()))
+    };
+    let mut ports: Vec<Port> = seen.ports.iter().filter(is_open).map(|guest| guest.port.clone()).collect();
+    ports.sort();
+    ports.dedup();
+    ports
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use berth_host::{HostBridge, TapFacts, Uplink};
+    use kube::runtime::watcher::Event;
+    use serde_json::{Value, json};
+
+    use super::super::Step;
+    use super::super::observe::{Observed, wanted};
+    use super::super::plan::plan;
+    use super::*;
+    use crate::index::Index;
+
+    const BRIDGE: &str = "bth-00004d";
+    const TAP: &str = "btt01234567n0";
+    const MAC: &str = "52:54:00:00:00:01";
+
+    fn world(network: &Value, interface: &Value) -> Index {
+        let index = Index::default();
+        let mut status = json!({"name": "nic0", "network": "berth-shared/lan", "macAddress": MAC});
+        let address = interface["address"].clone();
+        if !address.is_null() {
+            status["address"] = address;
+        }
+        let mut declared = interface.clone();
+        declared["name"] = "nic0".into();
+        let vm = json!({
+            "metadata": {"name": "web", "namespace": "ns", "uid": "u1", "resourceVersion": "1"},
+            "spec": {"class": "s", "disks": [{"name": "d", "boot": true}], "networkInterfaces": [declared]},
+            "status": {"observedGeneration": 1, "instanceID": "i-0123456789ab", "interfaces": [status]},
+        });
+        index.apply::<berth_api::VM>(Event::Apply(serde_json::from_value(vm).expect("a VM")));
+        let ip = json!({
+            "metadata": {"name": "web", "namespace": "ns", "resourceVersion": "1"}, "spec": {},
+            "status": {"observedGeneration": 1, "address": "198.18.100.1", "usedBy": [{"use": "Address", "vm": "web", "vmUid": "u1"}]},
+        });
+        index.apply::<berth_api::PublicIP>(Event::Apply(serde_json::from_value(ip).expect("a PublicIP")));
+        let network = json!({
+            "metadata": {"name": "lan", "namespace": "berth-shared", "resourceVersion": "1"},
+            "spec": network, "status": {"observedGeneration": 1, "vni": 77, "hosts": [
+                {"name": "h1", "address": "192.0.2.11"}, {"name": "h2", "address": "192.0.2.12"}]},
+        });
+        index.apply::<berth_api::Network>(Event::Apply(serde_json::from_value(network).expect("a Network")));
+        index
+    }
+
+    fn lan() -> Value {
+        json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "cidr": "192.0.2.0/24"})
+    }
+
+    fn external() -> Value {
+        json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv4": {"allocation": "External"}})
+    }
+
+    fn vmbr0(mtu: u32) -> [HostBridge; 1] {
+        [HostBridge { name: "vmbr0".into(), mtu, up: true }]
+    }
+
+    fn port(address: Option<&str>) -> GuestPort {
+        let address = address.map(|text| text.parse().expect("an address"));
+        let port = Port { tap: TAP.into(), mac: MAC.into(), address };
+        GuestPort { network: "berth-shared/lan".into(), port, groups: Vec::new() }
+    }
+
+    #[test]
+    fn a_bridged_network_is_connected_after_the_rules_and_has_no_dhcp_no_nat_and_no_tunnel() {
+        let index = world(&lan(), &json!({"address": "192.0.2.50"}));
+        let bridges = vmbr0(1500);
+        let here = Actual {
+            host: "h1",
+            host_bridges: &bridges,
+            ports: vec![port(Some("192.0.2.50"))],
+            ..Actual::default()
+        };
+        let wanted = wanted(&index.read(), &here);
+        assert!(wanted.firewall.nat.is_empty() && wanted.networks.is_empty(), "{wanted:?}");
+        let steps = plan(&Observed { wanted, ..Observed::default() });
+        let [Step::ApplyFirewall(firewall), Step::EnsureBridged(part)] = &steps[..] else {
+            panic!("{steps:?}")
+        };
+        assert_eq!((firewall.bridged.as_slice(), firewall.ports.len()), ([BRIDGE.to_owned()].as_slice(), 1));
+        let expected = BridgedNetwork { bridge: BRIDGE.into(), host_bridge: "vmbr0".into(), tracked: false };
+        assert_eq!(*part, expected);
+    }
+
+    #[test]
+    fn a_host_without_the_bridge_refuses_the_network_and_leaves_what_runs_on_it() {
+        let index = world(&lan(), &json!({"address": "192.0.2.50"}));
+        let other = [HostBridge { name: "vmbr1".into(), mtu: 1500, up: true }];
+        let taps = [TapFacts { name: TAP.into(), bridge: Some(BRIDGE.into()) }];
+        let there = [BRIDGE.to_owned()];
+        let here = Actual {
+            host: "h1",
+            host_bridges: &other,
+            bridges: &there,
+            taps: &taps,
+            ports: vec![port(Some("192.0.2.50"))],
+            ..Actual::default()
+        };
+        let wanted = wanted(&index.read(), &here);
+        assert!(wanted.refused_networks["berth-shared/lan"].contains("no bridge vmbr0"), "{wanted:?}");
+        assert_eq!(wanted.firewall.ports.len(), 1, "the guest is guarded as before");
+        let observed = Observed {
+            wanted: Desired { left_alone: BTreeSet::from([BRIDGE.to_owned()]), ..wanted },
+            bridges: there.to_vec(),
+            taps: vec![TAP.to_owned()],
+            tap_owners: BTreeSet::from(["btt01234567n".to_owned()]),
+            ..Observed::default()
+        };
+        let steps = plan(&observed);
+        assert!(matches!(&steps[..], [Step::ApplyFirewall(_)]), "{steps:?}");
+    }
+
+    #[test]
+    fn a_bridge_with_a_smaller_mtu_is_refused() {
+        let index = world(
+            &json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "cidr": "192.0.2.0/24", "mtu": 9000}),
+            &json!({}),
+        );
+        for (mtu, refused) in [(1500, true), (9000, false)] {
+            let bridges = vmbr0(mtu);
+            let here = Actual { host: "h1", host_bridges: &bridges, ..Actual::default() };
+            assert_eq!(wanted(&index.read(), &here).refused_networks.len(), usize::from(refused), "{mtu}");
+        }
+    }
+
+    #[test]
+    fn with_another_dhcp_server_a_guest_sends_from_any_address_and_with_a_group_from_none() {
+        let bridges = vmbr0(1500);
+        let sees = |interface: &Value| {
+            let index = world(&external(), interface);
+            let here =
+                Actual { host: "h1", host_bridges: &bridges, ports: vec![port(None)], ..Actual::default() };
+            wanted(&index.read(), &here).firewall
+        };
+        let open = sees(&json!({}));
+        assert_eq!((open.ports.len(), open.filters.ports.len()), (1, 0));
+        let [exception] = &open.exceptions[..] else { panic!("{open:?}") };
+        assert_eq!((exception.tap.as_str(), exception.ranges[0].to_string().as_str()), (TAP, "0.0.0.0/0"));
+        let closed = sees(&json!({"securityGroups": ["web"]}));
+        assert!(
+            closed.ports.is_empty(),
+            "its address is not known, so that nothing could filter it: {closed:?}"
+        );
+    }
+
+    #[test]
+    fn a_public_address_never_leads_to_an_interface_on_a_bridge() {
+        let index = world(&lan(), &json!({"address": "192.0.2.50", "publicIP": "web"}));
+        let uplink =
+            Uplink { interface: Ok("eth0".to_owned()), own: BTreeSet::new(), public: BTreeSet::new() };
+        let bridges = vmbr0(1500);
+        let here = Actual { host: "h1", uplink: Some(&uplink), host_bridges: &bridges, ..Actual::default() };
+        let wanted = wanted(&index.read(), &here);
+        assert!(wanted.firewall.forwards.is_empty());
+        let refused = wanted.refused.values().next().expect("it is refused");
+        assert!(refused.text.contains("nic0") && refused.reason == Reason::NotSupported, "{refused:?}");
+    }
+}

@@ -1,0 +1,123 @@
+//! Bridged networks: a bridge of berth's for the taps, connected to a bridge of the host by a pair of interfaces.
+//!
+//! ```text
+//!  guest ─ tap ─ bth-0a1b2c3d ─ btv-0a1b2c3d ═ btu-0a1b2c3d ─ vmbr0 ─ eth1 ─ LAN
+//!                (no address)                                 (the host's)
+//! ```
+//!
+//! The host's bridge gets one port, and none of its settings changes: the filters of interfaces need the settings of a bridge, and
+//! those of berth's own are set. The port's MAC address is higher than that of any card and its MTU is the bridge's, because a
+//! bridge may take the lowest of either among its ports.
+
+use super::netlink::{Link, LinkKind, Netlink, network};
+use super::{BRIDGE_PREFIX, PUBLIC_LINK, Result, bridge_mac, check_link, ours, sysctl_if_there, tracking};
+use crate::{BridgedNetwork, HostBridge};
+
+/// The end of the pair on the host's bridge.
+const OUTER_PREFIX: &str = "btu-";
+/// The end of the pair on berth's bridge.
+pub(super) const INNER_PREFIX: &str = "btv-";
+
+fn outer_of(bridge: &str) -> String {
+    format!("{OUTER_PREFIX}{}", bridge.trim_start_matches(BRIDGE_PREFIX))
+}
+
+fn inner_of(bridge: &str) -> String {
+    format!("{INNER_PREFIX}{}", bridge.trim_start_matches(BRIDGE_PREFIX))
+}
+
+/// Returns the bridges whose connection to a bridge of the host is there.
+pub(super) fn bridges(links: &[Link]) -> Vec<String> {
+    let ends = [OUTER_PREFIX, INNER_PREFIX].map(|prefix| (prefix, ours(links, prefix, LinkKind::Veth)));
+    let bridge = |prefix: &str, name: &String| format!("{BRIDGE_PREFIX}{}", name.trim_start_matches(prefix));
+    ends.iter().flat_map(|(prefix, names)| names.iter().map(|name| bridge(prefix, name))).collect()
+}
+
+/// Returns the bridges that are not berth's, in order.
+pub(super) fn host_bridges(links: &[Link]) -> Vec<HostBridge> {
+    let is_ours = |link: &Link| link.name == PUBLIC_LINK || link.name.starts_with(BRIDGE_PREFIX);
+    let bridges = links.iter().filter(|link| link.kind == Some(LinkKind::Bridge) && !is_ours(link));
+    let mut bridges: Vec<HostBridge> =
+        bridges.map(|l| HostBridge { name: l.name.clone(), mtu: l.mtu, up: l.up }).collect();
+    bridges.sort();
+    bridges
+}
+
+pub(super) async fn ensure(netlink: &Netlink, wanted: &BridgedNetwork) -> Result<()> {
+    check_link("bridge", &wanted.bridge, BRIDGE_PREFIX)?;
+    let host_bridge = netlink.expect(&wanted.host_bridge).await?;
+    if host_bridge.kind != Some(LinkKind::Bridge) || host_bridge.name.starts_with(BRIDGE_PREFIX) {
+        return Err(network("use", &wanted.host_bridge, "it is no bridge of this host"));
+    }
+    let bridge = ensure_bridge(netlink, wanted).await?;
+    let (outer, inner) = ensure_pair(netlink, &wanted.bridge).await?;
+    for end in [&outer, &inner] {
+        if end.mtu != host_bridge.mtu {
+            netlink.set_mtu(end, host_bridge.mtu).await?;
+        }
+    }
+    for (end, to) in [(&inner, &bridge), (&outer, &host_bridge)] {
+        if end.controller != Some(to.index) {
+            netlink.join(end, to).await?;
+        }
+        if !end.up {
+            netlink.set_up(end).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn ensure_bridge(netlink: &Netlink, wanted: &BridgedNetwork) -> Result<Link> {
+    let name = &wanted.bridge;
+    let bridge = match netlink.link(name).await? {
+        Some(link) => link,
+        None => {
+            netlink.add_bridge(name, bridge_mac(name)).await?;
+            without_ipv6(name).await;
+            tracing::info!(bridge = name, host_bridge = wanted.host_bridge, "bridge made");
+            netlink.expect(name).await?
+        }
+    };
+    bridge.must_be(LinkKind::Bridge)?;
+    if bridge.tracked != wanted.tracked {
+        tracking::set(netlink, &bridge, wanted.tracked).await?;
+    }
+    // A bridge that was an overlay's would answer on the host's network.
+    netlink.exact_addresses(&bridge, &[]).await?;
+    if !bridge.up {
+        netlink.set_up(&bridge).await?;
+    }
+    Ok(bridge)
+}
+
+async fn ensure_pair(netlink: &Netlink, bridge: &str) -> Result<(Link, Link)> {
+    let (outer, inner) = (outer_of(bridge), inner_of(bridge));
+    if netlink.link(&outer).await?.is_none() {
+        // Above every card's, whose first byte has the bits of a global address.
+        let [.., a, b, c] = bridge_mac(bridge);
+        netlink.add_pair(&outer, &inner, [0xfe, 0x54, 0x00, a, b, c]).await?;
+        for end in [&outer, &inner] {
+            without_ipv6(end).await;
+        }
+        tracing::info!(bridge, port = outer, "port of the host's bridge made");
+    }
+    let ends = (netlink.expect(&outer).await?, netlink.expect(&inner).await?);
+    ends.0.must_be(LinkKind::Veth)?;
+    ends.1.must_be(LinkKind::Veth)?;
+    Ok(ends)
+}
+
+async fn without_ipv6(link: &str) {
+    sysctl_if_there(&format!("net/ipv6/conf/{link}/disable_ipv6"), "1").await;
+}
+
+/// Removes the connection to the host's bridge. Removing one end of a pair removes the other.
+pub(super) async fn remove(netlink: &Netlink, bridge: &str) -> Result<()> {
+    for name in [outer_of(bridge), inner_of(bridge)] {
+        let Some(link) = netlink.link(&name).await? else { continue };
+        link.must_be(LinkKind::Veth)?;
+        netlink.remove(&link).await?;
+        tracing::info!(port = name, "port of the host's bridge removed");
+    }
+    Ok(())
+}
