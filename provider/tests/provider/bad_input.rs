@@ -629,6 +629,7 @@ fn others() -> Vec<(&'static str, Bad)> {
                 "ports need",
             ),
         ),
+        ("berth_disk_snapshot", everywhere(json!({"name": "s", "disk": "a/b"}), "disk", "not a DNS label")),
         ("berth_host", here(json!({"name": "h 1"}), "name", "is not a name")),
         (
             "berth_host",

@@ -157,7 +157,7 @@ pub(super) fn revoke(path: &Path) -> Result<()> {
     chown(path, Some((0, 0)), 0o600)
 }
 
-/// Makes a file that nobody writes any more readable to all who have a path to it.
+/// Makes a file that is only read from now on readable by every user with a path to it.
 pub(super) fn freeze(path: &Path) -> Result<()> {
     let root = nix::unistd::Uid::effective().is_root().then_some((0, 0));
     chown(path, root, 0o444)

@@ -17,7 +17,7 @@ pub(crate) enum LocalSource {
     /// None: there is none here, or it is not taken yet.
     Snapshot(Option<SnapshotFacts>),
     /// The other disk's volume, and the snapshot of it for this copy.
-    Disk { volume: Option<VolumeFacts>, snapshot: Option<SnapshotFacts> },
+    Disk { volume: Option<Box<VolumeFacts>>, snapshot: Option<SnapshotFacts> },
 }
 
 /// The snapshot of the other disk, which nothing but the copy names.
@@ -47,7 +47,7 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Option<LocalSo
         Some(volume) => ctx.system.snapshot(pool, &identity_for(volume)).await?,
         None => None,
     };
-    Ok(Some(LocalSource::Disk { volume, snapshot }))
+    Ok(Some(LocalSource::Disk { volume: volume.map(Box::new), snapshot }))
 }
 
 /// Returns the snapshot that the new volume is based on, or the plan to wait until it is there. Pure.

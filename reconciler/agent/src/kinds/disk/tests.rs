@@ -167,8 +167,8 @@ fn a_copy_waits_for_its_snapshot_and_is_made_on_it() {
 #[test]
 fn a_copy_of_a_disk_is_made_on_a_snapshot_that_is_taken_for_it() {
     let copy = disk(json!({"source": {"disk": "other"}}), json!({}));
-    let seen = |volume, snapshot| Observed {
-        source: Some(LocalSource::Disk { volume, snapshot }),
+    let seen = |volume: Option<VolumeFacts>, snapshot| Observed {
+        source: Some(LocalSource::Disk { volume: volume.map(Box::new), snapshot }),
         ..Observed::default()
     };
     let waits = plan(&copy, &seen(None, None));

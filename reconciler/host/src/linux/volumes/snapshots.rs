@@ -352,7 +352,7 @@ fn identity(path: &Path) -> Result<(u64, u64)> {
     fs::metadata(path).map(|m| (m.dev(), m.ino())).map_err(failed("look at", path))
 }
 
-/// Whether a process has the file open for writing, whether or not it writes. False where the file system cannot tell.
+/// Whether a process has the file open for writing, whether or not it writes. False on a file system without leases.
 fn may_be_written(path: &Path) -> Result<bool> {
     let file = File::open(path).map_err(failed("open", path))?;
     // The kernel grants a lease for reading only while nothing has the file open for writing.
