@@ -535,7 +535,7 @@ fn networks() -> Vec<Bad> {
             "not within cidr",
         ),
         everywhere(
-            with(bridged(), "/ipv4", json!({"range": "10.80.0.9-10.80.0.1"})),
+            with(bridged(), "/ipv4", json!({"range": "10.80.0.9"})),
             "ipv4.range",
             "not a sequence of IPv4 addresses",
         ),

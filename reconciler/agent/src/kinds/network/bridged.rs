@@ -1,25 +1,25 @@
 //! Bridged networks: their part on this host, and what their guests may send. Pure.
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 
 use berth_api::Reason;
+use berth_api::vm::InterfaceStatus;
 use berth_host::{BridgedNetwork, Port};
 
 use super::filters::{self, GroupsOf};
-use super::observe::{Actual, Desired, Guest};
 use crate::index::Tables;
 use crate::networking::{GuestPort, RefusedAddress, find};
 
-/// Returns the parts of bridged networks here.
+/// Returns the parts of bridged networks here. `interfaces`: those of all guests.
 pub(super) fn bridged(
     tables: &Tables,
     bridges: &BTreeMap<String, String>,
-    guests: &[Guest],
+    interfaces: &[&InterfaceStatus],
 ) -> Vec<BridgedNetwork> {
     let part = |(name, bridge): (&String, &String)| {
         let network = find(tables, name)?;
-        let interfaces = guests.iter().flat_map(|guest| &guest.interfaces);
-        let mut of_network = interfaces.filter(|interface| interface.network == *name);
+        let mut of_network = interfaces.iter().filter(|interface| interface.network == *name);
         Some(BridgedNetwork {
             bridge: bridge.clone(),
             host_bridge: network.host_bridge()?.to_owned(),
@@ -31,32 +31,31 @@ pub(super) fn bridged(
     parts
 }
 
-/// Refuses the public addresses of interfaces on bridged networks.
-pub(super) fn refuse_public(tables: &Tables, guests: &[Guest], wanted: &mut Desired) {
-    for interface in guests.iter().flat_map(|guest| guest.interfaces.iter().map(move |i| (guest, i))) {
-        let (guest, interface) = interface;
-        let Some((public, _)) = guest.public.get(&interface.name) else { continue };
-        if find(tables, &interface.network).is_some_and(|network| network.host_bridge().is_some()) {
-            let text = format!(
-                "{public} is not forwarded to interface {}: Network {} is a bridge, on which a VM has an address of the network itself; \
-                 take publicIP out",
-                interface.name, interface.network
-            );
-            let refused = RefusedAddress { reason: Reason::NotSupported, text, mac: None };
-            wanted.refused.insert(*public, refused);
-        }
-    }
+/// Returns why a public address is not forwarded to this interface, if that is on a bridged network.
+pub(super) fn refuse_public(
+    tables: &Tables,
+    interface: &InterfaceStatus,
+    public: Ipv4Addr,
+) -> Option<RefusedAddress> {
+    let network = find(tables, &interface.network)?;
+    network.host_bridge()?;
+    let text = format!(
+        "{public} is not forwarded to interface {}: Network {} is a bridge, on which a VM has an address of the network itself; take \
+         publicIP out",
+        interface.name, interface.network
+    );
+    Some(RefusedAddress { reason: Reason::NotSupported, text, mac: None })
 }
 
 /// Returns the taps that may send. An interface whose address is not known cannot be filtered: if it names a security group, it
 /// sends nothing.
-pub(super) fn ports(tables: &Tables, groups_of: &GroupsOf, seen: &Actual<'_>) -> Vec<Port> {
+pub(super) fn ports(tables: &Tables, groups_of: &GroupsOf, guests: &[GuestPort]) -> Vec<Port> {
     let is_open = |guest: &&GuestPort| {
         guest.port.address.is_some()
             || (filters::groups(groups_of, guest).is_empty()
                 && find(tables, &guest.network).is_none_or(|network| network.is_external()))
     };
-    let mut ports: Vec<Port> = seen.ports.iter().filter(is_open).map(|guest| guest.port.clone()).collect();
+    let mut ports: Vec<Port> = guests.iter().filter(is_open).map(|guest| guest.port.clone()).collect();
     ports.sort();
     ports.dedup();
     ports
@@ -71,7 +70,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::super::Step;
-    use super::super::observe::{Observed, wanted};
+    use super::super::observe::{Actual, Desired, Observed, wanted};
     use super::super::plan::plan;
     use super::*;
     use crate::index::Index;

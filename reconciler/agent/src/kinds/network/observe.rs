@@ -290,12 +290,12 @@ impl Observed {
 }
 
 /// Network state of a guest.
-pub(super) struct Guest {
+struct Guest {
     namespace: String,
-    pub(super) interfaces: Vec<InterfaceStatus>,
+    interfaces: Vec<InterfaceStatus>,
     hostname: String,
     /// By interface.
-    pub(super) public: BTreeMap<String, (Ipv4Addr, IPPoolMode)>,
+    public: BTreeMap<String, (Ipv4Addr, IPPoolMode)>,
 }
 
 /// Returns the guests of the VMs bound here, followed by the kept ones.
@@ -374,9 +374,15 @@ pub(super) fn wanted(tables: &Tables, seen: &Actual<'_>) -> Desired {
         }
     }
     wanted.networks = networks.into_values().collect();
-    wanted.bridged = bridged(tables, &assigned.bridges, &guests);
+    let interfaces: Vec<&InterfaceStatus> = guests.iter().flat_map(|guest| &guest.interfaces).collect();
+    wanted.bridged = bridged(tables, &assigned.bridges, &interfaces);
     wanted.firewall.bridged = wanted.bridged.iter().map(|network| network.bridge.clone()).collect();
-    refuse_public(tables, &guests, &mut wanted);
+    for (guest, interface) in guests.iter().flat_map(|guest| guest.interfaces.iter().map(move |i| (guest, i)))
+    {
+        let public = guest.public.get(&interface.name).map(|(public, _)| *public);
+        let refused = public.and_then(|public| Some((public, refuse_public(tables, interface, public)?)));
+        wanted.refused.extend(refused);
+    }
     for network in &mut wanted.networks {
         network.leases.sort();
         wanted.firewall.nat.push(Nat {
@@ -388,10 +394,9 @@ pub(super) fn wanted(tables: &Tables, seen: &Actual<'_>) -> Desired {
     }
     wanted.firewall.forwards.sort();
     wanted.firewall.nat.sort();
-    wanted.firewall.ports = ports(tables, &groups_of, seen);
-    let interfaces = || guests.iter().flat_map(|guest| &guest.interfaces);
-    wanted.firewall.exceptions = exceptions(tables, interfaces(), &seen.ports);
-    wanted.firewall.limits = limits(interfaces(), &seen.ports);
+    wanted.firewall.ports = ports(tables, &groups_of, &seen.ports);
+    wanted.firewall.limits = limits(interfaces.iter().copied(), &seen.ports);
+    wanted.firewall.exceptions = exceptions(tables, interfaces.into_iter(), &seen.ports);
     wanted.firewall.filters = filters(tables, &groups_of, &seen.ports);
     // A tap that is about to be created counts, so that the firewall is the same before and after.
     wanted.firewall.guests = !seen.taps.is_empty() || !wanted.firewall.ports.is_empty();
