@@ -6,7 +6,7 @@ use regex::Regex;
 use serde_json::Value;
 
 use super::expression::Reads;
-use super::rule::Rule;
+use super::rule::{Held, Rule};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Type {
@@ -78,6 +78,8 @@ pub struct Node {
     pub rules: Vec<Rule>,
     /// The part of its value that the rules of this node read.
     pub(crate) rules_read: Reads,
+    /// Set if this node has rules.
+    pub(crate) held: Option<Box<Held>>,
     /// Whether this node or one below it has CEL rules; subtrees without rules are skipped.
     pub(crate) has_rules: bool,
     /// Whether this node or one below it is a set or a list-map.

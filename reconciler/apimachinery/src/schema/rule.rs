@@ -5,10 +5,10 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::ErrorKind;
-use super::expression::{Expression, Reads};
+use super::expression::Expression;
 
-/// The maximum number of remembered evaluations of one rule.
-const MAX_HELD: usize = 4 * 1024;
+/// The maximum number of remembered evaluations of one schema node.
+const MAX_HELD: usize = 16 * 1024;
 
 /// A rule as declared; compiled once the surrounding schema is known.
 #[derive(Debug)]
@@ -22,15 +22,12 @@ pub struct Rule {
     pub(super) optional_old_self: bool,
     pub(super) program: Option<Expression>,
     pub(super) message_program: Option<Expression>,
-    /// The parts of the value and of the old value that the rule reads.
-    pub(super) reads: Reads,
-    pub(super) held: Held,
 }
 
-/// The values that a rule was found to hold for, as digests under a secret key, and the part of the budget that its
-/// evaluation took. A rule is a function of what it reads, and most writes change something else.
+/// The values that the rules of a node were found to hold for, as digests under a secret key, and the part of the
+/// budget that it took. A rule is a function of what it reads, and most writes change something else.
 #[derive(Debug, Default)]
-pub(super) struct Held {
+pub(crate) struct Held {
     key: RandomState,
     turns: Mutex<HashMap<u64, i64>>,
 }

@@ -6,11 +6,11 @@ use std::hash::Hash as _;
 
 use serde_json::{Map, Value};
 
-use super::expression::{self, Expression, Failure, Reads, Scope, Ty, optional, with_budget};
+use super::expression::{self, Expression, Failure, Scope, Ty, optional, with_budget};
 use super::message::{child, duplicate, forbidden, index, internal, invalid, key, required};
 use super::node::{ListType, Node, Type};
 use super::old_items::OldItems;
-use super::rule::{Held, Rule};
+use super::rule::Rule;
 use super::{ErrorKind, FieldError};
 use typed::{count, hash, type_of, typed};
 
@@ -61,8 +61,6 @@ fn one(rule: &Value, path: String, errors: &mut Vec<FieldError>) -> Rule {
         optional_old_self: rule.get("optionalOldSelf").and_then(Value::as_bool).unwrap_or(false),
         program: None,
         message_program: None,
-        reads: Reads::default(),
-        held: Held::default(),
         path,
     }
 }
@@ -115,15 +113,11 @@ fn compile_node(node: &mut Node, correlatable: bool, errors: &mut Vec<FieldError
     for rule in &mut rules {
         compile_rule(rule, node, correlatable, errors);
     }
-    for rule in &mut rules {
-        let programs = [&rule.program, &rule.message_program].into_iter().flatten();
-        for reads in
-            programs.flat_map(|program| ["self", "oldSelf"].map(|name| program.reads(name))).flatten()
-        {
-            rule.reads.extend(reads);
-        }
-        node.rules_read.extend(&rule.reads);
+    let programs = rules.iter().flat_map(|rule| [&rule.program, &rule.message_program]).flatten();
+    for reads in programs.flat_map(|program| ["self", "oldSelf"].map(|name| program.reads(name))).flatten() {
+        node.rules_read.extend(reads);
     }
+    node.held = (!rules.is_empty()).then(Box::default);
     node.rules = rules;
     for of in node.properties.values_mut() {
         compile_node(of, correlatable, errors);
@@ -247,41 +241,39 @@ impl Walk {
     }
 
     fn rules(&mut self, node: &Node, value: &Value, old: Option<&Value>, path: &str) -> Result<(), Stop> {
-        // A stored object that a newer rule refuses may still be written as long as this part stays
-        // unchanged: such rules need not be evaluated.
         let unchanged = old == Some(value);
-        let mut open = Vec::new();
-        for rule in &node.rules {
-            let Some(program) = &rule.program else { continue };
-            let of_old = program.uses("oldSelf");
-            if (unchanged && !of_old) || (of_old && old.is_none() && !rule.optional_old_self) {
-                continue;
-            }
-            // Paid before the values are hashed, and again wherever they are read.
-            self.pay(node, count(value, Some(node), &rule.reads) / VALUES, path)?;
-            let digest = rule.held.digest(|mut to| {
-                let old = old.filter(|_| of_old);
-                old.is_some().hash(&mut to);
-                [Some(value), old].iter().flatten().for_each(|value| hash(value, node, &rule.reads, to));
-            });
-            match rule.held.turns(digest) {
-                Some(turns) => self.pay(node, turns, path)?,
-                None => open.push((rule, program, digest)),
-            }
+        let needed = |rule: &Rule| rule.program.as_ref().is_some_and(|p| !unchanged || p.uses("oldSelf"));
+        if !node.rules.iter().any(needed) {
+            return Ok(());
         }
-        let reads = match open.as_slice() {
-            [] => return Ok(()),
-            [(rule, ..)] => &rule.reads,
-            _ => &node.rules_read,
-        };
+        let reads = &node.rules_read;
+        let held = node.held.as_deref().map(|held| {
+            let digest = held.digest(|mut to| {
+                // Which rules are evaluated depends on these two.
+                (unchanged, old.is_some()).hash(&mut to);
+                [Some(value), old].iter().flatten().for_each(|value| hash(value, node, reads, to));
+            });
+            (held, digest)
+        });
+        let (errors, budget) = (self.errors.len(), expression::left());
+        let known = held.and_then(|(held, digest)| held.turns(digest));
+        if expression::charge(known.unwrap_or_else(|| count(value, Some(node), reads) / VALUES)).is_err() {
+            self.errors.push(invalid(
+                if path.is_empty() { "<nil>" } else { path },
+                &type_name(node),
+                OUT_OF_BUDGET,
+            ));
+            return Err(Stop);
+        }
+        if known.is_some() {
+            return Ok(());
+        }
         let mut scope = Scope::default();
         let this = typed(value, node, reads);
-        let of_old = |rule: &Rule| {
-            [&rule.program, &rule.message_program].into_iter().flatten().any(|p| p.uses("oldSelf"))
-        };
+        let of_old = |rule: &Rule| rule.program.as_ref().is_some_and(|p| p.uses("oldSelf"));
         // Computed only where a rule uses it: the interpreter copies every value that it receives.
         let old_self = match old {
-            Some(_) if !open.iter().any(|(rule, ..)| of_old(rule)) => None,
+            Some(_) if !node.rules.iter().any(of_old) => None,
             Some(_) if unchanged => Some(this.clone()),
             old => old.map(|old| typed(old, node, reads)),
         };
@@ -289,27 +281,23 @@ impl Walk {
         if let Some(old_self) = &old_self {
             scope.set("oldSelf", old_self.clone());
         }
-        for (rule, program, digest) in open {
+        // A stored object that a newer rule refuses may still be written as long as this part stays
+        // unchanged: such rules need not be evaluated.
+        for rule in node.rules.iter().filter(|rule| needed(rule)) {
+            let Some(program) = &rule.program else { continue };
+            if program.uses("oldSelf") && old.is_none() && !rule.optional_old_self {
+                continue;
+            }
             let mut scope = scope.inner();
             if rule.optional_old_self {
                 scope.set("oldSelf", optional(old_self.clone()));
             }
-            let (errors, budget) = (self.errors.len(), expression::left());
             self.rule(rule, program, &scope, Place { node, path })?;
-            if self.errors.len() == errors {
-                rule.held.insert(digest, budget - expression::left());
-            }
+        }
+        if let Some((held, digest)) = held.filter(|_| self.errors.len() == errors) {
+            held.insert(digest, budget - expression::left());
         }
         Ok(())
-    }
-
-    /// Takes a part of the budget for the rules of a node.
-    fn pay(&mut self, node: &Node, turns: usize, path: &str) -> Result<(), Stop> {
-        expression::charge(turns).map_err(|_| {
-            let here = if path.is_empty() { "<nil>" } else { path };
-            self.errors.push(invalid(here, &type_name(node), OUT_OF_BUDGET));
-            Stop
-        })
     }
 
     fn rule(
