@@ -378,7 +378,7 @@ fn a_disk_of_a_running_vm_has_a_snapshot_taken_and_is_copied() {
 
 #[test]
 fn a_snapshot_and_its_copies_are_deleted_and_the_file_goes_with_the_last_that_is_based_on_it() {
-    converges(&[Fault::Error, Fault::CrashAfter], async |rig| {
+    converges(&[Fault::CrashAfter], async |rig| {
         web_is_declared(rig).await;
         web_runs(rig).await;
         snapshot_and_copies_are_declared(rig).await;

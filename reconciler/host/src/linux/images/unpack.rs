@@ -199,7 +199,7 @@ mod tests {
 
     use super::*;
 
-    /// What a program says decides whether its image is refused, is too large, or is tried again.
+    /// The output of a program decides whether its image is refused, is too large, or is tried again.
     #[test]
     fn a_bomb_a_full_disk_and_broken_data_are_told_apart() {
         let source = ImageSource {
