@@ -77,7 +77,7 @@ pub struct ImageSource {
     pub secret: Option<String>,
 }
 
-/// What a source asks for. Sent to the host of the source's URL only, and not where it redirects to. Never printed.
+/// Credentials for a source. Sent to the host of the source's URL only, and not where it redirects to. Never printed.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Credentials {
     /// User name and password.

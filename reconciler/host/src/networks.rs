@@ -202,9 +202,9 @@ pub struct PortException {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PortLimits {
     pub tap: String,
-    /// What the guest receives.
+    /// Of the packets that the guest receives.
     pub ingress: TrafficLimit,
-    /// What the guest sends.
+    /// Of the packets that it sends.
     pub egress: TrafficLimit,
 }
 
