@@ -74,7 +74,7 @@ impl Networks for FakeSystem {
             let taps = self.taps_in_use();
             let mut state = self.state();
             state.networks.insert(network.bridge.clone(), network.clone());
-            // What another program has opened is not this call's doing.
+            // Another program has removed the rules: this call has not.
             if !state.firewall_lost {
                 state.check_filters(taps);
             }
