@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::{HostBridge, HostRange, HostUse, Result};
 
-/// What is known of the host itself.
+/// The facts of the host itself.
 #[async_trait]
 pub trait HostInfo: Send + Sync + fmt::Debug + 'static {
     async fn facts(&self) -> Result<HostFacts>;
