@@ -32,7 +32,7 @@ fn limits() -> Field {
     Field::spec("limits", Shape::Object(fields))
 }
 
-/// What Disks and the templates of a VM's disks declare, except their size. `fixed` is the effect of what a Disk cannot change.
+/// The attributes that Disks and the templates of a VM's disks share, except their size. `fixed` is the effect of what a Disk cannot change.
 fn declared(fixed: Effect) -> Vec<Field> {
     vec![
         Field::spec("image", Shape::Text(Form::Name)).effect(fixed).refers(IMAGE),

@@ -111,6 +111,9 @@ async fn another_object_of_the_same_name_is_neither_shown_nor_deleted() {
     let mut stage = Stage::new(&provider, "berth_disk");
     stage.apply(&config).await;
     plane.objects("Disk").delete("d", &kube::api::DeleteParams::default()).await.expect("it is there");
+    while plane.objects("Disk").get_opt("d").await.expect("it answers").is_some() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
     plane.declare_as("flux", "Disk", "d", json!({"size": "3Gi"})).await;
     let destroyed = stage.destroy().await;
     assert!(destroyed.is_clean(), "{}", destroyed.text());

@@ -18,7 +18,7 @@ pub(crate) struct PlacementHold {
 }
 
 /// Returns why an unbound object created at this time must not be placed now: a host in a recovery may hold it,
-/// or has VMs that must be given back to it first. Outside of a recovery a host holds back only itcache.
+/// or has VMs that must be given back to it first. Outside of a recovery a host holds back only its own objects.
 pub(crate) fn placement_hold(cache: &Cache, made: Option<Timestamp>) -> Option<PlacementHold> {
     for host in cache.index.capacity.hosts() {
         let name = &host.name;

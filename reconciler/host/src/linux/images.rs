@@ -119,7 +119,7 @@ impl LinuxImages {
         source: &ChecksumSource,
         credentials: &Credentials,
     ) -> Result<ResolvedImage> {
-        let client = self.http.with(credentials, &source.image_url, &source.shown)?;
+        let client = self.client(credentials, &source.image_url, &source.shown)?;
         if source.url.starts_with("oci://") {
             return oci::resolve(&client, source).await;
         }
@@ -137,9 +137,22 @@ impl LinuxImages {
         if let Some(facts) = self.image(source).await? {
             return Ok(facts);
         }
-        let client = self.http.with(credentials, &source.url, &source.shown)?;
+        let client = self.client(credentials, &source.url, &source.shown)?;
         let (result, seen) = self.join(source, client);
         follow(result, seen, progress).await.map_err(unshare)
+    }
+
+    /// Returns the client for a source. `shown`: the URL for messages.
+    fn client(&self, credentials: &Credentials, url: &str, shown: &str) -> Result<http::Client> {
+        if *credentials == Credentials::default() {
+            return Ok(self.http.clone());
+        }
+        let is_registry = url.starts_with("oci://");
+        let server = if is_registry { oci::registry(url) } else { reqwest::Url::parse(url).ok() };
+        let invalid =
+            || SystemError::Invalid { what: "image URL", value: shown.to_owned(), why: "not a URL" };
+        let client = self.http.with(credentials, server.ok_or_else(invalid)?, is_registry);
+        client.map_err(|detail| SystemError::Download { url: shown.to_owned(), detail })
     }
 
     /// Joins the running download of this source, or starts a new one with this client.

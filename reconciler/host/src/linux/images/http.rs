@@ -18,10 +18,10 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::super::files::blocking;
+use super::Result;
 use super::job::Job;
 use super::partial::{self, Partial};
 use super::rules::{Guard, NotAllowed, Rules};
-use super::{Result, oci};
 use crate::{Credentials, SystemError};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
@@ -86,17 +86,16 @@ impl Client {
         Self { rules, plain: Arc::default(), secure: Arc::default(), own: None }
     }
 
-    /// Returns the client for a source with credentials. `shown`: the URL for messages.
-    pub(super) fn with(&self, credentials: &Credentials, url: &str, shown: &str) -> Result<Self> {
-        if *credentials == Credentials::default() {
-            return Ok(self.clone());
-        }
-        let invalid = |why| SystemError::Invalid { what: "image URL", value: shown.to_owned(), why };
-        let is_registry = url.starts_with("oci://");
-        let at = if is_registry { oci::registry(url) } else { Url::parse(url).ok() };
-        let at = at.ok_or_else(|| invalid("not a URL"))?;
-        let own = Own::new(credentials, at, is_registry)
-            .map_err(|detail| SystemError::Download { url: shown.to_owned(), detail })?;
+    /// Returns the client for a server with credentials. `is_registry`: it says itself how it wants user or token.
+    ///
+    /// *Errors:* credentials that HTTP does not allow, for people.
+    pub(super) fn with(
+        &self,
+        credentials: &Credentials,
+        server: Url,
+        is_registry: bool,
+    ) -> std::result::Result<Self, String> {
+        let own = Own::new(credentials, server, is_registry)?;
         let mut client = Self { own: Some(Arc::new(own)), ..self.clone() };
         if credentials.ca.is_some() {
             (client.plain, client.secure) = Default::default();

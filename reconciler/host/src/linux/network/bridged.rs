@@ -10,7 +10,9 @@
 //! bridge may take the lowest of either among its ports.
 
 use super::netlink::{Link, LinkKind, Netlink, network};
-use super::{BRIDGE_PREFIX, PUBLIC_LINK, Result, bridge_mac, check_link, ours, sysctl_if_there, tracking};
+use super::{
+    BRIDGE_PREFIX, PUBLIC_LINK, Result, bridge_mac, check_link, ours, sysctl, sysctl_if_there, tracking,
+};
 use crate::{BridgedNetwork, HostBridge};
 
 /// The end of the pair on the host's bridge.
@@ -84,6 +86,9 @@ async fn ensure_bridge(netlink: &Netlink, wanted: &BridgedNetwork) -> Result<Lin
     }
     // A bridge that was an overlay's would answer on the host's network.
     netlink.exact_addresses(&bridge, &[]).await?;
+    // Without this, the kernel answers ARP requests for all addresses of the host here too, with the MAC address of this bridge,
+    // and what machines of the network then send to the host would not arrive.
+    sysctl(&format!("net/ipv4/conf/{name}/arp_ignore"), "8").await?;
     if !bridge.up {
         netlink.set_up(&bridge).await?;
     }

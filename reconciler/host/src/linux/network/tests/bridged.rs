@@ -96,7 +96,16 @@ fn guests_are_machines_of_the_hosts_network_and_the_hosts_bridge_stays_as_it_is(
         let (fixed, any) = (guest(2, "192.0.2.50"), guest(3, "192.0.2.77"));
         assert!(reaches(&fixed, "192.0.2.9") && reaches(&machine, "192.0.2.50"));
         assert!(reaches(&any, "192.0.2.9") && reaches(&machine, "192.0.2.77"));
-        assert!(reaches(&fixed, "192.0.2.77") && reaches(&fixed, "192.0.2.1"));
+        assert!(reaches(&fixed, "192.0.2.77"), "another guest");
+        for machine in [&fixed, &machine] {
+            machine.on(|| ip("neigh flush dev eth0"));
+            assert!(reaches(machine, "192.0.2.1"), "the host");
+            let neighbour = machine.on(|| ip("neigh show 192.0.2.1 dev eth0"));
+            assert!(
+                neighbour.contains("02:00:00:00:00:01"),
+                "the MAC address of the host's bridge: {neighbour}"
+            );
+        }
         assert!(!ip(&format!("addr show dev {BRIDGE}")).contains("inet"), "it has no address");
 
         host.networks.remove(BRIDGE).await.expect("removed");
