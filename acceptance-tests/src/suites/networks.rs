@@ -138,7 +138,8 @@ fn cases(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Result<(
         project.destroy()?;
         wait::until("the ports of berth to go", SOON, || {
             lan::unchanged(fleet.member("h2")?.namespace(), &settings, 0)
-        })
+        })?;
+        ["h1", "h2"].iter().try_for_each(|host| Lan::disconnect(fleet.member(host)?.namespace()))
     });
     Ok(())
 }

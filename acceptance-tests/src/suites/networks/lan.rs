@@ -76,6 +76,14 @@ impl Lan {
         Ok(())
     }
 
+    /// Removes the bridge of a host and its interface on the LAN, which are the test's own.
+    pub fn disconnect(host: &Namespace) -> Result<()> {
+        for link in [BRIDGE, "lan0"] {
+            host.ip(&["link", "del", link])?;
+        }
+        Ok(())
+    }
+
     /// The address that the DHCP server has given to this MAC address.
     pub fn lease(&self, mac: &str) -> Result<String> {
         let leases = fs::read_to_string(self.folder.path().join("leases"))?;

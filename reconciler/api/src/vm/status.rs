@@ -2,7 +2,9 @@
 
 use k8s_openapi::jiff::Timestamp;
 use kube::KubeSchema;
+use schemars::{Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use super::InterfaceLimits;
 use crate::guest::{GuestEnd, GuestStatus};
@@ -167,11 +169,30 @@ pub struct InterfaceStatus {
     pub allowed_mac_addresses: Vec<String>,
     /// The ceilings for its traffic.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "accepted_limits")]
     pub limits: Option<InterfaceLimits>,
     /// The public address that leads here, once the host forwards it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 15))]
     pub public_address: Option<String>,
+}
+
+/// The limits of a spec, which were checked there: a list of hosts' reports with the same rules would be too costly to validate.
+fn accepted_limits(_: &mut SchemaGenerator) -> Schema {
+    let amount = |text: &str| json!({"type": "string", "maxLength": 32, "description": text});
+    let count = |text: &str| json!({"type": "integer", "format": "int64", "description": text});
+    json_schema!({
+        "type": "object",
+        "description": "The ceilings for its traffic.",
+        "properties": {
+            "ingressBandwidth": amount("Bits a second that the guest receives."),
+            "egressBandwidth": amount("Bits a second that the guest sends."),
+            "ingressBurst": amount("Bytes that the guest receives at any rate after a pause."),
+            "egressBurst": amount("Bytes that the guest sends at any rate after a pause."),
+            "ingressPackets": count("Packets a second that the guest receives."),
+            "egressPackets": count("Packets a second that the guest sends."),
+        },
+    })
 }
 
 /// The hardware a VM has.
