@@ -180,7 +180,7 @@ pub struct InterfaceStatus {
 /// The limits of a spec, which were checked there: a list of hosts' reports with the same rules would be too costly to validate.
 fn accepted_limits(_: &mut SchemaGenerator) -> Schema {
     let amount = |text: &str| json!({"type": "string", "maxLength": 32, "description": text});
-    let count = |text: &str| json!({"type": "integer", "format": "int64", "description": text});
+    let count = |text: &str| json!({"type": "integer", "format": "int64", "minimum": 0, "maximum": 100_000_000, "description": text});
     json_schema!({
         "type": "object",
         "description": "The ceilings for its traffic.",
