@@ -67,13 +67,28 @@ impl ResourceKind for Image {
             return Vec::new();
         }
         let path = |name: &str| AttributePath::root("source").attribute(name);
+        let url = source.get("url").as_str().unwrap_or_default();
+        if !source.get("secret_name").is_null() {
+            let authority = url.split_once("://").and_then(|(_, rest)| rest.split('/').next());
+            let problem = match authority {
+                Some("") if url.starts_with("file:") => "A file of the host needs no Secret",
+                Some(authority) if authority.contains('@') => {
+                    "A user in the url and a Secret exclude each other"
+                }
+                _ => "",
+            };
+            if !problem.is_empty() {
+                let at = path("secret_name");
+                return vec![Diagnostic::error("Invalid credentials", format!("{at}: {problem}.")).at(at)];
+            }
+        }
         let checksums = ["sha256", "sha512", "checksum_url"];
         // An unknown checksum may become null.
         let known: Vec<&str> = checksums
             .into_iter()
             .filter(|name| !source.get(name).is_null() && !source.get(name).is_unknown())
             .collect();
-        let in_registry = source.get("url").as_str().is_some_and(|url| url.starts_with("oci://"));
+        let in_registry = url.starts_with("oci://");
         if let (true, [first, ..]) = (in_registry, known.as_slice()) {
             let detail = "An oci:// image has its checksum in the registry: write @sha256:... at the end of url to choose one.";
             return vec![Diagnostic::error("Checksum of an image in a registry", detail).at(path(first))];

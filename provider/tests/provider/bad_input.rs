@@ -438,6 +438,21 @@ fn images() -> Vec<Bad> {
         everywhere(from("oci://r.example/x"), "source.sha256", "has its checksum in the registry"),
         everywhere(from("https://"), "source.url", "and a host"),
         everywhere(
+            image(json!({"url": "https://me:p@a/x", "sha256": sum, "secret_name": "login"})),
+            "source.secret_name",
+            "exclude each other",
+        ),
+        everywhere(
+            image(json!({"url": "file:///a/x", "sha256": sum, "secret_name": "login"})),
+            "source.secret_name",
+            "needs no Secret",
+        ),
+        everywhere(
+            image(json!({"url": "https://a/x", "sha256": sum, "secret_name": "Log_in"})),
+            "source.secret_name",
+            "Log_in",
+        ),
+        everywhere(
             image(json!({"url": "http://x", "sha256": "0"})),
             "source.sha256",
             "64 hexadecimal digits",

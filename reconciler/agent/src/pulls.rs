@@ -313,16 +313,22 @@ mod tests {
         })
     }
 
-    /// A control plane without any Secret.
-    fn no_secrets() -> Secrets {
-        let status = r#"{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}"#;
+    /// A control plane that gives this answer to every request.
+    fn answering(status: u16, body: &'static str) -> Secrets {
         let answer = move |_: http::Request<kube::client::Body>| async move {
-            let response = http::Response::builder()
-                .status(404)
-                .body(kube::client::Body::from(status.as_bytes().to_vec()));
+            let body = kube::client::Body::from(body.as_bytes().to_vec());
+            let response = http::Response::builder().status(status).body(body);
             Ok::<_, std::convert::Infallible>(response.expect("a response"))
         };
         Secrets::new(kube::Client::new(tower::service_fn(answer), "default"))
+    }
+
+    /// A control plane without any Secret.
+    fn no_secrets() -> Secrets {
+        answering(
+            404,
+            r#"{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}"#,
+        )
     }
 
     #[tokio::test(start_paused = true)]
@@ -340,14 +346,31 @@ mod tests {
         assert_eq!(system.pulls(), 0);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_download_gets_what_its_secret_has() {
+        // printf 'me' | base64; printf 'canary' | base64
+        let secret = r#"{"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "login"}, "data": {"username": "bWU=", "password": "Y2FuYXJ5"}}"#;
+        let (system, pulls) = pulls_with(answering(200, secret));
+        let Wanted::Image(source) = wanted("a", 1) else { panic!("an image") };
+        let wanted = Wanted::Image(ImageSource { secret: Some("login".to_owned()), ..source });
+        pulls.start(&wanted, waker());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(system.credentials().basic, Some(("me".to_owned(), "canary".to_owned())));
+        assert!(!format!("{wanted:?} {pulls:?}").contains("canary"));
+    }
+
     fn pulls() -> (Arc<FakeSystem>, Pulls) {
+        pulls_with(no_secrets())
+    }
+
+    fn pulls_with(secrets: Secrets) -> (Arc<FakeSystem>, Pulls) {
         let clock = Arc::new(RuntimeClock::starting_at(jiff::Timestamp::UNIX_EPOCH));
         let system = Arc::new(FakeSystem::new(clock));
         system.serve_any_image(1 << 30);
         let pulls = Pulls::new(
             system.clone(),
             Arc::new(Queue::new(FIRST_BACK_OFF, StdRng::seed_from_u64(1))),
-            no_secrets(),
+            secrets,
         );
         (system, pulls)
     }

@@ -98,7 +98,7 @@ pub struct ImageSource {
     /// registry. Hosts that download the image may read it. Credentials are sent to the host of `url` only, and not where it redirects
     /// to. Not together with a user in `url`. Can change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')").message("must be the name of a Secret"))]
+    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')").message("must be a name: lower-case letters, digits, '-' and '.', with a letter or digit at both ends of each part"))]
     #[schemars(length(max = 253))]
     pub secret_name: Option<String>,
 }

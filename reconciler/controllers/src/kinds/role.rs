@@ -95,6 +95,28 @@ mod tests {
     }
 
     #[test]
+    fn a_host_may_read_the_credentials_of_an_image_that_it_downloads() {
+        let mut cache = Cache::new(std::time::Duration::from_secs(40));
+        let now = tokio::time::Instant::now();
+        let account = serde_json::json!({"metadata": {"name": access::account_name("h1"), "namespace": SYSTEM_NAMESPACE,
+            "uid": "a", "resourceVersion": "1"}});
+        let account: k8s_openapi::api::core::v1::ServiceAccount =
+            serde_json::from_value(account).expect("an account");
+        let image = serde_json::json!({
+            "metadata": {"name": "golden", "namespace": "ns", "uid": "i", "resourceVersion": "2"},
+            "spec": {"source": {"url": "https://a/b", "sha256": "0".repeat(64), "secretName": "login"}},
+            "status": {"binding": {"host": "h1", "epoch": 1}},
+        });
+        cache.put(account, now);
+        cache.put(serde_json::from_value::<berth_api::Image>(image).expect("an Image"), now);
+        let mut batch = WriteBatch::default();
+        reconcile(&cache, &Config::new(), &Key::secrets_role("h1", "ns"), &mut batch);
+        let (writes, _) = batch.into_parts();
+        let [Write::Allow { host, secrets, .. }] = &writes[..] else { panic!("{writes:?}") };
+        assert_eq!((host.as_str(), secrets.as_slice()), ("h1", &["login".to_owned()][..]));
+    }
+
+    #[test]
     fn the_host_is_read_from_the_name_of_its_role() {
         assert_eq!(host_of(&access::secrets_role_name("kvm-1.rack2")), Some("kvm-1.rack2"));
         assert_eq!(host_of(&access::role_name("kvm-1")), None);

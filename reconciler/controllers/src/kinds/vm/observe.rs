@@ -201,8 +201,8 @@ fn no_security_group(cache: &Cache, vm: &VM) -> Option<Key> {
     used.into_iter().find(|key| cache.tables.security_groups.get(key).is_none())
 }
 
-/// Returns why a VM that may have been bound once, without a record of that in its status, is not placed again: a host reports that it holds the VM. Outside of a recovery the report does not count, but must not
-/// be ignored either.
+/// Returns why a VM that may have been bound once, without a record of that in its status, is not placed again: a host
+/// reports that it holds the VM. Outside of a recovery the report does not count, but must not be ignored either.
 pub(super) fn unconfirmed(cache: &Cache, vm: &VM) -> Option<String> {
     let refused = vm.status.as_ref().is_some_and(|s| s.refusal.is_some());
     let key = Key::of(vm);

@@ -122,9 +122,13 @@ impl Client {
                 return Ok(response);
             };
             let never = || NoAnswer::Never("a redirect is not followed: it leads nowhere".to_owned());
-            let next = location.to_str().ok().and_then(|text| url.join(text).ok()).ok_or_else(never)?;
+            let mut next = location.to_str().ok().and_then(|text| url.join(text).ok()).ok_or_else(never)?;
             if next.origin() != url.origin() {
                 headers.remove(AUTHORIZATION);
+            } else if next.username().is_empty() && next.password().is_none() {
+                // The user of a source's URL is that of the whole server. Neither can fail for a URL with a host.
+                let _ = next.set_username(url.username());
+                let _ = next.set_password(url.password());
             }
             url = next;
         }

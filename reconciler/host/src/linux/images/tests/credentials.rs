@@ -60,6 +60,27 @@ async fn credentials_are_not_sent_to_where_a_source_redirects_to() {
 }
 
 #[tokio::test]
+async fn the_user_of_a_url_is_sent_again_to_the_same_server_and_to_no_other() {
+    let bytes = raw(MIB);
+    let body = bytes.clone();
+    let elsewhere = Server::start(move |request| Reply::range(&body, request));
+    let (target, own) = (elsewhere.url("/b"), Arc::new(std::sync::OnceLock::<String>::new()));
+    let at = Arc::clone(&own);
+    let server =
+        Server::start(move |request| match (request.authorization.as_deref(), request.path.as_str()) {
+            (Some(USER), "/a") => Reply::status(301).header("Location", at.get().expect("set").as_str()),
+            (Some(USER), "/again") => Reply::status(302).header("Location", &*target),
+            _ => Reply::status(401),
+        });
+    own.set(server.url("/again")).expect("once");
+    let url = server.url("/a").replacen("http://", "http://me:secret@", 1);
+    let cache = Cache::new();
+    let source = source(url, &bytes, Format::Raw);
+    cache.images.pull(&source, &Credentials::default(), &quiet()).await.expect("pulled");
+    assert!(elsewhere.requests().iter().all(|request| request.authorization.is_none()));
+}
+
+#[tokio::test]
 async fn a_redirect_without_end_is_an_error() {
     let server = Server::start(|_| Reply::status(302).header("Location", "/again"));
     let cache = Cache::new();

@@ -3,6 +3,8 @@
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
+use nix::sys::socket::{setsockopt, sockopt};
+
 use super::guest::Guest;
 use super::*;
 use crate::{Port, PortLimits, TrafficLimit};
@@ -24,6 +26,8 @@ fn guest(last: u8) -> Guest {
 fn arrive(sender: &Guest, receiver: &Guest, to: u8) -> (usize, f64) {
     let socket = receiver.on(|| UdpSocket::bind("0.0.0.0:9999").expect("a free port"));
     socket.set_read_timeout(Some(Duration::from_millis(700))).expect("a timeout");
+    // Room for all of them, so that the link alone decides how many arrive.
+    setsockopt(&socket, sockopt::RcvBufForce, &(4 << 20)).expect("as root");
     let began = Instant::now();
     let counting = std::thread::spawn(move || {
         let (mut count, mut last) = (0, began);
