@@ -8,6 +8,7 @@ use berth_agent::AgentConfig;
 use berth_api::{Disk, Host, Quantity, VM, condition};
 use berth_controllers as controllers;
 use berth_engine::Identities;
+use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicyBinding;
 use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, Patch, PatchParams},
@@ -135,6 +136,32 @@ async fn a_vm_runs_with_disks_that_only_it_declares_and_they_follow_it() {
         disks.iter().all(Option::is_none)
     })
     .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vm_whose_disk_cannot_be_created_names_it_and_goes_on_once_it_can() {
+    let site = Site::new().await;
+    let refuse = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": "no-disks"}, "spec": {
+            "matchConstraints": {"resourceRules": [{"apiGroups": ["berth.dev"], "apiVersions": ["*"],
+                "operations": ["CREATE"], "resources": ["disks"]}]},
+            "validations": [{"expression": "false", "message": "no more disks"}],
+    }});
+    let everywhere = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": "no-disks"}, "spec": {"policyName": "no-disks", "validationActions": ["Deny"]}});
+    install::apply(&site.client, &[refuse, everywhere]).await.expect("it applies");
+    site.apply("VM", "web", vm(&json!([root("2Gi")]))).await.expect("it applies");
+    site.until("the VM names the disk", async || {
+        let vm = site.vms().get("web").await.expect("it is there");
+        let conditions = vm.status.map(|s| s.conditions).unwrap_or_default();
+        condition::find(&conditions, "Ready").is_some_and(|ready| {
+            ready.reason == "WaitingForDisk" && ready.message.contains("Disk web-root does not exist")
+        })
+    })
+    .await;
+    let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(site.client.clone());
+    bindings.delete("no-disks", &DeleteParams::default()).await.expect("it is there");
+    site.until_ready().await;
 }
 
 #[tokio::test(start_paused = true)]

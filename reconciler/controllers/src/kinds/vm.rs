@@ -83,7 +83,10 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
         batch.enqueue(key.clone());
         return Outcome::Settled;
     }
-    if templates::write(cache, &vm, batch) {
+    let disks = templates::writes(cache, &vm);
+    let is_overdue = templates::is_overdue(&vm, &disks, config.clock.now());
+    if !disks.is_empty() && !is_overdue {
+        disks.into_iter().for_each(|write| batch.write(write));
         batch.enqueue(key.clone());
         return Outcome::Settled;
     }
@@ -131,6 +134,8 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
     }
     batch.steps(cache, config.clock.now(), &plan.steps);
     batch.status(vm.as_ref(), status(&vm, &plan.decision, config.clock.now()));
+    // After the status, which names the missing Disk, because these writes may be refused.
+    disks.into_iter().for_each(|write| batch.write(write));
     ticket_accounts::ensure(cache, &vm, batch);
     plan.outcome
 }

@@ -1,33 +1,38 @@
 //! The Disks that a VM declares by a template: created for it, owned by it, and changed with their templates.
 
 use berth_api::{Disk, DiskSpec, HOST_FINALIZER, Quantity, VM};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::OwnerReference,
+    jiff::{SignedDuration, Timestamp},
+};
 use kube::{Resource, ResourceExt};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    batch::{Write, WriteBatch},
+    batch::Write,
     cache::Cache,
     key::{Key, ObjectKind},
 };
 
-/// Adds the writes that create and change the VM's Disks. Returns whether there are any.
-pub(super) fn write(cache: &Cache, vm: &VM, batch: &mut WriteBatch) -> bool {
-    let mut any = false;
-    for (key, template) in templates(vm) {
-        let write = match cache.tables.disks.get(&key) {
-            None => new_disk(vm, &key.name, template).map(|disk| Write::CreateDisk(Box::new(disk))),
-            Some(disk) if is_owned(disk, vm) && disk.metadata.deletion_timestamp.is_none() => {
-                changes(&disk.spec, template).map(|spec| Write::ChangeDisk(disk.clone(), spec))
-            }
-            Some(_) => None,
-        };
-        if let Some(write) = write {
-            batch.write(write);
-            any = true;
+/// The time after which a VM without one of its Disks says so: usually it is created at once.
+const CREATED_WITHIN: SignedDuration = SignedDuration::from_secs(10);
+
+/// Returns the writes that create and change the VM's Disks.
+pub(super) fn writes(cache: &Cache, vm: &VM) -> Vec<Write> {
+    let write = |(key, template): (Key, &DiskSpec)| match cache.tables.disks.get(&key) {
+        None => new_disk(vm, &key.name, template).map(|disk| Write::CreateDisk(Box::new(disk))),
+        Some(disk) if is_owned(disk, vm) && disk.metadata.deletion_timestamp.is_none() => {
+            changes(&disk.spec, template).map(|spec| Write::ChangeDisk(disk.clone(), spec))
         }
-    }
-    any
+        Some(_) => None,
+    };
+    templates(vm).filter_map(write).collect()
+}
+
+/// Whether a Disk should be there by now: its creation may be refused, by a quota or a policy.
+pub(super) fn is_overdue(vm: &VM, writes: &[Write], now: Timestamp) -> bool {
+    let waits = writes.iter().any(|write| matches!(write, Write::CreateDisk(_)));
+    waits && vm.creation_timestamp().is_some_and(|made| now.duration_since(made.0) > CREATED_WITHIN)
 }
 
 fn templates(vm: &VM) -> impl Iterator<Item = (Key, &DiskSpec)> {
@@ -145,16 +150,12 @@ mod tests {
         .expect("a Disk")
     }
 
-    fn writes(vm: &VM, disks: Vec<Disk>) -> Vec<Value> {
+    fn written(vm: &VM, disks: Vec<Disk>) -> Vec<Value> {
         let mut cache = Cache::new(Duration::from_secs(40));
         for disk in disks {
             cache.put(disk, Instant::now());
         }
-        let mut batch = WriteBatch::default();
-        let any = write(&cache, vm, &mut batch);
-        let writes = batch.into_parts().0;
-        assert_eq!(any, !writes.is_empty());
-        let shown = writes.into_iter().map(|write| match write {
+        let shown = writes(&cache, vm).into_iter().map(|write| match write {
             Write::CreateDisk(disk) => json!({"create": disk}),
             Write::ChangeDisk(disk, spec) => json!({"change": disk.name_any(), "spec": spec}),
             other => panic!("{other:?}"),
@@ -165,7 +166,7 @@ mod tests {
     #[test]
     fn a_disk_of_a_template_is_created_with_its_vm_as_owner_and_others_are_not() {
         let template = json!({"image": "debian", "size": "4Gi"});
-        let created = writes(&vm(&template, &json!(null)), Vec::new());
+        let created = written(&vm(&template, &json!(null)), Vec::new());
         let [created] = created.as_slice() else { panic!("{created:?}") };
         let metadata = &created["create"]["metadata"];
         assert_eq!(metadata["name"], "web-root");
@@ -179,20 +180,19 @@ mod tests {
     fn nothing_is_created_for_a_vm_that_is_being_deleted_or_that_has_had_the_disk() {
         let template = json!({"size": "4Gi"});
         let mut deleted = vm(&template, &json!(null));
-        deleted.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(
-            k8s_openapi::jiff::Timestamp::UNIX_EPOCH,
-        ));
-        assert_eq!(writes(&deleted, Vec::new()), Vec::<Value>::new());
+        deleted.metadata.deletion_timestamp =
+            Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH));
+        assert_eq!(written(&deleted, Vec::new()), Vec::<Value>::new());
         let had = json!({"disks": [{"name": "web-root", "attached": false, "serial": "v0123"}]});
-        assert_eq!(writes(&vm(&template, &had), Vec::new()), Vec::<Value>::new());
+        assert_eq!(written(&vm(&template, &had), Vec::new()), Vec::<Value>::new());
         let waits = json!({"disks": [{"name": "web-root", "attached": false}]});
-        assert_eq!(writes(&vm(&template, &waits), Vec::new()).len(), 1, "it has not been there yet");
+        assert_eq!(written(&vm(&template, &waits), Vec::new()).len(), 1, "it has not been there yet");
     }
 
     #[test]
     fn a_disk_follows_its_template_and_never_shrinks() {
         let changed = |template: &Value, spec: &Value| {
-            writes(&vm(template, &json!(null)), vec![disk("web-root", "u1", spec)])
+            written(&vm(template, &json!(null)), vec![disk("web-root", "u1", spec)])
         };
         let change = |spec: Value| vec![json!({"change": "web-root", "spec": spec})];
         assert_eq!(changed(&json!({"size": "4Gi"}), &json!({"size": "4Gi"})), Vec::<Value>::new());
@@ -217,7 +217,7 @@ mod tests {
         let vm = vm(&json!({"size": "4Gi"}), &json!(null));
         let foreign = disk("web-root", "another", &json!({"size": "1Gi"}));
         assert!(obstacle(&foreign, &vm).is_some_and(|text| text.contains("was not created for this VM")));
-        assert_eq!(writes(&vm, vec![foreign]), Vec::<Value>::new());
+        assert_eq!(written(&vm, vec![foreign]), Vec::<Value>::new());
         assert_eq!(obstacle(&disk("web-root", "u1", &json!({"size": "4Gi"})), &vm), None);
         assert_eq!(
             obstacle(&disk("data", "another", &json!({"size": "4Gi"})), &vm),
