@@ -39,6 +39,8 @@ const IDLE: Duration = Duration::from_secs(3);
 /// converged.
 const REST: Duration = Duration::from_secs(300);
 const GLANCE: Duration = Duration::from_secs(5);
+/// The time after which no host has a report left to write: a report of nothing but amounts waits up to 30 s.
+const LAST_REPORTS: Duration = Duration::from_secs(40);
 /// The number of writes per [`GLANCE`] that counts as idle, on few hosts: a host resyncs now and then.
 const NOTHING: u64 = 5;
 /// The number of hosts of which one may write in a [`GLANCE`].
@@ -241,6 +243,7 @@ pub fn run(size: Size, measured: &Measured<'_>, logs: &Path) -> Result<Findings>
     note(&format!("  {} VMs are converged after {:.1?}", size.vms, burst.converged));
     let late = site.burst("late", PROBE)?;
     let long_list = site.list(LISTS)?;
+    std::thread::sleep(LAST_REPORTS);
     let steady = site.steady(size.steady)?;
     let seen = site.watching.seen();
     Ok(Findings { size, early, burst, late, short_list, long_list, steady, seen })
