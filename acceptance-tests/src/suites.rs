@@ -24,6 +24,7 @@ pub mod modules;
 pub mod moves;
 pub mod networks;
 pub mod probes;
+pub mod routes;
 pub mod rules;
 pub mod scale;
 pub mod screen;

@@ -12,7 +12,7 @@ use tfplugin6::{AttributePath, Diagnostic, Value};
 use crate::{
     api::Api,
     change::PlannedChange,
-    field::{Effect, Field, Shape},
+    field::{Effect, Field, Presence, Shape},
     form::Form,
     kind::{KindInfo, ResourceKind},
     replacement,
@@ -24,6 +24,20 @@ pub struct Network;
 
 /// The attributes that cannot change.
 const FIXED: [&str; 4] = ["cidr", "type", "bridge", "ipv4"];
+
+/// The most characters of all search domains: more does not fit into a packet of DHCP.
+const MOST_OF_DOMAINS: usize = 100;
+
+fn routes() -> Field {
+    let fields = vec![
+        Field::spec("name", Shape::Text(Form::Name)).presence(Presence::Numbered("route")).text(
+            "Name of the route within the list, for people. Default `route0`, `route1`, … by position.",
+        ),
+        Field::spec("to", Shape::Text(Form::Ipv4Range)).required(),
+        Field::spec("via", Shape::Text(Form::Ipv4)).required(),
+    ];
+    Field::spec("routes", Shape::Keyed(fields))
+}
 
 #[async_trait]
 impl ResourceKind for Network {
@@ -64,20 +78,24 @@ impl ResourceKind for Network {
             ),
             Field::spec("cidr", Shape::Text(Form::Ipv4Range)).effect(Effect::Replace),
             Field::spec("dns", Shape::TextList(Form::Ipv4)),
+            Field::spec("search_domains", Shape::TextList(Form::Domain)),
+            routes(),
             Field::spec("mtu", Shape::Integer).effect(Effect::PowerCycle),
         ]
     }
 
     fn check(&self, config: &Value) -> Vec<Diagnostic> {
+        let mut found =
+            check_search_domains(config.get("search_domains"), &AttributePath::root("search_domains"));
+        found.extend(check_routes(config));
         let known = |value: &Value| !value.is_unknown();
         let (kind, bridge, ipv4, cidr) =
             (config.get("type"), config.get("bridge"), config.get("ipv4"), config.get("cidr"));
         if !known(kind) || !known(bridge) || !known(ipv4) || !known(ipv4.get("allocation")) || !known(cidr) {
-            return Vec::new();
+            return found;
         }
         let is_bridge = kind.as_str() == Some("Bridge");
         let is_external = ipv4.get("allocation").as_str() == Some("External");
-        let mut found = Vec::new();
         let mut wrong = |at: AttributePath, summary: &str, detail: &str| {
             found.push(Diagnostic::error(summary, format!("{at}: {detail}")).at(at));
         };
@@ -104,6 +122,8 @@ impl ResourceKind for Network {
             let declared = [
                 (at("cidr"), cidr),
                 (at("dns"), config.get("dns")),
+                (at("search_domains"), config.get("search_domains")),
+                (at("routes"), config.get("routes")),
                 (at("ipv4").attribute("gateway"), ipv4.get("gateway")),
                 (at("ipv4").attribute("range"), ipv4.get("range")),
             ];
@@ -140,4 +160,56 @@ impl ResourceKind for Network {
     fn is_worth_keeping(&self, object: &Json) -> bool {
         object.pointer("/status/vni").is_some()
     }
+}
+
+/// Refuses domains that are named twice, and more of them than DHCP carries.
+pub(crate) fn check_search_domains(domains: &Value, at: &AttributePath) -> Vec<Diagnostic> {
+    let texts: Vec<&str> = domains.elements().iter().filter_map(Value::as_str).collect();
+    let mut found = Vec::new();
+    let length: usize = texts.iter().map(|text| text.len()).sum();
+    if length > MOST_OF_DOMAINS {
+        let detail = format!(
+            "{at}: the domains have {length} characters in total, and {MOST_OF_DOMAINS} fit into a packet of DHCP."
+        );
+        found.push(Diagnostic::error("Too many search domains", detail).at(at.clone()));
+    }
+    for (i, domain) in domains.elements().iter().enumerate() {
+        let Some(text) = domain.as_str() else { continue };
+        if domains.elements()[..i].iter().any(|earlier| earlier.as_str() == Some(text)) {
+            let path = at.clone().index(i);
+            let detail = format!("{path}: {text:?} is in the list already.");
+            found.push(Diagnostic::error("A search domain that is named twice", detail).at(path));
+        }
+    }
+    found
+}
+
+/// Refuses routes by an address outside of the network, two routes to one destination, and two default routes.
+fn check_routes(config: &Value) -> Vec<Diagnostic> {
+    let routes = config.get("routes").elements();
+    let cidr: Option<Ipv4Net> = config.get("cidr").as_str().and_then(|text| text.parse().ok());
+    let gateway = config.get("ipv4").get("gateway").as_str();
+    let mut found = Vec::new();
+    let mut wrong = |i: usize, name: &str, summary: &str, detail: String| {
+        let path = AttributePath::root("routes").index(i).attribute(name);
+        found.push(Diagnostic::error(summary, format!("{path}: {detail}")).at(path));
+    };
+    for (i, route) in routes.iter().enumerate() {
+        let via: Option<Ipv4Addr> = route.get("via").as_str().and_then(|text| text.parse().ok());
+        if let (Some(via), Some(cidr)) = (via, cidr)
+            && !cidr.contains(&via)
+        {
+            wrong(i, "via", "An address outside of the network", format!("{via} is not within cidr {cidr}."));
+        }
+        let Some(to) = route.get("to").as_str() else { continue };
+        if let Some(first) = routes[..i].iter().position(|earlier| earlier.get("to").as_str() == Some(to)) {
+            let detail = format!("routes[{first}] leads to {to} too; a destination has one route.");
+            wrong(i, "to", "Two routes to one destination", detail);
+        }
+        if let (true, Some(gateway)) = (to == "0.0.0.0/0", gateway) {
+            let detail = format!("the default route is by ipv4.gateway {gateway}: leave one of them out.");
+            wrong(i, "to", "Two default routes", detail);
+        }
+    }
+    found
 }

@@ -455,6 +455,8 @@ fn what_cannot_be_on_a_bridge_is_refused_with_the_interface_and_the_remedy() {
             ("public", json!({"network": "lan", "publicIP": "web"}), "take publicIP web out"),
             ("grouped", json!({"network": "office", "securityGroups": ["web"]}), "take securityGroups out"),
             ("addressed", json!({"network": "office", "address": "192.0.2.9"}), "take address out"),
+            ("second", json!({"network": "office", "defaultRoute": false}), "take defaultRoute out"),
+            ("resolved", json!({"network": "office", "dns": ["192.0.2.9"]}), "take dns out"),
         ];
         for (name, mut interface, words) in cases {
             interface["name"] = "nic0".into();
@@ -469,6 +471,53 @@ fn what_cannot_be_on_a_bridge_is_refused_with_the_interface_and_the_remedy() {
             })
             .await;
         }
+        site.stop.cancel();
+    });
+}
+
+#[test]
+fn routes_and_domains_of_a_network_and_of_an_interface_reach_the_dhcp_of_its_host_while_the_vm_runs() {
+    in_simulated_time(async {
+        let mut site = Site::new().await;
+        site.join("h1", "192.0.2.1", 1500).await;
+        let network = json!({"cidr": "10.9.4.0/24"});
+        site.apply("Network", "lan", network.clone()).await;
+        site.vm("one", "h1", "lan").await;
+        site.runs("one").await;
+        let host = &site.hosts["h1"];
+        let dhcp = || host.networks_now().pop().expect("a network");
+        assert!(dhcp().routes.is_empty() && dhcp().search_domains.is_empty());
+        assert!(!dhcp().leases[0].no_default_route);
+
+        let mut routed = network.clone();
+        routed["searchDomains"] = json!(["example.org"]);
+        routed["routes"] = json!([{"name": "office", "to": "192.168.0.0/16", "via": "10.9.4.9"}]);
+        site.apply("Network", "lan", routed).await;
+        site.until("the routes of the network", async || {
+            let [route] = &dhcp().routes[..] else { return false };
+            (route.to.to_string().as_str(), route.via.to_string().as_str()) == ("192.168.0.0/16", "10.9.4.9")
+                && dhcp().search_domains == ["example.org"]
+        })
+        .await;
+        let vms: Api<VM> = Api::default_namespaced(site.client.clone());
+        let own = json!({"spec": {"networkInterfaces": [{"name": "nic0", "network": "lan", "defaultRoute": false,
+            "dns": ["10.9.4.53"], "searchDomains": ["db.example.org"]}]}});
+        vms.patch("one", &PatchParams::default(), &Patch::Merge(&own)).await.expect("accepted");
+        site.until("the options of the interface", async || {
+            let lease = dhcp().leases[0].clone();
+            lease.no_default_route
+                && lease.dns == ["10.9.4.53".parse::<std::net::Ipv4Addr>().expect("an address")]
+                && lease.search_domains == ["db.example.org"]
+        })
+        .await;
+        let status = vms.get("one").await.expect("it answers").status.expect("it has one");
+        assert_eq!(status.interfaces[0].default_route, Some(false));
+        assert!(status.pending_power_cycle.is_empty(), "{:?}", status.pending_power_cycle);
+        site.apply("Network", "lan", network).await;
+        site.until("nothing of the network is left", async || {
+            dhcp().routes.is_empty() && dhcp().search_domains.is_empty()
+        })
+        .await;
         site.stop.cancel();
     });
 }

@@ -6,6 +6,7 @@ use tfplugin6::{AttributePath, Diagnostic, Value};
 use crate::{
     field::{Effect, Field, Presence, Shape},
     form::Form,
+    network,
     references::{NETWORK, PUBLIC_IP, SECURITY_GROUP},
 };
 
@@ -23,6 +24,9 @@ pub(super) fn network_interfaces() -> Field {
         Field::spec("allowed_addresses", Shape::TextList(Form::Ipv4Range)),
         Field::spec("allowed_mac_addresses", Shape::TextList(Form::Mac)),
         interface_limits(),
+        Field::spec("dns", Shape::TextList(Form::Ipv4)),
+        Field::spec("search_domains", Shape::TextList(Form::Domain)),
+        Field::spec("default_route", Shape::Bool),
         Field::spec("mac_address", Shape::Text(Form::Mac)).presence(Presence::Kept).effect(Effect::Fixed),
         Field::spec("address", Shape::Text(Form::Ipv4)).presence(Presence::Kept).effect(Effect::Fixed),
         Field::spec("model", Shape::Text(Form::Any)).default("virtio").effect(Effect::PowerCycle),
@@ -74,6 +78,8 @@ pub(super) fn check_interfaces(config: &Value) -> Vec<Diagnostic> {
         }
         let path = AttributePath::root("network_interfaces").index(i).attribute("limits");
         found.extend(check_limits(interface.get("limits"), &path));
+        let path = AttributePath::root("network_interfaces").index(i).attribute("search_domains");
+        found.extend(network::check_search_domains(interface.get("search_domains"), &path));
     }
     for (name, what, of) in shared {
         let mut seen = std::collections::BTreeMap::new();

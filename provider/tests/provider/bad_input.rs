@@ -219,6 +219,21 @@ fn vms() -> Vec<Bad> {
             "network_interfaces[0].limits.egress_burst",
             "128Ki",
         ),
+        everywhere(
+            nics(json!([{"name": "nic0", "dns": ["one"]}])),
+            "network_interfaces[0].dns[0]",
+            "not an IPv4 address",
+        ),
+        everywhere(
+            nics(json!([{"name": "nic0", "search_domains": ["a."]}])),
+            "network_interfaces[0].search_domains[0]",
+            "not a domain",
+        ),
+        everywhere(
+            nics(json!([{"name": "nic0", "search_domains": ["a", "a"]}])),
+            "network_interfaces[0].search_domains[1]",
+            "already",
+        ),
         here(limited(json!({})), "network_interfaces[0].limits", "at least one of ingress_bandwidth"),
         everywhere(
             with(vm(), "/disks", json!([{"name": "d", "boot": true, "template": {"image": "a/b"}}])),
@@ -530,10 +545,66 @@ fn disks() -> Vec<Bad> {
 fn networks() -> Vec<Bad> {
     let network = || json!({"name": "n", "cidr": "10.80.0.0/24"});
     let bridged = || json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"}, "cidr": "10.80.0.0/24"});
+    let routed = |routes: Json| with(network(), "/routes", routes);
+    let external = |name: &str, value: Json| {
+        let network = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"},
+            "ipv4": {"allocation": "External"}});
+        with(network, &format!("/{name}"), value)
+    };
     vec![
         everywhere(with(network(), "/cidr", json!("10.80.0.1/24")), "cidr", "no host bits"),
         everywhere(with(network(), "/cidr", json!("10.80.0.0")), "cidr", "not a range of IPv4 addresses"),
         everywhere(with(network(), "/dns", json!(["one"])), "dns[0]", "not an IPv4 address"),
+        everywhere(with(network(), "/search_domains", json!(["a_b"])), "search_domains[0]", "not a domain"),
+        everywhere(
+            with(network(), "/search_domains", json!(["a", "b", "a"])),
+            "search_domains[2]",
+            "already",
+        ),
+        everywhere(
+            with(network(), "/search_domains", json!(["a".repeat(51), "b".repeat(50)])),
+            "search_domains",
+            "101 characters in total",
+        ),
+        everywhere(
+            with(network(), "/search_domains", json!(["a", "b", "c", "d", "e", "f", "g"])),
+            "search_domains",
+            "at most 6",
+        ),
+        everywhere(
+            routed(json!([{"to": "10.0.0.0/8", "via": "10.81.0.1"}])),
+            "routes[0].via",
+            "not within cidr",
+        ),
+        everywhere(routed(json!([{"to": "10.0.0.1/8", "via": "10.80.0.9"}])), "routes[0].to", "no host bits"),
+        everywhere(routed(json!([{"to": "fd00::/64", "via": "10.80.0.9"}])), "routes[0].to", "IPv4"),
+        everywhere(
+            routed(json!([{"to": "10.0.0.0/8", "via": "gateway"}])),
+            "routes[0].via",
+            "not an IPv4 address",
+        ),
+        everywhere(
+            routed(
+                json!([{"to": "10.0.0.0/8", "via": "10.80.0.9"}, {"to": "10.0.0.0/8", "via": "10.80.0.8"}]),
+            ),
+            "routes[1].to",
+            "routes[0] leads to 10.0.0.0/8 too",
+        ),
+        everywhere(
+            with(
+                with(bridged(), "/ipv4", json!({"gateway": "10.80.0.1"})),
+                "/routes",
+                json!([{"to": "0.0.0.0/0", "via": "10.80.0.9"}]),
+            ),
+            "routes[0].to",
+            "by ipv4.gateway 10.80.0.1",
+        ),
+        everywhere(external("search_domains", json!(["example.org"])), "search_domains", "leave it out"),
+        everywhere(
+            external("routes", json!([{"to": "10.0.0.0/8", "via": "10.80.0.9"}])),
+            "routes",
+            "leave it out",
+        ),
         everywhere(with(network(), "/mtu", json!(100)), "mtu", "100 is not between"),
         everywhere(json!({"name": "n"}), "cidr", "it is needed"),
         everywhere(with(network(), "/type", json!("Bridge")), "bridge", "needs the name of a bridge"),

@@ -106,6 +106,7 @@ fn vm() -> Json {
         "cdroms": [{"name": "installer", "image": "i", "connected": true, "boot_first": false}],
         "network_interfaces": [{"name": "nic0", "network": "default", "public_ip": "a", "mac_address": "52:54:00:00:00:01", "address": "10.77.0.9",
             "model": "virtio", "security_groups": ["a"], "allowed_addresses": ["10.77.0.100/32"], "allowed_mac_addresses": ["00:00:5e:00:01:0a"],
+            "dns": ["10.77.0.53"], "search_domains": ["example.org"], "default_route": true,
             "limits": {"ingress_bandwidth": "1M", "egress_bandwidth": "1M", "ingress_burst": "1Mi", "egress_burst": "1Mi",
                 "ingress_packets": 100, "egress_packets": 100}}],
         "placement": {"group": "g", "host": "h", "host_selector": {"a": "b"}},
@@ -221,6 +222,9 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/network_interfaces/0/allowed_addresses", json!(["0.0.0.0/0"]), Announced::Live),
         ("/network_interfaces/0/allowed_mac_addresses", json!(["00:00:5e:00:01:0b"]), Announced::Live),
         ("/network_interfaces/0/limits", Json::Null, Announced::Live),
+        ("/network_interfaces/0/dns", json!(["9.9.9.9"]), Announced::Live),
+        ("/network_interfaces/0/search_domains", json!(["example.net"]), Announced::Live),
+        ("/network_interfaces/0/default_route", json!(false), Announced::Live),
         ("/network_interfaces/0/limits/ingress_bandwidth", json!("2M"), Announced::Live),
         ("/network_interfaces/0/limits/egress_bandwidth", json!("2M"), Announced::Live),
         ("/network_interfaces/0/limits/ingress_burst", json!("2Mi"), Announced::Live),
@@ -315,7 +319,8 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         "tpm": false, "cpu_topology": {"sockets": 1, "cores": 1, "threads": 1}});
     let ip = json!({"name": "p", "namespace": "default", "pool": "default", "address": "198.18.100.1"});
     let hda = json!({"name": "a", "namespace": "default", "vm": "v", "disk": "d", "force": false});
-    let network = json!({"name": "n", "namespace": "default", "cidr": "10.80.0.0/24", "dns": ["10.80.0.1"], "mtu": 1400});
+    let network = json!({"name": "n", "namespace": "default", "cidr": "10.80.0.0/24", "dns": ["10.80.0.1"], "mtu": 1400,
+        "search_domains": ["example.org"], "routes": [{"name": "office", "to": "192.168.0.0/16", "via": "10.80.0.9"}]});
     let lan = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"}, "cidr": "10.80.0.0/24",
         "ipv4": {"allocation": "Static", "gateway": "10.80.0.1", "range": "10.80.0.9-10.80.0.10"}});
     let office = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv4": {"allocation": "External"}});
@@ -365,6 +370,9 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_hotswap_disk_attachment", hda, "/force", json!(true), Announced::Live),
         ("berth_network", network.clone(), "/cidr", json!("10.81.0.0/24"), Announced::Replace),
         ("berth_network", network.clone(), "/dns", json!(["10.80.0.2"]), Announced::Live),
+        ("berth_network", network.clone(), "/search_domains", json!(["example.net"]), Announced::Live),
+        ("berth_network", network.clone(), "/routes/0/to", json!("192.168.0.0/24"), Announced::Live),
+        ("berth_network", network.clone(), "/routes/0/via", json!("10.80.0.8"), Announced::Live),
         ("berth_network", network, "/mtu", json!(1450), Announced::PowerCycle),
         ("berth_network", lan.clone(), "/bridge/name", json!("vmbr1"), Announced::Replace),
         ("berth_network", lan.clone(), "/ipv4/gateway", json!("10.80.0.2"), Announced::Live),

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use crate::index::Tables;
 use crate::key::{Key, ObjectName};
 use berth_engine::Queue;
-use berth_host::{BridgedNetwork, Firewall, NetworkConfig, System};
+use berth_host::{BridgedNetwork, Firewall, NetworkConfig, Route, System};
 
 pub(crate) use ports::{GuestPort, GuestPorts, ports_of};
 pub(crate) use probes::{Probe, Probes, RETRY_TAKEN};
@@ -116,6 +116,14 @@ impl Networks {
 pub(crate) fn find(tables: &Tables, network: &str) -> Option<Arc<Network>> {
     let (namespace, name) = network.split_once('/')?;
     tables.networks.get(&ObjectName::new(namespace, name))
+}
+
+/// Returns the declared routes of a network's guests.
+pub(crate) fn routes_of(network: &Network) -> Vec<Route> {
+    let parse = |route: &berth_api::network::Route| {
+        Some(Route { to: route.to.parse().ok()?, via: route.via.parse().ok()? })
+    };
+    network.spec.routes.iter().filter_map(parse).collect()
 }
 
 /// Returns the common prefix of the names of all taps of an instance.

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::{Conditions, ObjectUser};
+use crate::{Conditions, ObjectUser, ResourceName};
 
 /// An IPv4 network. The VMs of an `Overlay` reach each other and, by NAT, the outside; those of a `Bridge` are machines of the network
 /// that the bridge is on.
@@ -44,7 +44,9 @@ use crate::{Conditions, ObjectUser};
     validation = Rule::new("has(self.bridge) == (has(self.type) && self.type == 'Bridge')").message("bridge names the bridge of a Network of type Bridge: it needs one, and no other type has one").field_path(".bridge"),
     validation = Rule::new("!has(self.ipv4) || (has(self.type) && self.type == 'Bridge')").message("ipv4 is for a Network of type Bridge: in an Overlay, berth gives out the addresses of cidr by DHCP").field_path(".ipv4"),
     validation = Rule::new("has(self.cidr) || (has(self.ipv4) && has(self.ipv4.allocation) && self.ipv4.allocation == 'External')").message("cidr is missing: only a Network whose ipv4.allocation is External has none").field_path(".cidr"),
-    validation = Rule::new("!(has(self.ipv4) && has(self.ipv4.allocation) && self.ipv4.allocation == 'External') || !(has(self.cidr) || has(self.ipv4.gateway) || has(self.ipv4.range) || (has(self.dns) && self.dns.size() > 0))").message("with ipv4.allocation External, guests get everything from a DHCP server that is not berth's: leave cidr, dns, ipv4.gateway and ipv4.range out").field_path(".ipv4"),
+    validation = Rule::new("!(has(self.ipv4) && has(self.ipv4.allocation) && self.ipv4.allocation == 'External') || !(has(self.cidr) || has(self.ipv4.gateway) || has(self.ipv4.range) || (has(self.dns) && self.dns.size() > 0) || (has(self.searchDomains) && self.searchDomains.size() > 0) || (has(self.routes) && self.routes.size() > 0))").message("with ipv4.allocation External, guests get everything from a DHCP server that is not berth's: leave cidr, dns, searchDomains, routes, ipv4.gateway and ipv4.range out").field_path(".ipv4"),
+    validation = Rule::new("!has(self.routes) || !has(self.cidr) || !isCIDR(self.cidr) || self.routes.all(r, isIP(r.via) && cidr(self.cidr).containsIP(r.via))").message("via of each route must be an address of cidr").field_path(".routes"),
+    validation = Rule::new("!has(self.routes) || !has(self.ipv4) || !has(self.ipv4.gateway) || self.routes.all(r, r.to != '0.0.0.0/0')").message("ipv4.gateway is the default route: leave the route to 0.0.0.0/0 out").field_path(".routes"),
     validation = Rule::new("!has(self.ipv4) || !has(self.ipv4.gateway) || !has(self.cidr) || !isCIDR(self.cidr) || (isIP(self.ipv4.gateway) && cidr(self.cidr).containsIP(self.ipv4.gateway))").message("ipv4.gateway must be an address of cidr").field_path(".ipv4"),
     validation = Rule::new("!has(self.ipv4) || !has(self.ipv4.range) || !has(self.cidr) || !isCIDR(self.cidr) || self.ipv4.range.split('-').all(a, isIP(a) && cidr(self.cidr).containsIP(a))").message("ipv4.range must be two addresses of cidr, such as 192.0.2.50-192.0.2.99").field_path(".ipv4")
 )]
@@ -74,12 +76,48 @@ pub struct NetworkSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 4), inner(length(max = 15), regex(pattern = r"^[0-9]{1,3}(\.[0-9]{1,3}){3}$")))]
     pub dns: Vec<String>,
+    /// Domains in which guests look up names, in this order, for example `example.org`, by DHCP in an `Overlay` and by cloud-init on a
+    /// `Bridge`: at most 6, with 100 characters in total, which fit into a packet of DHCP. Default: none. A change reaches a running
+    /// guest of an `Overlay` when it renews its lease.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(
+        length(max = 6),
+        inner(
+            length(max = 100),
+            regex(pattern = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*$")
+        )
+    )]
+    #[x_kube(validation = Rule::new("self.join('').size() <= 100").message("the domains must have at most 100 characters in total: more does not fit into a packet of DHCP"))]
+    #[x_kube(validation = Rule::new("self.all(d, self.filter(e, e == d).size() == 1)").message("a domain can be named once"))]
+    pub search_domains: Vec<String>,
+    /// Routes that guests get beside that of the gateway, by DHCP in an `Overlay` and by cloud-init on a `Bridge`, at most 16. Default: none.
+    /// A change reaches a running guest of an `Overlay` when it renews its lease.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    #[schemars(length(max = 16))]
+    #[x_kube(validation = Rule::new("self.all(r, self.filter(s, s.to == r.to).size() == 1)").message("a destination can have one route only"))]
+    pub routes: Vec<Route>,
     /// The largest packet, in bytes; guests get it by DHCP. Default 1500, or with several hosts what fits through the
     /// tunnels between them: 50 less than their interfaces carry. One that does not fit is lowered, and the
     /// condition `MTUFits` is False. On a `Bridge`, a host whose bridge carries less starts none of its VMs. A change reaches guests at their next start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 576, max = 9216))]
     pub mtu: Option<i64>,
+}
+
+/// A route of the guests of a Network.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Route {
+    /// Name of the route, the key of the list, for example `office`.
+    pub name: ResourceName,
+    /// The destination, for example `192.168.0.0/16`. `0.0.0.0/0` is the default route, in place of the one by the gateway.
+    #[schemars(length(max = 18))]
+    #[x_kube(validation = Rule::new("isCIDR(self) && cidr(self).ip().family() == 4 && cidr(self).masked() == cidr(self)").message("must be an IPv4 range such as 192.168.0.0/16, with no host bits set"))]
+    pub to: String,
+    /// The address of the router, within the Network. A VM with this address gets no such route itself.
+    #[schemars(length(max = 15), regex(pattern = r"^[0-9]{1,3}(\.[0-9]{1,3}){3}$"))]
+    pub via: String,
 }
 
 /// The type of a Network.

@@ -12,6 +12,7 @@ use tokio::net::TcpStream;
 
 use crate::Result;
 use crate::packet_filter::{Filters, Port};
+use crate::routes::Route;
 
 /// The networks of a host.
 #[async_trait]
@@ -82,6 +83,10 @@ pub struct NetworkConfig {
     pub mtu: u16,
     /// DNS servers that guests get by DHCP. Empty: the gateway, which forwards to the host's.
     pub dns: Vec<Ipv4Addr>,
+    /// Domains in which guests look up names.
+    pub search_domains: Vec<String>,
+    /// Routes beside that by the gateway. One to all addresses comes before that by the gateway.
+    pub routes: Vec<Route>,
     /// The DHCP reservations. Other clients get no address.
     pub leases: Vec<Lease>,
     /// The tunnel to the network's part on other hosts; None while the network is on this host only.
@@ -128,6 +133,15 @@ pub struct Lease {
     pub mac: String,
     pub address: Ipv4Addr,
     pub hostname: String,
+    /// Name servers in place of the network's, if there are any.
+    #[serde(default)]
+    pub dns: Vec<Ipv4Addr>,
+    /// Domains in place of the network's, if there are any.
+    #[serde(default)]
+    pub search_domains: Vec<String>,
+    /// Whether the guest gets no default route.
+    #[serde(default)]
+    pub no_default_route: bool,
 }
 
 /// A DHCP lease that a guest has taken.

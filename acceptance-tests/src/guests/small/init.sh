@@ -43,10 +43,16 @@ if [ -n "$volume" ] && { mount -t vfat -o ro "$volume" /run/cidata || mount -t i
 	grep -hEo '(ssh-(rsa|ed25519)|ecdsa-[a-z0-9-]+) [A-Za-z0-9+/=]+[^"]*' /www/meta-data /www/user-data >/www/authorized_keys 2>/dev/null
 fi
 
-if [ -e /sys/class/net/eth0 ]; then
-	ip link set eth0 up
-	udhcpc -i eth0 -s /etc/dhcp.sh -x "hostname:$(hostname)" -O mtu -t 8 -T 2 -b -p /run/udhcpc.pid >/run/udhcpc.log 2>&1
-fi
+request() {
+	ip link set "$1" up
+	udhcpc -i "$1" -s /etc/dhcp.sh -x "hostname:$(hostname)" -O mtu -O search -O staticroutes -t 8 -T 2 -b -p "/run/udhcpc.$1.pid" >"/run/udhcpc.$1.log" 2>&1
+}
+for card in /sys/class/net/eth*; do
+	case "$card" in
+	*/eth0) request eth0 ;;
+	*/eth[1-9]) request "${card##*/}" & ;;
+	esac
+done
 
 {
 	echo "berth small guest"

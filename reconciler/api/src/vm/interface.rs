@@ -49,6 +49,28 @@ pub struct NetworkInterface {
     /// Ceilings for the traffic of the interface. Default: none. Applied live.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<InterfaceLimits>,
+    /// Addresses of the name servers that the guest gets for this interface, at most 4. Default: those of its Network. A change reaches
+    /// a running guest of an `Overlay` when it renews its lease.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 4), inner(length(max = 15), regex(pattern = r"^[0-9]{1,3}(\.[0-9]{1,3}){3}$")))]
+    pub dns: Vec<String>,
+    /// Domains in which the guest looks up names, in this order: at most 6, with 100 characters in total. Default: those of its Network. A
+    /// change reaches a running guest of an `Overlay` when it renews its lease.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(
+        length(max = 6),
+        inner(
+            length(max = 100),
+            regex(pattern = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*$")
+        )
+    )]
+    #[x_kube(validation = Rule::new("self.join('').size() <= 100").message("the domains must have at most 100 characters in total: more does not fit into a packet of DHCP"))]
+    #[x_kube(validation = Rule::new("self.all(d, self.filter(e, e == d).size() == 1)").message("a domain can be named once"))]
+    pub search_domains: Vec<String>,
+    /// Whether the guest gets a default route by this interface. `false` for a further interface, so that its gateway does not compete
+    /// with that of the first. Default true. A change reaches a running guest of an `Overlay` when it renews its lease.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_route: Option<bool>,
     /// A specific MAC address. Default: one is generated once and kept. Cannot change; the generated address can be
     /// added later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -143,6 +165,9 @@ impl Default for NetworkInterface {
             allowed_addresses: Vec::new(),
             allowed_mac_addresses: Vec::new(),
             limits: None,
+            dns: Vec::new(),
+            search_domains: Vec::new(),
+            default_route: None,
             mac_address: None,
             address: None,
             model: NicModel::default(),

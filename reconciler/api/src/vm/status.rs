@@ -171,6 +171,17 @@ pub struct InterfaceStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "accepted_limits")]
     pub limits: Option<InterfaceLimits>,
+    /// Its name servers, if they are not those of the Network.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 4), inner(length(max = 15)))]
+    pub dns: Vec<String>,
+    /// Its domains for the lookup of names, if they are not those of the Network.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 6), inner(length(max = 100)))]
+    pub search_domains: Vec<String>,
+    /// Whether the guest gets a default route by it, if that is declared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_route: Option<bool>,
     /// The public address that leads here, once the host forwards it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 15))]

@@ -26,8 +26,8 @@ use crate::index::{Tables, instance_of, mtu_of};
 use crate::journal::{ForwardedAddress, Journal};
 use crate::key::ObjectName;
 use crate::networking::{
-    Applied, GuestPort, Probe, RefusedAddress, find, hostname, ports_of, public_address, security_groups_of,
-    tap_prefix,
+    Applied, GuestPort, Probe, RefusedAddress, find, hostname, ports_of, public_address, routes_of,
+    security_groups_of, tap_prefix,
 };
 
 /// Desired state according to the objects.
@@ -367,7 +367,14 @@ pub(super) fn wanted(tables: &Tables, seen: &Actual<'_>) -> Desired {
             if network.leases.iter().any(|lease| lease.address == address || lease.mac == mac) {
                 continue;
             }
-            network.leases.push(Lease { mac, address, hostname: guest.hostname.clone() });
+            network.leases.push(Lease {
+                mac,
+                address,
+                hostname: guest.hostname.clone(),
+                dns: addresses(&interface.dns),
+                search_domains: interface.search_domains.clone(),
+                no_default_route: interface.default_route == Some(false),
+            });
             if let Some((public, mode)) = guest.public.get(&interface.name).copied() {
                 forward(public, mode, address, seen, &mut wanted);
             }
@@ -506,11 +513,17 @@ fn config(network: &Network, bridge: &str, host: &str) -> Option<NetworkConfig> 
         cidr,
         gateway: cidr.hosts().next()?,
         mtu: mtu_of(network),
-        dns: network.spec.dns.iter().filter_map(|server| server.parse().ok()).collect(),
+        dns: addresses(&network.spec.dns),
+        search_domains: network.spec.search_domains.clone(),
+        routes: routes_of(network),
         leases: Vec::new(),
         tunnel: tunnel(network, host),
         tracked: false,
     })
+}
+
+fn addresses(texts: &[String]) -> Vec<Ipv4Addr> {
+    texts.iter().filter_map(|text| text.parse().ok()).collect()
 }
 
 /// Returns the tunnel to the network's other hosts, if it has any and this host is one of its hosts.

@@ -123,11 +123,16 @@ mod tests {
                     gateway: 10.77.0.1,
                     mtu: 1500,
                     dns: [],
+                    search_domains: [],
+                    routes: [],
                     leases: [
                         Lease {
                             mac: "52:54:00:00:00:01",
                             address: 10.77.0.2,
                             hostname: "web",
+                            dns: [],
+                            search_domains: [],
+                            no_default_route: false,
                         },
                     ],
                     tunnel: None,

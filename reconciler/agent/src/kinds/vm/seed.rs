@@ -9,14 +9,15 @@
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
+use berth_api::vm::InterfaceStatus;
 use berth_api::{Network, VM, password};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::bootstrap::{Bootstrap, BootstrapData, mapping};
 use crate::index::mtu_of;
-use crate::networking::guest_name;
-use berth_host::Seed;
+use crate::networking::{guest_name, routes_of};
+use berth_host::{GuestRoutes, Route, Seed};
 
 /// Returns the seed of a VM. YAML is written as JSON, which is a subset of YAML. Ignition does not read such a volume:
 /// its configuration is passed separately.
@@ -116,6 +117,8 @@ pub(crate) struct Lan {
     prefix: Option<u8>,
     gateway: Option<Ipv4Addr>,
     dns: Vec<String>,
+    search_domains: Vec<String>,
+    routes: Vec<Route>,
     mtu: u16,
 }
 
@@ -128,6 +131,8 @@ impl Lan {
             prefix: range.map(|range| range.prefix_len()),
             gateway: network.gateway(),
             dns: network.spec.dns.clone(),
+            search_domains: network.spec.search_domains.clone(),
+            routes: routes_of(network),
             mtu: mtu_of(network),
         })
     }
@@ -136,16 +141,26 @@ impl Lan {
         self.prefix.is_none()
     }
 
-    /// Adds the configuration of an interface with this address, without DHCP.
-    fn configure(&self, address: &str, ethernet: &mut Value) {
+    /// Adds the configuration of an interface with its address, without DHCP.
+    fn configure(&self, interface: &InterfaceStatus, ethernet: &mut Value) {
         let Some(prefix) = self.prefix else { return };
         ethernet["dhcp4"] = json!(false);
-        ethernet["addresses"] = json!([format!("{address}/{prefix}")]);
-        if let Some(gateway) = self.gateway {
-            ethernet["routes"] = json!([{"to": "0.0.0.0/0", "via": gateway}]);
+        ethernet["addresses"] = json!([format!("{}/{prefix}", interface.address)]);
+        let (address, has_default) = (interface.address.parse().ok(), interface.default_route != Some(false));
+        let routes = GuestRoutes::of(&self.routes, self.gateway, address, has_default).all();
+        if !routes.is_empty() {
+            let routes: Vec<Value> =
+                routes.iter().map(|route| json!({"to": route.to, "via": route.via})).collect();
+            ethernet["routes"] = json!(routes);
         }
-        if !self.dns.is_empty() {
-            ethernet["nameservers"] = json!({"addresses": self.dns});
+        let dns = if interface.dns.is_empty() { &self.dns } else { &interface.dns };
+        let own = &interface.search_domains;
+        let search = if own.is_empty() { &self.search_domains } else { own };
+        if !dns.is_empty() {
+            ethernet["nameservers"]["addresses"] = json!(dns);
+        }
+        if !search.is_empty() {
+            ethernet["nameservers"]["search"] = json!(search);
         }
         if self.mtu != 1500 {
             ethernet["mtu"] = json!(self.mtu);
@@ -159,7 +174,7 @@ fn own_network_config(vm: &VM, lans: &BTreeMap<String, Lan>) -> String {
         let mut ethernet =
             json!({"match": {"macaddress": interface.mac_address.to_ascii_lowercase()}, "dhcp4": true});
         if let Some(lan) = lans.get(&interface.network) {
-            lan.configure(&interface.address, &mut ethernet);
+            lan.configure(interface, &mut ethernet);
         }
         ethernets.insert(interface.name.clone(), ethernet);
     }
@@ -240,6 +255,39 @@ mod tests {
         );
         let external = lan(json!({"type": "Bridge", "bridge": bridge, "ipv4": {"allocation": "External"}}));
         assert_eq!(config(external), json!({"match": {"macaddress": "52:54:00:aa:00:01"}, "dhcp4": true}));
+    }
+
+    #[test]
+    fn on_a_bridge_the_guest_gets_the_routes_and_domains_of_the_network_unless_its_interface_has_its_own() {
+        let network = json!({"metadata": {"name": "b", "namespace": "a"}, "spec": {"type": "Bridge",
+            "bridge": {"name": "vmbr0"}, "cidr": "10.0.0.0/24", "dns": ["10.0.0.53"],
+            "searchDomains": ["example.org"], "ipv4": {"gateway": "10.0.0.1"},
+            "routes": [{"name": "office", "to": "192.168.0.0/16", "via": "10.0.0.9"},
+                {"name": "itself", "to": "172.16.0.0/12", "via": "10.0.0.2"}]}});
+        let network: Network = serde_json::from_value(network).expect("a Network");
+        let lans = BTreeMap::from([("a/b".to_owned(), Lan::of(&network).expect("a bridge"))]);
+        let config = |own: Value| {
+            let mut vm = serde_json::to_value(vm()).expect("JSON");
+            let interface = vm["status"]["interfaces"][0].as_object_mut().expect("an interface");
+            interface.extend(own.as_object().cloned().unwrap_or_default());
+            let vm: VM = serde_json::from_value(vm).expect("a VM");
+            let text = seed(&vm, "i-1", &inline(&vm), &lans).network_config;
+            let config = serde_json::from_str::<Value>(&text).expect("JSON")["ethernets"]["nic0"].clone();
+            (config["routes"].clone(), config["nameservers"].clone())
+        };
+        let office = json!({"to": "192.168.0.0/16", "via": "10.0.0.9"});
+        assert_eq!(
+            config(json!({})),
+            (
+                json!([{"to": "0.0.0.0/0", "via": "10.0.0.1"}, office]),
+                json!({"addresses": ["10.0.0.53"], "search": ["example.org"]})
+            )
+        );
+        let own = json!({"defaultRoute": false, "dns": ["9.9.9.9"], "searchDomains": ["db.example.org"]});
+        assert_eq!(
+            config(own),
+            (json!([office]), json!({"addresses": ["9.9.9.9"], "search": ["db.example.org"]}))
+        );
     }
 
     #[test]

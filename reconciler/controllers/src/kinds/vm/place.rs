@@ -201,12 +201,25 @@ fn not_on_a_bridge(interface: &NetworkInterface, network: &Network) -> Option<St
              {public} out"
         ));
     }
-    (network.is_external() && !interface.security_groups.is_empty()).then(|| {
-        format!(
+    if !network.is_external() {
+        return None;
+    }
+    if !interface.security_groups.is_empty() {
+        return Some(format!(
             "interface {name}: security groups need the addresses that berth gives out, and Network {network_name} has \
              ipv4.allocation External: take securityGroups out, or use a Network with Static"
-        )
-    })
+        ));
+    }
+    let declared = [
+        ("dns", !interface.dns.is_empty()),
+        ("searchDomains", !interface.search_domains.is_empty()),
+        ("defaultRoute", interface.default_route.is_some()),
+    ];
+    let declared = declared.into_iter().find_map(|(field, is_declared)| is_declared.then_some(field))?;
+    Some(format!(
+        "interface {name}: the DHCP server of Network {network_name}, which is not berth's (ipv4.allocation External), configures it: \
+         take {declared} out, or use a Network with Static"
+    ))
 }
 
 pub(super) fn check_disk(disk: &DiskSeen) -> Result<(), Blocked> {

@@ -272,6 +272,8 @@ fn a_machine_is_wired_to_its_network() {
             gateway,
             mtu: 1500,
             dns: Vec::new(),
+            search_domains: Vec::new(),
+            routes: Vec::new(),
             leases,
             tunnel: None,
             tracked: false,

@@ -13,6 +13,7 @@
 //! more.
 
 mod config;
+mod options;
 mod process;
 
 use std::fs;
@@ -57,7 +58,7 @@ impl Files {
 pub(super) async fn ensure(folder: &Path, network: &NetworkConfig) -> Result<()> {
     let files = Files::within(folder);
     let conf = config::conf(&files, network, config::user());
-    let hosts = config::hosts(&network.leases);
+    let hosts = config::hosts(network);
     let (folder, network) = (folder.to_owned(), network.clone());
     let start = {
         let files = files.clone();

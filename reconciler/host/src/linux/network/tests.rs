@@ -8,6 +8,7 @@ mod guest;
 mod host;
 mod hosts;
 mod limits;
+mod options;
 mod spoofing;
 
 use std::future::Future;
@@ -128,6 +129,8 @@ fn network(bridge: &str, cidr: &str, leases: Vec<Lease>) -> NetworkConfig {
         gateway,
         mtu: 1450,
         dns: Vec::new(),
+        search_domains: Vec::new(),
+        routes: Vec::new(),
         leases,
         tunnel: None,
         tracked: false,
@@ -143,6 +146,9 @@ fn lease(last: u8) -> Lease {
         mac: format!("52:54:00:00:00:{last:02x}"),
         address: Ipv4Addr::new(10, 77, 0, last),
         hostname: format!("guest-{last}"),
+        dns: Vec::new(),
+        search_domains: Vec::new(),
+        no_default_route: false,
     }
 }
 

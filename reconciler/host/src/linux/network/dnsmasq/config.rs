@@ -1,12 +1,11 @@
 //! dnsmasq's files as text. Pure, except for looking up the user that dnsmasq may run as.
 
 use std::fmt::Write;
-use std::net::Ipv4Addr;
 
 use jiff::Timestamp;
 use nix::unistd::User;
 
-use super::Files;
+use super::{Files, options};
 use crate::{Lease, LeaseTaken, NetworkConfig};
 
 /// Long enough that guests rarely renew, short enough that deleted entries expire.
@@ -39,11 +38,11 @@ pub(super) fn conf(files: &Files, network: &NetworkConfig, user: Option<&str>) -
     line(format_args!("dhcp-ignore=tag:!known\ndhcp-authoritative\nno-ping\ndhcp-lease-max=65536"));
     line(format_args!("dhcp-hostsfile={}", files.hosts.display()));
     line(format_args!("dhcp-leasefile={}", files.leases.display()));
-    line(format_args!("dhcp-option=option:router,{}", network.gateway));
     line(format_args!("dhcp-option=option:mtu,{}", network.mtu));
-    let servers = if network.dns.is_empty() { vec![network.gateway] } else { network.dns.clone() };
-    let servers: Vec<String> = servers.iter().map(Ipv4Addr::to_string).collect();
-    line(format_args!("dhcp-option=option:dns-server,{}", servers.join(",")));
+    // Not in a file of options that SIGHUP reads again: dnsmasq 2.90 crashes when it does.
+    for option in options::options(network) {
+        line(format_args!("dhcp-option={option}"));
+    }
     if !network.dns.is_empty() {
         // Guests use other DNS servers: none is needed here.
         line(format_args!("port=0"));
@@ -52,26 +51,23 @@ pub(super) fn conf(files: &Files, network: &NetworkConfig, user: Option<&str>) -
 }
 
 /// Formats the hosts file, sorted.
-pub(super) fn hosts(leases: &[Lease]) -> String {
-    let mut leases: Vec<&Lease> = leases.iter().collect();
+pub(super) fn hosts(network: &NetworkConfig) -> String {
+    let mut leases: Vec<&Lease> = network.leases.iter().collect();
     leases.sort_by_key(|l| (l.address, &l.mac));
     let mut hosts = String::new();
     for lease in leases {
-        write!(hosts, "{},{}", lease.mac, lease.address).expect("writing to memory");
+        write!(hosts, "{}", lease.mac).expect("writing to memory");
+        for tag in options::tags(network, lease) {
+            write!(hosts, ",set:{tag}").expect("writing to memory");
+        }
+        write!(hosts, ",{}", lease.address).expect("writing to memory");
         // dnsmasq would drop the whole line if it contained an invalid name.
-        if is_label(&lease.hostname) {
+        if options::is_label(&lease.hostname) {
             write!(hosts, ",{}", lease.hostname).expect("writing to memory");
         }
         hosts.push('\n');
     }
     hosts
-}
-
-fn is_label(text: &str) -> bool {
-    (1..=63).contains(&text.len())
-        && !text.starts_with('-')
-        && !text.ends_with('-')
-        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
 }
 
 /// Parses dnsmasq's lease file: lines of `expiry mac address name client-id`.
@@ -102,6 +98,7 @@ pub(super) fn without_conflicts(text: &str, leases: &[Lease]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
     use std::path::Path;
 
     use super::*;
@@ -111,6 +108,9 @@ mod tests {
             mac: mac.to_owned(),
             address: address.parse().expect("address"),
             hostname: hostname.to_owned(),
+            dns: Vec::new(),
+            search_domains: Vec::new(),
+            no_default_route: false,
         }
     }
 
@@ -121,6 +121,8 @@ mod tests {
             gateway: Ipv4Addr::new(10, 77, 0, 1),
             mtu: 1450,
             dns: Vec::new(),
+            search_domains: Vec::new(),
+            routes: Vec::new(),
             leases: Vec::new(),
             tunnel: None,
             tracked: false,
@@ -148,8 +150,8 @@ mod tests {
         dhcp-lease-max=65536
         dhcp-hostsfile=/s/network/bth-0a1b2c3d/hosts
         dhcp-leasefile=/s/network/bth-0a1b2c3d/leases
-        dhcp-option=option:router,10.77.0.1
         dhcp-option=option:mtu,1450
+        dhcp-option=option:router,10.77.0.1
         dhcp-option=option:dns-server,10.77.0.1
         ");
     }
@@ -165,11 +167,11 @@ mod tests {
     fn hosts_do_not_depend_on_the_order_of_leases() {
         let (a, b) =
             (lease("52:54:00:00:00:01", "10.77.0.9", "web"), lease("52:54:00:00:00:02", "10.77.0.10", "b_c"));
-        assert_eq!(
-            hosts(&[a.clone(), b.clone()]),
-            "52:54:00:00:00:01,10.77.0.9,web\n52:54:00:00:00:02,10.77.0.10\n"
-        );
-        assert_eq!(hosts(&[b.clone(), a.clone()]), hosts(&[a, b]));
+        let hosts = |leases: &[&Lease]| {
+            hosts(&NetworkConfig { leases: leases.iter().copied().cloned().collect(), ..network() })
+        };
+        assert_eq!(hosts(&[&a, &b]), "52:54:00:00:00:01,10.77.0.9,web\n52:54:00:00:00:02,10.77.0.10\n");
+        assert_eq!(hosts(&[&b, &a]), hosts(&[&a, &b]));
     }
 
     #[test]

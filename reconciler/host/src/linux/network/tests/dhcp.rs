@@ -16,6 +16,10 @@ pub(super) struct Offer {
     pub(super) address: Ipv4Addr,
     pub(super) router: Option<Ipv4Addr>,
     pub(super) mtu: Option<u16>,
+    pub(super) dns: Vec<Ipv4Addr>,
+    pub(super) search_domains: Vec<String>,
+    /// Destination and router.
+    pub(super) routes: Vec<(String, Ipv4Addr)>,
     kind: u8,
     server: Option<Ipv4Addr>,
 }
@@ -54,7 +58,7 @@ fn message(mac: [u8; 6], kind: u8, offer: Option<&Offer>) -> Vec<u8> {
     m.extend(mac);
     m.resize(236, 0);
     m.extend(COOKIE);
-    m.extend([53, 1, kind, 55, 3, 1, 3, 26]);
+    m.extend([53, 1, kind, 55, 6, 1, 3, 6, 26, 119, 121]);
     if let Some(offer) = offer {
         m.extend([50, 4]);
         m.extend(offer.address.octets());
@@ -70,28 +74,101 @@ fn parse(answer: &[u8]) -> Option<Offer> {
     if answer.get(4..8)? != TRANSACTION || answer.get(236..240)? != COOKIE {
         return None;
     }
-    let address = |bytes: &[u8]| <[u8; 4]>::try_from(bytes).ok().map(Ipv4Addr::from);
     let mut offer = Offer { address: address(answer.get(16..20)?)?, ..Offer::none() };
-    let mut options = answer.get(240..)?;
-    while let [code, len, rest @ ..] = options {
-        if *code == 255 {
-            break;
+    let overload = offer.read(answer.get(240..)?)?;
+    // The fields of the boot file and of the server's name hold the options that have no room after them.
+    for (bit, field) in [(1, 108..236), (2, 44..108)] {
+        if overload & bit != 0 {
+            offer.read(&answer[field])?;
         }
-        let value = rest.get(..usize::from(*len))?;
-        match code {
-            3 => offer.router = address(value),
-            26 => offer.mtu = value.try_into().ok().map(u16::from_be_bytes),
-            53 => offer.kind = *value.first()?,
-            54 => offer.server = address(value),
-            _ => {}
-        }
-        options = &rest[value.len()..];
     }
     Some(offer)
 }
 
+fn address(bytes: &[u8]) -> Option<Ipv4Addr> {
+    <[u8; 4]>::try_from(bytes).ok().map(Ipv4Addr::from)
+}
+
+/// Reads classless static routes: the length of a prefix, its bytes that are not zero for certain, and a router.
+fn routes(mut bytes: &[u8]) -> Option<Vec<(String, Ipv4Addr)>> {
+    let mut routes = Vec::new();
+    while let [length, rest @ ..] = bytes {
+        let significant = usize::from(length.div_ceil(8));
+        let mut to = [0; 4];
+        to[..significant].copy_from_slice(rest.get(..significant)?);
+        let via = address(rest.get(significant..significant + 4)?)?;
+        routes.push((format!("{}/{length}", Ipv4Addr::from(to)), via));
+        bytes = &rest[significant + 4..];
+    }
+    Some(routes)
+}
+
+/// Reads a list of domains, which may end with a pointer into the list.
+fn domains(bytes: &[u8]) -> Option<Vec<String>> {
+    let mut domains = Vec::new();
+    let mut at = 0;
+    while at < bytes.len() {
+        let (mut labels, mut next) = (Vec::new(), None);
+        loop {
+            match *bytes.get(at)? {
+                0 => break at += 1,
+                pointer if pointer >= 0xc0 => {
+                    next.get_or_insert(at + 2);
+                    at = usize::from(pointer & 0x3f) << 8 | usize::from(*bytes.get(at + 1)?);
+                }
+                length => {
+                    let label = bytes.get(at + 1..at + 1 + usize::from(length))?;
+                    labels.push(String::from_utf8(label.to_vec()).ok()?);
+                    at += 1 + usize::from(length);
+                }
+            }
+        }
+        domains.push(labels.join("."));
+        at = next.unwrap_or(at);
+    }
+    Some(domains)
+}
+
 impl Offer {
     fn none() -> Self {
-        Self { address: Ipv4Addr::UNSPECIFIED, router: None, mtu: None, kind: 0, server: None }
+        Self {
+            address: Ipv4Addr::UNSPECIFIED,
+            router: None,
+            mtu: None,
+            dns: Vec::new(),
+            search_domains: Vec::new(),
+            routes: Vec::new(),
+            kind: 0,
+            server: None,
+        }
+    }
+
+    /// Adds the options of a field; returns which other fields have options too.
+    fn read(&mut self, mut options: &[u8]) -> Option<u8> {
+        let mut overload = 0;
+        while let [code, rest @ ..] = options {
+            if *code == 255 {
+                break;
+            }
+            if *code == 0 {
+                options = rest;
+                continue;
+            }
+            let [len, rest @ ..] = rest else { return None };
+            let value = rest.get(..usize::from(*len))?;
+            match code {
+                3 => self.router = address(value),
+                6 => self.dns = value.chunks(4).filter_map(address).collect(),
+                26 => self.mtu = value.try_into().ok().map(u16::from_be_bytes),
+                52 => overload = *value.first()?,
+                53 => self.kind = *value.first()?,
+                54 => self.server = address(value),
+                119 => self.search_domains = domains(value)?,
+                121 => self.routes = routes(value)?,
+                _ => {}
+            }
+            options = &rest[value.len()..];
+        }
+        Some(overload)
     }
 }

@@ -1,0 +1,217 @@
+//! DHCP options of guests as text: name servers, search domains and routes of the network, and of single guests. Pure.
+//!
+//! A guest whose options differ from the network's has a tag of its own in the hosts file. dnsmasq prefers options of a tag
+//! to those without one. An empty option of routers is not sent. One of routes would be: guests with routes of their own
+//! have a second tag, which takes those of the network away.
+//!
+//! *Source*: RFC 3442 (a client that gets routes ignores the router, so that they include the default route), RFC 3397.
+
+use std::fmt::Display;
+use std::net::Ipv4Addr;
+
+use crate::{GuestRoutes, Lease, NetworkConfig};
+
+/// The tag of guests that do not get the routes of the network.
+const OWN_ROUTES: &str = "own-routes";
+
+/// What a guest gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Options {
+    dns: Vec<Ipv4Addr>,
+    search_domains: Vec<String>,
+    routes: GuestRoutes,
+}
+
+/// Returns the values of `dhcp-option`.
+pub(super) fn options(network: &NetworkConfig) -> Vec<String> {
+    let common = Options::of_network(network);
+    let mut options = Vec::new();
+    let mut add = |option: String| options.push(option);
+    add(format!("option:router{}", list(common.routes.default)));
+    add(format!("option:dns-server{}", list(&common.dns)));
+    if !common.search_domains.is_empty() {
+        add(format!("option:domain-search{}", list(&common.search_domains)));
+    }
+    if !common.routes.others.is_empty() {
+        add(format!("tag:!{OWN_ROUTES},option:classless-static-route{}", routes(&common.routes)));
+    }
+    let mut leases: Vec<&Lease> = network.leases.iter().collect();
+    leases.sort_by_key(|lease| (lease.address, &lease.mac));
+    for lease in leases {
+        let (own, tag) = (Options::of(network, lease), tag(lease));
+        if own.routes.default != common.routes.default {
+            add(format!("tag:{tag},option:router{}", list(own.routes.default)));
+        }
+        if own.dns != common.dns {
+            add(format!("tag:{tag},option:dns-server{}", list(&own.dns)));
+        }
+        if own.search_domains != common.search_domains {
+            add(format!("tag:{tag},option:domain-search{}", list(&own.search_domains)));
+        }
+        if own.routes != common.routes && !own.routes.others.is_empty() {
+            add(format!("tag:{tag},option:classless-static-route{}", routes(&own.routes)));
+        }
+    }
+    options
+}
+
+/// Returns the tags of a guest.
+pub(super) fn tags(network: &NetworkConfig, lease: &Lease) -> Vec<String> {
+    let (common, own) = (Options::of_network(network), Options::of(network, lease));
+    let mut tags = Vec::new();
+    if own != common {
+        tags.push(tag(lease));
+    }
+    if own.routes != common.routes {
+        tags.push(OWN_ROUTES.to_owned());
+    }
+    tags
+}
+
+impl Options {
+    fn of_network(network: &NetworkConfig) -> Self {
+        Self {
+            dns: if network.dns.is_empty() { vec![network.gateway] } else { network.dns.clone() },
+            search_domains: domains(&network.search_domains),
+            routes: GuestRoutes::of(&network.routes, Some(network.gateway), None, true),
+        }
+    }
+
+    fn of(network: &NetworkConfig, lease: &Lease) -> Self {
+        let common = Self::of_network(network);
+        let own = domains(&lease.search_domains);
+        Self {
+            dns: if lease.dns.is_empty() { common.dns } else { lease.dns.clone() },
+            search_domains: if own.is_empty() { common.search_domains } else { own },
+            routes: GuestRoutes::of(
+                &network.routes,
+                Some(network.gateway),
+                Some(lease.address),
+                !lease.no_default_route,
+            ),
+        }
+    }
+}
+
+/// Returns the domains of the list that are domains: dnsmasq would not start with any other text.
+fn domains(declared: &[String]) -> Vec<String> {
+    let is_domain = |text: &&String| text.len() <= 253 && text.split('.').all(is_label);
+    declared.iter().filter(is_domain).cloned().collect()
+}
+
+/// Whether a text is one part of a name.
+pub(super) fn is_label(text: &str) -> bool {
+    (1..=63).contains(&text.len())
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+}
+
+fn tag(lease: &Lease) -> String {
+    let digits = lease.mac.chars().filter(char::is_ascii_hexdigit);
+    format!("guest-{}", digits.collect::<String>())
+}
+
+/// Formats the values of an option.
+fn list<T: Display>(values: impl IntoIterator<Item = T>) -> String {
+    values.into_iter().map(|value| format!(",{value}")).collect()
+}
+
+fn routes(routes: &GuestRoutes) -> String {
+    list(routes.all().iter().map(|route| format!("{},{}", route.to, route.via)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Route;
+
+    fn lease(last: u8) -> Lease {
+        Lease {
+            mac: format!("52:54:00:00:00:{last:02x}"),
+            address: Ipv4Addr::new(10, 77, 0, last),
+            hostname: "web".to_owned(),
+            dns: Vec::new(),
+            search_domains: Vec::new(),
+            no_default_route: false,
+        }
+    }
+
+    fn route(to: &str, last: u8) -> Route {
+        Route { to: to.parse().expect("a range"), via: Ipv4Addr::new(10, 77, 0, last) }
+    }
+
+    fn network(routes: Vec<Route>, leases: Vec<Lease>) -> NetworkConfig {
+        NetworkConfig {
+            bridge: "bth-0a1b2c3d".to_owned(),
+            cidr: "10.77.0.0/16".parse().expect("range"),
+            gateway: Ipv4Addr::new(10, 77, 0, 1),
+            mtu: 1450,
+            dns: Vec::new(),
+            search_domains: Vec::new(),
+            routes,
+            leases,
+            tunnel: None,
+            tracked: false,
+        }
+    }
+
+    #[test]
+    fn guests_get_the_gateway_as_router_and_name_server() {
+        let plain = network(Vec::new(), vec![lease(2)]);
+        assert_eq!(options(&plain), ["option:router,10.77.0.1", "option:dns-server,10.77.0.1"]);
+        assert_eq!(tags(&plain, &lease(2)), [""; 0]);
+    }
+
+    #[test]
+    fn routes_include_the_default_route_except_for_guests_without_one_and_the_router_itself() {
+        let without = Lease { no_default_route: true, ..lease(2) };
+        let network = NetworkConfig {
+            search_domains: vec!["example.org".to_owned(), "not a domain\nuser=root".to_owned()],
+            ..network(vec![route("192.168.0.0/16", 9)], vec![lease(9), lease(3), without.clone()])
+        };
+        insta::assert_snapshot!(options(&network).join("\n"), @r"
+        option:router,10.77.0.1
+        option:dns-server,10.77.0.1
+        option:domain-search,example.org
+        tag:!own-routes,option:classless-static-route,0.0.0.0/0,10.77.0.1,192.168.0.0/16,10.77.0.9
+        tag:guest-525400000002,option:router
+        tag:guest-525400000002,option:classless-static-route,192.168.0.0/16,10.77.0.9
+        ");
+        assert_eq!(tags(&network, &without), ["guest-525400000002", OWN_ROUTES]);
+        assert_eq!(tags(&network, &lease(9)), ["guest-525400000009", OWN_ROUTES]);
+        assert_eq!(tags(&network, &lease(3)), [""; 0]);
+    }
+
+    #[test]
+    fn a_declared_default_route_is_the_router_of_all_guests_but_the_router_itself() {
+        let network = network(vec![route("0.0.0.0/0", 9)], vec![lease(9), lease(3)]);
+        insta::assert_snapshot!(options(&network).join("\n"), @r"
+        option:router,10.77.0.9
+        option:dns-server,10.77.0.1
+        tag:guest-525400000009,option:router,10.77.0.1
+        ");
+    }
+
+    #[test]
+    fn a_guests_own_name_servers_and_domains_replace_the_networks() {
+        let own = Lease {
+            dns: vec![Ipv4Addr::new(9, 9, 9, 9), Ipv4Addr::new(10, 77, 0, 53)],
+            search_domains: vec!["db.example.org".to_owned(), "example.org".to_owned()],
+            ..lease(2)
+        };
+        let network = NetworkConfig {
+            dns: vec![Ipv4Addr::new(10, 77, 0, 54)],
+            search_domains: vec!["example.net".to_owned()],
+            ..network(Vec::new(), vec![own.clone()])
+        };
+        insta::assert_snapshot!(options(&network).join("\n"), @r"
+        option:router,10.77.0.1
+        option:dns-server,10.77.0.54
+        option:domain-search,example.net
+        tag:guest-525400000002,option:dns-server,9.9.9.9,10.77.0.53
+        tag:guest-525400000002,option:domain-search,db.example.org,example.org
+        ");
+        assert_eq!(tags(&network, &own), ["guest-525400000002"]);
+    }
+}
