@@ -104,11 +104,7 @@ fn vm() -> Json {
         "cpus": 4, "max_cpus": null, "memory": "1Gi", "max_memory": null, "firmware": "UEFI", "tpm": false, "graphics": "None", "cpu_limit": "2", "cpu_weight": 100, "cpu_reservation": "1", "cpu_model": "x86-64-v2", "guest_os": "Linux", "watchdog": "Reset", "serial_number": "A-1", "uuid": "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c", "cpu_topology": {"sockets": 2, "cores": 2, "threads": 1},
         "disks": [{"name": "root", "boot": true, "template": null}, {"name": "data", "boot": false, "bus": "virtio-scsi", "read_only": false, "template": template()}],
         "cdroms": [{"name": "installer", "image": "i", "connected": true, "boot_first": false}],
-        "network_interfaces": [{"name": "nic0", "network": "default", "public_ip": "a", "mac_address": "52:54:00:00:00:01", "address": "10.77.0.9",
-            "model": "virtio", "security_groups": ["a"], "allowed_addresses": ["10.77.0.100/32"], "allowed_mac_addresses": ["00:00:5e:00:01:0a"],
-            "dns": ["10.77.0.53"], "search_domains": ["example.org"], "default_route": true,
-            "limits": {"ingress_bandwidth": "1M", "egress_bandwidth": "1M", "ingress_burst": "1Mi", "egress_burst": "1Mi",
-                "ingress_packets": 100, "egress_packets": 100}}],
+        "network_interfaces": [interface()],
         "placement": {"group": "g", "host": "h", "host_selector": {"a": "b"}},
         "bootstrap": {"ssh_authorized_keys": ["ssh-rsa A"], "hostname": "web", "user_data": "x", "domain": "example.net",
             "network_config": "version: 1\n", "meta_data": "role: web\n", "user": "admin", "password_hash": "$6$a$b",
@@ -119,6 +115,14 @@ fn vm() -> Json {
         "start_order": 2, "start_delay_seconds": 0,
         "restart_mode": "Graceful", "restart_token": "1", "labels": {"a": "b"}, "deletion_protection": false,
     })
+}
+
+fn interface() -> Json {
+    json!({"name": "nic0", "network": "default", "public_ip": "a", "mac_address": "52:54:00:00:00:01", "address": "10.77.0.9",
+            "model": "virtio", "security_groups": ["a"], "allowed_addresses": ["10.77.0.100/32"], "allowed_mac_addresses": ["00:00:5e:00:01:0a"],
+            "dns": ["10.77.0.53"], "search_domains": ["example.org"], "default_route": true,
+            "limits": {"ingress_bandwidth": "1M", "egress_bandwidth": "1M", "ingress_burst": "1Mi", "egress_burst": "1Mi",
+                "ingress_packets": 100, "egress_packets": 100}})
 }
 
 /// The control plane refuses some of these together.
