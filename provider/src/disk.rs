@@ -63,6 +63,37 @@ fn source(fixed: Effect) -> Field {
     Field::spec("source", Shape::Object(fields)).effect(fixed)
 }
 
+fn restore() -> Field {
+    let fields = vec![
+        Field::spec("snapshot", Shape::Text(Form::Name)).required().refers(DISK_SNAPSHOT),
+        Field::spec("token", Shape::Text(Form::Any)),
+    ];
+    Field::spec("restore", Shape::Object(fields)).text(
+        "A snapshot of this disk whose data it is to have again, by its name: a reference to the resource of the snapshot would be a circle, \
+         since that one refers to the disk. It is restored once for each value, while no VM has the disk open: a running VM has the \
+         data after its next power cycle, and the apply does not wait for that. The data from before stays in the pool's trash for 24 \
+         hours (`berth undelete --as`). Removing it changes nothing.",
+    )
+}
+
+fn restored_from() -> Field {
+    let fields = vec![
+        Field::observed("snapshot", "/status/restoredFrom/snapshot", "The name of the snapshot."),
+        Field::observed(
+            "snapshot_id",
+            "/status/restoredFrom/snapshotID",
+            "berth's own identity of the snapshot.",
+        ),
+        Field::observed("token", "/status/restoredFrom/token", "The token that was declared."),
+        Field::observed("restored_at", "/status/restoredFrom/restoredAt", "When it was done, RFC 3339."),
+    ];
+    Field {
+        shape: Shape::Object(fields),
+        ..Field::observed("restored_from", "/status/restoredFrom", "The last restore of its data.")
+    }
+    .follows(&["restore"])
+}
+
 /// A persistent disk.
 #[derive(Debug)]
 pub struct Disk;
@@ -94,6 +125,8 @@ impl ResourceKind for Disk {
             Field::spec("deletion_protection", Shape::Bool).default(false),
         ];
         fields.extend(declared(Effect::Replace));
+        fields.push(restore());
+        fields.push(restored_from());
         fields.extend([
             Field::observed(
                 "serial",
@@ -116,7 +149,7 @@ impl ResourceKind for Disk {
     }
 
     fn check(&self, config: &Value) -> Vec<Diagnostic> {
-        check_declared(config, &AttributePath::empty()).into_iter().collect()
+        check_declared(config, &AttributePath::empty()).into_iter().chain(check_restore(config)).collect()
     }
 
     fn refine(&self, change: &mut PlannedChange<'_>) {
@@ -126,6 +159,8 @@ impl ResourceKind for Disk {
         if let Some(detail) = shrinks(change.prior, &change.planned) {
             change.refuse("A disk cannot shrink", detail, AttributePath::root("size"));
         }
+        let announced = announce_restore(change);
+        change.diagnostics.extend(announced);
     }
 
     fn view(&self, object: &Json) -> Json {
@@ -141,7 +176,7 @@ impl ResourceKind for Disk {
         object.pointer("/status/volumeID").is_some()
     }
 
-    /// A disk that grows at the next power cycle of its VM cannot become more ready.
+    /// A disk that grows or is restored at the next power cycle of its VM cannot become more ready.
     fn outcome(&self, object: &Json, _: &Value) -> Outcome {
         let readiness = Readiness::of(object);
         let waits_for_person =
@@ -180,6 +215,42 @@ pub(crate) fn check_declared(disk: &Value, at: &AttributePath) -> Option<Diagnos
         }
     }
     check_limits(disk.get("limits"), &path("limits"))
+}
+
+/// Refuses a restore from the snapshot of another disk that the disk was made from.
+fn check_restore(disk: &Value) -> Option<Diagnostic> {
+    let snapshot = disk.get("restore").get("snapshot").as_str()?;
+    (disk.get("source").get("snapshot").as_str() == Some(snapshot)).then(|| {
+        let detail = "restore.snapshot: it is the source of the disk, and so a snapshot of another one. A disk is restored from a \
+                      snapshot of itself.";
+        Diagnostic::error("Invalid restore", detail).at(AttributePath::root("restore").attribute("snapshot"))
+    })
+}
+
+/// Warns that the data of the disk is replaced, or that this restore is done already.
+fn announce_restore(change: &PlannedChange<'_>) -> Option<Diagnostic> {
+    let (was, is) = (change.prior.get("restore"), change.planned.get("restore"));
+    if !change.is_update() || change.is_applied || is.is_null() || is.is_unknown() || is == was {
+        return None;
+    }
+    let name = is.get("snapshot").as_str().unwrap_or("(known after apply)");
+    let done = change.prior.get("restored_from");
+    let is_done = ["snapshot", "token"].into_iter().all(|part| done.get(part) == is.get(part));
+    let (summary, detail) = if is_done && !done.is_null() {
+        let at = done.get("restored_at").as_str().unwrap_or("an earlier time");
+        let text = format!(
+            "The disk was restored from DiskSnapshot {name} with this token at {at}, and is not restored again. Set another \
+             restore.token to restore it once more."
+        );
+        ("Nothing is restored", text)
+    } else {
+        let text = format!(
+            "The disk gets the data of DiskSnapshot {name}. This waits until no VM has the disk open: stop its VM (power = \"Stopped\") or \
+             restart it. The data that the disk has now stays in the pool's trash for 24 hours (berth undelete --as)."
+        );
+        ("The data of the disk will be replaced", text)
+    };
+    Some(Diagnostic::warning(summary, detail).at(AttributePath::root("restore")))
 }
 
 /// Returns why a disk, or a template of one, cannot have its planned size.

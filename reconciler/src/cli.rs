@@ -80,7 +80,7 @@ pub enum Command {
     PortForward(PortForwardOptions),
     /// Connects to a VM with ssh, whatever networks are in between.
     Ssh(SshOptions),
-    /// Restores a deleted disk from the trash.
+    /// Brings a deleted disk back from the trash, or the data that a disk had before a restore.
     Undelete(UndeleteOptions),
     /// Backs up this machine's control plane. `berth up` may be running.
     Backup(BackupOptions),
@@ -551,6 +551,10 @@ pub struct UndeleteOptions {
     /// The volume id, if several deleted disks had this name. Default: the newest.
     #[arg(long)]
     pub volume: Option<String>,
+    /// The name of the Disk that gets the file, in the same namespace: for the data from before a restore, whose Disk exists. Default:
+    /// its own.
+    #[arg(long = "as", value_name = "NAME")]
+    pub rename: Option<String>,
     #[command(flatten)]
     pub state: StateDir,
     #[command(flatten)]

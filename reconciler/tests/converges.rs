@@ -440,6 +440,64 @@ fn a_snapshot_is_of_the_same_moment_when_its_status_was_lost_or_it_was_created_a
     });
 }
 
+fn restore_of(disk: &Disk) -> Option<String> {
+    let status = disk.status.as_ref()?;
+    Some(status.restored_from.as_ref()?.snapshot.to_string())
+}
+
+fn is_restored(disk: &Disk) -> bool {
+    rig::is_disk_ready(disk) && restore_of(disk).as_deref() == Some("before")
+}
+
+async fn restore_is_declared(rig: &Rig) {
+    let restore = json!({"image": "debian", "size": "4Gi", "restore": {"snapshot": "before"}});
+    rig.apply("Disk", "web-root", restore).await;
+}
+
+#[test]
+fn a_disk_is_restored_in_place_while_its_vm_is_stopped() {
+    converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter, Fault::FullDisk], async |rig| {
+        web_is_declared(rig).await;
+        web_runs(rig).await;
+        rig.apply("DiskSnapshot", "before", json!({"disk": "web-root"})).await;
+        rig.until("before", "is taken", rig::is_taken).await;
+        rig.strike_from_here();
+        restore_is_declared(rig).await;
+        rig.apply("VM", "web", web("Stopped")).await;
+        rig.until("web-root", "is restored", is_restored).await;
+        rig.apply("VM", "web", web("Running")).await;
+        web_runs(rig).await;
+        assert_eq!(rig.system.trash_now().len(), 1, "its data from before, once");
+        assert_eq!(rig.system.volumes_now().len(), 1);
+    });
+}
+
+#[test]
+fn a_restore_is_not_done_again_when_its_status_was_lost_or_its_disk_was_created_anew() {
+    converges(&[], async |rig| {
+        web_is_declared(rig).await;
+        web_runs(rig).await;
+        rig.apply("DiskSnapshot", "before", json!({"disk": "web-root"})).await;
+        rig.until("before", "is taken", rig::is_taken).await;
+        rig.apply("VM", "web", web("Stopped")).await;
+        restore_is_declared(rig).await;
+        rig.until("web-root", "is restored", is_restored).await;
+        let files =
+            || rig.system.volume_facts_now().into_iter().map(|volume| volume.path).collect::<Vec<_>>();
+        let restored = files();
+        rig.lose_every_status().await;
+        rig.until("web-root", "is known again", is_restored).await;
+        rig.make_everything_anew(true).await;
+        rig.until("web-root", "is taken over", is_restored).await;
+        rig.apply("VM", "web", web("Running")).await;
+        web_runs(rig).await;
+        rig.must_settle().await;
+        assert_eq!(files(), restored);
+        rig.delete("DiskSnapshot", "before").await;
+        all_is_deleted(rig).await;
+    });
+}
+
 #[test]
 fn an_agent_that_starts_again_takes_up_what_runs() {
     converges(&[Fault::Error, Fault::CrashAfter, Fault::Partition, Fault::StaleWatches], async |rig| {

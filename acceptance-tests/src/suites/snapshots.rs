@@ -1,10 +1,10 @@
 //! `examples/snapshots` with the small guest: a snapshot of a running guest's disk has the data of its moment, and so has a copy in
-//! another guest.
+//! another guest. The disk is restored from it in place.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::kubectl::contains_all;
 use super::lifecycle::{guest_disk, page, serial_of};
@@ -13,7 +13,7 @@ use crate::http::field;
 use crate::image_server::Content;
 use crate::platform::Platform;
 use crate::report::Report;
-use crate::terraform::Project;
+use crate::terraform::{Project, unwrapped};
 use crate::{wait, workspace};
 
 /// A guest boots.
@@ -29,18 +29,18 @@ pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
             let snapshot = project.read("snapshot.tf")?;
             project.write("snapshot.tf", "")?;
             let url = platform.images().put("snapshots.qcow2", Content::File(guest.path.clone()));
-            let variables = json!({"image_url": url, "image_sha256": guest.sha256});
-            project.write("terraform.tfvars.json", &variables.to_string())?;
+            let image = json!({"image_url": url, "image_sha256": guest.sha256});
+            project.write("terraform.tfvars.json", &image.to_string())?;
             project.init()?;
             project.apply()?;
-            let held = copied(platform, &project, &snapshot);
+            let held = copied(platform, &project, &snapshot, &image);
             project.destroy()?;
             held
         },
     );
 }
 
-fn copied(platform: &Platform, project: &Project, snapshot: &str) -> Result<()> {
+fn copied(platform: &Platform, project: &Project, snapshot: &str, image: &Value) -> Result<()> {
     let first = project.output("address")?;
     let before = write(platform, &first, "snapshots-data", 7)?;
     let pid = platform.kubectl().object("vm", "snapshots")?["status"]["process"]["pid"].clone();
@@ -61,12 +61,13 @@ fn copied(platform: &Platform, project: &Project, snapshot: &str) -> Result<()> 
     let own = write(platform, &copy, "snapshots-copy", 9)?;
     ensure!(sum(platform, &first, "snapshots-data")? == after, "the first disk is as it was");
     grown_and_started_again(platform, project, &first, &after)?;
+    restored(platform, project, &first, image, [&before, &after])?;
     without_the_snapshot(platform, project, &copy, &own)
 }
 
 /// The disk grows in its new file, and its VM starts on all of them.
 fn grown_and_started_again(platform: &Platform, project: &Project, first: &str, sum_of: &str) -> Result<()> {
-    project.edit("main.tf", r#"size = "1Gi""#, r#"size = "2Gi""#)?;
+    project.edit("main.tf", r#"size    = "1Gi""#, r#"size    = "2Gi""#)?;
     project.apply()?;
     let serial = serial_of(platform, "snapshots-data")?;
     wait::until("the new size", BOOT, || {
@@ -81,11 +82,62 @@ fn grown_and_started_again(platform: &Platform, project: &Project, first: &str, 
         &format!("{memory}  restart_token = \"again\"\n  stop = {{ mode = \"Hard\" }}\n"),
     )?;
     project.apply()?;
-    let again = |vm: &serde_json::Value| vm["status"]["restartToken"] == "again";
+    let again = |vm: &Value| vm["status"]["restartToken"] == "again";
     platform.kubectl().until("vm/snapshots", "to be restarted", BOOT, again)?;
     let found = wait::until("the guest to be up again", BOOT, || sum(platform, first, "snapshots-data"))?;
     ensure!(found == sum_of, "it has what was written after the snapshot");
     Ok(())
+}
+
+/// The disk gets the data of the snapshot back, while its VM is stopped, and nothing else of the VM changes. `sums` are those of the
+/// snapshot and of the data after it.
+fn restored(
+    platform: &Platform,
+    project: &Project,
+    first: &str,
+    image: &Value,
+    sums: [&str; 2],
+) -> Result<()> {
+    let kubectl = platform.kubectl();
+    let declare = |power: &str| {
+        let mut variables = image.clone();
+        variables["restore"] = json!({"snapshot": "snapshots-data-1"});
+        variables["power"] = power.into();
+        project.write("terraform.tfvars.json", &variables.to_string())
+    };
+    let same = || -> Result<Vec<Value>> {
+        let (vm, disk) = (kubectl.object("vm", "snapshots")?, kubectl.object("disk", "snapshots-data")?);
+        let (vm_status, disk_status) = (&vm["status"], &disk["status"]);
+        let parts = [&vm_status["hardware"]["uuid"], &vm_status["privateAddress"], &disk_status["serial"]];
+        Ok(parts.into_iter().chain([&vm["metadata"]["uid"], &disk["metadata"]["uid"]]).cloned().collect())
+    };
+    let identity = same()?;
+    declare("Running")?;
+    let planned = unwrapped(&project.plan()?.text);
+    contains_all(&planned, &["The data of the disk will be replaced", "power = \"Stopped\""])?;
+    project.apply()?;
+    let waiting = kubectl.object("disk", "snapshots-data")?;
+    ensure!(waiting["status"]["restoredFrom"].is_null(), "its VM runs: {waiting:#}");
+    ensure!(sum(platform, first, "snapshots-data")? == sums[1], "the guest has its data");
+    declare("Stopped")?;
+    project.apply()?;
+    let is_restored = |disk: &Value| disk["status"]["restoredFrom"]["snapshot"] == "snapshots-data-1";
+    kubectl.until("disk/snapshots-data", "to be restored", BOOT, is_restored)?;
+    declare("Running")?;
+    project.apply()?;
+    let found = wait::until("the guest to be up again", BOOT, || sum(platform, first, "snapshots-data"))?;
+    ensure!(found == sums[0], "it has the data of the snapshot");
+    ensure!(same()? == identity, "{identity:?}, and now {:?}", same()?);
+    let serial = serial_of(platform, "snapshots-data")?;
+    let disk = guest_disk(platform, first, &serial)?;
+    ensure!(disk.size == 2 << 30, "the snapshot was taken of a smaller disk: {disk:?}");
+    project.plan_is_empty()?;
+    // The data from before.
+    let undelete = || platform.host().undelete_as("snapshots-data", "snapshots-before")?.success();
+    wait::until("undelete", BOOT, undelete)?;
+    let former = kubectl.condition("disk/snapshots-before", "Ready=True", None, BOOT)?;
+    ensure!(former["status"]["size"] == "2Gi", "{former:#}");
+    kubectl.ok(&["delete", "disk", "snapshots-before", "--timeout=60s"]).map(drop)
 }
 
 /// The snapshot is destroyed while both guests use disks that are based on it.

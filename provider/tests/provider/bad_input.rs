@@ -512,6 +512,21 @@ fn disks() -> Vec<Bad> {
             "an image or",
         ),
         everywhere(with(disk(), "/source", json!({"disk": "a/b"})), "source.disk", "not a DNS label"),
+        everywhere(
+            with(with(disk(), "/source", json!({"snapshot": "a"})), "/restore", json!({"snapshot": "a"})),
+            "restore",
+            "a snapshot of itself",
+        ),
+        everywhere(
+            with(disk(), "/restore", json!({"snapshot": "a/b"})),
+            "restore.snapshot",
+            "not a DNS label",
+        ),
+        everywhere(
+            with(disk(), "/restore", json!({"snapshot": "a", "token": "t".repeat(65)})),
+            "restore.token",
+            "64",
+        ),
         here(with(disk(), "/limits", json!({})), "limits", "at least one of"),
         everywhere(with(disk(), "/limits", json!({"iops": 0})), "limits.iops", "0 is not between"),
         everywhere(

@@ -607,6 +607,16 @@ fn status(object: &Json, all: &[Json], busy: bool) -> Json {
             status["state"] = "Attached".into();
         }
         "Disk" => {
+            let restore = &object["spec"]["restore"];
+            status["restoredFrom"] = object["status"]["restoredFrom"].clone();
+            if restore.is_object() {
+                let more = json!({"snapshotID": "s-0123456789abcdef", "restoredAt": "2026-01-01T00:00:00Z"});
+                status["restoredFrom"] = restore.clone();
+                status["restoredFrom"]
+                    .as_object_mut()
+                    .expect("an object")
+                    .extend(more.as_object().cloned().unwrap_or_default());
+            }
             let users = users(name, all);
             if !users.is_empty() {
                 status["usedBy"] = users.into();

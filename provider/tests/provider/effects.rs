@@ -316,6 +316,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         "expand_policy": "Online", "provisioning": "Thin", "limits": {"iops": 100, "bandwidth": "1Mi", "burst_iops": 200, "burst_bandwidth": "2Mi", "burst_seconds": 60}});
     let copy =
         |from: &str| json!({"name": "d", "namespace": "default", "size": "2Gi", "source": {from: "x"}});
+    let restored = json!({"name": "d", "namespace": "default", "size": "2Gi", "restore": {"snapshot": "s", "token": "1"}});
     let snapshot = json!({"name": "s", "namespace": "default", "disk": "d"});
     let each = json!({"name": "d", "namespace": "default", "size": "2Gi",
         "limits": {"read_iops": 1, "write_iops": 2, "read_bandwidth": "1Mi", "write_bandwidth": "2Mi"}});
@@ -360,6 +361,9 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_disk", each.clone(), "/limits/write_iops", json!(3), Announced::Live),
         ("berth_disk", each.clone(), "/limits/read_bandwidth", json!("3Mi"), Announced::Live),
         ("berth_disk", each, "/limits/write_bandwidth", json!("3Mi"), Announced::Live),
+        ("berth_disk", restored.clone(), "/restore", Json::Null, Announced::Live),
+        ("berth_disk", restored.clone(), "/restore/snapshot", json!("other"), Announced::Live),
+        ("berth_disk", restored, "/restore/token", json!("2"), Announced::Live),
         ("berth_disk", disk, "/deletion_policy", json!("Retain"), Announced::Live),
         ("berth_vm_class", class.clone(), "/cpus", json!(2), Announced::PowerCycle),
         ("berth_vm_class", class.clone(), "/memory", json!("2Gi"), Announced::PowerCycle),

@@ -198,6 +198,13 @@ fn every_other_kind_becomes_its_custom_resource() {
             json!({"source": {"snapshot": "before"}, "pool": "default", "deletionPolicy": "Delete",
                 "deletionProtection": false, "expandPolicy": "Online", "provisioning": "Thin"}),
         ),
+        (
+            "berth_disk",
+            json!({"size": "1Gi", "restore": {"snapshot": "before", "token": "2"}}),
+            json!({"size": "1Gi", "restore": {"snapshot": "before", "token": "2"}, "pool": "default",
+                "deletionPolicy": "Delete", "deletionProtection": false, "expandPolicy": "Online",
+                "provisioning": "Thin"}),
+        ),
         ("berth_disk_snapshot", json!({"disk": "d"}), json!({"disk": "d"})),
         (
             "berth_placement_group",

@@ -58,6 +58,11 @@ async fn a_name_that_nothing_makes_is_a_warning_of_the_plan() {
             "source.snapshot: there is no DiskSnapshot",
         ),
         ("berth_disk", json!({"name": "d", "source": {"disk": "no-disk"}}), "source.disk: there is no Disk"),
+        (
+            "berth_disk",
+            json!({"name": "d", "size": "1Gi", "restore": {"snapshot": "no-snapshot"}}),
+            "restore.snapshot: there is no DiskSnapshot",
+        ),
         ("berth_disk_snapshot", json!({"name": "s", "disk": "no-disk"}), "disk: there is no Disk"),
         ("berth_hotswap_disk_attachment", json!({"vm": "no-vm", "disk": "no-disk"}), "vm: there is no VM"),
         ("berth_public_ip", json!({"name": "p", "pool": "no-pool"}), "pool: there is no IPPool"),

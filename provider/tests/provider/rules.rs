@@ -133,6 +133,30 @@ async fn an_update_that_the_control_plane_refuses_leaves_the_secret_as_it_was() 
 }
 
 #[tokio::test]
+async fn a_restore_of_a_disk_is_announced_and_so_is_one_that_was_done_before() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let mut disk = Stage::new(&provider, "berth_disk");
+    let with = |restore: Json| json!({"name": "root", "size": "1Gi", "restore": restore});
+    disk.apply(&with(Json::Null)).await;
+    plane.declare_as("other", "DiskSnapshot", "before", json!({"disk": "root"})).await;
+    let restore = with(json!({"snapshot": "before"}));
+    let text = text_of(&disk.plan(&restore).await.diagnostics);
+    assert!(text.contains("will be replaced") && text.contains("power = \"Stopped\""), "{text}");
+    assert!(no_errors(&disk.apply(&restore).await.diagnostics));
+    disk.read().await;
+    assert!(disk.plan_is_empty(&restore).await);
+    disk.apply(&with(Json::Null)).await;
+    disk.read().await;
+    let text = text_of(&disk.plan(&restore).await.diagnostics);
+    assert!(text.contains("Nothing is restored") && text.contains("another restore.token"), "{text}");
+    let again = with(json!({"snapshot": "before", "token": "2"}));
+    let text = text_of(&disk.plan(&again).await.diagnostics);
+    assert!(text.contains("will be replaced"), "{text}");
+    plane.close().await;
+}
+
+#[tokio::test]
 async fn what_the_control_plane_would_refuse_is_a_warning_of_the_plan() {
     let plane = ControlPlane::in_memory().await;
     let provider = provider(&plane.client, "default");

@@ -51,6 +51,7 @@ mod plugging;
 mod probes;
 mod pulls;
 mod recorder;
+mod restores;
 mod run;
 pub mod site;
 mod snapshots;

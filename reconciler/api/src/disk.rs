@@ -38,6 +38,7 @@ use crate::{Binding, Conditions, ObjectUse, Quantity, ResourceName};
     validation = Rule::new("has(self.size) || has(self.image) || has(self.source)").message("size is required for a disk without an image or a source").field_path(".size"),
     validation = Rule::new("!has(self.source) || !has(self.image)").message("a disk is made from an image or from a source, not from both").field_path(".source"),
     validation = Rule::new("(has(self.source) && has(self.source.disk) ? self.source.disk : '') == (has(oldSelf.source) && has(oldSelf.source.disk) ? oldSelf.source.disk : '') && (has(self.source) && has(self.source.snapshot) ? self.source.snapshot : '') == (has(oldSelf.source) && has(oldSelf.source.snapshot) ? oldSelf.source.snapshot : '')").message("source cannot change: create another Disk").field_path(".source"),
+    validation = Rule::new("!has(self.restore) || !has(self.source) || !has(self.source.snapshot) || self.source.snapshot != self.restore.snapshot").message("a disk is restored from a snapshot of itself, and its source is one of another disk").field_path(".restore"),
     validation = Rule::new("!has(oldSelf.size) || (has(self.size) && quantity(self.size).compareTo(quantity(oldSelf.size)) >= 0)").message("size can only grow: shrinking would lose data").field_path(".size"),
     validation = Rule::new("(has(self.image) ? self.image : '') == (has(oldSelf.image) ? oldSelf.image : '')").message("image cannot change: create another Disk").field_path(".image"),
     validation = Rule::new("self.pool == oldSelf.pool").message("pool cannot change: create another Disk").field_path(".pool"),
@@ -55,6 +56,11 @@ pub struct DiskSpec {
     /// space at first, and does not depend on the other object afterwards. Default: none. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<DiskSource>,
+    /// A snapshot of this disk whose data it is to have again. It is restored once for each value, while no VM has the disk open: a
+    /// running VM has the data after its next power cycle. The data from before goes to the pool's trash. Removing it changes
+    /// nothing. Default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restore: Option<DiskRestore>,
     /// Name of the StoragePool. Default `default`. Cannot change.
     #[serde(default = "default_pool")]
     pub pool: ResourceName,
@@ -86,6 +92,7 @@ impl Default for DiskSpec {
             size: None,
             image: None,
             source: None,
+            restore: None,
             pool: default_pool(),
             deletion_policy: DeletionPolicy::Delete,
             deletion_protection: false,
@@ -107,6 +114,18 @@ pub struct DiskSource {
     /// Name of a DiskSnapshot of the same namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<ResourceName>,
+}
+
+/// A restore of a Disk from a snapshot of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DiskRestore {
+    /// Name of a DiskSnapshot of this Disk, in the same namespace.
+    pub snapshot: ResourceName,
+    /// Any text of 1 to 64 characters. Another text restores the same snapshot once more. Default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 64))]
+    pub token: Option<String>,
 }
 
 fn default_pool() -> ResourceName {
@@ -219,10 +238,32 @@ pub struct DiskStatus {
     /// The size the file has now, as a quantity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<String>,
+    /// The last restore of its data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restored_from: Option<DiskRestored>,
     /// The VM that uses it. A deleted Disk stays until no VM does.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub used_by: Vec<ObjectUse>,
+}
+
+/// A restore that was done.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DiskRestored {
+    /// Name of the DiskSnapshot.
+    pub snapshot: ResourceName,
+    /// berth's own identity of the snapshot.
+    #[serde(rename = "snapshotID")]
+    #[schemars(length(max = 253))]
+    pub snapshot_id: String,
+    /// The token that was declared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub token: Option<String>,
+    /// When it was done, RFC 3339.
+    #[schemars(length(max = 40))]
+    pub restored_at: String,
 }
 
 /// The state of a Disk, in one word.

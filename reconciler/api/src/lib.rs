@@ -70,7 +70,8 @@ pub use condition::{ConditionType, ConditionUpdate, Conditions, Readiness};
 pub use cpu_amount::{CpuAmount, ParseCpuAmountError};
 pub use cpu_controls::CpuControls;
 pub use disk::{
-    DeletionPolicy, Disk, DiskLimits, DiskSource, DiskSpec, DiskState, DiskStatus, ExpandPolicy, Provisioning,
+    DeletionPolicy, Disk, DiskLimits, DiskRestore, DiskRestored, DiskSource, DiskSpec, DiskState, DiskStatus,
+    ExpandPolicy, Provisioning,
 };
 pub use disk_snapshot::{Consistency, DiskSnapshot, DiskSnapshotSpec, DiskSnapshotStatus};
 pub use hardware::{CpuTopology, Firmware, Graphics, GuestOS, Watchdog};

@@ -53,9 +53,9 @@ use tokio::sync::RwLock;
 use super::{
     BridgedNetwork, ChecksumSource, Credentials, Firewall, ForeignObject, Forwarding, HostBridge, HostFacts,
     HostInfo, HostUse, ImageFacts, ImageSource, Images, InstanceFacts, LaunchRequest, LeaseTaken, MachineUse,
-    Machines, NetworkConfig, Networks, NewSnapshot, NewVolume, ProcessFacts, Progress, ResolvedImage, Result,
-    SnapshotFacts, StateAccess, SystemError, Taken, TapConfig, TapFacts, TrashedVolume, Uplink, VolumeFacts,
-    VolumeOwner, Volumes,
+    Machines, NetworkConfig, Networks, NewRestore, NewSnapshot, NewVolume, ProcessFacts, Progress,
+    ResolvedImage, Result, SnapshotFacts, StateAccess, SystemError, Taken, TapConfig, TapFacts,
+    TrashedVolume, Uplink, VolumeFacts, VolumeOwner, Volumes,
 };
 use direct_io::DirectIo;
 pub use doctor::{DoctorFacts, DoctorKvm, DoctorMemory, DoctorQemu, doctor_facts};
@@ -333,6 +333,19 @@ impl Volumes for LinuxSystem {
         let io_uring = self.host.installation().await.is_ok_and(|installation| installation.io_uring);
         volume.cache = self.direct_io.cache_of(&volume.path, io_uring);
         Ok(volume)
+    }
+
+    async fn restore_snapshot(&self, restore: &NewRestore) -> Result<VolumeFacts> {
+        let new = restore.clone();
+        let mut volume = self.on_volumes(move |v| v.restore_snapshot(&new)).await?;
+        let io_uring = self.host.installation().await.is_ok_and(|installation| installation.io_uring);
+        volume.cache = self.direct_io.cache_of(&volume.path, io_uring);
+        Ok(volume)
+    }
+
+    async fn finish_restore(&self, pool: &str, id: &str) -> Result<()> {
+        let (pool, id) = (pool.to_owned(), id.to_owned());
+        self.on_volumes(move |v| v.finish_restore(&pool, &id)).await
     }
 
     async fn finish_snapshot(&self, pool: &str, id: &str, taken: &Taken) -> Result<SnapshotFacts> {

@@ -75,6 +75,67 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
     ///
     /// *Errors*: [`SystemError::VolumeBusy`] while it is begun and not finished.
     async fn delete_snapshot(&self, pool: &str, id: &str) -> Result<()>;
+
+    /// Gives a volume that no QEMU has open the data of a snapshot of it. The data that it had is a volume of its own in the
+    /// pool's trash. Does nothing for a restore that was done before.
+    ///
+    /// *Errors*: [`SystemError::VolumeBusy`] while a QEMU writes to it or a snapshot of it is not finished;
+    /// [`SystemError::SnapshotLost`]; [`SystemError::NoSpace`], with the volume as it was.
+    async fn restore_snapshot(&self, restore: &NewRestore) -> Result<VolumeFacts>;
+
+    /// Moves the data from before an interrupted restore to the trash. Does nothing if none was interrupted.
+    async fn finish_restore(&self, pool: &str, id: &str) -> Result<()>;
+}
+
+/// The greatest number of restores of a volume that its note lists; older ones are dropped.
+pub const MOST_RESTORES: usize = 256;
+
+/// A restore of a volume from a snapshot of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewRestore {
+    pub pool: String,
+    pub volume: String,
+    pub snapshot: String,
+    /// The declared name of the snapshot, and the token.
+    pub name: String,
+    pub token: Option<String>,
+    /// The least size that it has afterwards, in bytes.
+    pub size: u64,
+}
+
+/// A restore as the note of its volume records it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Restored {
+    /// The declared name and token: a restore that declares the same ones is not done again.
+    pub name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<String>,
+    /// The identity of the snapshot.
+    pub snapshot: String,
+    pub at: Timestamp,
+}
+
+impl Restored {
+    /// Whether it was declared by this name and token.
+    pub fn is_of(&self, name: &str, token: Option<&str>) -> bool {
+        (self.name.as_str(), self.token.as_deref()) == (name, token)
+    }
+}
+
+impl NewRestore {
+    /// Whether the volume was restored so before.
+    pub fn is_done(&self, restores: &[Restored]) -> bool {
+        restores.iter().any(|done| done.is_of(&self.name, self.token.as_deref()))
+    }
+
+    /// Returns the restores of the volume's note, with this one.
+    pub(crate) fn added_to(&self, mut restores: Vec<Restored>, at: Timestamp) -> Vec<Restored> {
+        let (name, token) = (self.name.clone(), self.token.clone());
+        restores.push(Restored { name, token, snapshot: self.snapshot.clone(), at });
+        restores.drain(..restores.len().saturating_sub(MOST_RESTORES));
+        restores
+    }
 }
 
 /// The greatest number of snapshots below one volume.
@@ -162,6 +223,10 @@ pub struct VolumeFacts {
     pub retained: bool,
     /// The snapshot that is begun and not finished.
     pub pending_snapshot: Option<String>,
+    /// Its restores, the oldest first; at most [`MOST_RESTORES`].
+    pub restores: Vec<Restored>,
+    /// Whether the data from before its last restore is not in the trash yet.
+    pub restoring: bool,
 }
 
 /// A volume in the trash.

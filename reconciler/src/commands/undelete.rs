@@ -1,4 +1,4 @@
-//! `berth undelete`: creates a deleted Disk again from its file in a host's trash.
+//! `berth undelete`: creates a deleted Disk again from its file in a host's trash, or a Disk with the data from before a restore.
 
 use anyhow::{Context, bail};
 use berth_api::{Disk, DiskSpec, Host, Provisioning, Quantity, RESTORE_ANNOTATION, host::TrashedVolume};
@@ -16,8 +16,12 @@ pub(super) async fn run(options: UndeleteOptions) -> anyhow::Result<()> {
     let config = connect::admin(&options.connection, &options.state.state_dir).await?;
     let client = Client::try_from(config).context("making a client")?;
     let (host, volume) = find(&client, namespace, name, options.volume.as_deref()).await?;
+    let name = options.rename.as_deref().unwrap_or(name);
     let disk = disk(&host, name, &volume);
     let disks: Api<Disk> = Api::namespaced(client, namespace);
+    if disks.get_opt(name).await.with_context(|| format!("reading Disk {namespace}/{name}"))?.is_some() {
+        bail!("Disk {namespace}/{name} exists: --as NAME makes another Disk of the file");
+    }
     disks
         .create(&PostParams::default(), &disk)
         .await

@@ -31,6 +31,7 @@ pub(crate) fn references(kind: &str, object: &Value) -> Vec<Reference> {
             from.site("pool", "storagepool", "storagepools", text(object, "/spec/pool")),
             from.own("source", "disk", "disks", text(object, "/spec/source/disk")),
             from.own("source", "disksnapshot", "disksnapshots", text(object, "/spec/source/snapshot")),
+            from.own("restore", "disksnapshot", "disksnapshots", due_restore(object)),
             from.site("host", "host", "hosts", text(object, "/status/binding/host")),
         ],
         "disksnapshot" => vec![
@@ -102,6 +103,16 @@ impl From<'_> {
     fn site(&self, role: &'static str, kind: &'static str, plural: &'static str, name: String) -> Reference {
         Reference { namespaces: vec![None], ..self.own(role, kind, plural, name) }
     }
+}
+
+/// Returns the snapshot that a disk is to be restored from: once it is restored, it does not depend on it.
+fn due_restore(disk: &Value) -> String {
+    let of = |part: &str| {
+        let path = |at: &str| text(disk, &format!("{at}/{part}"));
+        (path("/spec/restore"), path("/status/restoredFrom"))
+    };
+    let ((name, done), (token, done_token)) = (of("snapshot"), of("token"));
+    if (&name, &token) == (&done, &done_token) { String::new() } else { name }
 }
 
 pub(super) fn text(object: &Value, path: &str) -> String {

@@ -3,6 +3,7 @@
 //! ```text
 //!  (image cached) ─Create─▶ file ─GrowOnline / GrowOffline─▶ file …   deleted, unused: ─Trash─▶ trash ─Release─▶ (gone)
 //!  restore annotation: trash ─Restore─▶ file                          Retain: file stays, recorded ─Release─▶ (gone)
+//!  restore, no machine has it open: file ─RestoreSnapshot─▶ file with the data of the snapshot, and the former one in the trash
 //! ```
 //!
 //! A file that existed once and is missing is never created again: that would replace data with an empty disk.
@@ -25,7 +26,7 @@ use crate::departed;
 use crate::error::Error;
 use crate::index::{Departed, Indexed, Table, Tables, volume_of};
 use crate::key::{Key, ObjectName};
-use berth_host::{ImageSource, NewSnapshot, NewVolume, VolumeOwner};
+use berth_host::{ImageSource, NewRestore, NewSnapshot, NewVolume, VolumeOwner};
 use berth_qemu::block::IoLimits;
 
 use observe::Observed;
@@ -44,6 +45,13 @@ pub(crate) enum Step {
         pool: String,
         volume: String,
         owner: VolumeOwner,
+    },
+    /// Gives the volume the data of a snapshot of it.
+    RestoreSnapshot(NewRestore),
+    /// Moves the data from before an interrupted restore to the trash.
+    FinishRestore {
+        pool: String,
+        volume: String,
     },
     /// Records beside the file that it belongs to this disk, which had another uid before.
     TakeOver {

@@ -53,11 +53,13 @@ impl Indexed for DiskSnapshot {
     }
 
     fn keys_of(name: &ObjectName, _: &Self, tables: &Tables) -> Vec<Key> {
-        let copies = tables.disks.all().filter(|(disk_name, disk)| {
+        let disks = tables.disks.all().filter(|(disk_name, disk)| {
             let source = disk.spec.source.as_ref().and_then(|source| source.snapshot.as_ref());
-            disk_name.namespace == name.namespace && source.is_some_and(|source| source.as_str() == name.name)
+            let mut named =
+                source.into_iter().chain(disk.spec.restore.as_ref().map(|restore| &restore.snapshot));
+            disk_name.namespace == name.namespace && named.any(|snapshot| snapshot.as_str() == name.name)
         });
-        let mut keys: Vec<Key> = copies.map(|(name, _)| Key::new::<Disk>(name.clone())).collect();
+        let mut keys: Vec<Key> = disks.map(|(name, _)| Key::new::<Disk>(name.clone())).collect();
         keys.push(Key::new::<DiskSnapshot>(name.clone()));
         keys
     }

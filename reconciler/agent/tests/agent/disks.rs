@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use berth_api::{Disk, HotswapDiskAttachment, Image, RESTORE_ANNOTATION, VM, condition};
+use berth_api::{
+    Disk, DiskSnapshot, HotswapDiskAttachment, Image, RESTORE_ANNOTATION, VM, VMState, condition,
+};
 use berth_host::fake::FakeSource;
 use berth_qemu::machine::{Bus, Format};
 use kube::api::{Patch, PatchParams};
@@ -85,6 +87,86 @@ async fn a_disk_that_grows_offline_has_grown_when_its_vm_runs_again() {
     fixture.until::<Disk>("root", |disk| size("8Gi")(disk) && disk_reason(disk) == "Available").await;
     fixture.running_vm().await;
     assert_eq!(opened(), Some(8 << 30));
+    fixture.assert_quiet().await;
+}
+
+/// Whether the disk was last restored with this token, and is ready.
+fn restored(token: Option<&'static str>) -> impl Fn(&Disk) -> bool {
+    move |disk| {
+        let last = disk.status.as_ref().and_then(|s| s.restored_from.clone());
+        last.is_some_and(|last| last.token.as_deref() == token) && disk_reason(disk) == "Available"
+    }
+}
+
+async fn running_with_snapshot() -> Fixture {
+    let fixture = running().await;
+    let mut status = bound();
+    for (field, value) in [("snapshotID", "s-1"), ("volumeID", ROOT), ("pool", "default")] {
+        status[field] = value.into();
+    }
+    fixture.make::<DiskSnapshot>("before", json!({"disk": "root"}), Some(status)).await;
+    fixture
+        .until::<DiskSnapshot>("before", |s| s.status.as_ref().is_some_and(|s| s.taken_at.is_some()))
+        .await;
+    fixture
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_is_restored_between_the_end_of_its_vm_and_its_next_start_and_once() {
+    let fixture = running_with_snapshot().await;
+    let file = || fixture.system.hypervisor().view(INSTANCE).map(|view| view.disks[ROOT].0.clone());
+    let before = file();
+    fixture.change::<Disk>("root", json!({"restore": {"snapshot": "before"}})).await;
+    fixture.until::<Disk>("root", |disk| disk_reason(disk) == "PowerCycleNeeded").await;
+    fixture.assert_quiet().await;
+    assert_eq!((file(), fixture.system.trash_now().len()), (before.clone(), 0), "not while the VM runs");
+    fixture.change::<VM>("web", json!({"restartToken": "again", "stop": {"mode": "Hard"}})).await;
+    fixture.until::<Disk>("root", restored(None)).await;
+    fixture.running_vm().await;
+    let after = file();
+    assert_ne!(after, before);
+    // Neither another agent nor a lost status nor another power cycle restores it again.
+    fixture.crash_agent().await;
+    let lost = Patch::Merge(json!({"status": {"restoredFrom": null, "observedGeneration": 0}}));
+    fixture.api::<Disk>().patch_status("root", &PatchParams::default(), &lost).await.expect("taken away");
+    fixture.start_agent();
+    fixture.until::<Disk>("root", restored(None)).await;
+    fixture.change::<VM>("web", json!({"power": "Stopped"})).await;
+    fixture.until::<VM>("web", |vm| vm_reason(vm) == "Stopped").await;
+    fixture.assert_quiet().await;
+    assert_eq!(fixture.system.trash_now().len(), 1, "its data from before");
+    // Another token does, of a stopped VM at once.
+    fixture.change::<Disk>("root", json!({"restore": {"snapshot": "before", "token": "2"}})).await;
+    fixture.until::<Disk>("root", restored(Some("2"))).await;
+    assert_eq!(fixture.system.trash_now().len(), 2);
+    fixture.change::<Disk>("root", json!({"restore": {"snapshot": "before", "token": null}})).await;
+    fixture.until::<Disk>("root", |disk| disk_reason(disk) == "RestoreRefused").await;
+    fixture.change::<VM>("web", json!({"power": "Running"})).await;
+    fixture.running_vm().await;
+    assert_eq!(fixture.system.trash_now().len(), 2, "the refused restore does not hold the VM");
+    fixture.change::<Disk>("root", json!({"restore": null})).await;
+    fixture.until::<Disk>("root", restored(Some("2"))).await;
+    fixture.assert_quiet().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_of_a_suspended_vm_is_not_restored_under_it() {
+    let fixture = running_with_snapshot().await;
+    fixture.change::<VM>("web", json!({"power": "Suspended"})).await;
+    let suspended = |vm: &VM| vm.status.as_ref().is_some_and(|s| s.state == Some(VMState::Suspended));
+    fixture.until::<VM>("web", suspended).await;
+    for _ in 0..2 {
+        fixture.change::<Disk>("root", json!({"restore": {"snapshot": "before"}})).await;
+        fixture.until::<Disk>("root", |disk| disk_reason(disk) == "PowerCycleNeeded").await;
+        fixture.assert_quiet().await;
+        assert!(fixture.system.trash_now().is_empty(), "its guest goes on with its disk");
+        fixture.crash_agent().await;
+        fixture.start_agent();
+    }
+    // Another token of the VM gives the saved memory up: the guest boots on the restored disk.
+    fixture.change::<VM>("web", json!({"power": "Running", "restartToken": "boot"})).await;
+    fixture.until::<Disk>("root", restored(None)).await;
+    fixture.running_vm().await;
     fixture.assert_quiet().await;
 }
 

@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use berth_qemu::machine::{Backing, Cache, Format};
 
 use crate::{
-    NewSnapshot, NewVolume, Result, SnapshotFacts, SystemError, Taken, TrashedVolume, VolumeFacts,
-    VolumeOwner, Volumes,
+    NewRestore, NewSnapshot, NewVolume, Result, SnapshotFacts, SystemError, Taken, TrashedVolume,
+    VolumeFacts, VolumeOwner, Volumes,
 };
 
 use super::FakeSystem;
@@ -65,6 +65,8 @@ impl FakeSystem {
             format: Format::Qcow2,
             cache: Cache::DirectIoUring,
             pending_snapshot: None,
+            restores: Vec::new(),
+            restoring: false,
             backing,
         };
         state.volumes.insert(new.id.clone(), Volume { facts: facts.clone() });
@@ -132,6 +134,49 @@ impl FakeSystem {
             volume.facts.pending_snapshot = None;
         }
         Ok(facts)
+    }
+}
+
+impl FakeSystem {
+    fn restore(&self, new: &NewRestore) -> Result<VolumeFacts> {
+        let lost = || SystemError::VolumeLost { id: new.volume.clone() };
+        let found = self.state().volumes.get(&new.volume).cloned().ok_or_else(lost)?;
+        let now = self.facts_of(&found);
+        if new.is_done(&now.restores) {
+            return Ok(now);
+        }
+        let is_open = self.is_open(&now.path);
+        let mut state = self.state();
+        if is_open {
+            state.violations.push(format!("volume {} restored while a machine has it open", new.volume));
+        }
+        let taken = state.snapshots.get(&new.snapshot).filter(|s| s.facts.taken.is_some()).cloned();
+        let snapshot = taken.ok_or_else(|| SystemError::SnapshotLost { id: new.snapshot.clone() })?;
+        let begun = |s: &Snapshot| s.facts.volume == new.volume && s.facts.taken.is_none();
+        if state.snapshots.values().any(begun) {
+            let detail = "a snapshot of it is being taken";
+            return Err(SystemError::VolumeBusy { id: new.volume.clone(), detail });
+        }
+        let former = format!("{}-former-{}", new.volume, now.restores.len());
+        let path = now.path.with_file_name(format!("{}.r{}.qcow2", new.volume, now.restores.len() + 1));
+        self.files.put(&path, new.size.max(snapshot.facts.size));
+        self.files.remove(&now.path);
+        let aside = VolumeFacts {
+            id: former.clone(),
+            path: volume_path(&new.pool, &former),
+            restores: Vec::new(),
+            ..now.clone()
+        };
+        let at = self.clock.now();
+        state.trash.insert(former, (Volume { facts: aside }, now.size, at));
+        let restores = new.added_to(now.restores.clone(), at);
+        let reserved = now.reserved.map(|_| 0);
+        let facts =
+            VolumeFacts { path, base: None, backing: Some(snapshot.backing), restores, reserved, ..now };
+        state.volumes.insert(new.volume.clone(), Volume { facts });
+        let volume = state.volumes.get(&new.volume).cloned().ok_or_else(lost)?;
+        drop(state);
+        Ok(self.facts_of(&volume))
     }
 }
 
@@ -294,6 +339,14 @@ impl Volumes for FakeSystem {
 
     async fn begin_snapshot(&self, new: &NewSnapshot) -> Result<VolumeFacts> {
         self.call("begin_snapshot", async { self.begin(new) }).await
+    }
+
+    async fn restore_snapshot(&self, restore: &NewRestore) -> Result<VolumeFacts> {
+        self.call("restore_snapshot", async { self.restore(restore) }).await
+    }
+
+    async fn finish_restore(&self, _: &str, _: &str) -> Result<()> {
+        self.call("finish_restore", async { Ok(()) }).await
     }
 
     async fn finish_snapshot(&self, _: &str, id: &str, taken: &Taken) -> Result<SnapshotFacts> {

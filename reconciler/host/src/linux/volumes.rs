@@ -15,6 +15,7 @@
 
 mod clock;
 mod note;
+mod restores;
 mod snapshot_note;
 mod snapshots;
 mod space;
@@ -246,8 +247,7 @@ impl LinuxVolumes {
                 for name in files::names(&folder)?.iter().filter(|n| n.ends_with(".json")) {
                     // An unreadable one may refer to any image.
                     let note = Note::read(&folder.join(name))?.and_then(std::result::Result::ok);
-                    let base = note.as_ref().map(|n| n.base.as_ref().map(|b| b.digest.as_str()));
-                    if base.is_none_or(|b| b == Some(digest)) {
+                    if note.is_none_or(|note| note.bases().any(|base| base.digest == digest)) {
                         return Ok(Some(format!("{pool}/{}", name.trim_end_matches(".json"))));
                     }
                 }
@@ -306,6 +306,8 @@ impl LinuxVolumes {
             reserved: note.reserved,
             retained: note.retained,
             pending_snapshot: note.pending_snapshot.clone(),
+            restores: note.restores.clone(),
+            restoring: note.former.is_some(),
             backing,
         })
     }
@@ -328,6 +330,8 @@ impl LinuxVolumes {
                 reserved: blank.reserved,
                 retained: blank.retained,
                 pending_snapshot: blank.pending_snapshot,
+                restores: blank.restores,
+                restoring: blank.former.is_some(),
                 backing: None,
             }
         })

@@ -3,6 +3,7 @@
 use berth_api::Disk;
 
 use super::Step;
+use super::observe::opener;
 use crate::context::Context;
 use crate::converge::release;
 use crate::error::Error;
@@ -10,6 +11,7 @@ use crate::key::Key;
 use crate::machine::MachineError;
 use crate::pulls::Wanted;
 use crate::snapshots::take;
+use berth_host::{NewRestore, SystemError};
 
 pub(super) async fn apply(ctx: &Context, disk: &Disk, step: &Step) -> Result<(), Error> {
     let key = || Key::of(disk);
@@ -23,6 +25,8 @@ pub(super) async fn apply(ctx: &Context, disk: &Disk, step: &Step) -> Result<(),
         Step::Restore { pool, volume, owner } => {
             ctx.system.restore_volume(pool, volume, owner).await?;
         }
+        Step::RestoreSnapshot(new) => restore(ctx, disk, new).await?,
+        Step::FinishRestore { pool, volume } => ctx.system.finish_restore(pool, volume).await?,
         Step::TakeOver { pool, volume, owner } => {
             ctx.system.hand_over_volume(pool, volume, owner).await?;
         }
@@ -42,5 +46,16 @@ pub(super) async fn apply(ctx: &Context, disk: &Disk, step: &Step) -> Result<(),
         Step::Retain { pool, volume } => ctx.system.retain_volume(pool, volume).await?,
         Step::Release => release(ctx, disk).await?,
     }
+    Ok(())
+}
+
+/// Restores a volume that no machine has open, and that none opens meanwhile.
+async fn restore(ctx: &Context, disk: &Disk, new: &NewRestore) -> Result<(), Error> {
+    let _still = ctx.machines.hold_still(&new.volume)?;
+    if opener(ctx, disk, &new.volume).is_some() {
+        let detail = "a machine has it open, or may have";
+        return Err(SystemError::VolumeBusy { id: new.volume.clone(), detail }.into());
+    }
+    ctx.system.restore_snapshot(new).await?;
     Ok(())
 }

@@ -14,6 +14,7 @@ use crate::index::{Index, Tables, volume_of};
 use crate::key::{Key, ObjectName};
 use crate::kinds::image::local::{self, LocalImage};
 use crate::machine::Holder;
+use crate::restores::{self, Restore};
 
 /// Everything a disk's plan is made from.
 #[derive(Clone, Debug, Default)]
@@ -31,6 +32,10 @@ pub(crate) struct Observed {
     pub(crate) source: Option<LocalSource>,
     /// The snapshot of its volume that is begun and not finished.
     pub(crate) pending_snapshot: Option<SnapshotFacts>,
+    /// The restore that it declares; only observed of a disk with a file.
+    pub(crate) restore: Restore,
+    /// The VM whose machine has its file open, or may have. Only observed for a restore.
+    pub(crate) opener: Option<String>,
     /// Whether the file is in the trash; only checked for a disk that is to be restored.
     pub(crate) in_trash: bool,
     pub(crate) users: Vec<ObjectUse>,
@@ -66,6 +71,11 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
         Some(snapshot) => ctx.system.snapshot(pool, snapshot).await?,
         None => None,
     };
+    let restore = match &volume {
+        Some(volume) => restores::observe(ctx, disk, volume).await?,
+        None => Restore::default(),
+    };
+    let opener = restore.is_due().then(|| opener(ctx, disk, &id)).flatten();
     let has_orphan = volume.is_some() && orphan(ctx, disk, &id).is_some();
     let users = users(ctx, disk, &id, volume.is_some());
     let user_waits = volume.is_none() && !restores && users.iter().any(|user| !is_admitted(&ctx.index, user));
@@ -77,6 +87,8 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
         image,
         source,
         pending_snapshot,
+        restore,
+        opener,
         in_trash,
         users,
         has_orphan,
@@ -120,6 +132,24 @@ pub(super) fn users(ctx: &Context, disk: &Disk, volume: &str, is_there: bool) ->
     })
 }
 
+/// Returns the name of the VM, or of the instance, that has the volume open, or may have. A suspended machine has its disks open.
+pub(super) fn opener(ctx: &Context, disk: &Disk, volume: &str) -> Option<String> {
+    let holders = ctx.machines.holders(volume).into_iter().filter(|holder| is_possible(holder, disk));
+    let holder = holders.max_by_key(|holder| holder.is_certain)?;
+    Some(vm_of(&holder).map_or_else(|| holder.instance.clone(), |vm| vm.name))
+}
+
+fn vm_of(holder: &Holder) -> Option<ObjectName> {
+    holder.key.as_ref().map(|vm| vm.name.clone())
+}
+
+/// Whether the machine has the disk, or may have it. A machine only has disks of its own namespace, so an unresponsive machine
+/// blocks no other tenant.
+fn is_possible(holder: &Holder, disk: &Disk) -> bool {
+    let namespace = disk.metadata.namespace.as_ref();
+    holder.is_certain || vm_of(holder).is_none_or(|vm| Some(&vm.namespace) == namespace)
+}
+
 /// Returns the use by a machine that has the volume open, or may have, and has no VM bound here: the VM's object was
 /// deleted, or is not bound here, as after a restore.
 fn orphan(ctx: &Context, disk: &Disk, volume: &str) -> Option<ObjectUse> {
@@ -129,17 +159,11 @@ fn orphan(ctx: &Context, disk: &Disk, volume: &str) -> Option<ObjectUse> {
         let mut vms = tables.vms.all().map(|(_, vm)| vm);
         vms.any(|vm| vm.metadata.uid.as_deref() == Some(uid) || former_uid(vm.as_ref()) == Some(uid))
     };
-    let vm = |holder: &Holder| holder.key.as_ref().map(|vm| vm.name.clone());
-    // A machine only has disks of its own namespace, so an unresponsive machine blocks no other tenant.
-    let is_possible = |holder: &Holder| {
-        holder.is_certain
-            || vm(holder).is_none_or(|vm| Some(&vm.namespace) == disk.metadata.namespace.as_ref())
-    };
     let orphans = holders.into_iter().filter(|holder| !holder.vm_uid.as_deref().is_some_and(is_here));
-    let orphan = orphans.filter(is_possible).max_by_key(|holder| holder.is_certain)?;
+    let orphan = orphans.filter(|holder| is_possible(holder, disk)).max_by_key(|holder| holder.is_certain)?;
     Some(ObjectUse {
         use_kind: UseKind::Fixed,
-        vm: vm(&orphan).map_or_else(|| orphan.instance.clone(), |vm| vm.name),
+        vm: vm_of(&orphan).map_or_else(|| orphan.instance.clone(), |vm| vm.name),
         vm_uid: orphan.vm_uid.unwrap_or_default(),
         attachment: None,
     })

@@ -1,7 +1,7 @@
 //! Plan for a disk. Pure.
 
 use berth_api::{DeletionPolicy, Disk, ExpandPolicy, Provisioning, Quantity, Readiness, Reason, former_uid};
-use berth_host::{NewSnapshot, NewVolume, VolumeFacts, VolumeOwner};
+use berth_host::{NewRestore, NewSnapshot, NewVolume, VolumeFacts, VolumeOwner};
 use berth_qemu::machine::Format;
 use kube::ResourceExt;
 
@@ -12,6 +12,7 @@ use crate::converge::Plan;
 use crate::index::volume_of;
 use crate::kinds::image::local::{self, Fetch, LocalImage};
 use crate::plugging::io_limits;
+use crate::restores::Restore;
 
 pub(super) fn plan(disk: &Disk, observed: &Observed) -> Plan<Step> {
     let Some(volume) = volume_of(disk) else {
@@ -97,11 +98,51 @@ fn delete(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
     Plan::steps(steps, Readiness::Reconciling(Reason::Deleting, "being deleted".into()))
 }
 
+/// Returns the plan for a disk that has a file.
 fn keep(disk: &Disk, volume: &str, facts: &VolumeFacts, observed: &Observed) -> Plan<Step> {
-    let wanted = match wanted_size(disk) {
-        Ok(wanted) => wanted.unwrap_or(facts.size),
+    if facts.restoring {
+        let step = Step::FinishRestore { pool: facts.pool.clone(), volume: facts.id.clone() };
+        let text = "the data from before its restore is being moved to the trash".to_owned();
+        return Plan::steps(vec![step], Readiness::Reconciling(Reason::Provisioning, text));
+    }
+    let declared = match wanted_size(disk) {
+        Ok(declared) => declared,
         Err(plan) => return plan,
     };
+    let name = disk.spec.restore.as_ref().map(|restore| restore.snapshot.to_string()).unwrap_or_default();
+    let waits = match (&observed.restore, &observed.opener) {
+        (Restore::Due { snapshot }, None) => {
+            return Plan::steps(
+                vec![Step::RestoreSnapshot(NewRestore {
+                    pool: facts.pool.clone(),
+                    volume: facts.id.clone(),
+                    snapshot: snapshot.clone(),
+                    name,
+                    token: disk.spec.restore.as_ref().and_then(|restore| restore.token.clone()),
+                    size: declared.unwrap_or_default(),
+                })],
+                Readiness::Reconciling(Reason::Provisioning, "being restored from its snapshot".to_owned()),
+            );
+        }
+        (Restore::Due { .. }, Some(vm)) => {
+            let text = format!(
+                "it has the data of DiskSnapshot {name} once no VM has it open: stop VM {vm} (power: Stopped), or restart it"
+            );
+            Some(Readiness::Reconciling(Reason::PowerCycleNeeded, text))
+        }
+        (Restore::Waits(text), _) => Some(Readiness::Reconciling(Reason::WaitingForSnapshot, text.clone())),
+        (Restore::Refused(text), _) => Some(Readiness::Stalled(Reason::RestoreRefused, text.clone())),
+        (Restore::Done, _) => None,
+    };
+    let plan = adjust(disk, volume, facts, observed, declared.unwrap_or(facts.size));
+    match waits {
+        Some(waits) if matches!(plan.readiness, Readiness::Ready(..)) => Plan { readiness: waits, ..plan },
+        _ => plan,
+    }
+}
+
+/// Returns the plan for the ceilings, the space and the size of a disk.
+fn adjust(disk: &Disk, volume: &str, facts: &VolumeFacts, observed: &Observed, wanted: u64) -> Plan<Step> {
     let mut steps = Vec::new();
     let limits = io_limits(disk.spec.limits.as_ref());
     if observed.open_limits.is_some_and(|open| open != limits) {

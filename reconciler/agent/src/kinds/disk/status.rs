@@ -1,6 +1,6 @@
 //! Status of a disk. Pure.
 
-use berth_api::{Disk, DiskState, DiskStatus, Quantity, Readiness};
+use berth_api::{Disk, DiskRestored, DiskState, DiskStatus, Quantity, Readiness};
 use jiff::Timestamp;
 
 use super::observe::Observed;
@@ -16,6 +16,14 @@ pub(super) fn status(disk: &Disk, observed: &Observed, readiness: &Readiness, no
     let size = observed.open_size.or(observed.volume.as_ref().map(|v| v.size));
     if let Some(size) = size {
         status.size = Some(Quantity::from_bytes(size).0);
+    }
+    if let Some(last) = observed.volume.as_ref().and_then(|volume| volume.restores.last()) {
+        status.restored_from = Some(DiskRestored {
+            snapshot: last.name.as_str().into(),
+            snapshot_id: last.snapshot.clone(),
+            token: last.token.clone(),
+            restored_at: last.at.to_string(),
+        });
     }
     status.state = Some(state(disk, observed, readiness));
     status

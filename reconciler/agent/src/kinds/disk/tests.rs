@@ -33,6 +33,8 @@ fn volume(size: u64) -> Observed {
     let facts = VolumeFacts {
         retained: false,
         pending_snapshot: None,
+        restores: Vec::new(),
+        restoring: false,
         reserved: None,
         pool: "default".into(),
         id: "v-1".into(),
@@ -250,6 +252,64 @@ fn an_open_disk_that_is_to_grow_offline_waits_for_a_power_cycle_and_so_does_one_
     assert!(matches!(&plan(&declared("Online"), &open).steps[..], [Step::GrowOnline { .. }]));
 }
 
+fn due() -> Observed {
+    Observed { restore: Restore::Due { snapshot: "s-1".into() }, ..volume(GIB) }
+}
+
+#[test]
+fn a_disk_is_restored_once_no_machine_has_it_open_and_with_its_declared_size() {
+    let declared = |size| disk(json!({"size": size, "restore": {"snapshot": "a", "token": "1"}}), json!({}));
+    let new = NewRestore {
+        pool: "default".into(),
+        volume: "v-1".into(),
+        snapshot: "s-1".into(),
+        name: "a".into(),
+        token: Some("1".into()),
+        size: 2 * GIB,
+    };
+    assert_eq!(plan(&declared("2Gi"), &due()).steps, [Step::RestoreSnapshot(new)]);
+    let open = Observed { opener: Some("web".into()), ..due() };
+    let waits = plan(&declared("1Gi"), &open);
+    assert_eq!((waits.steps.len(), reason(&waits)), (0, (false, Reason::PowerCycleNeeded)));
+    assert!(waits.readiness.message().contains("stop VM web (power: Stopped)"), "{waits:?}");
+    let grows = plan(&declared("2Gi"), &Observed { open_size: Some(GIB), ..open });
+    assert!(matches!(&grows.steps[..], [Step::GrowOnline { .. }]), "it is used meanwhile: {grows:?}");
+    assert_eq!(plan(&deleted(declared("1Gi")), &due()).steps.len(), 2, "it goes to the trash");
+}
+
+#[test]
+fn a_disk_whose_restore_waits_or_is_refused_is_used_as_it_is_and_says_so() {
+    let declared = disk(json!({"size": "1Gi", "restore": {"snapshot": "a"}}), json!({}));
+    let see = |restore| Observed { restore, ..volume(GIB) };
+    let waits = plan(&declared, &see(Restore::Waits("no".into())));
+    assert_eq!((waits.steps.len(), reason(&waits)), (0, (false, Reason::WaitingForSnapshot)));
+    let refused = plan(&declared, &see(Restore::Refused("no".into())));
+    assert_eq!((refused.steps.len(), reason(&refused)), (0, (true, Reason::RestoreRefused)));
+    assert_eq!(reason(&plan(&declared, &see(Restore::Done))), (false, Reason::Available));
+    let mut interrupted = due();
+    interrupted.volume.as_mut().expect("set").restoring = true;
+    let finish = Step::FinishRestore { pool: "default".into(), volume: "v-1".into() };
+    assert_eq!(plan(&declared, &interrupted).steps, [finish]);
+}
+
+#[test]
+fn the_last_restore_is_in_the_status_and_stays_there_with_the_file() {
+    let declared = disk(json!({"size": "1Gi"}), json!({}));
+    let mut observed = volume(GIB);
+    let restored = |name: &str| berth_host::Restored {
+        name: name.into(),
+        token: None,
+        snapshot: format!("s-{name}"),
+        at: Timestamp::UNIX_EPOCH,
+    };
+    observed.volume.as_mut().expect("set").restores = vec![restored("a"), restored("b")];
+    let ready = Readiness::Ready(Reason::Available, String::new());
+    let reported =
+        status(&declared, &observed, &ready, Timestamp::UNIX_EPOCH).restored_from.expect("reported");
+    assert_eq!((reported.snapshot.as_str(), reported.snapshot_id.as_str()), ("b", "s-b"));
+    assert_eq!(reported.restored_at, "1970-01-01T00:00:00Z");
+}
+
 #[test]
 fn a_thick_disk_has_its_space_reserved_before_it_grows() {
     let declared = disk(json!({"size": "2Gi", "provisioning": "Thick"}), json!({"size": "1Gi"}));
@@ -329,11 +389,13 @@ fn any_observed() -> impl Strategy<Value = Observed> {
         Just(Some(LocalImage::Absent(source()))),
         (0u64..4).prop_map(|gib| cached(gib * GIB).image),
     ];
-    (prop::option::of(0u64..4), prop::option::of(0u64..4), image, any::<[bool; 3]>()).prop_map(
-        |(file, open, image, [in_trash, used, has_orphan])| Observed {
+    (prop::option::of(0u64..4), prop::option::of(0u64..4), image, any::<[bool; 5]>()).prop_map(
+        |(file, open, image, [in_trash, used, has_orphan, is_due, is_open])| Observed {
             user_waits: false,
             source: None,
             pending_snapshot: None,
+            restore: if is_due { due().restore } else { Restore::Done },
+            opener: is_open.then(|| "web".to_owned()),
             volume: file.and_then(|gib| volume(gib * GIB).volume),
             open_size: open.map(|gib| gib * GIB),
             open_limits: open.map(|_| Default::default()),
@@ -387,7 +449,8 @@ proptest! {
                     }
                     Step::Create(_) => prop_assert!(observed.volume.is_none() && !known),
                     Step::Restore { .. } => prop_assert!(observed.volume.is_none()),
-                    Step::Pull(_) | Step::FollowPull(_) | Step::TakeSnapshot(_) | Step::TakeOver { .. } | Step::Reserve { .. } | Step::SetLimits { .. } | Step::Trash { .. } | Step::Retain { .. } | Step::Release => {}
+                    Step::RestoreSnapshot(_) => prop_assert!(observed.opener.is_none() && observed.restore.is_due()),
+                    Step::Pull(_) | Step::FollowPull(_) | Step::TakeSnapshot(_) | Step::FinishRestore { .. } | Step::TakeOver { .. } | Step::Reserve { .. } | Step::SetLimits { .. } | Step::Trash { .. } | Step::Retain { .. } | Step::Release => {}
                 }
             }
         }

@@ -36,6 +36,8 @@ fn volume(id: &str) -> VolumeFacts {
         backing: None,
         retained: false,
         pending_snapshot: None,
+        restores: Vec::new(),
+        restoring: false,
         reserved: None,
     }
 }

@@ -11,6 +11,7 @@ use crate::error::Error;
 use crate::index::{instance_of, volume_of};
 use crate::key::ObjectName;
 use crate::machine::{GuestFacts, MachineState};
+use crate::restores;
 
 /// Everything an attachment's plan is made from.
 #[derive(Clone, Debug, Default)]
@@ -18,6 +19,8 @@ pub(crate) struct Observed {
     pub(crate) vm: Option<Arc<VM>>,
     pub(crate) disk: Option<Arc<Disk>>,
     pub(crate) volume: Option<VolumeFacts>,
+    /// Whether the disk is to be restored from a snapshot before a machine opens it.
+    pub(crate) restores_first: bool,
     /// None: no QEMU, or one that does not answer (see `unreachable`).
     pub(crate) machine: Option<MachineState>,
     /// Whether a QEMU may be running that does not answer.
@@ -51,6 +54,9 @@ pub(super) async fn observe(ctx: &Context, attachment: &HotswapDiskAttachment) -
         && let Some(volume) = volume_of(&disk)
     {
         observed.volume = ctx.system.volume(disk.spec.pool.as_str(), volume).await?;
+        if let Some(volume) = &observed.volume {
+            observed.restores_first = restores::observe(ctx, &disk, volume).await?.is_due();
+        }
     }
     let instance = observed.vm.as_deref().and_then(instance_of).map(str::to_owned);
     let Some(instance) = instance else { return Ok(observed) };

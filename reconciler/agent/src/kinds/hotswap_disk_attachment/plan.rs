@@ -63,6 +63,10 @@ fn attach(attachment: &HotswapDiskAttachment, observed: &Observed) -> Plan<Step>
     if has_ended(&machine.run_state) {
         return waits(Reason::WaitingForVM, format!("VM {vm_name} does not run"));
     }
+    if observed.restores_first {
+        let text = format!("Disk {disk_name} is being restored from a DiskSnapshot");
+        return waits(Reason::WaitingForDisk, text);
+    }
     let serial = disk.status.as_ref().and_then(|s| s.serial.clone()).unwrap_or_default();
     let plug = Step::Plug { instance: instance.to_owned(), disk: disk_spec(volume, &serial, false, None) };
     Plan::steps(vec![plug], Readiness::Reconciling(Reason::Attaching, "being plugged in".into()))

@@ -75,6 +75,8 @@ fn seen(used_by: Value, machine: Option<MachineState>) -> Observed {
     let volume = VolumeFacts {
         retained: false,
         pending_snapshot: None,
+        restores: Vec::new(),
+        restoring: false,
         reserved: None,
         pool: "default".into(),
         id: "v-1".into(),

@@ -2,13 +2,14 @@
 
 use berth_api::condition::{find, is_true};
 use berth_api::vm::DiskBus;
-use berth_api::{ConditionType, Disk, ExpandPolicy, VM};
+use berth_api::{ConditionType, Disk, ExpandPolicy, Reason, VM};
 use berth_host::VolumeFacts;
 use berth_qemu::machine::Bus;
 
 use crate::context::Context;
 use crate::error::Error;
 use crate::key::ObjectName;
+use crate::restores;
 
 /// A disk listed in the spec.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,6 +28,8 @@ pub(crate) struct DeclaredDisk {
     pub(crate) read_only: bool,
     /// Whether its file is to grow before a machine opens it.
     pub(crate) grows_first: bool,
+    /// Whether it is to be restored from a snapshot before a machine opens it.
+    pub(crate) restores_first: bool,
 }
 
 /// The VM that a disk is given to.
@@ -60,10 +63,16 @@ pub(super) async fn declared_disks(
         };
         let ready = find(&status.conditions, "Ready").filter(|c| c.status != "True");
         let stalled = is_true(&status.conditions, ConditionType::Stalled);
+        // A restore that is refused leaves the disk as it is.
+        let stalled = stalled && ready.is_none_or(|c| c.reason != Reason::RestoreRefused.as_str());
         let problem = ready.filter(|_| stalled || volume.is_none()).map(|c| match c.message.as_str() {
             "" => c.reason.clone(),
             message => format!("{}: {message}", c.reason),
         });
+        let restores_first = match (&disk, &volume) {
+            (Some(disk), Some(volume)) => restores::observe(ctx, disk, volume).await?.is_due(),
+            _ => false,
+        };
         let grows_first = disk.as_ref().zip(volume.as_ref()).is_some_and(|(d, v)| grows_first(d, v));
         seen.push(DeclaredDisk {
             name: wanted.name.to_string(),
@@ -75,6 +84,7 @@ pub(super) async fn declared_disks(
             },
             read_only: wanted.read_only,
             grows_first,
+            restores_first,
             volume,
             reported: status.size.is_some(),
             volume_id: status.volume_id,

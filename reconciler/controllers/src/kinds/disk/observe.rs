@@ -80,10 +80,8 @@ pub(super) fn observe(cache: &Cache, disk: &Disk) -> Observed {
         |(host, volume)| {
             let trash =
                 cache.tables.hosts.cluster(host).and_then(|h| h.status.as_ref()).map(|s| s.trash.as_slice());
-            let found = trash
-                .unwrap_or_default()
-                .iter()
-                .any(|t| t.volume_id == volume && t.namespace == namespace && t.name == disk.name_any());
+            let found =
+                trash.unwrap_or_default().iter().any(|t| t.volume_id == volume && t.namespace == namespace);
             Restore { host: host.to_owned(), volume_id: volume.to_owned(), found }
         },
     );

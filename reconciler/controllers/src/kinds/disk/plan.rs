@@ -101,7 +101,10 @@ pub(super) fn plan_restore(disk: &Disk, restore: &Restore) -> Plan<Option<Readin
         let steps = bind_disk(&Key::of(disk), &restore.host, &restore.volume_id, Vec::new()).into();
         return Plan { steps, decision: None, outcome: Outcome::Settled };
     }
-    let text = format!("host {} has no file {} of this disk in its trash", restore.host, restore.volume_id);
+    let text = format!(
+        "host {} has no file {} of a disk of this namespace in its trash",
+        restore.host, restore.volume_id
+    );
     let dependency = Dependency::Object(Key::cluster(ObjectKind::Host, &restore.host));
     Plan::blocked(Some(Readiness::Stalled(Reason::DiskLost, text)), vec![dependency])
 }

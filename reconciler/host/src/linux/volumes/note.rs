@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::files;
 use super::Result;
-use crate::{NewVolume, VolumeOwner};
+use crate::{NewVolume, Restored, VolumeOwner};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -26,6 +26,12 @@ pub(super) struct Note {
     /// The snapshot that is begun and not finished.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) pending_snapshot: Option<String>,
+    /// Its restores, the oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) restores: Vec<Restored>,
+    /// The file from before the last restore, until it is in the trash.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) former: Option<Former>,
     /// Whether the file was created: if it is missing since then, the disk is lost.
     pub(super) complete: bool,
     pub(super) deleted_at: Option<Timestamp>,
@@ -43,6 +49,18 @@ pub(super) struct Note {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero(number: &u32) -> bool {
     *number == 0
+}
+
+/// The file that a volume had before it was restored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Former {
+    pub(super) generation: u32,
+    pub(super) base: Option<Base>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) snapshot: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) reserved: Option<u64>,
 }
 
 /// The base image.
@@ -63,12 +81,26 @@ impl Note {
             snapshot: new.snapshot.clone(),
             generation: 0,
             pending_snapshot: None,
+            restores: Vec::new(),
+            former: None,
             complete: false,
             deleted_at: None,
             deleted_after: None,
             retained: false,
             reserved: new.thick.then_some(0),
         }
+    }
+
+    /// The images below its file, and below that from before an interrupted restore, without those below snapshots.
+    pub(super) fn bases(&self) -> impl Iterator<Item = &Base> {
+        let former = self.former.as_ref().and_then(|former| former.base.as_ref());
+        self.base.iter().chain(former)
+    }
+
+    /// The snapshots that it keeps.
+    pub(super) fn snapshots(&self) -> impl Iterator<Item = &String> {
+        let former = self.former.as_ref().and_then(|former| former.snapshot.as_ref());
+        self.snapshot.iter().chain(&self.pending_snapshot).chain(former)
     }
 
     /// None: there is no note. The inner error: the note is unreadable.

@@ -272,7 +272,7 @@ impl LinuxVolumes {
         for folder in [self.layout.volumes(pool), self.layout.trash(pool)] {
             for name in files::names(&folder)?.iter().filter(|n| n.ends_with(".json") && !is_unfinished(n)) {
                 match Note::read(&folder.join(name))? {
-                    Some(Ok(note)) => used.extend(note.snapshot.into_iter().chain(note.pending_snapshot)),
+                    Some(Ok(note)) => used.extend(note.snapshots().cloned()),
                     Some(Err(_)) => return Ok(None),
                     None => {}
                 }
@@ -286,6 +286,17 @@ impl LinuxVolumes {
             }
         }
         Ok(Some(used))
+    }
+
+    /// Whether a snapshot of the volume is begun and not finished, also one that its note does not name yet.
+    pub(super) fn is_being_taken(&self, pool: &str, volume: &str) -> Result<bool> {
+        for id in self.snapshot_ids(pool)? {
+            let note = self.snapshot_place(pool, &id)?.read()?;
+            if note.is_some_and(|note| note.volume_id == volume && note.taken.is_none()) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     fn snapshot_ids(&self, pool: &str) -> Result<Vec<String>> {
@@ -372,7 +383,7 @@ fn set_lease(file: &File, kind: libc::c_int) -> nix::Result<libc::c_int> {
 }
 
 /// Whether a QEMU writes to the file: it holds the lock of the byte for that permission.
-fn is_written(path: &Path) -> Result<bool> {
+pub(super) fn is_written(path: &Path) -> Result<bool> {
     const WRITE: libc::off_t = 100 + 1;
     let file = File::open(path).map_err(failed("open", path))?;
     let mut lock = libc::flock {

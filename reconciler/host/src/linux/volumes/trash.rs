@@ -20,7 +20,8 @@ impl LinuxVolumes {
             return Ok(());
         };
         if exists(&place.file)? {
-            let mut note = note.map_err(|detail| place.damaged(&detail))?;
+            let note = note.map_err(|detail| place.damaged(&detail))?;
+            let mut note = self.set_aside(&place, note)?;
             note.deleted_at = Some(Timestamp::now());
             note.deleted_after = Some(self.trash_clock()?);
             files::ensure_folder(&self.layout.trash(pool))?;
@@ -123,7 +124,7 @@ impl LinuxVolumes {
         Ok(trashed)
     }
 
-    fn trash_clock(&self) -> Result<u64> {
+    pub(super) fn trash_clock(&self) -> Result<u64> {
         clock::read(self.layout.root(), &Boot::now()?)
     }
 }

@@ -207,6 +207,9 @@ fn disk_ready(disk: &DeclaredDisk) -> Result<(), Plan<Step>> {
         (None, Some(_), User::ThisVm) if disk.grows_first => {
             waits(format!("Disk {} is being grown", disk.name))
         }
+        (None, Some(_), User::ThisVm) if disk.restores_first => {
+            waits(format!("Disk {} is being restored from a DiskSnapshot", disk.name))
+        }
         (None, Some(_), User::ThisVm) => Ok(()),
     }
 }

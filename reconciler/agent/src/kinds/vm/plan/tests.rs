@@ -61,6 +61,8 @@ fn disk(name: &str, boot: bool) -> DeclaredDisk {
     let volume = VolumeFacts {
         retained: false,
         pending_snapshot: None,
+        restores: Vec::new(),
+        restoring: false,
         reserved: None,
         pool: "default".into(),
         id: id.clone(),
@@ -84,6 +86,7 @@ fn disk(name: &str, boot: bool) -> DeclaredDisk {
         bus: Default::default(),
         read_only: false,
         grows_first: false,
+        restores_first: false,
     }
 }
 
