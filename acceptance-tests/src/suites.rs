@@ -27,6 +27,7 @@ pub mod probes;
 pub mod rules;
 pub mod scale;
 pub mod screen;
+pub mod second_interface;
 pub mod secure_boot;
 pub mod snapshots;
 pub mod terraform;
