@@ -28,6 +28,7 @@ pub mod routes;
 pub mod rules;
 pub mod scale;
 pub mod screen;
+pub mod second_interface;
 pub mod secure_boot;
 pub mod snapshots;
 pub mod terraform;

@@ -231,6 +231,7 @@ impl ResourceKind for Vm {
         disks::refuse_smaller_templates(change);
         placement::refine(change);
         disks::wait_with_another_boot_disk(change);
+        interfaces::wait_with_fixed_models(change);
         restart::refine(change);
     }
 

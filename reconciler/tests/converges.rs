@@ -298,6 +298,50 @@ fn a_medium_is_exchanged_and_taken_out_while_the_vm_with_a_tpm_runs() {
 }
 
 #[test]
+fn a_network_interface_is_plugged_in_and_out_while_the_vm_runs() {
+    converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter], async |rig| {
+        let with = |interfaces: serde_json::Value| {
+            let mut spec = web("Running");
+            spec["networkInterfaces"] = interfaces;
+            spec
+        };
+        let cards = || {
+            let hypervisor = rig.system.hypervisor();
+            let view = hypervisor.instances().first().and_then(|web| hypervisor.view(web));
+            let view = view.expect("it runs");
+            assert_eq!(view.nics.len(), view.taps.len(), "a tap without a card: {view:?}");
+            view.nics.into_values().map(|nic| (nic.mac, nic.is_up)).collect::<Vec<_>>()
+        };
+        let settled = async |wanted: &[(&str, bool)]| {
+            rig.until_vm("web", "has its cards", |vm| {
+                let given = vm.status.iter().flat_map(|status| &status.interfaces);
+                let mac = |name: &str| given.clone().find(|i| i.name == name).map(|i| i.mac_address.clone());
+                let expected: Vec<_> =
+                    wanted.iter().filter_map(|(name, up)| Some((mac(name)?, *up))).collect();
+                let pending = vm.status.as_ref().is_some_and(|status| !status.pending_power_cycle.is_empty());
+                let is_there = expected.len() == wanted.len() && given.clone().count() == wanted.len();
+                is_there && rig::is_ready(vm) && !pending && cards() == expected
+            })
+            .await;
+        };
+        web_is_declared(rig).await;
+        web_runs(rig).await;
+        let pid = rig.pid("web").await;
+        let first = json!({"name": "nic0", "publicIP": "web"});
+        rig.strike_from_here();
+        rig.apply("VM", "web", with(json!([first, {"name": "lan", "link": "Down"}]))).await;
+        settled(&[("nic0", true), ("lan", false)]).await;
+        rig.apply("VM", "web", with(json!([{"name": "lan"}, first]))).await;
+        settled(&[("nic0", true), ("lan", true)]).await;
+        rig.apply("VM", "web", with(json!([first]))).await;
+        settled(&[("nic0", true)]).await;
+        assert_eq!(rig.pid("web").await, pid, "it is the same QEMU all along");
+        assert_eq!(rig.system.taps_now().len(), 1, "its tap is gone");
+        rig.must_settle().await;
+    });
+}
+
+#[test]
 fn a_disk_is_attached_grown_and_detached_while_the_vm_runs() {
     converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter], async |rig| {
         web_is_declared(rig).await;

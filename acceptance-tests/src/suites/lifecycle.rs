@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::kubectl::contains_all;
-use super::{console, guest_access};
+use super::{console, guest_access, second_interface};
 use crate::berth;
 use crate::guests::GuestImage;
 use crate::http::{self, field};
@@ -257,6 +257,11 @@ impl Lifecycle<'_> {
             same_boot(platform, &public, &boot)?;
             project.plan_is_empty()
         });
+        let (public, boot) = (self.public.clone(), self.boot.clone());
+        self.case(
+            "a network interface is added to the running guest, loses its link, and is removed",
+            |platform, project| second_interface::comes_and_goes(platform, project, (&public, &boot), CARD),
+        );
     }
 
     fn drift(&mut self) {
@@ -399,7 +404,7 @@ impl Lifecycle<'_> {
                 ensure!(root.name.starts_with("vd"), "not on virtio-blk: {}", root.name);
                 ensure!(field(&text, "cpus")? == "2", "{text}");
                 let cards = http::get(platform.neighbour(), &address, "/cgi-bin/network", SOON)?;
-                contains_all(&cards, &["card=0x1af4:0x1000", "card=0x8086:0x10d3"])?;
+                contains_all(&cards, &["card=0x1af4:0x1041", "card=0x8086:0x10d3"])?;
                 ensure!(field(&text, "uuid")? == UUID, "{text}");
                 ensure!(field(&text, "serial")? == "ACME-1" && field(&text, "watchdogs")? == "1", "{text}");
                 ensure!(field(&text, "avx2")? == "0", "more than the level has: {text}");

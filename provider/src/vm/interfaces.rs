@@ -1,10 +1,13 @@
 //! The network interfaces of a VM: their attributes, and what a plan checks.
 
+use std::collections::BTreeSet;
+
 use berth_api::Quantity;
 use tfplugin6::{AttributePath, Diagnostic, Value};
 
 use crate::{
-    field::{Effect, Field, Presence, Shape},
+    change::PlannedChange,
+    field::{Effect, Field, Presence, Shape, declared_power},
     form::Form,
     network,
     references::{NETWORK, PUBLIC_IP, SECURITY_GROUP},
@@ -30,9 +33,32 @@ pub(super) fn network_interfaces() -> Field {
         Field::spec("mac_address", Shape::Text(Form::Mac)).presence(Presence::Kept).effect(Effect::Fixed),
         Field::spec("address", Shape::Text(Form::Ipv4)).presence(Presence::Kept).effect(Effect::Fixed),
         Field::spec("model", Shape::Text(Form::Any)).default("virtio").effect(Effect::PowerCycle),
+        Field::spec("link", Shape::Text(Form::Any)).default("Up"),
     ];
     let one = Value::from(vec![Value::object([("name", Value::from("nic0"))])]);
-    Field::spec("network_interfaces", Shape::Keyed(fields)).default(one).effect(Effect::PowerCycle)
+    Field::spec("network_interfaces", Shape::Keyed(fields)).default(one)
+}
+
+/// An interface of a model that has no place in a port of the machine is added and removed at the next start.
+pub(super) fn wait_with_fixed_models(change: &mut PlannedChange<'_>) {
+    let is_fixed = |interface: &&Value| matches!(interface.get("model").as_str(), Some("e1000" | "rtl8139"));
+    let fixed = |state: &Value| -> BTreeSet<String> {
+        let interfaces = state.get("network_interfaces").elements();
+        interfaces.iter().filter(is_fixed).filter_map(|i| i.get("name").as_str().map(str::to_owned)).collect()
+    };
+    let named = |state: &Value| -> BTreeSet<String> {
+        let interfaces = state.get("network_interfaces").elements();
+        interfaces.iter().filter_map(|i| i.get("name").as_str().map(str::to_owned)).collect()
+    };
+    let (was, is) = (named(change.prior), named(&change.planned));
+    let mut moved = was.symmetric_difference(&is);
+    let all: BTreeSet<String> = fixed(change.prior).union(&fixed(&change.planned)).cloned().collect();
+    let waits = moved.any(|name| all.contains(name));
+    let interfaces = AttributePath::root("network_interfaces");
+    let effect = Effect::PowerCycle.with_power(declared_power(change.prior));
+    for change in change.changes.iter_mut().filter(|change| waits && change.path == interfaces) {
+        change.effect = effect;
+    }
 }
 
 fn interface_limits() -> Field {

@@ -199,6 +199,7 @@ fn vms() -> Vec<Bad> {
             "network_interfaces[0].model",
             "e1000e",
         ),
+        everywhere(nics(json!([{"name": "nic0", "link": "down"}])), "network_interfaces[0].link", "Down"),
         everywhere(
             nics(json!([{"name": "nic0", "network": "a.b"}])),
             "network_interfaces[0].network",

@@ -39,7 +39,7 @@ fn a_vm_becomes_the_custom_resource() {
     let config = json!({
         "name": "web", "class": "small", "disks": [{"name": "root", "boot": true}, {"name": "data", "bus": "sata"}],
         "tpm": true, "cdroms": [{"image": "debian-netinst"}, {"name": "drivers", "connected": false, "boot_first": true}],
-        "network_interfaces": [{"public_ip": "web"}, {"name": "lan", "network": "lan", "mac_address": "52:54:00:AB:CD:EF", "model": "rtl8139"}],
+        "network_interfaces": [{"public_ip": "web"}, {"name": "lan", "network": "lan", "mac_address": "52:54:00:AB:CD:EF", "model": "rtl8139", "link": "Down"}],
         "placement": {"group": "web", "host_selector": {"disk": "ssd"}},
         "bootstrap": {"ssh_authorized_keys": ["ssh-rsa A b\n"], "hostname": "www", "domain": "example.org",
             "network_config": "version: 2\n", "meta_data": "role: db\n"},
@@ -86,13 +86,15 @@ fn a_vm_becomes_the_custom_resource() {
           "name": "nic0",
           "network": "default",
           "publicIP": "web",
-          "model": "virtio"
+          "model": "virtio",
+          "link": "Up"
         },
         {
           "name": "lan",
           "network": "lan",
           "macAddress": "52:54:00:ab:cd:ef",
-          "model": "rtl8139"
+          "model": "rtl8139",
+          "link": "Down"
         }
       ],
       "placement": {
@@ -162,7 +164,7 @@ fn a_vm_becomes_the_custom_resource() {
     "#);
     let smallest = json!({"name": "web", "class": "small", "disks": [{"name": "root", "boot": true}]});
     let interfaces = spec_of("berth_vm", &smallest)["networkInterfaces"].clone();
-    assert_eq!(interfaces, json!([{"name": "nic0", "network": "default", "model": "virtio"}]));
+    assert_eq!(interfaces, json!([{"name": "nic0", "network": "default", "model": "virtio", "link": "Up"}]));
 }
 
 #[test]

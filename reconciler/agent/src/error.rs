@@ -75,6 +75,9 @@ pub(crate) enum Error {
     /// The guest was asked to release the disk and has not done so yet.
     #[error("the guest still holds disk {name}")]
     StillHeld { name: String },
+    /// The guest was asked to release the network card and has not done so yet.
+    #[error("the guest still holds network interface {name}")]
+    InterfaceHeld { name: String },
     /// The guest was asked to release a medium and has not done so yet.
     #[error("the guest has locked the tray of CD-ROM drive {name}")]
     TrayLocked { name: String },
@@ -145,6 +148,7 @@ impl Error {
             self,
             Self::Conflict
                 | Self::StillHeld { .. }
+                | Self::InterfaceHeld { .. }
                 | Self::TrayLocked { .. }
                 | Self::Machine(
                     MachineError::Illegal(_) | MachineError::Gone | MachineError::ReservationBlocked { .. }

@@ -3,7 +3,7 @@
 //! It contains only what cannot be read back: what was decided once (pins), what was requested (a stop), and how the
 //! machine ended. Whether QEMU runs and which devices it has is always read from the host.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
 use berth_api::{
@@ -11,7 +11,7 @@ use berth_api::{
 };
 use berth_host::ProcessFacts;
 use berth_qemu::hypervisor::ProcessIdentity;
-use berth_qemu::machine::MachineSpec;
+use berth_qemu::machine::{MachineSpec, NIC_PORTS};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde::{Deserialize, Serialize};
@@ -42,6 +42,10 @@ pub(crate) struct Journal {
     /// PCI slot of each network interface, by name: it determines the interface's name in the guest.
     #[serde(default)]
     pub(crate) slots: BTreeMap<String, u8>,
+    /// The interfaces whose card is in a port of the machine, which has the number of the slot. Those that older agents gave a slot
+    /// stay on the root bus, and so keep their name in the guest.
+    #[serde(default)]
+    pub(crate) in_ports: BTreeSet<String>,
     /// The network interfaces as decided at the last start; used to restore the VM's status if that is lost.
     #[serde(default)]
     pub(crate) interfaces: Vec<InterfaceStatus>,
@@ -301,6 +305,7 @@ impl Journal {
             epoch: epoch_of(vm),
             pins: None,
             slots: BTreeMap::new(),
+            in_ports: BTreeSet::new(),
             interfaces: Vec::new(),
             public: Vec::new(),
             run: None,
@@ -349,13 +354,27 @@ impl Journal {
     pub(crate) fn with_slots<'a>(mut self, interfaces: impl Iterator<Item = &'a str>) -> Self {
         let wanted: Vec<&str> = interfaces.collect();
         self.slots.retain(|name, _| wanted.contains(&name.as_str()));
+        self.in_ports.retain(|name| wanted.contains(&name.as_str()));
         for name in wanted {
-            if !self.slots.contains_key(name) {
-                let free = (0..u8::MAX).find(|slot| !self.slots.values().any(|s| s == slot)).unwrap_or(0);
-                self.slots.insert(name.to_owned(), free);
-            }
+            self.give_slot(name);
         }
         self
+    }
+
+    /// Gives an interface the lowest free slot, unless it has one.
+    pub(crate) fn give_slot(&mut self, name: &str) {
+        if !self.slots.contains_key(name) {
+            let free = (0..u8::MAX).find(|slot| !self.slots.values().any(|s| s == slot)).unwrap_or(0);
+            self.slots.insert(name.to_owned(), free);
+            if free < NIC_PORTS {
+                self.in_ports.insert(name.to_owned());
+            }
+        }
+    }
+
+    /// Returns the port of an interface, if its card may be in one.
+    pub(crate) fn port_of(&self, name: &str) -> Option<u8> {
+        self.slots.get(name).copied().filter(|_| self.in_ports.contains(name))
     }
 
     /// Returns the journal with the bootstrap data given to the guest now. For a machine started by an older agent, the
@@ -511,5 +530,11 @@ mod tests {
     fn an_interface_keeps_its_slot_when_others_come_and_go() {
         let journal = journal().with_slots(["a", "b"].into_iter()).with_slots(["b", "c"].into_iter());
         assert_eq!(journal.slots, BTreeMap::from([("b".to_owned(), 1), ("c".to_owned(), 0)]));
+        assert_eq!(
+            (journal.port_of("b"), journal.port_of("c"), journal.port_of("a")),
+            (Some(1), Some(0), None)
+        );
+        let older = Journal { in_ports: BTreeSet::new(), ..journal }.with_slots(["b", "d"].into_iter());
+        assert_eq!((older.port_of("b"), older.port_of("d")), (None, Some(0)), "b stays where it is");
     }
 }

@@ -22,8 +22,9 @@ use std::time::Duration;
 use berth_qemu::block::{Devices, DiskUse, IoLimits, ObservedCdrom, ObservedDisk, Unplugged};
 use berth_qemu::cdrom::Changed;
 use berth_qemu::hypervisor::ProcessIdentity;
-use berth_qemu::machine::{DiskSpec, Medium};
+use berth_qemu::machine::{DiskSpec, Medium, NicSpec};
 use berth_qemu::memory::Growth;
+use berth_qemu::nics::ObservedNic;
 use berth_qemu::power::RunState;
 use berth_qemu::saved_state::Transfer;
 use jiff::Timestamp;
@@ -53,6 +54,12 @@ pub(crate) struct MachineState {
     /// Without the bootstrap volume.
     pub(crate) disks: Vec<ObservedDisk>,
     pub(crate) cdroms: Vec<ObservedCdrom>,
+    pub(crate) nics: Vec<ObservedNic>,
+    /// The ports for network cards, taken or free.
+    pub(crate) nic_ports: Vec<u8>,
+    /// Whether the link of a network card is up, by the card's id: QEMU does not report it, so a card whose link this agent has not
+    /// set is missing.
+    pub(crate) links: BTreeMap<String, bool>,
     /// The number of CPUs; None if this QEMU does not tell.
     pub(crate) cpus: Option<i64>,
     /// The memory that was plugged in; None if the machine was not started for it.
@@ -171,6 +178,23 @@ impl Machine {
 
     pub(crate) async fn unplug(&self, id: &str) -> Result<Unplugged, MachineError> {
         self.ask(|reply| Command::Unplug(id.to_owned(), reply)).await
+    }
+
+    pub(crate) async fn plug_nic(&self, nic: NicSpec) -> Result<(), MachineError> {
+        self.ask(|reply| Command::PlugNic(Box::new(nic), reply)).await
+    }
+
+    pub(crate) async fn unplug_nic(&self, id: &str) -> Result<Unplugged, MachineError> {
+        self.ask(|reply| Command::UnplugNic(id.to_owned(), reply)).await
+    }
+
+    pub(crate) async fn set_link(&self, nic: &str, up: bool) -> Result<(), MachineError> {
+        self.ask(|reply| Command::SetLink { nic: nic.to_owned(), up, reply }).await
+    }
+
+    /// Has the driver take the links as up that it has not set: its process was started just now.
+    pub(crate) async fn assume_links_up(&self) -> Result<(), MachineError> {
+        self.ask(Command::AssumeLinksUp).await
     }
 
     /// Exchanges the medium of a CD-ROM drive.
@@ -468,6 +492,8 @@ impl Machines {
             system: self.system.clone(),
             instance: instance.to_owned(),
             devices: Devices::default(),
+            links: BTreeMap::new(),
+            link_at_start: None,
             cpus: None,
             can_grow: None,
             may_have_tpm: true,

@@ -12,6 +12,8 @@ mod fixture;
 mod guest_access;
 #[path = "agent/hooks.rs"]
 mod hooks;
+#[path = "agent/interfaces.rs"]
+mod interfaces;
 #[path = "agent/life.rs"]
 mod life;
 #[path = "agent/media.rs"]

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::guest::{GuestEnd, GuestFilesystem, GuestInterface, GuestStatus};
 pub use bootstrap::Bootstrap;
-pub use interface::{InterfaceLimits, NetworkInterface, NicModel};
+pub use interface::{InterfaceLimits, LinkState, NetworkInterface, NicModel};
 pub use status::{
     CdromStatus, ConsoleAddress, CpuTime, DiskAttachmentStatus, Hardware, HostRefusal, InterfaceStatus,
     ProcessStatus, VMStatus,
@@ -180,7 +180,8 @@ pub struct VMSpec {
     #[schemars(length(max = 4))]
     pub cdroms: Vec<Cdrom>,
     /// The network interfaces, keyed by `name`. Default: one, `nic0`, on the Network `default`. An empty list: no
-    /// network.
+    /// network. Interfaces of the models `virtio` and `e1000e` are added to and removed from the running VM, others at its next
+    /// power cycle.
     #[serde(default = "one_interface")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     #[schemars(length(max = 8))]

@@ -189,6 +189,11 @@ impl FakeSystem {
         self.state().firewall.clone()
     }
 
+    /// Returns the names of all taps.
+    pub fn taps_now(&self) -> Vec<String> {
+        self.state().taps.keys().cloned().collect()
+    }
+
     /// Returns the files with the saved state of a machine.
     pub fn saved_states_now(&self) -> Vec<String> {
         self.files.saved_states()

@@ -41,7 +41,8 @@ use async_trait::async_trait;
 use berth_qemu::console::ConsoleStream;
 use berth_qemu::guest_agent::GuestAgent;
 use berth_qemu::hypervisor::{CpuTime, Hypervisor, ProcessIdentity};
-use berth_qemu::machine::{DiskSpec, Medium};
+use berth_qemu::machine::{DiskSpec, Medium, NicSpec};
+use berth_qemu::nics::LentTap;
 use berth_qemu::process::RunAs;
 use berth_qemu::qmp::{Events, Qmp};
 use ipnet::IpNet;
@@ -530,6 +531,10 @@ impl Machines for LinuxSystem {
 
     async fn lend_state(&self, instance: &str, qmp: &Qmp, access: StateAccess) -> Result<()> {
         self.machines.lend_state(instance, qmp, access).await
+    }
+
+    async fn lend_tap(&self, instance: &str, qmp: &Qmp, nic: &NicSpec) -> Result<LentTap> {
+        self.machines.lend_tap(instance, qmp, nic).await
     }
 
     async fn seal_state(&self, instance: &str) -> Result<()> {

@@ -8,7 +8,8 @@ use async_trait::async_trait;
 use berth_qemu::console::ConsoleStream;
 use berth_qemu::guest_agent::GuestAgent;
 use berth_qemu::hypervisor::{CpuTime, Limits, ProcessIdentity};
-use berth_qemu::machine::{DiskSpec, MachineSpec, Medium};
+use berth_qemu::machine::{DiskSpec, MachineSpec, Medium, NicSpec};
+use berth_qemu::nics::LentTap;
 use berth_qemu::qmp::{Events, Qmp};
 use jiff::Timestamp;
 use serde_json::Value;
@@ -111,6 +112,9 @@ pub trait Machines: Send + Sync + fmt::Debug + 'static {
     ///
     /// *Errors*: [`SystemError::NoSpace`] if the disk has less free space than the state can take.
     async fn lend_state(&self, instance: &str, qmp: &Qmp, access: StateAccess) -> Result<()>;
+
+    /// Opens the tap of a network card and gives it to the instance's QEMU, over this connection.
+    async fn lend_tap(&self, instance: &str, qmp: &Qmp, nic: &NicSpec) -> Result<LentTap>;
 
     /// Makes the saved state durable: when this returns, it survives a crash of the host.
     async fn seal_state(&self, instance: &str) -> Result<()>;

@@ -1,4 +1,5 @@
-//! Disks of a running machine: observe, plug, resize, continue in an overlay, unplug. CD-ROM drives are observed with them.
+//! Disks of a running machine: observe, plug, resize, continue in an overlay, unplug. CD-ROM drives and
+//! network cards are observed with them.
 //!
 //! A disk consists of two QEMU objects: a block node (the file, opened and locked) and a `scsi-hd` device (seen by the
 //! guest), both named by [`DiskSpec::id`]. Every function here first reads the current state and then does the missing
@@ -22,15 +23,14 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::time::Instant;
 
+use crate::devices;
+pub use crate::devices::Unplugged;
 use crate::machine::{Bus, DiskSpec, SpecError, blockdev, disk_device, overlay_blockdev};
-use crate::qmp::{EventKind, Events, Notice, Qmp, QmpError};
+use crate::qmp::{Qmp, QmpError};
 pub use limits::IoLimits;
-pub use observe::{Devices, cdroms, disks, free_target};
-use observe::{device_ids, disk_devices, node, nodes};
+pub use observe::{Devices, Observation, cdroms, disks, free_target};
+use observe::{disk_devices, node, nodes};
 pub use stats::{DURATION_LIMITS, DiskUse, OperationUse, disk_use};
-
-/// The interval between checks for a removed device, in case its event was missed.
-const POLL: Duration = Duration::from_millis(250);
 
 /// A disk as QEMU reports it. Always queried, never assumed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,15 +63,6 @@ pub struct ObservedCdrom {
     pub tray_open: bool,
     /// The guest uses the medium, and has locked the tray.
     pub locked: bool,
-}
-
-/// The result of [`unplug`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unplugged {
-    /// QEMU no longer holds the device or the file.
-    Released,
-    /// The guest has been asked to release the disk but has not done so yet; retry later.
-    Waiting,
 }
 
 /// Why a disk could not be changed.
@@ -154,19 +145,8 @@ fn locked(id: &str, error: QmpError) -> BlockError {
 /// Neither flushes nor checks the guest's file systems: callers query the guest agent first.
 pub async fn unplug(qmp: &Qmp, id: &str, limit: Duration) -> Result<Unplugged, BlockError> {
     let deadline = Instant::now() + limit;
-    // Subscribed before the request, so the event cannot be missed.
-    let mut events = qmp.events();
-    if device_ids(qmp).await?.iter().any(|d| d == id) {
-        match qmp.execute("device_del", json!({"id": id})).await {
-            Ok(_) => {}
-            Err(error) if error.is_device_not_found() => {}
-            // Requested before, and the guest has not responded yet.
-            Err(QmpError::Refused { desc, .. }) if desc.contains("in the process of unplug") => {}
-            Err(error) => return Err(error.into()),
-        }
-        if !device_gone(qmp, id, &mut events, deadline).await? {
-            return Ok(Unplugged::Waiting);
-        }
+    if !devices::remove(qmp, id, deadline).await? {
+        return Ok(Unplugged::Waiting);
     }
     // QEMU drops the last reference to the device shortly after the event.
     while !remove_nodes(qmp, id).await? {
@@ -176,33 +156,6 @@ pub async fn unplug(qmp: &Qmp, id: &str, limit: Duration) -> Result<Unplugged, B
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     Ok(Unplugged::Released)
-}
-
-/// Waits for the event, and polls in case the event was lost. Returns false at the deadline.
-async fn device_gone(
-    qmp: &Qmp,
-    id: &str,
-    events: &mut Events,
-    deadline: Instant,
-) -> Result<bool, BlockError> {
-    loop {
-        let next = tokio::time::timeout_at(deadline.min(Instant::now() + POLL), events.next()).await;
-        match next {
-            Ok(Some(Notice::Event(event))) => match event.kind() {
-                EventKind::DeviceDeleted { device: Some(device) } if device == id => return Ok(true),
-                EventKind::UnplugRefused { device: Some(device) } if device == id => return Ok(false),
-                _ => continue,
-            },
-            // The monitor may be disconnected: the query below reports it.
-            Ok(None) | Ok(Some(Notice::Missed(_))) | Err(_) => {}
-        }
-        if !device_ids(qmp).await?.iter().any(|d| d == id) {
-            return Ok(true);
-        }
-        if Instant::now() >= deadline {
-            return Ok(false);
-        }
-    }
 }
 
 /// Removes the nodes of a disk, from the top of its chain. Returns false while one is in use.

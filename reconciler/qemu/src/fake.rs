@@ -23,6 +23,7 @@ mod hypervisor;
 mod machine;
 mod migration;
 mod model;
+mod nics;
 mod saved_states;
 mod server;
 #[cfg(test)]
@@ -30,4 +31,4 @@ mod tests;
 
 pub use behaviour::{Behaviour, GuestAddress, GuestFacts};
 pub use files::{ImageFiles, LocalFiles};
-pub use host::{FakeHypervisor, MachineView};
+pub use host::{FakeHypervisor, MachineView, NicView};

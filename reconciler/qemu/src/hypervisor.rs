@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::console::ConsoleStream;
 use crate::guest_agent::{GuestAgent, GuestAgentError};
-use crate::machine::{LaunchSpec, MachinePaths, SpecError};
+use crate::machine::{LaunchSpec, MachinePaths, NicSpec, SpecError};
+use crate::nics::LentTap;
 use crate::qmp::{Events, Qmp, QmpError};
 
 /// The identity of a QEMU process, which distinguishes it from a later process with the same pid.
@@ -84,6 +85,8 @@ impl<'a> StateFile<'a> {
 pub enum LendError {
     #[error("cannot open {}", path.display())]
     Open { path: PathBuf, source: std::io::Error },
+    #[error("cannot open the tap interface {name}")]
+    Tap { name: String, source: std::io::Error },
     #[error("cannot pass the file to QEMU")]
     Pass(#[source] QmpError),
 }
@@ -199,6 +202,11 @@ pub trait Hypervisor: Send + Sync + fmt::Debug {
     /// an empty one to write, or a saved one to read. QEMU's user needs no access to it.
     async fn lend_state(&self, qmp: &Qmp, paths: &MachinePaths, file: StateFile<'_>)
     -> Result<(), LendError>;
+
+    /// Opens the tap of a network card and gives it to QEMU, for [`nics::plug`](crate::nics::plug).
+    ///
+    /// *Assumptions*: the tap exists, and no other process has it open.
+    async fn lend_tap(&self, qmp: &Qmp, paths: &MachinePaths, nic: &NicSpec) -> Result<LentTap, LendError>;
 
     /// Makes a file accessible to the user that QEMU runs as. Required before a disk is plugged in;
     /// [`Hypervisor::launch`] does it for the files of its spec.

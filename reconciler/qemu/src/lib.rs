@@ -8,6 +8,7 @@
 //!  process  fake
 //!     ▼
 //!  qmp ◀── block, cdrom, power, tpm    disks, media, power and TPM of a running machine
+//!      ◀── nics            its network cards
 //!      ◀── saved_state     its memory and devices, saved to a file and loaded again
 //!  guest_agent, console    the agent in the guest, its serial console and its screen
 //! ```
@@ -24,6 +25,7 @@ pub mod cdrom;
 pub mod console;
 pub mod cpu_models;
 pub mod cpus;
+mod devices;
 #[cfg(feature = "fake")]
 pub mod fake;
 pub mod guest_agent;
@@ -31,6 +33,7 @@ pub mod hypervisor;
 pub mod installation;
 pub mod machine;
 pub mod memory;
+pub mod nics;
 pub mod power;
 pub mod probe;
 pub mod process;

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use command_line::seed_disk;
 pub(crate) use command_line::{GUEST_AGENT_CHANNEL, TPM_CHANNEL};
 pub use command_line::{command_line, instance_of, name_of};
-pub(crate) use json::{blockdev, disk_device, medium_blockdev, overlay_blockdev, scsi_cdrom};
+pub(crate) use json::{blockdev, disk_device, medium_blockdev, nic_device, overlay_blockdev, scsi_cdrom};
 #[cfg(test)]
 pub(crate) use tests::example;
 pub use validate::SpecError;
@@ -41,6 +41,8 @@ pub const SEED_TARGET: u8 = 255;
 pub const MAX_CDROMS: u8 = 4;
 /// The SCSI target of the first CD-ROM drive: the last drive has the last target from which UEFI firmware boots.
 const FIRST_CDROM_TARGET: u8 = 28;
+/// The PCI slot of the first NIC that is there from the start.
+const SLOT_FIRST_NIC: u8 = 0x10;
 /// The PCI slots of disks, with eight functions each. NICs have 0x10 to 0x1d, and the chipset 0x1f.
 const DISK_SLOTS: [u8; 2] = [0x1e, 0xf];
 /// The maximum number of disks with a PCI function of their own.
@@ -49,10 +51,24 @@ pub const MAX_VIRTIO_BLK: u8 = 16;
 pub const MAX_SATA: u8 = 6;
 /// The number of NICs with a reserved PCI slot.
 pub const MAX_NICS: u8 = 14;
+/// The number of PCI Express ports of a machine for network cards, which can be plugged in and out while it runs.
+pub const NIC_PORTS: u8 = 8;
+/// The beginning of the ids of these ports.
+pub(crate) const PORT_PREFIX: &str = "nicport";
 /// The maximum length of a serial number in SCSI VPD page 0x80 as QEMU writes it.
 pub const MAX_SERIAL: usize = 36;
 /// `sun_path` holds 108 bytes including the final NUL.
 const MAX_SOCKET_PATH: usize = 107;
+
+/// The id of a port for network cards, and the name of its bus.
+pub(crate) fn port_name(number: u8) -> String {
+    format!("{PORT_PREFIX}{number}")
+}
+
+/// The id of the network back end of a card.
+pub(crate) fn backend_of(nic: &str) -> String {
+    format!("net-{nic}")
+}
 
 /// A PCI slot in QEMU's form.
 fn slot(number: u8) -> String {
@@ -93,6 +109,9 @@ pub struct MachineSpec {
     #[serde(default)]
     pub cdroms: Vec<CdromSpec>,
     pub nics: Vec<NicSpec>,
+    /// The number of its ports for network cards, at most [`NIC_PORTS`]. Machines of older agents have none.
+    #[serde(default)]
+    pub nic_ports: u8,
     #[serde(default)]
     pub graphics: Graphics,
     #[serde(default)]
@@ -474,6 +493,10 @@ pub struct NicSpec {
     pub slot: u8,
     #[serde(default)]
     pub model: NicModel,
+    /// The port of the machine that it is plugged into; unique in the machine. None: its place follows from `slot`, and it stays
+    /// there while the machine runs.
+    #[serde(default)]
+    pub port: Option<u8>,
 }
 
 /// The network card that the guest sees.
@@ -490,8 +513,20 @@ pub enum NicModel {
 }
 
 impl NicModel {
+    const ALL: [Self; 4] = [Self::Virtio, Self::E1000, Self::E1000e, Self::Rtl8139];
+
+    /// Whether it is a PCI Express device, which has a place in a port.
+    #[must_use]
+    pub fn is_hot_pluggable(self) -> bool {
+        matches!(self, Self::Virtio | Self::E1000e)
+    }
+
+    pub(crate) fn of_driver(driver: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|model| model.driver() == driver)
+    }
+
     /// The name of QEMU's device.
-    fn driver(self) -> &'static str {
+    pub(crate) fn driver(self) -> &'static str {
         match self {
             Self::Virtio => "virtio-net-pci",
             Self::E1000 => "e1000",

@@ -67,6 +67,7 @@ impl Bench {
                 disks: vec![disk(directory.path(), "boot", true)],
                 cdroms: vec![],
                 nics: vec![],
+                nic_ports: 0,
                 graphics: Graphics::None,
                 extras: Default::default(),
                 tpm: false,

@@ -54,6 +54,7 @@ impl Bench {
                 disks: vec![],
                 cdroms: vec![],
                 nics: vec![],
+                nic_ports: 0,
                 graphics: Graphics::None,
                 extras: Default::default(),
                 tpm: false,

@@ -1,6 +1,6 @@
 #!/bin/sh
-# The addresses, the MTU and the MAC of the first network card, the routes and name servers of all cards, and their PCI ids.
-# `?renew` renews the leases first.
+# The addresses, the MTU and the MAC of the first network card; routes, name servers, MAC and link of each card; the PCI ids of
+# all cards. `?renew` renews the leases first.
 echo "Content-Type: text/plain"
 echo
 [ "$QUERY_STRING" = renew ] && for pid in /run/udhcpc.*.pid; do
@@ -13,6 +13,11 @@ ip route | awk '$1 == "default" { print "gateway=" $3 }'
 ip route | awk '$1 != "default" && $2 == "via" { print "route=" $1 "," $3 }'
 for file in /run/resolv.eth*; do
 	[ -e "$file" ] && awk -v card="${file##*.}" '{ key = $1; $1 = ""; sub(/^ /, ""); gsub(/ /, ","); print card "_" key "=" $0 }' "$file"
+done
+for card in /sys/class/net/eth*; do
+	# A card that is not up has no link to read.
+	ip link set "${card##*/}" up
+	echo "link-$(cat "$card/address")=$(cat "$card/carrier")"
 done
 for card in /sys/bus/pci/devices/*; do
 	case $(cat "$card/class") in

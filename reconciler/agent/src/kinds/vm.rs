@@ -35,7 +35,7 @@ use berth_api::{
 use berth_host::{ImageSource, LaunchRequest, ProcessFacts, TapConfig};
 use berth_qemu::block::ObservedDisk;
 use berth_qemu::hypervisor::CpuTime;
-use berth_qemu::machine::{Bus, DiskSpec, Medium};
+use berth_qemu::machine::{Bus, DiskSpec, Medium, NicSpec};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -102,6 +102,18 @@ pub(crate) enum Step {
     },
     Unplug {
         volume: String,
+    },
+    /// Plugs in a network card whose tap exists.
+    PlugNic(Box<NicSpec>),
+    /// Unplugs the card of the interface with this name.
+    UnplugNic {
+        name: String,
+        id: String,
+    },
+    /// Sets the link of a network card.
+    SetLink {
+        nic: String,
+        up: bool,
     },
     /// Changes the CPU time that the machine may use and gets.
     SetCpuTime(CpuTime),

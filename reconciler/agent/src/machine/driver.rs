@@ -1,17 +1,17 @@
 //! The task that owns a running machine's monitor. QEMU's events take precedence over requests.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_qemu::block::{self, Devices, DiskUse, IoLimits, Unplugged};
+use berth_qemu::block::{self, Devices, DiskUse, IoLimits, Observation, Unplugged};
 use berth_qemu::cdrom::{self, Changed};
-use berth_qemu::machine::{DiskSpec, Medium};
+use berth_qemu::machine::{DiskSpec, Medium, NicSpec};
 use berth_qemu::memory::Growth;
 use berth_qemu::power::{self, RunState};
 use berth_qemu::qmp::{EventKind, Events, Notice, Qmp};
 use berth_qemu::saved_state::{self, Transfer};
-use berth_qemu::{cpus, guest_agent, memory, tpm};
+use berth_qemu::{cpus, guest_agent, memory, nics, tpm};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
@@ -19,7 +19,7 @@ use super::legal::{Action, check_legal};
 use super::{DriverState, Ending, MachineError, MachineState, Notifier};
 use berth_host::{ProcessFacts, StateAccess};
 
-/// How long one request waits for the guest to release a disk; the caller retries.
+/// How long one request waits for the guest to release a device; the caller retries.
 const RELEASE_WAIT: Duration = Duration::from_secs(2);
 /// How long QEMU may take to exit after its monitor has closed, before its key is enqueued anyway.
 const EXIT_WAIT: Duration = Duration::from_secs(10);
@@ -36,6 +36,14 @@ pub(super) enum Command {
     Quit(Reply),
     Plug(Box<DiskSpec>, Reply),
     Unplug(String, oneshot::Sender<Result<Unplugged, MachineError>>),
+    PlugNic(Box<NicSpec>, Reply),
+    UnplugNic(String, oneshot::Sender<Result<Unplugged, MachineError>>),
+    SetLink {
+        nic: String,
+        up: bool,
+        reply: Reply,
+    },
+    AssumeLinksUp(Reply),
     Resize {
         id: String,
         bytes: u64,
@@ -72,6 +80,10 @@ pub(super) struct Driver {
     pub(super) system: Arc<dyn berth_host::Machines>,
     pub(super) instance: String,
     pub(super) devices: Devices,
+    /// The links that this driver has set, by the card's id; true: up. None: it is not known whether QEMU has done it.
+    pub(super) links: BTreeMap<String, Option<bool>>,
+    /// The state of the other links, if it is known.
+    pub(super) link_at_start: Option<bool>,
     /// Set after the guest was started: the caller observes the result itself, so the next RESUME event enqueues
     /// nothing.
     pub(super) expects_resume: bool,
@@ -189,6 +201,19 @@ impl Driver {
             Command::Unplug(id, reply) => {
                 let _ = reply.send(self.unplug(&id).await);
             }
+            Command::PlugNic(nic, reply) => {
+                let _ = reply.send(self.plug_nic(&nic).await);
+            }
+            Command::UnplugNic(id, reply) => {
+                let _ = reply.send(self.unplug_nic(&id).await);
+            }
+            Command::SetLink { nic, up, reply } => {
+                let _ = reply.send(self.set_link(nic, up).await);
+            }
+            Command::AssumeLinksUp(reply) => {
+                self.link_at_start = Some(true);
+                let _ = reply.send(Ok(()));
+            }
             Command::Resize { id, bytes, reply } => {
                 let _ = reply.send(self.resize(&id, bytes).await);
             }
@@ -230,7 +255,7 @@ impl Driver {
         if state != RunState::Prelaunch {
             self.report_started(false).await;
         }
-        let (mut disks, cdroms) = self.devices.look(&self.qmp).await?;
+        let Observation { mut disks, cdroms, nics, nic_ports } = self.devices.look(&self.qmp).await?;
         disks.retain(|d| d.id != berth_qemu::machine::SEED_ID);
         let held: BTreeSet<String> = disks.iter().map(|d| d.id.clone()).collect();
         self.published.send_modify(|state| state.volumes = Some(held));
@@ -246,11 +271,19 @@ impl Driver {
                 state.save_failure = Some((began, why.clone()));
             });
         }
+        let link = |nic: &nics::ObservedNic| {
+            let up = self.links.get(&nic.id).copied().unwrap_or(self.link_at_start)?;
+            Some((nic.id.clone(), up))
+        };
+        let links = nics.iter().filter_map(link).collect();
         let published = self.published.borrow();
         Ok(MachineState {
             run_state: state,
             disks,
             cdroms,
+            nics,
+            nic_ports,
+            links,
             cpus,
             growth,
             has_tpm,
@@ -314,18 +347,50 @@ impl Driver {
     }
 
     async fn plug(&mut self, disk: &DiskSpec) -> Result<(), MachineError> {
-        self.allowed(Action::ChangeDisks).await?;
+        self.allowed(Action::ChangeDevices).await?;
         self.devices = Devices::default();
         Ok(block::plug(&self.qmp, disk).await?)
     }
 
+    /// Plugs in a network card, once its tap exists.
+    async fn plug_nic(&mut self, nic: &NicSpec) -> Result<(), MachineError> {
+        self.allowed(Action::ChangeDevices).await?;
+        self.devices = Devices::default();
+        if nics::is_plugged(&self.qmp, nic).await? {
+            return Ok(());
+        }
+        nics::remove_backend(&self.qmp, &nic.id).await?;
+        let lent = self.system.lend_tap(&self.instance, &self.qmp, nic).await?;
+        nics::plug(&self.qmp, nic, lent).await?;
+        self.links.insert(nic.id.clone(), Some(true));
+        Ok(())
+    }
+
+    async fn unplug_nic(&mut self, id: &str) -> Result<Unplugged, MachineError> {
+        self.allowed(Action::ChangeDevices).await?;
+        self.devices = Devices::default();
+        let unplugged = nics::unplug(&self.qmp, id, RELEASE_WAIT).await?;
+        if unplugged == Unplugged::Released {
+            self.links.remove(id);
+        }
+        Ok(unplugged)
+    }
+
+    async fn set_link(&mut self, nic: String, up: bool) -> Result<(), MachineError> {
+        self.allowed(Action::ChangeDevices).await?;
+        self.links.insert(nic.clone(), None);
+        nics::set_link(&self.qmp, &nic, up).await?;
+        self.links.insert(nic, Some(up));
+        Ok(())
+    }
+
     async fn change_medium(&self, slot: u8, medium: Option<&Medium>) -> Result<Changed, MachineError> {
-        self.allowed(Action::ChangeDisks).await?;
+        self.allowed(Action::ChangeDevices).await?;
         Ok(cdrom::change_medium(&self.qmp, slot, medium).await?)
     }
 
     async fn plug_cpus(&mut self, count: usize) -> Result<(), MachineError> {
-        self.allowed(Action::ChangeDisks).await?;
+        self.allowed(Action::ChangeDevices).await?;
         self.cpus = None;
         Ok(cpus::plug(&self.qmp, count).await?)
     }
@@ -339,7 +404,7 @@ impl Driver {
     }
 
     async fn request_memory(&self, bytes: u64) -> Result<(), MachineError> {
-        self.allowed(Action::ChangeDisks).await?;
+        self.allowed(Action::ChangeDevices).await?;
         Ok(memory::request(&self.qmp, bytes).await?)
     }
 
@@ -364,22 +429,22 @@ impl Driver {
     }
 
     async fn unplug(&self, id: &str) -> Result<Unplugged, MachineError> {
-        self.allowed(Action::ChangeDisks).await?;
+        self.allowed(Action::ChangeDevices).await?;
         Ok(block::unplug(&self.qmp, id, RELEASE_WAIT).await?)
     }
 
     async fn continue_in_overlay(&self, disk: &DiskSpec) -> Result<bool, MachineError> {
-        self.allowed(Action::ChangeDisks).await?;
+        self.allowed(Action::ChangeDevices).await?;
         Ok(block::continue_in_overlay(&self.qmp, disk).await?)
     }
 
     async fn set_limits(&self, id: &str, limits: &IoLimits) -> Result<(), MachineError> {
-        self.allowed(Action::ChangeDisks).await?;
+        self.allowed(Action::ChangeDevices).await?;
         Ok(block::set_limits(&self.qmp, id, limits).await?)
     }
 
     async fn resize(&self, id: &str, bytes: u64) -> Result<(), MachineError> {
-        self.allowed(Action::ChangeDisks).await?;
+        self.allowed(Action::ChangeDevices).await?;
         Ok(block::resize(&self.qmp, id, bytes).await?)
     }
 }

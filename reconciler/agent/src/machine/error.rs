@@ -1,6 +1,7 @@
 //! Why a request to a machine failed.
 
 use berth_qemu::block::BlockError;
+use berth_qemu::nics::NicError;
 use berth_qemu::qmp::QmpError;
 
 use super::legal::IllegalAction;
@@ -14,6 +15,8 @@ pub(crate) enum MachineError {
     System(#[from] SystemError),
     #[error("cannot change the machine's disks")]
     Block(#[from] BlockError),
+    #[error("cannot change the machine's network cards")]
+    Nic(#[from] NicError),
     #[error("cannot drive the machine")]
     Monitor(#[from] QmpError),
     #[error(transparent)]

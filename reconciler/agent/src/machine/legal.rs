@@ -14,8 +14,9 @@ pub(crate) enum Action {
     PressPowerButton,
     /// Ends QEMU.
     Quit,
-    /// Plugs, unplugs or grows a disk, has it continue in an overlay, or exchanges a medium.
-    ChangeDisks,
+    /// Plugs, unplugs or grows a disk, has it continue in an overlay, or exchanges a medium. Plugs in or unplugs a network card, or
+    /// sets its link.
+    ChangeDevices,
     /// Saves the machine's state.
     Save,
     /// Loads a saved state.
@@ -30,7 +31,7 @@ impl Action {
         Self::Pause,
         Self::PressPowerButton,
         Self::Quit,
-        Self::ChangeDisks,
+        Self::ChangeDevices,
         Self::Save,
         Self::Load,
     ];
@@ -67,7 +68,7 @@ pub(crate) fn check_legal(state: &RunState, action: Action) -> Result<(), Illega
         // A guest that does not run cannot receive the button; acting on it after a later resume is not what the caller
         // wants.
         Action::PressPowerButton => *state == RunState::Running,
-        Action::ChangeDisks => {
+        Action::ChangeDevices => {
             !ended && !matches!(state, RunState::Other(_) | RunState::InMigrate | RunState::PostMigrate)
         }
     };
@@ -98,7 +99,7 @@ mod tests {
     /// The machine's state afterwards; None if QEMU is gone.
     fn after(state: RunState, action: Action) -> Option<RunState> {
         match action {
-            Action::ReadState | Action::ChangeDisks | Action::PressPowerButton => Some(state),
+            Action::ReadState | Action::ChangeDevices | Action::PressPowerButton => Some(state),
             Action::Start => Some(RunState::Running),
             Action::Save => Some(RunState::PostMigrate),
             Action::Load => Some(RunState::Paused),
@@ -140,7 +141,7 @@ mod tests {
         #[test]
         fn nothing_is_plugged_into_a_machine_that_ended(state in any_state()) {
             prop_assume!(has_ended(&state));
-            prop_assert!(check_legal(&state, Action::ChangeDisks).is_err());
+            prop_assert!(check_legal(&state, Action::ChangeDevices).is_err());
             prop_assert!(check_legal(&state, Action::PressPowerButton).is_err());
         }
 

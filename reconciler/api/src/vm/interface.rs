@@ -85,6 +85,18 @@ pub struct NetworkInterface {
     /// the others are for guests without a virtio driver. Takes effect at the next power cycle.
     #[serde(default)]
     pub model: NicModel,
+    /// The link that the guest sees: `Up` or `Down`, as if the cable were pulled out. Nothing is received or sent while it is
+    /// `Down`. Default `Up`. Applied live.
+    #[serde(default)]
+    pub link: LinkState,
+}
+
+/// The link of a network card.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum LinkState {
+    #[default]
+    Up,
+    Down,
 }
 
 /// Ceilings for the traffic of an interface, which its host enforces: packets above them are dropped. *Ingress* is what the guest
@@ -171,6 +183,7 @@ impl Default for NetworkInterface {
             mac_address: None,
             address: None,
             model: NicModel::default(),
+            link: LinkState::default(),
         }
     }
 }

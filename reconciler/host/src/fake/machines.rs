@@ -9,8 +9,9 @@ use berth_qemu::console::ConsoleStream;
 use berth_qemu::guest_agent::GuestAgent;
 use berth_qemu::hypervisor::{CpuTime, Hypervisor as _, ProcessIdentity, StateFile};
 use berth_qemu::machine::{
-    DiskSpec, Firmware, LaunchSpec, MachineFiles, MachinePaths, Medium, Tap, TpmFiles, UefiFiles,
+    DiskSpec, Firmware, LaunchSpec, MachineFiles, MachinePaths, Medium, NicSpec, Tap, TpmFiles, UefiFiles,
 };
+use berth_qemu::nics::LentTap;
 use berth_qemu::process::LaunchError;
 use berth_qemu::qmp::{Events, Qmp};
 use serde_json::Value;
@@ -266,6 +267,21 @@ impl Machines for FakeSystem {
 
     async fn lend_state(&self, instance: &str, qmp: &Qmp, access: StateAccess) -> Result<()> {
         self.call("lend_state", self.lend(instance, qmp, access)).await
+    }
+
+    async fn lend_tap(&self, instance: &str, qmp: &Qmp, nic: &NicSpec) -> Result<LentTap> {
+        let work = async {
+            if let Tap::Name(tap) = &nic.tap {
+                let mut state = self.state();
+                state.check_filters(vec![tap.clone()]);
+                if !state.taps.contains_key(tap) {
+                    let source = io::ErrorKind::NotFound.into();
+                    return Err(LaunchError::Tap { name: tap.clone(), source }.into());
+                }
+            }
+            Ok(self.hypervisor.lend_tap(qmp, &Self::paths(instance), nic).await?)
+        };
+        self.call("lend_tap", work).await
     }
 
     async fn seal_state(&self, instance: &str) -> Result<()> {

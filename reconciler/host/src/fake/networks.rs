@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use async_trait::async_trait;
-use berth_qemu::machine::Tap;
 use tokio::net::TcpStream;
 
 use crate::{
@@ -42,11 +41,7 @@ impl FakeSystem {
     fn taps_in_use(&self) -> Vec<String> {
         let instances = self.hypervisor.instances();
         let views = instances.iter().filter_map(|instance| self.hypervisor.view(instance));
-        let taps = views.flat_map(|view| view.spec.nics).filter_map(|nic| match nic.tap {
-            Tap::Name(tap) => Some(tap),
-            _ => None,
-        });
-        taps.collect()
+        views.flat_map(|view| view.taps).collect()
     }
 }
 
@@ -139,11 +134,7 @@ impl Networks for FakeSystem {
 
     async fn remove_tap(&self, name: &str) -> Result<()> {
         let work = async {
-            let instances = self.hypervisor.instances();
-            let views = instances.iter().filter_map(|instance| self.hypervisor.view(instance));
-            let used = views
-                .flat_map(|view| view.spec.nics)
-                .any(|nic| matches!(&nic.tap, Tap::Name(tap) if tap == name));
+            let used = self.taps_in_use().iter().any(|tap| tap == name);
             let mut state = self.state();
             if used {
                 state.violations.push(format!("tap {name} removed from below a machine"));

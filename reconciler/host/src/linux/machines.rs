@@ -29,9 +29,10 @@ use berth_qemu::console::ConsoleStream;
 use berth_qemu::hypervisor::{CpuTime, FoundQemu, Hypervisor, ProcessIdentity};
 use berth_qemu::installation::{Installation, UefiFirmware};
 use berth_qemu::machine::{
-    Confinement, DiskSpec, Firmware, LaunchSpec, MachineFiles, MachinePaths, MachineSpec, Medium, TpmFiles,
-    UefiFiles,
+    Confinement, DiskSpec, Firmware, LaunchSpec, MachineFiles, MachinePaths, MachineSpec, Medium, NicSpec,
+    TpmFiles, UefiFiles,
 };
+use berth_qemu::nics::LentTap;
 use berth_qemu::process::{self, Claims, LaunchError, LocalHypervisor, RunAs};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -395,6 +396,16 @@ impl LinuxMachines {
                 .try_for_each(|name| files::remove_if_there(&name).map_err(failed("remove", &name)))
         })
         .await
+    }
+
+    pub(super) async fn lend_tap(
+        &self,
+        instance: &str,
+        qmp: &berth_qemu::qmp::Qmp,
+        nic: &NicSpec,
+    ) -> Result<LentTap> {
+        check_name("instance", instance)?;
+        Ok(self.hypervisor().await?.lend_tap(qmp, &self.paths(instance), nic).await?)
     }
 
     /// The user that the instance's QEMU runs as now: an older version of berth may have started it. None: the agent's

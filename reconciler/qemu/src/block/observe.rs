@@ -6,8 +6,10 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use super::{BlockError, IoLimits, ObservedCdrom, ObservedDisk};
-use crate::machine::{Bus, CdromSpec, MAX_CDROMS, SEED_TARGET};
-use crate::qmp::{Qmp, QmpError, shorten};
+use crate::devices;
+use crate::machine::{Bus, CdromSpec, MAX_CDROMS, NicModel, PORT_PREFIX, SEED_TARGET};
+use crate::nics::{ObservedNic, port_of};
+use crate::qmp::Qmp;
 
 pub(super) struct Node {
     pub(super) name: String,
@@ -17,13 +19,27 @@ pub(super) struct Node {
 
 /// Lists the disks of the machine, including the bootstrap volume, sorted by id.
 pub async fn disks(qmp: &Qmp) -> Result<Vec<ObservedDisk>, BlockError> {
-    Ok(Devices::default().look(qmp).await?.0)
+    Ok(Devices::default().look(qmp).await?.disks)
 }
 
-/// The disks of one machine, for repeated queries: caches the properties that are constant while a device exists.
+/// The disks, drives and network cards of a machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Observation {
+    /// Including the bootstrap volume, sorted by id.
+    pub disks: Vec<ObservedDisk>,
+    /// By slot.
+    pub cdroms: Vec<ObservedCdrom>,
+    /// Sorted by id.
+    pub nics: Vec<ObservedNic>,
+    /// The ports for network cards, taken or free.
+    pub nic_ports: Vec<u8>,
+}
+
+/// The devices of one machine, for repeated queries: caches the properties that are constant while a device exists.
 #[derive(Debug, Default)]
 pub struct Devices {
     fixed: BTreeMap<String, Fixed>,
+    nics: BTreeMap<String, ObservedNic>,
 }
 
 /// The constant properties of a device.
@@ -35,38 +51,74 @@ struct Fixed {
 }
 
 impl Devices {
-    /// Does the same as [`disks`], and lists the CD-ROM drives.
+    /// Lists the disks, the CD-ROM drives and the network cards.
     ///
     /// *Assumptions:* since the last call no device was removed and added again under the same id.
-    pub async fn look(&mut self, qmp: &Qmp) -> Result<(Vec<ObservedDisk>, Vec<ObservedCdrom>), BlockError> {
-        let blocks = list(qmp, "query-block", json!({})).await?;
-        let devices = disk_devices(qmp).await?;
+    pub async fn look(&mut self, qmp: &Qmp) -> Result<Observation, BlockError> {
+        let blocks = devices::list(qmp, "query-block", json!({})).await?;
+        let devices = devices::all(qmp).await?;
         self.fixed.retain(|known, _| devices.iter().any(|(id, _)| id == known));
-        let mut found = Vec::new();
-        for (id, bus) in devices {
-            // `qdev` is the device's id, or its path if it has no id.
-            let backend = bus.backend(&id);
-            let block = blocks.iter().find(|b| b["qdev"] == backend.as_str());
-            let known = match self.fixed.get(&id) {
-                Some(known) => known.clone(),
-                None => {
-                    let Some(fixed) = fixed(qmp, &id, bus).await? else { continue };
-                    self.fixed.insert(id.clone(), fixed.clone());
-                    fixed
-                }
-            };
-            found.push(observed(id, known, block));
+        self.nics.retain(|known, _| devices.iter().any(|(id, _)| id == known));
+        let mut found = Observation { cdroms: in_blocks(&blocks), ..Observation::default() };
+        for (id, driver) in devices {
+            if let Some(bus) = Bus::of_driver(&driver) {
+                found.disks.extend(self.disk(qmp, &blocks, id, bus).await?);
+            } else if let Some(model) = NicModel::of_driver(&driver) {
+                found.nics.extend(self.nic(qmp, id, model).await?);
+            } else if let Some(number) = id.strip_prefix(PORT_PREFIX) {
+                found.nic_ports.extend(number.parse::<u8>().ok());
+            }
         }
-        found.sort_by(|a, b| a.id.cmp(&b.id));
-        Ok((found, in_blocks(&blocks)))
+        found.disks.sort_by(|a, b| a.id.cmp(&b.id));
+        found.nics.sort_by(|a, b| a.id.cmp(&b.id));
+        found.nic_ports.sort_unstable();
+        Ok(found)
+    }
+
+    async fn disk(
+        &mut self,
+        qmp: &Qmp,
+        blocks: &[Value],
+        id: String,
+        bus: Bus,
+    ) -> Result<Option<ObservedDisk>, BlockError> {
+        // `qdev` is the device's id, or its path if it has no id.
+        let backend = bus.backend(&id);
+        let block = blocks.iter().find(|b| b["qdev"] == backend.as_str());
+        let known = match self.fixed.get(&id) {
+            Some(known) => known.clone(),
+            None => {
+                let Some(fixed) = fixed(qmp, &id, bus).await? else { return Ok(None) };
+                self.fixed.insert(id.clone(), fixed.clone());
+                fixed
+            }
+        };
+        Ok(Some(observed(id, known, block)))
+    }
+
+    async fn nic(
+        &mut self,
+        qmp: &Qmp,
+        id: String,
+        model: NicModel,
+    ) -> Result<Option<ObservedNic>, BlockError> {
+        if let Some(known) = self.nics.get(&id) {
+            return Ok(Some(known.clone()));
+        }
+        let Some(mac) = devices::property(qmp, &id, "mac").await? else { return Ok(None) };
+        let Some(bus) = devices::property(qmp, &id, "parent_bus").await? else { return Ok(None) };
+        let mac = mac.as_str().unwrap_or_default().to_ascii_lowercase();
+        let nic = ObservedNic { id: id.clone(), model, mac, port: bus.as_str().and_then(port_of) };
+        self.nics.insert(id, nic.clone());
+        Ok(Some(nic))
     }
 }
 
 /// Returns None if the device was removed between two queries.
 async fn fixed(qmp: &Qmp, id: &str, bus: Bus) -> Result<Option<Fixed>, BlockError> {
-    let Some(serial) = property(qmp, id, "serial").await? else { return Ok(None) };
+    let Some(serial) = devices::property(qmp, id, "serial").await? else { return Ok(None) };
     let target = match bus {
-        Bus::VirtioScsi => property(qmp, id, "scsi-id").await?,
+        Bus::VirtioScsi => devices::property(qmp, id, "scsi-id").await?,
         Bus::VirtioBlk | Bus::Sata => None,
     };
     Ok(Some(Fixed {
@@ -95,7 +147,7 @@ fn observed(id: String, fixed: Fixed, block: Option<&Value>) -> ObservedDisk {
 
 /// Lists the drives, by slot.
 pub async fn cdroms(qmp: &Qmp) -> Result<Vec<ObservedCdrom>, BlockError> {
-    Ok(in_blocks(&list(qmp, "query-block", json!({})).await?))
+    Ok(in_blocks(&devices::list(qmp, "query-block", json!({})).await?))
 }
 
 /// Reads the drives from the reply to `query-block`.
@@ -120,38 +172,13 @@ pub fn free_target(disks: &[ObservedDisk]) -> Option<u8> {
     (0..SEED_TARGET).find(|target| !disks.iter().any(|d| d.target == Some(*target)))
 }
 
-/// Returns the ids of all devices that have one.
-pub(super) async fn device_ids(qmp: &Qmp) -> Result<Vec<String>, BlockError> {
-    Ok(peripherals(qmp).await?.into_iter().map(|(id, _)| id).collect())
-}
-
 pub(super) async fn disk_devices(qmp: &Qmp) -> Result<Vec<(String, Bus)>, BlockError> {
-    let bus = |kind: &str| Bus::of_driver(kind.strip_prefix("child<")?.strip_suffix('>')?);
-    let devices = peripherals(qmp).await?.into_iter();
-    Ok(devices.filter_map(|(id, kind)| Some((id, bus(&kind)?))).collect())
-}
-
-async fn peripherals(qmp: &Qmp) -> Result<Vec<(String, String)>, BlockError> {
-    let devices = list(qmp, "qom-list", json!({"path": "/machine/peripheral"})).await?;
-    Ok(devices
-        .iter()
-        .filter_map(|d| Some((text(d, "name")?, text(d, "type")?)))
-        .filter(|(_, kind)| kind.starts_with("child<"))
-        .collect())
-}
-
-/// Returns None if the device was removed between two queries.
-async fn property(qmp: &Qmp, id: &str, name: &str) -> Result<Option<Value>, BlockError> {
-    match qmp.execute("qom-get", json!({"path": format!("/machine/peripheral/{id}"), "property": name})).await
-    {
-        Ok(value) => Ok(Some(value)),
-        Err(error) if error.is_device_not_found() => Ok(None),
-        Err(error) => Err(error.into()),
-    }
+    let devices = devices::all(qmp).await?.into_iter();
+    Ok(devices.filter_map(|(id, driver)| Some((id, Bus::of_driver(&driver)?))).collect())
 }
 
 pub(super) async fn nodes(qmp: &Qmp) -> Result<Vec<Node>, BlockError> {
-    let nodes = list(qmp, "query-named-block-nodes", json!({"flat": true})).await?;
+    let nodes = devices::list(qmp, "query-named-block-nodes", json!({"flat": true})).await?;
     Ok(nodes
         .iter()
         .filter_map(|n| {
@@ -166,13 +193,6 @@ pub(super) async fn nodes(qmp: &Qmp) -> Result<Vec<Node>, BlockError> {
 
 pub(super) async fn node(qmp: &Qmp, name: &str) -> Result<Option<Node>, BlockError> {
     Ok(nodes(qmp).await?.into_iter().find(|n| n.name == name))
-}
-
-pub(super) async fn list(qmp: &Qmp, command: &str, args: Value) -> Result<Vec<Value>, BlockError> {
-    match qmp.execute(command, args).await? {
-        Value::Array(items) => Ok(items),
-        other => Err(QmpError::Unexpected { command: command.to_owned(), detail: shorten(&other) }.into()),
-    }
 }
 
 /// Extracts the file name: QEMU describes a node with options other than its file name as `json:` followed by the

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::BlockError;
-use super::observe::list;
+use crate::devices::list;
 use crate::machine::SEED_ID;
 use crate::qmp::Qmp;
 

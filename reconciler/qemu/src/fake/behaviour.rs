@@ -22,7 +22,7 @@ pub struct Behaviour {
     pub ignores_powerdown: bool,
     /// From the power button until the guest is off.
     pub shutdown_time: Duration,
-    /// Disks (device ids) that the guest never releases: `device_del` is accepted without effect.
+    /// Disks and network cards (device ids) that the guest never releases: `device_del` is accepted without effect.
     pub keeps: Vec<String>,
     /// From an accepted `device_del` until DEVICE_DELETED.
     pub unplug_time: Duration,

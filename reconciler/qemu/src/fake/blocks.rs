@@ -7,7 +7,8 @@ use serde_json::{Map, Value};
 use super::command_error::{Answer, CommandError};
 use super::machine::{Device, Disk, Happening, Later, Machine, Node};
 use super::model::MachineModel;
-use crate::machine::{Bus, Format, SCSI_CONTROLLER};
+use crate::machine::{Bus, Format, NicModel, SCSI_CONTROLLER};
+use crate::nics::port_of;
 
 const NODE_KEYS: [&str; 10] = [
     "driver",
@@ -229,16 +230,19 @@ pub(super) fn device_add(
     }
     let serial = args.get("serial").and_then(Value::as_str).unwrap_or_default().to_owned();
     let disk = Disk { node: node.to_owned(), serial, bus: device_bus, target, limits: Map::new() };
-    machine.devices.insert(id, Device { driver: device_bus.driver(), disk: Some(disk), unplugging: false });
+    machine.devices.insert(id, Device { disk: Some(disk), ..Device::without_parts(device_bus.driver()) });
     Ok(())
 }
 
-/// Plugs a disk into a running machine: the root bus takes no devices then.
+/// Plugs a disk or a network card into a running machine: the root bus takes no devices then.
 pub(super) fn hot_plug(
     world: &mut MachineModel,
     pid: i32,
     args: &Map<String, Value>,
 ) -> Result<(), CommandError> {
+    if let Some(model) = NicModel::of_driver(text(args, "driver")?) {
+        return world.machine(pid)?.plug_nic(model, args);
+    }
     if args["driver"] != Bus::VirtioScsi.driver() && Bus::of_driver(text(args, "driver")?).is_some() {
         return Err(CommandError::generic("Bus 'pcie.0' does not support hotplugging"));
     }
@@ -275,7 +279,8 @@ pub(super) fn device_del(world: &mut MachineModel, pid: i32, args: &Map<String, 
     let Some(device) = machine.devices.get_mut(&id) else {
         return Err(CommandError::not_found(format!("Device '{id}' not found")));
     };
-    if device.disk.as_ref().is_none_or(|disk| disk.bus != Bus::VirtioScsi) {
+    let in_port = device.nic.as_ref().is_some_and(|nic| port_of(&nic.bus).is_some());
+    if !in_port && device.disk.as_ref().is_none_or(|disk| disk.bus != Bus::VirtioScsi) {
         return Err(CommandError::generic(format!("Bus '{}' does not support hotplugging", "pcie.0")));
     }
     if std::mem::replace(&mut device.unplugging, true) {

@@ -9,7 +9,7 @@ use super::{blocks, cdroms};
 use crate::machine::{Format, MEMORY_BLOCK, MEMORY_DEVICE};
 
 /// All commands and their arguments; `!` marks required ones, `*` a command that accepts any argument.
-const COMMANDS: [(&str, &[&str]); 39] = [
+const COMMANDS: [(&str, &[&str]); 43] = [
     ("qmp_capabilities", &["enable"]),
     ("query-status", &[]),
     ("query-version", &[]),
@@ -61,6 +61,10 @@ const COMMANDS: [(&str, &[&str]); 39] = [
     ("system_powerdown", &[]),
     ("system_reset", &[]),
     ("getfd", &["!fdname"]),
+    ("closefd", &["!fdname"]),
+    ("netdev_add", &["!type", "!id", "fd", "vhost", "vhostfd"]),
+    ("netdev_del", &["!id"]),
+    ("set_link", &["!name", "!up"]),
     ("migrate", &["!uri"]),
     ("migrate-incoming", &["!uri"]),
     ("migrate_cancel", &[]),
@@ -140,6 +144,10 @@ pub(super) fn execute(
         | "blockdev-remove-medium"
         | "blockdev-insert-medium" => cdroms::execute(machine, command, args)?,
         "block_resize" => blocks::block_resize(world, pid, args).map(|()| json!({}))?,
+        "closefd" => machine.close_descriptor(args).map(|()| json!({}))?,
+        "netdev_add" => machine.add_backend(args).map(|()| json!({}))?,
+        "netdev_del" => machine.remove_backend(args).map(|()| json!({}))?,
+        "set_link" => machine.set_link(args).map(|()| json!({}))?,
         "getfd" => return Err(CommandError::generic("No file descriptor supplied via SCM_RIGHTS")),
         "migrate" => return machine.migrate(&args["uri"]),
         "migrate-incoming" => return machine.migrate_incoming(&args["uri"]),
@@ -302,6 +310,13 @@ fn qom_get(machine: &Machine, args: &Map<String, Value>) -> Result<Value, Comman
         return Err(CommandError::not_found(format!("Device '{path}' not found")));
     };
     let absent = || CommandError::generic(format!("Property '{}.{property}' not found", device.driver));
+    if let Some(nic) = &device.nic {
+        return match property {
+            "mac" => Ok(json!(nic.mac)),
+            "parent_bus" => Ok(json!(nic.bus)),
+            _ => Err(absent()),
+        };
+    }
     let disk = device.disk.as_ref().ok_or_else(absent)?;
     match property {
         "serial" => Ok(json!(disk.serial)),

@@ -43,6 +43,18 @@ pub struct MachineView {
     pub freezes: u64,
     /// Every block node, with or without a device: one without a device is a leak.
     pub nodes: Vec<String>,
+    /// The network cards, by device id.
+    pub nics: BTreeMap<String, NicView>,
+    /// Every tap that QEMU has open, with or without a card: one without a card is a leak.
+    pub taps: Vec<String>,
+}
+
+/// An external view of a network card.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NicView {
+    pub mac: String,
+    pub tap: Option<String>,
+    pub is_up: bool,
 }
 
 /// The parts of a machine that its connections need.
@@ -139,7 +151,7 @@ impl FakeHypervisor {
         }
     }
 
-    /// The guest releases a disk that it kept ([`Behaviour::keeps`]) after an unplug request.
+    /// The guest releases a device that it kept ([`Behaviour::keeps`]) after an unplug request.
     pub fn guest_releases(&self, instance: &str, disk: &str) {
         self.set_behaviour(instance, |behaviour| behaviour.keeps.retain(|kept| kept != disk));
         self.with(instance, |machine| machine.release(disk));
@@ -179,6 +191,10 @@ impl FakeHypervisor {
             let node = machine.nodes.get(&disk.node)?;
             Some((id.clone(), (node.file.clone(), node.size)))
         };
+        let nic = |(id, nic): (&String, &super::machine::Nic)| {
+            let tap = machine.taps.backends.get(&nic.backend).cloned();
+            (id.clone(), NicView { mac: nic.mac.clone(), tap, is_up: nic.is_up })
+        };
         Some(MachineView {
             identity: machine.identity.clone(),
             spec: machine.spec.machine.clone(),
@@ -193,6 +209,8 @@ impl FakeHypervisor {
                 .filter_map(|(id, disk)| Some((id.clone(), disk.limits.get("iops")?.as_u64()?)))
                 .collect(),
             nodes: machine.nodes.keys().cloned().collect(),
+            nics: machine.nics().map(nic).collect(),
+            taps: machine.taps.in_use().cloned().collect(),
         })
     }
 
@@ -200,7 +218,7 @@ impl FakeHypervisor {
     pub fn booted(&self) -> Vec<(i32, Vec<String>)> {
         let world = self.lock();
         let booted = world.machines.values().filter(|m| m.booted);
-        let macs = |m: &Machine| m.spec.machine.nics.iter().map(|nic| nic.mac.clone()).collect();
+        let macs = |m: &Machine| m.nics().map(|(_, nic)| nic.mac.clone()).collect();
         booted.map(|m| (m.identity.pid, macs(m))).collect()
     }
 

@@ -14,7 +14,8 @@ use crate::guest_agent::{GuestAgent, GuestAgentError};
 use crate::hypervisor::{
     CpuTime, FoundQemu, Hypervisor, LaunchError, LendError, Limits, ProcessError, ProcessIdentity, StateFile,
 };
-use crate::machine::{Graphics, LaunchSpec, MachinePaths, command_line, instance_of, name_of};
+use crate::machine::{Graphics, LaunchSpec, MachinePaths, NicSpec, Tap, command_line, instance_of, name_of};
+use crate::nics::LentTap;
 use crate::qmp::{Events, Qmp, QmpError};
 
 /// The buffer in each direction; both ends read continuously. One process may contain tens of thousands of machines.
@@ -131,6 +132,18 @@ impl Hypervisor for FakeHypervisor {
             None => Err(std::io::ErrorKind::NotConnected.into()),
         };
         lent.map_err(|source| LendError::Open { path, source })
+    }
+
+    async fn lend_tap(&self, _: &Qmp, paths: &MachinePaths, nic: &NicSpec) -> Result<LentTap, LendError> {
+        let Tap::Name(tap) = &nic.tap else { return Ok(LentTap { vhost: false }) };
+        let mut world = self.lock();
+        let machine = world.machines.values_mut().find(|m| m.spec.files.paths.qmp == paths.qmp);
+        let lent = match machine {
+            Some(machine) => machine.lend_tap(&nic.id, tap),
+            None => Err(std::io::ErrorKind::NotConnected.into()),
+        };
+        lent.map_err(|source| LendError::Tap { name: tap.clone(), source })?;
+        Ok(LentTap { vhost: false })
     }
 
     async fn grant(&self, file: &Path, writable: bool) -> Result<(), ProcessError> {

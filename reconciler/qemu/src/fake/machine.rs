@@ -12,7 +12,7 @@ use super::guest_programs::GuestPrograms;
 use super::saved_states::{Migration, SavedStates};
 use super::{Behaviour, ImageFiles};
 use crate::hypervisor::{CpuTime, ProcessIdentity};
-use crate::machine::{Bus, Format, LaunchSpec, MEMORY_DEVICE};
+use crate::machine::{Bus, Format, LaunchSpec, MEMORY_DEVICE, MachineSpec, Tap, backend_of, port_name};
 
 /// The number of lines by which a connection that does not read may lag; real QEMU buffers without limit.
 const EVENT_BUFFER: usize = 32;
@@ -48,6 +48,7 @@ pub(super) struct Machine {
     pub(super) life: u64,
     pub(super) nodes: BTreeMap<String, Node>,
     pub(super) devices: BTreeMap<String, Device>,
+    pub(super) taps: Taps,
     /// By device id.
     pub(super) cdroms: BTreeMap<String, Cdrom>,
     pub(super) events: broadcast::Sender<Value>,
@@ -74,7 +75,15 @@ pub(super) struct Device {
     pub(super) driver: &'static str,
     /// For disks: the node, the serial number, the SCSI target.
     pub(super) disk: Option<Disk>,
+    /// For network cards.
+    pub(super) nic: Option<Nic>,
     pub(super) unplugging: bool,
+}
+
+impl Device {
+    pub(super) fn without_parts(driver: &'static str) -> Self {
+        Self { driver, disk: None, nic: None, unplugging: false }
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -92,6 +101,55 @@ pub(super) struct Disk {
     pub(super) target: Option<u8>,
     /// The ceilings as they were requested.
     pub(super) limits: Map<String, Value>,
+}
+
+/// The taps of one machine.
+#[derive(Debug, Default)]
+pub(super) struct Taps {
+    /// By the name of their descriptor.
+    pub(super) lent: BTreeMap<String, String>,
+    /// By back end.
+    pub(super) backends: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Nic {
+    pub(super) backend: String,
+    pub(super) mac: String,
+    /// The path of its bus.
+    pub(super) bus: String,
+    pub(super) is_up: bool,
+}
+
+/// Returns the ports and cards that a machine has from the start, and its taps.
+fn cards_at_start(spec: &MachineSpec) -> (BTreeMap<String, Device>, Taps) {
+    let mut devices = BTreeMap::new();
+    for number in 0..spec.nic_ports {
+        devices.insert(port_name(number), Device::without_parts("pcie-root-port"));
+    }
+    let mut taps = Taps::default();
+    for nic in &spec.nics {
+        if let Tap::Name(tap) = &nic.tap {
+            taps.backends.insert(backend_of(&nic.id), tap.clone());
+        }
+        let bus = nic.port.map_or_else(|| "/machine/q35/pcie.0".to_owned(), |port| path_of(&port_name(port)));
+        let card = Nic { backend: backend_of(&nic.id), mac: nic.mac.clone(), bus, is_up: true };
+        let device = Device { nic: Some(card), ..Device::without_parts(nic.model.driver()) };
+        devices.insert(nic.id.clone(), device);
+    }
+    (devices, taps)
+}
+
+/// The path of the bus of a port.
+pub(super) fn path_of(port: &str) -> String {
+    format!("/machine/peripheral/{port}/{port}")
+}
+
+impl Taps {
+    /// Lists the taps that QEMU has open.
+    pub(super) fn in_use(&self) -> impl Iterator<Item = &String> {
+        self.lent.values().chain(self.backends.values())
+    }
 }
 
 /// A transition after a delay.
@@ -121,7 +179,7 @@ impl Machine {
         (files, states): (Arc<dyn ImageFiles>, SavedStates),
     ) -> Self {
         let status = if spec.files.from_saved_state { "inmigrate" } else { "prelaunch" };
-        let mut devices = BTreeMap::new();
+        let (mut devices, taps) = cards_at_start(&spec.machine);
         let fixed = [
             ("scsi0", "virtio-scsi-pci"),
             ("rng0", "virtio-rng-pci"),
@@ -131,9 +189,8 @@ impl Machine {
             ("virtio-serial0", "virtio-serial-pci"),
             ("qga-port0", "virtserialport"),
         ];
-        let nics = spec.machine.nics.iter().map(|n| (n.id.as_str(), "virtio-net-pci"));
-        for (id, driver) in fixed.into_iter().chain(nics) {
-            devices.insert(id.to_owned(), Device { driver, disk: None, unplugging: false });
+        for (id, driver) in fixed {
+            devices.insert(id.to_owned(), Device::without_parts(driver));
         }
         Self {
             identity,
@@ -156,6 +213,7 @@ impl Machine {
             nodes: BTreeMap::new(),
             cdroms: BTreeMap::new(),
             devices,
+            taps,
             events: broadcast::channel(EVENT_BUFFER).0,
             monitor: Arc::new(Semaphore::new(1)),
             exited: watch::channel(false).0,

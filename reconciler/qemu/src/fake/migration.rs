@@ -14,7 +14,8 @@ use crate::saved_state::STATE_FILE;
 impl Machine {
     fn hardware(&self) -> Hardware {
         let disks = self.disks().map(|(id, disk)| (id.clone(), disk.target)).collect();
-        (self.cpus.clone(), self.spec.machine.memory_bytes, disks)
+        let nics = self.nics().map(|(id, nic)| (id.clone(), nic.bus.clone())).collect();
+        (self.cpus.clone(), self.spec.machine.memory_bytes, disks, nics)
     }
 
     pub(super) fn query_migrate(&self) -> Value {
@@ -73,7 +74,9 @@ impl Machine {
         if let Some(words) = self.behaviour.save_fails.clone() {
             return self.end_migration("failed", Some(words));
         }
-        let state = SavedState { hardware: self.hardware(), boot: self.boot.filter(|_| self.booted) };
+        let down = self.nics().filter(|(_, nic)| !nic.is_up).map(|(id, _)| id.clone()).collect();
+        let boot = self.boot.filter(|_| self.booted);
+        let state = SavedState { hardware: self.hardware(), boot, down };
         let file = self.migration.file.clone();
         // A file that was removed meanwhile is written all the same, and is no file any more.
         let _ = self.files.create(&file, self.spec.machine.memory_bytes);
@@ -91,6 +94,11 @@ impl Machine {
         self.status = "paused";
         self.boot = state.boot;
         self.booted = state.boot.is_some();
+        for (id, device) in &mut self.devices {
+            if let Some(nic) = &mut device.nic {
+                nic.is_up = !state.down.contains(id);
+            }
+        }
         self.end_migration("completed", None);
         true
     }

@@ -19,10 +19,12 @@ impl SavedStates {
 pub(super) struct SavedState {
     pub(super) hardware: Hardware,
     pub(super) boot: Option<u64>,
+    /// The network cards without a link.
+    pub(super) down: BTreeSet<String>,
 }
 
-/// CPUs, memory, and device id → SCSI target of every disk, if it has one.
-pub(super) type Hardware = (BTreeSet<u32>, u64, BTreeMap<String, Option<u8>>);
+/// CPUs, memory, device id → SCSI target of every disk, if it has one, and device id → bus of every network card.
+pub(super) type Hardware = (BTreeSet<u32>, u64, BTreeMap<String, Option<u8>>, BTreeMap<String, String>);
 
 /// The saving or loading of a machine.
 #[derive(Debug, Default)]

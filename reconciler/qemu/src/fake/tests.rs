@@ -56,6 +56,7 @@ fn spec(instance: &str) -> LaunchSpec {
         mtu: None,
         slot: 0,
         model: NicModel::default(),
+        port: None,
     };
 
     let mut spec = example(Path::new("/run"));

@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 
 use super::{
     Accelerator, Bus, Cache, DISK_THREAD, DiskSpec, Format, Graphics, LaunchSpec, MEMORY_BLOCK,
-    MEMORY_DEVICE, MachineFiles, MachinePaths, MachineSpec, NicModel, NicSpec, SCSI_CONTROLLER, SEED_ID,
-    SEED_TARGET, SYSPREP_ID, Tap, Topology, UefiFiles, Watchdog,
+    MEMORY_DEVICE, MachineFiles, MachinePaths, MachineSpec, NicSpec, SCSI_CONTROLLER, SEED_ID, SEED_TARGET,
+    SYSPREP_ID, Tap, Topology, UefiFiles, Watchdog,
 };
-use super::{blockdev, disk_device, medium_blockdev, scsi_cdrom, slot};
+use super::{backend_of, blockdev, disk_device, medium_blockdev, nic_device, port_name, scsi_cdrom, slot};
 
 /// PCI slots on the root bus. NICs come last and have slots 0x10–0x1d; 0x1f belongs to the chipset.
 const SLOT_VGA: u8 = 0x1;
@@ -23,7 +23,8 @@ const SLOT_BALLOON: u8 = 0x5;
 const SLOT_MEMORY: u8 = 0x6;
 const SLOT_USB: u8 = 0x7;
 const SLOT_WATCHDOG: u8 = 0x8;
-const SLOT_FIRST_NIC: u8 = 0x10;
+/// A function for each port for network cards.
+const SLOT_NIC_PORTS: u8 = 0x9;
 
 /// SMBIOS manufacturer: identifies a process as berth's.
 const MANUFACTURER: &str = "berth";
@@ -62,6 +63,7 @@ pub fn command_line(spec: &LaunchSpec) -> Vec<String> {
         }
         args.device(scsi_cdrom(cdrom));
     }
+    nic_ports(spec.nic_ports, &mut args);
     for nic in &spec.nics {
         network(nic, &mut args);
     }
@@ -230,22 +232,16 @@ fn network(nic: &NicSpec, args: &mut Arguments) {
         Tap::Fd(fd) => format!("fd={fd},vhost=off"),
         Tap::Vhost { tap, vhost } => format!("fd={tap},vhost=on,vhostfd={vhost}"),
     };
-    args.pair("-netdev", format!("tap,id=net-{},{source}", nic.id));
-    let mut device = json!({
-        "driver": nic.model.driver(),
-        "id": nic.id,
-        "netdev": format!("net-{}", nic.id),
-        "mac": nic.mac,
-        // No option ROM: machines never boot from the network here, and the file may not be installed.
-        "romfile": "",
-        "bus": "pcie.0",
-        "addr": slot(SLOT_FIRST_NIC + nic.slot),
-    });
-    // The other models have no way to tell the guest: there it learns the MTU by DHCP only.
-    if let Some(mtu) = nic.mtu.filter(|_| nic.model == NicModel::Virtio) {
-        device["host_mtu"] = json!(mtu);
+    args.pair("-netdev", format!("tap,id={},{source}", backend_of(&nic.id)));
+    args.device(nic_device(nic));
+}
+
+/// Ports for network cards. They reserve no I/O ports, of which a machine has few.
+fn nic_ports(count: u8, args: &mut Arguments) {
+    for number in 0..count {
+        args.device(json!({"driver": "pcie-root-port", "id": port_name(number), "chassis": number + 1, "io-reserve": 0,
+            "bus": "pcie.0", "multifunction": true, "addr": format!("{SLOT_NIC_PORTS:#x}.{number}")}));
     }
-    args.device(device);
 }
 
 fn graphics(graphics: Graphics, vnc: &Path, args: &mut Arguments) {

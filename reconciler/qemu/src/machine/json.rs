@@ -1,4 +1,5 @@
-//! The block graph in QEMU's JSON. The command line and hot plug both use it, so that a disk is the same in both cases.
+//! The block graph and network cards in QEMU's JSON. The command line and hot plug both use it, so that a device is the same in
+//! both cases.
 
 use std::path::Path;
 
@@ -6,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     Backing, Bus, Cache, CdromSpec, DISK_SLOTS, DISK_THREAD, DiskSpec, FIRST_CDROM_TARGET, Format, Medium,
-    SCSI_CONTROLLER, slot,
+    NicModel, NicSpec, SCSI_CONTROLLER, SLOT_FIRST_NIC, backend_of, port_name, slot,
 };
 
 /// Builds one `blockdev` tree: a format node named like the disk, with its file node and backing chain inside.
@@ -146,6 +147,29 @@ pub(crate) fn scsi_cdrom(cdrom: &CdromSpec) -> Value {
     });
     if let Some(medium) = &cdrom.medium {
         device["drive"] = json!(Medium::node(slot, &medium.digest));
+    }
+    device
+}
+
+/// The device of a network card, at the start of a machine or when it is plugged in.
+pub(crate) fn nic_device(nic: &NicSpec) -> Value {
+    let (bus, addr) = match nic.port {
+        Some(port) => (port_name(port), slot(0)),
+        None => ("pcie.0".to_owned(), slot(SLOT_FIRST_NIC + nic.slot)),
+    };
+    let mut device = json!({
+        "driver": nic.model.driver(),
+        "id": nic.id,
+        "netdev": backend_of(&nic.id),
+        "mac": nic.mac,
+        // No option ROM: machines never boot from the network here, and the file may not be installed.
+        "romfile": "",
+        "bus": bus,
+        "addr": addr,
+    });
+    // The other models have no way to tell the guest: there it learns the MTU by DHCP only.
+    if let Some(mtu) = nic.mtu.filter(|_| nic.model == NicModel::Virtio) {
+        device["host_mtu"] = json!(mtu);
     }
     device
 }

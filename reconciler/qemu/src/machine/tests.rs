@@ -27,6 +27,7 @@ fn spec() -> LaunchSpec {
             disks: vec![root()],
             cdroms: vec![],
             nics: vec![],
+            nic_ports: 0,
             graphics: Graphics::None,
             extras: Extras::default(),
             tpm: false,
@@ -66,6 +67,7 @@ fn nic() -> NicSpec {
         mtu: Some(1450),
         slot: 0,
         model: NicModel::default(),
+        port: None,
     }
 }
 

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use super::{
     Bus, CdromSpec, DiskSpec, FIRST_CDROM_TARGET, Firmware, Format, LaunchSpec, MAX_CDROMS, MAX_NICS,
-    MAX_SATA, MAX_SERIAL, MAX_SOCKET_PATH, MAX_VIRTIO_BLK, MEMORY_BLOCK, MachineSpec, Medium,
-    SCSI_CONTROLLER, SEED_ID, SEED_TARGET, SYSPREP_ID,
+    MAX_SATA, MAX_SERIAL, MAX_SOCKET_PATH, MAX_VIRTIO_BLK, MEMORY_BLOCK, MachineSpec, Medium, NIC_PORTS,
+    NicSpec, SCSI_CONTROLLER, SEED_ID, SEED_TARGET, SYSPREP_ID,
 };
 
 /// Why a spec is not a valid machine.
@@ -138,17 +138,16 @@ impl MachineSpec {
         let mut ids = HashSet::new();
         let mut slots = HashSet::new();
         let mut macs = HashSet::new();
+        let mut ports = HashSet::new();
+        check("nic ports", &self.nic_ports.to_string(), self.nic_ports <= NIC_PORTS, "0 to 8")?;
         for nic in &self.nics {
-            check(
-                "nic id",
-                &nic.id,
-                is_id(&nic.id),
-                "a letter, then letters, digits, '-', '.', '_', at most 31",
-            )?;
-            check("nic slot", &nic.slot.to_string(), nic.slot < MAX_NICS, "0 to 13")?;
-            check("mac", &nic.mac, is_mac(&nic.mac), "not a unicast MAC address such as 52:54:00:12:34:56")?;
+            nic.validate()?;
             unique("nics", &nic.id, ids.insert(&nic.id) && !self.disks.iter().any(|d| d.id == nic.id))?;
             unique("nics", &nic.slot.to_string(), slots.insert(nic.slot))?;
+            if let Some(port) = nic.port {
+                check("nic port", &port.to_string(), port < self.nic_ports, "a port of the machine")?;
+                unique("nics", &port.to_string(), ports.insert(port))?;
+            }
             unique("nics", &nic.mac, macs.insert(&nic.mac))?;
         }
         Ok(())
@@ -180,6 +179,22 @@ impl DiskSpec {
         check("format", "iso", self.format != Format::Iso, "a medium of a CD-ROM drive is no disk")?;
         let raw_on_backing = self.format == Format::Raw && self.backing.is_some();
         check("format", "raw", !raw_on_backing, "a raw disk cannot have a backing file")
+    }
+}
+
+impl NicSpec {
+    /// Checks a single network card, at boot and when it is plugged in.
+    pub fn validate(&self) -> Result<(), SpecError> {
+        check(
+            "nic id",
+            &self.id,
+            is_id(&self.id),
+            "a letter, then letters, digits, '-', '.', '_', at most 31",
+        )?;
+        check("nic slot", &self.slot.to_string(), self.slot < MAX_NICS, "0 to 13")?;
+        check("mac", &self.mac, is_mac(&self.mac), "not a unicast MAC address such as 52:54:00:12:34:56")?;
+        let has_place = self.port.is_none() || self.model.is_hot_pluggable();
+        check("nic model", self.model.driver(), has_place, "no PCI Express device: it has no place in a port")
     }
 }
 

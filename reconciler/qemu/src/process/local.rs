@@ -27,7 +27,10 @@ use crate::console::ConsoleStream;
 use crate::guest_agent::{GuestAgent, GuestAgentError};
 use crate::hypervisor::{CpuTime, FoundQemu, Hypervisor, LendError, Limits, StateFile};
 use crate::installation::find_binary;
-use crate::machine::{Accelerator, LaunchSpec, MachinePaths, NicModel, Tap, UefiFiles, command_line};
+use crate::machine::{
+    Accelerator, LaunchSpec, MachinePaths, NicModel, NicSpec, Tap, UefiFiles, command_line,
+};
+use crate::nics::{LentTap, tap_file, vhost_file};
 use crate::qmp::{Events, Qmp, QmpError};
 use crate::saved_state::STATE_FILE;
 use crate::single_flight::SingleFlight;
@@ -552,6 +555,21 @@ impl Hypervisor for LocalHypervisor {
         let path = file.path().to_owned();
         let opened = opened.map_err(|source| LendError::Open { path, source })?;
         qmp.give_file(STATE_FILE, opened.into()).await.map_err(LendError::Pass)
+    }
+
+    async fn lend_tap(&self, qmp: &Qmp, _: &MachinePaths, nic: &NicSpec) -> Result<LentTap, LendError> {
+        let Tap::Name(name) = &nic.tap else { return Ok(LentTap { vhost: false }) };
+        let tap = tap::open(name).map_err(|source| LendError::Tap { name: name.clone(), source })?;
+        let accelerator = qmp.execute("query-kvm", serde_json::Value::Null).await.map_err(LendError::Pass)?;
+        // As for the cards of the start.
+        let is_virtio = nic.model == NicModel::Virtio && accelerator["enabled"] == true;
+        let vhost = is_virtio.then(tap::open_vhost).flatten();
+        qmp.give_file(&tap_file(&nic.id), tap.into()).await.map_err(LendError::Pass)?;
+        let lent = LentTap { vhost: vhost.is_some() };
+        if let Some(vhost) = vhost {
+            qmp.give_file(&vhost_file(&nic.id), vhost.into()).await.map_err(LendError::Pass)?;
+        }
+        Ok(lent)
     }
 
     async fn grant(&self, file: &Path, writable: bool) -> Result<(), ProcessError> {

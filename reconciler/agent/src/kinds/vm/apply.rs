@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use berth_api::{Disk, VM};
 use berth_host::{LaunchRequest, ProcessFacts};
+use berth_qemu::block::Unplugged;
 use berth_qemu::cdrom::Changed;
 use berth_qemu::machine::MachineSpec;
 use kube::ResourceExt;
@@ -83,6 +84,13 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
             unplug(ctx, instance, volume).await?;
             wake_disks(ctx, vm);
         }
+        Step::PlugNic(nic) => machine()?.plug_nic((**nic).clone()).await?,
+        Step::UnplugNic { name, id } => {
+            if machine()?.unplug_nic(id).await? == Unplugged::Waiting {
+                return Err(Error::InterfaceHeld { name: name.clone() });
+            }
+        }
+        Step::SetLink { nic, up } => machine()?.set_link(nic, *up).await?,
         Step::SetCpuTime(time) => ctx.system.set_cpu_time(instance, *time).await?,
         Step::Pull(source) => ctx.pulls.start(&Wanted::Image(source.clone()), Key::of(vm)),
         Step::FollowPull(source) => ctx.pulls.follow(&Wanted::Image(source.clone()), Key::of(vm)),
@@ -154,6 +162,11 @@ async fn launch(ctx: &Context, vm: &VM, request: &LaunchRequest) -> Result<(), E
         ctx.system.write_journal(instance, &updated).await?;
     }
     connect(ctx, vm, instance, &process).await;
+    // A loaded state has links of its own.
+    if let Some(machine) = ctx.machines.get(instance).filter(|_| !request.from_saved_state) {
+        // Otherwise they are set once more.
+        let _ = machine.assume_links_up().await;
+    }
     Ok(())
 }
 

@@ -1,5 +1,7 @@
 //! Plan for a VM. Pure: decided from the object, the journal and the observation.
 
+mod cards;
+mod interfaces;
 mod running;
 mod start;
 mod stop;
@@ -17,8 +19,9 @@ use crate::journal::{Ended, ForwardedAddress, Journal, Owner, Run, Stop, StopRea
 use crate::machine::has_ended;
 use crate::probes::Outcome;
 
+pub(super) use interfaces::changes as interface_changes;
 pub(super) use running::IO_ERROR;
-pub(super) use start::{too_large, unsynced_interfaces};
+pub(super) use start::too_large;
 
 pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
     let mut plan = decide(vm, observed);

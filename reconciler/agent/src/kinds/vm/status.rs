@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use super::declared_disks::DeclaredDisk;
 use super::hardware::{differences, topology};
 use super::media;
-use super::plan::{IO_ERROR, too_large, unsynced_interfaces};
+use super::plan::{IO_ERROR, interface_changes, too_large};
 use super::{Observed, cpu_time};
 use crate::admission::Admission;
 use crate::converge::held_conditions;
@@ -52,12 +52,22 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
     {
         status.restart_token.clone_from(&run.token);
     }
+    release_interfaces(&mut status, vm, observed);
     for interface in &mut status.interfaces {
         let public = observed.public.iter().find(|p| p.interface == interface.name && p.forwarded);
         interface.public_address = public.and_then(|p| p.address).map(|address| address.to_string());
     }
     status.public_address = status.interfaces.iter().find_map(|i| i.public_address.clone());
     status
+}
+
+/// Removes the interfaces that were unplugged from the running machine: their addresses are free.
+fn release_interfaces(status: &mut VMStatus, vm: &VM, observed: &Observed) {
+    let is_known = observed.journal.run.as_ref().is_some_and(|run| run.interfaces.is_some());
+    if observed.machine.is_some() && is_known {
+        let is_declared = |name: &str| vm.spec.network_interfaces.iter().any(|i| i.name.as_str() == name);
+        status.interfaces.retain(|i| is_declared(&i.name) || observed.journal.slots.contains_key(&i.name));
+    }
 }
 
 /// Returns the status with its progress as stored: on the way to a running guest nothing is read between the admission
@@ -222,11 +232,12 @@ fn write_interfaces_synced(
     generation: i64,
     now: Timestamp,
 ) {
-    let (Some(_), Some(run)) = (&observed.process, &observed.journal.run) else {
+    let (Some(_), Some(_)) = (&observed.process, &observed.journal.run) else {
         remove(&mut status.conditions, ConditionType::InterfacesSynced);
         return;
     };
-    let differing = unsynced_interfaces(run, vm, &observed.journal);
+    let changes = interface_changes(vm, observed);
+    let (plugged, unplugged) = changes.under_way();
     let shared = on_shared_networks(vm);
     let (reason, text) = if !shared.is_empty() {
         let text = format!(
@@ -235,13 +246,17 @@ fn write_interfaces_synced(
             shared.join(", ")
         );
         (Reason::InvalidSpec, text)
-    } else if differing.is_empty() {
-        (Reason::Synced, String::new())
-    } else {
-        let names = differing.join(", ");
+    } else if !changes.power_cycle.is_empty() {
+        let names = changes.power_cycle.into_iter().collect::<Vec<_>>().join(", ");
         (Reason::PowerCycleNeeded, format!("stop and start the VM for the change of {names} to take effect"))
+    } else if !unplugged.is_empty() {
+        (Reason::Detaching, format!("the guest has not released {} yet", unplugged.join(", ")))
+    } else if !plugged.is_empty() {
+        (Reason::Attaching, format!("{} is to be plugged in", plugged.join(", ")))
+    } else {
+        (Reason::Synced, String::new())
     };
-    let (kind, synced) = (ConditionType::InterfacesSynced, differing.is_empty() && shared.is_empty());
+    let (kind, synced) = (ConditionType::InterfacesSynced, reason == Reason::Synced);
     condition::set(
         &mut status.conditions,
         ConditionUpdate::from_bool(kind, synced, reason, &text),
@@ -278,8 +293,12 @@ fn pending_power_cycle(vm: &VM, observed: &Observed) -> Vec<String> {
     );
     pending.extend(disks_of_another_start(observed).map(|name| format!("disks[{name}]")));
     pending.extend(media::unsynced(run, &observed.cdroms).into_iter().map(|name| format!("cdroms[{name}]")));
-    let interfaces = unsynced_interfaces(run, vm, &observed.journal);
-    pending.extend(interfaces.into_iter().map(|name| format!("networkInterfaces[{name}]")));
+    pending.extend(
+        interface_changes(vm, observed)
+            .power_cycle
+            .into_iter()
+            .map(|name| format!("networkInterfaces[{name}]")),
+    );
     pending
 }
 

@@ -1,9 +1,13 @@
 //! Real machines, on hosts with QEMU.
 
+use berth_qemu::block::{Devices, Unplugged};
 use berth_qemu::hypervisor::Limits;
 use berth_qemu::machine::{
-    Accelerator, Bus, Cache, DiskSpec, Format, Graphics, NicModel, NicSpec, Tap, Topology,
+    Accelerator, Bus, Cache, DiskSpec, Format, Graphics, NIC_PORTS, NicModel, NicSpec, Tap, Topology,
 };
+use berth_qemu::nics::{self, NicError, ObservedNic};
+use berth_qemu::power;
+use serde_json::json;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tempfile::TempDir;
 
@@ -80,6 +84,7 @@ async fn machine(system: &LinuxSystem, instance: &str, firmware: Firmware) -> La
         }],
         cdroms: vec![],
         nics: Vec::new(),
+        nic_ports: 0,
         graphics: Graphics::None,
         extras: Default::default(),
         tpm: false,
@@ -258,39 +263,105 @@ async fn a_host_without_qemu_can_still_clean_up() {
 }
 
 #[test]
+fn a_network_card_is_plugged_into_a_running_machine_and_out_and_every_step_may_be_repeated() {
+    in_own_namespace(|| async {
+        let Some((_folder, system)) = host().await else { return };
+        let instance = instance();
+        let (bridge, tap) = ("bth-0a1b2c3d".to_owned(), format!("btt{}n1", &instance[2..10]));
+        system.ensure_network(&network(&bridge)).await.expect("a network");
+        let wanted = TapConfig { name: tap.clone(), bridge: bridge.clone(), mtu: 1500 };
+        system.ensure_tap(&wanted).await.expect("a tap");
+        let nic = NicSpec { id: "nic1".to_owned(), slot: 1, port: Some(1), ..nic(&tap) };
+        let mut config = machine(&system, &instance, Firmware::Bios).await;
+        config.machine.nic_ports = NIC_PORTS;
+        system.launch(&config).await.expect("started");
+        let (qmp, _events) = system.connect(&instance).await.expect("connected");
+        power::start(&qmp).await.expect("runs");
+        let seen = async || Devices::default().look(&qmp).await.expect("devices");
+        assert_eq!(seen().await.nic_ports, (0..NIC_PORTS).collect::<Vec<_>>());
+        let carrier = || fs::read_to_string(format!("/sys/class/net/{tap}/carrier")).expect("read");
+        for half_done in ["", "getfd", "netdev_add"] {
+            if !half_done.is_empty() {
+                let lent = system.lend_tap(&instance, &qmp, &nic).await.expect("opened");
+                let backend = json!({"type": "tap", "id": "net-nic1", "fd": "tap-nic1", "vhost": false});
+                if half_done == "netdev_add" {
+                    qmp.execute("netdev_add", backend).await.expect("added");
+                }
+                assert!(!lent.vhost, "an emulated machine");
+            }
+            assert!(!nics::is_plugged(&qmp, &nic).await.expect("asked"));
+            nics::remove_backend(&qmp, &nic.id).await.expect("nothing is left");
+            let lent = system.lend_tap(&instance, &qmp, &nic).await.expect("a tap is opened once");
+            nics::plug(&qmp, &nic, lent).await.expect("plugged");
+            assert!(nics::is_plugged(&qmp, &nic).await.expect("asked"));
+            assert_eq!(carrier().trim(), "1", "QEMU has the other end");
+            let found = seen().await.nics;
+            let model = NicModel::Virtio;
+            let expected = ObservedNic { id: "nic1".into(), model, mac: nic.mac.clone(), port: Some(1) };
+            assert_eq!(found, [expected]);
+            for up in [false, false, true] {
+                nics::set_link(&qmp, "nic1", up).await.expect("set");
+            }
+            let other = NicSpec { mac: "52:54:00:00:00:06".to_owned(), ..nic.clone() };
+            let conflict = nics::is_plugged(&qmp, &other).await;
+            assert!(matches!(conflict, Err(NicError::Conflict { .. })), "{conflict:?}");
+            // There is no system that releases it, and a reset does.
+            let soon = Duration::from_millis(300);
+            assert_eq!(nics::unplug(&qmp, "nic1", soon).await.expect("asked"), Unplugged::Waiting);
+            qmp.execute("system_reset", Value::Null).await.expect("reset");
+            for _ in 0..2 {
+                assert_eq!(nics::unplug(&qmp, "nic1", GRACE).await.expect("asked"), Unplugged::Released);
+            }
+            assert_eq!(carrier().trim(), "0");
+            assert!(seen().await.nics.is_empty());
+        }
+        let conventional = NicSpec { model: NicModel::Rtl8139, ..nic.clone() };
+        let refused = nics::plug(&qmp, &conventional, LentTap { vhost: false }).await;
+        assert!(matches!(refused, Err(NicError::Spec(_))), "{refused:?}");
+        system.kill(&instance, GRACE).await.expect("ended");
+        system.remove_tap(&tap).await.expect("removed");
+        system.remove_network(&bridge).await.expect("removed");
+    });
+}
+
+fn network(bridge: &str) -> NetworkConfig {
+    NetworkConfig {
+        bridge: bridge.to_owned(),
+        cidr: "10.77.0.0/24".parse().expect("range"),
+        gateway: "10.77.0.1".parse().expect("address"),
+        mtu: 1500,
+        dns: Vec::new(),
+        search_domains: Vec::new(),
+        routes: Vec::new(),
+        leases: Vec::new(),
+        tunnel: None,
+        tracked: false,
+    }
+}
+
+fn nic(tap: &str) -> NicSpec {
+    NicSpec {
+        id: "nic0".to_owned(),
+        tap: Tap::Name(tap.to_owned()),
+        mac: "52:54:00:00:00:05".to_owned(),
+        mtu: Some(1500),
+        slot: 0,
+        model: NicModel::default(),
+        port: None,
+    }
+}
+
+#[test]
 fn a_machine_is_wired_to_its_network() {
     in_own_namespace(|| async {
         let Some((_folder, system)) = host().await else { return };
         let instance = instance();
         let (bridge, tap) = ("bth-0a1b2c3d".to_owned(), format!("btt{}n0", &instance[2..10]));
-        let cidr = "10.77.0.0/24".parse().expect("range");
-        let gateway = "10.77.0.1".parse().expect("address");
-        let leases = Vec::new();
-        let network = NetworkConfig {
-            bridge: bridge.clone(),
-            cidr,
-            gateway,
-            mtu: 1500,
-            dns: Vec::new(),
-            search_domains: Vec::new(),
-            routes: Vec::new(),
-            leases,
-            tunnel: None,
-            tracked: false,
-        };
-        system.ensure_network(&network).await.expect("a network");
+        system.ensure_network(&network(&bridge)).await.expect("a network");
         let wanted = TapConfig { name: tap.clone(), bridge: bridge.clone(), mtu: 1500 };
         system.ensure_tap(&wanted).await.expect("a tap");
-        let nic = NicSpec {
-            id: "nic0".to_owned(),
-            tap: Tap::Name(tap.clone()),
-            mac: "52:54:00:00:00:05".to_owned(),
-            mtu: Some(1500),
-            slot: 0,
-            model: NicModel::default(),
-        };
         let mut config = machine(&system, &instance, Firmware::Bios).await;
-        config.machine.nics = vec![nic];
+        config.machine.nics = vec![nic(&tap)];
         system.launch(&config).await.expect("started");
         let carrier = || fs::read_to_string(format!("/sys/class/net/{tap}/carrier")).expect("read");
         assert_eq!(carrier().trim(), "1", "somebody has the other end");

@@ -1,4 +1,4 @@
-//! Plan for a VM that runs as declared: its disks are plugged and unplugged to match the spec.
+//! Plan for a VM that runs as declared: its disks and network interfaces are plugged and unplugged to match the spec.
 
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use super::super::declared_disks::User;
 use super::super::hooking;
 use super::super::media;
 use super::super::surplus;
+use super::interfaces;
 use super::start::{since, too_large};
 use super::{Observed, Step};
 use crate::converge::Plan;
@@ -43,6 +44,16 @@ pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
     if let Some(step) = cpu_time::step(observed.cpu_time, observed.wanted_cpu_time) {
         let readiness = Readiness::Reconciling(Reason::Attaching, "its CPU time is being changed".to_owned());
         return Plan::steps(vec![step], readiness);
+    }
+    let mut links = interfaces::links(vm, observed, machine);
+    if !links.is_empty()
+        && matches!(machine.run_state, RunState::Prelaunch | RunState::Running | RunState::Paused)
+    {
+        if machine.run_state == RunState::Prelaunch && !is_paused {
+            links.push(Step::Start);
+        }
+        let readiness = Readiness::Reconciling(Reason::Attaching, "links are being set".to_owned());
+        return Plan::steps(links, readiness);
     }
     match &machine.run_state {
         RunState::Running if is_paused => {
@@ -160,15 +171,27 @@ fn disks(vm: &VM, observed: &Observed, machine: &MachineState) -> Plan<Step> {
         busy = true;
         waiting.get_or_insert(why);
     }
-    // Last: a guest that does not release a medium holds up no disk.
+    let interfaces = interfaces::changes(vm, observed);
+    let plugged = interfaces.plug(observed);
+    let is_plugging = !plugged.is_empty();
+    steps.extend(plugged);
+    let before_media = steps.len();
+    // Last: a guest that does not release a medium or a network card holds up no disk.
     let (changes, busy_with) = media::changes(observed, machine);
     steps.extend(changes);
+    if !is_plugging {
+        let unplugged = interfaces.unplug(observed);
+        let place = if busy_with.is_some() { before_media } else { steps.len() };
+        steps.splice(place..place, unplugged);
+    }
     if !steps.is_empty() {
         let text = "disks or media are being plugged in or out".to_owned();
-        let readiness = busy_with.unwrap_or(Readiness::Reconciling(Reason::Attaching, text));
+        let readiness = busy_with
+            .or_else(|| interfaces.readiness(observed))
+            .unwrap_or(Readiness::Reconciling(Reason::Attaching, text));
         return Plan::steps(steps, readiness).requeue_after(ASK_AGAIN);
     }
-    let waiting = waiting.or(busy_with);
+    let waiting = waiting.or(busy_with).or_else(|| interfaces.readiness(observed));
     let readiness =
         waiting.or_else(|| tpm(machine)).or_else(|| addresses(observed)).or_else(|| probe(vm, observed));
     // It does not wait for the readiness probe, which may depend on it.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use berth_api::vm::{InterfaceStatus, NetworkInterface, NicModel};
+use berth_api::vm::{InterfaceStatus, NetworkInterface};
 use berth_api::{
     Firmware, Graphics, GuestOS, Power, Quantity, Readiness, Reason, RestartPolicy, Size, SizeError, VM,
     Watchdog,
@@ -12,7 +12,7 @@ use berth_host::{HostFacts, LaunchRequest, QemuFacts, TapConfig};
 use berth_qemu::cpu_models;
 use berth_qemu::hypervisor::Limits;
 use berth_qemu::machine::{
-    self, Accelerator, Bus, CdromSpec, DiskSpec, Extras, MachineSpec, NicSpec, Tap, Topology,
+    self, Accelerator, Bus, CdromSpec, DiskSpec, Extras, MachineSpec, NIC_PORTS, NicSpec, Tap, Topology,
 };
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -24,6 +24,7 @@ use super::super::hardware::{class_name, uuid_of};
 use super::super::media;
 use super::super::pending_leases;
 use super::super::seed::{digest, seed};
+use super::cards::{links_down, model_of, nic_id, recorded_name};
 use super::{Observed, Step, asks_for_restart, write_journal};
 use crate::converge::Plan;
 use crate::journal::{Journal, MemoryGrowth, PinnedHardware, PostStart, Run, RunProfile, epoch_of};
@@ -285,6 +286,7 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
         disks: disks(observed),
         cdroms: cdroms.clone(),
         nics: nics(vm, observed, &journal),
+        nic_ports: NIC_PORTS,
         graphics: match vm.spec.graphics {
             Graphics::None => machine::Graphics::None,
             Graphics::VGA => machine::Graphics::Vga,
@@ -301,12 +303,14 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
     if let Some(run) = &mut journal.run {
         run.machine = Some(Box::new(request.machine.clone()));
     }
+    let links_down = links_down(vm, &journal);
     let mut steps = vec![write_journal(journal)];
     if !taps.is_empty() {
         steps.push(Step::EnsureNetworks);
     }
     steps.extend(taps.into_iter().map(Step::MakeTap));
     steps.push(Step::Launch(Box::new(request)));
+    steps.extend(links_down);
     if vm.spec.power == Power::Paused {
         return Plan::steps(steps, Readiness::Reconciling(Reason::Starting, "being created paused".into()));
     }
@@ -393,17 +397,13 @@ fn taps(vm: &VM, observed: &Observed, journal: &Journal) -> Vec<TapConfig> {
 fn nics(vm: &VM, observed: &Observed, journal: &Journal) -> Vec<NicSpec> {
     interfaces(vm, journal)
         .map(|(wanted, interface, slot)| NicSpec {
-            id: format!("nic{slot}"),
+            id: nic_id(slot),
             tap: Tap::Name(tap_of(&observed.instance, slot)),
             mac: interface.mac_address.to_ascii_lowercase(),
             mtu: observed.mtus.get(&interface.network).copied().filter(|mtu| *mtu != 1500),
             slot,
-            model: match wanted.model {
-                NicModel::Virtio => machine::NicModel::Virtio,
-                NicModel::E1000 => machine::NicModel::E1000,
-                NicModel::E1000e => machine::NicModel::E1000e,
-                NicModel::Rtl8139 => machine::NicModel::Rtl8139,
-            },
+            model: model_of(wanted),
+            port: journal.port_of(&interface.name).filter(|_| model_of(wanted).is_hot_pluggable()),
         })
         .collect()
 }
@@ -452,18 +452,11 @@ pub(super) fn unknown_run(vm: &VM, observed: &Observed) -> Run {
 /// Returns name and MAC address of each interface, and its model if it is not the default: journals of agents that knew
 /// only the default have none.
 fn interface_names(vm: &VM, journal: &Journal) -> Vec<String> {
-    let name = |(wanted, interface, _): (&NetworkInterface, &InterfaceStatus, u8)| {
-        let mut name = format!("{}/{}", interface.name, interface.mac_address);
-        if wanted.model != NicModel::default() {
-            name.extend(["/", wanted.model.as_str()]);
-        }
-        name
-    };
-    interfaces(vm, journal).map(name).collect()
+    interfaces(vm, journal).map(|(wanted, interface, _)| recorded_name(wanted, interface)).collect()
 }
 
 /// Returns the names of interfaces that differ between the running machine and one started now.
-pub(in crate::kinds::vm) fn unsynced_interfaces(run: &Run, vm: &VM, journal: &Journal) -> Vec<String> {
+pub(super) fn unsynced_interfaces(run: &Run, vm: &VM, journal: &Journal) -> Vec<String> {
     let Some(has) = &run.interfaces else { return Vec::new() };
     let names = vm.spec.network_interfaces.iter().map(|n| n.name.as_str());
     let wanted = interface_names(vm, &journal.clone().with_slots(names));

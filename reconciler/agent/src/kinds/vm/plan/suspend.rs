@@ -15,6 +15,7 @@ use berth_qemu::saved_state::Transfer;
 use jiff::SignedDuration;
 
 use super::super::media;
+use super::interfaces::are_recorded;
 use super::start::{limits, since};
 use super::{Observed, Step, asks_for_restart, deleting, vanished, write_journal};
 use crate::converge::Plan;
@@ -69,7 +70,7 @@ fn runs(observed: &Observed) -> bool {
 /// Records what is to be saved, of a guest that runs or is paused.
 fn begin(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
     let machine = observed.machine.as_ref()?;
-    if !matches!(machine.run_state, RunState::Running | RunState::Paused) {
+    if !matches!(machine.run_state, RunState::Running | RunState::Paused) || !are_recorded(observed) {
         return None;
     }
     if let Some((began, why)) = &machine.save_failure {

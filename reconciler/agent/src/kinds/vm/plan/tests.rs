@@ -6,6 +6,7 @@ use berth_qemu::block::ObservedDisk;
 use berth_qemu::hypervisor::{CpuTime, ProcessIdentity};
 use berth_qemu::machine::{Accelerator, Format};
 use berth_qemu::memory::Growth;
+use berth_qemu::nics::ObservedNic;
 use berth_qemu::power::RunState;
 use berth_qemu::saved_state::Transfer;
 use jiff::Timestamp;
@@ -25,6 +26,7 @@ use crate::probes::ProbeResults;
 
 mod always;
 mod ended;
+mod interfaces;
 mod media;
 mod running;
 mod start;
@@ -225,12 +227,21 @@ fn plugged(id: &str) -> ObservedDisk {
     }
 }
 
+/// The card in this slot.
+fn card(slot: u8, port: Option<u8>) -> ObservedNic {
+    let mac = format!("52:54:00:00:00:{:02x}", slot + 2);
+    ObservedNic { id: format!("nic{slot}"), model: Default::default(), mac, port }
+}
+
 /// An observation with a QEMU in this state and both disks.
 fn present(state: RunState) -> Observed {
     let machine = MachineState {
         run_state: state,
         disks: vec![plugged("v-data"), plugged("v-root")],
         cdroms: Vec::new(),
+        nics: vec![card(0, None)],
+        nic_ports: Vec::new(),
+        links: [("nic0".to_owned(), true)].into(),
         cpus: None,
         growth: None,
         has_tpm: None,
@@ -273,6 +284,9 @@ fn names(plan: &Plan<Step>) -> Vec<&'static str> {
         Step::HoldDisks(_) => "HoldDisks",
         Step::Plug { .. } => "Plug",
         Step::Unplug { .. } => "Unplug",
+        Step::PlugNic(_) => "PlugNic",
+        Step::UnplugNic { .. } => "UnplugNic",
+        Step::SetLink { .. } => "SetLink",
         Step::SetCpuTime(_) => "SetCpuTime",
         Step::Pull(_) => "Pull",
         Step::FollowPull(_) => "FollowPull",

@@ -1,5 +1,6 @@
 //! A running VM: left alone, or its disks plugged and unplugged.
 
+use super::super::start::unsynced_interfaces;
 use super::*;
 use crate::kinds::vm::cpu_time;
 

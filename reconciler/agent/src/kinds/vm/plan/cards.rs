@@ -1,0 +1,40 @@
+//! The network cards of a machine: their ids, models and links. Pure.
+
+use berth_api::VM;
+use berth_api::vm::{InterfaceStatus, LinkState, NetworkInterface, NicModel};
+use berth_qemu::machine;
+
+use super::super::Step;
+use crate::journal::Journal;
+
+/// Returns the id of the card in this slot.
+pub(super) fn nic_id(slot: u8) -> String {
+    format!("nic{slot}")
+}
+
+/// Returns the steps that take down the links that are declared so, of a machine that has just been launched.
+pub(super) fn links_down(vm: &VM, journal: &Journal) -> Vec<Step> {
+    let step = |interface: &NetworkInterface| {
+        let id = nic_id(*journal.slots.get(interface.name.as_str())?);
+        (interface.link == LinkState::Down).then_some(Step::SetLink { nic: id, up: false })
+    };
+    vm.spec.network_interfaces.iter().filter_map(step).collect()
+}
+
+/// Returns what the journal of a run records of an interface: name and MAC address, and its model if it is not the default.
+pub(super) fn recorded_name(wanted: &NetworkInterface, interface: &InterfaceStatus) -> String {
+    let mut name = format!("{}/{}", interface.name, interface.mac_address);
+    if wanted.model != NicModel::default() {
+        name.extend(["/", wanted.model.as_str()]);
+    }
+    name
+}
+
+pub(super) fn model_of(interface: &NetworkInterface) -> machine::NicModel {
+    match interface.model {
+        NicModel::Virtio => machine::NicModel::Virtio,
+        NicModel::E1000 => machine::NicModel::E1000,
+        NicModel::E1000e => machine::NicModel::E1000e,
+        NicModel::Rtl8139 => machine::NicModel::Rtl8139,
+    }
+}

@@ -1,0 +1,87 @@
+//! Network interfaces of a running VM: added, removed, and their links.
+
+use std::time::Duration;
+
+use berth_api::VM;
+use berth_qemu::fake::NicView;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+
+use crate::fixture::{Fixture, INSTANCE, is_ready, vm_bound, vm_reason};
+
+const SECOND: &str = "52:54:00:00:00:09";
+
+async fn running() -> Fixture {
+    let fixture = Fixture::start().await;
+    fixture.furnish().await;
+    fixture.make_vm(json!({"networkInterfaces": [{"name": "nic0"}]})).await;
+    fixture.running_vm().await;
+    fixture
+}
+
+/// Declares these interfaces; the second one is given an address, as by the controllers.
+async fn declare(fixture: &Fixture, interfaces: Value) {
+    let mut given = vm_bound(INSTANCE, 2)["interfaces"].clone();
+    if interfaces.as_array().is_some_and(|all| all.len() > 1) {
+        let network = given[0]["network"].clone();
+        let second =
+            json!({"name": "nic1", "network": network, "macAddress": SECOND, "address": "10.77.0.9"});
+        given.as_array_mut().expect("a list").push(second);
+    }
+    fixture.change::<VM>("web", json!({"networkInterfaces": interfaces})).await;
+    if given.as_array().is_some_and(|all| all.len() > 1) {
+        let patch = Patch::Merge(json!({"status": {"interfaces": given}}));
+        fixture.api::<VM>().patch_status("web", &PatchParams::default(), &patch).await.expect("given");
+    }
+}
+
+fn cards(fixture: &Fixture) -> Vec<NicView> {
+    let view = fixture.system.hypervisor().view(INSTANCE).expect("it runs");
+    assert_eq!(view.nics.len(), view.taps.len(), "a tap without a card, or a card without a tap");
+    view.nics.into_values().collect()
+}
+
+fn pid(fixture: &Fixture) -> i32 {
+    fixture.system.hypervisor().view(INSTANCE).expect("it runs").identity.pid
+}
+
+async fn has_cards(fixture: &Fixture, count: usize) {
+    fixture.until::<VM>("web", |vm| is_ready(vm, "Running") && cards(fixture).len() == count).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_card_that_the_guest_keeps_keeps_its_tap_and_address_until_it_is_released() {
+    let fixture = running().await;
+    let process = pid(&fixture);
+    declare(&fixture, json!([{"name": "nic0"}, {"name": "nic1"}])).await;
+    has_cards(&fixture, 2).await;
+    assert_eq!(cards(&fixture)[1].mac, SECOND);
+    fixture.system.hypervisor().set_behaviour(INSTANCE, |behaviour| behaviour.keeps.push("nic1".into()));
+    declare(&fixture, json!([{"name": "nic0"}])).await;
+    fixture.until::<VM>("web", |vm| vm_reason(vm) == "Detaching").await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let vm = fixture.until::<VM>("web", |vm| vm_reason(vm) == "Detaching").await;
+    assert_eq!(vm.status.map(|status| status.interfaces.len()), Some(2), "its address is in use");
+    assert_eq!(fixture.system.taps_now().len(), 2);
+    fixture.system.hypervisor().guest_releases(INSTANCE, "nic1");
+    has_cards(&fixture, 1).await;
+    let vm = fixture.running_vm().await;
+    assert_eq!(vm.status.map(|status| status.interfaces.len()), Some(1), "its address is free");
+    assert_eq!(fixture.system.taps_now().len(), 1);
+    assert_eq!(pid(&fixture), process, "it is the same QEMU all along");
+    fixture.assert_quiet().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_is_restarted_finds_a_plugged_card_and_sets_its_link_as_declared() {
+    let fixture = running().await;
+    declare(&fixture, json!([{"name": "nic0"}, {"name": "nic1", "link": "Down"}])).await;
+    has_cards(&fixture, 2).await;
+    fixture.until::<VM>("web", |_| !cards(&fixture)[1].is_up).await;
+    fixture.crash_agent().await;
+    declare(&fixture, json!([{"name": "nic0"}, {"name": "nic1"}])).await;
+    fixture.start_agent();
+    fixture.until::<VM>("web", |vm| is_ready(vm, "Running") && cards(&fixture)[1].is_up).await;
+    assert!(cards(&fixture).iter().all(|card| card.is_up));
+    fixture.assert_quiet().await;
+}
