@@ -116,7 +116,7 @@ fn multiplied(request: &Value) -> Vec<Value> {
     let one = |(key, value): (&String, &Value)| {
         let mut one = request.clone();
         if let Some(members) = one.as_object_mut() {
-            members.shift_remove("each");
+            members.remove("each");
         }
         one["id"] = format!("{}-{key}", plain(&request["id"])).into();
         with_each(&mut one, value);

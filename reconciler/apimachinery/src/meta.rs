@@ -39,10 +39,10 @@ pub fn keep_system_fields(object: &mut Value, live: &Value) {
     for name in kept {
         match live["metadata"].get(name) {
             Some(value) => metadata.insert(name.into(), value.clone()),
-            None => metadata.shift_remove(name),
+            None => metadata.remove(name),
         };
     }
-    metadata.shift_remove("resourceVersion");
+    metadata.remove("resourceVersion");
 }
 
 /// Drops empty and null fields, as Kubernetes' types do when they are encoded.

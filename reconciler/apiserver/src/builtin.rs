@@ -275,7 +275,7 @@ fn prepare_secret(object: &mut Value) {
         object["type"] = "Opaque".into();
     }
     let Some(members) = object.as_object_mut() else { return };
-    let Some(Value::Object(plain)) = members.shift_remove("stringData") else { return };
+    let Some(Value::Object(plain)) = members.remove("stringData") else { return };
     let data = members.entry("data").or_insert_with(|| Value::Object(Map::new()));
     if !data.is_object() {
         *data = Value::Object(Map::new());

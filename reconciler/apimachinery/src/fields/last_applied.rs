@@ -16,7 +16,7 @@ pub(super) fn refresh(live: Option<&Value>, applied: &Value, object: &mut Value,
     }
     let mut last = without_managed_fields(applied);
     if let Some(annotations) = last.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
-        annotations.shift_remove(ANNOTATION);
+        annotations.remove(ANNOTATION);
     }
     if let Some(annotations) = object.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
         set(annotations, format!("{last}\n"));

@@ -216,5 +216,5 @@ pub(super) fn without_managed_fields(object: &Value) -> Value {
 }
 
 pub(super) fn take_managed_fields(object: &mut Value) -> Option<Value> {
-    object.get_mut("metadata")?.as_object_mut()?.shift_remove("managedFields")
+    object.get_mut("metadata")?.as_object_mut()?.remove("managedFields")
 }

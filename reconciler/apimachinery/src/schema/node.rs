@@ -1,7 +1,8 @@
 //! The tree a structural schema is parsed into. One node type serves the structure and, with most fields
 //! unset, the value validations under `allOf`, `anyOf`, `oneOf` and `not`.
 
-use indexmap::IndexMap;
+use std::collections::BTreeMap;
+
 use regex::Regex;
 use serde_json::Value;
 
@@ -65,7 +66,7 @@ pub struct Node {
     pub ty: Option<Type>,
     pub nullable: bool,
     pub default: Option<Value>,
-    pub properties: IndexMap<String, Node>,
+    pub properties: BTreeMap<String, Node>,
     pub(crate) additional: Additional,
     pub items: Option<Box<Node>>,
     pub(crate) preserve_unknown: bool,

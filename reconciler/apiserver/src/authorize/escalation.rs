@@ -43,7 +43,7 @@ fn only_collected(old: &Value, new: &Value) -> bool {
         let mut object = object.clone();
         let metadata = berth_apimachinery::meta::of(&mut object);
         for member in ["ownerReferences", "finalizers", "managedFields", "resourceVersion"] {
-            metadata.shift_remove(member);
+            metadata.remove(member);
         }
         object
     };

@@ -42,7 +42,7 @@ pub(super) fn of(served: &Served<'_>) -> Vec<(String, Value)> {
     if served.schema.is_some() {
         // Only built-in kinds have a default for it.
         if let Some(metadata) = kind["properties"]["metadata"].as_object_mut() {
-            metadata.shift_remove("default");
+            metadata.remove("default");
         }
         spell_out(&mut kind);
     }

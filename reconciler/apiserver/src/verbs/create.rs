@@ -78,7 +78,7 @@ impl Call {
         for set_by_server in
             ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "generation", "resourceVersion"]
         {
-            metadata.shift_remove(set_by_server);
+            metadata.remove(set_by_server);
         }
         metadata.insert("uid".into(), self.core.ids.uid().into());
         metadata.insert("creationTimestamp".into(), seconds(now).into());
@@ -89,7 +89,7 @@ impl Call {
             && self.version().has_status
             && let Some(members) = object.as_object_mut()
         {
-            members.shift_remove("status");
+            members.remove("status");
         }
         if resource.is_custom() {
             self.fill_in(source, &mut object);
@@ -116,7 +116,7 @@ impl Call {
             }
             metadata.insert("namespace".into(), namespace.into());
         } else {
-            metadata.shift_remove("namespace");
+            metadata.remove("namespace");
         }
         Ok(())
     }

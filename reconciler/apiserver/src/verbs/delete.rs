@@ -81,7 +81,7 @@ impl Call {
         let mut object = live.clone();
         let already = !live["metadata"]["deletionTimestamp"].is_null();
         let metadata = meta::of(&mut object);
-        metadata.shift_remove("resourceVersion");
+        metadata.remove("resourceVersion");
         if !already {
             metadata.insert("deletionTimestamp".into(), seconds(self.core.clock.now()).into());
             if !resource.is("", "namespaces") {
@@ -145,7 +145,7 @@ fn set_finalizer(metadata: &mut serde_json::Map<String, Value>, finalizer: &str,
             list.push(finalizer.into());
         }
         if list.is_empty() {
-            metadata.shift_remove("finalizers");
+            metadata.remove("finalizers");
         }
     }
 }

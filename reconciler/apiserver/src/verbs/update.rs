@@ -219,15 +219,15 @@ fn copy_member(to: &mut Value, from: &Value, member: &str) {
     let Some(members) = to.as_object_mut() else { return };
     match from.get(member) {
         Some(value) => members.insert(member.into(), value.clone()),
-        None => members.shift_remove(member),
+        None => members.remove(member),
     };
 }
 
 /// Returns the live object with one part of the new one, and with the managers that the request sent.
 fn with_part(live: &Value, part: &str, mut new: Value) -> Value {
-    let managers = meta::of(&mut new).shift_remove("managedFields");
+    let managers = meta::of(&mut new).remove("managedFields");
     let mut metadata = copy_with(&live["metadata"], [("managedFields", managers)]);
-    metadata.shift_remove("resourceVersion");
+    metadata.remove("resourceVersion");
     let part = (part, new.get_mut(part).map(Value::take));
     Value::Object(copy_with(live, [("metadata", Some(metadata.into())), part]))
 }

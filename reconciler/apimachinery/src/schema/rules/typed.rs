@@ -135,43 +135,42 @@ pub(super) fn type_of(node: &Node) -> Ty {
     }
 }
 
-/// The first four are tokens of the language, the others are reserved words.
-const RESERVED: [&str; 21] = [
-    "true",
-    "false",
-    "null",
-    "in",
-    "as",
-    "break",
-    "const",
-    "continue",
-    "else",
-    "for",
-    "function",
-    "if",
-    "import",
-    "let",
-    "loop",
-    "package",
-    "namespace",
-    "return",
-    "var",
-    "void",
-    "while",
-];
+/// Whether a name is a literal or an operator of the language.
+fn is_token(name: &str) -> bool {
+    matches!(name, "true" | "false" | "null" | "in")
+}
 
-/// Whether the parser accepts a reserved name after a dot. Since Kubernetes 1.32 rules may also use those
+/// Whether a name is reserved and the parser accepts it after a dot. Since Kubernetes 1.32 rules may also use those
 /// unescaped.
 fn is_word(name: &str) -> bool {
-    RESERVED[4..].contains(&name)
+    // Matched, and not searched in a list: every member of every object is asked about.
+    matches!(
+        name,
+        "as" | "break"
+            | "const"
+            | "continue"
+            | "else"
+            | "for"
+            | "function"
+            | "if"
+            | "import"
+            | "let"
+            | "loop"
+            | "package"
+            | "namespace"
+            | "return"
+            | "var"
+            | "void"
+            | "while"
+    )
 }
 
 /// Returns the name in rules of a property that is not a CEL identifier.
 fn escape(name: &str) -> Cow<'_, str> {
-    if RESERVED.contains(&name) {
+    if is_token(name) || is_word(name) {
         return format!("__{name}__").into();
     }
-    if !name.contains("__") && !name.contains(['.', '-', '/']) {
+    if !name.bytes().any(|byte| matches!(byte, b'_' | b'.' | b'-' | b'/')) {
         return name.into();
     }
     let mut out = String::with_capacity(name.len());
