@@ -27,7 +27,7 @@ pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
             let variables = json!({"image_url": url, "image_sha256": guest.sha256});
             project.write("terraform.tfvars.json", &variables.to_string())?;
             project.init()?;
-            let done = is_configured(platform, &project, &variables);
+            let done = check_guest(platform, &project, &variables);
             project.destroy()?;
             done
         },
@@ -42,7 +42,7 @@ fn values<'a>(page: &'a str, key: &str) -> Vec<&'a str> {
     values
 }
 
-fn is_configured(platform: &Platform, project: &Project, variables: &Value) -> Result<()> {
+fn check_guest(platform: &Platform, project: &Project, variables: &Value) -> Result<()> {
     project.apply()?;
     project.plan_is_empty()?;
     let address = project.output("address")?;

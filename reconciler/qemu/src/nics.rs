@@ -33,7 +33,7 @@ pub struct ObservedNic {
     pub port: Option<u8>,
 }
 
-/// What QEMU was given for a card: see [`Hypervisor::lend_tap`](crate::hypervisor::Hypervisor::lend_tap).
+/// The tap that QEMU was given for a card: see [`Hypervisor::lend_tap`](crate::hypervisor::Hypervisor::lend_tap).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LentTap {
     /// Whether the host's kernel moves the packets, not QEMU.

@@ -45,7 +45,7 @@ fn pid(fixture: &Fixture) -> i32 {
     fixture.system.hypervisor().view(INSTANCE).expect("it runs").identity.pid
 }
 
-async fn has_cards(fixture: &Fixture, count: usize) {
+async fn wait_for_cards(fixture: &Fixture, count: usize) {
     fixture.until::<VM>("web", |vm| is_ready(vm, "Running") && cards(fixture).len() == count).await;
 }
 
@@ -54,7 +54,7 @@ async fn a_card_that_the_guest_keeps_keeps_its_tap_and_address_until_it_is_relea
     let fixture = running().await;
     let process = pid(&fixture);
     declare(&fixture, json!([{"name": "nic0"}, {"name": "nic1"}])).await;
-    has_cards(&fixture, 2).await;
+    wait_for_cards(&fixture, 2).await;
     assert_eq!(cards(&fixture)[1].mac, SECOND);
     fixture.system.hypervisor().set_behaviour(INSTANCE, |behaviour| behaviour.keeps.push("nic1".into()));
     declare(&fixture, json!([{"name": "nic0"}])).await;
@@ -64,7 +64,7 @@ async fn a_card_that_the_guest_keeps_keeps_its_tap_and_address_until_it_is_relea
     assert_eq!(vm.status.map(|status| status.interfaces.len()), Some(2), "its address is in use");
     assert_eq!(fixture.system.taps_now().len(), 2);
     fixture.system.hypervisor().guest_releases(INSTANCE, "nic1");
-    has_cards(&fixture, 1).await;
+    wait_for_cards(&fixture, 1).await;
     let vm = fixture.running_vm().await;
     assert_eq!(vm.status.map(|status| status.interfaces.len()), Some(1), "its address is free");
     assert_eq!(fixture.system.taps_now().len(), 1);
@@ -76,7 +76,7 @@ async fn a_card_that_the_guest_keeps_keeps_its_tap_and_address_until_it_is_relea
 async fn an_agent_that_is_restarted_finds_a_plugged_card_and_sets_its_link_as_declared() {
     let fixture = running().await;
     declare(&fixture, json!([{"name": "nic0"}, {"name": "nic1", "link": "Down"}])).await;
-    has_cards(&fixture, 2).await;
+    wait_for_cards(&fixture, 2).await;
     fixture.until::<VM>("web", |_| !cards(&fixture)[1].is_up).await;
     fixture.crash_agent().await;
     declare(&fixture, json!([{"name": "nic0"}, {"name": "nic1"}])).await;
