@@ -515,7 +515,7 @@ fn disks() -> Vec<Bad> {
         everywhere(with(disk(), "/source", json!({"disk": "a/b"})), "source.disk", "not a DNS label"),
         everywhere(
             with(with(disk(), "/source", json!({"snapshot": "a"})), "/restore", json!({"snapshot": "a"})),
-            "restore",
+            "restore.snapshot",
             "a snapshot of itself",
         ),
         everywhere(

@@ -80,8 +80,12 @@ fn vm(name: &str) -> Json {
 }
 
 /// Possible secrets, and their checksum.
-const WITHHELD: [&str; 3] =
-    ["bootstrap.user_data", "bootstrap.checksum", "disks.template.deletion_protection"];
+const WITHHELD: [&str; 4] = [
+    "bootstrap.user_data",
+    "bootstrap.checksum",
+    "disks.template.deletion_protection",
+    "disks.template.restore",
+];
 
 /// The properties of a schema that a list of attributes lacks.
 fn find_missing(schema: &Json, attributes: &[Attribute], at: &str, missing: &mut Vec<String>) {

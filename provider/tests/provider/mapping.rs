@@ -282,11 +282,12 @@ fn a_refresh_keeps_the_words_and_the_order_of_the_state() {
 
 /// Fields of a spec that are no attributes: user data and its checksum have attributes of their own, the others are for
 /// `berth host`.
-const NOT_DECLARED: [&str; 6] = [
+const NOT_DECLARED: [&str; 7] = [
     "VM.bootstrap.userData",
     "VM.bootstrap.checksum",
     // Always refused.
     "VM.disks.template.deletionProtection",
+    "VM.disks.template.restore",
     "Host.fenced",
     "Host.recovery",
     "Host.releasedOrphans",

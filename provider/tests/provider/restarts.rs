@@ -73,10 +73,10 @@ impl Resource {
         self.operations = match (is_generated, has_own_steps, after) {
             // Only the create differs from that of another Disk.
             (true, ..) => vec![Operation::Create],
-            // The other kinds have no steps of their own: a write whose answer is lost is the harder half. Of one all operations.
+            // The other kinds have no steps of their own: a write whose answer is lost is the harder half.
             (_, false, false) => Vec::new(),
-            (_, false, true) if self.story.kind == "IPPool" => Operation::ALL.to_vec(),
-            // An import only reads: a request without its effect and one without its answer are the same.
+            // An import only reads: a request without its effect and one without its answer are the same. Its first read has seconds,
+            // of which the wait for the other operations takes a part.
             (_, _, true) => vec![Operation::Create, Operation::Update, Operation::Delete],
             (_, true, false) => Operation::ALL.to_vec(),
         };
