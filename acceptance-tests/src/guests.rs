@@ -23,7 +23,11 @@ pub struct GuestImage {
 }
 
 impl GuestImage {
-    fn at(path: PathBuf) -> Result<Self> {
+    /// An image with the SHA-256 of the file.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn at(path: PathBuf) -> Result<Self> {
         let sums = process::run(
             std::process::Command::new("sha256sum").arg("--").arg(&path),
             Duration::from_secs(60),
