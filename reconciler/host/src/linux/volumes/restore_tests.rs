@@ -1,13 +1,13 @@
 //! Restores on a real file system, with the data in them.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use tempfile::TempDir;
 
 use super::super::super::layout::Layout;
 use super::super::super::tests::SmallDisk;
+use super::super::snapshots::tests::{has, write};
 use super::*;
 use crate::{MOST_RESTORES, NewSnapshot, NewVolume, Taken, VolumeOwner};
 
@@ -90,26 +90,6 @@ fn restore(snapshot: &str, token: Option<&str>) -> NewRestore {
         token: token.map(str::to_owned),
         size: 4 * MIB,
     }
-}
-
-fn io(path: &Path, command: &str) -> bool {
-    let run = Command::new("qemu-io")
-        .args(["-f", "qcow2", "-c", command])
-        .arg(path)
-        .output()
-        .expect("qemu-io runs");
-    let text = String::from_utf8_lossy(&run.stdout).into_owned() + &String::from_utf8_lossy(&run.stderr);
-    assert!(!text.contains("open"), "{text}");
-    run.status.success() && !text.contains("verification failed")
-}
-
-/// Writes a byte all over the first 64 KiB.
-fn write(path: &Path, byte: u8) {
-    assert!(io(path, &format!("write -P {byte} 0 64k")), "written");
-}
-
-fn has(path: &Path, byte: u8) -> bool {
-    io(path, &format!("read -P {byte} 0 64k"))
 }
 
 #[test]

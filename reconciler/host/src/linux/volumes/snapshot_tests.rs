@@ -95,11 +95,11 @@ fn io(path: &Path, command: &str) -> bool {
 }
 
 /// Writes a byte all over the first 64 KiB.
-fn write(path: &Path, byte: u8) {
+pub(in super::super) fn write(path: &Path, byte: u8) {
     assert!(io(path, &format!("write -P {byte} 0 64k")), "written");
 }
 
-fn has(path: &Path, byte: u8) -> bool {
+pub(in super::super) fn has(path: &Path, byte: u8) -> bool {
     io(path, &format!("read -P {byte} 0 64k"))
 }
 

@@ -400,4 +400,4 @@ pub(super) fn is_written(path: &Path) -> Result<bool> {
 
 #[cfg(test)]
 #[path = "snapshot_tests.rs"]
-mod tests;
+pub(super) mod tests;
