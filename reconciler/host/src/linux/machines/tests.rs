@@ -305,10 +305,13 @@ fn a_network_card_is_plugged_into_a_running_machine_and_out_and_every_step_may_b
             let other = NicSpec { mac: "52:54:00:00:00:06".to_owned(), ..nic.clone() };
             let conflict = nics::is_plugged(&qmp, &other).await;
             assert!(matches!(conflict, Err(NicError::Conflict { .. })), "{conflict:?}");
-            // There is no system that releases it, and a reset does.
+            // There is no system that releases it, and a reset does. The processors stand still meanwhile: after a reset, the
+            // firmware resets the machine once more.
+            qmp.execute("stop", Value::Null).await.expect("stopped");
             let soon = Duration::from_millis(300);
             assert_eq!(nics::unplug(&qmp, "nic1", soon).await.expect("asked"), Unplugged::Waiting);
             qmp.execute("system_reset", Value::Null).await.expect("reset");
+            qmp.execute("cont", Value::Null).await.expect("runs");
             for _ in 0..2 {
                 assert_eq!(nics::unplug(&qmp, "nic1", GRACE).await.expect("asked"), Unplugged::Released);
             }
