@@ -40,6 +40,7 @@ pub struct Berth {
     listen: String,
     name: Option<String>,
     image_dir: Option<PathBuf>,
+    disk_dir: Option<PathBuf>,
     image_range: Option<String>,
     clock: Option<Clock>,
     daemon: Option<Daemon>,
@@ -58,6 +59,7 @@ impl Berth {
             listen: LISTEN.to_owned(),
             name: None,
             image_dir: None,
+            disk_dir: None,
             image_range: None,
             clock: None,
             daemon: None,
@@ -85,6 +87,11 @@ impl Berth {
     /// Allows images from a folder of the host, from the next start on.
     pub fn allow_images_in(&mut self, folder: &Path) {
         self.image_dir = Some(folder.to_owned());
+    }
+
+    /// Allows disks to be made of the files of a folder, from the next start on.
+    pub fn allow_disks_in(&mut self, folder: &Path) {
+        self.disk_dir = Some(folder.to_owned());
     }
 
     /// Allows images from a range of addresses, from the next start on.
@@ -140,6 +147,9 @@ impl Berth {
         }
         if let Some(folder) = &self.image_dir {
             command.arg("--image-dir").arg(folder);
+        }
+        if let Some(folder) = &self.disk_dir {
+            command.arg("--disk-dir").arg(folder);
         }
         if let Some(range) = &self.image_range {
             command.args(["--image-allow", range]);

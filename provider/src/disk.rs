@@ -59,6 +59,7 @@ fn source(fixed: Effect) -> Field {
     let fields = vec![
         Field::spec("disk", Shape::Text(Form::Name)).effect(fixed).refers(DISK),
         Field::spec("snapshot", Shape::Text(Form::Name)).effect(fixed).refers(DISK_SNAPSHOT),
+        Field::spec("file", Shape::Text(Form::Any)).effect(fixed),
     ];
     Field::spec("source", Shape::Object(fields)).effect(fixed)
 }
@@ -104,7 +105,7 @@ impl ResourceKind for Disk {
             type_name: "berth_disk",
             kind: "Disk",
             plural: "disks",
-            description: "A persistent disk that outlives any VM: blank, made from an image, or copied from another disk or a `berth_disk_snapshot`. Its file is created on the host of the first VM that uses it; a copy, on the host of its source. A VM lists it in `disks`, or a `berth_hotswap_disk_attachment` attaches it to a running VM.\n\nThe provider refuses to destroy a disk that a VM outside the plan uses. With `deletion_policy = \"Delete\"` the file stays in the pool's trash for 24 hours (`berth undelete`).",
+            description: "A persistent disk that outlives any VM: blank, made from an image, copied from another disk or a `berth_disk_snapshot`, or a file of the host that is taken over. Its file is created on the host of the first VM that uses it; a copy, on the host of its source. A VM lists it in `disks`, or a `berth_hotswap_disk_attachment` attaches it to a running VM.\n\nThe provider refuses to destroy a disk that a VM outside the plan uses. With `deletion_policy = \"Delete\"` the file stays in the pool's trash for 24 hours (`berth undelete`).",
             example: include_str!("../../examples/resources/berth_disk/resource.tf"),
             shown: "status.used_by",
             timeouts: [600, 600, 600],
@@ -200,12 +201,10 @@ pub(crate) fn check_declared(disk: &Value, at: &AttributePath) -> Option<Diagnos
         return Some(Diagnostic::error("Missing size", detail).at(size));
     }
     if !source.is_null() && !source.is_unknown() {
-        let (from_disk, from_snapshot) = (source.get("disk"), source.get("snapshot"));
-        if from_disk.is_null() == from_snapshot.is_null()
-            && !from_disk.is_unknown()
-            && !from_snapshot.is_unknown()
-        {
-            let detail = "Set either source = { disk = \"…\" } or source = { snapshot = \"…\" }.";
+        let from = ["disk", "snapshot", "file"].map(|name| source.get(name));
+        let declared = from.iter().filter(|value| !value.is_null()).count();
+        if declared != 1 && !from.iter().any(|value| value.is_unknown()) {
+            let detail = "Set either source = { disk = \"…\" }, source = { snapshot = \"…\" } or source = { file = \"/…\" }.";
             return Some(Diagnostic::error("Invalid source", detail).at(path("source")));
         }
         if !disk.get("image").is_null() && !disk.get("image").is_unknown() {
@@ -213,8 +212,27 @@ pub(crate) fn check_declared(disk: &Value, at: &AttributePath) -> Option<Diagnos
                 "A disk is made from an image or copied from a source: set either `image` or `source`.";
             return Some(Diagnostic::error("Image and source", detail).at(path("source")));
         }
+        if let Some(file) = source.get("file").as_str()
+            && !is_absolute(file)
+        {
+            let at = path("source").attribute("file");
+            let detail =
+                format!("{at}: {file:?} is not the absolute path of a file on the VM's host: write \"/…\".");
+            return Some(Diagnostic::error("Invalid path", detail).at(at));
+        }
+        if source.get("file").as_str().is_some() && disk.get("provisioning").as_str() == Some("Thick") {
+            let detail =
+                "A file that is taken over stays as it is: `provisioning = \"Thick\"` is for new files.";
+            return Some(Diagnostic::error("Invalid provisioning", detail).at(path("provisioning")));
+        }
     }
     check_limits(disk.get("limits"), &path("limits"))
+}
+
+/// Whether it is an absolute path that a Disk accepts.
+fn is_absolute(path: &str) -> bool {
+    path.len() <= 1024
+        && path.strip_prefix('/').is_some_and(|rest| !rest.is_empty() && !rest.contains(char::is_control))
 }
 
 /// Refuses a restore from the snapshot of another disk that the disk was made from.

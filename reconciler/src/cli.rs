@@ -130,6 +130,10 @@ pub struct AgentOptions {
     /// Default: none, which refuses `file://`.
     #[arg(long = "image-dir", env = "BERTH_IMAGE_DIR", value_name = "FOLDER", value_delimiter = ':')]
     pub image_dirs: Vec<PathBuf>,
+    /// A folder of this machine whose files may become Disks, of every tenant (`source.file`): each is moved out of it. Can be given
+    /// several times. Default: none.
+    #[arg(long = "disk-dir", env = "BERTH_DISK_DIR", value_name = "FOLDER", value_delimiter = ':')]
+    pub disk_dirs: Vec<PathBuf>,
     /// A range of addresses that this machine may fetch Images from, although it is private, loopback, link-local or
     /// the like. A wider range than one address does not allow the addresses of hosts, of their guests and of the
     /// control plane. Can be given several times.

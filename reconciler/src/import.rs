@@ -17,7 +17,7 @@ mod xml;
 #[cfg(test)]
 mod tests;
 
-pub use configuration::{Configuration, DiskReader, ImageFile, Unread, configuration};
+pub use configuration::{Configuration, DiskFiles, DiskReader, ImageFile, Unread, configuration};
 pub use domain::{Disk, DiskSource, Domain, Interface};
 pub use network::Network;
 pub use xml::MAX_XML;

@@ -513,6 +513,17 @@ fn disks() -> Vec<Bad> {
             "an image or",
         ),
         everywhere(with(disk(), "/source", json!({"disk": "a/b"})), "source.disk", "not a DNS label"),
+        everywhere(with(disk(), "/source", json!({"disk": "a", "file": "/b"})), "source", "either"),
+        everywhere(
+            with(disk(), "/source", json!({"file": "b.qcow2"})),
+            "source.file",
+            "the absolute path of a file",
+        ),
+        everywhere(
+            with(with(disk(), "/source", json!({"file": "/b"})), "/provisioning", json!("Thick")),
+            "provisioning",
+            "file that is taken over",
+        ),
         everywhere(
             with(with(disk(), "/source", json!({"snapshot": "a"})), "/restore", json!({"snapshot": "a"})),
             "restore.snapshot",

@@ -127,7 +127,7 @@ fn interface() -> Json {
 
 /// The control plane refuses some of these together.
 fn template() -> Json {
-    json!({"size": "2Gi", "image": "i", "source": {"disk": "d", "snapshot": "s"}, "pool": "default",
+    json!({"size": "2Gi", "image": "i", "source": {"disk": "d", "snapshot": "s", "file": "/f"}, "pool": "default",
         "deletion_policy": "Delete", "expand_policy": "Online", "provisioning": "Thin", "limits": {"iops": 100, "read_iops": 100, "write_iops": 100, "bandwidth": "1Mi",
         "read_bandwidth": "1Mi", "write_bandwidth": "1Mi", "burst_iops": 200, "burst_bandwidth": "2Mi", "burst_seconds": 60}})
 }
@@ -199,6 +199,7 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/disks/1/template/image", json!("j"), Announced::Refused),
         ("/disks/1/template/source/disk", json!("e"), Announced::Refused),
         ("/disks/1/template/source/snapshot", json!("t"), Announced::Refused),
+        ("/disks/1/template/source/file", json!("/g"), Announced::Refused),
         ("/disks/1/template/pool", json!("fast"), Announced::Refused),
         ("/disks/1/template/provisioning", json!("Thick"), Announced::Refused),
         ("/disks/1/template/size", json!("3Gi"), Announced::Live),
@@ -323,6 +324,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         "expand_policy": "Online", "provisioning": "Thin", "limits": {"iops": 100, "bandwidth": "1Mi", "burst_iops": 200, "burst_bandwidth": "2Mi", "burst_seconds": 60}});
     let copy =
         |from: &str| json!({"name": "d", "namespace": "default", "size": "2Gi", "source": {from: "x"}});
+    let of_file = json!({"name": "d", "namespace": "default", "source": {"file": "/x"}});
     let restored = json!({"name": "d", "namespace": "default", "size": "2Gi", "restore": {"snapshot": "s", "token": "1"}});
     let snapshot = json!({"name": "s", "namespace": "default", "disk": "d"});
     let each = json!({"name": "d", "namespace": "default", "size": "2Gi",
@@ -355,6 +357,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_disk", disk.clone(), "/pool", json!("fast"), Announced::Replace),
         ("berth_disk", copy("disk"), "/source/disk", json!("other"), Announced::Replace),
         ("berth_disk", copy("snapshot"), "/source/snapshot", json!("other"), Announced::Replace),
+        ("berth_disk", of_file, "/source/file", json!("/other"), Announced::Replace),
         ("berth_disk_snapshot", snapshot, "/disk", json!("other"), Announced::Replace),
         ("berth_disk", disk.clone(), "/expand_policy", json!("Offline"), Announced::Live),
         ("berth_disk", disk.clone(), "/provisioning", json!("Thick"), Announced::Replace),

@@ -199,7 +199,9 @@ async fn report<K: Reconciler>(
         Some(error) if error.is_transient() => (plan.readiness, Requeue::After(SOON)),
         Some(error) => {
             let again = match error.retry() {
-                Retry::Backoff if error.is_no_space() => Requeue::After(RETRY_SPACE_EVERY),
+                Retry::Backoff if error.is_no_space() || error.is_for_file() => {
+                    Requeue::After(RETRY_SPACE_EVERY)
+                }
                 Retry::Backoff => Requeue::BackOff,
                 Retry::WaitForChange => Requeue::OnChange,
             };

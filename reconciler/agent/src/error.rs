@@ -45,7 +45,7 @@ pub enum AgentError {
     Deposed { host: String, why: String },
 }
 
-/// Interval of retries after a failure for lack of space.
+/// Interval of retries after a failure for lack of space, or of a file of the host.
 pub(crate) const RETRY_SPACE_EVERY: Duration = Duration::from_secs(10);
 
 /// Why one reconcile failed. Variants are named after the attempt.
@@ -133,6 +133,11 @@ impl Error {
         }
     }
 
+    /// Whether a file of the host is waited for: its arrival causes no event either.
+    pub(crate) fn is_for_file(&self) -> bool {
+        self.reason() == Reason::WaitingForFile
+    }
+
     /// Returns whether to back off or to wait for a change.
     pub(crate) fn retry(&self) -> Retry {
         match self {
@@ -186,6 +191,8 @@ pub(crate) fn reason_of(error: &SystemError) -> Reason {
         SystemError::ImageTooLarge { .. } => Reason::ImageTooLarge,
         SystemError::ImageNotCached { .. } => Reason::WaitingForImage,
         SystemError::SmallerThanImage { .. } => Reason::DiskSmallerThanImage,
+        SystemError::FileAwaited { .. } => Reason::WaitingForFile,
+        SystemError::FileRefused { .. } => Reason::FileRefused,
         SystemError::Shrink { .. } | SystemError::Invalid { .. } => Reason::InvalidSpec,
         SystemError::VolumeLost { .. } | SystemError::VolumeDamaged { .. } => Reason::DiskLost,
         SystemError::SnapshotLost { .. } => Reason::SnapshotLost,
@@ -215,7 +222,7 @@ pub(crate) fn reason_of(error: &SystemError) -> Reason {
 
 /// Whether a person has to intervene (a `Stalled` condition).
 pub(crate) fn is_stalled(error: &SystemError) -> bool {
-    !matches!(reason_of(error), Reason::Retrying | Reason::WaitingForImage)
+    !matches!(reason_of(error), Reason::Retrying | Reason::WaitingForImage | Reason::WaitingForFile)
 }
 
 #[cfg(test)]

@@ -89,6 +89,8 @@ reasons! {
     WaitingForSecret => "Create the Secret in the Image's namespace.",
     /// The VM does not exist yet or is not bound or not running yet.
     WaitingForVM => "Create the VM, or look at it with `berth why vm/NAME`.",
+    /// The file of the host that the disk is made of is not there yet, or another program has it open.
+    WaitingForFile => "Put the file there, on the host of the VM, or end the program that has it open: for a VM of libvirt, shut it down.",
     /// The IPPool or StoragePool does not exist yet.
     WaitingForPool => "Create the IPPool or the StoragePool.",
     /// The image is being downloaded.
@@ -151,6 +153,8 @@ reasons! {
     ImageTooLarge => "Use an image with a smaller virtual size.",
     /// The disk is smaller than the image, the disk or the snapshot that it is made from.
     DiskSmallerThanImage => "Raise the size of the Disk to at least that of the image, disk or snapshot.",
+    /// The file of the host cannot become a disk: it is in none of the allowed folders, or no self-contained qcow2 image.
+    FileRefused => "Have the host's administrator allow the folder with `--disk-dir`, or convert the file as the message says.",
     /// The disk is used by another VM.
     DiskInUse => "Detach the disk from the other VM, or use another disk.",
     /// The disk's file is on another host.

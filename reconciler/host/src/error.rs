@@ -36,6 +36,12 @@ pub enum SystemError {
 
     #[error("a disk of {size} bytes is smaller than its image, which has {image} bytes")]
     SmallerThanImage { size: u64, image: u64 },
+    /// A file of the host that a volume is to be made of is not there yet, or another program has it open.
+    #[error("{} is waited for: {why}", path.display())]
+    FileAwaited { path: PathBuf, why: &'static str },
+    /// A file of the host cannot become a volume.
+    #[error("{} is not taken over: {why}", path.display())]
+    FileRefused { path: PathBuf, why: String },
     #[error("volume {id} has {from} bytes and cannot shrink to {to}")]
     Shrink { id: String, from: u64, to: u64 },
     #[error("volume {id} has no file on this host")]

@@ -194,6 +194,11 @@ impl FakeSystem {
         self.state().taps.keys().cloned().collect()
     }
 
+    /// Puts a file of this virtual size there, which berth did not make.
+    pub fn put_file(&self, path: &str, size: u64) {
+        self.files.put(std::path::Path::new(path), size);
+    }
+
     /// Returns the files with the saved state of a machine.
     pub fn saved_states_now(&self) -> Vec<String> {
         self.files.saved_states()

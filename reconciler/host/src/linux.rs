@@ -84,6 +84,8 @@ pub struct LinuxConfig {
     pub max_image_bytes: u64,
     /// The allowed sources of images.
     pub images: ImageRules,
+    /// The folders whose files may become disks. Default: none.
+    pub disk_folders: Vec<PathBuf>,
     /// The address at which other hosts reach this one. None: the source address of the default route.
     pub address: Option<Ipv4Addr>,
     /// The interface on which public addresses are announced. None: the interface of the default route, or else that of
@@ -103,6 +105,7 @@ impl LinuxConfig {
             qemu_users: Uid::effective().is_root().then(UidRange::default),
             max_image_bytes: 256 << 30,
             images: ImageRules::default(),
+            disk_folders: Vec::new(),
             address: None,
             public_interface: None,
         }
@@ -152,7 +155,7 @@ impl LinuxSystem {
         let users = Users::new(layout.clone(), config.qemu_users, shared);
         Ok(Self {
             images: Arc::new(images),
-            volumes: LinuxVolumes::new(layout.clone(), None),
+            volumes: LinuxVolumes::new(layout.clone(), None).with_adoptable(config.disk_folders),
             networks: LinuxNetworks::new(layout.clone()),
             machines: LinuxMachines::open(layout.clone(), users)?,
             host: LinuxInfo::new(config.address),

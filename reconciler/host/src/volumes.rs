@@ -184,6 +184,8 @@ pub struct NewVolume {
     pub base: Option<String>,
     /// The snapshot that it is an overlay on, instead of an image.
     pub snapshot: Option<String>,
+    /// The file of the host that becomes the volume, instead of a new one.
+    pub file: Option<PathBuf>,
     /// Whether the space for its whole size is reserved.
     pub thick: bool,
     pub owner: VolumeOwner,

@@ -9,6 +9,7 @@ mod create;
 mod grow;
 mod header;
 mod inspect;
+mod lock;
 #[cfg(test)]
 mod tests;
 
@@ -17,7 +18,8 @@ use std::path::PathBuf;
 use crate::machine::Format;
 pub use create::{create, create_overlay};
 pub use grow::grow;
-pub use inspect::{inspect, virtual_size};
+pub use inspect::{has_internal_snapshots, inspect, virtual_size};
+pub use lock::ImageLock;
 
 /// The maximum accepted virtual size: a larger one is a mistake or an attack.
 pub const MAX_VIRTUAL_SIZE: u64 = 64 << 40;

@@ -35,6 +35,10 @@ pub struct LibvirtOptions {
     /// The folder that the files of disks are to be copied into: the one that berth is started with.
     #[arg(long, value_name = "FOLDER", default_value = "/srv/images")]
     pub image_dir: PathBuf,
+    /// Has berth take over the qcow2 files of disks where they are (`berth up --disk-dir`), instead of images of copies. A file that
+    /// several disks have, and every other format, becomes an image as without this option.
+    #[arg(long)]
+    pub in_place: bool,
     /// Does not read the files of disks. Each checksum is then a variable.
     #[arg(long)]
     pub no_checksums: bool,

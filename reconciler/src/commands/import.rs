@@ -10,7 +10,7 @@ use berth_host::linux::libvirt::{DiskFileError, Virsh, image_checksum};
 
 use crate::{
     cli::LibvirtOptions,
-    import::{self, Described, DiskSource, Domain, ImageFile, MAX_XML, Network, Unread},
+    import::{self, Described, DiskFiles, DiskSource, Domain, ImageFile, MAX_XML, Network, Unread},
 };
 
 /// The file with the configuration.
@@ -19,7 +19,7 @@ const FILE: &str = "main.tf";
 pub(super) async fn libvirt(options: LibvirtOptions) -> anyhow::Result<()> {
     let target = options.out.join(FILE);
     ensure!(!target.exists(), "{} exists: give another folder with --out", target.display());
-    let image_dir = image_dir(&options.image_dir)?;
+    let files = DiskFiles { image_dir: image_dir(&options.image_dir)?, in_place: options.in_place };
     let (domains, networks) = if options.files.is_empty() {
         from_virsh(&Virsh { uri: options.connect.clone() }).await?
     } else {
@@ -37,7 +37,7 @@ pub(super) async fn libvirt(options: LibvirtOptions) -> anyhow::Result<()> {
             Err(DiskFileError::Unreadable(why)) => Err(Unread::Unreadable(why)),
         }
     };
-    let written = import::configuration(&domains, &networks, image_dir, &mut read_disk);
+    let written = import::configuration(&domains, &networks, files, &mut read_disk);
     fs::create_dir_all(&options.out).with_context(|| format!("creating {}", options.out.display()))?;
     let file = OpenOptions::new().write(true).create_new(true).open(&target);
     file.and_then(|mut file| file.write_all(written.text.as_bytes()))
@@ -46,10 +46,14 @@ pub(super) async fn libvirt(options: LibvirtOptions) -> anyhow::Result<()> {
         eprintln!("berth: {}", note.replace(char::is_control, " "));
     }
     let mut out = std::io::stdout().lock();
-    let (vms, images) = (written.vms, written.images);
+    let (vms, images, taken) = (written.vms, written.images, written.taken);
+    let disks = match taken {
+        0 => String::new(),
+        taken => format!(" and of {taken} disks that are taken over"),
+    };
     writeln!(
         out,
-        "{}: {vms} VMs. The comments of its {images} images have the steps that bring the disks in.",
+        "{}: {vms} VMs. The comments of its {images} images{disks} have the steps that bring the disks in.",
         target.display()
     )
     .context("printing")

@@ -34,7 +34,8 @@ pub(super) async fn system(
     let mut config = LinuxConfig::new(state_dir);
     config.address = addresses::of_this_machine(options, control_plane)?;
     config.public_interface.clone_from(&options.public_interface);
-    config.images.folders = image_folders(&options.image_dirs)?;
+    config.images.folders = folders("--image-dir", &options.image_dirs)?;
+    config.disk_folders = folders("--disk-dir", &options.disk_dirs)?;
     config.images.allow.clone_from(&options.image_allow);
     // A control plane that listens on all addresses has this machine's, which are refused anyway.
     config.images.control_plane = control_planes.iter().map(|at| at.ip().to_canonical()).collect();
@@ -46,14 +47,14 @@ pub(super) async fn system(
     opened.with_context(|| format!("preparing this host in {}", state_dir.display()))
 }
 
-/// Returns the folders of --image-dir.
+/// Returns the folders that this option names.
 ///
 /// *Errors:* one of them is not a folder.
-fn image_folders(named: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
+fn folders(option: &str, named: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     let folder = |path: &PathBuf| {
-        let path = std::path::absolute(path).with_context(|| format!("--image-dir {}", path.display()))?;
+        let path = std::path::absolute(path).with_context(|| format!("{option} {}", path.display()))?;
         if !path.is_dir() {
-            bail!("--image-dir {}: there is no such folder", path.display());
+            bail!("{option} {}: there is no such folder", path.display());
         }
         Ok(path)
     };
@@ -121,8 +122,11 @@ mod tests {
     fn a_folder_of_images_must_be_there() {
         let directory = tempfile::tempdir().expect("a directory");
         let (there, gone) = (directory.path().to_owned(), directory.path().join("gone"));
-        assert_eq!(image_folders(std::slice::from_ref(&there)).expect("there"), std::slice::from_ref(&there));
-        assert!(image_folders(&[there, gone]).is_err());
+        assert_eq!(
+            folders("--image-dir", std::slice::from_ref(&there)).expect("there"),
+            std::slice::from_ref(&there)
+        );
+        assert!(folders("--image-dir", &[there, gone]).is_err());
     }
 
     #[test]

@@ -27,6 +27,17 @@ pub struct Configuration {
     pub vms: usize,
     /// The number of images to bring in.
     pub images: usize,
+    /// The number of files that become disks where they are.
+    pub taken: usize,
+}
+
+/// How the files of disks come to berth.
+#[derive(Clone, Copy, Debug)]
+pub struct DiskFiles<'a> {
+    /// The folder that those are copied into which become images.
+    pub image_dir: &'a str,
+    /// Whether qcow2 files of one disk each become disks, without a copy.
+    pub in_place: bool,
 }
 
 /// A disk's file that can be an image as it is.
@@ -52,15 +63,21 @@ pub type DiskReader<'a> = dyn FnMut(&str, &str) -> Result<ImageFile, Unread> + '
 
 type Arguments = Vec<(String, Expression)>;
 
-/// The configuration of domains and their networks. The files of their disks are to be brought into `image_dir`.
+/// The configuration of domains and their networks.
 pub fn configuration(
     domains: &[Domain],
     networks: &[Network],
-    image_dir: &str,
+    files: DiskFiles<'_>,
     read_disk: &mut DiskReader<'_>,
 ) -> Configuration {
+    let mut uses = BTreeMap::new();
+    for disk in domains.iter().flat_map(|domain| &domain.disks) {
+        *uses.entry(place(&disk.source)).or_default() += 1;
+    }
     let mut writer = Writer {
-        image_dir,
+        files,
+        uses,
+        taken: 0,
         read_disk,
         network_blocks: String::new(),
         class_blocks: String::new(),
@@ -85,11 +102,16 @@ pub fn configuration(
     let provider = include_str!("../../../examples/provider/provider.tf");
     let text =
         format!("{head}{provider}{}{}{}", writer.network_blocks, writer.class_blocks, writer.vm_blocks);
-    Configuration { text, notes: writer.notes, vms: writer.vms, images: writer.images.len() }
+    let (vms, images, taken) = (writer.vms, writer.images.len(), writer.taken);
+    Configuration { text, notes: writer.notes, vms, images, taken }
 }
 
 struct Writer<'a, 'r> {
-    image_dir: &'a str,
+    files: DiskFiles<'a>,
+    /// The number of disks that have each source.
+    uses: BTreeMap<String, usize>,
+    /// The number of files that become disks.
+    taken: usize,
     read_disk: &'a mut DiskReader<'r>,
     network_blocks: String,
     class_blocks: String,
@@ -297,6 +319,15 @@ impl<'a> Writer<'a, '_> {
     ) -> String {
         let name = self.disk_names.free(&format!("{vm}-{}", disk.target));
         let source = place(&disk.source);
+        if let DiskSource::Path(path) = &disk.source
+            && self.files.in_place
+            && disk.format == "qcow2"
+            && self.uses.get(&source) == Some(&1)
+        {
+            self.taken += 1;
+            blocks.push_str(&taken_over(domain, &name, disk, path));
+            return name;
+        }
         let image = match self.images.get(&source) {
             Some((image, first)) => {
                 let other = if *first == domain.name {
@@ -350,12 +381,13 @@ impl<'a> Writer<'a, '_> {
             _ => Err(Unread::Unasked),
         };
         let format = if file.is_ok() { disk.format.as_str() } else { "qcow2" };
-        let to = format!("{}/{name}.{format}", self.image_dir);
+        let image_dir = self.files.image_dir;
+        let to = format!("{image_dir}/{name}.{format}");
         let mut lines = vec![format!("Disk {} of {}: {}", disk.target, domain.name, place(&disk.source))];
         if domain.is_running != Some(false) {
             lines.push(format!("  virsh shutdown {}", shell(&domain.name)));
         }
-        lines.push(format!("  mkdir -p {}", self.image_dir));
+        lines.push(format!("  mkdir -p {image_dir}"));
         match &file {
             Ok(_) => lines.push(format!("  cp --sparse=always {from} {to}")),
             Err(why) => {
@@ -374,8 +406,7 @@ impl<'a> Writer<'a, '_> {
             }
         }
         lines.push(format!(
-            "  berth up --image-dir {} (or berth host), on the host that the VM runs on",
-            self.image_dir
+            "  berth up --image-dir {image_dir} (or berth host), on the host that the VM runs on"
         ));
         let label = hcl::identifier(name);
         let (variable, sha256) = match &file {
@@ -397,6 +428,25 @@ impl<'a> Writer<'a, '_> {
         let block = hcl::block("resource", &["berth_image", &label], &body);
         blocks.push_str(&format!("{variable}\n{}{block}", hcl::comment(&lines)));
     }
+}
+
+/// The disk that this file becomes, with the steps before it.
+fn taken_over(domain: &Domain, name: &str, disk: &Disk, path: &str) -> String {
+    let folder = path.rsplit_once('/').map_or("/", |(folder, _)| folder);
+    let domain_name = shell(&domain.name);
+    let mut lines = vec![
+        format!("Disk {} of {}: {path}. berth moves this file into its pool.", disk.target, domain.name),
+        format!("  berth up --disk-dir {} (or berth host), on the host that has the file", shell(folder)),
+        format!("  virsh autostart --disable {domain_name}"),
+    ];
+    if domain.is_running != Some(false) {
+        lines.push("After the apply, the disk and its VM wait until the guest is shut down:".to_owned());
+        lines.push(format!("  virsh shutdown {domain_name}"));
+    }
+    let source = Expression::Object(vec![text("file", path)]);
+    let body = [text("name", name), ("source".to_owned(), source)];
+    let block = hcl::block("resource", &["berth_disk", &hcl::identifier(name)], &body);
+    format!("\n{}{block}", hcl::comment(&lines))
 }
 
 fn text(name: &str, value: &str) -> (String, Expression) {

@@ -15,8 +15,14 @@ fn domain(text: &str) -> Domain {
     }
 }
 
+const COPIES: DiskFiles<'_> = DiskFiles { image_dir: "/srv/images", in_place: false };
+
 /// The configuration of these documents. Files in qcow2 are images.
 fn import_of(documents: &[&str]) -> Configuration {
+    import_with(documents, COPIES)
+}
+
+fn import_with(documents: &[&str], files: DiskFiles<'_>) -> Configuration {
     let (mut domains, mut networks) = (Vec::new(), Vec::new());
     for document in documents {
         match read(document).expect("it is libvirt's") {
@@ -29,7 +35,7 @@ fn import_of(documents: &[&str]) -> Configuration {
         _ if path.starts_with("/dev") => Err(Unread::Unreadable("permission denied".to_owned())),
         other => Err(Unread::Unfit(format!("its format is {other}"))),
     };
-    configuration(&domains, &networks, "/srv/images", &mut read_disk)
+    configuration(&domains, &networks, files, &mut read_disk)
 }
 
 fn small(name: &str, devices: &str) -> String {
@@ -183,6 +189,28 @@ fn equal_sizes_share_a_class_shared_files_an_image_and_no_name_is_used_twice() {
 }
 
 #[test]
+fn qcow2_files_of_one_disk_are_taken_over_in_place_and_others_become_images() {
+    let raw = disk("/srv/raw.img", "vdb").replace("qcow2", "raw");
+    let shared = disk("/srv/shared.qcow2", "vdc");
+    let web = small("web", &format!("{}{raw}{shared}", disk("/srv/it's web.qcow2", "vda")));
+    let db = small("db", &shared);
+    let import = import_with(&[&web, &db], DiskFiles { in_place: true, ..COPIES });
+    assert_eq!((import.vms, import.taken, import.images), (2, 1, 2), "{}", import.text);
+    assert_parts(
+        &import.text,
+        &[
+            "source = { file = \"/srv/it's web.qcow2\" }",
+            "#   berth up --disk-dir /srv (or berth host)",
+            "#   virsh autostart --disable web",
+            "#   virsh shutdown web",
+            "/srv/images/web-vdb.qcow2",
+            "/srv/images/web-vdc.qcow2",
+        ],
+    );
+    assert!(!import.text.contains("file = \"/srv/shared"), "{}", import.text);
+}
+
+#[test]
 fn a_domain_without_a_disk_is_left_out_with_a_reason() {
     let import = import_of(&[&small("pxe", "<interface type='user'/>")]);
     assert_eq!((import.vms, import.images), (0, 0));
@@ -195,7 +223,7 @@ fn a_power_state_that_is_known_is_kept() {
     let mut web = domain(&small("web", &disk("/srv/web.qcow2", "vda")));
     let mut write = |is_running| {
         web.is_running = is_running;
-        configuration(std::slice::from_ref(&web), &[], "/srv/images", &mut |_, _| Err(Unread::Unasked)).text
+        configuration(std::slice::from_ref(&web), &[], COPIES, &mut |_, _| Err(Unread::Unasked)).text
     };
     let stopped = write(Some(false));
     assert!(

@@ -152,7 +152,8 @@ impl Libvirt {
         Ok(())
     }
 
-    fn virsh(&self, arguments: &[&str]) -> Result<String> {
+    /// Runs virsh and returns its output.
+    pub fn virsh(&self, arguments: &[&str]) -> Result<String> {
         let mut virsh = self.machine.command("virsh");
         virsh.args(["--connect", URI]).args(arguments);
         process::run(&mut virsh, LIMIT)?.success()

@@ -5,18 +5,18 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
-use serde_json::{Map, Value};
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Map, Value, json};
 
 use crate::bench::measure::libvirt::{Libvirt, URI};
 use crate::guests::GuestImage;
 use crate::platform::{Parts, Platform};
-use crate::process::{self, Finished};
+use crate::process::{self, Daemon, Finished};
 use crate::report::Report;
 use crate::scratch::Scratch;
 use crate::suites::kubectl::contains_all;
 use crate::terraform::Project;
-use crate::workspace;
+use crate::{wait, workspace};
 
 const LIMIT: Duration = Duration::from_secs(120);
 const BOOT: Duration = Duration::from_secs(180);
@@ -31,6 +31,14 @@ pub(super) fn run(report: &mut Report, platform: &mut Platform, parts: &Parts, g
     report.case("a domain of libvirtd is imported, and runs with its disk and its MAC address", || {
         from_libvirtd(platform, parts, guest)
     });
+    report.case(
+        "the disk of a running domain is taken over in place as soon as the domain is shut down",
+        || in_place(platform, parts, guest),
+    );
+    report.case(
+        "examples/take-over: a file of the host is the disk of a VM, with an empty second plan",
+        || example(platform, guest),
+    );
 }
 
 fn import(mut berth: Command, project: &Project, images: &Path, arguments: &[&str]) -> Result<Finished> {
@@ -85,19 +93,83 @@ fn from_files(platform: &Platform, berth: &Path) -> Result<()> {
     Ok(())
 }
 
+fn domain(name: &str, disk: &Path) -> String {
+    format!(
+        "<domain type='qemu'><name>{name}</name><memory unit='MiB'>128</memory><vcpu>1</vcpu>
+         <os><type arch='x86_64' machine='q35'>hvm</type></os><features><acpi/></features>
+         <devices><disk type='file' device='disk'><driver name='qemu' type='qcow2'/><source file='{}'/>
+         <target dev='vda' bus='virtio'/></disk><interface type='bridge'><mac address='{MAC}'/><source bridge='br0'/>
+         <model type='virtio'/></interface></devices></domain>",
+        disk.display()
+    )
+}
+
+fn in_place(platform: &mut Platform, parts: &Parts, guest: &GuestImage) -> Result<()> {
+    let folder = Scratch::new()?;
+    let libvirt = Libvirt::start(folder.path(), &parts.logs.join("libvirtd-in-place.log"))?;
+    let disks = platform.folder().join("domains");
+    fs::create_dir_all(&disks)?;
+    let disk = disks.join("app.qcow2");
+    fs::copy(&guest.path, &disk)?;
+    libvirt.define(&domain("app", &disk))?;
+    libvirt.virsh(&["start", "app"])?;
+    let project = platform.project()?;
+    let arguments = ["--connect", URI, "--in-place"];
+    let imported =
+        import(libvirt.command(&parts.binaries.berth), &project, Path::new("/srv/images"), &arguments)?;
+    contains_all(&imported.success()?, &["1 VMs", "1 disks that are taken over"])?;
+    let option = format!("#   berth up --disk-dir {} ", disks.display());
+    contains_all(&project.read(FILE)?, &[&option, "#   virsh shutdown app", MAC])?;
+    platform.stop()?;
+    platform.host_mut().allow_disks_in(&disks);
+    platform.start()?;
+    project.init()?;
+    let log = platform.folder().join("in-place.log");
+    let apply = ["apply", "-auto-approve", "-input=false", "-no-color"];
+    let apply = Daemon::spawn("terraform apply", &mut project.command(&apply), &log)?;
+    platform.kubectl().condition("disk/app-vda", "Ready=False", Some("WaitingForFile"), LIMIT)?;
+    ensure!(disk.exists(), "the file of a running domain was moved");
+    // Each request is for a system that has started.
+    wait::until("the domain to be shut down", LIMIT, || {
+        let state = libvirt.virsh(&["domstate", "app"])?;
+        if state.trim() != "shut off" {
+            libvirt.virsh(&["shutdown", "app"])?;
+            bail!("it is {state}");
+        }
+        Ok(())
+    })?;
+    apply.ended(BOOT)?;
+    let vm = platform.kubectl().condition("vm/app", "GuestReady=True", None, BOOT)?;
+    let mac = &vm["status"]["interfaces"][0]["macAddress"];
+    ensure!(mac == MAC, "{mac}");
+    ensure!(!disk.exists(), "the file was copied");
+    project.plan_is_empty()?;
+    project.destroy().map(drop)
+}
+
+/// The folder of its file is allowed already.
+fn example(platform: &Platform, guest: &GuestImage) -> Result<()> {
+    let disk = platform.folder().join("domains/example.qcow2");
+    fs::copy(&guest.path, &disk)?;
+    let project = platform.project()?;
+    project.copy_from(&workspace::root().join("examples/take-over"))?;
+    let host = platform.kubectl().ok(&["get", "hosts", "-o", "jsonpath={.items[0].metadata.name}"])?;
+    let variables = json!({"file": disk, "host": host.trim(), "mac_address": MAC});
+    project.write("terraform.tfvars.json", &variables.to_string())?;
+    project.init()?;
+    project.apply()?;
+    ensure!(!disk.exists(), "the file was copied");
+    platform.kubectl().condition("vm/web", "GuestReady=True", None, BOOT)?;
+    project.plan_is_empty()?;
+    project.destroy().map(drop)
+}
+
 fn from_libvirtd(platform: &mut Platform, parts: &Parts, guest: &GuestImage) -> Result<()> {
     let folder = Scratch::new()?;
     let libvirt = Libvirt::start(folder.path(), &parts.logs.join("libvirtd.log"))?;
     let disk = folder.path().join("web.qcow2");
     fs::copy(&guest.path, &disk)?;
-    libvirt.define(&format!(
-        "<domain type='qemu'><name>web</name><memory unit='MiB'>128</memory><vcpu>1</vcpu>
-         <os><type arch='x86_64' machine='q35'>hvm</type></os>
-         <devices><disk type='file' device='disk'><driver name='qemu' type='qcow2'/><source file='{}'/>
-         <target dev='vda' bus='virtio'/></disk><interface type='bridge'><mac address='{MAC}'/><source bridge='br0'/>
-         <model type='virtio'/></interface></devices></domain>",
-        disk.display()
-    ))?;
+    libvirt.define(&domain("web", &disk))?;
     let project = platform.project()?;
     let images = platform.folder().join("imported");
     let imported = import(libvirt.command(&parts.binaries.berth), &project, &images, &["--connect", URI])?;

@@ -40,7 +40,14 @@ impl FakeSystem {
                 let snapshot = snapshot.ok_or_else(|| SystemError::SnapshotLost { id: id.clone() })?;
                 (Some(snapshot.backing.clone()), snapshot.facts.size)
             }
-            (None, None) => (None, 0),
+            (None, None) => match &new.file {
+                Some(file) => {
+                    let awaited =
+                        || SystemError::FileAwaited { path: file.clone(), why: "there is no such file" };
+                    (None, self.files.size_of(file).ok_or_else(awaited)?)
+                }
+                None => (None, 0),
+            },
             (None, Some(digest)) => {
                 let image = state.images.get(digest);
                 let image = image.ok_or_else(|| SystemError::ImageNotCached { digest: digest.clone() })?;
@@ -53,6 +60,9 @@ impl FakeSystem {
             return Err(SystemError::SmallerThanImage { size, image: least });
         }
         self.files.put(&path, size);
+        if let Some(file) = &new.file {
+            self.files.remove(file);
+        }
         let facts = VolumeFacts {
             retained: false,
             reserved: new.thick.then_some(size),

@@ -104,6 +104,7 @@ async fn what_berth_did_not_make_is_reported_and_left_alone() {
         size: Some(1 << 20),
         base: None,
         snapshot: None,
+        file: None,
         thick: false,
         owner,
     };
@@ -148,6 +149,7 @@ async fn an_image_stays_as_long_as_a_volume_needs_it() {
         size: None,
         base: Some(sha256.clone()),
         snapshot: None,
+        file: None,
         thick: false,
         owner,
     };

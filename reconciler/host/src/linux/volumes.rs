@@ -13,6 +13,7 @@
 //!
 //! The first file of a volume is named by its id; after each snapshot it continues in another one, see `snapshots`.
 
+mod adopt;
 mod clock;
 mod note;
 mod restores;
@@ -45,6 +46,8 @@ const SUFFIX: &str = ".qcow2";
 pub(super) struct LinuxVolumes {
     layout: Layout,
     owner: Option<RunAs>,
+    /// The folders whose files may become volumes.
+    adoptable: Vec<PathBuf>,
     /// Held while it is decided and changed what is based on what.
     chains: Arc<Mutex<()>>,
 }
@@ -62,7 +65,12 @@ struct Place {
 
 impl LinuxVolumes {
     pub(super) fn new(layout: Layout, owner: Option<RunAs>) -> Self {
-        Self { layout, owner, chains: Arc::default() }
+        Self { layout, owner, adoptable: Vec::new(), chains: Arc::default() }
+    }
+
+    /// Lets files below these folders become volumes.
+    pub(super) fn with_adoptable(self, adoptable: Vec<PathBuf>) -> Self {
+        Self { adoptable, ..self }
     }
 
     fn lock(&self) -> MutexGuard<'_, ()> {
@@ -111,6 +119,9 @@ impl LinuxVolumes {
     /// `base` is the cached image that `new` names.
     pub(super) fn create(&self, new: &NewVolume, base: Option<&ImageFacts>) -> Result<VolumeFacts> {
         let _chains = self.lock();
+        if let Some(file) = &new.file {
+            return self.adopt(new, file);
+        }
         let place = self.place(&new.pool, &new.id)?;
         let least = match &new.snapshot {
             None => base.map(|b| b.virtual_size),

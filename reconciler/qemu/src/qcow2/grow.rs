@@ -1,19 +1,13 @@
 //! Growing a qcow2 file that is not open elsewhere, if only the header has to change.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, fcntl};
-
 use super::header::{Header, incompatible};
+use super::lock::ImageLock;
 use super::{ImageError, MAX_VIRTUAL_SIZE, SECTOR};
-
-/// The byte range of QEMU's image locks (`RAW_LOCK_PERM_BASE` … `RAW_LOCK_SHARED_BASE` + 64).
-const LOCK_START: libc::off_t = 100;
-const LOCK_LENGTH: libc::off_t = 164;
 
 /// Grows the disk to at least `size` bytes. Succeeds if it already has this size.
 ///
@@ -26,11 +20,11 @@ pub fn grow(path: &Path, size: u64) -> Result<(), ImageError> {
         return Err(ImageError::Size { size });
     }
     let file = OpenOptions::new().read(true).write(true).open(path).map_err(failed)?;
-    let file = Locked::new(file).map_err(|errno| match errno {
-        Errno::EAGAIN | Errno::EACCES => ImageError::InUse { path: path.to_owned() },
-        other => failed(other.into()),
+    let lock = ImageLock::new(file).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => ImageError::InUse { path: path.to_owned() },
+        _ => failed(error),
     })?;
-    let file = &file.0;
+    let file = lock.file();
     let header =
         Header::read(&mut &*file).map_err(|source| ImageError::Inspect { path: path.to_owned(), source })?;
     if size < header.size {
@@ -64,32 +58,4 @@ pub fn grow(path: &Path, size: u64) -> Result<(), ImageError> {
     fields.extend(0_u32.to_be_bytes());
     fields.extend(u32::try_from(new).expect("64 TiB needs 131072 entries").to_be_bytes());
     file.write_all_at(&fields, 24).and_then(|()| file.sync_all()).map_err(failed)
-}
-
-/// A file with QEMU's image lock.
-struct Locked(File);
-
-impl Locked {
-    fn new(file: File) -> Result<Self, Errno> {
-        set_lock(&file, libc::F_WRLCK)?;
-        Ok(Self(file))
-    }
-}
-
-impl Drop for Locked {
-    /// Closing is not enough: a process forked by another thread also holds the lock until its `exec`.
-    fn drop(&mut self) {
-        let _ = set_lock(&self.0, libc::F_UNLCK);
-    }
-}
-
-fn set_lock(file: &File, kind: libc::c_int) -> Result<(), Errno> {
-    let lock = libc::flock {
-        l_type: kind as libc::c_short,
-        l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: LOCK_START,
-        l_len: LOCK_LENGTH,
-        l_pid: 0,
-    };
-    fcntl(file, FcntlArg::F_OFD_SETLK(&lock)).map(|_| ())
 }

@@ -60,6 +60,11 @@ pub fn virtual_size<R: Read + Seek>(reader: &mut R) -> Result<u64, InspectError>
     Ok(Header::read(reader)?.size)
 }
 
+/// Whether a qcow2 file has snapshots within itself (`qemu-img snapshot`).
+pub fn has_internal_snapshots<R: Read + Seek>(reader: &mut R) -> Result<bool, InspectError> {
+    Ok(Header::read(reader)?.snapshots > 0)
+}
+
 fn inspect_qcow2<R: Read + Seek>(reader: &mut R, file_size: u64) -> Result<u64, InspectError> {
     let header = Header::read(reader)?;
     if let Some(name) = header.backing {

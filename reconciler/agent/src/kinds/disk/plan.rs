@@ -1,5 +1,7 @@
 //! Plan for a disk. Pure.
 
+use std::path::PathBuf;
+
 use berth_api::{DeletionPolicy, Disk, ExpandPolicy, Provisioning, Quantity, Readiness, Reason, former_uid};
 use berth_host::{NewRestore, NewSnapshot, NewVolume, VolumeFacts, VolumeOwner};
 use berth_qemu::machine::Format;
@@ -225,9 +227,11 @@ fn make(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
         Ok(size) => size,
         Err(plan) => return plan,
     };
+    let file = disk.spec.source.as_ref().and_then(|source| source.file.as_ref()).map(PathBuf::from);
     let copied = observed.source.as_ref().map(|source| source::base(disk, volume, size, source)).transpose();
     let (base, snapshot) = match copied {
         Ok(Some(snapshot)) => (None, Some(snapshot)),
+        Ok(None) if file.is_some() => (None, None),
         Ok(None) => match base(disk, size, observed.image.as_ref()) {
             Ok(base) => (base, None),
             Err(plan) => return plan,
@@ -241,7 +245,7 @@ fn make(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
         return Plan::without_steps(Readiness::bound_to(host));
     }
     let thick = disk.spec.provisioning == Provisioning::Thick;
-    let create = NewVolume { pool, id: volume.to_owned(), size, base, snapshot, thick, owner };
+    let create = NewVolume { pool, id: volume.to_owned(), size, base, snapshot, file, thick, owner };
     Plan::steps(vec![Step::Create(create)], Readiness::Reconciling(Reason::Provisioning, "being made".into()))
 }
 

@@ -97,6 +97,7 @@ fn a_blank_disk_is_made_at_once() {
                 ),
                 base: None,
                 snapshot: None,
+                file: None,
                 thick: false,
                 owner: VolumeOwner {
                     namespace: "ns",

@@ -51,6 +51,7 @@ async fn machine(system: &LinuxSystem, instance: &str, firmware: Firmware) -> La
         size: Some(64 << 20),
         base: None,
         snapshot: None,
+        file: None,
         thick: false,
         owner,
     };

@@ -76,6 +76,7 @@ fn volume(id: &str) -> NewVolume {
         size: Some(4 * MIB),
         base: None,
         snapshot: None,
+        file: None,
         thick: false,
         owner: owner(id),
     }

@@ -69,6 +69,7 @@ fn volume(id: &str, size: Option<u64>, snapshot: Option<&str>) -> NewVolume {
         size,
         base: None,
         snapshot: snapshot.map(str::to_owned),
+        file: None,
         thick: false,
         owner: owner(id),
     }

@@ -1,5 +1,6 @@
 //! Volumes on a real file system.
 
+mod adoption;
 mod history;
 
 use std::time::Duration;
@@ -58,6 +59,7 @@ fn new(size: Option<u64>, base: Option<&ImageFacts>) -> NewVolume {
         size,
         base: base.map(|b| b.digest.clone()),
         snapshot: None,
+        file: None,
         thick: false,
         owner: owner("web"),
     }

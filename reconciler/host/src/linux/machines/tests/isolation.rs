@@ -41,6 +41,7 @@ async fn disk(system: &LinuxSystem, id: &str, image: Option<&str>) -> DiskSpec {
         size: Some(1 << 20),
         base,
         snapshot: None,
+        file: None,
         thick: false,
         owner,
     };
@@ -327,6 +328,7 @@ async fn a_disk_of_a_running_qemu_continues_after_a_snapshot_and_starts_on_it_ag
         size: None,
         base: None,
         snapshot: Some("s-1".to_owned()),
+        file: None,
         thick: false,
         owner: VolumeOwner { namespace: "n".to_owned(), name: "b".to_owned(), uid: None, image: None },
     };

@@ -1,0 +1,161 @@
+//! Adoption: a file of the host becomes a volume. It is moved, not copied.
+//!
+//! ```text
+//!               checked, locked        note (intent)        renamed             note (complete)
+//!    its file ─────────────────▶ ○ ─────────────────▶ ○ ──────────────▶ ○ ────────────────────▶ volume
+//! ```
+//!
+//! A crash before the renaming leaves the file where it is, and one after it leaves a volume that the next call finishes.
+
+use std::fs::{self, File};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use berth_qemu::machine::Format;
+use berth_qemu::qcow2::{self, ImageLock, InspectError};
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, RenameFlags, ResolveFlag, open, openat, openat2, renameat2};
+use nix::sys::stat::Mode;
+
+use super::super::files::{self, failed};
+use super::note::Note;
+use super::{LinuxVolumes, Place, Result, exists};
+use crate::{NewVolume, SystemError, VolumeFacts};
+
+/// The same text for every path outside the folders, whether or not the file exists.
+const NOT_ALLOWED: &str =
+    "disks are made of files only below the folders that the host's administrator names with --disk-dir";
+
+/// A file that can become a volume, with QEMU's lock on it.
+struct Adoptable {
+    folder: OwnedFd,
+    name: PathBuf,
+    lock: ImageLock,
+    size: u64,
+}
+
+impl LinuxVolumes {
+    /// Makes a volume of the file at this path. When the volume exists, the path is not looked at.
+    pub(super) fn adopt(&self, new: &NewVolume, path: &Path) -> Result<VolumeFacts> {
+        let place = self.place(&new.pool, &new.id)?;
+        if self.volume(&new.pool, &new.id)?.is_none() {
+            if exists(&place.trashed_file)? {
+                return Err(place.damaged("it is in the trash: it has to be restored, not made again"));
+            }
+            self.take(&place, new, path)?;
+        }
+        self.finish(&place)?;
+        let lost = || SystemError::VolumeLost { id: new.id.clone() };
+        let found = self.volume(&new.pool, &new.id)?.ok_or_else(lost)?;
+        match new.size.map(|size| size.next_multiple_of(qcow2::SECTOR)) {
+            Some(size) if size > found.size => self.grow(&new.pool, &new.id, size),
+            _ => Ok(found),
+        }
+    }
+
+    fn take(&self, place: &Place, new: &NewVolume, path: &Path) -> Result<()> {
+        let found = self.adoptable(path)?;
+        if let Some(size) = new.size.filter(|size| *size < found.size) {
+            return Err(SystemError::SmallerThanImage { size, image: found.size });
+        }
+        files::ensure_folder(&self.layout.volumes(&new.pool))?;
+        Note::new(new, None).write(&place.note)?;
+        found.move_to(path, &place.file).inspect_err(|_| {
+            // Leaves no intent; what cannot be removed is overwritten by the next attempt.
+            let _ = fs::remove_file(&place.note);
+        })?;
+        tracing::info!(volume = place.id, file = %path.display(), size = found.size, "file taken over");
+        Ok(())
+    }
+
+    /// Opens, locks and checks a file below the administrator's folders.
+    fn adoptable(&self, path: &Path) -> Result<Adoptable> {
+        let refused = |why: &str| SystemError::FileRefused { path: path.to_owned(), why: why.to_owned() };
+        let awaited = |why| SystemError::FileAwaited { path: path.to_owned(), why };
+        let below = self.adoptable.iter().find_map(|folder| Some((folder, path.strip_prefix(folder).ok()?)));
+        let (folder, rest) = below.ok_or_else(|| refused(NOT_ALLOWED))?;
+        let (folder, name, file) = open_beneath(folder, rest).map_err(|errno| match errno {
+            Errno::ENOENT | Errno::ENOTDIR => awaited("there is no such file on this host"),
+            Errno::EXDEV | Errno::ELOOP => refused(NOT_ALLOWED),
+            Errno::EISDIR | Errno::EINVAL | Errno::ENXIO => refused("it is no regular file"),
+            errno => failed("open", path)(errno.into()),
+        })?;
+        let about = file.metadata().map_err(failed("read", path))?;
+        if !about.is_file() {
+            return Err(refused("it is no regular file"));
+        }
+        if about.nlink() != 1 {
+            return Err(refused("it has other names (hard links), by which other programs may use it"));
+        }
+        let root = fs::canonicalize(self.layout.root()).map_err(failed("read", self.layout.root()))?;
+        let real = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        if real.map_err(failed("read", path))?.starts_with(root) {
+            return Err(refused("it is a file of berth's own"));
+        }
+        let lock = ImageLock::new(file).map_err(|error| match error.kind() {
+            std::io::ErrorKind::WouldBlock => awaited("another program has it open as a disk"),
+            _ => failed("lock", path)(error),
+        })?;
+        let unfit = |error| match error {
+            InspectError::Read(error) => failed("read", path)(error),
+            InspectError::WrongFormat { .. } => {
+                refused(&format!("{error}: only qcow2 files are, qemu-img convert -O qcow2 makes one"))
+            }
+            error => refused(&error.to_string()),
+        };
+        let info = qcow2::inspect(&mut lock.file(), Format::Qcow2).map_err(unfit)?;
+        if qcow2::has_internal_snapshots(&mut lock.file()).map_err(unfit)? {
+            return Err(refused("it has snapshots within itself: delete them with qemu-img snapshot -d"));
+        }
+        Ok(Adoptable { folder, name, lock, size: info.virtual_size })
+    }
+}
+
+impl Adoptable {
+    /// Renames the file. A file of another name of this path, put there meanwhile, is put back.
+    fn move_to(&self, path: &Path, to: &Path) -> Result<()> {
+        let refused = |why: &str| SystemError::FileRefused { path: path.to_owned(), why: why.to_owned() };
+        renameat2(self.folder.as_fd(), &self.name, AT_FDCWD, to, RenameFlags::RENAME_NOREPLACE).map_err(
+            |errno| match errno {
+                Errno::EXDEV => refused(
+                    "it is on another file system than the pool: move it into a folder of --disk-dir on that one, \
+                     or make an Image of it",
+                ),
+                errno => failed("move", path)(errno.into()),
+            },
+        )?;
+        let is_it = |moved: fs::Metadata, opened: fs::Metadata| {
+            (moved.dev(), moved.ino()) == (opened.dev(), opened.ino())
+        };
+        let same = fs::symlink_metadata(to).and_then(|moved| Ok(is_it(moved, self.lock.file().metadata()?)));
+        if same.map_err(failed("read", to))? {
+            return Ok(());
+        }
+        let back = renameat2(AT_FDCWD, to, self.folder.as_fd(), &self.name, RenameFlags::RENAME_NOREPLACE);
+        back.map_err(|errno| failed("move back", to)(errno.into()))?;
+        Err(SystemError::FileAwaited { path: path.to_owned(), why: "it was replaced meanwhile" })
+    }
+}
+
+/// Opens a file in a directory for reading and writing, and the directory that it is in. No part of the path is a link.
+fn open_beneath(folder: &Path, rest: &Path) -> nix::Result<(OwnedFd, PathBuf, File)> {
+    let name = rest.file_name().ok_or(Errno::EINVAL)?;
+    let path = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let folder: OwnedFd = open(folder, path, Mode::empty())?;
+    let parent = match rest.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        Some(parent) => {
+            let how = OpenHow::new().flags(path).resolve(
+                ResolveFlag::RESOLVE_BENEATH
+                    | ResolveFlag::RESOLVE_NO_SYMLINKS
+                    | ResolveFlag::RESOLVE_NO_MAGICLINKS,
+            );
+            openat2(&folder, parent, how)?
+        }
+        None => folder,
+    };
+    // Opening a FIFO must not wait for its writer.
+    let how = OFlag::O_RDWR | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+    let file = File::from(openat(&parent, name, how, Mode::empty())?);
+    Ok((parent, PathBuf::from(name), file))
+}
