@@ -12,6 +12,7 @@ pub mod faults;
 pub mod gitops;
 pub mod graduate;
 pub mod guest_access;
+pub mod guest_users;
 pub mod hosts;
 pub mod inputs;
 pub mod install;

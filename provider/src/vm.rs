@@ -26,7 +26,7 @@ use crate::{
     kind::{KindInfo, ResourceKind, SideObject},
     private::Private,
     readiness::{self, Outcome, Readiness},
-    references::{CLASS, DISK, GROUP, HOST, IMAGE, Named, PUBLIC_IP, Reference},
+    references::{CLASS, DISK, GROUP, HOST, IMAGE, Named, PUBLIC_IP, Reference, SECRET},
 };
 
 /// A virtual machine.
@@ -44,6 +44,15 @@ fn cdroms() -> Field {
         Field::spec("boot_first", Shape::Bool).default(false).effect(Effect::PowerCycle),
     ];
     Field::spec("cdroms", Shape::Keyed(fields)).effect(Effect::PowerCycle)
+}
+
+fn guest_users() -> Field {
+    let fields = vec![
+        Field::spec("name", Shape::Text(Form::UserName)).required(),
+        Field::spec("ssh_authorized_keys", Shape::TextList(Form::SshKey)),
+        Field::spec("ssh_authorized_keys_secret", Shape::Text(Form::DottedName)).refers(SECRET),
+    ];
+    Field::spec("guest_users", Shape::Keyed(fields))
 }
 
 fn placement_field() -> Field {
@@ -175,6 +184,7 @@ impl ResourceKind for Vm {
             interfaces::network_interfaces(),
             placement_field(),
             bootstrap::field(),
+            guest_users(),
             Field::spec("power", Shape::Text(Form::Any)).default("Running"),
             Field::spec("restart_policy", Shape::Text(Form::Any)).default("OnFailure"),
             probes::probe("readiness_probe"),

@@ -62,6 +62,7 @@ pub(crate) fn checks(facts: &DoctorFacts) -> Vec<Check> {
         machine::nested(facts),
         machine::qemu(facts),
         machine::firmware(facts),
+        machine::tpm(facts),
         machine::cgroups(facts),
         machine::memory(facts),
         machine::huge_pages(facts),

@@ -18,7 +18,7 @@ mod xml;
 mod tests;
 
 pub use configuration::{Configuration, DiskFiles, DiskReader, ImageFile, Unread, configuration};
-pub use domain::{Disk, DiskSource, Domain, Interface};
+pub use domain::{Cdrom, Disk, DiskSource, Domain, Interface};
 pub use network::Network;
 pub use xml::MAX_XML;
 

@@ -298,6 +298,45 @@ fn a_medium_is_exchanged_and_taken_out_while_the_vm_with_a_tpm_runs() {
 }
 
 #[test]
+fn the_ssh_keys_of_a_running_guest_follow_the_vm_and_its_secret() {
+    converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter], async |rig| {
+        let with = |users: serde_json::Value| {
+            let mut spec = web("Running");
+            spec["guestUsers"] = users;
+            spec
+        };
+        let keys = |user: &str| {
+            let hypervisor = rig.system.hypervisor();
+            let instance = hypervisor.instances().first().cloned().unwrap_or_default();
+            let keys = hypervisor.authorized_keys(&instance, user);
+            keys.iter().filter_map(|key| key.split(' ').nth(1).map(str::to_owned)).collect::<Vec<_>>()
+        };
+        web_is_declared(rig).await;
+        web_runs(rig).await;
+        rig.strike_from_here();
+        rig.set_secret("team", "ssh-ed25519 BBBB b\n").await;
+        let (debian, root) = (
+            json!({"name": "debian", "sshAuthorizedKeys": ["ssh-ed25519 AAAA a"], "sshAuthorizedKeysSecret": "team"}),
+            json!({"name": "root", "sshAuthorizedKeys": ["ssh-ed25519 AAAA a"]}),
+        );
+        rig.apply("VM", "web", with(json!([debian, root]))).await;
+        until_host("both have their keys", || keys("debian") == ["AAAA", "BBBB"] && keys("root") == ["AAAA"])
+            .await;
+        rig.set_secret("team", "ssh-ed25519 CCCC c\n").await;
+        rig.apply("VM", "web", with(json!([debian]))).await;
+        until_host("the keys are rotated", || keys("debian") == ["AAAA", "CCCC"] && keys("root").is_empty())
+            .await;
+        rig.until_vm("web", "says that its user is as declared", |vm| {
+            let users = vm.status.iter().flat_map(|status| &status.guest_users);
+            users.map(|user| (user.name.as_str(), user.synced)).eq([("debian", true)]) && rig::is_ready(vm)
+        })
+        .await;
+        rig.must_settle().await;
+        rig.remove_secret("team").await;
+    });
+}
+
+#[test]
 fn a_network_interface_is_plugged_in_and_out_while_the_vm_runs() {
     converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter], async |rig| {
         let with = |interfaces: serde_json::Value| {

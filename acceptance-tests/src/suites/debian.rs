@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::kubectl::contains_all;
-use super::{Kit, guest_access, lifecycle};
+use super::{Kit, guest_access, guest_users, lifecycle};
 use crate::platform::Platform;
 use crate::process::Finished;
 use crate::report::{Report, note};
@@ -115,6 +115,10 @@ fn guest_cases(report: &mut Report, platform: &Platform, project: &Project, publ
             project.plan_is_empty()
         },
     );
+    guest_users::cases(report, platform, project, public);
+    report.case("a readiness probe runs a program by the guest agent", || {
+        guest_users::exec_probe(platform, project, public)
+    });
     let serial = lifecycle::serial_of(platform, "web-data")?;
     let device = format!("/dev/disk/by-id/scsi-0QEMU_QEMU_HARDDISK_{serial}");
     report.case("the hot-plugged disk takes a file system", || {

@@ -48,6 +48,7 @@ fn vms() -> Vec<Bad> {
     let limited = |limits: Json| nics(json!([{"name": "nic0", "limits": limits}]));
     let mac = |mac: &str| nics(json!([{"name": "nic0", "mac_address": mac}]));
     let boots = |name: &str, value: Json| with(vm(), &format!("/bootstrap/{name}"), value);
+    let users = |users: Json| with(vm(), "/guest_users", users);
     let placed = |name: &str, value: Json| with(vm(), &format!("/placement/{name}"), value);
     let disks = |disks: Json| with(vm(), "/disks", disks);
     let two_macs = json!([{"name": "a", "mac_address": "52:54:00:00:00:0a"}, {"name": "b", "mac_address": "52:54:00:00:00:0A"}]);
@@ -297,6 +298,18 @@ fn vms() -> Vec<Bad> {
             "bootstrap.ssh_authorized_keys[0]",
             "not an SSH public key",
         ),
+        everywhere(users(json!([{"name": "A b"}])), "guest_users[0].name", "not the name of a user"),
+        everywhere(
+            users(json!([{"name": "a", "ssh_authorized_keys": ["ssh-rsa A", "x"]}])),
+            "guest_users[0].ssh_authorized_keys[1]",
+            "not an SSH public key",
+        ),
+        everywhere(
+            users(json!([{"name": "a", "ssh_authorized_keys_secret": "a b"}])),
+            "guest_users[0].ssh_authorized_keys_secret",
+            "is not a name",
+        ),
+        everywhere(users(json!([{"name": "a"}, {"name": "a"}])), "guest_users", "is used twice"),
         everywhere(boots("hostname", json!("a_b")), "bootstrap.hostname", "not a DNS label"),
         everywhere(boots("domain", json!("example_org")), "bootstrap.domain", "is not a domain"),
         here(

@@ -43,6 +43,7 @@ fn a_vm_becomes_the_custom_resource() {
         "placement": {"group": "web", "host_selector": {"disk": "ssd"}},
         "bootstrap": {"ssh_authorized_keys": ["ssh-rsa A b\n"], "hostname": "www", "domain": "example.org",
             "network_config": "version: 2\n", "meta_data": "role: db\n"},
+        "guest_users": [{"name": "debian", "ssh_authorized_keys": ["ssh-rsa  A b\n"]}, {"name": "ops", "ssh_authorized_keys_secret": "keys"}],
         "stop": {"grace_period_seconds": 5}, "restart_mode": "Soft", "start_order": 3,
         "hooks": {"pre_stop": {"exec": {"command": ["systemctl", "stop", "web"]}, "failure_policy": "Fail"}},
         "readiness_probe": {"http_get": {"port": 8080}, "timeout_seconds": 2},
@@ -112,6 +113,18 @@ fn a_vm_becomes_the_custom_resource() {
         "networkConfig": "version: 2",
         "metaData": "role: db"
       },
+      "guestUsers": [
+        {
+          "name": "debian",
+          "sshAuthorizedKeys": [
+            "ssh-rsa A b"
+          ]
+        },
+        {
+          "name": "ops",
+          "sshAuthorizedKeysSecret": "keys"
+        }
+      ],
       "power": "Running",
       "restartPolicy": "OnFailure",
       "readinessProbe": {

@@ -32,6 +32,7 @@ use crate::probes::Probes;
 use crate::pulls::Pulls;
 use crate::recorder::Recorder;
 use crate::site::SiteTerm;
+use crate::ssh_keys::SshKeys;
 use crate::start_order::StartOrder;
 use crate::usage::{Reconciles, UsageCache};
 use berth_engine::Queue;
@@ -56,6 +57,7 @@ pub(crate) struct Context {
     pub(crate) lease_watcher: LeaseWatcher,
     pub(crate) probes: Probes,
     pub(crate) hooks: HookCalls,
+    pub(crate) ssh_keys: SshKeys,
     /// Which VMs are started first after a boot of the host.
     pub(crate) start_order: StartOrder,
     pub(crate) recorder: Recorder,
@@ -106,6 +108,7 @@ impl Context {
             lease_watcher: LeaseWatcher::new(system.clone(), queue.clone(), config.clock.clone()),
             probes: Probes::new(system.clone(), queue.clone()),
             hooks: HookCalls::new(system.clone(), queue.clone()),
+            ssh_keys: SshKeys::new(queue.clone()),
             start_order: StartOrder::default(),
             recorder,
             held_statuses: HeldStatuses::default(),

@@ -55,6 +55,7 @@ mod restores;
 mod run;
 pub mod site;
 mod snapshots;
+mod ssh_keys;
 mod start_order;
 mod usage;
 mod watch;

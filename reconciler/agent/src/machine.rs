@@ -91,6 +91,8 @@ struct DriverState {
     resumed_at: Option<Timestamp>,
     /// When the guest last began to boot, since the driver was connected.
     booted_at: Option<Instant>,
+    /// How often the guest's agent has opened its port, since the driver was connected.
+    agent_starts: u64,
     /// When the last save was begun, and why it failed.
     save_began: Option<Timestamp>,
     save_failure: Option<(Timestamp, String)>,
@@ -282,6 +284,17 @@ impl Machine {
     /// Returns when the guest last began to boot, or when its process was started if that is not known.
     pub(crate) fn booted_at(&self) -> Instant {
         self.driver.borrow().booted_at.unwrap_or(self.launched)
+    }
+
+    /// Returns the number of starts of the guest's agent that were seen.
+    pub(crate) fn agent_starts(&self) -> u64 {
+        self.driver.borrow().agent_starts
+    }
+
+    /// Waits for another start of the guest's agent than those that were seen before, or for the end of the machine.
+    pub(crate) async fn next_agent_start(&self, before: u64) {
+        // An error is the end of the driver.
+        let _ = self.driver.clone().wait_for(|state| state.agent_starts != before).await;
     }
 
     pub(crate) fn is_closed(&self) -> bool {

@@ -10,6 +10,8 @@ mod disks;
 mod fixture;
 #[path = "agent/guest_access.rs"]
 mod guest_access;
+#[path = "agent/guest_users.rs"]
+mod guest_users;
 #[path = "agent/hooks.rs"]
 mod hooks;
 #[path = "agent/interfaces.rs"]

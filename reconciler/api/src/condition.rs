@@ -37,6 +37,8 @@ pub enum ConditionType {
     ClassSynced,
     /// A running VM has the network interfaces its spec declares.
     InterfacesSynced,
+    /// The declared users of a running guest have the declared SSH keys. Present only while some are declared.
+    GuestUsersSynced,
     /// The SecurityGroups that a VM's interfaces name exist. Present only while they do not.
     SecurityGroupsSynced,
     /// A VM's host is one that its placement allows. Present only while it is not: a placed VM does not move.
@@ -75,6 +77,7 @@ impl ConditionType {
             Self::GuestReady => "GuestReady",
             Self::ClassSynced => "ClassSynced",
             Self::InterfacesSynced => "InterfacesSynced",
+            Self::GuestUsersSynced => "GuestUsersSynced",
             Self::SecurityGroupsSynced => "SecurityGroupsSynced",
             Self::PlacementSynced => "PlacementSynced",
             Self::Attached => "Attached",

@@ -85,8 +85,8 @@ reasons! {
     WaitingForPublicIP => "Create the PublicIP, or look at it with `berth why publicip/NAME`.",
     /// The Secret with bootstrap data does not exist yet.
     WaitingForBootstrap => "Create the Secret.",
-    /// The Secret with the credentials of an Image does not exist yet, or the host that downloads the Image may not read it yet.
-    WaitingForSecret => "Create the Secret in the Image's namespace.",
+    /// The Secret with the credentials of an Image or the keys of a guest's user does not exist yet, or the host may not read it yet.
+    WaitingForSecret => "Create the Secret in the namespace of the Image or the VM.",
     /// The VM does not exist yet or is not bound or not running yet.
     WaitingForVM => "Create the VM, or look at it with `berth why vm/NAME`.",
     /// The file of the host that the disk is made of is not there yet, or another program has it open.
@@ -131,6 +131,12 @@ reasons! {
     HookRunning => "It ends within its `timeoutSeconds`.",
     /// The guest was not seen yet.
     GuestNotSeen => "Look at the guest with `berth logs` and `berth console`. Without DHCP and without qemu-guest-agent it is never seen.",
+    /// No guest agent has answered, so the keys of the guest's users are not known.
+    NoGuestAgent => "Install and start qemu-guest-agent in the guest.",
+    /// The guest agent did not read or set the keys of a user; the message has the cause.
+    GuestAgentRefused => "Use qemu-guest-agent 5.2 or later, and allow `guest-ssh-…` in its configuration.",
+    /// The guest has no user with this name.
+    NoSuchGuestUser => "Create the user in the guest, or correct `guestUsers`.",
     /// The host's Lease is stale: the state of its objects is unknown.
     HostSilent => "See whether the host is up and reaches the control plane. If the machine is lost for good: `berth host forget HOST --lost`.",
 

@@ -1,6 +1,7 @@
 //! VM: a machine.
 
 mod bootstrap;
+mod guest_user;
 mod interface;
 mod status;
 
@@ -10,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::guest::{GuestEnd, GuestFilesystem, GuestInterface, GuestStatus};
 pub use bootstrap::Bootstrap;
+pub use guest_user::{GuestUser, GuestUserStatus};
 pub use interface::{InterfaceLimits, LinkState, NetworkInterface, NicModel};
 pub use status::{
     CdromStatus, ConsoleAddress, CpuTime, DiskAttachmentStatus, Hardware, HostRefusal, InterfaceStatus,
@@ -192,6 +194,13 @@ pub struct VMSpec {
     /// Data for the guest's first boot (cloud-init, NoCloud).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bootstrap: Option<Bootstrap>,
+    /// Users of the guest whose SSH keys are set in the running guest by its guest agent (qemu-guest-agent 5.2 or later), keyed by
+    /// `name`, at most 8. The condition `GuestUsersSynced` says whether they have the declared keys. Other keys of a user stay as they
+    /// are, and the keys of a user that is taken off the list are removed. Default: none. Applied live.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    #[schemars(length(max = 8))]
+    pub guest_users: Vec<GuestUser>,
     /// `Running`, `Stopped`, `Paused`: a running guest's CPUs are stopped and its memory is kept; a VM that starts as `Paused`
     /// is created with its CPUs stopped, or `Suspended`: the guest's memory is saved to a file of its host, and the guest goes on
     /// where it was once `power` is `Running` again. Default `Running`. Applied live.
@@ -238,6 +247,14 @@ pub struct VMSpec {
     /// Whether deleting it is refused. Set it to false before deleting. Default false. Applied live.
     #[serde(default)]
     pub deletion_protection: bool,
+}
+
+impl VMSpec {
+    /// Returns the names of the Secrets that the VM's host has to read.
+    pub fn secrets(&self) -> impl Iterator<Item = &str> {
+        let of_users = self.guest_users.iter().filter_map(|user| user.ssh_authorized_keys_secret.as_deref());
+        self.bootstrap.iter().flat_map(Bootstrap::secrets).chain(of_users)
+    }
 }
 
 /// A disk of a VM.

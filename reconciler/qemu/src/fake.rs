@@ -18,6 +18,7 @@ mod commands;
 mod files;
 mod guest;
 mod guest_programs;
+mod guest_users;
 mod host;
 mod hypervisor;
 mod machine;

@@ -9,6 +9,7 @@ mod channel;
 mod commands;
 mod facts;
 mod files;
+mod ssh_keys;
 #[cfg(test)]
 mod tests;
 
@@ -25,6 +26,7 @@ use channel::{Channel, MAX_MESSAGE};
 pub use commands::{GuestCommand, GuestExit, MAX_OUTPUT};
 pub use facts::{Filesystem, FilesystemDisk, GuestPart, Interface, OsInfo, mounts_of};
 pub use files::{FileAccess, FileHandle, MAX_PIECE};
+pub use ssh_keys::KeysRefusal;
 
 /// The time limit for one reply. A present agent replies within milliseconds.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -74,8 +76,9 @@ pub enum GuestAgentError {
     Silent { after: Duration },
     #[error("the guest agent's channel broke: {detail}")]
     Broken { detail: String },
+    /// `is_unknown`: the agent does not have the command, or it is disabled.
     #[error("the guest agent refused {command}: {desc}")]
-    Refused { command: &'static str, desc: String },
+    Refused { command: &'static str, desc: String, is_unknown: bool },
     #[error("the guest agent answered {command} with something else than expected: {detail}")]
     Unexpected { command: &'static str, detail: String },
 }
@@ -218,7 +221,8 @@ impl GuestAgent {
         self.synced = true;
         if let Some(error) = answer.get("error") {
             let desc = error.get("desc").and_then(Value::as_str).unwrap_or("no reason given");
-            return Err(GuestAgentError::Refused { command, desc: facts::clean(desc) });
+            let is_unknown = error.get("class").and_then(Value::as_str) == Some("CommandNotFound");
+            return Err(GuestAgentError::Refused { command, desc: facts::clean(desc), is_unknown });
         }
         answer.get("return").cloned().ok_or_else(|| unexpected(command, &answer))
     }

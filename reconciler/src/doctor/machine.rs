@@ -115,6 +115,22 @@ pub(super) fn firmware(facts: &DoctorFacts) -> Check {
     }
 }
 
+/// VMs with a TPM are placed on hosts with both only.
+pub(super) fn tpm(facts: &DoctorFacts) -> Check {
+    if let Some(Some(advice)) = facts.programs.get("swtpm") {
+        return Check::bad("tpm", Level::Note, "swtpm is not installed: no VM here can have a TPM", advice);
+    }
+    match &facts.qemu {
+        Ok(qemu) if !qemu.tpm => Check::bad(
+            "tpm",
+            Level::Note,
+            "swtpm is installed, and QEMU has no TPM device: no VM here can have a TPM",
+            "use a QEMU that is built with TPM support, as those of the distributions are",
+        ),
+        _ => Check::ok("tpm", "swtpm is installed"),
+    }
+}
+
 pub(super) fn cgroups(facts: &DoctorFacts) -> Check {
     let missing: Vec<&str> = ["cpu", "memory", "pids"]
         .into_iter()

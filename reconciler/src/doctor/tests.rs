@@ -12,6 +12,7 @@ fn good() -> DoctorFacts {
         q35: true,
         uefi: true,
         secure_boot: true,
+        tpm: true,
     };
     DoctorFacts {
         is_root: true,
@@ -24,7 +25,7 @@ fn good() -> DoctorFacts {
             is_guest: false,
         },
         qemu: Ok(qemu),
-        programs: [("nft".to_owned(), None), ("dnsmasq".to_owned(), None)].into(),
+        programs: ["nft", "dnsmasq", "swtpm"].map(|program| (program.to_owned(), None)).into(),
         devices: [("/dev/kvm".to_owned(), Ok(())), ("/dev/net/tun".to_owned(), Ok(()))].into(),
         modules: [("bridge".to_owned(), true), ("vxlan".to_owned(), true)].into(),
         cgroups: ["cpu", "memory", "pids"].map(str::to_owned).into(),
@@ -137,6 +138,18 @@ fn what_makes_vms_slow_or_rare_is_a_warning() {
     const CLOSED: &str = "the firewall chain ip filter FORWARD drops forwarded packets: accept them there";
     let text = warning(|facts| facts.firewall = Ok(Some(CLOSED.into())));
     assert_eq!(text, "the firewall chain ip filter FORWARD drops forwarded packets → accept them there");
+}
+
+#[test]
+fn a_machine_that_can_emulate_no_tpm_is_told_how_to() {
+    let (name, text) =
+        finding(|facts| drop(facts.programs.insert("swtpm".into(), Some("apt install swtpm".into()))));
+    assert_eq!(
+        (name.as_str(), text.as_str()),
+        ("tpm note", "swtpm is not installed: no VM here can have a TPM → apt install swtpm")
+    );
+    let (name, text) = finding(|facts| facts.qemu.as_mut().expect("QEMU").tpm = false);
+    assert!(name == "tpm note" && text.contains("QEMU has no TPM device"), "{name}: {text}");
 }
 
 #[test]

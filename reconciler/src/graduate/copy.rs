@@ -106,8 +106,10 @@ async fn namespaces(client: &Client) -> anyhow::Result<Vec<Object>> {
 fn secrets_of(vm: &Object) -> impl Iterator<Item = (String, String)> {
     let bootstrap = &vm.value["spec"]["bootstrap"];
     let names = ["secretName", "sshAuthorizedKeysSecret"].map(|key| bootstrap[key].as_str());
+    let users = vm.value["spec"]["guestUsers"].as_array().into_iter().flatten();
     names
         .into_iter()
+        .chain(users.map(|user| user["sshAuthorizedKeysSecret"].as_str()))
         .flatten()
         .filter(|name| is_name_of_secret(name))
         .map(|name| (vm.namespace().unwrap_or_default().to_owned(), name.to_owned()))

@@ -6,14 +6,17 @@ use berth_api::{DEFAULT_NAME, Quantity, hardware::LEAST_MEMORY, vm::NicModel};
 use berth_hcl::{self as hcl, Expression};
 
 use super::{
-    domain::{Disk, DiskSource, Domain, Interface, place},
+    domain::{Cdrom, Disk, DiskSource, Domain, Interface, place},
     names::Names,
     network::Network,
 };
 
-/// The most CPUs, disks and interfaces of a VM.
+/// The most CPUs, disks, CD-ROM drives and interfaces of a VM.
 const CPUS: u64 = 128;
 const DISKS: usize = 16;
+const CDROMS: usize = 4;
+/// The longest name of a CD-ROM drive.
+const CDROM_NAME: usize = 36;
 const INTERFACES: usize = 8;
 
 /// The configuration, and what it lacks.
@@ -194,6 +197,8 @@ impl<'a> Writer<'a, '_> {
             }
             disks.push(Expression::Object(entry));
         }
+        let cdroms =
+            if disks.is_empty() { Vec::new() } else { self.cdroms(domain, &name, &mut blocks, &mut notes) };
         let head = if name == domain.name {
             format!("VM {name}.")
         } else {
@@ -202,7 +207,8 @@ impl<'a> Writer<'a, '_> {
         if disks.is_empty() {
             notes.push("it has no disk to boot from, which every VM of berth has: it is left out".to_owned());
         }
-        let body = if disks.is_empty() { None } else { Some(self.vm(domain, &name, disks, &mut notes)) };
+        let body =
+            if disks.is_empty() { None } else { Some(self.vm(domain, &name, (disks, cdroms), &mut notes)) };
         self.notes.extend(notes.iter().map(|note| format!("{}: {note}", domain.name)));
         let lines: Vec<String> =
             std::iter::once(head).chain(notes.iter().map(|note| format!("- {note}"))).collect();
@@ -218,7 +224,7 @@ impl<'a> Writer<'a, '_> {
         &mut self,
         domain: &Domain,
         name: &str,
-        disks: Vec<Expression>,
+        (disks, cdroms): (Vec<Expression>, Vec<Expression>),
         notes: &mut Vec<String>,
     ) -> Arguments {
         let class = self.class(domain, notes);
@@ -236,8 +242,11 @@ impl<'a> Writer<'a, '_> {
             text("name", name),
             ("class".to_owned(), Expression::Raw(format!("berth_vm_class.{}.name", hcl::identifier(&class)))),
             ("disks".to_owned(), Expression::List(disks)),
-            ("network_interfaces".to_owned(), Expression::List(interfaces)),
         ];
+        if !cdroms.is_empty() {
+            body.push(("cdroms".to_owned(), Expression::List(cdroms)));
+        }
+        body.push(("network_interfaces".to_owned(), Expression::List(interfaces)));
         body.extend(domain.uuid.as_deref().map(|uuid| text("uuid", uuid)));
         if domain.has_screen {
             body.push(text("graphics", "VGA"));
@@ -343,56 +352,122 @@ impl<'a> Writer<'a, '_> {
             }
             None => {
                 self.images.insert(source, (name.clone(), domain.name.clone()));
-                self.add_image(domain, &name, disk, blocks, notes);
+                self.add_image(domain, &name, &Data::of(disk), blocks, notes);
                 name.clone()
             }
         };
-        let image = Expression::Raw(format!("berth_image.{}.name", hcl::identifier(&image)));
-        let body = [text("name", &name), ("image".to_owned(), image)];
+        let body = [text("name", &name), ("image".to_owned(), image_name(&image))];
         let block = hcl::block("resource", &["berth_disk", &hcl::identifier(&name)], &body);
         blocks.push_str(&format!("\n{block}"));
         name
+    }
+
+    /// Writes the images of the media in a domain's CD-ROM drives; returns the drives.
+    fn cdroms(
+        &mut self,
+        domain: &Domain,
+        vm: &str,
+        blocks: &mut String,
+        notes: &mut Vec<String>,
+    ) -> Vec<Expression> {
+        let mut names = Names::default();
+        let mut inserted = Vec::new();
+        let mut drives = Vec::new();
+        for drive in &domain.cdroms {
+            if drives.len() == CDROMS {
+                notes.push(format!(
+                    "{}: a VM of berth has at most {CDROMS} CD-ROM drives; it is left out",
+                    drive.target
+                ));
+                continue;
+            }
+            let short: String = drive.target.chars().take(CDROM_NAME - 4).collect();
+            let mut entry = vec![text("name", &names.free(&short))];
+            if let Some(image) = self.medium(domain, vm, drive, blocks, notes) {
+                if inserted.contains(&image) {
+                    notes.push(format!(
+                        "{}: its medium is in another drive too; in berth this one is empty",
+                        drive.target
+                    ));
+                } else {
+                    entry.push(("image".to_owned(), image_name(&image)));
+                    inserted.push(image);
+                }
+            }
+            if drive.boot_first {
+                entry.push(("boot_first".to_owned(), Expression::Raw("true".to_owned())));
+            }
+            drives.push(Expression::Object(entry));
+        }
+        drives
+    }
+
+    /// Returns the image of the medium in a drive, which is written when it is first needed.
+    fn medium(
+        &mut self,
+        domain: &Domain,
+        vm: &str,
+        drive: &Cdrom,
+        blocks: &mut String,
+        notes: &mut Vec<String>,
+    ) -> Option<String> {
+        let data = Data::of_medium(drive)?;
+        let key = format!("iso {}", place(data.source));
+        if let Some((image, _)) = self.images.get(&key) {
+            return Some(image.clone());
+        }
+        let name = self.disk_names.free(&format!("{vm}-{}", drive.target));
+        self.images.insert(key, (name.clone(), domain.name.clone()));
+        self.add_image(domain, &name, &data, blocks, notes);
+        Some(name)
     }
 
     fn add_image(
         &mut self,
         domain: &Domain,
         name: &str,
-        disk: &Disk,
+        disk: &Data<'_>,
         blocks: &mut String,
         notes: &mut Vec<String>,
     ) {
-        let from = match &disk.source {
+        let from = match disk.source {
             DiskSource::Path(path) => shell(path),
             DiskSource::Volume { pool, volume } => {
                 format!("\"$(virsh vol-path --pool {} {})\"", shell(pool), shell(volume))
             }
             DiskSource::Elsewhere(place) => {
                 notes.push(format!(
-                    "{}: its data is on {place}, and a disk of berth is a file on its host",
-                    disk.target
+                    "{}: its data is on {place}, and a {} of berth is a file on its host",
+                    disk.target,
+                    if disk.is_iso { "medium" } else { "disk" },
                 ));
                 shell(place)
             }
         };
         // A guest that runs changes its disk: a checksum of now is none of the file that is brought in later.
-        let file = match &disk.source {
-            DiskSource::Path(path) if domain.is_running != Some(true) => (self.read_disk)(path, &disk.format),
+        let is_still = disk.is_iso || domain.is_running != Some(true);
+        let file = match disk.source {
+            DiskSource::Path(path) if is_still => (self.read_disk)(path, disk.format),
             _ => Err(Unread::Unasked),
         };
-        let format = if file.is_ok() { disk.format.as_str() } else { "qcow2" };
         let image_dir = self.files.image_dir;
+        let format = match (disk.is_iso, &file) {
+            (true, _) => "iso",
+            (false, Ok(_)) => disk.format,
+            (false, Err(_)) => "qcow2",
+        };
         let to = format!("{image_dir}/{name}.{format}");
-        let mut lines = vec![format!("Disk {} of {}: {}", disk.target, domain.name, place(&disk.source))];
-        if domain.is_running != Some(false) {
+        let kind = if disk.is_iso { "Medium in" } else { "Disk" };
+        let mut lines = vec![format!("{kind} {} of {}: {}", disk.target, domain.name, place(disk.source))];
+        if domain.is_running != Some(false) && !disk.is_iso {
             lines.push(format!("  virsh shutdown {}", shell(&domain.name)));
         }
         lines.push(format!("  mkdir -p {image_dir}"));
         match &file {
             Ok(_) => lines.push(format!("  cp --sparse=always {from} {to}")),
             Err(why) => {
-                let format = shell(&disk.format);
-                lines.push(format!("  qemu-img convert -f {format} -O qcow2 {from} {to}"));
+                let (read, written) = (shell(disk.format), if disk.is_iso { "raw" } else { "qcow2" });
+                lines.push(format!("  qemu-img convert -f {read} -O {written} {from} {to}"));
                 lines.push(format!("  sha256sum {to}"));
                 match why {
                     Unread::Unfit(why) => {
@@ -422,8 +497,8 @@ impl<'a> Writer<'a, '_> {
         };
         let source = vec![text("url", &format!("file://{to}")), ("sha256".to_owned(), sha256)];
         let mut body = vec![text("name", name), ("source".to_owned(), Expression::Object(source))];
-        if format == "raw" {
-            body.push(text("format", "raw"));
+        if matches!(format, "raw" | "iso") {
+            body.push(text("format", format));
         }
         let block = hcl::block("resource", &["berth_image", &label], &body);
         blocks.push_str(&format!("{variable}\n{}{block}", hcl::comment(&lines)));
@@ -447,6 +522,29 @@ fn taken_over(domain: &Domain, name: &str, disk: &Disk, path: &str) -> String {
     let body = [text("name", name), ("source".to_owned(), source)];
     let block = hcl::block("resource", &["berth_disk", &hcl::identifier(name)], &body);
     format!("\n{}{block}", hcl::comment(&lines))
+}
+
+/// The data of an image.
+struct Data<'a> {
+    target: &'a str,
+    source: &'a DiskSource,
+    format: &'a str,
+    /// Whether it is a medium for a CD-ROM drive, which no guest changes.
+    is_iso: bool,
+}
+
+impl<'a> Data<'a> {
+    fn of(disk: &'a Disk) -> Self {
+        Self { target: &disk.target, source: &disk.source, format: &disk.format, is_iso: false }
+    }
+
+    fn of_medium(drive: &'a Cdrom) -> Option<Self> {
+        Some(Self { target: &drive.target, source: drive.source.as_ref()?, format: "raw", is_iso: true })
+    }
+}
+
+fn image_name(name: &str) -> Expression {
+    Expression::Raw(format!("berth_image.{}.name", hcl::identifier(name)))
 }
 
 fn text(name: &str, value: &str) -> (String, Expression) {

@@ -26,6 +26,8 @@ pub struct Domain {
     pub has_screen: bool,
     /// Its disks, in their order, without CD-ROMs and floppies.
     pub disks: Vec<Disk>,
+    /// Its CD-ROM drives, in their order, without those with cloud-init data.
+    pub cdroms: Vec<Cdrom>,
     /// Its network interfaces.
     pub interfaces: Vec<Interface>,
     /// Whether it runs, if that is known.
@@ -45,6 +47,17 @@ pub struct Disk {
     pub format: String,
     /// Its place in the boot order.
     pub boot_order: Option<u32>,
+}
+
+/// A CD-ROM drive.
+#[derive(Clone, Debug)]
+pub struct Cdrom {
+    /// Its name in the domain: `sda`.
+    pub target: String,
+    /// Where its medium is, if there is one in it.
+    pub source: Option<DiskSource>,
+    /// Whether the domain boots from the medium before it tries its disks.
+    pub boot_first: bool,
 }
 
 /// Where the data of a disk is.
@@ -129,14 +142,25 @@ pub(super) fn read(root: Node<'_, '_>) -> Result<Domain, ImportError> {
         uuid: text(root, &["uuid"]).filter(|uuid| is_uuid(uuid)).map(str::to_owned),
         has_screen: first(root, &["devices", "graphics"]).is_some(),
         disks: Vec::new(),
+        cdroms: Vec::new(),
         interfaces: Vec::new(),
         is_running: root.attribute("id").map(|_| true),
         notes: Vec::new(),
     };
     hardware(root, &mut domain.notes);
     for disk in all(root, &["devices", "disk"]) {
-        add_disk(&mut domain, disk);
+        match disk.attribute("device").unwrap_or("disk") {
+            "disk" => add_disk(&mut domain, disk),
+            "cdrom" => add_cdrom(&mut domain, disk),
+            device => {
+                let target = attribute(disk, &["target"], "dev").unwrap_or("it");
+                domain
+                    .notes
+                    .push(format!("{target} is a {device}, and berth has disks and CD-ROM drives only"));
+            }
+        }
     }
+    find_boot_medium(root, &mut domain);
     for interface in all(root, &["devices", "interface"]) {
         add_interface(&mut domain, interface);
     }
@@ -199,7 +223,9 @@ fn hardware(root: Node<'_, '_>, notes: &mut Vec<String>) {
     if first(root, &["os", "kernel"]).is_some() {
         notes.push("it boots a kernel given by the host; in berth it boots from its disk".to_owned());
     }
-    if let Some(device) = attribute(root, &["os", "boot"], "dev").filter(|device| *device != "hd") {
+    if let Some(device) =
+        attribute(root, &["os", "boot"], "dev").filter(|device| !matches!(*device, "hd" | "cdrom"))
+    {
         notes.push(format!("it boots from {device} first; in berth it boots from its disk"));
     }
     let elements = root.children().filter(Node::is_element).map(|child| child.tag_name().name());
@@ -212,21 +238,6 @@ fn hardware(root: Node<'_, '_>, notes: &mut Vec<String>) {
 fn add_disk(domain: &mut Domain, disk: Node<'_, '_>) {
     let target = attribute(disk, &["target"], "dev").unwrap_or("disk").to_owned();
     let source = source(disk);
-    let device = disk.attribute("device").unwrap_or("disk");
-    if device != "disk" {
-        let Some(source) = source else { return };
-        let place = place(&source);
-        let name = place.rsplit('/').next().unwrap_or_default().to_ascii_lowercase();
-        if device == "cdrom" && SEEDS.iter().any(|seed| name.contains(seed)) {
-            domain.notes.push(format!(
-                "{target} ({place}) looks like cloud-init data: put its user-data into bootstrap.user_data. In berth the guest \
-                 is another instance to cloud-init, which runs again at the first boot"
-            ));
-        } else {
-            domain.notes.push(format!("{target} is a {device} with {place}, and berth has disks only"));
-        }
-        return;
-    }
     let note = |text: &str| format!("{target}: {text}");
     match attribute(disk, &["target"], "bus") {
         Some("virtio" | "scsi") | None => {}
@@ -248,9 +259,50 @@ fn add_disk(domain: &mut Domain, disk: Node<'_, '_>) {
         domain.notes.push(note("it has no source, and is left out"));
         return;
     };
-    let boot_order = attribute(disk, &["boot"], "order").and_then(|order| order.parse().ok());
+    let boot_order = boot_order(disk);
     let format = attribute(disk, &["driver"], "type").unwrap_or("raw").to_owned();
     domain.disks.push(Disk { target, source, format, boot_order });
+}
+
+fn add_cdrom(domain: &mut Domain, drive: Node<'_, '_>) {
+    let target = attribute(drive, &["target"], "dev").unwrap_or("cdrom").to_owned();
+    let source = source(drive);
+    let place = source.as_ref().map(place).unwrap_or_default();
+    let name = place.rsplit('/').next().unwrap_or_default().to_ascii_lowercase();
+    if SEEDS.iter().any(|seed| name.contains(seed)) {
+        domain.notes.push(format!(
+            "{target} ({place}) looks like cloud-init data: put its user-data into bootstrap.user_data. In berth the guest \
+             is another instance to cloud-init, which runs again at the first boot"
+        ));
+        return;
+    }
+    domain.cdroms.push(Cdrom { target, source, boot_first: false });
+}
+
+fn boot_order(disk: Node<'_, '_>) -> Option<u32> {
+    attribute(disk, &["boot"], "order").and_then(|order| order.parse().ok())
+}
+
+/// Finds the drive that the domain boots from before its disks: the one that comes before them in the order of devices, or else the
+/// first with a medium if the firmware tries CD-ROMs first.
+fn find_boot_medium(root: Node<'_, '_>, domain: &mut Domain) {
+    let order_of = |target: &str| {
+        let drives = all(root, &["devices", "disk"]);
+        let drive = drives.into_iter().find(|one| attribute(*one, &["target"], "dev") == Some(target))?;
+        boot_order(drive)
+    };
+    let first_disk = domain.disks.iter().filter_map(|disk| disk.boot_order).min().unwrap_or(u32::MAX);
+    let ordered =
+        domain.cdroms.iter().enumerate().filter_map(|(i, drive)| Some((order_of(&drive.target)?, i)));
+    let tries_first = attribute(root, &["os", "boot"], "dev") == Some("cdrom");
+    let first = match ordered.min() {
+        Some((order, drive)) => Some(drive).filter(|_| order < first_disk),
+        None if tries_first => domain.cdroms.iter().position(|drive| drive.source.is_some()),
+        None => None,
+    };
+    if let Some(drive) = first.and_then(|drive| domain.cdroms.get_mut(drive)) {
+        drive.boot_first = true;
+    }
 }
 
 fn source(disk: Node<'_, '_>) -> Option<DiskSource> {

@@ -32,6 +32,8 @@ fn import_with(documents: &[&str], files: DiskFiles<'_>) -> Configuration {
     }
     let mut read_disk = |path: &str, format: &str| match format {
         "qcow2" => Ok(ImageFile { sha256: "ab".repeat(32) }),
+        "raw" if path == "/srv/iso/debian.iso" => Ok(ImageFile { sha256: "cd".repeat(32) }),
+        "raw" if path.ends_with(".iso") => Err(Unread::Unreadable("too far away".to_owned())),
         _ if path.starts_with("/dev") => Err(Unread::Unreadable("permission denied".to_owned())),
         other => Err(Unread::Unfit(format!("its format is {other}"))),
     };
@@ -68,6 +70,7 @@ fn a_running_debian_keeps_its_size_and_mac_and_its_checksum_is_left_for_later() 
             "#   qemu-img convert -f qcow2 -O qcow2 /var/lib/libvirt/images/debian12.qcow2 /srv/images/debian12-vda.qcow2\n",
             "sha256 = var.debian12-vda_sha256",
             "disks              = [{ name = berth_disk.debian12-vda.name, boot = true }]",
+            "cdroms             = [{ name = \"sda\" }]",
             "network_interfaces = [{ mac_address = \"52:54:00:6b:3c:58\" }]",
             "  uuid               = \"5c4a2c1e-6d0c-4f77-9a3e-0f6b9c1d2e01\"\n  graphics           = \"VGA\"\n",
             "# - its display is spice; in berth it is VNC (berth vnc)\n",
@@ -132,18 +135,69 @@ fn a_windows_guest_needs_drivers_and_loses_passthrough() {
             "its clock is localtime",
             "its CPU model is Skylake-Server",
             "a CPU topology",
-            "boots from cdrom first",
             "4 of its CPUs are online",
             "sda: its file has to be converted: its format is vmdk",
             "sdb: its data is on rbd:pool/win-data",
-            "sdc is a cdrom with /srv/iso/virtio-win.iso",
+            "sdc: its file was not read: too far away",
             "direct eno1",
         ],
     );
     assert_parts(
         &import.text,
-        &["model = \"e1000e\"", "qemu-img convert -f vmdk -O qcow2 /srv/vms/win2022.vmdk", "cpus     = 8"],
+        &[
+            "model = \"e1000e\"",
+            "qemu-img convert -f vmdk -O qcow2 /srv/vms/win2022.vmdk",
+            "cpus     = 8",
+            "[{ name = \"sdc\", image = berth_image.win2022-sdc.name, boot_first = true }]",
+        ],
     );
+}
+
+#[test]
+fn cdrom_drives_keep_their_media_and_the_boot_order() {
+    let drive = |target: &str, more: &str| {
+        format!(
+            "<disk type='file' device='cdrom'><target dev='{target}' bus='sata'/><readonly/>{more}</disk>"
+        )
+    };
+    let iso = |path: &str, order: &str| format!("<source file='{path}'/>{order}");
+    let debian = iso("/srv/iso/debian.iso", "");
+    let first = disk("/srv/a.qcow2", "vda").replace("</disk>", "<boot order='2'/></disk>")
+        + &drive("sda", &iso("/srv/iso/debian.iso", "<boot order='1'/>"))
+        + &drive("sdb", "")
+        + &drive("sdc", &debian);
+    let floppy = "<disk type='file' device='floppy'><source file='/srv/a.img'/><target dev='fda'/></disk>";
+    let five: String = (0..5).map(|i| drive(&format!("hd{i}"), "")).collect();
+    // A guest that runs changes its disk and not its medium.
+    let runs = small("one", &first).replace("<domain ", "<domain id='7' ");
+    let import = import_of(&[
+        &runs,
+        &small("two", &(disk("/srv/b.qcow2", "vda") + &drive("sda", &debian) + floppy)),
+        &small("three", &(disk("/srv/c.qcow2", "vda") + &five)),
+    ]);
+    let image = format!(
+        "resource \"berth_image\" \"one-sda\" {{\n  name   = \"one-sda\"\n  source = {{ url = \"file:///srv/images/one-sda.iso\", sha256 = \"{}\" }}\n  format = \"iso\"\n}}\n",
+        "cd".repeat(32)
+    );
+    assert_parts(
+        &import.text,
+        &[
+            "# Medium in sda of one: /srv/iso/debian.iso\n#   mkdir -p /srv/images\n#   cp --sparse=always /srv/iso/debian.iso /srv/images/one-sda.iso\n",
+            &image,
+            "{ name = \"sda\", image = berth_image.one-sda.name, boot_first = true }",
+            "{ name = \"sdb\" }",
+            "{ name = \"sdc\" }",
+            "cdroms             = [{ name = \"sda\", image = berth_image.one-sda.name }]",
+        ],
+    );
+    assert_eq!(import.text.matches("format = \"iso\"").count(), 1, "one image for all drives");
+    assert_eq!(import.text.matches("{ name = \"hd").count(), 4);
+    let expected = [
+        "one: sdc: its medium is in another drive too; in berth this one is empty",
+        "two: fda is a floppy, and berth has disks and CD-ROM drives only",
+        "three: hd4: a VM of berth has at most 4 CD-ROM drives; it is left out",
+    ];
+    assert_eq!(import.notes, expected);
 }
 
 #[test]

@@ -14,6 +14,7 @@ use berth_controllers as controllers;
 use berth_engine::Identities;
 use berth_host::fake::{FakeSource, FakeSystem};
 use berth_qemu::machine::Format;
+use k8s_openapi::api::core::v1::Secret;
 use kube::{
     Api, Client, ResourceExt,
     api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
@@ -293,6 +294,20 @@ impl Rig {
         let params = PatchParams::apply("user").force();
         let applied = self.api(kind).patch(name, &params, &Patch::Apply(&object)).await;
         applied.unwrap_or_else(|error| panic!("applying {kind} {name}: {error}"));
+    }
+
+    /// Writes a Secret with this text, as a user would.
+    pub(crate) async fn set_secret(&self, name: &str, text: &str) {
+        let secrets: Api<Secret> = Api::default_namespaced(self.admin.0.clone());
+        let object = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": {"text": text}});
+        let params = PatchParams::apply("user").force();
+        secrets.patch(name, &params, &Patch::Apply(&object)).await.expect("the control plane answers");
+    }
+
+    /// Deletes a Secret.
+    pub(crate) async fn remove_secret(&self, name: &str) {
+        let secrets: Api<Secret> = Api::default_namespaced(self.admin.0.clone());
+        secrets.delete(name, &DeleteParams::default()).await.expect("the control plane answers");
     }
 
     /// Deletes an object, retrying while that is rejected; a missing object is no error.

@@ -18,6 +18,7 @@ mod cdroms;
 mod cpu_time;
 mod declared_disks;
 mod dependents;
+mod guest_users;
 mod hardware;
 mod held;
 mod hooking;
@@ -53,6 +54,7 @@ use crate::key::{Key, ObjectName};
 use crate::lease_watcher::PendingLease;
 use crate::machine::MachineState;
 use crate::probes::ProbePlan;
+use crate::ssh_keys::KeysPlan;
 
 /// A step of a VM's plan.
 #[derive(Clone, Debug, PartialEq)]
@@ -67,6 +69,8 @@ pub(crate) enum Step {
     WatchLeases(Vec<PendingLease>),
     /// Runs exactly these probes of the guest from now on.
     WatchProbes(Option<Box<ProbePlan>>),
+    /// Keeps exactly these SSH keys of the guest's users from now on.
+    KeepKeys(Option<Box<KeysPlan>>),
     /// Begins a call of the guest, which goes on in the background.
     RunHook(Box<HookCall>),
     /// Writes the journal, so that even after a crash later steps can be distinguished from earlier ones.
@@ -196,6 +200,7 @@ impl Reconciler for VmReconciler {
         let mut observed = observe::observe(ctx, vm).await?;
         probing::observe(ctx, vm, &mut observed);
         hooking::observe(ctx, vm, &mut observed);
+        guest_users::observe(ctx, vm, &mut observed).await?;
         Ok(observed)
     }
 

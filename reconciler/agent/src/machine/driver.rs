@@ -123,6 +123,7 @@ impl Driver {
     fn handle_event(&mut self, notice: &Notice) {
         let Notice::Event(event) = notice else {
             // Events were lost: the next observation shows their effects.
+            self.published.send_modify(|state| state.agent_starts += 1);
             self.notifier.wake();
             return;
         };
@@ -134,6 +135,7 @@ impl Driver {
             }
             EventKind::PortOpened { open, .. } => {
                 if *open {
+                    self.published.send_modify(|state| state.agent_starts += 1);
                     self.notifier.guest.notify_one();
                 }
                 return;

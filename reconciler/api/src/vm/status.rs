@@ -6,7 +6,7 @@ use schemars::{Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::InterfaceLimits;
+use super::{GuestUserStatus, InterfaceLimits};
 use crate::guest::{GuestEnd, GuestStatus};
 use crate::{Binding, Conditions, CpuTopology, Graphics, GuestOS, VMState, Watchdog};
 
@@ -18,7 +18,7 @@ pub struct VMStatus {
     #[serde(default = "crate::condition::never_observed")]
     pub observed_generation: i64,
     /// `Ready`, `Reconciling`, `Stalled`, `Scheduled`, `Running`, `GuestReady`, `ClassSynced`, `InterfacesSynced`,
-    /// `PlacementSynced` and `SecurityGroupsSynced` (only while they are `False`).
+    /// `GuestUsersSynced` (only with `guestUsers`), `PlacementSynced` and `SecurityGroupsSynced` (only while they are `False`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::condition::schema")]
     pub conditions: Conditions,
@@ -78,6 +78,11 @@ pub struct VMStatus {
     /// Facts that the guest reports about itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest: Option<GuestStatus>,
+    /// The users of the guest whose SSH keys are declared, and those whose keys of berth are still to be removed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    #[schemars(length(max = 32))]
+    pub guest_users: Vec<GuestUserStatus>,
     /// The QEMU process, while there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<ProcessStatus>,

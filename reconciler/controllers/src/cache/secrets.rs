@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::{VM, vm::Bootstrap};
+use berth_api::VM;
 use kube::ResourceExt;
 
 use crate::key::Key;
@@ -25,7 +25,7 @@ impl NeededSecret {
             namespace: namespace.clone(),
             name: name.to_owned(),
         };
-        vm.spec.bootstrap.iter().flat_map(Bootstrap::secrets).map(secret).collect()
+        vm.spec.secrets().map(secret).collect()
     }
 }
 
@@ -120,18 +120,21 @@ mod tests {
     }
 
     #[test]
-    fn a_vm_needs_the_secret_of_its_bootstrap_data_and_that_of_its_keys() {
+    fn a_vm_needs_the_secret_of_its_bootstrap_data_and_those_of_its_keys() {
         let vm = |bootstrap: serde_json::Value| -> VM {
+            let users = [("a", Some("of-a")), ("b", None)];
+            let users = users
+                .map(|(name, secret)| serde_json::json!({"name": name, "sshAuthorizedKeysSecret": secret}));
             serde_json::from_value(serde_json::json!({"metadata": {"name": "web", "namespace": "ns"},
-                "spec": {"disks": [], "bootstrap": bootstrap},
+                "spec": {"disks": [], "bootstrap": bootstrap, "guestUsers": users},
                 "status": {"observedGeneration": 1, "binding": {"host": "h1", "epoch": 1}}}))
             .expect("a VM")
         };
         let names =
             |bootstrap| NeededSecret::of(&vm(bootstrap)).into_iter().map(|s| s.name).collect::<Vec<_>>();
         let both = serde_json::json!({"secretName": "data", "sshAuthorizedKeysSecret": "keys"});
-        assert_eq!(names(both), ["data", "keys"]);
-        assert_eq!(names(serde_json::json!({"sshAuthorizedKeysSecret": "keys"})), ["keys"]);
-        assert!(names(serde_json::json!({})).is_empty());
+        assert_eq!(names(both), ["data", "keys", "of-a"]);
+        assert_eq!(names(serde_json::json!({"sshAuthorizedKeysSecret": "keys"})), ["keys", "of-a"]);
+        assert_eq!(names(serde_json::json!({})), ["of-a"]);
     }
 }

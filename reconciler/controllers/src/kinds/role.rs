@@ -4,7 +4,7 @@
 //! Only hosts that have an account of their own have such roles: the agent inside `berth up`, and one that uses an
 //! administrator's kubeconfig, need none.
 
-use berth_api::{SYSTEM_NAMESPACE, VM, manifests::access, vm::Bootstrap};
+use berth_api::{SYSTEM_NAMESPACE, VM, manifests::access};
 use kube::ResourceExt;
 
 use crate::{
@@ -44,7 +44,7 @@ pub(crate) fn reconcile(cache: &Cache, _: &Config, key: &Key, batch: &mut WriteB
 pub(crate) fn grant(cache: &Cache, host: &str, vm: &VM, batch: &mut WriteBatch) {
     let role = Key::secrets_role(host, &vm.namespace().unwrap_or_default());
     let mut secrets = cache.secrets_of(host, role.namespace());
-    let needed = vm.spec.bootstrap.iter().flat_map(Bootstrap::secrets).map(str::to_owned);
+    let needed = vm.spec.secrets().map(str::to_owned);
     let more: Vec<String> = needed.filter(|secret| !secrets.contains(secret)).collect();
     if !has_account(cache, host) || more.is_empty() {
         return;

@@ -10,6 +10,7 @@ use nix::unistd::Uid;
 use serde::{Deserialize, Serialize};
 
 use super::files::{blocking, space};
+use super::host::SWTPM;
 use super::network::{DNSMASQ, NFT, foreign_forwarding};
 
 /// The kernel's modules for bridges and for tunnels between hosts.
@@ -73,6 +74,9 @@ pub struct DoctorQemu {
     pub q35: bool,
     pub uefi: bool,
     pub secure_boot: bool,
+    /// Whether it has the device of a TPM.
+    #[serde(default)]
+    pub tpm: bool,
 }
 
 /// Facts about the memory, in bytes.
@@ -98,7 +102,7 @@ pub async fn doctor_facts(state_dir: &Path) -> DoctorFacts {
         is_root: Uid::effective().is_root(),
         kvm: DoctorKvm { usable: probe.usable, reason: probe.reason, ..kvm() },
         qemu,
-        programs: [NFT, DNSMASQ]
+        programs: [NFT, DNSMASQ, SWTPM]
             .map(|program| {
                 let advice = program.find().err().map(|_| program.advice.to_owned());
                 (program.name.to_owned(), advice)
@@ -129,6 +133,7 @@ fn qemu_of(installation: &Installation) -> DoctorQemu {
         q35: installation.q35.is_some(),
         uefi: !installation.uefi.is_empty(),
         secure_boot: installation.uefi.iter().any(|firmware| firmware.secure_boot),
+        tpm: installation.tpm,
     }
 }
 
@@ -250,7 +255,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let facts = doctor_facts(&folder.path().join("not/there/yet")).await;
         assert!(facts.memory.total > 64 << 20 && facts.storage.is_ok(), "{facts:?}");
-        assert!(!facts.kvm.reason.is_empty() && facts.programs.len() == 2);
+        assert!(!facts.kvm.reason.is_empty() && facts.programs.len() == 3);
         assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0, "nothing was created");
     }
 }

@@ -11,6 +11,8 @@ pub struct Behaviour {
     pub boot_time: Duration,
     /// Whether a guest agent runs inside, once booted.
     pub guest_agent: bool,
+    /// Commands that the configuration of the guest agent forbids.
+    pub disabled_commands: Vec<String>,
     pub guest: GuestFacts,
     /// Whether the guest, once booted, plugs memory in and out as QEMU requests.
     pub plugs_memory: bool,
@@ -49,6 +51,7 @@ impl Default for Behaviour {
         Self {
             boot_time: Duration::from_millis(100),
             guest_agent: true,
+            disabled_commands: Vec::new(),
             guest: GuestFacts::default(),
             plugs_memory: true,
             locks_trays: false,

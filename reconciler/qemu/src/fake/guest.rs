@@ -16,7 +16,12 @@ pub(super) fn answer(machine: &mut Machine, message: &Value) -> (Option<Value>, 
     let empty = Map::new();
     let args = message.get("arguments").and_then(Value::as_object).unwrap_or(&empty);
     let command = message.get("execute").and_then(Value::as_str).unwrap_or_default();
-    match machine.programs.answer(command, args) {
+    if machine.behaviour.disabled_commands.iter().any(|disabled| disabled == command) {
+        let desc = format!("Command {command} has been disabled for this instance");
+        return (Some(json!({"error": {"class": "CommandNotFound", "desc": desc}})), Vec::new());
+    }
+    let answered = machine.programs.answer(command, args).or_else(|| machine.users.answer(command, args));
+    match answered {
         Some(Ok(value)) => return (Some(json!({ "return": value })), Vec::new()),
         Some(Err(desc)) => {
             return (Some(json!({"error": {"class": "GenericError", "desc": desc}})), Vec::new());

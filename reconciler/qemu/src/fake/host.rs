@@ -117,6 +117,28 @@ impl FakeHypervisor {
         machine.map_or(0, |machine| machine.programs.started())
     }
 
+    /// Returns the SSH keys of a user of the guest.
+    pub fn authorized_keys(&self, instance: &str, user: &str) -> Vec<String> {
+        let world = self.lock();
+        let machine = world.machines.values().find(|m| m.spec.machine.instance == instance);
+        machine.map(|machine| machine.users.keys(user)).unwrap_or_default()
+    }
+
+    /// The guest has a user with these SSH keys.
+    pub fn set_authorized_keys(&self, instance: &str, user: &str, keys: &[&str]) {
+        self.with(instance, |machine| machine.users.set_keys(user, keys));
+    }
+
+    /// The guest has no such user any more.
+    pub fn remove_guest_user(&self, instance: &str, user: &str) {
+        self.with(instance, |machine| machine.users.remove_user(user));
+    }
+
+    /// The guest's agent is restarted.
+    pub fn guest_agent_restarts(&self, instance: &str) {
+        self.with(instance, |machine| machine.restart_agent());
+    }
+
     /// The host loses power and boots: no process is left.
     pub fn reboot(&self) {
         let pids: Vec<i32> = {

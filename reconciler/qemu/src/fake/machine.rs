@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::{Semaphore, broadcast, watch};
 
 use super::guest_programs::GuestPrograms;
+use super::guest_users::GuestUsers;
 use super::saved_states::{Migration, SavedStates};
 use super::{Behaviour, ImageFiles};
 use crate::hypervisor::{CpuTime, ProcessIdentity};
@@ -29,6 +30,7 @@ pub(super) struct Machine {
     pub(super) cpu_time: CpuTime,
     pub(super) behaviour: Behaviour,
     pub(super) programs: GuestPrograms,
+    pub(super) users: GuestUsers,
     /// Its file systems are frozen.
     pub(super) is_frozen: bool,
     /// How often they were frozen.
@@ -201,6 +203,7 @@ impl Machine {
             spec,
             behaviour,
             programs: GuestPrograms::default(),
+            users: GuestUsers::default(),
             is_frozen: false,
             freezes: 0,
             status,
@@ -304,6 +307,12 @@ impl Machine {
 
     fn boot(&self) -> Later {
         Later { after: self.behaviour.boot_time, life: Some(self.life), what: Happening::Booted }
+    }
+
+    /// The guest's agent ends and starts again.
+    pub(super) fn restart_agent(&self) {
+        self.agent_port(false);
+        self.agent_port(true);
     }
 
     fn agent_port(&self, open: bool) {

@@ -42,6 +42,13 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
                 None => ctx.probes.forget(&name),
             }
         }
+        Step::KeepKeys(plan) => {
+            let name = ObjectName::of(vm);
+            match plan {
+                Some(plan) => ctx.ssh_keys.keep(&name, (**plan).clone(), machine()?),
+                None => ctx.ssh_keys.forget(&name),
+            }
+        }
         Step::RunHook(call) => {
             let name = ObjectName::new(vm.namespace().unwrap_or_default(), vm.name_any());
             ctx.hooks.start(&name, (**call).clone(), machine()?);

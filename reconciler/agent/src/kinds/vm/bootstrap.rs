@@ -128,7 +128,7 @@ pub(super) fn mapping(text: &str) -> Result<Map<String, Value>, String> {
 }
 
 /// Returns the keys in all values of a Secret.
-fn public_keys(secret: &Secret) -> Result<Vec<String>, String> {
+pub(super) fn public_keys(secret: &Secret) -> Result<Vec<String>, String> {
     let mut keys = Vec::new();
     for (name, value) in secret.data.iter().flatten() {
         let wrong =

@@ -16,6 +16,7 @@ use super::bootstrap::Bootstrap;
 use super::cdroms::{self, DeclaredCdrom};
 use super::cpu_time;
 use super::declared_disks::{DeclaredDisk, declared_disks};
+use super::guest_users::GuestUsers;
 use super::hardware::differences;
 use super::held::held;
 use super::pending_leases;
@@ -65,6 +66,7 @@ pub(crate) struct Observed {
     pub(crate) probes: ProbeResults,
     /// The hook that is due or runs.
     pub(crate) hook: Option<DueHook>,
+    pub(crate) guest_users: GuestUsers,
     pub(crate) guest: GuestFacts,
     pub(crate) lease_taken: bool,
     /// The size with which it is started next.
@@ -261,6 +263,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         probe_watch: None,
         probes: ProbeResults::default(),
         hook: None,
+        guest_users: GuestUsers::default(),
         guest: GuestFacts::default(),
         lease_taken: false,
         size: declared_size(&tables, name, vm),

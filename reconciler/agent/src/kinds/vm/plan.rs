@@ -12,7 +12,7 @@ mod tests;
 use berth_api::gates::power_on_gate;
 use berth_api::{Power, Readiness, Reason, VM};
 
-use super::{Observed, Step};
+use super::{Observed, Step, guest_users};
 use crate::admission::Admission;
 use crate::converge::Plan;
 use crate::journal::{Ended, ForwardedAddress, Journal, Owner, Run, Stop, StopReason, epoch_of};
@@ -26,7 +26,7 @@ pub(super) use start::too_large;
 pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
     let mut plan = decide(vm, observed);
     plan.steps.splice(0..0, bookkeeping(observed));
-    plan
+    guest_users::requeue(&observed.guest_users, plan)
 }
 
 /// Steps that bring what the agent keeps in memory up to date, whatever is decided about the VM.
@@ -35,7 +35,8 @@ fn bookkeeping(observed: &Observed) -> Vec<Step> {
     let hold = (!observed.disks_to_hold.is_empty()).then(|| Step::HoldDisks(observed.disks_to_hold.clone()));
     let watch = observed.lease_watch.clone().map(Step::WatchLeases);
     let probes = observed.probe_watch.clone().map(Step::WatchProbes);
-    forget.into_iter().chain(hold).chain(watch).chain(probes).collect()
+    let keys = guest_users::step(&observed.guest_users);
+    forget.into_iter().chain(hold).chain(watch).chain(probes).chain(keys).collect()
 }
 
 fn decide(vm: &VM, observed: &Observed) -> Plan<Step> {

@@ -33,16 +33,20 @@ pub(super) fn observe(ctx: &Context, vm: &VM, observed: &mut Observed) {
 /// Returns the probes of a guest that runs and is to run on.
 fn wanted(vm: &VM, observed: &Observed, running: &ProcessFacts) -> Option<ProbePlan> {
     let (readiness, liveness) = (vm.spec.readiness_probe.clone(), vm.spec.liveness_probe.clone());
-    let runs = observed.machine.as_ref().is_some_and(|machine| machine.run_state == RunState::Running);
-    let is_left_alone = vm.spec.power == Power::Running
-        && vm.metadata.deletion_timestamp.is_none()
-        && observed.journal.stop.is_none()
-        && observed.journal.suspension.is_none();
-    if (readiness.is_none() && liveness.is_none()) || !runs || !is_left_alone {
+    if (readiness.is_none() && liveness.is_none()) || !is_left_alone(vm, observed) {
         return None;
     }
     let process = running.identity.clone();
     Some(ProbePlan { process, address: GuestAddress::of(vm, &observed.accesses), readiness, liveness })
+}
+
+/// Whether the guest runs and is to run on.
+pub(super) fn is_left_alone(vm: &VM, observed: &Observed) -> bool {
+    let runs = observed.machine.as_ref().is_some_and(|machine| machine.run_state == RunState::Running);
+    runs && vm.spec.power == Power::Running
+        && vm.metadata.deletion_timestamp.is_none()
+        && observed.journal.stop.is_none()
+        && observed.journal.suspension.is_none()
 }
 
 /// Whether this process of the VM was ready when its status was last written.

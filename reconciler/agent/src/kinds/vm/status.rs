@@ -13,7 +13,7 @@ use super::declared_disks::DeclaredDisk;
 use super::hardware::{differences, topology};
 use super::media;
 use super::plan::{IO_ERROR, interface_changes, too_large};
-use super::{Observed, cpu_time};
+use super::{Observed, cpu_time, guest_users};
 use crate::admission::Admission;
 use crate::converge::held_conditions;
 use crate::journal::{Ended, Run, SuspensionPhase};
@@ -34,6 +34,7 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
     write_interfaces_synced(&mut status, vm, observed, generation, now);
     write_placement_synced(&mut status, observed, generation, now);
     write_security_groups_synced(&mut status, observed, generation, now);
+    guest_users::write(&mut status, observed, generation, now);
     write_admission(&mut status, observed, readiness, generation, now);
     status.state = Some(state(vm, observed, readiness));
     status.pending_power_cycle = pending_power_cycle(vm, observed);

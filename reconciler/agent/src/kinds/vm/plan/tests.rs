@@ -21,6 +21,7 @@ use super::super::status::{restarted, status, without_progress};
 use super::*;
 use crate::admission::Admission;
 use crate::journal::{Ended, Journal, MemoryGrowth, Run, RunProfile};
+use crate::kinds::vm::guest_users::GuestUsers;
 use crate::machine::{GuestFacts, MachineState};
 use crate::probes::ProbeResults;
 
@@ -144,6 +145,7 @@ fn ready_to_start() -> Observed {
         probe_watch: None,
         probes: ProbeResults::default(),
         hook: None,
+        guest_users: GuestUsers::default(),
         guest: GuestFacts::default(),
         lease_taken: false,
         size: size(json!({"cpus": 1, "memory": "512Mi"})),

@@ -1,0 +1,210 @@
+//! The users of a guest whose SSH keys are declared, and the keys that they have.
+
+use std::time::Duration;
+
+use berth_api::condition::{self, remove};
+use berth_api::vm::{GuestUser, GuestUserStatus};
+use berth_api::{ConditionType, ConditionUpdate, Reason, VM, VMStatus};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
+use kube::{Api, ResourceExt};
+
+use super::bootstrap::public_keys;
+use super::probing::is_left_alone;
+use super::{Observed, Step};
+use crate::context::Context;
+use crate::converge::Plan;
+use crate::error::Error;
+use crate::key::ObjectName;
+use crate::ssh_keys::{KeysFound, KeysPlan, KeysProblem, UserKeys};
+
+/// How often Secrets are read again.
+const READ_AGAIN: Duration = Duration::from_secs(30);
+/// The time until users that are not in the status yet are looked at again.
+const SOON: Duration = Duration::from_secs(1);
+/// The most users in a status.
+const MOST_USERS: usize = 32;
+
+/// The users of a guest, and what follows from them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct GuestUsers {
+    /// None: the guest does not run, and its users stay as they were last seen.
+    pub(super) users: Option<Vec<ObservedUser>>,
+    /// The keys to keep, if other ones are kept for now.
+    pub(super) watch: Option<Option<Box<KeysPlan>>>,
+    /// When to observe them again.
+    again: Option<Duration>,
+}
+
+/// A declared user, or one whose keys of berth are to be removed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ObservedUser {
+    name: String,
+    is_declared: bool,
+    /// The number of declared keys; or why they are not known, and stay as they are.
+    keys: Result<usize, (Reason, String)>,
+    found: Option<KeysFound>,
+}
+
+/// Observes the users of a guest. A machine whose monitor does not answer keeps what it has.
+pub(super) async fn observe(ctx: &Context, vm: &VM, observed: &mut Observed) -> Result<(), Error> {
+    let name = ObjectName::of(vm);
+    let stop = || (!ctx.ssh_keys.is_keeping(&name, None)).then_some(None);
+    let Some(running) = observed.process.clone() else {
+        observed.guest_users.watch = stop();
+        return Ok(());
+    };
+    if observed.machine.is_none() {
+        return Ok(());
+    }
+    let former = former_users(vm);
+    if !is_left_alone(vm, observed) || (vm.spec.guest_users.is_empty() && former.is_empty()) {
+        observed.guest_users.watch = stop();
+        return Ok(());
+    }
+    let mut users = Vec::new();
+    let mut plan = KeysPlan { process: running.identity.clone(), users: Vec::new() };
+    let declared = vm.spec.guest_users.iter().map(|user| (user, true));
+    for (user, is_declared) in declared.chain(former.iter().map(|user| (user, false))) {
+        let keys = declared_keys(ctx, vm, user).await?;
+        let found = keys.as_ref().ok().and_then(|keys| ctx.ssh_keys.found(&name, &running.identity, keys));
+        users.push(ObservedUser {
+            name: user.name.clone(),
+            is_declared,
+            keys: keys.as_ref().map(UserKeys::count).map_err(Clone::clone),
+            found,
+        });
+        // A user is in the status before it has a key: otherwise the key of a user that is taken off the list could stay.
+        if is_recorded(vm, &user.name) {
+            plan.users.extend(keys);
+        }
+    }
+    let is_recorded = users.iter().all(|user| is_recorded(vm, &user.name));
+    let reads = vm.spec.guest_users.iter().any(|user| user.ssh_authorized_keys_secret.is_some());
+    let is_kept = !is_recorded || ctx.ssh_keys.is_keeping(&name, Some(&plan));
+    observed.guest_users = GuestUsers {
+        users: Some(users),
+        watch: (!is_kept).then(|| Some(Box::new(plan))),
+        again: if is_recorded { reads.then_some(READ_AGAIN) } else { Some(SOON) },
+    };
+    Ok(())
+}
+
+/// Returns the users that are no longer declared and may have keys of berth.
+fn former_users(vm: &VM) -> Vec<GuestUser> {
+    let recorded = vm.status.iter().flat_map(|status| &status.guest_users);
+    let former =
+        recorded.filter(|user| vm.spec.guest_users.iter().all(|declared| declared.name != user.name));
+    former.map(|user| GuestUser { name: user.name.clone(), ..GuestUser::default() }).collect()
+}
+
+fn is_recorded(vm: &VM, user: &str) -> bool {
+    vm.status.iter().flat_map(|status| &status.guest_users).any(|recorded| recorded.name == user)
+}
+
+/// Returns the keys of a user, or why they are not known.
+async fn declared_keys(
+    ctx: &Context,
+    vm: &VM,
+    user: &GuestUser,
+) -> Result<Result<UserKeys, (Reason, String)>, Error> {
+    let inline = user.ssh_authorized_keys.iter().map(String::as_str);
+    let Some(name) = &user.ssh_authorized_keys_secret else {
+        return Ok(Ok(UserKeys::new(&user.name, inline)));
+    };
+    let secrets: Api<Secret> = Api::namespaced(ctx.client.clone(), &vm.namespace().unwrap_or_default());
+    let waits = |text: String| Ok(Err((Reason::WaitingForSecret, text)));
+    let secret = match secrets.get_opt(name).await {
+        Ok(Some(secret)) => secret,
+        Ok(None) => return waits(format!("Secret {name} does not exist")),
+        // The controllers permit it once they have seen the VM.
+        Err(kube::Error::Api(status)) if status.code == 403 => {
+            return waits(format!("this host may not read Secret {name} yet"));
+        }
+        Err(error) => return Err(Error::api("read the Secret with SSH keys")(error)),
+    };
+    Ok(match public_keys(&secret) {
+        Ok(more) => Ok(UserKeys::new(&user.name, inline.chain(more.iter().map(String::as_str)))),
+        Err(problem) => Err((Reason::InvalidSpec, problem)),
+    })
+}
+
+/// Returns the step that has the declared keys kept, if others are.
+pub(super) fn step(users: &GuestUsers) -> Option<Step> {
+    users.watch.clone().map(Step::KeepKeys)
+}
+
+/// Has the VM observed again in time.
+pub(super) fn requeue(users: &GuestUsers, plan: Plan<Step>) -> Plan<Step> {
+    match users.again {
+        Some(after) => plan.requeue_after(after),
+        None => plan,
+    }
+}
+
+impl ObservedUser {
+    /// Returns why the user does not have the declared keys.
+    fn problem(&self) -> Option<(Reason, String)> {
+        let problem = match (&self.keys, &self.found) {
+            (Err(problem), _) => return Some(problem.clone()),
+            (Ok(_), Some(KeysFound::Synced)) => return None,
+            (Ok(_), Some(KeysFound::Differ(problem))) => problem.clone(),
+            (Ok(_), None) => KeysProblem::NoAgent,
+        };
+        Some((problem.reason(), problem.to_string()))
+    }
+
+    /// Whether nothing of a former user is left to do.
+    fn is_done(&self) -> bool {
+        let ended = [KeysFound::Synced, KeysFound::Differ(KeysProblem::NoUser)];
+        !self.is_declared && self.found.as_ref().is_some_and(|found| ended.contains(found))
+    }
+
+    fn status(&self) -> GuestUserStatus {
+        let problem = self.problem();
+        let count = self.keys.as_ref().ok().filter(|_| problem.is_none());
+        GuestUserStatus {
+            name: self.name.clone(),
+            synced: problem.is_none(),
+            keys: count.and_then(|count| i64::try_from(*count).ok()),
+            message: problem.map(|(_, text)| text.chars().take(512).collect()),
+        }
+    }
+}
+
+/// Writes the users and their condition.
+pub(super) fn write(status: &mut VMStatus, observed: &Observed, generation: i64, now: Timestamp) {
+    let synced = ConditionType::GuestUsersSynced;
+    let Some(users) = &observed.guest_users.users else {
+        // The record of a guest that does not run stays.
+        if observed.process.is_none() || status.guest_users.is_empty() {
+            remove(&mut status.conditions, synced);
+        }
+        return;
+    };
+    // An agent that was restarted does not know them for a moment.
+    let is_unknown = users.iter().any(|user| user.keys.is_ok() && user.found.is_none());
+    let before = condition::find(&status.conditions, synced.as_str());
+    let is_current = before.is_some_and(|before| before.observed_generation == Some(generation));
+    if is_unknown
+        && is_current
+        && users.iter().all(|user| status.guest_users.iter().any(|s| s.name == user.name))
+    {
+        return;
+    }
+    let users: Vec<&ObservedUser> = users.iter().filter(|user| !user.is_done()).take(MOST_USERS).collect();
+    status.guest_users = users.iter().map(|user| user.status()).collect();
+    if users.is_empty() {
+        remove(&mut status.conditions, synced);
+        return;
+    }
+    let first = users.iter().find_map(|user| Some((user, user.problem()?)));
+    let (reason, text) = match first {
+        None => (Reason::Synced, String::new()),
+        Some((user, (reason, text))) => {
+            (reason, format!("the keys of user {} are not the declared ones: {text}", user.name))
+        }
+    };
+    let update = ConditionUpdate::from_bool(synced, reason == Reason::Synced, reason, &text);
+    condition::set(&mut status.conditions, update, generation, now);
+}
