@@ -270,6 +270,7 @@ fn names(plan: &Plan<Step>) -> Vec<&'static str> {
         Step::ForgetMachine => "ForgetMachine",
         Step::WatchLeases(_) => "WatchLeases",
         Step::WatchProbes(_) => "WatchProbes",
+        Step::KeepKeys(_) => "KeepKeys",
         Step::RunHook(_) => "RunHook",
         Step::WriteJournal(_) => "WriteJournal",
         Step::EnsureNetworks => "EnsureNetworks",
