@@ -47,6 +47,7 @@ pub mod manifests;
 pub mod name;
 pub mod network;
 pub mod object_user;
+pub mod passthrough;
 pub mod password;
 pub mod placement_group;
 pub mod power;
@@ -88,6 +89,7 @@ pub use network::{
     Allocation, BridgeSpec, Ipv4Spec, Network, NetworkHost, NetworkSpec, NetworkStatus, NetworkType,
 };
 pub use object_user::{LISTED_USERS, ObjectUser, in_use, listed_users};
+pub use passthrough::{OfferedDevices, PciDevices};
 pub use placement_group::{Enforcement, PlacementGroup, PlacementGroupSpec, PlacementGroupStatus, Strategy};
 pub use power::{Power, VMState};
 pub use probe::{Hook, HookFailurePolicy, Hooks, Probe};

@@ -34,6 +34,7 @@ pub(super) async fn system(
     let mut config = LinuxConfig::new(state_dir);
     config.address = addresses::of_this_machine(options, control_plane)?;
     config.public_interface.clone_from(&options.public_interface);
+    config.pci_devices.clone_from(&options.pci_devices);
     config.images.folders = image_folders(&options.image_dirs)?;
     config.images.allow.clone_from(&options.image_allow);
     // A control plane that listens on all addresses has this machine's, which are refused anyway.

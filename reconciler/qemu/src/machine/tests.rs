@@ -28,6 +28,7 @@ fn spec() -> LaunchSpec {
             cdroms: vec![],
             nics: vec![],
             nic_ports: 0,
+            pci_devices: Vec::new(),
             graphics: Graphics::None,
             extras: Extras::default(),
             tpm: false,

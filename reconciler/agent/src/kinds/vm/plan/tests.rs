@@ -115,6 +115,7 @@ fn host() -> HostFacts {
         mtu: None,
         ranges: Vec::new(),
         bridges: Vec::new(),
+        pci_devices: Vec::new(),
         overhead_bytes: 80 << 20,
         boot_id: "b".into(),
     }
