@@ -12,8 +12,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use berth_api::placement_group::GroupMember;
 use berth_api::passthrough::taken_devices;
+use berth_api::placement_group::GroupMember;
 use berth_api::{CpuAmount, Graphics, Host, HostStatus, PlacementGroup, Quantity, Strategy, VM, VMStatus};
 use kube::ResourceExt;
 
@@ -219,7 +219,8 @@ fn devices(vm: &VM, others: &[(&ObjectName, &Arc<VM>)], host: Option<&Host>) -> 
     if wanted.is_empty() {
         return Vec::new();
     }
-    let offered = host.and_then(|host| host.status.as_ref()).map(HostStatus::offered_devices).unwrap_or_default();
+    let offered =
+        host.and_then(|host| host.status.as_ref()).map(HostStatus::offered_devices).unwrap_or_default();
     let taken: Vec<_> = others.iter().map(|(_, other)| taken_devices(other)).collect();
     let device = |(name, needs): (String, i64)| {
         let of = offered.get(&name).copied().unwrap_or_default();
@@ -275,7 +276,10 @@ fn judge(case: &AdmissionInput) -> Result<(), String> {
     }
     for DeviceInput { name, needs, left, excluded } in &case.devices {
         if needs > left {
-            return Err(format!("it needs {needs} PCI devices {name} and the host has {} left", left.max(&0)));
+            return Err(format!(
+                "it needs {needs} PCI devices {name} and the host has {} left",
+                left.max(&0)
+            ));
         }
         if *excluded {
             return Err(format!("{name} is a display controller there, which excludes graphics"));

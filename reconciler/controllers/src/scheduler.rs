@@ -195,7 +195,9 @@ fn usable(candidate: &Candidate, name: &str) -> i64 {
 
 /// The number of devices of a name that no VM has on the host.
 fn free(candidate: &Candidate, name: &str) -> i64 {
-    usable(candidate, name).saturating_sub(candidate.used.devices.get(name).copied().unwrap_or_default()).max(0)
+    usable(candidate, name)
+        .saturating_sub(candidate.used.devices.get(name).copied().unwrap_or_default())
+        .max(0)
 }
 
 /// The names of which too few devices are free, with the number that is needed.

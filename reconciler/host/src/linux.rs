@@ -56,8 +56,8 @@ use tokio::sync::RwLock;
 use super::{
     BridgedNetwork, ChecksumSource, Credentials, Firewall, ForeignObject, Forwarding, HostBridge, HostFacts,
     HostInfo, HostUse, ImageFacts, ImageSource, Images, InstanceFacts, LaunchRequest, LeaseTaken, MachineUse,
-    Machines, NetworkConfig, Networks, NewRestore, NewSnapshot, NewVolume, PciMapping, ProcessFacts, Progress,
-    ResolvedImage, Result, SnapshotFacts, StateAccess, SystemError, Taken, TapConfig, TapFacts,
+    Machines, NetworkConfig, Networks, NewRestore, NewSnapshot, NewVolume, PciMapping, ProcessFacts,
+    Progress, ResolvedImage, Result, SnapshotFacts, StateAccess, SystemError, Taken, TapConfig, TapFacts,
     TrashedVolume, Uplink, VolumeFacts, VolumeOwner, Volumes,
 };
 use direct_io::DirectIo;

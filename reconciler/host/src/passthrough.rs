@@ -74,7 +74,8 @@ impl FromStr for PciSelector {
                 let (slot, function) = match rest.split_once('.') {
                     None => (rest, None),
                     Some((slot, function)) => {
-                        let number = function.parse().ok().filter(|number| *number < 8 && function.len() == 1);
+                        let number =
+                            function.parse().ok().filter(|number| *number < 8 && function.len() == 1);
                         (slot, Some(number.ok_or_else(wrong)?))
                     }
                 };

@@ -198,7 +198,8 @@ mod tests {
 
     #[test]
     fn devices_are_counted_by_name() {
-        let of = |gpus: i64| Demand { devices: BTreeMap::from([("gpu".to_owned(), gpus)]), ..demand(1, 1, 0) };
+        let of =
+            |gpus: i64| Demand { devices: BTreeMap::from([("gpu".to_owned(), gpus)]), ..demand(1, 1, 0) };
         let mut capacity = HostCapacity::default();
         capacity.take("a", &of(2));
         capacity.take("a", &of(1));

@@ -10,7 +10,8 @@ use berth_api::{CpuAmount, Enforcement, Quantity, Readiness, Reason, Strategy};
 use crate::{
     cache::capacity::{Candidate, Members},
     scheduler::{
-        Request, Spread, Unfit, displays, filter, free, has_cpu_model, has_labels, lacking, offers_devices, usable,
+        Request, Spread, Unfit, displays, filter, free, has_cpu_model, has_labels, lacking, offers_devices,
+        usable,
     },
 };
 
@@ -46,7 +47,9 @@ impl Unfit {
             Self::NoTpm => format!("{count} without swtpm, which a TPM needs"),
             Self::NoBridge => format!("{count} without bridge {}", names(&request.bridges)),
             Self::NoDevice => format!("{count} that do not offer {}", devices(request)),
-            Self::Display => format!("{count} on which graphics excludes a display controller among its PCI devices"),
+            Self::Display => {
+                format!("{count} on which graphics excludes a display controller among its PCI devices")
+            }
             Self::Devices => format!("{count} without {} free", devices(request)),
             Self::TopologyLabel => format!("{count} without the label {key} of placement group {group}"),
             Self::GroupMember => format!("{count} already with a member of placement group {group}"),
@@ -76,7 +79,8 @@ impl Unfit {
                 format!("host {name} has no bridge {} that is up", names(&missing))
             }
             Self::NoDevice => {
-                let short = request.devices.iter().filter(|(device, count)| usable(candidate, device) < **count);
+                let short =
+                    request.devices.iter().filter(|(device, count)| usable(candidate, device) < **count);
                 let short = short.map(|(device, count)| {
                     format!("{} PCI devices {device} for VMs and it needs {count}", usable(candidate, device))
                 });
@@ -84,7 +88,10 @@ impl Unfit {
             }
             Self::Display => {
                 let displays: Vec<&str> = displays(candidate, request).collect();
-                format!("{} of host {name} is a display controller, which excludes graphics", displays.join(", "))
+                format!(
+                    "{} of host {name} is a display controller, which excludes graphics",
+                    displays.join(", ")
+                )
             }
             Self::Devices => {
                 let short = lacking(candidate, request).map(|(device, count)| {
@@ -240,7 +247,9 @@ fn never<'a>(
         let text = format!("{text}: see status.networks of the Hosts, and the Networks that it names");
         return Some((Reason::NoHostWithBridge, text));
     }
-    if let Some(found) = never_with_devices(request, labelled.clone().filter(|c| tied.is_none_or(|t| c.name == *t))) {
+    if let Some(found) =
+        never_with_devices(request, labelled.clone().filter(|c| tied.is_none_or(|t| c.name == *t)))
+    {
         return Some(found);
     }
     if let Some(text) = too_large_group(request, spread, members, labelled.clone()) {

@@ -9,8 +9,8 @@ use berth_qemu::console::ConsoleStream;
 use berth_qemu::guest_agent::GuestAgent;
 use berth_qemu::hypervisor::{CpuTime, Hypervisor as _, ProcessIdentity, StateFile};
 use berth_qemu::machine::{
-    DiskSpec, Firmware, LaunchSpec, MachineFiles, MachinePaths, Medium, NicSpec, PciDeviceSpec, Tap, TpmFiles,
-    UefiFiles,
+    DiskSpec, Firmware, LaunchSpec, MachineFiles, MachinePaths, Medium, NicSpec, PciDeviceSpec, Tap,
+    TpmFiles, UefiFiles,
 };
 use berth_qemu::nics::LentTap;
 use berth_qemu::process::LaunchError;
@@ -18,8 +18,8 @@ use berth_qemu::qmp::{Events, Qmp};
 use serde_json::Value;
 
 use crate::{
-    InstanceFacts, InterfaceUse, LaunchRequest, MachineUse, Machines, PciDeviceFacts, ProcessFacts, Result, StateAccess,
-    SystemError,
+    InstanceFacts, InterfaceUse, LaunchRequest, MachineUse, Machines, PciDeviceFacts, ProcessFacts, Result,
+    StateAccess, SystemError,
 };
 
 use super::FakeSystem;
@@ -112,7 +112,9 @@ impl FakeSystem {
         for device in &machine.pci_devices {
             let holder = state.facts.pci_devices.iter().find(|facts| facts.functions == device.functions);
             if holder.and_then(|facts| facts.held_by.as_ref()) != Some(&machine.instance) {
-                state.violations.push(format!("{} launched with a PCI device that it does not have", machine.instance));
+                state
+                    .violations
+                    .push(format!("{} launched with a PCI device that it does not have", machine.instance));
             }
         }
         if machine.firmware != Firmware::Bios {
@@ -276,7 +278,8 @@ impl Machines for FakeSystem {
     async fn take_pci_devices(&self, instance: &str, devices: &[PciDeviceSpec]) -> Result<()> {
         let work = async {
             let mut state = self.state();
-            let is_noted = state.journals.get(instance).is_some_and(|journal| !journal["pciDevices"].is_null());
+            let is_noted =
+                state.journals.get(instance).is_some_and(|journal| !journal["pciDevices"].is_null());
             if !is_noted {
                 state.violations.push(format!("{instance} takes PCI devices that its journal does not have"));
             }
@@ -286,9 +289,12 @@ impl Machines for FakeSystem {
                     SystemError::Device { address, detail: detail.to_owned() }
                 };
                 let same = |facts: &&mut PciDeviceFacts| facts.functions == device.functions;
-                let found = state.facts.pci_devices.iter_mut().find(same).ok_or_else(|| refuse("it is gone"))?;
+                let found =
+                    state.facts.pci_devices.iter_mut().find(same).ok_or_else(|| refuse("it is gone"))?;
                 match &found.held_by {
-                    Some(other) if other != instance => return Err(refuse(&format!("instance {other} has it"))),
+                    Some(other) if other != instance => {
+                        return Err(refuse(&format!("instance {other} has it")));
+                    }
                     _ => found.held_by = Some(instance.to_owned()),
                 }
             }

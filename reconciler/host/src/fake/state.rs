@@ -98,7 +98,8 @@ impl Default for State {
 impl State {
     /// Frees the PCI devices of an instance.
     pub(super) fn give_back(&mut self, instance: &str) {
-        let its = self.facts.pci_devices.iter_mut().filter(|facts| facts.held_by.as_deref() == Some(instance));
+        let its =
+            self.facts.pci_devices.iter_mut().filter(|facts| facts.held_by.as_deref() == Some(instance));
         its.for_each(|facts| facts.held_by = None);
     }
 }

@@ -121,7 +121,9 @@ impl Passthrough {
                 Err(SystemError::Device { address, detail })
             };
             let found = facts.iter().find(|facts| {
-                facts.functions == device.functions && facts.groups == device.groups && facts.problem.is_none()
+                facts.functions == device.functions
+                    && facts.groups == device.groups
+                    && facts.problem.is_none()
             });
             let Some(found) = found else {
                 let same = facts.iter().find(|facts| facts.functions == device.functions);
@@ -214,7 +216,12 @@ impl Passthrough {
         {
             // A driver that does not take the device back must not keep the machine from being removed.
             if let Err(error) = self.write(&self.drivers().join(driver).join("bind"), function) {
-                tracing::warn!(function, driver, error = error.chain(), "the former driver does not take a device back");
+                tracing::warn!(
+                    function,
+                    driver,
+                    error = error.chain(),
+                    "the former driver does not take a device back"
+                );
             }
         }
         tracing::info!(function, driver = record.driver, "given back");
@@ -297,7 +304,9 @@ impl Passthrough {
             }
         }
         if !self.drivers().join(VFIO).is_dir() {
-            return Ok(Some(format!("the kernel has no driver {VFIO}: run modprobe {VFIO}, also at each boot")));
+            return Ok(Some(format!(
+                "the kernel has no driver {VFIO}: run modprobe {VFIO}, also at each boot"
+            )));
         }
         Ok(None)
     }

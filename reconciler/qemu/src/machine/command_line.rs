@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::{
     Accelerator, Bus, Cache, DISK_THREAD, DiskSpec, Format, Graphics, LaunchSpec, MEMORY_BLOCK,
-    MEMORY_DEVICE, MachineFiles, MachinePaths, MachineSpec, NIC_PORTS, NicSpec, PciDeviceSpec, SCSI_CONTROLLER, SEED_ID, SEED_TARGET,
-    SYSPREP_ID, Tap, Topology, UefiFiles, Watchdog,
+    MEMORY_DEVICE, MachineFiles, MachinePaths, MachineSpec, NIC_PORTS, NicSpec, PciDeviceSpec,
+    SCSI_CONTROLLER, SEED_ID, SEED_TARGET, SYSPREP_ID, Tap, Topology, UefiFiles, Watchdog,
 };
 use super::{backend_of, blockdev, disk_device, medium_blockdev, nic_device, port_name, scsi_cdrom, slot};
 

@@ -476,3 +476,23 @@ fn an_answer_file_is_on_a_removable_usb_disk() {
     }));
     assert_eq!(shown.matches("qemu-xhci").count(), 1, "one controller for both: {shown}");
 }
+
+#[test]
+fn pci_devices_of_the_host_have_ports_of_their_own_and_functions_stay_together() {
+    let gpu = PciDeviceSpec {
+        functions: vec!["0000:01:00.0".to_owned(), "0000:01:00.1".to_owned()],
+        groups: vec![1],
+    };
+    let nic = PciDeviceSpec { functions: vec!["0000:02:10.3".to_owned()], groups: vec![7] };
+    let changed = with(|s| s.machine.pci_devices = vec![gpu.clone(), nic.clone()]);
+    insta::assert_snapshot!(added(&spec(), &changed), @"");
+    assert_eq!(changed.validate(), Ok(()));
+    for wrong in ["01:00.0", "0000:01:00", "0000:01:00.0,rombar=0", "../devices/x", ""] {
+        let device = PciDeviceSpec { functions: vec![wrong.to_owned()], groups: vec![1] };
+        assert!(with(|s| s.machine.pci_devices = vec![device]).validate().is_err(), "{wrong}");
+    }
+    let twice = with(|s| s.machine.pci_devices = vec![nic.clone(), nic.clone()]);
+    assert!(matches!(twice.validate(), Err(SpecError::Twice { .. })));
+    let many = (0..9).map(|n| PciDeviceSpec { functions: vec![format!("0000:0{n}:00.0")], groups: vec![n] });
+    assert!(with(|s| s.machine.pci_devices = many.collect()).validate().is_err());
+}

@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 
 use super::{
-    Bus, CdromSpec, DiskSpec, FIRST_CDROM_TARGET, Firmware, Format, LaunchSpec, MAX_CDROMS, MAX_NICS, MAX_PCI_DEVICES,
-    MAX_SATA, MAX_SERIAL, MAX_SOCKET_PATH, MAX_VIRTIO_BLK, MEMORY_BLOCK, MachineSpec, Medium, NIC_PORTS,
-    NicSpec, SCSI_CONTROLLER, SEED_ID, SEED_TARGET, SYSPREP_ID,
+    Bus, CdromSpec, DiskSpec, FIRST_CDROM_TARGET, Firmware, Format, LaunchSpec, MAX_CDROMS, MAX_NICS,
+    MAX_PCI_DEVICES, MAX_SATA, MAX_SERIAL, MAX_SOCKET_PATH, MAX_VIRTIO_BLK, MEMORY_BLOCK, MachineSpec,
+    Medium, NIC_PORTS, NicSpec, SCSI_CONTROLLER, SEED_ID, SEED_TARGET, SYSPREP_ID,
 };
 
 /// Why a spec is not a valid machine.
@@ -106,7 +106,12 @@ impl MachineSpec {
             let functions = device.functions.len();
             check("pci functions", &functions.to_string(), (1..=8).contains(&functions), "1 to 8")?;
             for address in &device.functions {
-                check("pci address", address, is_pci_address(address), "not an address such as 0000:01:00.0")?;
+                check(
+                    "pci address",
+                    address,
+                    is_pci_address(address),
+                    "not an address such as 0000:01:00.0",
+                )?;
                 unique("pci devices", address, addresses.insert(address))?;
             }
         }
@@ -245,7 +250,8 @@ fn is_uuid(text: &str) -> bool {
 
 /// Domain, bus, slot and function in hexadecimal: `0000:01:00.0`.
 fn is_pci_address(text: &str) -> bool {
-    let digits = |text: &str, count: usize| text.len() == count && text.bytes().all(|b| b.is_ascii_hexdigit());
+    let digits =
+        |text: &str, count: usize| text.len() == count && text.bytes().all(|b| b.is_ascii_hexdigit());
     let parts: Vec<&str> = text.split([':', '.']).collect();
     let [domain, bus, slot, function] = parts[..] else { return false };
     digits(domain, 4)

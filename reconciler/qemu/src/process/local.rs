@@ -418,10 +418,10 @@ fn files(spec: &LaunchSpec) -> Vec<(&Path, bool)> {
 
 /// The memory that QEMU locks for PCI devices of the host, which reach all of the guest's memory, in bytes: the most that the guest can
 /// have, and room for the firmware and the memory of devices. None: it locks none.
-fn locked_memory(spec: &LaunchSpec) -> Option<u64> {
+pub(super) fn locked_memory(spec: &LaunchSpec) -> Option<u64> {
     let machine = &spec.machine;
     let most = machine.max_memory_bytes.unwrap_or(machine.memory_bytes);
-    (!machine.pci_devices.is_empty()).then(|| most.saturating_add(LOCKED_BESIDE_THE_GUEST))
+    (!spec.files.vfio_groups.is_empty()).then(|| most.saturating_add(LOCKED_BESIDE_THE_GUEST))
 }
 
 /// Writable: QEMU's user becomes the owner. Read-only: the owner stays, QEMU's group may read it.

@@ -122,7 +122,8 @@ impl Machine {
             let group_folder = self.sys(&format!("kernel/iommu_groups/{group}/devices"));
             fs::create_dir_all(&group_folder).expect("a group");
             fs::write(group_folder.join(function), "").expect("a member");
-            symlink(format!("../../../../kernel/iommu_groups/{group}"), folder.join("iommu_group")).expect("a link");
+            symlink(format!("../../../../kernel/iommu_groups/{group}"), folder.join("iommu_group"))
+                .expect("a link");
         }
     }
 
@@ -130,10 +131,16 @@ impl Machine {
         fs::remove_dir_all(self.sys("bus/pci/devices").join(function)).expect("there");
     }
 
-    fn with(&self, mappings: &[&str], fails_at: Option<(usize, bool)>, broken: Option<&'static str>) -> Passthrough {
+    fn with(
+        &self,
+        mappings: &[&str],
+        fails_at: Option<(usize, bool)>,
+        broken: Option<&'static str>,
+    ) -> Passthrough {
         let root = self.folder.path().to_owned();
         let kernel = FakeKernel { root: root.clone(), writes: AtomicUsize::new(0), fails_at, broken };
-        let mappings: Vec<PciMapping> = mappings.iter().map(|text| text.parse().expect("a mapping")).collect();
+        let mappings: Vec<PciMapping> =
+            mappings.iter().map(|text| text.parse().expect("a mapping")).collect();
         Passthrough::new(&root, root.join("pci"), mappings, Arc::new(kernel))
     }
 
@@ -155,7 +162,10 @@ impl Machine {
     fn assert_untouched(&self) {
         let drivers = [GPU, AUDIO, NIC].map(|function| self.driver(function));
         assert_eq!(drivers, ["nvidia", "snd_hda_intel", "ixgbe"]);
-        assert_eq!([GPU, AUDIO, NIC].map(|function| self.overridden(function)), ["(null)", "(null)", "(null)"]);
+        assert_eq!(
+            [GPU, AUDIO, NIC].map(|function| self.overridden(function)),
+            ["(null)", "(null)", "(null)"]
+        );
         assert_eq!(files::names(&self.folder.path().join("pci")).expect("listed"), Vec::<String>::new());
     }
 }
@@ -252,7 +262,8 @@ fn a_device_of_another_instance_is_refused_and_its_own_is_taken_again() {
 fn a_device_that_no_guest_can_have_is_not_touched() {
     let machine = Machine::new();
     let alone = PciDeviceSpec { functions: vec![GPU.to_owned()], groups: vec![1] };
-    let error = machine.offering(&["gpu=0000:01:00.0"]).take("i-1", &[alone]).expect_err("its group is shared");
+    let error =
+        machine.offering(&["gpu=0000:01:00.0"]).take("i-1", &[alone]).expect_err("its group is shared");
     assert!(error.chain().contains("IOMMU group 1 also has 0000:01:00.1"), "{}", error.chain());
     let elsewhere = PciDeviceSpec { groups: vec![7], ..gpu() };
     let error = machine.offering(&["gpu=0000:01:00"]).take("i-1", &[elsewhere]).expect_err("another group");
@@ -276,7 +287,10 @@ fn taking_and_giving_back_are_completed_wherever_they_were_interrupted() {
             machine.assert_untouched();
 
             // The VM is deleted instead of started again.
-            machine.with(&["gpu=0000:01:00"], Some((at, took_effect)), None).take("i-1", &[gpu()]).expect_err("again");
+            machine
+                .with(&["gpu=0000:01:00"], Some((at, took_effect)), None)
+                .take("i-1", &[gpu()])
+                .expect_err("again");
             restarted.give_back("i-1").expect("undone");
             machine.assert_untouched();
 

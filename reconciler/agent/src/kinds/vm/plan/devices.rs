@@ -34,7 +34,10 @@ pub(super) fn choose(vm: &VM, instance: &str, host: &HostFacts) -> Result<Vec<He
         usable.sort_by_key(|device| device.held_by.is_none());
         let count = usize::try_from(count).unwrap_or_default();
         if usable.len() < count {
-            return Err(Readiness::Stalled(Reason::DeviceUnavailable, too_few(&name, count, &offered, instance)));
+            return Err(Readiness::Stalled(
+                Reason::DeviceUnavailable,
+                too_few(&name, count, &offered, instance),
+            ));
         }
         chosen.extend(usable.into_iter().take(count).map(|device| HeldDevice {
             name: name.clone(),

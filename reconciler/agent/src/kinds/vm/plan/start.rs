@@ -27,7 +27,9 @@ use super::super::seed::{digest, seed};
 use super::cards::{links_down, model_of, nic_id, recorded_name};
 use super::{Observed, Step, asks_for_restart, devices, write_journal};
 use crate::converge::Plan;
-use crate::journal::{HeldDevice, Journal, MemoryGrowth, PinnedHardware, PostStart, Run, RunProfile, epoch_of};
+use crate::journal::{
+    HeldDevice, Journal, MemoryGrowth, PinnedHardware, PostStart, Run, RunProfile, epoch_of,
+};
 use crate::networking::tap_of;
 use crate::plugging::disk_spec;
 use crate::start_order::Held;

@@ -25,6 +25,7 @@ use crate::machine::{GuestFacts, MachineState};
 use crate::probes::ProbeResults;
 
 mod always;
+mod devices;
 mod ended;
 mod interfaces;
 mod media;
@@ -273,6 +274,8 @@ fn names(plan: &Plan<Step>) -> Vec<&'static str> {
         Step::WriteJournal(_) => "WriteJournal",
         Step::EnsureNetworks => "EnsureNetworks",
         Step::MakeTap(_) => "MakeTap",
+        Step::TakePciDevices(_) => "TakePciDevices",
+        Step::GiveBackPciDevices => "GiveBackPciDevices",
         Step::Launch(_) => "Launch",
         Step::Start => "Start",
         Step::Pause => "Pause",
