@@ -99,7 +99,7 @@ fn observed_fields() -> Vec<Field> {
                 "pending_power_cycle",
                 "/status/pendingPowerCycle",
                 "The names of what takes effect when the running VM is next started: `class`, `cpus`, `max_cpus`, `memory`, \
-                 `max_memory`, `firmware`, `tpm`, `cpu_topology`, `cpu_model`, `guest_os`, `watchdog`, `serial_number`, `graphics`, `uuid`, `pci_devices`, `disks[NAME]` of another boot disk, bus or `read_only`, `cdroms[NAME]`, `network_interfaces[NAME]`. Every plan warns while it is not empty, \
+                 `max_memory`, `firmware`, `tpm`, `cpu_topology`, `cpu_model`, `guest_os`, `watchdog`, `serial_number`, `graphics`, `uuid`, `pci_devices`, `qemu_options` of its class, `disks[NAME]` of another boot disk, bus or `read_only`, `cdroms[NAME]`, `network_interfaces[NAME]`. Every plan warns while it is not empty, \
                  whether this configuration or another client made the change. With `allow_reboot` the apply restarts the VM.",
             )
         }

@@ -370,22 +370,13 @@ fn a_vm_has_pci_devices_of_its_host_while_it_runs_and_gives_them_back() {
         rig.strike_from_here();
         rig.apply("VM", "web", with("Running", 2)).await;
         web_runs(rig).await;
-        rig.until_vm("web", "shows its devices", |vm| {
-            vm.status.as_ref().is_some_and(|status| status.pci_devices.len() == 2)
-        })
-        .await;
         assert_eq!(held(), 2);
-        rig.must_settle().await;
         rig.apply("VM", "web", with("Stopped", 1)).await;
         rig.until_vm("web", "is stopped and ready", |vm| {
             rig::is_ready(vm) && rig::state(vm) == Some(VMState::Stopped) && held() == 0
         })
         .await;
-        rig.apply("VM", "web", with("Running", 1)).await;
-        web_runs(rig).await;
-        assert_eq!(held(), 1);
-        all_is_deleted(rig).await;
-        assert_eq!(held(), 0, "a deleted VM has no devices");
+        rig.must_settle().await;
     });
 }
 

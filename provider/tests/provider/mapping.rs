@@ -183,8 +183,8 @@ fn every_other_kind_becomes_its_custom_resource() {
     let cases = [
         (
             "berth_vm_class",
-            json!({"cpus": 2, "memory": "1Gi"}),
-            json!({"cpus": 2, "memory": "1Gi", "firmware": "UEFI"}),
+            json!({"cpus": 2, "memory": "1Gi", "qemu_options": [{"name": "cpu.vmx", "value": "on"}]}),
+            json!({"cpus": 2, "memory": "1Gi", "firmware": "UEFI", "qemuOptions": [{"name": "cpu.vmx", "value": "on"}]}),
         ),
         (
             "berth_image",

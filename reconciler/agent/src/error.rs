@@ -196,6 +196,7 @@ pub(crate) fn reason_of(error: &SystemError) -> Reason {
         SystemError::Launch(error) => match error {
             LaunchError::NoBinary { .. } => Reason::QemuMissing,
             LaunchError::Spec(_) => Reason::InvalidSpec,
+            LaunchError::LockMemory { .. } => Reason::DeviceUnavailable,
             LaunchError::Exited { .. } | LaunchError::Unresponsive { .. } => Reason::QemuFailed,
             _ => Reason::Retrying,
         },

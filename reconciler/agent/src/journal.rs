@@ -224,6 +224,8 @@ pub(crate) struct RunProfile {
     pub(crate) serial_number: Option<String>,
     /// The number of PCI devices of the host, by name.
     pub(crate) pci_devices: BTreeMap<String, i64>,
+    /// Settings of QEMU, by name.
+    pub(crate) qemu_options: BTreeMap<String, String>,
 }
 
 impl RunProfile {
@@ -235,6 +237,7 @@ impl RunProfile {
             watchdog: vm.spec.watchdog,
             serial_number: vm.spec.serial_number.clone(),
             pci_devices: declared_devices(vm),
+            qemu_options: profile.qemu_options.clone(),
         }
     }
 }

@@ -10,6 +10,7 @@ mod json;
 mod tests;
 mod validate;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -55,6 +56,10 @@ pub const MAX_NICS: u8 = 14;
 pub const NIC_PORTS: u8 = 8;
 /// The maximum number of PCI devices of the host in a machine.
 pub const MAX_PCI_DEVICES: u8 = 8;
+/// The maximum number of options of a machine.
+pub const MAX_OPTIONS: usize = 32;
+/// The groups of these options.
+const OPTION_GROUPS: [&str; 3] = ["machine.", "cpu.", "global."];
 /// The beginning of the ids of these ports.
 pub(crate) const PORT_PREFIX: &str = "nicport";
 /// The maximum length of a serial number in SCSI VPD page 0x80 as QEMU writes it.
@@ -145,6 +150,20 @@ pub struct Extras {
     pub serial_number: Option<String>,
     /// A watchdog timer. None: the machine has none.
     pub watchdog: Option<Watchdog>,
+    /// Properties by name, at most [`MAX_OPTIONS`]: `machine.PROPERTY`, `cpu.FLAG` and `global.DEVICE.PROPERTY`. Names and values are
+    /// letters, digits, `-`, `.` and `_`. The caller decides which properties are allowed.
+    #[serde(default)]
+    pub options: BTreeMap<String, String>,
+}
+
+impl Extras {
+    /// The options of a group, without its name.
+    fn options_of(&self, group: &'static str) -> impl Iterator<Item = (&str, &str)> {
+        self.options.iter().filter_map(move |(name, value)| {
+            let property = name.strip_prefix(group)?.strip_prefix('.')?;
+            Some((property, value.as_str()))
+        })
+    }
 }
 
 /// What happens when the guest has not reset its watchdog timer in time.

@@ -132,7 +132,16 @@ fn machine(spec: &MachineSpec, files: &MachineFiles, args: &mut Arguments) {
             machine.push_str(",smm=on");
         }
     }
+    for (property, value) in spec.extras.options_of("machine") {
+        machine.push_str(&format!(",{property}={value}"));
+    }
     args.pair("-machine", machine);
+    // Before those of the firmware: the last one counts.
+    for (name, value) in spec.extras.options_of("global") {
+        if let Some((device, property)) = name.split_once('.') {
+            args.pair("-global", format!("driver={device},property={property},value={value}"));
+        }
+    }
     args.pair(
         "-accel",
         match spec.accelerator {
@@ -164,11 +173,15 @@ fn machine(spec: &MachineSpec, files: &MachineFiles, args: &mut Arguments) {
 const HYPER_V: &str = "hv-relaxed,hv-vapic,hv-spinlocks=0x1fff,hv-vpindex,hv-runtime,hv-synic,hv-stimer,hv-reset,hv-time,hv-frequencies,hv-tlbflush,hv-ipi";
 
 fn cpu(spec: &MachineSpec) -> String {
-    match spec.accelerator {
-        // Only KVM implements them.
-        Accelerator::Kvm if spec.extras.windows => format!("{},{HYPER_V}", spec.cpu_model),
-        _ => spec.cpu_model.clone(),
+    let mut cpu = spec.cpu_model.clone();
+    // Only KVM implements them.
+    if spec.accelerator == Accelerator::Kvm && spec.extras.windows {
+        cpu.push_str(&format!(",{HYPER_V}"));
     }
+    for (flag, value) in spec.extras.options_of("cpu") {
+        cpu.push_str(&format!(",{flag}={value}"));
+    }
+    cpu
 }
 
 fn memory(spec: &MachineSpec, args: &mut Arguments) {

@@ -4,8 +4,9 @@ use std::collections::HashSet;
 
 use super::{
     Bus, CdromSpec, DiskSpec, FIRST_CDROM_TARGET, Firmware, Format, LaunchSpec, MAX_CDROMS, MAX_NICS,
-    MAX_PCI_DEVICES, MAX_SATA, MAX_SERIAL, MAX_SOCKET_PATH, MAX_VIRTIO_BLK, MEMORY_BLOCK, MachineSpec,
-    Medium, NIC_PORTS, NicSpec, SCSI_CONTROLLER, SEED_ID, SEED_TARGET, SYSPREP_ID,
+    MAX_OPTIONS, MAX_PCI_DEVICES, MAX_SATA, MAX_SERIAL, MAX_SOCKET_PATH, MAX_VIRTIO_BLK, MEMORY_BLOCK,
+    MachineSpec, Medium, NIC_PORTS, NicSpec, OPTION_GROUPS, SCSI_CONTROLLER, SEED_ID, SEED_TARGET,
+    SYSPREP_ID,
 };
 
 /// Why a spec is not a valid machine.
@@ -95,7 +96,21 @@ impl MachineSpec {
         self.validate_disks()?;
         self.validate_cdroms()?;
         self.validate_nics()?;
-        self.validate_pci_devices()
+        self.validate_pci_devices()?;
+        self.validate_options()
+    }
+
+    /// Names and values of options are part of a list in which a comma would begin another option.
+    fn validate_options(&self) -> Result<(), SpecError> {
+        let options = &self.extras.options;
+        check("options", &options.len().to_string(), options.len() <= MAX_OPTIONS, "at most 32")?;
+        for (name, value) in options {
+            let property = OPTION_GROUPS.iter().find_map(|group| name.strip_prefix(group));
+            let is_property = property.is_some_and(|property| plain(property, 64));
+            check("option", name, is_property, "machine.PROPERTY, cpu.FLAG or global.DEVICE.PROPERTY")?;
+            check("option value", value, plain(value, 32), "letters, digits, '-', '.', '_', at most 32")?;
+        }
+        Ok(())
     }
 
     fn validate_pci_devices(&self) -> Result<(), SpecError> {

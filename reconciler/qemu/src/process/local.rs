@@ -285,7 +285,14 @@ impl LocalHypervisor {
             Ok(qemu) => Ok((qemu, tpm)),
             Err(error) => {
                 end_now(tpm);
-                Err(error)
+                Err(match (error, locked) {
+                    (LaunchError::Spawn { source, .. }, Some((_, bytes)))
+                        if source.kind() == io::ErrorKind::PermissionDenied =>
+                    {
+                        LaunchError::LockMemory { bytes, source }
+                    }
+                    (error, _) => error,
+                })
             }
         }
     }

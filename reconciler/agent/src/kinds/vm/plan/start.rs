@@ -369,6 +369,7 @@ fn extras(profile: &RunProfile) -> Extras {
             // Not QEMU's own power-off, which leaves no trace of the reason.
             Watchdog::PowerOff => machine::Watchdog::Stop,
         }),
+        options: profile.qemu_options.clone(),
     }
 }
 
