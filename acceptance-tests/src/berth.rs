@@ -115,6 +115,7 @@ impl Berth {
         command.args(["--listen", &self.listen, "--public-cidr", &self.public]);
         // A variable: older builds do not know the option.
         command.env("BERTH_METRICS", METRICS);
+        command.env("BERTH_PCI_DEVICES", "gpu-missing=ffff:1f:1f.0");
         self.on_this_host(&mut command);
         command
     }

@@ -50,6 +50,7 @@ impl ResourceKind for VmClass {
             Field::spec("cpu_reservation", Shape::Text(Form::Cpus)),
             Field::spec("cpu_model", Shape::Text(Form::CpuModel)).effect(Effect::PowerCycle),
             Field::spec("guest_os", Shape::Text(Form::Any)).key("guestOS").effect(Effect::PowerCycle),
+            qemu_options(),
         ]
     }
 
@@ -64,6 +65,14 @@ impl ResourceKind for VmClass {
     fn outcome(&self, object: &Json, _planned: &Value) -> Outcome {
         seen(object)
     }
+}
+
+fn qemu_options() -> Field {
+    let fields = vec![
+        Field::spec("name", Shape::Text(Form::Any)).required(),
+        Field::spec("value", Shape::Text(Form::Any)).required().effect(Effect::PowerCycle),
+    ];
+    Field::spec("qemu_options", Shape::Keyed(fields)).effect(Effect::PowerCycle)
 }
 
 /// Whether the control plane has observed the object: nothing has to be created for it.

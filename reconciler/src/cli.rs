@@ -15,7 +15,7 @@ use std::{
 };
 
 use berth_controllers::{self as controllers, PlacementPolicy, TenantNetworks};
-use berth_host::linux::UidRange;
+use berth_host::{PciMapping, linux::UidRange};
 use clap::{Args, Parser, Subcommand};
 use ipnet::{IpNet, Ipv4Net};
 
@@ -139,6 +139,16 @@ pub struct AgentOptions {
     /// control plane. Can be given several times.
     #[arg(long = "image-allow", env = "BERTH_IMAGE_ALLOW", value_name = "CIDR", value_delimiter = ',')]
     pub image_allow: Vec<IpNet>,
+    /// A PCI device of this machine that VMs may have, under a name: `gpu-a100=0000:01:00.0`, `gpu-a100=0000:01:00` with all functions of
+    /// the device, or `gpu-a100=10de:20b0` for each device of this vendor and type. A name can be given several times. While a VM has
+    /// a device, the machine itself cannot use it. Default: none.
+    #[arg(
+        long = "pci-device",
+        env = "BERTH_PCI_DEVICES",
+        value_name = "NAME=ADDRESS",
+        value_delimiter = ','
+    )]
+    pub pci_devices: Vec<PciMapping>,
     /// Allows guests to reach these ranges, which are blocked otherwise: addresses of this host, of other hosts and of the
     /// control plane, and link-local addresses.
     #[arg(long, env = "BERTH_GUEST_ALLOW", value_name = "CIDR", value_delimiter = ',')]

@@ -15,6 +15,7 @@ mod rig;
 mod setup;
 
 use berth_api::{AttachmentState, Disk, HotswapDiskAttachment, PublicIP, VMState};
+use berth_host::PciDeviceFacts;
 use faults::Fault;
 use rig::{Rig, converges};
 use serde_json::json;
@@ -376,6 +377,44 @@ fn a_network_interface_is_plugged_in_and_out_while_the_vm_runs() {
         settled(&[("nic0", true)]).await;
         assert_eq!(rig.pid("web").await, pid, "it is the same QEMU all along");
         assert_eq!(rig.system.taps_now().len(), 1, "its tap is gone");
+        rig.must_settle().await;
+    });
+}
+
+#[test]
+fn a_vm_has_pci_devices_of_its_host_while_it_runs_and_gives_them_back() {
+    let gpu = |number: u32| PciDeviceFacts {
+        name: "gpu".to_owned(),
+        address: format!("0000:0{number}:00.0"),
+        id: Some("10de:20b0".to_owned()),
+        functions: vec![format!("0000:0{number}:00.0"), format!("0000:0{number}:00.1")],
+        groups: vec![number],
+        ..PciDeviceFacts::default()
+    };
+    converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter], async |rig| {
+        let with = |power: &str, count: i64| {
+            let mut spec = web(power);
+            spec["pciDevices"] = json!([{"name": "gpu", "count": count}]);
+            spec
+        };
+        let held = || {
+            let mut held = 0;
+            rig.system.change_facts(|facts| {
+                held = facts.pci_devices.iter().filter(|device| device.held_by.is_some()).count();
+            });
+            held
+        };
+        rig.system.change_facts(|facts| facts.pci_devices = vec![gpu(1), gpu(2)]);
+        web_is_declared_with(rig, "Stopped").await;
+        rig.strike_from_here();
+        rig.apply("VM", "web", with("Running", 2)).await;
+        web_runs(rig).await;
+        assert_eq!(held(), 2);
+        rig.apply("VM", "web", with("Stopped", 1)).await;
+        rig.until_vm("web", "is stopped and ready", |vm| {
+            rig::is_ready(vm) && rig::state(vm) == Some(VMState::Stopped) && held() == 0
+        })
+        .await;
         rig.must_settle().await;
     });
 }

@@ -274,6 +274,30 @@ pub fn refusals(report: &mut Report, platform: &Platform) {
         let two = manifests::with(manifests::vm("bad", "small", "a"), "disks", disks);
         contains_all(&kubectl.apply_refused(&two.to_string())?, &["exactly one disk must have boot"])
     });
+    report.case("more than eight PCI devices, and a suspension beside them, are refused", || {
+        let with = |devices: serde_json::Value| {
+            manifests::with(manifests::vm("bad", "small", "a"), "pciDevices", devices)
+        };
+        let nine = with(json!([{"name": "gpu", "count": 8}, {"name": "nic"}]));
+        contains_all(&kubectl.apply_refused(&nine.to_string())?, &["at most 8 PCI devices"])?;
+        let none = with(json!([{"name": "gpu", "count": 0}]));
+        contains_all(&kubectl.apply_refused(&none.to_string())?, &["count"])?;
+        let suspended = manifests::with(with(json!([{"name": "gpu"}])), "power", json!("Suspended"));
+        contains_all(&kubectl.apply_refused(&suspended.to_string())?, &["cannot be suspended"])
+    });
+    report.case("a setting of QEMU that is not in the list, or that contains another, is refused", || {
+        let with = |name: &str, value: &str| {
+            let options = json!([{"name": name, "value": value}]);
+            manifests::with(manifests::class("bad", 1, "256Mi"), "qemuOptions", options)
+        };
+        let kernel = with("machine.kernel", "x").to_string();
+        contains_all(&kubectl.apply_refused(&kernel)?, &["machine.kernel", "machine.hpet"])?;
+        for value in ["off,kernel=x", "off\n-monitor", ""] {
+            contains_all(&kubectl.apply_refused(&with("machine.hpet", value).to_string())?, &["value"])?;
+        }
+        kubectl.apply(&with("machine.hpet", "off").to_string())?;
+        kubectl.ok(&["delete", "vmclass", "bad"]).map(drop)
+    });
     report.case("an unknown field is refused by name", || {
         let misspelt = manifests::with(manifests::class("bad", 1, "256Mi"), "memmory", json!("1Gi"));
         contains_all(&kubectl.apply_refused(&misspelt.to_string())?, &["memmory"])
@@ -325,6 +349,21 @@ fn machines(report: &mut Report, platform: &mut Platform) {
         contains_all(&absent, &["there is no vm absent in namespace default"])?;
         kubectl.ok(&["delete", "vm/waiting", "disk/waiting", "--timeout=60s"]).map(drop)
     });
+    report.case(
+        "a host reports a PCI device that is not there, and a VM that declares it waits for a person",
+        || {
+            let host = kubectl.ok(&["get", "hosts", "-o", "jsonpath={.items[0].status.pciDevices}"])?;
+            contains_all(&host, &["gpu-missing", "this host has no device ffff:1f:1f.0", "\"usable\":0"])?;
+            let devices = json!([{"name": "gpu-missing"}]);
+            let vm =
+                manifests::with(manifests::vm("passthrough", "tiny", "passthrough"), "pciDevices", devices);
+            kubectl.apply(&manifests::all(&[manifests::blank_disk("passthrough", "64Mi"), vm]))?;
+            kubectl.condition("vm/passthrough", "Ready=False", Some("NoHostWithDevice"), SOON)?;
+            let why = administrator.run(&["why", "vm/passthrough"])?.success()?;
+            contains_all(&why, &["offers 1 PCI device gpu-missing", "--pci-device"])?;
+            kubectl.ok(&["delete", "vm/passthrough", "disk/passthrough", "--timeout=60s"]).map(drop)
+        },
+    );
     report.case("the use of a VM that runs: `berth why`, `berth top` and metrics of its host", || {
         kubectl.condition("vm/empty", "Ready=True", None, VM_START)?;
         let why = administrator.run(&["why", "vm/empty"])?.success()?;

@@ -161,6 +161,7 @@ pub(super) fn request(change: &mut PlannedChange<'_>) {
         "serial_number",
         "graphics",
         "uuid",
+        "pci_devices",
         "disks",
         "cdroms",
         "network_interfaces",

@@ -177,6 +177,27 @@ fn vms() -> Vec<Bad> {
             "cdroms[1].boot_first",
             "one may",
         ),
+        everywhere(
+            own("pci_devices", json!([{"name": "gpu", "count": 4}, {"name": "nic", "count": 5}])),
+            "pci_devices",
+            "at most 8",
+        ),
+        everywhere(
+            own("pci_devices", json!([{"name": "gpu", "count": 0}])),
+            "pci_devices[0].count",
+            "0 is not between 1 and 8",
+        ),
+        everywhere(own("pci_devices", json!([{"name": "GPU"}])), "pci_devices[0].name", "is not a DNS label"),
+        everywhere(
+            own("pci_devices", json!([{"name": "a"}, {"name": "a"}])),
+            "pci_devices",
+            "\"a\" is used twice",
+        ),
+        everywhere(
+            with(own("pci_devices", json!([{"name": "gpu"}])), "/power", json!("Suspended")),
+            "power",
+            "cannot be suspended",
+        ),
         everywhere(own("cdroms", json!([{"name": "a"}, {"name": "a"}])), "cdroms", "\"a\" is used twice"),
         everywhere(
             own("cdroms", json!([{"name": "a".repeat(37)}])),

@@ -104,6 +104,7 @@ fn vm() -> Json {
         "cpus": 4, "max_cpus": null, "memory": "1Gi", "max_memory": null, "firmware": "UEFI", "tpm": false, "graphics": "None", "cpu_limit": "2", "cpu_weight": 100, "cpu_reservation": "1", "cpu_model": "x86-64-v2", "guest_os": "Linux", "watchdog": "Reset", "serial_number": "A-1", "uuid": "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c", "cpu_topology": {"sockets": 2, "cores": 2, "threads": 1},
         "disks": [{"name": "root", "boot": true, "template": null}, {"name": "data", "boot": false, "bus": "virtio-scsi", "read_only": false, "template": template()}],
         "cdroms": [{"name": "installer", "image": "i", "connected": true, "boot_first": false}],
+        "pci_devices": [{"name": "gpu-a100", "count": 1}],
         "network_interfaces": [interface()],
         "placement": {"group": "g", "host": "h", "host_selector": {"a": "b"}},
         "bootstrap": {"ssh_authorized_keys": ["ssh-rsa A"], "hostname": "web", "user_data": "x", "domain": "example.net",
@@ -172,6 +173,9 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/cdroms/0/boot_first", json!(true), Announced::PowerCycle),
         ("/cdroms", json!([]), Announced::PowerCycle),
         ("/cdroms", json!([{"name": "installer", "image": "i"}, {"name": "drivers"}]), Announced::PowerCycle),
+        ("/pci_devices", json!([]), Announced::PowerCycle),
+        ("/pci_devices/0/count", json!(2), Announced::PowerCycle),
+        ("/pci_devices", json!([{"name": "gpu-a100"}, {"name": "nic"}]), Announced::PowerCycle),
         ("/uuid", Json::Null, Announced::PowerCycle),
         ("/cpu_topology", Json::Null, Announced::PowerCycle),
         ("/cpu_topology/sockets", json!(4), Announced::PowerCycle),
@@ -335,7 +339,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
     let each = json!({"name": "d", "namespace": "default", "size": "2Gi",
         "limits": {"read_iops": 1, "write_iops": 2, "read_bandwidth": "1Mi", "write_bandwidth": "2Mi"}});
     let class = json!({"name": "c", "namespace": "default", "cpus": 1, "memory": "1Gi", "firmware": "UEFI",
-        "tpm": false, "cpu_topology": {"sockets": 1, "cores": 1, "threads": 1}});
+        "tpm": false, "qemu_options": [{"name": "cpu.vmx", "value": "on"}], "cpu_topology": {"sockets": 1, "cores": 1, "threads": 1}});
     let ip = json!({"name": "p", "namespace": "default", "pool": "default", "address": "198.18.100.1"});
     let hda = json!({"name": "a", "namespace": "default", "vm": "v", "disk": "d", "force": false});
     let network = json!({"name": "n", "namespace": "default", "cidr": "10.80.0.0/24", "dns": ["10.80.0.1"], "mtu": 1400,
@@ -385,6 +389,8 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_vm_class", class.clone(), "/memory", Json::Null, Announced::PowerCycle),
         ("berth_vm_class", class.clone(), "/firmware", json!("BIOS"), Announced::PowerCycle),
         ("berth_vm_class", class.clone(), "/tpm", json!(true), Announced::PowerCycle),
+        ("berth_vm_class", class.clone(), "/qemu_options", json!([]), Announced::PowerCycle),
+        ("berth_vm_class", class.clone(), "/qemu_options/0/value", json!("off"), Announced::PowerCycle),
         ("berth_vm_class", class, "/cpu_topology", Json::Null, Announced::PowerCycle),
         ("berth_public_ip", ip.clone(), "/pool", json!("other"), Announced::Replace),
         ("berth_public_ip", ip, "/address", json!("198.18.100.2"), Announced::Replace),

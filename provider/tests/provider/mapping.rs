@@ -38,6 +38,7 @@ fn spec_of(type_name: &str, config: &Json) -> Json {
 fn a_vm_becomes_the_custom_resource() {
     let config = json!({
         "name": "web", "class": "small", "disks": [{"name": "root", "boot": true}, {"name": "data", "bus": "sata"}],
+        "pci_devices": [{"name": "gpu-a100"}, {"name": "nic", "count": 2}],
         "tpm": true, "cdroms": [{"image": "debian-netinst"}, {"name": "drivers", "connected": false, "boot_first": true}],
         "network_interfaces": [{"public_ip": "web"}, {"name": "lan", "network": "lan", "mac_address": "52:54:00:AB:CD:EF", "model": "rtl8139", "link": "Down"}],
         "placement": {"group": "web", "host_selector": {"disk": "ssd"}},
@@ -55,6 +56,16 @@ fn a_vm_becomes_the_custom_resource() {
       "tpm": true,
       "graphics": "None",
       "uuid": "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c",
+      "pciDevices": [
+        {
+          "name": "gpu-a100",
+          "count": 1
+        },
+        {
+          "name": "nic",
+          "count": 2
+        }
+      ],
       "disks": [
         {
           "name": "root",
@@ -185,8 +196,8 @@ fn every_other_kind_becomes_its_custom_resource() {
     let cases = [
         (
             "berth_vm_class",
-            json!({"cpus": 2, "memory": "1Gi"}),
-            json!({"cpus": 2, "memory": "1Gi", "firmware": "UEFI"}),
+            json!({"cpus": 2, "memory": "1Gi", "qemu_options": [{"name": "cpu.vmx", "value": "on"}]}),
+            json!({"cpus": 2, "memory": "1Gi", "firmware": "UEFI", "qemuOptions": [{"name": "cpu.vmx", "value": "on"}]}),
         ),
         (
             "berth_image",

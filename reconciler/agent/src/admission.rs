@@ -10,10 +10,11 @@
 //! fails: a VM bound by a scheduler with outdated state never runs on two hosts.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use berth_api::passthrough::taken_devices;
 use berth_api::placement_group::GroupMember;
-use berth_api::{CpuAmount, PlacementGroup, Quantity, Strategy, VM, VMStatus};
+use berth_api::{CpuAmount, Graphics, Host, HostStatus, PlacementGroup, Quantity, Strategy, VM, VMStatus};
 use kube::ResourceExt;
 
 use crate::index::{Tables, cpu_controls, vm_size};
@@ -75,7 +76,20 @@ struct AdmissionInput {
     reserves: u32,
     reserved: u32,
     reservable: u32,
+    /// The PCI devices that the VM takes.
+    devices: Vec<DeviceInput>,
     group: Option<GroupInput>,
+}
+
+/// The PCI devices of one name.
+#[derive(Clone, Debug, Default)]
+struct DeviceInput {
+    name: String,
+    needs: i64,
+    /// The number that no admitted VM takes.
+    left: i64,
+    /// Whether one is a display controller, and the VM has graphics.
+    excluded: bool,
 }
 
 /// Constraints of a required placement group on this host.
@@ -194,8 +208,27 @@ fn case(tables: &Tables, vm: &VM, offer: &Offer, reserved: &BTreeMap<String, i64
         reserves: reserves(&name, vm),
         reserved,
         reservable: offer.reservable,
+        devices: devices(vm, &others, host.as_deref()),
         group,
     })
+}
+
+/// Returns the PCI devices that the VM takes, beside those that the others take.
+fn devices(vm: &VM, others: &[(&ObjectName, &Arc<VM>)], host: Option<&Host>) -> Vec<DeviceInput> {
+    let wanted = taken_devices(vm);
+    if wanted.is_empty() {
+        return Vec::new();
+    }
+    let offered =
+        host.and_then(|host| host.status.as_ref()).map(HostStatus::offered_devices).unwrap_or_default();
+    let taken: Vec<_> = others.iter().map(|(_, other)| taken_devices(other)).collect();
+    let device = |(name, needs): (String, i64)| {
+        let of = offered.get(&name).copied().unwrap_or_default();
+        let taken: i64 = taken.iter().filter_map(|devices| devices.get(&name)).sum();
+        let excluded = of.display && vm.spec.graphics != Graphics::None;
+        DeviceInput { needs, left: of.usable - taken, excluded, name }
+    };
+    wanted.into_iter().map(device).collect()
 }
 
 fn group_of(vm: &VM) -> Option<String> {
@@ -240,6 +273,17 @@ fn judge(case: &AdmissionInput) -> Result<(), String> {
             mib(case.overhead),
             mib(free)
         ));
+    }
+    for DeviceInput { name, needs, left, excluded } in &case.devices {
+        if needs > left {
+            return Err(format!(
+                "it needs {needs} PCI devices {name} and the host has {} left",
+                left.max(&0)
+            ));
+        }
+        if *excluded {
+            return Err(format!("{name} is a display controller there, which excludes graphics"));
+        }
     }
     case.group.as_ref().map_or(Ok(()), judge_group)
 }
@@ -321,6 +365,18 @@ mod tests {
         insta::assert_snapshot!(refused(&outdated), @"its agent is older than the control plane's definitions: update berth there");
         let cordoned = AdmissionInput { cordoned: true, ..case() };
         insta::assert_snapshot!(refused(&cordoned), @"the host is cordoned: it takes no new VMs");
+    }
+
+    #[test]
+    fn a_vm_gets_no_more_pci_devices_than_are_left_and_no_display_beside_its_graphics() {
+        let gpus = |needs, left, excluded| AdmissionInput {
+            devices: vec![DeviceInput { name: "gpu".into(), needs, left, excluded }],
+            ..case()
+        };
+        assert_eq!(judge(&gpus(2, 2, false)), Ok(()));
+        insta::assert_snapshot!(refused(&gpus(2, 1, false)), @"it needs 2 PCI devices gpu and the host has 1 left");
+        insta::assert_snapshot!(refused(&gpus(1, -1, false)), @"it needs 1 PCI devices gpu and the host has 0 left");
+        insta::assert_snapshot!(refused(&gpus(1, 1, true)), @"gpu is a display controller there, which excludes graphics");
     }
 
     #[test]

@@ -199,9 +199,11 @@ pub(crate) fn reason_of(error: &SystemError) -> Reason {
         SystemError::TooManySnapshots { .. } => Reason::TooManySnapshots,
         SystemError::NoSpace { .. } => Reason::NoSpace,
         SystemError::ProgramMissing { .. } => Reason::NotSupported,
+        SystemError::Device { .. } => Reason::DeviceUnavailable,
         SystemError::Launch(error) => match error {
             LaunchError::NoBinary { .. } => Reason::QemuMissing,
             LaunchError::Spec(_) => Reason::InvalidSpec,
+            LaunchError::LockMemory { .. } => Reason::DeviceUnavailable,
             LaunchError::Exited { .. } | LaunchError::Unresponsive { .. } => Reason::QemuFailed,
             _ => Reason::Retrying,
         },

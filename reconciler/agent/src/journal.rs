@@ -7,11 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
 use berth_api::{
-    CpuTopology, Graphics, GuestOS, IPPoolMode, Profile, VM, Watchdog, former_uid, vm::InterfaceStatus,
+    CpuTopology, Graphics, GuestOS, IPPoolMode, Profile, VM, Watchdog, former_uid,
+    passthrough::declared_devices, vm::InterfaceStatus,
 };
 use berth_host::ProcessFacts;
 use berth_qemu::hypervisor::ProcessIdentity;
-use berth_qemu::machine::{MachineSpec, NIC_PORTS};
+use berth_qemu::machine::{MachineSpec, NIC_PORTS, PciDeviceSpec};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde::{Deserialize, Serialize};
@@ -52,6 +53,9 @@ pub(crate) struct Journal {
     /// The public addresses forwarded to it.
     #[serde(default)]
     pub(crate) public: Vec<ForwardedAddress>,
+    /// The PCI devices of the host that were taken for the instance, or are about to be. They are given back after its machine has ended.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) pci_devices: Vec<HeldDevice>,
     #[serde(default)]
     pub(crate) run: Option<Run>,
     /// The bootstrap data given to the guest at the last start.
@@ -78,6 +82,15 @@ pub(crate) struct Journal {
     /// The VM is being deleted: what remains of the instance may be removed without the VM.
     #[serde(default)]
     pub(crate) deleting: bool,
+}
+
+/// A PCI device of the host that an instance has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct HeldDevice {
+    /// The name under which the host offered it.
+    pub(crate) name: String,
+    pub(crate) device: PciDeviceSpec,
 }
 
 /// Bootstrap data as given to a guest.
@@ -209,6 +222,10 @@ pub(crate) struct RunProfile {
     pub(crate) guest_os: GuestOS,
     pub(crate) watchdog: Option<Watchdog>,
     pub(crate) serial_number: Option<String>,
+    /// The number of PCI devices of the host, by name.
+    pub(crate) pci_devices: BTreeMap<String, i64>,
+    /// Settings of QEMU, by name.
+    pub(crate) qemu_options: BTreeMap<String, String>,
 }
 
 impl RunProfile {
@@ -219,6 +236,8 @@ impl RunProfile {
             guest_os: profile.guest_os,
             watchdog: vm.spec.watchdog,
             serial_number: vm.spec.serial_number.clone(),
+            pci_devices: declared_devices(vm),
+            qemu_options: profile.qemu_options.clone(),
         }
     }
 }
@@ -308,6 +327,7 @@ impl Journal {
             in_ports: BTreeSet::new(),
             interfaces: Vec::new(),
             public: Vec::new(),
+            pci_devices: Vec::new(),
             run: None,
             bootstrap: None,
             stop: None,

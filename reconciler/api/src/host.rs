@@ -4,7 +4,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
-use crate::{Conditions, ObjectUser, Quantity, vm::InterfaceStatus};
+use crate::{Conditions, ObjectUser, Quantity, passthrough::HostPciDevices, vm::InterfaceStatus};
 
 /// A machine that runs VMs. Its agent creates it; an administrator sets `spec`.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -163,6 +163,10 @@ pub struct HostStatus {
     /// Whether VMs with a TPM can run here: `swtpm` is installed. Absent in the report of an older agent: they cannot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tpm: Option<bool>,
+    /// The PCI devices that its administrator lets VMs have (`--pci-device`), by name. At most 64 names are listed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub pci_devices: Vec<HostPciDevices>,
     /// The measurement of `/dev/kvm`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kvm: Option<KvmStatus>,

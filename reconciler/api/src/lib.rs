@@ -47,12 +47,14 @@ pub mod manifests;
 pub mod name;
 pub mod network;
 pub mod object_user;
+pub mod passthrough;
 pub mod password;
 pub mod placement_group;
 pub mod power;
 pub mod probe;
 pub mod profile;
 pub mod public_ip;
+pub mod qemu_options;
 pub mod quantity;
 pub mod reason;
 pub mod security_group;
@@ -88,11 +90,13 @@ pub use network::{
     Allocation, BridgeSpec, Ipv4Spec, Network, NetworkHost, NetworkSpec, NetworkStatus, NetworkType,
 };
 pub use object_user::{LISTED_USERS, ObjectUser, in_use, listed_users};
+pub use passthrough::{OfferedDevices, PciDevices};
 pub use placement_group::{Enforcement, PlacementGroup, PlacementGroupSpec, PlacementGroupStatus, Strategy};
 pub use power::{Power, VMState};
 pub use probe::{Hook, HookFailurePolicy, Hooks, Probe};
 pub use profile::Profile;
 pub use public_ip::{PublicIP, PublicIPSpec, PublicIPState, PublicIPStatus};
+pub use qemu_options::QemuOption;
 pub use quantity::{ParseQuantityError, Quantity};
 pub use reason::Reason;
 pub use security_group::{RuleProtocol, SecurityGroup, SecurityGroupSpec, SecurityGroupStatus, SecurityRule};

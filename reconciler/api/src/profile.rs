@@ -1,6 +1,8 @@
 //! The hardware profile of a VM beside its size: from its own attributes and those of its class.
 
-use crate::{GuestOS, VMClassSpec, VMSpec};
+use std::collections::BTreeMap;
+
+use crate::{GuestOS, VMClassSpec, VMSpec, qemu_options::by_name};
 
 /// The profile with which a VM is started next.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -9,6 +11,8 @@ pub struct Profile {
     pub cpu_model: Option<String>,
     /// The guest's operating system.
     pub guest_os: GuestOS,
+    /// Settings of QEMU, by name.
+    pub qemu_options: BTreeMap<String, String>,
 }
 
 impl VMSpec {
@@ -18,7 +22,8 @@ impl VMSpec {
         let class = class.filter(|_| self.class.is_some());
         let model = self.cpu_model.as_ref().or(class.and_then(|class| class.cpu_model.as_ref()));
         let guest_os = self.guest_os.or(class.and_then(|class| class.guest_os));
-        Profile { cpu_model: model.cloned(), guest_os: guest_os.unwrap_or_default() }
+        let qemu_options = class.map(|class| by_name(&class.qemu_options)).unwrap_or_default();
+        Profile { cpu_model: model.cloned(), guest_os: guest_os.unwrap_or_default(), qemu_options }
     }
 }
 

@@ -210,6 +210,10 @@ reasons! {
     NoHostWithTPM => "Install swtpm on a host that the VM may run on.",
     /// No host that the VM may run on has the bridge of one of its Networks.
     NoHostWithBridge => "Make the bridge on a host that the VM may run on, or correct `bridge.name` of the Network.",
+    /// No host that the VM may run on offers the PCI devices that it declares.
+    NoHostWithDevice => "Offer devices of that name on a host that the VM may run on (`--pci-device`), or correct `pciDevices`.",
+    /// A PCI device that the VM declares is not free on its host, or no VM can have it; the message has the cause.
+    DeviceUnavailable => "See `status.pciDevices` of the Host, and correct there what the message says.",
     /// The emulator of the VM's TPM has ended: the guest's TPM does not answer.
     TPMFailed => "Restart the VM: it then has an emulator again.",
     /// No host has the name or the labels the VM asks for.

@@ -19,7 +19,7 @@ pub use status::{
 };
 
 use crate::{
-    CpuAmount, CpuTopology, DiskSpec, Firmware, Graphics, GuestOS, Hooks, Power, Probe, Quantity,
+    CpuAmount, CpuTopology, DiskSpec, Firmware, Graphics, GuestOS, Hooks, PciDevices, Power, Probe, Quantity,
     ResourceName, Watchdog,
 };
 
@@ -74,6 +74,8 @@ use crate::{
     validation = Rule::new("!has(self.startDelaySeconds) || self.startDelaySeconds == 0 || has(self.startOrder)").message("startDelaySeconds needs startOrder: VMs without an order are the last to start").field_path(".startDelaySeconds"),
     validation = Rule::new("self.disks.filter(d, d.boot).size() == 1").message("exactly one disk must have boot: true").field_path(".disks"),
     validation = Rule::new("self.disks.filter(d, has(d.bus) && d.bus == 'sata').size() <= 6").message("at most 6 disks can be on sata").field_path(".disks"),
+    validation = Rule::new("!has(self.pciDevices) || self.pciDevices.map(d, has(d.count) ? d.count : 1).sum() <= 8").message("a VM can have at most 8 PCI devices").field_path(".pciDevices"),
+    validation = Rule::new("!has(self.pciDevices) || self.pciDevices.size() == 0 || !has(self.power) || self.power != 'Suspended'").message("a VM with PCI devices of its host cannot be suspended: their state cannot be saved. Set power to Stopped").field_path(".power"),
     validation = Rule::new("!has(self.cdroms) || self.cdroms.filter(c, has(c.bootFirst) && c.bootFirst).size() <= 1").message("at most one CD-ROM drive can have bootFirst: true").field_path(".cdroms"),
     validation = Rule::new("!has(self.cdroms) || self.cdroms.all(c, !has(c.image) || self.cdroms.filter(d, has(d.image) && d.image == c.image).size() == 1)").message("an image can be in one CD-ROM drive only").field_path(".cdroms"),
     validation = Rule::new("(has(self.placement) && has(self.placement.group) ? self.placement.group : '') == (has(oldSelf.placement) && has(oldSelf.placement.group) ? oldSelf.placement.group : '')").message("placement.group cannot change on an existing VM: replace the VM"),
@@ -164,6 +166,13 @@ pub struct VMSpec {
     /// the VM as after a crash, and `restartPolicy` decides. Default: none. A change takes effect at the next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub watchdog: Option<Watchdog>,
+    /// PCI devices of the host that the guest has for itself, such as GPUs (VFIO passthrough), keyed by `name`, at most 8 in total. The VM
+    /// is placed on a host that offers enough of each (`status.pciDevices` of the Host) and that no other VM has. A VM with a display
+    /// controller has no `graphics`; a VM with devices is not suspended. Default: none. A change takes effect at the next power cycle.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    #[schemars(length(max = 8))]
+    pub pci_devices: Vec<PciDevices>,
     /// The serial number that the guest sees (SMBIOS, system), 1 to 64 letters, digits, `-`, `.` and `_`. Default: the VM's
     /// `status.instanceID`. A change takes effect at the next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -3,7 +3,7 @@
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
-use crate::{Conditions, CpuAmount, CpuTopology, Firmware, GuestOS, ObjectUser, Quantity};
+use crate::{Conditions, CpuAmount, CpuTopology, Firmware, GuestOS, ObjectUser, QemuOption, Quantity};
 
 /// A size and hardware profile that many VMs share.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -96,6 +96,13 @@ pub struct VMClassSpec {
     /// on a host with the program `swtpm` only. Default false. A change reaches a VM at its next power cycle.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub tpm: bool,
+    /// Settings of QEMU that have no attribute of their own, keyed by `name`, at most 32. Only properties of a fixed list can be set; none
+    /// of them opens a file or a socket, or runs a program. With a value that QEMU refuses, a VM does not start, and `Ready` has QEMU's message.
+    /// Default: none. A change reaches a VM at its next power cycle.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    #[schemars(length(max = 32))]
+    pub qemu_options: Vec<QemuOption>,
 }
 
 /// The observed state of a VMClass.

@@ -18,8 +18,9 @@ pub(crate) mod users;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use berth_api::{
-    ConditionType, HOST_FINALIZER, Host, VM, VMClass, condition,
+    ConditionType, HOST_FINALIZER, Host, HostStatus, VM, VMClass, condition,
     host::{AddressConflict, MOST_CPUS, MOST_MEMORY, MOST_OVERHEAD},
+    passthrough::taken_devices,
     size::size_taken,
 };
 use k8s_openapi::api::coordination::v1::Lease;
@@ -441,6 +442,7 @@ impl Cache {
             allocatable_memory: allocatable.map_or(0, |a| bytes(&a.memory).min(MOST_MEMORY)),
             reservable: u32::try_from(real.saturating_sub(kept).max(0) * 1000).unwrap_or(u32::MAX),
             cpu_models: Arc::new(status.iter().flat_map(|s| &s.cpu_models).cloned().collect()),
+            devices: Arc::new(status.map(HostStatus::offered_devices).unwrap_or_default()),
             bridges: Arc::new(bridges.map(|network| network.name.clone()).collect()),
             overhead: status.and_then(|s| s.vm_overhead.as_deref()).map_or(0, bytes).min(MOST_OVERHEAD),
             ..Candidate::default()
@@ -463,7 +465,8 @@ impl Cache {
         let host = host.and_then(|host| self.index.capacity.get(host)).filter(|h| h.allocatable_memory > 0);
         let offered = host.map(|h| (h.allocatable_cpus, h.allocatable_memory));
         let (cpus, memory) = size_taken(declared, has, offered)?;
-        Some(Demand { cpus, memory, reserved: vm.spec.cpu_controls(class).reserved })
+        let reserved = vm.spec.cpu_controls(class).reserved;
+        Some(Demand { cpus, memory, reserved, devices: taken_devices(vm) })
     }
 
     /// Returns the CPU model that a VM declares.

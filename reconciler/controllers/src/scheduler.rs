@@ -33,6 +33,10 @@ pub(crate) struct Request {
     pub(crate) cpu_model: Option<String>,
     /// Whether it has a TPM.
     pub(crate) tpm: bool,
+    /// The PCI devices that it takes, by name.
+    pub(crate) devices: BTreeMap<String, i64>,
+    /// Whether it has a graphics card of QEMU.
+    pub(crate) graphics: bool,
     /// The bridges that the host must have.
     pub(crate) bridges: BTreeSet<String>,
     /// The one host it may run on.
@@ -81,11 +85,14 @@ enum Unfit {
     Labels,
     NoTpm,
     NoBridge,
+    NoDevice,
+    Display,
     TopologyLabel,
     GroupMember,
     GroupElsewhere,
     Refused,
     CpuModel,
+    Devices,
     Cpus,
     ReservedCpus,
     Memory,
@@ -175,6 +182,36 @@ fn has_cpu_model(candidate: &Candidate, request: &Request) -> bool {
     request.cpu_model.as_ref().is_none_or(|model| candidate.cpu_models.contains(model))
 }
 
+/// Whether the host has as many devices of each name for VMs, free or not.
+fn offers_devices(candidate: &Candidate, request: &Request) -> bool {
+    let offers = |(name, count): (&String, &i64)| usable(candidate, name) >= *count;
+    request.devices.iter().all(offers)
+}
+
+/// The number of devices of a name that VMs can have on the host.
+fn usable(candidate: &Candidate, name: &str) -> i64 {
+    candidate.devices.get(name).map_or(0, |offered| offered.usable)
+}
+
+/// The number of devices of a name that no VM has on the host.
+fn free(candidate: &Candidate, name: &str) -> i64 {
+    usable(candidate, name)
+        .saturating_sub(candidate.used.devices.get(name).copied().unwrap_or_default())
+        .max(0)
+}
+
+/// The names of which too few devices are free, with the number that is needed.
+fn lacking<'a>(candidate: &'a Candidate, request: &'a Request) -> impl Iterator<Item = (&'a str, i64)> {
+    let wanted = request.devices.iter().map(|(name, count)| (name.as_str(), *count));
+    wanted.filter(|(name, count)| free(candidate, name) < *count)
+}
+
+/// The names of display controllers that exclude the graphics card of the VM.
+fn displays<'a>(candidate: &'a Candidate, request: &'a Request) -> impl Iterator<Item = &'a str> {
+    let is_display = |name: &&String| candidate.devices.get(*name).is_some_and(|offered| offered.display);
+    request.devices.keys().filter(|_| request.graphics).filter(is_display).map(String::as_str)
+}
+
 fn filter(request: &Request, spread: Option<&Spread<'_, '_>>, candidate: &Candidate) -> Result<(), Unfit> {
     let check = |holds: bool, unfit: Unfit| if holds { Ok(()) } else { Err(unfit) };
     check(request.host.as_ref().is_none_or(|host| *host == candidate.name), Unfit::NotTheOne)?;
@@ -182,6 +219,8 @@ fn filter(request: &Request, spread: Option<&Spread<'_, '_>>, candidate: &Candid
     check(has_labels(candidate, &request.selector), Unfit::Labels)?;
     check(candidate.tpm || !request.tpm, Unfit::NoTpm)?;
     check(request.bridges.is_subset(&candidate.bridges), Unfit::NoBridge)?;
+    check(offers_devices(candidate, request), Unfit::NoDevice)?;
+    check(displays(candidate, request).next().is_none(), Unfit::Display)?;
     check(candidate.ready, Unfit::NotReady)?;
     check(!candidate.cordoned, Unfit::Cordoned)?;
     if let Some(spread) = spread {
@@ -189,6 +228,7 @@ fn filter(request: &Request, spread: Option<&Spread<'_, '_>>, candidate: &Candid
     }
     check(request.refused_by.as_ref() != Some(&candidate.name), Unfit::Refused)?;
     check(has_cpu_model(candidate, request), Unfit::CpuModel)?;
+    check(lacking(candidate, request).next().is_none(), Unfit::Devices)?;
     check(candidate.used.cpus + request.cpus <= candidate.allocatable_cpus, Unfit::Cpus)?;
     let reserved = candidate.used.reserved.saturating_add(request.reserved);
     // A VM without a reservation fits beside any.

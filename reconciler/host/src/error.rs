@@ -73,6 +73,9 @@ pub enum SystemError {
     #[error("{program} failed: {detail}")]
     Program { program: &'static str, detail: String },
 
+    /// A PCI device that a machine is to have.
+    #[error("PCI device {address}: {detail}")]
+    Device { address: String, detail: String },
     #[error("cannot start the machine")]
     Launch(#[from] LaunchError),
     #[error("cannot reach the machine's process")]

@@ -8,7 +8,7 @@ use berth_qemu::hypervisor::ProcessIdentity;
 use berth_qemu::machine::Accelerator;
 use serde_json::Value;
 
-use crate::{HostBridge, HostRange, HostUse, Result};
+use crate::{HostBridge, HostRange, HostUse, PciDeviceFacts, Result};
 
 /// The facts of the host itself.
 #[async_trait]
@@ -73,6 +73,8 @@ pub struct HostFacts {
     pub ranges: Vec<HostRange>,
     /// The bridges of this host that are not berth's, by name.
     pub bridges: Vec<HostBridge>,
+    /// The PCI devices that its administrator lets guests have.
+    pub pci_devices: Vec<PciDeviceFacts>,
     /// Measured memory of a QEMU process beyond its guest's, with this accelerator.
     pub overhead_bytes: u64,
     /// Another one after each boot of the host.

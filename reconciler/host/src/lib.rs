@@ -26,6 +26,7 @@ pub mod linux;
 mod machines;
 mod networks;
 mod packet_filter;
+mod passthrough;
 mod routes;
 mod start;
 mod usage;
@@ -44,6 +45,7 @@ pub use networks::{
     NetworkConfig, Networks, PortException, PortLimits, TapConfig, TapFacts, TrafficLimit, Tunnel, Uplink,
 };
 pub use packet_filter::{FilterGroup, FilterProtocol, FilterRule, FilteredPort, Filters, Port};
+pub use passthrough::{PciDeviceFacts, PciMapping, PciSelector};
 pub use routes::{GuestRoutes, Route};
 pub use start::{Earlier, Start};
 pub use usage::{HostUse, InterfaceUse, MachineUse};

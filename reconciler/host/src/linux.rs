@@ -8,6 +8,7 @@
 //!          pools/<pool>/readers/<instance>/…     hard links to them, for one machine
 //!          instances/<id>/…                      machines
 //!          network/<bridge>/…                    DHCP
+//!          pci/<address>.json                    PCI devices of machines, and the drivers that they had
 //! ```
 //!
 //! Must not know why a state is desired. The files are the source of truth: nothing that can be read from them is kept
@@ -22,6 +23,7 @@ mod layout;
 pub mod libvirt;
 mod machines;
 mod network;
+mod passthrough;
 mod program;
 pub mod record;
 mod resident;
@@ -41,7 +43,7 @@ use async_trait::async_trait;
 use berth_qemu::console::ConsoleStream;
 use berth_qemu::guest_agent::GuestAgent;
 use berth_qemu::hypervisor::{CpuTime, Hypervisor, ProcessIdentity};
-use berth_qemu::machine::{DiskSpec, Medium, NicSpec};
+use berth_qemu::machine::{DiskSpec, Medium, NicSpec, PciDeviceSpec};
 use berth_qemu::nics::LentTap;
 use berth_qemu::process::RunAs;
 use berth_qemu::qmp::{Events, Qmp};
@@ -54,8 +56,8 @@ use tokio::sync::RwLock;
 use super::{
     BridgedNetwork, ChecksumSource, Credentials, Firewall, ForeignObject, Forwarding, HostBridge, HostFacts,
     HostInfo, HostUse, ImageFacts, ImageSource, Images, InstanceFacts, LaunchRequest, LeaseTaken, MachineUse,
-    Machines, NetworkConfig, Networks, NewRestore, NewSnapshot, NewVolume, ProcessFacts, Progress,
-    ResolvedImage, Result, SnapshotFacts, StateAccess, SystemError, Taken, TapConfig, TapFacts,
+    Machines, NetworkConfig, Networks, NewRestore, NewSnapshot, NewVolume, PciMapping, ProcessFacts,
+    Progress, ResolvedImage, Result, SnapshotFacts, StateAccess, SystemError, Taken, TapConfig, TapFacts,
     TrashedVolume, Uplink, VolumeFacts, VolumeOwner, Volumes,
 };
 use direct_io::DirectIo;
@@ -68,6 +70,7 @@ use layout::Layout;
 use machines::LinuxMachines;
 pub use network::bridge_mac;
 use network::{LinuxNetworks, UplinkChoice};
+use passthrough::{HostKernel, Passthrough};
 use users::Users;
 use volumes::LinuxVolumes;
 
@@ -91,6 +94,8 @@ pub struct LinuxConfig {
     /// The interface on which public addresses are announced. None: the interface of the default route, or else that of
     /// the address.
     pub public_interface: Option<String>,
+    /// The PCI devices that guests may have. Default: none.
+    pub pci_devices: Vec<PciMapping>,
 }
 
 /// The user of all QEMU processes in versions of berth before each instance had its own, where the distribution created
@@ -108,6 +113,7 @@ impl LinuxConfig {
             disk_folders: Vec::new(),
             address: None,
             public_interface: None,
+            pci_devices: Vec::new(),
         }
     }
 }
@@ -128,6 +134,7 @@ pub struct LinuxSystem {
     networks: LinuxNetworks,
     uplink: UplinkChoice,
     machines: LinuxMachines,
+    passthrough: Passthrough,
     host: LinuxInfo,
     direct_io: DirectIo,
     /// Locked for writing while an image is removed, for reading while a volume is created on one.
@@ -158,6 +165,7 @@ impl LinuxSystem {
             volumes: LinuxVolumes::new(layout.clone(), None).with_adoptable(config.disk_folders),
             networks: LinuxNetworks::new(layout.clone()),
             machines: LinuxMachines::open(layout.clone(), users)?,
+            passthrough: Passthrough::new("/", layout.pci(), config.pci_devices, Arc::new(HostKernel)),
             host: LinuxInfo::new(config.address),
             direct_io: DirectIo::default(),
             uplink: UplinkChoice { named: config.public_interface, address: config.address },
@@ -481,6 +489,7 @@ impl Machines for LinuxSystem {
     }
 
     async fn remove_instance(&self, instance: &str) -> Result<()> {
+        self.give_back_pci_devices(instance).await?;
         self.machines.remove(instance).await
     }
 
@@ -532,6 +541,23 @@ impl Machines for LinuxSystem {
         self.machines.revoke_medium(instance, digest).await
     }
 
+    async fn take_pci_devices(&self, instance: &str, devices: &[PciDeviceSpec]) -> Result<()> {
+        let (passthrough, instance, devices) =
+            (self.passthrough.clone(), instance.to_owned(), devices.to_vec());
+        blocking(move || passthrough.take(&instance, &devices)).await
+    }
+
+    async fn give_back_pci_devices(&self, instance: &str) -> Result<()> {
+        if let Some(process) = self.machines.process(instance).await? {
+            return Err(SystemError::StillRunning {
+                instance: instance.to_owned(),
+                pid: process.identity.pid,
+            });
+        }
+        let (passthrough, instance) = (self.passthrough.clone(), instance.to_owned());
+        blocking(move || passthrough.give_back(&instance)).await
+    }
+
     async fn lend_state(&self, instance: &str, qmp: &Qmp, access: StateAccess) -> Result<()> {
         self.machines.lend_state(instance, qmp, access).await
     }
@@ -566,6 +592,8 @@ impl HostInfo for LinuxSystem {
         }
         facts.ranges = self.networks.host_ranges().await?;
         facts.bridges = self.networks.host_bridges().await?;
+        let passthrough = self.passthrough.clone();
+        facts.pci_devices = blocking(move || passthrough.facts()).await?;
         Ok(facts)
     }
 

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use berth_qemu::console::ConsoleStream;
 use berth_qemu::guest_agent::GuestAgent;
 use berth_qemu::hypervisor::{CpuTime, Limits, ProcessIdentity};
-use berth_qemu::machine::{DiskSpec, MachineSpec, Medium, NicSpec};
+use berth_qemu::machine::{DiskSpec, MachineSpec, Medium, NicSpec, PciDeviceSpec};
 use berth_qemu::nics::LentTap;
 use berth_qemu::qmp::{Events, Qmp};
 use jiff::Timestamp;
@@ -107,6 +107,21 @@ pub trait Machines: Send + Sync + fmt::Debug + 'static {
     /// Removes the instance's own name of an image that was taken out of its machine, so that the image's bytes can be freed. The
     /// image is named by the beginning of its digest, at least 20 digits.
     async fn revoke_medium(&self, instance: &str, digest: &str) -> Result<()>;
+
+    /// Takes PCI devices of the host for the instance: from then on they are bound to vfio-pci, and no other instance gets them. Required
+    /// before it is launched with them.
+    ///
+    /// *Errors*: [`SystemError::Device`] if another instance has one, or no guest can have it.
+    ///
+    /// [`SystemError::Device`]: crate::SystemError::Device
+    async fn take_pci_devices(&self, instance: &str, devices: &[PciDeviceSpec]) -> Result<()>;
+
+    /// Gives the PCI devices that were taken for the instance back to the drivers that they had.
+    ///
+    /// *Errors*: [`SystemError::StillRunning`] while its QEMU is alive.
+    ///
+    /// [`SystemError::StillRunning`]: crate::SystemError::StillRunning
+    async fn give_back_pci_devices(&self, instance: &str) -> Result<()>;
 
     /// Gives the instance's QEMU the file of its saved state, over this connection.
     ///

@@ -106,6 +106,11 @@ pub enum LaunchError {
     Confine(#[source] std::io::Error),
     #[error("cannot start {}", binary.display())]
     Spawn { binary: PathBuf, source: std::io::Error },
+    /// The process has neither the limit nor the right to raise it.
+    #[error(
+        "QEMU may not lock {bytes} bytes of memory, which PCI devices of the host need: give the agent CAP_SYS_RESOURCE, or a higher limit (LimitMEMLOCK of its service)"
+    )]
+    LockMemory { bytes: u64, source: std::io::Error },
     /// `stderr` contains QEMU's last output.
     #[error("QEMU ended at start ({status}): {stderr}")]
     Exited { status: String, stderr: String },

@@ -10,6 +10,7 @@ mod json;
 mod tests;
 mod validate;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -53,6 +54,12 @@ pub const MAX_SATA: u8 = 6;
 pub const MAX_NICS: u8 = 14;
 /// The number of PCI Express ports of a machine for network cards, which can be plugged in and out while it runs.
 pub const NIC_PORTS: u8 = 8;
+/// The maximum number of PCI devices of the host in a machine.
+pub const MAX_PCI_DEVICES: u8 = 8;
+/// The maximum number of options of a machine.
+pub const MAX_OPTIONS: usize = 32;
+/// The groups of these options.
+const OPTION_GROUPS: [&str; 3] = ["machine.", "cpu.", "global."];
 /// The beginning of the ids of these ports.
 pub(crate) const PORT_PREFIX: &str = "nicport";
 /// The maximum length of a serial number in SCSI VPD page 0x80 as QEMU writes it.
@@ -114,11 +121,23 @@ pub struct MachineSpec {
     pub nic_ports: u8,
     #[serde(default)]
     pub graphics: Graphics,
+    /// PCI devices of the host, at most [`MAX_PCI_DEVICES`]. The position in the list determines the port.
+    #[serde(default)]
+    pub pci_devices: Vec<PciDeviceSpec>,
     #[serde(default)]
     pub extras: Extras,
     /// Whether it has a TPM 2.0, which the program of [`MachineFiles::tpm`] emulates.
     #[serde(default)]
     pub tpm: bool,
+}
+
+/// A PCI device of the host that the guest has for itself (VFIO).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct PciDeviceSpec {
+    /// The addresses of its functions on the host, 1 to 8, such as `0000:01:00.0`. In the guest they are the functions of one device.
+    pub functions: Vec<String>,
+    /// The numbers of their IOMMU groups.
+    pub groups: Vec<u32>,
 }
 
 /// Properties that most machines do not have.
@@ -131,6 +150,20 @@ pub struct Extras {
     pub serial_number: Option<String>,
     /// A watchdog timer. None: the machine has none.
     pub watchdog: Option<Watchdog>,
+    /// Properties by name, at most [`MAX_OPTIONS`]: `machine.PROPERTY`, `cpu.FLAG` and `global.DEVICE.PROPERTY`. Names and values are
+    /// letters, digits, `-`, `.` and `_`. The caller decides which properties are allowed.
+    #[serde(default)]
+    pub options: BTreeMap<String, String>,
+}
+
+impl Extras {
+    /// The options of a group, without its name.
+    fn options_of(&self, group: &'static str) -> impl Iterator<Item = (&str, &str)> {
+        self.options.iter().filter_map(move |(name, value)| {
+            let property = name.strip_prefix(group)?.strip_prefix('.')?;
+            Some((property, value.as_str()))
+        })
+    }
 }
 
 /// What happens when the guest has not reset its watchdog timer in time.
@@ -191,6 +224,9 @@ pub struct MachineFiles {
     pub sysprep: Option<PathBuf>,
     /// Files that the firmware configuration device passes to the guest (Ignition reads `opt/com.coreos/config`).
     pub fw_cfg: Vec<FwCfg>,
+    /// The device files of VFIO: those of the IOMMU groups of its PCI devices. QEMU's user owns them while it runs.
+    #[serde(default)]
+    pub vfio_groups: Vec<PathBuf>,
     /// The user that QEMU runs as, and the files that it can open. None: the launcher's default user, unconfined.
     pub confinement: Option<Confinement>,
     /// Whether the machine waits for a saved state instead of booting: see [`crate::saved_state`].
@@ -208,6 +244,7 @@ impl MachineFiles {
             tpm: None,
             sysprep: None,
             fw_cfg: Vec::new(),
+            vfio_groups: Vec::new(),
             confinement: None,
             from_saved_state: false,
         }

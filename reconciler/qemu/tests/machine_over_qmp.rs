@@ -68,6 +68,7 @@ impl Bench {
                 cdroms: vec![],
                 nics: vec![],
                 nic_ports: 0,
+                pci_devices: Vec::new(),
                 graphics: Graphics::None,
                 extras: Default::default(),
                 tpm: false,

@@ -4,11 +4,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use berth_qemu::hypervisor::{CpuTime, Hypervisor, Limits, ProcessIdentity};
+use berth_qemu::hypervisor::{CpuTime, Hypervisor, LaunchError, Limits, ProcessIdentity};
 use berth_qemu::installation::Installation;
 use berth_qemu::machine::{
     Accelerator, Bus, Cache, DiskSpec, Firmware, Format, FwCfg, Graphics, LaunchSpec, MachineFiles,
-    MachinePaths, MachineSpec, Topology, TpmFiles, UefiFiles,
+    MachinePaths, MachineSpec, PciDeviceSpec, Topology, TpmFiles, UefiFiles,
 };
 use berth_qemu::power::{self, RunState};
 use berth_qemu::process::LocalHypervisor;
@@ -55,6 +55,7 @@ impl Bench {
                 cdroms: vec![],
                 nics: vec![],
                 nic_ports: 0,
+                pci_devices: Vec::new(),
                 graphics: Graphics::None,
                 extras: Default::default(),
                 tpm: false,
@@ -83,6 +84,42 @@ async fn the_installation_names_version_machine_types_and_firmware() {
     let q35 = found.q35.as_ref().expect("an alias");
     assert!(q35.starts_with("pc-q35-") && found.machine_types.contains(q35));
     assert!(found.uefi.iter().all(|f| f.code.is_file() && f.vars_template.is_file()));
+}
+
+#[tokio::test]
+async fn qemu_takes_a_device_of_the_host_and_names_one_that_is_not_there() {
+    let Some(bench) = Bench::new().await else { return };
+    let mut spec = bench.spec("missing");
+    let functions = vec!["ffff:1f:1f.0".to_owned(), "ffff:1f:1f.1".to_owned()];
+    spec.machine.pci_devices = vec![PciDeviceSpec { functions, groups: vec![1] }];
+    let error = bench.host.launch(&spec, Limits::default()).await.expect_err("there is no such device");
+    assert!(error.to_string().contains("ffff:1f:1f.0: no such host device"), "{error}");
+}
+
+#[tokio::test]
+async fn a_machine_with_devices_of_the_host_owns_their_groups_and_may_lock_its_memory() {
+    use std::os::unix::fs::MetadataExt;
+    let Some(bench) = Bench::new().await else { return };
+    let mut spec = bench.spec("locks");
+    std::fs::write(bench.file("12"), "").expect("a file in place of /dev/vfio/12");
+    spec.files.vfio_groups = vec![bench.file("12")];
+    let launched = bench.host.launch(&spec, Limits::default()).await;
+    if let Some(user) = bench.host.run_as() {
+        let group = std::fs::metadata(bench.file("12")).expect("there");
+        assert_eq!((group.uid(), group.mode() & 0o600), (user.uid, 0o600));
+    }
+    let process = match launched {
+        Err(error @ LaunchError::LockMemory { .. }) => {
+            eprintln!("skipped: {error}");
+            return;
+        }
+        launched => launched.expect("launched"),
+    };
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", process.pid)).expect("it runs");
+    let line = limits.lines().find(|line| line.starts_with("Max locked memory")).expect("a limit");
+    let bytes = ((64_u64 << 20) + (1 << 30)).to_string();
+    assert_eq!(line.split_whitespace().skip(3).take(2).collect::<Vec<_>>(), [&bytes, &bytes], "{line}");
+    bench.host.kill(&process, Duration::from_secs(5)).await.expect("ended");
 }
 
 #[tokio::test]
@@ -346,7 +383,7 @@ async fn the_emulator_of_a_tpm_is_its_machines_own_and_ends_with_it_whichever_wa
 
     spec.files.tpm = Some(TpmFiles { program: "/bin/false".into(), state: state.clone() });
     let failed = bench.host.launch(&spec, Limits::default()).await.expect_err("no emulator answers");
-    assert!(matches!(failed, berth_qemu::process::LaunchError::Exited { .. }), "{failed}");
+    assert!(matches!(failed, LaunchError::Exited { .. }), "{failed}");
     assert!(bench.host.find(&spec.machine.instance).await.expect("listed").is_none());
 }
 

@@ -84,6 +84,7 @@ mod tests {
             public_interface: None,
             image_dirs: Vec::new(),
             disk_dirs: Vec::new(),
+            pci_devices: Vec::new(),
             image_allow: Vec::new(),
             guest_allow: Vec::new(),
             qemu_uid_range: UidRange::default(),

@@ -36,6 +36,7 @@ pub(super) async fn system(
     config.public_interface.clone_from(&options.public_interface);
     config.images.folders = folders("--image-dir", &options.image_dirs)?;
     config.disk_folders = folders("--disk-dir", &options.disk_dirs)?;
+    config.pci_devices.clone_from(&options.pci_devices);
     config.images.allow.clone_from(&options.image_allow);
     // A control plane that listens on all addresses has this machine's, which are refused anyway.
     config.images.control_plane = control_planes.iter().map(|at| at.ip().to_canonical()).collect();

@@ -5,6 +5,7 @@
 //! not create, and orphans, which no object owns, are reported and left alone until an administrator releases them.
 
 mod apply;
+mod devices;
 mod images;
 mod observe;
 mod plan;

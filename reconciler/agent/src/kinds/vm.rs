@@ -36,7 +36,7 @@ use berth_api::{
 use berth_host::{ImageSource, LaunchRequest, ProcessFacts, TapConfig};
 use berth_qemu::block::ObservedDisk;
 use berth_qemu::hypervisor::CpuTime;
-use berth_qemu::machine::{Bus, DiskSpec, Medium, NicSpec};
+use berth_qemu::machine::{Bus, DiskSpec, Medium, NicSpec, PciDeviceSpec};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -78,6 +78,10 @@ pub(crate) enum Step {
     /// Applies the bridges and leases that this VM needs.
     EnsureNetworks,
     MakeTap(TapConfig),
+    /// Binds these PCI devices of the host to vfio-pci for the machine. The journal names them.
+    TakePciDevices(Vec<PciDeviceSpec>),
+    /// Gives the PCI devices of a machine that has ended back to the drivers that they had.
+    GiveBackPciDevices,
     /// Starts QEMU and connects to its monitor.
     Launch(Box<LaunchRequest>),
     /// Lets the guest run.

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::{GuestUserStatus, InterfaceLimits};
 use crate::guest::{GuestEnd, GuestStatus};
+use crate::passthrough::PciDeviceStatus;
 use crate::{Binding, Conditions, CpuTopology, Graphics, GuestOS, VMState, Watchdog};
 
 /// The observed state of a VM. Read back from the host, never copied from the spec.
@@ -75,6 +76,10 @@ pub struct VMStatus {
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     #[schemars(length(max = 4))]
     pub cdroms: Vec<CdromStatus>,
+    /// The PCI devices of its host that the running VM has.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    pub pci_devices: Vec<PciDeviceStatus>,
     /// Facts that the guest reports about itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest: Option<GuestStatus>,

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use berth_api::OfferedDevices;
 use k8s_openapi::jiff::Timestamp;
 
 use crate::cache::recovery;
@@ -29,6 +30,8 @@ pub(crate) struct Candidate {
     pub(crate) cpu_models: Arc<BTreeSet<String>>,
     /// The bridges of the host that are up.
     pub(crate) bridges: Arc<BTreeSet<String>>,
+    /// The PCI devices that VMs can have, by name.
+    pub(crate) devices: Arc<BTreeMap<String, OfferedDevices>>,
     /// Memory a VM takes above its guest memory, in bytes.
     pub(crate) overhead: u64,
     /// The usage by the VMs bound to it.
@@ -36,7 +39,7 @@ pub(crate) struct Candidate {
 }
 
 /// Capacity that one VM takes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Demand {
     /// Virtual CPUs.
     pub(crate) cpus: i64,
@@ -44,10 +47,12 @@ pub(crate) struct Demand {
     pub(crate) memory: u64,
     /// Thousandths of real CPUs.
     pub(crate) reserved: u32,
+    /// PCI devices by name.
+    pub(crate) devices: BTreeMap<String, i64>,
 }
 
 /// Capacity that VMs take.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
     /// Virtual CPUs.
     pub(crate) cpus: i64,
@@ -55,6 +60,8 @@ pub(crate) struct Usage {
     pub(crate) memory: u64,
     /// Thousandths of real CPUs.
     pub(crate) reserved: u32,
+    /// PCI devices by name.
+    pub(crate) devices: BTreeMap<String, i64>,
     /// The number of VMs.
     pub(crate) vms: u64,
 }
@@ -90,7 +97,7 @@ impl HostCapacity {
     }
 
     pub(crate) fn usage(&self, host: &str) -> Usage {
-        self.usage.get(host).copied().unwrap_or_default()
+        self.usage.get(host).cloned().unwrap_or_default()
     }
 
     /// Updates a host; its usage comes from the VMs already counted.
@@ -108,21 +115,30 @@ impl HostCapacity {
     }
 
     /// Adds a VM's usage to a host.
-    pub(crate) fn take(&mut self, host: &str, demand: Demand) {
+    pub(crate) fn take(&mut self, host: &str, demand: &Demand) {
         self.change(host, |usage| {
             usage.cpus += demand.cpus;
             usage.memory = usage.memory.saturating_add(demand.memory);
             usage.reserved = usage.reserved.saturating_add(demand.reserved);
+            for (name, count) in &demand.devices {
+                *usage.devices.entry(name.clone()).or_default() += count;
+            }
             usage.vms += 1;
         });
     }
 
     /// Subtracts a VM's usage from a host.
-    pub(crate) fn give_back(&mut self, host: &str, demand: Demand) {
+    pub(crate) fn give_back(&mut self, host: &str, demand: &Demand) {
         self.change(host, |usage| {
             usage.cpus -= demand.cpus;
             usage.memory = usage.memory.saturating_sub(demand.memory);
             usage.reserved = usage.reserved.saturating_sub(demand.reserved);
+            for (name, count) in &demand.devices {
+                if let Some(used) = usage.devices.get_mut(name) {
+                    *used -= count;
+                }
+            }
+            usage.devices.retain(|_, used| *used > 0);
             usage.vms = usage.vms.saturating_sub(1);
         });
     }
@@ -131,7 +147,7 @@ impl HostCapacity {
         let usage = self.usage.entry(host.to_owned()).or_default();
         change(usage);
         if let Some(candidate) = self.hosts.get_mut(host) {
-            candidate.used = *usage;
+            candidate.used.clone_from(usage);
         }
         if *usage == Usage::default() {
             self.usage.remove(host);
@@ -158,26 +174,40 @@ mod tests {
     }
 
     fn demand(cpus: i64, memory: u64, reserved: u32) -> Demand {
-        Demand { cpus, memory, reserved }
+        Demand { cpus, memory, reserved, ..Demand::default() }
     }
 
     #[test]
     fn what_vms_take_of_a_host_is_known_before_and_after_the_host_itself() {
         let mut capacity = HostCapacity::default();
-        capacity.take("a", demand(2, 100, 500));
+        capacity.take("a", &demand(2, 100, 500));
         capacity.set_host(host("a"));
-        capacity.take("a", demand(1, 50, 250));
+        capacity.take("a", &demand(1, 50, 250));
         assert_eq!(
-            capacity.get("a").map(|h| h.used),
-            Some(Usage { cpus: 3, memory: 150, reserved: 750, vms: 2 })
+            capacity.get("a").map(|h| h.used.clone()),
+            Some(Usage { cpus: 3, memory: 150, reserved: 750, vms: 2, ..Usage::default() })
         );
-        capacity.give_back("a", demand(2, 100, 500));
+        capacity.give_back("a", &demand(2, 100, 500));
         assert_eq!(
-            capacity.get("a").map(|h| h.used),
-            Some(Usage { cpus: 1, memory: 50, reserved: 250, vms: 1 })
+            capacity.get("a").map(|h| h.used.clone()),
+            Some(Usage { cpus: 1, memory: 50, reserved: 250, vms: 1, ..Usage::default() })
         );
         capacity.remove_host("a");
         assert_eq!(capacity.usage("a").vms, 1);
+    }
+
+    #[test]
+    fn devices_are_counted_by_name() {
+        let of =
+            |gpus: i64| Demand { devices: BTreeMap::from([("gpu".to_owned(), gpus)]), ..demand(1, 1, 0) };
+        let mut capacity = HostCapacity::default();
+        capacity.take("a", &of(2));
+        capacity.take("a", &of(1));
+        assert_eq!(capacity.usage("a").devices, BTreeMap::from([("gpu".to_owned(), 3)]));
+        capacity.give_back("a", &of(2));
+        assert_eq!(capacity.usage("a").devices, BTreeMap::from([("gpu".to_owned(), 1)]));
+        capacity.give_back("a", &of(1));
+        assert_eq!(capacity.usage("a"), Usage::default());
     }
 
     #[test]
@@ -185,7 +215,7 @@ mod tests {
         let mut capacity = HostCapacity::default();
         capacity.set_host(host("a"));
         assert_eq!(capacity.take_changes(), Changes { freed: true, hosts: true });
-        capacity.take("a", demand(1, 1, 0));
+        capacity.take("a", &demand(1, 1, 0));
         capacity.set_host(host("a"));
         assert_eq!(capacity.take_changes(), Changes::default(), "a VM that takes room frees none");
     }

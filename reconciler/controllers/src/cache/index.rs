@@ -173,7 +173,8 @@ fn releases(old: Option<&VmEntry>, new: Option<&VmEntry>) -> bool {
     let Some(new) = new else { return true };
     let leaves = old.host.is_some() && old.host != new.host;
     let (was, is) = (&old.demand, &new.demand);
-    let shrinks = is.cpus < was.cpus || is.memory < was.memory || is.reserved < was.reserved;
+    let has_fewer = was.devices.iter().any(|(name, count)| is.devices.get(name).is_none_or(|is| is < count));
+    let shrinks = is.cpus < was.cpus || is.memory < was.memory || is.reserved < was.reserved || has_fewer;
     let fewer = old.addresses.iter().any(|a| !new.addresses.contains(a))
         || old.macs.iter().any(|mac| !new.macs.contains(mac));
     leaves || (old.host.is_some() && shrinks) || fewer
@@ -266,7 +267,7 @@ impl Index {
     fn add(&mut self, key: &Key, entry: &VmEntry) {
         if let Some(host) = &entry.host {
             insert(&mut self.by_host, host.clone(), key);
-            self.capacity.take(host, entry.demand);
+            self.capacity.take(host, &entry.demand);
         }
         if let Some(group) = &entry.group {
             insert(&mut self.by_group, group.clone(), key);
@@ -292,7 +293,7 @@ impl Index {
     fn subtract(&mut self, key: &Key, entry: &VmEntry) {
         if let Some(host) = &entry.host {
             take(&mut self.by_host, host, key);
-            self.capacity.give_back(host, entry.demand);
+            self.capacity.give_back(host, &entry.demand);
         }
         if let Some(group) = &entry.group {
             take(&mut self.by_group, group, key);

@@ -9,7 +9,10 @@ use berth_api::{CpuAmount, Enforcement, Quantity, Readiness, Reason, Strategy};
 
 use crate::{
     cache::capacity::{Candidate, Members},
-    scheduler::{Request, Spread, Unfit, filter, has_cpu_model, has_labels},
+    scheduler::{
+        Request, Spread, Unfit, displays, filter, free, has_cpu_model, has_labels, lacking, offers_devices,
+        usable,
+    },
 };
 
 /// The reason why a VM has no host.
@@ -43,6 +46,11 @@ impl Unfit {
             Self::Labels => format!("{count} without the labels of placement.host_selector"),
             Self::NoTpm => format!("{count} without swtpm, which a TPM needs"),
             Self::NoBridge => format!("{count} without bridge {}", names(&request.bridges)),
+            Self::NoDevice => format!("{count} that do not offer {}", devices(request)),
+            Self::Display => {
+                format!("{count} on which graphics excludes a display controller among its PCI devices")
+            }
+            Self::Devices => format!("{count} without {} free", devices(request)),
             Self::TopologyLabel => format!("{count} without the label {key} of placement group {group}"),
             Self::GroupMember => format!("{count} already with a member of placement group {group}"),
             Self::GroupElsewhere => format!("{count} apart from the members of placement group {group}"),
@@ -69,6 +77,28 @@ impl Unfit {
                 let missing: BTreeSet<String> =
                     request.bridges.difference(&candidate.bridges).cloned().collect();
                 format!("host {name} has no bridge {} that is up", names(&missing))
+            }
+            Self::NoDevice => {
+                let short =
+                    request.devices.iter().filter(|(device, count)| usable(candidate, device) < **count);
+                let short = short.map(|(device, count)| {
+                    format!("{} PCI devices {device} for VMs and it needs {count}", usable(candidate, device))
+                });
+                format!("host {name} offers {}", short.collect::<Vec<_>>().join(", and "))
+            }
+            Self::Display => {
+                let displays: Vec<&str> = displays(candidate, request).collect();
+                format!(
+                    "{} of host {name} is a display controller, which excludes graphics",
+                    displays.join(", ")
+                )
+            }
+            Self::Devices => {
+                let short = lacking(candidate, request).map(|(device, count)| {
+                    let (free, usable) = (free(candidate, device), usable(candidate, device));
+                    format!("{free} of {usable} PCI devices {device} free and it needs {count}")
+                });
+                format!("host {name} has {}", short.collect::<Vec<_>>().join(", and "))
             }
             Self::TopologyLabel => {
                 let key = request.group.as_ref().map_or("", |g| g.topology_key.as_str());
@@ -113,6 +143,15 @@ impl Unfit {
 
 fn names(bridges: &BTreeSet<String>) -> String {
     bridges.iter().map(String::as_str).collect::<Vec<_>>().join(" and ")
+}
+
+/// The devices that it needs: `2 PCI devices gpu-a100`.
+fn devices(request: &Request) -> String {
+    let of_name = request.devices.iter().map(|(name, count)| {
+        let noun = if *count == 1 { "device" } else { "devices" };
+        format!("{count} PCI {noun} {name}")
+    });
+    of_name.collect::<Vec<_>>().join(" and ")
 }
 
 fn cpus(millis: u32) -> CpuAmount {
@@ -208,6 +247,11 @@ fn never<'a>(
         let text = format!("{text}: see status.networks of the Hosts, and the Networks that it names");
         return Some((Reason::NoHostWithBridge, text));
     }
+    if let Some(found) =
+        never_with_devices(request, labelled.clone().filter(|c| tied.is_none_or(|t| c.name == *t)))
+    {
+        return Some(found);
+    }
     if let Some(text) = too_large_group(request, spread, members, labelled.clone()) {
         return Some((Reason::GroupTooLarge, text));
     }
@@ -221,6 +265,37 @@ fn never<'a>(
         return Some((Reason::NotSupported, text));
     }
     too_large_vm(request, eligible).map(|text| (Reason::NoHostLargeEnough, text))
+}
+
+/// Returns why none of these hosts will take it with its PCI devices, even if no other VM had one.
+fn never_with_devices<'a>(
+    request: &Request,
+    eligible: impl Iterator<Item = &'a Candidate> + Clone,
+) -> Option<(Reason, String)> {
+    if request.devices.is_empty() || eligible.clone().next().is_none() {
+        return None;
+    }
+    // A host that has not reported may have any.
+    let may_offer = |c: &&Candidate| c.allocatable_cpus == 0 || offers_devices(c, request);
+    let mut offering = eligible.filter(may_offer).peekable();
+    if offering.peek().is_none() {
+        let text = format!(
+            "no host that it may run on offers {} to VMs: see status.pciDevices of the Hosts, and offer devices with --pci-device",
+            devices(request)
+        );
+        return Some((Reason::NoHostWithDevice, text));
+    }
+    let excluded: Vec<&Candidate> = offering.collect();
+    if excluded.iter().any(|c| displays(c, request).next().is_none()) {
+        return None;
+    }
+    let names: BTreeSet<String> =
+        excluded.iter().flat_map(|c| displays(c, request)).map(str::to_owned).collect();
+    let text = format!(
+        "{} is a display controller, and a VM with one has no graphics: set graphics to None, or take the device out",
+        self::names(&names)
+    );
+    Some((Reason::NotSupported, text))
 }
 
 fn too_large_vm<'a>(

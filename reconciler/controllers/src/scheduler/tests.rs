@@ -75,6 +75,34 @@ fn a_vm_on_a_bridge_goes_to_a_host_that_has_it_and_the_message_names_the_bridge(
     now(&lan, &[], &[host("a", 9000), silent]);
 }
 
+#[test]
+fn a_vm_with_devices_goes_to_a_host_with_enough_free_ones_and_the_message_says_what_is_missing_where() {
+    let with = |name: &str, gpus: i64, used: i64, display: bool| {
+        let devices = [("gpu".to_owned(), berth_api::OfferedDevices { usable: gpus, display })];
+        let used = Usage { devices: [("gpu".to_owned(), used)].into(), ..Usage::default() };
+        Candidate { devices: std::sync::Arc::new(devices.into()), used, ..host(name, 1000) }
+    };
+    let gpus = |count: i64| Request { devices: [("gpu".to_owned(), count)].into(), ..request(100) };
+    let hosts = [host("a", 9000), with("b", 2, 1, false), with("c", 2, 0, false)];
+    assert_eq!(chosen(&gpus(2), &[], &hosts), Ok("c"));
+    assert_eq!(chosen(&request(100), &[], &hosts), Ok("a"));
+    let busy = [host("a", 9000), with("b", 2, 1, false), with("c", 2, 2, false)];
+    insta::assert_snapshot!(now(&gpus(2), &[], &busy), @"0 of 3 hosts can take it: 1 that do not offer 2 PCI devices gpu, 2 without 2 PCI devices gpu free (it needs 1 CPUs and 100 MiB)");
+    let tied = Request { host: Some("b".into()), ..gpus(2) };
+    insta::assert_snapshot!(now(&tied, &[], &busy), @"host b has 1 of 2 PCI devices gpu free and it needs 2");
+    let (reason, text) = never(&gpus(3), &[], &busy);
+    assert_eq!(reason, Reason::NoHostWithDevice);
+    insta::assert_snapshot!(text, @"no host that it may run on offers 3 PCI devices gpu to VMs: see status.pciDevices of the Hosts, and offer devices with --pci-device");
+    let silent = Candidate { allocatable_cpus: 0, ..host("d", 0) };
+    now(&gpus(3), &[], &[host("a", 9000), silent]);
+
+    let screen = Request { graphics: true, ..gpus(1) };
+    assert_eq!(chosen(&screen, &[], &[with("b", 2, 0, true), with("c", 2, 0, false)]), Ok("c"));
+    let (reason, text) = never(&screen, &[], &[host("a", 9000), with("b", 2, 0, true)]);
+    assert_eq!(reason, Reason::NotSupported);
+    insta::assert_snapshot!(text, @"gpu is a display controller, and a VM with one has no graphics: set graphics to None, or take the device out");
+}
+
 fn group(enforcement: Enforcement, topology_key: &str) -> Option<Group> {
     let topology_key = topology_key.to_owned();
     Some(Group {
@@ -169,7 +197,7 @@ fn measured_overhead_counts_for_every_vm() {
     assert!(chosen(&request(100), &[], &[host("a", 109)]).is_err());
     assert_eq!(chosen(&request(100), &[], &[host("a", 110)]), Ok("a"));
     let mut used = host("a", 219);
-    used.used = Usage { cpus: 1, memory: 100 << 20, reserved: 0, vms: 1 };
+    used.used = Usage { cpus: 1, memory: 100 << 20, vms: 1, ..Usage::default() };
     assert!(chosen(&request(100), &[], &[used.clone()]).is_err(), "two VMs, two overheads");
     used.allocatable_memory = 220 << 20;
     assert_eq!(chosen(&request(100), &[], &[used]), Ok("a"));
@@ -283,7 +311,7 @@ fn a_vm_goes_where_its_disks_are_and_else_is_told_what_is_wrong_there() {
     let mut wanted = request(100);
     wanted.disk_hosts = ["a".to_owned()].into();
     assert_eq!(chosen(&wanted, &[], &hosts), Ok("a"));
-    hosts[0].used = Usage { cpus: 1, memory: 400 << 20, reserved: 0, vms: 1 };
+    hosts[0].used = Usage { cpus: 1, memory: 400 << 20, vms: 1, ..Usage::default() };
     insta::assert_snapshot!(now(&wanted, &[], &hosts), @"host a has 90Mi of 500Mi memory free and it needs 100Mi and 10Mi of overhead");
     hosts[0].cordoned = true;
     insta::assert_snapshot!(now(&wanted, &[], &hosts), @"host a is cordoned: it takes no new VMs");

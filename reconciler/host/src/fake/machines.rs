@@ -9,7 +9,8 @@ use berth_qemu::console::ConsoleStream;
 use berth_qemu::guest_agent::GuestAgent;
 use berth_qemu::hypervisor::{CpuTime, Hypervisor as _, ProcessIdentity, StateFile};
 use berth_qemu::machine::{
-    DiskSpec, Firmware, LaunchSpec, MachineFiles, MachinePaths, Medium, NicSpec, Tap, TpmFiles, UefiFiles,
+    DiskSpec, Firmware, LaunchSpec, MachineFiles, MachinePaths, Medium, NicSpec, PciDeviceSpec, Tap,
+    TpmFiles, UefiFiles,
 };
 use berth_qemu::nics::LentTap;
 use berth_qemu::process::LaunchError;
@@ -17,8 +18,8 @@ use berth_qemu::qmp::{Events, Qmp};
 use serde_json::Value;
 
 use crate::{
-    InstanceFacts, InterfaceUse, LaunchRequest, MachineUse, Machines, ProcessFacts, Result, StateAccess,
-    SystemError,
+    InstanceFacts, InterfaceUse, LaunchRequest, MachineUse, Machines, PciDeviceFacts, ProcessFacts, Result,
+    StateAccess, SystemError,
 };
 
 use super::FakeSystem;
@@ -108,6 +109,14 @@ impl FakeSystem {
                 return Err(LaunchError::Tap { name: name.clone(), source }.into());
             }
         }
+        for device in &machine.pci_devices {
+            let holder = state.facts.pci_devices.iter().find(|facts| facts.functions == device.functions);
+            if holder.and_then(|facts| facts.held_by.as_ref()) != Some(&machine.instance) {
+                state
+                    .violations
+                    .push(format!("{} launched with a PCI device that it does not have", machine.instance));
+            }
+        }
         if machine.firmware != Firmware::Bios {
             files.uefi =
                 Some(UefiFiles { code: "/fake/code.fd".into(), vars: directory.join("vars.fd"), smm: false });
@@ -181,6 +190,7 @@ impl Machines for FakeSystem {
             }
             self.files.remove(&instance_path(instance).join("seed.img"));
             self.files.remove(&Self::state_path(instance));
+            self.state().give_back(instance);
             self.state().journals.remove(instance);
             Ok(())
         };
@@ -263,6 +273,46 @@ impl Machines for FakeSystem {
 
     async fn revoke_medium(&self, _: &str, _: &str) -> Result<()> {
         self.call("revoke_medium", async { Ok(()) }).await
+    }
+
+    async fn take_pci_devices(&self, instance: &str, devices: &[PciDeviceSpec]) -> Result<()> {
+        let work = async {
+            let mut state = self.state();
+            let is_noted =
+                state.journals.get(instance).is_some_and(|journal| !journal["pciDevices"].is_null());
+            if !is_noted {
+                state.violations.push(format!("{instance} takes PCI devices that its journal does not have"));
+            }
+            for device in devices {
+                let refuse = |detail: &str| {
+                    let address = device.functions.first().cloned().unwrap_or_default();
+                    SystemError::Device { address, detail: detail.to_owned() }
+                };
+                let same = |facts: &&mut PciDeviceFacts| facts.functions == device.functions;
+                let found =
+                    state.facts.pci_devices.iter_mut().find(same).ok_or_else(|| refuse("it is gone"))?;
+                match &found.held_by {
+                    Some(other) if other != instance => {
+                        return Err(refuse(&format!("instance {other} has it")));
+                    }
+                    _ => found.held_by = Some(instance.to_owned()),
+                }
+            }
+            Ok(())
+        };
+        self.call("take_pci_devices", work).await
+    }
+
+    async fn give_back_pci_devices(&self, instance: &str) -> Result<()> {
+        let work = async {
+            if let Some(process) = self.running(instance).await? {
+                let (instance, pid) = (instance.to_owned(), process.identity.pid);
+                return Err(SystemError::StillRunning { instance, pid });
+            }
+            self.state().give_back(instance);
+            Ok(())
+        };
+        self.call("give_back_pci_devices", work).await
     }
 
     async fn lend_state(&self, instance: &str, qmp: &Qmp, access: StateAccess) -> Result<()> {

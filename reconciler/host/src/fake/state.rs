@@ -95,6 +95,15 @@ impl Default for State {
     }
 }
 
+impl State {
+    /// Frees the PCI devices of an instance.
+    pub(super) fn give_back(&mut self, instance: &str) {
+        let its =
+            self.facts.pci_devices.iter_mut().filter(|facts| facts.held_by.as_deref() == Some(instance));
+        its.for_each(|facts| facts.held_by = None);
+    }
+}
+
 fn facts() -> HostFacts {
     HostFacts {
         cpus: 8,
@@ -117,6 +126,7 @@ fn facts() -> HostFacts {
         mtu: None,
         ranges: Vec::new(),
         bridges: Vec::new(),
+        pci_devices: Vec::new(),
         overhead_bytes: 80 << 20,
         boot_id: String::new(),
     }

@@ -94,6 +94,7 @@ impl LinuxInfo {
             mtu: None,
             ranges: Vec::new(),
             bridges: Vec::new(),
+            pci_devices: Vec::new(),
             overhead_bytes,
             boot_id,
         })

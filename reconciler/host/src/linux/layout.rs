@@ -77,6 +77,11 @@ impl Layout {
         self.instance(instance).join("tpm")
     }
 
+    /// The records of the PCI devices that instances have.
+    pub(super) fn pci(&self) -> PathBuf {
+        self.root.join("pci")
+    }
+
     pub(super) fn networks(&self) -> PathBuf {
         self.root.join("network")
     }

@@ -48,6 +48,8 @@ use bootstrap_files::BootstrapFiles;
 
 type Result<T> = std::result::Result<T, SystemError>;
 
+/// The device files of IOMMU groups.
+const VFIO_GROUPS: &str = "/dev/vfio";
 const LAST_WORDS_LINES: usize = 20;
 const LAST_WORDS_BYTES: u64 = 4 << 10;
 
@@ -142,6 +144,8 @@ impl LinuxMachines {
             let state = self.layout.tpm(&machine.instance);
             files.tpm = Some(TpmFiles { program: SWTPM.find()?, state });
         }
+        let groups = machine.pci_devices.iter().flat_map(|device| &device.groups);
+        files.vfio_groups = groups.map(|group| Path::new(VFIO_GROUPS).join(group.to_string())).collect();
         files.from_saved_state = from_saved_state;
         let state = self.layout.state(&machine.instance);
         let (user, disks, cdroms, folders) = blocking(move || {

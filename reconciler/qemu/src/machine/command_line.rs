@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::{
     Accelerator, Bus, Cache, DISK_THREAD, DiskSpec, Format, Graphics, LaunchSpec, MEMORY_BLOCK,
-    MEMORY_DEVICE, MachineFiles, MachinePaths, MachineSpec, NicSpec, SCSI_CONTROLLER, SEED_ID, SEED_TARGET,
-    SYSPREP_ID, Tap, Topology, UefiFiles, Watchdog,
+    MEMORY_DEVICE, MachineFiles, MachinePaths, MachineSpec, NIC_PORTS, NicSpec, PciDeviceSpec,
+    SCSI_CONTROLLER, SEED_ID, SEED_TARGET, SYSPREP_ID, Tap, Topology, UefiFiles, Watchdog,
 };
 use super::{backend_of, blockdev, disk_device, medium_blockdev, nic_device, port_name, scsi_cdrom, slot};
 
@@ -25,6 +25,8 @@ const SLOT_USB: u8 = 0x7;
 const SLOT_WATCHDOG: u8 = 0x8;
 /// A function for each port for network cards.
 const SLOT_NIC_PORTS: u8 = 0x9;
+/// A function for each port for a PCI device of the host.
+const SLOT_HOST_PORTS: u8 = 0xa;
 
 /// SMBIOS manufacturer: identifies a process as berth's.
 const MANUFACTURER: &str = "berth";
@@ -66,6 +68,9 @@ pub fn command_line(spec: &LaunchSpec) -> Vec<String> {
     nic_ports(spec.nic_ports, &mut args);
     for nic in &spec.nics {
         network(nic, &mut args);
+    }
+    for (number, device) in spec.pci_devices.iter().enumerate() {
+        host_device(number, device, &mut args);
     }
     for item in &files.fw_cfg {
         args.pair("-fw_cfg", format!("name={},file={}", escape(&item.name), escape(&text(&item.file))));
@@ -127,7 +132,16 @@ fn machine(spec: &MachineSpec, files: &MachineFiles, args: &mut Arguments) {
             machine.push_str(",smm=on");
         }
     }
+    for (property, value) in spec.extras.options_of("machine") {
+        machine.push_str(&format!(",{property}={value}"));
+    }
     args.pair("-machine", machine);
+    // Before those of the firmware: the last one counts.
+    for (name, value) in spec.extras.options_of("global") {
+        if let Some((device, property)) = name.split_once('.') {
+            args.pair("-global", format!("driver={device},property={property},value={value}"));
+        }
+    }
     args.pair(
         "-accel",
         match spec.accelerator {
@@ -159,11 +173,15 @@ fn machine(spec: &MachineSpec, files: &MachineFiles, args: &mut Arguments) {
 const HYPER_V: &str = "hv-relaxed,hv-vapic,hv-spinlocks=0x1fff,hv-vpindex,hv-runtime,hv-synic,hv-stimer,hv-reset,hv-time,hv-frequencies,hv-tlbflush,hv-ipi";
 
 fn cpu(spec: &MachineSpec) -> String {
-    match spec.accelerator {
-        // Only KVM implements them.
-        Accelerator::Kvm if spec.extras.windows => format!("{},{HYPER_V}", spec.cpu_model),
-        _ => spec.cpu_model.clone(),
+    let mut cpu = spec.cpu_model.clone();
+    // Only KVM implements them.
+    if spec.accelerator == Accelerator::Kvm && spec.extras.windows {
+        cpu.push_str(&format!(",{HYPER_V}"));
     }
+    for (flag, value) in spec.extras.options_of("cpu") {
+        cpu.push_str(&format!(",{flag}={value}"));
+    }
+    cpu
 }
 
 fn memory(spec: &MachineSpec, args: &mut Arguments) {
@@ -241,6 +259,18 @@ fn nic_ports(count: u8, args: &mut Arguments) {
     for number in 0..count {
         args.device(json!({"driver": "pcie-root-port", "id": port_name(number), "chassis": number + 1, "io-reserve": 0,
             "bus": "pcie.0", "multifunction": true, "addr": format!("{SLOT_NIC_PORTS:#x}.{number}")}));
+    }
+}
+
+/// A PCI device of the host in a port of its own. GPUs have I/O ports, so these ports reserve them as the firmware does by default.
+fn host_device(number: usize, device: &PciDeviceSpec, args: &mut Arguments) {
+    let port = format!("hostport{number}");
+    args.device(json!({"driver": "pcie-root-port", "id": port, "chassis": usize::from(NIC_PORTS) + number + 1, "bus": "pcie.0",
+        "multifunction": true, "addr": format!("{SLOT_HOST_PORTS:#x}.{number}")}));
+    let has_several = device.functions.len() > 1;
+    for (function, address) in device.functions.iter().enumerate() {
+        args.device(json!({"driver": "vfio-pci", "id": format!("host{number}-{function}"), "host": address, "bus": port,
+            "multifunction": has_several, "addr": format!("0x0.{function}")}));
     }
 }
 

@@ -28,6 +28,7 @@ fn spec() -> LaunchSpec {
             cdroms: vec![],
             nics: vec![],
             nic_ports: 0,
+            pci_devices: Vec::new(),
             graphics: Graphics::None,
             extras: Extras::default(),
             tpm: false,
@@ -474,4 +475,59 @@ fn an_answer_file_is_on_a_removable_usb_disk() {
         s.files.sysprep = Some("/run/sysprep.img".into());
     }));
     assert_eq!(shown.matches("qemu-xhci").count(), 1, "one controller for both: {shown}");
+}
+
+#[test]
+fn pci_devices_of_the_host_have_ports_of_their_own_and_functions_stay_together() {
+    let gpu = PciDeviceSpec {
+        functions: vec!["0000:01:00.0".to_owned(), "0000:01:00.1".to_owned()],
+        groups: vec![1],
+    };
+    let nic = PciDeviceSpec { functions: vec!["0000:02:10.3".to_owned()], groups: vec![7] };
+    let changed = with(|s| s.machine.pci_devices = vec![gpu.clone(), nic.clone()]);
+    insta::assert_snapshot!(added(&spec(), &changed), @r#"
+    -device {"driver":"pcie-root-port","id":"hostport0","chassis":9,"bus":"pcie.0","multifunction":true,"addr":"0xa.0"}
+    -device {"driver":"vfio-pci","id":"host0-0","host":"0000:01:00.0","bus":"hostport0","multifunction":true,"addr":"0x0.0"}
+    -device {"driver":"vfio-pci","id":"host0-1","host":"0000:01:00.1","bus":"hostport0","multifunction":true,"addr":"0x0.1"}
+    -device {"driver":"pcie-root-port","id":"hostport1","chassis":10,"bus":"pcie.0","multifunction":true,"addr":"0xa.1"}
+    -device {"driver":"vfio-pci","id":"host1-0","host":"0000:02:10.3","bus":"hostport1","multifunction":false,"addr":"0x0.0"}
+    "#);
+    assert_eq!(changed.validate(), Ok(()));
+    for wrong in ["01:00.0", "0000:01:00", "0000:01:00.0,rombar=0", "../devices/x", ""] {
+        let device = PciDeviceSpec { functions: vec![wrong.to_owned()], groups: vec![1] };
+        assert!(with(|s| s.machine.pci_devices = vec![device]).validate().is_err(), "{wrong}");
+    }
+    let twice = with(|s| s.machine.pci_devices = vec![nic.clone(), nic.clone()]);
+    assert!(matches!(twice.validate(), Err(SpecError::Twice { .. })));
+    let many = (0..9).map(|n| PciDeviceSpec { functions: vec![format!("0000:0{n}:00.0")], groups: vec![n] });
+    assert!(with(|s| s.machine.pci_devices = many.collect()).validate().is_err());
+}
+
+#[test]
+fn options_are_properties_of_machine_cpu_and_devices_and_nothing_else() {
+    let set = |options: &[(&str, &str)]| {
+        let options = options.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        with(|s| s.machine.extras.options = options)
+    };
+    let changed = set(&[("machine.hpet", "off"), ("cpu.vmx", "on"), ("global.virtio-net-pci.tx", "bh")]);
+    insta::assert_snapshot!(added(&spec(), &changed), @r"
+    -machine pc-q35-7.2,usb=off,memory-backend=ram,graphics=off,hpet=off
+    -global driver=virtio-net-pci,property=tx,value=bh
+    -cpu qemu64,vmx=on
+    ");
+    assert_eq!(changed.validate(), Ok(()));
+    for (name, value) in [
+        ("machine.hpet", "off,kernel=/etc/shadow"),
+        ("machine.hpet", "off\n-monitor"),
+        ("machine.hpet", ""),
+        ("machine.hpet,kernel", "off"),
+        ("drive.file", "x"),
+        ("global", "x"),
+        ("cpu.vmx", &"a".repeat(33)),
+    ] {
+        assert!(set(&[(name, value)]).validate().is_err(), "{name} {value}");
+    }
+    let many: Vec<String> = (0..33).map(|n| format!("cpu.flag{n}")).collect();
+    let many: Vec<(&str, &str)> = many.iter().map(|name| (name.as_str(), "on")).collect();
+    assert!(set(&many).validate().is_err());
 }

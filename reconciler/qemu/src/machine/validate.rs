@@ -4,8 +4,9 @@ use std::collections::HashSet;
 
 use super::{
     Bus, CdromSpec, DiskSpec, FIRST_CDROM_TARGET, Firmware, Format, LaunchSpec, MAX_CDROMS, MAX_NICS,
-    MAX_SATA, MAX_SERIAL, MAX_SOCKET_PATH, MAX_VIRTIO_BLK, MEMORY_BLOCK, MachineSpec, Medium, NIC_PORTS,
-    NicSpec, SCSI_CONTROLLER, SEED_ID, SEED_TARGET, SYSPREP_ID,
+    MAX_OPTIONS, MAX_PCI_DEVICES, MAX_SATA, MAX_SERIAL, MAX_SOCKET_PATH, MAX_VIRTIO_BLK, MEMORY_BLOCK,
+    MachineSpec, Medium, NIC_PORTS, NicSpec, OPTION_GROUPS, SCSI_CONTROLLER, SEED_ID, SEED_TARGET,
+    SYSPREP_ID,
 };
 
 /// Why a spec is not a valid machine.
@@ -94,7 +95,42 @@ impl MachineSpec {
         }
         self.validate_disks()?;
         self.validate_cdroms()?;
-        self.validate_nics()
+        self.validate_nics()?;
+        self.validate_pci_devices()?;
+        self.validate_options()
+    }
+
+    /// Names and values of options are part of a list in which a comma would begin another option.
+    fn validate_options(&self) -> Result<(), SpecError> {
+        let options = &self.extras.options;
+        check("options", &options.len().to_string(), options.len() <= MAX_OPTIONS, "at most 32")?;
+        for (name, value) in options {
+            let property = OPTION_GROUPS.iter().find_map(|group| name.strip_prefix(group));
+            let is_property = property.is_some_and(|property| plain(property, 64));
+            check("option", name, is_property, "machine.PROPERTY, cpu.FLAG or global.DEVICE.PROPERTY")?;
+            check("option value", value, plain(value, 32), "letters, digits, '-', '.', '_', at most 32")?;
+        }
+        Ok(())
+    }
+
+    fn validate_pci_devices(&self) -> Result<(), SpecError> {
+        let count = self.pci_devices.len();
+        check("pci devices", &count.to_string(), count <= usize::from(MAX_PCI_DEVICES), "at most 8")?;
+        let mut addresses = HashSet::new();
+        for device in &self.pci_devices {
+            let functions = device.functions.len();
+            check("pci functions", &functions.to_string(), (1..=8).contains(&functions), "1 to 8")?;
+            for address in &device.functions {
+                check(
+                    "pci address",
+                    address,
+                    is_pci_address(address),
+                    "not an address such as 0000:01:00.0",
+                )?;
+                unique("pci devices", address, addresses.insert(address))?;
+            }
+        }
+        Ok(())
     }
 
     fn validate_disks(&self) -> Result<(), SpecError> {
@@ -225,6 +261,19 @@ fn is_uuid(text: &str) -> bool {
     let groups: Vec<&str> = text.split('-').collect();
     groups.iter().map(|g| g.len()).eq([8, 4, 4, 4, 12])
         && text.bytes().all(|b| b == b'-' || b.is_ascii_hexdigit())
+}
+
+/// Domain, bus, slot and function in hexadecimal: `0000:01:00.0`.
+fn is_pci_address(text: &str) -> bool {
+    let digits =
+        |text: &str, count: usize| text.len() == count && text.bytes().all(|b| b.is_ascii_hexdigit());
+    let parts: Vec<&str> = text.split([':', '.']).collect();
+    let [domain, bus, slot, function] = parts[..] else { return false };
+    digits(domain, 4)
+        && digits(bus, 2)
+        && digits(slot, 2)
+        && digits(function, 1)
+        && text == format!("{domain}:{bus}:{slot}.{function}")
 }
 
 fn is_mac(text: &str) -> bool {

@@ -61,6 +61,9 @@ const SETTINGS: [&str; 5] = [
 ];
 const DEVICES: [&str; 4] = ["/dev/null", "/dev/kvm", "/dev/random", "/dev/urandom"];
 
+/// The memory that a QEMU with PCI devices of the host may lock besides its guest's, in bytes.
+const LOCKED_BESIDE_THE_GUEST: u64 = 1 << 30;
+
 /// Directories with the sockets of services and with other files of people and programs. Hidden from QEMU, unless they
 /// contain a file it needs.
 const HIDDEN: [&str; 5] = ["/run", "/tmp", "/var/tmp", "/home", "/root"];
@@ -173,6 +176,9 @@ impl LocalHypervisor {
             let mode = std::fs::Permissions::from_mode(0o620);
             serial.set_permissions(mode).map_err(failed(&spec.files.paths.serial_log))?;
         }
+        for group in &spec.files.vfio_groups {
+            give(group, true, user.as_ref()).map_err(failed(group))?;
+        }
         let (mut ruleset, mut tpm_ruleset) = (None, None);
         if let Some(tpm) = &spec.files.tpm {
             swtpm::prepare(tpm, user)?;
@@ -222,6 +228,11 @@ impl LocalHypervisor {
         if let Some(UefiFiles { code, .. }) = &spec.files.uefi {
             ruleset.allow(code, Reach::Read)?;
         }
+        for group in &spec.files.vfio_groups {
+            ruleset.allow(group, Reach::Write)?;
+            // The container of all groups is beside them.
+            ruleset.allow(&group.with_file_name("vfio"), Reach::Write)?;
+        }
         Ok(Some(ruleset))
     }
 
@@ -246,6 +257,7 @@ impl LocalHypervisor {
         };
         let args = command_line(&spec);
         let hidden = if spec.files.confinement.is_some() { self.hidden(&spec) } else { Vec::new() };
+        let locked = locked_memory(&spec).map(|bytes| (libc::RLIMIT_MEMLOCK, bytes));
         let cgroups = &entrances.files;
         let cell = launch::Cell {
             run_as: self.user_of(&spec),
@@ -253,13 +265,14 @@ impl LocalHypervisor {
             hidden,
             group,
             cgroups,
-            limits: &[],
+            limits: locked.as_slice(),
         };
         let mut tpm = None;
         if let Some(files) = &spec.files.tpm {
             let cell = launch::Cell {
                 ruleset: tpm_ruleset.as_ref(),
                 group: None,
+                limits: &[],
                 hidden: cell.hidden.clone(),
                 ..cell
             };
@@ -272,7 +285,14 @@ impl LocalHypervisor {
             Ok(qemu) => Ok((qemu, tpm)),
             Err(error) => {
                 end_now(tpm);
-                Err(error)
+                Err(match (error, locked) {
+                    (LaunchError::Spawn { source, .. }, Some((_, bytes)))
+                        if source.kind() == io::ErrorKind::PermissionDenied =>
+                    {
+                        LaunchError::LockMemory { bytes, source }
+                    }
+                    (error, _) => error,
+                })
             }
         }
     }
@@ -401,6 +421,14 @@ fn files(spec: &LaunchSpec) -> Vec<(&Path, bool)> {
         files.push((vars, true));
     }
     files
+}
+
+/// The memory that QEMU locks for PCI devices of the host, which reach all of the guest's memory, in bytes: the most that the guest can
+/// have, and room for the firmware and the memory of devices. None: it locks none.
+pub(super) fn locked_memory(spec: &LaunchSpec) -> Option<u64> {
+    let machine = &spec.machine;
+    let most = machine.max_memory_bytes.unwrap_or(machine.memory_bytes);
+    (!spec.files.vfio_groups.is_empty()).then(|| most.saturating_add(LOCKED_BESIDE_THE_GUEST))
 }
 
 /// Writable: QEMU's user becomes the owner. Read-only: the owner stays, QEMU's group may read it.

@@ -319,3 +319,14 @@ fn the_sweep_takes_empty_cgroups_and_leaves_those_being_entered() {
     cgroups.sweep();
     assert!(!parent.exists());
 }
+
+#[test]
+fn a_machine_with_devices_of_the_host_may_lock_all_memory_that_its_guest_can_have() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut spec = crate::machine::example(folder.path());
+    assert_eq!(local::locked_memory(&spec), None);
+    spec.files.vfio_groups = vec!["/dev/vfio/12".into()];
+    assert_eq!(local::locked_memory(&spec), Some((512 << 20) + (1 << 30)));
+    spec.machine.max_memory_bytes = Some(4 << 30);
+    assert_eq!(local::locked_memory(&spec), Some(5 << 30));
+}

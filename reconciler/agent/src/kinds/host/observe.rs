@@ -51,6 +51,8 @@ pub(crate) struct Observed {
     pub(super) retained: usize,
     /// Instances that no VM bound here owns.
     pub(super) orphan_instances: Vec<OrphanInstance>,
+    /// `namespace/name` of the VM of each instance that has PCI devices of the host.
+    pub(super) device_users: BTreeMap<String, String>,
     /// Orphans that an administrator has released.
     pub(super) released: BTreeSet<String>,
     /// Lost volumes that a machine has open, or may have.
@@ -128,6 +130,7 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
         retained,
         open_volumes,
         released: released(&tables, ctx.host()),
+        device_users: device_users(&instances),
         orphan_instances: orphan_instances(&owned, instances),
         usage: usage(&tables),
         users: users(&tables, ctx.host()),
@@ -233,6 +236,15 @@ fn orphan_instances(owned: &Owned, instances: Vec<InstanceFacts>) -> Vec<OrphanI
         }
     })
     .collect()
+}
+
+fn device_users(instances: &[InstanceFacts]) -> BTreeMap<String, String> {
+    let user = |found: &InstanceFacts| {
+        let journal = Journal::parse(found.journal.clone()?).ok()?;
+        let has = !journal.pci_devices.is_empty();
+        has.then(|| (found.instance.clone(), format!("{}/{}", journal.namespace, journal.name)))
+    };
+    instances.iter().filter_map(user).collect()
 }
 
 fn held(public: ForwardedAddress) -> HeldPublicIP {

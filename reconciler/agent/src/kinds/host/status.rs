@@ -12,7 +12,7 @@ use ipnet::Ipv4Net;
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::observe::Observed;
+use super::{devices, observe::Observed};
 use crate::config::AgentConfig;
 use crate::definitions::{self, VersionSkew};
 use crate::networking::RefusedAddress;
@@ -103,6 +103,7 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
     status.cpu_models = models.take(MAX_MODELS).cloned().collect();
     status.disk_io = qemu.map(|qemu| if qemu.io_uring { "io_uring" } else { "native" }.to_owned());
     status.tpm = Some(facts.qemu.as_ref().is_ok_and(|qemu| qemu.tpm));
+    status.pci_devices = devices::offered(observed);
     status.accelerator = Some(if accelerated { "kvm" } else { "tcg" }.to_owned());
     status.kvm = Some(KvmStatus {
         usable: facts.kvm.usable,
@@ -130,6 +131,7 @@ pub(super) fn without_amounts(stored: &HostStatus, status: &HostStatus) -> HostS
         free: stored.free.clone(),
         vms: stored.vms,
         used_by: stored.used_by.clone(),
+        pci_devices: devices::without_use(&stored.pci_devices, &status.pci_devices),
         ..status.clone()
     }
 }

@@ -3,12 +3,13 @@ use std::time::Duration;
 
 use berth_api::Host;
 use berth_host::{
-    ForeignKind, ForeignObject, Forwarding, HostFacts, KvmFacts, QemuFacts, TrashedVolume, VolumeFacts,
-    VolumeOwner,
+    ForeignKind, ForeignObject, Forwarding, HostFacts, KvmFacts, PciDeviceFacts, QemuFacts, TrashedVolume,
+    VolumeFacts, VolumeOwner,
 };
 use berth_qemu::machine::{Accelerator, Format};
 use jiff::Timestamp;
 
+use super::super::devices;
 use super::super::observe::{OrphanInstance, Usage};
 use super::super::status::{status, without_amounts};
 use super::*;
@@ -67,6 +68,7 @@ fn observed() -> Observed {
             mtu: None,
             ranges: Vec::new(),
             bridges: Vec::new(),
+            pci_devices: Vec::new(),
             overhead_bytes: 82 << 20,
             boot_id: "b".into(),
         },
@@ -82,6 +84,7 @@ fn observed() -> Observed {
         orphan_volumes: Vec::new(),
         retained: 0,
         orphan_instances: Vec::new(),
+        device_users: Default::default(),
         released: Default::default(),
         open_volumes: Default::default(),
         usage: Usage { vms: 2, cpus: 3, memory: 2 << 30 },
@@ -315,4 +318,37 @@ fn a_report_of_amounts_alone_waits_and_a_report_of_anything_else_does_not() {
     assert!(!after(|now| now.facts.overhead_bytes *= 2), "the scheduler reads it");
     assert!(!after(|now| now.images.push("new".to_owned())));
     assert!(!after(|now| now.forwarding.ok = !now.forwarding.ok));
+}
+
+#[test]
+fn pci_devices_are_reported_by_name_with_what_is_free_and_what_stands_in_the_way() {
+    let device = |name: &str, number: u32| PciDeviceFacts {
+        name: name.into(),
+        address: format!("0000:0{number}:00.0"),
+        id: Some("10de:20b0".into()),
+        functions: vec![format!("0000:0{number}:00.0")],
+        groups: vec![number],
+        ..PciDeviceFacts::default()
+    };
+    let mut seen = observed();
+    seen.facts.pci_devices = vec![
+        PciDeviceFacts { display: true, held_by: Some("i-1".into()), ..device("gpu", 1) },
+        PciDeviceFacts { problem: Some("x".repeat(600)), ..device("gpu", 2) },
+        device("gpu", 3),
+        PciDeviceFacts { held_by: Some("i-2".into()), ..device("nic", 4) },
+    ];
+    seen.device_users = [("i-1".to_owned(), "ns/web".to_owned())].into();
+    let offered = devices::offered(&seen);
+    let counts: Vec<_> =
+        offered.iter().map(|of| (of.name.as_str(), of.usable, of.free, of.display)).collect();
+    assert_eq!(counts, [("gpu", 2, 1, true), ("nic", 1, 0, false)]);
+    let gpu = &offered[0].devices;
+    assert_eq!(gpu[0].vm.as_deref(), Some("ns/web"));
+    assert_eq!(gpu[1].problem.as_ref().map(String::len), Some(512), "as long as the API accepts");
+    assert_eq!(offered[1].devices[0].vm.as_deref(), Some("unknown"));
+    // Another VM that has one is no reason to write at once; a device that cannot be given is.
+    seen.facts.pci_devices[2].held_by = Some("i-3".into());
+    assert_eq!(devices::without_use(&offered, &devices::offered(&seen)), offered);
+    seen.facts.pci_devices[2].problem = Some("its group is shared".into());
+    assert_ne!(devices::without_use(&offered, &devices::offered(&seen)), offered);
 }

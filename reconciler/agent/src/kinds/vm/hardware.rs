@@ -26,6 +26,8 @@ pub(super) fn differences(run: &Run, vm: &VM, size: &Size, profile: &Profile) ->
         ("guestOS", run.profile.guest_os == declared.guest_os),
         ("watchdog", run.profile.watchdog == declared.watchdog),
         ("serialNumber", run.profile.serial_number == declared.serial_number),
+        ("pciDevices", run.profile.pci_devices == declared.pci_devices),
+        ("qemuOptions", run.profile.qemu_options == declared.qemu_options),
         ("graphics", run.graphics == vm.spec.graphics),
         ("uuid", run.uuid.as_ref().is_none_or(|uuid| *uuid == uuid_of(vm))),
     ];

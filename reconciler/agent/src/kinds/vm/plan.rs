@@ -1,6 +1,7 @@
 //! Plan for a VM. Pure: decided from the object, the journal and the observation.
 
 mod cards;
+mod devices;
 mod interfaces;
 mod running;
 mod start;

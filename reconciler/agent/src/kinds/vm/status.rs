@@ -1,6 +1,7 @@
 //! Status of a VM: read back from QEMU, the guest and the journal. Pure.
 
 use berth_api::condition::{self, remove};
+use berth_api::passthrough::PciDeviceStatus;
 use berth_api::vm::{DiskAttachmentStatus, GuestEnd, GuestStatus, Hardware, HostRefusal, ProcessStatus};
 use berth_api::{
     ConditionType, ConditionUpdate, GuestOS, Power, Quantity, Readiness, Reason, Size, VM, VMState, VMStatus,
@@ -16,7 +17,7 @@ use super::plan::{IO_ERROR, interface_changes, too_large};
 use super::{Observed, cpu_time, guest_users};
 use crate::admission::Admission;
 use crate::converge::held_conditions;
-use crate::journal::{Ended, Run, SuspensionPhase};
+use crate::journal::{Ended, HeldDevice, Run, SuspensionPhase};
 use crate::machine::with_stored_use;
 use crate::plugging::device;
 
@@ -42,6 +43,7 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
     status.cpu_time = cpu_time::report(observed.cpu_time);
     status.disks = disks(observed);
     status.cdroms = media::status(observed);
+    status.pci_devices = pci_devices(observed);
     status.guest = guest(observed, status.guest.as_ref());
     status.process = process(observed);
     status.console.clone_from(&observed.console);
@@ -60,6 +62,16 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
     }
     status.public_address = status.interfaces.iter().find_map(|i| i.public_address.clone());
     status
+}
+
+/// The PCI devices of a VM that has a machine.
+fn pci_devices(observed: &Observed) -> Vec<PciDeviceStatus> {
+    let held = observed.journal.pci_devices.iter().filter(|_| observed.process.is_some());
+    let device = |held: &HeldDevice| PciDeviceStatus {
+        name: held.name.clone(),
+        address: held.device.functions.first().cloned().unwrap_or_default(),
+    };
+    held.map(device).collect()
 }
 
 /// Removes the interfaces that were unplugged from the running machine: their addresses are free.

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use berth_api::{
-    DEFAULT_NAME, HOST_FINALIZER, Network, ObjectUse, Readiness, Reason, SizeError, UseKind, VM, VMState,
-    vm::NetworkInterface,
+    DEFAULT_NAME, Graphics, HOST_FINALIZER, Network, ObjectUse, Readiness, Reason, SizeError, UseKind, VM,
+    VMState, vm::NetworkInterface,
 };
 use kube::ResourceExt;
 
@@ -97,7 +97,7 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
         let readiness = Readiness::Stalled(Reason::InvalidSpec, format!("user data: {error}"));
         return Err((VMState::Pending, readiness, Vec::new()));
     }
-    let Some(demand) = observed.size else {
+    let Some(demand) = &observed.size else {
         let Some(class) = vm.spec.class.as_ref().map(|class| class.as_str()) else {
             let readiness = Readiness::Stalled(Reason::InvalidSpec, SizeError::NoCpus.to_string());
             return Err((VMState::Pending, readiness, Vec::new()));
@@ -176,6 +176,8 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
         reserved: demand.reserved,
         cpu_model: observed.cpu_model.clone(),
         tpm: observed.tpm,
+        devices: demand.devices.clone(),
+        graphics: vm.spec.graphics != Graphics::None,
         bridges: bridges(observed),
         host: placement.host,
         selector: placement.host_selector,

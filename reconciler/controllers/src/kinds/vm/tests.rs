@@ -72,7 +72,7 @@ fn capacity() -> HostCapacity {
 fn observed(disk: Option<Arc<Disk>>) -> Observed {
     Observed {
         cpu_model: None,
-        size: Some(Demand { cpus: 1, memory: 1 << 29, reserved: 0 }),
+        size: Some(Demand { cpus: 1, memory: 1 << 29, ..Demand::default() }),
         tpm: false,
         disks: vec![DiskSeen {
             key: Key::namespaced(ObjectKind::Disk, "default", "root"),
@@ -244,7 +244,7 @@ fn a_vm_whose_disk_is_on_a_host_that_is_full_says_which_disk_which_host_and_how_
     status["binding"] = json!({"host": "h1", "epoch": 1});
     let seen = observed(Some(disk(status)));
     let mut capacity = capacity();
-    capacity.take("h1", Demand { cpus: 4, ..Demand::default() });
+    capacity.take("h1", &Demand { cpus: 4, ..Demand::default() });
     let plan = plan(&vm(json!(null)), &seen, &capacity);
     let Decision::Wait(VMState::Unschedulable, readiness) = plan.decision else { panic!("it waits") };
     insta::assert_snapshot!(readiness.message(), @"Disk root is on host h1: host h1 has 0 of 4 CPUs free and it needs 1");

@@ -86,6 +86,7 @@ async fn machine(system: &LinuxSystem, instance: &str, firmware: Firmware) -> La
         cdroms: vec![],
         nics: Vec::new(),
         nic_ports: 0,
+        pci_devices: Vec::new(),
         graphics: Graphics::None,
         extras: Default::default(),
         tpm: false,

@@ -25,9 +25,11 @@ use super::super::media;
 use super::super::pending_leases;
 use super::super::seed::{digest, seed};
 use super::cards::{links_down, model_of, nic_id, recorded_name};
-use super::{Observed, Step, asks_for_restart, write_journal};
+use super::{Observed, Step, asks_for_restart, devices, write_journal};
 use crate::converge::Plan;
-use crate::journal::{Journal, MemoryGrowth, PinnedHardware, PostStart, Run, RunProfile, epoch_of};
+use crate::journal::{
+    HeldDevice, Journal, MemoryGrowth, PinnedHardware, PostStart, Run, RunProfile, epoch_of,
+};
 use crate::networking::tap_of;
 use crate::plugging::disk_spec;
 use crate::start_order::Held;
@@ -55,7 +57,8 @@ pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
                 "{}: restartPolicy leaves it off; change restartToken or power to start it",
                 ended.how
             );
-            return Plan::without_steps(Readiness::Stalled(Reason::GuestEnded, text));
+            let stays_off = Readiness::Stalled(Reason::GuestEnded, text);
+            return Plan::steps(devices::given_back(&observed.journal), stays_off);
         }
         if let Some(wait) = back_off(observed) {
             return backed_off(observed, &ended.how, wait);
@@ -67,7 +70,8 @@ pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
     }
     match prepared(vm, observed) {
         Err(blocked) => blocked,
-        Ok(prepared) => launch(vm, observed, &prepared, is_restart),
+        Ok(prepared) => devices::surplus(observed, &prepared.devices)
+            .unwrap_or_else(|| launch(vm, observed, &prepared, is_restart)),
     }
 }
 
@@ -99,6 +103,7 @@ struct Prepared<'a> {
     host: &'a HostFacts,
     qemu: &'a QemuFacts,
     cdroms: Vec<CdromSpec>,
+    devices: Vec<HeldDevice>,
 }
 
 fn prepared<'a>(vm: &VM, observed: &'a Observed) -> Result<Prepared<'a>, Plan<Step>> {
@@ -171,7 +176,9 @@ fn prepared<'a>(vm: &VM, observed: &'a Observed) -> Result<Prepared<'a>, Plan<St
         let text = format!("the VM needs {needed} of memory and this host has {free} left");
         return Err(waits(Reason::Unschedulable, text).requeue_after(ASK_HOST));
     }
-    Ok(Prepared { size, host, qemu, cdroms })
+    let devices = devices::choose(vm, &observed.instance, host)
+        .map_err(|readiness| Plan::without_steps(readiness).requeue_after(ASK_HOST))?;
+    Ok(Prepared { size, host, qemu, cdroms, devices })
 }
 
 fn has_interface(vm: &VM, name: &str) -> bool {
@@ -217,7 +224,7 @@ fn disk_ready(disk: &DeclaredDisk) -> Result<(), Plan<Step>> {
 
 /// Launches the machine; `is_restart` if its guest ended by itself.
 fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: bool) -> Plan<Step> {
-    let Prepared { size, host, qemu, cdroms } = prepared;
+    let Prepared { size, host, qemu, cdroms, devices } = prepared;
     let (size, host, qemu) = (*size, *host, *qemu);
     let memory = size.memory;
     let profile = RunProfile::declared(vm, &observed.profile);
@@ -228,6 +235,7 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
     journal.uid = vm.uid().unwrap_or_default();
     journal.interfaces = interfaces(vm, &journal).map(|(_, interface, _)| interface.clone()).collect();
     journal.pins = Some(pins.clone());
+    journal.pci_devices.clone_from(devices);
     let mut journal = journal.with_bootstrap(digest(vm, &observed.bootstrap));
     let cloud_instance = journal.cloud_instance(&observed.instance);
     journal.restarts += i64::from(is_restart);
@@ -291,6 +299,7 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
             Graphics::None => machine::Graphics::None,
             Graphics::VGA => machine::Graphics::Vga,
         },
+        pci_devices: devices::specs(devices),
         extras: extras(&profile),
         tpm: size.tpm,
     };
@@ -309,6 +318,9 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
         steps.push(Step::EnsureNetworks);
     }
     steps.extend(taps.into_iter().map(Step::MakeTap));
+    if !devices.is_empty() {
+        steps.push(Step::TakePciDevices(devices::specs(devices)));
+    }
     steps.push(Step::Launch(Box::new(request)));
     steps.extend(links_down);
     if vm.spec.power == Power::Paused {
@@ -357,6 +369,7 @@ fn extras(profile: &RunProfile) -> Extras {
             // Not QEMU's own power-off, which leaves no trace of the reason.
             Watchdog::PowerOff => machine::Watchdog::Stop,
         }),
+        options: profile.qemu_options.clone(),
     }
 }
 

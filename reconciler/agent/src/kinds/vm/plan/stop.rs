@@ -7,7 +7,7 @@ use berth_qemu::power::RunState;
 use jiff::{SignedDuration, Timestamp};
 
 use super::super::hooking;
-use super::{Observed, Step, write_journal};
+use super::{Observed, Step, devices, write_journal};
 use crate::converge::Plan;
 use crate::journal::{Journal, Stop, StopReason};
 
@@ -129,9 +129,11 @@ pub(super) fn held(observed: &Observed) -> Plan<Step> {
 /// Plans for a VM that is off, and stays off for the reason in `readiness`.
 pub(super) fn off(observed: &Observed, readiness: Readiness) -> Plan<Step> {
     let mut steps: Vec<Step> = observed.taps.iter().cloned().map(Step::RemoveTap).collect();
+    steps.extend(devices::given_back(&observed.journal));
     // A power cycle: how the machine ended before no longer matters.
     if observed.journal.run.is_some() {
-        steps.push(write_journal(observed.journal.clone().stopped()));
+        let journal = Journal { pci_devices: Vec::new(), ..observed.journal.clone() };
+        steps.push(write_journal(journal.stopped()));
     }
     Plan::steps(steps, readiness)
 }

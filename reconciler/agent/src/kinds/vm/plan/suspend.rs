@@ -73,6 +73,13 @@ fn begin(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
     if !matches!(machine.run_state, RunState::Running | RunState::Paused) || !are_recorded(observed) {
         return None;
     }
+    if !observed.journal.pci_devices.is_empty() {
+        if observed.draining {
+            return None;
+        }
+        let text = "the guest runs on: it has PCI devices of its host until the next power cycle, and their state cannot be saved. Set power to Stopped";
+        return Some(Plan::without_steps(Readiness::Stalled(Reason::SuspendFailed, text.to_owned())));
+    }
     if let Some((began, why)) = &machine.save_failure {
         // It does not hold back the administrator of its host: it is shut down.
         if observed.draining {

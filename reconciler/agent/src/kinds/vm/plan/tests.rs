@@ -26,6 +26,7 @@ use crate::machine::{GuestFacts, MachineState};
 use crate::probes::ProbeResults;
 
 mod always;
+mod devices;
 mod ended;
 mod interfaces;
 mod media;
@@ -116,6 +117,7 @@ fn host() -> HostFacts {
         mtu: None,
         ranges: Vec::new(),
         bridges: Vec::new(),
+        pci_devices: Vec::new(),
         overhead_bytes: 80 << 20,
         boot_id: "b".into(),
     }
@@ -275,6 +277,8 @@ fn names(plan: &Plan<Step>) -> Vec<&'static str> {
         Step::WriteJournal(_) => "WriteJournal",
         Step::EnsureNetworks => "EnsureNetworks",
         Step::MakeTap(_) => "MakeTap",
+        Step::TakePciDevices(_) => "TakePciDevices",
+        Step::GiveBackPciDevices => "GiveBackPciDevices",
         Step::Launch(_) => "Launch",
         Step::Start => "Start",
         Step::Pause => "Pause",

@@ -274,6 +274,7 @@ fn the_declared_profile_is_that_of_the_machine_and_of_its_journal() {
         windows: true,
         serial_number: Some("A-1".into()),
         watchdog: Some(berth_qemu::machine::Watchdog::Stop),
+        options: Default::default(),
     };
     assert_eq!(machine.extras, wanted);
     let Some(Step::WriteJournal(journal)) = plan.steps.first() else { panic!("{:?}", plan.steps) };
@@ -304,4 +305,32 @@ fn a_host_without_the_cpu_model_starts_nothing() {
     let plan = plan(&object, &observed);
     assert!(plan.steps.is_empty());
     insta::assert_snapshot!(plan.readiness.message(), @"this host's CPUs or its QEMU lack a feature of cpuModel EPYC-Milan: see status.cpuModels of the Host");
+}
+
+#[test]
+fn the_settings_of_qemu_are_those_of_the_class_and_others_wait_for_the_power_cycle() {
+    let class = |value: &str| {
+        let options = json!([{"name": "global.virtio-net-pci.tx", "value": value}]);
+        serde_json::from_value(json!({"cpus": 1, "qemuOptions": options})).expect("a class")
+    };
+    let object = vm(json!({}));
+    let profile = |value| object.spec.profile(Some(&class(value)));
+    let observed = Observed { profile: profile("bh"), ..ready_to_start() };
+    let plan = plan(&object, &observed);
+    let launched = plan.steps.iter().find_map(|step| match step {
+        Step::Launch(request) => Some(request.machine.extras.options.clone()),
+        _ => None,
+    });
+    let wanted = [("global.virtio-net-pci.tx".to_owned(), "bh".to_owned())];
+    assert_eq!(launched, Some(wanted.into()));
+    let Some(Step::WriteJournal(journal)) = plan.steps.first() else { panic!("{:?}", plan.steps) };
+    let mut running =
+        Observed { journal: (**journal).clone(), profile: profile("bh"), ..present(RunState::Running) };
+    running.journal.run.as_mut().expect("a run").process = Some(identity());
+    let pending = |observed: &Observed| {
+        status(&object, observed, &super::plan(&object, observed).readiness, at(NOW)).pending_power_cycle
+    };
+    assert!(pending(&running).is_empty());
+    running.profile = profile("timer");
+    assert_eq!(pending(&running), ["qemuOptions"]);
 }

@@ -1,0 +1,25 @@
+terraform {
+  required_providers {
+    berth = { source = "berth-vms/berth" }
+  }
+}
+
+provider "berth" {}
+
+resource "berth_image" "debian" {
+  name   = "debian-12"
+  source = { url = var.image_url, sha256 = var.image_sha256 }
+}
+
+# A host offers its GPUs under this name: berth host --pci-device gpu-a100=0000:01:00
+resource "berth_vm" "train" {
+  name        = "train"
+  cpus        = 8
+  memory      = "64Gi"
+  pci_devices = [{ name = var.gpu, count = var.gpus }]
+  disks       = [{ name = "root", boot = true, template = { image = berth_image.debian.name, size = "100Gi" } }]
+}
+
+output "host" {
+  value = berth_vm.train.host
+}
