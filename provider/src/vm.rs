@@ -98,11 +98,11 @@ fn observed_fields() -> Vec<Field> {
                 "pending_power_cycle",
                 "/status/pendingPowerCycle",
                 "The names of what takes effect when the running VM is next started: `class`, `cpus`, `max_cpus`, `memory`, \
-                 `max_memory`, `firmware`, `tpm`, `cpu_topology`, `cpu_model`, `guest_os`, `watchdog`, `serial_number`, `graphics`, `uuid`, `disks[NAME]` of another boot disk, bus or `read_only`, `cdroms[NAME]`, `network_interfaces[NAME]`. Every plan warns while it is not empty, \
+                 `max_memory`, `huge_pages`, `firmware`, `tpm`, `cpu_topology`, `cpu_model`, `guest_os`, `watchdog`, `serial_number`, `graphics`, `uuid`, `disks[NAME]` of another boot disk, bus or `read_only`, `cdroms[NAME]`, `network_interfaces[NAME]`. Every plan warns while it is not empty, \
                  whether this configuration or another client made the change. With `allow_reboot` the apply restarts the VM.",
             )
         }
-        .follows(&["class", "cpus", "max_cpus", "memory", "max_memory", "firmware", "tpm", "cpu_topology", "cpu_model", "guest_os", "watchdog", "serial_number", "graphics", "uuid", "disks", "cdroms", "network_interfaces", "power"]),
+        .follows(&["class", "cpus", "max_cpus", "memory", "max_memory", "huge_pages", "firmware", "tpm", "cpu_topology", "cpu_model", "guest_os", "watchdog", "serial_number", "graphics", "uuid", "disks", "cdroms", "network_interfaces", "power"]),
         Field::observed(
             "host",
             "/status/binding/host",
@@ -158,6 +158,7 @@ impl ResourceKind for Vm {
             Field::spec("max_cpus", Shape::Integer).effect(Effect::PowerCycle),
             Field::spec("memory", Shape::Text(Form::Memory)).effect(Effect::Resize),
             Field::spec("max_memory", Shape::Text(Form::Memory)).effect(Effect::PowerCycle),
+            Field::spec("huge_pages", Shape::Text(Form::Any)).effect(Effect::PowerCycle),
             Field::spec("firmware", Shape::Text(Form::Any)).effect(Effect::PowerCycle),
             Field::spec("tpm", Shape::Bool).effect(Effect::PowerCycle),
             size::cpu_topology(),

@@ -42,6 +42,7 @@ impl ResourceKind for VmClass {
             Field::spec("max_cpus", Shape::Integer).effect(Effect::PowerCycle),
             Field::spec("memory", Shape::Text(Form::Memory)).effect(Effect::Resize),
             Field::spec("max_memory", Shape::Text(Form::Memory)).effect(Effect::PowerCycle),
+            Field::spec("huge_pages", Shape::Text(Form::Any)).effect(Effect::PowerCycle),
             Field::spec("firmware", Shape::Text(Form::Any)).default("UEFI").effect(Effect::PowerCycle),
             Field::spec("tpm", Shape::Bool).effect(Effect::PowerCycle),
             size::cpu_topology(),

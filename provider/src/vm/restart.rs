@@ -152,6 +152,7 @@ pub(super) fn request(change: &mut PlannedChange<'_>) {
         "max_cpus",
         "memory",
         "max_memory",
+        "huge_pages",
         "firmware",
         "tpm",
         "cpu_topology",

@@ -1,6 +1,6 @@
 //! The size of a VM: its own attributes, or those of its class.
 
-use berth_api::{CpuAmount, Power, Quantity, ResourceName, VMClassSpec, VMSpec};
+use berth_api::{CpuAmount, HugePages, Power, Quantity, ResourceName, VMClassSpec, VMSpec};
 use tfplugin6::{AttributePath, Diagnostic, Value};
 
 use crate::{
@@ -28,10 +28,16 @@ pub(super) fn check(config: &Value) -> Vec<Diagnostic> {
 
 /// The problems with the numbers of CPUs and the maxima, of a VM or of a class.
 pub(crate) fn check_bounds(config: &Value) -> Vec<Diagnostic> {
-    [check_topology(config), check_most_cpus(config), check_most_memory(config), check_reservation(config)]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        check_topology(config),
+        check_most_cpus(config),
+        check_most_memory(config),
+        check_huge_pages(config),
+        check_reservation(config),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// Refuses a `max_cpus` that is less than `cpus`, or beside a topology.
@@ -58,6 +64,37 @@ fn check_most_memory(config: &Value) -> Option<Diagnostic> {
         Quantity::from_bytes(memory)
     );
     (most < memory).then(|| Diagnostic::error("Invalid max_memory", detail).at(path))
+}
+
+/// Refuses memory that is no whole number of huge pages, or that grows.
+fn check_huge_pages(config: &Value) -> Option<Diagnostic> {
+    let pages = huge_pages(config).filter(|pages| *pages != HugePages::None)?;
+    let page = pages.bytes()?;
+    let name = pages.as_str();
+    if !config.get("max_memory").is_null() {
+        let path = AttributePath::root("max_memory");
+        let detail = format!(
+            "{path}: max_memory and huge_pages exclude each other: memory in huge pages is allocated at the start."
+        );
+        return Some(Diagnostic::error("Invalid max_memory", detail).at(path));
+    }
+    let memory = bytes(config.get("memory")).filter(|memory| !memory.is_multiple_of(page))?;
+    let path = AttributePath::root("memory");
+    let (less, more) = (memory / page * page, memory.checked_next_multiple_of(page)?);
+    let near = if less == 0 {
+        Quantity::from_bytes(more).0
+    } else {
+        format!("{} or {}", Quantity::from_bytes(less), Quantity::from_bytes(more))
+    };
+    let detail = format!(
+        "{path}: {} is not a multiple of huge_pages, which is {name}: set {near}.",
+        Quantity::from_bytes(memory)
+    );
+    Some(Diagnostic::error("Invalid memory", detail).at(path))
+}
+
+fn huge_pages(state: &Value) -> Option<HugePages> {
+    serde_json::from_value(state.get("huge_pages").as_str()?.into()).ok()
 }
 
 /// Refuses a reservation of more than the VM may use.
@@ -147,10 +184,16 @@ fn check_topology(config: &Value) -> Option<Diagnostic> {
 
 const MOST_CPUS: i64 = 128;
 
-/// CPUs and bytes of guest memory of a planned VM, as far as they are known.
+/// CPUs and bytes of guest memory in ordinary pages of a planned VM, as far as they are known.
 pub(super) fn of(planned: &Value, class: Option<&VMClassSpec>) -> Option<(i64, u64)> {
     let topology = planned.get("cpu_topology");
-    let parts = [planned.get("class"), planned.get("cpus"), planned.get("memory"), topology];
+    let parts = [
+        planned.get("class"),
+        planned.get("cpus"),
+        planned.get("memory"),
+        planned.get("huge_pages"),
+        topology,
+    ];
     if !parts.iter().all(|part| part.is_wholly_known()) {
         return None;
     }
@@ -165,7 +208,8 @@ pub(super) fn of(planned: &Value, class: Option<&VMClassSpec>) -> Option<(i64, u
         cpus: planned.get("cpus").as_i64(),
         memory: planned.get("memory").as_str().map(|text| Quantity(text.to_owned())),
         cpu_topology,
+        huge_pages: huge_pages(planned),
         ..VMSpec::default()
     };
-    spec.size(class).ok().map(|size| (size.cpus, size.memory))
+    spec.size(class).ok().map(|size| (size.cpus, size.taken().memory))
 }

@@ -101,7 +101,7 @@ fn leaves(fields: &[Field], outer: &str, found: &mut Vec<(String, Effect)>) {
 fn vm() -> Json {
     json!({
         "name": "web", "namespace": "default", "class": "small",
-        "cpus": 4, "max_cpus": null, "memory": "1Gi", "max_memory": null, "firmware": "UEFI", "tpm": false, "graphics": "None", "cpu_limit": "2", "cpu_weight": 100, "cpu_reservation": "1", "cpu_model": "x86-64-v2", "guest_os": "Linux", "watchdog": "Reset", "serial_number": "A-1", "uuid": "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c", "cpu_topology": {"sockets": 2, "cores": 2, "threads": 1},
+        "cpus": 4, "max_cpus": null, "memory": "1Gi", "max_memory": null, "huge_pages": "2Mi", "firmware": "UEFI", "tpm": false, "graphics": "None", "cpu_limit": "2", "cpu_weight": 100, "cpu_reservation": "1", "cpu_model": "x86-64-v2", "guest_os": "Linux", "watchdog": "Reset", "serial_number": "A-1", "uuid": "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c", "cpu_topology": {"sockets": 2, "cores": 2, "threads": 1},
         "disks": [{"name": "root", "boot": true, "template": null}, {"name": "data", "boot": false, "bus": "virtio-scsi", "read_only": false, "template": template()}],
         "cdroms": [{"name": "installer", "image": "i", "connected": true, "boot_first": false}],
         "network_interfaces": [interface()],
@@ -151,7 +151,8 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/cpus", Json::Null, Announced::PowerCycle),
         ("/max_cpus", json!(8), Announced::PowerCycle),
         ("/memory", json!("2Gi"), Announced::PowerCycle),
-        ("/max_memory", json!("4Gi"), Announced::PowerCycle),
+        ("/huge_pages", json!("1Gi"), Announced::PowerCycle),
+        ("/huge_pages", Json::Null, Announced::PowerCycle),
         ("/cpu_limit", json!("1.5"), Announced::Live),
         ("/cpu_limit", Json::Null, Announced::Live),
         ("/cpu_weight", json!(1), Announced::Live),
@@ -376,6 +377,8 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_vm_class", class.clone(), "/memory", json!("2Gi"), Announced::PowerCycle),
         ("berth_vm_class", class.clone(), "/memory", Json::Null, Announced::PowerCycle),
         ("berth_vm_class", class.clone(), "/firmware", json!("BIOS"), Announced::PowerCycle),
+        ("berth_vm_class", class.clone(), "/max_memory", json!("2Gi"), Announced::PowerCycle),
+        ("berth_vm_class", class.clone(), "/huge_pages", json!("2Mi"), Announced::PowerCycle),
         ("berth_vm_class", class.clone(), "/tpm", json!(true), Announced::PowerCycle),
         ("berth_vm_class", class, "/cpu_topology", Json::Null, Announced::PowerCycle),
         ("berth_public_ip", ip.clone(), "/pool", json!("other"), Announced::Replace),

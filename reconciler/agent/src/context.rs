@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use berth_api::host::{MOST_CPUS, Reserved};
+use berth_api::size::SizeTaken;
 use jiff::Timestamp;
 use kube::Client;
 use rand::SeedableRng;
@@ -21,6 +22,7 @@ use crate::definitions::Definitions;
 use crate::error::Error;
 use crate::held_statuses::{HeldStatuses, LastReport};
 use crate::hooks::HookCalls;
+use crate::huge_pages;
 use crate::index::Index;
 use crate::key::{Key, ObjectName};
 use crate::lease::HostLease;
@@ -137,10 +139,12 @@ impl Context {
         Ok(HostFacts { overhead_bytes: self.overhead.figure(facts.overhead_bytes), ..facts })
     }
 
-    /// Returns the virtual CPUs and the bytes of memory that VMs may use here, without what the Host reserves.
-    pub(crate) fn offered(&self, facts: &HostFacts) -> (i64, u64) {
+    /// Returns the virtual CPUs and the memory that VMs may use here, without what the Host reserves.
+    pub(crate) fn offered(&self, facts: &HostFacts) -> SizeTaken {
         let host = self.index.read().hosts.get(&ObjectName::new("", self.host()));
-        self.config.offered(facts, host.as_ref().and_then(|host| host.spec.reserved.as_ref()))
+        let reserved = host.as_ref().and_then(|host| host.spec.reserved.as_ref());
+        let (cpus, memory) = self.config.offered(facts, reserved);
+        SizeTaken { cpus, memory, huge_memory: huge_pages::offered(facts) }
     }
 
     /// Returns the thousandths of real CPUs that VMs may reserve here.

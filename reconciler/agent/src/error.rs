@@ -195,6 +195,7 @@ pub(crate) fn reason_of(error: &SystemError) -> Reason {
         SystemError::Launch(error) => match error {
             LaunchError::NoBinary { .. } => Reason::QemuMissing,
             LaunchError::Spec(_) => Reason::InvalidSpec,
+            LaunchError::HugePages { .. } => Reason::Unschedulable,
             LaunchError::Exited { .. } | LaunchError::Unresponsive { .. } => Reason::QemuFailed,
             _ => Reason::Retrying,
         },
@@ -215,7 +216,7 @@ pub(crate) fn reason_of(error: &SystemError) -> Reason {
 
 /// Whether a person has to intervene (a `Stalled` condition).
 pub(crate) fn is_stalled(error: &SystemError) -> bool {
-    !matches!(reason_of(error), Reason::Retrying | Reason::WaitingForImage)
+    !matches!(reason_of(error), Reason::Retrying | Reason::WaitingForImage | Reason::Unschedulable)
 }
 
 #[cfg(test)]
@@ -230,6 +231,16 @@ mod tests {
         let Readiness::Stalled(reason, message) = error.readiness() else { panic!("{error:?}") };
         assert_eq!(reason, Reason::QemuFailed);
         assert!(message.ends_with("no such machine"), "{message}");
+        assert_eq!(error.retry(), Retry::Backoff);
+    }
+
+    #[test]
+    fn a_host_without_free_huge_pages_is_waited_for() {
+        let launch = LaunchError::HugePages { page: 2 << 20, stderr: "Cannot allocate memory".into() };
+        let error = Error::from(SystemError::from(launch));
+        let Readiness::Reconciling(reason, message) = error.readiness() else { panic!("{error:?}") };
+        assert_eq!(reason, Reason::Unschedulable);
+        assert!(message.contains("too few free huge pages of 2Mi"), "{message}");
         assert_eq!(error.retry(), Retry::Backoff);
     }
 

@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
 use berth_api::{
-    CpuTopology, Graphics, GuestOS, IPPoolMode, Profile, VM, Watchdog, former_uid, vm::InterfaceStatus,
+    CpuTopology, Graphics, GuestOS, HugePages, IPPoolMode, Profile, VM, Watchdog, former_uid,
+    vm::InterfaceStatus,
 };
 use berth_host::ProcessFacts;
 use berth_qemu::hypervisor::ProcessIdentity;
@@ -140,6 +141,9 @@ pub(crate) struct Run {
     /// With what was plugged in.
     pub(crate) memory_bytes: u64,
     pub(crate) firmware: String,
+    /// Machines of older agents have none.
+    #[serde(default)]
+    pub(crate) huge_pages: HugePages,
     /// Machines of older agents have none.
     #[serde(default)]
     pub(crate) tpm: bool,
@@ -466,6 +470,7 @@ mod tests {
             cpus: 1,
             memory_bytes: 1,
             firmware: "UEFI".into(),
+            huge_pages: HugePages::None,
             tpm: true,
             topology: None,
             max_cpus: Some(4),

@@ -17,7 +17,7 @@ pub use status::{
 };
 
 use crate::{
-    CpuAmount, CpuTopology, DiskSpec, Firmware, Graphics, GuestOS, Hooks, Power, Probe, Quantity,
+    CpuAmount, CpuTopology, DiskSpec, Firmware, Graphics, GuestOS, Hooks, HugePages, Power, Probe, Quantity,
     ResourceName, Watchdog,
 };
 
@@ -61,6 +61,8 @@ use crate::{
     validation = Rule::new("!has(self.cpus) || !has(self.cpuTopology) || self.cpuTopology.sockets * self.cpuTopology.cores * self.cpuTopology.threads == self.cpus").message("sockets * cores * threads must equal cpus").field_path(".cpuTopology"),
     validation = Rule::new("!has(self.maxMemory) || !isQuantity(self.maxMemory) || quantity(self.maxMemory).compareTo(quantity('16Mi')) >= 0").message("maxMemory must be at least 16Mi, the least memory of a VM").field_path(".maxMemory"),
     validation = Rule::new("!has(self.maxMemory) || !has(self.memory) || !isQuantity(self.maxMemory) || !isQuantity(self.memory) || quantity(self.maxMemory).compareTo(quantity(self.memory)) >= 0").message("maxMemory must be at least memory").field_path(".maxMemory"),
+    validation = Rule::new("!has(self.hugePages) || self.hugePages == 'None' || !has(self.memory) || !isQuantity(self.memory) || int(quantity(self.memory).asApproximateFloat()) % (self.hugePages == '1Gi' ? 1073741824 : 2097152) == 0").message("memory must be a multiple of hugePages, the size of its pages").field_path(".memory"),
+    validation = Rule::new("!has(self.hugePages) || self.hugePages == 'None' || !has(self.maxMemory)").message("hugePages and maxMemory exclude each other: memory in huge pages is allocated at the start").field_path(".hugePages"),
     validation = Rule::new("!has(self.maxCpus) || !has(self.cpus) || self.maxCpus >= self.cpus").message("maxCpus must be at least cpus").field_path(".maxCpus"),
     validation = Rule::new("!has(self.maxCpus) || !has(self.cpuTopology)").message("maxCpus and cpuTopology exclude each other: CPUs that are plugged in are cores of one socket").field_path(".maxCpus"),
     validation = Rule::new("!has(self.cpuReservation) || !isQuantity(self.cpuReservation) || !has(self.cpus) || quantity(self.cpuReservation).asApproximateFloat() <= double(self.cpus)").message("cpuReservation must be at most cpus").field_path(".cpuReservation"),
@@ -106,6 +108,12 @@ pub struct VMSpec {
     /// a VM without `memory` of its own. A change takes effect at the next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_memory: Option<Quantity>,
+    /// The huge pages of its host that guest memory consists of: `2Mi`, `1Gi`, or `None` for ordinary pages. Guest memory must be a
+    /// multiple of the page size, and `maxMemory` is excluded. The VM is placed on a host that has enough of these pages
+    /// (`status.hugePages` of the Host), which its administrator reserves. Default: that of the class, or `None` without a class. A
+    /// change takes effect at the next power cycle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub huge_pages: Option<HugePages>,
     /// `UEFI`, `UEFISecureBoot` or `BIOS`. With Secure Boot the firmware starts only boot loaders that are signed with
     /// Microsoft's keys, as those of the usual distributions and Windows are. Default: that of the class, or `UEFI`
     /// without a class. A change takes effect at the next power cycle.

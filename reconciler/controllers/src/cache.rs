@@ -18,9 +18,10 @@ pub(crate) mod users;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use berth_api::{
-    ConditionType, HOST_FINALIZER, Host, VM, VMClass, condition,
+    ConditionType, HOST_FINALIZER, Host, HostStatus, SizeError, VM, VMClass, condition,
     host::{AddressConflict, MOST_CPUS, MOST_MEMORY, MOST_OVERHEAD},
-    size::size_taken,
+    size::{SizeTaken, size_taken},
+    vm::Hardware,
 };
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt;
@@ -439,6 +440,7 @@ impl Cache {
             tpm: status.and_then(|s| s.tpm).unwrap_or_default(),
             allocatable_cpus: allocatable.map_or(0, |a| a.cpus.clamp(0, MOST_CPUS)),
             allocatable_memory: allocatable.map_or(0, |a| bytes(&a.memory).min(MOST_MEMORY)),
+            huge_memory: status.map(HostStatus::huge_memory).unwrap_or_default(),
             reservable: u32::try_from(real.saturating_sub(kept).max(0) * 1000).unwrap_or(u32::MAX),
             cpu_models: Arc::new(status.iter().flat_map(|s| &s.cpu_models).cloned().collect()),
             bridges: Arc::new(bridges.map(|network| network.name.clone()).collect()),
@@ -454,16 +456,33 @@ impl Cache {
         let class = vm.spec.class.as_ref();
         let class = class.and_then(|class| self.tables.vm_classes.lookup(&namespace, class.as_str()));
         let class = class.map(|class| &class.spec);
-        let declared = vm.spec.size(class).ok().map(|size| (size.cpus, size.memory));
-        let hardware = vm.status.as_ref().and_then(|s| s.hardware.as_ref());
-        let has = hardware.and_then(|h| Some((h.cpus, berth_api::Quantity(h.memory.clone()).bytes().ok()?)));
+        let declared = vm.spec.size(class).ok().map(|size| size.taken());
+        let has = vm.status.as_ref().and_then(|s| s.hardware.as_ref()).and_then(Hardware::taken);
         // Reported by the host, so it is validated.
-        let has = has.filter(|(cpus, memory)| (0..=MOST_CPUS).contains(cpus) && *memory <= MOST_MEMORY);
+        let is_possible = |has: &SizeTaken| {
+            let most = has.memory.max(has.huge_memory.total());
+            (0..=MOST_CPUS).contains(&has.cpus) && most <= MOST_MEMORY
+        };
+        let has = has.filter(is_possible);
         let host = vm.status.as_ref().and_then(|s| s.binding.as_ref()).map(|b| &b.host);
         let host = host.and_then(|host| self.index.capacity.get(host)).filter(|h| h.allocatable_memory > 0);
-        let offered = host.map(|h| (h.allocatable_cpus, h.allocatable_memory));
-        let (cpus, memory) = size_taken(declared, has, offered)?;
-        Some(Demand { cpus, memory, reserved: vm.spec.cpu_controls(class).reserved })
+        let offered = host.map(|h| SizeTaken {
+            cpus: h.allocatable_cpus,
+            memory: h.allocatable_memory,
+            huge_memory: h.huge_memory,
+        });
+        let SizeTaken { cpus, memory, huge_memory } = size_taken(declared, has, offered)?;
+        Some(Demand { cpus, memory, huge_memory, reserved: vm.spec.cpu_controls(class).reserved })
+    }
+
+    /// Returns why the size that a VM declares, with that of its class, cannot be used.
+    pub(crate) fn invalid_size(&self, vm: &VM) -> Option<String> {
+        let class = vm.spec.class.as_ref();
+        let class = class.and_then(|class| self.tables.vm_classes.lookup(&vm.namespace()?, class.as_str()));
+        match vm.spec.size(class.map(|class| &class.spec)) {
+            Ok(_) | Err(SizeError::NoClass(_) | SizeError::NoCpus) => None,
+            Err(error) => Some(error.to_string()),
+        }
     }
 
     /// Returns the CPU model that a VM declares.

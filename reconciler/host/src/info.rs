@@ -73,10 +73,23 @@ pub struct HostFacts {
     pub ranges: Vec<HostRange>,
     /// The bridges of this host that are not berth's, by name.
     pub bridges: Vec<HostBridge>,
+    /// The huge pages of this host, by size. `memory_bytes` includes them.
+    pub huge_pages: Vec<HugePagesFacts>,
     /// Measured memory of a QEMU process beyond its guest's, with this accelerator.
     pub overhead_bytes: u64,
     /// Another one after each boot of the host.
     pub boot_id: String,
+}
+
+/// The huge pages of one size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HugePagesFacts {
+    /// The size of a page.
+    pub page_bytes: u64,
+    /// The number of pages that the host has reserved.
+    pub total: u64,
+    /// The number of pages that no process uses, or is promised.
+    pub free: u64,
 }
 
 /// The installed QEMU.

@@ -36,7 +36,7 @@ pub use images::{
     ChecksumSource, Compression, Credentials, Encoding, ImageFacts, ImageSource, Images, Progress,
     ResolvedImage,
 };
-pub use info::{ForeignKind, ForeignObject, HostFacts, HostInfo, KvmFacts, QemuFacts};
+pub use info::{ForeignKind, ForeignObject, HostFacts, HostInfo, HugePagesFacts, KvmFacts, QemuFacts};
 pub use linux::bridge_mac;
 pub use machines::{InstanceFacts, LaunchRequest, Machines, ProcessFacts, Seed, StateAccess};
 pub use networks::{

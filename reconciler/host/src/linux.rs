@@ -17,6 +17,7 @@ mod direct_io;
 mod doctor;
 mod files;
 mod host;
+mod huge_pages;
 mod images;
 mod layout;
 pub mod libvirt;

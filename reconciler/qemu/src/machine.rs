@@ -99,6 +99,9 @@ pub struct MachineSpec {
     /// None: not at all.
     #[serde(default)]
     pub max_memory_bytes: Option<u64>,
+    /// The bytes of the huge pages that the guest's memory consists of, of which it is a multiple. None: ordinary pages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub huge_page_bytes: Option<u64>,
     pub accelerator: Accelerator,
     pub firmware: Firmware,
     /// A versioned machine type, e.g. `pc-q35-7.2`, never an alias such as `q35`.

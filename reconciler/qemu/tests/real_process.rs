@@ -47,6 +47,7 @@ impl Bench {
                 topology: Topology::of_cores(2),
                 memory_bytes: 64 << 20,
                 max_memory_bytes: None,
+                huge_page_bytes: None,
                 accelerator: Accelerator::Tcg { tb_size_mib: 32 },
                 firmware: Firmware::Bios,
                 machine_type,

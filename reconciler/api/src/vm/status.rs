@@ -8,7 +8,8 @@ use serde_json::json;
 
 use super::InterfaceLimits;
 use crate::guest::{GuestEnd, GuestStatus};
-use crate::{Binding, Conditions, CpuTopology, Graphics, GuestOS, VMState, Watchdog};
+use crate::size::SizeTaken;
+use crate::{Binding, Conditions, CpuTopology, Graphics, GuestOS, HugePages, Quantity, VMState, Watchdog};
 
 /// The observed state of a VM. Read back from the host, never copied from the spec.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -60,7 +61,7 @@ pub struct VMStatus {
     /// defaults: no limit, weight 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_time: Option<CpuTime>,
-    /// The names of what takes effect at the next power cycle: `class`, `cpus`, `memory`, `firmware`, `tpm`, `cpuTopology`,
+    /// The names of what takes effect at the next power cycle: `class`, `cpus`, `memory`, `hugePages`, `firmware`, `tpm`, `cpuTopology`,
     /// `disks[NAME]` of another boot disk, bus or `readOnly`, `cdroms[NAME]`, `networkInterfaces[NAME]`. Empty while the VM does not run, and while its host is too small
     /// to start it again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -223,6 +224,9 @@ pub struct Hardware {
     /// The memory up to which it can grow while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_memory: Option<String>,
+    /// The huge pages that guest memory consists of; absent: ordinary pages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub huge_pages: Option<HugePages>,
     /// `BIOS` or `UEFI`.
     pub firmware: String,
     /// Whether it has a TPM.
@@ -252,6 +256,15 @@ pub struct Hardware {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub serial_number: Option<String>,
+}
+
+impl Hardware {
+    /// The capacity of its host that it takes; none if the memory is no quantity.
+    #[must_use]
+    pub fn taken(&self) -> Option<SizeTaken> {
+        let bytes = Quantity(self.memory.clone()).bytes().ok()?;
+        Some(SizeTaken::of(self.cpus, bytes, self.huge_pages.unwrap_or_default()))
+    }
 }
 
 /// The CPU time of a running VM, as its host enforces it.

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use berth_api::size::HugeMemory;
 use k8s_openapi::jiff::Timestamp;
 
 use crate::cache::recovery;
@@ -23,6 +24,8 @@ pub(crate) struct Candidate {
     /// The capacity VMs may use; zero before its first report.
     pub(crate) allocatable_cpus: i64,
     pub(crate) allocatable_memory: u64,
+    /// The bytes of its huge pages.
+    pub(crate) huge_memory: HugeMemory,
     /// Thousandths of real CPUs that VMs may reserve.
     pub(crate) reservable: u32,
     /// The CPU models that VMs can have.
@@ -40,8 +43,10 @@ pub(crate) struct Candidate {
 pub(crate) struct Demand {
     /// Virtual CPUs.
     pub(crate) cpus: i64,
-    /// Bytes of guest memory, without overhead.
+    /// Bytes of guest memory in ordinary pages, without overhead.
     pub(crate) memory: u64,
+    /// Bytes of guest memory in huge pages.
+    pub(crate) huge_memory: HugeMemory,
     /// Thousandths of real CPUs.
     pub(crate) reserved: u32,
 }
@@ -51,8 +56,10 @@ pub(crate) struct Demand {
 pub(crate) struct Usage {
     /// Virtual CPUs.
     pub(crate) cpus: i64,
-    /// Bytes of guest memory, without overhead.
+    /// Bytes of guest memory in ordinary pages, without overhead.
     pub(crate) memory: u64,
+    /// Bytes of guest memory in huge pages.
+    pub(crate) huge_memory: HugeMemory,
     /// Thousandths of real CPUs.
     pub(crate) reserved: u32,
     /// The number of VMs.
@@ -112,6 +119,7 @@ impl HostCapacity {
         self.change(host, |usage| {
             usage.cpus += demand.cpus;
             usage.memory = usage.memory.saturating_add(demand.memory);
+            usage.huge_memory = usage.huge_memory.saturating_add(demand.huge_memory);
             usage.reserved = usage.reserved.saturating_add(demand.reserved);
             usage.vms += 1;
         });
@@ -122,6 +130,7 @@ impl HostCapacity {
         self.change(host, |usage| {
             usage.cpus -= demand.cpus;
             usage.memory = usage.memory.saturating_sub(demand.memory);
+            usage.huge_memory = usage.huge_memory.saturating_sub(demand.huge_memory);
             usage.reserved = usage.reserved.saturating_sub(demand.reserved);
             usage.vms = usage.vms.saturating_sub(1);
         });
@@ -158,7 +167,7 @@ mod tests {
     }
 
     fn demand(cpus: i64, memory: u64, reserved: u32) -> Demand {
-        Demand { cpus, memory, reserved }
+        Demand { cpus, memory, reserved, ..Demand::default() }
     }
 
     #[test]
@@ -169,12 +178,12 @@ mod tests {
         capacity.take("a", demand(1, 50, 250));
         assert_eq!(
             capacity.get("a").map(|h| h.used),
-            Some(Usage { cpus: 3, memory: 150, reserved: 750, vms: 2 })
+            Some(Usage { cpus: 3, memory: 150, reserved: 750, vms: 2, ..Usage::default() })
         );
         capacity.give_back("a", demand(2, 100, 500));
         assert_eq!(
             capacity.get("a").map(|h| h.used),
-            Some(Usage { cpus: 1, memory: 50, reserved: 250, vms: 1 })
+            Some(Usage { cpus: 1, memory: 50, reserved: 250, vms: 1, ..Usage::default() })
         );
         capacity.remove_host("a");
         assert_eq!(capacity.usage("a").vms, 1);

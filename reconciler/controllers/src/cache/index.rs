@@ -173,7 +173,10 @@ fn releases(old: Option<&VmEntry>, new: Option<&VmEntry>) -> bool {
     let Some(new) = new else { return true };
     let leaves = old.host.is_some() && old.host != new.host;
     let (was, is) = (&old.demand, &new.demand);
-    let shrinks = is.cpus < was.cpus || is.memory < was.memory || is.reserved < was.reserved;
+    let shrinks = is.cpus < was.cpus
+        || is.memory < was.memory
+        || is.reserved < was.reserved
+        || was.huge_memory.exceeds(&is.huge_memory).is_some();
     let fewer = old.addresses.iter().any(|a| !new.addresses.contains(a))
         || old.macs.iter().any(|mac| !new.macs.contains(mac));
     leaves || (old.host.is_some() && shrinks) || fewer

@@ -5,11 +5,11 @@ use std::{
     fmt::Write,
 };
 
-use berth_api::{CpuAmount, Enforcement, Quantity, Readiness, Reason, Strategy};
+use berth_api::{CpuAmount, Enforcement, HugePages, Quantity, Readiness, Reason, Strategy, size::HugeMemory};
 
 use crate::{
     cache::capacity::{Candidate, Members},
-    scheduler::{Request, Spread, Unfit, filter, has_cpu_model, has_labels},
+    scheduler::{Request, Spread, Unfit, filter, free_huge_memory, has_cpu_model, has_labels},
 };
 
 /// The reason why a VM has no host.
@@ -53,6 +53,7 @@ impl Unfit {
             Self::Cpus => format!("{count} with too few free CPUs"),
             Self::ReservedCpus => format!("{count} with too few CPUs that are not reserved"),
             Self::Memory => format!("{count} with too little free memory"),
+            Self::HugePages => format!("{count} with too few free huge pages"),
         }
     }
 
@@ -104,11 +105,26 @@ impl Unfit {
                     mib(candidate.overhead)
                 )
             }
+            Self::HugePages => {
+                let free = free_huge_memory(candidate);
+                let pages = request.huge_memory.exceeds(&free).unwrap_or_default();
+                format!(
+                    "host {name} has {} of {} huge pages of {} free and it needs {}",
+                    page_count(&free, pages),
+                    page_count(&candidate.huge_memory, pages),
+                    pages.as_str(),
+                    page_count(&request.huge_memory, pages)
+                )
+            }
             Self::NotTheOne | Self::DiskElsewhere => {
                 format!("its disks are on another host than {name}, which placement.host names")
             }
         }
     }
+}
+
+fn page_count(memory: &HugeMemory, pages: HugePages) -> u64 {
+    pages.bytes().map_or(0, |bytes| memory.bytes(pages) / bytes)
 }
 
 fn names(bridges: &BTreeSet<String>) -> String {
@@ -152,7 +168,13 @@ pub(crate) fn why<'a>(
     }
     let reasons: Vec<String> = unfit.iter().map(|(reason, count)| reason.counted(*count, request)).collect();
     let mut text = format!("0 of {hosts} hosts can take it: {}", reasons.join(", "));
-    let _ = write!(text, " (it needs {} CPUs and {} MiB)", request.cpus, request.memory >> 20);
+    let memory = request.memory.saturating_add(request.huge_memory.total());
+    let _ = write!(text, " (it needs {} CPUs and {} MiB", request.cpus, memory >> 20);
+    if let Some(pages) = request.huge_memory.exceeds(&HugeMemory::default()) {
+        let count = page_count(&request.huge_memory, pages);
+        let _ = write!(text, " in {count} huge pages of {}", pages.as_str());
+    }
+    text.push(')');
     Unplaced::Now(text)
 }
 
@@ -220,7 +242,31 @@ fn never<'a>(
             format!("no host it may run on has the CPU model {model}: see status.cpuModels of the Hosts");
         return Some((Reason::NotSupported, text));
     }
+    if let Some(text) = too_few_huge_pages(request, eligible.clone()) {
+        return Some((Reason::NoHostWithHugePages, text));
+    }
     too_large_vm(request, eligible).map(|text| (Reason::NoHostLargeEnough, text))
+}
+
+fn too_few_huge_pages<'a>(
+    request: &Request,
+    eligible: impl Iterator<Item = &'a Candidate> + Clone,
+) -> Option<String> {
+    let pages = request.huge_memory.exceeds(&HugeMemory::default())?;
+    // A host that has not reported may have any number.
+    let has =
+        |c: &Candidate| c.allocatable_cpus == 0 || request.huge_memory.exceeds(&c.huge_memory).is_none();
+    if eligible.clone().any(has) {
+        return None;
+    }
+    let most = eligible.max_by_key(|c| (c.huge_memory.bytes(pages), &c.name))?;
+    Some(format!(
+        "it needs {} huge pages of {} and no host it may run on has that many: {} has {}. Reserve them there, or lower its memory",
+        page_count(&request.huge_memory, pages),
+        pages.as_str(),
+        most.name,
+        page_count(&most.huge_memory, pages)
+    ))
 }
 
 fn too_large_vm<'a>(

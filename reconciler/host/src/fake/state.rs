@@ -117,6 +117,7 @@ fn facts() -> HostFacts {
         mtu: None,
         ranges: Vec::new(),
         bridges: Vec::new(),
+        huge_pages: Vec::new(),
         overhead_bytes: 80 << 20,
         boot_id: String::new(),
     }

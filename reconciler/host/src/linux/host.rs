@@ -12,6 +12,7 @@ use berth_qemu::process::LaunchError;
 use tokio::sync::{Mutex, OnceCell};
 
 use super::files::{self, blocking, failed};
+use super::huge_pages;
 use super::program::Program;
 use crate::{HostFacts, KvmFacts, QemuFacts, SystemError};
 
@@ -75,9 +76,9 @@ impl LinuxInfo {
             false => (Accelerator::Tcg { tb_size_mib: TB_SIZE_MIB }, OVERHEAD_TCG),
         };
         let path = state.to_owned();
-        let (memory_bytes, space, boot_id) = blocking(move || {
+        let (memory_bytes, huge_pages, space, boot_id) = blocking(move || {
             let space = files::space(&path).map_err(failed("read the free space of", &path))?;
-            Ok::<_, SystemError>((memory()?, space, boot_id()?))
+            Ok::<_, SystemError>((memory()?, huge_pages::read(Path::new("/sys")), space, boot_id()?))
         })
         .await?;
         Ok(HostFacts {
@@ -94,6 +95,7 @@ impl LinuxInfo {
             mtu: None,
             ranges: Vec::new(),
             bridges: Vec::new(),
+            huge_pages,
             overhead_bytes,
             boot_id,
         })

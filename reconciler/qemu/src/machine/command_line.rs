@@ -26,6 +26,9 @@ const SLOT_WATCHDOG: u8 = 0x8;
 /// A function for each port for network cards.
 const SLOT_NIC_PORTS: u8 = 0x9;
 
+/// The threads that write to all huge pages of a guest at its start.
+const MOST_PREALLOC_THREADS: u16 = 16;
+
 /// SMBIOS manufacturer: identifies a process as berth's.
 const MANUFACTURER: &str = "berth";
 /// The id of QEMU's end of the guest agent's port.
@@ -151,7 +154,8 @@ fn machine(spec: &MachineSpec, files: &MachineFiles, args: &mut Arguments) {
     args.pair("-boot", "menu=off,strict=on");
     args.json("-object", json!({"qom-type": "rng-random", "id": "entropy", "filename": "/dev/urandom"}));
     args.device(json!({"driver": "virtio-rng-pci", "id": "rng0", "rng": "entropy", "bus": "pcie.0", "addr": slot(SLOT_RNG)}));
-    args.device(json!({"driver": "virtio-balloon-pci", "id": "balloon0", "deflate-on-oom": true, "free-page-reporting": true, "bus": "pcie.0", "addr": slot(SLOT_BALLOON)}));
+    // A huge page that is given back to the host may be gone when the guest uses it again.
+    args.device(json!({"driver": "virtio-balloon-pci", "id": "balloon0", "deflate-on-oom": true, "free-page-reporting": spec.huge_page_bytes.is_none(), "bus": "pcie.0", "addr": slot(SLOT_BALLOON)}));
     args.device(json!({"driver": "pvpanic", "id": "pvpanic0"}));
 }
 
@@ -172,7 +176,7 @@ fn memory(spec: &MachineSpec, args: &mut Arguments) {
         size.push_str(&format!(",maxmem={}k", most / 1024));
     }
     args.pair("-m", size);
-    args.json("-object", json!({"qom-type": "memory-backend-ram", "id": "ram", "size": spec.memory_bytes}));
+    args.json("-object", guest_memory(spec));
     if let Some(most) = spec.max_memory_bytes {
         let backend = format!("{MEMORY_DEVICE}-ram");
         // Without a reservation: the host has it once the guest uses it.
@@ -183,6 +187,15 @@ fn memory(spec: &MachineSpec, args: &mut Arguments) {
         args.device(json!({"driver": "virtio-mem-pci", "id": MEMORY_DEVICE, "memdev": backend, "block-size": MEMORY_BLOCK,
             "requested-size": 0, "bus": "pcie.0", "addr": slot(SLOT_MEMORY)}));
     }
+}
+
+/// The memory of the start. Huge pages are allocated before the machine answers: a fault for which the host has no page ends a process.
+fn guest_memory(spec: &MachineSpec) -> Value {
+    let Some(page) = spec.huge_page_bytes else {
+        return json!({"qom-type": "memory-backend-ram", "id": "ram", "size": spec.memory_bytes});
+    };
+    json!({"qom-type": "memory-backend-memfd", "id": "ram", "size": spec.memory_bytes, "hugetlb": true, "hugetlbsize": page,
+        "prealloc": true, "prealloc-threads": spec.cpus.min(MOST_PREALLOC_THREADS), "share": true})
 }
 
 fn firmware(uefi: &UefiFiles, args: &mut Arguments) {

@@ -578,6 +578,17 @@ impl Hypervisor for LocalHypervisor {
     }
 }
 
+/// QEMU's end at its start. It cannot map memory for which there are no pages, or has a fault when it writes to them.
+fn exited(spec: &LaunchSpec, status: String, stderr: String) -> LaunchError {
+    let is_memory = ["backing store for guest RAM", "preallocat", "hugetlb", "memfd"]
+        .iter()
+        .any(|part| stderr.contains(part));
+    match spec.machine.huge_page_bytes {
+        Some(page) if is_memory => LaunchError::HugePages { page, stderr },
+        _ => LaunchError::Exited { status, stderr },
+    }
+}
+
 /// Waits until the monitor replies, or QEMU has failed.
 async fn answers(child: &mut Child, spec: &LaunchSpec) -> Result<ProcessIdentity, LaunchError> {
     let pid = i32::try_from(child.id()).expect("process numbers are positive ints");
@@ -592,7 +603,7 @@ async fn answers(child: &mut Child, spec: &LaunchSpec) -> Result<ProcessIdentity
         // If QEMU ends before it serves an accepted connection, the attempt ends with it.
         let outcome = attempt.await;
         if let Ok(Some(status)) = child.try_wait() {
-            return Err(LaunchError::Exited { status: status.to_string(), stderr: words() });
+            return Err(exited(spec, status.to_string(), words()));
         }
         match outcome {
             Some(Ok(_)) => break,

@@ -3,7 +3,8 @@
 use berth_api::condition::{self, remove};
 use berth_api::vm::{DiskAttachmentStatus, GuestEnd, GuestStatus, Hardware, HostRefusal, ProcessStatus};
 use berth_api::{
-    ConditionType, ConditionUpdate, GuestOS, Power, Quantity, Readiness, Reason, Size, VM, VMState, VMStatus,
+    ConditionType, ConditionUpdate, GuestOS, HugePages, Power, Quantity, Readiness, Reason, Size, VM,
+    VMState, VMStatus,
 };
 use berth_qemu::machine::Bus;
 use berth_qemu::power::RunState;
@@ -440,6 +441,7 @@ fn hardware(observed: &Observed) -> Option<Hardware> {
         max_cpus: run.max_cpus,
         max_memory: run.growth.map(|growth| Quantity::from_bytes(growth.most).0),
         memory: Quantity::from_bytes(*memory_bytes).0,
+        huge_pages: Some(run.huge_pages).filter(|pages| *pages != HugePages::None),
         firmware: firmware.clone(),
         tpm: Some(run.tpm),
         cpu_topology: Some(topology(run)),

@@ -64,6 +64,7 @@ async fn machine(system: &LinuxSystem, instance: &str, firmware: Firmware) -> La
         topology: Topology::of_cores(1),
         memory_bytes: 64 << 20,
         max_memory_bytes: Some(128 << 20),
+        huge_page_bytes: None,
         accelerator: Accelerator::Tcg { tb_size_mib: 16 },
         firmware,
         machine_type: facts.machine_type,
@@ -182,6 +183,82 @@ async fn what_qemu_says_when_it_gives_up_is_in_the_error() {
     assert!(error.chain().contains("unsupported machine type"), "{}", error.chain());
     assert!(system.stderr_tail(&instance).await.expect("read").contains("unsupported machine type"));
     assert_eq!(system.process(&instance).await.expect("looked"), None);
+}
+
+/// Huge pages of 2 MiB that are reserved for a test, and are released when it ends.
+struct ReservedPages {
+    before: u64,
+}
+
+impl ReservedPages {
+    const FILE: &str = "/proc/sys/vm/nr_hugepages";
+
+    /// Reserves this many more; None with the reason printed.
+    fn reserve(count: u64) -> Option<Self> {
+        let read = || fs::read_to_string(Self::FILE).ok()?.trim().parse::<u64>().ok();
+        let before = read()?;
+        let reserved = Self { before };
+        let written = fs::write(Self::FILE, (before + count).to_string());
+        if written.is_err() || read()? < before + count {
+            eprintln!("skipped: this machine cannot reserve {count} huge pages");
+            return None;
+        }
+        Some(reserved)
+    }
+}
+
+impl Drop for ReservedPages {
+    fn drop(&mut self) {
+        let _ = fs::write(Self::FILE, self.before.to_string());
+    }
+}
+
+/// KiB of huge pages of 2 MiB that the process has in a mapping of this many KiB.
+fn huge_kib_of(pid: i32, mapping_kib: u64) -> u64 {
+    let smaps = fs::read_to_string(format!("/proc/{pid}/smaps")).expect("it runs");
+    let mut sums = [0, 0];
+    let mut is_guest = false;
+    for line in smaps.lines() {
+        let Some((name, rest)) = line.split_once(':') else { continue };
+        let amount = rest.trim().strip_suffix(" kB").and_then(|kib| kib.trim().parse::<u64>().ok());
+        match (name, amount) {
+            ("Size", Some(kib)) => is_guest = kib == mapping_kib,
+            ("Shared_Hugetlb", Some(kib)) if is_guest => sums[0] += kib,
+            ("Private_Hugetlb", Some(kib)) if is_guest => sums[1] += kib,
+            _ => {}
+        }
+    }
+    sums.into_iter().sum()
+}
+
+#[tokio::test]
+async fn guest_memory_is_in_huge_pages_and_a_machine_without_enough_of_them_does_not_start() {
+    const PAGE: u64 = 2 << 20;
+    let Some((_folder, system)) = host().await else { return };
+    let Some(_reserved) = ReservedPages::reserve(40) else { return };
+    let free = async || {
+        let pages = system.facts().await.expect("facts").huge_pages;
+        pages.into_iter().find(|pages| pages.page_bytes == PAGE).map_or(0, |pages| pages.free)
+    };
+    let before = free().await;
+    assert!(before >= 40);
+    let instance = instance();
+    let mut config = machine(&system, &instance, Firmware::Bios).await;
+    config.machine.huge_page_bytes = Some(PAGE);
+    config.machine.max_memory_bytes = None;
+    let started = system.launch(&config).await.expect("started");
+    assert_eq!(huge_kib_of(started.identity.pid, 64 << 10), 64 << 10, "all of it, before the guest runs");
+    assert_eq!(free().await, before - 32);
+    let overhead = system.overhead(&started.identity, 64 << 20).await.expect("read").expect("it runs");
+    assert!(overhead < 512 << 20, "{overhead}");
+    system.kill(&instance, GRACE).await.expect("ended");
+    assert_eq!(free().await, before);
+    config.machine.memory_bytes = (before + 1) * PAGE;
+    let error = system.launch(&config).await.expect_err("one page is missing");
+    let is_named = matches!(&error, SystemError::Launch(LaunchError::HugePages { page: PAGE, .. }));
+    assert!(is_named, "{}", error.chain());
+    assert_eq!(system.process(&instance).await.expect("looked"), None);
+    assert_eq!(free().await, before, "none is kept");
 }
 
 #[tokio::test]

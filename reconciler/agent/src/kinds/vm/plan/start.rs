@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use berth_api::size::HugeMemory;
 use berth_api::vm::{InterfaceStatus, NetworkInterface};
 use berth_api::{
-    Firmware, Graphics, GuestOS, Power, Quantity, Readiness, Reason, RestartPolicy, Size, SizeError, VM,
-    Watchdog,
+    Firmware, Graphics, GuestOS, HugePages, Power, Quantity, Readiness, Reason, RestartPolicy, Size,
+    SizeError, VM, Watchdog,
 };
 use berth_host::{HostFacts, LaunchRequest, QemuFacts, TapConfig};
 use berth_qemu::cpu_models;
@@ -27,6 +28,7 @@ use super::super::seed::{digest, seed};
 use super::cards::{links_down, model_of, nic_id, recorded_name};
 use super::{Observed, Step, asks_for_restart, write_journal};
 use crate::converge::Plan;
+use crate::huge_pages;
 use crate::journal::{Journal, MemoryGrowth, PinnedHardware, PostStart, Run, RunProfile, epoch_of};
 use crate::networking::tap_of;
 use crate::plugging::disk_spec;
@@ -165,13 +167,34 @@ fn prepared<'a>(vm: &VM, observed: &'a Observed) -> Result<Prepared<'a>, Plan<St
         return Err(Plan::without_steps(stalled).requeue_after(ASK_HOST));
     }
     // Checked again here, where the running VMs are known: the scheduler may have been mistaken.
-    let needed = size.memory;
+    let needed = size.taken().memory;
     if let Some(free) = observed.free_memory.filter(|free| *free < needed) {
         let (needed, free) = (Quantity::from_bytes(needed), Quantity::from_bytes(free >> 20 << 20));
         let text = format!("the VM needs {needed} of memory and this host has {free} left");
         return Err(waits(Reason::Unschedulable, text).requeue_after(ASK_HOST));
     }
+    enough_huge_pages(&size.taken().huge_memory, host)?;
     Ok(Prepared { size, host, qemu, cdroms })
+}
+
+/// Checks for the huge pages of a machine that is to be started: others of the host's programs may use some.
+pub(super) fn enough_huge_pages(needed: &HugeMemory, host: &HostFacts) -> Result<(), Plan<Step>> {
+    let (offered, free) = (huge_pages::offered(host), huge_pages::free(host));
+    if let Some(pages) = needed.exceeds(&offered) {
+        let (needed, offered) = (huge_pages::text(needed, pages), huge_pages::text(&offered, pages));
+        let text = format!(
+            "the VM needs {needed} and this host has {offered}: reserve more there (vm.nr_hugepages)"
+        );
+        let stalled = Readiness::Stalled(Reason::NoHostWithHugePages, text);
+        return Err(Plan::without_steps(stalled).requeue_after(ASK_HOST));
+    }
+    if let Some(pages) = needed.exceeds(&free) {
+        let (needed, free) = (huge_pages::text(needed, pages), huge_pages::text(&free, pages));
+        let text = format!("the VM needs {needed} and this host has {free} left");
+        let waits = Readiness::Reconciling(Reason::Unschedulable, text);
+        return Err(Plan::without_steps(waits).requeue_after(ASK_HOST));
+    }
+    Ok(())
 }
 
 fn has_interface(vm: &VM, name: &str) -> bool {
@@ -236,6 +259,7 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
         class: class_name(vm),
         cpus: size.cpus,
         memory_bytes: memory,
+        huge_pages: size.huge_pages,
         firmware: size.firmware.as_str().to_owned(),
         tpm: size.tpm,
         topology: Some(size.topology),
@@ -275,6 +299,7 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
         memory_bytes: memory,
         // Nothing can be plugged in above the maximum.
         max_memory_bytes: size.max_memory.filter(|most| *most > memory),
+        huge_page_bytes: size.huge_pages.bytes(),
         accelerator: host.accelerator,
         firmware: match size.firmware {
             Firmware::BIOS => machine::Firmware::Bios,
@@ -428,6 +453,7 @@ pub(super) fn unknown_run(vm: &VM, observed: &Observed) -> Run {
         class: class_name(vm),
         cpus: size.map_or(0, |size| size.cpus),
         memory_bytes: size.map_or(0, |size| size.memory),
+        huge_pages: size.map_or(HugePages::None, |size| size.huge_pages),
         firmware: size.map_or("", |size| size.firmware.as_str()).to_owned(),
         tpm: size.is_some_and(|size| size.tpm),
         topology: size.map(|size| size.topology),
@@ -471,7 +497,7 @@ pub(super) fn unsynced_interfaces(run: &Run, vm: &VM, journal: &Journal) -> Vec<
 /// to any size.
 pub(in crate::kinds::vm) fn too_large(vm: &VM, size: &Size, observed: &Observed) -> Option<String> {
     let (cpus, memory) = observed.offered?;
-    if size.cpus <= cpus && size.memory <= memory {
+    if size.cpus <= cpus && size.taken().memory <= memory {
         return None;
     }
     let is_own = vm.spec.cpus.is_some() || vm.spec.cpu_topology.is_some() || vm.spec.memory.is_some();

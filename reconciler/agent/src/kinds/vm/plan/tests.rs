@@ -115,6 +115,7 @@ fn host() -> HostFacts {
         mtu: None,
         ranges: Vec::new(),
         bridges: Vec::new(),
+        huge_pages: Vec::new(),
         overhead_bytes: 80 << 20,
         boot_id: "b".into(),
     }
@@ -191,6 +192,7 @@ fn run() -> Run {
         cpus: 1,
         memory_bytes: 512 << 20,
         firmware: "UEFI".into(),
+        huge_pages: berth_api::HugePages::None,
         tpm: false,
         topology: None,
         max_cpus: None,

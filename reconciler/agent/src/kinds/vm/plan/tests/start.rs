@@ -88,6 +88,54 @@ fn each_thing_that_is_missing_is_waited_for_under_its_own_name() {
 }
 
 #[test]
+fn guest_memory_in_huge_pages_needs_free_ones_and_no_ordinary_memory() {
+    let with = |total: u64, free: u64, pages: &str| {
+        let mut o = ready_to_start();
+        let facts = berth_host::HugePagesFacts { page_bytes: 2 << 20, total, free };
+        o.host.as_mut().expect("set").huge_pages = vec![facts];
+        o.free_memory = Some(0);
+        o.size = size(json!({"cpus": 1, "memory": "512Mi", "hugePages": pages}));
+        plan(&vm(json!({})), &o)
+    };
+    let started = with(300, 256, "2Mi");
+    let launch = started.steps.iter().find_map(|step| match step {
+        Step::Launch(request) => Some(&request.machine),
+        _ => None,
+    });
+    assert_eq!(launch.map(|machine| machine.huge_page_bytes), Some(Some(2 << 20)), "{:?}", started.readiness);
+    let used = with(300, 255, "2Mi");
+    assert_eq!((stands(&used), used.steps.len()), ((false, Reason::Unschedulable), 0));
+    insta::assert_snapshot!(used.readiness.message(), @"the VM needs 256 huge pages of 2Mi and this host has 255 huge pages of 2Mi left");
+    assert!(used.requeue_after.is_some(), "no event tells that some are free");
+    let few = with(255, 255, "2Mi");
+    assert_eq!(stands(&few), (true, Reason::NoHostWithHugePages));
+    insta::assert_snapshot!(few.readiness.message(), @"the VM needs 256 huge pages of 2Mi and this host has 255 huge pages of 2Mi: reserve more there (vm.nr_hugepages)");
+    assert_eq!(stands(&with(300, 300, "None")), (false, Reason::Unschedulable), "ordinary memory is needed");
+    assert_eq!(stands(&with(300, 300, "1Gi")), (true, Reason::InvalidSpec), "half a page");
+}
+
+#[test]
+fn a_change_of_huge_pages_waits_for_the_next_power_cycle() {
+    let huge = size(json!({"cpus": 1, "memory": "512Mi", "hugePages": "2Mi"}));
+    let mut running = Observed { size: huge, ..present(RunState::Running) };
+    let report = |running: &Observed| {
+        status(&vm(json!({})), running, &Readiness::Ready(Reason::Running, String::new()), at(NOW))
+    };
+    assert_eq!(report(&running).pending_power_cycle, ["hugePages"]);
+    running.journal.run.as_mut().expect("it runs").huge_pages = berth_api::HugePages::TwoMebibytes;
+    assert!(report(&running).pending_power_cycle.is_empty());
+    running.journal.pins = Some(PinnedHardware {
+        machine_type: "pc-q35-7.2".into(),
+        cpu_model: "max".into(),
+        accelerator: "tcg".into(),
+        uuid: String::new(),
+    });
+    let hardware = report(&running).hardware.expect("it runs");
+    assert_eq!(hardware.huge_pages, Some(berth_api::HugePages::TwoMebibytes));
+    assert_eq!(hardware.taken().map(|taken| (taken.memory, taken.huge_memory.total())), Some((0, 512 << 20)));
+}
+
+#[test]
 fn a_tpm_of_the_vm_or_its_class_is_part_of_the_machine_and_a_change_of_it_waits() {
     let class = json!({"cpus": 1, "memory": "512Mi", "tpm": true});
     let observed = |own: Value| {
