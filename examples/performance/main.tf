@@ -1,4 +1,5 @@
-# A database in huge pages, which an administrator has reserved on a host: sysctl vm.nr_hugepages=2048.
+# A database in huge pages, on CPUs of its own. An administrator has reserved the pages on a host (sysctl vm.nr_hugepages=2048), and its agent
+# runs with --dedicated-cpus 2-4.
 
 terraform {
   required_version = ">= 1.11"
@@ -28,6 +29,10 @@ resource "berth_vm_class" "fast" {
   cpus       = 2
   memory     = "4Gi"
   huge_pages = "2Mi"
+
+  # Three CPUs of the host: one for each CPU, and one for QEMU's other threads.
+  dedicated_cpu_placement = true
+  isolate_emulator_thread = true
 }
 
 resource "berth_vm" "database" {

@@ -156,6 +156,8 @@ pub(super) fn request(change: &mut PlannedChange<'_>) {
         "firmware",
         "tpm",
         "cpu_topology",
+        "dedicated_cpu_placement",
+        "isolate_emulator_thread",
         "cpu_model",
         "guest_os",
         "watchdog",

@@ -164,6 +164,7 @@ fn case(tables: &Tables, vm: &VM, offer: &Offer, reserved: &BTreeMap<String, i64
     let sizes = others.iter().filter_map(|(name, other)| vm_size(tables, name, other));
     let taken = sizes.fold(SizeTaken::default(), |sum, size| SizeTaken {
         cpus: sum.cpus + size.cpus,
+        dedicated_cpus: sum.dedicated_cpus + size.dedicated_cpus,
         memory: sum.memory.saturating_add(size.memory).saturating_add(offer.overhead),
         huge_memory: sum.huge_memory.saturating_add(size.huge_memory),
     });
@@ -229,6 +230,10 @@ fn judge(case: &AdmissionInput) -> Result<(), String> {
     let free = offered.cpus - taken.cpus;
     if needs.cpus > free {
         return Err(format!("it needs {} CPUs and the host has {} left", needs.cpus, free.max(0)));
+    }
+    let free = (offered.dedicated_cpus - taken.dedicated_cpus).max(0);
+    if needs.dedicated_cpus > free {
+        return Err(format!("it needs {} dedicated CPUs and the host has {free} left", needs.dedicated_cpus));
     }
     let free = offered.huge_memory.saturating_sub(taken.huge_memory);
     if let Some(pages) = needs.huge_memory.exceeds(&free) {
@@ -349,6 +354,17 @@ mod tests {
         let of_another_size =
             AdmissionInput { needs: SizeTaken::of(1, 1 << 30, HugePages::OneGibibyte), offered, ..case() };
         insta::assert_snapshot!(refused(&of_another_size), @"it needs 1 huge pages of 1Gi and the host has 0 huge pages of 1Gi left");
+    }
+
+    #[test]
+    fn dedicated_cpus_are_admitted_beside_those_that_vms_share() {
+        let needs = ordinary(2, 500 * MIB).with_dedicated_cpus(true);
+        let offered = SizeTaken { dedicated_cpus: 6, ..ordinary(0, 1024 * MIB) };
+        let taken = |dedicated_cpus| SizeTaken { dedicated_cpus, ..SizeTaken::default() };
+        let fits = AdmissionInput { needs, offered, taken: taken(3), ..case() };
+        assert_eq!(judge(&fits), Ok(()));
+        let full = AdmissionInput { taken: taken(4), ..fits };
+        insta::assert_snapshot!(refused(&full), @"it needs 3 dedicated CPUs and the host has 2 left");
     }
 
     #[test]

@@ -144,7 +144,8 @@ impl Context {
         let host = self.index.read().hosts.get(&ObjectName::new("", self.host()));
         let reserved = host.as_ref().and_then(|host| host.spec.reserved.as_ref());
         let (cpus, memory) = self.config.offered(facts, reserved);
-        SizeTaken { cpus, memory, huge_memory: huge_pages::offered(facts) }
+        let dedicated_cpus = i64::try_from(facts.dedicated.cpus.len()).unwrap_or(MOST_CPUS);
+        SizeTaken { cpus, dedicated_cpus, memory, huge_memory: huge_pages::offered(facts) }
     }
 
     /// Returns the thousandths of real CPUs that VMs may reserve here.
@@ -152,7 +153,7 @@ impl Context {
         let host = self.index.read().hosts.get(&ObjectName::new("", self.host()));
         let reserved = host.as_ref().and_then(|host| host.spec.reserved.as_ref());
         let (cpus, _) = self.config.reserved(facts, reserved);
-        let cpus = i64::from(facts.cpus).saturating_sub(cpus).clamp(0, MOST_CPUS);
+        let cpus = self.config.shared_cpus(facts).saturating_sub(cpus).clamp(0, MOST_CPUS);
         u32::try_from(cpus * 1000).unwrap_or(u32::MAX)
     }
 

@@ -192,6 +192,7 @@ pub(crate) fn reason_of(error: &SystemError) -> Reason {
         SystemError::TooManySnapshots { .. } => Reason::TooManySnapshots,
         SystemError::NoSpace { .. } => Reason::NoSpace,
         SystemError::ProgramMissing { .. } => Reason::NotSupported,
+        SystemError::NoDedicatedCpus { .. } => Reason::Unschedulable,
         SystemError::Launch(error) => match error {
             LaunchError::NoBinary { .. } => Reason::QemuMissing,
             LaunchError::Spec(_) => Reason::InvalidSpec,

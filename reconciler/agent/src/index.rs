@@ -148,7 +148,8 @@ pub(crate) fn vm_size(tables: &Tables, name: &ObjectName, vm: &VM) -> Option<Siz
         let status = host.status.as_ref()?;
         let allocatable = status.allocatable.as_ref()?;
         let memory = berth_api::Quantity(allocatable.memory.clone()).bytes().ok()?;
-        Some(SizeTaken { cpus: allocatable.cpus, memory, huge_memory: status.huge_memory() })
+        let (huge_memory, dedicated_cpus) = (status.huge_memory(), status.dedicated_cpu_count());
+        Some(SizeTaken { cpus: allocatable.cpus, dedicated_cpus, memory, huge_memory })
     });
     size_taken(declared, has, offered)
 }

@@ -179,6 +179,9 @@ pub struct HostStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub huge_pages: Vec<HostHugePages>,
+    /// The CPUs that single VMs may have for themselves; absent: none. They are not part of the CPUs in `allocatable`.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "dedicatedCPUs")]
+    pub dedicated_cpus: Option<HostDedicatedCpus>,
     /// Memory that a VM counts for in addition to its guest memory, as a quantity: the largest overhead measured here
     /// lately, and before a measurement the known overhead of the accelerator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -221,6 +224,11 @@ pub struct HostStatus {
 }
 
 impl HostStatus {
+    /// The number of its CPUs for single VMs.
+    pub fn dedicated_cpu_count(&self) -> i64 {
+        self.dedicated_cpus.as_ref().map_or(0, |cpus| cpus.total.clamp(0, MOST_CPUS))
+    }
+
     /// The bytes of its huge pages by size.
     pub fn huge_memory(&self) -> HugeMemory {
         let mut memory = HugeMemory::default();
@@ -309,6 +317,21 @@ pub struct Resources {
     /// Space for disks' files, as a quantity.
     #[schemars(length(max = 32))]
     pub storage: String,
+}
+
+/// The CPUs of a host for single VMs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HostDedicatedCpus {
+    /// Their numbers, for example `2-7,12`.
+    #[schemars(length(max = 512))]
+    pub cpus: String,
+    /// How many they are.
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub total: i64,
+    /// How many of them no running VM has.
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub free: i64,
 }
 
 /// The huge pages of one size.

@@ -202,6 +202,8 @@ reasons! {
     NoHostWithBridge => "Make the bridge on a host that the VM may run on, or correct `bridge.name` of the Network.",
     /// No host that the VM may run on has as many huge pages, used or not, as its memory needs.
     NoHostWithHugePages => "Reserve huge pages on a host that the VM may run on (docs/performance.md), or lower its memory.",
+    /// No host that the VM may run on has as many CPUs for single VMs, used or not, as it needs.
+    NoHostWithDedicatedCPUs => "Start the agent of a host that the VM may run on with `--dedicated-cpus`, or lower its CPUs.",
     /// The emulator of the VM's TPM has ended: the guest's TPM does not answer.
     TPMFailed => "Restart the VM: it then has an emulator again.",
     /// No host has the name or the labels the VM asks for.

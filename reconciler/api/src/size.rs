@@ -10,6 +10,10 @@ pub const MEMORY_PER_CPU: u64 = 2 << 30;
 pub struct Size {
     /// Virtual CPUs.
     pub cpus: i64,
+    /// Whether each of them has a CPU of the host for itself.
+    pub dedicated_cpus: bool,
+    /// Whether QEMU's other threads have one, too: only with `dedicated_cpus`.
+    pub isolate_emulator_thread: bool,
     /// Guest memory in bytes, in whole MiB.
     pub memory: u64,
     /// The bytes of memory up to which it can grow while it runs; none: not at all.
@@ -51,13 +55,19 @@ pub enum SizeError {
         "hugePages and maxMemory exclude each other, of the VM and of its class: set memory without maxMemory on the VM, or hugePages None"
     )]
     GrowsInHugePages,
+    /// CPUs of the host are given at the start.
+    #[error(
+        "dedicatedCpuPlacement and maxCpus exclude each other, of the VM and of its class: set cpus without maxCpus on the VM, or dedicatedCpuPlacement false"
+    )]
+    GrowsOnDedicatedCpus,
 }
 
 impl Size {
     /// The capacity of its host that a VM of this size takes.
     #[must_use]
     pub fn taken(&self) -> SizeTaken {
-        SizeTaken::of(self.cpus, self.memory, self.huge_pages)
+        let taken = SizeTaken::of(self.cpus, self.memory, self.huge_pages);
+        if self.dedicated_cpus { taken.with_dedicated_cpus(self.isolate_emulator_thread) } else { taken }
     }
 }
 
@@ -84,6 +94,12 @@ impl VMSpec {
         let max_cpus = max_cpus.filter(|most| *most >= cpus && self.cpu_topology.is_none());
         let of_cores = CpuTopology::of_cores(max_cpus.unwrap_or(cpus));
         let of_class = of_class.filter(|_| max_cpus.is_none());
+        let dedicated = self.dedicated_cpu_placement.or(class.map(|class| class.dedicated_cpu_placement));
+        let dedicated = dedicated.unwrap_or_default();
+        if dedicated && max_cpus.is_some() {
+            return Err(SizeError::GrowsOnDedicatedCpus);
+        }
+        let isolated = self.isolate_emulator_thread.or(class.map(|class| class.isolate_emulator_thread));
         let memory = self.memory.as_ref().or(class.and_then(|class| class.memory.as_ref()));
         let most_of_class =
             class.filter(|_| self.memory.is_none()).and_then(|class| class.max_memory.as_ref());
@@ -107,6 +123,8 @@ impl VMSpec {
         }
         Ok(Size {
             cpus,
+            dedicated_cpus: dedicated,
+            isolate_emulator_thread: dedicated && isolated.unwrap_or_default(),
             memory: bytes,
             max_memory: max_memory.filter(|most| *most >= bytes),
             huge_pages: pages,
@@ -178,8 +196,10 @@ impl HugeMemory {
 /// The capacity of its host that a VM takes, or that a host offers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SizeTaken {
-    /// Virtual CPUs.
+    /// Virtual CPUs on the CPUs of the host that VMs share.
     pub cpus: i64,
+    /// CPUs of the host for single VMs.
+    pub dedicated_cpus: i64,
     /// Bytes of guest memory in ordinary pages.
     pub memory: u64,
     /// Bytes of guest memory in huge pages.
@@ -191,17 +211,26 @@ impl SizeTaken {
     #[must_use]
     pub fn of(cpus: i64, memory: u64, pages: HugePages) -> Self {
         let ordinary = if pages == HugePages::None { memory } else { 0 };
-        Self { cpus, memory: ordinary, huge_memory: HugeMemory::of(pages, memory) }
+        Self { cpus, dedicated_cpus: 0, memory: ordinary, huge_memory: HugeMemory::of(pages, memory) }
+    }
+
+    /// The same with a CPU of the host for each of the virtual CPUs, and `isolated` for one more.
+    #[must_use]
+    pub fn with_dedicated_cpus(self, isolated: bool) -> Self {
+        Self { cpus: 0, dedicated_cpus: self.cpus.saturating_add(i64::from(isolated)), ..self }
     }
 
     fn fits_into(&self, offered: &Self) -> bool {
         let enough = self.cpus <= offered.cpus && self.memory <= offered.memory;
-        enough && self.huge_memory.exceeds(&offered.huge_memory).is_none()
+        enough
+            && self.dedicated_cpus <= offered.dedicated_cpus
+            && self.huge_memory.exceeds(&offered.huge_memory).is_none()
     }
 
     fn most(self, other: Self) -> Self {
         Self {
             cpus: self.cpus.max(other.cpus),
+            dedicated_cpus: self.dedicated_cpus.max(other.dedicated_cpus),
             memory: self.memory.max(other.memory),
             huge_memory: self.huge_memory.each(other.huge_memory, u64::max),
         }
@@ -259,6 +288,31 @@ mod tests {
         assert_eq!(size_taken(Some(giant), None, offered), Some(SizeTaken::default()), "of another size");
         let both = size_taken(Some(huge(10)), Some(SizeTaken::of(1, 5, HugePages::None)), offered);
         assert_eq!(both, Some(SizeTaken { memory: 5, ..huge(10) }), "until the next power cycle");
+    }
+
+    #[test]
+    fn a_vm_on_dedicated_cpus_takes_none_of_those_that_vms_share() {
+        let taken = |own: Value| {
+            let mut spec = json!({"disks": [], "class": "c"});
+            spec.as_object_mut().expect("an object").extend(own.as_object().expect("an object").clone());
+            let spec: VMSpec = serde_json::from_value(spec).expect("a spec");
+            let class =
+                json!({"cpus": 4, "maxCpus": 8, "cpuReservation": "1", "dedicatedCpuPlacement": false});
+            let class: VMClassSpec = serde_json::from_value(class).expect("a class");
+            let reserved = spec.cpu_controls(Some(&class)).reserved;
+            spec.size(Some(&class)).map(|size| (size.taken().cpus, size.taken().dedicated_cpus, reserved))
+        };
+        assert_eq!(taken(json!({})), Ok((4, 0, 1000)));
+        assert_eq!(taken(json!({"isolateEmulatorThread": true})), Ok((4, 0, 1000)), "there is none to add");
+        let own = json!({"cpus": 2, "dedicatedCpuPlacement": true});
+        assert_eq!(taken(own), Ok((0, 2, 0)), "beside CPUs of its own a reservation is none");
+        let own = json!({"cpus": 2, "dedicatedCpuPlacement": true, "isolateEmulatorThread": true});
+        assert_eq!(taken(own), Ok((0, 3, 0)));
+        assert_eq!(taken(json!({"dedicatedCpuPlacement": true})), Err(SizeError::GrowsOnDedicatedCpus));
+        let offered = |dedicated_cpus| Some(SizeTaken { dedicated_cpus, cpus: 8, ..SizeTaken::default() });
+        let needed = SizeTaken::of(2, 0, HugePages::None).with_dedicated_cpus(true);
+        assert_eq!(size_taken(Some(needed), None, offered(3)), Some(needed));
+        assert_eq!(size_taken(Some(needed), None, offered(2)), Some(SizeTaken::default()));
     }
 
     #[test]

@@ -426,6 +426,7 @@ impl Cache {
         let recovery = self.recoveries.state(host, self.is_alive(name)).zip(recovery::since(host));
         let real =
             status.and_then(|s| s.capacity.as_ref()).map_or(0, |capacity| capacity.cpus.clamp(0, MOST_CPUS));
+        let dedicated_cpus = status.map_or(0, HostStatus::dedicated_cpu_count);
         let kept = host.spec.reserved.as_ref().and_then(|reserved| reserved.cpus).unwrap_or_default();
         let bridges = status.iter().flat_map(|s| &s.networks).filter(|n| n.kind == "Bridge" && n.up);
         let candidate = Candidate {
@@ -441,7 +442,9 @@ impl Cache {
             allocatable_cpus: allocatable.map_or(0, |a| a.cpus.clamp(0, MOST_CPUS)),
             allocatable_memory: allocatable.map_or(0, |a| bytes(&a.memory).min(MOST_MEMORY)),
             huge_memory: status.map(HostStatus::huge_memory).unwrap_or_default(),
-            reservable: u32::try_from(real.saturating_sub(kept).max(0) * 1000).unwrap_or(u32::MAX),
+            dedicated_cpus,
+            reservable: u32::try_from(real.saturating_sub(kept).saturating_sub(dedicated_cpus).max(0) * 1000)
+                .unwrap_or(u32::MAX),
             cpu_models: Arc::new(status.iter().flat_map(|s| &s.cpu_models).cloned().collect()),
             bridges: Arc::new(bridges.map(|network| network.name.clone()).collect()),
             overhead: status.and_then(|s| s.vm_overhead.as_deref()).map_or(0, bytes).min(MOST_OVERHEAD),
@@ -461,7 +464,8 @@ impl Cache {
         // Reported by the host, so it is validated.
         let is_possible = |has: &SizeTaken| {
             let most = has.memory.max(has.huge_memory.total());
-            (0..=MOST_CPUS).contains(&has.cpus) && most <= MOST_MEMORY
+            let cpus = has.cpus.max(has.dedicated_cpus);
+            (0..=MOST_CPUS).contains(&cpus) && has.cpus.min(has.dedicated_cpus) >= 0 && most <= MOST_MEMORY
         };
         let has = has.filter(is_possible);
         let host = vm.status.as_ref().and_then(|s| s.binding.as_ref()).map(|b| &b.host);
@@ -470,9 +474,16 @@ impl Cache {
             cpus: h.allocatable_cpus,
             memory: h.allocatable_memory,
             huge_memory: h.huge_memory,
+            dedicated_cpus: h.dedicated_cpus,
         });
-        let SizeTaken { cpus, memory, huge_memory } = size_taken(declared, has, offered)?;
-        Some(Demand { cpus, memory, huge_memory, reserved: vm.spec.cpu_controls(class).reserved })
+        let SizeTaken { cpus, dedicated_cpus, memory, huge_memory } = size_taken(declared, has, offered)?;
+        Some(Demand {
+            cpus,
+            dedicated_cpus,
+            memory,
+            huge_memory,
+            reserved: vm.spec.cpu_controls(class).reserved,
+        })
     }
 
     /// Returns why the size that a VM declares, with that of its class, cannot be used.

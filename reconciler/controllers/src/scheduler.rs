@@ -25,6 +25,8 @@ pub(crate) use explain::{Unplaced, topology_values};
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Request {
     pub(crate) cpus: i64,
+    /// CPUs of the host for it alone.
+    pub(crate) dedicated_cpus: i64,
     /// Bytes of guest memory in ordinary pages.
     pub(crate) memory: u64,
     /// Bytes of guest memory in huge pages.
@@ -89,6 +91,7 @@ enum Unfit {
     Refused,
     CpuModel,
     Cpus,
+    DedicatedCpus,
     ReservedCpus,
     Memory,
     HugePages,
@@ -193,6 +196,8 @@ fn filter(request: &Request, spread: Option<&Spread<'_, '_>>, candidate: &Candid
     check(request.refused_by.as_ref() != Some(&candidate.name), Unfit::Refused)?;
     check(has_cpu_model(candidate, request), Unfit::CpuModel)?;
     check(candidate.used.cpus + request.cpus <= candidate.allocatable_cpus, Unfit::Cpus)?;
+    let dedicated = candidate.used.dedicated_cpus + request.dedicated_cpus;
+    check(request.dedicated_cpus == 0 || dedicated <= candidate.dedicated_cpus, Unfit::DedicatedCpus)?;
     let reserved = candidate.used.reserved.saturating_add(request.reserved);
     // A VM without a reservation fits beside any.
     check(request.reserved == 0 || reserved <= candidate.reservable, Unfit::ReservedCpus)?;

@@ -67,6 +67,8 @@ pub enum SystemError {
     #[error("{program} failed: {detail}")]
     Program { program: &'static str, detail: String },
 
+    #[error("the machine needs {needed} dedicated CPUs and this host has {free} free")]
+    NoDedicatedCpus { needed: usize, free: usize },
     #[error("cannot start the machine")]
     Launch(#[from] LaunchError),
     #[error("cannot reach the machine's process")]

@@ -8,7 +8,7 @@ use berth_qemu::hypervisor::ProcessIdentity;
 use berth_qemu::machine::Accelerator;
 use serde_json::Value;
 
-use crate::{HostBridge, HostRange, HostUse, Result};
+use crate::{DedicatedFacts, HostBridge, HostRange, HostUse, Result};
 
 /// The facts of the host itself.
 #[async_trait]
@@ -75,6 +75,8 @@ pub struct HostFacts {
     pub bridges: Vec<HostBridge>,
     /// The huge pages of this host, by size. `memory_bytes` includes them.
     pub huge_pages: Vec<HugePagesFacts>,
+    /// The CPUs that single machines may have for themselves. `cpus` includes them.
+    pub dedicated: DedicatedFacts,
     /// Measured memory of a QEMU process beyond its guest's, with this accelerator.
     pub overhead_bytes: u64,
     /// Another one after each boot of the host.

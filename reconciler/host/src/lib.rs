@@ -17,6 +17,7 @@
 //!
 //! Every method is idempotent: it does nothing if the desired state is already reached, and a retry after a failure or an
 //! interruption completes the work. The convergence tests use the fake to make each call fail or be interrupted in turn.
+mod dedicated_cpus;
 mod error;
 #[cfg(feature = "fake")]
 pub mod fake;
@@ -31,6 +32,7 @@ mod start;
 mod usage;
 mod volumes;
 
+pub use dedicated_cpus::{DedicatedCpus, DedicatedFacts, DedicatedRequest, cpu_list, parse_cpu_list};
 pub use error::{Retry, SystemError};
 pub use images::{
     ChecksumSource, Compression, Credentials, Encoding, ImageFacts, ImageSource, Images, Progress,

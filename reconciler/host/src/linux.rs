@@ -90,6 +90,8 @@ pub struct LinuxConfig {
     /// The interface on which public addresses are announced. None: the interface of the default route, or else that of
     /// the address.
     pub public_interface: Option<String>,
+    /// The CPUs that single machines may have for themselves. Other machines run on the others. Default: none.
+    pub dedicated_cpus: BTreeSet<u32>,
 }
 
 /// The user of all QEMU processes in versions of berth before each instance had its own, where the distribution created
@@ -106,8 +108,14 @@ impl LinuxConfig {
             images: ImageRules::default(),
             address: None,
             public_interface: None,
+            dedicated_cpus: BTreeSet::new(),
         }
     }
+}
+
+/// Returns the CPUs of this machine that this process, and so every machine that it starts, may run on.
+pub fn usable_cpus() -> std::io::Result<BTreeSet<u32>> {
+    Ok(berth_qemu::process::cpus_of_thread(0)?.into_iter().collect())
 }
 
 /// The user of all QEMU processes before each instance had its own; processes from that time still run as it.
@@ -155,7 +163,7 @@ impl LinuxSystem {
             images: Arc::new(images),
             volumes: LinuxVolumes::new(layout.clone(), None),
             networks: LinuxNetworks::new(layout.clone()),
-            machines: LinuxMachines::open(layout.clone(), users)?,
+            machines: LinuxMachines::open(layout.clone(), users, config.dedicated_cpus)?,
             host: LinuxInfo::new(config.address),
             direct_io: DirectIo::default(),
             uplink: UplinkChoice { named: config.public_interface, address: config.address },
@@ -564,6 +572,7 @@ impl HostInfo for LinuxSystem {
         }
         facts.ranges = self.networks.host_ranges().await?;
         facts.bridges = self.networks.host_bridges().await?;
+        facts.dedicated = self.machines.dedicated_facts().await?;
         Ok(facts)
     }
 

@@ -74,6 +74,7 @@ impl Bench {
                 tpm: false,
             },
             files: MachineFiles::new(MachinePaths::in_directory(directory.path().join("run"))),
+            affinity: Default::default(),
         };
         Self { host, spec, directory, real }
     }

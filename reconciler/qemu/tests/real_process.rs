@@ -61,6 +61,7 @@ impl Bench {
                 tpm: false,
             },
             files: MachineFiles::new(MachinePaths::in_directory(self.directory.path().join(name))),
+            affinity: Default::default(),
         }
     }
 

@@ -24,6 +24,8 @@ pub(crate) struct Candidate {
     /// The capacity VMs may use; zero before its first report.
     pub(crate) allocatable_cpus: i64,
     pub(crate) allocatable_memory: u64,
+    /// Its CPUs for single VMs.
+    pub(crate) dedicated_cpus: i64,
     /// The bytes of its huge pages.
     pub(crate) huge_memory: HugeMemory,
     /// Thousandths of real CPUs that VMs may reserve.
@@ -41,8 +43,10 @@ pub(crate) struct Candidate {
 /// Capacity that one VM takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Demand {
-    /// Virtual CPUs.
+    /// Virtual CPUs on the CPUs that VMs share.
     pub(crate) cpus: i64,
+    /// CPUs for single VMs.
+    pub(crate) dedicated_cpus: i64,
     /// Bytes of guest memory in ordinary pages, without overhead.
     pub(crate) memory: u64,
     /// Bytes of guest memory in huge pages.
@@ -54,8 +58,10 @@ pub(crate) struct Demand {
 /// Capacity that VMs take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
-    /// Virtual CPUs.
+    /// Virtual CPUs on the CPUs that VMs share.
     pub(crate) cpus: i64,
+    /// CPUs for single VMs.
+    pub(crate) dedicated_cpus: i64,
     /// Bytes of guest memory in ordinary pages, without overhead.
     pub(crate) memory: u64,
     /// Bytes of guest memory in huge pages.
@@ -118,6 +124,7 @@ impl HostCapacity {
     pub(crate) fn take(&mut self, host: &str, demand: Demand) {
         self.change(host, |usage| {
             usage.cpus += demand.cpus;
+            usage.dedicated_cpus += demand.dedicated_cpus;
             usage.memory = usage.memory.saturating_add(demand.memory);
             usage.huge_memory = usage.huge_memory.saturating_add(demand.huge_memory);
             usage.reserved = usage.reserved.saturating_add(demand.reserved);
@@ -129,6 +136,7 @@ impl HostCapacity {
     pub(crate) fn give_back(&mut self, host: &str, demand: Demand) {
         self.change(host, |usage| {
             usage.cpus -= demand.cpus;
+            usage.dedicated_cpus -= demand.dedicated_cpus;
             usage.memory = usage.memory.saturating_sub(demand.memory);
             usage.huge_memory = usage.huge_memory.saturating_sub(demand.huge_memory);
             usage.reserved = usage.reserved.saturating_sub(demand.reserved);

@@ -176,6 +176,7 @@ fn releases(old: Option<&VmEntry>, new: Option<&VmEntry>) -> bool {
     let shrinks = is.cpus < was.cpus
         || is.memory < was.memory
         || is.reserved < was.reserved
+        || is.dedicated_cpus < was.dedicated_cpus
         || was.huge_memory.exceeds(&is.huge_memory).is_some();
     let fewer = old.addresses.iter().any(|a| !new.addresses.contains(a))
         || old.macs.iter().any(|mac| !new.macs.contains(mac));

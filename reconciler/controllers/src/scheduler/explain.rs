@@ -51,6 +51,7 @@ impl Unfit {
                 format!("{count} without the CPU model {}", request.cpu_model.as_deref().unwrap_or_default())
             }
             Self::Cpus => format!("{count} with too few free CPUs"),
+            Self::DedicatedCpus => format!("{count} with too few free dedicated CPUs"),
             Self::ReservedCpus => format!("{count} with too few CPUs that are not reserved"),
             Self::Memory => format!("{count} with too little free memory"),
             Self::HugePages => format!("{count} with too few free huge pages"),
@@ -87,6 +88,12 @@ impl Unfit {
                 (candidate.allocatable_cpus - candidate.used.cpus).max(0),
                 candidate.allocatable_cpus,
                 request.cpus
+            ),
+            Self::DedicatedCpus => format!(
+                "host {name} has {} of {} dedicated CPUs free and it needs {}",
+                (candidate.dedicated_cpus - candidate.used.dedicated_cpus).max(0),
+                candidate.dedicated_cpus,
+                request.dedicated_cpus
             ),
             Self::ReservedCpus => format!(
                 "host {name} has {} of {} CPUs left that are not reserved and it reserves {}",
@@ -169,7 +176,11 @@ pub(crate) fn why<'a>(
     let reasons: Vec<String> = unfit.iter().map(|(reason, count)| reason.counted(*count, request)).collect();
     let mut text = format!("0 of {hosts} hosts can take it: {}", reasons.join(", "));
     let memory = request.memory.saturating_add(request.huge_memory.total());
-    let _ = write!(text, " (it needs {} CPUs and {} MiB", request.cpus, memory >> 20);
+    let cpus = match request.dedicated_cpus {
+        0 => format!("{} CPUs", request.cpus),
+        dedicated => format!("{dedicated} dedicated CPUs"),
+    };
+    let _ = write!(text, " (it needs {cpus} and {} MiB", memory >> 20);
     if let Some(pages) = request.huge_memory.exceeds(&HugeMemory::default()) {
         let count = page_count(&request.huge_memory, pages);
         let _ = write!(text, " in {count} huge pages of {}", pages.as_str());
@@ -242,10 +253,31 @@ fn never<'a>(
             format!("no host it may run on has the CPU model {model}: see status.cpuModels of the Hosts");
         return Some((Reason::NotSupported, text));
     }
+    if let Some(text) = too_few_dedicated_cpus(request, eligible.clone()) {
+        return Some((Reason::NoHostWithDedicatedCPUs, text));
+    }
     if let Some(text) = too_few_huge_pages(request, eligible.clone()) {
         return Some((Reason::NoHostWithHugePages, text));
     }
     too_large_vm(request, eligible).map(|text| (Reason::NoHostLargeEnough, text))
+}
+
+fn too_few_dedicated_cpus<'a>(
+    request: &Request,
+    eligible: impl Iterator<Item = &'a Candidate> + Clone,
+) -> Option<String> {
+    let needed = request.dedicated_cpus;
+    // A host that has not reported may have any number.
+    let has = |c: &Candidate| c.allocatable_cpus == 0 || needed <= c.dedicated_cpus;
+    if needed == 0 || eligible.clone().any(has) {
+        return None;
+    }
+    let most = eligible.max_by_key(|c| (c.dedicated_cpus, &c.name))?;
+    Some(format!(
+        "it needs {needed} dedicated CPUs and no host it may run on has that many: {} has {}. Start the agent there with \
+         --dedicated-cpus and their numbers, or lower its cpus",
+        most.name, most.dedicated_cpus
+    ))
 }
 
 fn too_few_huge_pages<'a>(

@@ -83,6 +83,30 @@ fn a_vm_in_huge_pages_goes_to_a_host_with_as_many_free_ones_and_the_message_has_
 }
 
 #[test]
+fn dedicated_cpus_are_a_resource_of_their_own() {
+    let pinned = Request { cpus: 0, dedicated_cpus: 3, ..request(100) };
+    let with = |name: &str, dedicated_cpus, used| Candidate {
+        dedicated_cpus,
+        used: Usage { cpus: 8, dedicated_cpus: used, ..Usage::default() },
+        ..host(name, 1000)
+    };
+    assert_eq!(
+        chosen(&pinned, &[], &[host("a", 9000), with("b", 6, 3)]),
+        Ok("b"),
+        "the CPUs that VMs share are full"
+    );
+    let full = [host("a", 9000), with("b", 6, 4)];
+    insta::assert_snapshot!(now(&pinned, &[], &full), @"0 of 2 hosts can take it: 2 with too few free dedicated CPUs (it needs 3 dedicated CPUs and 100 MiB)");
+    let tied = Request { disk_hosts: ["b".to_owned()].into(), ..pinned.clone() };
+    insta::assert_snapshot!(now(&tied, &[], &full), @"host b has 2 of 6 dedicated CPUs free and it needs 3");
+    let (reason, text) = never(&pinned, &[], &[host("a", 9000), with("b", 2, 0)]);
+    assert_eq!(reason, Reason::NoHostWithDedicatedCPUs);
+    insta::assert_snapshot!(text, @"it needs 3 dedicated CPUs and no host it may run on has that many: b has 2. Start the agent there with --dedicated-cpus and their numbers, or lower its cpus");
+    let silent = Candidate { allocatable_cpus: 0, ..host("c", 0) };
+    now(&pinned, &[], &[host("a", 9000), silent]);
+}
+
+#[test]
 fn a_vm_on_a_bridge_goes_to_a_host_that_has_it_and_the_message_names_the_bridge() {
     let lan = Request { bridges: ["vmbr0".to_owned()].into(), ..request(100) };
     let with = |name: &str, bridges: &[&str]| Candidate {

@@ -14,7 +14,7 @@ use tokio::sync::{Mutex, OnceCell};
 use super::files::{self, blocking, failed};
 use super::huge_pages;
 use super::program::Program;
-use crate::{HostFacts, KvmFacts, QemuFacts, SystemError};
+use crate::{DedicatedFacts, HostFacts, KvmFacts, QemuFacts, SystemError};
 
 type Result<T> = std::result::Result<T, SystemError>;
 
@@ -96,6 +96,8 @@ impl LinuxInfo {
             ranges: Vec::new(),
             bridges: Vec::new(),
             huge_pages,
+            // Filled in by the machines, which have them.
+            dedicated: DedicatedFacts::default(),
             overhead_bytes,
             boot_id,
         })

@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::{
-    Accelerator, Bus, Cache, DISK_THREAD, DiskSpec, Format, Graphics, LaunchSpec, MEMORY_BLOCK,
+    Accelerator, Affinity, Bus, Cache, DISK_THREAD, DiskSpec, Format, Graphics, LaunchSpec, MEMORY_BLOCK,
     MEMORY_DEVICE, MachineFiles, MachinePaths, MachineSpec, NicSpec, SCSI_CONTROLLER, SEED_ID, SEED_TARGET,
     SYSPREP_ID, Tap, Topology, UefiFiles, Watchdog,
 };
@@ -45,9 +45,9 @@ const GUEST_AGENT_PORT: &str = "org.qemu.guest_agent.0";
 /// the reason.
 pub fn command_line(spec: &LaunchSpec) -> Vec<String> {
     let mut args = Arguments::default();
-    let LaunchSpec { machine: spec, files } = spec;
+    let LaunchSpec { machine: spec, files, affinity } = spec;
     identity(spec, &mut args);
-    machine(spec, files, &mut args);
+    machine(spec, files, affinity, &mut args);
     if let Some(uefi) = &files.uefi {
         firmware(uefi, &mut args);
     }
@@ -103,7 +103,7 @@ fn identity(spec: &MachineSpec, args: &mut Arguments) {
     );
 }
 
-fn machine(spec: &MachineSpec, files: &MachineFiles, args: &mut Arguments) {
+fn machine(spec: &MachineSpec, files: &MachineFiles, affinity: &Affinity, args: &mut Arguments) {
     for flag in ["-nodefaults", "-no-user-config", "-S"] {
         args.0.push(flag.to_owned());
     }
@@ -148,7 +148,7 @@ fn machine(spec: &MachineSpec, files: &MachineFiles, args: &mut Arguments) {
             spec.topology.cpus()
         ),
     );
-    memory(spec, args);
+    memory(spec, affinity, args);
     let base = if spec.extras.windows { "localtime" } else { "utc" };
     args.pair("-rtc", format!("base={base},driftfix=slew"));
     args.pair("-boot", "menu=off,strict=on");
@@ -170,13 +170,13 @@ fn cpu(spec: &MachineSpec) -> String {
     }
 }
 
-fn memory(spec: &MachineSpec, args: &mut Arguments) {
+fn memory(spec: &MachineSpec, affinity: &Affinity, args: &mut Arguments) {
     let mut size = format!("size={}k", spec.memory_bytes / 1024);
     if let Some(most) = spec.max_memory_bytes {
         size.push_str(&format!(",maxmem={}k", most / 1024));
     }
     args.pair("-m", size);
-    args.json("-object", guest_memory(spec));
+    args.json("-object", guest_memory(spec, affinity));
     if let Some(most) = spec.max_memory_bytes {
         let backend = format!("{MEMORY_DEVICE}-ram");
         // Without a reservation: the host has it once the guest uses it.
@@ -190,12 +190,17 @@ fn memory(spec: &MachineSpec, args: &mut Arguments) {
 }
 
 /// The memory of the start. Huge pages are allocated before the machine answers: a fault for which the host has no page ends a process.
-fn guest_memory(spec: &MachineSpec) -> Value {
-    let Some(page) = spec.huge_page_bytes else {
-        return json!({"qom-type": "memory-backend-ram", "id": "ram", "size": spec.memory_bytes});
-    };
-    json!({"qom-type": "memory-backend-memfd", "id": "ram", "size": spec.memory_bytes, "hugetlb": true, "hugetlbsize": page,
-        "prealloc": true, "prealloc-threads": spec.cpus.min(MOST_PREALLOC_THREADS), "share": true})
+fn guest_memory(spec: &MachineSpec, affinity: &Affinity) -> Value {
+    let mut backend = json!({"qom-type": "memory-backend-ram", "id": "ram", "size": spec.memory_bytes});
+    if let Some(page) = spec.huge_page_bytes {
+        backend = json!({"qom-type": "memory-backend-memfd", "id": "ram", "size": spec.memory_bytes, "hugetlb": true,
+            "hugetlbsize": page, "prealloc": true, "prealloc-threads": spec.cpus.min(MOST_PREALLOC_THREADS), "share": true});
+    }
+    if let Some(node) = affinity.memory_node {
+        backend["host-nodes"] = json!([node]);
+        backend["policy"] = json!("preferred");
+    }
+    backend
 }
 
 fn firmware(uefi: &UefiFiles, args: &mut Arguments) {

@@ -34,6 +34,7 @@ fn spec() -> LaunchSpec {
             tpm: false,
         },
         files: MachineFiles::new(MachinePaths::in_directory("/run/berth/i-7f2f6d5e")),
+        affinity: Default::default(),
     }
 }
 
@@ -241,6 +242,12 @@ fn guest_memory_in_huge_pages_is_allocated_at_the_start_and_none_of_it_is_given_
     -object {"qom-type":"memory-backend-memfd","id":"ram","size":536870912,"hugetlb":true,"hugetlbsize":2097152,"prealloc":true,"prealloc-threads":2,"share":true}
     -device {"driver":"virtio-balloon-pci","id":"balloon0","deflate-on-oom":true,"free-page-reporting":false,"bus":"pcie.0","addr":"0x5"}
     "##);
+}
+
+#[test]
+fn guest_memory_of_a_machine_on_one_numa_node_is_preferably_from_there() {
+    let near = with(|s| s.affinity.memory_node = Some(1));
+    insta::assert_snapshot!(added(&spec(), &near), @r##"-object {"qom-type":"memory-backend-ram","id":"ram","size":536870912,"host-nodes":[1],"policy":"preferred"}"##);
 }
 
 #[test]

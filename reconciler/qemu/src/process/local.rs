@@ -20,8 +20,8 @@ use super::cgroup::Share;
 use super::landlock::{Reach, Ruleset};
 use super::pidfd::PidFd;
 use super::{
-    Cgroups, LaunchError, ProcessError, ProcessIdentity, RunAs, identity, last_lines, launch, list_qemu, log,
-    swtpm, tap,
+    Cgroups, LaunchError, ProcessError, ProcessIdentity, RunAs, affinity, identity, last_lines, launch,
+    list_qemu, log, swtpm, tap,
 };
 use crate::console::ConsoleStream;
 use crate::guest_agent::{GuestAgent, GuestAgentError};
@@ -254,6 +254,7 @@ impl LocalHypervisor {
             group,
             cgroups,
             limits: &[],
+            cpus: affinity::emulator(&spec.affinity).map_err(LaunchError::Affinity)?,
         };
         let mut tpm = None;
         if let Some(files) = &spec.files.tpm {
@@ -445,7 +446,12 @@ impl Hypervisor for LocalHypervisor {
         let spawned = tokio::task::spawn_blocking(move || this.spawn(&owned, limits)).await;
         let (mut child, tpm) =
             spawned.map_err(|e| LaunchError::Spawn { binary: self.binary.clone(), source: e.into() })??;
-        match answers(&mut child, spec).await {
+        let answered = answers(&mut child, spec).await;
+        let bound = answered.and_then(|identity| {
+            let bound = affinity::bind_vcpus(identity.pid, &spec.affinity.vcpus);
+            bound.map(|()| identity).map_err(LaunchError::Affinity)
+        });
+        match bound {
             Ok(identity) => {
                 tpm.into_iter().for_each(swtpm::reap_later);
                 Ok(identity)

@@ -1,14 +1,16 @@
 //! Status of this host. Pure. Amounts that change constantly are rounded, so that an idle host writes nothing.
 
+use std::collections::BTreeSet;
+
 use berth_api::condition;
 use berth_api::host::{
-    AddressConflict, HostHugePages, HostNetwork, Inventory, KvmStatus, MAX_DETAIL, MTU, Orphan, OrphanOwner,
-    Resources, TrashedVolume,
+    AddressConflict, HostDedicatedCpus, HostHugePages, HostNetwork, Inventory, KvmStatus, MAX_DETAIL,
+    MOST_CPUS, MTU, Orphan, OrphanOwner, Resources, TrashedVolume,
 };
 use berth_api::{
     ConditionType, ConditionUpdate, Host, HostStatus, HugePages, Quantity, Readiness, Reason, in_use,
 };
-use berth_host::{ForeignKind, HostBridge, HugePagesFacts};
+use berth_host::{DedicatedFacts, ForeignKind, HostBridge, HugePagesFacts, cpu_list};
 use berth_qemu::machine::Accelerator;
 use ipnet::Ipv4Net;
 use jiff::Timestamp;
@@ -115,6 +117,7 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
         mips: facts.kvm.mips.map(|mips| (mips * 100.0).round() / 100.0),
     });
     write_resources(&mut status, host, observed, config);
+    status.dedicated_cpus = dedicated_cpus(&facts.dedicated);
     status.huge_pages = facts.huge_pages.iter().filter_map(huge_pages).take(MAX_PAGE_SIZES).collect();
     write_reserved(&mut status, host, observed, config, now);
     status.vm_overhead = Some(Quantity::from_bytes(facts.overhead_bytes).0);
@@ -136,6 +139,10 @@ pub(super) fn without_amounts(stored: &HostStatus, status: &HostStatus) -> HostS
         free: stored.free.clone(),
         vms: stored.vms,
         used_by: stored.used_by.clone(),
+        dedicated_cpus: status.dedicated_cpus.clone().map(|cpus| {
+            let free = stored.dedicated_cpus.as_ref().map_or(cpus.free, |stored| stored.free);
+            HostDedicatedCpus { free, ..cpus }
+        }),
         huge_pages: with_free_of(&stored.huge_pages, &status.huge_pages),
         ..status.clone()
     }
@@ -147,6 +154,16 @@ fn with_free_of(stored: &[HostHugePages], pages: &[HostHugePages]) -> Vec<HostHu
         HostHugePages { free: before.map_or(pages.free, |before| before.free), ..pages.clone() }
     };
     pages.iter().map(with_free).collect()
+}
+
+/// Returns the CPUs that single VMs can have for themselves, if there are some.
+fn dedicated_cpus(facts: &DedicatedFacts) -> Option<HostDedicatedCpus> {
+    let count = |cpus: &BTreeSet<u32>| i64::try_from(cpus.len()).unwrap_or(MOST_CPUS).min(MOST_CPUS);
+    (!facts.cpus.is_empty()).then(|| HostDedicatedCpus {
+        cpus: condition::cut(&cpu_list(&facts.cpus), MAX_DETAIL).to_owned(),
+        total: count(&facts.cpus),
+        free: count(&facts.free),
+    })
 }
 
 /// Returns the huge pages of a size that VMs can have.

@@ -68,6 +68,7 @@ fn observed() -> Observed {
             ranges: Vec::new(),
             bridges: Vec::new(),
             huge_pages: Vec::new(),
+            dedicated: Default::default(),
             overhead_bytes: 82 << 20,
             boot_id: "b".into(),
         },
@@ -229,6 +230,30 @@ fn huge_pages_are_reported_by_size_and_are_no_ordinary_memory() {
     // Without 2 GiB, 1 GiB, 1 MiB, and 512 MiB for the host itself.
     assert_eq!(memory(&reported.allocatable).as_deref(), Some("4607Mi"));
     assert_eq!(without_amounts(&reported, &with(10)), without_amounts(&reported, &reported));
+}
+
+#[test]
+fn dedicated_cpus_are_reported_and_are_none_of_those_that_vms_share() {
+    let with = |cpus: &[u32], free: &[u32]| {
+        let mut observed = observed();
+        observed.facts.dedicated = berth_host::DedicatedFacts {
+            cpus: cpus.iter().copied().collect(),
+            free: free.iter().copied().collect(),
+        };
+        let host = Host::new("h1", berth_api::HostSpec::default());
+        status(&host, &observed, &AgentConfig::new("h1"), at(0))
+    };
+    let reported = with(&[1, 2], &[2]);
+    let cpus = reported.dedicated_cpus.clone().expect("declared");
+    assert_eq!((cpus.cpus.as_str(), cpus.total, cpus.free), ("1-2", 2, 1));
+    let count = |resources: &Option<berth_api::host::Resources>| resources.as_ref().map(|r| r.cpus);
+    assert_eq!(
+        (count(&reported.capacity), count(&reported.allocatable)),
+        (Some(4), Some(8)),
+        "four for each of the others"
+    );
+    assert_eq!(without_amounts(&reported, &with(&[1, 2], &[])), without_amounts(&reported, &reported));
+    assert_eq!(with(&[], &[]).dedicated_cpus, None);
 }
 
 #[test]

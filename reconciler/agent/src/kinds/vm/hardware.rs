@@ -14,6 +14,8 @@ pub(super) fn differences(run: &Run, vm: &VM, size: &Size, profile: &Profile) ->
         ("cpus", run.cpus == size.cpus),
         ("memory", Quantity::from_bytes(run.memory_bytes) == Quantity::from_bytes(size.memory)),
         ("maxMemory", run.growth.map(|growth| growth.most) == size.max_memory),
+        ("dedicatedCpuPlacement", run.dedicated_cpus == size.dedicated_cpus),
+        ("isolateEmulatorThread", run.isolate_emulator_thread == size.isolate_emulator_thread),
         ("hugePages", run.huge_pages == size.huge_pages),
         ("firmware", run.firmware == size.firmware.as_str()),
         ("tpm", run.tpm == size.tpm),

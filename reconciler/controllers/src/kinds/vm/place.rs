@@ -179,6 +179,7 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
         cpus: demand.cpus,
         memory: demand.memory,
         huge_memory: demand.huge_memory,
+        dedicated_cpus: demand.dedicated_cpus,
         reserved: demand.reserved,
         cpu_model: observed.cpu_model.clone(),
         tpm: observed.tpm,

@@ -15,8 +15,8 @@ use super::super::network::tests::in_own_namespace;
 use super::super::{LinuxConfig, LinuxSystem};
 use super::*;
 use crate::{
-    HostInfo as _, Machines as _, NetworkConfig, Networks as _, NewVolume, Seed, TapConfig, VolumeOwner,
-    Volumes as _,
+    DedicatedFacts, DedicatedRequest, HostInfo as _, Machines as _, NetworkConfig, Networks as _, NewVolume,
+    Seed, TapConfig, VolumeOwner, Volumes as _,
 };
 
 mod isolation;
@@ -100,6 +100,7 @@ async fn machine(system: &LinuxSystem, instance: &str, firmware: Firmware) -> La
             ..Seed::default()
         }),
         limits: Limits::default(),
+        dedicated: None,
         from_saved_state: false,
     }
 }
@@ -259,6 +260,84 @@ async fn guest_memory_is_in_huge_pages_and_a_machine_without_enough_of_them_does
     assert!(is_named, "{}", error.chain());
     assert_eq!(system.process(&instance).await.expect("looked"), None);
     assert_eq!(free().await, before, "none is kept");
+}
+
+/// A host on which these CPUs are for single machines, or None with the reason printed: a test needs two CPUs.
+async fn host_with_dedicated(cpus: &[u32]) -> Option<(TempDir, LinuxSystem, Vec<u32>)> {
+    let (folder, _) = host().await?;
+    let usable: Vec<u32> = super::super::usable_cpus().expect("read").into_iter().collect();
+    if !cpus.iter().all(|cpu| usable.contains(cpu)) || usable.len() <= cpus.len() {
+        eprintln!("skipped: of the CPUs {usable:?} of this machine not all of {cpus:?} can be dedicated");
+        return None;
+    }
+    let shared = usable.into_iter().filter(|cpu| !cpus.contains(cpu)).collect();
+    let dedicated_cpus = cpus.iter().copied().collect();
+    let config = LinuxConfig { dedicated_cpus, ..LinuxConfig::new(folder.path()) };
+    Some((folder, LinuxSystem::open(config).expect("opened"), shared))
+}
+
+/// The CPUs of each virtual CPU's thread, and those of the process's main thread.
+fn cpus_of(pid: i32) -> (Vec<Vec<u32>>, Vec<u32>) {
+    let of = |thread| process::cpus_of_thread(thread).expect("it runs");
+    let threads = process::vcpu_threads(Path::new("/proc"), pid).expect("it runs");
+    (threads.into_values().map(of).collect(), of(pid))
+}
+
+#[tokio::test]
+async fn a_virtual_cpu_has_a_cpu_of_the_host_for_itself_as_long_as_the_machine_runs() {
+    let Some((folder, system, shared)) = host_with_dedicated(&[1]).await else { return };
+    let (first, second, third) = (instance(), instance(), instance());
+    let mut config = machine(&system, &first, Firmware::Bios).await;
+    config.dedicated = Some(DedicatedRequest::default());
+    let started = system.launch(&config).await.expect("started");
+    let has = started.dedicated.clone().expect("it has one");
+    assert_eq!((has.vcpus.as_slice(), has.emulator), ([1].as_slice(), None));
+    assert_eq!(cpus_of(started.identity.pid), (vec![vec![1]], shared.clone()));
+    let facts = async |system: &LinuxSystem| system.facts().await.expect("facts").dedicated;
+    let full = DedicatedFacts { cpus: [1].into(), free: BTreeSet::new() };
+    assert_eq!(facts(&system).await, full);
+
+    // Another run of the agent knows it, and gives it to no other machine.
+    let again =
+        LinuxSystem::open(LinuxConfig { dedicated_cpus: [1].into(), ..LinuxConfig::new(folder.path()) });
+    let again = again.expect("opened");
+    assert_eq!(again.process(&first).await.expect("looked").and_then(|p| p.dedicated), Some(has));
+    assert_eq!(facts(&again).await, full);
+    let mut other = config.clone();
+    other.machine.instance.clone_from(&second);
+    other.machine.disks.clear();
+    let error = again.launch(&other).await.expect_err("it is taken");
+    assert!(matches!(error, SystemError::NoDedicatedCpus { needed: 1, free: 0 }), "{error:?}");
+    assert_eq!(again.process(&second).await.expect("looked"), None);
+
+    // A machine without one keeps off it.
+    let mut plain = LaunchRequest { dedicated: None, ..other.clone() };
+    plain.machine.instance.clone_from(&third);
+    let running = again.launch(&plain).await.expect("started");
+    assert_eq!((running.dedicated, cpus_of(running.identity.pid)), (None, (vec![shared.clone()], shared)));
+    again.kill(&third, GRACE).await.expect("ended");
+
+    again.kill(&first, GRACE).await.expect("ended");
+    assert_eq!(facts(&again).await.free, [1].into());
+    again.launch(&other).await.expect("it is free");
+    again.kill(&second, GRACE).await.expect("ended");
+}
+
+#[tokio::test]
+async fn a_machine_whose_process_ended_by_itself_keeps_no_cpu() {
+    let Some((_folder, system, _)) = host_with_dedicated(&[1]).await else { return };
+    let instance = instance();
+    let mut config = machine(&system, &instance, Firmware::Bios).await;
+    config.dedicated = Some(DedicatedRequest::default());
+    let started = system.launch(&config).await.expect("started");
+    let pid = nix::unistd::Pid::from_raw(started.identity.pid);
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).expect("it runs");
+    system.exited(&started.identity).await.expect("waited");
+    assert_eq!(system.facts().await.expect("facts").dedicated.free, [1].into());
+    let isolated = DedicatedRequest { isolate_emulator_thread: true };
+    config.dedicated = Some(isolated);
+    let error = system.launch(&config).await.expect_err("there is one CPU for two threads");
+    assert!(matches!(error, SystemError::NoDedicatedCpus { needed: 2, free: 1 }), "{error:?}");
 }
 
 #[tokio::test]

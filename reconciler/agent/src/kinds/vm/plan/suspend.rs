@@ -17,10 +17,10 @@ use jiff::SignedDuration;
 
 use super::super::media;
 use super::interfaces::are_recorded;
-use super::start::{enough_huge_pages, limits, since};
+use super::start::{enough_of_its_own, limits, since};
 use super::{Observed, Step, asks_for_restart, deleting, vanished, write_journal};
 use crate::converge::Plan;
-use crate::journal::{Journal, Suspension, SuspensionPhase};
+use crate::journal::{Journal, Run, Suspension, SuspensionPhase};
 use crate::machine::MachineState;
 use crate::networking::tap_of;
 use crate::plugging::disk_spec;
@@ -297,9 +297,10 @@ fn launch(vm: &VM, observed: &Observed, suspension: &Suspension) -> Plan<Step> {
     }
     let waits =
         |reason, text| Plan::without_steps(Readiness::Reconciling(reason, text)).requeue_after(ASK_HOST);
-    let memory = journal.run.as_ref().map_or(suspension.machine.memory_bytes, |run| run.memory_bytes);
     let pages = suspension.machine.huge_page_bytes.and_then(HugePages::of_bytes).unwrap_or_default();
-    let SizeTaken { memory, huge_memory, .. } = SizeTaken::of(suspension.cpus, memory, pages);
+    let saved = SizeTaken::of(suspension.cpus, suspension.machine.memory_bytes, pages);
+    let needed = journal.run.as_ref().map_or(saved, Run::taken);
+    let memory = needed.memory;
     if let Some(free) = observed.free_memory.filter(|free| *free < memory) {
         let (needed, free) = (Quantity::from_bytes(memory), Quantity::from_bytes(free >> 20 << 20));
         let text = format!("the VM needs {needed} of memory to be resumed and this host has {free} left");
@@ -308,7 +309,7 @@ fn launch(vm: &VM, observed: &Observed, suspension: &Suspension) -> Plan<Step> {
     let Some(host) = &observed.host else {
         return waits(Reason::Starting, "the host is being looked at".to_owned());
     };
-    if let Err(waits) = enough_huge_pages(&huge_memory, host) {
+    if let Err(waits) = enough_of_its_own(&needed, host) {
         return waits;
     }
     let taps = match taps(observed, &suspension.machine) {
@@ -321,6 +322,7 @@ fn launch(vm: &VM, observed: &Observed, suspension: &Suspension) -> Plan<Step> {
         machine: suspension.machine.clone(),
         seed: None,
         limits: limits(most, observed, host),
+        dedicated: journal.run.as_ref().and_then(Run::dedicated_request),
         from_saved_state: true,
     };
     let mut steps = vec![write_journal(journal.clone().with_suspension(Some(resumed)))];
