@@ -108,11 +108,11 @@ fn observed_fields() -> Vec<Field> {
                 "pending_power_cycle",
                 "/status/pendingPowerCycle",
                 "The names of what takes effect when the running VM is next started: `class`, `cpus`, `max_cpus`, `memory`, \
-                 `max_memory`, `firmware`, `tpm`, `cpu_topology`, `cpu_model`, `guest_os`, `watchdog`, `serial_number`, `graphics`, `uuid`, `pci_devices`, `qemu_options` of its class, `disks[NAME]` of another boot disk, bus or `read_only`, `cdroms[NAME]`, `network_interfaces[NAME]`. Every plan warns while it is not empty, \
+                 `max_memory`, `huge_pages`, `firmware`, `tpm`, `cpu_topology`, `dedicated_cpu_placement`, `isolate_emulator_thread`, `cpu_model`, `guest_os`, `watchdog`, `serial_number`, `graphics`, `uuid`, `pci_devices`, `qemu_options` of its class, `disks[NAME]` of another boot disk, bus or `read_only`, `cdroms[NAME]`, `network_interfaces[NAME]`. Every plan warns while it is not empty, \
                  whether this configuration or another client made the change. With `allow_reboot` the apply restarts the VM.",
             )
         }
-        .follows(&["class", "cpus", "max_cpus", "memory", "max_memory", "firmware", "tpm", "cpu_topology", "cpu_model", "guest_os", "watchdog", "serial_number", "graphics", "uuid", "pci_devices", "disks", "cdroms", "network_interfaces", "power"]),
+        .follows(&["class", "cpus", "max_cpus", "memory", "max_memory", "huge_pages", "firmware", "tpm", "cpu_topology", "dedicated_cpu_placement", "isolate_emulator_thread", "cpu_model", "guest_os", "watchdog", "serial_number", "graphics", "uuid", "pci_devices", "disks", "cdroms", "network_interfaces", "power"]),
         Field::observed(
             "host",
             "/status/binding/host",
@@ -168,12 +168,15 @@ impl ResourceKind for Vm {
             Field::spec("max_cpus", Shape::Integer).effect(Effect::PowerCycle),
             Field::spec("memory", Shape::Text(Form::Memory)).effect(Effect::Resize),
             Field::spec("max_memory", Shape::Text(Form::Memory)).effect(Effect::PowerCycle),
+            Field::spec("huge_pages", Shape::Text(Form::Any)).effect(Effect::PowerCycle),
             Field::spec("firmware", Shape::Text(Form::Any)).effect(Effect::PowerCycle),
             Field::spec("tpm", Shape::Bool).effect(Effect::PowerCycle),
             size::cpu_topology(),
             Field::spec("cpu_limit", Shape::Text(Form::Cpus)),
             Field::spec("cpu_weight", Shape::Integer),
             Field::spec("cpu_reservation", Shape::Text(Form::Cpus)),
+            Field::spec("dedicated_cpu_placement", Shape::Bool).effect(Effect::PowerCycle),
+            Field::spec("isolate_emulator_thread", Shape::Bool).effect(Effect::PowerCycle),
             Field::spec("cpu_model", Shape::Text(Form::CpuModel)).effect(Effect::PowerCycle),
             Field::spec("guest_os", Shape::Text(Form::Any)).key("guestOS").effect(Effect::PowerCycle),
             Field::spec("graphics", Shape::Text(Form::Any)).default("None").effect(Effect::PowerCycle),

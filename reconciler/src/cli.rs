@@ -9,7 +9,7 @@ mod observe;
 mod time;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::{Ipv4Addr, SocketAddr},
     path::PathBuf,
 };
@@ -118,6 +118,10 @@ pub struct AgentOptions {
     /// Virtual CPUs offered for each real one.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub cpu_overcommit: u32,
+    /// CPUs of this machine for VMs with dedicatedCpuPlacement, each for one VM alone: `2-7,12`. All other VMs run on the other CPUs.
+    /// Default: none.
+    #[arg(long, env = "BERTH_DEDICATED_CPUS", value_parser = cpu_list, default_value = "", value_name = "LIST")]
+    pub dedicated_cpus: CpuList,
     /// The address at which other hosts reach this one: networks that span hosts use it for tunnels (VXLAN, UDP port
     /// 4789). Default: the source address of the default route, or else of the connection to the control plane.
     #[arg(long, env = "BERTH_ADDRESS")]
@@ -185,6 +189,15 @@ impl AgentOptions {
 fn label(text: &str) -> Result<(String, String), String> {
     let pair = text.split_once('=').map(|(key, value)| (key.to_owned(), value.to_owned()));
     pair.ok_or_else(|| format!("{text:?} is not key=value"))
+}
+
+/// Numbers of CPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CpuList(pub BTreeSet<u32>);
+
+fn cpu_list(text: &str) -> Result<CpuList, String> {
+    let cpus = berth_host::parse_cpu_list(text).map(CpuList);
+    cpus.ok_or_else(|| format!("{text:?} is no list of CPUs, such as 2-7,12"))
 }
 
 /// Options of the scheduler.

@@ -262,6 +262,49 @@ fn a_vm_gets_cpus_and_memory_while_it_runs() {
 }
 
 #[test]
+fn a_vm_in_huge_pages_on_dedicated_cpus_runs_once_its_host_has_them() {
+    converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter], async |rig| {
+        let fast = json!({"cpus": 2, "memory": "512Mi", "firmware": "BIOS", "hugePages": "2Mi", "dedicatedCpuPlacement": true});
+        rig.apply("VMClass", "small", fast).await;
+        let image = json!({"source": {"url": rig::IMAGE_URL, "sha256": rig::IMAGE_SHA256}});
+        rig.apply("Image", "debian", image).await;
+        rig.apply("Disk", "web-root", json!({"image": "debian", "size": "4Gi"})).await;
+        rig.apply("PublicIP", "web", json!({})).await;
+        rig.apply("VM", "web", web("Running")).await;
+        rig.until_vm("web", "waits for a host with CPUs for it", |vm| {
+            let conditions = vm.status.as_ref().map(|s| s.conditions.as_slice()).unwrap_or_default();
+            berth_api::condition::find(conditions, "Scheduled").is_some_and(|c| {
+                c.reason == "NoHostWithDedicatedCPUs" && c.message.contains("--dedicated-cpus")
+            })
+        })
+        .await;
+        rig.system.change_facts(|facts| {
+            facts.dedicated.cpus = [4, 5, 6].into();
+            facts.huge_pages =
+                vec![berth_host::HugePagesFacts { page_bytes: 2 << 20, total: 256, free: 256 }];
+        });
+        web_runs(rig).await;
+        rig.apply("VM", "web", web("Stopped")).await;
+        rig.until_vm("web", "is stopped", |vm| rig::state(vm) == Some(VMState::Stopped)).await;
+        rig.strike_from_here();
+        rig.apply("VM", "web", web("Running")).await;
+        web_runs(rig).await;
+        rig.until_vm("web", "has two CPUs for itself", |vm| {
+            let cpus = vm.status.as_ref().and_then(|s| s.dedicated_cpus.as_ref());
+            cpus.is_some_and(|cpus| cpus.cpus == [4, 5] && cpus.emulator_thread.is_none())
+        })
+        .await;
+        rig.apply("VM", "web", web("Stopped")).await;
+        rig.until_vm("web", "gives them back", |vm| {
+            let is_stopped = rig::state(vm) == Some(VMState::Stopped);
+            is_stopped && vm.status.as_ref().is_some_and(|s| s.dedicated_cpus.is_none())
+        })
+        .await;
+        rig.must_settle().await;
+    });
+}
+
+#[test]
 fn a_medium_is_exchanged_and_taken_out_while_the_vm_with_a_tpm_runs() {
     converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter], async |rig| {
         let with = |drive: serde_json::Value| {

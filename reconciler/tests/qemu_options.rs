@@ -54,6 +54,7 @@ async fn launch(
         topology: Topology::of_cores(1),
         memory_bytes: 64 << 20,
         max_memory_bytes: None,
+        huge_page_bytes: None,
         accelerator: Accelerator::Tcg { tb_size_mib: 16 },
         firmware: Firmware::Bios,
         machine_type: installation.q35.clone().expect("every x86 QEMU has q35"),
@@ -68,7 +69,7 @@ async fn launch(
         tpm: false,
     };
     let files = MachineFiles::new(MachinePaths::in_directory(folder.join(number.to_string())));
-    match host.launch(&LaunchSpec { machine, files }, Limits::default()).await {
+    match host.launch(&LaunchSpec { machine, files, affinity: Default::default() }, Limits::default()).await {
         Ok(process) => {
             host.kill(&process, std::time::Duration::from_secs(5)).await.expect("ended");
             Some(Ok(()))

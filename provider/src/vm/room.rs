@@ -184,7 +184,8 @@ async fn read(api: &Api, at: &Address) -> Option<Json> {
 fn as_object(planned: &Value) -> Json {
     let text = |name: &str| planned.get(name).as_str();
     serde_json::json!({"spec": {
-        "cpus": planned.get("cpus").as_i64(), "memory": text("memory"), "strategy": text("strategy"),
+        "cpus": planned.get("cpus").as_i64(), "memory": text("memory"), "hugePages": text("huge_pages"),
+        "dedicatedCpuPlacement": planned.get("dedicated_cpu_placement").as_bool().unwrap_or_default(), "strategy": text("strategy"),
         "enforcement": text("enforcement"), "topologyKey": text("topology_key"),
     }})
 }

@@ -1,6 +1,6 @@
 //! The size of a VM: its own attributes, or those of its class.
 
-use berth_api::{CpuAmount, Power, Quantity, ResourceName, VMClassSpec, VMSpec};
+use berth_api::{CpuAmount, HugePages, Power, Quantity, ResourceName, VMClassSpec, VMSpec};
 use tfplugin6::{AttributePath, Diagnostic, Value};
 
 use crate::{
@@ -28,10 +28,17 @@ pub(super) fn check(config: &Value) -> Vec<Diagnostic> {
 
 /// The problems with the numbers of CPUs and the maxima, of a VM or of a class.
 pub(crate) fn check_bounds(config: &Value) -> Vec<Diagnostic> {
-    [check_topology(config), check_most_cpus(config), check_most_memory(config), check_reservation(config)]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        check_topology(config),
+        check_most_cpus(config),
+        check_most_memory(config),
+        check_huge_pages(config),
+        check_dedicated_cpus(config),
+        check_reservation(config),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// Refuses a `max_cpus` that is less than `cpus`, or beside a topology.
@@ -58,6 +65,58 @@ fn check_most_memory(config: &Value) -> Option<Diagnostic> {
         Quantity::from_bytes(memory)
     );
     (most < memory).then(|| Diagnostic::error("Invalid max_memory", detail).at(path))
+}
+
+/// Refuses memory that is no whole number of huge pages, or that grows.
+fn check_huge_pages(config: &Value) -> Option<Diagnostic> {
+    let pages = huge_pages(config).filter(|pages| *pages != HugePages::None)?;
+    let page = pages.bytes()?;
+    let name = pages.as_str();
+    if !config.get("max_memory").is_null() {
+        let path = AttributePath::root("huge_pages");
+        let detail = format!(
+            "{path}: huge_pages and max_memory exclude each other: memory in huge pages is allocated at the start."
+        );
+        return Some(Diagnostic::error("Invalid huge_pages", detail).at(path));
+    }
+    let memory = bytes(config.get("memory")).filter(|memory| !memory.is_multiple_of(page))?;
+    let path = AttributePath::root("memory");
+    let (less, more) = (memory / page * page, memory.checked_next_multiple_of(page)?);
+    let near = if less == 0 {
+        Quantity::from_bytes(more).0
+    } else {
+        format!("{} or {}", Quantity::from_bytes(less), Quantity::from_bytes(more))
+    };
+    let detail = format!(
+        "{path}: {} is not a multiple of huge_pages, which is {name}: set {near}.",
+        Quantity::from_bytes(memory)
+    );
+    Some(Diagnostic::error("Invalid memory", detail).at(path))
+}
+
+/// Refuses CPUs of the host that are given to CPUs which are plugged in later, or to QEMU's other threads alone.
+fn check_dedicated_cpus(config: &Value) -> Option<Diagnostic> {
+    let is_dedicated = config.get("dedicated_cpu_placement").as_bool() == Some(true);
+    if is_dedicated && !config.get("max_cpus").is_null() {
+        let path = AttributePath::root("dedicated_cpu_placement");
+        let detail = format!(
+            "{path}: dedicated_cpu_placement and max_cpus exclude each other: CPUs of the host are given at the start."
+        );
+        return Some(Diagnostic::error("Invalid dedicated_cpu_placement", detail).at(path));
+    }
+    let is_isolated = config.get("isolate_emulator_thread").as_bool() == Some(true);
+    let is_without = config.get("dedicated_cpu_placement").is_null() && config.get("class").is_null()
+        || config.get("dedicated_cpu_placement").as_bool() == Some(false);
+    if is_isolated && is_without {
+        let path = AttributePath::root("isolate_emulator_thread");
+        let detail = format!("{path}: it needs dedicated_cpu_placement = true.");
+        return Some(Diagnostic::error("Invalid isolate_emulator_thread", detail).at(path));
+    }
+    None
+}
+
+fn huge_pages(state: &Value) -> Option<HugePages> {
+    serde_json::from_value(state.get("huge_pages").as_str()?.into()).ok()
 }
 
 /// Refuses a reservation of more than the VM may use.
@@ -147,11 +206,12 @@ fn check_topology(config: &Value) -> Option<Diagnostic> {
 
 const MOST_CPUS: i64 = 128;
 
-/// CPUs and bytes of guest memory of a planned VM, as far as they are known.
+/// CPUs and bytes of memory that a planned VM takes of those that VMs share, as far as they are known.
 pub(super) fn of(planned: &Value, class: Option<&VMClassSpec>) -> Option<(i64, u64)> {
     let topology = planned.get("cpu_topology");
-    let parts = [planned.get("class"), planned.get("cpus"), planned.get("memory"), topology];
-    if !parts.iter().all(|part| part.is_wholly_known()) {
+    let names = ["class", "cpus", "memory", "huge_pages", "dedicated_cpu_placement"];
+    let parts = names.map(|name| planned.get(name));
+    if !topology.is_wholly_known() || !parts.iter().all(|part| part.is_wholly_known()) {
         return None;
     }
     let count = |name: &str| topology.get(name).as_i64().unwrap_or(1);
@@ -165,7 +225,9 @@ pub(super) fn of(planned: &Value, class: Option<&VMClassSpec>) -> Option<(i64, u
         cpus: planned.get("cpus").as_i64(),
         memory: planned.get("memory").as_str().map(|text| Quantity(text.to_owned())),
         cpu_topology,
+        huge_pages: huge_pages(planned),
+        dedicated_cpu_placement: planned.get("dedicated_cpu_placement").as_bool(),
         ..VMSpec::default()
     };
-    spec.size(class).ok().map(|size| (size.cpus, size.memory))
+    spec.size(class).ok().map(|size| (size.taken().cpus, size.taken().memory))
 }

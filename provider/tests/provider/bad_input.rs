@@ -72,6 +72,27 @@ fn vms() -> Vec<Bad> {
             "max_memory",
             "less than memory",
         ),
+        everywhere(
+            with(own("dedicated_cpu_placement", json!(true)), "/max_cpus", json!(4)),
+            "dedicated_cpu_placement",
+            "dedicated_cpu_placement and max_cpus exclude each other",
+        ),
+        everywhere(
+            with(classless("isolate_emulator_thread", json!(true)), "/cpus", json!(1)),
+            "isolate_emulator_thread",
+            "it needs dedicated_cpu_placement = true",
+        ),
+        everywhere(own("huge_pages", json!("4Ki")), "huge_pages", "is not one of"),
+        everywhere(
+            with(own("memory", json!("513Mi")), "/huge_pages", json!("2Mi")),
+            "memory",
+            "513Mi is not a multiple of huge_pages, which is 2Mi: set 512Mi or 514Mi.",
+        ),
+        everywhere(
+            with(own("max_memory", json!("4Gi")), "/huge_pages", json!("2Mi")),
+            "huge_pages",
+            "huge_pages and max_memory exclude each other",
+        ),
         everywhere(own("max_memory", json!("1Mi")), "max_memory", "\"1Mi\" is less than 16Mi"),
         everywhere(own("max_cpus", json!(129)), "max_cpus", "129 is not between 1 and 128"),
         everywhere(own("cpu_limit", json!("1500m")), "cpu_limit", "is no amount of CPUs"),

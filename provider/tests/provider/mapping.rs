@@ -39,7 +39,7 @@ fn a_vm_becomes_the_custom_resource() {
     let config = json!({
         "name": "web", "class": "small", "disks": [{"name": "root", "boot": true}, {"name": "data", "bus": "sata"}],
         "pci_devices": [{"name": "gpu-a100"}, {"name": "nic", "count": 2}],
-        "tpm": true, "cdroms": [{"image": "debian-netinst"}, {"name": "drivers", "connected": false, "boot_first": true}],
+        "memory": "1Gi", "huge_pages": "1Gi", "dedicated_cpu_placement": true, "tpm": true, "cdroms": [{"image": "debian-netinst"}, {"name": "drivers", "connected": false, "boot_first": true}],
         "network_interfaces": [{"public_ip": "web"}, {"name": "lan", "network": "lan", "mac_address": "52:54:00:AB:CD:EF", "model": "rtl8139", "link": "Down"}],
         "placement": {"group": "web", "host_selector": {"disk": "ssd"}},
         "bootstrap": {"ssh_authorized_keys": ["ssh-rsa A b\n"], "hostname": "www", "domain": "example.org",
@@ -53,7 +53,10 @@ fn a_vm_becomes_the_custom_resource() {
     insta::assert_json_snapshot!(spec_of("berth_vm", &config), @r#"
     {
       "class": "small",
+      "memory": "1Gi",
+      "hugePages": "1Gi",
       "tpm": true,
+      "dedicatedCpuPlacement": true,
       "graphics": "None",
       "uuid": "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c",
       "pciDevices": [

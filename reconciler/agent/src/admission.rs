@@ -14,9 +14,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use berth_api::passthrough::taken_devices;
 use berth_api::placement_group::GroupMember;
+use berth_api::size::SizeTaken;
 use berth_api::{CpuAmount, Graphics, Host, HostStatus, PlacementGroup, Quantity, Strategy, VM, VMStatus};
 use kube::ResourceExt;
 
+use crate::huge_pages;
 use crate::index::{Tables, cpu_controls, vm_size};
 use crate::key::ObjectName;
 
@@ -45,8 +47,8 @@ pub(crate) struct Reservations {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Offer {
     pub(crate) host: String,
-    /// CPUs and bytes of memory for all VMs.
-    pub(crate) capacity: (i64, u64),
+    /// CPUs and memory for all VMs.
+    pub(crate) capacity: SizeTaken,
     /// Thousandths of real CPUs that can be reserved.
     pub(crate) reservable: u32,
     /// Bytes of memory that each VM takes above its guest memory.
@@ -65,12 +67,12 @@ struct AdmissionInput {
     cordoned: bool,
     /// Whether this agent is older than the control plane's definitions.
     outdated: bool,
-    /// CPUs and bytes of memory the VM requests.
-    needs: (i64, u64),
-    /// CPUs and bytes of memory of all admitted VMs, overhead included.
-    taken: (i64, u64),
-    /// CPUs and bytes of memory the host offers.
-    offered: (i64, u64),
+    /// CPUs and memory the VM requests.
+    needs: SizeTaken,
+    /// CPUs and memory of all admitted VMs, overhead included.
+    taken: SizeTaken,
+    /// CPUs and memory the host offers.
+    offered: SizeTaken,
     overhead: u64,
     /// Thousandths of CPUs that the VM reserves, that admitted VMs do, and that can be.
     reserves: u32,
@@ -174,8 +176,11 @@ fn case(tables: &Tables, vm: &VM, offer: &Offer, reserved: &BTreeMap<String, i64
         .filter(|(_, other)| is_admitted(other) || is_reserved(other, reserved))
         .collect();
     let sizes = others.iter().filter_map(|(name, other)| vm_size(tables, name, other));
-    let taken = sizes.fold((0, 0u64), |(cpus, memory), (c, m)| {
-        (cpus + c, memory.saturating_add(m).saturating_add(offer.overhead))
+    let taken = sizes.fold(SizeTaken::default(), |sum, size| SizeTaken {
+        cpus: sum.cpus + size.cpus,
+        dedicated_cpus: sum.dedicated_cpus + size.dedicated_cpus,
+        memory: sum.memory.saturating_add(size.memory).saturating_add(offer.overhead),
+        huge_memory: sum.huge_memory.saturating_add(size.huge_memory),
     });
     let reserves = |name: &ObjectName, vm: &VM| cpu_controls(tables, name, vm).reserved;
     let reserved = others.iter().fold(0u32, |sum, (name, other)| sum.saturating_add(reserves(name, other)));
@@ -254,9 +259,19 @@ fn judge(case: &AdmissionInput) -> Result<(), String> {
     if case.outdated {
         return Err("its agent is older than the control plane's definitions: update berth there".to_owned());
     }
-    let free = case.offered.0 - case.taken.0;
-    if case.needs.0 > free {
-        return Err(format!("it needs {} CPUs and the host has {} left", case.needs.0, free.max(0)));
+    let (needs, taken, offered) = (&case.needs, &case.taken, &case.offered);
+    let free = offered.cpus - taken.cpus;
+    if needs.cpus > free {
+        return Err(format!("it needs {} CPUs and the host has {} left", needs.cpus, free.max(0)));
+    }
+    let free = (offered.dedicated_cpus - taken.dedicated_cpus).max(0);
+    if needs.dedicated_cpus > free {
+        return Err(format!("it needs {} dedicated CPUs and the host has {free} left", needs.dedicated_cpus));
+    }
+    let free = offered.huge_memory.saturating_sub(taken.huge_memory);
+    if let Some(pages) = needs.huge_memory.exceeds(&free) {
+        let (needs, free) = (huge_pages::text(&needs.huge_memory, pages), huge_pages::text(&free, pages));
+        return Err(format!("it needs {needs} and the host has {free} left"));
     }
     let free = case.reservable.saturating_sub(case.reserved);
     if case.reserves > free {
@@ -264,12 +279,12 @@ fn judge(case: &AdmissionInput) -> Result<(), String> {
         let (needs, free) = (cpus(case.reserves), cpus(free));
         return Err(format!("it reserves {needs} CPUs and the host has {free} left that are not reserved"));
     }
-    let free = case.offered.1.saturating_sub(case.taken.1);
-    if case.needs.1.saturating_add(case.overhead) > free {
+    let free = offered.memory.saturating_sub(taken.memory);
+    if needs.memory.saturating_add(case.overhead) > free {
         let mib = |bytes: u64| Quantity::from_bytes(bytes >> 20 << 20);
         return Err(format!(
             "it needs {} of memory and {} of overhead and the host has {} left",
-            mib(case.needs.1),
+            mib(needs.memory),
             mib(case.overhead),
             mib(free)
         ));
@@ -320,16 +335,21 @@ fn judge_group(group: &GroupInput) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use berth_api::HugePages;
     use proptest::{prelude::prop, prop_assert, proptest};
 
     use super::*;
 
     const MIB: u64 = 1 << 20;
 
+    fn ordinary(cpus: i64, memory: u64) -> SizeTaken {
+        SizeTaken::of(cpus, memory, HugePages::None)
+    }
+
     fn case() -> AdmissionInput {
         AdmissionInput {
-            needs: (1, 500 * MIB),
-            offered: (4, 1024 * MIB),
+            needs: ordinary(1, 500 * MIB),
+            offered: ordinary(4, 1024 * MIB),
             overhead: 80 * MIB,
             ..AdmissionInput::default()
         }
@@ -357,9 +377,9 @@ mod tests {
     #[test]
     fn cpus_memory_and_overhead_are_looked_at_again_and_each_refusal_says_the_numbers() {
         assert_eq!(judge(&case()), Ok(()));
-        let full = AdmissionInput { taken: (4, 0), ..case() };
+        let full = AdmissionInput { taken: ordinary(4, 0), ..case() };
         insta::assert_snapshot!(refused(&full), @"it needs 1 CPUs and the host has 0 left");
-        let full = AdmissionInput { taken: (1, 500 * MIB), ..case() };
+        let full = AdmissionInput { taken: ordinary(1, 500 * MIB), ..case() };
         insta::assert_snapshot!(refused(&full), @"it needs 500Mi of memory and 80Mi of overhead and the host has 524Mi left");
         let outdated = AdmissionInput { outdated: true, ..case() };
         insta::assert_snapshot!(refused(&outdated), @"its agent is older than the control plane's definitions: update berth there");
@@ -377,6 +397,30 @@ mod tests {
         insta::assert_snapshot!(refused(&gpus(2, 1, false)), @"it needs 2 PCI devices gpu and the host has 1 left");
         insta::assert_snapshot!(refused(&gpus(1, -1, false)), @"it needs 1 PCI devices gpu and the host has 0 left");
         insta::assert_snapshot!(refused(&gpus(1, 1, true)), @"gpu is a display controller there, which excludes graphics");
+    }
+
+    #[test]
+    fn huge_pages_are_counted_by_size_and_beside_ordinary_memory() {
+        let huge = |pages: u64| SizeTaken::of(1, pages * 2 * MIB, HugePages::TwoMebibytes);
+        let offered = SizeTaken { cpus: 4, memory: 80 * MIB, ..huge(64) };
+        let fits = AdmissionInput { needs: huge(40), taken: huge(24), offered, ..case() };
+        assert_eq!(judge(&fits), Ok(()));
+        let full = AdmissionInput { taken: huge(25), ..fits };
+        insta::assert_snapshot!(refused(&full), @"it needs 40 huge pages of 2Mi and the host has 39 huge pages of 2Mi left");
+        let of_another_size =
+            AdmissionInput { needs: SizeTaken::of(1, 1 << 30, HugePages::OneGibibyte), offered, ..case() };
+        insta::assert_snapshot!(refused(&of_another_size), @"it needs 1 huge pages of 1Gi and the host has 0 huge pages of 1Gi left");
+    }
+
+    #[test]
+    fn dedicated_cpus_are_admitted_beside_those_that_vms_share() {
+        let needs = ordinary(2, 500 * MIB).with_dedicated_cpus(true);
+        let offered = SizeTaken { dedicated_cpus: 6, ..ordinary(0, 1024 * MIB) };
+        let taken = |dedicated_cpus| SizeTaken { dedicated_cpus, ..SizeTaken::default() };
+        let fits = AdmissionInput { needs, offered, taken: taken(3), ..case() };
+        assert_eq!(judge(&fits), Ok(()));
+        let full = AdmissionInput { taken: taken(4), ..fits };
+        insta::assert_snapshot!(refused(&full), @"it needs 3 dedicated CPUs and the host has 2 left");
     }
 
     #[test]
@@ -417,12 +461,12 @@ mod tests {
     proptest! {
         #[test]
         fn whoever_is_let_in_never_adds_up_to_more_than_the_host_offers(vms in prop::collection::vec((1i64..4, 1u64..400), 0..20)) {
-            let mut taken = (0, 0);
+            let mut taken = SizeTaken::default();
             for (cpus, memory) in vms {
-                let case = AdmissionInput { needs: (cpus, memory * MIB), taken, ..case() };
+                let case = AdmissionInput { needs: ordinary(cpus, memory * MIB), taken, ..case() };
                 if judge(&case).is_ok() {
-                    taken = (taken.0 + cpus, taken.1 + memory * MIB + case.overhead);
-                    prop_assert!(taken.0 <= case.offered.0 && taken.1 <= case.offered.1);
+                    taken = ordinary(taken.cpus + cpus, taken.memory + memory * MIB + case.overhead);
+                    prop_assert!(taken.cpus <= case.offered.cpus && taken.memory <= case.offered.memory);
                 }
             }
         }

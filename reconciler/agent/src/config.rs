@@ -9,6 +9,7 @@ use ipnet::Ipv4Net;
 
 use crate::console_server::ConsoleServer;
 use crate::error::AgentError;
+use crate::huge_pages;
 use crate::usage::UsageServer;
 use berth_engine::{Clock, SystemClock};
 
@@ -98,12 +99,19 @@ impl AgentConfig {
         if self.identity.is_empty() { &self.host_name } else { &self.identity }
     }
 
-    /// Returns the virtual CPUs and the bytes of memory that VMs may use.
+    /// Returns the virtual CPUs and the bytes of memory in ordinary pages that VMs may use.
     pub(crate) fn offered(&self, facts: &HostFacts, reserved: Option<&Reserved>) -> (i64, u64) {
         let (cpus, memory) = self.reserved(facts, reserved);
         let overcommit = i64::from(self.cpu_overcommit.max(1));
-        let cpus = i64::from(facts.cpus).saturating_sub(cpus).max(0);
-        (cpus * overcommit, facts.memory_bytes.saturating_sub(memory))
+        let cpus = self.shared_cpus(facts).saturating_sub(cpus).max(0);
+        let ordinary = facts.memory_bytes.saturating_sub(huge_pages::reserved_bytes(facts));
+        (cpus * overcommit, ordinary.saturating_sub(memory))
+    }
+
+    /// Returns the real CPUs without those for single VMs.
+    pub(crate) fn shared_cpus(&self, facts: &HostFacts) -> i64 {
+        let dedicated = i64::try_from(facts.dedicated.cpus.len()).unwrap_or(i64::MAX);
+        i64::from(facts.cpus).saturating_sub(dedicated).max(0)
     }
 
     /// Returns the real CPUs and the bytes of memory that the host keeps for itself.

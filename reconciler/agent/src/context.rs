@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use berth_api::host::{MOST_CPUS, Reserved};
+use berth_api::size::SizeTaken;
 use jiff::Timestamp;
 use kube::Client;
 use rand::SeedableRng;
@@ -21,6 +22,7 @@ use crate::definitions::Definitions;
 use crate::error::Error;
 use crate::held_statuses::{HeldStatuses, LastReport};
 use crate::hooks::HookCalls;
+use crate::huge_pages;
 use crate::index::Index;
 use crate::key::{Key, ObjectName};
 use crate::lease::HostLease;
@@ -140,10 +142,13 @@ impl Context {
         Ok(HostFacts { overhead_bytes: self.overhead.figure(facts.overhead_bytes), ..facts })
     }
 
-    /// Returns the virtual CPUs and the bytes of memory that VMs may use here, without what the Host reserves.
-    pub(crate) fn offered(&self, facts: &HostFacts) -> (i64, u64) {
+    /// Returns the virtual CPUs and the memory that VMs may use here, without what the Host reserves.
+    pub(crate) fn offered(&self, facts: &HostFacts) -> SizeTaken {
         let host = self.index.read().hosts.get(&ObjectName::new("", self.host()));
-        self.config.offered(facts, host.as_ref().and_then(|host| host.spec.reserved.as_ref()))
+        let reserved = host.as_ref().and_then(|host| host.spec.reserved.as_ref());
+        let (cpus, memory) = self.config.offered(facts, reserved);
+        let dedicated_cpus = i64::try_from(facts.dedicated.cpus.len()).unwrap_or(MOST_CPUS);
+        SizeTaken { cpus, dedicated_cpus, memory, huge_memory: huge_pages::offered(facts) }
     }
 
     /// Returns the thousandths of real CPUs that VMs may reserve here.
@@ -151,7 +156,7 @@ impl Context {
         let host = self.index.read().hosts.get(&ObjectName::new("", self.host()));
         let reserved = host.as_ref().and_then(|host| host.spec.reserved.as_ref());
         let (cpus, _) = self.config.reserved(facts, reserved);
-        let cpus = i64::from(facts.cpus).saturating_sub(cpus).clamp(0, MOST_CPUS);
+        let cpus = self.config.shared_cpus(facts).saturating_sub(cpus).clamp(0, MOST_CPUS);
         u32::try_from(cpus * 1000).unwrap_or(u32::MAX)
     }
 

@@ -199,11 +199,13 @@ pub(crate) fn reason_of(error: &SystemError) -> Reason {
         SystemError::TooManySnapshots { .. } => Reason::TooManySnapshots,
         SystemError::NoSpace { .. } => Reason::NoSpace,
         SystemError::ProgramMissing { .. } => Reason::NotSupported,
+        SystemError::NoDedicatedCpus { .. } => Reason::Unschedulable,
         SystemError::Device { .. } => Reason::DeviceUnavailable,
         SystemError::Launch(error) => match error {
             LaunchError::NoBinary { .. } => Reason::QemuMissing,
             LaunchError::Spec(_) => Reason::InvalidSpec,
             LaunchError::LockMemory { .. } => Reason::DeviceUnavailable,
+            LaunchError::HugePages { .. } => Reason::Unschedulable,
             LaunchError::Exited { .. } | LaunchError::Unresponsive { .. } => Reason::QemuFailed,
             _ => Reason::Retrying,
         },
@@ -224,7 +226,10 @@ pub(crate) fn reason_of(error: &SystemError) -> Reason {
 
 /// Whether a person has to intervene (a `Stalled` condition).
 pub(crate) fn is_stalled(error: &SystemError) -> bool {
-    !matches!(reason_of(error), Reason::Retrying | Reason::WaitingForImage | Reason::WaitingForFile)
+    !matches!(
+        reason_of(error),
+        Reason::Retrying | Reason::WaitingForImage | Reason::WaitingForFile | Reason::Unschedulable
+    )
 }
 
 #[cfg(test)]
@@ -239,6 +244,16 @@ mod tests {
         let Readiness::Stalled(reason, message) = error.readiness() else { panic!("{error:?}") };
         assert_eq!(reason, Reason::QemuFailed);
         assert!(message.ends_with("no such machine"), "{message}");
+        assert_eq!(error.retry(), Retry::Backoff);
+    }
+
+    #[test]
+    fn a_host_without_free_huge_pages_is_waited_for() {
+        let launch = LaunchError::HugePages { page: 2 << 20, stderr: "Cannot allocate memory".into() };
+        let error = Error::from(SystemError::from(launch));
+        let Readiness::Reconciling(reason, message) = error.readiness() else { panic!("{error:?}") };
+        assert_eq!(reason, Reason::Unschedulable);
+        assert!(message.contains("too few free huge pages of 2Mi"), "{message}");
         assert_eq!(error.retry(), Retry::Backoff);
     }
 

@@ -9,7 +9,8 @@ mod table;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use berth_api::size::size_taken;
+use berth_api::size::{SizeTaken, size_taken};
+use berth_api::vm::Hardware;
 use berth_api::{
     CpuControls, Disk, DiskSnapshot, Host, HotswapDiskAttachment, Image, Network, Profile, PublicIP,
     SecurityGroup, Size, SizeError, StoragePool, VM, VMClass,
@@ -137,15 +138,19 @@ pub(crate) fn cpu_controls(tables: &Tables, name: &ObjectName, vm: &VM) -> CpuCo
     vm.spec.cpu_controls(class.as_deref().map(|class| &class.spec))
 }
 
-/// Returns the CPUs and bytes of guest memory a VM takes of this host, see [`size_taken`].
-pub(crate) fn vm_size(tables: &Tables, name: &ObjectName, vm: &VM) -> Option<(i64, u64)> {
-    let declared = declared_size(tables, name, vm).ok().map(|size| (size.cpus, size.memory));
-    let hardware = vm.status.as_ref().and_then(|s| s.hardware.as_ref());
-    let has = hardware.and_then(|h| Some((h.cpus, berth_api::Quantity(h.memory.clone()).bytes().ok()?)));
+/// Returns the capacity that a VM takes of this host, see [`size_taken`].
+pub(crate) fn vm_size(tables: &Tables, name: &ObjectName, vm: &VM) -> Option<SizeTaken> {
+    let declared = declared_size(tables, name, vm).ok().map(|size| size.taken());
+    let has = vm.status.as_ref().and_then(|s| s.hardware.as_ref()).and_then(Hardware::taken);
     let binding = vm.status.as_ref().and_then(|s| s.binding.as_ref());
     let host = binding.and_then(|b| tables.hosts.get(&ObjectName::new("", &b.host)));
-    let offered = host.and_then(|h| h.status.as_ref()?.allocatable.clone());
-    let offered = offered.and_then(|o| Some((o.cpus, berth_api::Quantity(o.memory).bytes().ok()?)));
+    let offered = host.and_then(|host| {
+        let status = host.status.as_ref()?;
+        let allocatable = status.allocatable.as_ref()?;
+        let memory = berth_api::Quantity(allocatable.memory.clone()).bytes().ok()?;
+        let (huge_memory, dedicated_cpus) = (status.huge_memory(), status.dedicated_cpu_count());
+        Some(SizeTaken { cpus: allocatable.cpus, dedicated_cpus, memory, huge_memory })
+    });
     size_taken(declared, has, offered)
 }
 

@@ -6,11 +6,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
+use berth_api::size::SizeTaken;
 use berth_api::{
-    CpuTopology, Graphics, GuestOS, IPPoolMode, Profile, VM, Watchdog, former_uid,
+    CpuTopology, Graphics, GuestOS, HugePages, IPPoolMode, Profile, VM, Watchdog, former_uid,
     passthrough::declared_devices, vm::InterfaceStatus,
 };
-use berth_host::ProcessFacts;
+use berth_host::{DedicatedRequest, ProcessFacts};
 use berth_qemu::hypervisor::ProcessIdentity;
 use berth_qemu::machine::{MachineSpec, NIC_PORTS, PciDeviceSpec};
 use jiff::{SignedDuration, Timestamp};
@@ -153,6 +154,15 @@ pub(crate) struct Run {
     /// With what was plugged in.
     pub(crate) memory_bytes: u64,
     pub(crate) firmware: String,
+    /// Whether each CPU has one of the host for itself. Machines of older agents have none.
+    #[serde(default)]
+    pub(crate) dedicated_cpus: bool,
+    /// Whether QEMU's other threads have one, too.
+    #[serde(default)]
+    pub(crate) isolate_emulator_thread: bool,
+    /// Machines of older agents have none.
+    #[serde(default)]
+    pub(crate) huge_pages: HugePages,
     /// Machines of older agents have none.
     #[serde(default)]
     pub(crate) tpm: bool,
@@ -202,6 +212,23 @@ pub(crate) struct Run {
     /// Set when it ended by itself.
     #[serde(default)]
     pub(crate) ended: Option<Ended>,
+}
+
+impl Run {
+    /// Returns the CPUs of the host that the machine has for itself, if it has some.
+    pub(crate) fn dedicated_request(&self) -> Option<DedicatedRequest> {
+        let isolate_emulator_thread = self.isolate_emulator_thread;
+        self.dedicated_cpus.then_some(DedicatedRequest { isolate_emulator_thread })
+    }
+
+    /// Returns the capacity of its host that the machine takes.
+    pub(crate) fn taken(&self) -> SizeTaken {
+        let taken = SizeTaken::of(self.cpus, self.memory_bytes, self.huge_pages);
+        match self.dedicated_request() {
+            Some(request) => taken.with_dedicated_cpus(request.isolate_emulator_thread),
+            None => taken,
+        }
+    }
 }
 
 /// The hook after the start of a machine.
@@ -486,6 +513,9 @@ mod tests {
             cpus: 1,
             memory_bytes: 1,
             firmware: "UEFI".into(),
+            dedicated_cpus: false,
+            isolate_emulator_thread: false,
+            huge_pages: HugePages::None,
             tpm: true,
             topology: None,
             max_cpus: Some(4),

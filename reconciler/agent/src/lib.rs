@@ -37,6 +37,7 @@ mod departed;
 mod error;
 mod held_statuses;
 mod hooks;
+mod huge_pages;
 mod index;
 mod journal;
 mod key;

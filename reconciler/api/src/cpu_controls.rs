@@ -37,15 +37,19 @@ impl CpuControls {
 
 impl VMSpec {
     /// The share of CPU time. `class` is the class that the VM names, if that exists. Each value of the VM comes before that of
-    /// its class; a reservation counts up to the number of its CPUs.
+    /// its class; a reservation counts up to the number of its CPUs, and not for a VM on dedicated ones.
     #[must_use]
     pub fn cpu_controls(&self, class: Option<&VMClassSpec>) -> CpuControls {
-        let cpus = self.size(class).ok().and_then(|size| u32::try_from(size.cpus).ok());
+        let size = self.size(class).ok();
+        let cpus = size.and_then(|size| u32::try_from(size.cpus).ok());
+        let is_dedicated = size.is_some_and(|size| size.dedicated_cpus);
         let class = class.filter(|_| self.class.is_some());
         let limit = self.cpu_limit.as_ref().or(class.and_then(|class| class.cpu_limit.as_ref()));
         let weight = self.cpu_weight.or(class.and_then(|class| class.cpu_weight));
         let reserved =
             self.cpu_reservation.as_ref().or(class.and_then(|class| class.cpu_reservation.as_ref()));
+        // CPUs of its own are more than any reservation.
+        let reserved = reserved.filter(|_| !is_dedicated);
         let reserved = reserved.and_then(|amount| amount.millis().ok()).unwrap_or_default();
         let weight = weight.and_then(|weight| u32::try_from(weight).ok()).unwrap_or(DEFAULT_CPU_WEIGHT);
         CpuControls {

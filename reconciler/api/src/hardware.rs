@@ -68,6 +68,53 @@ impl GuestOS {
     }
 }
 
+/// The pages of the host's memory that a guest's memory consists of.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+pub enum HugePages {
+    /// Ordinary pages.
+    #[default]
+    None,
+    /// Pages of 2 MiB, which the host reserves.
+    #[serde(rename = "2Mi")]
+    TwoMebibytes,
+    /// Pages of 1 GiB, which the host reserves.
+    #[serde(rename = "1Gi")]
+    OneGibibyte,
+}
+
+impl HugePages {
+    /// The sizes of which a host has a number each.
+    pub const SIZES: [Self; 2] = [Self::TwoMebibytes, Self::OneGibibyte];
+
+    /// The value of the attribute.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "None",
+            Self::TwoMebibytes => "2Mi",
+            Self::OneGibibyte => "1Gi",
+        }
+    }
+
+    /// The huge pages of this many bytes.
+    #[must_use]
+    pub fn of_bytes(bytes: u64) -> Option<Self> {
+        Self::SIZES.into_iter().find(|size| size.bytes() == Some(bytes))
+    }
+
+    /// The bytes of a page; none for ordinary pages.
+    #[must_use]
+    pub fn bytes(self) -> Option<u64> {
+        match self {
+            Self::None => None,
+            Self::TwoMebibytes => Some(2 << 20),
+            Self::OneGibibyte => Some(1 << 30),
+        }
+    }
+}
+
 /// The action when the guest does not reset its watchdog timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Watchdog {

@@ -4,7 +4,10 @@ use k8s_openapi::jiff::Timestamp;
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
-use crate::{Conditions, ObjectUser, Quantity, passthrough::HostPciDevices, vm::InterfaceStatus};
+use crate::{
+    Conditions, HugePages, ObjectUser, Quantity, passthrough::HostPciDevices, size::HugeMemory,
+    vm::InterfaceStatus,
+};
 
 /// A machine that runs VMs. Its agent creates it; an administrator sets `spec`.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -179,6 +182,13 @@ pub struct HostStatus {
     /// The resources that remain after the VMs bound here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub free: Option<Resources>,
+    /// The huge pages of the machine, by size. They are not part of the memory in `allocatable`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    pub huge_pages: Vec<HostHugePages>,
+    /// The CPUs that single VMs may have for themselves; absent: none. They are not part of the CPUs in `allocatable`.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "dedicatedCPUs")]
+    pub dedicated_cpus: Option<HostDedicatedCpus>,
     /// Memory that a VM counts for in addition to its guest memory, as a quantity: the largest overhead measured here
     /// lately, and before a measurement the known overhead of the accelerator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -221,6 +231,24 @@ pub struct HostStatus {
 }
 
 impl HostStatus {
+    /// The number of its CPUs for single VMs.
+    pub fn dedicated_cpu_count(&self) -> i64 {
+        self.dedicated_cpus.as_ref().map_or(0, |cpus| cpus.total.clamp(0, MOST_CPUS))
+    }
+
+    /// The bytes of its huge pages by size.
+    pub fn huge_memory(&self) -> HugeMemory {
+        let mut memory = HugeMemory::default();
+        for pages in &self.huge_pages {
+            let size = HugePages::SIZES.into_iter().find(|size| size.as_str() == pages.size);
+            let count = u64::try_from(pages.total).unwrap_or_default();
+            let bytes = size.and_then(HugePages::bytes).unwrap_or_default();
+            let bytes = count.saturating_mul(bytes).min(MOST_MEMORY);
+            memory = memory.saturating_add(HugeMemory::of(size.unwrap_or_default(), bytes));
+        }
+        memory
+    }
+
     /// The largest VM that the host can take while it runs no other: CPUs and bytes of guest memory. None before its first report.
     pub fn offered_to_one_vm(&self) -> Option<(i64, u64)> {
         let bytes = |text: &str| Quantity(text.to_owned()).bytes().unwrap_or_default();
@@ -296,6 +324,36 @@ pub struct Resources {
     /// Space for disks' files, as a quantity.
     #[schemars(length(max = 32))]
     pub storage: String,
+}
+
+/// The CPUs of a host for single VMs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HostDedicatedCpus {
+    /// Their numbers, for example `2-7,12`.
+    #[schemars(length(max = 512))]
+    pub cpus: String,
+    /// How many they are.
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub total: i64,
+    /// How many of them no running VM has.
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub free: i64,
+}
+
+/// The huge pages of one size.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HostHugePages {
+    /// The size of a page: `2Mi` or `1Gi`.
+    #[schemars(length(max = 8))]
+    pub size: String,
+    /// The number of pages that the machine has reserved. VMs may use all of them.
+    #[schemars(range(min = 0, max = 1_000_000_000))]
+    pub total: i64,
+    /// The number of pages that no process uses.
+    #[schemars(range(min = 0, max = 1_000_000_000))]
+    pub free: i64,
 }
 
 /// The file of a deleted disk.

@@ -214,6 +214,10 @@ reasons! {
     NoHostWithDevice => "Offer devices of that name on a host that the VM may run on (`--pci-device`), or correct `pciDevices`.",
     /// A PCI device that the VM declares is not free on its host, or no VM can have it; the message has the cause.
     DeviceUnavailable => "See `status.pciDevices` of the Host, and correct there what the message says.",
+    /// No host that the VM may run on has as many huge pages, used or not, as its memory needs.
+    NoHostWithHugePages => "Reserve huge pages on a host that the VM may run on (docs/performance.md), or lower its memory.",
+    /// No host that the VM may run on has as many CPUs for single VMs, used or not, as it needs.
+    NoHostWithDedicatedCPUs => "Start the agent of a host that the VM may run on with `--dedicated-cpus`, or lower its CPUs.",
     /// The emulator of the VM's TPM has ended: the guest's TPM does not answer.
     TPMFailed => "Restart the VM: it then has an emulator again.",
     /// No host has the name or the labels the VM asks for.

@@ -1,6 +1,6 @@
 //! The size and hardware that a VM declares: its own values, and its class's where it has none.
 
-use crate::{CpuTopology, Firmware, ParseQuantityError, Quantity, VMClassSpec, VMSpec};
+use crate::{CpuTopology, Firmware, HugePages, ParseQuantityError, Quantity, VMClassSpec, VMSpec};
 
 /// Guest memory for each CPU where none is declared, in bytes.
 pub const MEMORY_PER_CPU: u64 = 2 << 30;
@@ -10,10 +10,16 @@ pub const MEMORY_PER_CPU: u64 = 2 << 30;
 pub struct Size {
     /// Virtual CPUs.
     pub cpus: i64,
+    /// Whether each of them has a CPU of the host for itself.
+    pub dedicated_cpus: bool,
+    /// Whether QEMU's other threads have one, too: only with `dedicated_cpus`.
+    pub isolate_emulator_thread: bool,
     /// Guest memory in bytes, in whole MiB.
     pub memory: u64,
     /// The bytes of memory up to which it can grow while it runs; none: not at all.
     pub max_memory: Option<u64>,
+    /// The huge pages that its memory consists of.
+    pub huge_pages: HugePages,
     /// The firmware.
     pub firmware: Firmware,
     /// Whether it has a TPM.
@@ -36,6 +42,33 @@ pub enum SizeError {
     /// The memory is no quantity.
     #[error("memory: {0}")]
     Memory(#[from] ParseQuantityError),
+    /// The memory is not a whole number of huge pages.
+    #[error("memory {} is not a multiple of hugePages, which is {}: set another memory, or hugePages None", Quantity::from_bytes(*memory), pages.as_str())]
+    PartOfAPage {
+        /// Bytes.
+        memory: u64,
+        /// The size of its pages.
+        pages: HugePages,
+    },
+    /// Memory in huge pages does not grow.
+    #[error(
+        "hugePages and maxMemory exclude each other, of the VM and of its class: set memory without maxMemory on the VM, or hugePages None"
+    )]
+    GrowsInHugePages,
+    /// CPUs of the host are given at the start.
+    #[error(
+        "dedicatedCpuPlacement and maxCpus exclude each other, of the VM and of its class: set cpus without maxCpus on the VM, or dedicatedCpuPlacement false"
+    )]
+    GrowsOnDedicatedCpus,
+}
+
+impl Size {
+    /// The capacity of its host that a VM of this size takes.
+    #[must_use]
+    pub fn taken(&self) -> SizeTaken {
+        let taken = SizeTaken::of(self.cpus, self.memory, self.huge_pages);
+        if self.dedicated_cpus { taken.with_dedicated_cpus(self.isolate_emulator_thread) } else { taken }
+    }
 }
 
 impl VMSpec {
@@ -45,7 +78,8 @@ impl VMSpec {
     /// neither declares is [`MEMORY_PER_CPU`] for each CPU.
     ///
     /// # Errors
-    /// When the class that the VM names does not exist; otherwise only for a VM that did not pass admission.
+    /// When the class that the VM names does not exist, or the VM's memory and its class's huge pages do not fit together; otherwise
+    /// only for a VM that did not pass admission.
     pub fn size(&self, class: Option<&VMClassSpec>) -> Result<Size, SizeError> {
         let class = match (&self.class, class) {
             (Some(name), None) => return Err(SizeError::NoClass(name.to_string())),
@@ -60,6 +94,12 @@ impl VMSpec {
         let max_cpus = max_cpus.filter(|most| *most >= cpus && self.cpu_topology.is_none());
         let of_cores = CpuTopology::of_cores(max_cpus.unwrap_or(cpus));
         let of_class = of_class.filter(|_| max_cpus.is_none());
+        let dedicated = self.dedicated_cpu_placement.or(class.map(|class| class.dedicated_cpu_placement));
+        let dedicated = dedicated.unwrap_or_default();
+        if dedicated && max_cpus.is_some() {
+            return Err(SizeError::GrowsOnDedicatedCpus);
+        }
+        let isolated = self.isolate_emulator_thread.or(class.map(|class| class.isolate_emulator_thread));
         let memory = self.memory.as_ref().or(class.and_then(|class| class.memory.as_ref()));
         let most_of_class =
             class.filter(|_| self.memory.is_none()).and_then(|class| class.max_memory.as_ref());
@@ -67,14 +107,27 @@ impl VMSpec {
         // What is plugged in is in blocks of 2 MiB.
         let max_memory = max_memory.map(|most| most.next_multiple_of(2 << 20));
         let unit = if max_memory.is_some() { 2 << 20 } else { 1 << 20 };
-        let bytes = match memory.map(Quantity::bytes) {
-            Some(bytes) => bytes?.next_multiple_of(unit),
+        let declared = match memory.map(Quantity::bytes) {
+            Some(bytes) => bytes?,
             None => MEMORY_PER_CPU * cpus.unsigned_abs(),
         };
+        let bytes = declared.next_multiple_of(unit);
+        let pages = self.huge_pages.or(class.and_then(|class| class.huge_pages)).unwrap_or_default();
+        if let Some(page) = pages.bytes() {
+            if !declared.is_multiple_of(page) {
+                return Err(SizeError::PartOfAPage { memory: declared, pages });
+            }
+            if max_memory.is_some() {
+                return Err(SizeError::GrowsInHugePages);
+            }
+        }
         Ok(Size {
             cpus,
+            dedicated_cpus: dedicated,
+            isolate_emulator_thread: dedicated && isolated.unwrap_or_default(),
             memory: bytes,
             max_memory: max_memory.filter(|most| *most >= bytes),
+            huge_pages: pages,
             firmware: self.firmware.or(class.map(|class| class.firmware)).unwrap_or_default(),
             tpm: self.tpm.or(class.map(|class| class.tpm)).unwrap_or_default(),
             max_cpus,
@@ -83,18 +136,120 @@ impl VMSpec {
     }
 }
 
-/// CPUs and bytes of guest memory a VM takes of its host: those it `has` or those it has `declared`, whichever
+/// Bytes of memory in huge pages, by the size of the pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HugeMemory {
+    in_2mi: u64,
+    in_1gi: u64,
+}
+
+impl HugeMemory {
+    /// This many bytes in pages of this size; nothing in ordinary pages.
+    #[must_use]
+    pub fn of(pages: HugePages, bytes: u64) -> Self {
+        match pages {
+            HugePages::None => Self::default(),
+            HugePages::TwoMebibytes => Self { in_2mi: bytes, in_1gi: 0 },
+            HugePages::OneGibibyte => Self { in_2mi: 0, in_1gi: bytes },
+        }
+    }
+
+    /// The bytes in pages of this size.
+    #[must_use]
+    pub fn bytes(&self, pages: HugePages) -> u64 {
+        match pages {
+            HugePages::None => 0,
+            HugePages::TwoMebibytes => self.in_2mi,
+            HugePages::OneGibibyte => self.in_1gi,
+        }
+    }
+
+    /// The bytes in pages of all sizes.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.in_2mi.saturating_add(self.in_1gi)
+    }
+
+    /// The size of its pages of which there are more than `available`, if there is one.
+    #[must_use]
+    pub fn exceeds(&self, available: &Self) -> Option<HugePages> {
+        HugePages::SIZES.into_iter().find(|size| self.bytes(*size) > available.bytes(*size))
+    }
+
+    /// Both.
+    #[must_use]
+    pub fn saturating_add(self, other: Self) -> Self {
+        self.each(other, u64::saturating_add)
+    }
+
+    /// The rest.
+    #[must_use]
+    pub fn saturating_sub(self, other: Self) -> Self {
+        self.each(other, u64::saturating_sub)
+    }
+
+    fn each(self, other: Self, of: impl Fn(u64, u64) -> u64) -> Self {
+        Self { in_2mi: of(self.in_2mi, other.in_2mi), in_1gi: of(self.in_1gi, other.in_1gi) }
+    }
+}
+
+/// The capacity of its host that a VM takes, or that a host offers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SizeTaken {
+    /// Virtual CPUs on the CPUs of the host that VMs share.
+    pub cpus: i64,
+    /// CPUs of the host for single VMs.
+    pub dedicated_cpus: i64,
+    /// Bytes of guest memory in ordinary pages.
+    pub memory: u64,
+    /// Bytes of guest memory in huge pages.
+    pub huge_memory: HugeMemory,
+}
+
+impl SizeTaken {
+    /// That of a VM with these CPUs and bytes of guest memory, which consists of such pages.
+    #[must_use]
+    pub fn of(cpus: i64, memory: u64, pages: HugePages) -> Self {
+        let ordinary = if pages == HugePages::None { memory } else { 0 };
+        Self { cpus, dedicated_cpus: 0, memory: ordinary, huge_memory: HugeMemory::of(pages, memory) }
+    }
+
+    /// The same with a CPU of the host for each of the virtual CPUs, and `isolated` for one more.
+    #[must_use]
+    pub fn with_dedicated_cpus(self, isolated: bool) -> Self {
+        Self { cpus: 0, dedicated_cpus: self.cpus.saturating_add(i64::from(isolated)), ..self }
+    }
+
+    fn fits_into(&self, offered: &Self) -> bool {
+        let enough = self.cpus <= offered.cpus && self.memory <= offered.memory;
+        enough
+            && self.dedicated_cpus <= offered.dedicated_cpus
+            && self.huge_memory.exceeds(&offered.huge_memory).is_none()
+    }
+
+    fn most(self, other: Self) -> Self {
+        Self {
+            cpus: self.cpus.max(other.cpus),
+            dedicated_cpus: self.dedicated_cpus.max(other.dedicated_cpus),
+            memory: self.memory.max(other.memory),
+            huge_memory: self.huge_memory.each(other.huge_memory, u64::max),
+        }
+    }
+}
+
+/// The capacity of its host that a VM takes: that of the size that it `has` or that of the one it has `declared`, whichever
 /// is more, because it may be started with what is declared at any time. Of a size that was made larger than
 /// all that its host has `offered` nothing counts: it cannot start with that.
 pub fn size_taken(
-    declared: Option<(i64, u64)>,
-    has: Option<(i64, u64)>,
-    offered: Option<(i64, u64)>,
-) -> Option<(i64, u64)> {
-    let fits = |(cpus, memory): (i64, u64)| offered.is_none_or(|o| cpus <= o.0 && memory <= o.1);
+    declared: Option<SizeTaken>,
+    has: Option<SizeTaken>,
+    offered: Option<SizeTaken>,
+) -> Option<SizeTaken> {
     match (declared, has) {
-        (Some(declared), has) if !fits(declared) => Some(has.unwrap_or_default()),
-        (Some(declared), Some(has)) => Some((declared.0.max(has.0), declared.1.max(has.1))),
+        (Some(declared), has) if offered.is_some_and(|offered| !declared.fits_into(&offered)) => {
+            Some(has.unwrap_or_default())
+        }
+        (Some(declared), Some(has)) => Some(declared.most(has)),
         (declared, has) => declared.or(has),
     }
 }
@@ -107,14 +262,87 @@ mod tests {
 
     #[test]
     fn a_vm_takes_what_it_has_or_will_have_whichever_is_more_and_nothing_that_it_never_can_have() {
-        let offered = Some((8, 100));
-        assert_eq!(size_taken(Some((1, 10)), Some((2, 5)), offered), Some((2, 10)));
-        assert_eq!(size_taken(Some((1, 10)), None, offered), Some((1, 10)));
-        assert_eq!(size_taken(None, Some((2, 5)), offered), Some((2, 5)), "its class is gone");
+        let size = |cpus, memory| Some(SizeTaken::of(cpus, memory, HugePages::None));
+        let offered = size(8, 100);
+        assert_eq!(size_taken(size(1, 10), size(2, 5), offered), size(2, 10));
+        assert_eq!(size_taken(size(1, 10), None, offered), size(1, 10));
+        assert_eq!(size_taken(None, size(2, 5), offered), size(2, 5), "its class is gone");
         assert_eq!(size_taken(None, None, offered), None);
-        assert_eq!(size_taken(Some((1, 1000)), Some((2, 5)), offered), Some((2, 5)), "it never starts so");
-        assert_eq!(size_taken(Some((9, 1)), None, offered), Some((0, 0)));
-        assert_eq!(size_taken(Some((9, 1000)), None, None), Some((9, 1000)), "it has no host yet");
+        assert_eq!(size_taken(size(1, 1000), size(2, 5), offered), size(2, 5), "it never starts so");
+        assert_eq!(size_taken(size(9, 1), None, offered), size(0, 0));
+        assert_eq!(size_taken(size(9, 1000), None, None), size(9, 1000), "it has no host yet");
+    }
+
+    #[test]
+    fn memory_in_huge_pages_takes_none_of_the_ordinary_memory() {
+        let huge = |bytes| SizeTaken::of(1, bytes, HugePages::TwoMebibytes);
+        assert_eq!((huge(10).memory, huge(10).huge_memory.total()), (0, 10));
+        let offered = Some(SizeTaken { cpus: 8, memory: 5, ..huge(100) });
+        assert_eq!(size_taken(Some(huge(100)), None, offered), Some(huge(100)));
+        assert_eq!(
+            size_taken(Some(huge(101)), None, offered),
+            Some(SizeTaken::default()),
+            "more than there are"
+        );
+        let giant = SizeTaken::of(1, 1, HugePages::OneGibibyte);
+        assert_eq!(size_taken(Some(giant), None, offered), Some(SizeTaken::default()), "of another size");
+        let both = size_taken(Some(huge(10)), Some(SizeTaken::of(1, 5, HugePages::None)), offered);
+        assert_eq!(both, Some(SizeTaken { memory: 5, ..huge(10) }), "until the next power cycle");
+    }
+
+    #[test]
+    fn a_vm_on_dedicated_cpus_takes_none_of_those_that_vms_share() {
+        let taken = |own: Value| {
+            let mut spec = json!({"disks": [], "class": "c"});
+            spec.as_object_mut().expect("an object").extend(own.as_object().expect("an object").clone());
+            let spec: VMSpec = serde_json::from_value(spec).expect("a spec");
+            let class =
+                json!({"cpus": 4, "maxCpus": 8, "cpuReservation": "1", "dedicatedCpuPlacement": false});
+            let class: VMClassSpec = serde_json::from_value(class).expect("a class");
+            let reserved = spec.cpu_controls(Some(&class)).reserved;
+            spec.size(Some(&class)).map(|size| (size.taken().cpus, size.taken().dedicated_cpus, reserved))
+        };
+        assert_eq!(taken(json!({})), Ok((4, 0, 1000)));
+        assert_eq!(taken(json!({"isolateEmulatorThread": true})), Ok((4, 0, 1000)), "there is none to add");
+        let own = json!({"cpus": 2, "dedicatedCpuPlacement": true});
+        assert_eq!(taken(own), Ok((0, 2, 0)), "beside CPUs of its own a reservation is none");
+        let own = json!({"cpus": 2, "dedicatedCpuPlacement": true, "isolateEmulatorThread": true});
+        assert_eq!(taken(own), Ok((0, 3, 0)));
+        assert_eq!(taken(json!({"dedicatedCpuPlacement": true})), Err(SizeError::GrowsOnDedicatedCpus));
+        let offered = |dedicated_cpus| Some(SizeTaken { dedicated_cpus, cpus: 8, ..SizeTaken::default() });
+        let needed = SizeTaken::of(2, 0, HugePages::None).with_dedicated_cpus(true);
+        assert_eq!(size_taken(Some(needed), None, offered(3)), Some(needed));
+        assert_eq!(size_taken(Some(needed), None, offered(2)), Some(SizeTaken::default()));
+    }
+
+    #[test]
+    fn memory_in_huge_pages_is_a_whole_number_of_them_and_does_not_grow() {
+        let size = |own: Value, class: Value| {
+            let mut spec = json!({"disks": [], "class": "c"});
+            spec.as_object_mut().expect("an object").extend(own.as_object().expect("an object").clone());
+            let spec: VMSpec = serde_json::from_value(spec).expect("a spec");
+            let class: VMClassSpec = serde_json::from_value(class).expect("a class");
+            spec.size(Some(&class)).map(|size| (size.memory >> 20, size.huge_pages))
+        };
+        let class = || json!({"cpus": 1, "memory": "1Gi", "hugePages": "1Gi"});
+        assert_eq!(size(json!({}), class()), Ok((1024, HugePages::OneGibibyte)));
+        assert_eq!(size(json!({"hugePages": "None"}), class()), Ok((1024, HugePages::None)));
+        assert_eq!(
+            size(json!({"hugePages": "2Mi", "memory": "514Mi"}), class()),
+            Ok((514, HugePages::TwoMebibytes))
+        );
+        let error = size(json!({"memory": "1536Mi"}), class()).expect_err("not whole pages");
+        assert_eq!(
+            error.to_string(),
+            "memory 1536Mi is not a multiple of hugePages, which is 1Gi: set another memory, or hugePages None"
+        );
+        let odd = size(json!({"hugePages": "2Mi", "memory": "513Mi"}), class());
+        assert!(matches!(odd, Err(SizeError::PartOfAPage { .. })), "{odd:?}");
+        assert_eq!(size(json!({"maxMemory": "2Gi"}), class()), Err(SizeError::GrowsInHugePages));
+        assert_eq!(
+            size(json!({}), json!({"cpus": 1, "hugePages": "1Gi"})),
+            Ok((2048, HugePages::OneGibibyte))
+        );
     }
 
     /// CPUs, MiB of memory, firmware, and sockets, cores and threads.

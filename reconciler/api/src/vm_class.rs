@@ -3,7 +3,9 @@
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
-use crate::{Conditions, CpuAmount, CpuTopology, Firmware, GuestOS, ObjectUser, QemuOption, Quantity};
+use crate::{
+    Conditions, CpuAmount, CpuTopology, Firmware, GuestOS, HugePages, ObjectUser, QemuOption, Quantity,
+};
 
 /// A size and hardware profile that many VMs share.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -33,7 +35,11 @@ use crate::{Conditions, CpuAmount, CpuTopology, Firmware, GuestOS, ObjectUser, Q
     validation = Rule::new("!has(self.memory) || !isQuantity(self.memory) || quantity(self.memory).compareTo(quantity('16Mi')) >= 0").message("memory must be at least 16Mi: the firmware needs some of it, and no kernel boots with the rest of less").field_path(".memory"),
     validation = Rule::new("!has(self.maxMemory) || !isQuantity(self.maxMemory) || quantity(self.maxMemory).compareTo(quantity('16Mi')) >= 0").message("maxMemory must be at least 16Mi, the least memory of a VM").field_path(".maxMemory"),
     validation = Rule::new("!has(self.maxMemory) || !has(self.memory) || !isQuantity(self.maxMemory) || !isQuantity(self.memory) || quantity(self.maxMemory).compareTo(quantity(self.memory)) >= 0").message("maxMemory must be at least memory").field_path(".maxMemory"),
+    validation = Rule::new("!has(self.hugePages) || self.hugePages == 'None' || !has(self.memory) || !isQuantity(self.memory) || int(quantity(self.memory).asApproximateFloat()) % (self.hugePages == '1Gi' ? 1073741824 : 2097152) == 0").message("memory must be a multiple of hugePages, the size of its pages").field_path(".memory"),
+    validation = Rule::new("!has(self.hugePages) || self.hugePages == 'None' || !has(self.maxMemory)").message("hugePages and maxMemory exclude each other: memory in huge pages is allocated at the start").field_path(".hugePages"),
     validation = Rule::new("!has(self.maxCpus) || self.maxCpus >= self.cpus").message("maxCpus must be at least cpus").field_path(".maxCpus"),
+    validation = Rule::new("!has(self.dedicatedCpuPlacement) || !self.dedicatedCpuPlacement || !has(self.maxCpus)").message("dedicatedCpuPlacement and maxCpus exclude each other: CPUs of the host are given at the start").field_path(".dedicatedCpuPlacement"),
+    validation = Rule::new("!has(self.isolateEmulatorThread) || !self.isolateEmulatorThread || (has(self.dedicatedCpuPlacement) && self.dedicatedCpuPlacement)").message("isolateEmulatorThread needs dedicatedCpuPlacement").field_path(".isolateEmulatorThread"),
     validation = Rule::new("!has(self.maxCpus) || !has(self.cpuTopology)").message("maxCpus and cpuTopology exclude each other: CPUs that are plugged in are cores of one socket").field_path(".maxCpus"),
     validation = Rule::new("!has(self.cpuReservation) || !isQuantity(self.cpuReservation) || quantity(self.cpuReservation).asApproximateFloat() <= double(self.cpus)").message("cpuReservation must be at most cpus").field_path(".cpuReservation"),
     validation = Rule::new("!has(self.cpuReservation) || !has(self.cpuLimit) || !isQuantity(self.cpuReservation) || !isQuantity(self.cpuLimit) || quantity(self.cpuReservation).compareTo(quantity(self.cpuLimit)) <= 0").message("cpuReservation must be at most cpuLimit").field_path(".cpuReservation"),
@@ -59,6 +65,11 @@ pub struct VMClassSpec {
     /// at its next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_memory: Option<Quantity>,
+    /// The huge pages of its host that guest memory consists of: `2Mi`, `1Gi`, or `None` for ordinary pages. Guest memory must be a
+    /// multiple of the page size, and `maxMemory` is excluded. The VM is placed on a host that has enough of these pages
+    /// (`status.hugePages` of the Host), which its administrator reserves. Default `None`. A change reaches a VM at its next power cycle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub huge_pages: Option<HugePages>,
     /// The arrangement of the CPUs that the guest sees: `sockets` × `cores` × `threads` must equal `cpus`. Default: one
     /// socket with `cpus` cores. A change reaches a VM at its next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -76,6 +87,15 @@ pub struct VMClassSpec {
     /// long as their reservations fit into its real CPUs, and gives a VM at least the weight of its reservation. Default: none. Applied live.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_reservation: Option<CpuAmount>,
+    /// Whether each CPU of the VM has a CPU of its host for itself (CPU pinning), on which no other VM runs. The VM is placed on a host
+    /// that has enough of them (`status.dedicatedCPUs` of the Host), which its administrator declares with `--dedicated-cpus`. Excludes
+    /// `maxCpus`. Default false. A change reaches a VM at its next power cycle.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dedicated_cpu_placement: bool,
+    /// Whether QEMU's other threads, which serve disks and the rest of the emulated hardware, have one more CPU of the host for themselves.
+    /// Needs `dedicatedCpuPlacement`. Default false: they run on the CPUs that VMs share. A change reaches a VM at its next power cycle.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub isolate_emulator_thread: bool,
     /// The CPU model that the guest sees: a level of the x86-64 architecture (`x86-64-v2`, `x86-64-v2-AES`, `x86-64-v3`, `x86-64-v4`),
     /// which is the same on every host, or a model of QEMU, such as `Skylake-Server`. The VM is placed on a host that has all of its
     /// features (`status.cpuModels` of the Host). Default: the one that the host chooses, kept for the life of the VM. A change

@@ -18,10 +18,11 @@ pub(crate) mod users;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use berth_api::{
-    ConditionType, HOST_FINALIZER, Host, HostStatus, VM, VMClass, condition,
+    ConditionType, HOST_FINALIZER, Host, HostStatus, SizeError, VM, VMClass, condition,
     host::{AddressConflict, MOST_CPUS, MOST_MEMORY, MOST_OVERHEAD},
     passthrough::taken_devices,
-    size::size_taken,
+    size::{SizeTaken, size_taken},
+    vm::Hardware,
 };
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt;
@@ -426,6 +427,7 @@ impl Cache {
         let recovery = self.recoveries.state(host, self.is_alive(name)).zip(recovery::since(host));
         let real =
             status.and_then(|s| s.capacity.as_ref()).map_or(0, |capacity| capacity.cpus.clamp(0, MOST_CPUS));
+        let dedicated_cpus = status.map_or(0, HostStatus::dedicated_cpu_count);
         let kept = host.spec.reserved.as_ref().and_then(|reserved| reserved.cpus).unwrap_or_default();
         let bridges = status.iter().flat_map(|s| &s.networks).filter(|n| n.kind == "Bridge" && n.up);
         let candidate = Candidate {
@@ -440,7 +442,10 @@ impl Cache {
             tpm: status.and_then(|s| s.tpm).unwrap_or_default(),
             allocatable_cpus: allocatable.map_or(0, |a| a.cpus.clamp(0, MOST_CPUS)),
             allocatable_memory: allocatable.map_or(0, |a| bytes(&a.memory).min(MOST_MEMORY)),
-            reservable: u32::try_from(real.saturating_sub(kept).max(0) * 1000).unwrap_or(u32::MAX),
+            huge_memory: status.map(HostStatus::huge_memory).unwrap_or_default(),
+            dedicated_cpus,
+            reservable: u32::try_from(real.saturating_sub(kept).saturating_sub(dedicated_cpus).max(0) * 1000)
+                .unwrap_or(u32::MAX),
             cpu_models: Arc::new(status.iter().flat_map(|s| &s.cpu_models).cloned().collect()),
             devices: Arc::new(status.map(HostStatus::offered_devices).unwrap_or_default()),
             bridges: Arc::new(bridges.map(|network| network.name.clone()).collect()),
@@ -456,17 +461,42 @@ impl Cache {
         let class = vm.spec.class.as_ref();
         let class = class.and_then(|class| self.tables.vm_classes.lookup(&namespace, class.as_str()));
         let class = class.map(|class| &class.spec);
-        let declared = vm.spec.size(class).ok().map(|size| (size.cpus, size.memory));
-        let hardware = vm.status.as_ref().and_then(|s| s.hardware.as_ref());
-        let has = hardware.and_then(|h| Some((h.cpus, berth_api::Quantity(h.memory.clone()).bytes().ok()?)));
+        let declared = vm.spec.size(class).ok().map(|size| size.taken());
+        let has = vm.status.as_ref().and_then(|s| s.hardware.as_ref()).and_then(Hardware::taken);
         // Reported by the host, so it is validated.
-        let has = has.filter(|(cpus, memory)| (0..=MOST_CPUS).contains(cpus) && *memory <= MOST_MEMORY);
+        let is_possible = |has: &SizeTaken| {
+            let most = has.memory.max(has.huge_memory.total());
+            let cpus = has.cpus.max(has.dedicated_cpus);
+            (0..=MOST_CPUS).contains(&cpus) && has.cpus.min(has.dedicated_cpus) >= 0 && most <= MOST_MEMORY
+        };
+        let has = has.filter(is_possible);
         let host = vm.status.as_ref().and_then(|s| s.binding.as_ref()).map(|b| &b.host);
         let host = host.and_then(|host| self.index.capacity.get(host)).filter(|h| h.allocatable_memory > 0);
-        let offered = host.map(|h| (h.allocatable_cpus, h.allocatable_memory));
-        let (cpus, memory) = size_taken(declared, has, offered)?;
-        let reserved = vm.spec.cpu_controls(class).reserved;
-        Some(Demand { cpus, memory, reserved, devices: taken_devices(vm) })
+        let offered = host.map(|h| SizeTaken {
+            cpus: h.allocatable_cpus,
+            memory: h.allocatable_memory,
+            huge_memory: h.huge_memory,
+            dedicated_cpus: h.dedicated_cpus,
+        });
+        let SizeTaken { cpus, dedicated_cpus, memory, huge_memory } = size_taken(declared, has, offered)?;
+        Some(Demand {
+            cpus,
+            dedicated_cpus,
+            memory,
+            huge_memory,
+            reserved: vm.spec.cpu_controls(class).reserved,
+            devices: taken_devices(vm),
+        })
+    }
+
+    /// Returns why the size that a VM declares, with that of its class, cannot be used.
+    pub(crate) fn invalid_size(&self, vm: &VM) -> Option<String> {
+        let class = vm.spec.class.as_ref();
+        let class = class.and_then(|class| self.tables.vm_classes.lookup(&vm.namespace()?, class.as_str()));
+        match vm.spec.size(class.map(|class| &class.spec)) {
+            Ok(_) | Err(SizeError::NoClass(_) | SizeError::NoCpus) => None,
+            Err(error) => Some(error.to_string()),
+        }
     }
 
     /// Returns the CPU model that a VM declares.

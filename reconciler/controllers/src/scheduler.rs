@@ -16,7 +16,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-use berth_api::{Enforcement, Strategy};
+use berth_api::{Enforcement, Strategy, size::HugeMemory};
 
 use crate::cache::capacity::{Candidate, Members};
 pub(crate) use explain::{Unplaced, topology_values};
@@ -25,8 +25,12 @@ pub(crate) use explain::{Unplaced, topology_values};
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Request {
     pub(crate) cpus: i64,
-    /// Bytes of guest memory.
+    /// CPUs of the host for it alone.
+    pub(crate) dedicated_cpus: i64,
+    /// Bytes of guest memory in ordinary pages.
     pub(crate) memory: u64,
+    /// Bytes of guest memory in huge pages.
+    pub(crate) huge_memory: HugeMemory,
     /// Thousandths of real CPUs that are kept for it.
     pub(crate) reserved: u32,
     /// The CPU model that the host must have.
@@ -94,8 +98,10 @@ enum Unfit {
     CpuModel,
     Devices,
     Cpus,
+    DedicatedCpus,
     ReservedCpus,
     Memory,
+    HugePages,
 }
 
 /// The group's members by the value of its topology key.
@@ -230,10 +236,18 @@ fn filter(request: &Request, spread: Option<&Spread<'_, '_>>, candidate: &Candid
     check(has_cpu_model(candidate, request), Unfit::CpuModel)?;
     check(lacking(candidate, request).next().is_none(), Unfit::Devices)?;
     check(candidate.used.cpus + request.cpus <= candidate.allocatable_cpus, Unfit::Cpus)?;
+    let dedicated = candidate.used.dedicated_cpus + request.dedicated_cpus;
+    check(request.dedicated_cpus == 0 || dedicated <= candidate.dedicated_cpus, Unfit::DedicatedCpus)?;
     let reserved = candidate.used.reserved.saturating_add(request.reserved);
     // A VM without a reservation fits beside any.
     check(request.reserved == 0 || reserved <= candidate.reservable, Unfit::ReservedCpus)?;
-    check(memory_with(request, candidate) <= candidate.allocatable_memory, Unfit::Memory)
+    check(memory_with(request, candidate) <= candidate.allocatable_memory, Unfit::Memory)?;
+    check(request.huge_memory.exceeds(&free_huge_memory(candidate)).is_none(), Unfit::HugePages)
+}
+
+/// The memory in huge pages that no VM on the host has.
+fn free_huge_memory(candidate: &Candidate) -> HugeMemory {
+    candidate.huge_memory.saturating_sub(candidate.used.huge_memory)
 }
 
 /// Memory in use on the host once it also has the VM, overhead included.

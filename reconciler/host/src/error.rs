@@ -76,6 +76,8 @@ pub enum SystemError {
     /// A PCI device that a machine is to have.
     #[error("PCI device {address}: {detail}")]
     Device { address: String, detail: String },
+    #[error("the machine needs {needed} dedicated CPUs and this host has {free} free")]
+    NoDedicatedCpus { needed: usize, free: usize },
     #[error("cannot start the machine")]
     Launch(#[from] LaunchError),
     #[error("cannot reach the machine's process")]

@@ -8,7 +8,7 @@ use berth_qemu::hypervisor::ProcessIdentity;
 use berth_qemu::machine::Accelerator;
 use serde_json::Value;
 
-use crate::{HostBridge, HostRange, HostUse, PciDeviceFacts, Result};
+use crate::{DedicatedFacts, HostBridge, HostRange, HostUse, PciDeviceFacts, Result};
 
 /// The facts of the host itself.
 #[async_trait]
@@ -75,10 +75,25 @@ pub struct HostFacts {
     pub bridges: Vec<HostBridge>,
     /// The PCI devices that its administrator lets guests have.
     pub pci_devices: Vec<PciDeviceFacts>,
+    /// The huge pages of this host, by size. `memory_bytes` includes them.
+    pub huge_pages: Vec<HugePagesFacts>,
+    /// The CPUs that single machines may have for themselves. `cpus` includes them.
+    pub dedicated: DedicatedFacts,
     /// Measured memory of a QEMU process beyond its guest's, with this accelerator.
     pub overhead_bytes: u64,
     /// Another one after each boot of the host.
     pub boot_id: String,
+}
+
+/// The huge pages of one size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HugePagesFacts {
+    /// The size of a page.
+    pub page_bytes: u64,
+    /// The number of pages that the host has reserved.
+    pub total: u64,
+    /// The number of pages that no process uses, or is promised.
+    pub free: u64,
 }
 
 /// The installed QEMU.

@@ -17,6 +17,7 @@
 //!
 //! Every method is idempotent: it does nothing if the desired state is already reached, and a retry after a failure or an
 //! interruption completes the work. The convergence tests use the fake to make each call fail or be interrupted in turn.
+mod dedicated_cpus;
 mod error;
 #[cfg(feature = "fake")]
 pub mod fake;
@@ -32,12 +33,13 @@ mod start;
 mod usage;
 mod volumes;
 
+pub use dedicated_cpus::{DedicatedCpus, DedicatedFacts, DedicatedRequest, cpu_list, parse_cpu_list};
 pub use error::{Retry, SystemError};
 pub use images::{
     ChecksumSource, Compression, Credentials, Encoding, ImageFacts, ImageSource, Images, Progress,
     ResolvedImage,
 };
-pub use info::{ForeignKind, ForeignObject, HostFacts, HostInfo, KvmFacts, QemuFacts};
+pub use info::{ForeignKind, ForeignObject, HostFacts, HostInfo, HugePagesFacts, KvmFacts, QemuFacts};
 pub use linux::bridge_mac;
 pub use machines::{InstanceFacts, LaunchRequest, Machines, ProcessFacts, Seed, StateAccess};
 pub use networks::{

@@ -18,6 +18,7 @@ mod direct_io;
 mod doctor;
 mod files;
 mod host;
+mod huge_pages;
 mod images;
 mod layout;
 pub mod libvirt;
@@ -96,6 +97,8 @@ pub struct LinuxConfig {
     pub public_interface: Option<String>,
     /// The PCI devices that guests may have. Default: none.
     pub pci_devices: Vec<PciMapping>,
+    /// The CPUs that single machines may have for themselves. Other machines run on the others. Default: none.
+    pub dedicated_cpus: BTreeSet<u32>,
 }
 
 /// The user of all QEMU processes in versions of berth before each instance had its own, where the distribution created
@@ -114,8 +117,14 @@ impl LinuxConfig {
             address: None,
             public_interface: None,
             pci_devices: Vec::new(),
+            dedicated_cpus: BTreeSet::new(),
         }
     }
+}
+
+/// Returns the CPUs of this machine that this process, and so every machine that it starts, may run on.
+pub fn usable_cpus() -> std::io::Result<BTreeSet<u32>> {
+    Ok(berth_qemu::process::cpus_of_thread(0)?.into_iter().collect())
 }
 
 /// The user of all QEMU processes before each instance had its own; processes from that time still run as it.
@@ -164,7 +173,7 @@ impl LinuxSystem {
             images: Arc::new(images),
             volumes: LinuxVolumes::new(layout.clone(), None).with_adoptable(config.disk_folders),
             networks: LinuxNetworks::new(layout.clone()),
-            machines: LinuxMachines::open(layout.clone(), users)?,
+            machines: LinuxMachines::open(layout.clone(), users, config.dedicated_cpus)?,
             passthrough: Passthrough::new("/", layout.pci(), config.pci_devices, Arc::new(HostKernel)),
             host: LinuxInfo::new(config.address),
             direct_io: DirectIo::default(),
@@ -594,6 +603,7 @@ impl HostInfo for LinuxSystem {
         facts.bridges = self.networks.host_bridges().await?;
         let passthrough = self.passthrough.clone();
         facts.pci_devices = blocking(move || passthrough.facts()).await?;
+        facts.dedicated = self.machines.dedicated_facts().await?;
         Ok(facts)
     }
 

@@ -14,7 +14,7 @@ use berth_qemu::qmp::{Events, Qmp};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::{MachineUse, Result};
+use crate::{DedicatedCpus, DedicatedRequest, MachineUse, Result};
 
 /// The machines of a host.
 #[async_trait]
@@ -150,6 +150,8 @@ pub struct LaunchRequest {
     pub machine: MachineSpec,
     pub seed: Option<Seed>,
     pub limits: Limits,
+    /// Whether each virtual CPU has a CPU of the host for itself. None: machines share those that are not given away.
+    pub dedicated: Option<DedicatedRequest>,
     /// Whether the machine waits for its saved state instead of booting. It keeps the bootstrap data that it had, and `seed` is
     /// not read. Otherwise a saved state is removed.
     pub from_saved_state: bool,
@@ -194,6 +196,8 @@ impl fmt::Debug for Seed {
 pub struct ProcessFacts {
     pub identity: ProcessIdentity,
     pub started_at: Timestamp,
+    /// The CPUs of the host that it has for itself.
+    pub dedicated: Option<DedicatedCpus>,
 }
 
 /// The state of an instance on this host.

@@ -114,6 +114,11 @@ pub enum LaunchError {
     /// `stderr` contains QEMU's last output.
     #[error("QEMU ended at start ({status}): {stderr}")]
     Exited { status: String, stderr: String },
+    /// `page` is the size of a page in bytes.
+    #[error("the host has too few free huge pages of {}Mi for the guest's memory: {stderr}", page >> 20)]
+    HugePages { page: u64, stderr: String },
+    #[error("cannot bind the machine's threads to CPUs of the host")]
+    Affinity(#[source] std::io::Error),
     #[error("QEMU did not answer within {after:?} of its start: {stderr}")]
     Unresponsive { after: Duration, stderr: String },
     #[error("QEMU runs, and its monitor cannot be used")]

@@ -87,6 +87,19 @@ fn slot(number: u8) -> String {
 pub struct LaunchSpec {
     pub machine: MachineSpec,
     pub files: MachineFiles,
+    #[serde(default)]
+    pub affinity: Affinity,
+}
+
+/// The part of its host that a machine uses.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Affinity {
+    /// The CPUs of the host for all threads of the process but those of virtual CPUs in `vcpus`. Empty: any.
+    pub emulator: Vec<u32>,
+    /// The CPU of the host for each virtual CPU, in the order of their numbers. Empty: those of `emulator`.
+    pub vcpus: Vec<u32>,
+    /// The NUMA node that the guest's memory is taken from as long as it has some. None: that of the thread that uses it first.
+    pub memory_node: Option<u32>,
 }
 
 /// A machine as its guest sees it.
@@ -106,6 +119,9 @@ pub struct MachineSpec {
     /// None: not at all.
     #[serde(default)]
     pub max_memory_bytes: Option<u64>,
+    /// The bytes of the huge pages that the guest's memory consists of, of which it is a multiple. None: ordinary pages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub huge_page_bytes: Option<u64>,
     pub accelerator: Accelerator,
     pub firmware: Firmware,
     /// A versioned machine type, e.g. `pc-q35-7.2`, never an alias such as `q35`.

@@ -4,6 +4,7 @@
 //! signalled through a pidfd, so that a signal never reaches a process that has reused the pid.
 //! The only module of this crate with `unsafe` besides the accelerator probe: each use documents why it is sound.
 
+mod affinity;
 mod cgroup;
 mod filter;
 mod identity;
@@ -20,6 +21,7 @@ mod tests;
 
 pub use crate::hypervisor::{LaunchError, ProcessError, ProcessIdentity};
 pub use crate::machine::RunAs;
+pub use affinity::{cpus_of_thread, vcpu_threads};
 pub use cgroup::Cgroups;
 pub use filter::{Filter, FilterError};
 pub use local::{Claims, LocalHypervisor};

@@ -60,6 +60,7 @@ impl Bench {
                 topology: Topology::of_cores(1),
                 memory_bytes: 64 * MIB,
                 max_memory_bytes: None,
+                huge_page_bytes: None,
                 accelerator: Accelerator::Tcg { tb_size_mib: 32 },
                 firmware: Firmware::Bios,
                 machine_type: "pc-q35-7.2".to_owned(),
@@ -74,6 +75,7 @@ impl Bench {
                 tpm: false,
             },
             files: MachineFiles::new(MachinePaths::in_directory(directory.path().join("run"))),
+            affinity: Default::default(),
         };
         Self { host, spec, directory, real }
     }

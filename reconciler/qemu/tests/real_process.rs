@@ -47,6 +47,7 @@ impl Bench {
                 topology: Topology::of_cores(2),
                 memory_bytes: 64 << 20,
                 max_memory_bytes: None,
+                huge_page_bytes: None,
                 accelerator: Accelerator::Tcg { tb_size_mib: 32 },
                 firmware: Firmware::Bios,
                 machine_type,
@@ -61,6 +62,7 @@ impl Bench {
                 tpm: false,
             },
             files: MachineFiles::new(MachinePaths::in_directory(self.directory.path().join(name))),
+            affinity: Default::default(),
         }
     }
 

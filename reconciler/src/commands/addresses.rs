@@ -80,6 +80,7 @@ mod tests {
             host_name: None,
             labels: Vec::new(),
             cpu_overcommit: 4,
+            dedicated_cpus: Default::default(),
             address,
             public_interface: None,
             image_dirs: Vec::new(),

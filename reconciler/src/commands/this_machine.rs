@@ -1,6 +1,7 @@
 //! This machine as a host: its files, users and addresses, and the configuration of its agent.
 
 use std::{
+    collections::BTreeSet,
     net::{IpAddr, SocketAddr},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
@@ -10,8 +11,8 @@ use anyhow::{Context, bail};
 use berth_agent::AgentConfig;
 use berth_engine::Identities;
 use berth_host::{
-    Start,
-    linux::{LinuxConfig, LinuxSystem},
+    Start, cpu_list,
+    linux::{LinuxConfig, LinuxSystem, usable_cpus},
 };
 
 use crate::cli::AgentOptions;
@@ -40,12 +41,34 @@ pub(super) async fn system(
     config.images.allow.clone_from(&options.image_allow);
     // A control plane that listens on all addresses has this machine's, which are refused anyway.
     config.images.control_plane = control_planes.iter().map(|at| at.ip().to_canonical()).collect();
+    config.dedicated_cpus = dedicated_cpus(&options.dedicated_cpus.0)?;
     // Without root QEMU runs as the agent's user.
     config.qemu_users = config.qemu_users.map(|_| options.qemu_uid_range);
     let opened = tokio::task::spawn_blocking(move || LinuxSystem::open(config))
         .await
         .context("preparing this host")?;
     opened.with_context(|| format!("preparing this host in {}", state_dir.display()))
+}
+
+/// Returns the CPUs of --dedicated-cpus.
+///
+/// *Errors:* this machine lacks one of them, or has no other.
+fn dedicated_cpus(named: &BTreeSet<u32>) -> anyhow::Result<BTreeSet<u32>> {
+    let usable = usable_cpus().context("asking for the CPUs of this machine")?;
+    check_dedicated_cpus(named, &usable)?;
+    Ok(named.clone())
+}
+
+fn check_dedicated_cpus(named: &BTreeSet<u32>, usable: &BTreeSet<u32>) -> anyhow::Result<()> {
+    let missing: BTreeSet<u32> = named.difference(usable).copied().collect();
+    if !missing.is_empty() {
+        let (missing, usable) = (cpu_list(&missing), cpu_list(usable));
+        bail!("--dedicated-cpus: this machine has no CPU {missing} that berth may use; it has {usable}");
+    }
+    if !named.is_empty() && named.len() == usable.len() {
+        bail!("--dedicated-cpus: leave at least one CPU out, for the machine itself and for other VMs");
+    }
+    Ok(())
 }
 
 /// Returns the folders that this option names.
@@ -128,6 +151,17 @@ mod tests {
             std::slice::from_ref(&there)
         );
         assert!(folders("--image-dir", &[there, gone]).is_err());
+    }
+
+    #[test]
+    fn dedicated_cpus_are_some_of_this_machines_cpus() {
+        let usable = BTreeSet::from([0, 1, 2, 3]);
+        let check = |named: &[u32]| check_dedicated_cpus(&named.iter().copied().collect(), &usable);
+        check(&[]).expect("none");
+        check(&[2, 3]).expect("two of four");
+        let error = check(&[3, 4, 5]).expect_err("there are no such CPUs").to_string();
+        assert_eq!(error, "--dedicated-cpus: this machine has no CPU 4-5 that berth may use; it has 0-3");
+        assert!(check(&[0, 1, 2, 3]).expect_err("all").to_string().contains("leave at least one CPU out"));
     }
 
     #[test]

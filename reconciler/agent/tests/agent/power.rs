@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use berth_api::{Power, VM, VMState};
+use berth_api::{HugePages, Power, VM, VMState};
 use berth_qemu::fake::Behaviour;
 use berth_qemu::power::RunState;
 use serde_json::json;
@@ -472,4 +472,43 @@ async fn a_guest_without_an_agent_counts_as_seen_once_it_took_its_address() {
     let vm = fixture.running_vm().await;
     assert!(!vm.status.and_then(|s| s.guest).expect("it runs").agent);
     fixture.assert_quiet().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vm_on_dedicated_cpus_in_huge_pages_waits_for_both_without_a_crash_loop() {
+    const PAGE: u64 = 2 << 20;
+    let fixture = booted().await;
+    fixture.running_vm().await;
+    let pages = |total, free| berth_host::HugePagesFacts { page_bytes: PAGE, total, free };
+    fixture.system.change_facts(|facts| {
+        facts.huge_pages = vec![pages(1024, 10)];
+        facts.dedicated.cpus = [6, 7].into();
+    });
+    let declared = json!({"cpus": 2, "hugePages": "2Mi", "dedicatedCpuPlacement": true, "restartToken": "1"});
+    fixture.change::<VM>("web", declared).await;
+    let waits = |reason: &'static str, words: &'static str| {
+        move |vm: &VM| {
+            let conditions = vm.status.iter().flat_map(|s| &s.conditions);
+            let mut ready = conditions.filter(|c| c.type_ == "Ready");
+            ready.any(|c| c.reason == reason && c.message.contains(words))
+        }
+    };
+    fixture.until::<VM>("web", waits("Unschedulable", "this host has 10 huge pages of 2Mi left")).await;
+    // Another program takes the rest after the host has looked.
+    fixture.system.change_facts(|facts| facts.huge_pages = vec![pages(1024, 1024)]);
+    let vm = fixture.until::<VM>("web", |vm| is_ready(vm, "Running")).await;
+    let status = vm.status.expect("it runs");
+    assert_eq!(status.restarts, 0, "it was never started without its pages");
+    let cpus = status.dedicated_cpus.expect("it has some");
+    assert_eq!((cpus.cpus.as_slice(), cpus.emulator_thread), ([6, 7].as_slice(), None));
+    let hardware = status.hardware.expect("it runs");
+    assert_eq!(
+        (hardware.dedicated_cpu_placement, hardware.huge_pages),
+        (Some(true), Some(HugePages::TwoMebibytes))
+    );
+    assert!(status.pending_power_cycle.is_empty());
+    fixture.change::<VM>("web", json!({"isolateEmulatorThread": true, "restartToken": "2"})).await;
+    fixture
+        .until::<VM>("web", waits("NoHostWithDedicatedCPUs", "needs 3 dedicated CPUs and this host has 2"))
+        .await;
 }

@@ -9,7 +9,8 @@ use serde_json::json;
 use super::{GuestUserStatus, InterfaceLimits};
 use crate::guest::{GuestEnd, GuestStatus};
 use crate::passthrough::PciDeviceStatus;
-use crate::{Binding, Conditions, CpuTopology, Graphics, GuestOS, VMState, Watchdog};
+use crate::size::SizeTaken;
+use crate::{Binding, Conditions, CpuTopology, Graphics, GuestOS, HugePages, Quantity, VMState, Watchdog};
 
 /// The observed state of a VM. Read back from the host, never copied from the spec.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -61,7 +62,10 @@ pub struct VMStatus {
     /// defaults: no limit, weight 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_time: Option<CpuTime>,
-    /// The names of what takes effect at the next power cycle: `class`, `cpus`, `memory`, `firmware`, `tpm`, `cpuTopology`,
+    /// The CPUs of its host that the running VM has for itself.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "dedicatedCPUs")]
+    pub dedicated_cpus: Option<DedicatedCpus>,
+    /// The names of what takes effect at the next power cycle: `class`, `cpus`, `memory`, `hugePages`, `firmware`, `tpm`, `cpuTopology`,
     /// `disks[NAME]` of another boot disk, bus or `readOnly`, `cdroms[NAME]`, `networkInterfaces[NAME]`. Empty while the VM does not run, and while its host is too small
     /// to start it again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -228,11 +232,20 @@ pub struct Hardware {
     /// The CPUs up to which it can grow while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_cpus: Option<i64>,
+    /// Whether each CPU has a CPU of the host for itself; absent: no.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dedicated_cpu_placement: Option<bool>,
+    /// Whether QEMU's other threads have one, too; absent: no.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolate_emulator_thread: Option<bool>,
     /// Guest memory, with what the guest has plugged in.
     pub memory: String,
     /// The memory up to which it can grow while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_memory: Option<String>,
+    /// The huge pages that guest memory consists of; absent: ordinary pages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub huge_pages: Option<HugePages>,
     /// `BIOS` or `UEFI`.
     pub firmware: String,
     /// Whether it has a TPM.
@@ -262,6 +275,34 @@ pub struct Hardware {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub serial_number: Option<String>,
+}
+
+impl Hardware {
+    /// The capacity of its host that it takes; none if the memory is no quantity.
+    #[must_use]
+    pub fn taken(&self) -> Option<SizeTaken> {
+        let bytes = Quantity(self.memory.clone()).bytes().ok()?;
+        let taken = SizeTaken::of(self.cpus, bytes, self.huge_pages.unwrap_or_default());
+        Some(match self.dedicated_cpu_placement {
+            Some(true) => taken.with_dedicated_cpus(self.isolate_emulator_thread.unwrap_or_default()),
+            _ => taken,
+        })
+    }
+}
+
+/// The CPUs of a host that a VM has for itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DedicatedCpus {
+    /// The number of the host's CPU for each CPU of the VM, in the order of their numbers.
+    #[schemars(length(max = 128))]
+    pub cpus: Vec<i64>,
+    /// That for QEMU's other threads; absent: they run on the CPUs that VMs share.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub emulator_thread: Option<i64>,
+    /// The NUMA node of all of them; absent: they are of several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numa_node: Option<i64>,
 }
 
 /// The CPU time of a running VM, as its host enforces it.

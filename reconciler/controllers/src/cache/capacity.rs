@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use berth_api::OfferedDevices;
+use berth_api::size::HugeMemory;
 use k8s_openapi::jiff::Timestamp;
 
 use crate::cache::recovery;
@@ -24,6 +25,10 @@ pub(crate) struct Candidate {
     /// The capacity VMs may use; zero before its first report.
     pub(crate) allocatable_cpus: i64,
     pub(crate) allocatable_memory: u64,
+    /// Its CPUs for single VMs.
+    pub(crate) dedicated_cpus: i64,
+    /// The bytes of its huge pages.
+    pub(crate) huge_memory: HugeMemory,
     /// Thousandths of real CPUs that VMs may reserve.
     pub(crate) reservable: u32,
     /// The CPU models that VMs can have.
@@ -41,10 +46,14 @@ pub(crate) struct Candidate {
 /// Capacity that one VM takes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Demand {
-    /// Virtual CPUs.
+    /// Virtual CPUs on the CPUs that VMs share.
     pub(crate) cpus: i64,
-    /// Bytes of guest memory, without overhead.
+    /// CPUs for single VMs.
+    pub(crate) dedicated_cpus: i64,
+    /// Bytes of guest memory in ordinary pages, without overhead.
     pub(crate) memory: u64,
+    /// Bytes of guest memory in huge pages.
+    pub(crate) huge_memory: HugeMemory,
     /// Thousandths of real CPUs.
     pub(crate) reserved: u32,
     /// PCI devices by name.
@@ -54,10 +63,14 @@ pub(crate) struct Demand {
 /// Capacity that VMs take.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
-    /// Virtual CPUs.
+    /// Virtual CPUs on the CPUs that VMs share.
     pub(crate) cpus: i64,
-    /// Bytes of guest memory, without overhead.
+    /// CPUs for single VMs.
+    pub(crate) dedicated_cpus: i64,
+    /// Bytes of guest memory in ordinary pages, without overhead.
     pub(crate) memory: u64,
+    /// Bytes of guest memory in huge pages.
+    pub(crate) huge_memory: HugeMemory,
     /// Thousandths of real CPUs.
     pub(crate) reserved: u32,
     /// PCI devices by name.
@@ -118,7 +131,9 @@ impl HostCapacity {
     pub(crate) fn take(&mut self, host: &str, demand: &Demand) {
         self.change(host, |usage| {
             usage.cpus += demand.cpus;
+            usage.dedicated_cpus += demand.dedicated_cpus;
             usage.memory = usage.memory.saturating_add(demand.memory);
+            usage.huge_memory = usage.huge_memory.saturating_add(demand.huge_memory);
             usage.reserved = usage.reserved.saturating_add(demand.reserved);
             for (name, count) in &demand.devices {
                 *usage.devices.entry(name.clone()).or_default() += count;
@@ -131,7 +146,9 @@ impl HostCapacity {
     pub(crate) fn give_back(&mut self, host: &str, demand: &Demand) {
         self.change(host, |usage| {
             usage.cpus -= demand.cpus;
+            usage.dedicated_cpus -= demand.dedicated_cpus;
             usage.memory = usage.memory.saturating_sub(demand.memory);
+            usage.huge_memory = usage.huge_memory.saturating_sub(demand.huge_memory);
             usage.reserved = usage.reserved.saturating_sub(demand.reserved);
             for (name, count) in &demand.devices {
                 if let Some(used) = usage.devices.get_mut(name) {

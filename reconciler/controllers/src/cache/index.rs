@@ -174,7 +174,12 @@ fn releases(old: Option<&VmEntry>, new: Option<&VmEntry>) -> bool {
     let leaves = old.host.is_some() && old.host != new.host;
     let (was, is) = (&old.demand, &new.demand);
     let has_fewer = was.devices.iter().any(|(name, count)| is.devices.get(name).is_none_or(|is| is < count));
-    let shrinks = is.cpus < was.cpus || is.memory < was.memory || is.reserved < was.reserved || has_fewer;
+    let shrinks = is.cpus < was.cpus
+        || is.memory < was.memory
+        || is.reserved < was.reserved
+        || is.dedicated_cpus < was.dedicated_cpus
+        || was.huge_memory.exceeds(&is.huge_memory).is_some()
+        || has_fewer;
     let fewer = old.addresses.iter().any(|a| !new.addresses.contains(a))
         || old.macs.iter().any(|mac| !new.macs.contains(mac));
     leaves || (old.host.is_some() && shrinks) || fewer

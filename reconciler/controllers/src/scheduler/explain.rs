@@ -5,13 +5,13 @@ use std::{
     fmt::Write,
 };
 
-use berth_api::{CpuAmount, Enforcement, Quantity, Readiness, Reason, Strategy};
+use berth_api::{CpuAmount, Enforcement, HugePages, Quantity, Readiness, Reason, Strategy, size::HugeMemory};
 
 use crate::{
     cache::capacity::{Candidate, Members},
     scheduler::{
-        Request, Spread, Unfit, displays, filter, free, has_cpu_model, has_labels, lacking, offers_devices,
-        usable,
+        Request, Spread, Unfit, displays, filter, free, free_huge_memory, has_cpu_model, has_labels, lacking,
+        offers_devices, usable,
     },
 };
 
@@ -59,8 +59,10 @@ impl Unfit {
                 format!("{count} without the CPU model {}", request.cpu_model.as_deref().unwrap_or_default())
             }
             Self::Cpus => format!("{count} with too few free CPUs"),
+            Self::DedicatedCpus => format!("{count} with too few free dedicated CPUs"),
             Self::ReservedCpus => format!("{count} with too few CPUs that are not reserved"),
             Self::Memory => format!("{count} with too little free memory"),
+            Self::HugePages => format!("{count} with too few free huge pages"),
         }
     }
 
@@ -117,6 +119,12 @@ impl Unfit {
                 candidate.allocatable_cpus,
                 request.cpus
             ),
+            Self::DedicatedCpus => format!(
+                "host {name} has {} of {} dedicated CPUs free and it needs {}",
+                (candidate.dedicated_cpus - candidate.used.dedicated_cpus).max(0),
+                candidate.dedicated_cpus,
+                request.dedicated_cpus
+            ),
             Self::ReservedCpus => format!(
                 "host {name} has {} of {} CPUs left that are not reserved and it reserves {}",
                 cpus(candidate.reservable.saturating_sub(candidate.used.reserved)),
@@ -134,11 +142,26 @@ impl Unfit {
                     mib(candidate.overhead)
                 )
             }
+            Self::HugePages => {
+                let free = free_huge_memory(candidate);
+                let pages = request.huge_memory.exceeds(&free).unwrap_or_default();
+                format!(
+                    "host {name} has {} of {} huge pages of {} free and it needs {}",
+                    page_count(&free, pages),
+                    page_count(&candidate.huge_memory, pages),
+                    pages.as_str(),
+                    page_count(&request.huge_memory, pages)
+                )
+            }
             Self::NotTheOne | Self::DiskElsewhere => {
                 format!("its disks are on another host than {name}, which placement.host names")
             }
         }
     }
+}
+
+fn page_count(memory: &HugeMemory, pages: HugePages) -> u64 {
+    pages.bytes().map_or(0, |bytes| memory.bytes(pages) / bytes)
 }
 
 fn names(bridges: &BTreeSet<String>) -> String {
@@ -191,7 +214,17 @@ pub(crate) fn why<'a>(
     }
     let reasons: Vec<String> = unfit.iter().map(|(reason, count)| reason.counted(*count, request)).collect();
     let mut text = format!("0 of {hosts} hosts can take it: {}", reasons.join(", "));
-    let _ = write!(text, " (it needs {} CPUs and {} MiB)", request.cpus, request.memory >> 20);
+    let memory = request.memory.saturating_add(request.huge_memory.total());
+    let cpus = match request.dedicated_cpus {
+        0 => format!("{} CPUs", request.cpus),
+        dedicated => format!("{dedicated} dedicated CPUs"),
+    };
+    let _ = write!(text, " (it needs {cpus} and {} MiB", memory >> 20);
+    if let Some(pages) = request.huge_memory.exceeds(&HugeMemory::default()) {
+        let count = page_count(&request.huge_memory, pages);
+        let _ = write!(text, " in {count} huge pages of {}", pages.as_str());
+    }
+    text.push(')');
     Unplaced::Now(text)
 }
 
@@ -264,6 +297,12 @@ fn never<'a>(
             format!("no host it may run on has the CPU model {model}: see status.cpuModels of the Hosts");
         return Some((Reason::NotSupported, text));
     }
+    if let Some(text) = too_few_dedicated_cpus(request, eligible.clone()) {
+        return Some((Reason::NoHostWithDedicatedCPUs, text));
+    }
+    if let Some(text) = too_few_huge_pages(request, eligible.clone()) {
+        return Some((Reason::NoHostWithHugePages, text));
+    }
     too_large_vm(request, eligible).map(|text| (Reason::NoHostLargeEnough, text))
 }
 
@@ -296,6 +335,45 @@ fn never_with_devices<'a>(
         self::names(&names)
     );
     Some((Reason::NotSupported, text))
+}
+
+fn too_few_dedicated_cpus<'a>(
+    request: &Request,
+    eligible: impl Iterator<Item = &'a Candidate> + Clone,
+) -> Option<String> {
+    let needed = request.dedicated_cpus;
+    // A host that has not reported may have any number.
+    let has = |c: &Candidate| c.allocatable_cpus == 0 || needed <= c.dedicated_cpus;
+    if needed == 0 || eligible.clone().any(has) {
+        return None;
+    }
+    let most = eligible.max_by_key(|c| (c.dedicated_cpus, &c.name))?;
+    Some(format!(
+        "it needs {needed} dedicated CPUs and no host it may run on has that many: {} has {}. Start the agent there with \
+         --dedicated-cpus and their numbers, or lower its cpus",
+        most.name, most.dedicated_cpus
+    ))
+}
+
+fn too_few_huge_pages<'a>(
+    request: &Request,
+    eligible: impl Iterator<Item = &'a Candidate> + Clone,
+) -> Option<String> {
+    let pages = request.huge_memory.exceeds(&HugeMemory::default())?;
+    // A host that has not reported may have any number.
+    let has =
+        |c: &Candidate| c.allocatable_cpus == 0 || request.huge_memory.exceeds(&c.huge_memory).is_none();
+    if eligible.clone().any(has) {
+        return None;
+    }
+    let most = eligible.max_by_key(|c| (c.huge_memory.bytes(pages), &c.name))?;
+    Some(format!(
+        "it needs {} huge pages of {} and no host it may run on has that many: {} has {}. Reserve them there, or lower its memory",
+        page_count(&request.huge_memory, pages),
+        pages.as_str(),
+        most.name,
+        page_count(&most.huge_memory, pages)
+    ))
 }
 
 fn too_large_vm<'a>(

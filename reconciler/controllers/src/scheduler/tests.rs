@@ -1,6 +1,6 @@
 use super::*;
 use crate::cache::capacity::Usage;
-use berth_api::{Reason, placement_group::HOSTNAME_LABEL};
+use berth_api::{HugePages, Reason, placement_group::HOSTNAME_LABEL};
 use proptest::arbitrary::any;
 use proptest::{prelude::prop, prop_assert, prop_assert_eq, proptest, strategy::Strategy as Generator};
 
@@ -51,6 +51,59 @@ fn a_vm_with_a_tpm_goes_to_a_host_that_can_emulate_one_and_waits_for_a_person_wi
     let full = Candidate { used: Usage { cpus: 8, ..Usage::default() }, ..able("b") };
     let Err(Unplaced::Now(text)) = chosen(&tpm, &[host("a", 9000), full]) else { panic!("it is full") };
     assert!(text.contains("1 without swtpm") && text.contains("1 with too few free CPUs"), "{text}");
+}
+
+#[test]
+fn a_vm_in_huge_pages_goes_to_a_host_with_as_many_free_ones_and_the_message_has_the_numbers() {
+    let of = |pages: u64| HugeMemory::of(HugePages::TwoMebibytes, pages * (2 << 20));
+    let huge = Request { huge_memory: of(64), ..request(0) };
+    let with = |name: &str, pages, used| Candidate {
+        huge_memory: of(pages),
+        used: Usage { huge_memory: of(used), ..Usage::default() },
+        ..host(name, 1000)
+    };
+    assert_eq!(chosen(&huge, &[], &[host("a", 9000), with("b", 100, 36)]), Ok("b"));
+    let full = [host("a", 9000), with("b", 100, 37)];
+    let text = now(&huge, &[], &full);
+    insta::assert_snapshot!(text, @"0 of 2 hosts can take it: 2 with too few free huge pages (it needs 1 CPUs and 128 MiB in 64 huge pages of 2Mi)");
+    let tied = Request { disk_hosts: ["b".to_owned()].into(), ..huge.clone() };
+    insta::assert_snapshot!(now(&tied, &[], &full), @"host b has 63 of 100 huge pages of 2Mi free and it needs 64");
+    let (reason, text) = never(&huge, &[], &[host("a", 9000), with("b", 63, 0)]);
+    assert_eq!(reason, Reason::NoHostWithHugePages);
+    insta::assert_snapshot!(text, @"it needs 64 huge pages of 2Mi and no host it may run on has that many: b has 63. Reserve them there, or lower its memory");
+    let giant = Request { huge_memory: HugeMemory::of(HugePages::OneGibibyte, 1 << 30), ..request(0) };
+    assert_eq!(never(&giant, &[], &[with("b", 9000, 0)]).0, Reason::NoHostWithHugePages, "of another size");
+    let silent = Candidate { allocatable_cpus: 0, ..host("c", 0) };
+    now(&huge, &[], &[host("a", 9000), silent]);
+    assert_eq!(
+        chosen(&huge, &[], &[Candidate { allocatable_memory: 10 << 20, ..with("b", 64, 0) }]),
+        Ok("b"),
+        "beside the overhead it takes no ordinary memory"
+    );
+}
+
+#[test]
+fn dedicated_cpus_are_a_resource_of_their_own() {
+    let pinned = Request { cpus: 0, dedicated_cpus: 3, ..request(100) };
+    let with = |name: &str, dedicated_cpus, used| Candidate {
+        dedicated_cpus,
+        used: Usage { cpus: 8, dedicated_cpus: used, ..Usage::default() },
+        ..host(name, 1000)
+    };
+    assert_eq!(
+        chosen(&pinned, &[], &[host("a", 9000), with("b", 6, 3)]),
+        Ok("b"),
+        "the CPUs that VMs share are full"
+    );
+    let full = [host("a", 9000), with("b", 6, 4)];
+    insta::assert_snapshot!(now(&pinned, &[], &full), @"0 of 2 hosts can take it: 2 with too few free dedicated CPUs (it needs 3 dedicated CPUs and 100 MiB)");
+    let tied = Request { disk_hosts: ["b".to_owned()].into(), ..pinned.clone() };
+    insta::assert_snapshot!(now(&tied, &[], &full), @"host b has 2 of 6 dedicated CPUs free and it needs 3");
+    let (reason, text) = never(&pinned, &[], &[host("a", 9000), with("b", 2, 0)]);
+    assert_eq!(reason, Reason::NoHostWithDedicatedCPUs);
+    insta::assert_snapshot!(text, @"it needs 3 dedicated CPUs and no host it may run on has that many: b has 2. Start the agent there with --dedicated-cpus and their numbers, or lower its cpus");
+    let silent = Candidate { allocatable_cpus: 0, ..host("c", 0) };
+    now(&pinned, &[], &[host("a", 9000), silent]);
 }
 
 #[test]

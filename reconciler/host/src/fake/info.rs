@@ -1,7 +1,7 @@
 //! Facts of the fake host.
 
 use async_trait::async_trait;
-use berth_qemu::hypervisor::ProcessIdentity;
+use berth_qemu::hypervisor::{Hypervisor as _, ProcessIdentity};
 use serde_json::Value;
 
 use crate::{ForeignKind, ForeignObject, HostFacts, HostInfo, HostUse, Result};
@@ -12,7 +12,15 @@ use super::FakeSystem;
 impl HostInfo for FakeSystem {
     async fn facts(&self) -> Result<HostFacts> {
         let boot_id = self.hypervisor().boot_id();
-        self.call("facts", async { Ok(HostFacts { boot_id, ..self.state().facts.clone() }) }).await
+        let running = self.hypervisor.list().await?;
+        let runs = |instance: &String| running.iter().any(|found| found.instance.as_ref() == Some(instance));
+        self.call("facts", async {
+            let state = self.state();
+            let mut facts = HostFacts { boot_id, ..state.facts.clone() };
+            facts.dedicated.free = state.free_cpus(runs);
+            Ok(facts)
+        })
+        .await
     }
 
     async fn overhead(&self, _: &ProcessIdentity, _: u64) -> Result<Option<u64>> {

@@ -1,5 +1,6 @@
 //! Machines of the fake host.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,8 +10,8 @@ use berth_qemu::console::ConsoleStream;
 use berth_qemu::guest_agent::GuestAgent;
 use berth_qemu::hypervisor::{CpuTime, Hypervisor as _, ProcessIdentity, StateFile};
 use berth_qemu::machine::{
-    DiskSpec, Firmware, LaunchSpec, MachineFiles, MachinePaths, Medium, NicSpec, PciDeviceSpec, Tap,
-    TpmFiles, UefiFiles,
+    Affinity, DiskSpec, Firmware, LaunchSpec, MachineFiles, MachinePaths, Medium, NicSpec, PciDeviceSpec,
+    Tap, TpmFiles, UefiFiles,
 };
 use berth_qemu::nics::LentTap;
 use berth_qemu::process::LaunchError;
@@ -21,6 +22,8 @@ use crate::{
     InstanceFacts, InterfaceUse, LaunchRequest, MachineUse, Machines, PciDeviceFacts, ProcessFacts, Result,
     StateAccess, SystemError,
 };
+
+use crate::dedicated_cpus::choose;
 
 use super::FakeSystem;
 use super::state::instance_path;
@@ -54,7 +57,8 @@ impl FakeSystem {
         let found = self.hypervisor.find(instance).await?;
         let started = |identity: ProcessIdentity| {
             let started_at = self.state().started.get(&identity.pid).copied();
-            ProcessFacts { started_at: started_at.unwrap_or_else(|| self.clock.now()), identity }
+            let dedicated = self.state().dedicated.get(instance).cloned();
+            ProcessFacts { started_at: started_at.unwrap_or_else(|| self.clock.now()), identity, dedicated }
         };
         Ok(found.map(started))
     }
@@ -67,11 +71,31 @@ impl FakeSystem {
             tracing::debug!(missing, "no QEMU");
             return Err(LaunchError::NoBinary { binary: "qemu-system-x86_64".into() }.into());
         }
-        let spec = self.spec(request)?;
+        let mut spec = self.spec(request)?;
+        spec.affinity = self.affinity(request).await?;
         let identity = self.hypervisor.launch(&spec, request.limits).await?;
         let started_at = self.clock.now();
         self.state().started.insert(identity.pid, started_at);
-        Ok(ProcessFacts { identity, started_at })
+        let dedicated = self.state().dedicated.get(&request.machine.instance).cloned();
+        Ok(ProcessFacts { identity, started_at, dedicated })
+    }
+
+    /// Chooses CPUs as the real host does.
+    async fn affinity(&self, request: &LaunchRequest) -> Result<Affinity> {
+        let running = self.hypervisor.list().await?;
+        let runs = |instance: &String| running.iter().any(|found| found.instance.as_ref() == Some(instance));
+        let mut state = self.state();
+        let instance = &request.machine.instance;
+        state.dedicated.remove(instance);
+        let Some(wanted) = request.dedicated else { return Ok(Affinity::default()) };
+        let free = state.free_cpus(runs);
+        let vcpus = usize::from(request.machine.cpus);
+        let Some(chosen) = choose(&free, &BTreeMap::new(), vcpus, wanted) else {
+            let needed = vcpus + usize::from(wanted.isolate_emulator_thread);
+            return Err(SystemError::NoDedicatedCpus { needed, free: free.len() });
+        };
+        state.dedicated.insert(instance.clone(), chosen.clone());
+        Ok(Affinity { vcpus: chosen.vcpus, ..Affinity::default() })
     }
 
     fn spec(&self, request: &LaunchRequest) -> Result<LaunchSpec> {
@@ -124,7 +148,7 @@ impl FakeSystem {
         if machine.tpm {
             files.tpm = Some(TpmFiles { program: "/fake/swtpm".into(), state: directory.join("tpm") });
         }
-        Ok(LaunchSpec { machine, files })
+        Ok(LaunchSpec { machine, files, affinity: Affinity::default() })
     }
 }
 

@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use super::FakeSource;
 use crate::{
-    BridgedNetwork, Credentials, Firewall, HostFacts, ImageFacts, KvmFacts, NetworkConfig, QemuFacts,
-    SnapshotFacts, TapConfig, Uplink, VolumeFacts,
+    BridgedNetwork, Credentials, DedicatedCpus, DedicatedFacts, Firewall, HostFacts, ImageFacts, KvmFacts,
+    NetworkConfig, QemuFacts, SnapshotFacts, TapConfig, Uplink, VolumeFacts,
 };
 
 #[derive(Debug)]
@@ -41,6 +41,8 @@ pub(super) struct State {
     /// Start time of each process, by pid.
     pub(super) started: BTreeMap<i32, Timestamp>,
     pub(super) facts: HostFacts,
+    /// The CPUs of each instance that has some for itself; they count while it runs.
+    pub(super) dedicated: BTreeMap<String, DedicatedCpus>,
     pub(super) uplink: Uplink,
     /// Public addresses that another machine on the segment has, with its MAC address.
     pub(super) occupied: BTreeMap<std::net::Ipv4Addr, String>,
@@ -83,6 +85,7 @@ impl Default for State {
             site: None,
             started: BTreeMap::new(),
             facts: facts(),
+            dedicated: BTreeMap::new(),
             uplink: Uplink {
                 interface: Ok("eth0".to_owned()),
                 own: BTreeSet::new(),
@@ -101,6 +104,17 @@ impl State {
         let its =
             self.facts.pci_devices.iter_mut().filter(|facts| facts.held_by.as_deref() == Some(instance));
         its.for_each(|facts| facts.held_by = None);
+    }
+
+    /// Returns the CPUs for single machines that no running instance has.
+    pub(super) fn free_cpus(&self, runs: impl Fn(&String) -> bool) -> BTreeSet<u32> {
+        let mut free = self.facts.dedicated.cpus.clone();
+        for (_, cpus) in self.dedicated.iter().filter(|(instance, _)| runs(instance)) {
+            for cpu in cpus.all() {
+                free.remove(&cpu);
+            }
+        }
+        free
     }
 }
 
@@ -127,6 +141,8 @@ fn facts() -> HostFacts {
         ranges: Vec::new(),
         bridges: Vec::new(),
         pci_devices: Vec::new(),
+        huge_pages: Vec::new(),
+        dedicated: DedicatedFacts::default(),
         overhead_bytes: 80 << 20,
         boot_id: String::new(),
     }

@@ -12,8 +12,9 @@ use berth_qemu::process::LaunchError;
 use tokio::sync::{Mutex, OnceCell};
 
 use super::files::{self, blocking, failed};
+use super::huge_pages;
 use super::program::Program;
-use crate::{HostFacts, KvmFacts, QemuFacts, SystemError};
+use crate::{DedicatedFacts, HostFacts, KvmFacts, QemuFacts, SystemError};
 
 type Result<T> = std::result::Result<T, SystemError>;
 
@@ -75,9 +76,9 @@ impl LinuxInfo {
             false => (Accelerator::Tcg { tb_size_mib: TB_SIZE_MIB }, OVERHEAD_TCG),
         };
         let path = state.to_owned();
-        let (memory_bytes, space, boot_id) = blocking(move || {
+        let (memory_bytes, huge_pages, space, boot_id) = blocking(move || {
             let space = files::space(&path).map_err(failed("read the free space of", &path))?;
-            Ok::<_, SystemError>((memory()?, space, boot_id()?))
+            Ok::<_, SystemError>((memory()?, huge_pages::read(Path::new("/sys")), space, boot_id()?))
         })
         .await?;
         Ok(HostFacts {
@@ -95,6 +96,9 @@ impl LinuxInfo {
             ranges: Vec::new(),
             bridges: Vec::new(),
             pci_devices: Vec::new(),
+            huge_pages,
+            // Filled in by the machines, which have them.
+            dedicated: DedicatedFacts::default(),
             overhead_bytes,
             boot_id,
         })

@@ -14,10 +14,12 @@
 //! and FIFOs, so the agent opens nothing in `run/` and recreates it at each start.
 
 mod bootstrap_files;
+mod cpus;
 mod grants;
 mod logs;
 mod state;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::unix::fs::symlink;
@@ -45,6 +47,7 @@ use super::layout::{Layout, check_name, is_name};
 use super::users::Users;
 use crate::{ForeignKind, ForeignObject, InstanceFacts, LaunchRequest, ProcessFacts, SystemError};
 use bootstrap_files::BootstrapFiles;
+use cpus::DedicatedPool;
 
 type Result<T> = std::result::Result<T, SystemError>;
 
@@ -59,6 +62,7 @@ pub(super) struct LinuxMachines {
     users: Users,
     /// Initialised at its first use: QEMU may be installed after the agent was started.
     hypervisor: OnceCell<Arc<dyn Hypervisor>>,
+    pool: DedicatedPool,
 }
 
 /// The most recently started process.
@@ -69,9 +73,10 @@ struct Started {
 }
 
 impl LinuxMachines {
-    pub(super) fn open(layout: Layout, users: Users) -> Result<Self> {
+    /// Opens the machines of a host, of which some may have these CPUs for themselves.
+    pub(super) fn open(layout: Layout, users: Users, dedicated_cpus: BTreeSet<u32>) -> Result<Self> {
         files::ensure_folder(&layout.instances())?;
-        Ok(Self { layout, users, hypervisor: OnceCell::new() })
+        Ok(Self { layout, users, hypervisor: OnceCell::new(), pool: DedicatedPool::new(dedicated_cpus) })
     }
 
     /// Replaces the real hypervisor.
@@ -101,7 +106,9 @@ impl LinuxMachines {
             return Ok(running);
         }
         let hypervisor = self.hypervisor().await?;
-        let spec = self.prepare(request, qemu).await?;
+        let mut spec = self.prepare(request, qemu).await?;
+        let (affinity, _choice) = self.affinity(request).await?;
+        spec.affinity = affinity;
         let identity = match hypervisor.launch(&spec, request.limits).await {
             Ok(identity) => identity,
             // Started concurrently, or by a call that was cancelled.
@@ -116,7 +123,8 @@ impl LinuxMachines {
         let started = Started { identity: identity.clone(), started_at };
         blocking(move || files::write_json(&record, &started, 0o600)).await?;
         tracing::info!(instance, pid = identity.pid, "machine started");
-        Ok(ProcessFacts { identity, started_at })
+        let dedicated = self.dedicated_cpus(instance).await?;
+        Ok(ProcessFacts { identity, started_at, dedicated })
     }
 
     /// Creates the machine's files and returns its full description.
@@ -174,7 +182,8 @@ impl LinuxMachines {
         })
         .await?;
         files.confinement = user.map(|user| Confinement { user, folders });
-        Ok(LaunchSpec { machine: MachineSpec { disks, cdroms, ..machine }, files })
+        let machine = MachineSpec { disks, cdroms, ..machine };
+        Ok(LaunchSpec { machine, files, affinity: Default::default() })
     }
 
     pub(super) async fn mark_started(&self, instance: &str, just_now: bool) {
@@ -206,11 +215,13 @@ impl LinuxMachines {
         if let Some(started) = &started
             && hypervisor.is_alive(&started.identity).await?
         {
-            return Ok(Some(started.facts()));
+            let dedicated = self.dedicated_cpus(instance).await?;
+            return Ok(Some(ProcessFacts { dedicated, ..started.facts() }));
         }
         // The recorded process is not alive. A process without a record is found by the list of all processes.
-        let found = hypervisor.find(instance).await?;
-        Ok(found.map(|identity| facts(identity, started)))
+        let Some(identity) = hypervisor.find(instance).await? else { return Ok(None) };
+        let dedicated = self.dedicated_cpus(instance).await?;
+        Ok(Some(ProcessFacts { dedicated, ..facts(identity, started) }))
     }
 
     async fn started(&self, instance: &str) -> Result<Option<Started>> {
@@ -242,6 +253,7 @@ impl LinuxMachines {
             tracing::info!(instance, pid = process.identity.pid, "machine ended");
         }
         self.end_tpm(instance).await?;
+        self.release_cpus(instance).await?;
         let (layout, users, instance) = (self.layout.clone(), self.users.clone(), instance.to_owned());
         blocking(move || {
             grants::revoke_all(&layout, &users, &instance)?;
@@ -449,7 +461,7 @@ impl LinuxMachines {
 
 impl Started {
     fn facts(&self) -> ProcessFacts {
-        ProcessFacts { identity: self.identity.clone(), started_at: self.started_at }
+        ProcessFacts { identity: self.identity.clone(), started_at: self.started_at, dedicated: None }
     }
 }
 
@@ -457,7 +469,7 @@ impl Started {
 fn facts(identity: ProcessIdentity, started: Option<Started>) -> ProcessFacts {
     match started {
         Some(started) if started.identity == identity => started.facts(),
-        _ => ProcessFacts { started_at: start_of(&identity), identity },
+        _ => ProcessFacts { started_at: start_of(&identity), identity, dedicated: None },
     }
 }
 

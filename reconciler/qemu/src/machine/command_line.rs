@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::{
-    Accelerator, Bus, Cache, DISK_THREAD, DiskSpec, Format, Graphics, LaunchSpec, MEMORY_BLOCK,
+    Accelerator, Affinity, Bus, Cache, DISK_THREAD, DiskSpec, Format, Graphics, LaunchSpec, MEMORY_BLOCK,
     MEMORY_DEVICE, MachineFiles, MachinePaths, MachineSpec, NIC_PORTS, NicSpec, PciDeviceSpec,
     SCSI_CONTROLLER, SEED_ID, SEED_TARGET, SYSPREP_ID, Tap, Topology, UefiFiles, Watchdog,
 };
@@ -28,6 +28,9 @@ const SLOT_NIC_PORTS: u8 = 0x9;
 /// A function for each port for a PCI device of the host.
 const SLOT_HOST_PORTS: u8 = 0xa;
 
+/// The threads that write to all huge pages of a guest at its start.
+const MOST_PREALLOC_THREADS: u16 = 16;
+
 /// SMBIOS manufacturer: identifies a process as berth's.
 const MANUFACTURER: &str = "berth";
 /// The id of QEMU's end of the guest agent's port.
@@ -44,9 +47,9 @@ const GUEST_AGENT_PORT: &str = "org.qemu.guest_agent.0";
 /// the reason.
 pub fn command_line(spec: &LaunchSpec) -> Vec<String> {
     let mut args = Arguments::default();
-    let LaunchSpec { machine: spec, files } = spec;
+    let LaunchSpec { machine: spec, files, affinity } = spec;
     identity(spec, &mut args);
-    machine(spec, files, &mut args);
+    machine(spec, files, affinity, &mut args);
     if let Some(uefi) = &files.uefi {
         firmware(uefi, &mut args);
     }
@@ -105,7 +108,7 @@ fn identity(spec: &MachineSpec, args: &mut Arguments) {
     );
 }
 
-fn machine(spec: &MachineSpec, files: &MachineFiles, args: &mut Arguments) {
+fn machine(spec: &MachineSpec, files: &MachineFiles, affinity: &Affinity, args: &mut Arguments) {
     for flag in ["-nodefaults", "-no-user-config", "-S"] {
         args.0.push(flag.to_owned());
     }
@@ -159,13 +162,14 @@ fn machine(spec: &MachineSpec, files: &MachineFiles, args: &mut Arguments) {
             spec.topology.cpus()
         ),
     );
-    memory(spec, args);
+    memory(spec, affinity, args);
     let base = if spec.extras.windows { "localtime" } else { "utc" };
     args.pair("-rtc", format!("base={base},driftfix=slew"));
     args.pair("-boot", "menu=off,strict=on");
     args.json("-object", json!({"qom-type": "rng-random", "id": "entropy", "filename": "/dev/urandom"}));
     args.device(json!({"driver": "virtio-rng-pci", "id": "rng0", "rng": "entropy", "bus": "pcie.0", "addr": slot(SLOT_RNG)}));
-    args.device(json!({"driver": "virtio-balloon-pci", "id": "balloon0", "deflate-on-oom": true, "free-page-reporting": true, "bus": "pcie.0", "addr": slot(SLOT_BALLOON)}));
+    // A huge page that is given back to the host may be gone when the guest uses it again.
+    args.device(json!({"driver": "virtio-balloon-pci", "id": "balloon0", "deflate-on-oom": true, "free-page-reporting": spec.huge_page_bytes.is_none(), "bus": "pcie.0", "addr": slot(SLOT_BALLOON)}));
     args.device(json!({"driver": "pvpanic", "id": "pvpanic0"}));
 }
 
@@ -184,13 +188,13 @@ fn cpu(spec: &MachineSpec) -> String {
     cpu
 }
 
-fn memory(spec: &MachineSpec, args: &mut Arguments) {
+fn memory(spec: &MachineSpec, affinity: &Affinity, args: &mut Arguments) {
     let mut size = format!("size={}k", spec.memory_bytes / 1024);
     if let Some(most) = spec.max_memory_bytes {
         size.push_str(&format!(",maxmem={}k", most / 1024));
     }
     args.pair("-m", size);
-    args.json("-object", json!({"qom-type": "memory-backend-ram", "id": "ram", "size": spec.memory_bytes}));
+    args.json("-object", guest_memory(spec, affinity));
     if let Some(most) = spec.max_memory_bytes {
         let backend = format!("{MEMORY_DEVICE}-ram");
         // Without a reservation: the host has it once the guest uses it.
@@ -201,6 +205,20 @@ fn memory(spec: &MachineSpec, args: &mut Arguments) {
         args.device(json!({"driver": "virtio-mem-pci", "id": MEMORY_DEVICE, "memdev": backend, "block-size": MEMORY_BLOCK,
             "requested-size": 0, "bus": "pcie.0", "addr": slot(SLOT_MEMORY)}));
     }
+}
+
+/// The memory of the start. Huge pages are allocated before the machine answers: a fault for which the host has no page ends a process.
+fn guest_memory(spec: &MachineSpec, affinity: &Affinity) -> Value {
+    let mut backend = json!({"qom-type": "memory-backend-ram", "id": "ram", "size": spec.memory_bytes});
+    if let Some(page) = spec.huge_page_bytes {
+        backend = json!({"qom-type": "memory-backend-memfd", "id": "ram", "size": spec.memory_bytes, "hugetlb": true,
+            "hugetlbsize": page, "prealloc": true, "prealloc-threads": spec.cpus.min(MOST_PREALLOC_THREADS), "share": true});
+    }
+    if let Some(node) = affinity.memory_node {
+        backend["host-nodes"] = json!([node]);
+        backend["policy"] = json!("preferred");
+    }
+    backend
 }
 
 fn firmware(uefi: &UefiFiles, args: &mut Arguments) {

@@ -20,6 +20,7 @@ fn spec() -> LaunchSpec {
             topology: Topology::of_cores(2),
             memory_bytes: 512 << 20,
             max_memory_bytes: None,
+            huge_page_bytes: None,
             accelerator: Accelerator::Tcg { tb_size_mib: 32 },
             firmware: Firmware::Bios,
             machine_type: "pc-q35-7.2".to_owned(),
@@ -34,6 +35,7 @@ fn spec() -> LaunchSpec {
             tpm: false,
         },
         files: MachineFiles::new(MachinePaths::in_directory("/run/berth/i-7f2f6d5e")),
+        affinity: Default::default(),
     }
 }
 
@@ -235,6 +237,21 @@ fn memory_to_grow_into_is_a_device_of_its_own() {
 }
 
 #[test]
+fn guest_memory_in_huge_pages_is_allocated_at_the_start_and_none_of_it_is_given_back() {
+    let changed = with(|s| s.machine.huge_page_bytes = Some(2 << 20));
+    insta::assert_snapshot!(added(&spec(), &changed), @r##"
+    -object {"qom-type":"memory-backend-memfd","id":"ram","size":536870912,"hugetlb":true,"hugetlbsize":2097152,"prealloc":true,"prealloc-threads":2,"share":true}
+    -device {"driver":"virtio-balloon-pci","id":"balloon0","deflate-on-oom":true,"free-page-reporting":false,"bus":"pcie.0","addr":"0x5"}
+    "##);
+}
+
+#[test]
+fn guest_memory_of_a_machine_on_one_numa_node_is_preferably_from_there() {
+    let near = with(|s| s.affinity.memory_node = Some(1));
+    insta::assert_snapshot!(added(&spec(), &near), @r##"-object {"qom-type":"memory-backend-ram","id":"ram","size":536870912,"host-nodes":[1],"policy":"preferred"}"##);
+}
+
+#[test]
 fn kvm_and_graphics_change_these() {
     let changed = with(|s| {
         s.machine.accelerator = Accelerator::Kvm;
@@ -430,6 +447,13 @@ fn what_cannot_work_is_refused_with_its_field() {
     for most in [512 << 20, 513 << 20] {
         assert!(refused(&|s| s.machine.max_memory_bytes = Some(most)).starts_with("maximum memory"));
     }
+    assert!(refused(&|s| s.machine.huge_page_bytes = Some(4096)).starts_with("huge pages"));
+    assert!(refused(&|s| s.machine.huge_page_bytes = Some(1 << 30)).contains("a multiple"));
+    let growing = |s: &mut LaunchSpec| {
+        s.machine.huge_page_bytes = Some(2 << 20);
+        s.machine.max_memory_bytes = Some(1 << 30);
+    };
+    assert!(refused(&growing).contains("cannot grow"));
     assert!(refused(&|s| s.machine.machine_type = "q35".to_owned()).contains("needs a version"));
     assert!(refused(&|s| s.files.paths = MachinePaths::in_directory("/x".repeat(60))).contains("107"));
     assert!(refused(&|s| s.machine.firmware = Firmware::Uefi).starts_with("firmware"));

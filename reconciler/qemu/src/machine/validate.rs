@@ -82,6 +82,14 @@ impl MachineSpec {
                 "above the memory by a multiple of 2 MiB",
             )?;
         }
+        if let Some(page) = self.huge_page_bytes {
+            let is_size = [2 << 20, 1 << 30].contains(&page);
+            check("huge pages", &page.to_string(), is_size, "2 MiB or 1 GiB")?;
+            let is_whole = memory.is_multiple_of(page);
+            check("memory", &memory.to_string(), is_whole, "a multiple of the size of its huge pages")?;
+            let grows = self.max_memory_bytes.is_some();
+            check("maximum memory", "huge pages", !grows, "memory in huge pages cannot grow")?;
+        }
         let versioned = self.machine_type.rsplit('-').next().is_some_and(|v| v.contains('.'));
         check(
             "machine type",

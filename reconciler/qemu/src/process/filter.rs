@@ -121,6 +121,7 @@ impl Filter {
             group: None,
             cgroups: &[],
             limits: &limits,
+            cpus: None,
         };
         Ok(Running(launch::spawn(&self.program, &self.args, stderr, &[], &cell)?))
     }

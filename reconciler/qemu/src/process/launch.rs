@@ -9,6 +9,9 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
+
 use super::landlock::{self, Ruleset};
 use super::{LaunchError, RunAs};
 
@@ -25,6 +28,7 @@ struct Child0 {
     hidden: Vec<CString>,
     groups: Vec<libc::gid_t>,
     limits: Vec<ResourceLimit>,
+    cpus: Option<CpuSet>,
 }
 
 /// A limit of the process (setrlimit), such as `libc::RLIMIT_DATA`.
@@ -43,6 +47,8 @@ pub(super) struct Cell<'a> {
     /// The process files of the control groups that it enters.
     pub(super) cgroups: &'a [File],
     pub(super) limits: &'a [ResourceLimit],
+    /// The CPUs that its threads run on. None: any.
+    pub(super) cpus: Option<CpuSet>,
 }
 
 /// Starts QEMU. Blocks until `exec` has succeeded or failed.
@@ -64,6 +70,7 @@ pub(super) fn spawn(
         hidden: cell.hidden.clone(),
         groups: cell.group.into_iter().collect(),
         limits: cell.limits.to_vec(),
+        cpus: cell.cpus,
     };
     let mut command = Command::new(binary);
     command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr).current_dir("/");
@@ -85,6 +92,10 @@ fn become_qemu(plan: &Child0) -> io::Result<()> {
         for fd in &plan.cgroup_entrances {
             // Best effort, like all of cgroups.
             let _ = libc::write(*fd, b"0".as_ptr().cast(), 1);
+        }
+        if let Some(cpus) = &plan.cpus {
+            // A system call alone; its error is a number.
+            sched_setaffinity(Pid::from_raw(0), cpus)?;
         }
         // A core file of QEMU would write the guest's memory to the host's disk.
         let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };

@@ -20,8 +20,8 @@ use super::cgroup::Share;
 use super::landlock::{Reach, Ruleset};
 use super::pidfd::PidFd;
 use super::{
-    Cgroups, LaunchError, ProcessError, ProcessIdentity, RunAs, identity, last_lines, launch, list_qemu, log,
-    swtpm, tap,
+    Cgroups, LaunchError, ProcessError, ProcessIdentity, RunAs, affinity, identity, last_lines, launch,
+    list_qemu, log, swtpm, tap,
 };
 use crate::console::ConsoleStream;
 use crate::guest_agent::{GuestAgent, GuestAgentError};
@@ -266,6 +266,7 @@ impl LocalHypervisor {
             group,
             cgroups,
             limits: locked.as_slice(),
+            cpus: affinity::emulator(&spec.affinity).map_err(LaunchError::Affinity)?,
         };
         let mut tpm = None;
         if let Some(files) = &spec.files.tpm {
@@ -473,7 +474,12 @@ impl Hypervisor for LocalHypervisor {
         let spawned = tokio::task::spawn_blocking(move || this.spawn(&owned, limits)).await;
         let (mut child, tpm) =
             spawned.map_err(|e| LaunchError::Spawn { binary: self.binary.clone(), source: e.into() })??;
-        match answers(&mut child, spec).await {
+        let answered = answers(&mut child, spec).await;
+        let bound = answered.and_then(|identity| {
+            let bound = affinity::bind_vcpus(identity.pid, &spec.affinity.vcpus);
+            bound.map(|()| identity).map_err(LaunchError::Affinity)
+        });
+        match bound {
             Ok(identity) => {
                 tpm.into_iter().for_each(swtpm::reap_later);
                 Ok(identity)
@@ -606,6 +612,17 @@ impl Hypervisor for LocalHypervisor {
     }
 }
 
+/// QEMU's end at its start. It cannot map memory for which there are no pages, or has a fault when it writes to them.
+fn exited(spec: &LaunchSpec, status: String, stderr: String) -> LaunchError {
+    let is_memory = ["backing store for guest RAM", "preallocat", "hugetlb", "memfd"]
+        .iter()
+        .any(|part| stderr.contains(part));
+    match spec.machine.huge_page_bytes {
+        Some(page) if is_memory => LaunchError::HugePages { page, stderr },
+        _ => LaunchError::Exited { status, stderr },
+    }
+}
+
 /// Waits until the monitor replies, or QEMU has failed.
 async fn answers(child: &mut Child, spec: &LaunchSpec) -> Result<ProcessIdentity, LaunchError> {
     let pid = i32::try_from(child.id()).expect("process numbers are positive ints");
@@ -620,7 +637,7 @@ async fn answers(child: &mut Child, spec: &LaunchSpec) -> Result<ProcessIdentity
         // If QEMU ends before it serves an accepted connection, the attempt ends with it.
         let outcome = attempt.await;
         if let Ok(Some(status)) = child.try_wait() {
-            return Err(LaunchError::Exited { status: status.to_string(), stderr: words() });
+            return Err(exited(spec, status.to_string(), words()));
         }
         match outcome {
             Some(Ok(_)) => break,

@@ -79,7 +79,7 @@ pub(crate) struct OrphanInstance {
 pub(crate) struct Usage {
     pub(super) vms: i64,
     pub(super) cpus: i64,
-    /// Guest memory in bytes, without overhead.
+    /// Guest memory in ordinary pages, in bytes, without overhead.
     pub(super) memory: u64,
 }
 
@@ -291,9 +291,9 @@ fn usage(tables: &Tables) -> Usage {
     let mut usage = Usage::default();
     for (name, vm) in tables.vms.all() {
         usage.vms += 1;
-        let (cpus, memory) = vm_size(tables, name, vm).unwrap_or_default();
-        usage.cpus += cpus;
-        usage.memory = usage.memory.saturating_add(memory);
+        let taken = vm_size(tables, name, vm).unwrap_or_default();
+        usage.cpus += taken.cpus;
+        usage.memory = usage.memory.saturating_add(taken.memory);
     }
     usage
 }

@@ -1,12 +1,16 @@
 //! Status of this host. Pure. Amounts that change constantly are rounded, so that an idle host writes nothing.
 
+use std::collections::BTreeSet;
+
 use berth_api::condition;
 use berth_api::host::{
-    AddressConflict, HostNetwork, Inventory, KvmStatus, MAX_DETAIL, MTU, Orphan, OrphanOwner, Resources,
-    TrashedVolume,
+    AddressConflict, HostDedicatedCpus, HostHugePages, HostNetwork, Inventory, KvmStatus, MAX_DETAIL,
+    MOST_CPUS, MTU, Orphan, OrphanOwner, Resources, TrashedVolume,
 };
-use berth_api::{ConditionType, ConditionUpdate, Host, HostStatus, Quantity, Readiness, Reason, in_use};
-use berth_host::{ForeignKind, HostBridge};
+use berth_api::{
+    ConditionType, ConditionUpdate, Host, HostStatus, HugePages, Quantity, Readiness, Reason, in_use,
+};
+use berth_host::{DedicatedFacts, ForeignKind, HostBridge, HugePagesFacts, cpu_list};
 use berth_qemu::machine::Accelerator;
 use ipnet::Ipv4Net;
 use jiff::Timestamp;
@@ -29,6 +33,9 @@ const MAX_MODELS: usize = 200;
 const MAX_MODEL: usize = 64;
 /// Maximum length of QEMU's version in the API.
 const MAX_VERSION: usize = 64;
+/// Maximum number of sizes of huge pages, and of pages of one size, in the API.
+const MAX_PAGE_SIZES: usize = 8;
+const MOST_PAGES: i64 = 1_000_000_000;
 const GIB: u64 = 1 << 30;
 /// Number of orphans named in the condition; `status.orphans` lists them.
 const NAMED_ORPHANS: usize = 4;
@@ -111,6 +118,8 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
         mips: facts.kvm.mips.map(|mips| (mips * 100.0).round() / 100.0),
     });
     write_resources(&mut status, host, observed, config);
+    status.dedicated_cpus = dedicated_cpus(&facts.dedicated);
+    status.huge_pages = facts.huge_pages.iter().filter_map(huge_pages).take(MAX_PAGE_SIZES).collect();
     write_reserved(&mut status, host, observed, config, now);
     status.vm_overhead = Some(Quantity::from_bytes(facts.overhead_bytes).0);
     status.vms = observed.usage.vms;
@@ -132,8 +141,38 @@ pub(super) fn without_amounts(stored: &HostStatus, status: &HostStatus) -> HostS
         vms: stored.vms,
         used_by: stored.used_by.clone(),
         pci_devices: devices::without_use(&stored.pci_devices, &status.pci_devices),
+        dedicated_cpus: status.dedicated_cpus.clone().map(|cpus| {
+            let free = stored.dedicated_cpus.as_ref().map_or(cpus.free, |stored| stored.free);
+            HostDedicatedCpus { free, ..cpus }
+        }),
+        huge_pages: with_free_of(&stored.huge_pages, &status.huge_pages),
         ..status.clone()
     }
+}
+
+fn with_free_of(stored: &[HostHugePages], pages: &[HostHugePages]) -> Vec<HostHugePages> {
+    let with_free = |pages: &HostHugePages| {
+        let before = stored.iter().find(|stored| stored.size == pages.size);
+        HostHugePages { free: before.map_or(pages.free, |before| before.free), ..pages.clone() }
+    };
+    pages.iter().map(with_free).collect()
+}
+
+/// Returns the CPUs that single VMs can have for themselves, if there are some.
+fn dedicated_cpus(facts: &DedicatedFacts) -> Option<HostDedicatedCpus> {
+    let count = |cpus: &BTreeSet<u32>| i64::try_from(cpus.len()).unwrap_or(MOST_CPUS).min(MOST_CPUS);
+    (!facts.cpus.is_empty()).then(|| HostDedicatedCpus {
+        cpus: condition::cut(&cpu_list(&facts.cpus), MAX_DETAIL).to_owned(),
+        total: count(&facts.cpus),
+        free: count(&facts.free),
+    })
+}
+
+/// Returns the huge pages of a size that VMs can have.
+fn huge_pages(pages: &HugePagesFacts) -> Option<HostHugePages> {
+    let size = HugePages::of_bytes(pages.page_bytes)?;
+    let count = |count: u64| i64::try_from(count).unwrap_or(MOST_PAGES).min(MOST_PAGES);
+    Some(HostHugePages { size: size.as_str().to_owned(), total: count(pages.total), free: count(pages.free) })
 }
 
 /// Returns the MTU as the API accepts it: None for a link that is too small for tunnels, as no tunnel traffic uses it.

@@ -69,6 +69,8 @@ fn observed() -> Observed {
             ranges: Vec::new(),
             bridges: Vec::new(),
             pci_devices: Vec::new(),
+            huge_pages: Vec::new(),
+            dedicated: Default::default(),
             overhead_bytes: 82 << 20,
             boot_id: "b".into(),
         },
@@ -210,6 +212,51 @@ fn cpus_are_offered_more_than_once_and_memory_never() {
     assert_eq!((free.cpus, free.memory.as_str(), free.storage.as_str()), (4 * 4 - 3, "5468Mi", "50Gi"));
     assert_eq!(reported.allocatable.expect("counted").memory, "7680Mi");
     assert_eq!((reported.vms, reported.vm_overhead.as_deref()), (2, Some("82Mi")));
+}
+
+#[test]
+fn huge_pages_are_reported_by_size_and_are_no_ordinary_memory() {
+    let with = |free: u64| {
+        let mut observed = observed();
+        let pages = |page_bytes, total, free| berth_host::HugePagesFacts { page_bytes, total, free };
+        observed.facts.huge_pages =
+            vec![pages(64 << 10, 16, 16), pages(2 << 20, 1024, free), pages(1 << 30, 1, 1)];
+        let host = Host::new("h1", berth_api::HostSpec::default());
+        status(&host, &observed, &AgentConfig::new("h1"), at(0))
+    };
+    let reported = with(1000);
+    let shown: Vec<_> = reported.huge_pages.iter().map(|p| (p.size.as_str(), p.total, p.free)).collect();
+    assert_eq!(shown, [("2Mi", 1024, 1000), ("1Gi", 1, 1)], "no VM can have the others");
+    let memory =
+        |resources: &Option<berth_api::host::Resources>| resources.as_ref().map(|r| r.memory.clone());
+    assert_eq!(memory(&reported.capacity).as_deref(), Some("8Gi"));
+    // Without 2 GiB, 1 GiB, 1 MiB, and 512 MiB for the host itself.
+    assert_eq!(memory(&reported.allocatable).as_deref(), Some("4607Mi"));
+    assert_eq!(without_amounts(&reported, &with(10)), without_amounts(&reported, &reported));
+}
+
+#[test]
+fn dedicated_cpus_are_reported_and_are_none_of_those_that_vms_share() {
+    let with = |cpus: &[u32], free: &[u32]| {
+        let mut observed = observed();
+        observed.facts.dedicated = berth_host::DedicatedFacts {
+            cpus: cpus.iter().copied().collect(),
+            free: free.iter().copied().collect(),
+        };
+        let host = Host::new("h1", berth_api::HostSpec::default());
+        status(&host, &observed, &AgentConfig::new("h1"), at(0))
+    };
+    let reported = with(&[1, 2], &[2]);
+    let cpus = reported.dedicated_cpus.clone().expect("declared");
+    assert_eq!((cpus.cpus.as_str(), cpus.total, cpus.free), ("1-2", 2, 1));
+    let count = |resources: &Option<berth_api::host::Resources>| resources.as_ref().map(|r| r.cpus);
+    assert_eq!(
+        (count(&reported.capacity), count(&reported.allocatable)),
+        (Some(4), Some(8)),
+        "four for each of the others"
+    );
+    assert_eq!(without_amounts(&reported, &with(&[1, 2], &[])), without_amounts(&reported, &reported));
+    assert_eq!(with(&[], &[]).dedicated_cpus, None);
 }
 
 #[test]

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
-use berth_api::vm::ConsoleAddress;
+use berth_api::size::SizeTaken;
+use berth_api::vm::{ConsoleAddress, Hardware};
 use berth_api::{
-    CpuControls, Enforcement, Host, IPPoolMode, PlacementGroup, Power, Profile, Quantity, Size, SizeError,
-    VM, VMStatus,
+    CpuControls, Enforcement, Host, IPPoolMode, PlacementGroup, Power, Profile, Size, SizeError, VM, VMStatus,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
@@ -489,7 +489,7 @@ async fn observe_absent(
 
 /// Returns the CPUs and the bytes of guest memory of the largest VM that this host can run.
 fn offered(ctx: &Context, host: &HostFacts) -> (i64, u64) {
-    let (cpus, memory) = ctx.offered(host);
+    let SizeTaken { cpus, memory, .. } = ctx.offered(host);
     (cpus, memory.saturating_sub(host.overhead_bytes))
 }
 
@@ -501,8 +501,8 @@ fn taken_memory(tables: &Tables, vm: &VM, overhead: u64) -> u64 {
     });
     let taken = running.map(|other| {
         let hardware = other.status.as_ref().and_then(|s| s.hardware.as_ref());
-        let memory = hardware.and_then(|h| Quantity(h.memory.clone()).bytes().ok());
-        memory.unwrap_or(0).saturating_add(overhead)
+        let taken = hardware.and_then(Hardware::taken).unwrap_or_default();
+        taken.memory.saturating_add(overhead)
     });
     taken.sum()
 }

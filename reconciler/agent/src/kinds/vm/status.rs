@@ -2,9 +2,12 @@
 
 use berth_api::condition::{self, remove};
 use berth_api::passthrough::PciDeviceStatus;
-use berth_api::vm::{DiskAttachmentStatus, GuestEnd, GuestStatus, Hardware, HostRefusal, ProcessStatus};
+use berth_api::vm::{
+    DedicatedCpus, DiskAttachmentStatus, GuestEnd, GuestStatus, Hardware, HostRefusal, ProcessStatus,
+};
 use berth_api::{
-    ConditionType, ConditionUpdate, GuestOS, Power, Quantity, Readiness, Reason, Size, VM, VMState, VMStatus,
+    ConditionType, ConditionUpdate, GuestOS, HugePages, Power, Quantity, Readiness, Reason, Size, VM,
+    VMState, VMStatus,
 };
 use berth_qemu::machine::Bus;
 use berth_qemu::power::RunState;
@@ -41,6 +44,7 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
     status.pending_power_cycle = pending_power_cycle(vm, observed);
     status.hardware = hardware(observed).or(status.hardware.take());
     status.cpu_time = cpu_time::report(observed.cpu_time);
+    status.dedicated_cpus = dedicated_cpus(observed);
     status.disks = disks(observed);
     status.cdroms = media::status(observed);
     status.pci_devices = pci_devices(observed);
@@ -444,6 +448,16 @@ pub(super) fn process(observed: &Observed) -> Option<ProcessStatus> {
     })
 }
 
+/// Returns the CPUs of this host that the running machine has for itself.
+fn dedicated_cpus(observed: &Observed) -> Option<DedicatedCpus> {
+    let cpus = observed.process.as_ref()?.dedicated.as_ref()?;
+    Some(DedicatedCpus {
+        cpus: cpus.vcpus.iter().copied().map(i64::from).collect(),
+        emulator_thread: cpus.emulator.map(i64::from),
+        numa_node: cpus.numa_node.map(i64::from),
+    })
+}
+
 fn hardware(observed: &Observed) -> Option<Hardware> {
     let (run, pins) = (observed.journal.run.as_ref()?, observed.journal.pins.as_ref()?);
     let Run { class, cpus, memory_bytes, firmware, .. } = run;
@@ -453,6 +467,9 @@ fn hardware(observed: &Observed) -> Option<Hardware> {
         max_cpus: run.max_cpus,
         max_memory: run.growth.map(|growth| Quantity::from_bytes(growth.most).0),
         memory: Quantity::from_bytes(*memory_bytes).0,
+        dedicated_cpu_placement: run.dedicated_cpus.then_some(true),
+        isolate_emulator_thread: run.isolate_emulator_thread.then_some(true),
+        huge_pages: Some(run.huge_pages).filter(|pages| *pages != HugePages::None),
         firmware: firmware.clone(),
         tpm: Some(run.tpm),
         cpu_topology: Some(topology(run)),

@@ -33,6 +33,8 @@ pub(super) struct Observed {
     pub(super) cpu_model: Option<String>,
     /// Its demand; `None`: its class does not exist, or it has neither a class nor CPUs.
     pub(super) size: Option<Demand>,
+    /// The reason why the declared size cannot be used.
+    pub(super) invalid_size: Option<String>,
     pub(super) tpm: bool,
     pub(super) disks: Vec<DiskSeen>,
     /// The group it names, if that exists.
@@ -139,6 +141,7 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
         return Observed {
             cpu_model: None,
             size: None,
+            invalid_size: None,
             tpm: false,
             disks,
             group: None,
@@ -176,6 +179,7 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
         deleting,
         cpu_model: cache.cpu_model(vm),
         size: cache.demand(vm),
+        invalid_size: cache.invalid_size(vm),
         tpm: cache.declares_tpm(vm),
         disks,
         group,

@@ -97,6 +97,11 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
         let readiness = Readiness::Stalled(Reason::InvalidSpec, format!("user data: {error}"));
         return Err((VMState::Pending, readiness, Vec::new()));
     }
+    if let Some(text) = &observed.invalid_size {
+        let class = vm.spec.class.as_ref();
+        let dependencies = class.map(|class| shared(ObjectKind::VMClass, class.as_str())).unwrap_or_default();
+        return Err((VMState::Pending, Readiness::Stalled(Reason::InvalidSpec, text.clone()), dependencies));
+    }
     let Some(demand) = &observed.size else {
         let Some(class) = vm.spec.class.as_ref().map(|class| class.as_str()) else {
             let readiness = Readiness::Stalled(Reason::InvalidSpec, SizeError::NoCpus.to_string());
@@ -173,6 +178,8 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
     Ok(Request {
         cpus: demand.cpus,
         memory: demand.memory,
+        huge_memory: demand.huge_memory,
+        dedicated_cpus: demand.dedicated_cpus,
         reserved: demand.reserved,
         cpu_model: observed.cpu_model.clone(),
         tpm: observed.tpm,

@@ -73,6 +73,7 @@ fn observed(disk: Option<Arc<Disk>>) -> Observed {
     Observed {
         cpu_model: None,
         size: Some(Demand { cpus: 1, memory: 1 << 29, ..Demand::default() }),
+        invalid_size: None,
         tpm: false,
         disks: vec![DiskSeen {
             key: Key::namespaced(ObjectKind::Disk, "default", "root"),
@@ -169,6 +170,8 @@ fn what_is_missing_is_waited_for_with_its_own_reason() {
     assert_eq!(waits_for(&vm, &seen), Reason::WaitingForDisk);
     seen.size = None;
     assert_eq!(waits_for(&vm, &seen), Reason::WaitingForClass);
+    seen.invalid_size = Some("memory 513Mi is not a multiple of hugePages, which is 2Mi".to_owned());
+    assert_eq!(waits_for(&vm, &seen), Reason::InvalidSpec);
     let image = Dependency::Object(Key::namespaced(ObjectKind::Image, "default", "debian"));
     let mut seen = observed(Some(disk(json!(null))));
     seen.disks[0].obstacle =

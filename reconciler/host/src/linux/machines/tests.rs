@@ -15,8 +15,8 @@ use super::super::network::tests::in_own_namespace;
 use super::super::{LinuxConfig, LinuxSystem};
 use super::*;
 use crate::{
-    HostInfo as _, Machines as _, NetworkConfig, Networks as _, NewVolume, Seed, TapConfig, VolumeOwner,
-    Volumes as _,
+    DedicatedFacts, DedicatedRequest, HostInfo as _, Machines as _, NetworkConfig, Networks as _, NewVolume,
+    Seed, TapConfig, VolumeOwner, Volumes as _,
 };
 
 mod isolation;
@@ -65,6 +65,7 @@ async fn machine(system: &LinuxSystem, instance: &str, firmware: Firmware) -> La
         topology: Topology::of_cores(1),
         memory_bytes: 64 << 20,
         max_memory_bytes: Some(128 << 20),
+        huge_page_bytes: None,
         accelerator: Accelerator::Tcg { tb_size_mib: 16 },
         firmware,
         machine_type: facts.machine_type,
@@ -101,6 +102,7 @@ async fn machine(system: &LinuxSystem, instance: &str, firmware: Firmware) -> La
             ..Seed::default()
         }),
         limits: Limits::default(),
+        dedicated: None,
         from_saved_state: false,
     }
 }
@@ -184,6 +186,160 @@ async fn what_qemu_says_when_it_gives_up_is_in_the_error() {
     assert!(error.chain().contains("unsupported machine type"), "{}", error.chain());
     assert!(system.stderr_tail(&instance).await.expect("read").contains("unsupported machine type"));
     assert_eq!(system.process(&instance).await.expect("looked"), None);
+}
+
+/// Huge pages of 2 MiB that are reserved for a test, and are released when it ends.
+struct ReservedPages {
+    before: u64,
+}
+
+impl ReservedPages {
+    const FILE: &str = "/proc/sys/vm/nr_hugepages";
+
+    /// Reserves this many more; None with the reason printed.
+    fn reserve(count: u64) -> Option<Self> {
+        let read = || fs::read_to_string(Self::FILE).ok()?.trim().parse::<u64>().ok();
+        let before = read()?;
+        let reserved = Self { before };
+        let written = fs::write(Self::FILE, (before + count).to_string());
+        if written.is_err() || read()? < before + count {
+            eprintln!("skipped: this machine cannot reserve {count} huge pages");
+            return None;
+        }
+        Some(reserved)
+    }
+}
+
+impl Drop for ReservedPages {
+    fn drop(&mut self) {
+        let _ = fs::write(Self::FILE, self.before.to_string());
+    }
+}
+
+/// KiB of huge pages of 2 MiB that the process has in a mapping of this many KiB.
+fn huge_kib_of(pid: i32, mapping_kib: u64) -> u64 {
+    let smaps = fs::read_to_string(format!("/proc/{pid}/smaps")).expect("it runs");
+    let mut sums = [0, 0];
+    let mut is_guest = false;
+    for line in smaps.lines() {
+        let Some((name, rest)) = line.split_once(':') else { continue };
+        let amount = rest.trim().strip_suffix(" kB").and_then(|kib| kib.trim().parse::<u64>().ok());
+        match (name, amount) {
+            ("Size", Some(kib)) => is_guest = kib == mapping_kib,
+            ("Shared_Hugetlb", Some(kib)) if is_guest => sums[0] += kib,
+            ("Private_Hugetlb", Some(kib)) if is_guest => sums[1] += kib,
+            _ => {}
+        }
+    }
+    sums.into_iter().sum()
+}
+
+#[tokio::test]
+async fn guest_memory_is_in_huge_pages_and_a_machine_without_enough_of_them_does_not_start() {
+    const PAGE: u64 = 2 << 20;
+    let Some((_folder, system)) = host().await else { return };
+    let Some(_reserved) = ReservedPages::reserve(40) else { return };
+    let free = async || {
+        let pages = system.facts().await.expect("facts").huge_pages;
+        pages.into_iter().find(|pages| pages.page_bytes == PAGE).map_or(0, |pages| pages.free)
+    };
+    let before = free().await;
+    assert!(before >= 40);
+    let instance = instance();
+    let mut config = machine(&system, &instance, Firmware::Bios).await;
+    config.machine.huge_page_bytes = Some(PAGE);
+    config.machine.max_memory_bytes = None;
+    let started = system.launch(&config).await.expect("started");
+    assert_eq!(huge_kib_of(started.identity.pid, 64 << 10), 64 << 10, "all of it, before the guest runs");
+    assert_eq!(free().await, before - 32);
+    let overhead = system.overhead(&started.identity, 64 << 20).await.expect("read").expect("it runs");
+    assert!(overhead < 512 << 20, "{overhead}");
+    system.kill(&instance, GRACE).await.expect("ended");
+    assert_eq!(free().await, before);
+    config.machine.memory_bytes = (before + 1) * PAGE;
+    let error = system.launch(&config).await.expect_err("one page is missing");
+    let is_named = matches!(&error, SystemError::Launch(LaunchError::HugePages { page: PAGE, .. }));
+    assert!(is_named, "{}", error.chain());
+    assert_eq!(system.process(&instance).await.expect("looked"), None);
+    assert_eq!(free().await, before, "none is kept");
+}
+
+/// A host on which these CPUs are for single machines, or None with the reason printed: a test needs two CPUs.
+async fn host_with_dedicated(cpus: &[u32]) -> Option<(TempDir, LinuxSystem, Vec<u32>)> {
+    let (folder, _) = host().await?;
+    let usable: Vec<u32> = super::super::usable_cpus().expect("read").into_iter().collect();
+    if !cpus.iter().all(|cpu| usable.contains(cpu)) || usable.len() <= cpus.len() {
+        eprintln!("skipped: of the CPUs {usable:?} of this machine not all of {cpus:?} can be dedicated");
+        return None;
+    }
+    let shared = usable.into_iter().filter(|cpu| !cpus.contains(cpu)).collect();
+    let dedicated_cpus = cpus.iter().copied().collect();
+    let config = LinuxConfig { dedicated_cpus, ..LinuxConfig::new(folder.path()) };
+    Some((folder, LinuxSystem::open(config).expect("opened"), shared))
+}
+
+/// The CPUs of each virtual CPU's thread, and those of the process's main thread.
+fn cpus_of(pid: i32) -> (Vec<Vec<u32>>, Vec<u32>) {
+    let of = |thread| process::cpus_of_thread(thread).expect("it runs");
+    let threads = process::vcpu_threads(Path::new("/proc"), pid).expect("it runs");
+    (threads.into_values().map(of).collect(), of(pid))
+}
+
+#[tokio::test]
+async fn a_virtual_cpu_has_a_cpu_of_the_host_for_itself_as_long_as_the_machine_runs() {
+    let Some((folder, system, shared)) = host_with_dedicated(&[1]).await else { return };
+    let (first, second, third) = (instance(), instance(), instance());
+    let mut config = machine(&system, &first, Firmware::Bios).await;
+    config.dedicated = Some(DedicatedRequest::default());
+    let started = system.launch(&config).await.expect("started");
+    let has = started.dedicated.clone().expect("it has one");
+    assert_eq!((has.vcpus.as_slice(), has.emulator), ([1].as_slice(), None));
+    assert_eq!(cpus_of(started.identity.pid), (vec![vec![1]], shared.clone()));
+    let facts = async |system: &LinuxSystem| system.facts().await.expect("facts").dedicated;
+    let full = DedicatedFacts { cpus: [1].into(), free: BTreeSet::new() };
+    assert_eq!(facts(&system).await, full);
+
+    // Another run of the agent knows it, and gives it to no other machine.
+    let again =
+        LinuxSystem::open(LinuxConfig { dedicated_cpus: [1].into(), ..LinuxConfig::new(folder.path()) });
+    let again = again.expect("opened");
+    assert_eq!(again.process(&first).await.expect("looked").and_then(|p| p.dedicated), Some(has));
+    assert_eq!(facts(&again).await, full);
+    let mut other = config.clone();
+    other.machine.instance.clone_from(&second);
+    other.machine.disks.clear();
+    let error = again.launch(&other).await.expect_err("it is taken");
+    assert!(matches!(error, SystemError::NoDedicatedCpus { needed: 1, free: 0 }), "{error:?}");
+    assert_eq!(again.process(&second).await.expect("looked"), None);
+
+    // A machine without one keeps off it.
+    let mut plain = LaunchRequest { dedicated: None, ..other.clone() };
+    plain.machine.instance.clone_from(&third);
+    let running = again.launch(&plain).await.expect("started");
+    assert_eq!((running.dedicated, cpus_of(running.identity.pid)), (None, (vec![shared.clone()], shared)));
+    again.kill(&third, GRACE).await.expect("ended");
+
+    again.kill(&first, GRACE).await.expect("ended");
+    assert_eq!(facts(&again).await.free, [1].into());
+    again.launch(&other).await.expect("it is free");
+    again.kill(&second, GRACE).await.expect("ended");
+}
+
+#[tokio::test]
+async fn a_machine_whose_process_ended_by_itself_keeps_no_cpu() {
+    let Some((_folder, system, _)) = host_with_dedicated(&[1]).await else { return };
+    let instance = instance();
+    let mut config = machine(&system, &instance, Firmware::Bios).await;
+    config.dedicated = Some(DedicatedRequest::default());
+    let started = system.launch(&config).await.expect("started");
+    let pid = nix::unistd::Pid::from_raw(started.identity.pid);
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).expect("it runs");
+    system.exited(&started.identity).await.expect("waited");
+    assert_eq!(system.facts().await.expect("facts").dedicated.free, [1].into());
+    let isolated = DedicatedRequest { isolate_emulator_thread: true };
+    config.dedicated = Some(isolated);
+    let error = system.launch(&config).await.expect_err("there is one CPU for two threads");
+    assert!(matches!(error, SystemError::NoDedicatedCpus { needed: 2, free: 1 }), "{error:?}");
 }
 
 #[tokio::test]

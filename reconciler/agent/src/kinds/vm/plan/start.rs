@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use berth_api::size::{HugeMemory, SizeTaken};
 use berth_api::vm::{InterfaceStatus, NetworkInterface};
 use berth_api::{
-    Firmware, Graphics, GuestOS, Power, Quantity, Readiness, Reason, RestartPolicy, Size, SizeError, VM,
-    Watchdog,
+    Firmware, Graphics, GuestOS, HugePages, Power, Quantity, Readiness, Reason, RestartPolicy, Size,
+    SizeError, VM, Watchdog,
 };
 use berth_host::{HostFacts, LaunchRequest, QemuFacts, TapConfig};
 use berth_qemu::cpu_models;
@@ -27,6 +28,7 @@ use super::super::seed::{digest, seed};
 use super::cards::{links_down, model_of, nic_id, recorded_name};
 use super::{Observed, Step, asks_for_restart, devices, write_journal};
 use crate::converge::Plan;
+use crate::huge_pages;
 use crate::journal::{
     HeldDevice, Journal, MemoryGrowth, PinnedHardware, PostStart, Run, RunProfile, epoch_of,
 };
@@ -170,15 +172,55 @@ fn prepared<'a>(vm: &VM, observed: &'a Observed) -> Result<Prepared<'a>, Plan<St
         return Err(Plan::without_steps(stalled).requeue_after(ASK_HOST));
     }
     // Checked again here, where the running VMs are known: the scheduler may have been mistaken.
-    let needed = size.memory;
+    let needed = size.taken().memory;
     if let Some(free) = observed.free_memory.filter(|free| *free < needed) {
         let (needed, free) = (Quantity::from_bytes(needed), Quantity::from_bytes(free >> 20 << 20));
         let text = format!("the VM needs {needed} of memory and this host has {free} left");
         return Err(waits(Reason::Unschedulable, text).requeue_after(ASK_HOST));
     }
+    enough_of_its_own(&size.taken(), host)?;
     let devices = devices::choose(vm, &observed.instance, host)
         .map_err(|readiness| Plan::without_steps(readiness).requeue_after(ASK_HOST))?;
     Ok(Prepared { size, host, qemu, cdroms, devices })
+}
+
+/// Checks for the CPUs and huge pages that a machine which is to be started has for itself: others of the host's programs may use some of
+/// the pages.
+pub(super) fn enough_of_its_own(needed: &SizeTaken, host: &HostFacts) -> Result<(), Plan<Step>> {
+    let cpus = usize::try_from(needed.dedicated_cpus).unwrap_or_default();
+    let (total, free) = (host.dedicated.cpus.len(), host.dedicated.free.len());
+    if cpus > total {
+        let text = format!(
+            "the VM needs {cpus} dedicated CPUs and this host has {total}: start its agent with --dedicated-cpus and their numbers"
+        );
+        let stalled = Readiness::Stalled(Reason::NoHostWithDedicatedCPUs, text);
+        return Err(Plan::without_steps(stalled).requeue_after(ASK_HOST));
+    }
+    if cpus > free {
+        let text = format!("the VM needs {cpus} dedicated CPUs and this host has {free} left");
+        let waits = Readiness::Reconciling(Reason::Unschedulable, text);
+        return Err(Plan::without_steps(waits).requeue_after(ASK_HOST));
+    }
+    enough_huge_pages(&needed.huge_memory, host)
+}
+
+fn enough_huge_pages(needed: &HugeMemory, host: &HostFacts) -> Result<(), Plan<Step>> {
+    let (offered, free) = (huge_pages::offered(host), huge_pages::free(host));
+    if let Some(pages) = needed.exceeds(&offered) {
+        let (needed, offered) = (huge_pages::text(needed, pages), huge_pages::text(&offered, pages));
+        let text = format!(
+            "the VM needs {needed} and this host has {offered}: reserve more there (vm.nr_hugepages)"
+        );
+        let stalled = Readiness::Stalled(Reason::NoHostWithHugePages, text);
+        return Err(Plan::without_steps(stalled).requeue_after(ASK_HOST));
+    }
+    if let Some(pages) = needed.exceeds(&free) {
+        let (needed, free) = (huge_pages::text(needed, pages), huge_pages::text(&free, pages));
+        let text = format!("the VM needs {needed} and this host has {free} left");
+        let waits = Readiness::Reconciling(Reason::Unschedulable, text);
+        return Err(Plan::without_steps(waits).requeue_after(ASK_HOST));
+    }
+    Ok(())
 }
 
 fn has_interface(vm: &VM, name: &str) -> bool {
@@ -244,6 +286,9 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
         class: class_name(vm),
         cpus: size.cpus,
         memory_bytes: memory,
+        dedicated_cpus: size.dedicated_cpus,
+        isolate_emulator_thread: size.isolate_emulator_thread,
+        huge_pages: size.huge_pages,
         firmware: size.firmware.as_str().to_owned(),
         tpm: size.tpm,
         topology: Some(size.topology),
@@ -283,6 +328,7 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
         memory_bytes: memory,
         // Nothing can be plugged in above the maximum.
         max_memory_bytes: size.max_memory.filter(|most| *most > memory),
+        huge_page_bytes: size.huge_pages.bytes(),
         accelerator: host.accelerator,
         firmware: match size.firmware {
             Firmware::BIOS => machine::Firmware::Bios,
@@ -307,6 +353,7 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
         machine,
         seed: Some(seed(vm, &cloud_instance, &observed.bootstrap, &observed.lans)),
         limits: limits(size.max_memory.unwrap_or(memory), observed, host),
+        dedicated: journal.run.as_ref().and_then(Run::dedicated_request),
         from_saved_state: false,
     };
     if let Some(run) = &mut journal.run {
@@ -441,6 +488,9 @@ pub(super) fn unknown_run(vm: &VM, observed: &Observed) -> Run {
         class: class_name(vm),
         cpus: size.map_or(0, |size| size.cpus),
         memory_bytes: size.map_or(0, |size| size.memory),
+        dedicated_cpus: size.is_some_and(|size| size.dedicated_cpus),
+        isolate_emulator_thread: size.is_some_and(|size| size.isolate_emulator_thread),
+        huge_pages: size.map_or(HugePages::None, |size| size.huge_pages),
         firmware: size.map_or("", |size| size.firmware.as_str()).to_owned(),
         tpm: size.is_some_and(|size| size.tpm),
         topology: size.map(|size| size.topology),
@@ -484,7 +534,8 @@ pub(super) fn unsynced_interfaces(run: &Run, vm: &VM, journal: &Journal) -> Vec<
 /// to any size.
 pub(in crate::kinds::vm) fn too_large(vm: &VM, size: &Size, observed: &Observed) -> Option<String> {
     let (cpus, memory) = observed.offered?;
-    if size.cpus <= cpus && size.memory <= memory {
+    let taken = size.taken();
+    if taken.cpus <= cpus && taken.memory <= memory {
         return None;
     }
     let is_own = vm.spec.cpus.is_some() || vm.spec.cpu_topology.is_some() || vm.spec.memory.is_some();

@@ -6,7 +6,8 @@
 use std::time::Duration;
 
 use berth_api::gates::power_on_gate;
-use berth_api::{Power, Quantity, Readiness, Reason, VM};
+use berth_api::size::SizeTaken;
+use berth_api::{HugePages, Power, Quantity, Readiness, Reason, VM};
 use berth_host::{LaunchRequest, TapConfig};
 use berth_qemu::block::ObservedDisk;
 use berth_qemu::machine::{CdromSpec, DiskSpec, MachineSpec, Tap};
@@ -16,10 +17,10 @@ use jiff::SignedDuration;
 
 use super::super::media;
 use super::interfaces::are_recorded;
-use super::start::{limits, since};
+use super::start::{enough_of_its_own, limits, since};
 use super::{Observed, Step, asks_for_restart, deleting, vanished, write_journal};
 use crate::converge::Plan;
-use crate::journal::{Journal, Suspension, SuspensionPhase};
+use crate::journal::{Journal, Run, Suspension, SuspensionPhase};
 use crate::machine::MachineState;
 use crate::networking::tap_of;
 use crate::plugging::disk_spec;
@@ -303,7 +304,10 @@ fn launch(vm: &VM, observed: &Observed, suspension: &Suspension) -> Plan<Step> {
     }
     let waits =
         |reason, text| Plan::without_steps(Readiness::Reconciling(reason, text)).requeue_after(ASK_HOST);
-    let memory = journal.run.as_ref().map_or(suspension.machine.memory_bytes, |run| run.memory_bytes);
+    let pages = suspension.machine.huge_page_bytes.and_then(HugePages::of_bytes).unwrap_or_default();
+    let saved = SizeTaken::of(suspension.cpus, suspension.machine.memory_bytes, pages);
+    let needed = journal.run.as_ref().map_or(saved, Run::taken);
+    let memory = needed.memory;
     if let Some(free) = observed.free_memory.filter(|free| *free < memory) {
         let (needed, free) = (Quantity::from_bytes(memory), Quantity::from_bytes(free >> 20 << 20));
         let text = format!("the VM needs {needed} of memory to be resumed and this host has {free} left");
@@ -312,6 +316,9 @@ fn launch(vm: &VM, observed: &Observed, suspension: &Suspension) -> Plan<Step> {
     let Some(host) = &observed.host else {
         return waits(Reason::Starting, "the host is being looked at".to_owned());
     };
+    if let Err(waits) = enough_of_its_own(&needed, host) {
+        return waits;
+    }
     let taps = match taps(observed, &suspension.machine) {
         Ok(taps) => taps,
         Err(text) => return waits(Reason::WaitingForNetwork, text),
@@ -322,6 +329,7 @@ fn launch(vm: &VM, observed: &Observed, suspension: &Suspension) -> Plan<Step> {
         machine: suspension.machine.clone(),
         seed: None,
         limits: limits(most, observed, host),
+        dedicated: journal.run.as_ref().and_then(Run::dedicated_request),
         from_saved_state: true,
     };
     let mut steps = vec![write_journal(journal.clone().with_suspension(Some(resumed)))];

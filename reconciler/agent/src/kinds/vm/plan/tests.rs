@@ -118,6 +118,8 @@ fn host() -> HostFacts {
         ranges: Vec::new(),
         bridges: Vec::new(),
         pci_devices: Vec::new(),
+        huge_pages: Vec::new(),
+        dedicated: Default::default(),
         overhead_bytes: 80 << 20,
         boot_id: "b".into(),
     }
@@ -195,6 +197,9 @@ fn run() -> Run {
         cpus: 1,
         memory_bytes: 512 << 20,
         firmware: "UEFI".into(),
+        dedicated_cpus: false,
+        isolate_emulator_thread: false,
+        huge_pages: berth_api::HugePages::None,
         tpm: false,
         topology: None,
         max_cpus: None,
@@ -257,7 +262,7 @@ fn present(state: RunState) -> Observed {
     Observed {
         journal: Journal { run: Some(run()), ..Journal::new(&vm(json!({}))) },
         journal_written: true,
-        process: Some(ProcessFacts { identity: identity(), started_at: at(NOW - 100) }),
+        process: Some(ProcessFacts { identity: identity(), started_at: at(NOW - 100), dedicated: None }),
         machine: Some(machine),
         guest: GuestFacts { agent: true, ..GuestFacts::default() },
         host: None,

@@ -251,6 +251,7 @@ async fn a_machine_that_an_older_build_started_is_taken_over_as_it_is_and_has_it
     let spec = LaunchSpec {
         machine: MachineSpec { name: "n/old".to_owned(), ..config.machine.clone() },
         files: MachineFiles::new(paths),
+        affinity: Default::default(),
     };
     let identity = old.launch(&spec, Limits::default()).await.expect("started the old way");
     let record = json!({"identity": identity, "started_at": "2026-01-02T03:04:05Z"});

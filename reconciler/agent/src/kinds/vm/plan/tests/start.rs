@@ -88,6 +88,95 @@ fn each_thing_that_is_missing_is_waited_for_under_its_own_name() {
 }
 
 #[test]
+fn guest_memory_in_huge_pages_needs_free_ones_and_no_ordinary_memory() {
+    let with = |total: u64, free: u64, pages: &str| {
+        let mut o = ready_to_start();
+        let facts = berth_host::HugePagesFacts { page_bytes: 2 << 20, total, free };
+        o.host.as_mut().expect("set").huge_pages = vec![facts];
+        o.free_memory = Some(0);
+        o.size = size(json!({"cpus": 1, "memory": "512Mi", "hugePages": pages}));
+        plan(&vm(json!({})), &o)
+    };
+    let started = with(300, 256, "2Mi");
+    let launch = started.steps.iter().find_map(|step| match step {
+        Step::Launch(request) => Some(&request.machine),
+        _ => None,
+    });
+    assert_eq!(launch.map(|machine| machine.huge_page_bytes), Some(Some(2 << 20)), "{:?}", started.readiness);
+    let used = with(300, 255, "2Mi");
+    assert_eq!((stands(&used), used.steps.len()), ((false, Reason::Unschedulable), 0));
+    insta::assert_snapshot!(used.readiness.message(), @"the VM needs 256 huge pages of 2Mi and this host has 255 huge pages of 2Mi left");
+    assert!(used.requeue_after.is_some(), "no event tells that some are free");
+    let few = with(255, 255, "2Mi");
+    assert_eq!(stands(&few), (true, Reason::NoHostWithHugePages));
+    insta::assert_snapshot!(few.readiness.message(), @"the VM needs 256 huge pages of 2Mi and this host has 255 huge pages of 2Mi: reserve more there (vm.nr_hugepages)");
+    assert_eq!(stands(&with(300, 300, "None")), (false, Reason::Unschedulable), "ordinary memory is needed");
+    assert_eq!(stands(&with(300, 300, "1Gi")), (true, Reason::InvalidSpec), "half a page");
+}
+
+#[test]
+fn dedicated_cpus_are_requested_of_the_host_and_missing_ones_are_waited_for() {
+    let with = |total: u32, free: u32| {
+        let mut o = ready_to_start();
+        let dedicated = berth_host::DedicatedFacts { cpus: (0..total).collect(), free: (0..free).collect() };
+        o.host.as_mut().expect("set").dedicated = dedicated;
+        o.offered = Some((0, 7 << 30));
+        let class = json!({"cpus": 2, "memory": "512Mi", "dedicatedCpuPlacement": true, "isolateEmulatorThread": true});
+        o.size = size(class);
+        plan(&vm(json!({})), &o)
+    };
+    let started = with(4, 3);
+    let request = started.steps.iter().find_map(|step| match step {
+        Step::Launch(request) => request.dedicated,
+        _ => None,
+    });
+    let isolated = berth_host::DedicatedRequest { isolate_emulator_thread: true };
+    assert_eq!(request, Some(isolated), "{:?}", started.readiness);
+    let used = with(4, 2);
+    assert_eq!((stands(&used), used.steps.len()), ((false, Reason::Unschedulable), 0));
+    insta::assert_snapshot!(used.readiness.message(), @"the VM needs 3 dedicated CPUs and this host has 2 left");
+    let none = with(0, 0);
+    assert_eq!(stands(&none), (true, Reason::NoHostWithDedicatedCPUs));
+    insta::assert_snapshot!(none.readiness.message(), @"the VM needs 3 dedicated CPUs and this host has 0: start its agent with --dedicated-cpus and their numbers");
+}
+
+#[test]
+fn the_cpus_of_a_running_machine_are_in_the_status_and_a_change_waits() {
+    let mut running = present(RunState::Running);
+    let cpus = berth_host::DedicatedCpus { vcpus: vec![3], emulator: Some(4), numa_node: Some(0) };
+    running.process.as_mut().expect("it runs").dedicated = Some(cpus);
+    running.size = size(
+        json!({"cpus": 1, "memory": "512Mi", "dedicatedCpuPlacement": true, "isolateEmulatorThread": true}),
+    );
+    let reported =
+        status(&vm(json!({})), &running, &Readiness::Ready(Reason::Running, String::new()), at(NOW));
+    let has = reported.dedicated_cpus.expect("it has some");
+    assert_eq!((has.cpus.as_slice(), has.emulator_thread, has.numa_node), ([3].as_slice(), Some(4), Some(0)));
+    assert_eq!(reported.pending_power_cycle, ["dedicatedCpuPlacement", "isolateEmulatorThread"]);
+}
+
+#[test]
+fn a_change_of_huge_pages_waits_for_the_next_power_cycle() {
+    let huge = size(json!({"cpus": 1, "memory": "512Mi", "hugePages": "2Mi"}));
+    let mut running = Observed { size: huge, ..present(RunState::Running) };
+    let report = |running: &Observed| {
+        status(&vm(json!({})), running, &Readiness::Ready(Reason::Running, String::new()), at(NOW))
+    };
+    assert_eq!(report(&running).pending_power_cycle, ["hugePages"]);
+    running.journal.run.as_mut().expect("it runs").huge_pages = berth_api::HugePages::TwoMebibytes;
+    assert!(report(&running).pending_power_cycle.is_empty());
+    running.journal.pins = Some(crate::journal::PinnedHardware {
+        machine_type: "pc-q35-7.2".into(),
+        cpu_model: "max".into(),
+        accelerator: "tcg".into(),
+        uuid: String::new(),
+    });
+    let hardware = report(&running).hardware.expect("it runs");
+    assert_eq!(hardware.huge_pages, Some(berth_api::HugePages::TwoMebibytes));
+    assert_eq!(hardware.taken().map(|taken| (taken.memory, taken.huge_memory.total())), Some((0, 512 << 20)));
+}
+
+#[test]
 fn a_tpm_of_the_vm_or_its_class_is_part_of_the_machine_and_a_change_of_it_waits() {
     let class = json!({"cpus": 1, "memory": "512Mi", "tpm": true});
     let observed = |own: Value| {
