@@ -91,7 +91,7 @@ impl Guest<'_> {
         })
     }
 
-    fn is_refused(&self, key: &str) -> Result<()> {
+    fn refuses(&self, key: &str) -> Result<()> {
         wait::until(&format!("ssh with key {key} to be refused"), SOON, || {
             contains_all(&self.ssh(key, "true")?.failure()?, &["Permission denied"])
         })
@@ -133,7 +133,7 @@ impl Guest<'_> {
         let plan = self.project.plan()?;
         contains_all(&format!("{:?}", plan.changes()), &["berth_vm.web"])?;
         self.project.apply()?;
-        self.is_refused("first")?;
+        self.refuses("first")?;
         for key in ["second", "third", "id"] {
             ensure!(self.gets_in(key)? == boot, "the guest has booted again");
         }
@@ -144,7 +144,7 @@ impl Guest<'_> {
         let fourth = self.make_key("fourth")?;
         self.set_secret(&fourth)?;
         self.gets_in("fourth")?;
-        self.is_refused("third")?;
+        self.refuses("third")?;
         self.synced()
     }
 
@@ -165,7 +165,7 @@ impl Guest<'_> {
         self.project.write("main.tf", &format!("{}{}", &main[..start], &main[end..]))?;
         self.project.apply()?;
         for key in ["second", "fourth"] {
-            self.is_refused(key)?;
+            self.refuses(key)?;
         }
         self.gets_in("id")?;
         let has_none = |vm: &serde_json::Value| vm["status"]["guestUsers"].is_null();

@@ -176,7 +176,7 @@ fn cdrom_drives_keep_their_media_and_the_boot_order() {
         &small("three", &(disk("/srv/c.qcow2", "vda") + &five)),
     ]);
     let image = format!(
-        "resource \"berth_image\" \"one-sda\" {{\n  name   = \"one-sda\"\n  source = {{ url = \"file:///srv/images/one-sda.iso\", sha256 = \"{}\" }}\n  format = \"iso\"\n}}\n",
+        "resource \"berth_image\" \"one-sda\" {{\n  name = \"one-sda\"\n  source = {{\n    url    = \"file:///srv/images/one-sda.iso\"\n    sha256 = \"{}\"\n  }}\n  format = \"iso\"\n}}\n",
         "cd".repeat(32)
     );
     assert_parts(

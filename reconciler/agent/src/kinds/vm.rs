@@ -24,6 +24,7 @@ mod held;
 mod hooking;
 mod media;
 mod observe;
+mod observed_users;
 mod plan;
 mod probing;
 mod seed;

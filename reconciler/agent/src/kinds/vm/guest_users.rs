@@ -3,20 +3,21 @@
 use std::time::Duration;
 
 use berth_api::condition::{self, remove};
-use berth_api::vm::{GuestUser, GuestUserStatus};
+use berth_api::vm::GuestUser;
 use berth_api::{ConditionType, ConditionUpdate, Reason, VM, VMStatus};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, ResourceExt};
 
 use super::bootstrap::public_keys;
+use super::observed_users::{GuestUsers, ObservedUser};
 use super::probing::is_left_alone;
 use super::{Observed, Step};
 use crate::context::Context;
 use crate::converge::Plan;
 use crate::error::Error;
 use crate::key::ObjectName;
-use crate::ssh_keys::{KeysFound, KeysPlan, KeysProblem, UserKeys};
+use crate::ssh_keys::{KeysPlan, UserKeys};
 
 /// How often Secrets are read again.
 const READ_AGAIN: Duration = Duration::from_secs(30);
@@ -24,27 +25,6 @@ const READ_AGAIN: Duration = Duration::from_secs(30);
 const SOON: Duration = Duration::from_secs(1);
 /// The most users in a status.
 const MOST_USERS: usize = 32;
-
-/// The users of a guest, and what follows from them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct GuestUsers {
-    /// None: the guest does not run, and its users stay as they were last seen.
-    pub(super) users: Option<Vec<ObservedUser>>,
-    /// The keys to keep, if other ones are kept for now.
-    pub(super) watch: Option<Option<Box<KeysPlan>>>,
-    /// When to observe them again.
-    again: Option<Duration>,
-}
-
-/// A declared user, or one whose keys of berth are to be removed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct ObservedUser {
-    name: String,
-    is_declared: bool,
-    /// The number of declared keys; or why they are not known, and stay as they are.
-    keys: Result<usize, (Reason, String)>,
-    found: Option<KeysFound>,
-}
 
 /// Observes the users of a guest. A machine whose monitor does not answer keeps what it has.
 pub(super) async fn observe(ctx: &Context, vm: &VM, observed: &mut Observed) -> Result<(), Error> {
@@ -139,36 +119,6 @@ pub(super) fn requeue(users: &GuestUsers, plan: Plan<Step>) -> Plan<Step> {
     match users.again {
         Some(after) => plan.requeue_after(after),
         None => plan,
-    }
-}
-
-impl ObservedUser {
-    /// Returns why the user does not have the declared keys.
-    fn problem(&self) -> Option<(Reason, String)> {
-        let problem = match (&self.keys, &self.found) {
-            (Err(problem), _) => return Some(problem.clone()),
-            (Ok(_), Some(KeysFound::Synced)) => return None,
-            (Ok(_), Some(KeysFound::Differ(problem))) => problem.clone(),
-            (Ok(_), None) => KeysProblem::NoAgent,
-        };
-        Some((problem.reason(), problem.to_string()))
-    }
-
-    /// Whether nothing of a former user is left to do.
-    fn is_done(&self) -> bool {
-        let ended = [KeysFound::Synced, KeysFound::Differ(KeysProblem::NoUser)];
-        !self.is_declared && self.found.as_ref().is_some_and(|found| ended.contains(found))
-    }
-
-    fn status(&self) -> GuestUserStatus {
-        let problem = self.problem();
-        let count = self.keys.as_ref().ok().filter(|_| problem.is_none());
-        GuestUserStatus {
-            name: self.name.clone(),
-            synced: problem.is_none(),
-            keys: count.and_then(|count| i64::try_from(*count).ok()),
-            message: problem.map(|(_, text)| text.chars().take(512).collect()),
-        }
     }
 }
 

@@ -21,7 +21,7 @@ use super::super::status::{restarted, status, without_progress};
 use super::*;
 use crate::admission::Admission;
 use crate::journal::{Ended, Journal, MemoryGrowth, Run, RunProfile};
-use crate::kinds::vm::guest_users::GuestUsers;
+use crate::kinds::vm::observed_users::GuestUsers;
 use crate::machine::{GuestFacts, MachineState};
 use crate::probes::ProbeResults;
 
