@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
 use berth_api::{
-    CpuTopology, Graphics, GuestOS, IPPoolMode, Profile, VM, Watchdog, former_uid,
-    passthrough::declared_devices, vm::InterfaceStatus,
+    CpuTopology, Graphics, GuestOS, IPPoolMode, Profile, VM, Watchdog, former_uid, vm::InterfaceStatus,
+    vm::declared_devices,
 };
 use berth_host::ProcessFacts;
 use berth_qemu::hypervisor::ProcessIdentity;

@@ -1,10 +1,16 @@
 //! Host: a machine that runs VMs.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::jiff::Timestamp;
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
-use crate::{Conditions, ObjectUser, Quantity, passthrough::HostPciDevices, vm::InterfaceStatus};
+use crate::{
+    Conditions, ObjectUser, Quantity,
+    passthrough::{HostPciDevices, OfferedDevices},
+    vm::InterfaceStatus,
+};
 
 /// A machine that runs VMs. Its agent creates it; an administrator sets `spec`.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -221,6 +227,15 @@ pub struct HostStatus {
 }
 
 impl HostStatus {
+    /// Returns the devices that the host offers, by name. The report is trusted within the bounds of the API only.
+    #[must_use]
+    pub fn offered_devices(&self) -> BTreeMap<String, OfferedDevices> {
+        let offered = |of: &HostPciDevices| {
+            (of.name.clone(), OfferedDevices { usable: of.usable.clamp(0, 1_000_000), display: of.display })
+        };
+        self.pci_devices.iter().map(offered).collect()
+    }
+
     /// The largest VM that the host can take while it runs no other: CPUs and bytes of guest memory. None before its first report.
     pub fn offered_to_one_vm(&self) -> Option<(i64, u64)> {
         let bytes = |text: &str| Quantity(text.to_owned()).bytes().unwrap_or_default();

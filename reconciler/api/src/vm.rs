@@ -1,6 +1,7 @@
 //! VM: a machine.
 
 mod bootstrap;
+mod devices;
 mod interface;
 mod status;
 
@@ -10,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::guest::{GuestEnd, GuestFilesystem, GuestInterface, GuestStatus};
 pub use bootstrap::Bootstrap;
+pub use devices::{declared_devices, taken_devices};
 pub use interface::{InterfaceLimits, LinkState, NetworkInterface, NicModel};
 pub use status::{
     CdromStatus, ConsoleAddress, CpuTime, DiskAttachmentStatus, Hardware, HostRefusal, InterfaceStatus,
