@@ -9,7 +9,7 @@ use std::net::Ipv4Addr;
 use berth_api::size::SizeTaken;
 use berth_api::{
     CpuTopology, Graphics, GuestOS, HugePages, IPPoolMode, Profile, VM, Watchdog, former_uid,
-    passthrough::declared_devices, vm::InterfaceStatus,
+    vm::InterfaceStatus, vm::declared_devices,
 };
 use berth_host::{DedicatedRequest, ProcessFacts};
 use berth_qemu::hypervisor::ProcessIdentity;

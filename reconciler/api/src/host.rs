@@ -1,11 +1,15 @@
 //! Host: a machine that runs VMs.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::jiff::Timestamp;
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Conditions, HugePages, ObjectUser, Quantity, passthrough::HostPciDevices, size::HugeMemory,
+    Conditions, HugePages, ObjectUser, Quantity,
+    passthrough::{HostPciDevices, OfferedDevices},
+    size::HugeMemory,
     vm::InterfaceStatus,
 };
 
@@ -247,6 +251,15 @@ impl HostStatus {
             memory = memory.saturating_add(HugeMemory::of(size.unwrap_or_default(), bytes));
         }
         memory
+    }
+
+    /// Returns the devices that the host offers, by name. The report is trusted within the bounds of the API only.
+    #[must_use]
+    pub fn offered_devices(&self) -> BTreeMap<String, OfferedDevices> {
+        let offered = |of: &HostPciDevices| {
+            (of.name.clone(), OfferedDevices { usable: of.usable.clamp(0, 1_000_000), display: of.display })
+        };
+        self.pci_devices.iter().map(offered).collect()
     }
 
     /// The largest VM that the host can take while it runs no other: CPUs and bytes of guest memory. None before its first report.

@@ -1,11 +1,9 @@
 //! PCI devices of a host that a VM has.
 
-use std::collections::BTreeMap;
-
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{HostStatus, ResourceName, VM, host::MAX_DETAIL};
+use crate::ResourceName;
 
 /// The maximum number of PCI devices of a VM.
 pub const MOST_PCI_DEVICES: i64 = 8;
@@ -86,14 +84,6 @@ pub struct HostPciDevice {
     pub problem: Option<String>,
 }
 
-impl HostPciDevice {
-    /// Returns the problem as the API accepts it.
-    #[must_use]
-    pub fn problem_text(text: &str) -> String {
-        crate::condition::cut(text, MAX_DETAIL).to_owned()
-    }
-}
-
 /// A name of devices, as a host offers it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OfferedDevices {
@@ -101,59 +91,4 @@ pub struct OfferedDevices {
     pub usable: i64,
     /// Whether one of them is a display controller.
     pub display: bool,
-}
-
-impl HostStatus {
-    /// Returns the devices that the host offers, by name. The report is trusted within the bounds of the API only.
-    #[must_use]
-    pub fn offered_devices(&self) -> BTreeMap<String, OfferedDevices> {
-        let offered = |of: &HostPciDevices| {
-            (of.name.clone(), OfferedDevices { usable: of.usable.clamp(0, 1_000_000), display: of.display })
-        };
-        self.pci_devices.iter().map(offered).collect()
-    }
-}
-
-/// Returns the number of devices that the VM declares, by name.
-#[must_use]
-pub fn declared_devices(vm: &VM) -> BTreeMap<String, i64> {
-    vm.spec.pci_devices.iter().map(|wanted| (wanted.name.0.clone(), wanted.count.max(1))).collect()
-}
-
-/// Returns the number of devices that the VM takes of its host, by name: what it declares, and what its machine has until
-/// the next power cycle.
-#[must_use]
-pub fn taken_devices(vm: &VM) -> BTreeMap<String, i64> {
-    let mut has: BTreeMap<String, i64> = BTreeMap::new();
-    for device in vm.status.iter().flat_map(|status| &status.pci_devices) {
-        *has.entry(device.name.clone()).or_default() += 1;
-    }
-    let mut taken = declared_devices(vm);
-    for (name, count) in has {
-        let declared = taken.entry(name).or_default();
-        *declared = count.max(*declared);
-    }
-    taken
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{VMSpec, VMStatus};
-
-    #[test]
-    fn a_vm_takes_what_it_declares_and_what_its_machine_still_has() {
-        let wanted = |name: &str, count| PciDevices { name: name.into(), count };
-        let has = |name: &str| PciDeviceStatus { name: name.into(), address: "0000:01:00.0".into() };
-        let spec = VMSpec { pci_devices: vec![wanted("gpu", 1), wanted("nic", 2)], ..VMSpec::default() };
-        let mut vm = VM::new("web", spec);
-        assert_eq!(taken_devices(&vm), BTreeMap::from([("gpu".to_owned(), 1), ("nic".to_owned(), 2)]));
-        let pci_devices = vec![has("gpu"), has("gpu"), has("fpga")];
-        vm.status = Some(VMStatus { pci_devices, ..VMStatus::default() });
-        let names = taken_devices(&vm);
-        assert_eq!(
-            names,
-            BTreeMap::from([("fpga".to_owned(), 1), ("gpu".to_owned(), 2), ("nic".to_owned(), 2)])
-        );
-    }
 }

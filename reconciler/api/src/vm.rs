@@ -1,6 +1,7 @@
 //! VM: a machine.
 
 mod bootstrap;
+mod devices;
 mod guest_user;
 mod interface;
 mod status;
@@ -11,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::guest::{GuestEnd, GuestFilesystem, GuestInterface, GuestStatus};
 pub use bootstrap::Bootstrap;
+pub use devices::{declared_devices, taken_devices};
 pub use guest_user::{GuestUser, GuestUserStatus};
 pub use interface::{InterfaceLimits, LinkState, NetworkInterface, NicModel};
 pub use status::{

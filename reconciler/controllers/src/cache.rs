@@ -20,9 +20,8 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use berth_api::{
     ConditionType, HOST_FINALIZER, Host, HostStatus, SizeError, VM, VMClass, condition,
     host::{AddressConflict, MOST_CPUS, MOST_MEMORY, MOST_OVERHEAD},
-    passthrough::taken_devices,
     size::{SizeTaken, size_taken},
-    vm::Hardware,
+    vm::{Hardware, taken_devices},
 };
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt;

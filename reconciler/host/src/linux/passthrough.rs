@@ -292,14 +292,14 @@ impl Passthrough {
         }
         for group in groups {
             let others = files::names(&self.root.join(format!("sys/kernel/iommu_groups/{group}/devices")))?;
-            let strangers: Vec<String> = others
+            let foreign: Vec<String> = others
                 .into_iter()
                 .filter(|other| !functions.contains(other) && self.class(other) != Some(BRIDGE))
                 .collect();
-            if !strangers.is_empty() {
+            if !foreign.is_empty() {
                 return Ok(Some(format!(
                     "its IOMMU group {group} also has {}, which the VM would reach: offer all functions of the device together (its address without a function), or move the card to another slot",
-                    strangers.join(", ")
+                    foreign.join(", ")
                 )));
             }
         }

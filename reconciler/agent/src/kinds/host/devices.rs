@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use berth_api::condition::cut;
+use berth_api::host::MAX_DETAIL;
 use berth_api::passthrough::{HostPciDevice, HostPciDevices, MOST_DEVICE_NAMES, MOST_LISTED_DEVICES};
 use berth_host::PciDeviceFacts;
 
@@ -32,7 +34,7 @@ fn listed(device: &PciDeviceFacts, observed: &Observed) -> HostPciDevice {
         address: device.address.clone(),
         id: device.id.clone(),
         vm: device.held_by.as_ref().map(|instance| user(instance).unwrap_or_else(|| "unknown".to_owned())),
-        problem: device.problem.as_deref().map(HostPciDevice::problem_text),
+        problem: device.problem.as_deref().map(|text| cut(text, MAX_DETAIL).to_owned()),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use berth_api::passthrough::declared_devices;
+use berth_api::vm::declared_devices;
 use berth_api::{Graphics, Readiness, Reason, VM};
 use berth_host::{HostFacts, PciDeviceFacts};
 use berth_qemu::machine::PciDeviceSpec;
