@@ -4,7 +4,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
-use crate::{Conditions, HugePages, ObjectUser, Quantity, size::HugeMemory, vm::InterfaceStatus};
+use crate::{Conditions, HugePages, ObjectUser, Quantity, taken::HugeMemory, vm::InterfaceStatus};
 
 /// A machine that runs VMs. Its agent creates it; an administrator sets `spec`.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]

@@ -60,6 +60,7 @@ pub mod site;
 pub mod size;
 pub mod storage_pool;
 pub mod sysprep;
+mod taken;
 mod unmanaged;
 pub mod user_data;
 pub mod vm;

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::InterfaceLimits;
 use crate::guest::{GuestEnd, GuestStatus};
-use crate::size::SizeTaken;
+use crate::taken::SizeTaken;
 use crate::{Binding, Conditions, CpuTopology, Graphics, GuestOS, HugePages, Quantity, VMState, Watchdog};
 
 /// The observed state of a VM. Read back from the host, never copied from the spec.
