@@ -153,6 +153,7 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/cpus", Json::Null, Announced::PowerCycle),
         ("/max_cpus", json!(8), Announced::PowerCycle),
         ("/memory", json!("2Gi"), Announced::PowerCycle),
+        ("/max_memory", json!("4Gi"), Announced::PowerCycle),
         ("/huge_pages", json!("2Mi"), Announced::PowerCycle),
         ("/huge_pages", Json::Null, Announced::PowerCycle),
         ("/cpu_limit", json!("1.5"), Announced::Live),

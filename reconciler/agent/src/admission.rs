@@ -12,8 +12,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use berth_api::SizeTaken;
 use berth_api::placement_group::GroupMember;
-use berth_api::size::SizeTaken;
 use berth_api::vm::taken_devices;
 use berth_api::{CpuAmount, Graphics, Host, HostStatus, PlacementGroup, Quantity, Strategy, VM, VMStatus};
 use kube::ResourceExt;

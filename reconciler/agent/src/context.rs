@@ -7,8 +7,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use berth_api::SizeTaken;
 use berth_api::host::{MOST_CPUS, Reserved};
-use berth_api::size::SizeTaken;
 use jiff::Timestamp;
 use kube::Client;
 use rand::SeedableRng;

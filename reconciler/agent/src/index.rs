@@ -9,12 +9,12 @@ mod table;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use berth_api::size::{SizeTaken, size_taken};
 use berth_api::vm::Hardware;
 use berth_api::{
     CpuControls, Disk, DiskSnapshot, Host, HotswapDiskAttachment, Image, Network, Profile, PublicIP,
     SecurityGroup, Size, SizeError, StoragePool, VM, VMClass,
 };
+use berth_api::{SizeTaken, size_taken};
 use kube::runtime::watcher::Event;
 use kube::{Resource, ResourceExt};
 

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
-use berth_api::size::SizeTaken;
+use berth_api::SizeTaken;
 use berth_api::{
     CpuTopology, Graphics, GuestOS, HugePages, IPPoolMode, Profile, VM, Watchdog, former_uid,
     vm::InterfaceStatus, vm::declared_devices,

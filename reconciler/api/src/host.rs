@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Conditions, HugePages, ObjectUser, Quantity,
     passthrough::{HostPciDevices, OfferedDevices},
-    size::HugeMemory,
+    taken::HugeMemory,
     vm::InterfaceStatus,
 };
 

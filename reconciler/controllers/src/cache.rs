@@ -18,9 +18,9 @@ pub(crate) mod users;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use berth_api::{
-    ConditionType, HOST_FINALIZER, Host, HostStatus, SizeError, VM, VMClass, condition,
+    ConditionType, HOST_FINALIZER, Host, HostStatus, SizeError, SizeTaken, VM, VMClass, condition,
     host::{AddressConflict, MOST_CPUS, MOST_MEMORY, MOST_OVERHEAD},
-    size::{SizeTaken, size_taken},
+    size_taken,
     vm::{Hardware, taken_devices},
 };
 use k8s_openapi::api::coordination::v1::Lease;

@@ -16,7 +16,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-use berth_api::{Enforcement, Strategy, size::HugeMemory};
+use berth_api::{Enforcement, HugeMemory, Strategy};
 
 use crate::cache::capacity::{Candidate, Members};
 pub(crate) use explain::{Unplaced, topology_values};

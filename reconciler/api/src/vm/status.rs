@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{GuestUserStatus, InterfaceLimits};
+use crate::SizeTaken;
 use crate::guest::{GuestEnd, GuestStatus};
 use crate::passthrough::PciDeviceStatus;
-use crate::size::SizeTaken;
 use crate::{Binding, Conditions, CpuTopology, Graphics, GuestOS, HugePages, Quantity, VMState, Watchdog};
 
 /// The observed state of a VM. Read back from the host, never copied from the spec.

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use berth_api::HugeMemory;
 use berth_api::OfferedDevices;
-use berth_api::size::HugeMemory;
 use k8s_openapi::jiff::Timestamp;
 
 use crate::cache::recovery;

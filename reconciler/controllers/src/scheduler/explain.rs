@@ -5,7 +5,7 @@ use std::{
     fmt::Write,
 };
 
-use berth_api::{CpuAmount, Enforcement, HugePages, Quantity, Readiness, Reason, Strategy, size::HugeMemory};
+use berth_api::{CpuAmount, Enforcement, HugeMemory, HugePages, Quantity, Readiness, Reason, Strategy};
 
 use crate::{
     cache::capacity::{Candidate, Members},

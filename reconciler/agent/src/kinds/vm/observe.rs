@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
-use berth_api::size::SizeTaken;
+use berth_api::SizeTaken;
 use berth_api::vm::{ConsoleAddress, Hardware};
 use berth_api::{
     CpuControls, Enforcement, Host, IPPoolMode, PlacementGroup, Power, Profile, Size, SizeError, VM, VMStatus,

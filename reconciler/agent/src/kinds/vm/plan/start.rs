@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use berth_api::size::{HugeMemory, SizeTaken};
 use berth_api::vm::{InterfaceStatus, NetworkInterface};
 use berth_api::{
     Firmware, Graphics, GuestOS, HugePages, Power, Quantity, Readiness, Reason, RestartPolicy, Size,
     SizeError, VM, Watchdog,
 };
+use berth_api::{HugeMemory, SizeTaken};
 use berth_host::{HostFacts, LaunchRequest, QemuFacts, TapConfig};
 use berth_qemu::cpu_models;
 use berth_qemu::hypervisor::Limits;

@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
+use berth_api::SizeTaken;
 use berth_api::gates::power_on_gate;
-use berth_api::size::SizeTaken;
 use berth_api::{HugePages, Power, Quantity, Readiness, Reason, VM};
 use berth_host::{LaunchRequest, TapConfig};
 use berth_qemu::block::ObservedDisk;
