@@ -10,8 +10,8 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, ResourceExt};
 
 use super::bootstrap::public_keys;
+use super::observe::is_left_alone;
 use super::observed_users::{GuestUsers, ObservedUser};
-use super::probing::is_left_alone;
 use super::{Observed, Step};
 use crate::context::Context;
 use crate::converge::Plan;

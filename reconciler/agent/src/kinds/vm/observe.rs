@@ -37,6 +37,7 @@ use crate::probes::{ProbePlan, ProbeResults};
 use crate::start_order::Held;
 use berth_host::{HostFacts, ProcessFacts, System, VolumeFacts};
 use berth_qemu::hypervisor::CpuTime;
+use berth_qemu::power::RunState;
 
 /// Everything a plan for a VM is made from.
 #[derive(Clone, Debug)]
@@ -203,6 +204,15 @@ pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
 /// Whether the VM is to have a QEMU.
 fn should_run(vm: &VM) -> bool {
     matches!(vm.spec.power, Power::Running | Power::Paused) && vm.metadata.deletion_timestamp.is_none()
+}
+
+/// Whether the guest runs and is to run on.
+pub(super) fn is_left_alone(vm: &VM, observed: &Observed) -> bool {
+    let runs = observed.machine.as_ref().is_some_and(|machine| machine.run_state == RunState::Running);
+    runs && vm.spec.power == Power::Running
+        && vm.metadata.deletion_timestamp.is_none()
+        && observed.journal.stop.is_none()
+        && observed.journal.suspension.is_none()
 }
 
 /// Returns why a VM's placement, as declared now, would not choose its host.

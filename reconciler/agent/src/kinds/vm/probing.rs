@@ -1,11 +1,11 @@
 //! The probes that a VM declares, and their results.
 
 use berth_api::condition::is_true;
-use berth_api::{ConditionType, Power, VM};
+use berth_api::{ConditionType, VM};
 use berth_host::ProcessFacts;
-use berth_qemu::power::RunState;
 
 use super::Observed;
+use super::observe::is_left_alone;
 use super::status::process;
 use crate::context::Context;
 use crate::key::ObjectName;
@@ -38,15 +38,6 @@ fn wanted(vm: &VM, observed: &Observed, running: &ProcessFacts) -> Option<ProbeP
     }
     let process = running.identity.clone();
     Some(ProbePlan { process, address: GuestAddress::of(vm, &observed.accesses), readiness, liveness })
-}
-
-/// Whether the guest runs and is to run on.
-pub(super) fn is_left_alone(vm: &VM, observed: &Observed) -> bool {
-    let runs = observed.machine.as_ref().is_some_and(|machine| machine.run_state == RunState::Running);
-    runs && vm.spec.power == Power::Running
-        && vm.metadata.deletion_timestamp.is_none()
-        && observed.journal.stop.is_none()
-        && observed.journal.suspension.is_none()
 }
 
 /// Whether this process of the VM was ready when its status was last written.
