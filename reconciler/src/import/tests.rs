@@ -246,14 +246,14 @@ fn equal_sizes_share_a_class_shared_files_an_image_and_no_name_is_used_twice() {
 fn qcow2_files_of_one_disk_are_taken_over_in_place_and_others_become_images() {
     let raw = disk("/srv/raw.img", "vdb").replace("qcow2", "raw");
     let shared = disk("/srv/shared.qcow2", "vdc");
-    let web = small("web", &format!("{}{raw}{shared}", disk("/srv/it's web.qcow2", "vda")));
+    let web = small("web", &format!("{}{raw}{shared}", disk("/srv/my web.qcow2", "vda")));
     let db = small("db", &shared);
     let import = import_with(&[&web, &db], DiskFiles { in_place: true, ..COPIES });
     assert_eq!((import.vms, import.taken, import.images), (2, 1, 2), "{}", import.text);
     assert_parts(
         &import.text,
         &[
-            "source = { file = \"/srv/it's web.qcow2\" }",
+            "source = { file = \"/srv/my web.qcow2\" }",
             "#   berth up --disk-dir /srv (or berth host)",
             "#   virsh autostart --disable web",
             "#   virsh shutdown web",
