@@ -15,6 +15,9 @@ use crate::{ImageSource, SystemError};
 
 /// The age at which abandoned partial downloads are removed.
 const FORGOTTEN: Duration = Duration::from_secs(7 * 24 * 3600);
+/// How often the lock of a download is tried before the download counts as in progress.
+const LOCK_CHECKS: u32 = 20;
+const CHECK_LOCK_EVERY: Duration = Duration::from_millis(50);
 const SUFFIX: &str = ".partial";
 
 /// The path of a download's bytes until they are verified. Each source has its own.
@@ -83,14 +86,18 @@ impl Place {
         Ok(())
     }
 
-    /// Removes the files, unless the download is in progress.
+    /// Removes the files, unless the download is in progress. Waits for one that has just ended: its last block may still be
+    /// written, and a process that another thread forks holds its lock until its `exec`.
     pub(super) fn discard_unused(&self) -> Result<(), SystemError> {
-        let Ok(file) = File::open(&self.file) else { return Ok(()) };
-        // A running download holds its lock. This lock is held until the file is removed.
-        match file.try_lock().is_ok() && is_named(&file, &self.file) {
-            true => self.discard(),
-            false => Ok(()),
+        for _ in 0..LOCK_CHECKS {
+            let Ok(file) = File::open(&self.file) else { return Ok(()) };
+            // A running download holds its lock. This lock is held until the file is removed.
+            if file.try_lock().is_ok() && is_named(&file, &self.file) {
+                return self.discard();
+            }
+            std::thread::sleep(CHECK_LOCK_EVERY);
         }
+        Ok(())
     }
 }
 
@@ -330,5 +337,23 @@ mod tests {
         place.discard_made().expect("discarded");
         assert!(left.iter().all(|name| !folder.path().join(name).exists()));
         assert!(other.iter().all(|name| folder.path().join(name).exists()));
+    }
+
+    #[test]
+    fn a_download_that_has_just_ended_is_waited_for_and_one_in_progress_stays() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let place = Place::named(folder.path(), "ab-1");
+        fs::write(&place.file, "bytes").expect("a file");
+        let lock = File::open(&place.file).expect("open");
+        lock.lock().expect("locked");
+        place.discard_unused().expect("looked at");
+        assert!(place.file.exists(), "it is in progress");
+        let ends = std::thread::spawn(move || {
+            std::thread::sleep(CHECK_LOCK_EVERY * 3);
+            drop(lock);
+        });
+        place.discard_unused().expect("removed");
+        assert!(!place.file.exists(), "it has ended");
+        ends.join().expect("ended");
     }
 }
