@@ -1,6 +1,9 @@
 //! The framing protocol of the guest agent's channel.
 
 use std::fmt;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
@@ -21,12 +24,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 pub(super) struct Channel {
     frames: Frames<ReadHalf<Box<dyn Stream>>>,
     writer: WriteHalf<Box<dyn Stream>>,
-    last_sync: u64,
 }
+
+/// The identifier of the next synchronisation. It begins at the time, so that no earlier process has used it, and every channel of
+/// this process takes another one: an answer to an earlier client of the same guest must not be taken for one's own.
+static NEXT_SYNC: LazyLock<AtomicU64> = LazyLock::new(|| {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    AtomicU64::new(u64::try_from(since.as_micros()).unwrap_or_default())
+});
 
 impl fmt::Debug for Channel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Channel").field("last_sync", &self.last_sync).finish_non_exhaustive()
+        f.debug_struct("Channel").finish_non_exhaustive()
     }
 }
 
@@ -37,7 +46,7 @@ impl Channel {
     {
         let stream: Box<dyn Stream> = Box::new(stream);
         let (reader, writer) = tokio::io::split(stream);
-        Self { frames: Frames::new(reader, MAX_MESSAGE), writer, last_sync: 0 }
+        Self { frames: Frames::new(reader, MAX_MESSAGE), writer }
     }
 
     /// Synchronises the channel: the next reply then belongs to the next request.
@@ -45,9 +54,7 @@ impl Channel {
     /// The 0xFF before the request makes the agent discard an incomplete request of an earlier client; the one before
     /// the agent's reply makes the client discard an incomplete reply.
     pub(super) async fn sync(&mut self) -> Result<(), GuestAgentError> {
-        self.last_sync = self.last_sync % 1_000_000 + 1;
-        // Differs between consecutive clients of one channel.
-        let id = u64::from(std::process::id()) * 1_000_000 + self.last_sync;
+        let id = NEXT_SYNC.fetch_add(1, Ordering::Relaxed);
         let mut line = vec![0xff];
         line.extend(
             json!({"execute": "guest-sync-delimited", "arguments": {"id": id}}).to_string().into_bytes(),

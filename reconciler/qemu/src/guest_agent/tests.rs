@@ -53,6 +53,21 @@ async fn stale_and_half_answers_of_before_are_skipped() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_late_answer_to_the_client_before_is_not_taken_for_ones_own() {
+    let (near, mut far) = tokio::io::duplex(1 << 16);
+    let outcome = GuestAgent::over(near).with_timeout(Duration::from_secs(1)).ping().await;
+    assert!(matches!(outcome, Err(GuestAgentError::Silent { .. })), "{outcome:?}");
+    let mut asked = vec![0; 1 << 10];
+    let length = far.read(&mut asked).await.expect("it was asked");
+    let asked: Value = serde_json::from_slice(&asked[1..length]).expect("a request after 0xff");
+    let (near, mut far) = tokio::io::duplex(1 << 16);
+    let late = json!({"return": asked["arguments"]["id"]});
+    far.write_all(format!("{late}\n").as_bytes()).await.expect("sent");
+    tokio::spawn(serve(far, |_| Some(json!({"return": {"host-name": "right"}}).to_string())));
+    assert_eq!(GuestAgent::over(near).host_name().await.expect("answered"), "right");
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_rest_of_a_long_stale_answer_is_discarded() {
     let (near, mut far) = tokio::io::duplex(1 << 16);
     tokio::spawn(async move {
