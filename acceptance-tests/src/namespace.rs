@@ -25,6 +25,8 @@ const FOLDER: &str = "/run/netns";
 /// The prefix of our namespaces' names, followed by our pid; also of our temporary folders.
 pub const PREFIX: &str = "berth-test-";
 const LIMIT: Duration = Duration::from_secs(20);
+/// The time in which a machine that is being started enters its control group, on a busy machine.
+const ABOUT_TO_ENTER: Duration = Duration::from_secs(2);
 
 /// The state directories of the berths in each namespace of this process: their QEMUs have namespaces of their own.
 static STATES: Mutex<BTreeMap<String, BTreeSet<PathBuf>>> = Mutex::new(BTreeMap::new());
@@ -118,8 +120,13 @@ pub fn sweep() -> Result<()> {
     for name in orphans(Path::new(FOLDER)) {
         dismantle(&name)?;
     }
-    // The owners of these VMs can no longer be determined. A berth that is about to enter a group can do without it.
-    cgroups::remove(&cgroups::idle());
+    // The owners of these VMs can no longer be determined. A group that is empty for a moment only is one that a machine of another
+    // suite is about to enter.
+    let idle = cgroups::idle();
+    if !idle.is_empty() {
+        std::thread::sleep(ABOUT_TO_ENTER);
+        cgroups::remove(&cgroups::idle().intersection(&idle).cloned().collect());
+    }
     let temporary = std::env::temp_dir();
     for name in orphans(&temporary) {
         fs::remove_dir_all(temporary.join(&name)).with_context(|| format!("removing {name}"))?;
