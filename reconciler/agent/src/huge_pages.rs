@@ -1,7 +1,6 @@
 //! The huge pages of this host, in the terms of the API. Pure.
 
-use berth_api::HugeMemory;
-use berth_api::HugePages;
+use berth_api::{HugeMemory, HugePages};
 use berth_host::{HostFacts, HugePagesFacts};
 
 /// Returns the memory in huge pages that VMs may use: all pages that the administrator has reserved.

@@ -113,7 +113,7 @@ impl LinuxVolumes {
 }
 
 impl Adoptable {
-    /// Renames the file. A file of another name of this path, put there meanwhile, is put back.
+    /// Renames the file. Another file that has taken its name since it was checked is put back.
     fn move_to(&self, path: &Path, to: &Path) -> Result<()> {
         let refused = |why: &str| SystemError::FileRefused { path: path.to_owned(), why: why.to_owned() };
         renameat2(self.folder.as_fd(), &self.name, AT_FDCWD, to, RenameFlags::RENAME_NOREPLACE).map_err(

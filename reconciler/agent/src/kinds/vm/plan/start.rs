@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use berth_api::vm::{InterfaceStatus, NetworkInterface};
 use berth_api::{
-    Firmware, Graphics, GuestOS, HugePages, Power, Quantity, Readiness, Reason, RestartPolicy, Size,
-    SizeError, VM, Watchdog,
+    Firmware, Graphics, GuestOS, HugeMemory, HugePages, Power, Quantity, Readiness, Reason, RestartPolicy,
+    Size, SizeError, SizeTaken, VM, Watchdog,
 };
-use berth_api::{HugeMemory, SizeTaken};
 use berth_host::{HostFacts, LaunchRequest, QemuFacts, TapConfig};
 use berth_qemu::cpu_models;
 use berth_qemu::hypervisor::Limits;
