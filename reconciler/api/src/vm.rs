@@ -5,6 +5,7 @@ mod devices;
 mod guest_user;
 mod interface;
 mod status;
+mod templates;
 
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -19,6 +20,7 @@ pub use status::{
     CdromStatus, ConsoleAddress, CpuTime, DedicatedCpus, DiskAttachmentStatus, Hardware, HostRefusal,
     InterfaceStatus, ProcessStatus, VMStatus,
 };
+pub use templates::{is_disk_of, template_obstacle};
 
 use crate::{
     CpuAmount, CpuTopology, DiskSpec, Firmware, Graphics, GuestOS, Hooks, HugePages, PciDevices, Power,

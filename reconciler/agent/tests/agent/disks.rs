@@ -77,6 +77,29 @@ async fn a_disk_grows_while_nobody_uses_it_and_while_it_is_plugged_in() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_disk_that_does_not_fit_its_template_is_not_plugged_in_and_the_vm_says_why() {
+    let fixture = running().await;
+    let says = |text: &'static str| {
+        move |vm: &VM| {
+            let ready = vm.status.as_ref().and_then(|s| condition::find(&s.conditions, "Ready"));
+            ready.is_some_and(|ready| ready.reason == "WaitingForDisk" && ready.message.contains(text))
+        }
+    };
+    let template = json!({"size": "1Gi", "image": "debian"});
+    let disks = json!([{"name": "root", "boot": true}, {"name": "data", "template": template}]);
+    fixture.change::<VM>("web", json!({"disks": disks})).await;
+    let vm = fixture.until::<VM>("web", says("was not created for this VM")).await;
+    let owner =
+        json!({"apiVersion": "berth.dev/v1alpha1", "kind": "VM", "name": "web", "uid": vm.metadata.uid});
+    let patch = Patch::Merge(json!({"metadata": {"ownerReferences": [owner]}}));
+    fixture.api::<Disk>().patch("data", &PatchParams::default(), &patch).await.expect("changed");
+    fixture.until::<VM>("web", says("a template with another image")).await;
+    let view = fixture.system.hypervisor().view(INSTANCE).expect("it runs");
+    assert!(!view.disks.contains_key(DATA));
+    fixture.assert_quiet().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_disk_that_grows_offline_has_grown_when_its_vm_runs_again() {
     let fixture = running().await;
     fixture.change::<Disk>("root", json!({"size": "8Gi", "expandPolicy": "Offline"})).await;

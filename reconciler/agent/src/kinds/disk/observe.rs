@@ -1,5 +1,6 @@
 //! Observation of a disk.
 
+use berth_api::vm::template_obstacle;
 use berth_api::{Disk, ObjectUse, UseKind, VM, former_uid};
 use berth_host::{SnapshotFacts, VolumeFacts};
 use berth_qemu::block::IoLimits;
@@ -104,8 +105,7 @@ async fn image(ctx: &Context, disk: &Disk) -> Result<Option<LocalImage>, Error> 
 
 /// Returns the users of the disk. A machine without a VM bound here can only have the file open if the file exists.
 pub(super) fn users(ctx: &Context, disk: &Disk, volume: &str, is_there: bool) -> Vec<ObjectUse> {
-    let name = ObjectName::of(disk);
-    let mut requests = requests(&ctx.index.read(), &name);
+    let mut requests = requests(&ctx.index.read(), disk);
     if leaves(disk) {
         // A deleted disk stays with the VM that has it and is given to no other.
         let have: Vec<&str> =
@@ -180,11 +180,13 @@ fn is_admitted(index: &Index, user: &ObjectUse) -> bool {
 }
 
 /// Returns the claims of all VMs and attachments on this host that name the disk.
-fn requests(tables: &Tables, disk: &ObjectName) -> Vec<UseRequest> {
+fn requests(tables: &Tables, object: &Disk) -> Vec<UseRequest> {
+    let disk = &ObjectName::of(object);
     let here = |name: &ObjectName| name.namespace == disk.namespace;
     let mut requests = Vec::new();
     for (name, vm) in tables.vms.all().filter(|(name, _)| here(name)) {
-        if vm.spec.disks.iter().any(|d| d.name.as_str() == disk.name) {
+        let names_it = vm.spec.disks.iter().any(|d| d.name.as_str() == disk.name);
+        if names_it && template_obstacle(object, &vm).is_none() {
             let by = used(UseKind::Fixed, name, vm, None);
             requests.push(UseRequest { by, since: created(vm.as_ref()), leaving: leaves(vm.as_ref()) });
         }

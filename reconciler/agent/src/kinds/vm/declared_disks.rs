@@ -1,7 +1,7 @@
 //! The disks that a VM declares, with what this host knows about their files.
 
 use berth_api::condition::{find, is_true};
-use berth_api::vm::DiskBus;
+use berth_api::vm::{DiskBus, template_obstacle};
 use berth_api::{ConditionType, Disk, ExpandPolicy, Reason, VM};
 use berth_host::VolumeFacts;
 use berth_qemu::machine::Bus;
@@ -54,7 +54,9 @@ pub(super) async fn declared_disks(
             (Some(disk), Some(id)) => ctx.system.volume(disk.spec.pool.as_str(), id).await?,
             _ => None,
         };
+        let unusable = disk.as_ref().and_then(|disk| template_obstacle(disk, vm));
         let user = match status.used_by.first() {
+            _ if unusable.is_some() => User::None,
             None => User::None,
             Some(user) if Some(&user.vm_uid) == vm.metadata.uid.as_ref() && user.attachment.is_none() => {
                 User::ThisVm
@@ -65,10 +67,11 @@ pub(super) async fn declared_disks(
         let stalled = is_true(&status.conditions, ConditionType::Stalled);
         // A restore that is refused leaves the disk as it is.
         let stalled = stalled && ready.is_none_or(|c| c.reason != Reason::RestoreRefused.as_str());
-        let problem = ready.filter(|_| stalled || volume.is_none()).map(|c| match c.message.as_str() {
+        let not_ready = ready.filter(|_| stalled || volume.is_none()).map(|c| match c.message.as_str() {
             "" => c.reason.clone(),
             message => format!("{}: {message}", c.reason),
         });
+        let problem = unusable.or(not_ready);
         let restores_first = match (&disk, &volume) {
             (Some(disk), Some(volume)) => restores::observe(ctx, disk, volume).await?.is_due(),
             _ => false,

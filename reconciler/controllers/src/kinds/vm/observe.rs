@@ -3,7 +3,9 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use berth_api::{
-    Binding, Disk, Network, PlacementGroup, VM, VMStatus, placement_group::TopologyClaim, vm::InterfaceStatus,
+    Binding, Disk, Network, PlacementGroup, VM, VMStatus,
+    placement_group::TopologyClaim,
+    vm::{InterfaceStatus, template_obstacle},
 };
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -20,7 +22,7 @@ use crate::{
     topology,
 };
 
-use super::{addresses, templates};
+use super::addresses;
 
 /// How long a host that refused a VM is not considered again: by then the reason for the refusal has reached the
 /// cache.
@@ -124,7 +126,7 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
             let unconfirmed = unbound.and_then(|disk| disk::unconfirmed(cache, disk));
             let unclaimed = unbound.filter(|_| claimed.is_none());
             let obstacle = unclaimed.and_then(|disk| disk::obstacle(cache, disk));
-            let foreign = object.as_deref().and_then(|disk| templates::obstacle(disk, vm));
+            let foreign = object.as_deref().and_then(|disk| template_obstacle(disk, vm));
             DiskSeen { key, object, foreign, user, claimed, unknown, unconfirmed, obstacle }
         })
         .collect();
