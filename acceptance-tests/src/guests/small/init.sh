@@ -8,14 +8,16 @@ for module in $(cat /modules/order); do
 	insmod "/modules/$module.ko"
 done
 
-# An installer: writes the disk image of its medium to the first disk, ejects the medium, and starts what it has installed.
+# An installer: writes the disk image of its medium to the disk that can be written, ejects the medium, and starts what it has
+# installed. The volume of cloud-init is a SCSI disk too, and the kernel names them in the order in which they answer.
 if grep -q berth.install /proc/cmdline; then
 	for _ in $(seq 40); do
-		[ -b /dev/sr0 ] && [ -b /dev/sda ] && break
+		disk=$(grep -lx 0 /sys/block/sd*/ro | head -n 1 | cut -d / -f 4)
+		[ -b /dev/sr0 ] && [ -b "/dev/${disk:-none}" ] && break
 		sleep 0.2
 	done
 	mount -t iso9660 -o ro /dev/sr0 /mnt
-	zcat /mnt/disk.gz | dd of=/dev/sda bs=1M conv=fsync
+	zcat /mnt/disk.gz | dd of="/dev/$disk" bs=1M conv=fsync
 	echo 1 >/proc/sys/dev/cdrom/autoeject
 	umount /mnt
 	reboot -f
