@@ -57,6 +57,27 @@ fn chapters(report: &mut Report, platform: &Platform, guest: &GuestImage) -> Res
         Ok(())
     });
     report.case("the examples of the registry pages are one valid configuration", || examples(platform));
+    report.case(
+        "the examples whose hardware no test machine has, or that need a guest agent, have a plan",
+        || {
+            for name in ["guest-users", "passthrough", "performance"] {
+                let project = platform.project()?;
+                project.copy_from(&workspace::root().join("examples").join(name))?;
+                let mut variables =
+                    json!({"image_url": "https://images.example/disk.qcow2", "image_sha256": "a".repeat(64)});
+                if name == "guest-users" {
+                    variables["ssh_public_key"] = json!(format!("ssh-ed25519 {}", key_data("ada")));
+                }
+                project.write("terraform.tfvars.json", &variables.to_string())?;
+                project.init().context(name)?;
+                let changes = project.plan().context(name)?.changes();
+                let creates_vm =
+                    |change: &String| change.starts_with("berth_vm.") && change.ends_with(": create");
+                ensure!(changes.iter().any(creates_vm), "{name}: {changes:?}");
+            }
+            Ok(())
+        },
+    );
     report.step("one apply makes eight guests, and the second plan is empty", || {
         site.init()?;
         site.apply()?;
