@@ -48,7 +48,7 @@ const MORE_BOOTSTRAP: &str = "    domain = \"example.org\"\n    meta_data = yaml
 /// The UUID that the guest gets with its second start.
 const UUID: &str = "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c";
 const CARD: &str = "[{ public_ip = berth_public_ip.web.name }]";
-const TWO_CARDS: &str = r#"[{ public_ip = berth_public_ip.web.name }, { model = "e1000e" }]"#;
+const TWO_CARDS: &str = r#"[{ public_ip = berth_public_ip.web.name, queues = 2 }, { model = "e1000e" }]"#;
 
 /// A project with the quickstart and more bootstrap data, its image served by the platform.
 pub fn quickstart(platform: &Platform, guest: &GuestImage, user_data: &str) -> Result<Project> {
@@ -405,6 +405,8 @@ impl Lifecycle<'_> {
                 ensure!(field(&text, "cpus")? == "2", "{text}");
                 let cards = http::get(platform.neighbour(), &address, "/cgi-bin/network", SOON)?;
                 contains_all(&cards, &["card=0x1af4:0x1041", "card=0x8086:0x10d3"])?;
+                let queues = format!("queues-{}", field(&cards, "mac")?);
+                ensure!(field(&cards, &queues)? == "2", "not a queue for each CPU: {cards}");
                 ensure!(field(&text, "uuid")? == UUID, "{text}");
                 ensure!(field(&text, "serial")? == "ACME-1" && field(&text, "watchdogs")? == "1", "{text}");
                 ensure!(field(&text, "avx2")? == "0", "more than the level has: {text}");

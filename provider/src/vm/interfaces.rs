@@ -33,6 +33,7 @@ pub(super) fn network_interfaces() -> Field {
         Field::spec("mac_address", Shape::Text(Form::Mac)).presence(Presence::Kept).effect(Effect::Fixed),
         Field::spec("address", Shape::Text(Form::Ipv4)).presence(Presence::Kept).effect(Effect::Fixed),
         Field::spec("model", Shape::Text(Form::Any)).default("virtio").effect(Effect::PowerCycle),
+        Field::spec("queues", Shape::Integer).effect(Effect::PowerCycle),
         Field::spec("link", Shape::Text(Form::Any)).default("Up"),
     ];
     let one = Value::from(vec![Value::object([("name", Value::from("nic0"))])]);

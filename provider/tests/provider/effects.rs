@@ -121,7 +121,7 @@ fn vm() -> Json {
 
 fn interface() -> Json {
     json!({"name": "nic0", "network": "default", "public_ip": "a", "mac_address": "52:54:00:00:00:01", "address": "10.77.0.9",
-            "model": "virtio", "link": "Up", "security_groups": ["a"], "allowed_addresses": ["10.77.0.100/32"], "allowed_mac_addresses": ["00:00:5e:00:01:0a"],
+            "model": "virtio", "queues": 2, "link": "Up", "security_groups": ["a"], "allowed_addresses": ["10.77.0.100/32"], "allowed_mac_addresses": ["00:00:5e:00:01:0a"],
             "dns": ["10.77.0.53"], "search_domains": ["example.org"], "default_route": true,
             "limits": {"ingress_bandwidth": "1M", "egress_bandwidth": "1M", "ingress_burst": "1Mi", "egress_burst": "1Mi",
                 "ingress_packets": 100, "egress_packets": 100}})
@@ -246,6 +246,7 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/network_interfaces/0/limits/ingress_packets", json!(200), Announced::Live),
         ("/network_interfaces/0/limits/egress_packets", json!(200), Announced::Live),
         ("/network_interfaces/0/model", json!("e1000e"), Announced::PowerCycle),
+        ("/network_interfaces/0/queues", json!(4), Announced::PowerCycle),
         ("/network_interfaces/0/link", json!("Down"), Announced::Live),
         ("/network_interfaces/0/network", json!("lan"), Announced::Refused),
         ("/network_interfaces/0/mac_address", json!("52:54:00:00:00:02"), Announced::Refused),

@@ -160,6 +160,8 @@ pub struct TapConfig {
     pub name: String,
     pub bridge: String,
     pub mtu: u16,
+    /// Whether the card has several queues, and QEMU attaches to the tap once for each.
+    pub multi_queue: bool,
 }
 
 /// A tap that exists.

@@ -52,6 +52,8 @@ pub const MAX_VIRTIO_BLK: u8 = 16;
 pub const MAX_SATA: u8 = 6;
 /// The number of NICs with a reserved PCI slot.
 pub const MAX_NICS: u8 = 14;
+/// Pairs of queues of a network card.
+pub const MAX_QUEUES: u8 = 16;
 /// The number of PCI Express ports of a machine for network cards, which can be plugged in and out while it runs.
 pub const NIC_PORTS: u8 = 8;
 /// The maximum number of PCI devices of the host in a machine.
@@ -550,6 +552,13 @@ pub struct NicSpec {
     /// there while the machine runs.
     #[serde(default)]
     pub port: Option<u8>,
+    /// Pairs of a receive and a transmit queue, 1–16; more than one of [`NicModel::Virtio`] only.
+    #[serde(default = "one_queue")]
+    pub queues: u8,
+}
+
+fn one_queue() -> u8 {
+    1
 }
 
 /// The network card that the guest sees.
@@ -594,10 +603,9 @@ impl NicModel {
 pub enum Tap {
     /// Opened by the launcher and passed to QEMU, which may not open it itself.
     Name(String),
-    /// The number of an open descriptor in the QEMU process.
-    Fd(i32),
-    /// The same, and that of an open `/dev/vhost-net`: the host's kernel moves the packets, not QEMU.
-    Vhost { tap: i32, vhost: i32 },
+    /// The numbers of open descriptors in the QEMU process, one for each queue. With one of `/dev/vhost-net` for each, the host's
+    /// kernel moves the packets, not QEMU.
+    Open { taps: Vec<i32>, vhosts: Vec<i32> },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

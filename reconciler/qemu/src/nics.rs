@@ -19,7 +19,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use crate::devices::{self, Unplugged};
-use crate::machine::{NicModel, NicSpec, SpecError, backend_of, nic_device, port_name};
+use crate::machine::{MAX_QUEUES, NicModel, NicSpec, SpecError, backend_of, nic_device, port_name};
 use crate::qmp::{Qmp, QmpError};
 
 /// A network card as QEMU reports it.
@@ -53,14 +53,23 @@ pub enum NicError {
     NotPluggable { id: String },
 }
 
-/// The name under which QEMU has the descriptor of a card's tap.
-pub(crate) fn tap_file(id: &str) -> String {
-    format!("tap-{id}")
+/// The names under which QEMU has the descriptors of a card's tap, one for each queue.
+pub(crate) fn tap_files(id: &str, queues: u8) -> impl Iterator<Item = String> {
+    files("tap", id, queues)
 }
 
-/// The name under which QEMU has the descriptor of `/dev/vhost-net` for a card.
-pub(crate) fn vhost_file(id: &str) -> String {
-    format!("vhost-{id}")
+/// The names under which QEMU has the descriptors of `/dev/vhost-net` for a card, one for each queue.
+pub(crate) fn vhost_files(id: &str, queues: u8) -> impl Iterator<Item = String> {
+    files("vhost", id, queues)
+}
+
+fn files(what: &str, id: &str, queues: u8) -> impl Iterator<Item = String> {
+    (0..queues)
+        .map(move |queue| if queue == 0 { format!("{what}-{id}") } else { format!("{what}-{id}-{queue}") })
+}
+
+fn joined(names: impl Iterator<Item = String>) -> String {
+    names.collect::<Vec<_>>().join(":")
 }
 
 /// Whether the machine has this card.
@@ -88,14 +97,22 @@ pub async fn remove_backend(qmp: &Qmp, id: &str) -> Result<(), NicError> {
         Err(error) if error.is_device_not_found() => {}
         Err(error) => return Err(error.into()),
     }
-    for name in [tap_file(id), vhost_file(id)] {
-        match qmp.execute("closefd", json!({"fdname": name})).await {
-            Ok(_) => {}
-            Err(QmpError::Refused { desc, .. }) if desc.contains("not found") => {}
-            Err(error) => return Err(error.into()),
-        }
+    for mut names in [files("tap", id, MAX_QUEUES), files("vhost", id, MAX_QUEUES)] {
+        // They are passed in this order: after one that is not there, there is none.
+        while let Some(name) = names.next()
+            && close(qmp, &name).await?
+        {}
     }
     Ok(())
+}
+
+/// Closes a descriptor that QEMU was given. Returns whether it had it.
+async fn close(qmp: &Qmp, name: &str) -> Result<bool, NicError> {
+    match qmp.execute("closefd", json!({"fdname": name})).await {
+        Ok(_) => Ok(true),
+        Err(QmpError::Refused { desc, .. }) if desc.contains("not found") => Ok(false),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Plugs in a card whose tap QEMU was given. When `device_add` fails, its back end is removed again.
@@ -106,10 +123,10 @@ pub async fn plug(qmp: &Qmp, nic: &NicSpec, lent: LentTap) -> Result<(), NicErro
     if nic.port.is_none() || !nic.model.is_hot_pluggable() {
         return Err(NicError::NotPluggable { id: nic.id.clone() });
     }
-    let mut backend =
-        json!({"type": "tap", "id": backend_of(&nic.id), "fd": tap_file(&nic.id), "vhost": lent.vhost});
+    let taps = joined(tap_files(&nic.id, nic.queues));
+    let mut backend = json!({"type": "tap", "id": backend_of(&nic.id), "fds": taps, "vhost": lent.vhost});
     if lent.vhost {
-        backend["vhostfd"] = json!(vhost_file(&nic.id));
+        backend["vhostfds"] = json!(joined(vhost_files(&nic.id, nic.queues)));
     }
     qmp.execute("netdev_add", backend).await?;
     let Err(error) = qmp.execute("device_add", nic_device(nic)).await else { return Ok(()) };

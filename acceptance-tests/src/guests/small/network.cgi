@@ -1,6 +1,6 @@
 #!/bin/sh
-# The addresses, the MTU and the MAC of the first network card; routes, name servers, MAC and link of each card; the PCI ids of
-# all cards. `?renew` renews the leases first.
+# The addresses, the MTU and the MAC of the first network card; routes, name servers, MAC, link and the number of queues of each
+# card; the PCI ids of all cards. `?renew` renews the leases first.
 echo "Content-Type: text/plain"
 echo
 [ "$QUERY_STRING" = renew ] && for pid in /run/udhcpc.*.pid; do
@@ -18,6 +18,7 @@ for card in /sys/class/net/eth*; do
 	# A card that is not up has no link to read.
 	ip link set "${card##*/}" up
 	echo "link-$(cat "$card/address")=$(cat "$card/carrier")"
+	echo "queues-$(cat "$card/address")=$(ls "$card/queues" | grep -c '^rx-')"
 done
 for card in /sys/bus/pci/devices/*; do
 	case $(cat "$card/class") in

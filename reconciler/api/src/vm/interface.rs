@@ -12,6 +12,7 @@ use crate::{Quantity, ResourceName};
 #[x_kube(
     validation = Rule::new("has(self.network) == has(oldSelf.network) && (!has(self.network) || self.network == oldSelf.network)").message("network cannot change on an existing interface: give the interface another name"),
     validation = Rule::new("!has(self.allowedAddresses) || self.allowedAddresses.size() == 0 || !has(self.securityGroups) || self.securityGroups.size() == 0").message("allowedAddresses and securityGroups exclude each other: a group would not know these addresses").field_path(".allowedAddresses"),
+    validation = Rule::new("!has(self.queues) || self.queues == 1 || !has(self.model) || self.model == 'virtio'").message("only a card of the model virtio has several queues").field_path(".queues"),
     validation = Rule::new("!has(self.macAddress) || self.macAddress != '00:00:00:00:00:00'").message("a macAddress of zeros is the address of no interface").field_path(".macAddress")
 )]
 pub struct NetworkInterface {
@@ -85,6 +86,11 @@ pub struct NetworkInterface {
     /// the others are for guests without a virtio driver. Takes effect at the next power cycle.
     #[serde(default)]
     pub model: NicModel,
+    /// Pairs of receive and transmit queues of a `virtio` card, 1 to 16: with several, as many CPUs of the guest send and receive at
+    /// the same time. Of use up to the number of its CPUs. Default 1. Takes effect at the next power cycle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 16))]
+    pub queues: Option<u8>,
     /// The link that the guest sees: `Up` or `Down`, as if the cable were pulled out. Nothing is received or sent while it is
     /// `Down`. Default `Up`. Applied live.
     #[serde(default)]
@@ -183,6 +189,7 @@ impl Default for NetworkInterface {
             mac_address: None,
             address: None,
             model: NicModel::default(),
+            queues: None,
             link: LinkState::default(),
         }
     }

@@ -168,10 +168,17 @@ impl LinuxNetworks {
         let netlink = Netlink::open()?;
         let bridge = netlink.expect(&tap.bridge).await?;
         bridge.must_be(LinkKind::Bridge)?;
-        let link = match netlink.link(&tap.name).await? {
+        let mut found = netlink.link(&tap.name).await?;
+        // The number of queues of a tap is fixed at its creation. One that is in use stays.
+        if let Some(link) = found.take_if(|link| {
+            link.kind == Some(LinkKind::Tap) && link.multi_queue != tap.multi_queue && link.queues == 0
+        }) {
+            netlink.remove(&link).await?;
+        }
+        let link = match found {
             Some(link) => link,
             None => {
-                tap::create(&tap.name)?;
+                tap::create(&tap.name, tap.multi_queue)?;
                 sysctl_if_there(&format!("net/ipv6/conf/{}/disable_ipv6", tap.name), "1").await;
                 tracing::info!(tap = tap.name, bridge = tap.bridge, "tap made");
                 netlink.expect(&tap.name).await?

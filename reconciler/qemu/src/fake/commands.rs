@@ -62,7 +62,7 @@ const COMMANDS: [(&str, &[&str]); 43] = [
     ("system_reset", &[]),
     ("getfd", &["!fdname"]),
     ("closefd", &["!fdname"]),
-    ("netdev_add", &["!type", "!id", "fd", "vhost", "vhostfd"]),
+    ("netdev_add", &["!type", "!id", "fds", "vhost", "vhostfds"]),
     ("netdev_del", &["!id"]),
     ("set_link", &["!name", "!up"]),
     ("migrate", &["!uri"]),

@@ -139,7 +139,7 @@ impl Hypervisor for FakeHypervisor {
         let mut world = self.lock();
         let machine = world.machines.values_mut().find(|m| m.spec.files.paths.qmp == paths.qmp);
         let lent = match machine {
-            Some(machine) => machine.lend_tap(&nic.id, tap),
+            Some(machine) => machine.lend_tap(nic, tap),
             None => Err(std::io::ErrorKind::NotConnected.into()),
         };
         lent.map_err(|source| LendError::Tap { name: tap.clone(), source })?;

@@ -4,18 +4,19 @@ use serde_json::{Map, Value};
 
 use super::command_error::CommandError;
 use super::machine::{Device, Machine, Nic, path_of};
-use crate::machine::NicModel;
-use crate::nics::{port_of, tap_file};
+use crate::machine::{NicModel, NicSpec};
+use crate::nics::{port_of, tap_files};
 
-const DEVICE_KEYS: [&str; 8] = ["driver", "id", "netdev", "mac", "romfile", "bus", "addr", "host_mtu"];
+const DEVICE_KEYS: [&str; 10] =
+    ["driver", "id", "netdev", "mac", "romfile", "bus", "addr", "host_mtu", "mq", "vectors"];
 
 impl Machine {
     /// Gives QEMU the tap of a card. A tap can be opened once.
-    pub(super) fn lend_tap(&mut self, nic: &str, tap: &str) -> std::io::Result<()> {
+    pub(super) fn lend_tap(&mut self, nic: &NicSpec, tap: &str) -> std::io::Result<()> {
         if self.taps.in_use().any(|used| used == tap) {
             return Err(std::io::ErrorKind::ResourceBusy.into());
         }
-        self.taps.lent.insert(tap_file(nic), tap.to_owned());
+        self.taps.lent.extend(tap_files(&nic.id, nic.queues).map(|name| (name, tap.to_owned())));
         Ok(())
     }
 
@@ -26,17 +27,20 @@ impl Machine {
     }
 
     pub(super) fn add_backend(&mut self, args: &Map<String, Value>) -> Result<(), CommandError> {
-        let (id, name) = (text(args, "id")?, text(args, "fd")?);
+        let (id, names) = (text(args, "id")?, text(args, "fds")?);
         if text(args, "type")? != "tap" || args.get("vhost").and_then(Value::as_bool) != Some(false) {
             return Err(CommandError::generic("this fake has taps without vhost"));
         }
         if self.taps.backends.contains_key(id) {
             return Err(CommandError::generic(format!("Duplicate ID '{id}' for netdev")));
         }
-        let Some(tap) = self.taps.lent.remove(name) else {
-            return Err(CommandError::generic(format!("File descriptor named '{name}' has not been found")));
-        };
-        self.taps.backends.insert(id.to_owned(), tap);
+        for name in names.split(':') {
+            let Some(tap) = self.taps.lent.remove(name) else {
+                let text = format!("File descriptor named '{name}' has not been found");
+                return Err(CommandError::generic(text));
+            };
+            self.taps.backends.insert(id.to_owned(), tap);
+        }
         Ok(())
     }
 

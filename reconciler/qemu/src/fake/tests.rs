@@ -57,6 +57,7 @@ fn spec(instance: &str) -> LaunchSpec {
         slot: 0,
         model: NicModel::default(),
         port: None,
+        queues: 1,
     };
 
     let mut spec = example(Path::new("/run"));

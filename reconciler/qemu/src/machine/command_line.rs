@@ -265,11 +265,17 @@ fn monitors(paths: &MachinePaths, args: &mut Arguments) {
 fn network(nic: &NicSpec, args: &mut Arguments) {
     let source = match &nic.tap {
         Tap::Name(name) => format!("ifname={},script=no,downscript=no,vhost=off", escape(name)),
-        Tap::Fd(fd) => format!("fd={fd},vhost=off"),
-        Tap::Vhost { tap, vhost } => format!("fd={tap},vhost=on,vhostfd={vhost}"),
+        Tap::Open { taps, vhosts } if vhosts.is_empty() => format!("fds={},vhost=off", descriptors(taps)),
+        Tap::Open { taps, vhosts } => {
+            format!("fds={},vhost=on,vhostfds={}", descriptors(taps), descriptors(vhosts))
+        }
     };
     args.pair("-netdev", format!("tap,id={},{source}", backend_of(&nic.id)));
     args.device(nic_device(nic));
+}
+
+fn descriptors(numbers: &[i32]) -> String {
+    numbers.iter().map(i32::to_string).collect::<Vec<_>>().join(":")
 }
 
 /// Ports for network cards. They reserve no I/O ports, of which a machine has few.

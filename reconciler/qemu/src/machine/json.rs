@@ -171,5 +171,10 @@ pub(crate) fn nic_device(nic: &NicSpec) -> Value {
     if let Some(mtu) = nic.mtu.filter(|_| nic.model == NicModel::Virtio) {
         device["host_mtu"] = json!(mtu);
     }
+    if nic.queues > 1 {
+        device["mq"] = json!(true);
+        // One for each queue, one for the control queue and one for changes of the configuration.
+        device["vectors"] = json!(2 * u16::from(nic.queues) + 2);
+    }
     device
 }

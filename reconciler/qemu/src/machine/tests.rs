@@ -71,6 +71,7 @@ fn nic() -> NicSpec {
         slot: 0,
         model: NicModel::default(),
         port: None,
+        queues: 1,
     }
 }
 
@@ -282,7 +283,7 @@ fn another_network_card_has_the_same_slot_and_no_mtu_of_its_own() {
 
 #[test]
 fn a_tap_by_descriptor_and_a_direct_raw_disk_with_wwn_read() {
-    let nic = NicSpec { tap: Tap::Fd(7), mtu: None, slot: 3, ..nic() };
+    let nic = NicSpec { tap: Tap::Open { taps: vec![7], vhosts: Vec::new() }, mtu: None, slot: 3, ..nic() };
     let disk = DiskSpec {
         id: "data".to_owned(),
         format: Format::Raw,
@@ -302,7 +303,7 @@ fn a_tap_by_descriptor_and_a_direct_raw_disk_with_wwn_read() {
     insta::assert_snapshot!(added(&spec(), &changed), @r##"
     -blockdev {"driver":"raw","node-name":"data","read-only":true,"cache":{"direct":true,"no-flush":false},"discard":"unmap","file":{"driver":"file","filename":"/pool/v-1.qcow2","read-only":true,"auto-read-only":false,"aio":"native","cache":{"direct":true,"no-flush":false},"discard":"unmap","locking":"on"}}
     -device {"driver":"scsi-hd","id":"data","bus":"scsi0.0","drive":"data","serial":"v-2","device_id":"v-2","rerror":"report","werror":"enospc","wwn":5764824127130326648}
-    -netdev tap,id=net-nic0,fd=7,vhost=off
+    -netdev tap,id=net-nic0,fds=7,vhost=off
     -device {"driver":"virtio-net-pci","id":"nic0","netdev":"net-nic0","mac":"52:54:00:12:34:56","romfile":"","bus":"pcie.0","addr":"0x13"}
     "##);
 }
@@ -388,9 +389,18 @@ fn a_machine_with_a_serial_number_of_its_own_is_found_by_its_instance() {
 
 #[test]
 fn the_packets_of_a_card_with_vhost_are_moved_by_the_kernel() {
-    let vhost = NicSpec { tap: Tap::Vhost { tap: 7, vhost: 8 }, ..nic() };
+    let vhost = NicSpec { tap: Tap::Open { taps: vec![7], vhosts: vec![8] }, ..nic() };
     let netdev = added(&with(|s| s.machine.nics = vec![nic()]), &with(|s| s.machine.nics = vec![vhost]));
-    assert_eq!(netdev, "-netdev tap,id=net-nic0,fd=7,vhost=on,vhostfd=8");
+    assert_eq!(netdev, "-netdev tap,id=net-nic0,fds=7,vhost=on,vhostfds=8");
+}
+
+#[test]
+fn a_card_with_several_queues_has_a_descriptor_and_two_vectors_for_each() {
+    let tap = Tap::Open { taps: vec![7, 8], vhosts: vec![9, 10] };
+    let several = NicSpec { tap, queues: 2, ..nic() };
+    let changed = added(&with(|s| s.machine.nics = vec![nic()]), &with(|s| s.machine.nics = vec![several]));
+    let netdev = "-netdev tap,id=net-nic0,fds=7:8,vhost=on,vhostfds=9:10";
+    assert!(changed.starts_with(netdev) && changed.contains(r#""mq":true,"vectors":6"#), "{changed}");
 }
 
 #[test]
@@ -471,6 +481,10 @@ fn what_cannot_work_is_refused_with_its_field() {
             .contains("two nics")
     );
     assert!(refused(&|s| s.machine.nics = vec![NicSpec { slot: 14, ..nic() }]).starts_with("nic slot"));
+    for (queues, model) in [(0, NicModel::Virtio), (17, NicModel::Virtio), (2, NicModel::E1000e)] {
+        let wrong = NicSpec { queues, model, ..nic() };
+        assert!(refused(&|s| s.machine.nics = vec![wrong.clone()]).starts_with("nic queues"), "{queues}");
+    }
 }
 
 proptest! {

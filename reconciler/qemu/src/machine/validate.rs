@@ -4,9 +4,9 @@ use std::collections::HashSet;
 
 use super::{
     Bus, CdromSpec, DiskSpec, FIRST_CDROM_TARGET, Firmware, Format, LaunchSpec, MAX_CDROMS, MAX_NICS,
-    MAX_OPTIONS, MAX_PCI_DEVICES, MAX_SATA, MAX_SERIAL, MAX_SOCKET_PATH, MAX_VIRTIO_BLK, MEMORY_BLOCK,
-    MachineSpec, Medium, NIC_PORTS, NicSpec, OPTION_GROUPS, SCSI_CONTROLLER, SEED_ID, SEED_TARGET,
-    SYSPREP_ID,
+    MAX_OPTIONS, MAX_PCI_DEVICES, MAX_QUEUES, MAX_SATA, MAX_SERIAL, MAX_SOCKET_PATH, MAX_VIRTIO_BLK,
+    MEMORY_BLOCK, MachineSpec, Medium, NIC_PORTS, NicModel, NicSpec, OPTION_GROUPS, SCSI_CONTROLLER, SEED_ID,
+    SEED_TARGET, SYSPREP_ID,
 };
 
 /// Why a spec is not a valid machine.
@@ -238,7 +238,15 @@ impl NicSpec {
         check("nic slot", &self.slot.to_string(), self.slot < MAX_NICS, "0 to 13")?;
         check("mac", &self.mac, is_mac(&self.mac), "not a unicast MAC address such as 52:54:00:12:34:56")?;
         let has_place = self.port.is_none() || self.model.is_hot_pluggable();
-        check("nic model", self.model.driver(), has_place, "no PCI Express device: it has no place in a port")
+        check(
+            "nic model",
+            self.model.driver(),
+            has_place,
+            "no PCI Express device: it has no place in a port",
+        )?;
+        let most = if self.model == NicModel::Virtio { MAX_QUEUES } else { 1 };
+        let fits = (1..=most).contains(&self.queues);
+        check("nic queues", &self.queues.to_string(), fits, "1 to 16 with a virtio card, else 1")
     }
 }
 

@@ -30,7 +30,7 @@ use crate::installation::find_binary;
 use crate::machine::{
     Accelerator, LaunchSpec, MachinePaths, NicModel, NicSpec, Tap, UefiFiles, command_line,
 };
-use crate::nics::{LentTap, tap_file, vhost_file};
+use crate::nics::{LentTap, tap_files, vhost_files};
 use crate::qmp::{Events, Qmp, QmpError};
 use crate::saved_state::STATE_FILE;
 use crate::single_flight::SingleFlight;
@@ -191,20 +191,15 @@ impl LocalHypervisor {
         let mut taps = Vec::new();
         for nic in &mut spec.machine.nics {
             if let Tap::Name(name) = &nic.tap {
-                let tap =
-                    tap::open(name).map_err(|source| LaunchError::Tap { name: name.clone(), source })?;
-                let fd = tap.as_raw_fd();
-                taps.push(tap);
+                let queues = tap::open(name, nic.queues)
+                    .map_err(|source| LaunchError::Tap { name: name.clone(), source })?;
                 // Only virtio has it. It notifies by KVM's event descriptors: emulated guests gain nothing.
-                let is_virtio = nic.model == NicModel::Virtio && spec.machine.accelerator == Accelerator::Kvm;
-                nic.tap = match is_virtio.then(tap::open_vhost).flatten() {
-                    None => Tap::Fd(fd),
-                    Some(vhost) => {
-                        let numbers = Tap::Vhost { tap: fd, vhost: vhost.as_raw_fd() };
-                        taps.push(vhost);
-                        numbers
-                    }
-                };
+                let has_vhost = nic.model == NicModel::Virtio && spec.machine.accelerator == Accelerator::Kvm;
+                let vhosts = if has_vhost { tap::open_vhosts(nic.queues) } else { Vec::new() };
+                let numbers = |files: &[File]| files.iter().map(AsRawFd::as_raw_fd).collect();
+                nic.tap = Tap::Open { taps: numbers(&queues), vhosts: numbers(&vhosts) };
+                taps.extend(queues);
+                taps.extend(vhosts);
             }
         }
         Ok(Prepared { spec, stderr, taps, ruleset, tpm_ruleset })
@@ -593,15 +588,16 @@ impl Hypervisor for LocalHypervisor {
 
     async fn lend_tap(&self, qmp: &Qmp, _: &MachinePaths, nic: &NicSpec) -> Result<LentTap, LendError> {
         let Tap::Name(name) = &nic.tap else { return Ok(LentTap { vhost: false }) };
-        let tap = tap::open(name).map_err(|source| LendError::Tap { name: name.clone(), source })?;
+        let taps =
+            tap::open(name, nic.queues).map_err(|source| LendError::Tap { name: name.clone(), source })?;
         let accelerator = qmp.execute("query-kvm", serde_json::Value::Null).await.map_err(LendError::Pass)?;
         // As for the cards of the start.
         let is_virtio = nic.model == NicModel::Virtio && accelerator["enabled"] == true;
-        let vhost = is_virtio.then(tap::open_vhost).flatten();
-        qmp.give_file(&tap_file(&nic.id), tap.into()).await.map_err(LendError::Pass)?;
-        let lent = LentTap { vhost: vhost.is_some() };
-        if let Some(vhost) = vhost {
-            qmp.give_file(&vhost_file(&nic.id), vhost.into()).await.map_err(LendError::Pass)?;
+        let vhosts = if is_virtio { tap::open_vhosts(nic.queues) } else { Vec::new() };
+        let lent = LentTap { vhost: !vhosts.is_empty() };
+        let taps = tap_files(&nic.id, nic.queues).zip(taps);
+        for (name, file) in taps.chain(vhost_files(&nic.id, nic.queues).zip(vhosts)) {
+            qmp.give_file(&name, file.into()).await.map_err(LendError::Pass)?;
         }
         Ok(lent)
     }

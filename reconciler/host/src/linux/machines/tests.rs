@@ -8,6 +8,7 @@ use berth_qemu::machine::{
 use berth_qemu::nics::{self, NicError, ObservedNic};
 use berth_qemu::power;
 use serde_json::json;
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tempfile::TempDir;
 
@@ -427,9 +428,11 @@ fn a_network_card_is_plugged_into_a_running_machine_and_out_and_every_step_may_b
         let instance = instance();
         let (bridge, tap) = ("bth-0a1b2c3d".to_owned(), format!("btt{}n1", &instance[2..10]));
         system.ensure_network(&network(&bridge)).await.expect("a network");
-        let wanted = TapConfig { name: tap.clone(), bridge: bridge.clone(), mtu: 1500 };
-        system.ensure_tap(&wanted).await.expect("a tap");
-        let nic = NicSpec { id: "nic1".to_owned(), slot: 1, port: Some(1), ..nic(&tap) };
+        let one = TapConfig { name: tap.clone(), bridge: bridge.clone(), mtu: 1500, multi_queue: false };
+        system.ensure_tap(&one).await.expect("a tap");
+        let several = TapConfig { multi_queue: true, ..one.clone() };
+        system.ensure_tap(&several).await.expect("made anew");
+        let nic = NicSpec { id: "nic1".to_owned(), slot: 1, port: Some(1), queues: 2, ..nic(&tap) };
         let mut config = machine(&system, &instance, Firmware::Bios).await;
         config.machine.nic_ports = NIC_PORTS;
         system.launch(&config).await.expect("started");
@@ -441,7 +444,8 @@ fn a_network_card_is_plugged_into_a_running_machine_and_out_and_every_step_may_b
         for half_done in ["", "getfd", "netdev_add"] {
             if !half_done.is_empty() {
                 let lent = system.lend_tap(&instance, &qmp, &nic).await.expect("opened");
-                let backend = json!({"type": "tap", "id": "net-nic1", "fd": "tap-nic1", "vhost": false});
+                let backend =
+                    json!({"type": "tap", "id": "net-nic1", "fds": "tap-nic1:tap-nic1-1", "vhost": false});
                 if half_done == "netdev_add" {
                     qmp.execute("netdev_add", backend).await.expect("added");
                 }
@@ -453,6 +457,8 @@ fn a_network_card_is_plugged_into_a_running_machine_and_out_and_every_step_may_b
             nics::plug(&qmp, &nic, lent).await.expect("plugged");
             assert!(nics::is_plugged(&qmp, &nic).await.expect("asked"));
             assert_eq!(carrier().trim(), "1", "QEMU has the other end");
+            system.ensure_tap(&one).await.expect("a tap in use stays as it is");
+            assert_eq!(queues_of(&tap), (1, 1), "the guest has not asked for the second");
             let found = seen().await.nics;
             let model = NicModel::Virtio;
             let expected = ObservedNic { id: "nic1".into(), model, mac: nic.mac.clone(), port: Some(1) };
@@ -485,6 +491,18 @@ fn a_network_card_is_plugged_into_a_running_machine_and_out_and_every_step_may_b
     });
 }
 
+/// The numbers of queues of a tap that are in use, and that are open and not in use.
+fn queues_of(tap: &str) -> (u8, u8) {
+    let shown = Command::new("ip").args(["-d", "-o", "link", "show", "dev", tap]).output().expect("ip runs");
+    let text = String::from_utf8(shown.stdout).expect("text");
+    let number = |name: &str| {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let at = words.iter().position(|word| *word == name)?;
+        words.get(at + 1)?.parse().ok()
+    };
+    number("numqueues").zip(number("numdisabled")).expect("a tap of several queues")
+}
+
 fn network(bridge: &str) -> NetworkConfig {
     NetworkConfig {
         bridge: bridge.to_owned(),
@@ -509,6 +527,7 @@ fn nic(tap: &str) -> NicSpec {
         slot: 0,
         model: NicModel::default(),
         port: None,
+        queues: 1,
     }
 }
 
@@ -519,7 +538,7 @@ fn a_machine_is_wired_to_its_network() {
         let instance = instance();
         let (bridge, tap) = ("bth-0a1b2c3d".to_owned(), format!("btt{}n0", &instance[2..10]));
         system.ensure_network(&network(&bridge)).await.expect("a network");
-        let wanted = TapConfig { name: tap.clone(), bridge: bridge.clone(), mtu: 1500 };
+        let wanted = TapConfig { name: tap.clone(), bridge: bridge.clone(), mtu: 1500, multi_queue: false };
         system.ensure_tap(&wanted).await.expect("a tap");
         let mut config = machine(&system, &instance, Firmware::Bios).await;
         config.machine.nics = vec![nic(&tap)];

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use futures::{StreamExt, TryStreamExt};
 use ipnet::Ipv4Net;
 use rtnetlink::packet_core::{
-    NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
+    NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload, Nla,
 };
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
 use rtnetlink::packet_route::link::{
@@ -24,6 +24,10 @@ use rtnetlink::{
 
 use super::Result;
 use crate::SystemError;
+
+/// Attributes of a tap, as `linux/if_link.h` numbers them; rtnetlink has no names for them.
+const TUN_MULTI_QUEUE: u16 = 7;
+const TUN_NUM_QUEUES: u16 = 8;
 
 /// The kinds of links that berth creates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +60,10 @@ pub(super) struct Link {
     /// As a bridge: whether packets between its ports pass the rules for routed packets.
     pub(super) tracked: bool,
     pub(super) vxlan: Option<Vxlan>,
+    /// As a tap: whether several programs, or one several times, can attach to it.
+    pub(super) multi_queue: bool,
+    /// As a tap: the number of times that programs are attached to it.
+    pub(super) queues: u32,
     /// Its MAC address, if it is an Ethernet link.
     pub(super) mac: Option<[u8; 6]>,
 }
@@ -381,6 +389,8 @@ fn link(message: LinkMessage) -> Option<Link> {
         hairpin: false,
         tracked: false,
         vxlan: None,
+        multi_queue: false,
+        queues: 0,
         mac: None,
     };
     for attribute in message.attributes {
@@ -396,6 +406,8 @@ fn link(message: LinkMessage) -> Option<Link> {
                 link.hairpin = infos.iter().any(hairpin);
                 link.tracked = infos.iter().any(tracked);
                 link.vxlan = infos.iter().find_map(vxlan);
+                link.multi_queue = infos.iter().find_map(|info| tun(info, TUN_MULTI_QUEUE)) == Some(1);
+                link.queues = infos.iter().find_map(|info| tun(info, TUN_NUM_QUEUES)).unwrap_or_default();
             }
             _ => {}
         }
@@ -425,6 +437,17 @@ fn vxlan(info: &LinkInfo) -> Option<Vxlan> {
         }
     }
     Some(vxlan)
+}
+
+/// Returns an attribute of a tap, which the kernel sends as a number of one or four bytes.
+fn tun(info: &LinkInfo, attribute: u16) -> Option<u32> {
+    let LinkInfo::Data(InfoData::Tun(attributes)) = info else { return None };
+    attributes.iter().filter(|found| found.kind() == attribute).find_map(|found| {
+        let mut value = [0; 4];
+        let bytes = value.get_mut(..found.value_len())?;
+        found.emit_value(bytes);
+        Some(u32::from_ne_bytes(value))
+    })
 }
 
 fn hairpin(info: &LinkInfo) -> bool {

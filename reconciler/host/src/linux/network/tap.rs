@@ -9,9 +9,10 @@ use crate::SystemError;
 
 const TUN: &str = "/dev/net/tun";
 
-/// Creates a tap owned by root: the launcher opens it and passes the descriptor to QEMU. rtnetlink cannot create taps.
+/// Creates a tap owned by root: the launcher opens it and passes the descriptors to QEMU, one, or with `multi_queue` several.
+/// rtnetlink cannot create taps.
 #[allow(unsafe_code, reason = "the tun driver is only reached by ioctl")]
-pub(super) fn create(name: &str) -> Result<(), SystemError> {
+pub(super) fn create(name: &str, multi_queue: bool) -> Result<(), SystemError> {
     let failed = |error: io::Error| {
         let advice = match error.kind() {
             io::ErrorKind::NotFound => " (modprobe tun)",
@@ -27,8 +28,9 @@ pub(super) fn create(name: &str) -> Result<(), SystemError> {
     for (to, from) in request.ifr_name.iter_mut().take(libc::IFNAMSIZ - 1).zip(name.bytes()) {
         *to = from.cast_signed();
     }
-    let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
-    request.ifr_ifru.ifru_flags = libc::c_short::try_from(flags).expect("the three flags fit 16 bits");
+    let several = if multi_queue { libc::IFF_MULTI_QUEUE } else { 0 };
+    let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | several;
+    request.ifr_ifru.ifru_flags = libc::c_short::try_from(flags).expect("the flags fit 16 bits");
     // SAFETY: TUNSETIFF reads and writes one `ifreq`, which lives until the call returns.
     check(unsafe { libc::ioctl(device.as_raw_fd(), libc::TUNSETIFF, &raw mut request) }).map_err(failed)?;
     // SAFETY: TUNSETPERSIST takes a number, no pointer.

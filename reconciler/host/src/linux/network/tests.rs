@@ -250,7 +250,12 @@ fn rules_that_another_program_removes_are_missed_at_once_and_a_replacement_is_no
 fn a_tap_joins_its_bridge_and_goes_again() {
     in_own_namespace(|| async {
         let f = Fixture::new();
-        let tap = TapConfig { name: "btt0a1b2c3dn0".to_owned(), bridge: BRIDGE.to_owned(), mtu: 1450 };
+        let tap = TapConfig {
+            name: "btt0a1b2c3dn0".to_owned(),
+            bridge: BRIDGE.to_owned(),
+            mtu: 1450,
+            multi_queue: false,
+        };
         let error = f.networks.ensure_tap(&tap).await.expect_err("no bridge yet");
         assert!(error.to_string().contains(BRIDGE), "{error}");
         f.networks.ensure(&network(BRIDGE, "10.77.0.0/24", Vec::new())).await.expect("made");

@@ -30,6 +30,11 @@ pub(super) fn recorded_name(wanted: &NetworkInterface, interface: &InterfaceStat
     name
 }
 
+/// Returns the number of queues of the card, 1 to 16.
+pub(super) fn queues_of(interface: &NetworkInterface) -> u8 {
+    interface.queues.map_or(1, |queues| queues.clamp(1, machine::MAX_QUEUES))
+}
+
 pub(super) fn model_of(interface: &NetworkInterface) -> machine::NicModel {
     match interface.model {
         NicModel::Virtio => machine::NicModel::Virtio,

@@ -17,10 +17,10 @@ use berth_qemu::machine::{NicSpec, Tap};
 use berth_qemu::nics::ObservedNic;
 
 use super::super::{Observed, Step};
-use super::cards::{model_of, nic_id, recorded_name};
+use super::cards::{model_of, nic_id, queues_of, recorded_name};
 use super::start::unsynced_interfaces;
 use super::write_journal;
-use crate::journal::Journal;
+use crate::journal::{Journal, Run};
 use crate::machine::MachineState;
 use crate::networking::tap_of;
 
@@ -74,7 +74,7 @@ pub(in crate::kinds::vm) fn changes(vm: &VM, observed: &Observed) -> Changes {
         let present = machine.nics.iter().find(|nic| nic.id == nic_id(*slot));
         match (present, declared(vm, name)) {
             (Some(nic), Some((wanted, given))) if nic.mac == given.mac_address.to_ascii_lowercase() => {
-                if nic.model != model_of(wanted) {
+                if nic.model != model_of(wanted) || launched_queues(run, &nic.id) != queues_of(wanted) {
                     changes.power_cycle.insert(name.clone());
                 } else if !recorded.contains(&recorded_name(wanted, given))
                     && let Some(card) = card(observed, wanted, given, *slot, nic.port)
@@ -122,6 +122,12 @@ fn declared<'a>(vm: &'a VM, name: &str) -> Option<(&'a NetworkInterface, &'a Int
     Some((wanted, given))
 }
 
+/// Returns the number of queues with which a card was launched or plugged in; a card that an older agent launched has one.
+fn launched_queues(run: &Run, id: &str) -> u8 {
+    let nics = run.machine.as_ref().map(|machine| machine.nics.as_slice()).unwrap_or_default();
+    nics.iter().find(|nic| nic.id == id).map_or(1, |nic| nic.queues)
+}
+
 fn card(
     observed: &Observed,
     wanted: &NetworkInterface,
@@ -143,8 +149,9 @@ fn card(
             slot,
             model: model_of(wanted),
             port,
+            queues: queues_of(wanted),
         },
-        tap: TapConfig { name: tap, bridge, mtu: mtu.unwrap_or(1500) },
+        tap: TapConfig { name: tap, bridge, mtu: mtu.unwrap_or(1500), multi_queue: queues_of(wanted) > 1 },
         link: wanted.link,
     })
 }

@@ -24,7 +24,7 @@ use super::super::hardware::{class_name, uuid_of};
 use super::super::media;
 use super::super::pending_leases;
 use super::super::seed::{digest, seed};
-use super::cards::{links_down, model_of, nic_id, recorded_name};
+use super::cards::{links_down, model_of, nic_id, queues_of, recorded_name};
 use super::{Observed, Step, asks_for_restart, devices, write_journal};
 use crate::converge::Plan;
 use crate::huge_pages;
@@ -443,11 +443,12 @@ fn disks(observed: &Observed) -> Vec<DiskSpec> {
 
 fn taps(vm: &VM, observed: &Observed, journal: &Journal) -> Vec<TapConfig> {
     interfaces(vm, journal)
-        .filter_map(|(_, interface, slot)| {
+        .filter_map(|(wanted, interface, slot)| {
             Some(TapConfig {
                 name: tap_of(&observed.instance, slot),
                 bridge: observed.bridges.get(&interface.network)?.clone(),
                 mtu: observed.mtus.get(&interface.network).copied().unwrap_or(1500),
+                multi_queue: queues_of(wanted) > 1,
             })
         })
         .collect()
@@ -463,6 +464,7 @@ fn nics(vm: &VM, observed: &Observed, journal: &Journal) -> Vec<NicSpec> {
             slot,
             model: model_of(wanted),
             port: journal.port_of(&interface.name).filter(|_| model_of(wanted).is_hot_pluggable()),
+            queues: queues_of(wanted),
         })
         .collect()
 }

@@ -344,21 +344,22 @@ fn launch(vm: &VM, observed: &Observed, suspension: &Suspension) -> Plan<Step> {
 /// Returns the taps of the saved machine's network cards.
 fn taps(observed: &Observed, machine: &MachineSpec) -> Result<Vec<TapConfig>, String> {
     let journal = &observed.journal;
-    let tap = |name: &str| {
+    let tap = |name: &str, queues: u8| {
         let (interface, _) =
             journal.slots.iter().find(|(_, slot)| tap_of(&observed.instance, **slot) == name)?;
         let known = journal.interfaces.iter().find(|i| i.name == *interface)?;
         let mtu = observed.mtus.get(&known.network).copied().unwrap_or(1500);
-        Some(TapConfig { name: name.to_owned(), bridge: observed.bridges.get(&known.network)?.clone(), mtu })
+        let bridge = observed.bridges.get(&known.network)?.clone();
+        Some(TapConfig { name: name.to_owned(), bridge, mtu, multi_queue: queues > 1 })
     };
     let names = machine.nics.iter().filter_map(|nic| match &nic.tap {
-        Tap::Name(name) => Some(name),
-        Tap::Fd(_) | Tap::Vhost { .. } => None,
+        Tap::Name(name) => Some((name, nic.queues)),
+        Tap::Open { .. } => None,
     });
     let missing = |name: &String| {
         format!(
             "the network of a network card that the suspended guest has is not there ({name}): declare its interface again"
         )
     };
-    names.map(|name| tap(name).ok_or_else(|| missing(name))).collect()
+    names.map(|(name, queues)| tap(name, queues).ok_or_else(|| missing(name))).collect()
 }

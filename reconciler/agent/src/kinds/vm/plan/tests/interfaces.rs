@@ -195,6 +195,11 @@ fn a_card_that_cannot_be_plugged_waits_for_the_next_start() {
     let other_model = with_interfaces(json!([{"name": "nic0", "model": "e1000e"}]));
     assert!(plan(&other_model, &running).steps.is_empty());
     assert_eq!(pending(&other_model, &running), ["networkInterfaces[nic0]"]);
+    let more_queues = with_interfaces(json!([{"name": "nic0", "queues": 4}]));
+    assert!(plan(&more_queues, &running).steps.is_empty());
+    assert_eq!(pending(&more_queues, &running), ["networkInterfaces[nic0]"]);
+    let as_it_is = with_interfaces(json!([{"name": "nic0", "queues": 1}]));
+    assert!(pending(&as_it_is, &running).is_empty());
 
     // A machine that an earlier version started has no ports.
     let mut older = running;
