@@ -8,6 +8,7 @@ pub mod debian;
 pub mod demo;
 pub mod differential;
 pub mod disks_of_a_vm;
+pub mod dual_stack;
 pub mod faults;
 pub mod gitops;
 pub mod graduate;

@@ -7,6 +7,7 @@ use berth_api::{
     hardware::{LEAST_MEMORY, is_uuid},
     password, redacted_url, sysprep,
 };
+use ipnet::Ipv6Net;
 
 use crate::selector::{LABEL_KEY, is_label_key};
 
@@ -48,6 +49,10 @@ pub enum Form {
     Ipv4,
     /// A range of IPv4 addresses.
     Ipv4Range,
+    /// An IPv6 address.
+    Ipv6,
+    /// An IPv6 prefix of a network.
+    Ipv6Prefix,
     /// A range of IPv4 or IPv6 addresses.
     IpRange,
     /// The first and the last of a sequence of IPv4 addresses.
@@ -87,7 +92,7 @@ impl Form {
         match self {
             Self::Quantity | Self::Memory => Quantity(a.to_owned()) == Quantity(b.to_owned()),
             Self::Cpus => CpuAmount(a.to_owned()) == CpuAmount(b.to_owned()),
-            Self::Mac | Self::Uuid => self.canonical(a) == self.canonical(b),
+            Self::Mac | Self::Uuid | Self::Ipv6 | Self::Ipv6Prefix => self.canonical(a) == self.canonical(b),
             Self::SshKey => ssh_key(a) == ssh_key(b),
             Self::NetworkConfig | Self::MetaData | Self::Unattend => self.canonical(a) == self.canonical(b),
             Self::UserData => {
@@ -103,6 +108,12 @@ impl Form {
         match self {
             Self::Mac => mac(text).unwrap_or_else(|| text.to_ascii_lowercase()),
             Self::Uuid => text.to_ascii_lowercase(),
+            Self::Ipv6 => {
+                text.parse().map_or_else(|_| text.to_owned(), |address: Ipv6Addr| address.to_string())
+            }
+            Self::Ipv6Prefix => {
+                text.parse().map_or_else(|_| text.to_owned(), |prefix: Ipv6Net| prefix.to_string())
+            }
             Self::SshKey => text.split_whitespace().collect::<Vec<_>>().join(" "),
             Self::UserData | Self::NetworkConfig | Self::MetaData | Self::Unattend => {
                 text.replace("\r\n", "\n").trim_end().to_owned()
@@ -185,6 +196,11 @@ impl Form {
             Self::Ipv4Range => Some(format!(
                 "{text:?} is not a range of IPv4 addresses: write for example \"10.77.0.0/16\", with no host bits set."
             )),
+            Self::Ipv6 if text.parse::<Ipv6Addr>().is_ok() => None,
+            Self::Ipv6 => Some(format!(
+                "{text:?} is not an IPv6 address: write for example \"fd00:60::10\", without a prefix length."
+            )),
+            Self::Ipv6Prefix => ipv6_prefix_problem(text),
             Self::IpRange if is_ip_range(text) => None,
             Self::IpRange if text.parse::<IpAddr>().is_ok() => Some(format!(
                 "{text:?} is an address: write the range of this address alone, \"{text}/{}\".",
@@ -281,6 +297,21 @@ fn is_ip_range(text: &str) -> bool {
     };
     let host_bits = u128::MAX.checked_shr(length).unwrap_or_default();
     u128::from(address) & host_bits == 0
+}
+
+fn ipv6_prefix_problem(text: &str) -> Option<String> {
+    let write = "write a /64 with no host bits set, for example \"fd00:60::/64\"";
+    let Ok(prefix) = text.parse::<Ipv6Net>() else {
+        return Some(format!("{text:?} is not an IPv6 prefix: {write}."));
+    };
+    if prefix.prefix_len() != 64 || prefix.trunc() != prefix {
+        return Some(format!("{text:?} is not the prefix of a network: {write}."));
+    }
+    let first = prefix.network().segments()[0];
+    let is_unicast = first & 0xfe00 == 0xfc00 || first & 0xe000 == 0x2000;
+    (!is_unicast).then(|| {
+        format!("{text:?} is neither of fc00::/7 (unique local) nor of 2000::/3 (global): write for example \"fd00:60::/64\".")
+    })
 }
 
 fn is_digest(text: &str, digits: usize) -> bool {

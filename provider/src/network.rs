@@ -23,7 +23,7 @@ use crate::{
 pub struct Network;
 
 /// The attributes that cannot change.
-const FIXED: [&str; 4] = ["cidr", "type", "bridge", "ipv4"];
+const FIXED: [&str; 5] = ["cidr", "ipv6_cidr", "type", "bridge", "ipv4"];
 
 /// The most characters of all search domains: more does not fit into a packet of DHCP.
 const MOST_OF_DOMAINS: usize = 100;
@@ -77,6 +77,8 @@ impl ResourceKind for Network {
                 ]),
             ),
             Field::spec("cidr", Shape::Text(Form::Ipv4Range)).effect(Effect::Replace),
+            Field::spec("ipv6_cidr", Shape::Text(Form::Ipv6Prefix)).key("ipv6CIDR").effect(Effect::Replace),
+            Field::spec("ipv6_egress", Shape::Text(Form::Any)).key("ipv6Egress").default("None"),
             Field::spec("dns", Shape::TextList(Form::Ipv4)),
             Field::spec("search_domains", Shape::TextList(Form::Domain)),
             routes(),
@@ -88,6 +90,7 @@ impl ResourceKind for Network {
         let mut found =
             check_search_domains(config.get("search_domains"), &AttributePath::root("search_domains"));
         found.extend(check_routes(config));
+        found.extend(check_ipv6(config));
         let known = |value: &Value| !value.is_unknown();
         let (kind, bridge, ipv4, cidr) =
             (config.get("type"), config.get("bridge"), config.get("ipv4"), config.get("cidr"));
@@ -160,6 +163,21 @@ impl ResourceKind for Network {
     fn is_worth_keeping(&self, object: &Json) -> bool {
         object.pointer("/status/vni").is_some()
     }
+}
+
+/// Refuses an IPv6 prefix of a bridge, and a way out without a prefix.
+fn check_ipv6(config: &Value) -> Option<Diagnostic> {
+    let (prefix, egress) = (config.get("ipv6_cidr"), config.get("ipv6_egress"));
+    let at = AttributePath::root;
+    if !prefix.is_null() && config.get("type").as_str() == Some("Bridge") {
+        let detail = "ipv6_cidr: only a network of type \"Overlay\" has it. On a bridge, guests have link-local addresses: leave it out.";
+        return Some(Diagnostic::error("An IPv6 prefix of a bridge", detail).at(at("ipv6_cidr")));
+    }
+    if prefix.is_null() && egress.as_str().is_some_and(|egress| egress != "None") {
+        let detail = "ipv6_egress: a network without `ipv6_cidr` has no IPv6 packets. Set `ipv6_cidr`, or leave `ipv6_egress` out.";
+        return Some(Diagnostic::error("A way out without a prefix", detail).at(at("ipv6_egress")));
+    }
+    None
 }
 
 /// Refuses domains that are named twice, and more of them than DHCP carries.

@@ -95,7 +95,7 @@ fn observed_fields() -> Vec<Field> {
             ..Field::observed(
                 "addresses",
                 "/status/addresses",
-                "The addresses of each interface, by its name: the private one, then the public one once it is allocated. For outputs \
+                "The addresses of each interface, by its name: the private one, then the public one once it is allocated, then the IPv6 address. For outputs \
                  and other resources: `berth_vm.web.addresses[\"nic0\"][0]`, or all of them with \
                  `flatten(values(berth_vm.web.addresses))`. The list of an interface is empty until the VM is placed. Addresses that \
                  the guest chose itself are in `status.guest.addresses` of the data source.",
@@ -282,7 +282,7 @@ impl ResourceKind for Vm {
             let same_name = |other: &&Json| other.get("name") == interface.get("name");
             let decided = decided.into_iter().flatten().find(same_name).cloned();
             if let (Some(decided), Some(interface)) = (decided, interface.as_object_mut()) {
-                for key in ["macAddress", "address"] {
+                for key in ["macAddress", "address", "ipv6Address"] {
                     let value = decided.get(key).filter(|value| value.as_str() != Some("")).cloned();
                     if let Some(value) = value {
                         interface.entry(key).or_insert(value);

@@ -3,8 +3,8 @@
 use anyhow::Result;
 
 use super::{
-    Kit, disks_of_a_vm, guest_access, inputs, install, lifecycle, moves, probes, routes, rules, screen,
-    secure_boot, snapshots, verbs,
+    Kit, disks_of_a_vm, dual_stack, guest_access, inputs, install, lifecycle, moves, probes, routes, rules,
+    screen, secure_boot, snapshots, verbs,
 };
 use crate::platform::Platform;
 use crate::report::Report;
@@ -25,6 +25,7 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     probes::example(report, &platform, &guest);
     disks_of_a_vm::example(report, &platform, &guest);
     routes::example(report, &platform, &guest);
+    dual_stack::example(report, &platform, &guest);
     snapshots::example(report, &platform, &guest);
     verbs::run(report, &platform);
     moves::run(report, &platform);

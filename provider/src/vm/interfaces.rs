@@ -32,6 +32,10 @@ pub(super) fn network_interfaces() -> Field {
         Field::spec("default_route", Shape::Bool),
         Field::spec("mac_address", Shape::Text(Form::Mac)).presence(Presence::Kept).effect(Effect::Fixed),
         Field::spec("address", Shape::Text(Form::Ipv4)).presence(Presence::Kept).effect(Effect::Fixed),
+        Field::spec("ipv6_address", Shape::Text(Form::Ipv6))
+            .key("ipv6Address")
+            .presence(Presence::Kept)
+            .effect(Effect::Fixed),
         Field::spec("model", Shape::Text(Form::Any)).default("virtio").effect(Effect::PowerCycle),
         Field::spec("queues", Shape::Integer).effect(Effect::PowerCycle),
         Field::spec("link", Shape::Text(Form::Any)).default("Up"),
@@ -88,10 +92,16 @@ pub(super) fn check_interfaces(config: &Value) -> Vec<Diagnostic> {
         let network = if network.is_null() { berth_api::DEFAULT_NAME } else { network.as_str()? };
         Some(format!("{} of {network}", interface.get("address").as_str()?))
     };
-    let shared: [Exclusive; 3] = [
+    let ipv6 = |interface: &Value| {
+        let network = interface.get("network");
+        let network = if network.is_null() { berth_api::DEFAULT_NAME } else { network.as_str()? };
+        Some(format!("{} of {network}", Form::Ipv6.canonical(interface.get("ipv6_address").as_str()?)))
+    };
+    let shared: [Exclusive; 4] = [
         ("mac_address", "the MAC address", mac),
         ("public_ip", "the public address", public),
         ("address", "the address", private),
+        ("ipv6_address", "the IPv6 address", ipv6),
     ];
     let mut found = Vec::new();
     for (i, interface) in config.get("network_interfaces").elements().iter().enumerate() {

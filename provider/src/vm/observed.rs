@@ -41,7 +41,8 @@ fn addresses(object: &Json) -> Json {
         let private = text(decided, "address");
         // An address that no longer leads here is reported until the host has seen the change.
         let public = text(interface, "publicIP").and_then(|_| text(decided, "publicAddress"));
-        let addresses: Vec<&str> = private.into_iter().chain(public).collect();
+        let ipv6 = text(decided, "ipv6Address");
+        let addresses: Vec<&str> = private.into_iter().chain(public).chain(ipv6).collect();
         Some((text(interface, "name")?.to_owned(), json!(addresses)))
     };
     let by_name: Map<String, Json> =
@@ -122,7 +123,7 @@ mod tests {
             "status": {
                 "interfaces": [
                     {"name": "nic0", "address": "10.77.0.10", "publicAddress": "192.0.2.7"},
-                    {"name": "nic1", "address": "10.80.0.10", "publicAddress": "192.0.2.8"},
+                    {"name": "nic1", "address": "10.80.0.10", "publicAddress": "192.0.2.8", "ipv6Address": "fd00:60::10"},
                     {"name": "gone", "address": "10.81.0.10"},
                 ],
                 "pendingPowerCycle": ["class", "disks[other]", "networkInterfaces[nic1]"],
@@ -132,7 +133,8 @@ mod tests {
 
     #[test]
     fn every_interface_of_the_spec_has_its_addresses_and_no_other() {
-        let expected = json!({"nic0": ["10.77.0.10", "192.0.2.7"], "nic1": ["10.80.0.10"], "nic2": []});
+        let expected =
+            json!({"nic0": ["10.77.0.10", "192.0.2.7"], "nic1": ["10.80.0.10", "fd00:60::10"], "nic2": []});
         assert_eq!(addresses(&vm()), expected);
     }
 

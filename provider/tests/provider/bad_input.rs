@@ -278,6 +278,18 @@ fn vms() -> Vec<Bad> {
             "network_interfaces[0].search_domains[1]",
             "already",
         ),
+        everywhere(
+            nics(json!([{"name": "a", "ipv6_address": "10.77.0.9"}])),
+            "network_interfaces[0].ipv6_address",
+            "not an IPv6 address",
+        ),
+        here(
+            nics(
+                json!([{"name": "a", "ipv6_address": "fd00:60::9"}, {"name": "b", "ipv6_address": "FD00:60::9"}]),
+            ),
+            "network_interfaces[1].ipv6_address",
+            "network_interfaces[0] has",
+        ),
         here(limited(json!({})), "network_interfaces[0].limits", "at least one of ingress_bandwidth"),
         everywhere(
             with(vm(), "/disks", json!([{"name": "d", "boot": true, "template": {"image": "a/b"}}])),
@@ -626,6 +638,7 @@ fn disks() -> Vec<Bad> {
 
 fn networks() -> Vec<Bad> {
     let network = || json!({"name": "n", "cidr": "10.80.0.0/24"});
+    let ipv6 = |prefix: &str| with(network(), "/ipv6_cidr", json!(prefix));
     let bridged = || json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"}, "cidr": "10.80.0.0/24"});
     let routed = |routes: Json| with(network(), "/routes", routes);
     let external = |name: &str, value: Json| {
@@ -636,6 +649,13 @@ fn networks() -> Vec<Bad> {
     vec![
         everywhere(with(network(), "/cidr", json!("10.80.0.1/24")), "cidr", "no host bits"),
         everywhere(with(network(), "/cidr", json!("10.80.0.0")), "cidr", "not a range of IPv4 addresses"),
+        everywhere(ipv6("fd00:60::1/64"), "ipv6_cidr", "no host bits"),
+        everywhere(ipv6("fd00:60::/48"), "ipv6_cidr", "write a /64"),
+        everywhere(ipv6("fe80::/64"), "ipv6_cidr", "neither of fc00::/7"),
+        everywhere(ipv6("10.80.0.0/24"), "ipv6_cidr", "not an IPv6 prefix"),
+        everywhere(with(bridged(), "/ipv6_cidr", json!("fd00:60::/64")), "ipv6_cidr", "leave it out"),
+        everywhere(with(network(), "/ipv6_egress", json!("Routed")), "ipv6_egress", "Set `ipv6_cidr`"),
+        everywhere(with(ipv6("fd00:60::/64"), "/ipv6_egress", json!("nat")), "ipv6_egress", "Masquerade"),
         everywhere(with(network(), "/dns", json!(["one"])), "dns[0]", "not an IPv4 address"),
         everywhere(with(network(), "/search_domains", json!(["a_b"])), "search_domains[0]", "not a domain"),
         everywhere(

@@ -120,7 +120,7 @@ fn vm() -> Json {
 }
 
 fn interface() -> Json {
-    json!({"name": "nic0", "network": "default", "public_ip": "a", "mac_address": "52:54:00:00:00:01", "address": "10.77.0.9",
+    json!({"name": "nic0", "network": "default", "public_ip": "a", "mac_address": "52:54:00:00:00:01", "address": "10.77.0.9", "ipv6_address": "fd00:60::9",
             "model": "virtio", "queues": 2, "link": "Up", "security_groups": ["a"], "allowed_addresses": ["10.77.0.100/32"], "allowed_mac_addresses": ["00:00:5e:00:01:0a"],
             "dns": ["10.77.0.53"], "search_domains": ["example.org"], "default_route": true,
             "limits": {"ingress_bandwidth": "1M", "egress_bandwidth": "1M", "ingress_burst": "1Mi", "egress_burst": "1Mi",
@@ -251,6 +251,7 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/network_interfaces/0/network", json!("lan"), Announced::Refused),
         ("/network_interfaces/0/mac_address", json!("52:54:00:00:00:02"), Announced::Refused),
         ("/network_interfaces/0/address", json!("10.77.0.10"), Announced::Refused),
+        ("/network_interfaces/0/ipv6_address", json!("fd00:60::11"), Announced::Refused),
         (
             "/network_interfaces",
             json!([{"name": "nic0", "mac_address": "52:54:00:00:00:01"}, {"name": "nic1"}]),
@@ -347,7 +348,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         "tpm": false, "huge_pages": "None", "dedicated_cpu_placement": false, "qemu_options": [{"name": "cpu.vmx", "value": "on"}], "cpu_topology": {"sockets": 1, "cores": 1, "threads": 1}});
     let ip = json!({"name": "p", "namespace": "default", "pool": "default", "address": "198.18.100.1"});
     let hda = json!({"name": "a", "namespace": "default", "vm": "v", "disk": "d", "force": false});
-    let network = json!({"name": "n", "namespace": "default", "cidr": "10.80.0.0/24", "dns": ["10.80.0.1"], "mtu": 1400,
+    let network = json!({"name": "n", "namespace": "default", "cidr": "10.80.0.0/24", "ipv6_cidr": "fd00:60::/64", "ipv6_egress": "None", "dns": ["10.80.0.1"], "mtu": 1400,
         "search_domains": ["example.org"], "routes": [{"name": "office", "to": "192.168.0.0/16", "via": "10.80.0.9"}]});
     let lan = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"}, "cidr": "10.80.0.0/24",
         "ipv4": {"allocation": "Static", "gateway": "10.80.0.1", "range": "10.80.0.9-10.80.0.10"}});
@@ -405,6 +406,8 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_hotswap_disk_attachment", hda.clone(), "/disk", json!("e"), Announced::Replace),
         ("berth_hotswap_disk_attachment", hda, "/force", json!(true), Announced::Live),
         ("berth_network", network.clone(), "/cidr", json!("10.81.0.0/24"), Announced::Replace),
+        ("berth_network", network.clone(), "/ipv6_cidr", json!("fd00:61::/64"), Announced::Replace),
+        ("berth_network", network.clone(), "/ipv6_egress", json!("Routed"), Announced::Live),
         ("berth_network", network.clone(), "/dns", json!(["10.80.0.2"]), Announced::Live),
         ("berth_network", network.clone(), "/search_domains", json!(["example.net"]), Announced::Live),
         ("berth_network", network.clone(), "/routes/0/to", json!("192.168.0.0/24"), Announced::Live),

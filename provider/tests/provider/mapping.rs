@@ -252,12 +252,17 @@ fn every_other_kind_becomes_its_custom_resource() {
         (
             "berth_network",
             json!({"cidr": "10.80.0.0/24"}),
-            json!({"cidr": "10.80.0.0/24", "type": "Overlay"}),
+            json!({"cidr": "10.80.0.0/24", "type": "Overlay", "ipv6Egress": "None"}),
+        ),
+        (
+            "berth_network",
+            json!({"cidr": "10.80.0.0/24", "ipv6_cidr": "FD00:0060::/64", "ipv6_egress": "Routed"}),
+            json!({"cidr": "10.80.0.0/24", "type": "Overlay", "ipv6CIDR": "fd00:60::/64", "ipv6Egress": "Routed"}),
         ),
         (
             "berth_network",
             json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "cidr": "10.80.0.0/24", "ipv4": {"gateway": "10.80.0.1"}}),
-            json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "cidr": "10.80.0.0/24",
+            json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "cidr": "10.80.0.0/24", "ipv6Egress": "None",
                 "ipv4": {"allocation": "Static", "gateway": "10.80.0.1"}}),
         ),
         (

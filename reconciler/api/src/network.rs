@@ -1,8 +1,8 @@
 //! Network: a private network of VMs, or a network that hosts already have.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
-use ipnet::Ipv4Net;
+use ipnet::{Ipv4Net, Ipv6Net};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{Conditions, ObjectUser, ResourceName};
 
-/// An IPv4 network. The VMs of an `Overlay` reach each other and, by NAT, the outside; those of a `Bridge` are machines of the network
+/// A network, of IPv4 or of IPv4 and IPv6. The VMs of an `Overlay` reach each other and, by NAT, the outside; those of a `Bridge` are machines of the network
 /// that the bridge is on.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
@@ -27,6 +27,7 @@ use crate::{Conditions, ObjectUser, ResourceName};
     printcolumn(name = "Type", type_ = "string", json_path = ".spec.type"),
     printcolumn(name = "Bridge", type_ = "string", priority = 1, json_path = ".spec.bridge.name"),
     printcolumn(name = "CIDR", type_ = "string", json_path = ".spec.cidr"),
+    printcolumn(name = "IPv6", type_ = "string", priority = 1, json_path = ".spec.ipv6CIDR"),
     printcolumn(name = "MTU", type_ = "integer", json_path = ".status.mtu"),
     printcolumn(name = "VNI", type_ = "integer", priority = 1, json_path = ".status.vni"),
     printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
@@ -38,11 +39,14 @@ use crate::{Conditions, ObjectUser, ResourceName};
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("has(self.cidr) == has(oldSelf.cidr) && (!has(self.cidr) || self.cidr == oldSelf.cidr)").message("cidr cannot change: addresses are given out; create another Network").field_path(".cidr"),
+    validation = Rule::new("has(self.ipv6CIDR) == has(oldSelf.ipv6CIDR) && (!has(self.ipv6CIDR) || self.ipv6CIDR == oldSelf.ipv6CIDR)").message("ipv6CIDR cannot change: addresses are given out; create another Network").field_path(".ipv6CIDR"),
     validation = Rule::new("(has(self.type) ? self.type : 'Overlay') == (has(oldSelf.type) ? oldSelf.type : 'Overlay')").message("type cannot change: VMs are on it; create another Network").field_path(".type"),
     validation = Rule::new("!has(self.bridge) || !has(oldSelf.bridge) || self.bridge.name == oldSelf.bridge.name").message("bridge cannot change: VMs are on it; create another Network").field_path(".bridge"),
     validation = Rule::new("(has(self.ipv4) && has(self.ipv4.allocation) ? self.ipv4.allocation : 'Static') == (has(oldSelf.ipv4) && has(oldSelf.ipv4.allocation) ? oldSelf.ipv4.allocation : 'Static')").message("ipv4.allocation cannot change: VMs have their addresses by it; create another Network").field_path(".ipv4"),
     validation = Rule::new("has(self.bridge) == (has(self.type) && self.type == 'Bridge')").message("bridge names the bridge of a Network of type Bridge: it needs one, and no other type has one").field_path(".bridge"),
     validation = Rule::new("!has(self.ipv4) || (has(self.type) && self.type == 'Bridge')").message("ipv4 is for a Network of type Bridge: in an Overlay, berth gives out the addresses of cidr by DHCP").field_path(".ipv4"),
+    validation = Rule::new("!has(self.ipv6CIDR) || !(has(self.type) && self.type == 'Bridge')").message("ipv6CIDR is for a Network of type Overlay: leave it out").field_path(".ipv6CIDR"),
+    validation = Rule::new("!has(self.ipv6Egress) || self.ipv6Egress == 'None' || has(self.ipv6CIDR)").message("ipv6Egress needs ipv6CIDR").field_path(".ipv6Egress"),
     validation = Rule::new("has(self.cidr) || (has(self.ipv4) && has(self.ipv4.allocation) && self.ipv4.allocation == 'External')").message("cidr is missing: only a Network whose ipv4.allocation is External has none").field_path(".cidr"),
     validation = Rule::new("!(has(self.ipv4) && has(self.ipv4.allocation) && self.ipv4.allocation == 'External') || !(has(self.cidr) || has(self.ipv4.gateway) || has(self.ipv4.range) || (has(self.dns) && self.dns.size() > 0) || (has(self.searchDomains) && self.searchDomains.size() > 0) || (has(self.routes) && self.routes.size() > 0))").message("with ipv4.allocation External, guests get everything from a DHCP server that is not berth's: leave cidr, dns, searchDomains, routes, ipv4.gateway and ipv4.range out").field_path(".ipv4"),
     validation = Rule::new("!has(self.routes) || !has(self.cidr) || !isCIDR(self.cidr) || self.routes.all(r, isIP(r.via) && cidr(self.cidr).containsIP(r.via))").message("via of each route must be an address of cidr").field_path(".routes"),
@@ -71,6 +75,21 @@ pub struct NetworkSpec {
     #[x_kube(validation = Rule::new("!(self.matches('^(0|127|22[4-9]|23[0-9]|24[0-9]|25[0-5])[.]') || self.startsWith('169.254.') || (isCIDR(self) && cidr(self).containsIP('169.254.0.1')))").message("is a special range (this network, loopback, link-local, multicast or reserved): choose a private one such as 10.77.0.0/16"))]
     #[x_kube(validation = Rule::new("isCIDR(self) && cidr(self).ip().family() == 4 && cidr(self).masked() == cidr(self) && cidr(self).prefixLength() >= 8 && cidr(self).prefixLength() <= 29").message("must be an IPv4 range such as 10.77.0.0/16, with no host bits set and a prefix of 8 to 29"))]
     pub cidr: String,
+    /// The IPv6 prefix of an `Overlay`, for example `fd00:60::/64`: a /64 of unique local (`fc00::/7`) or global (`2000::/3`) addresses, in
+    /// lower case. Each interface then has an address of it beside its IPv4 address; the gateway is the first one, `fd00:60::1`. A
+    /// prefix of another Network, or one that a host uses, is refused. Default: none, and guests have IPv4 and link-local IPv6
+    /// addresses only. Cannot change.
+    #[serde(default, skip_serializing_if = "String::is_empty", rename = "ipv6CIDR")]
+    #[schemars(length(max = 43))]
+    #[x_kube(validation = Rule::new("self.matches('^(f[cd][0-9a-f]{2}|[23][0-9a-f]{3}):')").message("must be of fc00::/7 (unique local) or 2000::/3 (global), in lower case, such as fd00:60::/64"))]
+    #[x_kube(validation = Rule::new("isCIDR(self) && cidr(self).ip().family() == 6 && cidr(self).masked() == cidr(self) && cidr(self).prefixLength() == 64").message("must be an IPv6 prefix such as fd00:60::/64, with no host bits set and a length of 64"))]
+    pub ipv6_cidr: String,
+    /// The way of IPv6 packets of guests to the outside, like NAT for IPv4: `None` (default): there is none, and guests get no default
+    /// route. `Masquerade`: under the address of their host. `Routed`: unchanged, for a prefix that the routers outside route to the
+    /// host of each VM. From the outside, guests receive the answers to what they send. A change reaches running guests within
+    /// minutes.
+    #[serde(default, rename = "ipv6Egress")]
+    pub ipv6_egress: Ipv6Egress,
     /// Addresses of the name servers that guests get, by DHCP in an `Overlay` and by cloud-init on a `Bridge`. Left out: in an
     /// `Overlay` the gateway, which asks the host's, and on a `Bridge` none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -126,6 +145,15 @@ pub enum NetworkType {
     #[default]
     Overlay,
     Bridge,
+}
+
+/// The way of IPv6 packets of guests to the outside.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Ipv6Egress {
+    #[default]
+    None,
+    Masquerade,
+    Routed,
 }
 
 /// A bridge of hosts.
@@ -198,6 +226,17 @@ impl Network {
         self.range()?.hosts().next()
     }
 
+    /// Its IPv6 prefix, if it is an overlay with one.
+    pub fn ipv6_prefix(&self) -> Option<Ipv6Net> {
+        let prefix: Ipv6Net = self.spec.ipv6_cidr.parse().ok()?;
+        (self.host_bridge().is_none() && prefix.prefix_len() == 64).then_some(prefix)
+    }
+
+    /// The IPv6 address of its router: the first of the prefix.
+    pub fn ipv6_gateway(&self) -> Option<Ipv6Addr> {
+        Some(ipv6_at(self.ipv6_prefix()?, 1))
+    }
+
     /// The first and the last address for VMs, the gateway's possibly among them.
     pub fn pool(&self) -> Option<(Ipv4Addr, Ipv4Addr)> {
         let range = self.range()?;
@@ -219,6 +258,11 @@ impl Network {
     pub fn gateway_mac(&self) -> Option<String> {
         Some(bridge_mac(&self.bridge_name()?).map(|byte| format!("{byte:02x}")).join(":"))
     }
+}
+
+/// The address of this number in an IPv6 prefix.
+pub fn ipv6_at(prefix: Ipv6Net, number: u64) -> Ipv6Addr {
+    (u128::from(prefix.network()) | u128::from(number)).into()
 }
 
 /// The MAC address of a bridge of this name.
@@ -294,6 +338,21 @@ mod tests {
             "no network address, no broadcast"
         );
         assert_eq!(lan(json!("192.0.2.99-192.0.2.50")).pool(), None);
+    }
+
+    #[test]
+    fn the_ipv6_gateway_is_the_first_address_of_an_overlays_prefix() {
+        let overlay = network(json!({"cidr": "10.77.0.0/16", "ipv6CIDR": "fd00:60::/64"}));
+        assert_eq!(overlay.ipv6_gateway(), "fd00:60::1".parse().ok());
+        for spec in [
+            json!({"cidr": "10.77.0.0/16"}),
+            json!({"cidr": "10.77.0.0/16", "ipv6CIDR": "fd00:60::/48"}),
+            json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "cidr": "10.77.0.0/16", "ipv6CIDR": "fd00:60::/64"}),
+        ] {
+            assert_eq!(network(spec.clone()).ipv6_gateway(), None, "{spec}");
+        }
+        let text = serde_json::to_value(&overlay.spec).expect("JSON");
+        assert_eq!((&text["ipv6CIDR"], &text["ipv6Egress"]), (&json!("fd00:60::/64"), &json!("None")));
     }
 
     #[test]

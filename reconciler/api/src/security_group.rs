@@ -104,13 +104,17 @@ pub struct SecurityGroupStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16_384), inner(length(max = 31)))]
     pub addresses: Vec<String>,
+    /// Their IPv6 addresses, as ranges such as `fd00:60::2-fd00:60::9`, for the hosts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", rename = "ipv6Addresses")]
+    #[schemars(length(max = 16_384), inner(length(max = 79)))]
+    pub ipv6_addresses: Vec<String>,
     /// At most four of the VMs with an interface that names it. A deleted SecurityGroup stays until there is none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub used_by: Vec<ObjectUser>,
 }
 
-/// The maximum number of ranges in `status.addresses`.
+/// The maximum number of ranges in `status.addresses`, and in `status.ipv6Addresses`.
 pub const MOST_RANGES: usize = 16_384;
 
 impl SecurityGroupSpec {

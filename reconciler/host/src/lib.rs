@@ -43,8 +43,9 @@ pub use info::{ForeignKind, ForeignObject, HostFacts, HostInfo, HugePagesFacts, 
 pub use linux::bridge_mac;
 pub use machines::{InstanceFacts, LaunchRequest, Machines, ProcessFacts, Seed, StateAccess};
 pub use networks::{
-    BridgedNetwork, Firewall, Forward, Forwarding, HostBridge, HostRange, Lease, LeaseTaken, Nat,
-    NetworkConfig, Networks, PortException, PortLimits, TapConfig, TapFacts, TrafficLimit, Tunnel, Uplink,
+    BridgedNetwork, Firewall, Forward, Forwarding, HostBridge, HostRange, Ipv6Egress, Ipv6Network, Lease,
+    LeaseTaken, Nat, NetworkConfig, Networks, PortException, PortLimits, TapConfig, TapFacts, TrafficLimit,
+    Tunnel, Uplink,
 };
 pub use packet_filter::{FilterGroup, FilterProtocol, FilterRule, FilteredPort, Filters, Port};
 pub use passthrough::{PciDeviceFacts, PciMapping, PciSelector};

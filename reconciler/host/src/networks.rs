@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4};
 
 use async_trait::async_trait;
-use ipnet::Ipv4Net;
+use ipnet::{Ipv4Net, Ipv6Net};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpStream;
@@ -20,7 +20,8 @@ pub trait Networks: Send + Sync + fmt::Debug + 'static {
     /// Creates or updates a private network: its bridge with the gateway's address, DHCP with exactly these leases,
     /// DNS, and its tunnel to other hosts, if any.
     ///
-    /// *Errors*: [`SystemError::Network`] if the host itself uses its range ([`HostRange::is_taken_by`]).
+    /// *Errors*: [`SystemError::Network`] if the host itself uses its range ([`HostRange::is_taken_by`]) or its IPv6 prefix, or if it
+    /// has a prefix and IPv6 is turned off.
     async fn ensure_network(&self, network: &NetworkConfig) -> Result<()>;
 
     /// Creates or updates the part of a bridged network on this host: a bridge for its taps, connected to a bridge of the host. It
@@ -80,6 +81,8 @@ pub struct NetworkConfig {
     pub cidr: Ipv4Net,
     /// The host's own address in it.
     pub gateway: Ipv4Addr,
+    /// Its IPv6 prefix. None: the bridge has no IPv6 at all.
+    pub ipv6: Option<Ipv6Network>,
     pub mtu: u16,
     /// DNS servers that guests get by DHCP. Empty: the gateway, which forwards to the host's.
     pub dns: Vec<Ipv4Addr>,
@@ -93,6 +96,28 @@ pub struct NetworkConfig {
     pub tunnel: Option<Tunnel>,
     /// Whether packets between its ports are tracked as connections, for the filters of interfaces.
     pub tracked: bool,
+}
+
+/// The IPv6 side of a private network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ipv6Network {
+    /// A /64.
+    pub prefix: Ipv6Net,
+    /// The host's own address in it, the same on every host.
+    pub gateway: Ipv6Addr,
+    pub egress: Ipv6Egress,
+}
+
+/// The way of IPv6 packets of guests to the outside.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Ipv6Egress {
+    /// They are rejected, and guests get no default route.
+    #[default]
+    None,
+    /// Under the host's address.
+    Masquerade,
+    /// Unchanged.
+    Routed,
 }
 
 /// The part of a bridged network on this host.
@@ -132,6 +157,8 @@ pub struct Lease {
     /// Lower case.
     pub mac: String,
     pub address: Ipv4Addr,
+    #[serde(default)]
+    pub ipv6: Option<Ipv6Addr>,
     pub hostname: String,
     /// Name servers in place of the network's, if there are any.
     #[serde(default)]
@@ -255,6 +282,7 @@ pub struct Nat {
     pub cidr: Ipv4Net,
     /// The host's own address in it, the same on every host.
     pub gateway: Ipv4Addr,
+    pub ipv6: Option<Ipv6Network>,
     pub tunnel: Option<Tunnel>,
 }
 

@@ -1,7 +1,7 @@
 //! Packet filters of interfaces: groups of rules, each interface with one or more of them.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
@@ -13,6 +13,8 @@ pub struct Port {
     pub mac: String,
     /// None: no address of its own is known, and it sends from those of its exceptions only.
     pub address: Option<Ipv4Addr>,
+    /// Its IPv6 address beside the link-local one of its MAC, if it has one.
+    pub ipv6: Option<Ipv6Addr>,
 }
 
 /// The filters of the taps of a host. A tap that is not listed is not filtered.
@@ -23,6 +25,8 @@ pub struct Filters {
     pub groups: Vec<FilterGroup>,
     /// Ranges of addresses that rules name. One that is missing is empty.
     pub sets: BTreeMap<String, Vec<(Ipv4Addr, Ipv4Addr)>>,
+    /// Their ranges of IPv6 addresses.
+    pub ipv6_sets: BTreeMap<String, Vec<(Ipv6Addr, Ipv6Addr)>>,
 }
 
 /// A tap that receives and sends what one of its groups allows, and the answers to that.

@@ -72,7 +72,8 @@ pub(crate) fn ports_of(instance: &str, journal: &Journal, by_status: &[Interface
             known => Some(known.parse().ok()?),
         };
         let mac = interface.mac_address.to_ascii_lowercase();
-        let port = Port { tap: tap_of(instance, *slot), mac, address };
+        let ipv6 = interface.ipv6_address.parse().ok();
+        let port = Port { tap: tap_of(instance, *slot), mac, address, ipv6 };
         let groups = interface.security_groups.iter().map(|name| format!("{}/{name}", journal.namespace));
         Some(GuestPort { network: interface.network.clone(), port, groups: groups.collect() })
     };

@@ -86,6 +86,7 @@ fn bound() -> [Value; 2] {
                 "!variables.bound || !has(object.status) || !has(object.status.interfaces) || object.status.interfaces.all(n, \
                  has(oldObject.status.interfaces) && oldObject.status.interfaces.exists(o, o.name == n.name && \
                  o.network == n.network && o.macAddress == n.macAddress && (has(o.address) ? o.address : '') == (has(n.address) ? n.address : '') && \
+                 (has(o.ipv6Address) ? o.ipv6Address : '') == (has(n.ipv6Address) ? n.ipv6Address : '') && \
                  (has(n.securityGroups) ? n.securityGroups : []) == (has(o.securityGroups) ? o.securityGroups : [])))",
                 "a host gives out no addresses and no security groups",
             ),

@@ -82,6 +82,12 @@ pub struct NetworkInterface {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 15), regex(pattern = r"^[0-9]{1,3}(\.[0-9]{1,3}){3}$"))]
     pub address: Option<String>,
+    /// A specific IPv6 address within the Network's `ipv6CIDR`, in its shortest form. Default: one is allocated once and kept. Cannot
+    /// change; the allocated address can be added later.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "ipv6Address")]
+    #[schemars(length(max = 39), regex(pattern = r"^[0-9a-f:]*$"))]
+    #[x_kube(validation = Rule::new("isIP(self) && ip(self).family() == 6 && ip.isCanonical(self)").message("must be an IPv6 address in its shortest form, such as fd00:60::10"))]
+    pub ipv6_address: Option<String>,
     /// The network card that the guest sees: `virtio`, `e1000`, `e1000e` or `rtl8139`. `virtio` is by far the fastest;
     /// the others are for guests without a virtio driver. Takes effect at the next power cycle.
     #[serde(default)]
@@ -188,6 +194,7 @@ impl Default for NetworkInterface {
             default_route: None,
             mac_address: None,
             address: None,
+            ipv6_address: None,
             model: NicModel::default(),
             queues: None,
             link: LinkState::default(),

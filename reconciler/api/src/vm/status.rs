@@ -168,6 +168,10 @@ pub struct InterfaceStatus {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 15))]
     pub address: String,
+    /// The IPv6 address. Absent on a Network without `ipv6CIDR`.
+    #[serde(default, skip_serializing_if = "String::is_empty", rename = "ipv6Address")]
+    #[schemars(length(max = 39))]
+    pub ipv6_address: String,
     /// The SecurityGroups that filter it: those that the spec names, or for an interface that is removed from the spec, those
     /// that it had.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -8,7 +8,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    net::Ipv4Addr,
+    net::{Ipv4Addr, Ipv6Addr},
 };
 
 use berth_api::{
@@ -118,6 +118,10 @@ impl Claims {
     /// Returns the public addresses of guests that run on a host their VM is not bound to.
     pub(crate) fn public_addresses(&self) -> BTreeSet<Ipv4Addr> {
         self.trusted().flat_map(|claim| claim.public.values().copied()).collect()
+    }
+
+    pub(crate) fn is_ipv6_address_held(&self, network: &str, address: Ipv6Addr) -> bool {
+        self.interfaces().any(|i| i.network == network && i.ipv6_address.parse() == Ok(address))
     }
 
     /// Whether such a guest has this private address, or this MAC.

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    net::Ipv4Addr,
+    net::{Ipv4Addr, Ipv6Addr},
 };
 
 use berth_api::placement_group::TopologyClaim;
@@ -79,6 +79,7 @@ struct VmEntry {
     disks: Vec<Key>,
     public_ips: Vec<Key>,
     addresses: Vec<(String, Ipv4Addr)>,
+    ipv6_addresses: Vec<(String, Ipv6Addr)>,
     macs: Vec<String>,
     /// The Secret its host must read.
     secrets: Vec<NeededSecret>,
@@ -101,6 +102,7 @@ pub(crate) struct Index {
     by_disk: HashMap<Key, BTreeSet<Key>>,
     by_public_ip: HashMap<Key, BTreeSet<Key>>,
     addresses: HashMap<String, AllocatedAddresses>,
+    ipv6_addresses: HashMap<String, BTreeSet<Ipv6Addr>>,
     /// MAC, lower case → the VMs that have it: more than one only where it was allocated twice before that was
     /// refused.
     macs: HashMap<String, BTreeSet<Key>>,
@@ -140,6 +142,7 @@ fn entry_of(vm: &VM, demand: Demand) -> VmEntry {
     let host = status.and_then(|s| s.binding.as_ref()).map(|b| b.host.clone());
     let interfaces = status.map(|s| s.interfaces.as_slice()).unwrap_or_default();
     let address = |i: &berth_api::vm::InterfaceStatus| Some((i.network.clone(), i.address.parse().ok()?));
+    let ipv6 = |i: &berth_api::vm::InterfaceStatus| Some((i.network.clone(), i.ipv6_address.parse().ok()?));
     let scheduled = status.and_then(|s| condition::find(&s.conditions, ConditionType::Scheduled.as_str()));
     VmEntry {
         secrets: NeededSecret::of(vm),
@@ -163,6 +166,7 @@ fn entry_of(vm: &VM, demand: Demand) -> VmEntry {
             .map(|ip| named(ObjectKind::PublicIP, ip.as_str()))
             .collect(),
         addresses: interfaces.iter().filter_map(address).collect(),
+        ipv6_addresses: interfaces.iter().filter_map(ipv6).collect(),
         macs: interfaces.iter().map(|i| i.mac_address.to_ascii_lowercase()).collect(),
     }
 }
@@ -181,6 +185,7 @@ fn releases(old: Option<&VmEntry>, new: Option<&VmEntry>) -> bool {
         || was.huge_memory.exceeds(&is.huge_memory).is_some()
         || has_fewer;
     let fewer = old.addresses.iter().any(|a| !new.addresses.contains(a))
+        || old.ipv6_addresses.iter().any(|a| !new.ipv6_addresses.contains(a))
         || old.macs.iter().any(|mac| !new.macs.contains(mac));
     leaves || (old.host.is_some() && shrinks) || fewer
 }
@@ -290,6 +295,9 @@ impl Index {
         for (network, address) in &entry.addresses {
             self.addresses.entry(network.clone()).or_default().insert(*address);
         }
+        for (network, address) in &entry.ipv6_addresses {
+            self.ipv6_addresses.entry(network.clone()).or_default().insert(*address);
+        }
         for mac in &entry.macs {
             insert(&mut self.macs, mac.clone(), key);
         }
@@ -315,6 +323,11 @@ impl Index {
         for (network, address) in &entry.addresses {
             if let Some(set) = self.addresses.get_mut(network) {
                 set.remove(*address);
+            }
+        }
+        for (network, address) in &entry.ipv6_addresses {
+            if let Some(set) = self.ipv6_addresses.get_mut(network) {
+                set.remove(address);
             }
         }
         for mac in &entry.macs {
@@ -438,6 +451,10 @@ impl Index {
 
     pub(crate) fn is_address_used(&self, network: &str, address: Ipv4Addr) -> bool {
         self.addresses.get(network).is_some_and(|taken| taken.addresses.contains(&address))
+    }
+
+    pub(crate) fn is_ipv6_address_used(&self, network: &str, address: Ipv6Addr) -> bool {
+        self.ipv6_addresses.get(network).is_some_and(|taken| taken.contains(&address))
     }
 
     /// Returns where to start the search for a free address of a network with the lowest address `from`.

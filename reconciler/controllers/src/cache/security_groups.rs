@@ -1,7 +1,7 @@
 //! The members of security groups, and which groups name which in their rules: an index that costs no more than the change.
 
 use std::collections::{BTreeSet, HashMap};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use berth_api::{SecurityGroup, VM};
 use kube::ResourceExt;
@@ -9,12 +9,12 @@ use kube::ResourceExt;
 use crate::key::{Key, ObjectKind};
 
 /// A group, and the address of an interface that has it.
-pub(crate) type Membership = (Key, Ipv4Addr);
+pub(crate) type Membership = (Key, IpAddr);
 
 /// The index that the module describes.
 #[derive(Debug, Default)]
 pub(crate) struct SecurityGroups {
-    members: HashMap<Key, BTreeSet<Ipv4Addr>>,
+    members: HashMap<Key, BTreeSet<IpAddr>>,
     /// By group: the groups whose rules name it.
     named_by: HashMap<Key, BTreeSet<Key>>,
     /// By group: the groups that its rules name.
@@ -27,10 +27,12 @@ pub(crate) fn memberships_of(vm: &VM) -> Vec<Membership> {
     let namespace = vm.namespace().unwrap_or_default();
     let interfaces = vm.status.iter().flat_map(|status| &status.interfaces);
     let of_interface = |interface: &berth_api::vm::InterfaceStatus| {
-        let address: Option<Ipv4Addr> = interface.address.parse().ok();
-        let groups = interface.security_groups.iter().zip(address.into_iter().cycle());
-        let memberships = groups
-            .map(|(group, address)| (Key::namespaced(ObjectKind::SecurityGroup, &namespace, group), address));
+        let ipv4 = interface.address.parse().ok().map(IpAddr::V4);
+        let ipv6 = interface.ipv6_address.parse().ok().map(IpAddr::V6);
+        let memberships = interface.security_groups.iter().flat_map(|group| {
+            let key = Key::namespaced(ObjectKind::SecurityGroup, &namespace, group);
+            ipv4.into_iter().chain(ipv6).map(move |address| (key.clone(), address))
+        });
         memberships.collect::<Vec<_>>()
     };
     let mut all: Vec<Membership> = interfaces.flat_map(of_interface).collect();
@@ -94,9 +96,20 @@ impl SecurityGroups {
         self.named_by.contains_key(group)
     }
 
-    /// Returns the addresses of a group's members, in order.
+    /// Returns the IPv4 addresses of a group's members, in order.
     pub(crate) fn members(&self, group: &Key) -> impl Iterator<Item = Ipv4Addr> {
-        self.members.get(group).into_iter().flatten().copied()
+        self.members.get(group).into_iter().flatten().filter_map(|address| match address {
+            IpAddr::V4(address) => Some(*address),
+            IpAddr::V6(_) => None,
+        })
+    }
+
+    /// Returns the IPv6 addresses of a group's members, in order.
+    pub(crate) fn ipv6_members(&self, group: &Key) -> impl Iterator<Item = Ipv6Addr> {
+        self.members.get(group).into_iter().flatten().filter_map(|address| match address {
+            IpAddr::V4(_) => None,
+            IpAddr::V6(address) => Some(*address),
+        })
     }
 }
 
@@ -121,7 +134,7 @@ mod tests {
     #[test]
     fn a_group_is_concerned_by_its_members_only_while_a_rule_names_it() {
         let mut index = SecurityGroups::default();
-        let member = |name: &str, last| (key(name), Ipv4Addr::new(10, 0, 0, last));
+        let member = |name: &str, last| (key(name), IpAddr::from([10, 0, 0, last]));
         assert!(index.move_members(&[], &[member("web", 2)]).is_empty(), "no rule names it");
         let concerned = index.set(&key("db"), Some(&group("db", &["web", "db"])));
         assert_eq!(concerned, [key("db"), key("web")]);
@@ -148,10 +161,12 @@ mod tests {
             "metadata": {"name": "a", "namespace": "ns"},
             "spec": {"class": "s", "disks": [], "networkInterfaces": []},
             "status": {"observedGeneration": 1, "interfaces": [{"name": "nic0", "network": "ns/default",
-                "macAddress": "52:54:00:00:00:01", "address": "10.0.0.9", "securityGroups": ["web", "db"]}]},
+                "macAddress": "52:54:00:00:00:01", "address": "10.0.0.9", "ipv6Address": "fd00:60::9", "securityGroups": ["web", "db"]}]},
         });
         let vm: VM = serde_json::from_value(vm).expect("a VM");
-        let address = Ipv4Addr::new(10, 0, 0, 9);
-        assert_eq!(memberships_of(&vm), [(key("db"), address), (key("web"), address)]);
+        let address = IpAddr::from([10, 0, 0, 9]);
+        let ipv6: IpAddr = "fd00:60::9".parse().expect("an address");
+        let expected = [("db", address), ("db", ipv6), ("web", address), ("web", ipv6)];
+        assert_eq!(memberships_of(&vm), expected.map(|(name, address)| (key(name), address)));
     }
 }

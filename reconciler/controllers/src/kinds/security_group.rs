@@ -1,6 +1,6 @@
 //! The SecurityGroup controller: publishes the addresses of a group's members, which hosts read when a rule names the group.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use berth_api::security_group::MOST_RANGES;
 use berth_api::{Readiness, Reason, SecurityGroup, SecurityGroupStatus};
@@ -19,6 +19,7 @@ use crate::{
 struct Observed {
     /// The members' addresses as ranges; empty while no rule names the group.
     ranges: Vec<(Ipv4Addr, Ipv4Addr)>,
+    ipv6_ranges: Vec<(Ipv6Addr, Ipv6Addr)>,
     /// Groups that its rules name and that do not exist.
     missing: Vec<String>,
 }
@@ -41,6 +42,7 @@ fn observe(cache: &Cache, key: &Key, group: &SecurityGroup) -> Observed {
     };
     Observed {
         ranges: if groups.is_named(key) { ranges(groups.members(key)) } else { Vec::new() },
+        ipv6_ranges: if groups.is_named(key) { ipv6_ranges(groups.ipv6_members(key)) } else { Vec::new() },
         missing: group.spec.named_groups().into_iter().filter(|n| !exists(n)).map(str::to_owned).collect(),
     }
 }
@@ -57,11 +59,25 @@ fn ranges(addresses: impl Iterator<Item = Ipv4Addr>) -> Vec<(Ipv4Addr, Ipv4Addr)
     ranges
 }
 
+/// Joins addresses, in order, into ranges.
+fn ipv6_ranges(addresses: impl Iterator<Item = Ipv6Addr>) -> Vec<(Ipv6Addr, Ipv6Addr)> {
+    let mut ranges: Vec<(Ipv6Addr, Ipv6Addr)> = Vec::new();
+    for address in addresses {
+        match ranges.last_mut() {
+            Some((_, last)) if u128::from(*last).checked_add(1) == Some(u128::from(address)) => {
+                *last = address;
+            }
+            _ => ranges.push((address, address)),
+        }
+    }
+    ranges
+}
+
 fn plan(observed: &Observed) -> Readiness {
-    if observed.ranges.len() > MOST_RANGES {
+    let most = observed.ranges.len().max(observed.ipv6_ranges.len());
+    if most > MOST_RANGES {
         let text = format!(
-            "the addresses of its members are {} ranges, and hosts know the first {MOST_RANGES}: spread the members over several groups",
-            observed.ranges.len()
+            "the addresses of its members are {most} ranges, and hosts know the first {MOST_RANGES}: spread the members over several groups"
         );
         return Readiness::Stalled(Reason::InvalidSpec, text);
     }
@@ -89,6 +105,11 @@ fn status(
         false => format!("{first}-{last}"),
     };
     status.addresses = observed.ranges.iter().take(MOST_RANGES).map(text).collect();
+    let text = |(first, last): &(Ipv6Addr, Ipv6Addr)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    status.ipv6_addresses = observed.ipv6_ranges.iter().take(MOST_RANGES).map(text).collect();
     status
 }
 
@@ -103,9 +124,15 @@ mod tests {
         assert_eq!(all, [(Ipv4Addr::new(10, 64, 0, 2), Ipv4Addr::new(10, 64, 39, 17))]);
         let apart = [2, 3, 5].map(|last| Ipv4Addr::new(10, 0, 0, last));
         let group = SecurityGroup::new("web", Default::default());
-        let observed = Observed { ranges: ranges(apart.into_iter()), ..Observed::default() };
+        let ipv6 = [2, 3, 5].map(|last| Ipv6Addr::new(0xfd00, 0x60, 0, 0, 0, 0, 0, last));
+        let observed = Observed {
+            ranges: ranges(apart.into_iter()),
+            ipv6_ranges: ipv6_ranges(ipv6.into_iter()),
+            ..Observed::default()
+        };
         let status = status(&group, &observed, &plan(&observed), Timestamp::UNIX_EPOCH);
         assert_eq!(status.addresses, ["10.0.0.2-10.0.0.3", "10.0.0.5"]);
+        assert_eq!(status.ipv6_addresses, ["fd00:60::2-fd00:60::3", "fd00:60::5"]);
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod firewall;
 mod foreign;
 pub(super) mod guest_port;
 mod host_ranges;
+mod ipv6;
 mod lost;
 mod netlink;
 mod probe;
@@ -104,8 +105,9 @@ impl LinuxNetworks {
                         format!("its range {} is in use by this host ({})", network.cidr, taken.range);
                     return Err(netlink::network("make", name, detail));
                 }
+                ipv6::check(netlink, network).await?;
                 netlink.add_bridge(name, bridge_mac(name)).await?;
-                // No router advertisements and no IPv6 addresses on the bridge: the network is IPv4 only.
+                // No router advertisements and no IPv6 addresses on the bridge, unless the network has a prefix.
                 sysctl_if_there(&format!("net/ipv6/conf/{name}/disable_ipv6"), "1").await;
                 tracing::info!(bridge = name, "bridge made");
                 netlink.expect(name).await?
@@ -124,6 +126,7 @@ impl LinuxNetworks {
         if !bridge.up {
             netlink.set_up(&bridge).await?;
         }
+        ipv6::ensure(netlink, &bridge, network.ipv6).await?;
         Ok(bridge)
     }
 
@@ -229,6 +232,7 @@ impl LinuxNetworks {
 
     pub(super) async fn apply_firewall(&self, firewall: &Firewall) -> Result<()> {
         let netlink = Netlink::open()?;
+        let ipv6_closed = ipv6::closed(&netlink, firewall).await?;
         let mut public: Vec<Ipv4Addr> = firewall.forwards.iter().map(|f| f.public).collect();
         public.sort();
         public.dedup();
@@ -248,12 +252,12 @@ impl LinuxNetworks {
             if !link.up {
                 netlink.set_up(&link).await?;
             }
-            self.rules.apply(firewall).await?;
+            self.rules.apply(firewall, &ipv6_closed).await?;
             netlink.exact_addresses(&link, &hosts(&public)).await?;
             return self.announce(&netlink, firewall).await;
         }
         self.announcer.only(&[]);
-        self.rules.apply(firewall).await?;
+        self.rules.apply(firewall, &ipv6_closed).await?;
         match link {
             Some(link) => {
                 link.must_be(LinkKind::Bridge)?;

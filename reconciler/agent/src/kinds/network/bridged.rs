@@ -122,7 +122,7 @@ mod tests {
 
     fn port(address: Option<&str>) -> GuestPort {
         let address = address.map(|text| text.parse().expect("an address"));
-        let port = Port { tap: TAP.into(), mac: MAC.into(), address };
+        let port = Port { tap: TAP.into(), mac: MAC.into(), address, ipv6: None };
         GuestPort { network: "berth-shared/lan".into(), port, groups: Vec::new() }
     }
 

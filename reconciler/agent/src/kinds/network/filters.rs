@@ -4,7 +4,8 @@
 //! understood allows nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
 
 use berth_api::security_group::port_range;
 use berth_api::{RuleProtocol, SecurityGroup, SecurityRule};
@@ -34,14 +35,19 @@ pub(super) fn filters(tables: &Tables, groups_of: &GroupsOf, ports: &[GuestPort]
     ports.dedup();
     let used: BTreeSet<&String> = ports.iter().flat_map(|port| &port.groups).collect();
     let found: Vec<_> = used.iter().filter_map(|name| Some((*name, find(tables, name)?))).collect();
-    let mut sets = BTreeMap::new();
+    let (mut sets, mut ipv6_sets) = (BTreeMap::new(), BTreeMap::new());
     let mut groups = Vec::new();
     for (name, group) in found {
         let namespace = name.split_once('/').map(|(namespace, _)| namespace).unwrap_or_default();
         for named in group.spec.named_groups() {
             let named = format!("{namespace}/{named}");
-            let members = find(tables, &named).map(|group| members(&group)).unwrap_or_default();
-            sets.insert(named, members);
+            let found = find(tables, &named);
+            let status = found.as_ref().and_then(|group| group.status.as_ref());
+            let members = status.map(|status| (ranges(&status.addresses), ranges(&status.ipv6_addresses)));
+            let (ipv4, ipv6): (Vec<(Ipv4Addr, Ipv4Addr)>, Vec<(Ipv6Addr, Ipv6Addr)>) =
+                members.unwrap_or_default();
+            sets.insert(named.clone(), ipv4);
+            ipv6_sets.insert(named, ipv6);
         }
         let rules = |rules: &[SecurityRule]| rules.iter().filter_map(|r| rule(namespace, r)).collect();
         groups.push(FilterGroup {
@@ -50,7 +56,7 @@ pub(super) fn filters(tables: &Tables, groups_of: &GroupsOf, ports: &[GuestPort]
             egress: group.spec.egress.as_deref().map(rules),
         });
     }
-    Filters { ports, groups, sets }
+    Filters { ports, groups, sets, ipv6_sets }
 }
 
 fn find(tables: &Tables, name: &str) -> Option<std::sync::Arc<SecurityGroup>> {
@@ -58,13 +64,14 @@ fn find(tables: &Tables, name: &str) -> Option<std::sync::Arc<SecurityGroup>> {
     tables.security_groups.get(&ObjectName::new(namespace, name))
 }
 
-fn members(group: &SecurityGroup) -> Vec<(Ipv4Addr, Ipv4Addr)> {
+/// Returns ranges of addresses, without those that cannot be understood.
+fn ranges<A: FromStr + PartialOrd>(texts: &[String]) -> Vec<(A, A)> {
     let range = |text: &String| {
         let (first, last) = text.split_once('-').unwrap_or((text, text));
-        let (first, last): (Ipv4Addr, Ipv4Addr) = (first.parse().ok()?, last.parse().ok()?);
+        let (first, last): (A, A) = (first.parse().ok()?, last.parse().ok()?);
         (first <= last).then_some((first, last))
     };
-    group.status.iter().flat_map(|status| &status.addresses).filter_map(range).collect()
+    texts.iter().filter_map(range).collect()
 }
 
 /// Returns a rule, or None if a part of it cannot be understood: it would allow more without that part.
@@ -101,7 +108,7 @@ mod tests {
         for (name, spec, addresses) in groups {
             let group = json!({
                 "metadata": {"name": name, "namespace": "ns", "resourceVersion": "1"}, "spec": spec,
-                "status": {"observedGeneration": 1, "addresses": addresses},
+                "status": {"observedGeneration": 1, "addresses": addresses, "ipv6Addresses": ["fd00:60::2-fd00:60::9", "x-"]},
             });
             index.apply::<SecurityGroup>(Event::Apply(serde_json::from_value(group).expect("a group")));
         }
@@ -114,6 +121,7 @@ mod tests {
             tap,
             mac: format!("52:54:00:00:00:0{last}"),
             address: Some(Ipv4Addr::new(10, 0, 0, last)),
+            ipv6: None,
         };
         let groups = groups.iter().map(|name| format!("ns/{name}")).collect();
         GuestPort { network: "ns/default".into(), port, groups }
@@ -153,6 +161,8 @@ mod tests {
         assert_eq!(group.ingress[0].sets, ["ns/db", "ns/gone"]);
         let address = |a, b| Ipv4Addr::new(10, 0, a, b);
         assert_eq!(filters.sets["ns/db"], [(address(0, 2), address(0, 9)), (address(1, 1), address(1, 1))]);
-        assert!(filters.sets["ns/gone"].is_empty());
+        assert!(filters.sets["ns/gone"].is_empty() && filters.ipv6_sets["ns/gone"].is_empty());
+        let ipv6 = |last| Ipv6Addr::new(0xfd00, 0x60, 0, 0, 0, 0, 0, last);
+        assert_eq!(filters.ipv6_sets["ns/db"], [(ipv6(2), ipv6(9))]);
     }
 }

@@ -59,6 +59,7 @@ mod tests {
                 tap: format!("btt{last}"),
                 mac: format!("52:54:00:00:00:{last:02x}"),
                 address: Some(Ipv4Addr::new(10, 77, 0, last)),
+                ipv6: None,
             },
             groups: Vec::new(),
         }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use berth_api::vm::InterfaceStatus;
 use berth_api::{IPPoolMode, Network, NetworkHost, PublicIP, Reason, VM};
 use berth_host::{
-    BridgedNetwork, Firewall, Forward, HostBridge, HostRange, InstanceFacts, Lease, Nat, NetworkConfig,
-    TapFacts, Tunnel, Uplink,
+    BridgedNetwork, Firewall, Forward, HostBridge, HostRange, InstanceFacts, Ipv6Egress, Ipv6Network, Lease,
+    Nat, NetworkConfig, TapFacts, Tunnel, Uplink,
 };
 use ipnet::Ipv4Net;
 use kube::{Api, Client};
@@ -370,6 +370,7 @@ pub(super) fn wanted(tables: &Tables, seen: &Actual<'_>) -> Desired {
             network.leases.push(Lease {
                 mac,
                 address,
+                ipv6: interface.ipv6_address.parse().ok(),
                 hostname: guest.hostname.clone(),
                 dns: addresses(&interface.dns),
                 search_domains: interface.search_domains.clone(),
@@ -396,6 +397,7 @@ pub(super) fn wanted(tables: &Tables, seen: &Actual<'_>) -> Desired {
             bridge: network.bridge.clone(),
             cidr: network.cidr,
             gateway: network.gateway,
+            ipv6: network.ipv6,
             tunnel: network.tunnel.clone(),
         });
     }
@@ -512,6 +514,7 @@ fn config(network: &Network, bridge: &str, host: &str) -> Option<NetworkConfig> 
         bridge: bridge.to_owned(),
         cidr,
         gateway: cidr.hosts().next()?,
+        ipv6: ipv6(network),
         mtu: mtu_of(network),
         dns: addresses(&network.spec.dns),
         search_domains: network.spec.search_domains.clone(),
@@ -520,6 +523,15 @@ fn config(network: &Network, bridge: &str, host: &str) -> Option<NetworkConfig> 
         tunnel: tunnel(network, host),
         tracked: false,
     })
+}
+
+fn ipv6(network: &Network) -> Option<Ipv6Network> {
+    let egress = match network.spec.ipv6_egress {
+        berth_api::Ipv6Egress::None => Ipv6Egress::None,
+        berth_api::Ipv6Egress::Masquerade => Ipv6Egress::Masquerade,
+        berth_api::Ipv6Egress::Routed => Ipv6Egress::Routed,
+    };
+    Some(Ipv6Network { prefix: network.ipv6_prefix()?, gateway: network.ipv6_gateway()?, egress })
 }
 
 fn addresses(texts: &[String]) -> Vec<Ipv4Addr> {

@@ -121,6 +121,7 @@ mod tests {
                     bridge: "bth-00004d",
                     cidr: 10.77.0.0/16,
                     gateway: 10.77.0.1,
+                    ipv6: None,
                     mtu: 1500,
                     dns: [],
                     search_domains: [],
@@ -129,6 +130,7 @@ mod tests {
                         Lease {
                             mac: "52:54:00:00:00:01",
                             address: 10.77.0.2,
+                            ipv6: None,
                             hostname: "web",
                             dns: [],
                             search_domains: [],
@@ -146,6 +148,7 @@ mod tests {
                             bridge: "bth-00004d",
                             cidr: 10.77.0.0/16,
                             gateway: 10.77.0.1,
+                            ipv6: None,
                             tunnel: None,
                         },
                     ],
@@ -164,6 +167,7 @@ mod tests {
                         ports: [],
                         groups: [],
                         sets: {},
+                        ipv6_sets: {},
                     },
                     guests: false,
                     closed: [],
@@ -172,6 +176,36 @@ mod tests {
             ),
         ]
         "#);
+    }
+
+    #[test]
+    fn the_prefix_of_a_network_and_the_ipv6_address_of_an_interface_reach_the_host() {
+        let index = world(false, true);
+        let network = json!({
+            "metadata": {"name": "default", "namespace": "berth-shared", "resourceVersion": "2"},
+            "spec": {"cidr": "10.77.0.0/16", "ipv6CIDR": "fd00:60::/64", "ipv6Egress": "Routed"},
+            "status": {"observedGeneration": 1, "vni": 77},
+        });
+        index.apply::<berth_api::Network>(Event::Apply(serde_json::from_value(network).expect("a Network")));
+        let vm = json!({
+            "metadata": {"name": "web", "namespace": "ns", "uid": "u1", "resourceVersion": "2"},
+            "spec": {"class": "s", "disks": [{"name": "d", "boot": true}], "networkInterfaces": [{"name": "nic0"}]},
+            "status": {"observedGeneration": 1, "instanceID": "i-0123456789ab", "interfaces": [
+                {"name": "nic0", "network": "berth-shared/default", "macAddress": "52:54:00:00:00:01",
+                 "address": "10.77.0.2", "ipv6Address": "fd00:60::2"}]},
+        });
+        index.apply::<berth_api::VM>(Event::Apply(serde_json::from_value(vm).expect("a VM")));
+        let steps = plan(&seen(&index, Applied::default(), &[], &[]));
+        let [Step::EnsureNetwork(network), Step::ApplyFirewall(firewall)] = &steps[..] else {
+            panic!("{steps:?}")
+        };
+        let ipv6 = network.ipv6.expect("a prefix");
+        assert_eq!(
+            (ipv6.prefix.to_string(), ipv6.gateway.to_string()),
+            ("fd00:60::/64".into(), "fd00:60::1".into())
+        );
+        assert_eq!((ipv6.egress, firewall.nat[0].ipv6), (berth_host::Ipv6Egress::Routed, Some(ipv6)));
+        assert_eq!(network.leases[0].ipv6, "fd00:60::2".parse().ok());
     }
 
     #[test]
@@ -378,6 +412,7 @@ mod tests {
             tap: "btt01234567n0".into(),
             mac: "52:54:00:00:00:01".into(),
             address: Some(Ipv4Addr::new(10, 77, 0, 2)),
+            ipv6: None,
         };
         let noted = vec![GuestPort {
             network: "berth-shared/default".into(),
@@ -398,6 +433,7 @@ mod tests {
             tap: "btt01234567n0".into(),
             mac: "52:54:00:00:00:01".into(),
             address: Some(Ipv4Addr::new(10, 77, 0, 2)),
+            ipv6: None,
         };
         let noted = vec![GuestPort { network: "berth-shared/default".into(), port, groups: Vec::new() }];
         let before = Actual { host: "h1", ports: noted, ..Actual::default() };

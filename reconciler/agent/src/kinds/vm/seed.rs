@@ -173,6 +173,10 @@ fn own_network_config(vm: &VM, lans: &BTreeMap<String, Lan>) -> String {
     for interface in vm.status.iter().flat_map(|s| &s.interfaces) {
         let mut ethernet =
             json!({"match": {"macaddress": interface.mac_address.to_ascii_lowercase()}, "dhcp4": true});
+        // The address comes by DHCP too; the guest waits for it as it does for the IPv4 address.
+        if !interface.ipv6_address.is_empty() {
+            ethernet["dhcp6"] = json!(true);
+        }
         if let Some(lan) = lans.get(&interface.network) {
             lan.configure(interface, &mut ethernet);
         }
@@ -230,6 +234,15 @@ mod tests {
           }
         }
         "#);
+    }
+
+    #[test]
+    fn an_interface_with_an_ipv6_address_gets_it_by_dhcp() {
+        let mut vm = vm();
+        vm.status.as_mut().expect("it has one").interfaces[0].ipv6_address = "fd00:60::2".to_owned();
+        let text = seed(&vm, "i-1", &inline(&vm), &BTreeMap::new()).network_config;
+        let config = serde_json::from_str::<Value>(&text).expect("JSON")["ethernets"]["nic0"].clone();
+        assert_eq!((&config["dhcp4"], &config["dhcp6"]), (&json!(true), &json!(true)));
     }
 
     #[test]

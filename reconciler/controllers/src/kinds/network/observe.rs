@@ -3,7 +3,7 @@
 use std::{net::Ipv4Addr, sync::Arc};
 
 use berth_api::{DEFAULT_NAME, Network, Reason, SHARED_NAMESPACE};
-use ipnet::Ipv4Net;
+use ipnet::{Ipv4Net, Ipv6Net};
 use kube::ResourceExt;
 use sha2::{Digest, Sha256};
 
@@ -107,6 +107,14 @@ pub(super) fn not_allowed(cache: &Cache, tenants: &TenantNetworks, network: &Net
                 format!("its range {range} is larger than /{shortest_prefix}: create it with a smaller one");
             return Some(invalid(text, Vec::new()));
         }
+        let is_local = |prefix: Ipv6Net| prefix.network().is_unique_local();
+        if let Some(prefix) = network.ipv6_prefix().filter(|prefix| !ranges.is_empty() && !is_local(*prefix))
+        {
+            let text = format!(
+                "its prefix {prefix} is not of fc00::/7, and the administrator has limited the ranges of namespaces: create it with one of fc00::/7"
+            );
+            return Some(invalid(text, Vec::new()));
+        }
         if !ranges.is_empty() && !ranges.iter().any(|of| of.contains(&range)) {
             let listed: Vec<String> = ranges.iter().map(ToString::to_string).collect();
             let text =
@@ -154,7 +162,12 @@ fn exclude_each_other(a: &Network, b: &Network) -> bool {
     if a.host_bridge().is_some() && b.host_bridge().is_some() {
         return a.pool().zip(b.pool()).is_some_and(|(a, b)| a.0 <= b.1 && b.0 <= a.1);
     }
-    a.range().zip(b.range()).is_some_and(|(a, b)| a.contains(&b) || b.contains(&a))
+    a.range().zip(b.range()).is_some_and(|(a, b)| a.contains(&b) || b.contains(&a)) || have_one_prefix(a, b)
+}
+
+/// Whether two networks have the same IPv6 prefix. All have one length, so that no other prefixes overlap.
+fn have_one_prefix(a: &Network, b: &Network) -> bool {
+    a.ipv6_prefix().is_some_and(|prefix| b.ipv6_prefix() == Some(prefix))
 }
 
 /// Returns a network with a range that overlaps this one's: if both are accepted, only an older one; if this one is
@@ -175,6 +188,14 @@ pub(super) fn overlap(cache: &Cache, tenants: &TenantNetworks, network: &Network
     };
     let other = cache.tables.networks.all().find(overlaps)?;
     let called = called(other, network);
+    if have_one_prefix(network, other) {
+        let text = format!(
+            "its ipv6CIDR {} is that of {called}: create it with another prefix",
+            network.spec.ipv6_cidr
+        );
+        let dependencies = vec![Dependency::Object(Key::of(other.as_ref()))];
+        return Some(Rejection { reason: Reason::InvalidSpec, text, dependencies });
+    }
     let text = match called.starts_with("network") {
         true => format!(
             "its range {range} overlaps {} of {called}: create it with another range{}",

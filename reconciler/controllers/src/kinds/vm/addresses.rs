@@ -1,9 +1,14 @@
 //! Private addresses and MACs: allocated once, by the controllers, so that they are known before the guest runs.
 
-use std::{collections::BTreeSet, net::Ipv4Addr, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    net::{Ipv4Addr, Ipv6Addr},
+    sync::Arc,
+};
 
 use berth_api::{
     Network, VM,
+    network::ipv6_at,
     vm::{InterfaceStatus, NetworkInterface},
 };
 use kube::ResourceExt;
@@ -11,8 +16,18 @@ use kube::ResourceExt;
 use crate::{cache::Cache, cache::index::Index, key::Key, kinds::network::is_accepted};
 use berth_engine::Identities;
 
-/// A MAC and an address for one interface, an empty one if another DHCP server gives it out; the text gives the reason for a missing one.
-pub(crate) type Fresh = Result<(String, String), String>;
+/// The addresses of one interface; the text gives the reason for missing ones.
+pub(crate) type Fresh = Result<Addresses, String>;
+
+/// The MAC address and the private addresses of one interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Addresses {
+    pub(crate) mac: String,
+    /// Empty if another DHCP server gives it out.
+    pub(crate) ipv4: String,
+    /// Empty on a network without an IPv6 prefix.
+    pub(crate) ipv6: String,
+}
 
 /// Returns one entry for each interface of the spec: its former allocation, or a fresh one.
 pub(crate) fn fresh(
@@ -23,6 +38,7 @@ pub(crate) fn fresh(
 ) -> Vec<Fresh> {
     let given = vm.status.as_ref().map(|s| s.interfaces.as_slice()).unwrap_or_default();
     let mut taken = BTreeSet::new();
+    let mut taken_ipv6: BTreeSet<(String, Ipv6Addr)> = BTreeSet::new();
     let stays =
         |given: &&InterfaceStatus| vm.spec.network_interfaces.iter().any(|i| i.name.as_str() == given.name);
     let mut macs: BTreeSet<String> =
@@ -30,7 +46,11 @@ pub(crate) fn fresh(
     let mut out = Vec::new();
     for (interface, network) in vm.spec.network_interfaces.iter().zip(networks) {
         if let Some(given) = given.iter().find(|g| g.name == interface.name.as_str()) {
-            out.push(Ok((given.mac_address.clone(), given.address.clone())));
+            out.push(Ok(Addresses {
+                mac: given.mac_address.clone(),
+                ipv4: given.address.clone(),
+                ipv6: given.ipv6_address.clone(),
+            }));
             continue;
         }
         let Some(network) = network else {
@@ -58,11 +78,31 @@ pub(crate) fn fresh(
                 continue;
             }
         };
-        if let Ok(Some(address)) = &address {
-            taken.insert((name.clone(), *address));
-        }
+        let ipv4 = match address {
+            Ok(address) => address,
+            Err(why) => {
+                out.push(Err(why));
+                continue;
+            }
+        };
+        let ipv6 = pick_ipv6(network, ipv4, interface.ipv6_address.as_deref(), |a| {
+            taken_ipv6.contains(&(name.clone(), a))
+                || cache.index.is_ipv6_address_used(&name, a)
+                || cache.claims.is_ipv6_address_held(&name, a)
+        });
+        let ipv6 = match ipv6 {
+            Ok(ipv6) => ipv6,
+            Err(why) => {
+                out.push(Err(why));
+                continue;
+            }
+        };
+        taken.extend(ipv4.map(|address| (name.clone(), address)));
+        taken_ipv6.extend(ipv6.map(|address| (name.clone(), address)));
         macs.insert(mac.clone());
-        out.push(address.map(|address| (mac, address.map(|a| a.to_string()).unwrap_or_default())));
+        let text = |address: Option<String>| address.unwrap_or_default();
+        let (ipv4, ipv6) = (text(ipv4.map(|a| a.to_string())), text(ipv6.map(|a| a.to_string())));
+        out.push(Ok(Addresses { mac, ipv4, ipv6 }));
     }
     out
 }
@@ -75,14 +115,15 @@ pub(crate) fn decide(vm: &VM, networks: &[Option<Arc<Network>>], fresh: &[Fresh]
     for (interface, (network, fresh)) in vm.spec.network_interfaces.iter().zip(networks.iter().zip(fresh)) {
         if let Some(given) = given.iter().find(|g| g.name == interface.name.as_str()) {
             decided.push(with_declared(vm, interface, given.clone()));
-        } else if let (Some(network), Ok((mac_address, address))) = (network, fresh)
+        } else if let (Some(network), Ok(fresh)) = (network, fresh)
             && is_accepted(network)
         {
             let given = InterfaceStatus {
                 name: interface.name.0.clone(),
                 network: network_name(network),
-                mac_address: mac_address.clone(),
-                address: address.clone(),
+                mac_address: fresh.mac.clone(),
+                address: fresh.ipv4.clone(),
+                ipv6_address: fresh.ipv6.clone(),
                 ..InterfaceStatus::default()
             };
             decided.push(with_declared(vm, interface, given));
@@ -152,6 +193,40 @@ fn pick(
     if is_free(address) { Ok(Some(address)) } else { Err(format!("{address} is taken in network {name}")) }
 }
 
+/// Returns the wanted IPv6 address, or a free one: if it is free, that with the number of the IPv4 address in its range (`fd00:60::2`
+/// beside `10.77.0.2`). None: the network has no prefix.
+fn pick_ipv6(
+    network: &Network,
+    ipv4: Option<Ipv4Addr>,
+    wanted: Option<&str>,
+    is_taken: impl Fn(Ipv6Addr) -> bool,
+) -> Result<Option<Ipv6Addr>, String> {
+    let name = network_name(network);
+    let Some(prefix) = network.ipv6_prefix() else {
+        return match wanted {
+            None => Ok(None),
+            Some(wanted) => Err(format!(
+                "{wanted} cannot be given out in network {name}, which has no ipv6CIDR: take ipv6Address out"
+            )),
+        };
+    };
+    let Some(wanted) = wanted else {
+        let first = network.range().map_or(0, |range| u32::from(range.network()));
+        let number = ipv4.map_or(0, |address| u32::from(address).saturating_sub(first));
+        // The numbers after 32 bits are no IPv4 address's.
+        let others = (0..=u64::from(u16::MAX)).map(|n| (1 << 32) + u64::from(number) + n);
+        let mut numbers = Some(u64::from(number)).filter(|number| *number > 1).into_iter().chain(others);
+        let free = numbers.find_map(|n| Some(ipv6_at(prefix, n)).filter(|address| !is_taken(*address)));
+        return free.map(Some).ok_or_else(|| format!("network {name} ({prefix}) has no free IPv6 address"));
+    };
+    let address: Ipv6Addr = wanted.parse().map_err(|_| format!("{wanted} is not an IPv6 address"))?;
+    let special = [ipv6_at(prefix, 0), ipv6_at(prefix, 1)];
+    if !prefix.contains(&address) || special.contains(&address) {
+        return Err(format!("{address} is not an address for VMs of network {name} ({prefix})"));
+    }
+    if is_taken(address) { Err(format!("{address} is taken in network {name}")) } else { Ok(Some(address)) }
+}
+
 /// Returns a MAC that the VM declares. No two interfaces of a site have the same one: on a shared network either
 /// could receive the other's packets.
 fn declared_mac(
@@ -219,6 +294,55 @@ mod tests {
             assert!(pick(&index, &network, Some(wrong), |_| false).is_err(), "{wrong}");
         }
         assert!(pick(&index, &network, Some("10.0.0.3"), |_| true).unwrap_err().contains("taken"));
+    }
+
+    #[test]
+    fn an_ipv6_address_has_the_number_of_the_ipv4_address_and_another_one_where_that_is_taken() {
+        let spec = NetworkSpec {
+            cidr: "10.0.4.0/22".into(),
+            ipv6_cidr: "fd00:60::/64".into(),
+            ..NetworkSpec::default()
+        };
+        let mut network = Network::new("app", spec);
+        network.metadata.namespace = Some("ns".into());
+        let address = |text: &str| text.parse::<Ipv6Addr>().expect("an address");
+        let ipv4 = Some(Ipv4Addr::new(10, 0, 5, 3));
+        assert_eq!(pick_ipv6(&network, ipv4, None, |_| false), Ok(Some(address("fd00:60::103"))));
+        let beside = pick_ipv6(&network, ipv4, None, |a| a == address("fd00:60::103"));
+        assert_eq!(beside, Ok(Some(address("fd00:60::1:0:103"))));
+        assert!(pick_ipv6(&network, ipv4, None, |_| true).unwrap_err().contains("no free IPv6 address"));
+        assert_eq!(
+            pick_ipv6(&network, ipv4, Some("fd00:60::5:5"), |_| false),
+            Ok(Some(address("fd00:60::5:5")))
+        );
+        for wrong in ["fd00:60::", "fd00:60::1", "fd00:61::2", "10.0.4.9", "x"] {
+            assert!(pick_ipv6(&network, ipv4, Some(wrong), |_| false).is_err(), "{wrong}");
+        }
+        assert!(pick_ipv6(&network, ipv4, Some("fd00:60::9"), |_| true).unwrap_err().contains("taken"));
+        network.spec.ipv6_cidr = String::new();
+        assert_eq!(pick_ipv6(&network, ipv4, None, |_| false), Ok(None));
+        let why = pick_ipv6(&network, ipv4, Some("fd00:60::9"), |_| false).unwrap_err();
+        assert!(why.contains("no ipv6CIDR"), "{why}");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_two_interfaces_get_one_ipv6_address(wanted in proptest::collection::vec(proptest::option::of(2u64..12), 1..12)) {
+            let spec = NetworkSpec { cidr: "10.0.0.0/24".into(), ipv6_cidr: "fd00:60::/64".into(), ..NetworkSpec::default() };
+            let network = Network::new("app", spec);
+            let prefix = network.ipv6_prefix().expect("a prefix");
+            let mut taken = BTreeSet::new();
+            for (number, wanted) in (2u8..).zip(wanted) {
+                let wanted = wanted.map(|n| ipv6_at(prefix, n).to_string());
+                let ipv4 = Some(Ipv4Addr::new(10, 0, 0, number));
+                let Ok(Some(given)) = pick_ipv6(&network, ipv4, wanted.as_deref(), |a| taken.contains(&a)) else {
+                    proptest::prop_assert!(wanted.is_some(), "only a declared address can be refused");
+                    continue;
+                };
+                proptest::prop_assert!(prefix.contains(&given) && Some(given) != network.ipv6_gateway());
+                proptest::prop_assert!(taken.insert(given), "{} twice", given);
+            }
+        }
     }
 
     #[test]
@@ -296,7 +420,7 @@ mod tests {
             asked("mallory", "twin").unwrap_err(),
             "MAC address 52:54:00:aa:bb:cc is taken: choose another, or leave it out"
         );
-        assert_eq!(asked("alice", "web").map(|(mac, _)| mac), Ok(mac.to_lowercase()), "its own");
+        assert_eq!(asked("alice", "web").map(|fresh| fresh.mac), Ok(mac.to_lowercase()), "its own");
         network.status = Some(berth_api::NetworkStatus { vni: Some(7), ..Default::default() });
         let gateway = network.gateway_mac().expect("it has an identifier");
         let other = vm("mallory", "twin", &declared, &serde_json::json!([]));

@@ -234,7 +234,11 @@ pub(super) fn with_claimed_interfaces(cache: &Cache, vm: Arc<VM>) -> Arc<VM> {
         // An interface without an address takes none from others.
         let address = i.address.is_empty()
             || i.address.parse().is_ok_and(|address| !cache.index.is_address_used(&i.network, address));
-        address && !cache.index.is_mac_used(&i.mac_address)
+        let ipv6 = i.ipv6_address.is_empty()
+            || i.ipv6_address
+                .parse()
+                .is_ok_and(|address| !cache.index.is_ipv6_address_used(&i.network, address));
+        address && ipv6 && !cache.index.is_mac_used(&i.mac_address)
     };
     let is_wanted =
         |i: &&InterfaceStatus| vm.spec.network_interfaces.iter().any(|w| w.name.as_str() == i.name);

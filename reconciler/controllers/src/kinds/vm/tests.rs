@@ -103,7 +103,11 @@ fn observed(disk: Option<Arc<Disk>>) -> Observed {
         fresh: Fresh {
             instance_id: "i-1".into(),
             volume_ids: vec!["v-0123456789abcdef".into()],
-            interfaces: vec![Ok(("52:54:00:00:00:01".into(), "10.0.0.2".into()))],
+            interfaces: vec![Ok(super::addresses::Addresses {
+                mac: "52:54:00:00:00:01".into(),
+                ipv4: "10.0.0.2".into(),
+                ipv6: String::new(),
+            })],
         },
     }
 }

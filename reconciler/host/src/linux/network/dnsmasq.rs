@@ -72,7 +72,7 @@ fn prepare(folder: &Path, files: &Files, network: &NetworkConfig, conf: &str, ho
     files::ensure_folder(folder)?;
     let daemon = Daemon::find(files)?;
     let taken = read(&files.leases)?;
-    let kept = config::without_conflicts(&taken, &network.leases);
+    let kept = config::without_conflicts(&taken, &network.leases, &read(&files.hosts)?);
     let stale = read(&files.conf)? != conf || kept != taken;
     let checksum = checksum(hosts);
     match daemon {

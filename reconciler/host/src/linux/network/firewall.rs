@@ -7,6 +7,7 @@
 
 use std::path::PathBuf;
 
+use ipnet::Ipv6Net;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -42,7 +43,8 @@ impl Rules {
         Self { file, written: Mutex::default() }
     }
 
-    pub(super) async fn apply(&self, firewall: &Firewall) -> Result<()> {
+    /// `ipv6_closed`: prefixes to which guests' IPv6 packets are not forwarded.
+    pub(super) async fn apply(&self, firewall: &Firewall, ipv6_closed: &[Ipv6Net]) -> Result<()> {
         let mut written = self.written.lock().await;
         let there = listing().await;
         if firewall.is_empty() {
@@ -58,7 +60,7 @@ impl Rules {
             return blocking(move || files::remove_if_there(&file).map_err(files::failed("remove", &file)))
                 .await;
         }
-        let asked = checksum(&ruleset::replace(firewall, &[]));
+        let asked = checksum(&ruleset::replace(firewall, ipv6_closed, &[]));
         if written.is_none() {
             *written = self.remembered().await;
         }
@@ -67,7 +69,7 @@ impl Rules {
         if written.as_ref().is_some_and(|w| w.asked == asked && w.shown == shown) {
             return Ok(());
         }
-        submit(&ruleset::replace(firewall, &tables(&there))).await?;
+        submit(&ruleset::replace(firewall, ipv6_closed, &tables(&there))).await?;
         let shown = checksum_of(&listing().await?);
         let now = Written { asked, shown };
         let (file, record) = (self.file.clone(), now.clone());

@@ -39,7 +39,7 @@ pub(super) async fn find(netlink: &Netlink) -> Result<Vec<HostRange>> {
     Ok(found)
 }
 
-fn is_berths(link: &Link) -> bool {
+pub(super) fn is_berths(link: &Link) -> bool {
     let prefixes = [BRIDGE_PREFIX, TUNNEL_PREFIX, TAP_PREFIX];
     link.name == PUBLIC_LINK || prefixes.iter().any(|prefix| link.name.starts_with(prefix))
 }

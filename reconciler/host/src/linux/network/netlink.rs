@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use futures::{StreamExt, TryStreamExt};
-use ipnet::Ipv4Net;
+use ipnet::{Ipv4Net, Ipv6Net};
 use rtnetlink::packet_core::{
     NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload, Nla,
 };
@@ -193,6 +193,46 @@ impl Netlink {
         self.add_missing(link, wanted).await
     }
 
+    /// Replaces the link's IPv6 addresses, except for link-local ones, by this one.
+    pub(super) async fn exact_ipv6_address(&self, link: &Link, wanted: Ipv6Net) -> Result<()> {
+        let request = self.handle.address().get().set_link_index_filter(link.index);
+        let all: Vec<AddressMessage> =
+            request.execute().try_collect().await.map_err(on("list the addresses of", &link.name))?;
+        let mut is_there = false;
+        for message in all {
+            match ipv6(&message) {
+                Some(address) if address == wanted => is_there = true,
+                Some(address) if !address.addr().is_unicast_link_local() => {
+                    match self.handle.address().del(message).execute().await {
+                        Err(error) if errno(&error) != Some(libc::EADDRNOTAVAIL) => {
+                            return Err(on("take an address from", &link.name)(error));
+                        }
+                        _ => {}
+                    }
+                }
+                _ => {}
+            }
+        }
+        if is_there {
+            return Ok(());
+        }
+        let request = self.handle.address().add(link.index, IpAddr::V6(wanted.addr()), wanted.prefix_len());
+        match request.execute().await {
+            Err(error) if errno(&error) != Some(libc::EEXIST) => {
+                Err(on("give an address to", &link.name)(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Lists the host's IPv6 addresses with their prefix, and the index of their link.
+    pub(super) async fn all_ipv6_networks(&self) -> Result<Vec<(u32, Ipv6Net)>> {
+        let request = self.handle.address().get().execute();
+        let all: Vec<AddressMessage> =
+            request.try_collect().await.map_err(on("list", "the host's addresses"))?;
+        Ok(all.iter().filter_map(|m| Some((m.header.index, ipv6(m)?))).collect())
+    }
+
     pub(super) async fn add_missing(&self, link: &Link, wanted: &[Ipv4Net]) -> Result<()> {
         let there = self.addresses(link).await?;
         for address in wanted.iter().filter(|w| !there.iter().any(|(a, _)| a == *w)) {
@@ -376,6 +416,14 @@ fn ipv4(message: &AddressMessage) -> Option<Ipv4Net> {
         _ => None,
     })?;
     Ipv4Net::new(local, message.header.prefix_len).ok()
+}
+
+fn ipv6(message: &AddressMessage) -> Option<Ipv6Net> {
+    let address = message.attributes.iter().find_map(|a| match a {
+        AddressAttribute::Address(IpAddr::V6(address)) => Some(*address),
+        _ => None,
+    })?;
+    Ipv6Net::new(address, message.header.prefix_len).ok()
 }
 
 fn link(message: LinkMessage) -> Option<Link> {

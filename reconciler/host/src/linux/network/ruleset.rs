@@ -6,6 +6,7 @@
 //!  into a private network: replies, and packets to a public address; nothing else, other networks included
 //!  from a private network to the host itself: DHCP, DNS and echo requests to its own gateway, replies; nothing else
 //!  from a private network to link-local addresses, other hosts and the control plane: nothing, unless it is allowed
+//!  IPv6: as [`ipv6`] describes
 //!  in a bridged network: packets between its ports; none is routed
 //!  from a tap: packets that pass [`ports`]
 //!  to and from a filtered tap: packets that also pass [`groups`]
@@ -17,13 +18,14 @@
 //! outside, so replies to them would not come back.
 
 mod groups;
+mod ipv6;
 mod limits;
 mod ports;
 mod tunnels;
 
 use std::net::Ipv4Addr;
 
-use ipnet::Ipv4Net;
+use ipnet::{Ipv4Net, Ipv6Net};
 use serde_json::{Value, json};
 
 use super::BRIDGE_PREFIX;
@@ -70,7 +72,8 @@ impl Table {
 }
 
 /// Returns one transaction that replaces berth's tables; `there` lists the existing ones.
-pub(super) fn replace(firewall: &Firewall, there: &[Table]) -> Value {
+/// `ipv6_closed`: prefixes to which guests' IPv6 packets are not forwarded.
+pub(super) fn replace(firewall: &Firewall, ipv6_closed: &[Ipv6Net], there: &[Table]) -> Value {
     let mut commands = deletions(there);
     let mut nat = firewall.nat.clone();
     let mut forwards = firewall.forwards.clone();
@@ -81,6 +84,7 @@ pub(super) fn replace(firewall: &Firewall, there: &[Table]) -> Value {
     commands.push(ROUTED.add());
     commands.extend(sets(&nat, &forwards));
     commands.extend([range_set(CLOSED, closed(firewall)), range_set(ALLOWED, firewall.allowed.clone())]);
+    commands.extend(ipv6::sets(&nat, ipv6_closed));
     commands.extend(chains());
     if !firewall.exceptions.is_empty() {
         commands.extend(nat.iter().map(own_addresses_leave));
@@ -189,6 +193,7 @@ fn rules(nat: &[Nat], forwards: &[Forward]) -> Vec<Value> {
     let to_closed = compare("==", field("daddr"), json!(format!("@{CLOSED}")));
     rules.push(rule("forward", vec![from_guest(), not_allowed, to_closed, drop()]));
     rules.push(rule("forward", vec![was_forwarded(), accept()]));
+    rules.extend(ipv6::to_host(nat).into_iter().map(|expressions| rule("input", expressions)));
     rules.extend(to_host().into_iter().map(|expressions| rule("input", expressions)));
     let mut uplinks: Vec<&String> = forwards.iter().filter_map(|f| f.announced_on.as_ref()).collect();
     uplinks.sort();
@@ -217,6 +222,7 @@ fn rules(nat: &[Nat], forwards: &[Forward]) -> Vec<Value> {
         ];
         rules.push(rule("forward", within));
     }
+    rules.extend(ipv6::leaving(nat));
     let into_any = compare("==", meta("oifname"), any_bridge());
     rules.push(rule("forward", vec![into_any.clone(), drop()]));
     // A guest that reaches a neighbour by its public address must not be redirected to the direct path.

@@ -7,6 +7,7 @@ mod filters;
 mod guest;
 mod host;
 mod hosts;
+mod ipv6;
 mod limits;
 mod options;
 mod spoofing;
@@ -127,6 +128,7 @@ fn network(bridge: &str, cidr: &str, leases: Vec<Lease>) -> NetworkConfig {
         bridge: bridge.to_owned(),
         cidr,
         gateway,
+        ipv6: None,
         mtu: 1450,
         dns: Vec::new(),
         search_domains: Vec::new(),
@@ -145,6 +147,7 @@ fn lease(last: u8) -> Lease {
     Lease {
         mac: format!("52:54:00:00:00:{last:02x}"),
         address: Ipv4Addr::new(10, 77, 0, last),
+        ipv6: Some(std::net::Ipv6Addr::new(0xfd00, 0x60, 0, 0, 0, 0, 0, last.into())),
         hostname: format!("guest-{last}"),
         dns: Vec::new(),
         search_domains: Vec::new(),
@@ -154,7 +157,8 @@ fn lease(last: u8) -> Lease {
 
 fn nat(bridge: &str, cidr: &str, tunnel: Option<Tunnel>) -> Nat {
     let cidr: Ipv4Net = cidr.parse().expect("range");
-    Nat { bridge: bridge.to_owned(), cidr, gateway: cidr.hosts().next().expect("hosts"), tunnel }
+    let gateway = cidr.hosts().next().expect("hosts");
+    Nat { bridge: bridge.to_owned(), cidr, gateway, ipv6: None, tunnel }
 }
 
 fn firewall(forwards: &[(&str, &str)]) -> Firewall {

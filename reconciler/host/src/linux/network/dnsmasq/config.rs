@@ -1,15 +1,22 @@
 //! dnsmasq's files as text. Pure, except for looking up the user that dnsmasq may run as.
 
 use std::fmt::Write;
+use std::net::Ipv6Addr;
 
 use jiff::Timestamp;
 use nix::unistd::User;
 
 use super::{Files, options};
-use crate::{Lease, LeaseTaken, NetworkConfig};
+use crate::{Ipv6Egress, Lease, LeaseTaken, NetworkConfig};
 
 /// Long enough that guests rarely renew, short enough that deleted entries expire.
 const LEASE_SECONDS: i64 = 12 * 3600;
+/// Short: dnsmasq gives a reserved IPv6 address to no other client while it is leased, and a guest that is installed anew is another
+/// client (its DUID changes, its MAC address does not).
+const IPV6_LEASE_SECONDS: i64 = 10 * 60;
+/// The interval of router advertisements, and the time for which guests keep the default route after the last one.
+const ADVERTISE_SECONDS: u32 = 60;
+const ROUTER_SECONDS: u32 = 1800;
 
 /// The user that dnsmasq changes to, the first that exists.
 pub(super) fn user() -> Option<&'static str> {
@@ -43,6 +50,17 @@ pub(super) fn conf(files: &Files, network: &NetworkConfig, user: Option<&str>) -
     for option in options::options(network) {
         line(format_args!("dhcp-option={option}"));
     }
+    if let Some(ipv6) = network.ipv6 {
+        let (prefix, length) = (ipv6.prefix.network(), ipv6.prefix.prefix_len());
+        line(format_args!("dhcp-range={prefix},static,{length},{IPV6_LEASE_SECONDS}"));
+        // A lifetime of 0: the gateway is no way to the outside.
+        let lifetime = if ipv6.egress == Ipv6Egress::None { 0 } else { ROUTER_SECONDS };
+        let (bridge, mtu) = (&network.bridge, network.mtu);
+        line(format_args!("enable-ra\nra-param={bridge},mtu:{mtu},{ADVERTISE_SECONDS},{lifetime}"));
+        for option in options::ipv6_options(network, ipv6) {
+            line(format_args!("dhcp-option={option}"));
+        }
+    }
     if !network.dns.is_empty() {
         // Guests use other DNS servers: none is needed here.
         line(format_args!("port=0"));
@@ -61,6 +79,9 @@ pub(super) fn hosts(network: &NetworkConfig) -> String {
             write!(hosts, ",set:{tag}").expect("writing to memory");
         }
         write!(hosts, ",{}", lease.address).expect("writing to memory");
+        if let Some(ipv6) = lease.ipv6.filter(|_| network.ipv6.is_some()) {
+            write!(hosts, ",[{ipv6}]").expect("writing to memory");
+        }
         // dnsmasq would drop the whole line if it contained an invalid name.
         if options::is_label(&lease.hostname) {
             write!(hosts, ",{}", lease.hostname).expect("writing to memory");
@@ -86,12 +107,22 @@ fn parse_lease(line: &str) -> Option<LeaseTaken> {
 }
 
 /// Returns the lease file without the leases of addresses that are now reserved for another MAC: dnsmasq would refuse
-/// such an address to its new owner.
-pub(super) fn without_conflicts(text: &str, leases: &[Lease]) -> String {
+/// such an address to its new owner. A lease of an IPv6 address names no MAC: the former hosts file does.
+pub(super) fn without_conflicts(text: &str, leases: &[Lease], former_hosts: &str) -> String {
+    let former_mac = |address: Ipv6Addr| {
+        let reserved = format!(",[{address}]");
+        former_hosts.lines().find(|line| line.contains(&reserved))?.split(',').next()
+    };
     let conflicts = |line: &&str| {
-        parse_lease(line).is_some_and(|taken| {
+        let of_another = parse_lease(line).is_some_and(|taken| {
             leases.iter().any(|l| l.address == taken.address && !l.mac.eq_ignore_ascii_case(&taken.mac))
-        })
+        });
+        let ipv6: Option<Ipv6Addr> = line.split_ascii_whitespace().nth(2).and_then(|text| text.parse().ok());
+        of_another
+            || ipv6.is_some_and(|address| {
+                let heir = leases.iter().find(|lease| lease.ipv6 == Some(address));
+                heir.is_some_and(|heir| former_mac(address) != Some(&heir.mac))
+            })
     };
     text.lines().filter(|line| !conflicts(line)).fold(String::new(), |kept, line| kept + line + "\n")
 }
@@ -107,6 +138,7 @@ mod tests {
         Lease {
             mac: mac.to_owned(),
             address: address.parse().expect("address"),
+            ipv6: None,
             hostname: hostname.to_owned(),
             dns: Vec::new(),
             search_domains: Vec::new(),
@@ -119,6 +151,7 @@ mod tests {
             bridge: "bth-0a1b2c3d".to_owned(),
             cidr: "10.77.0.0/16".parse().expect("range"),
             gateway: Ipv4Addr::new(10, 77, 0, 1),
+            ipv6: None,
             mtu: 1450,
             dns: Vec::new(),
             search_domains: Vec::new(),
@@ -156,6 +189,58 @@ mod tests {
         ");
     }
 
+    fn ipv6(egress: Ipv6Egress) -> Option<crate::Ipv6Network> {
+        let prefix = "fd00:60::/64".parse().expect("a prefix");
+        Some(crate::Ipv6Network { prefix, gateway: "fd00:60::1".parse().expect("an address"), egress })
+    }
+
+    #[test]
+    fn with_a_prefix_it_advertises_itself_and_gives_out_ipv6_addresses() {
+        let guest = Lease {
+            ipv6: "fd00:60::9".parse().ok(),
+            dns: vec![Ipv4Addr::new(9, 9, 9, 9)],
+            ..lease("52:54:00:00:00:01", "10.77.0.9", "web")
+        };
+        let network = |egress| NetworkConfig {
+            ipv6: ipv6(egress),
+            search_domains: vec!["example.org".to_owned()],
+            leases: vec![guest.clone()],
+            ..network()
+        };
+        let text = conf(&Files::within(Path::new("/s")), &network(Ipv6Egress::None), None);
+        let (_, added) = text.split_once("dhcp-range=fd00").expect("a range");
+        insta::assert_snapshot!(added, @r"
+        :60::,static,64,600
+        enable-ra
+        ra-param=bth-0a1b2c3d,mtu:1450,60,0
+        dhcp-option=option6:dns-server,[fd00:60::1]
+        dhcp-option=option6:domain-search,example.org
+        ");
+        let routed = conf(&Files::within(Path::new("/s")), &network(Ipv6Egress::Routed), None);
+        assert!(routed.contains("ra-param=bth-0a1b2c3d,mtu:1450,60,1800\n"), "{routed}");
+        assert_eq!(
+            hosts(&network(Ipv6Egress::None)),
+            "52:54:00:00:00:01,set:guest-525400000001,10.77.0.9,[fd00:60::9],web\n"
+        );
+        let without = NetworkConfig { ipv6: None, ..network(Ipv6Egress::None) };
+        assert!(!hosts(&without).contains("fd00"));
+        let own = NetworkConfig { dns: vec![Ipv4Addr::new(9, 9, 9, 9)], ..network(Ipv6Egress::None) };
+        let own = conf(&Files::within(Path::new("/s")), &own, None);
+        assert!(!own.contains("option6:dns-server"), "no name server of the host's: {own}");
+    }
+
+    #[test]
+    fn a_lease_of_an_ipv6_address_stays_with_its_guest_only() {
+        let taken = "duid 00:01\n1763 11 fd00:60::9 web 00:03:01\n1763 12 fd00:60::10 db 00:03:02\n";
+        let guest = |mac| Lease { ipv6: "fd00:60::9".parse().ok(), ..lease(mac, "10.77.0.9", "web") };
+        let former = "52:54:00:00:00:01,10.77.0.9,[fd00:60::9],web\n";
+        let kept = |mac, former| without_conflicts(taken, &[guest(mac)], former);
+        assert_eq!(kept("52:54:00:00:00:01", former), taken);
+        let without = "duid 00:01\n1763 12 fd00:60::10 db 00:03:02\n";
+        assert_eq!(kept("52:54:00:00:00:02", former), without, "another guest's now");
+        assert_eq!(kept("52:54:00:00:00:02", ""), without, "its former owner is gone");
+    }
+
     #[test]
     fn name_servers_of_its_own_replace_the_gateways() {
         let network = NetworkConfig { dns: vec![Ipv4Addr::new(9, 9, 9, 9)], ..network() };
@@ -177,9 +262,9 @@ mod tests {
     #[test]
     fn a_lease_that_stands_in_a_new_guests_way_is_forgotten() {
         let taken = "1763 52:54:00:00:00:01 10.77.0.9 old *\n1764 52:54:00:00:00:02 10.77.0.10 * *\n";
-        let kept = without_conflicts(taken, &[lease("52:54:00:00:00:03", "10.77.0.9", "new")]);
+        let kept = without_conflicts(taken, &[lease("52:54:00:00:00:03", "10.77.0.9", "new")], "");
         assert_eq!(kept, "1764 52:54:00:00:00:02 10.77.0.10 * *\n");
-        assert_eq!(without_conflicts(taken, &[lease("52:54:00:00:00:01", "10.77.0.9", "old")]), taken);
+        assert_eq!(without_conflicts(taken, &[lease("52:54:00:00:00:01", "10.77.0.9", "old")], ""), taken);
         assert_eq!(parse_leases(taken)[0].mac, "52:54:00:00:00:01");
     }
 }

@@ -9,7 +9,7 @@
 use std::fmt::Display;
 use std::net::Ipv4Addr;
 
-use crate::{GuestRoutes, Lease, NetworkConfig};
+use crate::{GuestRoutes, Ipv6Network, Lease, NetworkConfig};
 
 /// The tag of guests that do not get the routes of the network.
 const OWN_ROUTES: &str = "own-routes";
@@ -51,6 +51,20 @@ pub(super) fn options(network: &NetworkConfig) -> Vec<String> {
         if own.routes != common.routes && !own.routes.others.is_empty() {
             add(format!("tag:{tag},option:classless-static-route{}", routes(&own.routes)));
         }
+    }
+    options
+}
+
+/// Returns the values of `dhcp-option` for DHCPv6, which router advertisements contain too. Name servers of the network's own are IPv4
+/// addresses, which guests get by DHCP for IPv4.
+pub(super) fn ipv6_options(network: &NetworkConfig, ipv6: Ipv6Network) -> Vec<String> {
+    let mut options = Vec::new();
+    if network.dns.is_empty() {
+        options.push(format!("option6:dns-server,[{}]", ipv6.gateway));
+    }
+    let domains = domains(&network.search_domains);
+    if !domains.is_empty() {
+        options.push(format!("option6:domain-search{}", list(&domains)));
     }
     options
 }
@@ -130,6 +144,7 @@ mod tests {
         Lease {
             mac: format!("52:54:00:00:00:{last:02x}"),
             address: Ipv4Addr::new(10, 77, 0, last),
+            ipv6: None,
             hostname: "web".to_owned(),
             dns: Vec::new(),
             search_domains: Vec::new(),
@@ -146,6 +161,7 @@ mod tests {
             bridge: "bth-0a1b2c3d".to_owned(),
             cidr: "10.77.0.0/16".parse().expect("range"),
             gateway: Ipv4Addr::new(10, 77, 0, 1),
+            ipv6: None,
             mtu: 1450,
             dns: Vec::new(),
             search_domains: Vec::new(),

@@ -16,13 +16,13 @@
 //! number of interfaces nor that of members.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::ports::{ADDRESSES, LINK_LOCALS, link_local};
+use super::ports::{ADDRESSES, IPV6_ADDRESSES, link_local};
 use super::{BRIDGED, ROUTED, TABLE, accept, compare, drop, meta};
 use crate::{FilterGroup, FilterProtocol, FilterRule, Filters, Port};
 
@@ -89,6 +89,7 @@ pub(super) fn filter(filters: &Filters) -> Vec<Value> {
     }
     let mut commands: Vec<Value> =
         filters.sets.iter().map(|(name, ranges)| member_set(name, ranges)).collect();
+    commands.extend(filters.ipv6_sets.iter().map(|(name, ranges)| ipv6_member_set(name, ranges)));
     let known: BTreeMap<&str, &FilterGroup> = filters.groups.iter().map(|g| (g.name.as_str(), g)).collect();
     let profiles: BTreeSet<BTreeSet<&str>> =
         filters.ports.iter().map(|port| groups_of(&port.groups)).collect();
@@ -262,6 +263,11 @@ fn peers(rule: &FilterRule, direction: Direction, filters: &Filters) -> Vec<Vec<
         let set = format!("@{}", set_name(name));
         vec![compare("==", source(Family::V4, direction.peer), json!(set))]
     }));
+    let sets = rule.sets.iter().filter(|name| filters.ipv6_sets.contains_key(*name));
+    peers.extend(sets.map(|name| {
+        let set = format!("@{}", Family::V6.named(&set_name(name)));
+        vec![compare("==", source(Family::V6, direction.peer), json!(set))]
+    }));
     peers
 }
 
@@ -291,14 +297,30 @@ fn member_set(name: &str, ranges: &[(Ipv4Addr, Ipv4Addr)]) -> Value {
     set
 }
 
+fn ipv6_member_set(name: &str, ranges: &[(Ipv6Addr, Ipv6Addr)]) -> Value {
+    let next = |address: Ipv6Addr| u128::from(address).checked_add(1).map(Ipv6Addr::from);
+    let element = |(first, last): (Ipv6Addr, Ipv6Addr)| match first == last {
+        true => json!(first),
+        false => json!({"range": [first, last]}),
+    };
+    let elements = joined(ranges, next).into_iter().map(element).collect();
+    let mut set = set(&Family::V6.named(&set_name(name)), Family::V6.kind(), elements);
+    set["add"]["set"]["flags"] = json!(["interval"]);
+    set
+}
+
 /// The addresses of the filtered ports, each once, and the groups of its port.
 fn addresses(filters: &Filters, family: Family) -> BTreeMap<IpAddr, BTreeSet<&str>> {
-    let address = |port: &Port| match family {
-        Family::V4 => port.address.map(IpAddr::V4),
-        Family::V6 => link_local(&port.mac).map(IpAddr::V6),
+    let addresses = |port: &Port| -> Vec<IpAddr> {
+        match family {
+            Family::V4 => port.address.map(IpAddr::V4).into_iter().collect(),
+            Family::V6 => link_local(&port.mac).into_iter().chain(port.ipv6).map(IpAddr::V6).collect(),
+        }
     };
     let filtered = filters.ports.iter();
-    filtered.filter_map(|f| Some((address(&f.port)?, groups_of(&f.groups)))).collect()
+    filtered
+        .flat_map(|f| addresses(&f.port).into_iter().map(|address| (address, groups_of(&f.groups))))
+        .collect()
 }
 
 fn map(filters: &Filters, family: Family, direction: Direction) -> Value {
@@ -330,7 +352,7 @@ fn between_ports(filters: &Filters) -> Vec<Value> {
     let rules = [
         vec![to_filtered(), is("ether", "type", json!("ip")), not_its("ip", ADDRESSES), drop()],
         vec![to_filtered(), is("icmpv6", "type", json!({"set": DISCOVERY})), accept()],
-        vec![to_filtered(), is("ether", "type", json!("ip6")), not_its("ip6", LINK_LOCALS), drop()],
+        vec![to_filtered(), is("ether", "type", json!("ip6")), not_its("ip6", IPV6_ADDRESSES), drop()],
     ];
     let mut commands = vec![
         json!({"add": {"set": taps}}),
@@ -378,6 +400,7 @@ mod tests {
                 tap: format!("btt{n:08x}n0"),
                 mac: format!("52:54:00:00:{:02x}:{:02x}", n >> 8 & 0xff, n & 0xff),
                 address: Some(Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 0, 0, 2)) + n)),
+                ipv6: None,
             },
             groups: vec!["ns/web".into()],
         };
@@ -386,6 +409,7 @@ mod tests {
             ports: (0..ports).map(port).collect(),
             groups: vec![group(rules)],
             sets: [("ns/web".into(), vec![(Ipv4Addr::new(10, 0, 0, 2), last)])].into(),
+            ipv6_sets: BTreeMap::new(),
         }
     }
 

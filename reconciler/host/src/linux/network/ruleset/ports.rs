@@ -5,7 +5,8 @@
 //!    any     from the tap's own MAC; IPv4, ARP and IPv6, nothing else (no VLAN, no spanning tree)
 //!    ARP     about itself: its MAC, and its address or none yet
 //!    IPv4    from its address; from 0.0.0.0 for DHCP requests, for its own MAC; no replies of a DHCP server
-//!    IPv6    from the link-local address of its MAC; no advertisement of other addresses; no router, no redirect, no fragments
+//!    IPv6    from the link-local address of its MAC and from its address; no advertisement of other addresses and no detection of
+//!            duplicates of them; no router, no redirect, no DHCP server, no fragments
 //!    from a bridge of the host: no router advertisements
 //! ```
 //!
@@ -22,24 +23,26 @@ use crate::{Port, PortException};
 
 const MACS: &str = "macs";
 pub(super) const ADDRESSES: &str = "addresses";
-pub(super) const LINK_LOCALS: &str = "link_locals";
+/// Link-local IPv6 addresses, and those of the network's prefix.
+pub(super) const IPV6_ADDRESSES: &str = "ipv6_addresses";
 const CHAIN: &str = "guests";
 /// Ranges of further addresses that single taps may send from, and the chains that look there.
 const OTHERS: &str = "others";
 const OTHER_ARP: &str = "other_arp";
 const OTHER_IPV4: &str = "other_ipv4";
-/// The chains for frames to a DHCP server, and for advertisements of an IPv6 address: each tap has its own rule there.
+/// The chains for frames to a DHCP server, and for neighbour discovery about an own IPv6 address: each tap has its own rules there.
 const ASKS_DHCP: &str = "asks_dhcp";
 const ADVERTISES: &str = "advertises";
 /// Before the bridge's forwarding decision.
 const PRIORITY: i32 = -200;
 /// The client hardware address in a DHCP message, after UDP's 8 bytes and 28 of its own. Offset and length in bits.
 const DHCP_CLIENT: (u32, u32) = (288, 48);
-/// The target address in a neighbour advertisement, after 8 bytes. Offset and length in bits.
-const ADVERTISED: (u32, u32) = (64, 128);
-const ROUTER_ADVERTISEMENT: u8 = 134;
-const NEIGHBOUR_SOLICITATION: u8 = 135;
-const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
+/// The target address in a neighbour solicitation or advertisement, after 8 bytes. Offset and length in bits.
+pub(super) const ADVERTISED: (u32, u32) = (64, 128);
+pub(super) const ROUTER_SOLICITATION: u8 = 133;
+pub(super) const ROUTER_ADVERTISEMENT: u8 = 134;
+pub(super) const NEIGHBOUR_SOLICITATION: u8 = 135;
+pub(super) const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 const REDIRECT: u8 = 137;
 const MULTICAST_REPORT: u8 = 143;
 /// TCP, UDP, ICMPv6.
@@ -59,10 +62,12 @@ pub(super) fn guard(ports: &[Port], exceptions: &[PortException]) -> Vec<Value> 
     macs.extend(further);
     macs.sort_by_key(ToString::to_string);
     macs.dedup();
+    let mut ipv6 = elements(|port| Some(json!(link_local(&port.mac)?)));
+    ipv6.extend(elements(|port| Some(json!(port.ipv6?))));
     let mut commands = vec![
         set(MACS, "ether_addr", macs),
         set(ADDRESSES, "ipv4_addr", elements(|port| Some(json!(port.address?)))),
-        set(LINK_LOCALS, "ipv6_addr", elements(|port| Some(json!(link_local(&port.mac)?)))),
+        set(IPV6_ADDRESSES, "ipv6_addr", ipv6),
         chain(ASKS_DHCP),
         chain(ADVERTISES),
         BRIDGED.chain(CHAIN, "filter", "prerouting", PRIORITY),
@@ -74,10 +79,11 @@ pub(super) fn guard(ports: &[Port], exceptions: &[PortException]) -> Vec<Value> 
         let number = mac.iter().fold(0u64, |number, byte| number << 8 | u64::from(*byte));
         let other = compare("!=", raw(DHCP_CLIENT), json!(number));
         commands.push(BRIDGED.rule(ASKS_DHCP, vec![by_it(), other, drop()]));
-        if let Some(own) = link_local(&port.mac) {
-            let other = compare("!=", raw(ADVERTISED), json!(format!("{:#x}", u128::from(own))));
-            commands.push(BRIDGED.rule(ADVERTISES, vec![by_it(), other, drop()]));
+        for own in link_local(&port.mac).into_iter().chain(port.ipv6) {
+            let own = compare("==", raw(ADVERTISED), number_of(own));
+            commands.push(BRIDGED.rule(ADVERTISES, vec![by_it(), own, json!({"return": null})]));
         }
+        commands.push(BRIDGED.rule(ADVERTISES, vec![by_it(), drop()]));
     }
     commands.extend(rules().into_iter().map(|expressions| BRIDGED.rule(CHAIN, expressions)));
     commands
@@ -115,7 +121,7 @@ fn rules() -> Vec<Vec<Value>> {
     let is_not = |protocol: &str, field: &str, value: Value| compare("!=", payload(protocol, field), value);
     let go = |chain: &str| json!({"jump": {"target": chain}});
     let mut rules = vec![
-        // Guests have no other IPv6 addresses than link-local ones: a router of a bridged network is not for them.
+        // Guests of bridged networks have no other IPv6 addresses than link-local ones: a router there is not for them.
         vec![
             compare("==", meta("iifname"), json!(format!("{INNER_PREFIX}*"))),
             is("icmpv6", "type", json!(ROUTER_ADVERTISEMENT)),
@@ -156,10 +162,15 @@ fn rules() -> Vec<Vec<Value>> {
         vec![is("icmpv6", "type", json!(NEIGHBOUR_ADVERTISEMENT)), go(ADVERTISES)],
         vec![
             is("ip6", "saddr", json!("::")),
+            is("icmpv6", "type", json!(NEIGHBOUR_SOLICITATION)),
+            go(ADVERTISES),
+        ],
+        vec![
+            is("ip6", "saddr", json!("::")),
             is("icmpv6", "type", json!({"set": [NEIGHBOUR_SOLICITATION, MULTICAST_REPORT]})),
             accept(),
         ],
-        vec![not_of(payload("ip6", "saddr"), LINK_LOCALS), drop()],
+        vec![not_of(payload("ip6", "saddr"), IPV6_ADDRESSES), drop()],
         // The rules above match by protocol: a packet with any other one is dropped.
         vec![
             is("ether", "type", json!("ip6")),
@@ -189,8 +200,13 @@ fn payload(protocol: &str, field: &str) -> Value {
 }
 
 /// Matches bits in the transport header or after it.
-fn raw((offset, length): (u32, u32)) -> Value {
+pub(super) fn raw((offset, length): (u32, u32)) -> Value {
     json!({"payload": {"base": "th", "offset": offset, "len": length}})
+}
+
+/// The address as the number that [`raw`] compares with.
+pub(super) fn number_of(address: std::net::Ipv6Addr) -> Value {
+    json!(format!("{:#x}", u128::from(address)))
 }
 
 /// Derives the link-local IPv6 address of a MAC (RFC 4291, appendix A).

@@ -1,7 +1,8 @@
 //! The firewall rules for tunnels between hosts. Pure.
 //!
 //! ```text
-//!  table bridge berth   between a tunnel and its bridge: no DHCP, no ARP from or about the gateway, no frame from or to the
+//!  table bridge berth   between a tunnel and its bridge: no DHCP, no ARP and no neighbour discovery from or about the gateway,
+//!                       no router discovery, no frame from or to the
 //!                       gateway's MAC address: each host has its own gateway, with the same addresses
 //!  table inet berth     accepts a tunnel's packets from its peers only; no guest sends any to a host, which would
 //!                       inject its frame into another tenant's network
@@ -11,6 +12,10 @@ use serde_json::{Value, json};
 
 use super::super::tunnel::{self, PORT};
 use super::super::{bridge_mac, hardware_address};
+use super::ports::{
+    ADVERTISED, NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_SOLICITATION, ROUTER_ADVERTISEMENT, ROUTER_SOLICITATION,
+    link_local, number_of, raw,
+};
 use super::{BRIDGED, compare, drop, field, from_guest, meta};
 use crate::{Nat, Tunnel};
 
@@ -26,7 +31,9 @@ pub(super) fn between(nat: &[Nat]) -> Vec<Value> {
             [("input", "iifname"), ("forward", "iifname"), ("forward", "oifname"), ("output", "oifname")]
         {
             for what in never_across(network) {
-                let expressions = vec![compare("==", meta(side), json!(device)), what, drop()];
+                let mut expressions = vec![compare("==", meta(side), json!(device))];
+                expressions.extend(what);
+                expressions.push(drop());
                 commands.push(BRIDGED.rule(chain, expressions));
             }
         }
@@ -34,16 +41,28 @@ pub(super) fn between(nat: &[Nat]) -> Vec<Value> {
     commands
 }
 
-fn never_across(network: &Nat) -> Vec<Value> {
+/// Conditions for frames that do not cross the tunnel, one list for each rule.
+fn never_across(network: &Nat) -> Vec<Vec<Value>> {
     let payload = |protocol: &str, field: &str| json!({"payload": {"protocol": protocol, "field": field}});
     let gateway = json!(hardware_address(bridge_mac(&network.bridge)));
-    vec![
-        compare("==", payload("udp", "dport"), json!({"set": [67, 68]})),
-        compare("==", payload("arp", "saddr ip"), json!(network.gateway)),
-        compare("==", payload("arp", "daddr ip"), json!(network.gateway)),
-        compare("==", payload("ether", "saddr"), gateway.clone()),
-        compare("==", payload("ether", "daddr"), gateway),
-    ]
+    let mut rules = vec![
+        vec![compare("==", payload("udp", "dport"), json!({"set": [67, 68]}))],
+        vec![compare("==", payload("arp", "saddr ip"), json!(network.gateway))],
+        vec![compare("==", payload("arp", "daddr ip"), json!(network.gateway))],
+        vec![compare("==", payload("ether", "saddr"), gateway.clone())],
+        vec![compare("==", payload("ether", "daddr"), gateway)],
+    ];
+    if let Some(ipv6) = network.ipv6 {
+        let kind = |kinds: &[u8]| compare("==", payload("icmpv6", "type"), json!({"set": kinds}));
+        rules.push(vec![compare("==", payload("udp", "dport"), json!({"set": [546, 547]}))]);
+        rules.push(vec![kind(&[ROUTER_SOLICITATION, ROUTER_ADVERTISEMENT])]);
+        let addresses = link_local(&hardware_address(bridge_mac(&network.bridge))).into_iter();
+        rules.extend(addresses.chain([ipv6.gateway]).map(|address| {
+            let about = compare("==", raw(ADVERTISED), number_of(address));
+            vec![kind(&[NEIGHBOUR_SOLICITATION, NEIGHBOUR_ADVERTISEMENT]), about]
+        }));
+    }
+    rules
 }
 
 /// Rules of the chain `input`: drop a tunnel's packets unless they come from its peers.

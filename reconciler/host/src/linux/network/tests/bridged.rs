@@ -14,6 +14,7 @@ fn port(last: u8, address: Option<&str>) -> Port {
         tap: format!("btt0000000{last}n0"),
         mac: format!("52:54:00:00:00:{last:02x}"),
         address: address.map(|text| text.parse().expect("an address")),
+        ipv6: None,
     }
 }
 

@@ -5,7 +5,12 @@ use super::*;
 use crate::{Port, PortException};
 
 fn port(last: u8) -> Port {
-    Port { tap: format!("btt0000000{last}n0"), mac: lease(last).mac, address: Some(lease(last).address) }
+    Port {
+        tap: format!("btt0000000{last}n0"),
+        mac: lease(last).mac,
+        address: Some(lease(last).address),
+        ipv6: lease(last).ipv6,
+    }
 }
 
 fn guest(last: u8) -> Guest {

@@ -1,5 +1,6 @@
 //! Security groups: packets of real machines on tracked bridges.
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -18,6 +19,7 @@ fn port(last: u8) -> Port {
         tap: format!("btt0000000{last}n0"),
         mac: format!("52:54:00:00:00:{last:02x}"),
         address: Some(Ipv4Addr::new(10, 77, 0, last)),
+        ipv6: lease(last).ipv6,
     }
 }
 
@@ -43,6 +45,7 @@ fn filters(group: Option<FilterGroup>, friends: &[u8]) -> Filters {
         groups: group.into_iter().collect(),
         sets: [(FRIENDS.to_owned(), friends.iter().map(|last| (address(last), address(last))).collect())]
             .into(),
+        ipv6_sets: BTreeMap::new(),
     }
 }
 

@@ -114,6 +114,11 @@ impl Guest {
         self.on(move || serve_here(port));
     }
 
+    /// As [`Guest::serve`], by IPv6.
+    pub(super) fn serve6(&self, port: u16) {
+        self.on(move || serve_here6(port));
+    }
+
     /// Receives packets on this port and returns their lengths.
     pub(super) fn listen(&self, port: u16) -> Receiver<usize> {
         let socket = self.on(move || UdpSocket::bind(("0.0.0.0", port)).expect("a free port"));
@@ -173,7 +178,17 @@ impl Guest {
 
 /// Does the same in the caller's namespace.
 pub(super) fn serve_here(port: u16) {
-    let listener = TcpListener::bind(("0.0.0.0", port)).expect("a free port");
+    serve_on(TcpListener::bind(("0.0.0.0", port)).expect("a free port"));
+}
+
+/// As [`serve_here`], by IPv6. A port that is served already stays so.
+pub(super) fn serve_here6(port: u16) {
+    if let Ok(listener) = TcpListener::bind(("::", port)) {
+        serve_on(listener);
+    }
+}
+
+fn serve_on(listener: TcpListener) {
     // A socket stays in the namespace it was created in.
     std::thread::spawn(move || {
         for stream in listener.incoming() {

@@ -13,7 +13,12 @@ const SENT: usize = 500;
 const SIZE: usize = 1000;
 
 fn port(last: u8) -> Port {
-    Port { tap: format!("btt0000000{last}n0"), mac: lease(last).mac, address: Some(lease(last).address) }
+    Port {
+        tap: format!("btt0000000{last}n0"),
+        mac: lease(last).mac,
+        address: Some(lease(last).address),
+        ipv6: lease(last).ipv6,
+    }
 }
 
 fn guest(last: u8) -> Guest {

@@ -21,6 +21,10 @@ fn link_local(last: u16) -> Ipv6Addr {
     Ipv6Addr::new(0xfe80, 0, 0, 0, 0x5054, 0x00ff, 0xfe00, last)
 }
 
+fn global(last: u16) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd00, 0x60, 0, 0, 0, 0, 0, last)
+}
+
 fn ethernet(from: [u8; 6], kind: u16, payload: &[u8]) -> Vec<u8> {
     let mut frame = ALL.to_vec();
     frame.extend(from);
@@ -108,6 +112,19 @@ fn honest() -> Cases {
         ),
         ("ipv6", ethernet(ATTACKER, 0x86dd, &ipv6(own, UDP, &udp(9, 9, &[])))),
         ("ipv6 advertisement", ethernet(ATTACKER, 0x86dd, &ipv6(own, ICMPV6, &neighbour(136, own)))),
+        ("ipv6 address", ethernet(ATTACKER, 0x86dd, &ipv6(global(5), UDP, &udp(9, 9, &[])))),
+        (
+            "ipv6 address advertisement",
+            ethernet(ATTACKER, 0x86dd, &ipv6(global(5), ICMPV6, &neighbour(136, global(5)))),
+        ),
+        (
+            "neighbour's solicitation",
+            ethernet(ATTACKER, 0x86dd, &ipv6(own, ICMPV6, &neighbour(135, global(6)))),
+        ),
+        (
+            "ipv6 address probe",
+            ethernet(ATTACKER, 0x86dd, &ipv6(Ipv6Addr::UNSPECIFIED, ICMPV6, &neighbour(135, global(5)))),
+        ),
         (
             "ipv6 probe",
             ethernet(ATTACKER, 0x86dd, &ipv6(Ipv6Addr::UNSPECIFIED, ICMPV6, &neighbour(135, own))),
@@ -160,6 +177,20 @@ fn lies() -> Cases {
             "neighbour's advertisement",
             ethernet(ATTACKER, 0x86dd, &ipv6(own, ICMPV6, &neighbour(136, link_local(6)))),
         ),
+        ("ipv6 address of a neighbour", ethernet(ATTACKER, 0x86dd, &ipv6(global(6), UDP, &udp(9, 9, &[])))),
+        ("ipv6 address of the gateway", ethernet(ATTACKER, 0x86dd, &ipv6(global(1), UDP, &udp(9, 9, &[])))),
+        (
+            "advertisement of a neighbour's address",
+            ethernet(ATTACKER, 0x86dd, &ipv6(global(5), ICMPV6, &neighbour(136, global(6)))),
+        ),
+        (
+            "advertisement of the gateway",
+            ethernet(ATTACKER, 0x86dd, &ipv6(own, ICMPV6, &neighbour(136, global(1)))),
+        ),
+        (
+            "probe for a neighbour's address",
+            ethernet(ATTACKER, 0x86dd, &ipv6(Ipv6Addr::UNSPECIFIED, ICMPV6, &neighbour(135, global(6)))),
+        ),
         ("dhcpv6 server", ethernet(ATTACKER, 0x86dd, &ipv6(own, UDP, &udp(547, 546, &[])))),
         ("another protocol over ipv6", ethernet(ATTACKER, 0x86dd, &ipv6(own, 4, &[0; 20]))),
     ]
@@ -183,7 +214,12 @@ fn arrived(from: &Guest, inbox: &Receiver<Vec<u8>>, cases: &Cases) -> Vec<&'stat
 }
 
 fn port(tap: &str, last: u8) -> Port {
-    Port { tap: tap.to_owned(), mac: lease(last).mac, address: Some(lease(last).address) }
+    Port {
+        tap: tap.to_owned(),
+        mac: lease(last).mac,
+        address: Some(lease(last).address),
+        ipv6: lease(last).ipv6,
+    }
 }
 
 fn guarded() -> Firewall {

@@ -1,0 +1,106 @@
+//! `examples/networks/dual-stack` with the small guest: IPv6 between two guests, to their gateway, and not under other addresses.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use super::kubectl::contains_all;
+use crate::guests::GuestImage;
+use crate::http::{self, field};
+use crate::image_server::Content;
+use crate::platform::Platform;
+use crate::report::Report;
+use crate::terraform::{Project, unwrapped};
+use crate::workspace;
+
+const SOON: Duration = Duration::from_secs(60);
+/// A boot without KVM, of two guests at once.
+const BOOT: Duration = Duration::from_secs(240);
+const WEB: &str = "fd00:60::8:80";
+const GATEWAY: &str = "fd00:60::1";
+
+pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
+    report.case(
+        "examples/networks/dual-stack: guests reach each other and their gateway by IPv6, under their own addresses only",
+        || {
+            let project = platform.project()?;
+            project.copy_from(&workspace::root().join("examples/networks/dual-stack"))?;
+            let url = platform.images().put("dual-stack.qcow2", Content::File(guest.path.clone()));
+            let variables = json!({"image_url": url, "image_sha256": guest.sha256});
+            project.write("terraform.tfvars.json", &variables.to_string())?;
+            project.init()?;
+            let done = check(platform, &project, &variables);
+            project.destroy()?;
+            done
+        },
+    );
+}
+
+fn check(platform: &Platform, project: &Project, variables: &Value) -> Result<()> {
+    refusals(project)?;
+    let script = include_str!("dual_stack/guest.sh");
+    let mut variables = variables.clone();
+    variables["user_data"] =
+        json!({"web": script.replace("ADDRESS", WEB), "client": script.replace("ADDRESS", "")});
+    project.write("terraform.tfvars.json", &variables.to_string())?;
+    project.apply()?;
+    project.plan_is_empty()?;
+    let decided = |vm: &str| -> Result<(String, String)> {
+        let attributes = project.attributes(&format!("berth_vm.{vm}"))?;
+        let interface = &attributes["network_interfaces"][0];
+        let text = |name: &str| interface[name].as_str().map(str::to_owned).context("an address");
+        Ok((text("address")?, text("ipv6_address")?))
+    };
+    let ((web, web_ipv6), (client, client_ipv6)) = (decided("web")?, decided("client")?);
+    let number = client.strip_prefix("10.86.0.").context("an address of the network")?;
+    ensure!(web_ipv6 == WEB && client_ipv6 == format!("fd00:60::{number}"), "{web_ipv6}, {client_ipv6}");
+    for address in [&client, &web] {
+        http::get_within(platform.namespace(), address, "/six-ready", BOOT)?;
+    }
+    let ask = |query: &str| http::get(platform.namespace(), &client, &format!("/cgi-bin/six?{query}"), SOON);
+
+    let page = ask(&format!("to={GATEWAY}"))?;
+    ensure!(field(&page, "ping")? == "yes" && field(&page, "prefix")? == "fd00:60::/64", "{page}");
+    ensure!(field(&page, "default")?.is_empty(), "there is no way out: {page}");
+    let page = ask(&format!("to={WEB}"))?;
+    ensure!(field(&page, "hostname")? == "dual-web", "by HTTP: {page}");
+    ensure!(field(&page, "ping")? == "no", "its security group allows no ICMPv6: {page}");
+    let heard = |who: &str| -> Result<String> {
+        let page = ask(&format!("to={GATEWAY}&as={who}"))?;
+        field(&page, "ping").map(str::to_owned)
+    };
+    for who in ["fd00:60::77", WEB, "fd00:61::3"] {
+        ensure!(heard(who)? == "no", "it is heard as {who}");
+    }
+    http::get(platform.namespace(), &format!("[{WEB}]:80"), "/", SOON)?;
+
+    // Live: a group that allows all, and a way out, which is a default route.
+    project.edit("main.tf", "protocol = \"tcp\", ports = [\"80\"], cidrs", "cidrs")?;
+    variables["ipv6_egress"] = json!("Masquerade");
+    project.write("terraform.tfvars.json", &variables.to_string())?;
+    let plan = project.plan()?;
+    let expected = ["berth_network.app: update", "berth_security_group.web: update"];
+    ensure!(plan.changes() == expected, "{:?}", plan.changes());
+    project.apply()?;
+    project.plan_is_empty()?;
+    crate::wait::until("the guest to have a default route, and an answer", SOON, || {
+        let page = ask(&format!("to={WEB}"))?;
+        ensure!(field(&page, "ping")? == "yes", "{page}");
+        ensure!(field(&page, "default")?.starts_with("fe80::"), "{page}");
+        Ok(())
+    })
+}
+
+fn refusals(project: &Project) -> Result<()> {
+    for (right, wrong, words) in [
+        ("\"fd00:60::/64\"", "\"fd00:60::/56\"", "write a /64"),
+        ("\"fd00:60::/64\"", "\"fe80::/64\"", "neither of fc00::/7"),
+        ("\"fd00:60::8:80\"", "\"10.86.0.9\"", "not an IPv6 address"),
+    ] {
+        project.edit("main.tf", right, wrong)?;
+        contains_all(&unwrapped(&project.plan_refused()?), &[words])?;
+        project.edit("main.tf", wrong, right)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,133 @@
+//! The IPv6 side of private networks: the gateway's address on the bridge, and forwarding on the host.
+//!
+//! A bridge has no IPv6 unless its network has a prefix. The gateway's address and the bridge's link-local address are the same on each
+//! host, as its MAC address is: duplicate address detection is off, and neither crosses a tunnel ([`super::ruleset`]).
+
+use std::path::Path;
+
+use ipnet::Ipv6Net;
+
+use super::super::files::blocking;
+use super::netlink::{self, Link, Netlink};
+use super::{Result, host_ranges, sysctl, sysctl_if_there};
+use crate::{Firewall, Ipv6Egress, Ipv6Network, NetworkConfig};
+
+/// Exists unless the kernel has no IPv6 or was started without.
+const SETTINGS: &str = "/proc/sys/net/ipv6/conf";
+/// The IPv6 routes of this network namespace. In each line: destination, prefix length, 6 more fields, flags, and interface.
+const ROUTES: &str = "/proc/thread-self/net/ipv6_route";
+/// `RTF_DEFAULT | RTF_ADDRCONF`: a default route by a router advertisement.
+const BY_ADVERTISEMENT: u32 = 0x0005_0000;
+
+/// Checks that a new network's prefix can be used here.
+///
+/// *Errors*: if IPv6 is turned off, or if the host itself has an address of the prefix.
+pub(super) async fn check(netlink: &Netlink, network: &NetworkConfig) -> Result<()> {
+    let Some(ipv6) = network.ipv6 else { return Ok(()) };
+    if !blocking(|| Path::new(SETTINGS).exists()).await {
+        let detail = "IPv6 is turned off on this host, and the network has an IPv6 prefix: start its kernel without \
+                      ipv6.disable=1, or run these VMs on another host";
+        return Err(netlink::network("make", &network.bridge, detail));
+    }
+    let own = own_networks(netlink).await?;
+    if let Some(taken) =
+        own.iter().find(|own| ipv6.prefix.contains(&own.addr()) || own.contains(&ipv6.prefix))
+    {
+        let detail = format!("its prefix {} is in use by this host ({taken})", ipv6.prefix);
+        return Err(netlink::network("make", &network.bridge, detail));
+    }
+    Ok(())
+}
+
+/// Gives the bridge the gateway's address, or no IPv6 if the network has no prefix.
+pub(super) async fn ensure(netlink: &Netlink, bridge: &Link, ipv6: Option<Ipv6Network>) -> Result<()> {
+    let setting = |name: &str| format!("net/ipv6/conf/{}/{name}", bridge.name);
+    let Some(ipv6) = ipv6 else {
+        sysctl_if_there(&setting("disable_ipv6"), "1").await;
+        return Ok(());
+    };
+    for (name, value) in
+        [("accept_ra", "0"), ("accept_redirects", "0"), ("dad_transmits", "0"), ("accept_dad", "0")]
+    {
+        sysctl(&setting(name), value).await?;
+    }
+    // Last: the link-local address is made now, from the bridge's MAC address.
+    sysctl(&setting("addr_gen_mode"), "0").await?;
+    sysctl(&setting("disable_ipv6"), "0").await?;
+    let gateway = Ipv6Net::new(ipv6.gateway, ipv6.prefix.prefix_len()).expect("the length of a prefix");
+    netlink.exact_ipv6_address(bridge, gateway).await?;
+    if ipv6.egress == Ipv6Egress::None { Ok(()) } else { forward().await }
+}
+
+/// Turns on forwarding, which the kernel has for all interfaces only. An interface that has its default route by router advertisements
+/// would lose it and accept no more of them, unless it is set to accept them from then on as well.
+async fn forward() -> Result<()> {
+    let routes = blocking(|| std::fs::read_to_string(ROUTES)).await.unwrap_or_default();
+    for interface in advertised(&routes) {
+        let key = format!("net/ipv6/conf/{interface}/accept_ra");
+        let path = Path::new("/proc/sys").join(&key);
+        if blocking(move || std::fs::read_to_string(path)).await.is_ok_and(|value| value.trim() == "1") {
+            sysctl(&key, "2").await?;
+            tracing::info!(interface, "router advertisements stay accepted while the host forwards IPv6");
+        }
+    }
+    sysctl("net/ipv6/conf/all/forwarding", "1").await
+}
+
+/// Returns the interfaces with a default route by router advertisements.
+fn advertised(routes: &str) -> Vec<String> {
+    let interface = |line: &str| {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let [_, "00", _, _, _, _, _, _, flags, interface] = fields[..] else { return None };
+        let flags = u32::from_str_radix(flags, 16).ok()?;
+        (flags & BY_ADVERTISEMENT == BY_ADVERTISEMENT).then(|| interface.to_owned())
+    };
+    let mut interfaces: Vec<String> = routes.lines().filter_map(interface).collect();
+    interfaces.sort();
+    interfaces.dedup();
+    interfaces
+}
+
+/// Returns the prefixes that the host is on itself: guests reach no addresses of them, as they reach no other host by IPv4. Empty while
+/// no network has a way to the outside.
+pub(super) async fn closed(netlink: &Netlink, firewall: &Firewall) -> Result<Vec<Ipv6Net>> {
+    let is_open = |ipv6: &Ipv6Network| ipv6.egress != Ipv6Egress::None;
+    if !firewall.nat.iter().filter_map(|network| network.ipv6.as_ref()).any(is_open) {
+        return Ok(Vec::new());
+    }
+    let networks: Vec<Ipv6Net> = own_networks(netlink).await?.iter().map(Ipv6Net::trunc).collect();
+    Ok(Ipv6Net::aggregate(&networks))
+}
+
+/// Returns the host's addresses with their prefixes, except for loopback, link-local ones and those of berth's bridges.
+async fn own_networks(netlink: &Netlink) -> Result<Vec<Ipv6Net>> {
+    let links = netlink.links().await?;
+    let is_ours = |index: u32| links.iter().any(|link| link.index == index && host_ranges::is_berths(link));
+    let all = netlink.all_ipv6_networks().await?;
+    let is_special = |of: &Ipv6Net| of.addr().is_loopback() || of.addr().is_unicast_link_local();
+    Ok(all.into_iter().filter(|(index, of)| !is_ours(*index) && !is_special(of)).map(|(_, of)| of).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interfaces_with_a_default_route_by_router_advertisements_are_found() {
+        let zero = "0".repeat(32);
+        let line = |length: &str, flags: &str, interface: &str| {
+            format!(
+                "{zero} {length} {zero} 00 fe800000000000000000000000000001 00000400 00000001 00000000 {flags} {interface}\n"
+            )
+        };
+        let routes = [
+            line("00", "00450003", "eth0"),
+            line("00", "00450003", "eth0"),
+            line("00", "00000003", "eth1"),
+            line("40", "00450003", "eth2"),
+            line("00", "00200200", "lo"),
+            "broken\n".to_owned(),
+        ];
+        assert_eq!(advertised(&routes.concat()), ["eth0"]);
+    }
+}

@@ -1,0 +1,104 @@
+//! The firewall rules for IPv6 of private networks. Pure.
+//!
+//! ```text
+//!  from a network with egress `Masquerade` or `Routed` to anywhere but its host's own networks: passes, under the host's address or
+//!      unchanged
+//!  from any other network, and to the host's own networks: rejected (no route)
+//!  into a network: answers only
+//!  from a network to the host itself: neighbour and router discovery; DHCP; DNS and echo requests to its own gateway
+//! ```
+
+use std::net::Ipv6Addr;
+
+use ipnet::Ipv6Net;
+use serde_json::{Value, json};
+
+use super::super::{bridge_mac, hardware_address};
+use super::ports::{NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_SOLICITATION, ROUTER_SOLICITATION, link_local};
+use super::{ROUTED, TABLE, accept, compare, from_guest, meta, rule};
+use crate::{Ipv6Egress, Ipv6Network, Nat};
+
+/// Gateways, with the link-local addresses of bridges.
+const GATEWAYS: &str = "gateways6";
+const CLOSED: &str = "closed6";
+/// All DHCP servers and relays of a link.
+const DHCP_SERVERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
+const DHCP_PORT: u16 = 547;
+
+fn networks(nat: &[Nat]) -> impl Iterator<Item = (&str, Ipv6Network)> {
+    nat.iter().filter_map(|network| Some((network.bridge.as_str(), network.ipv6?)))
+}
+
+pub(super) fn sets(nat: &[Nat], closed: &[Ipv6Net]) -> Vec<Value> {
+    let gateways = |(bridge, ipv6): (&str, Ipv6Network)| -> Vec<Value> {
+        let addresses = link_local(&hardware_address(bridge_mac(bridge))).into_iter().chain([ipv6.gateway]);
+        addresses.map(|address| json!({"concat": [bridge, address]})).collect()
+    };
+    let gateways: Vec<Value> = networks(nat).flat_map(gateways).collect();
+    let mut gateways_set =
+        json!({"family": ROUTED.family, "table": TABLE, "name": GATEWAYS, "type": ["ifname", "ipv6_addr"]});
+    if !gateways.is_empty() {
+        gateways_set["elem"] = gateways.into();
+    }
+    let closed: Vec<Value> = closed.iter().map(|range| prefix(*range)).collect();
+    let mut closed_set = json!({"family": ROUTED.family, "table": TABLE, "name": CLOSED, "type": "ipv6_addr", "flags": ["interval"]});
+    if !closed.is_empty() {
+        closed_set["elem"] = closed.into();
+    }
+    vec![json!({"add": {"set": gateways_set}}), json!({"add": {"set": closed_set}})]
+}
+
+/// The packets that guests may send to their host.
+pub(super) fn to_host(nat: &[Nat]) -> Vec<Vec<Value>> {
+    let kind = |kinds: Value| compare("==", payload("icmpv6", "type"), kinds);
+    let port = |protocol: &str, number: u16| compare("==", payload(protocol, "dport"), json!(number));
+    let to_its_gateway = || {
+        let there = json!({"concat": [meta("iifname"), payload("ip6", "daddr")]});
+        compare("==", there, json!(format!("@{GATEWAYS}")))
+    };
+    let discovery = json!({"set": [ROUTER_SOLICITATION, NEIGHBOUR_SOLICITATION, NEIGHBOUR_ADVERTISEMENT]});
+    let mut rules: Vec<Vec<Value>> = Vec::new();
+    for (bridge, _) in networks(nat) {
+        let by_it = || compare("==", meta("iifname"), json!(bridge));
+        let servers = compare("==", payload("ip6", "daddr"), json!(DHCP_SERVERS));
+        rules.push(vec![by_it(), kind(discovery.clone()), accept()]);
+        rules.push(vec![by_it(), servers, port("udp", DHCP_PORT), accept()]);
+    }
+    if !rules.is_empty() {
+        rules.extend([
+            vec![to_its_gateway(), port("udp", DHCP_PORT), accept()],
+            vec![to_its_gateway(), port("udp", 53), accept()],
+            vec![to_its_gateway(), port("tcp", 53), accept()],
+            vec![to_its_gateway(), kind(json!("echo-request")), accept()],
+        ]);
+    }
+    rules
+}
+
+/// The rules for packets that leave a network, after those for packets within one.
+pub(super) fn leaving(nat: &[Nat]) -> Vec<Value> {
+    let mut rules = Vec::new();
+    let not_into_a_network = || compare("!=", meta("oifname"), super::any_bridge());
+    for (bridge, ipv6) in networks(nat).filter(|(_, ipv6)| ipv6.egress != Ipv6Egress::None) {
+        let by_it = compare("==", meta("iifname"), json!(bridge));
+        let from = || compare("==", payload("ip6", "saddr"), prefix(ipv6.prefix));
+        let open = compare("!=", payload("ip6", "daddr"), json!(format!("@{CLOSED}")));
+        rules.push(rule("forward", vec![by_it, from(), open, not_into_a_network(), accept()]));
+        if ipv6.egress == Ipv6Egress::Masquerade {
+            let elsewhere = compare("!=", payload("ip6", "daddr"), prefix(ipv6.prefix));
+            rules.push(rule("postrouting", vec![from(), elsewhere, json!({"masquerade": null})]));
+        }
+    }
+    let is_ipv6 = compare("==", meta("nfproto"), json!("ipv6"));
+    let reject = json!({"reject": {"type": "icmpv6", "expr": "no-route"}});
+    rules.push(rule("forward", vec![from_guest(), is_ipv6, reject]));
+    rules
+}
+
+fn payload(protocol: &str, field: &str) -> Value {
+    json!({"payload": {"protocol": protocol, "field": field}})
+}
+
+fn prefix(range: Ipv6Net) -> Value {
+    json!({"prefix": {"addr": range.network(), "len": range.prefix_len()}})
+}
