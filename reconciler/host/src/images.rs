@@ -202,7 +202,7 @@ pub struct NewImage {
     pub uid: String,
     /// The uid that the Image had before.
     pub former_uid: Option<String>,
-    /// What it is made from, for messages.
+    /// The object that it is made from, for messages.
     pub shown: String,
     pub pool: String,
     pub snapshot: String,

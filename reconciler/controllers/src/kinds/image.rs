@@ -24,7 +24,7 @@ struct Observed {
     lost: bool,
     /// Another host, to check whether it refuses the image too.
     other: Option<String>,
-    /// What it is made from. `None`: it has a URL.
+    /// The Disk or the DiskSnapshot that it is made from. `None`: it has a URL.
     origin: Option<Origin>,
     /// The host that it is bound to, if that is fenced.
     fenced: Option<String>,

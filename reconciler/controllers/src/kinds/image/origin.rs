@@ -8,7 +8,7 @@ use crate::{
     key::{Key, ObjectKind},
 };
 
-/// What an image is made from.
+/// The object that an image is made from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Origin {
     pub(super) key: Key,
