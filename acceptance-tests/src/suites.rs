@@ -22,6 +22,7 @@ pub mod kubectl;
 pub mod kubernetes;
 pub mod lifecycle;
 pub mod load;
+pub mod made_images;
 pub mod modules;
 pub mod moves;
 pub mod networks;

@@ -14,7 +14,7 @@ mod rig;
 #[path = "shared/setup.rs"]
 mod setup;
 
-use berth_api::{AttachmentState, Disk, HotswapDiskAttachment, PublicIP, VMState};
+use berth_api::{AttachmentState, Disk, HotswapDiskAttachment, Image, ImageState, PublicIP, VMState};
 use berth_host::PciDeviceFacts;
 use faults::Fault;
 use rig::{Rig, converges};
@@ -627,6 +627,68 @@ fn a_snapshot_is_of_the_same_moment_when_its_status_was_lost_or_it_was_created_a
         rig.must_settle().await;
         rig.delete("DiskSnapshot", "before").await;
         all_is_deleted(rig).await;
+    });
+}
+
+fn is_image_ready(image: &Image) -> bool {
+    image.status.as_ref().is_some_and(|status| status.state == Some(ImageState::Ready))
+}
+
+async fn images_of_disk_and_snapshot_are_there(rig: &Rig) {
+    rig.apply("Image", "golden", json!({"source": {"snapshot": "before"}})).await;
+    rig.apply("Image", "current", json!({"source": {"disk": "web-root"}})).await;
+    rig.apply("Disk", "copy", json!({"image": "golden"})).await;
+    for image in ["golden", "current"] {
+        rig.until(image, "is made", is_image_ready).await;
+    }
+}
+
+#[test]
+fn an_image_is_made_from_a_disk_and_from_a_snapshot_once() {
+    converges(&[Fault::Error, Fault::CrashAfter], async |rig| {
+        web_is_declared(rig).await;
+        web_runs(rig).await;
+        let pid = rig.pid("web").await;
+        rig.apply("DiskSnapshot", "before", json!({"disk": "web-root"})).await;
+        rig.until("before", "is taken", rig::is_taken).await;
+        rig.strike_from_here();
+        images_of_disk_and_snapshot_are_there(rig).await;
+        assert_eq!(rig.pid("web").await, pid, "its VM runs on");
+        assert_eq!(rig.system.leftovers().images.len(), 3, "the image below the disk, and one of each");
+    });
+}
+
+#[test]
+fn images_that_were_made_go_with_their_objects_and_their_disks() {
+    converges(&[], async |rig| {
+        web_is_declared(rig).await;
+        web_runs(rig).await;
+        rig.apply("DiskSnapshot", "before", json!({"disk": "web-root"})).await;
+        images_of_disk_and_snapshot_are_there(rig).await;
+        rig.must_settle().await;
+        rig.delete("Disk", "copy").await;
+        for (kind, name) in [("Image", "golden"), ("Image", "current"), ("DiskSnapshot", "before")] {
+            rig.delete(kind, name).await;
+            rig.until_gone(kind, name).await;
+        }
+        all_is_deleted(rig).await;
+    });
+}
+
+#[test]
+fn an_image_that_was_made_is_the_same_when_its_status_was_lost_or_it_was_created_anew() {
+    converges(&[], async |rig| {
+        web_is_declared(rig).await;
+        web_runs(rig).await;
+        rig.apply("DiskSnapshot", "before", json!({"disk": "web-root"})).await;
+        images_of_disk_and_snapshot_are_there(rig).await;
+        let images = || rig.system.leftovers().images;
+        let before = images();
+        rig.lose_every_status().await;
+        rig.until("golden", "is known again", is_image_ready).await;
+        rig.until("current", "is known again", is_image_ready).await;
+        assert_eq!(images(), before);
+        rig.must_settle().await;
     });
 }
 

@@ -153,7 +153,7 @@ fn without_the_snapshot(platform: &Platform, project: &Project, copy: &str, sum_
 }
 
 /// Has the guest write a pattern to one of its disks; returns the checksum.
-fn write(platform: &Platform, guest: &str, disk: &str, seed: u8) -> Result<String> {
+pub fn write(platform: &Platform, guest: &str, disk: &str, seed: u8) -> Result<String> {
     let serial = serial_of(platform, disk)?;
     let device = wait::until("the disk in the guest", BOOT, || guest_disk(platform, guest, &serial))?;
     let wrote = page(platform, guest, &format!("/cgi-bin/write?dev={}&seed={seed}", device.name))?;
@@ -162,7 +162,7 @@ fn write(platform: &Platform, guest: &str, disk: &str, seed: u8) -> Result<Strin
 }
 
 /// Returns the checksum of what a guest reads from one of its disks.
-fn sum(platform: &Platform, guest: &str, disk: &str) -> Result<String> {
+pub fn sum(platform: &Platform, guest: &str, disk: &str) -> Result<String> {
     let serial = serial_of(platform, disk)?;
     let device = wait::until("the disk in the guest", BOOT, || guest_disk(platform, guest, &serial))?;
     let read = page(platform, guest, &format!("/cgi-bin/sum?dev={}", device.name))?;

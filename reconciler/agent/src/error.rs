@@ -210,6 +210,7 @@ pub(crate) fn reason_of(error: &SystemError) -> Reason {
             _ => Reason::Retrying,
         },
         SystemError::Download { .. }
+        | SystemError::ImageNotMade { .. }
         | SystemError::ImageInUse { .. }
         | SystemError::VolumeBusy { .. }
         | SystemError::File { .. }

@@ -1,4 +1,4 @@
-//! Downloads in the background: at most one per source, shared by all objects waiting for it.
+//! Downloads in the background, and images that are made here: at most one per source, shared by all objects waiting for it.
 //!
 //! Sources are per namespace: a declaration in one namespace neither delays nor cancels a download that another one
 //! waits for. Each namespace has a limited number of concurrent downloads; further ones wait for those.
@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use berth_api::{Readiness, Reason};
-use berth_host::{ChecksumSource, Credentials, ImageSource, Images, ResolvedImage, Retry, SystemError};
+use berth_host::{
+    ChecksumSource, Credentials, ImageSource, Images, NewImage, ResolvedImage, Retry, SystemError,
+};
 use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
@@ -40,6 +42,8 @@ pub(crate) enum Wanted {
     Image(ImageSource),
     /// The checksum of an image, which is needed before the image.
     Checksum(ChecksumSource),
+    /// An image that is made from a snapshot of this host. Its checksum is the result.
+    Made(NewImage),
 }
 
 impl Wanted {
@@ -47,6 +51,7 @@ impl Wanted {
         match self {
             Self::Image(source) => &source.namespace,
             Self::Checksum(source) => &source.namespace,
+            Self::Made(new) => &new.namespace,
         }
     }
 }
@@ -219,13 +224,17 @@ impl Shared {
     }
 
     async fn download(&self, wanted: &Wanted) -> Result<Option<ResolvedImage>, Failure> {
-        let (namespace, url, secret) = match wanted {
-            Wanted::Image(source) => (&source.namespace, &source.url, &source.secret),
-            Wanted::Checksum(source) => (&source.namespace, &source.image_url, &source.secret),
+        let with_secret = match wanted {
+            Wanted::Image(source) => source.secret.as_ref().map(|secret| (secret, &source.url)),
+            Wanted::Checksum(source) => source.secret.as_ref().map(|secret| (secret, &source.image_url)),
+            Wanted::Made(_) => None,
         };
-        let credentials = match secret {
+        let credentials = match with_secret {
             // Read anew for each download, and kept no longer than it.
-            Some(name) => self.secrets.credentials(namespace, name, url).await.map_err(Failure::Secret)?,
+            Some((name, url)) => {
+                let read = self.secrets.credentials(wanted.namespace(), name, url).await;
+                read.map_err(Failure::Secret)?
+            }
             None => Credentials::default(),
         };
         let outcome = match wanted {
@@ -234,10 +243,14 @@ impl Shared {
                 self.system.pull(source, &credentials, &progress).await.map(|_| None)
             }
             Wanted::Checksum(source) => self.system.resolve(source, &credentials).await.map(Some),
+            Wanted::Made(new) => {
+                let made = self.system.make_image(new).await;
+                made.map(|facts| Some(ResolvedImage { digest: facts.digest, media_type: None }))
+            }
         };
         outcome.map_err(|error| {
             tracing::info!(?wanted, error = %error.chain(), "a download failed");
-            Failure::Download(error, secret.is_some())
+            Failure::Download(error, with_secret.is_some())
         })
     }
 

@@ -6,9 +6,10 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Binding, Conditions, ObjectUser};
+use crate::{Binding, Conditions, ObjectUser, ResourceName};
 
 /// The source of disks, or of the medium of a CD-ROM drive. The first host to use it verifies it; every host downloads it once at most.
+/// An image that is made from a Disk or a DiskSnapshot is on the host of that one, and so are the disks that are made from it.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "berth.dev",
@@ -41,8 +42,12 @@ use crate::{Binding, Conditions, ObjectUser};
     validation = Rule::new("has(self.source.checksumUrl) == has(oldSelf.source.checksumUrl) && (!has(self.source.checksumUrl) || self.source.checksumUrl == oldSelf.source.checksumUrl)").message("source.checksumUrl cannot change: it was read once; create another Image").field_path(".source.checksumUrl"),
     validation = Rule::new("self.format == oldSelf.format").message("format cannot change: create another Image").field_path(".format"),
     validation = Rule::new("has(self.compression) == has(oldSelf.compression) && (!has(self.compression) || self.compression == oldSelf.compression)").message("compression cannot change: create another Image").field_path(".compression"),
-    validation = Rule::new("!(self.source.url.startsWith('oci://') && has(self.compression))").message("the registry has the compression of an oci:// image").field_path(".compression"),
-    validation = Rule::new("self.source.url == oldSelf.source.url || !(self.source.url.startsWith('oci://') || oldSelf.source.url.startsWith('oci://'))").message("an oci:// URL cannot change: disks are made from the content that it had; create another Image").field_path(".source.url")
+    validation = Rule::new("!(has(self.source.url) && self.source.url.startsWith('oci://') && has(self.compression))").message("the registry has the compression of an oci:// image").field_path(".compression"),
+    validation = Rule::new("!has(self.source.url) || !has(oldSelf.source.url) || self.source.url == oldSelf.source.url || !(self.source.url.startsWith('oci://') || oldSelf.source.url.startsWith('oci://'))").message("an oci:// URL cannot change: disks are made from the content that it had; create another Image").field_path(".source.url"),
+    validation = Rule::new("(has(self.source.disk) ? self.source.disk : '') == (has(oldSelf.source.disk) ? oldSelf.source.disk : '')").message("source.disk cannot change: the image was made once; create another Image").field_path(".source.disk"),
+    validation = Rule::new("(has(self.source.snapshot) ? self.source.snapshot : '') == (has(oldSelf.source.snapshot) ? oldSelf.source.snapshot : '')").message("source.snapshot cannot change: the image was made once; create another Image").field_path(".source.snapshot"),
+    validation = Rule::new("has(self.source.url) || self.format == 'qcow2'").message("an image that is made from a disk or a snapshot has the format qcow2").field_path(".format"),
+    validation = Rule::new("has(self.source.url) || !has(self.compression)").message("compression is that of the file at a url").field_path(".compression")
 )]
 pub struct ImageSpec {
     /// The source of the image.
@@ -61,22 +66,33 @@ pub struct ImageSpec {
     pub deletion_protection: bool,
 }
 
-/// Where an image comes from, and its checksum: exactly one of `sha256`, `sha512` and `checksumUrl`, or none with `oci://`.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+/// Where an image comes from: a URL with the checksum of its bytes (exactly one of `sha256`, `sha512` and `checksumUrl`, or none with
+/// `oci://`), a Disk or a DiskSnapshot.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("self.url.startsWith('oci://') || [has(self.sha256), has(self.sha512), has(self.checksumUrl)].filter(set, set).size() == 1").message("exactly one of sha256, sha512 and checksumUrl is needed"),
-    validation = Rule::new("!has(self.secretName) || !self.url.startsWith('file:')").message("a file of the host needs no Secret").field_path(".secretName"),
-    validation = Rule::new("!has(self.secretName) || !self.url.matches('^[a-z]+://[^/]*@')").message("secretName and a user in the url exclude each other").field_path(".secretName"),
-    validation = Rule::new("!self.url.startsWith('oci://') || !(has(self.sha256) || has(self.sha512) || has(self.checksumUrl))").message("an oci:// image has its checksum in the registry: write @sha256:... at the end of url to choose one")
+    validation = Rule::new("[has(self.url), has(self.disk), has(self.snapshot)].filter(set, set).size() == 1").message("a source is exactly one of url, disk and snapshot"),
+    validation = Rule::new("!has(self.url) || self.url.startsWith('oci://') || [has(self.sha256), has(self.sha512), has(self.checksumUrl)].filter(set, set).size() == 1").message("exactly one of sha256, sha512 and checksumUrl is needed"),
+    validation = Rule::new("!has(self.secretName) || !has(self.url) || !self.url.startsWith('file:')").message("a file of the host needs no Secret").field_path(".secretName"),
+    validation = Rule::new("!has(self.secretName) || !has(self.url) || !self.url.matches('^[a-z]+://[^/]*@')").message("secretName and a user in the url exclude each other").field_path(".secretName"),
+    validation = Rule::new("!has(self.url) || !self.url.startsWith('oci://') || !(has(self.sha256) || has(self.sha512) || has(self.checksumUrl))").message("an oci:// image has its checksum in the registry: write @sha256:... at the end of url to choose one"),
+    validation = Rule::new("has(self.url) || !(has(self.sha256) || has(self.sha512) || has(self.checksumUrl) || has(self.secretName))").message("sha256, sha512, checksumUrl and secretName belong to a url: the host computes the checksum of an image that is made from a disk or a snapshot")
 )]
 pub struct ImageSource {
     /// `http://`, `https://`, `oci://REGISTRY/REPOSITORY[:TAG|@DIGEST]` for an image in a container registry, or `file:///` for a
     /// file on the host, in a folder that its administrator allows (`--image-dir`). Can change, for example to a mirror: the
     /// checksum identifies the content. An `oci://` URL cannot change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 2048))]
     #[x_kube(validation = Rule::new("self.matches('^(https?|oci)://[^/:?#]') || self.startsWith('file:///')").message("must start with http://, https:// or oci:// and a host, or with file:///"))]
-    pub url: String,
+    pub url: Option<String>,
+    /// Name of a Disk of the same namespace: the image has its data of the moment at which the image is made, once the disk has a
+    /// file. Its VM runs on meanwhile. Cannot change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk: Option<ResourceName>,
+    /// Name of a DiskSnapshot of the same namespace, whose data the image has. Cannot change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<ResourceName>,
     /// SHA-256 of the bytes at the source, 64 hexadecimal digits in lower case. Enforced before the first use. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
@@ -107,7 +123,9 @@ pub struct ImageSource {
 impl fmt::Debug for ImageSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ImageSource")
-            .field("url", &redacted_url(&self.url))
+            .field("url", &self.url.as_deref().map(redacted_url))
+            .field("disk", &self.disk)
+            .field("snapshot", &self.snapshot)
             .field("sha256", &self.sha256)
             .field("sha512", &self.sha512)
             .field("checksum_url", &self.checksum_url.as_deref().map(redacted_url))
@@ -139,10 +157,27 @@ pub fn redacted_url(url: &str) -> String {
 
 impl Image {
     /// The checksum that the image's bytes must have, in hexadecimal digits: SHA-256 has 64, SHA-512 128. `None` while
-    /// `checksumUrl` was not read, or the registry not asked, yet.
+    /// `checksumUrl` was not read, the registry not asked, or the image not made from its disk yet.
     pub fn digest(&self) -> Option<&str> {
         let declared = self.spec.source.sha512.as_deref().or(self.spec.source.sha256.as_deref());
         declared.or_else(|| self.status.as_ref()?.checksum.as_deref())
+    }
+
+    /// Whether it is made from a disk or a snapshot of the site, and so downloaded from nowhere.
+    pub fn is_made(&self) -> bool {
+        self.spec.source.url.is_none()
+    }
+
+    /// Returns the kind and the name of the object that it is made from.
+    pub fn origin(&self) -> Option<(&'static str, &ResourceName)> {
+        let source = &self.spec.source;
+        let snapshot = source.snapshot.as_ref().map(|name| ("DiskSnapshot", name));
+        snapshot.or_else(|| source.disk.as_ref().map(|name| ("Disk", name)))
+    }
+
+    /// Returns berth's own identity of the snapshot that is taken of a Disk for this image, which nothing else names.
+    pub fn own_snapshot(&self) -> Option<String> {
+        self.metadata.uid.as_ref().map(|uid| format!("i-{uid}"))
     }
 }
 
@@ -184,17 +219,29 @@ pub struct ImageStatus {
     /// One word for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<ImageState>,
-    /// The host that verifies it. Written by the scheduler.
+    /// The host that verifies it, or that made it from a disk or a snapshot and has it. Written by the scheduler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binding: Option<Binding>,
+    /// berth's own identity of the snapshot that it is made from. Written by the scheduler.
+    #[serde(default, rename = "snapshotID", skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub snapshot_id: Option<String>,
+    /// The volume of the Disk that it is made from, of which that snapshot is taken. Written by the scheduler.
+    #[serde(default, rename = "volumeID", skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub volume_id: Option<String>,
+    /// The StoragePool that has the snapshot. Written by the scheduler.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<ResourceName>,
     /// The size disks made from it have at least, as a quantity; of an `iso`, its size in whole sectors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub virtual_size: Option<String>,
     /// The number of bytes of the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<i64>,
-    /// The checksum at `source.checksumUrl`, or of the layer in the registry, when it was first read, 64 (SHA-256) or 128 (SHA-512) hexadecimal digits: disks are
-    /// made from exactly this content, whatever the URL returns later.
+    /// The checksum at `source.checksumUrl`, or of the layer in the registry, when it was first read, or of the file that was made from a
+    /// disk or a snapshot, 64 (SHA-256) or 128 (SHA-512) hexadecimal digits: disks are made from exactly this content, whatever the
+    /// URL returns later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub checksum: Option<String>,
@@ -216,6 +263,8 @@ pub struct ImageStatus {
 pub enum ImageState {
     Pending,
     Pulling,
+    /// It is being made from a disk or a snapshot.
+    Creating,
     Ready,
     Failed,
 }

@@ -190,6 +190,10 @@ impl Cache {
                     keys.push(named(ObjectKind::Disk, snapshot.spec.disk.as_str()));
                 }
             }
+            ObjectKind::Image => {
+                let source = self.tables.images.get(key).and_then(|image| image.spec.source.disk.as_ref());
+                keys.extend(source.map(|disk| named(ObjectKind::Disk, disk.as_str())));
+            }
             ObjectKind::Disk => {
                 let source = self.tables.disks.get(key).and_then(|disk| disk.spec.source.as_ref());
                 keys.extend(

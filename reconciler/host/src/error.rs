@@ -18,6 +18,9 @@ pub enum SystemError {
     /// The source is unreachable, breaks off, or returns something other than the bytes.
     #[error("cannot download {url}: {detail}")]
     Download { url: String, detail: String },
+    /// The program that makes it failed, or was not in time.
+    #[error("no image can be made from {from}: {detail}")]
+    ImageNotMade { from: String, detail: String },
     /// The actual checksum is not included: it would confirm guesses about bytes that only the host can read.
     #[error("{url} has another checksum than the declared {declared}")]
     ChecksumMismatch { url: String, declared: String },

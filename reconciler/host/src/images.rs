@@ -34,6 +34,16 @@ pub trait Images: Send + Sync + fmt::Debug + 'static {
         progress: Progress<'_>,
     ) -> Result<ImageFacts>;
 
+    /// Makes an image from a snapshot of this host: one file with everything that the snapshot is based on, named by the SHA-256
+    /// that it turns out to have. Returns the one that was made for the same object before.
+    ///
+    /// *Guarantees*: an image that is in the cache is whole; one of an interrupted call is not in it. Dropping the future ends
+    /// the work.
+    ///
+    /// *Errors*: [`SystemError::SnapshotLost`] if the snapshot is not there or not taken; [`SystemError::NoSpace`];
+    /// [`SystemError::ImageNotMade`].
+    async fn make_image(&self, new: &NewImage) -> Result<ImageFacts>;
+
     /// Reads the digest of an image from a checksum file, or from a registry.
     async fn resolve(&self, source: &ChecksumSource, credentials: &Credentials) -> Result<ResolvedImage>;
 
@@ -183,6 +193,21 @@ impl fmt::Debug for ChecksumSource {
     }
 }
 
+/// An image to make from a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NewImage {
+    /// The namespace of the Image.
+    pub namespace: String,
+    /// The uid of the Image.
+    pub uid: String,
+    /// The uid that the Image had before.
+    pub former_uid: Option<String>,
+    /// The object that it is made from, for messages.
+    pub shown: String,
+    pub pool: String,
+    pub snapshot: String,
+}
+
 /// A verified image in the cache.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageFacts {
@@ -198,4 +223,6 @@ pub struct ImageFacts {
     pub path: PathBuf,
     /// The namespaces that have downloaded these bytes themselves. The image is invisible to all others.
     pub readers: BTreeSet<String>,
+    /// The uids of the Images that it was made for on this host, from a snapshot: there may be no other copy of it.
+    pub made_for: BTreeSet<String>,
 }

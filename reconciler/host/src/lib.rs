@@ -36,7 +36,7 @@ mod volumes;
 pub use dedicated_cpus::{DedicatedCpus, DedicatedFacts, DedicatedRequest, cpu_list, parse_cpu_list};
 pub use error::{Retry, SystemError};
 pub use images::{
-    ChecksumSource, Compression, Credentials, Encoding, ImageFacts, ImageSource, Images, Progress,
+    ChecksumSource, Compression, Credentials, Encoding, ImageFacts, ImageSource, Images, NewImage, Progress,
     ResolvedImage,
 };
 pub use info::{ForeignKind, ForeignObject, HostFacts, HostInfo, HugePagesFacts, KvmFacts, QemuFacts};

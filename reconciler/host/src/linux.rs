@@ -57,9 +57,9 @@ use tokio::sync::RwLock;
 use super::{
     BridgedNetwork, ChecksumSource, Credentials, Firewall, ForeignObject, Forwarding, HostBridge, HostFacts,
     HostInfo, HostUse, ImageFacts, ImageSource, Images, InstanceFacts, LaunchRequest, LeaseTaken, MachineUse,
-    Machines, NetworkConfig, Networks, NewRestore, NewSnapshot, NewVolume, PciMapping, ProcessFacts,
-    Progress, ResolvedImage, Result, SnapshotFacts, StateAccess, SystemError, Taken, TapConfig, TapFacts,
-    TrashedVolume, Uplink, VolumeFacts, VolumeOwner, Volumes,
+    Machines, NetworkConfig, Networks, NewImage, NewRestore, NewSnapshot, NewVolume, PciMapping,
+    ProcessFacts, Progress, ResolvedImage, Result, SnapshotFacts, StateAccess, SystemError, Taken, TapConfig,
+    TapFacts, TrashedVolume, Uplink, VolumeFacts, VolumeOwner, Volumes,
 };
 use direct_io::DirectIo;
 pub use doctor::{DoctorFacts, DoctorKvm, DoctorMemory, DoctorQemu, doctor_facts};
@@ -243,6 +243,15 @@ impl Images for LinuxSystem {
         progress: Progress<'_>,
     ) -> Result<ImageFacts> {
         self.images.pull(source, credentials, progress).await
+    }
+
+    async fn make_image(&self, new: &NewImage) -> Result<ImageFacts> {
+        if let Some(made) = self.images.made(new).await? {
+            return Ok(made);
+        }
+        let (pool, snapshot) = (new.pool.clone(), new.snapshot.clone());
+        let chain = self.on_volumes(move |v| v.chain_of_snapshot(&pool, &snapshot)).await?;
+        self.images.make(new, chain).await
     }
 
     async fn resolve(&self, source: &ChecksumSource, credentials: &Credentials) -> Result<ResolvedImage> {

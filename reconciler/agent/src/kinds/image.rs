@@ -1,11 +1,13 @@
 //! Image: a verified file in this host's cache.
 //!
 //! This host verifies the image for the whole site; other hosts download it when a disk needs it. The host's
-//! housekeeping, not this module, removes unused images. The controllers hold a deleted Image.
+//! housekeeping, not this module, removes unused images. The controllers hold a deleted Image. One that is made from a disk or a
+//! snapshot is made once, and is never made again: its bytes might be others.
 //!
 //! ```text
 //!  checksumUrl ─Pull─▶ status.checksum ─┐
 //!  sha256, sha512 ──────────────────────┴─Pull─▶ cached
+//!  disk ─TakeSnapshot─▶ snapshot ─Pull─▶ cached, status.checksum
 //! ```
 
 mod apply;
@@ -19,9 +21,9 @@ mod tests;
 use async_trait::async_trait;
 use berth_api::{
     Binding, Conditions, Disk, Image, ImageCompression, ImageFormat, ImageStatus, Readiness,
-    SHARED_NAMESPACE, VM, redacted_url,
+    SHARED_NAMESPACE, VM, former_uid, redacted_url,
 };
-use berth_host::{ChecksumSource, Compression, Encoding, ImageSource};
+use berth_host::{ChecksumSource, Compression, Encoding, ImageSource, NewImage, NewSnapshot};
 use berth_qemu::machine::{ForeignFormat, Format};
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -37,7 +39,10 @@ use crate::pulls::Wanted;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Starts the download and verification of the image, or first of its checksum; continues in the background.
+    /// Takes the snapshot of a disk that the image is made from, or finishes one that was begun.
+    TakeSnapshot(NewSnapshot),
+    /// Starts the download and verification of the image, or first of its checksum, or makes it from its snapshot; continues in the
+    /// background.
     Pull(Wanted),
     /// Has the object enqueued on the progress of a download that another object started.
     FollowPull(Wanted),
@@ -97,12 +102,12 @@ impl Reconciler for ImageReconciler {
     }
 }
 
-/// Returns what must be downloaded for an Image.
-pub(crate) fn wanted_by(image: &Image) -> Wanted {
+/// Returns what must be downloaded for an Image, or made. `None`: it is to be made and is not bound to a host yet.
+pub(crate) fn wanted_by(image: &Image) -> Option<Wanted> {
     let namespace = image.namespace().unwrap_or_default();
-    let url = image.spec.source.url.clone();
+    let Some(url) = image.spec.source.url.clone() else { return made_from(image, namespace) };
     let secret = image.spec.source.secret_name.clone();
-    match image.digest() {
+    Some(match image.digest() {
         Some(digest) => {
             let (format, encoding) = encoding(image);
             // Only administrators can declare images in the shared namespace, and they declare them for all.
@@ -115,7 +120,28 @@ pub(crate) fn wanted_by(image: &Image) -> Wanted {
             let shown = redacted_url(&at);
             Wanted::Checksum(ChecksumSource { namespace, url: at, shown, image_url: url, secret })
         }
-    }
+    })
+}
+
+/// Returns what is made, or was made and is on the host that made it.
+fn made_from(image: &Image, namespace: String) -> Option<Wanted> {
+    let status = image.status.as_ref()?;
+    let (kind, name) = image.origin()?;
+    let Some(digest) = image.digest().map(str::to_owned) else {
+        return Some(Wanted::Made(NewImage {
+            namespace,
+            uid: image.uid()?,
+            former_uid: former_uid(image).map(str::to_owned),
+            shown: format!("{kind} {name}"),
+            pool: status.pool.as_ref()?.to_string(),
+            snapshot: status.snapshot_id.clone()?,
+        }));
+    };
+    let (shared, shown) = (namespace == SHARED_NAMESPACE, format!("the image of {kind} {name}"));
+    // It is downloaded from nowhere.
+    let url = String::new();
+    let (format, encoding) = (Format::Qcow2, Encoding::default());
+    Some(Wanted::Image(ImageSource { namespace, shared, url, shown, digest, format, encoding, secret: None }))
 }
 
 /// Returns the format of the image on a host, and how its bytes are encoded at the source.

@@ -13,7 +13,7 @@ use crate::{
     batch::WriteBatch,
     cache::Cache,
     config::Config,
-    key::Key,
+    key::{Key, ObjectKind},
     kinds::fenced,
     plan::{Dependency, Outcome},
 };
@@ -46,6 +46,11 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
         return outcome;
     }
     let plan = plan(&disk, &observed);
+    if let Some(source) = observed.source.as_ref().filter(|source| source.key.kind == ObjectKind::Image)
+        && !plan.steps.is_empty()
+    {
+        batch.hold(cache, [source.key.clone()]);
+    }
     batch.steps(cache, config.clock.now(), &plan.steps);
     if plan.decision.is_some() {
         batch.status(disk.as_ref(), status(&disk, &plan.decision, config.clock.now()));

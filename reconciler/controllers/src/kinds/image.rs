@@ -1,5 +1,8 @@
-//! The Image controller: binds an image to a host that verifies it. The users stay up to date here also after that:
+//! The Image controller: binds an image to a host that verifies it, or to the host of the disk or the snapshot that it is made from,
+//! where it stays. The users stay up to date here also after that:
 //! no host knows all its disks.
+
+mod origin;
 
 use berth_api::{Binding, ConditionType, Image, ImageState, ImageStatus, Readiness, Reason, condition};
 use k8s_openapi::jiff::Timestamp;
@@ -8,9 +11,10 @@ use crate::{
     batch::WriteBatch,
     cache::Cache,
     config::Config,
-    key::Key,
+    key::{Key, ObjectKind},
     plan::{Dependency, Outcome, Plan},
 };
+use origin::{Origin, Place};
 
 #[derive(Debug)]
 struct Observed {
@@ -20,6 +24,10 @@ struct Observed {
     lost: bool,
     /// Another host, to check whether it refuses the image too.
     other: Option<String>,
+    /// The Disk or the DiskSnapshot that it is made from. `None`: it has a URL.
+    origin: Option<Origin>,
+    /// The host that it is bound to, if that is fenced.
+    fenced: Option<String>,
 }
 
 /// The number of hosts that must refuse an image before the image counts as bad, if there are as many.
@@ -30,6 +38,12 @@ enum Decision {
     NoChange,
     Wait,
     Bind(String),
+    /// To the host of what it is made from.
+    BindTo(Place),
+    /// Its disk or snapshot is waited for.
+    WaitFor(Reason, String),
+    /// It was made on this host, which is gone for good.
+    Lost(String),
 }
 
 pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut WriteBatch) -> Outcome {
@@ -58,13 +72,18 @@ fn observe(cache: &Cache, image: &Image) -> Observed {
         let after = all.iter().find(|name| **name > b.host).or(all.first());
         after.filter(|name| **name != b.host).cloned()
     });
-    Observed { host, lost: binding.is_some_and(|b| !alive(&b.host)), other }
+    let origin = origin::observe(cache, image);
+    let fenced = binding.map(|b| b.host.clone()).filter(|host| cache.is_fenced(host));
+    Observed { host, lost: binding.is_some_and(|b| !alive(&b.host)), other, origin, fenced }
 }
 
 fn plan(image: &Image, observed: &Observed) -> Plan<Decision> {
     let status = image.status.as_ref();
     let is_bound = status.is_some_and(|s| s.binding.is_some());
     let is_verified = status.is_some_and(|s| s.virtual_size.is_some());
+    if let Some(origin) = &observed.origin {
+        return plan_made(image, origin, observed.fenced.as_ref());
+    }
     if image.metadata.deletion_timestamp.is_some() || (is_bound && (is_verified || !observed.lost)) {
         // One host's refusal counts for that host only.
         let refused = status.is_some_and(|s| condition::is_true(&s.conditions, ConditionType::Stalled));
@@ -81,19 +100,56 @@ fn plan(image: &Image, observed: &Observed) -> Plan<Decision> {
     }
 }
 
+/// The plan for an image that is made from a disk or a snapshot: it stays on the host that makes it.
+fn plan_made(image: &Image, origin: &Origin, fenced: Option<&String>) -> Plan<Decision> {
+    let is_bound = image.status.as_ref().is_some_and(|s| s.binding.is_some());
+    if let (Some(host), None) = (fenced, &image.metadata.deletion_timestamp) {
+        return Plan::settled(Decision::Lost(host.clone()));
+    }
+    if is_bound || image.metadata.deletion_timestamp.is_some() {
+        return Plan::settled(Decision::NoChange);
+    }
+    match &origin.place {
+        Ok(place) => Plan::settled(Decision::BindTo(place.clone())),
+        Err(text) => {
+            let reason = match origin.key.kind {
+                ObjectKind::DiskSnapshot => Reason::WaitingForSnapshot,
+                _ => Reason::WaitingForDisk,
+            };
+            let dependencies = vec![Dependency::Object(origin.key.clone())];
+            Plan::blocked(Decision::WaitFor(reason, text.clone()), dependencies)
+        }
+    }
+}
+
 fn status(image: &Image, decision: &Decision, now: Timestamp) -> ImageStatus {
     let mut status = image.status.clone().unwrap_or_default();
     let generation = image.metadata.generation.unwrap_or_default();
-    let text = match decision {
+    let (reason, text) = match decision {
         Decision::NoChange => return status,
-        Decision::Wait => "there is no ready host that could verify it".to_owned(),
+        Decision::Wait => (Reason::Pending, "there is no ready host that could verify it".to_owned()),
+        Decision::WaitFor(reason, text) => (*reason, text.clone()),
         Decision::Bind(host) => {
             let epoch = status.binding.as_ref().map_or(1, |b| b.epoch + 1);
             status.binding = Some(Binding { host: host.clone(), epoch });
-            format!("host {host} verifies it")
+            (Reason::Pending, format!("host {host} verifies it"))
+        }
+        Decision::BindTo(place) => {
+            status.binding = Some(Binding { host: place.host.clone(), epoch: 1 });
+            status.snapshot_id = Some(place.snapshot_id.clone());
+            status.volume_id.clone_from(&place.volume_id);
+            status.pool = Some(place.pool.clone());
+            (Reason::Pending, format!("host {} makes it", place.host))
+        }
+        Decision::Lost(host) => {
+            let text = format!("it was made on host {host}, which is gone for good: create another Image");
+            Readiness::Stalled(Reason::HostFenced, text).write(&mut status.conditions, generation, now);
+            status.state = Some(ImageState::Failed);
+            status.observed_generation = generation;
+            return status;
         }
     };
-    Readiness::Reconciling(Reason::Pending, text).write(&mut status.conditions, generation, now);
+    Readiness::Reconciling(reason, text).write(&mut status.conditions, generation, now);
     status.state = Some(ImageState::Pending);
     status.observed_generation = generation;
     status
@@ -112,9 +168,13 @@ mod tests {
         .expect("an image")
     }
 
+    fn observed(host: Option<&str>) -> Observed {
+        Observed { host: host.map(Into::into), lost: false, other: None, origin: None, fenced: None }
+    }
+
     #[test]
     fn an_image_moves_to_another_host_only_while_it_is_not_verified() {
-        let lost = Observed { host: Some("b".into()), lost: true, other: None };
+        let lost = Observed { lost: true, ..observed(Some("b")) };
         let pulling = image(json!({"binding": {"host": "a", "epoch": 1}}));
         assert_eq!(plan(&pulling, &lost).decision, Decision::Bind("b".into()));
         let verified = image(json!({"binding": {"host": "a", "epoch": 1}, "virtualSize": "1Gi"}));
@@ -126,11 +186,7 @@ mod tests {
         let stalled = json!([{"type": "Stalled", "status": "True", "reason": "ChecksumMismatch", "message": "no",
             "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
         let refused = image(json!({"binding": {"host": "a", "epoch": 1}, "conditions": stalled}));
-        let seen = |other: Option<&str>| Observed {
-            host: Some("a".into()),
-            lost: false,
-            other: other.map(Into::into),
-        };
+        let seen = |other: Option<&str>| Observed { other: other.map(Into::into), ..observed(Some("a")) };
         assert_eq!(plan(&refused, &seen(Some("b"))).decision, Decision::Bind("b".into()));
         assert_eq!(plan(&refused, &seen(None)).decision, Decision::NoChange, "all were asked");
         let verified =
@@ -140,7 +196,38 @@ mod tests {
 
     #[test]
     fn without_a_host_it_waits_for_one() {
-        let plan = plan(&image(json!(null)), &Observed { host: None, lost: false, other: None });
+        let plan = plan(&image(json!(null)), &observed(None));
         assert_eq!(plan.outcome, Outcome::Blocked(vec![Dependency::Hosts]));
+    }
+
+    #[test]
+    fn an_image_of_a_disk_goes_to_the_host_of_the_disk_and_stays_there() {
+        let mut made = image(json!(null));
+        made.spec.source = serde_json::from_value(json!({"disk": "golden"})).expect("a source");
+        let place = Place {
+            host: "h2".into(),
+            snapshot_id: "i-u".into(),
+            volume_id: Some("v-1".into()),
+            pool: "fast".into(),
+        };
+        let key = Key::namespaced(ObjectKind::Disk, "default", "golden");
+        let seen = |place: Result<Place, String>| Observed {
+            origin: Some(Origin { key: key.clone(), place }),
+            ..observed(Some("a"))
+        };
+        let waits = plan(&made, &seen(Err("Disk golden has no file yet".into())));
+        assert_eq!(waits.outcome, Outcome::Blocked(vec![Dependency::Object(key.clone())]));
+        let now = Timestamp::UNIX_EPOCH;
+        assert_eq!(status(&made, &waits.decision, now).conditions[0].reason, "WaitingForDisk");
+        let binds = plan(&made, &seen(Ok(place)));
+        let bound = status(&made, &binds.decision, now);
+        assert_eq!(bound.binding.as_ref().map(|b| b.host.as_str()), Some("h2"));
+        assert_eq!((bound.snapshot_id.as_deref(), bound.volume_id.as_deref()), (Some("i-u"), Some("v-1")));
+        made.status = Some(bound);
+        let lost = Observed { lost: true, ..seen(Err("Disk golden does not exist".into())) };
+        assert_eq!(plan(&made, &lost).decision, Decision::NoChange, "no other host has its data");
+        let fenced = Observed { fenced: Some("h2".into()), ..lost };
+        let gone = plan(&made, &fenced).decision;
+        assert_eq!(status(&made, &gone, now).state, Some(ImageState::Failed));
     }
 }

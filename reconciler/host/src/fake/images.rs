@@ -4,13 +4,15 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use berth_qemu::machine::Format;
 use ipnet::IpNet;
+use sha2::{Digest, Sha256};
 
 use super::state::{Volume, image_path};
 use super::{FakeSource, FakeSystem};
 use crate::{
-    ChecksumSource, Credentials, ImageFacts, ImageSource, Images, Progress, ResolvedImage, Result,
-    SystemError,
+    ChecksumSource, Credentials, Encoding, ImageFacts, ImageSource, Images, NewImage, Progress,
+    ResolvedImage, Result, SystemError,
 };
 
 /// Duration of a download, which arrives in `PULL_PIECES` pieces.
@@ -57,9 +59,45 @@ impl FakeSystem {
             bytes: found.bytes,
             path: image_path(&source.digest),
             readers: BTreeSet::new(),
+            made_for: BTreeSet::new(),
         });
         facts.readers.insert(source.namespace.clone());
         self.files.put(&facts.path, found.virtual_size);
+        Ok(facts.clone())
+    }
+
+    /// The digest of an image is that of its snapshot's name: the same snapshot has the same bytes.
+    async fn make(&self, new: &NewImage) -> Result<ImageFacts> {
+        let is_its = |facts: &&ImageFacts| {
+            facts.made_for.contains(&new.uid)
+                || new.former_uid.as_ref().is_some_and(|uid| facts.made_for.contains(uid))
+        };
+        let found = self.state().images.values().find(is_its).map(|facts| facts.digest.clone());
+        let digest = match found {
+            Some(digest) => digest,
+            None => {
+                tokio::time::sleep(PULL_TIME).await;
+                let taken = self.state().snapshots.get(&new.snapshot).and_then(|s| s.facts.taken.clone());
+                taken.ok_or_else(|| SystemError::SnapshotLost { id: new.snapshot.clone() })?;
+                let digest = Sha256::digest(new.snapshot.as_bytes());
+                digest.iter().map(|byte| format!("{byte:02x}")).collect()
+            }
+        };
+        let mut state = self.state();
+        let virtual_size = state.snapshots.get(&new.snapshot).map(|s| s.facts.size).unwrap_or_default();
+        let facts = state.images.entry(digest.clone()).or_insert_with(|| ImageFacts {
+            path: image_path(&digest),
+            digest,
+            format: Format::Qcow2,
+            encoding: Encoding::default(),
+            virtual_size,
+            bytes: virtual_size / 8,
+            readers: BTreeSet::new(),
+            made_for: BTreeSet::new(),
+        });
+        facts.readers.insert(new.namespace.clone());
+        facts.made_for.insert(new.uid.clone());
+        self.files.put(&facts.path, facts.virtual_size);
         Ok(facts.clone())
     }
 
@@ -85,6 +123,10 @@ impl Images for FakeSystem {
     ) -> Result<ImageFacts> {
         self.state().credentials.clone_from(credentials);
         self.call("pull", self.download(source, progress)).await
+    }
+
+    async fn make_image(&self, new: &NewImage) -> Result<ImageFacts> {
+        self.call("make_image", self.make(new)).await
     }
 
     async fn resolve(&self, source: &ChecksumSource, credentials: &Credentials) -> Result<ResolvedImage> {

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! An image is in the cache iff both `<digest>` and `<digest>.json` exist; the rename comes last. All namespaces share
-//! the bytes; a namespace proves its access to them by a download of its own, recorded in `<digest>.json`.
+//! the bytes; a namespace proves its access to them by a download of its own, recorded in `<digest>.json`. An image that is made
+//! from a snapshot (`make`) gets its name in the same way, once its digest is known.
 
 mod cache;
 mod checksums;
@@ -14,6 +15,7 @@ mod download;
 mod file;
 mod http;
 mod job;
+mod make;
 mod oci;
 mod partial;
 mod rules;
@@ -52,6 +54,8 @@ pub(super) struct LinuxImages {
     rules: Arc<Rules>,
     http: http::Client,
     unpacker: Unpacker,
+    /// In the names of this process's unfinished files. Process numbers repeat.
+    process: String,
     running: Mutex<HashMap<ImageSource, Running>>,
 }
 
@@ -69,7 +73,8 @@ impl LinuxImages {
         partial::forget_old(&layout.images())?;
         let rules = Arc::new(Rules::new(rules));
         let http = http::Client::new(Arc::clone(&rules));
-        Ok(Self { cache: Cache::new(layout), max_bytes, rules, http, unpacker, running: Mutex::default() })
+        let (cache, process) = (Cache::new(layout), format!("{:016x}", rand::random::<u64>()));
+        Ok(Self { cache, max_bytes, rules, http, unpacker, process, running: Mutex::default() })
     }
 
     /// Returns the image if the source's namespace has proved its access.
@@ -106,8 +111,13 @@ impl LinuxImages {
 
     pub(super) async fn forget_downloads(&self, but: &BTreeSet<ImageSource>) -> Result<()> {
         let folder = self.cache.folder();
+        let (layout, process) = (self.cache.layout().clone(), self.process.clone());
         let kept: BTreeSet<String> = but.iter().map(partial::name).collect();
-        blocking(move || partial::forget(&folder, |name, _| !kept.contains(name))).await
+        blocking(move || {
+            partial::forget(&folder, |name, _| !kept.contains(name))?;
+            make::forget_others(&layout, &process)
+        })
+        .await
     }
 
     pub(super) fn refuse_addresses(&self, ranges: BTreeSet<IpNet>) {

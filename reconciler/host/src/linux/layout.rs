@@ -46,7 +46,11 @@ impl Layout {
 
     /// Hard links to the snapshots below the instance's disks, on the pool's file system.
     pub(super) fn snapshot_links(&self, pool: &str, instance: &str) -> PathBuf {
-        self.pools().join(pool).join("readers").join(instance)
+        self.snapshot_readers(pool).join(instance)
+    }
+
+    pub(super) fn snapshot_readers(&self, pool: &str) -> PathBuf {
+        self.pools().join(pool).join("readers")
     }
 
     pub(super) fn instances(&self) -> PathBuf {

@@ -1,6 +1,6 @@
-//! Programs that make one file from another that nobody trusts: `qemu-img convert`, decompression.
+//! Programs that make a file from others that nobody trusts: `qemu-img convert`, decompression.
 //!
-//! Such a program is confined like a machine. It runs as a user without rights and without network, can open only the two
+//! Such a program is confined like a machine. It runs as a user without rights and without network, can open only these
 //! files (Landlock), and has limits on memory, processor time and the size of the result.
 
 use std::fs::{File, OpenOptions};
@@ -22,13 +22,15 @@ use super::{LaunchError, ProcessError, RunAs};
 /// The maximum length of the program's output in an error.
 const OUTPUT: u64 = 2048;
 
-/// A program that reads one file and writes another.
+/// A program that reads files and writes another.
 #[derive(Clone, Debug)]
 pub struct Filter {
     pub program: PathBuf,
     /// All its arguments, with both paths.
     pub args: Vec<String>,
     pub input: PathBuf,
+    /// Further files that it reads, such as the backing files of the input.
+    pub further: Vec<PathBuf>,
     /// Does not exist yet. Belongs to `user` until the caller changes that.
     pub output: PathBuf,
     /// The user that the program runs as, which must be able to read the input. `None`: the caller's.
@@ -96,6 +98,10 @@ impl Filter {
         Err(FilterError::Failed { status: status.to_string(), said })
     }
 
+    fn inputs(&self) -> impl Iterator<Item = &PathBuf> {
+        std::iter::once(&self.input).chain(&self.further)
+    }
+
     fn start(&self, stderr: File) -> Result<Running, FilterError> {
         let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&self.output);
         created.map_err(|source| failed(&self.output, source))?;
@@ -105,10 +111,14 @@ impl Filter {
         }
         let ruleset = ruleset_of_program(&self.program).map_err(LaunchError::Confine)?;
         if let Some(ruleset) = &ruleset {
-            ruleset.allow(&self.input, Reach::Read).map_err(LaunchError::Confine)?;
+            for input in self.inputs() {
+                ruleset.allow(input, Reach::Read).map_err(LaunchError::Confine)?;
+            }
             ruleset.allow(&self.output, Reach::Write).map_err(LaunchError::Confine)?;
         }
-        let hidden = hidden_without(&[&self.program, &self.input, &self.output]);
+        let opened: Vec<&Path> =
+            self.inputs().chain([&self.program, &self.output]).map(PathBuf::as_path).collect();
+        let hidden = hidden_without(&opened);
         let limits = [
             (libc::RLIMIT_DATA, self.memory),
             (libc::RLIMIT_FSIZE, self.max_bytes),

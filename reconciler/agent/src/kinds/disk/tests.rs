@@ -75,6 +75,7 @@ fn cached(virtual_size: u64) -> Observed {
         bytes: 1,
         path: "/ab".into(),
         readers: std::collections::BTreeSet::new(),
+        made_for: std::collections::BTreeSet::new(),
     };
     Observed { image: Some(LocalImage::Cached(facts)), ..Observed::default() }
 }

@@ -16,8 +16,9 @@ use crate::pulls::Wanted;
 /// Cancels the downloads that no Image needs any more, removes their remains, and passes on which addresses belong to
 /// other hosts and to guests.
 pub(super) async fn prune_downloads(ctx: &Context) -> Result<(), Error> {
-    let wanted =
-        || ctx.index.read().images.all().map(|(_, image)| wanted_by(image)).collect::<BTreeSet<Wanted>>();
+    let wanted = || {
+        ctx.index.read().images.all().filter_map(|(_, image)| wanted_by(image)).collect::<BTreeSet<Wanted>>()
+    };
     let bridged = ctx.networks.bridged();
     let refused = refused(&ctx.index.read(), &bridged);
     ctx.system.refuse_addresses(refused);
@@ -28,7 +29,7 @@ pub(super) async fn prune_downloads(ctx: &Context) -> Result<(), Error> {
         .into_iter()
         .filter_map(|wanted| match wanted {
             Wanted::Image(source) => Some(source),
-            Wanted::Checksum(_) => None,
+            Wanted::Checksum(_) | Wanted::Made(_) => None,
         })
         .collect();
     Ok(ctx.system.forget_downloads(&sources).await?)

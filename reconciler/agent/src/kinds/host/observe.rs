@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::host::{HeldPublicIP, OrphanOwner};
-use berth_api::{Binding, Disk, Host, LISTED_USERS, ObjectUser, VM, listed_users};
-use berth_host::{ForeignObject, Forwarding, HostFacts, InstanceFacts, TrashedVolume, VolumeFacts};
-use kube::{Api, api::ListParams};
+use berth_api::{Binding, Disk, Host, LISTED_USERS, ObjectUser, VM, former_uid, listed_users};
+use berth_host::{
+    ForeignObject, Forwarding, HostFacts, ImageFacts, InstanceFacts, TrashedVolume, VolumeFacts,
+};
+use kube::{Api, ResourceExt, api::ListParams};
 
 use crate::context::Context;
 use crate::converge::Reconciler;
@@ -110,8 +112,22 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
     let mut images_in_use: BTreeSet<String> = declared.iter().map(|(digest, _)| digest.clone()).collect();
     images_in_use.extend(volumes.iter().filter_map(|v| v.base.clone()));
     images_in_use.extend(trash.iter().filter_map(|t| t.volume.base.clone()));
-    let readers =
-        images.iter().flat_map(|i| i.readers.iter().map(|reader| (i.digest.clone(), reader.clone())));
+    // Also before its checksum is in the status of its Image.
+    let uids: BTreeSet<String> = tables
+        .images
+        .all()
+        .filter(|(_, image)| image.is_made())
+        .flat_map(|(_, image)| image.uid().into_iter().chain(former_uid(image.as_ref()).map(str::to_owned)))
+        .collect();
+    let is_made_here = |image: &&ImageFacts| {
+        // In a recovery, its Image may be about to come back.
+        !image.made_for.is_empty() && (recovering || image.made_for.iter().any(|uid| uids.contains(uid)))
+    };
+    images_in_use.extend(images.iter().filter(is_made_here).map(|image| image.digest.clone()));
+    let readers = images
+        .iter()
+        .filter(|image| !is_made_here(image))
+        .flat_map(|i| i.readers.iter().map(|reader| (i.digest.clone(), reader.clone())));
     let former_readers = readers.filter(|reader| !declared.contains(reader)).collect();
     let retained = orphan_volumes.iter().filter(|volume| volume.retained).count();
     Ok(Observed {

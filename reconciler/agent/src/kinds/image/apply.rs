@@ -6,10 +6,12 @@ use super::Step;
 use crate::context::Context;
 use crate::error::Error;
 use crate::key::Key;
+use crate::snapshots::take;
 
 pub(super) async fn apply(ctx: &Context, image: &Image, step: &Step) -> Result<(), Error> {
     let key = Key::of(image);
     match step {
+        Step::TakeSnapshot(new) => take(ctx, new).await?,
         Step::Pull(wanted) => ctx.pulls.start(wanted, key),
         Step::FollowPull(wanted) => ctx.pulls.follow(wanted, key),
     }

@@ -16,8 +16,10 @@ use crate::pulls::{Pull, Wanted};
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum LocalImage {
     Missing,
-    /// Its checksum has not been read yet.
+    /// Its checksum has not been read yet, or it has not been made yet.
     Unknown,
+    /// It was made on the host of this name, and its file is not here.
+    NotHere(String),
     Absent(ImageSource),
     Pulling(ImageSource, Pull),
     Cached(ImageFacts),
@@ -32,10 +34,14 @@ pub(crate) async fn observe(
 ) -> Result<LocalImage, Error> {
     let found = ctx.index.read().images.find(namespace, name);
     let Some(image) = found else { return Ok(LocalImage::Missing) };
-    let wanted = wanted_by(&image);
+    let Some(wanted) = wanted_by(&image) else { return Ok(LocalImage::Unknown) };
     let Wanted::Image(source) = &wanted else { return Ok(LocalImage::Unknown) };
     if let Some(facts) = ctx.system.image(source).await? {
         return Ok(LocalImage::Cached(facts));
+    }
+    if image.is_made() {
+        let binding = image.status.as_ref().and_then(|status| status.binding.as_ref());
+        return Ok(LocalImage::NotHere(binding.map(|binding| binding.host.clone()).unwrap_or_default()));
     }
     Ok(match ctx.pulls.state(&wanted, needed_by) {
         Some(pull) => LocalImage::Pulling(source.clone(), pull),
@@ -59,7 +65,10 @@ pub(crate) fn ready<'a, S>(
     let waits = |text| Err(Plan::without_steps(Readiness::Reconciling(Reason::WaitingForImage, text)));
     match image {
         LocalImage::Missing => waits(format!("Image {name} does not exist (yet)")),
-        LocalImage::Unknown => waits(format!("the checksum of Image {name} was not read yet")),
+        LocalImage::Unknown => waits(format!("Image {name} is not made or its checksum was not read yet")),
+        LocalImage::NotHere(host) => {
+            waits(format!("Image {name} was made on host {host}, and its file is not on this host"))
+        }
         LocalImage::Absent(source) => {
             let readiness =
                 Readiness::Reconciling(Reason::Pulling, format!("Image {name} is being downloaded"));

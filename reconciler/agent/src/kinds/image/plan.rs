@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use berth_api::{Image, Readiness, Reason};
+use berth_host::NewSnapshot;
 
 use super::{Observed, Step, wanted_by};
 use crate::converge::Plan;
-use crate::pulls::Pull;
+use crate::pulls::{Pull, Wanted};
 
 const SOON: Duration = Duration::from_millis(10);
 
@@ -14,17 +15,28 @@ pub(super) fn plan(image: &Image, observed: &Observed) -> Plan<Step> {
     if image.metadata.deletion_timestamp.is_some() {
         return Plan::without_steps(Readiness::Reconciling(Reason::Deleting, String::new()));
     }
+    let Some(wanted) = wanted_by(image) else {
+        let text = "bound without the identity of its snapshot".to_owned();
+        return Plan::without_steps(Readiness::Reconciling(Reason::Bound, text));
+    };
+    if let Some(plan) = before_pull(image, &wanted, observed) {
+        return plan;
+    }
+    let running = |done, total| match &wanted {
+        Wanted::Made(new) => {
+            Readiness::Reconciling(Reason::Provisioning, format!("being made from {}", new.shown))
+        }
+        _ => Readiness::Reconciling(Reason::Pulling, progress(done, total)),
+    };
     match (&observed.cached, &observed.pull) {
         (Some(_), _) => Plan::without_steps(Readiness::Ready(Reason::Verified, String::new())),
         (None, Some(Pull::Running { done, total, followed })) => {
-            let follow = (!followed).then(|| Step::FollowPull(wanted_by(image)));
-            let readiness = Readiness::Reconciling(Reason::Pulling, progress(*done, *total));
-            Plan::steps(follow.into_iter().collect(), readiness)
+            let follow = (!followed).then(|| Step::FollowPull(wanted.clone()));
+            Plan::steps(follow.into_iter().collect(), running(*done, *total))
         }
         (None, Some(Pull::Found(_))) => {
             // Once the status has the checksum, the image itself is downloaded.
-            Plan::without_steps(Readiness::Reconciling(Reason::Pulling, progress(0, None)))
-                .requeue_after(SOON)
+            Plan::without_steps(running(0, None)).requeue_after(SOON)
         }
         (None, Some(Pull::Failed { readiness, again })) => {
             let plan = Plan::without_steps(readiness.clone());
@@ -34,10 +46,37 @@ pub(super) fn plan(image: &Image, observed: &Observed) -> Plan<Step> {
             }
         }
         (None, None) => {
-            let readiness = Readiness::Reconciling(Reason::Pulling, progress(0, None));
-            Plan::steps(vec![Step::Pull(wanted_by(image))], readiness)
+            let readiness = running(0, None);
+            Plan::steps(vec![Step::Pull(wanted)], readiness)
         }
     }
+}
+
+/// Returns the plan for an image that is to be made and cannot be yet, or that was made and is gone.
+fn before_pull(image: &Image, wanted: &Wanted, observed: &Observed) -> Option<Plan<Step>> {
+    let stalled = |reason, text| Some(Plan::without_steps(Readiness::Stalled(reason, text)));
+    let (kind, name) = image.origin()?;
+    let Wanted::Made(new) = wanted else {
+        if observed.cached.is_some() {
+            return None;
+        }
+        let text = format!("it was made from {kind} {name}, and its file is gone from this host");
+        return stalled(Reason::ImageLost, text);
+    };
+    if observed.pull.is_some() || observed.snapshot.as_ref().is_some_and(|found| found.taken.is_some()) {
+        return None;
+    }
+    let Some(volume) = image.status.as_ref().and_then(|status| status.volume_id.clone()) else {
+        let text = format!("{kind} {name} was deleted before the image was made from it");
+        return stalled(Reason::SnapshotLost, text);
+    };
+    if !observed.has_volume {
+        let text = format!("{kind} {name} was deleted before the image was made from it");
+        return stalled(Reason::DiskLost, text);
+    }
+    let take = NewSnapshot { pool: new.pool.clone(), id: new.snapshot.clone(), volume, owner: None };
+    let text = format!("a snapshot of {kind} {name} is being taken");
+    Some(Plan::steps(vec![Step::TakeSnapshot(take)], Readiness::Reconciling(Reason::Provisioning, text)))
 }
 
 /// Formats the progress in steps of 5 %, so that the text changes only when that is worth a write.

@@ -33,6 +33,7 @@ pub(super) fn status(
     status.state = Some(match (readiness, &observed.pull) {
         (Readiness::Ready(..), _) => ImageState::Ready,
         (Readiness::Stalled(..), _) => ImageState::Failed,
+        _ if image.is_made() => ImageState::Creating,
         (_, None) => ImageState::Pending,
         (_, Some(_)) => ImageState::Pulling,
     });

@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use berth_api::{ImageState, Reason};
-use berth_host::{Compression, Encoding, ImageFacts, ResolvedImage};
+use berth_host::{Compression, Encoding, ImageFacts, ResolvedImage, SnapshotFacts, Taken};
 use berth_qemu::machine::{ForeignFormat, Format};
 use serde_json::json;
 
@@ -27,8 +27,9 @@ fn cached() -> Observed {
         bytes: 700,
         path: "/images/ab".into(),
         readers: BTreeSet::from(["ns".into()]),
+        made_for: BTreeSet::new(),
     };
-    Observed { cached: Some(facts), pull: None }
+    Observed { cached: Some(facts), ..Observed::default() }
 }
 
 fn report(observed: &Observed) -> ImageStatus {
@@ -39,9 +40,11 @@ fn report(observed: &Observed) -> ImageStatus {
 #[test]
 fn an_image_nobody_has_is_pulled_once() {
     let plan = ImageReconciler::plan(&image(), &Observed::default());
-    assert_eq!(plan.steps, [Step::Pull(wanted_by(&image()))]);
-    let running =
-        Observed { cached: None, pull: Some(Pull::Running { done: 0, total: None, followed: true }) };
+    assert_eq!(plan.steps, [Step::Pull(wanted_by(&image()).expect("it has a URL"))]);
+    let running = Observed {
+        pull: Some(Pull::Running { done: 0, total: None, followed: true }),
+        ..Observed::default()
+    };
     assert_eq!(ImageReconciler::plan(&image(), &running).steps, []);
 }
 
@@ -57,7 +60,7 @@ fn a_verified_image_is_ready_with_its_sizes() {
 #[test]
 fn a_wrong_checksum_stalls_and_is_not_tried_again_by_itself() {
     let readiness = Readiness::Stalled(Reason::ChecksumMismatch, "has another checksum".into());
-    let observed = Observed { cached: None, pull: Some(Pull::Failed { readiness, again: None }) };
+    let observed = Observed { pull: Some(Pull::Failed { readiness, again: None }), ..Observed::default() };
     let plan = ImageReconciler::plan(&image(), &observed);
     assert_eq!((plan.steps.len(), plan.requeue_after), (0, None));
     assert_eq!(report(&observed).state, Some(ImageState::Failed));
@@ -66,7 +69,7 @@ fn a_wrong_checksum_stalls_and_is_not_tried_again_by_itself() {
 #[test]
 fn a_step_does_not_show_what_a_url_is_signed_with() {
     let mut signed = image();
-    signed.spec.source.url = "https://me:canary-1@a.example/d?X-Signature=canary-2".into();
+    signed.spec.source.url = Some("https://me:canary-1@a.example/d?X-Signature=canary-2".into());
     let text = format!("{:?}", ImageReconciler::plan(&signed, &Observed::default()).steps);
     assert!(text.contains("a.example/d") && !text.contains("canary"), "{text}");
     signed.spec.source.sha256 = None;
@@ -80,17 +83,17 @@ fn the_first_checksum_that_was_read_is_kept() {
     let mut image = image();
     image.spec.source.sha256 = None;
     image.spec.source.checksum_url = Some("https://a.example/SHA512SUMS".into());
-    assert!(matches!(wanted_by(&image), Wanted::Checksum(_)));
+    assert!(matches!(wanted_by(&image), Some(Wanted::Checksum(_))));
     let found = |digest: &str| Observed {
-        cached: None,
         pull: Some(Pull::Found(ResolvedImage { digest: digest.into(), media_type: None })),
+        ..Observed::default()
     };
     let now = Timestamp::UNIX_EPOCH;
     let readiness = ImageReconciler::plan(&image, &found("cd")).readiness;
     let status = ImageReconciler::status(&image, &found("cd"), &readiness, now);
     assert_eq!((status.checksum.as_deref(), status.state), (Some("cd"), Some(ImageState::Pulling)));
     image.status = Some(status);
-    let Wanted::Image(source) = wanted_by(&image) else { panic!("the checksum is known") };
+    let Some(Wanted::Image(source)) = wanted_by(&image) else { panic!("the checksum is known") };
     assert_eq!(source.digest, "cd");
     assert_eq!(
         ImageReconciler::status(&image, &found("ef"), &readiness, now).checksum.as_deref(),
@@ -111,7 +114,7 @@ fn a_compressed_image_of_a_foreign_format_is_qcow2_on_the_host() {
     let mut image = image();
     let spec = json!({"source": {"url": "http://x/d.vmdk.xz", "sha256": "ab"}, "format": "vmdk", "compression": "xz"});
     image.spec = serde_json::from_value(spec).expect("a spec");
-    let Wanted::Image(source) = wanted_by(&image) else { panic!("the checksum is known") };
+    let Some(Wanted::Image(source)) = wanted_by(&image) else { panic!("the checksum is known") };
     let encoding =
         Encoding { compression: Some(Compression::Xz), foreign: Some(ForeignFormat::Vmdk), archive: false };
     assert_eq!((source.format, source.encoding), (Format::Qcow2, encoding));
@@ -122,7 +125,7 @@ fn the_layer_of_a_container_disk_is_unpacked_as_its_media_type_says() {
     let mut image = image();
     let spec = json!({"source": {"url": "oci://r.example/disks/debian:13"}});
     image.spec = serde_json::from_value(spec).expect("a spec");
-    let Wanted::Checksum(source) = wanted_by(&image) else { panic!("the layer is not known") };
+    let Some(Wanted::Checksum(source)) = wanted_by(&image) else { panic!("the layer is not known") };
     assert_eq!(source.url, "oci://r.example/disks/debian:13");
     for (media_type, compression, archive) in [
         ("application/vnd.docker.image.rootfs.diff.tar.gzip", Some(Compression::Gzip), true),
@@ -135,7 +138,80 @@ fn the_layer_of_a_container_disk_is_unpacked_as_its_media_type_says() {
         let mut status = image.status.clone().expect("a status");
         (status.checksum, status.media_type) = (Some("cd".into()), Some(media_type.into()));
         image.status = Some(status);
-        let Wanted::Image(source) = wanted_by(&image) else { panic!("the layer is known") };
+        let Some(Wanted::Image(source)) = wanted_by(&image) else { panic!("the layer is known") };
         assert_eq!(source.encoding, Encoding { compression, archive, foreign: None }, "{media_type}");
     }
+}
+
+/// An image of a disk, bound and not made.
+fn made_image() -> Image {
+    serde_json::from_value(json!({
+        "metadata": {"name": "golden", "namespace": "ns", "uid": "u", "generation": 1},
+        "spec": {"source": {"disk": "web"}},
+        "status": {"observedGeneration": -1, "binding": {"host": "h", "epoch": 1}, "snapshotID": "i-u", "volumeID": "v-1", "pool": "fast"},
+    }))
+    .expect("an image")
+}
+
+fn taken() -> SnapshotFacts {
+    SnapshotFacts {
+        pool: "fast".into(),
+        id: "i-u".into(),
+        volume: "v-1".into(),
+        size: 1 << 30,
+        owner: None,
+        taken: Some(Taken { at: Timestamp::UNIX_EPOCH, frozen: false }),
+    }
+}
+
+fn seen(has_volume: bool, snapshot: Option<SnapshotFacts>) -> Observed {
+    Observed { has_volume, snapshot, ..Observed::default() }
+}
+
+#[test]
+fn an_image_of_a_disk_is_made_from_a_snapshot_of_it() {
+    let image = made_image();
+    let first = ImageReconciler::plan(&image, &seen(true, None));
+    let [Step::TakeSnapshot(new)] = first.steps.as_slice() else { panic!("{first:?}") };
+    assert_eq!((new.id.as_str(), new.volume.as_str(), new.owner.is_none()), ("i-u", "v-1", true));
+    let then = ImageReconciler::plan(&image, &seen(false, Some(taken())));
+    let [Step::Pull(Wanted::Made(new))] = then.steps.as_slice() else { panic!("{then:?}") };
+    assert_eq!((new.uid.as_str(), new.pool.as_str(), new.shown.as_str()), ("u", "fast", "Disk web"));
+    assert_eq!(
+        (then.readiness.reason(), then.readiness.message()),
+        (Reason::Provisioning, "being made from Disk web")
+    );
+    let status = ImageReconciler::status(&image, &seen(true, None), &first.readiness, Timestamp::UNIX_EPOCH);
+    assert_eq!(status.state, Some(ImageState::Creating));
+}
+
+#[test]
+fn an_image_whose_disk_or_snapshot_went_before_it_was_made_says_so() {
+    let gone = ImageReconciler::plan(&made_image(), &seen(false, None));
+    assert!(
+        gone.steps.is_empty() && gone.readiness.message().contains("Disk web was deleted before"),
+        "{gone:?}"
+    );
+    assert_eq!(gone.readiness.reason(), Reason::DiskLost);
+    let mut image = made_image();
+    image.spec.source = serde_json::from_value(json!({"snapshot": "before"})).expect("a source");
+    image.status.as_mut().expect("a status").volume_id = None;
+    let gone = ImageReconciler::plan(&image, &seen(false, None));
+    assert_eq!((gone.steps.len(), gone.readiness.reason()), (0, Reason::SnapshotLost));
+}
+
+#[test]
+fn an_image_that_was_made_is_never_made_again() {
+    let mut image = made_image();
+    image.status.as_mut().expect("a status").checksum = Some("ab".into());
+    let lost = ImageReconciler::plan(&image, &seen(true, Some(taken())));
+    assert!(
+        matches!(lost.readiness, Readiness::Stalled(Reason::ImageLost, _)) && lost.steps.is_empty(),
+        "{lost:?}"
+    );
+    let plan = ImageReconciler::plan(&image, &cached());
+    assert_eq!((plan.steps.len(), plan.readiness.reason()), (0, Reason::Verified));
+    let status =
+        ImageReconciler::status(&image, &Observed::default(), &lost.readiness, Timestamp::UNIX_EPOCH);
+    assert_eq!((status.checksum.as_deref(), status.state), (Some("ab"), Some(ImageState::Failed)));
 }

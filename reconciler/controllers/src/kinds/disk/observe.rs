@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use berth_api::{Disk, Image, RESTORE_ANNOTATION, former_uid};
+use berth_api::{Disk, Image, RESTORE_ANNOTATION, condition, former_uid};
 use kube::ResourceExt;
 
 use crate::{
@@ -45,7 +45,8 @@ pub(super) struct Source {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SourcePlace {
     pub(super) host: String,
-    pub(super) pool: String,
+    /// The pool that a copy is made in. None: any, the source is an image.
+    pub(super) pool: Option<String>,
     /// In bytes, if it is known.
     pub(super) size: Option<u64>,
 }
@@ -90,12 +91,14 @@ pub(super) fn observe(cache: &Cache, disk: &Disk) -> Observed {
     let judge =
         image.as_ref().and_then(|i| i.status.as_ref()).and_then(|s| s.binding.as_ref()).map(|b| &b.host);
     let other = |name: String| Some(&name) != judge && cache.is_alive(&name);
-    let others_may_judge = judge.is_some() && cache.tables.hosts.all().any(|host| other(host.name_any()));
+    let is_made = image.as_ref().is_some_and(|image| image.is_made());
+    let others_may_judge =
+        !is_made && judge.is_some() && cache.tables.hosts.all().any(|host| other(host.name_any()));
     let pool = disk.spec.pool.as_str();
     // The pool `default` is every host's own folder, also without an object.
     let pool_missing = pool != berth_api::DEFAULT_NAME && cache.tables.storage_pools.cluster(pool).is_none();
     let abandoned = is_abandoned(cache, disk, &namespace);
-    let source = source(cache, disk, &namespace);
+    let source = source(cache, disk, &namespace).or_else(|| made_image(image.as_deref()?));
     let created = disk.creation_timestamp().map(|made| made.0);
     let unknown = source.as_ref().and_then(|_| placement_hold(cache, created));
     let fresh_volume_id = String::new();
@@ -111,6 +114,26 @@ pub(super) fn observe(cache: &Cache, disk: &Disk) -> Observed {
         unknown,
         fresh_volume_id,
     }
+}
+
+/// Returns an image that was made from a disk or a snapshot: it is on one host, and so are the disks that are made from it.
+fn made_image(image: &Image) -> Option<Source> {
+    if !image.is_made() {
+        return None;
+    }
+    let (name, status) = (image.name_any(), image.status.clone().unwrap_or_default());
+    let stalled = condition::find(&status.conditions, "Stalled").filter(|stalled| stalled.status == "True");
+    let place = match (status.binding, status.virtual_size) {
+        _ if image.metadata.deletion_timestamp.is_some() => Err(format!("Image {name} is being deleted")),
+        (Some(binding), Some(size)) if stalled.is_none() => {
+            Ok(SourcePlace { host: binding.host, pool: None, size: berth_api::Quantity(size).bytes().ok() })
+        }
+        _ => Err(stalled.map_or_else(
+            || format!("Image {name} is not made yet"),
+            |stalled| format!("Image {name}: {}", stalled.message),
+        )),
+    };
+    Some(Source { key: Key::of(image), place })
 }
 
 /// Returns what a disk is copied from.
@@ -129,7 +152,7 @@ fn source(cache: &Cache, disk: &Disk, namespace: &str) -> Option<Source> {
                 match (status.binding, status.pool, status.taken_at) {
                     (Some(binding), Some(pool), Some(_)) => Ok(SourcePlace {
                         host: binding.host,
-                        pool: pool.to_string(),
+                        pool: Some(pool.to_string()),
                         size: bytes(status.size),
                     }),
                     _ => Err(format!("DiskSnapshot {name} is not taken yet")),
@@ -150,7 +173,7 @@ fn source(cache: &Cache, disk: &Disk, namespace: &str) -> Option<Source> {
             match (status.binding, status.size) {
                 (Some(binding), Some(size)) => Ok(SourcePlace {
                     host: binding.host,
-                    pool: other.spec.pool.to_string(),
+                    pool: Some(other.spec.pool.to_string()),
                     size: bytes(Some(size)),
                 }),
                 _ => Err(format!("Disk {name} has no file yet: its first VM decides the host")),

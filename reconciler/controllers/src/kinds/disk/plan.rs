@@ -59,7 +59,7 @@ pub(super) fn plan(disk: &Disk, observed: &Observed) -> Plan<Option<Readiness>> 
     plan_unbound(disk, observed.image.as_deref(), observed.others_may_judge)
 }
 
-/// A copy is bound before any VM uses it: its data is on one host.
+/// A copy, or a disk of an image that was made from a disk or a snapshot, is bound before any VM uses it: its data is on one host.
 fn plan_copy(disk: &Disk, source: &Source, observed: &Observed) -> Plan<Option<Readiness>> {
     let (kind, name) = (source.key.kind.as_str(), &source.key.name);
     let blocked = |readiness| Plan::blocked(Some(readiness), vec![Dependency::Object(source.key.clone())]);
@@ -68,15 +68,16 @@ fn plan_copy(disk: &Disk, source: &Source, observed: &Observed) -> Plan<Option<R
         Err(text) => {
             let reason = match source.key.kind {
                 ObjectKind::DiskSnapshot => Reason::WaitingForSnapshot,
+                ObjectKind::Image => Reason::WaitingForImage,
                 _ => Reason::WaitingForDisk,
             };
             return blocked(Readiness::Reconciling(reason, text.clone()));
         }
     };
-    if place.pool != disk.spec.pool.as_str() {
+    if let Some(pool) = place.pool.as_deref().filter(|pool| *pool != disk.spec.pool.as_str()) {
         let text = format!(
-            "pool is {}, and {kind} {name} is in the pool {}: a copy is made in the pool of its source",
-            disk.spec.pool, place.pool
+            "pool is {}, and {kind} {name} is in the pool {pool}: a copy is made in the pool of its source",
+            disk.spec.pool
         );
         return blocked(Readiness::Stalled(Reason::InvalidSpec, text));
     }

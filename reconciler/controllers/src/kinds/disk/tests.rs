@@ -10,7 +10,7 @@ use crate::{
 };
 
 use super::{
-    observe::{Observed, Source, SourcePlace, unconfirmed, undecided_user},
+    observe::{Observed, Source, SourcePlace, observe, unconfirmed, undecided_user},
     plan::{bind_disk, obstacle, plan, plan_unbound},
     status::status,
 };
@@ -221,7 +221,7 @@ fn a_copy_is_bound_to_the_host_of_its_source_or_says_what_it_waits_for() {
         unknown: None,
         fresh_volume_id: "v-new".into(),
     };
-    let there = || Ok(SourcePlace { host: "h1".into(), pool: "default".into(), size: Some(1 << 30) });
+    let there = || Ok(SourcePlace { host: "h1".into(), pool: Some("default".into()), size: Some(1 << 30) });
     let from_snapshot = copy(json!({"source": {"snapshot": "before"}}));
     let bound = plan(&from_snapshot, &seen(there()));
     assert_eq!(bound.steps, bind_disk(&Key::of(&from_snapshot), "h1", "v-new", Vec::new()));
@@ -240,4 +240,40 @@ fn a_copy_is_bound_to_the_host_of_its_source_or_says_what_it_waits_for() {
     assert_eq!(reason(&small, &seen(there())), Some(Reason::DiskSmallerThanImage));
     let elsewhere = copy(json!({"source": {"snapshot": "before"}, "pool": "fast"}));
     assert_eq!(reason(&elsewhere, &seen(there())), Some(Reason::InvalidSpec));
+}
+
+#[test]
+fn a_disk_of_a_made_image_is_bound_to_the_host_that_has_the_image() {
+    let mut cache = Cache::new(std::time::Duration::from_secs(40));
+    let image = |version: &str, status: serde_json::Value| -> Image {
+        serde_json::from_value(json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "Image",
+            "metadata": {"name": "golden", "namespace": "ns", "uid": "i", "resourceVersion": version},
+            "spec": {"source": {"snapshot": "before"}}, "status": status,
+        }))
+        .expect("an image")
+    };
+    let disk: Disk = serde_json::from_value(json!({
+        "metadata": {"name": "d", "namespace": "ns", "uid": "d"}, "spec": {"image": "golden"},
+    }))
+    .expect("a disk");
+    let now = tokio::time::Instant::now();
+    let bound = json!({"binding": {"host": "h2", "epoch": 1}});
+    cache.put(image("1", bound.clone()), now);
+    let waits = obstacle(&disk, &observe(&cache, &disk)).expect("it waits");
+    assert!(waits.text.contains("Image golden is not made yet"), "{}", waits.text);
+    let mut made = bound;
+    (made["virtualSize"], made["checksum"]) = ("1Gi".into(), "ab".into());
+    cache.put(image("2", made.clone()), now);
+    let seen = observe(&cache, &disk);
+    let place = SourcePlace { host: "h2".into(), pool: None, size: Some(1 << 30) };
+    let key = Key::namespaced(ObjectKind::Image, "ns", "golden");
+    assert_eq!(seen.source, Some(Source { key, place: Ok(place) }));
+    let steps = plan(&disk, &Observed { fresh_volume_id: "v-new".into(), unknown: None, ..seen }).steps;
+    assert_eq!(steps, bind_disk(&Key::of(&disk), "h2", "v-new", Vec::new()), "in whichever pool");
+    made["conditions"] = json!([{"type": "Stalled", "status": "True", "reason": "ImageLost", "message": "gone",
+        "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
+    cache.put(image("3", made), now);
+    let waits = obstacle(&disk, &observe(&cache, &disk)).expect("it waits");
+    assert_eq!(waits.text, "Image golden: gone");
 }

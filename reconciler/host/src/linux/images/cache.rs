@@ -13,7 +13,7 @@ use super::super::files::{self, failed};
 use super::super::layout::{Layout, is_digest};
 use super::Result;
 use super::partial::Partial;
-use crate::{Encoding, ImageFacts, ImageSource, SystemError};
+use crate::{Encoding, ImageFacts, ImageSource, NewImage, SystemError};
 
 /// The metadata stored beside an image.
 #[derive(Debug, Serialize, Deserialize)]
@@ -28,6 +28,9 @@ struct Sidecar {
     /// again.
     #[serde(default)]
     readers: BTreeSet<String>,
+    /// The uids of the Images that it was made for here.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    made_for: BTreeSet<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -47,11 +50,15 @@ impl Cache {
         Self { layout, changing: Arc::default() }
     }
 
+    pub(super) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
     pub(super) fn folder(&self) -> PathBuf {
         self.layout.images()
     }
 
-    fn change(&self) -> MutexGuard<'_, ()> {
+    fn lock(&self) -> MutexGuard<'_, ()> {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -77,7 +84,7 @@ impl Cache {
     }
 
     pub(super) fn remove(&self, digest: &str) -> Result<()> {
-        let _changing = self.change();
+        let _changing = self.lock();
         let image = self.layout.image(digest);
         // The image first: the leftover of a crash is then not an image.
         for path in [image.clone(), sidecar(&image)] {
@@ -87,8 +94,8 @@ impl Cache {
     }
 
     pub(super) fn forget_reader(&self, digest: &str, namespace: &str) -> Result<()> {
-        let _changing = self.change();
-        self.change_readers(digest, |readers| readers.remove(namespace)).map(drop)
+        let _changing = self.lock();
+        self.change(digest, |facts| facts.readers.remove(namespace)).map(drop)
     }
 
     /// Admits a download with the right checksum: renames it to its digest if it was stored, or else records that its
@@ -100,8 +107,8 @@ impl Cache {
         verified: Partial,
         made: Option<&Path>,
     ) -> Result<ImageFacts> {
-        let _changing = self.change();
-        let here = self.change_readers(&source.digest, |readers| readers.insert(source.namespace.clone()))?;
+        let _changing = self.lock();
+        let here = self.change(&source.digest, |facts| facts.readers.insert(source.namespace.clone()))?;
         let facts = match (here, verified.is_stored()) {
             (Some(facts), is_stored) => {
                 if is_stored {
@@ -118,20 +125,70 @@ impl Cache {
         as_declared(facts, source)
     }
 
-    /// Returns the entry after changing its readers.
-    fn change_readers(
+    /// Returns the image that was made for an object with one of these uids, which the first of them has from now on.
+    pub(super) fn made(&self, new: &NewImage) -> Result<Option<ImageFacts>> {
+        let _changing = self.lock();
+        let is_its = |facts: &ImageFacts| {
+            facts.made_for.contains(&new.uid)
+                || new.former_uid.as_ref().is_some_and(|uid| facts.made_for.contains(uid))
+        };
+        let Some(found) = self.all()?.into_iter().find(is_its) else { return Ok(None) };
+        self.add_maker(&found.digest, new)
+    }
+
+    fn add_maker(&self, digest: &str, new: &NewImage) -> Result<Option<ImageFacts>> {
+        self.change(digest, |facts| {
+            let reads = facts.readers.insert(new.namespace.clone());
+            facts.made_for.insert(new.uid.clone()) || reads
+        })
+    }
+
+    /// Admits a file that was made from a snapshot, under its digest. The same bytes may be here already.
+    pub(super) fn admit_made(&self, new: &NewImage, digest: &str, path: &Path) -> Result<ImageFacts> {
+        let _changing = self.lock();
+        let source = ImageSource::made(new, digest);
+        if let Some(facts) = self.add_maker(digest, new)? {
+            files::remove_if_there(path).map_err(failed("remove", path))?;
+            return as_declared(facts, &source);
+        }
+        let mut file = File::open(path).map_err(failed("read", path))?;
+        let info = match qcow2::inspect(&mut file, Format::Qcow2) {
+            Ok(info) => info,
+            Err(InspectError::Read(error)) => return Err(failed("read", path)(error)),
+            Err(error) => return Err(refused(&source, &error)),
+        };
+        let beside = Sidecar {
+            format: info.format,
+            encoding: Encoding::default(),
+            virtual_size: info.virtual_size,
+            bytes: info.file_size,
+            readers: BTreeSet::from([new.namespace.clone()]),
+            made_for: BTreeSet::from([new.uid.clone()]),
+        };
+        let image = self.layout.image(digest);
+        files::write_json(&sidecar(&image), &beside, 0o600)?;
+        files::grant(path, None)?;
+        file.sync_all().map_err(failed("write", path))?;
+        fs::rename(path, &image).map_err(failed("name", &image))?;
+        files::sync_parent(&image).map_err(failed("write", &image))?;
+        Ok(facts(digest, &image, beside))
+    }
+
+    /// Returns the entry after changing its readers, or the objects that it was made for.
+    fn change(
         &self,
         digest: &str,
-        change: impl FnOnce(&mut BTreeSet<String>) -> bool,
+        change: impl FnOnce(&mut ImageFacts) -> bool,
     ) -> Result<Option<ImageFacts>> {
         let Some(mut facts) = self.get(digest)? else { return Ok(None) };
-        if change(&mut facts.readers) {
+        if change(&mut facts) {
             let changed = Sidecar {
                 format: facts.format,
                 encoding: facts.encoding,
                 virtual_size: facts.virtual_size,
                 bytes: facts.bytes,
                 readers: facts.readers.clone(),
+                made_for: facts.made_for.clone(),
             };
             files::write_json(&sidecar(&facts.path), &changed, 0o600)?;
         }
@@ -157,6 +214,7 @@ impl Cache {
             virtual_size: info.virtual_size,
             bytes: info.file_size,
             readers: BTreeSet::from([source.namespace.clone()]),
+            made_for: BTreeSet::new(),
         };
         files::write_json(&sidecar(&image), &beside, 0o600)?;
         files::grant(&path, None)?;
@@ -209,6 +267,7 @@ fn facts(digest: &str, image: &Path, sidecar: Sidecar) -> ImageFacts {
         bytes: sidecar.bytes,
         path: image.to_owned(),
         readers: sidecar.readers,
+        made_for: sidecar.made_for,
     }
 }
 

@@ -3,6 +3,7 @@
 mod credentials;
 mod formats;
 mod hostile;
+mod made;
 mod reach;
 mod registry;
 mod server;

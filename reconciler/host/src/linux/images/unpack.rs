@@ -23,16 +23,16 @@ use super::partial::Place;
 use super::unpack_file::BOMB;
 use crate::{Encoding, ImageSource, SystemError};
 
-const QEMU_IMG: Program = Program {
+pub(super) const QEMU_IMG: Program = Program {
     name: "qemu-img",
     advice: "it converts images (Debian, Ubuntu: apt install qemu-utils; Fedora: dnf install qemu-img)",
 };
 /// This very program, also after its file was replaced by another version's.
 const BERTH: &str = "/proc/self/exe";
 /// Both steps are bounded by the disk and one processor: 256 GiB in three hours are 24 MiB a second.
-const TIME: Duration = Duration::from_secs(3 * 3600);
+pub(super) const TIME: Duration = Duration::from_secs(3 * 3600);
 /// The memory of `qemu-img`: up to 64 threads have stacks of 8 MiB.
-const CONVERT_MEMORY: u64 = 2 << 30;
+pub(super) const CONVERT_MEMORY: u64 = 2 << 30;
 /// The memory of `berth`: its allocator takes more than it uses.
 const UNPACK_MEMORY: u64 = 4 << 30;
 
@@ -104,6 +104,7 @@ impl Unpacker {
             program,
             args: args.iter().map(|arg| (*arg).to_owned()).collect(),
             input: files.0.to_owned(),
+            further: Vec::new(),
             output: files.1.to_owned(),
             user: self.user,
             max_bytes: self.max_bytes,
@@ -123,12 +124,12 @@ impl Unpacker {
     }
 }
 
-fn text(path: &Path) -> String {
+pub(super) fn text(path: &Path) -> String {
     path.display().to_string()
 }
 
 /// Makes the result a file of the agent's.
-fn take_back(path: &Path) -> Result<()> {
+pub(super) fn take_back(path: &Path) -> Result<()> {
     let own = (Uid::effective().as_raw(), Gid::effective().as_raw());
     chown(path, Some(own.0), Some(own.1)).map_err(failed("change the owner of", path))
 }

@@ -298,6 +298,7 @@ fn an_image_stays_as_long_as_a_snapshot_is_based_on_it() {
         bytes: 0,
         path,
         readers: BTreeSet::new(),
+        made_for: BTreeSet::new(),
     };
     f.purge(ID);
     let new = NewVolume { base: Some(digest.clone()), ..volume(ID, None, None) };

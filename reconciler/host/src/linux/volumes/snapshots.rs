@@ -91,6 +91,15 @@ impl LinuxVolumes {
         found.map(|s| s.size).ok_or_else(|| SystemError::SnapshotLost { id: id.to_owned() })
     }
 
+    /// Returns the file of a snapshot that is taken, with those below it.
+    pub(in super::super) fn chain_of_snapshot(&self, pool: &str, id: &str) -> Result<Backing> {
+        self.finished_size(pool, id)?;
+        let chain = self.chain(pool, None, Some(id));
+        let (backing, _) =
+            chain.map_err(|detail| SystemError::VolumeDamaged { id: id.to_owned(), detail })?;
+        backing.ok_or_else(|| SystemError::SnapshotLost { id: id.to_owned() })
+    }
+
     pub(in super::super) fn begin_snapshot(&self, new: &NewSnapshot) -> Result<VolumeFacts> {
         let _chains = self.lock();
         let snapshot = self.snapshot_place(&new.pool, &new.id)?;

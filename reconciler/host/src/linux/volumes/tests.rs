@@ -44,6 +44,7 @@ impl Fixture {
             bytes: 0,
             path,
             readers: std::collections::BTreeSet::new(),
+            made_for: std::collections::BTreeSet::new(),
         }
     }
 }

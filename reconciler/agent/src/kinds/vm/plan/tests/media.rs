@@ -18,6 +18,7 @@ fn cached(digit: &str, format: Format) -> LocalImage {
         bytes: 1 << 20,
         path: format!("/images/{digit}").into(),
         readers: Default::default(),
+        made_for: std::collections::BTreeSet::new(),
     })
 }
 

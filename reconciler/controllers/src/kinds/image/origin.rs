@@ -1,0 +1,74 @@
+//! The Disk or the DiskSnapshot that an Image is made from.
+
+use berth_api::{Image, ResourceName};
+use kube::ResourceExt;
+
+use crate::{
+    cache::Cache,
+    key::{Key, ObjectKind},
+};
+
+/// The object that an image is made from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Origin {
+    pub(super) key: Key,
+    /// The error is for people.
+    pub(super) place: Result<Place, String>,
+}
+
+/// Where the data is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) host: String,
+    pub(super) snapshot_id: String,
+    /// The volume of the Disk, of which that snapshot is to be taken.
+    pub(super) volume_id: Option<String>,
+    pub(super) pool: ResourceName,
+}
+
+/// Returns what the image is made from. `None`: it has a URL.
+pub(super) fn observe(cache: &Cache, image: &Image) -> Option<Origin> {
+    let namespace = image.namespace().unwrap_or_default();
+    let source = &image.spec.source;
+    if let Some(name) = &source.snapshot {
+        let key = Key::namespaced(ObjectKind::DiskSnapshot, &namespace, name.as_str());
+        return Some(Origin { place: of_snapshot(cache, &key), key });
+    }
+    let key = Key::namespaced(ObjectKind::Disk, &namespace, source.disk.as_ref()?.as_str());
+    Some(Origin { place: of_disk(cache, &key, image), key })
+}
+
+fn of_snapshot(cache: &Cache, key: &Key) -> Result<Place, String> {
+    let name = &key.name;
+    let Some(snapshot) = cache.tables.disk_snapshots.get(key) else {
+        return Err(format!("DiskSnapshot {name} does not exist"));
+    };
+    if snapshot.metadata.deletion_timestamp.is_some() {
+        return Err(format!("DiskSnapshot {name} is being deleted"));
+    }
+    let status = snapshot.status.clone().unwrap_or_default();
+    match (status.binding, status.snapshot_id, status.pool, status.taken_at) {
+        (Some(binding), Some(snapshot_id), Some(pool), Some(_)) => {
+            Ok(Place { host: binding.host, snapshot_id, volume_id: None, pool })
+        }
+        _ => Err(format!("DiskSnapshot {name} is not taken yet")),
+    }
+}
+
+fn of_disk(cache: &Cache, key: &Key, image: &Image) -> Result<Place, String> {
+    let name = &key.name;
+    let Some(disk) = cache.tables.disks.get(key) else { return Err(format!("Disk {name} does not exist")) };
+    if disk.metadata.deletion_timestamp.is_some() {
+        return Err(format!("Disk {name} is being deleted"));
+    }
+    let status = disk.status.clone().unwrap_or_default();
+    match (status.binding, status.volume_id, status.size, image.own_snapshot()) {
+        (Some(binding), Some(volume_id), Some(_), Some(snapshot_id)) => Ok(Place {
+            host: binding.host,
+            snapshot_id,
+            volume_id: Some(volume_id),
+            pool: disk.spec.pool.clone(),
+        }),
+        _ => Err(format!("Disk {name} has no file yet: the image is made once it has")),
+    }
+}

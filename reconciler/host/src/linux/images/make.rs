@@ -1,0 +1,223 @@
+//! Makes an image from a snapshot: one file with all that the snapshot is based on.
+//!
+//! ```text
+//!  snapshot ─▶ snapshot ─▶ image   ──qemu-img convert──▶ <uid>.making-<process> ──SHA-256──▶ <digest>.json ──rename──▶ <digest>
+//! ```
+//!
+//! The headers of these files are written by the QEMUs of guests. `qemu-img` therefore gets the whole chain by name, follows no
+//! name in a header, and can open no other file. The files below a snapshot never change, so the work can be repeated.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use berth_qemu::machine::{Backing, Format};
+use berth_qemu::process::{Filter, FilterError, RunAs};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use super::super::files::{self, blocking, failed};
+use super::super::layout::{Layout, check_name, is_name};
+use super::unpack::{CONVERT_MEMORY, QEMU_IMG, TIME, take_back, text};
+use super::{LinuxImages, Result};
+use crate::{Encoding, ImageFacts, ImageSource, NewImage, SystemError};
+
+const MAKING: &str = ".making-";
+const LINKS: &str = "image-";
+const BLOCK: usize = 1 << 20;
+
+impl ImageSource {
+    /// The image as a source with this digest, for comparisons and messages.
+    pub(super) fn made(new: &NewImage, digest: &str) -> Self {
+        Self {
+            namespace: new.namespace.clone(),
+            shared: false,
+            url: String::new(),
+            shown: format!("the image of {}", new.shown),
+            digest: digest.to_owned(),
+            format: Format::Qcow2,
+            encoding: Encoding::default(),
+            secret: None,
+        }
+    }
+}
+
+/// The unfinished file and the links to the snapshots, which go with the work, however it ends.
+struct Making {
+    output: PathBuf,
+    links: PathBuf,
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        // A file that stays is removed by the housekeeping of the next process.
+        let _ = files::remove_if_there(&self.output);
+        let _ = fs::remove_dir_all(&self.links);
+    }
+}
+
+impl LinuxImages {
+    /// Returns the image that was made for this object before.
+    pub(in super::super) async fn made(&self, new: &NewImage) -> Result<Option<ImageFacts>> {
+        check_name("uid", &new.uid)?;
+        let (cache, new) = (self.cache.clone(), new.clone());
+        blocking(move || cache.made(&new)).await
+    }
+
+    /// Makes the image from this chain of files, the first of which is that of the snapshot.
+    pub(in super::super) async fn make(
+        self: &Arc<Self>,
+        new: &NewImage,
+        chain: Backing,
+    ) -> Result<ImageFacts> {
+        check_name("uid", &new.uid)?;
+        let layout = self.cache.layout().clone();
+        let making = Making {
+            output: layout.images().join(format!("{}{MAKING}{}", new.uid, self.process)),
+            links: layout.snapshot_links(&new.pool, &format!("{LINKS}{}-{}", new.uid, self.process)),
+        };
+        let (output, links, user) = (making.output.clone(), making.links.clone(), self.unpacker.user);
+        let prepared = blocking(move || {
+            files::remove_if_there(&output).map_err(failed("remove", &output))?;
+            files::check_space(&output, most(&chain)?)?;
+            match &user {
+                Some(user) => linked(&layout, &links, &chain, user),
+                None => Ok(chain),
+            }
+        });
+        let chain = prepared.await?;
+        self.convert_chain(new, &chain, &making.output).await?;
+        let (cache, new) = (self.cache.clone(), new.clone());
+        // The unfinished file stays until this has ended, also when the caller does not wait for it.
+        let facts = blocking(move || {
+            take_back(&making.output)?;
+            let digest = digest(&making.output)?;
+            cache.admit_made(&new, &digest, &making.output)
+        })
+        .await?;
+        tracing::info!(digest = facts.digest, bytes = facts.bytes, "image made");
+        Ok(facts)
+    }
+
+    async fn convert_chain(&self, new: &NewImage, chain: &Backing, output: &Path) -> Result<()> {
+        let mut inputs = paths(chain);
+        let input = inputs.remove(0);
+        let source = format!("json:{}", block_node(chain));
+        let target = format!("file:{}", text(output));
+        let filter = Filter {
+            program: QEMU_IMG.find()?,
+            args: ["convert", "-O", "qcow2", &source, &target].map(str::to_owned).to_vec(),
+            input,
+            further: inputs,
+            output: output.to_owned(),
+            user: self.unpacker.user,
+            max_bytes: self.max_bytes,
+            memory: CONVERT_MEMORY,
+            time: TIME,
+        };
+        filter.run().await.map_err(|error| explain(new, output, error))
+    }
+}
+
+/// The chain as QEMU's block nodes: nothing is read from the headers of the files.
+fn block_node(chain: &Backing) -> Value {
+    let file = json!({"driver": "file", "filename": text(&chain.file)});
+    match (chain.format, &chain.backing) {
+        (Format::Qcow2, below) => {
+            json!({"driver": "qcow2", "file": file, "backing": below.as_deref().map(block_node)})
+        }
+        _ => json!({"driver": "raw", "file": file}),
+    }
+}
+
+fn paths(chain: &Backing) -> Vec<PathBuf> {
+    let mut paths = vec![chain.file.clone()];
+    paths.extend(chain.backing.as_deref().map(self::paths).unwrap_or_default());
+    paths
+}
+
+/// The most bytes that the result has: what the files of the chain take.
+fn most(chain: &Backing) -> Result<u64> {
+    let mut bytes = 0_u64;
+    for path in paths(chain) {
+        let metadata = fs::metadata(&path).map_err(failed("look at", &path))?;
+        bytes = bytes.saturating_add(metadata.blocks().saturating_mul(512).min(metadata.len()));
+    }
+    Ok(bytes)
+}
+
+/// Gives the user a path to the files: hard links to the snapshots, in a folder that only this user can traverse. The image at the
+/// bottom is in a folder that it can traverse.
+fn linked(layout: &Layout, links: &Path, chain: &Backing, user: &RunAs) -> Result<Backing> {
+    let below = chain.backing.as_deref().map(|below| linked(layout, links, below, user)).transpose()?;
+    let file = if chain.file.starts_with(layout.images()) {
+        files::freeze(&chain.file)?;
+        chain.file.clone()
+    } else {
+        files::ensure_folder_for(links, Some(user))?;
+        let link = links.join(chain.file.file_name().unwrap_or_default());
+        files::remove_if_there(&link).map_err(failed("remove", &link))?;
+        fs::hard_link(&chain.file, &link).map_err(failed("link", &link))?;
+        link
+    };
+    Ok(Backing { file, format: chain.format, backing: below.map(Box::new) })
+}
+
+/// Returns the SHA-256 of a file, in hexadecimal digits.
+fn digest(path: &Path) -> Result<String> {
+    let mut file = File::open(path).map_err(failed("read", path))?;
+    let (mut hasher, mut block) = (Sha256::new(), vec![0; BLOCK]);
+    loop {
+        match file.read(&mut block).map_err(failed("read", path))? {
+            0 => break,
+            n => hasher.update(&block[..n]),
+        }
+    }
+    Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn explain(new: &NewImage, output: &Path, error: FilterError) -> SystemError {
+    let not_made = |detail: String| SystemError::ImageNotMade { from: new.shown.clone(), detail };
+    match error {
+        FilterError::TooLarge { max_bytes } => SystemError::ImageTooLarge {
+            url: format!("the image of {}", new.shown),
+            detail: format!("more than the {max_bytes} bytes this host allows for an image"),
+        },
+        FilterError::Failed { said, .. } if said.contains("No space left") => {
+            let folder = output.parent().unwrap_or(Path::new("/"));
+            let free = files::space(folder).map_or(0, |space| space.free);
+            SystemError::NoSpace { what: text(output), needed: 0, free }
+        }
+        FilterError::Failed { said, status } => {
+            not_made(if said.is_empty() { status } else { said.trim_start_matches("qemu-img: ").to_owned() })
+        }
+        FilterError::TooSlow { after } => {
+            not_made(format!("it took longer than {} minutes", after.as_secs() / 60))
+        }
+        FilterError::File { path, source } => SystemError::File { attempt: "use", path, source },
+        FilterError::Launch(error) => SystemError::Launch(error),
+        FilterError::Process(error) => SystemError::Process(error),
+    }
+}
+
+/// Removes what other processes left, which have ended: one agent acts on a state directory. Blocking.
+pub(super) fn forget_others(layout: &Layout, process: &str) -> Result<()> {
+    for name in files::names(&layout.images())? {
+        if name.rsplit_once(MAKING).is_some_and(|(_, by)| by != process) {
+            let path = layout.images().join(&name);
+            files::remove_if_there(&path).map_err(failed("remove", &path))?;
+        }
+    }
+    for pool in files::names(&layout.pools())?.iter().filter(|name| is_name(name)) {
+        let readers = layout.snapshot_readers(pool);
+        for name in files::names(&readers)? {
+            if name.starts_with(LINKS) && !name.ends_with(process) {
+                let path = readers.join(&name);
+                fs::remove_dir_all(&path).map_err(failed("remove", &path))?;
+            }
+        }
+    }
+    Ok(())
+}
