@@ -137,6 +137,7 @@ mod tests {
                     ],
                     tunnel: None,
                     tracked: false,
+                    relay: None,
                 },
             ),
             ApplyFirewall(
@@ -157,6 +158,7 @@ mod tests {
                             announced_on: None,
                         },
                     ],
+                    balanced: [],
                     ports: [],
                     exceptions: [],
                     limits: [],

@@ -21,7 +21,14 @@ fn pool(cidrs: &[&str]) -> IPPool {
 /// The status of an allocated address that already has `ip`'s status.
 fn said(ip: &PublicIP, conflict: Option<&Conflict>, at: i64) -> PublicIPStatus {
     let address = "192.0.2.8".parse().expect("an address");
-    let decision = Decision::Allocated { address, mode: None, user: None, terminating: false };
+    let decision = Decision::Allocated {
+        address,
+        mode: None,
+        user: None,
+        terminating: false,
+        misnamed_by: None,
+        balancing: None,
+    };
     status(ip, &decision, conflict, Timestamp::from_second(at).expect("a time"))
 }
 

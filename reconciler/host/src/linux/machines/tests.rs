@@ -497,6 +497,7 @@ fn network(bridge: &str) -> NetworkConfig {
         leases: Vec::new(),
         tunnel: None,
         tracked: false,
+        relay: None,
     }
 }
 

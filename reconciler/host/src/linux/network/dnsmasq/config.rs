@@ -126,6 +126,7 @@ mod tests {
             leases: Vec::new(),
             tunnel: None,
             tracked: false,
+            relay: None,
         }
     }
 

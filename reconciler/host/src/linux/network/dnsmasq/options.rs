@@ -153,6 +153,7 @@ mod tests {
             leases,
             tunnel: None,
             tracked: false,
+            relay: None,
         }
     }
 
