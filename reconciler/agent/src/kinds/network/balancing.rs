@@ -1,16 +1,15 @@
 //! PublicIPs with ports that this host has → the ports of the firewall, the ways to guests on other hosts, and health checks. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use berth_api::public_ip::{PortTarget, PublicIPPort, SessionAffinity};
-use berth_api::{PortProtocol, PublicIP};
+use berth_api::{IPPoolMode, PortProtocol, PublicIP, PublicIPStatus};
 use berth_host::{Balanced, BalancedPort, NetworkConfig, Relay, relay_link};
 
-use super::observe::{Actual, Desired, admit};
 use crate::index::Tables;
-use crate::networking::{Check, CheckedTarget};
+use crate::networking::{Check, CheckedTarget, Health};
 use crate::probes::GuestAddress;
 
 /// Returns the PublicIPs with ports that this host has.
@@ -29,54 +28,82 @@ pub(super) fn networks<'a>(tables: &'a Tables, host: &'a str) -> impl Iterator<I
     forwarding.map(|forwarding| &forwarding.network)
 }
 
-/// Adds the ports of public addresses, and what they need, to the desired state. `bridges`: by network.
+/// What is known on this host.
+#[derive(Clone, Debug)]
+pub(super) struct Here<'a> {
+    pub(super) host: &'a str,
+    /// Results of the health checks.
+    pub(super) health: &'a BTreeMap<CheckedTarget, Health>,
+    /// Public addresses of which targets count as healthy before their first check: an agent that has just started finds them here,
+    /// and its predecessor's choice goes on.
+    pub(super) trusted: BTreeSet<Ipv4Addr>,
+}
+
+/// What the ports of public addresses need on this host.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Balancing {
+    pub(super) balanced: Vec<Balanced>,
+    pub(super) checks: BTreeMap<CheckedTarget, Check>,
+    /// Those of the checked targets that count as healthy before their first check.
+    pub(super) trusted: Vec<CheckedTarget>,
+}
+
+/// Returns what the ports of public addresses need, and adds the ways to guests on other hosts to `networks`. `bridges`: by network.
+/// `admit` returns the interface that an address is announced on, if it is; None if it is not used.
 pub(super) fn balance(
     tables: &Tables,
     bridges: &BTreeMap<String, String>,
     networks: &mut BTreeMap<String, NetworkConfig>,
-    seen: &Actual<'_>,
-    wanted: &mut Desired,
-) {
-    for ip in held(tables, seen.host) {
+    here: &Here<'_>,
+    mut admit: impl FnMut(Ipv4Addr, IPPoolMode) -> Option<Option<String>>,
+) -> Balancing {
+    let mut wanted = Balancing::default();
+    for ip in held(tables, here.host) {
         let Some(status) = &ip.status else { continue };
         let Some(public) = status.address.as_ref().and_then(|address| address.parse().ok()) else { continue };
-        let Some(announced_on) = admit(public, status.mode.unwrap_or_default(), seen, wanted) else {
-            continue;
-        };
-        let mut sources = Vec::new();
-        for forwarding in &status.forwarding_addresses {
-            let Some(bridge) = bridges.get(&forwarding.network) else { continue };
-            let Some(network) = networks.get_mut(bridge) else { continue };
-            let Ok(address) = forwarding.address.parse::<Ipv4Addr>() else { continue };
-            // The rules that guard the way are there with a tunnel only, and without one it leads nowhere.
-            if network.tunnel.is_some() {
-                let is_remote =
-                    |target: &&PortTarget| target.network == forwarding.network && target.host != seen.host;
-                let remote =
-                    status.targets.iter().filter(is_remote).filter_map(|target| target.address.parse().ok());
-                add_relay(network, address, remote);
-                sources.push((bridge.clone(), address));
-            }
-        }
+        let Some(announced_on) = admit(public, status.mode.unwrap_or_default()) else { continue };
+        let sources = add_relays(status, bridges, networks, here.host);
         let reached = |name: &str| -> Option<GuestAddress> {
             let target = status.targets.iter().find(|target| target.name == name)?;
             let bridge = bridges.get(&target.network)?;
-            let is_here = target.host == seen.host;
+            let is_here = target.host == here.host;
             if !is_here && !sources.iter().any(|(of, _)| of == bridge) {
                 return None;
             }
             let link = if is_here { bridge.clone() } else { relay_link(bridge) };
             Some(GuestAddress { bridge: link, address: target.address.parse().ok()? })
         };
-        let ports = ip
-            .spec
-            .ports
-            .iter()
-            .filter_map(|port| balanced_port(port, public, reached, seen, wanted))
-            .collect();
-        wanted.firewall.balanced.push(Balanced { public, announced_on, ports, sources });
+        let ports = ip.spec.ports.iter();
+        let ports =
+            ports.filter_map(|port| balanced_port(port, public, reached, here, &mut wanted)).collect();
+        wanted.balanced.push(Balanced { public, announced_on, ports, sources });
     }
-    wanted.firewall.balanced.sort();
+    wanted.balanced.sort();
+    wanted
+}
+
+/// Adds the ways to targets on other hosts; returns the addresses under which connections to them are forwarded, by bridge.
+fn add_relays(
+    status: &PublicIPStatus,
+    bridges: &BTreeMap<String, String>,
+    networks: &mut BTreeMap<String, NetworkConfig>,
+    host: &str,
+) -> Vec<(String, Ipv4Addr)> {
+    let mut sources = Vec::new();
+    for forwarding in &status.forwarding_addresses {
+        let Some(bridge) = bridges.get(&forwarding.network) else { continue };
+        let Some(network) = networks.get_mut(bridge) else { continue };
+        let Ok(address) = forwarding.address.parse::<Ipv4Addr>() else { continue };
+        // The rules that guard the way are there with a tunnel only, and without one it leads nowhere.
+        if network.tunnel.is_some() {
+            let is_remote =
+                |target: &&PortTarget| target.network == forwarding.network && target.host != host;
+            let remote = status.targets.iter().filter(is_remote);
+            add_relay(network, address, remote.filter_map(|target| target.address.parse().ok()));
+            sources.push((bridge.clone(), address));
+        }
+    }
+    sources
 }
 
 fn add_relay(network: &mut NetworkConfig, address: Ipv4Addr, targets: impl Iterator<Item = Ipv4Addr>) {
@@ -94,8 +121,8 @@ fn balanced_port(
     declared: &PublicIPPort,
     public: Ipv4Addr,
     reached: impl Fn(&str) -> Option<GuestAddress>,
-    seen: &Actual<'_>,
-    wanted: &mut Desired,
+    here: &Here<'_>,
+    wanted: &mut Balancing,
 ) -> Option<BalancedPort> {
     let number = |port: i64| u16::try_from(port).ok();
     let (port, target_port) = (number(declared.port)?, number(declared.port_of_targets())?);
@@ -110,8 +137,8 @@ fn balanced_port(
                     CheckedTarget { public, port, protocol: declared.protocol, vm: name.to_string() };
                 let asked = health_check.port.and_then(number).unwrap_or(target_port);
                 let check = Check { place, port: asked, health_check: health_check.clone() };
-                let is_trusted = is_trusted(public, seen);
-                let is_healthy = seen.health.get(&target).map_or(is_trusted, Result::is_ok);
+                let is_trusted = here.trusted.contains(&public);
+                let is_healthy = here.health.get(&target).map_or(is_trusted, Result::is_ok);
                 if is_trusted {
                     wanted.trusted.push(target.clone());
                 }
@@ -133,21 +160,13 @@ fn balanced_port(
     Some(BalancedPort { protocol, port, by_client, targets, target_port })
 }
 
-/// Whether targets count as healthy before their first check: an agent that has just started finds the address here, and its
-/// predecessor's choice goes on.
-fn is_trusted(public: Ipv4Addr, seen: &Actual<'_>) -> bool {
-    seen.trusts_before_checks && seen.uplink.is_some_and(|uplink| uplink.public.contains(&public))
-}
-
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use berth_host::Uplink;
     use kube::runtime::watcher::Event;
     use serde_json::{Value, json};
 
-    use super::super::observe::wanted;
+    use super::super::observe::{Actual, Desired, wanted};
     use super::*;
     use crate::index::Index;
 

@@ -15,7 +15,7 @@ use ipnet::Ipv4Net;
 use kube::{Api, Client};
 
 use super::Step;
-use super::balancing::{self, balance};
+use super::balancing::{self, Here, balance};
 use super::bridged::{bridged, ports, refuse_public};
 use super::bridges::{Existing, assign};
 use super::exceptions::exceptions;
@@ -399,7 +399,11 @@ pub(super) fn wanted(tables: &Tables, seen: &Actual<'_>) -> Desired {
         let overlay = find(tables, name).filter(|found| found.host_bridge().is_none());
         networks.extend(overlay.and_then(|found| Some((bridge.clone(), config(&found, bridge, seen.host)?))));
     }
-    balance(tables, &assigned.bridges, &mut networks, seen, &mut wanted);
+    let here = Here { host: seen.host, health: &seen.health, trusted: trusted(seen) };
+    let admit = |public, mode| admit(public, mode, seen, &mut wanted);
+    let balancing = balance(tables, &assigned.bridges, &mut networks, &here, admit);
+    wanted.firewall.balanced = balancing.balanced;
+    (wanted.checks, wanted.trusted) = (balancing.checks, balancing.trusted);
     wanted.networks = networks.into_values().collect();
     let interfaces: Vec<&InterfaceStatus> = guests.iter().flat_map(|guest| &guest.interfaces).collect();
     wanted.bridged = bridged(tables, &assigned.bridges, &interfaces);
@@ -470,6 +474,12 @@ fn closed(tables: &Tables, bridges: &BTreeMap<String, String>, seen: &Actual<'_>
     Ipv4Net::aggregate(&closed)
 }
 
+/// Returns the public addresses that an agent which has just started finds here.
+fn trusted(seen: &Actual<'_>) -> BTreeSet<Ipv4Addr> {
+    let uplink = seen.uplink.filter(|_| seen.trusts_before_checks);
+    uplink.map(|uplink| uplink.public.clone()).unwrap_or_default()
+}
+
 /// Forwards a public address to a private one, or records why it cannot.
 fn forward(public: Ipv4Addr, mode: IPPoolMode, private: Ipv4Addr, seen: &Actual<'_>, wanted: &mut Desired) {
     if let Some(announced_on) = admit(public, mode, seen, wanted) {
@@ -478,7 +488,7 @@ fn forward(public: Ipv4Addr, mode: IPPoolMode, private: Ipv4Addr, seen: &Actual<
 }
 
 /// Returns the interface that a public address is announced on, if it is. None: it is not used (yet); records why, and what to probe.
-pub(super) fn admit(
+fn admit(
     public: Ipv4Addr,
     mode: IPPoolMode,
     seen: &Actual<'_>,

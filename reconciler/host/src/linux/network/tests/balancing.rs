@@ -84,6 +84,7 @@ fn connections_to_a_port_are_spread_over_guests_on_two_hosts_and_come_back() {
                 port(8081, PortProtocol::Tcp, &["10.77.0.5", "10.77.0.6"], true),
                 port(8082, PortProtocol::Tcp, &[], false),
                 port(8083, PortProtocol::Tcp, &["10.77.0.6"], false),
+                port(9000, PortProtocol::Udp, &["10.77.0.6"], false),
             ]
         };
         make(&a, &b, both(), &["10.77.0.6"]);
@@ -101,6 +102,9 @@ fn connections_to_a_port_are_spread_over_guests_on_two_hosts_and_come_back() {
         assert_eq!(outsider.fetch(PUBLIC, 8082), None, "no guest");
         assert_eq!(outsider.fetch(PUBLIC, 80), None, "not a port of it");
         assert_eq!(outsider.fetch(PUBLIC, 8083).as_deref(), Some(SOURCE));
+        let inbox = two.listen(80);
+        outsider.send(PUBLIC, 9000, 100, false).expect("sent");
+        assert_eq!(inbox.recv_timeout(SOON), Ok(100 - 28), "a packet of UDP");
         // From a guest, itself among the targets, from its neighbour, and from the hosts.
         for (client, what) in [(&one, "on the holder"), (&two, "on the other host")] {
             assert_eq!(seen_by_guests(client, 8080).len(), 4, "{what}");
