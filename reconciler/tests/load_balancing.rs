@@ -168,9 +168,10 @@ async fn one_host_has_the_address_and_forwards_to_the_targets_on_the_others() {
     assert_eq!(one.binding.as_ref().map(|b| b.host.as_str()), Some("h1"));
     site.sends_to("h1", 1).await;
     site.until("web-1 is gone", async || vms.get_opt("web-1").await.expect("it answers").is_none()).await;
-    let networks: Api<Network> = Api::default_namespaced(site.client.clone());
+    let (namespace, name) = forwarding.network.split_once('/').expect("namespace/name");
+    let networks: Api<Network> = Api::namespaced(site.client.clone(), namespace);
     site.until("the Network leads to both", async || {
-        let network = networks.get("default").await.expect("it answers");
+        let network = networks.get(name).await.expect("it answers");
         network.status.is_some_and(|s| s.hosts.len() == 2)
     })
     .await;

@@ -355,7 +355,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
     let storage = json!({"name": "s", "type": "Local", "trash_retention_seconds": 60});
     let host =
         json!({"name": "h", "cordoned": false, "draining": false, "reserved": {"cpus": 1, "memory": "1Gi"}});
-    let check = json!({"path": "/a", "port": 80, "interval": "2s", "timeout": "1s", "healthy_threshold": 1, "unhealthy_threshold": 2});
+    let check = json!({"type": "http", "path": "/a", "port": 80, "interval": "2s", "timeout": "1s", "healthy_threshold": 1, "unhealthy_threshold": 2});
     let port = json!({"name": "p", "port": 443, "target_port": 8443, "protocol": "tcp", "targets": ["a"], "session_affinity": "ClientIP",
         "health_check": check});
     let balancer = json!({"name": "b", "namespace": "default", "pool": "default", "ports": [port]});
@@ -410,7 +410,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_public_ip", balancer.clone(), "/ports/0/targets", json!(["b"]), Announced::Live),
         ("berth_public_ip", balancer.clone(), "/ports/0/session_affinity", json!("None"), Announced::Live),
         ("berth_public_ip", balancer.clone(), "/ports/0/health_check", Json::Null, Announced::Live),
-        ("berth_public_ip", balancer.clone(), "/ports/0/health_check/type", json!("http"), Announced::Live),
+        ("berth_public_ip", balancer.clone(), "/ports/0/health_check/type", Json::Null, Announced::Live),
         ("berth_public_ip", balancer.clone(), "/ports/0/health_check/path", json!("/b"), Announced::Live),
         ("berth_public_ip", balancer.clone(), "/ports/0/health_check/port", json!(81), Announced::Live),
         ("berth_public_ip", balancer.clone(), "/ports/0/health_check/interval", json!("3s"), Announced::Live),

@@ -46,7 +46,7 @@ pub use port::{
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("self.pool == oldSelf.pool").message("pool cannot change: create another PublicIP").field_path(".pool"),
-    validation = Rule::new("!has(self.ports) || self.ports.all(p, self.ports.filter(q, q.port == p.port && q.protocol == p.protocol).size() == 1)").message("each port and protocol can be declared once").field_path(".ports")
+    validation = Rule::new("!has(self.ports) || self.ports.all(p, self.ports.filter(q, q.port == p.port && (q.protocol == 'udp') == (p.protocol == 'udp')).size() == 1)").message("each port and protocol can be declared once").field_path(".ports")
 )]
 pub struct PublicIPSpec {
     /// Name of the IPPool. Default `default`. Cannot change.

@@ -1,6 +1,7 @@
 //! `examples/networks/load-balancer` on running guests of several hosts.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use serde_json::json;
@@ -15,6 +16,8 @@ use crate::{wait, workspace};
 
 /// The number of connections by which the spread is seen.
 const CONNECTIONS: usize = 6;
+/// The time for one connection: a guest that is shutting down may accept it and never answer.
+const PATIENCE: Duration = Duration::from_secs(5);
 const BALANCER: &str = "publicip/balancer";
 
 /// Spreads connections over two guests of two hosts, stops one of them and starts it again. `caller`: the public address of a third
@@ -92,7 +95,7 @@ fn power(fleet: &Fleet, power: &str) -> Result<()> {
 /// The names of the guests that answer several connections.
 fn names(fleet: &Fleet, address: &str) -> Result<BTreeSet<String>> {
     let name = |_| {
-        let text = http::get(fleet.outside(), address, "/", SOON)?;
+        let text = http::get(fleet.outside(), address, "/", PATIENCE)?;
         Ok(field(&text, "hostname")?.to_owned())
     };
     (0..CONNECTIONS).map(name).collect()

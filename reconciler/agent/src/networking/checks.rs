@@ -35,7 +35,7 @@ pub(crate) struct CheckedTarget {
     pub(crate) vm: String,
 }
 
-/// What is asked, and where.
+/// The question to a target, and its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Check {
     /// The interface of this host by which the guest is reached, and the guest's address.

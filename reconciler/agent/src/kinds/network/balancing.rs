@@ -28,7 +28,7 @@ pub(super) fn networks<'a>(tables: &'a Tables, host: &'a str) -> impl Iterator<I
     forwarding.map(|forwarding| &forwarding.network)
 }
 
-/// What is known on this host.
+/// The state of this host.
 #[derive(Clone, Debug)]
 pub(super) struct Here<'a> {
     pub(super) host: &'a str,
@@ -39,7 +39,7 @@ pub(super) struct Here<'a> {
     pub(super) trusted: BTreeSet<Ipv4Addr>,
 }
 
-/// What the ports of public addresses need on this host.
+/// The needs of the ports of public addresses on this host.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Balancing {
     pub(super) balanced: Vec<Balanced>,
@@ -48,7 +48,7 @@ pub(super) struct Balancing {
     pub(super) trusted: Vec<CheckedTarget>,
 }
 
-/// Returns what the ports of public addresses need, and adds the ways to guests on other hosts to `networks`. `bridges`: by network.
+/// Returns the needs of the ports of public addresses, and adds the ways to guests on other hosts to `networks`. `bridges`: by network.
 /// `admit` returns the interface that an address is announced on, if it is; None if it is not used.
 pub(super) fn balance(
     tables: &Tables,

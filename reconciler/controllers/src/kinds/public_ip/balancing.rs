@@ -23,7 +23,7 @@ use crate::{
 /// The longest message about the targets of a port.
 const MAX_MESSAGE: usize = 4096;
 
-/// What the ports of a PublicIP lead to.
+/// The destination of the ports of a PublicIP.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Balancing {
     /// The host that has the address.
@@ -32,14 +32,14 @@ pub(super) struct Balancing {
     pub(super) targets: Vec<PortTarget>,
     pub(super) forwarding_addresses: Vec<ForwardingAddress>,
     pub(super) ports: Vec<PortStatus>,
-    /// What a change of which changes this.
+    /// The objects whose changes may change this.
     pub(super) dependencies: Vec<Dependency>,
 }
 
 /// A target that runs, or the reason why it gets no connections.
 type Seen = Result<PortTarget, String>;
 
-/// Returns what the ports lead to; None without ports.
+/// Returns the destination of the ports; None without ports.
 pub(super) fn observe(cache: &Cache, ip: &PublicIP, address: Option<Ipv4Addr>) -> Option<Balancing> {
     if ip.spec.ports.is_empty() {
         return None;

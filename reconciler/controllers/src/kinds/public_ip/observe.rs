@@ -19,7 +19,7 @@ pub(super) struct Observed {
     pub(super) address: Result<Ipv4Addr, (Reason, String)>,
     /// How its pool makes addresses reachable.
     pub(super) mode: Option<IPPoolMode>,
-    /// What its ports lead to; None without ports.
+    /// The destination of its ports; None without ports.
     pub(super) balancing: Option<Balancing>,
     /// A VM that names it, although it has ports.
     pub(super) misnamed_by: Option<String>,
