@@ -35,7 +35,7 @@ enum Decision {
         user: Option<(ObjectUse, Option<String>)>,
         terminating: bool,
         misnamed_by: Option<String>,
-        balancing: Option<Balancing>,
+        balancing: Option<Box<Balancing>>,
     },
 }
 

@@ -31,7 +31,7 @@ pub(super) fn plan(ip: &PublicIP, observed: &Observed) -> Plan<Decision> {
                 user: observed.user.clone(),
                 terminating,
                 misnamed_by: observed.misnamed_by.clone(),
-                balancing: observed.balancing.clone(),
+                balancing: observed.balancing.clone().map(Box::new),
             },
             outcome: match &observed.balancing {
                 Some(balancing) => Outcome::Blocked(balancing.dependencies.clone()),

@@ -37,7 +37,7 @@ pub(super) fn status(
                 Some(balancing) => balancing.host.clone(),
                 None => user.as_ref().and_then(|(_, host)| host.clone()),
             };
-            let is_available = write_ports(&mut status, balancing.as_ref(), generation, now);
+            let is_available = write_ports(&mut status, balancing.as_deref(), generation, now);
             status.binding = host.map(|host| Binding { host, epoch: 1 });
             status.state = Some(match (terminating, user.is_some() || is_available) {
                 (true, _) => PublicIPState::Terminating,
