@@ -4,6 +4,7 @@
 pub mod access;
 pub mod faults;
 pub mod joining;
+pub mod load_balancer;
 pub mod overhead;
 pub mod security_groups;
 pub mod spread;

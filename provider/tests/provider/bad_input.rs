@@ -769,6 +769,39 @@ fn pools() -> Vec<(&'static str, Bad)> {
     ]
 }
 
+fn ports() -> Vec<(&'static str, Bad)> {
+    let port = |more: Json| {
+        let mut port = json!({"port": 443, "targets": ["web-1"]});
+        let more = more.as_object().cloned().unwrap_or_default();
+        port.as_object_mut().expect("an object").extend(more);
+        json!({"name": "b", "ports": [port]})
+    };
+    let twice = json!({"name": "b", "ports": [
+        {"port": 443, "targets": ["a"]}, {"port": 443, "protocol": "tcp", "targets": ["b"]}]});
+    let check = |check: Json| port(json!({"health_check": check}));
+    let bad = [
+        (everywhere(port(json!({"port": 0})), "ports[0].port", "0 is ")),
+        (everywhere(port(json!({"port": 65_536})), "ports[0].port", "65536 is ")),
+        (everywhere(port(json!({"protocol": "sctp"})), "ports[0].protocol", "is not one of")),
+        (everywhere(port(json!({"targets": ["A"]})), "ports[0].targets[0]", "not a DNS label")),
+        (everywhere(port(json!({"targets": ["a", "b", "a"]})), "ports[0].targets[2]", "named twice")),
+        (everywhere(twice, "ports[1].port", "declared in ports[0] too")),
+        (everywhere(check(json!({"interval": "2h"})), "ports[0].health_check.interval", "not a duration")),
+        (everywhere(check(json!({"timeout": "1m"})), "ports[0].health_check.timeout", "not a duration")),
+        (everywhere(
+            check(json!({"type": "tcp", "path": "/"})),
+            "ports[0].health_check.path",
+            "for the type",
+        )),
+        (everywhere(
+            port(json!({"protocol": "udp", "health_check": {"interval": "2s"}})),
+            "ports[0].health_check.port",
+            "needs a port",
+        )),
+    ];
+    bad.into_iter().map(|bad| ("berth_public_ip", bad)).collect()
+}
+
 fn one_rule(rule: Json) -> Json {
     json!({"name": "g", "ingress": [rule]})
 }
@@ -863,6 +896,7 @@ fn all() -> Vec<(&'static str, Bad)> {
     all.extend(of("berth_network", networks()));
     all.extend(pools());
     all.extend(others());
+    all.extend(ports());
     all
 }
 

@@ -358,6 +358,10 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
     let storage = json!({"name": "s", "type": "Local", "trash_retention_seconds": 60});
     let host =
         json!({"name": "h", "cordoned": false, "draining": false, "reserved": {"cpus": 1, "memory": "1Gi"}});
+    let check = json!({"type": "http", "path": "/a", "port": 80, "interval": "2s", "timeout": "1s", "healthy_threshold": 1, "unhealthy_threshold": 2});
+    let port = json!({"name": "p", "port": 443, "target_port": 8443, "protocol": "tcp", "targets": ["a"], "session_affinity": "ClientIP",
+        "health_check": check});
+    let balancer = json!({"name": "b", "namespace": "default", "pool": "default", "ports": [port]});
     let rule = json!({"name": "r", "protocol": "tcp", "ports": ["80"], "cidrs": ["10.0.0.0/8"], "security_groups": ["web"]});
     let security = json!({"name": "g", "namespace": "default", "ingress": [rule], "egress": [rule]});
     let group = json!({"name": "g", "namespace": "default", "strategy": "spread", "enforcement": "required"});
@@ -405,6 +409,25 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_vm_class", class, "/cpu_topology", Json::Null, Announced::PowerCycle),
         ("berth_public_ip", ip.clone(), "/pool", json!("other"), Announced::Replace),
         ("berth_public_ip", ip, "/address", json!("198.18.100.2"), Announced::Replace),
+        ("berth_public_ip", balancer.clone(), "/ports/0/port", json!(8443), Announced::Live),
+        ("berth_public_ip", balancer.clone(), "/ports/0/target_port", json!(443), Announced::Live),
+        ("berth_public_ip", balancer.clone(), "/ports/0/protocol", json!("udp"), Announced::Live),
+        ("berth_public_ip", balancer.clone(), "/ports/0/targets", json!(["b"]), Announced::Live),
+        ("berth_public_ip", balancer.clone(), "/ports/0/session_affinity", json!("None"), Announced::Live),
+        ("berth_public_ip", balancer.clone(), "/ports/0/health_check", Json::Null, Announced::Live),
+        ("berth_public_ip", balancer.clone(), "/ports/0/health_check/type", Json::Null, Announced::Live),
+        ("berth_public_ip", balancer.clone(), "/ports/0/health_check/path", json!("/b"), Announced::Live),
+        ("berth_public_ip", balancer.clone(), "/ports/0/health_check/port", json!(81), Announced::Live),
+        ("berth_public_ip", balancer.clone(), "/ports/0/health_check/interval", json!("3s"), Announced::Live),
+        ("berth_public_ip", balancer.clone(), "/ports/0/health_check/timeout", json!("3s"), Announced::Live),
+        (
+            "berth_public_ip",
+            balancer.clone(),
+            "/ports/0/health_check/healthy_threshold",
+            json!(3),
+            Announced::Live,
+        ),
+        ("berth_public_ip", balancer, "/ports/0/health_check/unhealthy_threshold", json!(3), Announced::Live),
         ("berth_hotswap_disk_attachment", hda.clone(), "/vm", json!("w"), Announced::Replace),
         ("berth_hotswap_disk_attachment", hda.clone(), "/disk", json!("e"), Announced::Replace),
         ("berth_hotswap_disk_attachment", hda, "/force", json!(true), Announced::Live),

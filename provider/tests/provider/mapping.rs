@@ -275,6 +275,18 @@ fn every_other_kind_becomes_its_custom_resource() {
         ("berth_host", json!({"reserved": {"memory": "2Gi"}}), json!({"reserved": {"memory": "2Gi"}})),
         ("berth_public_ip", json!({}), json!({"pool": "default", "deletionProtection": false})),
         (
+            "berth_public_ip",
+            json!({"ports": [
+                {"port": 443, "target_port": 8443, "targets": ["a", "b"], "health_check": {"path": "/healthz", "interval": "2s"}},
+                {"name": "dns", "port": 53, "protocol": "udp", "targets": ["a"], "session_affinity": "ClientIP"},
+            ]}),
+            json!({"pool": "default", "deletionProtection": false, "ports": [
+                {"name": "port0", "port": 443, "targetPort": 8443, "protocol": "tcp", "targets": ["a", "b"], "sessionAffinity": "None",
+                    "healthCheck": {"path": "/healthz", "interval": "2s", "timeout": "2s", "healthyThreshold": 1, "unhealthyThreshold": 2}},
+                {"name": "dns", "port": 53, "protocol": "udp", "targets": ["a"], "sessionAffinity": "ClientIP"},
+            ]}),
+        ),
+        (
             "berth_hotswap_disk_attachment",
             json!({"vm": "v", "disk": "d"}),
             json!({"vm": "v", "disk": "d", "force": false}),

@@ -3,6 +3,7 @@
 //! The host's networks have no object of their own, so what is known of them is kept here: the networks' reconcile
 //! writes it, VMs and the Host read it.
 
+mod checks;
 mod ports;
 mod probes;
 
@@ -21,6 +22,7 @@ use crate::key::{Key, ObjectName};
 use berth_engine::Queue;
 use berth_host::{BridgedNetwork, Firewall, NetworkConfig, Route, System};
 
+pub(crate) use checks::{Check, CheckedTarget, Checks, Health};
 pub(crate) use ports::{GuestPort, GuestPorts, ports_of};
 pub(crate) use probes::{Probe, Probes, RETRY_TAKEN};
 
@@ -30,6 +32,8 @@ pub(crate) struct Networks {
     applied: Mutex<Applied>,
     /// Results of the probes of public addresses that are to be announced.
     pub(crate) probes: Probes,
+    /// Health checks of the targets of public addresses that this host has.
+    pub(crate) checks: Checks,
     /// Addresses each tap's guest may send from.
     pub(crate) ports: GuestPorts,
     /// Serialises passes. A pass that applies everything again serves all callers waiting for one.
@@ -66,6 +70,7 @@ impl Networks {
     pub(crate) fn new(system: Arc<dyn System>, queue: Arc<Queue<Key>>) -> Self {
         Self {
             applied: Mutex::default(),
+            checks: Checks::new(system.clone(), queue.clone()),
             probes: Probes::new(system, queue),
             ports: GuestPorts::default(),
             flight: SingleFlight::default(),

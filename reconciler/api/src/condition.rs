@@ -63,6 +63,8 @@ pub enum ConditionType {
     Orphans,
     /// Of a PublicIP, only while it is `True`: another machine on the segment answers for the address.
     AddressConflict,
+    /// Each port of a PublicIP has a target that gets new connections. Present only with ports.
+    TargetsAvailable,
 }
 
 impl ConditionType {
@@ -90,6 +92,7 @@ impl ConditionType {
             Self::ReservedFits => "ReservedFits",
             Self::Orphans => "Orphans",
             Self::AddressConflict => "AddressConflict",
+            Self::TargetsAvailable => "TargetsAvailable",
         }
     }
 }

@@ -210,6 +210,10 @@ pub struct HostStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1000))]
     pub address_conflicts: Vec<AddressConflict>,
+    /// The results of the health checks of public addresses that this host has. At most 2,048 are listed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 2048))]
+    pub target_health: Vec<TargetHealth>,
     /// Files of deleted disks that `berth undelete` can bring back. At most 1,000 are listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1000))]
@@ -282,6 +286,28 @@ pub struct AddressConflict {
     /// The MAC address that answers for it.
     #[schemars(length(max = 17))]
     pub mac: String,
+}
+
+/// The result of a health check of a target of a public address.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TargetHealth {
+    /// The public address.
+    #[schemars(length(max = 45))]
+    pub address: String,
+    /// The port of the public address.
+    #[schemars(range(min = 0, max = 65_535))]
+    pub port: i64,
+    /// `tcp` or `udp`.
+    #[schemars(length(max = 3))]
+    pub protocol: String,
+    /// The name of the VM.
+    #[schemars(length(max = 63))]
+    pub vm: String,
+    /// The cause of the failure; empty if the check succeeds.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 256))]
+    pub failure: String,
 }
 
 /// A network that a host has itself.

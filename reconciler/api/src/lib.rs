@@ -97,7 +97,7 @@ pub use placement_group::{Enforcement, PlacementGroup, PlacementGroupSpec, Place
 pub use power::{Power, VMState};
 pub use probe::{Hook, HookFailurePolicy, Hooks, Probe};
 pub use profile::Profile;
-pub use public_ip::{PublicIP, PublicIPSpec, PublicIPState, PublicIPStatus};
+pub use public_ip::{PortProtocol, PublicIP, PublicIPPort, PublicIPSpec, PublicIPState, PublicIPStatus};
 pub use qemu_options::QemuOption;
 pub use quantity::{ParseQuantityError, Quantity};
 pub use reason::Reason;

@@ -1,4 +1,6 @@
-//! PublicIP: an address that leads to a VM and is kept while the VM is stopped.
+//! PublicIP: an address that leads to a VM, or by its ports to several, and is kept while they are stopped.
+
+mod port;
 
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -6,7 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Binding, Conditions, IPPoolMode, ObjectUse, ResourceName};
 
-/// An address from an IPPool. A VM's network interface names it; it is kept while the VM is stopped or replaced.
+pub use port::{
+    ForwardingAddress, HealthCheck, HealthCheckType, MOST_PORTS, MOST_TARGETS, PortProtocol, PortStatus,
+    PortTarget, PublicIPPort, SessionAffinity, parse_duration,
+};
+
+/// An address from an IPPool. A VM's network interface names it, or its ports name VMs; it is kept while a VM is stopped or replaced.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "berth.dev",
@@ -27,15 +34,19 @@ use crate::{Binding, Conditions, IPPoolMode, ObjectUse, ResourceName};
     printcolumn(name = "Reason", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].reason"#),
     printcolumn(name = "Address", type_ = "string", json_path = ".status.address"),
     printcolumn(name = "VM", type_ = "string", json_path = ".status.usedBy[*].vm"),
+    printcolumn(name = "Ports", type_ = "string", json_path = ".status.ports[*].port"),
+    printcolumn(name = "Targets", type_ = "string", json_path = ".status.ports[*].available"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Message", type_ = "string", priority = 1, json_path = r#".status.conditions[?(@.type=="Ready")].message"#),
     validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message("metadata.name must be a DNS label: lower-case letters, digits and '-', at most 63 characters"),
+    validation = Rule::new("!has(self.spec.ports) || self.spec.ports.size() == 0 || (has(oldSelf.spec.ports) && oldSelf.spec.ports.size() > 0) || !has(oldSelf.status) || !has(oldSelf.status.usedBy) || oldSelf.status.usedBy.size() == 0").message("the whole address leads to a VM (status.usedBy): take it out of that VM's network interface before you declare ports").field_path(".spec.ports"),
     // The address that was decided may be written down and left out again: it is the one it has, and stays.
     validation = Rule::new("(has(self.spec.address) ? self.spec.address : (has(oldSelf.status) && has(oldSelf.status.address) ? oldSelf.status.address : '')) == (has(oldSelf.spec.address) ? oldSelf.spec.address : (has(oldSelf.status) && has(oldSelf.status.address) ? oldSelf.status.address : ''))").message("address cannot change: create another PublicIP").field_path(".spec.address")
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("self.pool == oldSelf.pool").message("pool cannot change: create another PublicIP").field_path(".pool")
+    validation = Rule::new("self.pool == oldSelf.pool").message("pool cannot change: create another PublicIP").field_path(".pool"),
+    validation = Rule::new("!has(self.ports) || self.ports.all(p, self.ports.filter(q, q.port == p.port && (q.protocol == 'udp') == (p.protocol == 'udp')).size() == 1)").message("each port and protocol can be declared once").field_path(".ports")
 )]
 pub struct PublicIPSpec {
     /// Name of the IPPool. Default `default`. Cannot change.
@@ -46,6 +57,12 @@ pub struct PublicIPSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 15), regex(pattern = r"^[0-9]{1,3}(\.[0-9]{1,3}){3}$"))]
     pub address: Option<String>,
+    /// The ports of the address that lead to VMs, keyed by `name`, at most 32. All other ports are refused. Default: none, and the
+    /// whole address leads to the VM whose network interface names the PublicIP. Applied live: established connections go on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    #[schemars(length(max = 32))]
+    pub ports: Vec<PublicIPPort>,
     /// Whether deleting it is refused. Set it to false before deleting. Default false. Applied live.
     #[serde(default)]
     pub deletion_protection: bool,
@@ -53,7 +70,7 @@ pub struct PublicIPSpec {
 
 impl Default for PublicIPSpec {
     fn default() -> Self {
-        Self { pool: default_pool(), address: None, deletion_protection: false }
+        Self { pool: default_pool(), address: None, ports: Vec::new(), deletion_protection: false }
     }
 }
 
@@ -68,7 +85,8 @@ pub struct PublicIPStatus {
     /// The generation that these conditions describe; -1 before the first report.
     #[serde(default = "crate::condition::never_observed")]
     pub observed_generation: i64,
-    /// `Ready`: an address is allocated; `AddressConflict`, only while another machine on the segment has it.
+    /// `Ready`: an address is allocated; `AddressConflict`, only while another machine on the segment has it; `TargetsAvailable`, only
+    /// with ports: each of them has a target that gets new connections.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::condition::schema")]
     pub conditions: Conditions,
@@ -82,13 +100,28 @@ pub struct PublicIPStatus {
     /// The way it is made reachable, from its IPPool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<IPPoolMode>,
-    /// The host of the VM that uses it.
+    /// The host that has the address: that of the VM that uses it; with ports, that of a target, which forwards to the others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binding: Option<Binding>,
     /// The VM that uses it (one at most). A deleted PublicIP stays until none does.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub used_by: Vec<ObjectUse>,
+    /// The state of each port.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    #[schemars(length(max = 32))]
+    pub ports: Vec<PortStatus>,
+    /// The VMs that run and are targets of its ports.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    #[schemars(length(max = 1024))]
+    pub targets: Vec<PortTarget>,
+    /// For each Network with a target on another host: the address from which such a target sees the connections come.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["network".into()]))]
+    #[schemars(length(max = 64))]
+    pub forwarding_addresses: Vec<ForwardingAddress>,
 }
 
 /// The state of a PublicIP, in one word.

@@ -176,6 +176,9 @@ reasons! {
     /// The declared restore cannot be done: its DiskSnapshot is of another disk or in another pool, or it was restored before and
     /// another one since.
     RestoreRefused => "Name a DiskSnapshot of this disk, or set another `restore.token` to restore it once more; or take `restore` out.",
+    /// A port of the address has no target that runs and whose health check succeeds: connections to it are refused. The message has
+    /// the targets.
+    NoAvailableTarget => "Start one of the targets in the message, correct its health check, or see whether its security groups let it through.",
     /// No address is free in the pool.
     NoFreeAddress => "Delete PublicIPs or VMs that are not needed, or enlarge the range.",
     /// The declared address is not in the pool, or is in use.

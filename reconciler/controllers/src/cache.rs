@@ -213,8 +213,11 @@ impl Cache {
 
     /// Whether the given object takes fewer resources than the cached one.
     pub(crate) fn releases(&self, object: &Object) -> bool {
-        let Object::VM(vm) = object else { return false };
-        self.index.releases(&object.key(), vm, self.demand(vm).unwrap_or_default())
+        match object {
+            Object::VM(vm) => self.index.releases(&object.key(), vm, self.demand(vm).unwrap_or_default()),
+            Object::PublicIP(ip) => self.index.releases_forwarding(&object.key(), ip),
+            _ => false,
+        }
     }
 
     /// Caches an object from a watch or from the response to a write, unless the cache has a newer one; returns the

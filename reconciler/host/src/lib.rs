@@ -17,6 +17,7 @@
 //!
 //! Every method is idempotent: it does nothing if the desired state is already reached, and a retry after a failure or an
 //! interruption completes the work. The convergence tests use the fake to make each call fail or be interrupted in turn.
+mod balancing;
 mod dedicated_cpus;
 mod error;
 #[cfg(feature = "fake")]
@@ -33,6 +34,7 @@ mod start;
 mod usage;
 mod volumes;
 
+pub use balancing::{Balanced, BalancedPort, PortProtocol, Relay};
 pub use dedicated_cpus::{DedicatedCpus, DedicatedFacts, DedicatedRequest, cpu_list, parse_cpu_list};
 pub use error::{Retry, SystemError};
 pub use images::{
@@ -40,7 +42,7 @@ pub use images::{
     ResolvedImage,
 };
 pub use info::{ForeignKind, ForeignObject, HostFacts, HostInfo, HugePagesFacts, KvmFacts, QemuFacts};
-pub use linux::bridge_mac;
+pub use linux::{bridge_mac, relay_link};
 pub use machines::{InstanceFacts, LaunchRequest, Machines, ProcessFacts, Seed, StateAccess};
 pub use networks::{
     BridgedNetwork, Firewall, Forward, Forwarding, HostBridge, HostRange, Ipv6Egress, Ipv6Network, Lease,

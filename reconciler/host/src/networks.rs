@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use tokio::net::TcpStream;
 
 use crate::Result;
+use crate::balancing::{Balanced, Relay};
 use crate::packet_filter::{Filters, Port};
 use crate::routes::Route;
 
@@ -96,6 +97,8 @@ pub struct NetworkConfig {
     pub tunnel: Option<Tunnel>,
     /// Whether packets between its ports are tracked as connections, for the filters of interfaces.
     pub tracked: bool,
+    /// The way to its guests on other hosts; None while no public address of this host leads to any.
+    pub relay: Option<Relay>,
 }
 
 /// The IPv6 side of a private network.
@@ -207,6 +210,8 @@ pub struct Firewall {
     /// The bridges for the taps of bridged networks. Their packets pass between their ports, and never to another interface.
     pub bridged: Vec<String>,
     pub forwards: Vec<Forward>,
+    /// Public addresses whose ports lead to guests.
+    pub balanced: Vec<Balanced>,
     /// The addresses that each tap may send from. A tap that is not listed passes nothing.
     pub ports: Vec<Port>,
     /// Further addresses that single taps may send from.
@@ -226,7 +231,11 @@ pub struct Firewall {
 impl Firewall {
     /// Whether the host needs no rules at all.
     pub fn is_empty(&self) -> bool {
-        self.nat.is_empty() && self.forwards.is_empty() && self.ports.is_empty() && !self.guests
+        self.nat.is_empty()
+            && self.forwards.is_empty()
+            && self.balanced.is_empty()
+            && self.ports.is_empty()
+            && !self.guests
     }
 }
 

@@ -42,12 +42,24 @@ pub(crate) fn references(kind: &str, object: &Value) -> Vec<Reference> {
             from.own("VM", "vm", "vms", text(object, "/spec/vm")),
             from.own("disk", "disk", "disks", text(object, "/spec/disk")),
         ],
-        "publicip" => vec![from.site("pool", "ippool", "ippools", text(object, "/spec/pool"))],
+        "publicip" => of_public_ip(&from, object),
         "image" => vec![from.site("host", "host", "hosts", text(object, "/status/binding/host"))],
         _ => Vec::new(),
     };
     found.retain(|reference| !reference.name.is_empty());
     found.truncate(MOST);
+    found
+}
+
+fn of_public_ip(from: &From<'_>, ip: &Value) -> Vec<Reference> {
+    let mut found = vec![from.site("pool", "ippool", "ippools", text(ip, "/spec/pool"))];
+    let targets = items(ip, "/spec/ports").flat_map(|port| items(port, "/targets")).filter_map(Value::as_str);
+    for name in targets {
+        let reference = from.own("target", "vm", "vms", name.to_owned());
+        if !found.contains(&reference) {
+            found.push(reference);
+        }
+    }
     found
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
+use super::load_balancer;
 use super::security_groups::{self, Addresses};
 use super::{ANSWER, SOON, map, message, page, reaches};
 use crate::fleet::{Fleet, PUBLIC};
@@ -73,7 +74,9 @@ pub fn run(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Result
         ensure!(field(&text, "hostname")? == "web-1", "{text}");
         Ok(())
     });
-    security_groups::run(report, fleet, &project, &Addresses { private, public });
+    let addresses = Addresses { private, public };
+    security_groups::run(report, fleet, &project, &addresses);
+    load_balancer::run(report, fleet, &addresses.public["web-2"]);
     one_too_many(report, fleet, &project);
     let public = map(&project, "public_addresses")?;
     let group = Group { project, public };

@@ -5,6 +5,7 @@
 //! requests it.
 
 mod apply;
+mod balancing;
 mod bridged;
 mod bridges;
 mod exceptions;
@@ -101,6 +102,7 @@ async fn pass(ctx: &Context, ensure_all: bool) -> Result<Requeue, Error> {
         }
         apply::apply(ctx, &step).await?;
     }
+    ctx.networks.checks.ensure(&observed.wanted.checks, &observed.wanted.trusted);
     if observed.ensure_all {
         ctx.networks.applied().ensured_at = Some(Instant::now());
     }

@@ -88,7 +88,7 @@ fn no_answer(limit: Duration) -> String {
 }
 
 impl Ports {
-    async fn connect(&self, port: i64) -> Result<TcpStream, String> {
+    pub(crate) async fn connect(&self, port: i64) -> Result<TcpStream, String> {
         let place = self.address.as_ref().ok_or("the VM has no network interface")?;
         let port = u16::try_from(port).map_err(|_| format!("{port} is no port"))?;
         let guest = SocketAddrV4::new(place.address, port);
@@ -97,7 +97,7 @@ impl Ports {
     }
 
     /// Reads the head of the answer only.
-    async fn get(&self, get: &HttpGet) -> Result<(), String> {
+    pub(crate) async fn get(&self, get: &HttpGet) -> Result<(), String> {
         let stream = self.connect(get.port).await?;
         let broken = |error: hyper::Error| format!("port {} does not speak HTTP: {error}", get.port);
         let (mut sender, connection) = hyper::client::conn::http1::Builder::new()

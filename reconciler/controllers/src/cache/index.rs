@@ -110,6 +110,8 @@ pub(crate) struct Index {
     hosts_of_network: HashMap<String, BTreeMap<String, usize>>,
     public_addresses: BTreeMap<Ipv4Addr, Key>,
     public_address_of: HashMap<Key, (Ipv4Addr, Key)>,
+    /// PublicIP → its host, and the addresses under which that host forwards connections to VMs on other hosts.
+    forwarding: HashMap<Key, VmEntry>,
     attachments_by_disk: HashMap<Key, BTreeSet<Key>>,
     attachments_by_vm: HashMap<Key, BTreeSet<Key>>,
     attachment_entries: HashMap<Key, (Key, Key)>,
@@ -169,6 +171,16 @@ fn entry_of(vm: &VM, demand: Demand) -> VmEntry {
         ipv6_addresses: interfaces.iter().filter_map(ipv6).collect(),
         macs: interfaces.iter().map(|i| i.mac_address.to_ascii_lowercase()).collect(),
     }
+}
+
+/// The addresses under which the host of a public address forwards connections.
+fn forwarding_of(ip: &PublicIP) -> Option<VmEntry> {
+    let status = ip.status.as_ref()?;
+    let address =
+        |of: &berth_api::public_ip::ForwardingAddress| Some((of.network.clone(), of.address.parse().ok()?));
+    let addresses: Vec<_> = status.forwarding_addresses.iter().filter_map(address).collect();
+    let host = status.binding.as_ref().map(|binding| binding.host.clone());
+    (!addresses.is_empty()).then(|| VmEntry { host, addresses, ..VmEntry::default() })
 }
 
 /// Whether a VM takes less of its host, or of its networks, than it did.
@@ -235,6 +247,11 @@ impl Index {
     /// Whether the given VM takes fewer resources than the indexed one.
     pub(crate) fn releases(&self, key: &Key, vm: &VM, demand: Demand) -> bool {
         releases(self.vm_entries.get(key), Some(&entry_of(vm, demand)))
+    }
+
+    /// Whether the given PublicIP takes fewer addresses of networks than the indexed one.
+    pub(crate) fn releases_forwarding(&self, key: &Key, ip: &PublicIP) -> bool {
+        releases(self.forwarding.get(key), forwarding_of(ip).as_ref())
     }
 
     /// Moves the counts of a VM's networks from its former host to its current one; returns the networks with a
@@ -348,7 +365,8 @@ impl Index {
         }
     }
 
-    /// Indexes a public address (`None`: gone); returns the keys its change concerns: its pool.
+    /// Indexes a public address (`None`: gone); returns the keys its change concerns: its pool, and the networks in which its host
+    /// got an address or lost one.
     pub(crate) fn set_public_ip(&mut self, key: &Key, ip: Option<&PublicIP>) -> Vec<Key> {
         let old = self.public_address_of.remove(key);
         if let Some((address, _)) = &old {
@@ -362,8 +380,26 @@ impl Index {
             self.public_addresses.insert(*address, key.clone());
             self.public_address_of.insert(key.clone(), (*address, pool.clone()));
         }
-        let pools: BTreeSet<Key> = old.into_iter().chain(new).map(|(_, pool)| pool).collect();
-        pools.into_iter().collect()
+        let mut concerned = self.set_forwarding(key, ip.and_then(forwarding_of));
+        concerned.extend(old.into_iter().chain(new).map(|(_, pool)| pool));
+        concerned.into_iter().collect()
+    }
+
+    /// Indexes the addresses under which a PublicIP's host forwards connections, like those of a VM on that host; returns the networks
+    /// with a changed set of hosts.
+    fn set_forwarding(&mut self, key: &Key, new: Option<VmEntry>) -> BTreeSet<Key> {
+        let old = self.forwarding.remove(key);
+        let changed = self.move_networks(old.as_ref(), new.as_ref());
+        for (network, address) in old.iter().flat_map(|entry| &entry.addresses) {
+            if let Some(set) = self.addresses.get_mut(network) {
+                set.remove(*address);
+            }
+        }
+        for (network, address) in new.iter().flat_map(|entry| &entry.addresses) {
+            self.addresses.entry(network.clone()).or_default().insert(*address);
+        }
+        self.forwarding.extend(new.map(|entry| (key.clone(), entry)));
+        changed
     }
 
     /// Indexes an attachment (`None`: gone); returns the keys its change concerns: none.

@@ -3,6 +3,7 @@
 //! the MTU that fits between its hosts, and the list of its hosts, from which their agents create the tunnels.
 
 pub(crate) mod default_network;
+mod forwarding;
 mod observe;
 mod plan;
 mod status;
@@ -15,6 +16,7 @@ use kube::ResourceExt;
 
 use crate::{batch::WriteBatch, cache::Cache, config::Config, key::Key, plan::Outcome};
 
+pub(crate) use forwarding::free_address;
 use observe::observe;
 use plan::plan;
 use status::status;

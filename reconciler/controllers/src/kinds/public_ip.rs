@@ -1,6 +1,7 @@
 //! The PublicIP controller: an address is allocated from its pool, kept while its VM is stopped, and released when
-//! the PublicIP is deleted.
+//! the PublicIP is deleted. With ports it leads to their targets.
 
+mod balancing;
 mod observe;
 mod plan;
 mod status;
@@ -19,6 +20,7 @@ use crate::{
     plan::{Outcome, Step},
 };
 
+use balancing::Balancing;
 use observe::{is_free, observe};
 use plan::plan;
 use status::status;
@@ -32,6 +34,8 @@ enum Decision {
         mode: Option<IPPoolMode>,
         user: Option<(ObjectUse, Option<String>)>,
         terminating: bool,
+        misnamed_by: Option<String>,
+        balancing: Option<Box<Balancing>>,
     },
 }
 

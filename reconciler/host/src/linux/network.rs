@@ -1,7 +1,8 @@
 //! Private networks: each has a bridge with the gateway's address, a DHCP and DNS server on the bridge, taps attached
 //! to it, and a tunnel to other hosts.
 //!
-//! berth's links are recognised by their name (`bth-…`, `btx-…`, `btu-…`, `btv-…`, `btt…`) and kind; no other link is touched. Works in
+//! berth's links are recognised by their name (`bth-…`, `btx-…`, `btu-…`, `btv-…`, `btr-…`, `btq-…`,
+//! `btt…`) and kind; no other link is touched. Works in
 //! the network namespace of the process.
 
 mod announce;
@@ -15,6 +16,7 @@ mod ipv6;
 mod lost;
 mod netlink;
 mod probe;
+mod relay;
 mod ruleset;
 mod tap;
 mod tracking;
@@ -42,6 +44,7 @@ pub(super) use firewall::NFT;
 use firewall::Rules;
 use lost::Removals;
 use netlink::{Link, LinkKind, Netlink};
+pub use relay::relay_link;
 pub(super) use uplink::Choice as UplinkChoice;
 
 type Result<T> = std::result::Result<T, SystemError>;
@@ -78,6 +81,7 @@ impl LinuxNetworks {
         let netlink = Netlink::open()?;
         let bridge = self.ensure_bridge(&netlink, network).await?;
         tunnel::ensure(&netlink, &bridge, network).await?;
+        relay::ensure(&netlink, &bridge, network).await?;
         // Attaching a port may have changed the MTU.
         let bridge = netlink.expect(&network.bridge).await?;
         if bridge.mtu != u32::from(network.mtu) {
@@ -137,6 +141,7 @@ impl LinuxNetworks {
         let netlink = Netlink::open()?;
         tunnel::remove(&netlink, bridge).await?;
         bridged::remove(&netlink, bridge).await?;
+        relay::remove(&netlink, bridge).await?;
         if let Some(link) = netlink.link(bridge).await? {
             link.must_be(LinkKind::Bridge)?;
             netlink.remove(&link).await?;
@@ -158,6 +163,7 @@ impl LinuxNetworks {
         let mut names = ours(&links, BRIDGE_PREFIX, LinkKind::Bridge);
         names.extend(ours(&links, TUNNEL_PREFIX, LinkKind::Vxlan).iter().map(|name| tunnel::bridge_of(name)));
         names.extend(bridged::bridges(&links));
+        names.extend(relay::bridges(&links));
         let folder = self.layout.networks();
         let left = blocking(move || files::names(&folder)).await?;
         names.extend(left.into_iter().filter(|n| check_link("bridge", n, BRIDGE_PREFIX).is_ok()));
@@ -234,6 +240,7 @@ impl LinuxNetworks {
         let netlink = Netlink::open()?;
         let ipv6_closed = ipv6::closed(&netlink, firewall).await?;
         let mut public: Vec<Ipv4Addr> = firewall.forwards.iter().map(|f| f.public).collect();
+        public.extend(firewall.balanced.iter().map(|b| b.public));
         public.sort();
         public.dedup();
         // Addresses are added before the rules that need them, and removed after them.
@@ -276,9 +283,11 @@ impl LinuxNetworks {
     /// Announces addresses last, when they are already reachable on this host.
     async fn announce(&self, netlink: &Netlink, firewall: &Firewall) -> Result<()> {
         let mut by_link: BTreeMap<&str, Vec<Ipv4Addr>> = BTreeMap::new();
-        for forward in &firewall.forwards {
-            if let Some(link) = &forward.announced_on {
-                by_link.entry(link).or_default().push(forward.public);
+        let forwards = firewall.forwards.iter().map(|f| (&f.announced_on, f.public));
+        let balanced = firewall.balanced.iter().map(|b| (&b.announced_on, b.public));
+        for (link, public) in forwards.chain(balanced) {
+            if let Some(link) = link {
+                by_link.entry(link).or_default().push(public);
             }
         }
         let all: Vec<Ipv4Addr> = by_link.values().flatten().copied().collect();

@@ -22,7 +22,7 @@ use crate::kinds::disk::DiskReconciler;
 use crate::kinds::disk_snapshot::SnapshotReconciler;
 use crate::kinds::hotswap_disk_attachment::AttachmentReconciler;
 use crate::kinds::vm::VmReconciler;
-use crate::networking::RefusedAddress;
+use crate::networking::{CheckedTarget, Health, RefusedAddress};
 
 /// How long deleted disks stay in the trash if their pool does not specify it.
 const DEFAULT_RETENTION: Duration = Duration::from_secs(86_400);
@@ -39,6 +39,8 @@ pub(crate) struct Observed {
     pub(super) forwarding: Forwarding,
     /// Public addresses of VMs here that are not forwarded, and why.
     pub(super) refused: BTreeMap<Ipv4Addr, RefusedAddress>,
+    /// Results of the health checks of targets of public addresses.
+    pub(super) health: BTreeMap<CheckedTarget, Health>,
     pub(super) foreign: Vec<ForeignObject>,
     pub(super) images: Vec<String>,
     /// Images that an object, a volume or the trash refers to, or that are being downloaded.
@@ -136,6 +138,7 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
         overhead,
         forwarding,
         refused: ctx.networks.all_refused(),
+        health: ctx.networks.checks.all(),
         foreign,
         images: images.into_iter().map(|image| image.digest).collect(),
         images_in_use,

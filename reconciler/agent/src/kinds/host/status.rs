@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use berth_api::condition;
 use berth_api::host::{
     AddressConflict, HostDedicatedCpus, HostHugePages, HostNetwork, Inventory, KvmStatus, MAX_DETAIL,
-    MOST_CPUS, MTU, Orphan, OrphanOwner, Resources, TrashedVolume,
+    MOST_CPUS, MTU, Orphan, OrphanOwner, Resources, TargetHealth, TrashedVolume,
 };
 use berth_api::{
     ConditionType, ConditionUpdate, Host, HostStatus, HugePages, Quantity, Readiness, Reason, in_use,
@@ -19,10 +19,13 @@ use kube::ResourceExt;
 use super::{devices, observe::Observed};
 use crate::config::AgentConfig;
 use crate::definitions::{self, VersionSkew};
-use crate::networking::RefusedAddress;
+use crate::networking::{CheckedTarget, Health, RefusedAddress};
 
 /// Maximum length of the lists in the API that can grow without bound.
 const MAX_LISTED: usize = 1000;
+/// Maximum number of results of health checks, and length of a failure, in the API.
+const MAX_TARGETS: usize = 2048;
+const MAX_FAILURE: usize = 256;
 /// Maximum number of address ranges in the API.
 const MAX_RANGES: usize = 64;
 /// Maximum number of networks, and their largest MTU, in the API.
@@ -92,6 +95,7 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
         Some(AddressConflict { address: address.to_string(), mac })
     };
     status.address_conflicts = observed.refused.iter().filter_map(conflict).take(MAX_LISTED).collect();
+    status.target_health = observed.health.iter().map(target_health).take(MAX_TARGETS).collect();
     status.version = Some(env!("CARGO_PKG_VERSION").to_owned());
     status.address = facts.address.map(|address| address.to_string());
     status.mtu = facts.mtu.and_then(believable_mtu);
@@ -132,6 +136,17 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
     (status.orphans, status.inventory) = orphans(observed);
     write_orphans(&mut status, &host.name_any(), generation, now);
     status
+}
+
+fn target_health((target, health): (&CheckedTarget, &Health)) -> TargetHealth {
+    let failure = health.as_ref().err().map(String::as_str).unwrap_or_default();
+    TargetHealth {
+        address: target.public.to_string(),
+        port: target.port.into(),
+        protocol: target.protocol.as_str().to_owned(),
+        vm: target.vm.clone(),
+        failure: condition::cut(failure, MAX_FAILURE).to_owned(),
+    }
 }
 
 /// Returns the status with the amounts that each VM changes, and that decide nothing, as they are in the stored status.

@@ -15,6 +15,7 @@ use ipnet::Ipv4Net;
 use kube::{Api, Client};
 
 use super::Step;
+use super::balancing::{self, Here, balance};
 use super::bridged::{bridged, ports, refuse_public};
 use super::bridges::{Existing, assign};
 use super::exceptions::exceptions;
@@ -26,8 +27,8 @@ use crate::index::{Tables, instance_of, mtu_of};
 use crate::journal::{ForwardedAddress, Journal};
 use crate::key::ObjectName;
 use crate::networking::{
-    Applied, GuestPort, Probe, RefusedAddress, find, hostname, ports_of, public_address, routes_of,
-    security_groups_of, tap_prefix,
+    Applied, Check, CheckedTarget, GuestPort, Health, Probe, RefusedAddress, find, hostname, ports_of,
+    public_address, routes_of, security_groups_of, tap_prefix,
 };
 
 /// Desired state according to the objects.
@@ -44,6 +45,10 @@ pub(crate) struct Desired {
     pub(super) left_alone: BTreeSet<String>,
     /// Public addresses that cannot be forwarded, and why.
     pub(super) refused: BTreeMap<Ipv4Addr, RefusedAddress>,
+    /// The health checks of targets of public addresses.
+    pub(super) checks: BTreeMap<CheckedTarget, Check>,
+    /// Those of them that count as healthy before their first check.
+    pub(super) trusted: Vec<CheckedTarget>,
     /// Public addresses to announce that are not on this host yet: to be probed first.
     pub(super) to_probe: Vec<Ipv4Addr>,
 }
@@ -96,6 +101,10 @@ pub(super) struct Actual<'a> {
     /// Addresses closed to guests, besides the site's hosts.
     pub(super) closed: &'a [Ipv4Net],
     pub(super) allowed: &'a [Ipv4Net],
+    /// Results of the health checks of targets of public addresses.
+    pub(super) health: BTreeMap<CheckedTarget, Health>,
+    /// Whether this agent has just started, so that no target has been checked.
+    pub(super) trusts_before_checks: bool,
 }
 
 /// How many times an observation is tried when a VM leaves during it.
@@ -144,6 +153,8 @@ async fn observe_once(ctx: &Context) -> Result<Option<Observed>, Error> {
         host_bridges: &host_bridges,
         closed: &ctx.config.control_plane,
         allowed: &ctx.config.guest_allow,
+        health: ctx.networks.checks.all(),
+        trusts_before_checks: !ctx.networks.checks.has_begun(),
     };
     // Read after the host, so that a VM that was bound meanwhile is included.
     let mut wanted = wanted(&ctx.index.read(), &seen);
@@ -332,6 +343,7 @@ fn guests(tables: &Tables, kept: &[KeptGuest]) -> Vec<Guest> {
 pub(super) fn wanted(tables: &Tables, seen: &Actual<'_>) -> Desired {
     let guests = guests(tables, seen.kept);
     let named = guests.iter().flat_map(|guest| &guest.interfaces).map(|interface| &interface.network);
+    let named = named.chain(balancing::networks(tables, seen.host));
     let existing = Existing {
         attached: attached(seen),
         bridges: seen.bridges,
@@ -381,6 +393,18 @@ pub(super) fn wanted(tables: &Tables, seen: &Actual<'_>) -> Desired {
             }
         }
     }
+    for name in balancing::networks(tables, seen.host) {
+        let Some(bridge) = assigned.bridges.get(name).filter(|bridge| !networks.contains_key(*bridge)) else {
+            continue;
+        };
+        let overlay = find(tables, name).filter(|found| found.host_bridge().is_none());
+        networks.extend(overlay.and_then(|found| Some((bridge.clone(), config(&found, bridge, seen.host)?))));
+    }
+    let here = Here { host: seen.host, health: &seen.health, trusted: trusted(seen) };
+    let admit = |public, mode| admit(public, mode, seen, &mut wanted);
+    let balancing = balance(tables, &assigned.bridges, &mut networks, &here, admit);
+    wanted.firewall.balanced = balancing.balanced;
+    (wanted.checks, wanted.trusted) = (balancing.checks, balancing.trusted);
     wanted.networks = networks.into_values().collect();
     let interfaces: Vec<&InterfaceStatus> = guests.iter().flat_map(|guest| &guest.interfaces).collect();
     wanted.bridged = bridged(tables, &assigned.bridges, &interfaces);
@@ -452,8 +476,26 @@ fn closed(tables: &Tables, bridges: &BTreeMap<String, String>, seen: &Actual<'_>
     Ipv4Net::aggregate(&closed)
 }
 
+/// Returns the public addresses that an agent which has just started finds here.
+fn trusted(seen: &Actual<'_>) -> BTreeSet<Ipv4Addr> {
+    let uplink = seen.uplink.filter(|_| seen.trusts_before_checks);
+    uplink.map(|uplink| uplink.public.clone()).unwrap_or_default()
+}
+
 /// Forwards a public address to a private one, or records why it cannot.
 fn forward(public: Ipv4Addr, mode: IPPoolMode, private: Ipv4Addr, seen: &Actual<'_>, wanted: &mut Desired) {
+    if let Some(announced_on) = admit(public, mode, seen, wanted) {
+        wanted.firewall.forwards.push(Forward { public, private, announced_on });
+    }
+}
+
+/// Returns the interface that a public address is announced on, if it is. None: it is not used (yet); records why, and what to probe.
+fn admit(
+    public: Ipv4Addr,
+    mode: IPPoolMode,
+    seen: &Actual<'_>,
+    wanted: &mut Desired,
+) -> Option<Option<String>> {
     let announced_on = announced_on(public, mode, seen.uplink);
     let announced = matches!(announced_on, Ok(Some(_)));
     if announced && !seen.uplink.is_some_and(|uplink| uplink.public.contains(&public)) {
@@ -462,15 +504,16 @@ fn forward(public: Ipv4Addr, mode: IPPoolMode, private: Ipv4Addr, seen: &Actual<
             Some(Probe::Free) => {}
             Some(Probe::Taken(mac, _)) => {
                 wanted.refused.insert(public, occupied(public, mac));
-                return;
+                return None;
             }
-            Some(Probe::Running) | None => return,
+            Some(Probe::Running) | None => return None,
         }
     }
     match announced_on {
-        Ok(announced_on) => wanted.firewall.forwards.push(Forward { public, private, announced_on }),
+        Ok(announced_on) => Some(announced_on),
         Err(refused) => {
             wanted.refused.insert(public, refused);
+            None
         }
     }
 }
@@ -522,6 +565,7 @@ fn config(network: &Network, bridge: &str, host: &str) -> Option<NetworkConfig> 
         leases: Vec::new(),
         tunnel: tunnel(network, host),
         tracked: false,
+        relay: None,
     })
 }
 

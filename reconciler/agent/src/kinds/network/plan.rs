@@ -139,6 +139,7 @@ mod tests {
                     ],
                     tunnel: None,
                     tracked: false,
+                    relay: None,
                 },
             ),
             ApplyFirewall(
@@ -160,6 +161,7 @@ mod tests {
                             announced_on: None,
                         },
                     ],
+                    balanced: [],
                     ports: [],
                     exceptions: [],
                     limits: [],

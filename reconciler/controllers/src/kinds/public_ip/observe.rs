@@ -6,6 +6,7 @@ use berth_api::{IPPool, IPPoolMode, ObjectUse, PublicIP, Reason, UseKind};
 use ipnet::Ipv4Net;
 use kube::ResourceExt;
 
+use super::balancing::{self, Balancing};
 use crate::{
     cache::Cache,
     key::Key,
@@ -18,7 +19,11 @@ pub(super) struct Observed {
     pub(super) address: Result<Ipv4Addr, (Reason, String)>,
     /// How its pool makes addresses reachable.
     pub(super) mode: Option<IPPoolMode>,
-    /// The VM that uses it, with the VM's host.
+    /// The destination of its ports; None without ports.
+    pub(super) balancing: Option<Balancing>,
+    /// A VM that names it, although it has ports.
+    pub(super) misnamed_by: Option<String>,
+    /// The VM that uses it as a whole, with the VM's host.
     pub(super) user: Option<(ObjectUse, Option<String>)>,
     /// The machine that also answers for the address on that host's segment.
     pub(super) conflict: Option<Conflict>,
@@ -47,8 +52,14 @@ pub(super) fn observe(cache: &Cache, ip: &PublicIP) -> Observed {
         (None, Some(pool)) => pick(pool, ip.spec.address.as_deref(), is_free),
         (None, None) => Err((Reason::WaitingForPool, format!("IPPool {} does not exist", ip.spec.pool))),
     };
-    let user = user(cache, ip);
-    let host = user.as_ref().and_then(|(_, host)| host.clone());
+    let balancing = balancing::observe(cache, ip, address.as_ref().ok().copied());
+    let named_by = user(cache, ip);
+    let misnamed_by = named_by.as_ref().filter(|_| balancing.is_some()).map(|(user, _)| user.vm.clone());
+    let user = named_by.filter(|_| balancing.is_none());
+    let host = match &balancing {
+        Some(balancing) => balancing.host.clone(),
+        None => user.as_ref().and_then(|(_, host)| host.clone()),
+    };
     let conflict = host.zip(address.as_ref().ok()).and_then(|(host, address)| {
         let address = address.to_string();
         let status = cache.tables.hosts.cluster(&host)?.status.as_ref()?;
@@ -57,7 +68,15 @@ pub(super) fn observe(cache: &Cache, ip: &PublicIP) -> Observed {
     });
     let unknown =
         if mine.is_none() { placement_hold(cache, ip.creation_timestamp().map(|made| made.0)) } else { None };
-    Observed { address, mode: pool.map(|pool| pool.spec.mode), user, conflict, unknown }
+    Observed {
+        address,
+        mode: pool.map(|pool| pool.spec.mode),
+        balancing,
+        misnamed_by,
+        user,
+        conflict,
+        unknown,
+    }
 }
 
 /// Whether the address is free according to the control plane.

@@ -30,8 +30,13 @@ pub(super) fn plan(ip: &PublicIP, observed: &Observed) -> Plan<Decision> {
                 mode: observed.mode,
                 user: observed.user.clone(),
                 terminating,
+                misnamed_by: observed.misnamed_by.clone(),
+                balancing: observed.balancing.clone().map(Box::new),
             },
-            outcome: Outcome::Settled,
+            outcome: match &observed.balancing {
+                Some(balancing) => Outcome::Blocked(balancing.dependencies.clone()),
+                None => Outcome::Settled,
+            },
         },
         Err((reason, text)) => {
             let readiness = match reason {

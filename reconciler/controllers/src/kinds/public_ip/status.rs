@@ -2,11 +2,11 @@
 
 use berth_api::{
     Binding, ConditionType, ConditionUpdate, PublicIP, PublicIPState, PublicIPStatus, Readiness, Reason,
-    condition,
+    condition, public_ip::PortStatus,
 };
 use k8s_openapi::jiff::Timestamp;
 
-use super::{Decision, observe::Conflict};
+use super::{Decision, balancing::Balancing, observe::Conflict};
 
 pub(super) fn status(
     ip: &PublicIP,
@@ -20,6 +20,7 @@ pub(super) fn status(
         Decision::Gone => return status,
         Decision::Wait(readiness) => {
             condition::remove(&mut status.conditions, ConditionType::AddressConflict);
+            condition::remove(&mut status.conditions, ConditionType::TargetsAvailable);
             readiness.write(&mut status.conditions, generation, now);
             status.state = Some(if matches!(readiness, Readiness::Stalled(..)) {
                 PublicIPState::Failed
@@ -27,17 +28,21 @@ pub(super) fn status(
                 PublicIPState::Pending
             });
         }
-        Decision::Allocated { address, mode, user, terminating } => {
+        Decision::Allocated { address, mode, user, terminating, misnamed_by, balancing } => {
             status.address = Some(address.to_string());
             // If the pool is gone, its last known mode holds.
             status.mode = mode.or(status.mode);
             status.used_by = user.iter().map(|(usage, _)| usage.clone()).collect();
-            let host = user.as_ref().and_then(|(_, host)| host.clone());
+            let host = match balancing {
+                Some(balancing) => balancing.host.clone(),
+                None => user.as_ref().and_then(|(_, host)| host.clone()),
+            };
+            let is_available = write_ports(&mut status, balancing.as_deref(), generation, now);
             status.binding = host.map(|host| Binding { host, epoch: 1 });
-            status.state = Some(match (terminating, user) {
+            status.state = Some(match (terminating, user.is_some() || is_available) {
                 (true, _) => PublicIPState::Terminating,
-                (false, Some(_)) => PublicIPState::InUse,
-                (false, None) => PublicIPState::Allocated,
+                (false, true) => PublicIPState::InUse,
+                (false, false) => PublicIPState::Allocated,
             });
             let conflict = conflict.map(|conflict| conflict.text(*address));
             let kind = ConditionType::AddressConflict;
@@ -60,11 +65,56 @@ pub(super) fn status(
                     Reason::InUse,
                     format!("deleted, and held until nothing uses it: used by VM {}", usage.vm),
                 ),
-                _ => Readiness::Ready(Reason::Allocated, String::new()),
+                _ => match misnamed_by {
+                    Some(vm) => Readiness::Stalled(
+                        Reason::InvalidSpec,
+                        format!(
+                            "it has ports, so that it cannot be the whole address of VM {vm}, whose network interface names it: take \
+                             publicIP out of the VM, or ports out of the PublicIP"
+                        ),
+                    ),
+                    None => Readiness::Ready(Reason::Allocated, String::new()),
+                },
             };
             readiness.write(&mut status.conditions, generation, now);
         }
     }
     status.observed_generation = generation;
     status
+}
+
+/// Writes the state of the ports; returns whether one of them has an available target.
+fn write_ports(
+    status: &mut PublicIPStatus,
+    balancing: Option<&Balancing>,
+    generation: i64,
+    now: Timestamp,
+) -> bool {
+    let kind = ConditionType::TargetsAvailable;
+    let Some(balancing) = balancing else {
+        status.ports.clear();
+        status.targets.clear();
+        status.forwarding_addresses.clear();
+        condition::remove(&mut status.conditions, kind);
+        return false;
+    };
+    status.ports.clone_from(&balancing.ports);
+    status.targets.clone_from(&balancing.targets);
+    status.forwarding_addresses.clone_from(&balancing.forwarding_addresses);
+    let text = |port: &PortStatus| {
+        let PortStatus { name, port, protocol, available, total, message } = port;
+        let counts = format!(
+            "port {name} ({protocol} {port}): {available} of {total} targets",
+            protocol = protocol.as_str()
+        );
+        if message.is_empty() { counts } else { format!("{counts}: {message}") }
+    };
+    let lacking: Vec<String> =
+        balancing.ports.iter().filter(|port| port.available < port.total).map(text).collect();
+    let is_served = balancing.ports.iter().all(|port| port.available > 0);
+    let reason = if is_served { Reason::Available } else { Reason::NoAvailableTarget };
+    let text = lacking.join("; ");
+    let update = ConditionUpdate::from_bool(kind, is_served, reason, &text);
+    condition::set(&mut status.conditions, update, generation, now);
+    balancing.ports.iter().any(|port| port.available > 0)
 }

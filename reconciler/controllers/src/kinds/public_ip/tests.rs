@@ -1,12 +1,16 @@
 //! Decisions for given inputs.
 
-use std::net::Ipv4Addr;
+use std::{net::Ipv4Addr, time::Duration};
 
-use berth_api::{ConditionType, IPPool, PublicIP, PublicIPStatus, Reason, condition};
-use k8s_openapi::jiff::Timestamp;
+use berth_api::{ConditionType, Host, IPPool, Network, PublicIP, PublicIPStatus, Reason, VM, condition};
+use k8s_openapi::{api::coordination::v1::Lease, jiff::Timestamp};
+use serde_json::json;
+
+use crate::cache::Cache;
 
 use super::{
     Decision,
+    balancing::{self, Balancing},
     observe::{Conflict, pick},
     status::status,
 };
@@ -21,7 +25,14 @@ fn pool(cidrs: &[&str]) -> IPPool {
 /// The status of an allocated address that already has `ip`'s status.
 fn said(ip: &PublicIP, conflict: Option<&Conflict>, at: i64) -> PublicIPStatus {
     let address = "192.0.2.8".parse().expect("an address");
-    let decision = Decision::Allocated { address, mode: None, user: None, terminating: false };
+    let decision = Decision::Allocated {
+        address,
+        mode: None,
+        user: None,
+        terminating: false,
+        misnamed_by: None,
+        balancing: None,
+    };
     status(ip, &decision, conflict, Timestamp::from_second(at).expect("a time"))
 }
 
@@ -75,4 +86,112 @@ fn an_empty_pool_and_a_taken_or_foreign_address_are_told_apart() {
     assert!(pick(&pool, Some("192.0.2.8"), |_| false).unwrap_err().1.contains("is taken"));
     assert!(pick(&pool, Some("192.0.2.10"), |_| true).unwrap_err().1.contains("is not in"));
     assert!(pick(&pool, Some("999.1.1.1"), |_| true).unwrap_err().1.contains("no IPv4 address"));
+}
+
+/// A VM on a host.
+fn vm(name: &str, host: &str, state: &str, address: &str) -> VM {
+    let vm = json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "VM",
+        "metadata": {"name": name, "namespace": "ns", "uid": name, "resourceVersion": "1"},
+        "spec": {"class": "small", "disks": [], "networkInterfaces": [{"name": "nic0"}]},
+        "status": {"observedGeneration": 1, "state": state, "binding": {"host": host, "epoch": 1}, "interfaces": [
+            {"name": "nic0", "network": "ns/default", "macAddress": "52:54:00:00:00:01", "address": address}]},
+    });
+    serde_json::from_value(vm).expect("a VM")
+}
+
+fn host(name: &str, draining: bool, health: &serde_json::Value) -> Host {
+    let host = json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "Host", "metadata": {"name": name, "uid": name, "resourceVersion": "1"},
+        "spec": {"draining": draining}, "status": {"observedGeneration": 1, "targetHealth": health},
+    });
+    serde_json::from_value(host).expect("a Host")
+}
+
+/// The Network `ns/default` with two hosts that report.
+fn cache(draining: &str, health: &serde_json::Value, vms: &[VM]) -> Cache {
+    let now = tokio::time::Instant::now();
+    let mut cache = Cache::new(Duration::from_secs(40));
+    let network = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Network",
+        "metadata": {"name": "default", "namespace": "ns", "uid": "n", "resourceVersion": "1"}, "spec": {"cidr": "10.77.0.0/24"}});
+    cache.put(serde_json::from_value::<Network>(network).expect("a Network"), now);
+    for name in ["h1", "h2"] {
+        cache.put(host(name, name == draining, health), now);
+        let lease = json!({"metadata": {"name": name, "namespace": "berth-system", "resourceVersion": "1"}});
+        cache.put(serde_json::from_value::<Lease>(lease).expect("a Lease"), now);
+    }
+    for vm in vms {
+        cache.put(vm.clone(), now);
+    }
+    cache
+}
+
+/// A PublicIP that host `holder` has, if it is not empty.
+fn balancer(holder: &str, health_check: bool) -> PublicIP {
+    let mut ip = json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "PublicIP", "metadata": {"name": "web", "namespace": "ns", "resourceVersion": "1"},
+        "spec": {"ports": [{"name": "http", "port": 80, "targets": ["web-1", "web-2"]}]},
+        "status": {"observedGeneration": 1, "address": "192.0.2.8"},
+    });
+    if !holder.is_empty() {
+        ip["status"]["binding"] = json!({"host": holder, "epoch": 1});
+    }
+    if health_check {
+        ip["spec"]["ports"][0]["healthCheck"] = json!({});
+    }
+    serde_json::from_value(ip).expect("a PublicIP")
+}
+
+fn seen(cache: &Cache, ip: &PublicIP) -> Balancing {
+    balancing::observe(cache, ip, "192.0.2.8".parse().ok()).expect("it has ports")
+}
+
+#[test]
+fn the_host_of_the_first_target_that_runs_has_the_address_and_keeps_it_until_it_is_drained() {
+    let both = [vm("web-1", "h1", "Running", "10.77.0.2"), vm("web-2", "h2", "Running", "10.77.0.3")];
+    let holder = |draining: &str, vms: &[VM], current: &str| {
+        seen(&cache(draining, &json!([]), vms), &balancer(current, false)).host
+    };
+    assert_eq!(holder("", &both, "").as_deref(), Some("h1"));
+    let stopped = [vm("web-1", "h1", "Stopped", "10.77.0.2"), both[1].clone()];
+    assert_eq!(holder("", &stopped, "").as_deref(), Some("h2"));
+    assert_eq!(holder("", &stopped, "h1").as_deref(), Some("h1"), "it keeps the address");
+    assert_eq!(holder("h1", &stopped, "h1").as_deref(), Some("h2"), "a drained host does not");
+    assert_eq!(holder("", &both, "gone").as_deref(), Some("h1"));
+    assert_eq!(holder("", &[], ""), None);
+}
+
+#[test]
+fn targets_that_do_not_run_are_named_and_those_elsewhere_get_an_address_of_their_network() {
+    let vms = [vm("web-1", "h1", "Paused", "10.77.0.2"), vm("web-2", "h2", "Running", "10.77.0.3")];
+    let cache = cache("", &json!([]), &vms);
+    let found = seen(&cache, &balancer("h1", false));
+    let [port] = &found.ports[..] else { panic!("{found:?}") };
+    assert_eq!((port.available, port.total, port.message.as_str()), (1, 2, "VM web-1 does not run"));
+    assert_eq!(found.targets.iter().map(|target| target.name.as_str()).collect::<Vec<_>>(), ["web-2"]);
+    let [forwarding] = &found.forwarding_addresses[..] else { panic!("{found:?}") };
+    assert_eq!((forwarding.network.as_str(), forwarding.address.as_str()), ("ns/default", "10.77.0.254"));
+    // It is taken then: by no VM and by no other PublicIP.
+    let mut ip = balancer("h1", false);
+    ip.status.get_or_insert_default().forwarding_addresses = found.forwarding_addresses.clone();
+    let mut with_it = cache;
+    let concerned = with_it.put(ip.clone(), tokio::time::Instant::now());
+    assert!(
+        concerned.iter().any(|key| key.name == "default"),
+        "the Network has one more host: {concerned:?}"
+    );
+    assert!(with_it.index.is_address_used("ns/default", "10.77.0.254".parse().expect("an address")));
+    assert_eq!(seen(&with_it, &ip).forwarding_addresses, found.forwarding_addresses, "it stays");
+}
+
+#[test]
+fn a_checked_target_counts_once_the_host_that_has_the_address_reports_a_success() {
+    let vms = [vm("web-1", "h1", "Running", "10.77.0.2"), vm("web-2", "h1", "Running", "10.77.0.3")];
+    let result = |vm: &str, failure: &str| json!({"address": "192.0.2.8", "port": 80, "protocol": "tcp", "vm": vm, "failure": failure});
+    let health = json!([result("web-1", ""), result("web-2", "no answer within 2 s")]);
+    let found = seen(&cache("", &health, &vms), &balancer("h1", true));
+    assert_eq!(found.ports[0].available, 1);
+    assert_eq!(found.ports[0].message, "VM web-2 fails its health check: no answer within 2 s");
+    let none = seen(&cache("", &json!([]), &vms), &balancer("h1", true));
+    assert_eq!((none.ports[0].available, none.forwarding_addresses.len()), (0, 0));
 }

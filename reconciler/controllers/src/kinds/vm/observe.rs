@@ -66,6 +66,8 @@ pub(super) struct Observed {
     pub(super) open_claims: Vec<(Key, TopologyClaim)>,
     /// An object that the VM or one of its new disks names and that is being deleted.
     pub(super) deleting: Option<Key>,
+    /// A PublicIP with ports that an interface names, with its key.
+    pub(super) with_ports: Option<(String, Key)>,
     /// The host that has just refused it, and the reason.
     pub(super) refused_by: Option<(String, String)>,
     pub(super) fresh: Fresh,
@@ -150,6 +152,7 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
             members: Members::new(),
             networks,
             no_security_group: None,
+            with_ports: None,
             policy,
             host_silent: !cache.is_alive(&binding.host)
                 && cache.tables.hosts.cluster(&binding.host).is_some(),
@@ -188,6 +191,7 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
         members: members.unwrap_or_default(),
         networks,
         no_security_group: no_security_group(cache, vm),
+        with_ports: with_ports(cache, vm),
         policy,
         host_silent: claim.is_some_and(|claim| !cache.is_alive(&claim.host)),
         host_fenced: false,
@@ -200,6 +204,16 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
         refused_by: refusal.map(|r| (r.host.clone(), r.message.clone())),
         fresh,
     }
+}
+
+/// Returns a PublicIP that an interface names and that has ports: it is not the whole address of a VM.
+fn with_ports(cache: &Cache, vm: &VM) -> Option<(String, Key)> {
+    let namespace = vm.namespace().unwrap_or_default();
+    let named =
+        vm.spec.network_interfaces.iter().filter_map(|i| Some((i.name.to_string(), i.public_ip.as_ref()?)));
+    named
+        .map(|(name, ip)| (name, Key::namespaced(ObjectKind::PublicIP, &namespace, ip.as_str())))
+        .find(|(_, key)| cache.tables.public_ips.get(key).is_some_and(|ip| !ip.spec.ports.is_empty()))
 }
 
 fn no_security_group(cache: &Cache, vm: &VM) -> Option<Key> {

@@ -147,6 +147,15 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
             return Err((VMState::Pending, Readiness::Stalled(Reason::NotSupported, text), Vec::new()));
         }
     }
+    if let Some((interface, key)) = &observed.with_ports {
+        let name = &key.name;
+        let text = format!(
+            "interface {interface}: PublicIP {name} has ports, so that it is not the whole address of a VM: take publicIP out of the \
+             interface and name the VM in targets of the ports, or take ports out of the PublicIP"
+        );
+        let readiness = Readiness::Stalled(Reason::InvalidSpec, text);
+        return Err((VMState::Pending, readiness, vec![Dependency::Object(key.clone())]));
+    }
     if let Some(key) = &observed.no_security_group {
         // It would start without the packets that its first boot needs.
         let text = format!("SecurityGroup {} does not exist in namespace {namespace}", key.name);

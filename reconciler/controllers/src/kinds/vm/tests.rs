@@ -100,6 +100,7 @@ fn observed(disk: Option<Arc<Disk>>) -> Observed {
         open_claims: Vec::new(),
         deleting: None,
         refused_by: None,
+        with_ports: None,
         fresh: Fresh {
             instance_id: "i-1".into(),
             volume_ids: vec!["v-0123456789abcdef".into()],

@@ -516,6 +516,7 @@ fn network(bridge: &str) -> NetworkConfig {
         leases: Vec::new(),
         tunnel: None,
         tracked: false,
+        relay: None,
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::super::files::blocking;
 use super::netlink::{Link, Netlink};
+use super::relay::OUTER_PREFIX;
 use super::{BRIDGE_PREFIX, PUBLIC_LINK, Result, TAP_PREFIX, TUNNEL_PREFIX};
 use crate::HostRange;
 
@@ -40,7 +41,7 @@ pub(super) async fn find(netlink: &Netlink) -> Result<Vec<HostRange>> {
 }
 
 pub(super) fn is_berths(link: &Link) -> bool {
-    let prefixes = [BRIDGE_PREFIX, TUNNEL_PREFIX, TAP_PREFIX];
+    let prefixes = [BRIDGE_PREFIX, TUNNEL_PREFIX, TAP_PREFIX, OUTER_PREFIX];
     link.name == PUBLIC_LINK || prefixes.iter().any(|prefix| link.name.starts_with(prefix))
 }
 

@@ -15,7 +15,9 @@ use rtnetlink::packet_route::link::{
 use rtnetlink::packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
-use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType};
+use rtnetlink::packet_route::route::{
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteScope, RouteType,
+};
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 use rtnetlink::{
     Handle, LinkBridge, LinkBridgePort, LinkMessageBuilder, LinkUnspec, LinkVeth, LinkVxlan,
@@ -330,6 +332,23 @@ impl Netlink {
         Ok(all.iter().filter_map(route).collect())
     }
 
+    /// Routes a range by the link.
+    pub(super) async fn add_route(&self, link: &Link, to: Ipv4Net) -> Result<()> {
+        match self.handle.route().add(route_by(link, to)).execute().await {
+            Err(error) if errno(&error) != Some(libc::EEXIST) => Err(on("add a route by", &link.name)(error)),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) async fn remove_route(&self, link: &Link, to: Ipv4Net) -> Result<()> {
+        match self.handle.route().del(route_by(link, to)).execute().await {
+            Err(error) if errno(&error) != Some(libc::ESRCH) => {
+                Err(on("remove a route by", &link.name)(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Returns the link of the default route; if there are several, the one with the lowest metric.
     pub(super) async fn default_link(&self) -> Result<Option<Link>> {
         let request = self.handle.route().get(RouteMessageBuilder::<Ipv4Addr>::new().build());
@@ -353,6 +372,14 @@ pub(super) struct Route {
     pub(super) to: Ipv4Net,
     pub(super) link: u32,
     pub(super) has_gateway: bool,
+}
+
+fn route_by(link: &Link, to: Ipv4Net) -> RouteMessage {
+    RouteMessageBuilder::<Ipv4Addr>::new()
+        .destination_prefix(to.addr(), to.prefix_len())
+        .output_interface(link.index)
+        .scope(RouteScope::Link)
+        .build()
 }
 
 fn route(message: &RouteMessage) -> Option<Route> {

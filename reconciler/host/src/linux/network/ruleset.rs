@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  to a public address, from outside or from the host ── map `forwards` ──▶ the private one
+//!  to a port of a public address that has ports ── [`balancing`] ──▶ one of its guests
 //!  from a private range to anywhere else ── masquerade ──▶ the host's address
 //!  into a private network: replies, and packets to a public address; nothing else, other networks included
 //!  from a private network to the host itself: DHCP, DNS and echo requests to its own gateway, replies; nothing else
@@ -17,6 +18,7 @@
 //! announced on. All others have the host's address: the addresses of a `local` pool are not routed to this host from
 //! outside, so replies to them would not come back.
 
+mod balancing;
 mod groups;
 mod ipv6;
 mod limits;
@@ -29,7 +31,7 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use serde_json::{Value, json};
 
 use super::BRIDGE_PREFIX;
-use crate::{Firewall, Forward, Nat};
+use crate::{Balanced, Firewall, Forward, Nat};
 
 pub(super) const TABLE: &str = "berth";
 /// An nftables table. berth's have the same name in each family.
@@ -90,7 +92,7 @@ pub(super) fn replace(firewall: &Firewall, ipv6_closed: &[Ipv6Net], there: &[Tab
         commands.extend(nat.iter().map(own_addresses_leave));
     }
     commands.extend(between_ports_only(&firewall.bridged));
-    commands.extend(rules(&nat, &forwards));
+    commands.extend(rules(&nat, &forwards, &firewall.balanced));
     commands.push(BRIDGED.add());
     commands.extend(ports::guard(&firewall.ports, &firewall.exceptions));
     commands.extend(groups::filter(&firewall.filters));
@@ -179,7 +181,7 @@ fn own_addresses_leave(network: &Nat) -> Value {
     rule("forward", vec![from_it, to_another, compare("!=", field("saddr"), range), drop()])
 }
 
-fn rules(nat: &[Nat], forwards: &[Forward]) -> Vec<Value> {
+fn rules(nat: &[Nat], forwards: &[Forward], balanced: &[Balanced]) -> Vec<Value> {
     let to_private = || {
         json!({"dnat": {"family": "ip", "addr":
             {"map": {"key": field("daddr"), "data": format!("@{FORWARDS}")}}}})
@@ -188,11 +190,16 @@ fn rules(nat: &[Nat], forwards: &[Forward]) -> Vec<Value> {
     let mut rules = vec![rule("prerouting", vec![to_private()]), rule("output", vec![to_private()])];
     rules.extend(tunnels::past_tunnels(nat).into_iter().map(|expressions| rule("forward", expressions)));
     rules.extend(tunnels::into_tunnels(nat).into_iter().map(|expressions| rule("input", expressions)));
+    rules.extend(balancing::choose(balanced));
+    rules.extend(balancing::sources(balanced));
     rules.push(rule("forward", vec![answers(), accept()]));
+    rules.extend(balancing::guard(nat));
     let not_allowed = compare("!=", field("daddr"), json!(format!("@{ALLOWED}")));
     let to_closed = compare("==", field("daddr"), json!(format!("@{CLOSED}")));
     rules.push(rule("forward", vec![from_guest(), not_allowed, to_closed, drop()]));
     rules.push(rule("forward", vec![was_forwarded(), accept()]));
+    rules.extend(balancing::nothing_else(nat));
+    rules.extend(balancing::refuse(balanced));
     rules.extend(ipv6::to_host(nat).into_iter().map(|expressions| rule("input", expressions)));
     rules.extend(to_host().into_iter().map(|expressions| rule("input", expressions)));
     let mut uplinks: Vec<&String> = forwards.iter().filter_map(|f| f.announced_on.as_ref()).collect();

@@ -1,5 +1,6 @@
 //! Networks in the test's own network namespace, with guests in namespaces of their own. Needs root.
 
+mod balancing;
 mod bridged;
 mod dhcp;
 mod exceptions;
@@ -136,6 +137,7 @@ fn network(bridge: &str, cidr: &str, leases: Vec<Lease>) -> NetworkConfig {
         leases,
         tunnel: None,
         tracked: false,
+        relay: None,
     }
 }
 

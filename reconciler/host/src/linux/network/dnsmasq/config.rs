@@ -159,6 +159,7 @@ mod tests {
             leases: Vec::new(),
             tunnel: None,
             tracked: false,
+            relay: None,
         }
     }
 

@@ -169,6 +169,7 @@ mod tests {
             leases,
             tunnel: None,
             tracked: false,
+            relay: None,
         }
     }
 

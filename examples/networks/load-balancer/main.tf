@@ -1,0 +1,35 @@
+terraform {
+  required_providers {
+    berth = { source = "berth-vms/berth" }
+  }
+}
+
+provider "berth" {}
+
+# One address for several VMs: connections to port 80 go in turn to each that answers its health check, whichever host it is on.
+resource "berth_public_ip" "balancer" {
+  name = "balancer"
+  pool = var.pool
+
+  ports = [
+    {
+      name         = "http"
+      port         = 80
+      targets      = var.targets
+      health_check = { path = "/", interval = "2s" }
+    },
+    # The same VMs; a client stays with its VM.
+    {
+      name             = "sessions"
+      port             = 8080
+      target_port      = 80
+      targets          = var.targets
+      session_affinity = "ClientIP"
+      health_check     = {}
+    },
+  ]
+}
+
+output "address" {
+  value = berth_public_ip.balancer.address
+}

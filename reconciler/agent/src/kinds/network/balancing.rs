@@ -1,0 +1,263 @@
+//! PublicIPs with ports that this host has → the ports of the firewall, the ways to guests on other hosts, and health checks. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use berth_api::public_ip::{PortTarget, PublicIPPort, SessionAffinity};
+use berth_api::{IPPoolMode, PortProtocol, PublicIP, PublicIPStatus};
+use berth_host::{Balanced, BalancedPort, NetworkConfig, Relay, relay_link};
+
+use crate::index::Tables;
+use crate::networking::{Check, CheckedTarget, Health};
+use crate::probes::GuestAddress;
+
+/// Returns the PublicIPs with ports that this host has.
+fn held<'a>(tables: &'a Tables, host: &'a str) -> impl Iterator<Item = &'a Arc<PublicIP>> {
+    tables.public_ips.all().map(|(_, ip)| ip).filter(move |ip| {
+        let binding = ip.status.as_ref().and_then(|s| s.binding.as_ref());
+        let is_here = binding.is_some_and(|binding| binding.host == host);
+        is_here && !ip.spec.ports.is_empty() && ip.metadata.deletion_timestamp.is_none()
+    })
+}
+
+/// Returns the networks (`namespace/name`) that need a part here to reach guests on other hosts.
+pub(super) fn networks<'a>(tables: &'a Tables, host: &'a str) -> impl Iterator<Item = &'a String> {
+    let forwarding =
+        held(tables, host).filter_map(|ip| ip.status.as_ref()).flat_map(|s| &s.forwarding_addresses);
+    forwarding.map(|forwarding| &forwarding.network)
+}
+
+/// The state of this host.
+#[derive(Clone, Debug)]
+pub(super) struct Here<'a> {
+    pub(super) host: &'a str,
+    /// Results of the health checks.
+    pub(super) health: &'a BTreeMap<CheckedTarget, Health>,
+    /// Public addresses of which targets count as healthy before their first check: an agent that has just started finds them here,
+    /// and its predecessor's choice goes on.
+    pub(super) trusted: BTreeSet<Ipv4Addr>,
+}
+
+/// The needs of the ports of public addresses on this host.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Balancing {
+    pub(super) balanced: Vec<Balanced>,
+    pub(super) checks: BTreeMap<CheckedTarget, Check>,
+    /// Those of the checked targets that count as healthy before their first check.
+    pub(super) trusted: Vec<CheckedTarget>,
+}
+
+/// Returns the needs of the ports of public addresses, and adds the ways to guests on other hosts to `networks`. `bridges`: by network.
+/// `admit` returns the interface that an address is announced on, if it is; None if it is not used.
+pub(super) fn balance(
+    tables: &Tables,
+    bridges: &BTreeMap<String, String>,
+    networks: &mut BTreeMap<String, NetworkConfig>,
+    here: &Here<'_>,
+    mut admit: impl FnMut(Ipv4Addr, IPPoolMode) -> Option<Option<String>>,
+) -> Balancing {
+    let mut wanted = Balancing::default();
+    for ip in held(tables, here.host) {
+        let Some(status) = &ip.status else { continue };
+        let Some(public) = status.address.as_ref().and_then(|address| address.parse().ok()) else { continue };
+        let Some(announced_on) = admit(public, status.mode.unwrap_or_default()) else { continue };
+        let sources = add_relays(status, bridges, networks, here.host);
+        let reached = |name: &str| -> Option<GuestAddress> {
+            let target = status.targets.iter().find(|target| target.name == name)?;
+            let bridge = bridges.get(&target.network)?;
+            let is_here = target.host == here.host;
+            if !is_here && !sources.iter().any(|(of, _)| of == bridge) {
+                return None;
+            }
+            let link = if is_here { bridge.clone() } else { relay_link(bridge) };
+            Some(GuestAddress { bridge: link, address: target.address.parse().ok()? })
+        };
+        let ports = ip.spec.ports.iter();
+        let ports =
+            ports.filter_map(|port| balanced_port(port, public, reached, here, &mut wanted)).collect();
+        wanted.balanced.push(Balanced { public, announced_on, ports, sources });
+    }
+    wanted.balanced.sort();
+    wanted
+}
+
+/// Adds the ways to targets on other hosts; returns the addresses under which connections to them are forwarded, by bridge.
+fn add_relays(
+    status: &PublicIPStatus,
+    bridges: &BTreeMap<String, String>,
+    networks: &mut BTreeMap<String, NetworkConfig>,
+    host: &str,
+) -> Vec<(String, Ipv4Addr)> {
+    let mut sources = Vec::new();
+    for forwarding in &status.forwarding_addresses {
+        let Some(bridge) = bridges.get(&forwarding.network) else { continue };
+        let Some(network) = networks.get_mut(bridge) else { continue };
+        let Ok(address) = forwarding.address.parse::<Ipv4Addr>() else { continue };
+        // The rules that guard the way are there with a tunnel only, and without one it leads nowhere.
+        if network.tunnel.is_some() {
+            let is_remote =
+                |target: &&PortTarget| target.network == forwarding.network && target.host != host;
+            let remote = status.targets.iter().filter(is_remote);
+            add_relay(network, address, remote.filter_map(|target| target.address.parse().ok()));
+            sources.push((bridge.clone(), address));
+        }
+    }
+    sources
+}
+
+fn add_relay(network: &mut NetworkConfig, address: Ipv4Addr, targets: impl Iterator<Item = Ipv4Addr>) {
+    let relay = network.relay.get_or_insert_with(|| Relay { addresses: Vec::new(), targets: Vec::new() });
+    relay.addresses.push(address);
+    relay.targets.extend(targets);
+    for list in [&mut relay.addresses, &mut relay.targets] {
+        list.sort();
+        list.dedup();
+    }
+}
+
+/// Returns the port with the guests that get new connections, and adds their health checks.
+fn balanced_port(
+    declared: &PublicIPPort,
+    public: Ipv4Addr,
+    reached: impl Fn(&str) -> Option<GuestAddress>,
+    here: &Here<'_>,
+    wanted: &mut Balancing,
+) -> Option<BalancedPort> {
+    let number = |port: i64| u16::try_from(port).ok();
+    let (port, target_port) = (number(declared.port)?, number(declared.port_of_targets())?);
+    let mut targets = Vec::new();
+    for name in &declared.targets {
+        let Some(place) = reached(name.as_str()) else { continue };
+        let address = place.address;
+        let is_available = match &declared.health_check {
+            None => true,
+            Some(health_check) => {
+                let target =
+                    CheckedTarget { public, port, protocol: declared.protocol, vm: name.to_string() };
+                let asked = health_check.port.and_then(number).unwrap_or(target_port);
+                let check = Check { place, port: asked, health_check: health_check.clone() };
+                let is_trusted = here.trusted.contains(&public);
+                let is_healthy = here.health.get(&target).map_or(is_trusted, Result::is_ok);
+                if is_trusted {
+                    wanted.trusted.push(target.clone());
+                }
+                wanted.checks.insert(target, check);
+                is_healthy
+            }
+        };
+        if is_available {
+            targets.push(address);
+        }
+    }
+    targets.sort();
+    targets.dedup();
+    let protocol = match declared.protocol {
+        PortProtocol::Tcp => berth_host::PortProtocol::Tcp,
+        PortProtocol::Udp => berth_host::PortProtocol::Udp,
+    };
+    let by_client = declared.session_affinity == SessionAffinity::ClientIP;
+    Some(BalancedPort { protocol, port, by_client, targets, target_port })
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_host::Uplink;
+    use kube::runtime::watcher::Event;
+    use serde_json::{Value, json};
+
+    use super::super::observe::{Actual, Desired, wanted};
+    use super::*;
+    use crate::index::Index;
+
+    const BRIDGE: &str = "bth-00004d";
+
+    /// A PublicIP that this host has, with a target here and one on host h2.
+    fn world(port: &Value) -> Index {
+        let index = Index::default();
+        let vm = json!({
+            "metadata": {"name": "web-1", "namespace": "ns", "uid": "u1", "resourceVersion": "1"},
+            "spec": {"class": "s", "disks": [{"name": "d", "boot": true}], "networkInterfaces": [{"name": "nic0"}]},
+            "status": {"observedGeneration": 1, "instanceID": "i-0123456789ab", "interfaces": [
+                {"name": "nic0", "network": "ns/default", "macAddress": "52:54:00:00:00:01", "address": "10.77.0.2"}]},
+        });
+        index.apply::<berth_api::VM>(Event::Apply(serde_json::from_value(vm).expect("a VM")));
+        let network = json!({
+            "metadata": {"name": "default", "namespace": "ns", "resourceVersion": "1"}, "spec": {"cidr": "10.77.0.0/16"},
+            "status": {"observedGeneration": 1, "vni": 77,
+                "hosts": [{"name": "h1", "address": "192.0.2.1"}, {"name": "h2", "address": "192.0.2.2"}]},
+        });
+        index.apply::<berth_api::Network>(Event::Apply(serde_json::from_value(network).expect("a Network")));
+        let target = |name: &str, host: &str, address: &str| json!({"name": name, "host": host, "network": "ns/default", "address": address});
+        let ip = json!({
+            "metadata": {"name": "web", "namespace": "ns", "resourceVersion": "1"}, "spec": {"ports": [port]},
+            "status": {"observedGeneration": 1, "address": "198.18.100.1", "binding": {"host": "h1", "epoch": 1},
+                "targets": [target("web-1", "h1", "10.77.0.2"), target("web-2", "h2", "10.77.0.3")],
+                "forwardingAddresses": [{"network": "ns/default", "address": "10.77.255.254"}]},
+        });
+        index.apply::<PublicIP>(Event::Apply(serde_json::from_value(ip).expect("a PublicIP")));
+        index
+    }
+
+    fn uplink() -> Uplink {
+        let public = BTreeSet::from([Ipv4Addr::new(198, 18, 100, 1)]);
+        Uplink { interface: Ok("eth0".to_owned()), own: BTreeSet::new(), public }
+    }
+
+    fn targets(wanted: &Desired) -> Vec<String> {
+        wanted.firewall.balanced[0].ports[0].targets.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_port_leads_to_its_targets_here_and_by_a_relay_to_those_on_other_hosts() {
+        let index = world(
+            &json!({"name": "https", "port": 443, "targetPort": 8443, "targets": ["web-1", "web-2", "web-3"]}),
+        );
+        let seen = Actual { host: "h1", ..Actual::default() };
+        let found = wanted(&index.read(), &seen);
+        let [balanced] = &found.firewall.balanced[..] else { panic!("{found:?}") };
+        assert_eq!((balanced.ports[0].port, balanced.ports[0].target_port), (443, 8443));
+        assert_eq!(targets(&found), ["10.77.0.2", "10.77.0.3"]);
+        let source = Ipv4Addr::new(10, 77, 255, 254);
+        assert_eq!(balanced.sources, [(BRIDGE.to_owned(), source)]);
+        let relay = Relay { addresses: vec![source], targets: vec![Ipv4Addr::new(10, 77, 0, 3)] };
+        assert_eq!(found.networks[0].relay, Some(relay));
+        assert!(found.checks.is_empty() && found.firewall.forwards.is_empty());
+        let elsewhere = wanted(&index.read(), &Actual { host: "h2", ..Actual::default() });
+        assert!(elsewhere.firewall.balanced.is_empty(), "another host has it");
+    }
+
+    #[test]
+    fn a_target_whose_check_does_not_succeed_gets_no_connections() {
+        let index = world(&json!({"name": "web", "port": 80, "targets": ["web-1", "web-2"],
+            "healthCheck": {"path": "/healthz", "port": 8081}}));
+        let uplink = uplink();
+        let mut seen = Actual { host: "h1", uplink: Some(&uplink), ..Actual::default() };
+        let unchecked = wanted(&index.read(), &seen);
+        assert!(targets(&unchecked).is_empty(), "nothing is known yet");
+        let places: Vec<(String, u16)> =
+            unchecked.checks.values().map(|check| (check.place.bridge.clone(), check.port)).collect();
+        assert_eq!(places, [(BRIDGE.to_owned(), 8081), ("btr-00004d".to_owned(), 8081)]);
+        let mut both = unchecked.checks.keys().cloned();
+        seen.health.insert(both.next().expect("web-1"), Err("refused".to_owned()));
+        seen.health.insert(both.next().expect("web-2"), Ok(()));
+        assert_eq!(targets(&wanted(&index.read(), &seen)), ["10.77.0.3"]);
+        // An agent that has just started.
+        let started = Actual { trusts_before_checks: true, health: BTreeMap::new(), ..seen };
+        let found = wanted(&index.read(), &started);
+        assert_eq!((targets(&found).len(), found.trusted.len()), (2, 2), "a restart interrupts nothing");
+    }
+
+    #[test]
+    fn without_a_tunnel_there_is_no_way_to_another_host() {
+        let index = world(&json!({"name": "web", "port": 80, "targets": ["web-1", "web-2"]}));
+        let network = json!({
+            "metadata": {"name": "default", "namespace": "ns", "resourceVersion": "2"}, "spec": {"cidr": "10.77.0.0/16"},
+            "status": {"observedGeneration": 1, "vni": 77, "hosts": [{"name": "h1", "address": "192.0.2.1"}]},
+        });
+        index.apply::<berth_api::Network>(Event::Apply(serde_json::from_value(network).expect("a Network")));
+        let found = wanted(&index.read(), &Actual { host: "h1", ..Actual::default() });
+        assert_eq!(targets(&found), ["10.77.0.2"]);
+        assert_eq!(found.networks[0].relay, None);
+    }
+}

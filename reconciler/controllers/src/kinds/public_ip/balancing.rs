@@ -1,0 +1,216 @@
+//! The ports of a PublicIP: which VMs get new connections, which host has the address, and under which addresses it forwards to
+//! targets on other hosts.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
+    sync::Arc,
+};
+
+use berth_api::{
+    Host, PublicIP, PublicIPPort, VM, VMState, condition,
+    public_ip::{ForwardingAddress, PortStatus, PortTarget},
+};
+use kube::ResourceExt;
+
+use crate::{
+    cache::Cache,
+    key::{Key, ObjectKind},
+    kinds::network::free_address,
+    plan::Dependency,
+};
+
+/// The longest message about the targets of a port.
+const MAX_MESSAGE: usize = 4096;
+
+/// The destination of the ports of a PublicIP.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Balancing {
+    /// The host that has the address.
+    pub(super) host: Option<String>,
+    /// The targets that run.
+    pub(super) targets: Vec<PortTarget>,
+    pub(super) forwarding_addresses: Vec<ForwardingAddress>,
+    pub(super) ports: Vec<PortStatus>,
+    /// The objects whose changes may change this.
+    pub(super) dependencies: Vec<Dependency>,
+}
+
+/// A target that runs, or the reason why it gets no connections.
+type Seen = Result<PortTarget, String>;
+
+/// Returns the destination of the ports; None without ports.
+pub(super) fn observe(cache: &Cache, ip: &PublicIP, address: Option<Ipv4Addr>) -> Option<Balancing> {
+    if ip.spec.ports.is_empty() {
+        return None;
+    }
+    let namespace = ip.namespace().unwrap_or_default();
+    let names: BTreeSet<&str> = ip.spec.ports.iter().flat_map(|p| &p.targets).map(|t| t.as_str()).collect();
+    let key = |name: &str| Key::namespaced(ObjectKind::VM, &namespace, name);
+    let vms: BTreeMap<&str, Option<Arc<VM>>> =
+        names.iter().map(|name| (*name, cache.tables.vms.get(&key(name)).cloned())).collect();
+    let mut seen: BTreeMap<&str, Seen> =
+        vms.iter().map(|(name, vm)| (*name, target(cache, name, vm.as_deref()))).collect();
+    let host = holder(cache, ip, &seen, &vms);
+    let networks = vms.values().flatten().filter_map(|vm| first_network(vm)).collect();
+    let forwarding_addresses = forwarding_addresses(cache, ip, host.as_deref(), &networks, &mut seen);
+    let checks = host.as_deref().and_then(|host| cache.tables.hosts.cluster(host)).cloned();
+    let of_port = |port| port_status(port, &seen, address, checks.as_deref());
+    let hosts: BTreeSet<String> =
+        vms.values().flatten().filter_map(|vm| host_of(vm)).chain(host.clone()).collect();
+    let mut dependencies: Vec<Dependency> =
+        hosts.iter().map(|host| Dependency::Object(Key::cluster(ObjectKind::Host, host))).collect();
+    dependencies.extend(names.iter().map(|name| Dependency::Object(key(name))));
+    Some(Balancing {
+        ports: ip.spec.ports.iter().map(of_port).collect(),
+        targets: seen.values().filter_map(|seen| seen.clone().ok()).collect(),
+        host,
+        forwarding_addresses,
+        dependencies,
+    })
+}
+
+fn host_of(vm: &VM) -> Option<String> {
+    Some(vm.status.as_ref()?.binding.as_ref()?.host.clone())
+}
+
+fn first_network(vm: &VM) -> Option<String> {
+    Some(vm.status.as_ref()?.interfaces.first()?.network.clone())
+}
+
+/// Returns the target if its VM runs on a host that reports.
+fn target(cache: &Cache, name: &str, vm: Option<&VM>) -> Seen {
+    let Some(vm) = vm else { return Err("does not exist".to_owned()) };
+    if vm.metadata.deletion_timestamp.is_some() {
+        return Err("is being deleted".to_owned());
+    }
+    let status = vm.status.as_ref();
+    let Some(host) = host_of(vm) else { return Err("has no host yet".to_owned()) };
+    if status.and_then(|s| s.state) != Some(VMState::Running) {
+        return Err("does not run".to_owned());
+    }
+    if !cache.is_alive(&host) {
+        return Err(format!("is on host {host}, which does not report"));
+    }
+    let interface = status.and_then(|s| s.interfaces.first()).filter(|i| !i.address.is_empty());
+    let Some(interface) = interface else {
+        return Err("has no network interface with an address".to_owned());
+    };
+    let network = interface.network.split_once('/');
+    let network = network
+        .and_then(|(ns, name)| cache.tables.networks.get(&Key::namespaced(ObjectKind::Network, ns, name)));
+    if network.is_some_and(|network| network.host_bridge().is_some()) {
+        return Err(
+            "has its first interface on a bridge of its host, to which berth forwards nothing".to_owned()
+        );
+    }
+    Ok(PortTarget {
+        name: name.to_owned(),
+        host,
+        network: interface.network.clone(),
+        address: interface.address.clone(),
+    })
+}
+
+/// Returns the host that has the address: as long as it reports and is not drained, the one that had it, else that of the first
+/// target that runs, in the order of the ports, else that of the first target with a host.
+fn holder(
+    cache: &Cache,
+    ip: &PublicIP,
+    seen: &BTreeMap<&str, Seen>,
+    vms: &BTreeMap<&str, Option<Arc<VM>>>,
+) -> Option<String> {
+    let current = ip.status.as_ref().and_then(|s| s.binding.as_ref()).map(|b| b.host.clone());
+    let is_draining = |host: &String| cache.tables.hosts.cluster(host).is_none_or(|host| host.spec.draining);
+    let stays = |host: &String| cache.is_alive(host) && !is_draining(host);
+    if let Some(host) = current.as_ref().filter(|host| stays(host)) {
+        return Some(host.clone());
+    }
+    let names = || ip.spec.ports.iter().flat_map(|p| &p.targets).map(|t| t.as_str());
+    let running = || names().filter_map(|name| Some(seen.get(name)?.as_ref().ok()?.host.clone()));
+    let any = || names().filter_map(|name| host_of(vms.get(name)?.as_ref()?));
+    let fit = running().find(|host| stays(host)).or_else(|| any().find(|host| stays(host)));
+    fit.or_else(|| running().next()).or(current).or_else(|| any().next())
+}
+
+/// Returns an address in each Network with a target on another host. Targets of a Network without a free address are left out.
+fn forwarding_addresses(
+    cache: &Cache,
+    ip: &PublicIP,
+    host: Option<&str>,
+    networks: &BTreeSet<String>,
+    seen: &mut BTreeMap<&str, Seen>,
+) -> Vec<ForwardingAddress> {
+    let given = ip.status.as_ref().map(|s| s.forwarding_addresses.as_slice()).unwrap_or_default();
+    // An address stays as long as a target is in the Network, so that a restart of that VM cuts no connection of another.
+    let mut all: Vec<ForwardingAddress> =
+        given.iter().filter(|given| networks.contains(&given.network)).cloned().collect();
+    for target in seen.values_mut() {
+        let Ok(found) = target else { continue };
+        if Some(found.host.as_str()) == host || all.iter().any(|given| given.network == found.network) {
+            continue;
+        }
+        match free_address(cache, &found.network) {
+            Ok(address) => {
+                all.push(ForwardingAddress { network: found.network.clone(), address: address.to_string() });
+            }
+            Err(why) => {
+                *target = Err(format!("is on another host, to which no connection is forwarded: {why}"))
+            }
+        }
+    }
+    all.sort();
+    all
+}
+
+fn port_status(
+    port: &PublicIPPort,
+    seen: &BTreeMap<&str, Seen>,
+    address: Option<Ipv4Addr>,
+    holder: Option<&Host>,
+) -> PortStatus {
+    let problem = |name: &str| match seen.get(name) {
+        Some(Ok(_)) if port.health_check.is_none() => None,
+        Some(Ok(_)) => failure(port, name, address, holder),
+        Some(Err(why)) => Some(why.clone()),
+        None => Some("does not exist".to_owned()),
+    };
+    let problems: Vec<String> = port
+        .targets
+        .iter()
+        .filter_map(|name| Some(format!("VM {name} {}", problem(name.as_str())?)))
+        .collect();
+    let total = port.targets.len();
+    let count = |number: usize| i64::try_from(number).unwrap_or_default();
+    PortStatus {
+        name: port.name.to_string(),
+        port: port.port,
+        protocol: port.protocol,
+        available: count(total - problems.len()),
+        total: count(total),
+        message: condition::cut(&problems.join("; "), MAX_MESSAGE).to_owned(),
+    }
+}
+
+/// Returns why the health check of a target does not succeed.
+fn failure(
+    port: &PublicIPPort,
+    vm: &str,
+    address: Option<Ipv4Addr>,
+    holder: Option<&Host>,
+) -> Option<String> {
+    let address = address.map(|address| address.to_string()).unwrap_or_default();
+    let results =
+        holder.and_then(|host| host.status.as_ref()).map(|s| s.target_health.as_slice()).unwrap_or_default();
+    let result = results.iter().find(|result| {
+        result.address == address
+            && result.port == port.port
+            && result.protocol == port.protocol.as_str()
+            && result.vm == vm
+    });
+    match result {
+        None => Some("has not been checked yet".to_owned()),
+        Some(result) if result.failure.is_empty() => None,
+        Some(result) => Some(format!("fails its health check: {}", result.failure)),
+    }
+}

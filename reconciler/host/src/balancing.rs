@@ -1,0 +1,42 @@
+//! Public addresses whose ports lead to guests, and the way to guests on other hosts.
+
+use std::net::Ipv4Addr;
+
+/// A public address whose ports lead to guests. Connections to its other ports are refused.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Balanced {
+    pub public: Ipv4Addr,
+    /// The interface on which this host announces the address; None: it is not announced.
+    pub announced_on: Option<String>,
+    pub ports: Vec<BalancedPort>,
+    /// By bridge, the address under which connections to guests of that network on other hosts are forwarded.
+    pub sources: Vec<(String, Ipv4Addr)>,
+}
+
+/// A port of a public address.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BalancedPort {
+    pub protocol: PortProtocol,
+    pub port: u16,
+    /// Whether all connections of a client's address go to the same guest.
+    pub by_client: bool,
+    /// The private addresses of the guests that get new connections, in order. Empty: connections are refused.
+    pub targets: Vec<Ipv4Addr>,
+    pub target_port: u16,
+}
+
+/// The protocol of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PortProtocol {
+    Tcp,
+    Udp,
+}
+
+/// The way from this host to guests of a private network on other hosts: an interface beside the gateway, which no other host has.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Relay {
+    /// This host's addresses in the network, in order, which no guest has.
+    pub addresses: Vec<Ipv4Addr>,
+    /// The guests that are reached by it, in order.
+    pub targets: Vec<Ipv4Addr>,
+}

@@ -1,0 +1,110 @@
+//! The way from a host to guests of a private network on other hosts, for connections to public addresses: a pair of interfaces, one
+//! end of which is a port of the network's bridge.
+//!
+//! ```text
+//!  client ─ public address ─ btr-0a1b2c ═ btq-0a1b2c ─ bth-0a1b2c ─ btx-0a1b2c ═ VXLAN ═ btx-0a1b2c ─ bth-0a1b2c ─ tap ─ guest
+//!                            (10.77.0.9, source of the connections)                     (gateway 10.77.0.1)
+//! ```
+//!
+//! The gateway has the same address and MAC on every host and never crosses a tunnel, so a guest on another host could not answer it.
+//! The end on this host has a MAC and addresses of its own. Packets to these guests are routed by it; [`super::ruleset`] gives them its
+//! address as their source, and keeps guests from reaching the host by it.
+
+use std::net::Ipv4Addr;
+
+use ipnet::Ipv4Net;
+use sha2::{Digest, Sha256};
+
+use super::netlink::{Link, LinkKind, Netlink};
+use super::{BRIDGE_PREFIX, Result, hosts, ours, sysctl, sysctl_if_there};
+use crate::{NetworkConfig, Relay};
+
+/// The end of the pair on this host.
+pub(super) const OUTER_PREFIX: &str = "btr-";
+/// The end of the pair on the bridge.
+const INNER_PREFIX: &str = "btq-";
+
+/// Returns the name of the interface by which guests of this bridge's network on other hosts are reached.
+pub fn relay_link(bridge: &str) -> String {
+    format!("{OUTER_PREFIX}{}", bridge.trim_start_matches(BRIDGE_PREFIX))
+}
+
+fn inner_of(bridge: &str) -> String {
+    format!("{INNER_PREFIX}{}", bridge.trim_start_matches(BRIDGE_PREFIX))
+}
+
+/// Returns the bridges with such a pair.
+pub(super) fn bridges(links: &[Link]) -> Vec<String> {
+    let ends = [OUTER_PREFIX, INNER_PREFIX].map(|prefix| (prefix, ours(links, prefix, LinkKind::Veth)));
+    let bridge = |prefix: &str, name: &String| format!("{BRIDGE_PREFIX}{}", name.trim_start_matches(prefix));
+    ends.iter().flat_map(|(prefix, names)| names.iter().map(|name| bridge(prefix, name))).collect()
+}
+
+/// Creates, updates or removes the network's relay as configured.
+pub(super) async fn ensure(netlink: &Netlink, bridge: &Link, network: &NetworkConfig) -> Result<()> {
+    let Some(relay) = &network.relay else { return remove(netlink, &network.bridge).await };
+    let (outer, inner) = ensure_pair(netlink, &network.bridge, relay).await?;
+    for end in [&outer, &inner] {
+        if end.mtu != u32::from(network.mtu) {
+            netlink.set_mtu(end, network.mtu.into()).await?;
+        }
+    }
+    if inner.controller != Some(bridge.index) {
+        netlink.join(&inner, bridge).await?;
+    }
+    // Without this, the interface answers ARP requests for the gateway, with its own MAC address.
+    sysctl(&format!("net/ipv4/conf/{}/arp_ignore", outer.name), "1").await?;
+    netlink.exact_addresses(&outer, &hosts(&relay.addresses)).await?;
+    for end in [&outer, &inner] {
+        if !end.up {
+            netlink.set_up(end).await?;
+        }
+    }
+    exact_routes(netlink, &outer, &relay.targets).await
+}
+
+async fn ensure_pair(netlink: &Netlink, bridge: &str, relay: &Relay) -> Result<(Link, Link)> {
+    let (outer, inner) = (relay_link(bridge), inner_of(bridge));
+    if netlink.link(&outer).await?.is_none() {
+        netlink.add_pair(&outer, &inner, relay_mac(bridge, &relay.addresses)).await?;
+        for end in [&outer, &inner] {
+            sysctl_if_there(&format!("net/ipv6/conf/{end}/disable_ipv6"), "1").await;
+        }
+        tracing::info!(bridge, interface = outer, "way to guests on other hosts made");
+    }
+    let ends = (netlink.expect(&outer).await?, netlink.expect(&inner).await?);
+    ends.0.must_be(LinkKind::Veth)?;
+    ends.1.must_be(LinkKind::Veth)?;
+    Ok(ends)
+}
+
+/// A MAC address that no other host has on this network: the addresses are this host's alone.
+fn relay_mac(bridge: &str, addresses: &[Ipv4Addr]) -> [u8; 6] {
+    let hash = Sha256::digest(format!("relay {bridge} {addresses:?}"));
+    [0x52, 0x54, 0x01, hash[0], hash[1], hash[2]]
+}
+
+/// Routes exactly these guests by the interface.
+async fn exact_routes(netlink: &Netlink, link: &Link, targets: &[Ipv4Addr]) -> Result<()> {
+    let wanted = hosts(targets);
+    let there: Vec<Ipv4Net> =
+        netlink.routes().await?.into_iter().filter(|route| route.link == link.index).map(|r| r.to).collect();
+    for route in there.iter().filter(|route| !wanted.contains(route)) {
+        netlink.remove_route(link, *route).await?;
+    }
+    for route in wanted.iter().filter(|route| !there.contains(route)) {
+        netlink.add_route(link, *route).await?;
+    }
+    Ok(())
+}
+
+/// Removes the pair: the removal of one end removes the other.
+pub(super) async fn remove(netlink: &Netlink, bridge: &str) -> Result<()> {
+    for name in [relay_link(bridge), inner_of(bridge)] {
+        let Some(link) = netlink.link(&name).await? else { continue };
+        link.must_be(LinkKind::Veth)?;
+        netlink.remove(&link).await?;
+        tracing::info!(interface = name, "way to guests on other hosts removed");
+    }
+    Ok(())
+}

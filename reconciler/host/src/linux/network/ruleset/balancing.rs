@@ -1,0 +1,208 @@
+//! The firewall rules for ports of public addresses. Pure.
+//!
+//! ```text
+//!  table inet berth   to a port of such an address, from outside or from the host: the next guest of the list, or the one that
+//!                     the client's address selects; an established connection stays with its guest
+//!                     to all else at the address: refused, except echo requests
+//!                     to a guest on another host: by the interface `btr-…`, with an address of the network as the source
+//!                     by such an interface come answers only
+//! ```
+
+use std::net::Ipv4Addr;
+
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use super::super::relay::{OUTER_PREFIX, relay_link};
+use super::{accept, answers, compare, drop, field, meta, rule};
+use crate::{Balanced, BalancedPort, Nat, PortProtocol};
+
+/// The number of parts that clients' addresses are divided into. A guest that comes or goes moves its share of them only.
+const PARTS: u32 = 256;
+
+impl PortProtocol {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+        }
+    }
+}
+
+/// Rules of the chains `prerouting` and `output`: choose a guest for each new connection.
+pub(super) fn choose(balanced: &[Balanced]) -> Vec<Value> {
+    let mut rules = Vec::new();
+    for address in balanced {
+        for port in address.ports.iter().filter(|port| !port.targets.is_empty()) {
+            let to_it = || vec![to(address.public), destination(port)];
+            let choice = json!({"dnat": {"family": "ip", "addr": target(port), "port": port.target_port}});
+            for chain in ["prerouting", "output"] {
+                rules.push(rule(chain, to_it().into_iter().chain([choice.clone()]).collect()));
+            }
+        }
+    }
+    rules
+}
+
+fn target(port: &BalancedPort) -> Value {
+    if let [target] = port.targets[..] {
+        return json!(target);
+    }
+    let (key, parts) = if port.by_client {
+        let key = json!({"jhash": {"mod": PARTS, "offset": 0, "seed": 1, "expr": field("saddr")}});
+        (key, (0..PARTS).map(|part| target_of(part, &port.targets)).collect())
+    } else {
+        let key = json!({"numgen": {"mode": "inc", "mod": port.targets.len(), "offset": 0}});
+        (key, port.targets.clone())
+    };
+    let elements: Vec<Value> = parts.iter().enumerate().map(|(part, target)| json!([part, target])).collect();
+    json!({"map": {"key": key, "data": {"set": elements}}})
+}
+
+/// Returns the guest with the highest hash for a part (rendezvous hashing).
+fn target_of(part: u32, targets: &[Ipv4Addr]) -> Ipv4Addr {
+    let weight = |target: &Ipv4Addr| Sha256::digest(format!("{part} {target}"));
+    targets.iter().copied().max_by_key(weight).unwrap_or(Ipv4Addr::UNSPECIFIED)
+}
+
+/// Rules of the chain `input`: refuse what no guest gets.
+pub(super) fn refuse(balanced: &[Balanced]) -> Vec<Value> {
+    let mut rules = Vec::new();
+    for address in balanced {
+        let to_it = || to(address.public);
+        let echo =
+            compare("==", json!({"payload": {"protocol": "icmp", "field": "type"}}), json!("echo-request"));
+        let is_tcp = compare("==", meta("l4proto"), json!("tcp"));
+        rules.push(rule("input", vec![to_it(), answers(), accept()]));
+        rules.push(rule("input", vec![to_it(), echo, accept()]));
+        rules.push(rule("input", vec![to_it(), is_tcp, json!({"reject": {"type": "tcp reset"}})]));
+        let unreachable = json!({"reject": {"type": "icmp", "expr": "port-unreachable"}});
+        rules.push(rule("input", vec![to_it(), unreachable]));
+    }
+    rules
+}
+
+/// Rules of the chain `postrouting`: connections to guests on other hosts come from an address that is this host's alone.
+pub(super) fn sources(balanced: &[Balanced]) -> Vec<Value> {
+    let mut rules = Vec::new();
+    for address in balanced {
+        for (bridge, source) in &address.sources {
+            let by_it = compare("==", meta("oifname"), json!(relay_link(bridge)));
+            let of_it =
+                compare("==", json!({"ct": {"key": "ip daddr", "dir": "original"}}), json!(address.public));
+            let from = json!({"snat": {"family": "ip", "addr": source}});
+            rules.push(rule("postrouting", vec![by_it, of_it, from]));
+        }
+    }
+    rules
+}
+
+/// Rules of the chains `forward` and `input`, after those that accept answers: nothing else comes by a relay. They are there as long
+/// as there is a tunnel, so that they come before an interface and go after it.
+pub(super) fn guard(nat: &[Nat]) -> Vec<Value> {
+    if !nat.iter().any(|network| network.tunnel.is_some()) {
+        return Vec::new();
+    }
+    let by_one = || compare("==", meta("iifname"), any_relay());
+    vec![
+        rule("forward", vec![by_one(), drop()]),
+        rule("input", vec![by_one(), answers(), accept()]),
+        rule("input", vec![by_one(), drop()]),
+    ]
+}
+
+/// Rules of the chain `forward`, after those that accept connections to public addresses: nothing else leaves by a relay.
+pub(super) fn nothing_else(nat: &[Nat]) -> Vec<Value> {
+    let has_tunnel = nat.iter().any(|network| network.tunnel.is_some());
+    let by_one = compare("==", meta("oifname"), any_relay());
+    if has_tunnel { vec![rule("forward", vec![by_one, drop()])] } else { Vec::new() }
+}
+
+fn any_relay() -> Value {
+    json!(format!("{OUTER_PREFIX}*"))
+}
+
+fn to(public: Ipv4Addr) -> Value {
+    compare("==", field("daddr"), json!(public))
+}
+
+fn destination(port: &BalancedPort) -> Value {
+    let field = json!({"payload": {"protocol": port.protocol.name(), "field": "dport"}});
+    compare("==", field, json!(port.port))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn port(targets: &[&str], by_client: bool) -> BalancedPort {
+        let targets = targets.iter().map(|target| target.parse().expect("an address")).collect();
+        BalancedPort { protocol: PortProtocol::Tcp, port: 443, by_client, targets, target_port: 8443 }
+    }
+
+    fn balanced(port: BalancedPort) -> Vec<Balanced> {
+        let public = "198.51.100.7".parse().expect("an address");
+        let source = "10.77.0.9".parse().expect("an address");
+        vec![Balanced {
+            public,
+            announced_on: None,
+            ports: vec![port],
+            sources: vec![("bth-00004d".into(), source)],
+        }]
+    }
+
+    #[test]
+    fn new_connections_go_to_the_guests_in_turn() {
+        let rules = choose(&balanced(port(&["10.77.0.2", "10.77.0.3"], false)));
+        let chains: Vec<_> = rules.iter().map(|rule| rule["add"]["rule"]["chain"].clone()).collect();
+        assert_eq!(chains, ["prerouting", "output"]);
+        let [to, port, choice] = rules[0]["add"]["rule"]["expr"].as_array().expect("a list").as_slice()
+        else {
+            panic!("{rules:?}")
+        };
+        assert_eq!((&to["match"]["right"], &port["match"]["right"]), (&json!("198.51.100.7"), &json!(443)));
+        let data = json!({"set": [[0, "10.77.0.2"], [1, "10.77.0.3"]]});
+        let key = json!({"numgen": {"mode": "inc", "mod": 2, "offset": 0}});
+        assert_eq!(choice["dnat"]["addr"], json!({"map": {"key": key, "data": data}}));
+        assert_eq!(choice["dnat"]["port"], 8443);
+    }
+
+    #[test]
+    fn one_guest_needs_no_choice_and_none_is_a_refusal() {
+        let rules = choose(&balanced(port(&["10.77.0.2"], true)));
+        assert_eq!(rules[0]["add"]["rule"]["expr"][2]["dnat"]["addr"], "10.77.0.2");
+        assert!(choose(&balanced(port(&[], false))).is_empty());
+        let refused = refuse(&balanced(port(&[], false)));
+        assert_eq!(refused[2]["add"]["rule"]["expr"][2]["reject"]["type"], "tcp reset");
+    }
+
+    #[test]
+    fn a_guest_that_goes_moves_its_own_clients_only_and_each_has_a_share() {
+        let address = |last: u8| Ipv4Addr::new(10, 77, 0, last);
+        let (three, two) = ([address(2), address(3), address(4)], [address(2), address(4)]);
+        let mut shares: BTreeMap<Ipv4Addr, u32> = BTreeMap::new();
+        for part in 0..PARTS {
+            let before = target_of(part, &three);
+            *shares.entry(before).or_default() += 1;
+            if before != address(3) {
+                assert_eq!(target_of(part, &two), before, "part {part}");
+            }
+        }
+        assert!(shares.len() == 3 && shares.values().all(|share| *share > PARTS / 6), "{shares:?}");
+    }
+
+    #[test]
+    fn a_guest_on_another_host_sees_an_address_of_its_network() {
+        let rules = sources(&balanced(port(&["10.77.0.2"], false)));
+        let [by, of, from] = rules[0]["add"]["rule"]["expr"].as_array().expect("a list").as_slice() else {
+            panic!("{rules:?}")
+        };
+        assert_eq!(
+            (&by["match"]["right"], &of["match"]["right"]),
+            (&json!("btr-00004d"), &json!("198.51.100.7"))
+        );
+        assert_eq!(from["snat"]["addr"], "10.77.0.9");
+    }
+}

@@ -1,0 +1,299 @@
+//! Ports of a PublicIP that lead to VMs on two hosts: what the controllers decide, what the host that has the address does, and what
+//! admission refuses. Complete agents on hosts in memory, on the embedded control plane, in one runtime with paused time.
+
+use std::{collections::BTreeMap, net::Ipv4Addr, sync::Arc, time::Duration};
+
+use berth_agent::AgentConfig;
+use berth_api::{Network, PublicIP, PublicIPStatus, VM, condition};
+use berth_controllers as controllers;
+use berth_engine::{Identities, RuntimeClock};
+use berth_host::{Balanced, fake::FakeSystem};
+use kube::{
+    Api, Client,
+    api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams},
+    core::GroupVersionKind,
+};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+#[path = "shared/image.rs"]
+mod image;
+#[path = "shared/serve.rs"]
+mod serve;
+#[path = "shared/setup.rs"]
+mod setup;
+use serve::serve;
+
+const LIMIT: Duration = Duration::from_secs(300);
+
+struct Site {
+    client: Client,
+    clock: Arc<RuntimeClock>,
+    hosts: BTreeMap<&'static str, Arc<FakeSystem>>,
+    stop: CancellationToken,
+}
+
+impl Site {
+    async fn new() -> Self {
+        let (_server, client, clock) = serve().await;
+        let site = Self { client, clock, hosts: BTreeMap::new(), stop: CancellationToken::new() };
+        let config = controllers::Config {
+            clock: site.clock.clone(),
+            identities: Identities::seeded(1),
+            ..controllers::Config::new()
+        };
+        tokio::spawn(controllers::run(site.client.clone(), config, site.stop.clone()));
+        site.apply("VMClass", "small", json!({"cpus": 1, "memory": "512Mi", "firmware": "BIOS"})).await;
+        site.apply("Image", "debian", image::spec()).await;
+        let pool = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "IPPool", "metadata": {"name": "balanced"},
+            "spec": {"cidrs": ["198.18.200.0/24"]}});
+        let pools: Api<berth_api::IPPool> = Api::all(site.client.clone());
+        pools.patch("balanced", &PatchParams::apply("user"), &Patch::Apply(&pool)).await.expect("a pool");
+        site
+    }
+
+    async fn join(&mut self, name: &'static str, address: &str) {
+        let system = image::host(&self.clock);
+        system.change_facts(|facts| {
+            facts.address = Some(address.parse().expect("an address"));
+            facts.mtu = Some(1500);
+        });
+        self.hosts.insert(name, system.clone());
+        let config = AgentConfig { clock: self.clock.clone(), seed: Some(1), ..AgentConfig::new(name) };
+        let (client, stop) = (self.client.clone(), self.stop.clone());
+        tokio::spawn(async move { berth_agent::run(config, client, system, stop).await });
+    }
+
+    async fn try_apply(&self, kind: &str, name: &str, spec: Value) -> Result<(), String> {
+        let object = json!({"apiVersion": "berth.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec});
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("berth.dev", "v1alpha1", kind));
+        let api: Api<DynamicObject> = Api::default_namespaced_with(self.client.clone(), &resource);
+        let applied = api.patch(name, &PatchParams::apply("user").force(), &Patch::Apply(&object)).await;
+        applied.map(drop).map_err(|error| error.to_string())
+    }
+
+    async fn apply(&self, kind: &str, name: &str, spec: Value) {
+        self.try_apply(kind, name, spec).await.unwrap_or_else(|error| panic!("{kind} {name}: {error}"));
+    }
+
+    async fn vm(&self, name: &str, host: &str, more: Value) {
+        self.apply("Disk", name, json!({"image": "debian", "size": "4Gi"})).await;
+        let mut interface = json!({"name": "nic0"});
+        for (key, value) in more.as_object().into_iter().flatten() {
+            interface[key] = value.clone();
+        }
+        let spec = json!({"class": "small", "placement": {"host": host}, "disks": [{"name": name, "boot": true}],
+            "networkInterfaces": [interface]});
+        self.apply("VM", name, spec).await;
+    }
+
+    async fn balancer(&self, ports: Value) {
+        self.apply("PublicIP", "web", json!({"pool": "balanced", "ports": ports})).await;
+    }
+
+    async fn until(&self, what: &str, holds: impl AsyncFn() -> bool) {
+        let begun = Instant::now();
+        while !holds().await {
+            assert!(begun.elapsed() < LIMIT, "never: {what}: {:#?}", self.status().await);
+            tokio::time::sleep(Duration::from_millis(250)).await;
+        }
+    }
+
+    async fn status(&self) -> PublicIPStatus {
+        let ips: Api<PublicIP> = Api::default_namespaced(self.client.clone());
+        ips.get_opt("web").await.expect("it answers").and_then(|ip| ip.status).unwrap_or_default()
+    }
+
+    /// Waits until the first port has so many available targets.
+    async fn available(&self, count: i64) -> PublicIPStatus {
+        self.until(&format!("{count} targets"), async || {
+            self.status().await.ports.first().is_some_and(|port| port.available == count)
+        })
+        .await;
+        self.status().await
+    }
+
+    fn balanced(&self, host: &str) -> Vec<Balanced> {
+        self.hosts[host].firewall_now().balanced
+    }
+
+    /// Waits until a host sends new connections of the first port to so many guests.
+    async fn sends_to(&self, host: &str, count: usize) {
+        self.until(&format!("{host} sends to {count}"), async || {
+            self.balanced(host).first().is_some_and(|address| address.ports[0].targets.len() == count)
+        })
+        .await;
+    }
+}
+
+fn port(targets: &[&str]) -> Value {
+    json!({"name": "http", "port": 80, "targetPort": 8080, "targets": targets})
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_host_has_the_address_and_forwards_to_the_targets_on_the_others() {
+    let mut site = Site::new().await;
+    site.join("h1", "192.0.2.1").await;
+    site.join("h2", "192.0.2.2").await;
+    site.balancer(json!([port(&["web-1", "web-2"])])).await;
+    let waits = site.available(0).await;
+    let missing = condition::find(&waits.conditions, "TargetsAvailable").expect("it has ports");
+    assert_eq!((missing.status.as_str(), missing.reason.as_str()), ("False", "NoAvailableTarget"));
+    assert!(missing.message.contains("0 of 2 targets: VM web-1 does not exist; VM web-2"), "{missing:?}");
+    let ready = condition::find(&waits.conditions, "Ready").expect("always");
+    assert_eq!(ready.status, "True", "an apply does not wait for targets");
+
+    site.vm("web-1", "h1", json!({})).await;
+    site.available(1).await;
+    site.sends_to("h1", 1).await;
+    site.vm("web-2", "h2", json!({})).await;
+    let both = site.available(2).await;
+    assert_eq!(both.binding.as_ref().map(|b| b.host.as_str()), Some("h1"), "where the first target ran");
+    site.sends_to("h1", 2).await;
+    assert!(site.balanced("h2").is_empty(), "one host has the address");
+    // The way to the other host.
+    let [forwarding] = &both.forwarding_addresses[..] else { panic!("{both:?}") };
+    let source: Ipv4Addr = forwarding.address.parse().expect("an address");
+    let network = site.hosts["h1"].networks_now().remove(0);
+    let relay = network.relay.expect("a target is on another host");
+    assert_eq!((relay.addresses, relay.targets.len()), (vec![source], 1));
+    assert!(!network.leases.iter().any(|lease| lease.address == source), "no guest has it");
+    assert!(site.hosts["h2"].networks_now()[0].relay.is_none());
+
+    // The VM on the holder goes: the address stays there, and its Network too.
+    let vms: Api<VM> = Api::default_namespaced(site.client.clone());
+    vms.delete("web-1", &DeleteParams::default()).await.expect("deleted");
+    let one = site.available(1).await;
+    assert_eq!(one.binding.as_ref().map(|b| b.host.as_str()), Some("h1"));
+    site.sends_to("h1", 1).await;
+    site.until("web-1 is gone", async || vms.get_opt("web-1").await.expect("it answers").is_none()).await;
+    let (namespace, name) = forwarding.network.split_once('/').expect("namespace/name");
+    let networks: Api<Network> = Api::namespaced(site.client.clone(), namespace);
+    site.until("the Network leads to both", async || {
+        let network = networks.get(name).await.expect("it answers");
+        network.status.is_some_and(|s| s.hosts.len() == 2)
+    })
+    .await;
+    site.sends_to("h1", 1).await;
+    assert!(site.hosts["h1"].networks_now()[0].relay.is_some(), "without a guest of its own");
+
+    // Without the PublicIP nothing of it is left.
+    let ips: Api<PublicIP> = Api::default_namespaced(site.client.clone());
+    ips.delete("web", &DeleteParams::default()).await.expect("deleted");
+    site.until("the host lets go of it", async || {
+        site.balanced("h1").is_empty() && site.hosts["h1"].networks_now().is_empty()
+    })
+    .await;
+    site.stop.cancel();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_target_gets_connections_once_its_health_check_succeeds() {
+    let mut site = Site::new().await;
+    site.join("h1", "192.0.2.1").await;
+    site.vm("web-1", "h1", json!({})).await;
+    // A fake guest has the ports of this machine.
+    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    let number = listener.local_addr().expect("an address").port();
+    drop(listener);
+    let checked = json!({"name": "http", "port": 80, "targetPort": number, "targets": ["web-1"],
+        "healthCheck": {"interval": "1s", "unhealthyThreshold": 1}});
+    site.balancer(json!([checked])).await;
+    site.until("the failure is reported", async || {
+        site.status().await.ports.first().is_some_and(|port| port.message.contains("fails its health check"))
+    })
+    .await;
+    let status = site.status().await;
+    let found = condition::find(&status.conditions, "TargetsAvailable").expect("it has ports");
+    assert!(found.message.contains(&format!("no connection to port {number}")), "{found:?}");
+    site.sends_to("h1", 0).await;
+
+    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, number)).expect("the same port");
+    let served = tokio::net::TcpListener::from_std({
+        listener.set_nonblocking(true).expect("it is a socket");
+        listener
+    });
+    let served = served.expect("in the runtime");
+    site.available(1).await;
+    site.sends_to("h1", 1).await;
+    drop(served);
+    site.available(0).await;
+    site.sends_to("h1", 0).await;
+    site.stop.cancel();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_with_ports_is_not_the_whole_address_of_a_vm() {
+    let mut site = Site::new().await;
+    site.join("h1", "192.0.2.1").await;
+    site.apply("PublicIP", "whole", json!({"pool": "balanced"})).await;
+    site.vm("web-1", "h1", json!({"publicIP": "whole"})).await;
+    let ips: Api<PublicIP> = Api::default_namespaced(site.client.clone());
+    site.until("the VM uses it", async || {
+        let ip = ips.get("whole").await.expect("it answers");
+        ip.status.is_some_and(|s| !s.used_by.is_empty())
+    })
+    .await;
+    let refused =
+        site.try_apply("PublicIP", "whole", json!({"pool": "balanced", "ports": [port(&["web-1"])]})).await;
+    assert!(refused.expect_err("it is in use").contains("the whole address leads to a VM"));
+
+    site.balancer(json!([port(&["web-1"])])).await;
+    site.vm("web-2", "h1", json!({"publicIP": "web"})).await;
+    let vms: Api<VM> = Api::default_namespaced(site.client.clone());
+    site.until("the VM is refused", async || {
+        let vm = vms.get("web-2").await.expect("it answers");
+        let conditions = vm.status.map(|s| s.conditions).unwrap_or_default();
+        condition::find(&conditions, "Stalled").is_some_and(|c| c.message.contains("PublicIP web has ports"))
+    })
+    .await;
+    site.until("the PublicIP names the VM", async || {
+        let status = site.status().await;
+        condition::find(&status.conditions, "Stalled").is_some_and(|c| c.message.contains("VM web-2"))
+    })
+    .await;
+    site.stop.cancel();
+}
+
+#[tokio::test(start_paused = true)]
+async fn admission_refuses_what_ports_cannot_be() {
+    let site = Site::new().await;
+    let with = |key: &str, value: Value| {
+        let mut port = port(&["a"]);
+        port[key] = value;
+        json!([port])
+    };
+    let other = |name: &str, number: i64, protocol: &str| json!({"name": name, "port": number, "protocol": protocol, "targets": ["a"]});
+    let many: Vec<Value> = (1..34).map(|n| other(&format!("p{n}"), n, "tcp")).collect();
+    let targets: Vec<String> = (0..33).map(|n| format!("vm-{n}")).collect();
+    let bad = [
+        (
+            json!([other("a", 80, "tcp"), other("b", 80, "tcp")]),
+            "each port and protocol can be declared once",
+        ),
+        (with("port", json!(0)), "spec.ports[0].port"),
+        (with("targetPort", json!(65_536)), "spec.ports[0].targetPort"),
+        (with("protocol", json!("sctp")), "protocol"),
+        (with("targets", json!([])), "spec.ports[0].targets"),
+        (with("targets", json!(targets)), "spec.ports[0].targets"),
+        (with("targets", json!(["a", "b", "a"])), "a target can be named once"),
+        (json!(many), "spec.ports"),
+        (with("healthCheck", json!({"interval": "0s"})), "interval"),
+        (with("healthCheck", json!({"timeout": "61s"})), "timeout"),
+        (with("healthCheck", json!({"path": "healthz"})), "path"),
+        (with("healthCheck", json!({"type": "tcp", "path": "/"})), "path is for the type http"),
+        (
+            json!([{"name": "u", "port": 53, "protocol": "udp", "targets": ["a"], "healthCheck": {}}]),
+            "needs a port",
+        ),
+    ];
+    for (ports, words) in bad {
+        let refused = site.try_apply("PublicIP", "web", json!({"pool": "balanced", "ports": ports})).await;
+        let refused = refused.expect_err(words);
+        assert!(refused.contains(words), "{words}: {refused}");
+    }
+    let good = json!([other("a", 80, "tcp"), other("b", 80, "udp"), other("c", 65_535, "tcp")]);
+    site.balancer(good).await;
+    site.stop.cancel();
+}
