@@ -4,7 +4,6 @@
 //! understood allows nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 use berth_api::security_group::port_range;
@@ -43,10 +42,8 @@ pub(super) fn filters(tables: &Tables, groups_of: &GroupsOf, ports: &[GuestPort]
             let named = format!("{namespace}/{named}");
             let found = find(tables, &named);
             let status = found.as_ref().and_then(|group| group.status.as_ref());
-            let members = status.map(|status| (ranges(&status.addresses), ranges(&status.ipv6_addresses)));
-            let (ipv4, ipv6): (Vec<(Ipv4Addr, Ipv4Addr)>, Vec<(Ipv6Addr, Ipv6Addr)>) =
-                members.unwrap_or_default();
-            sets.insert(named.clone(), ipv4);
+            sets.insert(named.clone(), status.map(|status| ranges(&status.addresses)).unwrap_or_default());
+            let ipv6 = status.map(|status| ranges(&status.ipv6_addresses)).unwrap_or_default();
             ipv6_sets.insert(named, ipv6);
         }
         let rules = |rules: &[SecurityRule]| rules.iter().filter_map(|r| rule(namespace, r)).collect();
@@ -96,6 +93,8 @@ fn rule(namespace: &str, rule: &SecurityRule) -> Option<FilterRule> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
     use berth_host::Port;
     use kube::runtime::watcher::Event;
     use serde_json::{Value, json};

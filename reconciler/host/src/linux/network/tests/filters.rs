@@ -163,6 +163,36 @@ fn a_filtered_machine_receives_what_its_groups_allow_from_neighbours_and_from_ou
     });
 }
 
+#[test]
+fn addresses_of_an_ipv6_prefix_are_filtered_by_ranges_and_by_members() {
+    in_own_namespace(|| async {
+        let f = Fixture::new();
+        let tcp = FilterProtocol::Tcp;
+        let rules = vec![
+            rule(tcp, &[(8080, 8080)], &[], &[FRIENDS]),
+            rule(tcp, &[(80, 80)], &["fd00:60::4/128"], &[]),
+        ];
+        let friend = lease(3).ipv6.expect("an address");
+        let ipv6_sets = [(FRIENDS.to_owned(), vec![(friend, friend)])].into();
+        let allowed = Filters { ipv6_sets, ..filters(Some(group(rules, None)), &[3]) };
+        f.networks.apply_firewall(&firewall_with(allowed)).await.expect("rules");
+        let ipv6 = ipv6::ipv6(crate::Ipv6Egress::None);
+        f.networks.ensure(&NetworkConfig { ipv6, ..tracked() }).await.expect("made");
+        let (web, friend, stranger) = (guest(2), guest(3), guest(4));
+        for (machine, last) in [(&web, 2), (&friend, 3), (&stranger, 4)] {
+            machine.on(move || ip(&format!("-6 addr add fd00:60::{last}/64 dev eth0 nodad")));
+        }
+        for port in [80, 8080] {
+            web.serve6(port);
+        }
+        assert!(friend.connects("fd00:60::2", 8080), "a member of the group that a rule names");
+        assert!(!friend.connects("fd00:60::2", 80), "another port");
+        assert!(stranger.connects("fd00:60::2", 80), "an address of the range");
+        assert!(!stranger.connects("fd00:60::2", 8080), "not a member");
+        f.networks.remove(BRIDGE).await.expect("removed");
+    });
+}
+
 /// A UDP packet to port 9999 of all machines, in a frame for one alone.
 fn broadcast_to(last: u8, from: u8) -> Vec<u8> {
     let mut frame = vec![0x52, 0x54, 0, 0, 0, last, 0x52, 0x54, 0, 0, 0, from, 0x08, 0x00];
