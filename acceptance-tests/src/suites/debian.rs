@@ -16,6 +16,15 @@ use crate::{http, wait, workspace};
 const BOOT: Duration = Duration::from_secs(420);
 const SOON: Duration = Duration::from_secs(90);
 
+/// The guest's network has IPv6 as well.
+const DUAL_STACK: &str = r#"resource "berth_network" "dual" {
+  name        = "dual"
+  cidr        = "10.86.0.0/24"
+  ipv6_cidr   = "fd00:60::/64"
+  ipv6_egress = "Masquerade"
+}
+"#;
+
 /// Runs the suite.
 pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     let parts = report.step("the programs are built", || kit.parts("debian"))?;
@@ -29,6 +38,12 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
         variables["guest_agent"] = true.into();
         project.write("terraform.tfvars.json", &variables.to_string())?;
         project.edit("main.tf", "cpus   = 1", "cpus   = 1\n  max_cpus = 2\n  max_memory = \"1Gi\"")?;
+        project.edit(
+            "main.tf",
+            "[{ public_ip = berth_public_ip.web.name }]",
+            "[{ network = berth_network.dual.name, public_ip = berth_public_ip.web.name }]",
+        )?;
+        project.write("network.tf", DUAL_STACK)?;
         project.init()?;
         Ok(project)
     })?;
@@ -61,6 +76,18 @@ fn guest_cases(report: &mut Report, platform: &Platform, project: &Project, publ
             ssh(platform, project, public, "hostname; cloud-init status --wait")?.success()
         })?;
         contains_all(&text, &["web", "status: done"])
+    });
+    report.case("the guest has its IPv6 address by DHCPv6, and a default route", || {
+        let script = "ip -6 -o addr show scope global; ip -6 route; timeout 5 bash -c '</dev/tcp/fd00:60::1/53' && echo names";
+        let text = wait::until("DHCPv6", SOON, || {
+            let text = ssh(platform, project, public, script)?.stdout;
+            contains_all(&text, &["inet6 fd00:60::2/128", "default", "names"])?;
+            Ok(text)
+        })?;
+        ensure!(text.contains("default via fe80:"), "{text}");
+        let attributes = project.attributes("berth_vm.web")?;
+        ensure!(attributes["network_interfaces"][0]["ipv6_address"] == "fd00:60::2", "{attributes:#}");
+        Ok(())
     });
     report.case("the guest agent reports host name, system and addresses", || {
         let private = project.output("private_address")?;
