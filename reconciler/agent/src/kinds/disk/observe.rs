@@ -186,7 +186,7 @@ fn requests(tables: &Tables, object: &Disk) -> Vec<UseRequest> {
     let mut requests = Vec::new();
     for (name, vm) in tables.vms.all().filter(|(name, _)| here(name)) {
         let names_it = vm.spec.disks.iter().any(|d| d.name.as_str() == disk.name);
-        if names_it && template_obstacle(object, &vm).is_none() {
+        if names_it && template_obstacle(object, vm).is_none() {
             let by = used(UseKind::Fixed, name, vm, None);
             requests.push(UseRequest { by, since: created(vm.as_ref()), leaving: leaves(vm.as_ref()) });
         }
