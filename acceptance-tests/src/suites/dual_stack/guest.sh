@@ -8,6 +8,11 @@ address=ADDRESS
 # The number of its IPv4 address, in a network of 8 bits for it.
 [ -n "$address" ] || address=$(ip -o -4 addr show dev eth0 | sed -n 's/.*inet [0-9]*\.[0-9]*\.[0-9]*\.\([0-9]*\)\/.*/\1/p' | xargs printf 'fd00:60::%x')
 ip -6 addr add "$address/128" dev eth0
+# Until it is known that no other machine has it, nothing is sent from it.
+for _ in $(seq 30); do
+	ip -6 addr show dev eth0 | grep -q tentative || break
+	sleep 1
+done
 # six?to=fd00:60::2&as=fd00:60::3: the routes, and whether there answers a ping, also under another address, and a web server.
 cat >/www/cgi-bin/six <<'END'
 #!/bin/sh
