@@ -75,15 +75,8 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
 
 fn build() -> Result<PathBuf> {
     let mut build = workspace::cargo();
-    build.args([
-        "build",
-        "--quiet",
-        "--message-format=json",
-        "--package",
-        "acceptance-tests",
-        "--bin",
-        "demo",
-    ]);
+    // Of the whole workspace, as `cargo demo`: with the features of one package, dependencies would be compiled again.
+    build.args(["build", "--quiet", "--message-format=json", "--workspace", "--bin", "demo"]);
     let messages = process::run(&mut build, BUILT)?.success()?;
     workspace::executables(&messages).remove("demo").context("cargo built no demo")
 }

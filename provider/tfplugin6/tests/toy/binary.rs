@@ -10,8 +10,9 @@ pub(crate) fn toy() -> PathBuf {
         let profile = test.ancestors().nth(2).unwrap();
         let toy = profile.join("examples/toy");
         if !toy.exists() {
+            // Of the whole workspace: with the features of this package alone, a hundred crates would be compiled again.
             let built = Command::new(env!("CARGO"))
-                .args(["build", "--quiet", "--package", "tfplugin6", "--example", "toy", "--target-dir"])
+                .args(["build", "--quiet", "--workspace", "--example", "toy", "--target-dir"])
                 .arg(profile.parent().unwrap())
                 .args(profile.ends_with("release").then_some("--release"))
                 .status();
