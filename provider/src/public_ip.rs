@@ -175,10 +175,12 @@ fn check_health(port_at: &AttributePath, port: &Value) -> Vec<Diagnostic> {
         let detail = format!("{path}: a path is for the type \"http\", and the type is \"tcp\".");
         found.push(Diagnostic::error("A path without HTTP", detail).at(path));
     }
-    for (name, most, range) in [("interval", 999, "1s to 999s, or 1m to 10m"), ("timeout", 60, "1s to 60s")] {
+    for (name, seconds, minutes, range) in
+        [("interval", 999, 10, "1s to 999s, or 1m to 10m"), ("timeout", 60, 0, "1s to 60s")]
+    {
         let Some(text) = check.get(name).as_str() else { continue };
-        let is_right = parse_duration(text).is_some_and(|time| time.as_secs() <= most)
-            && (text.ends_with('s') || (name == "interval" && text.len() <= 3));
+        let most = if text.ends_with('m') { minutes * 60 } else { seconds };
+        let is_right = parse_duration(text).is_some_and(|time| time.as_secs() <= most);
         if !is_right {
             let path = at(name);
             let detail = format!("{path}: {text:?} is not a duration of {range}, such as \"5s\".");
