@@ -77,6 +77,7 @@ impl ResourceKind for Network {
                 ]),
             ),
             Field::spec("cidr", Shape::Text(Form::Ipv4Range)).effect(Effect::Replace),
+            Field::spec("egress", Shape::Text(Form::Any)),
             Field::spec("ipv6_cidr", Shape::Text(Form::Ipv6Prefix)).key("ipv6CIDR").effect(Effect::Replace),
             Field::spec("ipv6_egress", Shape::Text(Form::Any)).key("ipv6Egress").default("None"),
             Field::spec("dns", Shape::TextList(Form::Ipv4)),
@@ -90,7 +91,7 @@ impl ResourceKind for Network {
         let mut found =
             check_search_domains(config.get("search_domains"), &AttributePath::root("search_domains"));
         found.extend(check_routes(config));
-        found.extend(check_ipv6(config));
+        found.extend(check_egress(config));
         let known = |value: &Value| !value.is_unknown();
         let (kind, bridge, ipv4, cidr) =
             (config.get("type"), config.get("bridge"), config.get("ipv4"), config.get("cidr"));
@@ -165,10 +166,14 @@ impl ResourceKind for Network {
     }
 }
 
-/// Refuses an IPv6 prefix of a bridge, and a way out without a prefix.
-fn check_ipv6(config: &Value) -> Option<Diagnostic> {
+/// Refuses a way out and an IPv6 prefix of a bridge, and a way out of IPv6 without a prefix.
+fn check_egress(config: &Value) -> Option<Diagnostic> {
     let (prefix, egress) = (config.get("ipv6_cidr"), config.get("ipv6_egress"));
     let at = AttributePath::root;
+    if !config.get("egress").is_null() && config.get("type").as_str() == Some("Bridge") {
+        let detail = "egress: only a network of type \"Overlay\" has it. On a bridge, guests are machines of its network: leave it out.";
+        return Some(Diagnostic::error("A way out of a bridge", detail).at(at("egress")));
+    }
     if !prefix.is_null() && config.get("type").as_str() == Some("Bridge") {
         let detail = "ipv6_cidr: only a network of type \"Overlay\" has it. On a bridge, guests have link-local addresses: leave it out.";
         return Some(Diagnostic::error("An IPv6 prefix of a bridge", detail).at(at("ipv6_cidr")));

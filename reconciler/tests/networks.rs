@@ -547,6 +547,9 @@ fn an_ipv6_prefix_is_a_unicast_64_of_an_overlay_and_cannot_change() {
         let bridged = lan(&json!({"cidr": "192.0.2.0/24", "ipv6CIDR": "fd00:60::/64"}));
         let refused = create(bridged).await.expect_err("a bridge").to_string();
         assert!(refused.contains("ipv6CIDR is for a Network of type Overlay"), "{refused}");
+        let bridged = lan(&json!({"cidr": "192.0.2.0/24", "egress": "None"}));
+        let refused = create(bridged).await.expect_err("a bridge").to_string();
+        assert!(refused.contains("egress is for a Network of type Overlay"), "{refused}");
         let without = json!({"cidr": "10.9.6.0/24", "ipv6Egress": "Routed"});
         let refused = create(without).await.expect_err("no prefix").to_string();
         assert!(refused.contains("ipv6Egress needs ipv6CIDR"), "{refused}");
@@ -560,7 +563,7 @@ fn an_ipv6_prefix_is_a_unicast_64_of_an_overlay_and_cannot_change() {
             let patch = Patch::Merge(json!({"spec": spec}));
             networks.patch("dual", &PatchParams::default(), &patch).await
         };
-        patch(json!({"ipv6Egress": "Masquerade"})).await.expect("live");
+        patch(json!({"ipv6Egress": "Masquerade", "egress": "None"})).await.expect("live");
         for prefix in [json!("fd00:61::/64"), json!(null)] {
             let refused = patch(json!({"ipv6CIDR": prefix})).await.expect_err("fixed").to_string();
             assert!(refused.contains("ipv6CIDR cannot change"), "{refused}");

@@ -662,6 +662,8 @@ fn networks() -> Vec<Bad> {
         everywhere(ipv6("fe80::/64"), "ipv6_cidr", "neither of fc00::/7"),
         everywhere(ipv6("10.80.0.0/24"), "ipv6_cidr", "not an IPv6 prefix"),
         everywhere(with(bridged(), "/ipv6_cidr", json!("fd00:60::/64")), "ipv6_cidr", "leave it out"),
+        everywhere(with(bridged(), "/egress", json!("None")), "egress", "leave it out"),
+        everywhere(with(network(), "/egress", json!("nat")), "egress", "Masquerade"),
         everywhere(with(network(), "/ipv6_egress", json!("Routed")), "ipv6_egress", "Set `ipv6_cidr`"),
         everywhere(with(ipv6("fd00:60::/64"), "/ipv6_egress", json!("nat")), "ipv6_egress", "Masquerade"),
         everywhere(with(network(), "/dns", json!(["one"])), "dns[0]", "not an IPv4 address"),
@@ -787,6 +789,7 @@ fn ports() -> Vec<(&'static str, Bad)> {
         (everywhere(port(json!({"targets": ["a", "b", "a"]})), "ports[0].targets[2]", "named twice")),
         (everywhere(twice, "ports[1].port", "declared in ports[0] too")),
         (everywhere(check(json!({"interval": "2h"})), "ports[0].health_check.interval", "not a duration")),
+        (everywhere(check(json!({"interval": "11m"})), "ports[0].health_check.interval", "not a duration")),
         (everywhere(check(json!({"timeout": "1m"})), "ports[0].health_check.timeout", "not a duration")),
         (everywhere(
             check(json!({"type": "tcp", "path": "/"})),

@@ -349,7 +349,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         "tpm": false, "huge_pages": "None", "dedicated_cpu_placement": false, "qemu_options": [{"name": "cpu.vmx", "value": "on"}], "cpu_topology": {"sockets": 1, "cores": 1, "threads": 1}});
     let ip = json!({"name": "p", "namespace": "default", "pool": "default", "address": "198.18.100.1"});
     let hda = json!({"name": "a", "namespace": "default", "vm": "v", "disk": "d", "force": false});
-    let network = json!({"name": "n", "namespace": "default", "cidr": "10.80.0.0/24", "ipv6_cidr": "fd00:60::/64", "ipv6_egress": "None", "dns": ["10.80.0.1"], "mtu": 1400,
+    let network = json!({"name": "n", "namespace": "default", "cidr": "10.80.0.0/24", "egress": "Masquerade", "ipv6_cidr": "fd00:60::/64", "ipv6_egress": "None", "dns": ["10.80.0.1"], "mtu": 1400,
         "search_domains": ["example.org"], "routes": [{"name": "office", "to": "192.168.0.0/16", "via": "10.80.0.9"}]});
     let lan = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"}, "cidr": "10.80.0.0/24",
         "ipv4": {"allocation": "Static", "gateway": "10.80.0.1", "range": "10.80.0.9-10.80.0.10"}});
@@ -433,6 +433,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_hotswap_disk_attachment", hda, "/force", json!(true), Announced::Live),
         ("berth_network", network.clone(), "/cidr", json!("10.81.0.0/24"), Announced::Replace),
         ("berth_network", network.clone(), "/ipv6_cidr", json!("fd00:61::/64"), Announced::Replace),
+        ("berth_network", network.clone(), "/egress", json!("None"), Announced::Live),
         ("berth_network", network.clone(), "/ipv6_egress", json!("Routed"), Announced::Live),
         ("berth_network", network.clone(), "/dns", json!(["10.80.0.2"]), Announced::Live),
         ("berth_network", network.clone(), "/search_domains", json!(["example.net"]), Announced::Live),

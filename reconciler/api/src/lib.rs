@@ -88,8 +88,7 @@ pub use image::{
 pub use ip_pool::{IPPool, IPPoolMode, IPPoolSpec, IPPoolStatus};
 pub use name::ResourceName;
 pub use network::{
-    Allocation, BridgeSpec, Ipv4Spec, Ipv6Egress, Network, NetworkHost, NetworkSpec, NetworkStatus,
-    NetworkType,
+    Allocation, BridgeSpec, Egress, Ipv4Spec, Network, NetworkHost, NetworkSpec, NetworkStatus, NetworkType,
 };
 pub use object_user::{LISTED_USERS, ObjectUser, in_use, listed_users};
 pub use passthrough::{OfferedDevices, PciDevices};

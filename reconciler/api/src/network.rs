@@ -45,6 +45,7 @@ use crate::{Conditions, ObjectUser, ResourceName};
     validation = Rule::new("(has(self.ipv4) && has(self.ipv4.allocation) ? self.ipv4.allocation : 'Static') == (has(oldSelf.ipv4) && has(oldSelf.ipv4.allocation) ? oldSelf.ipv4.allocation : 'Static')").message("ipv4.allocation cannot change: VMs have their addresses by it; create another Network").field_path(".ipv4"),
     validation = Rule::new("has(self.bridge) == (has(self.type) && self.type == 'Bridge')").message("bridge names the bridge of a Network of type Bridge: it needs one, and no other type has one").field_path(".bridge"),
     validation = Rule::new("!has(self.ipv4) || (has(self.type) && self.type == 'Bridge')").message("ipv4 is for a Network of type Bridge: in an Overlay, berth gives out the addresses of cidr by DHCP").field_path(".ipv4"),
+    validation = Rule::new("!has(self.egress) || !(has(self.type) && self.type == 'Bridge')").message("egress is for a Network of type Overlay: on a Bridge, guests are machines of its network").field_path(".egress"),
     validation = Rule::new("!has(self.ipv6CIDR) || !(has(self.type) && self.type == 'Bridge')").message("ipv6CIDR is for a Network of type Overlay: leave it out").field_path(".ipv6CIDR"),
     validation = Rule::new("!has(self.ipv6Egress) || self.ipv6Egress == 'None' || has(self.ipv6CIDR)").message("ipv6Egress needs ipv6CIDR").field_path(".ipv6Egress"),
     validation = Rule::new("has(self.cidr) || (has(self.ipv4) && has(self.ipv4.allocation) && self.ipv4.allocation == 'External')").message("cidr is missing: only a Network whose ipv4.allocation is External has none").field_path(".cidr"),
@@ -75,6 +76,12 @@ pub struct NetworkSpec {
     #[x_kube(validation = Rule::new("!(self.matches('^(0|127|22[4-9]|23[0-9]|24[0-9]|25[0-5])[.]') || self.startsWith('169.254.') || (isCIDR(self) && cidr(self).containsIP('169.254.0.1')))").message("is a special range (this network, loopback, link-local, multicast or reserved): choose a private one such as 10.77.0.0/16"))]
     #[x_kube(validation = Rule::new("isCIDR(self) && cidr(self).ip().family() == 4 && cidr(self).masked() == cidr(self) && cidr(self).prefixLength() >= 8 && cidr(self).prefixLength() <= 29").message("must be an IPv4 range such as 10.77.0.0/16, with no host bits set and a prefix of 8 to 29"))]
     pub cidr: String,
+    /// The way of IPv4 packets of an `Overlay`'s guests to the outside. `Masquerade` (default): under the address of their host, or of the
+    /// PublicIP that leads to them. `Routed`: unchanged, for a `cidr` that the routers outside route to the host of each VM. `None`:
+    /// they are rejected; public addresses still lead to the guests. From the outside, guests receive the answers to what they
+    /// send. Applied live: established connections go on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<Egress>,
     /// The IPv6 prefix of an `Overlay`, for example `fd00:60::/64`: a /64 of unique local (`fc00::/7`) or global (`2000::/3`) addresses, in
     /// lower case. Each interface then has an address of it beside its IPv4 address; the gateway is the first one, `fd00:60::1`. A
     /// prefix of another Network, or one that a host uses, is refused. Default: none, and guests have IPv4 and link-local IPv6
@@ -89,7 +96,7 @@ pub struct NetworkSpec {
     /// host of each VM. From the outside, guests receive the answers to what they send. A change reaches running guests within
     /// minutes.
     #[serde(default, rename = "ipv6Egress")]
-    pub ipv6_egress: Ipv6Egress,
+    pub ipv6_egress: Egress,
     /// Addresses of the name servers that guests get, by DHCP in an `Overlay` and by cloud-init on a `Bridge`. Left out: in an
     /// `Overlay` the gateway, which asks the host's, and on a `Bridge` none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -147,9 +154,9 @@ pub enum NetworkType {
     Bridge,
 }
 
-/// The way of IPv6 packets of guests to the outside.
+/// The way of guests' packets to the outside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum Ipv6Egress {
+pub enum Egress {
     #[default]
     None,
     Masquerade,

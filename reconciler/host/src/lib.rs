@@ -45,7 +45,7 @@ pub use info::{ForeignKind, ForeignObject, HostFacts, HostInfo, HugePagesFacts, 
 pub use linux::{bridge_mac, relay_link};
 pub use machines::{InstanceFacts, LaunchRequest, Machines, ProcessFacts, Seed, StateAccess};
 pub use networks::{
-    BridgedNetwork, Firewall, Forward, Forwarding, HostBridge, HostRange, Ipv6Egress, Ipv6Network, Lease,
+    BridgedNetwork, Egress, Firewall, Forward, Forwarding, HostBridge, HostRange, Ipv6Network, Lease,
     LeaseTaken, Nat, NetworkConfig, Networks, PortException, PortLimits, TapConfig, TapFacts, TrafficLimit,
     Tunnel, Uplink,
 };

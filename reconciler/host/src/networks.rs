@@ -82,6 +82,8 @@ pub struct NetworkConfig {
     pub cidr: Ipv4Net,
     /// The host's own address in it.
     pub gateway: Ipv4Addr,
+    /// Of IPv4.
+    pub egress: Egress,
     /// Its IPv6 prefix. None: the bridge has no IPv6 at all.
     pub ipv6: Option<Ipv6Network>,
     pub mtu: u16,
@@ -108,14 +110,14 @@ pub struct Ipv6Network {
     pub prefix: Ipv6Net,
     /// The host's own address in it, the same on every host.
     pub gateway: Ipv6Addr,
-    pub egress: Ipv6Egress,
+    /// With `None`, guests get no default route.
+    pub egress: Egress,
 }
 
-/// The way of IPv6 packets of guests to the outside.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Ipv6Egress {
-    /// They are rejected, and guests get no default route.
-    #[default]
+/// The way of guests' packets to the outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Egress {
+    /// They are rejected.
     None,
     /// Under the host's address.
     Masquerade,
@@ -284,13 +286,15 @@ impl HostRange {
     }
 }
 
-/// A private network with access to the outside under the host's address.
+/// A private network, and its way to the outside.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Nat {
     pub bridge: String,
     pub cidr: Ipv4Net,
     /// The host's own address in it, the same on every host.
     pub gateway: Ipv4Addr,
+    /// Of IPv4.
+    pub egress: Egress,
     pub ipv6: Option<Ipv6Network>,
     pub tunnel: Option<Tunnel>,
 }

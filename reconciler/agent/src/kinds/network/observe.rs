@@ -8,8 +8,8 @@ use std::sync::Arc;
 use berth_api::vm::InterfaceStatus;
 use berth_api::{IPPoolMode, Network, NetworkHost, PublicIP, Reason, VM};
 use berth_host::{
-    BridgedNetwork, Firewall, Forward, HostBridge, HostRange, InstanceFacts, Ipv6Egress, Ipv6Network, Lease,
-    Nat, NetworkConfig, TapFacts, Tunnel, Uplink,
+    BridgedNetwork, Egress, Firewall, Forward, HostBridge, HostRange, InstanceFacts, Ipv6Network, Lease, Nat,
+    NetworkConfig, TapFacts, Tunnel, Uplink,
 };
 use ipnet::Ipv4Net;
 use kube::{Api, Client};
@@ -421,6 +421,7 @@ pub(super) fn wanted(tables: &Tables, seen: &Actual<'_>) -> Desired {
             bridge: network.bridge.clone(),
             cidr: network.cidr,
             gateway: network.gateway,
+            egress: network.egress,
             ipv6: network.ipv6,
             tunnel: network.tunnel.clone(),
         });
@@ -557,6 +558,7 @@ fn config(network: &Network, bridge: &str, host: &str) -> Option<NetworkConfig> 
         bridge: bridge.to_owned(),
         cidr,
         gateway: cidr.hosts().next()?,
+        egress: network.spec.egress.map_or(Egress::Masquerade, egress),
         ipv6: ipv6(network),
         mtu: mtu_of(network),
         dns: addresses(&network.spec.dns),
@@ -570,12 +572,16 @@ fn config(network: &Network, bridge: &str, host: &str) -> Option<NetworkConfig> 
 }
 
 fn ipv6(network: &Network) -> Option<Ipv6Network> {
-    let egress = match network.spec.ipv6_egress {
-        berth_api::Ipv6Egress::None => Ipv6Egress::None,
-        berth_api::Ipv6Egress::Masquerade => Ipv6Egress::Masquerade,
-        berth_api::Ipv6Egress::Routed => Ipv6Egress::Routed,
-    };
+    let egress = egress(network.spec.ipv6_egress);
     Some(Ipv6Network { prefix: network.ipv6_prefix()?, gateway: network.ipv6_gateway()?, egress })
+}
+
+fn egress(declared: berth_api::Egress) -> Egress {
+    match declared {
+        berth_api::Egress::None => Egress::None,
+        berth_api::Egress::Masquerade => Egress::Masquerade,
+        berth_api::Egress::Routed => Egress::Routed,
+    }
 }
 
 fn addresses(texts: &[String]) -> Vec<Ipv4Addr> {

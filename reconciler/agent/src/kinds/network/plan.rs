@@ -121,6 +121,7 @@ mod tests {
                     bridge: "bth-00004d",
                     cidr: 10.77.0.0/16,
                     gateway: 10.77.0.1,
+                    egress: Masquerade,
                     ipv6: None,
                     mtu: 1500,
                     dns: [],
@@ -149,6 +150,7 @@ mod tests {
                             bridge: "bth-00004d",
                             cidr: 10.77.0.0/16,
                             gateway: 10.77.0.1,
+                            egress: Masquerade,
                             ipv6: None,
                             tunnel: None,
                         },
@@ -206,7 +208,7 @@ mod tests {
             (ipv6.prefix.to_string(), ipv6.gateway.to_string()),
             ("fd00:60::/64".into(), "fd00:60::1".into())
         );
-        assert_eq!((ipv6.egress, firewall.nat[0].ipv6), (berth_host::Ipv6Egress::Routed, Some(ipv6)));
+        assert_eq!((ipv6.egress, firewall.nat[0].ipv6), (berth_host::Egress::Routed, Some(ipv6)));
         assert_eq!(network.leases[0].ipv6, "fd00:60::2".parse().ok());
     }
 

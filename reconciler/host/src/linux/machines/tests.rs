@@ -508,6 +508,7 @@ fn network(bridge: &str) -> NetworkConfig {
         bridge: bridge.to_owned(),
         cidr: "10.77.0.0/24".parse().expect("range"),
         gateway: "10.77.0.1".parse().expect("address"),
+        egress: crate::Egress::Masquerade,
         ipv6: None,
         mtu: 1500,
         dns: Vec::new(),

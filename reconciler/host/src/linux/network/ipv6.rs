@@ -10,7 +10,7 @@ use ipnet::Ipv6Net;
 use super::super::files::blocking;
 use super::netlink::{self, Link, Netlink};
 use super::{Result, host_ranges, sysctl, sysctl_if_there};
-use crate::{Firewall, Ipv6Egress, Ipv6Network, NetworkConfig};
+use crate::{Egress, Firewall, Ipv6Network, NetworkConfig};
 
 /// Exists unless the kernel has no IPv6 or was started without.
 const SETTINGS: &str = "/proc/sys/net/ipv6/conf";
@@ -56,7 +56,7 @@ pub(super) async fn ensure(netlink: &Netlink, bridge: &Link, ipv6: Option<Ipv6Ne
     sysctl(&setting("disable_ipv6"), "0").await?;
     let gateway = Ipv6Net::new(ipv6.gateway, ipv6.prefix.prefix_len()).expect("the length of a prefix");
     netlink.exact_ipv6_address(bridge, gateway).await?;
-    if ipv6.egress == Ipv6Egress::None { Ok(()) } else { forward().await }
+    if ipv6.egress == Egress::None { Ok(()) } else { forward().await }
 }
 
 /// Turns on forwarding, which the kernel has for all interfaces only. An interface that has its default route by router advertisements
@@ -91,7 +91,7 @@ fn advertised(routes: &str) -> Vec<String> {
 /// Returns the prefixes that the host is on itself: guests reach no addresses of them, as they reach no other host by IPv4. Empty while
 /// no network has a way to the outside.
 pub(super) async fn closed(netlink: &Netlink, firewall: &Firewall) -> Result<Vec<Ipv6Net>> {
-    let is_open = |ipv6: &Ipv6Network| ipv6.egress != Ipv6Egress::None;
+    let is_open = |ipv6: &Ipv6Network| ipv6.egress != Egress::None;
     if !firewall.nat.iter().filter_map(|network| network.ipv6.as_ref()).any(is_open) {
         return Ok(Vec::new());
     }

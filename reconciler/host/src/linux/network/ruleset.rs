@@ -3,7 +3,7 @@
 //! ```text
 //!  to a public address, from outside or from the host ── map `forwards` ──▶ the private one
 //!  to a port of a public address that has ports ── [`balancing`] ──▶ one of its guests
-//!  from a private range to anywhere else ── masquerade ──▶ the host's address
+//!  from a private range to anywhere else, as its network declares ── masquerade ──▶ the host's address, or unchanged, or rejected
 //!  into a private network: replies, and packets to a public address; nothing else, other networks included
 //!  from a private network to the host itself: DHCP, DNS and echo requests to its own gateway, replies; nothing else
 //!  from a private network to link-local addresses, other hosts and the control plane: nothing, unless it is allowed
@@ -31,7 +31,7 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use serde_json::{Value, json};
 
 use super::BRIDGE_PREFIX;
-use crate::{Balanced, Firewall, Forward, Nat};
+use crate::{Balanced, Egress, Firewall, Forward, Nat};
 
 pub(super) const TABLE: &str = "berth";
 /// An nftables table. berth's have the same name in each family.
@@ -205,7 +205,7 @@ fn rules(nat: &[Nat], forwards: &[Forward], balanced: &[Balanced]) -> Vec<Value>
     let mut uplinks: Vec<&String> = forwards.iter().filter_map(|f| f.announced_on.as_ref()).collect();
     uplinks.sort();
     uplinks.dedup();
-    for Nat { bridge, cidr, .. } in nat {
+    for Nat { bridge, cidr, egress, .. } in nat {
         let range = json!({"prefix": {"addr": cidr.network(), "len": cidr.prefix_len()}});
         let masquerade = || json!({"masquerade": null});
         let from = || compare("==", field("saddr"), range.clone());
@@ -216,7 +216,9 @@ fn rules(nat: &[Nat], forwards: &[Forward], balanced: &[Balanced]) -> Vec<Value>
             let by_it = compare("==", meta("oifname"), json!(uplink));
             rules.push(rule("postrouting", vec![from(), elsewhere(), by_it, under_its_own]));
         }
-        rules.push(rule("postrouting", vec![from(), elsewhere(), masquerade()]));
+        if *egress != Egress::Routed {
+            rules.push(rule("postrouting", vec![from(), elsewhere(), masquerade()]));
+        }
         // Without this, a neighbour reached by its public address would reply directly, from an address that the client
         // did not connect to.
         let neighbour = compare("==", field("daddr"), range.clone());
@@ -228,6 +230,12 @@ fn rules(nat: &[Nat], forwards: &[Forward], balanced: &[Balanced]) -> Vec<Value>
             accept(),
         ];
         rules.push(rule("forward", within));
+        if *egress == Egress::None {
+            let by_it = compare("==", meta("iifname"), json!(bridge));
+            let is_ipv4 = compare("==", meta("nfproto"), json!("ipv4"));
+            let reject = json!({"reject": {"type": "icmp", "expr": "net-unreachable"}});
+            rules.push(rule("forward", vec![by_it, is_ipv4, reject]));
+        }
     }
     rules.extend(ipv6::leaving(nat));
     let into_any = compare("==", meta("oifname"), any_bridge());

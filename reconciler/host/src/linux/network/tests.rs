@@ -20,7 +20,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use super::*;
-use crate::{Forward, Lease, Nat, Tunnel};
+use crate::{Egress, Forward, Lease, Nat, Tunnel};
 use guest::Guest;
 
 const BRIDGE: &str = "bth-0a1b2c3d";
@@ -129,6 +129,7 @@ fn network(bridge: &str, cidr: &str, leases: Vec<Lease>) -> NetworkConfig {
         bridge: bridge.to_owned(),
         cidr,
         gateway,
+        egress: Egress::Masquerade,
         ipv6: None,
         mtu: 1450,
         dns: Vec::new(),
@@ -160,7 +161,7 @@ fn lease(last: u8) -> Lease {
 fn nat(bridge: &str, cidr: &str, tunnel: Option<Tunnel>) -> Nat {
     let cidr: Ipv4Net = cidr.parse().expect("range");
     let gateway = cidr.hosts().next().expect("hosts");
-    Nat { bridge: bridge.to_owned(), cidr, gateway, ipv6: None, tunnel }
+    Nat { bridge: bridge.to_owned(), cidr, gateway, egress: Egress::Masquerade, ipv6: None, tunnel }
 }
 
 fn firewall(forwards: &[(&str, &str)]) -> Firewall {
@@ -432,6 +433,37 @@ async fn reach_public_address() {
     for bridge in [BRIDGE, OTHER] {
         f.networks.remove(bridge).await.expect("removed");
     }
+}
+
+#[test]
+fn ipv4_packets_leave_as_their_network_declares() {
+    in_own_namespace(|| async {
+        let f = Fixture::new();
+        f.networks.ensure(&network(BRIDGE, "10.77.0.0/24", Vec::new())).await.expect("made");
+        let outside = Guest::beside("10.9.0.2/24", "10.9.0.1/24");
+        let guest = Guest::at(BRIDGE, "10.77.0.5/24", "10.77.0.1");
+        let neighbour = Guest::at(BRIDGE, "10.77.0.6/24", "10.77.0.1");
+        guest.serve(80);
+        outside.serve(8080);
+        for (egress, seen_as) in [
+            (Egress::Masquerade, Some("10.9.0.1")),
+            (Egress::None, None),
+            (Egress::Routed, Some("10.77.0.5")),
+        ] {
+            let nat = vec![Nat { egress, ..nat(BRIDGE, "10.77.0.0/24", None) }];
+            let rules = Firewall { nat, ..firewall(&[("198.18.100.1", "10.77.0.5")]) };
+            f.networks.apply_firewall(&rules).await.expect("written");
+            assert_eq!(guest.fetch("10.9.0.2", 8080).as_deref(), seen_as, "{egress:?}");
+            assert_eq!(outside.fetch("10.77.0.5", 80), None, "{egress:?}: from outside");
+            assert!(outside.fetch("198.18.100.1", 80).is_some(), "{egress:?}: by its public address");
+            assert!(neighbour.fetch("198.18.100.1", 80).is_some(), "{egress:?}: a neighbour, by it");
+            assert!(neighbour.fetch("10.77.0.5", 80).is_some(), "{egress:?}: neighbours");
+            assert!(guest.connects("10.77.0.1", 53), "{egress:?}: names");
+        }
+        f.networks.apply_firewall(&Firewall::default()).await.expect("removed");
+        assert_eq!(run("nft", "list ruleset"), "");
+        f.networks.remove(BRIDGE).await.expect("removed");
+    });
 }
 
 #[test]

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use nix::unistd::User;
 
 use super::{Files, options};
-use crate::{Ipv6Egress, Lease, LeaseTaken, NetworkConfig};
+use crate::{Egress, Lease, LeaseTaken, NetworkConfig};
 
 /// Long enough that guests rarely renew, short enough that deleted entries expire.
 const LEASE_SECONDS: i64 = 12 * 3600;
@@ -54,7 +54,7 @@ pub(super) fn conf(files: &Files, network: &NetworkConfig, user: Option<&str>) -
         let (prefix, length) = (ipv6.prefix.network(), ipv6.prefix.prefix_len());
         line(format_args!("dhcp-range={prefix},static,{length},{IPV6_LEASE_SECONDS}"));
         // A lifetime of 0: the gateway is no way to the outside.
-        let lifetime = if ipv6.egress == Ipv6Egress::None { 0 } else { ROUTER_SECONDS };
+        let lifetime = if ipv6.egress == Egress::None { 0 } else { ROUTER_SECONDS };
         let (bridge, mtu) = (&network.bridge, network.mtu);
         line(format_args!("enable-ra\nra-param={bridge},mtu:{mtu},{ADVERTISE_SECONDS},{lifetime}"));
         for option in options::ipv6_options(network, ipv6) {
@@ -151,6 +151,7 @@ mod tests {
             bridge: "bth-0a1b2c3d".to_owned(),
             cidr: "10.77.0.0/16".parse().expect("range"),
             gateway: Ipv4Addr::new(10, 77, 0, 1),
+            egress: Egress::Masquerade,
             ipv6: None,
             mtu: 1450,
             dns: Vec::new(),
@@ -190,7 +191,7 @@ mod tests {
         ");
     }
 
-    fn ipv6(egress: Ipv6Egress) -> Option<crate::Ipv6Network> {
+    fn ipv6(egress: Egress) -> Option<crate::Ipv6Network> {
         let prefix = "fd00:60::/64".parse().expect("a prefix");
         Some(crate::Ipv6Network { prefix, gateway: "fd00:60::1".parse().expect("an address"), egress })
     }
@@ -208,7 +209,7 @@ mod tests {
             leases: vec![guest.clone()],
             ..network()
         };
-        let text = conf(&Files::within(Path::new("/s")), &network(Ipv6Egress::None), None);
+        let text = conf(&Files::within(Path::new("/s")), &network(Egress::None), None);
         let (_, added) = text.split_once("dhcp-range=fd00").expect("a range");
         insta::assert_snapshot!(added, @r"
         :60::,static,64,600
@@ -217,15 +218,15 @@ mod tests {
         dhcp-option=option6:dns-server,[fd00:60::1]
         dhcp-option=option6:domain-search,example.org
         ");
-        let routed = conf(&Files::within(Path::new("/s")), &network(Ipv6Egress::Routed), None);
+        let routed = conf(&Files::within(Path::new("/s")), &network(Egress::Routed), None);
         assert!(routed.contains("ra-param=bth-0a1b2c3d,mtu:1450,60,1800\n"), "{routed}");
         assert_eq!(
-            hosts(&network(Ipv6Egress::None)),
+            hosts(&network(Egress::None)),
             "52:54:00:00:00:01,set:guest-525400000001,10.77.0.9,[fd00:60::9],web\n"
         );
-        let without = NetworkConfig { ipv6: None, ..network(Ipv6Egress::None) };
+        let without = NetworkConfig { ipv6: None, ..network(Egress::None) };
         assert!(!hosts(&without).contains("fd00"));
-        let own = NetworkConfig { dns: vec![Ipv4Addr::new(9, 9, 9, 9)], ..network(Ipv6Egress::None) };
+        let own = NetworkConfig { dns: vec![Ipv4Addr::new(9, 9, 9, 9)], ..network(Egress::None) };
         let own = conf(&Files::within(Path::new("/s")), &own, None);
         assert!(!own.contains("option6:dns-server"), "no name server of the host's: {own}");
     }

@@ -161,6 +161,7 @@ mod tests {
             bridge: "bth-0a1b2c3d".to_owned(),
             cidr: "10.77.0.0/16".parse().expect("range"),
             gateway: Ipv4Addr::new(10, 77, 0, 1),
+            egress: crate::Egress::Masquerade,
             ipv6: None,
             mtu: 1450,
             dns: Vec::new(),

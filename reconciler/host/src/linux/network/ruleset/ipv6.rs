@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::super::{bridge_mac, hardware_address};
 use super::ports::{NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_SOLICITATION, ROUTER_SOLICITATION, link_local};
 use super::{ROUTED, TABLE, accept, compare, from_guest, meta, rule};
-use crate::{Ipv6Egress, Ipv6Network, Nat};
+use crate::{Egress, Ipv6Network, Nat};
 
 /// Gateways, with the link-local addresses of bridges.
 const GATEWAYS: &str = "gateways6";
@@ -79,12 +79,12 @@ pub(super) fn to_host(nat: &[Nat]) -> Vec<Vec<Value>> {
 pub(super) fn leaving(nat: &[Nat]) -> Vec<Value> {
     let mut rules = Vec::new();
     let not_into_a_network = || compare("!=", meta("oifname"), super::any_bridge());
-    for (bridge, ipv6) in networks(nat).filter(|(_, ipv6)| ipv6.egress != Ipv6Egress::None) {
+    for (bridge, ipv6) in networks(nat).filter(|(_, ipv6)| ipv6.egress != Egress::None) {
         let by_it = compare("==", meta("iifname"), json!(bridge));
         let from = || compare("==", payload("ip6", "saddr"), prefix(ipv6.prefix));
         let open = compare("!=", payload("ip6", "daddr"), json!(format!("@{CLOSED}")));
         rules.push(rule("forward", vec![by_it, from(), open, not_into_a_network(), accept()]));
-        if ipv6.egress == Ipv6Egress::Masquerade {
+        if ipv6.egress == Egress::Masquerade {
             let elsewhere = compare("!=", payload("ip6", "daddr"), prefix(ipv6.prefix));
             rules.push(rule("postrouting", vec![from(), elsewhere, json!({"masquerade": null})]));
         }

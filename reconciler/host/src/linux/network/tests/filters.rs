@@ -176,7 +176,7 @@ fn addresses_of_an_ipv6_prefix_are_filtered_by_ranges_and_by_members() {
         let ipv6_sets = [(FRIENDS.to_owned(), vec![(friend, friend)])].into();
         let allowed = Filters { ipv6_sets, ..filters(Some(group(rules, None)), &[3]) };
         f.networks.apply_firewall(&firewall_with(allowed)).await.expect("rules");
-        let ipv6 = ipv6::ipv6(crate::Ipv6Egress::None);
+        let ipv6 = ipv6::ipv6(Egress::None);
         f.networks.ensure(&NetworkConfig { ipv6, ..tracked() }).await.expect("made");
         let (web, friend, stranger) = (guest(2), guest(3), guest(4));
         for (machine, last) in [(&web, 2), (&friend, 3), (&stranger, 4)] {

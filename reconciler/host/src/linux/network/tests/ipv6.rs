@@ -8,7 +8,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 use super::guest::Guest;
 use super::host::{Host, segment};
 use super::*;
-use crate::{Ipv6Egress, Ipv6Network};
+use crate::{Egress, Ipv6Network};
 
 /// On a busy machine.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -25,16 +25,16 @@ const IDENTITY: u16 = 3;
 const ADDRESS: u16 = 5;
 const NAME_SERVERS: u16 = 23;
 
-pub(super) fn ipv6(egress: Ipv6Egress) -> Option<Ipv6Network> {
+pub(super) fn ipv6(egress: Egress) -> Option<Ipv6Network> {
     let prefix = "fd00:60::/64".parse().expect("a prefix");
     Some(Ipv6Network { prefix, gateway: "fd00:60::1".parse().expect("an address"), egress })
 }
 
-fn dual_stack(egress: Ipv6Egress) -> NetworkConfig {
+fn dual_stack(egress: Egress) -> NetworkConfig {
     NetworkConfig { ipv6: ipv6(egress), ..network(BRIDGE, "10.77.0.0/24", vec![lease(5), lease(6)]) }
 }
 
-fn rules(egress: Ipv6Egress) -> Firewall {
+fn rules(egress: Egress) -> Firewall {
     let nat = vec![Nat { ipv6: ipv6(egress), ..nat(BRIDGE, "10.77.0.0/24", None) }];
     Firewall { nat, ..Firewall::default() }
 }
@@ -150,8 +150,8 @@ fn configure(guest: &Guest, address: &'static str) {
 fn guests_get_the_ipv6_address_that_was_decided_and_nobody_else_gets_any() {
     in_own_namespace(|| async {
         let f = Fixture::new();
-        f.networks.ensure(&dual_stack(Ipv6Egress::None)).await.expect("made");
-        f.networks.apply_firewall(&rules(Ipv6Egress::None)).await.expect("written");
+        f.networks.ensure(&dual_stack(Egress::None)).await.expect("made");
+        f.networks.apply_firewall(&rules(Egress::None)).await.expect("written");
         assert!(ip(&format!("-6 addr show dev {BRIDGE}")).contains("fd00:60::1/64"));
         let (known, stranger) = (Guest::join(BRIDGE, 5), Guest::join(BRIDGE, 7));
         let (given, known) = asks(known, duid(1)).await;
@@ -163,7 +163,7 @@ fn guests_get_the_ipv6_address_that_was_decided_and_nobody_else_gets_any() {
         });
         assert_eq!(name, Some(address("fd00:60::5")), "its name");
         // A guest that is installed anew has the same MAC address and another DUID.
-        f.networks.ensure(&dual_stack(Ipv6Egress::None)).await.expect("no change");
+        f.networks.ensure(&dual_stack(Egress::None)).await.expect("no change");
         let (again, known) = asks_in_vain(known, duid(2)).await;
         assert_eq!(again, None, "until the lease of the former DUID ends");
         let (none, _stranger) = asks_in_vain(stranger, duid(3)).await;
@@ -171,7 +171,7 @@ fn guests_get_the_ipv6_address_that_was_decided_and_nobody_else_gets_any() {
         // Its address is another guest's now.
         drop(known);
         let heir = Lease { ipv6: lease(5).ipv6, ..lease(6) };
-        let config = NetworkConfig { leases: vec![heir], ..dual_stack(Ipv6Egress::None) };
+        let config = NetworkConfig { leases: vec![heir], ..dual_stack(Egress::None) };
         f.networks.ensure(&config).await.expect("told");
         let (given, _heir) = asks(Guest::join(BRIDGE, 6), duid(4)).await;
         assert_eq!(given.map(|given| given.address), Some(address("fd00:60::5")));
@@ -187,8 +187,8 @@ fn guests_get_the_ipv6_address_that_was_decided_and_nobody_else_gets_any() {
 fn a_guest_learns_the_prefix_and_has_a_default_route_only_where_there_is_a_way_out() {
     in_own_namespace(|| async {
         let f = Fixture::new();
-        f.networks.ensure(&dual_stack(Ipv6Egress::None)).await.expect("made");
-        f.networks.apply_firewall(&rules(Ipv6Egress::None)).await.expect("written");
+        f.networks.ensure(&dual_stack(Egress::None)).await.expect("made");
+        f.networks.apply_firewall(&rules(Egress::None)).await.expect("written");
         let guest = Guest::join(BRIDGE, 5);
         let routes = |guest: &Guest| guest.on(|| ip("-6 route"));
         let has = |guest: &Guest, what: &str| {
@@ -201,7 +201,7 @@ fn a_guest_learns_the_prefix_and_has_a_default_route_only_where_there_is_a_way_o
         let addresses = guest.on(|| ip("-6 addr show dev eth0"));
         assert!(!addresses.contains("fd00:60:"), "no address of its own choice: {addresses}");
         assert!(!routes(&guest).contains("default"), "{}", routes(&guest));
-        f.networks.ensure(&dual_stack(Ipv6Egress::Masquerade)).await.expect("changed");
+        f.networks.ensure(&dual_stack(Egress::Masquerade)).await.expect("changed");
         assert!(has(&guest, "default via fe80:"), "{}", routes(&guest));
         f.networks.remove(BRIDGE).await.expect("removed");
     });
@@ -222,7 +222,7 @@ fn guests_reach_the_outside_only_as_the_network_says() {
             ip("-6 route add fd00:60::/64 via 2001:db8:9::1");
         });
         outside.serve6(80);
-        for egress in [Ipv6Egress::None, Ipv6Egress::Masquerade, Ipv6Egress::Routed] {
+        for egress in [Egress::None, Egress::Masquerade, Egress::Routed] {
             f.networks.ensure(&dual_stack(egress)).await.expect("made");
             f.networks.apply_firewall(&rules(egress)).await.expect("written");
             let guest = Guest::join(BRIDGE, 5);
@@ -231,9 +231,9 @@ fn guests_reach_the_outside_only_as_the_network_says() {
             guest::serve_here6(8080);
             let seen_as = guest.fetch("2001:db8:1::2", 80);
             let expected = match egress {
-                Ipv6Egress::None => None,
-                Ipv6Egress::Masquerade => Some("2001:db8:9::1"),
-                Ipv6Egress::Routed => Some("fd00:60::5"),
+                Egress::None => None,
+                Egress::Masquerade => Some("2001:db8:9::1"),
+                Egress::Routed => Some("fd00:60::5"),
             };
             assert_eq!(seen_as.as_deref(), expected, "{egress:?}");
             assert!(!guest.connects("2001:db8:9::2", 80), "{egress:?}: a machine on the host's own network");
@@ -258,7 +258,7 @@ fn a_prefix_that_the_host_itself_uses_is_refused() {
         let uplink = ip("-o -4 addr show to 192.0.2.1");
         let uplink = uplink.split_ascii_whitespace().nth(1).expect("a name");
         ip(&format!("-6 addr add fd00:60::99/64 dev {uplink} nodad"));
-        let error = f.networks.ensure(&dual_stack(Ipv6Egress::None)).await.expect_err("it is in use");
+        let error = f.networks.ensure(&dual_stack(Egress::None)).await.expect_err("it is in use");
         assert!(error.to_string().contains("its prefix fd00:60::/64 is in use by this host"), "{error}");
         assert!(!ip("-o link").contains(BRIDGE));
     });
@@ -273,8 +273,8 @@ fn guests_of_several_hosts_reach_each_other_and_each_has_the_gateway_of_its_own_
             let tunnel = Tunnel { vni: 77, local: host.address, peers: vec![other.address] };
             // Host 11 knows both guests and host 12 none: an answer to the guest there would have crossed the tunnel.
             let leases = if host.address == hosts[0].address { vec![lease(5), lease(6)] } else { Vec::new() };
-            let config = NetworkConfig { leases, ..tunnelled(dual_stack(Ipv6Egress::None), tunnel.clone()) };
-            let nat = vec![Nat { tunnel: Some(tunnel), ..rules(Ipv6Egress::None).nat.remove(0) }];
+            let config = NetworkConfig { leases, ..tunnelled(dual_stack(Egress::None), tunnel.clone()) };
+            let nat = vec![Nat { tunnel: Some(tunnel), ..rules(Egress::None).nat.remove(0) }];
             host.run(move |f| {
                 Box::pin(async move {
                     f.networks.apply_firewall(&Firewall { nat, ..Firewall::default() }).await.expect("rules");
