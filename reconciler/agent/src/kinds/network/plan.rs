@@ -183,11 +183,11 @@ mod tests {
     }
 
     #[test]
-    fn the_prefix_of_a_network_and_the_ipv6_address_of_an_interface_reach_the_host() {
+    fn the_prefix_and_egress_of_a_network_and_the_ipv6_address_of_an_interface_reach_the_host() {
         let index = world(false, true);
         let network = json!({
             "metadata": {"name": "default", "namespace": "berth-shared", "resourceVersion": "2"},
-            "spec": {"cidr": "10.77.0.0/16", "ipv6CIDR": "fd00:60::/64", "ipv6Egress": "Routed"},
+            "spec": {"cidr": "10.77.0.0/16", "egress": "None", "ipv6CIDR": "fd00:60::/64", "ipv6Egress": "Routed"},
             "status": {"observedGeneration": 1, "vni": 77},
         });
         index.apply::<berth_api::Network>(Event::Apply(serde_json::from_value(network).expect("a Network")));
@@ -209,6 +209,7 @@ mod tests {
             ("fd00:60::/64".into(), "fd00:60::1".into())
         );
         assert_eq!((ipv6.egress, firewall.nat[0].ipv6), (berth_host::Egress::Routed, Some(ipv6)));
+        assert_eq!(firewall.nat[0].egress, berth_host::Egress::None);
         assert_eq!(network.leases[0].ipv6, "fd00:60::2".parse().ok());
     }
 
