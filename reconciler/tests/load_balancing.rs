@@ -1,21 +1,17 @@
 //! Ports of a PublicIP that lead to VMs on two hosts: what the controllers decide, what the host that has the address does, and what
 //! admission refuses. Complete agents on hosts in memory, on the embedded control plane, in one runtime with paused time.
 
-use std::{collections::BTreeMap, net::Ipv4Addr, sync::Arc, time::Duration};
+use std::{net::Ipv4Addr, time::Duration};
 
-use berth_agent::AgentConfig;
 use berth_api::{Network, PublicIP, PublicIPStatus, VM, condition};
-use berth_controllers as controllers;
-use berth_engine::{Identities, RuntimeClock};
-use berth_host::{Balanced, fake::FakeSystem};
+use berth_host::Balanced;
 use kube::{
-    Api, Client,
+    Api,
     api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams},
     core::GroupVersionKind,
 };
 use serde_json::{Value, json};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 #[path = "shared/image.rs"]
 mod image;
@@ -23,27 +19,15 @@ mod image;
 mod serve;
 #[path = "shared/setup.rs"]
 mod setup;
-use serve::serve;
+#[path = "shared/site.rs"]
+mod site;
+use site::Site;
 
 const LIMIT: Duration = Duration::from_secs(300);
 
-struct Site {
-    client: Client,
-    clock: Arc<RuntimeClock>,
-    hosts: BTreeMap<&'static str, Arc<FakeSystem>>,
-    stop: CancellationToken,
-}
-
 impl Site {
     async fn new() -> Self {
-        let (_server, client, clock) = serve().await;
-        let site = Self { client, clock, hosts: BTreeMap::new(), stop: CancellationToken::new() };
-        let config = controllers::Config {
-            clock: site.clock.clone(),
-            identities: Identities::seeded(1),
-            ..controllers::Config::new()
-        };
-        tokio::spawn(controllers::run(site.client.clone(), config, site.stop.clone()));
+        let site = Self::start().await;
         site.apply("VMClass", "small", json!({"cpus": 1, "memory": "512Mi", "firmware": "BIOS"})).await;
         site.apply("Image", "debian", image::spec()).await;
         let pool = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "IPPool", "metadata": {"name": "balanced"},
@@ -53,16 +37,8 @@ impl Site {
         site
     }
 
-    async fn join(&mut self, name: &'static str, address: &str) {
-        let system = image::host(&self.clock);
-        system.change_facts(|facts| {
-            facts.address = Some(address.parse().expect("an address"));
-            facts.mtu = Some(1500);
-        });
-        self.hosts.insert(name, system.clone());
-        let config = AgentConfig { clock: self.clock.clone(), seed: Some(1), ..AgentConfig::new(name) };
-        let (client, stop) = (self.client.clone(), self.stop.clone());
-        tokio::spawn(async move { berth_agent::run(config, client, system, stop).await });
+    fn join(&mut self, name: &'static str, address: &str) {
+        self.start_host(name, address, 1500);
     }
 
     async fn try_apply(&self, kind: &str, name: &str, spec: Value) -> Result<(), String> {
@@ -134,8 +110,8 @@ fn port(targets: &[&str]) -> Value {
 #[tokio::test(start_paused = true)]
 async fn one_host_has_the_address_and_forwards_to_the_targets_on_the_others() {
     let mut site = Site::new().await;
-    site.join("h1", "192.0.2.1").await;
-    site.join("h2", "192.0.2.2").await;
+    site.join("h1", "192.0.2.1");
+    site.join("h2", "192.0.2.2");
     site.balancer(json!([port(&["web-1", "web-2"])])).await;
     let waits = site.available(0).await;
     let missing = condition::find(&waits.conditions, "TargetsAvailable").expect("it has ports");
@@ -191,7 +167,7 @@ async fn one_host_has_the_address_and_forwards_to_the_targets_on_the_others() {
 #[tokio::test(start_paused = true)]
 async fn a_target_gets_connections_once_its_health_check_succeeds() {
     let mut site = Site::new().await;
-    site.join("h1", "192.0.2.1").await;
+    site.join("h1", "192.0.2.1");
     site.vm("web-1", "h1", json!({})).await;
     // A fake guest has the ports of this machine.
     let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
@@ -226,7 +202,7 @@ async fn a_target_gets_connections_once_its_health_check_succeeds() {
 #[tokio::test(start_paused = true)]
 async fn an_address_with_ports_is_not_the_whole_address_of_a_vm() {
     let mut site = Site::new().await;
-    site.join("h1", "192.0.2.1").await;
+    site.join("h1", "192.0.2.1");
     site.apply("PublicIP", "whole", json!({"pool": "balanced"})).await;
     site.vm("web-1", "h1", json!({"publicIP": "whole"})).await;
     let ips: Api<PublicIP> = Api::default_namespaced(site.client.clone());

@@ -1,28 +1,20 @@
 //! A network that is on several hosts: the controllers list its hosts, and each host's agent creates its tunnels to
 //! the others. Complete agents on hosts in memory, on the embedded control plane, in one runtime with paused time.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeSet, time::Duration};
 
-use berth_agent::AgentConfig;
 use berth_api::{Network, VM, condition, host_addresses::HOST_ADDRESSES};
-use berth_controllers as controllers;
-use berth_engine::{Identities, RuntimeClock};
-use berth_host::{HostBridge, HostRange, Tunnel, fake::FakeSystem};
+use berth_host::{HostBridge, HostRange, Tunnel};
 use k8s_openapi::{
     api::core::v1::{ConfigMap, Namespace},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use kube::{
-    Api, Client, ResourceExt,
+    Api, ResourceExt,
     api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 #[path = "shared/image.rs"]
 mod image;
@@ -30,42 +22,22 @@ mod image;
 mod serve;
 #[path = "shared/setup.rs"]
 mod setup;
-use serve::serve;
+#[path = "shared/site.rs"]
+mod site;
+use site::Site;
 
 const LIMIT: Duration = Duration::from_secs(300);
 
-struct Site {
-    client: Client,
-    clock: Arc<RuntimeClock>,
-    hosts: BTreeMap<&'static str, Arc<FakeSystem>>,
-    stop: CancellationToken,
-}
-
 impl Site {
     async fn new() -> Self {
-        let (_server, client, clock) = serve().await;
-        let site = Self { client, clock, hosts: BTreeMap::new(), stop: CancellationToken::new() };
-        let config = controllers::Config {
-            clock: site.clock.clone(),
-            identities: Identities::seeded(1),
-            ..controllers::Config::new()
-        };
-        tokio::spawn(controllers::run(site.client.clone(), config, site.stop.clone()));
+        let site = Self::start().await;
         site.apply("VMClass", "small", json!({"cpus": 1, "memory": "512Mi", "firmware": "BIOS"})).await;
         site.apply("Image", "debian", image::spec()).await;
         site
     }
 
     async fn join(&mut self, name: &'static str, address: &str, mtu: u16) {
-        let system = image::host(&self.clock);
-        system.change_facts(|facts| {
-            facts.address = Some(address.parse().expect("an address"));
-            facts.mtu = Some(mtu);
-        });
-        self.hosts.insert(name, system.clone());
-        let config = AgentConfig { clock: self.clock.clone(), seed: Some(1), ..AgentConfig::new(name) };
-        let (client, stop) = (self.client.clone(), self.stop.clone());
-        tokio::spawn(async move { berth_agent::run(config, client, system, stop).await });
+        self.start_host(name, address, mtu);
         let hosts: Api<berth_api::Host> = Api::all(self.client.clone());
         self.until(&format!("{name} reports"), async || {
             let host = hosts.get_opt(name).await.expect("it answers");
