@@ -10,8 +10,8 @@ use sha2::{Digest, Sha256};
 
 use crate::{Conditions, ObjectUser, ResourceName};
 
-/// A network, of IPv4 or of IPv4 and IPv6. The VMs of an `Overlay` reach each other and, by NAT, the outside; those of a `Bridge` are machines of the network
-/// that the bridge is on.
+/// A network, of IPv4 or of IPv4 and IPv6. The VMs of an `Overlay` reach each other and, as `egress` declares, the outside; those of a
+/// `Bridge` are machines of the network that the bridge is on.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "berth.dev",
