@@ -420,12 +420,33 @@ pub struct TrashedVolume {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub image: Option<String>,
+    /// The `source` that its Disk declared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<TrashedSource>,
     /// Whether space is reserved for its whole size.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub thick: bool,
     /// When it was deleted, RFC 3339.
     #[schemars(length(max = 64))]
     pub deleted_at: String,
+}
+
+/// The `source` of a deleted disk: one of these. The disk made again declares it too; its data does not come from there.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TrashedSource {
+    /// Name of a Disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub disk: Option<String>,
+    /// Name of a DiskSnapshot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub snapshot: Option<String>,
+    /// Path of a file of the host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub file: Option<String>,
 }
 
 /// The pool of a file whose agent does not report one.

@@ -55,8 +55,8 @@ pub use routes::{GuestRoutes, Route};
 pub use start::{Earlier, Start};
 pub use usage::{HostUse, InterfaceUse, MachineUse};
 pub use volumes::{
-    MOST_RESTORES, MOST_SNAPSHOTS, NewRestore, NewSnapshot, NewVolume, Restored, SnapshotFacts, Taken,
-    TrashedVolume, VolumeFacts, VolumeOwner, Volumes,
+    DeclaredSource, MOST_RESTORES, MOST_SNAPSHOTS, NewRestore, NewSnapshot, NewVolume, Restored,
+    SnapshotFacts, Taken, TrashedVolume, VolumeFacts, VolumeOwner, Volumes,
 };
 
 type Result<T> = std::result::Result<T, SystemError>;

@@ -201,6 +201,22 @@ pub struct VolumeOwner {
     pub uid: Option<String>,
     /// The name of the Image it was created from.
     pub image: Option<String>,
+    /// The declared source of its data, if that is not an Image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<DeclaredSource>,
+}
+
+/// The source of a volume's data as its Disk declares it: one of these. For people and for `berth undelete`: the file does not depend
+/// on it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DeclaredSource {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
 }
 
 /// A volume as it is on disk.

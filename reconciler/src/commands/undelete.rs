@@ -1,7 +1,9 @@
 //! `berth undelete`: creates a deleted Disk again from its file in a host's trash, or a Disk with the data from before a restore.
 
 use anyhow::{Context, bail};
-use berth_api::{Disk, DiskSpec, Host, Provisioning, Quantity, RESTORE_ANNOTATION, host::TrashedVolume};
+use berth_api::{
+    Disk, DiskSource, DiskSpec, Host, Provisioning, Quantity, RESTORE_ANNOTATION, host::TrashedVolume,
+};
 use kube::{
     Api, Client, ResourceExt,
     api::{ListParams, PostParams},
@@ -33,11 +35,17 @@ pub(super) async fn run(options: UndeleteOptions) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the Disk to create again for this file, in the file's pool.
+/// Returns the Disk to create again for this file, in the file's pool. It declares what cannot be changed as the deleted one did:
+/// otherwise Terraform would plan to replace it.
 fn disk(host: &str, name: &str, volume: &TrashedVolume) -> Disk {
     let spec = DiskSpec {
         size: Some(Quantity(volume.size.clone())),
         image: volume.image.as_deref().map(Into::into),
+        source: volume.source.as_ref().map(|source| DiskSource {
+            disk: source.disk.as_deref().map(Into::into),
+            snapshot: source.snapshot.as_deref().map(Into::into),
+            file: source.file.clone(),
+        }),
         pool: volume.pool.as_str().into(),
         provisioning: if volume.thick { Provisioning::Thick } else { Provisioning::Thin },
         ..DiskSpec::default()
@@ -98,5 +106,16 @@ mod tests {
         assert_eq!(fast.spec.provisioning, Provisioning::Thin);
         let thick = TrashedVolume { thick: true, ..volume("fast".into()) };
         assert_eq!(disk("h1", "data", &thick).spec.provisioning, Provisioning::Thick);
+    }
+
+    #[test]
+    fn a_copy_comes_back_with_the_source_that_it_declared() {
+        let volume: TrashedVolume = serde_json::from_value(serde_json::json!({
+            "volumeID": "v-1", "namespace": "ns", "name": "copy", "size": "1Gi", "deletedAt": "2026-01-01T00:00:00Z",
+            "source": {"snapshot": "before"},
+        }))
+        .expect("a file");
+        let source = disk("h1", "copy", &volume).spec.source.expect("its source");
+        assert_eq!(source, DiskSource { snapshot: Some("before".into()), ..DiskSource::default() });
     }
 }

@@ -97,7 +97,8 @@ async fn what_berth_did_not_make_is_reported_and_left_alone() {
         ["default/mine.qcow2", "default/notes.txt", "default/v-0123456789abcdef.qcow2"]
     );
     assert_eq!(named(ForeignKind::Instance).collect::<Vec<_>>(), ["My VM"]);
-    let owner = VolumeOwner { namespace: "n".to_owned(), name: "d".to_owned(), uid: None, image: None };
+    let owner =
+        VolumeOwner { namespace: "n".to_owned(), name: "d".to_owned(), uid: None, image: None, source: None };
     let new = NewVolume {
         pool: "default".to_owned(),
         id: "v-0123456789abcdef".to_owned(),
@@ -142,6 +143,7 @@ async fn an_image_stays_as_long_as_a_volume_needs_it() {
         name: "d".to_owned(),
         uid: None,
         image: Some("a".to_owned()),
+        source: None,
     };
     let new = NewVolume {
         pool: "default".to_owned(),

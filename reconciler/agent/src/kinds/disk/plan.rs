@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use berth_api::{DeletionPolicy, Disk, ExpandPolicy, Provisioning, Quantity, Readiness, Reason, former_uid};
-use berth_host::{NewRestore, NewSnapshot, NewVolume, VolumeFacts, VolumeOwner};
+use berth_host::{DeclaredSource, NewRestore, NewSnapshot, NewVolume, VolumeFacts, VolumeOwner};
 use berth_qemu::machine::Format;
 use kube::ResourceExt;
 
@@ -213,6 +213,11 @@ fn make(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
         name: disk.name_any(),
         uid: disk.uid(),
         image: disk.spec.image.as_ref().map(ToString::to_string),
+        source: disk.spec.source.as_ref().map(|source| DeclaredSource {
+            disk: source.disk.as_ref().map(ToString::to_string),
+            snapshot: source.snapshot.as_ref().map(ToString::to_string),
+            file: source.file.clone(),
+        }),
     };
     if disk.annotations().contains_key(berth_api::RESTORE_ANNOTATION) {
         if !observed.in_trash {

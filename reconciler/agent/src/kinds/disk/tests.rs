@@ -40,7 +40,7 @@ fn volume(size: u64) -> Observed {
         id: "v-1".into(),
         size,
         base: None,
-        owner: VolumeOwner { namespace: "ns".into(), name: "d".into(), uid: None, image: None },
+        owner: VolumeOwner { namespace: "ns".into(), name: "d".into(), uid: None, image: None, source: None },
         path: "/v-1.qcow2".into(),
         format: Format::Qcow2,
         cache: Default::default(),
@@ -105,6 +105,7 @@ fn a_blank_disk_is_made_at_once() {
                     name: "d",
                     uid: None,
                     image: None,
+                    source: None,
                 },
             },
         ),
@@ -159,6 +160,8 @@ fn a_copy_waits_for_its_snapshot_and_is_made_on_it() {
     let there = || seen(Some(taken("default", GIB, true)));
     let [Step::Create(new)] = &plan(&copy(json!({})), &there()).steps[..] else { panic!("it is made") };
     assert_eq!((new.size, new.base.as_deref(), new.snapshot.as_deref()), (None, None, Some("s-1")));
+    let declared = new.owner.source.as_ref().and_then(|source| source.snapshot.as_deref());
+    assert_eq!(declared, Some("before"), "berth undelete declares it again");
     let larger = plan(&copy(json!({"size": "2Gi"})), &there());
     assert!(matches!(&larger.steps[..], [Step::Create(new)] if new.size == Some(2 * GIB)), "{larger:?}");
     let smaller = plan(&copy(json!({"size": "1Mi"})), &there());

@@ -68,6 +68,7 @@ fn identity(snapshot: &DiskSnapshot) -> Option<NewSnapshot> {
         name: snapshot.name_any(),
         uid: snapshot.uid(),
         image: None,
+        source: None,
     };
     Some(NewSnapshot {
         pool: status.pool.as_ref()?.to_string(),

@@ -26,7 +26,13 @@ fn deleted(mut snapshot: DiskSnapshot) -> DiskSnapshot {
 }
 
 fn owner(uid: &str) -> VolumeOwner {
-    VolumeOwner { namespace: "ns".into(), name: "before".into(), uid: Some(uid.into()), image: None }
+    VolumeOwner {
+        namespace: "ns".into(),
+        name: "before".into(),
+        uid: Some(uid.into()),
+        image: None,
+        source: None,
+    }
 }
 
 fn new() -> NewSnapshot {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use berth_api::condition;
 use berth_api::host::{
     AddressConflict, HostDedicatedCpus, HostHugePages, HostNetwork, Inventory, KvmStatus, MAX_DETAIL,
-    MOST_CPUS, MTU, Orphan, OrphanOwner, Resources, TargetHealth, TrashedVolume,
+    MOST_CPUS, MTU, Orphan, OrphanOwner, Resources, TargetHealth, TrashedSource, TrashedVolume,
 };
 use berth_api::{
     ConditionType, ConditionUpdate, Host, HostStatus, HugePages, Quantity, Readiness, Reason, in_use,
@@ -322,6 +322,11 @@ fn trash(observed: &Observed) -> Vec<TrashedVolume> {
             name: t.volume.owner.name.clone(),
             size: Quantity::from_bytes(t.volume.size).0,
             image: t.volume.owner.image.clone(),
+            source: t.volume.owner.source.clone().map(|source| TrashedSource {
+                disk: source.disk,
+                snapshot: source.snapshot,
+                file: source.file,
+            }),
             thick: t.volume.reserved.is_some(),
             deleted_at: t.deleted_at.to_string(),
         })

@@ -3,8 +3,8 @@ use std::time::Duration;
 
 use berth_api::Host;
 use berth_host::{
-    ForeignKind, ForeignObject, Forwarding, HostFacts, KvmFacts, PciDeviceFacts, QemuFacts, TrashedVolume,
-    VolumeFacts, VolumeOwner,
+    DeclaredSource, ForeignKind, ForeignObject, Forwarding, HostFacts, KvmFacts, PciDeviceFacts, QemuFacts,
+    TrashedVolume, VolumeFacts, VolumeOwner,
 };
 use berth_qemu::machine::{Accelerator, Format};
 use jiff::Timestamp;
@@ -30,6 +30,7 @@ fn volume(id: &str) -> VolumeFacts {
             name: "d".into(),
             uid: None,
             image: Some("debian".into()),
+            source: None,
         },
         path: "/v".into(),
         format: Format::Qcow2,
@@ -147,6 +148,22 @@ fn the_trash_is_emptied_once_something_in_it_is_past_its_time() {
     let old = Observed { trash: vec![trashed(3_000), trashed(3_600), trashed(9_900)], ..observed() };
     let older_than = Duration::from_secs(3600);
     assert_eq!(plan(&old), [Step::PurgeTrash { pool: "default".into(), older_than }]);
+}
+
+#[test]
+fn the_trash_is_reported_with_what_a_disk_made_of_it_has_to_declare() {
+    let source = DeclaredSource { snapshot: Some("before".into()), ..DeclaredSource::default() };
+    let mut copy = volume("v");
+    copy.owner = VolumeOwner { image: None, source: Some(source), ..copy.owner };
+    let trash = vec![TrashedVolume { volume: copy, deleted_at: at(0), rested: Duration::ZERO }];
+    let reported = status(
+        &Host::new("h", Default::default()),
+        &Observed { trash, ..observed() },
+        &AgentConfig::new("h"),
+        at(1),
+    );
+    let source = reported.trash[0].source.clone().expect("its source");
+    assert_eq!((source.snapshot.as_deref(), source.disk, source.file), (Some("before"), None, None));
 }
 
 #[test]

@@ -44,8 +44,13 @@ async fn host() -> Option<(TempDir, LinuxSystem)> {
 }
 
 async fn machine(system: &LinuxSystem, instance: &str, firmware: Firmware) -> LaunchRequest {
-    let owner =
-        VolumeOwner { namespace: "default".to_owned(), name: "root".to_owned(), uid: None, image: None };
+    let owner = VolumeOwner {
+        namespace: "default".to_owned(),
+        name: "root".to_owned(),
+        uid: None,
+        image: None,
+        source: None,
+    };
     let new = NewVolume {
         pool: "default".to_owned(),
         id: "v-0123456789abcdef".to_owned(),

@@ -66,7 +66,7 @@ impl Fixture {
 }
 
 fn owner(name: &str) -> VolumeOwner {
-    VolumeOwner { namespace: "ns".into(), name: name.into(), uid: None, image: None }
+    VolumeOwner { namespace: "ns".into(), name: name.into(), uid: None, image: None, source: None }
 }
 
 fn volume(id: &str) -> NewVolume {

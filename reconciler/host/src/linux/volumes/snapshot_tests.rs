@@ -59,7 +59,7 @@ impl Fixture {
 }
 
 fn owner(name: &str) -> VolumeOwner {
-    VolumeOwner { namespace: "ns".to_owned(), name: name.to_owned(), uid: None, image: None }
+    VolumeOwner { namespace: "ns".to_owned(), name: name.to_owned(), uid: None, image: None, source: None }
 }
 
 fn volume(id: &str, size: Option<u64>, snapshot: Option<&str>) -> NewVolume {

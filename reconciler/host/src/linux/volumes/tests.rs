@@ -50,7 +50,13 @@ impl Fixture {
 }
 
 fn owner(name: &str) -> VolumeOwner {
-    VolumeOwner { namespace: "default".to_owned(), name: name.to_owned(), uid: None, image: None }
+    VolumeOwner {
+        namespace: "default".to_owned(),
+        name: name.to_owned(),
+        uid: None,
+        image: None,
+        source: None,
+    }
 }
 
 fn new(size: Option<u64>, base: Option<&ImageFacts>) -> NewVolume {

@@ -26,7 +26,8 @@ impl Disk {
         let source = source(server.url("/a.img"), &image, Format::Raw);
         let base = cache.images.pull(&source, &Credentials::default(), &quiet()).await.expect("pulled");
         let volumes = LinuxVolumes::new(Layout::new(cache.folder.path()), None);
-        let owner = VolumeOwner { namespace: "ns".into(), name: "d".into(), uid: None, image: None };
+        let owner =
+            VolumeOwner { namespace: "ns".into(), name: "d".into(), uid: None, image: None, source: None };
         let new = NewVolume {
             pool: "default".into(),
             id: VOLUME.into(),

@@ -33,7 +33,8 @@ fn image(folder: &Path, digit: char) -> String {
 }
 
 async fn disk(system: &LinuxSystem, id: &str, image: Option<&str>) -> DiskSpec {
-    let owner = VolumeOwner { namespace: "n".to_owned(), name: id.to_owned(), uid: None, image: None };
+    let owner =
+        VolumeOwner { namespace: "n".to_owned(), name: id.to_owned(), uid: None, image: None, source: None };
     let (id, base) = (format!("v-{id}"), image.map(str::to_owned));
     let new = NewVolume {
         pool: "default".to_owned(),
@@ -331,7 +332,13 @@ async fn a_disk_of_a_running_qemu_continues_after_a_snapshot_and_starts_on_it_ag
         snapshot: Some("s-1".to_owned()),
         file: None,
         thick: false,
-        owner: VolumeOwner { namespace: "n".to_owned(), name: "b".to_owned(), uid: None, image: None },
+        owner: VolumeOwner {
+            namespace: "n".to_owned(),
+            name: "b".to_owned(),
+            uid: None,
+            image: None,
+            source: None,
+        },
     };
     let copy = system.create_volume(&new).await.expect("copied");
     let b = instance();
