@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::{
     DEFAULT_NAME, Disk, DiskSnapshot, GROUP, Host, HotswapDiskAttachment, IPPool, Image, Network,
     PlacementGroup, PublicIP, SHARED_NAMESPACE, SYSTEM_NAMESPACE, SecurityGroup, StoragePool, VERSION_LABEL,
-    VM, VMClass, power,
+    VM, VMClass, VMSnapshot, power,
 };
 
 /// The definitions of all kinds, in the order of their names.
@@ -37,6 +37,7 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
         StoragePool::crd(),
         VM::crd(),
         VMClass::crd(),
+        VMSnapshot::crd(),
     ];
     for crd in &mut crds {
         let labels = crd.metadata.labels.get_or_insert_default();

@@ -21,7 +21,7 @@ pub(super) async fn apply(ctx: &Context, disk: &Disk, step: &Step) -> Result<(),
         Step::Create(volume) => {
             ctx.system.create_volume(volume).await?;
         }
-        Step::TakeSnapshot(new) => take(ctx, new).await?,
+        Step::TakeSnapshot(new) => take(ctx, std::slice::from_ref(new)).await?,
         Step::Restore { pool, volume, owner } => {
             ctx.system.restore_volume(pool, volume, owner).await?;
         }

@@ -6,6 +6,7 @@ use kube::ResourceExt;
 
 use super::Step;
 use super::observe::Observed;
+use super::parts::Parts;
 use crate::converge::Plan;
 
 pub(super) fn plan(snapshot: &DiskSnapshot, observed: &Observed) -> Plan<Step> {
@@ -49,9 +50,28 @@ pub(super) fn plan(snapshot: &DiskSnapshot, observed: &Observed) -> Plan<Step> {
             );
             Plan::without_steps(Readiness::Stalled(Reason::DiskLost, text))
         }
-        Owner::ThisSnapshot => {
-            let text = "being taken".to_owned();
-            Plan::steps(vec![Step::Take(new)], Readiness::Reconciling(Reason::Provisioning, text))
+        Owner::ThisSnapshot => take(new, observed.parts.as_ref()),
+    }
+}
+
+fn take(new: NewSnapshot, parts: Option<&Parts>) -> Plan<Step> {
+    let being_taken = |text: String| Readiness::Reconciling(Reason::Provisioning, text);
+    match parts {
+        None => Plan::steps(vec![Step::Take(vec![new])], being_taken("being taken".to_owned())),
+        Some(parts) if parts.here.len() != parts.total => {
+            let text = format!(
+                "it is taken together with those of the VM's other disks: {} of {} are on this host",
+                parts.here.len(),
+                parts.total
+            );
+            Plan::without_steps(Readiness::Reconciling(Reason::WaitingForSnapshot, text))
+        }
+        Some(Parts { taken_by: Some(other), .. }) => {
+            Plan::without_steps(being_taken(format!("being taken together with DiskSnapshot {other}")))
+        }
+        Some(parts) => {
+            let text = "being taken together with those of the VM's other disks".to_owned();
+            Plan::steps(vec![Step::Take(parts.here.clone())], being_taken(text))
         }
     }
 }
@@ -61,7 +81,7 @@ fn ready() -> Readiness {
 }
 
 /// Returns the snapshot as the controllers decided it.
-fn identity(snapshot: &DiskSnapshot) -> Option<NewSnapshot> {
+pub(super) fn identity(snapshot: &DiskSnapshot) -> Option<NewSnapshot> {
     let status = snapshot.status.as_ref()?;
     let owner = VolumeOwner {
         namespace: snapshot.namespace().unwrap_or_default(),
