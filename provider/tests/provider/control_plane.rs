@@ -469,7 +469,7 @@ struct Player {
     hold_users: Arc<AtomicBool>,
 }
 
-const KINDS: [&str; 13] = [
+const KINDS: [&str; 14] = [
     "Host",
     "StoragePool",
     "IPPool",
@@ -482,6 +482,7 @@ const KINDS: [&str; 13] = [
     "SecurityGroup",
     "PublicIP",
     "VM",
+    "VMSnapshot",
     "HotswapDiskAttachment",
 ];
 
@@ -624,6 +625,11 @@ fn status(object: &Json, all: &[Json], busy: bool) -> Json {
                 status["serial"] = "v0123456789abcdef".into();
                 status["binding"] = json!({"host": "host-a", "epoch": 1});
             }
+        }
+        "VMSnapshot" => {
+            status["disks"] = json!([{"disk": "web-root", "snapshot": format!("{name}-0")}]);
+            status["takenAt"] = "2026-01-01T00:00:00Z".into();
+            status["consistency"] = "FileSystem".into();
         }
         "DiskSnapshot" => {
             status["size"] = "1Gi".into();

@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn every_kind_is_found_under_the_category_berth_and_starts_unobserved() {
         let crds = crds();
-        assert_eq!(crds.len(), 13);
+        assert_eq!(crds.len(), 14);
         for crd in crds {
             assert_eq!(
                 crd.spec.names.categories.as_deref(),

@@ -63,6 +63,7 @@ pub struct VMSnapshotStatus {
     /// The disks that it has the data of: those that the VM declares, in their order, then those of its HotswapDiskAttachments, by the names
     /// of these. Decided once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["disk".into()]))]
     #[schemars(length(max = MOST_SNAPSHOT_DISKS))]
     pub disks: Vec<SnapshotOfDisk>,
     /// The moment whose data it has, RFC 3339: the same for all disks.

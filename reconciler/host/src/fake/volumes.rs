@@ -87,7 +87,14 @@ impl FakeSystem {
 impl FakeSystem {
     fn begin_all(&self, all: &[NewSnapshot]) -> Result<Vec<VolumeFacts>> {
         let mut state = self.state();
-        for new in all.iter().filter(|new| !state.snapshots.contains_key(&new.id)) {
+        let is_taken = |new: &NewSnapshot| {
+            state.snapshots.get(&new.id).is_some_and(|snapshot| snapshot.facts.taken.is_some())
+        };
+        let is_new = |new: &&NewSnapshot| !state.snapshots.contains_key(&new.id);
+        if let Some(taken) = all.iter().find(|new| is_taken(new)).filter(|_| all.iter().any(|new| is_new(&new))) {
+            return Err(SystemError::NotOneMoment { id: taken.volume.clone() });
+        }
+        for new in all.iter().filter(is_new) {
             let lost = || SystemError::VolumeLost { id: new.volume.clone() };
             let volume = state.volumes.get(&new.volume).ok_or_else(lost)?;
             if volume.facts.pending_snapshot.is_some() {

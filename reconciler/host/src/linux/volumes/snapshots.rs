@@ -142,7 +142,8 @@ impl LinuxVolumes {
             Ok(notes) => notes,
             Err(error) => {
                 for part in &others {
-                    self.discard(&part.new.pool, &part.note, &part.snapshot)?;
+                    // Best effort: a later call, or the deletion of the snapshot, finds what is left.
+                    let _ = self.discard(&part.new.pool, &part.note, &part.snapshot);
                 }
                 return Err(error);
             }
