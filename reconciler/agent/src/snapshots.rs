@@ -75,7 +75,8 @@ async fn writer(ctx: &Context, all: &[NewSnapshot]) -> Result<Option<Writer>, Er
         }
         let instance = holders.iter().find(|holder| holder.is_certain).map(|holder| &holder.instance);
         // One that is being started has no machine yet, and one that does not answer may have any volume open.
-        let Some((instance, machine)) = instance.and_then(|name| Some((name, ctx.machines.get(name)?))) else {
+        let Some((instance, machine)) = instance.and_then(|name| Some((name, ctx.machines.get(name)?)))
+        else {
             return Err(busy(volume, "a machine that may have it open does not answer yet").into());
         };
         let writer = match &mut found {

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use berth_api::{
-    Binding, DEFAULT_NAME, Disk, DiskSnapshot, DiskState, Host, Network, ObjectUser, PlacementGroup, PlacementGroupStatus,
-    Readiness, SHARED_NAMESPACE, SYSTEM_NAMESPACE, USED_FINALIZER, condition,
+    Binding, DEFAULT_NAME, Disk, DiskSnapshot, DiskState, Host, Network, ObjectUser, PlacementGroup,
+    PlacementGroupStatus, Readiness, SHARED_NAMESPACE, SYSTEM_NAMESPACE, USED_FINALIZER, condition,
 };
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;

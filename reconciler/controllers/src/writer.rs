@@ -5,8 +5,7 @@ use std::{fmt::Debug, time::Duration};
 
 use berth_api::{
     CONTROLLER_MANAGER, Disk, DiskSnapshot, Host, Network, SYSTEM_NAMESPACE, Unmanaged,
-    host_addresses::HOST_ADDRESSES,
-    manifests::access,
+    host_addresses::HOST_ADDRESSES, manifests::access,
 };
 use futures::{FutureExt, future::BoxFuture};
 use k8s_openapi::{

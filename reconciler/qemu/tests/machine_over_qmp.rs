@@ -728,7 +728,9 @@ async fn a_disk_of_a_running_machine_continues_in_an_overlay_and_is_grown_and_re
         let first = overlay_on(&data, 1, 16 * MIB);
         bench.host.grant(&first.file, true).await.expect("granted");
         assert!(block::continue_in_overlays(&qmp, std::slice::from_ref(&first)).await.expect("switched"));
-        assert!(!block::continue_in_overlays(&qmp, std::slice::from_ref(&first)).await.expect("switched before"));
+        assert!(
+            !block::continue_in_overlays(&qmp, std::slice::from_ref(&first)).await.expect("switched before")
+        );
         let seen =
             |disks: Vec<block::ObservedDisk>| disks.into_iter().find(|d| d.id == "data").expect("plugged");
         let now = seen(block::disks(&qmp).await.expect("disks"));

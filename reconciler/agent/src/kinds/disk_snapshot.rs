@@ -36,11 +36,7 @@ pub(crate) enum Step {
     /// Takes them at one moment.
     Take(Vec<NewSnapshot>),
     /// Records beside the file that it belongs to this object, which had another uid before.
-    TakeOver {
-        pool: String,
-        snapshot: String,
-        owner: VolumeOwner,
-    },
+    TakeOver { pool: String, snapshot: String, owner: VolumeOwner },
     /// Deletes it. One that was begun is finished first.
     Delete(NewSnapshot),
     /// Removes this host's finalizer.
@@ -65,7 +61,9 @@ impl Indexed for DiskSnapshot {
         });
         let mut keys: Vec<Key> = disks.map(|(name, _)| Key::new::<Disk>(name.clone())).collect();
         keys.push(Key::new::<DiskSnapshot>(name.clone()));
-        keys.extend(parts::beside(name, snapshot, tables).map(|(name, _)| Key::new::<DiskSnapshot>(name.clone())));
+        keys.extend(
+            parts::beside(name, snapshot, tables).map(|(name, _)| Key::new::<DiskSnapshot>(name.clone())),
+        );
         keys
     }
 

@@ -91,7 +91,9 @@ impl FakeSystem {
             state.snapshots.get(&new.id).is_some_and(|snapshot| snapshot.facts.taken.is_some())
         };
         let is_new = |new: &&NewSnapshot| !state.snapshots.contains_key(&new.id);
-        if let Some(taken) = all.iter().find(|new| is_taken(new)).filter(|_| all.iter().any(|new| is_new(&new))) {
+        if let Some(taken) =
+            all.iter().find(|new| is_taken(new)).filter(|_| all.iter().any(|new| is_new(&new)))
+        {
             return Err(SystemError::NotOneMoment { id: taken.volume.clone() });
         }
         for new in all.iter().filter(is_new) {

@@ -152,10 +152,7 @@ pub(super) fn transaction(machine: &mut Machine, args: &Map<String, Value>) -> R
 }
 
 /// Has the devices on a node continue on an overlay above it.
-fn blockdev_snapshot(
-    machine: &mut Machine,
-    args: &Map<String, Value>,
-) -> Result<(), CommandError> {
+fn blockdev_snapshot(machine: &mut Machine, args: &Map<String, Value>) -> Result<(), CommandError> {
     let (below, overlay) = (text(args, "node")?, text(args, "overlay")?);
     let missing = |name: &str| CommandError::generic(format!("Cannot find device='' nor node-name='{name}'"));
     let file = machine.nodes.get(below).ok_or_else(|| missing(below))?.file.clone();

@@ -141,8 +141,8 @@ fn follow(snapshot: &VMSnapshot, observed: &Observed) -> Plan<Decision> {
     let disks: Vec<SnapshotOfDisk> = observed.parts.iter().map(|(of, _)| of.clone()).collect();
     let was_taken = snapshot.status.as_ref().is_some_and(|status| status.taken_at.is_some());
     let parts = || observed.parts.iter().filter_map(|(_, part)| part.as_ref());
-    let is_taken = was_taken
-        || parts().any(|part| part.status.as_ref().is_some_and(|status| status.taken_at.is_some()));
+    let is_taken =
+        was_taken || parts().any(|part| part.status.as_ref().is_some_and(|status| status.taken_at.is_some()));
     let missing: Vec<&SnapshotOfDisk> =
         observed.parts.iter().filter(|(_, part)| part.is_none()).map(|(of, _)| of).collect();
     let create = match missing.is_empty() || is_taken || observed.incomplete.is_some() {
@@ -170,7 +170,9 @@ fn obstacle(snapshot: &VMSnapshot, observed: &Observed, is_taken: bool) -> Optio
         match part {
             Some(part) if !is_part_of(part, snapshot) => return Some(foreign(snapshot, part)),
             Some(part) if part.metadata.deletion_timestamp.is_some() => {
-                let text = format!("DiskSnapshot {name} of Disk {disk} is being deleted: what is left is not of all disks");
+                let text = format!(
+                    "DiskSnapshot {name} of Disk {disk} is being deleted: what is left is not of all disks"
+                );
                 return stalled(Reason::SnapshotLost, text);
             }
             None if is_taken => {
