@@ -38,8 +38,9 @@ pub(crate) async fn take(ctx: &Context, all: &[NewSnapshot]) -> Result<(), Error
     }
     let frozen = match &writer {
         Some(writer) => {
-            let open = pending.iter().map(|(_, volume)| volume);
-            writer.switch(ctx, open.filter(|volume| writer.volumes.contains(&volume.id))).await?
+            let volumes = pending.iter().map(|(_, volume)| volume);
+            let open: Vec<_> = volumes.filter(|volume| writer.volumes.contains(&volume.id)).collect();
+            writer.switch(ctx, &open).await?
         }
         None => false,
     };
@@ -105,11 +106,7 @@ fn is_only_read(state: &MachineState, volume: &str) -> bool {
 
 impl Writer {
     /// Has the machine continue in the new files of its volumes. Returns whether the guest's file systems were frozen meanwhile.
-    async fn switch(
-        &self,
-        ctx: &Context,
-        volumes: impl Iterator<Item = &VolumeFacts>,
-    ) -> Result<bool, Error> {
+    async fn switch(&self, ctx: &Context, volumes: &[&VolumeFacts]) -> Result<bool, Error> {
         let mut overlays = Vec::new();
         for volume in volumes {
             let overlay =

@@ -113,6 +113,7 @@ impl DiskSnapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::DiskSnapshotSpec;
 
     #[test]
     fn the_longest_name_leaves_room_for_those_of_its_parts() {
@@ -124,7 +125,7 @@ mod tests {
     #[test]
     fn a_part_names_its_vm_snapshot_and_the_number_of_parts() {
         let part = |label: Option<&str>, parts: &str| {
-            let mut part = DiskSnapshot::default();
+            let mut part = DiskSnapshot::new("s-0", DiskSnapshotSpec::default());
             part.metadata.labels = label.map(|name| [(VM_SNAPSHOT_LABEL.to_owned(), name.to_owned())].into());
             part.metadata.annotations =
                 Some([(VM_SNAPSHOT_PARTS_ANNOTATION.to_owned(), parts.to_owned())].into());

@@ -581,7 +581,7 @@ async fn media_are_inserted_exchanged_and_taken_out_and_no_file_stays_open() {
 }
 
 /// A machine with a CPU and a disk that were plugged in, saved to a file and ended.
-async fn saved(bench: &mut Bench) -> std::path::PathBuf {
+async fn saved(bench: &mut Bench) -> PathBuf {
     bench.spec.machine.topology = Topology::of_cores(2);
     bench.spec.machine.max_memory_bytes = Some(128 * MIB);
     let file = bench.directory.path().join("saved.state");

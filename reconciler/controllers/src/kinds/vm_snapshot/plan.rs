@@ -1,6 +1,6 @@
 //! Plan for a VMSnapshot. Pure.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use berth_api::{
     ConditionType, Consistency, Disk, DiskSnapshot, DiskSnapshotSpec, HOST_FINALIZER, Readiness, Reason,
@@ -149,7 +149,8 @@ fn follow(snapshot: &VMSnapshot, observed: &Observed) -> Plan<Decision> {
         true => Vec::new(),
         false => missing.iter().filter_map(|of| new_part(snapshot, of, disks.len())).collect(),
     };
-    let readiness = obstacle(snapshot, observed, is_taken).unwrap_or_else(|| readiness_of(&observed.parts));
+    let obstacle = obstacle(snapshot, observed, is_taken).or_else(|| differing_moments(parts()));
+    let readiness = obstacle.unwrap_or_else(|| readiness_of(&observed.parts));
     // Without the last of them it is not decided: the disks are known again once they are back.
     let disks = if observed.incomplete.is_some() { Vec::new() } else { disks };
     let taken = if missing.is_empty() { moment(parts()) } else { None };
@@ -185,6 +186,17 @@ fn obstacle(snapshot: &VMSnapshot, observed: &Observed, is_taken: bool) -> Optio
         }
     }
     None
+}
+
+/// Returns the readiness of parts of different moments: an agent that does not know VMSnapshots takes each by itself.
+fn differing_moments<'a>(parts: impl Iterator<Item = &'a Arc<DiskSnapshot>>) -> Option<Readiness> {
+    let moments: BTreeSet<&str> =
+        parts.filter_map(|part| part.status.as_ref()?.taken_at.as_deref()).collect();
+    (moments.len() > 1).then(|| {
+        let text = "its DiskSnapshots were taken at different moments: upgrade berth on the host of the disks, delete the VMSnapshot, and \
+                    create another";
+        Readiness::Stalled(Reason::SnapshotInterrupted, text.to_owned())
+    })
 }
 
 /// Returns the readiness of the parts together: that of the first that needs a person, else of the first that is not ready.

@@ -141,6 +141,20 @@ fn it_is_ready_once_all_are_taken_and_tells_of_the_one_that_is_not() {
 }
 
 #[test]
+fn parts_of_different_moments_are_no_snapshot_of_the_vm() {
+    let mut cache = site();
+    let (snapshot, parts) = decided(&cache);
+    let mut later = taken();
+    later["takenAt"] = "2026-01-01T00:00:01Z".into();
+    for (part, status) in parts.iter().zip([taken(), later, taken()]) {
+        cache.put(with_status(part, &status), Instant::now());
+    }
+    let torn = planned(&cache, &snapshot);
+    assert_eq!(reason(&torn), (true, Reason::SnapshotInterrupted));
+    assert_eq!(reported(&snapshot, &torn).taken_at, None);
+}
+
+#[test]
 fn a_part_that_is_gone_after_another_was_taken_is_reported_and_not_created_again() {
     let mut cache = site();
     let (snapshot, parts) = decided(&cache);
