@@ -404,6 +404,15 @@ impl ControlPlane {
             .expect("the declaration is valid");
     }
 
+    /// Creates a DiskSnapshot as the controllers do for a VMSnapshot.
+    pub(crate) async fn part_of_vm_snapshot(&self, name: &str, whole: &str) {
+        let labels = json!({berth_api::vm_snapshot::VM_SNAPSHOT_LABEL: whole});
+        let part = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "DiskSnapshot",
+            "metadata": {"name": name, "labels": labels}, "spec": {"disk": "web-root"}});
+        let part: DynamicObject = serde_json::from_value(part).expect("a snapshot");
+        self.objects("DiskSnapshot").create(&PostParams::default(), &part).await.expect("it is valid");
+    }
+
     /// Creates a Host with labels.
     pub(crate) async fn host(&self, name: &str, labels: Json) {
         let host = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Host",

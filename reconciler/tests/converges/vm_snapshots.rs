@@ -22,7 +22,7 @@ async fn web_runs_with_two_disks(rig: &Rig) {
     rig.until("web-data", "is attached", attached).await;
 }
 
-async fn is_taken(rig: &Rig) {
+async fn until_taken(rig: &Rig) {
     let ready = |snapshot: &VMSnapshot| {
         let status = snapshot.status.clone().unwrap_or_default();
         status.taken_at.is_some() && condition::is_true(&status.conditions, ConditionType::Ready)
@@ -48,7 +48,7 @@ fn all_disks_of_a_running_vm_have_snapshots_of_one_moment() {
         let pid = rig.pid("web").await;
         rig.strike_from_here();
         rig.apply("VMSnapshot", "before", json!({"vm": "web"})).await;
-        is_taken(rig).await;
+        until_taken(rig).await;
         moment(rig);
         let hypervisor = rig.system.hypervisor();
         let view = hypervisor.view(&hypervisor.instances()[0]).expect("it runs");
@@ -76,7 +76,7 @@ fn all_disks_of_a_stopped_vm_have_snapshots_of_one_moment_and_it_starts_on_them(
         rig.until_vm("web", "is stopped", |vm| rig::state(vm) == Some(VMState::Stopped)).await;
         rig.strike_from_here();
         rig.apply("VMSnapshot", "before", json!({"vm": "web"})).await;
-        is_taken(rig).await;
+        until_taken(rig).await;
         assert!(!moment(rig).frozen, "no guest ran");
         rig.apply("VM", "web", with_both("Running")).await;
         web_runs(rig).await;
@@ -88,11 +88,11 @@ fn a_snapshot_of_a_vm_is_of_the_same_moment_when_its_status_was_lost_and_goes_wi
     converges(&[], async |rig| {
         web_runs_with_two_disks(rig).await;
         rig.apply("VMSnapshot", "before", json!({"vm": "web"})).await;
-        is_taken(rig).await;
+        until_taken(rig).await;
         let before = moment(rig);
         rig.lose_every_status().await;
         web_runs(rig).await;
-        is_taken(rig).await;
+        until_taken(rig).await;
         assert_eq!(moment(rig), before);
         rig.must_settle().await;
         rig.delete("VMSnapshot", "before").await;

@@ -61,6 +61,10 @@ impl Indexed for DiskSnapshot {
         });
         let mut keys: Vec<Key> = disks.map(|(name, _)| Key::new::<Disk>(name.clone())).collect();
         keys.push(Key::new::<DiskSnapshot>(name.clone()));
+        if snapshot.part_of().is_some() {
+            // It waits until the parts are taken.
+            keys.push(Key::new::<Disk>(name.beside(snapshot.spec.disk.as_str())));
+        }
         keys.extend(
             parts::beside(name, snapshot, tables).map(|(name, _)| Key::new::<DiskSnapshot>(name.clone())),
         );

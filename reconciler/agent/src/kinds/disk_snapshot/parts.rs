@@ -1,10 +1,11 @@
-//! The parts of a VMSnapshot on this host.
+//! The identity of a snapshot, and the parts of a VMSnapshot on this host.
 
-use berth_api::DiskSnapshot;
-use berth_host::NewSnapshot;
 use std::sync::Arc;
 
-use super::plan::identity;
+use berth_api::DiskSnapshot;
+use berth_host::{NewSnapshot, VolumeOwner};
+use kube::ResourceExt;
+
 use crate::context::Context;
 use crate::error::Error;
 use crate::index::Tables;
@@ -57,4 +58,21 @@ pub(super) async fn observe(ctx: &Context, snapshot: &DiskSnapshot) -> Result<Op
         }
     }
     Ok(Some(Parts { here, total: whole.parts, taken_by }))
+}
+
+/// Returns the snapshot as the controllers decided it.
+pub(super) fn identity(snapshot: &DiskSnapshot) -> Option<NewSnapshot> {
+    let status = snapshot.status.as_ref()?;
+    let owner = VolumeOwner {
+        namespace: snapshot.namespace().unwrap_or_default(),
+        name: snapshot.name_any(),
+        uid: snapshot.uid(),
+        image: None,
+    };
+    Some(NewSnapshot {
+        pool: status.pool.as_ref()?.to_string(),
+        id: status.snapshot_id.clone()?,
+        volume: status.volume_id.clone()?,
+        owner: Some(owner),
+    })
 }

@@ -2,11 +2,10 @@
 
 use berth_api::{DiskSnapshot, Readiness, Reason, former_uid};
 use berth_host::{NewSnapshot, VolumeOwner};
-use kube::ResourceExt;
 
 use super::Step;
 use super::observe::Observed;
-use super::parts::Parts;
+use super::parts::{Parts, identity};
 use crate::converge::Plan;
 
 pub(super) fn plan(snapshot: &DiskSnapshot, observed: &Observed) -> Plan<Step> {
@@ -78,23 +77,6 @@ fn take(new: NewSnapshot, parts: Option<&Parts>) -> Plan<Step> {
 
 fn ready() -> Readiness {
     Readiness::Ready(Reason::Available, String::new())
-}
-
-/// Returns the snapshot as the controllers decided it.
-pub(super) fn identity(snapshot: &DiskSnapshot) -> Option<NewSnapshot> {
-    let status = snapshot.status.as_ref()?;
-    let owner = VolumeOwner {
-        namespace: snapshot.namespace().unwrap_or_default(),
-        name: snapshot.name_any(),
-        uid: snapshot.uid(),
-        image: None,
-    };
-    Some(NewSnapshot {
-        pool: status.pool.as_ref()?.to_string(),
-        id: status.snapshot_id.clone()?,
-        volume: status.volume_id.clone()?,
-        owner: Some(owner),
-    })
 }
 
 /// The owner of a snapshot according to the record beside its file.

@@ -1,4 +1,4 @@
-//! What a VMSnapshot is decided from.
+//! Observation of a VMSnapshot, its VM and its parts.
 
 use std::sync::Arc;
 

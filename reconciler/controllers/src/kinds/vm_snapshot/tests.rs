@@ -6,13 +6,18 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::*;
-use crate::plan::Plan;
+use crate::{object::Object, plan::Plan};
 
 fn snapshot(status: Value) -> VMSnapshot {
     serde_json::from_value(json!({
         "metadata": {"name": "before", "namespace": "ns", "uid": "u1", "generation": 1}, "spec": {"vm": "web"}, "status": status,
     }))
     .expect("a snapshot of a VM")
+}
+
+/// Caches an object in place of the one of its name.
+fn put(cache: &mut Cache, object: impl Into<Object>) {
+    cache.replace(object.into(), Instant::now());
 }
 
 /// A VM with the disks `root` and `data`, and `log` attached to it.
@@ -23,16 +28,16 @@ fn site() -> Cache {
         "spec": {"class": "small", "disks": [{"name": "root", "boot": true}, {"name": "data"}]},
     }))
     .expect("a VM");
-    cache.put(vm, Instant::now());
+    put(&mut cache, vm);
     for (name, disk, state) in [("z", "other", "Requested"), ("a", "log", "Attached")] {
         let attachment: HotswapDiskAttachment = serde_json::from_value(json!({
             "metadata": {"name": name, "namespace": "ns"}, "spec": {"vm": "web", "disk": disk}, "status": {"state": state},
         }))
         .expect("an attachment");
-        cache.put(attachment, Instant::now());
+        put(&mut cache, attachment);
     }
     for name in ["root", "data", "log"] {
-        cache.put(disk(name, "h"), Instant::now());
+        put(&mut cache, disk(name, "h"));
     }
     cache
 }
@@ -94,12 +99,12 @@ fn it_waits_until_all_disks_of_its_vm_have_files_and_refuses_those_of_two_hosts(
     let mut cache = site();
     let mut without_file = disk("log", "h");
     without_file.status.as_mut().expect("set").size = None;
-    cache.put(without_file, Instant::now());
+    put(&mut cache, without_file);
     let waits = planned(&cache, &new);
     assert_eq!(reason(&waits), (false, Reason::WaitingForDisk));
     assert!(waits.decision.readiness.message().contains("Disk log has no file yet"), "{waits:?}");
     assert!(waits.decision.disks.is_empty());
-    cache.put(disk("log", "h2"), Instant::now());
+    put(&mut cache, disk("log", "h2"));
     assert_eq!(reason(&planned(&cache, &new)), (true, Reason::DiskOnOtherHost));
 }
 
@@ -115,7 +120,7 @@ fn the_disks_are_decided_once_and_each_has_a_snapshot_of_its_own() {
         assert_eq!(part.owner_references().first().map(|owner| owner.uid.as_str()), Some("u1"));
     }
     // A crash came between the first and the second: it is bound already, and the others are created.
-    cache.put(with_status(&parts[0], &json!({"binding": {"host": "h", "epoch": 1}})), Instant::now());
+    put(&mut cache, with_status(&parts[0], &json!({"binding": {"host": "h", "epoch": 1}})));
     cache.remove(&Key::namespaced(crate::key::ObjectKind::VM, "ns", "web"));
     let left: Vec<_> = planned(&cache, &snapshot).decision.create.iter().map(ResourceExt::name_any).collect();
     assert_eq!(left, ["before-1", "before-2"]);
@@ -125,14 +130,14 @@ fn the_disks_are_decided_once_and_each_has_a_snapshot_of_its_own() {
 fn it_is_ready_once_all_are_taken_and_tells_of_the_one_that_is_not() {
     let mut cache = site();
     let (snapshot, parts) = decided(&cache);
-    cache.put(with_status(&parts[0], &taken()), Instant::now());
-    cache.put(with_status(&parts[1], &taken()), Instant::now());
-    cache.put(with_status(&parts[2], &stalled()), Instant::now());
+    put(&mut cache, with_status(&parts[0], &taken()));
+    put(&mut cache, with_status(&parts[1], &taken()));
+    put(&mut cache, with_status(&parts[2], &stalled()));
     let waits = planned(&cache, &snapshot);
     assert_eq!(reason(&waits), (true, Reason::NoSpace));
     assert!(waits.decision.readiness.message().contains("DiskSnapshot before-2 of Disk log: no space left"));
     assert_eq!(reported(&snapshot, &waits).taken_at, None);
-    cache.put(with_status(&parts[2], &taken()), Instant::now());
+    put(&mut cache, with_status(&parts[2], &taken()));
     let ready = planned(&cache, &snapshot);
     assert_eq!(reason(&ready), (false, Reason::Available));
     let status = reported(&snapshot, &ready);
@@ -147,7 +152,7 @@ fn parts_of_different_moments_are_no_snapshot_of_the_vm() {
     let mut later = taken();
     later["takenAt"] = "2026-01-01T00:00:01Z".into();
     for (part, status) in parts.iter().zip([taken(), later, taken()]) {
-        cache.put(with_status(part, &status), Instant::now());
+        put(&mut cache, with_status(part, &status));
     }
     let torn = planned(&cache, &snapshot);
     assert_eq!(reason(&torn), (true, Reason::SnapshotInterrupted));
@@ -158,7 +163,7 @@ fn parts_of_different_moments_are_no_snapshot_of_the_vm() {
 fn a_part_that_is_gone_after_another_was_taken_is_reported_and_not_created_again() {
     let mut cache = site();
     let (snapshot, parts) = decided(&cache);
-    cache.put(with_status(&parts[0], &taken()), Instant::now());
+    put(&mut cache, with_status(&parts[0], &taken()));
     let lost = planned(&cache, &snapshot);
     assert_eq!((lost.decision.create.len(), reason(&lost)), (0, (true, Reason::SnapshotLost)));
     assert!(lost.decision.readiness.message().contains("before-1 of Disk data was deleted"), "{lost:?}");
@@ -169,7 +174,7 @@ fn a_lost_status_is_found_again_by_the_parts() {
     let mut cache = site();
     let (decided, parts) = decided(&cache);
     for part in &parts {
-        cache.put(with_status(part, &taken()), Instant::now());
+        put(&mut cache, with_status(part, &taken()));
     }
     let anew = snapshot(json!(null));
     let found = planned(&cache, &anew);
@@ -186,11 +191,10 @@ fn a_snapshot_of_the_same_name_that_is_no_part_is_left_alone() {
     let (_, parts) = decided(&cache);
     let mut foreign = parts[1].clone();
     foreign.metadata.owner_references.as_mut().expect("set")[0].uid = "u0".to_owned();
-    cache.put(foreign.clone(), Instant::now());
+    put(&mut cache, foreign.clone());
     let former = planned(&cache, &snapshot(json!(null)));
     assert_eq!(reason(&former), (false, Reason::WaitingForSnapshot), "it goes with its VMSnapshot");
     foreign.metadata.labels = None;
-    foreign.metadata.resource_version = Some("2".to_owned());
-    cache.put(foreign, Instant::now());
+    put(&mut cache, foreign);
     assert_eq!(reason(&planned(&cache, &snapshot(json!(null)))), (true, Reason::InvalidSpec));
 }
