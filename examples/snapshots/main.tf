@@ -1,9 +1,10 @@
-# A VM with a disk for its data. snapshot.tf has a snapshot of that disk, and a second VM on a copy of it.
+# A VM with disks for its data and its logs. vm-snapshot.tf has a snapshot of all its disks at one moment. snapshot.tf has a snapshot of
+# one of them, and a second VM on a copy of it.
 #
-# To bring the data of the snapshot back into the disk of the first VM, stop the VM, and start it again:
+# To bring the data of the snapshot of the VM back into all its disks, stop the VM, and start it again:
 #
-#   terraform apply -var 'restore={snapshot="snapshots-data-1"}' -var power=Stopped
-#   terraform apply -var 'restore={snapshot="snapshots-data-1"}'
+#   terraform apply -var restore=snapshots-all -var power=Stopped
+#   terraform apply -var restore=snapshots-all
 
 terraform {
   required_version = ">= 1.11"
@@ -26,12 +27,21 @@ resource "berth_disk" "root" {
   name  = "snapshots-root"
   size  = "4Gi"
   image = berth_image.server.name
+
+  # The snapshot of each disk has the name of that of the VM, with the place of the disk in the VM's list.
+  restore = var.restore == null ? null : { snapshot = "${var.restore}-0" }
 }
 
 resource "berth_disk" "data" {
   name    = "snapshots-data"
   size    = "1Gi"
-  restore = var.restore
+  restore = var.restore == null ? null : { snapshot = "${var.restore}-1" }
+}
+
+resource "berth_disk" "log" {
+  name    = "snapshots-log"
+  size    = "512Mi"
+  restore = var.restore == null ? null : { snapshot = "${var.restore}-2" }
 }
 
 resource "berth_vm" "server" {
@@ -42,6 +52,7 @@ resource "berth_vm" "server" {
   disks = [
     { name = berth_disk.root.name, boot = true },
     { name = berth_disk.data.name },
+    { name = berth_disk.log.name },
   ]
 }
 

@@ -9,8 +9,8 @@ variable "image_sha256" {
 }
 
 variable "restore" {
-  description = "The snapshot whose data the data disk is to have again. Another token restores the same one once more."
-  type        = object({ snapshot = string, token = optional(string) })
+  description = "The name of the snapshot of the VM whose data its disks are to have again."
+  type        = string
   default     = null
 }
 

@@ -12,6 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use berth_api::vm_snapshot::VM_SNAPSHOT_LABEL;
 use berth_hcl::{self as hcl, Expression};
 use tfplugin6::{
     CancellationToken, Diagnostic, Provider as _, Value, diagnostic,
@@ -91,7 +92,9 @@ impl Export {
         };
         let objects = listing::objects(resource, api, &all, usize::MAX, &CancellationToken::new()).await?;
         for object in objects {
-            if object.pointer("/metadata/deletionTimestamp").is_some() {
+            // A part of a VMSnapshot is created with it.
+            let is_part = object["metadata"]["labels"][VM_SNAPSHOT_LABEL].is_string();
+            if is_part || object.pointer("/metadata/deletionTimestamp").is_some() {
                 continue;
             }
             let (result, warnings) = resource.found_with_state(api, object).await;

@@ -13,6 +13,8 @@ mod installed;
 mod rig;
 #[path = "shared/setup.rs"]
 mod setup;
+#[path = "converges/vm_snapshots.rs"]
+mod vm_snapshots;
 
 use berth_api::{AttachmentState, Disk, HotswapDiskAttachment, Image, ImageState, PublicIP, VMState};
 use berth_host::PciDeviceFacts;

@@ -21,7 +21,7 @@ use kube::{
 use serde_json::{Value, json};
 use site::{Plane, Site, declared, joined, runs};
 
-const KINDS: [(&str, &str); 13] = [
+const KINDS: [(&str, &str); 14] = [
     ("StoragePool", "storagepools"),
     ("IPPool", "ippools"),
     ("Network", "networks"),
@@ -34,6 +34,7 @@ const KINDS: [(&str, &str); 13] = [
     ("Disk", "disks"),
     ("PublicIP", "publicips"),
     ("VM", "vms"),
+    ("VMSnapshot", "vmsnapshots"),
     ("HotswapDiskAttachment", "hotswapdiskattachments"),
 ];
 

@@ -62,6 +62,7 @@ pub fn reading(report: &mut Report, platform: &Platform) {
             ("networks", "", "Network"),
             ("securitygroups", "sg", "SecurityGroup"),
             ("disksnapshots", "dsnap", "DiskSnapshot"),
+            ("vmsnapshots", "vmsnap", "VMSnapshot"),
             ("ippools", "", "IPPool"),
             ("storagepools", "", "StoragePool"),
             ("hosts", "", "Host"),

@@ -1,5 +1,5 @@
 //! `examples/snapshots` with the small guest: a snapshot of a running guest's disk has the data of its moment, and so has a copy in
-//! another guest. The disk is restored from it in place.
+//! another guest. All disks of the guest are restored in place from a snapshot of one moment.
 
 use std::time::Duration;
 
@@ -26,33 +26,45 @@ pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
             let project = platform.project()?;
             let example = workspace::root().join("examples/snapshots");
             project.copy_from(&example)?;
-            let snapshot = project.read("snapshot.tf")?;
-            project.write("snapshot.tf", "")?;
+            let snapshots = ["snapshot.tf", "vm-snapshot.tf"].map(|name| (name, project.read(name)));
+            for (name, _) in &snapshots {
+                project.write(name, "")?;
+            }
             let url = platform.images().put("snapshots.qcow2", Content::File(guest.path.clone()));
             let image = json!({"image_url": url, "image_sha256": guest.sha256});
             project.write("terraform.tfvars.json", &image.to_string())?;
             project.init()?;
             project.apply()?;
-            let held = copied(platform, &project, &snapshot, &image);
+            let held = copied(platform, &project, snapshots, &image);
             project.destroy()?;
             held
         },
     );
 }
 
-fn copied(platform: &Platform, project: &Project, snapshot: &str, image: &Value) -> Result<()> {
+fn copied(
+    platform: &Platform,
+    project: &Project,
+    snapshots: [(&str, Result<String>); 2],
+    image: &Value,
+) -> Result<()> {
     let first = project.output("address")?;
     let before = write(platform, &first, "snapshots-data", 7)?;
+    let log = write(platform, &first, "snapshots-log", 17)?;
     let pid = platform.kubectl().object("vm", "snapshots")?["status"]["process"]["pid"].clone();
-    project.write("snapshot.tf", snapshot)?;
+    for (name, text) in snapshots {
+        project.write(name, &text?)?;
+    }
     project.apply()?;
     project.plan_is_empty()?;
+    are_of_one_moment(platform, project)?;
     let taken = platform.kubectl().object("dsnap", "snapshots-data-1")?["status"].clone();
     ensure!(taken["size"] == "1Gi" && taken["takenAt"] == project.output("taken_at")?, "{taken}");
     ensure!(taken["consistency"] == "Crash", "the small guest has no agent: {taken}");
     // The guest goes on, on its new file.
     let after = write(platform, &first, "snapshots-data", 8)?;
     ensure!(before != after, "another pattern");
+    write(platform, &first, "snapshots-log", 18)?;
     let now = platform.kubectl().object("vm", "snapshots")?["status"]["process"]["pid"].clone();
     ensure!(now == pid, "it is the same QEMU: {pid} {now}");
     let copy = project.output("copy_address")?;
@@ -62,7 +74,28 @@ fn copied(platform: &Platform, project: &Project, snapshot: &str, image: &Value)
     ensure!(sum(platform, &first, "snapshots-data")? == after, "the first disk is as it was");
     grown_and_started_again(platform, project, &first, &after)?;
     restored(platform, project, &first, image, [&before, &after])?;
+    ensure!(sum(platform, &first, "snapshots-log")? == log, "the other disk has the data of that moment too");
     without_the_snapshot(platform, project, &copy, &own)
+}
+
+/// The snapshot of the VM has all its disks, at one moment.
+fn are_of_one_moment(platform: &Platform, project: &Project) -> Result<()> {
+    let kubectl = platform.kubectl();
+    let whole = kubectl.object("vmsnap", "snapshots-all")?["status"].clone();
+    ensure!(whole["consistency"] == "Crash", "the small guest has no agent: {whole}");
+    for (place, disk) in ["snapshots-root", "snapshots-data", "snapshots-log"].into_iter().enumerate() {
+        let name = format!("snapshots-all-{place}");
+        ensure!(whole["disks"][place] == json!({"disk": disk, "snapshot": name}), "{whole}");
+        let part = kubectl.object("dsnap", &name)?;
+        ensure!(part["status"]["takenAt"] == whole["takenAt"] && whole["takenAt"].is_string(), "{part:#}");
+    }
+    let listed = kubectl.ok(&["get", "vmsnap", "--field-selector=spec.vm=snapshots"])?;
+    contains_all(&listed, &["snapshots-all", "snapshots-root,snapshots-data,snapshots-log", "True"])?;
+    let names = project.attributes("berth_vm_snapshot.server")?["snapshots"].clone();
+    ensure!(names["snapshots-data"] == "snapshots-all-1", "{names}");
+    let other = json!({"spec": {"vm": "other"}}).to_string();
+    let refused = kubectl.refused(&["patch", "vmsnap", "snapshots-all", "--type=merge", "-p", &other])?;
+    contains_all(&refused, &["vm cannot change"])
 }
 
 /// The disk grows in its new file, and its VM starts on all of them.
@@ -89,8 +122,8 @@ fn grown_and_started_again(platform: &Platform, project: &Project, first: &str, 
     Ok(())
 }
 
-/// The disk gets the data of the snapshot back, while its VM is stopped, and nothing else of the VM changes. `sums` are those of the
-/// snapshot and of the data after it.
+/// The disks get the data of the VM's snapshot back, while the VM is stopped, and nothing else of it changes. `sums` are those of the
+/// first data disk, in the snapshot and after it.
 fn restored(
     platform: &Platform,
     project: &Project,
@@ -101,7 +134,7 @@ fn restored(
     let kubectl = platform.kubectl();
     let declare = |power: &str| {
         let mut variables = image.clone();
-        variables["restore"] = json!({"snapshot": "snapshots-data-1"});
+        variables["restore"] = "snapshots-all".into();
         variables["power"] = power.into();
         project.write("terraform.tfvars.json", &variables.to_string())
     };
@@ -121,7 +154,7 @@ fn restored(
     ensure!(sum(platform, first, "snapshots-data")? == sums[1], "the guest has its data");
     declare("Stopped")?;
     project.apply()?;
-    let is_restored = |disk: &Value| disk["status"]["restoredFrom"]["snapshot"] == "snapshots-data-1";
+    let is_restored = |disk: &Value| disk["status"]["restoredFrom"]["snapshot"] == "snapshots-all-1";
     kubectl.until("disk/snapshots-data", "to be restored", BOOT, is_restored)?;
     declare("Running")?;
     project.apply()?;

@@ -862,6 +862,11 @@ fn others() -> Vec<(&'static str, Bad)> {
             ),
         ),
         ("berth_disk_snapshot", everywhere(json!({"name": "s", "disk": "a/b"}), "disk", "not a DNS label")),
+        ("berth_vm_snapshot", everywhere(json!({"name": "s", "vm": "a/b"}), "vm", "not a DNS label")),
+        (
+            "berth_vm_snapshot",
+            everywhere(json!({"name": "s".repeat(61), "vm": "web"}), "name", "60 characters"),
+        ),
         ("berth_host", here(json!({"name": "h 1"}), "name", "is not a name")),
         (
             "berth_host",

@@ -404,6 +404,15 @@ impl ControlPlane {
             .expect("the declaration is valid");
     }
 
+    /// Creates a DiskSnapshot as the controllers do for a VMSnapshot.
+    pub(crate) async fn part_of_vm_snapshot(&self, name: &str, whole: &str) {
+        let labels = json!({berth_api::vm_snapshot::VM_SNAPSHOT_LABEL: whole});
+        let part = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "DiskSnapshot",
+            "metadata": {"name": name, "labels": labels}, "spec": {"disk": "web-root"}});
+        let part: DynamicObject = serde_json::from_value(part).expect("a snapshot");
+        self.objects("DiskSnapshot").create(&PostParams::default(), &part).await.expect("it is valid");
+    }
+
     /// Creates a Host with labels.
     pub(crate) async fn host(&self, name: &str, labels: Json) {
         let host = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Host",
@@ -469,7 +478,7 @@ struct Player {
     hold_users: Arc<AtomicBool>,
 }
 
-const KINDS: [&str; 13] = [
+const KINDS: [&str; 14] = [
     "Host",
     "StoragePool",
     "IPPool",
@@ -482,6 +491,7 @@ const KINDS: [&str; 13] = [
     "SecurityGroup",
     "PublicIP",
     "VM",
+    "VMSnapshot",
     "HotswapDiskAttachment",
 ];
 
@@ -624,6 +634,11 @@ fn status(object: &Json, all: &[Json], busy: bool) -> Json {
                 status["serial"] = "v0123456789abcdef".into();
                 status["binding"] = json!({"host": "host-a", "epoch": 1});
             }
+        }
+        "VMSnapshot" => {
+            status["disks"] = json!([{"disk": "web-root", "snapshot": format!("{name}-0")}]);
+            status["takenAt"] = "2026-01-01T00:00:00Z".into();
+            status["consistency"] = "FileSystem".into();
         }
         "DiskSnapshot" => {
             status["size"] = "1Gi".into();

@@ -343,6 +343,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
     let of_file = json!({"name": "d", "namespace": "default", "source": {"file": "/x"}});
     let restored = json!({"name": "d", "namespace": "default", "size": "2Gi", "restore": {"snapshot": "s", "token": "1"}});
     let snapshot = json!({"name": "s", "namespace": "default", "disk": "d"});
+    let of_vm = json!({"name": "s", "namespace": "default", "vm": "web"});
     let each = json!({"name": "d", "namespace": "default", "size": "2Gi",
         "limits": {"read_iops": 1, "write_iops": 2, "read_bandwidth": "1Mi", "write_bandwidth": "2Mi"}});
     let class = json!({"name": "c", "namespace": "default", "cpus": 1, "memory": "1Gi", "firmware": "UEFI",
@@ -381,6 +382,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_disk", copy("snapshot"), "/source/snapshot", json!("other"), Announced::Replace),
         ("berth_disk", of_file, "/source/file", json!("/other"), Announced::Replace),
         ("berth_disk_snapshot", snapshot, "/disk", json!("other"), Announced::Replace),
+        ("berth_vm_snapshot", of_vm, "/vm", json!("other"), Announced::Replace),
         ("berth_disk", disk.clone(), "/expand_policy", json!("Offline"), Announced::Live),
         ("berth_disk", disk.clone(), "/provisioning", json!("Thick"), Announced::Replace),
         ("berth_disk", disk.clone(), "/limits", Json::Null, Announced::Live),

@@ -31,6 +31,7 @@ async fn a_plan_with_the_exported_configuration_imports_every_object_and_changes
         assert!(!diagnostic::has_errors(&made.diagnostics), "{type_name}: {}", made.text());
         objects += 1;
     }
+    plane.part_of_vm_snapshot("before-0", "before").await;
 
     let export = export_from(&ours).await.expect("every kind is listed");
     assert!(export.warnings.is_empty(), "{:?}", export.warnings);

@@ -70,6 +70,12 @@ pub(crate) fn stories() -> Vec<(&'static str, &'static str, Json, Json)> {
         ("berth_public_ip", "PublicIP", json!({"name": "web"}), json!({"name": "web", "labels": {"a": "b"}})),
         ("berth_vm", "VM", web(), with(web(), json!({"power": "Stopped"}))),
         (
+            "berth_vm_snapshot",
+            "VMSnapshot",
+            json!({"name": "before", "vm": "web"}),
+            json!({"name": "before", "vm": "web", "labels": {"a": "b"}}),
+        ),
+        (
             "berth_network",
             "Network",
             json!({"name": "backend", "cidr": "10.80.0.0/24", "dns": ["10.80.0.53"]}),

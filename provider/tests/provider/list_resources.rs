@@ -120,6 +120,7 @@ async fn the_generated_configuration_of_every_kind_plans_empty() {
             "stop": {"mode": "Hard"}, "restart_token": "1", "timeouts": {"create": "20s"}}),
         ),
         ("berth_hotswap_disk_attachment", json!({"vm": "full", "disk": "data"})),
+        ("berth_vm_snapshot", json!({"name": "before", "vm": "full"})),
     ] {
         let made = Stage::new(&other, type_name).apply(&config).await;
         assert!(!text_of(&made.diagnostics).contains("Error"), "{type_name}: {}", made.text());

@@ -235,6 +235,7 @@ fn every_other_kind_becomes_its_custom_resource() {
                 "provisioning": "Thin"}),
         ),
         ("berth_disk_snapshot", json!({"disk": "d"}), json!({"disk": "d"})),
+        ("berth_vm_snapshot", json!({"vm": "web"}), json!({"vm": "web"})),
         (
             "berth_placement_group",
             json!({}),

@@ -64,6 +64,7 @@ async fn a_name_that_nothing_makes_is_a_warning_of_the_plan() {
             "restore.snapshot: there is no DiskSnapshot",
         ),
         ("berth_disk_snapshot", json!({"name": "s", "disk": "no-disk"}), "disk: there is no Disk"),
+        ("berth_vm_snapshot", json!({"name": "s", "vm": "no-vm"}), "vm: there is no VM"),
         ("berth_hotswap_disk_attachment", json!({"vm": "no-vm", "disk": "no-disk"}), "vm: there is no VM"),
         ("berth_public_ip", json!({"name": "p", "pool": "no-pool"}), "pool: there is no IPPool"),
         (

@@ -119,6 +119,9 @@ impl Error {
             Self::Machine(MachineError::Block(BlockError::Spec(_))) | Self::NetworkRefused { .. } => {
                 Reason::InvalidSpec
             }
+            Self::Machine(MachineError::Block(BlockError::NotOneMoment { .. })) => {
+                Reason::SnapshotInterrupted
+            }
             _ => Reason::Retrying,
         }
     }
@@ -142,7 +145,9 @@ impl Error {
     pub(crate) fn retry(&self) -> Retry {
         match self {
             Self::System(error) | Self::Machine(MachineError::System(error)) => error.retry(),
-            Self::Machine(MachineError::Block(BlockError::Spec(_))) => Retry::WaitForChange,
+            Self::Machine(MachineError::Block(BlockError::Spec(_) | BlockError::NotOneMoment { .. })) => {
+                Retry::WaitForChange
+            }
             _ => Retry::Backoff,
         }
     }
@@ -165,7 +170,7 @@ impl Error {
     pub(crate) fn readiness(&self) -> Readiness {
         let stalled = match self {
             Self::System(error) | Self::Machine(MachineError::System(error)) => is_stalled(error),
-            Self::Machine(MachineError::Block(BlockError::Spec(_))) => true,
+            Self::Machine(MachineError::Block(BlockError::Spec(_) | BlockError::NotOneMoment { .. })) => true,
             _ => false,
         };
         if stalled {
@@ -197,6 +202,7 @@ pub(crate) fn reason_of(error: &SystemError) -> Reason {
         SystemError::VolumeLost { .. } | SystemError::VolumeDamaged { .. } => Reason::DiskLost,
         SystemError::SnapshotLost { .. } => Reason::SnapshotLost,
         SystemError::TooManySnapshots { .. } => Reason::TooManySnapshots,
+        SystemError::NotOneMoment { .. } => Reason::SnapshotInterrupted,
         SystemError::NoSpace { .. } => Reason::NoSpace,
         SystemError::ProgramMissing { .. } => Reason::NotSupported,
         SystemError::NoDedicatedCpus { .. } => Reason::Unschedulable,

@@ -243,9 +243,9 @@ impl Machine {
         self.ask(|reply| Command::Resize { id: id.to_owned(), bytes, reply }).await
     }
 
-    /// Has a disk continue in this overlay on its present file. Returns whether it was switched just now.
-    pub(crate) async fn continue_in_overlay(&self, disk: DiskSpec) -> Result<bool, MachineError> {
-        self.ask(|reply| Command::ContinueInOverlay(Box::new(disk), reply)).await
+    /// Has disks continue in these overlays on their present files, at one moment. Returns whether they were switched just now.
+    pub(crate) async fn continue_in_overlays(&self, disks: Vec<DiskSpec>) -> Result<bool, MachineError> {
+        self.ask(|reply| Command::ContinueInOverlays(disks, reply)).await
     }
 
     pub(crate) async fn set_limits(&self, id: &str, limits: IoLimits) -> Result<(), MachineError> {
@@ -378,16 +378,17 @@ struct State {
     held_still: BTreeSet<String>,
 }
 
-/// No machine opens a volume, and no other snapshot of it is taken, while this exists.
+/// No machine opens these volumes, and no other snapshot of them is taken, while this exists.
 #[derive(Debug)]
 pub(crate) struct Still<'a> {
     machines: &'a Machines,
-    volume: String,
+    volumes: Vec<String>,
 }
 
 impl Drop for Still<'_> {
     fn drop(&mut self) {
-        self.machines.state().held_still.remove(&self.volume);
+        let held = &mut self.machines.state().held_still;
+        held.retain(|volume| !self.volumes.contains(volume));
     }
 }
 
@@ -610,14 +611,16 @@ impl Machines {
         Ok(())
     }
 
-    /// Keeps machines from opening a volume until the result is dropped. One that has it open keeps it.
+    /// Keeps machines from opening these volumes until the result is dropped. Those that have them open keep them.
     ///
-    /// *Errors:* [`MachineError::ReservationBlocked`] while another caller holds it still.
-    pub(crate) fn hold_still(&self, volume: &str) -> Result<Still<'_>, MachineError> {
-        match self.state().held_still.insert(volume.to_owned()) {
-            true => Ok(Still { machines: self, volume: volume.to_owned() }),
-            false => Err(MachineError::ReservationBlocked { volume: volume.to_owned() }),
+    /// *Errors:* [`MachineError::ReservationBlocked`] while another caller holds one of them still.
+    pub(crate) fn hold_still(&self, volumes: Vec<String>) -> Result<Still<'_>, MachineError> {
+        let mut state = self.state();
+        if let Some(held) = volumes.iter().find(|volume| state.held_still.contains(*volume)) {
+            return Err(MachineError::ReservationBlocked { volume: held.clone() });
         }
+        state.held_still.extend(volumes.iter().cloned());
+        Ok(Still { machines: self, volumes })
     }
 
     /// Releases a reservation: from now on, the volumes QEMU has are what counts.

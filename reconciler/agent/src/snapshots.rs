@@ -1,74 +1,130 @@
-//! Takes a snapshot of a volume, whether a machine has it open or not. Disks and DiskSnapshots take them the same way.
+//! Takes snapshots of volumes at one moment, whether a machine has them open or not. Disks and DiskSnapshots take them the same way.
 //!
 //! ```text
-//!   begin: the volume's file is an overlay ──▶ freeze ──▶ switch QEMU to it ──▶ thaw ──▶ finish
-//!                                              (with an agent in the guest)
+//!   begin: the files of all volumes are overlays ──▶ freeze ──▶ switch QEMU to them ──▶ thaw ──▶ finish each
+//!                                                    (with an agent in the guest)
 //! ```
 //!
-//! Each step can be repeated: after a crash anywhere, the whole is taken again from the start under the same identity.
+//! Each step can be repeated: after a crash anywhere, the whole is taken again from the start under the same identities. QEMU is
+//! switched to all overlays in one transaction, and without a machine no volume is written meanwhile. What was interrupted in
+//! between, and written since, is refused: [`SystemError::NotOneMoment`], [`BlockError::NotOneMoment`].
+//!
+//! [`BlockError::NotOneMoment`]: berth_qemu::block::BlockError::NotOneMoment
 
 use berth_host::{NewSnapshot, SystemError, Taken, VolumeFacts};
 use berth_qemu::power::RunState;
 
 use crate::context::Context;
 use crate::error::Error;
-use crate::machine::Machine;
+use crate::machine::{Machine, MachineState};
 use crate::plugging::disk_spec;
 
 /// How often a guest that was frozen is asked to go on.
 const THAW_ATTEMPTS: usize = 3;
 
-/// Takes a snapshot, or finishes one that was begun.
+/// Takes snapshots of these volumes at one moment, or finishes those that were begun.
 ///
-/// *Errors:* [`SystemError::VolumeBusy`] while it is not known which machine has the volume open: the caller retries.
-pub(crate) async fn take(ctx: &Context, new: &NewSnapshot) -> Result<(), Error> {
-    let _still = ctx.machines.hold_still(&new.volume)?;
-    let holders = ctx.machines.holders(&new.volume);
-    let mut instances =
-        holders.iter().filter(|holder| holder.is_certain).map(|holder| holder.instance.as_str());
-    let instance = instances.next();
-    let machine = instance.and_then(|instance| ctx.machines.get(instance));
-    // One that is being started has no machine yet, and one that does not answer may have any volume open.
-    if machine.is_none() && !holders.is_empty() {
-        let detail = "a machine that may have it open does not answer yet";
-        return Err(SystemError::VolumeBusy { id: new.volume.clone(), detail }.into());
-    }
-    let volume = ctx.system.begin_snapshot(new).await?;
-    if volume.pending_snapshot.as_deref() != Some(new.id.as_str()) {
+/// *Errors:* [`SystemError::VolumeBusy`] while it is not known which machine has a volume open: the caller retries.
+pub(crate) async fn take(ctx: &Context, all: &[NewSnapshot]) -> Result<(), Error> {
+    let _still = ctx.machines.hold_still(all.iter().map(|new| new.volume.clone()).collect())?;
+    let writer = writer(ctx, all).await?;
+    let volumes = ctx.system.begin_snapshots(all).await?;
+    let parts: Vec<(&NewSnapshot, VolumeFacts)> = all.iter().zip(volumes).collect();
+    let is_pending =
+        |(new, volume): &&(&NewSnapshot, VolumeFacts)| volume.pending_snapshot.as_ref() == Some(&new.id);
+    let pending: Vec<_> = parts.iter().filter(is_pending).collect();
+    if pending.is_empty() {
         return Ok(());
     }
-    let frozen = match (instance, machine) {
-        (Some(instance), Some(machine)) => switch(ctx, instance, &machine, &volume).await?,
-        _ => false,
+    let frozen = match &writer {
+        Some(writer) => {
+            let volumes = pending.iter().map(|(_, volume)| volume);
+            let open: Vec<_> = volumes.filter(|volume| writer.volumes.contains(&volume.id)).collect();
+            writer.switch(ctx, &open).await?
+        }
+        None => false,
     };
-    let taken = Taken { at: ctx.now(), frozen };
-    ctx.system.finish_snapshot(&new.pool, &new.id, &taken).await?;
+    let taken = match parts.iter().find(|part| !is_pending(part)) {
+        // A crash came between the first and the last.
+        Some((new, _)) => ctx.system.snapshot(&new.pool, &new.id).await?.and_then(|facts| facts.taken),
+        None => None,
+    };
+    let taken = taken.unwrap_or(Taken { at: ctx.now(), frozen });
+    for (new, _) in pending {
+        ctx.system.finish_snapshot(&new.pool, &new.id, &taken).await?;
+    }
     Ok(())
 }
 
-/// Has a running machine continue in the volume's new file. Returns whether the guest's file systems were frozen meanwhile.
-async fn switch(
-    ctx: &Context,
-    instance: &str,
-    machine: &Machine,
-    volume: &VolumeFacts,
-) -> Result<bool, Error> {
-    let state = machine.state().await?;
-    let disk = state.disks.iter().find(|disk| disk.id == volume.id);
-    if disk.is_some_and(|disk| disk.read_only) {
-        // It is open for reading, in whichever file.
-        return Ok(false);
+/// The machine that writes to volumes.
+struct Writer {
+    instance: String,
+    machine: Machine,
+    state: MachineState,
+    /// Those of the volumes that it may write to.
+    volumes: Vec<String>,
+}
+
+/// Returns the machine that may write to some of the volumes. Machines that only read them may read either file.
+async fn writer(ctx: &Context, all: &[NewSnapshot]) -> Result<Option<Writer>, Error> {
+    let busy = |volume: &str, detail| SystemError::VolumeBusy { id: volume.to_owned(), detail };
+    let mut found: Option<Writer> = None;
+    for volume in all.iter().map(|new| &new.volume) {
+        let holders = ctx.machines.holders(volume);
+        if holders.is_empty() {
+            continue;
+        }
+        let instance = holders.iter().find(|holder| holder.is_certain).map(|holder| &holder.instance);
+        // One that is being started has no machine yet, and one that does not answer may have any volume open.
+        let Some((instance, machine)) = instance.and_then(|name| Some((name, ctx.machines.get(name)?)))
+        else {
+            return Err(busy(volume, "a machine that may have it open does not answer yet").into());
+        };
+        let writer = match &mut found {
+            Some(writer) if writer.instance == *instance => writer,
+            other => {
+                let state = machine.state().await?;
+                if is_only_read(&state, volume) {
+                    continue;
+                }
+                if other.is_some() {
+                    return Err(busy(volume, "another VM than that of the other disks has it open").into());
+                }
+                other.insert(Writer { instance: instance.clone(), machine, state, volumes: Vec::new() })
+            }
+        };
+        if !is_only_read(&writer.state, volume) {
+            writer.volumes.push(volume.clone());
+        }
     }
-    let overlay = berth_qemu::machine::DiskSpec { backing: None, ..disk_spec(volume, "", false, None) };
-    let overlay = ctx.system.grant_disk(instance, &overlay).await?;
-    let freezes = state.run_state == RunState::Running;
-    let frozen = freezes && freeze(machine).await;
-    let switched = machine.continue_in_overlay(overlay).await;
-    // Also after a failure to freeze, and after a crash in between: whether the guest is frozen is not known then.
-    if freezes {
-        thaw(machine).await;
+    Ok(found)
+}
+
+fn is_only_read(state: &MachineState, volume: &str) -> bool {
+    state.disks.iter().any(|disk| disk.id == volume && disk.read_only)
+}
+
+impl Writer {
+    /// Has the machine continue in the new files of its volumes. Returns whether the guest's file systems were frozen meanwhile.
+    async fn switch(&self, ctx: &Context, volumes: &[&VolumeFacts]) -> Result<bool, Error> {
+        let mut overlays = Vec::new();
+        for volume in volumes {
+            let overlay =
+                berth_qemu::machine::DiskSpec { backing: None, ..disk_spec(volume, "", false, None) };
+            overlays.push(ctx.system.grant_disk(&self.instance, &overlay).await?);
+        }
+        if overlays.is_empty() {
+            return Ok(false);
+        }
+        let freezes = self.state.run_state == RunState::Running;
+        let frozen = freezes && freeze(&self.machine).await;
+        let switched = self.machine.continue_in_overlays(overlays).await;
+        // Also after a failure to freeze, and after a crash in between: whether the guest is frozen is not known then.
+        if freezes {
+            thaw(&self.machine).await;
+        }
+        Ok(switched? && frozen)
     }
-    Ok(switched? && frozen)
 }
 
 async fn freeze(machine: &Machine) -> bool {

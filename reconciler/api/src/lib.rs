@@ -7,7 +7,7 @@
 //!                                 host_policies, former_uid, gates)
 //!                                     │
 //!                                     ▼
-//!   kinds, one file each:  vm  vm_class  disk  disk_snapshot  hotswap_disk_attachment  image  storage_pool
+//!   kinds, one file each:  vm  vm_class  vm_snapshot  disk  disk_snapshot  hotswap_disk_attachment  image  storage_pool
 //!                          network  security_group  public_ip  ip_pool  placement_group  host
 //!                                     │
 //!                                     ▼
@@ -67,6 +67,7 @@ mod unmanaged;
 pub mod user_data;
 pub mod vm;
 pub mod vm_class;
+pub mod vm_snapshot;
 
 pub use binding::{Binding, ObjectUse, UseKind};
 pub use condition::{ConditionType, ConditionUpdate, Conditions, Readiness};
@@ -107,6 +108,7 @@ pub use taken::{HugeMemory, SizeTaken, size_taken};
 pub use unmanaged::Unmanaged;
 pub use vm::{RestartPolicy, StopMode, VM, VMSpec, VMStatus};
 pub use vm_class::{VMClass, VMClassSpec, VMClassStatus};
+pub use vm_snapshot::{SnapshotOfDisk, VMSnapshot, VMSnapshotSpec, VMSnapshotStatus};
 
 /// The API group of every kind.
 pub const GROUP: &str = "berth.dev";

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::{
     DEFAULT_NAME, Disk, DiskSnapshot, GROUP, Host, HotswapDiskAttachment, IPPool, Image, Network,
     PlacementGroup, PublicIP, SHARED_NAMESPACE, SYSTEM_NAMESPACE, SecurityGroup, StoragePool, VERSION_LABEL,
-    VM, VMClass, power,
+    VM, VMClass, VMSnapshot, power,
 };
 
 /// The definitions of all kinds, in the order of their names.
@@ -37,6 +37,7 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
         StoragePool::crd(),
         VM::crd(),
         VMClass::crd(),
+        VMSnapshot::crd(),
     ];
     for crd in &mut crds {
         let labels = crd.metadata.labels.get_or_insert_default();
@@ -169,7 +170,7 @@ mod tests {
     #[test]
     fn every_kind_is_found_under_the_category_berth_and_starts_unobserved() {
         let crds = crds();
-        assert_eq!(crds.len(), 13);
+        assert_eq!(crds.len(), 14);
         for crd in crds {
             assert_eq!(
                 crd.spec.names.categories.as_deref(),

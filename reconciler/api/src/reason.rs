@@ -173,6 +173,8 @@ reasons! {
     SnapshotLost => "Restore the file on its host, or delete the DiskSnapshot.",
     /// The disk is on the largest number of snapshots that is supported.
     TooManySnapshots => "Delete DiskSnapshots before their disk is based on so many, or copy the data to a new Disk.",
+    /// The VM was started, or a disk exchanged, while the snapshot of its disks was being taken: they would be of different moments.
+    SnapshotInterrupted => "Delete the VMSnapshot, and create another.",
     /// The declared restore cannot be done: its DiskSnapshot is of another disk or in another pool, or it was restored before and
     /// another one since.
     RestoreRefused => "Name a DiskSnapshot of this disk, or set another `restore.token` to restore it once more; or take `restore` out.",

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use berth_api::{
-    Binding, DEFAULT_NAME, Disk, DiskState, Host, Network, ObjectUser, PlacementGroup, PlacementGroupStatus,
-    Readiness, SHARED_NAMESPACE, SYSTEM_NAMESPACE, USED_FINALIZER, condition,
+    Binding, DEFAULT_NAME, Disk, DiskSnapshot, DiskState, Host, Network, ObjectUser, PlacementGroup,
+    PlacementGroupStatus, Readiness, SHARED_NAMESPACE, SYSTEM_NAMESPACE, USED_FINALIZER, condition,
 };
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
@@ -42,6 +42,8 @@ pub(crate) enum Write {
     CreateNetwork(Box<Network>),
     /// A Disk is created for the VM that declares it.
     CreateDisk(Box<Disk>),
+    /// A DiskSnapshot is created for the VMSnapshot that it is a part of.
+    CreateSnapshot(Box<DiskSnapshot>),
     /// These values of a Disk's spec are changed.
     ChangeDisk(Arc<Disk>, Value),
     /// Ends a recovery: everything the host holds has been given back, or belongs to no object.
@@ -63,6 +65,7 @@ impl Write {
             // One key for all of them, so that one is in flight at a time: each sees the ranges of those before.
             Self::CreateNetwork(_) => Key::namespaced(ObjectKind::Network, SHARED_NAMESPACE, DEFAULT_NAME),
             Self::CreateDisk(disk) => Key::of(disk.as_ref()),
+            Self::CreateSnapshot(snapshot) => Key::of(snapshot.as_ref()),
             Self::ChangeDisk(disk, _) => Key::of(disk.as_ref()),
             Self::EndRecovery(host) => Key::of(host.as_ref()),
             Self::EndHost(host) => Key::of(host.as_ref()),

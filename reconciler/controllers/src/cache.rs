@@ -190,6 +190,13 @@ impl Cache {
                     keys.push(named(ObjectKind::Disk, snapshot.spec.disk.as_str()));
                 }
             }
+            ObjectKind::VMSnapshot => {
+                if let Some(snapshot) = self.tables.vm_snapshots.get(key) {
+                    keys.push(named(ObjectKind::VM, snapshot.spec.vm.as_str()));
+                    let disks = snapshot.status.iter().flat_map(|status| &status.disks);
+                    keys.extend(disks.map(|disk| named(ObjectKind::DiskSnapshot, disk.snapshot.as_str())));
+                }
+            }
             ObjectKind::Image => {
                 let source = self.tables.images.get(key).and_then(|image| image.spec.source.disk.as_ref());
                 keys.extend(source.map(|disk| named(ObjectKind::Disk, disk.as_str())));
@@ -322,6 +329,7 @@ impl Cache {
             | ObjectKind::Image
             | ObjectKind::Disk
             | ObjectKind::DiskSnapshot
+            | ObjectKind::VMSnapshot
             | ObjectKind::Role
             | ObjectKind::ConfigMap => Vec::new(),
         }

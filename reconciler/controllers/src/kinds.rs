@@ -19,10 +19,11 @@ mod security_group;
 mod storage_pool;
 mod vm;
 mod vm_class;
+mod vm_snapshot;
 
 use berth_api::{
     Disk, DiskSnapshot, Host, HotswapDiskAttachment, IPPool, Image, Network, PlacementGroup, PublicIP,
-    SYSTEM_NAMESPACE, SecurityGroup, StoragePool, VM, VMClass, host_addresses::HOST_ADDRESSES,
+    SYSTEM_NAMESPACE, SecurityGroup, StoragePool, VM, VMClass, VMSnapshot, host_addresses::HOST_ADDRESSES,
     manifests::access::HOST_LABEL,
 };
 use futures::{Stream, stream::BoxStream, stream::select_all};
@@ -77,6 +78,7 @@ const CONTROLLERS: &[Controller] = &[
         watch::all::<HotswapDiskAttachment>,
         Some(hotswap_disk_attachment::reconcile),
     ),
+    controller::<VMSnapshot>(watch::all::<VMSnapshot>, Some(vm_snapshot::reconcile)),
     controller::<ServiceAccount>(
         |client| watch::labelled::<ServiceAccount>(Api::namespaced(client, SYSTEM_NAMESPACE), HOST_LABEL),
         None,

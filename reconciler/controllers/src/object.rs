@@ -107,6 +107,7 @@ with_status! {
     VM, namespaced;
     Disk, namespaced;
     DiskSnapshot, namespaced;
+    VMSnapshot, namespaced;
     HotswapDiskAttachment, namespaced;
     Image, namespaced;
     PublicIP, namespaced;

@@ -4,8 +4,8 @@
 use std::{fmt::Debug, time::Duration};
 
 use berth_api::{
-    CONTROLLER_MANAGER, Disk, Host, Network, SYSTEM_NAMESPACE, Unmanaged, host_addresses::HOST_ADDRESSES,
-    manifests::access,
+    CONTROLLER_MANAGER, Disk, DiskSnapshot, Host, Network, SYSTEM_NAMESPACE, Unmanaged,
+    host_addresses::HOST_ADDRESSES, manifests::access,
 };
 use futures::{FutureExt, future::BoxFuture};
 use k8s_openapi::{
@@ -227,6 +227,12 @@ impl Writer {
                 let namespace = disk.namespace().unwrap_or_default();
                 let disks: Api<Disk> = Api::namespaced(self.0.clone(), &namespace);
                 Some(Response::Is(disks.create(&params, disk).await?.into()))
+            }
+            Write::CreateSnapshot(snapshot) => {
+                let params = PostParams { field_manager: manager(), ..PostParams::default() };
+                let namespace = snapshot.namespace().unwrap_or_default();
+                let snapshots: Api<DiskSnapshot> = Api::namespaced(self.0.clone(), &namespace);
+                Some(Response::Is(snapshots.create(&params, snapshot).await?.into()))
             }
             Write::ChangeDisk(disk, spec) => {
                 let patch = json!({

@@ -59,6 +59,11 @@ pub enum SystemError {
          them: make a new disk and copy the data, or wait with further snapshots"
     )]
     TooManySnapshots { id: String, most: usize },
+    #[error(
+        "volume {id} was written after its snapshot had been begun, and before those of other disks were: they would be of \
+         different moments"
+    )]
+    NotOneMoment { id: String },
     #[error("volume {id} is busy: {detail}")]
     VolumeBusy { id: String, detail: &'static str },
     #[error("no space left for {what}: {needed} bytes needed, {free} free")]
@@ -118,6 +123,7 @@ impl SystemError {
             | Self::SmallerThanImage { .. }
             | Self::Shrink { .. }
             | Self::TooManySnapshots { .. }
+            | Self::NotOneMoment { .. }
             | Self::Invalid { .. }
             | Self::Launch(LaunchError::Spec(_)) => Retry::WaitForChange,
             _ => Retry::Backoff,

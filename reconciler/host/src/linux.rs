@@ -357,12 +357,14 @@ impl Volumes for LinuxSystem {
         self.on_volumes(move |v| v.snapshot(&pool, &id)).await
     }
 
-    async fn begin_snapshot(&self, snapshot: &NewSnapshot) -> Result<VolumeFacts> {
-        let new = snapshot.clone();
-        let mut volume = self.on_volumes(move |v| v.begin_snapshot(&new)).await?;
+    async fn begin_snapshots(&self, snapshots: &[NewSnapshot]) -> Result<Vec<VolumeFacts>> {
+        let new = snapshots.to_vec();
+        let mut volumes = self.on_volumes(move |v| v.begin_snapshots(&new)).await?;
         let io_uring = self.host.installation().await.is_ok_and(|installation| installation.io_uring);
-        volume.cache = self.direct_io.cache_of(&volume.path, io_uring);
-        Ok(volume)
+        for volume in &mut volumes {
+            volume.cache = self.direct_io.cache_of(&volume.path, io_uring);
+        }
+        Ok(volumes)
     }
 
     async fn restore_snapshot(&self, restore: &NewRestore) -> Result<VolumeFacts> {

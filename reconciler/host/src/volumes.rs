@@ -55,12 +55,14 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
 
     async fn snapshot(&self, pool: &str, id: &str) -> Result<Option<SnapshotFacts>>;
 
-    /// Begins a snapshot, or continues one that was begun: from now on the volume's file is a new overlay. A QEMU that
-    /// has the former file open has to be switched to it, and [`Volumes::finish_snapshot`] follows.
+    /// Begins snapshots of several volumes, all or none, or continues those that were begun: from now on the file of each volume
+    /// is a new overlay. A QEMU that has the former files open has to be switched to them at one moment, and
+    /// [`Volumes::finish_snapshot`] of each follows. No other QEMU may open a volume meanwhile.
     ///
-    /// *Errors*: [`SystemError::TooManySnapshots`]; [`SystemError::VolumeBusy`] while another snapshot of the volume is
-    /// not finished; [`SystemError::NoSpace`], with the volume as it was.
-    async fn begin_snapshot(&self, snapshot: &NewSnapshot) -> Result<VolumeFacts>;
+    /// *Errors*: [`SystemError::TooManySnapshots`]; [`SystemError::VolumeBusy`] while another snapshot of a volume is
+    /// not finished; [`SystemError::NoSpace`], with the volumes as they were; [`SystemError::NotOneMoment`] if a call before was
+    /// interrupted, and a volume has been written since.
+    async fn begin_snapshots(&self, snapshots: &[NewSnapshot]) -> Result<Vec<VolumeFacts>>;
 
     /// Finishes a snapshot that was begun. Returns it if it is finished.
     ///

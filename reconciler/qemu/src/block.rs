@@ -84,6 +84,8 @@ pub enum BlockError {
     NotPluggable { id: String },
     #[error("all SCSI targets of the machine are taken")]
     Full,
+    #[error("disk {id} continues in its new file already, and others do not: they are of different moments")]
+    NotOneMoment { id: String },
 }
 
 /// Ensures that the machine has this disk.
@@ -222,37 +224,62 @@ async fn top(qmp: &Qmp, id: &str) -> Result<Option<(String, u64)>, BlockError> {
     Ok(found.and_then(|disk| Some((disk.node?, disk.size))))
 }
 
-/// Has a disk of the running machine continue in `disk.file`, an empty overlay on its present file, which is not written
-/// any more after that. The guest waits for a few milliseconds. Does nothing if the disk continues in it already, or is
-/// only read. Returns whether it did something.
-pub async fn continue_in_overlay(qmp: &Qmp, disk: &DiskSpec) -> Result<bool, BlockError> {
-    let lost = || BlockError::NoSuchDisk { id: disk.id.clone() };
-    let present = disks(qmp).await?.into_iter().find(|d| d.id == disk.id).ok_or_else(lost)?;
-    if present.read_only || present.file.as_ref() == Some(&disk.file) {
-        return Ok(false);
+/// Has disks of the running machine continue in the files of `overlays`, empty overlays on their present files, which are not
+/// written any more after that: all at one moment, in one transaction. The guest waits for a few milliseconds. Does nothing if the
+/// disks continue in them already; disks that are only read are left out. Returns whether it did something.
+///
+/// *Errors*: [`BlockError::NotOneMoment`] if some of the disks continue in their overlays already and others do not.
+pub async fn continue_in_overlays(qmp: &Qmp, overlays: &[DiskSpec]) -> Result<bool, BlockError> {
+    let present = disks(qmp).await?;
+    let mut open = Vec::new();
+    let mut done = None;
+    for overlay in overlays {
+        let disk = present.iter().find(|disk| disk.id == overlay.id);
+        let disk = disk.ok_or_else(|| BlockError::NoSuchDisk { id: overlay.id.clone() })?;
+        if disk.file.as_ref() == Some(&overlay.file) {
+            done = Some(&overlay.id);
+        } else if !disk.read_only {
+            open.push((overlay, disk));
+        }
     }
-    let below = present.node.ok_or_else(lost)?;
+    match (done, open.is_empty()) {
+        (_, true) => return Ok(false),
+        (Some(id), false) => return Err(BlockError::NotOneMoment { id: id.clone() }),
+        (None, false) => {}
+    }
+    let mut actions = Vec::new();
+    for (overlay, disk) in open {
+        let below = disk.node.clone().ok_or_else(|| BlockError::NoSuchDisk { id: disk.id.clone() })?;
+        let name = add_overlay(qmp, overlay, disk.size).await?;
+        let data = json!({"node": below, "overlay": name});
+        actions.push(json!({"type": "blockdev-snapshot", "data": data}));
+    }
+    qmp.execute("transaction", json!({"actions": actions})).await?;
+    Ok(true)
+}
+
+/// Opens an overlay for a disk of the running machine, at least as large as the disk. Returns the name of its node.
+async fn add_overlay(qmp: &Qmp, overlay: &DiskSpec, size: u64) -> Result<String, BlockError> {
     let chain: Vec<_> =
-        nodes(qmp).await?.into_iter().filter(|n| place_in_chain(&n.name, &disk.id).is_some()).collect();
+        nodes(qmp).await?.into_iter().filter(|n| place_in_chain(&n.name, &overlay.id).is_some()).collect();
     // An interrupted call left it.
     let added =
-        chain.iter().find(|node| node.file.as_ref() == Some(&disk.file)).map(|node| node.name.clone());
+        chain.iter().find(|node| node.file.as_ref() == Some(&overlay.file)).map(|node| node.name.clone());
     let name = match added {
         Some(name) => name,
         None => {
-            let last = chain.iter().filter_map(|node| place_in_chain(&node.name, &disk.id)).max();
-            let name = format!("{}.{}", disk.id, last.map_or(1, |last| last + 1));
-            let added = qmp.execute("blockdev-add", overlay_blockdev(disk, &name)).await;
-            added.map_err(|e| locked(&disk.id, e))?;
+            let last = chain.iter().filter_map(|node| place_in_chain(&node.name, &overlay.id)).max();
+            let name = format!("{}.{}", overlay.id, last.map_or(1, |last| last + 1));
+            let added = qmp.execute("blockdev-add", overlay_blockdev(overlay, &name)).await;
+            added.map_err(|e| locked(&overlay.id, e))?;
             name
         }
     };
     // The disk may have grown since the overlay was created.
-    if node(qmp, &name).await?.is_some_and(|overlay| overlay.size < present.size) {
-        qmp.execute("block_resize", json!({"node-name": name, "size": present.size})).await?;
+    if node(qmp, &name).await?.is_some_and(|added| added.size < size) {
+        qmp.execute("block_resize", json!({"node-name": name, "size": size})).await?;
     }
-    qmp.execute("blockdev-snapshot", json!({"node": below, "overlay": name})).await?;
-    Ok(true)
+    Ok(name)
 }
 
 /// Gives a disk these ceilings. Operations that are waiting for the former ones go on under the new ones.

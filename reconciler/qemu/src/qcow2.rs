@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use crate::machine::Format;
 pub use create::{create, create_overlay};
 pub use grow::grow;
-pub use inspect::{has_internal_snapshots, inspect, virtual_size};
+pub use inspect::{has_internal_snapshots, inspect, is_unwritten, virtual_size};
 pub use lock::ImageLock;
 
 /// The maximum accepted virtual size: a larger one is a mistake or an attack.

@@ -2,7 +2,7 @@
 //!
 //! The real one runs under TCG with no operating system: a BIOS that finds nothing to boot.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -581,7 +581,7 @@ async fn media_are_inserted_exchanged_and_taken_out_and_no_file_stays_open() {
 }
 
 /// A machine with a CPU and a disk that were plugged in, saved to a file and ended.
-async fn saved(bench: &mut Bench) -> std::path::PathBuf {
+async fn saved(bench: &mut Bench) -> PathBuf {
     bench.spec.machine.topology = Topology::of_cores(2);
     bench.spec.machine.max_memory_bytes = Some(128 * MIB);
     let file = bench.directory.path().join("saved.state");
@@ -686,6 +686,38 @@ fn overlay_on(below: &DiskSpec, number: u32, size: u64) -> DiskSpec {
 }
 
 #[tokio::test]
+async fn disks_of_a_running_machine_continue_in_overlays_all_at_once_or_not_at_all() {
+    for bench in Bench::all() {
+        let (data, log) = (bench.new_disk("data"), bench.new_disk("log"));
+        let (qmp, _events) = bench.launch().await;
+        let mut overlays = Vec::new();
+        for disk in [&data, &log] {
+            bench.plug(&qmp, disk).await.expect("plugged");
+            let overlay = overlay_on(disk, 1, 16 * MIB);
+            bench.host.grant(&overlay.file, true).await.expect("granted");
+            overlays.push(overlay);
+        }
+        let files = async || -> Vec<Option<PathBuf>> {
+            let seen = block::disks(&qmp).await.expect("disks");
+            let file = |id: &str| seen.iter().find(|disk| disk.id == id).and_then(|disk| disk.file.clone());
+            vec![file("data"), file("log")]
+        };
+        let before = [&data, &log].map(|disk| Some(disk.file.clone()));
+        let missing = DiskSpec { file: log.file.with_file_name("none.qcow2"), ..log.clone() };
+        block::continue_in_overlays(&qmp, &[overlays[0].clone(), missing]).await.expect_err("no such file");
+        assert_eq!(files().await, before, "neither is switched");
+        assert!(block::continue_in_overlays(&qmp, &overlays).await.expect("switched"));
+        assert_eq!(files().await, [0, 1].map(|n: usize| Some(overlays[n].file.clone())));
+        assert!(!block::continue_in_overlays(&qmp, &overlays).await.expect("switched before"));
+        let second = overlay_on(&overlays[1], 2, 16 * MIB);
+        let torn = block::continue_in_overlays(&qmp, &[overlays[0].clone(), second]).await;
+        assert!(matches!(torn, Err(BlockError::NotOneMoment { .. })), "{torn:?}");
+        assert_eq!(files().await, [0, 1].map(|n: usize| Some(overlays[n].file.clone())));
+        bench.end().await;
+    }
+}
+
+#[tokio::test]
 async fn a_disk_of_a_running_machine_continues_in_an_overlay_and_is_grown_and_released_after_that() {
     for bench in Bench::all() {
         let data = bench.new_disk("data");
@@ -695,8 +727,10 @@ async fn a_disk_of_a_running_machine_continues_in_an_overlay_and_is_grown_and_re
         block::set_limits(&qmp, "data", &limits).await.expect("set");
         let first = overlay_on(&data, 1, 16 * MIB);
         bench.host.grant(&first.file, true).await.expect("granted");
-        assert!(block::continue_in_overlay(&qmp, &first).await.expect("switched"));
-        assert!(!block::continue_in_overlay(&qmp, &first).await.expect("switched before"));
+        assert!(block::continue_in_overlays(&qmp, std::slice::from_ref(&first)).await.expect("switched"));
+        assert!(
+            !block::continue_in_overlays(&qmp, std::slice::from_ref(&first)).await.expect("switched before")
+        );
         let seen =
             |disks: Vec<block::ObservedDisk>| disks.into_iter().find(|d| d.id == "data").expect("plugged");
         let now = seen(block::disks(&qmp).await.expect("disks"));
@@ -706,7 +740,7 @@ async fn a_disk_of_a_running_machine_continues_in_an_overlay_and_is_grown_and_re
         let second = overlay_on(&first, 2, 20 * MIB);
         bench.host.grant(&second.file, true).await.expect("granted");
         block::resize(&qmp, "data", 24 * MIB).await.expect("grown");
-        assert!(block::continue_in_overlay(&qmp, &second).await.expect("switched"));
+        assert!(block::continue_in_overlays(&qmp, std::slice::from_ref(&second)).await.expect("switched"));
         let now = seen(block::disks(&qmp).await.expect("disks"));
         assert_eq!((now.file.as_ref(), now.size), (Some(&second.file), 24 * MIB));
         let outcome = block::unplug(&qmp, "data", Duration::from_secs(10)).await.expect("unplugged");
@@ -728,7 +762,7 @@ async fn a_disk_of_a_running_machine_continues_in_an_overlay_and_is_grown_and_re
         bench.host.grant(&first.file, false).await.expect("granted");
         let again = DiskSpec { backing: Some(backing), ..second.clone() };
         bench.plug(&qmp, &again).await.expect("plugged with the files below it");
-        let missing = block::continue_in_overlay(&qmp, &DiskSpec { id: "none".into(), ..second }).await;
+        let missing = block::continue_in_overlays(&qmp, &[DiskSpec { id: "none".into(), ..second }]).await;
         assert!(matches!(missing, Err(BlockError::NoSuchDisk { .. })), "{missing:?}");
         bench.end().await;
     }

@@ -38,6 +38,7 @@ pub(crate) fn references(kind: &str, object: &Value) -> Vec<Reference> {
             from.own("disk", "disk", "disks", text(object, "/spec/disk")),
             from.site("host", "host", "hosts", text(object, "/status/binding/host")),
         ],
+        "vmsnapshot" => of_vm_snapshot(&from, object),
         "hotswapdiskattachment" => vec![
             from.own("VM", "vm", "vms", text(object, "/spec/vm")),
             from.own("disk", "disk", "disks", text(object, "/spec/disk")),
@@ -49,6 +50,12 @@ pub(crate) fn references(kind: &str, object: &Value) -> Vec<Reference> {
     found.retain(|reference| !reference.name.is_empty());
     found.truncate(MOST);
     found
+}
+
+fn of_vm_snapshot(from: &From<'_>, snapshot: &Value) -> Vec<Reference> {
+    let parts = items(snapshot, "/status/disks").map(|disk| text(disk, "/snapshot"));
+    let parts = parts.map(|name| from.own("snapshot", "disksnapshot", "disksnapshots", name));
+    std::iter::once(from.own("VM", "vm", "vms", text(snapshot, "/spec/vm"))).chain(parts).collect()
 }
 
 fn of_public_ip(from: &From<'_>, ip: &Value) -> Vec<Reference> {

@@ -32,7 +32,7 @@ use crate::installed::{self, Copy};
 pub(crate) const IMAGE_URL: &str = "https://images.example/debian.qcow2";
 pub(crate) const IMAGE_SHA256: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
 /// The kinds that users create.
-const NAMESPACED: [&str; 9] = [
+const NAMESPACED: [&str; 10] = [
     "Disk",
     "DiskSnapshot",
     "HotswapDiskAttachment",
@@ -42,6 +42,7 @@ const NAMESPACED: [&str; 9] = [
     "SecurityGroup",
     "VM",
     "VMClass",
+    "VMSnapshot",
 ];
 /// The maximum duration of any step, in simulated time, with any fault: longer than the longest back-off.
 const LIMIT: Duration = Duration::from_secs(900);

@@ -5,9 +5,12 @@
 //! ```
 //!
 //! One that was taken and is missing is never taken again: it would have the data of another moment.
+//!
+//! The parts of a VMSnapshot are taken together, at one moment, once all of them are here: by the first of them that is not taken.
 
 mod apply;
 mod observe;
+mod parts;
 mod plan;
 mod status;
 #[cfg(test)]
@@ -30,13 +33,10 @@ use crate::key::{Key, ObjectName};
 /// A step of a snapshot's plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    Take(NewSnapshot),
+    /// Takes them at one moment.
+    Take(Vec<NewSnapshot>),
     /// Records beside the file that it belongs to this object, which had another uid before.
-    TakeOver {
-        pool: String,
-        snapshot: String,
-        owner: VolumeOwner,
-    },
+    TakeOver { pool: String, snapshot: String, owner: VolumeOwner },
     /// Deletes it. One that was begun is finished first.
     Delete(NewSnapshot),
     /// Removes this host's finalizer.
@@ -52,7 +52,7 @@ impl Indexed for DiskSnapshot {
         Some(&mut tables.departed_snapshots)
     }
 
-    fn keys_of(name: &ObjectName, _: &Self, tables: &Tables) -> Vec<Key> {
+    fn keys_of(name: &ObjectName, snapshot: &Self, tables: &Tables) -> Vec<Key> {
         let disks = tables.disks.all().filter(|(disk_name, disk)| {
             let source = disk.spec.source.as_ref().and_then(|source| source.snapshot.as_ref());
             let mut named =
@@ -61,6 +61,13 @@ impl Indexed for DiskSnapshot {
         });
         let mut keys: Vec<Key> = disks.map(|(name, _)| Key::new::<Disk>(name.clone())).collect();
         keys.push(Key::new::<DiskSnapshot>(name.clone()));
+        if snapshot.part_of().is_some() {
+            // It waits until the parts are taken.
+            keys.push(Key::new::<Disk>(name.beside(snapshot.spec.disk.as_str())));
+        }
+        keys.extend(
+            parts::beside(name, snapshot, tables).map(|(name, _)| Key::new::<DiskSnapshot>(name.clone())),
+        );
         keys
     }
 

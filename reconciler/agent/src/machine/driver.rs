@@ -50,7 +50,7 @@ pub(super) enum Command {
         reply: Reply,
     },
     /// Whether the disk has been switched just now.
-    ContinueInOverlay(Box<DiskSpec>, oneshot::Sender<Result<bool, MachineError>>),
+    ContinueInOverlays(Vec<DiskSpec>, oneshot::Sender<Result<bool, MachineError>>),
     SetLimits {
         id: String,
         limits: IoLimits,
@@ -219,8 +219,8 @@ impl Driver {
             Command::Resize { id, bytes, reply } => {
                 let _ = reply.send(self.resize(&id, bytes).await);
             }
-            Command::ContinueInOverlay(disk, reply) => {
-                let _ = reply.send(self.continue_in_overlay(&disk).await);
+            Command::ContinueInOverlays(disks, reply) => {
+                let _ = reply.send(self.continue_in_overlays(&disks).await);
             }
             Command::SetLimits { id, limits, reply } => {
                 let _ = reply.send(self.set_limits(&id, &limits).await);
@@ -435,9 +435,9 @@ impl Driver {
         Ok(block::unplug(&self.qmp, id, RELEASE_WAIT).await?)
     }
 
-    async fn continue_in_overlay(&self, disk: &DiskSpec) -> Result<bool, MachineError> {
+    async fn continue_in_overlays(&self, disks: &[DiskSpec]) -> Result<bool, MachineError> {
         self.allowed(Action::ChangeDevices).await?;
-        Ok(block::continue_in_overlay(&self.qmp, disk).await?)
+        Ok(block::continue_in_overlays(&self.qmp, disks).await?)
     }
 
     async fn set_limits(&self, id: &str, limits: &IoLimits) -> Result<(), MachineError> {

@@ -485,6 +485,10 @@ impl Index {
         keys(&self.attachments_by_disk, disk)
     }
 
+    pub(crate) fn attachments_of_vm(&self, vm: &Key) -> Vec<Key> {
+        keys(&self.attachments_by_vm, vm)
+    }
+
     pub(crate) fn is_address_used(&self, network: &str, address: Ipv4Addr) -> bool {
         self.addresses.get(network).is_some_and(|taken| taken.addresses.contains(&address))
     }

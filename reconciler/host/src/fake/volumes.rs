@@ -85,17 +85,34 @@ impl FakeSystem {
 }
 
 impl FakeSystem {
-    fn begin(&self, new: &NewSnapshot) -> Result<VolumeFacts> {
+    fn begin_all(&self, all: &[NewSnapshot]) -> Result<Vec<VolumeFacts>> {
         let mut state = self.state();
+        let is_taken = |new: &NewSnapshot| {
+            state.snapshots.get(&new.id).is_some_and(|snapshot| snapshot.facts.taken.is_some())
+        };
+        let is_new = |new: &&NewSnapshot| !state.snapshots.contains_key(&new.id);
+        if let Some(taken) =
+            all.iter().find(|new| is_taken(new)).filter(|_| all.iter().any(|new| is_new(&new)))
+        {
+            return Err(SystemError::NotOneMoment { id: taken.volume.clone() });
+        }
+        for new in all.iter().filter(is_new) {
+            let lost = || SystemError::VolumeLost { id: new.volume.clone() };
+            let volume = state.volumes.get(&new.volume).ok_or_else(lost)?;
+            if volume.facts.pending_snapshot.is_some() {
+                let detail = "another snapshot of it is being taken";
+                return Err(SystemError::VolumeBusy { id: new.volume.clone(), detail });
+            }
+        }
+        all.iter().map(|new| self.begin(&mut state, new)).collect()
+    }
+
+    fn begin(&self, state: &mut State, new: &NewSnapshot) -> Result<VolumeFacts> {
         let lost = || SystemError::VolumeLost { id: new.volume.clone() };
         let volume = state.volumes.get(&new.volume).cloned().ok_or_else(lost)?;
         let now = self.facts_of(&volume);
         if state.snapshots.contains_key(&new.id) {
             return Ok(now);
-        }
-        if now.pending_snapshot.is_some() {
-            let detail = "another snapshot of it is being taken";
-            return Err(SystemError::VolumeBusy { id: new.volume.clone(), detail });
         }
         let backing = Backing {
             file: now.path.clone(),
@@ -347,8 +364,8 @@ impl Volumes for FakeSystem {
         self.call("snapshot", work).await
     }
 
-    async fn begin_snapshot(&self, new: &NewSnapshot) -> Result<VolumeFacts> {
-        self.call("begin_snapshot", async { self.begin(new) }).await
+    async fn begin_snapshots(&self, new: &[NewSnapshot]) -> Result<Vec<VolumeFacts>> {
+        self.call("begin_snapshots", async { self.begin_all(new) }).await
     }
 
     async fn restore_snapshot(&self, restore: &NewRestore) -> Result<VolumeFacts> {

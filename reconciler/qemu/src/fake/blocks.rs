@@ -132,11 +132,27 @@ pub(super) fn blockdev_del(
     Ok(())
 }
 
+/// Runs several actions: all of them, or none.
+pub(super) fn transaction(machine: &mut Machine, args: &Map<String, Value>) -> Result<(), CommandError> {
+    let actions = args.get("actions").and_then(Value::as_array);
+    let actions = actions.ok_or_else(|| CommandError::kind("actions", "array"))?;
+    let before = (machine.nodes.clone(), machine.devices.clone());
+    for action in actions {
+        let data = action["data"].as_object().ok_or_else(|| CommandError::missing("data"))?;
+        let done = match action["type"].as_str() {
+            Some("blockdev-snapshot") => blockdev_snapshot(machine, data),
+            other => Err(CommandError::generic(format!("this fake has no action {other:?}"))),
+        };
+        if let Err(error) = done {
+            (machine.nodes, machine.devices) = before;
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
 /// Has the devices on a node continue on an overlay above it.
-pub(super) fn blockdev_snapshot(
-    machine: &mut Machine,
-    args: &Map<String, Value>,
-) -> Result<(), CommandError> {
+fn blockdev_snapshot(machine: &mut Machine, args: &Map<String, Value>) -> Result<(), CommandError> {
     let (below, overlay) = (text(args, "node")?, text(args, "overlay")?);
     let missing = |name: &str| CommandError::generic(format!("Cannot find device='' nor node-name='{name}'"));
     let file = machine.nodes.get(below).ok_or_else(|| missing(below))?.file.clone();

@@ -48,7 +48,7 @@ const COMMANDS: [(&str, &[&str]); 43] = [
     ("qom-get", &["!path", "!property"]),
     ("blockdev-add", &["*", "!driver"]),
     ("blockdev-del", &["!node-name"]),
-    ("blockdev-snapshot", &["!node", "!overlay"]),
+    ("transaction", &["!actions"]),
     ("blockdev-open-tray", &["!id", "force"]),
     ("blockdev-close-tray", &["!id"]),
     ("blockdev-remove-medium", &["!id"]),
@@ -138,7 +138,7 @@ pub(super) fn execute(
         "block_set_io_throttle" => blocks::set_limits(machine, args).map(|()| json!({}))?,
         "blockdev-add" => blocks::blockdev_add(world, pid, args).map(|()| json!({}))?,
         "blockdev-del" => blocks::blockdev_del(world, pid, args).map(|()| json!({}))?,
-        "blockdev-snapshot" => blocks::blockdev_snapshot(machine, args).map(|()| json!({}))?,
+        "transaction" => blocks::transaction(machine, args).map(|()| json!({}))?,
         "blockdev-open-tray"
         | "blockdev-close-tray"
         | "blockdev-remove-medium"

@@ -65,6 +65,21 @@ pub fn has_internal_snapshots<R: Read + Seek>(reader: &mut R) -> Result<bool, In
     Ok(Header::read(reader)?.snapshots > 0)
 }
 
+/// Whether nothing was ever written to a qcow2 file of berth's, whatever its backing file has.
+pub fn is_unwritten<R: Read + Seek>(reader: &mut R) -> Result<bool, InspectError> {
+    let header = Header::read(reader)?;
+    reader.seek(SeekFrom::Start(header.l1_offset))?;
+    let mut table = BufReader::with_capacity(64 << 10, reader.take(u64::from(header.l1_size) * 8));
+    let mut entry = [0; 8];
+    for _ in 0..header.l1_size {
+        table.read_exact(&mut entry)?;
+        if entry != [0; 8] {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 fn inspect_qcow2<R: Read + Seek>(reader: &mut R, file_size: u64) -> Result<u64, InspectError> {
     let header = Header::read(reader)?;
     if let Some(name) = header.backing {

@@ -21,7 +21,7 @@ pub(super) async fn apply(ctx: &Context, disk: &Disk, step: &Step) -> Result<(),
         Step::Create(volume) => {
             ctx.system.create_volume(volume).await?;
         }
-        Step::TakeSnapshot(new) => take(ctx, new).await?,
+        Step::TakeSnapshot(new) => take(ctx, std::slice::from_ref(new)).await?,
         Step::Restore { pool, volume, owner } => {
             ctx.system.restore_volume(pool, volume, owner).await?;
         }
@@ -51,7 +51,7 @@ pub(super) async fn apply(ctx: &Context, disk: &Disk, step: &Step) -> Result<(),
 
 /// Restores a volume that no machine has open, and that none opens meanwhile.
 async fn restore(ctx: &Context, disk: &Disk, new: &NewRestore) -> Result<(), Error> {
-    let _still = ctx.machines.hold_still(&new.volume)?;
+    let _still = ctx.machines.hold_still(vec![new.volume.clone()])?;
     if opener(ctx, disk, &new.volume).is_some() {
         let detail = "a machine has it open, or may have";
         return Err(SystemError::VolumeBusy { id: new.volume.clone(), detail }.into());

@@ -1,7 +1,7 @@
 //! Observation of a disk.
 
 use berth_api::vm::template_obstacle;
-use berth_api::{Disk, ObjectUse, UseKind, VM, former_uid};
+use berth_api::{ConditionType, Disk, ObjectUse, UseKind, VM, condition, former_uid};
 use berth_host::{SnapshotFacts, VolumeFacts};
 use berth_qemu::block::IoLimits;
 use jiff::Timestamp;
@@ -33,6 +33,8 @@ pub(crate) struct Observed {
     pub(crate) source: Option<LocalSource>,
     /// The snapshot of its volume that is begun and not finished.
     pub(crate) pending_snapshot: Option<SnapshotFacts>,
+    /// Whether its DiskSnapshot takes it, together with those of other disks.
+    pub(crate) pending_with_others: bool,
     /// The restore that it declares; only observed of a disk with a file.
     pub(crate) restore: Restore,
     /// The VM whose machine has its file open, or may have. Only observed for a restore.
@@ -87,6 +89,7 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
         is_read_only,
         image,
         source,
+        pending_with_others: pending_snapshot.as_ref().is_some_and(|facts| is_taken_with_others(ctx, facts)),
         pending_snapshot,
         restore,
         opener,
@@ -214,4 +217,20 @@ fn created(object: &impl ResourceExt) -> Option<Timestamp> {
 
 fn leaves(object: &impl Resource) -> bool {
     object.meta().deletion_timestamp.is_some()
+}
+
+/// Whether a snapshot that is begun is left to its DiskSnapshot: by itself it would be of another moment than the other parts of its
+/// VMSnapshot. One that cannot be taken so any more is finished like any other.
+fn is_taken_with_others(ctx: &Context, facts: &SnapshotFacts) -> bool {
+    let Some(owner) = &facts.owner else { return false };
+    let name = ObjectName::new(owner.namespace.clone(), owner.name.clone());
+    let object = ctx.index.read().disk_snapshots.get(&name);
+    object.is_some_and(|object| {
+        let conditions =
+            object.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        object.uid() == owner.uid
+            && object.part_of().is_some()
+            && object.metadata.deletion_timestamp.is_none()
+            && !condition::is_true(conditions, ConditionType::Stalled)
+    })
 }

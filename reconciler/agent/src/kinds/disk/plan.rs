@@ -33,6 +33,9 @@ pub(super) fn plan(disk: &Disk, observed: &Observed) -> Plan<Step> {
         };
         let text = format!("snapshot {} of it is being taken", pending.id);
         let readiness = Readiness::Reconciling(Reason::Provisioning, text);
+        if observed.pending_with_others {
+            return Plan::without_steps(readiness);
+        }
         return Plan::steps(vec![Step::TakeSnapshot(new)], readiness);
     }
     if disk.metadata.deletion_timestamp.is_some() {

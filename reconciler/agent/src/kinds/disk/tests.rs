@@ -201,6 +201,8 @@ fn a_disk_whose_snapshot_is_begun_is_neither_grown_nor_deleted_before_that_is_fi
         NewSnapshot { pool: "default".into(), id: "s-1".into(), volume: "v-1".into(), owner: None };
     for disk in [declared.clone(), deleted(declared)] {
         assert_eq!(plan(&disk, &observed).steps, [Step::TakeSnapshot(snapshot.clone())]);
+        let with_others = Observed { pending_with_others: true, ..observed.clone() };
+        assert_eq!(plan(&disk, &with_others).steps, [], "its DiskSnapshot takes it");
     }
 }
 

@@ -11,14 +11,14 @@ use crate::snapshots::take;
 
 pub(super) async fn apply(ctx: &Context, snapshot: &DiskSnapshot, step: &Step) -> Result<(), Error> {
     match step {
-        Step::Take(new) => take(ctx, new).await?,
+        Step::Take(all) => take(ctx, all).await?,
         Step::TakeOver { pool, snapshot, owner } => {
             ctx.system.hand_over_snapshot(pool, snapshot, owner).await?;
         }
         Step::Delete(new) => match ctx.system.delete_snapshot(&new.pool, &new.id).await {
             // The disk continues in its new file already.
             Err(SystemError::VolumeBusy { .. }) => {
-                take(ctx, new).await?;
+                take(ctx, std::slice::from_ref(new)).await?;
                 ctx.system.delete_snapshot(&new.pool, &new.id).await?;
             }
             done => done?,

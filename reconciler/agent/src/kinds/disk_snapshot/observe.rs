@@ -3,6 +3,7 @@
 use berth_api::DiskSnapshot;
 use berth_host::SnapshotFacts;
 
+use super::parts::{self, Parts};
 use crate::context::Context;
 use crate::error::Error;
 
@@ -12,6 +13,8 @@ pub(crate) struct Observed {
     pub(crate) snapshot: Option<SnapshotFacts>,
     /// Whether the volume that it is taken of is there; only checked for one that is not taken.
     pub(crate) has_volume: bool,
+    /// The parts of a VMSnapshot that it is taken with; only read for one that is not taken.
+    pub(crate) parts: Option<Parts>,
 }
 
 pub(super) async fn observe(ctx: &Context, snapshot: &DiskSnapshot) -> Result<Observed, Error> {
@@ -22,5 +25,6 @@ pub(super) async fn observe(ctx: &Context, snapshot: &DiskSnapshot) -> Result<Ob
     let found = ctx.system.snapshot(pool.as_str(), id).await?;
     let is_taken = found.as_ref().is_some_and(|found| found.taken.is_some());
     let has_volume = !is_taken && ctx.system.volume(pool.as_str(), volume).await?.is_some();
-    Ok(Observed { snapshot: found, has_volume })
+    let parts = if is_taken { None } else { parts::observe(ctx, snapshot).await? };
+    Ok(Observed { snapshot: found, has_volume, parts })
 }

@@ -2,10 +2,10 @@
 
 use berth_api::{DiskSnapshot, Readiness, Reason, former_uid};
 use berth_host::{NewSnapshot, VolumeOwner};
-use kube::ResourceExt;
 
 use super::Step;
 use super::observe::Observed;
+use super::parts::{Parts, identity};
 use crate::converge::Plan;
 
 pub(super) fn plan(snapshot: &DiskSnapshot, observed: &Observed) -> Plan<Step> {
@@ -49,33 +49,34 @@ pub(super) fn plan(snapshot: &DiskSnapshot, observed: &Observed) -> Plan<Step> {
             );
             Plan::without_steps(Readiness::Stalled(Reason::DiskLost, text))
         }
-        Owner::ThisSnapshot => {
-            let text = "being taken".to_owned();
-            Plan::steps(vec![Step::Take(new)], Readiness::Reconciling(Reason::Provisioning, text))
+        Owner::ThisSnapshot => take(new, observed.parts.as_ref()),
+    }
+}
+
+fn take(new: NewSnapshot, parts: Option<&Parts>) -> Plan<Step> {
+    let being_taken = |text: String| Readiness::Reconciling(Reason::Provisioning, text);
+    match parts {
+        None => Plan::steps(vec![Step::Take(vec![new])], being_taken("being taken".to_owned())),
+        Some(parts) if parts.here.len() != parts.total => {
+            let text = format!(
+                "it is taken together with those of the VM's other disks: {} of {} are on this host",
+                parts.here.len(),
+                parts.total
+            );
+            Plan::without_steps(Readiness::Reconciling(Reason::WaitingForSnapshot, text))
+        }
+        Some(Parts { taken_by: Some(other), .. }) => {
+            Plan::without_steps(being_taken(format!("being taken together with DiskSnapshot {other}")))
+        }
+        Some(parts) => {
+            let text = "being taken together with those of the VM's other disks".to_owned();
+            Plan::steps(vec![Step::Take(parts.here.clone())], being_taken(text))
         }
     }
 }
 
 fn ready() -> Readiness {
     Readiness::Ready(Reason::Available, String::new())
-}
-
-/// Returns the snapshot as the controllers decided it.
-fn identity(snapshot: &DiskSnapshot) -> Option<NewSnapshot> {
-    let status = snapshot.status.as_ref()?;
-    let owner = VolumeOwner {
-        namespace: snapshot.namespace().unwrap_or_default(),
-        name: snapshot.name_any(),
-        uid: snapshot.uid(),
-        image: None,
-        source: None,
-    };
-    Some(NewSnapshot {
-        pool: status.pool.as_ref()?.to_string(),
-        id: status.snapshot_id.clone()?,
-        volume: status.volume_id.clone()?,
-        owner: Some(owner),
-    })
 }
 
 /// The owner of a snapshot according to the record beside its file.

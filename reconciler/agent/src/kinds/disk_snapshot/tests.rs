@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::observe::Observed;
+use super::parts::Parts;
 use super::plan::plan;
 use super::status::status;
 use super::*;
@@ -48,7 +49,7 @@ fn found(uid: &str, frozen: Option<bool>) -> Observed {
         owner: Some(owner(uid)),
         taken: frozen.map(|frozen| Taken { at: Timestamp::UNIX_EPOCH, frozen }),
     };
-    Observed { snapshot: Some(facts), has_volume: true }
+    Observed { snapshot: Some(facts), has_volume: true, parts: None }
 }
 
 fn reason(plan: &Plan<Step>) -> (bool, Reason) {
@@ -57,18 +58,36 @@ fn reason(plan: &Plan<Step>) -> (bool, Reason) {
 
 #[test]
 fn a_snapshot_is_taken_once_and_one_that_was_begun_is_taken_to_its_end() {
-    let none = Observed { snapshot: None, has_volume: true };
+    let none = Observed { has_volume: true, ..Observed::default() };
     for observed in [none, found("u1", None)] {
-        assert_eq!(plan(&snapshot(json!({})), &observed).steps, [Step::Take(new())]);
+        assert_eq!(plan(&snapshot(json!({})), &observed).steps, [Step::Take(vec![new()])]);
     }
     let done = plan(&snapshot(json!({})), &found("u1", Some(false)));
     assert_eq!((done.steps.len(), reason(&done)), (0, (false, Reason::Available)));
 }
 
 #[test]
+fn the_parts_of_a_vm_snapshot_are_taken_together_by_the_first_once_all_are_here() {
+    let second = NewSnapshot { id: "s-u2".into(), volume: "v-2".into(), ..new() };
+    let planned = |here: Vec<NewSnapshot>, taken_by: Option<&str>| {
+        let parts = Parts { here, total: 2, taken_by: taken_by.map(str::to_owned) };
+        let observed = Observed { has_volume: true, parts: Some(parts), ..Observed::default() };
+        plan(&snapshot(json!({})), &observed)
+    };
+    let both = vec![new(), second];
+    assert_eq!(planned(both.clone(), None).steps, [Step::Take(both.clone())]);
+    for (here, taken_by, reason_of) in
+        [(vec![new()], None, Reason::WaitingForSnapshot), (both, Some("before-0"), Reason::Provisioning)]
+    {
+        let waits = planned(here, taken_by);
+        assert_eq!((waits.steps.len(), reason(&waits)), (0, (false, reason_of)), "{waits:?}");
+    }
+}
+
+#[test]
 fn a_snapshot_that_is_gone_is_not_taken_again_of_another_moment() {
     let taken = snapshot(json!({"takenAt": "2026-01-01T00:00:00Z"}));
-    let lost = plan(&taken, &Observed { snapshot: None, has_volume: true });
+    let lost = plan(&taken, &Observed { has_volume: true, ..Observed::default() });
     assert_eq!((lost.steps.len(), reason(&lost)), (0, (true, Reason::SnapshotLost)));
     let late = plan(&snapshot(json!({})), &Observed::default());
     assert_eq!((late.steps.len(), reason(&late)), (0, (true, Reason::DiskLost)));

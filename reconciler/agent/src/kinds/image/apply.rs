@@ -11,7 +11,7 @@ use crate::snapshots::take;
 pub(super) async fn apply(ctx: &Context, image: &Image, step: &Step) -> Result<(), Error> {
     let key = Key::of(image);
     match step {
-        Step::TakeSnapshot(new) => take(ctx, new).await?,
+        Step::TakeSnapshot(new) => take(ctx, std::slice::from_ref(new)).await?,
         Step::Pull(wanted) => ctx.pulls.start(wanted, key),
         Step::FollowPull(wanted) => ctx.pulls.follow(wanted, key),
     }

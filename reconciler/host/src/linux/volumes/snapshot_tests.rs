@@ -360,6 +360,82 @@ fn a_snapshot_for_which_there_is_no_space_leaves_the_disk_as_it_is() {
     assert!(has(&volumes.volume(POOL, ID).expect("read").expect("there").path, 1));
 }
 
+/// A second volume beside that of the fixture, each with a byte of its own.
+fn two_volumes() -> (Fixture, [NewSnapshot; 2]) {
+    let f = Fixture::new();
+    f.volumes.create(&volume("v-b", Some(4 * MIB), None), None).expect("made");
+    write(&f.found(ID).path, 1);
+    write(&f.found("v-b").path, 2);
+    (f, [snapshot("s-1"), NewSnapshot { volume: "v-b".to_owned(), ..snapshot("s-2") }])
+}
+
+#[test]
+fn snapshots_of_several_disks_are_begun_and_finished_together() {
+    let (f, both) = two_volumes();
+    let volumes = f.volumes.begin_snapshots(&both).expect("begun");
+    let pending: Vec<_> = volumes.iter().map(|volume| volume.pending_snapshot.as_deref()).collect();
+    assert_eq!(pending, [Some("s-1"), Some("s-2")]);
+    for (new, byte) in both.iter().zip([1, 2]) {
+        f.volumes.finish_snapshot(POOL, &new.id, &taken()).expect("finished");
+        write(&f.found(&new.volume).path, 9);
+        let copy = f.copy(&format!("{}-copy", new.volume), &new.id);
+        assert!(has(&copy.path, byte) && has(&f.found(&new.volume).path, 9), "{new:?}");
+    }
+    let again = f.volumes.begin_snapshots(&both).expect("taken before");
+    assert!(again.iter().all(|volume| volume.pending_snapshot.is_none()), "{again:?}");
+}
+
+#[test]
+fn no_snapshot_is_begun_if_that_of_another_disk_cannot_be() {
+    let (f, [first, second]) = two_volumes();
+    let files = || {
+        let mut names = [f.files("volumes"), f.files("snapshots")].concat();
+        names.sort();
+        names
+    };
+    let before = files();
+    let lost = NewSnapshot { volume: "v-none".to_owned(), ..second.clone() };
+    let error = f.volumes.begin_snapshots(&[first.clone(), lost]).expect_err("no such volume");
+    assert_eq!(error.variant(), "VolumeLost");
+    assert_eq!(files(), before);
+    f.volumes.begin_snapshot(&NewSnapshot { id: "s-3".to_owned(), ..second.clone() }).expect("begun");
+    let error = f.volumes.begin_snapshots(&[first.clone(), second.clone()]).expect_err("another one is");
+    assert_eq!(error.variant(), "VolumeBusy");
+    assert_eq!(f.volumes.snapshot(POOL, "s-1").expect("read"), None);
+    f.volumes.finish_snapshot(POOL, "s-3", &taken()).expect("finished");
+    // Its overlay cannot be made: a folder has the name.
+    fs::create_dir(f.at("volumes/v-b.2.qcow2")).expect("a folder");
+    f.volumes.begin_snapshots(&[first.clone(), second.clone()]).expect_err("a folder in the way");
+    assert_eq!((f.found(ID).pending_snapshot, f.found("v-b").pending_snapshot), (None, None));
+    fs::remove_dir(f.at("volumes/v-b.2.qcow2")).expect("removed");
+    f.volumes.begin_snapshots(&[first, second]).expect("begun");
+}
+
+#[test]
+fn snapshots_that_a_crash_interrupted_between_two_disks_are_taken_only_if_neither_was_written_since() {
+    let interrupted = || {
+        let (f, both) = two_volumes();
+        // The note of the first volume names its overlay, that of the second does not.
+        f.volumes.begin_snapshot(&both[0]).expect("begun");
+        (f, both)
+    };
+    let (f, both) = interrupted();
+    f.volumes.begin_snapshots(&both).expect("continued");
+    for (new, byte) in both.iter().zip([1, 2]) {
+        f.volumes.finish_snapshot(POOL, &new.id, &taken()).expect("finished");
+        assert!(has(&f.copy(&format!("{}-copy", new.volume), &new.id).path, byte), "{new:?}");
+    }
+    let (f, both) = interrupted();
+    write(&f.found(ID).path, 9);
+    let error = f.volumes.begin_snapshots(&both).expect_err("it was written");
+    assert_eq!((error.variant().as_str(), error.retry()), ("NotOneMoment", crate::Retry::WaitForChange));
+    assert!(f.found("v-b").pending_snapshot.is_none());
+    let (f, both) = interrupted();
+    f.volumes.finish_snapshot(POOL, "s-1", &taken()).expect("finished");
+    let error = f.volumes.begin_snapshots(&both).expect_err("the first is taken");
+    assert_eq!(error.variant(), "NotOneMoment");
+}
+
 #[test]
 fn a_thick_disk_has_to_have_its_space_reserved_again_after_a_snapshot() {
     let f = Fixture::new();

@@ -10,6 +10,10 @@
 //! overlay shows everything below it. Until the snapshot is finished the file below may still change. The file of a
 //! snapshot is removed when it has no owner and no note, of a volume here or in the trash or of a snapshot, names it as its
 //! base. While any note of the pool is unreadable nothing is removed.
+//!
+//! Snapshots of several volumes at one moment take each step for all of them before the next one. Their volumes' notes are written
+//! one after the other: a crash in between leaves volumes that continue in overlays, and others. They are of one moment as long as
+//! no QEMU has written to one of these overlays; else the snapshots are not taken any more.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -51,6 +55,26 @@ impl SnapshotPlace {
 
     fn size(&self) -> Result<u64> {
         size_of(&self.file).map_err(|detail| self.damaged(&detail))
+    }
+}
+
+/// A snapshot that is being begun with others, and its volume.
+struct Part<'a> {
+    new: &'a NewSnapshot,
+    place: Place,
+    volume: Note,
+    snapshot: SnapshotPlace,
+    note: SnapshotNote,
+}
+
+impl Part<'_> {
+    fn is_taken(&self) -> bool {
+        self.note.taken.is_some()
+    }
+
+    /// Whether the volume continues in the overlay already.
+    fn has_continued(&self) -> bool {
+        self.is_taken() || self.volume.generation != self.note.generation
     }
 }
 
@@ -100,17 +124,65 @@ impl LinuxVolumes {
         backing.ok_or_else(|| SystemError::SnapshotLost { id: id.to_owned() })
     }
 
-    pub(in super::super) fn begin_snapshot(&self, new: &NewSnapshot) -> Result<VolumeFacts> {
+    pub(in super::super) fn begin_snapshots(&self, new: &[NewSnapshot]) -> Result<Vec<VolumeFacts>> {
         let _chains = self.lock();
+        let parts = new.iter().map(|new| self.part(new)).collect::<Result<Vec<_>>>()?;
+        let (continued, others): (Vec<&Part<'_>>, Vec<&Part<'_>>) =
+            parts.iter().partition(|part| part.has_continued());
+        if !others.is_empty() {
+            // A crash came between the notes of the volumes.
+            for part in &continued {
+                if part.is_taken() || !is_unwritten(&part.place)? {
+                    return Err(SystemError::NotOneMoment { id: part.place.id.clone() });
+                }
+            }
+        }
+        let prepared = others.iter().map(|part| self.prepare(part)).collect::<Result<Vec<Note>>>();
+        let notes = match prepared {
+            Ok(notes) => notes,
+            Err(error) => {
+                for part in &others {
+                    // Best effort: a later call, or the deletion of the snapshot, finds what is left.
+                    let _ = self.discard(&part.new.pool, &part.note, &part.snapshot);
+                }
+                return Err(error);
+            }
+        };
+        for (part, note) in others.iter().zip(notes) {
+            note.write(&part.place.note)?;
+        }
+        for part in continued.into_iter().filter(|part| !part.is_taken()) {
+            // The file below may have grown while a QEMU still had it open.
+            match qcow2::grow(&part.place.file, part.snapshot.size()?) {
+                // The QEMU that has the overlay open has all of it.
+                Ok(()) | Err(qcow2::ImageError::InUse { .. } | qcow2::ImageError::Shrink { .. }) => {}
+                Err(error) => return Err(part.place.refused(error)),
+            }
+        }
+        let facts = |new: &NewSnapshot| {
+            let found = self.volume(&new.pool, &new.volume)?;
+            found.ok_or_else(|| SystemError::VolumeLost { id: new.volume.clone() })
+        };
+        new.iter().map(facts).collect()
+    }
+
+    /// Reads what there is of a snapshot, and checks that it can be begun or continued.
+    fn part<'a>(&self, new: &'a NewSnapshot) -> Result<Part<'a>> {
         let snapshot = self.snapshot_place(&new.pool, &new.id)?;
         let lost = || SystemError::VolumeLost { id: new.volume.clone() };
         let place = self.place(&new.pool, &new.volume)?;
-        let found = self.volume(&new.pool, &new.volume)?.ok_or_else(lost)?;
+        self.volume(&new.pool, &new.volume)?.ok_or_else(lost)?;
         let volume = Note::read(&place.note)?.ok_or_else(lost)?.map_err(|detail| place.damaged(&detail))?;
         let note = match snapshot.read()? {
-            Some(note) if note.taken.is_some() => return Ok(found),
+            Some(note) if note.taken.is_some() => note,
             Some(note) if note.volume_id != new.volume => {
                 return Err(snapshot.damaged("it was begun of another volume"));
+            }
+            Some(note)
+                if volume.generation != note.generation
+                    && volume.pending_snapshot.as_deref() != Some(new.id.as_str()) =>
+            {
+                return Err(snapshot.damaged("its volume has continued without it"));
             }
             Some(note) => note,
             None => {
@@ -124,56 +196,59 @@ impl LinuxVolumes {
                         most: MOST_SNAPSHOTS,
                     });
                 }
-                files::ensure_private_folder(&self.layout.snapshots(&new.pool))?;
-                let note = SnapshotNote::new(new, &volume);
-                note.write(&snapshot.note)?;
-                note
+                SnapshotNote::new(new, &volume)
             }
         };
-        if volume.generation == note.generation {
-            self.continue_in_overlay(&place, &volume, &snapshot)?;
-        } else if volume.pending_snapshot.as_deref() != Some(new.id.as_str()) {
-            return Err(snapshot.damaged("its volume has continued without it"));
-        } else {
-            // The file below may have grown while a QEMU still had it open.
-            match qcow2::grow(&place.file, snapshot.size()?) {
-                // The QEMU that has the overlay open has all of it.
-                Ok(()) | Err(qcow2::ImageError::InUse { .. } | qcow2::ImageError::Shrink { .. }) => {}
-                Err(error) => return Err(place.refused(error)),
-            }
+        let part = Part { new, place, volume, snapshot, note };
+        let is_foreign = !part.has_continued()
+            && exists(&part.snapshot.file)?
+            && identity(&part.place.file)? != identity(&part.snapshot.file)?;
+        match is_foreign {
+            true => Err(part.snapshot.damaged("a file of this name is there, which berth did not make")),
+            false => Ok(part),
         }
-        self.volume(&new.pool, &new.volume)?.ok_or_else(lost)
     }
 
-    /// Gives the volume's file a second name, as the snapshot's, and has the volume continue in an overlay on it.
-    fn continue_in_overlay(&self, place: &Place, volume: &Note, snapshot: &SnapshotPlace) -> Result<()> {
+    /// Gives the volume's file a second name, as the snapshot's, and makes an overlay on it. Returns the note with which the volume
+    /// continues in it.
+    fn prepare(&self, part: &Part<'_>) -> Result<Note> {
+        let Part { new, place, volume, snapshot, note } = part;
+        files::ensure_private_folder(&self.layout.snapshots(&new.pool))?;
+        note.write(&snapshot.note)?;
         match fs::hard_link(&place.file, &snapshot.file) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                if identity(&place.file)? != identity(&snapshot.file)? {
-                    return Err(snapshot.damaged("a file of this name is there, which berth did not make"));
-                }
-            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             linked => linked.map_err(failed("link", &snapshot.file))?,
         }
         files::sync_parent(&snapshot.file).map_err(failed("write", &snapshot.file))?;
-        let generation = volume.generation + 1;
-        let overlay = place.file.with_file_name(file_name(&place.id, generation));
+        let overlay = self.overlay_of(&new.pool, note);
         // A crash left it: no note names it, so nothing has opened it.
         files::remove_if_there(&overlay).map_err(failed("remove", &overlay))?;
         qcow2::create_overlay(&overlay, snapshot.size()?, &relative(&snapshot.id))
             .map_err(|error| place.refused(error))?;
         files::give(&overlay, self.owner.as_ref())?;
         files::sync_parent(&overlay).map_err(failed("write", &overlay))?;
-        let note = Note {
+        Ok(Note {
             base: None,
             snapshot: Some(snapshot.id.clone()),
-            generation,
+            generation: note.generation + 1,
             pending_snapshot: Some(snapshot.id.clone()),
             // The overlay has no space reserved yet.
             reserved: volume.reserved.map(|_| 0),
             ..volume.clone()
-        };
-        note.write(&place.note)
+        })
+    }
+
+    /// Returns the file in which a volume continues after a snapshot of it.
+    fn overlay_of(&self, pool: &str, note: &SnapshotNote) -> PathBuf {
+        self.layout.volumes(pool).join(file_name(&note.volume_id, note.generation + 1))
+    }
+
+    /// Removes what there is of a snapshot that was begun, while the volume still is the file that would have become the snapshot.
+    fn discard(&self, pool: &str, note: &SnapshotNote, snapshot: &SnapshotPlace) -> Result<()> {
+        for file in [&self.overlay_of(pool, note), &snapshot.file, &snapshot.note] {
+            files::remove_if_there(file).map_err(failed("remove", file))?;
+        }
+        Ok(())
     }
 
     pub(in super::super) fn finish_snapshot(
@@ -242,12 +317,7 @@ impl LinuxVolumes {
             let detail = "the snapshot has to be finished first";
             return Err(SystemError::VolumeBusy { id: note.volume_id, detail });
         }
-        // Begun, and the volume still is the file that would have become the snapshot.
-        let overlay = self.layout.volumes(pool).join(file_name(&note.volume_id, note.generation + 1));
-        for file in [&overlay, &place.file, &place.note] {
-            files::remove_if_there(file).map_err(failed("remove", file))?;
-        }
-        Ok(())
+        self.discard(pool, &note, &place)
     }
 
     /// Removes the snapshots that nothing owns and nothing is based on. The caller holds the lock.
@@ -372,6 +442,12 @@ fn identity(path: &Path) -> Result<(u64, u64)> {
     fs::metadata(path).map(|m| (m.dev(), m.ino())).map_err(failed("look at", path))
 }
 
+/// Whether nothing was written to the volume's present file.
+fn is_unwritten(place: &Place) -> Result<bool> {
+    let mut file = File::open(&place.file).map_err(failed("open", &place.file))?;
+    qcow2::is_unwritten(&mut file).map_err(|error| place.damaged(&error.to_string()))
+}
+
 /// Whether a process has the file open for writing, whether or not it writes. False on a file system without leases.
 fn may_be_written(path: &Path) -> Result<bool> {
     let file = File::open(path).map_err(failed("open", path))?;
@@ -405,6 +481,13 @@ pub(super) fn is_written(path: &Path) -> Result<bool> {
     nix::fcntl::fcntl(&file, nix::fcntl::FcntlArg::F_OFD_GETLK(&mut lock))
         .map_err(|errno| failed("read the locks of", path)(errno.into()))?;
     Ok(lock.l_type != libc::F_UNLCK as libc::c_short)
+}
+
+#[cfg(test)]
+impl LinuxVolumes {
+    pub(in super::super) fn begin_snapshot(&self, new: &NewSnapshot) -> Result<VolumeFacts> {
+        Ok(self.begin_snapshots(std::slice::from_ref(new))?.remove(0))
+    }
 }
 
 #[cfg(test)]

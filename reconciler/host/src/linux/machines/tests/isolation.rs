@@ -296,14 +296,14 @@ async fn a_disk_of_a_running_qemu_continues_after_a_snapshot_and_starts_on_it_ag
         let id = format!("s-{number}");
         let new =
             crate::NewSnapshot { pool: "default".into(), id: id.clone(), volume: "v-a".into(), owner: None };
-        let volume = system.begin_snapshot(&new).await.expect("begun");
+        let volume = system.begin_snapshots(&[new]).await.expect("begun").remove(0);
         let error =
             system.finish_snapshot("default", &id, &taken).await.expect_err("QEMU writes to the file");
         assert_eq!(error.variant(), "VolumeBusy");
         let overlay = DiskSpec { file: volume.path, backing: None, ..config.machine.disks[0].clone() };
         let lent = system.grant_disk(&a, &overlay).await.expect("granted");
         let (qmp, _events) = system.connect(&a).await.expect("connected");
-        assert!(block::continue_in_overlay(&qmp, &lent).await.expect("switched"));
+        assert!(block::continue_in_overlays(&qmp, &[lent]).await.expect("switched"));
         system.finish_snapshot("default", &id, &taken).await.expect("finished");
         block::resize(&qmp, "v-a", (1 + number) << 20).await.expect("grown in its new file");
     }

@@ -1,0 +1,258 @@
+//! Plan for a VMSnapshot. Pure.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use berth_api::{
+    ConditionType, Consistency, Disk, DiskSnapshot, DiskSnapshotSpec, HOST_FINALIZER, Readiness, Reason,
+    ResourceName, SnapshotOfDisk, VMSnapshot, condition,
+    vm_snapshot::{MOST_SNAPSHOT_DISKS, VM_SNAPSHOT_LABEL, VM_SNAPSHOT_PARTS_ANNOTATION},
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::{Resource, ResourceExt};
+
+use super::observe::{Observed, is_part_of};
+use crate::{
+    key::{Key, ObjectKind},
+    plan::{Dependency, Plan},
+};
+
+/// The decision about a VMSnapshot.
+#[derive(Clone, Debug)]
+pub(super) struct Decision {
+    pub(super) disks: Vec<SnapshotOfDisk>,
+    /// The DiskSnapshots to create.
+    pub(super) create: Vec<DiskSnapshot>,
+    pub(super) readiness: Readiness,
+    /// The moment of all of them.
+    pub(super) taken: Option<(String, Consistency)>,
+}
+
+impl Decision {
+    fn waits(readiness: Readiness) -> Self {
+        Self { disks: Vec::new(), create: Vec::new(), readiness, taken: None }
+    }
+}
+
+pub(super) fn plan(snapshot: &VMSnapshot, observed: &Observed) -> Plan<Decision> {
+    if observed.parts.is_empty() { decide(snapshot, observed) } else { follow(snapshot, observed) }
+}
+
+fn key_of(snapshot: &VMSnapshot, kind: ObjectKind, name: &ResourceName) -> Key {
+    Key::namespaced(kind, &snapshot.namespace().unwrap_or_default(), name.as_str())
+}
+
+/// Decides the disks, once all of them have files.
+fn decide(snapshot: &VMSnapshot, observed: &Observed) -> Plan<Decision> {
+    let name = &snapshot.spec.vm;
+    let mut dependencies = vec![Dependency::Object(key_of(snapshot, ObjectKind::VM, name))];
+    dependencies.extend(
+        observed.disks.iter().map(|(disk, _)| Dependency::Object(key_of(snapshot, ObjectKind::Disk, disk))),
+    );
+    dependencies.extend(observed.others.iter().map(|other| Dependency::Object(Key::of(other.as_ref()))));
+    match disks(snapshot, observed) {
+        Err(readiness) => Plan::blocked(Decision::waits(readiness), dependencies),
+        Ok(disks) => {
+            let text = format!("the snapshots of {} disks are being created", disks.len());
+            let readiness = Readiness::Reconciling(Reason::Provisioning, text);
+            Plan::settled(Decision { disks, ..Decision::waits(readiness) })
+        }
+    }
+}
+
+fn disks(snapshot: &VMSnapshot, observed: &Observed) -> Result<Vec<SnapshotOfDisk>, Readiness> {
+    let name = &snapshot.spec.vm;
+    let wait = |reason, text: String| Err(Readiness::Reconciling(reason, text));
+    let Some(vm) = &observed.vm else {
+        return wait(Reason::WaitingForVM, format!("VM {name} does not exist"));
+    };
+    if vm.metadata.deletion_timestamp.is_some() {
+        return wait(Reason::WaitingForVM, format!("VM {name} is being deleted"));
+    }
+    if observed.disks.len() > MOST_SNAPSHOT_DISKS {
+        let text = format!(
+            "VM {name} has {} disks: the snapshot of a VM has at most {MOST_SNAPSHOT_DISKS}",
+            observed.disks.len()
+        );
+        return Err(Readiness::Stalled(Reason::NotSupported, text));
+    }
+    let mut hosts: Vec<(&str, &ResourceName)> = Vec::new();
+    for (disk_name, disk) in &observed.disks {
+        match disk {
+            None => return wait(Reason::WaitingForDisk, format!("Disk {disk_name} does not exist")),
+            Some(disk) if disk.metadata.deletion_timestamp.is_some() => {
+                return wait(Reason::WaitingForDisk, format!("Disk {disk_name} is being deleted"));
+            }
+            Some(disk) => match host_of(disk) {
+                Some(host) => hosts.push((host, disk_name)),
+                None => {
+                    let text = format!(
+                        "Disk {disk_name} has no file yet: the snapshot is taken once all disks of VM {name} have one"
+                    );
+                    return wait(Reason::WaitingForDisk, text);
+                }
+            },
+        }
+    }
+    if let Some(((host, disk), (other_host, other))) =
+        hosts.iter().zip(hosts.iter().skip(1)).find(|((host, _), (other, _))| host != other)
+    {
+        let text = format!("Disk {disk} is on host {host}, Disk {other} on host {other_host}");
+        return Err(Readiness::Stalled(Reason::DiskOnOtherHost, text));
+    }
+    if let Some(other) = observed.others.first() {
+        return Err(foreign(snapshot, other));
+    }
+    let of = |(place, (disk, _)): (usize, &(ResourceName, Option<Arc<Disk>>))| SnapshotOfDisk {
+        disk: disk.clone(),
+        snapshot: snapshot.part_name(place),
+    };
+    Ok(observed.disks.iter().enumerate().map(of).collect())
+}
+
+/// Returns the readiness of a VMSnapshot while a DiskSnapshot that is not its own has the name of one of its parts. That of a former
+/// VMSnapshot of the same name leaves by itself.
+fn foreign(snapshot: &VMSnapshot, other: &DiskSnapshot) -> Readiness {
+    let name = other.name_any();
+    let is_of_former = other.part_of().is_some_and(|of| of.name == snapshot.name_any());
+    if is_of_former || other.metadata.deletion_timestamp.is_some() {
+        let text = format!("DiskSnapshot {name}, which is not a part of this VMSnapshot, is being deleted");
+        return Readiness::Reconciling(Reason::WaitingForSnapshot, text);
+    }
+    let text = format!(
+        "DiskSnapshot {name} exists and is not a part of this VMSnapshot: delete it, or create a VMSnapshot of another name"
+    );
+    Readiness::Stalled(Reason::InvalidSpec, text)
+}
+
+/// Returns the host of the disk's file.
+fn host_of(disk: &Disk) -> Option<&str> {
+    let status = disk.status.as_ref()?;
+    let has_file = status.volume_id.is_some() && status.size.is_some();
+    status.binding.as_ref().filter(|_| has_file).map(|binding| binding.host.as_str())
+}
+
+/// Creates the DiskSnapshots, and reports them.
+fn follow(snapshot: &VMSnapshot, observed: &Observed) -> Plan<Decision> {
+    let dependencies = observed
+        .parts
+        .iter()
+        .map(|(of, _)| Dependency::Object(key_of(snapshot, ObjectKind::DiskSnapshot, &of.snapshot)))
+        .collect();
+    let disks: Vec<SnapshotOfDisk> = observed.parts.iter().map(|(of, _)| of.clone()).collect();
+    let was_taken = snapshot.status.as_ref().is_some_and(|status| status.taken_at.is_some());
+    let parts = || observed.parts.iter().filter_map(|(_, part)| part.as_ref());
+    let is_taken =
+        was_taken || parts().any(|part| part.status.as_ref().is_some_and(|status| status.taken_at.is_some()));
+    let missing: Vec<&SnapshotOfDisk> =
+        observed.parts.iter().filter(|(_, part)| part.is_none()).map(|(of, _)| of).collect();
+    let create = match missing.is_empty() || is_taken || observed.incomplete.is_some() {
+        true => Vec::new(),
+        false => missing.iter().filter_map(|of| new_part(snapshot, of, disks.len())).collect(),
+    };
+    let obstacle = obstacle(snapshot, observed, is_taken).or_else(|| differing_moments(parts()));
+    let readiness = obstacle.unwrap_or_else(|| readiness_of(&observed.parts));
+    // Without the last of them it is not decided: the disks are known again once they are back.
+    let disks = if observed.incomplete.is_some() { Vec::new() } else { disks };
+    let taken = if missing.is_empty() { moment(parts()) } else { None };
+    Plan::blocked(Decision { disks, create, readiness, taken }, dependencies)
+}
+
+/// Returns why the snapshot is not of all disks, whatever the DiskSnapshots report.
+fn obstacle(snapshot: &VMSnapshot, observed: &Observed, is_taken: bool) -> Option<Readiness> {
+    let stalled = |reason, text| Some(Readiness::Stalled(reason, text));
+    if let Some(total) = observed.incomplete {
+        let found = observed.parts.len();
+        let text = format!(
+            "{found} of its {total} DiskSnapshots are there: delete the VMSnapshot, and create another"
+        );
+        return stalled(Reason::SnapshotLost, text);
+    }
+    for (SnapshotOfDisk { disk, snapshot: name }, part) in &observed.parts {
+        match part {
+            Some(part) if !is_part_of(part, snapshot) => return Some(foreign(snapshot, part)),
+            Some(part) if part.metadata.deletion_timestamp.is_some() => {
+                let text = format!(
+                    "DiskSnapshot {name} of Disk {disk} is being deleted: what is left is not of all disks"
+                );
+                return stalled(Reason::SnapshotLost, text);
+            }
+            None if is_taken => {
+                let text = format!(
+                    "DiskSnapshot {name} of Disk {disk} was deleted: what is left is not of all disks. Delete the VMSnapshot, and create another"
+                );
+                return stalled(Reason::SnapshotLost, text);
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+/// Returns the readiness of parts of different moments: an agent that does not know VMSnapshots takes each by itself.
+fn differing_moments<'a>(parts: impl Iterator<Item = &'a Arc<DiskSnapshot>>) -> Option<Readiness> {
+    let moments: BTreeSet<&str> =
+        parts.filter_map(|part| part.status.as_ref()?.taken_at.as_deref()).collect();
+    (moments.len() > 1).then(|| {
+        let text = "its DiskSnapshots were taken at different moments: upgrade berth on the host of the disks, delete the VMSnapshot, and \
+                    create another";
+        Readiness::Stalled(Reason::SnapshotInterrupted, text.to_owned())
+    })
+}
+
+/// Returns the readiness of the parts together: that of the first that needs a person, else of the first that is not ready.
+fn readiness_of(parts: &[(SnapshotOfDisk, Option<Arc<DiskSnapshot>>)]) -> Readiness {
+    let of_part = |(of, part): &(SnapshotOfDisk, Option<Arc<DiskSnapshot>>)| {
+        let name = &of.snapshot;
+        let Some(part) = part else {
+            return Readiness::Reconciling(
+                Reason::Provisioning,
+                format!("DiskSnapshot {name} is being created"),
+            );
+        };
+        let conditions = part.status.as_ref().map(|s| s.conditions.as_slice()).unwrap_or_default();
+        let Some(ready) = condition::find(conditions, ConditionType::Ready.as_str()) else {
+            let text = format!("DiskSnapshot {name} is not taken yet");
+            return Readiness::Reconciling(Reason::Provisioning, text);
+        };
+        let known = Reason::ALL.iter().find(|reason| reason.as_str() == ready.reason);
+        let reason = known.copied().unwrap_or(Reason::Provisioning);
+        let text = format!("DiskSnapshot {name} of Disk {}: {}", of.disk, ready.message);
+        match ready.status.as_str() {
+            "True" => Readiness::Ready(Reason::Available, String::new()),
+            "Unknown" => Readiness::Unknown(reason, text),
+            _ if condition::is_true(conditions, ConditionType::Stalled) => Readiness::Stalled(reason, text),
+            _ => Readiness::Reconciling(reason, text),
+        }
+    };
+    let all: Vec<Readiness> = parts.iter().map(of_part).collect();
+    let stalled = all.iter().find(|readiness| matches!(readiness, Readiness::Stalled(..)));
+    let unready = || all.iter().find(|readiness| !matches!(readiness, Readiness::Ready(..)));
+    stalled.or_else(unready).cloned().unwrap_or(Readiness::Ready(Reason::Available, String::new()))
+}
+
+/// Returns the moment of the parts, once all of them are taken.
+fn moment<'a>(parts: impl Iterator<Item = &'a Arc<DiskSnapshot>>) -> Option<(String, Consistency)> {
+    let mut moment = None;
+    for part in parts {
+        let status = part.status.as_ref()?;
+        moment.get_or_insert((status.taken_at.clone()?, status.consistency?));
+    }
+    moment
+}
+
+fn new_part(snapshot: &VMSnapshot, of: &SnapshotOfDisk, parts: usize) -> Option<DiskSnapshot> {
+    let mut part = DiskSnapshot::new(of.snapshot.as_str(), DiskSnapshotSpec { disk: of.disk.clone() });
+    part.metadata.namespace = snapshot.namespace();
+    part.metadata.labels = Some([(VM_SNAPSHOT_LABEL.to_owned(), snapshot.name_any())].into());
+    part.metadata.annotations = Some([(VM_SNAPSHOT_PARTS_ANNOTATION.to_owned(), parts.to_string())].into());
+    part.metadata.finalizers = Some(vec![HOST_FINALIZER.to_owned()]);
+    part.metadata.owner_references = Some(vec![OwnerReference {
+        api_version: VMSnapshot::api_version(&()).into_owned(),
+        kind: VMSnapshot::kind(&()).into_owned(),
+        name: snapshot.name_any(),
+        uid: snapshot.uid()?,
+        controller: Some(true),
+        block_owner_deletion: None,
+    }]);
+    Some(part)
+}

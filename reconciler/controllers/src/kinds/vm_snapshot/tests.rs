@@ -1,0 +1,200 @@
+use std::time::Duration;
+
+use berth_api::{Consistency, Disk, DiskSnapshot, HotswapDiskAttachment, Reason, VM, VMSnapshotStatus};
+use kube::ResourceExt;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::*;
+use crate::{object::Object, plan::Plan};
+
+fn snapshot(status: Value) -> VMSnapshot {
+    serde_json::from_value(json!({
+        "metadata": {"name": "before", "namespace": "ns", "uid": "u1", "generation": 1}, "spec": {"vm": "web"}, "status": status,
+    }))
+    .expect("a snapshot of a VM")
+}
+
+/// Caches an object in place of the one of its name.
+fn put(cache: &mut Cache, object: impl Into<Object>) {
+    cache.replace(object.into(), Instant::now());
+}
+
+/// A VM with the disks `root` and `data`, and `log` attached to it.
+fn site() -> Cache {
+    let mut cache = Cache::new(Duration::from_secs(40));
+    let vm: VM = serde_json::from_value(json!({
+        "metadata": {"name": "web", "namespace": "ns"},
+        "spec": {"class": "small", "disks": [{"name": "root", "boot": true}, {"name": "data"}]},
+    }))
+    .expect("a VM");
+    put(&mut cache, vm);
+    for (name, disk, state) in [("z", "other", "Requested"), ("a", "log", "Attached")] {
+        let attachment: HotswapDiskAttachment = serde_json::from_value(json!({
+            "metadata": {"name": name, "namespace": "ns"}, "spec": {"vm": "web", "disk": disk}, "status": {"state": state},
+        }))
+        .expect("an attachment");
+        put(&mut cache, attachment);
+    }
+    for name in ["root", "data", "log"] {
+        put(&mut cache, disk(name, "h"));
+    }
+    cache
+}
+
+fn disk(name: &str, host: &str) -> Disk {
+    serde_json::from_value(json!({
+        "metadata": {"name": name, "namespace": "ns"}, "spec": {"size": "1Gi"},
+        "status": {"binding": {"host": host, "epoch": 1}, "volumeID": format!("v-{name}"), "size": "1Gi"},
+    }))
+    .expect("a disk")
+}
+
+fn planned(cache: &Cache, snapshot: &VMSnapshot) -> Plan<plan::Decision> {
+    plan::plan(snapshot, &observe::observe(cache, snapshot))
+}
+
+fn reason(plan: &Plan<plan::Decision>) -> (bool, Reason) {
+    let readiness = &plan.decision.readiness;
+    (matches!(readiness, Readiness::Stalled(..)), readiness.reason())
+}
+
+fn reported(snapshot: &VMSnapshot, plan: &Plan<plan::Decision>) -> VMSnapshotStatus {
+    status(snapshot, &plan.decision, Timestamp::UNIX_EPOCH)
+}
+
+/// The snapshot with its disks decided, and the DiskSnapshots to create for them.
+fn decided(cache: &Cache) -> (VMSnapshot, Vec<DiskSnapshot>) {
+    let mut snapshot = snapshot(json!(null));
+    snapshot.status = Some(reported(&snapshot, &planned(cache, &snapshot)));
+    let parts = planned(cache, &snapshot).decision.create;
+    (snapshot, parts)
+}
+
+fn with_status(part: &DiskSnapshot, status: &Value) -> DiskSnapshot {
+    let mut part = serde_json::to_value(part).expect("an object");
+    part["status"] = status.clone();
+    serde_json::from_value(part).expect("a snapshot of a disk")
+}
+
+fn taken() -> Value {
+    json!({"takenAt": "2026-01-01T00:00:00Z", "consistency": "FileSystem", "binding": {"host": "h", "epoch": 1},
+        "conditions": [{"type": "Ready", "status": "True", "reason": "Available", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]})
+}
+
+fn stalled() -> Value {
+    let condition = |kind: &str, status: &str| {
+        json!({"type": kind, "status": status, "reason": "NoSpace", "message": "no space left",
+            "lastTransitionTime": "2026-01-01T00:00:00Z"})
+    };
+    json!({"conditions": [condition("Ready", "False"), condition("Stalled", "True")]})
+}
+
+#[test]
+fn it_waits_until_all_disks_of_its_vm_have_files_and_refuses_those_of_two_hosts() {
+    let new = snapshot(json!(null));
+    let nothing = planned(&Cache::new(Duration::from_secs(40)), &new);
+    assert_eq!(reason(&nothing), (false, Reason::WaitingForVM));
+    assert!(matches!(nothing.outcome, Outcome::Blocked(_)), "it is requeued when the VM is created");
+    let mut cache = site();
+    let mut without_file = disk("log", "h");
+    without_file.status.as_mut().expect("set").size = None;
+    put(&mut cache, without_file);
+    let waits = planned(&cache, &new);
+    assert_eq!(reason(&waits), (false, Reason::WaitingForDisk));
+    assert!(waits.decision.readiness.message().contains("Disk log has no file yet"), "{waits:?}");
+    assert!(waits.decision.disks.is_empty());
+    put(&mut cache, disk("log", "h2"));
+    assert_eq!(reason(&planned(&cache, &new)), (true, Reason::DiskOnOtherHost));
+}
+
+#[test]
+fn the_disks_are_decided_once_and_each_has_a_snapshot_of_its_own() {
+    let mut cache = site();
+    let (snapshot, parts) = decided(&cache);
+    let made: Vec<_> = parts.iter().map(|part| (part.name_any(), part.spec.disk.to_string())).collect();
+    let expected = [("before-0", "root"), ("before-1", "data"), ("before-2", "log")];
+    assert_eq!(made, expected.map(|(name, disk)| (name.to_owned(), disk.to_owned())));
+    for part in &parts {
+        assert_eq!(part.part_of().map(|of| (of.name, of.parts)), Some(("before", 3)));
+        assert_eq!(part.owner_references().first().map(|owner| owner.uid.as_str()), Some("u1"));
+    }
+    // A crash came between the first and the second: it is bound already, and the others are created.
+    put(&mut cache, with_status(&parts[0], &json!({"binding": {"host": "h", "epoch": 1}})));
+    cache.remove(&Key::namespaced(crate::key::ObjectKind::VM, "ns", "web"));
+    let left: Vec<_> = planned(&cache, &snapshot).decision.create.iter().map(ResourceExt::name_any).collect();
+    assert_eq!(left, ["before-1", "before-2"]);
+}
+
+#[test]
+fn it_is_ready_once_all_are_taken_and_tells_of_the_one_that_is_not() {
+    let mut cache = site();
+    let (snapshot, parts) = decided(&cache);
+    put(&mut cache, with_status(&parts[0], &taken()));
+    put(&mut cache, with_status(&parts[1], &taken()));
+    put(&mut cache, with_status(&parts[2], &stalled()));
+    let waits = planned(&cache, &snapshot);
+    assert_eq!(reason(&waits), (true, Reason::NoSpace));
+    assert!(waits.decision.readiness.message().contains("DiskSnapshot before-2 of Disk log: no space left"));
+    assert_eq!(reported(&snapshot, &waits).taken_at, None);
+    put(&mut cache, with_status(&parts[2], &taken()));
+    let ready = planned(&cache, &snapshot);
+    assert_eq!(reason(&ready), (false, Reason::Available));
+    let status = reported(&snapshot, &ready);
+    assert_eq!(status.taken_at.as_deref(), Some("2026-01-01T00:00:00Z"));
+    assert_eq!((status.consistency, status.disks.len()), (Some(Consistency::FileSystem), 3));
+}
+
+#[test]
+fn parts_of_different_moments_are_no_snapshot_of_the_vm() {
+    let mut cache = site();
+    let (snapshot, parts) = decided(&cache);
+    let mut later = taken();
+    later["takenAt"] = "2026-01-01T00:00:01Z".into();
+    for (part, status) in parts.iter().zip([taken(), later, taken()]) {
+        put(&mut cache, with_status(part, &status));
+    }
+    let torn = planned(&cache, &snapshot);
+    assert_eq!(reason(&torn), (true, Reason::SnapshotInterrupted));
+    assert_eq!(reported(&snapshot, &torn).taken_at, None);
+}
+
+#[test]
+fn a_part_that_is_gone_after_another_was_taken_is_reported_and_not_created_again() {
+    let mut cache = site();
+    let (snapshot, parts) = decided(&cache);
+    put(&mut cache, with_status(&parts[0], &taken()));
+    let lost = planned(&cache, &snapshot);
+    assert_eq!((lost.decision.create.len(), reason(&lost)), (0, (true, Reason::SnapshotLost)));
+    assert!(lost.decision.readiness.message().contains("before-1 of Disk data was deleted"), "{lost:?}");
+}
+
+#[test]
+fn a_lost_status_is_found_again_by_the_parts() {
+    let mut cache = site();
+    let (decided, parts) = decided(&cache);
+    for part in &parts {
+        put(&mut cache, with_status(part, &taken()));
+    }
+    let anew = snapshot(json!(null));
+    let found = planned(&cache, &anew);
+    assert_eq!(reason(&found), (false, Reason::Available));
+    assert_eq!(Some(reported(&anew, &found).disks), decided.status.map(|status| status.disks));
+    cache.remove(&Key::of(&parts[1]));
+    let incomplete = planned(&cache, &anew);
+    assert_eq!((incomplete.decision.create.len(), reason(&incomplete)), (0, (true, Reason::SnapshotLost)));
+}
+
+#[test]
+fn a_snapshot_of_the_same_name_that_is_no_part_is_left_alone() {
+    let mut cache = site();
+    let (_, parts) = decided(&cache);
+    let mut foreign = parts[1].clone();
+    foreign.metadata.owner_references.as_mut().expect("set")[0].uid = "u0".to_owned();
+    put(&mut cache, foreign.clone());
+    let former = planned(&cache, &snapshot(json!(null)));
+    assert_eq!(reason(&former), (false, Reason::WaitingForSnapshot), "it goes with its VMSnapshot");
+    foreign.metadata.labels = None;
+    put(&mut cache, foreign);
+    assert_eq!(reason(&planned(&cache, &snapshot(json!(null)))), (true, Reason::InvalidSpec));
+}

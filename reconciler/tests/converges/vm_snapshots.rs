@@ -1,0 +1,106 @@
+//! Snapshots of all disks of a VM.
+
+use berth_api::{
+    AttachmentState, ConditionType, Disk, HotswapDiskAttachment, VMSnapshot, VMState, condition,
+};
+use berth_host::{SnapshotFacts, Taken};
+use serde_json::json;
+
+use crate::faults::Fault;
+use crate::rig::{self, Rig, converges};
+use crate::{all_is_deleted, until_host, web, web_is_declared, web_runs};
+
+/// The VM runs, with a disk of its own and one that is attached to it.
+async fn web_runs_with_two_disks(rig: &Rig) {
+    web_is_declared(rig).await;
+    web_runs(rig).await;
+    rig.apply("Disk", "web-data", json!({"size": "1Gi"})).await;
+    rig.apply("HotswapDiskAttachment", "web-data", json!({"vm": "web", "disk": "web-data"})).await;
+    let attached = |a: &HotswapDiskAttachment| {
+        a.status.as_ref().is_some_and(|s| s.state == Some(AttachmentState::Attached))
+    };
+    rig.until("web-data", "is attached", attached).await;
+}
+
+async fn until_taken(rig: &Rig) {
+    let ready = |snapshot: &VMSnapshot| {
+        let status = snapshot.status.clone().unwrap_or_default();
+        status.taken_at.is_some() && condition::is_true(&status.conditions, ConditionType::Ready)
+    };
+    rig.until("before", "is taken", ready).await;
+}
+
+/// Returns the moment of the snapshots of both disks.
+fn moment(rig: &Rig) -> Taken {
+    let snapshots = rig.system.snapshots_now();
+    let taken: Vec<Taken> = snapshots.iter().filter_map(|snapshot| snapshot.taken.clone()).collect();
+    let volumes: std::collections::BTreeSet<_> =
+        snapshots.iter().map(|SnapshotFacts { volume, .. }| volume).collect();
+    assert_eq!((taken.len(), snapshots.len(), volumes.len()), (2, 2, 2), "{snapshots:?}");
+    assert_eq!(taken[0], taken[1], "of one moment");
+    taken[0].clone()
+}
+
+#[test]
+fn all_disks_of_a_running_vm_have_snapshots_of_one_moment() {
+    converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter, Fault::FullDisk], async |rig| {
+        web_runs_with_two_disks(rig).await;
+        let pid = rig.pid("web").await;
+        rig.strike_from_here();
+        rig.apply("VMSnapshot", "before", json!({"vm": "web"})).await;
+        until_taken(rig).await;
+        moment(rig);
+        let hypervisor = rig.system.hypervisor();
+        let view = hypervisor.view(&hypervisor.instances()[0]).expect("it runs");
+        assert!(!view.is_frozen, "the guest goes on");
+        assert_eq!(rig.pid("web").await, pid, "in the same QEMU");
+    });
+}
+
+#[test]
+fn all_disks_of_a_stopped_vm_have_snapshots_of_one_moment_and_it_starts_on_them() {
+    converges(&[Fault::CrashAfter], async |rig| {
+        let with_both = |power: &str| {
+            let mut vm = web(power);
+            vm["disks"] = json!([{"name": "web-root", "boot": true}, {"name": "web-data"}]);
+            vm
+        };
+        web_is_declared(rig).await;
+        rig.apply("Disk", "web-data", json!({"size": "1Gi"})).await;
+        rig.apply("VM", "web", with_both("Running")).await;
+        web_runs(rig).await;
+        let made =
+            |disk: &Disk| rig::is_disk_ready(disk) && disk.status.as_ref().is_some_and(|s| s.size.is_some());
+        rig.until("web-data", "has a file", made).await;
+        rig.apply("VM", "web", with_both("Stopped")).await;
+        rig.until_vm("web", "is stopped", |vm| rig::state(vm) == Some(VMState::Stopped)).await;
+        rig.strike_from_here();
+        rig.apply("VMSnapshot", "before", json!({"vm": "web"})).await;
+        until_taken(rig).await;
+        assert!(!moment(rig).frozen, "no guest ran");
+        rig.apply("VM", "web", with_both("Running")).await;
+        web_runs(rig).await;
+    });
+}
+
+#[test]
+fn a_snapshot_of_a_vm_is_of_the_same_moment_when_its_status_was_lost_and_goes_with_its_parts() {
+    converges(&[], async |rig| {
+        web_runs_with_two_disks(rig).await;
+        rig.apply("VMSnapshot", "before", json!({"vm": "web"})).await;
+        until_taken(rig).await;
+        let before = moment(rig);
+        rig.lose_every_status().await;
+        web_runs(rig).await;
+        until_taken(rig).await;
+        assert_eq!(moment(rig), before);
+        rig.must_settle().await;
+        rig.delete("VMSnapshot", "before").await;
+        for part in ["before-0", "before-1"] {
+            rig.until_gone("DiskSnapshot", part).await;
+        }
+        let unowned = || rig.system.snapshots_now().iter().all(|snapshot| snapshot.owner.is_none());
+        until_host("the snapshots are their disks' only", unowned).await;
+        all_is_deleted(rig).await;
+    });
+}
