@@ -24,7 +24,7 @@ pub use backup::{BackupOptions, BackupSchedule, RestoreOptions};
 pub use console::{ConsoleOptions, ConsoleTarget, LogsOptions, ScreenshotOptions, VncOptions};
 pub(crate) use guest::Site;
 pub use guest::{CpOptions, ExecOptions, Place, PortForwardOptions, Ports, SshOptions};
-pub use image::UnpackImageOptions;
+pub use image::{ImageAction, ImageOptions, ImagePushOptions, UnpackImageOptions};
 pub use import::{ImportOptions, ImportSource, LibvirtOptions};
 pub use observe::{DoctorOptions, OutputForm, TopOptions, WhyOptions};
 pub use time::TimeSpan;
@@ -63,6 +63,8 @@ pub enum Command {
     Vnc(VncOptions),
     /// Saves what the screen of a VM shows as a PNG file.
     Screenshot(ScreenshotOptions),
+    /// Uploads images.
+    Image(ImageOptions),
     /// Unpacks an image; the agent runs it in a process of its own.
     #[command(hide = true)]
     UnpackImage(UnpackImageOptions),

@@ -103,10 +103,10 @@ fn the_first_checksum_that_was_read_is_kept() {
 
 #[test]
 fn progress_is_told_in_twentieths() {
-    assert_eq!(progress(149, Some(1000)), "10 % downloaded");
-    assert_eq!(progress(150, Some(1000)), "15 % downloaded");
-    assert_eq!(progress(7, None), "downloading");
-    assert_eq!(progress(7, Some(0)), "downloading");
+    assert_eq!(progress(149, Some(1000), "downloaded"), "10 % downloaded");
+    assert_eq!(progress(150, Some(1000), "downloaded"), "15 % downloaded");
+    assert_eq!(progress(7, None, "downloaded"), "being downloaded");
+    assert_eq!(progress(7, Some(0), "uploaded"), "being uploaded");
 }
 
 #[test]
