@@ -49,7 +49,11 @@ const MAY_KNOW: &[(&str, &[&str], &[&str])] = &[
     ("berth-host", &["berth-engine", "berth-qemu"], &[]),
     ("berth-qemu", &[], &[]),
     ("berth-store", &[], &[]),
-    ("terraform-provider-berth", &["berth-api", "berth-console-client", "berth-hcl", "tfplugin6"], &["berth-apiserver"]),
+    (
+        "terraform-provider-berth",
+        &["berth-api", "berth-console-client", "berth-hcl", "tfplugin6"],
+        &["berth-apiserver"],
+    ),
     ("tfplugin6", &[], &[]),
 ];
 

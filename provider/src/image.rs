@@ -48,8 +48,12 @@ impl ResourceKind for Image {
             Field::spec("disk", Shape::Text(Form::Name)).effect(Effect::Replace).refers(DISK),
             Field::spec("snapshot", Shape::Text(Form::Name)).effect(Effect::Replace).refers(DISK_SNAPSHOT),
             file::field(),
-            Field::spec("upload", Shape::Object(vec![size])).presence(Presence::Derived).effect(Effect::Replace),
-            Field::spec("sha256", Shape::Text(Form::Sha256)).presence(Presence::Derived).effect(Effect::Replace),
+            Field::spec("upload", Shape::Object(vec![size]))
+                .presence(Presence::Derived)
+                .effect(Effect::Replace),
+            Field::spec("sha256", Shape::Text(Form::Sha256))
+                .presence(Presence::Derived)
+                .effect(Effect::Replace),
             Field::spec("sha512", Shape::Text(Form::Sha512)).effect(Effect::Replace),
             Field::spec("checksum_url", Shape::Text(Form::HttpUrl)).effect(Effect::Replace),
             Field::spec("secret_name", Shape::Text(Form::DottedName)).refers(SECRET),
@@ -178,7 +182,8 @@ fn check_source(config: &Value, source: &Value) -> Option<Diagnostic> {
 fn check_uploaded(source: &Value, only: &str) -> Option<Diagnostic> {
     let path = |name: &str| AttributePath::root("source").attribute(name);
     let is_set = |name: &str| !source.get(name).is_null();
-    let invalid = |name: &str, detail: String| Some(Diagnostic::error("Invalid source", detail).at(path(name)));
+    let invalid =
+        |name: &str, detail: String| Some(Diagnostic::error("Invalid source", detail).at(path(name)));
     if let Some(name) = ["checksum_url", "secret_name"].into_iter().find(|name| is_set(name)) {
         return invalid(name, format!("{}: it belongs to a url.", path(name)));
     }

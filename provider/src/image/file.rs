@@ -82,12 +82,20 @@ pub(super) async fn derive(change: &mut PlannedChange<'_>) {
             if is_away && !upload.is_null() && (declared.is_null() || declared == sha256) {
                 // The image has its content: the file is not needed.
                 if !change.is_applied && prior.get("file").as_str().is_some_and(|before| before != name) {
-                    let detail = format!("source.file: {error}. The plan takes it for a file with the content that the image has.");
-                    change.diagnostics.push(Diagnostic::warning("The file is not on this machine", detail).at(path("file")));
+                    let detail = format!(
+                        "source.file: {error}. The plan takes it for a file with the content that the image has."
+                    );
+                    change.diagnostics.push(
+                        Diagnostic::warning("The file is not on this machine", detail).at(path("file")),
+                    );
                 }
                 return plan(change, sha256, upload);
             }
-            let base = if Path::new(&name).is_relative() { " A relative path is one of the folder in which Terraform runs." } else { "" };
+            let base = if Path::new(&name).is_relative() {
+                " A relative path is one of the folder in which Terraform runs."
+            } else {
+                ""
+            };
             let detail = format!("source.file: {error}. The image is uploaded from it.{base}");
             change.refuse("The file cannot be uploaded", detail, path("file"));
             plan(change, known_later(declared), Value::UNKNOWN);
@@ -106,7 +114,8 @@ fn use_file(change: &mut PlannedChange<'_>, declared: &Value, file: MeasuredFile
     }
     let planned = change.planned.get("source").get("sha256");
     if change.is_applied && planned.as_str().is_some_and(|planned| planned != file.sha256) {
-        let detail = format!("source.file: {} has other content than at the plan: plan again.", file.path.display());
+        let detail =
+            format!("source.file: {} has other content than at the plan: plan again.", file.path.display());
         change.refuse("The file has changed since the plan", detail, path("file"));
     }
     let upload = Value::object([("size", Value::from(i64::try_from(file.size()).unwrap_or(i64::MAX)))]);

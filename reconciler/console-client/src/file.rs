@@ -90,7 +90,11 @@ impl MeasuredFile {
     /// It changed, or is gone.
     pub fn check_unchanged(&self) -> Result<(), FileError> {
         let metadata = fs::metadata(&self.path).map_err(unreadable(&self.path))?;
-        if FileStamp::of(&metadata) == self.stamp { Ok(()) } else { Err(FileError::Changed(self.path.clone())) }
+        if FileStamp::of(&metadata) == self.stamp {
+            Ok(())
+        } else {
+            Err(FileError::Changed(self.path.clone()))
+        }
     }
 }
 

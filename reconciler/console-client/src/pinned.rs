@@ -30,7 +30,10 @@ impl ServerCertVerifier for Pinned {
         if found == self.sha256 {
             return Ok(ServerCertVerified::assertion());
         }
-        Err(Error::General(format!("its certificate is {found}, and the object's status names {}", self.sha256)))
+        Err(Error::General(format!(
+            "its certificate is {found}, and the object's status names {}",
+            self.sha256
+        )))
     }
 
     fn verify_tls12_signature(
@@ -70,8 +73,7 @@ impl ServerCertVerifier for Pinned {
 pub(crate) fn client_config(sha256: &str) -> Result<ClientConfig, Error> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let verifier = Pinned { sha256: sha256.to_owned(), provider: provider.clone() };
-    let builder = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?;
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
     Ok(builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier)).with_no_client_auth())
 }
 

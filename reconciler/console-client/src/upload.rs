@@ -145,7 +145,9 @@ async fn attempt(
     let mut messages = Messages(FramedRead::new(from_host, LinesCodec::new_with_max_length(MAX_LINE)));
     let offset = match messages.next(ANSWER).await? {
         UploadMessage::Offset(offset) if offset <= file.size() => offset,
-        _ => return Err(UploadError::Host("the host sent something else than its number of bytes".to_owned())),
+        _ => {
+            return Err(UploadError::Host("the host sent something else than its number of bytes".to_owned()));
+        }
     };
     progress(offset);
     let sent = tokio::select! {
@@ -182,7 +184,9 @@ impl Messages {
         match serde_json::from_str(&line) {
             Ok(UploadMessage::Error(text)) => Err(UploadError::Host(text)),
             Ok(message) => Ok(message),
-            Err(_) => Err(UploadError::Host("the host sent a message that is not known: is it newer?".to_owned())),
+            Err(_) => {
+                Err(UploadError::Host("the host sent a message that is not known: is it newer?".to_owned()))
+            }
         }
     }
 }

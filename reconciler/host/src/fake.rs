@@ -115,6 +115,11 @@ impl FakeSystem {
         self.state().any_image = Some(virtual_size);
     }
 
+    /// Has these bytes uploaded for the Image with this uid, as a client of the agent does.
+    pub fn put_upload(&self, uid: &str, bytes: &[u8]) {
+        self.state().uploads.insert(crate::upload_url(uid), bytes.to_vec());
+    }
+
     /// Returns the number of bytes of uploads that are no images yet.
     pub fn uploads_now(&self) -> u64 {
         self.state().uploads.values().map(|bytes| bytes.len() as u64).sum()

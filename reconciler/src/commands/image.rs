@@ -13,7 +13,9 @@ use berth_api::{
     console::{UPLOAD_ACCOUNT, upload_audience, upload_path},
     image::ImageUpload,
 };
-use berth_console_client::{Awaited, MeasuredFile, Next, PushError, Seen, Target, UploadPlace, measure, push as upload};
+use berth_console_client::{
+    Awaited, MeasuredFile, Next, PushError, Seen, Target, UploadPlace, measure, push as upload,
+};
 use kube::{Api, Client, ResourceExt, api::PostParams};
 use tokio::time::{Instant, sleep};
 
@@ -36,7 +38,8 @@ pub(super) async fn push(options: ImagePushOptions) -> anyhow::Result<()> {
     let (namespace, name) = (resources::checked(&options.namespace)?, resources::checked(&options.name)?);
     eprintln!("computing the checksum of {}", options.file.display());
     let path = options.file.clone();
-    let file = tokio::task::spawn_blocking(move || measure(&path, None)).await.context("reading the file")??;
+    let file =
+        tokio::task::spawn_blocking(move || measure(&path, None)).await.context("reading the file")??;
     let client = client_of(connect::admin(&options.connection, &options.state.state_dir).await?)?;
     let images: Api<Image> = Api::namespaced(client.clone(), namespace);
     let uid = declare(&images, name, &spec(&options, &file)).await?.uid().unwrap_or_default();
@@ -48,10 +51,17 @@ pub(super) async fn push(options: ImagePushOptions) -> anyhow::Result<()> {
         namespace: namespace.to_owned(),
         uid,
         awaited: Awaited::host(Instant::now() + wait),
-        progress: Progress { size: file.size(), shown: AtomicU64::new(u64::MAX), is_terminal: std::io::stderr().is_terminal() },
+        progress: Progress {
+            size: file.size(),
+            shown: AtomicU64::new(u64::MAX),
+            is_terminal: std::io::stderr().is_terminal(),
+        },
     };
     let what = || {
-        format!("uploading {} as Image {namespace}/{name}; the same command continues an upload", options.file.display())
+        format!(
+            "uploading {} as Image {namespace}/{name}; the same command continues an upload",
+            options.file.display()
+        )
     };
     upload(&place, &file).await.map_err(into_error).with_context(what)?;
     place.progress.end();
@@ -227,8 +237,11 @@ mod tests {
         assert!(refused(spec(&options(&["--format", "raw"]), &file)).contains("another format"));
         assert!(refused(spec(&options(&["--compression", "xz"]), &file)).contains("another compression"));
         let mut from_url = wanted.clone();
-        from_url.source =
-            ImageSource { url: Some("http://a/b".to_owned()), sha256: wanted.source.sha256.clone(), ..ImageSource::default() };
+        from_url.source = ImageSource {
+            url: Some("http://a/b".to_owned()),
+            sha256: wanted.source.sha256.clone(),
+            ..ImageSource::default()
+        };
         assert!(refused(from_url).contains("not an uploaded image"));
     }
 }

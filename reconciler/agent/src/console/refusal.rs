@@ -42,7 +42,9 @@ pub(super) enum ConsoleRefusal {
         "the VM has its maximum of {most} such connections, or the host its maximum of {most_of_host}: wait, or end one"
     )]
     TooManyConnections { most: usize, most_of_host: usize },
-    #[error("another upload of this image is in progress, or the host has its maximum of {most_of_host} uploads: wait, or end one")]
+    #[error(
+        "another upload of this image is in progress, or the host has its maximum of {most_of_host} uploads: wait, or end one"
+    )]
     TooManyUploads { most_of_host: usize },
     #[error("{detail}")]
     Upload { status: StatusCode, detail: String },

@@ -57,7 +57,10 @@ impl UploadSession {
         let refused = |status, detail: &str| ConsoleRefusal::Upload { status, detail: detail.to_owned() };
         let uid = image.uid().unwrap_or_default();
         if !is_wanted(ctx, &name, &uid) {
-            return Err(refused(StatusCode::NOT_FOUND, "the image is not bound to this host any more, or is deleted"));
+            return Err(refused(
+                StatusCode::NOT_FOUND,
+                "the image is not bound to this host any more, or is deleted",
+            ));
         }
         let declared = image.spec.source.upload.zip(uploaded_to(image, name.namespace.clone()));
         let Some((upload, source)) = declared else {

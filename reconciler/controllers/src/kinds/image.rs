@@ -163,9 +163,7 @@ fn plan_uploaded(image: &Image, host: &Result<String, String>, observed: &Observ
     }
     match host {
         Ok(host) => Plan::settled(Decision::BindForUpload(host.clone())),
-        Err(text) => {
-            Plan::blocked(Decision::WaitFor(Reason::Pending, text.clone()), vec![Dependency::Hosts])
-        }
+        Err(text) => Plan::blocked(Decision::WaitFor(Reason::Pending, text.clone()), vec![Dependency::Hosts]),
     }
 }
 
@@ -258,8 +256,8 @@ mod tests {
     #[test]
     fn an_uploaded_image_goes_to_a_host_that_it_fits_on_and_stays_where_it_is() {
         let mut pushed = image(json!(null));
-        pushed.spec.source =
-            serde_json::from_value(json!({"upload": {"size": 5}, "sha256": "0".repeat(64)})).expect("a source");
+        pushed.spec.source = serde_json::from_value(json!({"upload": {"size": 5}, "sha256": "0".repeat(64)}))
+            .expect("a source");
         let seen = |host: Result<&str, &str>| Observed {
             upload: Some(host.map(Into::into).map_err(Into::into)),
             ..observed(None)
@@ -273,7 +271,10 @@ mod tests {
         assert_eq!(plan(&pushed, &seen(Ok("h2"))).decision, Decision::NoChange);
         let silent = Observed { lost: true, ..seen(Ok("h2")) };
         assert_eq!(plan(&pushed, &silent).decision, Decision::BindForUpload("h2".into()));
-        assert_eq!(status(&pushed, &Decision::BindForUpload("h2".into()), now).binding.map(|b| b.epoch), Some(2));
+        assert_eq!(
+            status(&pushed, &Decision::BindForUpload("h2".into()), now).binding.map(|b| b.epoch),
+            Some(2)
+        );
         let mut refused = pushed.clone();
         let conditions = json!([{"type": "Stalled", "status": "True", "reason": "ImageNotAllowed", "message": "none",
             "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
@@ -287,7 +288,10 @@ mod tests {
         let fenced = Observed { fenced: Some("h1".into()), ..silent };
         let gone = plan(&pushed, &fenced).decision;
         let lost = status(&pushed, &gone, now);
-        assert_eq!((lost.state, lost.conditions[0].reason.as_str()), (Some(ImageState::Failed), "HostFenced"));
+        assert_eq!(
+            (lost.state, lost.conditions[0].reason.as_str()),
+            (Some(ImageState::Failed), "HostFenced")
+        );
     }
 
     #[test]

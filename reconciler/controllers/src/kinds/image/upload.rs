@@ -18,10 +18,14 @@ pub(super) fn host(cache: &Cache, image: &Image) -> Option<Result<String, String
     }
     let needed = u64::try_from(upload.size).unwrap_or_default();
     let ready = hosts().filter(|host| cache.is_alive(&host.name_any()) && has_room(host, needed));
-    let chosen = ready.map(|host| host.name_any()).min_by_key(|name| {
-        (cache.index.capacity.usage(name).vms, name.clone())
-    });
-    Some(chosen.ok_or_else(|| format!("there is no ready host with {} free for it", Quantity::from_bytes(needed).0)))
+    let chosen = ready
+        .map(|host| host.name_any())
+        .min_by_key(|name| (cache.index.capacity.usage(name).vms, name.clone()));
+    Some(
+        chosen.ok_or_else(|| {
+            format!("there is no ready host with {} free for it", Quantity::from_bytes(needed).0)
+        }),
+    )
 }
 
 fn has_image(host: &Host, digest: &str) -> bool {
