@@ -168,7 +168,7 @@ pub struct AgentOptions {
         default_value = "2100000000-2116777215"
     )]
     pub qemu_uid_range: UidRange,
-    /// The address at which clients of `berth console`, `berth logs`, `berth vnc` and `berth screenshot` reach this machine. Default: port 7444 of all
+    /// The address at which clients of `berth console`, `berth logs`, `berth vnc`, `berth screenshot` and `berth image push` reach this machine. Default: port 7444 of all
     /// addresses, with `berth up` of the address of --listen.
     #[arg(long, env = "BERTH_CONSOLE_LISTEN", value_name = "ADDRESS:PORT", conflicts_with = "no_console")]
     pub console_listen: Option<SocketAddr>,
@@ -176,7 +176,7 @@ pub struct AgentOptions {
     /// client of the address may read them. Default: none; `berth top` on this machine works without it.
     #[arg(long, env = "BERTH_METRICS", value_name = "ADDRESS:PORT")]
     pub metrics: Option<SocketAddr>,
-    /// Serves no consoles, logs and screens of this machine's VMs.
+    /// Serves no consoles, logs and screens of this machine's VMs, and takes no uploads of images.
     #[arg(long, env = "BERTH_NO_CONSOLE")]
     pub no_console: bool,
 }

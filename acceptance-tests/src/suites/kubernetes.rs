@@ -22,5 +22,6 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     kubectl::refusals(report, &platform);
     verbs::run(report, &platform);
     uploads::push(report, &platform);
+    uploads::example(report, &platform, &guest);
     lifecycle::run_cases(report, &mut platform, &guest)
 }

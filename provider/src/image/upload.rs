@@ -85,7 +85,7 @@ impl UploadPlace for Place<'_> {
 
 /// Uploads the file of an image that is declared, and waits until the host has verified it or says why not.
 ///
-/// *Errors*: the file cannot be read or has changed, the host refuses it, or the time is over. What was uploaded stays.
+/// *Errors*: the file cannot be read or has changed, the host refuses it, or the time is over. The host keeps the bytes that it has.
 pub(super) async fn run(supply: Supply<'_>) -> Result<(), Box<Diagnostic>> {
     let Supply { api, at, object, planned, private, ref limit } = supply;
     let source = planned.get("source");
@@ -126,6 +126,6 @@ pub(super) async fn run(supply: Supply<'_>) -> Result<(), Box<Diagnostic>> {
     };
     match done {
         Ok(done) => done.map_err(failed),
-        Err(_) => Err(failed("timeouts.create is over".to_owned())),
+        Err(_) => Err(failed("the time in timeouts is over".to_owned())),
     }
 }

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 /// How long an image must be stalled to count as failed: its status may be the one from before an upload.
 const STALLED_FOR: Duration = Duration::from_secs(5);
 
-/// What an image waits for.
+/// The obstacle on the way to a verified image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
     /// Nothing: it is verified.

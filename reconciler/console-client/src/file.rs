@@ -44,7 +44,7 @@ pub enum FileError {
     },
 }
 
-/// What changes with the content of a file.
+/// The size of a file, and its times and identity, which change with its content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileStamp {
     size: u64,

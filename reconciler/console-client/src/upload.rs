@@ -78,7 +78,7 @@ pub struct Target {
     pub ticket: String,
 }
 
-/// What to do next.
+/// The next step of an upload.
 #[derive(Clone, Debug)]
 pub enum Next {
     /// To upload the file.
@@ -146,7 +146,9 @@ async fn attempt(
     let offset = match messages.next(ANSWER).await? {
         UploadMessage::Offset(offset) if offset <= file.size() => offset,
         _ => {
-            return Err(UploadError::Host("the host sent something else than its number of bytes".to_owned()));
+            return Err(UploadError::Host(
+                "the host sent something else than its number of bytes".to_owned(),
+            ));
         }
     };
     progress(offset);

@@ -41,7 +41,7 @@ pub(super) struct UploadSession {
     size: u64,
     /// The bytes that are here.
     found: u64,
-    _place: Place<String>,
+    place: Option<Place<String>>,
 }
 
 impl UploadSession {
@@ -77,11 +77,11 @@ impl UploadSession {
         if !running {
             ctx.pulls.forget_failure(&wanted);
         }
-        Ok(Self { ctx: ctx.clone(), name, uid, source, size, found, _place: place })
+        Ok(Self { ctx: ctx.clone(), name, uid, source, size, found, place: Some(place) })
     }
 
     /// Runs the session to its end.
-    pub(super) async fn run(self, stream: TokioIo<Upgraded>) {
+    pub(super) async fn run(mut self, stream: TokioIo<Upgraded>) {
         // The failure of an earlier upload is forgotten.
         self.report();
         let (mut from_client, mut to_client) = tokio::io::split(stream);
@@ -90,6 +90,8 @@ impl UploadSession {
             Err(error) => Err(error.to_string()),
         };
         self.report();
+        // The next upload does not wait for this client.
+        self.place = None;
         let last = match received {
             Ok(()) => UploadMessage::Received,
             Err(detail) => {
