@@ -38,6 +38,7 @@ pub mod terraform;
 pub mod terraform_new;
 pub mod tofu;
 pub mod upgrade;
+pub mod uploads;
 pub mod verbs;
 
 use std::cell::OnceCell;

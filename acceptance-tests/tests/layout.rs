@@ -30,6 +30,7 @@ const MAY_KNOW: &[(&str, &[&str], &[&str])] = &[
             "berth-agent",
             "berth-api",
             "berth-apiserver",
+            "berth-console-client",
             "berth-controllers",
             "berth-engine",
             "berth-hcl",
@@ -41,13 +42,18 @@ const MAY_KNOW: &[(&str, &[&str], &[&str])] = &[
     ("berth-api", &[], &[]),
     ("berth-apimachinery", &[], &[]),
     ("berth-apiserver", &["berth-apimachinery", "berth-engine", "berth-store"], &[]),
+    ("berth-console-client", &["berth-api"], &[]),
     ("berth-controllers", &["berth-api", "berth-engine"], &[]),
     ("berth-engine", &[], &[]),
     ("berth-hcl", &[], &[]),
     ("berth-host", &["berth-engine", "berth-qemu"], &[]),
     ("berth-qemu", &[], &[]),
     ("berth-store", &[], &[]),
-    ("terraform-provider-berth", &["berth-api", "berth-hcl", "tfplugin6"], &["berth-apiserver"]),
+    (
+        "terraform-provider-berth",
+        &["berth-api", "berth-console-client", "berth-hcl", "tfplugin6"],
+        &["berth-apiserver"],
+    ),
     ("tfplugin6", &[], &[]),
 ];
 

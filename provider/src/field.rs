@@ -89,6 +89,8 @@ pub enum Presence {
     Implied(Value),
     /// May be configured; otherwise this prefix and the index in the list.
     Numbered(&'static str),
+    /// May be configured; otherwise the kind derives it from other attributes, or it is null.
+    Derived,
     /// May be configured; otherwise the control plane sets it once and it is kept.
     Kept,
     /// Set by the control plane.
@@ -369,7 +371,11 @@ impl Field {
             Presence::Required => attribute.required = true,
             Presence::Optional => attribute.optional = true,
             Presence::Computed => attribute.computed = true,
-            Presence::Default(_) | Presence::Implied(_) | Presence::Numbered(_) | Presence::Kept => {
+            Presence::Default(_)
+            | Presence::Implied(_)
+            | Presence::Numbered(_)
+            | Presence::Derived
+            | Presence::Kept => {
                 attribute.optional = true;
                 attribute.computed = true;
             }

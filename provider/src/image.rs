@@ -1,5 +1,8 @@
 //! `berth_image`
 
+mod file;
+mod upload;
+
 use async_trait::async_trait;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
@@ -9,9 +12,9 @@ use tfplugin6::{AttributePath, Diagnostic, Value};
 use crate::{
     api::Api,
     change::PlannedChange,
-    field::{Effect, Field, Shape},
+    field::{Effect, Field, Presence, Shape},
     form::Form,
-    kind::{KindInfo, ResourceKind},
+    kind::{KindInfo, ResourceKind, Supply},
     references::{DISK, DISK_SNAPSHOT, SECRET},
     replacement,
 };
@@ -27,7 +30,7 @@ impl ResourceKind for Image {
             type_name: "berth_image",
             kind: "Image",
             plural: "images",
-            description: "An image that disks are made from. It has a `url`, or is made from a disk or a snapshot of the site.\n\nOne host downloads it and verifies its checksum, format and virtual size; Terraform waits for that. Every other host downloads it at most once, when it first needs it. An image that another namespace has downloaded is downloaded again, to prove access, but not stored twice.\n\nThe checksum is `sha256`, `sha512`, or the one in the file at `checksum_url` (`SHA256SUMS`, `SHA512SUMS`) when it is first read; exactly one of the three is required with a `url`. An image in a container registry (`oci://`) has its checksum there; `@sha256:…` at the end of the URL chooses one. A download slower than 64 KiB a second over a minute is aborted and retried later. Hosts fetch from public addresses only, and refuse `file://`, unless their administrator allows more (`--image-allow`, `--image-dir`).\n\nAn image with `source = { disk = … }` or `source = { snapshot = … }` has the data of that moment, in a file of its own: its disk may change or be destroyed afterwards. It is made once, on the host of the disk: disks that are made from it are on that host, and VMs that use them run there. The file goes with the image, and there is no other copy of it.\n\nDestroying an image that disks name is accepted; a finalizer keeps it until no disk names it. Until then no other image can have this name: give a new version another name.",
+            description: "An image that disks are made from. It has a `url`, is made from a disk or a snapshot of the site, or is uploaded from a `file` of the machine that runs Terraform.\n\nOne host downloads it and verifies its checksum, format and virtual size; Terraform waits for that. Every other host downloads it at most once, when it first needs it. An image that another namespace has downloaded is downloaded again, to prove access, but not stored twice.\n\nThe checksum is `sha256`, `sha512`, or the one in the file at `checksum_url` (`SHA256SUMS`, `SHA512SUMS`) when it is first read; exactly one of the three is required with a `url`. An image in a container registry (`oci://`) has its checksum there; `@sha256:…` at the end of the URL chooses one. A download slower than 64 KiB a second over a minute is aborted and retried later. Hosts fetch from public addresses only, and refuse `file://`, unless their administrator allows more (`--image-allow`, `--image-dir`).\n\nAn image with `source = { disk = … }` or `source = { snapshot = … }` has the data of that moment, in a file of its own: its disk may change or be destroyed afterwards. It is made once, on the host of the disk: disks that are made from it are on that host, and VMs that use them run there. The file goes with the image, and there is no other copy of it.\n\nAn image with `source = { file = … }` is uploaded: the provider computes the checksum of the file in each plan in which the file has changed, and an apply sends the bytes to a host of the site, over HTTPS. Other content replaces the image, as another `sha256` does. An upload that is interrupted continues with the next apply. The image is on that host only, as are the disks that are made from it. A plan without a create or a replacement, a refresh and a destroy do not need the file. With `source = { upload = … }` another program uploads the file, such as `berth image push`, and `timeouts.create` is how long Terraform waits for it.\n\nDestroying an image that disks name is accepted; a finalizer keeps it until no disk names it. Until then no other image can have this name: give a new version another name.",
             example: include_str!("../../examples/resources/berth_image/resource.tf"),
             shown: "virtual_size",
             timeouts: [1800, 600, 300],
@@ -39,11 +42,18 @@ impl ResourceKind for Image {
     }
 
     fn fields(&self) -> Vec<Field> {
+        let size = Field::spec("size", Shape::Integer).presence(Presence::Derived).effect(Effect::Replace);
         let source = vec![
             Field::spec("url", Shape::Text(Form::ImageUrl)),
             Field::spec("disk", Shape::Text(Form::Name)).effect(Effect::Replace).refers(DISK),
             Field::spec("snapshot", Shape::Text(Form::Name)).effect(Effect::Replace).refers(DISK_SNAPSHOT),
-            Field::spec("sha256", Shape::Text(Form::Sha256)).effect(Effect::Replace),
+            file::field(),
+            Field::spec("upload", Shape::Object(vec![size]))
+                .presence(Presence::Derived)
+                .effect(Effect::Replace),
+            Field::spec("sha256", Shape::Text(Form::Sha256))
+                .presence(Presence::Derived)
+                .effect(Effect::Replace),
             Field::spec("sha512", Shape::Text(Form::Sha512)).effect(Effect::Replace),
             Field::spec("checksum_url", Shape::Text(Form::HttpUrl)).effect(Effect::Replace),
             Field::spec("secret_name", Shape::Text(Form::DottedName)).refers(SECRET),
@@ -69,7 +79,7 @@ impl ResourceKind for Image {
             return Vec::new();
         }
         let path = |name: &str| AttributePath::root("source").attribute(name);
-        if let Some(problem) = check_made(config, source) {
+        if let Some(problem) = check_source(config, source) {
             return vec![problem];
         }
         let url = source.get("url").as_str().unwrap_or_default();
@@ -113,30 +123,40 @@ impl ResourceKind for Image {
         Vec::new()
     }
 
+    async fn derive(&self, change: &mut PlannedChange<'_>) {
+        file::derive(change).await;
+    }
+
+    async fn supply(&self, supply: Supply<'_>) -> Result<(), Box<Diagnostic>> {
+        upload::run(supply).await
+    }
+
     async fn look(&self, api: &Api, change: &mut PlannedChange<'_>) {
         replacement::refuse_in_use(api, change, self.info().plural, "source", "The image is in use").await;
     }
 
-    /// Nothing is lost with an image that has a URL: its bytes can be downloaded again.
+    /// Nothing is lost with an image that has a URL or is uploaded: its bytes are elsewhere too.
     fn is_worth_keeping(&self, object: &Json) -> bool {
         object.pointer("/spec/source/url").is_none() && object.pointer("/status/checksum").is_some()
     }
 }
 
-/// Refuses a source that is not exactly one, and what belongs to a URL beside a disk or a snapshot.
-fn check_made(config: &Value, source: &Value) -> Option<Diagnostic> {
+/// Refuses a source that is not exactly one, and what belongs to another one.
+fn check_source(config: &Value, source: &Value) -> Option<Diagnostic> {
     let path = |name: &str| AttributePath::root("source").attribute(name);
-    let sources = ["url", "disk", "snapshot"];
+    let sources = ["url", "disk", "snapshot", "file", "upload"];
     if sources.iter().any(|name| source.get(name).is_unknown()) {
         return None;
     }
     let declared: Vec<&str> = sources.into_iter().filter(|name| !source.get(name).is_null()).collect();
     let [only] = declared.as_slice() else {
-        let detail = "Set exactly one of source = { url = \"…\" }, source = { disk = \"…\" } and source = { snapshot = \"…\" }.";
+        let detail = "Set exactly one of url, file, disk, snapshot and upload in source, for example source = { url = \"…\" }.";
         return Some(Diagnostic::error("Invalid source", detail).at("source"));
     };
-    if *only == "url" {
-        return None;
+    match *only {
+        "url" => return None,
+        "file" | "upload" => return check_uploaded(source, only),
+        _ => {}
     }
     let of_url = ["sha256", "sha512", "checksum_url", "secret_name"];
     if let Some(name) = of_url.into_iter().find(|name| !source.get(name).is_null()) {
@@ -156,4 +176,35 @@ fn check_made(config: &Value, source: &Value) -> Option<Diagnostic> {
         return Some(Diagnostic::error("Invalid compression", detail).at("compression"));
     }
     None
+}
+
+/// Refuses what does not belong to a file that is uploaded.
+fn check_uploaded(source: &Value, only: &str) -> Option<Diagnostic> {
+    let path = |name: &str| AttributePath::root("source").attribute(name);
+    let is_set = |name: &str| !source.get(name).is_null();
+    let invalid =
+        |name: &str, detail: String| Some(Diagnostic::error("Invalid source", detail).at(path(name)));
+    if let Some(name) = ["checksum_url", "secret_name"].into_iter().find(|name| is_set(name)) {
+        return invalid(name, format!("{}: it belongs to a url.", path(name)));
+    }
+    if only == "file" {
+        let detail = "source.sha512: the provider computes the SHA-256 of a file. Leave sha512 out.";
+        return if is_set("sha512") { invalid("sha512", detail.to_owned()) } else { None };
+    }
+    let upload = source.get("upload");
+    if !upload.is_unknown() && upload.get("size").is_null() {
+        return invalid("upload", "source.upload: set size, the number of bytes of the file.".to_owned());
+    }
+    let is_known = |name: &str| is_set(name) && !source.get(name).is_unknown();
+    match (is_set("sha256"), is_set("sha512")) {
+        (false, false) => {
+            let detail = "An upload needs the checksum of the file: write sha256 or sha512 in source.";
+            Some(Diagnostic::error("Missing checksum", detail).at("source"))
+        }
+        _ if is_known("sha256") && is_known("sha512") => {
+            let detail = "Exactly one of sha256 and sha512 can be set; both are.".to_owned();
+            Some(Diagnostic::error("More than one checksum", detail).at(path("sha512")))
+        }
+        _ => None,
+    }
 }

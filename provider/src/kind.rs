@@ -86,6 +86,12 @@ pub trait ResourceKind: Send + Sync + 'static {
         let _ = change;
     }
 
+    /// Plans the values that this kind derives from files of this machine. Called after [`ResourceKind::refine`], at plan and again at
+    /// apply.
+    async fn derive(&self, change: &mut PlannedChange<'_>) {
+        let _ = change;
+    }
+
     /// Adds the rules that need the control plane to a planned change. Called at plan, when the control plane responds, and
     /// again at apply; a read that fails, for lack of a response or of permission, is skipped.
     async fn look(&self, api: &Api, change: &mut PlannedChange<'_>) {
@@ -153,6 +159,15 @@ pub trait ResourceKind: Send + Sync + 'static {
         Ok(())
     }
 
+    /// Sends the data that the object needs to become ready and that is not in the control plane. The object is declared; it may have
+    /// the data already.
+    ///
+    /// Implementations must continue what an earlier call began.
+    async fn supply(&self, supply: Supply<'_>) -> Result<(), Box<Diagnostic>> {
+        let _ = supply;
+        Ok(())
+    }
+
     /// Fills in the values that a read of the object alone does not return.
     async fn read_side_object(
         &self,
@@ -185,6 +200,23 @@ pub struct SideObject<'a> {
     pub private: &'a Private,
     /// The time for which the write is retried.
     pub retry_limit: RetryLimit,
+}
+
+/// The arguments of [`ResourceKind::supply`].
+#[derive(Debug)]
+pub struct Supply<'a> {
+    /// The client of the control plane.
+    pub api: &'a Api,
+    /// The address of the object.
+    pub at: &'a Address,
+    /// The object.
+    pub object: &'a Json,
+    /// The plan.
+    pub planned: &'a Value,
+    /// The private data beside the state.
+    pub private: &'a Private,
+    /// The rest of the operation's timeout.
+    pub limit: RetryLimit,
 }
 
 /// The attributes common to all kinds. Objects of a kind that is not namespaced have no namespace.

@@ -99,6 +99,8 @@ fn plan_field(field: &Field, prior: &Value, config: &Value, place: Option<usize>
     let config = if config.is_null() {
         match &field.presence {
             Presence::Required | Presence::Optional => return Value::Null,
+            // Until the kind derives it.
+            Presence::Derived => return prior.clone(),
             Presence::Computed | Presence::Kept if exists => return prior.clone(),
             Presence::Computed | Presence::Kept => return Value::UNKNOWN,
             Presence::Implied(value) if same(&field.shape, prior, value) => return prior.clone(),

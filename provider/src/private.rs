@@ -1,5 +1,6 @@
 //! The private data that the provider stores beside a state.
 
+use berth_console_client::MeasuredFile;
 use serde::{Deserialize, Serialize};
 
 use crate::mapping::PinnedFields;
@@ -17,6 +18,9 @@ pub struct Private {
     /// The restart token that the provider itself has set. It stays for ever, because removing it would be a change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restart_token: Option<String>,
+    /// The local file of an image, with the checksum that was computed last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<MeasuredFile>,
     /// The uid of the object of the same name that the planned create replaces. Not in a state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replaces: Option<String>,

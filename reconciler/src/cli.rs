@@ -24,7 +24,7 @@ pub use backup::{BackupOptions, BackupSchedule, RestoreOptions};
 pub use console::{ConsoleOptions, ConsoleTarget, LogsOptions, ScreenshotOptions, VncOptions};
 pub(crate) use guest::Site;
 pub use guest::{CpOptions, ExecOptions, Place, PortForwardOptions, Ports, SshOptions};
-pub use image::UnpackImageOptions;
+pub use image::{ImageAction, ImageOptions, ImagePushOptions, UnpackImageOptions};
 pub use import::{ImportOptions, ImportSource, LibvirtOptions};
 pub use observe::{DoctorOptions, OutputForm, TopOptions, WhyOptions};
 pub use time::TimeSpan;
@@ -63,6 +63,8 @@ pub enum Command {
     Vnc(VncOptions),
     /// Saves what the screen of a VM shows as a PNG file.
     Screenshot(ScreenshotOptions),
+    /// Uploads images.
+    Image(ImageOptions),
     /// Unpacks an image; the agent runs it in a process of its own.
     #[command(hide = true)]
     UnpackImage(UnpackImageOptions),
@@ -166,7 +168,7 @@ pub struct AgentOptions {
         default_value = "2100000000-2116777215"
     )]
     pub qemu_uid_range: UidRange,
-    /// The address at which clients of `berth console`, `berth logs`, `berth vnc` and `berth screenshot` reach this machine. Default: port 7444 of all
+    /// The address at which clients of `berth console`, `berth logs`, `berth vnc`, `berth screenshot` and `berth image push` reach this machine. Default: port 7444 of all
     /// addresses, with `berth up` of the address of --listen.
     #[arg(long, env = "BERTH_CONSOLE_LISTEN", value_name = "ADDRESS:PORT", conflicts_with = "no_console")]
     pub console_listen: Option<SocketAddr>,
@@ -174,7 +176,7 @@ pub struct AgentOptions {
     /// client of the address may read them. Default: none; `berth top` on this machine works without it.
     #[arg(long, env = "BERTH_METRICS", value_name = "ADDRESS:PORT")]
     pub metrics: Option<SocketAddr>,
-    /// Serves no consoles, logs and screens of this machine's VMs.
+    /// Serves no consoles, logs and screens of this machine's VMs, and takes no uploads of images.
     #[arg(long, env = "BERTH_NO_CONSOLE")]
     pub no_console: bool,
 }

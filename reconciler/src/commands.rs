@@ -16,6 +16,7 @@ mod guest;
 mod history;
 mod host;
 pub mod hosts;
+mod image;
 mod import;
 mod kubeconfig;
 mod machine;
@@ -37,7 +38,7 @@ use std::{process::ExitCode, time::Duration};
 
 use anyhow::Context;
 
-use crate::cli::{Cli, Command, ImportSource, UnpackImageOptions};
+use crate::cli::{Cli, Command, ImageAction, ImportSource, UnpackImageOptions};
 
 /// Runs the command; returns the exit code of this process.
 ///
@@ -48,6 +49,9 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Cp(options) => runtime()?.block_on(Box::pin(guest::copy(options))),
         Command::PortForward(options) => runtime()?.block_on(Box::pin(port_forward::run(options))),
         Command::Ssh(options) => runtime()?.block_on(Box::pin(port_forward::ssh(options))),
+        Command::Image(options) => match options.action {
+            ImageAction::Push(options) => runtime()?.block_on(Box::pin(image::push(options))),
+        },
         Command::UnpackImage(options) => unpack_image(&options),
         Command::Crds(options) => crds::run(&options),
         Command::Kubeconfig(options) => kubeconfig::run(&options),

@@ -16,7 +16,11 @@ mod setup;
 #[path = "converges/vm_snapshots.rs"]
 mod vm_snapshots;
 
-use berth_api::{AttachmentState, Disk, HotswapDiskAttachment, Image, ImageState, PublicIP, VMState};
+use std::cell::RefCell;
+
+use berth_api::{
+    AttachmentState, Disk, HotswapDiskAttachment, Image, ImageState, PublicIP, VMState, condition,
+};
 use berth_host::PciDeviceFacts;
 use faults::Fault;
 use rig::{Rig, converges};
@@ -690,6 +694,64 @@ fn an_image_that_was_made_is_the_same_when_its_status_was_lost_or_it_was_created
         rig.until("golden", "is known again", is_image_ready).await;
         rig.until("current", "is known again", is_image_ready).await;
         assert_eq!(images(), before);
+        rig.must_settle().await;
+    });
+}
+
+/// The bytes of an image for the fake host, and their SHA-256.
+const PUSHED: (&[u8], &str) =
+    (b"QFI\xfb", "aea9800e5252b7172c533c82ffd26e6a670c060332a5c9aec024e37951772b53");
+
+/// Declares an image that is uploaded, and uploads it. The host has no server for uploads: real sockets let paused time jump.
+async fn image_is_uploaded(rig: &Rig) {
+    let (bytes, sha256) = PUSHED;
+    rig.apply("Image", "pushed", json!({"source": {"upload": {"size": bytes.len()}, "sha256": sha256}}))
+        .await;
+    let uid = RefCell::default();
+    let is_awaited = |image: &Image| {
+        uid.replace(image.metadata.uid.clone().unwrap_or_default());
+        let conditions = image.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
+        condition::find(&conditions, "Ready").is_some_and(|ready| ready.reason == "ImageNotAllowed")
+    };
+    rig.until("pushed", "is awaited", is_awaited).await;
+    rig.system.put_upload(&uid.take(), bytes);
+    // The agent that crashed after the last byte of an upload verifies it when it starts again.
+    rig.restart().await;
+    rig.until("pushed", "is verified", is_image_ready).await;
+}
+
+#[test]
+fn an_uploaded_image_is_verified_after_any_crash() {
+    converges(&[Fault::Error, Fault::CrashAfter], async |rig| {
+        image_is_uploaded(rig).await;
+        assert_eq!((rig.system.leftovers().images.len(), rig.system.uploads_now()), (1, 0));
+    });
+}
+
+#[test]
+fn a_disk_of_an_uploaded_image_is_bound_where_it_is_and_both_go() {
+    converges(&[], async |rig| {
+        image_is_uploaded(rig).await;
+        rig.apply("Disk", "copy", json!({"image": "pushed"})).await;
+        let is_made = |disk: &Disk| disk.status.as_ref().is_some_and(|status| status.binding.is_some());
+        rig.until("copy", "is bound where the image is", is_made).await;
+        assert_eq!(rig.system.leftovers().images, [PUSHED.1]);
+        rig.delete("Disk", "copy").await;
+        rig.until_gone("Disk", "copy").await;
+        rig.delete("Image", "pushed").await;
+        rig.until_gone("Image", "pushed").await;
+    });
+}
+
+#[test]
+fn an_uploaded_image_is_the_same_when_its_status_was_lost_or_it_was_created_anew() {
+    converges(&[], async |rig| {
+        image_is_uploaded(rig).await;
+        rig.lose_every_status().await;
+        rig.until("pushed", "is known again", is_image_ready).await;
+        rig.make_everything_anew(true).await;
+        rig.until("pushed", "is taken over", is_image_ready).await;
+        assert_eq!(rig.system.leftovers().images, [PUSHED.1]);
         rig.must_settle().await;
     });
 }

@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::{
     Kit, disks_of_a_vm, dual_stack, guest_access, inputs, install, lifecycle, made_images, moves, probes,
-    routes, rules, screen, secure_boot, snapshots, verbs,
+    routes, rules, screen, secure_boot, snapshots, uploads, verbs,
 };
 use crate::platform::Platform;
 use crate::report::Report;
@@ -28,6 +28,8 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     dual_stack::example(report, &platform, &guest);
     snapshots::example(report, &platform, &guest);
     made_images::example(report, &platform, &guest);
+    uploads::example(report, &platform, &guest);
+    uploads::push(report, &platform);
     verbs::run(report, &platform);
     moves::run(report, &platform);
     inputs::run(report, &mut platform, &guest)

@@ -23,3 +23,9 @@ resource "berth_image" "appliance" {
     sha256 = "60303ae22b998861bce3b28f33eec1be758a213c86c93c076dbe9f558c11c752"
   }
 }
+
+# Uploaded from the machine that runs Terraform.
+resource "berth_image" "built" {
+  name   = "built-here"
+  source = { file = "build/disk.qcow2" }
+}

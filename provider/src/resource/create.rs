@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     api::{self, Address, ApiError, ObjectWait, Verdict, WaitEnd},
-    kind::SideObject,
+    kind::{SideObject, Supply},
     name_prefix,
     private::Private,
     timeouts::{self, Operation},
@@ -141,6 +141,23 @@ impl KindResource {
         if let Err(error) = written {
             let (state, private) = self.state_after(&planned, &object, &private);
             let response = ApplyResponse::new(state).warn(self.request_diagnostics(&error, at));
+            return ApplyResponse { private: Some(private.to_bytes()), ..response };
+        }
+        let supply = Supply {
+            api,
+            at,
+            object: &object,
+            planned: &planned,
+            private: &private,
+            limit: apply.wait_limit(),
+        };
+        if let Err(problem) = self.kind.supply(supply).await {
+            if purpose == Purpose::Create && is_adoptable {
+                // Without a state the next apply adopts the object and continues. With one, it would replace it.
+                return ApplyResponse::failed(vec![*problem]);
+            }
+            let (state, private) = self.state_after(&planned, &object, &private);
+            let response = ApplyResponse::new(state).warn(vec![*problem]);
             return ApplyResponse { private: Some(private.to_bytes()), ..response };
         }
         let wait = ObjectWait { api, at, object, retry_limit: apply.wait_limit() };

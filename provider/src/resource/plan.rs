@@ -37,6 +37,7 @@ impl KindResource {
         change.run = settings.run.clone();
         name_prefix::refine(&mut change);
         self.kind.refine(&mut change);
+        self.kind.derive(&mut change).await;
         if !change.replace.is_empty() && name_prefix::is_generated(&request.config) {
             change.planned.set("name", Value::UNKNOWN);
             change.planned.set("id", Value::UNKNOWN);
@@ -106,6 +107,7 @@ impl KindResource {
         change.is_applied = true;
         name_prefix::refine(&mut change);
         self.kind.refine(&mut change);
+        self.kind.derive(&mut change).await;
         let _ = tokio::time::timeout(ADMISSION_LIMIT, self.kind.look(api, &mut change)).await;
         let limit = RetryLimit { until, cancel: request.cancel.clone() };
         self.await_references(api, &mut change, &limit).await;

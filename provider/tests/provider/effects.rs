@@ -336,6 +336,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
     let by_sha512 = from(json!({"url": "https://a/x", "sha512": "0".repeat(128)}));
     let by_file = from(json!({"url": "https://a/x", "checksum_url": "https://a/SHA512SUMS"}));
     let (of_disk, of_snapshot) = (from(json!({"disk": "d"})), from(json!({"snapshot": "s"})));
+    let of_upload = from(json!({"upload": {"size": 5}, "sha256": "0".repeat(64)}));
     let disk = json!({"name": "d", "namespace": "default", "size": "2Gi", "image": "i", "pool": "default", "deletion_policy": "Delete",
         "expand_policy": "Online", "provisioning": "Thin", "limits": {"iops": 100, "bandwidth": "1Mi", "burst_iops": 200, "burst_bandwidth": "2Mi", "burst_seconds": 60}});
     let copy =
@@ -374,6 +375,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_image", image, "/format", json!("raw"), Announced::Replace),
         ("berth_image", of_disk, "/source/disk", json!("other"), Announced::Replace),
         ("berth_image", of_snapshot, "/source/snapshot", json!("other"), Announced::Replace),
+        ("berth_image", of_upload, "/source/upload/size", json!(6), Announced::Replace),
         ("berth_disk", disk.clone(), "/size", json!("3Gi"), Announced::Live),
         ("berth_disk", disk.clone(), "/size", json!("1Gi"), Announced::Refused),
         ("berth_disk", disk.clone(), "/image", json!("j"), Announced::Replace),

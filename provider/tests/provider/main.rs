@@ -30,4 +30,5 @@ mod stage;
 mod state;
 mod terraform;
 mod token;
+mod uploads;
 mod ways;

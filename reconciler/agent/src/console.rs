@@ -1,4 +1,5 @@
-//! The consoles of the machines on this host and the other ways into a guest, served over HTTPS to clients with a ticket.
+//! The consoles of the machines on this host, the other ways into a guest, and uploads of images, served over HTTPS to clients with
+//! a ticket.
 //!
 //! ```text
 //!  client ─ TLS ─▶ one HTTP/1.1 request ─▶ ticket verified ─▶ 101, then plain bytes in both directions
@@ -6,6 +7,7 @@
 //!                          viewers ◀── broadcast ◀── serial line (one connection to QEMU for all viewers)
 //!                          viewer  ◀───────────────▶ VNC server  (one connection to QEMU for each viewer)
 //!                          client  ◀───────────────▶ guest agent (one exchange at a time), or a port of the guest
+//!                          client  ────────────────▶ the partial file of an image
 //! ```
 //!
 //! *Guarantees:* a ticket opens one connection (`ticket`). A viewer that does not read loses output and is then
@@ -21,6 +23,7 @@ mod screen;
 mod serial_line;
 mod session;
 mod ticket;
+mod upload;
 mod use_of_vm;
 
 use std::convert::Infallible;
@@ -28,7 +31,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use berth_api::console::{ConsoleUse, PROTOCOL};
+use berth_api::console::{ConsoleUse, PROTOCOL, UPLOAD_ACCOUNT, of_upload_path, upload_audience};
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::Full;
@@ -54,6 +57,7 @@ use screen::Screen;
 use serial_line::SerialLines;
 use session::SerialSession;
 use ticket::{Claim, Tickets};
+use upload::UploadSession;
 use use_of_vm::UsageSession;
 
 /// The limit of connections, with and without a ticket.
@@ -78,6 +82,8 @@ const GUEST_SESSIONS_OF_VM: usize = 4;
 /// The number of connections to ports of guests on this host, and of a VM.
 const FORWARDS: usize = 128;
 const FORWARDS_OF_VM: usize = 64;
+/// The number of uploads to this host. An image has one at a time.
+const UPLOADS: usize = 8;
 /// The time for a client to read what was written.
 const STALLED: Duration = Duration::from_secs(30);
 /// The time without a byte in either direction after which a session ends.
@@ -92,6 +98,8 @@ struct Consoles {
     screens: Places<String>,
     guest_sessions: Places<String>,
     forwards: Places<String>,
+    /// By the uid of the image.
+    uploads: Places<String>,
 }
 
 /// A session to run.
@@ -101,6 +109,7 @@ enum Session {
     Usage(UsageSession),
     Guest(GuestSession),
     Forward(Forward),
+    Upload(Box<UploadSession>),
 }
 
 impl Session {
@@ -111,6 +120,7 @@ impl Session {
             Self::Usage(session) => session.run(stream).await,
             Self::Guest(session) => session.run(stream).await,
             Self::Forward(session) => session.run(stream).await,
+            Self::Upload(session) => session.run(stream).await,
         }
     }
 }
@@ -125,6 +135,7 @@ pub(crate) async fn serve(ctx: &Arc<Context>) {
         screens: Places::new(SCREENS, SCREENS_OF_VM),
         guest_sessions: Places::new(GUEST_SESSIONS, GUEST_SESSIONS_OF_VM),
         forwards: Places::new(FORWARDS, FORWARDS_OF_VM),
+        uploads: Places::new(UPLOADS, 1),
     });
     let places = Places::<IpAddr>::new(CONNECTIONS, CONNECTIONS_OF_ADDRESS);
     let acceptor = TlsAcceptor::from(server.tls.clone());
@@ -209,14 +220,22 @@ async fn open(
     request: &Request<Incoming>,
     peer: SocketAddr,
 ) -> Result<Session, ConsoleRefusal> {
-    let (namespace, name, wanted) =
-        ConsoleUse::of_path(request.uri().path()).ok_or(ConsoleRefusal::NoSuchPath)?;
+    let path = request.uri().path();
+    let upload = of_upload_path(path);
+    let of_vm = ConsoleUse::of_path(path);
+    if upload.is_none() && of_vm.is_none() {
+        return Err(ConsoleRefusal::NoSuchPath);
+    }
     let is_upgrade = request.headers().get(header::UPGRADE).is_some_and(|value| value == PROTOCOL);
     if request.method() != http::Method::GET || !is_upgrade {
         return Err(ConsoleRefusal::NoUpgrade);
     }
     let bearer = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let ticket = bearer.and_then(|value| value.strip_prefix("Bearer ")).ok_or(ConsoleRefusal::NoTicket)?;
+    if let Some((namespace, name)) = upload {
+        return open_upload(ctx, consoles, ObjectName::new(namespace, name), ticket, peer).await;
+    }
+    let (namespace, name, wanted) = of_vm.ok_or(ConsoleRefusal::NoSuchPath)?;
     let vm = ctx.index.read().vms.get(&ObjectName::new(namespace, name));
     // The VM's uid is part of the ticket, so that only a ticket's holder learns which VMs are here.
     let uid = vm.as_ref().and_then(|vm| vm.metadata.uid.clone()).unwrap_or_default();
@@ -263,6 +282,27 @@ async fn open(
     let permit = consoles.logs.clone().acquire_owned().await.map_err(|_| ConsoleRefusal::NotHere)?;
     let log = consoles.lines.log(&instance).await?;
     Ok(Session::Serial(SerialSession::follow(viewer, &log, permit)))
+}
+
+/// Verifies the ticket for an upload and prepares its session.
+async fn open_upload(
+    ctx: &Arc<Context>,
+    consoles: &Consoles,
+    name: ObjectName,
+    ticket: &str,
+    peer: SocketAddr,
+) -> Result<Session, ConsoleRefusal> {
+    let image = ctx.index.read().images.get(&name);
+    // As for a VM: only a ticket's holder learns which images are here.
+    let uid = image.as_ref().and_then(|image| image.metadata.uid.clone()).unwrap_or_default();
+    let audience = upload_audience(&name.namespace, &name.name, &uid);
+    let claim = Claim { namespace: &name.namespace, audience, account: UPLOAD_ACCOUNT };
+    consoles.tickets.redeem(&ctx.client, ctx.now(), ticket, &claim).await?;
+    let image = image.ok_or(ConsoleRefusal::NotHere)?;
+    let place = consoles.uploads.take(uid);
+    let place = place.ok_or(ConsoleRefusal::TooManyUploads { most_of_host: UPLOADS })?;
+    tracing::info!(namespace = name.namespace, image = name.name, %peer, "upload opened");
+    Ok(Session::Upload(Box::new(UploadSession::open(ctx, name, &image, place).await?)))
 }
 
 fn taken(

@@ -217,6 +217,7 @@ pub(crate) fn reason_of(error: &SystemError) -> Reason {
         },
         SystemError::Download { .. }
         | SystemError::ImageNotMade { .. }
+        | SystemError::Upload { .. }
         | SystemError::ImageInUse { .. }
         | SystemError::VolumeBusy { .. }
         | SystemError::File { .. }

@@ -1,4 +1,4 @@
-//! Downloads in the background, and images that are made here: at most one per source, shared by all objects waiting for it.
+//! Downloads in the background, and images that are made here or verified after an upload: at most one per source, shared by all objects waiting for it.
 //!
 //! Sources are per namespace: a declaration in one namespace neither delays nor cancels a download that another one
 //! waits for. Each namespace has a limited number of concurrent downloads; further ones wait for those.
@@ -141,6 +141,14 @@ impl Pulls {
                 entry.wake.insert(follower);
             }
             _ => self.shared.queue.add(follower),
+        }
+    }
+
+    /// Forgets that this download has failed: its bytes are other ones now.
+    pub(crate) fn forget_failure(&self, wanted: &Wanted) {
+        let mut entries = self.shared.entries();
+        if entries.get(wanted).is_some_and(|entry| matches!(entry.state, State::Failed { .. })) {
+            entries.remove(wanted);
         }
     }
 

@@ -28,5 +28,7 @@ mod probes;
 mod start_order;
 #[path = "agent/suspend.rs"]
 mod suspend;
+#[path = "agent/uploads.rs"]
+mod uploads;
 #[path = "agent/usage.rs"]
 mod usage;

@@ -1,4 +1,4 @@
-//! Tickets for the consoles of VMs, and for the other ways into a guest.
+//! Tickets for the consoles of VMs, for the other ways into a guest, and for uploads of images.
 //!
 //! A ticket is a token of a ServiceAccount in the VM's namespace, requested for the audience of one VM and one use. The
 //! account depends on the use ([`ConsoleUse::account`]): the right to request its tokens (`create` on `serviceaccounts/token`
@@ -13,8 +13,12 @@ pub const CONSOLE_ACCOUNT: &str = "berth-console";
 pub const EXEC_ACCOUNT: &str = "berth-exec";
 /// The ServiceAccount whose tokens connect to ports of a guest.
 pub const FORWARD_ACCOUNT: &str = "berth-port-forward";
-/// The ServiceAccounts whose tokens are tickets, in each namespace with VMs.
-pub const ACCOUNTS: [&str; 3] = [CONSOLE_ACCOUNT, EXEC_ACCOUNT, FORWARD_ACCOUNT];
+/// The ServiceAccount whose tokens upload images.
+pub const UPLOAD_ACCOUNT: &str = "berth-image-upload";
+/// The ServiceAccounts whose tokens are tickets for VMs, in each namespace with VMs.
+pub const VM_ACCOUNTS: [&str; 3] = [CONSOLE_ACCOUNT, EXEC_ACCOUNT, FORWARD_ACCOUNT];
+/// The ServiceAccounts whose tokens are tickets. [`UPLOAD_ACCOUNT`] is in each namespace with images that are uploaded.
+pub const ACCOUNTS: [&str; 4] = [CONSOLE_ACCOUNT, EXEC_ACCOUNT, FORWARD_ACCOUNT, UPLOAD_ACCOUNT];
 /// How long after its issue a ticket is accepted.
 pub const TICKET_LIFE: Duration = Duration::from_secs(60);
 /// The name of the protocol to which a client upgrades its HTTP/1.1 request: plain bytes in both directions.
@@ -96,9 +100,29 @@ impl ConsoleUse {
         let (namespace, rest) = path.strip_prefix("/v1/namespaces/")?.split_once("/vms/")?;
         let (vm, wanted) = rest.split_once('/')?;
         let found = Self::ALL.into_iter().find(|each| each.as_str() == wanted)?;
-        let is_name = |name: &str| !name.is_empty() && name.len() <= 253 && !name.contains('/');
         (is_name(namespace) && is_name(vm)).then_some((namespace, vm, found))
     }
+}
+
+/// The audience of a ticket for an upload of the Image with this uid.
+pub fn upload_audience(namespace: &str, image: &str, uid: &str) -> String {
+    format!("image.berth.dev/{namespace}/{image}/{uid}")
+}
+
+/// The path of a request for an upload, see [`crate::image_upload`].
+pub fn upload_path(namespace: &str, image: &str) -> String {
+    format!("/v1/namespaces/{namespace}/images/{image}/upload")
+}
+
+/// Returns namespace and Image of a path.
+pub fn of_upload_path(path: &str) -> Option<(&str, &str)> {
+    let (namespace, rest) = path.strip_prefix("/v1/namespaces/")?.split_once("/images/")?;
+    let image = rest.strip_suffix("/upload")?;
+    (is_name(namespace) && is_name(image)).then_some((namespace, image))
+}
+
+fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.len() <= 253 && !name.contains('/')
 }
 
 #[cfg(test)]
@@ -128,7 +152,24 @@ mod tests {
         assert_eq!(ConsoleUse::Vnc.account(), "berth-console");
         assert_eq!((ConsoleUse::Exec.account(), ConsoleUse::File.account()), ("berth-exec", "berth-exec"));
         assert_eq!(ConsoleUse::PortForward.account(), "berth-port-forward");
-        assert!(ConsoleUse::ALL.iter().all(|each| ACCOUNTS.contains(&each.account())));
+        assert!(ConsoleUse::ALL.iter().all(|each| VM_ACCOUNTS.contains(&each.account())));
+        assert!(!VM_ACCOUNTS.contains(&UPLOAD_ACCOUNT));
+        assert!(VM_ACCOUNTS.iter().chain([&UPLOAD_ACCOUNT]).all(|account| ACCOUNTS.contains(account)));
+    }
+
+    #[test]
+    fn a_path_of_an_upload_names_one_image() {
+        assert_eq!(of_upload_path(&upload_path("ns", "golden")), Some(("ns", "golden")));
+        for wrong in [
+            "/v1/namespaces/ns/vms/web/upload",
+            "/v1/namespaces/ns/images//upload",
+            "/v1/namespaces/ns/images/a/b/upload",
+            "/v1/namespaces/ns/images/a",
+        ] {
+            assert_eq!(of_upload_path(wrong), None, "{wrong}");
+        }
+        assert_eq!(ConsoleUse::of_path(&upload_path("ns", "golden")), None);
+        assert_eq!(upload_audience("ns", "golden", "u1"), "image.berth.dev/ns/golden/u1");
     }
 
     #[test]

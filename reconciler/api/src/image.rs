@@ -6,10 +6,11 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Binding, Conditions, ObjectUser, ResourceName};
+use crate::{Binding, Conditions, ObjectUser, ResourceName, vm::ConsoleAddress};
 
 /// The source of disks, or of the medium of a CD-ROM drive. The first host to use it verifies it; every host downloads it once at most.
-/// An image that is made from a Disk or a DiskSnapshot is on the host of that one, and so are the disks that are made from it.
+/// An image that is made from a Disk or a DiskSnapshot is on the host of that one, and an uploaded image is on the host that it was
+/// uploaded to; so are the disks that are made from it.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "berth.dev",
@@ -46,8 +47,9 @@ use crate::{Binding, Conditions, ObjectUser, ResourceName};
     validation = Rule::new("!has(self.source.url) || !has(oldSelf.source.url) || self.source.url == oldSelf.source.url || !(self.source.url.startsWith('oci://') || oldSelf.source.url.startsWith('oci://'))").message("an oci:// URL cannot change: disks are made from the content that it had; create another Image").field_path(".source.url"),
     validation = Rule::new("(has(self.source.disk) ? self.source.disk : '') == (has(oldSelf.source.disk) ? oldSelf.source.disk : '')").message("source.disk cannot change: the image was made once; create another Image").field_path(".source.disk"),
     validation = Rule::new("(has(self.source.snapshot) ? self.source.snapshot : '') == (has(oldSelf.source.snapshot) ? oldSelf.source.snapshot : '')").message("source.snapshot cannot change: the image was made once; create another Image").field_path(".source.snapshot"),
-    validation = Rule::new("has(self.source.url) || self.format == 'qcow2'").message("an image that is made from a disk or a snapshot has the format qcow2").field_path(".format"),
-    validation = Rule::new("has(self.source.url) || !has(self.compression)").message("compression is that of the file at a url").field_path(".compression")
+    validation = Rule::new("has(self.source.upload) == has(oldSelf.source.upload) && (!has(self.source.upload) || self.source.upload.size == oldSelf.source.upload.size)").message("source.upload cannot change: disks are made from this very content; create another Image").field_path(".source.upload"),
+    validation = Rule::new("has(self.source.url) || has(self.source.upload) || self.format == 'qcow2'").message("an image that is made from a disk or a snapshot has the format qcow2").field_path(".format"),
+    validation = Rule::new("has(self.source.url) || has(self.source.upload) || !has(self.compression)").message("compression is that of the file at a url or of an upload").field_path(".compression")
 )]
 pub struct ImageSpec {
     /// The source of the image.
@@ -67,16 +69,18 @@ pub struct ImageSpec {
 }
 
 /// Where an image comes from: a URL with the checksum of its bytes (exactly one of `sha256`, `sha512` and `checksumUrl`, or none with
-/// `oci://`), a Disk or a DiskSnapshot.
+/// `oci://`), a Disk, a DiskSnapshot, or an upload with its checksum (`sha256` or `sha512`).
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("[has(self.url), has(self.disk), has(self.snapshot)].filter(set, set).size() == 1").message("a source is exactly one of url, disk and snapshot"),
+    validation = Rule::new("[has(self.url), has(self.disk), has(self.snapshot), has(self.upload)].filter(set, set).size() == 1").message("a source is exactly one of url, disk, snapshot and upload"),
     validation = Rule::new("!has(self.url) || self.url.startsWith('oci://') || [has(self.sha256), has(self.sha512), has(self.checksumUrl)].filter(set, set).size() == 1").message("exactly one of sha256, sha512 and checksumUrl is needed"),
     validation = Rule::new("!has(self.secretName) || !has(self.url) || !self.url.startsWith('file:')").message("a file of the host needs no Secret").field_path(".secretName"),
     validation = Rule::new("!has(self.secretName) || !has(self.url) || !self.url.matches('^[a-z]+://[^/]*@')").message("secretName and a user in the url exclude each other").field_path(".secretName"),
     validation = Rule::new("!has(self.url) || !self.url.startsWith('oci://') || !(has(self.sha256) || has(self.sha512) || has(self.checksumUrl))").message("an oci:// image has its checksum in the registry: write @sha256:... at the end of url to choose one"),
-    validation = Rule::new("has(self.url) || !(has(self.sha256) || has(self.sha512) || has(self.checksumUrl) || has(self.secretName))").message("sha256, sha512, checksumUrl and secretName belong to a url: the host computes the checksum of an image that is made from a disk or a snapshot")
+    validation = Rule::new("!has(self.upload) || [has(self.sha256), has(self.sha512)].filter(set, set).size() == 1").message("an upload needs exactly one of sha256 and sha512").field_path(".upload"),
+    validation = Rule::new("!has(self.upload) || !(has(self.checksumUrl) || has(self.secretName))").message("checksumUrl and secretName belong to a url").field_path(".upload"),
+    validation = Rule::new("has(self.url) || has(self.upload) || !(has(self.sha256) || has(self.sha512) || has(self.checksumUrl) || has(self.secretName))").message("sha256, sha512, checksumUrl and secretName belong to a url: the host computes the checksum of an image that is made from a disk or a snapshot")
 )]
 pub struct ImageSource {
     /// `http://`, `https://`, `oci://REGISTRY/REPOSITORY[:TAG|@DIGEST]` for an image in a container registry, or `file:///` for a
@@ -93,6 +97,10 @@ pub struct ImageSource {
     /// Name of a DiskSnapshot of the same namespace, whose data the image has. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<ResourceName>,
+    /// The file is uploaded to the host of the image: by `berth image push`, or by Terraform from its machine. The image is on that
+    /// host only. Cannot change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upload: Option<ImageUpload>,
     /// SHA-256 of the bytes at the source, 64 hexadecimal digits in lower case. Enforced before the first use. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
@@ -119,6 +127,18 @@ pub struct ImageSource {
     pub secret_name: Option<String>,
 }
 
+/// The most bytes of an uploaded file, and of any image on a host.
+pub const MAX_IMAGE_FILE: i64 = 256 << 30;
+
+/// A file that is uploaded. Its checksum is that of the source.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ImageUpload {
+    /// The number of bytes of the file, from 1 to 256 GiB. Cannot change.
+    #[schemars(range(min = 1, max = 274_877_906_944i64))]
+    pub size: i64,
+}
+
 /// Without user names, passwords and query strings: these may be secrets.
 impl fmt::Debug for ImageSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -126,6 +146,7 @@ impl fmt::Debug for ImageSource {
             .field("url", &self.url.as_deref().map(redacted_url))
             .field("disk", &self.disk)
             .field("snapshot", &self.snapshot)
+            .field("upload", &self.upload)
             .field("sha256", &self.sha256)
             .field("sha512", &self.sha512)
             .field("checksum_url", &self.checksum_url.as_deref().map(redacted_url))
@@ -163,8 +184,8 @@ impl Image {
         declared.or_else(|| self.status.as_ref()?.checksum.as_deref())
     }
 
-    /// Whether it is made from a disk or a snapshot of the site, and so downloaded from nowhere.
-    pub fn is_made(&self) -> bool {
+    /// Whether it is made from a disk or a snapshot of the site, or uploaded, and so on one host that no other downloads it from.
+    pub fn is_local(&self) -> bool {
         self.spec.source.url.is_none()
     }
 
@@ -219,7 +240,8 @@ pub struct ImageStatus {
     /// One word for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<ImageState>,
-    /// The host that verifies it, or that made it from a disk or a snapshot and has it. Written by the scheduler.
+    /// The host that verifies it, or that made it from a disk or a snapshot, or that it is uploaded to, and has it. Written by the
+    /// scheduler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binding: Option<Binding>,
     /// berth's own identity of the snapshot that it is made from. Written by the scheduler.
@@ -249,7 +271,10 @@ pub struct ImageStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 255))]
     pub media_type: Option<String>,
-    /// The number of bytes downloaded, while it is being downloaded, in steps of at least 5 %.
+    /// The server that takes the upload, while the file is not complete.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upload: Option<ConsoleAddress>,
+    /// The number of bytes downloaded or uploaded, while it is being downloaded or uploaded, in steps of at least 5 %.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub downloaded_bytes: Option<i64>,
     /// At most four of the Disks and VMs that name it. A deleted Image stays until nothing uses it.

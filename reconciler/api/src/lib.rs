@@ -17,7 +17,7 @@
 //!
 //!   on their own:          gates (annotations of a VM)   site (terms of control planes)   host_addresses   user_data (cloud-init syntax)
 //!                          password, sysprep (of a guest)
-//!                          console, guest_access (ways into a guest)   unmanaged (objects read without their managed fields)
+//!                          console, guest_access (ways into a guest), image_upload   unmanaged (objects read without their managed fields)
 //! ```
 //!
 //! Pure data. This crate must not know a client, a runtime or a clock: times are arguments. The types and doc comments here
@@ -42,6 +42,7 @@ pub mod host;
 pub mod host_addresses;
 pub mod hotswap_disk_attachment;
 pub mod image;
+pub mod image_upload;
 pub mod ip_pool;
 pub mod manifests;
 pub mod name;

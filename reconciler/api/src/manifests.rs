@@ -135,7 +135,7 @@ pub fn roles() -> Vec<Value> {
             Some("rbac.authorization.k8s.io/aggregate-to-edit"),
             json!([
                 {"apiGroups": [GROUP], "resources": users, "verbs": write},
-                // Tickets for consoles and guests. Kubernetes' own `edit` allows the tokens of all accounts.
+                // Tickets for consoles, guests and uploads of images. Kubernetes' own `edit` allows the tokens of all accounts.
                 {"apiGroups": [""], "resources": ["serviceaccounts/token"], "resourceNames": crate::console::ACCOUNTS,
                     "verbs": ["create"]},
             ]),
@@ -150,7 +150,7 @@ pub fn roles() -> Vec<Value> {
                 // To let each host read the Secrets its VMs need, and no other: RBAC lets no user grant more than it has.
                 {"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["roles", "rolebindings"], "verbs": write},
                 {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]},
-                // To create the accounts whose tokens are tickets for consoles and guests, in namespaces with VMs.
+                // To create the accounts whose tokens are tickets, in namespaces with VMs or uploaded images.
                 {"apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["get", "list", "watch", "create", "patch"]},
                 // To see whether this control plane is the one in charge.
                 {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [crate::site::SITE], "verbs": ["get"]},

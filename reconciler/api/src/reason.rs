@@ -87,6 +87,8 @@ reasons! {
     WaitingForBootstrap => "Create the Secret.",
     /// The Secret with the credentials of an Image or the keys of a guest's user does not exist yet, or the host may not read it yet.
     WaitingForSecret => "Create the Secret in the namespace of the Image or the VM.",
+    /// The image's host has not received the whole file yet; the message has the progress.
+    WaitingForUpload => "Upload the file: `berth image push FILE --name NAME`, or apply its `source.file` again with Terraform. An interrupted upload continues.",
     /// The VM does not exist yet or is not bound or not running yet.
     WaitingForVM => "Create the VM, or look at it with `berth why vm/NAME`.",
     /// The file of the host that the disk is made of is not there yet, or another program has it open.
@@ -153,8 +155,8 @@ reasons! {
     /// The host may not fetch from there: a file outside of the folders, or an address outside of the ranges, that its
     /// administrator allows.
     ImageNotAllowed => "Have the host's administrator allow the folder or range: `--image-dir`, `--image-allow`.",
-    /// The file of an image that was made from a disk or a snapshot is gone from its host.
-    ImageLost => "Restore the file on its host, or replace the Image.",
+    /// The file of an image that was made from a disk or a snapshot, or was uploaded, is gone from its host.
+    ImageLost => "Restore the file on its host, or replace the Image. Upload an uploaded one again: `berth image push`.",
     /// The bytes are not an image of the declared format or compression, or one that is refused (backing file, external data file).
     ImageInvalid => "Declare the [format and compression](images.md#formats) that the bytes have, or convert the image: `qemu-img convert -O qcow2`.",
     /// The image's virtual size is larger than allowed.

@@ -17,6 +17,7 @@ mod public_ip;
 mod role;
 mod security_group;
 mod storage_pool;
+mod ticket_accounts;
 mod vm;
 mod vm_class;
 mod vm_snapshot;

@@ -21,6 +21,9 @@ pub enum SystemError {
     /// The program that makes it failed, or was not in time.
     #[error("no image can be made from {from}: {detail}")]
     ImageNotMade { from: String, detail: String },
+    /// The bytes of an upload do not continue those that the host has.
+    #[error("the upload cannot continue: {detail}")]
+    Upload { detail: String },
     /// The actual checksum is not included: it would confirm guesses about bytes that only the host can read.
     #[error("{url} has another checksum than the declared {declared}")]
     ChecksumMismatch { url: String, declared: String },

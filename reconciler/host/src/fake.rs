@@ -115,6 +115,23 @@ impl FakeSystem {
         self.state().any_image = Some(virtual_size);
     }
 
+    /// Has these bytes uploaded for the Image with this uid, as a client of the agent does.
+    pub fn put_upload(&self, uid: &str, bytes: &[u8]) {
+        self.state().uploads.insert(crate::upload_url(uid), bytes.to_vec());
+    }
+
+    /// Returns the number of bytes of uploads that are no images yet.
+    pub fn uploads_now(&self) -> u64 {
+        self.state().uploads.values().map(|bytes| bytes.len() as u64).sum()
+    }
+
+    /// Deletes an image's file without berth being involved.
+    pub fn lose_image(&self, digest: &str) {
+        if let Some(facts) = self.state().images.remove(digest) {
+            self.files.remove(&facts.path);
+        }
+    }
+
     /// Removes the source at this URL.
     pub fn remove_source(&self, url: &str) {
         self.state().sources.remove(url);

@@ -44,6 +44,18 @@ pub trait Images: Send + Sync + fmt::Debug + 'static {
     /// [`SystemError::ImageNotMade`].
     async fn make_image(&self, new: &NewImage) -> Result<ImageFacts>;
 
+    /// Returns how many bytes of this upload the host has. Those of an upload that ended early stay.
+    ///
+    /// *Errors*: [`SystemError::ImageTooLarge`] if this size is more than the host allows; [`SystemError::NoSpace`] if the rest does
+    /// not fit.
+    async fn uploaded(&self, source: &ImageSource, size: u64) -> Result<u64>;
+
+    /// Adds bytes to an upload, which has `offset` bytes so far. Once it is whole, [`Images::pull`] verifies it and makes it an image.
+    /// Bytes with another checksum are removed then.
+    ///
+    /// *Errors*: [`SystemError::Upload`] if the host has another number of bytes, or works on them; [`SystemError::NoSpace`].
+    async fn append_upload(&self, source: &ImageSource, offset: u64, bytes: Vec<u8>) -> Result<()>;
+
     /// Reads the digest of an image from a checksum file, or from a registry.
     async fn resolve(&self, source: &ChecksumSource, credentials: &Credentials) -> Result<ResolvedImage>;
 
@@ -73,7 +85,7 @@ pub struct ImageSource {
     pub namespace: String,
     /// Whether every namespace may read it without having downloaded it.
     pub shared: bool,
-    /// `http://`, `https://` or `file:///`. May contain secrets: never printed.
+    /// `http://`, `https://`, `oci://` or `file:///`; [`upload_url`] for the upload of an Image. May contain secrets: never printed.
     pub url: String,
     /// The URL without its secrets, for messages.
     pub shown: String,
@@ -85,6 +97,20 @@ pub struct ImageSource {
     pub encoding: Encoding,
     /// The name of the Secret with its [`Credentials`].
     pub secret: Option<String>,
+}
+
+const UPLOAD: &str = "upload:";
+
+/// The URL that stands for the upload of the Image with this uid.
+pub fn upload_url(uid: &str) -> String {
+    format!("{UPLOAD}{uid}")
+}
+
+impl ImageSource {
+    /// Returns the uid of the Image whose upload it is. `None`: it is no upload.
+    pub fn upload(&self) -> Option<&str> {
+        self.url.strip_prefix(UPLOAD)
+    }
 }
 
 /// Credentials for a source. Sent to the host of the source's URL only, and not where it redirects to. Never printed.
@@ -223,6 +249,6 @@ pub struct ImageFacts {
     pub path: PathBuf,
     /// The namespaces that have downloaded these bytes themselves. The image is invisible to all others.
     pub readers: BTreeSet<String>,
-    /// The uids of the Images that it was made for on this host, from a snapshot: there may be no other copy of it.
+    /// The uids of the Images that it was made for on this host, from a snapshot or an upload: there may be no other copy of it.
     pub made_for: BTreeSet<String>,
 }

@@ -39,7 +39,7 @@ pub use dedicated_cpus::{DedicatedCpus, DedicatedFacts, DedicatedRequest, cpu_li
 pub use error::{Retry, SystemError};
 pub use images::{
     ChecksumSource, Compression, Credentials, Encoding, ImageFacts, ImageSource, Images, NewImage, Progress,
-    ResolvedImage,
+    ResolvedImage, upload_url,
 };
 pub use info::{ForeignKind, ForeignObject, HostFacts, HostInfo, HugePagesFacts, KvmFacts, QemuFacts};
 pub use linux::{bridge_mac, relay_link};

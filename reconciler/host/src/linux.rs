@@ -254,6 +254,14 @@ impl Images for LinuxSystem {
         self.images.make(new, chain).await
     }
 
+    async fn uploaded(&self, source: &ImageSource, size: u64) -> Result<u64> {
+        self.images.uploaded(source, size).await
+    }
+
+    async fn append_upload(&self, source: &ImageSource, offset: u64, bytes: Vec<u8>) -> Result<()> {
+        self.images.append_upload(source, offset, bytes).await
+    }
+
     async fn resolve(&self, source: &ChecksumSource, credentials: &Credentials) -> Result<ResolvedImage> {
         self.images.resolve(source, credentials).await
     }

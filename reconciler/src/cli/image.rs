@@ -2,8 +2,59 @@
 
 use std::path::PathBuf;
 
+use berth_api::{ImageCompression, ImageFormat};
 use berth_host::Compression;
-use clap::Args;
+use clap::{Args, Subcommand};
+use serde::de::DeserializeOwned;
+
+use super::{Connection, StateDir, TimeSpan, time::time};
+
+/// `berth image`
+#[derive(Args, Debug)]
+pub struct ImageOptions {
+    /// The action.
+    #[command(subcommand)]
+    pub action: ImageAction,
+}
+
+/// Actions on images.
+#[derive(Debug, Subcommand)]
+pub enum ImageAction {
+    /// Creates an Image from a file of this machine: uploads the file to a host, which verifies it. An upload that was interrupted
+    /// continues where it ended, by the same command.
+    Push(ImagePushOptions),
+}
+
+/// `berth image push`
+#[derive(Args, Debug)]
+pub struct ImagePushOptions {
+    /// The file, of at most 256 GiB.
+    pub file: PathBuf,
+    /// The Image's name.
+    #[arg(long)]
+    pub name: String,
+    /// Its namespace.
+    #[arg(short, long, default_value = "default")]
+    pub namespace: String,
+    /// The format of the file: qcow2, raw, iso, vmdk, vdi, vhdx or vhd.
+    #[arg(long, default_value = "qcow2", value_parser = word::<ImageFormat>)]
+    pub format: ImageFormat,
+    /// The compression of the file: gzip, xz, zstd or bzip2. Default: none.
+    #[arg(long, value_parser = word::<ImageCompression>)]
+    pub compression: Option<ImageCompression>,
+    /// How long to wait for a host that takes the file, and again until it is verified. The upload itself may take longer.
+    #[arg(long, value_parser = time, default_value = "30m")]
+    pub timeout: TimeSpan,
+    #[command(flatten)]
+    pub state: StateDir,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+/// A word of an enumeration of the API.
+fn word<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    serde_json::from_value(text.into()).map_err(|error: serde_json::Error| error.to_string())
+}
 
 /// Options of `berth unpack-image`.
 #[derive(Debug, Args)]
@@ -22,4 +73,17 @@ fn compression(text: &str) -> Result<Compression, String> {
     let all = [Compression::Gzip, Compression::Xz, Compression::Zstd, Compression::Bzip2];
     let found = all.into_iter().find(|compression| compression.name() == text);
     found.ok_or_else(|| "gzip, xz, zstd or bzip2 is needed".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_format_is_a_word_of_the_api() {
+        assert_eq!(word::<ImageFormat>("vmdk"), Ok(ImageFormat::Vmdk));
+        assert_eq!(word::<ImageCompression>("xz"), Ok(ImageCompression::Xz));
+        let error = word::<ImageFormat>("qcow3").expect_err("none");
+        assert!(error.contains("qcow3") && error.contains("qcow2"), "{error}");
+    }
 }

@@ -1,7 +1,6 @@
 //! `berth console` and `berth logs`: the serial console of a VM, and its log.
 
 pub(super) mod connection;
-mod pinned;
 mod terminal;
 
 use std::io::{IsTerminal, Write};

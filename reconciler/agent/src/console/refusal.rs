@@ -8,13 +8,13 @@ use http::StatusCode;
 /// The refusal of a request.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ConsoleRefusal {
-    #[error("no such path: this server has the consoles of VMs only")]
+    #[error("no such path: this server has the consoles of VMs and takes uploads of images only")]
     NoSuchPath,
     #[error("a GET request with the header Upgrade: berth-console is required")]
     NoUpgrade,
     #[error("a ticket is required (Authorization: Bearer TICKET)")]
     NoTicket,
-    #[error("the ticket is not valid for this VM and this use: request one for it")]
+    #[error("the ticket is not valid for this VM or image and this use: request one for it")]
     NotValid,
     #[error("the ticket was used before: a ticket opens one connection")]
     Used,
@@ -42,6 +42,12 @@ pub(super) enum ConsoleRefusal {
         "the VM has its maximum of {most} such connections, or the host its maximum of {most_of_host}: wait, or end one"
     )]
     TooManyConnections { most: usize, most_of_host: usize },
+    #[error(
+        "another upload of this image is in progress, or the host has its maximum of {most_of_host} uploads: wait, or end one"
+    )]
+    TooManyUploads { most_of_host: usize },
+    #[error("{detail}")]
+    Upload { status: StatusCode, detail: String },
     #[error("{detail}")]
     NoSuchPort { detail: String },
     #[error("port {port} of {address} does not answer: {detail}")]
@@ -72,13 +78,15 @@ impl ConsoleRefusal {
             Self::NoSuchPath | Self::NotHere => StatusCode::NOT_FOUND,
             Self::NoSuchPort { .. } => StatusCode::BAD_REQUEST,
             Self::NoConnection { .. } => StatusCode::BAD_GATEWAY,
+            Self::Upload { status, .. } => *status,
             Self::NoUpgrade => StatusCode::UPGRADE_REQUIRED,
             Self::NoTicket => StatusCode::UNAUTHORIZED,
             Self::NotValid | Self::Used | Self::Expired { .. } | Self::BeforeStart => StatusCode::FORBIDDEN,
             Self::TooManyTickets
             | Self::TooManyViewers { .. }
             | Self::TooManyScreens { .. }
-            | Self::TooManyConnections { .. } => StatusCode::TOO_MANY_REQUESTS,
+            | Self::TooManyConnections { .. }
+            | Self::TooManyUploads { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::NotRunning | Self::NoGraphics => StatusCode::CONFLICT,
             Self::MustNotReview | Self::CannotReview { .. } | Self::System { .. } => {
                 StatusCode::SERVICE_UNAVAILABLE

@@ -2,11 +2,13 @@
 //!
 //! This host verifies the image for the whole site; other hosts download it when a disk needs it. The host's
 //! housekeeping, not this module, removes unused images. The controllers hold a deleted Image. One that is made from a disk or a
-//! snapshot is made once, and is never made again: its bytes might be others.
+//! snapshot is made once, and is never made again: its bytes might be others. The bytes of one that is uploaded come from a client
+//! (`console`), and are verified as those of a download.
 //!
 //! ```text
 //!  checksumUrl ─Pull─▶ status.checksum ─┐
 //!  sha256, sha512 ──────────────────────┴─Pull─▶ cached
+//!  upload: all bytes are here ────────────Pull─▶ cached
 //!  disk ─TakeSnapshot─▶ snapshot ─Pull─▶ cached, status.checksum
 //! ```
 
@@ -23,7 +25,7 @@ use berth_api::{
     Binding, Conditions, Disk, Image, ImageCompression, ImageFormat, ImageStatus, Readiness,
     SHARED_NAMESPACE, VM, former_uid, redacted_url,
 };
-use berth_host::{ChecksumSource, Compression, Encoding, ImageSource, NewImage, NewSnapshot};
+use berth_host::{ChecksumSource, Compression, Encoding, ImageSource, NewImage, NewSnapshot, upload_url};
 use berth_qemu::machine::{ForeignFormat, Format};
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -105,6 +107,9 @@ impl Reconciler for ImageReconciler {
 /// Returns what must be downloaded for an Image, or made. `None`: it is to be made and is not bound to a host yet.
 pub(crate) fn wanted_by(image: &Image) -> Option<Wanted> {
     let namespace = image.namespace().unwrap_or_default();
+    if image.spec.source.upload.is_some() {
+        return uploaded_to(image, namespace).map(Wanted::Image);
+    }
     let Some(url) = image.spec.source.url.clone() else { return made_from(image, namespace) };
     let secret = image.spec.source.secret_name.clone();
     Some(match image.digest() {
@@ -120,6 +125,22 @@ pub(crate) fn wanted_by(image: &Image) -> Option<Wanted> {
             let shown = redacted_url(&at);
             Wanted::Checksum(ChecksumSource { namespace, url: at, shown, image_url: url, secret })
         }
+    })
+}
+
+/// Returns the upload of an image.
+pub(crate) fn uploaded_to(image: &Image, namespace: String) -> Option<ImageSource> {
+    image.spec.source.upload?;
+    let (format, encoding) = encoding(image);
+    Some(ImageSource {
+        shared: namespace == SHARED_NAMESPACE,
+        namespace,
+        url: upload_url(&image.uid()?),
+        shown: "the uploaded file".to_owned(),
+        digest: image.digest()?.to_owned(),
+        format,
+        encoding,
+        secret: None,
     })
 }
 

@@ -29,6 +29,7 @@ pub(crate) struct Site {
     pub(crate) fixture: Fixture,
     address: std::net::SocketAddr,
     connector: TlsConnector,
+    tls: Arc<ServerConfig>,
     pub(crate) vm: VM,
 }
 
@@ -61,8 +62,9 @@ impl Site {
             .expect("a certificate");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
+        let tls = Arc::new(tls);
         let server =
-            ConsoleServer { listener, tls: Arc::new(tls), address, certificate_sha256: "0".repeat(64) };
+            ConsoleServer { listener, tls: tls.clone(), address, certificate_sha256: "0".repeat(64) };
         let mut roots = RootCertStore::empty();
         roots.add(certificate).expect("a certificate");
         let client = ClientConfig::builder_with_provider(provider)
@@ -72,7 +74,7 @@ impl Site {
             .with_no_client_auth();
         for namespace in ["ns", "default"] {
             let accounts: Api<ServiceAccount> = Api::namespaced(fixture.client.clone(), namespace);
-            for name in ["berth-console", "berth-exec", "berth-port-forward", "other"] {
+            for name in ["berth-console", "berth-exec", "berth-port-forward", "berth-image-upload", "other"] {
                 let mut account = ServiceAccount::default();
                 account.metadata.name = Some(name.to_owned());
                 accounts.create(&PostParams::default(), &account).await.expect("created");
@@ -84,7 +86,22 @@ impl Site {
         let vm = fixture.running_vm().await;
         // Tickets are accepted from the second after the agent's start.
         tokio::time::sleep(Duration::from_millis(1100)).await;
-        Self { fixture, address, connector: TlsConnector::from(Arc::new(client)), vm }
+        Self { fixture, address, connector: TlsConnector::from(Arc::new(client)), tls, vm }
+    }
+
+    /// Crashes the agent, and starts it again on another port.
+    pub(crate) async fn restart_agent(&mut self) {
+        self.fixture.crash_agent().await;
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        self.address = listener.local_addr().expect("an address");
+        let (tls, address) = (self.tls.clone(), self.address);
+        let server = ConsoleServer { listener, tls, address, certificate_sha256: "0".repeat(64) };
+        self.fixture.start_agent_with(Some(Arc::new(server)), Duration::ZERO);
+        tokio::time::sleep(Duration::from_millis(1100)).await;
+    }
+
+    pub(crate) fn address(&self) -> String {
+        self.address.to_string()
     }
 
     pub(crate) async fn token(&self, namespace: &str, account: &str, audience: String) -> String {

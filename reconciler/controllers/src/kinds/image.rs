@@ -1,9 +1,11 @@
-//! The Image controller: binds an image to a host that verifies it, or to the host of the disk or the snapshot that it is made from,
-//! where it stays. The users stay up to date here also after that:
+//! The Image controller: binds an image to a host that verifies it, to the host of the disk or the snapshot that it is made from, or
+//! to one that an upload fits on. Images of the last two stay there. The users stay up to date here also after that:
 //! no host knows all its disks.
 
 mod origin;
+mod upload;
 
+use berth_api::console::UPLOAD_ACCOUNT;
 use berth_api::{Binding, ConditionType, Image, ImageState, ImageStatus, Readiness, Reason, condition};
 use k8s_openapi::jiff::Timestamp;
 
@@ -12,6 +14,7 @@ use crate::{
     cache::Cache,
     config::Config,
     key::{Key, ObjectKind},
+    kinds::ticket_accounts,
     plan::{Dependency, Outcome, Plan},
 };
 use origin::{Origin, Place};
@@ -28,6 +31,8 @@ struct Observed {
     origin: Option<Origin>,
     /// The host that it is bound to, if that is fenced.
     fenced: Option<String>,
+    /// The host for the file, if it is uploaded; the error is for people.
+    upload: Option<Result<String, String>>,
 }
 
 /// The number of hosts that must refuse an image before the image counts as bad, if there are as many.
@@ -40,9 +45,11 @@ enum Decision {
     Bind(String),
     /// To the host of what it is made from.
     BindTo(Place),
-    /// Its disk or snapshot is waited for.
+    /// Its disk or snapshot is waited for, or a host that it fits on.
     WaitFor(Reason, String),
-    /// It was made on this host, which is gone for good.
+    /// To a host that it is uploaded to.
+    BindForUpload(String),
+    /// It was made on this host or uploaded to it, which is gone for good.
     Lost(String),
 }
 
@@ -53,6 +60,9 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
     let users = cache.listed_users(key, &status.used_by);
     status.used_by.clone_from(&users);
     batch.used(image.as_ref(), status, &users, config.clock.now());
+    if image.spec.source.upload.is_some() && image.metadata.deletion_timestamp.is_none() {
+        ticket_accounts::ensure(cache, key.namespace(), &[UPLOAD_ACCOUNT], batch);
+    }
     plan.outcome
 }
 
@@ -74,7 +84,8 @@ fn observe(cache: &Cache, image: &Image) -> Observed {
     });
     let origin = origin::observe(cache, image);
     let fenced = binding.map(|b| b.host.clone()).filter(|host| cache.is_fenced(host));
-    Observed { host, lost: binding.is_some_and(|b| !alive(&b.host)), other, origin, fenced }
+    let upload = upload::host(cache, image);
+    Observed { host, lost: binding.is_some_and(|b| !alive(&b.host)), other, origin, fenced, upload }
 }
 
 fn plan(image: &Image, observed: &Observed) -> Plan<Decision> {
@@ -83,6 +94,9 @@ fn plan(image: &Image, observed: &Observed) -> Plan<Decision> {
     let is_verified = status.is_some_and(|s| s.virtual_size.is_some());
     if let Some(origin) = &observed.origin {
         return plan_made(image, origin, observed.fenced.as_ref());
+    }
+    if let Some(host) = &observed.upload {
+        return plan_uploaded(image, host, observed);
     }
     if image.metadata.deletion_timestamp.is_some() || (is_bound && (is_verified || !observed.lost)) {
         // One host's refusal counts for that host only.
@@ -122,6 +136,37 @@ fn plan_made(image: &Image, origin: &Origin, fenced: Option<&String>) -> Plan<De
     }
 }
 
+/// The plan for an image that is uploaded: it stays on the host that has it. Until then, another host takes the place of one that is
+/// silent or that serves no uploads.
+fn plan_uploaded(image: &Image, host: &Result<String, String>, observed: &Observed) -> Plan<Decision> {
+    if image.metadata.deletion_timestamp.is_some() {
+        return Plan::settled(Decision::NoChange);
+    }
+    let status = image.status.as_ref();
+    let is_there = status.is_some_and(|status| status.virtual_size.is_some());
+    if let Some(fenced) = observed.fenced.as_ref().filter(|_| is_there) {
+        return Plan::settled(Decision::Lost(fenced.clone()));
+    }
+    if let Some(bound) = status.and_then(|status| status.binding.as_ref()) {
+        let stalled = status.and_then(|status| condition::find(&status.conditions, "Stalled"));
+        let serves_none = stalled.is_some_and(|stalled| stalled.reason == Reason::ImageNotAllowed.as_str());
+        let next = match (serves_none, observed.lost, host) {
+            _ if is_there => None,
+            (true, ..) => observed.other.as_ref(),
+            (false, true, Ok(host)) => Some(host),
+            _ => None,
+        };
+        return match next.filter(|host| **host != bound.host) {
+            Some(host) => Plan::settled(Decision::BindForUpload(host.clone())),
+            None => Plan::settled(Decision::NoChange),
+        };
+    }
+    match host {
+        Ok(host) => Plan::settled(Decision::BindForUpload(host.clone())),
+        Err(text) => Plan::blocked(Decision::WaitFor(Reason::Pending, text.clone()), vec![Dependency::Hosts]),
+    }
+}
+
 fn status(image: &Image, decision: &Decision, now: Timestamp) -> ImageStatus {
     let mut status = image.status.clone().unwrap_or_default();
     let generation = image.metadata.generation.unwrap_or_default();
@@ -134,6 +179,13 @@ fn status(image: &Image, decision: &Decision, now: Timestamp) -> ImageStatus {
             status.binding = Some(Binding { host: host.clone(), epoch });
             (Reason::Pending, format!("host {host} verifies it"))
         }
+        Decision::BindForUpload(host) => {
+            let epoch = status.binding.as_ref().map_or(1, |b| b.epoch + 1);
+            status.binding = Some(Binding { host: host.clone(), epoch });
+            // The server of the host before.
+            status.upload = None;
+            (Reason::Pending, format!("host {host} takes the upload"))
+        }
         Decision::BindTo(place) => {
             status.binding = Some(Binding { host: place.host.clone(), epoch: 1 });
             status.snapshot_id = Some(place.snapshot_id.clone());
@@ -142,7 +194,7 @@ fn status(image: &Image, decision: &Decision, now: Timestamp) -> ImageStatus {
             (Reason::Pending, format!("host {} makes it", place.host))
         }
         Decision::Lost(host) => {
-            let text = format!("it was made on host {host}, which is gone for good: create another Image");
+            let text = format!("its file was on host {host}, which is gone for good: create another Image");
             Readiness::Stalled(Reason::HostFenced, text).write(&mut status.conditions, generation, now);
             status.state = Some(ImageState::Failed);
             status.observed_generation = generation;
@@ -169,7 +221,8 @@ mod tests {
     }
 
     fn observed(host: Option<&str>) -> Observed {
-        Observed { host: host.map(Into::into), lost: false, other: None, origin: None, fenced: None }
+        let host = host.map(Into::into);
+        Observed { host, lost: false, other: None, origin: None, fenced: None, upload: None }
     }
 
     #[test]
@@ -198,6 +251,47 @@ mod tests {
     fn without_a_host_it_waits_for_one() {
         let plan = plan(&image(json!(null)), &observed(None));
         assert_eq!(plan.outcome, Outcome::Blocked(vec![Dependency::Hosts]));
+    }
+
+    #[test]
+    fn an_uploaded_image_goes_to_a_host_that_it_fits_on_and_stays_where_it_is() {
+        let mut pushed = image(json!(null));
+        pushed.spec.source = serde_json::from_value(json!({"upload": {"size": 5}, "sha256": "0".repeat(64)}))
+            .expect("a source");
+        let seen = |host: Result<&str, &str>| Observed {
+            upload: Some(host.map(Into::into).map_err(Into::into)),
+            ..observed(None)
+        };
+        let waits = plan(&pushed, &seen(Err("no host has 5 bytes free")));
+        assert_eq!(waits.outcome, Outcome::Blocked(vec![Dependency::Hosts]));
+        let binds = plan(&pushed, &seen(Ok("h1"))).decision;
+        assert_eq!(binds, Decision::BindForUpload("h1".into()));
+        let now = Timestamp::UNIX_EPOCH;
+        pushed.status = Some(status(&pushed, &binds, now));
+        assert_eq!(plan(&pushed, &seen(Ok("h2"))).decision, Decision::NoChange);
+        let silent = Observed { lost: true, ..seen(Ok("h2")) };
+        assert_eq!(plan(&pushed, &silent).decision, Decision::BindForUpload("h2".into()));
+        assert_eq!(
+            status(&pushed, &Decision::BindForUpload("h2".into()), now).binding.map(|b| b.epoch),
+            Some(2)
+        );
+        let mut refused = pushed.clone();
+        let conditions = json!([{"type": "Stalled", "status": "True", "reason": "ImageNotAllowed", "message": "none",
+            "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
+        let found = refused.status.get_or_insert_default();
+        found.conditions = serde_json::from_value(conditions).expect("conditions");
+        let other = Observed { other: Some("h3".into()), ..seen(Ok("h1")) };
+        assert_eq!(plan(&refused, &other).decision, Decision::BindForUpload("h3".into()));
+        assert_eq!(plan(&refused, &seen(Ok("h1"))).decision, Decision::NoChange, "all were asked");
+        pushed.status.get_or_insert_default().virtual_size = Some("1Gi".into());
+        assert_eq!(plan(&pushed, &silent).decision, Decision::NoChange, "no other host has it");
+        let fenced = Observed { fenced: Some("h1".into()), ..silent };
+        let gone = plan(&pushed, &fenced).decision;
+        let lost = status(&pushed, &gone, now);
+        assert_eq!(
+            (lost.state, lost.conditions[0].reason.as_str()),
+            (Some(ImageState::Failed), "HostFenced")
+        );
     }
 
     #[test]

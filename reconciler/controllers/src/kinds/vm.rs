@@ -9,10 +9,10 @@ mod status;
 mod templates;
 #[cfg(test)]
 mod tests;
-mod ticket_accounts;
 
 use berth_api::{
-    HOST_FINALIZER, Readiness, VM, VMState, VMStatus, placement_group::TopologyClaim, vm::InterfaceStatus,
+    HOST_FINALIZER, Readiness, VM, VMState, VMStatus, console::VM_ACCOUNTS, placement_group::TopologyClaim,
+    vm::InterfaceStatus,
 };
 use tokio::time::Instant;
 
@@ -22,7 +22,7 @@ use crate::{
     config::Config,
     key::{Key, ObjectKind},
     kinds::network::default_network,
-    kinds::{fenced, public_ip, role},
+    kinds::{fenced, public_ip, role, ticket_accounts},
     plan::{Outcome, Plan, Step},
     topology,
 };
@@ -136,7 +136,9 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
     batch.status(vm.as_ref(), status(&vm, &plan.decision, config.clock.now()));
     // After the status, which names the missing Disk, because these writes may be refused.
     disks.into_iter().for_each(|write| batch.write(write));
-    ticket_accounts::ensure(cache, &vm, batch);
+    if is_bound && vm.metadata.deletion_timestamp.is_none() {
+        ticket_accounts::ensure(cache, key.namespace(), &VM_ACCOUNTS, batch);
+    }
     plan.outcome
 }
 

@@ -18,11 +18,20 @@ use crate::{
 /// Duration of a download, which arrives in `PULL_PIECES` pieces.
 const PULL_TIME: Duration = Duration::from_secs(3);
 const PULL_PIECES: u64 = 10;
+/// The first bytes of a qcow2 image.
+const QCOW2: &[u8] = b"QFI\xfb";
+/// The virtual size of every uploaded image.
+const UPLOADED_SIZE: u64 = 1 << 30;
+/// The largest upload.
+const MAX_UPLOAD: u64 = 256 << 30;
 
 impl FakeSystem {
     pub(super) async fn download(&self, source: &ImageSource, progress: Progress<'_>) -> Result<ImageFacts> {
         if let Some(facts) = self.known(source) {
             return Ok(facts);
+        }
+        if source.upload().is_some() {
+            return self.verify_upload(source).await;
         }
         let url = source.shown.clone();
         let found = {
@@ -64,6 +73,57 @@ impl FakeSystem {
         facts.readers.insert(source.namespace.clone());
         self.files.put(&facts.path, found.virtual_size);
         Ok(facts.clone())
+    }
+
+    /// Makes an upload an image, as a real host does with bytes that need no conversion.
+    async fn verify_upload(&self, source: &ImageSource) -> Result<ImageFacts> {
+        tokio::time::sleep(PULL_TIME).await;
+        let mut state = self.state();
+        let bytes = state.uploads.get(&source.url).cloned().unwrap_or_default();
+        let found: String = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        let url = source.shown.clone();
+        if found != source.digest {
+            state.uploads.remove(&source.url);
+            return Err(SystemError::ChecksumMismatch { url, declared: source.digest.clone() });
+        }
+        if source.format == Format::Qcow2 && !bytes.starts_with(QCOW2) {
+            state.uploads.remove(&source.url);
+            return Err(SystemError::ImageRefused { url, detail: "not a qcow2 image".to_owned() });
+        }
+        let uid = source.upload().unwrap_or_default();
+        let facts = state.images.entry(found.clone()).or_insert_with(|| ImageFacts {
+            path: image_path(&found),
+            digest: found,
+            format: source.format,
+            encoding: source.encoding,
+            virtual_size: UPLOADED_SIZE,
+            bytes: bytes.len() as u64,
+            readers: BTreeSet::new(),
+            made_for: BTreeSet::new(),
+        });
+        facts.readers.insert(source.namespace.clone());
+        facts.made_for.insert(uid.to_owned());
+        let facts = facts.clone();
+        self.files.put(&facts.path, facts.virtual_size);
+        state.uploads.remove(&source.url);
+        Ok(facts)
+    }
+
+    fn append(&self, source: &ImageSource, offset: u64, bytes: &[u8]) -> Result<()> {
+        let mut state = self.state();
+        let free = state.facts.storage_free_bytes;
+        let upload = state.uploads.entry(source.url.clone()).or_default();
+        let found = upload.len() as u64;
+        if found != offset {
+            let detail = format!("the host has {found} bytes, and these follow {offset}");
+            return Err(SystemError::Upload { detail });
+        }
+        let needed = found + bytes.len() as u64;
+        if needed > free {
+            return Err(SystemError::NoSpace { what: "an upload".to_owned(), needed, free });
+        }
+        upload.extend_from_slice(bytes);
+        Ok(())
     }
 
     /// The digest of an image is that of its snapshot's name: the same snapshot has the same bytes.
@@ -129,6 +189,26 @@ impl Images for FakeSystem {
         self.call("make_image", self.make(new)).await
     }
 
+    async fn uploaded(&self, source: &ImageSource, size: u64) -> Result<u64> {
+        let work = async {
+            let state = self.state();
+            if size > MAX_UPLOAD {
+                let detail = format!("more than the {MAX_UPLOAD} bytes this host allows for an image");
+                return Err(SystemError::ImageTooLarge { url: source.shown.clone(), detail });
+            }
+            let free = state.facts.storage_free_bytes;
+            if size > free {
+                return Err(SystemError::NoSpace { what: "an upload".to_owned(), needed: size, free });
+            }
+            Ok(state.uploads.get(&source.url).map_or(0, |bytes| bytes.len() as u64))
+        };
+        self.call("uploaded", work).await
+    }
+
+    async fn append_upload(&self, source: &ImageSource, offset: u64, bytes: Vec<u8>) -> Result<()> {
+        self.call("append_upload", async { self.append(source, offset, &bytes) }).await
+    }
+
     async fn resolve(&self, source: &ChecksumSource, credentials: &Credentials) -> Result<ResolvedImage> {
         self.state().credentials.clone_from(credentials);
         let work = async {
@@ -169,8 +249,9 @@ impl Images for FakeSystem {
         self.call("forget_reader", work).await
     }
 
-    async fn forget_downloads(&self, _: &BTreeSet<ImageSource>) -> Result<()> {
-        // An interrupted download leaves nothing behind here.
+    async fn forget_downloads(&self, but: &BTreeSet<ImageSource>) -> Result<()> {
+        // An interrupted download leaves nothing behind here, but an upload does.
+        self.state().uploads.retain(|url, _| but.iter().any(|source| source.url == *url));
         Ok(())
     }
 

@@ -23,6 +23,8 @@ pub(super) struct State {
     /// Virtual size of the image at every other URL, if there is one.
     pub(super) any_image: Option<u64>,
     pub(super) images: BTreeMap<String, ImageFacts>,
+    /// The bytes of uploads that are no images yet, by URL.
+    pub(super) uploads: BTreeMap<String, Vec<u8>>,
     pub(super) pulls: u64,
     pub(super) volumes: BTreeMap<String, Volume>,
     pub(super) trash: BTreeMap<String, (Volume, u64, Timestamp)>,
@@ -71,6 +73,7 @@ impl Default for State {
             credentials: Credentials::default(),
             any_image: None,
             images: BTreeMap::new(),
+            uploads: BTreeMap::new(),
             pulls: 0,
             volumes: BTreeMap::new(),
             trash: BTreeMap::new(),

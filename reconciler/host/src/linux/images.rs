@@ -7,7 +7,8 @@
 //!
 //! An image is in the cache iff both `<digest>` and `<digest>.json` exist; the rename comes last. All namespaces share
 //! the bytes; a namespace proves its access to them by a download of its own, recorded in `<digest>.json`. An image that is made
-//! from a snapshot (`make`) gets its name in the same way, once its digest is known.
+//! from a snapshot (`make`) gets its name in the same way, once its digest is known. The bytes of an upload (`upload`) come from a
+//! client instead of a source.
 
 mod cache;
 mod checksums;
@@ -21,6 +22,7 @@ mod partial;
 mod rules;
 mod unpack;
 mod unpack_file;
+mod upload;
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -197,8 +199,8 @@ impl LinuxImages {
     ) -> Result<ImageFacts> {
         let place = Place::of(&self.cache.folder(), source);
         // If the image is already cached, the download only proves that this namespace may read it; the bytes are not
-        // stored again.
-        let stored = self.cached(&source.digest).await?.is_none();
+        // stored again. Those of an upload are.
+        let stored = source.upload().is_some() || self.cached(&source.digest).await?.is_none();
         let job =
             Job { source, place: &place, stored, max_bytes: self.max_bytes, rules: &self.rules, report };
         let verified = download::run(&job, client).await?;
@@ -217,12 +219,12 @@ impl LinuxImages {
         match self.unpacker.run(source, verified.place()).await {
             Ok(made) => Ok((made, verified)),
             Err(error) => {
-                let is_useless = matches!(
-                    error,
-                    SystemError::ImageRefused { .. }
-                        | SystemError::ImageTooLarge { .. }
-                        | SystemError::NoSpace { .. }
-                );
+                let is_useless = match &error {
+                    SystemError::ImageRefused { .. } | SystemError::ImageTooLarge { .. } => true,
+                    // A person would have to upload them again.
+                    SystemError::NoSpace { .. } => source.upload().is_none(),
+                    _ => false,
+                };
                 match is_useless {
                     // Bytes that never become an image, or that fill the disk, are not kept.
                     true => verified.discard()?,

@@ -1,25 +1,13 @@
 //! A client's way to a console or into a guest: the VM's status, a ticket from the control plane, the VM's host.
 
-use std::{sync::Arc, time::Duration};
-
 use anyhow::{Context, bail};
-use berth_api::{
-    VM,
-    console::{ConsoleUse, PROTOCOL},
-    vm::ConsoleAddress,
-};
-use bytes::Bytes;
-use http::{Request, StatusCode, header};
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper::{client::conn::http1, upgrade::Upgraded};
-use hyper_util::rt::TokioIo;
+use berth_api::{VM, console::ConsoleUse, vm::ConsoleAddress};
+use berth_console_client::{Connection, connect as connect_to};
 use k8s_openapi::api::{
     authentication::v1::{TokenRequest, TokenRequestSpec},
     core::v1::ServiceAccount,
 };
 use kube::{Api, Client, ResourceExt, api::PostParams};
-use tokio::{net::TcpStream, time::timeout};
-use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
 
 use crate::{
     cli::ConsoleTarget,
@@ -28,14 +16,8 @@ use crate::{
     requests::has_code,
 };
 
-use super::pinned;
-
-/// The time for the host to accept the connection, and again for its answer.
-const ANSWER: Duration = Duration::from_secs(15);
 /// The shortest lifetime in seconds that Kubernetes gives a token. Hosts accept a ticket for one minute only.
 const TICKET_SECONDS: i64 = 600;
-/// The maximum length of a host's refusal in bytes.
-const MAX_REFUSAL: usize = 4 << 10;
 
 /// Opens a connection to the VM's host for this use, with more in the query of the request where the use needs it.
 ///
@@ -44,12 +26,12 @@ pub(in crate::commands) async fn open(
     target: &ConsoleTarget,
     wanted: ConsoleUse,
     query: Option<&str>,
-) -> anyhow::Result<TokioIo<Upgraded>> {
+) -> anyhow::Result<Connection> {
     let (client, vm) = vm(target).await?;
     let (namespace, name) = (target.namespace.as_str(), target.vm.as_str());
     let console = address(&vm)?;
     let uid = vm.uid().unwrap_or_default();
-    let ticket = ticket(&client, namespace, wanted, wanted.audience(namespace, name, &uid)).await?;
+    let ticket = ticket(&client, namespace, wanted.account(), wanted.audience(namespace, name, &uid)).await?;
     let mut path = wanted.path(namespace, name);
     if let Some(query) = query {
         path = format!("{path}?{query}");
@@ -88,13 +70,15 @@ fn address(vm: &VM) -> anyhow::Result<ConsoleAddress> {
     Ok(console)
 }
 
-async fn ticket(
+/// Requests a ticket of this account.
+///
+/// *Errors:* there is no such account, or no right to its tokens.
+pub(in crate::commands) async fn ticket(
     client: &Client,
     namespace: &str,
-    wanted: ConsoleUse,
+    account: &str,
     audience: String,
 ) -> anyhow::Result<String> {
-    let account = wanted.account();
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
     let spec = TokenRequestSpec {
         audiences: Some(vec![audience]),
@@ -105,7 +89,7 @@ async fn ticket(
     let made = accounts.create_token_request(account, &PostParams::default(), &request).await;
     let remedy = match &made {
         Err(error) if has_code(error, 404) => format!(
-            "; the controllers create this account with the first VM of a namespace: try again in a moment, or \
+            "; the controllers create this account with the first VM or uploaded image of a namespace: try again in a moment, or \
              kubectl create serviceaccount {account} -n {namespace}"
         ),
         Err(error) if has_code(error, 403) => format!(
@@ -115,38 +99,6 @@ async fn ticket(
     };
     let made = made.with_context(|| format!("requesting a ticket of {namespace}/{account}{remedy}"))?;
     Ok(made.status.and_then(|status| status.token).unwrap_or_default())
-}
-
-async fn connect_to(console: &ConsoleAddress, path: &str, ticket: &str) -> anyhow::Result<TokioIo<Upgraded>> {
-    let connected = timeout(ANSWER, TcpStream::connect(&console.address)).await;
-    let stream =
-        connected.context("it does not answer within 15 seconds").and_then(|s| s.context("connecting"));
-    let stream = stream.context("the host is down, or a firewall is in between")?;
-    // Each typed character is a packet.
-    stream.set_nodelay(true).context("connecting")?;
-    let tls = TlsConnector::from(Arc::new(pinned::client_config(&console.certificate_sha256)?));
-    let name = ServerName::try_from("berth-console").context("a valid name")?;
-    let stream = timeout(ANSWER, tls.connect(name, stream)).await.context("no TLS within 15 seconds")?;
-    let (mut sender, connection) =
-        http1::handshake(TokioIo::new(stream.context("TLS")?)).await.context("sending the request")?;
-    tokio::spawn(connection.with_upgrades());
-    let request = Request::get(path)
-        .header(header::HOST, &console.address)
-        .header(header::CONNECTION, "upgrade")
-        .header(header::UPGRADE, PROTOCOL)
-        .header(header::AUTHORIZATION, format!("Bearer {ticket}"))
-        .body(Empty::<Bytes>::new())
-        .context("making the request")?;
-    let answer =
-        timeout(ANSWER, sender.send_request(request)).await.context("no answer within 15 seconds")?;
-    let answer = answer.context("the host closed the connection: it has too many, or it stops")?;
-    if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
-        let code = answer.status();
-        let body = Limited::new(answer.into_body(), MAX_REFUSAL).collect().await;
-        let text = body.map(http_body_util::Collected::to_bytes).unwrap_or_default();
-        bail!("refused ({}): {}", code.as_u16(), String::from_utf8_lossy(&text).trim());
-    }
-    Ok(TokioIo::new(hyper::upgrade::on(answer).await.context("taking over the connection")?))
 }
 
 #[cfg(test)]

@@ -118,7 +118,7 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
     let uids: BTreeSet<String> = tables
         .images
         .all()
-        .filter(|(_, image)| image.is_made())
+        .filter(|(_, image)| image.is_local())
         .flat_map(|(_, image)| image.uid().into_iter().chain(former_uid(image.as_ref()).map(str::to_owned)))
         .collect();
     let is_made_here = |image: &&ImageFacts| {

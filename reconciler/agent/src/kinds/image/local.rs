@@ -18,7 +18,7 @@ pub(crate) enum LocalImage {
     Missing,
     /// Its checksum has not been read yet, or it has not been made yet.
     Unknown,
-    /// It was made on the host of this name, and its file is not here.
+    /// It was made on the host of this name or uploaded to it, and its file is not here.
     NotHere(String),
     Absent(ImageSource),
     Pulling(ImageSource, Pull),
@@ -39,7 +39,7 @@ pub(crate) async fn observe(
     if let Some(facts) = ctx.system.image(source).await? {
         return Ok(LocalImage::Cached(facts));
     }
-    if image.is_made() {
+    if image.is_local() {
         let binding = image.status.as_ref().and_then(|status| status.binding.as_ref());
         return Ok(LocalImage::NotHere(binding.map(|binding| binding.host.clone()).unwrap_or_default()));
     }
@@ -67,7 +67,7 @@ pub(crate) fn ready<'a, S>(
         LocalImage::Missing => waits(format!("Image {name} does not exist (yet)")),
         LocalImage::Unknown => waits(format!("Image {name} is not made or its checksum was not read yet")),
         LocalImage::NotHere(host) => {
-            waits(format!("Image {name} was made on host {host}, and its file is not on this host"))
+            waits(format!("Image {name} is on host {host} only, and its file is not on this host"))
         }
         LocalImage::Absent(source) => {
             let readiness =

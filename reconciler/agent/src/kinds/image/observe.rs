@@ -1,12 +1,13 @@
 //! Observation of an image.
 
-use berth_api::{Image, former_uid};
-use berth_host::{ImageFacts, ResolvedImage, SnapshotFacts};
+use berth_api::vm::ConsoleAddress;
+use berth_api::{Image, Readiness, former_uid};
+use berth_host::{ImageFacts, ImageSource, ResolvedImage, SnapshotFacts, SystemError};
 use kube::ResourceExt;
 
 use super::wanted_by;
 use crate::context::Context;
-use crate::error::Error;
+use crate::error::{Error, is_stalled, reason_of};
 use crate::key::Key;
 use crate::pulls::{Pull, Wanted};
 
@@ -17,8 +18,21 @@ pub(crate) struct Observed {
     pub(crate) pull: Option<Pull>,
     /// The snapshot that it is made from. Only observed until it is made.
     pub(crate) snapshot: Option<SnapshotFacts>,
+    /// Its upload. Only observed while the file is not in the cache and not being verified.
+    pub(crate) upload: Option<Upload>,
     /// Whether the volume that this snapshot is to be taken of is there. Only observed until it is taken.
     pub(crate) has_volume: bool,
+}
+
+/// The upload of an image.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Upload {
+    /// The number of bytes that are here.
+    pub(crate) bytes: u64,
+    /// Why this host cannot take the rest.
+    pub(crate) obstacle: Option<Readiness>,
+    /// The server that takes it. `None`: this host has none.
+    pub(crate) server: Option<ConsoleAddress>,
 }
 
 pub(super) async fn observe(ctx: &Context, image: &Image) -> Result<Observed, Error> {
@@ -28,7 +42,12 @@ pub(super) async fn observe(ctx: &Context, image: &Image) -> Result<Observed, Er
         Wanted::Image(source) => {
             let cached = ctx.system.image(source).await?;
             let pull = if cached.is_some() { None } else { pull() };
-            Ok(Observed { cached, pull, ..Observed::default() })
+            let is_awaited = cached.is_none() && !matches!(pull, Some(Pull::Running { .. }));
+            let upload = match image.spec.source.upload.filter(|_| is_awaited) {
+                Some(upload) => Some(observe_upload(ctx, source, upload.size).await?),
+                None => None,
+            };
+            Ok(Observed { cached, pull, upload, ..Observed::default() })
         }
         Wanted::Checksum(_) => Ok(Observed { pull: pull(), ..Observed::default() }),
         Wanted::Made(new) => {
@@ -44,8 +63,23 @@ pub(super) async fn observe(ctx: &Context, image: &Image) -> Result<Observed, Er
                 Some(volume) => ctx.system.volume(&new.pool, volume).await?.is_some(),
                 None => false,
             };
-            Ok(Observed { cached: None, pull: pull(), snapshot, has_volume })
+            Ok(Observed { pull: pull(), snapshot, has_volume, ..Observed::default() })
         }
+    }
+}
+
+async fn observe_upload(ctx: &Context, source: &ImageSource, size: i64) -> Result<Upload, Error> {
+    let server = ctx.config.console.as_ref().map(|server| server.published());
+    match ctx.system.uploaded(source, u64::try_from(size).unwrap_or_default()).await {
+        Ok(bytes) => Ok(Upload { bytes, obstacle: None, server }),
+        Err(error @ (SystemError::NoSpace { .. } | SystemError::ImageTooLarge { .. })) => {
+            let readiness = match is_stalled(&error) {
+                true => Readiness::Stalled(reason_of(&error), error.chain()),
+                false => Readiness::Reconciling(reason_of(&error), error.chain()),
+            };
+            Ok(Upload { bytes: 0, obstacle: Some(readiness), server: None })
+        }
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -7,6 +7,7 @@ use berth_host::NewSnapshot;
 
 use super::{Observed, Step, wanted_by};
 use crate::converge::Plan;
+use crate::error::RETRY_SPACE_EVERY;
 use crate::pulls::{Pull, Wanted};
 
 const SOON: Duration = Duration::from_millis(10);
@@ -19,14 +20,17 @@ pub(super) fn plan(image: &Image, observed: &Observed) -> Plan<Step> {
         let text = "bound without the identity of its snapshot".to_owned();
         return Plan::without_steps(Readiness::Reconciling(Reason::Bound, text));
     };
-    if let Some(plan) = before_pull(image, &wanted, observed) {
+    if let Some(plan) = before_pull(image, &wanted, observed).or_else(|| upload_awaited(image, observed)) {
         return plan;
     }
     let running = |done, total| match &wanted {
         Wanted::Made(new) => {
             Readiness::Reconciling(Reason::Provisioning, format!("being made from {}", new.shown))
         }
-        _ => Readiness::Reconciling(Reason::Pulling, progress(done, total)),
+        _ if image.spec.source.upload.is_some() => {
+            Readiness::Reconciling(Reason::Pulling, "the uploaded file is being verified".to_owned())
+        }
+        _ => Readiness::Reconciling(Reason::Pulling, progress(done, total, "downloaded")),
     };
     match (&observed.cached, &observed.pull) {
         (Some(_), _) => Plan::without_steps(Readiness::Ready(Reason::Verified, String::new())),
@@ -50,6 +54,31 @@ pub(super) fn plan(image: &Image, observed: &Observed) -> Plan<Step> {
             Plan::steps(vec![Step::Pull(wanted)], readiness)
         }
     }
+}
+
+/// Returns the plan for an image whose file has not been uploaded completely, or is gone.
+fn upload_awaited(image: &Image, observed: &Observed) -> Option<Plan<Step>> {
+    let declared = image.spec.source.upload?;
+    let upload = observed.upload.as_ref()?;
+    let size = u64::try_from(declared.size).unwrap_or_default();
+    if upload.bytes >= size || observed.pull.is_some() {
+        return None;
+    }
+    let stalled = |reason, text: &str| Plan::without_steps(Readiness::Stalled(reason, text.to_owned()));
+    if let Some(obstacle) = &upload.obstacle {
+        // Space becomes free without a notification.
+        return Some(Plan::without_steps(obstacle.clone()).requeue_after(RETRY_SPACE_EVERY));
+    }
+    if upload.server.is_none() {
+        let text = "this host takes no uploads: its agent runs with --no-console";
+        return Some(stalled(Reason::ImageNotAllowed, text));
+    }
+    if upload.bytes == 0 && image.status.as_ref().is_some_and(|status| status.virtual_size.is_some()) {
+        let text = "its file was uploaded and is gone from this host: upload it again (berth image push)";
+        return Some(stalled(Reason::ImageLost, text));
+    }
+    let text = progress(upload.bytes, Some(size), "uploaded");
+    Some(Plan::without_steps(Readiness::Reconciling(Reason::WaitingForUpload, text)))
 }
 
 /// Returns the plan for an image that is to be made and cannot be yet, or that was made and is gone.
@@ -80,9 +109,9 @@ fn before_pull(image: &Image, wanted: &Wanted, observed: &Observed) -> Option<Pl
 }
 
 /// Formats the progress in steps of 5 %, so that the text changes only when that is worth a write.
-pub(super) fn progress(done: u64, total: Option<u64>) -> String {
+pub(super) fn progress(done: u64, total: Option<u64>, what: &str) -> String {
     match total {
-        Some(total) if total > 0 => format!("{} % downloaded", done.saturating_mul(20) / total * 5),
-        _ => "downloading".to_owned(),
+        Some(total) if total > 0 => format!("{} % {what}", done.saturating_mul(20) / total * 5),
+        _ => format!("being {what}"),
     }
 }

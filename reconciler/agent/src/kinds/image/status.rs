@@ -18,8 +18,9 @@ pub(super) fn status(
     readiness.write(&mut status.conditions, generation, now);
     status.downloaded_bytes = match &observed.pull {
         Some(Pull::Running { done, .. }) => Some(i64::try_from(*done).unwrap_or(i64::MAX)),
-        _ => None,
+        _ => observed.upload.as_ref().map(|upload| i64::try_from(upload.bytes).unwrap_or(i64::MAX)),
     };
+    status.upload = observed.upload.as_ref().and_then(|upload| upload.server.clone());
     if let Some(Pull::Found(resolved)) = &observed.pull
         && status.checksum.is_none()
     {
@@ -33,7 +34,7 @@ pub(super) fn status(
     status.state = Some(match (readiness, &observed.pull) {
         (Readiness::Ready(..), _) => ImageState::Ready,
         (Readiness::Stalled(..), _) => ImageState::Failed,
-        _ if image.is_made() => ImageState::Creating,
+        _ if image.origin().is_some() => ImageState::Creating,
         (_, None) => ImageState::Pending,
         (_, Some(_)) => ImageState::Pulling,
     });

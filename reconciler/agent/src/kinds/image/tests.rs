@@ -5,6 +5,7 @@ use berth_host::{Compression, Encoding, ImageFacts, ResolvedImage, SnapshotFacts
 use berth_qemu::machine::{ForeignFormat, Format};
 use serde_json::json;
 
+use super::observe::Upload;
 use super::plan::progress;
 use super::*;
 use crate::pulls::Pull;
@@ -103,10 +104,10 @@ fn the_first_checksum_that_was_read_is_kept() {
 
 #[test]
 fn progress_is_told_in_twentieths() {
-    assert_eq!(progress(149, Some(1000)), "10 % downloaded");
-    assert_eq!(progress(150, Some(1000)), "15 % downloaded");
-    assert_eq!(progress(7, None), "downloading");
-    assert_eq!(progress(7, Some(0)), "downloading");
+    assert_eq!(progress(149, Some(1000), "downloaded"), "10 % downloaded");
+    assert_eq!(progress(150, Some(1000), "downloaded"), "15 % downloaded");
+    assert_eq!(progress(7, None, "downloaded"), "being downloaded");
+    assert_eq!(progress(7, Some(0), "uploaded"), "being uploaded");
 }
 
 #[test]
@@ -214,4 +215,63 @@ fn an_image_that_was_made_is_never_made_again() {
     let status =
         ImageReconciler::status(&image, &Observed::default(), &lost.readiness, Timestamp::UNIX_EPOCH);
     assert_eq!((status.checksum.as_deref(), status.state), (Some("ab"), Some(ImageState::Failed)));
+}
+
+/// An image that is uploaded, of ten bytes.
+fn pushed_image() -> Image {
+    serde_json::from_value(json!({
+        "metadata": {"name": "pushed", "namespace": "ns", "uid": "u", "generation": 1},
+        "spec": {"source": {"upload": {"size": 10}, "sha256": "ab"}},
+        "status": {"observedGeneration": -1, "binding": {"host": "h", "epoch": 1}},
+    }))
+    .expect("an image")
+}
+
+fn arrived(bytes: u64) -> Upload {
+    let server =
+        berth_api::vm::ConsoleAddress { address: "192.0.2.1:7444".into(), certificate_sha256: "ab".into() };
+    Upload { bytes, obstacle: None, server: Some(server) }
+}
+
+fn with_upload(upload: Upload) -> Observed {
+    Observed { upload: Some(upload), ..Observed::default() }
+}
+
+#[test]
+fn an_upload_is_awaited_and_verified_once_it_is_whole() {
+    let image = pushed_image();
+    let half = with_upload(arrived(5));
+    let plan = ImageReconciler::plan(&image, &half);
+    assert_eq!((plan.steps.len(), plan.readiness.reason()), (0, Reason::WaitingForUpload));
+    assert_eq!(plan.readiness.message(), "50 % uploaded");
+    let status = ImageReconciler::status(&image, &half, &plan.readiness, Timestamp::UNIX_EPOCH);
+    assert_eq!((status.downloaded_bytes, status.state), (Some(5), Some(ImageState::Pending)));
+    assert!(status.upload.is_some_and(|server| server.address == "192.0.2.1:7444"));
+    let plan = ImageReconciler::plan(&image, &with_upload(arrived(10)));
+    let [Step::Pull(Wanted::Image(source))] = plan.steps.as_slice() else { panic!("{plan:?}") };
+    assert_eq!((source.upload(), source.digest.as_str()), (Some("u"), "ab"));
+    let ready = ImageReconciler::plan(&image, &cached());
+    assert_eq!((ready.steps.len(), ready.readiness.reason()), (0, Reason::Verified));
+    let status = ImageReconciler::status(&image, &cached(), &ready.readiness, Timestamp::UNIX_EPOCH);
+    assert_eq!((status.state, status.upload), (Some(ImageState::Ready), None));
+}
+
+#[test]
+fn an_upload_that_this_host_cannot_take_or_has_lost_says_so() {
+    let mut image = pushed_image();
+    let full = Readiness::Stalled(Reason::NoSpace, "no space left".into());
+    let full = Upload { bytes: 0, obstacle: Some(full), server: None };
+    let plan = ImageReconciler::plan(&image, &with_upload(full));
+    assert!(plan.readiness.reason() == Reason::NoSpace && plan.requeue_after.is_some(), "{plan:?}");
+    let none = ImageReconciler::plan(&image, &with_upload(Upload { server: None, ..arrived(0) }));
+    assert!(matches!(none.readiness, Readiness::Stalled(Reason::ImageNotAllowed, _)), "{none:?}");
+    let readiness = Readiness::Stalled(Reason::ChecksumMismatch, "has another checksum".into());
+    let failed = Observed { pull: Some(Pull::Failed { readiness, again: None }), ..with_upload(arrived(0)) };
+    let plan = ImageReconciler::plan(&image, &failed);
+    assert_eq!((plan.steps.len(), plan.readiness.reason()), (0, Reason::ChecksumMismatch));
+    image.status.as_mut().expect("a status").virtual_size = Some("1Gi".into());
+    let lost = ImageReconciler::plan(&image, &with_upload(arrived(0)));
+    assert!(matches!(lost.readiness, Readiness::Stalled(Reason::ImageLost, _)), "{lost:?}");
+    let again = ImageReconciler::plan(&image, &with_upload(arrived(3)));
+    assert_eq!(again.readiness.reason(), Reason::WaitingForUpload);
 }

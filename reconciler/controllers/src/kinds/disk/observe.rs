@@ -91,14 +91,14 @@ pub(super) fn observe(cache: &Cache, disk: &Disk) -> Observed {
     let judge =
         image.as_ref().and_then(|i| i.status.as_ref()).and_then(|s| s.binding.as_ref()).map(|b| &b.host);
     let other = |name: String| Some(&name) != judge && cache.is_alive(&name);
-    let is_made = image.as_ref().is_some_and(|image| image.is_made());
+    let is_local = image.as_ref().is_some_and(|image| image.is_local());
     let others_may_judge =
-        !is_made && judge.is_some() && cache.tables.hosts.all().any(|host| other(host.name_any()));
+        !is_local && judge.is_some() && cache.tables.hosts.all().any(|host| other(host.name_any()));
     let pool = disk.spec.pool.as_str();
     // The pool `default` is every host's own folder, also without an object.
     let pool_missing = pool != berth_api::DEFAULT_NAME && cache.tables.storage_pools.cluster(pool).is_none();
     let abandoned = is_abandoned(cache, disk, &namespace);
-    let source = source(cache, disk, &namespace).or_else(|| made_image(image.as_deref()?));
+    let source = source(cache, disk, &namespace).or_else(|| local_image(image.as_deref()?));
     let created = disk.creation_timestamp().map(|made| made.0);
     let unknown = source.as_ref().and_then(|_| placement_hold(cache, created));
     let fresh_volume_id = String::new();
@@ -116,9 +116,10 @@ pub(super) fn observe(cache: &Cache, disk: &Disk) -> Observed {
     }
 }
 
-/// Returns an image that was made from a disk or a snapshot: it is on one host, and so are the disks that are made from it.
-fn made_image(image: &Image) -> Option<Source> {
-    if !image.is_made() {
+/// Returns an image that was made from a disk or a snapshot, or was uploaded: it is on one host, and so are the disks that are made
+/// from it.
+fn local_image(image: &Image) -> Option<Source> {
+    if !image.is_local() {
         return None;
     }
     let (name, status) = (image.name_any(), image.status.clone().unwrap_or_default());
@@ -129,7 +130,10 @@ fn made_image(image: &Image) -> Option<Source> {
             Ok(SourcePlace { host: binding.host, pool: None, size: berth_api::Quantity(size).bytes().ok() })
         }
         _ => Err(stalled.map_or_else(
-            || format!("Image {name} is not made yet"),
+            || {
+                let awaited = if image.spec.source.upload.is_some() { "uploaded" } else { "made" };
+                format!("Image {name} is not {awaited} yet")
+            },
             |stalled| format!("Image {name}: {}", stalled.message),
         )),
     };

@@ -108,7 +108,10 @@ impl Cache {
         made: Option<&Path>,
     ) -> Result<ImageFacts> {
         let _changing = self.lock();
-        let here = self.change(&source.digest, |facts| facts.readers.insert(source.namespace.clone()))?;
+        let here = self.change(&source.digest, |facts| {
+            let is_maker = source.upload().is_some_and(|uid| facts.made_for.insert(uid.to_owned()));
+            facts.readers.insert(source.namespace.clone()) || is_maker
+        })?;
         let facts = match (here, verified.is_stored()) {
             (Some(facts), is_stored) => {
                 if is_stored {
@@ -214,7 +217,7 @@ impl Cache {
             virtual_size: info.virtual_size,
             bytes: info.file_size,
             readers: BTreeSet::from([source.namespace.clone()]),
-            made_for: BTreeSet::new(),
+            made_for: source.upload().map(str::to_owned).into_iter().collect(),
         };
         files::write_json(&sidecar(&image), &beside, 0o600)?;
         files::grant(&path, None)?;

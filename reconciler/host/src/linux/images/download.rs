@@ -31,6 +31,8 @@ async fn transfer(job: &Job<'_>, client: &http::Client) -> Result<Partial> {
         "http" | "https" => {
             http::download(job, client, &Request { url, authorization: None }, partial).await?
         }
+        // Clients have sent the bytes.
+        "upload" => partial,
         "oci" => http::download(job, client, &oci::blob(client, job.source).await?, partial).await?,
         _ => return Err(job.unusable("http://, https://, oci:// or file:/// is needed")),
     };

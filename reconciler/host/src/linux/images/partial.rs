@@ -102,7 +102,7 @@ impl Place {
 }
 
 /// Whether the path still refers to this open file.
-fn is_named(file: &File, path: &Path) -> bool {
+pub(super) fn is_named(file: &File, path: &Path) -> bool {
     let identity = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
     let named = fs::symlink_metadata(path).map(identity);
     named.is_ok_and(|named| file.metadata().map(identity).is_ok_and(|own| own == named))

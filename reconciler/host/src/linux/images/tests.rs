@@ -7,6 +7,7 @@ mod made;
 mod reach;
 mod registry;
 mod server;
+mod uploads;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

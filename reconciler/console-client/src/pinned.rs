@@ -1,8 +1,7 @@
-//! TLS to a server of consoles: its certificate is the one that the VM's status names, and no other.
+//! TLS to a server of consoles and uploads: its certificate is the one that the object's status names, and no other.
 
 use std::sync::Arc;
 
-use anyhow::Context;
 use sha2::{Digest, Sha256};
 use tokio_rustls::rustls::{
     ClientConfig, DigitallySignedStruct, Error, SignatureScheme,
@@ -31,7 +30,10 @@ impl ServerCertVerifier for Pinned {
         if found == self.sha256 {
             return Ok(ServerCertVerified::assertion());
         }
-        Err(Error::General(format!("its certificate is {found}, and the VM's status names {}", self.sha256)))
+        Err(Error::General(format!(
+            "its certificate is {found}, and the object's status names {}",
+            self.sha256
+        )))
     }
 
     fn verify_tls12_signature(
@@ -68,12 +70,10 @@ impl ServerCertVerifier for Pinned {
 }
 
 /// Returns the TLS configuration for the server with this certificate.
-pub(super) fn client_config(sha256: &str) -> anyhow::Result<ClientConfig> {
+pub(crate) fn client_config(sha256: &str) -> Result<ClientConfig, Error> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let verifier = Pinned { sha256: sha256.to_owned(), provider: provider.clone() };
-    let builder = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .context("preparing TLS")?;
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
     Ok(builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier)).with_no_client_auth())
 }
 

@@ -1,0 +1,108 @@
+//! Images from files of this machine: `examples/images-from-a-file` with the small guest, and `berth image push`.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
+
+use super::console::administrator;
+use super::kubectl::contains_all;
+use super::snapshots::sum;
+use crate::berth::KUBECONFIG_VARIABLE;
+use crate::guests::GuestImage;
+use crate::platform::Platform;
+use crate::process::Daemon;
+use crate::report::Report;
+use crate::terraform::{Project, unwrapped};
+use crate::{wait, workspace};
+
+const SOON: Duration = Duration::from_secs(60);
+/// The size of the file for `berth image push`: the upload takes long enough to be interrupted.
+const SIZE: usize = 96 << 20;
+
+pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
+    report.case(
+        "examples/images-from-a-file: a guest boots from a file of the machine that runs Terraform",
+        || {
+            let project = platform.project()?;
+            project.copy_from(&workspace::root().join("examples/images-from-a-file"))?;
+            let file = project.folder().join("disk.qcow2");
+            project.write("terraform.tfvars.json", &json!({"image_file": "disk.qcow2"}).to_string())?;
+            project.init()?;
+            // The plan warns, since an error would block a destroy as well. The apply fails before it changes the image.
+            contains_all(&unwrapped(&project.apply_refused()?), &["disk.qcow2 does not exist"])?;
+            fs::copy(&guest.path, &file).context("copying the image")?;
+            project.apply()?;
+            let held = uploaded(platform, &project, guest);
+            project.destroy()?;
+            held?;
+            let left = platform.kubectl().ok(&["get", "images,disks", "-o", "name"])?;
+            ensure!(!left.contains("built-here"), "{left}");
+            Ok(())
+        },
+    );
+}
+
+fn uploaded(platform: &Platform, project: &Project, guest: &GuestImage) -> Result<()> {
+    project.plan_is_empty()?;
+    ensure!(project.output("sha256")? == guest.sha256, "the checksum of the file is in the state");
+    let image = platform.kubectl().object("image", "built-here")?;
+    let bytes = fs::metadata(&guest.path).context("the image")?.len();
+    ensure!(
+        image["status"]["state"] == "Ready"
+            && image["status"]["upload"].is_null()
+            && image["spec"]["source"]["upload"]["size"] == bytes,
+        "{image:#}"
+    );
+    // The guest answers, and reads its disk.
+    sum(platform, &project.output("address")?, "built-here-root")?;
+    let file = project.folder().join("disk.qcow2");
+    let elsewhere = project.folder().join("elsewhere.qcow2");
+    fs::rename(&file, &elsewhere).context("moving the file away")?;
+    project.plan_is_empty()?;
+    fs::rename(&elsewhere, &file).context("moving the file back")?;
+    let mut other = fs::read(&file).context("the file")?;
+    other.push(0);
+    fs::write(&file, other).context("changing the file")?;
+    let plan = project.plan()?;
+    let actions = plan.actions("berth_image.built");
+    ensure!(
+        actions.contains("delete") && actions.contains("create"),
+        "other content is another image: {actions}"
+    );
+    Ok(())
+}
+
+/// An upload that is killed continues. Runs on both control planes.
+pub fn push(report: &mut Report, platform: &Platform) {
+    report.case("berth image push uploads a file, and continues after kill -9", || {
+        let file = platform.folder().join("pushed.raw");
+        let bytes: Vec<u8> =
+            (0..SIZE / 4).flat_map(|n| u32::try_from(n).unwrap_or(0).to_le_bytes()).collect();
+        fs::write(&file, &bytes).context("writing the file")?;
+        let path = file.display().to_string();
+        let words = ["image", "push", &path, "--name", "pushed", "--format", "raw"];
+        let mut command = platform.namespace().command(platform.host().program());
+        command.args(words).env(KUBECONFIG_VARIABLE, platform.kubeconfig());
+        let log = platform.folder().join("push.log");
+        let first = Daemon::spawn("berth image push", &mut command, &log)?;
+        wait::until("some of the upload", SOON, || {
+            let shown = fs::read_to_string(&log).unwrap_or_default();
+            ensure!(shown.contains(" 10 % of ") || shown.contains(" 20 % of "), "{shown}");
+            Ok(())
+        })?;
+        first.crash()?;
+        let again = administrator(platform).run(&words)?;
+        ensure!(again.status.success() && again.stdout == "image/pushed is ready\n", "{}", again.output());
+        let image = platform.kubectl().object("image", "pushed")?;
+        let status = &image["status"];
+        ensure!(status["state"] == "Ready" && status["bytes"] == SIZE, "{image:#}");
+        fs::write(&file, &bytes[1..]).context("changing the file")?;
+        let refused = administrator(platform).run(&words)?.failure()?;
+        contains_all(&refused, &["Image pushed exists already", "another file"])?;
+        fs::remove_file(&file).context("removing the file")?;
+        contains_all(&administrator(platform).run(&words)?.failure()?, &["pushed.raw does not exist"])?;
+        platform.kubectl().ok(&["delete", "image", "pushed", "--timeout=60s"]).map(drop)
+    });
+}

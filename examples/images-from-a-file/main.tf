@@ -1,0 +1,37 @@
+# An image from a file of the machine that runs Terraform: the apply uploads it to a host, and the VM runs there.
+
+terraform {
+  required_version = ">= 1.11"
+  required_providers {
+    berth = { source = "berth-vms/berth" }
+  }
+}
+
+provider "berth" {}
+
+resource "berth_image" "built" {
+  name   = "built-here"
+  source = { file = var.image_file }
+}
+
+resource "berth_disk" "root" {
+  name  = "built-here-root"
+  size  = "4Gi"
+  image = berth_image.built.name
+}
+
+resource "berth_vm" "web" {
+  name   = "built-here"
+  cpus   = 1
+  memory = "512Mi"
+  disks  = [{ name = berth_disk.root.name, boot = true }]
+}
+
+output "address" {
+  value = berth_vm.web.private_address
+}
+
+# Computed from the file: other content is another image.
+output "sha256" {
+  value = berth_image.built.source.sha256
+}

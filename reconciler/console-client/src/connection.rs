@@ -1,0 +1,82 @@
+//! A connection to a host's server of consoles and uploads: one request with a ticket, then plain bytes in both directions.
+
+use std::{sync::Arc, time::Duration};
+
+use berth_api::{console::PROTOCOL, vm::ConsoleAddress};
+use bytes::Bytes;
+use http::{Request, StatusCode, header};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::{client::conn::http1, upgrade::Upgraded};
+use hyper_util::rt::TokioIo;
+use tokio::{net::TcpStream, time::timeout};
+use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
+
+use crate::pinned;
+
+/// The time for the host to accept the connection, and again for its answer.
+const ANSWER: Duration = Duration::from_secs(15);
+/// The maximum length of a host's refusal in bytes.
+const MAX_REFUSAL: usize = 4 << 10;
+
+/// An open connection.
+pub type Connection = TokioIo<Upgraded>;
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The host accepts no connection.
+    #[error("the host is down, or a firewall is in between: {0}")]
+    Down(String),
+    /// The host is not the one that the status names, or the connection broke.
+    #[error("{0}")]
+    Broken(String),
+    /// The host refused the request.
+    #[error("refused ({code}): {text}")]
+    Refused {
+        /// The HTTP status.
+        code: u16,
+        /// The reason, for people.
+        text: String,
+    },
+}
+
+/// Connects to the server and makes a request for this path with the ticket.
+///
+/// # Errors
+/// No connection, another certificate, or a refusal of the host.
+pub async fn connect(server: &ConsoleAddress, path: &str, ticket: &str) -> Result<Connection, ConnectError> {
+    let broken = |step: &str, error: &dyn std::fmt::Display| ConnectError::Broken(format!("{step}: {error}"));
+    let late = |step: &str| ConnectError::Broken(format!("{step} within 15 seconds"));
+    let stream = match timeout(ANSWER, TcpStream::connect(&server.address)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return Err(ConnectError::Down(format!("connecting: {error}"))),
+        Err(_) => return Err(ConnectError::Down("it does not answer within 15 seconds".to_owned())),
+    };
+    // Each typed character is a packet.
+    stream.set_nodelay(true).map_err(|error| broken("connecting", &error))?;
+    let config = pinned::client_config(&server.certificate_sha256).map_err(|error| broken("TLS", &error))?;
+    let name = ServerName::try_from("berth-console").map_err(|error| broken("TLS", &error))?;
+    let tls = timeout(ANSWER, TlsConnector::from(Arc::new(config)).connect(name, stream)).await;
+    let stream = tls.map_err(|_| late("no TLS"))?.map_err(|error| broken("TLS", &error))?;
+    let handshake = http1::handshake(TokioIo::new(stream)).await;
+    let (mut sender, connection) = handshake.map_err(|error| broken("sending the request", &error))?;
+    tokio::spawn(connection.with_upgrades());
+    let request = Request::get(path)
+        .header(header::HOST, &server.address)
+        .header(header::CONNECTION, "upgrade")
+        .header(header::UPGRADE, PROTOCOL)
+        .header(header::AUTHORIZATION, format!("Bearer {ticket}"))
+        .body(Empty::<Bytes>::new())
+        .map_err(|error| broken("making the request", &error))?;
+    let answer = timeout(ANSWER, sender.send_request(request)).await.map_err(|_| late("no answer"))?;
+    let answer = answer
+        .map_err(|error| broken("the host closed the connection: it has too many, or it stops", &error))?;
+    if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
+        let code = answer.status().as_u16();
+        let body = Limited::new(answer.into_body(), MAX_REFUSAL).collect().await;
+        let text = body.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+        return Err(ConnectError::Refused { code, text: String::from_utf8_lossy(&text).trim().to_owned() });
+    }
+    let upgraded = hyper::upgrade::on(answer).await;
+    Ok(TokioIo::new(upgraded.map_err(|error| broken("taking over the connection", &error))?))
+}
