@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::FakeSource;
 use crate::{
-    BridgedNetwork, Credentials, DedicatedCpus, DedicatedFacts, Firewall, HostFacts, ImageFacts, KvmFacts,
+    BridgedNetwork, Credentials, DedicatedCpus, DedicatedFacts, Firewall, HostFacts, HostLinks, ImageFacts, KvmFacts,
     NetworkConfig, QemuFacts, SnapshotFacts, TapConfig, Uplink, VolumeFacts,
 };
 
@@ -139,7 +139,7 @@ fn facts() -> HostFacts {
         address: None,
         mtu: None,
         ranges: Vec::new(),
-        bridges: Vec::new(),
+        links: HostLinks::default(),
         pci_devices: Vec::new(),
         huge_pages: Vec::new(),
         dedicated: DedicatedFacts::default(),

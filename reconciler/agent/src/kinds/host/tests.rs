@@ -67,7 +67,7 @@ fn observed() -> Observed {
             address: None,
             mtu: None,
             ranges: Vec::new(),
-            bridges: Vec::new(),
+            links: Default::default(),
             pci_devices: Vec::new(),
             huge_pages: Vec::new(),
             dedicated: Default::default(),
