@@ -210,7 +210,11 @@ fn check_bridge(bridge: &Value) -> Vec<Diagnostic> {
         } else if text == "lo" {
             wrong(path, "The loopback interface", "it leads to no network: name an interface that does.");
         } else if is_berths(text) {
-            wrong(path, "An interface of berth", &format!("{text:?} is the name of one that berth makes itself."));
+            wrong(
+                path,
+                "An interface of berth",
+                &format!("{text:?} is the name of one that berth makes itself."),
+            );
         }
     }
     found

@@ -431,12 +431,17 @@ fn a_network_interface_is_plugged_in_and_out_while_the_vm_runs() {
 #[test]
 fn a_vm_on_a_vlan_of_an_interface_is_connected_while_it_runs_and_nothing_is_left_of_the_bridge() {
     converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter], async |rig| {
-        let eth1 = HostInterface { name: "eth1".into(), mtu: 1500, up: true, carrier: true, ..Default::default() };
+        let eth1 =
+            HostInterface { name: "eth1".into(), mtu: 1500, up: true, carrier: true, ..Default::default() };
         rig.system.change_interfaces(&[eth1]);
         rig.system.change_facts(|facts| facts.links.vlans = true);
-        rig.apply_shared("Network", "lan", json!({"type": "Bridge", "bridge": {"interface": "eth1", "vlan": 120},
-            "cidr": "192.0.2.0/24", "ipv4": {"range": "192.0.2.50-192.0.2.59"}}))
-            .await;
+        rig.apply_shared(
+            "Network",
+            "lan",
+            json!({"type": "Bridge", "bridge": {"interface": "eth1", "vlan": 120},
+            "cidr": "192.0.2.0/24", "ipv4": {"range": "192.0.2.50-192.0.2.59"}}),
+        )
+        .await;
         prerequisites_are_declared(rig).await;
         let mut spec = web("Running");
         spec["networkInterfaces"] = json!([{"name": "lan", "network": "lan"}]);

@@ -456,7 +456,9 @@ fn a_vm_on_a_vlan_runs_where_the_interface_can_be_used_and_the_host_says_when_it
         }
         let vms: Api<VM> = Api::default_namespaced(site.client.clone());
         let status = async |name: &str| vms.get(name).await.expect("it answers").status.unwrap_or_default();
-        for (name, words) in [("plain", "h1 uses interface eth1 itself: it has address"), ("tagged", "modprobe 8021q")] {
+        for (name, words) in
+            [("plain", "h1 uses interface eth1 itself: it has address"), ("tagged", "modprobe 8021q")]
+        {
             site.until(&format!("{name} says why it is not placed"), async || {
                 let scheduled = condition::find(&status(name).await.conditions, "Scheduled").cloned();
                 scheduled.is_some_and(|c| c.reason == "NoHostWithBridge" && c.message.contains(words))

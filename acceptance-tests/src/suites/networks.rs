@@ -61,12 +61,13 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
 }
 
 fn cases(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Result<()> {
-    let lan = report.step("a LAN with a DHCP server, a bridge of host h2 on it, and an interface of h1", || {
-        let lan = Lan::new()?;
-        lan.connect(fleet.member("h2")?.namespace(), "h2")?;
-        lan.plug(fleet.member("h1")?.namespace(), "h1")?;
-        Ok(lan)
-    })?;
+    let lan =
+        report.step("a LAN with a DHCP server, a bridge of host h2 on it, and an interface of h1", || {
+            let lan = Lan::new()?;
+            lan.connect(fleet.member("h2")?.namespace(), "h2")?;
+            lan.plug(fleet.member("h1")?.namespace(), "h1")?;
+            Ok(lan)
+        })?;
     report.case("each host reports its bridges, its interfaces, and those it uses itself", || {
         let networks = |host: &str, kind: &str| {
             let status = fleet.kubectl().object("host", host)?["status"].clone();
@@ -85,7 +86,10 @@ fn cases(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Result<(
         wait::until("h1 to report its interfaces", REPORTED, || {
             let found: Result<Value> = networks("h1", "Interface");
             let found = found?;
-            ensure!(found[0] == json!({"name": lan::CARD, "kind": "Interface", "mtu": 1500, "up": false}), "{found}");
+            ensure!(
+                found[0] == json!({"name": lan::CARD, "kind": "Interface", "mtu": 1500, "up": false}),
+                "{found}"
+            );
             let in_use = found[1]["inUse"].as_str().unwrap_or_default();
             ensure!(found[1]["name"] == segment::CARD && in_use.starts_with("has address"), "{found}");
             Ok(())
@@ -220,9 +224,9 @@ fn filters(fleet: &Fleet, lan: &Lan, settings: &str) -> Result<()> {
 /// Declares VMs on interfaces that neither host has, or can use.
 fn unusable(fleet: &Fleet) -> Result<()> {
     let kubectl = fleet.kubectl();
-    let vlans = ["h1", "h2"].iter().all(|host| {
-        kubectl.object("host", host).is_ok_and(|object| object["status"]["vlans"] == true)
-    });
+    let vlans = ["h1", "h2"]
+        .iter()
+        .all(|host| kubectl.object("host", host).is_ok_and(|object| object["status"]["vlans"] == true));
     let cases = [
         ("missing", json!({"interface": "eth9"}), "h1 has no interface eth9"),
         ("used", json!({"interface": segment::CARD}), "h1 uses interface uplink itself: it has address"),
@@ -247,7 +251,9 @@ fn unusable(fleet: &Fleet) -> Result<()> {
             kubectl.condition(&format!("vm/{name}"), "Scheduled=False", Some("NoHostWithBridge"), SOON)?;
         let text = condition_of(&vm, "Scheduled").and_then(|c| c["message"].as_str()).unwrap_or_default();
         contains_all(text, &[words])?;
-        [format!("vm/{name}"), format!("disk/{name}")].iter().try_for_each(|object| kubectl.delete(object))?;
+        [format!("vm/{name}"), format!("disk/{name}")]
+            .iter()
+            .try_for_each(|object| kubectl.delete(object))?;
         kubectl.ok(&["delete", "network", name, "--namespace=berth-shared"])?;
     }
     Ok(())
@@ -257,20 +263,24 @@ fn unusable(fleet: &Fleet) -> Result<()> {
 fn two_hosts(report: &mut Report, fleet: &Fleet, lan: &Lan, guest: &GuestImage) -> Result<()> {
     let host = fleet.member("h1")?.namespace();
     let before = host.ip(&["-o", "link", "show", "dev", lan::CARD])?;
-    let project = report.step("examples/networks/vlan is applied, with an interface without a VLAN", || {
-        let more = json!({"interface": lan::CARD, "vlan": null});
-        let project = project(fleet, guest, "vlan", &more)?;
-        project.apply()?;
-        Ok(project)
-    })?;
-    report.case("the VM is on the host whose interface berth can use, and its guest answers on the LAN", || {
-        project.plan_is_empty()?;
-        ensure!(fleet.host_of("tagged")? == "h1");
-        ensure!(project.output("address")? == OVER_INTERFACE);
-        let text = http::get_within(lan.namespace(), OVER_INTERFACE, "/", ANSWER)?;
-        ensure!(field(&text, "hostname")? == "tagged", "{text}");
-        Ok(())
-    });
+    let project =
+        report.step("examples/networks/vlan is applied, with an interface without a VLAN", || {
+            let more = json!({"interface": lan::CARD, "vlan": null});
+            let project = project(fleet, guest, "vlan", &more)?;
+            project.apply()?;
+            Ok(project)
+        })?;
+    report.case(
+        "the VM is on the host whose interface berth can use, and its guest answers on the LAN",
+        || {
+            project.plan_is_empty()?;
+            ensure!(fleet.host_of("tagged")? == "h1");
+            ensure!(project.output("address")? == OVER_INTERFACE);
+            let text = http::get_within(lan.namespace(), OVER_INTERFACE, "/", ANSWER)?;
+            ensure!(field(&text, "hostname")? == "tagged", "{text}");
+            Ok(())
+        },
+    );
     report.case("VMs of two hosts reach each other over the LAN, without a tunnel", || {
         let path = format!("/cgi-bin/reach?to={OVER_INTERFACE}");
         let text = http::get(lan.namespace(), FIXED, &path, SOON)?;

@@ -22,7 +22,8 @@ use crate::index::Tables;
 use crate::key::{Key, ObjectName};
 use berth_engine::Queue;
 use berth_host::{
-    BridgeChoice, BridgedNetwork, Firewall, HostBridge, HostInterface, HostLinks, NetworkConfig, Route, System,
+    BridgeChoice, BridgedNetwork, Firewall, HostBridge, HostInterface, HostLinks, NetworkConfig, Route,
+    System,
 };
 
 pub(crate) use checks::{Check, CheckedTarget, Checks, Health};
@@ -111,7 +112,8 @@ impl Networks {
     /// Returns the interface of the host by which a network (`namespace/name`) is reached from the host itself: its bridge here, or
     /// for a bridged network the one that leads to it.
     pub(crate) fn access_of(&self, tables: &Tables, network: &str) -> Option<String> {
-        let host_bridge = find(tables, network).and_then(|found| Some(bridge_choice(found.host_bridge()?)?.name()));
+        let host_bridge =
+            find(tables, network).and_then(|found| Some(bridge_choice(found.host_bridge()?)?.name()));
         host_bridge.or_else(|| self.bridge_of(tables, network))
     }
 

@@ -94,7 +94,8 @@ impl BridgeSpec {
         }
         let name = self.interface.as_deref().unwrap_or_default();
         // berth brings up an interface that is down.
-        let is_cut = |n: &HostNetwork| n.kind == HostNetwork::INTERFACE && n.name == name && n.carrier == Some(false);
+        let is_cut =
+            |n: &HostNetwork| n.kind == HostNetwork::INTERFACE && n.name == name && n.carrier == Some(false);
         networks.iter().any(is_cut).then(|| format!("has no carrier on interface {name}: connect its cable"))
     }
 }
@@ -115,7 +116,9 @@ mod tests {
         vec![
             with(json!({"name": "vmbr0", "kind": "Bridge"})),
             with(json!({"name": "vmbr1", "kind": "Bridge", "up": false})),
-            with(json!({"name": "eth0", "inUse": "has address 192.0.2.1/24", "vlans": [{"id": 7, "name": "eth0.7"}]})),
+            with(
+                json!({"name": "eth0", "inUse": "has address 192.0.2.1/24", "vlans": [{"id": 7, "name": "eth0.7"}]}),
+            ),
             with(json!({"name": "eth1"})),
             with(json!({"name": "eth2", "carrier": false})),
             with(json!({"name": "eth3", "kind": "Port", "inUse": "is a port of bond0"})),

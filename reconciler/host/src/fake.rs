@@ -23,7 +23,10 @@ use berth_qemu::fake::FakeHypervisor;
 use berth_qemu::machine::Format;
 use tokio::sync::Notify;
 
-use crate::{BridgedNetwork, Credentials, Filters, Firewall, HostBridge, HostFacts, HostInterface, NetworkConfig, Uplink};
+use crate::{
+    BridgedNetwork, Credentials, Filters, Firewall, HostBridge, HostFacts, HostInterface, NetworkConfig,
+    Uplink,
+};
 pub use faults::{FaultAction, Faults, NoFaults, When};
 use files::FakeFiles;
 use state::State;

@@ -55,9 +55,9 @@ use tokio::net::TcpStream;
 use tokio::sync::RwLock;
 
 use super::{
-    BridgedNetwork, ChecksumSource, Credentials, Firewall, ForeignObject, Forwarding, HostFacts,
-    HostInfo, HostLinks, HostUse, ImageFacts, ImageSource, Images, InstanceFacts, LaunchRequest, LeaseTaken, MachineUse,
-    Machines, NetworkConfig, Networks, NewImage, NewRestore, NewSnapshot, NewVolume, PciMapping,
+    BridgedNetwork, ChecksumSource, Credentials, Firewall, ForeignObject, Forwarding, HostFacts, HostInfo,
+    HostLinks, HostUse, ImageFacts, ImageSource, Images, InstanceFacts, LaunchRequest, LeaseTaken,
+    MachineUse, Machines, NetworkConfig, Networks, NewImage, NewRestore, NewSnapshot, NewVolume, PciMapping,
     ProcessFacts, Progress, ResolvedImage, Result, SnapshotFacts, StateAccess, SystemError, Taken, TapConfig,
     TapFacts, TrashedVolume, Uplink, VolumeFacts, VolumeOwner, Volumes,
 };

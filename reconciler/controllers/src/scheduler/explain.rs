@@ -5,7 +5,7 @@ use std::{
     fmt::Write,
 };
 
-use berth_api::{BridgeSpec, CpuAmount, Enforcement, HugeMemory, HugePages, Quantity, Readiness, Reason, Strategy};
+use berth_api::{CpuAmount, Enforcement, HugeMemory, HugePages, Quantity, Readiness, Reason, Strategy};
 
 use crate::{
     cache::capacity::{Candidate, Members},
@@ -163,8 +163,8 @@ fn page_count(memory: &HugeMemory, pages: HugePages) -> u64 {
     pages.bytes().map_or(0, |bytes| memory.bytes(pages) / bytes)
 }
 
-fn names(bridges: &BTreeSet<BridgeSpec>) -> String {
-    bridges.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")
+fn names(all: &BTreeSet<impl ToString>) -> String {
+    all.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")
 }
 
 /// The devices that it needs: `2 PCI devices gpu-a100`.

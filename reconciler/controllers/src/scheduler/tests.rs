@@ -123,7 +123,7 @@ fn with_networks(name: &str, kind: &str, networks: &[&str]) -> Candidate {
 fn a_vm_on_an_interface_goes_to_a_host_that_has_it_and_the_message_says_what_each_host_lacks() {
     let on = |vlan: Option<i64>| {
         let interface = Some("eth1".to_owned());
-        let bridge = berth_api::BridgeSpec { interface, vlan, ..Default::default() };
+        let bridge = BridgeSpec { interface, vlan, ..Default::default() };
         Request { bridges: [bridge].into(), ..request(100) }
     };
     let hosts = [host("a", 9000), with_networks("b", "Interface", &["eth1"])];
@@ -138,7 +138,7 @@ fn a_vm_on_an_interface_goes_to_a_host_that_has_it_and_the_message_says_what_eac
 
 #[test]
 fn a_vm_on_a_bridge_goes_to_a_host_that_has_it_and_the_message_names_the_bridge() {
-    let vmbr0 = berth_api::BridgeSpec { name: Some("vmbr0".to_owned()), ..Default::default() };
+    let vmbr0 = BridgeSpec { name: Some("vmbr0".to_owned()), ..Default::default() };
     let lan = Request { bridges: [vmbr0].into(), ..request(100) };
     let with = |name: &str, bridges: &[&str]| with_networks(name, "Bridge", bridges);
     let hosts = [host("a", 9000), with("b", &["vmbr0", "vmbr1"]), with("c", &["vmbr1"])];

@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use tokio::net::TcpStream;
 
 use crate::{
-    BridgeChoice, BridgedNetwork, Firewall, Forwarding, HostInterface, HostLinks, LeaseTaken, NetworkConfig, Networks, Result,
-    SystemError, TapConfig, TapFacts, Uplink,
+    BridgeChoice, BridgedNetwork, Firewall, Forwarding, HostInterface, HostLinks, LeaseTaken, NetworkConfig,
+    Networks, Result, SystemError, TapConfig, TapFacts, Uplink,
 };
 
 use super::FakeSystem;
@@ -87,7 +87,8 @@ impl Networks for FakeSystem {
                 BridgeChoice::Named(name) => (name, links.bridges.iter().any(|bridge| bridge.name == *name)),
                 BridgeChoice::Over { interface, vlan } => {
                     let of_name = links.interfaces.iter().find(|of| of.name == *interface);
-                    let usable = |of: &HostInterface| if vlan.is_some() { links.vlans } else { of.in_use.is_none() };
+                    let usable =
+                        |of: &HostInterface| if vlan.is_some() { links.vlans } else { of.in_use.is_none() };
                     (interface, of_name.is_some_and(usable))
                 }
             };

@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use super::FakeSource;
 use crate::{
-    BridgedNetwork, Credentials, DedicatedCpus, DedicatedFacts, Firewall, HostFacts, HostLinks, ImageFacts, KvmFacts,
-    NetworkConfig, QemuFacts, SnapshotFacts, TapConfig, Uplink, VolumeFacts,
+    BridgedNetwork, Credentials, DedicatedCpus, DedicatedFacts, Firewall, HostFacts, HostLinks, ImageFacts,
+    KvmFacts, NetworkConfig, QemuFacts, SnapshotFacts, TapConfig, Uplink, VolumeFacts,
 };
 
 #[derive(Debug)]

@@ -73,7 +73,13 @@ pub(super) struct LinuxNetworks {
 impl LinuxNetworks {
     pub(super) fn new(layout: Layout) -> Self {
         let rules = Rules::new(layout.networks().join("firewall.json"));
-        Self { layout, rules, announcer: Announcer::default(), removals: OnceCell::new(), vlans: OnceCell::new() }
+        Self {
+            layout,
+            rules,
+            announcer: Announcer::default(),
+            removals: OnceCell::new(),
+            vlans: OnceCell::new(),
+        }
     }
 
     pub(super) async fn ensure(&self, network: &NetworkConfig) -> Result<()> {

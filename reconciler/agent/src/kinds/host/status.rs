@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use berth_api::condition;
 use berth_api::host::{
-    AddressConflict, HostDedicatedCpus, HostHugePages, Inventory, KvmStatus, MAX_DETAIL,
-    MOST_CPUS, MTU, Orphan, OrphanOwner, Resources, TargetHealth, TrashedVolume,
+    AddressConflict, HostDedicatedCpus, HostHugePages, Inventory, KvmStatus, MAX_DETAIL, MOST_CPUS, MTU,
+    Orphan, OrphanOwner, Resources, TargetHealth, TrashedVolume,
 };
 use berth_api::{
     ConditionType, ConditionUpdate, Host, HostStatus, HugePages, Quantity, Readiness, Reason, in_use,
@@ -92,7 +92,12 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
         texts => {
             let text = texts.iter().take(8).cloned().collect::<Vec<_>>().join("; ");
             let (kind, reason) = (ConditionType::NetworksConnected, Reason::BridgeUnavailable);
-            condition::set(conditions, ConditionUpdate::from_bool(kind, false, reason, &text), generation, now);
+            condition::set(
+                conditions,
+                ConditionUpdate::from_bool(kind, false, reason, &text),
+                generation,
+                now,
+            );
         }
     }
     let conflict = |(address, refused): (&std::net::Ipv4Addr, &RefusedAddress)| {

@@ -77,6 +77,7 @@ fn observed() -> Observed {
         overhead: None,
         forwarding: Forwarding { ok: true, message: String::new() },
         refused: Default::default(),
+        disconnected: Vec::new(),
         health: Default::default(),
         foreign: Vec::new(),
         images: Vec::new(),

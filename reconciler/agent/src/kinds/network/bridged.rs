@@ -152,7 +152,8 @@ mod tests {
             panic!("{steps:?}")
         };
         assert_eq!((firewall.bridged.as_slice(), firewall.ports.len()), ([BRIDGE.to_owned()].as_slice(), 1));
-        let expected = BridgedNetwork { bridge: BRIDGE.into(), to: BridgeChoice::Named("vmbr0".into()), tracked: false };
+        let expected =
+            BridgedNetwork { bridge: BRIDGE.into(), to: BridgeChoice::Named("vmbr0".into()), tracked: false };
         assert_eq!(*part, expected);
     }
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use berth_api::{
-    BridgeSpec, DEFAULT_NAME, Graphics, HOST_FINALIZER, Network, ObjectUse, Readiness, Reason, SizeError, UseKind, VM,
-    VMState, vm::NetworkInterface,
+    BridgeSpec, DEFAULT_NAME, Graphics, HOST_FINALIZER, Network, ObjectUse, Readiness, Reason, SizeError,
+    UseKind, VM, VMState, vm::NetworkInterface,
 };
 use kube::ResourceExt;
 

@@ -37,7 +37,8 @@ pub(super) fn bridges(links: &[Link]) -> Vec<String> {
 
 /// Returns the bridges that are not berth's, in order.
 pub(super) fn host_bridges(links: &[Link]) -> Vec<HostBridge> {
-    let bridges = links.iter().filter(|link| link.kind == Some(LinkKind::Bridge) && !host_ranges::is_berths(link));
+    let bridges =
+        links.iter().filter(|link| link.kind == Some(LinkKind::Bridge) && !host_ranges::is_berths(link));
     let mut bridges: Vec<HostBridge> =
         bridges.map(|l| HostBridge { name: l.name.clone(), mtu: l.mtu, up: l.up }).collect();
     bridges.sort();

@@ -68,7 +68,8 @@ pub(super) async fn interfaces(netlink: &Netlink, links: &[Link]) -> Result<Vec<
         let controller = controller.filter(|of| !of.name.starts_with(OVER_PREFIX));
         let port = controller.map(|of| format!("is a port of {}", of.name));
         let dialled = dialled.contains(&link.name).then(|| "carries PPPoE".to_owned());
-        let is_its = |of: &&Link| of.kind == Some(LinkKind::Vlan) && of.below == Some(link.index) && !is_berths(of);
+        let is_its =
+            |of: &&Link| of.kind == Some(LinkKind::Vlan) && of.below == Some(link.index) && !is_berths(of);
         let mut vlans: Vec<(u16, String)> =
             links.iter().filter(is_its).filter_map(|of| Some((of.vlan?, of.name.clone()))).collect();
         vlans.sort();
@@ -123,7 +124,9 @@ pub(super) async fn check(netlink: &Netlink, interface: &str, vlan: Option<u16>)
     let links = netlink.links().await?;
     let all = interfaces(netlink, &links).await?;
     let Some(found) = all.into_iter().find(|of| of.name == interface) else {
-        return refuse("there is no such interface, or it is not one that can be the port of a bridge".to_owned());
+        return refuse(
+            "there is no such interface, or it is not one that can be the port of a bridge".to_owned(),
+        );
     };
     let in_use = found.in_use.filter(|_| vlan.is_none() || found.bonded);
     if let Some(in_use) = in_use {

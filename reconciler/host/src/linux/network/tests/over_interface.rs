@@ -65,7 +65,7 @@ fn ipv6_is_off() -> bool {
 }
 
 fn has_vlans() -> bool {
-    std::path::Path::new("/proc/net/vlan").exists()
+    Path::new("/proc/net/vlan").exists()
 }
 
 async fn facts(host: &Fixture) -> HostInterface {
@@ -89,7 +89,11 @@ fn guests_are_on_the_network_of_the_interface_and_it_is_left_as_it_was_found() {
         let bridge = choice(None).name();
         assert_eq!(ip(&format!("-o link show master {bridge}")).lines().count(), 3, "both share its bridge");
         let found = facts(&host).await;
-        assert_eq!((found.in_use, found.up, found.carrier, found.mtu), (None, true, true, 1400), "berth's own use");
+        assert_eq!(
+            (found.in_use, found.up, found.carrier, found.mtu),
+            (None, true, true, 1400),
+            "berth's own use"
+        );
         assert!(host.networks.host_links().await.expect("listed").bridges.is_empty());
         assert!(ip(&format!("-o link show dev {BRIDGE}")).contains("mtu 1400"));
 
@@ -119,8 +123,16 @@ fn an_interface_that_the_host_uses_never_becomes_a_port() {
         ip("link add vmbr0 type bridge");
         let cases = [
             ("addr add 192.0.2.1/24 dev eth1", "addr del 192.0.2.1/24 dev eth1", "has address 192.0.2.1/24"),
-            ("addr add fd00:60::1/64 dev eth1", "addr del fd00:60::1/64 dev eth1", "has address fd00:60::1/64"),
-            ("route add 203.0.113.0/24 dev eth1", "route del 203.0.113.0/24 dev eth1", "has a route to 203.0.113.0/24"),
+            (
+                "addr add fd00:60::1/64 dev eth1",
+                "addr del fd00:60::1/64 dev eth1",
+                "has address fd00:60::1/64",
+            ),
+            (
+                "route add 203.0.113.0/24 dev eth1",
+                "route del 203.0.113.0/24 dev eth1",
+                "has a route to 203.0.113.0/24",
+            ),
             ("link set eth1 master vmbr0", "link set eth1 nomaster", "is a port of vmbr0"),
         ];
         for (begin, end, why) in cases {
@@ -198,7 +210,10 @@ fn a_vlan_carries_guests_beside_the_hosts_own_addresses_or_the_kernel_has_none_a
         let made = host.networks.ensure_bridged(&part(BRIDGE, Some(TAG))).await;
         if !has_vlans() {
             let error = made.expect_err("this kernel has none").to_string();
-            assert!(error.contains("VLANs are not available on this host's kernel: modprobe 8021q"), "{error}");
+            assert!(
+                error.contains("VLANs are not available on this host's kernel: modprobe 8021q"),
+                "{error}"
+            );
         } else {
             made.expect("made");
             vlan_carries_guests(&host, &machine).await;
