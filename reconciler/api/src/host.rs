@@ -469,7 +469,7 @@ pub struct TrashedVolume {
 }
 
 /// The `source` of a deleted disk: one of these. The disk made again declares it too; its data does not come from there.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TrashedSource {
     /// Name of a Disk.
