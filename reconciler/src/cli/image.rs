@@ -37,7 +37,8 @@ pub struct ImagePushOptions {
     #[arg(short, long, default_value = "default")]
     pub namespace: String,
     /// The format of the file: qcow2, raw, iso, vmdk, vdi, vhdx or vhd.
-    #[arg(long, default_value = "qcow2", value_parser = word::<ImageFormat>)]
+    // The log has a global option of this name.
+    #[arg(id = "image_format", long = "format", default_value = "qcow2", value_parser = word::<ImageFormat>)]
     pub format: ImageFormat,
     /// The compression of the file: gzip, xz, zstd or bzip2. Default: none.
     #[arg(long, value_parser = word::<ImageCompression>)]

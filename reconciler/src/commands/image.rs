@@ -74,8 +74,7 @@ pub(super) async fn push(options: ImagePushOptions) -> anyhow::Result<()> {
             Err(why) => bail!("Image {namespace}/{name} is not ready: {why}"),
         }
     }
-    println!("image/{name} is ready");
-    Ok(())
+    writeln!(std::io::stdout(), "image/{name} is ready").context("printing")
 }
 
 fn into_error(error: PushError<anyhow::Error>) -> anyhow::Error {
