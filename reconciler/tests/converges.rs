@@ -16,9 +16,7 @@ mod setup;
 
 use std::cell::RefCell;
 
-use berth_api::{
-    AttachmentState, Disk, HotswapDiskAttachment, Image, ImageState, PublicIP, VMState, condition,
-};
+use berth_api::{AttachmentState, Disk, HotswapDiskAttachment, Image, ImageState, PublicIP, VMState};
 use berth_host::PciDeviceFacts;
 use faults::Fault;
 use rig::{Rig, converges};
