@@ -18,9 +18,7 @@ mod vm_snapshots;
 
 use std::cell::RefCell;
 
-use berth_api::{
-    AttachmentState, Disk, HotswapDiskAttachment, Image, ImageState, PublicIP, VMState, condition,
-};
+use berth_api::{AttachmentState, Disk, HotswapDiskAttachment, Image, ImageState, PublicIP, VMState};
 use berth_host::{BridgeChoice, HostInterface, PciDeviceFacts};
 use faults::Fault;
 use rig::{Rig, converges};
@@ -744,7 +742,8 @@ async fn image_is_uploaded(rig: &Rig) {
     let is_awaited = |image: &Image| {
         uid.replace(image.metadata.uid.clone().unwrap_or_default());
         let conditions = image.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
-        condition::find(&conditions, "Ready").is_some_and(|ready| ready.reason == "ImageNotAllowed")
+        berth_api::condition::find(&conditions, "Ready")
+            .is_some_and(|ready| ready.reason == "ImageNotAllowed")
     };
     rig.until("pushed", "is awaited", is_awaited).await;
     rig.system.put_upload(&uid.take(), bytes);
