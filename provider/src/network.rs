@@ -46,7 +46,7 @@ impl ResourceKind for Network {
             type_name: "berth_network",
             kind: "Network",
             plural: "networks",
-            description: "A network of VMs: a private one that berth makes (`type` `Overlay`, the default), or one that the hosts already have (`Bridge`).\n\nThe VMs of an overlay reach each other, on whichever hosts they run, and the outside as `egress` declares: by NAT, if nothing is declared. Those of a bridge are machines of the network that the bridge is on, with addresses of it: see the page on bridged networks. A VM's network interface names it in `network`. The Network `default` of a namespace is created without this resource when a VM first needs it.\n\nA range that overlaps another Network's, or one that a host uses, is refused. Destroying a network that VMs use is accepted; a finalizer keeps it until no VM uses it. Until then no other network can have this name.",
+            description: "A network of VMs: a private one that berth makes (`type` `Overlay`, the default), or one that the hosts already have (`Bridge`), by a bridge or an interface of theirs, also with a VLAN.\n\nThe VMs of an overlay reach each other, on whichever hosts they run, and the outside as `egress` declares: by NAT, if nothing is declared. Those of a bridge are machines of the network that the bridge is on, with addresses of it: see the page on bridged networks. A VM's network interface names it in `network`. The Network `default` of a namespace is created without this resource when a VM first needs it.\n\nA range that overlaps another Network's, or one that a host uses, is refused. Destroying a network that VMs use is accepted; a finalizer keeps it until no VM uses it. Until then no other network can have this name.",
             example: include_str!("../../examples/resources/berth_network/resource.tf"),
             shown: "status.mtu",
             timeouts: [120, 120, 300],
@@ -63,7 +63,9 @@ impl ResourceKind for Network {
             Field::spec(
                 "bridge",
                 Shape::Object(vec![
-                    Field::spec("name", Shape::Text(Form::Any)).required().effect(Effect::Replace),
+                    Field::spec("name", Shape::Text(Form::Any)).effect(Effect::Replace),
+                    Field::spec("interface", Shape::Text(Form::Any)).effect(Effect::Replace),
+                    Field::spec("vlan", Shape::Integer).effect(Effect::Replace),
                 ]),
             ),
             Field::spec(
@@ -92,6 +94,7 @@ impl ResourceKind for Network {
             check_search_domains(config.get("search_domains"), &AttributePath::root("search_domains"));
         found.extend(check_routes(config));
         found.extend(check_egress(config));
+        found.extend(check_bridge(config.get("bridge")));
         let known = |value: &Value| !value.is_unknown();
         let (kind, bridge, ipv4, cidr) =
             (config.get("type"), config.get("bridge"), config.get("ipv4"), config.get("cidr"));
@@ -108,7 +111,7 @@ impl ResourceKind for Network {
             (true, true) => wrong(
                 at("bridge"),
                 "A bridged network without a bridge",
-                "a network of type \"Bridge\" needs the name of a bridge of the hosts, for example { name = \"vmbr0\" }.",
+                "a network of type \"Bridge\" needs the name of a bridge of the hosts, for example { name = \"vmbr0\" }, or of an interface, { interface = \"eth1\" }.",
             ),
             (false, false) => wrong(
                 at("bridge"),
@@ -164,6 +167,65 @@ impl ResourceKind for Network {
     fn is_worth_keeping(&self, object: &Json) -> bool {
         object.pointer("/status/vni").is_some()
     }
+}
+
+/// Refuses a bridge that is neither one of the hosts nor over an interface, or both, and names that no host has.
+fn check_bridge(bridge: &Value) -> Vec<Diagnostic> {
+    let (name, interface, vlan) = (bridge.get("name"), bridge.get("interface"), bridge.get("vlan"));
+    if bridge.is_null() || [bridge, name, interface, vlan].iter().any(|value| value.is_unknown()) {
+        return Vec::new();
+    }
+    let at = AttributePath::root("bridge");
+    let mut found = Vec::new();
+    let mut wrong = |at: AttributePath, summary: &str, detail: &str| {
+        found.push(Diagnostic::error(summary, format!("{at}: {detail}")).at(at));
+    };
+    match (name.is_null(), interface.is_null()) {
+        (true, true) => wrong(
+            at.clone(),
+            "Neither a bridge nor an interface",
+            "set `name`, a bridge that the hosts have, or `interface`, over which berth makes one.",
+        ),
+        (false, false) => wrong(
+            at.clone(),
+            "A bridge and an interface",
+            "set either `name`, a bridge that the hosts have, or `interface`, over which berth makes one.",
+        ),
+        _ => {}
+    }
+    if !vlan.is_null() && interface.is_null() {
+        let detail = "it is a VLAN of `interface`. For a VLAN of a bridge of the hosts, make a bridge over that VLAN there and name it.";
+        wrong(at.clone().attribute("vlan"), "A VLAN without an interface", detail);
+    }
+    for (attribute, value) in [("name", name), ("interface", interface)] {
+        let path = at.clone().attribute(attribute);
+        let Some(text) = value.as_str() else { continue };
+        let is_interface_name = text.starts_with(|c: char| c.is_ascii_alphanumeric())
+            && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.-".contains(&b));
+        if !is_interface_name {
+            let detail = format!(
+                "{text:?} is not the name of an interface: use letters, digits, \"_\", \".\" and \"-\", with a letter or digit at the beginning."
+            );
+            wrong(path, "A name that no interface has", &detail);
+        } else if text == "lo" {
+            wrong(path, "The loopback interface", "it leads to no network: name an interface that does.");
+        } else if is_berths(text) {
+            wrong(
+                path,
+                "An interface of berth",
+                &format!("{text:?} is the name of one that berth makes itself."),
+            );
+        }
+    }
+    found
+}
+
+/// Whether berth gives such names to the interfaces that it makes on hosts.
+fn is_berths(name: &str) -> bool {
+    let is_tap = |rest: &str| rest.len() > 8 && rest.bytes().take(8).all(|b| b.is_ascii_hexdigit());
+    name == "berth-public"
+        || matches!(name.as_bytes(), [b'b', b't', b'a'..=b'z', b'-', ..])
+        || name.strip_prefix("btt").is_some_and(is_tap)
 }
 
 /// Refuses a way out and an IPv6 prefix of a bridge, and a way out of IPv6 without a prefix.

@@ -15,7 +15,7 @@ mod rig;
 mod setup;
 
 use berth_api::{AttachmentState, Disk, HotswapDiskAttachment, Image, ImageState, PublicIP, VMState};
-use berth_host::PciDeviceFacts;
+use berth_host::{BridgeChoice, HostInterface, PciDeviceFacts};
 use faults::Fault;
 use rig::{Rig, converges};
 use serde_json::json;
@@ -26,12 +26,16 @@ async fn web_is_declared(rig: &Rig) {
 }
 
 async fn web_is_declared_with(rig: &Rig, power: &str) {
+    prerequisites_are_declared(rig).await;
+    rig.apply("PublicIP", "web", json!({})).await;
+    rig.apply("VM", "web", web(power)).await;
+}
+
+async fn prerequisites_are_declared(rig: &Rig) {
     rig.apply("VMClass", "small", json!({"cpus": 1, "memory": "512Mi", "firmware": "BIOS"})).await;
     rig.apply("Image", "debian", json!({"source": {"url": rig::IMAGE_URL, "sha256": rig::IMAGE_SHA256}}))
         .await;
     rig.apply("Disk", "web-root", json!({"image": "debian", "size": "4Gi"})).await;
-    rig.apply("PublicIP", "web", json!({})).await;
-    rig.apply("VM", "web", web(power)).await;
 }
 
 fn web(power: &str) -> serde_json::Value {
@@ -421,6 +425,35 @@ fn a_network_interface_is_plugged_in_and_out_while_the_vm_runs() {
         assert_eq!(rig.pid("web").await, pid, "it is the same QEMU all along");
         assert_eq!(rig.system.taps_now().len(), 1, "its tap is gone");
         rig.must_settle().await;
+    });
+}
+
+#[test]
+fn a_vm_on_a_vlan_of_an_interface_is_connected_while_it_runs_and_nothing_is_left_of_the_bridge() {
+    converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter], async |rig| {
+        let eth1 =
+            HostInterface { name: "eth1".into(), mtu: 1500, up: true, carrier: true, ..Default::default() };
+        rig.system.change_interfaces(&[eth1]);
+        rig.system.change_facts(|facts| facts.links.vlans = true);
+        rig.apply_shared(
+            "Network",
+            "lan",
+            json!({"type": "Bridge", "bridge": {"interface": "eth1", "vlan": 120},
+            "cidr": "192.0.2.0/24", "ipv4": {"range": "192.0.2.50-192.0.2.59"}}),
+        )
+        .await;
+        prerequisites_are_declared(rig).await;
+        let mut spec = web("Running");
+        spec["networkInterfaces"] = json!([{"name": "lan", "network": "lan"}]);
+        rig.strike_from_here();
+        rig.apply("VM", "web", spec).await;
+        web_runs(rig).await;
+        let over = BridgeChoice::Over { interface: "eth1".into(), vlan: Some(120) };
+        let parts = rig.system.bridged_networks();
+        assert_eq!(parts.iter().map(|part| &part.to).collect::<Vec<_>>(), [&over]);
+        rig.must_settle().await;
+        rig.delete("VM", "web").await;
+        until_host("nothing is connected any more", || rig.system.bridged_networks().is_empty()).await;
     });
 }
 

@@ -4,7 +4,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use berth_api::{Network, VM, condition, host_addresses::HOST_ADDRESSES};
-use berth_host::{HostBridge, HostRange, Tunnel};
+use berth_host::{BridgeChoice, HostBridge, HostInterface, HostRange, Tunnel};
 use k8s_openapi::{
     api::core::v1::{ConfigMap, Namespace},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
@@ -290,6 +290,7 @@ fn lan(more: &Value) -> Value {
 fn a_bridged_network_belongs_to_the_administrator_and_what_it_is_cannot_change() {
     in_simulated_time(async {
         let site = Site::new().await;
+        let over = |bridge: &Value| lan(&json!({"cidr": "192.0.2.0/24", "bridge": bridge}));
         let create = async |namespace: &str, spec: Value| {
             let networks: Api<Network> = Api::namespaced(site.client.clone(), namespace);
             let spec = serde_json::from_value(spec).expect("a spec");
@@ -303,13 +304,23 @@ fn a_bridged_network_belongs_to_the_administrator_and_what_it_is_cannot_change()
         let refused = create("default", fixed()).await.expect_err("a tenant's");
         assert!(refused.contains("belongs in namespace berth-shared"), "{refused}");
         let bad = [
-            (json!({"type": "Bridge", "cidr": "192.0.2.0/24"}), "bridge names the bridge"),
-            (json!({"cidr": "192.0.2.0/24", "bridge": {"name": "vmbr0"}}), "bridge names the bridge"),
+            (json!({"type": "Bridge", "cidr": "192.0.2.0/24"}), "bridge is that of"),
+            (json!({"cidr": "192.0.2.0/24", "bridge": {"name": "vmbr0"}}), "bridge is that of"),
             (json!({"cidr": "192.0.2.0/24", "ipv4": {}}), "ipv4 is for a Network of type Bridge"),
             (json!({}), "cidr is missing"),
             (lan(&json!({})), "cidr is missing"),
             (lan(&json!({"cidr": "192.0.2.0/24", "bridge": {"name": "bth-00004d"}})), "berth makes itself"),
             (lan(&json!({"cidr": "192.0.2.0/24", "bridge": {"name": "a/b"}})), "spec.bridge.name"),
+            (over(&json!({})), "one of them"),
+            (over(&json!({"name": "vmbr0", "interface": "eth1"})), "one of them"),
+            (over(&json!({"name": "vmbr0", "vlan": 120})), "vlan is a VLAN of interface"),
+            (over(&json!({"interface": "eth1", "vlan": 0})), "spec.bridge.vlan"),
+            (over(&json!({"interface": "eth1", "vlan": 4095})), "spec.bridge.vlan"),
+            (over(&json!({"interface": "a b"})), "spec.bridge.interface"),
+            (over(&json!({"interface": "sixteencharacter"})), "spec.bridge.interface"),
+            (over(&json!({"interface": "lo"})), "loopback"),
+            (over(&json!({"interface": "btx-00004d"})), "berth makes itself"),
+            (over(&json!({"interface": "btt01234567n0"})), "berth makes itself"),
             (
                 lan(&json!({"cidr": "192.0.2.0/24", "ipv4": {"gateway": "198.51.100.1"}})),
                 "ipv4.gateway must be",
@@ -335,6 +346,7 @@ fn a_bridged_network_belongs_to_the_administrator_and_what_it_is_cannot_change()
         for (patch, words) in [
             (json!({"type": "Overlay", "bridge": null, "ipv4": null}), "type cannot change"),
             (json!({"bridge": {"name": "vmbr1"}}), "bridge cannot change"),
+            (json!({"bridge": {"name": null, "interface": "eth1"}}), "bridge cannot change"),
             (
                 json!({"cidr": null, "ipv4": {"allocation": "External", "gateway": null, "range": null}}),
                 "ipv4.allocation cannot change",
@@ -406,6 +418,87 @@ fn a_vm_on_a_bridge_runs_on_a_host_that_has_it_with_an_address_of_the_range_or_n
         }
         site.until("nothing is left on the host", async || {
             site.hosts["h2"].bridged_networks().is_empty() && site.hosts["h2"].leftovers().taps.is_empty()
+        })
+        .await;
+        site.stop.cancel();
+    });
+}
+
+#[test]
+fn a_vm_on_a_vlan_runs_where_the_interface_can_be_used_and_the_host_says_when_it_cannot_any_more() {
+    in_simulated_time(async {
+        let mut site = Site::new().await;
+        site.join("h1", "192.0.2.1", 1500).await;
+        site.join("h2", "192.0.2.2", 1500).await;
+        let eth1 = HostInterface {
+            name: "eth1".into(),
+            mtu: 1500,
+            up: true,
+            carrier: true,
+            in_use: Some("has address 198.51.100.1/24".into()),
+            ..HostInterface::default()
+        };
+        for host in ["h1", "h2"] {
+            site.hosts[host].change_interfaces(std::slice::from_ref(&eth1));
+        }
+        let on = |bridge: &Value, range: &str| {
+            lan(&json!({"bridge": bridge, "cidr": "192.0.2.0/24", "ipv4": {"range": range}}))
+        };
+        let plain = on(&json!({"interface": "eth1"}), "192.0.2.50-192.0.2.59");
+        let tagged = on(&json!({"interface": "eth1", "vlan": 120}), "192.0.2.60-192.0.2.69");
+        site.apply_in("berth-shared", "Network", "plain", plain).await;
+        site.apply_in("berth-shared", "Network", "tagged", tagged).await;
+        for name in ["plain", "tagged"] {
+            site.apply("Disk", name, json!({"image": "debian", "size": "4Gi"})).await;
+            let spec = json!({"class": "small", "disks": [{"name": name, "boot": true}],
+                "networkInterfaces": [{"name": "nic0", "network": name}]});
+            site.apply("VM", name, spec).await;
+        }
+        let vms: Api<VM> = Api::default_namespaced(site.client.clone());
+        let status = async |name: &str| vms.get(name).await.expect("it answers").status.unwrap_or_default();
+        for (name, words) in
+            [("plain", "h1 uses interface eth1 itself: it has address"), ("tagged", "modprobe 8021q")]
+        {
+            site.until(&format!("{name} says why it is not placed"), async || {
+                let scheduled = condition::find(&status(name).await.conditions, "Scheduled").cloned();
+                scheduled.is_some_and(|c| c.reason == "NoHostWithBridge" && c.message.contains(words))
+            })
+            .await;
+        }
+        site.hosts["h2"].change_facts(|facts| facts.links.vlans = true);
+        site.runs("tagged").await;
+        assert_eq!(status("tagged").await.binding.map(|b| b.host), Some("h2".to_owned()));
+        let parts = site.hosts["h2"].bridged_networks();
+        let over = BridgeChoice::Over { interface: "eth1".into(), vlan: Some(120) };
+        assert_eq!(parts.iter().map(|part| &part.to).collect::<Vec<_>>(), [&over]);
+
+        let hosts: Api<berth_api::Host> = Api::all(site.client.clone());
+        let connected = async || {
+            let host = hosts.get("h2").await.expect("it answers").status.unwrap_or_default();
+            condition::find(&host.conditions, "NetworksConnected").cloned()
+        };
+        for (interfaces, words) in [
+            (vec![HostInterface { carrier: false, ..eth1.clone() }], "no carrier on interface eth1"),
+            (Vec::new(), "no interface eth1"),
+        ] {
+            site.hosts["h2"].change_interfaces(&interfaces);
+            site.until(words, async || connected().await.is_some_and(|c| c.message.contains(words))).await;
+            assert!(site.hosts["h2"].bridged_networks().len() == 1, "what runs is left as it is");
+        }
+        let calls = || site.hosts["h2"].calls()["ensure_bridged_network"];
+        let before = calls();
+        site.hosts["h2"].change_interfaces(std::slice::from_ref(&eth1));
+        site.until("it is connected again", async || connected().await.is_none() && calls() > before).await;
+
+        let free = HostInterface { in_use: None, ..eth1 };
+        site.hosts["h1"].change_interfaces(&[free]);
+        site.runs("plain").await;
+        assert_eq!(status("plain").await.binding.map(|b| b.host), Some("h1".to_owned()));
+        for name in ["plain", "tagged"] {
+            vms.delete(name, &DeleteParams::default()).await.expect("deleted");
+        }
+        site.until("nothing is left on the hosts", async || {
+            ["h1", "h2"].iter().all(|host| site.hosts[*host].bridged_networks().is_empty())
         })
         .await;
         site.stop.cancel();

@@ -1,9 +1,10 @@
-//! Bridged networks, from `examples/networks/bridge`: guests on a bridge of their hosts are machines of the network behind it.
+//! Bridged networks, from `examples/networks/bridge` and `vlan`: guests on a bridge of their hosts, or on one that berth makes over an
+//! interface, are machines of the network behind it.
 //!
 //! ```text
 //!            LAN 203.0.113.0/24, a namespace with a DHCP server at .1
 //!        ┌──────┴──────┐
-//!   h1 ─ vmbr0    h2 ─ vmbr0      beside the segment that the hosts themselves are on
+//!   h1 ─ lan0     h2 ─ vmbr0      beside the segment that the hosts themselves are on
 //! ```
 
 pub mod lan;
@@ -22,6 +23,7 @@ use crate::image_server::Content;
 use crate::kubectl::condition_of;
 use crate::manifests;
 use crate::report::{Report, note};
+use crate::segment;
 use crate::terraform::Project;
 use crate::{wait, workspace};
 use lan::{BRIDGE, Lan};
@@ -29,10 +31,14 @@ use lan::{BRIDGE, Lan};
 /// The time limit for a guest that boots beside others on two emulating processors.
 const ANSWER: Duration = Duration::from_secs(180);
 const SOON: Duration = Duration::from_secs(60);
+/// A host looks at its interfaces once a minute.
+const REPORTED: Duration = Duration::from_secs(90);
 /// Longer than an answer takes, shorter than a client that gives up.
 const NO_ANSWER: Duration = Duration::from_secs(6);
 /// The first address of the range.
 const FIXED: &str = "203.0.113.50";
+/// The first address of the range of the Network over an interface.
+const OVER_INTERFACE: &str = "203.0.113.60";
 /// Configures the small guest as cloud-init would: it has none, and asks for an address by DHCP in any case.
 const USER_DATA: &str = include_str!("networks/static.sh");
 
@@ -55,27 +61,43 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
 }
 
 fn cases(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Result<()> {
-    let lan = report.step("a LAN with a DHCP server, and a bridge of host h2 on it", || {
-        let lan = Lan::new()?;
-        lan.connect(fleet.member("h2")?.namespace(), "h2")?;
-        Ok(lan)
-    })?;
-    report.case("the host reports its bridge, and the other one reports none", || {
-        let networks = |host: &str| Ok(fleet.kubectl().object("host", host)?["status"]["networks"].clone());
+    let lan =
+        report.step("a LAN with a DHCP server, a bridge of host h2 on it, and an interface of h1", || {
+            let lan = Lan::new()?;
+            lan.connect(fleet.member("h2")?.namespace(), "h2")?;
+            lan.plug(fleet.member("h1")?.namespace(), "h1")?;
+            Ok(lan)
+        })?;
+    report.case("each host reports its bridges, its interfaces, and those it uses itself", || {
+        let networks = |host: &str, kind: &str| {
+            let status = fleet.kubectl().object("host", host)?["status"].clone();
+            let of_kind = status["networks"].as_array().into_iter().flatten().filter(|n| n["kind"] == kind);
+            Ok(Value::from_iter(of_kind.cloned()))
+        };
         let expected = json!([{"name": BRIDGE, "kind": "Bridge", "mtu": 1500, "up": true}]);
-        wait::until("h2 to report its bridge", SOON, || {
-            let found: Result<Value> = networks("h2");
+        wait::until("h2 to report its bridge", REPORTED, || {
+            let found: Result<Value> = networks("h2", "Bridge");
             let found = found?;
             ensure!(found == expected, "{found}");
             Ok(())
         })?;
-        let other: Result<Value> = networks("h1");
-        ensure!(other?.is_null());
-        Ok(())
+        let other: Result<Value> = networks("h1", "Bridge");
+        ensure!(other? == json!([]));
+        wait::until("h1 to report its interfaces", REPORTED, || {
+            let found: Result<Value> = networks("h1", "Interface");
+            let found = found?;
+            ensure!(
+                found[0] == json!({"name": lan::CARD, "kind": "Interface", "mtu": 1500, "up": false}),
+                "{found}"
+            );
+            let in_use = found[1]["inUse"].as_str().unwrap_or_default();
+            ensure!(found[1]["name"] == segment::CARD && in_use.starts_with("has address"), "{found}");
+            Ok(())
+        })
     });
     let settings = lan::settings(fleet.member("h2")?.namespace())?;
     let project = report.step("examples/networks/bridge is applied", || {
-        let project = project(fleet, guest)?;
+        let project = project(fleet, guest, "bridge", &json!({}))?;
         project.apply()?;
         Ok(project)
     })?;
@@ -132,25 +154,29 @@ fn cases(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Result<(
             lan::unchanged(fleet.member("h2")?.namespace(), &settings, 2)
         },
     );
-    two_hosts(report, fleet, &lan);
+    report.case("a Network whose interface no host can use says of each host why", || unusable(fleet));
+    two_hosts(report, fleet, &lan, guest)?;
     report.case("what cannot be is refused at plan or named by a condition", || refusals(fleet, &project));
     report.case("destroy takes the guests away, and the host has its bridge as before", || {
         project.destroy()?;
         wait::until("the ports of berth to go", SOON, || {
             lan::unchanged(fleet.member("h2")?.namespace(), &settings, 0)
         })?;
-        ["h1", "h2"].iter().try_for_each(|host| Lan::disconnect(fleet.member(host)?.namespace()))
+        Lan::disconnect(fleet.member("h2")?.namespace(), &[BRIDGE, lan::CARD])
     });
     Ok(())
 }
 
-fn project(fleet: &Fleet, guest: &GuestImage) -> Result<Project> {
+fn project(fleet: &Fleet, guest: &GuestImage, example: &str, more: &Value) -> Result<Project> {
     let project = fleet.project()?;
-    project.copy_from(&workspace::root().join("examples/networks/bridge"))?;
+    project.copy_from(&workspace::root().join("examples/networks").join(example))?;
     let url = fleet.images().put("guest.qcow2", Content::File(guest.path.clone()));
-    let variables = json!({
+    let mut variables = json!({
         "image_url": url, "image_sha256": guest.sha256, "disk_size": "64Mi", "memory": "256Mi", "user_data": USER_DATA,
     });
+    for (name, value) in more.as_object().into_iter().flatten() {
+        variables[name] = value.clone();
+    }
     project.write("terraform.tfvars.json", &variables.to_string())?;
     project.init()?;
     Ok(project)
@@ -195,33 +221,88 @@ fn filters(fleet: &Fleet, lan: &Lan, settings: &str) -> Result<()> {
     kubectl.delete("securitygroup/closed")
 }
 
-/// Connects the other host too, and lets a guest there reach one on the first host.
-fn two_hosts(report: &mut Report, fleet: &Fleet, lan: &Lan) {
-    report.case("a VM waits for a host with the bridge, says so, and runs once its host has it", || {
-        let vm = manifests::with(manifests::vm("far", "small", "far"), "placement", json!({"host": "h1"}));
-        let vm = manifests::with(vm, "networkInterfaces", json!([{"name": "nic0", "network": "lan"}]));
-        let vm = manifests::with(vm, "bootstrap", json!({"userData": USER_DATA}));
-        let kubectl = fleet.kubectl();
-        kubectl.apply(&manifests::all(&[manifests::disk("far", "debian", "64Mi"), vm]))?;
-        let waits = kubectl.condition("vm/far", "Scheduled=False", Some("NoHostWithBridge"), SOON)?;
-        let text = condition_of(&waits, "Scheduled").and_then(|c| c["message"].as_str()).unwrap_or_default();
-        contains_all(text, &["h1", BRIDGE])?;
-        lan.connect(fleet.member("h1")?.namespace(), "h1")?;
-        kubectl.condition("vm/far", "Ready=True", None, ANSWER)?;
-        ensure!(fleet.host_of("far")? == "h1");
-        let text = http::get_within(lan.namespace(), "203.0.113.51", "/", ANSWER)?;
-        ensure!(field(&text, "hostname")? == "far", "{text}");
-        Ok(())
-    });
+/// Declares VMs on interfaces that neither host has, or can use.
+fn unusable(fleet: &Fleet) -> Result<()> {
+    let kubectl = fleet.kubectl();
+    let vlans = ["h1", "h2"]
+        .iter()
+        .all(|host| kubectl.object("host", host).is_ok_and(|object| object["status"]["vlans"] == true));
+    let cases = [
+        ("missing", json!({"interface": "eth9"}), "h1 has no interface eth9"),
+        ("used", json!({"interface": segment::CARD}), "h1 uses interface uplink itself: it has address"),
+        (
+            "tagged",
+            json!({"interface": if vlans { "eth9" } else { segment::CARD }, "vlan": 120}),
+            if vlans { "VLAN 120 of interface eth9" } else { "modprobe 8021q" },
+        ),
+    ];
+    for (name, bridge, words) in cases {
+        let network = json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "Network", "metadata": {"name": name, "namespace": "berth-shared"},
+            "spec": {"type": "Bridge", "bridge": bridge, "ipv4": {"allocation": "External"}},
+        });
+        let vm = manifests::with(
+            manifests::vm(name, "small", name),
+            "networkInterfaces",
+            json!([{"name": "nic0", "network": name}]),
+        );
+        kubectl.apply(&manifests::all(&[network, manifests::disk(name, "debian", "64Mi"), vm]))?;
+        let vm =
+            kubectl.condition(&format!("vm/{name}"), "Scheduled=False", Some("NoHostWithBridge"), SOON)?;
+        let text = condition_of(&vm, "Scheduled").and_then(|c| c["message"].as_str()).unwrap_or_default();
+        contains_all(text, &[words])?;
+        [format!("vm/{name}"), format!("disk/{name}")]
+            .iter()
+            .try_for_each(|object| kubectl.delete(object))?;
+        kubectl.ok(&["delete", "network", name, "--namespace=berth-shared"])?;
+    }
+    Ok(())
+}
+
+/// Connects the other host too, by an interface, and lets a guest there reach one on the first host.
+fn two_hosts(report: &mut Report, fleet: &Fleet, lan: &Lan, guest: &GuestImage) -> Result<()> {
+    let host = fleet.member("h1")?.namespace();
+    let before = host.ip(&["-o", "link", "show", "dev", lan::CARD])?;
+    let project =
+        report.step("examples/networks/vlan is applied, with an interface without a VLAN", || {
+            let more = json!({"interface": lan::CARD, "vlan": null});
+            let project = project(fleet, guest, "vlan", &more)?;
+            project.apply()?;
+            Ok(project)
+        })?;
+    report.case(
+        "the VM is on the host whose interface berth can use, and its guest answers on the LAN",
+        || {
+            project.plan_is_empty()?;
+            ensure!(fleet.host_of("tagged")? == "h1");
+            ensure!(project.output("address")? == OVER_INTERFACE);
+            let text = http::get_within(lan.namespace(), OVER_INTERFACE, "/", ANSWER)?;
+            ensure!(field(&text, "hostname")? == "tagged", "{text}");
+            Ok(())
+        },
+    );
     report.case("VMs of two hosts reach each other over the LAN, without a tunnel", || {
-        let text = http::get(lan.namespace(), FIXED, "/cgi-bin/reach?to=203.0.113.51", SOON)?;
-        ensure!(field(&text, "ping")? == "yes" && field(&text, "hostname")? == "far", "{text}");
+        let path = format!("/cgi-bin/reach?to={OVER_INTERFACE}");
+        let text = http::get(lan.namespace(), FIXED, &path, SOON)?;
+        ensure!(field(&text, "ping")? == "yes" && field(&text, "hostname")? == "tagged", "{text}");
         for member in fleet.members() {
             let links = member.namespace().ip(&["-o", "link"])?;
             ensure!(!links.contains("btx-"), "{links}");
         }
-        ["vm/far", "disk/far"].iter().try_for_each(|object| fleet.kubectl().delete(object))
+        Ok(())
     });
+    report.case("with the VM the bridge goes, and the interface is down as it was found", || {
+        project.destroy()?;
+        wait::until("the interface to be as before", SOON, || {
+            let now = host.ip(&["-o", "link", "show", "dev", lan::CARD])?;
+            ensure!(now == before, "before: {before}\nnow: {now}");
+            let links = host.ip(&["-o", "link"])?;
+            ensure!(!links.contains("btb-") && !links.contains("btu-"), "{links}");
+            Ok(())
+        })?;
+        Lan::disconnect(host, &[lan::CARD])
+    });
+    Ok(())
 }
 
 fn refusals(fleet: &Fleet, project: &Project) -> Result<()> {

@@ -648,6 +648,13 @@ fn networks() -> Vec<Bad> {
     let network = || json!({"name": "n", "cidr": "10.80.0.0/24"});
     let ipv6 = |prefix: &str| with(network(), "/ipv6_cidr", json!(prefix));
     let bridged = || json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"}, "cidr": "10.80.0.0/24"});
+    let over = |interface: &str, vlan: Option<i64>| {
+        let mut bridge = json!({"interface": interface});
+        if let Some(vlan) = vlan {
+            bridge["vlan"] = vlan.into();
+        }
+        with(bridged(), "/bridge", bridge)
+    };
     let routed = |routes: Json| with(network(), "/routes", routes);
     let external = |name: &str, value: Json| {
         let network = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"},
@@ -721,6 +728,20 @@ fn networks() -> Vec<Bad> {
         everywhere(json!({"name": "n"}), "cidr", "it is needed"),
         everywhere(with(network(), "/type", json!("Bridge")), "bridge", "needs the name of a bridge"),
         everywhere(with(network(), "/bridge", json!({"name": "vmbr0"})), "bridge", "only a network of type"),
+        everywhere(with(bridged(), "/bridge", json!({})), "bridge", "set `name`"),
+        everywhere(
+            with(bridged(), "/bridge", json!({"name": "vmbr0", "interface": "eth1"})),
+            "bridge",
+            "set either `name`",
+        ),
+        everywhere(with(bridged(), "/bridge/vlan", json!(120)), "bridge.vlan", "a VLAN of `interface`"),
+        everywhere(over("eth1", Some(0)), "bridge.vlan", "0 is not between"),
+        everywhere(over("eth1", Some(4095)), "bridge.vlan", "4095 is not between"),
+        everywhere(over("eth 1", None), "bridge.interface", "not the name of an interface"),
+        everywhere(over("sixteencharacter", None), "bridge.interface", "15"),
+        everywhere(over("lo", Some(120)), "bridge.interface", "leads to no network"),
+        everywhere(over("btx-00004d", None), "bridge.interface", "berth makes itself"),
+        everywhere(over("btt01234567n0", None), "bridge.interface", "berth makes itself"),
         everywhere(with(network(), "/ipv4", json!({})), "ipv4", "only a network of type"),
         everywhere(
             with(bridged(), "/ipv4", json!({"gateway": "10.81.0.1"})),

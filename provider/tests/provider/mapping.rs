@@ -266,6 +266,11 @@ fn every_other_kind_becomes_its_custom_resource() {
                 "ipv4": {"allocation": "Static", "gateway": "10.80.0.1"}}),
         ),
         (
+            "berth_network",
+            json!({"type": "Bridge", "bridge": {"interface": "eth1", "vlan": 120}, "cidr": "10.80.0.0/24"}),
+            json!({"type": "Bridge", "bridge": {"interface": "eth1", "vlan": 120}, "cidr": "10.80.0.0/24", "ipv6Egress": "None"}),
+        ),
+        (
             "berth_ip_pool",
             json!({"cidrs": ["192.0.2.0/24"]}),
             json!({"cidrs": ["192.0.2.0/24"], "mode": "local", "useAllAddresses": false}),

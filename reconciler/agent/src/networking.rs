@@ -11,8 +11,9 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use berth_api::host::{HostNetwork, HostVLAN};
 use berth_api::vm::InterfaceStatus;
-use berth_api::{IPPoolMode, Network, Reason, VM};
+use berth_api::{BridgeSpec, IPPoolMode, Network, Reason, VM, condition};
 use berth_qemu::single_flight::SingleFlight;
 use kube::ResourceExt;
 use tokio::time::Instant;
@@ -20,11 +21,20 @@ use tokio::time::Instant;
 use crate::index::Tables;
 use crate::key::{Key, ObjectName};
 use berth_engine::Queue;
-use berth_host::{BridgedNetwork, Firewall, NetworkConfig, Route, System};
+use berth_host::{
+    BridgeChoice, BridgedNetwork, Firewall, HostBridge, HostInterface, HostLinks, NetworkConfig, Route,
+    System,
+};
 
 pub(crate) use checks::{Check, CheckedTarget, Checks, Health};
 pub(crate) use ports::{GuestPort, GuestPorts, ports_of};
 pub(crate) use probes::{Probe, Probes, RETRY_TAKEN};
+
+/// Maximum number of bridges, of interfaces, and of VLANs of one, in the API.
+const MAX_NETWORKS: usize = 64;
+/// The largest MTU, and the maximum length of the use of an interface, in the API.
+const MOST_MTU: u32 = 65_536;
+const MAX_USE: usize = 128;
 
 /// State applied since this agent started.
 #[derive(Debug)]
@@ -52,6 +62,8 @@ pub(crate) struct Applied {
     pub(crate) bridges: BTreeMap<String, String>,
     /// Networks that are not created here, and why.
     pub(crate) refused_networks: BTreeMap<String, String>,
+    /// Bridged networks of VMs here that have no connection, and why.
+    pub(crate) disconnected: Vec<String>,
     /// When everything was last applied again.
     pub(crate) ensured_at: Option<Instant>,
 }
@@ -98,9 +110,10 @@ impl Networks {
     }
 
     /// Returns the interface of the host by which a network (`namespace/name`) is reached from the host itself: its bridge here, or
-    /// for a bridged network the host's own.
+    /// for a bridged network the one that leads to it.
     pub(crate) fn access_of(&self, tables: &Tables, network: &str) -> Option<String> {
-        let host_bridge = find(tables, network).and_then(|found| found.host_bridge().map(str::to_owned));
+        let host_bridge =
+            find(tables, network).and_then(|found| Some(bridge_choice(found.host_bridge()?)?.name()));
         host_bridge.or_else(|| self.bridge_of(tables, network))
     }
 
@@ -121,6 +134,39 @@ impl Networks {
 pub(crate) fn find(tables: &Tables, network: &str) -> Option<Arc<Network>> {
     let (namespace, name) = network.split_once('/')?;
     tables.networks.get(&ObjectName::new(namespace, name))
+}
+
+/// Returns the declared bridge as the host understands it. None: it names neither a bridge nor an interface.
+pub(crate) fn bridge_choice(declared: &BridgeSpec) -> Option<BridgeChoice> {
+    if let Some(name) = &declared.name {
+        return Some(BridgeChoice::Named(name.clone()));
+    }
+    let vlan = declared.vlan.map(u16::try_from).transpose().ok()?;
+    Some(BridgeChoice::Over { interface: declared.interface.clone()?, vlan })
+}
+
+/// Returns the bridges and interfaces of the host as its status lists them, at most so many of each.
+pub(crate) fn host_networks(links: &HostLinks) -> Vec<HostNetwork> {
+    let mtu = |mtu: u32| i64::from(mtu.min(MOST_MTU));
+    let bridge = |bridge: &HostBridge| HostNetwork {
+        name: bridge.name.clone(),
+        kind: HostNetwork::BRIDGE.to_owned(),
+        mtu: mtu(bridge.mtu),
+        up: bridge.up,
+        ..HostNetwork::default()
+    };
+    let vlan = |(id, name): &(u16, String)| HostVLAN { id: (*id).into(), name: name.clone() };
+    let interface = |interface: &HostInterface| HostNetwork {
+        name: interface.name.clone(),
+        kind: if interface.bonded { HostNetwork::PORT } else { HostNetwork::INTERFACE }.to_owned(),
+        mtu: mtu(interface.mtu),
+        up: interface.up,
+        carrier: interface.up.then_some(interface.carrier),
+        in_use: condition::cut(interface.in_use.as_deref().unwrap_or_default(), MAX_USE).to_owned(),
+        vlans: interface.vlans.iter().map(vlan).take(MAX_NETWORKS).collect(),
+    };
+    let bridges = links.bridges.iter().map(bridge).take(MAX_NETWORKS);
+    bridges.chain(links.interfaces.iter().map(interface).take(MAX_NETWORKS)).collect()
 }
 
 /// Returns the declared routes of a network's guests.

@@ -53,6 +53,8 @@ pub enum ConditionType {
     MTUFits,
     /// A host can make the public addresses of its VMs reachable. Present only while it cannot.
     PublicAddresses,
+    /// The bridges and interfaces that Networks of VMs on a host need are there and connected. Present only while one is not.
+    NetworksConnected,
     /// A pool holds addresses of hosts. Present only while true.
     HostAddresses,
     /// The control plane's definitions know all that the host's agent reports. Present only while they do not.
@@ -87,6 +89,7 @@ impl ConditionType {
             Self::Forwarding => "Forwarding",
             Self::MTUFits => "MTUFits",
             Self::PublicAddresses => "PublicAddresses",
+            Self::NetworksConnected => "NetworksConnected",
             Self::HostAddresses => "HostAddresses",
             Self::DefinitionsCurrent => "DefinitionsCurrent",
             Self::ReservedFits => "ReservedFits",

@@ -126,7 +126,8 @@ pub struct HostStatus {
     /// The generation that these conditions describe; -1 before the first report.
     #[serde(default = "crate::condition::never_observed")]
     pub observed_generation: i64,
-    /// `Ready`, `Accelerated`, `Forwarding`; `PublicAddresses`, only while it is `False`; `Orphans`, only while it is `True`.
+    /// `Ready`, `Accelerated`, `Forwarding`; `PublicAddresses` and `NetworksConnected`, only while they
+    /// are `False`; `Orphans`, only while it is `True`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::condition::schema")]
     pub conditions: Conditions,
@@ -147,10 +148,14 @@ pub struct HostStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(max = 18)))]
     pub ranges: Vec<String>,
-    /// The networks that the host has itself, which a Network of type `Bridge` can name, by name. At most 64 are listed.
+    /// The bridges and interfaces that the host has itself, which a Network of type `Bridge` can name, by name. At most 64 of each
+    /// are listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 64))]
+    #[schemars(length(max = 128))]
     pub networks: Vec<HostNetwork>,
+    /// Whether the host's kernel has VLANs, which Networks with `bridge.vlan` need.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vlans: Option<bool>,
     /// QEMU's version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
@@ -310,21 +315,53 @@ pub struct TargetHealth {
     pub failure: String,
 }
 
-/// A network that a host has itself.
+/// A network that a host has itself: a bridge, or an interface that berth can make a bridge over.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HostNetwork {
     /// The name of the interface.
     #[schemars(length(max = 15))]
     pub name: String,
-    /// `Bridge`.
+    /// `Bridge`; `Interface`: a card, bond or VLAN interface; `Port`: one that is part of a bond, so that the bond is to be named.
     #[schemars(length(max = 16))]
     pub kind: String,
     /// The largest packet, in bytes.
     #[schemars(range(min = 0, max = 65_536))]
     pub mtu: i64,
-    /// Whether the interface is up. VMs are placed only where it is.
+    /// Whether the interface is up. VMs are placed only where the bridge is; berth brings up an interface.
     pub up: bool,
+    /// Of an interface that is up: whether it has a carrier. VMs are placed only where it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub carrier: Option<bool>,
+    /// Of an interface: how the host uses it, so that it cannot be the port of a bridge of berth's. VLANs of it can.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 128))]
+    pub in_use: String,
+    /// Of an interface: the VLANs that the host itself has an interface for. At most 64 are listed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub vlans: Vec<HostVLAN>,
+}
+
+impl HostNetwork {
+    /// The kind of a bridge.
+    pub const BRIDGE: &str = "Bridge";
+    /// The kind of an interface that berth can make a bridge over.
+    pub const INTERFACE: &str = "Interface";
+    /// The kind of an interface that is part of a bond.
+    pub const PORT: &str = "Port";
+}
+
+/// A VLAN that a host has an interface for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HostVLAN {
+    /// Its tag.
+    #[schemars(range(min = 0, max = 4095))]
+    pub id: i64,
+    /// The name of the interface.
+    #[schemars(length(max = 15))]
+    pub name: String,
 }
 
 /// An agent's report that it has taken inventory of its guests and files.

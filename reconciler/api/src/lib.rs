@@ -28,6 +28,7 @@
 #![allow(clippy::duplicated_attributes, reason = "each printer column names its own type and path")]
 
 pub mod binding;
+pub mod bridge;
 pub mod condition;
 pub mod console;
 pub mod cpu_amount;
@@ -69,6 +70,7 @@ pub mod vm;
 pub mod vm_class;
 
 pub use binding::{Binding, ObjectUse, UseKind};
+pub use bridge::BridgeSpec;
 pub use condition::{ConditionType, ConditionUpdate, Conditions, Readiness};
 pub use cpu_amount::{CpuAmount, ParseCpuAmountError};
 pub use cpu_controls::CpuControls;
@@ -88,7 +90,7 @@ pub use image::{
 pub use ip_pool::{IPPool, IPPoolMode, IPPoolSpec, IPPoolStatus};
 pub use name::ResourceName;
 pub use network::{
-    Allocation, BridgeSpec, Egress, Ipv4Spec, Network, NetworkHost, NetworkSpec, NetworkStatus, NetworkType,
+    Allocation, Egress, Ipv4Spec, Network, NetworkHost, NetworkSpec, NetworkStatus, NetworkType,
 };
 pub use object_user::{LISTED_USERS, ObjectUser, in_use, listed_users};
 pub use passthrough::{OfferedDevices, PciDevices};

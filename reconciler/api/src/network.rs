@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::{Conditions, ObjectUser, ResourceName};
+use crate::{BridgeSpec, Conditions, ObjectUser, ResourceName};
 
 /// A network, of IPv4 or of IPv4 and IPv6. The VMs of an `Overlay` reach each other and, as `egress` declares, the outside; those of a
 /// `Bridge` are machines of the network that the bridge is on.
@@ -26,6 +26,8 @@ use crate::{Conditions, ObjectUser, ResourceName};
     doc = "A network of VMs.",
     printcolumn(name = "Type", type_ = "string", json_path = ".spec.type"),
     printcolumn(name = "Bridge", type_ = "string", priority = 1, json_path = ".spec.bridge.name"),
+    printcolumn(name = "Interface", type_ = "string", priority = 1, json_path = ".spec.bridge.interface"),
+    printcolumn(name = "VLAN", type_ = "integer", priority = 1, json_path = ".spec.bridge.vlan"),
     printcolumn(name = "CIDR", type_ = "string", json_path = ".spec.cidr"),
     printcolumn(name = "IPv6", type_ = "string", priority = 1, json_path = ".spec.ipv6CIDR"),
     printcolumn(name = "MTU", type_ = "integer", json_path = ".status.mtu"),
@@ -41,9 +43,9 @@ use crate::{Conditions, ObjectUser, ResourceName};
     validation = Rule::new("has(self.cidr) == has(oldSelf.cidr) && (!has(self.cidr) || self.cidr == oldSelf.cidr)").message("cidr cannot change: addresses are given out; create another Network").field_path(".cidr"),
     validation = Rule::new("has(self.ipv6CIDR) == has(oldSelf.ipv6CIDR) && (!has(self.ipv6CIDR) || self.ipv6CIDR == oldSelf.ipv6CIDR)").message("ipv6CIDR cannot change: addresses are given out; create another Network").field_path(".ipv6CIDR"),
     validation = Rule::new("(has(self.type) ? self.type : 'Overlay') == (has(oldSelf.type) ? oldSelf.type : 'Overlay')").message("type cannot change: VMs are on it; create another Network").field_path(".type"),
-    validation = Rule::new("!has(self.bridge) || !has(oldSelf.bridge) || self.bridge.name == oldSelf.bridge.name").message("bridge cannot change: VMs are on it; create another Network").field_path(".bridge"),
+    validation = Rule::new("!has(self.bridge) || !has(oldSelf.bridge) || (has(self.bridge.name) == has(oldSelf.bridge.name) && (!has(self.bridge.name) || self.bridge.name == oldSelf.bridge.name) && has(self.bridge.interface) == has(oldSelf.bridge.interface) && (!has(self.bridge.interface) || self.bridge.interface == oldSelf.bridge.interface) && has(self.bridge.vlan) == has(oldSelf.bridge.vlan) && (!has(self.bridge.vlan) || self.bridge.vlan == oldSelf.bridge.vlan))").message("bridge cannot change: VMs are on it; create another Network").field_path(".bridge"),
     validation = Rule::new("(has(self.ipv4) && has(self.ipv4.allocation) ? self.ipv4.allocation : 'Static') == (has(oldSelf.ipv4) && has(oldSelf.ipv4.allocation) ? oldSelf.ipv4.allocation : 'Static')").message("ipv4.allocation cannot change: VMs have their addresses by it; create another Network").field_path(".ipv4"),
-    validation = Rule::new("has(self.bridge) == (has(self.type) && self.type == 'Bridge')").message("bridge names the bridge of a Network of type Bridge: it needs one, and no other type has one").field_path(".bridge"),
+    validation = Rule::new("has(self.bridge) == (has(self.type) && self.type == 'Bridge')").message("bridge is that of a Network of type Bridge: it needs one, and no other type has one").field_path(".bridge"),
     validation = Rule::new("!has(self.ipv4) || (has(self.type) && self.type == 'Bridge')").message("ipv4 is for a Network of type Bridge: in an Overlay, berth gives out the addresses of cidr by DHCP").field_path(".ipv4"),
     validation = Rule::new("!has(self.egress) || !(has(self.type) && self.type == 'Bridge')").message("egress is for a Network of type Overlay: on a Bridge, guests are machines of its network").field_path(".egress"),
     validation = Rule::new("!has(self.ipv6CIDR) || !(has(self.type) && self.type == 'Bridge')").message("ipv6CIDR is for a Network of type Overlay: leave it out").field_path(".ipv6CIDR"),
@@ -57,11 +59,12 @@ use crate::{Conditions, ObjectUser, ResourceName};
 )]
 pub struct NetworkSpec {
     /// `Overlay` (default): a private network that berth makes, between all hosts, with NAT to the outside. `Bridge`: a network that
-    /// hosts already have, by a Linux bridge of theirs; VMs are placed only on hosts that have it. A `Bridge` is declared in the
+    /// hosts already have, by a Linux bridge or an interface of theirs; VMs are placed only on hosts that have it. A `Bridge` is declared in the
     /// namespace `berth-shared`, for the VMs of all namespaces. Cannot change.
     #[serde(default, rename = "type")]
     pub network_type: NetworkType,
-    /// The bridge of hosts that a Network of type `Bridge` is. Cannot change.
+    /// The bridge of a Network of type `Bridge`: `name`, a bridge that hosts have, or `interface` and possibly `vlan`, over which berth
+    /// makes one. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bridge: Option<BridgeSpec>,
     /// How VMs on a Network of type `Bridge` get their IPv4 addresses.
@@ -125,7 +128,7 @@ pub struct NetworkSpec {
     pub routes: Vec<Route>,
     /// The largest packet, in bytes; guests get it by DHCP. Default 1500, or with several hosts what fits through the
     /// tunnels between them: 50 less than their interfaces carry. One that does not fit is lowered, and the
-    /// condition `MTUFits` is False. On a `Bridge`, a host whose bridge carries less starts none of its VMs. A change reaches guests at their next start.
+    /// condition `MTUFits` is False. On a `Bridge`, a host whose bridge or interface carries less starts none of its VMs. A change reaches guests at their next start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 576, max = 9216))]
     pub mtu: Option<i64>,
@@ -163,17 +166,6 @@ pub enum Egress {
     Routed,
 }
 
-/// A bridge of hosts.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct BridgeSpec {
-    /// The name of a Linux bridge, the same on each host that has the network, for example `vmbr0`. berth adds one port to it while
-    /// VMs of the Network are on the host, and changes nothing else of it.
-    #[schemars(length(min = 1, max = 15), regex(pattern = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"))]
-    #[x_kube(validation = Rule::new("!self.startsWith('bth-') && self != 'berth-public'").message("is the name of a bridge that berth makes itself"))]
-    pub name: String,
-}
-
 /// How VMs on a bridge of hosts get their IPv4 addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -209,9 +201,8 @@ pub enum Allocation {
 
 impl Network {
     /// The bridge of hosts that it is; None for an overlay.
-    pub fn host_bridge(&self) -> Option<&str> {
-        let bridge = self.spec.bridge.as_ref().filter(|_| self.spec.network_type == NetworkType::Bridge)?;
-        Some(&bridge.name)
+    pub fn host_bridge(&self) -> Option<&BridgeSpec> {
+        self.spec.bridge.as_ref().filter(|_| self.spec.network_type == NetworkType::Bridge)
     }
 
     /// Whether a DHCP server that is not berth's gives out its addresses.
@@ -370,7 +361,8 @@ mod tests {
         let external =
             json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv4": {"allocation": "External"}});
         let external = network(external);
-        assert_eq!((external.host_bridge(), external.is_external()), (Some("vmbr0"), true));
+        let vmbr0 = BridgeSpec { name: Some("vmbr0".to_owned()), ..BridgeSpec::default() };
+        assert_eq!((external.host_bridge(), external.is_external()), (Some(&vmbr0), true));
         assert_eq!((external.pool(), external.gateway()), (None, None));
     }
 }

@@ -213,8 +213,8 @@ reasons! {
     NoHostLargeEnough => "Lower the VM's size, or add a host of that size.",
     /// No host that the VM may run on can emulate a TPM, which the VM or its class declares.
     NoHostWithTPM => "Install swtpm on a host that the VM may run on.",
-    /// No host that the VM may run on has the bridge of one of its Networks.
-    NoHostWithBridge => "Make the bridge on a host that the VM may run on, or correct `bridge.name` of the Network.",
+    /// No host that the VM may run on has the bridge or the interface of one of its Networks.
+    NoHostWithBridge => "Do on a host that the VM may run on what the message says, or correct `bridge` of the Network.",
     /// No host that the VM may run on offers the PCI devices that it declares.
     NoHostWithDevice => "Offer devices of that name on a host that the VM may run on (`--pci-device`), or correct `pciDevices`.",
     /// A PCI device that the VM declares is not free on its host, or no VM can have it; the message has the cause.
@@ -255,6 +255,8 @@ reasons! {
     OrphansFound => "They are in `status.orphans` of the Host: adopt or release each of them, `berth host adopt`, `berth host release`.",
     /// All that the host has, or more, is reserved for the host itself.
     ReservedTooLarge => "Lower `reserved` of the Host.",
+    /// A bridge or an interface of the host that a Network of VMs here needs is missing, has no carrier, or is used by the host itself.
+    BridgeUnavailable => "Correct on the host what the message says: guests that run there are connected again within minutes.",
     /// A firewall that is not berth's drops forwarded packets.
     ForeignFirewall => "Allow forwarding in that firewall: `berth doctor` on the host tells how.",
     /// The host takes no new VMs.

@@ -31,7 +31,7 @@ use crate::{
     key::{Key, ObjectKind, with_kinds},
     object::Object,
 };
-use capacity::{Candidate, Demand};
+use capacity::{Candidate, Demand, HostNetworks};
 use claims::Claims;
 use index::Index;
 use never_bound::NeverBound;
@@ -435,7 +435,6 @@ impl Cache {
             status.and_then(|s| s.capacity.as_ref()).map_or(0, |capacity| capacity.cpus.clamp(0, MOST_CPUS));
         let dedicated_cpus = status.map_or(0, HostStatus::dedicated_cpu_count);
         let kept = host.spec.reserved.as_ref().and_then(|reserved| reserved.cpus).unwrap_or_default();
-        let bridges = status.iter().flat_map(|s| &s.networks).filter(|n| n.kind == "Bridge" && n.up);
         let candidate = Candidate {
             name: name.to_owned(),
             labels: host.labels().clone(),
@@ -454,7 +453,10 @@ impl Cache {
                 .unwrap_or(u32::MAX),
             cpu_models: Arc::new(status.iter().flat_map(|s| &s.cpu_models).cloned().collect()),
             devices: Arc::new(status.map(HostStatus::offered_devices).unwrap_or_default()),
-            bridges: Arc::new(bridges.map(|network| network.name.clone()).collect()),
+            networks: Arc::new(HostNetworks {
+                networks: status.map(|s| s.networks.clone()).unwrap_or_default(),
+                vlans: status.and_then(|s| s.vlans).unwrap_or_default(),
+            }),
             overhead: status.and_then(|s| s.vm_overhead.as_deref()).map_or(0, bytes).min(MOST_OVERHEAD),
             ..Candidate::default()
         };

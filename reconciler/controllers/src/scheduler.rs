@@ -16,7 +16,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-use berth_api::{Enforcement, HugeMemory, Strategy};
+use berth_api::{BridgeSpec, Enforcement, HugeMemory, Strategy};
 
 use crate::cache::capacity::{Candidate, Members};
 pub(crate) use explain::{Unplaced, topology_values};
@@ -42,7 +42,7 @@ pub(crate) struct Request {
     /// Whether it has a graphics card of QEMU.
     pub(crate) graphics: bool,
     /// The bridges that the host must have.
-    pub(crate) bridges: BTreeSet<String>,
+    pub(crate) bridges: BTreeSet<BridgeSpec>,
     /// The one host it may run on.
     pub(crate) host: Option<String>,
     /// Labels the host must have.
@@ -224,7 +224,7 @@ fn filter(request: &Request, spread: Option<&Spread<'_, '_>>, candidate: &Candid
     check(request.disk_hosts.iter().all(|host| *host == candidate.name), Unfit::DiskElsewhere)?;
     check(has_labels(candidate, &request.selector), Unfit::Labels)?;
     check(candidate.tpm || !request.tpm, Unfit::NoTpm)?;
-    check(request.bridges.is_subset(&candidate.bridges), Unfit::NoBridge)?;
+    check(candidate.networks.why_not(&request.bridges).is_none(), Unfit::NoBridge)?;
     check(offers_devices(candidate, request), Unfit::NoDevice)?;
     check(displays(candidate, request).next().is_none(), Unfit::Display)?;
     check(candidate.ready, Unfit::NotReady)?;

@@ -23,7 +23,10 @@ use berth_qemu::fake::FakeHypervisor;
 use berth_qemu::machine::Format;
 use tokio::sync::Notify;
 
-use crate::{BridgedNetwork, Credentials, Filters, Firewall, HostBridge, HostFacts, NetworkConfig, Uplink};
+use crate::{
+    BridgedNetwork, Credentials, Filters, Firewall, HostBridge, HostFacts, HostInterface, NetworkConfig,
+    Uplink,
+};
 pub use faults::{FaultAction, Faults, NoFaults, When};
 use files::FakeFiles;
 use state::State;
@@ -166,7 +169,12 @@ impl FakeSystem {
 
     /// Changes the bridges that the host has itself.
     pub fn change_bridges(&self, bridges: &[HostBridge]) {
-        self.state().facts.bridges = bridges.to_vec();
+        self.state().facts.links.bridges = bridges.to_vec();
+    }
+
+    /// Changes the interfaces that the host has itself.
+    pub fn change_interfaces(&self, interfaces: &[HostInterface]) {
+        self.state().facts.links.interfaces = interfaces.to_vec();
     }
 
     /// Returns the parts of bridged networks on this host.

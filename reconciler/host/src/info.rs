@@ -8,7 +8,7 @@ use berth_qemu::hypervisor::ProcessIdentity;
 use berth_qemu::machine::Accelerator;
 use serde_json::Value;
 
-use crate::{DedicatedFacts, HostBridge, HostRange, HostUse, PciDeviceFacts, Result};
+use crate::{DedicatedFacts, HostLinks, HostRange, HostUse, PciDeviceFacts, Result};
 
 /// The facts of the host itself.
 #[async_trait]
@@ -71,8 +71,8 @@ pub struct HostFacts {
     pub mtu: Option<u16>,
     /// Ranges in use on this host outside berth: interfaces, routes except the default one, name servers.
     pub ranges: Vec<HostRange>,
-    /// The bridges of this host that are not berth's, by name.
-    pub bridges: Vec<HostBridge>,
+    /// The bridges and interfaces of this host that are not berth's.
+    pub links: HostLinks,
     /// The PCI devices that its administrator lets guests have.
     pub pci_devices: Vec<PciDeviceFacts>,
     /// The huge pages of this host, by size. `memory_bytes` includes them.

@@ -45,9 +45,9 @@ pub use info::{ForeignKind, ForeignObject, HostFacts, HostInfo, HugePagesFacts, 
 pub use linux::{bridge_mac, relay_link};
 pub use machines::{InstanceFacts, LaunchRequest, Machines, ProcessFacts, Seed, StateAccess};
 pub use networks::{
-    BridgedNetwork, Egress, Firewall, Forward, Forwarding, HostBridge, HostRange, Ipv6Network, Lease,
-    LeaseTaken, Nat, NetworkConfig, Networks, PortException, PortLimits, TapConfig, TapFacts, TrafficLimit,
-    Tunnel, Uplink,
+    BridgeChoice, BridgedNetwork, Egress, Firewall, Forward, Forwarding, HostBridge, HostInterface,
+    HostLinks, HostRange, Ipv6Network, Lease, LeaseTaken, Nat, NetworkConfig, Networks, PortException,
+    PortLimits, TapConfig, TapFacts, TrafficLimit, Tunnel, Uplink,
 };
 pub use packet_filter::{FilterGroup, FilterProtocol, FilterRule, FilteredPort, Filters, Port};
 pub use passthrough::{PciDeviceFacts, PciMapping, PciSelector};

@@ -55,9 +55,9 @@ use tokio::net::TcpStream;
 use tokio::sync::RwLock;
 
 use super::{
-    BridgedNetwork, ChecksumSource, Credentials, Firewall, ForeignObject, Forwarding, HostBridge, HostFacts,
-    HostInfo, HostUse, ImageFacts, ImageSource, Images, InstanceFacts, LaunchRequest, LeaseTaken, MachineUse,
-    Machines, NetworkConfig, Networks, NewImage, NewRestore, NewSnapshot, NewVolume, PciMapping,
+    BridgedNetwork, ChecksumSource, Credentials, Firewall, ForeignObject, Forwarding, HostFacts, HostInfo,
+    HostLinks, HostUse, ImageFacts, ImageSource, Images, InstanceFacts, LaunchRequest, LeaseTaken,
+    MachineUse, Machines, NetworkConfig, Networks, NewImage, NewRestore, NewSnapshot, NewVolume, PciMapping,
     ProcessFacts, Progress, ResolvedImage, Result, SnapshotFacts, StateAccess, SystemError, Taken, TapConfig,
     TapFacts, TrashedVolume, Uplink, VolumeFacts, VolumeOwner, Volumes,
 };
@@ -404,8 +404,8 @@ impl Networks for LinuxSystem {
         self.networks.ensure_bridged(network).await
     }
 
-    async fn host_bridges(&self) -> Result<Vec<HostBridge>> {
-        self.networks.host_bridges().await
+    async fn host_links(&self) -> Result<HostLinks> {
+        self.networks.host_links().await
     }
 
     async fn remove_network(&self, bridge: &str) -> Result<()> {
@@ -609,7 +609,7 @@ impl HostInfo for LinuxSystem {
             facts.mtu = self.networks.mtu_at(address).await?;
         }
         facts.ranges = self.networks.host_ranges().await?;
-        facts.bridges = self.networks.host_bridges().await?;
+        facts.links = self.networks.host_links().await?;
         let passthrough = self.passthrough.clone();
         facts.pci_devices = blocking(move || passthrough.facts()).await?;
         facts.dedicated = self.machines.dedicated_facts().await?;

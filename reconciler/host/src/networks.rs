@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use ipnet::{Ipv4Net, Ipv6Net};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 use tokio::net::TcpStream;
 
 use crate::Result;
@@ -25,16 +26,19 @@ pub trait Networks: Send + Sync + fmt::Debug + 'static {
     /// has a prefix and IPv6 is turned off.
     async fn ensure_network(&self, network: &NetworkConfig) -> Result<()>;
 
-    /// Creates or updates the part of a bridged network on this host: a bridge for its taps, connected to a bridge of the host. It
-    /// has no address, and nothing of the host's bridge is changed but that it has one port more.
+    /// Creates or updates the part of a bridged network on this host: a bridge for its taps, connected to a bridge of the host, or
+    /// to one that berth makes over an interface. Neither has an address. Of the host's bridge nothing is changed but that it has
+    /// one port more; of the interface, that it is up and, without a VLAN, a port of berth's bridge.
     ///
-    /// *Errors*: [`SystemError::Network`] if the host has no such bridge.
+    /// *Errors*: [`SystemError::Network`] if the host has no such bridge or interface, if the host uses it itself, or if its kernel
+    /// has no VLANs.
     async fn ensure_bridged_network(&self, network: &BridgedNetwork) -> Result<()>;
 
-    /// Lists the bridges of this host that are not berth's, by name.
-    async fn host_bridges(&self) -> Result<Vec<HostBridge>>;
+    /// Lists the bridges and interfaces of this host that are not berth's.
+    async fn host_links(&self) -> Result<HostLinks>;
 
-    /// Removes a bridge, with its DHCP server or its connection to a bridge of the host. The caller removes the taps on it first.
+    /// Removes a bridge, with its DHCP server or its connection to a bridge of the host. A bridge that berth made over an interface
+    /// goes with its last connection, and the interface is left as it was found. The caller removes the taps on it first.
     async fn remove_network(&self, bridge: &str) -> Result<()>;
 
     /// Lists berth's bridges on this host.
@@ -130,10 +134,65 @@ pub enum Egress {
 pub struct BridgedNetwork {
     /// The bridge for taps. At most 15 characters, `bth-…`.
     pub bridge: String,
-    /// The bridge of the host that it is connected to.
-    pub host_bridge: String,
+    /// The bridge that it is connected to.
+    pub to: BridgeChoice,
     /// Whether packets between its ports are tracked as connections, for the filters of interfaces.
     pub tracked: bool,
+}
+
+/// The bridge that the part of a bridged network is connected to.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum BridgeChoice {
+    /// One that the host has.
+    Named(String),
+    /// One that berth makes, the same for all networks of the same interface and VLAN.
+    Over { interface: String, vlan: Option<u16> },
+}
+
+impl BridgeChoice {
+    /// The name of the bridge.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Named(name) => name.clone(),
+            Self::Over { interface, vlan } => format!("{OVER_PREFIX}{}", interface_id(interface, *vlan)),
+        }
+    }
+}
+
+/// The prefix of the bridges that berth makes over interfaces.
+pub(crate) const OVER_PREFIX: &str = "btb-";
+
+/// What the names of berth's links over an interface and VLAN end with.
+pub(crate) fn interface_id(interface: &str, vlan: Option<u16>) -> String {
+    let hash = Sha256::digest(format!("{interface}/{}", vlan.unwrap_or_default()));
+    hash[..4].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The links of a host that bridged networks can be connected to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostLinks {
+    /// The bridges that are not berth's, by name.
+    pub bridges: Vec<HostBridge>,
+    /// The Ethernet interfaces that are not berth's: cards, bonds, VLAN interfaces and pairs; by name.
+    pub interfaces: Vec<HostInterface>,
+    /// Whether the kernel has VLANs.
+    pub vlans: bool,
+}
+
+/// An interface of the host that berth can make a bridge over.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HostInterface {
+    pub name: String,
+    pub mtu: u32,
+    pub up: bool,
+    /// False while it is down.
+    pub carrier: bool,
+    /// How the host uses it, so that it cannot be a port of berth's bridge: the end of a sentence that begins with the interface.
+    pub in_use: Option<String>,
+    /// Whether it is part of a bond, which has its frames.
+    pub bonded: bool,
+    /// The tags and names of the VLAN interfaces on it that are not berth's.
+    pub vlans: Vec<(u16, String)>,
 }
 
 /// A bridge of the host that is not berth's.

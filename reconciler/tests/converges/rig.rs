@@ -296,6 +296,15 @@ impl Rig {
         applied.unwrap_or_else(|error| panic!("applying {kind} {name}: {error}"));
     }
 
+    /// Applies an object for all namespaces, as an administrator would.
+    pub(crate) async fn apply_shared(&self, kind: &str, name: &str, spec: Value) {
+        let object = json!({"apiVersion": "berth.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec});
+        let params = PatchParams::apply("user").force();
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.admin.0.clone(), berth_api::SHARED_NAMESPACE, &resource(kind));
+        api.patch(name, &params, &Patch::Apply(&object)).await.expect("the control plane answers");
+    }
+
     /// Writes a Secret with this text, as a user would.
     pub(crate) async fn set_secret(&self, name: &str, text: &str) {
         let secrets: Api<Secret> = Api::default_namespaced(self.admin.0.clone());

@@ -11,6 +11,8 @@ use crate::scratch::Scratch;
 
 /// The bridge of a host.
 pub const BRIDGE: &str = "vmbr0";
+/// The interface of a host on the LAN.
+pub const CARD: &str = "lan0";
 pub const GATEWAY: &str = "203.0.113.1";
 /// Another machine of the LAN.
 pub const OTHER: &str = "203.0.113.9";
@@ -65,23 +67,27 @@ impl Lan {
         &self.other
     }
 
+    /// Gives a host an interface on the LAN, which is down.
+    pub fn plug(&self, host: &Namespace, name: &str) -> Result<()> {
+        plug(&self.namespace, name, host, CARD)?;
+        host.ip(&["link", "set", CARD, "down"])?;
+        Ok(())
+    }
+
     /// Makes a bridge on a host, with an interface on the LAN as its port.
     pub fn connect(&self, host: &Namespace, name: &str) -> Result<()> {
-        plug(&self.namespace, name, host, "lan0")?;
+        plug(&self.namespace, name, host, CARD)?;
         // Such as a real card has: the bridge takes it.
-        host.ip(&["link", "set", "lan0", "address", &format!("02:00:00:00:00:0{}", &name[1..])])?;
+        host.ip(&["link", "set", CARD, "address", &format!("02:00:00:00:00:0{}", &name[1..])])?;
         host.ip(&["link", "add", BRIDGE, "type", "bridge", "forward_delay", "0"])?;
-        host.ip(&["link", "set", "lan0", "master", BRIDGE])?;
+        host.ip(&["link", "set", CARD, "master", BRIDGE])?;
         host.ip(&["link", "set", BRIDGE, "up"])?;
         Ok(())
     }
 
-    /// Removes the bridge of a host and its interface on the LAN, which are the test's own.
-    pub fn disconnect(host: &Namespace) -> Result<()> {
-        for link in [BRIDGE, "lan0"] {
-            host.ip(&["link", "del", link])?;
-        }
-        Ok(())
+    /// Removes links of a host, which are the test's own.
+    pub fn disconnect(host: &Namespace, links: &[&str]) -> Result<()> {
+        links.iter().try_for_each(|link| host.ip(&["link", "del", link]).map(drop))
     }
 
     /// The address that the DHCP server has given to this MAC address.

@@ -102,11 +102,20 @@ pub(crate) async fn reconcile(ctx: &Context) -> Result<Requeue, Error> {
             break;
         }
     }
+    wake_networks_on_change(ctx, &observed.disconnected);
     let next_report = report(ctx, &observed).await?;
     forget_ended(ctx, &observed);
     reconnect_orphans(ctx, &observed).await?;
     let again = next_report.map_or(LOOK_EVERY, |left| left.min(LOOK_EVERY));
     failure.map_or(Ok(Requeue::After(again)), Err)
+}
+
+/// Reconciles the networks once a bridge or an interface of the host has vanished or is back.
+fn wake_networks_on_change(ctx: &Context, disconnected: &[String]) {
+    let before = std::mem::replace(&mut ctx.networks.applied().disconnected, disconnected.to_vec());
+    if before != disconnected {
+        ctx.enqueue(Key::networks());
+    }
 }
 
 /// Returns how long the next observation waits because it could not be reported: the start of each VM changes what a host

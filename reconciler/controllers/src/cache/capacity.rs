@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use berth_api::HugeMemory;
-use berth_api::OfferedDevices;
+use berth_api::host::HostNetwork;
+use berth_api::{BridgeSpec, HugeMemory, OfferedDevices};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::cache::recovery;
@@ -33,14 +33,29 @@ pub(crate) struct Candidate {
     pub(crate) reservable: u32,
     /// The CPU models that VMs can have.
     pub(crate) cpu_models: Arc<BTreeSet<String>>,
-    /// The bridges of the host that are up.
-    pub(crate) bridges: Arc<BTreeSet<String>>,
+    /// The bridges and interfaces of the host.
+    pub(crate) networks: Arc<HostNetworks>,
     /// The PCI devices that VMs can have, by name.
     pub(crate) devices: Arc<BTreeMap<String, OfferedDevices>>,
     /// Memory a VM takes above its guest memory, in bytes.
     pub(crate) overhead: u64,
     /// The usage by the VMs bound to it.
     pub(crate) used: Usage,
+}
+
+/// The bridges and interfaces of a host, which bridged networks name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct HostNetworks {
+    pub(crate) networks: Vec<HostNetwork>,
+    /// Whether its kernel has VLANs.
+    pub(crate) vlans: bool,
+}
+
+impl HostNetworks {
+    /// Returns why a VM on one of these bridges cannot run there, as the end of a sentence that begins with the host.
+    pub(crate) fn why_not(&self, bridges: &BTreeSet<BridgeSpec>) -> Option<String> {
+        bridges.iter().find_map(|bridge| bridge.disconnected_on(&self.networks, self.vlans))
+    }
 }
 
 /// Capacity that one VM takes.

@@ -45,7 +45,7 @@ impl Unfit {
             Self::DiskElsewhere => format!("{count} without the files of its disks"),
             Self::Labels => format!("{count} without the labels of placement.host_selector"),
             Self::NoTpm => format!("{count} without swtpm, which a TPM needs"),
-            Self::NoBridge => format!("{count} without bridge {}", names(&request.bridges)),
+            Self::NoBridge => format!("{count} without {}", names(&request.bridges)),
             Self::NoDevice => format!("{count} that do not offer {}", devices(request)),
             Self::Display => {
                 format!("{count} on which graphics excludes a display controller among its PCI devices")
@@ -76,9 +76,8 @@ impl Unfit {
             Self::Labels => format!("host {name} does not have the labels of placement.host_selector"),
             Self::NoTpm => format!("host {name} has no swtpm, which a TPM needs"),
             Self::NoBridge => {
-                let missing: BTreeSet<String> =
-                    request.bridges.difference(&candidate.bridges).cloned().collect();
-                format!("host {name} has no bridge {} that is up", names(&missing))
+                let why = candidate.networks.why_not(&request.bridges).unwrap_or_default();
+                format!("host {name} {why}")
             }
             Self::NoDevice => {
                 let short =
@@ -164,8 +163,8 @@ fn page_count(memory: &HugeMemory, pages: HugePages) -> u64 {
     pages.bytes().map_or(0, |bytes| memory.bytes(pages) / bytes)
 }
 
-fn names(bridges: &BTreeSet<String>) -> String {
-    bridges.iter().map(String::as_str).collect::<Vec<_>>().join(" and ")
+fn names(all: &BTreeSet<impl ToString>) -> String {
+    all.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")
 }
 
 /// The devices that it needs: `2 PCI devices gpu-a100`.
@@ -269,15 +268,8 @@ fn never<'a>(
         let text = format!("{text}: install swtpm there (Debian: apt install swtpm), or leave tpm out");
         return Some((Reason::NoHostWithTPM, text));
     }
-    let mut eligible = labelled.clone().filter(|c| tied.is_none_or(|tied| c.name == *tied)).peekable();
-    let may_have_bridges = |c: &Candidate| request.bridges.is_subset(&c.bridges) || c.allocatable_cpus == 0;
-    if eligible.peek().is_some() && !eligible.any(may_have_bridges) {
-        let bridges = names(&request.bridges);
-        let text = match tied {
-            Some(host) => format!("host {host} has no bridge {bridges} that is up"),
-            None => format!("no host that it may run on has bridge {bridges} up"),
-        };
-        let text = format!("{text}: see status.networks of the Hosts, and the Networks that it names");
+    let on_bridges = labelled.clone().filter(|c| tied.is_none_or(|tied| c.name == *tied));
+    if let Some(text) = never_on_bridges(request, on_bridges) {
         return Some((Reason::NoHostWithBridge, text));
     }
     if let Some(found) =
@@ -304,6 +296,32 @@ fn never<'a>(
         return Some((Reason::NoHostWithHugePages, text));
     }
     too_large_vm(request, eligible).map(|text| (Reason::NoHostLargeEnough, text))
+}
+
+/// The number of hosts of which a message says why they cannot be used.
+const EXPLAINED_HOSTS: usize = 3;
+
+/// Returns why none of these hosts has the bridges of its Networks.
+fn never_on_bridges<'a>(
+    request: &Request,
+    eligible: impl Iterator<Item = &'a Candidate> + Clone,
+) -> Option<String> {
+    // A host that has not reported may have them.
+    let may_have = |c: &Candidate| c.allocatable_cpus == 0 || c.networks.why_not(&request.bridges).is_none();
+    if eligible.clone().next().is_none() || eligible.clone().any(may_have) {
+        return None;
+    }
+    let why = |c: &'a Candidate| Some(format!("host {} {}", c.name, c.networks.why_not(&request.bridges)?));
+    let mut hosts: Vec<String> = eligible.clone().filter_map(why).take(EXPLAINED_HOSTS).collect();
+    let more = eligible.count().saturating_sub(hosts.len());
+    if more > 0 {
+        hosts.push(format!("{more} more"));
+    }
+    Some(format!(
+        "no host that it may run on has {}: {} (see status.networks of the Hosts, and the Networks that it names)",
+        names(&request.bridges),
+        hosts.join("; ")
+    ))
 }
 
 /// Returns why none of these hosts will take it with its PCI devices, even if no other VM had one.

@@ -1,5 +1,6 @@
 use super::*;
-use crate::cache::capacity::Usage;
+use crate::cache::capacity::{HostNetworks, Usage};
+use berth_api::host::HostNetwork;
 use berth_api::{HugePages, Reason, placement_group::HOSTNAME_LABEL};
 use proptest::arbitrary::any;
 use proptest::{prelude::prop, prop_assert, prop_assert_eq, proptest, strategy::Strategy as Generator};
@@ -106,21 +107,48 @@ fn dedicated_cpus_are_a_resource_of_their_own() {
     now(&pinned, &[], &[host("a", 9000), silent]);
 }
 
+/// A host with networks of this kind, whose kernel has no VLANs.
+fn with_networks(name: &str, kind: &str, networks: &[&str]) -> Candidate {
+    let network = |of: &&str| HostNetwork {
+        name: (*of).to_owned(),
+        kind: kind.to_owned(),
+        up: true,
+        ..HostNetwork::default()
+    };
+    let networks = HostNetworks { networks: networks.iter().map(network).collect(), vlans: false };
+    Candidate { networks: std::sync::Arc::new(networks), ..host(name, 1000) }
+}
+
+#[test]
+fn a_vm_on_an_interface_goes_to_a_host_that_has_it_and_the_message_says_what_each_host_lacks() {
+    let on = |vlan: Option<i64>| {
+        let interface = Some("eth1".to_owned());
+        let bridge = BridgeSpec { interface, vlan, ..Default::default() };
+        Request { bridges: [bridge].into(), ..request(100) }
+    };
+    let hosts = [host("a", 9000), with_networks("b", "Interface", &["eth1"])];
+    assert_eq!(chosen(&on(None), &[], &hosts), Ok("b"));
+    let (reason, text) = never(&on(Some(120)), &[], &hosts);
+    assert_eq!(reason, Reason::NoHostWithBridge);
+    insta::assert_snapshot!(text, @"no host that it may run on has VLAN 120 of interface eth1: host a has no interface eth1 that a bridge can be made over; host b has no VLANs in its kernel: run modprobe 8021q there (see status.networks of the Hosts, and the Networks that it names)");
+    let many: Vec<Candidate> = ["a", "b", "c", "d", "e"].iter().map(|name| host(name, 9000)).collect();
+    let (_, text) = never(&on(None), &[], &many);
+    assert!(text.contains("host c has no interface") && text.contains("; 2 more ("), "{text}");
+}
+
 #[test]
 fn a_vm_on_a_bridge_goes_to_a_host_that_has_it_and_the_message_names_the_bridge() {
-    let lan = Request { bridges: ["vmbr0".to_owned()].into(), ..request(100) };
-    let with = |name: &str, bridges: &[&str]| Candidate {
-        bridges: std::sync::Arc::new(bridges.iter().map(|b| (*b).to_owned()).collect()),
-        ..host(name, 1000)
-    };
+    let vmbr0 = BridgeSpec { name: Some("vmbr0".to_owned()), ..Default::default() };
+    let lan = Request { bridges: [vmbr0].into(), ..request(100) };
+    let with = |name: &str, bridges: &[&str]| with_networks(name, "Bridge", bridges);
     let hosts = [host("a", 9000), with("b", &["vmbr0", "vmbr1"]), with("c", &["vmbr1"])];
     assert_eq!(chosen(&lan, &[], &hosts), Ok("b"));
     let (reason, text) = never(&lan, &[], &[host("a", 9000), with("c", &["vmbr1"])]);
     assert_eq!(reason, Reason::NoHostWithBridge);
-    insta::assert_snapshot!(text, @"no host that it may run on has bridge vmbr0 up: see status.networks of the Hosts, and the Networks that it names");
+    insta::assert_snapshot!(text, @"no host that it may run on has bridge vmbr0: host a has no bridge vmbr0 that is up; host c has no bridge vmbr0 that is up (see status.networks of the Hosts, and the Networks that it names)");
     let tied = Request { disk_hosts: ["a".to_owned()].into(), ..lan.clone() };
     let (_, text) = never(&tied, &[], &hosts);
-    assert!(text.starts_with("host a has no bridge vmbr0"), "{text}");
+    assert!(text.contains(": host a has no bridge vmbr0 that is up ("), "{text}");
     let full = Candidate { used: Usage { cpus: 8, ..Usage::default() }, ..with("b", &["vmbr0"]) };
     let text = now(&lan, &[], &[host("a", 9000), full]);
     assert!(text.contains("1 without bridge vmbr0") && text.contains("1 with too few free CPUs"), "{text}");

@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use tokio::net::TcpStream;
 
 use crate::{
-    BridgedNetwork, Firewall, Forwarding, HostBridge, LeaseTaken, NetworkConfig, Networks, Result,
-    SystemError, TapConfig, TapFacts, Uplink,
+    BridgeChoice, BridgedNetwork, Firewall, Forwarding, HostInterface, HostLinks, LeaseTaken, NetworkConfig,
+    Networks, Result, SystemError, TapConfig, TapFacts, Uplink,
 };
 
 use super::FakeSystem;
@@ -82,8 +82,18 @@ impl Networks for FakeSystem {
         let work = async {
             let taps = self.taps_in_use();
             let mut state = self.state();
-            if !state.facts.bridges.iter().any(|bridge| bridge.name == network.host_bridge) {
-                return Err(refused("find", &network.host_bridge, "there is no such interface"));
+            let links = &state.facts.links;
+            let (name, is_there) = match &network.to {
+                BridgeChoice::Named(name) => (name, links.bridges.iter().any(|bridge| bridge.name == *name)),
+                BridgeChoice::Over { interface, vlan } => {
+                    let of_name = links.interfaces.iter().find(|of| of.name == *interface);
+                    let usable =
+                        |of: &HostInterface| if vlan.is_some() { links.vlans } else { of.in_use.is_none() };
+                    (interface, of_name.is_some_and(usable))
+                }
+            };
+            if !is_there {
+                return Err(refused("find", name, "there is no such interface"));
             }
             state.bridged.insert(network.bridge.clone(), network.clone());
             if !state.firewall_lost {
@@ -94,8 +104,8 @@ impl Networks for FakeSystem {
         self.call("ensure_bridged_network", work).await
     }
 
-    async fn host_bridges(&self) -> Result<Vec<HostBridge>> {
-        self.call("host_bridges", async { Ok(self.state().facts.bridges.clone()) }).await
+    async fn host_links(&self) -> Result<HostLinks> {
+        self.call("host_links", async { Ok(self.state().facts.links.clone()) }).await
     }
 
     async fn remove_network(&self, bridge: &str) -> Result<()> {

@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use super::FakeSource;
 use crate::{
-    BridgedNetwork, Credentials, DedicatedCpus, DedicatedFacts, Firewall, HostFacts, ImageFacts, KvmFacts,
-    NetworkConfig, QemuFacts, SnapshotFacts, TapConfig, Uplink, VolumeFacts,
+    BridgedNetwork, Credentials, DedicatedCpus, DedicatedFacts, Firewall, HostFacts, HostLinks, ImageFacts,
+    KvmFacts, NetworkConfig, QemuFacts, SnapshotFacts, TapConfig, Uplink, VolumeFacts,
 };
 
 #[derive(Debug)]
@@ -139,7 +139,7 @@ fn facts() -> HostFacts {
         address: None,
         mtu: None,
         ranges: Vec::new(),
-        bridges: Vec::new(),
+        links: HostLinks::default(),
         pci_devices: Vec::new(),
         huge_pages: Vec::new(),
         dedicated: DedicatedFacts::default(),

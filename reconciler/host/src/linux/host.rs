@@ -14,7 +14,7 @@ use tokio::sync::{Mutex, OnceCell};
 use super::files::{self, blocking, failed};
 use super::huge_pages;
 use super::program::Program;
-use crate::{DedicatedFacts, HostFacts, KvmFacts, QemuFacts, SystemError};
+use crate::{DedicatedFacts, HostFacts, HostLinks, KvmFacts, QemuFacts, SystemError};
 
 type Result<T> = std::result::Result<T, SystemError>;
 
@@ -94,7 +94,7 @@ impl LinuxInfo {
             // Filled in by the network code, which knows the interfaces.
             mtu: None,
             ranges: Vec::new(),
-            bridges: Vec::new(),
+            links: HostLinks::default(),
             pci_devices: Vec::new(),
             huge_pages,
             // Filled in by the machines, which have them.

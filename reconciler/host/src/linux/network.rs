@@ -1,7 +1,7 @@
 //! Private networks: each has a bridge with the gateway's address, a DHCP and DNS server on the bridge, taps attached
 //! to it, and a tunnel to other hosts.
 //!
-//! berth's links are recognised by their name (`bth-…`, `btx-…`, `btu-…`, `btv-…`, `btr-…`, `btq-…`,
+//! berth's links are recognised by their name (`bth-…`, `btx-…`, `btu-…`, `btv-…`, `btr-…`, `btq-…`, `btb-…`, `btg-…`,
 //! `btt…`) and kind; no other link is touched. Works in
 //! the network namespace of the process.
 
@@ -15,6 +15,7 @@ mod host_ranges;
 mod ipv6;
 mod lost;
 mod netlink;
+mod over_interface;
 mod probe;
 mod relay;
 mod ruleset;
@@ -34,7 +35,7 @@ use tokio::sync::OnceCell;
 use super::files::{self, blocking, failed};
 use super::layout::{Layout, check_link};
 use crate::{
-    BridgedNetwork, Firewall, Forwarding, HostBridge, HostRange, LeaseTaken, NetworkConfig, SystemError,
+    BridgedNetwork, Firewall, Forwarding, HostLinks, HostRange, LeaseTaken, NetworkConfig, SystemError,
     TapConfig, TapFacts, Uplink,
 };
 
@@ -52,6 +53,8 @@ type Result<T> = std::result::Result<T, SystemError>;
 pub(super) const BRIDGE_PREFIX: &str = "bth-";
 pub(super) const TAP_PREFIX: &str = "btt";
 const TUNNEL_PREFIX: &str = "btx-";
+/// The ends of pairs that connect bridged networks, as ports of the bridges that lead to their hosts' networks.
+const PORT_PREFIX: &str = "btu-";
 /// Carries the public addresses: a bridge without ports, because a kernel with bridges may still lack dummy interfaces.
 /// It also carries the announced ones: the kernel answers ARP for every address of the host on each of its interfaces,
 /// and an interface of berth's own is not affected by other settings.
@@ -63,12 +66,20 @@ pub(super) struct LinuxNetworks {
     rules: Rules,
     announcer: Announcer,
     removals: OnceCell<Removals>,
+    /// Whether the kernel had VLANs when it was asked.
+    vlans: OnceCell<bool>,
 }
 
 impl LinuxNetworks {
     pub(super) fn new(layout: Layout) -> Self {
         let rules = Rules::new(layout.networks().join("firewall.json"));
-        Self { layout, rules, announcer: Announcer::default(), removals: OnceCell::new() }
+        Self {
+            layout,
+            rules,
+            announcer: Announcer::default(),
+            removals: OnceCell::new(),
+            vlans: OnceCell::new(),
+        }
     }
 
     pub(super) async fn ensure(&self, network: &NetworkConfig) -> Result<()> {
@@ -94,8 +105,18 @@ impl LinuxNetworks {
         bridged::ensure(&Netlink::open()?, network).await
     }
 
-    pub(super) async fn host_bridges(&self) -> Result<Vec<HostBridge>> {
-        Ok(bridged::host_bridges(&Netlink::open()?.links().await?))
+    pub(super) async fn host_links(&self) -> Result<HostLinks> {
+        let netlink = Netlink::open()?;
+        let links = netlink.links().await?;
+        // Asked once: a kernel without VLANs looks for its module each time. With the module it has this folder.
+        let mut interfaces = over_interface::interfaces(&netlink, &links).await?;
+        interfaces.retain(|interface| !over_interface::is_a_containers(&links, &interface.name));
+        let had = *self.vlans.get_or_init(|| netlink.has_vlans()).await;
+        Ok(HostLinks {
+            bridges: bridged::host_bridges(&links),
+            interfaces,
+            vlans: had || blocking(|| Path::new("/proc/net/vlan").exists()).await,
+        })
     }
 
     async fn ensure_bridge(&self, netlink: &Netlink, network: &NetworkConfig) -> Result<Link> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use berth_api::host::{HeldPublicIP, OrphanOwner};
 use berth_api::{Binding, Disk, Host, LISTED_USERS, ObjectUser, VM, former_uid, listed_users};
 use berth_host::{
-    ForeignObject, Forwarding, HostFacts, ImageFacts, InstanceFacts, TrashedVolume, VolumeFacts,
+    ForeignObject, Forwarding, HostFacts, HostLinks, ImageFacts, InstanceFacts, TrashedVolume, VolumeFacts,
 };
 use kube::{Api, ResourceExt, api::ListParams};
 
@@ -22,7 +22,7 @@ use crate::kinds::disk::DiskReconciler;
 use crate::kinds::disk_snapshot::SnapshotReconciler;
 use crate::kinds::hotswap_disk_attachment::AttachmentReconciler;
 use crate::kinds::vm::VmReconciler;
-use crate::networking::{CheckedTarget, Health, RefusedAddress};
+use crate::networking::{CheckedTarget, Health, RefusedAddress, find, host_networks};
 
 /// How long deleted disks stay in the trash if their pool does not specify it.
 const DEFAULT_RETENTION: Duration = Duration::from_secs(86_400);
@@ -39,6 +39,8 @@ pub(crate) struct Observed {
     pub(super) forwarding: Forwarding,
     /// Public addresses of VMs here that are not forwarded, and why.
     pub(super) refused: BTreeMap<Ipv4Addr, RefusedAddress>,
+    /// Bridged networks of VMs here that have no connection, and why.
+    pub(super) disconnected: Vec<String>,
     /// Results of the health checks of targets of public addresses.
     pub(super) health: BTreeMap<CheckedTarget, Health>,
     pub(super) foreign: Vec<ForeignObject>,
@@ -101,6 +103,7 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
     let facts = ctx.system.facts().await?;
     let overhead = overhead.map(|most| (most, facts.overhead_bytes));
     let facts = HostFacts { overhead_bytes: ctx.overhead.figure(facts.overhead_bytes), ..facts };
+    let disconnected = disconnected(&ctx.index.read(), &facts.links);
     let owned = owned(ctx).await?;
     let orphan_volumes = orphan_volumes(&owned, volumes.clone());
     let open_volumes =
@@ -138,6 +141,7 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
         overhead,
         forwarding,
         refused: ctx.networks.all_refused(),
+        disconnected,
         health: ctx.networks.checks.all(),
         foreign,
         images: images.into_iter().map(|image| image.digest).collect(),
@@ -155,6 +159,18 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
         users: users(&tables, ctx.host()),
         trash,
     })
+}
+
+/// Returns the bridged networks of VMs here that have no connection to the host's network, and why; in order.
+fn disconnected(tables: &Tables, links: &HostLinks) -> Vec<String> {
+    let interfaces = tables.vms.all().flat_map(|(_, vm)| vm.status.iter().flat_map(|s| &s.interfaces));
+    let named: BTreeSet<&String> = interfaces.map(|interface| &interface.network).collect();
+    let networks = host_networks(links);
+    let text = |name: &String| {
+        let why = find(tables, name)?.host_bridge()?.disconnected_on(&networks, links.vlans)?;
+        Some(format!("Network {name}: this host {why}"))
+    };
+    named.into_iter().filter_map(text).collect()
 }
 
 fn released(tables: &Tables, host: &str) -> BTreeSet<String> {

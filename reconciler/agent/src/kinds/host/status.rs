@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 
 use berth_api::condition;
 use berth_api::host::{
-    AddressConflict, HostDedicatedCpus, HostHugePages, HostNetwork, Inventory, KvmStatus, MAX_DETAIL,
-    MOST_CPUS, MTU, Orphan, OrphanOwner, Resources, TargetHealth, TrashedVolume,
+    AddressConflict, HostDedicatedCpus, HostHugePages, Inventory, KvmStatus, MAX_DETAIL, MOST_CPUS, MTU,
+    Orphan, OrphanOwner, Resources, TargetHealth, TrashedVolume,
 };
 use berth_api::{
     ConditionType, ConditionUpdate, Host, HostStatus, HugePages, Quantity, Readiness, Reason, in_use,
 };
-use berth_host::{DedicatedFacts, ForeignKind, HostBridge, HugePagesFacts, cpu_list};
+use berth_host::{DedicatedFacts, ForeignKind, HugePagesFacts, cpu_list};
 use berth_qemu::machine::Accelerator;
 use ipnet::Ipv4Net;
 use jiff::Timestamp;
@@ -19,7 +19,7 @@ use kube::ResourceExt;
 use super::{devices, observe::Observed};
 use crate::config::AgentConfig;
 use crate::definitions::{self, VersionSkew};
-use crate::networking::{CheckedTarget, Health, RefusedAddress};
+use crate::networking::{CheckedTarget, Health, RefusedAddress, host_networks};
 
 /// Maximum length of the lists in the API that can grow without bound.
 const MAX_LISTED: usize = 1000;
@@ -28,9 +28,6 @@ const MAX_TARGETS: usize = 2048;
 const MAX_FAILURE: usize = 256;
 /// Maximum number of address ranges in the API.
 const MAX_RANGES: usize = 64;
-/// Maximum number of networks, and their largest MTU, in the API.
-const MAX_NETWORKS: usize = 64;
-const MOST_MTU: u32 = 65_536;
 /// Maximum number and length of CPU models in the API.
 const MAX_MODELS: usize = 200;
 const MAX_MODEL: usize = 64;
@@ -90,6 +87,19 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
             );
         }
     }
+    match observed.disconnected.as_slice() {
+        [] => condition::remove(conditions, ConditionType::NetworksConnected),
+        texts => {
+            let text = texts.iter().take(8).cloned().collect::<Vec<_>>().join("; ");
+            let (kind, reason) = (ConditionType::NetworksConnected, Reason::BridgeUnavailable);
+            condition::set(
+                conditions,
+                ConditionUpdate::from_bool(kind, false, reason, &text),
+                generation,
+                now,
+            );
+        }
+    }
     let conflict = |(address, refused): (&std::net::Ipv4Addr, &RefusedAddress)| {
         let mac = refused.mac.clone()?;
         Some(AddressConflict { address: address.to_string(), mac })
@@ -100,13 +110,8 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
     status.address = facts.address.map(|address| address.to_string());
     status.mtu = facts.mtu.and_then(believable_mtu);
     status.ranges = ranges(observed, config);
-    let network = |bridge: &HostBridge| HostNetwork {
-        name: bridge.name.clone(),
-        kind: "Bridge".to_owned(),
-        mtu: bridge.mtu.min(MOST_MTU).into(),
-        up: bridge.up,
-    };
-    status.networks = facts.bridges.iter().map(network).take(MAX_NETWORKS).collect();
+    status.networks = host_networks(&facts.links);
+    status.vlans = Some(facts.links.vlans);
     let version = facts.qemu.as_ref().ok().map(|qemu| condition::cut(&qemu.version, MAX_VERSION).to_owned());
     status.qemu_version = version;
     let qemu = facts.qemu.as_ref().ok();

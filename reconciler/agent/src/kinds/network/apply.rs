@@ -11,6 +11,8 @@ pub(super) fn record(ctx: &Context, observed: &Observed) {
     let mut applied = ctx.networks.applied();
     applied.bridges.clone_from(&observed.wanted.bridges);
     applied.refused_networks.clone_from(&observed.wanted.refused_networks);
+    // One whose bridge or interface is back is connected again at once.
+    applied.bridged.retain(|bridge, _| observed.wanted.bridged.iter().any(|wanted| wanted.bridge == *bridge));
 }
 
 pub(super) async fn apply(ctx: &Context, step: &Step) -> Result<(), Error> {

@@ -5,11 +5,11 @@ use std::net::Ipv4Addr;
 
 use berth_api::Reason;
 use berth_api::vm::InterfaceStatus;
-use berth_host::{BridgedNetwork, Port};
+use berth_host::{BridgeChoice, BridgedNetwork, Port};
 
 use super::filters::{self, GroupsOf};
 use crate::index::Tables;
-use crate::networking::{GuestPort, RefusedAddress, find};
+use crate::networking::{GuestPort, RefusedAddress, bridge_choice, find};
 
 /// Returns the parts of bridged networks here. `interfaces`: those of all guests.
 pub(super) fn bridged(
@@ -22,13 +22,18 @@ pub(super) fn bridged(
         let mut of_network = interfaces.iter().filter(|interface| interface.network == *name);
         Some(BridgedNetwork {
             bridge: bridge.clone(),
-            host_bridge: network.host_bridge()?.to_owned(),
+            to: bridge_choice(network.host_bridge()?)?,
             tracked: of_network.any(|interface| !interface.security_groups.is_empty()),
         })
     };
     let mut parts: Vec<BridgedNetwork> = bridges.iter().filter_map(part).collect();
     parts.sort_by(|a, b| a.bridge.cmp(&b.bridge));
     parts
+}
+
+/// Returns the bridge that berth makes over an interface for this network, if it does.
+pub(super) fn over_an_interface(network: &BridgedNetwork) -> Option<String> {
+    matches!(network.to, BridgeChoice::Over { .. }).then(|| network.to.name())
 }
 
 /// Returns why a public address is not forwarded to this interface, if that is on a bridged network.
@@ -65,7 +70,7 @@ pub(super) fn ports(tables: &Tables, groups_of: &GroupsOf, guests: &[GuestPort])
 mod tests {
     use std::collections::BTreeSet;
 
-    use berth_host::{HostBridge, TapFacts, Uplink};
+    use berth_host::{HostBridge, HostInterface, HostLinks, TapFacts, Uplink};
     use kube::runtime::watcher::Event;
     use serde_json::{Value, json};
 
@@ -116,8 +121,12 @@ mod tests {
         json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv4": {"allocation": "External"}})
     }
 
-    fn vmbr0(mtu: u32) -> [HostBridge; 1] {
-        [HostBridge { name: "vmbr0".into(), mtu, up: true }]
+    fn with_bridge(name: &str, mtu: u32) -> HostLinks {
+        HostLinks { bridges: vec![HostBridge { name: name.into(), mtu, up: true }], ..HostLinks::default() }
+    }
+
+    fn vmbr0(mtu: u32) -> HostLinks {
+        with_bridge("vmbr0", mtu)
     }
 
     fn port(address: Option<&str>) -> GuestPort {
@@ -129,10 +138,10 @@ mod tests {
     #[test]
     fn a_bridged_network_is_connected_after_the_rules_and_has_no_dhcp_no_nat_and_no_tunnel() {
         let index = world(&lan(), &json!({"address": "192.0.2.50"}));
-        let bridges = vmbr0(1500);
+        let links = vmbr0(1500);
         let here = Actual {
             host: "h1",
-            host_bridges: &bridges,
+            links: links.clone(),
             ports: vec![port(Some("192.0.2.50"))],
             ..Actual::default()
         };
@@ -143,19 +152,19 @@ mod tests {
             panic!("{steps:?}")
         };
         assert_eq!((firewall.bridged.as_slice(), firewall.ports.len()), ([BRIDGE.to_owned()].as_slice(), 1));
-        let expected = BridgedNetwork { bridge: BRIDGE.into(), host_bridge: "vmbr0".into(), tracked: false };
+        let expected =
+            BridgedNetwork { bridge: BRIDGE.into(), to: BridgeChoice::Named("vmbr0".into()), tracked: false };
         assert_eq!(*part, expected);
     }
 
     #[test]
     fn a_host_without_the_bridge_refuses_the_network_and_leaves_what_runs_on_it() {
         let index = world(&lan(), &json!({"address": "192.0.2.50"}));
-        let other = [HostBridge { name: "vmbr1".into(), mtu: 1500, up: true }];
         let taps = [TapFacts { name: TAP.into(), bridge: Some(BRIDGE.into()) }];
         let there = [BRIDGE.to_owned()];
         let here = Actual {
             host: "h1",
-            host_bridges: &other,
+            links: with_bridge("vmbr1", 1500),
             bridges: &there,
             taps: &taps,
             ports: vec![port(Some("192.0.2.50"))],
@@ -176,25 +185,66 @@ mod tests {
     }
 
     #[test]
+    fn a_network_over_an_interface_is_connected_unless_the_host_uses_it_or_has_no_vlans() {
+        let spec = |bridge: Value| json!({"type": "Bridge", "bridge": bridge, "cidr": "192.0.2.0/24"});
+        let plain = spec(json!({"interface": "eth1"}));
+        let tagged = spec(json!({"interface": "eth1", "vlan": 120}));
+        let eth1 = |in_use: Option<&str>, mtu: u32, own: &[(u16, &str)]| HostInterface {
+            name: "eth1".into(),
+            mtu,
+            in_use: in_use.map(str::to_owned),
+            vlans: own.iter().map(|(id, name)| (*id, (*name).to_owned())).collect(),
+            ..HostInterface::default()
+        };
+        let used = "has address 192.0.2.1/24";
+        let cases = [
+            (&plain, eth1(None, 1500, &[]), false, None),
+            (&plain, eth1(Some(used), 1500, &[]), false, Some("has address 192.0.2.1/24; make a bridge")),
+            (&plain, eth1(None, 1400, &[]), false, Some("MTU")),
+            (&tagged, eth1(Some(used), 1500, &[]), true, None),
+            (&tagged, eth1(None, 1500, &[]), false, Some("modprobe 8021q")),
+            (&tagged, eth1(None, 1500, &[(120, "eth1.120")]), true, Some("as eth1.120")),
+            (&tagged, HostInterface::default(), true, Some("no interface eth1")),
+        ];
+        for (network, interface, vlans, refused) in cases {
+            let index = world(network, &json!({"address": "192.0.2.50"}));
+            let links = HostLinks { interfaces: vec![interface], vlans, ..HostLinks::default() };
+            let here = Actual { host: "h1", links: links.clone(), ..Actual::default() };
+            let wanted = wanted(&index.read(), &here);
+            let why = wanted.refused_networks.get("berth-shared/lan");
+            match refused {
+                Some(words) => assert!(why.is_some_and(|why| why.contains(words)), "{links:?}: {why:?}"),
+                None => {
+                    assert_eq!(why, None, "{links:?}");
+                    let vlan = network["bridge"]["vlan"].as_u64().and_then(|vlan| u16::try_from(vlan).ok());
+                    let over = BridgeChoice::Over { interface: "eth1".into(), vlan };
+                    assert_eq!(wanted.bridged[0].to, over);
+                    assert_eq!(wanted.firewall.bridged, [BRIDGE.to_owned(), over.name()]);
+                }
+            }
+        }
+    }
+
+    #[test]
     fn a_bridge_with_a_smaller_mtu_is_refused() {
         let index = world(
             &json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "cidr": "192.0.2.0/24", "mtu": 9000}),
             &json!({}),
         );
         for (mtu, refused) in [(1500, true), (9000, false)] {
-            let bridges = vmbr0(mtu);
-            let here = Actual { host: "h1", host_bridges: &bridges, ..Actual::default() };
+            let links = vmbr0(mtu);
+            let here = Actual { host: "h1", links: links.clone(), ..Actual::default() };
             assert_eq!(wanted(&index.read(), &here).refused_networks.len(), usize::from(refused), "{mtu}");
         }
     }
 
     #[test]
     fn with_another_dhcp_server_a_guest_sends_from_any_address_and_with_a_group_from_none() {
-        let bridges = vmbr0(1500);
+        let links = vmbr0(1500);
         let sees = |interface: &Value| {
             let index = world(&external(), interface);
             let here =
-                Actual { host: "h1", host_bridges: &bridges, ports: vec![port(None)], ..Actual::default() };
+                Actual { host: "h1", links: links.clone(), ports: vec![port(None)], ..Actual::default() };
             wanted(&index.read(), &here).firewall
         };
         let open = sees(&json!({}));
@@ -213,8 +263,8 @@ mod tests {
         let index = world(&lan(), &json!({"address": "192.0.2.50", "publicIP": "web"}));
         let uplink =
             Uplink { interface: Ok("eth0".to_owned()), own: BTreeSet::new(), public: BTreeSet::new() };
-        let bridges = vmbr0(1500);
-        let here = Actual { host: "h1", uplink: Some(&uplink), host_bridges: &bridges, ..Actual::default() };
+        let links = vmbr0(1500);
+        let here = Actual { host: "h1", uplink: Some(&uplink), links: links.clone(), ..Actual::default() };
         let wanted = wanted(&index.read(), &here);
         assert!(wanted.firewall.forwards.is_empty());
         let refused = wanted.refused.values().next().expect("it is refused");

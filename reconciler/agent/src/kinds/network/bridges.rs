@@ -9,8 +9,9 @@ use ipnet::Ipv4Net;
 use kube::ResourceExt;
 
 use crate::index::{Tables, mtu_of};
-use crate::networking::find;
-use berth_host::{HostBridge, HostRange};
+use crate::networking::{find, host_networks};
+use berth_api::BridgeSpec;
+use berth_host::{HostLinks, HostRange};
 
 /// The bridges and ranges found on the host.
 #[derive(Clone, Debug, Default)]
@@ -21,8 +22,8 @@ pub(super) struct Existing<'a> {
     pub(super) bridges: &'a [String],
     /// Ranges that the host itself uses.
     pub(super) ranges: &'a [HostRange],
-    /// Bridges of the host, which bridged networks name.
-    pub(super) host_bridges: &'a [HostBridge],
+    /// Bridges and interfaces of the host, which bridged networks name.
+    pub(super) links: HostLinks,
 }
 
 /// The assigned bridges, and the refused networks.
@@ -37,15 +38,16 @@ pub(super) struct Assigned {
 const SAME_IDENTIFIER: &str = "its identifier is that of another network on this host: create it anew";
 
 /// Returns why a network with this MTU cannot be connected to this bridge of the host.
-fn cannot_join(host_bridge: &str, mtu: u16, there: &[HostBridge]) -> Option<String> {
-    let Some(found) = there.iter().find(|bridge| bridge.name == host_bridge) else {
-        return Some(format!(
-            "this host has no bridge {host_bridge}: make it again, or place the VM on a host that has it"
-        ));
-    };
-    (found.mtu < u32::from(mtu)).then(|| {
+fn cannot_join(bridge: &BridgeSpec, mtu: u16, links: &HostLinks) -> Option<String> {
+    let networks = host_networks(links);
+    if let Some(why) = bridge.unusable_on(&networks, links.vlans) {
+        return Some(format!("this host {why}; correct that, or place the VM on another host"));
+    }
+    let name = bridge.name.as_ref().or(bridge.interface.as_ref())?;
+    let found = networks.iter().find(|network| network.name == *name)?;
+    (found.mtu < i64::from(mtu)).then(|| {
         format!(
-            "its MTU is {mtu} and that of bridge {host_bridge} of this host {}: lower the Network's mtu, or raise the bridge's",
+            "its MTU is {mtu} and that of {name} of this host {}: lower the Network's mtu, or raise that of {name}",
             found.mtu
         )
     })
@@ -72,7 +74,7 @@ pub(super) fn assign<'a>(
         let is_there = existing.bridges.contains(&bridge);
         if let Some(host_bridge) = network.host_bridge() {
             let is_taken = assigned.bridges.values().any(|of| *of == bridge);
-            match cannot_join(host_bridge, mtu_of(&network), existing.host_bridges) {
+            match cannot_join(host_bridge, mtu_of(&network), &existing.links) {
                 _ if is_taken => assigned.refused.insert(name.clone(), SAME_IDENTIFIER.to_owned()),
                 Some(why) => assigned.refused.insert(name.clone(), why),
                 None => assigned.bridges.insert(name.clone(), bridge),

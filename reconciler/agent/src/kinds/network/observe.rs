@@ -8,7 +8,7 @@ use std::sync::Arc;
 use berth_api::vm::InterfaceStatus;
 use berth_api::{IPPoolMode, Network, NetworkHost, PublicIP, Reason, VM};
 use berth_host::{
-    BridgedNetwork, Egress, Firewall, Forward, HostBridge, HostRange, InstanceFacts, Ipv6Network, Lease, Nat,
+    BridgedNetwork, Egress, Firewall, Forward, HostLinks, HostRange, InstanceFacts, Ipv6Network, Lease, Nat,
     NetworkConfig, TapFacts, Tunnel, Uplink,
 };
 use ipnet::Ipv4Net;
@@ -16,7 +16,7 @@ use kube::{Api, Client};
 
 use super::Step;
 use super::balancing::{self, Here, balance};
-use super::bridged::{bridged, ports, refuse_public};
+use super::bridged::{bridged, over_an_interface, ports, refuse_public};
 use super::bridges::{Existing, assign};
 use super::exceptions::exceptions;
 use super::filters::{GroupsOf, filters};
@@ -96,8 +96,8 @@ pub(super) struct Actual<'a> {
     pub(super) ports: Vec<GuestPort>,
     /// Ranges that the host itself uses.
     pub(super) ranges: &'a [HostRange],
-    /// Bridges of the host, which bridged networks name.
-    pub(super) host_bridges: &'a [HostBridge],
+    /// Bridges and interfaces of the host, which bridged networks name.
+    pub(super) links: HostLinks,
     /// Addresses closed to guests, besides the site's hosts.
     pub(super) closed: &'a [Ipv4Net],
     pub(super) allowed: &'a [Ipv4Net],
@@ -139,7 +139,7 @@ async fn observe_once(ctx: &Context) -> Result<Option<Observed>, Error> {
         ctx.index.read().public_ips.all().next().is_some() || kept.iter().any(|k| !k.public.is_empty());
     let uplink = if any_public { Some(ctx.system.uplink().await?) } else { None };
     let any_bridged = ctx.index.read().networks.all().any(|(_, network)| network.host_bridge().is_some());
-    let host_bridges = if any_bridged { ctx.system.host_bridges().await? } else { Vec::new() };
+    let links = if any_bridged { ctx.system.host_links().await? } else { HostLinks::default() };
     let facts;
     let mut seen = Actual {
         kept: &kept,
@@ -150,7 +150,7 @@ async fn observe_once(ctx: &Context) -> Result<Option<Observed>, Error> {
         taps: &taps,
         ports: ports.all,
         ranges: &[],
-        host_bridges: &host_bridges,
+        links,
         closed: &ctx.config.control_plane,
         allowed: &ctx.config.guest_allow,
         health: ctx.networks.checks.all(),
@@ -348,7 +348,7 @@ pub(super) fn wanted(tables: &Tables, seen: &Actual<'_>) -> Desired {
         attached: attached(seen),
         bridges: seen.bridges,
         ranges: seen.ranges,
-        host_bridges: seen.host_bridges,
+        links: seen.links.clone(),
     };
     let assigned = assign(tables, named, &existing);
     let mut networks: BTreeMap<String, NetworkConfig> = BTreeMap::new();
@@ -408,7 +408,9 @@ pub(super) fn wanted(tables: &Tables, seen: &Actual<'_>) -> Desired {
     wanted.networks = networks.into_values().collect();
     let interfaces: Vec<&InterfaceStatus> = guests.iter().flat_map(|guest| &guest.interfaces).collect();
     wanted.bridged = bridged(tables, &assigned.bridges, &interfaces);
-    wanted.firewall.bridged = wanted.bridged.iter().map(|network| network.bridge.clone()).collect();
+    let bridges = wanted.bridged.iter().map(|network| network.bridge.clone());
+    let over_interfaces: BTreeSet<String> = wanted.bridged.iter().filter_map(over_an_interface).collect();
+    wanted.firewall.bridged = bridges.chain(over_interfaces).collect();
     for (guest, interface) in guests.iter().flat_map(|guest| guest.interfaces.iter().map(move |i| (guest, i)))
     {
         let public = guest.public.get(&interface.name).map(|(public, _)| *public);

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use berth_api::{
-    DEFAULT_NAME, Graphics, HOST_FINALIZER, Network, ObjectUse, Readiness, Reason, SizeError, UseKind, VM,
-    VMState, vm::NetworkInterface,
+    BridgeSpec, DEFAULT_NAME, Graphics, HOST_FINALIZER, Network, ObjectUse, Readiness, Reason, SizeError,
+    UseKind, VM, VMState, vm::NetworkInterface,
 };
 use kube::ResourceExt;
 
@@ -205,8 +205,8 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
 }
 
 /// Returns the bridges that its host must have.
-fn bridges(observed: &Observed) -> BTreeSet<String> {
-    observed.networks.iter().flatten().filter_map(|network| Some(network.host_bridge()?.to_owned())).collect()
+fn bridges(observed: &Observed) -> BTreeSet<BridgeSpec> {
+    observed.networks.iter().flatten().filter_map(|network| network.host_bridge().cloned()).collect()
 }
 
 /// Returns why an interface cannot be on a bridged network as it is declared.

@@ -5,23 +5,23 @@
 //!                (no address)                                 (the host's)
 //! ```
 //!
+//! In place of the host's bridge, there may be one of berth's over an interface ([`over_interface`]).
 //! The host's bridge gets one port, and none of its settings changes: the filters of interfaces need the settings of a bridge, and
 //! those of berth's own are set. The port's MAC address is higher than that of any card and its MTU is the bridge's, because a
 //! bridge may take the lowest of either among its ports.
 
 use super::netlink::{Link, LinkKind, Netlink, network};
 use super::{
-    BRIDGE_PREFIX, PUBLIC_LINK, Result, bridge_mac, check_link, ours, sysctl, sysctl_if_there, tracking,
+    BRIDGE_PREFIX, PORT_PREFIX, Result, bridge_mac, check_link, host_ranges, ours, over_interface, sysctl,
+    sysctl_if_there, tracking,
 };
-use crate::{BridgedNetwork, HostBridge};
+use crate::{BridgeChoice, BridgedNetwork, HostBridge};
 
-/// The end of the pair on the host's bridge.
-const OUTER_PREFIX: &str = "btu-";
 /// The end of the pair on berth's bridge.
 pub(super) const INNER_PREFIX: &str = "btv-";
 
 fn outer_of(bridge: &str) -> String {
-    format!("{OUTER_PREFIX}{}", bridge.trim_start_matches(BRIDGE_PREFIX))
+    format!("{PORT_PREFIX}{}", bridge.trim_start_matches(BRIDGE_PREFIX))
 }
 
 fn inner_of(bridge: &str) -> String {
@@ -30,15 +30,15 @@ fn inner_of(bridge: &str) -> String {
 
 /// Returns the bridges whose connection to a bridge of the host is there.
 pub(super) fn bridges(links: &[Link]) -> Vec<String> {
-    let ends = [OUTER_PREFIX, INNER_PREFIX].map(|prefix| (prefix, ours(links, prefix, LinkKind::Veth)));
+    let ends = [PORT_PREFIX, INNER_PREFIX].map(|prefix| (prefix, ours(links, prefix, LinkKind::Veth)));
     let bridge = |prefix: &str, name: &String| format!("{BRIDGE_PREFIX}{}", name.trim_start_matches(prefix));
     ends.iter().flat_map(|(prefix, names)| names.iter().map(|name| bridge(prefix, name))).collect()
 }
 
 /// Returns the bridges that are not berth's, in order.
 pub(super) fn host_bridges(links: &[Link]) -> Vec<HostBridge> {
-    let is_ours = |link: &Link| link.name == PUBLIC_LINK || link.name.starts_with(BRIDGE_PREFIX);
-    let bridges = links.iter().filter(|link| link.kind == Some(LinkKind::Bridge) && !is_ours(link));
+    let bridges =
+        links.iter().filter(|link| link.kind == Some(LinkKind::Bridge) && !host_ranges::is_berths(link));
     let mut bridges: Vec<HostBridge> =
         bridges.map(|l| HostBridge { name: l.name.clone(), mtu: l.mtu, up: l.up }).collect();
     bridges.sort();
@@ -47,11 +47,17 @@ pub(super) fn host_bridges(links: &[Link]) -> Vec<HostBridge> {
 
 pub(super) async fn ensure(netlink: &Netlink, wanted: &BridgedNetwork) -> Result<()> {
     check_link("bridge", &wanted.bridge, BRIDGE_PREFIX)?;
-    let host_bridge = netlink.expect(&wanted.host_bridge).await?;
-    if host_bridge.kind != Some(LinkKind::Bridge) || host_bridge.name.starts_with(BRIDGE_PREFIX) {
-        return Err(network("use", &wanted.host_bridge, "it is no bridge of this host"));
+    // What cannot be is refused before anything is made.
+    match &wanted.to {
+        BridgeChoice::Named(name) => check(netlink, name).await?,
+        BridgeChoice::Over { interface, vlan } => over_interface::check(netlink, interface, *vlan).await?,
     }
+    // First, so that what an interrupted call has made is listed with it.
     let bridge = ensure_bridge(netlink, wanted).await?;
+    let host_bridge = match &wanted.to {
+        BridgeChoice::Named(name) => netlink.expect(name).await?,
+        BridgeChoice::Over { interface, vlan } => over_interface::ensure(netlink, interface, *vlan).await?,
+    };
     let (outer, inner) = ensure_pair(netlink, &wanted.bridge).await?;
     for end in [&outer, &inner] {
         if end.mtu != host_bridge.mtu {
@@ -66,6 +72,15 @@ pub(super) async fn ensure(netlink: &Netlink, wanted: &BridgedNetwork) -> Result
             netlink.set_up(end).await?;
         }
     }
+    over_interface::remove_unused(netlink).await
+}
+
+/// Refuses what is no bridge of the host.
+async fn check(netlink: &Netlink, name: &str) -> Result<()> {
+    let found = netlink.expect(name).await?;
+    if found.kind != Some(LinkKind::Bridge) || host_ranges::is_berths(&found) {
+        return Err(network("use", name, "it is no bridge of this host"));
+    }
     Ok(())
 }
 
@@ -76,7 +91,7 @@ async fn ensure_bridge(netlink: &Netlink, wanted: &BridgedNetwork) -> Result<Lin
         None => {
             netlink.add_bridge(name, bridge_mac(name)).await?;
             without_ipv6(name).await;
-            tracing::info!(bridge = name, host_bridge = wanted.host_bridge, "bridge made");
+            tracing::info!(bridge = name, to = ?wanted.to, "bridge made");
             netlink.expect(name).await?
         }
     };
@@ -116,7 +131,7 @@ async fn without_ipv6(link: &str) {
     sysctl_if_there(&format!("net/ipv6/conf/{link}/disable_ipv6"), "1").await;
 }
 
-/// Removes the connection to the host's bridge. Removing one end of a pair removes the other.
+/// Removes the connection to the host's bridge, and with the last one a bridge over an interface. Removing one end of a pair removes the other.
 pub(super) async fn remove(netlink: &Netlink, bridge: &str) -> Result<()> {
     for name in [outer_of(bridge), inner_of(bridge)] {
         let Some(link) = netlink.link(&name).await? else { continue };
@@ -124,5 +139,5 @@ pub(super) async fn remove(netlink: &Netlink, bridge: &str) -> Result<()> {
         netlink.remove(&link).await?;
         tracing::info!(port = name, "port of the host's bridge removed");
     }
-    Ok(())
+    over_interface::remove_unused(netlink).await
 }

@@ -5,8 +5,7 @@ use std::path::Path;
 
 use super::super::files::blocking;
 use super::netlink::{Link, Netlink};
-use super::relay::OUTER_PREFIX;
-use super::{BRIDGE_PREFIX, PUBLIC_LINK, Result, TAP_PREFIX, TUNNEL_PREFIX};
+use super::{PUBLIC_LINK, Result, TAP_PREFIX};
 use crate::HostRange;
 
 /// A route with a shorter prefix is one part of a split default route, as VPNs create them.
@@ -40,9 +39,10 @@ pub(super) async fn find(netlink: &Netlink) -> Result<Vec<HostRange>> {
     Ok(found)
 }
 
+/// Whether the link is named as berth names its own: `bth-…`, `btt…`.
 pub(super) fn is_berths(link: &Link) -> bool {
-    let prefixes = [BRIDGE_PREFIX, TUNNEL_PREFIX, TAP_PREFIX, OUTER_PREFIX];
-    link.name == PUBLIC_LINK || prefixes.iter().any(|prefix| link.name.starts_with(prefix))
+    let has_prefix = matches!(link.name.as_bytes(), [b'b', b't', b'a'..=b'z', b'-', ..]);
+    link.name == PUBLIC_LINK || has_prefix || link.name.starts_with(TAP_PREFIX)
 }
 
 /// Returns the IPv4 name servers in these files; a missing file has none.

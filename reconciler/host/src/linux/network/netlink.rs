@@ -1,5 +1,7 @@
 //! The host's links and addresses, by rtnetlink.
 
+mod routes;
+
 use std::net::{IpAddr, Ipv4Addr};
 
 use futures::{StreamExt, TryStreamExt};
@@ -9,35 +11,38 @@ use rtnetlink::packet_core::{
 };
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
 use rtnetlink::packet_route::link::{
-    InfoBridge, InfoBridgePort, InfoData, InfoKind, InfoPortData, InfoVxlan, LinkAttribute, LinkFlags,
-    LinkInfo, LinkLayerType, LinkMessage,
+    InfoBridge, InfoBridgePort, InfoData, InfoKind, InfoPortData, InfoVlan, InfoVxlan, LinkAttribute,
+    LinkFlags, LinkInfo, LinkLayerType, LinkMessage,
 };
 use rtnetlink::packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
-use rtnetlink::packet_route::route::{
-    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteScope, RouteType,
-};
+use rtnetlink::packet_route::route::RouteMessage;
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 use rtnetlink::{
-    Handle, LinkBridge, LinkBridgePort, LinkMessageBuilder, LinkUnspec, LinkVeth, LinkVxlan,
+    Handle, LinkBridge, LinkBridgePort, LinkMessageBuilder, LinkUnspec, LinkVeth, LinkVlan, LinkVxlan,
     RouteMessageBuilder,
 };
 
 use super::Result;
 use crate::SystemError;
+use routes::{Route, default_route, route, route_by};
 
 /// Attributes of a tap, as `linux/if_link.h` numbers them; rtnetlink has no names for them.
 const TUN_MULTI_QUEUE: u16 = 7;
 const TUN_NUM_QUEUES: u16 = 8;
 
-/// The kinds of links that berth creates.
+/// The kinds of links that berth creates, and those that can lead to a network of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LinkKind {
     Bridge,
     Tap,
     Vxlan,
     Veth,
+    Vlan,
+    Bond,
+    Dummy,
+    Other,
 }
 
 /// The fixed attributes of a VXLAN device, set at its creation.
@@ -52,9 +57,18 @@ pub(super) struct Vxlan {
 pub(super) struct Link {
     pub(super) index: u32,
     pub(super) name: String,
+    /// None for a card.
     pub(super) kind: Option<LinkKind>,
     pub(super) mtu: u32,
     pub(super) up: bool,
+    /// Whether it is up and has a carrier.
+    pub(super) carrier: bool,
+    /// Text that programs attach to a link.
+    pub(super) alias: Option<String>,
+    /// The link that it is on top of.
+    pub(super) below: Option<u32>,
+    /// As a VLAN interface: its tag.
+    pub(super) vlan: Option<u16>,
     /// The bridge that it is a port of.
     pub(super) controller: Option<u32>,
     /// As a bridge port: whether frames may leave by the port they came in on.
@@ -127,6 +141,21 @@ impl Netlink {
         self.add(name, message.build()).await
     }
 
+    /// Adds an interface for a VLAN of another interface.
+    pub(super) async fn add_vlan(&self, name: &str, on: &Link, id: u16) -> Result<()> {
+        let added = self.handle.link().add(vlan_message(name, on.index, id)).execute().await;
+        match added {
+            Err(error) if errno(&error) == Some(libc::EOPNOTSUPP) => Err(network("make", name, NO_VLANS)),
+            added => added.map_err(self::on("make", name)),
+        }
+    }
+
+    /// Whether the kernel has VLANs, after it has loaded its module for them. Asks for a VLAN of no interface, which makes none.
+    pub(super) async fn has_vlans(&self) -> bool {
+        let asked = self.handle.link().add(vlan_message("btg-probe", 0, 1)).execute().await;
+        !matches!(asked.as_ref().map_err(errno), Err(Some(libc::EOPNOTSUPP | libc::EPERM)))
+    }
+
     /// Adds a pair of connected interfaces; `mac` is the first one's.
     pub(super) async fn add_pair(&self, name: &str, peer: &str, mac: [u8; 6]) -> Result<()> {
         self.add(name, LinkVeth::new(name, peer).address(mac.to_vec()).build()).await
@@ -158,6 +187,19 @@ impl Netlink {
     pub(super) async fn join(&self, link: &Link, bridge: &Link) -> Result<()> {
         let message = LinkUnspec::new_with_index(link.index).controller(bridge.index).build();
         self.change(link, "join to its bridge", message).await
+    }
+
+    pub(super) async fn leave(&self, link: &Link) -> Result<()> {
+        let message = LinkUnspec::new_with_index(link.index).nocontroller().build();
+        self.change(link, "take from its bridge", message).await
+    }
+
+    pub(super) async fn set_down(&self, link: &Link) -> Result<()> {
+        self.change(link, "bring down", LinkUnspec::new_with_index(link.index).down().build()).await
+    }
+
+    pub(super) async fn set_alias(&self, link: &Link, text: &str) -> Result<()> {
+        self.change(link, "describe", LinkUnspec::new_with_index(link.index).alias(text).build()).await
     }
 
     pub(super) async fn set_hairpin(&self, link: &Link, on: bool) -> Result<()> {
@@ -366,56 +408,11 @@ impl Netlink {
     }
 }
 
-/// The destination of packets to a range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Route {
-    pub(super) to: Ipv4Net,
-    pub(super) link: u32,
-    pub(super) has_gateway: bool,
-}
+/// What can be done about a kernel without VLANs.
+const NO_VLANS: &str = "VLANs are not available on this host's kernel: modprobe 8021q";
 
-fn route_by(link: &Link, to: Ipv4Net) -> RouteMessage {
-    RouteMessageBuilder::<Ipv4Addr>::new()
-        .destination_prefix(to.addr(), to.prefix_len())
-        .output_interface(link.index)
-        .scope(RouteScope::Link)
-        .build()
-}
-
-fn route(message: &RouteMessage) -> Option<Route> {
-    let main = message.header.table == RouteHeader::RT_TABLE_MAIN;
-    if message.header.kind != RouteType::Unicast || !main {
-        return None;
-    }
-    let (mut to, mut link, mut has_gateway) = (Ipv4Addr::UNSPECIFIED, 0, false);
-    for attribute in &message.attributes {
-        match attribute {
-            RouteAttribute::Destination(RouteAddress::Inet(address)) => to = *address,
-            RouteAttribute::Oif(index) => link = *index,
-            RouteAttribute::Gateway(_) | RouteAttribute::Via(_) => has_gateway = true,
-            // Over several links: only the destination matters.
-            RouteAttribute::MultiPath(_) => has_gateway = true,
-            _ => {}
-        }
-    }
-    Some(Route { to: Ipv4Net::new(to, message.header.destination_prefix_length).ok()?, link, has_gateway })
-}
-
-/// Returns metric and link of a default route.
-fn default_route(message: &RouteMessage) -> Option<(u32, u32)> {
-    let main = message.header.table == RouteHeader::RT_TABLE_MAIN;
-    if message.header.destination_prefix_length != 0 || message.header.kind != RouteType::Unicast || !main {
-        return None;
-    }
-    let mut found = (0, None);
-    for attribute in &message.attributes {
-        match attribute {
-            RouteAttribute::Priority(priority) => found.0 = *priority,
-            RouteAttribute::Oif(index) => found.1 = Some(*index),
-            _ => {}
-        }
-    }
-    Some((found.0, found.1?))
+fn vlan_message(name: &str, on: u32, id: u16) -> LinkMessage {
+    LinkVlan::new(name, on, id).build()
 }
 
 fn destination(message: &NeighbourMessage) -> Option<([u8; 6], Ipv4Addr)> {
@@ -460,6 +457,10 @@ fn link(message: LinkMessage) -> Option<Link> {
         kind: None,
         mtu: 0,
         up: message.header.flags.contains(LinkFlags::Up),
+        carrier: message.header.flags.contains(LinkFlags::LowerUp),
+        alias: None,
+        below: None,
+        vlan: None,
         controller: None,
         hairpin: false,
         tracked: false,
@@ -472,6 +473,8 @@ fn link(message: LinkMessage) -> Option<Link> {
         match attribute {
             LinkAttribute::IfName(name) => link.name = name,
             LinkAttribute::Mtu(mtu) => link.mtu = mtu,
+            LinkAttribute::IfAlias(text) => link.alias = Some(text),
+            LinkAttribute::Link(index) => link.below = (index != 0).then_some(index),
             LinkAttribute::Address(mac) if message.header.link_layer_type == LinkLayerType::Ether => {
                 link.mac = mac.as_slice().try_into().ok();
             }
@@ -481,6 +484,7 @@ fn link(message: LinkMessage) -> Option<Link> {
                 link.hairpin = infos.iter().any(hairpin);
                 link.tracked = infos.iter().any(tracked);
                 link.vxlan = infos.iter().find_map(vxlan);
+                link.vlan = infos.iter().find_map(vlan);
                 link.multi_queue = infos.iter().find_map(|info| tun(info, TUN_MULTI_QUEUE)) == Some(1);
                 link.queues = infos.iter().find_map(|info| tun(info, TUN_NUM_QUEUES)).unwrap_or_default();
             }
@@ -496,8 +500,20 @@ fn kind(info: &LinkInfo) -> Option<LinkKind> {
         LinkInfo::Kind(InfoKind::Tun) => Some(LinkKind::Tap),
         LinkInfo::Kind(InfoKind::Vxlan) => Some(LinkKind::Vxlan),
         LinkInfo::Kind(InfoKind::Veth) => Some(LinkKind::Veth),
+        LinkInfo::Kind(InfoKind::Vlan) => Some(LinkKind::Vlan),
+        LinkInfo::Kind(InfoKind::Bond) => Some(LinkKind::Bond),
+        LinkInfo::Kind(InfoKind::Dummy) => Some(LinkKind::Dummy),
+        LinkInfo::Kind(_) => Some(LinkKind::Other),
         _ => None,
     }
+}
+
+fn vlan(info: &LinkInfo) -> Option<u16> {
+    let LinkInfo::Data(InfoData::Vlan(attributes)) = info else { return None };
+    attributes.iter().find_map(|attribute| match attribute {
+        InfoVlan::Id(id) => Some(*id),
+        _ => None,
+    })
 }
 
 fn vxlan(info: &LinkInfo) -> Option<Vxlan> {
@@ -558,4 +574,27 @@ fn on(attempt: &'static str, name: &str) -> impl FnOnce(rtnetlink::Error) -> Sys
 
 pub(super) fn network(attempt: &'static str, name: &str, detail: impl Into<String>) -> SystemError {
     SystemError::Network { attempt, name: name.to_owned(), detail: detail.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use rtnetlink::packet_core::Emitable;
+
+    use super::*;
+
+    #[test]
+    fn the_kernel_is_asked_for_a_vlan_in_the_bytes_of_rtnetlink() {
+        let message = vlan_message("btg-01020304", 7, 120);
+        let mut bytes = vec![0; message.buffer_len()];
+        message.emit(&mut bytes);
+        let mut expected = vec![0_u8; 16]; // struct ifinfomsg: nothing is known of the new interface
+        expected.extend([17, 0, 3, 0]); // IFLA_IFNAME
+        expected.extend(b"btg-01020304\0\0\0\0");
+        expected.extend([8, 0, 5, 0, 7, 0, 0, 0]); // IFLA_LINK: the interface below
+        expected.extend([28, 0, 18, 0]); // IFLA_LINKINFO
+        expected.extend([9, 0, 1, 0]); // IFLA_INFO_KIND
+        expected.extend(b"vlan\0\0\0\0");
+        expected.extend([12, 0, 2, 0, 6, 0, 1, 0, 120, 0, 0, 0]); // IFLA_INFO_DATA with IFLA_VLAN_ID
+        assert_eq!(bytes, expected);
+    }
 }

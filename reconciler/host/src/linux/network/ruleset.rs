@@ -9,6 +9,7 @@
 //!  from a private network to link-local addresses, other hosts and the control plane: nothing, unless it is allowed
 //!  IPv6: as [`ipv6`] describes
 //!  in a bridged network: packets between its ports; none is routed
+//!  from a bridge that berth made over an interface: nothing to the host itself, which has no address there
 //!  from a tap: packets that pass [`ports`]
 //!  to and from a filtered tap: packets that also pass [`groups`]
 //!  to and from a limited tap: as many as [`limits`] allow
@@ -31,6 +32,7 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use serde_json::{Value, json};
 
 use super::BRIDGE_PREFIX;
+use crate::networks::OVER_PREFIX;
 use crate::{Balanced, Egress, Firewall, Forward, Nat};
 
 pub(super) const TABLE: &str = "berth";
@@ -283,6 +285,7 @@ fn to_host() -> Vec<Vec<Value>> {
         vec![to_its_gateway(), echo, accept()],
         vec![from_guest(), allowed, accept()],
         vec![from_guest(), drop()],
+        vec![compare("==", meta("iifname"), json!(format!("{OVER_PREFIX}*"))), drop()],
     ]
 }
 

@@ -11,6 +11,7 @@ mod hosts;
 mod ipv6;
 mod limits;
 mod options;
+mod over_interface;
 mod spoofing;
 
 use std::future::Future;

@@ -116,7 +116,7 @@ fn host() -> HostFacts {
         address: None,
         mtu: None,
         ranges: Vec::new(),
-        bridges: Vec::new(),
+        links: Default::default(),
         pci_devices: Vec::new(),
         huge_pages: Vec::new(),
         dedicated: Default::default(),

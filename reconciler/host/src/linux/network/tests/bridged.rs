@@ -1,12 +1,12 @@
 //! Bridged networks: guests on a bridge of the host, with a machine of the host's network beside them.
 
 use super::*;
-use crate::{BridgedNetwork, Port, PortException};
+use crate::{BridgeChoice, BridgedNetwork, Port, PortException};
 
 const HOST_BRIDGE: &str = "vmbr0";
 
 fn part(tracked: bool) -> BridgedNetwork {
-    BridgedNetwork { bridge: BRIDGE.to_owned(), host_bridge: HOST_BRIDGE.to_owned(), tracked }
+    BridgedNetwork { bridge: BRIDGE.to_owned(), to: BridgeChoice::Named(HOST_BRIDGE.to_owned()), tracked }
 }
 
 fn port(last: u8, address: Option<&str>) -> Port {
@@ -65,7 +65,7 @@ fn answers(from: &str, to: &str) -> bool {
     (0..3).any(|_| attempt())
 }
 
-fn reaches(from: &Guest, to: &'static str) -> bool {
+pub(super) fn reaches(from: &Guest, to: &'static str) -> bool {
     from.on(move || answers("0.0.0.0", to))
 }
 
@@ -89,7 +89,7 @@ fn guests_are_machines_of_the_hosts_network_and_the_hosts_bridge_stays_as_it_is(
         host.networks.ensure_bridged(&part(false)).await.expect("made");
         host.networks.ensure_bridged(&part(false)).await.expect("made again");
         assert_eq!(bridge_settings(), before);
-        let found = host.networks.host_bridges().await.expect("listed");
+        let found = host.networks.host_links().await.expect("listed").bridges;
         let names: Vec<&str> = found.iter().map(|bridge| bridge.name.as_str()).collect();
         assert_eq!((names, found[0].mtu, found[0].up), (vec![HOST_BRIDGE], 1400, true));
         assert_eq!(host.networks.networks().await.expect("listed"), [BRIDGE]);
