@@ -245,8 +245,8 @@ async fn vlan_carries_guests(host: &Fixture, machine: &Guest) {
     });
     host.networks.ensure_bridged(&part(BRIDGE, Some(TAG))).await.expect("made again");
     let guest = guest();
-    assert!(reaches(&guest, "192.0.2.9") && reaches(&machine, "192.0.2.50"));
-    assert!(reaches(&machine, "198.51.100.1"), "the host has its address as before, without the tag");
+    assert!(reaches(&guest, "192.0.2.9") && reaches(machine, "192.0.2.50"));
+    assert!(reaches(machine, "198.51.100.1"), "the host has its address as before, without the tag");
     drop(guest);
     host.networks.ensure_bridged(&part(OTHER, Some(TAG + 1))).await.expect("another VLAN");
     ip(&format!("link add link {CARD} name eth1.7 type vlan id 7"));
