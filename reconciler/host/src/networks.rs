@@ -162,7 +162,7 @@ impl BridgeChoice {
 /// The prefix of the bridges that berth makes over interfaces.
 pub(crate) const OVER_PREFIX: &str = "btb-";
 
-/// What the names of berth's links over an interface and VLAN end with.
+/// The end of the names of berth's links over an interface and VLAN.
 pub(crate) fn interface_id(interface: &str, vlan: Option<u16>) -> String {
     let hash = Sha256::digest(format!("{interface}/{}", vlan.unwrap_or_default()));
     hash[..4].iter().map(|byte| format!("{byte:02x}")).collect()

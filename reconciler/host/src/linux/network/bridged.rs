@@ -47,7 +47,7 @@ pub(super) fn host_bridges(links: &[Link]) -> Vec<HostBridge> {
 
 pub(super) async fn ensure(netlink: &Netlink, wanted: &BridgedNetwork) -> Result<()> {
     check_link("bridge", &wanted.bridge, BRIDGE_PREFIX)?;
-    // What cannot be is refused before anything is made.
+    // A refusal comes before anything is made.
     match &wanted.to {
         BridgeChoice::Named(name) => check(netlink, name).await?,
         BridgeChoice::Over { interface, vlan } => over_interface::check(netlink, interface, *vlan).await?,

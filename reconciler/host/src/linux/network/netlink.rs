@@ -408,7 +408,7 @@ impl Netlink {
     }
 }
 
-/// What can be done about a kernel without VLANs.
+/// The message about a kernel without VLANs.
 const NO_VLANS: &str = "VLANs are not available on this host's kernel: modprobe 8021q";
 
 fn vlan_message(name: &str, on: u32, id: u16) -> LinkMessage {
