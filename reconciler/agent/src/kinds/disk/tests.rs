@@ -401,6 +401,7 @@ fn any_observed() -> impl Strategy<Value = Observed> {
             user_waits: false,
             source: None,
             pending_snapshot: None,
+            pending_with_others: false,
             restore: if is_due { due().restore } else { Restore::Done },
             opener: is_open.then(|| "web".to_owned()),
             volume: file.and_then(|gib| volume(gib * GIB).volume),
