@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Each step can be repeated: after a crash anywhere, the whole is taken again from the start under the same identities. QEMU is
-//! switched to all overlays in one transaction, and without a machine no volume is written meanwhile. What was interrupted in
-//! between, and written since, is refused: [`SystemError::NotOneMoment`], [`BlockError::NotOneMoment`].
+//! switched to all overlays in one transaction, and without a machine no volume is written meanwhile. Volumes that were written
+//! after an interruption in between are refused: [`SystemError::NotOneMoment`], [`BlockError::NotOneMoment`].
 //!
 //! [`BlockError::NotOneMoment`]: berth_qemu::block::BlockError::NotOneMoment
 

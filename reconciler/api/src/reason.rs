@@ -218,7 +218,7 @@ reasons! {
     /// No host that the VM may run on can emulate a TPM, which the VM or its class declares.
     NoHostWithTPM => "Install swtpm on a host that the VM may run on.",
     /// No host that the VM may run on has the bridge or the interface of one of its Networks.
-    NoHostWithBridge => "Do on a host that the VM may run on what the message says, or correct `bridge` of the Network.",
+    NoHostWithBridge => "Give one of these hosts the bridge or the interface that the message names, or correct `bridge` of the Network.",
     /// No host that the VM may run on offers the PCI devices that it declares.
     NoHostWithDevice => "Offer devices of that name on a host that the VM may run on (`--pci-device`), or correct `pciDevices`.",
     /// A PCI device that the VM declares is not free on its host, or no VM can have it; the message has the cause.
@@ -260,7 +260,7 @@ reasons! {
     /// All that the host has, or more, is reserved for the host itself.
     ReservedTooLarge => "Lower `reserved` of the Host.",
     /// A bridge or an interface of the host that a Network of VMs here needs is missing, has no carrier, or is used by the host itself.
-    BridgeUnavailable => "Correct on the host what the message says: guests that run there are connected again within minutes.",
+    BridgeUnavailable => "Correct that on the host: guests that run there are connected again within minutes.",
     /// A firewall that is not berth's drops forwarded packets.
     ForeignFirewall => "Allow forwarding in that firewall: `berth doctor` on the host tells how.",
     /// The host takes no new VMs.

@@ -102,7 +102,7 @@ impl UploadSession {
         // The client may be gone.
         let _ = write(&mut to_client, &line(&last)).await;
         let _ = timeout(STALLED, to_client.shutdown()).await;
-        // What the client still sends must not take the message from it.
+        // Bytes that the client still sends must not take the message from it.
         let mut rest = vec![0; 16 << 10];
         let drain = async { while from_client.read(&mut rest).await.is_ok_and(|count| count > 0) {} };
         let _ = timeout(STALLED, drain).await;
