@@ -35,6 +35,8 @@ pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
             fs::copy(&guest.path, &file).context("copying the image")?;
             project.apply()?;
             let held = uploaded(platform, &project, guest);
+            // With other content, the plan before the destroy would replace an image in use.
+            fs::copy(&guest.path, &file).context("copying the image again")?;
             project.destroy()?;
             held?;
             let left = platform.kubectl().ok(&["get", "images,disks", "-o", "name"])?;
