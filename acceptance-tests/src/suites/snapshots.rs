@@ -90,7 +90,7 @@ fn are_of_one_moment(platform: &Platform, project: &Project) -> Result<()> {
         ensure!(part["status"]["takenAt"] == whole["takenAt"] && whole["takenAt"].is_string(), "{part:#}");
     }
     let listed = kubectl.ok(&["get", "vmsnap", "--field-selector=spec.vm=snapshots"])?;
-    contains_all(&listed, &["snapshots-all", "snapshots-root,snapshots-data,snapshots-log", "True"])?;
+    contains_all(&listed, &["snapshots-all", "snapshots", "True"])?;
     let names = project.attributes("berth_vm_snapshot.server")?["snapshots"].clone();
     ensure!(names["snapshots-data"] == "snapshots-all-1", "{names}");
     let other = json!({"spec": {"vm": "other"}}).to_string();

@@ -4,7 +4,7 @@ resource "berth_vm_snapshot" "before_upgrade" {
 }
 
 # A copy of one of its disks at that moment, on the same host.
-resource "berth_disk" "copy" {
-  name   = "copy"
+resource "berth_disk" "data_copy" {
+  name   = "data-copy"
   source = { snapshot = berth_vm_snapshot.before_upgrade.snapshots["web-data"] }
 }

@@ -33,7 +33,6 @@ pub const LONGEST_VM_SNAPSHOT_NAME: usize = 60;
     printcolumn(name = "VM", type_ = "string", json_path = ".spec.vm"),
     printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
     printcolumn(name = "Reason", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].reason"#),
-    printcolumn(name = "Disks", type_ = "string", json_path = ".status.disks[*].disk"),
     printcolumn(name = "Consistency", type_ = "string", json_path = ".status.consistency"),
     printcolumn(name = "Taken-At", type_ = "date", json_path = ".status.takenAt"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
