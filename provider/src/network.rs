@@ -222,7 +222,7 @@ fn check_bridge(bridge: &Value) -> Vec<Diagnostic> {
 
 /// Whether berth gives such names to the interfaces that it makes on hosts.
 fn is_berths(name: &str) -> bool {
-    let is_tap = |rest: &str| rest.len() > 8 && rest.bytes().take(8).all(|b| b.is_ascii_hexdigit());
+    let is_tap = |rest: &str| rest.len() >= 8 && rest.bytes().take(8).all(|b| b.is_ascii_hexdigit());
     name == "berth-public"
         || matches!(name.as_bytes(), [b'b', b't', b'a'..=b'z', b'-', ..])
         || name.strip_prefix("btt").is_some_and(is_tap)

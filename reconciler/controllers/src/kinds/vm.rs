@@ -127,7 +127,8 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
         }
     }
     let is_bound = vm.status.as_ref().is_some_and(|s| s.binding.is_some());
-    if is_bound && vm.metadata.deletion_timestamp.is_none() {
+    let stays_bound = is_bound && vm.metadata.deletion_timestamp.is_none();
+    if stays_bound {
         // Restores the finalizer after `kubectl replace` removed it: without it a deletion would not wait for the
         // host.
         batch.steps(cache, config.clock.now(), &[Step::AddFinalizer(key.clone(), HOST_FINALIZER)]);
@@ -136,7 +137,7 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
     batch.status(vm.as_ref(), status(&vm, &plan.decision, config.clock.now()));
     // After the status, which names the missing Disk, because these writes may be refused.
     disks.into_iter().for_each(|write| batch.write(write));
-    if is_bound && vm.metadata.deletion_timestamp.is_none() {
+    if stays_bound {
         ticket_accounts::ensure(cache, key.namespace(), &VM_ACCOUNTS, batch);
     }
     plan.outcome

@@ -1,13 +1,17 @@
 //! Decisions about a VM for given inputs.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use berth_api::{Binding, Disk, Network, Reason, VM, VMState};
+use berth_api::{Binding, Disk, Network, Reason, VM, VMState, console::VM_ACCOUNTS};
 use k8s_openapi::jiff::Timestamp;
+use tokio::time::Instant;
 
 use crate::{
+    batch::WriteBatch,
+    cache::Cache,
     cache::capacity::{Demand, HostCapacity, Members},
     cache::claims::Claim,
+    config::Config,
     key::{Key, ObjectKind},
     kinds::disk::Obstacle,
     placement_hold::PlacementHold,
@@ -381,4 +385,25 @@ fn a_disk_that_a_host_in_a_recovery_may_have_is_given_to_no_other() {
     let mut seen = observed(Some(disk(ready_disk())));
     seen.unconfirmed = Some("host h2 says that it has it".into());
     assert_eq!(waits_for(&vm(json!(null)), &seen), Reason::WaitingForInventory);
+}
+
+#[tokio::test]
+async fn a_namespace_has_the_accounts_of_tickets_once_a_vm_of_it_is_bound_and_not_for_one_that_is_deleted() {
+    let written = |vm: VM| {
+        let mut cache = Cache::new(Duration::from_secs(40));
+        cache.put(vm, Instant::now());
+        cache.put(network().as_ref().clone(), Instant::now());
+        let mut batch = WriteBatch::default();
+        let key = Key::namespaced(ObjectKind::VM, "default", "web");
+        super::reconcile(&cache, &Config::new(), &key, &mut batch);
+        let keys: Vec<Key> = batch.keys().collect();
+        VM_ACCOUNTS.iter().filter(|account| keys.contains(&Key::ticket_account("default", account))).count()
+    };
+    let bound = || vm(json!({"binding": {"host": "h1", "epoch": 1}}));
+    assert_eq!(written(vm(json!({}))), 0, "it waits for a host");
+    assert_eq!(written(bound()), VM_ACCOUNTS.len());
+    let mut deleted = bound();
+    deleted.metadata.deletion_timestamp =
+        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH));
+    assert_eq!(written(deleted), 0);
 }
