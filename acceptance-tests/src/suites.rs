@@ -71,6 +71,8 @@ pub struct Suite {
     pub obstacle: fn() -> Option<String>,
     /// Whether the suite needs the machine to itself: it measures, or keeps all processors busy.
     pub alone: bool,
+    /// Whether it is too long for a usual run: it runs when it is named, and with `--extended`.
+    pub extended: bool,
     /// Runs the cases.
     pub run: fn(&Kit, &mut Report) -> Result<()>,
 }
@@ -79,7 +81,7 @@ const fn minutes(count: u64) -> Duration {
     Duration::from_secs(count * 60)
 }
 
-/// All suites, in the order of a run: those that have the machine to themselves, cheapest first; then those that need no Go
+/// All suites, in the order of a run: those that have the machine to themselves; then those that need no Go
 /// program, because these are built meanwhile; then the others, the longest first.
 pub const ALL: &[Suite] = &[
     Suite {
@@ -88,15 +90,26 @@ pub const ALL: &[Suite] = &[
         limit: minutes(40),
         obstacle: || None,
         alone: true,
+        extended: false,
         run: cargo_tests::unit,
     },
     Suite {
         name: "converge",
-        about: "the reconciler on a fake QEMU, failing and crashing at every external call in turn",
+        about: "the reconciler on a fake QEMU, failing and crashing at its external calls in turn",
         limit: minutes(50),
         obstacle: || None,
         alone: true,
+        extended: false,
         run: cargo_tests::converge,
+    },
+    Suite {
+        name: "converge-every-call",
+        about: "the same as converge, with each fault at every call",
+        limit: minutes(120),
+        obstacle: || None,
+        alone: true,
+        extended: true,
+        run: cargo_tests::converge_every_call,
     },
     Suite {
         name: "scale",
@@ -104,6 +117,7 @@ pub const ALL: &[Suite] = &[
         limit: minutes(15),
         obstacle: needs_root,
         alone: true,
+        extended: false,
         run: scale::run,
     },
     Suite {
@@ -112,6 +126,7 @@ pub const ALL: &[Suite] = &[
         limit: minutes(8),
         obstacle: needs_root,
         alone: true,
+        extended: false,
         run: crash::run,
     },
     Suite {
@@ -120,6 +135,7 @@ pub const ALL: &[Suite] = &[
         limit: minutes(10),
         obstacle: needs_root,
         alone: true,
+        extended: false,
         run: load::run,
     },
     Suite {
@@ -128,6 +144,7 @@ pub const ALL: &[Suite] = &[
         limit: minutes(15),
         obstacle: needs_root,
         alone: false,
+        extended: false,
         run: kubectl::run,
     },
     Suite {
@@ -136,6 +153,7 @@ pub const ALL: &[Suite] = &[
         limit: minutes(30),
         obstacle: needs_root,
         alone: false,
+        extended: false,
         run: kube_rs::run,
     },
     Suite {
@@ -144,6 +162,7 @@ pub const ALL: &[Suite] = &[
         limit: minutes(15),
         obstacle: needs_root,
         alone: false,
+        extended: false,
         run: attack::embedded,
     },
     Suite {
@@ -152,6 +171,7 @@ pub const ALL: &[Suite] = &[
         limit: minutes(35),
         obstacle: needs_root,
         alone: false,
+        extended: false,
         run: terraform::run,
     },
     Suite {
@@ -160,6 +180,7 @@ pub const ALL: &[Suite] = &[
         limit: minutes(20),
         obstacle: needs_root,
         alone: false,
+        extended: false,
         run: modules::run,
     },
     Suite {
@@ -168,6 +189,7 @@ pub const ALL: &[Suite] = &[
         limit: minutes(25),
         obstacle: needs_root,
         alone: false,
+        extended: false,
         run: debian::run,
     },
     Suite {
@@ -176,6 +198,7 @@ pub const ALL: &[Suite] = &[
         limit: minutes(25),
         obstacle: needs_root,
         alone: false,
+        extended: false,
         run: hosts::embedded,
     },
     Suite {
@@ -184,6 +207,7 @@ pub const ALL: &[Suite] = &[
         limit: minutes(15),
         obstacle: needs_root,
         alone: false,
+        extended: false,
         run: networks::run,
     },
     Suite {
@@ -192,6 +216,7 @@ pub const ALL: &[Suite] = &[
         limit: minutes(25),
         obstacle: needs_root,
         alone: false,
+        extended: false,
         run: upgrade::run,
     },
     Suite {
@@ -200,6 +225,7 @@ pub const ALL: &[Suite] = &[
         limit: minutes(20),
         obstacle: needs_root,
         alone: false,
+        extended: false,
         run: faults::run,
     },
     Suite {
@@ -208,6 +234,7 @@ pub const ALL: &[Suite] = &[
         limit: minutes(10),
         obstacle: needs_root,
         alone: false,
+        extended: false,
         run: demo::run,
     },
     Suite {
@@ -216,6 +243,7 @@ pub const ALL: &[Suite] = &[
         limit: minutes(15),
         obstacle: || needs_root().or_else(tools::cannot_build_go),
         alone: false,
+        extended: false,
         run: differential::run,
     },
     Suite {
@@ -224,6 +252,7 @@ pub const ALL: &[Suite] = &[
         limit: minutes(50),
         obstacle: || needs_root().or_else(tools::cannot_build_go),
         alone: false,
+        extended: false,
         run: kubernetes::run,
     },
     Suite {
@@ -232,6 +261,7 @@ pub const ALL: &[Suite] = &[
         limit: minutes(60),
         obstacle: || needs_root().or_else(tools::cannot_build_go),
         alone: false,
+        extended: false,
         run: tofu::run,
     },
     Suite {
@@ -240,6 +270,7 @@ pub const ALL: &[Suite] = &[
         limit: minutes(20),
         obstacle: || needs_root().or_else(tools::cannot_build_go),
         alone: false,
+        extended: false,
         run: hosts::kubernetes,
     },
     Suite {
@@ -248,6 +279,7 @@ pub const ALL: &[Suite] = &[
         limit: minutes(20),
         obstacle: || needs_root().or_else(tools::cannot_build_go),
         alone: false,
+        extended: false,
         run: attack::kubernetes,
     },
     Suite {
@@ -256,6 +288,7 @@ pub const ALL: &[Suite] = &[
         limit: minutes(30),
         obstacle: || needs_root().or_else(tools::cannot_build_go),
         alone: false,
+        extended: false,
         run: gitops::run,
     },
     Suite {
@@ -264,6 +297,7 @@ pub const ALL: &[Suite] = &[
         limit: minutes(45),
         obstacle: || needs_root().or_else(tools::cannot_build_go),
         alone: false,
+        extended: true,
         run: terraform_new::run,
     },
     Suite {
@@ -272,6 +306,7 @@ pub const ALL: &[Suite] = &[
         limit: minutes(15),
         obstacle: || needs_root().or_else(tools::cannot_build_go),
         alone: false,
+        extended: false,
         run: graduate::run,
     },
 ];

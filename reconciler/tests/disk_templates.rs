@@ -14,27 +14,30 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams},
 };
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 #[path = "shared/image.rs"]
 mod image;
-#[path = "shared/serve.rs"]
-mod serve;
+#[path = "shared/installed.rs"]
+mod installed;
 #[path = "shared/setup.rs"]
 mod setup;
-use serve::serve;
+use installed::Copy;
 
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// A control plane and one host, `h1`, with the image `debian`.
 struct Site {
     client: Client,
+    /// The control plane's database.
+    _folder: TempDir,
 }
 
 impl Site {
     async fn new() -> Self {
-        let (_server, client, clock) = serve().await;
+        let Copy { server: _server, admin: client, clock, folder } = installed::copy().await;
         let config = controllers::Config {
             clock: clock.clone(),
             identities: Identities::seeded(1),
@@ -45,7 +48,7 @@ impl Site {
         let config = AgentConfig { clock, seed: Some(1), ..AgentConfig::new("h1") };
         let agent = berth_agent::run(config, client.clone(), system, CancellationToken::new());
         tokio::spawn(async move { agent.await.unwrap_or_else(|error| panic!("{error}")) });
-        let site = Self { client };
+        let site = Self { client, _folder: folder };
         let hosts: Api<Host> = Api::all(site.client.clone());
         site.until("the host reports", async || {
             let host = hosts.get_opt("h1").await.expect("it answers");

@@ -21,16 +21,17 @@ use kube::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 #[path = "shared/image.rs"]
 mod image;
-#[path = "shared/serve.rs"]
-mod serve;
+#[path = "shared/installed.rs"]
+mod installed;
 #[path = "shared/setup.rs"]
 mod setup;
-use serve::serve;
+use installed::Copy;
 
 const LIMIT: Duration = Duration::from_secs(300);
 /// The objects that [`Site::declare_everything`] declares, the users last.
@@ -51,12 +52,14 @@ struct Site {
     client: Client,
     system: Arc<FakeSystem>,
     agent: JoinHandle<()>,
+    /// The control plane's database.
+    _folder: TempDir,
 }
 
 impl Site {
     /// A control plane and one ready host, `h1`.
     async fn new() -> Self {
-        let (_server, client, clock) = serve().await;
+        let Copy { server: _server, admin: client, clock, folder } = installed::copy().await;
         let config = controllers::Config {
             clock: clock.clone(),
             identities: Identities::seeded(1),
@@ -67,7 +70,7 @@ impl Site {
         let config = AgentConfig { clock, seed: Some(1), ..AgentConfig::new("h1") };
         let agent = berth_agent::run(config, client.clone(), system.clone(), CancellationToken::new());
         let agent = tokio::spawn(async move { agent.await.unwrap_or_else(|error| panic!("{error}")) });
-        let site = Self { client, system, agent };
+        let site = Self { client, system, agent, _folder: folder };
         let hosts: Api<Host> = Api::all(site.client.clone());
         site.until("the host reports", async || {
             let host = hosts.get_opt("h1").await.expect("it answers");

@@ -18,8 +18,8 @@ use tokio::time::Instant;
 
 #[path = "shared/image.rs"]
 mod image;
-#[path = "shared/serve.rs"]
-mod serve;
+#[path = "shared/installed.rs"]
+mod installed;
 #[path = "shared/setup.rs"]
 mod setup;
 #[path = "shared/site.rs"]

@@ -13,16 +13,17 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 #[path = "shared/image.rs"]
 mod image;
-#[path = "shared/serve.rs"]
-mod serve;
+#[path = "shared/installed.rs"]
+mod installed;
 #[path = "shared/setup.rs"]
 mod setup;
-use serve::serve;
+use installed::Copy;
 
 const LIMIT: Duration = Duration::from_secs(600);
 
@@ -83,14 +84,16 @@ struct Site {
     clock: Arc<berth_engine::RuntimeClock>,
     system: Arc<FakeSystem>,
     processes: JoinHandle<()>,
+    /// The control plane's database.
+    _folder: TempDir,
 }
 
 impl Site {
     async fn new() -> Self {
-        let (_, admin, clock) = serve().await;
+        let Copy { server: _server, admin, clock, folder } = installed::copy().await;
         let system = image::host(&clock);
         let processes = start(&admin, &clock, &system, 1);
-        let site = Self { admin, clock, system, processes };
+        let site = Self { admin, clock, system, processes, _folder: folder };
         apply(
             &site.admin,
             "VMClass",
@@ -230,14 +233,14 @@ async fn what_is_released_is_ended_and_its_name_does_not_stay() {
 }
 
 /// A control plane with a host that has the given status, without controllers or agents.
-async fn reported(orphans: Value, released: &[&str]) -> Client {
-    let (_, admin, _) = serve().await;
+async fn reported(orphans: Value, released: &[&str]) -> (Client, TempDir) {
+    let Copy { admin, folder, .. } = installed::copy().await;
     let hosts: Api<Host> = Api::all(admin.clone());
     let mut declared = Host::new("h1", Default::default());
     declared.spec.released_orphans = released.iter().map(|name| (*name).to_owned()).collect();
     hosts.create(&PostParams::default(), &declared).await.expect("it joins");
     report(&admin, orphans).await;
-    admin
+    (admin, folder)
 }
 
 async fn report(admin: &Client, orphans: Value) {
@@ -259,7 +262,7 @@ async fn former(admin: &Client, name: &str) -> Option<String> {
 #[tokio::test(start_paused = true)]
 async fn a_vm_whose_disks_are_not_all_on_the_host_is_not_adopted_and_nothing_is_changed() {
     let whole = [orphan("i-1", "web", Some("u1")), orphan("v-1", "web-root", Some("u2"))];
-    let admin = reported(json!(whole), &[]).await;
+    let (admin, _folder) = reported(json!(whole), &[]).await;
     apply(&admin, "VM", "web", None, web()).await;
     let refused = adopt(&admin, &["i-1"]).await.expect_err("a disk is missing");
     assert!(refused.contains("no volume that was made for Disk default/web-data"), "{refused}");
@@ -283,7 +286,7 @@ async fn what_cannot_be_adopted_is_refused_with_a_reason() {
     let stranger = json!({"kind": "Process", "name": "7 qemu", "detail": ""});
     let nameless = orphan("v-1", "web-root", None);
     let orphans = json!([stranger, nameless, orphan("v-2", "web-data", Some("u2"))]);
-    let admin = reported(orphans, &["v-2"]).await;
+    let (admin, _folder) = reported(orphans, &["v-2"]).await;
     for (name, why) in [
         ("i-0", "host h1 has no orphan i-0; it has: 7 qemu, v-1, v-2"),
         ("7 qemu", "was not made by berth"),
@@ -308,7 +311,7 @@ async fn what_cannot_be_adopted_is_refused_with_a_reason() {
 #[tokio::test(start_paused = true)]
 async fn names_that_a_host_is_done_with_leave_the_list_with_the_next_release() {
     let both = json!([orphan("v-1", "a", Some("u1")), orphan("v-2", "b", Some("u2"))]);
-    let admin = reported(both, &["v-1", "v-gone", "i-gone"]).await;
+    let (admin, _folder) = reported(both, &["v-1", "v-gone", "i-gone"]).await;
     let refused = release(&admin, &["v-2"]).await.expect_err("the host does nothing");
     assert!(refused.contains("has not ended v-2 yet"), "{refused}");
     assert_eq!(host(&admin).await.spec.released_orphans, ["v-1", "v-2"]);
@@ -325,7 +328,7 @@ async fn names_that_a_host_is_done_with_leave_the_list_with_the_next_release() {
 
 #[tokio::test(start_paused = true)]
 async fn a_recovery_is_opened_and_ended_for_the_hosts_that_are_named_or_for_all() {
-    let admin = reported(json!([]), &[]).await;
+    let (admin, _folder) = reported(json!([]), &[]).await;
     let open = async || host(&admin).await.spec.recovery.is_some();
     recover(&admin, &["h1"], false, false).await.expect("it is opened");
     assert!(open().await);

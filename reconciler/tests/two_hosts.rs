@@ -18,16 +18,17 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 #[path = "shared/image.rs"]
 mod image;
-#[path = "shared/serve.rs"]
-mod serve;
+#[path = "shared/installed.rs"]
+mod installed;
 #[path = "shared/setup.rs"]
 mod setup;
-use serve::serve;
+use installed::Copy;
 
 const LIMIT: Duration = Duration::from_secs(600);
 
@@ -35,11 +36,13 @@ struct Fleet {
     server: Server,
     admin: Client,
     clock: Arc<berth_engine::RuntimeClock>,
+    /// The control plane's database.
+    _folder: TempDir,
 }
 
 impl Fleet {
     async fn new() -> Self {
-        let (server, admin, clock) = serve().await;
+        let Copy { server, admin, clock, folder } = installed::copy().await;
         let config = controllers::Config {
             clock: clock.clone(),
             identities: Identities::seeded(7),
@@ -47,7 +50,7 @@ impl Fleet {
         };
         let client = Self::operator(&server, &admin).await;
         tokio::spawn(controllers::run(client, config, CancellationToken::new()));
-        Self { server, admin, clock }
+        Self { server, admin, clock, _folder: folder }
     }
 
     /// A client with the rights that controllers have on a Kubernetes control plane and no others.

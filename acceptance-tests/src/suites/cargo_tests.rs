@@ -3,19 +3,23 @@
 use std::collections::VecDeque;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::Kit;
 use crate::process::{self, Finished};
-use crate::report::{Count, Report, chain, note};
+use crate::report::{Count, Report, chain, note, spoken};
 use crate::workspace::{self, TestProgram};
 
 /// The one test target with a suite of its own.
 const CONVERGES: &str = "converges";
-const LIMIT: Duration = Duration::from_secs(40 * 60);
+/// The environment variable that makes it inject faults at every call.
+const EVERY_CALL: &str = "BERTH_TEST_EVERY_CALL";
+const LIMIT: Duration = Duration::from_secs(110 * 60);
+/// Test programs that take longer are listed with their time.
+const LONG: Duration = Duration::from_secs(20);
 /// The number of test programs that run at a time: many tests wait for a timer, a process or the disk.
 const CONCURRENT: usize = 2;
 /// With more failed tests than these, none is repeated.
@@ -30,12 +34,17 @@ pub fn unit(_: &Kit, report: &mut Report) -> Result<()> {
     for target in targets.iter().filter(|target| *target != CONVERGES) {
         selected.extend(["--test", target]);
     }
-    run(report, &selected)
+    run(report, &selected, &[])
 }
 
 /// The test target `converges`.
 pub fn converge(_: &Kit, report: &mut Report) -> Result<()> {
-    run(report, &["--test", CONVERGES])
+    run(report, &["--test", CONVERGES], &[])
+}
+
+/// The test target `converges`, with faults at every call.
+pub fn converge_every_call(_: &Kit, report: &mut Report) -> Result<()> {
+    run(report, &["--test", CONVERGES], &[(EVERY_CALL, "1")])
 }
 
 fn integration_tests() -> Result<Vec<String>> {
@@ -56,12 +65,13 @@ fn integration_tests() -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Builds the selected test programs and runs all of their tests.
-fn run(report: &mut Report, selected: &[&str]) -> Result<()> {
+/// Builds the selected test programs and runs all of their tests with these variables in their environment.
+fn run(report: &mut Report, selected: &[&str], environment: &[(&str, &str)]) -> Result<()> {
     let mut build = workspace::cargo();
     // Of the whole workspace: with the features of a single package, dependencies would be compiled again.
     build.args(["test", "--workspace", "--no-run", "--message-format=json"]).args(selected);
-    let programs = workspace::test_programs(&workspace::run_build(&mut build)?);
+    let messages = report.step("the test programs are built", || workspace::run_build(&mut build))?;
+    let programs = workspace::test_programs(&messages);
     let waiting: Mutex<VecDeque<&TestProgram>> = Mutex::new(programs.iter().collect());
     let ended = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
@@ -71,7 +81,12 @@ fn run(report: &mut Report, selected: &[&str]) -> Result<()> {
                     let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
                     let Some(program) = next else { return };
                     // A test that this machine cannot run prints `skipped: REASON` and passes.
-                    let finished = process::run(&mut command(program, &["--show-output"]), LIMIT);
+                    let started = Instant::now();
+                    let finished =
+                        process::run(&mut command(program, &["--show-output"], environment), LIMIT);
+                    if started.elapsed() > LONG {
+                        note(&format!("        {} took {}", program.name, spoken(started.elapsed())));
+                    }
                     ended.lock().unwrap_or_else(PoisonError::into_inner).push((program, finished));
                 }
             });
@@ -87,7 +102,7 @@ fn run(report: &mut Report, selected: &[&str]) -> Result<()> {
     }
     if failed.len() <= MOST_REPEATED {
         for (program, test) in failed {
-            if passes_alone(program, &test) {
+            if passes_alone(program, &test, environment) {
                 total.failed -= 1;
                 total.passed += 1;
                 report.passed_when_repeated(&test);
@@ -126,15 +141,16 @@ fn evaluate<'a>(
 }
 
 /// The program as cargo would run it.
-fn command(program: &TestProgram, arguments: &[&str]) -> Command {
+fn command(program: &TestProgram, arguments: &[&str], environment: &[(&str, &str)]) -> Command {
     let mut command = Command::new(&program.path);
     command.current_dir(&program.folder).env("CARGO_MANIFEST_DIR", &program.folder).args(arguments);
+    command.envs(environment.iter().copied());
     command
 }
 
 /// Repeats one failed test with no other beside it.
-fn passes_alone(program: &TestProgram, test: &str) -> bool {
-    let repeated = process::run(&mut command(program, &["--exact", test]), LIMIT);
+fn passes_alone(program: &TestProgram, test: &str, environment: &[(&str, &str)]) -> bool {
+    let repeated = process::run(&mut command(program, &["--exact", test], environment), LIMIT);
     repeated.is_ok_and(|run| run.status.success() && counted(&run.stdout).passed == 1)
 }
 

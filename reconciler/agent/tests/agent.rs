@@ -14,6 +14,8 @@ mod guest_access;
 mod guest_users;
 #[path = "agent/hooks.rs"]
 mod hooks;
+#[path = "../../tests/shared/installed.rs"]
+mod installed;
 #[path = "agent/interfaces.rs"]
 mod interfaces;
 #[path = "agent/life.rs"]
@@ -24,6 +26,8 @@ mod media;
 mod power;
 #[path = "agent/probes.rs"]
 mod probes;
+#[path = "agent/setup.rs"]
+mod setup;
 #[path = "agent/start_order.rs"]
 mod start_order;
 #[path = "agent/suspend.rs"]

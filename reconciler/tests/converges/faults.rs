@@ -21,6 +21,9 @@ use kube::client::Body;
 use tokio::{sync::Notify, time::Instant};
 use tower::{BoxError, Service};
 
+/// The environment variable of a run that injects faults at every call.
+const EVERY_CALL: &str = "BERTH_TEST_EVERY_CALL";
+
 /// How long a partition, a full disk or a lag lasts.
 const LASTS: Duration = Duration::from_secs(50);
 
@@ -43,12 +46,14 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    /// Whether this fault is worth injecting at this call, the one after `before` others: a call without an effect
-    /// has none that could be lost, and a fault that lasts need not begin at every call.
-    pub(crate) fn strikes(self, before: usize, call: &str) -> bool {
+    /// Whether this fault is worth injecting at this call, the one after `before` others, `equal` of them of the same
+    /// text: a call without an effect has none that could be lost, and a fault that lasts need not begin at every call.
+    /// Of equal calls a usual run chooses the first two and then each fourth; with [`EVERY_CALL`] set, all.
+    pub(crate) fn strikes(self, before: usize, call: &str, equal: usize) -> bool {
+        let is_chosen = equal < 2 || equal % 4 == 1 || std::env::var_os(EVERY_CALL).is_some();
         match self {
-            Fault::Error => true,
-            Fault::LostAnswer | Fault::CrashAfter => has_effect(call),
+            Fault::Error => is_chosen,
+            Fault::LostAnswer | Fault::CrashAfter => is_chosen && has_effect(call),
             Fault::Partition | Fault::StaleWatches | Fault::FullDisk => before.is_multiple_of(32),
         }
     }

@@ -77,7 +77,7 @@ pub(crate) fn iso_url(digit: &str) -> String {
 /// the store works in its own thread.
 const ATTEMPTS: usize = 3;
 
-/// Runs the scenario clean, then with each fault at each of its calls.
+/// Runs the scenario clean, then with each fault at its calls: at those that [`Fault::strikes`] chooses.
 ///
 /// # Panics
 ///
@@ -90,8 +90,11 @@ pub(crate) fn converges(faults: &[Fault], scenario: impl AsyncFn(&Rig)) {
     let mut runs = 0;
     let mut missed = Vec::new();
     for fault in faults {
+        let mut equal: BTreeMap<&str, usize> = BTreeMap::new();
         for (before, call) in calls.iter().enumerate() {
-            if fault.strikes(before, call) {
+            let equal = equal.entry(call).or_default();
+            *equal += 1;
+            if fault.strikes(before, call, *equal - 1) {
                 let is_injected = (0..ATTEMPTS).any(|_| {
                     let injector = Injector::striking(before as u64 + 1, *fault, clean.has_start());
                     run(injector.clone(), &scenario);

@@ -7,22 +7,29 @@ use berth_controllers as controllers;
 use berth_engine::{Identities, RuntimeClock};
 use berth_host::fake::FakeSystem;
 use kube::Client;
+use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
-use crate::{image, serve::serve};
+use crate::{
+    image,
+    installed::{self, Copy},
+};
 
 pub(crate) struct Site {
     pub(crate) client: Client,
     pub(crate) clock: Arc<RuntimeClock>,
     pub(crate) hosts: BTreeMap<&'static str, Arc<FakeSystem>>,
     pub(crate) stop: CancellationToken,
+    /// The control plane's database.
+    _folder: TempDir,
 }
 
 impl Site {
     /// Without hosts.
     pub(crate) async fn start() -> Self {
-        let (_server, client, clock) = serve().await;
-        let site = Self { client, clock, hosts: BTreeMap::new(), stop: CancellationToken::new() };
+        let Copy { server: _server, admin: client, clock, folder } = installed::copy().await;
+        let site =
+            Self { client, clock, hosts: BTreeMap::new(), stop: CancellationToken::new(), _folder: folder };
         let config = controllers::Config {
             clock: site.clock.clone(),
             identities: Identities::seeded(1),

@@ -28,11 +28,14 @@ const SETTLED: Duration = Duration::from_secs(5);
 #[derive(Debug, Parser)]
 #[command(name = "cargo acceptance")]
 struct Arguments {
-    /// The suites to run; all that this machine can run when none is named.
+    /// The suites to run; when none is named, all that this machine can run and that are not extended ones.
     suites: Vec<String>,
     /// Lists the suites.
     #[arg(long)]
     list: bool,
+    /// Runs the extended suites: those that are too long for a usual run.
+    #[arg(long, conflicts_with = "suites")]
+    extended: bool,
     /// A suite or case that this machine cannot run is a failure.
     #[arg(long)]
     all: bool,
@@ -76,12 +79,12 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Result<Count> {
     undo::on_signals()?;
-    let chosen = choose(&arguments.suites)?;
+    let chosen = choose(&arguments.suites, arguments.extended)?;
     if arguments.list {
         for suite in &chosen {
             let obstacle =
                 (suite.obstacle)().map(|reason| format!(" (not here: {reason})")).unwrap_or_default();
-            note(&format!("{:13} {}{obstacle}", suite.name, suite.about));
+            note(&format!("{:19} {}{obstacle}", suite.name, suite.about));
         }
         return Ok(Count::default());
     }
@@ -96,11 +99,12 @@ fn run(arguments: &Arguments) -> Result<Count> {
     };
     let kit = Kit::new(source)?;
     if arguments.prepare {
-        return prepare(&kit);
+        return prepare(&kit, arguments.extended);
     }
     let program = std::env::current_exe().context("finding this program")?;
-    let needs_all_tools =
-        arguments.suites.is_empty() && chosen.iter().all(|suite| (suite.obstacle)().is_none());
+    let needs_all_tools = arguments.suites.is_empty()
+        && !arguments.extended
+        && chosen.iter().all(|suite| (suite.obstacle)().is_none());
     let ahead = (needs_all_tools && !arguments.one_by_one)
         .then(|| ahead::start(&program, &arguments.for_each_suite()));
     let mut total = Count::default();
@@ -145,9 +149,9 @@ fn run(arguments: &Arguments) -> Result<Count> {
     Ok(total)
 }
 
-fn choose(names: &[String]) -> Result<Vec<&'static Suite>> {
+fn choose(names: &[String], extended: bool) -> Result<Vec<&'static Suite>> {
     if names.is_empty() {
-        return Ok(suites::ALL.iter().collect());
+        return Ok(suites::ALL.iter().filter(|suite| suite.extended == extended).collect());
     }
     names
         .iter()
@@ -161,14 +165,16 @@ fn choose(names: &[String]) -> Result<Vec<&'static Suite>> {
         .collect()
 }
 
-fn prepare(kit: &Kit) -> Result<Count> {
+fn prepare(kit: &Kit, extended: bool) -> Result<Count> {
     let started = Instant::now();
     // The longest suites' first, but for the guests, which the first suites build themselves. The last one is ready shortly
     // before the end of a run, and its suite must not take long.
     note(&format!("kube-apiserver: {}", kit.kubernetes()?.kube_apiserver.display()));
     note(&format!("OpenTofu: {}", kit.opentofu()?.program.display()));
     note(&format!("Flux, Helm and Argo's engine: {}", kit.gitops_clients()?.program("").display()));
-    note(&format!("Terraform: {}", kit.newer_terraform()?.program.display()));
+    if extended {
+        note(&format!("Terraform: {}", kit.newer_terraform()?.program.display()));
+    }
     note(&format!("settable clock: {}", kit.settable_clock()?.display()));
     note(&format!("berth's next version: {}", kit.next_version()?.berth.display()));
     kit.kube_rs()?;

@@ -9,22 +9,22 @@ use std::time::Duration;
 use berth_agent::{AgentConfig, ConsoleServer};
 use berth_api::{
     Disk, HOST_FINALIZER, Host, HotswapDiskAttachment, Image, Network, PublicIP, VM, VMClass, condition,
-    host_addresses::HOST_ADDRESSES, manifests,
 };
-use berth_apiserver::{Server, ServerConfig};
+use berth_apiserver::Server;
 use berth_engine::{Clock as _, RuntimeClock};
 use berth_host::fake::{FakeSource, FakeSystem};
 use berth_qemu::machine::Format;
-use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
-use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
-use kube::core::GroupVersionKind;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+
+use crate::installed::{self, Copy};
 
 pub(crate) const HOST: &str = "h1";
 pub(crate) const INSTANCE: &str = "i-0123456789ab";
@@ -39,6 +39,8 @@ pub(crate) struct Fixture {
     pub(crate) system: Arc<FakeSystem>,
     pub(crate) client: Client,
     _server: Server,
+    /// The control plane's database.
+    _folder: TempDir,
     agent: RefCell<Option<JoinHandle<()>>>,
     clock: RuntimeClock,
 }
@@ -52,34 +54,9 @@ impl Fixture {
     }
 
     pub(crate) async fn without_agent() -> Self {
-        let now: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
-        let clock = RuntimeClock::starting_at(now);
-        let mut config = ServerConfig::in_memory();
-        config.clock = Arc::new(RuntimeClock::starting_at(now));
-        config.seed = Some(1);
-        let server = Server::open(config).await.expect("an empty server");
-        let client = Client::new(server.service(), "default");
-        let system = Arc::new(FakeSystem::new(Arc::new(clock)));
-        let fixture = Self { system, client, _server: server, agent: RefCell::default(), clock };
-        let shared = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Network",
-            "metadata": {"name": "default", "namespace": "berth-shared"}, "spec": {"cidr": "10.77.0.0/16"}});
-        let defaults = manifests::defaults("198.18.100.0/24");
-        for object in manifests::all().iter().chain(&defaults).chain([&shared]) {
-            fixture.apply(object).await;
-        }
-        fixture.apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ns"}})).await;
-        // On behalf of the controllers: without the list of hosts there is no firewall, and without a VNI a network has
-        // no bridge.
-        let listed =
-            berth_api::host_addresses::to_data(["192.0.2.1".parse().expect("an address")].into_iter());
-        fixture
-            .apply(&json!({"apiVersion": "v1", "kind": "ConfigMap", "data": listed,
-                "metadata": {"name": HOST_ADDRESSES, "namespace": "berth-system"}}))
-            .await;
-        let networks: Api<Network> = Api::namespaced(fixture.client.clone(), "berth-shared");
-        let identified = Patch::Merge(json!({"status": {"vni": 4096}}));
-        networks.patch_status("default", &PatchParams::default(), &identified).await.expect("patched");
-        fixture
+        let Copy { server, admin: client, clock, folder } = installed::copy().await;
+        let system = Arc::new(FakeSystem::new(clock.clone()));
+        Self { system, client, _server: server, _folder: folder, agent: RefCell::default(), clock: *clock }
     }
 
     pub(crate) fn start_agent(&self) {
@@ -115,22 +92,6 @@ impl Fixture {
             agent.abort();
             let _ = agent.await;
         }
-    }
-
-    async fn apply(&self, object: &Value) {
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let (api_version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));
-        let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
-        let mut resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, &kind));
-        let lower = kind.to_lowercase();
-        resource.plural =
-            lower.strip_suffix('y').map_or_else(|| format!("{lower}s"), |stem| format!("{stem}ies"));
-        let api: Api<DynamicObject> = match object["metadata"]["namespace"].as_str() {
-            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource),
-            None => Api::all_with(self.client.clone(), &resource),
-        };
-        let name = text(&object["metadata"]["name"]);
-        api.patch(&name, &PatchParams::apply("test").force(), &Patch::Apply(object)).await.expect("applied");
     }
 
     pub(crate) fn api<K>(&self) -> Api<K>
