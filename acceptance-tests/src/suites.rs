@@ -81,8 +81,8 @@ const fn minutes(count: u64) -> Duration {
     Duration::from_secs(count * 60)
 }
 
-/// All suites, in the order of a run: those that have the machine to themselves; then those that need no Go
-/// program, because these are built meanwhile; then the others, the longest first.
+/// All suites, in the order of a run: those that have the machine to themselves; then those that need no Go program, because these
+/// are built meanwhile; then the others, the longest first. The extended ones come last.
 pub const ALL: &[Suite] = &[
     Suite {
         name: "unit",
@@ -101,15 +101,6 @@ pub const ALL: &[Suite] = &[
         alone: true,
         extended: false,
         run: cargo_tests::converge,
-    },
-    Suite {
-        name: "converge-every-call",
-        about: "the same as converge, with each fault at every call",
-        limit: minutes(120),
-        obstacle: || None,
-        alone: true,
-        extended: true,
-        run: cargo_tests::converge_every_call,
     },
     Suite {
         name: "scale",
@@ -292,15 +283,6 @@ pub const ALL: &[Suite] = &[
         run: gitops::run,
     },
     Suite {
-        name: "terraform-new",
-        about: "a newer Terraform: write-only user data, import by identity, queries, actions",
-        limit: minutes(45),
-        obstacle: || needs_root().or_else(tools::cannot_build_go),
-        alone: false,
-        extended: true,
-        run: terraform_new::run,
-    },
-    Suite {
         name: "graduate",
         about: "a site of two hosts moves from `berth up` to a real kube-apiserver and back, its guests running on",
         limit: minutes(15),
@@ -308,6 +290,24 @@ pub const ALL: &[Suite] = &[
         alone: false,
         extended: false,
         run: graduate::run,
+    },
+    Suite {
+        name: "converge-every-call",
+        about: "the same as converge, with each fault at every call",
+        limit: minutes(120),
+        obstacle: || None,
+        alone: true,
+        extended: true,
+        run: cargo_tests::converge_every_call,
+    },
+    Suite {
+        name: "terraform-new",
+        about: "a newer Terraform: write-only user data, import by identity, queries, actions",
+        limit: minutes(45),
+        obstacle: || needs_root().or_else(tools::cannot_build_go),
+        alone: false,
+        extended: true,
+        run: terraform_new::run,
     },
 ];
 
