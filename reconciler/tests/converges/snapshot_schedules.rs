@@ -1,0 +1,59 @@
+//! Snapshots of a VM at the moments of a schedule.
+
+use berth_api::{
+    ConditionType, SnapshotSchedule, VMSnapshot, condition, snapshot_schedule::scheduled_snapshot_name,
+};
+use berth_engine::Clock as _;
+use k8s_openapi::jiff::Timestamp;
+use serde_json::json;
+
+use crate::faults::Fault;
+use crate::rig::{Rig, converges};
+use crate::{all_is_deleted, until_host, web_is_declared, web_runs};
+
+fn is_taken(snapshot: &VMSnapshot) -> bool {
+    let status = snapshot.status.clone().unwrap_or_default();
+    status.taken_at.is_some() && condition::is_true(&status.conditions, ConditionType::Ready)
+}
+
+fn owned(rig: &Rig) -> usize {
+    rig.system.snapshots_now().iter().filter(|snapshot| snapshot.owner.is_some()).count()
+}
+
+#[test]
+fn a_schedule_takes_one_snapshot_at_each_moment_and_keeps_as_many_as_it_declares() {
+    converges(&[Fault::Error, Fault::CrashAfter], async |rig| {
+        web_is_declared(rig).await;
+        web_runs(rig).await;
+        let minute = rig.clock.now().as_second() / 60 + 1;
+        let [first, second] =
+            [minute, minute + 2].map(|minute| Timestamp::from_second(minute * 60).expect("a time"));
+        let minutes = [first, second].map(|moment| moment.strftime("%-M").to_string()).join(",");
+        let schedule = format!("{minutes} {} {} *", first.strftime("%-H"), first.strftime("%-d %-m"));
+        rig.strike_from_here();
+        rig.apply(
+            "SnapshotSchedule",
+            "nightly",
+            json!({"schedule": schedule, "vms": ["web"], "keep": {"last": 1}}),
+        )
+        .await;
+        let [first, last] =
+            [first, second].map(|moment| (scheduled_snapshot_name("nightly", "web", moment), moment));
+        rig.until(&first.0, "is taken", is_taken).await;
+        rig.until(&last.0, "is taken", is_taken).await;
+        rig.until_gone("VMSnapshot", &first.0).await;
+        let is_done = |schedule: &SnapshotSchedule| {
+            let status = schedule.status.clone().unwrap_or_default();
+            status.last_schedule_time == Some(last.1.to_string()) && status.snapshots == 1
+        };
+        rig.until("nightly", "has the last one", is_done).await;
+        until_host("one snapshot is left", || owned(rig) == 1).await;
+        // The snapshot stays without its schedule.
+        rig.delete("SnapshotSchedule", "nightly").await;
+        rig.must_settle().await;
+        rig.until(&last.0, "is taken", is_taken).await;
+        rig.delete("VMSnapshot", &last.0).await;
+        until_host("none is left", || owned(rig) == 0).await;
+        all_is_deleted(rig).await;
+    });
+}
