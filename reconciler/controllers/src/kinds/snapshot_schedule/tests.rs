@@ -111,7 +111,7 @@ impl Site {
 
     fn take(&mut self) {
         let taken = taken(&self.now.to_string());
-        self.report(|_| Some(taken.clone()));
+        self.report(|snapshot| snapshot.status.is_none().then(|| taken.clone()));
     }
 }
 
