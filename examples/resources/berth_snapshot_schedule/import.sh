@@ -1,1 +1,1 @@
-terraform import berth_snapshot_schedule.example default/nightly
+terraform import berth_snapshot_schedule.example default/web

@@ -1,5 +1,7 @@
 //! Snapshots of a VM at the moments of a schedule.
 
+use std::time::Duration;
+
 use berth_api::{
     ConditionType, SnapshotSchedule, VMSnapshot, condition, snapshot_schedule::scheduled_snapshot_name,
 };
@@ -25,12 +27,12 @@ fn a_schedule_takes_one_snapshot_at_each_moment_and_keeps_as_many_as_it_declares
     converges(&[Fault::Error, Fault::CrashAfter], async |rig| {
         web_is_declared(rig).await;
         web_runs(rig).await;
-        let minute = rig.clock.now().as_second() / 60 + 1;
+        // A minute that does not begin in the next seconds.
+        let minute = (rig.clock.now().as_second() + 20) / 60 + 1;
         let [first, second] =
-            [minute, minute + 2].map(|minute| Timestamp::from_second(minute * 60).expect("a time"));
+            [minute, minute + 1].map(|minute| Timestamp::from_second(minute * 60).expect("a time"));
         let minutes = [first, second].map(|moment| moment.strftime("%-M").to_string()).join(",");
         let schedule = format!("{minutes} {} {} *", first.strftime("%-H"), first.strftime("%-d %-m"));
-        rig.strike_from_here();
         rig.apply(
             "SnapshotSchedule",
             "nightly",
@@ -39,6 +41,16 @@ fn a_schedule_takes_one_snapshot_at_each_moment_and_keeps_as_many_as_it_declares
         .await;
         let [first, last] =
             [first, second].map(|moment| (scheduled_snapshot_name("nightly", "web", moment), moment));
+        let planned = |schedule: &SnapshotSchedule| {
+            schedule
+                .status
+                .as_ref()
+                .is_some_and(|status| status.next_schedule_time == Some(first.1.to_string()))
+        };
+        rig.until("nightly", "has a next moment", planned).await;
+        let before = first.1.as_second() - rig.clock.now().as_second() - 2;
+        tokio::time::sleep(Duration::from_secs(u64::try_from(before).unwrap_or_default())).await;
+        rig.strike_from_here();
         rig.until(&first.0, "is taken", is_taken).await;
         rig.until(&last.0, "is taken", is_taken).await;
         rig.until_gone("VMSnapshot", &first.0).await;
