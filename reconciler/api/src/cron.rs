@@ -34,6 +34,9 @@ pub enum ParseCronError {
     /// A time zone within the expression.
     #[error("{0:?}: the time zone is declared beside the schedule")]
     TimeZone(String),
+    /// White space that the definition of the field does not allow either.
+    #[error("the fields are separated by spaces, and none is at an end")]
+    Space,
     /// A word with `@` that has no meaning here.
     #[error("{0:?} is none of @yearly, @annually, @monthly, @weekly, @daily, @midnight, @hourly")]
     Macro(String),
@@ -90,7 +93,9 @@ impl Cron {
     ///
     /// If it is none, or has no moment at all.
     pub fn parse(text: &str) -> Result<Self, ParseCronError> {
-        let text = text.trim();
+        if text.trim() != text || text.contains(|c: char| c.is_whitespace() && c != ' ') {
+            return Err(ParseCronError::Space);
+        }
         let expression = if text.starts_with('@') {
             let found = MACROS.iter().find(|(name, _)| *name == text);
             found.ok_or_else(|| ParseCronError::Macro(text.to_owned()))?.1

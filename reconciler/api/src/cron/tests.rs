@@ -97,6 +97,8 @@ fn what_is_no_expression_is_refused_with_the_part_that_is_wrong() {
     for (text, words) in [
         ("", "0 fields"),
         ("0 3 * *", "4 fields"),
+        (" 0 3 * * *", "none is at an end"),
+        ("0\t3 * * *", "separated by spaces"),
         ("0 0 3 * * *", "6 fields"),
         ("@every 1h", "@every 1h"),
         ("@reboot", "none of @yearly"),
