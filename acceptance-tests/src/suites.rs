@@ -33,6 +33,7 @@ pub mod scale;
 pub mod screen;
 pub mod second_interface;
 pub mod secure_boot;
+pub mod snapshot_schedule;
 pub mod snapshots;
 pub mod terraform;
 pub mod terraform_new;

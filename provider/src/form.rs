@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use berth_api::{
     CpuAmount, Quantity, ResourceName,
+    cron::{Cron, time_zone},
     hardware::{LEAST_MEMORY, is_uuid},
     password, redacted_url, sysprep,
 };
@@ -83,6 +84,10 @@ pub enum Form {
     NetworkConfig,
     /// Meta-data of cloud-init.
     MetaData,
+    /// A cron expression.
+    Cron,
+    /// The IANA name of a time zone.
+    TimeZone,
 }
 
 impl Form {
@@ -162,6 +167,13 @@ impl Form {
                 "{text:?} cannot begin a name: use lower-case letters, digits, \"-\" and \".\", with a letter or digit at the \
                  beginning, 1 to {} characters, to which {SUFFIX_LENGTH} are added.",
                 253 - SUFFIX_LENGTH
+            )),
+            Self::Cron => Cron::parse(text).err().map(|error| {
+                format!("{text:?} is not a schedule: {error}. Write for example \"0 3 * * *\" or \"@daily\".")
+            }),
+            Self::TimeZone if time_zone(text).is_some() => None,
+            Self::TimeZone => Some(format!(
+                "{text:?} is not a time zone: write an IANA name, for example \"Europe/Stockholm\", or \"UTC\"."
             )),
             Self::Quantity => text.parse::<Quantity>().err().map(|error| format!("{error}.")),
             Self::Memory => match text.parse::<Quantity>().and_then(|quantity| quantity.bytes()) {

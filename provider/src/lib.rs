@@ -74,6 +74,7 @@ pub mod run;
 pub mod security_group;
 pub mod selector;
 pub mod session;
+pub mod snapshot_schedule;
 pub mod storage_pool;
 pub mod timeouts;
 pub mod vm;

@@ -13,6 +13,8 @@ mod installed;
 mod rig;
 #[path = "shared/setup.rs"]
 mod setup;
+#[path = "converges/snapshot_schedules.rs"]
+mod snapshot_schedules;
 #[path = "converges/vm_snapshots.rs"]
 mod vm_snapshots;
 

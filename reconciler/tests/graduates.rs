@@ -21,7 +21,7 @@ use kube::{
 use serde_json::{Value, json};
 use site::{Plane, Site, declared, joined, runs};
 
-const KINDS: [(&str, &str); 14] = [
+const KINDS: [(&str, &str); 15] = [
     ("StoragePool", "storagepools"),
     ("IPPool", "ippools"),
     ("Network", "networks"),
@@ -35,6 +35,7 @@ const KINDS: [(&str, &str); 14] = [
     ("PublicIP", "publicips"),
     ("VM", "vms"),
     ("VMSnapshot", "vmsnapshots"),
+    ("SnapshotSchedule", "snapshotschedules"),
     ("HotswapDiskAttachment", "hotswapdiskattachments"),
 ];
 

@@ -63,6 +63,7 @@ pub fn reading(report: &mut Report, platform: &Platform) {
             ("securitygroups", "sg", "SecurityGroup"),
             ("disksnapshots", "dsnap", "DiskSnapshot"),
             ("vmsnapshots", "vmsnap", "VMSnapshot"),
+            ("snapshotschedules", "snapsched", "SnapshotSchedule"),
             ("ippools", "", "IPPool"),
             ("storagepools", "", "StoragePool"),
             ("hosts", "", "Host"),
@@ -123,6 +124,7 @@ pub fn writing(report: &mut Report, platform: &Platform) {
             manifests::public_ip("k-ip", "default"),
             manifests::vm("k-vm", "no-such-class", "k-disk"),
             manifests::attachment("k-attachment", "no-such-vm", "k-disk"),
+            manifests::schedule("k-schedule", "0 3 * * *", "no-such-vm"),
         ];
         kubectl.apply(&manifests::all(&objects))?;
         for object in &objects {
@@ -234,6 +236,7 @@ pub fn writing(report: &mut Report, platform: &Platform) {
     });
     report.case("deleting works and what is gone is not found", || {
         let kinds = [
+            "snapshotschedule/k-schedule",
             "hotswapdiskattachment/k-attachment",
             "vm/k-vm",
             "disk/k-disk",
@@ -298,6 +301,26 @@ pub fn refusals(report: &mut Report, platform: &Platform) {
         }
         kubectl.apply(&with("machine.hpet", "off").to_string())?;
         kubectl.ok(&["delete", "vmclass", "bad"]).map(drop)
+    });
+    report.case("a schedule of snapshots that is none, keeps too many or has no VMs is refused", || {
+        let schedule = || manifests::schedule("bad", "0 3 * * *", "web");
+        let keep = |keep: serde_json::Value| manifests::with(schedule(), "keep", keep);
+        for (object, words) in [
+            (manifests::schedule("bad", "0 3 * *", "web"), "must be a cron expression of five fields"),
+            (keep(json!({})), "keep must keep at least one snapshot"),
+            (keep(json!({"hourly": 20, "daily": 5})), "not be more than 24 together"),
+            (manifests::with(schedule(), "vmSelector", json!({"a": "b"})), "set either vms or vmSelector"),
+            (manifests::with(schedule(), "startingDeadlineSeconds", json!(5)), "startingDeadlineSeconds"),
+        ] {
+            contains_all(&kubectl.apply_refused(&object.to_string())?, &[words])?;
+        }
+        // An expression cannot say that no month has the day.
+        kubectl.apply(&manifests::schedule("never", "0 3 31 2 *", "web").to_string())?;
+        let found = kubectl.condition("snapshotschedule/never", "Ready=False", Some("InvalidSpec"), SOON)?;
+        contains_all(&found["status"]["conditions"].to_string(), &["it never has a moment"])?;
+        let listed = kubectl.ok(&["get", "snapsched", "never"])?;
+        contains_all(&listed, &["SCHEDULE", "LAST-SCHEDULE", "0 3 31 2 *", "UTC", "InvalidSpec"])?;
+        kubectl.ok(&["delete", "snapsched", "never"]).map(drop)
     });
     report.case("an unknown field is refused by name", || {
         let misspelt = manifests::with(manifests::class("bad", 1, "256Mi"), "memmory", json!("1Gi"));

@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::{
     Kit, disks_of_a_vm, dual_stack, guest_access, inputs, install, lifecycle, made_images, moves, probes,
-    routes, rules, screen, secure_boot, snapshots, uploads, verbs,
+    routes, rules, screen, secure_boot, snapshot_schedule, snapshots, uploads, verbs,
 };
 use crate::platform::Platform;
 use crate::report::Report;
@@ -27,6 +27,7 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     routes::example(report, &platform, &guest);
     dual_stack::example(report, &platform, &guest);
     snapshots::example(report, &platform, &guest);
+    snapshot_schedule::example(report, &platform, &guest);
     made_images::example(report, &platform, &guest);
     uploads::example(report, &platform, &guest);
     uploads::push(report, &platform);

@@ -941,6 +941,40 @@ fn others() -> Vec<(&'static str, Bad)> {
     ]
 }
 
+fn schedules() -> Vec<Bad> {
+    let schedule = || json!({"name": "s", "schedule": "@daily", "vms": ["web"], "keep": {"last": 1}});
+    let scheduled = |pointer: &str, value: Json| with(schedule(), pointer, value);
+    let selecting = |labels: Json| with(scheduled("/vms", Json::Null), "/vm_selector", labels);
+    vec![
+        everywhere(scheduled("/schedule", json!("0 3 * *")), "schedule", "4 fields"),
+        everywhere(scheduled("/schedule", json!("@every 1h")), "schedule", "none of @yearly"),
+        everywhere(scheduled("/schedule", json!("TZ=UTC 0 3 * * *")), "schedule", "beside the schedule"),
+        here(scheduled("/schedule", json!("0 24 * * *")), "schedule", "hour: \"24\""),
+        here(scheduled("/schedule", json!("0 3 31 2 *")), "schedule", "never has a moment"),
+        here(scheduled("/time_zone", json!("Europe/Atlantis")), "time_zone", "is not a time zone"),
+        everywhere(scheduled("/time_zone", json!("a b")), "time_zone", "is not a time zone"),
+        everywhere(scheduled("/vms", json!(["a/b"])), "vms[0]", "not a DNS label"),
+        everywhere(scheduled("/vms", json!(["a", "b", "a"])), "vms[2]", "named twice"),
+        everywhere(scheduled("/vms", json!([])), "vms", "The list is empty"),
+        everywhere(scheduled("/vms", Json::Null), "vms", "set either"),
+        everywhere(scheduled("/vm_selector", json!({"a": "b"})), "vms", "set either"),
+        everywhere(selecting(json!({})), "vm_selector", "at least one label"),
+        everywhere(selecting(json!({"a": "b c"})), "vm_selector[\"a\"]", "value of a label"),
+        everywhere(scheduled("/keep", json!({})), "keep", "at least one snapshot"),
+        everywhere(
+            scheduled("/keep", json!({"hourly": 20, "daily": 5})),
+            "keep",
+            "25 together, and at most 24",
+        ),
+        everywhere(scheduled("/keep/last", json!(25)), "keep.last", "25 is not between 0 and 24"),
+        everywhere(
+            scheduled("/starting_deadline_seconds", json!(59)),
+            "starting_deadline_seconds",
+            "59 is not between 60 and 86400",
+        ),
+    ]
+}
+
 fn all() -> Vec<(&'static str, Bad)> {
     let of = |type_name: &'static str, bad: Vec<Bad>| bad.into_iter().map(move |bad| (type_name, bad));
     let mut all: Vec<(&'static str, Bad)> = of("berth_vm", vms()).collect();
@@ -948,6 +982,7 @@ fn all() -> Vec<(&'static str, Bad)> {
     all.extend(of("berth_image", images()));
     all.extend(of("berth_disk", disks()));
     all.extend(of("berth_network", networks()));
+    all.extend(of("berth_snapshot_schedule", schedules()));
     all.extend(pools());
     all.extend(others());
     all.extend(ports());

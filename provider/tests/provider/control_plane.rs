@@ -478,7 +478,7 @@ struct Player {
     hold_users: Arc<AtomicBool>,
 }
 
-const KINDS: [&str; 14] = [
+const KINDS: [&str; 15] = [
     "Host",
     "StoragePool",
     "IPPool",
@@ -492,6 +492,7 @@ const KINDS: [&str; 14] = [
     "PublicIP",
     "VM",
     "VMSnapshot",
+    "SnapshotSchedule",
     "HotswapDiskAttachment",
 ];
 
@@ -634,6 +635,13 @@ fn status(object: &Json, all: &[Json], busy: bool) -> Json {
                 status["serial"] = "v0123456789abcdef".into();
                 status["binding"] = json!({"host": "host-a", "epoch": 1});
             }
+        }
+        "SnapshotSchedule" => {
+            status["lastScheduleTime"] = "2026-01-01T03:00:00Z".into();
+            status["nextScheduleTime"] = "2026-01-02T03:00:00Z".into();
+            status["lastSuccessfulTime"] = "2026-01-01T03:00:01Z".into();
+            status["vms"] = 1.into();
+            status["snapshots"] = 7.into();
         }
         "VMSnapshot" => {
             status["disks"] = json!([{"disk": "web-root", "snapshot": format!("{name}-0")}]);

@@ -369,6 +369,12 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
     let rule = json!({"name": "r", "protocol": "tcp", "ports": ["80"], "cidrs": ["10.0.0.0/8"], "security_groups": ["web"]});
     let security = json!({"name": "g", "namespace": "default", "ingress": [rule], "egress": [rule]});
     let group = json!({"name": "g", "namespace": "default", "strategy": "spread", "enforcement": "required"});
+    let keep = json!({"last": 1, "hourly": 0, "daily": 1, "weekly": 0, "monthly": 0, "yearly": 0});
+    let schedule = json!({"name": "s", "namespace": "default", "schedule": "@daily", "time_zone": "UTC", "vms": ["web"], "keep": keep,
+        "starting_deadline_seconds": 3600, "suspend": false});
+    let mut selecting = schedule.clone();
+    selecting["vms"] = Json::Null;
+    selecting["vm_selector"] = json!({"tier": "web"});
     vec![
         ("berth_image", image.clone(), "/source/url", json!("https://b/x"), Announced::Live),
         ("berth_image", image.clone(), "/source/sha256", json!("1".repeat(64)), Announced::Replace),
@@ -387,6 +393,24 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_disk", of_file, "/source/file", json!("/other"), Announced::Replace),
         ("berth_disk_snapshot", snapshot, "/disk", json!("other"), Announced::Replace),
         ("berth_vm_snapshot", of_vm, "/vm", json!("other"), Announced::Replace),
+        ("berth_snapshot_schedule", schedule.clone(), "/schedule", json!("@hourly"), Announced::Live),
+        ("berth_snapshot_schedule", schedule.clone(), "/time_zone", json!("Asia/Tokyo"), Announced::Live),
+        ("berth_snapshot_schedule", schedule.clone(), "/vms", json!(["web", "db"]), Announced::Live),
+        ("berth_snapshot_schedule", schedule.clone(), "/keep/last", json!(2), Announced::Live),
+        ("berth_snapshot_schedule", schedule.clone(), "/keep/hourly", json!(2), Announced::Live),
+        ("berth_snapshot_schedule", schedule.clone(), "/keep/daily", json!(2), Announced::Live),
+        ("berth_snapshot_schedule", schedule.clone(), "/keep/weekly", json!(2), Announced::Live),
+        ("berth_snapshot_schedule", schedule.clone(), "/keep/monthly", json!(2), Announced::Live),
+        ("berth_snapshot_schedule", schedule.clone(), "/keep/yearly", json!(2), Announced::Live),
+        (
+            "berth_snapshot_schedule",
+            schedule.clone(),
+            "/starting_deadline_seconds",
+            json!(60),
+            Announced::Live,
+        ),
+        ("berth_snapshot_schedule", schedule.clone(), "/suspend", json!(true), Announced::Live),
+        ("berth_snapshot_schedule", selecting, "/vm_selector", json!({"tier": "db"}), Announced::Live),
         ("berth_disk", disk.clone(), "/expand_policy", json!("Offline"), Announced::Live),
         ("berth_disk", disk.clone(), "/provisioning", json!("Thick"), Announced::Replace),
         ("berth_disk", disk.clone(), "/limits", Json::Null, Announced::Live),

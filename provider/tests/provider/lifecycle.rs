@@ -68,6 +68,13 @@ pub(crate) fn stories() -> Vec<(&'static str, &'static str, Json, Json)> {
                 "egress": []}),
         ),
         ("berth_public_ip", "PublicIP", json!({"name": "web"}), json!({"name": "web", "labels": {"a": "b"}})),
+        (
+            "berth_snapshot_schedule",
+            "SnapshotSchedule",
+            json!({"name": "nightly", "schedule": "0 3 * * *", "vms": ["web", "db"], "keep": {"daily": 7}}),
+            json!({"name": "nightly", "schedule": "@hourly", "time_zone": "Europe/Stockholm", "vm_selector": {"tier": "web"},
+                "keep": {"last": 3, "hourly": 12}, "starting_deadline_seconds": 600, "suspend": true}),
+        ),
         ("berth_vm", "VM", web(), with(web(), json!({"power": "Stopped"}))),
         (
             "berth_vm_snapshot",

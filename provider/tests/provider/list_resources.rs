@@ -121,6 +121,10 @@ async fn the_generated_configuration_of_every_kind_plans_empty() {
         ),
         ("berth_hotswap_disk_attachment", json!({"vm": "full", "disk": "data"})),
         ("berth_vm_snapshot", json!({"name": "before", "vm": "full"})),
+        (
+            "berth_snapshot_schedule",
+            json!({"name": "nightly", "schedule": "@daily", "vms": ["full"], "keep": {"daily": 7}}),
+        ),
     ] {
         let made = Stage::new(&other, type_name).apply(&config).await;
         assert!(!text_of(&made.diagnostics).contains("Error"), "{type_name}: {}", made.text());

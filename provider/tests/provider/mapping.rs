@@ -237,6 +237,19 @@ fn every_other_kind_becomes_its_custom_resource() {
         ("berth_disk_snapshot", json!({"disk": "d"}), json!({"disk": "d"})),
         ("berth_vm_snapshot", json!({"vm": "web"}), json!({"vm": "web"})),
         (
+            "berth_snapshot_schedule",
+            json!({"schedule": "0 3 * * MON-FRI", "vms": ["web"], "keep": {"daily": 7, "weekly": 4}}),
+            json!({"schedule": "0 3 * * MON-FRI", "timeZone": "UTC", "vms": ["web"], "startingDeadlineSeconds": 3600, "suspend": false,
+                "keep": {"last": 0, "hourly": 0, "daily": 7, "weekly": 4, "monthly": 0, "yearly": 0}}),
+        ),
+        (
+            "berth_snapshot_schedule",
+            json!({"schedule": "@daily", "time_zone": "Asia/Tokyo", "vm_selector": {"backup": "nightly"}, "keep": {"last": 1},
+                "starting_deadline_seconds": 60, "suspend": true}),
+            json!({"schedule": "@daily", "timeZone": "Asia/Tokyo", "vmSelector": {"backup": "nightly"}, "startingDeadlineSeconds": 60,
+                "suspend": true, "keep": {"last": 1, "hourly": 0, "daily": 0, "weekly": 0, "monthly": 0, "yearly": 0}}),
+        ),
+        (
             "berth_placement_group",
             json!({}),
             json!({"strategy": "spread", "enforcement": "required", "topologyKey": "kubernetes.io/hostname"}),

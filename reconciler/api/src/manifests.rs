@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 
 use crate::{
     DEFAULT_NAME, Disk, DiskSnapshot, GROUP, Host, HotswapDiskAttachment, IPPool, Image, Network,
-    PlacementGroup, PublicIP, SHARED_NAMESPACE, SYSTEM_NAMESPACE, SecurityGroup, StoragePool, VERSION_LABEL,
-    VM, VMClass, VMSnapshot, power,
+    PlacementGroup, PublicIP, SHARED_NAMESPACE, SYSTEM_NAMESPACE, SecurityGroup, SnapshotSchedule,
+    StoragePool, VERSION_LABEL, VM, VMClass, VMSnapshot, power,
 };
 
 /// The definitions of all kinds, in the order of their names.
@@ -34,6 +34,7 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
         PlacementGroup::crd(),
         PublicIP::crd(),
         SecurityGroup::crd(),
+        SnapshotSchedule::crd(),
         StoragePool::crd(),
         VM::crd(),
         VMClass::crd(),
@@ -170,7 +171,7 @@ mod tests {
     #[test]
     fn every_kind_is_found_under_the_category_berth_and_starts_unobserved() {
         let crds = crds();
-        assert_eq!(crds.len(), 14);
+        assert_eq!(crds.len(), 15);
         for crd in crds {
             assert_eq!(
                 crd.spec.names.categories.as_deref(),

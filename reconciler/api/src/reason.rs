@@ -55,6 +55,8 @@ reasons! {
     GuestSeen,
     /// Effective settings are those declared.
     Synced,
+    /// The schedule is suspended: no snapshot is taken and none is deleted.
+    ScheduleSuspended => "Set `suspend` to false to go on.",
 
     // On the way, by itself.
     /// The object has not been observed yet.
@@ -175,6 +177,10 @@ reasons! {
     SnapshotLost => "Restore the file on its host, or delete the DiskSnapshot.",
     /// The disk is on the largest number of snapshots that is supported.
     TooManySnapshots => "Delete DiskSnapshots before their disk is based on so many, or copy the data to a new Disk.",
+    /// The last snapshot of a VM of the schedule is not taken; the message names the VM and has the cause.
+    SnapshotFailed => "Do what the message says, or look at the snapshot with `berth why vmsnapshot/NAME`. The next moment of the schedule takes another one.",
+    /// The schedule has snapshots of moments that are in the future by the clock of the controllers: none is taken before then.
+    ClockBehind => "Correct the clock. If an earlier clock was wrong, delete the VMSnapshots of the future that the message names.",
     /// The VM was started, or a disk exchanged, while the snapshot of its disks was being taken: they would be of different moments.
     SnapshotInterrupted => "Delete the VMSnapshot, and create another.",
     /// The declared restore cannot be done: its DiskSnapshot is of another disk or in another pool, or it was restored before and

@@ -4,7 +4,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use berth_api::{
     Binding, DEFAULT_NAME, Disk, DiskSnapshot, DiskState, Host, Network, ObjectUser, PlacementGroup,
-    PlacementGroupStatus, Readiness, SHARED_NAMESPACE, SYSTEM_NAMESPACE, USED_FINALIZER, condition,
+    PlacementGroupStatus, Readiness, SHARED_NAMESPACE, SYSTEM_NAMESPACE, USED_FINALIZER, VMSnapshot,
+    condition,
 };
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
@@ -44,6 +45,10 @@ pub(crate) enum Write {
     CreateDisk(Box<Disk>),
     /// A DiskSnapshot is created for the VMSnapshot that it is a part of.
     CreateSnapshot(Box<DiskSnapshot>),
+    /// A VMSnapshot is created for a moment of a SnapshotSchedule.
+    CreateVMSnapshot(Box<VMSnapshot>),
+    /// This version of a VMSnapshot is deleted: its SnapshotSchedule does not keep it.
+    DeleteVMSnapshot(Arc<VMSnapshot>),
     /// These values of a Disk's spec are changed.
     ChangeDisk(Arc<Disk>, Value),
     /// Ends a recovery: everything the host holds has been given back, or belongs to no object.
@@ -66,6 +71,8 @@ impl Write {
             Self::CreateNetwork(_) => Key::namespaced(ObjectKind::Network, SHARED_NAMESPACE, DEFAULT_NAME),
             Self::CreateDisk(disk) => Key::of(disk.as_ref()),
             Self::CreateSnapshot(snapshot) => Key::of(snapshot.as_ref()),
+            Self::CreateVMSnapshot(snapshot) => Key::of(snapshot.as_ref()),
+            Self::DeleteVMSnapshot(snapshot) => Key::of(snapshot.as_ref()),
             Self::ChangeDisk(disk, _) => Key::of(disk.as_ref()),
             Self::EndRecovery(host) => Key::of(host.as_ref()),
             Self::EndHost(host) => Key::of(host.as_ref()),

@@ -197,6 +197,8 @@ impl Cache {
                     keys.extend(disks.map(|disk| named(ObjectKind::DiskSnapshot, disk.snapshot.as_str())));
                 }
             }
+            // A rule counts a snapshot as taken once the server has confirmed it.
+            ObjectKind::SnapshotSchedule => keys.extend(self.index.scheduled_snapshots(key)),
             ObjectKind::Image => {
                 let source = self.tables.images.get(key).and_then(|image| image.spec.source.disk.as_ref());
                 keys.extend(source.map(|disk| named(ObjectKind::Disk, disk.as_str())));
@@ -322,6 +324,10 @@ impl Cache {
                 let group = self.tables.security_groups.get(key);
                 self.index.security_groups.set(key, group.map(AsRef::as_ref))
             }
+            ObjectKind::VMSnapshot => {
+                let snapshot = self.tables.vm_snapshots.get(key);
+                self.index.set_vm_snapshot(key, snapshot.map(AsRef::as_ref))
+            }
             ObjectKind::ServiceAccount => self.index.secrets.keys_of_account(key),
             ObjectKind::StoragePool
             | ObjectKind::IPPool
@@ -329,7 +335,7 @@ impl Cache {
             | ObjectKind::Image
             | ObjectKind::Disk
             | ObjectKind::DiskSnapshot
-            | ObjectKind::VMSnapshot
+            | ObjectKind::SnapshotSchedule
             | ObjectKind::Role
             | ObjectKind::ConfigMap => Vec::new(),
         }

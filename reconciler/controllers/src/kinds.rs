@@ -16,6 +16,7 @@ mod placement_group;
 mod public_ip;
 mod role;
 mod security_group;
+mod snapshot_schedule;
 mod storage_pool;
 mod ticket_accounts;
 mod vm;
@@ -24,8 +25,8 @@ mod vm_snapshot;
 
 use berth_api::{
     Disk, DiskSnapshot, Host, HotswapDiskAttachment, IPPool, Image, Network, PlacementGroup, PublicIP,
-    SYSTEM_NAMESPACE, SecurityGroup, StoragePool, VM, VMClass, VMSnapshot, host_addresses::HOST_ADDRESSES,
-    manifests::access::HOST_LABEL,
+    SYSTEM_NAMESPACE, SecurityGroup, SnapshotSchedule, StoragePool, VM, VMClass, VMSnapshot,
+    host_addresses::HOST_ADDRESSES, manifests::access::HOST_LABEL,
 };
 use futures::{Stream, stream::BoxStream, stream::select_all};
 use k8s_openapi::api::{
@@ -80,6 +81,7 @@ const CONTROLLERS: &[Controller] = &[
         Some(hotswap_disk_attachment::reconcile),
     ),
     controller::<VMSnapshot>(watch::all::<VMSnapshot>, Some(vm_snapshot::reconcile)),
+    controller::<SnapshotSchedule>(watch::all::<SnapshotSchedule>, Some(snapshot_schedule::reconcile)),
     controller::<ServiceAccount>(
         |client| watch::labelled::<ServiceAccount>(Api::namespaced(client, SYSTEM_NAMESPACE), HOST_LABEL),
         None,

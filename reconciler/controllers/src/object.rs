@@ -108,6 +108,7 @@ with_status! {
     Disk, namespaced;
     DiskSnapshot, namespaced;
     VMSnapshot, namespaced;
+    SnapshotSchedule, namespaced;
     HotswapDiskAttachment, namespaced;
     Image, namespaced;
     PublicIP, namespaced;

@@ -159,7 +159,11 @@ impl Pipeline {
     fn enqueue(&mut self, keys: Vec<Key>, own: Option<&Key>) {
         for key in keys {
             match key.kind {
-                ObjectKind::Network | ObjectKind::ConfigMap if own != Some(&key) => self.queue.coalesce(key),
+                ObjectKind::Network | ObjectKind::ConfigMap | ObjectKind::SnapshotSchedule
+                    if own != Some(&key) =>
+                {
+                    self.queue.coalesce(key)
+                }
                 // A VM that is created together with its disks binds them in their first status.
                 ObjectKind::Disk if self.cache.is_unreported(&key) => self.queue.created(key),
                 _ => self.queue.changed(key),
@@ -200,12 +204,13 @@ impl Pipeline {
         Progress::Write(self.begin(key, writes, enqueued, now))
     }
 
-    /// Enqueues hosts that fell silent or came back, and a few of the keys that wait for capacity.
+    /// Enqueues hosts that fell silent or came back, a few of the keys that wait for capacity, and those whose moment has come.
     pub(crate) fn check_hosts(&mut self, now: Instant) {
         for key in self.cache.silence_changes(now) {
             self.queue.changed(key);
         }
         self.queue.rotate_waiting(WAITING_BURST);
+        self.queue.time_is(self.config.clock.now());
     }
 
     fn busy(&self, keys: impl IntoIterator<Item = Key>) -> Option<Key> {

@@ -31,6 +31,8 @@ pub(crate) enum Dependency {
     Address,
     /// A range that no Network uses.
     NetworkRange,
+    /// A moment by the wall clock.
+    Time(Timestamp),
 }
 
 /// A place in the line of the VMs with the same request: where one does not fit, none of them does.

@@ -4,7 +4,7 @@
 use std::{fmt::Debug, time::Duration};
 
 use berth_api::{
-    CONTROLLER_MANAGER, Disk, DiskSnapshot, Host, Network, SYSTEM_NAMESPACE, Unmanaged,
+    CONTROLLER_MANAGER, Disk, DiskSnapshot, Host, Network, SYSTEM_NAMESPACE, Unmanaged, VMSnapshot,
     host_addresses::HOST_ADDRESSES, manifests::access,
 };
 use futures::{FutureExt, future::BoxFuture};
@@ -234,6 +234,23 @@ impl Writer {
                 let snapshots: Api<DiskSnapshot> = Api::namespaced(self.0.clone(), &namespace);
                 Some(Response::Is(snapshots.create(&params, snapshot).await?.into()))
             }
+            Write::CreateVMSnapshot(snapshot) => {
+                let params = PostParams { field_manager: manager(), ..PostParams::default() };
+                Some(Response::Is(self.vm_snapshots(snapshot).create(&params, snapshot).await?.into()))
+            }
+            Write::DeleteVMSnapshot(snapshot) => {
+                let this_version =
+                    Preconditions { uid: snapshot.uid(), resource_version: snapshot.resource_version() };
+                let params = DeleteParams { preconditions: Some(this_version), ..DeleteParams::background() };
+                let deleted = self.vm_snapshots(snapshot).delete(&snapshot.name_any(), &params).await;
+                // A finalizer of another program may hold it.
+                let held = deleted.as_ref().ok().and_then(|deleted| deleted.as_ref().left().cloned());
+                ended(deleted)?;
+                Some(match held.filter(|held| !held.finalizers().is_empty()) {
+                    Some(held) => Response::Is(held.into()),
+                    None => Response::Gone(Key::of(snapshot.as_ref())),
+                })
+            }
             Write::ChangeDisk(disk, spec) => {
                 let patch = json!({
                     "metadata": {"uid": disk.uid(), "resourceVersion": disk.resource_version()}, "spec": spec,
@@ -255,6 +272,10 @@ impl Writer {
             }
         };
         Ok(response)
+    }
+
+    fn vm_snapshots(&self, snapshot: &VMSnapshot) -> Api<VMSnapshot> {
+        Api::namespaced(self.0.clone(), &snapshot.namespace().unwrap_or_default())
     }
 
     async fn typed<K: WithStatus>(

@@ -28,7 +28,7 @@ pub(super) const HOST: MovedKind = ours("Host", "hosts", false);
 pub(super) const VM: MovedKind = ours("VM", "vms", true);
 
 /// berth's kinds. Hosts come before all kinds that can run: one that has not reported yet holds back placement.
-pub(super) const OURS: [MovedKind; 14] = [
+pub(super) const OURS: [MovedKind; 15] = [
     ours("StoragePool", "storagepools", false),
     ours("IPPool", "ippools", false),
     ours("Network", "networks", true),
@@ -42,6 +42,7 @@ pub(super) const OURS: [MovedKind; 14] = [
     ours("PublicIP", "publicips", true),
     VM,
     ours("VMSnapshot", "vmsnapshots", true),
+    ours("SnapshotSchedule", "snapshotschedules", true),
     ours("HotswapDiskAttachment", "hotswapdiskattachments", true),
 ];
 

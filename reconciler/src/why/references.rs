@@ -39,6 +39,10 @@ pub(crate) fn references(kind: &str, object: &Value) -> Vec<Reference> {
             from.site("host", "host", "hosts", text(object, "/status/binding/host")),
         ],
         "vmsnapshot" => of_vm_snapshot(&from, object),
+        "snapshotschedule" => {
+            let names = items(object, "/spec/vms").filter_map(Value::as_str);
+            names.map(|name| from.own("VM", "vm", "vms", name.to_owned())).collect()
+        }
         "hotswapdiskattachment" => vec![
             from.own("VM", "vm", "vms", text(object, "/spec/vm")),
             from.own("disk", "disk", "disks", text(object, "/spec/disk")),

@@ -32,7 +32,7 @@ use crate::installed::{self, Copy};
 pub(crate) const IMAGE_URL: &str = "https://images.example/debian.qcow2";
 pub(crate) const IMAGE_SHA256: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
 /// The kinds that users create.
-const NAMESPACED: [&str; 10] = [
+const NAMESPACED: [&str; 11] = [
     "Disk",
     "DiskSnapshot",
     "HotswapDiskAttachment",
@@ -40,6 +40,7 @@ const NAMESPACED: [&str; 10] = [
     "PlacementGroup",
     "PublicIP",
     "SecurityGroup",
+    "SnapshotSchedule",
     "VM",
     "VMClass",
     "VMSnapshot",
@@ -51,6 +52,7 @@ const LIMIT: Duration = Duration::from_secs(900);
 #[derive(Debug)]
 pub(crate) struct Rig {
     pub(crate) system: Arc<FakeSystem>,
+    pub(crate) clock: Arc<berth_engine::RuntimeClock>,
     admin: PrintableClient,
     injector: Arc<Injector>,
     restart: Arc<tokio::sync::Notify>,
@@ -169,9 +171,9 @@ impl Rig {
             .expect("the default pool is there");
         let restart = Arc::new(tokio::sync::Notify::new());
         let supervisor =
-            tokio::spawn(supervise(server, system.clone(), injector.clone(), restart.clone(), clock));
+            tokio::spawn(supervise(server, system.clone(), injector.clone(), restart.clone(), clock.clone()));
         injector.set_counting(true);
-        Self { system, admin: PrintableClient(admin), injector, restart, supervisor, _folder: folder }
+        Self { system, clock, admin: PrintableClient(admin), injector, restart, supervisor, _folder: folder }
     }
 
     /// Faults strike only from here on.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use berth_api::placement_group::TopologyClaim;
-use berth_api::{ConditionType, HotswapDiskAttachment, PlacementGroup, PublicIP, VM, condition};
+use berth_api::{ConditionType, HotswapDiskAttachment, PlacementGroup, PublicIP, VM, VMSnapshot, condition};
 use kube::ResourceExt;
 
 use crate::{
@@ -115,6 +115,9 @@ pub(crate) struct Index {
     attachments_by_disk: HashMap<Key, BTreeSet<Key>>,
     attachments_by_vm: HashMap<Key, BTreeSet<Key>>,
     attachment_entries: HashMap<Key, (Key, Key)>,
+    /// SnapshotSchedule → the VMSnapshots that it made.
+    scheduled_snapshots: HashMap<Key, BTreeSet<Key>>,
+    schedules: HashMap<Key, Key>,
     /// VM → the claims that groups have for VMs of that name.
     topology_claims: HashMap<Key, BTreeMap<Key, Vec<TopologyClaim>>>,
     claimants: HashMap<Key, BTreeSet<Key>>,
@@ -423,6 +426,23 @@ impl Index {
         Vec::new()
     }
 
+    /// Indexes the schedule that made a VMSnapshot (`None`: it is gone); returns it, and the former one.
+    pub(crate) fn set_vm_snapshot(&mut self, key: &Key, snapshot: Option<&VMSnapshot>) -> Vec<Key> {
+        let former = self.schedules.remove(key);
+        if let Some(schedule) = &former {
+            take(&mut self.scheduled_snapshots, schedule, key);
+        }
+        let made_by = snapshot.and_then(VMSnapshot::scheduled);
+        let schedule =
+            made_by.map(|(name, _)| Key::namespaced(ObjectKind::SnapshotSchedule, key.namespace(), name));
+        if let Some(schedule) = &schedule {
+            insert(&mut self.scheduled_snapshots, schedule.clone(), key);
+            self.schedules.insert(key.clone(), schedule.clone());
+        }
+        let other = former.filter(|former| Some(former) != schedule.as_ref());
+        schedule.into_iter().chain(other).collect()
+    }
+
     /// Indexes the claims of a group (`None`: it is gone); returns the unbound VMs that have one: each is bound
     /// with it, or spends it.
     pub(crate) fn set_group(&mut self, key: &Key, group: Option<&PlacementGroup>) -> Vec<Key> {
@@ -487,6 +507,11 @@ impl Index {
 
     pub(crate) fn attachments_of_vm(&self, vm: &Key) -> Vec<Key> {
         keys(&self.attachments_by_vm, vm)
+    }
+
+    /// Returns the VMSnapshots that a schedule made.
+    pub(crate) fn scheduled_snapshots(&self, schedule: &Key) -> Vec<Key> {
+        keys(&self.scheduled_snapshots, schedule)
     }
 
     pub(crate) fn is_address_used(&self, network: &str, address: Ipv4Addr) -> bool {

@@ -14,7 +14,7 @@ mod plan;
 #[cfg(test)]
 mod tests;
 
-use berth_api::{Readiness, VMSnapshot, VMSnapshotStatus};
+use berth_api::{Readiness, ResourceName, VM, VMSnapshot, VMSnapshotStatus};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{
@@ -36,6 +36,12 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
         batch.write(Write::CreateSnapshot(Box::new(part)));
     }
     plan.outcome
+}
+
+/// Returns the first disk of the VM that has no file yet: a snapshot of the VM would wait for it.
+pub(super) fn disk_without_file(cache: &Cache, vm: &VM) -> Option<ResourceName> {
+    let mut disks = observe::disks_of(cache, vm).into_iter();
+    disks.find(|(_, disk)| disk.as_deref().and_then(plan::host_of).is_none()).map(|(name, _)| name)
 }
 
 fn status(snapshot: &VMSnapshot, decision: &plan::Decision, now: Timestamp) -> VMSnapshotStatus {

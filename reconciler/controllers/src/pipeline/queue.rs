@@ -38,6 +38,10 @@ pub(crate) struct Queue {
     /// The keys waiting for capacity, by request, oldest first.
     lines: HashMap<Request, BTreeSet<(Option<Timestamp>, Key)>>,
     in_line: BTreeSet<Key>,
+    /// The keys that wait for a moment.
+    moments: BTreeSet<(Timestamp, Key)>,
+    /// The last reading of the wall clock.
+    clock: Option<Timestamp>,
     /// The last key of `in_line` that the rotation enqueued.
     turn: Option<Key>,
     /// The line that the key being worked on stood in.
@@ -52,6 +56,8 @@ impl Queue {
             dependencies: HashMap::new(),
             lines: HashMap::new(),
             in_line: BTreeSet::new(),
+            moments: BTreeSet::new(),
+            clock: None,
             turn: None,
             left: None,
         }
@@ -119,6 +125,18 @@ impl Queue {
         }
     }
 
+    /// Enqueues the keys whose moment has come by the wall clock: all of them, if the clock went back.
+    pub(crate) fn time_is(&mut self, now: Timestamp) {
+        let went_back = self.clock.replace(now).is_some_and(|before| now < before);
+        while let Some((moment, key)) = self.moments.pop_first() {
+            if moment > now && !went_back {
+                self.moments.insert((moment, key));
+                return;
+            }
+            self.add(key);
+        }
+    }
+
     fn wake(&mut self, dependency: &Dependency) {
         for key in self.waiting.remove(dependency).unwrap_or_default() {
             self.add(key);
@@ -167,7 +185,9 @@ impl Queue {
     /// Records that the key waits for these needs.
     fn blocked(&mut self, key: &Key, dependencies: Vec<Dependency>) {
         for dependency in &dependencies {
-            if let Dependency::Capacity(place) = dependency {
+            if let Dependency::Time(moment) = dependency {
+                self.moments.insert((*moment, key.clone()));
+            } else if let Dependency::Capacity(place) = dependency {
                 let line = self.lines.entry(place.line.clone()).or_default();
                 line.insert((place.since, key.clone()));
                 self.in_line.insert(key.clone());
@@ -190,7 +210,9 @@ impl Queue {
     fn forget_needs(&mut self, key: &Key) {
         self.left = None;
         for dependency in self.dependencies.remove(key).unwrap_or_default() {
-            if let Dependency::Capacity(place) = &dependency {
+            if let Dependency::Time(moment) = dependency {
+                self.moments.remove(&(moment, key.clone()));
+            } else if let Dependency::Capacity(place) = &dependency {
                 self.leave(place, key);
             } else if let Some(waiting) = self.waiting.get_mut(&dependency) {
                 waiting.remove(key);
@@ -254,6 +276,22 @@ mod tests {
         queue.changed(class.clone());
         assert_eq!(drain(&mut queue), [vm("a"), class]);
         assert!(queue.waiting.is_empty(), "a woken key waits for nothing any more");
+    }
+
+    #[test]
+    fn a_key_that_waits_for_a_moment_wakes_then_and_when_the_clock_goes_back() {
+        let at = |second: i64| Timestamp::from_second(second).expect("a small number");
+        let mut queue = queue();
+        for (name, second) in [("a", 100), ("b", 200)] {
+            block(&mut queue, &vm(name), vec![Dependency::Time(at(second)), Dependency::Address]);
+        }
+        queue.time_is(at(99));
+        assert!(drain(&mut queue).is_empty());
+        queue.time_is(at(100));
+        assert_eq!(drain(&mut queue), [vm("a")]);
+        queue.time_is(at(50));
+        assert_eq!(drain(&mut queue), [vm("b")], "what it waits for may be another moment now");
+        assert!(queue.moments.is_empty() && queue.waiting.is_empty());
     }
 
     fn room(memory: u64, since: i64) -> Vec<Dependency> {

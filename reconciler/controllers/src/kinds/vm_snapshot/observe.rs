@@ -61,7 +61,7 @@ pub(super) fn is_part_of(part: &DiskSnapshot, snapshot: &VMSnapshot) -> bool {
         && (owners.is_empty() || owners.iter().any(|owner| Some(&owner.uid) == uid.as_ref()))
 }
 
-fn disks_of(cache: &Cache, vm: &VM) -> Vec<(ResourceName, Option<Arc<Disk>>)> {
+pub(super) fn disks_of(cache: &Cache, vm: &VM) -> Vec<(ResourceName, Option<Arc<Disk>>)> {
     let namespace = vm.namespace().unwrap_or_default();
     let attachments = cache.index.attachments_of_vm(&Key::of(vm));
     let attached = attachments.iter().filter_map(|key| cache.tables.attachments.get(key));

@@ -125,7 +125,7 @@ fn foreign(snapshot: &VMSnapshot, other: &DiskSnapshot) -> Readiness {
 }
 
 /// Returns the host of the disk's file.
-fn host_of(disk: &Disk) -> Option<&str> {
+pub(super) fn host_of(disk: &Disk) -> Option<&str> {
     let status = disk.status.as_ref()?;
     let has_file = status.volume_id.is_some() && status.size.is_some();
     status.binding.as_ref().filter(|_| has_file).map(|binding| binding.host.as_str())

@@ -1,0 +1,1 @@
+terraform import berth_snapshot_schedule.example default/web

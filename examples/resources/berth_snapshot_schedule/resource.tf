@@ -1,0 +1,21 @@
+resource "berth_snapshot_schedule" "nightly" {
+  name      = "nightly"
+  schedule  = "0 3 * * *"
+  time_zone = "Europe/Stockholm"
+  vms       = ["web-1", "web-2"]
+
+  keep = {
+    last    = 3
+    daily   = 7
+    weekly  = 4
+    monthly = 6
+  }
+}
+
+# All VMs with a label, each hour.
+resource "berth_snapshot_schedule" "hourly" {
+  name        = "hourly"
+  schedule    = "@hourly"
+  vm_selector = { snapshots = "hourly" }
+  keep        = { hourly = 12 }
+}

@@ -1,0 +1,59 @@
+//! The SnapshotSchedule controller: makes a VMSnapshot of each VM when one is due, and deletes those that no rule keeps.
+//!
+//! ```text
+//!   moment ─▶ (not later than the deadline) ─▶ a VMSnapshot each ─▶ status.lastScheduleTime
+//!                                                 └─▶ (taken) ─▶ those before it that no rule keeps are deleted
+//! ```
+//!
+//! The name of a VMSnapshot follows from the schedule, the VM and the moment, so that after a crash, or with two controllers, none is made
+//! twice. `lastScheduleTime` is written once all of a moment are made. After a time without a controller, the last moment that was missed
+//! counts. While the clock is behind the last snapshot, none is made; nothing is ever deleted because of the current time.
+
+mod observe;
+mod plan;
+#[cfg(test)]
+mod tests;
+
+use berth_api::{SnapshotSchedule, SnapshotScheduleStatus};
+use k8s_openapi::jiff::Timestamp;
+
+use crate::{
+    batch::{Write, WriteBatch},
+    cache::Cache,
+    config::Config,
+    key::Key,
+    plan::Outcome,
+};
+
+pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut WriteBatch) -> Outcome {
+    let Some(schedule) = cache.tables.snapshot_schedules.get(key).cloned() else { return Outcome::Settled };
+    if schedule.metadata.deletion_timestamp.is_some() {
+        return Outcome::Settled;
+    }
+    let now = config.clock.now();
+    let plan = plan::plan(&schedule, &observe::observe(cache, &schedule), now);
+    let status = status(&schedule, &plan.decision, now);
+    for snapshot in plan.decision.create {
+        batch.write(Write::CreateVMSnapshot(Box::new(snapshot)));
+    }
+    // After them: a moment whose snapshots are not all made is due again.
+    batch.status(schedule.as_ref(), status);
+    for snapshot in plan.decision.delete {
+        batch.write(Write::DeleteVMSnapshot(snapshot));
+    }
+    plan.outcome
+}
+
+fn status(schedule: &SnapshotSchedule, decision: &plan::Decision, now: Timestamp) -> SnapshotScheduleStatus {
+    let mut status = schedule.status.clone().unwrap_or_default();
+    let generation = schedule.metadata.generation.unwrap_or_default();
+    let text = |moment: Option<Timestamp>| moment.map(|moment| moment.to_string());
+    status.last_schedule_time = text(decision.last);
+    status.next_schedule_time = text(decision.next);
+    status.last_successful_time = text(decision.last_successful);
+    status.vms = i64::try_from(decision.vms).unwrap_or(i64::MAX);
+    status.snapshots = i64::try_from(decision.snapshots).unwrap_or(i64::MAX);
+    decision.readiness.write(&mut status.conditions, generation, now);
+    status.observed_generation = generation;
+    status
+}

@@ -1,0 +1,75 @@
+//! Snapshots of a VM at the moments of a schedule.
+
+use std::time::Duration;
+
+use berth_api::{
+    ConditionType, SnapshotSchedule, VMSnapshot, condition, snapshot_schedule::scheduled_snapshot_name,
+};
+use berth_engine::Clock as _;
+use k8s_openapi::jiff::Timestamp;
+use serde_json::json;
+
+use crate::faults::Fault;
+use crate::rig::{Rig, converges};
+use crate::{all_is_deleted, until_host, web_is_declared, web_runs};
+
+fn is_taken(snapshot: &VMSnapshot) -> bool {
+    let status = snapshot.status.clone().unwrap_or_default();
+    status.taken_at.is_some() && condition::is_true(&status.conditions, ConditionType::Ready)
+}
+
+fn owned(rig: &Rig) -> usize {
+    rig.system.snapshots_now().iter().filter(|snapshot| snapshot.owner.is_some()).count()
+}
+
+/// The VM runs, and a schedule keeps its last snapshot; returns its two moments, each with the name of its snapshot.
+async fn web_has_a_schedule(rig: &Rig) -> [(String, Timestamp); 2] {
+    web_is_declared(rig).await;
+    web_runs(rig).await;
+    // A minute that does not begin in the next seconds.
+    let minute = (rig.clock.now().as_second() + 20) / 60 + 1;
+    let moments = [minute, minute + 1].map(|minute| Timestamp::from_second(minute * 60).expect("a time"));
+    let minutes = moments.map(|moment| moment.strftime("%-M").to_string()).join(",");
+    let schedule = format!("{minutes} {} *", moments[0].strftime("%-H %-d %-m"));
+    let spec = json!({"schedule": schedule, "vms": ["web"], "keep": {"last": 1}});
+    rig.apply("SnapshotSchedule", "nightly", spec).await;
+    moments.map(|moment| (scheduled_snapshot_name("nightly", "web", moment), moment))
+}
+
+async fn until_the_last_is_left(rig: &Rig, [first, last]: &[(String, Timestamp); 2]) {
+    rig.until(&last.0, "is taken", is_taken).await;
+    rig.until_gone("VMSnapshot", &first.0).await;
+    let is_done = |schedule: &SnapshotSchedule| {
+        let status = schedule.status.clone().unwrap_or_default();
+        status.last_schedule_time == Some(last.1.to_string()) && status.snapshots == 1
+    };
+    rig.until("nightly", "has the last one", is_done).await;
+    until_host("one snapshot is left", || owned(rig) == 1).await;
+}
+
+#[test]
+fn a_schedule_takes_one_snapshot_at_each_moment_and_keeps_as_many_as_it_declares() {
+    converges(&[Fault::Error, Fault::CrashAfter], async |rig| {
+        let moments = web_has_a_schedule(rig).await;
+        rig.until(&moments[0].0, "is taken", is_taken).await;
+        let before = moments[1].1.as_second() - rig.clock.now().as_second() - 1;
+        tokio::time::sleep(Duration::from_secs(u64::try_from(before).unwrap_or_default())).await;
+        rig.strike_from_here();
+        until_the_last_is_left(rig, &moments).await;
+    });
+}
+
+#[test]
+fn the_last_snapshot_stays_without_its_schedule() {
+    converges(&[], async |rig| {
+        let moments = web_has_a_schedule(rig).await;
+        until_the_last_is_left(rig, &moments).await;
+        rig.delete("SnapshotSchedule", "nightly").await;
+        rig.restart().await;
+        rig.must_settle().await;
+        rig.until(&moments[1].0, "is taken", is_taken).await;
+        rig.delete("VMSnapshot", &moments[1].0).await;
+        until_host("none is left", || owned(rig) == 0).await;
+        all_is_deleted(rig).await;
+    });
+}
