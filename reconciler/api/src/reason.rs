@@ -174,7 +174,7 @@ reasons! {
     /// The snapshot's file is gone from its host.
     SnapshotLost => "Restore the file on its host, or delete the DiskSnapshot.",
     /// The disk is on the largest number of snapshots that is supported.
-    TooManySnapshots => "Delete DiskSnapshots before their disk is based on so many, or copy the data to a new Disk.",
+    TooManySnapshots => "Delete DiskSnapshots of the disk, and the copies that are based on deleted ones.",
     /// The VM was started, or a disk exchanged, while the snapshot of its disks was being taken: they would be of different moments.
     SnapshotInterrupted => "Delete the VMSnapshot, and create another.",
     /// The declared restore cannot be done: its DiskSnapshot is of another disk or in another pool, or it was restored before and
