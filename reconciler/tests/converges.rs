@@ -628,6 +628,32 @@ fn a_snapshot_and_its_copies_are_deleted_and_the_file_goes_with_the_last_that_is
 }
 
 #[test]
+fn the_file_of_a_deleted_snapshot_is_merged_and_a_running_vm_closes_it() {
+    converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter], async |rig| {
+        web_is_declared(rig).await;
+        web_runs(rig).await;
+        let pid = rig.pid("web").await;
+        for name in ["first", "second"] {
+            rig.apply("DiskSnapshot", name, json!({"disk": "web-root"})).await;
+            rig.until(name, "is taken", rig::is_taken).await;
+        }
+        let hypervisor = rig.system.hypervisor();
+        let below = || {
+            let view = hypervisor.view(&hypervisor.instances()[0]).expect("it runs");
+            view.below.values().map(Vec::len).max()
+        };
+        assert_eq!(below(), Some(3), "two snapshots and the image");
+        rig.strike_from_here();
+        rig.delete("DiskSnapshot", "first").await;
+        rig.until_gone("DiskSnapshot", "first").await;
+        until_host("the machine has its file open no more", || below() == Some(2)).await;
+        assert_eq!(rig.system.snapshots_now().len(), 1, "one file is left");
+        assert_eq!(rig.pid("web").await, pid, "in the same QEMU");
+        assert_eq!(rig.system.volumes_now().len(), 1);
+    });
+}
+
+#[test]
 fn a_snapshot_that_is_deleted_without_its_finalizer_leaves_nothing() {
     converges(&[], async |rig| {
         web_is_declared(rig).await;

@@ -1,6 +1,7 @@
 //! `examples/snapshots` with the small guest: a snapshot of a running guest's disk has the data of its moment, and so has a copy in
-//! another guest. All disks of the guest are restored in place from a snapshot of one moment.
+//! another guest. All disks of the guest are restored in place from a snapshot of one moment. The files of destroyed snapshots are merged.
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -75,6 +76,7 @@ fn copied(
     grown_and_started_again(platform, project, &first, &after)?;
     restored(platform, project, &first, image, [&before, &after])?;
     ensure!(sum(platform, &first, "snapshots-log")? == log, "the other disk has the data of that moment too");
+    merged(platform, &first)?;
     without_the_snapshot(platform, project, &copy, &own)
 }
 
@@ -171,6 +173,58 @@ fn restored(
     let former = kubectl.condition("disk/snapshots-before", "Ready=True", None, BOOT)?;
     ensure!(former["status"]["size"] == "2Gi", "{former:#}");
     kubectl.ok(&["delete", "disk", "snapshots-before", "--timeout=60s"]).map(drop)
+}
+
+/// Of snapshots that were taken and destroyed no file is left, nor is one open in the QEMU of the guest, and all data is as it was.
+fn merged(platform: &Platform, guest: &str) -> Result<()> {
+    let kubectl = platform.kubectl();
+    let pid =
+        || -> Result<Value> { Ok(kubectl.object("vm", "snapshots")?["status"]["process"]["pid"].clone()) };
+    let qemu = pid()?;
+    let pool = platform.host().state().join("pools/default");
+    let files = || -> Result<[usize; 2]> {
+        let open = open_files(&qemu, &pool)?;
+        ensure!(!open.iter().any(|file| file.ends_with("(deleted)")), "open: {open:?}");
+        Ok([std::fs::read_dir(pool.join("snapshots"))?.count() / 2, open.len()])
+    };
+    let before = files()?;
+    let mut written = String::new();
+    let name = |number: u8| format!("snapshots-merged-{number}");
+    for number in 1..=4 {
+        declare(platform, "DiskSnapshot", &name(number), &json!({"disk": "snapshots-log"}))?;
+        kubectl.condition(&format!("dsnap/{}", name(number)), "Ready=True", None, BOOT)?;
+        written = write(platform, guest, "snapshots-log", 20 + number)?;
+    }
+    for number in 1..=3 {
+        kubectl.ok(&["delete", "dsnap", &name(number)])?;
+    }
+    wait::until("the files of three snapshots to be merged", BOOT, || {
+        let now = files()?;
+        ensure!(now == before.map(|count| count + 1), "{before:?}, and now {now:?}");
+        Ok(())
+    })?;
+    ensure!(pid()? == qemu, "it is the same QEMU");
+    ensure!(sum(platform, guest, "snapshots-log")? == written, "the guest reads what it has written");
+    kubectl.ok(&["delete", "dsnap", &name(4)]).map(drop)
+}
+
+fn declare(platform: &Platform, kind: &str, name: &str, spec: &Value) -> Result<()> {
+    let object =
+        json!({"apiVersion": "berth.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec});
+    platform.kubectl().apply(&object.to_string()).map(drop)
+}
+
+/// Returns the files of a pool that a process has open.
+fn open_files(pid: &Value, pool: &Path) -> Result<Vec<String>> {
+    let mut open = Vec::new();
+    for descriptor in std::fs::read_dir(format!("/proc/{pid}/fd"))? {
+        // One may be closed meanwhile.
+        let Ok(file) = std::fs::read_link(descriptor?.path()) else { continue };
+        if file.starts_with(pool) {
+            open.push(file.display().to_string());
+        }
+    }
+    Ok(open)
 }
 
 /// The snapshot is destroyed while both guests use disks that are based on it.

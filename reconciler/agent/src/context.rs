@@ -28,6 +28,7 @@ use crate::key::{Key, ObjectName};
 use crate::lease::HostLease;
 use crate::lease_watcher::LeaseWatcher;
 use crate::machine::Machines;
+use crate::merges::Merges;
 use crate::networking::Networks;
 use crate::overhead::Overhead;
 use crate::probes::Probes;
@@ -55,6 +56,7 @@ pub(crate) struct Context {
     pub(crate) machines: Machines,
     pub(crate) reservations: Reservations,
     pub(crate) pulls: Pulls,
+    pub(crate) merges: Merges,
     pub(crate) networks: Networks,
     pub(crate) lease_watcher: LeaseWatcher,
     pub(crate) probes: Probes,
@@ -106,6 +108,7 @@ impl Context {
             reservations: Reservations::default(),
             machines: Machines::new(system.clone(), queue.clone(), config.clock.clone()),
             pulls: Pulls::new(system.clone(), queue.clone(), Secrets::new(client.clone())),
+            merges: Merges::new(system.clone(), queue.clone()),
             networks: Networks::new(system.clone(), queue.clone()),
             lease_watcher: LeaseWatcher::new(system.clone(), queue.clone(), config.clock.clone()),
             probes: Probes::new(system.clone(), queue.clone()),

@@ -36,8 +36,6 @@ use berth_host::Retry;
 const MAX_ROUNDS: usize = 32;
 /// How long a status that only shows progress is held back: the next one, usually under way, replaces it.
 pub(crate) const PROGRESS_HOLD: Duration = Duration::from_secs(1);
-/// Delay before an object is reconciled again after a passing error.
-const SOON: Duration = Duration::from_millis(200);
 
 /// When to requeue a key after a reconcile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,7 +194,7 @@ async fn report<K: Reconciler>(
     let failed = failure.as_ref().is_some_and(|error| !error.is_transient());
     let (readiness, again) = match failure {
         None => (plan.readiness, plan.requeue_after.map_or(Requeue::OnChange, Requeue::After)),
-        Some(error) if error.is_transient() => (plan.readiness, Requeue::After(SOON)),
+        Some(error) if error.is_transient() => (plan.readiness, Requeue::After(error.wait())),
         Some(error) => {
             let again = match error.retry() {
                 Retry::Backoff if error.is_no_space() || error.is_for_file() => {

@@ -48,6 +48,11 @@ pub enum AgentError {
 /// Interval of retries after a failure for lack of space, or of a file of the host.
 pub(crate) const RETRY_SPACE_EVERY: Duration = Duration::from_secs(10);
 
+/// Delay before an object is reconciled again after a passing error.
+const SOON: Duration = Duration::from_millis(200);
+/// Interval at which a machine is told again to close files that it does not need any more.
+const RETRY_FILES_EVERY: Duration = Duration::from_secs(60);
+
 /// Why one reconcile failed. Variants are named after the attempt.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
@@ -81,6 +86,9 @@ pub(crate) enum Error {
     /// The guest was asked to release a medium and has not done so yet.
     #[error("the guest has locked the tray of CD-ROM drive {name}")]
     TrayLocked { name: String },
+    /// A machine reads its disk through files that are not needed any more: its data is the same.
+    #[error("the files of deleted snapshots below volume {volume} stay open in its machine")]
+    FormerFilesKept { volume: String, source: Box<Error> },
     /// Without these addresses the firewall would let guests reach hosts.
     #[error(
         "the addresses of the site's hosts are not known yet (ConfigMap berth-host-addresses in berth-system)"
@@ -160,10 +168,19 @@ impl Error {
                 | Self::StillHeld { .. }
                 | Self::InterfaceHeld { .. }
                 | Self::TrayLocked { .. }
+                | Self::FormerFilesKept { .. }
                 | Self::Machine(
                     MachineError::Illegal(_) | MachineError::Gone | MachineError::ReservationBlocked { .. }
                 )
         )
+    }
+
+    /// Returns when to try again after a transient error.
+    pub(crate) fn wait(&self) -> Duration {
+        match self {
+            Self::FormerFilesKept { .. } => RETRY_FILES_EVERY,
+            _ => SOON,
+        }
     }
 
     /// Returns the readiness of an object with this error.

@@ -9,6 +9,7 @@
 //!   │                               │ keys                                  ▼
 //!   └───────────────────────────────┴── context: machine     one driver task per running QEMU
 //!                                                pulls       downloads in the background
+//!                                                merges      merges of snapshots' files in the background
 //!                                                networking  what is applied of the host's networks
 //!                                                console     serial consoles, for clients with a ticket
 //!                                                usage       the use of the host by its VMs (read by measure)
@@ -46,6 +47,7 @@ mod lease;
 mod lease_watcher;
 mod machine;
 mod measure;
+mod merges;
 mod networking;
 mod overhead;
 mod plugging;

@@ -248,6 +248,11 @@ impl Machine {
         self.ask(|reply| Command::ContinueInOverlays(disks, reply)).await
     }
 
+    /// Has a disk read through the chain of files of this one, which is shorter than its present one.
+    pub(crate) async fn shorten_chain(&self, disk: DiskSpec) -> Result<(), MachineError> {
+        self.ask(|reply| Command::ShortenChain(Box::new(disk), reply)).await
+    }
+
     pub(crate) async fn set_limits(&self, id: &str, limits: IoLimits) -> Result<(), MachineError> {
         self.ask(|reply| Command::SetLimits { id: id.to_owned(), limits, reply }).await
     }

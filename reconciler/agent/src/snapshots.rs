@@ -5,17 +5,22 @@
 //!                                                    (with an agent in the guest)
 //! ```
 //!
+//! The files of deleted snapshots are merged afterwards, in the background ([`merge_deleted`]).
+//!
 //! Each step can be repeated: after a crash anywhere, the whole is taken again from the start under the same identities. QEMU is
 //! switched to all overlays in one transaction, and without a machine no volume is written meanwhile. Volumes that were written
 //! after an interruption in between are refused: [`SystemError::NotOneMoment`], [`BlockError::NotOneMoment`].
 //!
 //! [`BlockError::NotOneMoment`]: berth_qemu::block::BlockError::NotOneMoment
 
+use berth_api::{Disk, DiskSnapshot};
 use berth_host::{NewSnapshot, SystemError, Taken, VolumeFacts};
 use berth_qemu::power::RunState;
 
 use crate::context::Context;
 use crate::error::Error;
+use crate::index::volume_of;
+use crate::key::Key;
 use crate::machine::{Machine, MachineState};
 use crate::plugging::disk_spec;
 
@@ -54,6 +59,42 @@ pub(crate) async fn take(ctx: &Context, all: &[NewSnapshot]) -> Result<(), Error
         ctx.system.finish_snapshot(&new.pool, &new.id, &taken).await?;
     }
     Ok(())
+}
+
+/// Has the files of deleted snapshots merged, except those that a copy or an image is still to be made from.
+pub(crate) fn merge_deleted(ctx: &Context) {
+    let kept = {
+        let tables = ctx.index.read();
+        let images = tables.images.all().map(|(_, image)| image).filter(|image| image.digest().is_none());
+        let images = images.filter_map(|image| image.status.as_ref()?.snapshot_id.clone());
+        let is_made = |disk: &Disk| disk.status.as_ref().is_some_and(|status| status.size.is_some());
+        let copies = tables.disks.all().map(|(_, disk)| disk).filter(|disk| !is_made(disk));
+        images.chain(copies.filter_map(|disk| Some(identity_for_copy(volume_of(disk)?)))).collect()
+    };
+    ctx.merges.start(kept);
+}
+
+/// Enqueues the disks that may be based on fewer files since the last call, and the snapshots that are to be taken of them.
+pub(crate) fn wake_merged(ctx: &Context) {
+    let merged = ctx.merges.take_merged();
+    if merged.is_empty() {
+        return;
+    }
+    let tables = ctx.index.read();
+    let is_merged = |disk: &Disk| volume_of(disk).is_some_and(|volume| merged.contains(volume));
+    for (name, _) in tables.disks.all().filter(|(_, disk)| is_merged(disk)) {
+        ctx.queue.add(Key::new::<Disk>(name.clone()));
+    }
+    let volume = |snapshot: &DiskSnapshot| snapshot.status.as_ref()?.volume_id.clone();
+    let waits = |snapshot: &DiskSnapshot| volume(snapshot).is_some_and(|volume| merged.contains(&volume));
+    for (name, _) in tables.disk_snapshots.all().filter(|(_, snapshot)| waits(snapshot)) {
+        ctx.queue.add(Key::new::<DiskSnapshot>(name.clone()));
+    }
+}
+
+/// Returns the identity of the snapshot that is taken for the copy with this volume, which nothing else names.
+pub(crate) fn identity_for_copy(volume: &str) -> String {
+    format!("c-{volume}")
 }
 
 /// The machine that writes to volumes.

@@ -176,7 +176,7 @@ reasons! {
     /// The snapshot's file is gone from its host.
     SnapshotLost => "Restore the file on its host, or delete the DiskSnapshot.",
     /// The disk is on the largest number of snapshots that is supported.
-    TooManySnapshots => "Delete DiskSnapshots before their disk is based on so many, or copy the data to a new Disk.",
+    TooManySnapshots => "Delete DiskSnapshots of the disk, and the copies that are based on deleted ones.",
     /// The last snapshot of a VM of the schedule is not taken; the message names the VM and has the cause.
     SnapshotFailed => "Do what the message says, or look at the snapshot with `berth why vmsnapshot/NAME`. The next moment of the schedule takes another one.",
     /// The schedule has snapshots of moments that are in the future by the clock of the controllers: none is taken before then.

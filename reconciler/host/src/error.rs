@@ -58,8 +58,8 @@ pub enum SystemError {
     #[error("snapshot {id} is not on this host")]
     SnapshotLost { id: String },
     #[error(
-        "volume {id} is on {most} snapshots, the most that are supported; deleted ones count while a disk is based on \
-         them: make a new disk and copy the data, or wait with further snapshots"
+        "volume {id} is on {most} snapshots, the most that are supported: delete some of them. A deleted one counts until its \
+         file is merged with the next one's, or while a copy is based on it"
     )]
     TooManySnapshots { id: String, most: usize },
     #[error(

@@ -55,7 +55,7 @@ pub use routes::{GuestRoutes, Route};
 pub use start::{Earlier, Start};
 pub use usage::{HostUse, InterfaceUse, MachineUse};
 pub use volumes::{
-    DeclaredSource, MOST_RESTORES, MOST_SNAPSHOTS, NewRestore, NewSnapshot, NewVolume, Restored,
+    DeclaredSource, MOST_RESTORES, MOST_SNAPSHOTS, Merged, NewRestore, NewSnapshot, NewVolume, Restored,
     SnapshotFacts, Taken, TrashedVolume, VolumeFacts, VolumeOwner, Volumes,
 };
 

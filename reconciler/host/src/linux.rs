@@ -26,6 +26,7 @@ mod machines;
 mod network;
 mod passthrough;
 mod program;
+mod qemu_img;
 pub mod record;
 mod resident;
 mod seed;
@@ -57,9 +58,9 @@ use tokio::sync::RwLock;
 use super::{
     BridgedNetwork, ChecksumSource, Credentials, Firewall, ForeignObject, Forwarding, HostFacts, HostInfo,
     HostLinks, HostUse, ImageFacts, ImageSource, Images, InstanceFacts, LaunchRequest, LeaseTaken,
-    MachineUse, Machines, NetworkConfig, Networks, NewImage, NewRestore, NewSnapshot, NewVolume, PciMapping,
-    ProcessFacts, Progress, ResolvedImage, Result, SnapshotFacts, StateAccess, SystemError, Taken, TapConfig,
-    TapFacts, TrashedVolume, Uplink, VolumeFacts, VolumeOwner, Volumes,
+    MachineUse, Machines, Merged, NetworkConfig, Networks, NewImage, NewRestore, NewSnapshot, NewVolume,
+    PciMapping, ProcessFacts, Progress, ResolvedImage, Result, SnapshotFacts, StateAccess, SystemError,
+    Taken, TapConfig, TapFacts, TrashedVolume, Uplink, VolumeFacts, VolumeOwner, Volumes,
 };
 use direct_io::DirectIo;
 pub use doctor::{DoctorFacts, DoctorKvm, DoctorMemory, DoctorQemu, doctor_facts};
@@ -146,6 +147,8 @@ pub struct LinuxSystem {
     passthrough: Passthrough,
     host: LinuxInfo,
     direct_io: DirectIo,
+    /// The user of programs that read or change images.
+    tools_user: Option<RunAs>,
     /// Locked for writing while an image is removed, for reading while a volume is created on one.
     bases: RwLock<()>,
 }
@@ -177,6 +180,7 @@ impl LinuxSystem {
             passthrough: Passthrough::new("/", layout.pci(), config.pci_devices, Arc::new(HostKernel)),
             host: LinuxInfo::new(config.address),
             direct_io: DirectIo::default(),
+            tools_user: shared,
             uplink: UplinkChoice { named: config.public_interface, address: config.address },
             bases: RwLock::default(),
             layout,
@@ -402,6 +406,13 @@ impl Volumes for LinuxSystem {
         let (pool, id) = (pool.to_owned(), id.to_owned());
         self.on_volumes(move |v| v.delete_snapshot(&pool, &id)).await
     }
+
+    async fn merge_snapshots(&self, kept: &BTreeSet<String>) -> Result<Option<Merged>> {
+        let kept = kept.clone();
+        let Some(merge) = self.on_volumes(move |v| v.begin_merge(&kept)).await? else { return Ok(None) };
+        merge.run(self.tools_user).await?;
+        self.on_volumes(move |v| v.finish_merge(&merge)).await.map(Some)
+    }
 }
 
 #[async_trait]
@@ -471,7 +482,10 @@ impl Networks for LinuxSystem {
 impl Machines for LinuxSystem {
     async fn launch(&self, request: &LaunchRequest) -> Result<ProcessFacts> {
         let installation = self.host.installation().await?;
-        self.machines.launch(request, &installation).await
+        let (mut request, disks) = (request.clone(), request.machine.disks.clone());
+        // Files of snapshots may have been merged since the request was made: a suspended machine has one from before.
+        request.machine.disks = self.on_volumes(move |v| v.with_chains(disks)).await?;
+        self.machines.launch(&request, &installation).await
     }
 
     async fn mark_started(&self, instance: &str, just_now: bool) {

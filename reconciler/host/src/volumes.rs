@@ -1,5 +1,6 @@
 //! Volumes: the files of disks, in pools.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -73,10 +74,17 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
     async fn hand_over_snapshot(&self, pool: &str, id: &str, owner: &VolumeOwner) -> Result<()>;
 
     /// Deletes a snapshot. Its file is removed once nothing is based on it: no volume, no volume in the trash and no
-    /// other snapshot. Succeeds if there is none.
+    /// other snapshot, or once it is merged with another one ([`Volumes::merge_snapshots`]). Succeeds if there is none.
     ///
     /// *Errors*: [`SystemError::VolumeBusy`] while it is begun and not finished.
     async fn delete_snapshot(&self, pool: &str, id: &str) -> Result<()>;
+
+    /// Merges the file of one deleted snapshot, which only one other snapshot is based on, with that one's. The data of every
+    /// snapshot and volume stays as it is meanwhile, also for a QEMU that has them open. A crash is made up for by a later call.
+    /// Those of `kept` are left as they are. None: there is none to merge now.
+    ///
+    /// *Errors*: [`SystemError::NoSpace`], with all data as it was. A later call tries another one first.
+    async fn merge_snapshots(&self, kept: &BTreeSet<String>) -> Result<Option<Merged>>;
 
     /// Gives a volume that no QEMU has open the data of a snapshot of it. The data that it had is a volume of its own in the
     /// pool's trash. Does nothing for a restore that was done before.
@@ -140,7 +148,7 @@ impl NewRestore {
     }
 }
 
-/// The greatest number of snapshots below one volume.
+/// The greatest number of files of snapshots below one volume.
 pub const MOST_SNAPSHOTS: usize = 32;
 
 /// A snapshot to take of a volume.
@@ -151,6 +159,13 @@ pub struct NewSnapshot {
     pub volume: String,
     /// None: it serves as the base of a copy only, and goes with the last volume that is based on it.
     pub owner: Option<VolumeOwner>,
+}
+
+/// The result of a merge.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Merged {
+    /// The volumes that are based on fewer files now. A QEMU that has one open has the former files open too.
+    pub volumes: Vec<String>,
 }
 
 /// How and when a snapshot was taken.

@@ -11,8 +11,10 @@
 //!     └──────blockdev-del──────┘  └──DEVICE_DELETED──────┘ device_del
 //! ```
 //!
-//! After a snapshot the device is on a node of another name: `ID.1`, then `ID.2`, above the first one.
+//! After a snapshot the device is on a node of another name: `ID.1`, then `ID.2`, above the first one. Once the chain below it was
+//! replaced, that chain begins with the node `ID.below-1`, then `ID.below-2`.
 
+mod chain;
 mod limits;
 mod observe;
 mod stats;
@@ -27,6 +29,8 @@ use crate::devices;
 pub use crate::devices::Unplugged;
 use crate::machine::{Bus, DiskSpec, SpecError, blockdev, disk_device, overlay_blockdev};
 use crate::qmp::{Qmp, QmpError};
+pub use chain::shorten_chain;
+use chain::{place_in_chain, remove_nodes};
 pub use limits::IoLimits;
 pub use observe::{Devices, Observation, cdroms, disks, free_target};
 use observe::{disk_devices, node, nodes};
@@ -50,6 +54,8 @@ pub struct ObservedDisk {
     pub limits: IoLimits,
     /// Whether its file bypasses the host's page cache.
     pub is_direct: bool,
+    /// The number of files that are open below its file.
+    pub files_below: u64,
     /// QEMU's `io-status` is not `ok`; the machine may be paused because of it.
     pub io_error: bool,
 }
@@ -101,17 +107,14 @@ pub async fn plug(qmp: &Qmp, disk: &DiskSpec) -> Result<(), BlockError> {
         return same_disk(disk, &present);
     }
     match node(qmp, &disk.id).await? {
-        // An unplugged disk that had continued in another file left it.
-        Some(open) if open.file.as_deref().is_some_and(|file| is_former(file, &disk.file)) => {
-            remove_nodes(qmp, &disk.id).await?;
-            qmp.execute("blockdev-add", blockdev(disk)).await.map_err(|e| locked(&disk.id, e))?;
-        }
-        Some(open) if open.file.as_ref() != Some(&disk.file) => {
+        Some(open) if open.file.as_ref() == Some(&disk.file) => {}
+        Some(open) if !open.file.as_deref().is_some_and(|file| is_former(file, &disk.file)) => {
             let detail = format!("node on {}", open.file.unwrap_or_default().display());
             return Err(BlockError::Conflict { id: disk.id.clone(), detail });
         }
-        Some(_) => {}
-        None => {
+        _ => {
+            // An unplugged disk that had continued in another file left them.
+            remove_nodes(qmp, &disk.id).await?;
             qmp.execute("blockdev-add", blockdev(disk)).await.map_err(|e| locked(&disk.id, e))?;
         }
     }
@@ -160,41 +163,10 @@ pub async fn unplug(qmp: &Qmp, id: &str, limit: Duration) -> Result<Unplugged, B
     Ok(Unplugged::Released)
 }
 
-/// Removes the nodes of a disk, from the top of its chain. Returns false while one is in use.
-async fn remove_nodes(qmp: &Qmp, id: &str) -> Result<bool, BlockError> {
-    let mut own: Vec<(u32, String)> =
-        nodes(qmp).await?.into_iter().filter_map(|n| Some((place_in_chain(&n.name, id)?, n.name))).collect();
-    own.sort();
-    for (_, name) in own.into_iter().rev() {
-        if !remove_node(qmp, &name).await? {
-            return Ok(false);
-        }
-    }
-    Ok(true)
-}
-
-/// Returns the place of a node in the chain of this disk: 0 for the one named like the disk, at the bottom.
-fn place_in_chain(node: &str, id: &str) -> Option<u32> {
-    match node.strip_prefix(id)? {
-        "" => Some(0),
-        rest => rest.strip_prefix('.')?.parse().ok(),
-    }
-}
-
 /// Whether both files are those of one volume.
 fn is_former(file: &Path, now: &Path) -> bool {
     let stem = |path: &Path| path.file_name()?.to_str()?.split('.').next().map(str::to_owned);
     file != now && file.parent() == now.parent() && stem(file).is_some() && stem(file) == stem(now)
-}
-
-/// Returns false while the node is in use.
-async fn remove_node(qmp: &Qmp, id: &str) -> Result<bool, BlockError> {
-    match qmp.execute("blockdev-del", json!({"node-name": id})).await {
-        Ok(_) => Ok(true),
-        Err(QmpError::Refused { desc, .. }) if desc.contains("in use") => Ok(false),
-        Err(QmpError::Refused { desc, .. }) if desc.contains("Failed to find node") => Ok(true),
-        Err(error) => Err(error.into()),
-    }
 }
 
 /// Grows a disk to at least `bytes`. The guest sees the new size at once.

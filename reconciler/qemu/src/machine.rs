@@ -19,7 +19,10 @@ use serde::{Deserialize, Serialize};
 pub(crate) use command_line::seed_disk;
 pub(crate) use command_line::{GUEST_AGENT_CHANNEL, TPM_CHANNEL};
 pub use command_line::{command_line, instance_of, name_of};
-pub(crate) use json::{blockdev, disk_device, medium_blockdev, nic_device, overlay_blockdev, scsi_cdrom};
+pub(crate) use json::{
+    blockdev, chain_blockdev, disk_device, medium_blockdev, nic_device, overlay_blockdev, reopened_blockdev,
+    scsi_cdrom,
+};
 #[cfg(test)]
 pub(crate) use tests::example;
 pub use validate::SpecError;
@@ -503,6 +506,14 @@ pub struct Backing {
     /// The file that it is an overlay on itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backing: Option<Box<Backing>>,
+}
+
+impl Backing {
+    /// Returns the number of its files, with those below it.
+    #[must_use]
+    pub fn files(&self) -> u64 {
+        1 + self.backing.as_deref().map_or(0, Self::files)
+    }
 }
 
 /// How the host caches a disk's data. A guest's flush reaches the disk in every mode.

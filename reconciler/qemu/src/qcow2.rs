@@ -17,8 +17,8 @@ use std::path::PathBuf;
 
 use crate::machine::Format;
 pub use create::{create, create_overlay};
-pub use grow::grow;
-pub use inspect::{has_internal_snapshots, inspect, is_unwritten, virtual_size};
+pub use grow::{grow, grow_below};
+pub use inspect::{cluster_size, has_internal_snapshots, inspect, is_unwritten, virtual_size};
 pub use lock::ImageLock;
 
 /// The maximum accepted virtual size: a larger one is a mistake or an attack.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_qemu::block::{self, BlockError, IoLimits, ObservedCdrom, Unplugged};
+use berth_qemu::block::{self, BlockError, IoLimits, ObservedCdrom, ObservedDisk, Unplugged};
 use berth_qemu::cdrom::{self, Changed};
 use berth_qemu::cpus;
 use berth_qemu::fake::FakeHypervisor;
@@ -731,8 +731,7 @@ async fn a_disk_of_a_running_machine_continues_in_an_overlay_and_is_grown_and_re
         assert!(
             !block::continue_in_overlays(&qmp, std::slice::from_ref(&first)).await.expect("switched before")
         );
-        let seen =
-            |disks: Vec<block::ObservedDisk>| disks.into_iter().find(|d| d.id == "data").expect("plugged");
+        let seen = |disks: Vec<ObservedDisk>| disks.into_iter().find(|d| d.id == "data").expect("plugged");
         let now = seen(block::disks(&qmp).await.expect("disks"));
         assert_eq!((now.file.as_ref(), now.limits, now.read_only), (Some(&first.file), limits, false));
         block::resize(&qmp, "data", 20 * MIB).await.expect("grown");
@@ -764,6 +763,78 @@ async fn a_disk_of_a_running_machine_continues_in_an_overlay_and_is_grown_and_re
         bench.plug(&qmp, &again).await.expect("plugged with the files below it");
         let missing = block::continue_in_overlays(&qmp, &[DiskSpec { id: "none".into(), ..second }]).await;
         assert!(matches!(missing, Err(BlockError::NoSuchDisk { .. })), "{missing:?}");
+        bench.end().await;
+    }
+}
+
+/// Returns a chain of these files, the nearest first.
+fn chain_of(files: &[&PathBuf]) -> Option<Backing> {
+    let (file, below) = files.split_first()?;
+    let backing = chain_of(below).map(Box::new);
+    Some(Backing { file: (*file).clone(), format: Format::Qcow2, backing })
+}
+
+#[tokio::test]
+async fn a_disk_of_a_running_machine_gets_a_shorter_chain_and_closes_the_files_that_it_does_not_need() {
+    for bench in Bench::all() {
+        let data = bench.new_disk("data");
+        let (qmp, _events) = bench.launch().await;
+        bench.plug(&qmp, &data).await.expect("plugged");
+        let limits = IoLimits { iops: 100, ..IoLimits::default() };
+        block::set_limits(&qmp, "data", &limits).await.expect("set");
+        let mut disks = vec![data];
+        let overlay = async |disks: &mut Vec<DiskSpec>| {
+            let number = u32::try_from(disks.len()).expect("few");
+            let next = overlay_on(disks.last().expect("one"), number, 16 * MIB);
+            bench.host.grant(&next.file, true).await.expect("granted");
+            assert!(block::continue_in_overlays(&qmp, std::slice::from_ref(&next)).await.expect("switched"));
+            disks.push(next);
+        };
+        for _ in 0..3 {
+            overlay(&mut disks).await;
+        }
+        let seen = async || {
+            let found = block::disks(&qmp).await.expect("disks");
+            found.into_iter().find(|disk| disk.id == "data").expect("plugged")
+        };
+        let before = seen().await;
+        assert_eq!(before.files_below, 3);
+        // The data of the first two files in one, as after a merge.
+        let merged = disks[0].file.with_file_name("merged.qcow2");
+        std::fs::copy(&disks[0].file, &merged).expect("copied");
+        for file in [&disks[2].file, &merged] {
+            bench.host.grant(file, false).await.expect("granted");
+        }
+        let shorter = DiskSpec { backing: chain_of(&[&disks[2].file, &merged]), ..disks[3].clone() };
+        let other = DiskSpec { file: disks[0].file.clone(), ..shorter.clone() };
+        let refused = block::shorten_chain(&qmp, &other).await;
+        assert!(matches!(refused, Err(BlockError::Conflict { .. })), "{refused:?}");
+        let gone = merged.with_file_name("gone.qcow2");
+        let broken = DiskSpec { backing: chain_of(&[&gone]), ..shorter.clone() };
+        block::shorten_chain(&qmp, &broken).await.expect_err("no such file");
+        assert_eq!(seen().await, before, "as it was");
+        for _ in 0..2 {
+            block::shorten_chain(&qmp, &shorter).await.expect("shortened, or before");
+            assert_eq!(seen().await, ObservedDisk { files_below: 2, ..before.clone() });
+        }
+        for released in &disks[..2] {
+            qcow2::grow(&released.file, 20 * MIB).expect("nothing has it open");
+        }
+        // It goes on with snapshots, another chain, growth and its release.
+        overlay(&mut disks).await;
+        let shortest = DiskSpec { backing: chain_of(&[&merged]), ..disks[4].clone() };
+        block::shorten_chain(&qmp, &shortest).await.expect("shortened");
+        let now = seen().await;
+        assert_eq!((now.files_below, now.file.as_ref(), now.limits), (1, Some(&disks[4].file), limits));
+        block::resize(&qmp, "data", 24 * MIB).await.expect("grown");
+        let outcome = block::unplug(&qmp, "data", Duration::from_secs(10)).await.expect("unplugged");
+        assert_eq!(outcome, Unplugged::Released);
+        for disk in &disks {
+            qcow2::grow(&disk.file, 32 * MIB).expect("nothing has it open");
+        }
+        qcow2::grow(&merged, 32 * MIB).expect("nothing has it open");
+        bench.plug(&qmp, &shortest).await.expect("plugged with the file below it");
+        assert_eq!(seen().await.files_below, 1);
         bench.end().await;
     }
 }

@@ -75,6 +75,11 @@ pub(crate) enum Step {
         volume: String,
         limits: IoLimits,
     },
+    /// Has the machine that has the volume open read through the files that it is based on now: fewer than the machine has open.
+    ShortenChain {
+        pool: String,
+        volume: String,
+    },
     /// Grows the volume through the machine that has it open.
     GrowOnline {
         volume: String,

@@ -1,7 +1,8 @@
 //! Host: this machine as the control plane sees it, and the host's housekeeping.
 //!
 //! Unlike the other kinds, the agent creates the object itself and never deletes it. Housekeeping covers what no object
-//! requests any more: unreferenced images, expired trash, partly deleted instances. Foreign objects, which berth did
+//! requests any more: unreferenced images, expired trash, files of deleted snapshots,
+//! partly deleted instances. Foreign objects, which berth did
 //! not create, and orphans, which no object owns, are reported and left alone until an administrator releases them.
 
 mod apply;
@@ -29,6 +30,7 @@ use crate::error::Error;
 use crate::index::{Indexed, Table, Tables};
 use crate::journal::Journal;
 use crate::key::{Key, ObjectName};
+use crate::snapshots::{merge_deleted, wake_merged};
 use berth_host::InstanceFacts;
 
 /// Interval at which state without change events (free space, foreign processes and files, trash) is observed.
@@ -77,6 +79,7 @@ impl Indexed for Host {
 /// Reconciles the Host and does the host's housekeeping.
 pub(crate) async fn reconcile(ctx: &Context) -> Result<Requeue, Error> {
     enqueue_vms_on_change(ctx);
+    wake_merged(ctx);
     if let Some(left) = too_early(ctx) {
         return Ok(Requeue::After(left));
     }
@@ -103,6 +106,9 @@ pub(crate) async fn reconcile(ctx: &Context) -> Result<Requeue, Error> {
         }
     }
     wake_networks_on_change(ctx, &observed.disconnected);
+    if observed.has_chains {
+        merge_deleted(ctx);
+    }
     let next_report = report(ctx, &observed).await?;
     forget_ended(ctx, &observed);
     reconnect_orphans(ctx, &observed).await?;

@@ -51,6 +51,7 @@ pub(super) enum Command {
     },
     /// Whether the disk has been switched just now.
     ContinueInOverlays(Vec<DiskSpec>, oneshot::Sender<Result<bool, MachineError>>),
+    ShortenChain(Box<DiskSpec>, Reply),
     SetLimits {
         id: String,
         limits: IoLimits,
@@ -221,6 +222,9 @@ impl Driver {
             }
             Command::ContinueInOverlays(disks, reply) => {
                 let _ = reply.send(self.continue_in_overlays(&disks).await);
+            }
+            Command::ShortenChain(disk, reply) => {
+                let _ = reply.send(self.shorten_chain(&disk).await);
             }
             Command::SetLimits { id, limits, reply } => {
                 let _ = reply.send(self.set_limits(&id, &limits).await);
@@ -438,6 +442,11 @@ impl Driver {
     async fn continue_in_overlays(&self, disks: &[DiskSpec]) -> Result<bool, MachineError> {
         self.allowed(Action::ChangeDevices).await?;
         Ok(block::continue_in_overlays(&self.qmp, disks).await?)
+    }
+
+    async fn shorten_chain(&self, disk: &DiskSpec) -> Result<(), MachineError> {
+        self.allowed(Action::ChangeDevices).await?;
+        Ok(block::shorten_chain(&self.qmp, disk).await?)
     }
 
     async fn set_limits(&self, id: &str, limits: &IoLimits) -> Result<(), MachineError> {

@@ -14,7 +14,7 @@ pub(crate) enum Action {
     PressPowerButton,
     /// Ends QEMU.
     Quit,
-    /// Plugs, unplugs or grows a disk, has it continue in an overlay, or exchanges a medium. Plugs in or unplugs a network card, or
+    /// Plugs, unplugs or grows a disk, has it continue in an overlay or shortens its chain, or exchanges a medium. Plugs in or unplugs a network card, or
     /// sets its link.
     ChangeDevices,
     /// Saves the machine's state.

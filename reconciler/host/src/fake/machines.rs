@@ -71,13 +71,25 @@ impl FakeSystem {
             tracing::debug!(missing, "no QEMU");
             return Err(LaunchError::NoBinary { binary: "qemu-system-x86_64".into() }.into());
         }
-        let mut spec = self.spec(request)?;
+        let mut spec = self.spec(&self.with_chains(request))?;
         spec.affinity = self.affinity(request).await?;
         let identity = self.hypervisor.launch(&spec, request.limits).await?;
         let started_at = self.clock.now();
         self.state().started.insert(identity.pid, started_at);
         let dedicated = self.state().dedicated.get(&request.machine.instance).cloned();
         Ok(ProcessFacts { identity, started_at, dedicated })
+    }
+
+    /// Gives the disks the chains that their volumes are based on now.
+    fn with_chains(&self, request: &LaunchRequest) -> LaunchRequest {
+        let (state, mut request) = (self.state(), request.clone());
+        for disk in &mut request.machine.disks {
+            let volume = state.volumes.get(&disk.id).filter(|volume| volume.facts.path == disk.file);
+            if let Some(volume) = volume.filter(|_| disk.backing.is_some()) {
+                disk.backing = volume.facts.backing.clone();
+            }
+        }
+        request
     }
 
     /// Chooses CPUs as the real host does.

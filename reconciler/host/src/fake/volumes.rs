@@ -1,13 +1,14 @@
 //! Volumes of the fake host.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use berth_qemu::machine::{Backing, Cache, Format};
 
 use crate::{
-    NewRestore, NewSnapshot, NewVolume, Result, SnapshotFacts, SystemError, Taken, TrashedVolume,
+    Merged, NewRestore, NewSnapshot, NewVolume, Result, SnapshotFacts, SystemError, Taken, TrashedVolume,
     VolumeFacts, VolumeOwner, Volumes,
 };
 
@@ -119,8 +120,10 @@ impl FakeSystem {
             format: Format::Qcow2,
             backing: now.backing.clone().map(Box::new),
         };
-        let name = format!("{}.{}.qcow2", new.volume, state.snapshots.len() + 1);
-        let path = now.path.with_file_name(name);
+        // As many numbers as there ever were files.
+        let mut paths =
+            (1..).map(|number: u32| now.path.with_file_name(format!("{}.{number}.qcow2", new.volume)));
+        let path = paths.find(|path| self.files.size_of(path).is_none()).expect("numbers do not run out");
         self.files.put(&path, now.size);
         let facts = SnapshotFacts {
             pool: new.pool.clone(),
@@ -207,9 +210,72 @@ impl FakeSystem {
     }
 }
 
+impl FakeSystem {
+    /// Merges one deleted snapshot with the only one that is based on it.
+    fn merge(&self, kept: &BTreeSet<String>) -> Option<Merged> {
+        let machines = self.hypervisor.instances();
+        let views: Vec<_> = machines.iter().filter_map(|instance| self.hypervisor.view(instance)).collect();
+        let mut state = self.state();
+        let (file, upper) = mergeable(&state, kept)?;
+        for (volume, below) in views.iter().flat_map(|view| &view.below) {
+            let place = |wanted: &Path| below.iter().position(|file| file == wanted);
+            if place(&file).is_some_and(|lower| place(&upper).is_none_or(|upper| upper > lower)) {
+                state.violations.push(format!("the data of volume {volume} changes in a machine"));
+            }
+        }
+        state.snapshots.retain(|_, snapshot| snapshot.backing.file != file);
+        let State { volumes, trash, snapshots, .. } = &mut *state;
+        for snapshot in snapshots.values_mut() {
+            snapshot.backing = without(&snapshot.backing, &file)?;
+        }
+        let mut merged = Merged::default();
+        for (id, volume) in volumes.iter_mut().chain(trash.iter_mut().map(|(id, (volume, ..))| (id, volume)))
+        {
+            let shorter = volume.facts.backing.as_ref().and_then(|backing| without(backing, &file));
+            if shorter != volume.facts.backing {
+                volume.facts.backing = shorter;
+                merged.volumes.push(id.clone());
+            }
+        }
+        self.files.remove(&file);
+        Some(merged)
+    }
+}
+
+/// Returns the file of a deleted snapshot that only one snapshot is based on, and the file of that one.
+fn mergeable(state: &State, kept: &BTreeSet<String>) -> Option<(PathBuf, PathBuf)> {
+    let volumes = state.volumes.values().chain(state.trash.values().map(|(volume, ..)| volume));
+    let below_volumes: BTreeSet<&PathBuf> =
+        volumes.filter_map(|volume| Some(&volume.facts.backing.as_ref()?.file)).collect();
+    let deleted = state.snapshots.iter().filter(|(id, snapshot)| {
+        let facts = &snapshot.facts;
+        facts.owner.is_none()
+            && facts.taken.is_some()
+            && !kept.contains(*id)
+            && !below_volumes.contains(&snapshot.backing.file)
+    });
+    let found = deleted.filter_map(|(_, lower)| {
+        let file = &lower.backing.file;
+        let is_on = |s: &&Snapshot| s.backing.backing.as_ref().is_some_and(|below| below.file == *file);
+        let mut on: Vec<&Snapshot> = state.snapshots.values().filter(is_on).collect();
+        let upper = on.pop().filter(|upper| on.is_empty() && upper.facts.taken.is_some())?;
+        Some((file.clone(), upper.backing.file.clone()))
+    });
+    found.min()
+}
+
+/// Returns a chain without one of its files.
+fn without(chain: &Backing, file: &Path) -> Option<Backing> {
+    let below = chain.backing.as_deref().and_then(|below| without(below, file));
+    match chain.file == file {
+        true => below,
+        false => Some(Backing { backing: below.map(Box::new), ..chain.clone() }),
+    }
+}
+
 /// Removes the snapshots that nothing owns and nothing is based on.
 fn collect(state: &mut State) {
-    let mut used = std::collections::BTreeSet::new();
+    let mut used = BTreeSet::new();
     let mut mark = |mut below: Option<&Backing>| {
         while let Some(backing) = below {
             used.insert(backing.file.clone());
@@ -370,6 +436,10 @@ impl Volumes for FakeSystem {
 
     async fn restore_snapshot(&self, restore: &NewRestore) -> Result<VolumeFacts> {
         self.call("restore_snapshot", async { self.restore(restore) }).await
+    }
+
+    async fn merge_snapshots(&self, kept: &BTreeSet<String>) -> Result<Option<Merged>> {
+        self.call("merge_snapshots", async { Ok(self.merge(kept)) }).await
     }
 
     async fn finish_restore(&self, _: &str, _: &str) -> Result<()> {

@@ -163,6 +163,11 @@ pub(super) fn freeze(path: &Path) -> Result<()> {
     chown(path, root, 0o444)
 }
 
+/// Lets this user change a file that every user with a path to it reads.
+pub(super) fn lend(path: &Path, user: Option<&RunAs>) -> Result<()> {
+    chown(path, user.map(|u| (u.uid, u.gid)), 0o644)
+}
+
 /// Creates a directory, and its parents, that only the agent can traverse.
 pub(super) fn ensure_private_folder(path: &Path) -> Result<()> {
     ensure_folder(path)?;

@@ -11,10 +11,12 @@
 //! disk in its place would look like a working one. A file without a note is foreign and not touched. Must not know how
 //! QEMU gets a disk, nor which disks should exist.
 //!
-//! The first file of a volume is named by its id; after each snapshot it continues in another one, see `snapshots`.
+//! The first file of a volume is named by its id; after each snapshot it continues in another one, see `snapshots`. Below it are
+//! the files of snapshots; those of deleted ones become fewer, see `merges`.
 
 mod adopt;
 mod clock;
+mod merges;
 mod note;
 mod restores;
 mod snapshot_note;

@@ -13,6 +13,7 @@ use crate::qmp::Qmp;
 
 pub(super) struct Node {
     pub(super) name: String,
+    pub(super) driver: String,
     pub(super) file: Option<PathBuf>,
     pub(super) size: u64,
 }
@@ -140,6 +141,7 @@ fn observed(id: String, fixed: Fixed, block: Option<&Value>) -> ObservedDisk {
         target: fixed.target,
         limits: IoLimits::observed(inserted),
         is_direct: inserted["cache"]["direct"].as_bool().unwrap_or(false),
+        files_below: inserted["backing_file_depth"].as_u64().unwrap_or(0),
         io_error: block.and_then(|b| text(b, "io-status")).is_some_and(|s| s != "ok"),
         id,
     }
@@ -184,6 +186,7 @@ pub(super) async fn nodes(qmp: &Qmp) -> Result<Vec<Node>, BlockError> {
         .filter_map(|n| {
             Some(Node {
                 name: text(n, "node-name")?,
+                driver: text(n, "drv")?,
                 file: text(n, "file").map(file_of),
                 size: n["image"]["virtual-size"].as_u64()?,
             })

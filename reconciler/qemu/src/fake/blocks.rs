@@ -69,10 +69,10 @@ fn open(world: &MachineModel, args: &Map<String, Value>) -> Result<Node, Command
     };
     let read_only = flag(args, "read-only")?;
     let file = open_file(args)?;
-    let backing = match args.get("backing") {
-        None | Some(Value::Null) => None,
+    let below = match args.get("backing") {
+        None | Some(Value::Null) => Vec::new(),
         Some(_) if driver == Format::Raw => return Err(CommandError::unexpected("backing")),
-        Some(Value::Object(backing)) => Some(open(world, backing)?.file),
+        Some(Value::Object(backing)) => open(world, backing)?.chain(),
         Some(_) => return Err(CommandError::kind("backing", "object")),
     };
     let shown = file.display();
@@ -88,7 +88,14 @@ fn open(world: &MachineModel, args: &Map<String, Value>) -> Result<Node, Command
         return Err(CommandError::generic(format!("Failed to get {lock} lock")));
     }
     let is_direct = args.get("cache").is_some_and(|cache| cache["direct"] == true);
-    Ok(Node { driver, file, backing, size, read_only, is_direct })
+    Ok(Node { driver, file, below, on: None, size, read_only, is_direct })
+}
+
+impl Node {
+    /// Its file and those below it.
+    fn chain(self) -> Vec<PathBuf> {
+        std::iter::once(self.file).chain(self.below).collect()
+    }
 }
 
 fn open_file(args: &Map<String, Value>) -> Result<PathBuf, CommandError> {
@@ -123,8 +130,7 @@ pub(super) fn blockdev_del(
         return Err(CommandError::generic(format!("Failed to find node with node-name='{name}'")));
     }
     let is_medium = machine.cdroms.values().any(|cdrom| cdrom.node.as_deref() == Some(name));
-    let file = machine.nodes.get(name).map(|node| node.file.clone());
-    let is_below = machine.nodes.values().any(|node| node.backing.is_some() && node.backing == file);
+    let is_below = machine.nodes.values().any(|node| node.on.as_deref() == Some(name));
     if is_medium || is_below || machine.disks().any(|(_, d)| d.node == name) {
         return Err(CommandError::generic(format!("Node {name} is in use")));
     }
@@ -155,17 +161,46 @@ pub(super) fn transaction(machine: &mut Machine, args: &Map<String, Value>) -> R
 fn blockdev_snapshot(machine: &mut Machine, args: &Map<String, Value>) -> Result<(), CommandError> {
     let (below, overlay) = (text(args, "node")?, text(args, "overlay")?);
     let missing = |name: &str| CommandError::generic(format!("Cannot find device='' nor node-name='{name}'"));
-    let file = machine.nodes.get(below).ok_or_else(|| missing(below))?.file.clone();
+    let chain = machine.nodes.get(below).ok_or_else(|| missing(below))?.clone().chain();
     let top = machine.nodes.get_mut(overlay).ok_or_else(|| missing(overlay))?;
-    if top.backing.is_some() {
+    if !top.below.is_empty() {
         return Err(CommandError::generic("The overlay already has a backing image"));
     }
-    top.backing = Some(file);
+    (top.below, top.on) = (chain, Some(below.to_owned()));
     machine.nodes.get_mut(below).ok_or_else(|| missing(below))?.read_only = true;
     for device in machine.devices.values_mut() {
         if let Some(disk) = device.disk.as_mut().filter(|disk| disk.node == below) {
             disk.node = overlay.to_owned();
         }
+    }
+    Ok(())
+}
+
+/// Returns the name of the node of a named node's file.
+pub(super) fn file_node(name: &str) -> String {
+    format!("#file-{name}")
+}
+
+/// Opens nodes with other options: the fake changes what is below a node, and nothing else.
+pub(super) fn blockdev_reopen(machine: &mut Machine, args: &Map<String, Value>) -> Result<(), CommandError> {
+    let options = args.get("options").and_then(Value::as_array);
+    for options in options.ok_or_else(|| CommandError::kind("options", "array"))? {
+        let options = options.as_object().ok_or_else(|| CommandError::kind("options", "object"))?;
+        only(options, &NODE_KEYS)?;
+        let (name, file, below) =
+            (text(options, "node-name")?, text(options, "file")?, text(options, "backing")?);
+        if file != file_node(name) {
+            return Err(CommandError::generic(format!("Cannot find device='' nor node-name='{file}'")));
+        }
+        let missing =
+            |name: &str| CommandError::generic(format!("Cannot find device='' nor node-name='{name}'"));
+        let chain = machine.nodes.get(below).ok_or_else(|| missing(below))?.clone().chain();
+        let node = machine.nodes.get_mut(name).ok_or_else(|| missing(name))?;
+        let is_direct = options.get("cache").is_some_and(|cache| cache["direct"] == true);
+        if (flag(options, "read-only")?, is_direct) != (node.read_only, node.is_direct) {
+            return Err(CommandError::generic("this fake changes no other option"));
+        }
+        (node.below, node.on) = (chain, Some(below.to_owned()));
     }
     Ok(())
 }

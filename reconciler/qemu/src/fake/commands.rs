@@ -9,7 +9,7 @@ use super::{blocks, cdroms};
 use crate::machine::{Format, MEMORY_BLOCK, MEMORY_DEVICE};
 
 /// All commands and their arguments; `!` marks required ones, `*` a command that accepts any argument.
-const COMMANDS: [(&str, &[&str]); 43] = [
+const COMMANDS: [(&str, &[&str]); 44] = [
     ("qmp_capabilities", &["enable"]),
     ("query-status", &[]),
     ("query-version", &[]),
@@ -48,6 +48,7 @@ const COMMANDS: [(&str, &[&str]); 43] = [
     ("qom-get", &["!path", "!property"]),
     ("blockdev-add", &["*", "!driver"]),
     ("blockdev-del", &["!node-name"]),
+    ("blockdev-reopen", &["!options"]),
     ("transaction", &["!actions"]),
     ("blockdev-open-tray", &["!id", "force"]),
     ("blockdev-close-tray", &["!id"]),
@@ -105,7 +106,11 @@ pub(super) fn execute(
         "query-block" => query_block(machine),
         "query-blockstats" => query_blockstats(machine),
         "block-latency-histogram-set" => json!({}),
-        "query-named-block-nodes" => machine.nodes.iter().map(|(name, node)| describe(name, node)).collect(),
+        "query-named-block-nodes" => machine
+            .nodes
+            .iter()
+            .flat_map(|(name, node)| [describe(name, node), describe_file(name, node)])
+            .collect(),
         "query-chardev" => {
             let label = crate::machine::GUEST_AGENT_CHANNEL;
             let mut channels = vec![
@@ -138,6 +143,7 @@ pub(super) fn execute(
         "block_set_io_throttle" => blocks::set_limits(machine, args).map(|()| json!({}))?,
         "blockdev-add" => blocks::blockdev_add(world, pid, args).map(|()| json!({}))?,
         "blockdev-del" => blocks::blockdev_del(world, pid, args).map(|()| json!({}))?,
+        "blockdev-reopen" => blocks::blockdev_reopen(machine, args).map(|()| json!({}))?,
         "transaction" => blocks::transaction(machine, args).map(|()| json!({}))?,
         "blockdev-open-tray"
         | "blockdev-close-tray"
@@ -282,12 +288,20 @@ fn describe(name: &str, node: &Node) -> Value {
     }
     let mut text = json!({
         "node-name": name, "drv": node.driver.driver(), "ro": node.read_only, "file": node.file, "image": image,
-        "backing_file_depth": usize::from(node.backing.is_some()), "encrypted": false, "detect_zeroes": "off",
+        "backing_file_depth": node.below.len(), "encrypted": false, "detect_zeroes": "off",
         "cache": {"writeback": true, "direct": node.is_direct, "no-flush": false},
     });
-    if let Some(backing) = &node.backing {
+    if let Some(backing) = node.below.first() {
         text["backing_file"] = json!(backing);
     }
+    text
+}
+
+/// The node of the file itself, to which QEMU gives a name.
+fn describe_file(name: &str, node: &Node) -> Value {
+    let mut text = describe(&blocks::file_node(name), node);
+    text["drv"] = json!("file");
+    text["backing_file_depth"] = json!(0);
     text
 }
 

@@ -35,6 +35,8 @@ pub struct MachineView {
     pub boot: Option<u64>,
     /// Device id → file and size of every plugged disk.
     pub disks: BTreeMap<String, (PathBuf, u64)>,
+    /// Device id → the files below that of every plugged disk, the nearest first.
+    pub below: BTreeMap<String, Vec<PathBuf>>,
     /// The ceiling of operations a second of each disk that has ceilings.
     pub iops: BTreeMap<String, u64>,
     /// The guest's file systems are frozen.
@@ -226,6 +228,10 @@ impl FakeHypervisor {
             freezes: machine.freezes,
             boot: machine.boot.filter(|_| machine.booted),
             disks: machine.disks().filter_map(disk).collect(),
+            below: machine
+                .disks()
+                .filter_map(|(id, disk)| Some((id.clone(), machine.nodes.get(&disk.node)?.below.clone())))
+                .collect(),
             iops: machine
                 .disks()
                 .filter_map(|(id, disk)| Some((id.clone(), disk.limits.get("iops")?.as_u64()?)))

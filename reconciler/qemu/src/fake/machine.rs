@@ -66,7 +66,10 @@ pub(super) struct Machine {
 pub(super) struct Node {
     pub(super) driver: Format,
     pub(super) file: PathBuf,
-    pub(super) backing: Option<PathBuf>,
+    /// The files below it, the nearest first.
+    pub(super) below: Vec<PathBuf>,
+    /// The node below it, if that has a name of its own.
+    pub(super) on: Option<String>,
     pub(super) size: u64,
     pub(super) read_only: bool,
     pub(super) is_direct: bool,

@@ -43,6 +43,21 @@ pub(crate) fn overlay_blockdev(disk: &DiskSpec, name: &str) -> Value {
     node
 }
 
+/// Builds the options with which a running disk gets another chain: those of its node as it is open, with its file node as it is.
+pub(crate) fn reopened_blockdev(disk: &DiskSpec, name: &str, file: &str, backing: &str) -> Value {
+    let mut node = overlay_blockdev(disk, name);
+    node["file"] = json!(file);
+    node["backing"] = json!(backing);
+    node
+}
+
+/// Builds the tree of a chain below a disk, as a node of this name.
+pub(crate) fn chain_blockdev(backing: &Backing, name: &str) -> Value {
+    let mut node = chain(backing);
+    node["node-name"] = json!(name);
+    node
+}
+
 fn chain(backing: &Backing) -> Value {
     let mut node = json!({
         "driver": backing.format.driver(),

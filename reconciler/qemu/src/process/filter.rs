@@ -1,4 +1,4 @@
-//! Programs that make a file from others that nobody trusts: `qemu-img convert`, decompression.
+//! Programs that make or change a file from others that nobody trusts: `qemu-img`, decompression.
 //!
 //! Such a program is confined like a machine. It runs as a user without rights and without network, can open only these
 //! files (Landlock), and has limits on memory, processor time and the size of the result.
@@ -9,6 +9,7 @@ use std::os::unix::fs::{OpenOptionsExt, chown};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Child;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -32,10 +33,14 @@ pub struct Filter {
     /// Further files that it reads, such as the backing files of the input.
     pub further: Vec<PathBuf>,
     /// Does not exist yet. Belongs to `user` until the caller changes that.
-    pub output: PathBuf,
+    pub output: Option<PathBuf>,
+    /// Existing files that it changes, which `user` must be able to write.
+    pub changed: Vec<PathBuf>,
+    /// Open files that it inherits: a lock on one of them is held until it has ended, also if its caller ends before.
+    pub held: Vec<Arc<File>>,
     /// The user that the program runs as, which must be able to read the input. `None`: the caller's.
     pub user: Option<RunAs>,
-    /// The maximum size of the output, in bytes.
+    /// The maximum size of a file that it writes, in bytes.
     pub max_bytes: u64,
     /// The maximum size of the program's writable memory, in bytes. Memory that its threads only reserve does not count.
     pub memory: u64,
@@ -102,22 +107,29 @@ impl Filter {
         std::iter::once(&self.input).chain(&self.further)
     }
 
+    fn written(&self) -> impl Iterator<Item = &PathBuf> {
+        self.output.iter().chain(&self.changed)
+    }
+
     fn start(&self, stderr: File) -> Result<Running, FilterError> {
-        let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&self.output);
-        created.map_err(|source| failed(&self.output, source))?;
-        if let Some(user) = &self.user {
-            chown(&self.output, Some(user.uid), Some(user.gid))
-                .map_err(|source| failed(&self.output, source))?;
+        if let Some(output) = &self.output {
+            let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(output);
+            created.map_err(|source| failed(output, source))?;
+            if let Some(user) = &self.user {
+                chown(output, Some(user.uid), Some(user.gid)).map_err(|source| failed(output, source))?;
+            }
         }
         let ruleset = ruleset_of_program(&self.program).map_err(LaunchError::Confine)?;
         if let Some(ruleset) = &ruleset {
             for input in self.inputs() {
                 ruleset.allow(input, Reach::Read).map_err(LaunchError::Confine)?;
             }
-            ruleset.allow(&self.output, Reach::Write).map_err(LaunchError::Confine)?;
+            for written in self.written() {
+                ruleset.allow(written, Reach::Write).map_err(LaunchError::Confine)?;
+            }
         }
         let opened: Vec<&Path> =
-            self.inputs().chain([&self.program, &self.output]).map(PathBuf::as_path).collect();
+            self.inputs().chain(self.written()).chain([&self.program]).map(PathBuf::as_path).collect();
         let hidden = hidden_without(&opened);
         let limits = [
             (libc::RLIMIT_DATA, self.memory),
@@ -133,7 +145,9 @@ impl Filter {
             limits: &limits,
             cpus: None,
         };
-        Ok(Running(launch::spawn(&self.program, &self.args, stderr, &[], &cell)?))
+        let held = self.held.iter().map(|file| file.try_clone()).collect::<io::Result<Vec<File>>>();
+        let held = held.map_err(|source| failed(&self.program, source))?;
+        Ok(Running(launch::spawn(&self.program, &self.args, stderr, &held, &cell)?))
     }
 }
 

@@ -1,6 +1,6 @@
-//! Growing a qcow2 file that is not open elsewhere, if only the header has to change.
+//! Growing a qcow2 file if only the header has to change.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -16,15 +16,28 @@ use super::{ImageError, MAX_VIRTUAL_SIZE, SECTOR};
 /// *Guarantees*: a crash leaves the old size or the new one.
 pub fn grow(path: &Path, size: u64) -> Result<(), ImageError> {
     let failed = |source: io::Error| ImageError::Write { path: path.to_owned(), source };
-    if size == 0 || !size.is_multiple_of(SECTOR) || size > MAX_VIRTUAL_SIZE {
-        return Err(ImageError::Size { size });
-    }
-    let file = OpenOptions::new().read(true).write(true).open(path).map_err(failed)?;
-    let lock = ImageLock::new(file).map_err(|error| match error.kind() {
+    let lock = ImageLock::new(open(path)?).map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock => ImageError::InUse { path: path.to_owned() },
         _ => failed(error),
     })?;
-    let file = lock.file();
+    grow_open(path, lock.file(), size)
+}
+
+/// The same for a file that others may read meanwhile, and that nothing writes: each of them has the old size or the new one.
+pub fn grow_below(path: &Path, size: u64) -> Result<(), ImageError> {
+    grow_open(path, &open(path)?, size)
+}
+
+fn open(path: &Path) -> Result<File, ImageError> {
+    let opened = OpenOptions::new().read(true).write(true).open(path);
+    opened.map_err(|source| ImageError::Write { path: path.to_owned(), source })
+}
+
+fn grow_open(path: &Path, file: &File, size: u64) -> Result<(), ImageError> {
+    let failed = |source: io::Error| ImageError::Write { path: path.to_owned(), source };
+    if size == 0 || !size.is_multiple_of(SECTOR) || size > MAX_VIRTUAL_SIZE {
+        return Err(ImageError::Size { size });
+    }
     let header =
         Header::read(&mut &*file).map_err(|source| ImageError::Inspect { path: path.to_owned(), source })?;
     if size < header.size {

@@ -60,6 +60,11 @@ pub fn virtual_size<R: Read + Seek>(reader: &mut R) -> Result<u64, InspectError>
     Ok(Header::read(reader)?.size)
 }
 
+/// Returns the size of a qcow2 file's clusters, in bytes.
+pub fn cluster_size<R: Read + Seek>(reader: &mut R) -> Result<u64, InspectError> {
+    Ok(Header::read(reader)?.cluster())
+}
+
 /// Whether a qcow2 file has snapshots within itself (`qemu-img snapshot`).
 pub fn has_internal_snapshots<R: Read + Seek>(reader: &mut R) -> Result<bool, InspectError> {
     Ok(Header::read(reader)?.snapshots > 0)

@@ -9,9 +9,12 @@ use crate::converge::release;
 use crate::error::Error;
 use crate::key::Key;
 use crate::machine::MachineError;
+use crate::plugging::disk_spec;
 use crate::pulls::Wanted;
 use crate::snapshots::take;
 use berth_host::{NewRestore, SystemError};
+use berth_qemu::block::ObservedDisk;
+use berth_qemu::machine::DiskSpec;
 
 pub(super) async fn apply(ctx: &Context, disk: &Disk, step: &Step) -> Result<(), Error> {
     let key = || Key::of(disk);
@@ -42,11 +45,29 @@ pub(super) async fn apply(ctx: &Context, disk: &Disk, step: &Step) -> Result<(),
             Some(machine) => machine.set_limits(volume, *limits).await?,
             None => return Err(MachineError::Gone.into()),
         },
+        Step::ShortenChain { pool, volume } => shorten_chain(ctx, pool, volume)
+            .await
+            .map_err(|source| Error::FormerFilesKept { volume: volume.clone(), source: Box::new(source) })?,
         Step::Trash { pool, volume } => ctx.system.trash_volume(pool, volume).await?,
         Step::Retain { pool, volume } => ctx.system.retain_volume(pool, volume).await?,
         Step::Release => release(ctx, disk).await?,
     }
     Ok(())
+}
+
+/// Has the machine with this volume read through the files that it is based on now.
+async fn shorten_chain(ctx: &Context, pool: &str, volume: &str) -> Result<(), Error> {
+    let holder = ctx.machines.holders(volume).into_iter().find(|holder| holder.is_certain);
+    let instance = holder.ok_or(MachineError::Gone)?.instance;
+    let machine = ctx.machines.get(&instance).ok_or(MachineError::Gone)?;
+    let mut disks = machine.state().await?.disks.into_iter();
+    let ObservedDisk { serial, read_only, .. } =
+        disks.find(|disk| disk.id == volume).ok_or(MachineError::Gone)?;
+    let lost = || SystemError::VolumeLost { id: volume.to_owned() };
+    let facts = ctx.system.volume(pool, volume).await?.ok_or_else(lost)?;
+    let disk = DiskSpec { read_only, ..disk_spec(&facts, &serial, false, None) };
+    let disk = ctx.system.grant_disk(&instance, &disk).await?;
+    Ok(machine.shorten_chain(disk).await?)
 }
 
 /// Restores a volume that no machine has open, and that none opens meanwhile.

@@ -4,6 +4,7 @@ use berth_api::vm::template_obstacle;
 use berth_api::{ConditionType, Disk, ObjectUse, UseKind, VM, condition, former_uid};
 use berth_host::{SnapshotFacts, VolumeFacts};
 use berth_qemu::block::IoLimits;
+use berth_qemu::power::RunState;
 use jiff::Timestamp;
 use kube::{Resource, ResourceExt};
 
@@ -25,6 +26,8 @@ pub(crate) struct Observed {
     pub(crate) open_size: Option<u64>,
     /// Its ceilings in that machine.
     pub(crate) open_limits: Option<IoLimits>,
+    /// The number of files that this machine has open below that of the disk. None also while its chain cannot be changed.
+    pub(crate) files_below: Option<u64>,
     /// Whether that machine has it open for reading only.
     pub(crate) is_read_only: bool,
     /// The image that a disk without a file is created from. None: a blank disk, or one that already has a file.
@@ -57,11 +60,14 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
         && restores
         && ctx.system.trash().await?.iter().any(|t| t.volume.id == id && t.volume.pool == pool);
     let open = match ctx.machines.holder(&id) {
-        Some(machine) => {
-            machine.state().await.ok().and_then(|machine| machine.disks.into_iter().find(|d| d.id == id))
-        }
+        Some(machine) => machine.state().await.ok().and_then(|machine| {
+            let disk = machine.disks.into_iter().find(|d| d.id == id)?;
+            Some((disk, matches!(machine.run_state, RunState::Running | RunState::Paused)))
+        }),
         None => None,
     };
+    let files_below = open.as_ref().filter(|(_, changes)| *changes).map(|(disk, _)| disk.files_below);
+    let open = open.map(|(disk, _)| disk);
     let open_size = open.as_ref().map(|disk| disk.size);
     let open_limits = open.as_ref().map(|disk| disk.limits);
     let is_read_only = open.is_some_and(|disk| disk.read_only);
@@ -86,6 +92,7 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
         volume,
         open_size,
         open_limits,
+        files_below,
         is_read_only,
         image,
         source,

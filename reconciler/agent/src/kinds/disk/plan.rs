@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use berth_api::{DeletionPolicy, Disk, ExpandPolicy, Provisioning, Quantity, Readiness, Reason, former_uid};
 use berth_host::{DeclaredSource, NewRestore, NewSnapshot, NewVolume, VolumeFacts, VolumeOwner};
-use berth_qemu::machine::Format;
+use berth_qemu::machine::{Backing, Format};
 use kube::ResourceExt;
 
 use super::Step;
@@ -164,6 +164,11 @@ fn adjust(disk: &Disk, volume: &str, facts: &VolumeFacts, observed: &Observed, w
     };
     let mut plan = grow(disk, facts, observed, wanted).unwrap_or_else(|| Plan::without_steps(ready));
     plan.steps.splice(0..0, steps);
+    // Last, and no state of the disk: its data is the same with any of them.
+    let files = facts.backing.as_ref().map_or(0, Backing::files);
+    if observed.files_below.is_some_and(|open| open > files) {
+        plan.steps.push(Step::ShortenChain { pool: facts.pool.clone(), volume: volume.to_owned() });
+    }
     plan
 }
 

@@ -10,6 +10,7 @@ use crate::converge::Plan;
 use crate::error::Error;
 use crate::index::volume_of;
 use crate::key::ObjectName;
+use crate::snapshots::identity_for_copy;
 
 /// A disk's source, as it is on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,11 +19,6 @@ pub(crate) enum LocalSource {
     Snapshot(Option<SnapshotFacts>),
     /// The other disk's volume, and the snapshot of it for this copy.
     Disk { volume: Option<Box<VolumeFacts>>, snapshot: Option<SnapshotFacts> },
-}
-
-/// The snapshot of the other disk, which nothing but the copy names.
-fn identity_for(volume: &str) -> String {
-    format!("c-{volume}")
 }
 
 pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Option<LocalSource>, Error> {
@@ -44,7 +40,7 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Option<LocalSo
         None => None,
     };
     let snapshot = match volume_of(disk) {
-        Some(volume) => ctx.system.snapshot(pool, &identity_for(volume)).await?,
+        Some(volume) => ctx.system.snapshot(pool, &identity_for_copy(volume)).await?,
         None => None,
     };
     Ok(Some(LocalSource::Disk { volume: volume.map(Box::new), snapshot }))
@@ -82,7 +78,7 @@ pub(super) fn base(
             fits(&name, pool, &other.pool, size, other.size)?;
             let new = NewSnapshot {
                 pool: other.pool.clone(),
-                id: identity_for(volume),
+                id: identity_for_copy(volume),
                 volume: other.id.clone(),
                 owner: None,
             };

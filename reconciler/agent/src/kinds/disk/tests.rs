@@ -1,7 +1,7 @@
 use berth_api::{ObjectUse, UseKind};
 use berth_host::{Encoding, ImageFacts, ImageSource, SnapshotFacts, Taken};
 use berth_qemu::block::IoLimits;
-use berth_qemu::machine::Format;
+use berth_qemu::machine::{Backing, Format};
 use jiff::Timestamp;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -389,6 +389,23 @@ fn what_is_reported_is_what_the_file_is_not_what_was_declared() {
     assert_eq!(again, reported, "nothing is written twice");
 }
 
+#[test]
+fn a_machine_that_has_more_files_open_than_its_disk_is_based_on_closes_them_and_the_disk_stays_ready() {
+    let disk = disk(json!({"size": "1Gi"}), json!({"size": "1Gi"}));
+    let mut seen = volume(GIB);
+    let base = |backing| Backing { file: "/f".into(), format: Format::Qcow2, backing };
+    seen.volume.as_mut().expect("set").backing = Some(base(Some(Box::new(base(None)))));
+    (seen.open_size, seen.files_below) = (Some(GIB), Some(3));
+    let step = Step::ShortenChain { pool: "default".into(), volume: "v-1".into() };
+    assert_eq!(plan(&disk, &seen).steps, [step]);
+    assert_eq!(reason(&plan(&disk, &seen)), (false, Reason::Available));
+    // A snapshot that is being taken: the machine is switched to its new file later.
+    for files in [Some(2), Some(1), None] {
+        seen.files_below = files;
+        assert_eq!(plan(&disk, &seen).steps, []);
+    }
+}
+
 fn any_observed() -> impl Strategy<Value = Observed> {
     let image = prop_oneof![
         Just(None),
@@ -407,6 +424,7 @@ fn any_observed() -> impl Strategy<Value = Observed> {
             volume: file.and_then(|gib| volume(gib * GIB).volume),
             open_size: open.map(|gib| gib * GIB),
             open_limits: open.map(|_| Default::default()),
+            files_below: open,
             is_read_only: false,
             image,
             in_trash,
@@ -458,7 +476,7 @@ proptest! {
                     Step::Create(_) => prop_assert!(observed.volume.is_none() && !known),
                     Step::Restore { .. } => prop_assert!(observed.volume.is_none()),
                     Step::RestoreSnapshot(_) => prop_assert!(observed.opener.is_none() && observed.restore.is_due()),
-                    Step::Pull(_) | Step::FollowPull(_) | Step::TakeSnapshot(_) | Step::FinishRestore { .. } | Step::TakeOver { .. } | Step::Reserve { .. } | Step::SetLimits { .. } | Step::Trash { .. } | Step::Retain { .. } | Step::Release => {}
+                    Step::Pull(_) | Step::FollowPull(_) | Step::TakeSnapshot(_) | Step::FinishRestore { .. } | Step::TakeOver { .. } | Step::Reserve { .. } | Step::SetLimits { .. } | Step::ShortenChain { .. } | Step::Trash { .. } | Step::Retain { .. } | Step::Release => {}
                 }
             }
         }

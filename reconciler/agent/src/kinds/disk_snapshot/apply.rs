@@ -7,7 +7,7 @@ use super::Step;
 use crate::context::Context;
 use crate::converge::release;
 use crate::error::Error;
-use crate::snapshots::take;
+use crate::snapshots::{merge_deleted, take};
 
 pub(super) async fn apply(ctx: &Context, snapshot: &DiskSnapshot, step: &Step) -> Result<(), Error> {
     match step {
@@ -23,7 +23,10 @@ pub(super) async fn apply(ctx: &Context, snapshot: &DiskSnapshot, step: &Step) -
             }
             done => done?,
         },
-        Step::Release => release(ctx, snapshot).await?,
+        Step::Release => {
+            release(ctx, snapshot).await?;
+            merge_deleted(ctx);
+        }
     }
     Ok(())
 }

@@ -63,6 +63,8 @@ pub(crate) struct Observed {
     pub(super) released: BTreeSet<String>,
     /// Lost volumes that a machine has open, or may have.
     pub(super) open_volumes: BTreeSet<String>,
+    /// Whether any volume is based on a file that is based on another one.
+    pub(super) has_chains: bool,
     pub(super) usage: Usage,
     /// Objects bound here, as listed in the Host's status.
     pub(super) users: Vec<ObjectUser>,
@@ -98,6 +100,8 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
     let images = system.images().await?;
     let volumes = system.volumes().await?;
     let trash = system.trash().await?;
+    let mut chains = volumes.iter().chain(trash.iter().map(|t| &t.volume)).filter_map(|v| v.backing.as_ref());
+    let has_chains = chains.any(|backing| backing.files() > 1);
     let instances = system.instances().await?;
     let overhead = measured_overhead(ctx, &instances).await?;
     let facts = ctx.system.facts().await?;
@@ -152,6 +156,7 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
         orphan_volumes: orphan_volumes.into_iter().filter(|volume| recovering || !volume.retained).collect(),
         retained,
         open_volumes,
+        has_chains,
         released: released(&tables, ctx.host()),
         device_users: device_users(&instances),
         orphan_instances: orphan_instances(&owned, instances),

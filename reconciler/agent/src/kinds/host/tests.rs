@@ -92,6 +92,7 @@ fn observed() -> Observed {
         device_users: Default::default(),
         released: Default::default(),
         open_volumes: Default::default(),
+        has_chains: false,
         usage: Usage { vms: 2, cpus: 3, memory: 2 << 30 },
         users: Vec::new(),
     }

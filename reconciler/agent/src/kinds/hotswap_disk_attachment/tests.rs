@@ -55,6 +55,7 @@ fn machine(state: RunState, plugged: bool) -> MachineState {
         limits: Default::default(),
         target: Some(1),
         is_direct: true,
+        files_below: 0,
         io_error: false,
     };
     MachineState {

@@ -14,13 +14,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use berth_qemu::machine::{Backing, Format};
-use berth_qemu::process::{Filter, FilterError, RunAs};
-use serde_json::{Value, json};
+use berth_qemu::process::{Filter, FilterError};
 use sha2::{Digest, Sha256};
 
 use super::super::files::{self, blocking, failed};
 use super::super::layout::{Layout, check_name, is_name};
-use super::unpack::{CONVERT_MEMORY, QEMU_IMG, TIME, take_back, text};
+use super::super::qemu_img::{CONVERT_MEMORY, QEMU_IMG, block_node, linked, no_space, paths, text};
+use super::unpack::{TIME, take_back};
 use super::{LinuxImages, Result};
 use crate::{Encoding, ImageFacts, ImageSource, NewImage, SystemError};
 
@@ -104,14 +104,16 @@ impl LinuxImages {
     async fn convert_chain(&self, new: &NewImage, chain: &Backing, output: &Path) -> Result<()> {
         let mut inputs = paths(chain);
         let input = inputs.remove(0);
-        let source = format!("json:{}", block_node(chain));
+        let source = format!("json:{}", block_node(chain, "auto"));
         let target = format!("file:{}", text(output));
         let filter = Filter {
             program: QEMU_IMG.find()?,
             args: ["convert", "-O", "qcow2", &source, &target].map(str::to_owned).to_vec(),
             input,
             further: inputs,
-            output: output.to_owned(),
+            output: Some(output.to_owned()),
+            changed: Vec::new(),
+            held: Vec::new(),
             user: self.unpacker.user,
             max_bytes: self.max_bytes,
             memory: CONVERT_MEMORY,
@@ -119,23 +121,6 @@ impl LinuxImages {
         };
         filter.run().await.map_err(|error| explain(new, output, error))
     }
-}
-
-/// The chain as QEMU's block nodes: nothing is read from the headers of the files.
-fn block_node(chain: &Backing) -> Value {
-    let file = json!({"driver": "file", "filename": text(&chain.file)});
-    match (chain.format, &chain.backing) {
-        (Format::Qcow2, below) => {
-            json!({"driver": "qcow2", "file": file, "backing": below.as_deref().map(block_node)})
-        }
-        _ => json!({"driver": "raw", "file": file}),
-    }
-}
-
-fn paths(chain: &Backing) -> Vec<PathBuf> {
-    let mut paths = vec![chain.file.clone()];
-    paths.extend(chain.backing.as_deref().map(self::paths).unwrap_or_default());
-    paths
 }
 
 /// The most bytes that the result has: what the files of the chain take.
@@ -146,23 +131,6 @@ fn most(chain: &Backing) -> Result<u64> {
         bytes = bytes.saturating_add(metadata.blocks().saturating_mul(512).min(metadata.len()));
     }
     Ok(bytes)
-}
-
-/// Gives the user a path to the files: hard links to the snapshots, in a folder that only this user can traverse. The image at the
-/// bottom is in a folder that it can traverse.
-fn linked(layout: &Layout, links: &Path, chain: &Backing, user: &RunAs) -> Result<Backing> {
-    let below = chain.backing.as_deref().map(|below| linked(layout, links, below, user)).transpose()?;
-    let file = if chain.file.starts_with(layout.images()) {
-        files::freeze(&chain.file)?;
-        chain.file.clone()
-    } else {
-        files::ensure_folder_for(links, Some(user))?;
-        let link = links.join(chain.file.file_name().unwrap_or_default());
-        files::remove_if_there(&link).map_err(failed("remove", &link))?;
-        fs::hard_link(&chain.file, &link).map_err(failed("link", &link))?;
-        link
-    };
-    Ok(Backing { file, format: chain.format, backing: below.map(Box::new) })
 }
 
 /// Returns the SHA-256 of a file, in hexadecimal digits.
@@ -185,11 +153,7 @@ fn explain(new: &NewImage, output: &Path, error: FilterError) -> SystemError {
             url: format!("the image of {}", new.shown),
             detail: format!("more than the {max_bytes} bytes this host allows for an image"),
         },
-        FilterError::Failed { said, .. } if said.contains("No space left") => {
-            let folder = output.parent().unwrap_or(Path::new("/"));
-            let free = files::space(folder).map_or(0, |space| space.free);
-            SystemError::NoSpace { what: text(output), needed: 0, free }
-        }
+        FilterError::Failed { said, .. } if said.contains("No space left") => no_space(output),
         FilterError::Failed { said, status } => {
             not_made(if said.is_empty() { status } else { said.trim_start_matches("qemu-img: ").to_owned() })
         }

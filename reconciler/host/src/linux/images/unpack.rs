@@ -17,22 +17,16 @@ use berth_qemu::process::{Filter, FilterError, RunAs};
 use nix::unistd::{Gid, Uid};
 
 use super::super::files::{self, blocking, failed};
-use super::super::program::Program;
+use super::super::qemu_img::{CONVERT_MEMORY, QEMU_IMG, no_space, text};
 use super::Result;
 use super::partial::Place;
 use super::unpack_file::BOMB;
 use crate::{Encoding, ImageSource, SystemError};
 
-pub(super) const QEMU_IMG: Program = Program {
-    name: "qemu-img",
-    advice: "it converts images (Debian, Ubuntu: apt install qemu-utils; Fedora: dnf install qemu-img)",
-};
 /// This very program, also after its file was replaced by another version's.
 const BERTH: &str = "/proc/self/exe";
 /// Both steps are bounded by the disk and one processor: 256 GiB in three hours are 24 MiB a second.
 pub(super) const TIME: Duration = Duration::from_secs(3 * 3600);
-/// The memory of `qemu-img`: up to 64 threads have stacks of 8 MiB.
-pub(super) const CONVERT_MEMORY: u64 = 2 << 30;
 /// The memory of `berth`: its allocator takes more than it uses.
 const UNPACK_MEMORY: u64 = 4 << 30;
 
@@ -105,7 +99,9 @@ impl Unpacker {
             args: args.iter().map(|arg| (*arg).to_owned()).collect(),
             input: files.0.to_owned(),
             further: Vec::new(),
-            output: files.1.to_owned(),
+            output: Some(files.1.to_owned()),
+            changed: Vec::new(),
+            held: Vec::new(),
             user: self.user,
             max_bytes: self.max_bytes,
             memory,
@@ -120,12 +116,8 @@ impl Unpacker {
         }
         filter.run().await.map_err(|error| explain(source, what, filter, error))?;
         let output = filter.output.clone();
-        blocking(move || take_back(&output)).await
+        blocking(move || output.iter().try_for_each(|output| take_back(output))).await
     }
-}
-
-pub(super) fn text(path: &Path) -> String {
-    path.display().to_string()
 }
 
 /// Makes the result a file of the agent's.
@@ -145,9 +137,7 @@ fn explain(source: &ImageSource, what: &str, filter: &Filter, error: FilterError
             SystemError::ImageTooLarge { url, detail: said.trim_start_matches("berth: ").to_owned() }
         }
         FilterError::Failed { said, .. } if said.contains("No space left") => {
-            let folder = filter.output.parent().unwrap_or(Path::new("/"));
-            let free = files::space(folder).map_or(0, |space| space.free);
-            SystemError::NoSpace { what: text(&filter.output), needed: 0, free }
+            no_space(filter.output.as_deref().unwrap_or(&filter.input))
         }
         FilterError::Failed { said, status } => {
             let said = said.trim_start_matches("berth: ").trim_start_matches("qemu-img: ");

@@ -31,6 +31,7 @@ pub(super) fn disk(
         files::give(&disk.file, Some(user))?;
     }
     let backing = disk.backing.as_ref().map(|backing| chain(layout, instance, backing, user)).transpose()?;
+    remove_former_links(layout, instance)?;
     Ok(DiskSpec { backing, ..disk.clone() })
 }
 
@@ -82,6 +83,22 @@ fn base(layout: &Layout, instance: &str, image: &Path, user: &RunAs) -> Result<P
 fn links(layout: &Layout, instance: &str, file: &Path) -> PathBuf {
     let pool = file.strip_prefix(layout.pools()).ok().and_then(|path| path.iter().next()?.to_str());
     pool.map_or_else(|| layout.bases(instance), |pool| layout.snapshot_links(pool, instance))
+}
+
+/// Removes the hard links of an instance to snapshots that were merged with others: nothing opens them by this name any more, and
+/// the links keep their bytes allocated.
+fn remove_former_links(layout: &Layout, instance: &str) -> Result<()> {
+    for pool in files::names(&layout.pools())?.iter().filter(|n| is_name(n)) {
+        let (links, snapshots) = (layout.snapshot_links(pool, instance), layout.snapshots(pool));
+        for name in files::names(&links)? {
+            let snapshot = snapshots.join(&name);
+            if !snapshot.try_exists().map_err(failed("look for", &snapshot))? {
+                let link = links.join(&name);
+                files::remove_if_there(&link).map_err(failed("remove", &link))?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Removes the hard links of an instance: they keep the bytes of the files allocated.

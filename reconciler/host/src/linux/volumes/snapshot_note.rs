@@ -5,8 +5,8 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::super::files;
-use super::Result;
 use super::note::{Base, Note};
+use super::{Result, exists};
 use crate::{NewSnapshot, Taken, VolumeOwner};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +25,18 @@ pub(super) struct SnapshotNote {
     pub(super) snapshot: Option<String>,
     /// None: it is begun and not finished.
     pub(super) taken: Option<Taken>,
+    /// Its file gets the data of another snapshot: it has no data of its own any more that anything can be based on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) merge: Option<NotedMerge>,
+}
+
+/// The merge of a snapshot's file with that of the snapshot above it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct NotedMerge {
+    /// The snapshot above it, whose name the file gets.
+    pub(super) into: String,
+    /// Whether the file has all the data. If it is missing since then, it has the other name.
+    pub(super) complete: bool,
 }
 
 impl SnapshotNote {
@@ -36,7 +48,14 @@ impl SnapshotNote {
             base: volume.base.clone(),
             snapshot: volume.snapshot.clone(),
             taken: None,
+            merge: None,
         }
+    }
+
+    /// Whether the file of this snapshot has the name of the one above it, which has all its data.
+    pub(super) fn is_renamed(&self, file: &Path) -> Result<bool> {
+        let is_complete = self.merge.as_ref().is_some_and(|merge| merge.complete);
+        Ok(is_complete && !exists(file)?)
     }
 
     /// None: there is no note. The inner error: the note is unreadable.

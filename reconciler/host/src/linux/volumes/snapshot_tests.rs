@@ -1,5 +1,6 @@
 //! Snapshots on a real file system, with the data in them.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::Command;
@@ -13,56 +14,56 @@ use super::super::super::tests::SmallDisk;
 use super::*;
 use crate::NewVolume;
 
-const MIB: u64 = 1 << 20;
-const ID: &str = "v-0123456789abcdef";
-const POOL: &str = "default";
+pub(in super::super) const MIB: u64 = 1 << 20;
+pub(in super::super) const ID: &str = "v-0123456789abcdef";
+pub(in super::super) const POOL: &str = "default";
 
-struct Fixture {
-    folder: TempDir,
-    volumes: LinuxVolumes,
+pub(in super::super) struct Fixture {
+    pub(in super::super) folder: TempDir,
+    pub(in super::super) volumes: LinuxVolumes,
 }
 
 impl Fixture {
     /// A volume of 4 MiB.
-    fn new() -> Self {
+    pub(in super::super) fn new() -> Self {
         let folder = tempfile::tempdir().expect("temporary folder");
         let volumes = LinuxVolumes::new(Layout::new(folder.path()), None);
         volumes.create(&volume(ID, Some(4 * MIB), None), None).expect("made");
         Self { folder, volumes }
     }
 
-    fn at(&self, path: &str) -> PathBuf {
+    pub(in super::super) fn at(&self, path: &str) -> PathBuf {
         self.folder.path().join("pools/default").join(path)
     }
 
-    fn files(&self, folder: &str) -> Vec<String> {
+    pub(in super::super) fn files(&self, folder: &str) -> Vec<String> {
         files::names(&self.at(folder)).expect("list")
     }
 
-    fn found(&self, id: &str) -> VolumeFacts {
+    pub(in super::super) fn found(&self, id: &str) -> VolumeFacts {
         self.volumes.volume(POOL, id).expect("read").expect("there")
     }
 
-    fn take(&self, id: &str) -> SnapshotFacts {
+    pub(in super::super) fn take(&self, id: &str) -> SnapshotFacts {
         self.volumes.begin_snapshot(&snapshot(id)).expect("begun");
         self.volumes.finish_snapshot(POOL, id, &taken()).expect("finished")
     }
 
-    fn copy(&self, id: &str, of: &str) -> VolumeFacts {
+    pub(in super::super) fn copy(&self, id: &str, of: &str) -> VolumeFacts {
         self.volumes.create(&volume(id, None, Some(of)), None).expect("copied")
     }
 
-    fn purge(&self, id: &str) {
+    pub(in super::super) fn purge(&self, id: &str) {
         self.volumes.trash(POOL, id).expect("in the trash");
         assert_eq!(self.volumes.purge(POOL, Duration::ZERO).expect("purged"), [id]);
     }
 }
 
-fn owner(name: &str) -> VolumeOwner {
+pub(in super::super) fn owner(name: &str) -> VolumeOwner {
     VolumeOwner { namespace: "ns".to_owned(), name: name.to_owned(), uid: None, image: None, source: None }
 }
 
-fn volume(id: &str, size: Option<u64>, snapshot: Option<&str>) -> NewVolume {
+pub(in super::super) fn volume(id: &str, size: Option<u64>, snapshot: Option<&str>) -> NewVolume {
     NewVolume {
         pool: POOL.to_owned(),
         id: id.to_owned(),
@@ -75,16 +76,16 @@ fn volume(id: &str, size: Option<u64>, snapshot: Option<&str>) -> NewVolume {
     }
 }
 
-fn snapshot(id: &str) -> NewSnapshot {
+pub(in super::super) fn snapshot(id: &str) -> NewSnapshot {
     NewSnapshot { pool: POOL.to_owned(), id: id.to_owned(), volume: ID.to_owned(), owner: Some(owner(id)) }
 }
 
-fn taken() -> Taken {
+pub(in super::super) fn taken() -> Taken {
     Taken { at: Timestamp::UNIX_EPOCH, frozen: false }
 }
 
 /// Runs QEMU's tool on a file, with the files below it.
-fn io(path: &Path, command: &str) -> bool {
+pub(in super::super) fn io(path: &Path, command: &str) -> bool {
     let run = Command::new("qemu-io")
         .args(["-f", "qcow2", "-c", command])
         .arg(path)

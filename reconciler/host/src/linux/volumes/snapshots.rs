@@ -9,19 +9,20 @@
 //! Once the volume's note names the overlay it is what a QEMU opens, whether or not a running one has been switched: the
 //! overlay shows everything below it. Until the snapshot is finished the file below may still change. The file of a
 //! snapshot is removed when it has no owner and no note, of a volume here or in the trash or of a snapshot, names it as its
-//! base. While any note of the pool is unreadable nothing is removed.
+//! base. While any note of the pool is unreadable nothing is removed. Files of deleted snapshots are merged with those above them,
+//! see `merges`.
 //!
 //! Snapshots of several volumes at one moment take each step for all of them before the next one. Their volumes' notes are written
 //! one after the other: a crash in between leaves volumes that continue in overlays, and others. They are of one moment as long as
 //! no QEMU has written to one of these overlays; else the snapshots are not taken any more.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use berth_qemu::machine::{Backing, Format};
+use berth_qemu::machine::{Backing, DiskSpec, Format};
 use berth_qemu::qcow2;
 
 use super::super::files::{self, failed};
@@ -38,10 +39,10 @@ pub(super) fn relative(snapshot: &str) -> Backing {
 }
 
 /// The paths of one snapshot.
-struct SnapshotPlace {
-    id: String,
-    file: PathBuf,
-    note: PathBuf,
+pub(super) struct SnapshotPlace {
+    pub(super) id: String,
+    pub(super) file: PathBuf,
+    pub(super) note: PathBuf,
 }
 
 impl SnapshotPlace {
@@ -49,13 +50,20 @@ impl SnapshotPlace {
         SystemError::VolumeDamaged { id: self.id.clone(), detail: detail.to_owned() }
     }
 
-    fn read(&self) -> Result<Option<SnapshotNote>> {
+    pub(super) fn read(&self) -> Result<Option<SnapshotNote>> {
         SnapshotNote::read(&self.note)?.transpose().map_err(|detail| self.damaged(&detail))
     }
 
-    fn size(&self) -> Result<u64> {
+    pub(super) fn size(&self) -> Result<u64> {
         size_of(&self.file).map_err(|detail| self.damaged(&detail))
     }
+}
+
+/// A volume, or another snapshot, that is based on a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum User {
+    Volume,
+    Snapshot(String),
 }
 
 /// A snapshot that is being begun with others, and its volume.
@@ -79,7 +87,7 @@ impl Part<'_> {
 }
 
 impl LinuxVolumes {
-    fn snapshot_place(&self, pool: &str, id: &str) -> Result<SnapshotPlace> {
+    pub(super) fn snapshot_place(&self, pool: &str, id: &str) -> Result<SnapshotPlace> {
         check_name("pool", pool)?;
         check_name("snapshot", id)?;
         let folder = self.layout.snapshots(pool);
@@ -92,7 +100,7 @@ impl LinuxVolumes {
 
     pub(in super::super) fn snapshot(&self, pool: &str, id: &str) -> Result<Option<SnapshotFacts>> {
         let place = self.snapshot_place(pool, id)?;
-        let Some(note) = place.read()? else { return Ok(None) };
+        let Some(note) = place.read()?.filter(|note| note.merge.is_none()) else { return Ok(None) };
         let size = match &note.taken {
             Some(_) if !exists(&place.file)? => return Err(SystemError::SnapshotLost { id: id.to_owned() }),
             Some(_) => place.size()?,
@@ -174,6 +182,10 @@ impl LinuxVolumes {
         self.volume(&new.pool, &new.volume)?.ok_or_else(lost)?;
         let volume = Note::read(&place.note)?.ok_or_else(lost)?.map_err(|detail| place.damaged(&detail))?;
         let note = match snapshot.read()? {
+            Some(note) if note.merge.is_some() => {
+                let detail = "the file of a deleted snapshot of this identity is being merged";
+                return Err(SystemError::VolumeBusy { id: new.volume.clone(), detail });
+            }
             Some(note) if note.taken.is_some() => note,
             Some(note) if note.volume_id != new.volume => {
                 return Err(snapshot.damaged("it was begun of another volume"));
@@ -299,7 +311,8 @@ impl LinuxVolumes {
     ) -> Result<()> {
         let _chains = self.lock();
         let place = self.snapshot_place(pool, id)?;
-        let note = place.read()?.ok_or_else(|| SystemError::SnapshotLost { id: id.to_owned() })?;
+        let note = place.read()?.filter(|note| note.merge.is_none());
+        let note = note.ok_or_else(|| SystemError::SnapshotLost { id: id.to_owned() })?;
         SnapshotNote { owner: Some(owner.clone()), ..note }.write(&place.note)
     }
 
@@ -323,7 +336,7 @@ impl LinuxVolumes {
     /// Removes the snapshots that nothing owns and nothing is based on. The caller holds the lock.
     pub(super) fn collect_snapshots(&self, pool: &str) -> Result<()> {
         loop {
-            let Some(used) = self.used_snapshots(pool)? else {
+            let Some(users) = self.snapshot_users(pool)? else {
                 tracing::warn!(pool, "a note is unreadable: no file of a snapshot is removed");
                 return Ok(());
             };
@@ -331,7 +344,7 @@ impl LinuxVolumes {
             for id in self.snapshot_ids(pool)? {
                 let place = self.snapshot_place(pool, &id)?;
                 let Some(note) = place.read()? else { continue };
-                if note.taken.is_none() || note.owner.is_some() || used.contains(&id) {
+                if note.taken.is_none() || note.owner.is_some() || users.contains_key(&id) {
                     continue;
                 }
                 files::remove_if_there(&place.file).map_err(failed("delete", &place.file))?;
@@ -345,13 +358,15 @@ impl LinuxVolumes {
         }
     }
 
-    /// Returns the snapshots that a volume, here or in the trash, or a snapshot is based on. None: a note is unreadable.
-    fn used_snapshots(&self, pool: &str) -> Result<Option<BTreeSet<String>>> {
-        let mut used = BTreeSet::new();
+    /// Returns the snapshots that a volume, here or in the trash, or a snapshot is based on, with these. None: a note is unreadable.
+    pub(super) fn snapshot_users(&self, pool: &str) -> Result<Option<BTreeMap<String, Vec<User>>>> {
+        let mut users: BTreeMap<String, Vec<User>> = BTreeMap::new();
         for folder in [self.layout.volumes(pool), self.layout.trash(pool)] {
             for name in files::names(&folder)?.iter().filter(|n| n.ends_with(".json") && !is_unfinished(n)) {
                 match Note::read(&folder.join(name))? {
-                    Some(Ok(note)) => used.extend(note.snapshots().cloned()),
+                    Some(Ok(note)) => note
+                        .snapshots()
+                        .for_each(|id| users.entry(id.clone()).or_default().push(User::Volume)),
                     Some(Err(_)) => return Ok(None),
                     None => {}
                 }
@@ -359,12 +374,15 @@ impl LinuxVolumes {
         }
         for id in self.snapshot_ids(pool)? {
             match SnapshotNote::read(&self.snapshot_place(pool, &id)?.note)? {
-                Some(Ok(note)) => used.extend(note.snapshot),
+                Some(Ok(note)) => note
+                    .snapshot
+                    .into_iter()
+                    .for_each(|below| users.entry(below).or_default().push(User::Snapshot(id.clone()))),
                 Some(Err(_)) => return Ok(None),
                 None => {}
             }
         }
-        Ok(Some(used))
+        Ok(Some(users))
     }
 
     /// Whether a snapshot of the volume is begun and not finished, also one that its note does not name yet.
@@ -378,7 +396,7 @@ impl LinuxVolumes {
         Ok(false)
     }
 
-    fn snapshot_ids(&self, pool: &str) -> Result<Vec<String>> {
+    pub(super) fn snapshot_ids(&self, pool: &str) -> Result<Vec<String>> {
         let names = files::names(&self.layout.snapshots(pool))?;
         let ids = names.iter().filter_map(|name| name.strip_suffix(".json")).filter(|id| is_name(id));
         Ok(ids.map(str::to_owned).collect())
@@ -412,7 +430,10 @@ impl LinuxVolumes {
             let place = self.snapshot_place(pool, &id).map_err(|error| error.chain())?;
             let note = place.read().map_err(|error| error.chain())?;
             let note = note.ok_or_else(|| format!("snapshot {id}, which it is based on, is gone"))?;
-            files.push((place.file, Format::Qcow2));
+            // A crash came after the file got the name of the one above it.
+            if !note.is_renamed(&place.file).map_err(|error| error.chain())? {
+                files.push((place.file, Format::Qcow2));
+            }
             (base, snapshot) = (note.base, note.snapshot);
         }
         files.extend(base.as_ref().map(|base| (self.layout.image(&base.digest), base.format)));
@@ -421,6 +442,20 @@ impl LinuxVolumes {
             .rev()
             .fold(None, |below, (file, format)| Some(Backing { file, format, backing: below.map(Box::new) }));
         Ok((backing, base.map(|base| base.digest)))
+    }
+
+    /// Returns disks with the chains of files that their volumes are based on now.
+    pub(in super::super) fn with_chains(&self, disks: Vec<DiskSpec>) -> Result<Vec<DiskSpec>> {
+        let pools = self.layout.pools();
+        let refreshed = disks.into_iter().map(|disk| {
+            let pool = disk.file.strip_prefix(&pools).ok().and_then(|path| path.iter().next()?.to_str());
+            let Some(pool) = pool.filter(|_| disk.backing.is_some()) else { return Ok(disk) };
+            match self.volume(pool, &disk.id)? {
+                Some(volume) if volume.path == disk.file => Ok(DiskSpec { backing: volume.backing, ..disk }),
+                _ => Ok(disk),
+            }
+        });
+        refreshed.collect()
     }
 
     fn depth(&self, pool: &str, volume: &Note) -> Result<usize> {

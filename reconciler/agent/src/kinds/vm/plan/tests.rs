@@ -238,6 +238,7 @@ fn plugged(id: &str) -> ObservedDisk {
         limits: Default::default(),
         target: Some(0),
         is_direct: true,
+        files_below: 0,
         io_error: false,
     }
 }

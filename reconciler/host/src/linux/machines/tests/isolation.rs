@@ -352,3 +352,64 @@ async fn a_disk_of_a_running_qemu_continues_after_a_snapshot_and_starts_on_it_ag
     }
     assert_eq!(fs::read_dir(&links).expect("links").count(), 0, "no link keeps the bytes of a snapshot");
 }
+
+#[tokio::test]
+async fn files_of_deleted_snapshots_are_merged_below_a_running_qemu_which_closes_them() {
+    let Some((folder, system)) = root_host().await else { return };
+    let (a, config, _) = launch(&system, folder.path(), "a", 'a').await;
+    let (qmp, _events) = system.connect(&a).await.expect("connected");
+    let taken = crate::Taken { at: Timestamp::UNIX_EPOCH, frozen: false };
+    let open = || async {
+        let disks = block::disks(&qmp).await.expect("disks");
+        disks.into_iter().find(|disk| disk.id == "v-a").expect("plugged")
+    };
+    let granted = || async {
+        let volume = system.volume("default", "v-a").await.expect("read").expect("there");
+        let spec = DiskSpec { file: volume.path, backing: volume.backing, ..config.machine.disks[0].clone() };
+        system.grant_disk(&a, &spec).await.expect("granted")
+    };
+    for number in 1..=4 {
+        let id = format!("s-{number}");
+        let new =
+            crate::NewSnapshot { pool: "default".into(), id: id.clone(), volume: "v-a".into(), owner: None };
+        system.begin_snapshots(&[new]).await.expect("begun");
+        let overlay = DiskSpec { backing: None, ..granted().await };
+        assert!(block::continue_in_overlays(&qmp, &[overlay]).await.expect("switched"));
+        system.finish_snapshot("default", &id, &taken).await.expect("finished");
+    }
+    assert_eq!(open().await.files_below, 5, "four snapshots and the image");
+    let kept = BTreeSet::new();
+    for _ in 0..3 {
+        let merged = system.merge_snapshots(&kept).await.expect("merged").expect("one");
+        assert_eq!(merged.volumes, ["v-a"]);
+    }
+    assert_eq!(system.merge_snapshots(&kept).await.expect("looked"), None, "the disk writes above the last");
+    let snapshots = folder.path().join("pools/default/snapshots");
+    assert_eq!(fs::read_dir(&snapshots).expect("there").count(), 2, "a file and its note");
+    let left = fs::metadata(snapshots.join("s-4.qcow2")).expect("there");
+    assert_eq!((left.uid(), left.mode() & 0o777), (0, 0o444), "nothing writes to it");
+    assert_eq!(open().await.files_below, 5);
+    block::shorten_chain(&qmp, &granted().await).await.expect("shortened");
+    assert_eq!(open().await.files_below, 2);
+    let links = folder.path().join("pools/default/readers").join(&a);
+    let names: Vec<_> =
+        fs::read_dir(&links).expect("links").map(|link| link.expect("one").file_name()).collect();
+    assert_eq!(names, ["s-4.qcow2"], "no link keeps the bytes of the others");
+    block::resize(&qmp, "v-a", 2 << 20).await.expect("grown");
+    system.kill(&a, Duration::ZERO).await.expect("ended");
+    // It starts on what is there now, also by a request from before.
+    let stale = Backing {
+        file: snapshots.join("s-4.qcow2"),
+        format: Format::Qcow2,
+        backing: Some(Box::new(Backing {
+            file: snapshots.join("s-3.qcow2"),
+            format: Format::Qcow2,
+            backing: None,
+        })),
+    };
+    let volume = system.volume("default", "v-a").await.expect("read").expect("there");
+    let disk = DiskSpec { file: volume.path, backing: Some(stale), ..config.machine.disks[0].clone() };
+    let machine = MachineSpec { disks: vec![disk], ..config.machine.clone() };
+    system.launch(&LaunchRequest { machine, ..config }).await.expect("started");
+    system.kill(&a, Duration::ZERO).await.expect("ended");
+}
