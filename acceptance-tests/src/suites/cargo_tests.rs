@@ -30,6 +30,16 @@ const MOST_WORDS: usize = 4_000;
 /// Unit and property tests, and the integration tests that need nothing but cargo.
 pub fn unit(_: &Kit, report: &mut Report) -> Result<()> {
     let targets = report.step("the workspace's test targets are listed", integration_tests)?;
+    report.step("the example provider is built, which tests start", || {
+        // Not by those tests: a build that goes on beside them would hold them up.
+        workspace::run_build(workspace::cargo().args([
+            "build",
+            "--workspace",
+            "--example",
+            "toy",
+            "--message-format=json",
+        ]))
+    })?;
     let mut selected = vec!["--lib", "--bins"];
     for target in targets.iter().filter(|target| *target != CONVERGES) {
         selected.extend(["--test", target]);

@@ -170,9 +170,9 @@ fn prepare(kit: &Kit, extended: bool) -> Result<Count> {
     // The longest suites' first, but for the guests, which the first suites build themselves. The last one is ready shortly
     // before the end of a run, and its suite must not take long.
     note(&format!("kube-apiserver: {}", kit.kubernetes()?.kube_apiserver.display()));
-    note(&format!("OpenTofu: {}", kit.opentofu()?.program.display()));
     note(&format!("Flux, Helm and Argo's engine: {}", kit.gitops_clients()?.program("").display()));
     if extended {
+        note(&format!("OpenTofu: {}", kit.opentofu()?.program.display()));
         note(&format!("Terraform: {}", kit.newer_terraform()?.program.display()));
     }
     note(&format!("settable clock: {}", kit.settable_clock()?.display()));
