@@ -1,9 +1,9 @@
 //! Host: this machine as the control plane sees it, and the host's housekeeping.
 //!
 //! Unlike the other kinds, the agent creates the object itself and never deletes it. Housekeeping covers what no object
-//! requests any more: unreferenced images, expired trash, files of deleted snapshots,
-//! partly deleted instances. Foreign objects, which berth did
-//! not create, and orphans, which no object owns, are reported and left alone until an administrator releases them.
+//! requests any more: unreferenced images, expired trash, files of deleted snapshots, partly deleted instances. Foreign
+//! objects, which berth did not create, and orphans, which no object owns, are reported and left alone until an
+//! administrator releases them.
 
 mod apply;
 mod devices;
