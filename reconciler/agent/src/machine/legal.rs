@@ -14,8 +14,8 @@ pub(crate) enum Action {
     PressPowerButton,
     /// Ends QEMU.
     Quit,
-    /// Plugs, unplugs or grows a disk, has it continue in an overlay or shortens its chain, or exchanges a medium. Plugs in or unplugs a network card, or
-    /// sets its link.
+    /// Plugs, unplugs or grows a disk, has it continue in an overlay or shortens its chain, or exchanges a medium. Plugs in or
+    /// unplugs a network card, or sets its link.
     ChangeDevices,
     /// Saves the machine's state.
     Save,
