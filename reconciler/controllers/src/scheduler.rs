@@ -199,7 +199,7 @@ fn offers_devices(candidate: &Candidate, request: &Request) -> bool {
 
 /// The shares that the host does not have for the VM.
 fn missing_shares<'a>(candidate: &Candidate, request: &'a Request) -> impl Iterator<Item = &'a str> {
-    let has = |(name, writes): &(&String, &bool)| {
+    let has = move |(name, writes): &(&String, &bool)| {
         candidate.shares.get(*name).is_some_and(|writable| *writable || !**writes)
     };
     request.shares.iter().filter(move |share| !has(share)).map(|(name, _)| name.as_str())

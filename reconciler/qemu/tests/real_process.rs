@@ -468,11 +468,13 @@ async fn the_servers_of_shares_are_their_machines_own_and_end_with_it_whichever_
     let qemu = bench.host.launch(&spec, Limits::default()).await.expect("launched again");
     let (qmp, _events) = bench.host.connect(&spec.files.paths).await.expect("connected");
     power::start(&qmp).await.expect("started");
-    let of_data = |process: &ProcessIdentity| {
+    // Its other process ends with it.
+    let serves_data = |process: &&ProcessIdentity| {
         let command = std::fs::read_to_string(format!("/proc/{}/cmdline", process.pid)).unwrap_or_default();
-        command.contains(&data.display().to_string())
+        command.contains(&data.display().to_string()) && status(process, "NSpid").contains('\t')
     };
-    servers(&run).iter().filter(|process| of_data(process)).for_each(kill);
+    until("it is in its sandbox", || servers(&run).iter().any(|process| serves_data(&process))).await;
+    servers(&run).iter().filter(serves_data).for_each(kill);
     let deadline = Instant::now() + Duration::from_secs(20);
     while shares::lost(&qmp).await.expect("QEMU runs on") != Some(vec!["data".to_owned()]) {
         assert!(Instant::now() < deadline, "QEMU has noticed");

@@ -31,7 +31,7 @@ const FCHMODAT2: c_long = 452;
 
 const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
 /// Without these flags `open` ignores the mode, which is whatever the register had.
-const CREATES: u32 = (libc::O_CREAT | (libc::O_TMPFILE & !libc::O_DIRECTORY)) as u32;
+const CREATES: u32 = (libc::O_CREAT | (libc::O_TMPFILE & !libc::O_DIRECTORY)).cast_unsigned();
 
 const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
 const AND: u32 = libc::BPF_ALU | libc::BPF_AND | libc::BPF_K;
