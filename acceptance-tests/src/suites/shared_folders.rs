@@ -23,7 +23,7 @@ const BOOT: Duration = Duration::from_secs(240);
 const ATTEMPTS: &[(&str, &str)] = &[
     ("media", "yes"),
     ("work", "yes"),
-    ("film", "from the host"),
+    ("film", "from-the-host"),
     ("written", "yes"),
     ("folder", "yes"),
     ("media_written", "no"),
@@ -69,7 +69,7 @@ pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
 fn check(platform: &Platform, project: &Project, secret: &Path) -> Result<()> {
     let (media, data) = (platform.host().shared("media"), platform.host().shared("data"));
     fs::write(secret, "secret")?;
-    fs::write(media.join("film"), "from the host")?;
+    fs::write(media.join("film"), "from-the-host")?;
     symlink("../secret", data.join("link"))?;
     symlink(secret, data.join("far-link"))?;
     refusals(project)?;
@@ -92,7 +92,7 @@ fn check(platform: &Platform, project: &Project, secret: &Path) -> Result<()> {
         ensure!(field(&page, name)? == *result, "{name} is not {result}: {page}");
     }
     ensure!(fs::read_to_string(data.join("from-guest"))? == "hello host", "the host sees another text");
-    ensure!(fs::read_to_string(media.join("film"))? == "from the host", "the film was changed");
+    ensure!(fs::read_to_string(media.join("film"))? == "from-the-host", "the film was changed");
     ensure!(data.join("made").is_dir() && !data.join("device").exists(), "the host sees something else");
     let mode = fs::metadata(data.join("program"))?.permissions().mode();
     ensure!(mode & 0o7777 == 0o755, "the mode is {mode:o}");

@@ -36,9 +36,16 @@ pub(super) fn check_shares(config: &Value) -> Vec<Diagnostic> {
     for (i, share) in shares.iter().enumerate() {
         let of_name = || share.get("name").as_str().filter(|_| share.get("tag").is_null());
         let Some(tag) = share.get("tag").as_str().or_else(of_name) else { continue };
+        let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"-._".contains(&b);
+        let path = AttributePath::root("shares").index(i).attribute("tag");
+        if !tag.bytes().all(is_plain) || !tag.starts_with(|c: char| c.is_ascii_alphanumeric()) {
+            let detail = format!(
+                "{tag:?} is not a tag: use letters, digits, \"-\", \".\" and \"_\", first a letter or a digit."
+            );
+            found.push(Diagnostic::error("Invalid tag", detail).at(path.clone()));
+        }
         if !tags.insert(tag) {
             let detail = format!("Two shares have the tag {tag:?}: the guest could mount only one of them.");
-            let path = AttributePath::root("shares").index(i).attribute("tag");
             found.push(Diagnostic::error("The tag is another share's", detail).at(path));
         }
     }

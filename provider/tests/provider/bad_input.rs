@@ -221,11 +221,11 @@ fn vms() -> Vec<Bad> {
         ),
         everywhere(own("shares", json!([{"name": "Media"}])), "shares[0].name", "is not a DNS label"),
         everywhere(own("shares", json!([{"name": "a"}, {"name": "a"}])), "shares", "\"a\" is used twice"),
-        everywhere(own("shares", json!([{"name": "a", "tag": "x,y"}])), "shares[0].tag", "does not match"),
+        everywhere(own("shares", json!([{"name": "a", "tag": "x,y"}])), "shares[0].tag", "is not a tag"),
         everywhere(
             own("shares", json!([{"name": "a".repeat(37)}])),
             "shares[0].name",
-            "more than 36 characters",
+            "longer than 36 characters",
         ),
         everywhere(
             own("shares", json!([{"name": "a"}, {"name": "b", "tag": "a"}])),

@@ -14,10 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use berth_api::SizeTaken;
 use berth_api::placement_group::GroupMember;
-use berth_api::vm::taken_devices;
-use berth_api::{
-    CpuAmount, Graphics, Host, HostStatus, PlacementGroup, Quantity, Strategy, VM, VMStatus, declared_shares,
-};
+use berth_api::vm::{declared_shares, taken_devices};
+use berth_api::{CpuAmount, Graphics, Host, HostStatus, PlacementGroup, Quantity, Strategy, VM, VMStatus};
 use kube::ResourceExt;
 
 use crate::huge_pages;

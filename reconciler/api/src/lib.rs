@@ -108,7 +108,7 @@ pub use qemu_options::QemuOption;
 pub use quantity::{ParseQuantityError, Quantity};
 pub use reason::Reason;
 pub use security_group::{RuleProtocol, SecurityGroup, SecurityGroupSpec, SecurityGroupStatus, SecurityRule};
-pub use shares::{HostShare, Share, declared_shares};
+pub use shares::{HostShare, Share};
 pub use size::{Size, SizeError};
 pub use snapshot_schedule::{Keep, SnapshotSchedule, SnapshotScheduleSpec, SnapshotScheduleStatus};
 pub use storage_pool::{StoragePool, StoragePoolSpec, StoragePoolStatus, StoragePoolType};

@@ -1,11 +1,7 @@
 //! Folders of a host that VMs have (virtiofs).
 
-use std::collections::BTreeMap;
-
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
-
-use crate::VM;
 
 /// The maximum number of shares of a VM.
 pub const MOST_SHARES: usize = 8;
@@ -56,19 +52,12 @@ pub struct HostShare {
     pub problem: Option<String>,
 }
 
-/// Returns the shares that the VM declares, by name, and whether it writes to each.
-#[must_use]
-pub fn declared_shares(vm: &VM) -> BTreeMap<String, bool> {
-    vm.spec.shares.iter().map(|share| (share.name.clone(), !share.read_only)).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::VMSpec;
 
     #[test]
-    fn a_share_has_its_name_as_its_tag_and_is_written_to_unless_it_is_declared_read_only() {
+    fn a_share_has_its_name_as_its_tag_unless_it_has_one() {
         let share = |name: &str, tag: Option<&str>, read_only| Share {
             name: name.into(),
             tag: tag.map(str::to_owned),
@@ -76,10 +65,5 @@ mod tests {
         };
         let (media, data) = (share("media", Some("films"), true), share("data", None, false));
         assert_eq!((media.tag(), data.tag()), ("films", "data"));
-        let vm = VM::new("web", VMSpec { shares: vec![media, data], ..VMSpec::default() });
-        assert_eq!(
-            declared_shares(&vm),
-            BTreeMap::from([("data".to_owned(), true), ("media".to_owned(), false)])
-        );
     }
 }

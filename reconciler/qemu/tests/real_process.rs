@@ -489,7 +489,7 @@ async fn the_servers_of_shares_are_their_machines_own_and_end_with_it_whichever_
     let mut broken = spec.clone();
     broken.files.virtiofs.as_mut().expect("set").folders[0] = gone;
     let failed = bench.host.launch(&broken, Limits::default()).await.expect_err("there is no such folder");
-    assert!(matches!(failed, LaunchError::Spawn { .. }), "{failed}");
+    assert!(matches!(failed, LaunchError::Prepare { .. }), "{failed}");
     broken.files.virtiofs.as_mut().expect("set").program = "/bin/false".into();
     broken.files.virtiofs.as_mut().expect("set").folders[0].path = media.clone();
     let failed = bench.host.launch(&broken, Limits::default()).await.expect_err("no server answers");

@@ -204,12 +204,12 @@ fn a_vm_with_shares_goes_to_a_host_that_has_them_all_and_lets_it_write() {
     assert_eq!(chosen(&request(100), &[], &hosts), Ok("a"));
     let (reason, text) = never(&both, &[], &hosts[..2]);
     assert_eq!(reason, Reason::NoHostWithShare);
-    insta::assert_snapshot!(text, @"");
+    insta::assert_snapshot!(text, @"no host that it may run on shares data for writing, media: host a shares no folder data, and no folder media; host b shares data read-only. See status.shares of the Hosts, and share folders with --share; a folder that is shared read-only needs read_only in the VM");
     let tied = Request { host: Some("b".into()), ..both.clone() };
     let (_, text) = never(&tied, &[], &hosts);
     assert!(text.contains("host b shares data read-only"), "{text}");
     let full = Candidate { used: Usage { cpus: 8, ..Usage::default() }, ..hosts[2].clone() };
-    insta::assert_snapshot!(now(&both, &[], &[host("a", 9000), full]), @"");
+    insta::assert_snapshot!(now(&both, &[], &[host("a", 9000), full]), @"0 of 2 hosts can take it: 1 that do not share data for writing, media, 1 with too few free CPUs (it needs 1 CPUs and 100 MiB)");
     let silent = Candidate { allocatable_cpus: 0, ..host("d", 0) };
     now(&both, &[], &[host("a", 9000), silent]);
 }

@@ -245,7 +245,16 @@ fn shares_are_devices_with_servers_and_share_the_guests_memory_with_them() {
         s.machine.shares = vec![share("media", true), share("data", false)];
         s.files.virtiofs = Some(virtiofs(&[true, false]));
     });
-    insta::assert_snapshot!(added(&spec(), &changed), @"");
+    insta::assert_snapshot!(added(&spec(), &changed), @r##"
+    -m size=524288k,maxmem=2097152k
+    -object {"qom-type":"memory-backend-memfd","id":"ram","size":536870912,"share":true}
+    -object {"qom-type":"memory-backend-memfd","id":"memory0-ram","size":1610612736,"share":true,"reserve":false}
+    -device {"driver":"virtio-mem-pci","id":"memory0","memdev":"memory0-ram","block-size":2097152,"requested-size":0,"bus":"pcie.0","addr":"0x6"}
+    -chardev socket,id=share-media,path=/run/berth/i-7f2f6d5e/fs0.sock
+    -device {"driver":"vhost-user-fs-pci","id":"fs0","chardev":"share-media","tag":"media","queue-size":1024,"bus":"pcie.0","multifunction":true,"addr":"0xb.0"}
+    -chardev socket,id=share-data,path=/run/berth/i-7f2f6d5e/fs1.sock
+    -device {"driver":"vhost-user-fs-pci","id":"fs1","chardev":"share-data","tag":"data","queue-size":1024,"bus":"pcie.0","multifunction":true,"addr":"0xb.1"}
+    "##);
     let huge = with(|s| {
         s.machine.huge_page_bytes = Some(2 << 20);
         s.machine.shares = vec![share("data", false)];

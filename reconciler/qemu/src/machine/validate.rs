@@ -37,7 +37,7 @@ impl LaunchSpec {
         check("tpm", &self.machine.tpm.to_string(), fits, "its files have an emulator exactly for a TPM")?;
         let (shares, virtiofs) = (&self.machine.shares, &self.files.virtiofs);
         let folders = virtiofs.iter().flat_map(|files| &files.folders);
-        // What is declared read-only is lent read-only.
+        // Nothing declared read-only may be lent writable.
         let fits = virtiofs.is_some() != shares.is_empty()
             && folders.map(|f| f.read_only).eq(shares.iter().map(|s| s.read_only));
         check("shares", &shares.len().to_string(), fits, "its files have a folder for each, and no other")?;

@@ -1,4 +1,4 @@
-//! What a program that serves a folder of the host to a guest can do there, however the guest takes it over.
+//! Limits of a program that serves a folder of the host to a guest, and that the guest may take over.
 //!
 //! It runs as root, because the files of a folder have many owners. Three things hold it back from the start on:
 //!
@@ -58,8 +58,8 @@ impl LentFolder {
         Ok(Self { path, attributes, filter: filter() })
     }
 
-    /// Mounts the folder over itself in a mount namespace of the calling process. What the host unmounts elsewhere later is unmounted
-    /// there, too. What it mounts in the folder later is not.
+    /// Mounts the folder over itself in a mount namespace of the calling process. Later unmounts of the host
+    /// elsewhere are followed there; later mounts in the folder are not.
     ///
     /// # Safety
     ///
@@ -117,7 +117,7 @@ fn filter() -> Vec<sock_filter> {
         jump(IF_AT_LEAST, X32, 0, 1),
         refuse(libc::ENOSYS),
     ];
-    // A filter does not see what these are told to do. Programs that use them have another way on older kernels.
+    // A filter does not see their flags and modes, which are in memory. Programs that use them have another way on older kernels.
     for call in [libc::SYS_openat2, libc::SYS_io_uring_setup] {
         all.extend(on(call, vec![refuse(libc::ENOSYS)]));
     }

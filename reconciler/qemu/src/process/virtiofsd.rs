@@ -20,8 +20,8 @@ use crate::machine::{MachinePaths, SharedFolder, VirtiofsFiles};
 
 /// The file name in the first argument of every such process.
 const NAME: &str = "virtiofsd";
-/// The options that the programs of QEMU and of its successor have in common. Without these capabilities no device files and no files
-/// with capabilities can be created, and what is written to a set-user-ID file clears the bit.
+/// The options that QEMU's own program and its successor have in common. Without these capabilities no device files and no files
+/// with capabilities can be created, and a write to a set-user-ID file clears the bit.
 const OPTIONS: &str = "sandbox=namespace,cache=auto,announce_submounts,modcaps=-mknod:-setfcap:-fsetid";
 
 /// Starts one for each folder, with sockets that accept connections of this user at once. Messages go to `stderr`.
@@ -54,6 +54,9 @@ fn start_one(
     stderr: &File,
     (paths, cell): (&MachinePaths, &Cell<'_>),
 ) -> Result<Child, LaunchError> {
+    // A missing folder would look like a missing program.
+    std::fs::metadata(&folder.path)
+        .map_err(|source| LaunchError::Prepare { path: folder.path.clone(), source })?;
     let failed = |source| LaunchError::Prepare { path: socket.to_owned(), source };
     let listener = helper::listen(socket, user).map_err(failed)?;
     let lent = LentFolder::new(&folder.path, folder.read_only).map_err(failed)?;

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use berth_api::{
     BridgeSpec, DEFAULT_NAME, Graphics, HOST_FINALIZER, Network, ObjectUse, Readiness, Reason, SizeError,
-    UseKind, VM, VMState, declared_shares, vm::NetworkInterface,
+    UseKind, VM, VMState,
+    vm::{NetworkInterface, declared_shares},
 };
 use kube::ResourceExt;
 

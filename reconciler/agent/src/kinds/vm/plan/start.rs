@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use berth_api::vm::{InterfaceStatus, NetworkInterface};
+use berth_api::vm::{InterfaceStatus, NetworkInterface, declared_shares};
 use berth_api::{
     Firmware, Graphics, GuestOS, HugeMemory, HugePages, Power, Quantity, Readiness, Reason, RestartPolicy,
-    Size, SizeError, SizeTaken, VM, Watchdog, declared_shares,
+    Size, SizeError, SizeTaken, VM, Watchdog,
 };
 use berth_host::{HostFacts, LaunchRequest, QemuFacts, ShareFacts, TapConfig};
 use berth_qemu::cpu_models;
