@@ -143,6 +143,9 @@ impl Berth {
 
     fn on_this_host(&self, command: &mut Command) {
         command.env("PATH", self.search_path()).arg("--state-dir").arg(&self.state);
+        // A variable: older builds do not know the option.
+        let (media, data) = (self.shared("media"), self.shared("data"));
+        command.env("BERTH_SHARES", format!("media={}:ro,data={}", media.display(), data.display()));
         if let Some(name) = &self.name {
             command.args(["--host-name", name]);
         }
@@ -160,6 +163,11 @@ impl Berth {
     /// A folder at the front of berth's PATH, in which a test may put a program of its own.
     pub fn programs(&self) -> PathBuf {
         self.state.with_file_name("programs")
+    }
+
+    /// A path in the folder beside its state directory in which it shares `media`, read-only, and `data` with VMs.
+    pub fn shared(&self, name: &str) -> PathBuf {
+        self.state.with_file_name("shared").join(name)
     }
 
     fn search_path(&self) -> std::ffi::OsString {
@@ -211,6 +219,9 @@ impl Berth {
     }
 
     fn spawn(&mut self, name: &str, command: Command) -> Result<()> {
+        for share in ["media", "data"] {
+            std::fs::create_dir_all(self.shared(share))?;
+        }
         self.daemon = Some(self.machine.spawn(name, command, &self.log)?);
         Ok(())
     }

@@ -18,6 +18,7 @@ const NEEDED: &[(&str, &str)] = &[
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("qemu-img", "qemu-utils"),
     ("swtpm", "swtpm"),
+    ("/usr/lib/qemu/virtiofsd", "qemu-system-common"),
     ("/usr/share/OVMF/OVMF_CODE_4M.fd", "ovmf"),
     ("nft", "nftables"),
     ("dnsmasq", "dnsmasq-base"),

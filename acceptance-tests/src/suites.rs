@@ -33,6 +33,7 @@ pub mod scale;
 pub mod screen;
 pub mod second_interface;
 pub mod secure_boot;
+pub mod shared_folders;
 pub mod snapshot_schedule;
 pub mod snapshots;
 pub mod terraform;

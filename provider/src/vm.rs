@@ -108,11 +108,11 @@ fn observed_fields() -> Vec<Field> {
                 "pending_power_cycle",
                 "/status/pendingPowerCycle",
                 "The names of what takes effect when the running VM is next started: `class`, `cpus`, `max_cpus`, `memory`, \
-                 `max_memory`, `huge_pages`, `firmware`, `tpm`, `cpu_topology`, `dedicated_cpu_placement`, `isolate_emulator_thread`, `cpu_model`, `guest_os`, `watchdog`, `serial_number`, `graphics`, `uuid`, `pci_devices`, `qemu_options` of its class, `disks[NAME]` of another boot disk, bus or `read_only`, `cdroms[NAME]`, `network_interfaces[NAME]`. Every plan warns while it is not empty, \
+                 `max_memory`, `huge_pages`, `firmware`, `tpm`, `cpu_topology`, `dedicated_cpu_placement`, `isolate_emulator_thread`, `cpu_model`, `guest_os`, `watchdog`, `serial_number`, `graphics`, `uuid`, `pci_devices`, `shares`, `qemu_options` of its class, `disks[NAME]` of another boot disk, bus or `read_only`, `cdroms[NAME]`, `network_interfaces[NAME]`. Every plan warns while it is not empty, \
                  whether this configuration or another client made the change. With `allow_reboot` the apply restarts the VM.",
             )
         }
-        .follows(&["class", "cpus", "max_cpus", "memory", "max_memory", "huge_pages", "firmware", "tpm", "cpu_topology", "dedicated_cpu_placement", "isolate_emulator_thread", "cpu_model", "guest_os", "watchdog", "serial_number", "graphics", "uuid", "pci_devices", "disks", "cdroms", "network_interfaces", "power"]),
+        .follows(&["class", "cpus", "max_cpus", "memory", "max_memory", "huge_pages", "firmware", "tpm", "cpu_topology", "dedicated_cpu_placement", "isolate_emulator_thread", "cpu_model", "guest_os", "watchdog", "serial_number", "graphics", "uuid", "pci_devices", "shares", "disks", "cdroms", "network_interfaces", "power"]),
         Field::observed(
             "host",
             "/status/binding/host",
@@ -184,6 +184,7 @@ impl ResourceKind for Vm {
             Field::spec("serial_number", Shape::Text(Form::SerialNumber)).effect(Effect::PowerCycle),
             Field::spec("uuid", Shape::Text(Form::Uuid)).effect(Effect::PowerCycle),
             devices::pci_devices(),
+            devices::shares(),
             Field::spec("disks", Shape::Keyed(disk)).required(),
             cdroms(),
             interfaces::network_interfaces(),
@@ -234,6 +235,7 @@ impl ResourceKind for Vm {
         found.extend(disks::check_templates(config));
         found.extend(check_cdroms(config));
         found.extend(devices::check(config));
+        found.extend(devices::check_shares(config));
         found.extend(interfaces::check_interfaces(config));
         found.extend(bootstrap::check(config.get("bootstrap")));
         found.extend(restart::check(config.get("restart_token")));

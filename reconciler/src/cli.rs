@@ -15,7 +15,7 @@ use std::{
 };
 
 use berth_controllers::{self as controllers, PlacementPolicy, TenantNetworks};
-use berth_host::{PciMapping, linux::UidRange};
+use berth_host::{PciMapping, ShareMapping, linux::UidRange};
 use clap::{Args, Parser, Subcommand};
 use ipnet::{IpNet, Ipv4Net};
 
@@ -155,6 +155,10 @@ pub struct AgentOptions {
         value_delimiter = ','
     )]
     pub pci_devices: Vec<PciMapping>,
+    /// A folder of this machine that VMs may mount, under a name: `media=/srv/media:ro` for VMs that only read it, or `data=/srv/data` for
+    /// those that write to it, too. Root in such a VM reads and writes all files in the folder. Can be given several times. Default: none.
+    #[arg(long = "share", env = "BERTH_SHARES", value_name = "NAME=FOLDER[:ro]", value_delimiter = ',')]
+    pub shares: Vec<ShareMapping>,
     /// Allows guests to reach these ranges, which are blocked otherwise: addresses of this host, of other hosts and of the
     /// control plane, and link-local addresses.
     #[arg(long, env = "BERTH_GUEST_ALLOW", value_name = "CIDR", value_delimiter = ',')]

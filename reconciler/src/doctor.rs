@@ -63,6 +63,7 @@ pub(crate) fn checks(facts: &DoctorFacts) -> Vec<Check> {
         machine::qemu(facts),
         machine::firmware(facts),
         machine::tpm(facts),
+        machine::shares(facts),
         machine::cgroups(facts),
         machine::memory(facts),
         machine::huge_pages(facts),

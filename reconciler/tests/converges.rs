@@ -22,7 +22,7 @@ mod vm_snapshots;
 use std::cell::RefCell;
 
 use berth_api::{AttachmentState, Disk, HotswapDiskAttachment, Image, ImageState, PublicIP, VMState};
-use berth_host::{BridgeChoice, HostInterface, PciDeviceFacts};
+use berth_host::{BridgeChoice, HostInterface, PciDeviceFacts, ShareFacts};
 use faults::Fault;
 use rig::{Rig, converges};
 use serde_json::json;
@@ -496,6 +496,37 @@ fn a_vm_has_pci_devices_of_its_host_while_it_runs_and_gives_them_back() {
         rig.apply("VM", "web", with("Stopped", 1)).await;
         rig.until_vm("web", "is stopped and ready", |vm| {
             rig::is_ready(vm) && rig::state(vm) == Some(VMState::Stopped) && held() == 0
+        })
+        .await;
+        rig.must_settle().await;
+    });
+}
+
+#[test]
+fn a_vm_mounts_folders_of_its_host_and_waits_for_one_that_is_not_shared() {
+    let share = |name: &str, read_only| ShareFacts { name: name.to_owned(), read_only, problem: None };
+    converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter], async |rig| {
+        let with = |power: &str, names: &[&str]| {
+            let mut spec = web(power);
+            let shares: Vec<_> = names.iter().map(|name| json!({"name": name})).collect();
+            spec["shares"] = json!(shares);
+            spec
+        };
+        rig.system.change_facts(|facts| facts.shares = vec![share("data", false)]);
+        web_is_declared_with(rig, "Stopped").await;
+        rig.strike_from_here();
+        rig.apply("VM", "web", with("Running", &["data", "work"])).await;
+        rig.until_vm("web", "has no host with all its shares", |vm| {
+            let conditions = vm.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
+            let reasons = ["NoHostWithShare", "ShareUnavailable"];
+            conditions.iter().any(|condition| reasons.contains(&condition.reason.as_str()))
+        })
+        .await;
+        rig.system.change_facts(|facts| facts.shares = vec![share("data", false), share("work", false)]);
+        web_runs(rig).await;
+        rig.apply("VM", "web", with("Stopped", &[])).await;
+        rig.until_vm("web", "is stopped and ready", |vm| {
+            rig::is_ready(vm) && rig::state(vm) == Some(VMState::Stopped)
         })
         .await;
         rig.must_settle().await;

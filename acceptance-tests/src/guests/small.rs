@@ -44,6 +44,7 @@ const MODULES: &[&str] = &[
     "virtio_blk",
     "virtio_rng",
     "virtio_mem",
+    "virtiofs",
     "sd_mod",
     "sr_mod",
     "vfat",

@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::{
     Kit, disks_of_a_vm, dual_stack, guest_access, inputs, install, lifecycle, made_images, moves, probes,
-    routes, rules, screen, secure_boot, snapshot_schedule, snapshots, uploads, verbs,
+    routes, rules, screen, secure_boot, shared_folders, snapshot_schedule, snapshots, uploads, verbs,
 };
 use crate::platform::Platform;
 use crate::report::Report;
@@ -24,6 +24,7 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     guest_access::example(report, &platform, &guest);
     probes::example(report, &platform, &guest);
     disks_of_a_vm::example(report, &platform, &guest);
+    shared_folders::example(report, &platform, &guest);
     routes::example(report, &platform, &guest);
     dual_stack::example(report, &platform, &guest);
     snapshots::example(report, &platform, &guest);

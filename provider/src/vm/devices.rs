@@ -1,4 +1,6 @@
-//! The PCI devices of a VM: what a plan checks.
+//! The PCI devices and the shares of a VM: what a plan checks.
+
+use std::collections::BTreeSet;
 
 use tfplugin6::{AttributePath, Diagnostic, Value};
 
@@ -16,6 +18,43 @@ pub(super) fn pci_devices() -> Field {
         Field::spec("count", Shape::Integer).default(1).effect(Effect::PowerCycle),
     ];
     Field::spec("pci_devices", Shape::Keyed(fields)).effect(Effect::PowerCycle)
+}
+
+pub(super) fn shares() -> Field {
+    let fields = vec![
+        Field::spec("name", Shape::Text(Form::Name)).required(),
+        Field::spec("tag", Shape::Text(Form::Any)).effect(Effect::PowerCycle),
+        Field::spec("read_only", Shape::Bool).default(false).effect(Effect::PowerCycle),
+    ];
+    Field::spec("shares", Shape::Keyed(fields)).effect(Effect::PowerCycle)
+}
+
+pub(super) fn check_shares(config: &Value) -> Vec<Diagnostic> {
+    let shares = config.get("shares").elements();
+    let mut found = Vec::new();
+    let mut tags = BTreeSet::new();
+    for (i, share) in shares.iter().enumerate() {
+        let of_name = || share.get("name").as_str().filter(|_| share.get("tag").is_null());
+        let Some(tag) = share.get("tag").as_str().or_else(of_name) else { continue };
+        let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"-._".contains(&b);
+        let path = AttributePath::root("shares").index(i).attribute("tag");
+        if !tag.bytes().all(is_plain) || !tag.starts_with(|c: char| c.is_ascii_alphanumeric()) {
+            let detail = format!(
+                "{tag:?} is not a tag: use letters, digits, \"-\", \".\" and \"_\", first a letter or a digit."
+            );
+            found.push(Diagnostic::error("Invalid tag", detail).at(path.clone()));
+        }
+        if !tags.insert(tag) {
+            let detail = format!("Two shares have the tag {tag:?}: the guest could mount only one of them.");
+            found.push(Diagnostic::error("The tag is another share's", detail).at(path));
+        }
+    }
+    if !shares.is_empty() && config.get("power").as_str() == Some("Suspended") {
+        let detail =
+            "A VM with shares cannot be suspended: their state cannot be saved. Set power to Stopped.";
+        found.push(Diagnostic::error("Shares cannot be suspended", detail).at(AttributePath::root("power")));
+    }
+    found
 }
 
 pub(super) fn check(config: &Value) -> Vec<Diagnostic> {

@@ -165,6 +165,7 @@ pub(super) fn request(change: &mut PlannedChange<'_>) {
         "graphics",
         "uuid",
         "pci_devices",
+        "shares",
         "disks",
         "cdroms",
         "network_interfaces",

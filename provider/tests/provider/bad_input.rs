@@ -219,6 +219,24 @@ fn vms() -> Vec<Bad> {
             "power",
             "cannot be suspended",
         ),
+        everywhere(own("shares", json!([{"name": "Media"}])), "shares[0].name", "is not a DNS label"),
+        everywhere(own("shares", json!([{"name": "a"}, {"name": "a"}])), "shares", "\"a\" is used twice"),
+        everywhere(own("shares", json!([{"name": "a", "tag": "x,y"}])), "shares[0].tag", "is not a tag"),
+        everywhere(
+            own("shares", json!([{"name": "a".repeat(37)}])),
+            "shares[0].name",
+            "longer than 36 characters",
+        ),
+        everywhere(
+            own("shares", json!([{"name": "a"}, {"name": "b", "tag": "a"}])),
+            "shares[1].tag",
+            "the tag \"a\"",
+        ),
+        everywhere(
+            with(own("shares", json!([{"name": "a"}])), "/power", json!("Suspended")),
+            "power",
+            "cannot be suspended",
+        ),
         everywhere(own("cdroms", json!([{"name": "a"}, {"name": "a"}])), "cdroms", "\"a\" is used twice"),
         everywhere(
             own("cdroms", json!([{"name": "a".repeat(37)}])),

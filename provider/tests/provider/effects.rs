@@ -99,7 +99,7 @@ fn leaves(fields: &[Field], outer: &str, found: &mut Vec<(String, Effect)>) {
 }
 
 fn vm() -> Json {
-    json!({
+    let mut vm = json!({
         "name": "web", "namespace": "default", "class": "small",
         "cpus": 4, "max_cpus": null, "memory": "1Gi", "max_memory": null, "huge_pages": "None", "firmware": "UEFI", "tpm": false, "graphics": "None", "cpu_limit": "2", "cpu_weight": 100, "cpu_reservation": "1", "dedicated_cpu_placement": false, "isolate_emulator_thread": false, "cpu_model": "x86-64-v2", "guest_os": "Linux", "watchdog": "Reset", "serial_number": "A-1", "uuid": "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c", "cpu_topology": {"sockets": 2, "cores": 2, "threads": 1},
         "disks": [{"name": "root", "boot": true, "template": null}, {"name": "data", "boot": false, "bus": "virtio-scsi", "read_only": false, "template": template()}],
@@ -116,7 +116,10 @@ fn vm() -> Json {
         "readiness_probe": probe(), "liveness_probe": probe(),
         "start_order": 2, "start_delay_seconds": 0,
         "restart_mode": "Graceful", "restart_token": "1", "labels": {"a": "b"}, "deletion_protection": false,
-    })
+    });
+    // One macro has no room for all of it.
+    vm["shares"] = json!([{"name": "media", "tag": "films", "read_only": true}]);
+    vm
 }
 
 fn interface() -> Json {
@@ -180,6 +183,14 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/pci_devices", json!([]), Announced::PowerCycle),
         ("/pci_devices/0/count", json!(2), Announced::PowerCycle),
         ("/pci_devices", json!([{"name": "gpu-a100"}, {"name": "nic"}]), Announced::PowerCycle),
+        ("/shares", json!([]), Announced::PowerCycle),
+        ("/shares/0/tag", json!("videos"), Announced::PowerCycle),
+        ("/shares/0/read_only", json!(false), Announced::PowerCycle),
+        (
+            "/shares",
+            json!([{"name": "media", "tag": "films", "read_only": true}, {"name": "data"}]),
+            Announced::PowerCycle,
+        ),
         ("/uuid", Json::Null, Announced::PowerCycle),
         ("/cpu_topology", Json::Null, Announced::PowerCycle),
         ("/cpu_topology/sockets", json!(4), Announced::PowerCycle),

@@ -39,6 +39,7 @@ fn a_vm_becomes_the_custom_resource() {
     let config = json!({
         "name": "web", "class": "small", "disks": [{"name": "root", "boot": true}, {"name": "data", "bus": "sata"}],
         "pci_devices": [{"name": "gpu-a100"}, {"name": "nic", "count": 2}],
+        "shares": [{"name": "media", "tag": "films", "read_only": true}, {"name": "data"}],
         "memory": "1Gi", "huge_pages": "1Gi", "dedicated_cpu_placement": true, "tpm": true, "cdroms": [{"image": "debian-netinst"}, {"name": "drivers", "connected": false, "boot_first": true}],
         "network_interfaces": [{"public_ip": "web"}, {"name": "lan", "network": "lan", "mac_address": "52:54:00:AB:CD:EF", "model": "rtl8139", "link": "Down"}],
         "placement": {"group": "web", "host_selector": {"disk": "ssd"}},
@@ -67,6 +68,17 @@ fn a_vm_becomes_the_custom_resource() {
         {
           "name": "nic",
           "count": 2
+        }
+      ],
+      "shares": [
+        {
+          "name": "media",
+          "tag": "films",
+          "readOnly": true
+        },
+        {
+          "name": "data",
+          "readOnly": false
         }
       ],
       "disks": [

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use berth_api::SizeTaken;
 use berth_api::placement_group::GroupMember;
-use berth_api::vm::taken_devices;
+use berth_api::vm::{declared_shares, taken_devices};
 use berth_api::{CpuAmount, Graphics, Host, HostStatus, PlacementGroup, Quantity, Strategy, VM, VMStatus};
 use kube::ResourceExt;
 
@@ -80,6 +80,8 @@ struct AdmissionInput {
     reservable: u32,
     /// The PCI devices that the VM takes.
     devices: Vec<DeviceInput>,
+    /// The shares that the host does not have for the VM.
+    unshared: Vec<String>,
     group: Option<GroupInput>,
 }
 
@@ -214,6 +216,7 @@ fn case(tables: &Tables, vm: &VM, offer: &Offer, reserved: &BTreeMap<String, i64
         reserved,
         reservable: offer.reservable,
         devices: devices(vm, &others, host.as_deref()),
+        unshared: unshared(vm, host.as_deref()),
         group,
     })
 }
@@ -234,6 +237,13 @@ fn devices(vm: &VM, others: &[(&ObjectName, &Arc<VM>)], host: Option<&Host>) -> 
         DeviceInput { needs, left: of.usable - taken, excluded, name }
     };
     wanted.into_iter().map(device).collect()
+}
+
+fn unshared(vm: &VM, host: Option<&Host>) -> Vec<String> {
+    let offered =
+        host.and_then(|host| host.status.as_ref()).map(HostStatus::offered_shares).unwrap_or_default();
+    let lacks = |(name, writes): &(String, bool)| !offered.get(name).is_some_and(|can| *can || !writes);
+    declared_shares(vm).into_iter().filter(lacks).map(|(name, _)| name).collect()
 }
 
 fn group_of(vm: &VM) -> Option<String> {
@@ -299,6 +309,9 @@ fn judge(case: &AdmissionInput) -> Result<(), String> {
         if *excluded {
             return Err(format!("{name} is a display controller there, which excludes graphics"));
         }
+    }
+    if !case.unshared.is_empty() {
+        return Err(format!("the host does not share {}, as the VM needs it", case.unshared.join(", ")));
     }
     case.group.as_ref().map_or(Ok(()), judge_group)
 }
@@ -397,6 +410,32 @@ mod tests {
         insta::assert_snapshot!(refused(&gpus(2, 1, false)), @"it needs 2 PCI devices gpu and the host has 1 left");
         insta::assert_snapshot!(refused(&gpus(1, -1, false)), @"it needs 1 PCI devices gpu and the host has 0 left");
         insta::assert_snapshot!(refused(&gpus(1, 1, true)), @"gpu is a display controller there, which excludes graphics");
+    }
+
+    #[test]
+    fn a_vm_is_not_admitted_without_its_shares() {
+        let vm = |read_only: bool| -> VM {
+            serde_json::from_value(serde_json::json!({
+                "metadata": {"name": "web"},
+                "spec": {"disks": [], "shares": [{"name": "media", "readOnly": read_only}, {"name": "data"}]},
+            }))
+            .expect("a VM")
+        };
+        let host = |media: serde_json::Value| -> Host {
+            serde_json::from_value(serde_json::json!({
+                "metadata": {"name": "h"}, "spec": {},
+                "status": {"shares": [media, {"name": "data", "readOnly": false}]},
+            }))
+            .expect("a host")
+        };
+        let read_only = host(serde_json::json!({"name": "media", "readOnly": true}));
+        assert_eq!(unshared(&vm(true), Some(&read_only)), [""; 0]);
+        assert_eq!(unshared(&vm(false), Some(&read_only)), ["media"]);
+        let broken = host(serde_json::json!({"name": "media", "readOnly": false, "problem": "gone"}));
+        assert_eq!(unshared(&vm(true), Some(&broken)), ["media"]);
+        assert_eq!(unshared(&vm(true), None), ["data", "media"]);
+        let case = AdmissionInput { unshared: vec!["data".into(), "media".into()], ..case() };
+        insta::assert_snapshot!(refused(&case), @"the host does not share data, media, as the VM needs it");
     }
 
     #[test]

@@ -224,6 +224,7 @@ pub(crate) fn reason_of(error: &SystemError) -> Reason {
         SystemError::ProgramMissing { .. } => Reason::NotSupported,
         SystemError::NoDedicatedCpus { .. } => Reason::Unschedulable,
         SystemError::Device { .. } => Reason::DeviceUnavailable,
+        SystemError::Share { .. } => Reason::ShareUnavailable,
         SystemError::Launch(error) => match error {
             LaunchError::NoBinary { .. } => Reason::QemuMissing,
             LaunchError::Spec(_) => Reason::InvalidSpec,

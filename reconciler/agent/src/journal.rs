@@ -8,12 +8,12 @@ use std::net::Ipv4Addr;
 
 use berth_api::SizeTaken;
 use berth_api::{
-    CpuTopology, Graphics, GuestOS, HugePages, IPPoolMode, Profile, VM, Watchdog, former_uid,
+    CpuTopology, Graphics, GuestOS, HugePages, IPPoolMode, Profile, Share, VM, Watchdog, former_uid,
     vm::InterfaceStatus, vm::declared_devices,
 };
 use berth_host::{DedicatedRequest, ProcessFacts};
 use berth_qemu::hypervisor::ProcessIdentity;
-use berth_qemu::machine::{MachineSpec, NIC_PORTS, PciDeviceSpec};
+use berth_qemu::machine::{MachineSpec, NIC_PORTS, PciDeviceSpec, ShareSpec};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde::{Deserialize, Serialize};
@@ -251,6 +251,8 @@ pub(crate) struct RunProfile {
     pub(crate) serial_number: Option<String>,
     /// The number of PCI devices of the host, by name.
     pub(crate) pci_devices: BTreeMap<String, i64>,
+    /// The folders of the host that it mounts.
+    pub(crate) shares: Vec<ShareSpec>,
     /// Settings of QEMU, by name.
     pub(crate) qemu_options: BTreeMap<String, String>,
 }
@@ -264,9 +266,22 @@ impl RunProfile {
             watchdog: vm.spec.watchdog,
             serial_number: vm.spec.serial_number.clone(),
             pci_devices: declared_devices(vm),
+            shares: shares_of(vm),
             qemu_options: profile.qemu_options.clone(),
         }
     }
+}
+
+/// Returns the shares that are declared, by tag: their order in the list is of no account.
+fn shares_of(vm: &VM) -> Vec<ShareSpec> {
+    let spec = |share: &Share| ShareSpec {
+        name: share.name.clone(),
+        tag: share.tag().to_owned(),
+        read_only: share.read_only,
+    };
+    let mut shares: Vec<ShareSpec> = vm.spec.shares.iter().map(spec).collect();
+    shares.sort_by(|one, other| one.tag.cmp(&other.tag));
+    shares
 }
 
 /// A CD-ROM drive of a machine.

@@ -66,6 +66,8 @@ pub(crate) struct MachineState {
     pub(crate) growth: Option<Growth>,
     /// Whether its TPM's emulator is there. None: it has no TPM, or this QEMU does not tell.
     pub(crate) has_tpm: Option<bool>,
+    /// The tags of its shares that have lost their servers. None: it has no shares, or this QEMU does not tell.
+    pub(crate) lost_shares: Option<Vec<String>>,
     /// The shutdown event QEMU sent when the guest ended, if the driver was connected.
     pub(crate) ending: Option<Ending>,
     /// When it was last resumed after a pause.
@@ -516,6 +518,7 @@ impl Machines {
             cpus: None,
             can_grow: None,
             may_have_tpm: true,
+            may_have_shares: true,
             expects_resume: false,
             has_started: false,
         };

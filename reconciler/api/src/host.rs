@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Conditions, HugePages, ObjectUser, Quantity,
     passthrough::{HostPciDevices, OfferedDevices},
+    shares::HostShare,
     taken::HugeMemory,
     vm::InterfaceStatus,
 };
@@ -179,6 +180,10 @@ pub struct HostStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub pci_devices: Vec<HostPciDevices>,
+    /// The folders that its administrator shares with VMs (`--share`), by name. At most 64 are listed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub shares: Vec<HostShare>,
     /// The measurement of `/dev/kvm`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kvm: Option<KvmStatus>,
@@ -269,6 +274,13 @@ impl HostStatus {
             (of.name.clone(), OfferedDevices { usable: of.usable.clamp(0, 1_000_000), display: of.display })
         };
         self.pci_devices.iter().map(offered).collect()
+    }
+
+    /// Returns the folders that VMs can have, by name, and whether they can write to each.
+    #[must_use]
+    pub fn offered_shares(&self) -> BTreeMap<String, bool> {
+        let usable = self.shares.iter().filter(|share| share.problem.is_none());
+        usable.map(|share| (share.name.clone(), !share.read_only)).collect()
     }
 
     /// The largest VM that the host can take while it runs no other: CPUs and bytes of guest memory. None before its first report.

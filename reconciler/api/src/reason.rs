@@ -229,6 +229,12 @@ reasons! {
     NoHostWithDevice => "Offer devices of that name on a host that the VM may run on (`--pci-device`), or correct `pciDevices`.",
     /// A PCI device that the VM declares is not free on its host, or no VM can have it; the message has the cause.
     DeviceUnavailable => "See `status.pciDevices` of the Host, and correct there what the message says.",
+    /// No host that the VM may run on shares the folders that it declares, or shares one of them read-only.
+    NoHostWithShare => "Share the folder on a host that the VM may run on (`--share`), or correct `shares`.",
+    /// The host does not share a folder that the VM declares, or cannot; the message has the cause.
+    ShareUnavailable => "See `status.shares` of the Host, and correct there the cause in the message.",
+    /// The server of a shared folder (virtiofsd) has ended: the guest cannot reach the folder.
+    ShareFailed => "Restart the VM: it then has a server again.",
     /// No host that the VM may run on has as many huge pages, used or not, as its memory needs.
     NoHostWithHugePages => "Reserve huge pages on a host that the VM may run on (docs/performance.md), or lower its memory.",
     /// No host that the VM may run on has as many CPUs for single VMs, used or not, as it needs.

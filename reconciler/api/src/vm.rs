@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::guest::{GuestEnd, GuestFilesystem, GuestInterface, GuestStatus};
 pub use bootstrap::Bootstrap;
-pub use devices::{declared_devices, taken_devices};
+pub use devices::{declared_devices, declared_shares, taken_devices};
 pub use guest_user::{GuestUser, GuestUserStatus};
 pub use interface::{InterfaceLimits, LinkState, NetworkInterface, NicModel};
 pub use status::{
@@ -24,7 +24,7 @@ pub use templates::{is_disk_of, template_obstacle};
 
 use crate::{
     CpuAmount, CpuTopology, DiskSpec, Firmware, Graphics, GuestOS, Hooks, HugePages, PciDevices, Power,
-    Probe, Quantity, ResourceName, Watchdog,
+    Probe, Quantity, ResourceName, Share, Watchdog,
 };
 
 /// A virtual machine: its size, disks, network interfaces, bootstrap data, power and placement.
@@ -85,6 +85,8 @@ use crate::{
     validation = Rule::new("self.disks.filter(d, has(d.bus) && d.bus == 'sata').size() <= 6").message("at most 6 disks can be on sata").field_path(".disks"),
     validation = Rule::new("!has(self.pciDevices) || self.pciDevices.map(d, has(d.count) ? d.count : 1).sum() <= 8").message("a VM can have at most 8 PCI devices").field_path(".pciDevices"),
     validation = Rule::new("!has(self.pciDevices) || self.pciDevices.size() == 0 || !has(self.power) || self.power != 'Suspended'").message("a VM with PCI devices of its host cannot be suspended: their state cannot be saved. Set power to Stopped").field_path(".power"),
+    validation = Rule::new("!has(self.shares) || self.shares.all(s, self.shares.filter(o, (has(o.tag) ? o.tag : o.name) == (has(s.tag) ? s.tag : s.name)).size() == 1)").message("two shares have the same tag: the guest could mount only one of them").field_path(".shares"),
+    validation = Rule::new("!has(self.shares) || self.shares.size() == 0 || !has(self.power) || self.power != 'Suspended'").message("a VM with shares cannot be suspended: their state cannot be saved. Set power to Stopped").field_path(".power"),
     validation = Rule::new("!has(self.cdroms) || self.cdroms.filter(c, has(c.bootFirst) && c.bootFirst).size() <= 1").message("at most one CD-ROM drive can have bootFirst: true").field_path(".cdroms"),
     validation = Rule::new("!has(self.cdroms) || self.cdroms.all(c, !has(c.image) || self.cdroms.filter(d, has(d.image) && d.image == c.image).size() == 1)").message("an image can be in one CD-ROM drive only").field_path(".cdroms"),
     validation = Rule::new("(has(self.placement) && has(self.placement.group) ? self.placement.group : '') == (has(oldSelf.placement) && has(oldSelf.placement.group) ? oldSelf.placement.group : '')").message("placement.group cannot change on an existing VM: replace the VM"),
@@ -198,6 +200,13 @@ pub struct VMSpec {
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     #[schemars(length(max = 8))]
     pub pci_devices: Vec<PciDevices>,
+    /// Folders of its host that the guest mounts (virtiofs), keyed by `name`, at most 8. The VM is placed on a host whose administrator
+    /// shares all of them (`status.shares` of the Host); the folders of two hosts with the same name are not the same folder, unless the
+    /// administrator sees to it. A VM with shares is not suspended. Default: none. A change takes effect at the next power cycle.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    #[schemars(length(max = 8))]
+    pub shares: Vec<Share>,
     /// The serial number that the guest sees (SMBIOS, system), 1 to 64 letters, digits, `-`, `.` and `_`. Default: the VM's
     /// `status.instanceID`. A change takes effect at the next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]

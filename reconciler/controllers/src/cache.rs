@@ -467,6 +467,7 @@ impl Cache {
                 .unwrap_or(u32::MAX),
             cpu_models: Arc::new(status.iter().flat_map(|s| &s.cpu_models).cloned().collect()),
             devices: Arc::new(status.map(HostStatus::offered_devices).unwrap_or_default()),
+            shares: Arc::new(status.map(HostStatus::offered_shares).unwrap_or_default()),
             networks: Arc::new(HostNetworks {
                 networks: status.map(|s| s.networks.clone()).unwrap_or_default(),
                 vlans: status.and_then(|s| s.vlans).unwrap_or_default(),

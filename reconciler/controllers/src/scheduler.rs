@@ -39,6 +39,8 @@ pub(crate) struct Request {
     pub(crate) tpm: bool,
     /// The PCI devices that it takes, by name.
     pub(crate) devices: BTreeMap<String, i64>,
+    /// The shares that it mounts, by name, and whether it writes to each.
+    pub(crate) shares: BTreeMap<String, bool>,
     /// Whether it has a graphics card of QEMU.
     pub(crate) graphics: bool,
     /// The bridges that the host must have.
@@ -90,6 +92,7 @@ enum Unfit {
     NoTpm,
     NoBridge,
     NoDevice,
+    NoShare,
     Display,
     TopologyLabel,
     GroupMember,
@@ -194,6 +197,14 @@ fn offers_devices(candidate: &Candidate, request: &Request) -> bool {
     request.devices.iter().all(offers)
 }
 
+/// The shares that the host does not have for the VM.
+fn missing_shares<'a>(candidate: &Candidate, request: &'a Request) -> impl Iterator<Item = &'a str> {
+    let has = move |(name, writes): &(&String, &bool)| {
+        candidate.shares.get(*name).is_some_and(|writable| *writable || !**writes)
+    };
+    request.shares.iter().filter(move |share| !has(share)).map(|(name, _)| name.as_str())
+}
+
 /// The number of devices of a name that VMs can have on the host.
 fn usable(candidate: &Candidate, name: &str) -> i64 {
     candidate.devices.get(name).map_or(0, |offered| offered.usable)
@@ -226,6 +237,7 @@ fn filter(request: &Request, spread: Option<&Spread<'_, '_>>, candidate: &Candid
     check(candidate.tpm || !request.tpm, Unfit::NoTpm)?;
     check(candidate.networks.why_not(&request.bridges).is_none(), Unfit::NoBridge)?;
     check(offers_devices(candidate, request), Unfit::NoDevice)?;
+    check(missing_shares(candidate, request).next().is_none(), Unfit::NoShare)?;
     check(displays(candidate, request).next().is_none(), Unfit::Display)?;
     check(candidate.ready, Unfit::NotReady)?;
     check(!candidate.cordoned, Unfit::Cordoned)?;

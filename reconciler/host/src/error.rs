@@ -87,6 +87,9 @@ pub enum SystemError {
     /// A PCI device that a machine is to have.
     #[error("PCI device {address}: {detail}")]
     Device { address: String, detail: String },
+    /// A folder of the host that a machine is to have.
+    #[error("share {name}: {detail}")]
+    Share { name: String, detail: String },
     #[error("the machine needs {needed} dedicated CPUs and this host has {free} free")]
     NoDedicatedCpus { needed: usize, free: usize },
     #[error("cannot start the machine")]

@@ -8,7 +8,7 @@ use berth_qemu::hypervisor::ProcessIdentity;
 use berth_qemu::machine::Accelerator;
 use serde_json::Value;
 
-use crate::{DedicatedFacts, HostLinks, HostRange, HostUse, PciDeviceFacts, Result};
+use crate::{DedicatedFacts, HostLinks, HostRange, HostUse, PciDeviceFacts, Result, ShareFacts};
 
 /// The facts of the host itself.
 #[async_trait]
@@ -75,6 +75,8 @@ pub struct HostFacts {
     pub links: HostLinks,
     /// The PCI devices that its administrator lets guests have.
     pub pci_devices: Vec<PciDeviceFacts>,
+    /// The folders that its administrator shares with guests.
+    pub shares: Vec<ShareFacts>,
     /// The huge pages of this host, by size. `memory_bytes` includes them.
     pub huge_pages: Vec<HugePagesFacts>,
     /// The CPUs that single machines may have for themselves. `cpus` includes them.

@@ -30,6 +30,7 @@ mod networks;
 mod packet_filter;
 mod passthrough;
 mod routes;
+mod shares;
 mod start;
 mod usage;
 mod volumes;
@@ -52,6 +53,7 @@ pub use networks::{
 pub use packet_filter::{FilterGroup, FilterProtocol, FilterRule, FilteredPort, Filters, Port};
 pub use passthrough::{PciDeviceFacts, PciMapping, PciSelector};
 pub use routes::{GuestRoutes, Route};
+pub use shares::{ShareFacts, ShareMapping};
 pub use start::{Earlier, Start};
 pub use usage::{HostUse, InterfaceUse, MachineUse};
 pub use volumes::{

@@ -30,6 +30,7 @@ mod qemu_img;
 pub mod record;
 mod resident;
 mod seed;
+mod shares;
 mod usage;
 mod users;
 mod volumes;
@@ -59,8 +60,8 @@ use super::{
     BridgedNetwork, ChecksumSource, Credentials, Firewall, ForeignObject, Forwarding, HostFacts, HostInfo,
     HostLinks, HostUse, ImageFacts, ImageSource, Images, InstanceFacts, LaunchRequest, LeaseTaken,
     MachineUse, Machines, Merged, NetworkConfig, Networks, NewImage, NewRestore, NewSnapshot, NewVolume,
-    PciMapping, ProcessFacts, Progress, ResolvedImage, Result, SnapshotFacts, StateAccess, SystemError,
-    Taken, TapConfig, TapFacts, TrashedVolume, Uplink, VolumeFacts, VolumeOwner, Volumes,
+    PciMapping, ProcessFacts, Progress, ResolvedImage, Result, ShareMapping, SnapshotFacts, StateAccess,
+    SystemError, Taken, TapConfig, TapFacts, TrashedVolume, Uplink, VolumeFacts, VolumeOwner, Volumes,
 };
 use direct_io::DirectIo;
 pub use doctor::{DoctorFacts, DoctorKvm, DoctorMemory, DoctorQemu, doctor_facts};
@@ -73,6 +74,7 @@ use machines::LinuxMachines;
 use network::{LinuxNetworks, UplinkChoice};
 pub use network::{bridge_mac, relay_link};
 use passthrough::{HostKernel, Passthrough};
+use shares::Shares;
 use users::Users;
 use volumes::LinuxVolumes;
 
@@ -98,6 +100,8 @@ pub struct LinuxConfig {
     pub public_interface: Option<String>,
     /// The PCI devices that guests may have. Default: none.
     pub pci_devices: Vec<PciMapping>,
+    /// The folders that guests may have. Default: none.
+    pub shares: Vec<ShareMapping>,
     /// The CPUs that single machines may have for themselves. Other machines run on the others. Default: none.
     pub dedicated_cpus: BTreeSet<u32>,
 }
@@ -118,6 +122,7 @@ impl LinuxConfig {
             address: None,
             public_interface: None,
             pci_devices: Vec::new(),
+            shares: Vec::new(),
             dedicated_cpus: BTreeSet::new(),
         }
     }
@@ -145,6 +150,7 @@ pub struct LinuxSystem {
     uplink: UplinkChoice,
     machines: LinuxMachines,
     passthrough: Passthrough,
+    shares: Shares,
     host: LinuxInfo,
     direct_io: DirectIo,
     /// The user of programs that read or change images.
@@ -172,11 +178,13 @@ impl LinuxSystem {
             files::ensure_folder_for(&layout.images(), shared.as_ref())?;
         }
         let users = Users::new(layout.clone(), config.qemu_users, shared);
+        let shares = Shares::new(config.shares, layout.root().to_owned());
         Ok(Self {
             images: Arc::new(images),
             volumes: LinuxVolumes::new(layout.clone(), None).with_adoptable(config.disk_folders),
             networks: LinuxNetworks::new(layout.clone()),
-            machines: LinuxMachines::open(layout.clone(), users, config.dedicated_cpus)?,
+            machines: LinuxMachines::open(layout.clone(), users, config.dedicated_cpus, shares.clone())?,
+            shares,
             passthrough: Passthrough::new("/", layout.pci(), config.pci_devices, Arc::new(HostKernel)),
             host: LinuxInfo::new(config.address),
             direct_io: DirectIo::default(),
@@ -636,6 +644,7 @@ impl HostInfo for LinuxSystem {
         facts.links = self.networks.host_links().await?;
         let passthrough = self.passthrough.clone();
         facts.pci_devices = blocking(move || passthrough.facts()).await?;
+        facts.shares = self.shares.facts().await;
         facts.dedicated = self.machines.dedicated_facts().await?;
         Ok(facts)
     }

@@ -208,6 +208,11 @@ pub trait Hypervisor: Send + Sync + fmt::Debug {
         Ok(())
     }
 
+    /// Ends the servers of the shares of the machine with this directory, if QEMU has left some behind. Returns when they have ended.
+    async fn end_shares(&self, _directory: &Path) -> Result<(), ProcessError> {
+        Ok(())
+    }
+
     /// Opens the file for the machine's state and gives it to QEMU, which names it [`STATE_FILE`](crate::saved_state::STATE_FILE):
     /// an empty one to write, or a saved one to read. QEMU's user needs no access to it.
     async fn lend_state(&self, qmp: &Qmp, paths: &MachinePaths, file: StateFile<'_>)

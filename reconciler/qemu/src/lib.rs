@@ -8,6 +8,7 @@
 //!  process  fake
 //!     ▼
 //!  qmp ◀── block, cdrom, power, tpm    disks, media, power and TPM of a running machine
+//!      ◀── shares          whether its folders of the host are served
 //!      ◀── nics            its network cards
 //!      ◀── saved_state     its memory and devices, saved to a file and loaded again
 //!  guest_agent, console    the agent in the guest, its serial console and its screen
@@ -40,5 +41,6 @@ pub mod process;
 pub mod qcow2;
 pub mod qmp;
 pub mod saved_state;
+pub mod shares;
 pub mod single_flight;
 pub mod tpm;

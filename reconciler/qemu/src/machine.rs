@@ -15,10 +15,10 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-#[cfg(feature = "fake")]
-pub(crate) use command_line::seed_disk;
-pub(crate) use command_line::{GUEST_AGENT_CHANNEL, TPM_CHANNEL};
+pub(crate) use command_line::{GUEST_AGENT_CHANNEL, TPM_CHANNEL, share_of_channel};
 pub use command_line::{command_line, instance_of, name_of};
+#[cfg(feature = "fake")]
+pub(crate) use command_line::{seed_disk, share_channel};
 pub(crate) use json::{
     blockdev, chain_blockdev, disk_device, medium_blockdev, nic_device, overlay_blockdev, reopened_blockdev,
     scsi_cdrom,
@@ -61,6 +61,10 @@ pub const MAX_QUEUES: u8 = 16;
 pub const NIC_PORTS: u8 = 8;
 /// The maximum number of PCI devices of the host in a machine.
 pub const MAX_PCI_DEVICES: u8 = 8;
+/// The maximum number of shares of a machine.
+pub const MAX_SHARES: u8 = 8;
+/// The maximum length of the tag of a share, in bytes: virtio-fs has room for no more.
+pub const MAX_SHARE_TAG: usize = 36;
 /// The maximum number of options of a machine.
 pub const MAX_OPTIONS: usize = 32;
 /// The groups of these options.
@@ -145,6 +149,9 @@ pub struct MachineSpec {
     /// PCI devices of the host, at most [`MAX_PCI_DEVICES`]. The position in the list determines the port.
     #[serde(default)]
     pub pci_devices: Vec<PciDeviceSpec>,
+    /// Folders of the host that the guest mounts, at most [`MAX_SHARES`]. The position in the list determines the PCI function.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shares: Vec<ShareSpec>,
     #[serde(default)]
     pub extras: Extras,
     /// Whether it has a TPM 2.0, which the program of [`MachineFiles::tpm`] emulates.
@@ -159,6 +166,17 @@ pub struct PciDeviceSpec {
     pub functions: Vec<String>,
     /// The numbers of their IOMMU groups.
     pub groups: Vec<u32>,
+}
+
+/// A folder of the host that the guest mounts (virtio-fs).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShareSpec {
+    /// The name under which the host shares it.
+    pub name: String,
+    /// The tag by which the guest mounts it; at most [`MAX_SHARE_TAG`] letters, digits, `-`, `.` and `_`; unique in the machine.
+    pub tag: String,
+    /// Whether the guest can only read it.
+    pub read_only: bool,
 }
 
 /// Properties that most machines do not have.
@@ -240,6 +258,9 @@ pub struct MachineFiles {
     /// Present exactly for a machine with [`MachineSpec::tpm`].
     #[serde(default)]
     pub tpm: Option<TpmFiles>,
+    /// Present exactly for a machine with [`MachineSpec::shares`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub virtiofs: Option<VirtiofsFiles>,
     /// A raw image with an answer file for Windows, presented to the guest as a read-only, removable USB disk.
     #[serde(default)]
     pub sysprep: Option<PathBuf>,
@@ -263,6 +284,7 @@ impl MachineFiles {
             uefi: None,
             seed: None,
             tpm: None,
+            virtiofs: None,
             sysprep: None,
             fw_cfg: Vec::new(),
             vfio_groups: Vec::new(),
@@ -326,6 +348,23 @@ pub struct TpmFiles {
     pub program: PathBuf,
     /// The directory of the TPM's memory, used by this machine only. It outlives the machine's processes.
     pub state: PathBuf,
+}
+
+/// The servers of a machine's shares.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VirtiofsFiles {
+    /// virtiofsd.
+    pub program: PathBuf,
+    /// The folders, in the order of [`MachineSpec::shares`].
+    pub folders: Vec<SharedFolder>,
+}
+
+/// A folder that a guest reaches.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SharedFolder {
+    /// Absolute, without symbolic links, commas and backslashes.
+    pub path: PathBuf,
+    pub read_only: bool,
 }
 
 /// An image format. Declared by the creator of the file; never probed.
@@ -665,6 +704,11 @@ impl MachinePaths {
     /// replace them.
     pub fn with_logs_in(self, folder: &Path) -> Self {
         Self { serial_log: folder.join("serial.log"), stderr_log: folder.join("qemu.log"), ..self }
+    }
+
+    /// The socket of the server of a share, by its position in the list.
+    pub fn share(&self, number: usize) -> PathBuf {
+        self.directory.join(format!("fs{number}.sock"))
     }
 
     fn sockets(&self) -> [&Path; 6] {

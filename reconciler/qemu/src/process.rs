@@ -7,9 +7,11 @@
 mod affinity;
 mod cgroup;
 mod filter;
+mod helper;
 mod identity;
 mod landlock;
 mod launch;
+mod lent_folder;
 mod local;
 mod log;
 mod pidfd;
@@ -18,6 +20,7 @@ mod swtpm;
 mod tap;
 #[cfg(test)]
 mod tests;
+mod virtiofsd;
 
 pub use crate::hypervisor::{LaunchError, ProcessError, ProcessIdentity};
 pub use crate::machine::RunAs;

@@ -13,5 +13,10 @@ pub async fn emulator(qmp: &Qmp) -> Result<Option<bool>, QmpError> {
     let channels = qmp.execute("query-chardev", Value::Null).await?;
     let is_ours = |channel: &&Value| channel["label"] == TPM_CHANNEL;
     let ours = channels.as_array().into_iter().flatten().find(is_ours);
-    Ok(ours.map(|channel| !channel["filename"].as_str().is_some_and(|f| f.starts_with("disconnected:"))))
+    Ok(ours.map(is_connected))
+}
+
+/// Whether QEMU is connected to the program at the other end of this channel.
+pub(crate) fn is_connected(channel: &Value) -> bool {
+    !channel["filename"].as_str().is_some_and(|name| name.starts_with("disconnected:"))
 }

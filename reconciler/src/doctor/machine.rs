@@ -131,6 +131,19 @@ pub(super) fn tpm(facts: &DoctorFacts) -> Check {
     }
 }
 
+/// VMs with shares are placed on hosts with it only.
+pub(super) fn shares(facts: &DoctorFacts) -> Check {
+    match facts.programs.get("virtiofsd") {
+        Some(Some(advice)) => Check::bad(
+            "shares",
+            Level::Note,
+            "virtiofsd is not installed: no VM here can mount folders of this machine",
+            advice,
+        ),
+        _ => Check::ok("shares", "virtiofsd is installed"),
+    }
+}
+
 pub(super) fn cgroups(facts: &DoctorFacts) -> Check {
     let missing: Vec<&str> = ["cpu", "memory", "pids"]
         .into_iter()

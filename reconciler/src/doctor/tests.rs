@@ -25,7 +25,7 @@ fn good() -> DoctorFacts {
             is_guest: false,
         },
         qemu: Ok(qemu),
-        programs: ["nft", "dnsmasq", "swtpm"].map(|program| (program.to_owned(), None)).into(),
+        programs: ["nft", "dnsmasq", "swtpm", "virtiofsd"].map(|program| (program.to_owned(), None)).into(),
         devices: [("/dev/kvm".to_owned(), Ok(())), ("/dev/net/tun".to_owned(), Ok(()))].into(),
         modules: [("bridge".to_owned(), true), ("vxlan".to_owned(), true)].into(),
         cgroups: ["cpu", "memory", "pids"].map(str::to_owned).into(),
@@ -138,6 +138,17 @@ fn what_makes_vms_slow_or_rare_is_a_warning() {
     const CLOSED: &str = "the firewall chain ip filter FORWARD drops forwarded packets: accept them there";
     let text = warning(|facts| facts.firewall = Ok(Some(CLOSED.into())));
     assert_eq!(text, "the firewall chain ip filter FORWARD drops forwarded packets → accept them there");
+}
+
+#[test]
+fn a_machine_that_can_share_no_folders_is_told_how_to() {
+    let missing = |facts: &mut DoctorFacts| {
+        drop(facts.programs.insert("virtiofsd".into(), Some("install virtiofsd".into())));
+    };
+    let (name, text) = finding(missing);
+    let found =
+        "virtiofsd is not installed: no VM here can mount folders of this machine → install virtiofsd";
+    assert_eq!((name.as_str(), text.as_str()), ("shares note", found));
 }
 
 #[test]

@@ -381,6 +381,11 @@ fn devices(root: Node<'_, '_>, notes: &mut Vec<String>) {
         }
         let kind = ["type", "model"].into_iter().find_map(|of| device.attribute(of));
         let kind = kind.map(|kind| format!(" ({kind})")).unwrap_or_default();
+        if name == "filesystem" {
+            let note = "it has a folder of its host: share it there with --share, and add it to shares";
+            notes.push(note.to_owned());
+            continue;
+        }
         let passthrough = if name == "hostdev" { ", passthrough of a device of the host," } else { "" };
         notes.push(format!("it has a {name}{kind}{passthrough} which berth does not have"));
     }

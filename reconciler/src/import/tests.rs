@@ -126,12 +126,14 @@ fn firmware_for_secure_boot_without_keys_is_plain_uefi() {
 
 #[test]
 fn a_windows_guest_needs_drivers_and_loses_passthrough() {
-    let import = import_of(&[WINDOWS]);
+    let folder = "<filesystem type='mount'><source dir='/srv'/><target dir='srv'/></filesystem></devices>";
+    let import = import_of(&[&WINDOWS.replace("</devices>", folder)]);
     assert_parts(
         &import.notes.join("\n"),
         &[
             "sda: its bus is sata",
             "hostdev (pci), passthrough of a device of the host, which berth does not have",
+            "it has a folder of its host: share it there with --share",
             "its clock is localtime",
             "its CPU model is Skylake-Server",
             "a CPU topology",

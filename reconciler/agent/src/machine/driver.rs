@@ -11,7 +11,7 @@ use berth_qemu::memory::Growth;
 use berth_qemu::power::{self, RunState};
 use berth_qemu::qmp::{EventKind, Events, Notice, Qmp};
 use berth_qemu::saved_state::{self, Transfer};
-use berth_qemu::{cpus, guest_agent, memory, nics, tpm};
+use berth_qemu::{cpus, guest_agent, memory, nics, shares, tpm};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
@@ -94,6 +94,8 @@ pub(super) struct Driver {
     pub(super) can_grow: Option<bool>,
     /// Whether the machine has a TPM, as far as it was asked.
     pub(super) may_have_tpm: bool,
+    /// Whether the machine has shares, as far as it was asked.
+    pub(super) may_have_shares: bool,
     /// Whether this driver has reported that the machine runs. Per driver: an earlier one may have ended before its
     /// report.
     pub(super) has_started: bool,
@@ -266,6 +268,7 @@ impl Driver {
         let held: BTreeSet<String> = disks.iter().map(|d| d.id.clone()).collect();
         self.published.send_modify(|state| state.volumes = Some(held));
         let (cpus, growth, has_tpm) = (self.cpus().await, self.growth().await, self.tpm().await);
+        let lost_shares = self.lost_shares().await;
         let transfer = match state {
             RunState::Running => Transfer::Idle,
             _ => saved_state::transfer(&self.qmp).await?,
@@ -293,6 +296,7 @@ impl Driver {
             cpus,
             growth,
             has_tpm,
+            lost_shares,
             ending: published.ending.clone(),
             resumed_at: published.resumed_at,
             transfer,
@@ -432,6 +436,16 @@ impl Driver {
         let connected = tpm::emulator(&self.qmp).await.ok()?;
         self.may_have_tpm = connected.is_some();
         connected
+    }
+
+    /// Reads which shares have lost their servers. Most machines have none, and are asked once.
+    async fn lost_shares(&mut self) -> Option<Vec<String>> {
+        if !self.may_have_shares {
+            return None;
+        }
+        let lost = shares::lost(&self.qmp).await.ok()?;
+        self.may_have_shares = lost.is_some();
+        lost
     }
 
     async fn unplug(&self, id: &str) -> Result<Unplugged, MachineError> {

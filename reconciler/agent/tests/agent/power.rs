@@ -360,6 +360,30 @@ async fn a_tpm_comes_with_a_power_cycle_and_its_end_is_reported_until_a_restart(
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_share_comes_with_a_power_cycle_and_the_end_of_its_server_is_reported_until_a_restart() {
+    let fixture = booted().await;
+    let share = berth_host::ShareFacts { name: "data".into(), read_only: false, problem: None };
+    fixture.system.change_facts(|facts| facts.shares = vec![share]);
+    fixture.change::<VM>("web", json!({"shares": [{"name": "data"}]})).await;
+    let pending = |names: &'static [&str]| {
+        move |vm: &VM| vm.status.as_ref().is_some_and(|status| status.pending_power_cycle == names)
+    };
+    fixture.until::<VM>("web", pending(&["shares"])).await;
+    fixture.change::<VM>("web", json!({"restartToken": "1"})).await;
+    fixture.until::<VM>("web", |vm| pending(&[])(vm) && is_ready(vm, "Running")).await;
+    let set_lost = |lost: &[&str]| {
+        let lost = lost.iter().map(|tag| (*tag).to_owned()).collect();
+        fixture.system.hypervisor().set_behaviour(INSTANCE, |behaviour| behaviour.lost_shares = lost);
+    };
+    set_lost(&["data"]);
+    fixture.until::<VM>("web", |vm| vm_reason(vm) == "ShareFailed").await;
+    set_lost(&[]);
+    fixture.change::<VM>("web", json!({"restartToken": "2"})).await;
+    fixture.until::<VM>("web", |vm| is_ready(vm, "Running")).await;
+    fixture.assert_quiet().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_running_vm_gets_more_cpus_at_once_within_the_maximum_of_its_start() {
     let fixture = booted().await;
     let class = async |spec: serde_json::Value| fixture.change::<berth_api::VMClass>("small", spec).await;

@@ -1,4 +1,4 @@
-//! The PCI devices of a host that a VM takes.
+//! The PCI devices and the shares of a host that a VM takes.
 
 use std::collections::BTreeMap;
 
@@ -8,6 +8,12 @@ use super::VM;
 #[must_use]
 pub fn declared_devices(vm: &VM) -> BTreeMap<String, i64> {
     vm.spec.pci_devices.iter().map(|wanted| (wanted.name.0.clone(), wanted.count.max(1))).collect()
+}
+
+/// Returns the shares that the VM declares, by name, and whether it writes to each.
+#[must_use]
+pub fn declared_shares(vm: &VM) -> BTreeMap<String, bool> {
+    vm.spec.shares.iter().map(|share| (share.name.clone(), !share.read_only)).collect()
 }
 
 /// Returns the number of devices that the VM takes of its host, by name: what it declares, and what its machine has until
@@ -29,7 +35,18 @@ pub fn taken_devices(vm: &VM) -> BTreeMap<String, i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{PciDevices, VMSpec, VMStatus, passthrough::PciDeviceStatus};
+    use crate::{PciDevices, Share, VMSpec, VMStatus, passthrough::PciDeviceStatus};
+
+    #[test]
+    fn a_vm_writes_to_its_shares_unless_they_are_declared_read_only() {
+        let share = |name: &str, read_only| Share { name: name.into(), tag: None, read_only };
+        let shares = vec![share("media", true), share("data", false)];
+        let vm = VM::new("web", VMSpec { shares, ..VMSpec::default() });
+        assert_eq!(
+            declared_shares(&vm),
+            BTreeMap::from([("data".to_owned(), true), ("media".to_owned(), false)])
+        );
+    }
 
     #[test]
     fn a_vm_takes_what_it_declares_and_what_its_machine_still_has() {

@@ -66,7 +66,7 @@ pub struct VMStatus {
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "dedicatedCPUs")]
     pub dedicated_cpus: Option<DedicatedCpus>,
     /// The names of what takes effect at the next power cycle: `class`, `cpus`, `memory`, `hugePages`, `firmware`, `tpm`, `cpuTopology`,
-    /// `disks[NAME]` of another boot disk, bus or `readOnly`, `cdroms[NAME]`, `networkInterfaces[NAME]`. Empty while the VM does not run, and while its host is too small
+    /// `pciDevices`, `shares`, `disks[NAME]` of another boot disk, bus or `readOnly`, `cdroms[NAME]`, `networkInterfaces[NAME]`. Empty while the VM does not run, and while its host is too small
     /// to start it again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(max = 128)))]

@@ -37,6 +37,8 @@ pub(crate) struct Candidate {
     pub(crate) networks: Arc<HostNetworks>,
     /// The PCI devices that VMs can have, by name.
     pub(crate) devices: Arc<BTreeMap<String, OfferedDevices>>,
+    /// The folders that VMs can have, by name, and whether they can write to each.
+    pub(crate) shares: Arc<BTreeMap<String, bool>>,
     /// Memory a VM takes above its guest memory, in bytes.
     pub(crate) overhead: u64,
     /// The usage by the VMs bound to it.

@@ -11,7 +11,7 @@ use crate::{
     cache::capacity::{Candidate, Members},
     scheduler::{
         Request, Spread, Unfit, displays, filter, free, free_huge_memory, has_cpu_model, has_labels, lacking,
-        offers_devices, usable,
+        missing_shares, offers_devices, usable,
     },
 };
 
@@ -47,6 +47,7 @@ impl Unfit {
             Self::NoTpm => format!("{count} without swtpm, which a TPM needs"),
             Self::NoBridge => format!("{count} without {}", names(&request.bridges)),
             Self::NoDevice => format!("{count} that do not offer {}", devices(request)),
+            Self::NoShare => format!("{count} that do not share {}", shares(request)),
             Self::Display => {
                 format!("{count} on which graphics excludes a display controller among its PCI devices")
             }
@@ -86,6 +87,17 @@ impl Unfit {
                     format!("{} PCI devices {device} for VMs and it needs {count}", usable(candidate, device))
                 });
                 format!("host {name} offers {}", short.collect::<Vec<_>>().join(", and "))
+            }
+            Self::NoShare => {
+                let missing = missing_shares(candidate, request).map(|share| {
+                    let writable = candidate.shares.get(share);
+                    if writable.is_some() {
+                        format!("{share} read-only")
+                    } else {
+                        format!("no folder {share}")
+                    }
+                });
+                format!("host {name} shares {}", missing.collect::<Vec<_>>().join(", and "))
             }
             Self::Display => {
                 let displays: Vec<&str> = displays(candidate, request).collect();
@@ -277,6 +289,10 @@ fn never<'a>(
     {
         return Some(found);
     }
+    let sharing = labelled.clone().filter(|c| tied.is_none_or(|tied| c.name == *tied));
+    if let Some(text) = never_with_shares(request, sharing) {
+        return Some((Reason::NoHostWithShare, text));
+    }
     if let Some(text) = too_large_group(request, spread, members, labelled.clone()) {
         return Some((Reason::GroupTooLarge, text));
     }
@@ -353,6 +369,38 @@ fn never_with_devices<'a>(
         self::names(&names)
     );
     Some((Reason::NotSupported, text))
+}
+
+/// Returns why none of these hosts has the folders that it mounts.
+fn never_with_shares<'a>(
+    request: &Request,
+    eligible: impl Iterator<Item = &'a Candidate> + Clone,
+) -> Option<String> {
+    // A host that has not reported may have any.
+    let may_have = |c: &Candidate| c.allocatable_cpus == 0 || missing_shares(c, request).next().is_none();
+    if eligible.clone().next().is_none() || eligible.clone().any(may_have) {
+        return None;
+    }
+    let why = |c: &'a Candidate| Unfit::NoShare.of_one(c, request);
+    let mut hosts: Vec<String> = eligible.clone().map(why).take(EXPLAINED_HOSTS).collect();
+    let more = eligible.count().saturating_sub(hosts.len());
+    if more > 0 {
+        hosts.push(format!("{more} more"));
+    }
+    Some(format!(
+        "no host that it may run on shares {}: {}. See status.shares of the Hosts, and share folders with --share; a folder that is \
+         shared read-only needs read_only in the VM",
+        shares(request),
+        hosts.join("; ")
+    ))
+}
+
+/// The shares of the VM, for people.
+fn shares(request: &Request) -> String {
+    let share = |(name, writes): (&String, &bool)| {
+        if *writes { format!("{name} for writing") } else { name.clone() }
+    };
+    request.shares.iter().map(share).collect::<Vec<_>>().join(", ")
 }
 
 fn too_few_dedicated_cpus<'a>(

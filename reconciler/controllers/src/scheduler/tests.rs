@@ -184,6 +184,36 @@ fn a_vm_with_devices_goes_to_a_host_with_enough_free_ones_and_the_message_says_w
     insta::assert_snapshot!(text, @"gpu is a display controller, and a VM with one has no graphics: set graphics to None, or take the device out");
 }
 
+#[test]
+fn a_vm_with_shares_goes_to_a_host_that_has_them_all_and_lets_it_write() {
+    let with = |name: &str, shares: &[(&str, bool)]| {
+        let shares = shares.iter().map(|(name, writable)| ((*name).to_owned(), *writable)).collect();
+        Candidate { shares: std::sync::Arc::new(shares), ..host(name, 1000) }
+    };
+    let wants = |shares: &[(&str, bool)]| {
+        let shares = shares.iter().map(|(name, writes)| ((*name).to_owned(), *writes)).collect();
+        Request { shares, ..request(100) }
+    };
+    let hosts = [
+        host("a", 9000),
+        with("b", &[("media", false), ("data", false)]),
+        with("c", &[("media", false), ("data", true)]),
+    ];
+    let both = wants(&[("media", false), ("data", true)]);
+    assert_eq!(chosen(&both, &[], &hosts), Ok("c"));
+    assert_eq!(chosen(&request(100), &[], &hosts), Ok("a"));
+    let (reason, text) = never(&both, &[], &hosts[..2]);
+    assert_eq!(reason, Reason::NoHostWithShare);
+    insta::assert_snapshot!(text, @"no host that it may run on shares data for writing, media: host a shares no folder data, and no folder media; host b shares data read-only. See status.shares of the Hosts, and share folders with --share; a folder that is shared read-only needs read_only in the VM");
+    let tied = Request { host: Some("b".into()), ..both.clone() };
+    let (_, text) = never(&tied, &[], &hosts);
+    assert!(text.contains("host b shares data read-only"), "{text}");
+    let full = Candidate { used: Usage { cpus: 8, ..Usage::default() }, ..hosts[2].clone() };
+    insta::assert_snapshot!(now(&both, &[], &[host("a", 9000), full]), @"0 of 2 hosts can take it: 1 that do not share data for writing, media, 1 with too few free CPUs (it needs 1 CPUs and 100 MiB)");
+    let silent = Candidate { allocatable_cpus: 0, ..host("d", 0) };
+    now(&both, &[], &[host("a", 9000), silent]);
+}
+
 fn group(enforcement: Enforcement, topology_key: &str) -> Option<Group> {
     let topology_key = topology_key.to_owned();
     Some(Group {

@@ -11,7 +11,7 @@ use berth_qemu::guest_agent::GuestAgent;
 use berth_qemu::hypervisor::{CpuTime, Hypervisor as _, ProcessIdentity, StateFile};
 use berth_qemu::machine::{
     Affinity, DiskSpec, Firmware, LaunchSpec, MachineFiles, MachinePaths, Medium, NicSpec, PciDeviceSpec,
-    Tap, TpmFiles, UefiFiles,
+    ShareSpec, SharedFolder, Tap, TpmFiles, UefiFiles, VirtiofsFiles,
 };
 use berth_qemu::nics::LentTap;
 use berth_qemu::process::LaunchError;
@@ -159,6 +159,23 @@ impl FakeSystem {
         }
         if machine.tpm {
             files.tpm = Some(TpmFiles { program: "/fake/swtpm".into(), state: directory.join("tpm") });
+        }
+        for share in &machine.shares {
+            let refuse =
+                |detail: &str| SystemError::Share { name: share.name.clone(), detail: detail.to_owned() };
+            let facts = state.facts.shares.iter().find(|facts| facts.name == share.name);
+            let facts = facts.ok_or_else(|| refuse("this host does not share it"))?;
+            if facts.problem.is_some() || (facts.read_only && !share.read_only) {
+                return Err(refuse("this host shares it otherwise"));
+            }
+        }
+        if !machine.shares.is_empty() {
+            let folder = |share: &ShareSpec| SharedFolder {
+                path: format!("/fake/{}", share.name).into(),
+                read_only: share.read_only,
+            };
+            let folders = machine.shares.iter().map(folder).collect();
+            files.virtiofs = Some(VirtiofsFiles { program: "/fake/virtiofsd".into(), folders });
         }
         Ok(LaunchSpec { machine, files, affinity: Affinity::default() })
     }

@@ -144,6 +144,7 @@ fn facts() -> HostFacts {
         ranges: Vec::new(),
         links: HostLinks::default(),
         pci_devices: Vec::new(),
+        shares: Vec::new(),
         huge_pages: Vec::new(),
         dedicated: DedicatedFacts::default(),
         overhead_bytes: 80 << 20,

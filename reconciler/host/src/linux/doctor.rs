@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::files::{blocking, space};
 use super::host::SWTPM;
 use super::network::{DNSMASQ, NFT, foreign_forwarding};
+use super::shares::VIRTIOFSD;
 
 /// The kernel's modules for bridges and for tunnels between hosts.
 const MODULES: [&str; 2] = ["bridge", "vxlan"];
@@ -102,7 +103,7 @@ pub async fn doctor_facts(state_dir: &Path) -> DoctorFacts {
         is_root: Uid::effective().is_root(),
         kvm: DoctorKvm { usable: probe.usable, reason: probe.reason, ..kvm() },
         qemu,
-        programs: [NFT, DNSMASQ, SWTPM]
+        programs: [NFT, DNSMASQ, SWTPM, VIRTIOFSD]
             .map(|program| {
                 let advice = program.find().err().map(|_| program.advice.to_owned());
                 (program.name.to_owned(), advice)

@@ -96,6 +96,7 @@ impl LinuxInfo {
             ranges: Vec::new(),
             links: HostLinks::default(),
             pci_devices: Vec::new(),
+            shares: Vec::new(),
             huge_pages,
             // Filled in by the machines, which have them.
             dedicated: DedicatedFacts::default(),

@@ -44,6 +44,7 @@ use tokio::sync::OnceCell;
 use super::files::{self, blocking, failed};
 use super::host::SWTPM;
 use super::layout::{Layout, check_name, is_name};
+use super::shares::Shares;
 use super::users::Users;
 use crate::{ForeignKind, ForeignObject, InstanceFacts, LaunchRequest, ProcessFacts, SystemError};
 use bootstrap_files::BootstrapFiles;
@@ -63,6 +64,7 @@ pub(super) struct LinuxMachines {
     /// Initialised at its first use: QEMU may be installed after the agent was started.
     hypervisor: OnceCell<Arc<dyn Hypervisor>>,
     pool: DedicatedPool,
+    shares: Shares,
 }
 
 /// The most recently started process.
@@ -73,10 +75,16 @@ struct Started {
 }
 
 impl LinuxMachines {
-    /// Opens the machines of a host, of which some may have these CPUs for themselves.
-    pub(super) fn open(layout: Layout, users: Users, dedicated_cpus: BTreeSet<u32>) -> Result<Self> {
+    /// Opens the machines of a host, of which some may have these CPUs for themselves, and all may have shares.
+    pub(super) fn open(
+        layout: Layout,
+        users: Users,
+        dedicated_cpus: BTreeSet<u32>,
+        shares: Shares,
+    ) -> Result<Self> {
         files::ensure_folder(&layout.instances())?;
-        Ok(Self { layout, users, hypervisor: OnceCell::new(), pool: DedicatedPool::new(dedicated_cpus) })
+        let pool = DedicatedPool::new(dedicated_cpus);
+        Ok(Self { layout, users, hypervisor: OnceCell::new(), pool, shares })
     }
 
     /// Replaces the real hypervisor.
@@ -154,6 +162,7 @@ impl LinuxMachines {
         }
         let groups = machine.pci_devices.iter().flat_map(|device| &device.groups);
         files.vfio_groups = groups.map(|group| Path::new(VFIO_GROUPS).join(group.to_string())).collect();
+        files.virtiofs = self.shares.files(&machine.shares).await?;
         files.from_saved_state = from_saved_state;
         let state = self.layout.state(&machine.instance);
         let (user, disks, cdroms, folders) = blocking(move || {
@@ -252,7 +261,7 @@ impl LinuxMachines {
             self.hypervisor().await?.kill(&process.identity, grace).await?;
             tracing::info!(instance, pid = process.identity.pid, "machine ended");
         }
-        self.end_tpm(instance).await?;
+        self.end_helpers(instance).await?;
         self.release_cpus(instance).await?;
         let (layout, users, instance) = (self.layout.clone(), self.users.clone(), instance.to_owned());
         blocking(move || {
@@ -268,7 +277,7 @@ impl LinuxMachines {
             let (instance, pid) = (instance.to_owned(), process.identity.pid);
             return Err(SystemError::StillRunning { instance, pid });
         }
-        self.end_tpm(instance).await?;
+        self.end_helpers(instance).await?;
         let folder = self.layout.instance(instance);
         let (layout, users, instance) = (self.layout.clone(), self.users.clone(), instance.to_owned());
         blocking(move || {
@@ -280,18 +289,17 @@ impl LinuxMachines {
         .await
     }
 
-    /// Ends the emulator of the instance's TPM, which its QEMU may have left behind.
-    async fn end_tpm(&self, instance: &str) -> Result<()> {
+    /// Ends the emulator of the instance's TPM and the servers of its shares, which its QEMU may have left behind.
+    async fn end_helpers(&self, instance: &str) -> Result<()> {
+        // They end with their QEMU; without QEMU nothing has started them.
+        let Ok(hypervisor) = self.hypervisor().await else { return Ok(()) };
+        hypervisor.end_shares(&self.paths(instance).directory).await?;
         let state = self.layout.tpm(instance);
         let folder = state.clone();
         if !blocking(move || folder.try_exists().map_err(failed("look for", &folder))).await? {
             return Ok(());
         }
-        match self.hypervisor().await {
-            Ok(hypervisor) => Ok(hypervisor.end_tpm(&state).await?),
-            // It ends with its QEMU; without QEMU nothing has started it.
-            Err(_) => Ok(()),
-        }
+        Ok(hypervisor.end_tpm(&state).await?)
     }
 
     pub(super) async fn instances(&self) -> Result<Vec<InstanceFacts>> {

@@ -13,7 +13,17 @@ use crate::SystemError;
 /// Enough for tens of thousands of rules.
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// The usual directories of system programs, even if `PATH` is a user's.
-const FOLDERS: [&str; 6] = ["/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin", "/usr/bin", "/bin"];
+const FOLDERS: [&str; 8] = [
+    "/usr/local/sbin",
+    "/usr/sbin",
+    "/sbin",
+    "/usr/local/bin",
+    "/usr/bin",
+    "/bin",
+    // Programs that others run.
+    "/usr/libexec",
+    "/usr/lib/qemu",
+];
 
 /// A program, and advice if it is missing.
 #[derive(Clone, Copy, Debug)]

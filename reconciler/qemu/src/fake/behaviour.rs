@@ -20,6 +20,8 @@ pub struct Behaviour {
     pub locks_trays: bool,
     /// The emulator of its TPM has ended.
     pub tpm_ended: bool,
+    /// The tags of shares whose servers have ended.
+    pub lost_shares: Vec<String>,
     /// The guest ignores the power button.
     pub ignores_powerdown: bool,
     /// From the power button until the guest is off.
@@ -56,6 +58,7 @@ impl Default for Behaviour {
             plugs_memory: true,
             locks_trays: false,
             tpm_ended: false,
+            lost_shares: Vec::new(),
             ignores_powerdown: false,
             shutdown_time: Duration::from_millis(100),
             keeps: Vec::new(),

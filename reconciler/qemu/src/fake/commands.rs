@@ -122,6 +122,12 @@ pub(super) fn execute(
                 let label = crate::machine::TPM_CHANNEL;
                 channels.push(json!({"label": label, "frontend-open": false, "filename": filename}));
             }
+            for share in &machine.spec.machine.shares {
+                let is_lost = machine.behaviour.lost_shares.contains(&share.tag);
+                let filename = if is_lost { "disconnected:unix:fs0.sock" } else { "unix:" };
+                let label = crate::machine::share_channel(&share.tag);
+                channels.push(json!({"label": label, "frontend-open": false, "filename": filename}));
+            }
             Value::Array(channels)
         }
         "query-balloon" => json!({"actual": machine.spec.machine.memory_bytes}),

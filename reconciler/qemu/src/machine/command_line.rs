@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{
     Accelerator, Affinity, Bus, Cache, DISK_THREAD, DiskSpec, Format, Graphics, LaunchSpec, MEMORY_BLOCK,
     MEMORY_DEVICE, MachineFiles, MachinePaths, MachineSpec, NIC_PORTS, NicSpec, PciDeviceSpec,
-    SCSI_CONTROLLER, SEED_ID, SEED_TARGET, SYSPREP_ID, Tap, Topology, UefiFiles, Watchdog,
+    SCSI_CONTROLLER, SEED_ID, SEED_TARGET, SYSPREP_ID, ShareSpec, Tap, Topology, UefiFiles, Watchdog,
 };
 use super::{backend_of, blockdev, disk_device, medium_blockdev, nic_device, port_name, scsi_cdrom, slot};
 
@@ -27,6 +27,8 @@ const SLOT_WATCHDOG: u8 = 0x8;
 const SLOT_NIC_PORTS: u8 = 0x9;
 /// A function for each port for a PCI device of the host.
 const SLOT_HOST_PORTS: u8 = 0xa;
+/// A function for each share.
+const SLOT_SHARES: u8 = 0xb;
 
 /// The threads that write to all huge pages of a guest at its start.
 const MOST_PREALLOC_THREADS: u16 = 16;
@@ -37,6 +39,10 @@ const MANUFACTURER: &str = "berth";
 pub(crate) const GUEST_AGENT_CHANNEL: &str = "qga0";
 /// The id of QEMU's end of the TPM emulator's control socket.
 pub(crate) const TPM_CHANNEL: &str = "tpm0";
+/// The beginning of the ids of the connections to the servers of shares.
+const SHARE_PREFIX: &str = "share-";
+/// The requests that the guest can have under way for a share.
+const SHARE_QUEUE: u16 = 1024;
 /// The virtio-serial port that qemu-guest-agent opens.
 const GUEST_AGENT_PORT: &str = "org.qemu.guest_agent.0";
 
@@ -74,6 +80,9 @@ pub fn command_line(spec: &LaunchSpec) -> Vec<String> {
     }
     for (number, device) in spec.pci_devices.iter().enumerate() {
         host_device(number, device, &mut args);
+    }
+    for (number, share) in spec.shares.iter().enumerate() {
+        virtiofs(number, share, &files.paths, &mut args);
     }
     for item in &files.fw_cfg {
         args.pair("-fw_cfg", format!("name={},file={}", escape(&item.name), escape(&text(&item.file))));
@@ -198,18 +207,26 @@ fn memory(spec: &MachineSpec, affinity: &Affinity, args: &mut Arguments) {
     if let Some(most) = spec.max_memory_bytes {
         let backend = format!("{MEMORY_DEVICE}-ram");
         // Without a reservation: the host has it once the guest uses it.
-        args.json(
-            "-object",
-            json!({"qom-type": "memory-backend-ram", "id": backend, "size": most - spec.memory_bytes, "reserve": false}),
-        );
+        let mut more = ordinary_memory(spec, &backend, most - spec.memory_bytes);
+        more["reserve"] = json!(false);
+        args.json("-object", more);
         args.device(json!({"driver": "virtio-mem-pci", "id": MEMORY_DEVICE, "memdev": backend, "block-size": MEMORY_BLOCK,
             "requested-size": 0, "bus": "pcie.0", "addr": slot(SLOT_MEMORY)}));
     }
 }
 
+/// Memory in ordinary pages.
+fn ordinary_memory(spec: &MachineSpec, id: &str, size: u64) -> Value {
+    if spec.shares.is_empty() {
+        return json!({"qom-type": "memory-backend-ram", "id": id, "size": size});
+    }
+    // The servers of the shares map it, too.
+    json!({"qom-type": "memory-backend-memfd", "id": id, "size": size, "share": true})
+}
+
 /// The memory of the start. Huge pages are allocated before the machine answers: a fault for which the host has no page ends a process.
 fn guest_memory(spec: &MachineSpec, affinity: &Affinity) -> Value {
-    let mut backend = json!({"qom-type": "memory-backend-ram", "id": "ram", "size": spec.memory_bytes});
+    let mut backend = ordinary_memory(spec, "ram", spec.memory_bytes);
     if let Some(page) = spec.huge_page_bytes {
         backend = json!({"qom-type": "memory-backend-memfd", "id": "ram", "size": spec.memory_bytes, "hugetlb": true,
             "hugetlbsize": page, "prealloc": true, "prealloc-threads": spec.cpus.min(MOST_PREALLOC_THREADS), "share": true});
@@ -296,6 +313,23 @@ fn host_device(number: usize, device: &PciDeviceSpec, args: &mut Arguments) {
         args.device(json!({"driver": "vfio-pci", "id": format!("host{number}-{function}"), "host": address, "bus": port,
             "multifunction": has_several, "addr": format!("0x0.{function}")}));
     }
+}
+
+/// The id of the connection to the server of a share.
+pub(crate) fn share_channel(tag: &str) -> String {
+    format!("{SHARE_PREFIX}{tag}")
+}
+
+/// The tag of the share that a connection with this id belongs to.
+pub(crate) fn share_of_channel(id: &str) -> Option<&str> {
+    id.strip_prefix(SHARE_PREFIX)
+}
+
+fn virtiofs(number: usize, share: &ShareSpec, paths: &MachinePaths, args: &mut Arguments) {
+    let channel = share_channel(&share.tag);
+    args.pair("-chardev", format!("socket,id={channel},path={}", escape(&text(&paths.share(number)))));
+    args.device(json!({"driver": "vhost-user-fs-pci", "id": format!("fs{number}"), "chardev": channel, "tag": share.tag,
+        "queue-size": SHARE_QUEUE, "bus": "pcie.0", "multifunction": true, "addr": format!("{SLOT_SHARES:#x}.{number}")}));
 }
 
 fn graphics(graphics: Graphics, vnc: &Path, args: &mut Arguments) {

@@ -30,6 +30,7 @@ fn spec() -> LaunchSpec {
             nics: vec![],
             nic_ports: 0,
             pci_devices: Vec::new(),
+            shares: Vec::new(),
             graphics: Graphics::None,
             extras: Extras::default(),
             tpm: false,
@@ -235,6 +236,70 @@ fn memory_to_grow_into_is_a_device_of_its_own() {
     -object {"qom-type":"memory-backend-ram","id":"memory0-ram","size":1610612736,"reserve":false}
     -device {"driver":"virtio-mem-pci","id":"memory0","memdev":"memory0-ram","block-size":2097152,"requested-size":0,"bus":"pcie.0","addr":"0x6"}
     "##);
+}
+
+#[test]
+fn shares_are_devices_with_servers_and_share_the_guests_memory_with_them() {
+    let changed = with(|s| {
+        s.machine.max_memory_bytes = Some(2 << 30);
+        s.machine.shares = vec![share("media", true), share("data", false)];
+        s.files.virtiofs = Some(virtiofs(&[true, false]));
+    });
+    insta::assert_snapshot!(added(&spec(), &changed), @r##"
+    -m size=524288k,maxmem=2097152k
+    -object {"qom-type":"memory-backend-memfd","id":"ram","size":536870912,"share":true}
+    -object {"qom-type":"memory-backend-memfd","id":"memory0-ram","size":1610612736,"share":true,"reserve":false}
+    -device {"driver":"virtio-mem-pci","id":"memory0","memdev":"memory0-ram","block-size":2097152,"requested-size":0,"bus":"pcie.0","addr":"0x6"}
+    -chardev socket,id=share-media,path=/run/berth/i-7f2f6d5e/fs0.sock
+    -device {"driver":"vhost-user-fs-pci","id":"fs0","chardev":"share-media","tag":"media","queue-size":1024,"bus":"pcie.0","multifunction":true,"addr":"0xb.0"}
+    -chardev socket,id=share-data,path=/run/berth/i-7f2f6d5e/fs1.sock
+    -device {"driver":"vhost-user-fs-pci","id":"fs1","chardev":"share-data","tag":"data","queue-size":1024,"bus":"pcie.0","multifunction":true,"addr":"0xb.1"}
+    "##);
+    let huge = with(|s| {
+        s.machine.huge_page_bytes = Some(2 << 20);
+        s.machine.shares = vec![share("data", false)];
+        s.files.virtiofs = Some(virtiofs(&[false]));
+    });
+    let lines = added(&spec(), &huge);
+    assert!(lines.contains("\"hugetlb\":true") && lines.contains("\"share\":true"), "{lines}");
+}
+
+#[test]
+fn shares_without_folders_or_with_others_and_equal_tags_are_refused() {
+    let refused = |shares: Vec<ShareSpec>, files: Option<VirtiofsFiles>| {
+        let changed = with(|s| {
+            s.machine.shares = shares;
+            s.files.virtiofs = files;
+        });
+        changed.validate().is_err()
+    };
+    let data = || share("data", false);
+    assert!(!refused(vec![data()], Some(virtiofs(&[false]))));
+    assert!(!refused(Vec::new(), None));
+    assert!(refused(vec![data()], None));
+    assert!(refused(Vec::new(), Some(virtiofs(&[]))));
+    assert!(refused(vec![share("data", true)], Some(virtiofs(&[false]))), "it would be writable");
+    assert!(refused(vec![data(), data()], Some(virtiofs(&[false, false]))));
+    for tag in ["", "a,b", "a b", &"a".repeat(37)] {
+        assert!(
+            refused(vec![ShareSpec { tag: tag.to_owned(), ..data() }], Some(virtiofs(&[false]))),
+            "{tag}"
+        );
+    }
+    let many = (0..9).map(|n| share(&format!("s{n}"), false)).collect();
+    assert!(refused(many, Some(virtiofs(&[false; 9]))));
+}
+
+fn share(name: &str, read_only: bool) -> ShareSpec {
+    ShareSpec { name: name.to_owned(), tag: name.to_owned(), read_only }
+}
+
+fn virtiofs(read_only: &[bool]) -> VirtiofsFiles {
+    let folder = |read_only: &bool| SharedFolder { path: "/srv".into(), read_only: *read_only };
+    VirtiofsFiles {
+        program: "/usr/libexec/virtiofsd".into(),
+        folders: read_only.iter().map(folder).collect(),
+    }
 }
 
 #[test]

@@ -4,9 +4,9 @@ use std::collections::HashSet;
 
 use super::{
     Bus, CdromSpec, DiskSpec, FIRST_CDROM_TARGET, Firmware, Format, LaunchSpec, MAX_CDROMS, MAX_NICS,
-    MAX_OPTIONS, MAX_PCI_DEVICES, MAX_QUEUES, MAX_SATA, MAX_SERIAL, MAX_SOCKET_PATH, MAX_VIRTIO_BLK,
-    MEMORY_BLOCK, MachineSpec, Medium, NIC_PORTS, NicModel, NicSpec, OPTION_GROUPS, SCSI_CONTROLLER, SEED_ID,
-    SEED_TARGET, SYSPREP_ID,
+    MAX_OPTIONS, MAX_PCI_DEVICES, MAX_QUEUES, MAX_SATA, MAX_SERIAL, MAX_SHARE_TAG, MAX_SHARES,
+    MAX_SOCKET_PATH, MAX_VIRTIO_BLK, MEMORY_BLOCK, MachineSpec, Medium, NIC_PORTS, NicModel, NicSpec,
+    OPTION_GROUPS, SCSI_CONTROLLER, SEED_ID, SEED_TARGET, SYSPREP_ID, ShareSpec,
 };
 
 /// Why a spec is not a valid machine.
@@ -35,6 +35,12 @@ impl LaunchSpec {
         let has_emulator = self.files.tpm.is_some();
         let fits = self.machine.tpm == has_emulator;
         check("tpm", &self.machine.tpm.to_string(), fits, "its files have an emulator exactly for a TPM")?;
+        let (shares, virtiofs) = (&self.machine.shares, &self.files.virtiofs);
+        let folders = virtiofs.iter().flat_map(|files| &files.folders);
+        // Nothing declared read-only may be lent writable.
+        let fits = virtiofs.is_some() != shares.is_empty()
+            && folders.map(|f| f.read_only).eq(shares.iter().map(|s| s.read_only));
+        check("shares", &shares.len().to_string(), fits, "its files have a folder for each, and no other")?;
         for socket in self.files.paths.sockets() {
             let text = socket.to_string_lossy();
             check(
@@ -105,6 +111,7 @@ impl MachineSpec {
         self.validate_cdroms()?;
         self.validate_nics()?;
         self.validate_pci_devices()?;
+        self.validate_shares()?;
         self.validate_options()
     }
 
@@ -137,6 +144,17 @@ impl MachineSpec {
                 )?;
                 unique("pci devices", address, addresses.insert(address))?;
             }
+        }
+        Ok(())
+    }
+
+    fn validate_shares(&self) -> Result<(), SpecError> {
+        let count = self.shares.len();
+        check("shares", &count.to_string(), count <= usize::from(MAX_SHARES), "at most 8")?;
+        let mut tags = HashSet::new();
+        for ShareSpec { tag, .. } in &self.shares {
+            check("tag", tag, plain(tag, MAX_SHARE_TAG), "letters, digits, '-', '.', '_', at most 36")?;
+            unique("shares", tag, tags.insert(tag))?;
         }
         Ok(())
     }

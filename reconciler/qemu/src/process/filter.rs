@@ -144,6 +144,8 @@ impl Filter {
             cgroups: &[],
             limits: &limits,
             cpus: None,
+            name: None,
+            folder: None,
         };
         let held = self.held.iter().map(|file| file.try_clone()).collect::<io::Result<Vec<File>>>();
         let held = held.map_err(|source| failed(&self.program, source))?;

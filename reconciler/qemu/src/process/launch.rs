@@ -13,6 +13,7 @@ use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
 use super::landlock::{self, Ruleset};
+use super::lent_folder::LentFolder;
 use super::{LaunchError, RunAs};
 
 /// The steps that the child executes before it becomes QEMU. All data is prepared: after fork only system calls are
@@ -29,13 +30,14 @@ struct Child0 {
     groups: Vec<libc::gid_t>,
     limits: Vec<ResourceLimit>,
     cpus: Option<CpuSet>,
+    folder: Option<LentFolder>,
 }
 
 /// A limit of the process (setrlimit), such as `libc::RLIMIT_DATA`.
 pub(super) type ResourceLimit = (libc::__rlimit_resource_t, u64);
 
 /// The user and the restrictions of the process.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Cell<'a> {
     pub(super) run_as: Option<RunAs>,
     pub(super) ruleset: Option<&'a Ruleset>,
@@ -49,6 +51,10 @@ pub(super) struct Cell<'a> {
     pub(super) limits: &'a [ResourceLimit],
     /// The CPUs that its threads run on. None: any.
     pub(super) cpus: Option<CpuSet>,
+    /// The first argument. None: the path of the program.
+    pub(super) name: Option<&'a str>,
+    /// The folder of the host that it serves.
+    pub(super) folder: Option<&'a LentFolder>,
 }
 
 /// Starts QEMU. Blocks until `exec` has succeeded or failed.
@@ -71,9 +77,13 @@ pub(super) fn spawn(
         groups: cell.group.into_iter().collect(),
         limits: cell.limits.to_vec(),
         cpus: cell.cpus,
+        folder: cell.folder.cloned(),
     };
     let mut command = Command::new(binary);
     command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr).current_dir("/");
+    if let Some(name) = cell.name {
+        command.arg0(name);
+    }
     command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("LC_ALL", "C.UTF-8");
     // SAFETY: `become_qemu` makes system calls only, on memory that was allocated before the fork.
     unsafe { command.pre_exec(move || become_qemu(&child0)) };
@@ -119,7 +129,13 @@ fn become_qemu(plan: &Child0) -> io::Result<()> {
             check(libc::setresgid(run_as.gid, run_as.gid, run_as.gid))?;
             check(libc::setresuid(run_as.uid, run_as.uid, run_as.uid))?;
         }
+        if let Some(folder) = &plan.folder {
+            folder.mount()?;
+        }
         check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
+        if let Some(folder) = &plan.folder {
+            folder.restrict()?;
+        }
     }
     match plan.ruleset {
         Some(ruleset) => landlock::restrict(ruleset),

@@ -20,8 +20,8 @@ use super::cgroup::Share;
 use super::landlock::{Reach, Ruleset};
 use super::pidfd::PidFd;
 use super::{
-    Cgroups, LaunchError, ProcessError, ProcessIdentity, RunAs, affinity, identity, last_lines, launch,
-    list_qemu, log, swtpm, tap,
+    Cgroups, LaunchError, ProcessError, ProcessIdentity, RunAs, affinity, helper, identity, last_lines,
+    launch, list_qemu, log, swtpm, tap, virtiofsd,
 };
 use crate::console::ConsoleStream;
 use crate::guest_agent::{GuestAgent, GuestAgentError};
@@ -242,8 +242,8 @@ impl LocalHypervisor {
         hidden_without(&needed)
     }
 
-    /// Starts QEMU, and before it the emulator of its TPM, if it has one.
-    fn spawn(&self, spec: &LaunchSpec, limits: Limits) -> Result<(Child, Option<Child>), LaunchError> {
+    /// Starts QEMU, and before it the emulator of its TPM and the servers of its shares, if it has some.
+    fn spawn(&self, spec: &LaunchSpec, limits: Limits) -> Result<(Child, Vec<Child>), LaunchError> {
         let Prepared { spec, stderr, taps, ruleset, tpm_ruleset } = self.prepare(spec)?;
         let entrances = self.cgroups.prepare(&spec.machine.instance, limits);
         let group = match spec.machine.accelerator {
@@ -262,25 +262,33 @@ impl LocalHypervisor {
             cgroups,
             limits: locked.as_slice(),
             cpus: affinity::emulator(&spec.affinity).map_err(LaunchError::Affinity)?,
+            name: None,
+            folder: None,
         };
-        let mut tpm = None;
+        let mut helpers = Vec::new();
         if let Some(files) = &spec.files.tpm {
-            let cell = launch::Cell {
-                ruleset: tpm_ruleset.as_ref(),
-                group: None,
-                limits: &[],
-                hidden: cell.hidden.clone(),
-                ..cell
-            };
+            let cell =
+                launch::Cell { ruleset: tpm_ruleset.as_ref(), group: None, limits: &[], ..cell.clone() };
             let log = &spec.files.paths.stderr_log;
             let stderr =
                 stderr.try_clone().map_err(|source| LaunchError::Prepare { path: log.clone(), source })?;
-            tpm = Some(swtpm::start(files, &spec.files.paths.tpm, stderr, &cell)?);
+            helpers.push(swtpm::start(files, &spec.files.paths.tpm, stderr, &cell)?);
+        }
+        if let Some(files) = &spec.files.virtiofs {
+            // Only root reads and writes files of all owners.
+            let cell = launch::Cell { run_as: None, ruleset: None, group: None, limits: &[], ..cell.clone() };
+            match virtiofsd::start(files, &spec.files.paths, self.user_of(&spec), &stderr, &cell) {
+                Ok(servers) => helpers.extend(servers),
+                Err(error) => {
+                    helper::end_now(helpers);
+                    return Err(error);
+                }
+            }
         }
         match launch::spawn(&self.binary, &args, stderr, &taps, &cell) {
-            Ok(qemu) => Ok((qemu, tpm)),
+            Ok(qemu) => Ok((qemu, helpers)),
             Err(error) => {
-                end_now(tpm);
+                helper::end_now(helpers);
                 Err(match (error, locked) {
                     (LaunchError::Spawn { source, .. }, Some((_, bytes)))
                         if source.kind() == io::ErrorKind::PermissionDenied =>
@@ -394,13 +402,6 @@ fn tpm_ruleset_of(spec: &LaunchSpec) -> io::Result<Option<Ruleset>> {
     Ok(Some(ruleset))
 }
 
-fn end_now(child: Option<Child>) {
-    if let Some(mut child) = child {
-        let _ = child.kill();
-        let _ = child.wait();
-    }
-}
-
 /// Lists the files that the machine opens, and whether it writes to them.
 fn files(spec: &LaunchSpec) -> Vec<(&Path, bool)> {
     let mut files = Vec::new();
@@ -465,9 +466,15 @@ impl Hypervisor for LocalHypervisor {
                 |error| LaunchError::Prepare { path: tpm.state.clone(), source: io::Error::other(error) };
             swtpm::end(&tpm.state).await.map_err(failed)?;
         }
+        if spec.files.virtiofs.is_some() {
+            let directory = &spec.files.paths.directory;
+            let failed =
+                |error| LaunchError::Prepare { path: directory.clone(), source: io::Error::other(error) };
+            virtiofsd::end(directory).await.map_err(failed)?;
+        }
         let (this, owned) = (self.clone(), spec.clone());
         let spawned = tokio::task::spawn_blocking(move || this.spawn(&owned, limits)).await;
-        let (mut child, tpm) =
+        let (mut child, helpers) =
             spawned.map_err(|e| LaunchError::Spawn { binary: self.binary.clone(), source: e.into() })??;
         let answered = answers(&mut child, spec).await;
         let bound = answered.and_then(|identity| {
@@ -476,7 +483,7 @@ impl Hypervisor for LocalHypervisor {
         });
         match bound {
             Ok(identity) => {
-                tpm.into_iter().for_each(swtpm::reap_later);
+                helpers.into_iter().for_each(helper::reap_later);
                 Ok(identity)
             }
             Err(error) => {
@@ -484,7 +491,7 @@ impl Hypervisor for LocalHypervisor {
                 let _ = child.kill();
                 let ended = move || {
                     let _ = child.wait();
-                    end_now(tpm);
+                    helper::end_now(helpers);
                 };
                 let _ = tokio::task::spawn_blocking(ended).await;
                 self.sweep().await;
@@ -574,6 +581,10 @@ impl Hypervisor for LocalHypervisor {
 
     async fn end_tpm(&self, state: &Path) -> Result<(), ProcessError> {
         swtpm::end(state).await
+    }
+
+    async fn end_shares(&self, directory: &Path) -> Result<(), ProcessError> {
+        virtiofsd::end(directory).await
     }
 
     async fn lend_state(&self, qmp: &Qmp, _: &MachinePaths, file: StateFile<'_>) -> Result<(), LendError> {

@@ -5,24 +5,17 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown};
-use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::Child;
-use std::time::Duration;
-
-use nix::sys::signal::Signal;
 
 use super::landlock::{Reach, Ruleset};
 use super::launch::{self, Cell};
-use super::pidfd::PidFd;
 use super::scan::programs;
-use super::{LaunchError, ProcessError, ProcessIdentity, RunAs, identity};
+use super::{LaunchError, ProcessError, ProcessIdentity, RunAs, helper};
 use crate::machine::TpmFiles;
 
-/// It has nothing to finish, and ends within a few milliseconds.
-const STOP: Duration = Duration::from_secs(5);
 /// The configuration of OpenSSL, which libtpms computes with.
 const SETTINGS: [&str; 3] = ["/etc/ssl/openssl.cnf", "/etc/pki/tls/openssl.cnf", "/etc/crypto-policies"];
 
@@ -54,24 +47,11 @@ pub(super) fn start(
     stderr: File,
     cell: &Cell<'_>,
 ) -> Result<Child, LaunchError> {
-    let listener = listen(socket, cell.run_as)
+    let listener = helper::listen(socket, cell.run_as)
         .map_err(|source| LaunchError::Prepare { path: socket.to_owned(), source })?;
     let control = format!("type=unixio,fd={}", listener.as_raw_fd());
     let args = ["socket", "--tpm2", "--terminate", "--tpmstate", &state(&files.state), "--ctrl", &control];
     launch::spawn(&files.program, &args.map(str::to_owned), stderr, &[listener], cell)
-}
-
-fn listen(socket: &Path, user: Option<RunAs>) -> io::Result<File> {
-    match std::fs::remove_file(socket) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let listener = UnixListener::bind(socket)?;
-    std::fs::set_permissions(socket, PermissionsExt::from_mode(0o600))?;
-    if let Some(user) = user {
-        chown(socket, Some(user.uid), Some(user.gid))?;
-    }
-    Ok(File::from(OwnedFd::from(listener)))
 }
 
 /// The argument that distinguishes it from every other swtpm.
@@ -92,37 +72,8 @@ fn find(directory: &Path) -> Result<Option<ProcessIdentity>, ProcessError> {
     Ok(ours.map(|program| program.identity))
 }
 
-/// Ends the swtpm of this directory, if one runs: QEMU may have been started without success, or not at all.
+/// Ends the swtpm of this directory, if one runs.
 pub(super) async fn end(directory: &Path) -> Result<(), ProcessError> {
     let directory: PathBuf = directory.to_owned();
-    let found = tokio::task::spawn_blocking(move || find(&directory)).await;
-    let found = found.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))?;
-    let Some(process) = found else { return Ok(()) };
-    let Some(fd) = PidFd::open(&process)? else { return Ok(()) };
-    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
-        if !fd.signal(process.pid, signal)? {
-            break;
-        }
-        if let Ok(ended) = tokio::time::timeout(STOP, fd.ended(process.pid)).await {
-            ended?;
-            break;
-        }
-    }
-    match identity::is_alive(&process)? {
-        true => Err(ProcessError::Unkillable { pid: process.pid, after: STOP }),
-        false => Ok(()),
-    }
-}
-
-/// Reaps it when it ends. It outlives the caller, and is then reaped by the system.
-pub(super) fn reap_later(child: Child) {
-    let pid = i32::try_from(child.id()).expect("process numbers are positive ints");
-    tokio::spawn(async move {
-        if let Ok(Some(process)) = identity::of(pid)
-            && let Ok(Some(fd)) = PidFd::open(&process)
-        {
-            let _ = fd.ended(pid).await;
-        }
-        identity::reap(pid);
-    });
+    helper::end(move || Ok(find(&directory)?.into_iter().collect())).await
 }

@@ -331,3 +331,80 @@ fn a_machine_with_devices_of_the_host_may_lock_all_memory_that_its_guest_can_hav
     spec.machine.max_memory_bytes = Some(4 << 30);
     assert_eq!(local::locked_memory(&spec), Some(5 << 30));
 }
+
+/// Runs a script in a folder that is lent to it; returns its output.
+fn in_lent_folder(folder: &std::path::Path, read_only: bool, script: &str) -> String {
+    use super::lent_folder::LentFolder;
+    let lent = LentFolder::new(folder, read_only).expect("a path");
+    let cell = launch::Cell {
+        run_as: None,
+        ruleset: None,
+        hidden: Vec::new(),
+        group: None,
+        cgroups: &[],
+        limits: &[],
+        cpus: None,
+        name: None,
+        folder: Some(&lent),
+    };
+    let output = tempfile::NamedTempFile::new().expect("a file");
+    let args = ["-c".to_owned(), format!("exec >&2; cd {} && {script}", folder.display())];
+    let stderr = output.reopen().expect("opened");
+    let mut child = launch::spawn("/bin/sh".as_ref(), &args, stderr, &[], &cell).expect("started");
+    child.wait().expect("it ends");
+    std::fs::read_to_string(output.path()).expect("text")
+}
+
+#[test]
+fn a_lent_folder_has_no_new_devices_and_set_id_files_and_is_read_only_with_all_that_is_mounted_in_it() {
+    use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+    if !nix::unistd::Uid::effective().is_root() {
+        eprintln!("skipped: only root mounts");
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let top = directory.path().canonicalize().expect("it exists");
+    let path = top.as_path();
+    std::fs::create_dir(path.join("inner")).expect("made");
+    std::fs::write(path.join("file"), "host").expect("written");
+    let mount = |args: &[&str]| {
+        let ended = Command::new(args[0]).args(&args[1..]).arg(path.join("inner")).status();
+        assert!(ended.expect("it is there").success(), "{args:?}");
+    };
+    mount(&["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs"]);
+    // Before any assertion: the mount must not outlive the test.
+    let tries = "for it in 'echo guest > new' 'echo guest > inner/new' 'mkdir made' 'mkfifo pipe' 'chmod 755 file' \
+        'chmod 4755 file' 'chmod g+s file' 'mkdir -m 2755 sticky' 'mknod null c 1 3' 'mknod inner/null c 1 3' 'mknod disk b 8 0'; do \
+        if sh -c \"$it\" 2>/dev/null; then echo \"yes $it\"; else echo \"no $it\"; fi; done";
+    let written = in_lent_folder(path, false, tries);
+    let read = in_lent_folder(path, true, &format!("cat file && {tries}"));
+    let flags = in_lent_folder(path, true, "grep \"$PWD\" /proc/self/mountinfo | cut -d ' ' -f 5,6");
+    mount(&["umount"]);
+
+    insta::assert_snapshot!(written, @r"
+    yes echo guest > new
+    yes echo guest > inner/new
+    yes mkdir made
+    yes mkfifo pipe
+    yes chmod 755 file
+    no chmod 4755 file
+    no chmod g+s file
+    no mkdir -m 2755 sticky
+    no mknod null c 1 3
+    no mknod inner/null c 1 3
+    no mknod disk b 8 0
+    ");
+    assert!(read.starts_with("host") && !read.contains("yes"), "{read}");
+    let flags: Vec<&str> = flags.lines().collect();
+    assert!(flags.len() >= 2, "{flags:?}");
+    for mounted in &flags[flags.len() - 2..] {
+        assert!(mounted.contains(" ro,nosuid,nodev"), "{flags:?}");
+    }
+    let mode = std::fs::metadata(path.join("file")).expect("there").permissions().mode();
+    assert_eq!(mode & 0o7777, 0o755, "what was allowed came about");
+    for entry in std::fs::read_dir(path).expect("read").flatten() {
+        let kind = entry.file_type().expect("it has one");
+        assert!(!kind.is_char_device() && !kind.is_block_device(), "{:?}", entry.path());
+        assert_eq!(entry.metadata().expect("there").permissions().mode() & 0o6000, 0, "{:?}", entry.path());
+    }
+}

@@ -7,10 +7,12 @@ use berth_api::host::{
     AddressConflict, HostDedicatedCpus, HostHugePages, Inventory, KvmStatus, MAX_DETAIL, MOST_CPUS, MTU,
     Orphan, OrphanOwner, Resources, TargetHealth, TrashedSource, TrashedVolume,
 };
+use berth_api::shares::MOST_HOST_SHARES;
 use berth_api::{
-    ConditionType, ConditionUpdate, Host, HostStatus, HugePages, Quantity, Readiness, Reason, in_use,
+    ConditionType, ConditionUpdate, Host, HostShare, HostStatus, HugePages, Quantity, Readiness, Reason,
+    in_use,
 };
-use berth_host::{DedicatedFacts, ForeignKind, HugePagesFacts, cpu_list};
+use berth_host::{DedicatedFacts, ForeignKind, HugePagesFacts, ShareFacts, cpu_list};
 use berth_qemu::machine::Accelerator;
 use ipnet::Ipv4Net;
 use jiff::Timestamp;
@@ -120,6 +122,7 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
     status.disk_io = qemu.map(|qemu| if qemu.io_uring { "io_uring" } else { "native" }.to_owned());
     status.tpm = Some(facts.qemu.as_ref().is_ok_and(|qemu| qemu.tpm));
     status.pci_devices = devices::offered(observed);
+    status.shares = facts.shares.iter().take(MOST_HOST_SHARES).map(host_share).collect();
     status.accelerator = Some(if accelerated { "kvm" } else { "tcg" }.to_owned());
     status.kvm = Some(KvmStatus {
         usable: facts.kvm.usable,
@@ -141,6 +144,14 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
     (status.orphans, status.inventory) = orphans(observed);
     write_orphans(&mut status, &host.name_any(), generation, now);
     status
+}
+
+fn host_share(share: &ShareFacts) -> HostShare {
+    HostShare {
+        name: share.name.clone(),
+        read_only: share.read_only,
+        problem: share.problem.as_deref().map(|text| condition::cut(text, MAX_DETAIL).to_owned()),
+    }
 }
 
 fn target_health((target, health): (&CheckedTarget, &Health)) -> TargetHealth {

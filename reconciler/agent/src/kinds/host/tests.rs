@@ -4,7 +4,7 @@ use std::time::Duration;
 use berth_api::Host;
 use berth_host::{
     DeclaredSource, ForeignKind, ForeignObject, Forwarding, HostFacts, KvmFacts, PciDeviceFacts, QemuFacts,
-    TrashedVolume, VolumeFacts, VolumeOwner,
+    ShareFacts, TrashedVolume, VolumeFacts, VolumeOwner,
 };
 use berth_qemu::machine::{Accelerator, Format};
 use jiff::Timestamp;
@@ -70,6 +70,7 @@ fn observed() -> Observed {
             ranges: Vec::new(),
             links: Default::default(),
             pci_devices: Vec::new(),
+            shares: Vec::new(),
             huge_pages: Vec::new(),
             dedicated: Default::default(),
             overhead_bytes: 82 << 20,
@@ -385,6 +386,23 @@ fn a_report_of_amounts_alone_waits_and_a_report_of_anything_else_does_not() {
     assert!(!after(|now| now.facts.overhead_bytes *= 2), "the scheduler reads it");
     assert!(!after(|now| now.images.push("new".to_owned())));
     assert!(!after(|now| now.forwarding.ok = !now.forwarding.ok));
+}
+
+#[test]
+fn shares_are_reported_with_what_stands_in_their_way() {
+    let mut seen = observed();
+    let share = |name: &str, read_only| ShareFacts { name: name.into(), read_only, problem: None };
+    seen.facts.shares = vec![
+        share("media", true),
+        ShareFacts { problem: Some("x".repeat(600)), ..share("data", false) },
+        share("work", false),
+    ];
+    let reported = status(&Host::new("h", Default::default()), &seen, &AgentConfig::new("h"), at(1));
+    let shares: Vec<_> = reported.shares.iter().map(|s| (s.name.as_str(), s.read_only)).collect();
+    assert_eq!(shares, [("media", true), ("data", false), ("work", false)]);
+    assert_eq!(reported.shares[1].problem.as_ref().map(String::len), Some(512), "as long as the API accepts");
+    let offered = reported.offered_shares();
+    assert_eq!(offered, [("media".to_owned(), false), ("work".to_owned(), true)].into());
 }
 
 #[test]

@@ -68,6 +68,7 @@ fn machine(state: RunState, plugged: bool) -> MachineState {
         cpus: None,
         growth: None,
         has_tpm: None,
+        lost_shares: None,
         ending: None,
         resumed_at: None,
         transfer: berth_qemu::saved_state::Transfer::Idle,

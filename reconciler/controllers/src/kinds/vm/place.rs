@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use berth_api::{
     BridgeSpec, DEFAULT_NAME, Graphics, HOST_FINALIZER, Network, ObjectUse, Readiness, Reason, SizeError,
-    UseKind, VM, VMState, vm::NetworkInterface,
+    UseKind, VM, VMState,
+    vm::{NetworkInterface, declared_shares},
 };
 use kube::ResourceExt;
 
@@ -193,6 +194,7 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
         cpu_model: observed.cpu_model.clone(),
         tpm: observed.tpm,
         devices: demand.devices.clone(),
+        shares: declared_shares(vm),
         graphics: vm.spec.graphics != Graphics::None,
         bridges: bridges(observed),
         host: placement.host,

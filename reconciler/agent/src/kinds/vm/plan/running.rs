@@ -192,8 +192,11 @@ fn disks(vm: &VM, observed: &Observed, machine: &MachineState) -> Plan<Step> {
         return Plan::steps(steps, readiness).requeue_after(ASK_AGAIN);
     }
     let waiting = waiting.or(busy_with).or_else(|| interfaces.readiness(observed));
-    let readiness =
-        waiting.or_else(|| tpm(machine)).or_else(|| addresses(observed)).or_else(|| probe(vm, observed));
+    let readiness = waiting
+        .or_else(|| tpm(machine))
+        .or_else(|| shares(machine))
+        .or_else(|| addresses(observed))
+        .or_else(|| probe(vm, observed));
     // It does not wait for the readiness probe, which may depend on it.
     if let Some(plan) = hooking::after_start(vm, observed)
         && (readiness.is_none() || !plan.steps.is_empty())
@@ -210,14 +213,24 @@ fn disks(vm: &VM, observed: &Observed, machine: &MachineState) -> Plan<Step> {
         _ => Readiness::Ready(declared, String::new()),
     });
     let plan = seek_guest(vm, observed, Plan::without_steps(readiness));
-    // QEMU does not report the end of its TPM's emulator by itself.
-    let plan = if machine.has_tpm == Some(true) { plan.requeue_after(SEEK_EVERY) } else { plan };
+    // QEMU does not report the end of its TPM's emulator, or of a server of its shares, by itself.
+    let has_helper = machine.has_tpm == Some(true) || machine.lost_shares.is_some();
+    let plan = if has_helper { plan.requeue_after(SEEK_EVERY) } else { plan };
     if busy { plan.requeue_after(ASK_AGAIN) } else { plan }
 }
 
 fn tpm(machine: &MachineState) -> Option<Readiness> {
     let text = "the emulator of the VM's TPM (swtpm) has ended, and the guest's TPM does not answer: restart the VM (restartToken)";
     (machine.has_tpm == Some(false)).then(|| Readiness::Stalled(Reason::TPMFailed, text.to_owned()))
+}
+
+fn shares(machine: &MachineState) -> Option<Readiness> {
+    let lost = machine.lost_shares.as_ref().filter(|lost| !lost.is_empty())?;
+    let text = format!(
+        "the server of the VM's share {} (virtiofsd) has ended, and the guest cannot reach the folder: restart the VM (restartToken)",
+        lost.join(", ")
+    );
+    Some(Readiness::Stalled(Reason::ShareFailed, text))
 }
 
 fn addresses(observed: &Observed) -> Option<Readiness> {

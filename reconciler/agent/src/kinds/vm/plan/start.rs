@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use berth_api::vm::{InterfaceStatus, NetworkInterface};
+use berth_api::vm::{InterfaceStatus, NetworkInterface, declared_shares};
 use berth_api::{
     Firmware, Graphics, GuestOS, HugeMemory, HugePages, Power, Quantity, Readiness, Reason, RestartPolicy,
     Size, SizeError, SizeTaken, VM, Watchdog,
 };
-use berth_host::{HostFacts, LaunchRequest, QemuFacts, TapConfig};
+use berth_host::{HostFacts, LaunchRequest, QemuFacts, ShareFacts, TapConfig};
 use berth_qemu::cpu_models;
 use berth_qemu::hypervisor::Limits;
 use berth_qemu::machine::{
@@ -180,7 +180,25 @@ fn prepared<'a>(vm: &VM, observed: &'a Observed) -> Result<Prepared<'a>, Plan<St
     enough_of_its_own(&size.taken(), host)?;
     let devices = devices::choose(vm, &observed.instance, host)
         .map_err(|readiness| Plan::without_steps(readiness).requeue_after(ASK_HOST))?;
+    shares_ready(vm, host)?;
     Ok(Prepared { size, host, qemu, cdroms, devices })
+}
+
+/// Checks for the folders that the VM mounts: the scheduler may have been mistaken, and they may have changed since.
+fn shares_ready(vm: &VM, host: &HostFacts) -> Result<(), Plan<Step>> {
+    for (name, writes) in declared_shares(vm) {
+        let text = match host.shares.iter().find(|share| share.name == name) {
+            None => format!("this host shares no folder {name}: its administrator does with --share"),
+            Some(ShareFacts { problem: Some(problem), .. }) => format!("share {name}: {problem}"),
+            Some(share) if share.read_only && writes => {
+                format!("this host shares the folder {name} read-only: set readOnly, or change --share there")
+            }
+            Some(_) => continue,
+        };
+        let stalled = Readiness::Stalled(Reason::ShareUnavailable, text);
+        return Err(Plan::without_steps(stalled).requeue_after(ASK_HOST));
+    }
+    Ok(())
 }
 
 /// Checks for the CPUs and huge pages that a machine which is to be started has for itself: others of the host's programs may use some of
@@ -345,6 +363,7 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
             Graphics::VGA => machine::Graphics::Vga,
         },
         pci_devices: devices::specs(devices),
+        shares: profile.shares.clone(),
         extras: extras(&profile),
         tpm: size.tpm,
     };

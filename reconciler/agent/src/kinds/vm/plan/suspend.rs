@@ -124,6 +124,11 @@ fn as_it_is(observed: &Observed, machine: &MachineState) -> Result<MachineSpec, 
         return Err("it was started by an earlier version of berth, which did not record its hardware. Stop and start it once"
             .to_owned());
     };
+    if !launched.shares.is_empty() {
+        let text =
+            "it has shares until the next power cycle, and their state cannot be saved. Set power to Stopped";
+        return Err(text.to_owned());
+    }
     if launched.tpm {
         return Err("it has a TPM, whose state is not saved with the guest's memory".to_owned());
     }

@@ -31,6 +31,7 @@ mod ended;
 mod interfaces;
 mod media;
 mod running;
+mod shares;
 mod start;
 mod stop;
 mod suspend;
@@ -124,6 +125,7 @@ fn host() -> HostFacts {
         ranges: Vec::new(),
         links: Default::default(),
         pci_devices: Vec::new(),
+        shares: Vec::new(),
         huge_pages: Vec::new(),
         dedicated: Default::default(),
         overhead_bytes: 80 << 20,
@@ -261,6 +263,7 @@ fn present(state: RunState) -> Observed {
         cpus: None,
         growth: None,
         has_tpm: None,
+        lost_shares: None,
         ending: None,
         resumed_at: None,
         transfer: Transfer::Idle,

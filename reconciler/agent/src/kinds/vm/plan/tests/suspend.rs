@@ -1,7 +1,7 @@
 //! A VM that is suspended and resumed.
 
 use berth_qemu::block::ObservedCdrom;
-use berth_qemu::machine::{Accelerator, Firmware, MachineSpec, Topology};
+use berth_qemu::machine::{Accelerator, Firmware, MachineSpec, ShareSpec, Topology};
 
 use super::*;
 use crate::journal::{RunCdrom, Suspension, SuspensionPhase};
@@ -69,7 +69,7 @@ fn written(plan: &Plan<Step>) -> Journal {
 }
 
 #[test]
-fn a_tpm_and_a_medium_in_a_drive_hold_back_a_suspension_while_the_guest_runs_on() {
+fn a_tpm_shares_and_a_medium_in_a_drive_hold_back_a_suspension_while_the_guest_runs_on() {
     let refused = |observed: &Observed| {
         let plan = plan(&suspended_vm(), observed);
         assert_eq!(plan.steps, []);
@@ -82,6 +82,12 @@ fn a_tpm_and_a_medium_in_a_drive_hold_back_a_suspension_while_the_guest_runs_on(
     let run = with_tpm.journal.run.as_mut().expect("it runs");
     run.machine.as_mut().expect("recorded").tpm = true;
     assert!(refused(&with_tpm).contains("TPM"));
+
+    let mut with_share = running(RunState::Running, None);
+    let run = with_share.journal.run.as_mut().expect("it runs");
+    run.machine.as_mut().expect("recorded").shares =
+        vec![ShareSpec { name: "data".into(), tag: "data".into(), read_only: false }];
+    assert!(refused(&with_share).contains("it has shares until the next power cycle"));
 
     let mut with_medium = running(RunState::Running, None);
     let drive = |node: Option<&str>| ObservedCdrom {
