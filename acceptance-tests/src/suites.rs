@@ -13,6 +13,7 @@ pub mod faults;
 pub mod gitops;
 pub mod graduate;
 pub mod guest_access;
+pub mod guest_examples;
 pub mod guest_users;
 pub mod hosts;
 pub mod inputs;
@@ -161,11 +162,20 @@ pub const ALL: &[Suite] = &[
     Suite {
         name: "terraform",
         about: "Terraform and a small guest: apply, change, drift, import, destroy, Terraform's rules, bad input",
-        limit: minutes(45),
+        limit: minutes(35),
         obstacle: needs_root,
         alone: false,
         extended: false,
         run: terraform::run,
+    },
+    Suite {
+        name: "guests",
+        about: "the examples with a small guest: firmware, screen, access, disks, networks, snapshots, images",
+        limit: minutes(30),
+        obstacle: needs_root,
+        alone: false,
+        extended: false,
+        run: guest_examples::run,
     },
     Suite {
         name: "modules",

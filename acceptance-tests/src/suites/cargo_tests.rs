@@ -169,11 +169,12 @@ fn failed_tests(output: &str) -> impl Iterator<Item = &str> {
     output.lines().filter_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"))
 }
 
-/// The output of a failed test: its beginning, because the message comes before the backtrace.
+/// The output of a failed test up to the backtrace, which is long.
 fn words<'a>(output: &'a str, test: &str) -> &'a str {
     let heading = format!("---- {test} stdout ----\n");
     let Some((_, rest)) = output.split_once(&heading) else { return "" };
     let own = rest.find("\n---- ").or_else(|| rest.find("\nfailures:")).map_or(rest, |end| &rest[..end]);
+    let own = own.split("\nstack backtrace:").next().unwrap_or(own);
     own.char_indices().nth(MOST_WORDS).map_or(own, |(end, _)| &own[..end]).trim_end()
 }
 
@@ -219,9 +220,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failed_test_is_shown_from_its_message_on() {
-        let output = "---- a::b stdout ----\n\npanicked at x:\nleft != right\n   0: frame\n\n---- c stdout ----\nother\n\n\nfailures:\n    a::b\n";
-        assert_eq!(words(output, "a::b").trim(), "panicked at x:\nleft != right\n   0: frame");
+    fn a_failed_test_is_shown_from_its_message_on_without_the_backtrace() {
+        let output = "---- a::b stdout ----\n\npanicked at x:\nleft != right\nstack backtrace:\n   0: frame\n\n---- c stdout ----\nother\n\n\nfailures:\n    a::b\n";
+        assert_eq!(words(output, "a::b").trim(), "panicked at x:\nleft != right");
         assert_eq!(words(output, "c"), "other");
         assert_eq!(words(output, "b"), "", "only the test itself");
         let long = format!("---- d stdout ----\n{}\nfailures:\n", "é".repeat(9_000));

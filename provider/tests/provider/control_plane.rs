@@ -4,6 +4,9 @@
 //! object's name selects its behaviour: `stalled…` waits for a person, `slow…` is never ready, `busy…` is used by the guest
 //! when it is to be detached, `late…` is a VM that is placed two seconds after its creation, `mute…` a VM without a console.
 
+#[path = "../../../reconciler/tests/shared/template.rs"]
+mod template;
+
 use std::{
     path::{Path, PathBuf},
     sync::{
@@ -19,7 +22,13 @@ use kube::{
     api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value as Json, json};
+use tempfile::TempDir;
+use template::Template;
+use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
+
+/// The files of a control plane in which the definitions were installed: each test has a copy.
+static INSTALLED: OnceCell<Template> = OnceCell::const_new();
 
 /// Faults of the connection.
 #[derive(Clone, Default)]
@@ -226,6 +235,33 @@ impl Participant {
     }
 }
 
+async fn install() -> Template {
+    let folder = template::folder();
+    let server = Server::open(template::config(folder.path())).await.expect("a new directory");
+    let client = Client::new(server.service(), "default");
+    for object in berth_api::manifests::all() {
+        let object: DynamicObject = serde_json::from_value(object).expect("a manifest");
+        let types = object.types.clone().expect("it has a kind");
+        let (group, version) = types.api_version.split_once('/').unwrap_or(("", &types.api_version));
+        let plural = match types.kind.as_str() {
+            "ValidatingAdmissionPolicy" => "validatingadmissionpolicies".to_owned(),
+            kind => format!("{}s", kind.to_lowercase()),
+        };
+        let resource = ApiResource {
+            group: group.into(),
+            version: version.into(),
+            api_version: types.api_version.clone(),
+            kind: types.kind.clone(),
+            plural,
+        };
+        let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+        let made = api.create(&PostParams::default(), &object).await;
+        made.unwrap_or_else(|error| panic!("{} {:?}: {error}", types.kind, object.metadata.name));
+    }
+    server.shutdown().await;
+    Template::read(folder.path())
+}
+
 /// A control plane that runs.
 pub(crate) struct ControlPlane {
     pub(crate) client: Client,
@@ -233,17 +269,21 @@ pub(crate) struct ControlPlane {
     pub(crate) hold_users: Arc<AtomicBool>,
     server: Server,
     stop: CancellationToken,
+    /// Its database, if it is of this test alone.
+    _folder: Option<TempDir>,
 }
 
 impl ControlPlane {
-    /// A control plane in memory.
+    /// A control plane with its database in memory, where the system has a folder there.
     pub(crate) async fn in_memory() -> Self {
-        Self::open(ServerConfig::in_memory()).await.played()
+        Self::without_controllers().await.played()
     }
 
-    /// A control plane in memory whose objects get no status.
+    /// A control plane whose objects get no status.
     pub(crate) async fn without_controllers() -> Self {
-        Self::open(ServerConfig::in_memory()).await
+        let folder = template::folder();
+        let opened = Self::open(folder.path(), template::config(folder.path())).await;
+        Self { _folder: Some(folder), ..opened }
     }
 
     /// A token and the authority's certificate, for clients without a kubeconfig.
@@ -258,7 +298,7 @@ impl ControlPlane {
     pub(crate) async fn listening(directory: &Path, kubeconfig: &Path) -> Self {
         let audit_log = Some(kubeconfig.with_file_name("audit.log"));
         let config = ServerConfig { audit_log, ..ServerConfig::in_directory(directory) };
-        let this = Self::open(config).await.played();
+        let this = Self::open(directory, config).await.played();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let url = format!("https://{}", listener.local_addr().expect("it is bound"));
         this.server.write_kubeconfig(kubeconfig, &url).expect("the directory is ours");
@@ -269,7 +309,7 @@ impl ControlPlane {
 
     /// A control plane on disk that can be restarted. It is closed by the latter.
     pub(crate) async fn restartable(directory: &Path) -> (Self, Restart) {
-        let opened = Self::open(ServerConfig::in_directory(directory)).await;
+        let opened = Self::open(directory, ServerConfig::in_directory(directory)).await;
         let server = Arc::new(Mutex::new(Some(opened.server.clone())));
         let restart = Restart { directory: directory.into(), server };
         let client = restart.client();
@@ -278,30 +318,13 @@ impl ControlPlane {
         (Self { client, server, ..opened }.played(), restart)
     }
 
-    async fn open(config: ServerConfig) -> Self {
-        let server = Server::open(config).await.expect("a new directory");
+    /// Opens a copy with this configuration, whose database is in `directory`.
+    async fn open(directory: &Path, config: ServerConfig) -> Self {
+        INSTALLED.get_or_init(install).await.write(directory);
+        let server = Server::open(config).await.expect("the copy opens");
         let client = Client::new(server.service(), "default");
-        for object in berth_api::manifests::all() {
-            let object: DynamicObject = serde_json::from_value(object).expect("a manifest");
-            let types = object.types.clone().expect("it has a kind");
-            let (group, version) = types.api_version.split_once('/').unwrap_or(("", &types.api_version));
-            let plural = match types.kind.as_str() {
-                "ValidatingAdmissionPolicy" => "validatingadmissionpolicies".to_owned(),
-                kind => format!("{}s", kind.to_lowercase()),
-            };
-            let resource = ApiResource {
-                group: group.into(),
-                version: version.into(),
-                api_version: types.api_version.clone(),
-                kind: types.kind.clone(),
-                plural,
-            };
-            let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
-            let made = api.create(&PostParams::default(), &object).await;
-            made.unwrap_or_else(|error| panic!("{} {:?}: {error}", types.kind, object.metadata.name));
-        }
         let hold_users = Arc::new(AtomicBool::new(false));
-        Self { client, hold_users, server, stop: CancellationToken::new() }
+        Self { client, hold_users, server, stop: CancellationToken::new(), _folder: None }
     }
 
     /// Starts the task that acts as the controllers and agents.

@@ -158,18 +158,19 @@ fn rule_allows(rule: &Value, wanted: &Attributes<'_>) -> bool {
             url == wanted.path || url.strip_suffix('*').is_some_and(|prefix| wanted.path.starts_with(prefix))
         });
     }
-    let resource = match wanted.subresource {
-        "" => wanted.resource.to_owned(),
-        sub => format!("{}/{sub}", wanted.resource),
-    };
-    let any_of_sub = format!("*/{}", wanted.subresource);
     let names = rule["resourceNames"].as_array().is_none_or(Vec::is_empty)
         || has(rule, "resourceNames", |name| name == wanted.name);
     names
         && has(rule, "apiGroups", |group| group == "*" || group == wanted.group)
-        && has(rule, "resources", |r| {
-            r == "*" || r == resource || (!wanted.subresource.is_empty() && r == any_of_sub)
-        })
+        && has(rule, "resources", |resource| includes(resource, wanted))
+}
+
+/// Whether an entry of `resources`, such as `vms`, `vms/status`, `*/status` or `*`, includes what is wanted.
+fn includes(entry: &str, wanted: &Attributes<'_>) -> bool {
+    let (resource, subresource) = entry.split_once('/').unwrap_or((entry, ""));
+    entry == "*"
+        || subresource == wanted.subresource
+            && (resource == wanted.resource || (resource == "*" && !subresource.is_empty()))
 }
 
 #[cfg(test)]
@@ -202,6 +203,9 @@ mod tests {
     fn stars_allow_everything_and_paths_match_by_prefix() {
         let all = json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]});
         assert!(rule_allows(&all, &wanted("delete", "vms", "status", "a")));
+        let of_all = json!({"verbs": ["get"], "apiGroups": ["x.y"], "resources": ["*/status"]});
+        assert!(rule_allows(&of_all, &wanted("get", "vms", "status", "a")));
+        assert!(!rule_allows(&of_all, &wanted("get", "vms", "", "a")));
         let paths = json!({"verbs": ["get"], "nonResourceURLs": ["/metrics", "/logs/*"]});
         let at = |path| Attributes { verb: "get", path, ..Attributes::default() };
         assert!(rule_allows(&paths, &at("/metrics")) && rule_allows(&paths, &at("/logs/a")));

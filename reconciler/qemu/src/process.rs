@@ -26,7 +26,7 @@ pub use crate::hypervisor::{LaunchError, ProcessError, ProcessIdentity};
 pub use crate::machine::RunAs;
 pub use affinity::{cpus_of_thread, vcpu_threads};
 pub use cgroup::Cgroups;
-pub use filter::{Filter, FilterError};
+pub use filter::{FileLock, Filter, FilterError};
 pub use local::{Claims, LocalHypervisor};
 pub use log::{cut_log, last_bytes, last_lines};
 pub use scan::list_qemu;

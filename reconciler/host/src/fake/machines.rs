@@ -94,8 +94,8 @@ impl FakeSystem {
 
     /// Chooses CPUs as the real host does.
     async fn affinity(&self, request: &LaunchRequest) -> Result<Affinity> {
-        let running = self.hypervisor.list().await?;
-        let runs = |instance: &String| running.iter().any(|found| found.instance.as_ref() == Some(instance));
+        let running = self.hypervisor.instances();
+        let runs = |instance: &String| running.contains(instance);
         let mut state = self.state();
         let instance = &request.machine.instance;
         state.dedicated.remove(instance);

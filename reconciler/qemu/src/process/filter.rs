@@ -3,7 +3,7 @@
 //! Such a program is confined like a machine. It runs as a user without rights and without network, can open only these
 //! files (Landlock), and has limits on memory, processor time and the size of the result.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{OpenOptionsExt, chown};
 use std::os::unix::process::ExitStatusExt;
@@ -23,6 +23,31 @@ use super::{LaunchError, ProcessError, RunAs};
 /// The maximum length of the program's output in an error.
 const OUTPUT: u64 = 2048;
 
+/// A lock on a file that exists for it. It holds until it is dropped here and every program that inherited it has ended, also if this
+/// process ends before.
+#[derive(Debug)]
+pub struct FileLock(File);
+
+impl FileLock {
+    /// Returns `None` if another process, or another part of this one, has the lock. Creates the file if it does not exist.
+    pub fn try_acquire(path: &Path) -> io::Result<Option<Self>> {
+        let file = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(Self(file))),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+}
+
+impl Drop for FileLock {
+    fn drop(&mut self) {
+        // Closing is not enough: a process that another thread is just starting has the file open too, until its `exec`. No program
+        // that inherited the lock runs any more, because it keeps an `Arc` of it.
+        let _ = self.0.unlock();
+    }
+}
+
 /// A program that reads files and writes another.
 #[derive(Clone, Debug)]
 pub struct Filter {
@@ -36,8 +61,8 @@ pub struct Filter {
     pub output: Option<PathBuf>,
     /// Existing files that it changes, which `user` must be able to write.
     pub changed: Vec<PathBuf>,
-    /// Open files that it inherits: a lock on one of them is held until it has ended, also if its caller ends before.
-    pub held: Vec<Arc<File>>,
+    /// A lock that it inherits.
+    pub lock: Option<Arc<FileLock>>,
     /// The user that the program runs as, which must be able to read the input. `None`: the caller's.
     pub user: Option<RunAs>,
     /// The maximum size of a file that it writes, in bytes.
@@ -66,13 +91,16 @@ pub enum FilterError {
 }
 
 /// Kills the program if the caller stops waiting for it.
-struct Running(Child);
+struct Running {
+    child: Child,
+    _lock: Option<Arc<FileLock>>,
+}
 
 impl Drop for Running {
     fn drop(&mut self) {
         // It may have ended already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -84,12 +112,12 @@ impl Filter {
         let inherited = output.try_clone().map_err(|source| failed(Path::new("memory"), source))?;
         let started = tokio::task::spawn_blocking(move || own.start(inherited)).await;
         let mut running = started.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))?;
-        let pid = i32::try_from(running.0.id()).expect("process numbers are positive ints");
-        match tokio::time::timeout(self.time, PidFd::of_child(&running.0)?.ended(pid)).await {
+        let pid = i32::try_from(running.child.id()).expect("process numbers are positive ints");
+        match tokio::time::timeout(self.time, PidFd::of_child(&running.child)?.ended(pid)).await {
             Ok(ended) => ended?,
             Err(_) => return Err(FilterError::TooSlow { after: self.time }),
         }
-        let status = running.0.wait().map_err(|source| failed(&self.program, source))?;
+        let status = running.child.wait().map_err(|source| failed(&self.program, source))?;
         if status.success() {
             return Ok(());
         }
@@ -147,9 +175,10 @@ impl Filter {
             name: None,
             folder: None,
         };
-        let held = self.held.iter().map(|file| file.try_clone()).collect::<io::Result<Vec<File>>>();
-        let held = held.map_err(|source| failed(&self.program, source))?;
-        Ok(Running(launch::spawn(&self.program, &self.args, stderr, &held, &cell)?))
+        let inherited = self.lock.iter().map(|lock| lock.0.try_clone()).collect::<io::Result<Vec<File>>>();
+        let inherited = inherited.map_err(|source| failed(&self.program, source))?;
+        let child = launch::spawn(&self.program, &self.args, stderr, &inherited, &cell)?;
+        Ok(Running { child, _lock: self.lock.clone() })
     }
 }
 

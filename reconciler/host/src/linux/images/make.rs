@@ -113,7 +113,7 @@ impl LinuxImages {
             further: inputs,
             output: Some(output.to_owned()),
             changed: Vec::new(),
-            held: Vec::new(),
+            lock: None,
             user: self.unpacker.user,
             max_bytes: self.max_bytes,
             memory: CONVERT_MEMORY,

@@ -101,7 +101,7 @@ impl Unpacker {
             further: Vec::new(),
             output: Some(files.1.to_owned()),
             changed: Vec::new(),
-            held: Vec::new(),
+            lock: None,
             user: self.user,
             max_bytes: self.max_bytes,
             memory,

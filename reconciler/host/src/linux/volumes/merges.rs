@@ -15,14 +15,14 @@
 //! From the first note on, A is no snapshot any more that anything can be based on. The file that a disk writes to is never merged.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use berth_qemu::machine::{Backing, Format};
-use berth_qemu::process::{Filter, FilterError, RunAs};
+use berth_qemu::process::{FileLock, Filter, FilterError, RunAs};
 use berth_qemu::qcow2;
 use serde_json::json;
 
@@ -53,8 +53,8 @@ pub(in super::super) struct Merge {
     upper: String,
     /// The file of the upper one, with those below it.
     chain: Backing,
-    /// Locked: programs that change the file inherit it, and may outlive the agent.
-    lock: Arc<File>,
+    /// Programs that change the file inherit it, and may outlive the agent.
+    lock: Arc<FileLock>,
 }
 
 /// Two snapshots to merge.
@@ -99,15 +99,9 @@ impl LinuxVolumes {
     }
 
     /// Returns None while another merge of this host goes on, also one of an agent that has ended.
-    fn merge_lock(&self) -> Result<Option<File>> {
+    fn merge_lock(&self) -> Result<Option<FileLock>> {
         let path = self.layout.root().join(LOCK);
-        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
-        let file = file.map_err(failed("open", &path))?;
-        match file.try_lock() {
-            Ok(()) => Ok(Some(file)),
-            Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(error)) => Err(failed("lock", &path)(error)),
-        }
+        FileLock::try_acquire(&path).map_err(failed("lock", &path))
     }
 
     /// Returns the snapshots of a pool that can be merged with the one above them.
@@ -245,7 +239,7 @@ impl Merge {
             further: inputs,
             output: None,
             changed: vec![lower.file.clone(), scratch],
-            held: vec![self.lock.clone()],
+            lock: Some(self.lock.clone()),
             user,
             max_bytes,
             memory: CONVERT_MEMORY,

@@ -1,0 +1,34 @@
+//! The examples with the small guest on `berth up`: firmware, screens, access, disks, networks, snapshots and images.
+
+use anyhow::Result;
+
+use super::{
+    Kit, disks_of_a_vm, dual_stack, guest_access, install, made_images, probes, routes, screen, secure_boot,
+    shared_folders, snapshot_schedule, snapshots, uploads,
+};
+use crate::platform::Platform;
+use crate::report::Report;
+
+/// Runs the suite.
+pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
+    let parts = report.step("the programs are built", || kit.parts("guests"))?;
+    let guest = report.step("the small guest is built", || kit.small_guest())?;
+    let signed = report.step("the small guest with signed boot loaders is built", || kit.signed_guest())?;
+    let installer = report.step("the installer is built", || kit.installer())?;
+    let platform = report.step("berth up is ready", || Platform::embedded(&parts))?;
+    secure_boot::run(report, &platform, &signed, &guest);
+    screen::run(report, &platform, &guest);
+    install::run(report, &platform, &installer);
+    guest_access::example(report, &platform, &guest);
+    probes::example(report, &platform, &guest);
+    shared_folders::example(report, &platform, &guest);
+    disks_of_a_vm::example(report, &platform, &guest);
+    routes::example(report, &platform, &guest);
+    dual_stack::example(report, &platform, &guest);
+    snapshots::example(report, &platform, &guest);
+    snapshot_schedule::example(report, &platform, &guest);
+    made_images::example(report, &platform, &guest);
+    uploads::example(report, &platform, &guest);
+    uploads::push(report, &platform);
+    Ok(())
+}
