@@ -1,7 +1,7 @@
 //! Facts of the fake host.
 
 use async_trait::async_trait;
-use berth_qemu::hypervisor::{Hypervisor as _, ProcessIdentity};
+use berth_qemu::hypervisor::ProcessIdentity;
 use serde_json::Value;
 
 use crate::{ForeignKind, ForeignObject, HostFacts, HostInfo, HostUse, Result};
