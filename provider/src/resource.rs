@@ -21,7 +21,12 @@ mod wait;
 
 pub(crate) use conflict::{appliers, other_applier};
 
-use std::{fmt, sync::Arc};
+use std::{
+    any::TypeId,
+    collections::BTreeMap,
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use async_trait::async_trait;
 use serde_json::{Map, Value as Json, json};
@@ -49,7 +54,7 @@ use crate::{
 pub struct KindResource {
     kind: Box<dyn ResourceKind>,
     info: KindInfo,
-    definition: Json,
+    definition: Arc<Json>,
     is_namespaced: bool,
     fields: Vec<Field>,
     session: Arc<Session>,
@@ -61,11 +66,19 @@ impl fmt::Debug for KindResource {
     }
 }
 
+/// Returns the definition of a kind, which is made once in a process.
+fn definition_of<K: ResourceKind>(kind: &K) -> Arc<Json> {
+    static MADE: Mutex<BTreeMap<TypeId, Arc<Json>>> = Mutex::new(BTreeMap::new());
+    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    let make = || Arc::new(serde_json::to_value(kind.definition()).unwrap_or_default());
+    Arc::clone(made.entry(TypeId::of::<K>()).or_insert_with(make))
+}
+
 impl KindResource {
     /// A resource of a kind.
     #[must_use]
     pub fn new(kind: impl ResourceKind, session: Arc<Session>) -> Self {
-        let definition = serde_json::to_value(kind.definition()).unwrap_or_default();
+        let definition = definition_of(&kind);
         let spec = definition.pointer("/spec/versions/0/schema/openAPIV3Schema/properties/spec");
         let is_namespaced = definition.pointer("/spec/scope").and_then(Json::as_str) == Some("Namespaced");
         let mut fields = kind::common_fields(&kind, is_namespaced);

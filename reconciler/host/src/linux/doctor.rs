@@ -256,7 +256,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let facts = doctor_facts(&folder.path().join("not/there/yet")).await;
         assert!(facts.memory.total > 64 << 20 && facts.storage.is_ok(), "{facts:?}");
-        assert!(!facts.kvm.reason.is_empty() && facts.programs.len() == 3);
+        assert!(!facts.kvm.reason.is_empty() && facts.programs.len() == 4);
         assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0, "nothing was created");
     }
 }
