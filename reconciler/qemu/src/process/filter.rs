@@ -201,3 +201,20 @@ fn said(output: &mut File) -> String {
     let text = String::from_utf8_lossy(&text);
     text.chars().filter(|c| *c == '\n' || !c.is_control()).collect::<String>().trim().replace('\n', "; ")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_is_free_once_it_is_dropped_although_a_process_that_is_being_started_has_the_file_open() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let path = folder.path().join("lock");
+        let lock = FileLock::try_acquire(&path).expect("opened").expect("free");
+        assert!(FileLock::try_acquire(&path).expect("opened").is_none(), "it is held");
+        // As a fork does.
+        let _copy = lock.0.try_clone().expect("copied");
+        drop(lock);
+        assert!(FileLock::try_acquire(&path).expect("opened").is_some());
+    }
+}
