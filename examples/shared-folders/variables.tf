@@ -15,6 +15,6 @@ variable "user_data" {
     #cloud-config
     mounts:
       - [media, /mnt/media, virtiofs, "ro,nofail", "0", "0"]
-      - [work, /mnt/work, virtiofs, "rw,nofail", "0", "0"]
+      - [work, /mnt/data, virtiofs, "rw,nofail", "0", "0"]
   EOT
 }
