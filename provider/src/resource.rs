@@ -66,7 +66,7 @@ impl fmt::Debug for KindResource {
     }
 }
 
-/// Returns the definition of a kind, which is made once in a process.
+/// Returns the definition of a kind. It is made once in a process: its schema takes longer than most operations of a provider.
 fn definition_of<K: ResourceKind>(kind: &K) -> Arc<Json> {
     static MADE: Mutex<BTreeMap<TypeId, Arc<Json>>> = Mutex::new(BTreeMap::new());
     let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
