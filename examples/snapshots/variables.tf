@@ -14,8 +14,8 @@ variable "restore" {
   default     = null
 }
 
-variable "power" {
-  description = "The power of the first VM."
-  type        = string
-  default     = "Running"
+variable "allow_reboot" {
+  description = "Whether an apply restarts the VM for what waits for its next power cycle."
+  type        = bool
+  default     = false
 }

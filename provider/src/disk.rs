@@ -13,6 +13,7 @@ use crate::{
     kind::{KindInfo, ResourceKind},
     readiness::{Outcome, Readiness},
     references::{DISK, DISK_SNAPSHOT, IMAGE, STORAGE_POOL},
+    restore::{self, Restored},
 };
 
 fn limits() -> Field {
@@ -64,7 +65,7 @@ fn source(fixed: Effect) -> Field {
     Field::spec("source", Shape::Object(fields)).effect(fixed)
 }
 
-fn restore() -> Field {
+fn restore_field() -> Field {
     let fields = vec![
         Field::spec("snapshot", Shape::Text(Form::Name)).required().refers(DISK_SNAPSHOT),
         Field::spec("token", Shape::Text(Form::Any)),
@@ -126,7 +127,7 @@ impl ResourceKind for Disk {
             Field::spec("deletion_protection", Shape::Bool).default(false),
         ];
         fields.extend(declared(Effect::Replace));
-        fields.push(restore());
+        fields.push(restore_field());
         fields.push(restored_from());
         fields.extend([
             Field::observed(
@@ -160,7 +161,7 @@ impl ResourceKind for Disk {
         if let Some(detail) = shrinks(change.prior, &change.planned) {
             change.refuse("A disk cannot shrink", detail, AttributePath::root("size"));
         }
-        let announced = announce_restore(change);
+        let announced = restore::announce(change, Restored::Disk);
         change.diagnostics.extend(announced);
     }
 
@@ -243,32 +244,6 @@ fn check_restore(disk: &Value) -> Option<Diagnostic> {
                       snapshot of itself.";
         Diagnostic::error("Invalid restore", detail).at(AttributePath::root("restore").attribute("snapshot"))
     })
-}
-
-/// Warns that the data of the disk is replaced, or that this restore is done already.
-fn announce_restore(change: &PlannedChange<'_>) -> Option<Diagnostic> {
-    let (was, is) = (change.prior.get("restore"), change.planned.get("restore"));
-    if !change.is_update() || change.is_applied || is.is_null() || is.is_unknown() || is == was {
-        return None;
-    }
-    let name = is.get("snapshot").as_str().unwrap_or("(known after apply)");
-    let done = change.prior.get("restored_from");
-    let is_done = ["snapshot", "token"].into_iter().all(|part| done.get(part) == is.get(part));
-    let (summary, detail) = if is_done && !done.is_null() {
-        let at = done.get("restored_at").as_str().unwrap_or("an earlier time");
-        let text = format!(
-            "The disk was restored from DiskSnapshot {name} with this token at {at}, and is not restored again. Set another \
-             restore.token to restore it once more."
-        );
-        ("Nothing is restored", text)
-    } else {
-        let text = format!(
-            "The disk gets the data of DiskSnapshot {name}. This waits until no VM has the disk open: stop its VM (power = \"Stopped\") or \
-             restart it. The data that the disk has now stays in the pool's trash for 24 hours (berth undelete --as)."
-        );
-        ("The data of the disk will be replaced", text)
-    };
-    Some(Diagnostic::warning(summary, detail).at(AttributePath::root("restore")))
 }
 
 /// Returns why a disk, or a template of one, cannot have its planned size.

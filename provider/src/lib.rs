@@ -70,6 +70,7 @@ pub mod readiness;
 pub mod references;
 pub mod replacement;
 pub mod resource;
+mod restore;
 pub mod run;
 pub mod security_group;
 pub mod selector;

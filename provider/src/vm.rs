@@ -8,6 +8,7 @@ mod observed;
 mod placement;
 mod probes;
 pub(crate) mod restart;
+mod restore;
 mod room;
 pub(crate) mod size;
 
@@ -108,11 +109,11 @@ fn observed_fields() -> Vec<Field> {
                 "pending_power_cycle",
                 "/status/pendingPowerCycle",
                 "The names of what takes effect when the running VM is next started: `class`, `cpus`, `max_cpus`, `memory`, \
-                 `max_memory`, `huge_pages`, `firmware`, `tpm`, `cpu_topology`, `dedicated_cpu_placement`, `isolate_emulator_thread`, `cpu_model`, `guest_os`, `watchdog`, `serial_number`, `graphics`, `uuid`, `pci_devices`, `shares`, `qemu_options` of its class, `disks[NAME]` of another boot disk, bus or `read_only`, `cdroms[NAME]`, `network_interfaces[NAME]`. Every plan warns while it is not empty, \
+                 `max_memory`, `huge_pages`, `firmware`, `tpm`, `cpu_topology`, `dedicated_cpu_placement`, `isolate_emulator_thread`, `cpu_model`, `guest_os`, `watchdog`, `serial_number`, `graphics`, `uuid`, `pci_devices`, `shares`, `qemu_options` of its class, `disks[NAME]` of another boot disk, bus or `read_only`, `cdroms[NAME]`, `network_interfaces[NAME]`, `restore`. Every plan warns while it is not empty, \
                  whether this configuration or another client made the change. With `allow_reboot` the apply restarts the VM.",
             )
         }
-        .follows(&["class", "cpus", "max_cpus", "memory", "max_memory", "huge_pages", "firmware", "tpm", "cpu_topology", "dedicated_cpu_placement", "isolate_emulator_thread", "cpu_model", "guest_os", "watchdog", "serial_number", "graphics", "uuid", "pci_devices", "shares", "disks", "cdroms", "network_interfaces", "power"]),
+        .follows(&["class", "cpus", "max_cpus", "memory", "max_memory", "huge_pages", "firmware", "tpm", "cpu_topology", "dedicated_cpu_placement", "isolate_emulator_thread", "cpu_model", "guest_os", "watchdog", "serial_number", "graphics", "uuid", "pci_devices", "shares", "disks", "cdroms", "network_interfaces", "restore", "power"]),
         Field::observed(
             "host",
             "/status/binding/host",
@@ -206,6 +207,7 @@ impl ResourceKind for Vm {
                  Together with `allow_reboot` and `user_data_policy`, an \
                  apply restarts the VM only once.",
             ),
+            restore::field(),
             Field::spec("deletion_protection", Shape::Bool).default(false),
             Field::local(
                 "wait_for",
@@ -225,6 +227,7 @@ impl ResourceKind for Vm {
             .default(false),
         ];
         fields.extend(observed_fields());
+        fields.extend(restore::observed());
         fields
     }
 
@@ -250,6 +253,7 @@ impl ResourceKind for Vm {
         placement::refine(change);
         disks::wait_with_another_boot_disk(change);
         interfaces::wait_with_fixed_models(change);
+        restore::refine(change);
         restart::refine(change);
     }
 

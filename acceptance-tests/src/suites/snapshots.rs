@@ -124,7 +124,7 @@ fn grown_and_started_again(platform: &Platform, project: &Project, first: &str, 
     Ok(())
 }
 
-/// The disks get the data of the VM's snapshot back, while the VM is stopped, and nothing else of it changes. `sums` are those of the
+/// The disks get the data of the VM's snapshot back when the VM is restarted, and nothing else of it changes. `sums` are those of the
 /// first data disk, in the snapshot and after it.
 fn restored(
     platform: &Platform,
@@ -134,10 +134,10 @@ fn restored(
     sums: [&str; 2],
 ) -> Result<()> {
     let kubectl = platform.kubectl();
-    let declare = |power: &str| {
+    let declare = |allow_reboot: bool| {
         let mut variables = image.clone();
         variables["restore"] = "snapshots-all".into();
-        variables["power"] = power.into();
+        variables["allow_reboot"] = allow_reboot.into();
         project.write("terraform.tfvars.json", &variables.to_string())
     };
     let same = || -> Result<Vec<Value>> {
@@ -147,19 +147,26 @@ fn restored(
         Ok(parts.into_iter().chain([&vm["metadata"]["uid"], &disk["metadata"]["uid"]]).cloned().collect())
     };
     let identity = same()?;
-    declare("Running")?;
+    declare(false)?;
     let planned = unwrapped(&project.plan()?.text);
-    contains_all(&planned, &["The data of the disk will be replaced", "power = \"Stopped\""])?;
+    contains_all(&planned, &["The data of the VM will be replaced", "allow_reboot = true"])?;
     project.apply()?;
-    let waiting = kubectl.object("disk", "snapshots-data")?;
-    ensure!(waiting["status"]["restoredFrom"].is_null(), "its VM runs: {waiting:#}");
+    let waiting =
+        kubectl.condition("vm/snapshots", "RestoreSynced=False", Some("PowerCycleNeeded"), BOOT)?["status"]
+            .clone();
+    ensure!(
+        waiting["restoredFrom"].is_null() && waiting["snapshots"][0]["name"] == "snapshots-all",
+        "{waiting:#}"
+    );
     ensure!(sum(platform, first, "snapshots-data")? == sums[1], "the guest has its data");
-    declare("Stopped")?;
+    declare(true)?;
+    let planned = unwrapped(&project.plan()?.text);
+    contains_all(&planned, &["The VM will be restarted", "restore"])?;
     project.apply()?;
-    let is_restored = |disk: &Value| disk["status"]["restoredFrom"]["snapshot"] == "snapshots-all-1";
-    kubectl.until("disk/snapshots-data", "to be restored", BOOT, is_restored)?;
-    declare("Running")?;
-    project.apply()?;
+    let is_restored = |vm: &Value| vm["status"]["restoredFrom"]["snapshot"] == "snapshots-all";
+    kubectl.until("vm/snapshots", "to be restored", BOOT, is_restored)?;
+    let disk = kubectl.object("disk", "snapshots-data")?["status"]["restoredFrom"].clone();
+    ensure!(disk["snapshot"] == "snapshots-all-1", "{disk:#}");
     let found = wait::until("the guest to be up again", BOOT, || sum(platform, first, "snapshots-data"))?;
     ensure!(found == sums[0], "it has the data of the snapshot");
     ensure!(same()? == identity, "{identity:?}, and now {:?}", same()?);

@@ -15,10 +15,14 @@ const READ_SECONDS: u64 = 2;
 /// Adds the values to the view of a VM.
 pub(super) fn view(object: &Json, view: &mut Json) {
     let (addresses, pending) = (addresses(object), pending_power_cycle(object));
+    let snapshots: Map<String, Json> = list(object, "/status/snapshots")
+        .filter_map(|snapshot| Some((text(snapshot, "name")?.to_owned(), snapshot["takenAt"].clone())))
+        .collect();
     let Some(view) = view.as_object_mut() else { return };
     if let Some(status) = view.entry("status").or_insert_with(|| json!({})).as_object_mut() {
         status.insert("addresses".into(), addresses);
         status.insert("pendingPowerCycle".into(), pending);
+        status.insert("snapshots".into(), snapshots.into());
     }
 }
 

@@ -171,6 +171,7 @@ pub(super) fn request(change: &mut PlannedChange<'_>) {
         "network_interfaces",
         "placement",
         "bootstrap",
+        "restore",
     ] {
         hash.update(format!("{:?}", change.planned.get(name)));
     }

@@ -119,6 +119,7 @@ fn vm() -> Json {
     });
     // One macro has no room for all of it.
     vm["shares"] = json!([{"name": "media", "tag": "films", "read_only": true}]);
+    vm["restore"] = json!({"snapshot": "s", "token": "1"});
     vm
 }
 
@@ -183,6 +184,9 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/pci_devices", json!([]), Announced::PowerCycle),
         ("/pci_devices/0/count", json!(2), Announced::PowerCycle),
         ("/pci_devices", json!([{"name": "gpu-a100"}, {"name": "nic"}]), Announced::PowerCycle),
+        ("/restore", Json::Null, Announced::Live),
+        ("/restore/snapshot", json!("other"), Announced::PowerCycle),
+        ("/restore/token", json!("2"), Announced::PowerCycle),
         ("/shares", json!([]), Announced::PowerCycle),
         ("/shares/0/tag", json!("videos"), Announced::PowerCycle),
         ("/shares/0/read_only", json!(false), Announced::PowerCycle),

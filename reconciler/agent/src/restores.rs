@@ -1,22 +1,27 @@
-//! Restores of disks in place: whether the restore that a Disk declares is due on this host. The disk's reconcile does it; VMs and
-//! attachments wait for it before they open the disk.
+//! Restores of disks in place: whether the restore that a Disk or its VM declares is due on this host. The disk's reconcile does it; VMs
+//! and attachments wait for it before they open the disk.
 //!
 //! ```text
 //!                         snapshot taken         no machine has the disk open
-//!   declared ─▶ Waits ───────────────────▶ Due ──────────────────────────────▶ Done      Refused: until the Disk changes
+//!   declared ─▶ Waits ───────────────────▶ Due ──────────────────────────────▶ Done      Refused: until the declaration changes
 //! ```
 //!
-//! The note beside the volume lists the restores that were done: neither a lost status nor another Disk object repeats one.
+//! The note beside the volume lists the restores that were done: neither a lost status nor another object repeats one. The restore of
+//! a VM ([`vm`]) comes before that of a disk, and each follows only the restores of its own kind.
+
+mod vm;
 
 use berth_api::{Disk, DiskRestore, DiskSnapshot};
-use berth_host::{SnapshotFacts, SystemError, VolumeFacts};
+use berth_host::{DeclaredRestore, Restored, SnapshotFacts, SystemError, VolumeFacts};
 use kube::ResourceExt;
 
 use crate::context::Context;
 use crate::error::Error;
 use crate::key::ObjectName;
 
-/// The restore that a Disk declares, as it is on this host.
+pub(crate) use vm::{DueParts, VmRestore, holds, observe as observe_vm, snapshots_of};
+
+/// The restore that a Disk or its VM declares, as it is on this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Restore {
     /// Nothing: none is declared, or it is the last one that was done.
@@ -24,10 +29,10 @@ pub(crate) enum Restore {
     Done,
     /// Its snapshot is not there; the text is for people.
     Waits(String),
-    /// It is not done as long as the Disk declares it; the text is for people.
+    /// It is not done as long as it is declared; the text is for people.
     Refused(String),
-    /// It is done once no machine has the disk open.
-    Due { snapshot: String },
+    /// It is done once no machine has the disk open, from this snapshot.
+    Due { snapshot: String, declared: DeclaredRestore },
 }
 
 impl Restore {
@@ -37,51 +42,76 @@ impl Restore {
 }
 
 pub(crate) async fn observe(ctx: &Context, disk: &Disk, volume: &VolumeFacts) -> Result<Restore, Error> {
-    let Some(declared) = &disk.spec.restore else { return Ok(Restore::Done) };
-    if let Some(done) = done_before(declared, volume) {
+    if let Some(due) = vm::due_of(ctx, disk).await? {
+        return Ok(due);
+    }
+    let Some(restore) = &disk.spec.restore else { return Ok(Restore::Done) };
+    let declared = of_disk(restore);
+    if let Some(done) = done_before(&declared, volume) {
         return Ok(done);
     }
-    let name = ObjectName::new(disk.namespace().unwrap_or_default(), declared.snapshot.as_str());
+    let name = ObjectName::new(disk.namespace().unwrap_or_default(), restore.snapshot.as_str());
     let object = ctx.index.read().disk_snapshots.get(&name);
-    let status = object.as_ref().and_then(|object| object.status.as_ref());
-    let facts = match status.and_then(|status| Some((status.pool.as_ref()?, status.snapshot_id.as_ref()?))) {
-        Some((pool, id)) => match ctx.system.snapshot(pool.as_str(), id).await {
-            Err(SystemError::SnapshotLost { .. }) => None,
-            found => found?,
-        },
-        None => None,
+    let Some(object) = object else {
+        return Ok(Restore::Waits(format!("DiskSnapshot {} does not exist on this host", restore.snapshot)));
     };
-    Ok(decide(declared, volume, object.as_deref(), facts.as_ref()))
+    if object.metadata.deletion_timestamp.is_some() {
+        return Ok(Restore::Waits(format!("DiskSnapshot {} is being deleted", restore.snapshot)));
+    }
+    let facts = facts_of(ctx, &object).await?;
+    Ok(decide(declared, volume, &object, facts.as_ref()))
 }
 
-fn done_before(declared: &DiskRestore, volume: &VolumeFacts) -> Option<Restore> {
-    let is_it =
-        |done: &berth_host::Restored| done.is_of(declared.snapshot.as_str(), declared.token.as_deref());
-    let (last, earlier) = volume.restores.split_last()?;
-    if is_it(last) {
+fn of_disk(restore: &DiskRestore) -> DeclaredRestore {
+    DeclaredRestore { name: restore.snapshot.to_string(), token: restore.token.clone(), vm_snapshot: None }
+}
+
+/// Returns the file of a snapshot on this host.
+async fn facts_of(ctx: &Context, object: &DiskSnapshot) -> Result<Option<SnapshotFacts>, Error> {
+    let status = object.status.as_ref();
+    let placed = status.and_then(|status| Some((status.pool.as_ref()?, status.snapshot_id.as_ref()?)));
+    let Some((pool, id)) = placed else { return Ok(None) };
+    match ctx.system.snapshot(pool.as_str(), id).await {
+        Err(SystemError::SnapshotLost { .. }) => Ok(None),
+        found => Ok(found?),
+    }
+}
+
+/// Returns what was done of it before: `None` if nothing was. A disk follows the restores that were declared for it, and a VM those
+/// that were declared for the VM.
+fn done_before(declared: &DeclaredRestore, volume: &VolumeFacts) -> Option<Restore> {
+    let of_same_kind =
+        |done: &&Restored| done.declared.vm_snapshot.is_some() == declared.vm_snapshot.is_some();
+    let mut done = volume.restores.iter().filter(of_same_kind).rev();
+    let last = done.next()?;
+    if last.declared.is_same(declared) {
         return Some(Restore::Done);
     }
-    let before = earlier.iter().rfind(|done| is_it(done))?;
+    let before = done.find(|done| done.declared.is_same(declared))?;
     Some(Restore::Refused(format!(
-        "it was restored from DiskSnapshot {} at {}, and from DiskSnapshot {} at {}: set another restore.token to restore it once \
-         more",
-        before.name, before.at, last.name, last.at
+        "it was restored from {} at {}, and from {} at {}: set another restore.token to restore it once more",
+        source_of(&before.declared),
+        before.at,
+        source_of(&last.declared),
+        last.at
     )))
 }
 
+/// Returns the object that it is restored from, as it was declared, for people.
+fn source_of(declared: &DeclaredRestore) -> String {
+    match &declared.vm_snapshot {
+        Some(name) => format!("VMSnapshot {name}"),
+        None => format!("DiskSnapshot {}", declared.name),
+    }
+}
+
 fn decide(
-    declared: &DiskRestore,
+    declared: DeclaredRestore,
     volume: &VolumeFacts,
-    object: Option<&DiskSnapshot>,
+    object: &DiskSnapshot,
     facts: Option<&SnapshotFacts>,
 ) -> Restore {
-    let name = &declared.snapshot;
-    let Some(object) = object else {
-        return Restore::Waits(format!("DiskSnapshot {name} does not exist on this host"));
-    };
-    if object.metadata.deletion_timestamp.is_some() {
-        return Restore::Waits(format!("DiskSnapshot {name} is being deleted"));
-    }
+    let name = object.name_any();
     let status = object.status.as_ref();
     let is_other = status.and_then(|status| status.volume_id.as_ref()).is_some_and(|id| *id != volume.id);
     if is_other || facts.is_some_and(|facts| facts.volume != volume.id) {
@@ -95,7 +125,7 @@ fn decide(
             "DiskSnapshot {name} is in the pool {}, and the disk is in {}",
             facts.pool, volume.pool
         )),
-        Some(facts) if facts.taken.is_some() => Restore::Due { snapshot: facts.id.clone() },
+        Some(facts) if facts.taken.is_some() => Restore::Due { snapshot: facts.id.clone(), declared },
         Some(_) => Restore::Waits(format!("DiskSnapshot {name} is not taken yet")),
         None => Restore::Waits(format!("DiskSnapshot {name} is not taken yet, or its file is lost")),
     }
@@ -103,21 +133,20 @@ fn decide(
 
 #[cfg(test)]
 mod tests {
-    use berth_host::{Restored, Taken, VolumeOwner};
+    use berth_host::{Taken, VolumeOwner};
     use berth_qemu::machine::Format;
     use jiff::Timestamp;
     use serde_json::json;
 
     use super::*;
 
-    fn declared(snapshot: &str, token: Option<&str>) -> DiskRestore {
-        DiskRestore { snapshot: snapshot.into(), token: token.map(str::to_owned) }
+    fn declared(snapshot: &str, token: Option<&str>) -> DeclaredRestore {
+        of_disk(&DiskRestore { snapshot: snapshot.into(), token: token.map(str::to_owned) })
     }
 
     fn volume(restores: &[(&str, Option<&str>)]) -> VolumeFacts {
         let restored = |(name, token): &(&str, Option<&str>)| Restored {
-            name: (*name).into(),
-            token: token.map(str::to_owned),
+            declared: declared(name, *token),
             snapshot: "s-1".into(),
             at: Timestamp::UNIX_EPOCH,
         };
@@ -166,22 +195,17 @@ mod tests {
 
     #[test]
     fn a_restore_is_due_with_a_snapshot_of_the_very_disk_that_is_taken() {
-        let wanted = declared("before", None);
-        let see = |object: Option<&DiskSnapshot>, facts: Option<SnapshotFacts>| {
-            decide(&wanted, &volume(&[]), object, facts.as_ref())
+        let see = |object: &DiskSnapshot, facts: Option<SnapshotFacts>| {
+            decide(declared("before", None), &volume(&[]), object, facts.as_ref())
         };
         let own = snapshot("v-1");
-        assert_eq!(see(Some(&own), Some(facts("default", true))), Restore::Due { snapshot: "s-1".into() });
-        for (object, facts) in [(None, None), (Some(&own), None), (Some(&own), Some(facts("default", false)))]
-        {
-            assert!(matches!(see(object, facts), Restore::Waits(_)));
+        let due = Restore::Due { snapshot: "s-1".into(), declared: declared("before", None) };
+        assert_eq!(see(&own, Some(facts("default", true))), due);
+        for facts in [None, Some(facts("default", false))] {
+            assert!(matches!(see(&own, facts), Restore::Waits(_)));
         }
-        let mut leaving = own.clone();
-        leaving.metadata.deletion_timestamp =
-            Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH));
-        assert!(matches!(see(Some(&leaving), Some(facts("default", true))), Restore::Waits(_)));
         for (object, pool) in [(snapshot("v-2"), "default"), (own, "other")] {
-            let refused = see(Some(&object), Some(facts(pool, true)));
+            let refused = see(&object, Some(facts(pool, true)));
             assert!(matches!(refused, Restore::Refused(_)), "{refused:?}");
         }
     }
@@ -195,5 +219,20 @@ mod tests {
         let refused = done_before(&a, &volume(&[("a", None), ("b", None)]));
         let Some(Restore::Refused(text)) = refused else { panic!("{refused:?}") };
         assert!(text.contains("DiskSnapshot b") && text.contains("restore.token"), "{text}");
+    }
+
+    #[test]
+    fn a_disk_follows_its_own_restores_and_a_vm_its_own() {
+        let of_vm =
+            |name: &str| DeclaredRestore { vm_snapshot: Some(name.into()), ..declared("part-0", None) };
+        let mut both = volume(&[("a", None)]);
+        both.restores.push(Restored { declared: of_vm("s"), ..both.restores[0].clone() });
+        assert_eq!(done_before(&declared("a", None), &both), Some(Restore::Done));
+        assert_eq!(done_before(&of_vm("s"), &both), Some(Restore::Done));
+        assert_eq!(done_before(&declared("part-0", None), &both), None, "of the disk alone");
+        assert_eq!(done_before(&of_vm("t"), &both), None);
+        both.restores.push(Restored { declared: of_vm("t"), ..both.restores[0].clone() });
+        let Some(Restore::Refused(text)) = done_before(&of_vm("s"), &both) else { panic!("refused") };
+        assert!(text.contains("VMSnapshot t"), "{text}");
     }
 }

@@ -41,6 +41,8 @@ pub enum ConditionType {
     GuestUsersSynced,
     /// The SecurityGroups that a VM's interfaces name exist. Present only while they do not.
     SecurityGroupsSynced,
+    /// The disks of a VM have the data that its `restore` declares. Present only while they have not.
+    RestoreSynced,
     /// A VM's host is one that its placement allows. Present only while it is not: a placed VM does not move.
     PlacementSynced,
     /// An attachment's disk is attached to the running VM.
@@ -83,6 +85,7 @@ impl ConditionType {
             Self::InterfacesSynced => "InterfacesSynced",
             Self::GuestUsersSynced => "GuestUsersSynced",
             Self::SecurityGroupsSynced => "SecurityGroupsSynced",
+            Self::RestoreSynced => "RestoreSynced",
             Self::PlacementSynced => "PlacementSynced",
             Self::Attached => "Attached",
             Self::Accelerated => "Accelerated",

@@ -4,6 +4,7 @@ mod bootstrap;
 mod devices;
 mod guest_user;
 mod interface;
+mod restore;
 mod status;
 mod templates;
 
@@ -16,6 +17,7 @@ pub use bootstrap::Bootstrap;
 pub use devices::{declared_devices, declared_shares, taken_devices};
 pub use guest_user::{GuestUser, GuestUserStatus};
 pub use interface::{InterfaceLimits, LinkState, NetworkInterface, NicModel};
+pub use restore::{MOST_LISTED_SNAPSHOTS, SnapshotOfVM, VMRestore, VMRestored};
 pub use status::{
     CdromStatus, ConsoleAddress, CpuTime, DedicatedCpus, DiskAttachmentStatus, Hardware, HostRefusal,
     InterfaceStatus, ProcessStatus, VMStatus,
@@ -287,6 +289,10 @@ pub struct VMSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub restart_token: Option<String>,
+    /// A snapshot of this VM whose data its disks are to have again, all of them or none. It is restored once for each value, while no
+    /// machine has the disks open: a running VM has the data after its next power cycle. Default: none. Removing it changes nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restore: Option<Box<VMRestore>>,
     /// Whether deleting it is refused. Set it to false before deleting. Default false. Applied live.
     #[serde(default)]
     pub deletion_protection: bool,

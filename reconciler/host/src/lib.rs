@@ -57,8 +57,8 @@ pub use shares::{ShareFacts, ShareMapping};
 pub use start::{Earlier, Start};
 pub use usage::{HostUse, InterfaceUse, MachineUse};
 pub use volumes::{
-    DeclaredSource, MOST_RESTORES, MOST_SNAPSHOTS, Merged, NewRestore, NewSnapshot, NewVolume, Restored,
-    SnapshotFacts, Taken, TrashedVolume, VolumeFacts, VolumeOwner, Volumes,
+    DeclaredRestore, DeclaredSource, MOST_RESTORES, MOST_SNAPSHOTS, Merged, NewRestore, NewSnapshot,
+    NewVolume, Restored, SnapshotFacts, Taken, TrashedVolume, VolumeFacts, VolumeOwner, Volumes,
 };
 
 type Result<T> = std::result::Result<T, SystemError>;

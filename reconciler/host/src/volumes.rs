@@ -106,43 +106,56 @@ pub struct NewRestore {
     pub pool: String,
     pub volume: String,
     pub snapshot: String,
-    /// The declared name of the snapshot, and the token.
-    pub name: String,
-    pub token: Option<String>,
+    pub declared: DeclaredRestore,
     /// The least size that it has afterwards, in bytes.
     pub size: u64,
+}
+
+/// A restore as it is declared: of a volume, or of all volumes of a VM. Each is done once.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DeclaredRestore {
+    /// The name of the snapshot of the volume.
+    pub name: String,
+    /// Another token restores the same snapshot once more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<String>,
+    /// The name of the snapshot of the VM, of which that of the volume is a part. None: declared for this volume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vm_snapshot: Option<String>,
+}
+
+impl DeclaredRestore {
+    /// Whether both declare the same restore of the same scope.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let snapshot = match (&self.vm_snapshot, &other.vm_snapshot) {
+            (None, None) => self.name == other.name,
+            (of_vm, other) => of_vm == other,
+        };
+        snapshot && self.token == other.token
+    }
 }
 
 /// A restore as the note of its volume records it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Restored {
-    /// The declared name and token: a restore that declares the same ones is not done again.
-    pub name: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub token: Option<String>,
+    #[serde(flatten)]
+    pub declared: DeclaredRestore,
     /// The identity of the snapshot.
     pub snapshot: String,
     pub at: Timestamp,
 }
 
-impl Restored {
-    /// Whether it was declared by this name and token.
-    pub fn is_of(&self, name: &str, token: Option<&str>) -> bool {
-        (self.name.as_str(), self.token.as_deref()) == (name, token)
-    }
-}
-
 impl NewRestore {
     /// Whether the volume was restored so before.
     pub fn is_done(&self, restores: &[Restored]) -> bool {
-        restores.iter().any(|done| done.is_of(&self.name, self.token.as_deref()))
+        restores.iter().any(|done| done.declared.is_same(&self.declared))
     }
 
     /// Returns the restores of the volume's note, with this one.
     pub(crate) fn added_to(&self, mut restores: Vec<Restored>, at: Timestamp) -> Vec<Restored> {
-        let (name, token) = (self.name.clone(), self.token.clone());
-        restores.push(Restored { name, token, snapshot: self.snapshot.clone(), at });
+        restores.push(Restored { declared: self.declared.clone(), snapshot: self.snapshot.clone(), at });
         restores.drain(..restores.len().saturating_sub(MOST_RESTORES));
         restores
     }

@@ -1,10 +1,10 @@
 //! Snapshots of all disks of a VM.
 
 use berth_api::{
-    AttachmentState, ConditionType, Disk, HotswapDiskAttachment, VMSnapshot, VMState, condition,
+    AttachmentState, ConditionType, Disk, HotswapDiskAttachment, VM, VMSnapshot, VMState, condition,
 };
 use berth_host::{SnapshotFacts, Taken};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::faults::Fault;
 use crate::rig::{self, Rig, converges};
@@ -80,6 +80,74 @@ fn all_disks_of_a_stopped_vm_have_snapshots_of_one_moment_and_it_starts_on_them(
         assert!(!moment(rig).frozen, "no guest ran");
         rig.apply("VM", "web", with_both("Running")).await;
         web_runs(rig).await;
+    });
+}
+
+fn web_restored_from(snapshot: &str) -> Value {
+    let mut vm = web("Running");
+    vm["restore"] = json!({"snapshot": snapshot});
+    vm
+}
+
+fn is_restored(vm: &VM) -> bool {
+    let from = vm.status.as_ref().and_then(|status| status.restored_from.as_ref());
+    from.is_some_and(|from| from.snapshot.as_str() == "before")
+}
+
+/// Each volume was restored once, and the former data of each is in the trash.
+fn are_restored_once(rig: &Rig) {
+    let restores: Vec<usize> =
+        rig.system.volume_facts_now().iter().map(|volume| volume.restores.len()).collect();
+    assert_eq!(restores, [1, 1]);
+}
+
+#[test]
+fn all_disks_of_a_vm_are_restored_from_its_snapshot_at_its_power_cycle() {
+    converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter, Fault::FullDisk], async |rig| {
+        web_runs_with_two_disks(rig).await;
+        rig.apply("VMSnapshot", "before", json!({"vm": "web"})).await;
+        until_taken(rig).await;
+        let lists_it = |vm: &VM| {
+            vm.status
+                .as_ref()
+                .is_some_and(|status| status.snapshots.iter().any(|s| s.name.as_str() == "before"))
+        };
+        rig.until_vm("web", "lists its snapshot", lists_it).await;
+        rig.strike_from_here();
+        rig.apply("VM", "web", web_restored_from("before")).await;
+        let waits = |vm: &VM| vm.status.as_ref().is_some_and(|s| s.pending_power_cycle == ["restore"]);
+        rig.until_vm("web", "says that the restore waits", waits).await;
+        let mut again = web_restored_from("before");
+        again["restartToken"] = json!("1");
+        rig.apply("VM", "web", again).await;
+        rig.until_vm("web", "is restored", is_restored).await;
+        web_runs(rig).await;
+        are_restored_once(rig);
+    });
+}
+
+#[test]
+fn a_restore_of_a_vm_is_not_done_again_when_its_status_was_lost_and_its_snapshot_was_deleted() {
+    converges(&[], async |rig| {
+        web_runs_with_two_disks(rig).await;
+        rig.apply("VMSnapshot", "before", json!({"vm": "web"})).await;
+        until_taken(rig).await;
+        let mut stopped = web_restored_from("before");
+        stopped["power"] = json!("Stopped");
+        rig.apply("VM", "web", stopped).await;
+        rig.until_vm("web", "is restored", is_restored).await;
+        rig.apply("VM", "web", web_restored_from("before")).await;
+        web_runs(rig).await;
+        rig.delete("VMSnapshot", "before").await;
+        for part in ["before-0", "before-1"] {
+            rig.until_gone("DiskSnapshot", part).await;
+        }
+        rig.lose_every_status().await;
+        web_runs(rig).await;
+        rig.until_vm("web", "knows its restore again", is_restored).await;
+        rig.must_settle().await;
+        are_restored_once(rig);
+        all_is_deleted(rig).await;
     });
 }
 

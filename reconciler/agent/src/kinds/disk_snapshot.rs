@@ -17,7 +17,7 @@ mod status;
 mod tests;
 
 use async_trait::async_trait;
-use berth_api::{Binding, Conditions, Disk, DiskSnapshot, DiskSnapshotStatus, Readiness};
+use berth_api::{Binding, Conditions, Disk, DiskSnapshot, DiskSnapshotStatus, Readiness, VM};
 use berth_host::{NewSnapshot, VolumeOwner};
 use jiff::Timestamp;
 
@@ -61,9 +61,18 @@ impl Indexed for DiskSnapshot {
         });
         let mut keys: Vec<Key> = disks.map(|(name, _)| Key::new::<Disk>(name.clone())).collect();
         keys.push(Key::new::<DiskSnapshot>(name.clone()));
-        if snapshot.part_of().is_some() {
+        if let Some(whole) = snapshot.part_of() {
             // It waits until the parts are taken.
             keys.push(Key::new::<Disk>(name.beside(snapshot.spec.disk.as_str())));
+            // It lists its snapshots, and waits for the parts of the one that it is restored from.
+            let disk = tables.disks.get(&name.beside(snapshot.spec.disk.as_str()));
+            let users = disk.iter().flat_map(|disk| &disk.status).flat_map(|status| &status.used_by);
+            keys.extend(users.map(|user| Key::new::<VM>(name.beside(&user.vm))));
+            keys.extend(tables.vms_where(|vm_name, vm| {
+                let restore = vm.spec.restore.as_ref();
+                vm_name.namespace == name.namespace
+                    && restore.is_some_and(|restore| restore.snapshot.as_str() == whole.name)
+            }));
         }
         keys.extend(
             parts::beside(name, snapshot, tables).map(|(name, _)| Key::new::<DiskSnapshot>(name.clone())),

@@ -6,7 +6,7 @@ use schemars::{Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{GuestUserStatus, InterfaceLimits};
+use super::{GuestUserStatus, InterfaceLimits, MOST_LISTED_SNAPSHOTS, SnapshotOfVM, VMRestored};
 use crate::SizeTaken;
 use crate::guest::{GuestEnd, GuestStatus};
 use crate::passthrough::PciDeviceStatus;
@@ -20,7 +20,8 @@ pub struct VMStatus {
     #[serde(default = "crate::condition::never_observed")]
     pub observed_generation: i64,
     /// `Ready`, `Reconciling`, `Stalled`, `Scheduled`, `Running`, `GuestReady`, `ClassSynced`, `InterfacesSynced`,
-    /// `GuestUsersSynced` (only with `guestUsers`), `PlacementSynced` and `SecurityGroupsSynced` (only while they are `False`).
+    /// `GuestUsersSynced` (only with `guestUsers`), `PlacementSynced`, `RestoreSynced` and `SecurityGroupsSynced` (only while they are
+    /// `False`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::condition::schema")]
     pub conditions: Conditions,
@@ -66,7 +67,7 @@ pub struct VMStatus {
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "dedicatedCPUs")]
     pub dedicated_cpus: Option<DedicatedCpus>,
     /// The names of what takes effect at the next power cycle: `class`, `cpus`, `memory`, `hugePages`, `firmware`, `tpm`, `cpuTopology`,
-    /// `pciDevices`, `shares`, `disks[NAME]` of another boot disk, bus or `readOnly`, `cdroms[NAME]`, `networkInterfaces[NAME]`. Empty while the VM does not run, and while its host is too small
+    /// `pciDevices`, `shares`, `disks[NAME]` of another boot disk, bus or `readOnly`, `cdroms[NAME]`, `networkInterfaces[NAME]`, `restore`. Empty while the VM does not run, and while its host is too small
     /// to start it again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(max = 128)))]
@@ -108,6 +109,14 @@ pub struct VMStatus {
     /// The `restartToken` of the last restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart_token: Option<String>,
+    /// The last restore of its disks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restored_from: Option<Box<VMRestored>>,
+    /// The snapshots of this VM that are taken, the oldest first: at most the last 64.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    #[schemars(length(max = MOST_LISTED_SNAPSHOTS))]
+    pub snapshots: Vec<SnapshotOfVM>,
 }
 
 /// A host's refusal of a VM that was bound to it.

@@ -114,24 +114,23 @@ fn keep(disk: &Disk, volume: &str, facts: &VolumeFacts, observed: &Observed) -> 
         Ok(declared) => declared,
         Err(plan) => return plan,
     };
-    let name = disk.spec.restore.as_ref().map(|restore| restore.snapshot.to_string()).unwrap_or_default();
     let waits = match (&observed.restore, &observed.opener) {
-        (Restore::Due { snapshot }, None) => {
+        (Restore::Due { snapshot, declared: of }, None) => {
             return Plan::steps(
                 vec![Step::RestoreSnapshot(NewRestore {
                     pool: facts.pool.clone(),
                     volume: facts.id.clone(),
                     snapshot: snapshot.clone(),
-                    name,
-                    token: disk.spec.restore.as_ref().and_then(|restore| restore.token.clone()),
+                    declared: of.clone(),
                     size: declared.unwrap_or_default(),
                 })],
                 Readiness::Reconciling(Reason::Provisioning, "being restored from its snapshot".to_owned()),
             );
         }
-        (Restore::Due { .. }, Some(vm)) => {
+        (Restore::Due { declared: of, .. }, Some(vm)) => {
             let text = format!(
-                "it has the data of DiskSnapshot {name} once no VM has it open: stop VM {vm} (power: Stopped), or restart it"
+                "it has the data of DiskSnapshot {} once no VM has it open: stop VM {vm} (power: Stopped), or restart it",
+                of.name
             );
             Some(Readiness::Reconciling(Reason::PowerCycleNeeded, text))
         }

@@ -19,9 +19,9 @@ pub(super) fn status(disk: &Disk, observed: &Observed, readiness: &Readiness, no
     }
     if let Some(last) = observed.volume.as_ref().and_then(|volume| volume.restores.last()) {
         status.restored_from = Some(DiskRestored {
-            snapshot: last.name.as_str().into(),
+            snapshot: last.declared.name.as_str().into(),
             snapshot_id: last.snapshot.clone(),
-            token: last.token.clone(),
+            token: last.declared.token.clone(),
             restored_at: last.at.to_string(),
         });
     }

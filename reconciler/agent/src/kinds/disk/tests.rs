@@ -1,5 +1,5 @@
 use berth_api::{ObjectUse, UseKind};
-use berth_host::{Encoding, ImageFacts, ImageSource, SnapshotFacts, Taken};
+use berth_host::{DeclaredRestore, Encoding, ImageFacts, ImageSource, SnapshotFacts, Taken};
 use berth_qemu::block::IoLimits;
 use berth_qemu::machine::{Backing, Format};
 use jiff::Timestamp;
@@ -259,8 +259,12 @@ fn an_open_disk_that_is_to_grow_offline_waits_for_a_power_cycle_and_so_does_one_
     assert!(matches!(&plan(&declared("Online"), &open).steps[..], [Step::GrowOnline { .. }]));
 }
 
+fn declared_restore() -> DeclaredRestore {
+    DeclaredRestore { name: "a".into(), token: Some("1".into()), vm_snapshot: None }
+}
+
 fn due() -> Observed {
-    Observed { restore: Restore::Due { snapshot: "s-1".into() }, ..volume(GIB) }
+    Observed { restore: Restore::Due { snapshot: "s-1".into(), declared: declared_restore() }, ..volume(GIB) }
 }
 
 #[test]
@@ -270,8 +274,7 @@ fn a_disk_is_restored_once_no_machine_has_it_open_and_with_its_declared_size() {
         pool: "default".into(),
         volume: "v-1".into(),
         snapshot: "s-1".into(),
-        name: "a".into(),
-        token: Some("1".into()),
+        declared: declared_restore(),
         size: 2 * GIB,
     };
     assert_eq!(plan(&declared("2Gi"), &due()).steps, [Step::RestoreSnapshot(new)]);
@@ -304,8 +307,7 @@ fn the_last_restore_is_in_the_status_and_stays_there_with_the_file() {
     let declared = disk(json!({"size": "1Gi"}), json!({}));
     let mut observed = volume(GIB);
     let restored = |name: &str| berth_host::Restored {
-        name: name.into(),
-        token: None,
+        declared: DeclaredRestore { name: name.into(), ..DeclaredRestore::default() },
         snapshot: format!("s-{name}"),
         at: Timestamp::UNIX_EPOCH,
     };

@@ -6,6 +6,7 @@ use berth_host::SnapshotFacts;
 use super::parts::{self, Parts};
 use crate::context::Context;
 use crate::error::Error;
+use crate::restores;
 
 /// Everything a snapshot's plan is made from.
 #[derive(Clone, Debug, Default)]
@@ -15,6 +16,8 @@ pub(crate) struct Observed {
     pub(crate) has_volume: bool,
     /// The parts of a VMSnapshot that it is taken with; only read for one that is not taken.
     pub(crate) parts: Option<Parts>,
+    /// The VM whose restore has begun and needs it; only observed of one that is being deleted.
+    pub(crate) held_by: Option<String>,
 }
 
 pub(super) async fn observe(ctx: &Context, snapshot: &DiskSnapshot) -> Result<Observed, Error> {
@@ -26,5 +29,9 @@ pub(super) async fn observe(ctx: &Context, snapshot: &DiskSnapshot) -> Result<Ob
     let is_taken = found.as_ref().is_some_and(|found| found.taken.is_some());
     let has_volume = !is_taken && ctx.system.volume(pool.as_str(), volume).await?.is_some();
     let parts = if is_taken { None } else { parts::observe(ctx, snapshot).await? };
-    Ok(Observed { snapshot: found, has_volume, parts })
+    let held_by = match snapshot.metadata.deletion_timestamp {
+        Some(_) => restores::holds(ctx, snapshot).await?,
+        None => None,
+    };
+    Ok(Observed { snapshot: found, has_volume, parts, held_by })
 }

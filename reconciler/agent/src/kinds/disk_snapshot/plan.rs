@@ -1,5 +1,7 @@
 //! Plan for a snapshot. Pure.
 
+use std::time::Duration;
+
 use berth_api::{DiskSnapshot, Readiness, Reason, former_uid};
 use berth_host::{NewSnapshot, VolumeOwner};
 
@@ -7,6 +9,9 @@ use super::Step;
 use super::observe::Observed;
 use super::parts::{Parts, identity};
 use crate::converge::Plan;
+
+/// How often a deleted snapshot looks whether a restore still needs it.
+const LOOK_FOR_RESTORE: Duration = Duration::from_secs(2);
 
 pub(super) fn plan(snapshot: &DiskSnapshot, observed: &Observed) -> Plan<Step> {
     let Some(new) = identity(snapshot) else {
@@ -16,6 +21,12 @@ pub(super) fn plan(snapshot: &DiskSnapshot, observed: &Observed) -> Plan<Step> {
     let owner =
         observed.snapshot.as_ref().map_or(Owner::ThisSnapshot, |facts| owner(snapshot, facts.owner.as_ref()));
     if snapshot.metadata.deletion_timestamp.is_some() {
+        if let Some(vm) = &observed.held_by {
+            let text =
+                format!("deleted, and held until all disks of VM {vm} are restored from its VMSnapshot");
+            let held = Readiness::Reconciling(Reason::InUse, text);
+            return Plan::without_steps(held).requeue_after(LOOK_FOR_RESTORE);
+        }
         let is_its = observed.snapshot.is_some() && !matches!(owner, Owner::Other);
         let delete = is_its.then_some(Step::Delete(new));
         let steps = delete.into_iter().chain([Step::Release]).collect();

@@ -49,7 +49,7 @@ fn found(uid: &str, frozen: Option<bool>) -> Observed {
         owner: Some(owner(uid)),
         taken: frozen.map(|frozen| Taken { at: Timestamp::UNIX_EPOCH, frozen }),
     };
-    Observed { snapshot: Some(facts), has_volume: true, parts: None }
+    Observed { snapshot: Some(facts), has_volume: true, parts: None, held_by: None }
 }
 
 fn reason(plan: &Plan<Step>) -> (bool, Reason) {
@@ -92,6 +92,14 @@ fn a_snapshot_that_is_gone_is_not_taken_again_of_another_moment() {
     let late = plan(&snapshot(json!({})), &Observed::default());
     assert_eq!((late.steps.len(), reason(&late)), (0, (true, Reason::DiskLost)));
     assert!(late.readiness.message().contains("before the snapshot was taken"), "{late:?}");
+}
+
+#[test]
+fn a_part_is_held_until_the_restore_of_its_vm_that_has_begun_is_done() {
+    let held = Observed { held_by: Some("web".into()), ..found("u1", Some(true)) };
+    let held = plan(&deleted(snapshot(json!({}))), &held);
+    assert_eq!((held.steps.len(), reason(&held)), (0, (false, Reason::InUse)));
+    assert!(held.requeue_after.is_some() && held.readiness.message().contains("VM web"), "{held:?}");
 }
 
 #[test]

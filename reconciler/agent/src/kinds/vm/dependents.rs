@@ -57,11 +57,12 @@ fn usage(vm: &VM) -> impl PartialEq {
     (declared, vm.status.as_ref().and_then(|s| s.hardware.as_ref()))
 }
 
-/// Returns what its disks read: whether it may have them, and which it has.
+/// Returns what its disks read: whether it may have them, which it has, and the snapshot that they are restored from.
 fn disks(vm: &VM) -> impl PartialEq {
     let status = vm.status.as_ref();
     let holds = status.map(|s| (&s.disks, s.state));
-    (&vm.spec.disks, status.is_some_and(VMStatus::is_admitted), holds, has_process(vm))
+    let declared = (&vm.spec.disks, &vm.spec.restore);
+    (declared, status.is_some_and(VMStatus::is_admitted), holds, has_process(vm))
 }
 
 fn has_process(vm: &VM) -> bool {

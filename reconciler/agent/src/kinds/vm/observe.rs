@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
 use berth_api::SizeTaken;
-use berth_api::vm::{ConsoleAddress, Hardware};
+use berth_api::vm::{ConsoleAddress, Hardware, SnapshotOfVM};
 use berth_api::{
     CpuControls, Enforcement, Host, IPPoolMode, PlacementGroup, Power, Profile, Size, SizeError, VM, VMStatus,
 };
@@ -34,6 +34,7 @@ use crate::lease_watcher::PendingLease;
 use crate::machine::{Connection, GuestFacts, Machine, MachineState};
 use crate::networking::{Networks, public_address, security_groups_of, tap_prefix};
 use crate::probes::{ProbePlan, ProbeResults};
+use crate::restores::{self, VmRestore};
 use crate::start_order::Held;
 use berth_host::{HostFacts, ProcessFacts, System, VolumeFacts};
 use berth_qemu::hypervisor::CpuTime;
@@ -129,6 +130,9 @@ pub(crate) struct Observed {
     pub(crate) draining: bool,
     /// Why the VM's placement would not choose this host, if it would not.
     pub(crate) misplaced: Option<String>,
+    pub(crate) restore: VmRestore,
+    /// The snapshots of the VM that are taken, the oldest first.
+    pub(crate) snapshots: Vec<SnapshotOfVM>,
 }
 
 /// A public address named by an interface.
@@ -178,6 +182,7 @@ pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
         guest: GuestFacts::default(),
         lease_taken: false,
         disks: declared_disks(ctx, vm, &name).await?,
+        restore: restores::observe_vm(ctx, vm).await?,
         cdroms: cdroms::observe(ctx, vm).await?,
         mounts: BTreeMap::new(),
         bootstrap: Bootstrap::NotObserved,
@@ -307,6 +312,8 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         host_address: host.as_ref().and_then(|h| h.status.as_ref()?.address.clone()),
         draining: host.as_ref().is_some_and(|h| h.spec.draining),
         misplaced: host.as_ref().and_then(|host| misplaced(vm, host)),
+        restore: VmRestore::None,
+        snapshots: restores::snapshots_of(&tables, name, vm),
         still_user: tables.disks.all().any(|(disk_name, disk)| {
             let users = disk.status.iter().flat_map(|s| &s.used_by);
             disk_name.namespace == name.namespace

@@ -23,6 +23,7 @@ use crate::converge::held_conditions;
 use crate::journal::{Ended, HeldDevice, Run, SuspensionPhase};
 use crate::machine::with_stored_use;
 use crate::plugging::device;
+use crate::restores::VmRestore;
 
 /// The maximum length of the cause of an end, in bytes.
 const MAX_CAUSE: usize = 1024;
@@ -38,6 +39,7 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
     write_interfaces_synced(&mut status, vm, observed, generation, now);
     write_placement_synced(&mut status, observed, generation, now);
     write_security_groups_synced(&mut status, observed, generation, now);
+    write_restore_synced(&mut status, observed, generation, now);
     guest_users::write(&mut status, observed, generation, now);
     write_admission(&mut status, observed, readiness, generation, now);
     status.state = Some(state(vm, observed, readiness));
@@ -59,6 +61,10 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
     {
         status.restart_token.clone_from(&run.token);
     }
+    if let VmRestore::Done(done) = &observed.restore {
+        status.restored_from = Some(Box::new(done.clone()));
+    }
+    status.snapshots.clone_from(&observed.snapshots);
     release_interfaces(&mut status, vm, observed);
     for interface in &mut status.interfaces {
         let public = observed.public.iter().find(|p| p.interface == interface.name && p.forwarded);
@@ -66,6 +72,26 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
     }
     status.public_address = status.interfaces.iter().find_map(|i| i.public_address.clone());
     status
+}
+
+/// Says why the disks do not have the data of the declared restore, while they do not.
+fn write_restore_synced(status: &mut VMStatus, observed: &Observed, generation: i64, now: Timestamp) {
+    let kind = ConditionType::RestoreSynced;
+    let (reason, text) = match &observed.restore {
+        VmRestore::None | VmRestore::Done(_) => return remove(&mut status.conditions, kind),
+        VmRestore::Waits(text) => (Reason::WaitingForSnapshot, text.clone()),
+        VmRestore::Refused(text) => (Reason::RestoreRefused, text.clone()),
+        VmRestore::Due(_) if observed.process.is_some() || observed.journal.suspension.is_some() => {
+            let text = "its disks are restored once it is off: stop it (power: Stopped), or restart it";
+            (Reason::PowerCycleNeeded, text.to_owned())
+        }
+        VmRestore::Due(parts) => {
+            let names: Vec<&str> = parts.disks.keys().map(String::as_str).collect();
+            (Reason::Provisioning, format!("being restored: Disks {}", names.join(", ")))
+        }
+    };
+    let update = ConditionUpdate::from_bool(kind, false, reason, &text);
+    condition::set(&mut status.conditions, update, generation, now);
 }
 
 /// The PCI devices of a VM that has a machine.
@@ -316,6 +342,7 @@ fn pending_power_cycle(vm: &VM, observed: &Observed) -> Vec<String> {
             .into_iter()
             .map(|name| format!("networkInterfaces[{name}]")),
     );
+    pending.extend(matches!(observed.restore, VmRestore::Due(_)).then(|| "restore".to_owned()));
     pending
 }
 

@@ -9,7 +9,7 @@ use super::super::super::layout::Layout;
 use super::super::super::tests::SmallDisk;
 use super::super::snapshots::tests::{has, write};
 use super::*;
-use crate::{MOST_RESTORES, NewSnapshot, NewVolume, Taken, VolumeOwner};
+use crate::{DeclaredRestore, MOST_RESTORES, NewSnapshot, NewVolume, Taken, VolumeOwner};
 
 const MIB: u64 = 1 << 20;
 const ID: &str = "v-0123456789abcdef";
@@ -87,8 +87,11 @@ fn restore(snapshot: &str, token: Option<&str>) -> NewRestore {
         pool: POOL.into(),
         volume: ID.into(),
         snapshot: snapshot.into(),
-        name: format!("named-{snapshot}"),
-        token: token.map(str::to_owned),
+        declared: DeclaredRestore {
+            name: format!("named-{snapshot}"),
+            token: token.map(str::to_owned),
+            vm_snapshot: None,
+        },
         size: 4 * MIB,
     }
 }

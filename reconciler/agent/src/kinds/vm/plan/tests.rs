@@ -24,6 +24,7 @@ use crate::journal::{Ended, Journal, MemoryGrowth, Run, RunProfile};
 use crate::kinds::vm::observed_users::GuestUsers;
 use crate::machine::{GuestFacts, MachineState};
 use crate::probes::ProbeResults;
+use crate::restores::VmRestore;
 
 mod always;
 mod devices;
@@ -192,6 +193,8 @@ fn ready_to_start() -> Observed {
         host_address: None,
         draining: false,
         misplaced: None,
+        restore: VmRestore::None,
+        snapshots: Vec::new(),
     }
 }
 

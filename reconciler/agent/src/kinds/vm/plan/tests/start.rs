@@ -1,9 +1,11 @@
 //! Starting a VM: what it waits for and how it is launched.
 
 use berth_api::CpuTopology;
+use berth_api::vm::VMRestored;
 use berth_qemu::machine::Topology;
 
 use super::*;
+use crate::restores::DueParts;
 
 #[test]
 fn a_start_notes_what_it_decides_makes_the_network_launches_and_lets_run() {
@@ -309,6 +311,39 @@ fn a_restart_with_other_user_data_is_another_instance_to_cloud_init() {
     let second = start("#!/bin/sh\ntrue\n");
     assert_ne!(second, first);
     assert_eq!(start("#!/bin/sh\ntrue\n"), second);
+}
+
+#[test]
+fn a_restore_that_is_not_done_is_reported_and_one_that_is_due_waits_for_the_power_cycle() {
+    let due =
+        VmRestore::Due(DueParts { disks: [("root".into(), Default::default())].into(), is_begun: false });
+    let vm = vm(json!({"restore": {"snapshot": "s"}}));
+    let report = |observed: Observed| {
+        let plan = plan(&vm, &observed);
+        status(&vm, &observed, &plan.readiness, at(NOW))
+    };
+    let reason = |reported: &VMStatus| {
+        let synced = berth_api::condition::find(&reported.conditions, "RestoreSynced")?;
+        assert_eq!(synced.status, "False");
+        Some(synced.reason.clone())
+    };
+    let running = report(Observed { restore: due.clone(), ..present(RunState::Running) });
+    assert_eq!(reason(&running).as_deref(), Some("PowerCycleNeeded"));
+    assert_eq!(running.pending_power_cycle, ["restore"]);
+    assert!(running.restored_from.is_none());
+    let off = report(Observed { restore: due, ..ready_to_start() });
+    assert_eq!((reason(&off).as_deref(), off.pending_power_cycle.len()), (Some("Provisioning"), 0));
+    for (restore, expected) in [
+        (VmRestore::Waits("no".into()), Some("WaitingForSnapshot")),
+        (VmRestore::Refused("no".into()), Some("RestoreRefused")),
+        (VmRestore::None, None),
+    ] {
+        let reported = report(Observed { restore, ..present(RunState::Running) });
+        assert_eq!((reason(&reported).as_deref(), reported.pending_power_cycle.len()), (expected, 0));
+    }
+    let last = VMRestored { snapshot: "s".into(), token: None, restored_at: "2026-01-01T00:00:00Z".into() };
+    let done = report(Observed { restore: VmRestore::Done(last.clone()), ..present(RunState::Running) });
+    assert_eq!((reason(&done), done.restored_from.as_deref()), (None, Some(&last)));
 }
 
 #[test]
