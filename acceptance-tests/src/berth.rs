@@ -146,6 +146,7 @@ impl Berth {
         // A variable: older builds do not know the option.
         let (media, data) = (self.shared("media"), self.shared("data"));
         command.env("BERTH_SHARES", format!("media={}:ro,data={}", media.display(), data.display()));
+        command.env("BERTH_BACKUP_FOLDERS", format!("nas={}", self.backups().display()));
         if let Some(name) = &self.name {
             command.args(["--host-name", name]);
         }
@@ -168,6 +169,11 @@ impl Berth {
     /// A path in the folder beside its state directory in which it shares `media`, read-only, and `data` with VMs.
     pub fn shared(&self, name: &str) -> PathBuf {
         self.state.with_file_name("shared").join(name)
+    }
+
+    /// The folder beside its state directory that it offers for backups, as `nas`.
+    pub fn backups(&self) -> PathBuf {
+        self.state.with_file_name("backups")
     }
 
     fn search_path(&self) -> std::ffi::OsString {
@@ -222,6 +228,7 @@ impl Berth {
         for share in ["media", "data"] {
             std::fs::create_dir_all(self.shared(share))?;
         }
+        std::fs::create_dir_all(self.backups())?;
         self.daemon = Some(self.machine.spawn(name, command, &self.log)?);
         Ok(())
     }

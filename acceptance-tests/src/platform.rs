@@ -36,7 +36,7 @@ provider "berth" {}
 /// The host's address on the cable to its neighbour.
 const HOST: &str = "192.0.2.1";
 /// The neighbour's address, which also serves the images.
-const NEIGHBOUR: &str = "192.0.2.2";
+pub const NEIGHBOUR: &str = "192.0.2.2";
 /// Public addresses: the neighbour routes them to the host.
 const PUBLIC: &str = "198.51.100.0/28";
 /// The host's name on a Kubernetes control plane.

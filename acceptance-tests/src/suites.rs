@@ -1,6 +1,7 @@
 //! The suites: groups of test cases with the same prerequisites that can run separately.
 
 pub mod attack;
+pub mod backups;
 pub mod cargo_tests;
 pub mod console;
 pub mod crash;
@@ -277,6 +278,15 @@ pub const ALL: &[Suite] = &[
         run: graduate::run,
     },
     Suite {
+        name: "backup",
+        about: "backups of a guest's disk in a folder and in a real S3 server, and disks made from them",
+        limit: minutes(15),
+        obstacle: || needs_root().or_else(tools::cannot_build_go),
+        alone: false,
+        extended: false,
+        run: backups::run,
+    },
+    Suite {
         name: "converge-every-call",
         about: "the same as converge, with each fault at every call",
         limit: minutes(120),
@@ -466,7 +476,12 @@ impl Kit {
         tools::faketime(&self.cache)
     }
 
-    /// etcd and kube-apiserver.
+    /// An S3 server.
+    pub fn s3_server(&self) -> Result<PathBuf> {
+        tools::s3_server(&self.cache)
+    }
+
+    /// etcd and a real kube-apiserver.
     pub fn kubernetes(&self) -> Result<Programs> {
         prerequisites::ensure_installed()?;
         Programs::get(&self.cache)

@@ -89,6 +89,18 @@ pub fn kube_apiserver(cache: &Cache) -> Result<PathBuf> {
     program.build(cache)
 }
 
+/// An S3 server with a folder as its store.
+pub fn s3_server(cache: &Cache) -> Result<PathBuf> {
+    let program = GoProgram {
+        module: "versitygw",
+        package: "github.com/versity/versitygw/cmd/versitygw",
+        name: "versitygw",
+        stamp: None,
+        compiler: Compiler::Quick,
+    };
+    program.build(cache)
+}
+
 /// The clients that reconcile a cluster with files, and the CRDs of their own kinds.
 #[derive(Debug, Clone)]
 pub struct GitopsClients {

@@ -215,7 +215,7 @@ fn merged(platform: &Platform, guest: &str) -> Result<()> {
     kubectl.ok(&["delete", "dsnap", &name(4)]).map(drop)
 }
 
-fn declare(platform: &Platform, kind: &str, name: &str, spec: &Value) -> Result<()> {
+pub fn declare(platform: &Platform, kind: &str, name: &str, spec: &Value) -> Result<()> {
     let object =
         json!({"apiVersion": "berth.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec});
     platform.kubectl().apply(&object.to_string()).map(drop)
