@@ -1,0 +1,1 @@
+//! The client of S3 against a server in this process.
