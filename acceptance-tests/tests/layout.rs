@@ -47,7 +47,7 @@ const MAY_KNOW: &[(&str, &[&str], &[&str])] = &[
     ("berth-controllers", &["berth-api", "berth-engine"], &[]),
     ("berth-engine", &[], &[]),
     ("berth-hcl", &[], &[]),
-    ("berth-host", &["berth-engine", "berth-qemu"], &[]),
+    ("berth-host", &["berth-backup", "berth-engine", "berth-qemu"], &[]),
     ("berth-qemu", &[], &[]),
     ("berth-store", &[], &[]),
     (

@@ -140,7 +140,7 @@ pub struct AgentOptions {
     /// several times. Default: none.
     #[arg(long = "disk-dir", env = "BERTH_DISK_DIR", value_name = "FOLDER", value_delimiter = ':')]
     pub disk_dirs: Vec<PathBuf>,
-    /// A range of addresses that this machine may fetch Images from, although it is private, loopback, link-local or
+    /// A range of addresses that this machine may fetch Images from, and reach BackupRepositories at, although it is private, loopback, link-local or
     /// the like. A wider range than one address does not allow the addresses of hosts, of their guests and of the
     /// control plane. Can be given several times.
     #[arg(long = "image-allow", env = "BERTH_IMAGE_ALLOW", value_name = "CIDR", value_delimiter = ',')]

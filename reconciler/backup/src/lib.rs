@@ -81,6 +81,6 @@ mod tests;
 pub use disk::{Extent, Progress, Sink, Source};
 pub use error::{DiskError, Error, Result};
 pub use ids::{BackupId, DiskId};
-pub use location::{Location, S3Location};
+pub use location::{Location, Resolver, S3Location};
 pub use manifest::{BackupFacts, MAX_FACTS, MAX_SIZE, Summary};
 pub use repository::{ListedBackup, NewBackup, Repository};

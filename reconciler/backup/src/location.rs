@@ -1,7 +1,10 @@
 //! Where a repository is.
 
+use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use reqwest::dns::Resolve;
 use secrecy::SecretString;
 
 /// Where a repository is.
@@ -26,4 +29,16 @@ pub struct S3Location {
     pub secret_access_key: SecretString,
     /// Certificate authorities in PEM that the endpoint's certificate may be issued by, in addition to those of the host.
     pub ca_certificates: Option<String>,
+    /// Resolves the name of the endpoint, to addresses that may be connected to. With it, no proxy is used. None: as the host does.
+    pub resolver: Option<Resolver>,
+}
+
+/// Resolves host names.
+#[derive(Clone)]
+pub struct Resolver(pub Arc<dyn Resolve>);
+
+impl fmt::Debug for Resolver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Resolver")
+    }
 }

@@ -186,10 +186,12 @@ impl LinuxSystem {
             files::ensure_folder_for(&layout.images(), shared.as_ref())?;
         }
         let users = Users::new(layout.clone(), config.qemu_users, shared);
+        let volumes = LinuxVolumes::new(layout.clone(), None).with_adoptable(config.disk_folders);
+        volumes.forget_partial()?;
         let shares = Shares::new(config.shares, layout.root().to_owned());
         Ok(Self {
             images: Arc::new(images),
-            volumes: LinuxVolumes::new(layout.clone(), None).with_adoptable(config.disk_folders),
+            volumes,
             networks: LinuxNetworks::new(layout.clone()),
             machines: LinuxMachines::open(layout.clone(), users, config.dedicated_cpus, shares.clone())?,
             shares,

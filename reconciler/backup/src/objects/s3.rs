@@ -6,6 +6,7 @@ mod signature;
 mod tests;
 
 use std::error::Error as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -17,7 +18,7 @@ use reqwest::{Certificate, Method, StatusCode, Url};
 
 use super::{Objects, Visit};
 use crate::error::{Error, Result};
-use crate::location::S3Location;
+use crate::location::{Resolver, S3Location};
 use answers::Listing;
 use signature::{Credentials, Request};
 
@@ -128,7 +129,7 @@ impl S3 {
             access_key_id: location.access_key_id.clone(),
             secret_access_key: location.secret_access_key.clone(),
         };
-        let client = client(location.ca_certificates.as_deref(), &endpoint, limits)?;
+        let client = client(location, &endpoint, limits)?;
         Ok(Self { client, endpoint, host, bucket: location.bucket.clone(), prefix, credentials, limits })
     }
 
@@ -372,14 +373,21 @@ impl S3 {
     }
 }
 
-fn client(ca: Option<&str>, endpoint: &Url, limits: Limits) -> Result<reqwest::Client> {
+fn client(location: &S3Location, endpoint: &Url, limits: Limits) -> Result<reqwest::Client> {
     let invalid = |detail: &str| Error::Location { detail: detail.to_owned() };
-    let ca = ca.map_or(Ok(Vec::new()), |pem| {
+    let ca = location.ca_certificates.as_deref().map_or(Ok(Vec::new()), |pem| {
         let found = Certificate::from_pem_bundle(pem.as_bytes()).ok().filter(|found| !found.is_empty());
         found.ok_or_else(|| invalid("the certificate authorities have no certificates in PEM"))
     })?;
     let builder = || {
-        reqwest::Client::builder()
+        let builder = match &location.resolver {
+            // A proxy would connect to addresses that the resolver does not see.
+            Some(Resolver(resolver)) => {
+                reqwest::Client::builder().no_proxy().dns_resolver(Arc::clone(resolver))
+            }
+            None => reqwest::Client::builder(),
+        };
+        builder
             .user_agent(concat!("berth/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(limits.connect)
             .pool_idle_timeout(Duration::from_secs(5))
