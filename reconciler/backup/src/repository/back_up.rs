@@ -156,6 +156,10 @@ impl<S: Source + ?Sized, P: Fn(Progress) + Send + Sync> Run<'_, S, P> {
             Ok(ids) => ids,
             Err(error @ (Error::Damaged { .. } | Error::MissingBlock { .. })) => {
                 tracing::warn!(%error, "an index of the parent of a backup cannot be read; this part of the disk is read");
+                // The same index may be needed again.
+                if let Some(id) = parent.indexes.get(part.index).copied().flatten() {
+                    self.writer.forget(id);
+                }
                 return Ok(Vec::new());
             }
             Err(error) => return Err(error),
@@ -210,6 +214,11 @@ struct Written {
 impl Writer {
     fn has(&self, id: BlockId) -> bool {
         id == BlockId::ZERO || self.stored.lock().unwrap_or_else(PoisonError::into_inner).contains(&id)
+    }
+
+    /// Has a block stored again when it is needed.
+    fn forget(&self, id: BlockId) {
+        self.stored.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
     }
 
     fn start(&mut self, at: usize, data: Vec<u8>) {
