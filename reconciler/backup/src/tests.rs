@@ -86,7 +86,7 @@ pub(crate) async fn round_trip(objects: Arc<dyn Objects>) {
     let old = TestDisk::new(5 * MIB4 + 1000, &[1, 0, 2, 2, 3, 4]);
     let summary = back_up(&first, "one", None, &mut old.source()).await.expect("it is made");
     assert_eq!((summary.size, summary.read_bytes, summary.blocks), (old.size, old.size, 5));
-    assert!(summary.stored_bytes > MIB4 / 2 && summary.stored_bytes < 2 * MIB4, "{summary:?}");
+    assert!(summary.stored_bytes > MIB4 / 4 && summary.stored_bytes < 2 * MIB4, "{summary:?}");
 
     let new = TestDisk::new(5 * MIB4 + 1000, &[1, 5, 2, 0, 3, 4]);
     let mut source = new.since(&old);
@@ -231,7 +231,8 @@ async fn a_large_disk_has_several_indexes_and_unchanged_ones_are_shared() {
     new.set(51_199, 3);
     let progress = Mutex::new(Vec::new());
     let (id, backup, parent, facts) = (disk_id("a"), backup_id("two"), backup_id("one"), facts());
-    let new_backup = NewBackup { disk: &id, backup: &backup, parent: Some(&parent), time: time(), facts: &facts };
+    let new_backup =
+        NewBackup { disk: &id, backup: &backup, parent: Some(&parent), time: time(), facts: &facts };
     let mut source = new.since(&disk);
     let watch = |at: Progress| progress.lock().unwrap().push(at);
     let summary = repository.back_up(new_backup, &mut source, watch).await.expect("made");
@@ -263,7 +264,7 @@ async fn what_does_not_fit_is_refused() {
     assert!(matches!(error, Error::DiskTooLarge { .. }), "{error}");
     source.disk.size = MIB4 + 1;
     let error = back_up(&repository, "one", None, &mut source).await.expect_err("extents");
-    assert!(matches!(error, Error::Extents { covered: MIB4, .. }), "{error}");
+    assert!(matches!(error, Error::Extents { offset: 0, covered: MIB4, .. }), "{error}");
     source.disk.size = MIB4;
     source.fails_at = Some(5);
     let error = back_up(&repository, "one", None, &mut source).await.expect_err("it cannot be read");
@@ -281,7 +282,8 @@ async fn what_does_not_fit_is_refused() {
     let error = restore(&repository, "one", MIB4 - 1).await.expect_err("too small");
     assert!(matches!(error, Error::DiskTooSmall { needed: MIB4, .. }), "{error}");
     let mut sink = TestSink { fails_at: Some(7), ..TestSink::new(MIB4) };
-    let error = repository.restore(&disk, &backup, &mut sink, |_| {}).await.expect_err("it cannot be written");
+    let error =
+        repository.restore(&disk, &backup, &mut sink, |_| {}).await.expect_err("it cannot be written");
     assert!(matches!(error, Error::Sink { offset: 0, .. }) && !sink.flushed, "{error}");
     for result in [restore(&repository, "two", MIB4).await.map(drop), verify(&repository, "two").await] {
         assert!(matches!(result, Err(Error::NoBackup { .. })), "{result:?}");

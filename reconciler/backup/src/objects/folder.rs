@@ -89,7 +89,8 @@ impl Objects for Folder {
     }
 
     async fn create(&self, name: &str, body: Bytes) -> Result<bool> {
-        self.run(name, move |root, path| write(root, path, Existing::Keep, |file| file.write_all(&body))).await
+        self.run(name, move |root, path| write(root, path, Existing::Keep, |file| file.write_all(&body)))
+            .await
     }
 
     async fn delete(&self, name: &str) -> Result<()> {

@@ -42,7 +42,8 @@ async fn assert_detected(repository: &Repository, old: &TestDisk, new: &TestDisk
     }
     assert!(!errors.is_empty(), "{what} is not detected");
     for error in errors {
-        let is_clear = matches!(error, Error::Damaged { .. } | Error::MissingBlock { .. } | Error::NoBackup { .. });
+        let is_clear =
+            matches!(error, Error::Damaged { .. } | Error::MissingBlock { .. } | Error::NoBackup { .. });
         assert!(is_clear && !error.is_transient(), "{what}: {error}");
     }
 }
@@ -102,7 +103,10 @@ async fn changes_of_the_repository_file_are_errors() {
     };
     open(&text).await.expect("it is whole");
     let newer = open(&text.replace("\"version\": 1", "\"version\": 2")).await.expect_err("newer");
-    assert!(matches!(newer, Error::Version { version: 2, .. }) && newer.to_string().contains("newer"), "{newer}");
+    assert!(
+        matches!(newer, Error::Version { version: 2, .. }) && newer.to_string().contains("newer"),
+        "{newer}"
+    );
     for (from, to) in [("\"iterations\": 10", "\"iterations\": 11"), ("\"id\": \"", "\"id\": \"0")] {
         let error = open(&text.replace(from, to)).await.expect_err(to);
         assert!(matches!(error, Error::Password { .. } | Error::Damaged { .. }), "{error}");

@@ -48,9 +48,9 @@ impl TestDisk {
         let mut data = vec![0; length];
         // The rest of each page compresses.
         for page in data.chunks_mut(4096).filter(|_| seed != 0) {
-            for byte in page.iter_mut().take(1024) {
+            for word in page.chunks_mut(8).take(64) {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                *byte = (state >> 56) as u8;
+                word.copy_from_slice(&state.to_le_bytes()[..word.len()]);
             }
         }
         self.blocks.insert(at, data);
@@ -78,8 +78,9 @@ impl TestDisk {
 impl TestSink {
     /// A disk with other data.
     pub(super) fn new(size: u64) -> Self {
-        let blocks = size.div_ceil(BLOCK_SIZE as u64).min(8);
-        Self { disk: TestDisk::new(size, &vec![99; blocks as usize]), ..Self::default() }
+        let length = |at: u64| (size - at * BLOCK_SIZE as u64).min(BLOCK_SIZE as u64) as usize;
+        let blocks = (0..size.div_ceil(BLOCK_SIZE as u64).min(8)).map(|at| (at, vec![1; length(at)]));
+        Self { disk: TestDisk { size, blocks: blocks.collect() }, ..Self::default() }
     }
 }
 
@@ -89,8 +90,14 @@ impl Source for TestSource {
         self.disk.size
     }
 
-    async fn extents(&mut self) -> Result<Vec<Extent>, DiskError> {
-        Ok(self.extents.clone())
+    async fn extents(&mut self, offset: u64, length: u64) -> Result<Vec<Extent>, DiskError> {
+        let (mut at, mut found) = (0, Vec::new());
+        for extent in &self.extents {
+            let (start, end) = (at.max(offset), (at + extent.length).min(offset + length));
+            found.extend((start < end).then(|| Extent { length: end - start, ..*extent }));
+            at += extent.length;
+        }
+        Ok(found)
     }
 
     async fn read_at(&mut self, offset: u64, into: &mut [u8]) -> Result<(), DiskError> {

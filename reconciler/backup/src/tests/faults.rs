@@ -114,8 +114,7 @@ async fn a_delete_waits_for_a_backup_of_the_same_disk() {
     let disk = TestDisk::new(4 * MIB4, &[1, 2, 3, 4]);
     let (a, one) = (disk_id("a"), backup_id("one"));
     let mut source = disk.source();
-    let (made, deleted) =
-        tokio::join!(back_up(&first, "two", None, &mut source), second.delete(&a, &one));
+    let (made, deleted) = tokio::join!(back_up(&first, "two", None, &mut source), second.delete(&a, &one));
     made.expect("made");
     deleted.expect("deleted");
     verify(&first, "two").await.expect("it is whole");

@@ -125,7 +125,9 @@ impl Objects for Memory {
     async fn list(&self, folder: &str, visit: Visit<'_>) -> Result<()> {
         let prefix = format!("{folder}/");
         let listed = self.call(folder, |objects| {
-            let below = objects.iter().filter_map(|(name, body)| Some((name.strip_prefix(&prefix)?.to_owned(), body.len() as u64)));
+            let below = objects
+                .iter()
+                .filter_map(|(name, body)| Some((name.strip_prefix(&prefix)?.to_owned(), body.len() as u64)));
             Ok(below.collect::<Vec<_>>())
         });
         listed.await?.into_iter().try_for_each(|(name, length)| visit(&name, length))
@@ -134,7 +136,9 @@ impl Objects for Memory {
     async fn folders(&self, folder: &str, _limit: usize) -> Result<Vec<String>> {
         let prefix = format!("{folder}/");
         let found = self.call(folder, |objects| {
-            let below = objects.keys().filter_map(|name| Some(name.strip_prefix(&prefix)?.split_once('/')?.0.to_owned()));
+            let below = objects
+                .keys()
+                .filter_map(|name| Some(name.strip_prefix(&prefix)?.split_once('/')?.0.to_owned()));
             let mut found: Vec<_> = below.collect();
             found.dedup();
             Ok(found)

@@ -102,10 +102,9 @@ async fn a_conditional_write_is_made_once() {
     assert!(!s3.create("new", body("2")).await.expect("no error"));
     assert_eq!(s3.get("new", 9).await.expect("read"), Some(b"1".to_vec()));
 
-    let without = Server::start(|number, _, _| {
-        (number == 0).then(|| Misbehaviour::Status(501, xml("NotImplemented")))
-    })
-    .await;
+    let without =
+        Server::start(|number, _, _| (number == 0).then(|| Misbehaviour::Status(501, xml("NotImplemented"))))
+            .await;
     assert!(client(&without).create("new", body("1")).await.expect("written"));
     assert_eq!(without.requests().len(), 2);
 
@@ -176,7 +175,8 @@ async fn an_answer_without_end_or_in_parts_is_an_error() {
         assert!(error.to_string().contains(detail), "{error}");
         assert_eq!(server.requests().len(), 4);
     }
-    let error = S3::with_limits(&location("http://127.0.0.1:1"), QUICK).expect("valid").put("x", body("1")).await;
+    let error =
+        S3::with_limits(&location("http://127.0.0.1:1"), QUICK).expect("valid").put("x", body("1")).await;
     let error = error.expect_err("there is no server");
     assert!(error.to_string().contains("cannot connect") && error.is_transient(), "{error}");
 }
@@ -190,13 +190,22 @@ async fn wrong_answers_are_errors() {
     for (answer, detail) in [
         ("hello", "not XML"),
         ("<html></html>", "not a listing"),
-        ("<ListBucketResult><IsTruncated>false</IsTruncated><Contents><Key>other</Key><Size>1</Size></Contents></ListBucketResult>", "other key"),
-        ("<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>a</NextContinuationToken></ListBucketResult>", "repeats a page"),
+        (
+            "<ListBucketResult><IsTruncated>false</IsTruncated><Contents><Key>other</Key><Size>1</Size></Contents></ListBucketResult>",
+            "other key",
+        ),
+        (
+            "<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>a</NextContinuationToken></ListBucketResult>",
+            "repeats a page",
+        ),
     ] {
         let server = wrong(answer).await;
         let mut visit = |_: &str, _| Ok(());
         let error = client(&server).list("disks", &mut visit).await.expect_err(answer);
-        assert!(matches!(error, Error::UnexpectedAnswer { .. }) && error.to_string().contains(detail), "{error}");
+        assert!(
+            matches!(error, Error::UnexpectedAnswer { .. }) && error.to_string().contains(detail),
+            "{error}"
+        );
         let error = client(&server).folders("disks", 9).await.expect_err(answer);
         assert!(error.to_string().contains(detail), "{error}");
     }
@@ -205,7 +214,8 @@ async fn wrong_answers_are_errors() {
     let server = wrong(&"x".repeat(MAX_ANSWER + 1)).await;
     assert!(matches!(client(&server).first().await, Err(Error::Damaged { .. })));
     // Not a server of S3.
-    let server = Server::start(|_, _, _| Some(Misbehaviour::Status(404, "<html>not found</html>".to_owned()))).await;
+    let server =
+        Server::start(|_, _, _| Some(Misbehaviour::Status(404, "<html>not found</html>".to_owned()))).await;
     let error = client(&server).get("x", 9).await.expect_err("not S3");
     assert!(matches!(error, Error::Refused { status: 404, .. }), "{error}");
     assert!(matches!(client(&server).delete("x").await, Err(Error::Refused { status: 404, .. })));
@@ -236,7 +246,9 @@ fn a_location_that_cannot_work_is_refused() {
         other(&|location| location.access_key_id = "a b".to_owned()),
         other(&|location| location.ca_certificates = Some("none".to_owned())),
     ];
-    for endpoint in ["", "s3.example.com", "ftp://a", "https://a/path", "https://a?b", "https://u:pass@a", "https://a#b"] {
+    for endpoint in
+        ["", "s3.example.com", "ftp://a", "https://a/path", "https://a?b", "https://u:pass@a", "https://a#b"]
+    {
         wrong.push(other(&|location| location.endpoint = endpoint.to_owned()));
     }
     for bucket in ["", "ab", "a/b", "A-b", "..."] {

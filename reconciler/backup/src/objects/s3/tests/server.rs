@@ -98,7 +98,8 @@ async fn serve(State(state): State<Arc<ServerState>>, request: Request) -> Respo
         }
         Some(Misbehaviour::Body(body)) => return body.clone().into_response(),
         Some(Misbehaviour::RedirectsTo(to)) => {
-            return (StatusCode::TEMPORARY_REDIRECT, [("location", to.clone())], String::new()).into_response();
+            return (StatusCode::TEMPORARY_REDIRECT, [("location", to.clone())], String::new())
+                .into_response();
         }
         _ => {}
     }
@@ -179,8 +180,11 @@ fn object(state: &ServerState, method: &str, key: &str, body: &[u8], is_new: boo
 
 fn list(state: &ServerState, query: &str) -> Response {
     let decode = |text: &str| percent_decode_str(text).decode_utf8().expect("UTF-8").into_owned();
-    let query: BTreeMap<&str, String> =
-        query.split('&').filter_map(|pair| pair.split_once('=')).map(|(name, value)| (name, decode(value))).collect();
+    let query: BTreeMap<&str, String> = query
+        .split('&')
+        .filter_map(|pair| pair.split_once('='))
+        .map(|(name, value)| (name, decode(value)))
+        .collect();
     assert_eq!(query["list-type"], "2");
     let (prefix, after) = (&query["prefix"], query.get("continuation-token").cloned().unwrap_or_default());
     let most = query["max-keys"].parse::<usize>().expect("a number").min(PAGE);
