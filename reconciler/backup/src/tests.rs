@@ -289,3 +289,33 @@ async fn what_does_not_fit_is_refused() {
         assert!(matches!(result, Err(Error::NoBackup { .. })), "{result:?}");
     }
 }
+
+/// Compiles only if tasks can use a repository.
+#[test]
+fn the_futures_can_be_sent_between_threads() {
+    fn assert_send<T: Send>(_: impl FnOnce(Repository, TestSource, TestSink, DiskId, BackupId) -> T) {}
+    assert_send(
+        async |repository: Repository,
+               mut source: TestSource,
+               mut sink: TestSink,
+               disk: DiskId,
+               backup: BackupId| {
+            let facts = Map::new();
+            let new = NewBackup {
+                disk: &disk,
+                backup: &backup,
+                parent: Some(&backup),
+                time: time(),
+                facts: &facts,
+            };
+            repository.back_up(new, &mut source, |_| {}).await?;
+            repository.restore(&disk, &backup, &mut sink, |_| {}).await?;
+            repository.verify(&disk, &backup, |_| {}).await?;
+            repository.facts(&disk, &backup).await?;
+            repository.delete(&disk, &backup).await?;
+            repository.list().await
+        },
+    );
+    let location = Location::Folder("/backups".into());
+    assert_send(move |_, _, _, _, _| async move { Repository::open(&location, &password(), false).await });
+}

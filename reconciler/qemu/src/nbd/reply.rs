@@ -150,7 +150,9 @@ impl<'a> ReadReply<'a> {
         let start = offset.checked_sub(self.offset).and_then(|start| usize::try_from(start).ok());
         let range = start.and_then(|start| Some((start, start.checked_add(length)?)));
         let Some((start, end)) = range.filter(|(_, end)| length > 0 && *end <= self.into.len()) else {
-            return protocol(format!("there are {length} bytes at {offset}, which is not in the part that was read"));
+            return protocol(format!(
+                "there are {length} bytes at {offset}, which is not in the part that was read"
+            ));
         };
         let before = self.received.range(..end).next_back();
         if before.is_some_and(|(_, before_end)| *before_end > start) {
@@ -174,7 +176,9 @@ impl Reply for ReadReply<'_> {
                 self.part(offset, length as usize)?.fill(0);
                 Ok(())
             }
-            (kind, length) => protocol(format!("a chunk of type {kind} with {length} bytes was not expected")),
+            (kind, length) => {
+                protocol(format!("a chunk of type {kind} with {length} bytes was not expected"))
+            }
         }
     }
 
@@ -251,7 +255,8 @@ pub(super) fn merge(base: &[(u32, u32)], depth: &[(u32, u32)], max: u64) -> Vec<
         merged.push(Extent { length: used, depth: depth_state, is_zero, is_hole });
         left -= used;
         of_base = if base_length > length { Some((base_length - length, state)) } else { base.next() };
-        of_depth = if depth_length > length { Some((depth_length - length, depth_state)) } else { depth.next() };
+        of_depth =
+            if depth_length > length { Some((depth_length - length, depth_state)) } else { depth.next() };
     }
     merged
 }
