@@ -21,8 +21,9 @@ pub trait Source: Send {
     /// Returns the size in bytes.
     fn size(&self) -> u64;
 
-    /// Returns the parts of the disk from its first to its last byte, without gaps. `false` where nothing is known.
-    async fn extents(&mut self) -> Result<Vec<Extent>, DiskError>;
+    /// Returns the extents of a part of the disk, in order, without gaps, from `offset` on and `length` bytes in all. `false` where
+    /// nothing is known. Called for 64 GiB at a time.
+    async fn extents(&mut self, offset: u64, length: u64) -> Result<Vec<Extent>, DiskError>;
 
     /// Fills the buffer with the data at this offset.
     async fn read_at(&mut self, offset: u64, into: &mut [u8]) -> Result<(), DiskError>;

@@ -60,8 +60,10 @@ pub enum Error {
     FactsTooLarge { length: usize, limit: usize },
     #[error("the disk has {size} bytes, and the backup needs {needed}: restore to a larger disk")]
     DiskTooSmall { size: u64, needed: u64 },
-    #[error("the extents of the disk cover {covered} bytes, and the disk has {size}")]
-    Extents { covered: u64, size: u64 },
+    #[error(
+        "the extents of the disk from byte {offset} on cover {covered} bytes, and {needed} were asked for"
+    )]
+    Extents { offset: u64, covered: u64, needed: u64 },
 
     #[error("cannot read the disk at byte {offset}")]
     Source { offset: u64, source: DiskError },

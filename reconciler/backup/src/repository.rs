@@ -47,7 +47,7 @@ pub struct Repository {
 struct Inner {
     id: Uuid,
     objects: Arc<dyn Objects>,
-    keys: Keys,
+    keys: Arc<Keys>,
 }
 
 /// A backup to make.
@@ -108,7 +108,7 @@ impl Repository {
         let file = file.ok_or_else(|| Error::NoRepository { place: objects.place("") })?;
         let password = password.clone();
         let opened = blocking(move || repository_file::open(&file, &password, &place)).await?;
-        Ok(Self { inner: Arc::new(Inner { id: opened.id, objects, keys: opened.keys }) })
+        Ok(Self { inner: Arc::new(Inner { id: opened.id, objects, keys: Arc::new(opened.keys) }) })
     }
 
     /// Returns the id of the repository, which never changes.
@@ -149,6 +149,20 @@ impl Repository {
             found.extend(listed.into_iter().flatten());
         }
         Ok(found)
+    }
+}
+
+#[cfg(test)]
+impl Repository {
+    /// The same repository in another store.
+    pub(crate) fn in_store(&self, objects: Arc<dyn Objects>) -> Self {
+        Self { inner: Arc::new(Inner { id: self.inner.id, objects, keys: Arc::clone(&self.inner.keys) }) }
+    }
+
+    /// The id of the first index of a backup.
+    pub(crate) async fn first_index(&self, disk: &DiskId, backup: &BackupId) -> Option<String> {
+        let manifest = self.inner.manifest(disk, backup).await.ok().flatten()?;
+        manifest.indexes.first().copied().flatten().map(|id| id.to_string())
     }
 }
 

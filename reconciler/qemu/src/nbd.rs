@@ -41,6 +41,9 @@ const MAX_STATUS: u64 = 1 << 30;
 /// The maximum number of extents that are returned at once.
 const MAX_EXTENTS: usize = 4 << 20;
 
+/// The flag of a read that is answered in one part. Otherwise QEMU closes the connection when the disk has an error.
+const DO_NOT_FRAGMENT: u16 = 1 << 2;
+
 const READ: u16 = 0;
 const WRITE: u16 = 1;
 const DISC: u16 = 2;
@@ -99,6 +102,7 @@ pub struct Client {
 #[derive(Clone, Copy, Debug)]
 struct Request<'a> {
     name: &'static str,
+    flags: u16,
     command: u16,
     offset: u64,
     length: u32,
@@ -146,6 +150,7 @@ impl Client {
             let part = (length - done).min(MAX_STATUS);
             let request = Request {
                 name: "the state of blocks",
+                flags: 0,
                 command: BLOCK_STATUS,
                 offset: offset + done,
                 length: part as u32,
@@ -170,10 +175,11 @@ impl Client {
     /// Fills the buffer with the data at this offset.
     pub async fn read_at(&mut self, offset: u64, into: &mut [u8]) -> Result<(), NbdError> {
         self.check(offset, into.len() as u64)?;
+        let flags = if self.export.can_read_whole { DO_NOT_FRAGMENT } else { 0 };
         let mut at = offset;
         for piece in into.chunks_mut(MAX_PIECE) {
             let length = piece.len() as u32;
-            let request = Request { name: "a read", command: READ, offset: at, length, data: &[] };
+            let request = Request { name: "a read", flags, command: READ, offset: at, length, data: &[] };
             self.request(request, &mut ReadReply::new(at, piece)).await?;
             at += u64::from(length);
         }
@@ -186,7 +192,8 @@ impl Client {
         let mut at = offset;
         for piece in data.chunks(MAX_PIECE) {
             let length = piece.len() as u32;
-            let request = Request { name: "a write", command: WRITE, offset: at, length, data: piece };
+            let request =
+                Request { name: "a write", flags: 0, command: WRITE, offset: at, length, data: piece };
             self.request(request, &mut reply::Done).await?;
             at += u64::from(length);
         }
@@ -203,7 +210,8 @@ impl Client {
         while done < length {
             let part = (length - done).min(MAX_ZEROES);
             let (name, command) = ("a write of zeros", WRITE_ZEROES);
-            let request = Request { name, command, offset: offset + done, length: part as u32, data: &[] };
+            let request =
+                Request { name, flags: 0, command, offset: offset + done, length: part as u32, data: &[] };
             self.request(request, &mut reply::Done).await?;
             done += part;
         }
@@ -215,7 +223,7 @@ impl Client {
         if !self.export.can_flush {
             return Err(NbdError::NotOffered { what: "flushes" });
         }
-        let request = Request { name: "a flush", command: FLUSH, offset: 0, length: 0, data: &[] };
+        let request = Request { name: "a flush", flags: 0, command: FLUSH, offset: 0, length: 0, data: &[] };
         self.request(request, &mut reply::Done).await
     }
 
@@ -223,7 +231,7 @@ impl Client {
     pub async fn disconnect(mut self) -> Result<(), NbdError> {
         self.last_cookie += 1;
         let (name, cookie) = ("the disconnect", self.last_cookie);
-        let request = Request { name, command: DISC, offset: 0, length: 0, data: &[] };
+        let request = Request { name, flags: 0, command: DISC, offset: 0, length: 0, data: &[] };
         self.connection.exchange(name, async |wire| wire.send(&request.head(cookie)).await).await
     }
 
@@ -269,6 +277,7 @@ impl Request<'_> {
     fn head(&self, cookie: u64) -> [u8; 28] {
         let mut head = [0; 28];
         head[..4].copy_from_slice(&0x2560_9513_u32.to_be_bytes());
+        head[4..6].copy_from_slice(&self.flags.to_be_bytes());
         head[6..8].copy_from_slice(&self.command.to_be_bytes());
         head[8..16].copy_from_slice(&cookie.to_be_bytes());
         head[16..24].copy_from_slice(&self.offset.to_be_bytes());

@@ -1,5 +1,8 @@
 //! Objects as files in a folder, which may be of a file server.
 
+#[cfg(test)]
+mod tests;
+
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
@@ -33,9 +36,6 @@ pub(super) struct Folder {
     timeout: Duration,
 }
 
-/// Why an operation on files failed, and at which path.
-type FileResult<T> = Result<T, Error>;
-
 impl Folder {
     pub(super) fn new(root: &Path) -> Result<Self> {
         if !root.is_absolute() {
@@ -48,7 +48,7 @@ impl Folder {
     async fn run<T: Send + 'static>(
         &self,
         name: &str,
-        f: impl FnOnce(&Path, &Path) -> FileResult<T> + Send + 'static,
+        f: impl FnOnce(&Path, &Path) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let (root, path) = (self.root.clone(), self.path(name));
         let permits = Arc::clone(&self.permits);
@@ -83,13 +83,14 @@ impl Objects for Folder {
     async fn put(&self, name: &str, body: Bytes) -> Result<()> {
         self.run(name, move |root, path| {
             check_mounted(root)?;
-            write(root, path, &body, Existing::Replace).map(drop)
+            write(root, path, Existing::Replace, |file| file.write_all(&body)).map(drop)
         })
         .await
     }
 
     async fn create(&self, name: &str, body: Bytes) -> Result<bool> {
-        self.run(name, move |root, path| write(root, path, &body, Existing::Keep)).await
+        self.run(name, move |root, path| write(root, path, Existing::Keep, |file| file.write_all(&body)))
+            .await
     }
 
     async fn delete(&self, name: &str) -> Result<()> {
@@ -174,7 +175,7 @@ struct Walk {
 
 impl Walk {
     /// Lists whole folders until a page is full.
-    fn page(mut self) -> FileResult<Self> {
+    fn page(mut self) -> Result<Self> {
         while let Some(folder) = self.folders.pop() {
             for entry in entries(&folder)? {
                 let path = entry.path();
@@ -206,7 +207,7 @@ enum Existing {
 }
 
 /// Fails if the folder is not mounted: nothing may be written to the empty mount point, nor missed in it.
-fn check_mounted(root: &Path) -> FileResult<()> {
+fn check_mounted(root: &Path) -> Result<()> {
     match fs::metadata(root.join(repository_file::NAME)) {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -216,7 +217,7 @@ fn check_mounted(root: &Path) -> FileResult<()> {
     }
 }
 
-fn read(root: &Path, path: &Path, limit: usize) -> FileResult<Option<Vec<u8>>> {
+fn read(root: &Path, path: &Path, limit: usize) -> Result<Option<Vec<u8>>> {
     let read = |source| failed("read", path, source);
     let file = match File::open(path) {
         Ok(file) => file,
@@ -239,14 +240,19 @@ fn read(root: &Path, path: &Path, limit: usize) -> FileResult<Option<Vec<u8>>> {
     }
 }
 
-/// Writes a file so that it is whole on the medium, or absent. Returns whether it was written.
-fn write(root: &Path, path: &Path, body: &[u8], existing: Existing) -> FileResult<bool> {
+/// Writes a file so that it is whole on the medium, or as before. Returns whether it was written.
+fn write(
+    root: &Path,
+    path: &Path,
+    existing: Existing,
+    fill: impl FnOnce(&mut File) -> io::Result<()>,
+) -> Result<bool> {
     let folder = path.parent().unwrap_or(root);
     create_folders(root, folder)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let partial = folder.join(format!(".{name}.{:016x}{PARTIAL}", rand::random::<u64>()));
     let written =
-        write_partial(&partial, body).map_err(|source| failed("write", path, source)).and_then(|()| {
+        write_partial(&partial, fill).map_err(|source| failed("write", path, source)).and_then(|()| {
             let done = match existing {
                 Existing::Replace => fs::rename(&partial, path).map(|()| true),
                 Existing::Keep => rename_new(&partial, path),
@@ -261,9 +267,9 @@ fn write(root: &Path, path: &Path, body: &[u8], existing: Existing) -> FileResul
     written
 }
 
-fn write_partial(partial: &Path, body: &[u8]) -> io::Result<()> {
+fn write_partial(partial: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(partial)?;
-    file.write_all(body)?;
+    fill(&mut file)?;
     file.sync_all()
 }
 
@@ -284,7 +290,7 @@ fn rename_new(from: &Path, to: &Path) -> io::Result<bool> {
 }
 
 /// Creates the folders down to this one that are missing; the parent of the root has to exist.
-fn create_folders(root: &Path, folder: &Path) -> FileResult<()> {
+fn create_folders(root: &Path, folder: &Path) -> Result<()> {
     if folder.is_dir() {
         return Ok(());
     }
@@ -300,7 +306,7 @@ fn create_folders(root: &Path, folder: &Path) -> FileResult<()> {
 }
 
 /// Deletes a file, and the folders of its disk that are then empty.
-fn delete(root: &Path, path: &Path) -> FileResult<()> {
+fn delete(root: &Path, path: &Path) -> Result<()> {
     match fs::remove_file(path) {
         Ok(()) => {}
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -322,7 +328,7 @@ fn delete(root: &Path, path: &Path) -> FileResult<()> {
 }
 
 /// The entries of a folder; none if there is no such folder.
-fn entries(folder: &Path) -> FileResult<Vec<fs::DirEntry>> {
+fn entries(folder: &Path) -> Result<Vec<fs::DirEntry>> {
     let list = |source| failed("list", folder, source);
     match fs::read_dir(folder) {
         Ok(entries) => entries.collect::<io::Result<_>>().map_err(list),
@@ -332,7 +338,7 @@ fn entries(folder: &Path) -> FileResult<Vec<fs::DirEntry>> {
 }
 
 /// Makes the entries of a folder durable.
-fn sync(folder: &Path) -> FileResult<()> {
+fn sync(folder: &Path) -> Result<()> {
     match File::open(folder).and_then(|folder| folder.sync_all()) {
         Ok(()) => Ok(()),
         // The last file of it was deleted at the same time.

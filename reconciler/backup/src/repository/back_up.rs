@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use super::{
     CONCURRENCY, Inner, NewBackup, Repository, block_binding, block_name, blocking, disk_folder, writers,
 };
-use crate::block::{BLOCK_SIZE, BlockId, is_zero};
+use crate::block::{BlockId, is_zero};
 use crate::disk::{Extent, Progress, Source};
 use crate::error::{Error, Result};
 use crate::ids::DiskId;
@@ -49,10 +49,6 @@ impl Repository {
         self.inner.objects.remove_partial(&disk_folder(new.disk)).await?;
         let parent = self.inner.parent(&new).await?;
         let stored = self.inner.stored(new.disk).await?;
-        let extents = Cursor::new(
-            source.extents().await.map_err(|error| Error::Source { offset: 0, source: error })?,
-            size,
-        )?;
         let writer =
             Writer { inner: Arc::clone(&self.inner), disk: new.disk.clone(), stored, tasks: JoinSet::new() };
         let manifest = Manifest {
@@ -64,7 +60,7 @@ impl Repository {
             blocks: 0,
             indexes: Vec::new(),
         };
-        let mut run = Run { source, extents, parent, writer, manifest, progress };
+        let mut run = Run { source, parent, writer, manifest, progress };
         for part in manifest::parts(size) {
             run.part(part).await?;
         }
@@ -102,7 +98,6 @@ impl Inner {
 /// A backup in progress.
 struct Run<'a, S: ?Sized, P> {
     source: &'a mut S,
-    extents: Cursor,
     parent: Option<Manifest>,
     writer: Writer,
     manifest: Manifest,
@@ -113,10 +108,13 @@ impl<S: Source + ?Sized, P: Fn(Progress) + Send + Sync> Run<'_, S, P> {
     /// Stores the blocks of a part of the disk, and its index.
     async fn part(&mut self, part: Part) -> Result<()> {
         let parent = self.parent_ids(part).await?;
+        let extents = self.source.extents(part.offset, part.length).await;
+        let extents = extents.map_err(|source| Error::Source { offset: part.offset, source })?;
+        let mut cursor = Cursor::new(extents, part)?;
         let mut ids = vec![BlockId::ZERO; part.blocks()];
         for at in 0..part.blocks() {
             let (offset, length) = part.block(at);
-            let extents = self.extents.take(length as u64);
+            let extents = cursor.take(length as u64);
             if extents.iter().all(|extent| extent.is_zero) {
                 continue;
             }
@@ -156,6 +154,10 @@ impl<S: Source + ?Sized, P: Fn(Progress) + Send + Sync> Run<'_, S, P> {
             Ok(ids) => ids,
             Err(error @ (Error::Damaged { .. } | Error::MissingBlock { .. })) => {
                 tracing::warn!(%error, "an index of the parent of a backup cannot be read; this part of the disk is read");
+                // The same index may be needed again.
+                if let Some(id) = parent.indexes.get(part.index).copied().flatten() {
+                    self.writer.forget(id);
+                }
                 return Ok(Vec::new());
             }
             Err(error) => return Err(error),
@@ -212,6 +214,11 @@ impl Writer {
         id == BlockId::ZERO || self.stored.lock().unwrap_or_else(PoisonError::into_inner).contains(&id)
     }
 
+    /// Has a block stored again when it is needed.
+    fn forget(&self, id: BlockId) {
+        self.stored.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+    }
+
     fn start(&mut self, at: usize, data: Vec<u8>) {
         let (inner, disk, stored) = (Arc::clone(&self.inner), self.disk.clone(), Arc::clone(&self.stored));
         self.tasks.spawn(async move {
@@ -250,24 +257,23 @@ impl Inner {
     }
 }
 
-/// The extents of a disk, from its first to its last byte.
+/// The extents of a part of a disk, from its first to its last byte.
 struct Cursor {
     rest: vec::IntoIter<Extent>,
     current: Option<Extent>,
 }
 
 impl Cursor {
-    fn new(extents: Vec<Extent>, size: u64) -> Result<Self> {
+    fn new(extents: Vec<Extent>, part: Part) -> Result<Self> {
         let covered = extents.iter().fold(0_u64, |covered, extent| covered.saturating_add(extent.length));
-        match covered == size {
+        match covered == part.length {
             true => Ok(Self { rest: extents.into_iter(), current: None }),
-            false => Err(Error::Extents { covered, size }),
+            false => Err(Error::Extents { offset: part.offset, covered, needed: part.length }),
         }
     }
 
     /// Returns the extents of the next bytes.
     fn take(&mut self, length: u64) -> Vec<Extent> {
-        debug_assert!(length <= BLOCK_SIZE as u64);
         let (mut taken, mut needed) = (Vec::new(), length);
         while needed > 0 {
             let Some(extent) = self.current.take().or_else(|| self.rest.next()) else { break };
@@ -288,8 +294,10 @@ impl Cursor {
 fn extents_are_cut_at_the_blocks() {
     let extent = |length, is_zero| Extent { length, is_unchanged: false, is_zero };
     let extents = vec![extent(3, true), extent(0, false), extent(10, false), extent(1, true)];
-    assert!(matches!(Cursor::new(extents.clone(), 15), Err(Error::Extents { covered: 14, size: 15 })));
-    let mut cursor = Cursor::new(extents, 14).expect("they cover the disk");
+    let part = |length| Part { index: 0, offset: 7, length };
+    let error = Cursor::new(extents.clone(), part(15)).err();
+    assert!(matches!(error, Some(Error::Extents { offset: 7, covered: 14, needed: 15 })), "{error:?}");
+    let mut cursor = Cursor::new(extents, part(14)).expect("they cover the part");
     assert_eq!(cursor.take(4), [extent(3, true), extent(1, false)]);
     assert_eq!(cursor.take(4), [extent(4, false)]);
     assert_eq!(cursor.take(6), [extent(5, false), extent(1, true)]);

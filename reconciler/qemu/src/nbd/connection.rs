@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::UnixStream;
 
 use super::NbdError;
@@ -20,7 +20,8 @@ pub(super) struct Connection {
 /// Reads and writes numbers in network byte order.
 #[derive(Debug)]
 pub(super) struct Wire {
-    stream: UnixStream,
+    /// Of what is read: replies have many small parts.
+    stream: BufReader<UnixStream>,
 }
 
 /// Why an exchange failed.
@@ -50,7 +51,7 @@ pub(super) fn protocol<T>(detail: impl Into<String>) -> Result<T, WireError> {
 
 impl Connection {
     pub(super) fn new(stream: UnixStream, timeout: Duration) -> Self {
-        Self { wire: Wire { stream }, timeout, is_usable: true }
+        Self { wire: Wire { stream: BufReader::new(stream) }, timeout, is_usable: true }
     }
 
     /// Makes one exchange within the time limit. If it fails or is dropped, the connection is not usable any more.
@@ -76,7 +77,7 @@ impl Connection {
 
 impl Wire {
     pub(super) async fn send(&mut self, bytes: &[u8]) -> Result<(), WireError> {
-        Ok(self.stream.write_all(bytes).await?)
+        Ok(self.stream.get_mut().write_all(bytes).await?)
     }
 
     pub(super) async fn read(&mut self, into: &mut [u8]) -> Result<(), WireError> {

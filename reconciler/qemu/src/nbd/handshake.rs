@@ -30,6 +30,7 @@ const HAS_FLAGS: u16 = 1;
 const READ_ONLY: u16 = 1 << 1;
 const SEND_FLUSH: u16 = 1 << 2;
 const SEND_WRITE_ZEROES: u16 = 1 << 6;
+const SEND_DF: u16 = 1 << 7;
 
 const BASE_ALLOCATION: &str = "base:allocation";
 const ALLOCATION_DEPTH: &str = "qemu:allocation-depth";
@@ -46,6 +47,8 @@ pub(super) struct Export {
     pub(super) is_read_only: bool,
     pub(super) can_flush: bool,
     pub(super) can_write_zeroes: bool,
+    /// The answer to a read can be asked for in one part.
+    pub(super) can_read_whole: bool,
     /// The ids of the metadata contexts that the server offers.
     pub(super) base_allocation: Option<u32>,
     pub(super) allocation_depth: Option<u32>,
@@ -122,6 +125,7 @@ pub(super) async fn negotiate(wire: &mut Wire, export: &str) -> Result<Export, W
         size,
         is_read_only: flags & READ_ONLY != 0,
         can_flush: flags & SEND_FLUSH != 0,
+        can_read_whole: flags & SEND_DF != 0,
         can_write_zeroes: flags & SEND_WRITE_ZEROES != 0,
         base_allocation,
         allocation_depth,

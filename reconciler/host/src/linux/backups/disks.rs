@@ -158,9 +158,8 @@ impl Source for SnapshotDisk {
         self.served.client.size()
     }
 
-    async fn extents(&mut self) -> std::result::Result<Vec<Extent>, DiskError> {
-        let size = self.size();
-        let parts = self.served.client.extents(0, size).await?;
+    async fn extents(&mut self, offset: u64, length: u64) -> std::result::Result<Vec<Extent>, DiskError> {
+        let parts = self.served.client.extents(offset, length).await?;
         let extent = |part: nbd::Extent| {
             // What is allocated nowhere may be beyond the end of the parent.
             let is_unchanged = part.depth > 0 && self.parent.is_some_and(|parent| part.depth >= parent);

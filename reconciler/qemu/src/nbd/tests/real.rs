@@ -1,7 +1,7 @@
 //! qemu-nbd with images of qemu-img, both of the package qemu-utils.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::super::*;
@@ -40,6 +40,7 @@ impl Server {
             .args(options)
             .arg(image)
             .current_dir(directory.path())
+            .stderr(Stdio::null())
             .spawn()
             .expect("qemu-utils is installed");
         let server = Self { process, socket, _directory: directory };
