@@ -15,7 +15,7 @@ use std::{
 };
 
 use berth_controllers::{self as controllers, PlacementPolicy, TenantNetworks};
-use berth_host::{PciMapping, ShareMapping, linux::UidRange};
+use berth_host::{BackupFolderMapping, PciMapping, ShareMapping, linux::UidRange};
 use clap::{Args, Parser, Subcommand};
 use ipnet::{IpNet, Ipv4Net};
 
@@ -140,7 +140,7 @@ pub struct AgentOptions {
     /// several times. Default: none.
     #[arg(long = "disk-dir", env = "BERTH_DISK_DIR", value_name = "FOLDER", value_delimiter = ':')]
     pub disk_dirs: Vec<PathBuf>,
-    /// A range of addresses that this machine may fetch Images from, although it is private, loopback, link-local or
+    /// A range of addresses that this machine may fetch Images from, and reach BackupRepositories at, although it is private, loopback, link-local or
     /// the like. A wider range than one address does not allow the addresses of hosts, of their guests and of the
     /// control plane. Can be given several times.
     #[arg(long = "image-allow", env = "BERTH_IMAGE_ALLOW", value_name = "CIDR", value_delimiter = ',')]
@@ -159,6 +159,15 @@ pub struct AgentOptions {
     /// those that write to it, too. Root in such a VM reads and writes all files in the folder. Can be given several times. Default: none.
     #[arg(long = "share", env = "BERTH_SHARES", value_name = "NAME=FOLDER[:ro]", value_delimiter = ',')]
     pub shares: Vec<ShareMapping>,
+    /// A folder of this machine in which BackupRepositories may be, under a name: `nas=/mnt/nas`. Of a folder that several hosts have, such
+    /// as one of a file server, give it the same name on all of them. Can be given several times. Default: none.
+    #[arg(
+        long = "backup-folder",
+        env = "BERTH_BACKUP_FOLDERS",
+        value_name = "NAME=FOLDER",
+        value_delimiter = ','
+    )]
+    pub backup_folders: Vec<BackupFolderMapping>,
     /// Allows guests to reach these ranges, which are blocked otherwise: addresses of this host, of other hosts and of the
     /// control plane, and link-local addresses.
     #[arg(long, env = "BERTH_GUEST_ALLOW", value_name = "CIDR", value_delimiter = ',')]

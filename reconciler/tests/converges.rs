@@ -6,6 +6,8 @@
 //! for the first two only unless `BERTH_TEST_EVERY_CALL` is set. Each time the declared state must be reached, a further
 //! reconcile must write nothing, and nothing may leak.
 
+#[path = "converges/backups.rs"]
+mod backups;
 #[path = "converges/faults.rs"]
 mod faults;
 #[path = "shared/installed.rs"]

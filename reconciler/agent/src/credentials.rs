@@ -1,20 +1,24 @@
-//! Credentials for the sources of images, from Secrets.
+//! Credentials for the sources of images and for repositories of backups, from Secrets.
 //!
 //! ```text
 //!  username, password | token | headers | ca.crt     of any source
 //!  .dockerconfigjson                                 of a registry: the entry for its host
+//!  accessKeyID, secretAccessKey, ca.crt              of a repository in an object store
+//!  password                                          of a repository
 //! ```
 
 use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use berth_api::{Readiness, Reason};
-use berth_host::Credentials;
+use berth_api::{BackupRepository, Readiness, Reason};
+use berth_host::{Credentials, RepositoryAccess, RepositoryPlace, S3Access};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt};
 use serde::Deserialize;
+
+use crate::pulls::Details;
 
 const DOCKER_CONFIG: &str = ".dockerconfigjson";
 const MAX_HEADERS: usize = 32;
@@ -23,6 +27,47 @@ const OWN_HEADERS: [&str; 8] =
     ["accept", "connection", "content-length", "host", "if-range", "range", "te", "transfer-encoding"];
 /// Docker Hub has other names in a configuration of Docker than in URLs of images.
 const DOCKER_HUB: [&str; 3] = ["docker.io", "index.docker.io", "registry-1.docker.io"];
+
+/// A repository of backups, and the names of the Secrets that open it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Repository {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) place: RepositoryPlace,
+    pub(crate) password_secret: String,
+    pub(crate) credentials_secret: Option<String>,
+    /// The identity that it had when it was first opened.
+    pub(crate) id: Details<Option<String>>,
+}
+
+impl Repository {
+    /// Returns None if no place is declared.
+    pub(crate) fn of(object: &BackupRepository) -> Option<Self> {
+        let (namespace, name) = (object.namespace()?, object.name_any());
+        let place = match (&object.spec.s3, &object.spec.folder) {
+            (Some(s3), _) => RepositoryPlace::S3 {
+                endpoint: s3.endpoint.clone(),
+                region: s3.region.clone(),
+                bucket: s3.bucket.clone(),
+                prefix: s3.prefix.clone(),
+            },
+            (None, Some(folder)) => RepositoryPlace::Folder {
+                name: folder.clone(),
+                namespace: namespace.clone(),
+                repository: name.clone(),
+            },
+            (None, None) => return None,
+        };
+        Some(Self {
+            place,
+            password_secret: object.spec.password_secret_name.to_string(),
+            credentials_secret: object.spec.credentials_secret_name.as_ref().map(ToString::to_string),
+            id: Details(object.status.as_ref().and_then(|status| status.repository_id.clone())),
+            namespace,
+            name,
+        })
+    }
+}
 
 /// Reads Secrets from the control plane.
 pub(crate) struct Secrets(Client);
@@ -47,14 +92,41 @@ impl Secrets {
         name: &str,
         url: &str,
     ) -> Result<Credentials, Readiness> {
+        let secret = self.read(namespace, name).await?;
+        credentials(&secret, url).map_err(|problem| unusable(name, &problem))
+    }
+
+    /// Reads what opens a repository from its Secrets.
+    ///
+    /// *Errors:* for the object that needs the repository. Only an error that is not `Stalled` can pass by itself.
+    pub(crate) async fn repository(&self, repository: &Repository) -> Result<RepositoryAccess, Readiness> {
+        let namespace = repository.namespace.as_str();
+        let name = repository.password_secret.as_str();
+        let password = self.read(namespace, name).await?;
+        let password = value(&password, "password").map_err(|problem| unusable(name, &problem))?;
+        let s3 = match &repository.credentials_secret {
+            Some(name) => {
+                let secret = self.read(namespace, name).await?;
+                Some(s3_access(&secret).map_err(|problem| unusable(name, &problem))?)
+            }
+            None => None,
+        };
+        Ok(RepositoryAccess {
+            shown: format!("BackupRepository {}", repository.name),
+            place: repository.place.clone(),
+            password: password.into(),
+            s3,
+            id: repository.id.0.clone(),
+        })
+    }
+
+    async fn read(&self, namespace: &str, name: &str) -> Result<Secret, Readiness> {
         let secrets: Api<Secret> = Api::namespaced(self.0.clone(), namespace);
         let waits = |text: String| Readiness::Reconciling(Reason::WaitingForSecret, text);
         match secrets.get_opt(name).await {
-            Ok(Some(secret)) => credentials(&secret, url).map_err(|problem| {
-                Readiness::Stalled(Reason::InvalidSpec, format!("Secret {name}: {problem}"))
-            }),
+            Ok(Some(secret)) => Ok(secret),
             Ok(None) => Err(waits(format!("Secret {name} does not exist"))),
-            // The controllers permit it once they know that this host needs the image.
+            // The controllers permit it once they know that this host needs it.
             Err(kube::Error::Api(status)) if status.code == 403 => {
                 Err(waits(format!("this host may not read Secret {name} yet")))
             }
@@ -63,17 +135,34 @@ impl Secrets {
     }
 }
 
-/// Returns the credentials in a Secret for a URL, or what is wrong with them, without any of its values.
-fn credentials(secret: &Secret, url: &str) -> Result<Credentials, String> {
-    let empty = BTreeMap::new();
-    let data = secret.data.as_ref().unwrap_or(&empty);
-    let text = |key: &str| match data.get(key) {
+fn unusable(secret: &str, problem: &str) -> Readiness {
+    Readiness::Stalled(Reason::InvalidSpec, format!("Secret {secret}: {problem}"))
+}
+
+/// Returns a value of a Secret as text, without line ends after it, or what is wrong with it.
+fn text(secret: &Secret, key: &str) -> Result<Option<String>, String> {
+    match secret.data.as_ref().and_then(|data| data.get(key)) {
         None => Ok(None),
         Some(ByteString(bytes)) => match std::str::from_utf8(bytes) {
             Ok(text) => Ok(Some(text.trim_end_matches(['\r', '\n']).to_owned())),
             Err(_) => Err(format!("{key} is no text")),
         },
-    };
+    }
+}
+
+fn value(secret: &Secret, key: &str) -> Result<String, String> {
+    let found = text(secret, key)?.filter(|value| !value.is_empty());
+    found.ok_or_else(|| format!("it has no {key}, or an empty one"))
+}
+
+fn s3_access(secret: &Secret) -> Result<S3Access, String> {
+    let (key_id, key) = (value(secret, "accessKeyID")?, value(secret, "secretAccessKey")?);
+    Ok(S3Access { key_id, secret: key.into(), ca: text(secret, "ca.crt")? })
+}
+
+/// Returns the credentials in a Secret for a URL, or what is wrong with them, without any of its values.
+fn credentials(secret: &Secret, url: &str) -> Result<Credentials, String> {
+    let text = |key: &str| text(secret, key);
     let (user, password, token) = (text("username")?, text("password")?, text("token")?);
     let headers = text("headers")?.map_or(Ok(Vec::new()), |lines| headers(&lines))?;
     let (ca, docker) = (text("ca.crt")?, text(DOCKER_CONFIG)?);
@@ -178,6 +267,19 @@ mod tests {
         let owned = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         assert_eq!(headers, [owned("X-Key", "canary:1"), owned("X-Other", "b")]);
         assert!(!format!("{token:?}").contains("canary"));
+    }
+
+    #[test]
+    fn a_secret_for_an_object_store_has_both_keys() {
+        let both = [("accessKeyID", "me\n"), ("secretAccessKey", "canary"), ("ca.crt", "pem")];
+        let access = s3_access(&secret(&both)).expect("usable");
+        assert_eq!((access.key_id.as_str(), access.ca.as_deref()), ("me", Some("pem")));
+        assert!(!format!("{access:?}").contains("canary"));
+        for (entries, words) in [(&both[..1], "no secretAccessKey"), (&both[1..], "no accessKeyID")] {
+            let error = s3_access(&secret(entries)).expect_err(words);
+            assert!(error.contains(words) && !error.contains("canary"), "{error}");
+        }
+        assert!(value(&secret(&[("password", "\n")]), "password").is_err_and(|e| e.contains("empty")));
     }
 
     #[test]

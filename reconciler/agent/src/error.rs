@@ -7,7 +7,7 @@ use berth_qemu::block::BlockError;
 
 use crate::machine::MachineError;
 use berth_engine::ErrorChain;
-use berth_host::{Retry, SystemError};
+use berth_host::{RepositoryProblem, Retry, SystemError};
 use berth_qemu::process::LaunchError;
 
 /// Why an agent cannot run.
@@ -220,6 +220,15 @@ pub(crate) fn reason_of(error: &SystemError) -> Reason {
         SystemError::SnapshotLost { .. } => Reason::SnapshotLost,
         SystemError::TooManySnapshots { .. } => Reason::TooManySnapshots,
         SystemError::NotOneMoment { .. } => Reason::SnapshotInterrupted,
+        SystemError::Repository { problem, .. } => match problem {
+            RepositoryProblem::WrongPassword => Reason::WrongPassword,
+            RepositoryProblem::Unreachable => Reason::RepositoryUnreachable,
+            RepositoryProblem::Denied => Reason::RepositoryAccessDenied,
+            RepositoryProblem::NoRepository => Reason::NoRepository,
+            RepositoryProblem::Replaced => Reason::RepositoryReplaced,
+        },
+        SystemError::BackupLost { .. } => Reason::BackupLost,
+        SystemError::BackupFolder { .. } => Reason::BackupFolderUnavailable,
         SystemError::NoSpace { .. } => Reason::NoSpace,
         SystemError::ProgramMissing { .. } => Reason::NotSupported,
         SystemError::NoDedicatedCpus { .. } => Reason::Unschedulable,
@@ -254,7 +263,11 @@ pub(crate) fn reason_of(error: &SystemError) -> Reason {
 pub(crate) fn is_stalled(error: &SystemError) -> bool {
     !matches!(
         reason_of(error),
-        Reason::Retrying | Reason::WaitingForImage | Reason::WaitingForFile | Reason::Unschedulable
+        Reason::Retrying
+            | Reason::WaitingForImage
+            | Reason::WaitingForFile
+            | Reason::RepositoryUnreachable
+            | Reason::Unschedulable
     )
 }
 

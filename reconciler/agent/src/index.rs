@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use berth_api::vm::Hardware;
 use berth_api::{
-    CpuControls, Disk, DiskSnapshot, Host, HotswapDiskAttachment, Image, Network, Profile, PublicIP,
-    SecurityGroup, Size, SizeError, StoragePool, VM, VMClass,
+    Backup, BackupRepository, CpuControls, Disk, DiskSnapshot, Host, HotswapDiskAttachment, Image, Network,
+    Profile, PublicIP, SecurityGroup, Size, SizeError, StoragePool, VM, VMClass,
 };
 use berth_api::{SizeTaken, size_taken};
 use kube::runtime::watcher::Event;
@@ -31,6 +31,8 @@ pub(crate) struct Tables {
     pub(crate) vms: Table<VM>,
     pub(crate) disks: Table<Disk>,
     pub(crate) disk_snapshots: Table<DiskSnapshot>,
+    pub(crate) backups: Table<Backup>,
+    pub(crate) backup_repositories: Table<BackupRepository>,
     pub(crate) attachments: Table<HotswapDiskAttachment>,
     pub(crate) public_ips: Table<PublicIP>,
     pub(crate) images: Table<Image>,
@@ -47,12 +49,14 @@ pub(crate) struct Tables {
 
 impl Tables {
     /// Returns whether each table holds the control plane's objects.
-    pub(crate) fn synced(&self) -> [bool; 12] {
+    pub(crate) fn synced(&self) -> [bool; 14] {
         // Names each field, so that the compiler reports one that is missing.
         let Self {
             vms,
             disks,
             disk_snapshots,
+            backups,
+            backup_repositories,
             attachments,
             public_ips,
             images,
@@ -70,6 +74,8 @@ impl Tables {
             vms.is_synced(),
             disks.is_synced(),
             disk_snapshots.is_synced(),
+            backups.is_synced(),
+            backup_repositories.is_synced(),
             attachments.is_synced(),
             public_ips.is_synced(),
             images.is_synced(),

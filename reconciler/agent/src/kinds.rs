@@ -3,6 +3,8 @@
 //! A kind that this agent makes real has a folder with the same four parts: `observe` (the only reader), `plan` (pure),
 //! `apply` (the only writer) and `status` (pure). The module of each kind states which objects a change of it concerns.
 
+pub(crate) mod backup;
+pub(crate) mod backup_repository;
 pub(crate) mod disk;
 pub(crate) mod disk_snapshot;
 pub(crate) mod host;
@@ -19,8 +21,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use berth_api::{
-    Disk, DiskSnapshot, Host, HotswapDiskAttachment, Image, Network, PublicIP, SecurityGroup, StoragePool,
-    VM, VMClass,
+    Backup, BackupRepository, Disk, DiskSnapshot, Host, HotswapDiskAttachment, Image, Network, PublicIP,
+    SecurityGroup, StoragePool, VM, VMClass,
 };
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -32,6 +34,7 @@ use crate::converge::{Requeue, converge_named};
 use crate::error::Error;
 use crate::key::{self, Key, ObjectName};
 use crate::watch::{self, Watch};
+use backup::BackupReconciler;
 use hotswap_disk_attachment::AttachmentReconciler;
 use image::ImageReconciler;
 
@@ -60,6 +63,12 @@ const CONTROLLERS: &[Controller] = &[
         watch::bound_if_served::<DiskSnapshot>,
         Some(|ctx, name| disk_snapshot::reconcile(ctx, name).boxed()),
     ),
+    // A control plane of an earlier version does not have these kinds. Disks are made from backups of other hosts too.
+    controller::<Backup>(
+        watch::all_if_served::<Backup>,
+        Some(|ctx, name| converge_named::<BackupReconciler>(ctx, name).boxed()),
+    ),
+    controller::<BackupRepository>(watch::all_if_served::<BackupRepository>, None),
     controller::<HotswapDiskAttachment>(
         watch::bound::<HotswapDiskAttachment>,
         Some(|ctx, name| converge_named::<AttachmentReconciler>(ctx, name).boxed()),

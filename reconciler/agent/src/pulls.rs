@@ -1,23 +1,26 @@
-//! Downloads in the background, and images that are made here or verified after an upload: at most one per source, shared by all objects waiting for it.
+//! Downloads in the background, and other long work: images that are made here or verified after an upload, backups and restores. At
+//! most one per source, shared by all objects waiting for it.
 //!
 //! Sources are per namespace: a declaration in one namespace neither delays nor cancels a download that another one
 //! waits for. Each namespace has a limited number of concurrent downloads; further ones wait for those.
 //!
 //! Knows nothing of Images and Disks: callers pass the keys to wake and the sources that are still wanted.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use berth_api::{Readiness, Reason};
 use berth_host::{
-    ChecksumSource, Credentials, ImageSource, Images, NewImage, ResolvedImage, Retry, SystemError,
+    BackupFacts, BackupId, ChecksumSource, Credentials, ImageSource, NewBackup, NewImage, NewVolume,
+    ResolvedImage, Retry, System, SystemError,
 };
 use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
-use crate::credentials::Secrets;
+use crate::credentials::{Repository, Secrets};
 use crate::error::{RETRY_SPACE_EVERY, is_stalled, reason_of};
 use crate::key::Key;
 use berth_engine::Queue;
@@ -36,7 +39,31 @@ const END_CHECKS: u32 = 500;
 /// Maximum number of concurrent downloads per namespace.
 const MAX_CONCURRENT: usize = 4;
 
-/// A download.
+/// Details of a piece of work that do not distinguish it from another one: with other details, it goes on as it was started.
+#[derive(Clone, Debug)]
+pub(crate) struct Details<T>(pub(crate) T);
+
+impl<T> PartialEq for Details<T> {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl<T> Eq for Details<T> {}
+
+impl<T> PartialOrd for Details<T> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<T> Ord for Details<T> {
+    fn cmp(&self, _: &Self) -> Ordering {
+        Ordering::Equal
+    }
+}
+
+/// A download, or other work.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Wanted {
     Image(ImageSource),
@@ -44,6 +71,14 @@ pub(crate) enum Wanted {
     Checksum(ChecksumSource),
     /// An image that is made from a snapshot of this host. Its checksum is the result.
     Made(NewImage),
+    /// A backup of a snapshot of this host.
+    Backup(Repository, BackupId, Details<NewBackup>),
+    /// The facts of a backup that is in the repository already.
+    Existing(Repository, BackupId),
+    /// A volume, by its identity, that is made from a backup.
+    Restore(Repository, BackupId, String, Details<NewVolume>),
+    /// The deletion of a backup.
+    Deletion(Repository, BackupId),
 }
 
 impl Wanted {
@@ -52,6 +87,10 @@ impl Wanted {
             Self::Image(source) => &source.namespace,
             Self::Checksum(source) => &source.namespace,
             Self::Made(new) => &new.namespace,
+            Self::Backup(repository, ..)
+            | Self::Existing(repository, _)
+            | Self::Restore(repository, ..)
+            | Self::Deletion(repository, _) => &repository.namespace,
         }
     }
 }
@@ -69,6 +108,10 @@ pub(crate) enum Pull {
     Failed { readiness: Readiness, again: Option<Duration> },
     /// The requested checksum.
     Found(ResolvedImage),
+    /// The backup is complete.
+    Stored(BackupFacts),
+    /// The backup is deleted.
+    Deleted,
 }
 
 #[derive(Debug)]
@@ -83,7 +126,15 @@ struct Entry {
 enum State {
     Running { done: u64, total: Option<u64>, reported: u64, reported_at: Instant },
     Failed { readiness: Readiness, again: Option<Instant> },
+    Done(Outcome),
+}
+
+/// A result that is kept until it is not wanted any more.
+#[derive(Clone, Debug)]
+enum Outcome {
     Found(ResolvedImage),
+    Stored(BackupFacts),
+    Deleted,
 }
 
 #[derive(Debug)]
@@ -94,7 +145,7 @@ pub(crate) struct Pulls {
 
 #[derive(Debug)]
 struct Shared {
-    system: Arc<dyn Images>,
+    system: Arc<dyn System>,
     queue: Arc<Queue<Key>>,
     entries: Mutex<BTreeMap<Wanted, Entry>>,
     /// Limits each namespace's concurrent downloads.
@@ -110,7 +161,7 @@ impl Shared {
 }
 
 impl Pulls {
-    pub(crate) fn new(system: Arc<dyn Images>, queue: Arc<Queue<Key>>, secrets: Secrets) -> Self {
+    pub(crate) fn new(system: Arc<dyn System>, queue: Arc<Queue<Key>>, secrets: Secrets) -> Self {
         let shared = Shared { system, queue, entries: Mutex::default(), slots: Mutex::default(), secrets };
         Self { shared: Arc::new(shared), tasks: Mutex::default() }
     }
@@ -125,7 +176,11 @@ impl Pulls {
                 let followed = entry.wake.contains(follower);
                 Some(Pull::Running { done: *done, total: *total, followed })
             }
-            State::Found(resolved) => Some(Pull::Found(resolved.clone())),
+            State::Done(outcome) => Some(match outcome.clone() {
+                Outcome::Found(resolved) => Pull::Found(resolved),
+                Outcome::Stored(facts) => Pull::Stored(facts),
+                Outcome::Deleted => Pull::Deleted,
+            }),
             State::Failed { readiness, again } => {
                 let left = again.map(|at| at.saturating_duration_since(Instant::now()));
                 let due = left.is_some_and(|left| left.is_zero());
@@ -173,12 +228,26 @@ impl Pulls {
         entry.task = Some(tasks.spawn(async move { shared.pull(wanted).await }));
     }
 
+    /// Cancels and forgets this work, and returns once its task has ended.
+    pub(crate) async fn cancel(&self, gone: &Wanted) {
+        self.retain(|wanted| wanted != gone).await;
+    }
+
     /// Cancels and forgets every download that is no longer wanted. Returns once their tasks have ended, so that none
     /// of them writes any more.
     pub(crate) async fn keep_only(&self, wanted: &BTreeSet<Wanted>) {
+        self.retain(|source| wanted.contains(source)).await;
+        let namespaces: BTreeSet<&str> = wanted.iter().map(Wanted::namespace).collect();
+        let mut slots = self.shared.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.retain(|namespace, _| namespaces.contains(namespace.as_str()));
+    }
+}
+
+impl Pulls {
+    async fn retain(&self, is_kept: impl Fn(&Wanted) -> bool) {
         let mut ended = Vec::new();
         self.shared.entries().retain(|source, entry| {
-            let kept = wanted.contains(source);
+            let kept = is_kept(source);
             if !kept && let Some(task) = entry.task.take() {
                 task.abort();
                 ended.push(task);
@@ -191,10 +260,13 @@ impl Pulls {
             }
             tokio::time::sleep(CHECK_END_EVERY).await;
         }
-        let namespaces: BTreeSet<&str> = wanted.iter().map(Wanted::namespace).collect();
-        let mut slots = self.shared.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        slots.retain(|namespace, _| namespaces.contains(namespace.as_str()));
     }
+}
+
+/// Returns the progress in percent, in steps of 5, so that it changes only when that is worth a write.
+pub(crate) fn percent(done: u64, total: Option<u64>) -> Option<i64> {
+    let total = total.filter(|total| *total > 0)?;
+    i64::try_from(done.min(total).saturating_mul(20) / total * 5).ok()
 }
 
 fn waiting() -> Readiness {
@@ -220,7 +292,7 @@ impl Shared {
         self.queue.add(Key::host());
         match outcome {
             Ok(None) => return,
-            Ok(Some(resolved)) => entry.state = State::Found(resolved),
+            Ok(Some(outcome)) => entry.state = State::Done(outcome),
             Err(failure) => {
                 entry.failures = entry.failures.saturating_add(1);
                 entry.state = failed(failure, entry.failures);
@@ -231,11 +303,50 @@ impl Shared {
         entries.insert(wanted, entry);
     }
 
-    async fn download(&self, wanted: &Wanted) -> Result<Option<ResolvedImage>, Failure> {
+    async fn download(&self, wanted: &Wanted) -> Result<Option<Outcome>, Failure> {
+        match wanted {
+            Wanted::Backup(repository, ..)
+            | Wanted::Existing(repository, _)
+            | Wanted::Restore(repository, ..)
+            | Wanted::Deletion(repository, _) => self.with_repository(wanted, repository).await,
+            Wanted::Image(_) | Wanted::Checksum(_) | Wanted::Made(_) => self.image(wanted).await,
+        }
+    }
+
+    async fn with_repository(
+        &self,
+        wanted: &Wanted,
+        repository: &Repository,
+    ) -> Result<Option<Outcome>, Failure> {
+        // Read anew for each attempt, and kept no longer than it.
+        let access = self.secrets.repository(repository).await.map_err(Failure::Secret)?;
+        let progress = |done, total| self.progress(wanted, done, total);
+        let outcome = match wanted {
+            Wanted::Backup(_, _, Details(new)) => {
+                self.system.back_up(&access, new, &progress).await.map(|facts| Some(Outcome::Stored(facts)))
+            }
+            Wanted::Existing(_, id) => {
+                self.system.backup(&access, id).await.map(|facts| Some(Outcome::Stored(facts)))
+            }
+            Wanted::Restore(_, backup, _, Details(volume)) => {
+                self.system.create_from_backup(&access, backup, volume, &progress).await.map(|_| None)
+            }
+            Wanted::Deletion(_, id) => {
+                self.system.delete_backup(&access, id).await.map(|()| Some(Outcome::Deleted))
+            }
+            Wanted::Image(_) | Wanted::Checksum(_) | Wanted::Made(_) => Ok(None),
+        };
+        outcome.map_err(|error| {
+            tracing::info!(?wanted, error = %error.chain(), "work on a repository failed");
+            Failure::Download(error, true)
+        })
+    }
+
+    async fn image(&self, wanted: &Wanted) -> Result<Option<Outcome>, Failure> {
         let with_secret = match wanted {
             Wanted::Image(source) => source.secret.as_ref().map(|secret| (secret, &source.url)),
             Wanted::Checksum(source) => source.secret.as_ref().map(|secret| (secret, &source.image_url)),
-            Wanted::Made(_) => None,
+            _ => None,
         };
         let credentials = match with_secret {
             // Read anew for each download, and kept no longer than it.
@@ -255,7 +366,9 @@ impl Shared {
                 let made = self.system.make_image(new).await;
                 made.map(|facts| Some(ResolvedImage { digest: facts.digest, media_type: None }))
             }
+            _ => Ok(None),
         };
+        let outcome = outcome.map(|found| found.map(Outcome::Found));
         outcome.map_err(|error| {
             tracing::info!(?wanted, error = %error.chain(), "a download failed");
             Failure::Download(error, with_secret.is_some())

@@ -61,15 +61,20 @@ pub(crate) async fn take(ctx: &Context, all: &[NewSnapshot]) -> Result<(), Error
     Ok(())
 }
 
-/// Has the files of deleted snapshots merged, except those that a copy or an image is still to be made from.
+/// Has the files of deleted snapshots merged, except those that a copy, an image or a backup is still to be made from.
 pub(crate) fn merge_deleted(ctx: &Context) {
     let kept = {
         let tables = ctx.index.read();
         let images = tables.images.all().map(|(_, image)| image).filter(|image| image.digest().is_none());
         let images = images.filter_map(|image| image.status.as_ref()?.snapshot_id.clone());
+        let backups = tables.backups.all().map(|(_, backup)| backup).filter(|backup| !backup.is_complete());
+        let backups = backups.filter_map(|backup| backup.status.as_ref()?.snapshot_id.clone());
         let is_made = |disk: &Disk| disk.status.as_ref().is_some_and(|status| status.size.is_some());
         let copies = tables.disks.all().map(|(_, disk)| disk).filter(|disk| !is_made(disk));
-        images.chain(copies.filter_map(|disk| Some(identity_for_copy(volume_of(disk)?)))).collect()
+        images
+            .chain(backups)
+            .chain(copies.filter_map(|disk| Some(identity_for_copy(volume_of(disk)?))))
+            .collect()
     };
     ctx.merges.start(kept);
 }

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Binding, Conditions, ObjectUse, Quantity, ResourceName};
 
-/// A persistent disk that outlives any VM: blank, made from an Image, copied from another Disk or a DiskSnapshot, or a file of a host
-/// that is taken over.
+/// A persistent disk that outlives any VM: blank, made from an Image, copied from another Disk or a DiskSnapshot, restored from a
+/// Backup, or a file of a host that is taken over.
 #[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "berth.dev",
@@ -38,7 +38,7 @@ use crate::{Binding, Conditions, ObjectUse, Quantity, ResourceName};
 #[x_kube(
     validation = Rule::new("has(self.size) || has(self.image) || has(self.source)").message("size is required for a disk without an image or a source").field_path(".size"),
     validation = Rule::new("!has(self.source) || !has(self.image)").message("a disk is made from an image or from a source, not from both").field_path(".source"),
-    validation = Rule::new("(has(self.source) && has(self.source.disk) ? self.source.disk : '') == (has(oldSelf.source) && has(oldSelf.source.disk) ? oldSelf.source.disk : '') && (has(self.source) && has(self.source.snapshot) ? self.source.snapshot : '') == (has(oldSelf.source) && has(oldSelf.source.snapshot) ? oldSelf.source.snapshot : '') && (has(self.source) && has(self.source.file) ? self.source.file : '') == (has(oldSelf.source) && has(oldSelf.source.file) ? oldSelf.source.file : '')").message("source cannot change: create another Disk").field_path(".source"),
+    validation = Rule::new("(has(self.source) && has(self.source.disk) ? self.source.disk : '') == (has(oldSelf.source) && has(oldSelf.source.disk) ? oldSelf.source.disk : '') && (has(self.source) && has(self.source.snapshot) ? self.source.snapshot : '') == (has(oldSelf.source) && has(oldSelf.source.snapshot) ? oldSelf.source.snapshot : '') && (has(self.source) && has(self.source.file) ? self.source.file : '') == (has(oldSelf.source) && has(oldSelf.source.file) ? oldSelf.source.file : '') && (has(self.source) && has(self.source.backup) ? self.source.backup : '') == (has(oldSelf.source) && has(oldSelf.source.backup) ? oldSelf.source.backup : '')").message("source cannot change: create another Disk").field_path(".source"),
     validation = Rule::new("!has(self.source) || !has(self.source.file) || !has(self.provisioning) || self.provisioning == 'Thin'").message("a file that is taken over stays as it is: provisioning Thick is for new files").field_path(".provisioning"),
     validation = Rule::new("!has(self.restore) || !has(self.source) || !has(self.source.snapshot) || self.source.snapshot != self.restore.snapshot").message("a disk is restored from a snapshot of itself, and its source is one of another disk").field_path(".restore"),
     validation = Rule::new("!has(oldSelf.size) || (has(self.size) && quantity(self.size).compareTo(quantity(oldSelf.size)) >= 0)").message("size can only grow: shrinking would lose data").field_path(".size"),
@@ -54,8 +54,8 @@ pub struct DiskSpec {
     /// Name of the Image it is made from, in the Disk's namespace or in `berth-shared`. Default: a blank disk. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<ResourceName>,
-    /// The source of its data: another Disk or a DiskSnapshot, of which a copy is made, or a file of the host, which becomes the
-    /// disk. Default: none. Cannot change.
+    /// The source of its data: another Disk or a DiskSnapshot, of which a copy is made, a Backup, or a file of the host, which becomes
+    /// the disk. Default: none. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<DiskSource>,
     /// A snapshot of this disk whose data it is to have again. It is restored once for each value, while no VM has the disk open: a
@@ -106,11 +106,11 @@ impl Default for DiskSpec {
 }
 
 /// The source of a Disk. A copy has the data of that moment. It is made on the host and in the pool of the other object, takes no
-/// space at first, and does not depend on the other object afterwards.
+/// space at first, and does not depend on the other object afterwards. The data of a Backup is written to a new file, on any host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("[has(self.disk), has(self.snapshot), has(self.file)].filter(is, is).size() == 1").message("a source is either a disk, a snapshot or a file"),
+    validation = Rule::new("[has(self.disk), has(self.snapshot), has(self.file), has(self.backup)].filter(is, is).size() == 1").message("a source is either a disk, a snapshot, a backup or a file"),
     validation = Rule::new("!has(self.file) || self.file.matches('^/[^[:cntrl:]]+$')").message("file is the absolute path of a file on the host").field_path(".file")
 )]
 pub struct DiskSource {
@@ -120,6 +120,10 @@ pub struct DiskSource {
     /// Name of a DiskSnapshot of the same namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<ResourceName>,
+    /// Name of a Backup of the same namespace. The disk is made once the Backup is complete, and its data is verified while it is
+    /// written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backup: Option<ResourceName>,
     /// The absolute path of a qcow2 file on the host of the first VM that uses the disk, in a folder that the host's administrator
     /// allows (`--disk-dir`) and on the file system of the pool. The file is moved into the pool as it is and is the disk from then
     /// on. While another program has it open as a disk, it is waited for.

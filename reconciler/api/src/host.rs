@@ -1,6 +1,6 @@
 //! Host: a machine that runs VMs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::jiff::Timestamp;
 use kube::{CustomResource, KubeSchema};
@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Conditions, HugePages, ObjectUser, Quantity,
+    backup_repository::HostBackupFolder,
     passthrough::{HostPciDevices, OfferedDevices},
     shares::HostShare,
     taken::HugeMemory,
@@ -184,6 +185,10 @@ pub struct HostStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub shares: Vec<HostShare>,
+    /// The folders that its administrator offers for backups (`--backup-folder`), by name. At most 64 are listed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub backup_folders: Vec<HostBackupFolder>,
     /// The measurement of `/dev/kvm`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kvm: Option<KvmStatus>,
@@ -281,6 +286,13 @@ impl HostStatus {
     pub fn offered_shares(&self) -> BTreeMap<String, bool> {
         let usable = self.shares.iter().filter(|share| share.problem.is_none());
         usable.map(|share| (share.name.clone(), !share.read_only)).collect()
+    }
+
+    /// Returns the folders in which Backups can be, by name.
+    #[must_use]
+    pub fn offered_backup_folders(&self) -> BTreeSet<String> {
+        let usable = self.backup_folders.iter().filter(|folder| folder.problem.is_none());
+        usable.map(|folder| folder.name.clone()).collect()
     }
 
     /// The largest VM that the host can take while it runs no other: CPUs and bytes of guest memory. None before its first report.

@@ -7,7 +7,8 @@
 //!                                 host_policies, former_uid, gates)
 //!                                     │
 //!                                     ▼
-//!   kinds, one file each:  vm  vm_class  vm_snapshot  disk  disk_snapshot  hotswap_disk_attachment  image  storage_pool
+//!   kinds, one file each:  vm  vm_class  vm_snapshot  disk  disk_snapshot  backup  backup_repository
+//!                          hotswap_disk_attachment  image  storage_pool
 //!                          network  security_group  public_ip  ip_pool  placement_group  host
 //!                                     │
 //!                                     ▼
@@ -27,6 +28,8 @@
 #![allow(unreachable_pub, reason = "KubeSchema expands to a copy of each struct inside a function")]
 #![allow(clippy::duplicated_attributes, reason = "each printer column names its own type and path")]
 
+pub mod backup;
+pub mod backup_repository;
 pub mod binding;
 pub mod bridge;
 pub mod condition;
@@ -74,6 +77,10 @@ pub mod vm;
 pub mod vm_class;
 pub mod vm_snapshot;
 
+pub use backup::{Backup, BackupSpec, BackupStatus};
+pub use backup_repository::{
+    BackupRepository, BackupRepositorySpec, BackupRepositoryStatus, HostBackupFolder, S3Location,
+};
 pub use binding::{Binding, ObjectUse, UseKind};
 pub use bridge::BridgeSpec;
 pub use condition::{ConditionType, ConditionUpdate, Conditions, Readiness};
@@ -132,12 +139,12 @@ pub const SYSTEM_NAMESPACE: &str = "berth-system";
 pub const HOST_FINALIZER: &str = "berth.dev/host";
 /// The finalizer of a PublicIP until the controllers have returned its address to the pool.
 pub const ADDRESS_FINALIZER: &str = "berth.dev/address";
-/// The finalizer of an object that others name (Host, Image, IPPool, Network, PlacementGroup, SecurityGroup, StoragePool, VMClass) until nothing
+/// The finalizer of an object that others name (BackupRepository, Host, Image, IPPool, Network, PlacementGroup, SecurityGroup, StoragePool, VMClass) until nothing
 /// uses it. Added by the controllers before its first use, and kept from then on.
 pub const USED_FINALIZER: &str = "berth.dev/in-use";
 /// On a Disk made by `berth undelete`: `<host>/<volumeID>` of the file in that host's trash to bring back.
 pub const RESTORE_ANNOTATION: &str = "berth.dev/restore-volume";
-/// On a VM, Disk or DiskSnapshot: the uid it had in another control plane, or before it was created again from a copy. Guests and files
+/// On a VM, Disk, DiskSnapshot or Backup: the uid it had in another control plane, or before it was created again from a copy. Guests and files
 /// that a host made for that uid, under the same name, belong to this object. Set by administrators only.
 pub const FORMER_UID_ANNOTATION: &str = "berth.dev/former-uid";
 /// On an object that `berth graduate` copied: its uids on earlier control planes, the last one first, separated by commas.

@@ -13,9 +13,9 @@ use kube::CustomResourceExt;
 use serde_json::{Value, json};
 
 use crate::{
-    DEFAULT_NAME, Disk, DiskSnapshot, GROUP, Host, HotswapDiskAttachment, IPPool, Image, Network,
-    PlacementGroup, PublicIP, SHARED_NAMESPACE, SYSTEM_NAMESPACE, SecurityGroup, SnapshotSchedule,
-    StoragePool, VERSION_LABEL, VM, VMClass, VMSnapshot, power,
+    Backup, BackupRepository, DEFAULT_NAME, Disk, DiskSnapshot, GROUP, Host, HotswapDiskAttachment, IPPool,
+    Image, Network, PlacementGroup, PublicIP, SHARED_NAMESPACE, SYSTEM_NAMESPACE, SecurityGroup,
+    SnapshotSchedule, StoragePool, VERSION_LABEL, VM, VMClass, VMSnapshot, power,
 };
 
 /// The definitions of all kinds, in the order of their names.
@@ -24,6 +24,8 @@ use crate::{
 /// was not observed yet for a finished one.
 pub fn crds() -> Vec<CustomResourceDefinition> {
     let mut crds = vec![
+        Backup::crd(),
+        BackupRepository::crd(),
         Disk::crd(),
         DiskSnapshot::crd(),
         Host::crd(),
@@ -171,7 +173,7 @@ mod tests {
     #[test]
     fn every_kind_is_found_under_the_category_berth_and_starts_unobserved() {
         let crds = crds();
-        assert_eq!(crds.len(), 15);
+        assert_eq!(crds.len(), 17);
         for crd in crds {
             assert_eq!(
                 crd.spec.names.categories.as_deref(),

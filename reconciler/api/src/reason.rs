@@ -77,6 +77,10 @@ reasons! {
     WaitingForImage => "Create the Image, or look at it with `berth why image/NAME`.",
     /// The DiskSnapshot does not exist yet or is not taken yet.
     WaitingForSnapshot => "Create the DiskSnapshot, or look at it with `berth why disksnapshot/NAME`.",
+    /// The BackupRepository does not exist yet.
+    WaitingForRepository => "Create the BackupRepository in the same namespace.",
+    /// The Backup does not exist yet or is not complete yet.
+    WaitingForBackup => "Create the Backup, or look at it with `berth why backup/NAME`.",
     /// The PlacementGroup does not exist yet.
     WaitingForGroup => "Create the PlacementGroup.",
     /// The Network does not exist yet.
@@ -87,8 +91,8 @@ reasons! {
     WaitingForPublicIP => "Create the PublicIP, or look at it with `berth why publicip/NAME`.",
     /// The Secret with bootstrap data does not exist yet.
     WaitingForBootstrap => "Create the Secret.",
-    /// The Secret with the credentials of an Image or the keys of a guest's user does not exist yet, or the host may not read it yet.
-    WaitingForSecret => "Create the Secret in the namespace of the Image or the VM.",
+    /// The Secret with the credentials of an Image, the keys of a guest's user, or the credentials or password of a BackupRepository does not exist yet, or the host may not read it yet.
+    WaitingForSecret => "Create the Secret in the namespace of the object that names it.",
     /// The image's host has not received the whole file yet; the message has the progress.
     WaitingForUpload => "Upload the file: `berth image push FILE --name NAME`, or apply its `source.file` again with Terraform. An interrupted upload continues.",
     /// The VM does not exist yet or is not bound or not running yet.
@@ -101,6 +105,10 @@ reasons! {
     Pulling,
     /// A file is being made.
     Provisioning,
+    /// The data is being written to the repository; the message has the progress.
+    BackingUp,
+    /// The data is being written from a backup to the disk; the message has the progress.
+    Restoring,
     /// QEMU is being started.
     Starting,
     /// The guest was asked to shut down.
@@ -175,6 +183,20 @@ reasons! {
     DiskLost => "Restore the file on its host, or replace the Disk.",
     /// The snapshot's file is gone from its host.
     SnapshotLost => "Restore the file on its host, or delete the DiskSnapshot.",
+    /// The password does not open the repository.
+    WrongPassword => "Correct the password in the Secret that `passwordSecretName` of the BackupRepository names.",
+    /// The server or the folder of the repository does not answer, or answers with an error; the message has the cause.
+    RepositoryUnreachable => "See that the host reaches the server, or that the folder is mounted. It is tried again.",
+    /// The server refuses the credentials of the repository, or what they are used for.
+    RepositoryAccessDenied => "Correct the Secret that `credentialsSecretName` of the BackupRepository names, or what the account may do in the bucket.",
+    /// There is something else than a repository, or none where there was one before.
+    NoRepository => "Use another prefix or folder, mount the folder, or create another BackupRepository.",
+    /// Another repository is in the place of the one that was opened before.
+    RepositoryReplaced => "Bring the former one back, or create another BackupRepository for this one.",
+    /// The host does not offer the folder of the repository, or cannot use it; the message has the cause.
+    BackupFolderUnavailable => "See `status.backupFolders` of the Host: offer the folder there (`--backup-folder`), or correct the cause in the message.",
+    /// The backup is not in the repository, or a part of it is missing or damaged.
+    BackupLost => "Use another Backup, and delete this one.",
     /// The disk is on the largest number of snapshots that is supported.
     TooManySnapshots => "Delete DiskSnapshots of the disk, and the copies that are based on deleted ones.",
     /// The last snapshot of a VM of the schedule is not taken; the message names the VM and has the cause.
@@ -231,6 +253,8 @@ reasons! {
     DeviceUnavailable => "See `status.pciDevices` of the Host, and correct there what the message says.",
     /// No host that the VM may run on shares the folders that it declares, or shares one of them read-only.
     NoHostWithShare => "Share the folder on a host that the VM may run on (`--share`), or correct `shares`.",
+    /// No host that it may be on offers the folder of the repository.
+    NoHostWithBackupFolder => "Offer the folder on a host (`--backup-folder`), or correct `folder` of the BackupRepository.",
     /// The host does not share a folder that the VM declares, or cannot; the message has the cause.
     ShareUnavailable => "See `status.shares` of the Host, and correct there the cause in the message.",
     /// The server of a shared folder (virtiofsd) has ended: the guest cannot reach the folder.

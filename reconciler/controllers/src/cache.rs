@@ -2,6 +2,7 @@
 //!
 //! Synchronous: no I/O. A change returns the keys it concerns. It must not know how anything is decided.
 
+mod backup_secrets;
 pub(crate) mod capacity;
 pub(crate) mod claims;
 mod image_secrets;
@@ -86,6 +87,8 @@ pub(crate) struct Cache {
     silence: Silence,
     /// The images whose sources ask for credentials.
     images_with_secrets: BTreeSet<Key>,
+    /// The Backups and Disks whose host reads from a repository, or writes to it.
+    repository_users: BTreeSet<Key>,
     never_bound: NeverBound,
 }
 
@@ -112,6 +115,7 @@ impl Cache {
             recoveries: Recoveries::default(),
             silence: Silence::new(host_silence),
             images_with_secrets: BTreeSet::new(),
+            repository_users: BTreeSet::new(),
             never_bound: NeverBound::default(),
         }
     }
@@ -190,6 +194,13 @@ impl Cache {
                     keys.push(named(ObjectKind::Disk, snapshot.spec.disk.as_str()));
                 }
             }
+            ObjectKind::Backup => {
+                if let Some(backup) = self.tables.backups.get(key) {
+                    keys.push(named(ObjectKind::BackupRepository, backup.spec.repository.as_str()));
+                    let snapshot = backup.spec.snapshot.as_ref();
+                    keys.extend(snapshot.map(|name| named(ObjectKind::DiskSnapshot, name.as_str())));
+                }
+            }
             ObjectKind::VMSnapshot => {
                 if let Some(snapshot) = self.tables.vm_snapshots.get(key) {
                     keys.push(named(ObjectKind::VM, snapshot.spec.vm.as_str()));
@@ -255,8 +266,10 @@ impl Cache {
         if matches!(key.kind, ObjectKind::Host | ObjectKind::VM | ObjectKind::Disk) {
             keys.extend(self.recovering());
         }
-        if key.kind == ObjectKind::Image {
-            self.note_secret(&key);
+        match key.kind {
+            ObjectKind::Image => self.note_secret(&key),
+            ObjectKind::Backup | ObjectKind::Disk => self.note_repository_user(&key),
+            _ => {}
         }
         keys.extend(self.changed_secret_roles(&key, before.secret_roles));
         if before.is_bound && !self.is_bound(&key) {
@@ -274,8 +287,10 @@ impl Cache {
         let mut keys = vec![key.clone()];
         keys.extend(self.index(key, &before, Instant::now()));
         self.users_follow(key, before.uses);
-        if key.kind == ObjectKind::Image {
-            self.note_secret(key);
+        match key.kind {
+            ObjectKind::Image => self.note_secret(key),
+            ObjectKind::Backup | ObjectKind::Disk => self.note_repository_user(key),
+            _ => {}
         }
         keys.extend(self.changed_secret_roles(key, before.secret_roles));
         keys.extend(self.recovering());
@@ -328,6 +343,7 @@ impl Cache {
                 let snapshot = self.tables.vm_snapshots.get(key);
                 self.index.set_vm_snapshot(key, snapshot.map(AsRef::as_ref))
             }
+            ObjectKind::Backup => self.repository_to_identify(key),
             ObjectKind::ServiceAccount => self.index.secrets.keys_of_account(key),
             ObjectKind::StoragePool
             | ObjectKind::IPPool
@@ -335,6 +351,7 @@ impl Cache {
             | ObjectKind::Image
             | ObjectKind::Disk
             | ObjectKind::DiskSnapshot
+            | ObjectKind::BackupRepository
             | ObjectKind::SnapshotSchedule
             | ObjectKind::Role
             | ObjectKind::ConfigMap => Vec::new(),
@@ -352,6 +369,7 @@ impl Cache {
             ObjectKind::VM => self.tables.vms.get(key).map(|vm| users::of_vm(vm)),
             ObjectKind::Disk => self.tables.disks.get(key).map(|disk| users::of_disk(disk)),
             ObjectKind::DiskSnapshot => self.tables.disk_snapshots.get(key).map(|s| users::of_snapshot(s)),
+            ObjectKind::Backup => self.tables.backups.get(key).map(|backup| users::of_backup(backup)),
             ObjectKind::PublicIP => self.tables.public_ips.get(key).map(|ip| users::of_public_ip(ip)),
             ObjectKind::HotswapDiskAttachment => {
                 self.tables.attachments.get(key).map(|a| users::of_attachment(a))
@@ -468,6 +486,7 @@ impl Cache {
             cpu_models: Arc::new(status.iter().flat_map(|s| &s.cpu_models).cloned().collect()),
             devices: Arc::new(status.map(HostStatus::offered_devices).unwrap_or_default()),
             shares: Arc::new(status.map(HostStatus::offered_shares).unwrap_or_default()),
+            backup_folders: Arc::new(status.map(HostStatus::offered_backup_folders).unwrap_or_default()),
             networks: Arc::new(HostNetworks {
                 networks: status.map(|s| s.networks.clone()).unwrap_or_default(),
                 vlans: status.and_then(|s| s.vlans).unwrap_or_default(),

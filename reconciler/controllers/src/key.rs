@@ -18,6 +18,8 @@ macro_rules! with_kinds {
             Image, images, berth_api::Image;
             Disk, disks, berth_api::Disk;
             DiskSnapshot, disk_snapshots, berth_api::DiskSnapshot;
+            BackupRepository, backup_repositories, berth_api::BackupRepository;
+            Backup, backups, berth_api::Backup;
             PublicIP, public_ips, berth_api::PublicIP;
             VM, vms, berth_api::VM;
             HotswapDiskAttachment, attachments, berth_api::HotswapDiskAttachment;

@@ -3,6 +3,8 @@
 //! Each kind is a folder with `observe` (reads the cache), `plan` (pure), `status` (pure), and `reconcile`, which adds the
 //! writes to the batch: the `apply` of a controller. A kind that is short is one file with these functions.
 
+mod backup;
+mod backup_repository;
 mod config_map;
 mod disk;
 mod disk_snapshot;
@@ -24,9 +26,9 @@ mod vm_class;
 mod vm_snapshot;
 
 use berth_api::{
-    Disk, DiskSnapshot, Host, HotswapDiskAttachment, IPPool, Image, Network, PlacementGroup, PublicIP,
-    SYSTEM_NAMESPACE, SecurityGroup, SnapshotSchedule, StoragePool, VM, VMClass, VMSnapshot,
-    host_addresses::HOST_ADDRESSES, manifests::access::HOST_LABEL,
+    Backup, BackupRepository, Disk, DiskSnapshot, Host, HotswapDiskAttachment, IPPool, Image, Network,
+    PlacementGroup, PublicIP, SYSTEM_NAMESPACE, SecurityGroup, SnapshotSchedule, StoragePool, VM, VMClass,
+    VMSnapshot, host_addresses::HOST_ADDRESSES, manifests::access::HOST_LABEL,
 };
 use futures::{Stream, stream::BoxStream, stream::select_all};
 use k8s_openapi::api::{
@@ -74,6 +76,8 @@ const CONTROLLERS: &[Controller] = &[
     controller::<Image>(watch::all::<Image>, Some(image::reconcile)),
     controller::<Disk>(watch::all::<Disk>, Some(disk::reconcile)),
     controller::<DiskSnapshot>(watch::all::<DiskSnapshot>, Some(disk_snapshot::reconcile)),
+    controller::<BackupRepository>(watch::all::<BackupRepository>, Some(backup_repository::reconcile)),
+    controller::<Backup>(watch::all::<Backup>, Some(backup::reconcile)),
     controller::<PublicIP>(watch::all::<PublicIP>, Some(public_ip::reconcile)),
     controller::<VM>(watch::all::<VM>, Some(vm::reconcile)),
     controller::<HotswapDiskAttachment>(

@@ -107,6 +107,8 @@ with_status! {
     VM, namespaced;
     Disk, namespaced;
     DiskSnapshot, namespaced;
+    BackupRepository, namespaced;
+    Backup, namespaced;
     VMSnapshot, namespaced;
     SnapshotSchedule, namespaced;
     HotswapDiskAttachment, namespaced;

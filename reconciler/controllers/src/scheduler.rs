@@ -41,6 +41,8 @@ pub(crate) struct Request {
     pub(crate) devices: BTreeMap<String, i64>,
     /// The shares that it mounts, by name, and whether it writes to each.
     pub(crate) shares: BTreeMap<String, bool>,
+    /// The folders with the backups that its disks are made from, by name.
+    pub(crate) backup_folders: BTreeSet<String>,
     /// Whether it has a graphics card of QEMU.
     pub(crate) graphics: bool,
     /// The bridges that the host must have.
@@ -93,6 +95,7 @@ enum Unfit {
     NoBridge,
     NoDevice,
     NoShare,
+    NoBackupFolder,
     Display,
     TopologyLabel,
     GroupMember,
@@ -238,6 +241,7 @@ fn filter(request: &Request, spread: Option<&Spread<'_, '_>>, candidate: &Candid
     check(candidate.networks.why_not(&request.bridges).is_none(), Unfit::NoBridge)?;
     check(offers_devices(candidate, request), Unfit::NoDevice)?;
     check(missing_shares(candidate, request).next().is_none(), Unfit::NoShare)?;
+    check(request.backup_folders.is_subset(&candidate.backup_folders), Unfit::NoBackupFolder)?;
     check(displays(candidate, request).next().is_none(), Unfit::Display)?;
     check(candidate.ready, Unfit::NotReady)?;
     check(!candidate.cordoned, Unfit::Cordoned)?;

@@ -69,6 +69,15 @@ pub enum SystemError {
     NotOneMoment { id: String },
     #[error("volume {id} is busy: {detail}")]
     VolumeBusy { id: String, detail: &'static str },
+    /// A repository of backups.
+    #[error("{repository}: {detail}")]
+    Repository { repository: String, problem: RepositoryProblem, detail: String },
+    /// The repository does not have it, or not all of it as it was written.
+    #[error("backup {backup} in {repository}: {detail}")]
+    BackupLost { backup: String, repository: String, detail: String },
+    /// A folder for backups.
+    #[error("folder for backups {name}: {detail}")]
+    BackupFolder { name: String, detail: String },
     #[error("no space left for {what}: {needed} bytes needed, {free} free")]
     NoSpace { what: String, needed: u64, free: u64 },
     #[error("{what} {value:?} is not usable: {why}")]
@@ -106,6 +115,20 @@ pub enum SystemError {
     NotRunning { instance: String },
     #[error("instance {instance} still runs as pid {pid}")]
     StillRunning { instance: String, pid: i32 },
+}
+
+/// The problem with a repository of backups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RepositoryProblem {
+    WrongPassword,
+    /// Its server or folder does not answer, or answers with an error.
+    Unreachable,
+    /// Its server refuses the credentials, or what they are used for.
+    Denied,
+    /// There is something else, or nothing where there was one.
+    NoRepository,
+    /// It is another one than before.
+    Replaced,
 }
 
 /// How to react to an error.

@@ -5,6 +5,7 @@
 //! can be made to fail, or never to return, before or after its effect: see [`Faults`]. The fake is at least as strict
 //! as a real host: a harmful call that a real host would allow is recorded as a violation.
 
+mod backups;
 mod calls;
 mod faults;
 mod files;
@@ -27,6 +28,7 @@ use crate::{
     BridgedNetwork, Credentials, Filters, Firewall, HostBridge, HostFacts, HostInterface, NetworkConfig,
     Uplink,
 };
+pub use backups::FakeRepositories;
 pub use faults::{FaultAction, Faults, NoFaults, When};
 use files::FakeFiles;
 use state::State;

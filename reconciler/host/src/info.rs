@@ -8,7 +8,9 @@ use berth_qemu::hypervisor::ProcessIdentity;
 use berth_qemu::machine::Accelerator;
 use serde_json::Value;
 
-use crate::{DedicatedFacts, HostLinks, HostRange, HostUse, PciDeviceFacts, Result, ShareFacts};
+use crate::{
+    BackupFolderFacts, DedicatedFacts, HostLinks, HostRange, HostUse, PciDeviceFacts, Result, ShareFacts,
+};
 
 /// The facts of the host itself.
 #[async_trait]
@@ -77,6 +79,8 @@ pub struct HostFacts {
     pub pci_devices: Vec<PciDeviceFacts>,
     /// The folders that its administrator shares with guests.
     pub shares: Vec<ShareFacts>,
+    /// The folders that its administrator offers for backups.
+    pub backup_folders: Vec<BackupFolderFacts>,
     /// The huge pages of this host, by size. `memory_bytes` includes them.
     pub huge_pages: Vec<HugePagesFacts>,
     /// The CPUs that single machines may have for themselves. `cpus` includes them.

@@ -1,10 +1,10 @@
 //! A Linux host that runs VMs: everything that the agent does outside the control plane.
 //!
 //! ```text
-//!  images   volumes   networks   machines   info        five traits with their data; System is all of them
-//!     ▲        ▲         ▲          ▲         ▲
-//!     ├────────┴─────────┴──────────┴─────────┤
-//!  linux   the real host                    fake   a host in memory, with faults at every call
+//!  images   volumes   backups   networks   machines   info      six traits with their data; System is all of them
+//!     ▲        ▲         ▲         ▲          ▲         ▲
+//!     ├────────┴─────────┴─────────┴──────────┴─────────┤
+//!  linux   the real host                              fake   a host in memory, with faults at every call
 //!     images/    download, verify, cache      volumes/   files in pools, trash
 //!     network/   bridges, taps, tunnels, firewall, DHCP
 //!     machines/  QEMU processes, their users and files
@@ -17,6 +17,7 @@
 //!
 //! Every method is idempotent: it does nothing if the desired state is already reached, and a retry after a failure or an
 //! interruption completes the work. The convergence tests use the fake to make each call fail or be interrupted in turn.
+mod backups;
 mod balancing;
 mod dedicated_cpus;
 mod error;
@@ -35,9 +36,13 @@ mod start;
 mod usage;
 mod volumes;
 
+pub use backups::{
+    BackupFacts, BackupFolderFacts, BackupFolderMapping, BackupId, BackupParent, Backups, NewBackup,
+    RepositoryAccess, RepositoryPlace, S3Access,
+};
 pub use balancing::{Balanced, BalancedPort, PortProtocol, Relay};
 pub use dedicated_cpus::{DedicatedCpus, DedicatedFacts, DedicatedRequest, cpu_list, parse_cpu_list};
-pub use error::{Retry, SystemError};
+pub use error::{RepositoryProblem, Retry, SystemError};
 pub use images::{
     ChecksumSource, Compression, Credentials, Encoding, ImageFacts, ImageSource, Images, NewImage, Progress,
     ResolvedImage, upload_url,
@@ -68,6 +73,6 @@ type Result<T> = std::result::Result<T, SystemError>;
 /// *Guarantees*: every method may be called again with the same arguments at any time, also after a crash in the middle
 /// of an earlier call, and has the same result. Methods that read change nothing. Objects that berth did not create are
 /// neither changed nor removed. Dropping a future stops the work at a point from which it can be resumed.
-pub trait System: Images + Volumes + Networks + Machines + HostInfo {}
+pub trait System: Images + Volumes + Backups + Networks + Machines + HostInfo {}
 
-impl<T: Images + Volumes + Networks + Machines + HostInfo> System for T {}
+impl<T: Images + Volumes + Backups + Networks + Machines + HostInfo> System for T {}

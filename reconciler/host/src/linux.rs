@@ -14,6 +14,8 @@
 //! Must not know why a state is desired. The files are the source of truth: nothing that can be read from them is kept
 //! in memory.
 
+mod backup_folders;
+mod backups;
 mod direct_io;
 mod doctor;
 mod files;
@@ -57,12 +59,14 @@ use tokio::net::TcpStream;
 use tokio::sync::RwLock;
 
 use super::{
-    BridgedNetwork, ChecksumSource, Credentials, Firewall, ForeignObject, Forwarding, HostFacts, HostInfo,
-    HostLinks, HostUse, ImageFacts, ImageSource, Images, InstanceFacts, LaunchRequest, LeaseTaken,
-    MachineUse, Machines, Merged, NetworkConfig, Networks, NewImage, NewRestore, NewSnapshot, NewVolume,
-    PciMapping, ProcessFacts, Progress, ResolvedImage, Result, ShareMapping, SnapshotFacts, StateAccess,
-    SystemError, Taken, TapConfig, TapFacts, TrashedVolume, Uplink, VolumeFacts, VolumeOwner, Volumes,
+    BackupFolderMapping, BridgedNetwork, ChecksumSource, Credentials, Firewall, ForeignObject, Forwarding,
+    HostFacts, HostInfo, HostLinks, HostUse, ImageFacts, ImageSource, Images, InstanceFacts, LaunchRequest,
+    LeaseTaken, MachineUse, Machines, Merged, NetworkConfig, Networks, NewImage, NewRestore, NewSnapshot,
+    NewVolume, PciMapping, ProcessFacts, Progress, ResolvedImage, Result, ShareMapping, SnapshotFacts,
+    StateAccess, SystemError, Taken, TapConfig, TapFacts, TrashedVolume, Uplink, VolumeFacts, VolumeOwner,
+    Volumes,
 };
+use backup_folders::BackupFolders;
 use direct_io::DirectIo;
 pub use doctor::{DoctorFacts, DoctorKvm, DoctorMemory, DoctorQemu, doctor_facts};
 use files::blocking;
@@ -102,6 +106,8 @@ pub struct LinuxConfig {
     pub pci_devices: Vec<PciMapping>,
     /// The folders that guests may have. Default: none.
     pub shares: Vec<ShareMapping>,
+    /// The folders for backups. Default: none.
+    pub backup_folders: Vec<BackupFolderMapping>,
     /// The CPUs that single machines may have for themselves. Other machines run on the others. Default: none.
     pub dedicated_cpus: BTreeSet<u32>,
 }
@@ -123,6 +129,7 @@ impl LinuxConfig {
             public_interface: None,
             pci_devices: Vec::new(),
             shares: Vec::new(),
+            backup_folders: Vec::new(),
             dedicated_cpus: BTreeSet::new(),
         }
     }
@@ -151,6 +158,7 @@ pub struct LinuxSystem {
     machines: LinuxMachines,
     passthrough: Passthrough,
     shares: Shares,
+    backup_folders: BackupFolders,
     host: LinuxInfo,
     direct_io: DirectIo,
     /// The user of programs that read or change images.
@@ -178,13 +186,16 @@ impl LinuxSystem {
             files::ensure_folder_for(&layout.images(), shared.as_ref())?;
         }
         let users = Users::new(layout.clone(), config.qemu_users, shared);
+        let volumes = LinuxVolumes::new(layout.clone(), None).with_adoptable(config.disk_folders);
+        volumes.forget_partial()?;
         let shares = Shares::new(config.shares, layout.root().to_owned());
         Ok(Self {
             images: Arc::new(images),
-            volumes: LinuxVolumes::new(layout.clone(), None).with_adoptable(config.disk_folders),
+            volumes,
             networks: LinuxNetworks::new(layout.clone()),
             machines: LinuxMachines::open(layout.clone(), users, config.dedicated_cpus, shares.clone())?,
             shares,
+            backup_folders: BackupFolders::new(config.backup_folders, layout.root().to_owned()),
             passthrough: Passthrough::new("/", layout.pci(), config.pci_devices, Arc::new(HostKernel)),
             host: LinuxInfo::new(config.address),
             direct_io: DirectIo::default(),
@@ -645,6 +656,7 @@ impl HostInfo for LinuxSystem {
         let passthrough = self.passthrough.clone();
         facts.pci_devices = blocking(move || passthrough.facts()).await?;
         facts.shares = self.shares.facts().await;
+        facts.backup_folders = self.backup_folders.facts().await;
         facts.dedicated = self.machines.dedicated_facts().await?;
         Ok(facts)
     }

@@ -24,16 +24,7 @@ impl FromStr for ShareMapping {
     fn from_str(text: &str) -> Result<Self, String> {
         let (name, path) =
             text.split_once('=').ok_or_else(|| format!("{text:?} is not NAME=FOLDER or NAME=FOLDER:ro"))?;
-        let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-        let is_name = (1..=MOST_NAME).contains(&name.len())
-            && name.bytes().all(inner)
-            && !name.starts_with('-')
-            && !name.ends_with('-');
-        if !is_name {
-            return Err(format!(
-                "{name:?} is not a name: lower-case letters, digits and '-', at most {MOST_NAME} characters, not first or last '-'"
-            ));
-        }
+        check_name(name)?;
         let (path, read_only) = match path.strip_suffix(":ro") {
             Some(path) => (path, true),
             None => (path.strip_suffix(":rw").unwrap_or(path), false),
@@ -47,6 +38,21 @@ impl FromStr for ShareMapping {
             ));
         }
         Ok(Self { name: name.to_owned(), path: path.into(), read_only })
+    }
+}
+
+/// Checks the name of a folder. The error is for people.
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
+    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    let is_name = (1..=MOST_NAME).contains(&name.len())
+        && name.bytes().all(inner)
+        && !name.starts_with('-')
+        && !name.ends_with('-');
+    match is_name {
+        true => Ok(()),
+        false => Err(format!(
+            "{name:?} is not a name: lower-case letters, digits and '-', at most {MOST_NAME} characters, not first or last '-'"
+        )),
     }
 }
 

@@ -247,6 +247,8 @@ pub struct DeclaredSource {
     pub snapshot: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backup: Option<String>,
 }
 
 /// A volume as it is on disk.

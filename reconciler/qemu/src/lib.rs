@@ -11,6 +11,7 @@
 //!      ◀── shares          whether its folders of the host are served
 //!      ◀── nics            its network cards
 //!      ◀── saved_state     its memory and devices, saved to a file and loaded again
+//!  nbd         a disk that QEMU or qemu-nbd exports, read and written
 //!  guest_agent, console    the agent in the guest, its serial console and its screen
 //! ```
 //!
@@ -34,6 +35,7 @@ pub mod hypervisor;
 pub mod installation;
 pub mod machine;
 pub mod memory;
+pub mod nbd;
 pub mod nics;
 pub mod power;
 pub mod probe;

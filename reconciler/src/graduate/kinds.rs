@@ -28,7 +28,7 @@ pub(super) const HOST: MovedKind = ours("Host", "hosts", false);
 pub(super) const VM: MovedKind = ours("VM", "vms", true);
 
 /// berth's kinds. Hosts come before all kinds that can run: one that has not reported yet holds back placement.
-pub(super) const OURS: [MovedKind; 15] = [
+pub(super) const OURS: [MovedKind; 17] = [
     ours("StoragePool", "storagepools", false),
     ours("IPPool", "ippools", false),
     ours("Network", "networks", true),
@@ -39,6 +39,8 @@ pub(super) const OURS: [MovedKind; 15] = [
     HOST,
     ours("Disk", "disks", true),
     ours("DiskSnapshot", "disksnapshots", true),
+    ours("BackupRepository", "backuprepositories", true),
+    ours("Backup", "backups", true),
     ours("PublicIP", "publicips", true),
     VM,
     ours("VMSnapshot", "vmsnapshots", true),

@@ -26,6 +26,7 @@ fn is_real(object: &Object) -> bool {
         "VM" => !status["admittedEpoch"].is_null(),
         "Disk" => !status["size"].is_null(),
         "DiskSnapshot" => !status["takenAt"].is_null(),
+        "Backup" => !status["backupID"].is_null(),
         _ => false,
     };
     made && status["binding"].is_object()

@@ -31,11 +31,22 @@ pub(crate) fn references(kind: &str, object: &Value) -> Vec<Reference> {
             from.site("pool", "storagepool", "storagepools", text(object, "/spec/pool")),
             from.own("source", "disk", "disks", text(object, "/spec/source/disk")),
             from.own("source", "disksnapshot", "disksnapshots", text(object, "/spec/source/snapshot")),
+            from.own("source", "backup", "backups", text(object, "/spec/source/backup")),
             from.own("restore", "disksnapshot", "disksnapshots", due_restore(object)),
             from.site("host", "host", "hosts", text(object, "/status/binding/host")),
         ],
         "disksnapshot" => vec![
             from.own("disk", "disk", "disks", text(object, "/spec/disk")),
+            from.site("host", "host", "hosts", text(object, "/status/binding/host")),
+        ],
+        "backup" => vec![
+            from.own(
+                "repository",
+                "backuprepository",
+                "backuprepositories",
+                text(object, "/spec/repository"),
+            ),
+            from.own("snapshot", "disksnapshot", "disksnapshots", text(object, "/spec/snapshot")),
             from.site("host", "host", "hosts", text(object, "/status/binding/host")),
         ],
         "vmsnapshot" => of_vm_snapshot(&from, object),

@@ -32,7 +32,9 @@ use crate::installed::{self, Copy};
 pub(crate) const IMAGE_URL: &str = "https://images.example/debian.qcow2";
 pub(crate) const IMAGE_SHA256: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
 /// The kinds that users create.
-const NAMESPACED: [&str; 11] = [
+const NAMESPACED: [&str; 13] = [
+    "Backup",
+    "BackupRepository",
     "Disk",
     "DiskSnapshot",
     "HotswapDiskAttachment",
@@ -313,8 +315,13 @@ impl Rig {
 
     /// Writes a Secret with this text, as a user would.
     pub(crate) async fn set_secret(&self, name: &str, text: &str) {
+        self.set_secret_value(name, "text", text).await;
+    }
+
+    /// Writes a Secret with this value, as a user would.
+    pub(crate) async fn set_secret_value(&self, name: &str, key: &str, text: &str) {
         let secrets: Api<Secret> = Api::default_namespaced(self.admin.0.clone());
-        let object = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": {"text": text}});
+        let object = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": {key: text}});
         let params = PatchParams::apply("user").force();
         secrets.patch(name, &params, &Patch::Apply(&object)).await.expect("the control plane answers");
     }

@@ -9,6 +9,7 @@
 //! A file that existed once and is missing is never created again: that would replace data with an empty disk.
 
 mod apply;
+mod backup;
 mod claims;
 mod observe;
 mod plan;
@@ -29,7 +30,11 @@ use crate::key::{Key, ObjectName};
 use berth_host::{ImageSource, NewRestore, NewSnapshot, NewVolume, VolumeOwner};
 use berth_qemu::block::IoLimits;
 
+use crate::pulls::Wanted;
+
 use observe::Observed;
+
+pub(crate) use backup::wanted;
 
 /// A step of a disk's plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +44,10 @@ pub(crate) enum Step {
     /// Has the disk enqueued on the progress of a download that another object started.
     FollowPull(ImageSource),
     Create(NewVolume),
+    /// Starts to make its file from a backup, which continues in the background.
+    StartRestore(Wanted),
+    /// Has the disk enqueued on the progress of that.
+    FollowRestore(Wanted),
     /// Takes the snapshot that the disk is to be an overlay on, or finishes one that was begun of the disk itself.
     TakeSnapshot(NewSnapshot),
     Restore {

@@ -114,8 +114,8 @@ pub(super) fn cluster_role() -> Value {
         "rules": [
             {"apiGroups": [GROUP], "resources": ["*"], "verbs": read},
             {"apiGroups": [GROUP], "resources": ["hosts"], "verbs": ["create"]},
-            {"apiGroups": [GROUP], "resources": ["vms", "disks", "disksnapshots", "hotswapdiskattachments"], "verbs": write},
-            {"apiGroups": [GROUP], "resources": ["vms/status", "disks/status", "disksnapshots/status", "images/status",
+            {"apiGroups": [GROUP], "resources": ["vms", "disks", "disksnapshots", "backups", "hotswapdiskattachments"], "verbs": write},
+            {"apiGroups": [GROUP], "resources": ["vms/status", "disks/status", "disksnapshots/status", "backups/status", "images/status",
                 "hotswapdiskattachments/status", "hosts/status"], "verbs": write},
             // To see whether the definitions are of its own version.
             {"apiGroups": ["apiextensions.k8s.io"], "resources": ["customresourcedefinitions"],

@@ -19,7 +19,7 @@ pub(super) fn all() -> [Value; 2] {
     let spec = json!({
         "failurePolicy": "Fail",
         "matchConstraints": {"resourceRules": [{
-            "apiGroups": [GROUP], "apiVersions": ["*"], "operations": ["CREATE", "UPDATE"], "resources": ["vms", "disks", "disksnapshots"],
+            "apiGroups": [GROUP], "apiVersions": ["*"], "operations": ["CREATE", "UPDATE"], "resources": ["vms", "disks", "disksnapshots", "backups"],
         }]},
         "variables": [
             {"name": "before", "expression": format!("request.operation == 'UPDATE' ? ({}) : ''", annotated("oldObject"))},

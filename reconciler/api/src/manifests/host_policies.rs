@@ -37,7 +37,7 @@ fn validation(expression: &str, message: &str) -> Value {
 
 /// Objects that are bound to hosts: their status, and the host's finalizer once the host has released the object.
 fn bound() -> [Value; 2] {
-    let resources = ["vms", "disks", "disksnapshots", "images", "hotswapdiskattachments"];
+    let resources = ["vms", "disks", "disksnapshots", "backups", "images", "hotswapdiskattachments"];
     let with_status: Vec<String> = resources.iter().map(|r| format!("{r}/status")).collect();
     let resources: Vec<&str> = resources.into_iter().chain(with_status.iter().map(String::as_str)).collect();
     let or_empty = |path: &str, empty: &str| format!("has({path}) ? {path} : {empty}");
@@ -75,10 +75,11 @@ fn bound() -> [Value; 2] {
             ),
             validation(
                 &format!(
-                    "!variables.bound || !has(object.status) || (({}) && ({}) && ({}))",
+                    "!variables.bound || !has(object.status) || (({}) && ({}) && ({}) && ({}))",
                     identity("instanceID"),
                     identity("volumeID"),
-                    identity("snapshotID")
+                    identity("snapshotID"),
+                    identity("backupID")
                 ),
                 "a host does not change identities",
             ),

@@ -39,6 +39,8 @@ pub(crate) struct Candidate {
     pub(crate) devices: Arc<BTreeMap<String, OfferedDevices>>,
     /// The folders that VMs can have, by name, and whether they can write to each.
     pub(crate) shares: Arc<BTreeMap<String, bool>>,
+    /// The folders in which Backups can be, by name.
+    pub(crate) backup_folders: Arc<BTreeSet<String>>,
     /// Memory a VM takes above its guest memory, in bytes.
     pub(crate) overhead: u64,
     /// The usage by the VMs bound to it.

@@ -19,15 +19,17 @@ impl Cache {
         let with_secret = images.filter_map(|image| Some((image, image.spec.source.secret_name.as_ref()?)));
         let needed = with_secret.filter(|(image, _)| self.downloads(image).contains(host));
         secrets.extend(needed.map(|(_, secret)| secret.clone()));
+        secrets.extend(self.repository_secrets(host, namespace));
         secrets.into_iter().collect()
     }
 
     /// Records whether this image has credentials.
     pub(crate) fn note_secret(&mut self, image: &Key) {
-        match self.tables.images.get(image).is_some_and(|image| image.spec.source.secret_name.is_some()) {
-            true => self.images_with_secrets.insert(image.clone()),
-            false => self.images_with_secrets.remove(image),
-        };
+        if self.tables.images.get(image).is_some_and(|image| image.spec.source.secret_name.is_some()) {
+            self.images_with_secrets.insert(image.clone());
+        } else {
+            self.images_with_secrets.remove(image);
+        }
     }
 
     /// Returns the hosts that download the image: the one that verifies it, and those of its users.
@@ -46,8 +48,15 @@ impl Cache {
         binding.map(|binding| binding.host)
     }
 
-    /// Returns the Roles by which hosts read the credentials that this Image has, or those of the images that this Disk or VM uses.
+    /// Returns the Roles by which hosts read the credentials that this Image or BackupRepository has, or those of the images and
+    /// repositories that this Disk, VM or Backup uses.
     pub(crate) fn secret_roles(&self, key: &Key) -> Vec<Key> {
+        let mut roles = self.repository_roles(key);
+        roles.extend(self.image_roles(key));
+        roles
+    }
+
+    fn image_roles(&self, key: &Key) -> Vec<Key> {
         if self.images_with_secrets.is_empty() {
             return Vec::new();
         }
@@ -75,7 +84,7 @@ impl Cache {
         let now = self.secret_roles(key);
         match key.kind {
             // Another Secret of the same hosts is another rule of the same Roles.
-            ObjectKind::Image => before.into_iter().chain(now).collect(),
+            ObjectKind::Image | ObjectKind::BackupRepository => before.into_iter().chain(now).collect(),
             _ if before == now => Vec::new(),
             _ => before.into_iter().chain(now).collect(),
         }

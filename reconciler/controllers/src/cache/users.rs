@@ -1,4 +1,4 @@
-//! Users of shared objects: classes, networks, groups, pools, images, hosts.
+//! Users of shared objects: classes, networks, groups, pools, images, repositories, hosts.
 //!
 //! An object that is deleted while in use is held by [`USED_FINALIZER`] and lists its users; it accepts no new users, and is
 //! removed with the last of those it has. Only the controllers bind, and only they remove the finalizer, so that nothing is
@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use berth_api::{
-    Disk, DiskSnapshot, HotswapDiskAttachment, LISTED_USERS, ObjectUser, PublicIP, Readiness, Reason,
+    Backup, Disk, DiskSnapshot, HotswapDiskAttachment, LISTED_USERS, ObjectUser, PublicIP, Readiness, Reason,
     SHARED_NAMESPACE, USED_FINALIZER, VM, in_use, listed_users,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -93,6 +93,18 @@ pub(crate) fn of_snapshot(snapshot: &DiskSnapshot) -> BTreeSet<Key> {
     let pool = status.and_then(|s| s.pool.as_ref());
     let pool = pool.map(|pool| Key::cluster(ObjectKind::StoragePool, pool.as_str()));
     [host, pool].into_iter().flatten().collect()
+}
+
+/// Returns the objects a Backup uses: its repository, its host, and the pool of its snapshot until it is complete.
+pub(crate) fn of_backup(backup: &Backup) -> BTreeSet<Key> {
+    let namespace = backup.namespace().unwrap_or_default();
+    let status = backup.status.as_ref();
+    let host = status.and_then(|s| s.binding.as_ref()).map(|b| Key::cluster(ObjectKind::Host, &b.host));
+    let pool = status.filter(|_| !backup.is_complete()).and_then(|s| s.pool.as_ref());
+    let pool = pool.map(|pool| Key::cluster(ObjectKind::StoragePool, pool.as_str()));
+    let repository =
+        Key::namespaced(ObjectKind::BackupRepository, &namespace, backup.spec.repository.as_str());
+    [Some(repository), host, pool].into_iter().flatten().collect()
 }
 
 /// Returns the objects an attachment uses, beside its disk and its VM.
@@ -282,13 +294,15 @@ impl Cache {
                 | ObjectKind::SecurityGroup
                 | ObjectKind::Image
                 | ObjectKind::StoragePool
+                | ObjectKind::BackupRepository
                 | ObjectKind::IPPool
                 | ObjectKind::Host
         );
         self.tables.of(key.kind).meta(key).filter(|_| is_used)
     }
 
-    /// Whether a user is bound: a VM, Disk, snapshot or attachment to its host, a PublicIP to its address.
+    /// Whether a user is bound: a VM, Disk, snapshot or attachment to its host, a PublicIP to its address. A Backup also is while it has
+    /// data in its repository.
     pub(crate) fn is_bound(&self, user: &Key) -> bool {
         match user.kind {
             ObjectKind::VM => self
@@ -306,6 +320,9 @@ impl Cache {
                 .disk_snapshots
                 .get(user)
                 .is_some_and(|o| o.status.as_ref().is_some_and(|s| s.binding.is_some())),
+            ObjectKind::Backup => self.tables.backups.get(user).is_some_and(|backup| {
+                backup.status.as_ref().is_some_and(|s| s.binding.is_some() || s.backup_id.is_some())
+            }),
             ObjectKind::HotswapDiskAttachment => self
                 .tables
                 .attachments

@@ -132,7 +132,7 @@ pub(crate) fn host_itself(cache: &Cache, host: &Host, batch: &mut WriteBatch) {
     left.into_iter().for_each(|key| batch.enqueue(key));
 }
 
-/// Returns the VMs, Disks, snapshots and attachments that are bound to a host. Scans the disks: a host is rarely lost.
+/// Returns the VMs, Disks, snapshots, attachments and Backups that are bound to a host. Scans the disks: a host is rarely lost.
 fn bound_to(cache: &Cache, host: &str) -> Vec<Key> {
     let is_there = |binding: Option<&berth_api::Binding>| binding.is_some_and(|b| b.host == host);
     let disks =
@@ -148,6 +148,9 @@ fn bound_to(cache: &Cache, host: &str) -> Vec<Key> {
     let snapshots = cache.tables.disk_snapshots.all();
     let snapshots = snapshots.filter(|s| is_there(s.status.as_ref().and_then(|s| s.binding.as_ref())));
     keys.extend(snapshots.map(|snapshot| Key::of(snapshot.as_ref())));
+    let backups = cache.tables.backups.all();
+    let backups = backups.filter(|b| is_there(b.status.as_ref().and_then(|s| s.binding.as_ref())));
+    keys.extend(backups.map(|backup| Key::of(backup.as_ref())));
     keys
 }
 

@@ -48,6 +48,9 @@ impl Unfit {
             Self::NoBridge => format!("{count} without {}", names(&request.bridges)),
             Self::NoDevice => format!("{count} that do not offer {}", devices(request)),
             Self::NoShare => format!("{count} that do not share {}", shares(request)),
+            Self::NoBackupFolder => {
+                format!("{count} without the folders for backups {}", names(&request.backup_folders))
+            }
             Self::Display => {
                 format!("{count} on which graphics excludes a display controller among its PCI devices")
             }
@@ -98,6 +101,11 @@ impl Unfit {
                     }
                 });
                 format!("host {name} shares {}", missing.collect::<Vec<_>>().join(", and "))
+            }
+            Self::NoBackupFolder => {
+                let missing = request.backup_folders.difference(&candidate.backup_folders);
+                let missing: BTreeSet<String> = missing.cloned().collect();
+                format!("host {name} does not offer the folder for backups {}", names(&missing))
             }
             Self::Display => {
                 let displays: Vec<&str> = displays(candidate, request).collect();
@@ -293,6 +301,10 @@ fn never<'a>(
     if let Some(text) = never_with_shares(request, sharing) {
         return Some((Reason::NoHostWithShare, text));
     }
+    let offering = labelled.clone().filter(|c| tied.is_none_or(|tied| c.name == *tied));
+    if let Some(text) = never_with_backup_folders(request, offering) {
+        return Some((Reason::NoHostWithBackupFolder, text));
+    }
     if let Some(text) = too_large_group(request, spread, members, labelled.clone()) {
         return Some((Reason::GroupTooLarge, text));
     }
@@ -392,6 +404,24 @@ fn never_with_shares<'a>(
          shared read-only needs read_only in the VM",
         shares(request),
         hosts.join("; ")
+    ))
+}
+
+/// Returns why none of these hosts has the folders with the backups that its disks are made from.
+fn never_with_backup_folders<'a>(
+    request: &Request,
+    mut eligible: impl Iterator<Item = &'a Candidate> + Clone,
+) -> Option<String> {
+    // A host that has not reported may have any.
+    let may_have =
+        |c: &Candidate| c.allocatable_cpus == 0 || request.backup_folders.is_subset(&c.backup_folders);
+    if eligible.clone().next().is_none() || eligible.any(may_have) {
+        return None;
+    }
+    Some(format!(
+        "no host that it may run on offers the folder for backups {}, from which its disks are made: see status.backupFolders of the \
+         Hosts, and offer folders with --backup-folder",
+        names(&request.backup_folders)
     ))
 }
 

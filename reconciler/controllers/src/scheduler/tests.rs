@@ -214,6 +214,17 @@ fn a_vm_with_shares_goes_to_a_host_that_has_them_all_and_lets_it_write() {
     now(&both, &[], &[host("a", 9000), silent]);
 }
 
+#[test]
+fn a_vm_with_a_disk_of_a_backup_goes_to_a_host_that_has_its_folder() {
+    let nas = || BTreeSet::from(["nas".to_owned()]);
+    let offers = Candidate { backup_folders: std::sync::Arc::new(nas()), ..host("b", 1000) };
+    let restored = Request { backup_folders: nas(), ..request(100) };
+    assert_eq!(chosen(&restored, &[], &[host("a", 9000), offers]), Ok("b"));
+    let (reason, text) = never(&restored, &[], &[host("a", 9000)]);
+    assert_eq!(reason, Reason::NoHostWithBackupFolder);
+    assert!(text.contains("offers the folder for backups nas"), "{text}");
+}
+
 fn group(enforcement: Enforcement, topology_key: &str) -> Option<Group> {
     let topology_key = topology_key.to_owned();
     Some(Group {

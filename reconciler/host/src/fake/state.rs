@@ -7,7 +7,7 @@ use berth_qemu::machine::{Accelerator, Backing};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::FakeSource;
+use super::{FakeRepositories, FakeSource};
 use crate::{
     BridgedNetwork, Credentials, DedicatedCpus, DedicatedFacts, Firewall, HostFacts, HostLinks, ImageFacts,
     KvmFacts, NetworkConfig, QemuFacts, SnapshotFacts, TapConfig, Uplink, VolumeFacts,
@@ -29,6 +29,7 @@ pub(super) struct State {
     pub(super) volumes: BTreeMap<String, Volume>,
     pub(super) trash: BTreeMap<String, (Volume, u64, Timestamp)>,
     pub(super) snapshots: BTreeMap<String, Snapshot>,
+    pub(super) repositories: FakeRepositories,
     pub(super) networks: BTreeMap<String, NetworkConfig>,
     pub(super) bridged: BTreeMap<String, BridgedNetwork>,
     pub(super) taps: BTreeMap<String, TapConfig>,
@@ -78,6 +79,7 @@ impl Default for State {
             volumes: BTreeMap::new(),
             trash: BTreeMap::new(),
             snapshots: BTreeMap::new(),
+            repositories: FakeRepositories::default(),
             networks: BTreeMap::new(),
             bridged: BTreeMap::new(),
             taps: BTreeMap::new(),
@@ -145,6 +147,7 @@ fn facts() -> HostFacts {
         links: HostLinks::default(),
         pci_devices: Vec::new(),
         shares: Vec::new(),
+        backup_folders: Vec::new(),
         huge_pages: Vec::new(),
         dedicated: DedicatedFacts::default(),
         overhead_bytes: 80 << 20,

@@ -29,7 +29,7 @@ impl FakeSystem {
         VolumeFacts { size, ..volume.facts.clone() }
     }
 
-    fn make_volume(&self, new: &NewVolume) -> Result<VolumeFacts> {
+    pub(super) fn make_volume(&self, new: &NewVolume) -> Result<VolumeFacts> {
         let path = volume_path(&new.pool, &new.id);
         let mut state = self.state();
         if let Some(volume) = state.volumes.get(&new.id) {

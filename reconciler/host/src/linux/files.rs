@@ -157,6 +157,12 @@ pub(super) fn revoke(path: &Path) -> Result<()> {
     chown(path, Some((0, 0)), 0o600)
 }
 
+/// Makes the agent's own user the owner of a file again.
+pub(super) fn take_back(path: &Path) -> Result<()> {
+    let own = (nix::unistd::Uid::effective().as_raw(), nix::unistd::Gid::effective().as_raw());
+    std::os::unix::fs::chown(path, Some(own.0), Some(own.1)).map_err(failed("change the owner of", path))
+}
+
 /// Makes a file that is only read from now on readable by every user with a path to it.
 pub(super) fn freeze(path: &Path) -> Result<()> {
     let root = nix::unistd::Uid::effective().is_root().then_some((0, 0));

@@ -97,6 +97,7 @@ impl LinuxInfo {
             links: HostLinks::default(),
             pci_devices: Vec::new(),
             shares: Vec::new(),
+            backup_folders: Vec::new(),
             huge_pages,
             // Filled in by the machines, which have them.
             dedicated: DedicatedFacts::default(),

@@ -40,7 +40,7 @@ use cache::Cache;
 use job::Job;
 use partial::{Partial, Place};
 pub use rules::ImageRules;
-use rules::Rules;
+use rules::{Guard, Rules};
 pub(super) use unpack::Unpacker;
 pub use unpack_file::unpack;
 
@@ -124,6 +124,16 @@ impl LinuxImages {
 
     pub(super) fn refuse_addresses(&self, ranges: BTreeSet<IpNet>) {
         self.rules.refuse(ranges);
+    }
+
+    /// Whether this host may connect to the address in a URL that a tenant has declared. A name is checked by [`LinuxImages::resolver`].
+    pub(super) fn allows_url(&self, url: &str) -> bool {
+        reqwest::Url::parse(url).is_ok_and(|url| self.rules.allows_url(&url))
+    }
+
+    /// Resolves names to addresses that this host may connect to for a tenant.
+    pub(super) fn resolver(&self) -> Arc<dyn reqwest::dns::Resolve> {
+        Arc::new(Guard(Arc::clone(&self.rules)))
     }
 
     pub(super) async fn resolve(

@@ -27,6 +27,21 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const SILENT: &str =
     "its folder, or another one that this host shares, does not answer: is it on a network file system?";
 
+/// Looks at folders that may be on a network file system. Returns None if they do not answer in time. `looking` is held meanwhile: a folder
+/// that does not answer holds up one thread, and not one for each look.
+pub(super) async fn look_patiently<T: Send + 'static>(
+    looking: &Arc<Mutex<()>>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let alone = timeout(PATIENCE, Arc::clone(looking).lock_owned()).await.ok()?;
+    let looked = blocking(move || {
+        let found = work();
+        drop(alone);
+        found
+    });
+    timeout(PATIENCE, looked).await.ok()
+}
+
 /// The folders that guests may have.
 #[derive(Clone, Debug)]
 pub(super) struct Shares {
@@ -62,14 +77,8 @@ impl Shares {
 
     /// Returns None if the folders do not answer in time.
     async fn look<T: Send + 'static>(&self, work: impl FnOnce(&Self) -> T + Send + 'static) -> Option<T> {
-        let alone = timeout(PATIENCE, Arc::clone(&self.looking).lock_owned()).await.ok()?;
         let shares = self.clone();
-        let looked = blocking(move || {
-            let found = work(&shares);
-            drop(alone);
-            found
-        });
-        timeout(PATIENCE, looked).await.ok()
+        look_patiently(&self.looking, move || work(&shares)).await
     }
 
     /// Returns the program and the folders for a machine's shares, in their order.

@@ -18,6 +18,7 @@ mod adopt;
 mod clock;
 mod merges;
 mod note;
+mod restored;
 mod restores;
 mod snapshot_note;
 mod snapshots;
@@ -38,6 +39,7 @@ use super::layout::{Layout, check_digest, check_name, is_name};
 use crate::{ForeignKind, ForeignObject, ImageFacts, NewVolume, SystemError, VolumeFacts, VolumeOwner};
 
 use note::{Base, Note};
+pub(super) use restored::{BACKUPS, Begun};
 
 type Result<T> = std::result::Result<T, SystemError>;
 

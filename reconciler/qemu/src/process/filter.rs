@@ -91,9 +91,15 @@ pub enum FilterError {
 }
 
 /// Kills the program if the caller stops waiting for it.
-struct Running {
-    child: Child,
+pub(super) struct Running {
+    pub(super) child: Child,
     _lock: Option<Arc<FileLock>>,
+}
+
+impl Running {
+    pub(super) fn new(child: Child) -> Self {
+        Self { child, _lock: None }
+    }
 }
 
 impl Drop for Running {
@@ -182,17 +188,17 @@ impl Filter {
     }
 }
 
-fn failed(path: &Path, source: io::Error) -> FilterError {
+pub(super) fn failed(path: &Path, source: io::Error) -> FilterError {
     FilterError::File { path: path.to_owned(), source }
 }
 
-fn output_file() -> Result<File, FilterError> {
+pub(super) fn output_file() -> Result<File, FilterError> {
     let fd = memfd_create(c"output", MFdFlags::MFD_CLOEXEC);
     fd.map(File::from).map_err(|error| failed(Path::new("memory"), error.into()))
 }
 
 /// Returns the end of the program's output.
-fn said(output: &mut File) -> String {
+pub(super) fn said(output: &mut File) -> String {
     let length = output.seek(SeekFrom::End(0)).unwrap_or(0);
     let mut text = Vec::new();
     // The words are for people only.

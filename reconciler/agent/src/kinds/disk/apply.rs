@@ -21,6 +21,8 @@ pub(super) async fn apply(ctx: &Context, disk: &Disk, step: &Step) -> Result<(),
     match step {
         Step::Pull(source) => ctx.pulls.start(&Wanted::Image(source.clone()), key()),
         Step::FollowPull(source) => ctx.pulls.follow(&Wanted::Image(source.clone()), key()),
+        Step::StartRestore(wanted) => ctx.pulls.start(wanted, key()),
+        Step::FollowRestore(wanted) => ctx.pulls.follow(wanted, key()),
         Step::Create(volume) => {
             ctx.system.create_volume(volume).await?;
         }

@@ -8,6 +8,7 @@ use berth_qemu::power::RunState;
 use jiff::Timestamp;
 use kube::{Resource, ResourceExt};
 
+use super::backup::{self, LocalBackup};
 use super::claims::{self, UseRequest};
 use super::source::{self, LocalSource};
 use crate::context::Context;
@@ -34,6 +35,8 @@ pub(crate) struct Observed {
     pub(crate) image: Option<LocalImage>,
     /// The source that a disk without a file is copied from. None: it is no copy, or it has a file.
     pub(crate) source: Option<LocalSource>,
+    /// The backup that a disk without a file is made from. None: it is made from none, or it has a file.
+    pub(crate) backup: Option<LocalBackup>,
     /// The snapshot of its volume that is begun and not finished.
     pub(crate) pending_snapshot: Option<SnapshotFacts>,
     /// Whether its DiskSnapshot takes it, together with those of other disks.
@@ -71,9 +74,9 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
     let open_size = open.as_ref().map(|disk| disk.size);
     let open_limits = open.as_ref().map(|disk| disk.limits);
     let is_read_only = open.is_some_and(|disk| disk.read_only);
-    let (image, source) = match &volume {
-        Some(_) => (None, None),
-        None => (image(ctx, disk).await?, source::observe(ctx, disk).await?),
+    let (image, source, backup) = match &volume {
+        Some(_) => (None, None, None),
+        None => (image(ctx, disk).await?, source::observe(ctx, disk).await?, backup::observe(ctx, disk)),
     };
     let pending = volume.as_ref().and_then(|volume| volume.pending_snapshot.as_deref());
     let pending_snapshot = match pending {
@@ -96,6 +99,7 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
         is_read_only,
         image,
         source,
+        backup,
         pending_with_others: pending_snapshot.as_ref().is_some_and(|facts| is_taken_with_others(ctx, facts)),
         pending_snapshot,
         restore,

@@ -8,6 +8,7 @@ use berth_qemu::machine::{Backing, Format};
 use kube::ResourceExt;
 
 use super::Step;
+use super::backup;
 use super::observe::Observed;
 use super::source;
 use crate::converge::Plan;
@@ -215,17 +216,7 @@ fn make(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
         );
         return Plan::without_steps(Readiness::Stalled(Reason::DiskLost, text));
     }
-    let owner = VolumeOwner {
-        namespace: disk.namespace().unwrap_or_default(),
-        name: disk.name_any(),
-        uid: disk.uid(),
-        image: disk.spec.image.as_ref().map(ToString::to_string),
-        source: disk.spec.source.as_ref().map(|source| DeclaredSource {
-            disk: source.disk.as_ref().map(ToString::to_string),
-            snapshot: source.snapshot.as_ref().map(ToString::to_string),
-            file: source.file.clone(),
-        }),
-    };
+    let owner = new_owner(disk);
     if disk.annotations().contains_key(berth_api::RESTORE_ANNOTATION) {
         if !observed.in_trash {
             let text = format!("volume {volume} is not in the trash of this host (any more)");
@@ -239,6 +230,12 @@ fn make(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
         Ok(size) => size,
         Err(plan) => return plan,
     };
+    if let Some(local) = &observed.backup {
+        return match observed.user_waits {
+            true => user_waits(disk),
+            false => backup::plan(disk, size, local),
+        };
+    }
     let file = disk.spec.source.as_ref().and_then(|source| source.file.as_ref()).map(PathBuf::from);
     let copied = observed.source.as_ref().map(|source| source::base(disk, volume, size, source)).transpose();
     let (base, snapshot) = match copied {
@@ -251,14 +248,35 @@ fn make(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
         Err(plan) => return plan,
     };
     if observed.user_waits {
-        // As the controllers reported it: that this host has not admitted the VM yet, or refuses it, is in the VM's status.
-        let binding = disk.status.as_ref().and_then(|status| status.binding.as_ref());
-        let host = binding.map(|binding| binding.host.as_str()).unwrap_or_default();
-        return Plan::without_steps(Readiness::bound_to(host));
+        return user_waits(disk);
     }
     let thick = disk.spec.provisioning == Provisioning::Thick;
     let create = NewVolume { pool, id: volume.to_owned(), size, base, snapshot, file, thick, owner };
     Plan::steps(vec![Step::Create(create)], Readiness::Reconciling(Reason::Provisioning, "being made".into()))
+}
+
+/// Returns the owner of the disk's file, as it is recorded beside it.
+pub(super) fn new_owner(disk: &Disk) -> VolumeOwner {
+    VolumeOwner {
+        namespace: disk.namespace().unwrap_or_default(),
+        name: disk.name_any(),
+        uid: disk.uid(),
+        image: disk.spec.image.as_ref().map(ToString::to_string),
+        source: disk.spec.source.as_ref().map(|source| DeclaredSource {
+            disk: source.disk.as_ref().map(ToString::to_string),
+            snapshot: source.snapshot.as_ref().map(ToString::to_string),
+            file: source.file.clone(),
+            backup: source.backup.as_ref().map(ToString::to_string),
+        }),
+    }
+}
+
+/// Returns the plan while the VM is not admitted. As the controllers reported it: that this host has not admitted the VM yet, or refuses
+/// it, is in the VM's status.
+fn user_waits(disk: &Disk) -> Plan<Step> {
+    let binding = disk.status.as_ref().and_then(|status| status.binding.as_ref());
+    let host = binding.map(|binding| binding.host.as_str()).unwrap_or_default();
+    Plan::without_steps(Readiness::bound_to(host))
 }
 
 /// Returns the base image of the new file's overlay, or the plan to wait until it is known.

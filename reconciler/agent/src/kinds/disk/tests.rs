@@ -418,6 +418,7 @@ fn any_observed() -> impl Strategy<Value = Observed> {
     (prop::option::of(0u64..4), prop::option::of(0u64..4), image, any::<[bool; 5]>()).prop_map(
         |(file, open, image, [in_trash, used, has_orphan, is_due, is_open])| Observed {
             user_waits: false,
+            backup: None,
             source: None,
             pending_snapshot: None,
             pending_with_others: false,
@@ -475,10 +476,10 @@ proptest! {
                         prop_assert!(is_online || !observed.has_orphan);
                         prop_assert!(had.is_some_and(|had| bytes > had));
                     }
-                    Step::Create(_) => prop_assert!(observed.volume.is_none() && !known),
+                    Step::Create(_) | Step::StartRestore(_) => prop_assert!(observed.volume.is_none() && !known),
                     Step::Restore { .. } => prop_assert!(observed.volume.is_none()),
                     Step::RestoreSnapshot(_) => prop_assert!(observed.opener.is_none() && observed.restore.is_due()),
-                    Step::Pull(_) | Step::FollowPull(_) | Step::TakeSnapshot(_) | Step::FinishRestore { .. } | Step::TakeOver { .. } | Step::Reserve { .. } | Step::SetLimits { .. } | Step::ShortenChain { .. } | Step::Trash { .. } | Step::Retain { .. } | Step::Release => {}
+                    Step::Pull(_) | Step::FollowPull(_) | Step::FollowRestore(_) | Step::TakeSnapshot(_) | Step::FinishRestore { .. } | Step::TakeOver { .. } | Step::Reserve { .. } | Step::SetLimits { .. } | Step::ShortenChain { .. } | Step::Trash { .. } | Step::Retain { .. } | Step::Release => {}
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Cancels downloads that no Image needs any more, and refuses addresses that no image may come from.
+//! Cancels downloads that no Image needs any more, backups and restores that no object needs, and refuses addresses that no image may come from.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -11,13 +11,17 @@ use crate::error::Error;
 use crate::index::Tables;
 use crate::key::ObjectName;
 use crate::kinds::image::wanted_by;
+use crate::kinds::{backup, disk};
 use crate::pulls::Wanted;
 
-/// Cancels the downloads that no Image needs any more, removes their remains, and passes on which addresses belong to
+/// Cancels the downloads that no Image needs any more and the work on repositories that no object needs, removes their remains, and passes on which addresses belong to
 /// other hosts and to guests.
 pub(super) async fn prune_downloads(ctx: &Context) -> Result<(), Error> {
     let wanted = || {
-        ctx.index.read().images.all().filter_map(|(_, image)| wanted_by(image)).collect::<BTreeSet<Wanted>>()
+        let tables = ctx.index.read();
+        let images = tables.images.all().filter_map(|(_, image)| wanted_by(image));
+        let backups = backup::wanted(&tables, ctx.host());
+        images.chain(backups).chain(disk::wanted(&tables)).collect::<BTreeSet<Wanted>>()
     };
     let bridged = ctx.networks.bridged();
     let refused = refused(&ctx.index.read(), &bridged);
@@ -29,7 +33,7 @@ pub(super) async fn prune_downloads(ctx: &Context) -> Result<(), Error> {
         .into_iter()
         .filter_map(|wanted| match wanted {
             Wanted::Image(source) => Some(source),
-            Wanted::Checksum(_) | Wanted::Made(_) => None,
+            _ => None,
         })
         .collect();
     Ok(ctx.system.forget_downloads(&sources).await?)

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use berth_api::backup_repository::MOST_BACKUP_FOLDERS;
 use berth_api::condition;
 use berth_api::host::{
     AddressConflict, HostDedicatedCpus, HostHugePages, Inventory, KvmStatus, MAX_DETAIL, MOST_CPUS, MTU,
@@ -9,10 +10,10 @@ use berth_api::host::{
 };
 use berth_api::shares::MOST_HOST_SHARES;
 use berth_api::{
-    ConditionType, ConditionUpdate, Host, HostShare, HostStatus, HugePages, Quantity, Readiness, Reason,
-    in_use,
+    ConditionType, ConditionUpdate, Host, HostBackupFolder, HostShare, HostStatus, HugePages, Quantity,
+    Readiness, Reason, in_use,
 };
-use berth_host::{DedicatedFacts, ForeignKind, HugePagesFacts, ShareFacts, cpu_list};
+use berth_host::{BackupFolderFacts, DedicatedFacts, ForeignKind, HugePagesFacts, ShareFacts, cpu_list};
 use berth_qemu::machine::Accelerator;
 use ipnet::Ipv4Net;
 use jiff::Timestamp;
@@ -122,6 +123,8 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
     status.disk_io = qemu.map(|qemu| if qemu.io_uring { "io_uring" } else { "native" }.to_owned());
     status.tpm = Some(facts.qemu.as_ref().is_ok_and(|qemu| qemu.tpm));
     status.pci_devices = devices::offered(observed);
+    status.backup_folders =
+        facts.backup_folders.iter().take(MOST_BACKUP_FOLDERS).map(backup_folder).collect();
     status.shares = facts.shares.iter().take(MOST_HOST_SHARES).map(host_share).collect();
     status.accelerator = Some(if accelerated { "kvm" } else { "tcg" }.to_owned());
     status.kvm = Some(KvmStatus {
@@ -151,6 +154,13 @@ fn host_share(share: &ShareFacts) -> HostShare {
         name: share.name.clone(),
         read_only: share.read_only,
         problem: share.problem.as_deref().map(|text| condition::cut(text, MAX_DETAIL).to_owned()),
+    }
+}
+
+fn backup_folder(folder: &BackupFolderFacts) -> HostBackupFolder {
+    HostBackupFolder {
+        name: folder.name.clone(),
+        problem: folder.problem.as_deref().map(|text| condition::cut(text, MAX_DETAIL).to_owned()),
     }
 }
 

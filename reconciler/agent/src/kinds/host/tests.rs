@@ -71,6 +71,7 @@ fn observed() -> Observed {
             links: Default::default(),
             pci_devices: Vec::new(),
             shares: Vec::new(),
+            backup_folders: Vec::new(),
             huge_pages: Vec::new(),
             dedicated: Default::default(),
             overhead_bytes: 82 << 20,

@@ -74,7 +74,10 @@ pub(crate) fn ready<'a, S>(
                 Readiness::Reconciling(Reason::Pulling, format!("Image {name} is being downloaded"));
             Err(Plan::steps(vec![step(Fetch::Pull, source.clone())], readiness))
         }
-        LocalImage::Pulling(source, pull @ (Pull::Running { .. } | Pull::Found(_))) => {
+        LocalImage::Pulling(
+            source,
+            pull @ (Pull::Running { .. } | Pull::Found(_) | Pull::Stored(_) | Pull::Deleted),
+        ) => {
             let is_new = matches!(pull, Pull::Running { followed: false, .. });
             let follow = is_new.then(|| step(Fetch::FollowPull, source.clone()));
             let readiness =

@@ -65,6 +65,8 @@ pub(super) async fn observe(ctx: &Context, image: &Image) -> Result<Observed, Er
             };
             Ok(Observed { pull: pull(), snapshot, has_volume, ..Observed::default() })
         }
+        // Of no image.
+        _ => Ok(Observed::default()),
     }
 }
 

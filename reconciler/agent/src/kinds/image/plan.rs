@@ -8,7 +8,7 @@ use berth_host::NewSnapshot;
 use super::{Observed, Step, wanted_by};
 use crate::converge::Plan;
 use crate::error::RETRY_SPACE_EVERY;
-use crate::pulls::{Pull, Wanted};
+use crate::pulls::{Pull, Wanted, percent};
 
 const SOON: Duration = Duration::from_millis(10);
 
@@ -38,7 +38,7 @@ pub(super) fn plan(image: &Image, observed: &Observed) -> Plan<Step> {
             let follow = (!followed).then(|| Step::FollowPull(wanted.clone()));
             Plan::steps(follow.into_iter().collect(), running(*done, *total))
         }
-        (None, Some(Pull::Found(_))) => {
+        (None, Some(Pull::Found(_) | Pull::Stored(_) | Pull::Deleted)) => {
             // Once the status has the checksum, the image itself is downloaded.
             Plan::without_steps(running(0, None)).requeue_after(SOON)
         }
@@ -110,8 +110,5 @@ fn before_pull(image: &Image, wanted: &Wanted, observed: &Observed) -> Option<Pl
 
 /// Formats the progress in steps of 5 %, so that the text changes only when that is worth a write.
 pub(super) fn progress(done: u64, total: Option<u64>, what: &str) -> String {
-    match total {
-        Some(total) if total > 0 => format!("{} % {what}", done.saturating_mul(20) / total * 5),
-        _ => format!("being {what}"),
-    }
+    percent(done, total).map_or_else(|| format!("being {what}"), |percent| format!("{percent} % {what}"))
 }

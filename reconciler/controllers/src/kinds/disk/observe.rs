@@ -26,6 +26,8 @@ pub(super) struct Observed {
     pub(super) unconfirmed: Option<String>,
     /// The source that it is copied from.
     pub(super) source: Option<Source>,
+    /// The backup that it is made from.
+    pub(super) backup: Option<BackupSource>,
     /// Why an unbound copy cannot be bound yet.
     pub(super) unknown: Option<PlacementHold>,
     /// The identity of a copy's volume.
@@ -49,6 +51,14 @@ pub(super) struct SourcePlace {
     pub(super) pool: Option<String>,
     /// In bytes, if it is known.
     pub(super) size: Option<u64>,
+}
+
+/// The backup that a disk is made from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct BackupSource {
+    pub(super) key: Key,
+    /// Its size in bytes. The error is why it is not there yet.
+    pub(super) size: Result<Option<u64>, String>,
 }
 
 #[derive(Debug)]
@@ -111,6 +121,7 @@ pub(super) fn observe(cache: &Cache, disk: &Disk) -> Observed {
         unconfirmed,
         abandoned,
         source,
+        backup: backup(cache, disk, &namespace),
         unknown,
         fresh_volume_id,
     }
@@ -138,6 +149,24 @@ fn local_image(image: &Image) -> Option<Source> {
         )),
     };
     Some(Source { key: Key::of(image), place })
+}
+
+/// Returns the backup that a disk is made from.
+fn backup(cache: &Cache, disk: &Disk, namespace: &str) -> Option<BackupSource> {
+    let name = disk.spec.source.as_ref()?.backup.as_ref()?;
+    let key = Key::namespaced(ObjectKind::Backup, namespace, name.as_str());
+    let size = match cache.tables.backups.get(&key) {
+        None => Err(format!("Backup {name} does not exist")),
+        Some(backup) if backup.metadata.deletion_timestamp.is_some() => {
+            Err(format!("Backup {name} is being deleted"))
+        }
+        Some(backup) if !backup.is_complete() => Err(format!("Backup {name} is not complete yet")),
+        Some(backup) => {
+            let size = backup.status.as_ref().and_then(|status| status.size.clone());
+            Ok(size.and_then(|size| berth_api::Quantity(size).bytes().ok()))
+        }
+    };
+    Some(BackupSource { key, size })
 }
 
 /// Returns what a disk is copied from.

@@ -9,7 +9,7 @@ use crate::{
     plan::{Dependency, Outcome, Plan, Step},
 };
 
-use super::observe::{Observed, Restore, Source};
+use super::observe::{BackupSource, Observed, Restore, Source};
 
 /// Why an unbound disk cannot be used yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +56,30 @@ pub(super) fn plan(disk: &Disk, observed: &Observed) -> Plan<Option<Readiness>> 
     if let Some(source) = &observed.source {
         return plan_copy(disk, source, observed);
     }
+    if let Some(backup) = &observed.backup {
+        return plan_backup(disk, backup);
+    }
     plan_unbound(disk, observed.image.as_deref(), observed.others_may_judge)
+}
+
+/// A disk of a backup is bound with its first VM, as one of an image: any host that reaches the repository can make it.
+fn plan_backup(disk: &Disk, backup: &BackupSource) -> Plan<Option<Readiness>> {
+    let name = &backup.key.name;
+    let readiness = match backup.size {
+        Err(ref text) => Readiness::Reconciling(Reason::WaitingForBackup, text.clone()),
+        Ok(least) => {
+            let size = disk.spec.size.as_ref().and_then(|size| size.bytes().ok());
+            match (size, least) {
+                (Some(size), Some(least)) if size < least => {
+                    let least = berth_api::Quantity::from_bytes(least);
+                    let text = format!("size is smaller than Backup {name}: set size to {least} or more");
+                    Readiness::Stalled(Reason::DiskSmallerThanImage, text)
+                }
+                _ => Readiness::Ready(Reason::WaitingForFirstUse, "its first VM decides the host".into()),
+            }
+        }
+    };
+    Plan::blocked(Some(readiness), vec![Dependency::Object(backup.key.clone())])
 }
 
 /// A copy, or a disk of an image that was made from a disk or a snapshot, is bound before any VM uses it: its data is on one host.

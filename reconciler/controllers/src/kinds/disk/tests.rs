@@ -10,7 +10,7 @@ use crate::{
 };
 
 use super::{
-    observe::{Observed, Source, SourcePlace, observe, unconfirmed, undecided_user},
+    observe::{BackupSource, Observed, Source, SourcePlace, observe, unconfirmed, undecided_user},
     plan::{bind_disk, obstacle, plan, plan_unbound},
     status::status,
 };
@@ -27,6 +27,7 @@ fn a_disk_bound_for_a_vm_that_never_came_goes_back_and_waits_for_its_first_use()
     .expect("a disk");
     let seen = |abandoned| Observed {
         source: None,
+        backup: None,
         unknown: None,
         fresh_volume_id: String::new(),
         image: None,
@@ -96,6 +97,7 @@ fn a_disk_of_a_pool_that_does_not_exist_waits_for_it_and_keeps_its_vm_waiting() 
     .expect("a disk");
     let seen = |pool_missing| Observed {
         source: None,
+        backup: None,
         unknown: None,
         fresh_volume_id: String::new(),
         image: None,
@@ -203,6 +205,37 @@ fn a_report_about_a_disk_that_was_created_with_the_finalizer_counts_only_if_the_
 }
 
 #[test]
+fn a_disk_of_a_backup_waits_for_it_and_is_placed_with_its_first_vm() {
+    let key = Key::namespaced(ObjectKind::Backup, "default", "b");
+    let planned = |size: Result<Option<u64>, String>| {
+        let disk: Disk = serde_json::from_value(json!({
+            "metadata": {"name": "d", "namespace": "default"}, "spec": {"size": "2Gi", "source": {"backup": "b"}},
+        }))
+        .expect("a disk");
+        let observed = Observed {
+            source: None,
+            backup: Some(BackupSource { key: key.clone(), size }),
+            unknown: None,
+            fresh_volume_id: String::new(),
+            image: None,
+            pool_missing: false,
+            others_may_judge: false,
+            unconfirmed: None,
+            restore: None,
+            claim: None,
+            abandoned: false,
+        };
+        let plan = plan(&disk, &observed);
+        assert!(plan.steps.is_empty(), "{plan:?}");
+        assert_eq!(plan.outcome, Outcome::Blocked(vec![Dependency::Object(key.clone())]));
+        plan.decision.map(|readiness| readiness.reason())
+    };
+    assert_eq!(planned(Err("Backup b is not complete yet".into())), Some(Reason::WaitingForBackup));
+    assert_eq!(planned(Ok(Some(1 << 30))), Some(Reason::WaitingForFirstUse));
+    assert_eq!(planned(Ok(Some(3 << 30))), Some(Reason::DiskSmallerThanImage));
+}
+
+#[test]
 fn a_copy_is_bound_to_the_host_of_its_source_or_says_what_it_waits_for() {
     let copy = |spec: serde_json::Value| -> Disk {
         serde_json::from_value(json!({"metadata": {"name": "copy", "namespace": "ns"}, "spec": spec}))
@@ -217,6 +250,7 @@ fn a_copy_is_bound_to_the_host_of_its_source_or_says_what_it_waits_for() {
         claim: None,
         unconfirmed: None,
         abandoned: false,
+        backup: None,
         source: Some(Source { key: key.clone(), place }),
         unknown: None,
         fresh_volume_id: "v-new".into(),

@@ -39,6 +39,8 @@ pub(super) struct Observed {
     pub(super) invalid_size: Option<String>,
     pub(super) tpm: bool,
     pub(super) disks: Vec<DiskSeen>,
+    /// The folders with the backups that its unbound disks are made from.
+    pub(super) backup_folders: BTreeSet<String>,
     /// The group it names, if that exists.
     pub(super) group: Option<Arc<PlacementGroup>>,
     /// The number of other members of the group on each host.
@@ -139,6 +141,7 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
     let volume_ids = disks.iter().map(volume_id).collect();
     let new_disks =
         disks.iter().filter_map(|disk| disk.object.as_deref()).filter(|disk| bound(disk).is_none());
+    let backup_folders = new_disks.clone().filter_map(|disk| cache.backup_folder_of(disk)).collect();
     let of_disks = new_disks.flat_map(users::of_disk);
     if let Some(binding) = binding {
         let deleting = cache.first_deleted(of_disks);
@@ -148,6 +151,7 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
             invalid_size: None,
             tpm: false,
             disks,
+            backup_folders: BTreeSet::new(),
             group: None,
             members: Members::new(),
             networks,
@@ -186,6 +190,7 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
         size: cache.demand(vm),
         invalid_size: cache.invalid_size(vm),
         tpm: cache.declares_tpm(vm),
+        backup_folders,
         disks,
         group,
         members: members.unwrap_or_default(),

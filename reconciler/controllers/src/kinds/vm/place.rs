@@ -195,6 +195,7 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
         tpm: observed.tpm,
         devices: demand.devices.clone(),
         shares: declared_shares(vm),
+        backup_folders: observed.backup_folders.clone(),
         graphics: vm.spec.graphics != Graphics::None,
         bridges: bridges(observed),
         host: placement.host,

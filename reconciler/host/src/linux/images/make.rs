@@ -20,7 +20,7 @@ use sha2::{Digest, Sha256};
 use super::super::files::{self, blocking, failed};
 use super::super::layout::{Layout, check_name, is_name};
 use super::super::qemu_img::{CONVERT_MEMORY, QEMU_IMG, block_node, linked, no_space, paths, text};
-use super::unpack::{TIME, take_back};
+use super::unpack::TIME;
 use super::{LinuxImages, Result};
 use crate::{Encoding, ImageFacts, ImageSource, NewImage, SystemError};
 
@@ -92,7 +92,7 @@ impl LinuxImages {
         let (cache, new) = (self.cache.clone(), new.clone());
         // The unfinished file stays until this has ended, also when the caller does not wait for it.
         let facts = blocking(move || {
-            take_back(&making.output)?;
+            files::take_back(&making.output)?;
             let digest = digest(&making.output)?;
             cache.admit_made(&new, &digest, &making.output)
         })

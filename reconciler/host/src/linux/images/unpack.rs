@@ -8,13 +8,11 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use berth_qemu::machine::ForeignFormat;
 use berth_qemu::process::{Filter, FilterError, RunAs};
-use nix::unistd::{Gid, Uid};
 
 use super::super::files::{self, blocking, failed};
 use super::super::qemu_img::{CONVERT_MEMORY, QEMU_IMG, no_space, text};
@@ -116,14 +114,8 @@ impl Unpacker {
         }
         filter.run().await.map_err(|error| explain(source, what, filter, error))?;
         let output = filter.output.clone();
-        blocking(move || output.iter().try_for_each(|output| take_back(output))).await
+        blocking(move || output.iter().try_for_each(|output| files::take_back(output))).await
     }
-}
-
-/// Makes the result a file of the agent's.
-pub(super) fn take_back(path: &Path) -> Result<()> {
-    let own = (Uid::effective().as_raw(), Gid::effective().as_raw());
-    chown(path, Some(own.0), Some(own.1)).map_err(failed("change the owner of", path))
 }
 
 fn explain(source: &ImageSource, what: &str, filter: &Filter, error: FilterError) -> SystemError {

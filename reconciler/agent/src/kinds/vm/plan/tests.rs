@@ -127,6 +127,7 @@ fn host() -> HostFacts {
         links: Default::default(),
         pci_devices: Vec::new(),
         shares: Vec::new(),
+        backup_folders: Vec::new(),
         huge_pages: Vec::new(),
         dedicated: Default::default(),
         overhead_bytes: 80 << 20,

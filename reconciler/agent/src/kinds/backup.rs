@@ -1,0 +1,176 @@
+//! Backup: the data of a snapshot of this host in a repository.
+//!
+//! ```text
+//!  snapshot: (taken) ─BackUp─▶ complete …      existing: ─Find─▶ complete …
+//!  deleted: ─Cancel─▶ ─Delete─▶ ─Release─▶ (gone)      Retain: ─Cancel─▶ ─Release─▶ (gone)
+//! ```
+//!
+//! The work goes on in the background (`pulls`). A backup is complete once it was read back from the repository; from then on nothing
+//! is read of it here, until a Disk is made from it or it is deleted. One that is deleted without its finalizer stays in the
+//! repository.
+
+mod apply;
+mod observe;
+mod plan;
+mod status;
+#[cfg(test)]
+mod tests;
+
+use async_trait::async_trait;
+use berth_api::{Backup, BackupStatus, Binding, Conditions, DeletionPolicy, Disk, Readiness};
+use berth_host::{BackupId, BackupParent, NewBackup};
+use jiff::Timestamp;
+
+use observe::Observed;
+
+use crate::context::Context;
+use crate::converge::{Plan, Reconciler};
+use crate::credentials::Repository;
+use crate::error::Error;
+use crate::index::{Indexed, Table, Tables};
+use crate::key::{Key, ObjectName};
+use crate::pulls::{Details, Wanted};
+
+/// A step of a backup's plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Starts the backup, its search or its deletion, which continues in the background.
+    Start(Wanted),
+    /// Has the object enqueued on the progress of work that goes on.
+    Follow(Wanted),
+    /// Ends a backup that is being made, so that nothing is written after its deletion.
+    Cancel(Wanted),
+    /// Removes this host's finalizer.
+    Release,
+}
+
+impl Indexed for Backup {
+    fn table(tables: &mut Tables) -> &mut Table<Self> {
+        &mut tables.backups
+    }
+
+    fn keys_of(name: &ObjectName, _: &Self, tables: &Tables) -> Vec<Key> {
+        let mut keys = vec![Key::new::<Backup>(name.clone()), Key::host()];
+        keys.extend(disks_of(name, tables));
+        keys
+    }
+
+    fn reads_own_write(_: &Self, _: &Self) -> bool {
+        false
+    }
+}
+
+/// Returns the keys of the Disks that are made from this Backup.
+pub(crate) fn disks_of<'a>(name: &'a ObjectName, tables: &'a Tables) -> impl Iterator<Item = Key> + 'a {
+    let disks = tables.disks.all().filter(|(disk_name, disk)| {
+        let source = disk.spec.source.as_ref().and_then(|source| source.backup.as_ref());
+        disk_name.namespace == name.namespace && source.is_some_and(|source| source.as_str() == name.name)
+    });
+    disks.map(|(disk, _)| Key::new::<Disk>(disk.clone()))
+}
+
+#[derive(Debug)]
+pub(crate) struct BackupReconciler;
+
+#[async_trait]
+impl Reconciler for BackupReconciler {
+    type Object = Backup;
+    type Status = BackupStatus;
+    type Observed = Observed;
+    type Step = Step;
+
+    async fn observe(ctx: &Context, backup: &Backup) -> Result<Observed, Error> {
+        Ok(observe::observe(ctx, backup))
+    }
+
+    fn plan(backup: &Backup, observed: &Observed) -> Plan<Step> {
+        plan::plan(backup, observed)
+    }
+
+    async fn apply(ctx: &Context, backup: &Backup, step: &Step) -> Result<(), Error> {
+        apply::apply(ctx, backup, step).await
+    }
+
+    fn status(backup: &Backup, observed: &Observed, readiness: &Readiness, now: Timestamp) -> BackupStatus {
+        status::status(backup, observed, readiness, now)
+    }
+
+    fn binding(backup: &Backup) -> Option<&Binding> {
+        backup.status.as_ref()?.binding.as_ref()
+    }
+
+    fn conditions(status: &BackupStatus) -> &Conditions {
+        &status.conditions
+    }
+}
+
+/// Returns the repository that a Backup names.
+pub(crate) fn repository_of(tables: &Tables, backup: &Backup) -> Option<Repository> {
+    let name = ObjectName::of(backup).beside(backup.spec.repository.as_str());
+    Repository::of(tables.backup_repositories.get(&name)?.as_ref())
+}
+
+/// Returns the identity that a backup has in its repository.
+pub(crate) fn id_of(backup: &Backup) -> Option<BackupId> {
+    backup.identity().map(|(disk, backup)| BackupId { disk, backup })
+}
+
+/// Returns the work on the repositories that the Backups of this host need.
+pub(crate) fn wanted<'a>(tables: &'a Tables, host: &'a str) -> impl Iterator<Item = Wanted> + 'a {
+    let backups = tables.backups.all().map(|(_, backup)| backup);
+    let here = backups.filter(move |backup| {
+        let binding = backup.status.as_ref().and_then(|status| status.binding.as_ref());
+        binding.is_some_and(|binding| binding.host == host)
+    });
+    here.filter_map(|backup| wanted_by(tables, backup))
+}
+
+/// Returns the work that a Backup needs. None: nothing, or its repository does not exist.
+fn wanted_by(tables: &Tables, backup: &Backup) -> Option<Wanted> {
+    if backup.metadata.deletion_timestamp.is_some() {
+        return match backup.spec.deletion_policy {
+            DeletionPolicy::Delete => Some(Wanted::Deletion(repository_of(tables, backup)?, id_of(backup)?)),
+            DeletionPolicy::Retain => None,
+        };
+    }
+    if backup.is_complete() { None } else { made_by(tables, backup) }
+}
+
+/// Returns the work that completes a Backup.
+fn made_by(tables: &Tables, backup: &Backup) -> Option<Wanted> {
+    let (repository, id) = (repository_of(tables, backup)?, id_of(backup)?);
+    if backup.spec.existing.is_some() {
+        return Some(Wanted::Existing(repository, id));
+    }
+    let status = backup.status.as_ref()?;
+    let new = NewBackup {
+        id: id.clone(),
+        pool: status.pool.as_ref()?.to_string(),
+        snapshot: status.snapshot_id.clone()?,
+        parents: parents(tables, backup, &id),
+    };
+    Some(Wanted::Backup(repository, id, Details(new)))
+}
+
+/// Returns the complete Backups of the same disk in the same repository, the newest first.
+fn parents(tables: &Tables, backup: &Backup, id: &BackupId) -> Vec<BackupParent> {
+    let namespace = backup.metadata.namespace.as_ref();
+    let is_same = |other: &Backup| {
+        other.metadata.namespace.as_ref() == namespace
+            && other.spec.repository == backup.spec.repository
+            && other.metadata.deletion_timestamp.is_none()
+            && other.is_complete()
+            && id_of(other).is_some_and(|other| other.disk == id.disk && other.backup != id.backup)
+    };
+    let all = tables.backups.all().map(|(_, other)| other).filter(|other| is_same(other));
+    let moment =
+        |other: &Backup| -> Option<Timestamp> { other.status.as_ref()?.taken_at.as_ref()?.parse().ok() };
+    let mut found: Vec<(Option<Timestamp>, BackupParent)> = all
+        .filter_map(|other| {
+            let snapshot = other.status.as_ref()?.snapshot_id.clone()?;
+            Some((moment(other), BackupParent { backup: id_of(other)?.backup, snapshot }))
+        })
+        .collect();
+    found.sort_by(|a, b| (b.0, &b.1.backup).cmp(&(a.0, &a.1.backup)));
+    found.into_iter().map(|(_, parent)| parent).collect()
+}

@@ -1,0 +1,33 @@
+//! Observation of a backup. Nothing is read from the repository here: the work in the background does.
+
+use berth_api::Backup;
+
+use super::{made_by, wanted_by};
+use crate::context::Context;
+use crate::key::{Key, ObjectName};
+use crate::pulls::{Pull, Wanted};
+
+/// Everything a backup's plan is made from.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Observed {
+    /// Whether its BackupRepository exists.
+    pub(crate) has_repository: bool,
+    /// The work that it needs now.
+    pub(crate) wanted: Option<Wanted>,
+    pub(crate) pull: Option<Pull>,
+    /// Of one that is deleted: the work that makes it, which is not ended yet.
+    pub(crate) unfinished: Option<Wanted>,
+}
+
+pub(super) fn observe(ctx: &Context, backup: &Backup) -> Observed {
+    let key = Key::of(backup);
+    let (has_repository, wanted, made) = {
+        let tables = ctx.index.read();
+        let repository = ObjectName::of(backup).beside(backup.spec.repository.as_str());
+        let made = backup.metadata.deletion_timestamp.is_some().then(|| made_by(&tables, backup)).flatten();
+        (tables.backup_repositories.get(&repository).is_some(), wanted_by(&tables, backup), made)
+    };
+    let pull = wanted.as_ref().and_then(|wanted| ctx.pulls.state(wanted, &key));
+    let unfinished = made.filter(|made| ctx.pulls.state(made, &key).is_some());
+    Observed { has_repository, wanted, pull, unfinished }
+}

@@ -1,0 +1,362 @@
+//! Objects as files in a folder, which may be of a file server.
+
+#[cfg(test)]
+mod tests;
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
+use tokio::sync::Semaphore;
+
+use super::{Objects, Visit};
+use crate::error::{Error, Result};
+use crate::repository_file;
+
+/// The time limit of one operation: that of a file server that is busy.
+const TIMEOUT: Duration = Duration::from_secs(120);
+/// The maximum number of operations at a time. Threads that wait for a file server that is gone cannot be stopped.
+const CONCURRENCY: usize = 8;
+/// The maximum number of listed names that are passed on at once.
+const PAGE: usize = 1000;
+/// Files that are being written.
+const PARTIAL: &str = ".partial";
+
+/// A folder.
+#[derive(Debug)]
+pub(super) struct Folder {
+    root: PathBuf,
+    permits: Arc<Semaphore>,
+    timeout: Duration,
+}
+
+impl Folder {
+    pub(super) fn new(root: &Path) -> Result<Self> {
+        if !root.is_absolute() {
+            return Err(Error::Location { detail: format!("{} is not an absolute path", root.display()) });
+        }
+        Ok(Self { root: root.to_owned(), permits: Arc::new(Semaphore::new(CONCURRENCY)), timeout: TIMEOUT })
+    }
+
+    /// Runs operations on files in a thread.
+    async fn run<T: Send + 'static>(
+        &self,
+        name: &str,
+        f: impl FnOnce(&Path, &Path) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let (root, path) = (self.root.clone(), self.path(name));
+        let permits = Arc::clone(&self.permits);
+        let run = async {
+            let permit = permits.acquire_owned().await.expect("it is never closed");
+            let task = tokio::task::spawn_blocking(move || {
+                // With the thread, which may outlive the timeout.
+                let _permit = permit;
+                f(&root, &path)
+            });
+            task.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+        };
+        let stalled = |_| Error::FolderStalled { path: self.path(name), seconds: self.timeout.as_secs() };
+        tokio::time::timeout(self.timeout, run).await.map_err(stalled)?
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        if name.is_empty() { self.root.clone() } else { self.root.join(name) }
+    }
+}
+
+#[async_trait]
+impl Objects for Folder {
+    fn place(&self, name: &str) -> String {
+        self.path(name).display().to_string()
+    }
+
+    async fn get(&self, name: &str, limit: usize) -> Result<Option<Vec<u8>>> {
+        self.run(name, move |root, path| read(root, path, limit)).await
+    }
+
+    async fn put(&self, name: &str, body: Bytes) -> Result<()> {
+        self.run(name, move |root, path| {
+            check_mounted(root)?;
+            write(root, path, Existing::Replace, |file| file.write_all(&body)).map(drop)
+        })
+        .await
+    }
+
+    async fn create(&self, name: &str, body: Bytes) -> Result<bool> {
+        self.run(name, move |root, path| write(root, path, Existing::Keep, |file| file.write_all(&body)))
+            .await
+    }
+
+    async fn delete(&self, name: &str) -> Result<()> {
+        self.run(name, |root, path| {
+            check_mounted(root)?;
+            delete(root, path)
+        })
+        .await
+    }
+
+    async fn list(&self, folder: &str, visit: Visit<'_>) -> Result<()> {
+        let mut walk = self
+            .run(folder, |root, path| {
+                check_mounted(root)?;
+                Ok(Walk { top: path.to_owned(), folders: vec![path.to_owned()], names: Vec::new() })
+            })
+            .await?;
+        while !walk.folders.is_empty() {
+            walk = self.run(folder, |_, _| walk.page()).await?;
+            for (name, length) in walk.names.drain(..) {
+                visit(&name, length)?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn folders(&self, folder: &str, limit: usize) -> Result<Vec<String>> {
+        let place = self.place(folder);
+        self.run(folder, move |root, path| {
+            check_mounted(root)?;
+            let mut found = Vec::new();
+            for entry in entries(path)? {
+                if entry.file_type().map_err(|source| failed("list", path, source))?.is_dir() {
+                    found.extend(entry.file_name().into_string());
+                }
+                if found.len() > limit {
+                    return Err(Error::TooMany { place, what: "folders", limit });
+                }
+            }
+            Ok(found)
+        })
+        .await
+    }
+
+    async fn first(&self) -> Result<Option<String>> {
+        self.run("", |_, path| {
+            let names =
+                entries(path)?.into_iter().map(|entry| entry.file_name().to_string_lossy().into_owned());
+            // The root of a file system is empty with these.
+            Ok(names.filter(|name| name != "lost+found" && !name.ends_with(PARTIAL)).min())
+        })
+        .await
+    }
+
+    async fn remove_partial(&self, folder: &str) -> Result<()> {
+        self.run(folder, |root, path| {
+            check_mounted(root)?;
+            let mut folders = vec![path.to_owned()];
+            while let Some(folder) = folders.pop() {
+                for entry in entries(&folder)? {
+                    let path = entry.path();
+                    if entry.file_type().map_err(|source| failed("list", &path, source))?.is_dir() {
+                        folders.push(path);
+                    } else if is_partial(&path) {
+                        absent_is_fine(fs::remove_file(&path))
+                            .map_err(|source| failed("remove", &path, source))?;
+                    }
+                }
+            }
+            Ok(())
+        })
+        .await
+    }
+}
+
+/// The files below a folder, listed in pages.
+struct Walk {
+    top: PathBuf,
+    folders: Vec<PathBuf>,
+    names: Vec<(String, u64)>,
+}
+
+impl Walk {
+    /// Lists whole folders until a page is full.
+    fn page(mut self) -> Result<Self> {
+        while let Some(folder) = self.folders.pop() {
+            for entry in entries(&folder)? {
+                let path = entry.path();
+                let metadata = match entry.metadata() {
+                    Ok(metadata) => metadata,
+                    Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                    Err(source) => return Err(failed("list", &path, source)),
+                };
+                if metadata.is_dir() {
+                    self.folders.push(path);
+                } else if metadata.is_file() && !is_partial(&path) {
+                    let name = path.strip_prefix(&self.top).ok().and_then(Path::to_str);
+                    self.names.extend(name.map(|name| (name.to_owned(), metadata.len())));
+                }
+            }
+            if self.names.len() >= PAGE {
+                break;
+            }
+        }
+        Ok(self)
+    }
+}
+
+/// What [`write`] does if there is a file with the name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Existing {
+    Replace,
+    Keep,
+}
+
+/// Fails if the folder is not mounted: nothing may be written to the empty mount point, nor missed in it.
+fn check_mounted(root: &Path) -> Result<()> {
+    match fs::metadata(root.join(repository_file::NAME)) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            Err(Error::NoRepository { place: root.display().to_string() })
+        }
+        Err(source) => Err(failed("read", root, source)),
+    }
+}
+
+fn read(root: &Path, path: &Path, limit: usize) -> Result<Option<Vec<u8>>> {
+    let read = |source| failed("read", path, source);
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            if path != root.join(repository_file::NAME) {
+                check_mounted(root)?;
+            }
+            return Ok(None);
+        }
+        Err(source) => return Err(read(source)),
+    };
+    let mut body = Vec::new();
+    file.take(limit as u64 + 1).read_to_end(&mut body).map_err(read)?;
+    match body.len() <= limit {
+        true => Ok(Some(body)),
+        false => Err(Error::Damaged {
+            place: path.display().to_string(),
+            detail: format!("it has more than {limit} bytes"),
+        }),
+    }
+}
+
+/// Writes a file so that it is whole on the medium, or as before. Returns whether it was written.
+fn write(
+    root: &Path,
+    path: &Path,
+    existing: Existing,
+    fill: impl FnOnce(&mut File) -> io::Result<()>,
+) -> Result<bool> {
+    let folder = path.parent().unwrap_or(root);
+    create_folders(root, folder)?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let partial = folder.join(format!(".{name}.{:016x}{PARTIAL}", rand::random::<u64>()));
+    let written =
+        write_partial(&partial, fill).map_err(|source| failed("write", path, source)).and_then(|()| {
+            let done = match existing {
+                Existing::Replace => fs::rename(&partial, path).map(|()| true),
+                Existing::Keep => rename_new(&partial, path),
+            };
+            done.map_err(|source| failed("write", path, source))
+        });
+    if !matches!(written, Ok(true)) {
+        // The original error is returned; the next backup removes the file too.
+        let _ = fs::remove_file(&partial);
+    }
+    sync(folder)?;
+    written
+}
+
+fn write_partial(partial: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(partial)?;
+    fill(&mut file)?;
+    file.sync_all()
+}
+
+/// Renames a file, unless there is one with the new name. Returns whether it did.
+fn rename_new(from: &Path, to: &Path) -> io::Result<bool> {
+    match renameat2(AT_FDCWD, from, AT_FDCWD, to, RenameFlags::RENAME_NOREPLACE) {
+        Ok(()) => return Ok(true),
+        Err(nix::Error::EEXIST) => return Ok(false),
+        // NFS does not have it, but links.
+        Err(nix::Error::EINVAL | nix::Error::ENOSYS | nix::Error::EOPNOTSUPP) => {}
+        Err(error) => return Err(error.into()),
+    }
+    match fs::hard_link(from, to) {
+        Ok(()) => fs::remove_file(from).map(|()| true),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Creates the folders down to this one that are missing; the parent of the root has to exist.
+fn create_folders(root: &Path, folder: &Path) -> Result<()> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    let parent = folder.parent().unwrap_or(root);
+    if folder != root {
+        create_folders(root, parent)?;
+    }
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Ok(()) => sync(parent),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+        Err(source) => Err(failed("create the folder", folder, source)),
+    }
+}
+
+/// Deletes a file, and the folders of its disk that are then empty.
+fn delete(root: &Path, path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Ok(()) => {}
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(source) => return Err(failed("delete", path, source)),
+    }
+    let folders =
+        path.ancestors().skip(1).take_while(|folder| *folder != root && folder.parent() != Some(root));
+    for (at, folder) in folders.enumerate() {
+        // The order of deletions matters: a manifest before its blocks.
+        if at == 0 {
+            sync(folder)?;
+        }
+        // It fails if the folder is not empty.
+        if fs::remove_dir(folder).is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The entries of a folder; none if there is no such folder.
+fn entries(folder: &Path) -> Result<Vec<fs::DirEntry>> {
+    let list = |source| failed("list", folder, source);
+    match fs::read_dir(folder) {
+        Ok(entries) => entries.collect::<io::Result<_>>().map_err(list),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        Err(source) => Err(list(source)),
+    }
+}
+
+/// Makes the entries of a folder durable.
+fn sync(folder: &Path) -> Result<()> {
+    match File::open(folder).and_then(|folder| folder.sync_all()) {
+        Ok(()) => Ok(()),
+        // The last file of it was deleted at the same time.
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        // Some file servers cannot.
+        Err(error) if error.kind() == ErrorKind::InvalidInput => Ok(()),
+        Err(source) => Err(failed("write the folder", folder, source)),
+    }
+}
+
+fn is_partial(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(PARTIAL))
+}
+
+fn absent_is_fine(done: io::Result<()>) -> io::Result<()> {
+    done.or_else(|error| if error.kind() == ErrorKind::NotFound { Ok(()) } else { Err(error) })
+}
+
+fn failed(action: &'static str, path: &Path, source: io::Error) -> Error {
+    Error::Folder { action, path: path.to_owned(), source }
+}

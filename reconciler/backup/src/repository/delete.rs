@@ -1,0 +1,61 @@
+//! Deletions.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use futures::{StreamExt as _, TryStreamExt as _};
+
+use super::{CONCURRENCY, Inner, MAX_BLOCKS, Repository, block_name, disk_folder, manifest_name, writers};
+use crate::block::BlockId;
+use crate::error::{Error, Result};
+use crate::ids::{BackupId, DiskId};
+use crate::manifest;
+
+impl Repository {
+    /// Deletes a backup, and then the blocks of its disk that no backup needs: also those that an interrupted backup or an
+    /// interrupted delete left. Does nothing else if there is no such backup, so that an interrupted delete can be repeated.
+    ///
+    /// *Errors*: [`Error::Damaged`] and [`Error::MissingBlock`] if the blocks of another backup of the disk are unknown. The backup is deleted
+    /// then, and its blocks are after a delete of the other one.
+    pub async fn delete(&self, disk: &DiskId, backup: &BackupId) -> Result<()> {
+        let _writer = writers::lock(self.inner.id, disk).await;
+        self.inner.objects.delete(&manifest_name(disk, backup)).await?;
+        let needed = self.inner.needed(disk).await?;
+        let mut surplus = Vec::new();
+        let mut visit = |id, _| {
+            if !needed.contains(&id) {
+                surplus.push(id);
+            }
+        };
+        self.inner.blocks(disk, &mut visit).await?;
+        drop(needed);
+        let objects = &self.inner.objects;
+        let deletes =
+            futures::stream::iter(surplus).map(async |id| objects.delete(&block_name(disk, id)).await);
+        deletes.buffer_unordered(CONCURRENCY).try_collect::<()>().await?;
+        objects.remove_partial(&disk_folder(disk)).await
+    }
+}
+
+impl Inner {
+    /// Returns the ids of the blocks and indexes of all backups of a disk.
+    async fn needed(self: &Arc<Self>, disk: &DiskId) -> Result<HashSet<BlockId>> {
+        let mut needed = HashSet::new();
+        for backup in self.backups(disk).await? {
+            // None: it was deleted since it was listed.
+            let Some(manifest) = self.manifest(disk, &backup).await? else { continue };
+            for part in manifest::parts(manifest.size) {
+                let index = manifest.indexes.get(part.index).copied().flatten();
+                // Backups of a disk share the indexes of its unchanged parts.
+                if index.is_some_and(|index| needed.insert(index)) {
+                    needed.extend(self.index(disk, &manifest, part).await?);
+                }
+                if needed.len() > MAX_BLOCKS {
+                    let place = self.objects.place(&disk_folder(disk));
+                    return Err(Error::TooMany { place, what: "blocks", limit: MAX_BLOCKS });
+                }
+            }
+        }
+        Ok(needed)
+    }
+}

@@ -1,0 +1,178 @@
+//! Repositories that were changed.
+
+use super::*;
+
+/// A repository with two backups of disk `a`, and one of disk `b` with the data of the first.
+async fn repository() -> (Memory, Repository, TestDisk, TestDisk) {
+    let memory = Memory::default();
+    let repository = open(&memory).await;
+    let (old, new) = (TestDisk::new(2 * MIB4, &[1, 2]), TestDisk::new(2 * MIB4, &[1, 3]));
+    back_up(&repository, "one", None, &mut old.source()).await.expect("made");
+    back_up(&repository, "two", Some("one"), &mut new.since(&old)).await.expect("made");
+    let (disk, backup, facts) = (disk_id("b"), backup_id("one"), facts());
+    let other = NewBackup { disk: &disk, backup: &backup, parent: None, time: time(), facts: &facts };
+    repository.back_up(other, &mut old.source(), |_| {}).await.expect("made");
+    (memory, repository, old, new)
+}
+
+/// Replaces an object.
+fn set(memory: &Memory, name: &str, body: Option<Vec<u8>>) {
+    let mut objects = memory.objects.lock().unwrap();
+    match body {
+        Some(body) => objects.insert(name.to_owned(), body),
+        None => objects.remove(name),
+    };
+}
+
+fn get(memory: &Memory, name: &str) -> Vec<u8> {
+    memory.objects.lock().unwrap()[name].clone()
+}
+
+/// Neither reports success nor writes other data.
+async fn assert_detected(repository: &Repository, old: &TestDisk, new: &TestDisk, what: &str) {
+    let mut errors = Vec::new();
+    for (backup, disk) in [("one", old), ("two", new)] {
+        let verified = verify(repository, backup).await;
+        let restored = restore(repository, backup, disk.size).await;
+        assert_eq!(verified.is_ok(), restored.is_ok(), "{what}");
+        match restored {
+            Ok(restored) => assert_eq!(restored, *disk, "{what}"),
+            Err(error) => errors.push(error),
+        }
+    }
+    assert!(!errors.is_empty(), "{what} is not detected");
+    for error in errors {
+        let is_clear =
+            matches!(error, Error::Damaged { .. } | Error::MissingBlock { .. } | Error::NoBackup { .. });
+        assert!(is_clear && !error.is_transient(), "{what}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn every_change_of_an_object_is_detected() {
+    let (memory, repository, old, new) = repository().await;
+    for name in memory.names().into_iter().filter(|name| name.starts_with("disks/a/")) {
+        let whole = get(&memory, &name);
+        let mut changes: Vec<Option<Vec<u8>>> = vec![None, Some(Vec::new()), Some(vec![0; whole.len()])];
+        for length in [1, 5, 33, 34, whole.len() / 2, whole.len() - 1] {
+            changes.push(Some(whole[..length].to_vec()));
+        }
+        changes.push(Some([whole.as_slice(), &[0]].concat()));
+        // Version, compression, length, nonce, data, tag.
+        for at in [0, 1, 2, 5, 6, 17, 18, whole.len() / 2, whole.len() - 16, whole.len() - 1] {
+            let mut changed = whole.clone();
+            changed[at] ^= 1;
+            changes.push(Some(changed));
+        }
+        for (number, change) in changes.into_iter().enumerate() {
+            set(&memory, &name, change);
+            assert_detected(&repository, &old, &new, &format!("change {number} of {name}")).await;
+        }
+        set(&memory, &name, Some(whole));
+    }
+    verify(&repository, "one").await.expect("it is whole again");
+}
+
+#[tokio::test]
+async fn an_object_in_the_place_of_another_is_detected() {
+    let (memory, repository, old, new) = repository().await;
+    let names: Vec<_> = memory.names().into_iter().filter(|name| name.starts_with("disks/a/")).collect();
+    for place in &names {
+        let whole = get(&memory, place);
+        for other in names.iter().filter(|other| *other != place) {
+            set(&memory, place, Some(get(&memory, other)));
+            assert_detected(&repository, &old, &new, &format!("{other} at {place}")).await;
+        }
+        set(&memory, place, Some(whole));
+    }
+    // The manifest of another disk whose blocks are the same.
+    set(&memory, "disks/a/backups/one", Some(get(&memory, "disks/b/backups/one")));
+    assert_detected(&repository, &old, &new, "another disk's manifest").await;
+}
+
+#[tokio::test]
+async fn changes_of_the_repository_file_are_errors() {
+    let (memory, ..) = repository().await;
+    let name = "repository.json";
+    let whole = get(&memory, name);
+    let text = String::from_utf8(whole.clone()).expect("JSON");
+    let open = |text: &str| {
+        set(&memory, name, Some(text.as_bytes().to_vec()));
+        let objects: Arc<dyn Objects> = Arc::new(memory.clone());
+        async { Repository::open_in(objects, &password(), ITERATIONS).await }
+    };
+    open(&text).await.expect("it is whole");
+    let newer = open(&text.replace("\"version\": 1", "\"version\": 2")).await.expect_err("newer");
+    assert!(
+        matches!(newer, Error::Version { version: 2, .. }) && newer.to_string().contains("newer"),
+        "{newer}"
+    );
+    for (from, to) in [("\"iterations\": 10", "\"iterations\": 11"), ("\"id\": \"", "\"id\": \"0")] {
+        let error = open(&text.replace(from, to)).await.expect_err(to);
+        assert!(matches!(error, Error::Password { .. } | Error::Damaged { .. }), "{error}");
+    }
+    for wrong in [
+        "",
+        "{}",
+        &text[..text.len() / 2],
+        &text.replace("berth-backup", "restic"),
+        &text.replace("4194304", "1"),
+        &text.replace("\"iterations\": 10", "\"iterations\": 4000000000"),
+        &text.replace("\"iterations\": 10", "\"iterations\": 0"),
+        &text.replace("SHA256", "MD5"),
+        &text.replace("\"version\": 1", "\"version\": \"1\""),
+    ] {
+        let error = open(wrong).await.expect_err(wrong);
+        assert!(matches!(error, Error::Damaged { .. }), "{wrong}: {error}");
+    }
+    for at in 0..text.len() {
+        let mut changed = whole.clone();
+        changed[at] ^= 1;
+        set(&memory, name, Some(changed.clone()));
+        let objects: Arc<dyn Objects> = Arc::new(memory.clone());
+        let opened = Repository::open_in(objects, &password(), None).await;
+        let is_space = text.as_bytes()[at].is_ascii_whitespace();
+        assert!(opened.is_err() || is_space, "{}", String::from_utf8_lossy(&changed));
+    }
+}
+
+#[tokio::test]
+async fn a_backup_stores_what_is_missing_of_its_parent() {
+    for damaged in ["disks/a/backups/two", "block", "index"] {
+        let (memory, repository, _, new) = repository().await;
+        let index = repository.first_index(&disk_id("a"), &backup_id("two")).await.expect("it is stored");
+        let is_block = |name: &String| name.starts_with("disks/a/blocks") && !name.contains(&index);
+        let is_index = |name: &String| name.starts_with("disks/a/blocks") && name.contains(&index);
+        let names: Vec<_> = match damaged {
+            "block" => memory.names().into_iter().filter(is_block).collect(),
+            "index" => memory.names().into_iter().filter(is_index).collect(),
+            other => vec![other.to_owned()],
+        };
+        for name in names {
+            set(&memory, &name, if damaged == "block" { None } else { Some(vec![1; 50]) });
+        }
+        let mut source = new.since(&new);
+        let summary = back_up(&repository, "three", Some("two"), &mut source).await.expect("it is made");
+        assert_eq!(summary.read_bytes, new.size, "{damaged}");
+        assert_eq!(restore(&repository, "three", new.size).await.expect("restored"), new, "{damaged}");
+    }
+}
+
+#[tokio::test]
+async fn blocks_stay_while_those_of_another_backup_are_unknown() {
+    let (memory, repository, _, new) = repository().await;
+    let whole = get(&memory, "disks/a/backups/two");
+    set(&memory, "disks/a/backups/two", Some(vec![1; 50]));
+    let listed = repository.list().await.expect("listed");
+    let damaged: Vec<_> = listed.iter().filter(|listed| listed.facts.is_err()).collect();
+    assert_eq!((listed.len(), damaged.len(), damaged[0].backup.as_str()), (3, 1, "two"));
+    let blocks = memory.names().iter().filter(|name| name.starts_with("disks/a/blocks")).count();
+    let error = repository.delete(&disk_id("a"), &backup_id("one")).await.expect_err("unknown");
+    assert!(matches!(error, Error::Damaged { .. }), "{error}");
+    assert_eq!(memory.names().iter().filter(|name| name.starts_with("disks/a/blocks")).count(), blocks);
+    set(&memory, "disks/a/backups/two", Some(whole));
+    assert_eq!(restore(&repository, "two", new.size).await.expect("restored"), new);
+    set(&memory, "disks/a/backups/two", Some(vec![1; 50]));
+    repository.delete(&disk_id("a"), &backup_id("two")).await.expect("a damaged one can be deleted");
+    assert!(memory.names().iter().all(|name| !name.starts_with("disks/a/")));
+}

@@ -1,0 +1,211 @@
+//! Backups: the data of snapshots in repositories, and volumes that are made from it.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use async_trait::async_trait;
+use secrecy::SecretString;
+
+use crate::shares::check_name;
+use crate::{NewVolume, Progress, Result, Taken, VolumeFacts};
+
+/// The maximum length of the path of a folder.
+const MOST_PATH: usize = 1024;
+
+/// The backups that a host makes and reads.
+#[async_trait]
+pub trait Backups: Send + Sync + fmt::Debug + 'static {
+    /// Writes the data of a snapshot to a repository, which is made if there is none and none was opened before. Returns the backup
+    /// once it is complete and was read back. One that is complete already is returned as it is, also without its snapshot.
+    ///
+    /// *Guarantees*: a backup of an interrupted call is not complete. What it has written is used by the next call. Dropping the
+    /// future ends the work.
+    ///
+    /// *Errors*: [`SystemError::SnapshotLost`] if the snapshot is not there or not taken; [`SystemError::Repository`];
+    /// [`SystemError::BackupFolder`]; [`SystemError::NoSpace`].
+    ///
+    /// [`SystemError::SnapshotLost`]: crate::SystemError::SnapshotLost
+    /// [`SystemError::Repository`]: crate::SystemError::Repository
+    /// [`SystemError::BackupFolder`]: crate::SystemError::BackupFolder
+    /// [`SystemError::NoSpace`]: crate::SystemError::NoSpace
+    async fn back_up(
+        &self,
+        repository: &RepositoryAccess,
+        new: &NewBackup,
+        progress: Progress<'_>,
+    ) -> Result<BackupFacts>;
+
+    /// Returns a backup that is complete.
+    ///
+    /// *Errors*: [`SystemError::BackupLost`](crate::SystemError::BackupLost) if there is none.
+    async fn backup(&self, repository: &RepositoryAccess, id: &BackupId) -> Result<BackupFacts>;
+
+    /// Makes a volume with the data of a backup, of at least its size. An existing volume is returned as it is.
+    ///
+    /// *Guarantees*: all data is verified before it is written; a volume of an interrupted call does not exist. Dropping the future
+    /// ends the work.
+    ///
+    /// *Errors*: [`SystemError::BackupLost`](crate::SystemError::BackupLost) if the backup is not there, or damaged;
+    /// [`SystemError::SmallerThanImage`](crate::SystemError::SmallerThanImage);
+    /// [`SystemError::NoSpace`](crate::SystemError::NoSpace), with no partial file left behind.
+    async fn create_from_backup(
+        &self,
+        repository: &RepositoryAccess,
+        backup: &BackupId,
+        volume: &NewVolume,
+        progress: Progress<'_>,
+    ) -> Result<VolumeFacts>;
+
+    /// Deletes a backup, and the data that no other backup of the same disk needs. Succeeds if there is no such backup, or no
+    /// repository and none was opened before.
+    async fn delete_backup(&self, repository: &RepositoryAccess, id: &BackupId) -> Result<()>;
+}
+
+/// A repository, and what opens it. Its secrets are never printed.
+#[derive(Clone, Debug)]
+pub struct RepositoryAccess {
+    /// The repository, for messages.
+    pub shown: String,
+    pub place: RepositoryPlace,
+    pub password: SecretString,
+    /// Of a place in an object store.
+    pub s3: Option<S3Access>,
+    /// The identity that the repository had when it was first opened. None: it was not opened yet.
+    pub id: Option<String>,
+}
+
+/// Where a repository is.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RepositoryPlace {
+    S3 {
+        endpoint: String,
+        region: String,
+        bucket: String,
+        prefix: String,
+    },
+    /// In a folder that the host offers.
+    Folder {
+        /// The name of the folder.
+        name: String,
+        /// The folders in it, which separate namespaces.
+        namespace: String,
+        repository: String,
+    },
+}
+
+/// The credentials for an object store.
+#[derive(Clone, Debug)]
+pub struct S3Access {
+    pub key_id: String,
+    pub secret: SecretString,
+    /// Certificates in PEM, trusted beside those of the system.
+    pub ca: Option<String>,
+}
+
+/// The identity of a backup in its repository.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BackupId {
+    /// Backups of one disk share their data.
+    pub disk: String,
+    pub backup: String,
+}
+
+/// A backup to make.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewBackup {
+    pub id: BackupId,
+    pub pool: String,
+    /// The snapshot whose data it has.
+    pub snapshot: String,
+    /// Complete backups of the same disk in the same repository, the newest first. The data that has not changed since the first of
+    /// them whose snapshot is still below this one is not read again.
+    pub parents: Vec<BackupParent>,
+}
+
+/// A complete backup, and the snapshot that it was made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackupParent {
+    pub backup: String,
+    pub snapshot: String,
+}
+
+/// A complete backup.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackupFacts {
+    pub id: BackupId,
+    /// The identity of the repository.
+    pub repository: String,
+    /// The size of the disk, in bytes.
+    pub size: u64,
+    /// None: its repository does not know.
+    pub taken: Option<Taken>,
+    /// The bytes that were read from the disk, and those that were added to the repository. None: it was not made just now.
+    pub read_bytes: Option<u64>,
+    pub stored_bytes: Option<u64>,
+    /// The backup whose unchanged data was not read again.
+    pub parent: Option<String>,
+}
+
+/// A folder of this host for backups, and its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackupFolderMapping {
+    pub name: String,
+    /// Absolute.
+    pub path: PathBuf,
+}
+
+impl FromStr for BackupFolderMapping {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let (name, path) = text.split_once('=').ok_or_else(|| format!("{text:?} is not NAME=FOLDER"))?;
+        check_name(name)?;
+        let is_usable = Path::new(path).is_absolute() && path.len() <= MOST_PATH;
+        if !is_usable || path.chars().any(char::is_control) {
+            return Err(format!("{path:?} is not an absolute path, at most {MOST_PATH} bytes long"));
+        }
+        Ok(Self { name: name.to_owned(), path: path.into() })
+    }
+}
+
+/// A folder for backups, as it is on the host now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BackupFolderFacts {
+    pub name: String,
+    /// Why it cannot be used, for people.
+    pub problem: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_for_backups_is_a_name_with_an_absolute_path() {
+        let parse = |text: &str| text.parse::<BackupFolderMapping>();
+        let nas = BackupFolderMapping { name: "nas".to_owned(), path: "/mnt/nas".into() };
+        assert_eq!(parse("nas=/mnt/nas"), Ok(nas));
+        for wrong in ["nas", "=/mnt", "Nas=/mnt", "nas=mnt", "nas=", "nas=/mnt\n"] {
+            assert!(parse(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn secrets_are_not_printed() {
+        let access = RepositoryAccess {
+            shown: "repository ns/r".to_owned(),
+            place: RepositoryPlace::S3 {
+                endpoint: "https://s3.example".to_owned(),
+                region: "r".to_owned(),
+                bucket: "b".to_owned(),
+                prefix: String::new(),
+            },
+            password: "canary-1".into(),
+            s3: Some(S3Access { key_id: "id".to_owned(), secret: "canary-2".into(), ca: None }),
+            id: None,
+        };
+        let text = format!("{access:?}");
+        assert!(text.contains("s3.example") && !text.contains("canary"), "{text}");
+    }
+}

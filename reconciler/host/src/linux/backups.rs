@@ -1,0 +1,209 @@
+//! Backups of snapshots, and volumes that are made from them.
+//!
+//! ```text
+//!  snapshot ─▶ … ─▶ image  ──qemu-nbd (reads)──▶ socket ──▶ repository
+//!  repository ──▶ socket ──qemu-nbd (writes)──▶ partial file ──renamed──▶ volume
+//! ```
+//!
+//! The headers of a snapshot's files are written by the QEMUs of guests. `qemu-nbd` therefore gets the whole chain by name, follows no
+//! name in a header, and can open no other file.
+
+mod disks;
+mod repositories;
+#[cfg(test)]
+mod tests;
+
+use async_trait::async_trait;
+use berth_backup::{BackupId as StoredId, DiskId, Repository};
+use berth_qemu::machine::Backing;
+use serde_json::{Map, Value};
+
+use super::LinuxSystem;
+use super::qemu_img::paths;
+use super::volumes::Begun;
+use crate::{
+    BackupFacts, BackupId, BackupParent, Backups, NewBackup, NewVolume, Progress, RepositoryAccess, Result,
+    SystemError, Taken, VolumeFacts,
+};
+use disks::{SnapshotDisk, VolumeDisk};
+use repositories::failed;
+
+/// In the facts of a backup: whether the guest's file systems were frozen, and the backup whose unchanged data was not read again.
+const FROZEN: &str = "frozen";
+const PARENT: &str = "parent";
+
+/// A backup in an open repository.
+struct Stored<'a> {
+    access: &'a RepositoryAccess,
+    repository: Repository,
+    disk: DiskId,
+    backup: StoredId,
+}
+
+impl LinuxSystem {
+    /// Returns None if there is no repository, and none was opened before.
+    async fn stored<'a>(
+        &self,
+        access: &'a RepositoryAccess,
+        id: &BackupId,
+        makes: bool,
+    ) -> Result<Option<Stored<'a>>> {
+        let disk = DiskId::new(&id.disk).map_err(|error| failed(access, error))?;
+        let backup = StoredId::new(&id.backup).map_err(|error| failed(access, error))?;
+        let repository = self.open_repository(access, makes).await?;
+        Ok(repository.map(|repository| Stored { access, repository, disk, backup }))
+    }
+
+    async fn write_backup(
+        &self,
+        stored: &Stored<'_>,
+        new: &NewBackup,
+        progress: Progress<'_>,
+    ) -> Result<BackupFacts> {
+        if let Some(facts) = stored.facts().await? {
+            return Ok(facts);
+        }
+        let (pool, snapshot) = (new.pool.clone(), new.snapshot.clone());
+        let (taken, chain) = self
+            .on_volumes(move |volumes| {
+                let lost = || SystemError::SnapshotLost { id: snapshot.clone() };
+                let taken =
+                    volumes.snapshot(&pool, &snapshot)?.and_then(|facts| facts.taken).ok_or_else(lost)?;
+                Ok((taken, volumes.chain_of_snapshot(&pool, &snapshot)?))
+            })
+            .await?;
+        let parent = self.parent(stored, new, &chain).await?;
+        let depth = parent.as_ref().map(|(_, depth)| *depth);
+        let parent = parent.map(|(parent, _)| parent);
+        let mut facts = Map::new();
+        facts.insert(FROZEN.to_owned(), taken.frozen.into());
+        if let Some(parent) = &parent {
+            facts.insert(PARENT.to_owned(), parent.as_str().into());
+        }
+        let mut disk = SnapshotDisk::open(&self.layout, self.tools_user, new, chain, depth).await?;
+        let told = berth_backup::NewBackup {
+            disk: &stored.disk,
+            backup: &stored.backup,
+            parent: parent.as_ref(),
+            time: taken.at,
+            facts: &facts,
+        };
+        let done = |now: berth_backup::Progress| progress(now.done, Some(now.total));
+        let summary = stored.repository.back_up(told, &mut disk, done).await;
+        let summary = summary.map_err(|error| failed(stored.access, error))?;
+        disk.close().await;
+        let written = stored.facts().await?.ok_or_else(|| stored.lost("it is gone after it was written"))?;
+        let (read_bytes, stored_bytes) = (Some(summary.read_bytes), Some(summary.stored_bytes));
+        Ok(BackupFacts { read_bytes, stored_bytes, ..written })
+    }
+
+    /// Returns the first of the parents that is in the repository and whose snapshot is below this one, with its place in the chain,
+    /// counted from 1.
+    async fn parent(
+        &self,
+        stored: &Stored<'_>,
+        new: &NewBackup,
+        chain: &Backing,
+    ) -> Result<Option<(StoredId, u32)>> {
+        let files = paths(chain);
+        for BackupParent { backup, snapshot } in &new.parents {
+            let file = self.layout.snapshots(&new.pool).join(format!("{snapshot}.qcow2"));
+            let place = files.iter().position(|below| *below == file).filter(|place| *place > 0);
+            let (Some(place), Ok(id)) = (place, StoredId::new(backup)) else { continue };
+            let found = stored.repository.facts(&stored.disk, &id).await;
+            if found.map_err(|error| failed(stored.access, error))?.is_some() {
+                return Ok(u32::try_from(place + 1).ok().map(|depth| (id, depth)));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Stored<'_> {
+    fn lost(&self, detail: &str) -> SystemError {
+        SystemError::BackupLost {
+            backup: format!("{}/{}", self.disk, self.backup),
+            repository: self.access.shown.clone(),
+            detail: detail.to_owned(),
+        }
+    }
+
+    async fn facts(&self) -> Result<Option<BackupFacts>> {
+        let found = self.repository.facts(&self.disk, &self.backup).await;
+        let found = found.map_err(|error| failed(self.access, error))?;
+        Ok(found.map(|found| {
+            let frozen = found.facts.get(FROZEN).and_then(Value::as_bool);
+            BackupFacts {
+                id: BackupId { disk: self.disk.to_string(), backup: self.backup.to_string() },
+                repository: self.repository.id().to_string(),
+                size: found.summary.size,
+                taken: frozen.map(|frozen| Taken { at: found.time, frozen }),
+                read_bytes: None,
+                stored_bytes: None,
+                parent: found.facts.get(PARENT).and_then(Value::as_str).map(str::to_owned),
+            }
+        }))
+    }
+
+    async fn existing(&self) -> Result<BackupFacts> {
+        self.facts().await?.ok_or_else(|| self.lost("there is no such backup"))
+    }
+}
+
+fn no_repository(access: &RepositoryAccess, id: &BackupId) -> SystemError {
+    SystemError::BackupLost {
+        backup: format!("{}/{}", id.disk, id.backup),
+        repository: access.shown.clone(),
+        detail: "there is no repository".to_owned(),
+    }
+}
+
+#[async_trait]
+impl Backups for LinuxSystem {
+    async fn back_up(
+        &self,
+        repository: &RepositoryAccess,
+        new: &NewBackup,
+        progress: Progress<'_>,
+    ) -> Result<BackupFacts> {
+        let stored = self.stored(repository, &new.id, true).await?;
+        let stored = stored.ok_or_else(|| no_repository(repository, &new.id))?;
+        self.write_backup(&stored, new, progress).await
+    }
+
+    async fn backup(&self, repository: &RepositoryAccess, id: &BackupId) -> Result<BackupFacts> {
+        let stored = self.stored(repository, id, false).await?;
+        stored.ok_or_else(|| no_repository(repository, id))?.existing().await
+    }
+
+    async fn create_from_backup(
+        &self,
+        repository: &RepositoryAccess,
+        backup: &BackupId,
+        volume: &NewVolume,
+        progress: Progress<'_>,
+    ) -> Result<VolumeFacts> {
+        let stored = self.stored(repository, backup, false).await?;
+        let stored = stored.ok_or_else(|| no_repository(repository, backup))?;
+        let size = stored.existing().await?.size;
+        let (new, user) = (volume.clone(), self.tools_user);
+        let begun = self.on_volumes(move |v| v.begin_restored(&new, size, user.as_ref())).await?;
+        let partial = match begun {
+            Begun::There(facts) => return Ok(*facts),
+            Begun::Partial(partial) => partial,
+        };
+        let mut disk = VolumeDisk::open(&self.layout, self.tools_user, volume, partial).await?;
+        let done = |now: berth_backup::Progress| progress(now.done, Some(now.total));
+        let written = stored.repository.restore(&stored.disk, &stored.backup, &mut disk, done).await;
+        written.map_err(|error| failed(repository, error))?;
+        let partial = disk.close().await?;
+        let new = volume.clone();
+        self.on_volumes(move |v| v.finish_restored(&new, partial.path())).await
+    }
+
+    async fn delete_backup(&self, repository: &RepositoryAccess, id: &BackupId) -> Result<()> {
+        let Some(stored) = self.stored(repository, id, false).await? else { return Ok(()) };
+        let deleted = stored.repository.delete(&stored.disk, &stored.backup).await;
+        deleted.map_err(|error| failed(repository, error))
+    }
+}

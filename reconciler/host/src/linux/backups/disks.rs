@@ -1,0 +1,265 @@
+//! The disks of backups, which qemu-nbd serves.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use berth_backup::{DiskError, Extent, Sink, Source};
+use berth_qemu::machine::{Backing, Format};
+use berth_qemu::nbd::{self, Client, NbdError};
+use berth_qemu::process::{FilterError, NbdExport, NbdServer, RunAs};
+use tokio::time::Instant;
+
+use super::super::files::{self, blocking, failed, is_full};
+use super::super::layout::Layout;
+use super::super::program::Program;
+use super::super::qemu_img::{block_node, linked, no_space, paths};
+use super::super::volumes::BACKUPS;
+use crate::{NewBackup, NewVolume, Result, SystemError};
+
+const QEMU_NBD: Program = Program {
+    name: "qemu-nbd",
+    advice: "backups need it (Debian, Ubuntu: apt install qemu-utils; Fedora: dnf install qemu-img)",
+};
+const SOCKET: &str = "socket";
+/// The memory of `qemu-nbd`: the tables of the files, up to 64 threads with stacks of 8 MiB.
+const MEMORY: u64 = 2 << 30;
+/// A program that only reads writes messages at most.
+const MESSAGES: u64 = 1 << 20;
+/// Room for tables beside the data.
+const TABLES: u64 = 64 << 20;
+/// How long `qemu-nbd` may take until it accepts its connection, and how often that is tried.
+const START: Duration = Duration::from_secs(30);
+const TRY_EVERY: Duration = Duration::from_millis(20);
+/// Distinguishes the work of this process.
+static NUMBER: AtomicU64 = AtomicU64::new(0);
+
+/// The folder with the socket and the hard links, which goes with the work, however it ends.
+#[derive(Debug)]
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(layout: &Layout, pool: &str) -> Self {
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        Self(layout.snapshot_links(pool, &format!("{BACKUPS}{}-{number}", std::process::id())))
+    }
+
+    fn sockets(&self) -> PathBuf {
+        self.0.join("nbd")
+    }
+
+    /// Makes the folder that the program has for its socket.
+    fn make(&self, user: Option<&RunAs>) -> Result<()> {
+        files::ensure_folder_for(&self.0, user)?;
+        let sockets = self.sockets();
+        files::ensure_folder(&sockets)?;
+        if let Some(user) = user {
+            std::os::unix::fs::chown(&sockets, Some(user.uid), Some(user.gid))
+                .map_err(failed("change the owner of", &sockets))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // One that stays is removed when the next agent starts.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The connection to a running qemu-nbd. Dropped in the order of its fields.
+struct Served {
+    client: Client,
+    server: NbdServer,
+    _folder: Folder,
+}
+
+impl Served {
+    async fn new(export: NbdExport, folder: Folder) -> Result<Self> {
+        let mut server = export.serve().await.map_err(explain)?;
+        let begun = Instant::now();
+        loop {
+            match Client::connect(&export.socket, "").await {
+                Ok(client) => return Ok(Self { client, server, _folder: folder }),
+                Err(error) => {
+                    server.check().map_err(explain)?;
+                    if begun.elapsed() > START {
+                        return Err(QEMU_NBD.failed(berth_engine::ErrorChain(&error).to_string()));
+                    }
+                }
+            }
+            tokio::time::sleep(TRY_EVERY).await;
+        }
+    }
+}
+
+fn explain(error: FilterError) -> SystemError {
+    match error {
+        FilterError::File { path, source } => SystemError::File { attempt: "use", path, source },
+        FilterError::Launch(error) => SystemError::Launch(error),
+        FilterError::Process(error) => SystemError::Process(error),
+        other => QEMU_NBD.failed(other.to_string()),
+    }
+}
+
+/// The disk of a snapshot, to read.
+pub(super) struct SnapshotDisk {
+    served: Served,
+    /// The place of the parent's file in the chain, counted from 1: what is there and below has not changed since.
+    parent: Option<u32>,
+}
+
+impl SnapshotDisk {
+    pub(super) async fn open(
+        layout: &Layout,
+        user: Option<RunAs>,
+        new: &NewBackup,
+        chain: Backing,
+        parent: Option<u32>,
+    ) -> Result<Self> {
+        let (layout, pool) = (layout.clone(), new.pool.clone());
+        let (folder, chain) = blocking(move || {
+            let folder = Folder::new(&layout, &pool);
+            folder.make(user.as_ref())?;
+            let chain = match &user {
+                Some(user) => linked(&layout, &folder.0, &chain, user)?,
+                None => chain,
+            };
+            Ok::<_, SystemError>((folder, chain))
+        })
+        .await?;
+        let export = NbdExport {
+            program: QEMU_NBD.find()?,
+            source: format!("json:{}", block_node(&chain, "auto")),
+            inputs: paths(&chain),
+            output: None,
+            socket: folder.sockets().join(SOCKET),
+            user,
+            max_bytes: MESSAGES,
+            memory: MEMORY,
+        };
+        Ok(Self { served: Served::new(export, folder).await?, parent })
+    }
+
+    pub(super) async fn close(self) {
+        let Served { client, server, _folder } = self.served;
+        // The data was read: how the program ends changes nothing.
+        let _ = client.disconnect().await;
+        drop(server);
+    }
+}
+
+#[async_trait]
+impl Source for SnapshotDisk {
+    fn size(&self) -> u64 {
+        self.served.client.size()
+    }
+
+    async fn extents(&mut self, offset: u64, length: u64) -> std::result::Result<Vec<Extent>, DiskError> {
+        let parts = self.served.client.extents(offset, length).await?;
+        let extent = |part: nbd::Extent| {
+            // What is allocated nowhere may be beyond the end of the parent.
+            let is_unchanged = part.depth > 0 && self.parent.is_some_and(|parent| part.depth >= parent);
+            Extent { length: part.length, is_unchanged, is_zero: part.is_zero }
+        };
+        Ok(parts.into_iter().map(extent).collect())
+    }
+
+    async fn read_at(&mut self, offset: u64, into: &mut [u8]) -> std::result::Result<(), DiskError> {
+        Ok(self.served.client.read_at(offset, into).await?)
+    }
+}
+
+/// A file that becomes a volume. It is removed if it does not.
+#[derive(Debug)]
+pub(super) struct Partial(PathBuf);
+
+impl Partial {
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        // One that stays is removed by the next attempt.
+        let _ = files::remove_if_there(&self.0);
+    }
+}
+
+/// The disk of a new volume, to write. It consists of zeros.
+pub(super) struct VolumeDisk {
+    served: Served,
+    partial: Partial,
+}
+
+impl VolumeDisk {
+    pub(super) async fn open(
+        layout: &Layout,
+        user: Option<RunAs>,
+        new: &NewVolume,
+        partial: PathBuf,
+    ) -> Result<Self> {
+        let partial = Partial(partial);
+        let (layout, pool) = (layout.clone(), new.pool.clone());
+        let folder = blocking(move || {
+            let folder = Folder::new(&layout, &pool);
+            folder.make(user.as_ref()).map(|()| folder)
+        })
+        .await?;
+        let file = Backing { file: partial.path().to_owned(), format: Format::Qcow2, backing: None };
+        let size = new.size.unwrap_or(u64::MAX / 4);
+        let export = NbdExport {
+            program: QEMU_NBD.find()?,
+            source: format!("json:{}", block_node(&file, "auto")),
+            inputs: Vec::new(),
+            output: Some(partial.path().to_owned()),
+            socket: folder.sockets().join(SOCKET),
+            user,
+            max_bytes: size.saturating_add(size / 1024).saturating_add(TABLES),
+            memory: MEMORY,
+        };
+        Ok(Self { served: Served::new(export, folder).await?, partial })
+    }
+
+    /// Returns the file once the program has closed it.
+    pub(super) async fn close(self) -> Result<Partial> {
+        let Served { client, server, _folder } = self.served;
+        let closed = client.disconnect().await;
+        closed.map_err(|error| QEMU_NBD.failed(berth_engine::ErrorChain(&error).to_string()))?;
+        server.ended().await.map_err(explain)?;
+        Ok(self.partial)
+    }
+
+    fn explain(&self, error: NbdError) -> DiskError {
+        match &error {
+            NbdError::Failed { source, .. } if is_full(source) => Box::new(no_space(self.partial.path())),
+            _ => Box::new(error),
+        }
+    }
+}
+
+#[async_trait]
+impl Sink for VolumeDisk {
+    fn size(&self) -> u64 {
+        self.served.client.size()
+    }
+
+    async fn write_at(&mut self, offset: u64, data: &[u8]) -> std::result::Result<(), DiskError> {
+        let written = self.served.client.write_at(offset, data).await;
+        written.map_err(|error| self.explain(error))
+    }
+
+    async fn write_zeroes(&mut self, _: u64, _: u64) -> std::result::Result<(), DiskError> {
+        // The file is new.
+        Ok(())
+    }
+
+    async fn flush(&mut self) -> std::result::Result<(), DiskError> {
+        let flushed = self.served.client.flush().await;
+        flushed.map_err(|error| self.explain(error))
+    }
+}

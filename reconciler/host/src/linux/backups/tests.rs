@@ -1,0 +1,197 @@
+//! Backups by the real `qemu-nbd`, confined as on a real host.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use jiff::Timestamp;
+use tempfile::TempDir;
+
+use super::super::LinuxConfig;
+use super::*;
+use crate::{BackupFolderMapping, NewSnapshot, RepositoryPlace, RepositoryProblem, VolumeOwner, Volumes};
+
+const MIB: u64 = 1 << 20;
+const SIZE: u64 = 24 * MIB;
+
+struct Host {
+    folder: TempDir,
+    system: LinuxSystem,
+}
+
+impl Host {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        // As the users of a host's programs need it.
+        std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o711)).expect("opened");
+        let nas = folder.path().join("nas");
+        std::fs::create_dir(&nas).expect("a folder");
+        let config = LinuxConfig {
+            backup_folders: vec![BackupFolderMapping { name: "nas".into(), path: nas }],
+            ..LinuxConfig::new(folder.path().join("state"))
+        };
+        let system = LinuxSystem::open(config).expect("opened");
+        Self { folder, system }
+    }
+
+    async fn make(&self, volume: &str) {
+        self.system.create_volume(&new(volume, Some(SIZE))).await.expect("made");
+    }
+
+    /// Writes this byte all over one MiB of a volume.
+    async fn write(&self, volume: &str, byte: u8, at: u64) {
+        let path = self.system.volume("default", volume).await.expect("read").expect("there").path;
+        let command = format!("write -P {byte} {at}M 1M");
+        let run = Command::new("qemu-io").args(["-f", "qcow2", "-c", &command]).arg(path).output();
+        assert!(run.expect("qemu-io runs").status.success());
+    }
+
+    async fn take(&self, volume: &str, id: &str) {
+        let new = NewSnapshot {
+            pool: "default".into(),
+            id: id.into(),
+            volume: volume.into(),
+            owner: Some(owner()),
+        };
+        self.system.begin_snapshots(&[new]).await.expect("begun");
+        let taken = Taken { at: Timestamp::UNIX_EPOCH, frozen: true };
+        self.system.finish_snapshot("default", id, &taken).await.expect("finished");
+    }
+
+    async fn back_up(&self, snapshot: &str, parents: &[&str]) -> Result<BackupFacts> {
+        let parents =
+            parents.iter().map(|id| BackupParent { backup: format!("b-{id}"), snapshot: (*id).to_owned() });
+        let new = NewBackup {
+            id: id(snapshot),
+            pool: "default".into(),
+            snapshot: snapshot.into(),
+            parents: parents.collect(),
+        };
+        self.system.back_up(&access("canary"), &new, &|_, _| {}).await
+    }
+
+    /// Makes a volume from a backup, and returns its content.
+    async fn restore(&self, snapshot: &str, volume: &str) -> Result<Vec<u8>> {
+        let (access, id, new) = (access("canary"), id(snapshot), new(volume, None));
+        let made = self.system.create_from_backup(&access, &id, &new, &|_, _| {}).await?;
+        Ok(content(&made.path))
+    }
+
+    fn leftovers(&self) -> Vec<String> {
+        let pool = self.folder.path().join("state/pools/default");
+        let names = |folder: &str| super::super::files::names(&pool.join(folder)).expect("listed");
+        names("readers")
+            .into_iter()
+            .chain(names("volumes").into_iter().filter(|n| n.starts_with('.')))
+            .collect()
+    }
+}
+
+fn owner() -> VolumeOwner {
+    VolumeOwner { namespace: "ns".into(), name: "d".into(), uid: None, image: None, source: None }
+}
+
+fn new(volume: &str, size: Option<u64>) -> NewVolume {
+    let (base, snapshot, file) = (None, None, None);
+    NewVolume {
+        pool: "default".into(),
+        id: volume.into(),
+        size,
+        base,
+        snapshot,
+        file,
+        thick: false,
+        owner: owner(),
+    }
+}
+
+fn id(snapshot: &str) -> BackupId {
+    BackupId { disk: "v-1".into(), backup: format!("b-{snapshot}") }
+}
+
+fn access(password: &str) -> RepositoryAccess {
+    RepositoryAccess {
+        shown: "BackupRepository r".into(),
+        place: RepositoryPlace::Folder { name: "nas".into(), namespace: "ns".into(), repository: "r".into() },
+        password: password.into(),
+        s3: None,
+        id: None,
+    }
+}
+
+fn content(volume: &Path) -> Vec<u8> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let raw = folder.path().join("raw");
+    let run =
+        Command::new("qemu-img").args(["convert", "-f", "qcow2", "-O", "raw"]).args([volume, &raw]).output();
+    let run = run.expect("qemu-img runs");
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    std::fs::read(&raw).expect("converted")
+}
+
+fn disk(parts: &[(u64, u8)]) -> Vec<u8> {
+    let mut content = vec![0; SIZE as usize];
+    for (at, byte) in parts {
+        content[(at * MIB) as usize..((at + 1) * MIB) as usize].fill(*byte);
+    }
+    content
+}
+
+#[tokio::test]
+async fn a_backup_has_the_data_of_its_snapshot_and_reads_only_what_has_changed() {
+    let host = Host::new();
+    host.make("v-1").await;
+    host.write("v-1", 1, 0).await;
+    host.write("v-1", 2, 20).await;
+    host.take("v-1", "s-1").await;
+    host.write("v-1", 3, 9).await;
+    host.take("v-1", "s-2").await;
+    host.write("v-1", 4, 0).await;
+    let first = host.back_up("s-1", &[]).await.expect("backed up");
+    assert_eq!((first.size, first.parent.as_deref()), (SIZE, None));
+    assert_eq!(first.taken, Some(Taken { at: Timestamp::UNIX_EPOCH, frozen: true }));
+    let second = host.back_up("s-2", &["s-gone", "s-1"]).await.expect("backed up");
+    assert_eq!(second.parent.as_deref(), Some("b-s-1"));
+    assert_eq!(second.read_bytes, Some(4 * MIB), "one block of the repository");
+    assert!(first.read_bytes > second.read_bytes, "{first:?} {second:?}");
+    let again = host.back_up("s-2", &[]).await.expect("there");
+    assert_eq!((again.parent.as_deref(), again.read_bytes), (Some("b-s-1"), None));
+    assert!(host.restore("s-1", "v-2").await.expect("restored") == disk(&[(0, 1), (20, 2)]));
+    assert!(host.restore("s-2", "v-3").await.expect("restored") == disk(&[(0, 1), (9, 3), (20, 2)]));
+    host.system.delete_backup(&access("canary"), &id("s-1")).await.expect("deleted");
+    let lost = host.restore("s-1", "v-4").await;
+    assert!(matches!(lost, Err(SystemError::BackupLost { .. })), "{lost:?}");
+    assert_eq!(host.system.volume("default", "v-4").await.expect("read"), None);
+    assert!(host.restore("s-2", "v-5").await.expect("restored") == disk(&[(0, 1), (9, 3), (20, 2)]));
+    assert_eq!(host.leftovers(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_repository_that_cannot_be_opened_says_why() {
+    let host = Host::new();
+    host.make("v-1").await;
+    host.take("v-1", "s-1").await;
+    let facts = host.back_up("s-1", &[]).await.expect("backed up");
+    let problem = async |access: &RepositoryAccess| match host.system.backup(access, &id("s-1")).await {
+        Err(SystemError::Repository { problem, detail, .. }) => {
+            assert!(!detail.contains("canary"), "{detail}");
+            problem
+        }
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(problem(&access("canary-2")).await, RepositoryProblem::WrongPassword);
+    let known = RepositoryAccess { id: Some(facts.repository), ..access("canary") };
+    assert!(host.system.backup(&known, &id("s-1")).await.is_ok());
+    let other = RepositoryAccess { id: Some("other".into()), ..access("canary") };
+    assert_eq!(problem(&other).await, RepositoryProblem::Replaced);
+    // As an empty mount point.
+    std::fs::remove_dir_all(host.folder.path().join("nas/ns")).expect("removed");
+    assert_eq!(problem(&known).await, RepositoryProblem::NoRepository);
+    assert!(host.system.delete_backup(&access("canary"), &id("s-1")).await.is_ok(), "there is nothing");
+    let place =
+        RepositoryPlace::Folder { name: "usb".into(), namespace: "ns".into(), repository: "r".into() };
+    let elsewhere = host.system.backup(&RepositoryAccess { place, ..access("canary") }, &id("s-1")).await;
+    assert!(matches!(elsewhere, Err(SystemError::BackupFolder { .. })), "{elsewhere:?}");
+    let gone = host.back_up("s-9", &[]).await;
+    assert!(matches!(gone, Err(SystemError::SnapshotLost { .. })), "{gone:?}");
+}

@@ -1,0 +1,141 @@
+//! Volumes that are made from backups.
+//!
+//! ```text
+//!                 note (intent)        renamed         note (complete)
+//!   partial file ───────────────▶ ○ ───────────▶ ○ ──────────────────▶ volume
+//! ```
+//!
+//! The data is written to a file of another name, which is no volume: one of an interrupted call is removed, and the work begins anew.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use berth_qemu::process::RunAs;
+use berth_qemu::qcow2;
+
+use super::super::files::{self, failed};
+use super::note::Note;
+use super::{LinuxVolumes, Result, exists, wanted_size};
+use crate::{NewVolume, SystemError, VolumeFacts};
+
+const PARTIAL: &str = ".restored.qcow2";
+/// The beginning of the names of folders with a socket and hard links to snapshots, among those of the instances.
+pub(in super::super) const BACKUPS: &str = "backup-";
+
+/// The state of a volume that is to be made from a backup.
+#[derive(Debug)]
+pub(in super::super) enum Begun {
+    There(Box<VolumeFacts>),
+    /// The file for the data, empty and of the volume's size, which the user can write.
+    Partial(PathBuf),
+}
+
+impl LinuxVolumes {
+    /// `least` is the size of the backup.
+    pub(in super::super) fn begin_restored(
+        &self,
+        new: &NewVolume,
+        least: u64,
+        user: Option<&RunAs>,
+    ) -> Result<Begun> {
+        let place = self.place(&new.pool, &new.id)?;
+        let size = wanted_size(new, Some(least.next_multiple_of(qcow2::SECTOR)))?;
+        if let Some(found) = self.volume(&new.pool, &new.id)? {
+            self.finish(&place)?;
+            return Ok(Begun::There(Box::new(found)));
+        }
+        if exists(&place.trashed_file)? {
+            return Err(place.damaged("it is in the trash: it has to be restored, not made again"));
+        }
+        let volumes = self.layout.volumes(&new.pool);
+        files::ensure_folder(&volumes)?;
+        let partial = volumes.join(format!("{}{}{PARTIAL}", files::UNFINISHED, new.id));
+        files::remove_if_there(&partial).map_err(failed("remove", &partial))?;
+        files::check_space(&partial, if new.thick { size } else { 0 })?;
+        qcow2::create(&partial, size).map_err(|error| place.refused(error))?;
+        files::give(&partial, user)?;
+        Ok(Begun::Partial(partial))
+    }
+
+    /// Makes the file the volume. All its data is on the medium already.
+    pub(in super::super) fn finish_restored(&self, new: &NewVolume, partial: &Path) -> Result<VolumeFacts> {
+        let _chains = self.lock();
+        let place = self.place(&new.pool, &new.id)?;
+        let lost = || SystemError::VolumeLost { id: new.id.clone() };
+        if self.volume(&new.pool, &new.id)?.is_none() {
+            files::take_back(partial)?;
+            File::open(partial).and_then(|file| file.sync_all()).map_err(failed("write", partial))?;
+            Note::new(new, None).write(&place.note)?;
+            fs::rename(partial, &place.file).map_err(failed("rename", partial))?;
+            files::sync_parent(&place.file).map_err(failed("write", &place.file))?;
+            if new.thick {
+                let size = place.read_size()?;
+                self.reserve(&new.pool, &new.id, size).inspect_err(|_| {
+                    let _ = fs::remove_file(&place.file).and_then(|()| fs::remove_file(&place.note));
+                })?;
+            }
+            tracing::info!(volume = place.id, "volume made from a backup");
+        }
+        self.finish(&place)?;
+        self.volume(&new.pool, &new.id)?.ok_or_else(lost)
+    }
+
+    /// Removes the files of interrupted restores and backups of processes that have ended: one agent acts on a state directory.
+    pub(in super::super) fn forget_partial(&self) -> Result<()> {
+        for pool in self.pools()? {
+            let volumes = self.layout.volumes(&pool);
+            for name in files::names(&volumes)?.iter().filter(|name| name.ends_with(PARTIAL)) {
+                let path = volumes.join(name);
+                files::remove_if_there(&path).map_err(failed("remove", &path))?;
+            }
+            let readers = self.layout.snapshot_readers(&pool);
+            for name in files::names(&readers)?.iter().filter(|name| name.starts_with(BACKUPS)) {
+                let path = readers.join(name);
+                fs::remove_dir_all(&path).map_err(failed("remove", &path))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::layout::Layout;
+    use super::*;
+    use crate::VolumeOwner;
+
+    fn new(size: Option<u64>) -> NewVolume {
+        let (namespace, name) = ("ns".to_owned(), "data".to_owned());
+        let owner = VolumeOwner { namespace, name, uid: None, image: None, source: None };
+        let (base, snapshot, file) = (None, None, None);
+        NewVolume { pool: "p".into(), id: "v-1".into(), size, base, snapshot, file, thick: false, owner }
+    }
+
+    #[test]
+    fn a_volume_is_there_once_it_is_whole_and_an_interrupted_one_leaves_nothing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let volumes = LinuxVolumes::new(Layout::new(folder.path()), None);
+        let begin = || match volumes.begin_restored(&new(None), 1 << 20, None).expect("begun") {
+            Begun::Partial(partial) => partial,
+            Begun::There(facts) => panic!("{facts:?}"),
+        };
+        begin();
+        assert_eq!(volumes.volume("p", "v-1").expect("read"), None, "it is not whole");
+        assert!(volumes.foreign().expect("listed").is_empty(), "it is berth's");
+        volumes.forget_partial().expect("removed");
+        assert!(files::names(&folder.path().join("pools/p/volumes")).expect("listed").is_empty());
+        let partial = begin();
+        assert_eq!(begin(), partial, "it begins anew");
+        // The crash comes before the file gets its name.
+        let place = volumes.place("p", "v-1").expect("a place");
+        Note::new(&new(None), None).write(&place.note).expect("written");
+        assert_eq!(volumes.volume("p", "v-1").expect("read"), None);
+        let made = volumes.finish_restored(&new(None), &partial).expect("made");
+        assert_eq!((made.size, made.backing), (1 << 20, None));
+        assert!(Note::read(&place.note).expect("read").expect("there").expect("a note").complete);
+        let again = volumes.begin_restored(&new(None), 1 << 20, None).expect("begun");
+        assert!(matches!(again, Begun::There(_)), "{again:?}");
+        let small = volumes.begin_restored(&NewVolume { id: "v-2".into(), ..new(Some(4096)) }, 1 << 20, None);
+        assert!(matches!(small, Err(SystemError::SmallerThanImage { .. })), "{small:?}");
+    }
+}
