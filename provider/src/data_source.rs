@@ -198,7 +198,11 @@ fn name_problem(config: &Value, attribute: &str, form: Form) -> Option<Diagnosti
 
 /// `vm_classes`, the plural of a type's name.
 fn plural(type_name: &str) -> String {
-    if type_name.ends_with('s') { format!("{type_name}es") } else { format!("{type_name}s") }
+    match type_name.strip_suffix('y') {
+        Some(stem) => format!("{stem}ies"),
+        None if type_name.ends_with('s') => format!("{type_name}es"),
+        None => format!("{type_name}s"),
+    }
 }
 
 /// The attribute `namespace` of a configuration.

@@ -12,7 +12,7 @@ use crate::{
     form::Form,
     kind::{KindInfo, ResourceKind},
     readiness::{Outcome, Readiness},
-    references::{DISK, DISK_SNAPSHOT, IMAGE, STORAGE_POOL},
+    references::{BACKUP, DISK, DISK_SNAPSHOT, IMAGE, STORAGE_POOL},
     restore::{self, Restored},
 };
 
@@ -60,6 +60,7 @@ fn source(fixed: Effect) -> Field {
     let fields = vec![
         Field::spec("disk", Shape::Text(Form::Name)).effect(fixed).refers(DISK),
         Field::spec("snapshot", Shape::Text(Form::Name)).effect(fixed).refers(DISK_SNAPSHOT),
+        Field::spec("backup", Shape::Text(Form::Name)).effect(fixed).refers(BACKUP),
         Field::spec("file", Shape::Text(Form::Any)).effect(fixed),
     ];
     Field::spec("source", Shape::Object(fields)).effect(fixed)
@@ -106,7 +107,7 @@ impl ResourceKind for Disk {
             type_name: "berth_disk",
             kind: "Disk",
             plural: "disks",
-            description: "A persistent disk that outlives any VM: blank, made from an image, copied from another disk or a `berth_disk_snapshot`, or a file of the host that is taken over. Its file is created on the host of the first VM that uses it; a copy, on the host of its source. A VM lists it in `disks`, or a `berth_hotswap_disk_attachment` attaches it to a running VM.\n\nThe provider refuses to destroy a disk that a VM outside the plan uses. With `deletion_policy = \"Delete\"` the file stays in the pool's trash for 24 hours (`berth undelete`).",
+            description: "A persistent disk that outlives any VM: blank, made from an image, copied from another disk or a `berth_disk_snapshot`, made from a `berth_backup`, or a file of the host that is taken over. Its file is created on the host of the first VM that uses it; a copy, on the host of its source. A VM lists it in `disks`, or a `berth_hotswap_disk_attachment` attaches it to a running VM.\n\nThe provider refuses to destroy a disk that a VM outside the plan uses. With `deletion_policy = \"Delete\"` the file stays in the pool's trash for 24 hours (`berth undelete`).",
             example: include_str!("../../examples/resources/berth_disk/resource.tf"),
             shown: "status.used_by",
             timeouts: [600, 600, 600],
@@ -202,15 +203,15 @@ pub(crate) fn check_declared(disk: &Value, at: &AttributePath) -> Option<Diagnos
         return Some(Diagnostic::error("Missing size", detail).at(size));
     }
     if !source.is_null() && !source.is_unknown() {
-        let from = ["disk", "snapshot", "file"].map(|name| source.get(name));
+        let from = ["disk", "snapshot", "backup", "file"].map(|name| source.get(name));
         let declared = from.iter().filter(|value| !value.is_null()).count();
         if declared != 1 && !from.iter().any(|value| value.is_unknown()) {
-            let detail = "Set either source = { disk = \"…\" }, source = { snapshot = \"…\" } or source = { file = \"/…\" }.";
+            let detail = "Set either source = { disk = \"…\" }, source = { snapshot = \"…\" }, source = { backup = \"…\" } or \
+                          source = { file = \"/…\" }.";
             return Some(Diagnostic::error("Invalid source", detail).at(path("source")));
         }
         if !disk.get("image").is_null() && !disk.get("image").is_unknown() {
-            let detail =
-                "A disk is made from an image or copied from a source: set either `image` or `source`.";
+            let detail = "A disk is made from an image or from a source: set either `image` or `source`.";
             return Some(Diagnostic::error("Image and source", detail).at(path("source")));
         }
         if let Some(file) = source.get("file").as_str()

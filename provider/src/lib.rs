@@ -38,6 +38,8 @@
 
 pub mod action;
 pub mod api;
+pub mod backup;
+pub mod backup_repository;
 pub mod change;
 pub mod connection;
 pub mod data_source;

@@ -249,8 +249,12 @@ fn problem(field: &Field, value: &Value) -> Option<String> {
         {
             return Some(format!("This text is longer than {most} characters."));
         }
-        if field.min_length.is_some_and(|least| (text.chars().count() as u64) < least) {
-            return Some("This text is empty.".to_owned());
+        match field.min_length {
+            Some(least) if text.is_empty() && least > 0 => return Some("This text is empty.".to_owned()),
+            Some(least) if (text.chars().count() as u64) < least => {
+                return Some(format!("This text is shorter than {least} characters."));
+            }
+            _ => {}
         }
         return form.problem(text);
     }

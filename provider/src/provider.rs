@@ -47,6 +47,8 @@ impl BerthProvider {
     #[must_use]
     pub fn new(session: Arc<Session>) -> Self {
         let resources = vec![
+            KindResource::new(crate::backup::Backup, session.clone()),
+            KindResource::new(crate::backup_repository::BackupRepository, session.clone()),
             KindResource::new(crate::disk::Disk, session.clone()),
             KindResource::new(crate::disk_snapshot::DiskSnapshot, session.clone()),
             KindResource::new(crate::host::Host, session.clone()),

@@ -53,6 +53,11 @@ pub const DISK: Reference = reference("Disk", "disks", Scope::Namespace, Some("b
 /// A DiskSnapshot.
 pub const DISK_SNAPSHOT: Reference =
     reference("DiskSnapshot", "disksnapshots", Scope::Namespace, Some("berth_disk_snapshots"));
+/// A Backup.
+pub const BACKUP: Reference = reference("Backup", "backups", Scope::Namespace, Some("berth_backups"));
+/// A BackupRepository.
+pub const BACKUP_REPOSITORY: Reference =
+    reference("BackupRepository", "backuprepositories", Scope::Namespace, Some("berth_backup_repositories"));
 /// A PublicIP.
 pub const PUBLIC_IP: Reference =
     reference("PublicIP", "publicips", Scope::Namespace, Some("berth_public_ips"));

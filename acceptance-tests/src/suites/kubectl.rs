@@ -62,6 +62,8 @@ pub fn reading(report: &mut Report, platform: &Platform) {
             ("networks", "", "Network"),
             ("securitygroups", "sg", "SecurityGroup"),
             ("disksnapshots", "dsnap", "DiskSnapshot"),
+            ("backups", "bkp", "Backup"),
+            ("backuprepositories", "brepo", "BackupRepository"),
             ("vmsnapshots", "vmsnap", "VMSnapshot"),
             ("snapshotschedules", "snapsched", "SnapshotSchedule"),
             ("ippools", "", "IPPool"),

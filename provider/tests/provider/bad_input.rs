@@ -632,6 +632,8 @@ fn disks() -> Vec<Bad> {
         ),
         everywhere(with(disk(), "/source", json!({"disk": "a/b"})), "source.disk", "not a DNS label"),
         everywhere(with(disk(), "/source", json!({"disk": "a", "file": "/b"})), "source", "either"),
+        everywhere(with(disk(), "/source", json!({"snapshot": "a", "backup": "b"})), "source", "either"),
+        everywhere(with(disk(), "/source", json!({"backup": "a/b"})), "source.backup", "not a DNS label"),
         everywhere(
             with(disk(), "/source", json!({"file": "b.qcow2"})),
             "source.file",
@@ -993,6 +995,62 @@ fn schedules() -> Vec<Bad> {
     ]
 }
 
+fn backups() -> Vec<Bad> {
+    let backup = || json!({"name": "b", "repository": "nas", "snapshot": "s"});
+    let existing = |text: &str| json!({"name": "b", "repository": "nas", "existing": text});
+    vec![
+        everywhere(with(backup(), "/repository", json!("a/b")), "repository", "not a DNS label"),
+        everywhere(with(backup(), "/snapshot", json!("a/b")), "snapshot", "not a DNS label"),
+        everywhere(with(backup(), "/snapshot", Json::Null), "snapshot", "set either"),
+        everywhere(with(backup(), "/existing", json!("v-1/b-1")), "snapshot", "set either"),
+        everywhere(existing("v-1"), "existing", "is not the identity of a backup"),
+        everywhere(existing("V-1/b-1"), "existing", "is not the identity of a backup"),
+        everywhere(existing("v-1/b-1/c"), "existing", "is not the identity of a backup"),
+        everywhere(existing(&format!("{}/b", "v".repeat(81))), "existing", "joined by"),
+        everywhere(with(backup(), "/deletion_policy", json!("Keep")), "deletion_policy", "is not one of"),
+    ]
+}
+
+fn repositories() -> Vec<Bad> {
+    let nas = || json!({"name": "r", "folder": "nas", "password_secret_name": "p"});
+    let s3 = || {
+        json!({"name": "r", "credentials_secret_name": "c", "password_secret_name": "p",
+            "s3": {"endpoint": "https://s3.example.org", "bucket": "b-1"}})
+    };
+    let at = |name: &str, text: &str| with(s3(), &format!("/s3/{name}"), json!(text));
+    vec![
+        everywhere(with(nas(), "/folder", Json::Null), "s3", "set either"),
+        everywhere(with(s3(), "/folder", json!("nas")), "s3", "set either"),
+        everywhere(with(nas(), "/folder", json!("/mnt/nas")), "folder", "not a path"),
+        everywhere(with(nas(), "/folder", json!("nas-")), "folder", "at both ends"),
+        everywhere(with(nas(), "/folder", json!("")), "folder", "empty"),
+        everywhere(with(nas(), "/folder", json!("f".repeat(37))), "folder", "longer than 36"),
+        everywhere(with(nas(), "/password_secret_name", json!("a/b")), "password_secret_name", "DNS label"),
+        everywhere(with(nas(), "/credentials_secret_name", json!("c")), "credentials_secret_name", "for s3"),
+        everywhere(
+            with(s3(), "/credentials_secret_name", Json::Null),
+            "credentials_secret_name",
+            "accessKeyID and secretAccessKey",
+        ),
+        everywhere(
+            with(s3(), "/credentials_secret_name", json!("a/b")),
+            "credentials_secret_name",
+            "DNS label",
+        ),
+        everywhere(at("endpoint", "s3.example.org"), "s3.endpoint", "is not the URL of a server"),
+        everywhere(at("endpoint", "https://s3.example.org/bucket"), "s3.endpoint", "without a path"),
+        everywhere(at("endpoint", "https://me@s3.example.org"), "s3.endpoint", "is not the URL"),
+        everywhere(at("region", "eu north"), "s3.region", "is not a region"),
+        everywhere(at("bucket", "Backups"), "s3.bucket", "is not the name of a bucket"),
+        everywhere(at("bucket", "backups-"), "s3.bucket", "at both ends"),
+        everywhere(at("bucket", "b"), "s3.bucket", "shorter than 3 characters"),
+        everywhere(at("endpoint", "http://"), "s3.endpoint", "shorter than 8 characters"),
+        everywhere(at("prefix", "/a"), "s3.prefix", "is not the beginning of keys"),
+        everywhere(at("prefix", "a//b"), "s3.prefix", "or twice"),
+        everywhere(at("prefix", "a b"), "s3.prefix", "is not the beginning of keys"),
+    ]
+}
+
 fn all() -> Vec<(&'static str, Bad)> {
     let of = |type_name: &'static str, bad: Vec<Bad>| bad.into_iter().map(move |bad| (type_name, bad));
     let mut all: Vec<(&'static str, Bad)> = of("berth_vm", vms()).collect();
@@ -1000,6 +1058,8 @@ fn all() -> Vec<(&'static str, Bad)> {
     all.extend(of("berth_image", images()));
     all.extend(of("berth_disk", disks()));
     all.extend(of("berth_network", networks()));
+    all.extend(of("berth_backup", backups()));
+    all.extend(of("berth_backup_repository", repositories()));
     all.extend(of("berth_snapshot_schedule", schedules()));
     all.extend(pools());
     all.extend(others());
@@ -1074,6 +1134,12 @@ async fn values_that_are_not_known_yet_are_not_judged() {
     assert_eq!(text_of(&Stage::new(&provider, "berth_vm").validate(&unknown).await), "");
     let unknown = json!({"name": "i", "source": {"url": "http://x", "sha256": "<unknown>", "checksum_url": "http://y"}});
     assert_eq!(text_of(&Stage::new(&provider, "berth_image").validate(&unknown).await), "");
+    let unknown =
+        json!({"name": "b", "repository": "<unknown>", "snapshot": "<unknown>", "existing": "<unknown>"});
+    assert_eq!(text_of(&Stage::new(&provider, "berth_backup").validate(&unknown).await), "");
+    let unknown = json!({"name": "r", "s3": "<unknown>", "folder": "<unknown>", "credentials_secret_name": "<unknown>",
+        "password_secret_name": "<unknown>"});
+    assert_eq!(text_of(&Stage::new(&provider, "berth_backup_repository").validate(&unknown).await), "");
     plane.close().await;
 }
 

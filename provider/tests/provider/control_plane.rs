@@ -501,7 +501,7 @@ struct Player {
     hold_users: Arc<AtomicBool>,
 }
 
-const KINDS: [&str; 15] = [
+const KINDS: [&str; 17] = [
     "Host",
     "StoragePool",
     "IPPool",
@@ -510,6 +510,8 @@ const KINDS: [&str; 15] = [
     "Image",
     "Disk",
     "DiskSnapshot",
+    "BackupRepository",
+    "Backup",
     "PlacementGroup",
     "SecurityGroup",
     "PublicIP",
@@ -678,6 +680,17 @@ fn status(object: &Json, all: &[Json], busy: bool) -> Json {
             status["pool"] = "default".into();
             status["snapshotID"] = "s-0123456789abcdef".into();
             status["volumeID"] = "v-0123456789abcdef".into();
+            status["binding"] = json!({"host": "host-a", "epoch": 1});
+        }
+        "Backup" => {
+            status["size"] = "1Gi".into();
+            status["takenAt"] = "2026-01-01T00:00:00Z".into();
+            status["consistency"] = "FileSystem".into();
+            status["volumeID"] = "v-0123456789abcdef".into();
+            status["backupID"] = "b-0123456789abcdef".into();
+            status["readBytes"] = 4_194_304.into();
+            status["storedBytes"] = 1_048_576.into();
+            status["completedAt"] = "2026-01-01T00:01:00Z".into();
             status["binding"] = json!({"host": "host-a", "epoch": 1});
         }
         "VM" => {

@@ -133,7 +133,7 @@ fn interface() -> Json {
 
 /// The control plane refuses some of these together.
 fn template() -> Json {
-    json!({"size": "2Gi", "image": "i", "source": {"disk": "d", "snapshot": "s", "file": "/f"}, "pool": "default",
+    json!({"size": "2Gi", "image": "i", "source": {"disk": "d", "snapshot": "s", "backup": "b", "file": "/f"}, "pool": "default",
         "deletion_policy": "Delete", "expand_policy": "Online", "provisioning": "Thin", "limits": {"iops": 100, "read_iops": 100, "write_iops": 100, "bandwidth": "1Mi",
         "read_bandwidth": "1Mi", "write_bandwidth": "1Mi", "burst_iops": 200, "burst_bandwidth": "2Mi", "burst_seconds": 60}})
 }
@@ -223,6 +223,7 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/disks/1/template/image", json!("j"), Announced::Refused),
         ("/disks/1/template/source/disk", json!("e"), Announced::Refused),
         ("/disks/1/template/source/snapshot", json!("t"), Announced::Refused),
+        ("/disks/1/template/source/backup", json!("c"), Announced::Refused),
         ("/disks/1/template/source/file", json!("/g"), Announced::Refused),
         ("/disks/1/template/pool", json!("fast"), Announced::Refused),
         ("/disks/1/template/provisioning", json!("Thick"), Announced::Refused),
@@ -360,6 +361,11 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
     let restored = json!({"name": "d", "namespace": "default", "size": "2Gi", "restore": {"snapshot": "s", "token": "1"}});
     let snapshot = json!({"name": "s", "namespace": "default", "disk": "d"});
     let of_vm = json!({"name": "s", "namespace": "default", "vm": "web"});
+    let backup = json!({"name": "b", "namespace": "default", "repository": "r", "snapshot": "s", "deletion_policy": "Delete"});
+    let found = json!({"name": "b", "namespace": "default", "repository": "r", "existing": "v-1/b-1"});
+    let nas = json!({"name": "r", "namespace": "default", "folder": "nas", "password_secret_name": "p"});
+    let s3 = json!({"name": "r", "namespace": "default", "credentials_secret_name": "c", "password_secret_name": "p",
+        "s3": {"endpoint": "https://s3.example.org", "region": "us-east-1", "bucket": "b-1", "prefix": "a"}});
     let each = json!({"name": "d", "namespace": "default", "size": "2Gi",
         "limits": {"read_iops": 1, "write_iops": 2, "read_bandwidth": "1Mi", "write_bandwidth": "2Mi"}});
     let class = json!({"name": "c", "namespace": "default", "cpus": 1, "memory": "1Gi", "firmware": "UEFI",
@@ -405,8 +411,26 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_disk", disk.clone(), "/pool", json!("fast"), Announced::Replace),
         ("berth_disk", copy("disk"), "/source/disk", json!("other"), Announced::Replace),
         ("berth_disk", copy("snapshot"), "/source/snapshot", json!("other"), Announced::Replace),
+        ("berth_disk", copy("backup"), "/source/backup", json!("other"), Announced::Replace),
         ("berth_disk", of_file, "/source/file", json!("/other"), Announced::Replace),
         ("berth_disk_snapshot", snapshot, "/disk", json!("other"), Announced::Replace),
+        ("berth_backup", backup.clone(), "/repository", json!("other"), Announced::Replace),
+        ("berth_backup", backup.clone(), "/snapshot", json!("other"), Announced::Replace),
+        ("berth_backup", backup, "/deletion_policy", json!("Retain"), Announced::Live),
+        ("berth_backup", found, "/existing", json!("v-1/b-2"), Announced::Replace),
+        ("berth_backup_repository", nas.clone(), "/folder", json!("other"), Announced::Replace),
+        ("berth_backup_repository", nas, "/password_secret_name", json!("other"), Announced::Live),
+        (
+            "berth_backup_repository",
+            s3.clone(),
+            "/s3/endpoint",
+            json!("https://s3.example.net"),
+            Announced::Replace,
+        ),
+        ("berth_backup_repository", s3.clone(), "/s3/region", json!("eu-north-1"), Announced::Replace),
+        ("berth_backup_repository", s3.clone(), "/s3/bucket", json!("b-2"), Announced::Replace),
+        ("berth_backup_repository", s3.clone(), "/s3/prefix", Json::Null, Announced::Replace),
+        ("berth_backup_repository", s3, "/credentials_secret_name", json!("other"), Announced::Live),
         ("berth_vm_snapshot", of_vm, "/vm", json!("other"), Announced::Replace),
         ("berth_snapshot_schedule", schedule.clone(), "/schedule", json!("@hourly"), Announced::Live),
         ("berth_snapshot_schedule", schedule.clone(), "/time_zone", json!("Asia/Tokyo"), Announced::Live),

@@ -55,6 +55,18 @@ pub(crate) fn stories() -> Vec<(&'static str, &'static str, Json, Json)> {
             json!({"name": "before", "disk": "web-root", "labels": {"a": "b"}}),
         ),
         (
+            "berth_backup_repository",
+            "BackupRepository",
+            json!({"name": "nas", "folder": "nas", "password_secret_name": "backup-password"}),
+            json!({"name": "nas", "folder": "nas", "password_secret_name": "other-password", "labels": {"a": "b"}}),
+        ),
+        (
+            "berth_backup",
+            "Backup",
+            json!({"name": "data-1", "repository": "nas", "snapshot": "before"}),
+            json!({"name": "data-1", "repository": "nas", "snapshot": "before", "deletion_policy": "Retain"}),
+        ),
+        (
             "berth_placement_group",
             "PlacementGroup",
             json!({"name": "web", "strategy": "spread"}),

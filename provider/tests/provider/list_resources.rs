@@ -112,6 +112,12 @@ async fn the_generated_configuration_of_every_kind_plans_empty() {
         ("berth_disk", json!({"name": "second", "size": "1Gi"})),
         ("berth_disk_snapshot", json!({"name": "before", "disk": "second"})),
         (
+            "berth_backup_repository",
+            json!({"name": "offsite", "s3": {"endpoint": "https://s3.example.org", "bucket": "backups", "prefix": "a/b"},
+                "credentials_secret_name": "s3-login", "password_secret_name": "backup-password"}),
+        ),
+        ("berth_backup", json!({"name": "second-1", "repository": "offsite", "snapshot": "before"})),
+        (
             "berth_vm",
             json!({"name": "full", "class": "small", "disks": [{"name": "second", "boot": true}],
             "network_interfaces": [{"name": "lan", "network": "backend", "public_ip": "web"}], "labels": {"a": "b"},

@@ -246,7 +246,35 @@ fn every_other_kind_becomes_its_custom_resource() {
                 "deletionPolicy": "Delete", "deletionProtection": false, "expandPolicy": "Online",
                 "provisioning": "Thin"}),
         ),
+        (
+            "berth_disk",
+            json!({"source": {"backup": "data-1"}}),
+            json!({"source": {"backup": "data-1"}, "pool": "default", "deletionPolicy": "Delete",
+                "deletionProtection": false, "expandPolicy": "Online", "provisioning": "Thin"}),
+        ),
         ("berth_disk_snapshot", json!({"disk": "d"}), json!({"disk": "d"})),
+        (
+            "berth_backup",
+            json!({"repository": "nas", "snapshot": "s"}),
+            json!({"repository": "nas", "snapshot": "s", "deletionPolicy": "Delete"}),
+        ),
+        (
+            "berth_backup",
+            json!({"repository": "nas", "existing": "v-1/b-1", "deletion_policy": "Retain"}),
+            json!({"repository": "nas", "existing": "v-1/b-1", "deletionPolicy": "Retain"}),
+        ),
+        (
+            "berth_backup_repository",
+            json!({"folder": "nas", "password_secret_name": "p"}),
+            json!({"folder": "nas", "passwordSecretName": "p"}),
+        ),
+        (
+            "berth_backup_repository",
+            json!({"s3": {"endpoint": "https://s3.example.org", "bucket": "b-1"}, "credentials_secret_name": "c",
+                "password_secret_name": "p"}),
+            json!({"s3": {"endpoint": "https://s3.example.org", "region": "us-east-1", "bucket": "b-1"},
+                "credentialsSecretName": "c", "passwordSecretName": "p"}),
+        ),
         ("berth_vm_snapshot", json!({"vm": "web"}), json!({"vm": "web"})),
         (
             "berth_snapshot_schedule",

@@ -63,7 +63,18 @@ async fn a_name_that_nothing_makes_is_a_warning_of_the_plan() {
             json!({"name": "d", "size": "1Gi", "restore": {"snapshot": "no-snapshot"}}),
             "restore.snapshot: there is no DiskSnapshot",
         ),
+        ("berth_disk", json!({"name": "d", "source": {"backup": "no"}}), "source.backup: there is no Backup"),
         ("berth_disk_snapshot", json!({"name": "s", "disk": "no-disk"}), "disk: there is no Disk"),
+        (
+            "berth_backup",
+            json!({"name": "b", "repository": "no", "existing": "v-1/b-1"}),
+            "repository: there is no BackupRepository",
+        ),
+        (
+            "berth_backup_repository",
+            json!({"name": "r", "folder": "nas", "password_secret_name": "no-password"}),
+            "password_secret_name: there is no Secret",
+        ),
         ("berth_vm_snapshot", json!({"name": "s", "vm": "no-vm"}), "vm: there is no VM"),
         ("berth_hotswap_disk_attachment", json!({"vm": "no-vm", "disk": "no-disk"}), "vm: there is no VM"),
         ("berth_public_ip", json!({"name": "p", "pool": "no-pool"}), "pool: there is no IPPool"),

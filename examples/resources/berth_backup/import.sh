@@ -1,0 +1,1 @@
+terraform import berth_backup.example default/web
