@@ -30,7 +30,10 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
     match step {
         Step::ReserveCapacity(offer) => ctx.reservations.reserve(&ctx.index.read(), vm, offer),
         Step::Connect(process) => connect(ctx, vm, instance, process).await,
-        Step::ForgetMachine => ctx.machines.forget(instance),
+        Step::ForgetMachine => {
+            ctx.machines.forget(instance);
+            wake_disks(ctx, vm);
+        }
         Step::WatchLeases(leases) => {
             let name = ObjectName::new(vm.namespace().unwrap_or_default(), vm.name_any());
             ctx.lease_watcher.watch(&name, leases.clone());
