@@ -82,6 +82,11 @@ pub(crate) enum Wanted {
 }
 
 impl Wanted {
+    /// Whether it makes this volume from a backup.
+    fn makes(&self, volume: &str) -> bool {
+        matches!(self, Self::Restore(_, _, id, _) if id == volume)
+    }
+
     fn namespace(&self) -> &str {
         match self {
             Self::Image(source) => &source.namespace,
@@ -231,6 +236,16 @@ impl Pulls {
     /// Cancels and forgets this work, and returns once its task has ended.
     pub(crate) async fn cancel(&self, gone: &Wanted) {
         self.retain(|wanted| wanted != gone).await;
+    }
+
+    /// Whether a volume with this identity is being made from a backup, or was to be.
+    pub(crate) fn is_restoring(&self, volume: &str) -> bool {
+        self.shared.entries().keys().any(|wanted| wanted.makes(volume))
+    }
+
+    /// Cancels and forgets the work that makes a volume from a backup, and returns once its task has ended.
+    pub(crate) async fn cancel_restore(&self, volume: &str) {
+        self.retain(|wanted| !wanted.makes(volume)).await;
     }
 
     /// Cancels and forgets every download that is no longer wanted. Returns once their tasks have ended, so that none

@@ -48,6 +48,8 @@ pub(crate) enum Step {
     StartRestore(Wanted),
     /// Has the disk enqueued on the progress of that.
     FollowRestore(Wanted),
+    /// Ends that: nothing is made for a disk that is gone.
+    CancelRestore(String),
     /// Takes the snapshot that the disk is to be an overlay on, or finishes one that was begun of the disk itself.
     TakeSnapshot(NewSnapshot),
     Restore {

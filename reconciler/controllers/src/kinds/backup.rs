@@ -88,7 +88,7 @@ fn observe(cache: &Cache, backup: &Backup) -> Observed {
     let key = repository_key(backup);
     let repository = cache.tables.backup_repositories.get(&key);
     let lives = |object: &&Arc<BackupRepository>| {
-        // What is in it is deleted before it goes.
+        // Its backups are deleted before it goes.
         object.metadata.deletion_timestamp.is_none() || backup.metadata.deletion_timestamp.is_some()
     };
     let repository = repository.filter(lives).cloned();

@@ -25,7 +25,7 @@ use crate::{
     BackupFacts, BackupId, BackupParent, Backups, NewBackup, NewVolume, Progress, RepositoryAccess, Result,
     SystemError, Taken, VolumeFacts,
 };
-use disks::{SnapshotDisk, VolumeDisk};
+use disks::{Parent, SnapshotDisk, VolumeDisk};
 use repositories::failed;
 
 /// In the facts of a backup: whether the guest's file systems were frozen, and the backup whose unchanged data was not read again.
@@ -73,15 +73,14 @@ impl LinuxSystem {
             })
             .await?;
         let parent = self.parent(stored, new, &chain).await?;
-        let depth = parent.as_ref().map(|(_, depth)| *depth);
-        let parent = parent.map(|(parent, _)| parent);
+        let (parent, below) = parent.unzip();
         let mut facts = Map::new();
         facts.insert(FROZEN.to_owned(), taken.frozen.into());
         if let Some(parent) = &parent {
             facts.insert(PARENT.to_owned(), parent.as_str().into());
         }
-        let mut disk = SnapshotDisk::open(&self.layout, self.tools_user, new, chain, depth).await?;
-        let told = berth_backup::NewBackup {
+        let mut disk = SnapshotDisk::open(&self.layout, self.tools_user, new, chain, below).await?;
+        let request = berth_backup::NewBackup {
             disk: &stored.disk,
             backup: &stored.backup,
             parent: parent.as_ref(),
@@ -89,7 +88,7 @@ impl LinuxSystem {
             facts: &facts,
         };
         let done = |now: berth_backup::Progress| progress(now.done, Some(now.total));
-        let summary = stored.repository.back_up(told, &mut disk, done).await;
+        let summary = stored.repository.back_up(request, &mut disk, done).await;
         let summary = summary.map_err(|error| failed(stored.access, error))?;
         disk.close().await;
         let written = stored.facts().await?.ok_or_else(|| stored.lost("it is gone after it was written"))?;
@@ -97,22 +96,22 @@ impl LinuxSystem {
         Ok(BackupFacts { read_bytes, stored_bytes, ..written })
     }
 
-    /// Returns the first of the parents that is in the repository and whose snapshot is below this one, with its place in the chain,
-    /// counted from 1.
+    /// Returns the first of the parents that is in the repository and whose snapshot is below this one.
     async fn parent(
         &self,
         stored: &Stored<'_>,
         new: &NewBackup,
         chain: &Backing,
-    ) -> Result<Option<(StoredId, u32)>> {
+    ) -> Result<Option<(StoredId, Parent)>> {
         let files = paths(chain);
         for BackupParent { backup, snapshot } in &new.parents {
             let file = self.layout.snapshots(&new.pool).join(format!("{snapshot}.qcow2"));
             let place = files.iter().position(|below| *below == file).filter(|place| *place > 0);
             let (Some(place), Ok(id)) = (place, StoredId::new(backup)) else { continue };
             let found = stored.repository.facts(&stored.disk, &id).await;
-            if found.map_err(|error| failed(stored.access, error))?.is_some() {
-                return Ok(u32::try_from(place + 1).ok().map(|depth| (id, depth)));
+            if let Some(found) = found.map_err(|error| failed(stored.access, error))? {
+                let size = found.summary.size;
+                return Ok(u32::try_from(place + 1).ok().map(|depth| (id, Parent { depth, size })));
             }
         }
         Ok(None)

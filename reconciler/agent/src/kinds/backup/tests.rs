@@ -55,7 +55,7 @@ fn index(backups: &[Backup]) -> Index {
     index
 }
 
-/// What is observed of a backup without any work that has begun.
+/// The observation of a backup whose work is in this state.
 fn seen(backup: &Backup, pull: Option<Pull>) -> Observed {
     let index = index(std::slice::from_ref(backup));
     let wanted = wanted_by(&index.read(), backup);

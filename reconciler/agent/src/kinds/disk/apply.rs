@@ -23,6 +23,7 @@ pub(super) async fn apply(ctx: &Context, disk: &Disk, step: &Step) -> Result<(),
         Step::FollowPull(source) => ctx.pulls.follow(&Wanted::Image(source.clone()), key()),
         Step::StartRestore(wanted) => ctx.pulls.start(wanted, key()),
         Step::FollowRestore(wanted) => ctx.pulls.follow(wanted, key()),
+        Step::CancelRestore(volume) => ctx.pulls.cancel_restore(volume).await,
         Step::Create(volume) => {
             ctx.system.create_volume(volume).await?;
         }

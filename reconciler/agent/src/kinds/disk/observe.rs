@@ -37,6 +37,8 @@ pub(crate) struct Observed {
     pub(crate) source: Option<LocalSource>,
     /// The backup that a disk without a file is made from. None: it is made from none, or it has a file.
     pub(crate) backup: Option<LocalBackup>,
+    /// Whether it is being made from a backup. Only observed of a disk that is deleted.
+    pub(crate) is_restoring: bool,
     /// The snapshot of its volume that is begun and not finished.
     pub(crate) pending_snapshot: Option<SnapshotFacts>,
     /// Whether its DiskSnapshot takes it, together with those of other disks.
@@ -100,6 +102,7 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
         image,
         source,
         backup,
+        is_restoring: leaves(disk) && ctx.pulls.is_restoring(&id),
         pending_with_others: pending_snapshot.as_ref().is_some_and(|facts| is_taken_with_others(ctx, facts)),
         pending_snapshot,
         restore,

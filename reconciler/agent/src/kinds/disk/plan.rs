@@ -91,6 +91,11 @@ fn delete(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
         let text = "waits for the machine that has its file open".to_owned();
         return Plan::without_steps(Readiness::Reconciling(Reason::Deleting, text));
     }
+    if observed.is_restoring {
+        let text = "the work on its file is being ended".to_owned();
+        let readiness = Readiness::Reconciling(Reason::Deleting, text);
+        return Plan::steps(vec![Step::CancelRestore(volume.to_owned())], readiness);
+    }
     let mut steps = Vec::new();
     let is_its_own = |facts: &VolumeFacts| !matches!(owner(disk, facts), Owner::Other(_));
     if observed.volume.as_ref().is_some_and(is_its_own) {

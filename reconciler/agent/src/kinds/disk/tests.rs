@@ -1,5 +1,7 @@
 use berth_api::{ObjectUse, UseKind};
-use berth_host::{DeclaredRestore, Encoding, ImageFacts, ImageSource, SnapshotFacts, Taken};
+use berth_host::{
+    BackupId, DeclaredRestore, Encoding, ImageFacts, ImageSource, RepositoryPlace, SnapshotFacts, Taken,
+};
 use berth_qemu::block::IoLimits;
 use berth_qemu::machine::{Backing, Format};
 use jiff::Timestamp;
@@ -7,9 +9,11 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::credentials::Repository;
+use crate::kinds::disk::backup::LocalBackup;
 use crate::kinds::disk::source::LocalSource;
 use crate::kinds::disk::status::status;
-use crate::pulls::Pull;
+use crate::pulls::{Details, Pull, Wanted};
 
 const GIB: u64 = 1 << 30;
 
@@ -408,6 +412,60 @@ fn a_machine_that_has_more_files_open_than_its_disk_is_based_on_closes_them_and_
     }
 }
 
+/// A disk of a backup, whose restore is in this state.
+fn restored(pull: Option<Pull>) -> (Disk, Observed) {
+    let repository = Repository {
+        namespace: "ns".into(),
+        name: "r".into(),
+        place: RepositoryPlace::Folder { name: "nas".into(), namespace: "ns".into(), repository: "r".into() },
+        password_secret: "p".into(),
+        credentials_secret: None,
+        id: Details(None),
+    };
+    let disk = disk(json!({"source": {"backup": "b"}}), json!({}));
+    let new = NewVolume {
+        pool: "default".into(),
+        id: "v-1".into(),
+        size: Some(GIB),
+        base: None,
+        snapshot: None,
+        file: None,
+        thick: false,
+        owner: super::new_owner(&disk),
+    };
+    let id = BackupId { disk: "v-0".into(), backup: "b-0".into() };
+    let wanted = Wanted::Restore(repository, id, "v-1".into(), Details(new));
+    let local = LocalBackup::Complete { wanted, size: GIB, pull };
+    (disk, Observed { backup: Some(local), ..Observed::default() })
+}
+
+#[test]
+fn a_disk_of_a_backup_is_made_in_the_background_once_the_backup_is_complete() {
+    let (object, mut observed) = restored(None);
+    assert!(matches!(plan(&object, &observed).steps[..], [Step::StartRestore(Wanted::Restore(..))]));
+    let (_, running) = restored(Some(Pull::Running { done: 1, total: Some(4), followed: true }));
+    let goes_on = plan(&object, &running);
+    assert_eq!((goes_on.steps.len(), reason(&goes_on)), (0, (false, Reason::Restoring)));
+    assert_eq!(goes_on.readiness.message(), "25 % of Backup b written");
+    let readiness = Readiness::Stalled(Reason::BackupLost, "gone".into());
+    let (_, failed) = restored(Some(Pull::Failed { readiness, again: None }));
+    assert_eq!(reason(&plan(&object, &failed)), (true, Reason::BackupLost));
+    let small = disk(json!({"size": "512Mi", "source": {"backup": "b"}}), json!({}));
+    assert_eq!(reason(&plan(&small, &observed)), (true, Reason::DiskSmallerThanImage));
+    observed.user_waits = true;
+    assert_eq!(plan(&object, &observed).steps, [], "its VM is not admitted yet");
+    observed.backup = Some(LocalBackup::Awaited("Backup b is not complete yet".into()));
+    observed.user_waits = false;
+    assert_eq!(reason(&plan(&object, &observed)), (false, Reason::WaitingForBackup));
+}
+
+#[test]
+fn the_restore_of_a_deleted_disk_is_ended_before_the_disk_is_released() {
+    let (object, observed) = restored(None);
+    let observed = Observed { is_restoring: true, ..observed };
+    assert_eq!(plan(&deleted(object), &observed).steps, [Step::CancelRestore("v-1".into())]);
+}
+
 fn any_observed() -> impl Strategy<Value = Observed> {
     let image = prop_oneof![
         Just(None),
@@ -418,6 +476,7 @@ fn any_observed() -> impl Strategy<Value = Observed> {
     (prop::option::of(0u64..4), prop::option::of(0u64..4), image, any::<[bool; 5]>()).prop_map(
         |(file, open, image, [in_trash, used, has_orphan, is_due, is_open])| Observed {
             user_waits: false,
+            is_restoring: false,
             backup: None,
             source: None,
             pending_snapshot: None,
@@ -479,7 +538,7 @@ proptest! {
                     Step::Create(_) | Step::StartRestore(_) => prop_assert!(observed.volume.is_none() && !known),
                     Step::Restore { .. } => prop_assert!(observed.volume.is_none()),
                     Step::RestoreSnapshot(_) => prop_assert!(observed.opener.is_none() && observed.restore.is_due()),
-                    Step::Pull(_) | Step::FollowPull(_) | Step::FollowRestore(_) | Step::TakeSnapshot(_) | Step::FinishRestore { .. } | Step::TakeOver { .. } | Step::Reserve { .. } | Step::SetLimits { .. } | Step::ShortenChain { .. } | Step::Trash { .. } | Step::Retain { .. } | Step::Release => {}
+                    Step::Pull(_) | Step::FollowPull(_) | Step::FollowRestore(_) | Step::CancelRestore(_) | Step::TakeSnapshot(_) | Step::FinishRestore { .. } | Step::TakeOver { .. } | Step::Reserve { .. } | Step::SetLimits { .. } | Step::ShortenChain { .. } | Step::Trash { .. } | Step::Retain { .. } | Step::Release => {}
                 }
             }
         }

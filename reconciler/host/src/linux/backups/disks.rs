@@ -108,8 +108,29 @@ fn explain(error: FilterError) -> SystemError {
 /// The disk of a snapshot, to read.
 pub(super) struct SnapshotDisk {
     served: Served,
-    /// The place of the parent's file in the chain, counted from 1: what is there and below has not changed since.
-    parent: Option<u32>,
+    parent: Option<Parent>,
+}
+
+/// The snapshot of the backup whose unchanged data is not read again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Parent {
+    /// The place of its file in the chain, counted from 1. The data in it and below has not changed since.
+    pub(super) depth: u32,
+    /// The size of the disk at that time.
+    pub(super) size: u64,
+}
+
+/// Returns the extents of a part of the disk that begins here. A part that no file has is zeros, as it was for the parent; beyond the
+/// end of the parent, the disk has grown.
+fn extents_of(part: nbd::Extent, at: u64, parent: Option<Parent>) -> Vec<Extent> {
+    let extent = |length, is_unchanged| Extent { length, is_unchanged, is_zero: part.is_zero };
+    let Some(parent) = parent else { return vec![extent(part.length, false)] };
+    if part.depth > 0 {
+        return vec![extent(part.length, part.depth >= parent.depth)];
+    }
+    let within = parent.size.saturating_sub(at).min(part.length);
+    let both = [extent(within, true), extent(part.length - within, false)];
+    both.into_iter().filter(|extent| extent.length > 0).collect()
 }
 
 impl SnapshotDisk {
@@ -118,7 +139,7 @@ impl SnapshotDisk {
         user: Option<RunAs>,
         new: &NewBackup,
         chain: Backing,
-        parent: Option<u32>,
+        parent: Option<Parent>,
     ) -> Result<Self> {
         let (layout, pool) = (layout.clone(), new.pool.clone());
         let (folder, chain) = blocking(move || {
@@ -160,12 +181,12 @@ impl Source for SnapshotDisk {
 
     async fn extents(&mut self, offset: u64, length: u64) -> std::result::Result<Vec<Extent>, DiskError> {
         let parts = self.served.client.extents(offset, length).await?;
-        let extent = |part: nbd::Extent| {
-            // What is allocated nowhere may be beyond the end of the parent.
-            let is_unchanged = part.depth > 0 && self.parent.is_some_and(|parent| part.depth >= parent);
-            Extent { length: part.length, is_unchanged, is_zero: part.is_zero }
-        };
-        Ok(parts.into_iter().map(extent).collect())
+        let (mut at, mut found) = (offset, Vec::new());
+        for part in parts {
+            found.extend(extents_of(part, at, self.parent));
+            at += part.length;
+        }
+        Ok(found)
     }
 
     async fn read_at(&mut self, offset: u64, into: &mut [u8]) -> std::result::Result<(), DiskError> {
@@ -261,5 +282,26 @@ impl Sink for VolumeDisk {
     async fn flush(&mut self) -> std::result::Result<(), DiskError> {
         let flushed = self.served.client.flush().await;
         flushed.map_err(|error| self.explain(error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_below_the_parents_file_and_zeros_within_its_size_are_unchanged() {
+        let part = |depth| nbd::Extent { length: 10, depth, is_zero: depth == 0, is_hole: depth == 0 };
+        let unchanged = |depth, at, parent| -> Vec<(u64, bool)> {
+            extents_of(part(depth), at, parent).iter().map(|e| (e.length, e.is_unchanged)).collect()
+        };
+        let parent = Some(Parent { depth: 2, size: 105 });
+        assert_eq!(unchanged(1, 0, parent), [(10, false)]);
+        assert_eq!(unchanged(2, 0, parent), [(10, true)]);
+        assert_eq!(unchanged(3, 200, parent), [(10, true)]);
+        assert_eq!(unchanged(0, 0, parent), [(10, true)]);
+        assert_eq!(unchanged(0, 100, parent), [(5, true), (5, false)]);
+        assert_eq!(unchanged(0, 200, parent), [(10, false)]);
+        assert_eq!(unchanged(2, 0, None), [(10, false)]);
     }
 }
