@@ -153,10 +153,9 @@ impl S3 {
                 }
                 Ok(answer) => {
                     let (code, message) = answers::error(&answer.body);
-                    let is_passing = is_passing(answer.status, &code);
                     let (place, status) = (self.address(call.key), answer.status.as_u16());
                     let error = Error::Refused { action: call.action, place, status, code, message };
-                    if !is_passing {
+                    if !error.is_transient() {
                         return Err(error);
                     }
                     error
@@ -384,6 +383,7 @@ fn client(ca: Option<&str>, endpoint: &Url, limits: Limits) -> Result<reqwest::C
             .connect_timeout(limits.connect)
             .pool_idle_timeout(Duration::from_secs(5))
             .referer(false)
+            .no_proxy()
             // A signature is for one address.
             .redirect(Policy::none())
     };
@@ -425,13 +425,6 @@ fn check_prefix(prefix: &str) -> Result<()> {
             ),
         }),
     }
-}
-
-/// Whether the same request may succeed later.
-fn is_passing(status: StatusCode, code: &str) -> bool {
-    let passing =
-        matches!(code, "SlowDown" | "RequestTimeout" | "OperationAborted" | "ConditionalRequestConflict");
-    passing || matches!(status.as_u16(), 408 | 429 | 500 | 502 | 503 | 504)
 }
 
 /// Formats reqwest's errors with their causes but without the URL.
