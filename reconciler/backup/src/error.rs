@@ -92,7 +92,10 @@ impl Error {
         match self {
             Self::NoAnswer { .. } | Self::FolderStalled { .. } | Self::Folder { .. } => true,
             Self::Source { .. } | Self::Sink { .. } => true,
-            Self::Refused { status, .. } => *status >= 500 || *status == 429,
+            Self::Refused { status, code, .. } => {
+                let codes = ["SlowDown", "RequestTimeout", "OperationAborted", "ConditionalRequestConflict"];
+                codes.contains(&code.as_str()) || matches!(status, 408 | 429 | 500 | 502 | 503 | 504)
+            }
             _ => false,
         }
     }

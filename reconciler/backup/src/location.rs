@@ -18,7 +18,7 @@ pub enum Location {
 /// A bucket of an S3-compatible object store, or a part of it.
 #[derive(Clone, Debug)]
 pub struct S3Location {
-    /// `https://HOST[:PORT]`, or `http://`. Buckets are addressed by path.
+    /// `https://HOST[:PORT]`, or `http://`. Buckets are addressed by path, and no proxy is used.
     pub endpoint: String,
     /// `us-east-1` for stores without regions.
     pub region: String,

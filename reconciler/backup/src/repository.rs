@@ -203,9 +203,8 @@ impl Inner {
         let folder = format!("{}/blocks", disk_folder(disk));
         let mut count = 0;
         let mut see = |name: &str, length| {
-            let id = name
-                .split_once('/')
-                .and_then(|(folder, id)| BlockId::parse(id).filter(|_| id.starts_with(folder)));
+            let (folder, id) = name.split_once('/').unwrap_or_default();
+            let id = BlockId::parse(id).filter(|id| folder == format!("{:02x}", id.0[0]));
             if let Some(id) = id {
                 count += 1;
                 visit(id, length);

@@ -23,7 +23,7 @@ use crate::repository_file;
 const TIMEOUT: Duration = Duration::from_secs(120);
 /// The maximum number of operations at a time. Threads that wait for a file server that is gone cannot be stopped.
 const CONCURRENCY: usize = 8;
-/// The maximum number of listed names that are passed on at once.
+/// The number of files after which a page ends with its folder.
 const PAGE: usize = 1000;
 /// Files that are being written.
 const PARTIAL: &str = ".partial";
@@ -102,17 +102,13 @@ impl Objects for Folder {
     }
 
     async fn list(&self, folder: &str, visit: Visit<'_>) -> Result<()> {
-        let mut walk = self
-            .run(folder, |root, path| {
-                check_mounted(root)?;
-                Ok(Walk { top: path.to_owned(), folders: vec![path.to_owned()], names: Vec::new() })
-            })
-            .await?;
-        while !walk.folders.is_empty() {
-            walk = self.run(folder, |_, _| walk.page()).await?;
-            for (name, length) in walk.names.drain(..) {
+        let mut walk = Some(Walk::new(self.path(folder), false));
+        while let Some(page) = walk.take() {
+            let (names, rest) = self.run(folder, |root, _| page.page(root)).await?;
+            for (name, length) in names {
                 visit(&name, length)?;
             }
+            walk = rest;
         }
         Ok(())
     }
@@ -146,36 +142,38 @@ impl Objects for Folder {
     }
 
     async fn remove_partial(&self, folder: &str) -> Result<()> {
-        self.run(folder, |root, path| {
-            check_mounted(root)?;
-            let mut folders = vec![path.to_owned()];
-            while let Some(folder) = folders.pop() {
-                for entry in entries(&folder)? {
-                    let path = entry.path();
-                    if entry.file_type().map_err(|source| failed("list", &path, source))?.is_dir() {
-                        folders.push(path);
-                    } else if is_partial(&path) {
-                        absent_is_fine(fs::remove_file(&path))
-                            .map_err(|source| failed("remove", &path, source))?;
-                    }
-                }
+        let mut walk = Some(Walk::new(self.path(folder), true));
+        while let Some(page) = walk.take() {
+            let (names, rest) = self.run(folder, |root, _| page.page(root)).await?;
+            for (name, _) in names {
+                self.run(&format!("{folder}/{name}"), delete).await?;
             }
-            Ok(())
-        })
-        .await
+            walk = rest;
+        }
+        Ok(())
     }
 }
 
-/// The files below a folder, listed in pages.
+/// The names of files, and their lengths.
+type Names = Vec<(String, u64)>;
+
+/// The files below a folder, listed in pages: one of them may take as long as the time limit.
 struct Walk {
     top: PathBuf,
     folders: Vec<PathBuf>,
-    names: Vec<(String, u64)>,
+    /// Lists the files that are being written, and no others.
+    is_of_partial: bool,
 }
 
 impl Walk {
-    /// Lists whole folders until a page is full.
-    fn page(mut self) -> Result<Self> {
+    fn new(top: PathBuf, is_of_partial: bool) -> Self {
+        Self { folders: vec![top.clone()], top, is_of_partial }
+    }
+
+    /// Lists whole folders until a page is full. Returns it, and the rest of the walk.
+    fn page(mut self, root: &Path) -> Result<(Names, Option<Self>)> {
+        check_mounted(root)?;
+        let (mut names, mut seen) = (Vec::new(), 0);
         while let Some(folder) = self.folders.pop() {
             for entry in entries(&folder)? {
                 let path = entry.path();
@@ -186,16 +184,17 @@ impl Walk {
                 };
                 if metadata.is_dir() {
                     self.folders.push(path);
-                } else if metadata.is_file() && !is_partial(&path) {
+                } else if metadata.is_file() && is_partial(&path) == self.is_of_partial {
                     let name = path.strip_prefix(&self.top).ok().and_then(Path::to_str);
-                    self.names.extend(name.map(|name| (name.to_owned(), metadata.len())));
+                    names.extend(name.map(|name| (name.to_owned(), metadata.len())));
                 }
+                seen += 1;
             }
-            if self.names.len() >= PAGE {
-                break;
+            if seen >= PAGE {
+                return Ok((names, Some(self)));
             }
         }
-        Ok(self)
+        Ok((names, None))
     }
 }
 
@@ -351,10 +350,6 @@ fn sync(folder: &Path) -> Result<()> {
 
 fn is_partial(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(PARTIAL))
-}
-
-fn absent_is_fine(done: io::Result<()>) -> io::Result<()> {
-    done.or_else(|error| if error.kind() == ErrorKind::NotFound { Ok(()) } else { Err(error) })
 }
 
 fn failed(action: &'static str, path: &Path, source: io::Error) -> Error {

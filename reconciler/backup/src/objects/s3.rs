@@ -154,10 +154,9 @@ impl S3 {
                 }
                 Ok(answer) => {
                     let (code, message) = answers::error(&answer.body);
-                    let is_passing = is_passing(answer.status, &code);
                     let (place, status) = (self.address(call.key), answer.status.as_u16());
                     let error = Error::Refused { action: call.action, place, status, code, message };
-                    if !is_passing {
+                    if !error.is_transient() {
                         return Err(error);
                     }
                     error
@@ -392,6 +391,7 @@ fn client(location: &S3Location, endpoint: &Url, limits: Limits) -> Result<reqwe
             .connect_timeout(limits.connect)
             .pool_idle_timeout(Duration::from_secs(5))
             .referer(false)
+            .no_proxy()
             // A signature is for one address.
             .redirect(Policy::none())
     };
@@ -433,13 +433,6 @@ fn check_prefix(prefix: &str) -> Result<()> {
             ),
         }),
     }
-}
-
-/// Whether the same request may succeed later.
-fn is_passing(status: StatusCode, code: &str) -> bool {
-    let passing =
-        matches!(code, "SlowDown" | "RequestTimeout" | "OperationAborted" | "ConditionalRequestConflict");
-    passing || matches!(status.as_u16(), 408 | 429 | 500 | 502 | 503 | 504)
 }
 
 /// Formats reqwest's errors with their causes but without the URL.

@@ -2,11 +2,14 @@
 
 use super::*;
 
-/// A repository with two backups of disk `a`, and one of disk `b` with the data of the first.
+/// A repository with two backups of disk `a`, and one of disk `b` with the data of the first. The disks have two blocks.
 async fn repository() -> (Memory, Repository, TestDisk, TestDisk) {
+    repository_of(TestDisk::new(2 * MIB4, &[1, 2]), TestDisk::new(2 * MIB4, &[1, 3])).await
+}
+
+async fn repository_of(old: TestDisk, new: TestDisk) -> (Memory, Repository, TestDisk, TestDisk) {
     let memory = Memory::default();
     let repository = open(&memory).await;
-    let (old, new) = (TestDisk::new(2 * MIB4, &[1, 2]), TestDisk::new(2 * MIB4, &[1, 3]));
     back_up(&repository, "one", None, &mut old.source()).await.expect("made");
     back_up(&repository, "two", Some("one"), &mut new.since(&old)).await.expect("made");
     let (disk, backup, facts) = (disk_id("b"), backup_id("one"), facts());
@@ -50,7 +53,8 @@ async fn assert_detected(repository: &Repository, old: &TestDisk, new: &TestDisk
 
 #[tokio::test]
 async fn every_change_of_an_object_is_detected() {
-    let (memory, repository, old, new) = repository().await;
+    let small = |seed| TestDisk::new(100_000, &[seed]);
+    let (memory, repository, old, new) = repository_of(small(1), small(2)).await;
     for name in memory.names().into_iter().filter(|name| name.starts_with("disks/a/")) {
         let whole = get(&memory, &name);
         let mut changes: Vec<Option<Vec<u8>>> = vec![None, Some(Vec::new()), Some(vec![0; whole.len()])];

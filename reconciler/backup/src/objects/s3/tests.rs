@@ -124,7 +124,7 @@ async fn passing_failures_are_repeated_a_few_times_and_others_are_not() {
         (500, "InternalError", 3, true),
         (503, "SlowDown", 3, true),
         (429, "", 3, true),
-        (400, "RequestTimeout", 3, false),
+        (400, "RequestTimeout", 3, true),
         (403, "AccessDenied", 1, false),
         (404, "NoSuchBucket", 1, false),
         (400, "AuthorizationHeaderMalformed", 1, false),
@@ -220,6 +220,22 @@ async fn wrong_answers_are_errors() {
     let error = client(&server).get("x", 9).await.expect_err("not S3");
     assert!(matches!(error, Error::Refused { status: 404, .. }), "{error}");
     assert!(matches!(client(&server).delete("x").await, Err(Error::Refused { status: 404, .. })));
+}
+
+#[tokio::test]
+async fn the_certificate_of_the_endpoint_is_checked_against_the_given_authorities() {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    let pem = made.cert.pem();
+    let server = Server::start_tls(made).await;
+    let trusting = S3Location { ca_certificates: Some(pem), ..location(&server.endpoint) };
+    let s3 = S3::with_limits(&trusting, QUICK).expect("valid");
+    s3.put("x", body("1")).await.expect("written");
+    assert_eq!(s3.get("x", 9).await.expect("read"), Some(b"1".to_vec()));
+    // The host's own authorities did not issue it.
+    if let Ok(s3) = S3::with_limits(&location(&server.endpoint), QUICK) {
+        let error = s3.get("x", 9).await.expect_err("not trusted").to_string();
+        assert!(error.contains("cannot connect") && error.contains("certificate"), "{error}");
+    }
 }
 
 #[tokio::test]

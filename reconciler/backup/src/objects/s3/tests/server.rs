@@ -1,6 +1,7 @@
 //! A server of S3 in this process. It checks every signature, and misbehaves as its test asks for.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use axum::Router;
@@ -8,7 +9,11 @@ use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
+use axum::serve::Listener;
 use percent_encoding::percent_decode_str;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 use super::super::signature::{self, Credentials};
 
@@ -53,15 +58,33 @@ impl Server {
     pub(super) async fn start(
         script: impl Fn(usize, &str, &str) -> Option<Misbehaviour> + Send + Sync + 'static,
     ) -> Self {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let host = listener.local_addr().expect("bound").to_string();
-        let endpoint = format!("http://{host}");
-        let state = ServerState {
-            objects: Mutex::default(),
-            requests: Mutex::default(),
-            script: Box::new(script),
-            host,
-        };
+        Self::serve(listener, format!("http://{host}"), host, Box::new(script))
+    }
+
+    /// With a certificate for `localhost`.
+    pub(super) async fn start_tls(made: rcgen::CertifiedKey<rcgen::KeyPair>) -> Self {
+        let key = rustls_pki_types::PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("the default versions")
+            .with_no_client_auth()
+            .with_single_cert(vec![made.cert.der().clone()], key.into())
+            .expect("a certificate with its key");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let host = format!("localhost:{}", listener.local_addr().expect("bound").port());
+        let listener = TlsListener { listener, acceptor: TlsAcceptor::from(Arc::new(config)) };
+        Self::serve(listener, format!("https://{host}"), host, Box::new(|_, _, _| None))
+    }
+
+    fn serve<L>(listener: L, endpoint: String, host: String, script: Script) -> Self
+    where
+        L: Listener,
+        L::Addr: std::fmt::Debug,
+    {
+        let state = ServerState { objects: Mutex::default(), requests: Mutex::default(), script, host };
         let state = Arc::new(state);
         let router = Router::new().fallback(serve).with_state(Arc::clone(&state));
         tokio::spawn(async move { axum::serve(listener, router).await });
@@ -75,6 +98,30 @@ impl Server {
 
     pub(super) fn keys(&self) -> Vec<String> {
         self.state.objects.lock().unwrap().keys().cloned().collect()
+    }
+}
+
+struct TlsListener {
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+}
+
+impl Listener for TlsListener {
+    type Io = TlsStream<TcpStream>;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        loop {
+            let (stream, address) = Listener::accept(&mut self.listener).await;
+            // A client that does not trust the certificate ends the handshake.
+            if let Ok(stream) = self.acceptor.accept(stream).await {
+                return (stream, address);
+            }
+        }
+    }
+
+    fn local_addr(&self) -> std::io::Result<Self::Addr> {
+        self.listener.local_addr()
     }
 }
 
