@@ -55,7 +55,7 @@ pub(crate) async fn limit(ctx: &Context, machine: &Machine, volumes: &[&str]) ->
         let tables = ctx.index.read();
         let disks = tables.disks.all().filter_map(|(_, disk)| {
             let volume = volume_of(disk).filter(|volume| volumes.contains(volume))?;
-            Some((volume.to_owned(), io_limits(Some(disk.spec.limits.as_ref()?))))
+            Some((volume.to_owned(), io_limits(Some(disk.spec.limits.as_deref()?))))
         });
         disks.collect()
     };

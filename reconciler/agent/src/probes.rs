@@ -35,8 +35,8 @@ pub(crate) use count::Outcome;
 pub(crate) struct ProbePlan {
     pub(crate) process: ProcessIdentity,
     pub(crate) address: Option<GuestAddress>,
-    pub(crate) readiness: Option<Probe>,
-    pub(crate) liveness: Option<Probe>,
+    pub(crate) readiness: Option<Box<Probe>>,
+    pub(crate) liveness: Option<Box<Probe>>,
 }
 
 /// The results of the probes of a VM; None before the first one, and without a probe.
@@ -139,7 +139,7 @@ impl Reporter {
 }
 
 /// Makes attempts for as long as it is polled. `report` gets each result that differs from the one before.
-async fn repeat(probe: Option<Probe>, guest: &Machine, mut asker: Asker, report: impl Fn(Outcome)) {
+async fn repeat(probe: Option<Box<Probe>>, guest: &Machine, mut asker: Asker, report: impl Fn(Outcome)) {
     let Some((probe, question)) = probe.as_ref().and_then(|probe| Some((probe, probe.question()?))) else {
         return;
     };

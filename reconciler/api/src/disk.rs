@@ -85,7 +85,7 @@ pub struct DiskSpec {
     pub provisioning: Provisioning,
     /// Ceilings for the disk's operations and bandwidth. Default: none. Applied live.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limits: Option<DiskLimits>,
+    pub limits: Option<Box<DiskLimits>>,
 }
 
 impl Default for DiskSpec {
@@ -236,7 +236,7 @@ pub struct DiskStatus {
     #[serde(default = "crate::condition::never_observed")]
     pub observed_generation: i64,
     /// `Ready`, `Reconciling`, `Stalled`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::exact::list")]
     #[schemars(schema_with = "crate::condition::schema")]
     pub conditions: Conditions,
     /// One word for people.
@@ -256,9 +256,9 @@ pub struct DiskStatus {
     pub size: Option<String>,
     /// The last restore of its data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub restored_from: Option<DiskRestored>,
+    pub restored_from: Option<Box<DiskRestored>>,
     /// The VM that uses it. A deleted Disk stays until no VM does.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::exact::list")]
     #[schemars(length(max = 16))]
     pub used_by: Vec<ObjectUse>,
 }

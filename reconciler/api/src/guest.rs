@@ -29,14 +29,14 @@ pub struct GuestStatus {
     #[schemars(length(max = 256))]
     pub kernel: Option<String>,
     /// All addresses the guest reports, loopback and link-local left out.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::exact::list")]
     pub addresses: Vec<String>,
     /// The guest's network interfaces that have one of these addresses. At most 16 are listed.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::exact::list")]
     #[schemars(length(max = 16))]
     pub interfaces: Vec<GuestInterface>,
     /// The guest's file systems on block devices, each device once. At most 16 are listed.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::exact::list")]
     #[schemars(length(max = 16))]
     pub filesystems: Vec<GuestFilesystem>,
 }
@@ -53,6 +53,7 @@ pub struct GuestInterface {
     #[schemars(length(max = 256))]
     pub mac_address: Option<String>,
     /// Its addresses with their prefix lengths, IPv4 and IPv6, link-local ones included. At most 16 are listed.
+    #[serde(deserialize_with = "crate::exact::list")]
     #[schemars(length(max = 16), inner(length(max = 64)))]
     pub addresses: Vec<String>,
 }

@@ -19,6 +19,7 @@
 //!   on their own:          gates (annotations of a VM)   site (terms of control planes)   host_addresses   user_data (cloud-init syntax)
 //!                          password, sysprep (of a guest)
 //!                          console, guest_access (ways into a guest), image_upload   unmanaged (objects read without their managed fields)
+//!                          exact (lists without spare room)
 //! ```
 //!
 //! Pure data. This crate must not know a client, a runtime or a clock: times are arguments. The types and doc comments here
@@ -39,6 +40,7 @@ pub mod cpu_controls;
 pub mod cron;
 pub mod disk;
 pub mod disk_snapshot;
+mod exact;
 pub mod gates;
 pub mod guest;
 pub mod guest_access;

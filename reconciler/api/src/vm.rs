@@ -216,6 +216,7 @@ pub struct VMSpec {
     pub serial_number: Option<String>,
     /// The VM's disks, keyed by `name`; exactly one has `boot: true`. Adding or removing one that is not the boot
     /// disk takes effect on the running VM; another boot disk at the next power cycle.
+    #[serde(deserialize_with = "crate::exact::list")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     #[schemars(length(min = 1, max = 16))]
     pub disks: Vec<VMDisk>,
@@ -229,7 +230,7 @@ pub struct VMSpec {
     /// The network interfaces, keyed by `name`. Default: one, `nic0`, on the Network `default`. An empty list: no
     /// network. Interfaces of the models `virtio` and `e1000e` are added to and removed from the running VM, others at its next
     /// power cycle.
-    #[serde(default = "one_interface")]
+    #[serde(default = "one_interface", deserialize_with = "crate::exact::list")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     #[schemars(length(max = 8))]
     pub network_interfaces: Vec<NetworkInterface>,
@@ -238,7 +239,7 @@ pub struct VMSpec {
     pub placement: Option<Placement>,
     /// Data for the guest's first boot (cloud-init, NoCloud).
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bootstrap: Option<Bootstrap>,
+    pub bootstrap: Option<Box<Bootstrap>>,
     /// Users of the guest whose SSH keys are set in the running guest by its guest agent (qemu-guest-agent 5.2 or later), keyed by
     /// `name`, at most 8. The condition `GuestUsersSynced` says whether they have the declared keys. Other keys of a user stay as they
     /// are, and the keys of a user that is taken off the list are removed. Default: none. Applied live.
@@ -257,15 +258,15 @@ pub struct VMSpec {
     /// Whether the guest does its work: until this probe succeeds, and while it fails, `Ready` is `False` with the reason
     /// `ProbeFailed`. Default: none. Applied live.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub readiness_probe: Option<Probe>,
+    pub readiness_probe: Option<Box<Probe>>,
     /// Whether the guest still works: when this probe fails, the guest is stopped as `restartMode` declares, and counts as ended by a
     /// failure, so that `restartPolicy` decides. A guest that starts, or reboots, must succeed within `initialDelaySeconds`
     /// and the failures that are allowed. Default: none. Applied live.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub liveness_probe: Option<Probe>,
+    pub liveness_probe: Option<Box<Probe>>,
     /// Calls of the guest by its host, at the start and before a stop. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hooks: Option<Hooks>,
+    pub hooks: Option<Box<Hooks>>,
     /// The position of the VM when its host starts its VMs after a boot, 0 to 65535: VMs with a lower number are started first,
     /// those with the same number together, and those without one last. A VM that does not start holds back others for
     /// five minutes at most. Default: none. Applied live.
@@ -302,7 +303,7 @@ impl VMSpec {
     /// Returns the names of the Secrets that the VM's host has to read.
     pub fn secrets(&self) -> impl Iterator<Item = &str> {
         let of_users = self.guest_users.iter().filter_map(|user| user.ssh_authorized_keys_secret.as_deref());
-        self.bootstrap.iter().flat_map(Bootstrap::secrets).chain(of_users)
+        self.bootstrap.iter().flat_map(|bootstrap| bootstrap.secrets()).chain(of_users)
     }
 }
 

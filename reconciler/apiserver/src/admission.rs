@@ -58,7 +58,7 @@ pub(crate) struct Request<'a> {
     pub(crate) object: Option<&'a Value>,
     /// `None` on create.
     pub(crate) old_object: Option<&'a Value>,
-    /// The Namespace object the request is in; `None` for cluster-scoped objects.
+    /// The Namespace object the request is in; `None` for cluster-scoped objects, and if no policy uses it.
     pub(crate) namespace_object: Option<&'a Value>,
     /// `CreateOptions` and the like, as the client sent them.
     pub(crate) options: Option<&'a Value>,
@@ -102,6 +102,11 @@ impl Policies {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.policies.is_empty()
+    }
+
+    /// Whether a policy uses the Namespace object that a request is in.
+    pub(crate) fn reads_namespace(&self) -> bool {
+        self.policies.iter().any(Policy::reads_namespace)
     }
 
     /// Evaluates a request; warnings are for the `Warning` headers of the response.

@@ -7,6 +7,7 @@ pub(crate) mod capacity;
 pub(crate) mod claims;
 mod image_secrets;
 pub(crate) mod index;
+mod key_set;
 mod never_bound;
 pub(crate) mod recovery;
 pub(crate) mod secrets;

@@ -127,7 +127,7 @@ impl<'a> StatusVisitor for Attempt<'a> {
     fn visit<K: WithStatus>(self, object: &K) -> Self::Output {
         let Self(writer, operation) = self;
         let object = object.clone();
-        async move { writer.typed(&object, operation).await }.boxed()
+        async move { writer.typed(object, operation).await }.boxed()
     }
 }
 
@@ -280,10 +280,10 @@ impl Writer {
 
     async fn typed<K: WithStatus>(
         &self,
-        object: &K,
+        mut object: K,
         operation: Operation<'_>,
     ) -> Result<Option<Object>, kube::Error> {
-        let key = Key::of(object);
+        let key = Key::of(&object);
         let api = K::api(self.0.clone(), &key);
         let Unmanaged(response) = match operation {
             Operation::Read => {
@@ -297,7 +297,6 @@ impl Writer {
                 api.patch(&key.name, &params, &Patch::Merge(&patch)).await?
             }
             Operation::Status(meta) => {
-                let mut object = object.clone();
                 *object.meta_mut() = meta.clone();
                 object.meta_mut().managed_fields = None;
                 let params = PostParams { field_manager: manager(), ..PostParams::default() };

@@ -12,7 +12,7 @@ use crate::key::Key;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldPath {
     /// The path as a field selector contains it: `status.binding.host`.
-    pub name: Box<str>,
+    pub name: Arc<str>,
     segments: Vec<Box<str>>,
 }
 
@@ -46,7 +46,7 @@ pub struct Facts {
     pub uid: Arc<str>,
     pub labels: Box<[(Box<str>, Box<str>)]>,
     /// Values of the resource's selectable fields.
-    pub fields: Box<[(Box<str>, Box<str>)]>,
+    pub fields: Box<[(Arc<str>, Box<str>)]>,
     /// uids of owners.
     pub owners: Box<[Box<str>]>,
     /// Whether `metadata.deletionTimestamp` is set.
@@ -65,7 +65,7 @@ impl Facts {
         Self {
             uid: metadata["uid"].as_str().unwrap_or_default().into(),
             labels: labels.unwrap_or_default(),
-            fields: fields.iter().map(|f| (f.name.clone(), f.read(object).into())).collect(),
+            fields: fields.iter().map(|f| (Arc::clone(&f.name), f.read(object).into())).collect(),
             owners: owners.unwrap_or_default(),
             deleting: metadata.get("deletionTimestamp").is_some_and(|at| !at.is_null()),
         }

@@ -46,7 +46,7 @@ pub use backup::{Backup, BackupError, CredentialFiles, backup, backups_in, until
 pub use counters::Counters;
 pub use entry::{Encoded, Entry, Facts, FieldPath, with_revision};
 pub use error::{OpenError, ReadError};
-pub use event::{Change, Event};
+pub use event::{Change, Event, frame};
 pub use key::Key;
 pub use look_back::Revision;
 pub use private_file::{read_or_make_bytes, write_private};

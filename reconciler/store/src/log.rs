@@ -226,7 +226,7 @@ impl Log {
                 (false, Some(_)) => Change::Modified,
                 (false, None) => Change::Added,
             };
-            Ok(Event::new(change, Arc::new(entry), previous))
+            Ok(Event::read(change, Arc::new(entry), previous))
         })?;
         rows.collect()
     }

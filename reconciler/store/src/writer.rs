@@ -164,9 +164,10 @@ impl Writer {
             by: &one.by,
             text: &encoded.text,
         })?;
-        let entry =
-            Entry { key: one.key.clone(), revision, written_ms: one.at_ms, bytes, facts: encoded.facts };
-        Ok((Event::new(change, Arc::new(entry), before), stored))
+        // The names of the stored object, not those of each request: they are kept for as long as the object.
+        let key = before.as_ref().map_or(&one.key, |before| &before.key).clone();
+        let entry = Entry { key, revision, written_ms: one.at_ms, bytes, facts: encoded.facts };
+        Ok((Event::written(change, entry, before), stored))
     }
 
     pub(crate) fn compact(&mut self, keep: Keep) -> Result<u64, WriteError> {

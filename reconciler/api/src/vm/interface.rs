@@ -49,7 +49,7 @@ pub struct NetworkInterface {
     pub allowed_mac_addresses: Vec<String>,
     /// Ceilings for the traffic of the interface. Default: none. Applied live.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limits: Option<InterfaceLimits>,
+    pub limits: Option<Box<InterfaceLimits>>,
     /// Addresses of the name servers that the guest gets for this interface, at most 4. Default: those of its Network. A change reaches
     /// a running guest of an `Overlay` when it renews its lease.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -22,7 +22,7 @@ pub struct VMStatus {
     /// `Ready`, `Reconciling`, `Stalled`, `Scheduled`, `Running`, `GuestReady`, `ClassSynced`, `InterfacesSynced`,
     /// `GuestUsersSynced` (only with `guestUsers`), `PlacementSynced`, `RestoreSynced` and `SecurityGroupsSynced` (only while they are
     /// `False`).
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::exact::list")]
     #[schemars(schema_with = "crate::condition::schema")]
     pub conditions: Conditions,
     /// One word for people.
@@ -41,12 +41,12 @@ pub struct VMStatus {
     pub admitted_epoch: Option<i64>,
     /// The last refusal by a host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub refusal: Option<HostRefusal>,
+    pub refusal: Option<Box<HostRefusal>>,
     /// berth's own identity of this machine on disk; survives a restore and a move of the control plane. Decided at bind.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "instanceID")]
     pub instance_id: Option<String>,
     /// Addresses and MACs, decided once at bind, one entry for each interface of the spec.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::exact::list")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     #[schemars(length(max = 256))]
     pub interfaces: Vec<InterfaceStatus>,
@@ -65,7 +65,7 @@ pub struct VMStatus {
     pub cpu_time: Option<CpuTime>,
     /// The CPUs of its host that the running VM has for itself.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "dedicatedCPUs")]
-    pub dedicated_cpus: Option<DedicatedCpus>,
+    pub dedicated_cpus: Option<Box<DedicatedCpus>>,
     /// The names of what takes effect at the next power cycle: `class`, `cpus`, `memory`, `hugePages`, `firmware`, `tpm`, `cpuTopology`,
     /// `pciDevices`, `shares`, `disks[NAME]` of another boot disk, bus or `readOnly`, `cdroms[NAME]`, `networkInterfaces[NAME]`, `restore`. Empty while the VM does not run, and while its host is too small
     /// to start it again.
@@ -73,7 +73,7 @@ pub struct VMStatus {
     #[schemars(length(max = 32), inner(length(max = 128)))]
     pub pending_power_cycle: Vec<String>,
     /// Every disk that is attached or should be.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::exact::list")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub disks: Vec<DiskAttachmentStatus>,
     /// The CD-ROM drives that the running VM has.
@@ -156,7 +156,7 @@ impl VMStatus {
     /// The refusal of the host it is bound to.
     pub fn refused(&self) -> Option<&HostRefusal> {
         let binding = self.binding.as_ref().filter(|_| !self.is_admitted())?;
-        self.refusal.as_ref().filter(|r| r.host == binding.host && r.epoch == binding.epoch)
+        self.refusal.as_deref().filter(|r| r.host == binding.host && r.epoch == binding.epoch)
     }
 }
 
@@ -197,7 +197,7 @@ pub struct InterfaceStatus {
     /// The ceilings for its traffic.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "accepted_limits")]
-    pub limits: Option<InterfaceLimits>,
+    pub limits: Option<Box<InterfaceLimits>>,
     /// Its name servers, if they are not those of the Network.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 4), inner(length(max = 15)))]

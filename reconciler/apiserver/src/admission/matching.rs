@@ -35,6 +35,11 @@ impl Constraints {
         })
     }
 
+    /// Whether the namespace of a request decides about it.
+    pub(super) fn reads_namespace(&self) -> bool {
+        !self.namespace_selector.is_empty()
+    }
+
     /// # Errors
     /// The namespace is required and unknown.
     pub(super) fn matches(&self, request: &Request<'_>) -> Result<bool, String> {

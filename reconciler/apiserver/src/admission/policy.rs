@@ -132,6 +132,13 @@ impl Policy {
         }
     }
 
+    /// Whether the policy uses the Namespace object that a request is in.
+    pub(super) fn reads_namespace(&self) -> bool {
+        let of_bindings = self.bindings.iter().filter_map(|binding| binding.constraints.as_ref());
+        let mut constraints = of_bindings.chain([&self.constraints]);
+        constraints.any(Constraints::reads_namespace) || self.read.contains_key("namespaceObject")
+    }
+
     /// Decides about a request that the policy could not evaluate.
     pub(super) fn on_error(&self, denied: Denied) -> Result<bool, Denied> {
         if self.ignore_errors { Ok(false) } else { Err(denied) }

@@ -66,7 +66,7 @@ impl Case {
             user: &self.user,
             object: self.object.as_ref(),
             old_object: self.old.as_ref(),
-            namespace_object: Some(&self.namespace),
+            namespace_object: policies.reads_namespace().then_some(&self.namespace),
             options: None,
         })
     }

@@ -23,7 +23,8 @@ impl Call {
         if policies.is_empty() {
             return Ok(());
         }
-        let namespace = self.core.namespace(&self.target.namespace).map(|entry| entry.value());
+        let namespace = policies.reads_namespace().then(|| self.core.namespace(&self.target.namespace));
+        let namespace = namespace.flatten().map(|entry| entry.value());
         let resource = self.resource();
         // A namespace counts as inside itself, as in Kubernetes.
         let place = if resource.is("", "namespaces") { &self.target.name } else { &self.target.namespace };

@@ -11,7 +11,7 @@ use std::time::Duration;
 use berth_apimachinery::meta::{field_error, forbidden};
 use berth_apimachinery::schema::ErrorKind;
 use berth_apimachinery::selector::Selector;
-use berth_store::{Change, Entry, Event, Subscription, with_revision};
+use berth_store::{Change, Entry, Event, Subscription, frame, with_revision};
 use bytes::{Bytes, BytesMut};
 use serde_json::{Value, json};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until};
@@ -334,7 +334,10 @@ impl WatchStream {
             return None;
         }
         let status = ApiError::expired("too old resource version: the watch fell behind").status();
-        Some(line("ERROR", &serde_json::to_vec(&status).expect("a JSON value always serializes into memory")))
+        Some(frame(
+            "ERROR",
+            &serde_json::to_vec(&status).expect("a JSON value always serializes into memory"),
+        ))
     }
 
     /// Returns the frame for an event, if any: an object that leaves the selection is sent as deleted.
@@ -353,13 +356,13 @@ impl WatchStream {
         };
         if change == event.change && self.format.is_plain() && self.as_stored(entry) {
             self.first = false;
-            return Some(event.frame.get_or_init(|| line(name(change), &entry.bytes)).clone());
+            return Some(event.frame.get_or_init(|| frame(change.name(), &entry.bytes)).clone());
         }
         if change == Change::Deleted && event.change != Change::Deleted {
             let left = previous.map(|previous| relabelled(previous, entry.revision))?;
             return Some(self.frame("DELETED", &left));
         }
-        Some(self.frame(name(change), entry))
+        Some(self.frame(change.name(), entry))
     }
 
     fn as_stored(&self, entry: &Entry) -> bool {
@@ -370,7 +373,7 @@ impl WatchStream {
     fn frame(&mut self, change: &str, entry: &Entry) -> Bytes {
         let text = Core::text(entry, &self.target.resource, self.target.version);
         let first = std::mem::replace(&mut self.first, false);
-        line(change, &self.format.object(text, first))
+        frame(change, &self.format.object(text, first))
     }
 
     fn bookmark(&mut self, revision: u64, initial_end: bool) -> Bytes {
@@ -386,7 +389,7 @@ impl WatchStream {
         }
         let text = serde_json::to_vec(&object).expect("a JSON value always serializes into memory");
         let first = std::mem::replace(&mut self.first, false);
-        line("BOOKMARK", &self.format.object(text.into(), first))
+        frame("BOOKMARK", &self.format.object(text.into(), first))
     }
 }
 
@@ -405,22 +408,4 @@ fn relabelled(entry: &Entry, revision: u64) -> Entry {
         bytes: with_revision(&entry.bytes, revision).unwrap_or_else(|| entry.bytes.clone()),
         facts: Arc::clone(&entry.facts),
     }
-}
-
-fn name(change: Change) -> &'static str {
-    match change {
-        Change::Added => "ADDED",
-        Change::Modified => "MODIFIED",
-        Change::Deleted => "DELETED",
-    }
-}
-
-fn line(kind: &str, object: &[u8]) -> Bytes {
-    let mut line = Vec::with_capacity(object.len() + 40);
-    line.extend_from_slice(b"{\"type\":\"");
-    line.extend_from_slice(kind.as_bytes());
-    line.extend_from_slice(b"\",\"object\":");
-    line.extend_from_slice(object);
-    line.extend_from_slice(b"}\n");
-    line.into()
 }

@@ -11,6 +11,7 @@ use kube::ResourceExt;
 
 use crate::{
     cache::capacity::{Demand, HostCapacity, Members},
+    cache::key_set::KeySet,
     cache::secrets::{NeededSecret, Secrets},
     cache::security_groups::{Membership, SecurityGroups, memberships_of},
     key::{Key, ObjectKind},
@@ -95,39 +96,39 @@ pub(crate) struct Index {
     pub(crate) secrets: Secrets,
     /// The members of security groups.
     pub(crate) security_groups: SecurityGroups,
-    vm_entries: HashMap<Key, VmEntry>,
-    by_host: HashMap<String, BTreeSet<Key>>,
-    by_group: HashMap<Key, BTreeSet<Key>>,
+    vm_entries: HashMap<Key, Box<VmEntry>>,
+    by_host: HashMap<String, KeySet>,
+    by_group: HashMap<Key, KeySet>,
     group_hosts: HashMap<Key, Members>,
-    by_disk: HashMap<Key, BTreeSet<Key>>,
-    by_public_ip: HashMap<Key, BTreeSet<Key>>,
+    by_disk: HashMap<Key, KeySet>,
+    by_public_ip: HashMap<Key, KeySet>,
     addresses: HashMap<String, AllocatedAddresses>,
     ipv6_addresses: HashMap<String, BTreeSet<Ipv6Addr>>,
     /// MAC, lower case → the VMs that have it: more than one only where it was allocated twice before that was
     /// refused.
-    macs: HashMap<String, BTreeSet<Key>>,
+    macs: HashMap<String, KeySet>,
     /// Network (`namespace/name`) → host → the number of its VMs with an interface on it.
     hosts_of_network: HashMap<String, BTreeMap<String, usize>>,
     public_addresses: BTreeMap<Ipv4Addr, Key>,
     public_address_of: HashMap<Key, (Ipv4Addr, Key)>,
     /// PublicIP → its host, and the addresses under which that host forwards connections to VMs on other hosts.
     forwarding: HashMap<Key, VmEntry>,
-    attachments_by_disk: HashMap<Key, BTreeSet<Key>>,
-    attachments_by_vm: HashMap<Key, BTreeSet<Key>>,
+    attachments_by_disk: HashMap<Key, KeySet>,
+    attachments_by_vm: HashMap<Key, KeySet>,
     attachment_entries: HashMap<Key, (Key, Key)>,
     /// SnapshotSchedule → the VMSnapshots that it made.
-    scheduled_snapshots: HashMap<Key, BTreeSet<Key>>,
+    scheduled_snapshots: HashMap<Key, KeySet>,
     schedules: HashMap<Key, Key>,
     /// VM → the claims that groups have for VMs of that name.
     topology_claims: HashMap<Key, BTreeMap<Key, Vec<TopologyClaim>>>,
-    claimants: HashMap<Key, BTreeSet<Key>>,
+    claimants: HashMap<Key, KeySet>,
 }
 
-fn insert<K: std::hash::Hash + Eq>(map: &mut HashMap<K, BTreeSet<Key>>, at: K, key: &Key) {
-    map.entry(at).or_default().insert(key.clone());
+fn insert<K: std::hash::Hash + Eq>(map: &mut HashMap<K, KeySet>, at: K, key: &Key) {
+    map.entry(at).or_default().insert(key);
 }
 
-fn take<K: std::hash::Hash + Eq>(map: &mut HashMap<K, BTreeSet<Key>>, at: &K, key: &Key) {
+fn take<K: std::hash::Hash + Eq>(map: &mut HashMap<K, KeySet>, at: &K, key: &Key) {
     if let Some(set) = map.get_mut(at) {
         set.remove(key);
         if set.is_empty() {
@@ -136,8 +137,8 @@ fn take<K: std::hash::Hash + Eq>(map: &mut HashMap<K, BTreeSet<Key>>, at: &K, ke
     }
 }
 
-fn keys<K: std::hash::Hash + Eq>(map: &HashMap<K, BTreeSet<Key>>, at: &K) -> Vec<Key> {
-    map.get(at).into_iter().flatten().cloned().collect()
+fn keys<K: std::hash::Hash + Eq>(map: &HashMap<K, KeySet>, at: &K) -> Vec<Key> {
+    map.get(at).into_iter().flat_map(KeySet::iter).cloned().collect()
 }
 
 fn entry_of(vm: &VM, demand: Demand) -> VmEntry {
@@ -210,13 +211,13 @@ impl Index {
     /// and disks, the former ones included, and networks that got their first VM on a host or lost their last one
     /// there.
     pub(crate) fn set_vm(&mut self, key: &Key, vm: Option<&VM>, demand: Demand) -> Vec<Key> {
-        let new = vm.map(|vm| entry_of(vm, demand));
+        let new = vm.map(|vm| Box::new(entry_of(vm, demand)));
         let old = self.vm_entries.remove(key);
-        let mut concerned = self.move_networks(old.as_ref(), new.as_ref());
-        let needed = |entry: &Option<VmEntry>| entry.as_ref().map_or(Vec::new(), |e| e.secrets.clone());
+        let mut concerned = self.move_networks(old.as_deref(), new.as_deref());
+        let needed = |entry: &Option<Box<VmEntry>>| entry.as_ref().map_or(Vec::new(), |e| e.secrets.clone());
         concerned.extend(self.secrets.set(&needed(&old), &needed(&new)));
         let memberships =
-            |entry: &Option<VmEntry>| entry.as_ref().map_or(Vec::new(), |e| e.memberships.clone());
+            |entry: &Option<Box<VmEntry>>| entry.as_ref().map_or(Vec::new(), |e| e.memberships.clone());
         concerned.extend(self.security_groups.move_members(&memberships(&old), &memberships(&new)));
         for entry in old.iter().chain(&new) {
             concerned.extend(entry.public_ips.iter().cloned());
@@ -230,7 +231,7 @@ impl Index {
             concerned.extend(old.iter().chain(&new).flat_map(|entry| entry.disks.iter().cloned()));
         }
         if old != new {
-            if releases(old.as_ref(), new.as_ref()) {
+            if releases(old.as_deref(), new.as_deref()) {
                 self.capacity.freed();
             }
             if let Some(old) = &old {
@@ -249,7 +250,7 @@ impl Index {
 
     /// Whether the given VM takes fewer resources than the indexed one.
     pub(crate) fn releases(&self, key: &Key, vm: &VM, demand: Demand) -> bool {
-        releases(self.vm_entries.get(key), Some(&entry_of(vm, demand)))
+        releases(self.vm_entries.get(key).map(AsRef::as_ref), Some(&entry_of(vm, demand)))
     }
 
     /// Whether the given PublicIP takes fewer addresses of networks than the indexed one.

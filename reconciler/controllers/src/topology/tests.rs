@@ -102,8 +102,9 @@ fn with_status(vm: &VM, change: impl FnOnce(&mut VMStatus)) -> VM {
     vm
 }
 
-fn refused(host: &str, epoch: i64) -> Option<berth_api::vm::HostRefusal> {
-    Some(berth_api::vm::HostRefusal { host: host.to_owned(), epoch, message: String::new(), time: None })
+fn refused(host: &str, epoch: i64) -> Option<Box<berth_api::vm::HostRefusal>> {
+    let message = String::new();
+    Some(Box::new(berth_api::vm::HostRefusal { host: host.to_owned(), epoch, message, time: None }))
 }
 
 impl Site {

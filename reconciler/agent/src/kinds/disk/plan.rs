@@ -154,7 +154,7 @@ fn keep(disk: &Disk, volume: &str, facts: &VolumeFacts, observed: &Observed) -> 
 /// Returns the plan for the ceilings, the space and the size of a disk.
 fn adjust(disk: &Disk, volume: &str, facts: &VolumeFacts, observed: &Observed, wanted: u64) -> Plan<Step> {
     let mut steps = Vec::new();
-    let limits = io_limits(disk.spec.limits.as_ref());
+    let limits = io_limits(disk.spec.limits.as_deref());
     if observed.open_limits.is_some_and(|open| open != limits) {
         steps.push(Step::SetLimits { volume: volume.to_owned(), limits });
     }

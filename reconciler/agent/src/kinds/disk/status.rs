@@ -18,12 +18,13 @@ pub(super) fn status(disk: &Disk, observed: &Observed, readiness: &Readiness, no
         status.size = Some(Quantity::from_bytes(size).0);
     }
     if let Some(last) = observed.volume.as_ref().and_then(|volume| volume.restores.last()) {
-        status.restored_from = Some(DiskRestored {
+        let restored = DiskRestored {
             snapshot: last.declared.name.as_str().into(),
             snapshot_id: last.snapshot.clone(),
             token: last.declared.token.clone(),
             restored_at: last.at.to_string(),
-        });
+        };
+        status.restored_from = Some(Box::new(restored));
     }
     status.state = Some(state(disk, observed, readiness));
     status

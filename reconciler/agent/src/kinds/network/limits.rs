@@ -71,7 +71,7 @@ mod tests {
         let interface = |last: u8, limits: Option<InterfaceLimits>| InterfaceStatus {
             network: "ns/default".into(),
             mac_address: format!("52:54:00:00:00:{last:02X}"),
-            limits,
+            limits: limits.map(Box::new),
             ..InterfaceStatus::default()
         };
         let declared = InterfaceLimits {

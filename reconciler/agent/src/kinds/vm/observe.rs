@@ -164,13 +164,15 @@ pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
         true => ctx.system.process(&instance).await?,
         false => None,
     };
+    // Of the host, read once for both.
+    let mut facts = None;
     let admission = match &process {
         Some(_) => Admission::Recorded,
         // An instance with a journal here was admitted: only its status can have been lost.
         None if journal_written && !journal.uid.is_empty() && journal.owner(vm) != Owner::Other => {
             admitted_before(vm)
         }
-        None => admission(ctx, vm).await?,
+        None => admission(ctx, vm, &mut facts).await?,
     };
     let mut observed = Observed {
         now: ctx.now(),
@@ -201,7 +203,7 @@ pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
         // Another VM's machine is not observed for this VM.
         Some(_) if observed.journal.owner(vm) == Owner::Other => {}
         Some(process) => observe_running(ctx, vm, &name, process, &mut observed).await?,
-        None => observe_absent(ctx, vm, &name, &mut observed).await?,
+        None => observe_absent(ctx, vm, &name, &mut observed, facts).await?,
     }
     Ok(observed)
 }
@@ -466,11 +468,13 @@ async fn lease_taken(system: &dyn System, interfaces: &[PendingLease]) -> Result
     Ok(false)
 }
 
+/// Observes a VM without a process. `facts`: the host's, if they were read.
 async fn observe_absent(
     ctx: &Context,
     vm: &VM,
     name: &ObjectName,
     observed: &mut Observed,
+    facts: Option<HostFacts>,
 ) -> Result<(), Error> {
     match observed.journal.suspension.as_ref().filter(|_| observed.journal.is_suspended()) {
         Some(suspension) => {
@@ -492,7 +496,10 @@ async fn observe_absent(
         observed.taps = taps.into_iter().map(|tap| tap.name).filter(|tap| tap.starts_with(&prefix)).collect();
     }
     if should_run(vm) {
-        let host = ctx.facts().await?;
+        let host = match facts {
+            Some(facts) => facts,
+            None => ctx.facts().await?,
+        };
         let offered = offered(ctx, &host);
         let taken = taken_memory(&ctx.index.read(), vm, host.overhead_bytes);
         observed.free_memory = Some(offered.1.saturating_sub(taken));
@@ -524,8 +531,8 @@ fn taken_memory(tables: &Tables, vm: &VM, overhead: u64) -> u64 {
     taken.sum()
 }
 
-/// Decides whether a VM that has nothing on this host may run here.
-async fn admission(ctx: &Context, vm: &VM) -> Result<Admission, Error> {
+/// Decides whether a VM that has nothing on this host may run here. `read`: the host's facts, if they are needed for that.
+async fn admission(ctx: &Context, vm: &VM, read: &mut Option<HostFacts>) -> Result<Admission, Error> {
     let status = vm.status.as_ref();
     if status.is_some_and(VMStatus::is_admitted) || vm.metadata.deletion_timestamp.is_some() {
         return Ok(Admission::Recorded);
@@ -533,12 +540,12 @@ async fn admission(ctx: &Context, vm: &VM) -> Result<Admission, Error> {
     if let Some(refusal) = status.and_then(VMStatus::refused) {
         return Ok(Admission::Refused(refusal.message.clone()));
     }
-    let facts = ctx.facts().await?;
+    let facts = &*read.insert(ctx.facts().await?);
     let skew = ctx.definitions.version_skew();
     let offer = Offer {
         host: ctx.host().to_owned(),
-        capacity: ctx.offered(&facts),
-        reservable: ctx.reservable(&facts),
+        capacity: ctx.offered(facts),
+        reservable: ctx.reservable(facts),
         overhead: facts.overhead_bytes,
         group: group(&ctx.client, vm).await?,
         has_claims: !matches!(skew, VersionSkew::Older(_)),

@@ -410,19 +410,24 @@ mod tests {
     fn a_digest_differs_with_what_a_person_changes() {
         let first = vm();
         let mut others = [vm(), vm(), vm(), vm(), vm(), vm(), vm(), vm()];
-        let bootstrap = |vm: &mut VM| vm.spec.bootstrap.clone().expect("it has one");
+        let bootstrap = |vm: &mut VM| *vm.spec.bootstrap.clone().expect("it has one");
         let [a, b, c, d, e, f, g, h] = &mut others;
         a.spec.bootstrap =
-            Some(berth_api::vm::Bootstrap { user_data: Some("#!/bin/sh".into()), ..bootstrap(a) });
-        b.spec.bootstrap = Some(berth_api::vm::Bootstrap { ssh_authorized_keys: Vec::new(), ..bootstrap(b) });
-        c.spec.bootstrap = Some(berth_api::vm::Bootstrap { hostname: Some("other".into()), ..bootstrap(c) });
+            Some(Box::new(berth_api::vm::Bootstrap { user_data: Some("#!/bin/sh".into()), ..bootstrap(a) }));
+        b.spec.bootstrap =
+            Some(Box::new(berth_api::vm::Bootstrap { ssh_authorized_keys: Vec::new(), ..bootstrap(b) }));
+        c.spec.bootstrap =
+            Some(Box::new(berth_api::vm::Bootstrap { hostname: Some("other".into()), ..bootstrap(c) }));
         let text = |text: &str| Some(text.to_owned());
-        d.spec.bootstrap = Some(berth_api::vm::Bootstrap { domain: text("example.org"), ..bootstrap(d) });
-        e.spec.bootstrap = Some(berth_api::vm::Bootstrap { meta_data: text("a: 1"), ..bootstrap(e) });
+        d.spec.bootstrap =
+            Some(Box::new(berth_api::vm::Bootstrap { domain: text("example.org"), ..bootstrap(d) }));
+        e.spec.bootstrap =
+            Some(Box::new(berth_api::vm::Bootstrap { meta_data: text("a: 1"), ..bootstrap(e) }));
         f.spec.bootstrap =
-            Some(berth_api::vm::Bootstrap { network_config: text("version: 2"), ..bootstrap(f) });
-        g.spec.bootstrap = Some(berth_api::vm::Bootstrap { user: text("admin"), ..bootstrap(g) });
-        h.spec.bootstrap = Some(berth_api::vm::Bootstrap { password_expires: Some(false), ..bootstrap(h) });
+            Some(Box::new(berth_api::vm::Bootstrap { network_config: text("version: 2"), ..bootstrap(f) }));
+        g.spec.bootstrap = Some(Box::new(berth_api::vm::Bootstrap { user: text("admin"), ..bootstrap(g) }));
+        h.spec.bootstrap =
+            Some(Box::new(berth_api::vm::Bootstrap { password_expires: Some(false), ..bootstrap(h) }));
         let of = |vm: &VM| digest(vm, &inline(vm));
         assert_eq!(of(&first), of(&vm()));
         let earlier = "[null,[\"ssh-ed25519 AAAA me\"],\"web\"]";

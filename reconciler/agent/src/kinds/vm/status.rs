@@ -46,7 +46,7 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
     status.pending_power_cycle = pending_power_cycle(vm, observed);
     status.hardware = hardware(observed).or(status.hardware.take());
     status.cpu_time = cpu_time::report(observed.cpu_time);
-    status.dedicated_cpus = dedicated_cpus(observed);
+    status.dedicated_cpus = dedicated_cpus(observed).map(Box::new);
     status.disks = disks(observed);
     status.cdroms = media::status(observed);
     status.pci_devices = pci_devices(observed);
@@ -157,7 +157,7 @@ fn write_admission(
         Admission::Refused(why) => {
             let refusal =
                 HostRefusal { host: binding.host, epoch: binding.epoch, message: why.clone(), time: None };
-            status.refusal = Some(refusal);
+            status.refusal = Some(Box::new(refusal));
             let (reason, text) = (Reason::Refused, readiness.message());
             let scheduled = ConditionType::Scheduled;
             condition::set(

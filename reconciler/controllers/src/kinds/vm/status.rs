@@ -22,7 +22,8 @@ pub(super) fn status(vm: &VM, decision: &Decision, now: Timestamp) -> VMStatus {
         Decision::NoChange => return status,
         Decision::Spend(TopologyClaim { host, epoch, .. }) => {
             let message = "it was to be bound there, and was not".to_owned();
-            status.refusal = Some(HostRefusal { host: host.clone(), epoch: *epoch, message, time: None });
+            let refusal = HostRefusal { host: host.clone(), epoch: *epoch, message, time: None };
+            status.refusal = Some(Box::new(refusal));
             return status;
         }
         Decision::Unknown(host) => {
@@ -43,7 +44,7 @@ pub(super) fn status(vm: &VM, decision: &Decision, now: Timestamp) -> VMStatus {
                     _ => readiness.message().to_owned(),
                 };
                 let Binding { host, epoch } = binding;
-                status.refusal = Some(HostRefusal { host, epoch, message, time: Some(now) });
+                status.refusal = Some(Box::new(HostRefusal { host, epoch, message, time: Some(now) }));
             }
             status.admitted_epoch = None;
             let (scheduled, reason) = (ConditionType::Scheduled, readiness.reason());
