@@ -508,6 +508,10 @@ pub struct TrashedSource {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub file: Option<String>,
+    /// Name of a Backup.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub backup: Option<String>,
 }
 
 /// The pool of a file whose agent does not report one.

@@ -55,7 +55,7 @@
 //!
 //! # Limits
 //!
-//! A disk has at most 16 TiB ([`MAX_SIZE`]), and its repository at most 16 Mi blocks of it. The nonces of AES-GCM are random, so a repository should
+//! A disk has at most 16 TiB ([`MAX_SIZE`]), and at most 16 Mi different blocks in its repository (64 TiB of data). The nonces of AES-GCM are random, so a repository should
 //! not have more than 2^32 objects ever written (16 PiB of data), where a repeated nonce has a probability of 2^-33. At most 4
 //! blocks are in memory. A large disk also needs 32 bytes for each block that its backups have.
 //!

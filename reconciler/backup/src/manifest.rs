@@ -20,7 +20,7 @@ pub(crate) const MAX_INDEX: usize = INDEX_BLOCKS * ID;
 /// The maximum length of a manifest: its facts, and 256 indexes with at most 70 bytes.
 pub(crate) const MAX_MANIFEST: usize = 128 << 10;
 
-/// What was done for a backup.
+/// The amount of data of a backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// The size of the disk in bytes.
@@ -94,7 +94,7 @@ impl Manifest {
         serde_json::to_vec(self).expect("maps have keys of text")
     }
 
-    /// The error says why it is none.
+    /// The error explains why it is none.
     pub(crate) fn decode(json: &[u8]) -> Result<Self, String> {
         let manifest: Self = serde_json::from_slice(json).map_err(|error| error.to_string())?;
         if manifest.size > MAX_SIZE {
@@ -130,7 +130,7 @@ pub(crate) fn encode_index(ids: &[BlockId]) -> Vec<u8> {
     ids.iter().flat_map(|id| id.0).collect()
 }
 
-/// Reads the index of a part of a disk. The error says why it is none.
+/// Reads the index of a part of a disk. The error explains why it is none.
 pub(crate) fn decode_index(data: &[u8], part: Part) -> Result<Vec<BlockId>, String> {
     let (ids, rest) = data.as_chunks::<ID>();
     match rest.is_empty() && ids.len() == part.blocks() {

@@ -44,7 +44,8 @@ pub(crate) trait Objects: fmt::Debug + Send + Sync {
     /// Returns the name of any object of the repository.
     async fn first(&self) -> Result<Option<String>>;
 
-    /// Removes what interrupted writes left below a folder. There must be no write at the same time.
+    /// Removes what interrupted writes left below a folder, after those writes and deletes that still run. There must be no new one
+    /// at the same time.
     async fn remove_partial(&self, folder: &str) -> Result<()>;
 }
 

@@ -203,8 +203,8 @@ impl Inner {
         let folder = format!("{}/blocks", disk_folder(disk));
         let mut count = 0;
         let mut see = |name: &str, length| {
-            let (folder, id) = name.split_once('/').unwrap_or_default();
-            let id = BlockId::parse(id).filter(|id| folder == format!("{:02x}", id.0[0]));
+            let (digits, id) = name.split_once('/').unwrap_or_default();
+            let id = BlockId::parse(id).filter(|id| digits == format!("{:02x}", id.0[0]));
             if let Some(id) = id {
                 count += 1;
                 visit(id, length);

@@ -36,7 +36,7 @@ pub(crate) fn seal(keys: &Keys, name: &str, plain: &[u8]) -> Result<Vec<u8>, Fai
     keys.seal(&bound_to(name, &head), &head, data)
 }
 
-/// Decrypts an object with at most `max` bytes of plain data. The error says why it is not as it was written.
+/// Decrypts an object with at most `max` bytes of plain data. The error explains why it is not as it was written.
 pub(crate) fn open(keys: &Keys, name: &str, mut sealed: Vec<u8>, max: usize) -> Result<Vec<u8>, String> {
     let found = sealed.len();
     if found < MIN_LENGTH {

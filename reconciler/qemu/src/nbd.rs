@@ -98,7 +98,7 @@ pub struct Client {
     last_cookie: u64,
 }
 
-/// What is asked of the server.
+/// A request to the server.
 #[derive(Clone, Copy, Debug)]
 struct Request<'a> {
     name: &'static str,

@@ -45,6 +45,7 @@ fn disk(host: &str, name: &str, volume: &TrashedVolume) -> Disk {
             disk: source.disk.as_deref().map(Into::into),
             snapshot: source.snapshot.as_deref().map(Into::into),
             file: source.file.clone(),
+            backup: source.backup.as_deref().map(Into::into),
         }),
         pool: volume.pool.as_str().into(),
         provisioning: if volume.thick { Provisioning::Thick } else { Provisioning::Thin },

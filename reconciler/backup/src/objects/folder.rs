@@ -3,11 +3,12 @@
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -28,6 +29,9 @@ const PAGE: usize = 1000;
 /// Files that are being written.
 const PARTIAL: &str = ".partial";
 
+/// The permits of the folders in use: one thread each.
+static IN_USE: LazyLock<Mutex<HashMap<PathBuf, Arc<Semaphore>>>> = LazyLock::new(Mutex::default);
+
 /// A folder.
 #[derive(Debug)]
 pub(super) struct Folder {
@@ -41,7 +45,19 @@ impl Folder {
         if !root.is_absolute() {
             return Err(Error::Location { detail: format!("{} is not an absolute path", root.display()) });
         }
-        Ok(Self { root: root.to_owned(), permits: Arc::new(Semaphore::new(CONCURRENCY)), timeout: TIMEOUT })
+        let mut in_use = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
+        in_use.retain(|_, permits| Arc::strong_count(permits) > 1);
+        let permits = in_use.entry(root.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(CONCURRENCY)));
+        Ok(Self { root: root.to_owned(), permits: Arc::clone(permits), timeout: TIMEOUT })
+    }
+
+    /// Waits until no operation runs, also none whose caller stopped waiting.
+    async fn wait_for_all(&self) -> Result<()> {
+        let all = self.permits.acquire_many(CONCURRENCY as u32);
+        let stalled = |_| Error::FolderStalled { path: self.root.clone(), seconds: self.timeout.as_secs() };
+        let all = tokio::time::timeout(self.timeout, all).await.map_err(stalled)?;
+        drop(all.expect("it is never closed"));
+        Ok(())
     }
 
     /// Runs operations on files in a thread.
@@ -142,6 +158,8 @@ impl Objects for Folder {
     }
 
     async fn remove_partial(&self, folder: &str) -> Result<()> {
+        // A late delete must not remove a block that the next backup relies on.
+        self.wait_for_all().await?;
         let mut walk = Some(Walk::new(self.path(folder), true));
         while let Some(page) = walk.take() {
             let (names, rest) = self.run(folder, |root, _| page.page(root)).await?;
@@ -198,7 +216,7 @@ impl Walk {
     }
 }
 
-/// What [`write`] does if there is a file with the name.
+/// The choice of [`write`] if there is a file with the name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Existing {
     Replace,

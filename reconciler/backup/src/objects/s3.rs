@@ -209,7 +209,7 @@ impl S3 {
         }
         let response = request.send().await.map_err(|error| NoAnswer::Failed(chain(&error)))?;
         let status = response.status();
-        // What is wrong with a request is not in objects.
+        // Explanations of failures are no objects.
         let limit = if status.is_success() { call.limit } else { MAX_ANSWER };
         let mut body = Vec::new();
         let mut stream = response.bytes_stream();

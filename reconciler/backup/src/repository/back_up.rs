@@ -82,7 +82,7 @@ impl Inner {
         }
     }
 
-    /// Returns the blocks of a disk that are stored. Truncated ones are not among them, as far as their length tells.
+    /// Returns the blocks of a disk that are stored. Truncated ones are not among them, as far as their length shows.
     async fn stored(&self, disk: &DiskId) -> Result<Stored> {
         let mut stored = HashSet::new();
         let mut visit = |id, length| {

@@ -431,7 +431,7 @@ fn restored(pull: Option<Pull>) -> (Disk, Observed) {
         snapshot: None,
         file: None,
         thick: false,
-        owner: super::new_owner(&disk),
+        owner: new_owner(&disk),
     };
     let id = BackupId { disk: "v-0".into(), backup: "b-0".into() };
     let wanted = Wanted::Restore(repository, id, "v-1".into(), Details(new));

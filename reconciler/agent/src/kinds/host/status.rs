@@ -352,6 +352,7 @@ fn trash(observed: &Observed) -> Vec<TrashedVolume> {
                 disk: source.disk,
                 snapshot: source.snapshot,
                 file: source.file,
+                backup: source.backup,
             }),
             thick: t.volume.reserved.is_some(),
             deleted_at: t.deleted_at.to_string(),

@@ -141,7 +141,7 @@ async fn a_new_folder_may_be_the_root_of_a_file_system() {
 async fn a_file_server_that_is_gone_is_an_error_and_uses_few_threads() {
     let (_temporary, folder) = folder().await;
     let (release, wait) = std::sync::mpsc::channel::<()>();
-    let wait = Arc::new(std::sync::Mutex::new(wait));
+    let wait = Arc::new(Mutex::new(wait));
     for _ in 0..CONCURRENCY + 2 {
         let wait = Arc::clone(&wait);
         let hung = folder.run("x", move |_, _| {
@@ -153,5 +153,9 @@ async fn a_file_server_that_is_gone_is_an_error_and_uses_few_threads() {
         assert!(matches!(found, Err(Error::FolderStalled { seconds: 120, .. })), "{found:?}");
     }
     assert_eq!(folder.permits.available_permits(), 0);
+    let again = Folder::new(&folder.root).expect("absolute");
+    let waits = again.remove_partial("disks/a");
+    let (found, ()) = tokio::join!(waits, tokio::time::advance(TIMEOUT + Duration::from_secs(1)));
+    assert!(matches!(found, Err(Error::FolderStalled { .. })), "a late write is waited for: {found:?}");
     drop(release);
 }

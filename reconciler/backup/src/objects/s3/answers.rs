@@ -16,7 +16,7 @@ pub(super) struct Listing {
     pub(super) next: Option<String>,
 }
 
-/// Reads a page of a listing. The error says why it is none.
+/// Reads a page of a listing. The error explains why it is none.
 pub(super) fn listing(body: &[u8]) -> Result<Listing, String> {
     let text = std::str::from_utf8(body).map_err(|_| "the answer is not UTF-8".to_owned())?;
     let document = Document::parse(text).map_err(|error| format!("the answer is not XML: {error}"))?;

@@ -9,7 +9,7 @@ use server::{ACCESS_KEY, BUCKET, Misbehaviour, REGION, SECRET_KEY, Server, xml};
 
 const QUICK: Limits = Limits {
     connect: Duration::from_secs(5),
-    request: Duration::from_millis(400),
+    request: Duration::from_secs(60),
     rate: u32::MAX,
     attempts: 3,
     back_off: Duration::from_millis(1),
@@ -39,8 +39,7 @@ fn body(text: &'static str) -> Bytes {
 #[tokio::test]
 async fn backups_in_a_bucket_are_restored() {
     let server = Server::start(|_, _, _| None).await;
-    let limits = Limits { request: Duration::from_secs(60), ..QUICK };
-    let s3 = S3::with_limits(&location(&server.endpoint), limits).expect("valid");
+    let s3 = client(&server);
     crate::tests::round_trip(Arc::new(s3)).await;
     assert_eq!(server.keys(), ["site/berth/repository.json"]);
 }
@@ -59,7 +58,7 @@ async fn backups_succeed_on_a_server_with_passing_failures() {
         (number % 3 == 1).then(|| failures[number / 3 % failures.len()].clone())
     })
     .await;
-    let limits = Limits { request: Duration::from_secs(60), attempts: 6, ..QUICK };
+    let limits = Limits { attempts: 6, ..QUICK };
     let s3 = S3::with_limits(&location(&server.endpoint), limits).expect("valid");
     crate::tests::round_trip(Arc::new(s3)).await;
 }
@@ -169,8 +168,9 @@ async fn an_answer_without_end_or_in_parts_is_an_error() {
     {
         let always = misbehaviour.clone();
         let server = Server::start(move |number, _, _| (number > 0).then(|| always.clone())).await;
-        let s3 = client(&server);
-        s3.put("x", body("12345678")).await.expect("written");
+        client(&server).put("x", body("12345678")).await.expect("written");
+        let limits = Limits { request: Duration::from_millis(400), ..QUICK };
+        let s3 = S3::with_limits(&location(&server.endpoint), limits).expect("valid");
         let error = s3.get("x", 9).await.expect_err("no answer");
         assert!(matches!(error, Error::NoAnswer { attempts: 3, .. }) && error.is_transient(), "{error}");
         assert!(error.to_string().contains(detail), "{error}");
