@@ -19,7 +19,9 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::key::ObjectName;
 
-pub(crate) use vm::{DueParts, VmRestore, holds, observe as observe_vm, snapshots_of};
+#[cfg(test)]
+pub(crate) use vm::DueParts;
+pub(crate) use vm::{VmRestore, holds, observe as observe_vm, snapshots_of};
 
 /// The restore that a Disk or its VM declares, as it is on this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
