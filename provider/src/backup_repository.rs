@@ -16,6 +16,9 @@ use crate::{
     replacement,
 };
 
+/// Whether a text is valid.
+type Validity = fn(&str) -> bool;
+
 /// Where backups are kept.
 #[derive(Debug)]
 pub struct BackupRepository;
@@ -117,7 +120,7 @@ fn check_location(config: &Value) -> Option<Diagnostic> {
 
 /// Refuses texts that name no place in an object store. Their lengths are checked by the table of fields.
 fn check_s3(s3: &Value) -> Option<Diagnostic> {
-    let remedies: [(&str, fn(&str) -> bool, &str); 4] = [
+    let remedies: [(&str, Validity, &str); 4] = [
         (
             "endpoint",
             is_endpoint,

@@ -478,7 +478,11 @@ impl ControlPlane {
 }
 
 pub(crate) fn resource(kind: &str) -> ApiResource {
-    let plural = if kind == "VMClass" { "vmclasses".to_owned() } else { format!("{}s", kind.to_lowercase()) };
+    let plural = match kind {
+        "VMClass" => "vmclasses".to_owned(),
+        "BackupRepository" => "backuprepositories".to_owned(),
+        _ => format!("{}s", kind.to_lowercase()),
+    };
     ApiResource {
         group: "berth.dev".into(),
         version: "v1alpha1".into(),
@@ -688,9 +692,11 @@ fn status(object: &Json, all: &[Json], busy: bool) -> Json {
             status["consistency"] = "FileSystem".into();
             status["volumeID"] = "v-0123456789abcdef".into();
             status["backupID"] = "b-0123456789abcdef".into();
-            status["readBytes"] = 4_194_304.into();
-            status["storedBytes"] = 1_048_576.into();
-            status["completedAt"] = "2026-01-01T00:01:00Z".into();
+            if conditions[0]["status"] == "True" {
+                status["readBytes"] = 4_194_304.into();
+                status["storedBytes"] = 1_048_576.into();
+                status["completedAt"] = "2026-01-01T00:01:00Z".into();
+            }
             status["binding"] = json!({"host": "host-a", "epoch": 1});
         }
         "VM" => {

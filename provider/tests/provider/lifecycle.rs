@@ -160,6 +160,35 @@ async fn every_kind_is_made_changed_imported_and_destroyed_and_every_second_plan
 }
 
 #[tokio::test]
+async fn a_complete_backup_says_what_it_has_and_one_that_cannot_complete_is_an_error() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let config = json!({"name": "data-1", "repository": "nas", "snapshot": "before"});
+    let mut backup = Stage::new(&provider, "berth_backup");
+    let made = backup.apply(&config).await;
+    assert!(made.is_clean(), "{}", made.text());
+    for (attribute, value) in [
+        ("volume_id", "v-0123456789abcdef"),
+        ("backup_id", "b-0123456789abcdef"),
+        ("size", "1Gi"),
+        ("taken_at", "2026-01-01T00:00:00Z"),
+        ("consistency", "FileSystem"),
+        ("completed_at", "2026-01-01T00:01:00Z"),
+        ("host", "host-a"),
+    ] {
+        assert_eq!(backup.state.get(attribute).as_str(), Some(value), "{attribute}");
+    }
+    assert_eq!(backup.state.get("read_bytes").as_i64(), Some(4_194_304));
+    assert_eq!(backup.state.get("stored_bytes").as_i64(), Some(1_048_576));
+
+    let mut stalled = Stage::new(&provider, "berth_backup");
+    let made = stalled.apply(&with(config, json!({"name": "stalled-1"}))).await;
+    assert!(made.tainted && made.text().contains("cannot become ready"), "{}", made.text());
+    assert!(stalled.state.get("read_bytes").is_null() && stalled.state.get("completed_at").is_null());
+    plane.close().await;
+}
+
+#[tokio::test]
 async fn a_host_is_adopted_and_withdrawn_from_but_neither_created_nor_deleted() {
     let plane = ControlPlane::in_memory().await;
     let provider = provider(&plane.client, "default");
