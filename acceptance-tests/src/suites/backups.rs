@@ -48,11 +48,12 @@ fn example(report: &mut Report, platform: &Platform, guest: &GuestImage, s3_serv
             let s3 = S3::start(s3_server, platform)?;
             let done = backed_up(platform, &project);
             let other = done.and_then(|sums| in_s3(platform, &sums));
+            let delete = |kind| platform.kubectl().ok(&["delete", kind, "--all", "--timeout=60s"]);
+            delete("backups").and(other)?;
             project.destroy()?;
-            for kind in ["backups", "backuprepositories", "dsnap"] {
-                platform.kubectl().ok(&["delete", kind, "--all", "--timeout=60s"])?;
+            for kind in ["backuprepositories", "dsnap"] {
+                delete(kind)?;
             }
-            other?;
             nothing_is_left(&platform.host().backups(), &s3)
         },
     );
@@ -164,7 +165,7 @@ fn in_s3(platform: &Platform, sums: &Sums) -> Result<()> {
         platform,
         "HotswapDiskAttachment",
         "from-s3",
-        &json!({"vm": "backup-restored", "disk": "from-s3"}),
+        &json!({"vm": "backup-restored", "disk": "from-s3", "force": true}),
     )?;
     kubectl.condition("hda/from-s3", "Ready=True", None, SOON)?;
     let restored = kubectl.object("vm", "backup-restored")?["status"]["privateAddress"].clone();

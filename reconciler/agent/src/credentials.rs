@@ -18,7 +18,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client, ResourceExt};
 use serde::Deserialize;
 
-use crate::pulls::Details;
+use crate::details::Details;
 
 const DOCKER_CONFIG: &str = ".dockerconfigjson";
 const MAX_HEADERS: usize = 32;

@@ -35,6 +35,7 @@ mod converge;
 mod credentials;
 mod definitions;
 mod departed;
+mod details;
 mod error;
 mod held_statuses;
 mod hooks;

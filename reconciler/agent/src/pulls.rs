@@ -6,7 +6,6 @@
 //!
 //! Knows nothing of Images and Disks: callers pass the keys to wake and the sources that are still wanted.
 
-use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -21,6 +20,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
 use crate::credentials::{Repository, Secrets};
+use crate::details::Details;
 use crate::error::{RETRY_SPACE_EVERY, is_stalled, reason_of};
 use crate::key::Key;
 use berth_engine::Queue;
@@ -39,30 +39,6 @@ const END_CHECKS: u32 = 500;
 /// Maximum number of concurrent downloads per namespace.
 const MAX_CONCURRENT: usize = 4;
 
-/// Details of a piece of work that do not distinguish it from another one: with other details, it goes on as it was started.
-#[derive(Clone, Debug)]
-pub(crate) struct Details<T>(pub(crate) T);
-
-impl<T> PartialEq for Details<T> {
-    fn eq(&self, _: &Self) -> bool {
-        true
-    }
-}
-
-impl<T> Eq for Details<T> {}
-
-impl<T> PartialOrd for Details<T> {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl<T> Ord for Details<T> {
-    fn cmp(&self, _: &Self) -> Ordering {
-        Ordering::Equal
-    }
-}
-
 /// A download, or other work.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Wanted {
@@ -76,7 +52,7 @@ pub(crate) enum Wanted {
     /// The facts of a backup that is in the repository already.
     Existing(Repository, BackupId),
     /// A volume, by its identity, that is made from a backup.
-    Restore(Repository, BackupId, String, Details<NewVolume>),
+    Restore(Repository, BackupId, String, Details<Box<NewVolume>>),
     /// The deletion of a backup.
     Deletion(Repository, BackupId),
 }

@@ -26,10 +26,11 @@ use observe::Observed;
 use crate::context::Context;
 use crate::converge::{Plan, Reconciler};
 use crate::credentials::Repository;
+use crate::details::Details;
 use crate::error::Error;
 use crate::index::{Indexed, Table, Tables};
 use crate::key::{Key, ObjectName};
-use crate::pulls::{Details, Wanted};
+use crate::pulls::Wanted;
 
 /// A step of a backup's plan.
 #[derive(Clone, Debug, PartialEq, Eq)]

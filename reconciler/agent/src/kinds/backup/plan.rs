@@ -67,7 +67,7 @@ fn work(wanted: Wanted, pull: Option<&Pull>, running: impl Fn(u64, Option<u64>) 
     match pull {
         None => Plan::steps(vec![Step::Start(wanted)], running(0, None)),
         Some(Pull::Running { done, total, followed }) => {
-            let follow = (!followed).then(|| Step::Follow(wanted));
+            let follow = (!followed).then_some(Step::Follow(wanted));
             Plan::steps(follow.into_iter().collect(), running(*done, *total))
         }
         Some(Pull::Failed { readiness, again }) => {

@@ -6,13 +6,14 @@ use berth_api::{Disk, Provisioning, Quantity, Readiness, Reason};
 use berth_host::NewVolume;
 
 use super::Step;
-use super::plan::new_owner;
+use super::source::new_owner;
 use crate::context::Context;
 use crate::converge::Plan;
+use crate::details::Details;
 use crate::index::{Tables, volume_of};
 use crate::key::{Key, ObjectName};
 use crate::kinds::backup::{id_of, repository_of};
-use crate::pulls::{Details, Pull, Wanted, percent};
+use crate::pulls::{Pull, Wanted, percent};
 
 /// A backup, and the work that makes a disk from it.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,7 +21,7 @@ pub(crate) enum LocalBackup {
     /// It does not exist, is not complete or is being deleted, or its repository does not exist: for people.
     Awaited(String),
     Complete {
-        wanted: Wanted,
+        wanted: Box<Wanted>,
         size: u64,
         pull: Option<Pull>,
     },
@@ -40,7 +41,7 @@ pub(super) fn observe(ctx: &Context, disk: &Disk) -> Option<LocalBackup> {
     Some(match found {
         Ok((wanted, size)) => {
             let pull = ctx.pulls.state(&wanted, &Key::of(disk));
-            LocalBackup::Complete { wanted, size, pull }
+            LocalBackup::Complete { wanted: Box::new(wanted), size, pull }
         }
         Err(text) => LocalBackup::Awaited(text),
     })
@@ -79,7 +80,7 @@ fn wanted_by(tables: &Tables, disk: &Disk) -> Option<Result<(Wanted, u64), Strin
         thick: disk.spec.provisioning == Provisioning::Thick,
         owner: new_owner(disk),
     };
-    Some(Ok((Wanted::Restore(repository, id, volume.to_owned(), Details(new)), size)))
+    Some(Ok((Wanted::Restore(repository, id, volume.to_owned(), Details(Box::new(new))), size)))
 }
 
 /// Returns the plan for a disk that has no file yet. Pure.
@@ -105,9 +106,9 @@ pub(super) fn plan(disk: &Disk, size: Option<u64>, local: &LocalBackup) -> Plan<
         Readiness::Reconciling(Reason::Restoring, text)
     };
     match pull {
-        None => Plan::steps(vec![Step::StartRestore(wanted.clone())], restoring(0, None)),
+        None => Plan::steps(vec![Step::StartRestore(wanted.as_ref().clone())], restoring(0, None)),
         Some(Pull::Running { done, total, followed }) => {
-            let follow = (!followed).then(|| Step::FollowRestore(wanted.clone()));
+            let follow = (!followed).then(|| Step::FollowRestore(wanted.as_ref().clone()));
             Plan::steps(follow.into_iter().collect(), restoring(*done, *total))
         }
         Some(Pull::Failed { readiness, again }) => {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use berth_api::{DeletionPolicy, Disk, ExpandPolicy, Provisioning, Quantity, Readiness, Reason, former_uid};
-use berth_host::{DeclaredSource, NewRestore, NewSnapshot, NewVolume, VolumeFacts, VolumeOwner};
+use berth_host::{NewRestore, NewSnapshot, NewVolume, VolumeFacts, VolumeOwner};
 use berth_qemu::machine::{Backing, Format};
 use kube::ResourceExt;
 
@@ -221,7 +221,7 @@ fn make(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
         );
         return Plan::without_steps(Readiness::Stalled(Reason::DiskLost, text));
     }
-    let owner = new_owner(disk);
+    let owner = source::new_owner(disk);
     if disk.annotations().contains_key(berth_api::RESTORE_ANNOTATION) {
         if !observed.in_trash {
             let text = format!("volume {volume} is not in the trash of this host (any more)");
@@ -258,22 +258,6 @@ fn make(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
     let thick = disk.spec.provisioning == Provisioning::Thick;
     let create = NewVolume { pool, id: volume.to_owned(), size, base, snapshot, file, thick, owner };
     Plan::steps(vec![Step::Create(create)], Readiness::Reconciling(Reason::Provisioning, "being made".into()))
-}
-
-/// Returns the owner of the disk's file, as it is recorded beside it.
-pub(super) fn new_owner(disk: &Disk) -> VolumeOwner {
-    VolumeOwner {
-        namespace: disk.namespace().unwrap_or_default(),
-        name: disk.name_any(),
-        uid: disk.uid(),
-        image: disk.spec.image.as_ref().map(ToString::to_string),
-        source: disk.spec.source.as_ref().map(|source| DeclaredSource {
-            disk: source.disk.as_ref().map(ToString::to_string),
-            snapshot: source.snapshot.as_ref().map(ToString::to_string),
-            file: source.file.clone(),
-            backup: source.backup.as_ref().map(ToString::to_string),
-        }),
-    }
 }
 
 /// Returns the plan while the VM is not admitted. As the controllers reported it: that this host has not admitted the VM yet, or refuses

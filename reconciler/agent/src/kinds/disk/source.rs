@@ -1,7 +1,7 @@
 //! The source of a copy: a snapshot, or the snapshot that is taken of another disk for it.
 
 use berth_api::{Disk, Quantity, Readiness, Reason};
-use berth_host::{NewSnapshot, SnapshotFacts, VolumeFacts};
+use berth_host::{DeclaredSource, NewSnapshot, SnapshotFacts, VolumeFacts, VolumeOwner};
 use kube::ResourceExt;
 
 use super::Step;
@@ -104,5 +104,21 @@ fn fits(name: &str, pool: &str, its_pool: &str, size: Option<u64>, least: u64) -
             Err(Plan::without_steps(Readiness::Stalled(Reason::DiskSmallerThanImage, text)))
         }
         _ => Ok(()),
+    }
+}
+
+/// Returns the owner of the disk's file, as it is recorded beside it.
+pub(super) fn new_owner(disk: &Disk) -> VolumeOwner {
+    VolumeOwner {
+        namespace: disk.namespace().unwrap_or_default(),
+        name: disk.name_any(),
+        uid: disk.uid(),
+        image: disk.spec.image.as_ref().map(ToString::to_string),
+        source: disk.spec.source.as_ref().map(|source| DeclaredSource {
+            disk: source.disk.as_ref().map(ToString::to_string),
+            snapshot: source.snapshot.as_ref().map(ToString::to_string),
+            file: source.file.clone(),
+            backup: source.backup.as_ref().map(ToString::to_string),
+        }),
     }
 }

@@ -10,10 +10,11 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::credentials::Repository;
+use crate::details::Details;
 use crate::kinds::disk::backup::LocalBackup;
-use crate::kinds::disk::source::LocalSource;
+use crate::kinds::disk::source::{LocalSource, new_owner};
 use crate::kinds::disk::status::status;
-use crate::pulls::{Details, Pull, Wanted};
+use crate::pulls::{Pull, Wanted};
 
 const GIB: u64 = 1 << 30;
 
@@ -434,8 +435,8 @@ fn restored(pull: Option<Pull>) -> (Disk, Observed) {
         owner: new_owner(&disk),
     };
     let id = BackupId { disk: "v-0".into(), backup: "b-0".into() };
-    let wanted = Wanted::Restore(repository, id, "v-1".into(), Details(new));
-    let local = LocalBackup::Complete { wanted, size: GIB, pull };
+    let wanted = Wanted::Restore(repository, id, "v-1".into(), Details(Box::new(new)));
+    let local = LocalBackup::Complete { wanted: Box::new(wanted), size: GIB, pull };
     (disk, Observed { backup: Some(local), ..Observed::default() })
 }
 
