@@ -314,7 +314,7 @@ mod tests {
         vec![part(0, "root"), part(1, "data")]
     }
 
-    fn has_been_restored(volume: &mut VolumeFacts, vm_snapshot: &str, from: &str) {
+    fn restore_is_recorded(volume: &mut VolumeFacts, vm_snapshot: &str, from: &str) {
         let declared =
             DeclaredRestore { name: "before-0".into(), token: None, vm_snapshot: Some(vm_snapshot.into()) };
         volume.restores.push(Restored { declared, snapshot: from.into(), at: Timestamp::UNIX_EPOCH });
@@ -358,9 +358,9 @@ mod tests {
                 Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH));
         }
         assert!(matches!(decide_all(&restore(), &all, &leaving), VmRestore::Waits(_)));
-        has_been_restored(all.get_mut("root").expect("set"), "before", "s-root");
+        restore_is_recorded(all.get_mut("root").expect("set"), "before", "s-root");
         assert_eq!(due(&decide_all(&restore(), &all, &leaving)), (vec!["data"], true));
-        has_been_restored(all.get_mut("data").expect("set"), "before", "s-data");
+        restore_is_recorded(all.get_mut("data").expect("set"), "before", "s-data");
         assert!(matches!(decide_all(&restore(), &all, &leaving), VmRestore::Done(_)));
     }
 
@@ -368,7 +368,7 @@ mod tests {
     fn a_restore_is_done_once_whatever_has_its_name_later() {
         let mut all = volumes();
         for (name, volume) in &mut all {
-            has_been_restored(volume, "before", &format!("s-{name}"));
+            restore_is_recorded(volume, "before", &format!("s-{name}"));
         }
         let done = VmRestore::Done(VMRestored {
             snapshot: "before".into(),
@@ -388,7 +388,7 @@ mod tests {
         let token = VMRestore { token: Some("2".into()), ..restore() };
         assert_eq!(due(&decide_all(&token, &all, &parts())), (vec!["data", "root"], false));
         for volume in all.values_mut() {
-            has_been_restored(volume, "later", "s-later");
+            restore_is_recorded(volume, "later", "s-later");
         }
         assert!(matches!(decide_all(&restore(), &all, &parts()), VmRestore::Refused(_)));
     }
