@@ -102,7 +102,7 @@ fn are_of_one_moment(platform: &Platform, project: &Project) -> Result<()> {
 
 /// The disk grows in its new file, and its VM starts on all of them.
 fn grown_and_started_again(platform: &Platform, project: &Project, first: &str, sum_of: &str) -> Result<()> {
-    project.edit("main.tf", r#"size    = "1Gi""#, r#"size    = "2Gi""#)?;
+    project.edit("main.tf", r#"size = "1Gi""#, r#"size = "2Gi""#)?;
     project.apply()?;
     let serial = serial_of(platform, "snapshots-data")?;
     wait::until("the new size", BOOT, || {
