@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::{
     freeze,
-    kinds::{MovedKind, NAMESPACE, OURS, Object, SECRET, SecretNames, VM},
+    kinds::{MovedKind, NAMESPACE, OURS, Object, SECRET, SecretNames},
     translate::{self, Uids},
 };
 use crate::requests::{self, has_code};
@@ -41,12 +41,12 @@ pub(super) struct Contents(pub(super) Vec<Object>);
 impl Contents {
     /// Reads the contents of a control plane.
     ///
-    /// *Errors:* the control plane's; a VM names a Secret that cannot be read.
+    /// *Errors:* the control plane's; an object names a Secret that cannot be read.
     pub(super) async fn read(client: &Client) -> anyhow::Result<Self> {
         Self::read_with(client, &SecretNames::new()).await
     }
 
-    /// Reads the contents and the Secrets in `also`, whether a VM names them there or not.
+    /// Reads the contents and the Secrets in `also`, whether an object names them there or not.
     ///
     /// *Errors:* see [`Contents::read`].
     pub(super) async fn read_with(client: &Client, also: &SecretNames) -> anyhow::Result<Self> {
@@ -61,9 +61,9 @@ impl Contents {
         Ok(Self(all))
     }
 
-    /// Returns the Secrets that VMs name, whether they exist or not.
+    /// Returns the Secrets that the objects name, whether they exist or not.
     pub(super) fn secrets_named(&self) -> SecretNames {
-        self.of(VM).flat_map(secrets_of).collect()
+        self.0.iter().flat_map(secrets_of).collect()
     }
 
     /// Returns the objects of a kind.
@@ -102,17 +102,21 @@ async fn namespaces(client: &Client) -> anyhow::Result<Vec<Object>> {
     Ok(all.into_iter().filter(own).collect())
 }
 
-/// Returns the Secrets that a VM names, as far as a Secret can have that name.
-fn secrets_of(vm: &Object) -> impl Iterator<Item = (String, String)> {
-    let bootstrap = &vm.value["spec"]["bootstrap"];
-    let names = ["secretName", "sshAuthorizedKeysSecret"].map(|key| bootstrap[key].as_str());
-    let users = vm.value["spec"]["guestUsers"].as_array().into_iter().flatten();
-    names
-        .into_iter()
-        .chain(users.map(|user| user["sshAuthorizedKeysSecret"].as_str()))
-        .flatten()
-        .filter(|name| is_name_of_secret(name))
-        .map(|name| (vm.namespace().unwrap_or_default().to_owned(), name.to_owned()))
+/// Returns the Secrets that an object names, as far as a Secret can have that name.
+fn secrets_of(object: &Object) -> impl Iterator<Item = (String, String)> {
+    let spec = &object.value["spec"];
+    let names: Vec<&Value> = match object.kind.name {
+        "VM" => {
+            let users = spec["guestUsers"].as_array().into_iter().flatten();
+            let bootstrap = ["secretName", "sshAuthorizedKeysSecret"].map(|key| &spec["bootstrap"][key]);
+            bootstrap.into_iter().chain(users.map(|user| &user["sshAuthorizedKeysSecret"])).collect()
+        }
+        "Image" => vec![&spec["source"]["secretName"]],
+        "BackupRepository" => vec![&spec["passwordSecretName"], &spec["credentialsSecretName"]],
+        _ => Vec::new(),
+    };
+    let names = names.into_iter().filter_map(Value::as_str).filter(|name| is_name_of_secret(name));
+    names.map(|name| (object.namespace().unwrap_or_default().to_owned(), name.to_owned()))
 }
 
 fn is_name_of_secret(name: &str) -> bool {

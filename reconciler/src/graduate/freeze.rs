@@ -1,4 +1,4 @@
-//! Freezes a control plane: it rejects writes of berth's kinds, and of the Secrets that its VMs name. This takes
+//! Freezes a control plane: it rejects writes of berth's kinds, and of the Secrets that its objects name. This takes
 //! two admission policies, the same on both control planes.
 
 use std::time::Duration;

@@ -24,7 +24,7 @@ use berth_api::{
 use berth_apiserver::{ApiService, Server, ServerConfig};
 use berth_controllers as controllers;
 use berth_engine::Identities;
-use berth_host::{HostInfo as _, fake::FakeSystem};
+use berth_host::{BackupFolderFacts, HostInfo as _, fake::FakeSystem};
 use http::{Method, Request};
 use http_body_util::BodyExt;
 use kube::{
@@ -117,11 +117,10 @@ impl Plane {
 
     pub(crate) async fn apply(&self, manager: &str, object: &Value) -> kube::Result<DynamicObject> {
         let kind = object["kind"].as_str().expect("a kind").to_owned();
-        let plural = format!("{}s", kind.to_lowercase()).replace("classs", "classes");
         let api_version = object["apiVersion"].as_str().expect("a version");
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
         let gvk = GroupVersionKind::gvk(group, version, &kind);
-        let resource = ApiResource { plural, ..ApiResource::from_gvk(&gvk) };
+        let resource = ApiResource::from_gvk(&gvk);
         let api: Api<DynamicObject> = Api::default_namespaced_with(self.admin.clone(), &resource);
         let name = object["metadata"]["name"].as_str().expect("a name");
         api.patch(name, &PatchParams::apply(manager), &Patch::Apply(object)).await
@@ -233,6 +232,7 @@ impl Site {
         for name in ["one", "two"] {
             old.until_vm(name, "runs", runs).await;
         }
+        self.back_up().await;
         old.declare("Disk", "more", json!({"size": "1Gi"})).await;
         old.declare("HotswapDiskAttachment", "more", json!({"vm": "one", "disk": "more"})).await;
         // One that fits nowhere: it waits on both control planes.
@@ -240,6 +240,22 @@ impl Site {
         old.declare("Disk", "huge", json!({"image": "debian", "size": "2Gi"})).await;
         old.declare("VM", "huge", json!({"class": "huge", "disks": [{"name": "huge", "boot": true}]})).await;
         tokio::time::sleep(Duration::from_secs(60)).await;
+    }
+
+    /// A backup of a snapshot, in a folder of its host.
+    async fn back_up(&self) {
+        let old = &self.old;
+        for system in &self.systems {
+            let nas = BackupFolderFacts { name: "nas".to_owned(), problem: None };
+            system.change_facts(|facts| facts.backup_folders.push(nas));
+        }
+        let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "backups"},
+            "data": {"password": "Y2FuYXJ5"}});
+        old.apply("terraform:default", &secret).await.expect("it applies");
+        old.declare("BackupRepository", "nas", json!({"folder": "nas", "passwordSecretName": "backups"}))
+            .await;
+        old.declare("DiskSnapshot", "one", json!({"disk": "one"})).await;
+        old.declare("Backup", "one", json!({"repository": "nas", "snapshot": "one"})).await;
     }
 
     /// A move from one control plane to another; `back`: to the original one.
