@@ -36,7 +36,7 @@ const REPORT_EVERY: Duration = Duration::from_secs(2);
 const CHECK_END_EVERY: Duration = Duration::from_millis(10);
 const END_CHECKS: u32 = 500;
 
-/// Maximum number of concurrent downloads per namespace.
+/// Maximum number of concurrent downloads per namespace, and of backups beside them.
 const MAX_CONCURRENT: usize = 4;
 
 /// A download, or other work.
@@ -74,6 +74,18 @@ impl Wanted {
             | Self::Deletion(repository, _) => &repository.namespace,
         }
     }
+
+    /// Returns what limits it. Backups take long, and hold up nothing that a VM waits for.
+    pub(crate) fn slot_group(&self) -> SlotGroup {
+        SlotGroup { namespace: self.namespace().to_owned(), backs_up: matches!(self, Self::Backup(..)) }
+    }
+}
+
+/// The work that shares a number of slots.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct SlotGroup {
+    namespace: String,
+    backs_up: bool,
 }
 
 /// State of a download.
@@ -129,8 +141,8 @@ struct Shared {
     system: Arc<dyn System>,
     queue: Arc<Queue<Key>>,
     entries: Mutex<BTreeMap<Wanted, Entry>>,
-    /// Limits each namespace's concurrent downloads.
-    slots: Mutex<BTreeMap<String, Arc<Semaphore>>>,
+    /// Limits each namespace's concurrent work.
+    slots: Mutex<BTreeMap<SlotGroup, Arc<Semaphore>>>,
     /// The Secrets with credentials.
     secrets: Secrets,
 }
@@ -228,9 +240,9 @@ impl Pulls {
     /// of them writes any more.
     pub(crate) async fn keep_only(&self, wanted: &BTreeSet<Wanted>) {
         self.retain(|source| wanted.contains(source)).await;
-        let namespaces: BTreeSet<&str> = wanted.iter().map(Wanted::namespace).collect();
+        let groups: BTreeSet<SlotGroup> = wanted.iter().map(Wanted::slot_group).collect();
         let mut slots = self.shared.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        slots.retain(|namespace, _| namespaces.contains(namespace.as_str()));
+        slots.retain(|slot_group, _| groups.contains(slot_group));
     }
 }
 
@@ -265,14 +277,14 @@ fn waiting() -> Readiness {
 }
 
 impl Shared {
-    /// Returns the semaphore of a namespace.
-    fn slots(&self, namespace: &str) -> Arc<Semaphore> {
+    /// Returns the semaphore of a group.
+    fn slots(&self, slot_group: SlotGroup) -> Arc<Semaphore> {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        slots.entry(namespace.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(MAX_CONCURRENT))).clone()
+        slots.entry(slot_group).or_insert_with(|| Arc::new(Semaphore::new(MAX_CONCURRENT))).clone()
     }
 
     async fn pull(&self, wanted: Wanted) {
-        let slots = self.slots(wanted.namespace());
+        let slots = self.slots(wanted.slot_group());
         let _slot = slots.acquire().await;
         let outcome = self.download(&wanted).await;
         let mut entries = self.entries();

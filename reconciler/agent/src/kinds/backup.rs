@@ -129,12 +129,19 @@ pub(crate) fn wanted<'a>(tables: &'a Tables, host: &'a str) -> impl Iterator<Ite
 /// Returns the work that a Backup needs. None: nothing, or its repository does not exist.
 fn wanted_by(tables: &Tables, backup: &Backup) -> Option<Wanted> {
     if backup.metadata.deletion_timestamp.is_some() {
-        return match backup.spec.deletion_policy {
-            DeletionPolicy::Delete => Some(Wanted::Deletion(repository_of(tables, backup)?, id_of(backup)?)),
-            DeletionPolicy::Retain => None,
-        };
+        let deletes = backup.spec.deletion_policy == DeletionPolicy::Delete;
+        let (repository, id) = (repository_of(tables, backup)?, id_of(backup)?);
+        let goes = deletes && !another_has(tables, &repository, &id);
+        return goes.then_some(Wanted::Deletion(repository, id));
     }
     if backup.is_complete() { None } else { made_by(tables, backup) }
+}
+
+/// Whether another Backup, which is not deleted, is of the same data.
+fn another_has(tables: &Tables, repository: &Repository, id: &BackupId) -> bool {
+    let living = tables.backups.all().filter(|(_, backup)| backup.metadata.deletion_timestamp.is_none());
+    let mut same = living.filter(|(_, backup)| id_of(backup).as_ref() == Some(id));
+    same.any(|(_, backup)| repository_of(tables, backup).is_some_and(|other| other.place == repository.place))
 }
 
 /// Returns the work that completes a Backup.

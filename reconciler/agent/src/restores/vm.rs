@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Whether a disk was restored is in the note of its volume. Once one of the disks is restored, the parts for the others are not deleted
-//! before these are restored too, and the VM does not start before.
+//! before these are restored too, and the VM does not start before; nor if they cannot be restored, as long as the restore is declared.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -35,6 +35,8 @@ pub(crate) enum VmRestore {
     /// Nothing is restored as long as it is declared; the text is for people.
     Refused(String),
     Due(DueParts),
+    /// Some of its disks were restored, and the others cannot be: the VM does not start. The text is for people.
+    Incomplete(String),
 }
 
 /// The parts of a restore that are left.
@@ -167,6 +169,18 @@ fn decide_all(restore: &VMRestore, volumes: &BTreeMap<String, VolumeFacts>, part
     {
         return VmRestore::Refused(text);
     }
+    let has_done =
+        |volume: &VolumeFacts| volume.restores.iter().any(|done| done.declared.is_same(&declared("")));
+    if let Some(at) = last.filter(|_| volumes.values().all(has_done)) {
+        return done(at);
+    }
+    // Nothing is restored then, unless a part of it is already.
+    let unavailable = |text: String, otherwise: fn(String) -> VmRestore| match last {
+        Some(_) => VmRestore::Incomplete(format!(
+            "some of its disks were restored from VMSnapshot {name}, and the others cannot be: {text}. Take restore out to start it as it is"
+        )),
+        None => otherwise(text),
+    };
     let ids: BTreeSet<&String> =
         parts.iter().filter_map(|part| part.object.status.as_ref()?.snapshot_id.as_ref()).collect();
     match last {
@@ -183,9 +197,8 @@ fn decide_all(restore: &VMRestore, volumes: &BTreeMap<String, VolumeFacts>, part
     };
     if parts.len() < total {
         let (here, are) = (parts.len(), if parts.len() == 1 { "is" } else { "are" });
-        return VmRestore::Waits(format!(
-            "{here} of the {total} snapshots of VMSnapshot {name} {are} on this host"
-        ));
+        let text = format!("{here} of the {total} snapshots of VMSnapshot {name} {are} on this host");
+        return unavailable(text, VmRestore::Waits);
     }
     let of_vm = parts.iter().filter_map(|part| Some((part, volumes.get(part.object.spec.disk.as_str())?)));
     let mut due = DueParts { is_begun: last.is_some(), ..DueParts::default() };
@@ -203,8 +216,8 @@ fn decide_all(restore: &VMRestore, volumes: &BTreeMap<String, VolumeFacts>, part
             Restore::Due { snapshot, declared } => {
                 due.disks.insert(part.object.spec.disk.to_string(), (snapshot, declared));
             }
-            Restore::Waits(text) => return VmRestore::Waits(text),
-            Restore::Refused(text) => return VmRestore::Refused(text),
+            Restore::Waits(text) => return unavailable(text, VmRestore::Waits),
+            Restore::Refused(text) => return unavailable(text, VmRestore::Refused),
             Restore::Done => {}
         }
     }
@@ -362,6 +375,24 @@ mod tests {
         assert_eq!(due(&decide_all(&restore(), &all, &leaving)), (vec!["data"], true));
         restore_is_recorded(all.get_mut("data").expect("set"), "before", "s-data");
         assert!(matches!(decide_all(&restore(), &all, &leaving), VmRestore::Done(_)));
+    }
+
+    #[test]
+    fn a_restore_that_has_begun_and_cannot_be_finished_is_incomplete() {
+        let mut all = volumes();
+        restore_is_recorded(all.get_mut("root").expect("set"), "before", "s-root");
+        let mut lost = parts();
+        lost[1].facts = None;
+        for parts in [lost, vec![part(0, "root")]] {
+            let decided = decide_all(&restore(), &all, &parts);
+            assert!(
+                matches!(&decided, VmRestore::Incomplete(text) if text.contains("VMSnapshot before")),
+                "{decided:?}"
+            );
+        }
+        restore_is_recorded(all.get_mut("data").expect("set"), "before", "s-data");
+        let decided = decide_all(&restore(), &all, &[part(0, "root")]);
+        assert!(matches!(decided, VmRestore::Done(_)), "its snapshot may go afterwards: {decided:?}");
     }
 
     #[test]

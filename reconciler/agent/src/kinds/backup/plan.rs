@@ -31,7 +31,7 @@ pub(super) fn plan(backup: &Backup, observed: &Observed) -> Plan<Step> {
         Some(_) => Readiness::Reconciling(Reason::BackingUp, "being looked for in the repository".to_owned()),
         None => Readiness::Reconciling(Reason::BackingUp, progress(done, total)),
     })
-    .with(backup)
+    .explained(backup)
 }
 
 /// The plan of a backup that is deleted. The work that makes it ends first: it would be complete after its deletion otherwise.
@@ -83,7 +83,7 @@ fn work(wanted: Wanted, pull: Option<&Pull>, running: impl Fn(u64, Option<u64>) 
 
 impl Plan<Step> {
     /// Explains a lost snapshot by the object that it was of.
-    fn with(self, backup: &Backup) -> Self {
+    fn explained(self, backup: &Backup) -> Self {
         match (&self.readiness, &backup.spec.snapshot) {
             (Readiness::Stalled(Reason::SnapshotLost, text), Some(snapshot)) => {
                 let text = format!(

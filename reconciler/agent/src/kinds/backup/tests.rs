@@ -175,3 +175,22 @@ fn a_deletion_ends_the_work_first_and_then_deletes_what_is_not_retained() {
     let kept = deleted(complete("a", "2026-01-01T00:00:00Z"), DeletionPolicy::Retain);
     assert_eq!(plan(&kept, &seen(&kept, None)).steps, [Step::Release]);
 }
+
+#[test]
+fn data_that_another_backup_stands_for_stays() {
+    let gone = deleted(complete("a", "2026-01-01T00:00:00Z"), DeletionPolicy::Delete);
+    let same = backup("again", &json!({"repository": "r", "existing": "v-1/b-a"}), &json!({}));
+    let wanted = |others: &[Backup]| wanted_by(&index(others).read(), &gone);
+    assert_eq!(wanted(&[gone.clone(), same.clone()]), None);
+    let both_go = [gone.clone(), deleted(same, DeletionPolicy::Delete)];
+    let other = backup("other", &json!({"repository": "r", "existing": "v-1/b-other"}), &json!({}));
+    for others in [&both_go[..], &[gone.clone(), other]] {
+        assert!(matches!(wanted(others), Some(Wanted::Deletion(..))), "{others:?}");
+    }
+    let downloads = Wanted::Deletion(
+        repository_of(&index(&[]).read(), &gone).expect("it is there"),
+        id_of(&gone).expect("set"),
+    );
+    let making = made_by(&index(&[]).read(), &gone).expect("work");
+    assert_ne!(making.slot_group(), downloads.slot_group(), "backups hold up nothing else");
+}

@@ -80,7 +80,7 @@ fn write_restore_synced(status: &mut VMStatus, observed: &Observed, generation: 
     let (reason, text) = match &observed.restore {
         VmRestore::None | VmRestore::Done(_) => return remove(&mut status.conditions, kind),
         VmRestore::Waits(text) => (Reason::WaitingForSnapshot, text.clone()),
-        VmRestore::Refused(text) => (Reason::RestoreRefused, text.clone()),
+        VmRestore::Refused(text) | VmRestore::Incomplete(text) => (Reason::RestoreRefused, text.clone()),
         VmRestore::Due(_) if observed.process.is_some() || observed.journal.suspension.is_some() => {
             let text = "its disks are restored once it is off: stop it (power: Stopped), or restart it";
             (Reason::PowerCycleNeeded, text.to_owned())

@@ -33,6 +33,7 @@ use crate::journal::{
 };
 use crate::networking::tap_of;
 use crate::plugging::disk_spec;
+use crate::restores::VmRestore;
 use crate::start_order::Held;
 
 /// Retry interval for dependencies that are not watched.
@@ -131,6 +132,9 @@ fn prepared<'a>(vm: &VM, observed: &'a Observed) -> Result<Prepared<'a>, Plan<St
     }
     if vm.spec.network_interfaces.iter().any(|n| !has_interface(vm, n.name.as_str())) {
         return Err(waits(Reason::WaitingForNetwork, "an interface has no address yet".to_owned()));
+    }
+    if let VmRestore::Incomplete(text) = &observed.restore {
+        return Err(Plan::without_steps(Readiness::Stalled(Reason::RestoreRefused, text.clone())));
     }
     for disk in &observed.disks {
         disk_ready(disk)?;

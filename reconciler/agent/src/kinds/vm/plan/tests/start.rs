@@ -50,6 +50,8 @@ fn each_thing_that_is_missing_is_waited_for_under_its_own_name() {
     assert_eq!(stands(&plan_with(|o| o.bridges.clear())), (false, Reason::WaitingForNetwork));
     assert_eq!(stands(&plan_with(|o| o.disks[1].volume = None)), (false, Reason::WaitingForDisk));
     assert_eq!(stands(&plan_with(|o| o.disks[1].restores_first = true)), (false, Reason::WaitingForDisk));
+    let half_restored = plan_with(|o| o.restore = VmRestore::Incomplete("no".into()));
+    assert_eq!(stands(&half_restored), (true, Reason::RestoreRefused));
     assert_eq!(stands(&plan_with(|o| o.disks[1].user = User::None)), (false, Reason::WaitingForDisk));
     assert_eq!(stands(&plan_with(|o| o.disks[0].user = User::Other("db".into()))), (true, Reason::DiskInUse));
     let public = |o: &mut Observed| {
