@@ -1,4 +1,5 @@
-# A VM with a disk for its data, and a backup of that disk. restore.tf has a new disk that is made from the backup, and a second VM on it.
+# A VM with a disk for its data, and a backup of that disk. restore.tf has a new disk that is made from the backup, and a second VM on it;
+# schedule.tf, backups of all disks of the first VM each night.
 #
 # The password of the backups is in a Secret; without it none can be restored, so keep it in another place too:
 #

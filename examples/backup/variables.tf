@@ -20,6 +20,12 @@ variable "folder" {
   default     = "nas"
 }
 
+variable "schedule" {
+  description = "When all disks of the VM are backed up, as a cron expression."
+  type        = string
+  default     = "0 3 * * *"
+}
+
 variable "s3" {
   description = "A place in an object store for backups."
   type = object({

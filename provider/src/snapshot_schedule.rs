@@ -1,6 +1,6 @@
 //! `berth_snapshot_schedule`
 
-use berth_api::snapshot_schedule::MOST_KEPT;
+use berth_api::snapshot_schedule::{MOST_KEPT, MOST_KEPT_BACKUPS};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
 use serde_json::Value as Json;
@@ -11,12 +11,13 @@ use crate::{
     form::Form,
     kind::{KindInfo, ResourceKind},
     readiness::Outcome,
+    references::BACKUP_REPOSITORY,
 };
 
-/// The periods of which snapshots are kept.
+/// The periods of which snapshots or backups are kept.
 const RULES: [&str; 6] = ["last", "hourly", "daily", "weekly", "monthly", "yearly"];
 
-/// Snapshots of VMs at the moments of a cron expression.
+/// Snapshots of VMs at the moments of a cron expression, and backups of them.
 #[derive(Debug)]
 pub struct SnapshotSchedule;
 
@@ -26,7 +27,7 @@ impl ResourceKind for SnapshotSchedule {
             type_name: "berth_snapshot_schedule",
             kind: "SnapshotSchedule",
             plural: "snapshotschedules",
-            description: "Snapshots of VMs at the moments of a cron expression, each of all disks of a VM at one moment, as a `berth_vm_snapshot`. Those that no rule of `keep` keeps are deleted once a later one is taken; the last one that is taken is always kept, and snapshots that other resources or people made are left alone.\n\nDestroying this resource keeps its snapshots: a schedule that is created again under the same name goes on with them, and `kubectl delete vmsnap -l berth.dev/snapshot-schedule=NAME` deletes them. An apply does not wait for a snapshot; the data source has the last and the next moment in `status`.",
+            description: "Snapshots of VMs at the moments of a cron expression, each of all disks of a VM at one moment, as a `berth_vm_snapshot`. Those that no rule of `keep` keeps are deleted once a later one is taken; the last one that is taken is always kept, and snapshots that other resources or people made are left alone.\n\nWith `backup`, each disk of a snapshot is also backed up, as a `berth_backup` would, into a `berth_backup_repository`; rules of their own decide which backups are kept.\n\nDestroying this resource keeps its snapshots and its backups: a schedule that is created again under the same name goes on with them, and `kubectl delete vmsnap,bkp -l berth.dev/snapshot-schedule=NAME` deletes them. An apply does not wait for a snapshot or a backup; the data source has the last and the next moment in `status`.",
             example: include_str!("../../examples/resources/berth_snapshot_schedule/resource.tf"),
             shown: "status.last_successful_time",
             timeouts: [120, 120, 120],
@@ -38,13 +39,18 @@ impl ResourceKind for SnapshotSchedule {
     }
 
     fn fields(&self) -> Vec<Field> {
-        let rules = RULES.map(|name| Field::spec(name, Shape::Integer).default(0));
+        let rules = || RULES.map(|name| Field::spec(name, Shape::Integer).default(0));
+        let backup = vec![
+            Field::spec("repository", Shape::Text(Form::Name)).required().refers(BACKUP_REPOSITORY),
+            Field::spec("keep", Shape::Object(rules().into())).required(),
+        ];
         vec![
             Field::spec("schedule", Shape::Text(Form::Cron)).required(),
             Field::spec("time_zone", Shape::Text(Form::TimeZone)).default("UTC"),
             Field::spec("vms", Shape::TextList(Form::Name)),
             Field::spec("vm_selector", Shape::TextMap),
-            Field::spec("keep", Shape::Object(rules.into())).required(),
+            Field::spec("keep", Shape::Object(rules().into())).required(),
+            Field::spec("backup", Shape::Object(backup)),
             Field::spec("starting_deadline_seconds", Shape::Integer).default(3600),
             Field::spec("suspend", Shape::Bool).default(false),
         ]
@@ -52,7 +58,13 @@ impl ResourceKind for SnapshotSchedule {
 
     fn check(&self, config: &Value) -> Vec<Diagnostic> {
         let mut found = check_vms(config.get("vms"), config.get("vm_selector"));
-        found.extend(check_keep(config.get("keep")));
+        let backup = config.get("backup");
+        found.extend(check_keep(config.get("keep"), AttributePath::root("keep"), &SNAPSHOTS));
+        found.extend(check_keep(
+            backup.get("keep"),
+            AttributePath::root("backup").attribute("keep"),
+            &BACKUPS,
+        ));
         found
     }
 
@@ -89,26 +101,39 @@ fn check_vms(vms: &Value, selector: &Value) -> Vec<Diagnostic> {
     found
 }
 
-fn check_keep(keep: &Value) -> Vec<Diagnostic> {
+/// The limit of the numbers in `keep` together, and the words for it.
+struct Limit {
+    things: &'static str,
+    most: i64,
+    reason: &'static str,
+}
+
+const SNAPSHOTS: Limit = Limit {
+    things: "snapshot",
+    most: MOST_KEPT,
+    reason: ": a disk is on at most 32 snapshots, and some are for other purposes",
+};
+const BACKUPS: Limit = Limit { things: "backup", most: MOST_KEPT_BACKUPS, reason: " for each disk" };
+
+fn check_keep(keep: &Value, at: AttributePath, limit: &Limit) -> Option<Diagnostic> {
     let rules = RULES.map(|name| keep.get(name));
     if keep.is_null() || keep.is_unknown() || rules.iter().any(|rule| rule.is_unknown()) {
-        return Vec::new();
+        return None;
     }
     let sum = rules.iter().filter_map(|rule| rule.as_i64()).fold(0, i64::saturating_add);
-    let at = AttributePath::root("keep");
+    let Limit { things, most, reason } = limit;
     let (summary, detail) = match sum {
         ..=0 => (
-            "No snapshot is kept",
-            format!("{at}: keep at least one snapshot, for example with {{ last = 3, daily = 7 }}."),
+            format!("No {things} is kept"),
+            format!("{at}: keep at least one {things}, for example with {{ last = 3, daily = 7 }}."),
         ),
-        _ if sum > MOST_KEPT => (
-            "Too many snapshots are kept",
+        _ if sum > *most => (
+            format!("Too many {things}s are kept"),
             format!(
-                "{at}: the numbers are {sum} together, and at most {MOST_KEPT} are allowed: a disk is on at most 32 snapshots, and some are \
-                 for other purposes. Lower them."
+                "{at}: the numbers are {sum} together, and at most {most} are allowed{reason}. Lower them."
             ),
         ),
-        _ => return Vec::new(),
+        _ => return None,
     };
-    vec![Diagnostic::error(summary, detail).at(at)]
+    Some(Diagnostic::error(summary, detail).at(at))
 }

@@ -1,5 +1,5 @@
 //! `examples/backup` with the small guest: backups of a running guest's disk in a folder and in an S3 server, and disks that are made
-//! from them.
+//! from them; backups of both disks by a schedule.
 
 use std::fs;
 use std::net::TcpStream;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Kit;
 use super::kubectl::contains_all;
@@ -22,6 +22,8 @@ use crate::{wait, workspace};
 
 /// A backup of 1 GiB, of which little is written, and a boot without KVM.
 const SOON: Duration = Duration::from_secs(120);
+/// A minute begins, the snapshot is taken, and its disks are backed up.
+const NEXT_MINUTE: Duration = Duration::from_secs(150);
 const S3_PORT: u16 = 7070;
 const KEYS: [&str; 2] = ["berth-test", "berth-test-secret"];
 const BUCKET: &str = "backups";
@@ -43,15 +45,17 @@ fn example(report: &mut Report, platform: &Platform, guest: &GuestImage, s3_serv
             let project = platform.project()?;
             project.copy_from(&workspace::root().join("examples/backup"))?;
             let url = platform.images().put("backup.qcow2", Content::File(guest.path.clone()));
-            project.write("terraform.tfvars.json", &json!({"image_url": url, "image_sha256": guest.sha256}).to_string())?;
+            let variables = json!({"image_url": url, "image_sha256": guest.sha256, "schedule": "* * * * *"});
+            project.write("terraform.tfvars.json", &variables.to_string())?;
             project.init()?;
             let s3 = S3::start(s3_server, platform)?;
             let done = backed_up(platform, &project);
-            let other = done.and_then(|sums| in_s3(platform, &sums));
+            let other = done.and_then(|sums| in_s3(platform, &sums)).and_then(|()| by_a_schedule(platform));
             let delete = |kind| platform.kubectl().ok(&["delete", kind, "--all", "--timeout=60s"]);
+            delete("snapsched")?;
             delete("backups").and(other)?;
             project.destroy()?;
-            for kind in ["backuprepositories", "dsnap"] {
+            for kind in ["backuprepositories", "vmsnap", "dsnap"] {
                 delete(kind)?;
             }
             nothing_is_left(&platform.host().backups(), &s3)
@@ -75,8 +79,9 @@ fn backed_up(platform: &Platform, project: &Project) -> Result<Sums> {
         "backup-password",
         "--from-literal=password=correct horse",
     ])?;
-    let restore = project.read("restore.tf")?;
+    let [restore, schedule] = [project.read("restore.tf")?, project.read("schedule.tf")?];
     project.write("restore.tf", "")?;
+    project.write("schedule.tf", "")?;
     project.apply()?;
     project.plan_is_empty()?;
     let address = project.output("address")?;
@@ -103,6 +108,8 @@ fn backed_up(platform: &Platform, project: &Project) -> Result<Sums> {
     // Each is whole.
     project.edit("main.tf", "name       = \"backup-data-1\"", "name       = \"backup-data-3\"")?;
     project.write("restore.tf", &restore.replace("berth_backup.data.name", "\"backup-data-2\""))?;
+    // Its first backups are made beside those in S3.
+    project.write("schedule.tf", &schedule)?;
     project.apply()?;
     let restored = project.output("restored_address")?;
     let found = wait::until("the restored disk", SOON, || sum(platform, &restored, "backup-restored"))?;
@@ -175,6 +182,29 @@ fn in_s3(platform: &Platform, sums: &Sums) -> Result<()> {
     ensure!(found == sums.backed_up, "it has the data of the backup");
     for object in ["hda/from-s3", "disk/from-s3"] {
         kubectl.ok(&["delete", object, "--timeout=60s"])?;
+    }
+    Ok(())
+}
+
+/// Both disks of the VM have been backed up since the schedule was declared.
+fn by_a_schedule(platform: &Platform) -> Result<()> {
+    let kubectl = platform.kubectl();
+    let both = |schedule: &Value| schedule["status"]["backups"].as_i64() >= Some(2);
+    let schedule = kubectl.until("snapsched/backup", "to have backups", NEXT_MINUTE, both)?;
+    ensure!(schedule["status"]["lastBackupTime"].is_string(), "{schedule:#}");
+    let suspend = json!({"spec": {"suspend": true}}).to_string();
+    kubectl.ok(&["patch", "snapsched", "backup", "--type=merge", "-p", &suspend])?;
+    kubectl.condition("snapsched/backup", "Ready=True", Some("ScheduleSuspended"), SOON)?;
+    for disk in ["backup-root", "backup-data"] {
+        let selector = format!("berth.dev/snapshot-schedule=backup,berth.dev/disk={disk}");
+        let listed: Value =
+            serde_json::from_str(&kubectl.ok(&["get", "bkp", "-l", &selector, "-o", "json"])?)?;
+        let backups = listed["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let complete = backups.iter().find(|backup| backup["status"]["completedAt"].is_string());
+        ensure!(
+            complete.is_some_and(|backup| backup["spec"]["repository"] == "backups"),
+            "{disk}: {listed:#}"
+        );
     }
     Ok(())
 }

@@ -12,6 +12,19 @@ resource "berth_snapshot_schedule" "nightly" {
   }
 }
 
+# Each night one snapshot on the host, and a backup of each disk elsewhere.
+resource "berth_snapshot_schedule" "offsite" {
+  name     = "offsite"
+  schedule = "0 2 * * *"
+  vms      = ["db"]
+  keep     = { last = 1 }
+
+  backup = {
+    repository = "offsite"
+    keep       = { daily = 14, weekly = 8, monthly = 12 }
+  }
+}
+
 # All VMs with a label, each hour.
 resource "berth_snapshot_schedule" "hourly" {
   name        = "hourly"

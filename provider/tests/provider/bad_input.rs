@@ -965,6 +965,8 @@ fn schedules() -> Vec<Bad> {
     let schedule = || json!({"name": "s", "schedule": "@daily", "vms": ["web"], "keep": {"last": 1}});
     let scheduled = |pointer: &str, value: Json| with(schedule(), pointer, value);
     let selecting = |labels: Json| with(scheduled("/vms", Json::Null), "/vm_selector", labels);
+    let backup =
+        |repository: &str, keep: Json| scheduled("/backup", json!({"repository": repository, "keep": keep}));
     vec![
         everywhere(scheduled("/schedule", json!("0 3 * *")), "schedule", "4 fields"),
         everywhere(scheduled("/schedule", json!("@every 1h")), "schedule", "none of @yearly"),
@@ -987,6 +989,14 @@ fn schedules() -> Vec<Bad> {
             "25 together, and at most 24",
         ),
         everywhere(scheduled("/keep/last", json!(25)), "keep.last", "25 is not between 0 and 24"),
+        everywhere(backup("a/b", json!({"last": 1})), "backup.repository", "not a DNS label"),
+        everywhere(backup("r", json!({})), "backup.keep", "at least one backup"),
+        everywhere(
+            backup("r", json!({"hourly": 300, "daily": 201})),
+            "backup.keep",
+            "501 together, and at most 500",
+        ),
+        everywhere(backup("r", json!({"last": 501})), "backup.keep.last", "501 is not between 0 and 500"),
         everywhere(
             scheduled("/starting_deadline_seconds", json!(59)),
             "starting_deadline_seconds",

@@ -671,6 +671,8 @@ fn status(object: &Json, all: &[Json], busy: bool) -> Json {
             status["lastSuccessfulTime"] = "2026-01-01T03:00:01Z".into();
             status["vms"] = 1.into();
             status["snapshots"] = 7.into();
+            status["backups"] = 14.into();
+            status["lastBackupTime"] = "2026-01-01T03:00:01Z".into();
         }
         "VMSnapshot" => {
             status["disks"] = json!([{"disk": "web-root", "snapshot": format!("{name}-0")}]);

@@ -392,7 +392,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
     let group = json!({"name": "g", "namespace": "default", "strategy": "spread", "enforcement": "required"});
     let keep = json!({"last": 1, "hourly": 0, "daily": 1, "weekly": 0, "monthly": 0, "yearly": 0});
     let schedule = json!({"name": "s", "namespace": "default", "schedule": "@daily", "time_zone": "UTC", "vms": ["web"], "keep": keep,
-        "starting_deadline_seconds": 3600, "suspend": false});
+        "backup": {"repository": "offsite", "keep": keep}, "starting_deadline_seconds": 3600, "suspend": false});
     let mut selecting = schedule.clone();
     selecting["vms"] = Json::Null;
     selecting["vm_selector"] = json!({"tier": "web"});
@@ -441,6 +441,14 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_snapshot_schedule", schedule.clone(), "/keep/weekly", json!(2), Announced::Live),
         ("berth_snapshot_schedule", schedule.clone(), "/keep/monthly", json!(2), Announced::Live),
         ("berth_snapshot_schedule", schedule.clone(), "/keep/yearly", json!(2), Announced::Live),
+        ("berth_snapshot_schedule", schedule.clone(), "/backup", Json::Null, Announced::Live),
+        ("berth_snapshot_schedule", schedule.clone(), "/backup/repository", json!("other"), Announced::Live),
+        ("berth_snapshot_schedule", schedule.clone(), "/backup/keep/last", json!(2), Announced::Live),
+        ("berth_snapshot_schedule", schedule.clone(), "/backup/keep/hourly", json!(2), Announced::Live),
+        ("berth_snapshot_schedule", schedule.clone(), "/backup/keep/daily", json!(90), Announced::Live),
+        ("berth_snapshot_schedule", schedule.clone(), "/backup/keep/weekly", json!(2), Announced::Live),
+        ("berth_snapshot_schedule", schedule.clone(), "/backup/keep/monthly", json!(2), Announced::Live),
+        ("berth_snapshot_schedule", schedule.clone(), "/backup/keep/yearly", json!(2), Announced::Live),
         (
             "berth_snapshot_schedule",
             schedule.clone(),

@@ -85,7 +85,8 @@ pub(crate) fn stories() -> Vec<(&'static str, &'static str, Json, Json)> {
             "SnapshotSchedule",
             json!({"name": "nightly", "schedule": "0 3 * * *", "vms": ["web", "db"], "keep": {"daily": 7}}),
             json!({"name": "nightly", "schedule": "@hourly", "time_zone": "Europe/Stockholm", "vm_selector": {"tier": "web"},
-                "keep": {"last": 3, "hourly": 12}, "starting_deadline_seconds": 600, "suspend": true}),
+                "keep": {"last": 3, "hourly": 12}, "starting_deadline_seconds": 600, "suspend": true,
+                "backup": {"repository": "offsite", "keep": {"daily": 30}}}),
         ),
         ("berth_vm", "VM", web(), with(web(), json!({"power": "Stopped"}))),
         (

@@ -129,7 +129,8 @@ async fn the_generated_configuration_of_every_kind_plans_empty() {
         ("berth_vm_snapshot", json!({"name": "before", "vm": "full"})),
         (
             "berth_snapshot_schedule",
-            json!({"name": "nightly", "schedule": "@daily", "vms": ["full"], "keep": {"daily": 7}}),
+            json!({"name": "nightly", "schedule": "@daily", "vms": ["full"], "keep": {"daily": 7},
+                "backup": {"repository": "offsite", "keep": {"daily": 30}}}),
         ),
     ] {
         let made = Stage::new(&other, type_name).apply(&config).await;

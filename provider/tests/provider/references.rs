@@ -76,6 +76,12 @@ async fn a_name_that_nothing_makes_is_a_warning_of_the_plan() {
             "password_secret_name: there is no Secret",
         ),
         ("berth_vm_snapshot", json!({"name": "s", "vm": "no-vm"}), "vm: there is no VM"),
+        (
+            "berth_snapshot_schedule",
+            json!({"name": "s", "schedule": "@daily", "vms": ["web"], "keep": {"last": 1},
+                "backup": {"repository": "no", "keep": {"last": 1}}}),
+            "backup.repository: there is no BackupRepository",
+        ),
         ("berth_hotswap_disk_attachment", json!({"vm": "no-vm", "disk": "no-disk"}), "vm: there is no VM"),
         ("berth_public_ip", json!({"name": "p", "pool": "no-pool"}), "pool: there is no IPPool"),
         (

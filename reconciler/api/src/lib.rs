@@ -119,7 +119,9 @@ pub use reason::Reason;
 pub use security_group::{RuleProtocol, SecurityGroup, SecurityGroupSpec, SecurityGroupStatus, SecurityRule};
 pub use shares::{HostShare, Share};
 pub use size::{Size, SizeError};
-pub use snapshot_schedule::{Keep, SnapshotSchedule, SnapshotScheduleSpec, SnapshotScheduleStatus};
+pub use snapshot_schedule::{
+    Keep, ScheduledBackups, SnapshotSchedule, SnapshotScheduleSpec, SnapshotScheduleStatus,
+};
 pub use storage_pool::{StoragePool, StoragePoolSpec, StoragePoolStatus, StoragePoolType};
 pub use taken::{HugeMemory, SizeTaken, size_taken};
 pub use unmanaged::Unmanaged;

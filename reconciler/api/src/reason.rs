@@ -55,7 +55,7 @@ reasons! {
     GuestSeen,
     /// Effective settings are those declared.
     Synced,
-    /// The schedule is suspended: no snapshot is taken and none is deleted.
+    /// The schedule is suspended: no snapshot and no backup is made, and none is deleted.
     ScheduleSuspended => "Set `suspend` to false to go on.",
 
     // On the way, by itself.
@@ -201,6 +201,8 @@ reasons! {
     TooManySnapshots => "Delete DiskSnapshots of the disk, and the copies that are based on deleted ones.",
     /// The last snapshot of a VM of the schedule is not taken; the message names the VM and has the cause.
     SnapshotFailed => "Do what the message says, or look at the snapshot with `berth why vmsnapshot/NAME`. The next moment of the schedule takes another one.",
+    /// The last backup of a disk of the schedule is not complete; the message names the disk and the Backup, and has the cause.
+    BackupFailed => "Do what the message says, or look at the backup with `berth why backup/NAME`. It is tried again; once its snapshot is gone, the next snapshot of the schedule is backed up in its place.",
     /// The schedule has snapshots of moments that are in the future by the clock of the controllers: none is taken before then.
     ClockBehind => "Correct the clock. If an earlier clock was wrong, delete the VMSnapshots of the future that the message names.",
     /// The VM was started, or a disk exchanged, while the snapshot of its disks was being taken: they would be of different moments.

@@ -1,4 +1,4 @@
-//! SnapshotSchedule: snapshots of VMs at the moments of a cron expression, and how many of them are kept.
+//! SnapshotSchedule: snapshots of VMs at the moments of a cron expression, backups of their disks, and how many of each are kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,22 +8,27 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::{
-    Conditions, ResourceName, VMSnapshot,
+    Backup, Conditions, ResourceName, VMSnapshot,
     cron::{Cron, ParseCronError, monday_of, time_zone},
     vm_snapshot::LONGEST_VM_SNAPSHOT_NAME,
 };
 
-/// On a VMSnapshot that a SnapshotSchedule made: the name of the SnapshotSchedule. Without it, the snapshot is kept.
+/// On a VMSnapshot or a Backup that a SnapshotSchedule made: the name of the SnapshotSchedule. Without it, the object is kept.
 pub const SNAPSHOT_SCHEDULE_LABEL: &str = "berth.dev/snapshot-schedule";
-/// On a VMSnapshot that a SnapshotSchedule made: the moment of the schedule, RFC 3339.
+/// On a Backup that a SnapshotSchedule made: the name of the Disk.
+pub const DISK_LABEL: &str = "berth.dev/disk";
+/// On a VMSnapshot or a Backup that a SnapshotSchedule made: the moment of the schedule, RFC 3339.
 pub const SCHEDULED_AT_ANNOTATION: &str = "berth.dev/scheduled-at";
 /// The greatest number of VMs of a SnapshotSchedule.
 pub const MOST_SCHEDULED_VMS: usize = 100;
 /// The greatest number of snapshots of a VM that a SnapshotSchedule keeps: a disk has 32 at most, and some are for other purposes.
 pub const MOST_KEPT: i64 = 24;
+/// The greatest number of backups of a disk that a SnapshotSchedule keeps.
+pub const MOST_KEPT_BACKUPS: i64 = 500;
 
 /// Snapshots of VMs at the moments of a cron expression. Each is a VMSnapshot: the data of all disks of a VM at one moment. Those that no
-/// rule of `keep` keeps are deleted. A SnapshotSchedule that is deleted leaves its snapshots.
+/// rule of `keep` keeps are deleted. With `backup`, each disk of a snapshot is also backed up. A SnapshotSchedule that is deleted leaves its
+/// snapshots and its backups.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "berth.dev",
@@ -48,6 +53,8 @@ pub const MOST_KEPT: i64 = 24;
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Next-Schedule", type_ = "string", priority = 1, json_path = ".status.nextScheduleTime"),
     printcolumn(name = "Last-Successful", type_ = "date", priority = 1, json_path = ".status.lastSuccessfulTime"),
+    printcolumn(name = "Backups", type_ = "integer", priority = 1, json_path = ".status.backups"),
+    printcolumn(name = "Last-Backup", type_ = "date", priority = 1, json_path = ".status.lastBackupTime"),
     printcolumn(name = "Message", type_ = "string", priority = 1, json_path = r#".status.conditions[?(@.type=="Ready")].message"#),
     validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message("metadata.name must be a DNS label: lower-case letters, digits and '-', at most 63 characters")
 )]
@@ -75,14 +82,20 @@ pub struct SnapshotScheduleSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(transform = selecting_labels)]
     pub vm_selector: Option<BTreeMap<String, String>>,
-    /// How many snapshots of each VM are kept. The last one that is taken is always kept.
+    /// How many snapshots of each VM are kept, at most 24. The last one that is taken is always kept.
+    #[schemars(transform = of_snapshots)]
+    #[x_kube(validation = Rule::new("self.last + self.hourly + self.daily + self.weekly + self.monthly + self.yearly <= 24").message("the numbers in keep must not be more than 24 together: a disk is on at most 32 snapshots"))]
     pub keep: Keep,
+    /// Backups: each disk of a snapshot of the schedule is backed up once the snapshot is taken. None: no backup is made, and those that
+    /// were made stay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backup: Option<ScheduledBackups>,
     /// How late a snapshot may be taken, in seconds, after a time in which no controller ran. Of the moments that were missed only the last one
     /// counts. Default 3600.
     #[serde(default = "default_deadline")]
     #[schemars(range(min = 60, max = 86_400))]
     pub starting_deadline_seconds: i64,
-    /// Whether to pause: no snapshot is taken and none is deleted. Default false.
+    /// Whether to pause: no snapshot and no backup is made, and none is deleted. Default false.
     #[serde(default)]
     pub suspend: bool,
 }
@@ -101,37 +114,55 @@ fn selecting_labels(schema: &mut schemars::Schema) {
     crate::vm::bounded_labels(schema);
 }
 
-/// The snapshots of a VM to keep: those that at least one of the rules keeps.
+/// A disk is on fewer snapshots than a repository has backups of it.
+fn of_snapshots(schema: &mut schemars::Schema) {
+    let rules = schema.get_mut("properties").and_then(serde_json::Value::as_object_mut);
+    for rule in rules.into_iter().flat_map(|rules| rules.values_mut()) {
+        rule["maximum"] = MOST_KEPT.into();
+    }
+}
+
+/// The backups that a schedule makes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ScheduledBackups {
+    /// Name of the BackupRepository, in the same namespace. After a change, the backups in the former one stay.
+    pub repository: ResourceName,
+    /// How many backups of each disk are kept in it, at most 500. Only complete ones count, and the last one of them is always kept.
+    pub keep: Keep,
+}
+
+/// The snapshots of a VM, or the backups of a disk, to keep: those that at least one of the rules keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("self.last + self.hourly + self.daily + self.weekly + self.monthly + self.yearly >= 1").message("keep must keep at least one snapshot"),
-    validation = Rule::new("self.last + self.hourly + self.daily + self.weekly + self.monthly + self.yearly <= 24").message("the numbers in keep must not be more than 24 together: a disk is on at most 32 snapshots")
+    validation = Rule::new("self.last + self.hourly + self.daily + self.weekly + self.monthly + self.yearly >= 1").message("keep must keep at least one"),
+    validation = Rule::new("self.last + self.hourly + self.daily + self.weekly + self.monthly + self.yearly <= 500").message("the numbers in keep must not be more than 500 together")
 )]
 pub struct Keep {
-    /// The last snapshots, so many of them. Default 0.
+    /// The last ones, so many of them. Default 0.
     #[serde(default)]
-    #[schemars(range(min = 0, max = MOST_KEPT))]
+    #[schemars(range(min = 0, max = MOST_KEPT_BACKUPS))]
     pub last: i64,
-    /// The last snapshot of an hour, for so many hours that have one. Default 0.
+    /// The last one of an hour, for so many hours that have one. Default 0.
     #[serde(default)]
-    #[schemars(range(min = 0, max = MOST_KEPT))]
+    #[schemars(range(min = 0, max = MOST_KEPT_BACKUPS))]
     pub hourly: i64,
-    /// The last snapshot of a day, for so many days that have one. Default 0.
+    /// The last one of a day, for so many days that have one. Default 0.
     #[serde(default)]
-    #[schemars(range(min = 0, max = MOST_KEPT))]
+    #[schemars(range(min = 0, max = MOST_KEPT_BACKUPS))]
     pub daily: i64,
-    /// The last snapshot of a week, which begins on Monday, for so many weeks that have one. Default 0.
+    /// The last one of a week, which begins on Monday, for so many weeks that have one. Default 0.
     #[serde(default)]
-    #[schemars(range(min = 0, max = MOST_KEPT))]
+    #[schemars(range(min = 0, max = MOST_KEPT_BACKUPS))]
     pub weekly: i64,
-    /// The last snapshot of a month, for so many months that have one. Default 0.
+    /// The last one of a month, for so many months that have one. Default 0.
     #[serde(default)]
-    #[schemars(range(min = 0, max = MOST_KEPT))]
+    #[schemars(range(min = 0, max = MOST_KEPT_BACKUPS))]
     pub monthly: i64,
-    /// The last snapshot of a year, for so many years that have one. Default 0.
+    /// The last one of a year, for so many years that have one. Default 0.
     #[serde(default)]
-    #[schemars(range(min = 0, max = MOST_KEPT))]
+    #[schemars(range(min = 0, max = MOST_KEPT_BACKUPS))]
     pub yearly: i64,
 }
 
@@ -174,7 +205,7 @@ pub struct SnapshotScheduleStatus {
     /// The generation that these conditions describe; -1 before the first report.
     #[serde(default = "crate::condition::never_observed")]
     pub observed_generation: i64,
-    /// `Ready`: snapshots of all its VMs are taken when they are due. `Reconciling`, `Stalled`.
+    /// `Ready`: snapshots of all its VMs are taken when they are due, and backed up if `backup` is declared. `Reconciling`, `Stalled`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::condition::schema")]
     pub conditions: Conditions,
@@ -196,6 +227,13 @@ pub struct SnapshotScheduleStatus {
     /// The number of snapshots that are taken and kept, of all VMs.
     #[serde(default)]
     pub snapshots: i64,
+    /// The number of its backups that are complete, of all disks.
+    #[serde(default)]
+    pub backups: i64,
+    /// The moment whose data the last of its complete backups has, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 40))]
+    pub last_backup_time: Option<String>,
 }
 
 /// The parts of a schedule that cannot be used.
@@ -224,25 +262,50 @@ impl SnapshotScheduleSpec {
     }
 }
 
-/// Returns the name of the VMSnapshot of a VM for a moment of a schedule: the beginning of both names, the minute in UTC, and a part of
-/// the hash of both names, which tells `a-b` and `c` from `a` and `b-c`.
-pub fn scheduled_snapshot_name(schedule: &str, vm: &str, moment: Timestamp) -> String {
+/// Returns the name of the VMSnapshot of a VM, or of the Backup of a Disk, for a moment of a schedule: the beginning of both names, the
+/// minute in UTC, and a part of the hash of both names, which tells `a-b` and `c` from `a` and `b-c`.
+pub fn scheduled_name(schedule: &str, of: &str, moment: Timestamp) -> String {
     let minute = moment.strftime("%Y%m%d%H%M");
-    let hash = Sha256::digest(format!("{schedule}/{vm}"));
+    let hash = Sha256::digest(format!("{schedule}/{of}"));
     let end = format!("-{minute}-{:02x}{:02x}{:02x}", hash[0], hash[1], hash[2]);
-    let both = format!("{schedule}-{vm}");
+    let both = format!("{schedule}-{of}");
     let begin = &both[..both.len().min(LONGEST_VM_SNAPSHOT_NAME - end.len())];
     format!("{}{end}", begin.trim_end_matches('-'))
+}
+
+/// Returns the schedule that made an object of this VM or Disk, and the moment. None: it has the label, and no schedule made it.
+fn made_by<'a>(object: &'a impl ResourceExt, of: &str) -> Option<(&'a str, Timestamp)> {
+    let schedule = object.labels().get(SNAPSHOT_SCHEDULE_LABEL)?;
+    let moment = object.annotations().get(SCHEDULED_AT_ANNOTATION)?.parse().ok()?;
+    let name = scheduled_name(schedule, of, moment);
+    (object.meta().name.as_ref() == Some(&name)).then_some((schedule, moment))
 }
 
 impl VMSnapshot {
     /// Returns the name of the schedule that made it, and the moment of the schedule. Of a snapshot that has the label and was not made by
     /// a schedule, it is none.
     pub fn scheduled(&self) -> Option<(&str, Timestamp)> {
-        let schedule = self.labels().get(SNAPSHOT_SCHEDULE_LABEL)?;
-        let moment = self.annotations().get(SCHEDULED_AT_ANNOTATION)?.parse().ok()?;
-        let name = scheduled_snapshot_name(schedule, self.spec.vm.as_str(), moment);
-        (self.metadata.name.as_ref() == Some(&name)).then_some((schedule, moment))
+        made_by(self, self.spec.vm.as_str())
+    }
+}
+
+/// The origin of a Backup that a schedule made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScheduledBackup<'a> {
+    /// The name of the schedule.
+    pub schedule: &'a str,
+    /// The name of the Disk.
+    pub disk: &'a str,
+    /// The moment of the schedule.
+    pub moment: Timestamp,
+}
+
+impl Backup {
+    /// Returns its schedule, disk and moment. Of a backup that has the labels and was not made by a schedule, it is none.
+    pub fn scheduled(&self) -> Option<ScheduledBackup<'_>> {
+        let disk = self.labels().get(DISK_LABEL)?;
+        let (schedule, moment) = made_by(self, disk)?;
+        Some(ScheduledBackup { schedule, disk, moment })
     }
 }
 

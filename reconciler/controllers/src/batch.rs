@@ -3,9 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use berth_api::{
-    Binding, DEFAULT_NAME, Disk, DiskSnapshot, DiskState, Host, Network, ObjectUser, PlacementGroup,
-    PlacementGroupStatus, Readiness, SHARED_NAMESPACE, SYSTEM_NAMESPACE, USED_FINALIZER, VMSnapshot,
-    condition,
+    Binding, DEFAULT_NAME, Disk, DiskState, Host, Network, ObjectUser, PlacementGroup, PlacementGroupStatus,
+    Readiness, SHARED_NAMESPACE, SYSTEM_NAMESPACE, USED_FINALIZER, condition,
 };
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
@@ -41,14 +40,11 @@ pub(crate) enum Write {
     EnsureGone { vm: Key, uid: String },
     /// A namespace's Network `default` is created.
     CreateNetwork(Box<Network>),
-    /// A Disk is created for the VM that declares it.
-    CreateDisk(Box<Disk>),
-    /// A DiskSnapshot is created for the VMSnapshot that it is a part of.
-    CreateSnapshot(Box<DiskSnapshot>),
-    /// A VMSnapshot is created for a moment of a SnapshotSchedule.
-    CreateVMSnapshot(Box<VMSnapshot>),
-    /// This version of a VMSnapshot is deleted: its SnapshotSchedule does not keep it.
-    DeleteVMSnapshot(Arc<VMSnapshot>),
+    /// An object of a kind with a status is created for another one: a Disk for the VM that declares it, a DiskSnapshot for its
+    /// VMSnapshot, a VMSnapshot or a Backup for a SnapshotSchedule.
+    Create(Object),
+    /// This version of an object is deleted, such as a VMSnapshot or a Backup that its SnapshotSchedule does not keep.
+    Delete(Object),
     /// These values of a Disk's spec are changed.
     ChangeDisk(Arc<Disk>, Value),
     /// Ends a recovery: everything the host holds has been given back, or belongs to no object.
@@ -61,7 +57,10 @@ impl Write {
     /// Returns the key of the object it writes.
     pub(crate) fn key(&self) -> Key {
         match self {
-            Self::Finalizers(object, _) | Self::Status(object) => object.key(),
+            Self::Finalizers(object, _)
+            | Self::Status(object)
+            | Self::Create(object)
+            | Self::Delete(object) => object.key(),
             Self::Allow { role, .. } | Self::Disallow(role) => role.clone(),
             Self::TicketAccount { namespace, account } => Key::ticket_account(namespace, account),
             Self::HostAddresses(_) => Key::host_addresses(),
@@ -69,10 +68,6 @@ impl Write {
             Self::EnsureGone { vm, .. } => vm.clone(),
             // One key for all of them, so that one is in flight at a time: each sees the ranges of those before.
             Self::CreateNetwork(_) => Key::namespaced(ObjectKind::Network, SHARED_NAMESPACE, DEFAULT_NAME),
-            Self::CreateDisk(disk) => Key::of(disk.as_ref()),
-            Self::CreateSnapshot(snapshot) => Key::of(snapshot.as_ref()),
-            Self::CreateVMSnapshot(snapshot) => Key::of(snapshot.as_ref()),
-            Self::DeleteVMSnapshot(snapshot) => Key::of(snapshot.as_ref()),
             Self::ChangeDisk(disk, _) => Key::of(disk.as_ref()),
             Self::EndRecovery(host) => Key::of(host.as_ref()),
             Self::EndHost(host) => Key::of(host.as_ref()),

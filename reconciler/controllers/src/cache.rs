@@ -209,8 +209,8 @@ impl Cache {
                     keys.extend(disks.map(|disk| named(ObjectKind::DiskSnapshot, disk.snapshot.as_str())));
                 }
             }
-            // A rule counts a snapshot as taken once the server has confirmed it.
-            ObjectKind::SnapshotSchedule => keys.extend(self.index.scheduled_snapshots(key)),
+            // A rule counts a snapshot as taken, and a backup as complete, once the server has confirmed it.
+            ObjectKind::SnapshotSchedule => keys.extend(self.index.scheduled_by(key)),
             ObjectKind::Image => {
                 let source = self.tables.images.get(key).and_then(|image| image.spec.source.disk.as_ref());
                 keys.extend(source.map(|disk| named(ObjectKind::Disk, disk.as_str())));
@@ -341,10 +341,15 @@ impl Cache {
                 self.index.security_groups.set(key, group.map(AsRef::as_ref))
             }
             ObjectKind::VMSnapshot => {
-                let snapshot = self.tables.vm_snapshots.get(key);
-                self.index.set_vm_snapshot(key, snapshot.map(AsRef::as_ref))
+                let made_by = self.tables.vm_snapshots.get(key).and_then(|snapshot| snapshot.scheduled());
+                self.index.set_scheduled(key, made_by.map(|(schedule, _)| schedule))
             }
-            ObjectKind::Backup => self.repository_to_identify(key),
+            ObjectKind::Backup => {
+                let made_by = self.tables.backups.get(key).and_then(|backup| backup.scheduled());
+                let mut keys = self.index.set_scheduled(key, made_by.map(|made_by| made_by.schedule));
+                keys.extend(self.repository_to_identify(key));
+                keys
+            }
             ObjectKind::ServiceAccount => self.index.secrets.keys_of_account(key),
             ObjectKind::StoragePool
             | ObjectKind::IPPool

@@ -4,8 +4,8 @@
 use std::{fmt::Debug, time::Duration};
 
 use berth_api::{
-    CONTROLLER_MANAGER, Disk, DiskSnapshot, Host, Network, SYSTEM_NAMESPACE, Unmanaged, VMSnapshot,
-    host_addresses::HOST_ADDRESSES, manifests::access,
+    CONTROLLER_MANAGER, Disk, Host, Network, SYSTEM_NAMESPACE, Unmanaged, host_addresses::HOST_ADDRESSES,
+    manifests::access,
 };
 use futures::{FutureExt, future::BoxFuture};
 use k8s_openapi::{
@@ -112,6 +112,10 @@ impl Debug for Writer {
 enum Operation<'a> {
     /// Read it.
     Read,
+    /// Create it.
+    Create,
+    /// Delete this version of it. The result is the object if a finalizer of another program holds it.
+    Delete,
     /// Write its finalizers.
     Finalizers(&'a [String]),
     /// Write its status, over this version of it.
@@ -181,6 +185,11 @@ impl Writer {
                 };
                 self.object(object, Operation::Status(meta)).await?.map(Response::Is)
             }
+            Write::Create(object) => self.object(object, Operation::Create).await?.map(Response::Is),
+            Write::Delete(object) => {
+                let held = self.object(object, Operation::Delete).await?;
+                Some(held.map_or_else(|| Response::Gone(object.key()), Response::Is))
+            }
             Write::Allow { role, host, secrets } => Some(self.allow(role, host, secrets).await?),
             Write::Disallow(role) => {
                 let bindings: Api<RoleBinding> = Api::namespaced(self.0.clone(), role.namespace());
@@ -222,35 +231,6 @@ impl Writer {
                 let params = PostParams { field_manager: manager(), ..PostParams::default() };
                 Some(Response::Is(networks.create(&params, network).await?.into()))
             }
-            Write::CreateDisk(disk) => {
-                let params = PostParams { field_manager: manager(), ..PostParams::default() };
-                let namespace = disk.namespace().unwrap_or_default();
-                let disks: Api<Disk> = Api::namespaced(self.0.clone(), &namespace);
-                Some(Response::Is(disks.create(&params, disk).await?.into()))
-            }
-            Write::CreateSnapshot(snapshot) => {
-                let params = PostParams { field_manager: manager(), ..PostParams::default() };
-                let namespace = snapshot.namespace().unwrap_or_default();
-                let snapshots: Api<DiskSnapshot> = Api::namespaced(self.0.clone(), &namespace);
-                Some(Response::Is(snapshots.create(&params, snapshot).await?.into()))
-            }
-            Write::CreateVMSnapshot(snapshot) => {
-                let params = PostParams { field_manager: manager(), ..PostParams::default() };
-                Some(Response::Is(self.vm_snapshots(snapshot).create(&params, snapshot).await?.into()))
-            }
-            Write::DeleteVMSnapshot(snapshot) => {
-                let this_version =
-                    Preconditions { uid: snapshot.uid(), resource_version: snapshot.resource_version() };
-                let params = DeleteParams { preconditions: Some(this_version), ..DeleteParams::background() };
-                let deleted = self.vm_snapshots(snapshot).delete(&snapshot.name_any(), &params).await;
-                // A finalizer of another program may hold it.
-                let held = deleted.as_ref().ok().and_then(|deleted| deleted.as_ref().left().cloned());
-                ended(deleted)?;
-                Some(match held.filter(|held| !held.finalizers().is_empty()) {
-                    Some(held) => Response::Is(held.into()),
-                    None => Response::Gone(Key::of(snapshot.as_ref())),
-                })
-            }
             Write::ChangeDisk(disk, spec) => {
                 let patch = json!({
                     "metadata": {"uid": disk.uid(), "resourceVersion": disk.resource_version()}, "spec": spec,
@@ -274,10 +254,6 @@ impl Writer {
         Ok(response)
     }
 
-    fn vm_snapshots(&self, snapshot: &VMSnapshot) -> Api<VMSnapshot> {
-        Api::namespaced(self.0.clone(), &snapshot.namespace().unwrap_or_default())
-    }
-
     async fn typed<K: WithStatus>(
         &self,
         mut object: K,
@@ -288,6 +264,21 @@ impl Writer {
         let Unmanaged(response) = match operation {
             Operation::Read => {
                 return Ok(api.get_opt(&key.name).await?.map(|Unmanaged(object)| object.into()));
+            }
+            Operation::Create => {
+                let params = PostParams { field_manager: manager(), ..PostParams::default() };
+                api.create(&params, &Unmanaged(object)).await?
+            }
+            Operation::Delete => {
+                let this_version =
+                    Preconditions { uid: object.uid(), resource_version: object.resource_version() };
+                let params = DeleteParams { preconditions: Some(this_version), ..DeleteParams::background() };
+                let deleted = match api.delete(&key.name, &params).await {
+                    Err(kube::Error::Api(status)) if status.code == 404 => return Ok(None),
+                    deleted => deleted?,
+                };
+                let held = deleted.left().map(|Unmanaged(object)| object);
+                return Ok(held.filter(|held| !held.finalizers().is_empty()).map(Into::into));
             }
             Operation::Finalizers(finalizers) => {
                 let patch = json!({"metadata": {

@@ -52,7 +52,10 @@ pub(crate) fn references(kind: &str, object: &Value) -> Vec<Reference> {
         "vmsnapshot" => of_vm_snapshot(&from, object),
         "snapshotschedule" => {
             let names = items(object, "/spec/vms").filter_map(Value::as_str);
-            names.map(|name| from.own("VM", "vm", "vms", name.to_owned())).collect()
+            let vms = names.map(|name| from.own("VM", "vm", "vms", name.to_owned()));
+            let repository = text(object, "/spec/backup/repository");
+            vms.chain([from.own("repository", "backuprepository", "backuprepositories", repository)])
+                .collect()
         }
         "hotswapdiskattachment" => vec![
             from.own("VM", "vm", "vms", text(object, "/spec/vm")),

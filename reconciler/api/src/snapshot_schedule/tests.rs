@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{ResourceName, VMSnapshotSpec};
+use crate::{BackupSpec, ResourceName, VMSnapshotSpec};
 
 fn at(text: &str) -> Timestamp {
     text.parse().unwrap_or_else(|error| panic!("{text:?}: {error}"))
@@ -53,15 +53,15 @@ fn days_are_those_of_the_time_zone() {
 #[test]
 fn a_name_says_what_it_is_of_and_differs_for_each_schedule_vm_and_moment() {
     let moment = at("2026-01-02T03:04:00Z");
-    let name = scheduled_snapshot_name("nightly", "web-1", moment);
+    let name = scheduled_name("nightly", "web-1", moment);
     assert_eq!(name, "nightly-web-1-202601020304-31221e");
-    let other = scheduled_snapshot_name("nightly-web", "1", moment);
+    let other = scheduled_name("nightly-web", "1", moment);
     assert_ne!(name, other, "the same text, split at another place");
     let long = "a".repeat(63);
-    let longest = scheduled_snapshot_name(&long, &long, moment);
+    let longest = scheduled_name(&long, &long, moment);
     assert_eq!(longest.len(), LONGEST_VM_SNAPSHOT_NAME);
     assert!(ResourceName::is_dns_label(&longest));
-    assert_ne!(longest, scheduled_snapshot_name(&long, "web", moment));
+    assert_ne!(longest, scheduled_name(&long, "web", moment));
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn a_snapshot_with_the_label_that_no_schedule_made_belongs_to_none() {
             Some([(SCHEDULED_AT_ANNOTATION.to_owned(), moment.to_owned())].into());
         snapshot
     };
-    let name = scheduled_snapshot_name("nightly", "web", moment);
+    let name = scheduled_name("nightly", "web", moment);
     let own = made(&name, "web", &moment.to_string());
     assert_eq!(own.scheduled(), Some(("nightly", moment)));
     for other in [
@@ -89,6 +89,48 @@ fn a_snapshot_with_the_label_that_no_schedule_made_belongs_to_none() {
     let mut released = own;
     released.metadata.labels = None;
     assert_eq!(released.scheduled(), None, "without the label it is kept");
+}
+
+#[test]
+fn a_backup_of_a_schedule_names_its_disk_and_one_of_a_person_belongs_to_none() {
+    let moment = at("2026-01-02T03:04:00Z");
+    let made = |name: &str, labels: &[(&str, &str)]| {
+        let mut backup = Backup::new(name, BackupSpec::default());
+        let label = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+        backup.metadata.labels = Some(labels.iter().map(label).collect());
+        backup.metadata.annotations = Some([(SCHEDULED_AT_ANNOTATION.to_owned(), moment.to_string())].into());
+        backup
+    };
+    let name = scheduled_name("nightly", "web-data", moment);
+    let both = [(SNAPSHOT_SCHEDULE_LABEL, "nightly"), (DISK_LABEL, "web-data")];
+    let expected = ScheduledBackup { schedule: "nightly", disk: "web-data", moment };
+    assert_eq!(made(&name, &both).scheduled(), Some(expected));
+    for other in [made("data-1", &both), made(&name, &both[..1]), made(&name, &both[1..])] {
+        assert_eq!(other.scheduled(), None, "{other:?}");
+    }
+}
+
+#[test]
+fn more_backups_than_snapshots_can_be_kept() {
+    use kube::CustomResourceExt as _;
+    let crd = serde_json::to_value(SnapshotSchedule::crd()).expect("plain data");
+    let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    let spec = &schema["properties"]["spec"]["properties"];
+    let (snapshots, backups) = (&spec["keep"], &spec["backup"]["properties"]["keep"]);
+    let rules = |keep: &serde_json::Value| -> Vec<String> {
+        let all = keep["x-kubernetes-validations"].as_array().expect("rules");
+        all.iter()
+            .filter_map(|rule| Some(rule["rule"].as_str()?.rsplit_once("yearly ")?.1.to_owned()))
+            .collect()
+    };
+    assert_eq!(rules(snapshots), [">= 1", "<= 500", "<= 24"]);
+    assert_eq!(rules(backups), [">= 1", "<= 500"]);
+    assert_eq!((MOST_KEPT, MOST_KEPT_BACKUPS), (24, 500));
+    for (keep, most) in [(snapshots, 24.0), (backups, 500.0)] {
+        let rules = keep["properties"].as_object().expect("rules");
+        assert_eq!(rules.len(), 6);
+        assert!(rules.values().all(|rule| rule["maximum"] == most), "{keep:#}");
+    }
 }
 
 #[test]
@@ -131,7 +173,7 @@ proptest! {
         schedule in "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", vm in "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", minute in 0_i64..50_000_000,
     ) {
         let moment = Timestamp::from_second(minute * 60).expect("a time");
-        let name = scheduled_snapshot_name(&schedule, &vm, moment);
+        let name = scheduled_name(&schedule, &vm, moment);
         prop_assert!(name.len() <= LONGEST_VM_SNAPSHOT_NAME && ResourceName::is_dns_label(&name), "{}", name);
     }
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use berth_api::placement_group::TopologyClaim;
-use berth_api::{ConditionType, HotswapDiskAttachment, PlacementGroup, PublicIP, VM, VMSnapshot, condition};
+use berth_api::{ConditionType, HotswapDiskAttachment, PlacementGroup, PublicIP, VM, condition};
 use kube::ResourceExt;
 
 use crate::{
@@ -116,8 +116,8 @@ pub(crate) struct Index {
     attachments_by_disk: HashMap<Key, KeySet>,
     attachments_by_vm: HashMap<Key, KeySet>,
     attachment_entries: HashMap<Key, (Key, Key)>,
-    /// SnapshotSchedule → the VMSnapshots that it made.
-    scheduled_snapshots: HashMap<Key, KeySet>,
+    /// SnapshotSchedule → the VMSnapshots and Backups that it made.
+    scheduled: HashMap<Key, KeySet>,
     schedules: HashMap<Key, Key>,
     /// VM → the claims that groups have for VMs of that name.
     topology_claims: HashMap<Key, BTreeMap<Key, Vec<TopologyClaim>>>,
@@ -427,17 +427,16 @@ impl Index {
         Vec::new()
     }
 
-    /// Indexes the schedule that made a VMSnapshot (`None`: it is gone); returns it, and the former one.
-    pub(crate) fn set_vm_snapshot(&mut self, key: &Key, snapshot: Option<&VMSnapshot>) -> Vec<Key> {
+    /// Indexes the schedule that made a VMSnapshot or a Backup (`None`: none made it, or it is gone); returns it, and the former one.
+    pub(crate) fn set_scheduled(&mut self, key: &Key, made_by: Option<&str>) -> Vec<Key> {
         let former = self.schedules.remove(key);
         if let Some(schedule) = &former {
-            take(&mut self.scheduled_snapshots, schedule, key);
+            take(&mut self.scheduled, schedule, key);
         }
-        let made_by = snapshot.and_then(VMSnapshot::scheduled);
         let schedule =
-            made_by.map(|(name, _)| Key::namespaced(ObjectKind::SnapshotSchedule, key.namespace(), name));
+            made_by.map(|name| Key::namespaced(ObjectKind::SnapshotSchedule, key.namespace(), name));
         if let Some(schedule) = &schedule {
-            insert(&mut self.scheduled_snapshots, schedule.clone(), key);
+            insert(&mut self.scheduled, schedule.clone(), key);
             self.schedules.insert(key.clone(), schedule.clone());
         }
         let other = former.filter(|former| Some(former) != schedule.as_ref());
@@ -510,9 +509,9 @@ impl Index {
         keys(&self.attachments_by_vm, vm)
     }
 
-    /// Returns the VMSnapshots that a schedule made.
-    pub(crate) fn scheduled_snapshots(&self, schedule: &Key) -> Vec<Key> {
-        keys(&self.scheduled_snapshots, schedule)
+    /// Returns the VMSnapshots and Backups that a schedule made.
+    pub(crate) fn scheduled_by(&self, schedule: &Key) -> Vec<Key> {
+        keys(&self.scheduled, schedule)
     }
 
     pub(crate) fn is_address_used(&self, network: &str, address: Ipv4Addr) -> bool {

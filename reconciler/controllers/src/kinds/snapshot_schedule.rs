@@ -1,14 +1,18 @@
-//! The SnapshotSchedule controller: makes a VMSnapshot of each VM when one is due, and deletes those that no rule keeps.
+//! The SnapshotSchedule controller: makes a VMSnapshot of each VM when one is due, a Backup of each of its disks, and deletes those that
+//! no rule keeps.
 //!
 //! ```text
 //!   moment ─▶ (not later than the deadline) ─▶ a VMSnapshot each ─▶ status.lastScheduleTime
-//!                                                 └─▶ (taken) ─▶ those before it that no rule keeps are deleted
+//!                                                 ├─▶ (taken) ─▶ those before it that no rule keeps are deleted
+//!                                                 └─▶ (taken, the last one) ─▶ a Backup of each disk that has none under way
+//!                                                        └─▶ (complete) ─▶ those before it that no rule keeps are deleted
 //! ```
 //!
 //! The name of a VMSnapshot follows from the schedule, the VM and the moment, so that after a crash, or with two controllers, none is made
 //! twice. `lastScheduleTime` is written once all of a moment are made. After a time without a controller, the last moment that was missed
 //! counts. While the clock is behind the last snapshot, none is made; nothing is ever deleted because of the current time.
 
+mod backups;
 mod observe;
 mod plan;
 #[cfg(test)]
@@ -34,12 +38,19 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
     let plan = plan::plan(&schedule, &observe::observe(cache, &schedule), now);
     let status = status(&schedule, &plan.decision, now);
     for snapshot in plan.decision.create {
-        batch.write(Write::CreateVMSnapshot(Box::new(snapshot)));
+        batch.write(Write::Create(snapshot.into()));
     }
     // After them: a moment whose snapshots are not all made is due again.
     batch.status(schedule.as_ref(), status);
     for snapshot in plan.decision.delete {
-        batch.write(Write::DeleteVMSnapshot(snapshot));
+        batch.write(Write::Delete(snapshot.into()));
+    }
+    // A quota may refuse a new backup, but not the deletion of those that are not kept.
+    for backup in plan.decision.backups.delete {
+        batch.write(Write::Delete(backup.into()));
+    }
+    for backup in plan.decision.backups.create {
+        batch.write(Write::Create(backup.into()));
     }
     plan.outcome
 }
@@ -53,6 +64,8 @@ fn status(schedule: &SnapshotSchedule, decision: &plan::Decision, now: Timestamp
     status.last_successful_time = text(decision.last_successful);
     status.vms = i64::try_from(decision.vms).unwrap_or(i64::MAX);
     status.snapshots = i64::try_from(decision.snapshots).unwrap_or(i64::MAX);
+    status.backups = i64::try_from(decision.backups.complete).unwrap_or(i64::MAX);
+    status.last_backup_time = text(decision.backups.last);
     decision.readiness.write(&mut status.conditions, generation, now);
     status.observed_generation = generation;
     status

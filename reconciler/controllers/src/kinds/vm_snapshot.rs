@@ -33,7 +33,7 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
     let plan = plan::plan(&snapshot, &observe::observe(cache, &snapshot));
     batch.status(snapshot.as_ref(), status(&snapshot, &plan.decision, config.clock.now()));
     for part in plan.decision.create {
-        batch.write(Write::CreateSnapshot(Box::new(part)));
+        batch.write(Write::Create(part.into()));
     }
     plan.outcome
 }

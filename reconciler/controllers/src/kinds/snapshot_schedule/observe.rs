@@ -1,15 +1,23 @@
-//! Observation of a SnapshotSchedule, its VMs and its VMSnapshots.
+//! Observation of a SnapshotSchedule, its VMs, its VMSnapshots and its Backups.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
-use berth_api::{ResourceName, SnapshotSchedule, VM, VMSnapshot, snapshot_schedule::MOST_SCHEDULED_VMS};
+use berth_api::{
+    Backup, ResourceName, SnapshotSchedule, VM, VMSnapshot,
+    snapshot_schedule::{MOST_SCHEDULED_VMS, scheduled_name},
+};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
-use crate::{cache::Cache, key::Key, kinds::vm_snapshot::disk_without_file};
+use super::plan::Progress;
+use crate::{
+    cache::Cache,
+    key::{Key, ObjectKind},
+    kinds::vm_snapshot::disk_without_file,
+};
 
 /// A VM of a schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,16 +41,57 @@ pub(super) struct Observed {
     pub(super) own: BTreeMap<String, BTreeMap<Timestamp, Arc<VMSnapshot>>>,
     /// The names of the other VMSnapshots of its namespace: one that lost its label is not made again.
     pub(super) others: BTreeSet<String>,
+    pub(super) backups: ObservedBackups,
+}
+
+/// The inputs of the part of the plan that is about backups.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ObservedBackups {
+    /// Whether the repository exists, and is not being deleted.
+    pub(super) has_repository: bool,
+    /// The disks of the last snapshot of each VM that is taken.
+    pub(super) due: Vec<DueBackup>,
+    /// The Backups that it made, by disk and moment.
+    pub(super) own: BTreeMap<String, BTreeMap<Timestamp, OwnBackup>>,
+}
+
+/// A disk of a snapshot that a Backup is to be made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct DueBackup {
+    pub(super) moment: Timestamp,
+    pub(super) disk: ResourceName,
+    pub(super) snapshot: ResourceName,
+    /// berth's own identity of the disk.
+    pub(super) volume: Option<String>,
+    /// The name of its Backup.
+    pub(super) name: String,
+    /// Another Backup has that name: one that lost its label is not made again.
+    pub(super) is_name_taken: bool,
+}
+
+/// A Backup that the schedule made.
+#[derive(Clone, Debug)]
+pub(super) struct OwnBackup {
+    pub(super) backup: Arc<Backup>,
+    /// Whether the DiskSnapshot exists whose data it has, or is to have.
+    pub(super) has_snapshot: bool,
 }
 
 pub(super) fn observe(cache: &Cache, schedule: &SnapshotSchedule) -> Observed {
     let namespace = schedule.namespace().unwrap_or_default();
     let mut observed = Observed::default();
-    for key in cache.index.scheduled_snapshots(&Key::of(schedule)) {
-        let Some(snapshot) = cache.tables.vm_snapshots.get(&key) else { continue };
-        if let Some((_, moment)) = snapshot.scheduled() {
+    for key in cache.index.scheduled_by(&Key::of(schedule)) {
+        if let Some(snapshot) = cache.tables.vm_snapshots.get(&key)
+            && let Some((_, moment)) = snapshot.scheduled()
+        {
             let of_vm = observed.own.entry(snapshot.spec.vm.to_string()).or_default();
             of_vm.insert(moment, snapshot.clone());
+        }
+        if let Some(backup) = cache.tables.backups.get(&key)
+            && let Some(made_by) = backup.scheduled()
+        {
+            let of_disk = observed.backups.own.entry(made_by.disk.to_owned()).or_default();
+            of_disk.insert(made_by.moment, own_backup(cache, backup));
         }
     }
     let names: Vec<String> = match (&schedule.spec.vms, &schedule.spec.vm_selector) {
@@ -71,7 +120,51 @@ pub(super) fn observe(cache: &Cache, schedule: &SnapshotSchedule) -> Observed {
         observed.vms.insert(name, state);
     }
     observed.others = others(cache, &namespace, schedule);
+    if let Some(declared) = &schedule.spec.backup {
+        let repository = cache.tables.backup_repositories.named(&namespace, declared.repository.as_str());
+        observed.backups.has_repository =
+            repository.is_some_and(|found| found.metadata.deletion_timestamp.is_none());
+        observed.backups.due = due_backups(cache, schedule, &observed);
+    }
     observed
+}
+
+fn own_backup(cache: &Cache, backup: &Arc<Backup>) -> OwnBackup {
+    let namespace = backup.namespace().unwrap_or_default();
+    let snapshot = backup.spec.snapshot.as_ref();
+    let snapshot = snapshot.and_then(|name| cache.tables.disk_snapshots.named(&namespace, name.as_str()));
+    let has_snapshot = snapshot.is_some_and(|found| found.metadata.deletion_timestamp.is_none());
+    OwnBackup { backup: backup.clone(), has_snapshot }
+}
+
+/// Returns the disks to back up: those of the last snapshot of each VM that is taken. Older ones that have no backup stay without.
+fn due_backups(cache: &Cache, schedule: &SnapshotSchedule, observed: &Observed) -> Vec<DueBackup> {
+    let namespace = schedule.namespace().unwrap_or_default();
+    let vms = observed.vms.iter().filter(|(_, state)| **state != ScheduledVm::Missing);
+    let taken = vms.filter_map(|(vm, _)| {
+        let mut of_vm = observed.own.get(vm)?.iter().rev();
+        of_vm.find(|(_, snapshot)| Progress::of(snapshot) == Progress::Taken)
+    });
+    let disks = taken.flat_map(|(moment, snapshot)| {
+        let disks = snapshot.status.iter().flat_map(|status| &status.disks);
+        disks.map(move |of| (*moment, of))
+    });
+    let due = disks.map(|(moment, of)| {
+        let part = cache.tables.disk_snapshots.named(&namespace, of.snapshot.as_str());
+        let name = scheduled_name(&schedule.name_any(), of.disk.as_str(), moment);
+        let same = cache.tables.backups.get(&Key::namespaced(ObjectKind::Backup, &namespace, &name));
+        DueBackup {
+            moment,
+            disk: of.disk.clone(),
+            snapshot: of.snapshot.clone(),
+            volume: part.and_then(|part| part.status.as_ref()?.volume_id.clone()),
+            is_name_taken: same.is_some_and(|same| {
+                same.scheduled().is_none_or(|made_by| made_by.schedule != schedule.name_any())
+            }),
+            name,
+        }
+    });
+    due.collect()
 }
 
 /// Returns the names of the VMSnapshots of the namespace that this schedule did not make, as far as they begin like those that it makes.

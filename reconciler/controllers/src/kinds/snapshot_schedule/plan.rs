@@ -8,13 +8,16 @@ use std::{
 use berth_api::{
     ConditionType, Readiness, Reason, SnapshotSchedule, VMSnapshot, VMSnapshotSpec, condition,
     snapshot_schedule::{
-        MOST_SCHEDULED_VMS, SCHEDULED_AT_ANNOTATION, SNAPSHOT_SCHEDULE_LABEL, scheduled_snapshot_name,
+        MOST_SCHEDULED_VMS, SCHEDULED_AT_ANNOTATION, SNAPSHOT_SCHEDULE_LABEL, scheduled_name,
     },
 };
 use k8s_openapi::jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use kube::ResourceExt;
 
-use super::observe::{Observed, ScheduledVm};
+use super::{
+    backups,
+    observe::{Observed, ScheduledVm},
+};
 use crate::{
     key::{Key, ObjectKind},
     plan::{Dependency, Plan},
@@ -22,6 +25,8 @@ use crate::{
 
 /// The time in which a snapshot is usually taken: a schedule with one that takes longer is not ready.
 const TAKING_TIME: SignedDuration = SignedDuration::from_mins(5);
+/// The greatest number of snapshots of a VM that stay for backups alone: with those of `keep`, a disk is on fewer snapshots than it can be.
+const MOST_NEEDED: usize = 4;
 /// The time by which a clock may be behind the last snapshot without a report: it was set back a little.
 const CLOCK_TOLERANCE: SignedDuration = SignedDuration::from_hours(1);
 
@@ -36,12 +41,13 @@ pub(super) struct Decision {
     pub(super) vms: usize,
     /// The number of snapshots that are taken and kept.
     pub(super) snapshots: usize,
+    pub(super) backups: backups::Decision,
     pub(super) readiness: Readiness,
 }
 
 /// How far a VMSnapshot is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Progress {
+pub(super) enum Progress {
     /// It has the data of all disks.
     Taken,
     /// It had them, and has not all of them any more.
@@ -52,7 +58,7 @@ enum Progress {
 }
 
 impl Progress {
-    fn of(snapshot: &VMSnapshot) -> Self {
+    pub(super) fn of(snapshot: &VMSnapshot) -> Self {
         match taken_at(snapshot) {
             _ if snapshot.metadata.deletion_timestamp.is_some() => Self::Deleted,
             None => Self::Pending,
@@ -84,6 +90,7 @@ pub(super) fn plan(schedule: &SnapshotSchedule, observed: &Observed, now: Timest
             .max(taken().filter_map(|s| taken_at(s)).max()),
         vms: observed.vms.values().filter(|vm| **vm != ScheduledVm::Missing).count(),
         snapshots: taken().count(),
+        backups: backups::as_they_are(schedule, &observed.backups),
         readiness: Readiness::Ready(Reason::Available, String::new()),
     };
     let (cron, zone) = match schedule.spec.parsed() {
@@ -94,7 +101,11 @@ pub(super) fn plan(schedule: &SnapshotSchedule, observed: &Observed, now: Timest
         }
     };
     if schedule.spec.suspend {
-        let text = "no snapshot is taken and none is deleted while suspend is true".to_owned();
+        let text = match schedule.spec.backup {
+            None => "no snapshot is taken and none is deleted while suspend is true",
+            Some(_) => "no snapshot and no backup is made, and none is deleted, while suspend is true",
+        }
+        .to_owned();
         decision.readiness = Readiness::Ready(Reason::ScheduleSuspended, text);
         return Plan::settled(decision);
     }
@@ -109,12 +120,30 @@ pub(super) fn plan(schedule: &SnapshotSchedule, observed: &Observed, now: Timest
         decision.last = newest;
     }
     decision.next = cron.next_after(since.max(now), &zone);
-    decision.delete = observed.own.values().flat_map(|of_vm| deleted(schedule, of_vm, &zone)).collect();
+    let needed = backups::needed_snapshots(schedule, &observed.backups);
+    let surplus = |of_vm| deleted(schedule, of_vm, &zone, &needed);
+    decision.delete = observed.own.values().flat_map(surplus).collect();
     let leaving = decision.delete.iter().filter(|s| Progress::of(s) == Progress::Taken).count();
     decision.snapshots -= leaving;
+    decision.backups = backups::plan(schedule, &observed.backups, &zone);
     decision.readiness = readiness(schedule, observed, newest, now);
-    let dependencies = dependencies(schedule, observed, decision.next, now);
+    if let Some(of_backups) = backups::readiness(schedule, &observed.backups, now)
+        && rank(&of_backups) > rank(&decision.readiness)
+    {
+        decision.readiness = of_backups;
+    }
+    let mut dependencies = dependencies(schedule, observed, decision.next, now);
+    dependencies.extend(backups::dependencies(schedule, &observed.backups, now));
     Plan::blocked(decision, dependencies)
+}
+
+/// Returns the severity: the worst state of snapshots and backups is reported, and of equal ones that of the snapshots.
+fn rank(readiness: &Readiness) -> u8 {
+    match readiness {
+        Readiness::Stalled(..) => 2,
+        Readiness::Reconciling(..) => 1,
+        Readiness::Ready(..) => 0,
+    }
 }
 
 fn deadline(schedule: &SnapshotSchedule) -> SignedDuration {
@@ -139,7 +168,7 @@ fn since(schedule: &SnapshotSchedule, newest: Option<Timestamp>, now: Timestamp)
 fn created(schedule: &SnapshotSchedule, observed: &Observed, due: Timestamp) -> Vec<VMSnapshot> {
     let new = |(vm, state): (&String, &ScheduledVm)| {
         let of_vm = observed.own.get(vm).and_then(|of_vm| of_vm.last_key_value());
-        let name = scheduled_snapshot_name(&schedule.name_any(), vm, due);
+        let name = scheduled_name(&schedule.name_any(), vm, due);
         let is_made = of_vm.is_some_and(|(last, _)| *last >= due) || observed.others.contains(&name);
         if is_made || *state != ScheduledVm::Exists {
             return None;
@@ -153,11 +182,13 @@ fn created(schedule: &SnapshotSchedule, observed: &Observed, due: Timestamp) -> 
     observed.vms.iter().filter_map(new).collect()
 }
 
-/// Returns those of a VM's snapshots to delete. Only snapshots that are taken count for the rules, and the last of them stays.
+/// Returns those of a VM's snapshots to delete. Only snapshots that are taken count for the rules, and the last of them stays. Those with
+/// one of the DiskSnapshots that backups need stay too, up to a limit.
 fn deleted(
     schedule: &SnapshotSchedule,
     of_vm: &BTreeMap<Timestamp, Arc<VMSnapshot>>,
     zone: &TimeZone,
+    needed: &BTreeSet<&str>,
 ) -> Vec<Arc<VMSnapshot>> {
     let progress: BTreeMap<Timestamp, Progress> =
         of_vm.iter().map(|(moment, snapshot)| (*moment, Progress::of(snapshot))).collect();
@@ -172,7 +203,14 @@ fn deleted(
         Some(Progress::Pending) => last.is_some_and(|last| *moment < last),
         Some(Progress::Deleted) | None => false,
     };
-    of_vm.iter().filter(|(moment, _)| is_surplus(moment)).map(|(_, snapshot)| snapshot.clone()).collect()
+    let surplus: Vec<_> = of_vm.iter().filter(|(moment, _)| is_surplus(moment)).map(|(_, s)| s).collect();
+    let is_needed = |snapshot: &VMSnapshot| {
+        let mut disks = snapshot.status.iter().flat_map(|status| &status.disks);
+        disks.any(|disk| needed.contains(disk.snapshot.as_str()))
+    };
+    let of_backups = surplus.iter().rev().filter(|snapshot| is_needed(snapshot)).take(MOST_NEEDED);
+    let stays: BTreeSet<String> = of_backups.map(|snapshot| snapshot.name_any()).collect();
+    surplus.into_iter().filter(|snapshot| !stays.contains(&snapshot.name_any())).cloned().collect()
 }
 
 /// Returns the snapshot that is not taken, if the last one of the VM is not.

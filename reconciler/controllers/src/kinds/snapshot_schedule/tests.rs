@@ -1,3 +1,5 @@
+mod backups;
+
 use std::time::Duration;
 
 use berth_api::{Disk, Readiness, Reason, VM, VMSnapshot};
@@ -86,6 +88,12 @@ impl Site {
         }
         for snapshot in &plan.decision.create {
             put(&mut self.cache, snapshot.clone());
+        }
+        for backup in &plan.decision.backups.delete {
+            self.cache.remove(&Key::of(backup.as_ref()));
+        }
+        for backup in &plan.decision.backups.create {
+            put(&mut self.cache, backup.clone());
         }
         (names(&plan.decision.create), names(&deleted))
     }

@@ -21,7 +21,7 @@ const CREATED_WITHIN: SignedDuration = SignedDuration::from_secs(10);
 /// Returns the writes that create and change the VM's Disks.
 pub(super) fn writes(cache: &Cache, vm: &VM) -> Vec<Write> {
     let write = |(key, template): (Key, &DiskSpec)| match cache.tables.disks.get(&key) {
-        None => new_disk(vm, &key.name, template).map(|disk| Write::CreateDisk(Box::new(disk))),
+        None => new_disk(vm, &key.name, template).map(|disk| Write::Create(disk.into())),
         Some(disk) if is_disk_of(disk, vm) && disk.metadata.deletion_timestamp.is_none() => {
             changes(&disk.spec, template).map(|spec| Write::ChangeDisk(disk.clone(), spec))
         }
@@ -32,7 +32,7 @@ pub(super) fn writes(cache: &Cache, vm: &VM) -> Vec<Write> {
 
 /// Whether a Disk should be there by now: its creation may be refused, by a quota or a policy.
 pub(super) fn is_overdue(vm: &VM, writes: &[Write], now: Timestamp) -> bool {
-    let waits = writes.iter().any(|write| matches!(write, Write::CreateDisk(_)));
+    let waits = writes.iter().any(|write| matches!(write, Write::Create(_)));
     waits && vm.creation_timestamp().is_some_and(|made| now.duration_since(made.0) > CREATED_WITHIN)
 }
 
@@ -109,6 +109,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
+    use crate::object::Object;
 
     fn vm(template: &Value, status: &Value) -> VM {
         serde_json::from_value(json!({
@@ -139,7 +140,7 @@ mod tests {
             cache.put(disk, Instant::now());
         }
         let shown = writes(&cache, vm).into_iter().map(|write| match write {
-            Write::CreateDisk(disk) => json!({"create": disk}),
+            Write::Create(Object::Disk(disk)) => json!({"create": &*disk}),
             Write::ChangeDisk(disk, spec) => json!({"change": disk.name_any(), "spec": spec}),
             other => panic!("{other:?}"),
         });
