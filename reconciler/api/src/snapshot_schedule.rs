@@ -291,7 +291,7 @@ impl VMSnapshot {
 
 /// The origin of a Backup that a schedule made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ScheduledBackup<'a> {
+pub struct BackupOrigin<'a> {
     /// The name of the schedule.
     pub schedule: &'a str,
     /// The name of the Disk.
@@ -302,10 +302,10 @@ pub struct ScheduledBackup<'a> {
 
 impl Backup {
     /// Returns its schedule, disk and moment. Of a backup that has the labels and was not made by a schedule, it is none.
-    pub fn scheduled(&self) -> Option<ScheduledBackup<'_>> {
+    pub fn scheduled(&self) -> Option<BackupOrigin<'_>> {
         let disk = self.labels().get(DISK_LABEL)?;
         let (schedule, moment) = made_by(self, disk)?;
-        Some(ScheduledBackup { schedule, disk, moment })
+        Some(BackupOrigin { schedule, disk, moment })
     }
 }
 

@@ -29,7 +29,7 @@ async fn snapshots_are_backed_up(rig: &Rig) {
     }
 }
 
-pub fn is_complete(backup: &Backup) -> bool {
+pub(crate) fn is_complete(backup: &Backup) -> bool {
     let status = backup.status.clone().unwrap_or_default();
     backup.is_complete() && condition::is_true(&status.conditions, ConditionType::Ready)
 }

@@ -103,7 +103,7 @@ fn a_backup_of_a_schedule_names_its_disk_and_one_of_a_person_belongs_to_none() {
     };
     let name = scheduled_name("nightly", "web-data", moment);
     let both = [(SNAPSHOT_SCHEDULE_LABEL, "nightly"), (DISK_LABEL, "web-data")];
-    let expected = ScheduledBackup { schedule: "nightly", disk: "web-data", moment };
+    let expected = BackupOrigin { schedule: "nightly", disk: "web-data", moment };
     assert_eq!(made(&name, &both).scheduled(), Some(expected));
     for other in [made("data-1", &both), made(&name, &both[..1]), made(&name, &both[1..])] {
         assert_eq!(other.scheduled(), None, "{other:?}");

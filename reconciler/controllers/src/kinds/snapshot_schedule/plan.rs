@@ -141,7 +141,7 @@ pub(super) fn plan(schedule: &SnapshotSchedule, observed: &Observed, now: Timest
 fn rank(readiness: &Readiness) -> u8 {
     match readiness {
         Readiness::Stalled(..) => 2,
-        Readiness::Reconciling(..) => 1,
+        Readiness::Reconciling(..) | Readiness::Unknown(..) => 1,
         Readiness::Ready(..) => 0,
     }
 }
