@@ -49,7 +49,7 @@ fn blocks(
     missing: u64,
 ) -> BoxStream<'static, std::result::Result<Bytes, String>> {
     let next = |(mut bytes, missing): (Box<dyn AsyncRead + Send + Unpin>, u64)| async move {
-        let mut block = Vec::with_capacity(usize::try_from(missing.min(BLOCK)).unwrap_or_default());
+        let mut block = Vec::<u8>::with_capacity(usize::try_from(missing.min(BLOCK)).unwrap_or_default());
         let read = timeout(STALL_TIMEOUT, (&mut bytes).take(missing.min(BLOCK)).read_buf(&mut block)).await;
         match read {
             Err(_) => Err("nothing came in time".to_owned()),
@@ -74,13 +74,13 @@ impl LinuxImages {
         offset: u64,
     ) -> Result<Option<ImageFile>> {
         let Some(facts) = self.image(source).await? else { return Ok(None) };
-        let opened = blocking(move || {
-            let failed = || failed("read", &facts.path);
-            let mut file = File::open(&facts.path).map_err(failed())?;
-            file.seek(SeekFrom::Start(offset.min(facts.bytes))).map_err(failed())?;
+        let (path, size) = (facts.path, facts.bytes);
+        let opened = blocking(move || -> Result<File> {
+            let mut file = File::open(&path).map_err(failed("read", &path))?;
+            file.seek(SeekFrom::Start(offset.min(size))).map_err(failed("read", &path))?;
             Ok(file)
         });
         let file = tokio::fs::File::from_std(opened.await?);
-        Ok(Some(ImageFile { size: facts.bytes, bytes: Box::new(file) }))
+        Ok(Some(ImageFile { size, bytes: Box::new(file) }))
     }
 }
