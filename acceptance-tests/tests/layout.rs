@@ -38,7 +38,11 @@ const MAY_KNOW: &[(&str, &[&str], &[&str])] = &[
         ],
         &["berth-qemu"],
     ),
-    ("berth-agent", &["berth-api", "berth-engine", "berth-host", "berth-qemu"], &["berth-apiserver"]),
+    (
+        "berth-agent",
+        &["berth-api", "berth-console-client", "berth-engine", "berth-host", "berth-qemu"],
+        &["berth-apiserver"],
+    ),
     ("berth-api", &[], &[]),
     ("berth-apimachinery", &[], &[]),
     ("berth-apiserver", &["berth-apimachinery", "berth-engine", "berth-store"], &[]),

@@ -1,4 +1,4 @@
-# An image from a file of the machine that runs Terraform: the apply uploads it to a host, and the VM runs there.
+# An image from a file of the machine that runs Terraform: the apply uploads it to a host, and others copy it from there.
 
 terraform {
   required_version = ">= 1.11"

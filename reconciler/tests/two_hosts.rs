@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use berth::{credential, install};
-use berth_agent::{AgentConfig, AgentError};
+use berth_agent::{AgentConfig, AgentError, ConsoleServer};
 use berth_api::{ConditionType, Disk, Host, SYSTEM_NAMESPACE, VM, VMState, condition, manifests::access};
 use berth_apiserver::Server;
 use berth_controllers as controllers;
@@ -24,6 +24,8 @@ use tokio_util::sync::CancellationToken;
 
 #[path = "shared/image.rs"]
 mod image;
+#[path = "two_hosts/image_copies.rs"]
+mod image_copies;
 #[path = "shared/installed.rs"]
 mod installed;
 #[path = "shared/setup.rs"]
@@ -76,6 +78,17 @@ impl Fleet {
         identity: &str,
         system: &Arc<FakeSystem>,
     ) -> JoinHandle<Result<(), AgentError>> {
+        self.join_with(host, identity, system, None).await
+    }
+
+    /// As [`Fleet::join`], with a server that has images for other hosts.
+    async fn join_with(
+        &self,
+        host: &str,
+        identity: &str,
+        system: &Arc<FakeSystem>,
+        console: Option<Arc<ConsoleServer>>,
+    ) -> JoinHandle<Result<(), AgentError>> {
         install::apply(&self.admin, &access::host(host)).await.expect("the host gets its account");
         let token = credential::request(&self.admin, host, Duration::from_secs(3600)).await.expect("a token");
         let service = self.server.service_with_token(&token).expect("it opens");
@@ -83,6 +96,7 @@ impl Fleet {
             identity: format!("{host}_{identity}"),
             clock: self.clock.clone(),
             seed: Some(3),
+            console,
             ..AgentConfig::new(host)
         };
         let client = Client::new(service, "default");

@@ -2,6 +2,7 @@
 //! The same on `berth up` and on a real Kubernetes control plane.
 
 pub mod access;
+pub mod copied_image;
 pub mod faults;
 pub mod joining;
 pub mod load_balancer;
@@ -83,6 +84,7 @@ fn chapters(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Resul
     joining::run(report, fleet);
     zones::run(report, fleet);
     let group = spread::run(report, fleet, guest)?;
+    copied_image::run(report, fleet);
     faults::run(report, fleet, &group);
     overhead::run(report, fleet);
     spread::destroy(report, fleet, group)?;

@@ -1,5 +1,5 @@
-//! The consoles of the machines on this host, the other ways into a guest, and uploads of images, served over HTTPS to clients with
-//! a ticket.
+//! The consoles of the machines on this host, the other ways into a guest, uploads of images, and copies of images to other hosts, served
+//! over HTTPS to clients with a ticket.
 //!
 //! ```text
 //!  client ─ TLS ─▶ one HTTP/1.1 request ─▶ ticket verified ─▶ 101, then plain bytes in both directions
@@ -8,6 +8,7 @@
 //!                          viewer  ◀───────────────▶ VNC server  (one connection to QEMU for each viewer)
 //!                          client  ◀───────────────▶ guest agent (one exchange at a time), or a port of the guest
 //!                          client  ────────────────▶ the partial file of an image
+//!                          host    ◀──────────────── the file of an image
 //! ```
 //!
 //! *Guarantees:* a ticket opens one connection (`ticket`). A viewer that does not read loses output and is then
@@ -15,6 +16,7 @@
 //! memory are limited, also for clients without a ticket. Nothing here changes an object or a machine.
 
 mod copying;
+mod file_copy;
 mod forward;
 mod guest_session;
 mod places;
@@ -31,7 +33,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use berth_api::console::{ConsoleUse, PROTOCOL, UPLOAD_ACCOUNT, of_upload_path, upload_audience};
+use berth_api::console::{
+    ConsoleUse, PROTOCOL, UPLOAD_ACCOUNT, of_copy_path, of_upload_path, upload_audience,
+};
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::Full;
@@ -49,6 +53,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::context::Context;
 use crate::index::instance_of;
 use crate::key::ObjectName;
+use file_copy::FileCopy;
 use forward::Forward;
 use guest_session::GuestSession;
 use places::{Place, Places};
@@ -84,6 +89,9 @@ const FORWARDS: usize = 128;
 const FORWARDS_OF_VM: usize = 64;
 /// The number of uploads to this host. An image has one at a time.
 const UPLOADS: usize = 8;
+/// The number of copies of images to other hosts, and to one of them.
+const COPIES: usize = 16;
+const COPIES_OF_HOST: usize = 4;
 /// The time for a client to read what was written.
 const STALLED: Duration = Duration::from_secs(30);
 /// The time without a byte in either direction after which a session ends.
@@ -100,6 +108,8 @@ struct Consoles {
     forwards: Places<String>,
     /// By the uid of the image.
     uploads: Places<String>,
+    /// By the host that copies.
+    copies: Places<String>,
 }
 
 /// A session to run.
@@ -110,6 +120,7 @@ enum Session {
     Guest(GuestSession),
     Forward(Forward),
     Upload(Box<UploadSession>),
+    Copy(Box<FileCopy>),
 }
 
 impl Session {
@@ -121,6 +132,7 @@ impl Session {
             Self::Guest(session) => session.run(stream).await,
             Self::Forward(session) => session.run(stream).await,
             Self::Upload(session) => session.run(stream).await,
+            Self::Copy(session) => session.run(stream).await,
         }
     }
 }
@@ -136,6 +148,7 @@ pub(crate) async fn serve(ctx: &Arc<Context>) {
         guest_sessions: Places::new(GUEST_SESSIONS, GUEST_SESSIONS_OF_VM),
         forwards: Places::new(FORWARDS, FORWARDS_OF_VM),
         uploads: Places::new(UPLOADS, 1),
+        copies: Places::new(COPIES, COPIES_OF_HOST),
     });
     let places = Places::<IpAddr>::new(CONNECTIONS, CONNECTIONS_OF_ADDRESS);
     let acceptor = TlsAcceptor::from(server.tls.clone());
@@ -221,9 +234,9 @@ async fn open(
     peer: SocketAddr,
 ) -> Result<Session, ConsoleRefusal> {
     let path = request.uri().path();
-    let upload = of_upload_path(path);
+    let (upload, copy) = (of_upload_path(path), of_copy_path(path));
     let of_vm = ConsoleUse::of_path(path);
-    if upload.is_none() && of_vm.is_none() {
+    if upload.is_none() && copy.is_none() && of_vm.is_none() {
         return Err(ConsoleRefusal::NoSuchPath);
     }
     let is_upgrade = request.headers().get(header::UPGRADE).is_some_and(|value| value == PROTOCOL);
@@ -235,12 +248,16 @@ async fn open(
     if let Some((namespace, name)) = upload {
         return open_upload(ctx, consoles, ObjectName::new(namespace, name), ticket, peer).await;
     }
+    if let Some((namespace, name)) = copy {
+        let (name, query) = (ObjectName::new(namespace, name), request.uri().query());
+        return FileCopy::open(ctx, consoles, name, query, ticket).await.map(Box::new).map(Session::Copy);
+    }
     let (namespace, name, wanted) = of_vm.ok_or(ConsoleRefusal::NoSuchPath)?;
     let vm = ctx.index.read().vms.get(&ObjectName::new(namespace, name));
     // The VM's uid is part of the ticket, so that only a ticket's holder learns which VMs are here.
     let uid = vm.as_ref().and_then(|vm| vm.metadata.uid.clone()).unwrap_or_default();
     let audience = wanted.audience(namespace, name, &uid);
-    let claim = Claim { namespace, audience, account: wanted.account() };
+    let claim = Claim { namespace, audience, accounts: &[wanted.account()] };
     consoles.tickets.redeem(&ctx.client, ctx.now(), ticket, &claim).await?;
     let instance = vm.as_deref().and_then(instance_of).map(str::to_owned).ok_or(ConsoleRefusal::NotHere)?;
     tracing::info!(namespace, vm = name, used = wanted.as_str(), %peer, "console opened");
@@ -296,7 +313,7 @@ async fn open_upload(
     // As for a VM: only a ticket's holder learns which images are here.
     let uid = image.as_ref().and_then(|image| image.metadata.uid.clone()).unwrap_or_default();
     let audience = upload_audience(&name.namespace, &name.name, &uid);
-    let claim = Claim { namespace: &name.namespace, audience, account: UPLOAD_ACCOUNT };
+    let claim = Claim { namespace: &name.namespace, audience, accounts: &[UPLOAD_ACCOUNT] };
     consoles.tickets.redeem(&ctx.client, ctx.now(), ticket, &claim).await?;
     let image = image.ok_or(ConsoleRefusal::NotHere)?;
     let place = consoles.uploads.take(uid);

@@ -16,12 +16,14 @@ pub struct ConsoleServer {
     pub tls: Arc<ServerConfig>,
     /// The address that clients reach.
     pub address: SocketAddr,
+    /// Whether other hosts reach that address too, so that they can copy images from this one.
+    pub is_for_hosts: bool,
     /// SHA-256 of the certificate (DER), in hexadecimal digits.
     pub certificate_sha256: String,
 }
 
 impl ConsoleServer {
-    /// Returns the address for the statuses of VMs.
+    /// Returns the address for the statuses of VMs and images.
     pub(crate) fn published(&self) -> ConsoleAddress {
         ConsoleAddress {
             address: self.address.to_string(),

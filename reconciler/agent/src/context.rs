@@ -17,6 +17,7 @@ use tokio::sync::watch;
 
 use crate::admission::Reservations;
 use crate::config::AgentConfig;
+use crate::copies::Copies;
 use crate::credentials::Secrets;
 use crate::definitions::Definitions;
 use crate::error::Error;
@@ -103,11 +104,13 @@ impl Context {
         let jitter = config.seed.map_or_else(rand::make_rng, StdRng::seed_from_u64);
         let queue = Arc::new(Queue::new(FIRST_BACK_OFF, jitter));
         let site = SiteTerm::new(client.clone(), system.clone());
+        let (secrets, copies) =
+            (Secrets::new(client.clone()), Copies::new(client.clone(), &config.host_name));
         Self {
             index: Index::default(),
             reservations: Reservations::default(),
             machines: Machines::new(system.clone(), queue.clone(), config.clock.clone()),
-            pulls: Pulls::new(system.clone(), queue.clone(), Secrets::new(client.clone())),
+            pulls: Pulls::new(system.clone(), queue.clone(), secrets, copies),
             merges: Merges::new(system.clone(), queue.clone()),
             networks: Networks::new(system.clone(), queue.clone()),
             lease_watcher: LeaseWatcher::new(system.clone(), queue.clone(), config.clock.clone()),

@@ -8,7 +8,7 @@
 //!   │    └───────── status ─────────┼───────────────────────────────────────┤
 //!   │                               │ keys                                  ▼
 //!   └───────────────────────────────┴── context: machine     one driver task per running QEMU
-//!                                                pulls       downloads in the background
+//!                                                pulls       downloads in the background, and copies from other hosts (copies)
 //!                                                merges      merges of snapshots' files in the background
 //!                                                networking  what is applied of the host's networks
 //!                                                console     serial consoles, for clients with a ticket
@@ -32,6 +32,7 @@ mod console;
 mod console_server;
 mod context;
 mod converge;
+mod copies;
 mod credentials;
 mod definitions;
 mod departed;

@@ -1,4 +1,5 @@
-//! Downloads in the background, and other long work: images that are made here or verified after an upload, backups and restores. At
+//! Downloads in the background, and other long work: images that are made here, copied from another host or verified after an upload,
+//! backups and restores. At
 //! most one per source, shared by all objects waiting for it.
 //!
 //! Sources are per namespace: a declaration in one namespace neither delays nor cancels a download that another one
@@ -19,6 +20,7 @@ use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
+use crate::copies::Copies;
 use crate::credentials::{Repository, Secrets};
 use crate::details::Details;
 use crate::error::{RETRY_SPACE_EVERY, is_stalled, reason_of};
@@ -145,6 +147,8 @@ struct Shared {
     slots: Mutex<BTreeMap<SlotGroup, Arc<Semaphore>>>,
     /// The Secrets with credentials.
     secrets: Secrets,
+    /// The images on other hosts.
+    copies: Copies,
 }
 
 impl Shared {
@@ -154,8 +158,14 @@ impl Shared {
 }
 
 impl Pulls {
-    pub(crate) fn new(system: Arc<dyn System>, queue: Arc<Queue<Key>>, secrets: Secrets) -> Self {
-        let shared = Shared { system, queue, entries: Mutex::default(), slots: Mutex::default(), secrets };
+    pub(crate) fn new(
+        system: Arc<dyn System>,
+        queue: Arc<Queue<Key>>,
+        secrets: Secrets,
+        copies: Copies,
+    ) -> Self {
+        let (entries, slots) = (Mutex::default(), Mutex::default());
+        let shared = Shared { system, queue, entries, slots, secrets, copies };
         Self { shared: Arc::new(shared), tasks: Mutex::default() }
     }
 
@@ -362,7 +372,13 @@ impl Shared {
         let outcome = match wanted {
             Wanted::Image(source) => {
                 let progress = |done, total| self.progress(wanted, done, total);
-                self.system.pull(source, &credentials, &progress).await.map(|_| None)
+                let pulled = match &source.host {
+                    Some(host) => {
+                        self.system.copy_image(source, Arc::new(self.copies.file(host)), &progress).await
+                    }
+                    None => self.system.pull(source, &credentials, &progress).await,
+                };
+                pulled.map(|_| None)
             }
             Wanted::Checksum(source) => self.system.resolve(source, &credentials).await.map(Some),
             Wanted::Made(new) => {
@@ -374,7 +390,8 @@ impl Shared {
         let outcome = outcome.map(|found| found.map(Outcome::Found));
         outcome.map_err(|error| {
             tracing::info!(?wanted, error = %error.chain(), "a download failed");
-            Failure::Download(error, with_secret.is_some())
+            let is_copy = matches!(wanted, Wanted::Image(source) if source.host.is_some());
+            Failure::Download(error, with_secret.is_some() || is_copy)
         })
     }
 
@@ -399,18 +416,18 @@ impl Shared {
 enum Failure {
     /// Its credentials cannot be read, or not be used.
     Secret(Readiness),
-    /// With the error, whether it has credentials.
+    /// With the error, whether it may pass although the source is unchanged: it has credentials, or is copied from another host.
     Download(SystemError, bool),
 }
 
 fn failed(failure: Failure, failures: u32) -> State {
     let wait = |longest| FIRST_WAIT.saturating_mul(1 << (failures - 1).min(10)).min(longest);
-    let (error, has_credentials) = match failure {
+    let (error, may_pass) = match failure {
         // No watch announces that a Secret is there, or another one.
         Failure::Secret(readiness) => {
             return State::Failed { readiness, again: Some(Instant::now() + wait(RETRY_SECRET_EVERY)) };
         }
-        Failure::Download(error, has_credentials) => (error, has_credentials),
+        Failure::Download(error, may_pass) => (error, may_pass),
     };
     let error = &error;
     let readiness = if is_stalled(error) {
@@ -419,8 +436,8 @@ fn failed(failure: Failure, failures: u32) -> State {
         Readiness::Reconciling(reason_of(error), error.chain())
     };
     let longest = if reason_of(error) == Reason::NoSpace { RETRY_SPACE_EVERY } else { LONGEST_WAIT };
-    // Other credentials may be accepted.
-    let again = (error.retry() == Retry::Backoff || has_credentials).then(|| Instant::now() + wait(longest));
+    // Other credentials may be accepted, and the other host may get its file back.
+    let again = (error.retry() == Retry::Backoff || may_pass).then(|| Instant::now() + wait(longest));
     State::Failed { readiness, again }
 }
 
@@ -447,21 +464,22 @@ mod tests {
             format: Format::Raw,
             encoding: berth_host::Encoding::default(),
             secret: None,
+            host: None,
         })
     }
 
     /// A control plane that gives this answer to every request.
-    fn answering(status: u16, body: &'static str) -> Secrets {
+    fn answering(status: u16, body: &'static str) -> kube::Client {
         let answer = move |_: http::Request<kube::client::Body>| async move {
             let body = kube::client::Body::from(body.as_bytes().to_vec());
             let response = http::Response::builder().status(status).body(body);
             Ok::<_, std::convert::Infallible>(response.expect("a response"))
         };
-        Secrets::new(kube::Client::new(tower::service_fn(answer), "default"))
+        kube::Client::new(tower::service_fn(answer), "default")
     }
 
     /// A control plane without any Secret.
-    fn no_secrets() -> Secrets {
+    fn no_secrets() -> kube::Client {
         answering(
             404,
             r#"{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}"#,
@@ -500,14 +518,15 @@ mod tests {
         pulls_with(no_secrets())
     }
 
-    fn pulls_with(secrets: Secrets) -> (Arc<FakeSystem>, Pulls) {
+    fn pulls_with(client: kube::Client) -> (Arc<FakeSystem>, Pulls) {
         let clock = Arc::new(RuntimeClock::starting_at(jiff::Timestamp::UNIX_EPOCH));
         let system = Arc::new(FakeSystem::new(clock));
         system.serve_any_image(1 << 30);
         let pulls = Pulls::new(
             system.clone(),
             Arc::new(Queue::new(FIRST_BACK_OFF, StdRng::seed_from_u64(1))),
-            secrets,
+            Secrets::new(client.clone()),
+            Copies::new(client, "h1"),
         );
         (system, pulls)
     }

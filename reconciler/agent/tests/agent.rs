@@ -2,6 +2,8 @@
 
 #[path = "agent/consoles.rs"]
 mod consoles;
+#[path = "agent/copies.rs"]
+mod copies;
 #[path = "agent/crash.rs"]
 mod crash;
 #[path = "agent/disks.rs"]

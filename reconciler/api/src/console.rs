@@ -1,4 +1,4 @@
-//! Tickets for the consoles of VMs, for the other ways into a guest, and for uploads of images.
+//! Tickets for the consoles of VMs, for the other ways into a guest, for uploads of images, and for copies of images to other hosts.
 //!
 //! A ticket is a token of a ServiceAccount in the VM's namespace, requested for the audience of one VM and one use. The
 //! account depends on the use ([`ConsoleUse::account`]): the right to request its tokens (`create` on `serviceaccounts/token`
@@ -19,6 +19,9 @@ pub const UPLOAD_ACCOUNT: &str = "berth-image-upload";
 pub const VM_ACCOUNTS: [&str; 3] = [CONSOLE_ACCOUNT, EXEC_ACCOUNT, FORWARD_ACCOUNT];
 /// The ServiceAccounts whose tokens are tickets. [`UPLOAD_ACCOUNT`] is in each namespace with images that are uploaded.
 pub const ACCOUNTS: [&str; 4] = [CONSOLE_ACCOUNT, EXEC_ACCOUNT, FORWARD_ACCOUNT, UPLOAD_ACCOUNT];
+/// The ServiceAccount in [`crate::SYSTEM_NAMESPACE`] whose tokens copy images to a host without an account of its own: that of `berth up`,
+/// and one with an administrator's kubeconfig. No role allows them. The tickets of other hosts are tokens of their own accounts.
+pub const COPY_ACCOUNT: &str = "berth-image-copy";
 /// How long after its issue a ticket is accepted.
 pub const TICKET_LIFE: Duration = Duration::from_secs(60);
 /// The name of the protocol to which a client upgrades its HTTP/1.1 request: plain bytes in both directions.
@@ -121,6 +124,23 @@ pub fn of_upload_path(path: &str) -> Option<(&str, &str)> {
     (is_name(namespace) && is_name(image)).then_some((namespace, image))
 }
 
+/// The audience of a ticket for a copy of the Image with this uid.
+pub fn copy_audience(namespace: &str, image: &str, uid: &str) -> String {
+    format!("image-copy.berth.dev/{namespace}/{image}/{uid}")
+}
+
+/// The path of a request for a copy, see [`crate::image_copy`].
+pub fn copy_path(namespace: &str, image: &str) -> String {
+    format!("/v1/namespaces/{namespace}/images/{image}/file")
+}
+
+/// Returns namespace and Image of a path.
+pub fn of_copy_path(path: &str) -> Option<(&str, &str)> {
+    let (namespace, rest) = path.strip_prefix("/v1/namespaces/")?.split_once("/images/")?;
+    let image = rest.strip_suffix("/file")?;
+    (is_name(namespace) && is_name(image)).then_some((namespace, image))
+}
+
 fn is_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= 253 && !name.contains('/')
 }
@@ -170,6 +190,24 @@ mod tests {
         }
         assert_eq!(ConsoleUse::of_path(&upload_path("ns", "golden")), None);
         assert_eq!(upload_audience("ns", "golden", "u1"), "image.berth.dev/ns/golden/u1");
+    }
+
+    #[test]
+    fn a_path_of_a_copy_names_one_image_and_is_no_upload() {
+        assert_eq!(of_copy_path(&copy_path("ns", "golden")), Some(("ns", "golden")));
+        for wrong in [
+            "/v1/namespaces/ns/images//file",
+            "/v1/namespaces/ns/images/a/b/file",
+            "/v1/namespaces/ns/vms/a/file",
+        ] {
+            assert_eq!(of_copy_path(wrong), None, "{wrong}");
+        }
+        assert_eq!(
+            (of_upload_path(&copy_path("ns", "a")), of_copy_path(&upload_path("ns", "a"))),
+            (None, None)
+        );
+        assert_ne!(copy_audience("ns", "golden", "u1"), upload_audience("ns", "golden", "u1"));
+        assert!(!ACCOUNTS.contains(&COPY_ACCOUNT), "the role of editors has no right to its tokens");
     }
 
     #[test]

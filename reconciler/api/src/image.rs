@@ -10,7 +10,7 @@ use crate::{Binding, Conditions, ObjectUser, ResourceName, vm::ConsoleAddress};
 
 /// The source of disks, or of the medium of a CD-ROM drive. The first host to use it verifies it; every host downloads it once at most.
 /// An image that is made from a Disk or a DiskSnapshot is on the host of that one, and an uploaded image is on the host that it was
-/// uploaded to; so are the disks that are made from it.
+/// uploaded to: other hosts copy it from there.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "berth.dev",
@@ -97,8 +97,7 @@ pub struct ImageSource {
     /// Name of a DiskSnapshot of the same namespace, whose data the image has. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<ResourceName>,
-    /// The file is uploaded to the host of the image: by `berth image push`, or by Terraform from its machine. The image is on that
-    /// host only. Cannot change.
+    /// The file is uploaded to the host of the image: by `berth image push`, or by Terraform from its machine. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upload: Option<ImageUpload>,
     /// SHA-256 of the bytes at the source, 64 hexadecimal digits in lower case. Enforced before the first use. Cannot change.
@@ -184,9 +183,23 @@ impl Image {
         declared.or_else(|| self.status.as_ref()?.checksum.as_deref())
     }
 
-    /// Whether it is made from a disk or a snapshot of the site, or uploaded, and so on one host that no other downloads it from.
+    /// Whether it is made from a disk or a snapshot of the site, or uploaded: it is on one host, and has no URL that others download it
+    /// from.
     pub fn is_local(&self) -> bool {
         self.spec.source.url.is_none()
+    }
+
+    /// Whether other hosts can copy the file from the one that has it: its bytes are those that its checksum is of. A file that was
+    /// decompressed or converted has others.
+    pub fn is_copyable(&self) -> bool {
+        let is_kept = matches!(self.spec.format, ImageFormat::Qcow2 | ImageFormat::Raw | ImageFormat::Iso);
+        self.is_local() && is_kept && self.spec.compression.is_none()
+    }
+
+    /// Returns the host that other hosts copy it from, and its server. `None`: they download it, or it is on its host only.
+    pub fn copied_from(&self) -> Option<(&str, &ConsoleAddress)> {
+        let status = self.status.as_ref().filter(|_| self.is_copyable())?;
+        Some((status.binding.as_ref()?.host.as_str(), status.server.as_ref()?))
     }
 
     /// Returns the kind and the name of the object that it is made from.
@@ -274,6 +287,10 @@ pub struct ImageStatus {
     /// The server that takes the upload, while the file is not complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upload: Option<ConsoleAddress>,
+    /// The server that other hosts copy the file from, once an image that was made or uploaded is complete. Absent while its host serves
+    /// none, and for a file that was decompressed or converted: disks that are made from it are bound to its host then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<ConsoleAddress>,
     /// The number of bytes downloaded or uploaded, while it is being downloaded or uploaded, in steps of at least 5 %.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub downloaded_bytes: Option<i64>,
@@ -307,6 +324,33 @@ mod tests {
         assert_eq!(redacted_url("https://me:secret@example.org"), "https://example.org");
         assert_eq!(redacted_url("file:///a/b@c.img"), "file:///a/b@c.img");
         assert_eq!(redacted_url("me:secret@example.org"), "example.org");
+    }
+
+    #[test]
+    fn other_hosts_copy_a_file_that_has_the_bytes_of_its_checksum_from_a_host_that_serves_it() {
+        let image = |spec: serde_json::Value, server: bool| -> Image {
+            let server =
+                server.then(|| serde_json::json!({"address": "192.0.2.1:7444", "certificateSha256": "ab"}));
+            serde_json::from_value(serde_json::json!({
+                "metadata": {"name": "golden"}, "spec": spec,
+                "status": {"binding": {"host": "h1", "epoch": 1}, "server": server},
+            }))
+            .expect("an image")
+        };
+        let made = serde_json::json!({"source": {"disk": "root"}});
+        let host = |image: &Image| image.copied_from().map(|(host, _)| host.to_owned());
+        assert_eq!(host(&image(made.clone(), true)).as_deref(), Some("h1"));
+        assert_eq!(host(&image(made, false)), None);
+        let mut pushed =
+            serde_json::json!({"source": {"upload": {"size": 5}, "sha256": "0"}, "format": "raw"});
+        assert!(host(&image(pushed.clone(), true)).is_some());
+        pushed["compression"] = "xz".into();
+        assert_eq!(host(&image(pushed.clone(), true)), None);
+        pushed["compression"] = serde_json::Value::Null;
+        pushed["format"] = "vmdk".into();
+        assert_eq!(host(&image(pushed, true)), None);
+        let downloaded = serde_json::json!({"source": {"url": "https://a/b", "sha256": "0"}});
+        assert_eq!(host(&image(downloaded, true)), None);
     }
 
     #[test]

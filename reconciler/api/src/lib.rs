@@ -18,7 +18,7 @@
 //!
 //!   on their own:          gates (annotations of a VM)   site (terms of control planes)   host_addresses   user_data (cloud-init syntax)
 //!                          password, sysprep (of a guest)
-//!                          console, guest_access (ways into a guest), image_upload   unmanaged (objects read without their managed fields)
+//!                          console, guest_access (ways into a guest), image_upload, image_copy   unmanaged (objects read without their managed fields)
 //!                          exact (lists without spare room)
 //! ```
 //!
@@ -49,6 +49,7 @@ pub mod host;
 pub mod host_addresses;
 pub mod hotswap_disk_attachment;
 pub mod image;
+pub mod image_copy;
 pub mod image_upload;
 pub mod ip_pool;
 pub mod manifests;

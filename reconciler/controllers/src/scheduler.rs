@@ -43,6 +43,8 @@ pub(crate) struct Request {
     pub(crate) shares: BTreeMap<String, bool>,
     /// The folders with the backups that its disks are made from, by name.
     pub(crate) backup_folders: BTreeSet<String>,
+    /// The hosts that need no copy of an image for its disks.
+    pub(crate) image_hosts: BTreeSet<String>,
     /// Whether it has a graphics card of QEMU.
     pub(crate) graphics: bool,
     /// The bridges that the host must have.
@@ -272,14 +274,14 @@ fn memory_with(request: &Request, candidate: &Candidate) -> u64 {
     candidate.used.memory.saturating_add(request.memory).saturating_add(overhead)
 }
 
-/// Lower is better: the group's preference, then the VM's preferred labels, then how full the host is, then its
-/// name.
+/// Lower is better: the group's preference, then the VM's preferred labels, then how full the host is, then whether it has an image that
+/// others copy, then its name.
 fn score<'a>(
     request: &Request,
     spread: Option<&Spread<'_, '_>>,
     candidate: &'a Candidate,
     policy: PlacementPolicy,
-) -> (i64, Reverse<usize>, i128, &'a str) {
+) -> (i64, Reverse<usize>, i128, bool, &'a str) {
     let has = |(key, value): &(&String, &String)| candidate.labels.get(*key) == Some(*value);
     let preferences = request.preferred.iter().filter(has).count();
     let left = share_left(request, candidate);
@@ -287,7 +289,8 @@ fn score<'a>(
         PlacementPolicy::Balance => -left,
         PlacementPolicy::Pack => left,
     };
-    (spread.map_or(0, |s| s.distance(candidate)), Reverse(preferences), fullness, &candidate.name)
+    let needs_copy = !request.image_hosts.contains(&candidate.name);
+    (spread.map_or(0, |s| s.distance(candidate)), Reverse(preferences), fullness, needs_copy, &candidate.name)
 }
 
 /// The share of the scarcer of CPUs and memory that the host has left once it also has the VM, in units of 2^-32.

@@ -130,6 +130,18 @@ impl FakeSystem {
         self.state().uploads.values().map(|bytes| bytes.len() as u64).sum()
     }
 
+    /// Returns the number of images that were copied from other hosts.
+    pub fn copies(&self) -> u64 {
+        self.state().copies
+    }
+
+    /// Damages an image's file without berth being involved.
+    pub fn damage_image(&self, digest: &str) {
+        if let Some(byte) = self.state().contents.get_mut(digest).and_then(|bytes| bytes.last_mut()) {
+            *byte ^= 1;
+        }
+    }
+
     /// Deletes an image's file without berth being involved.
     pub fn lose_image(&self, digest: &str) {
         if let Some(facts) = self.state().images.remove(digest) {

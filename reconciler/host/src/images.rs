@@ -3,11 +3,13 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use berth_qemu::machine::{ForeignFormat, Format};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
+use tokio::io::AsyncRead;
 
 use crate::Result;
 
@@ -33,6 +35,18 @@ pub trait Images: Send + Sync + fmt::Debug + 'static {
         credentials: &Credentials,
         progress: Progress<'_>,
     ) -> Result<ImageFacts>;
+
+    /// Ensures that the image is in the cache, as [`Images::pull`] does, with the bytes of another host.
+    async fn copy_image(
+        &self,
+        source: &ImageSource,
+        from: Arc<dyn RemoteImage>,
+        progress: Progress<'_>,
+    ) -> Result<ImageFacts>;
+
+    /// Opens the file of an image for another host, for reading from this offset on. `None`: it is not in the cache, or the source's
+    /// namespace may not read it. An offset beyond the end gives no bytes.
+    async fn open_image(&self, source: &ImageSource, offset: u64) -> Result<Option<ImageFile>>;
 
     /// Makes an image from a snapshot of this host: one file with everything that the snapshot is based on, named by the SHA-256
     /// that it turns out to have. Returns the one that was made for the same object before.
@@ -85,7 +99,8 @@ pub struct ImageSource {
     pub namespace: String,
     /// Whether every namespace may read it without having downloaded it.
     pub shared: bool,
-    /// `http://`, `https://`, `oci://` or `file:///`; [`upload_url`] for the upload of an Image. May contain secrets: never printed.
+    /// `http://`, `https://`, `oci://` or `file:///`; [`upload_url`] for the upload of an Image, [`copy_url`] for a copy of one. May contain
+    /// secrets: never printed.
     pub url: String,
     /// The URL without its secrets, for messages.
     pub shown: String,
@@ -97,6 +112,53 @@ pub struct ImageSource {
     pub encoding: Encoding,
     /// The name of the Secret with its [`Credentials`].
     pub secret: Option<String>,
+    /// The host that it is copied from.
+    pub host: Option<SourceHost>,
+}
+
+/// A host that has an image, for another one that copies it. [`Images`] does not connect to it: a [`RemoteImage`] does.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SourceHost {
+    /// Its name.
+    pub name: String,
+    /// The address of its server.
+    pub address: String,
+    /// SHA-256 of the server's certificate, in hexadecimal digits.
+    pub certificate_sha256: String,
+    /// The path of a request for the file.
+    pub path: String,
+    /// The audience of a ticket for it.
+    pub audience: String,
+}
+
+/// A file that is read.
+pub struct ImageFile {
+    /// The number of bytes of the whole file.
+    pub size: u64,
+    /// The bytes from the requested offset on.
+    pub bytes: Box<dyn AsyncRead + Send + Unpin>,
+}
+
+impl fmt::Debug for ImageFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ImageFile").field("size", &self.size).finish_non_exhaustive()
+    }
+}
+
+/// The file of an image on another host.
+#[async_trait]
+pub trait RemoteImage: Send + Sync + fmt::Debug {
+    /// Opens it for reading from this offset on. It is untrusted: it may have any size and bytes, and may end early.
+    async fn open(&self, offset: u64) -> std::result::Result<ImageFile, RemoteError>;
+}
+
+/// Why the file on another host cannot be read, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RemoteError {
+    /// The host does not answer, or the connection broke.
+    Unreachable(String),
+    /// The host refuses the request, or there is no ticket.
+    Refused(String),
 }
 
 const UPLOAD: &str = "upload:";
@@ -104,6 +166,11 @@ const UPLOAD: &str = "upload:";
 /// The URL that stands for the upload of the Image with this uid.
 pub fn upload_url(uid: &str) -> String {
     format!("{UPLOAD}{uid}")
+}
+
+/// The URL that stands for the copy of the Image with this uid from the host that has it, whatever the address of that host.
+pub fn copy_url(uid: &str) -> String {
+    format!("copy:{uid}")
 }
 
 impl ImageSource {

@@ -44,8 +44,8 @@ pub use balancing::{Balanced, BalancedPort, PortProtocol, Relay};
 pub use dedicated_cpus::{DedicatedCpus, DedicatedFacts, DedicatedRequest, cpu_list, parse_cpu_list};
 pub use error::{RepositoryProblem, Retry, SystemError};
 pub use images::{
-    ChecksumSource, Compression, Credentials, Encoding, ImageFacts, ImageSource, Images, NewImage, Progress,
-    ResolvedImage, upload_url,
+    ChecksumSource, Compression, Credentials, Encoding, ImageFacts, ImageFile, ImageSource, Images, NewImage,
+    Progress, RemoteError, RemoteImage, ResolvedImage, SourceHost, copy_url, upload_url,
 };
 pub use info::{ForeignKind, ForeignObject, HostFacts, HostInfo, HugePagesFacts, KvmFacts, QemuFacts};
 pub use linux::{bridge_mac, relay_link};

@@ -60,11 +60,11 @@ use tokio::sync::RwLock;
 
 use super::{
     BackupFolderMapping, BridgedNetwork, ChecksumSource, Credentials, Firewall, ForeignObject, Forwarding,
-    HostFacts, HostInfo, HostLinks, HostUse, ImageFacts, ImageSource, Images, InstanceFacts, LaunchRequest,
-    LeaseTaken, MachineUse, Machines, Merged, NetworkConfig, Networks, NewImage, NewRestore, NewSnapshot,
-    NewVolume, PciMapping, ProcessFacts, Progress, ResolvedImage, Result, ShareMapping, SnapshotFacts,
-    StateAccess, SystemError, Taken, TapConfig, TapFacts, TrashedVolume, Uplink, VolumeFacts, VolumeOwner,
-    Volumes,
+    HostFacts, HostInfo, HostLinks, HostUse, ImageFacts, ImageFile, ImageSource, Images, InstanceFacts,
+    LaunchRequest, LeaseTaken, MachineUse, Machines, Merged, NetworkConfig, Networks, NewImage, NewRestore,
+    NewSnapshot, NewVolume, PciMapping, ProcessFacts, Progress, RemoteImage, ResolvedImage, Result,
+    ShareMapping, SnapshotFacts, StateAccess, SystemError, Taken, TapConfig, TapFacts, TrashedVolume, Uplink,
+    VolumeFacts, VolumeOwner, Volumes,
 };
 use backup_folders::BackupFolders;
 use direct_io::DirectIo;
@@ -266,6 +266,19 @@ impl Images for LinuxSystem {
         progress: Progress<'_>,
     ) -> Result<ImageFacts> {
         self.images.pull(source, credentials, progress).await
+    }
+
+    async fn copy_image(
+        &self,
+        source: &ImageSource,
+        from: Arc<dyn RemoteImage>,
+        progress: Progress<'_>,
+    ) -> Result<ImageFacts> {
+        self.images.copy(source, from, progress).await
+    }
+
+    async fn open_image(&self, source: &ImageSource, offset: u64) -> Result<Option<ImageFile>> {
+        self.images.open_file(source, offset).await
     }
 
     async fn make_image(&self, new: &NewImage) -> Result<ImageFacts> {

@@ -55,7 +55,8 @@ pub(super) async fn listen(
     let (tls, certificate_sha256) = certificate(state_dir)?;
     let ip = if bound.ip().is_unspecified() { reached(options, control_plane)? } else { bound.ip() };
     let address = SocketAddr::new(ip, bound.port());
-    Ok(Some(Arc::new(ConsoleServer { listener, tls, address, certificate_sha256 })))
+    let is_for_hosts = !ip.is_loopback();
+    Ok(Some(Arc::new(ConsoleServer { listener, tls, address, is_for_hosts, certificate_sha256 })))
 }
 
 /// Returns the address at which clients reach this machine.

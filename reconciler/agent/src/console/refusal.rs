@@ -8,7 +8,9 @@ use http::StatusCode;
 /// The refusal of a request.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ConsoleRefusal {
-    #[error("no such path: this server has the consoles of VMs and takes uploads of images only")]
+    #[error(
+        "no such path: this server has the consoles of VMs, takes uploads of images, and has images for other hosts"
+    )]
     NoSuchPath,
     #[error("a GET request with the header Upgrade: berth-console is required")]
     NoUpgrade,
@@ -46,6 +48,20 @@ pub(super) enum ConsoleRefusal {
         "another upload of this image is in progress, or the host has its maximum of {most_of_host} uploads: wait, or end one"
     )]
     TooManyUploads { most_of_host: usize },
+    #[error(
+        "host {host} copies {most} images from this one, or all hosts together {most_of_host}: one ends first"
+    )]
+    TooManyCopies { host: String, most: usize, most_of_host: usize },
+    #[error("a copy needs the name of the host and an offset in its query")]
+    NoCopyQuery,
+    #[error(
+        "host {host} needs no copy of this image: no Disk without a file and no VM that is bound to it names the image"
+    )]
+    NotNeeded { host: String },
+    #[error("the control plane cannot be asked now whether the host needs the image: {detail}")]
+    CannotReadNeeds { detail: String },
+    #[error("the image is not on this host any more, or not complete")]
+    NoImage,
     #[error("{detail}")]
     Upload { status: StatusCode, detail: String },
     #[error("{detail}")]
@@ -75,22 +91,28 @@ impl From<SystemError> for ConsoleRefusal {
 impl ConsoleRefusal {
     pub(super) fn status(&self) -> StatusCode {
         match self {
-            Self::NoSuchPath | Self::NotHere => StatusCode::NOT_FOUND,
-            Self::NoSuchPort { .. } => StatusCode::BAD_REQUEST,
+            Self::NoSuchPath | Self::NotHere | Self::NoImage => StatusCode::NOT_FOUND,
+            Self::NoCopyQuery | Self::NoSuchPort { .. } => StatusCode::BAD_REQUEST,
             Self::NoConnection { .. } => StatusCode::BAD_GATEWAY,
             Self::Upload { status, .. } => *status,
             Self::NoUpgrade => StatusCode::UPGRADE_REQUIRED,
             Self::NoTicket => StatusCode::UNAUTHORIZED,
-            Self::NotValid | Self::Used | Self::Expired { .. } | Self::BeforeStart => StatusCode::FORBIDDEN,
+            Self::NotValid
+            | Self::Used
+            | Self::Expired { .. }
+            | Self::BeforeStart
+            | Self::NotNeeded { .. } => StatusCode::FORBIDDEN,
             Self::TooManyTickets
             | Self::TooManyViewers { .. }
             | Self::TooManyScreens { .. }
             | Self::TooManyConnections { .. }
+            | Self::TooManyCopies { .. }
             | Self::TooManyUploads { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::NotRunning | Self::NoGraphics => StatusCode::CONFLICT,
-            Self::MustNotReview | Self::CannotReview { .. } | Self::System { .. } => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
+            Self::MustNotReview
+            | Self::CannotReview { .. }
+            | Self::CannotReadNeeds { .. }
+            | Self::System { .. } => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 }

@@ -34,8 +34,8 @@ const USED_OF_NAMESPACE: usize = 512;
 pub(super) struct Claim<'a> {
     pub(super) namespace: &'a str,
     pub(super) audience: String,
-    /// The name of the ServiceAccount.
-    pub(super) account: &'static str,
+    /// The names of the ServiceAccounts, one of which the ticket is of.
+    pub(super) accounts: &'a [&'a str],
 }
 
 /// Verifies tickets, and remembers those that were used.
@@ -102,9 +102,11 @@ impl Tickets {
         };
         // An authenticator that knows no audiences accepts a token for any.
         let is_for_audience = status.audiences.iter().flatten().any(|each| *each == claim.audience);
-        let account = format!("system:serviceaccount:{}:{}", claim.namespace, claim.account);
-        let holder = status.user.and_then(|user| user.username);
-        if status.authenticated != Some(true) || !is_for_audience || holder != Some(account) {
+        let holder = status.user.and_then(|user| user.username).unwrap_or_default();
+        let mut accounts = claim.accounts.iter();
+        let is_holder =
+            accounts.any(|account| holder == format!("system:serviceaccount:{}:{account}", claim.namespace));
+        if status.authenticated != Some(true) || !is_for_audience || !is_holder {
             return Err(ConsoleRefusal::NotValid);
         }
         Ok(())

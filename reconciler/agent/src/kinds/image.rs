@@ -3,13 +3,14 @@
 //! This host verifies the image for the whole site; other hosts download it when a disk needs it. The host's
 //! housekeeping, not this module, removes unused images. The controllers hold a deleted Image. One that is made from a disk or a
 //! snapshot is made once, and is never made again: its bytes might be others. The bytes of one that is uploaded come from a client
-//! (`console`), and are verified as those of a download.
+//! (`console`), and are verified as those of a download. Other hosts copy these two from this one, at the server in its status.
 //!
 //! ```text
 //!  checksumUrl ─Pull─▶ status.checksum ─┐
 //!  sha256, sha512 ──────────────────────┴─Pull─▶ cached
 //!  upload: all bytes are here ────────────Pull─▶ cached
 //!  disk ─TakeSnapshot─▶ snapshot ─Pull─▶ cached, status.checksum
+//!  made or uploaded, on another host (local) ─Pull─▶ cached
 //! ```
 
 mod apply;
@@ -21,11 +22,15 @@ mod status;
 mod tests;
 
 use async_trait::async_trait;
+use berth_api::console::{copy_audience, copy_path};
 use berth_api::{
     Binding, Conditions, Disk, Image, ImageCompression, ImageFormat, ImageStatus, Readiness,
     SHARED_NAMESPACE, VM, former_uid, redacted_url,
 };
-use berth_host::{ChecksumSource, Compression, Encoding, ImageSource, NewImage, NewSnapshot, upload_url};
+use berth_host::{
+    ChecksumSource, Compression, Encoding, ImageSource, NewImage, NewSnapshot, SourceHost, copy_url,
+    upload_url,
+};
 use berth_qemu::machine::{ForeignFormat, Format};
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -104,7 +109,47 @@ impl Reconciler for ImageReconciler {
     }
 }
 
-/// Returns what must be downloaded for an Image, or made. `None`: it is to be made and is not bound to a host yet.
+/// Returns what this host needs for an Image: for one with a URL and on the host that the Image is bound to, as [`wanted_by`]; or else a
+/// copy of the file. `None`: it is to be made, and is not yet.
+pub(crate) fn wanted_on(host: &str, image: &Image) -> Option<Wanted> {
+    match elsewhere(host, image) {
+        Some(binding) => copy_from(&binding.host, image).map(Wanted::Image),
+        None => wanted_by(image),
+    }
+}
+
+/// Returns the binding of an image that is made on another host or uploaded to it.
+fn elsewhere<'a>(host: &str, image: &'a Image) -> Option<&'a Binding> {
+    let binding = image.status.as_ref()?.binding.as_ref()?;
+    Some(binding).filter(|binding| image.is_local() && binding.host != host)
+}
+
+/// Returns the copy of an image from the host that has it; without that host while it serves none.
+fn copy_from(host: &str, image: &Image) -> Option<ImageSource> {
+    let (namespace, name, uid) = (image.namespace().unwrap_or_default(), image.name_any(), image.uid()?);
+    let (format, encoding) = encoding(image);
+    let server = image.copied_from().map(|(host, server)| SourceHost {
+        name: host.to_owned(),
+        address: server.address.clone(),
+        certificate_sha256: server.certificate_sha256.clone(),
+        path: copy_path(&namespace, &name),
+        audience: copy_audience(&namespace, &name, &uid),
+    });
+    Some(ImageSource {
+        shared: namespace == SHARED_NAMESPACE,
+        url: copy_url(&uid),
+        shown: format!("the image from host {host}"),
+        digest: image.digest()?.to_owned(),
+        format,
+        encoding,
+        secret: None,
+        host: server,
+        namespace,
+    })
+}
+
+/// Returns what must be downloaded for an Image, or made, on the host that it is bound to. `None`: it is to be made and is not bound to a
+/// host yet.
 pub(crate) fn wanted_by(image: &Image) -> Option<Wanted> {
     let namespace = image.namespace().unwrap_or_default();
     if image.spec.source.upload.is_some() {
@@ -118,7 +163,18 @@ pub(crate) fn wanted_by(image: &Image) -> Option<Wanted> {
             // Only administrators can declare images in the shared namespace, and they declare them for all.
             let (shared, shown) = (namespace == SHARED_NAMESPACE, redacted_url(&url));
             let digest = digest.to_owned();
-            Wanted::Image(ImageSource { namespace, shared, url, shown, digest, format, encoding, secret })
+            let host = None;
+            Wanted::Image(ImageSource {
+                namespace,
+                shared,
+                url,
+                shown,
+                digest,
+                format,
+                encoding,
+                secret,
+                host,
+            })
         }
         None => {
             let at = image.spec.source.checksum_url.clone().unwrap_or_else(|| url.clone());
@@ -141,6 +197,7 @@ pub(crate) fn uploaded_to(image: &Image, namespace: String) -> Option<ImageSourc
         format,
         encoding,
         secret: None,
+        host: None,
     })
 }
 
@@ -159,10 +216,18 @@ fn made_from(image: &Image, namespace: String) -> Option<Wanted> {
         }));
     };
     let (shared, shown) = (namespace == SHARED_NAMESPACE, format!("the image of {kind} {name}"));
-    // It is downloaded from nowhere.
-    let url = String::new();
-    let (format, encoding) = (Format::Qcow2, Encoding::default());
-    Some(Wanted::Image(ImageSource { namespace, shared, url, shown, digest, format, encoding, secret: None }))
+    Some(Wanted::Image(ImageSource {
+        namespace,
+        shared,
+        // It is downloaded from nowhere.
+        url: String::new(),
+        shown,
+        digest,
+        format: Format::Qcow2,
+        encoding: Encoding::default(),
+        secret: None,
+        host: None,
+    }))
 }
 
 /// Returns the format of the image on a host, and how its bytes are encoded at the source.

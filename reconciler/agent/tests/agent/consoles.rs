@@ -33,6 +33,12 @@ pub(crate) struct Site {
     pub(crate) vm: VM,
 }
 
+/// A server at the address of this socket. The clients of these tests do not read the hash of its certificate.
+fn server(listener: TcpListener, tls: Arc<ServerConfig>) -> ConsoleServer {
+    let address = listener.local_addr().expect("an address");
+    ConsoleServer { listener, tls, address, is_for_hosts: true, certificate_sha256: "0".repeat(64) }
+}
+
 impl Site {
     pub(crate) async fn start() -> Self {
         Self::with_clock_ahead(Duration::ZERO).await
@@ -63,8 +69,7 @@ impl Site {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let tls = Arc::new(tls);
-        let server =
-            ConsoleServer { listener, tls: tls.clone(), address, certificate_sha256: "0".repeat(64) };
+        let server = server(listener, tls.clone());
         let mut roots = RootCertStore::empty();
         roots.add(certificate).expect("a certificate");
         let client = ClientConfig::builder_with_provider(provider)
@@ -94,8 +99,7 @@ impl Site {
         self.fixture.crash_agent().await;
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         self.address = listener.local_addr().expect("an address");
-        let (tls, address) = (self.tls.clone(), self.address);
-        let server = ConsoleServer { listener, tls, address, certificate_sha256: "0".repeat(64) };
+        let server = server(listener, self.tls.clone());
         self.fixture.start_agent_with(Some(Arc::new(server)), Duration::ZERO);
         tokio::time::sleep(Duration::from_millis(1100)).await;
     }

@@ -22,7 +22,7 @@ use observe::{observe, undecided_user};
 use plan::plan;
 use status::status;
 
-pub(crate) use observe::unconfirmed;
+pub(crate) use observe::{image_host, unconfirmed};
 pub(crate) use plan::{Obstacle, bind_disk};
 
 /// Returns why an unbound disk cannot be used yet.

@@ -5,8 +5,10 @@
 mod origin;
 mod upload;
 
-use berth_api::console::UPLOAD_ACCOUNT;
-use berth_api::{Binding, ConditionType, Image, ImageState, ImageStatus, Readiness, Reason, condition};
+use berth_api::console::{COPY_ACCOUNT, UPLOAD_ACCOUNT};
+use berth_api::{
+    Binding, ConditionType, Image, ImageState, ImageStatus, Readiness, Reason, SYSTEM_NAMESPACE, condition,
+};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{
@@ -62,6 +64,9 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
     batch.used(image.as_ref(), status, &users, config.clock.now());
     if image.spec.source.upload.is_some() && image.metadata.deletion_timestamp.is_none() {
         ticket_accounts::ensure(cache, key.namespace(), &[UPLOAD_ACCOUNT], batch);
+    }
+    if image.is_copyable() && image.metadata.deletion_timestamp.is_none() {
+        ticket_accounts::ensure(cache, SYSTEM_NAMESPACE, &[COPY_ACCOUNT], batch);
     }
     plan.outcome
 }
@@ -182,8 +187,8 @@ fn status(image: &Image, decision: &Decision, now: Timestamp) -> ImageStatus {
         Decision::BindForUpload(host) => {
             let epoch = status.binding.as_ref().map_or(1, |b| b.epoch + 1);
             status.binding = Some(Binding { host: host.clone(), epoch });
-            // The server of the host before.
-            status.upload = None;
+            // The servers of the host before.
+            (status.upload, status.server) = (None, None);
             (Reason::Pending, format!("host {host} takes the upload"))
         }
         Decision::BindTo(place) => {
@@ -197,6 +202,7 @@ fn status(image: &Image, decision: &Decision, now: Timestamp) -> ImageStatus {
             let text = format!("its file was on host {host}, which is gone for good: create another Image");
             Readiness::Stalled(Reason::HostFenced, text).write(&mut status.conditions, generation, now);
             status.state = Some(ImageState::Failed);
+            status.server = None;
             status.observed_generation = generation;
             return status;
         }

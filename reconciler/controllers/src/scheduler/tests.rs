@@ -511,3 +511,11 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn of_equal_hosts_the_one_that_has_the_image_is_chosen() {
+    let has = Request { image_hosts: ["b".to_owned()].into(), ..request(100) };
+    assert_eq!(chosen(&request(100), &[], &[host("a", 1000), host("b", 1000)]), Ok("a"));
+    assert_eq!(chosen(&has, &[], &[host("a", 1000), host("b", 1000)]), Ok("b"));
+    assert_eq!(chosen(&has, &[], &[host("a", 2000), host("b", 1000)]), Ok("a"), "the load counts first");
+}

@@ -1,18 +1,20 @@
 //! The host's images and their sources.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use berth_qemu::machine::Format;
 use ipnet::IpNet;
 use sha2::{Digest, Sha256};
+use tokio::io::AsyncReadExt;
 
 use super::state::{Volume, image_path};
 use super::{FakeSource, FakeSystem};
 use crate::{
-    ChecksumSource, Credentials, Encoding, ImageFacts, ImageSource, Images, NewImage, Progress,
-    ResolvedImage, Result, SystemError,
+    ChecksumSource, Credentials, Encoding, ImageFacts, ImageFile, ImageSource, Images, NewImage, Progress,
+    RemoteError, RemoteImage, ResolvedImage, Result, SystemError,
 };
 
 /// Duration of a download, which arrives in `PULL_PIECES` pieces.
@@ -20,7 +22,7 @@ const PULL_TIME: Duration = Duration::from_secs(3);
 const PULL_PIECES: u64 = 10;
 /// The first bytes of a qcow2 image.
 const QCOW2: &[u8] = b"QFI\xfb";
-/// The virtual size of every uploaded image.
+/// The virtual size of every image that is uploaded, or copied from another host.
 const UPLOADED_SIZE: u64 = 1 << 30;
 /// The largest upload.
 const MAX_UPLOAD: u64 = 256 << 30;
@@ -106,6 +108,52 @@ impl FakeSystem {
         let facts = facts.clone();
         self.files.put(&facts.path, facts.virtual_size);
         state.uploads.remove(&source.url);
+        state.contents.insert(facts.digest.clone(), bytes);
+        Ok(facts)
+    }
+
+    /// Makes the bytes of another host an image.
+    async fn copy(
+        &self,
+        source: &ImageSource,
+        from: &dyn RemoteImage,
+        progress: Progress<'_>,
+    ) -> Result<ImageFacts> {
+        if let Some(facts) = self.known(source) {
+            return Ok(facts);
+        }
+        let url = source.shown.clone();
+        let failed = |detail: String| SystemError::Download { url: url.clone(), detail };
+        let file = from.open(0).await.map_err(|error| match error {
+            RemoteError::Unreachable(detail) | RemoteError::Refused(detail) => failed(detail),
+        })?;
+        let mut bytes = Vec::new();
+        let read = file.bytes.take(file.size).read_to_end(&mut bytes).await;
+        read.map_err(|error| failed(error.to_string()))?;
+        progress(bytes.len() as u64, Some(file.size));
+        if bytes.len() as u64 != file.size {
+            return Err(failed("the connection was closed in the middle".to_owned()));
+        }
+        let found: String = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        if found != source.digest {
+            return Err(SystemError::ChecksumMismatch { url, declared: source.digest.clone() });
+        }
+        let mut state = self.state();
+        state.copies += 1;
+        let facts = state.images.entry(found.clone()).or_insert_with(|| ImageFacts {
+            path: image_path(&found),
+            digest: found.clone(),
+            format: source.format,
+            encoding: source.encoding,
+            virtual_size: UPLOADED_SIZE,
+            bytes: file.size,
+            readers: BTreeSet::new(),
+            made_for: BTreeSet::new(),
+        });
+        facts.readers.insert(source.namespace.clone());
+        let facts = facts.clone();
+        self.files.put(&facts.path, facts.virtual_size);
+        state.contents.insert(found, bytes);
         Ok(facts)
     }
 
@@ -158,7 +206,9 @@ impl FakeSystem {
         facts.readers.insert(new.namespace.clone());
         facts.made_for.insert(new.uid.clone());
         self.files.put(&facts.path, facts.virtual_size);
-        Ok(facts.clone())
+        let facts = facts.clone();
+        state.contents.insert(facts.digest.clone(), new.snapshot.clone().into_bytes());
+        Ok(facts)
     }
 
     /// Returns the image if its namespace has downloaded it.
@@ -183,6 +233,26 @@ impl Images for FakeSystem {
     ) -> Result<ImageFacts> {
         self.state().credentials.clone_from(credentials);
         self.call("pull", self.download(source, progress)).await
+    }
+
+    async fn copy_image(
+        &self,
+        source: &ImageSource,
+        from: Arc<dyn RemoteImage>,
+        progress: Progress<'_>,
+    ) -> Result<ImageFacts> {
+        self.call("copy_image", self.copy(source, from.as_ref(), progress)).await
+    }
+
+    async fn open_image(&self, source: &ImageSource, offset: u64) -> Result<Option<ImageFile>> {
+        let work = async {
+            let Some(facts) = self.known(source) else { return Ok(None) };
+            let bytes = self.state().contents.get(&facts.digest).cloned().unwrap_or_default();
+            let size = bytes.len() as u64;
+            let from = usize::try_from(offset.min(size)).unwrap_or_default();
+            Ok(Some(ImageFile { size, bytes: Box::new(std::io::Cursor::new(bytes[from..].to_vec())) }))
+        };
+        self.call("open_image", work).await
     }
 
     async fn make_image(&self, new: &NewImage) -> Result<ImageFacts> {

@@ -23,6 +23,10 @@ pub(super) struct State {
     /// Virtual size of the image at every other URL, if there is one.
     pub(super) any_image: Option<u64>,
     pub(super) images: BTreeMap<String, ImageFacts>,
+    /// The bytes of the images that were made, uploaded or copied, by digest.
+    pub(super) contents: BTreeMap<String, Vec<u8>>,
+    /// The number of images that were copied from other hosts.
+    pub(super) copies: u64,
     /// The bytes of uploads that are no images yet, by URL.
     pub(super) uploads: BTreeMap<String, Vec<u8>>,
     pub(super) pulls: u64,
@@ -74,6 +78,8 @@ impl Default for State {
             credentials: Credentials::default(),
             any_image: None,
             images: BTreeMap::new(),
+            contents: BTreeMap::new(),
+            copies: 0,
             uploads: BTreeMap::new(),
             pulls: 0,
             volumes: BTreeMap::new(),

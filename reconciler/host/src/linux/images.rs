@@ -8,10 +8,12 @@
 //! An image is in the cache iff both `<digest>` and `<digest>.json` exist; the rename comes last. All namespaces share
 //! the bytes; a namespace proves its access to them by a download of its own, recorded in `<digest>.json`. An image that is made
 //! from a snapshot (`make`) gets its name in the same way, once its digest is known. The bytes of an upload (`upload`) come from a
-//! client instead of a source.
+//! client instead of a source, those of a copy (`copy`) from another host.
 
+mod attempts;
 mod cache;
 mod checksums;
+mod copy;
 mod download;
 mod file;
 mod http;
@@ -35,8 +37,11 @@ use tokio::sync::watch;
 
 use super::files::{self, blocking};
 use super::layout::{Layout, check_digest};
-use crate::{ChecksumSource, Credentials, ImageFacts, ImageSource, Progress, ResolvedImage, SystemError};
+use crate::{
+    ChecksumSource, Credentials, ImageFacts, ImageSource, Progress, RemoteImage, ResolvedImage, SystemError,
+};
 use cache::Cache;
+use download::Access;
 use job::Job;
 use partial::{Partial, Place};
 pub use rules::ImageRules;
@@ -160,7 +165,22 @@ impl LinuxImages {
             return Ok(facts);
         }
         let client = self.client(credentials, &source.url, &source.shown)?;
-        let (result, seen) = self.join(source, client);
+        let (result, seen) = self.join(source, Access::Url(client));
+        follow(result, seen, progress).await.map_err(unshare)
+    }
+
+    /// As [`LinuxImages::pull`], with the bytes of another host.
+    pub(super) async fn copy(
+        self: &Arc<Self>,
+        source: &ImageSource,
+        from: Arc<dyn RemoteImage>,
+        progress: Progress<'_>,
+    ) -> Result<ImageFacts> {
+        check_digest(&source.digest)?;
+        if let Some(facts) = self.image(source).await? {
+            return Ok(facts);
+        }
+        let (result, seen) = self.join(source, Access::Host(from));
         follow(result, seen, progress).await.map_err(unshare)
     }
 
@@ -177,11 +197,11 @@ impl LinuxImages {
         client.map_err(|detail| SystemError::Download { url: shown.to_owned(), detail })
     }
 
-    /// Joins the running download of this source, or starts a new one with this client.
+    /// Joins the running download of this source, or starts a new one.
     fn join(
         self: &Arc<Self>,
         source: &ImageSource,
-        client: http::Client,
+        access: Access,
     ) -> (Shared<BoxFuture<'static, Pulled>>, watch::Receiver<Seen>) {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         // A finished download is not joined, even if some of its callers have not taken the result yet.
@@ -194,7 +214,7 @@ impl LinuxImages {
         }
         let (report, seen) = watch::channel((0, None));
         let (images, wanted) = (Arc::clone(self), source.clone());
-        let work = async move { images.fetch(&wanted, &client, &report).await.map_err(Arc::new) };
+        let work = async move { images.fetch(&wanted, &access, &report).await.map_err(Arc::new) };
         let result = work.boxed().shared();
         let weak = result.downgrade().expect("it has not been polled yet");
         running.insert(source.clone(), Running { result: weak, seen: seen.clone() });
@@ -204,7 +224,7 @@ impl LinuxImages {
     async fn fetch(
         &self,
         source: &ImageSource,
-        client: &http::Client,
+        access: &Access,
         report: &watch::Sender<Seen>,
     ) -> Result<ImageFacts> {
         let place = Place::of(&self.cache.folder(), source);
@@ -213,7 +233,7 @@ impl LinuxImages {
         let stored = source.upload().is_some() || self.cached(&source.digest).await?.is_none();
         let job =
             Job { source, place: &place, stored, max_bytes: self.max_bytes, rules: &self.rules, report };
-        let verified = download::run(&job, client).await?;
+        let verified = download::run(&job, access).await?;
         let (made, verified) = self.unpack(source, verified).await?;
         let (cache, source) = (self.cache.clone(), source.clone());
         let facts = blocking(move || cache.admit(&source, verified, made.as_deref())).await?;

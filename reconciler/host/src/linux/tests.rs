@@ -137,6 +137,7 @@ async fn an_image_stays_as_long_as_a_volume_needs_it() {
         format: berth_qemu::machine::Format::Qcow2,
         encoding: crate::Encoding::default(),
         secret: None,
+        host: None,
     };
     let owner = VolumeOwner {
         namespace: "n".to_owned(),

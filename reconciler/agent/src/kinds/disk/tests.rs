@@ -68,6 +68,7 @@ fn source() -> ImageSource {
         format: Format::Qcow2,
         encoding: Encoding::default(),
         secret: None,
+        host: None,
     }
 }
 

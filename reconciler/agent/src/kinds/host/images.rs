@@ -10,7 +10,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::index::Tables;
 use crate::key::ObjectName;
-use crate::kinds::image::wanted_by;
+use crate::kinds::image::wanted_on;
 use crate::kinds::{backup, disk};
 use crate::pulls::Wanted;
 
@@ -19,7 +19,7 @@ use crate::pulls::Wanted;
 pub(super) async fn prune_downloads(ctx: &Context) -> Result<(), Error> {
     let wanted = || {
         let tables = ctx.index.read();
-        let images = tables.images.all().filter_map(|(_, image)| wanted_by(image));
+        let images = tables.images.all().filter_map(|(_, image)| wanted_on(ctx.host(), image));
         let backups = backup::wanted(&tables, ctx.host());
         images.chain(backups).chain(disk::wanted(&tables)).collect::<BTreeSet<Wanted>>()
     };

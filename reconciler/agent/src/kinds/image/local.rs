@@ -5,7 +5,7 @@ use std::time::Duration;
 use berth_api::{Readiness, Reason};
 use berth_host::{ImageFacts, ImageSource};
 
-use super::wanted_by;
+use super::wanted_on;
 use crate::context::Context;
 use crate::converge::Plan;
 use crate::error::Error;
@@ -18,7 +18,7 @@ pub(crate) enum LocalImage {
     Missing,
     /// Its checksum has not been read yet, or it has not been made yet.
     Unknown,
-    /// It was made on the host of this name or uploaded to it, and its file is not here.
+    /// It was made on the host of this name or uploaded to it, and its file is neither here nor served by that host.
     NotHere(String),
     Absent(ImageSource),
     Pulling(ImageSource, Pull),
@@ -34,12 +34,12 @@ pub(crate) async fn observe(
 ) -> Result<LocalImage, Error> {
     let found = ctx.index.read().images.find(namespace, name);
     let Some(image) = found else { return Ok(LocalImage::Missing) };
-    let Some(wanted) = wanted_by(&image) else { return Ok(LocalImage::Unknown) };
+    let Some(wanted) = wanted_on(ctx.host(), &image) else { return Ok(LocalImage::Unknown) };
     let Wanted::Image(source) = &wanted else { return Ok(LocalImage::Unknown) };
     if let Some(facts) = ctx.system.image(source).await? {
         return Ok(LocalImage::Cached(facts));
     }
-    if image.is_local() {
+    if image.is_local() && source.host.is_none() {
         let binding = image.status.as_ref().and_then(|status| status.binding.as_ref());
         return Ok(LocalImage::NotHere(binding.map(|binding| binding.host.clone()).unwrap_or_default()));
     }
@@ -70,9 +70,7 @@ pub(crate) fn ready<'a, S>(
             waits(format!("Image {name} is on host {host} only, and its file is not on this host"))
         }
         LocalImage::Absent(source) => {
-            let readiness =
-                Readiness::Reconciling(Reason::Pulling, format!("Image {name} is being downloaded"));
-            Err(Plan::steps(vec![step(Fetch::Pull, source.clone())], readiness))
+            Err(Plan::steps(vec![step(Fetch::Pull, source.clone())], pulling(name, source)))
         }
         LocalImage::Pulling(
             source,
@@ -80,9 +78,7 @@ pub(crate) fn ready<'a, S>(
         ) => {
             let is_new = matches!(pull, Pull::Running { followed: false, .. });
             let follow = is_new.then(|| step(Fetch::FollowPull, source.clone()));
-            let readiness =
-                Readiness::Reconciling(Reason::Pulling, format!("Image {name} is being downloaded"));
-            Err(Plan::steps(follow.into_iter().collect(), readiness))
+            Err(Plan::steps(follow.into_iter().collect(), pulling(name, source)))
         }
         LocalImage::Pulling(_, Pull::Failed { readiness, again }) => {
             let mut plan = Plan::without_steps(prefixed(name, readiness));
@@ -93,6 +89,14 @@ pub(crate) fn ready<'a, S>(
         }
         LocalImage::Cached(facts) => Ok(facts),
     }
+}
+
+fn pulling(name: &str, source: &ImageSource) -> Readiness {
+    let text = match &source.host {
+        Some(host) => format!("Image {name} is being copied from host {}", host.name),
+        None => format!("Image {name} is being downloaded"),
+    };
+    Readiness::Reconciling(Reason::Pulling, text)
 }
 
 fn prefixed(image: &str, readiness: &Readiness) -> Readiness {

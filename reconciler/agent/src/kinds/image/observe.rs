@@ -22,6 +22,8 @@ pub(crate) struct Observed {
     pub(crate) upload: Option<Upload>,
     /// Whether the volume that this snapshot is to be taken of is there. Only observed until it is taken.
     pub(crate) has_volume: bool,
+    /// The server that other hosts copy it from. `None`: it is not in the cache, others download it, or this host has no server.
+    pub(crate) server: Option<ConsoleAddress>,
 }
 
 /// The upload of an image.
@@ -47,7 +49,10 @@ pub(super) async fn observe(ctx: &Context, image: &Image) -> Result<Observed, Er
                 Some(upload) => Some(observe_upload(ctx, source, upload.size).await?),
                 None => None,
             };
-            Ok(Observed { cached, pull, upload, ..Observed::default() })
+            let server = ctx.config.console.as_ref().filter(|server| server.is_for_hosts);
+            let server = server.filter(|_| cached.is_some() && image.is_copyable());
+            let server = server.map(|server| server.published());
+            Ok(Observed { cached, pull, upload, server, ..Observed::default() })
         }
         Wanted::Checksum(_) => Ok(Observed { pull: pull(), ..Observed::default() }),
         Wanted::Made(new) => {

@@ -21,6 +21,7 @@ pub(super) fn status(
         _ => observed.upload.as_ref().map(|upload| i64::try_from(upload.bytes).unwrap_or(i64::MAX)),
     };
     status.upload = observed.upload.as_ref().and_then(|upload| upload.server.clone());
+    status.server.clone_from(&observed.server);
     if let Some(Pull::Found(resolved)) = &observed.pull
         && status.checksum.is_none()
     {

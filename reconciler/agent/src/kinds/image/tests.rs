@@ -275,3 +275,50 @@ fn an_upload_that_this_host_cannot_take_or_has_lost_says_so() {
     let again = ImageReconciler::plan(&image, &with_upload(arrived(3)));
     assert_eq!(again.readiness.reason(), Reason::WaitingForUpload);
 }
+
+/// An image that is complete on host h, which serves it.
+fn served(mut image: Image) -> Image {
+    let status = image.status.get_or_insert_default();
+    status.checksum = Some("ab".into());
+    status.virtual_size = Some("1Gi".into());
+    status.server = arrived(0).server;
+    image
+}
+
+#[test]
+fn another_host_copies_a_complete_image_from_its_host() {
+    let Some(Wanted::Image(own)) = wanted_on("h", &served(made_image())) else { panic!("it is made") };
+    assert_eq!((own.url.as_str(), own.host), ("", None), "it is here");
+    let Some(Wanted::Image(copy)) = wanted_on("h2", &served(made_image())) else { panic!("it is made") };
+    assert_eq!((copy.digest.as_str(), copy.url.as_str()), ("ab", "copy:u"));
+    let host = copy.host.expect("it is served");
+    assert_eq!((host.name.as_str(), host.address.as_str()), ("h", "192.0.2.1:7444"));
+    assert!(host.audience.ends_with("/u") && host.path.ends_with("/file"), "{host:?}");
+    assert_eq!(wanted_on("h2", &made_image()), None, "it is not made");
+    let mut unserved = served(pushed_image());
+    unserved.status.as_mut().expect("a status").server = None;
+    let Some(Wanted::Image(copy)) = wanted_on("h2", &unserved) else { panic!("the checksum is declared") };
+    assert_eq!((copy.url.as_str(), copy.host), ("copy:u", None), "a copy that is here is used");
+    assert_eq!(wanted_on("h2", &image()), wanted_by(&image()), "every host downloads it");
+}
+
+#[test]
+fn the_server_of_an_image_is_reported_while_it_is_complete() {
+    let server = arrived(0).server;
+    let status = |observed: &Observed| {
+        let plan = ImageReconciler::plan(&served(pushed_image()), observed);
+        ImageReconciler::status(&served(pushed_image()), observed, &plan.readiness, Timestamp::UNIX_EPOCH)
+            .server
+    };
+    assert_eq!(status(&Observed { server: server.clone(), ..cached() }), server);
+    assert_eq!(status(&with_upload(arrived(0))), None, "its file is gone");
+}
+
+#[test]
+fn an_object_that_waits_for_a_copy_names_the_host() {
+    let Some(Wanted::Image(copy)) = wanted_on("h2", &served(made_image())) else { panic!("it is made") };
+    let absent = local::LocalImage::Absent(copy);
+    let plan = local::ready("golden", &absent, |fetch, _| fetch).expect_err("it is not here");
+    assert_eq!(plan.readiness.message(), "Image golden is being copied from host h");
+    assert_eq!(plan.steps, [local::Fetch::Pull]);
+}

@@ -42,6 +42,8 @@ pub(super) struct Source {
     pub(super) key: Key,
     /// Where its data is. The error is why it is not there yet.
     pub(super) place: Result<SourcePlace, String>,
+    /// The host that is waited for, which has it and is away.
+    pub(super) away: Option<Key>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,7 +110,7 @@ pub(super) fn observe(cache: &Cache, disk: &Disk) -> Observed {
     // The pool `default` is every host's own folder, also without an object.
     let pool_missing = pool != berth_api::DEFAULT_NAME && cache.tables.storage_pools.cluster(pool).is_none();
     let abandoned = is_abandoned(cache, disk, &namespace);
-    let source = source(cache, disk, &namespace).or_else(|| local_image(image.as_deref()?));
+    let source = source(cache, disk, &namespace).or_else(|| local_image(cache, image.as_deref()?));
     let created = disk.creation_timestamp().map(|made| made.0);
     let unknown = source.as_ref().and_then(|_| placement_hold(cache, created));
     let fresh_volume_id = String::new();
@@ -127,19 +129,29 @@ pub(super) fn observe(cache: &Cache, disk: &Disk) -> Observed {
     }
 }
 
-/// Returns an image that was made from a disk or a snapshot, or was uploaded: it is on one host, and so are the disks that are made
-/// from it.
-fn local_image(image: &Image) -> Option<Source> {
+/// Returns an image that was made from a disk or a snapshot, or was uploaded, and that the disk has to wait for or is bound to the host
+/// of. `None`: the image is downloaded, or any host can copy it from the one that has it.
+fn local_image(cache: &Cache, image: &Image) -> Option<Source> {
     if !image.is_local() {
         return None;
     }
     let (name, status) = (image.name_any(), image.status.clone().unwrap_or_default());
     let stalled = condition::find(&status.conditions, "Stalled").filter(|stalled| stalled.status == "True");
+    let mut away = None;
     let place = match (status.binding, status.virtual_size) {
         _ if image.metadata.deletion_timestamp.is_some() => Err(format!("Image {name} is being deleted")),
-        (Some(binding), Some(size)) if stalled.is_none() => {
-            Ok(SourcePlace { host: binding.host, pool: None, size: berth_api::Quantity(size).bytes().ok() })
-        }
+        (Some(binding), Some(size)) if stalled.is_none() => match image.copied_from() {
+            Some((host, _)) if cache.is_alive(host) => return None,
+            Some((host, _)) => {
+                away = Some(Key::cluster(ObjectKind::Host, host));
+                Err(format!("Image {name} is on host {host}, which is away: other hosts copy it from there"))
+            }
+            None => Ok(SourcePlace {
+                host: binding.host,
+                pool: None,
+                size: berth_api::Quantity(size).bytes().ok(),
+            }),
+        },
         _ => Err(stalled.map_or_else(
             || {
                 let awaited = if image.spec.source.upload.is_some() { "uploaded" } else { "made" };
@@ -148,7 +160,14 @@ fn local_image(image: &Image) -> Option<Source> {
             |stalled| format!("Image {name}: {}", stalled.message),
         )),
     };
-    Some(Source { key: Key::of(image), place })
+    Some(Source { key: Key::of(image), place, away })
+}
+
+/// Returns the host that other hosts copy the image of an unbound disk from: a disk there needs no copy.
+pub(crate) fn image_host(cache: &Cache, disk: &Disk) -> Option<String> {
+    let name = disk.spec.image.as_ref()?;
+    let image = cache.tables.images.lookup(&disk.namespace().unwrap_or_default(), name.as_str())?;
+    image.copied_from().map(|(host, _)| host.to_owned())
 }
 
 /// Returns the backup that a disk is made from.
@@ -192,7 +211,7 @@ fn source(cache: &Cache, disk: &Disk, namespace: &str) -> Option<Source> {
                 }
             }
         };
-        return Some(Source { key, place });
+        return Some(Source { key, place, away: None });
     }
     let name = declared.disk.as_ref()?;
     let key = Key::namespaced(ObjectKind::Disk, namespace, name.as_str());
@@ -213,7 +232,7 @@ fn source(cache: &Cache, disk: &Disk, namespace: &str) -> Option<Source> {
             }
         }
     };
-    Some(Source { key, place })
+    Some(Source { key, place, away: None })
 }
 
 /// Returns why an unbound disk is not created again: a host reports that it has the disk's file. Outside of a

@@ -82,10 +82,11 @@ fn plan_backup(disk: &Disk, backup: &BackupSource) -> Plan<Option<Readiness>> {
     Plan::blocked(Some(readiness), vec![Dependency::Object(backup.key.clone())])
 }
 
-/// A copy, or a disk of an image that was made from a disk or a snapshot, is bound before any VM uses it: its data is on one host.
+/// A copy, or a disk of an image that no other host can copy, is bound before any VM uses it: its data is on one host.
 fn plan_copy(disk: &Disk, source: &Source, observed: &Observed) -> Plan<Option<Readiness>> {
     let (kind, name) = (source.key.kind.as_str(), &source.key.name);
-    let blocked = |readiness| Plan::blocked(Some(readiness), vec![Dependency::Object(source.key.clone())]);
+    let dependencies = || std::iter::once(&source.key).chain(&source.away).cloned().map(Dependency::Object);
+    let blocked = |readiness| Plan::blocked(Some(readiness), dependencies().collect());
     let place = match &source.place {
         Ok(place) => place,
         Err(text) => {

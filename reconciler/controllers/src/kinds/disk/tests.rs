@@ -10,7 +10,9 @@ use crate::{
 };
 
 use super::{
-    observe::{BackupSource, Observed, Source, SourcePlace, observe, unconfirmed, undecided_user},
+    observe::{
+        BackupSource, Observed, Source, SourcePlace, image_host, observe, unconfirmed, undecided_user,
+    },
     plan::{bind_disk, obstacle, plan, plan_unbound},
     status::status,
 };
@@ -251,7 +253,7 @@ fn a_copy_is_bound_to_the_host_of_its_source_or_says_what_it_waits_for() {
         unconfirmed: None,
         abandoned: false,
         backup: None,
-        source: Some(Source { key: key.clone(), place }),
+        source: Some(Source { key: key.clone(), place, away: None }),
         unknown: None,
         fresh_volume_id: "v-new".into(),
     };
@@ -277,7 +279,7 @@ fn a_copy_is_bound_to_the_host_of_its_source_or_says_what_it_waits_for() {
 }
 
 #[test]
-fn a_disk_of_a_made_image_is_bound_to_the_host_that_has_the_image() {
+fn a_disk_of_a_made_image_that_its_host_does_not_serve_is_bound_to_that_host() {
     let mut cache = Cache::new(std::time::Duration::from_secs(40));
     let image = |version: &str, status: serde_json::Value| -> Image {
         serde_json::from_value(json!({
@@ -302,7 +304,7 @@ fn a_disk_of_a_made_image_is_bound_to_the_host_that_has_the_image() {
     let seen = observe(&cache, &disk);
     let place = SourcePlace { host: "h2".into(), pool: None, size: Some(1 << 30) };
     let key = Key::namespaced(ObjectKind::Image, "ns", "golden");
-    assert_eq!(seen.source, Some(Source { key, place: Ok(place) }));
+    assert_eq!(seen.source, Some(Source { key, place: Ok(place), away: None }));
     let steps = plan(&disk, &Observed { fresh_volume_id: "v-new".into(), unknown: None, ..seen }).steps;
     assert_eq!(steps, bind_disk(&Key::of(&disk), "h2", "v-new", Vec::new()), "in whichever pool");
     made["conditions"] = json!([{"type": "Stalled", "status": "True", "reason": "ImageLost", "message": "gone",
@@ -310,4 +312,48 @@ fn a_disk_of_a_made_image_is_bound_to_the_host_that_has_the_image() {
     cache.put(image("3", made), now);
     let waits = obstacle(&disk, &observe(&cache, &disk)).expect("it waits");
     assert_eq!(waits.text, "Image golden: gone");
+}
+
+#[test]
+fn a_disk_of_an_image_that_other_hosts_can_copy_is_placed_with_its_first_vm_and_waits_while_that_host_is_away()
+ {
+    let now = tokio::time::Instant::now();
+    let mut cache = Cache::new(std::time::Duration::from_secs(40));
+    let image: Image = serde_json::from_value(json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "Image",
+        "metadata": {"name": "golden", "namespace": "ns", "uid": "i", "resourceVersion": "1"},
+        "spec": {"source": {"disk": "reference"}},
+        "status": {"binding": {"host": "h2", "epoch": 1}, "virtualSize": "2Gi", "checksum": "ab",
+            "server": {"address": "192.0.2.2:7444", "certificateSha256": "ab"}},
+    }))
+    .expect("an image");
+    cache.put(image, now);
+    let disk = |size: &str| -> Disk {
+        serde_json::from_value(json!({
+            "metadata": {"name": "d", "namespace": "ns", "uid": "d"}, "spec": {"image": "golden", "size": size},
+        }))
+        .expect("a disk")
+    };
+    let key = Key::namespaced(ObjectKind::Image, "ns", "golden");
+    let away = plan(&disk("2Gi"), &observe(&cache, &disk("2Gi")));
+    let text = away.decision.as_ref().map(|readiness| readiness.message().to_owned()).unwrap_or_default();
+    assert_eq!(text, "Image golden is on host h2, which is away: other hosts copy it from there");
+    assert_eq!(away.decision.map(|readiness| readiness.reason()), Some(Reason::WaitingForImage));
+    let host = Key::cluster(ObjectKind::Host, "h2");
+    assert_eq!(
+        away.outcome,
+        Outcome::Blocked(vec![Dependency::Object(key.clone()), Dependency::Object(host)])
+    );
+    let lease = json!({"metadata": {"name": "h2", "namespace": "berth-system", "resourceVersion": "2"},
+        "spec": {"holderIdentity": "h2", "renewTime": "2026-01-01T00:00:00.000000Z", "leaseDurationSeconds": 40}});
+    let lease: k8s_openapi::api::coordination::v1::Lease = serde_json::from_value(lease).expect("a Lease");
+    cache.put(lease, now);
+    let reason = |size: &str| {
+        let plan = plan(&disk(size), &observe(&cache, &disk(size)));
+        assert!(plan.steps.is_empty(), "it is bound to no host: {plan:?}");
+        plan.decision.map(|readiness| readiness.reason())
+    };
+    assert_eq!(reason("2Gi"), Some(Reason::WaitingForFirstUse));
+    assert_eq!(reason("1Gi"), Some(Reason::DiskSmallerThanImage));
+    assert_eq!(image_host(&cache, &disk("2Gi")).as_deref(), Some("h2"));
 }

@@ -41,6 +41,8 @@ pub(super) struct Observed {
     pub(super) disks: Vec<DiskSeen>,
     /// The folders with the backups that its unbound disks are made from.
     pub(super) backup_folders: BTreeSet<String>,
+    /// The hosts that have the images of its unbound disks, which others copy.
+    pub(super) image_hosts: BTreeSet<String>,
     /// The group it names, if that exists.
     pub(super) group: Option<Arc<PlacementGroup>>,
     /// The number of other members of the group on each host.
@@ -142,6 +144,7 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
     let new_disks =
         disks.iter().filter_map(|disk| disk.object.as_deref()).filter(|disk| bound(disk).is_none());
     let backup_folders = new_disks.clone().filter_map(|disk| cache.backup_folder_of(disk)).collect();
+    let image_hosts = new_disks.clone().filter_map(|disk| disk::image_host(cache, disk)).collect();
     let of_disks = new_disks.flat_map(users::of_disk);
     if let Some(binding) = binding {
         let deleting = cache.first_deleted(of_disks);
@@ -152,6 +155,7 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
             tpm: false,
             disks,
             backup_folders: BTreeSet::new(),
+            image_hosts: BTreeSet::new(),
             group: None,
             members: Members::new(),
             networks,
@@ -191,6 +195,7 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
         invalid_size: cache.invalid_size(vm),
         tpm: cache.declares_tpm(vm),
         backup_folders,
+        image_hosts,
         disks,
         group,
         members: members.unwrap_or_default(),

@@ -196,6 +196,7 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
         devices: demand.devices.clone(),
         shares: declared_shares(vm),
         backup_folders: observed.backup_folders.clone(),
+        image_hosts: observed.image_hosts.clone(),
         graphics: vm.spec.graphics != Graphics::None,
         bridges: bridges(observed),
         host: placement.host,

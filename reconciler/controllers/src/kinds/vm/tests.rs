@@ -80,6 +80,7 @@ fn observed(disk: Option<Arc<Disk>>) -> Observed {
         invalid_size: None,
         tpm: false,
         backup_folders: BTreeSet::new(),
+        image_hosts: BTreeSet::new(),
         disks: vec![DiskSeen {
             key: Key::namespaced(ObjectKind::Disk, "default", "root"),
             object: disk,

@@ -1,17 +1,27 @@
 //! Downloads a source to a file with the right checksum.
 
+use std::sync::Arc;
+
 use reqwest::Url;
 
 use super::super::files::blocking;
 use super::http::Request;
 use super::job::Job;
 use super::partial::Partial;
-use super::{Result, file, http, oci};
-use crate::SystemError;
+use super::{Result, copy, file, http, oci};
+use crate::{RemoteImage, SystemError};
+
+/// The way to the bytes of a source.
+pub(super) enum Access {
+    /// That of its URL, with this client.
+    Url(http::Client),
+    /// From another host.
+    Host(Arc<dyn RemoteImage>),
+}
 
 /// Downloads all bytes and verifies their checksum.
-pub(super) async fn run(job: &Job<'_>, client: &http::Client) -> Result<Partial> {
-    match transfer(job, client).await {
+pub(super) async fn run(job: &Job<'_>, access: &Access) -> Result<Partial> {
+    match transfer(job, access).await {
         Err(error @ (SystemError::NoSpace { .. } | SystemError::ImageTooLarge { .. })) => {
             // A partial image must not keep the disk full for others.
             let place = job.place.clone();
@@ -22,19 +32,12 @@ pub(super) async fn run(job: &Job<'_>, client: &http::Client) -> Result<Partial>
     }
 }
 
-async fn transfer(job: &Job<'_>, client: &http::Client) -> Result<Partial> {
-    let url = Url::parse(&job.source.url).map_err(|_| job.unusable("not a URL"))?;
+async fn transfer(job: &Job<'_>, access: &Access) -> Result<Partial> {
     let partial = job.partial().await?;
     let taken_up = partial.len() > 0;
-    let partial = match url.scheme() {
-        "file" => file::copy(job, &url, partial).await?,
-        "http" | "https" => {
-            http::download(job, client, &Request { url, authorization: None }, partial).await?
-        }
-        // Clients have sent the bytes.
-        "upload" => partial,
-        "oci" => http::download(job, client, &oci::blob(client, job.source).await?, partial).await?,
-        _ => return Err(job.unusable("http://, https://, oci:// or file:/// is needed")),
+    let partial = match access {
+        Access::Url(client) => of_url(job, client, partial).await?,
+        Access::Host(host) => copy::download(job, host.as_ref(), partial).await?,
     };
     if partial.is_right() {
         return Ok(partial);
@@ -42,7 +45,19 @@ async fn transfer(job: &Job<'_>, client: &http::Client) -> Result<Partial> {
     blocking(move || partial.discard()).await?;
     if taken_up {
         // The bytes of an earlier attempt may be of another version: retry once, from the start.
-        return Box::pin(transfer(job, client)).await;
+        return Box::pin(transfer(job, access)).await;
     }
     Err(SystemError::ChecksumMismatch { url: job.source.shown.clone(), declared: job.source.digest.clone() })
+}
+
+async fn of_url(job: &Job<'_>, client: &http::Client, partial: Partial) -> Result<Partial> {
+    let url = Url::parse(&job.source.url).map_err(|_| job.unusable("not a URL"))?;
+    match url.scheme() {
+        "file" => file::copy(job, &url, partial).await,
+        "http" | "https" => http::download(job, client, &Request { url, authorization: None }, partial).await,
+        // Clients have sent the bytes.
+        "upload" => Ok(partial),
+        "oci" => http::download(job, client, &oci::blob(client, job.source).await?, partial).await,
+        _ => Err(job.unusable("http://, https://, oci:// or file:/// is needed")),
+    }
 }

@@ -1,12 +1,12 @@
-//! Images from HTTP: interrupted downloads are resumed; stalled and too slow ones fail.
+//! Images from HTTP servers: the requests, and the credentials and addresses that they are made with.
 
 use std::error::Error as _;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use bytes::Bytes;
 use futures::StreamExt;
 use reqwest::header::{
     AUTHORIZATION, CONTENT_RANGE, ETAG, HeaderMap, HeaderName, HeaderValue, IF_RANGE, LAST_MODIFIED,
@@ -14,26 +14,17 @@ use reqwest::header::{
 };
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, Response, StatusCode, Url};
-use tokio::sync::mpsc;
-use tokio::time::Instant;
 
 use super::super::files::blocking;
 use super::Result;
+use super::attempts::{self, Begun, STALL_TIMEOUT, Stop, Transport};
 use super::job::Job;
 use super::partial::{self, Partial};
 use super::rules::{Guard, NotAllowed, Rules};
-use crate::{Credentials, SystemError};
+use crate::Credentials;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
-/// The timeout for a source that sends nothing.
-const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_REDIRECTS: usize = 5;
-/// The maximum number of consecutive attempts without progress.
-const MAX_FRUITLESS: u32 = 4;
-/// The maximum number of attempts: a source that disconnects every few bytes is left to the caller's back-off.
-const MAX_ATTEMPTS: u32 = 64;
-/// The capacity of the queue between the network and the disk, in blocks.
-const QUEUE: usize = 16;
 
 /// The same message for every refused address, whether or not a server answers there.
 pub(super) const NOT_ALLOWED: &str = "images may not come from its address, unless the host's administrator allows the range with --image-allow";
@@ -272,52 +263,22 @@ fn made(
     }
 }
 
-/// The rate of a download.
-#[derive(Debug)]
-struct Pace {
-    least: u64,
-    window: Duration,
-    since: Instant,
-    bytes: u64,
+/// A source on a server.
+struct Server<'a> {
+    client: &'a Client,
+    wanted: &'a Request,
 }
 
-impl Pace {
-    fn new(rules: &Rules) -> Self {
-        let (least, window) = (rules.given.least_rate, rules.given.rate_window);
-        Self { least, window, since: Instant::now(), bytes: 0 }
-    }
-
-    /// Counts bytes; returns false after a whole window below the minimum rate.
-    fn keeps_up(&mut self, bytes: u64) -> bool {
-        self.bytes += bytes;
-        if self.since.elapsed() < self.window {
-            return true;
+#[async_trait]
+impl Transport for Server<'_> {
+    async fn begin(&self, job: &Job<'_>, partial: &mut Partial) -> std::result::Result<Begun, Stop> {
+        let response = request(job, self.client, self.wanted, partial).await?;
+        let Answer::Bytes { total } = begin(job, &response, partial)? else { return Ok(Begun::Complete) };
+        if response.status() == StatusCode::OK {
+            note(job, response.headers()).await?;
         }
-        let needed = self.least as f64 * self.since.elapsed().as_secs_f64();
-        let enough = self.bytes as f64 >= needed;
-        (self.since, self.bytes) = (Instant::now(), 0);
-        enough
-    }
-
-    fn too_slow(&self, job: &Job<'_>) -> SystemError {
-        job.failed(format!(
-            "the source is too slow: fewer than {} KiB a second over {} seconds",
-            self.least >> 10,
-            self.window.as_secs()
-        ))
-    }
-}
-
-/// Why an attempt ended early.
-enum Stop {
-    /// Retry at once.
-    Cut(String),
-    Final(SystemError),
-}
-
-impl From<SystemError> for Stop {
-    fn from(error: SystemError) -> Self {
-        Self::Final(error)
+        let blocks = response.bytes_stream().map(|block| block.map_err(|error| chain(&error)));
+        Ok(Begun::Stream { total, blocks: blocks.boxed() })
     }
 }
 
@@ -326,59 +287,9 @@ pub(super) async fn download(
     job: &Job<'_>,
     client: &Client,
     wanted: &Request,
-    mut partial: Partial,
+    partial: Partial,
 ) -> Result<Partial> {
-    let mut pace = Pace::new(job.rules);
-    let (mut fruitless, mut attempts) = (0, 0);
-    loop {
-        let before = partial.len();
-        let (kept, outcome) = attempt(job, client, wanted, partial, &mut pace).await;
-        let stopped = match (kept, outcome) {
-            (Some(complete), Ok(())) => return Ok(complete),
-            (_, Err(Stop::Final(error))) => return Err(error),
-            (Some(rest), Err(Stop::Cut(detail))) => {
-                partial = rest;
-                detail
-            }
-            (None, _) => unreachable!("only a failed write keeps nothing, and that is final"),
-        };
-        fruitless = if partial.len() > before { 0 } else { fruitless + 1 };
-        attempts += 1;
-        if !pace.keeps_up(0) {
-            return Err(pace.too_slow(job));
-        }
-        if fruitless >= MAX_FRUITLESS || attempts >= MAX_ATTEMPTS {
-            return Err(job.failed(stopped));
-        }
-        tracing::debug!(bytes = partial.len(), stopped, "download cut off; resuming");
-        tokio::time::sleep(Duration::from_millis(200) * (1 << fruitless)).await;
-    }
-}
-
-type Attempt = (Option<Partial>, std::result::Result<(), Stop>);
-
-async fn attempt(
-    job: &Job<'_>,
-    client: &Client,
-    wanted: &Request,
-    mut partial: Partial,
-    pace: &mut Pace,
-) -> Attempt {
-    let response = match request(job, client, wanted, &partial).await {
-        Ok(response) => response,
-        Err(stop) => return (Some(partial), Err(stop)),
-    };
-    let total = match begin(job, &response, &mut partial) {
-        Ok(Begun::Stream { total }) => total,
-        Ok(Begun::Complete) => return (Some(partial), Ok(())),
-        Err(stop) => return (Some(partial), Err(stop)),
-    };
-    if response.status() == StatusCode::OK
-        && let Err(error) = note(job, response.headers()).await
-    {
-        return (Some(partial), Err(Stop::Final(error)));
-    }
-    receive(job, response, partial, total, pace).await
+    attempts::download(job, &Server { client, wanted }, partial).await
 }
 
 async fn request(
@@ -408,12 +319,15 @@ fn value(text: &str) -> std::result::Result<HeaderValue, Stop> {
         .map_err(|_| Stop::Cut("the server's name for this version is not usable".to_owned()))
 }
 
-enum Begun {
-    Stream { total: Option<u64> },
+/// The head of a response.
+enum Answer {
+    /// The missing bytes follow. The size of the whole file, if the server reports it.
+    Bytes { total: Option<u64> },
+    /// No byte is missing.
     Complete,
 }
 
-fn begin(job: &Job<'_>, response: &Response, partial: &mut Partial) -> std::result::Result<Begun, Stop> {
+fn begin(job: &Job<'_>, response: &Response, partial: &mut Partial) -> std::result::Result<Answer, Stop> {
     let status = response.status();
     let range = content_range(response.headers());
     let total = match status {
@@ -430,7 +344,7 @@ fn begin(job: &Job<'_>, response: &Response, partial: &mut Partial) -> std::resu
         },
         StatusCode::RANGE_NOT_SATISFIABLE => {
             if matches!(range, Some((_, Some(total))) if total == partial.len()) {
-                return Ok(Begun::Complete);
+                return Ok(Answer::Complete);
             }
             partial.restart()?;
             return Err(Stop::Cut("the server has fewer bytes than were downloaded before".to_owned()));
@@ -447,58 +361,7 @@ fn begin(job: &Job<'_>, response: &Response, partial: &mut Partial) -> std::resu
     if let Some(total) = total {
         job.check_size(total, partial.len())?;
     }
-    Ok(Begun::Stream { total })
-}
-
-/// Moves the body to the file. A separate thread writes and hashes, behind a short queue.
-async fn receive(
-    job: &Job<'_>,
-    response: Response,
-    mut partial: Partial,
-    total: Option<u64>,
-    pace: &mut Pace,
-) -> Attempt {
-    let mut len = partial.len();
-    let (blocks, mut queue) = mpsc::channel::<Bytes>(QUEUE);
-    let writer = tokio::spawn(blocking(move || {
-        while let Some(block) = queue.blocking_recv() {
-            if let Err(error) = partial.append(&block) {
-                return (None, Err(error));
-            }
-        }
-        (Some(partial), Ok(()))
-    }));
-    let mut body = response.bytes_stream();
-    let outcome = loop {
-        match body.next().await {
-            None => break Ok(()),
-            Some(Err(error)) => break Err(Stop::Cut(chain(&error))),
-            Some(Ok(block)) => {
-                len += block.len() as u64;
-                if !pace.keeps_up(block.len() as u64) {
-                    break Err(Stop::Final(pace.too_slow(job)));
-                }
-                if let Err(error) = job.check_limit(len) {
-                    break Err(Stop::Final(error));
-                }
-                if blocks.send(block).await.is_err() {
-                    break Ok(()); // The writer has failed and returns its error below.
-                }
-                job.report.send_replace((len, total));
-            }
-        }
-    };
-    drop(blocks);
-    let (partial, written) = writer.await.expect("the writer neither panics nor is cancelled");
-    if let Err(error) = written {
-        return (None, Err(Stop::Final(error)));
-    }
-    let short = total.is_some_and(|t| len < t);
-    let outcome = match outcome {
-        Ok(()) if short => Err(Stop::Cut("the connection was closed in the middle".to_owned())),
-        other => other,
-    };
-    (partial, outcome)
+    Ok(Answer::Bytes { total })
 }
 
 /// Records the server's validator of this version, so that the download can be resumed.

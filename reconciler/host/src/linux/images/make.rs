@@ -40,6 +40,7 @@ impl ImageSource {
             format: Format::Qcow2,
             encoding: Encoding::default(),
             secret: None,
+            host: None,
         }
     }
 }

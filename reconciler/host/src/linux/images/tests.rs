@@ -1,5 +1,6 @@
 //! Pulls from a small server that misbehaves on request.
 
+mod copies;
 mod credentials;
 mod formats;
 mod hostile;
@@ -88,6 +89,7 @@ fn source(url: impl Into<String>, bytes: &[u8], format: Format) -> ImageSource {
         format,
         encoding: Encoding::default(),
         secret: None,
+        host: None,
     }
 }
 

@@ -194,6 +194,7 @@ mod tests {
             format: Format::Raw,
             encoding: Encoding::default(),
             secret: None,
+            host: None,
         };
         let folder = tempfile::tempdir().expect("temporary folder");
         let unpacker = Unpacker { user: None, max_bytes: 1 };

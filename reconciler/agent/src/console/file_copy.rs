@@ -1,0 +1,191 @@
+//! A copy of the file of an image to another host, once the host's ticket is accepted: see [`berth_api::image_copy`].
+//!
+//! ```text
+//!  ticket of the host's account ─▶ the control plane: it needs the image ─▶ the image is complete, and bound here ─▶ its bytes
+//! ```
+//!
+//! A host needs an image while a Disk without a file, or a VM with the image in a drive, is bound to it. The bindings are read from the
+//! control plane for each request: hosts cannot change them, and the word of the host that asks counts for nothing.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_api::console::{COPY_ACCOUNT, copy_audience};
+use berth_api::image_copy::{CopyMessage, of_query};
+use berth_api::manifests::access::account_name;
+use berth_api::{Disk, Image, SHARED_NAMESPACE, SYSTEM_NAMESPACE, VM};
+use berth_host::ImageFile;
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
+use k8s_openapi::NamespaceResourceScope;
+use kube::api::ListParams;
+use kube::{Api, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::timeout;
+
+use super::places::Place;
+use super::refusal::ConsoleRefusal;
+use super::session::write;
+use super::ticket::Claim;
+use super::{COPIES, COPIES_OF_HOST, Consoles, STALLED};
+use crate::context::Context;
+use crate::key::ObjectName;
+use crate::kinds::image::wanted_by;
+use crate::pulls::Wanted;
+
+/// The bytes that are sent at a time.
+const BLOCK: usize = 1 << 20;
+/// The time for the host to take so many.
+const BLOCK_TIME: Duration = Duration::from_secs(60);
+
+/// A copy to send.
+pub(super) struct FileCopy {
+    ctx: Arc<Context>,
+    name: ObjectName,
+    uid: String,
+    /// The host that copies.
+    host: String,
+    file: ImageFile,
+    _place: Place<String>,
+}
+
+impl FileCopy {
+    /// Verifies the ticket for a copy and opens the file.
+    ///
+    /// *Errors*: the ticket is not that of the host in the query and for this image; the host does not need the image; the image is
+    /// not complete here.
+    pub(super) async fn open(
+        ctx: &Arc<Context>,
+        consoles: &Consoles,
+        name: ObjectName,
+        query: Option<&str>,
+        ticket: &str,
+    ) -> Result<Self, ConsoleRefusal> {
+        let (host, offset) = query.and_then(of_query).ok_or(ConsoleRefusal::NoCopyQuery)?;
+        let image = ctx.index.read().images.get(&name);
+        // Only a ticket's holder learns which images are here.
+        let uid = image.as_ref().and_then(|image| image.metadata.uid.clone()).unwrap_or_default();
+        let account = account_name(host);
+        let accounts = [account.as_str(), COPY_ACCOUNT];
+        let audience = copy_audience(&name.namespace, &name.name, &uid);
+        let claim = Claim { namespace: SYSTEM_NAMESPACE, audience, accounts: &accounts };
+        consoles.tickets.redeem(&ctx.client, ctx.now(), ticket, &claim).await?;
+        if !is_needed(ctx, host, &name).await? {
+            return Err(ConsoleRefusal::NotNeeded { host: host.to_owned() });
+        }
+        let place = consoles.copies.take(host.to_owned()).ok_or_else(|| ConsoleRefusal::TooManyCopies {
+            host: host.to_owned(),
+            most: COPIES_OF_HOST,
+            most_of_host: COPIES,
+        })?;
+        let image = image.filter(|_| is_served(ctx, &name, &uid)).ok_or(ConsoleRefusal::NoImage)?;
+        let file = opened(ctx, &image, offset).await?.ok_or(ConsoleRefusal::NoImage)?;
+        tracing::info!(
+            namespace = name.namespace,
+            image = name.name,
+            host,
+            offset,
+            "copy of an image opened"
+        );
+        Ok(Self { ctx: ctx.clone(), name, uid, host: host.to_owned(), file, _place: place })
+    }
+
+    /// Sends the file to its end.
+    pub(super) async fn run(mut self, stream: TokioIo<Upgraded>) {
+        let (_, mut to_host) = tokio::io::split(stream);
+        if let Err(detail) = self.send(&mut to_host).await {
+            tracing::info!(image = %self.name.name, host = %self.host, detail, "a copy of an image ended early");
+        }
+        let _ = timeout(STALLED, to_host.shutdown()).await;
+    }
+
+    async fn send(&mut self, to_host: &mut (impl AsyncWrite + Unpin)) -> Result<(), String> {
+        let mut line =
+            serde_json::to_vec(&CopyMessage::Size(self.file.size)).expect("our own types are plain JSON");
+        line.push(b'\n');
+        write(to_host, &line).await.map_err(|error| error.to_string())?;
+        let mut block = Vec::with_capacity(BLOCK);
+        loop {
+            block.clear();
+            let most = u64::try_from(BLOCK).unwrap_or(u64::MAX);
+            let read = (&mut self.file.bytes).take(most).read_to_end(&mut block).await;
+            if read.map_err(|error| error.to_string())? == 0 {
+                return Ok(());
+            }
+            if !is_served(&self.ctx, &self.name, &self.uid) {
+                return Err("the image was deleted, or is not bound to this host any more".to_owned());
+            }
+            let sent = timeout(BLOCK_TIME, to_host.write_all(&block)).await;
+            sent.map_err(|_| "the host took less than 1 MiB in a minute".to_owned())?
+                .map_err(|error| error.to_string())?;
+        }
+    }
+}
+
+/// Whether the image of this uid still exists and is bound here, and other hosts may copy its file. A deleted one is copied too: it
+/// stays for the disks that need it.
+fn is_served(ctx: &Context, name: &ObjectName, uid: &str) -> bool {
+    let image = ctx.index.read().images.get(name);
+    image.is_some_and(|image| {
+        let binding = image.status.as_ref().and_then(|status| status.binding.as_ref());
+        let is_bound_here = binding.is_some_and(|binding| binding.host == ctx.host());
+        image.metadata.uid.as_deref() == Some(uid) && is_bound_here && image.is_copyable()
+    })
+}
+
+async fn opened(ctx: &Context, image: &Image, offset: u64) -> Result<Option<ImageFile>, ConsoleRefusal> {
+    match wanted_by(image) {
+        Some(Wanted::Image(source)) => Ok(ctx.system.open_image(&source, offset).await?),
+        _ => Ok(None),
+    }
+}
+
+/// Whether an object that is bound to this host needs the image.
+async fn is_needed(ctx: &Context, host: &str, image: &ObjectName) -> Result<bool, ConsoleRefusal> {
+    let disks = bound::<Disk>(ctx, host, image).await?;
+    let is_named = |namespace: Option<String>, name: &str| {
+        let found = ctx.index.read().images.find(&namespace.unwrap_or_default(), name);
+        name == image.name && found.is_some_and(|found| ObjectName::of(found.as_ref()) == *image)
+    };
+    let lacks_file = |disk: &&Disk| {
+        let has_none = disk.status.as_ref().is_some_and(|status| status.size.is_none());
+        has_none && disk.metadata.deletion_timestamp.is_none()
+    };
+    let mut without_file = disks.iter().filter(lacks_file);
+    let names =
+        |disk: &Disk| disk.spec.image.as_ref().is_some_and(|name| is_named(disk.namespace(), name.as_str()));
+    if without_file.any(names) {
+        return Ok(true);
+    }
+    let vms = bound::<VM>(ctx, host, image).await?;
+    let inserts = |vm: &VM| {
+        vm.spec
+            .cdroms
+            .iter()
+            .filter_map(|drive| drive.wanted_image())
+            .any(|name| is_named(vm.namespace(), name))
+    };
+    Ok(vms.iter().any(inserts))
+}
+
+/// Lists the objects of a kind that are bound to a host and may name an image.
+async fn bound<K>(ctx: &Context, host: &str, image: &ObjectName) -> Result<Vec<K>, ConsoleRefusal>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + Debug
+        + DeserializeOwned
+        + Send
+        + Sync,
+{
+    let objects: Api<K> = match image.namespace == SHARED_NAMESPACE {
+        true => Api::all(ctx.client.clone()),
+        false => Api::namespaced(ctx.client.clone(), &image.namespace),
+    };
+    let here = ListParams::default().fields(&format!("status.binding.host={host}"));
+    let list = objects.list(&here).await;
+    let list = list.map_err(|error| ConsoleRefusal::CannotReadNeeds { detail: error.to_string() })?;
+    Ok(list.items)
+}

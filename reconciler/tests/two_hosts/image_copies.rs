@@ -1,0 +1,94 @@
+//! Images that one host has, on another one. On real sockets, and therefore in real time.
+
+use berth_api::Image;
+use sha2::{Digest, Sha256};
+use tokio::net::TcpListener;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::crypto::aws_lc_rs;
+use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+
+use super::*;
+
+fn hex_sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A server with a certificate of its own.
+async fn server() -> Arc<ConsoleServer> {
+    let made = rcgen::generate_simple_self_signed(["berth-console".to_owned()]).expect("a certificate");
+    let certificate = made.cert.der().clone();
+    let certificate_sha256 = hex_sha256(&certificate);
+    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
+    let tls = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate], key)
+        .expect("a certificate");
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    Arc::new(ConsoleServer { listener, tls: Arc::new(tls), address, is_for_hosts: true, certificate_sha256 })
+}
+
+impl Fleet {
+    /// Declares an image of these bytes, and has them uploaded to the host that it is bound to, the first one.
+    async fn upload(&self, name: &str, bytes: &[u8], system: &FakeSystem) {
+        let source = json!({"upload": {"size": bytes.len()}, "sha256": hex_sha256(bytes)});
+        self.apply("Image", name, json!({"source": source})).await;
+        let images: Api<Image> = Api::default_namespaced(self.admin.clone());
+        let uid = images.get(name).await.expect("it is there").uid().expect("a uid");
+        system.put_upload(&uid, bytes);
+        let status = async || images.get(name).await.expect("it is there").status.unwrap_or_default();
+        let host = async || status().await.binding.map(|binding| binding.host);
+        self.until("it is bound", async || host().await.is_some()).await;
+        assert_eq!(host().await.as_deref(), Some("h1"));
+        // The bytes came without a client that has the image looked at.
+        let patch = Patch::Merge(json!({"metadata": {"labels": {"looked": "at"}}}));
+        images.patch(name, &PatchParams::default(), &patch).await.expect("it is there");
+        self.until("it is complete", async || status().await.virtual_size.is_some()).await;
+    }
+
+    async fn disk_reason(&self, name: &str) -> String {
+        let disks: Api<Disk> = Api::default_namespaced(self.admin.clone());
+        let status = disks.get(name).await.expect("it is there").status.unwrap_or_default();
+        condition::find(&status.conditions, "Ready").map(|ready| ready.reason.clone()).unwrap_or_default()
+    }
+
+    /// Declares a disk of the image, and a VM with it on a host.
+    async fn declare_vm(&self, name: &str, image: &str, host: &str) {
+        self.apply("Disk", name, json!({"image": image, "size": "2Gi"})).await;
+        let spec = json!({"class": "small", "disks": [{"name": name, "boot": true}], "networkInterfaces": [],
+            "placement": {"host": host}});
+        self.apply("VM", name, spec).await;
+    }
+}
+
+#[tokio::test]
+async fn a_vm_on_another_host_runs_from_an_image_that_was_uploaded_to_one_host() {
+    let fleet = Fleet::new().await;
+    let [first, second] = [image::host(&fleet.clock), image::host(&fleet.clock)];
+    let _first = fleet.join_with("h1", "a", &first, Some(server().await)).await;
+    fleet.until("h1 is there", async || fleet.host_exists("h1").await).await;
+    let golden = [b"QFI\xfb".as_slice(), &[7; 300_000]].concat();
+    fleet.upload("golden", &golden, &first).await;
+    let _second = fleet.join("h2", "a", &second).await;
+    fleet.apply("VMClass", "small", json!({"cpus": 1, "memory": "512Mi", "firmware": "BIOS"})).await;
+    fleet.declare_vm("web", "golden", "h2").await;
+    fleet.until_vm("web", "runs", runs).await;
+    assert_eq!((first.copies(), second.copies()), (0, 1));
+    fleet.declare_vm("db", "golden", "h2").await;
+    fleet.declare_vm("cache", "golden", "h1").await;
+    for name in ["db", "cache"] {
+        fleet.until_vm(name, "runs", runs).await;
+    }
+    assert_eq!((first.copies(), second.copies()), (0, 1), "it is copied once");
+
+    let other = [b"QFI\xfb".as_slice(), &[8; 1000]].concat();
+    fleet.upload("other", &other, &first).await;
+    first.damage_image(&hex_sha256(&other));
+    fleet.declare_vm("wrong", "other", "h2").await;
+    fleet
+        .until("other bytes are refused", async || fleet.disk_reason("wrong").await == "ChecksumMismatch")
+        .await;
+    assert!(first.violations().is_empty() && second.violations().is_empty());
+}
