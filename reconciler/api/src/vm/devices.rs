@@ -12,11 +12,11 @@ impl VMSpec {
     pub fn devices(&self, class: Option<&VMClassSpec>) -> DeviceCounts {
         let class = class.filter(|_| self.class.is_some());
         let pci = match &self.pci_devices[..] {
-            [] => class.map_or(&[][..], |class| &class.pci_devices),
+            [] => class.map_or(&[][..], |class| &class.pci_devices[..]),
             own => own,
         };
         let usb = match &self.usb_devices[..] {
-            [] => class.map_or(&[][..], |class| &class.usb_devices),
+            [] => class.map_or(&[][..], |class| &class.usb_devices[..]),
             own => own,
         };
         let of = |bus, name: &str, count: i64| (DeviceName::new(bus, name), count.max(1));

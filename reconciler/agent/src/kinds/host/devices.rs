@@ -26,7 +26,7 @@ fn by_name<'a, D>(all: &'a [D], state: impl Fn(&'a D) -> (&'a str, bool, bool)) 
         names.entry(state(device).0).or_default().push(device);
     }
     let count = |devices: &[&'a D], counts: &dyn Fn(&'a D) -> bool| {
-        i64::try_from(devices.iter().filter(|device| counts(device)).count()).unwrap_or(i64::MAX)
+        i64::try_from(devices.iter().filter(|device| counts(**device)).count()).unwrap_or(i64::MAX)
     };
     let named = |(name, devices): (&str, Vec<&'a D>)| Named {
         name: name.to_owned(),
@@ -40,7 +40,7 @@ fn by_name<'a, D>(all: &'a [D], state: impl Fn(&'a D) -> (&'a str, bool, bool)) 
 /// Returns the PCI devices that the administrator lets VMs have, by name.
 pub(super) fn offered(observed: &Observed) -> Vec<HostPciDevices> {
     let named = by_name(&observed.facts.pci_devices, |device| {
-        (&device.name, device.problem.is_none(), device.held_by.is_some())
+        (device.name.as_str(), device.problem.is_none(), device.held_by.is_some())
     });
     let listed = |device: &PciDeviceFacts| HostPciDevice {
         address: device.address.clone(),
@@ -61,7 +61,7 @@ pub(super) fn offered(observed: &Observed) -> Vec<HostPciDevices> {
 /// Returns the USB devices that the administrator lets VMs have, by name.
 pub(super) fn offered_usb(observed: &Observed) -> Vec<HostUsbDevices> {
     let named = by_name(&observed.facts.usb_devices, |device| {
-        (&device.name, device.problem.is_none(), device.held_by.is_some())
+        (device.name.as_str(), device.problem.is_none(), device.held_by.is_some())
     });
     let listed = |device: &UsbDeviceFacts| HostUsbDevice {
         port: device.port.clone(),
