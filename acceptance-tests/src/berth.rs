@@ -116,6 +116,7 @@ impl Berth {
         // A variable: older builds do not know the option.
         command.env("BERTH_METRICS", METRICS);
         command.env("BERTH_PCI_DEVICES", "gpu-missing=ffff:1f:1f.0");
+        command.env("BERTH_USB_DEVICES", "key-missing=999-9");
         self.on_this_host(&mut command);
         command
     }

@@ -19,3 +19,9 @@ variable "gpus" {
   type        = number
   default     = 1
 }
+
+variable "licence_key" {
+  description = "The name under which hosts offer a USB licence key. Null: the VM needs none."
+  type        = string
+  default     = null
+}

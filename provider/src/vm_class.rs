@@ -10,7 +10,7 @@ use crate::{
     form::Form,
     kind::{KindInfo, ResourceKind},
     readiness::{Outcome, Readiness},
-    vm::size,
+    vm::{devices, size},
 };
 
 /// A size and hardware profile.
@@ -54,11 +54,15 @@ impl ResourceKind for VmClass {
             Field::spec("cpu_model", Shape::Text(Form::CpuModel)).effect(Effect::PowerCycle),
             Field::spec("guest_os", Shape::Text(Form::Any)).key("guestOS").effect(Effect::PowerCycle),
             qemu_options(),
+            devices::pci_devices(),
+            devices::usb_devices(),
         ]
     }
 
     fn check(&self, config: &Value) -> Vec<Diagnostic> {
-        size::check_bounds(config)
+        let mut found = size::check_bounds(config);
+        found.extend(devices::check(config));
+        found
     }
 
     fn refine(&self, change: &mut PlannedChange<'_>) {

@@ -15,7 +15,7 @@ use std::{
 };
 
 use berth_controllers::{self as controllers, PlacementPolicy, TenantNetworks};
-use berth_host::{BackupFolderMapping, PciMapping, ShareMapping, linux::UidRange};
+use berth_host::{BackupFolderMapping, PciMapping, ShareMapping, UsbMapping, linux::UidRange};
 use clap::{Args, Parser, Subcommand};
 use ipnet::{IpNet, Ipv4Net};
 
@@ -155,6 +155,11 @@ pub struct AgentOptions {
         value_delimiter = ','
     )]
     pub pci_devices: Vec<PciMapping>,
+    /// A USB device of this machine that VMs may have, under a name: `licence-key=1-2.3` for the one in this port (bus and port, as in
+    /// /sys/bus/usb/devices), or `licence-key=0403:6001` for each device of this vendor and product (`lsusb`). A name can be given several
+    /// times. While a VM has a device, the machine itself cannot use it. Default: none.
+    #[arg(long = "usb-device", env = "BERTH_USB_DEVICES", value_name = "NAME=PORT", value_delimiter = ',')]
+    pub usb_devices: Vec<UsbMapping>,
     /// A folder of this machine that VMs may mount, under a name: `media=/srv/media:ro` for VMs that only read it, or `data=/srv/data` for
     /// those that write to it, too. Root in such a VM reads and writes all files in the folder. Can be given several times. Default: none.
     #[arg(long = "share", env = "BERTH_SHARES", value_name = "NAME=FOLDER[:ro]", value_delimiter = ',')]

@@ -24,7 +24,7 @@ mod vm_snapshots;
 use std::cell::RefCell;
 
 use berth_api::{AttachmentState, Disk, HotswapDiskAttachment, Image, ImageState, PublicIP, VMState};
-use berth_host::{BridgeChoice, HostInterface, PciDeviceFacts, ShareFacts};
+use berth_host::{BridgeChoice, HostInterface, PciDeviceFacts, ShareFacts, UsbDeviceFacts};
 use faults::Fault;
 use rig::{Rig, converges};
 use serde_json::json;
@@ -467,7 +467,7 @@ fn a_vm_on_a_vlan_of_an_interface_is_connected_while_it_runs_and_nothing_is_left
 }
 
 #[test]
-fn a_vm_has_pci_devices_of_its_host_while_it_runs_and_gives_them_back() {
+fn a_vm_has_devices_of_its_host_while_it_runs_and_gives_them_back() {
     let gpu = |number: u32| PciDeviceFacts {
         name: "gpu".to_owned(),
         address: format!("0000:0{number}:00.0"),
@@ -476,25 +476,39 @@ fn a_vm_has_pci_devices_of_its_host_while_it_runs_and_gives_them_back() {
         groups: vec![number],
         ..PciDeviceFacts::default()
     };
+    let key = UsbDeviceFacts {
+        name: "key".to_owned(),
+        port: "1-2".to_owned(),
+        id: Some("0403:6001".to_owned()),
+        bus: 1,
+        number: 4,
+        ..UsbDeviceFacts::default()
+    };
     converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter], async |rig| {
         let with = |power: &str, count: i64| {
             let mut spec = web(power);
             spec["pciDevices"] = json!([{"name": "gpu", "count": count}]);
+            spec["usbDevices"] = json!([{"name": "key"}]);
             spec
         };
         let held = || {
             let mut held = 0;
             rig.system.change_facts(|facts| {
-                held = facts.pci_devices.iter().filter(|device| device.held_by.is_some()).count();
+                let pci = facts.pci_devices.iter().map(|device| &device.held_by);
+                let usb = facts.usb_devices.iter().map(|device| &device.held_by);
+                held = pci.chain(usb).flatten().count();
             });
             held
         };
-        rig.system.change_facts(|facts| facts.pci_devices = vec![gpu(1), gpu(2)]);
+        rig.system.change_facts(|facts| {
+            facts.pci_devices = vec![gpu(1), gpu(2)];
+            facts.usb_devices = vec![key.clone()];
+        });
         web_is_declared_with(rig, "Stopped").await;
         rig.strike_from_here();
         rig.apply("VM", "web", with("Running", 2)).await;
         web_runs(rig).await;
-        assert_eq!(held(), 2);
+        assert_eq!(held(), 3);
         rig.apply("VM", "web", with("Stopped", 1)).await;
         rig.until_vm("web", "is stopped and ready", |vm| {
             rig::is_ready(vm) && rig::state(vm) == Some(VMState::Stopped) && held() == 0

@@ -64,6 +64,7 @@ async fn launch(
         nics: Vec::new(),
         nic_ports: 1,
         pci_devices: Vec::new(),
+        usb_devices: Vec::new(),
         shares: Vec::new(),
         graphics: Graphics::Vga,
         extras: Extras { options, ..Extras::default() },

@@ -1,7 +1,8 @@
-//! The PCI devices and the shares of a VM: what a plan checks.
+//! The PCI and USB devices and the shares of a VM: what a plan checks.
 
 use std::collections::BTreeSet;
 
+use berth_api::passthrough::{MOST_PCI_DEVICES, MOST_USB_DEVICES};
 use tfplugin6::{AttributePath, Diagnostic, Value};
 
 use crate::{
@@ -9,15 +10,24 @@ use crate::{
     form::Form,
 };
 
-/// The maximum number of devices of a VM.
-const MOST: i64 = berth_api::passthrough::MOST_PCI_DEVICES;
+/// The attributes with devices of the host: the name, the bus, and the maximum number of devices of a VM.
+const LISTS: [(&str, &str, i64); 2] =
+    [("pci_devices", "PCI", MOST_PCI_DEVICES), ("usb_devices", "USB", MOST_USB_DEVICES)];
 
-pub(super) fn pci_devices() -> Field {
+pub(crate) fn pci_devices() -> Field {
+    devices("pci_devices")
+}
+
+pub(crate) fn usb_devices() -> Field {
+    devices("usb_devices")
+}
+
+fn devices(list: &'static str) -> Field {
     let fields = vec![
         Field::spec("name", Shape::Text(Form::Name)).required(),
         Field::spec("count", Shape::Integer).default(1).effect(Effect::PowerCycle),
     ];
-    Field::spec("pci_devices", Shape::Keyed(fields)).effect(Effect::PowerCycle)
+    Field::spec(list, Shape::Keyed(fields)).effect(Effect::PowerCycle)
 }
 
 pub(super) fn shares() -> Field {
@@ -57,24 +67,28 @@ pub(super) fn check_shares(config: &Value) -> Vec<Diagnostic> {
     found
 }
 
-pub(super) fn check(config: &Value) -> Vec<Diagnostic> {
-    let devices = config.get("pci_devices").elements();
-    let path = AttributePath::root("pci_devices");
-    let count = |device: &Value| match device.get("count") {
-        count if count.is_null() => Some(1),
-        count => count.as_i64(),
-    };
-    let total: i64 = devices.iter().filter_map(count).fold(0, i64::saturating_add);
+/// Checks the lists of devices of the host in a VM or a class.
+pub(crate) fn check(config: &Value) -> Vec<Diagnostic> {
     let mut found = Vec::new();
-    if total > MOST {
-        let detail = format!("{total} PCI devices are declared; a VM can have at most {MOST}.");
-        found.push(Diagnostic::error("Too many PCI devices", detail).at(path.clone()));
-    }
-    if !devices.is_empty() && config.get("power").as_str() == Some("Suspended") {
-        let detail = "A VM with PCI devices of its host cannot be suspended: their state cannot be saved. Set power to Stopped.";
-        found.push(
-            Diagnostic::error("PCI devices cannot be suspended", detail).at(AttributePath::root("power")),
-        );
+    for (list, bus, most) in LISTS {
+        let devices = config.get(list).elements();
+        let count = |device: &Value| match device.get("count") {
+            count if count.is_null() => Some(1),
+            count => count.as_i64(),
+        };
+        let total: i64 = devices.iter().filter_map(count).fold(0, i64::saturating_add);
+        if total > most {
+            let detail = format!("{total} {bus} devices are declared; a VM can have at most {most}.");
+            let path = AttributePath::root(list);
+            found.push(Diagnostic::error(format!("Too many {bus} devices"), detail).at(path));
+        }
+        if !devices.is_empty() && config.get("power").as_str() == Some("Suspended") {
+            let detail = format!(
+                "A VM with {bus} devices of its host cannot be suspended: their state cannot be saved. Set power to Stopped."
+            );
+            let path = AttributePath::root("power");
+            found.push(Diagnostic::error(format!("{bus} devices cannot be suspended"), detail).at(path));
+        }
     }
     found
 }

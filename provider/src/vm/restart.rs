@@ -165,6 +165,7 @@ pub(super) fn request(change: &mut PlannedChange<'_>) {
         "graphics",
         "uuid",
         "pci_devices",
+        "usb_devices",
         "shares",
         "disks",
         "cdroms",

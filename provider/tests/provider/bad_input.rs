@@ -219,6 +219,31 @@ fn vms() -> Vec<Bad> {
             "power",
             "cannot be suspended",
         ),
+        everywhere(
+            own("usb_devices", json!([{"name": "key", "count": 8}, {"name": "serial"}])),
+            "usb_devices",
+            "9 USB devices are declared; a VM can have at most 8",
+        ),
+        everywhere(
+            own("usb_devices", json!([{"name": "key", "count": 9}])),
+            "usb_devices[0].count",
+            "9 is not between 1 and 8",
+        ),
+        everywhere(
+            own("usb_devices", json!([{"name": "1-2"}, {"name": "1-2"}])),
+            "usb_devices",
+            "is used twice",
+        ),
+        everywhere(
+            own("usb_devices", json!([{"name": "0403:6001"}])),
+            "usb_devices[0].name",
+            "is not a DNS label",
+        ),
+        everywhere(
+            with(own("usb_devices", json!([{"name": "key"}])), "/power", json!("Suspended")),
+            "power",
+            "cannot be suspended",
+        ),
         everywhere(own("shares", json!([{"name": "Media"}])), "shares[0].name", "is not a DNS label"),
         everywhere(own("shares", json!([{"name": "a"}, {"name": "a"}])), "shares", "\"a\" is used twice"),
         everywhere(own("shares", json!([{"name": "a", "tag": "x,y"}])), "shares[0].tag", "is not a tag"),
@@ -526,6 +551,16 @@ fn classes() -> Vec<Bad> {
             "1 sockets * 1 cores * 2 threads are 2 CPUs, and cpus is 1",
         ),
         everywhere(with(class(), "/name", json!("Small")), "name", "not a DNS label"),
+        everywhere(
+            with(class(), "/pci_devices", json!([{"name": "gpu", "count": 8}, {"name": "nic"}])),
+            "pci_devices",
+            "9 PCI devices are declared; a VM can have at most 8",
+        ),
+        everywhere(
+            with(class(), "/usb_devices", json!([{"name": "Key"}])),
+            "usb_devices[0].name",
+            "is not a DNS label",
+        ),
     ]
 }
 

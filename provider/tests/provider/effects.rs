@@ -104,7 +104,7 @@ fn vm() -> Json {
         "cpus": 4, "max_cpus": null, "memory": "1Gi", "max_memory": null, "huge_pages": "None", "firmware": "UEFI", "tpm": false, "graphics": "None", "cpu_limit": "2", "cpu_weight": 100, "cpu_reservation": "1", "dedicated_cpu_placement": false, "isolate_emulator_thread": false, "cpu_model": "x86-64-v2", "guest_os": "Linux", "watchdog": "Reset", "serial_number": "A-1", "uuid": "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c", "cpu_topology": {"sockets": 2, "cores": 2, "threads": 1},
         "disks": [{"name": "root", "boot": true, "template": null}, {"name": "data", "boot": false, "bus": "virtio-scsi", "read_only": false, "template": template()}],
         "cdroms": [{"name": "installer", "image": "i", "connected": true, "boot_first": false}],
-        "pci_devices": [{"name": "gpu-a100", "count": 1}],
+        "pci_devices": [{"name": "gpu-a100", "count": 1}], "usb_devices": [{"name": "licence-key", "count": 1}],
         "network_interfaces": [interface()],
         "placement": {"group": "g", "host": "h", "host_selector": {"a": "b"}},
         "bootstrap": {"ssh_authorized_keys": ["ssh-rsa A"], "hostname": "web", "user_data": "x", "domain": "example.net",
@@ -184,6 +184,9 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/pci_devices", json!([]), Announced::PowerCycle),
         ("/pci_devices/0/count", json!(2), Announced::PowerCycle),
         ("/pci_devices", json!([{"name": "gpu-a100"}, {"name": "nic"}]), Announced::PowerCycle),
+        ("/usb_devices", json!([]), Announced::PowerCycle),
+        ("/usb_devices/0/count", json!(2), Announced::PowerCycle),
+        ("/usb_devices", json!([{"name": "licence-key"}, {"name": "serial"}]), Announced::PowerCycle),
         ("/restore", Json::Null, Announced::Live),
         ("/restore/snapshot", json!("other"), Announced::PowerCycle),
         ("/restore/token", json!("2"), Announced::PowerCycle),
@@ -369,7 +372,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
     let each = json!({"name": "d", "namespace": "default", "size": "2Gi",
         "limits": {"read_iops": 1, "write_iops": 2, "read_bandwidth": "1Mi", "write_bandwidth": "2Mi"}});
     let class = json!({"name": "c", "namespace": "default", "cpus": 1, "memory": "1Gi", "firmware": "UEFI",
-        "tpm": false, "huge_pages": "None", "dedicated_cpu_placement": false, "qemu_options": [{"name": "cpu.vmx", "value": "on"}], "cpu_topology": {"sockets": 1, "cores": 1, "threads": 1}});
+        "tpm": false, "huge_pages": "None", "dedicated_cpu_placement": false, "qemu_options": [{"name": "cpu.vmx", "value": "on"}], "usb_devices": [{"name": "licence-key", "count": 1}], "cpu_topology": {"sockets": 1, "cores": 1, "threads": 1}});
     let ip = json!({"name": "p", "namespace": "default", "pool": "default", "address": "198.18.100.1"});
     let hda = json!({"name": "a", "namespace": "default", "vm": "v", "disk": "d", "force": false});
     let network = json!({"name": "n", "namespace": "default", "cidr": "10.80.0.0/24", "egress": "Masquerade", "ipv6_cidr": "fd00:60::/64", "ipv6_egress": "None", "dns": ["10.80.0.1"], "mtu": 1400,
@@ -483,6 +486,14 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_vm_class", class.clone(), "/tpm", json!(true), Announced::PowerCycle),
         ("berth_vm_class", class.clone(), "/qemu_options", json!([]), Announced::PowerCycle),
         ("berth_vm_class", class.clone(), "/qemu_options/0/value", json!("off"), Announced::PowerCycle),
+        (
+            "berth_vm_class",
+            class.clone(),
+            "/pci_devices",
+            json!([{"name": "gpu-a100"}]),
+            Announced::PowerCycle,
+        ),
+        ("berth_vm_class", class.clone(), "/usb_devices/0/count", json!(2), Announced::PowerCycle),
         ("berth_vm_class", class, "/cpu_topology", Json::Null, Announced::PowerCycle),
         ("berth_public_ip", ip.clone(), "/pool", json!("other"), Announced::Replace),
         ("berth_public_ip", ip, "/address", json!("198.18.100.2"), Announced::Replace),

@@ -14,12 +14,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use berth_api::SizeTaken;
 use berth_api::placement_group::GroupMember;
-use berth_api::vm::{declared_shares, taken_devices};
-use berth_api::{CpuAmount, Graphics, Host, HostStatus, PlacementGroup, Quantity, Strategy, VM, VMStatus};
+use berth_api::vm::declared_shares;
+use berth_api::{
+    CpuAmount, DeviceName, Graphics, Host, HostStatus, PlacementGroup, Quantity, Strategy, VM, VMStatus,
+};
 use kube::ResourceExt;
 
 use crate::huge_pages;
-use crate::index::{Tables, cpu_controls, vm_size};
+use crate::index::{Tables, cpu_controls, vm_devices, vm_size};
 use crate::key::ObjectName;
 
 /// Whether a VM may run here.
@@ -78,17 +80,17 @@ struct AdmissionInput {
     reserves: u32,
     reserved: u32,
     reservable: u32,
-    /// The PCI devices that the VM takes.
+    /// The PCI and USB devices that the VM takes.
     devices: Vec<DeviceInput>,
     /// The shares that the host does not have for the VM.
     unshared: Vec<String>,
     group: Option<GroupInput>,
 }
 
-/// The PCI devices of one name.
-#[derive(Clone, Debug, Default)]
+/// The devices of one name.
+#[derive(Clone, Debug)]
 struct DeviceInput {
-    name: String,
+    name: DeviceName,
     needs: i64,
     /// The number that no admitted VM takes.
     left: i64,
@@ -215,22 +217,27 @@ fn case(tables: &Tables, vm: &VM, offer: &Offer, reserved: &BTreeMap<String, i64
         reserves: reserves(&name, vm),
         reserved,
         reservable: offer.reservable,
-        devices: devices(vm, &others, host.as_deref()),
+        devices: devices(tables, (&name, vm), &others, host.as_deref()),
         unshared: unshared(vm, host.as_deref()),
         group,
     })
 }
 
-/// Returns the PCI devices that the VM takes, beside those that the others take.
-fn devices(vm: &VM, others: &[(&ObjectName, &Arc<VM>)], host: Option<&Host>) -> Vec<DeviceInput> {
-    let wanted = taken_devices(vm);
+/// Returns the devices that the VM takes, beside those that the others take.
+fn devices(
+    tables: &Tables,
+    (name, vm): (&ObjectName, &VM),
+    others: &[(&ObjectName, &Arc<VM>)],
+    host: Option<&Host>,
+) -> Vec<DeviceInput> {
+    let wanted = vm_devices(tables, name, vm);
     if wanted.is_empty() {
         return Vec::new();
     }
     let offered =
         host.and_then(|host| host.status.as_ref()).map(HostStatus::offered_devices).unwrap_or_default();
-    let taken: Vec<_> = others.iter().map(|(_, other)| taken_devices(other)).collect();
-    let device = |(name, needs): (String, i64)| {
+    let taken: Vec<_> = others.iter().map(|(name, other)| vm_devices(tables, name, other)).collect();
+    let device = |(name, needs): (DeviceName, i64)| {
         let of = offered.get(&name).copied().unwrap_or_default();
         let taken: i64 = taken.iter().filter_map(|devices| devices.get(&name)).sum();
         let excluded = of.display && vm.spec.graphics != Graphics::None;
@@ -301,13 +308,10 @@ fn judge(case: &AdmissionInput) -> Result<(), String> {
     }
     for DeviceInput { name, needs, left, excluded } in &case.devices {
         if needs > left {
-            return Err(format!(
-                "it needs {needs} PCI devices {name} and the host has {} left",
-                left.max(&0)
-            ));
+            return Err(format!("it needs {needs} {name} and the host has {} left", left.max(&0)));
         }
         if *excluded {
-            return Err(format!("{name} is a display controller there, which excludes graphics"));
+            return Err(format!("{} is a display controller there, which excludes graphics", name.name));
         }
     }
     if !case.unshared.is_empty() {
@@ -348,7 +352,7 @@ fn judge_group(group: &GroupInput) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use berth_api::HugePages;
+    use berth_api::{DeviceBus, HugePages};
     use proptest::{prelude::prop, prop_assert, proptest};
 
     use super::*;
@@ -401,9 +405,14 @@ mod tests {
     }
 
     #[test]
-    fn a_vm_gets_no_more_pci_devices_than_are_left_and_no_display_beside_its_graphics() {
+    fn a_vm_gets_no_more_devices_than_are_left_and_no_display_beside_its_graphics() {
         let gpus = |needs, left, excluded| AdmissionInput {
-            devices: vec![DeviceInput { name: "gpu".into(), needs, left, excluded }],
+            devices: vec![DeviceInput {
+                name: DeviceName::new(DeviceBus::Pci, "gpu"),
+                needs,
+                left,
+                excluded,
+            }],
             ..case()
         };
         assert_eq!(judge(&gpus(2, 2, false)), Ok(()));

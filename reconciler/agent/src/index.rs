@@ -9,10 +9,10 @@ mod table;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use berth_api::vm::Hardware;
+use berth_api::vm::{Hardware, taken_devices};
 use berth_api::{
-    Backup, BackupRepository, CpuControls, Disk, DiskSnapshot, Host, HotswapDiskAttachment, Image, Network,
-    Profile, PublicIP, SecurityGroup, Size, SizeError, StoragePool, VM, VMClass,
+    Backup, BackupRepository, CpuControls, DeviceCounts, Disk, DiskSnapshot, Host, HotswapDiskAttachment,
+    Image, Network, Profile, PublicIP, SecurityGroup, Size, SizeError, StoragePool, VM, VMClass,
 };
 use berth_api::{SizeTaken, size_taken};
 use kube::runtime::watcher::Event;
@@ -136,6 +136,12 @@ pub(crate) fn declared_size(tables: &Tables, name: &ObjectName, vm: &VM) -> Resu
 pub(crate) fn declared_profile(tables: &Tables, name: &ObjectName, vm: &VM) -> Profile {
     let class = vm.spec.class.as_ref().and_then(|class| tables.classes.find(&name.namespace, class.as_str()));
     vm.spec.profile(class.as_deref().map(|class| &class.spec))
+}
+
+/// Returns the devices that a VM takes of this host.
+pub(crate) fn vm_devices(tables: &Tables, name: &ObjectName, vm: &VM) -> DeviceCounts {
+    let class = vm.spec.class.as_ref().and_then(|class| tables.classes.find(&name.namespace, class.as_str()));
+    taken_devices(vm, class.as_deref().map(|class| &class.spec))
 }
 
 /// Returns the share of CPU time that a VM declares.

@@ -8,12 +8,12 @@ use std::net::Ipv4Addr;
 
 use berth_api::SizeTaken;
 use berth_api::{
-    CpuTopology, Graphics, GuestOS, HugePages, IPPoolMode, Profile, Share, VM, Watchdog, former_uid,
-    vm::InterfaceStatus, vm::declared_devices,
+    CpuTopology, DeviceBus, Graphics, GuestOS, HugePages, IPPoolMode, Profile, Share, VM, Watchdog,
+    former_uid, vm::InterfaceStatus,
 };
 use berth_host::{DedicatedRequest, ProcessFacts};
 use berth_qemu::hypervisor::ProcessIdentity;
-use berth_qemu::machine::{MachineSpec, NIC_PORTS, PciDeviceSpec, ShareSpec};
+use berth_qemu::machine::{MachineSpec, NIC_PORTS, PciDeviceSpec, ShareSpec, UsbDeviceSpec};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde::{Deserialize, Serialize};
@@ -56,7 +56,10 @@ pub(crate) struct Journal {
     pub(crate) public: Vec<ForwardedAddress>,
     /// The PCI devices of the host that were taken for the instance, or are about to be. They are given back after its machine has ended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) pci_devices: Vec<HeldDevice>,
+    pub(crate) pci_devices: Vec<Held<PciDeviceSpec>>,
+    /// The USB devices of the host, likewise.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) usb_devices: Vec<Held<UsbDeviceSpec>>,
     #[serde(default)]
     pub(crate) run: Option<Run>,
     /// The bootstrap data given to the guest at the last start.
@@ -85,13 +88,13 @@ pub(crate) struct Journal {
     pub(crate) deleting: bool,
 }
 
-/// A PCI device of the host that an instance has.
+/// A device of the host that an instance has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct HeldDevice {
+pub(crate) struct Held<D> {
     /// The name under which the host offered it.
     pub(crate) name: String,
-    pub(crate) device: PciDeviceSpec,
+    pub(crate) device: D,
 }
 
 /// Bootstrap data as given to a guest.
@@ -251,6 +254,8 @@ pub(crate) struct RunProfile {
     pub(crate) serial_number: Option<String>,
     /// The number of PCI devices of the host, by name.
     pub(crate) pci_devices: BTreeMap<String, i64>,
+    /// The number of USB devices of the host, by name.
+    pub(crate) usb_devices: BTreeMap<String, i64>,
     /// The folders of the host that it mounts.
     pub(crate) shares: Vec<ShareSpec>,
     /// Settings of QEMU, by name.
@@ -265,11 +270,17 @@ impl RunProfile {
             guest_os: profile.guest_os,
             watchdog: vm.spec.watchdog,
             serial_number: vm.spec.serial_number.clone(),
-            pci_devices: declared_devices(vm),
+            pci_devices: devices_on(DeviceBus::Pci, profile),
+            usb_devices: devices_on(DeviceBus::Usb, profile),
             shares: shares_of(vm),
             qemu_options: profile.qemu_options.clone(),
         }
     }
+}
+
+fn devices_on(bus: DeviceBus, profile: &Profile) -> BTreeMap<String, i64> {
+    let counts = profile.devices.iter().filter(|(device, _)| device.bus == bus);
+    counts.map(|(device, count)| (device.name.clone(), *count)).collect()
 }
 
 /// Returns the shares that are declared, by tag: their order in the list is of no account.
@@ -370,6 +381,7 @@ impl Journal {
             interfaces: Vec::new(),
             public: Vec::new(),
             pci_devices: Vec::new(),
+            usb_devices: Vec::new(),
             run: None,
             bootstrap: None,
             stop: None,
@@ -392,6 +404,16 @@ impl Journal {
             return Err(Error::Journal { detail });
         }
         Ok(journal)
+    }
+
+    /// Whether devices of the host were taken for the instance, or are about to be.
+    pub(crate) fn has_devices(&self) -> bool {
+        !self.pci_devices.is_empty() || !self.usb_devices.is_empty()
+    }
+
+    /// Returns the journal of an instance whose devices were given back to the host.
+    pub(crate) fn without_devices(self) -> Self {
+        Self { pci_devices: Vec::new(), usb_devices: Vec::new(), ..self }
     }
 
     pub(crate) fn to_value(&self) -> Value {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Conditions, HugePages, ObjectUser, Quantity,
     backup_repository::HostBackupFolder,
-    passthrough::{HostPciDevices, OfferedDevices},
+    passthrough::{DeviceBus, DeviceName, HostPciDevices, HostUsbDevices, OfferedDevices},
     shares::HostShare,
     taken::HugeMemory,
     vm::InterfaceStatus,
@@ -181,6 +181,10 @@ pub struct HostStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub pci_devices: Vec<HostPciDevices>,
+    /// The USB devices that its administrator lets VMs have (`--usb-device`), by name. At most 64 names are listed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub usb_devices: Vec<HostUsbDevices>,
     /// The folders that its administrator shares with VMs (`--share`), by name. At most 64 are listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
@@ -274,11 +278,13 @@ impl HostStatus {
 
     /// Returns the devices that the host offers, by name. The report is trusted within the bounds of the API only.
     #[must_use]
-    pub fn offered_devices(&self) -> BTreeMap<String, OfferedDevices> {
-        let offered = |of: &HostPciDevices| {
-            (of.name.clone(), OfferedDevices { usable: of.usable.clamp(0, 1_000_000), display: of.display })
+    pub fn offered_devices(&self) -> BTreeMap<DeviceName, OfferedDevices> {
+        let offered = |bus: DeviceBus, name: &str, usable: i64, display: bool| {
+            (DeviceName::new(bus, name), OfferedDevices { usable: usable.clamp(0, 1_000_000), display })
         };
-        self.pci_devices.iter().map(offered).collect()
+        let pci = self.pci_devices.iter().map(|of| offered(DeviceBus::Pci, &of.name, of.usable, of.display));
+        let usb = self.usb_devices.iter().map(|of| offered(DeviceBus::Usb, &of.name, of.usable, false));
+        pci.chain(usb).collect()
     }
 
     /// Returns the folders that VMs can have, by name, and whether they can write to each.

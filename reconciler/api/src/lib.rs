@@ -108,7 +108,7 @@ pub use network::{
     Allocation, Egress, Ipv4Spec, Network, NetworkHost, NetworkSpec, NetworkStatus, NetworkType,
 };
 pub use object_user::{LISTED_USERS, ObjectUser, in_use, listed_users};
-pub use passthrough::{OfferedDevices, PciDevices};
+pub use passthrough::{DeviceBus, DeviceCounts, DeviceName, OfferedDevices, PciDevices, UsbDevices};
 pub use placement_group::{Enforcement, PlacementGroup, PlacementGroupSpec, PlacementGroupStatus, Strategy};
 pub use power::{Power, VMState};
 pub use probe::{Hook, HookFailurePolicy, Hooks, Probe};

@@ -1,4 +1,7 @@
-//! PCI devices of a host that a VM has.
+//! PCI and USB devices of a host that a VM has.
+
+use std::collections::BTreeMap;
+use std::fmt;
 
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
@@ -7,12 +10,82 @@ use crate::ResourceName;
 
 /// The maximum number of PCI devices of a VM.
 pub const MOST_PCI_DEVICES: i64 = 8;
+/// The maximum number of USB devices of a VM.
+pub const MOST_USB_DEVICES: i64 = 8;
 /// The maximum number of names of devices in a Host's status.
 pub const MOST_DEVICE_NAMES: usize = 64;
 /// The maximum number of devices of a name that a Host's status lists. All of them count.
 pub const MOST_LISTED_DEVICES: usize = 32;
 
-/// Devices that a VM is to have.
+/// The bus of the host that a device is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DeviceBus {
+    Pci,
+    Usb,
+}
+
+impl DeviceBus {
+    pub const ALL: [Self; 2] = [Self::Pci, Self::Usb];
+
+    /// The name of the bus, for people.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pci => "PCI",
+            Self::Usb => "USB",
+        }
+    }
+
+    /// The field of a VM's spec, and of a Host's status, that lists its devices.
+    #[must_use]
+    pub fn field(self) -> &'static str {
+        match self {
+            Self::Pci => "pciDevices",
+            Self::Usb => "usbDevices",
+        }
+    }
+
+    /// The option with which administrators offer its devices.
+    #[must_use]
+    pub fn option(self) -> &'static str {
+        match self {
+            Self::Pci => "--pci-device",
+            Self::Usb => "--usb-device",
+        }
+    }
+}
+
+/// A name under which hosts offer devices. The names of either bus are independent of those of the other.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceName {
+    pub bus: DeviceBus,
+    pub name: String,
+}
+
+impl DeviceName {
+    #[must_use]
+    pub fn new(bus: DeviceBus, name: impl Into<String>) -> Self {
+        Self { bus, name: name.into() }
+    }
+
+    /// A number of these devices, for people: `2 PCI devices gpu-a100`.
+    #[must_use]
+    pub fn counted(&self, count: i64) -> String {
+        let noun = if count == 1 { "device" } else { "devices" };
+        format!("{count} {} {noun} {}", self.bus.as_str(), self.name)
+    }
+}
+
+impl fmt::Display for DeviceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} devices {}", self.bus.as_str(), self.name)
+    }
+}
+
+/// Numbers of devices by name.
+pub type DeviceCounts = BTreeMap<DeviceName, i64>;
+
+/// PCI devices that a VM is to have.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PciDevices {
@@ -29,7 +102,32 @@ fn one() -> i64 {
     1
 }
 
-/// A device that a running VM has.
+/// USB devices that a VM is to have.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct UsbDevices {
+    /// The name under which administrators offer devices with `--usb-device` of their hosts, for example `licence-dongle`. The key of
+    /// the list.
+    pub name: ResourceName,
+    /// The number of devices, 1 to 8. Default 1.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 8))]
+    pub count: i64,
+}
+
+/// A USB device that a running VM has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct UsbDeviceStatus {
+    /// The name under which its host offers it.
+    #[schemars(length(max = 63))]
+    pub name: String,
+    /// The port of the host that it was in when the VM was started, bus and port as the kernel writes them: `1-2.3`.
+    #[schemars(length(max = 32))]
+    pub port: String,
+}
+
+/// A PCI device that a running VM has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PciDeviceStatus {
@@ -41,7 +139,7 @@ pub struct PciDeviceStatus {
     pub address: String,
 }
 
-/// The devices that a host offers under one name.
+/// The PCI devices that a host offers under one name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HostPciDevices {
@@ -63,7 +161,7 @@ pub struct HostPciDevices {
     pub devices: Vec<HostPciDevice>,
 }
 
-/// A device of a host.
+/// A PCI device of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HostPciDevice {
@@ -74,6 +172,50 @@ pub struct HostPciDevice {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     pub id: Option<String>,
+    /// The VM that has it, as `namespace/name`; `unknown` for an instance without a journal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub vm: Option<String>,
+    /// Why no VM can have it, if so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub problem: Option<String>,
+}
+
+/// The USB devices that a host offers under one name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HostUsbDevices {
+    /// The name.
+    #[schemars(length(max = 63))]
+    pub name: String,
+    /// The number of devices of this name that are plugged in and VMs can have.
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub usable: i64,
+    /// The number of these that no VM has.
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub free: i64,
+    /// The devices, also those that no VM can have. At most 32 are listed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub devices: Vec<HostUsbDevice>,
+}
+
+/// A USB device of a host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HostUsbDevice {
+    /// Its port, bus and port as the kernel writes them: `1-2.3`. With an identifier to which no device corresponds, the identifier.
+    #[schemars(length(max = 32))]
+    pub port: String,
+    /// Vendor and product, in hexadecimal: `0403:6001`. Absent if there is no such device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    pub id: Option<String>,
+    /// The product, in the words of the device itself. Absent if it does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub product: Option<String>,
     /// The VM that has it, as `namespace/name`; `unknown` for an instance without a journal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]

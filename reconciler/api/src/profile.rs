@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{GuestOS, VMClassSpec, VMSpec, qemu_options::by_name};
+use crate::{DeviceCounts, GuestOS, VMClassSpec, VMSpec, qemu_options::by_name};
 
 /// The profile with which a VM is started next.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -13,6 +13,8 @@ pub struct Profile {
     pub guest_os: GuestOS,
     /// Settings of QEMU, by name.
     pub qemu_options: BTreeMap<String, String>,
+    /// The devices of the host that it has, by name.
+    pub devices: DeviceCounts,
 }
 
 impl VMSpec {
@@ -23,7 +25,12 @@ impl VMSpec {
         let model = self.cpu_model.as_ref().or(class.and_then(|class| class.cpu_model.as_ref()));
         let guest_os = self.guest_os.or(class.and_then(|class| class.guest_os));
         let qemu_options = class.map(|class| by_name(&class.qemu_options)).unwrap_or_default();
-        Profile { cpu_model: model.cloned(), guest_os: guest_os.unwrap_or_default(), qemu_options }
+        Profile {
+            cpu_model: model.cloned(),
+            guest_os: guest_os.unwrap_or_default(),
+            qemu_options,
+            devices: self.devices(class),
+        }
     }
 }
 

@@ -4,7 +4,8 @@ use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Conditions, CpuAmount, CpuTopology, Firmware, GuestOS, HugePages, ObjectUser, QemuOption, Quantity,
+    Conditions, CpuAmount, CpuTopology, Firmware, GuestOS, HugePages, ObjectUser, PciDevices, QemuOption,
+    Quantity, UsbDevices,
 };
 
 /// A size and hardware profile that many VMs share.
@@ -43,6 +44,8 @@ use crate::{
     validation = Rule::new("!has(self.maxCpus) || !has(self.cpuTopology)").message("maxCpus and cpuTopology exclude each other: CPUs that are plugged in are cores of one socket").field_path(".maxCpus"),
     validation = Rule::new("!has(self.cpuReservation) || !isQuantity(self.cpuReservation) || quantity(self.cpuReservation).asApproximateFloat() <= double(self.cpus)").message("cpuReservation must be at most cpus").field_path(".cpuReservation"),
     validation = Rule::new("!has(self.cpuReservation) || !has(self.cpuLimit) || !isQuantity(self.cpuReservation) || !isQuantity(self.cpuLimit) || quantity(self.cpuReservation).compareTo(quantity(self.cpuLimit)) <= 0").message("cpuReservation must be at most cpuLimit").field_path(".cpuReservation"),
+    validation = Rule::new("!has(self.pciDevices) || self.pciDevices.map(d, has(d.count) ? d.count : 1).sum() <= 8").message("a VM can have at most 8 PCI devices").field_path(".pciDevices"),
+    validation = Rule::new("!has(self.usbDevices) || self.usbDevices.map(d, has(d.count) ? d.count : 1).sum() <= 8").message("a VM can have at most 8 USB devices").field_path(".usbDevices"),
     validation = Rule::new("!has(self.cpuTopology) || self.cpuTopology.sockets * self.cpuTopology.cores * self.cpuTopology.threads == self.cpus").message("sockets * cores * threads must equal cpus").field_path(".cpuTopology")
 )]
 pub struct VMClassSpec {
@@ -123,6 +126,18 @@ pub struct VMClassSpec {
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     #[schemars(length(max = 32))]
     pub qemu_options: Vec<QemuOption>,
+    /// PCI devices of the host for each VM that declares no `pciDevices` itself, keyed by `name`, at most 8 in total. Default: none. A
+    /// change reaches a VM at its next power cycle.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    #[schemars(length(max = 8))]
+    pub pci_devices: Vec<PciDevices>,
+    /// USB devices of the host for each VM that declares no `usbDevices` itself, keyed by `name`, at most 8 in total. Default: none. A
+    /// change reaches a VM at its next power cycle.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    #[schemars(length(max = 8))]
+    pub usb_devices: Vec<UsbDevices>,
 }
 
 /// The observed state of a VMClass.

@@ -533,7 +533,7 @@ impl Cache {
             memory,
             huge_memory,
             reserved: vm.spec.cpu_controls(class).reserved,
-            devices: taken_devices(vm),
+            devices: taken_devices(vm, class),
         })
     }
 

@@ -16,7 +16,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-use berth_api::{BridgeSpec, Enforcement, HugeMemory, Strategy};
+use berth_api::{BridgeSpec, DeviceCounts, DeviceName, Enforcement, HugeMemory, Strategy};
 
 use crate::cache::capacity::{Candidate, Members};
 pub(crate) use explain::{Unplaced, topology_values};
@@ -37,8 +37,8 @@ pub(crate) struct Request {
     pub(crate) cpu_model: Option<String>,
     /// Whether it has a TPM.
     pub(crate) tpm: bool,
-    /// The PCI devices that it takes, by name.
-    pub(crate) devices: BTreeMap<String, i64>,
+    /// The PCI and USB devices that it takes, by name.
+    pub(crate) devices: DeviceCounts,
     /// The shares that it mounts, by name, and whether it writes to each.
     pub(crate) shares: BTreeMap<String, bool>,
     /// The folders with the backups that its disks are made from, by name.
@@ -198,7 +198,7 @@ fn has_cpu_model(candidate: &Candidate, request: &Request) -> bool {
 
 /// Whether the host has as many devices of each name for VMs, free or not.
 fn offers_devices(candidate: &Candidate, request: &Request) -> bool {
-    let offers = |(name, count): (&String, &i64)| usable(candidate, name) >= *count;
+    let offers = |(name, count): (&DeviceName, &i64)| usable(candidate, name) >= *count;
     request.devices.iter().all(offers)
 }
 
@@ -211,27 +211,30 @@ fn missing_shares<'a>(candidate: &Candidate, request: &'a Request) -> impl Itera
 }
 
 /// The number of devices of a name that VMs can have on the host.
-fn usable(candidate: &Candidate, name: &str) -> i64 {
+fn usable(candidate: &Candidate, name: &DeviceName) -> i64 {
     candidate.devices.get(name).map_or(0, |offered| offered.usable)
 }
 
 /// The number of devices of a name that no VM has on the host.
-fn free(candidate: &Candidate, name: &str) -> i64 {
+fn free(candidate: &Candidate, name: &DeviceName) -> i64 {
     usable(candidate, name)
         .saturating_sub(candidate.used.devices.get(name).copied().unwrap_or_default())
         .max(0)
 }
 
 /// The names of which too few devices are free, with the number that is needed.
-fn lacking<'a>(candidate: &'a Candidate, request: &'a Request) -> impl Iterator<Item = (&'a str, i64)> {
-    let wanted = request.devices.iter().map(|(name, count)| (name.as_str(), *count));
+fn lacking<'a>(
+    candidate: &'a Candidate,
+    request: &'a Request,
+) -> impl Iterator<Item = (&'a DeviceName, i64)> {
+    let wanted = request.devices.iter().map(|(name, count)| (name, *count));
     wanted.filter(|(name, count)| free(candidate, name) < *count)
 }
 
 /// The names of display controllers that exclude the graphics card of the VM.
 fn displays<'a>(candidate: &'a Candidate, request: &'a Request) -> impl Iterator<Item = &'a str> {
-    let is_display = |name: &&String| candidate.devices.get(*name).is_some_and(|offered| offered.display);
-    request.devices.keys().filter(|_| request.graphics).filter(is_display).map(String::as_str)
+    let is_display = |name: &&DeviceName| candidate.devices.get(*name).is_some_and(|offered| offered.display);
+    request.devices.keys().filter(|_| request.graphics).filter(is_display).map(|device| device.name.as_str())
 }
 
 fn filter(request: &Request, spread: Option<&Spread<'_, '_>>, candidate: &Candidate) -> Result<(), Unfit> {

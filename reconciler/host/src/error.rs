@@ -96,6 +96,9 @@ pub enum SystemError {
     /// A PCI device that a machine is to have.
     #[error("PCI device {address}: {detail}")]
     Device { address: String, detail: String },
+    /// A USB device that a machine is to have.
+    #[error("USB device {port}: {detail}")]
+    UsbDevice { port: String, detail: String },
     /// A folder of the host that a machine is to have.
     #[error("share {name}: {detail}")]
     Share { name: String, detail: String },

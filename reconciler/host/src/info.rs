@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::{
     BackupFolderFacts, DedicatedFacts, HostLinks, HostRange, HostUse, PciDeviceFacts, Result, ShareFacts,
+    UsbDeviceFacts,
 };
 
 /// The facts of the host itself.
@@ -77,6 +78,8 @@ pub struct HostFacts {
     pub links: HostLinks,
     /// The PCI devices that its administrator lets guests have.
     pub pci_devices: Vec<PciDeviceFacts>,
+    /// The USB devices that its administrator lets guests have.
+    pub usb_devices: Vec<UsbDeviceFacts>,
     /// The folders that its administrator shares with guests.
     pub shares: Vec<ShareFacts>,
     /// The folders that its administrator offers for backups.

@@ -49,14 +49,17 @@ pub use images::{
 };
 pub use info::{ForeignKind, ForeignObject, HostFacts, HostInfo, HugePagesFacts, KvmFacts, QemuFacts};
 pub use linux::{bridge_mac, relay_link};
-pub use machines::{InstanceFacts, LaunchRequest, Machines, ProcessFacts, Seed, StateAccess};
+pub use machines::{DeviceSpecs, InstanceFacts, LaunchRequest, Machines, ProcessFacts, Seed, StateAccess};
 pub use networks::{
     BridgeChoice, BridgedNetwork, Egress, Firewall, Forward, Forwarding, HostBridge, HostInterface,
     HostLinks, HostRange, Ipv6Network, Lease, LeaseTaken, Nat, NetworkConfig, Networks, PortException,
     PortLimits, TapConfig, TapFacts, TrafficLimit, Tunnel, Uplink,
 };
 pub use packet_filter::{FilterGroup, FilterProtocol, FilterRule, FilteredPort, Filters, Port};
-pub use passthrough::{PciDeviceFacts, PciMapping, PciSelector};
+pub use passthrough::{
+    DeviceMapping, DeviceSelector, PciDeviceFacts, PciMapping, PciSelector, UsbDeviceFacts, UsbMapping,
+    UsbSelector,
+};
 pub use routes::{GuestRoutes, Route};
 pub use shares::{ShareFacts, ShareMapping};
 pub use start::{Earlier, Start};

@@ -16,6 +16,7 @@
 
 mod backup_folders;
 mod backups;
+mod device_records;
 mod direct_io;
 mod doctor;
 mod files;
@@ -34,6 +35,7 @@ mod resident;
 mod seed;
 mod shares;
 mod usage;
+mod usb_devices;
 mod users;
 mod volumes;
 
@@ -48,7 +50,7 @@ use async_trait::async_trait;
 use berth_qemu::console::ConsoleStream;
 use berth_qemu::guest_agent::GuestAgent;
 use berth_qemu::hypervisor::{CpuTime, Hypervisor, ProcessIdentity};
-use berth_qemu::machine::{DiskSpec, Medium, NicSpec, PciDeviceSpec};
+use berth_qemu::machine::{DiskSpec, Medium, NicSpec};
 use berth_qemu::nics::LentTap;
 use berth_qemu::process::RunAs;
 use berth_qemu::qmp::{Events, Qmp};
@@ -59,12 +61,12 @@ use tokio::net::TcpStream;
 use tokio::sync::RwLock;
 
 use super::{
-    BackupFolderMapping, BridgedNetwork, ChecksumSource, Credentials, Firewall, ForeignObject, Forwarding,
-    HostFacts, HostInfo, HostLinks, HostUse, ImageFacts, ImageFile, ImageSource, Images, InstanceFacts,
-    LaunchRequest, LeaseTaken, MachineUse, Machines, Merged, NetworkConfig, Networks, NewImage, NewRestore,
-    NewSnapshot, NewVolume, PciMapping, ProcessFacts, Progress, RemoteImage, ResolvedImage, Result,
-    ShareMapping, SnapshotFacts, StateAccess, SystemError, Taken, TapConfig, TapFacts, TrashedVolume, Uplink,
-    VolumeFacts, VolumeOwner, Volumes,
+    BackupFolderMapping, BridgedNetwork, ChecksumSource, Credentials, DeviceSpecs, Firewall, ForeignObject,
+    Forwarding, HostFacts, HostInfo, HostLinks, HostUse, ImageFacts, ImageFile, ImageSource, Images,
+    InstanceFacts, LaunchRequest, LeaseTaken, MachineUse, Machines, Merged, NetworkConfig, Networks,
+    NewImage, NewRestore, NewSnapshot, NewVolume, PciMapping, ProcessFacts, Progress, RemoteImage,
+    ResolvedImage, Result, ShareMapping, SnapshotFacts, StateAccess, SystemError, Taken, TapConfig, TapFacts,
+    TrashedVolume, Uplink, UsbMapping, VolumeFacts, VolumeOwner, Volumes,
 };
 use backup_folders::BackupFolders;
 use direct_io::DirectIo;
@@ -79,6 +81,7 @@ use network::{LinuxNetworks, UplinkChoice};
 pub use network::{bridge_mac, relay_link};
 use passthrough::{HostKernel, Passthrough};
 use shares::Shares;
+use usb_devices::UsbPassthrough;
 use users::Users;
 use volumes::LinuxVolumes;
 
@@ -104,6 +107,8 @@ pub struct LinuxConfig {
     pub public_interface: Option<String>,
     /// The PCI devices that guests may have. Default: none.
     pub pci_devices: Vec<PciMapping>,
+    /// The USB devices that guests may have. Default: none.
+    pub usb_devices: Vec<UsbMapping>,
     /// The folders that guests may have. Default: none.
     pub shares: Vec<ShareMapping>,
     /// The folders for backups. Default: none.
@@ -128,6 +133,7 @@ impl LinuxConfig {
             address: None,
             public_interface: None,
             pci_devices: Vec::new(),
+            usb_devices: Vec::new(),
             shares: Vec::new(),
             backup_folders: Vec::new(),
             dedicated_cpus: BTreeSet::new(),
@@ -157,6 +163,7 @@ pub struct LinuxSystem {
     uplink: UplinkChoice,
     machines: LinuxMachines,
     passthrough: Passthrough,
+    usb: UsbPassthrough,
     shares: Shares,
     backup_folders: BackupFolders,
     host: LinuxInfo,
@@ -197,6 +204,7 @@ impl LinuxSystem {
             shares,
             backup_folders: BackupFolders::new(config.backup_folders, layout.root().to_owned()),
             passthrough: Passthrough::new("/", layout.pci(), config.pci_devices, Arc::new(HostKernel)),
+            usb: UsbPassthrough::new("/", layout.usb(), config.usb_devices, Arc::new(HostKernel)),
             host: LinuxInfo::new(config.address),
             direct_io: DirectIo::default(),
             tools_user: shared,
@@ -563,7 +571,7 @@ impl Machines for LinuxSystem {
     }
 
     async fn remove_instance(&self, instance: &str) -> Result<()> {
-        self.give_back_pci_devices(instance).await?;
+        self.give_back_devices(instance).await?;
         self.machines.remove(instance).await
     }
 
@@ -615,21 +623,29 @@ impl Machines for LinuxSystem {
         self.machines.revoke_medium(instance, digest).await
     }
 
-    async fn take_pci_devices(&self, instance: &str, devices: &[PciDeviceSpec]) -> Result<()> {
-        let (passthrough, instance, devices) =
-            (self.passthrough.clone(), instance.to_owned(), devices.to_vec());
-        blocking(move || passthrough.take(&instance, &devices)).await
+    async fn take_devices(&self, instance: &str, devices: &DeviceSpecs) -> Result<()> {
+        let (pci, usb) = (self.passthrough.clone(), self.usb.clone());
+        let (instance, devices) = (instance.to_owned(), devices.clone());
+        blocking(move || {
+            pci.take(&instance, &devices.pci)?;
+            usb.take(&instance, &devices.usb)
+        })
+        .await
     }
 
-    async fn give_back_pci_devices(&self, instance: &str) -> Result<()> {
+    async fn give_back_devices(&self, instance: &str) -> Result<()> {
         if let Some(process) = self.machines.process(instance).await? {
             return Err(SystemError::StillRunning {
                 instance: instance.to_owned(),
                 pid: process.identity.pid,
             });
         }
-        let (passthrough, instance) = (self.passthrough.clone(), instance.to_owned());
-        blocking(move || passthrough.give_back(&instance)).await
+        let (pci, usb, instance) = (self.passthrough.clone(), self.usb.clone(), instance.to_owned());
+        blocking(move || {
+            pci.give_back(&instance)?;
+            usb.give_back(&instance)
+        })
+        .await
     }
 
     async fn lend_state(&self, instance: &str, qmp: &Qmp, access: StateAccess) -> Result<()> {
@@ -666,8 +682,9 @@ impl HostInfo for LinuxSystem {
         }
         facts.ranges = self.networks.host_ranges().await?;
         facts.links = self.networks.host_links().await?;
-        let passthrough = self.passthrough.clone();
-        facts.pci_devices = blocking(move || passthrough.facts()).await?;
+        let (pci, usb) = (self.passthrough.clone(), self.usb.clone());
+        (facts.pci_devices, facts.usb_devices) =
+            blocking(move || Ok::<_, SystemError>((pci.facts()?, usb.facts()?))).await?;
         facts.shares = self.shares.facts().await;
         facts.backup_folders = self.backup_folders.facts().await;
         facts.dedicated = self.machines.dedicated_facts().await?;

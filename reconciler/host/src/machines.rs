@@ -8,13 +8,27 @@ use async_trait::async_trait;
 use berth_qemu::console::ConsoleStream;
 use berth_qemu::guest_agent::GuestAgent;
 use berth_qemu::hypervisor::{CpuTime, Limits, ProcessIdentity};
-use berth_qemu::machine::{DiskSpec, MachineSpec, Medium, NicSpec, PciDeviceSpec};
+use berth_qemu::machine::{DiskSpec, MachineSpec, Medium, NicSpec, PciDeviceSpec, UsbDeviceSpec};
 use berth_qemu::nics::LentTap;
 use berth_qemu::qmp::{Events, Qmp};
 use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::{DedicatedCpus, DedicatedRequest, MachineUse, Result};
+
+/// Devices of a host for a machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeviceSpecs {
+    pub pci: Vec<PciDeviceSpec>,
+    pub usb: Vec<UsbDeviceSpec>,
+}
+
+impl DeviceSpecs {
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.pci.is_empty() && self.usb.is_empty()
+    }
+}
 
 /// The machines of a host.
 #[async_trait]
@@ -108,20 +122,21 @@ pub trait Machines: Send + Sync + fmt::Debug + 'static {
     /// image is named by the beginning of its digest, at least 20 digits.
     async fn revoke_medium(&self, instance: &str, digest: &str) -> Result<()>;
 
-    /// Takes PCI devices of the host for the instance: from then on they are bound to vfio-pci, and no other instance gets them. Required
+    /// Takes devices of the host for the instance: from then on no other instance gets them, and PCI devices are bound to vfio-pci. Required
     /// before it is launched with them.
     ///
-    /// *Errors*: [`SystemError::Device`] if another instance has one, or no guest can have it.
+    /// *Errors*: [`SystemError::Device`] or [`SystemError::UsbDevice`] if another instance has one, or no guest can have it.
     ///
     /// [`SystemError::Device`]: crate::SystemError::Device
-    async fn take_pci_devices(&self, instance: &str, devices: &[PciDeviceSpec]) -> Result<()>;
+    /// [`SystemError::UsbDevice`]: crate::SystemError::UsbDevice
+    async fn take_devices(&self, instance: &str, devices: &DeviceSpecs) -> Result<()>;
 
-    /// Gives the PCI devices that were taken for the instance back to the drivers that they had.
+    /// Gives the devices that were taken for the instance back to the drivers that they had.
     ///
     /// *Errors*: [`SystemError::StillRunning`] while its QEMU is alive.
     ///
     /// [`SystemError::StillRunning`]: crate::SystemError::StillRunning
-    async fn give_back_pci_devices(&self, instance: &str) -> Result<()>;
+    async fn give_back_devices(&self, instance: &str) -> Result<()>;
 
     /// Gives the instance's QEMU the file of its saved state, over this connection.
     ///

@@ -1,16 +1,25 @@
-//! PCI devices that the administrator lets guests have.
+//! PCI and USB devices that the administrator lets guests have.
 
 use std::fmt;
 use std::str::FromStr;
 
 /// A name under which guests may have devices of this host, and which devices these are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PciMapping {
+pub struct DeviceMapping<S> {
     pub name: String,
-    pub devices: PciSelector,
+    pub devices: S,
 }
 
+pub type PciMapping = DeviceMapping<PciSelector>;
+pub type UsbMapping = DeviceMapping<UsbSelector>;
+
 /// Which devices of a host are meant.
+pub trait DeviceSelector: FromStr<Err = String> {
+    /// The forms of a mapping, for people.
+    const FORMS: &'static str;
+}
+
+/// Which PCI devices of a host are meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PciSelector {
     /// The one at this address. Without a function: with all of its functions.
@@ -33,13 +42,71 @@ impl fmt::Display for PciSelector {
     }
 }
 
-impl FromStr for PciMapping {
+impl DeviceSelector for PciSelector {
+    const FORMS: &'static str = "NAME=ADDRESS or NAME=VENDOR:DEVICE";
+}
+
+/// Which USB devices of a host are meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UsbSelector {
+    /// The one in this port, bus and port as the kernel writes them: `1-2`, or `1-2.3` in a port of a hub.
+    Port(String),
+    /// Each device with this vendor and product, such as `0403:6001`.
+    Id(String),
+}
+
+impl fmt::Display for UsbSelector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Port(text) | Self::Id(text)) = self;
+        f.write_str(text)
+    }
+}
+
+impl DeviceSelector for UsbSelector {
+    const FORMS: &'static str = "NAME=BUS-PORT or NAME=VENDOR:PRODUCT";
+}
+
+/// The most hubs between a port and its controller, and one.
+const MOST_TIERS: usize = 7;
+
+impl FromStr for UsbSelector {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (name, devices) = text
-            .split_once('=')
-            .ok_or_else(|| format!("{text:?} is not NAME=ADDRESS or NAME=VENDOR:DEVICE"))?;
+        let text = text.to_ascii_lowercase();
+        let is_number = |text: &str| {
+            (1..=3).contains(&text.len())
+                && !text.starts_with('0')
+                && text.bytes().all(|byte| byte.is_ascii_digit())
+        };
+        if let Some((vendor, product)) = text.split_once(':')
+            && is_hex(vendor, 4)
+            && is_hex(product, 4)
+        {
+            return Ok(Self::Id(text));
+        }
+        if let Some((bus, ports)) = text.split_once('-')
+            && is_number(bus)
+            && ports.split('.').all(is_number)
+            && ports.split('.').count() <= MOST_TIERS
+        {
+            return Ok(Self::Port(text));
+        }
+        Err(format!(
+            "{text:?} is neither a port, such as 1-2, or 1-2.3 for a port of a hub, nor vendor and product, such as 0403:6001"
+        ))
+    }
+}
+
+fn is_hex(text: &str, digits: usize) -> bool {
+    text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+impl<S: DeviceSelector> FromStr for DeviceMapping<S> {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, devices) = text.split_once('=').ok_or_else(|| format!("{text:?} is not {}", S::FORMS))?;
         let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
         let is_name = (1..=63).contains(&name.len())
             && name.bytes().all(inner)
@@ -64,9 +131,6 @@ impl FromStr for PciSelector {
             )
         };
         let text = text.to_ascii_lowercase();
-        let is_hex = |text: &str, digits: usize| {
-            text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit())
-        };
         let parts: Vec<&str> = text.split(':').collect();
         match parts[..] {
             [vendor, device] if is_hex(vendor, 4) && is_hex(device, 4) => Ok(Self::Id(text)),
@@ -89,7 +153,7 @@ impl FromStr for PciSelector {
     }
 }
 
-/// A device that guests may have, as it is on the host now.
+/// A PCI device that guests may have, as it is on the host now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PciDeviceFacts {
     /// The name of its mapping.
@@ -104,6 +168,26 @@ pub struct PciDeviceFacts {
     pub functions: Vec<String>,
     /// The numbers of their IOMMU groups.
     pub groups: Vec<u32>,
+    /// Why no guest can have it, for people.
+    pub problem: Option<String>,
+    /// The instance that it was taken for.
+    pub held_by: Option<String>,
+}
+
+/// A USB device that guests may have, as it is on the host now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UsbDeviceFacts {
+    /// The name of its mapping.
+    pub name: String,
+    /// Its port, such as `1-2.3`. Of a mapping to which no device corresponds, its selector.
+    pub port: String,
+    /// Vendor and product. None: there is no such device.
+    pub id: Option<String>,
+    /// The product in the words of the device, made harmless.
+    pub product: Option<String>,
+    /// The number of its bus, and its own on that bus.
+    pub bus: u16,
+    pub number: u16,
     /// Why no guest can have it, for people.
     pub problem: Option<String>,
     /// The instance that it was taken for.
@@ -136,5 +220,34 @@ mod tests {
         ] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_usb_mapping_is_a_name_with_a_port_or_an_identifier() {
+        let parse = |text: &str| text.parse::<UsbMapping>().map(|mapping| mapping.devices);
+        assert_eq!(parse("key=1-2"), Ok(UsbSelector::Port("1-2".to_owned())));
+        assert_eq!(parse("key=12-2.14.3"), Ok(UsbSelector::Port("12-2.14.3".to_owned())));
+        assert_eq!(parse("key=0403:6001"), Ok(UsbSelector::Id("0403:6001".to_owned())));
+        assert_eq!(parse("key=0A5C:21e8"), Ok(UsbSelector::Id("0a5c:21e8".to_owned())));
+        for wrong in [
+            "key",
+            "=1-2",
+            "Key=1-2",
+            "key=1",
+            "key=usb1",
+            "key=1-",
+            "key=-2",
+            "key=1-2.",
+            "key=1-0",
+            "key=01-2",
+            "key=1-2:1.0",
+            "key=1-1.1.1.1.1.1.1.1",
+            "key=0403:601",
+            "key=0403:6001:1",
+            "key=../1-2",
+        ] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+        insta::assert_snapshot!(parse("key").expect_err("no form"), @r#""key" is not NAME=BUS-PORT or NAME=VENDOR:PRODUCT"#);
     }
 }

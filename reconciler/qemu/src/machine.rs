@@ -61,6 +61,10 @@ pub const MAX_QUEUES: u8 = 16;
 pub const NIC_PORTS: u8 = 8;
 /// The maximum number of PCI devices of the host in a machine.
 pub const MAX_PCI_DEVICES: u8 = 8;
+/// The maximum number of USB devices of the host in a machine.
+pub const MAX_USB_DEVICES: u8 = 8;
+/// The highest number of a USB bus: its device files have names of three digits.
+pub const MAX_USB_BUS: u16 = 999;
 /// The maximum number of shares of a machine.
 pub const MAX_SHARES: u8 = 8;
 /// The maximum length of the tag of a share, in bytes: virtio-fs has room for no more.
@@ -149,6 +153,9 @@ pub struct MachineSpec {
     /// PCI devices of the host, at most [`MAX_PCI_DEVICES`]. The position in the list determines the port.
     #[serde(default)]
     pub pci_devices: Vec<PciDeviceSpec>,
+    /// USB devices of the host, at most [`MAX_USB_DEVICES`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub usb_devices: Vec<UsbDeviceSpec>,
     /// Folders of the host that the guest mounts, at most [`MAX_SHARES`]. The position in the list determines the PCI function.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shares: Vec<ShareSpec>,
@@ -166,6 +173,24 @@ pub struct PciDeviceSpec {
     pub functions: Vec<String>,
     /// The numbers of their IOMMU groups.
     pub groups: Vec<u32>,
+}
+
+/// A USB device of the host that the guest has for itself.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct UsbDeviceSpec {
+    /// The port that it is in, bus and port as the kernel writes them: `1-2.3`.
+    pub port: String,
+    /// The number of its bus, at most [`MAX_USB_BUS`].
+    pub bus: u16,
+    /// Its number on that bus, 1 to 127. The kernel gives it another one whenever it is plugged in.
+    pub number: u16,
+}
+
+impl UsbDeviceSpec {
+    /// Its device file, through which a program controls it.
+    pub fn node(&self) -> PathBuf {
+        PathBuf::from(format!("/dev/bus/usb/{:03}/{:03}", self.bus, self.number))
+    }
 }
 
 /// A folder of the host that the guest mounts (virtio-fs).
@@ -269,6 +294,9 @@ pub struct MachineFiles {
     /// The device files of VFIO: those of the IOMMU groups of its PCI devices. QEMU's user owns them while it runs.
     #[serde(default)]
     pub vfio_groups: Vec<PathBuf>,
+    /// The device files of its USB devices. QEMU's user owns them while it runs.
+    #[serde(default)]
+    pub usb_nodes: Vec<PathBuf>,
     /// The user that QEMU runs as, and the files that it can open. None: the launcher's default user, unconfined.
     pub confinement: Option<Confinement>,
     /// Whether the machine waits for a saved state instead of booting: see [`crate::saved_state`].
@@ -288,6 +316,7 @@ impl MachineFiles {
             sysprep: None,
             fw_cfg: Vec::new(),
             vfio_groups: Vec::new(),
+            usb_nodes: Vec::new(),
             confinement: None,
             from_saved_state: false,
         }

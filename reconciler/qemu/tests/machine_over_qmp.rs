@@ -70,6 +70,7 @@ impl Bench {
                 nics: vec![],
                 nic_ports: 0,
                 pci_devices: Vec::new(),
+                usb_devices: Vec::new(),
                 shares: Vec::new(),
                 graphics: Graphics::None,
                 extras: Default::default(),

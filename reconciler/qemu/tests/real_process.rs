@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use berth_qemu::hypervisor::{CpuTime, Hypervisor, LaunchError, Limits, ProcessIdentity};
 use berth_qemu::installation::Installation;
 use berth_qemu::machine::{
-    Accelerator, Bus, Cache, DiskSpec, Firmware, Format, FwCfg, Graphics, LaunchSpec, MachineFiles,
-    MachinePaths, MachineSpec, PciDeviceSpec, ShareSpec, SharedFolder, Topology, TpmFiles, UefiFiles,
-    VirtiofsFiles,
+    Accelerator, Bus, Cache, Confinement, DiskSpec, Firmware, Format, FwCfg, Graphics, LaunchSpec,
+    MachineFiles, MachinePaths, MachineSpec, PciDeviceSpec, ShareSpec, SharedFolder, Topology, TpmFiles,
+    UefiFiles, UsbDeviceSpec, VirtiofsFiles,
 };
 use berth_qemu::power::{self, RunState};
 use berth_qemu::process::LocalHypervisor;
@@ -58,6 +58,7 @@ impl Bench {
                 nics: vec![],
                 nic_ports: 0,
                 pci_devices: Vec::new(),
+                usb_devices: Vec::new(),
                 shares: Vec::new(),
                 graphics: Graphics::None,
                 extras: Default::default(),
@@ -100,17 +101,36 @@ async fn qemu_takes_a_device_of_the_host_and_names_one_that_is_not_there() {
     assert!(error.to_string().contains("ffff:1f:1f.0: no such host device"), "{error}");
 }
 
+/// QEMU has its library for USB devices ready before it opens the device: with the files and system calls that it is left with.
 #[tokio::test]
-async fn a_machine_with_devices_of_the_host_owns_their_groups_and_may_lock_its_memory() {
+async fn a_confined_qemu_takes_a_usb_device_of_the_host_and_names_one_that_is_not_there() {
+    let Some(bench) = Bench::new().await else { return };
+    let mut spec = bench.spec("usb");
+    let device = UsbDeviceSpec { port: "999-1".to_owned(), bus: 999, number: 127 };
+    spec.machine.usb_devices = vec![device];
+    if let Some(user) = bench.host.run_as() {
+        let folders = vec![bench.directory.path().to_owned()];
+        spec.files.confinement = Some(Confinement { user: *user, folders });
+    }
+    let error = bench.host.launch(&spec, Limits::default()).await.expect_err("there is no such device");
+    assert!(error.to_string().contains("failed to open /dev/bus/usb/999/127"), "{error}");
+}
+
+#[tokio::test]
+async fn a_machine_with_devices_of_the_host_owns_their_device_files_and_may_lock_its_memory() {
     use std::os::unix::fs::MetadataExt;
     let Some(bench) = Bench::new().await else { return };
     let mut spec = bench.spec("locks");
     std::fs::write(bench.file("12"), "").expect("a file in place of /dev/vfio/12");
     spec.files.vfio_groups = vec![bench.file("12")];
+    std::fs::write(bench.file("001"), "").expect("a file in place of /dev/bus/usb/001/001");
+    spec.files.usb_nodes = vec![bench.file("001")];
     let launched = bench.host.launch(&spec, Limits::default()).await;
     if let Some(user) = bench.host.run_as() {
-        let group = std::fs::metadata(bench.file("12")).expect("there");
-        assert_eq!((group.uid(), group.mode() & 0o600), (user.uid, 0o600));
+        for node in ["12", "001"] {
+            let node = std::fs::metadata(bench.file(node)).expect("there");
+            assert_eq!((node.uid(), node.mode() & 0o600), (user.uid, 0o600));
+        }
     }
     let needed = (64_u64 << 20) + (1 << 30);
     let limits = |pid: &str| {

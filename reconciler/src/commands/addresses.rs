@@ -86,6 +86,7 @@ mod tests {
             image_dirs: Vec::new(),
             disk_dirs: Vec::new(),
             pci_devices: Vec::new(),
+            usb_devices: Vec::new(),
             shares: Vec::new(),
             backup_folders: Vec::new(),
             image_allow: Vec::new(),

@@ -339,7 +339,10 @@ fn add_interface(domain: &mut Domain, interface: Node<'_, '_>) {
         "network" => {}
         "user" => note("it is a user network; in berth it is on the Network default".to_owned()),
         "hostdev" => {
-            note("PCI passthrough, which berth does not have; it is on the Network default".to_owned())
+            note(
+                "it is a network card of the host; in berth it is on the Network default, or offer the card with --pci-device and add it to pci_devices"
+                    .to_owned(),
+            )
         }
         kind => {
             let of = ["bridge", "dev"].into_iter().find_map(|name| attribute(interface, &["source"], name));
@@ -367,6 +370,31 @@ fn add_interface(domain: &mut Domain, interface: Node<'_, '_>) {
     domain.interfaces.push(Interface { mac, network, model: known.unwrap_or_default() });
 }
 
+/// A note on a device of the host that the domain has: it cannot be moved before its host offers it.
+fn host_device(device: Node<'_, '_>) -> String {
+    let kind = device.attribute("type").unwrap_or_default();
+    let of = |element: &str, name: &str| {
+        let text = attribute(device, &["source", element], name).unwrap_or_default();
+        text.trim_start_matches("0x").to_owned()
+    };
+    let (option, form, list) = match kind {
+        "usb" => ("--usb-device", format!("{}:{}", of("vendor", "id"), of("product", "id")), "usb_devices"),
+        "pci" => {
+            let [domain, bus, slot] = ["domain", "bus", "slot"].map(|name| of("address", name));
+            ("--pci-device", format!("{domain}:{bus}:{slot}"), "pci_devices")
+        }
+        _ => return format!("it has a device of its host ({kind}), which berth does not have"),
+    };
+    // Untrusted, and incomplete without a vendor or an address.
+    let is_complete = form
+        .split(':')
+        .all(|part| (2..=4).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    let form = if is_complete { form } else { "DEVICE".to_owned() };
+    format!(
+        "it has a device of its host ({kind}): offer it there with {option} NAME={form}, and add NAME to {list}"
+    )
+}
+
 /// Notes on devices that berth does not have.
 fn devices(root: Node<'_, '_>, notes: &mut Vec<String>) {
     let mut displays = all(root, &["devices", "graphics"]).into_iter();
@@ -386,7 +414,10 @@ fn devices(root: Node<'_, '_>, notes: &mut Vec<String>) {
             notes.push(note.to_owned());
             continue;
         }
-        let passthrough = if name == "hostdev" { ", passthrough of a device of the host," } else { "" };
-        notes.push(format!("it has a {name}{kind}{passthrough} which berth does not have"));
+        if name == "hostdev" {
+            notes.push(host_device(device));
+            continue;
+        }
+        notes.push(format!("it has a {name}{kind} which berth does not have"));
     }
 }

@@ -125,14 +125,14 @@ fn firmware_for_secure_boot_without_keys_is_plain_uefi() {
 }
 
 #[test]
-fn a_windows_guest_needs_drivers_and_loses_passthrough() {
+fn a_windows_guest_needs_drivers_and_its_devices_are_offered_first() {
     let folder = "<filesystem type='mount'><source dir='/srv'/><target dir='srv'/></filesystem></devices>";
     let import = import_of(&[&WINDOWS.replace("</devices>", folder)]);
     assert_parts(
         &import.notes.join("\n"),
         &[
             "sda: its bus is sata",
-            "hostdev (pci), passthrough of a device of the host, which berth does not have",
+            "it has a device of its host (pci): offer it there with --pci-device NAME=0000:01:00, and add NAME to pci_devices",
             "it has a folder of its host: share it there with --share",
             "its clock is localtime",
             "its CPU model is Skylake-Server",
@@ -216,6 +216,20 @@ fn a_domain_of_terraforms_provider_names_its_volume_and_its_cloud_init_data() {
         &import.notes.join("\n"),
         &["hdd (/var/lib/libvirt/images/commoninit.iso) looks like cloud-init data"],
     );
+}
+
+#[test]
+fn a_usb_device_of_the_host_is_offered_by_its_vendor_and_product() {
+    let hostdev = |source: &str| {
+        let device = format!("<hostdev mode='subsystem' type='usb'><source>{source}</source></hostdev>");
+        import_of(&[&small("web", &device)]).notes.join("\n")
+    };
+    let by_id = hostdev("<vendor id='0x0403'/><product id='0x6001'/>");
+    let text = "it has a device of its host (usb): offer it there with --usb-device NAME=0403:6001, and add NAME to usb_devices";
+    assert_parts(&by_id, &[text]);
+    for source in ["<address bus='1' device='4'/>", "<vendor id='$(id)'/><product id='6001'/>"] {
+        assert_parts(&hostdev(source), &["--usb-device NAME=DEVICE, and add NAME to usb_devices"]);
+    }
 }
 
 #[test]

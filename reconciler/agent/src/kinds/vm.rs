@@ -34,10 +34,10 @@ use async_trait::async_trait;
 use berth_api::{
     Binding, Conditions, Disk, HotswapDiskAttachment, Readiness, Reason, StopMode, VM, VMStatus,
 };
-use berth_host::{ImageSource, LaunchRequest, ProcessFacts, TapConfig};
+use berth_host::{DeviceSpecs, ImageSource, LaunchRequest, ProcessFacts, TapConfig};
 use berth_qemu::block::ObservedDisk;
 use berth_qemu::hypervisor::CpuTime;
-use berth_qemu::machine::{Bus, DiskSpec, Medium, NicSpec, PciDeviceSpec};
+use berth_qemu::machine::{Bus, DiskSpec, Medium, NicSpec};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -79,10 +79,10 @@ pub(crate) enum Step {
     /// Applies the bridges and leases that this VM needs.
     EnsureNetworks,
     MakeTap(TapConfig),
-    /// Binds these PCI devices of the host to vfio-pci for the machine. The journal names them.
-    TakePciDevices(Vec<PciDeviceSpec>),
-    /// Gives the PCI devices of a machine that has ended back to the drivers that they had.
-    GiveBackPciDevices,
+    /// Takes these devices of the host for the machine. The journal names them.
+    TakeDevices(DeviceSpecs),
+    /// Gives the devices of a machine that has ended back to the drivers that they had.
+    GiveBackDevices,
     /// Starts QEMU and connects to its monitor.
     Launch(Box<LaunchRequest>),
     /// Lets the guest run.

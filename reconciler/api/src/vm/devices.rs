@@ -1,13 +1,29 @@
-//! The PCI devices and the shares of a host that a VM takes.
+//! The PCI and USB devices and the shares of a host that a VM takes.
 
 use std::collections::BTreeMap;
 
 use super::VM;
+use crate::{DeviceBus, DeviceCounts, DeviceName, PciDevices, UsbDevices, VMClassSpec, VMSpec};
 
-/// Returns the number of devices that the VM declares, by name.
-#[must_use]
-pub fn declared_devices(vm: &VM) -> BTreeMap<String, i64> {
-    vm.spec.pci_devices.iter().map(|wanted| (wanted.name.0.clone(), wanted.count.max(1))).collect()
+impl VMSpec {
+    /// Returns the number of devices that the VM is to have, by name. `class` is the class that it names, if that exists: its list of a bus
+    /// counts if the VM declares none.
+    #[must_use]
+    pub fn devices(&self, class: Option<&VMClassSpec>) -> DeviceCounts {
+        let class = class.filter(|_| self.class.is_some());
+        let pci = match &self.pci_devices[..] {
+            [] => class.map_or(&[][..], |class| &class.pci_devices[..]),
+            own => own,
+        };
+        let usb = match &self.usb_devices[..] {
+            [] => class.map_or(&[][..], |class| &class.usb_devices[..]),
+            own => own,
+        };
+        let of = |bus, name: &str, count: i64| (DeviceName::new(bus, name), count.max(1));
+        let pci = pci.iter().map(|PciDevices { name, count }| of(DeviceBus::Pci, &name.0, *count));
+        let usb = usb.iter().map(|UsbDevices { name, count }| of(DeviceBus::Usb, &name.0, *count));
+        pci.chain(usb).collect()
+    }
 }
 
 /// Returns the shares that the VM declares, by name, and whether it writes to each.
@@ -16,15 +32,19 @@ pub fn declared_shares(vm: &VM) -> BTreeMap<String, bool> {
     vm.spec.shares.iter().map(|share| (share.name.clone(), !share.read_only)).collect()
 }
 
-/// Returns the number of devices that the VM takes of its host, by name: what it declares, and what its machine has until
-/// the next power cycle.
+/// Returns the number of devices that the VM takes of its host, by name: what it is to have ([`VMSpec::devices`]), and what its machine
+/// has until the next power cycle.
 #[must_use]
-pub fn taken_devices(vm: &VM) -> BTreeMap<String, i64> {
-    let mut has: BTreeMap<String, i64> = BTreeMap::new();
-    for device in vm.status.iter().flat_map(|status| &status.pci_devices) {
-        *has.entry(device.name.clone()).or_default() += 1;
+pub fn taken_devices(vm: &VM, class: Option<&VMClassSpec>) -> DeviceCounts {
+    let mut has = DeviceCounts::new();
+    for status in &vm.status {
+        let pci = status.pci_devices.iter().map(|device| (DeviceBus::Pci, &device.name));
+        let usb = status.usb_devices.iter().map(|device| (DeviceBus::Usb, &device.name));
+        for (bus, name) in pci.chain(usb) {
+            *has.entry(DeviceName::new(bus, name)).or_default() += 1;
+        }
     }
-    let mut taken = declared_devices(vm);
+    let mut taken = vm.spec.devices(class);
     for (name, count) in has {
         let declared = taken.entry(name).or_default();
         *declared = count.max(*declared);
@@ -35,7 +55,8 @@ pub fn taken_devices(vm: &VM) -> BTreeMap<String, i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{PciDevices, Share, VMSpec, VMStatus, passthrough::PciDeviceStatus};
+    use crate::passthrough::{PciDeviceStatus, UsbDeviceStatus};
+    use crate::{Share, VMStatus};
 
     #[test]
     fn a_vm_writes_to_its_shares_unless_they_are_declared_read_only() {
@@ -48,19 +69,47 @@ mod tests {
         );
     }
 
+    fn pci(name: &str, count: i64) -> (DeviceName, i64) {
+        (DeviceName::new(DeviceBus::Pci, name), count)
+    }
+
     #[test]
     fn a_vm_takes_what_it_declares_and_what_its_machine_still_has() {
         let wanted = |name: &str, count| PciDevices { name: name.into(), count };
         let has = |name: &str| PciDeviceStatus { name: name.into(), address: "0000:01:00.0".into() };
-        let spec = VMSpec { pci_devices: vec![wanted("gpu", 1), wanted("nic", 2)], ..VMSpec::default() };
+        let usb = |name: &str, count| (DeviceName::new(DeviceBus::Usb, name), count);
+        let spec = VMSpec {
+            pci_devices: vec![wanted("gpu", 1), wanted("nic", 2)],
+            usb_devices: vec![UsbDevices { name: "gpu".into(), count: 1 }],
+            ..VMSpec::default()
+        };
         let mut vm = VM::new("web", spec);
-        assert_eq!(taken_devices(&vm), BTreeMap::from([("gpu".to_owned(), 1), ("nic".to_owned(), 2)]));
+        assert_eq!(taken_devices(&vm, None), [pci("gpu", 1), pci("nic", 2), usb("gpu", 1)].into());
         let pci_devices = vec![has("gpu"), has("gpu"), has("fpga")];
-        vm.status = Some(VMStatus { pci_devices, ..VMStatus::default() });
-        let names = taken_devices(&vm);
+        let usb_devices = vec![UsbDeviceStatus { name: "key".into(), port: "1-2".into() }];
+        vm.status = Some(VMStatus { pci_devices, usb_devices, ..VMStatus::default() });
         assert_eq!(
-            names,
-            BTreeMap::from([("fpga".to_owned(), 1), ("gpu".to_owned(), 2), ("nic".to_owned(), 2)])
+            taken_devices(&vm, None),
+            [pci("fpga", 1), pci("gpu", 2), pci("nic", 2), usb("gpu", 1), usb("key", 1)].into()
         );
+    }
+
+    #[test]
+    fn a_vm_without_devices_of_a_bus_has_those_of_its_class() {
+        let class: VMClassSpec = serde_json::from_value(serde_json::json!({
+            "cpus": 1, "pciDevices": [{"name": "gpu"}, {"name": "nic"}], "usbDevices": [{"name": "key", "count": 2}]
+        }))
+        .expect("a class");
+        let key = (DeviceName::new(DeviceBus::Usb, "key"), 2);
+        let mut spec = VMSpec { class: Some("gpus".into()), ..VMSpec::default() };
+        assert_eq!(spec.devices(Some(&class)), [pci("gpu", 1), pci("nic", 1), key.clone()].into());
+        spec.pci_devices = vec![PciDevices { name: "nic".into(), count: 3 }];
+        assert_eq!(
+            spec.devices(Some(&class)),
+            [pci("nic", 3), key].into(),
+            "its list replaces that of its class"
+        );
+        spec.class = None;
+        assert_eq!(spec.devices(Some(&class)), [pci("nic", 3)].into(), "it names no class");
     }
 }

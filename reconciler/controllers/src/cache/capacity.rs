@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use berth_api::host::HostNetwork;
-use berth_api::{BridgeSpec, HugeMemory, OfferedDevices};
+use berth_api::{BridgeSpec, DeviceCounts, DeviceName, HugeMemory, OfferedDevices};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::cache::recovery;
@@ -35,8 +35,8 @@ pub(crate) struct Candidate {
     pub(crate) cpu_models: Arc<BTreeSet<String>>,
     /// The bridges and interfaces of the host.
     pub(crate) networks: Arc<HostNetworks>,
-    /// The PCI devices that VMs can have, by name.
-    pub(crate) devices: Arc<BTreeMap<String, OfferedDevices>>,
+    /// The PCI and USB devices that VMs can have, by name.
+    pub(crate) devices: Arc<BTreeMap<DeviceName, OfferedDevices>>,
     /// The folders that VMs can have, by name, and whether they can write to each.
     pub(crate) shares: Arc<BTreeMap<String, bool>>,
     /// The folders in which Backups can be, by name.
@@ -75,8 +75,8 @@ pub(crate) struct Demand {
     pub(crate) huge_memory: HugeMemory,
     /// Thousandths of real CPUs.
     pub(crate) reserved: u32,
-    /// PCI devices by name.
-    pub(crate) devices: BTreeMap<String, i64>,
+    /// PCI and USB devices by name.
+    pub(crate) devices: DeviceCounts,
 }
 
 /// Capacity that VMs take.
@@ -92,8 +92,8 @@ pub(crate) struct Usage {
     pub(crate) huge_memory: HugeMemory,
     /// Thousandths of real CPUs.
     pub(crate) reserved: u32,
-    /// PCI devices by name.
-    pub(crate) devices: BTreeMap<String, i64>,
+    /// PCI and USB devices by name.
+    pub(crate) devices: DeviceCounts,
     /// The number of VMs.
     pub(crate) vms: u64,
 }
@@ -234,14 +234,14 @@ mod tests {
 
     #[test]
     fn devices_are_counted_by_name() {
-        let of =
-            |gpus: i64| Demand { devices: BTreeMap::from([("gpu".to_owned(), gpus)]), ..demand(1, 1, 0) };
+        let gpu = || DeviceName::new(berth_api::DeviceBus::Pci, "gpu");
+        let of = |gpus: i64| Demand { devices: [(gpu(), gpus)].into(), ..demand(1, 1, 0) };
         let mut capacity = HostCapacity::default();
         capacity.take("a", &of(2));
         capacity.take("a", &of(1));
-        assert_eq!(capacity.usage("a").devices, BTreeMap::from([("gpu".to_owned(), 3)]));
+        assert_eq!(capacity.usage("a").devices, [(gpu(), 3)].into());
         capacity.give_back("a", &of(2));
-        assert_eq!(capacity.usage("a").devices, BTreeMap::from([("gpu".to_owned(), 1)]));
+        assert_eq!(capacity.usage("a").devices, [(gpu(), 1)].into());
         capacity.give_back("a", &of(1));
         assert_eq!(capacity.usage("a"), Usage::default());
     }

@@ -5,7 +5,9 @@ use std::{
     fmt::Write,
 };
 
-use berth_api::{CpuAmount, Enforcement, HugeMemory, HugePages, Quantity, Readiness, Reason, Strategy};
+use berth_api::{
+    CpuAmount, DeviceBus, Enforcement, HugeMemory, HugePages, Quantity, Readiness, Reason, Strategy,
+};
 
 use crate::{
     cache::capacity::{Candidate, Members},
@@ -87,7 +89,7 @@ impl Unfit {
                 let short =
                     request.devices.iter().filter(|(device, count)| usable(candidate, device) < **count);
                 let short = short.map(|(device, count)| {
-                    format!("{} PCI devices {device} for VMs and it needs {count}", usable(candidate, device))
+                    format!("{} {device} for VMs and it needs {count}", usable(candidate, device))
                 });
                 format!("host {name} offers {}", short.collect::<Vec<_>>().join(", and "))
             }
@@ -117,7 +119,7 @@ impl Unfit {
             Self::Devices => {
                 let short = lacking(candidate, request).map(|(device, count)| {
                     let (free, usable) = (free(candidate, device), usable(candidate, device));
-                    format!("{free} of {usable} PCI devices {device} free and it needs {count}")
+                    format!("{free} of {usable} {device} free and it needs {count}")
                 });
                 format!("host {name} has {}", short.collect::<Vec<_>>().join(", and "))
             }
@@ -189,10 +191,7 @@ fn names(all: &BTreeSet<impl ToString>) -> String {
 
 /// The devices that it needs: `2 PCI devices gpu-a100`.
 fn devices(request: &Request) -> String {
-    let of_name = request.devices.iter().map(|(name, count)| {
-        let noun = if *count == 1 { "device" } else { "devices" };
-        format!("{count} PCI {noun} {name}")
-    });
+    let of_name = request.devices.iter().map(|(name, count)| name.counted(*count));
     of_name.collect::<Vec<_>>().join(" and ")
 }
 
@@ -352,7 +351,7 @@ fn never_on_bridges<'a>(
     ))
 }
 
-/// Returns why none of these hosts will take it with its PCI devices, even if no other VM had one.
+/// Returns why none of these hosts will take it with its PCI and USB devices, even if no other VM had one.
 fn never_with_devices<'a>(
     request: &Request,
     eligible: impl Iterator<Item = &'a Candidate> + Clone,
@@ -364,9 +363,15 @@ fn never_with_devices<'a>(
     let may_offer = |c: &&Candidate| c.allocatable_cpus == 0 || offers_devices(c, request);
     let mut offering = eligible.filter(may_offer).peekable();
     if offering.peek().is_none() {
+        let is_of = |bus: &DeviceBus| request.devices.keys().any(|device| device.bus == *bus);
+        let listed = |text: &dyn Fn(DeviceBus) -> String| {
+            DeviceBus::ALL.into_iter().filter(is_of).map(text).collect::<Vec<_>>().join(" and ")
+        };
         let text = format!(
-            "no host that it may run on offers {} to VMs: see status.pciDevices of the Hosts, and offer devices with --pci-device",
-            devices(request)
+            "no host that it may run on offers {} to VMs: see {} of the Hosts, and offer devices with {}",
+            devices(request),
+            listed(&|bus| format!("status.{}", bus.field())),
+            listed(&|bus| bus.option().to_owned())
         );
         return Some((Reason::NoHostWithDevice, text));
     }

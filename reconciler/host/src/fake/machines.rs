@@ -10,8 +10,8 @@ use berth_qemu::console::ConsoleStream;
 use berth_qemu::guest_agent::GuestAgent;
 use berth_qemu::hypervisor::{CpuTime, Hypervisor as _, ProcessIdentity, StateFile};
 use berth_qemu::machine::{
-    Affinity, DiskSpec, Firmware, LaunchSpec, MachineFiles, MachinePaths, Medium, NicSpec, PciDeviceSpec,
-    ShareSpec, SharedFolder, Tap, TpmFiles, UefiFiles, VirtiofsFiles,
+    Affinity, DiskSpec, Firmware, LaunchSpec, MachineFiles, MachinePaths, Medium, NicSpec, ShareSpec,
+    SharedFolder, Tap, TpmFiles, UefiFiles, VirtiofsFiles,
 };
 use berth_qemu::nics::LentTap;
 use berth_qemu::process::LaunchError;
@@ -19,8 +19,8 @@ use berth_qemu::qmp::{Events, Qmp};
 use serde_json::Value;
 
 use crate::{
-    InstanceFacts, InterfaceUse, LaunchRequest, MachineUse, Machines, PciDeviceFacts, ProcessFacts, Result,
-    StateAccess, SystemError,
+    DeviceSpecs, InstanceFacts, InterfaceUse, LaunchRequest, MachineUse, Machines, PciDeviceFacts,
+    ProcessFacts, Result, StateAccess, SystemError, UsbDeviceFacts,
 };
 
 use crate::dedicated_cpus::choose;
@@ -145,13 +145,21 @@ impl FakeSystem {
                 return Err(LaunchError::Tap { name: name.clone(), source }.into());
             }
         }
-        for device in &machine.pci_devices {
-            let holder = state.facts.pci_devices.iter().find(|facts| facts.functions == device.functions);
-            if holder.and_then(|facts| facts.held_by.as_ref()) != Some(&machine.instance) {
-                state
-                    .violations
-                    .push(format!("{} launched with a PCI device that it does not have", machine.instance));
-            }
+        let lacks =
+            |held_by: Option<&Option<String>>| held_by.and_then(Option::as_ref) != Some(&machine.instance);
+        let facts = &state.facts;
+        let pci = machine.pci_devices.iter().filter(|device| {
+            let found = facts.pci_devices.iter().find(|facts| facts.functions == device.functions);
+            lacks(found.map(|facts| &facts.held_by))
+        });
+        let usb = machine.usb_devices.iter().filter(|device| {
+            let found = facts.usb_devices.iter().find(|facts| facts.port == device.port);
+            lacks(found.map(|facts| &facts.held_by))
+        });
+        if pci.count() + usb.count() > 0 {
+            state
+                .violations
+                .push(format!("{} launched with a device that it does not have", machine.instance));
         }
         if machine.firmware != Firmware::Bios {
             files.uefi =
@@ -328,15 +336,31 @@ impl Machines for FakeSystem {
         self.call("revoke_medium", async { Ok(()) }).await
     }
 
-    async fn take_pci_devices(&self, instance: &str, devices: &[PciDeviceSpec]) -> Result<()> {
+    async fn take_devices(&self, instance: &str, devices: &DeviceSpecs) -> Result<()> {
         let work = async {
             let mut state = self.state();
             let is_noted =
-                state.journals.get(instance).is_some_and(|journal| !journal["pciDevices"].is_null());
-            if !is_noted {
-                state.violations.push(format!("{instance} takes PCI devices that its journal does not have"));
+                |list: &str| state.journals.get(instance).is_some_and(|journal| !journal[list].is_null());
+            let (pci, usb) = (devices.pci.is_empty(), devices.usb.is_empty());
+            if !((pci || is_noted("pciDevices")) && (usb || is_noted("usbDevices"))) {
+                state.violations.push(format!("{instance} takes devices that its journal does not have"));
             }
-            for device in devices {
+            for device in &devices.usb {
+                let refuse = |detail: &str| SystemError::UsbDevice {
+                    port: device.port.clone(),
+                    detail: detail.to_owned(),
+                };
+                let same = |facts: &&mut UsbDeviceFacts| facts.port == device.port;
+                let found =
+                    state.facts.usb_devices.iter_mut().find(same).ok_or_else(|| refuse("it is gone"))?;
+                match &found.held_by {
+                    Some(other) if other != instance => {
+                        return Err(refuse(&format!("instance {other} has it")));
+                    }
+                    _ => found.held_by = Some(instance.to_owned()),
+                }
+            }
+            for device in &devices.pci {
                 let refuse = |detail: &str| {
                     let address = device.functions.first().cloned().unwrap_or_default();
                     SystemError::Device { address, detail: detail.to_owned() }
@@ -353,10 +377,10 @@ impl Machines for FakeSystem {
             }
             Ok(())
         };
-        self.call("take_pci_devices", work).await
+        self.call("take_devices", work).await
     }
 
-    async fn give_back_pci_devices(&self, instance: &str) -> Result<()> {
+    async fn give_back_devices(&self, instance: &str) -> Result<()> {
         let work = async {
             if let Some(process) = self.running(instance).await? {
                 let (instance, pid) = (instance.to_owned(), process.identity.pid);
@@ -365,7 +389,7 @@ impl Machines for FakeSystem {
             self.state().give_back(instance);
             Ok(())
         };
-        self.call("give_back_pci_devices", work).await
+        self.call("give_back_devices", work).await
     }
 
     async fn lend_state(&self, instance: &str, qmp: &Qmp, access: StateAccess) -> Result<()> {

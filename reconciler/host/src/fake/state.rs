@@ -110,11 +110,12 @@ impl Default for State {
 }
 
 impl State {
-    /// Frees the PCI devices of an instance.
+    /// Frees the devices of an instance.
     pub(super) fn give_back(&mut self, instance: &str) {
-        let its =
-            self.facts.pci_devices.iter_mut().filter(|facts| facts.held_by.as_deref() == Some(instance));
-        its.for_each(|facts| facts.held_by = None);
+        let pci = self.facts.pci_devices.iter_mut().map(|facts| &mut facts.held_by);
+        let usb = self.facts.usb_devices.iter_mut().map(|facts| &mut facts.held_by);
+        let its = pci.chain(usb).filter(|held_by| held_by.as_deref() == Some(instance));
+        its.for_each(|held_by| *held_by = None);
     }
 
     /// Returns the CPUs for single machines that no running instance has.
@@ -152,6 +153,7 @@ fn facts() -> HostFacts {
         ranges: Vec::new(),
         links: HostLinks::default(),
         pci_devices: Vec::new(),
+        usb_devices: Vec::new(),
         shares: Vec::new(),
         backup_folders: Vec::new(),
         huge_pages: Vec::new(),

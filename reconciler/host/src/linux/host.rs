@@ -96,6 +96,7 @@ impl LinuxInfo {
             ranges: Vec::new(),
             links: HostLinks::default(),
             pci_devices: Vec::new(),
+            usb_devices: Vec::new(),
             shares: Vec::new(),
             backup_folders: Vec::new(),
             huge_pages,

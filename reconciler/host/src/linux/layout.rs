@@ -86,6 +86,11 @@ impl Layout {
         self.root.join("pci")
     }
 
+    /// The records of the USB devices that instances have.
+    pub(super) fn usb(&self) -> PathBuf {
+        self.root.join("usb")
+    }
+
     pub(super) fn networks(&self) -> PathBuf {
         self.root.join("network")
     }

@@ -32,7 +32,7 @@ use berth_qemu::hypervisor::{CpuTime, FoundQemu, Hypervisor, ProcessIdentity};
 use berth_qemu::installation::{Installation, UefiFirmware};
 use berth_qemu::machine::{
     Confinement, DiskSpec, Firmware, LaunchSpec, MachineFiles, MachinePaths, MachineSpec, Medium, NicSpec,
-    TpmFiles, UefiFiles,
+    TpmFiles, UefiFiles, UsbDeviceSpec,
 };
 use berth_qemu::nics::LentTap;
 use berth_qemu::process::{self, Claims, LaunchError, LocalHypervisor, RunAs};
@@ -162,6 +162,7 @@ impl LinuxMachines {
         }
         let groups = machine.pci_devices.iter().flat_map(|device| &device.groups);
         files.vfio_groups = groups.map(|group| Path::new(VFIO_GROUPS).join(group.to_string())).collect();
+        files.usb_nodes = machine.usb_devices.iter().map(UsbDeviceSpec::node).collect();
         files.virtiofs = self.shares.files(&machine.shares).await?;
         files.from_saved_state = from_saved_state;
         let state = self.layout.state(&machine.instance);

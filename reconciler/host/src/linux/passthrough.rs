@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use berth_qemu::machine::PciDeviceSpec;
 use serde::{Deserialize, Serialize};
 
+use super::device_records::{DeviceRecords, OfferedNames};
 use super::files::{self, failed};
 use crate::{PciDeviceFacts, PciMapping, PciSelector, SystemError};
 
@@ -59,7 +60,7 @@ struct Record {
 pub(super) struct Passthrough {
     /// `/`, or the directory of a test that has `sys` and `dev`.
     root: PathBuf,
-    records: PathBuf,
+    records: DeviceRecords,
     mappings: Arc<Vec<PciMapping>>,
     kernel: Arc<dyn Kernel>,
     /// Held while records are compared and written.
@@ -73,6 +74,7 @@ impl Passthrough {
         mappings: Vec<PciMapping>,
         kernel: Arc<dyn Kernel>,
     ) -> Self {
+        let records = DeviceRecords::new(records);
         Self { root: root.into(), records, mappings: Arc::new(mappings), kernel, taking: Arc::default() }
     }
 
@@ -81,9 +83,9 @@ impl Passthrough {
         if self.mappings.is_empty() {
             return Ok(Vec::new());
         }
-        let records = self.records()?;
+        let records = self.records.all()?;
         let present = files::names(&self.devices())?;
-        let mut claimed: BTreeMap<String, String> = BTreeMap::new();
+        let mut offered = OfferedNames::default();
         let mut found = Vec::new();
         for mapping in self.mappings.iter() {
             let units = self.units(&mapping.devices, &present)?;
@@ -94,13 +96,9 @@ impl Passthrough {
                 found.push(PciDeviceFacts { name, address, problem, ..PciDeviceFacts::default() });
             }
             for functions in units {
-                let other = functions.iter().find_map(|function| claimed.get(function));
-                let taken = other.map(|name| format!("it is offered as {name} already"));
+                let taken = offered.offer(&mapping.name, &functions);
                 let mut facts = self.device(&mapping.name, functions, &records)?;
                 facts.problem = taken.or(facts.problem);
-                for function in &facts.functions {
-                    claimed.entry(function.clone()).or_insert_with(|| mapping.name.clone());
-                }
                 if !found.contains(&facts) {
                     found.push(facts);
                 }
@@ -135,10 +133,7 @@ impl Passthrough {
             }
         }
         let functions: Vec<&String> = devices.iter().flat_map(|device| &device.functions).collect();
-        if !functions.is_empty() {
-            files::ensure_private_folder(&self.records)?;
-        }
-        let records = self.records()?;
+        let records: BTreeMap<String, Record> = self.records.all()?;
         // Before anything is changed, it is known how to undo all of it.
         for function in functions.iter().filter(|function| !records.contains_key(**function)) {
             let record = Record {
@@ -146,7 +141,7 @@ impl Passthrough {
                 driver: self.driver(function),
                 driver_override: self.driver_override(function),
             };
-            files::write_json(&self.record(function), &record, 0o600)?;
+            self.records.write(function, &record)?;
         }
         for function in functions {
             self.bind(function)?;
@@ -157,7 +152,7 @@ impl Passthrough {
     /// Gives the devices of an instance back to the drivers that they had. Its machine must have ended.
     pub(super) fn give_back(&self, instance: &str) -> Result<()> {
         let _one_at_a_time = self.taking.lock().unwrap_or_else(PoisonError::into_inner);
-        for (function, record) in self.records()? {
+        for (function, record) in self.records.all::<Record>()? {
             if record.instance != instance {
                 continue;
             }
@@ -166,8 +161,7 @@ impl Passthrough {
             } else {
                 tracing::warn!(function, "a device that a machine had is gone from the host");
             }
-            let path = self.record(&function);
-            files::remove_if_there(&path).map_err(failed("remove", &path))?;
+            self.records.remove(&function)?;
         }
         Ok(())
     }
@@ -354,29 +348,6 @@ impl Passthrough {
     fn id(&self, function: &str) -> Option<String> {
         let (vendor, device) = (self.number(function, "vendor")?, self.number(function, "device")?);
         Some(format!("{vendor:04x}:{device:04x}"))
-    }
-
-    fn record(&self, function: &str) -> PathBuf {
-        self.records.join(format!("{function}.json"))
-    }
-
-    fn records(&self) -> Result<BTreeMap<String, Record>> {
-        let mut records = BTreeMap::new();
-        for name in files::names(&self.records)? {
-            let Some(function) = name.strip_suffix(".json") else { continue };
-            let path = self.records.join(&name);
-            match files::read_json(&path)? {
-                None => {}
-                Some(Ok(record)) => {
-                    records.insert(function.to_owned(), record);
-                }
-                Some(Err(detail)) => {
-                    let source = io::Error::new(io::ErrorKind::InvalidData, detail);
-                    return Err(SystemError::File { attempt: "understand", path, source });
-                }
-            }
-        }
-        Ok(records)
     }
 
     fn write(&self, path: &Path, text: &str) -> Result<()> {

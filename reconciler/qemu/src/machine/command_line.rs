@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use super::{
     Accelerator, Affinity, Bus, Cache, DISK_THREAD, DiskSpec, Format, Graphics, LaunchSpec, MEMORY_BLOCK,
     MEMORY_DEVICE, MachineFiles, MachinePaths, MachineSpec, NIC_PORTS, NicSpec, PciDeviceSpec,
-    SCSI_CONTROLLER, SEED_ID, SEED_TARGET, SYSPREP_ID, ShareSpec, Tap, Topology, UefiFiles, Watchdog,
+    SCSI_CONTROLLER, SEED_ID, SEED_TARGET, SYSPREP_ID, ShareSpec, Tap, Topology, UefiFiles, UsbDeviceSpec,
+    Watchdog,
 };
 use super::{backend_of, blockdev, disk_device, medium_blockdev, nic_device, port_name, scsi_cdrom, slot};
 
@@ -29,6 +30,9 @@ const SLOT_NIC_PORTS: u8 = 0x9;
 const SLOT_HOST_PORTS: u8 = 0xa;
 /// A function for each share.
 const SLOT_SHARES: u8 = 0xb;
+
+/// The ports of either speed of a USB controller with devices of the host, as many as QEMU allows.
+const USB_PORTS: u8 = 15;
 
 /// The threads that write to all huge pages of a guest at its start.
 const MOST_PREALLOC_THREADS: u16 = 16;
@@ -87,17 +91,21 @@ pub fn command_line(spec: &LaunchSpec) -> Vec<String> {
     for item in &files.fw_cfg {
         args.pair("-fw_cfg", format!("name={},file={}", escape(&item.name), escape(&text(&item.file))));
     }
-    graphics(spec.graphics, &files.paths.vnc, &mut args);
+    graphics(spec, &files.paths.vnc, &mut args);
     if spec.tpm {
         tpm(&files.paths.tpm, &mut args);
     }
     if files.from_saved_state {
         args.pair("-incoming", "defer");
     }
+    let needs_controller = files.sysprep.is_some() || !spec.usb_devices.is_empty();
+    if needs_controller && spec.graphics == Graphics::None {
+        usb_controller(spec, &mut args);
+    }
+    for (number, device) in spec.usb_devices.iter().enumerate() {
+        usb_device(number, device, &mut args);
+    }
     if let Some(volume) = &files.sysprep {
-        if spec.graphics == Graphics::None {
-            usb(&mut args);
-        }
         sysprep(volume, &mut args);
     }
     args.0
@@ -332,12 +340,12 @@ fn virtiofs(number: usize, share: &ShareSpec, paths: &MachinePaths, args: &mut A
         "queue-size": SHARE_QUEUE, "bus": "pcie.0", "multifunction": true, "addr": format!("{SLOT_SHARES:#x}.{number}")}));
 }
 
-fn graphics(graphics: Graphics, vnc: &Path, args: &mut Arguments) {
-    match graphics {
+fn graphics(spec: &MachineSpec, vnc: &Path, args: &mut Arguments) {
+    match spec.graphics {
         Graphics::None => args.pair("-display", "none"),
         Graphics::Vga => {
             args.device(json!({"driver": "VGA", "id": "vga0", "bus": "pcie.0", "addr": slot(SLOT_VGA)}));
-            usb(args);
+            usb_controller(spec, args);
             args.device(json!({"driver": "usb-tablet", "id": "tablet0", "bus": "usb0.0"}));
             // A viewer that asks for the screen alone does not disconnect the others.
             args.pair("-vnc", format!("unix:{},share=ignore", escape(&text(vnc))));
@@ -351,8 +359,23 @@ fn tpm(socket: &Path, args: &mut Arguments) {
     args.device(json!({"driver": "tpm-crb", "tpmdev": "tpm0"}));
 }
 
-fn usb(args: &mut Arguments) {
-    args.device(json!({"driver": "qemu-xhci", "id": "usb0", "bus": "pcie.0", "addr": slot(SLOT_USB)}));
+/// The controller of all USB devices. It has four ports of each speed, and with devices of the host as many as there can be: those, the
+/// tablet and the disk with the answer file.
+fn usb_controller(spec: &MachineSpec, args: &mut Arguments) {
+    let mut controller =
+        json!({"driver": "qemu-xhci", "id": "usb0", "bus": "pcie.0", "addr": slot(SLOT_USB)});
+    if !spec.usb_devices.is_empty() {
+        controller["p2"] = json!(USB_PORTS);
+        controller["p3"] = json!(USB_PORTS);
+    }
+    args.device(controller);
+}
+
+/// A USB device of the host. By its device file QEMU needs nothing else of the host: its library also looks at sysfs and for devices that are
+/// plugged in, and does without them.
+fn usb_device(number: usize, device: &UsbDeviceSpec, args: &mut Arguments) {
+    args.device(json!({"driver": "usb-host", "id": format!("hostusb{number}"), "bus": "usb0.0",
+        "hostdevice": text(&device.node())}));
 }
 
 /// Windows looks for answer files on removable volumes, and has a driver for USB disks.

@@ -30,6 +30,7 @@ fn spec() -> LaunchSpec {
             nics: vec![],
             nic_ports: 0,
             pci_devices: Vec::new(),
+            usb_devices: Vec::new(),
             shares: Vec::new(),
             graphics: Graphics::None,
             extras: Extras::default(),
@@ -604,6 +605,32 @@ fn pci_devices_of_the_host_have_ports_of_their_own_and_functions_stay_together()
     assert!(matches!(twice.validate(), Err(SpecError::Twice { .. })));
     let many = (0..9).map(|n| PciDeviceSpec { functions: vec![format!("0000:0{n}:00.0")], groups: vec![n] });
     assert!(with(|s| s.machine.pci_devices = many.collect()).validate().is_err());
+}
+
+#[test]
+fn usb_devices_of_the_host_are_named_by_their_device_files_and_have_ports_enough() {
+    let key = UsbDeviceSpec { port: "1-2.3".to_owned(), bus: 1, number: 14 };
+    let changed = with(|s| s.machine.usb_devices = vec![key.clone()]);
+    insta::assert_snapshot!(added(&spec(), &changed), @r#"
+    -device {"driver":"qemu-xhci","id":"usb0","bus":"pcie.0","addr":"0x7","p2":15,"p3":15}
+    -device {"driver":"usb-host","id":"hostusb0","bus":"usb0.0","hostdevice":"/dev/bus/usb/001/014"}
+    "#);
+    assert_eq!(changed.validate(), Ok(()));
+    let beside_others = shown(&with(|s| {
+        s.machine.graphics = Graphics::Vga;
+        s.files.sysprep = Some("/run/sysprep.img".into());
+        s.machine.usb_devices = vec![key.clone()];
+    }));
+    assert_eq!(beside_others.matches("qemu-xhci").count(), 1, "one controller for all: {beside_others}");
+    for (bus, number) in [(0, 1), (1, 0), (1, 128), (1000, 1)] {
+        let device = UsbDeviceSpec { bus, number, ..key.clone() };
+        let wrong = with(|s| s.machine.usb_devices = vec![device]);
+        assert!(wrong.validate().is_err(), "bus {bus}, device {number}");
+    }
+    let twice = with(|s| s.machine.usb_devices = vec![key.clone(), key.clone()]);
+    assert!(matches!(twice.validate(), Err(SpecError::Twice { .. })));
+    let many = (1..=9).map(|number| UsbDeviceSpec { number, ..key.clone() }).collect();
+    assert!(with(|s| s.machine.usb_devices = many).validate().is_err());
 }
 
 #[test]

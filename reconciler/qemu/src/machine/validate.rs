@@ -5,8 +5,9 @@ use std::collections::HashSet;
 use super::{
     Bus, CdromSpec, DiskSpec, FIRST_CDROM_TARGET, Firmware, Format, LaunchSpec, MAX_CDROMS, MAX_NICS,
     MAX_OPTIONS, MAX_PCI_DEVICES, MAX_QUEUES, MAX_SATA, MAX_SERIAL, MAX_SHARE_TAG, MAX_SHARES,
-    MAX_SOCKET_PATH, MAX_VIRTIO_BLK, MEMORY_BLOCK, MachineSpec, Medium, NIC_PORTS, NicModel, NicSpec,
-    OPTION_GROUPS, SCSI_CONTROLLER, SEED_ID, SEED_TARGET, SYSPREP_ID, ShareSpec,
+    MAX_SOCKET_PATH, MAX_USB_BUS, MAX_USB_DEVICES, MAX_VIRTIO_BLK, MEMORY_BLOCK, MachineSpec, Medium,
+    NIC_PORTS, NicModel, NicSpec, OPTION_GROUPS, SCSI_CONTROLLER, SEED_ID, SEED_TARGET, SYSPREP_ID,
+    ShareSpec,
 };
 
 /// Why a spec is not a valid machine.
@@ -111,6 +112,7 @@ impl MachineSpec {
         self.validate_cdroms()?;
         self.validate_nics()?;
         self.validate_pci_devices()?;
+        self.validate_usb_devices()?;
         self.validate_shares()?;
         self.validate_options()
     }
@@ -124,6 +126,19 @@ impl MachineSpec {
             let is_property = property.is_some_and(|property| plain(property, 64));
             check("option", name, is_property, "machine.PROPERTY, cpu.FLAG or global.DEVICE.PROPERTY")?;
             check("option value", value, plain(value, 32), "letters, digits, '-', '.', '_', at most 32")?;
+        }
+        Ok(())
+    }
+
+    fn validate_usb_devices(&self) -> Result<(), SpecError> {
+        let count = self.usb_devices.len();
+        check("usb devices", &count.to_string(), count <= usize::from(MAX_USB_DEVICES), "at most 8")?;
+        let mut nodes = HashSet::new();
+        for device in &self.usb_devices {
+            let node = device.node().display().to_string();
+            let is_number = (1..=MAX_USB_BUS).contains(&device.bus) && (1..=127).contains(&device.number);
+            check("usb device", &node, is_number, "not the number of a bus and of a device on it")?;
+            unique("usb devices", &node, nodes.insert(node.clone()))?;
         }
         Ok(())
     }

@@ -176,8 +176,8 @@ impl LocalHypervisor {
             let mode = std::fs::Permissions::from_mode(0o620);
             serial.set_permissions(mode).map_err(failed(&spec.files.paths.serial_log))?;
         }
-        for group in &spec.files.vfio_groups {
-            give(group, true, user.as_ref()).map_err(failed(group))?;
+        for node in spec.files.vfio_groups.iter().chain(&spec.files.usb_nodes) {
+            give(node, true, user.as_ref()).map_err(failed(node))?;
         }
         let (mut ruleset, mut tpm_ruleset) = (None, None);
         if let Some(tpm) = &spec.files.tpm {
@@ -227,6 +227,9 @@ impl LocalHypervisor {
             ruleset.allow(group, Reach::Write)?;
             // The container of all groups is beside them.
             ruleset.allow(&group.with_file_name("vfio"), Reach::Write)?;
+        }
+        for node in &spec.files.usb_nodes {
+            ruleset.allow(node, Reach::Write)?;
         }
         Ok(Some(ruleset))
     }

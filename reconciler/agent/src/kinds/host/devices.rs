@@ -1,52 +1,114 @@
-//! The PCI devices of this host, as its status lists them. Pure.
+//! The PCI and USB devices of this host, as its status lists them. Pure.
 
 use std::collections::BTreeMap;
 
 use berth_api::condition::cut;
 use berth_api::host::MAX_DETAIL;
-use berth_api::passthrough::{HostPciDevice, HostPciDevices, MOST_DEVICE_NAMES, MOST_LISTED_DEVICES};
-use berth_host::PciDeviceFacts;
+use berth_api::passthrough::{
+    HostPciDevice, HostPciDevices, HostUsbDevice, HostUsbDevices, MOST_DEVICE_NAMES, MOST_LISTED_DEVICES,
+};
+use berth_host::{PciDeviceFacts, UsbDeviceFacts};
 
 use super::observe::Observed;
 
-/// Returns the devices that the administrator lets VMs have, by name.
-pub(super) fn offered(observed: &Observed) -> Vec<HostPciDevices> {
-    let mut names: BTreeMap<&str, Vec<&PciDeviceFacts>> = BTreeMap::new();
-    for device in &observed.facts.pci_devices {
-        names.entry(&device.name).or_default().push(device);
-    }
-    let count = |devices: &[&PciDeviceFacts], counts: &dyn Fn(&PciDeviceFacts) -> bool| {
-        i64::try_from(devices.iter().filter(|device| counts(device)).count()).unwrap_or(i64::MAX)
-    };
-    let of_name = |(name, devices): (&str, Vec<&PciDeviceFacts>)| HostPciDevices {
-        name: name.to_owned(),
-        usable: count(&devices, &|device| device.problem.is_none()),
-        free: count(&devices, &|device| device.problem.is_none() && device.held_by.is_none()),
-        display: devices.iter().any(|device| device.display),
-        devices: devices.iter().take(MOST_LISTED_DEVICES).map(|device| listed(device, observed)).collect(),
-    };
-    names.into_iter().take(MOST_DEVICE_NAMES).map(of_name).collect()
+/// The devices of one name.
+struct Named<'a, D> {
+    name: String,
+    usable: i64,
+    free: i64,
+    devices: Vec<&'a D>,
 }
 
-fn listed(device: &PciDeviceFacts, observed: &Observed) -> HostPciDevice {
-    let user = |instance: &String| observed.device_users.get(instance).cloned();
-    HostPciDevice {
+/// Groups devices by name. `state`: the name, whether a VM can have it, and whether one has it.
+fn by_name<'a, D>(all: &'a [D], state: impl Fn(&'a D) -> (&'a str, bool, bool)) -> Vec<Named<'a, D>> {
+    let mut names: BTreeMap<&str, Vec<&D>> = BTreeMap::new();
+    for device in all {
+        names.entry(state(device).0).or_default().push(device);
+    }
+    let count = |devices: &[&'a D], counts: &dyn Fn(&'a D) -> bool| {
+        i64::try_from(devices.iter().filter(|device| counts(**device)).count()).unwrap_or(i64::MAX)
+    };
+    let named = |(name, devices): (&str, Vec<&'a D>)| Named {
+        name: name.to_owned(),
+        usable: count(&devices, &|device| state(device).1),
+        free: count(&devices, &|device| state(device).1 && !state(device).2),
+        devices,
+    };
+    names.into_iter().take(MOST_DEVICE_NAMES).map(named).collect()
+}
+
+/// Returns the PCI devices that the administrator lets VMs have, by name.
+pub(super) fn offered(observed: &Observed) -> Vec<HostPciDevices> {
+    let named = by_name(&observed.facts.pci_devices, |device| {
+        (device.name.as_str(), device.problem.is_none(), device.held_by.is_some())
+    });
+    let listed = |device: &PciDeviceFacts| HostPciDevice {
         address: device.address.clone(),
         id: device.id.clone(),
-        vm: device.held_by.as_ref().map(|instance| user(instance).unwrap_or_else(|| "unknown".to_owned())),
-        problem: device.problem.as_deref().map(|text| cut(text, MAX_DETAIL).to_owned()),
+        vm: user(device.held_by.as_ref(), observed),
+        problem: problem(device.problem.as_ref()),
+    };
+    let of_name = |of: Named<'_, PciDeviceFacts>| HostPciDevices {
+        name: of.name,
+        usable: of.usable,
+        free: of.free,
+        display: of.devices.iter().any(|device| device.display),
+        devices: of.devices.into_iter().take(MOST_LISTED_DEVICES).map(listed).collect(),
+    };
+    named.into_iter().map(of_name).collect()
+}
+
+/// Returns the USB devices that the administrator lets VMs have, by name.
+pub(super) fn offered_usb(observed: &Observed) -> Vec<HostUsbDevices> {
+    let named = by_name(&observed.facts.usb_devices, |device| {
+        (device.name.as_str(), device.problem.is_none(), device.held_by.is_some())
+    });
+    let listed = |device: &UsbDeviceFacts| HostUsbDevice {
+        port: device.port.clone(),
+        id: device.id.clone(),
+        product: device.product.clone(),
+        vm: user(device.held_by.as_ref(), observed),
+        problem: problem(device.problem.as_ref()),
+    };
+    let of_name = |of: Named<'_, UsbDeviceFacts>| HostUsbDevices {
+        name: of.name,
+        usable: of.usable,
+        free: of.free,
+        devices: of.devices.into_iter().take(MOST_LISTED_DEVICES).map(listed).collect(),
+    };
+    named.into_iter().map(of_name).collect()
+}
+
+fn user(held_by: Option<&String>, observed: &Observed) -> Option<String> {
+    let user = |instance: &String| observed.device_users.get(instance).cloned();
+    held_by.map(|instance| user(instance).unwrap_or_else(|| "unknown".to_owned()))
+}
+
+fn problem(text: Option<&String>) -> Option<String> {
+    text.map(|text| cut(text, MAX_DETAIL).to_owned())
+}
+
+/// The devices of one name without which VM has them.
+pub(super) trait WithoutUse: Clone + PartialEq {
+    fn unused(&self) -> Self;
+}
+
+impl WithoutUse for HostPciDevices {
+    fn unused(&self) -> Self {
+        let devices = self.devices.iter().map(|d| HostPciDevice { vm: None, ..d.clone() }).collect();
+        Self { free: 0, devices, ..self.clone() }
+    }
+}
+
+impl WithoutUse for HostUsbDevices {
+    fn unused(&self) -> Self {
+        let devices = self.devices.iter().map(|d| HostUsbDevice { vm: None, ..d.clone() }).collect();
+        Self { free: 0, devices, ..self.clone() }
     }
 }
 
 /// Returns the devices as they are stored if they differ only in which VM has them, which decides nothing.
-pub(super) fn without_use(stored: &[HostPciDevices], now: &[HostPciDevices]) -> Vec<HostPciDevices> {
-    let plain = |devices: &[HostPciDevices]| -> Vec<HostPciDevices> {
-        let unused = |of: &HostPciDevices| HostPciDevices {
-            free: 0,
-            devices: of.devices.iter().map(|d| HostPciDevice { vm: None, ..d.clone() }).collect(),
-            ..of.clone()
-        };
-        devices.iter().map(unused).collect()
-    };
-    if plain(stored) == plain(now) { stored.to_vec() } else { now.to_vec() }
+pub(super) fn without_use<D: WithoutUse>(stored: &[D], now: &[D]) -> Vec<D> {
+    let is_same = stored.iter().map(D::unused).eq(now.iter().map(D::unused));
+    if is_same { stored.to_vec() } else { now.to_vec() }
 }

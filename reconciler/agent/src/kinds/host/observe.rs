@@ -57,7 +57,7 @@ pub(crate) struct Observed {
     pub(super) retained: usize,
     /// Instances that no VM bound here owns.
     pub(super) orphan_instances: Vec<OrphanInstance>,
-    /// `namespace/name` of the VM of each instance that has PCI devices of the host.
+    /// `namespace/name` of the VM of each instance that has PCI or USB devices of the host.
     pub(super) device_users: BTreeMap<String, String>,
     /// Orphans that an administrator has released.
     pub(super) released: BTreeSet<String>,
@@ -281,8 +281,9 @@ fn orphan_instances(owned: &Owned, instances: Vec<InstanceFacts>) -> Vec<OrphanI
 fn device_users(instances: &[InstanceFacts]) -> BTreeMap<String, String> {
     let user = |found: &InstanceFacts| {
         let journal = Journal::parse(found.journal.clone()?).ok()?;
-        let has = !journal.pci_devices.is_empty();
-        has.then(|| (found.instance.clone(), format!("{}/{}", journal.namespace, journal.name)))
+        journal
+            .has_devices()
+            .then(|| (found.instance.clone(), format!("{}/{}", journal.namespace, journal.name)))
     };
     instances.iter().filter_map(user).collect()
 }

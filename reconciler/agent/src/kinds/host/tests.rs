@@ -4,7 +4,7 @@ use std::time::Duration;
 use berth_api::Host;
 use berth_host::{
     DeclaredSource, ForeignKind, ForeignObject, Forwarding, HostFacts, KvmFacts, PciDeviceFacts, QemuFacts,
-    ShareFacts, TrashedVolume, VolumeFacts, VolumeOwner,
+    ShareFacts, TrashedVolume, UsbDeviceFacts, VolumeFacts, VolumeOwner,
 };
 use berth_qemu::machine::{Accelerator, Format};
 use jiff::Timestamp;
@@ -70,6 +70,7 @@ fn observed() -> Observed {
             ranges: Vec::new(),
             links: Default::default(),
             pci_devices: Vec::new(),
+            usb_devices: Vec::new(),
             shares: Vec::new(),
             backup_folders: Vec::new(),
             huge_pages: Vec::new(),
@@ -437,4 +438,40 @@ fn pci_devices_are_reported_by_name_with_what_is_free_and_what_stands_in_the_way
     assert_eq!(devices::without_use(&offered, &devices::offered(&seen)), offered);
     seen.facts.pci_devices[2].problem = Some("its group is shared".into());
     assert_ne!(devices::without_use(&offered, &devices::offered(&seen)), offered);
+}
+
+#[test]
+fn usb_devices_are_reported_by_name_with_their_ports_and_products() {
+    let device = |number: u16| UsbDeviceFacts {
+        name: "key".into(),
+        port: format!("1-{number}"),
+        id: Some("0403:6001".into()),
+        product: Some("Licence key".into()),
+        bus: 1,
+        number,
+        ..UsbDeviceFacts::default()
+    };
+    let mut seen = observed();
+    seen.facts.usb_devices = vec![
+        UsbDeviceFacts { held_by: Some("i-1".into()), ..device(1) },
+        UsbDeviceFacts { problem: Some("it is a hub".into()), ..device(2) },
+        device(3),
+    ];
+    seen.device_users = [("i-1".to_owned(), "ns/web".to_owned())].into();
+    let reported = status(&Host::new("h", Default::default()), &seen, &AgentConfig::new("h"), at(1));
+    let [key] = &reported.usb_devices[..] else { panic!("{:?}", reported.usb_devices) };
+    assert_eq!((key.name.as_str(), key.usable, key.free), ("key", 2, 1));
+    assert_eq!(key.devices[0].vm.as_deref(), Some("ns/web"));
+    assert_eq!(
+        (key.devices[1].port.as_str(), key.devices[1].product.as_deref()),
+        ("1-2", Some("Licence key"))
+    );
+    assert_eq!(key.devices[1].problem.as_deref(), Some("it is a hub"));
+    let name = berth_api::DeviceName::new(berth_api::DeviceBus::Usb, "key");
+    assert_eq!(reported.offered_devices().get(&name).map(|of| of.usable), Some(2));
+    seen.facts.usb_devices[2].held_by = Some("i-3".into());
+    assert_eq!(
+        devices::without_use(&reported.usb_devices, &devices::offered_usb(&seen)),
+        reported.usb_devices
+    );
 }

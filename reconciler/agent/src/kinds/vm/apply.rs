@@ -69,12 +69,12 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
             }
         }
         Step::MakeTap(tap) => ctx.system.ensure_tap(tap).await?,
-        Step::TakePciDevices(devices) => {
-            ctx.system.take_pci_devices(instance, devices).await?;
+        Step::TakeDevices(devices) => {
+            ctx.system.take_devices(instance, devices).await?;
             ctx.enqueue(Key::host());
         }
-        Step::GiveBackPciDevices => {
-            ctx.system.give_back_pci_devices(instance).await?;
+        Step::GiveBackDevices => {
+            ctx.system.give_back_devices(instance).await?;
             ctx.enqueue(Key::host());
         }
         Step::Launch(request) => launch(ctx, vm, request).await?,

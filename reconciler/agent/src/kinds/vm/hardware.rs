@@ -30,6 +30,7 @@ pub(super) fn differences(run: &Run, vm: &VM, size: &Size, profile: &Profile) ->
         ("watchdog", run.profile.watchdog == declared.watchdog),
         ("serialNumber", run.profile.serial_number == declared.serial_number),
         ("pciDevices", run.profile.pci_devices == declared.pci_devices),
+        ("usbDevices", run.profile.usb_devices == declared.usb_devices),
         ("shares", run.profile.shares == declared.shares),
         ("qemuOptions", run.profile.qemu_options == declared.qemu_options),
         ("graphics", run.graphics == vm.spec.graphics),

@@ -1,7 +1,7 @@
 //! Status of a VM: read back from QEMU, the guest and the journal. Pure.
 
 use berth_api::condition::{self, remove};
-use berth_api::passthrough::PciDeviceStatus;
+use berth_api::passthrough::{PciDeviceStatus, UsbDeviceStatus};
 use berth_api::vm::{
     DedicatedCpus, DiskAttachmentStatus, GuestEnd, GuestStatus, Hardware, HostRefusal, ProcessStatus,
 };
@@ -9,7 +9,7 @@ use berth_api::{
     ConditionType, ConditionUpdate, GuestOS, HugePages, Power, Quantity, Readiness, Reason, Size, VM,
     VMState, VMStatus,
 };
-use berth_qemu::machine::Bus;
+use berth_qemu::machine::{Bus, PciDeviceSpec};
 use berth_qemu::power::RunState;
 use jiff::Timestamp;
 
@@ -20,7 +20,7 @@ use super::plan::{IO_ERROR, interface_changes, too_large};
 use super::{Observed, cpu_time, guest_users};
 use crate::admission::Admission;
 use crate::converge::held_conditions;
-use crate::journal::{Ended, HeldDevice, Run, SuspensionPhase};
+use crate::journal::{Ended, Held, Run, SuspensionPhase};
 use crate::machine::with_stored_use;
 use crate::plugging::device;
 use crate::restores::VmRestore;
@@ -50,6 +50,7 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
     status.disks = disks(observed);
     status.cdroms = media::status(observed);
     status.pci_devices = pci_devices(observed);
+    status.usb_devices = usb_devices(observed);
     status.guest = guest(observed, status.guest.as_ref());
     status.process = process(observed);
     status.console.clone_from(&observed.console);
@@ -97,11 +98,17 @@ fn write_restore_synced(status: &mut VMStatus, observed: &Observed, generation: 
 /// The PCI devices of a VM that has a machine.
 fn pci_devices(observed: &Observed) -> Vec<PciDeviceStatus> {
     let held = observed.journal.pci_devices.iter().filter(|_| observed.process.is_some());
-    let device = |held: &HeldDevice| PciDeviceStatus {
+    let device = |held: &Held<PciDeviceSpec>| PciDeviceStatus {
         name: held.name.clone(),
         address: held.device.functions.first().cloned().unwrap_or_default(),
     };
     held.map(device).collect()
+}
+
+/// The USB devices of a VM that has a machine.
+fn usb_devices(observed: &Observed) -> Vec<UsbDeviceStatus> {
+    let held = observed.journal.usb_devices.iter().filter(|_| observed.process.is_some());
+    held.map(|held| UsbDeviceStatus { name: held.name.clone(), port: held.device.port.clone() }).collect()
 }
 
 /// Removes the interfaces that were unplugged from the running machine: their addresses are free.

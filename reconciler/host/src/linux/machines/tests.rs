@@ -94,6 +94,7 @@ async fn machine(system: &LinuxSystem, instance: &str, firmware: Firmware) -> La
         nics: Vec::new(),
         nic_ports: 0,
         pci_devices: Vec::new(),
+        usb_devices: Vec::new(),
         shares: Vec::new(),
         graphics: Graphics::None,
         extras: Default::default(),

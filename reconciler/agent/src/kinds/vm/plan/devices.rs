@@ -1,87 +1,180 @@
-//! PCI devices of the host for a VM: which it gets, and when they are given back.
+//! PCI and USB devices of the host for a VM: which it gets, and when they are given back.
 
-use std::collections::BTreeSet;
-
-use berth_api::vm::declared_devices;
-use berth_api::{Graphics, Readiness, Reason, VM};
-use berth_host::{HostFacts, PciDeviceFacts};
-use berth_qemu::machine::PciDeviceSpec;
+use berth_api::{DeviceBus, DeviceName, Graphics, Readiness, Reason, VM};
+use berth_host::{DeviceSpecs, HostFacts, PciDeviceFacts, UsbDeviceFacts};
+use berth_qemu::machine::{PciDeviceSpec, UsbDeviceSpec};
 
 use super::{Observed, Step, write_journal};
 use crate::converge::Plan;
-use crate::journal::{HeldDevice, Journal};
+use crate::journal::{Held, Journal};
 
 /// The number of devices that a message names.
 const NAMED: usize = 4;
 
+/// The devices of a VM.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct HeldDevices {
+    pub(super) pci: Vec<Held<PciDeviceSpec>>,
+    pub(super) usb: Vec<Held<UsbDeviceSpec>>,
+}
+
+impl HeldDevices {
+    /// The devices to take.
+    pub(super) fn specs(&self) -> DeviceSpecs {
+        DeviceSpecs {
+            pci: self.pci.iter().map(|held| held.device.clone()).collect(),
+            usb: self.usb.iter().map(|held| held.device.clone()).collect(),
+        }
+    }
+}
+
+/// A device that a host offers, on any bus.
+trait Offered {
+    const BUS: DeviceBus;
+    type Spec;
+
+    fn name(&self) -> &str;
+    /// The place of the device on the host, for people.
+    fn place(&self) -> &str;
+    fn problem(&self) -> Option<&String>;
+    fn held_by(&self) -> Option<&String>;
+    fn spec(&self) -> Self::Spec;
+
+    /// Why the instance cannot have it.
+    fn obstacle(&self, instance: &str) -> Option<String> {
+        let held = self.held_by().filter(|holder| *holder != instance);
+        self.problem().cloned().or_else(|| held.map(|_| "another VM has it".to_owned()))
+    }
+}
+
+impl Offered for PciDeviceFacts {
+    const BUS: DeviceBus = DeviceBus::Pci;
+    type Spec = PciDeviceSpec;
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn place(&self) -> &str {
+        &self.address
+    }
+
+    fn problem(&self) -> Option<&String> {
+        self.problem.as_ref()
+    }
+
+    fn held_by(&self) -> Option<&String> {
+        self.held_by.as_ref()
+    }
+
+    fn spec(&self) -> PciDeviceSpec {
+        PciDeviceSpec { functions: self.functions.clone(), groups: self.groups.clone() }
+    }
+}
+
+impl Offered for UsbDeviceFacts {
+    const BUS: DeviceBus = DeviceBus::Usb;
+    type Spec = UsbDeviceSpec;
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn place(&self) -> &str {
+        &self.port
+    }
+
+    fn problem(&self) -> Option<&String> {
+        self.problem.as_ref()
+    }
+
+    fn held_by(&self) -> Option<&String> {
+        self.held_by.as_ref()
+    }
+
+    fn spec(&self) -> UsbDeviceSpec {
+        UsbDeviceSpec { port: self.port.clone(), bus: self.bus, number: self.number }
+    }
+}
+
 /// Chooses the devices of a VM that is to be started. Those that it has already come first, so that a start that was interrupted
 /// goes on with them. The error: its readiness, while it cannot have them.
-pub(super) fn choose(vm: &VM, instance: &str, host: &HostFacts) -> Result<Vec<HeldDevice>, Readiness> {
-    let mut chosen = Vec::new();
-    for (name, count) in declared_devices(vm) {
-        let offered: Vec<&PciDeviceFacts> = host.pci_devices.iter().filter(|d| d.name == name).collect();
-        if vm.spec.graphics != Graphics::None
-            && let Some(display) = offered.iter().find(|device| device.display)
-        {
-            let text = format!(
-                "pciDevices: {name} ({}) is a display controller, and a VM with one has no graphics: set graphics to None, or take {name} out",
-                display.address
-            );
-            return Err(Readiness::Stalled(Reason::NotSupported, text));
+pub(super) fn choose(vm: &VM, observed: &Observed, host: &HostFacts) -> Result<HeldDevices, Readiness> {
+    let mut chosen = HeldDevices::default();
+    for (name, count) in &observed.profile.devices {
+        let count = usize::try_from(*count).unwrap_or_default();
+        match name.bus {
+            DeviceBus::Pci => {
+                screen_is_free(vm, name, &host.pci_devices)?;
+                chosen.pci.extend(of_name(name, count, &host.pci_devices, &observed.instance)?);
+            }
+            DeviceBus::Usb => {
+                chosen.usb.extend(of_name(name, count, &host.usb_devices, &observed.instance)?);
+            }
         }
-        let mut usable: Vec<&&PciDeviceFacts> =
-            offered.iter().filter(|device| obstacle(device, instance).is_none()).collect();
-        usable.sort_by_key(|device| device.held_by.is_none());
-        let count = usize::try_from(count).unwrap_or_default();
-        if usable.len() < count {
-            return Err(Readiness::Stalled(
-                Reason::DeviceUnavailable,
-                too_few(&name, count, &offered, instance),
-            ));
-        }
-        chosen.extend(usable.into_iter().take(count).map(|device| HeldDevice {
-            name: name.clone(),
-            device: PciDeviceSpec { functions: device.functions.clone(), groups: device.groups.clone() },
-        }));
     }
     Ok(chosen)
 }
 
-fn too_few(name: &str, count: usize, offered: &[&PciDeviceFacts], instance: &str) -> String {
-    if offered.is_empty() {
-        return format!("this host offers no PCI devices {name}: its administrator does with --pci-device");
+/// Checks that a VM with graphics gets no display controller.
+fn screen_is_free(vm: &VM, name: &DeviceName, offered: &[PciDeviceFacts]) -> Result<(), Readiness> {
+    let display = offered.iter().find(|device| device.name == name.name && device.display);
+    match display {
+        Some(display) if vm.spec.graphics != Graphics::None => {
+            let text = format!(
+                "pciDevices: {name} ({address}) is a display controller, and a VM with one has no graphics: set graphics to None, or take {name} out",
+                name = name.name,
+                address = display.address
+            );
+            Err(Readiness::Stalled(Reason::NotSupported, text))
+        }
+        _ => Ok(()),
     }
-    let obstacles = offered
-        .iter()
-        .filter_map(|device| Some(format!("{}: {}", device.address, obstacle(device, instance)?)));
-    let obstacles: Vec<String> = obstacles.take(NAMED).collect();
-    let usable = offered.iter().filter(|device| obstacle(device, instance).is_none()).count();
-    let offers = format!("the VM needs {count} PCI devices {name} and this host has {usable} for it");
-    if obstacles.is_empty() { offers } else { format!("{offers} ({})", obstacles.join("; ")) }
 }
 
-fn obstacle(device: &PciDeviceFacts, instance: &str) -> Option<String> {
-    let held = device.held_by.as_deref().filter(|holder| *holder != instance);
-    device.problem.clone().or_else(|| held.map(|_| "another VM has it".to_owned()))
+fn of_name<O: Offered>(
+    name: &DeviceName,
+    count: usize,
+    all: &[O],
+    instance: &str,
+) -> Result<Vec<Held<O::Spec>>, Readiness> {
+    let offered: Vec<&O> = all.iter().filter(|device| device.name() == name.name).collect();
+    let mut usable: Vec<&&O> = offered.iter().filter(|device| device.obstacle(instance).is_none()).collect();
+    usable.sort_by_key(|device| device.held_by().is_none());
+    if usable.len() < count {
+        let text = too_few(name, count, &offered, instance);
+        return Err(Readiness::Stalled(Reason::DeviceUnavailable, text));
+    }
+    let held = |device: &&O| Held { name: name.name.clone(), device: device.spec() };
+    Ok(usable.into_iter().take(count).map(held).collect())
+}
+
+fn too_few<O: Offered>(name: &DeviceName, count: usize, offered: &[&O], instance: &str) -> String {
+    if offered.is_empty() {
+        return format!("this host offers no {name}: its administrator does with {}", O::BUS.option());
+    }
+    let obstacles: Vec<String> =
+        offered.iter().filter_map(|d| Some(format!("{}: {}", d.place(), d.obstacle(instance)?))).collect();
+    let usable = offered.len() - obstacles.len();
+    let offers = format!("the VM needs {count} {name} and this host has {usable} for it");
+    let named = &obstacles[..obstacles.len().min(NAMED)];
+    if named.is_empty() { offers } else { format!("{offers} ({})", named.join("; ")) }
 }
 
 /// Gives back devices of an earlier run that are not among the chosen ones, before others are taken.
-pub(super) fn surplus(observed: &Observed, chosen: &[HeldDevice]) -> Option<Plan<Step>> {
-    let chosen: BTreeSet<&PciDeviceSpec> = chosen.iter().map(|held| &held.device).collect();
-    let is_surplus = observed.journal.pci_devices.iter().any(|held| !chosen.contains(&held.device));
-    let readiness = Readiness::Reconciling(Reason::Starting, "PCI devices are being given back".to_owned());
-    is_surplus.then(|| Plan::steps(given_back(&observed.journal), readiness))
+pub(super) fn surplus(observed: &Observed, chosen: &HeldDevices) -> Option<Plan<Step>> {
+    let (chosen, journal) = (chosen.specs(), &observed.journal);
+    let pci = journal.pci_devices.iter().any(|held| !chosen.pci.contains(&held.device));
+    let usb = journal.usb_devices.iter().any(|held| !chosen.usb.contains(&held.device));
+    let text = "devices of the host are being given back".to_owned();
+    let readiness = Readiness::Reconciling(Reason::Starting, text);
+    (pci || usb).then(|| Plan::steps(given_back(journal), readiness))
 }
 
 /// The steps that give back all devices of a machine that has ended, and record it. None are needed without devices.
 pub(super) fn given_back(journal: &Journal) -> Vec<Step> {
-    if journal.pci_devices.is_empty() {
+    if !journal.has_devices() {
         return Vec::new();
     }
-    vec![Step::GiveBackPciDevices, write_journal(Journal { pci_devices: Vec::new(), ..journal.clone() })]
-}
-
-/// The devices to take.
-pub(super) fn specs(held: &[HeldDevice]) -> Vec<PciDeviceSpec> {
-    held.iter().map(|held| held.device.clone()).collect()
+    vec![Step::GiveBackDevices, write_journal(journal.clone().without_devices())]
 }

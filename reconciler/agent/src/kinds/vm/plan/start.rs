@@ -25,12 +25,11 @@ use super::super::media;
 use super::super::pending_leases;
 use super::super::seed::{digest, seed};
 use super::cards::{links_down, model_of, nic_id, queues_of, recorded_name};
-use super::{Observed, Step, asks_for_restart, devices, write_journal};
+use super::devices::{self, HeldDevices};
+use super::{Observed, Step, asks_for_restart, write_journal};
 use crate::converge::Plan;
 use crate::huge_pages;
-use crate::journal::{
-    HeldDevice, Journal, MemoryGrowth, PinnedHardware, PostStart, Run, RunProfile, epoch_of,
-};
+use crate::journal::{Journal, MemoryGrowth, PinnedHardware, PostStart, Run, RunProfile, epoch_of};
 use crate::networking::tap_of;
 use crate::plugging::disk_spec;
 use crate::restores::VmRestore;
@@ -105,7 +104,7 @@ struct Prepared<'a> {
     host: &'a HostFacts,
     qemu: &'a QemuFacts,
     cdroms: Vec<CdromSpec>,
-    devices: Vec<HeldDevice>,
+    devices: HeldDevices,
 }
 
 fn prepared<'a>(vm: &VM, observed: &'a Observed) -> Result<Prepared<'a>, Plan<Step>> {
@@ -182,7 +181,7 @@ fn prepared<'a>(vm: &VM, observed: &'a Observed) -> Result<Prepared<'a>, Plan<St
         return Err(waits(Reason::Unschedulable, text).requeue_after(ASK_HOST));
     }
     enough_of_its_own(&size.taken(), host)?;
-    let devices = devices::choose(vm, &observed.instance, host)
+    let devices = devices::choose(vm, observed, host)
         .map_err(|readiness| Plan::without_steps(readiness).requeue_after(ASK_HOST))?;
     shares_ready(vm, host)?;
     Ok(Prepared { size, host, qemu, cdroms, devices })
@@ -298,7 +297,8 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
     journal.uid = vm.uid().unwrap_or_default();
     journal.interfaces = interfaces(vm, &journal).map(|(_, interface, _)| interface.clone()).collect();
     journal.pins = Some(pins.clone());
-    journal.pci_devices.clone_from(devices);
+    journal.pci_devices.clone_from(&devices.pci);
+    journal.usb_devices.clone_from(&devices.usb);
     let mut journal = journal.with_bootstrap(digest(vm, &observed.bootstrap));
     let cloud_instance = journal.cloud_instance(&observed.instance);
     journal.restarts += i64::from(is_restart);
@@ -336,6 +336,7 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
     });
     let cpu_model = profile.cpu_model.as_deref().map_or(pins.cpu_model, cpu_models::argument);
     let taps = taps(vm, observed, &journal);
+    let taken = devices.specs();
     let machine = MachineSpec {
         instance: observed.instance.clone(),
         name: format!("{}/{}", journal.namespace, journal.name),
@@ -366,7 +367,8 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
             Graphics::None => machine::Graphics::None,
             Graphics::VGA => machine::Graphics::Vga,
         },
-        pci_devices: devices::specs(devices),
+        pci_devices: taken.pci.clone(),
+        usb_devices: taken.usb.clone(),
         shares: profile.shares.clone(),
         extras: extras(&profile),
         tpm: size.tpm,
@@ -387,8 +389,8 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
         steps.push(Step::EnsureNetworks);
     }
     steps.extend(taps.into_iter().map(Step::MakeTap));
-    if !devices.is_empty() {
-        steps.push(Step::TakePciDevices(devices::specs(devices)));
+    if !taken.is_empty() {
+        steps.push(Step::TakeDevices(taken));
     }
     steps.push(Step::Launch(Box::new(request)));
     steps.extend(links_down);

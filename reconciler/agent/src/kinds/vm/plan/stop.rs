@@ -132,7 +132,7 @@ pub(super) fn off(observed: &Observed, readiness: Readiness) -> Plan<Step> {
     steps.extend(devices::given_back(&observed.journal));
     // A power cycle: how the machine ended before no longer matters.
     if observed.journal.run.is_some() {
-        let journal = Journal { pci_devices: Vec::new(), ..observed.journal.clone() };
+        let journal = observed.journal.clone().without_devices();
         steps.push(write_journal(journal.stopped()));
     }
     Plan::steps(steps, readiness)
