@@ -67,6 +67,7 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Graduate(options) => runtime()?.block_on(Box::pin(graduate::run(options))),
         Command::Import(options) => match options.source {
             ImportSource::Libvirt(options) => runtime()?.block_on(Box::pin(import::libvirt(options))),
+            ImportSource::Qemu(options) => import::qemu(&options),
         },
         Command::Secrets(options) => backup::secrets(&options),
         Command::History(options) => runtime()?.block_on(Box::pin(history::run(options))),

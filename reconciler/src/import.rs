@@ -1,17 +1,20 @@
-//! Configuration for the machines of another hypervisor: libvirt's domains and networks become HCL.
+//! Configuration for the machines of another hypervisor: libvirt's domains and networks, and QEMU's command lines, become HCL.
 //!
 //! ```text
-//!  XML ─▶ domain, network ─▶ configuration ─▶ HCL, and notes on what berth cannot express
-//!              (xml)            (names)
+//!  XML ───────────▶ domain, network ─▶ configuration ─▶ HCL, and notes on what berth cannot express
+//!  command line ──▶ (xml, qemu)        (names, origin)
 //! ```
 //!
-//! Pure, except that the caller reads files. The XML is foreign: its size is limited, it cannot define entities, and nothing in
-//! it reaches the configuration but as a literal or a comment.
+//! Pure, except that the caller reads files. Both are foreign: their size is limited, XML cannot define entities, and nothing in
+//! them reaches the configuration but as a literal or a comment.
 
 mod configuration;
 mod domain;
 mod names;
 mod network;
+mod origin;
+pub mod qemu;
+mod shell;
 mod xml;
 
 #[cfg(test)]
@@ -20,6 +23,7 @@ mod tests;
 pub use configuration::{Configuration, DiskFiles, DiskReader, ImageFile, Unread, configuration};
 pub use domain::{Cdrom, Disk, DiskSource, Domain, Interface};
 pub use network::Network;
+pub use origin::Origin;
 pub use xml::MAX_XML;
 
 /// What an XML document describes.

@@ -30,6 +30,7 @@ mod network;
 mod passthrough;
 mod program;
 mod qemu_img;
+pub mod qemu_processes;
 pub mod record;
 mod resident;
 mod seed;

@@ -18,6 +18,9 @@ pub enum ImportSource {
     /// Writes HCL for the domains of libvirt, their networks and their disks, with the steps that bring the disks in. Changes
     /// nothing in libvirt or in berth.
     Libvirt(LibvirtOptions),
+    /// Writes HCL for the guests of QEMU processes that scripts, users or Proxmox VE started, by their command lines, with the
+    /// steps that bring their disks in. Changes nothing in the guests or in berth.
+    Qemu(QemuOptions),
 }
 
 /// `berth import libvirt`
@@ -26,12 +29,31 @@ pub struct LibvirtOptions {
     /// Files with the output of `virsh dumpxml` and `virsh net-dumpxml`. Default: all domains that virsh lists.
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// The folder for the configuration, main.tf. It is created; an existing file is not replaced.
-    #[arg(long, value_name = "FOLDER")]
-    pub out: PathBuf,
     /// virsh's connection. Default: virsh's own.
     #[arg(long, value_name = "URI", conflicts_with = "files")]
     pub connect: Option<String>,
+    #[command(flatten)]
+    pub written: WrittenOptions,
+}
+
+/// `berth import qemu`
+#[derive(Args, Debug)]
+pub struct QemuOptions {
+    /// Numbers of running processes, and files with command lines: as in `/proc/PID/cmdline`, as in a shell, or the output of `qm
+    /// showcmd`. Paths in files are relative to the working directory. Default: all QEMU processes of this machine that neither
+    /// berth nor libvirt runs.
+    #[arg(value_name = "PID|FILE")]
+    pub guests: Vec<PathBuf>,
+    #[command(flatten)]
+    pub written: WrittenOptions,
+}
+
+/// How the configuration is written.
+#[derive(Args, Debug)]
+pub struct WrittenOptions {
+    /// The folder for the configuration, main.tf. It is created; an existing file is not replaced.
+    #[arg(long, value_name = "FOLDER")]
+    pub out: PathBuf,
     /// The folder that the files of disks are to be copied into: the one that berth is started with.
     #[arg(long, value_name = "FOLDER", default_value = "/srv/images")]
     pub image_dir: PathBuf,

@@ -9,6 +9,7 @@ use super::{
     domain::{Cdrom, Disk, DiskSource, Domain, Interface, place},
     names::Names,
     network::Network,
+    shell::quoted,
 };
 
 /// The most CPUs, disks, CD-ROM drives and interfaces of a VM.
@@ -101,7 +102,8 @@ pub fn configuration(
     for domain in domains {
         writer.add_domain(domain);
     }
-    let head = "# Written by berth import libvirt.\n\n";
+    let importer = domains.first().map_or("libvirt", |domain| domain.origin.importer());
+    let head = format!("# Written by berth import {importer}.\n\n");
     let provider = include_str!("../../../examples/provider/provider.tf");
     let text =
         format!("{head}{provider}{}{}{}", writer.network_blocks, writer.class_blocks, writer.vm_blocks);
@@ -158,7 +160,7 @@ impl<'a> Writer<'a, '_> {
                 "Network {} of libvirt. Berth refuses its range while a host has it elsewhere:",
                 network.name
             ),
-            format!("  virsh net-destroy {0} && virsh net-autostart --disable {0}", shell(&network.name)),
+            format!("  virsh net-destroy {0} && virsh net-autostart --disable {0}", quoted(&network.name)),
         ];
         lines.extend(network.notes.iter().map(|note| format!("- {note}")));
         self.notes.extend(network.notes.iter().map(|note| format!("{libvirt}: {note}")));
@@ -202,7 +204,7 @@ impl<'a> Writer<'a, '_> {
         let head = if name == domain.name {
             format!("VM {name}.")
         } else {
-            format!("VM {name}: the domain {:?} of libvirt.", domain.name)
+            format!("VM {name}: {}.", domain.origin.described(&domain.name))
         };
         if disks.is_empty() {
             notes.push("it has no disk to boot from, which every VM of berth has: it is left out".to_owned());
@@ -431,9 +433,9 @@ impl<'a> Writer<'a, '_> {
         notes: &mut Vec<String>,
     ) {
         let from = match disk.source {
-            DiskSource::Path(path) => shell(path),
+            DiskSource::Path(path) => quoted(path),
             DiskSource::Volume { pool, volume } => {
-                format!("\"$(virsh vol-path --pool {} {})\"", shell(pool), shell(volume))
+                format!("\"$(virsh vol-path --pool {} {})\"", quoted(pool), quoted(volume))
             }
             DiskSource::Elsewhere(place) => {
                 notes.push(format!(
@@ -441,7 +443,7 @@ impl<'a> Writer<'a, '_> {
                     disk.target,
                     if disk.is_iso { "medium" } else { "disk" },
                 ));
-                shell(place)
+                quoted(place)
             }
         };
         // A guest that runs changes its disk: a checksum of now is none of the file that is brought in later.
@@ -460,13 +462,13 @@ impl<'a> Writer<'a, '_> {
         let kind = if disk.is_iso { "Medium in" } else { "Disk" };
         let mut lines = vec![format!("{kind} {} of {}: {}", disk.target, domain.name, place(disk.source))];
         if domain.is_running != Some(false) && !disk.is_iso {
-            lines.push(format!("  virsh shutdown {}", shell(&domain.name)));
+            lines.push(format!("  {}", domain.origin.shutdown(&domain.name)));
         }
         lines.push(format!("  mkdir -p {image_dir}"));
         match &file {
             Ok(_) => lines.push(format!("  cp --sparse=always {from} {to}")),
             Err(why) => {
-                let (read, written) = (shell(disk.format), if disk.is_iso { "raw" } else { "qcow2" });
+                let (read, written) = (quoted(disk.format), if disk.is_iso { "raw" } else { "qcow2" });
                 lines.push(format!("  qemu-img convert -f {read} -O {written} {from} {to}"));
                 lines.push(format!("  sha256sum {to}"));
                 match why {
@@ -508,15 +510,14 @@ impl<'a> Writer<'a, '_> {
 /// The disk that this file becomes, with the steps before it.
 fn taken_over(domain: &Domain, name: &str, disk: &Disk, path: &str) -> String {
     let folder = path.rsplit_once('/').map_or("/", |(folder, _)| folder);
-    let domain_name = shell(&domain.name);
     let mut lines = vec![
         format!("Disk {} of {}: {path}. berth moves this file into its pool.", disk.target, domain.name),
-        format!("  berth up --disk-dir {} (or berth host), on the host that has the file", shell(folder)),
-        format!("  virsh autostart --disable {domain_name}"),
+        format!("  berth up --disk-dir {} (or berth host), on the host that has the file", quoted(folder)),
+        format!("  {}", domain.origin.no_autostart(&domain.name)),
     ];
     if domain.is_running != Some(false) {
         lines.push("After the apply, the disk and its VM wait until the guest is shut down:".to_owned());
-        lines.push(format!("  virsh shutdown {domain_name}"));
+        lines.push(format!("  {}", domain.origin.shutdown(&domain.name)));
     }
     let source = Expression::Object(vec![text("file", path)]);
     let body = [text("name", name), ("source".to_owned(), source)];
@@ -566,14 +567,4 @@ fn is_unicast_mac(text: &str) -> bool {
         && bytes.iter().all(Option::is_some)
         && bytes.first().copied().flatten().is_some_and(|first| first & 1 == 0)
         && bytes.iter().any(|byte| *byte != Some(0))
-}
-
-/// A text as one word of a shell.
-fn shell(text: &str) -> String {
-    let is_plain =
-        |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '_' | '-' | ':' | '+' | '@');
-    if !text.is_empty() && !text.starts_with('-') && text.chars().all(is_plain) {
-        return text.to_owned();
-    }
-    format!("'{}'", text.replace('\'', "'\\''"))
 }

@@ -1,4 +1,4 @@
-//! libvirt's domains.
+//! Domains of any origin, and those of libvirt.
 
 use berth_api::vm::NicModel;
 use berth_api::{Firmware, hardware::is_uuid};
@@ -6,14 +6,17 @@ use roxmltree::Node;
 
 use super::{
     ImportError,
+    origin::Origin,
     xml::{all, attribute, bytes, first, text},
 };
 
 /// A domain.
 #[derive(Clone, Debug)]
 pub struct Domain {
-    /// Its name in libvirt.
+    /// Its name there.
     pub name: String,
+    /// What runs it.
+    pub origin: Origin,
     /// Its virtual CPUs.
     pub cpus: u64,
     /// Its memory, in bytes.
@@ -122,6 +125,8 @@ const TUNING: [&str; 14] = [
     "idmap",
     "genid",
 ];
+/// The note on an interface of a network that only QEMU's own process has.
+pub(super) const USER_NETWORK: &str = "it is a user network; in berth it is on the Network default";
 /// Names of images that hold cloud-init data.
 const SEEDS: [&str; 5] = ["cloud-init", "cloudinit", "cidata", "seed", "commoninit"];
 
@@ -136,6 +141,7 @@ pub(super) fn read(root: Node<'_, '_>) -> Result<Domain, ImportError> {
     let memory = bytes(root, &["memory"], "KiB").ok_or(ImportError::Missing("memory"))?;
     let mut domain = Domain {
         name,
+        origin: Origin::Libvirt,
         cpus,
         memory,
         firmware: firmware(root),
@@ -241,9 +247,7 @@ fn add_disk(domain: &mut Domain, disk: Node<'_, '_>) {
     let note = |text: &str| format!("{target}: {text}");
     match attribute(disk, &["target"], "bus") {
         Some("virtio" | "scsi") | None => {}
-        Some(bus) => domain.notes.push(note(&format!(
-            "its bus is {bus}; in berth it is virtio-scsi, for which the guest needs a driver before the move"
-        ))),
+        Some(bus) => domain.notes.push(note(&other_bus(bus))),
     }
     for (element, text) in [
         ("shareable", "several machines may share it; in berth a disk has one VM at a time"),
@@ -267,16 +271,46 @@ fn add_disk(domain: &mut Domain, disk: Node<'_, '_>) {
 fn add_cdrom(domain: &mut Domain, drive: Node<'_, '_>) {
     let target = attribute(drive, &["target"], "dev").unwrap_or("cdrom").to_owned();
     let source = source(drive);
-    let place = source.as_ref().map(place).unwrap_or_default();
-    let name = place.rsplit('/').next().unwrap_or_default().to_ascii_lowercase();
-    if SEEDS.iter().any(|seed| name.contains(seed)) {
-        domain.notes.push(format!(
-            "{target} ({place}) looks like cloud-init data: put its user-data into bootstrap.user_data. In berth the guest \
-             is another instance to cloud-init, which runs again at the first boot"
-        ));
+    if let Some(note) = source.as_ref().and_then(|source| seed(&target, source)) {
+        domain.notes.push(note);
         return;
     }
     domain.cdroms.push(Cdrom { target, source, boot_first: false });
+}
+
+/// The note on a medium that holds cloud-init data, by its name.
+pub(super) fn seed(target: &str, source: &DiskSource) -> Option<String> {
+    let place = place(source);
+    let name = place.rsplit('/').next().unwrap_or_default().to_ascii_lowercase();
+    SEEDS.iter().any(|seed| name.contains(seed)).then(|| {
+        format!(
+            "{target} ({place}) looks like cloud-init data: put its user-data into bootstrap.user_data. In berth the guest \
+             is another instance to cloud-init, which runs again at the first boot"
+        )
+    })
+}
+
+/// The note on a disk's bus.
+pub(super) fn other_bus(bus: &str) -> String {
+    format!(
+        "its bus is {bus}; in berth it is virtio-scsi, for which the guest needs a driver before the move"
+    )
+}
+
+/// The note on an interface in a network of the host.
+pub(super) fn on_the_hosts_network(kind: &str, of: &str) -> String {
+    format!(
+        "it is connected to the host's network ({kind} {of}); in berth it is on the Network default behind NAT, and a \
+         berth_public_ip leads to it, unless you put it on a Network of type Bridge"
+    )
+}
+
+/// The note on the model of an interface's card.
+pub(super) fn other_card(model: &str) -> String {
+    format!(
+        "its model is {model}, which berth does not have; in berth it is virtio, for which the guest needs a driver before the \
+         move"
+    )
 }
 
 fn boot_order(disk: Node<'_, '_>) -> Option<u32> {
@@ -337,7 +371,7 @@ fn add_interface(domain: &mut Domain, interface: Node<'_, '_>) {
         attribute(interface, &["source"], "network").filter(|_| kind == "network").map(str::to_owned);
     match kind {
         "network" => {}
-        "user" => note("it is a user network; in berth it is on the Network default".to_owned()),
+        "user" => note(USER_NETWORK.to_owned()),
         "hostdev" => {
             note(
                 "it is a network card of the host; in berth it is on the Network default, or offer the card with --pci-device and add it to pci_devices"
@@ -346,21 +380,14 @@ fn add_interface(domain: &mut Domain, interface: Node<'_, '_>) {
         }
         kind => {
             let of = ["bridge", "dev"].into_iter().find_map(|name| attribute(interface, &["source"], name));
-            note(format!(
-                "it is connected to the host's network ({kind} {}); in berth it is on the Network default behind NAT, and a \
-                 berth_public_ip leads to it",
-                of.unwrap_or_default()
-            ));
+            note(on_the_hosts_network(kind, of.unwrap_or_default()));
         }
     }
     // virtio-transitional and virtio-non-transitional are virtio too.
     let model = attribute(interface, &["model"], "type").filter(|model| !model.starts_with("virtio"));
     let known = model.map_or(Some(NicModel::Virtio), NicModel::named);
     if let (Some(model), None) = (model, known) {
-        note(format!(
-            "its model is {model}, which berth does not have; in berth it is virtio, for which the guest needs a driver before the \
-             move"
-        ));
+        note(other_card(model));
     }
     for element in ["vlan", "bandwidth", "filterref", "virtualport"] {
         if first(interface, &[element]).is_some() {

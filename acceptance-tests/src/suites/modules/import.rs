@@ -1,4 +1,4 @@
-//! `berth import libvirt`: from descriptions in files, and from a libvirtd.
+//! `berth import`: from descriptions in files, from a libvirtd, and from a QEMU that a script started.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,6 +21,8 @@ use crate::{wait, workspace};
 const LIMIT: Duration = Duration::from_secs(120);
 const BOOT: Duration = Duration::from_secs(180);
 const MAC: &str = "52:54:00:5e:00:07";
+/// The MAC address of the QEMU without libvirt.
+const SCRIPTS_MAC: &str = "52:54:00:5e:00:08";
 const FILE: &str = "main.tf";
 
 pub(super) fn run(report: &mut Report, platform: &mut Platform, parts: &Parts, guest: &GuestImage) {
@@ -36,13 +38,27 @@ pub(super) fn run(report: &mut Report, platform: &mut Platform, parts: &Parts, g
         || in_place(platform, parts, guest),
     );
     report.case(
+        "the disk of a QEMU that a script started is taken over in place as soon as that has ended",
+        || of_a_script(platform, parts, guest),
+    );
+    report.case(
         "examples/take-over: a file of the host is the disk of a VM, with an empty second plan",
         || example(platform, guest),
     );
 }
 
-fn import(mut berth: Command, project: &Project, images: &Path, arguments: &[&str]) -> Result<Finished> {
-    berth.args(["import", "libvirt", "--out"]).arg(project.folder()).arg("--image-dir").arg(images);
+fn import(berth: Command, project: &Project, images: &Path, arguments: &[&str]) -> Result<Finished> {
+    import_from("libvirt", berth, project, images, arguments)
+}
+
+fn import_from(
+    hypervisor: &str,
+    mut berth: Command,
+    project: &Project,
+    images: &Path,
+    arguments: &[&str],
+) -> Result<Finished> {
+    berth.args(["import", hypervisor, "--out"]).arg(project.folder()).arg("--image-dir").arg(images);
     process::run(berth.args(arguments), LIMIT)
 }
 
@@ -113,6 +129,7 @@ fn in_place(platform: &mut Platform, parts: &Parts, guest: &GuestImage) -> Resul
     fs::copy(&guest.path, &disk)?;
     libvirt.define(&domain("app", &disk))?;
     libvirt.virsh(&["start", "app"])?;
+    left_out(platform, libvirt.command(&parts.binaries.berth), "libvirt runs it")?;
     let project = platform.project()?;
     let arguments = ["--connect", URI, "--in-place"];
     let imported =
@@ -143,6 +160,69 @@ fn in_place(platform: &mut Platform, parts: &Parts, guest: &GuestImage) -> Resul
     let mac = &vm["status"]["interfaces"][0]["macAddress"];
     ensure!(mac == MAC, "{mac}");
     ensure!(!disk.exists(), "the file was copied");
+    project.plan_is_empty()?;
+    project.destroy().map(drop)
+}
+
+/// Another process of this machine is named with the reason for which it is not imported.
+fn left_out(platform: &Platform, berth: Command, reason: &str) -> Result<()> {
+    let all = import_from("qemu", berth, &platform.project()?, Path::new("/srv/images"), &[])?;
+    contains_all(&all.stderr, &[&format!("is left out: {reason}")])
+}
+
+/// The guest of the script is paused: it writes nothing.
+fn of_a_script(platform: &mut Platform, parts: &Parts, guest: &GuestImage) -> Result<()> {
+    let disks = platform.folder().join("domains");
+    fs::create_dir_all(&disks)?;
+    let disk = disks.join("script.qcow2");
+    let mut convert = Command::new("qemu-img");
+    convert.args(["convert", "-f", "qcow2", "-O", "qcow2"]).arg(&guest.path).arg(&disk);
+    process::run(&mut convert, LIMIT)?.success()?;
+    let mut qemu = Command::new("qemu-system-x86_64");
+    // The path of the disk is relative to the folder of the process.
+    qemu.current_dir(&disks).args([
+        "-S",
+        "-accel",
+        "tcg",
+        "-nodefaults",
+        "-display",
+        "none",
+        "-name",
+        "script",
+    ]);
+    qemu.args(["-m", "128", "-smp", "1", "-drive", "file=script.qcow2,if=virtio,format=qcow2"]);
+    qemu.args(["-netdev", "user,id=n0", "-device", &format!("virtio-net-pci,netdev=n0,mac={SCRIPTS_MAC}")]);
+    let log = parts.logs.join("qemu-of-a-script.log");
+    let mut qemu = Daemon::spawn("the QEMU of a script", &mut qemu, &log)?;
+    let project = platform.project()?;
+    let pid = qemu.pid().to_string();
+    let imported = wait::until("the process to be QEMU", LIMIT, || {
+        qemu.must_run()?;
+        let images = Path::new("/srv/images");
+        let berth = Command::new(&parts.binaries.berth);
+        import_from("qemu", berth, &project, images, &[&pid, "--in-place"])?.success()
+    })?;
+    contains_all(&imported, &["1 VMs", "1 disks that are taken over"])?;
+    let option = format!("#   berth up --disk-dir {} ", disks.display());
+    let file = format!("source = {{ file = \"{}\" }}", disk.display());
+    contains_all(&project.read(FILE)?, &[&option, &file, &format!("process {pid}"), SCRIPTS_MAC])?;
+    platform.stop()?;
+    platform.host_mut().allow_disks_in(&disks);
+    platform.start()?;
+    project.init()?;
+    let log = platform.folder().join("of-a-script.log");
+    let apply = ["apply", "-auto-approve", "-input=false", "-no-color"];
+    let apply = Daemon::spawn("terraform apply", &mut project.command(&apply), &log)?;
+    platform.kubectl().condition("disk/script-vda", "Ready=False", Some("WaitingForFile"), LIMIT)?;
+    qemu.must_run()?;
+    ensure!(disk.exists(), "the file of a running QEMU was moved");
+    qemu.terminate(LIMIT)?;
+    apply.ended(BOOT)?;
+    let vm = platform.kubectl().condition("vm/script", "GuestReady=True", None, BOOT)?;
+    let mac = &vm["status"]["interfaces"][0]["macAddress"];
+    ensure!(mac == SCRIPTS_MAC, "{mac}");
+    ensure!(!disk.exists(), "the file was copied");
+    left_out(platform, Command::new(&parts.binaries.berth), "berth runs it")?;
     project.plan_is_empty()?;
     project.destroy().map(drop)
 }

@@ -1,4 +1,4 @@
-//! libvirt beside berth: its machines as virsh describes them, and the files of their disks.
+//! libvirt beside berth: its machines as virsh describes them, and the files of disks.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -14,6 +14,21 @@ use crate::SystemError;
 const CHUNK: usize = 1 << 20;
 
 const VIRSH: Program = Program { name: "virsh", advice: "install the package libvirt-clients" };
+
+const LONGEST_MAGIC: u64 = 32;
+/// The first bytes of files in a format.
+const MAGICS: [(&[u8], &str); 10] = [
+    (b"QFI\xfb", "qcow2"),
+    (b"KDMV", "vmdk"),
+    (b"COWD", "vmdk"),
+    (b"# Disk DescriptorFile", "vmdk"),
+    (b"vhdxfile", "vhdx"),
+    (b"conectix", "vpc"),
+    (b"<<< ", "vdi"),
+    (b"QED\0", "qed"),
+    (b"WithoutFreeSpace", "parallels"),
+    (b"WithouFreSpacExt", "parallels"),
+];
 
 /// A connection of virsh.
 #[derive(Clone, Debug, Default)]
@@ -107,6 +122,21 @@ pub fn image_checksum(path: &Path, format: &str) -> Result<String, DiskFileError
     Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
+/// The format that QEMU finds in a file: that of its first bytes.
+///
+/// # Errors
+/// When it is no regular file, or cannot be read.
+pub fn image_format(path: &Path) -> std::io::Result<&'static str> {
+    // The opening of a pipe would wait for its writer.
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(std::io::Error::other("it is no regular file"));
+    }
+    let mut start = Vec::new();
+    File::open(path)?.take(LONGEST_MAGIC).read_to_end(&mut start)?;
+    let magic = MAGICS.iter().find(|(magic, _)| start.starts_with(magic));
+    Ok(magic.map_or("raw", |(_, format)| *format))
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -138,6 +168,11 @@ mod tests {
             let error = image_checksum(path, format).expect_err("it has to be converted");
             assert!(matches!(&error, DiskFileError::Unfit(why) if why.contains(expected)), "{error}");
         }
+        let short = folder.path().join("short.raw");
+        fs::write(&short, b"QF").expect("a new file");
+        let formats = [&raw, &overlay, &short].map(|path| image_format(path).ok());
+        assert_eq!(formats, [Some("raw"), Some("qcow2"), Some("raw")]);
+        assert!(image_format(folder.path()).is_err());
         let absent = image_checksum(&folder.path().join("absent"), "raw").expect_err("there is no file");
         assert!(matches!(absent, DiskFileError::Unreadable(_)), "{absent}");
     }
