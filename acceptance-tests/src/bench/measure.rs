@@ -8,6 +8,7 @@ pub mod bare;
 pub mod figure;
 pub mod figures;
 pub mod fleet;
+pub mod guest;
 pub mod handshake;
 pub mod host;
 pub mod hotswap;
@@ -55,6 +56,11 @@ pub const ALL: &[Number] = &[
     Number { names: &["N4"], about: "everything on one machine, idle", measure: idle::measure },
     Number { names: &["N6"], about: "a thousand VMs in Terraform", measure: scale::measure },
     Number { names: &["N11", "N12"], about: "disks on a running VM", measure: hotswap::measure },
+    Number {
+        names: &["N14", "N16", "N19"],
+        about: "network, disks and start of a guest beside a bare QEMU",
+        measure: guest::measure,
+    },
     Number { names: &["N2", "N3"], about: "memory of a VM and of a host's agent", measure: memory::measure },
     Number { names: &["N1"], about: "VM written to running, a hundred of them", measure: starts::measure },
     Number {

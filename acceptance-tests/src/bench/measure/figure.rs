@@ -15,6 +15,8 @@ pub enum Unit {
     Mebibytes,
     /// 10⁶ bytes: files.
     Megabytes,
+    /// 2²⁰ bytes a second: throughput.
+    MebibytesPerSecond,
     /// Percent of one processor core.
     Percent,
     /// Our value divided by the anchor's, both from the same run.
@@ -30,6 +32,7 @@ impl Unit {
             Self::Seconds => " s",
             Self::Mebibytes => " MiB",
             Self::Megabytes => " MB",
+            Self::MebibytesPerSecond => " MiB/s",
             Self::Percent => " %",
             Self::Ratio => " ×",
             Self::Count => "",

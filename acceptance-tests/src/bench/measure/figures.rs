@@ -1,5 +1,7 @@
 //! Every figure of `docs/SPECIFICATION.md` that `cargo measure` measures, with its target.
 
+pub mod guest;
+
 use super::figure::Figure;
 use super::figure::Unit::{Count, Mebibytes, Megabytes, Milliseconds, Percent, Ratio, Seconds};
 
@@ -471,4 +473,5 @@ pub fn all() -> impl Iterator<Item = &'static Figure> {
     ]
     .into_iter()
     .flatten()
+    .chain(guest::all())
 }

@@ -4,6 +4,7 @@ export PATH=/bin
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs dev /dev
+echo "berth-guest-started" >/dev/ttyS0
 for module in $(cat /modules/order); do
 	insmod "/modules/$module.ko"
 done

@@ -1,0 +1,148 @@
+//! N14, N16 and N19.
+
+use super::super::figure::Figure;
+use super::super::figure::Unit::{Count, MebibytesPerSecond, Milliseconds, Ratio};
+
+/// A kind of load on the guest's network or disk.
+#[derive(Debug, Clone, Copy)]
+pub struct Load {
+    /// The name in the guest's report.
+    pub name: &'static str,
+    /// The number of reported units that make one of the figures' unit.
+    pub divisor: f64,
+    /// The bare QEMU's value ÷ ours.
+    pub ratio: Figure,
+    /// Our guest's value.
+    pub ours: Figure,
+    /// The same guest's in a bare QEMU.
+    pub bare: Figure,
+}
+
+/// The share of the bare QEMU's value that may be lost: 2 %.
+const LIMIT: f64 = 1.02;
+
+const fn throughput(name: &'static str, [ratio, ours, bare]: [(&'static str, &'static str); 3]) -> Load {
+    Load {
+        name,
+        divisor: 1_048_576.0,
+        ratio: Figure::at_most(ratio.0, ratio.1, Ratio, LIMIT).enforced(),
+        ours: Figure::anchor(ours.0, ours.1, MebibytesPerSecond),
+        bare: Figure::anchor(bare.0, bare.1, MebibytesPerSecond),
+    }
+}
+
+const fn operations(name: &'static str, [ratio, ours, bare]: [(&'static str, &'static str); 3]) -> Load {
+    Load {
+        name,
+        divisor: 1.0,
+        ratio: Figure::at_most(ratio.0, ratio.1, Ratio, LIMIT).enforced(),
+        ours: Figure::anchor(ours.0, ours.1, Count),
+        bare: Figure::anchor(bare.0, bare.1, Count),
+    }
+}
+
+/// N14: towards a machine beyond the host.
+pub const NETWORK: &[Load] = &[
+    throughput(
+        "tcp-send",
+        [
+            ("N14.send.ratio", "TCP out of the guest: bare QEMU ÷ berth"),
+            ("N14.send", "TCP out of the guest"),
+            ("N14.send.bare", "the same in a bare QEMU"),
+        ],
+    ),
+    throughput(
+        "tcp-receive",
+        [
+            ("N14.receive.ratio", "TCP into the guest: bare QEMU ÷ berth"),
+            ("N14.receive", "TCP into the guest"),
+            ("N14.receive.bare", "the same in a bare QEMU"),
+        ],
+    ),
+    operations(
+        "tcp-round-trips",
+        [
+            ("N14.trips.ratio", "round trips of a byte on one connection: bare QEMU ÷ berth"),
+            ("N14.trips", "round trips of a byte on one connection, a second"),
+            ("N14.trips.bare", "the same in a bare QEMU"),
+        ],
+    ),
+    operations(
+        "udp-packets",
+        [
+            ("N14.packets.ratio", "packets of 64 bytes out of the guest that arrive: bare QEMU ÷ berth"),
+            ("N14.packets", "packets of 64 bytes out of the guest that arrive, a second"),
+            ("N14.packets.bare", "the same in a bare QEMU"),
+        ],
+    ),
+];
+
+/// N16: on a blank disk all of whose blocks were written before.
+pub const DISK: &[Load] = &[
+    throughput(
+        "disk-write",
+        [
+            ("N16.write.ratio", "sequential writes of 1 MiB: bare QEMU ÷ berth"),
+            ("N16.write", "sequential writes of 1 MiB, 4 at a time"),
+            ("N16.write.bare", "the same in a bare QEMU"),
+        ],
+    ),
+    throughput(
+        "disk-read",
+        [
+            ("N16.read.ratio", "sequential reads of 1 MiB: bare QEMU ÷ berth"),
+            ("N16.read", "sequential reads of 1 MiB, 4 at a time"),
+            ("N16.read.bare", "the same in a bare QEMU"),
+        ],
+    ),
+    operations(
+        "disk-random-write",
+        [
+            ("N16.random.write.ratio", "random writes of 4 KiB: bare QEMU ÷ berth"),
+            ("N16.random.write", "random writes of 4 KiB a second, 16 at a time"),
+            ("N16.random.write.bare", "the same in a bare QEMU"),
+        ],
+    ),
+    operations(
+        "disk-random-read",
+        [
+            ("N16.random.read.ratio", "random reads of 4 KiB: bare QEMU ÷ berth"),
+            ("N16.random.read", "random reads of 4 KiB a second, 16 at a time"),
+            ("N16.random.read.bare", "the same in a bare QEMU"),
+        ],
+    ),
+];
+
+/// N19, compared with the bare QEMU.
+pub const BOOT_RATIO: Figure = Figure::at_most(
+    "N19.ratio",
+    "VM written → the guest's first process runs ÷ the same of a bare QEMU, from its start",
+    Ratio,
+    1.05,
+)
+.enforced();
+/// With Terraform.
+pub const APPLY_RATIO: Figure = Figure::at_most(
+    "N19.apply.ratio",
+    "`terraform apply` started → the guest's first process runs ÷ the same bare QEMU",
+    Ratio,
+    1.05,
+)
+.enforced();
+/// Ours.
+pub const BOOT: Figure =
+    Figure::anchor("N19.vm", "VM written → the guest's first process runs", Milliseconds);
+/// With Terraform.
+pub const APPLY: Figure =
+    Figure::anchor("N19.apply", "`terraform apply` started → the guest's first process runs", Milliseconds);
+/// The anchor.
+pub const BOOT_BARE: Figure =
+    Figure::anchor("N19.bare", "bare QEMU started → the guest's first process runs", Milliseconds);
+
+const BOOTS: &[Figure] = &[BOOT_RATIO, APPLY_RATIO, BOOT, APPLY, BOOT_BARE];
+
+/// All of them.
+pub(super) fn all() -> impl Iterator<Item = &'static Figure> {
+    let loads = NETWORK.iter().chain(DISK).flat_map(|load| [&load.ratio, &load.ours, &load.bare]);
+    loads.chain(BOOTS)
+}

@@ -1,0 +1,207 @@
+//! N14, N16 and N19: the network and the disks that a guest gets of its host, and the time until it runs, beside the same guest in a
+//! bare QEMU.
+//!
+//! ```text
+//!  guest ─ tap ─ berth's bridge, filter and NAT ─ cable ─ server       in turn, each
+//!  guest ─ tap ─ a plain bridge, routed ───────── cable ─ server       with the machine to itself
+//! ```
+//!
+//! The guest loads its disk and its network with `guest-load` and reports on its console.
+
+mod by_hand;
+mod load;
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use serde_json::json;
+
+use super::Bench;
+use super::figure::Reading;
+use super::figures::guest::{
+    APPLY, APPLY_RATIO, BOOT, BOOT_BARE, BOOT_RATIO, DISK, Load as LoadFigures, NETWORK,
+};
+use super::fleet;
+use super::samples::Samples;
+use super::site::Site;
+use crate::api::{self, Access, Api};
+use crate::berth;
+use crate::guests::GuestImage;
+use crate::terraform::{Installation, Project};
+use crate::{report, undo};
+use by_hand::ByHand;
+use load::{Course, Load, Outside};
+
+/// The number of runs of each, in turn.
+const ROUNDS: usize = 5;
+/// The memory of the guest.
+const MEMORY: u64 = 256 << 20;
+const IMAGE: &str = "small";
+const CLASS: &str = "linux";
+
+const TERRAFORM: &str = r#"
+terraform {
+  required_providers {
+    berth = { source = "berth-vms/berth" }
+  }
+}
+provider "berth" {}
+resource "berth_disk" "boot" {
+  name  = "applied"
+  image = "small"
+}
+resource "berth_vm" "applied" {
+  name     = "applied"
+  class    = "linux"
+  disks    = [{ name = berth_disk.boot.name, boot = true }]
+  stop     = { mode = "Hard" }
+  wait_for = "none"
+}
+"#;
+
+/// Measures it.
+pub fn measure(bench: &Bench) -> Result<Vec<Reading>> {
+    let image = bench.small_guest()?;
+    let mut site = Site::new(&bench.binaries.berth, &bench.log("N14"))?;
+    site.start(&[])?;
+    let load = Load::build(site.folder())?;
+    let _outside = Outside::beyond(site.namespace(), &load)?;
+    let access = site.access()?;
+    let mut api = site.api()?;
+    make_objects(&mut api, &access, &site, &image, &load)?;
+    let project = project(bench, &site)?;
+    let (mut ours, mut bare, mut applied) = (Vec::new(), Vec::new(), Vec::new());
+    let mut by_hand: Option<ByHand> = None;
+    for round in 0..ROUNDS {
+        undo::halt_if_interrupted();
+        ours.push(in_berth(&mut api, &access, &site, &load, &mut |instance| {
+            if by_hand.is_none() {
+                let pid = *berth::qemu_processes(site.namespace())?.first().context("no QEMU runs")?;
+                by_hand = Some(ByHand::new(&image, &load, instance, pid, &bench.log("N14-by-hand"))?);
+            }
+            Ok(())
+        })?);
+        let hand = by_hand.as_ref().context("the first guest prepares it")?;
+        bare.push(hand.run(&site.folder().join(format!("bare-{round}")))?);
+        applied.push(apply(&project, &site)?);
+        report::note(&format!(
+            "        round {} of {ROUNDS}: berth {:.0?}, bare QEMU {:.0?}, terraform {:.0?}",
+            round + 1,
+            ours[round].started,
+            bare[round].started,
+            applied[round]
+        ));
+    }
+    readings(&ours, &bare, &applied)
+}
+
+/// The class and the images.
+fn make_objects(
+    api: &mut Api,
+    access: &Access,
+    site: &Site,
+    image: &GuestImage,
+    load: &Load,
+) -> Result<()> {
+    let file = site.folder().join("small.qcow2");
+    fs::copy(&image.path, &file)?;
+    let source = json!({"url": format!("file://{}", file.display()), "sha256": image.sha256});
+    fleet::make_image(api, access, IMAGE, &json!({"source": source}))?;
+    let source = json!({"url": format!("file://{}", load.disk.display()), "sha256": load.sha256});
+    fleet::make_image(api, access, "load", &json!({"source": source, "format": "raw"}))?;
+    api.create(api::VM_CLASS, CLASS, &fleet::class(MEMORY)).map(drop)
+}
+
+/// Runs the guest and its load in berth. `running` gets the machine's folder while it runs.
+fn in_berth(
+    api: &mut Api,
+    access: &Access,
+    site: &Site,
+    load: &Load,
+    running: &mut dyn FnMut(&Path) -> Result<()>,
+) -> Result<Course> {
+    let disks = [
+        ("boot", json!({"image": IMAGE})),
+        ("data", json!({"size": format!("{}Mi", load::DATA >> 20)})),
+        ("load", json!({"image": "load"})),
+    ];
+    for (name, spec) in &disks {
+        api.create(api::DISK, name, spec)?;
+    }
+    let mut vm = fleet::vm(CLASS, "boot", None);
+    vm["disks"] = json!([{"name": "boot", "boot": true}, {"name": "data"}, {"name": "load"}]);
+    vm["bootstrap"] = json!({"userData": load.script()});
+    let began = Instant::now();
+    api.create(api::VM, "guest", &vm)?;
+    let instance = site.instance_once("guest")?;
+    let console = instance.join("serial.log");
+    let started = load::started(&console, began)?;
+    running(&instance)?;
+    let course = load::course(&console, started)?;
+    remove(api, access, api::VM, "guest")?;
+    for (name, _) in &disks {
+        remove(api, access, api::DISK, name)?;
+    }
+    Ok(course)
+}
+
+fn remove(api: &mut Api, access: &Access, kind: api::Kind, name: &str) -> Result<()> {
+    let mut watch = access.connect()?.watch(kind)?;
+    api.delete(kind, name)?;
+    watch.until_gone(name).map(drop)
+}
+
+fn project(bench: &Bench, site: &Site) -> Result<Project> {
+    let home = site.folder().join("home");
+    fs::create_dir_all(&home)?;
+    let installation = Installation::make(&bench.terraform()?, &bench.binaries.provider, &home)?;
+    let folder = site.folder().join("project");
+    let project = Project::new(&installation, &folder, &site.kubeconfig(), site.namespace())?;
+    project.write("main.tf", TERRAFORM)?;
+    project.init()?;
+    Ok(project)
+}
+
+/// Creates the guest with Terraform, and returns the time from its start until the guest's first process runs.
+fn apply(project: &Project, site: &Site) -> Result<Duration> {
+    let began = Instant::now();
+    let started = std::thread::scope(|scope| -> Result<Duration> {
+        let applied = scope.spawn(|| project.apply());
+        let instance = site.instance_once("applied")?;
+        let started = load::started(&instance.join("serial.log"), began)?;
+        applied.join().map_err(|_| anyhow::anyhow!("the thread of terraform apply panicked"))??;
+        Ok(started)
+    })?;
+    project.destroy()?;
+    Ok(started)
+}
+
+fn readings(ours: &[Course], bare: &[Course], applied: &[Duration]) -> Result<Vec<Reading>> {
+    let median = |figure, values: Vec<f64>| -> Result<Reading> {
+        Ok(Reading::median(figure, &Samples::new(values).context("no runs")?))
+    };
+    let mut readings = Vec::new();
+    for LoadFigures { name, divisor, ratio, ours: our, bare: theirs } in NETWORK.iter().chain(DISK) {
+        let values = |courses: &[Course]| -> Result<Vec<f64>> {
+            courses.iter().map(|course| Ok(course.value(name)? / divisor)).collect()
+        };
+        let (of_ours, of_theirs) = (values(ours)?, values(bare)?);
+        let ratios = of_theirs.iter().zip(&of_ours).map(|(bare, ours)| bare / ours).collect();
+        readings.extend([median(*ratio, ratios)?, median(*our, of_ours)?, median(*theirs, of_theirs)?]);
+    }
+    let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
+    let ours: Vec<f64> = ours.iter().map(|course| milliseconds(course.started)).collect();
+    let bare: Vec<f64> = bare.iter().map(|course| milliseconds(course.started)).collect();
+    let applied: Vec<f64> = applied.iter().copied().map(milliseconds).collect();
+    let over_bare = |values: &[f64]| values.iter().zip(&bare).map(|(value, bare)| value / bare).collect();
+    readings.extend([
+        median(BOOT_RATIO, over_bare(&ours))?,
+        median(APPLY_RATIO, over_bare(&applied))?,
+        median(BOOT, ours)?,
+        median(APPLY, applied)?,
+        median(BOOT_BARE, bare.clone())?,
+    ]);
+    Ok(readings)
+}

@@ -1,0 +1,170 @@
+//! The load program in its guest: its disk, its script, its server, and its report on the console.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use sha2::{Digest, Sha256};
+
+use crate::namespace::Namespace;
+use crate::process::{self, Daemon};
+use crate::workspace;
+
+/// The size of the data disk, in bytes.
+pub const DATA: u64 = 256 << 20;
+/// The address of the host on the cable, with its prefix length.
+pub const HERE: &str = "203.0.113.1/24";
+/// The address of the host on the cable.
+pub const GATEWAY: &str = "203.0.113.1";
+/// The size of the disk with the program. The guest finds its disks by their sizes.
+const PROGRAM: u64 = 4 << 20;
+const SECTOR: u64 = 512;
+const THERE: &str = "203.0.113.2/24";
+const SERVER: &str = "203.0.113.2:7000";
+/// The seconds that each kind of load takes.
+const SECONDS: u32 = 4;
+/// The guest's first process says this before anything else.
+const STARTED: &str = "berth-guest-started";
+const DONE: &str = "guest-load done";
+const FAILED: &str = "guest-load failed";
+/// The time limit for a boot under emulation, and for the load.
+const LIMIT: Duration = Duration::from_secs(300);
+/// The interval between two reads of the console.
+const GLANCE: Duration = Duration::from_millis(1);
+
+/// The program, linked for a guest without libraries.
+#[derive(Debug)]
+pub struct Load {
+    /// The program.
+    pub program: PathBuf,
+    /// A disk that contains it.
+    pub disk: PathBuf,
+    /// The SHA-256 of that disk.
+    pub sha256: String,
+}
+
+impl Load {
+    /// Compiles it.
+    pub fn build(folder: &Path) -> Result<Self> {
+        let (program, disk) = (folder.join("guest-load"), folder.join("guest-load.raw"));
+        let mut compile = Command::new("rustc");
+        compile.args(["--edition", "2024", "-O", "-C", "target-feature=+crt-static", "-C", "strip=symbols"]);
+        compile.arg(workspace::root().join("acceptance-tests/src/bin/guest-load.rs")).arg("-o").arg(&program);
+        process::run(&mut compile, Duration::from_secs(120))?.success()?;
+        fs::copy(&program, &disk)?;
+        ensure!(fs::metadata(&disk)?.len() <= PROGRAM, "guest-load is larger than its disk");
+        File::options().write(true).open(&disk)?.set_len(PROGRAM)?;
+        let sha256 = Sha256::digest(fs::read(&disk)?).iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(Self { program, disk, sha256 })
+    }
+
+    /// The guest's user data.
+    pub fn script(&self) -> String {
+        let (program, data) = (PROGRAM / SECTOR, DATA / SECTOR);
+        format!(
+            "#!/bin/sh
+for disk in /sys/block/sd*; do
+	case $(cat $disk/size) in
+	{program}) program=/dev/${{disk##*/}} ;;
+	{data}) data=/dev/${{disk##*/}} ;;
+	esac
+done
+dd if=$program of=/run/guest-load bs=1M
+chmod 755 /run/guest-load
+{{
+	/run/guest-load disk $data {SECONDS} && /run/guest-load network {SERVER} {SECONDS} && echo {DONE}
+}} >/dev/ttyS0
+"
+        )
+    }
+}
+
+/// The machine beyond the cable, with the server.
+#[derive(Debug)]
+pub struct Outside {
+    _server: Daemon,
+    /// Its network.
+    pub namespace: Arc<Namespace>,
+}
+
+impl Outside {
+    /// Connects a machine to a host and starts the server on it.
+    pub fn beyond(host: &Namespace, load: &Load) -> Result<Self> {
+        let namespace = Namespace::new()?;
+        host.connect(HERE, &namespace, THERE)?;
+        let mut command = namespace.command(&load.program);
+        command.args(["serve", SERVER]);
+        let log = load.program.with_file_name(format!("server-{}.log", namespace.name()));
+        Ok(Self { _server: Daemon::spawn("guest-load", &mut command, &log)?, namespace })
+    }
+}
+
+/// The course of a guest.
+#[derive(Debug)]
+pub struct Course {
+    /// The time until its first process ran.
+    pub started: Duration,
+    values: BTreeMap<String, f64>,
+}
+
+impl Course {
+    /// The value that the guest reports of a kind of load.
+    pub fn value(&self, name: &str) -> Result<f64> {
+        self.values.get(name).copied().with_context(|| format!("the guest does not report {name}"))
+    }
+}
+
+/// Waits until the guest's first process runs, and returns the time since `began`.
+pub fn started(console: &Path, began: Instant) -> Result<Duration> {
+    wait(console, STARTED, GLANCE)?;
+    Ok(began.elapsed())
+}
+
+/// Waits for the guest's report.
+pub fn course(console: &Path, started: Duration) -> Result<Course> {
+    let text = wait(console, DONE, GLANCE * 200)?;
+    Ok(Course { started, values: values(&text) })
+}
+
+fn wait(console: &Path, marker: &str, interval: Duration) -> Result<String> {
+    let end = Instant::now() + LIMIT;
+    loop {
+        // It does not exist before QEMU runs.
+        let text = fs::read(console).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text).into_owned();
+        if text.contains(marker) {
+            return Ok(text);
+        }
+        if text.contains(FAILED) || Instant::now() > end {
+            bail!("the guest does not say {marker:?}: {}", process::tail(&text, 2000));
+        }
+        std::thread::sleep(interval);
+    }
+}
+
+fn values(text: &str) -> BTreeMap<String, f64> {
+    let lines = text.lines().filter_map(|line| line.trim().strip_prefix("guest-load "));
+    lines
+        .filter_map(|line| {
+            let (name, value) = line.split_once(' ')?;
+            Some((name.to_owned(), value.parse().ok()?))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_results_are_read_from_a_console() {
+        let text = "berth-guest-started\r\nguest-load disk-read 1048576\r\n[ 3.1] kernel\r\nguest-load done\r\n";
+        let course = Course { started: Duration::ZERO, values: values(text) };
+        assert_eq!(course.value("disk-read").expect("it is there"), 1_048_576.0);
+        assert!(course.value("disk-write").is_err());
+    }
+}
