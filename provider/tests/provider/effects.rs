@@ -104,7 +104,6 @@ fn vm() -> Json {
         "cpus": 4, "max_cpus": null, "memory": "1Gi", "max_memory": null, "huge_pages": "None", "firmware": "UEFI", "tpm": false, "graphics": "None", "cpu_limit": "2", "cpu_weight": 100, "cpu_reservation": "1", "dedicated_cpu_placement": false, "isolate_emulator_thread": false, "cpu_model": "x86-64-v2", "guest_os": "Linux", "watchdog": "Reset", "serial_number": "A-1", "uuid": "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c", "cpu_topology": {"sockets": 2, "cores": 2, "threads": 1},
         "disks": [{"name": "root", "boot": true, "template": null}, {"name": "data", "boot": false, "bus": "virtio-scsi", "read_only": false, "template": template()}],
         "cdroms": [{"name": "installer", "image": "i", "connected": true, "boot_first": false}],
-        "pci_devices": [{"name": "gpu-a100", "count": 1}], "usb_devices": [{"name": "licence-key", "count": 1}],
         "network_interfaces": [interface()],
         "placement": {"group": "g", "host": "h", "host_selector": {"a": "b"}},
         "bootstrap": {"ssh_authorized_keys": ["ssh-rsa A"], "hostname": "web", "user_data": "x", "domain": "example.net",
@@ -118,6 +117,8 @@ fn vm() -> Json {
         "restart_mode": "Graceful", "restart_token": "1", "labels": {"a": "b"}, "deletion_protection": false,
     });
     // One macro has no room for all of it.
+    vm["pci_devices"] = json!([{"name": "gpu-a100", "count": 1}]);
+    vm["usb_devices"] = json!([{"name": "licence-key", "count": 1}]);
     vm["shares"] = json!([{"name": "media", "tag": "films", "read_only": true}]);
     vm["restore"] = json!({"snapshot": "s", "token": "1"});
     vm

@@ -8,8 +8,8 @@
 //!
 //! The guest loads its disk and its network with `guest-load` and reports on its console.
 
-mod by_hand;
-mod load;
+pub mod by_hand;
+pub mod load;
 
 use std::fs;
 use std::path::Path;

@@ -37,7 +37,7 @@ pub fn declared_shares(vm: &VM) -> BTreeMap<String, bool> {
 #[must_use]
 pub fn taken_devices(vm: &VM, class: Option<&VMClassSpec>) -> DeviceCounts {
     let mut has = DeviceCounts::new();
-    for status in &vm.status {
+    if let Some(status) = &vm.status {
         let pci = status.pci_devices.iter().map(|device| (DeviceBus::Pci, &device.name));
         let usb = status.usb_devices.iter().map(|device| (DeviceBus::Usb, &device.name));
         for (bus, name) in pci.chain(usb) {

@@ -1,7 +1,7 @@
 use super::*;
 use crate::cache::capacity::{HostNetworks, Usage};
 use berth_api::host::HostNetwork;
-use berth_api::{DeviceBus, HugePages, Reason, placement_group::HOSTNAME_LABEL};
+use berth_api::{DeviceBus, DeviceName, HugePages, OfferedDevices, Reason, placement_group::HOSTNAME_LABEL};
 use proptest::arbitrary::any;
 use proptest::{prelude::prop, prop_assert, prop_assert_eq, proptest, strategy::Strategy as Generator};
 
@@ -158,9 +158,9 @@ fn a_vm_on_a_bridge_goes_to_a_host_that_has_it_and_the_message_names_the_bridge(
 
 #[test]
 fn a_vm_with_devices_goes_to_a_host_with_enough_free_ones_and_the_message_says_what_is_missing_where() {
-    let gpu = || berth_api::DeviceName::new(DeviceBus::Pci, "gpu");
+    let gpu = || DeviceName::new(DeviceBus::Pci, "gpu");
     let with = |name: &str, gpus: i64, used: i64, display: bool| {
-        let devices = [(gpu(), berth_api::OfferedDevices { usable: gpus, display })];
+        let devices = [(gpu(), OfferedDevices { usable: gpus, display })];
         let used = Usage { devices: [(gpu(), used)].into(), ..Usage::default() };
         Candidate { devices: std::sync::Arc::new(devices.into()), used, ..host(name, 1000) }
     };
@@ -178,7 +178,7 @@ fn a_vm_with_devices_goes_to_a_host_with_enough_free_ones_and_the_message_says_w
     let silent = Candidate { allocatable_cpus: 0, ..host("d", 0) };
     now(&gpus(3), &[], &[host("a", 9000), silent]);
 
-    let key = berth_api::DeviceName::new(DeviceBus::Usb, "gpu");
+    let key = DeviceName::new(DeviceBus::Usb, "gpu");
     let keys = Request { devices: [(key, 1)].into(), ..request(100) };
     let (_, text) = never(&keys, &[], &hosts);
     insta::assert_snapshot!(text, @"no host that it may run on offers 1 USB device gpu to VMs: see status.usbDevices of the Hosts, and offer devices with --usb-device");
