@@ -24,6 +24,7 @@ pub use configuration::{Configuration, DiskFiles, DiskReader, ImageFile, Unread,
 pub use domain::{Cdrom, Disk, DiskSource, Domain, Interface};
 pub use network::Network;
 pub use origin::Origin;
+pub use shell::ShellError;
 pub use xml::MAX_XML;
 
 /// What an XML document describes.

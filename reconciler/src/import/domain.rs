@@ -15,7 +15,7 @@ use super::{
 pub struct Domain {
     /// Its name there.
     pub name: String,
-    /// What runs it.
+    /// The software that runs it.
     pub origin: Origin,
     /// Its virtual CPUs.
     pub cpus: u64,

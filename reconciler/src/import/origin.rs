@@ -1,8 +1,8 @@
-//! What runs a domain, and the steps that end its guest there.
+//! The software that runs a domain, and the steps that end its guest there.
 
 use super::shell::quoted;
 
-/// What runs a domain.
+/// The software that runs a domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// libvirt.

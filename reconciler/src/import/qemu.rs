@@ -21,7 +21,7 @@ use std::path::{Component, Path, PathBuf};
 
 use super::domain::Domain;
 use super::origin::Origin;
-use super::shell::{self, MAX_WORDS};
+use super::shell::{self, MAX_WORDS, ShellError};
 use options::{Argument, Properties, arguments, short};
 
 /// The most bytes of a command line, and of a file with several.
@@ -66,14 +66,9 @@ pub enum CommandLineError {
         "it has more than {MAX_COMMAND_LINE} bytes or {MAX_WORDS} words, or too many options, as no command line of a guest has"
     )]
     TooLarge,
-    /// A quotation mark without its second one.
-    #[error("a quotation mark in it is not closed")]
-    OpenQuote,
-    /// A variable, a command or a home directory in a line of a shell.
-    #[error(
-        "it has {0:?}, which only the shell that runs it knows: write the value there, or import the running process by its PID"
-    )]
-    Expansion(String),
+    /// No words of a shell.
+    #[error(transparent)]
+    Shell(#[from] ShellError),
     /// Other programs.
     #[error("it has no command line of QEMU (qemu-system-…, qemu-kvm or kvm)")]
     NotQemu,

@@ -2,8 +2,6 @@
 
 use std::{iter::Peekable, str::Chars};
 
-use super::qemu::CommandLineError;
-
 /// The most words of a text.
 pub(super) const MAX_WORDS: usize = 10_000;
 
@@ -17,11 +15,27 @@ pub(super) fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }
 
+/// Why the words of a text cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ShellError {
+    /// More than any script has.
+    #[error("it has more than {MAX_WORDS} words")]
+    TooManyWords,
+    /// A quotation mark without its second one.
+    #[error("a quotation mark in it is not closed")]
+    OpenQuote,
+    /// A variable, a command or a home directory.
+    #[error(
+        "it has {0:?}, which only the shell that runs it knows: write the value there, or import the running process by its PID"
+    )]
+    Expansion(String),
+}
+
 /// The commands of a text, each as its words, without redirections. Nothing is expanded.
 ///
 /// # Errors
 /// When a quotation mark is not closed, or a word depends on the shell that reads it.
-pub(super) fn commands(text: &str) -> Result<Vec<Vec<String>>, CommandLineError> {
+pub(super) fn commands(text: &str) -> Result<Vec<Vec<String>>, ShellError> {
     let mut reader = Reader {
         rest: text.chars().peekable(),
         commands: Vec::new(),
@@ -33,7 +47,7 @@ pub(super) fn commands(text: &str) -> Result<Vec<Vec<String>>, CommandLineError>
     while let Some(c) = reader.rest.next() {
         reader.read(c)?;
         if reader.count > MAX_WORDS {
-            return Err(CommandLineError::TooLarge);
+            return Err(ShellError::TooManyWords);
         }
     }
     reader.end_command();
@@ -52,7 +66,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn read(&mut self, c: char) -> Result<(), CommandLineError> {
+    fn read(&mut self, c: char) -> Result<(), ShellError> {
         match c {
             ' ' | '\t' | '\r' => self.end_word(),
             '\n' | ';' | '|' | '&' | '(' | ')' => self.end_command(),
@@ -103,22 +117,22 @@ impl Reader<'_> {
         self.is_target = true;
     }
 
-    fn single_quoted(&mut self) -> Result<(), CommandLineError> {
+    fn single_quoted(&mut self) -> Result<(), ShellError> {
         self.word();
         loop {
-            match self.rest.next().ok_or(CommandLineError::OpenQuote)? {
+            match self.rest.next().ok_or(ShellError::OpenQuote)? {
                 '\'' => return Ok(()),
                 c => self.word().push(c),
             }
         }
     }
 
-    fn double_quoted(&mut self) -> Result<(), CommandLineError> {
+    fn double_quoted(&mut self) -> Result<(), ShellError> {
         self.word();
         loop {
-            match self.rest.next().ok_or(CommandLineError::OpenQuote)? {
+            match self.rest.next().ok_or(ShellError::OpenQuote)? {
                 '"' => return Ok(()),
-                '\\' => match self.rest.next().ok_or(CommandLineError::OpenQuote)? {
+                '\\' => match self.rest.next().ok_or(ShellError::OpenQuote)? {
                     '\n' => {}
                     c @ ('"' | '\\' | '$' | '`') => self.word().push(c),
                     c => self.word().extend(['\\', c]),
@@ -131,7 +145,7 @@ impl Reader<'_> {
     }
 
     /// A dollar sign or a backquote outside single quotation marks.
-    fn dollar(&mut self, c: char) -> Result<(), CommandLineError> {
+    fn dollar(&mut self, c: char) -> Result<(), ShellError> {
         let expands = |c: &char| c.is_ascii_alphanumeric() || "_{(@*#?!$-\'\"".contains(*c);
         if c == '$' && !self.rest.peek().is_some_and(expands) {
             self.word().push(c);
@@ -140,10 +154,10 @@ impl Reader<'_> {
         Err(self.expansion(if c == '$' { "$" } else { "`" }))
     }
 
-    fn expansion(&self, start: &str) -> CommandLineError {
+    fn expansion(&self, start: &str) -> ShellError {
         let is_end = |c: &char| c.is_whitespace() || matches!(c, ',' | '"' | '/');
         let rest: String = self.rest.clone().take_while(|c| !is_end(c)).take(30).collect();
-        CommandLineError::Expansion(format!("{start}{rest}"))
+        ShellError::Expansion(format!("{start}{rest}"))
     }
 }
 
@@ -191,7 +205,7 @@ mod tests {
             let error = commands(text).expect_err(text).to_string();
             assert!(error.contains(expected), "{text}: {error}");
         }
-        assert!(matches!(commands(&"a ".repeat(MAX_WORDS + 2)), Err(CommandLineError::TooLarge)));
+        assert!(matches!(commands(&"a ".repeat(MAX_WORDS + 2)), Err(ShellError::TooManyWords)));
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub struct QemuProcess {
     pub run_by: RunBy,
 }
 
-/// What runs a QEMU process, by its command line.
+/// The software that runs a QEMU process, by its command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunBy {
     Berth,

@@ -74,7 +74,6 @@ fn cards(guest: &Guest<'_>) -> Result<Vec<Card>, CommandLineError> {
     }
     let of_id = |id: Option<&str>| id.and_then(|id| netdevs.get(id)).cloned();
     let (nics, nets) = (guest.properties("nic", "type")?, guest.properties("net", "type")?);
-    let is = |kind: &'static str| move |net: &&Properties| net.get("type") == Some(kind);
     // The cards of -net share one hub, and so its other end.
     let hub = nets.iter().find(|net| !matches!(net.get("type"), Some("nic" | "none")));
     let hub = hub.cloned().map(Rc::new);
@@ -88,7 +87,7 @@ fn cards(guest: &Guest<'_>) -> Result<Vec<Card>, CommandLineError> {
             has_queues: false,
         });
     }
-    for net in nets.iter().filter(is("nic")) {
+    for net in nets.iter().filter(|net| net.get("type") == Some("nic")) {
         cards.push(Card {
             model: text(net, "model"),
             mac: text(net, "macaddr"),

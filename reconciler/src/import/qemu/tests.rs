@@ -232,7 +232,7 @@ fn drives_have_names_formats_and_sources_of_many_kinds() {
     let domain = guest(
         "kvm -nodefaults -drive file=b.qcow2,index=1,if=ide -drive file=a.vmdk,if=ide -drive file=./x//c,if=virtio \
          -drive file=file:d.raw,if=none,id=d,snapshot=on -device ide-hd,drive=d,bus=ahci0.0 \
-         -drive file=rbd:vms/e,if=virtio -drive 'file=json:{\"driver\":\"qcow2\",\"file\":{\"driver\":\"file\",\"filename\":\"/f\"}},if=scsi' \
+         -drive file=rbd:vms/e,if=virtio -drive 'file=json:{\"driver\":\"qcow2\",,\"file\":{\"driver\":\"file\",,\"filename\":\"/f\"}},if=scsi' \
          -drive driver=qcow2,file.driver=file,file.filename=/g,if=virtio,readonly=on,iops=100 \
          -drive file=/dev/fdset/1,if=virtio,format=raw -drive file=/seed.raw,if=virtio,format=raw -device scsi-hd,drive=none \
          -device virtio-blk-pci -fda floppy.img -drive file=h.qcow2,if=none,id=h -device nvme,drive=h,serial=1",
