@@ -203,8 +203,8 @@ reasons! {
     SnapshotFailed => "Do what the message says, or look at the snapshot with `berth why vmsnapshot/NAME`. The next moment of the schedule takes another one.",
     /// The last backup of a disk of the schedule is not complete; the message names the disk and the Backup, and has the cause.
     BackupFailed => "Do what the message says, or look at the backup with `berth why backup/NAME`. It is tried again; once its snapshot is gone, the next snapshot of the schedule is backed up in its place.",
-    /// The schedule has snapshots of moments that are in the future by the clock of the controllers: none is taken before then.
-    ClockBehind => "Correct the clock. If an earlier clock was wrong, delete the VMSnapshots of the future that the message names.",
+    /// The schedule has snapshots or backups of moments that are in the future by the clock of the controllers: none is made before then.
+    ClockBehind => "Correct the clock. If an earlier clock was wrong, delete the VMSnapshots and Backups of the future that the message names, or take the label `berth.dev/snapshot-schedule` off those to keep.",
     /// The VM was started, or a disk exchanged, while the snapshot of its disks was being taken: they would be of different moments.
     SnapshotInterrupted => "Delete the VMSnapshot, and create another.",
     /// The declared restore cannot be done: its DiskSnapshot is of another disk or in another pool, or it was restored before and

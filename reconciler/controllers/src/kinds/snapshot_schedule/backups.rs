@@ -2,12 +2,14 @@
 //!
 //! ```text
 //!   due ─▶ UnderWay ─▶ Complete ─▶ (no rule keeps it) ─▶ deleted
-//!             └─▶ Failed ─▶ (a later one is under way or complete) ─▶ deleted
+//!             ├─▶ Failed ─▶ (a later one is under way or complete) ─▶ deleted
+//!             └─▶ Undecided
 //! ```
 //!
 //! A backup that its host tries again, such as while a repository does not answer, is under way however long it takes: another one would
-//! fail like it, and could not be deleted meanwhile. It has failed once nothing can complete it. Complete backups are kept by volume: a
-//! disk that is created anew under the same name does not push out the backups of the former one.
+//! fail like it, and could not be deleted meanwhile. It has failed once nothing can complete it. One without the status that tells is
+//! undecided: after a restore of objects without their statuses, it may be a complete backup, and is never deleted. Complete backups are
+//! kept by volume: a disk that is created anew under the same name does not push out the backups of the former one.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,7 +27,10 @@ use k8s_openapi::{
 };
 use kube::ResourceExt;
 
-use super::observe::{DueBackup, ObservedBackups, OwnBackup};
+use super::{
+    observe::{DueBackup, ObservedBackups, OwnBackup},
+    plan::CLOCK_TOLERANCE,
+};
 use crate::{
     key::{Key, ObjectKind},
     plan::Dependency,
@@ -58,6 +63,8 @@ enum Progress {
     UnderWay,
     /// It will never be complete, or is not for the repository that the schedule names.
     Failed,
+    /// It has neither a snapshot nor the identity of its data: it lost its status, or its snapshot before its host was decided.
+    Undecided,
     Deleted,
 }
 
@@ -74,6 +81,10 @@ impl Progress {
         let is_over =
             |reason: &str| [Reason::SnapshotLost, Reason::HostFenced].iter().any(|r| r.as_str() == reason);
         let is_hopeless = ready(backup).is_some_and(|ready| is_over(&ready.reason));
+        let has_identity = backup.status.as_ref().is_some_and(|status| status.backup_id.is_some());
+        if !is_hopeless && !own.has_snapshot && !has_identity {
+            return Self::Undecided;
+        }
         if is_elsewhere || is_hopeless || !own.has_snapshot { Self::Failed } else { Self::UnderWay }
     }
 }
@@ -183,12 +194,19 @@ fn deleted(
         .collect()
 }
 
-/// Returns the names of the DiskSnapshots that backups need: those of the backups under way, and of each disk that of its last complete
-/// backup, by which the next one reads only what has changed.
+/// The names of the DiskSnapshots that backups need.
+#[derive(Clone, Debug, Default)]
+pub(super) struct NeededSnapshots<'a> {
+    /// Those of the backups under way: without them, these can never be complete.
+    pub(super) under_way: BTreeSet<&'a str>,
+    /// Of each disk that of its last complete backup, by which the next one reads only what has changed.
+    pub(super) bases: BTreeSet<&'a str>,
+}
+
 pub(super) fn needed_snapshots<'a>(
     schedule: &SnapshotSchedule,
     observed: &'a ObservedBackups,
-) -> BTreeSet<&'a str> {
+) -> NeededSnapshots<'a> {
     let declared = schedule.spec.backup.as_ref();
     let all = observed.own.values().flat_map(BTreeMap::values);
     let under_way = all.filter(|own| Progress::of(own, declared) == Progress::UnderWay);
@@ -200,7 +218,11 @@ pub(super) fn needed_snapshots<'a>(
                 && is_of(&own.backup, due)
         })
     });
-    under_way.chain(last).filter_map(|own| Some(own.backup.spec.snapshot.as_ref()?.as_str())).collect()
+    let snapshot = |own: &'a OwnBackup| Some(own.backup.spec.snapshot.as_ref()?.as_str());
+    NeededSnapshots {
+        under_way: under_way.filter_map(snapshot).collect(),
+        bases: last.filter_map(snapshot).collect(),
+    }
 }
 
 /// Returns the last backup of each disk that is not complete.
@@ -225,6 +247,18 @@ fn late_from(own: &OwnBackup, made: Timestamp) -> Timestamp {
     made.checked_add(if is_written { WRITING_TIME } else { TRYING_TIME }).unwrap_or(Timestamp::MAX)
 }
 
+/// Returns the last Backup of a disk that is of the future: a clock that was ahead made it, and it holds back all before its moment.
+fn of_the_future(observed: &ObservedBackups, now: Timestamp) -> Option<Readiness> {
+    let last = |due: &DueBackup| {
+        let (moment, own) = observed.own.get(due.disk.as_str())?.last_key_value()?;
+        (moment.duration_since(now) > CLOCK_TOLERANCE).then(|| (*moment, own.backup.name_any()))
+    };
+    let (moment, name) = observed.due.iter().filter_map(last).max()?;
+    let text =
+        format!("Backup {name} is of {moment}, and it is {now}: no backup of its disk is made before then");
+    Some(Readiness::Stalled(Reason::ClockBehind, text))
+}
+
 /// Returns what stands in the way of backups. None: nothing, or there are none to make.
 pub(super) fn readiness(
     schedule: &SnapshotSchedule,
@@ -232,6 +266,9 @@ pub(super) fn readiness(
     now: Timestamp,
 ) -> Option<Readiness> {
     let declared = schedule.spec.backup.as_ref()?;
+    if let Some(behind) = of_the_future(observed, now) {
+        return Some(behind);
+    }
     if !observed.has_repository {
         let text = format!(
             "BackupRepository {} does not exist, or is being deleted: no backup is made",

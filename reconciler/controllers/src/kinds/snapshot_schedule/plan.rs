@@ -15,7 +15,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use kube::ResourceExt;
 
 use super::{
-    backups,
+    backups::{self, NeededSnapshots},
     observe::{Observed, ScheduledVm},
 };
 use crate::{
@@ -27,8 +27,8 @@ use crate::{
 const TAKING_TIME: SignedDuration = SignedDuration::from_mins(5);
 /// The greatest number of snapshots of a VM that stay for backups alone: with those of `keep`, a disk is on fewer snapshots than it can be.
 const MOST_NEEDED: usize = 4;
-/// The time by which a clock may be behind the last snapshot without a report: it was set back a little.
-const CLOCK_TOLERANCE: SignedDuration = SignedDuration::from_hours(1);
+/// The time by which a clock may be behind the last snapshot or backup without a report: it was set back a little.
+pub(super) const CLOCK_TOLERANCE: SignedDuration = SignedDuration::from_hours(1);
 
 /// The decision about a SnapshotSchedule.
 #[derive(Clone, Debug)]
@@ -183,12 +183,13 @@ fn created(schedule: &SnapshotSchedule, observed: &Observed, due: Timestamp) -> 
 }
 
 /// Returns those of a VM's snapshots to delete. Only snapshots that are taken count for the rules, and the last of them stays. Those with
-/// one of the DiskSnapshots that backups need stay too, up to a limit.
+/// one of the DiskSnapshots that backups need stay too, up to a limit. Those of backups under way come first, from the oldest: the first
+/// backup of a large disk takes long, and later ones of other disks do not push out its snapshot.
 fn deleted(
     schedule: &SnapshotSchedule,
     of_vm: &BTreeMap<Timestamp, Arc<VMSnapshot>>,
     zone: &TimeZone,
-    needed: &BTreeSet<&str>,
+    needed: &NeededSnapshots<'_>,
 ) -> Vec<Arc<VMSnapshot>> {
     let progress: BTreeMap<Timestamp, Progress> =
         of_vm.iter().map(|(moment, snapshot)| (*moment, Progress::of(snapshot))).collect();
@@ -204,11 +205,16 @@ fn deleted(
         Some(Progress::Deleted) | None => false,
     };
     let surplus: Vec<_> = of_vm.iter().filter(|(moment, _)| is_surplus(moment)).map(|(_, s)| s).collect();
-    let is_needed = |snapshot: &VMSnapshot| {
+    let has_one_of = |snapshot: &VMSnapshot, names: &BTreeSet<&str>| {
         let mut disks = snapshot.status.iter().flat_map(|status| &status.disks);
-        disks.any(|disk| needed.contains(disk.snapshot.as_str()))
+        disks.any(|disk| names.contains(disk.snapshot.as_str()))
     };
-    let of_backups = surplus.iter().rev().filter(|snapshot| is_needed(snapshot)).take(MOST_NEEDED);
+    let under_way = surplus.iter().filter(|snapshot| has_one_of(snapshot, &needed.under_way));
+    let bases = surplus
+        .iter()
+        .rev()
+        .filter(|snapshot| has_one_of(snapshot, &needed.bases) && !has_one_of(snapshot, &needed.under_way));
+    let of_backups = under_way.chain(bases).take(MOST_NEEDED);
     let stays: BTreeSet<String> = of_backups.map(|snapshot| snapshot.name_any()).collect();
     surplus.into_iter().filter(|snapshot| !stays.contains(&snapshot.name_any())).cloned().collect()
 }

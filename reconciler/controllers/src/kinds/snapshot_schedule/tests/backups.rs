@@ -90,27 +90,44 @@ impl Site {
         self.parts_follow();
     }
 
+    /// Reports the backups without a status as this, and reconciles.
+    fn report_new(&mut self, status: &Value) {
+        for backup in self.backups().iter().filter(|backup| backup.status.is_none()) {
+            let mut value = serde_json::to_value(backup.as_ref()).expect("an object");
+            value["status"] = status.clone();
+            put(&mut self.cache, object::<Backup>(value));
+        }
+        self.reconcile(&self.now.to_string());
+        self.parts_follow();
+    }
+
     fn complete(&mut self) {
         self.report_backups(&complete(&self.now.to_string()));
     }
 }
 
 fn complete(moment: &str) -> Value {
-    json!({"volumeID": "v-1", "takenAt": moment, "completedAt": moment, "conditions": [condition("Ready", "True", "Available", "")]})
+    json!({"volumeID": "v-1", "backupID": "b-1", "takenAt": moment, "completedAt": moment, "conditions": [condition("Ready", "True", "Available", "")]})
 }
 
 fn written() -> Value {
-    json!({"volumeID": "v-1", "conditions": [condition("Ready", "False", "BackingUp", "40 % backed up")]})
+    json!({"volumeID": "v-1", "backupID": "b-1", "conditions": [condition("Ready", "False", "BackingUp", "40 % backed up")]})
+}
+
+fn written_of(volume: &str) -> Value {
+    let mut status = written();
+    status["volumeID"] = volume.into();
+    status
 }
 
 fn stalled(reason: &str) -> Value {
-    json!({"volumeID": "v-1", "conditions": [
+    json!({"volumeID": "v-1", "backupID": "b-1", "conditions": [
         condition("Ready", "False", reason, "the cause"), condition("Stalled", "True", reason, "the cause"),
     ]})
 }
 
 fn unreachable() -> Value {
-    json!({"volumeID": "v-1", "conditions": [condition("Ready", "False", "RepositoryUnreachable", "no answer")]})
+    json!({"volumeID": "v-1", "backupID": "b-1", "conditions": [condition("Ready", "False", "RepositoryUnreachable", "no answer")]})
 }
 
 #[test]
@@ -313,16 +330,91 @@ fn few_snapshots_stay_for_backups_that_hang() {
     for hour in 1..12 {
         site.hour(hour);
         // Each is of another disk, and its backup goes on for ever.
-        let mut status = written();
-        status["volumeID"] = format!("v-old-{hour}").into();
-        for backup in site.backups().iter().filter(|backup| backup.status.is_none()) {
-            let mut value = serde_json::to_value(backup.as_ref()).expect("an object");
-            value["status"] = status.clone();
-            put(&mut site.cache, object::<Backup>(value));
-        }
+        site.report_new(&written_of(&format!("v-old-{hour}")));
     }
     site.reconcile("2026-01-01T11:01:00Z");
-    assert_eq!(hours(&site.snapshots()), ["0107", "0108", "0109", "0110", "0111"]);
+    assert_eq!(
+        hours(&site.snapshots()),
+        ["0101", "0102", "0103", "0104", "0111"],
+        "the first are not pushed out"
+    );
+}
+
+#[test]
+fn the_snapshot_of_a_backup_under_way_stays_rather_than_that_of_a_complete_one() {
+    for (hanging, expected) in
+        [(3, ["0101", "0102", "0103", "0104", "0105"]), (4, ["0101", "0102", "0103", "0104", "0106"])]
+    {
+        let mut site = site(with_backups());
+        for hour in 1..=hanging {
+            site.hour(hour);
+            site.report_new(&written_of(&format!("v-old-{hour}")));
+        }
+        site.hour(hanging + 1);
+        site.report_new(&complete(&site.now.to_string()));
+        site.hour(hanging + 2);
+        assert_eq!(hours(&site.snapshots()), expected, "{hanging} are under way");
+    }
+}
+
+#[test]
+fn backups_of_the_future_are_reported_until_they_are_deleted_or_lose_their_label() {
+    let mut site = site(with_backups());
+    site.reconcile("2036-01-01T01:00:00Z");
+    site.take_disks("v-1");
+    site.complete();
+    for name in site.snapshots() {
+        site.cache.remove(&Key::namespaced(ObjectKind::VMSnapshot, "ns", &name));
+    }
+    site.parts_follow();
+    site.reconcile("2026-01-01T02:00:05Z");
+    site.take_disks("v-1");
+    assert_eq!((hours(&site.snapshots()), site.backups().len()), (vec!["0102".into()], 1));
+    let behind = site.plan("2026-01-01T02:01:00Z");
+    assert_eq!(reason(&behind), (true, Reason::ClockBehind));
+    let text = behind.decision.readiness.message();
+    assert!(text.contains("Backup hourly-web-203601010100-"), "{text}");
+    assert_eq!(
+        reason(&site.plan("2036-01-01T00:00:00Z")),
+        (false, Reason::Available),
+        "an hour is tolerated"
+    );
+    let mut kept = site.backups()[0].as_ref().clone();
+    kept.metadata.labels = None;
+    put(&mut site.cache, kept);
+    site.reconcile("2026-01-01T02:02:00Z");
+    assert_eq!(site.backup_hours(), ["0102", "0101"]);
+    assert_eq!(reason(&site.plan("2026-01-01T02:03:00Z")), (false, Reason::Available));
+}
+
+#[test]
+fn backups_that_lost_their_status_and_their_snapshot_are_never_deleted() {
+    let mut site = site(with_backups());
+    for hour in 1..4 {
+        site.hour(hour);
+        site.complete();
+    }
+    for name in site.snapshots() {
+        site.cache.remove(&Key::namespaced(ObjectKind::VMSnapshot, "ns", &name));
+    }
+    site.parts_follow();
+    let waiting =
+        json!({"conditions": [condition("Ready", "False", "WaitingForSnapshot", "it does not exist")]});
+    for backup in site.backups() {
+        let mut value = serde_json::to_value(backup.as_ref()).expect("an object");
+        value["status"] = waiting.clone();
+        put(&mut site.cache, object::<Backup>(value));
+    }
+    for hour in 4..7 {
+        site.hour(hour);
+        site.report_new(&complete(&site.now.to_string()));
+    }
+    assert_eq!(site.backup_hours(), ["0102", "0103", "0105", "0106"]);
+    assert_eq!(site.schedule.status.as_ref().map(|status| status.backups), Some(2));
+    assert_eq!(reason(&site.plan("2026-01-01T06:30:00Z")), (false, Reason::Available));
+    // With the identity of its data, a Backup that is not complete is known to have failed.
+    site.report_backups(&unreachable());
+    assert_eq!(site.backup_hours(), ["0105", "0106"]);
 }
 
 proptest! {
