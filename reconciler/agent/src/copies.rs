@@ -15,7 +15,7 @@ use berth_api::console::COPY_ACCOUNT;
 use berth_api::image_copy::{CopyMessage, MAX_LINE, query};
 use berth_api::manifests::access::account_name;
 use berth_api::vm::ConsoleAddress;
-use berth_console_client::connect;
+use berth_console_client::{ConnectError, connect};
 use berth_host::{ImageFile, RemoteError, RemoteImage, SourceHost};
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
@@ -97,18 +97,25 @@ impl RemoteImage for CopiedFile {
             certificate_sha256: self.at.certificate_sha256.clone(),
         };
         let path = format!("{}?{}", self.at.path, query(&self.copies.own, offset));
-        let connection = connect(&server, &path, &ticket).await.map_err(explained)?;
+        let connection =
+            connect(&server, &path, &ticket).await.map_err(|error| explained(&self.at, error))?;
         let mut bytes = BufReader::with_capacity(BUFFER, connection);
         let size = size(&mut bytes).await?;
         Ok(ImageFile { size, bytes: Box::new(bytes) })
     }
 }
 
-fn explained(error: berth_console_client::ConnectError) -> RemoteError {
-    use berth_console_client::ConnectError;
+/// Names the host and its address, and what a person can do.
+fn explained(at: &SourceHost, error: ConnectError) -> RemoteError {
+    let SourceHost { name, address, .. } = at;
     match error {
-        refused @ ConnectError::Refused { .. } => RemoteError::Refused(refused.to_string()),
-        other => RemoteError::Unreachable(other.to_string()),
+        ConnectError::Refused { .. } => RemoteError::Refused(format!("host {name} at {address}: {error}")),
+        ConnectError::Down(why) => RemoteError::Unreachable(format!(
+            "host {name} does not answer at {address} ({why}): start its agent, and open this TCP port between the hosts"
+        )),
+        ConnectError::Broken(_) => RemoteError::Unreachable(format!(
+            "host {name} at {address}: {error}: the agent of the host has to be what answers there"
+        )),
     }
 }
 
@@ -135,6 +142,30 @@ async fn size(from_host: &mut (impl AsyncBufRead + Unpin)) -> Result<u64, Remote
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_copy_that_fails_names_the_host_and_its_address_and_what_to_do() {
+        let at = SourceHost {
+            name: "h1".to_owned(),
+            address: "192.0.2.1:7444".to_owned(),
+            certificate_sha256: "ab".to_owned(),
+            path: String::new(),
+            audience: String::new(),
+        };
+        let RemoteError::Unreachable(text) = explained(&at, ConnectError::Down("no route".to_owned())) else {
+            panic!("it is tried again")
+        };
+        assert_eq!(
+            text,
+            "host h1 does not answer at 192.0.2.1:7444 (no route): start its agent, and open this TCP port between the hosts"
+        );
+        let refused = ConnectError::Refused { code: 403, text: "not needed".to_owned() };
+        let refused = explained(&at, refused);
+        assert_eq!(
+            refused,
+            RemoteError::Refused("host h1 at 192.0.2.1:7444: refused (403): not needed".to_owned())
+        );
+    }
 
     #[tokio::test(start_paused = true)]
     async fn the_size_comes_in_time_as_one_short_line() {

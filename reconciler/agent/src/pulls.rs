@@ -390,8 +390,7 @@ impl Shared {
         let outcome = outcome.map(|found| found.map(Outcome::Found));
         outcome.map_err(|error| {
             tracing::info!(?wanted, error = %error.chain(), "a download failed");
-            let is_copy = matches!(wanted, Wanted::Image(source) if source.host.is_some());
-            Failure::Download(error, with_secret.is_some() || is_copy)
+            Failure::Download(error, with_secret.is_some())
         })
     }
 
@@ -416,7 +415,7 @@ impl Shared {
 enum Failure {
     /// Its credentials cannot be read, or not be used.
     Secret(Readiness),
-    /// With the error, whether it may pass although the source is unchanged: it has credentials, or is copied from another host.
+    /// With the error, whether it may pass although the source is unchanged: it has credentials.
     Download(SystemError, bool),
 }
 
@@ -436,7 +435,7 @@ fn failed(failure: Failure, failures: u32) -> State {
         Readiness::Reconciling(reason_of(error), error.chain())
     };
     let longest = if reason_of(error) == Reason::NoSpace { RETRY_SPACE_EVERY } else { LONGEST_WAIT };
-    // Other credentials may be accepted, and the other host may get its file back.
+    // Other credentials may be accepted.
     let again = (error.retry() == Retry::Backoff || may_pass).then(|| Instant::now() + wait(longest));
     State::Failed { readiness, again }
 }
@@ -499,6 +498,23 @@ mod tests {
         assert_eq!(readiness.reason(), Reason::WaitingForSecret);
         assert!(again.is_some_and(|again| again <= FIRST_WAIT));
         assert_eq!(system.pulls(), 0);
+    }
+
+    #[test]
+    fn a_copy_with_other_bytes_is_not_repeated_and_one_that_breaks_off_is() {
+        let url = || "the image from host h1".to_owned();
+        let again = |error: SystemError| match failed(Failure::Download(error, false), 1) {
+            State::Failed { again, .. } => again.is_some(),
+            state => panic!("{state:?}"),
+        };
+        assert!(again(SystemError::Download { url: url(), detail: "h1 does not answer".to_owned() }));
+        for error in [
+            SystemError::ChecksumMismatch { url: url(), declared: "ab".to_owned() },
+            SystemError::ImageRefused { url: url(), detail: "not a qcow2 image".to_owned() },
+            SystemError::ImageTooLarge { url: url(), detail: "more than 5 bytes".to_owned() },
+        ] {
+            assert!(!again(error));
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -27,7 +27,7 @@ pub(super) enum ConsoleRefusal {
     Expired { age: i64, life: u64 },
     #[error("the ticket is older than this agent, which has just started: request another")]
     BeforeStart,
-    #[error("too many tickets of this namespace were used in the last ten minutes: wait a minute")]
+    #[error("too many tickets of this account were used in the last ten minutes: wait a minute")]
     TooManyTickets,
     #[error("the console has its maximum of {most} viewers: close one")]
     TooManyViewers { most: usize },

@@ -26,8 +26,9 @@ const REVIEWS: usize = 8;
 /// How long used tickets are remembered: the shortest life of a token. Longer than they are accepted, so that a clock that
 /// is set back makes none valid again.
 const REMEMBERED: Duration = Duration::from_secs(600);
-/// The number of used tickets of a namespace that are remembered; further ones are refused until some are forgotten.
-const USED_OF_NAMESPACE: usize = 512;
+/// The number of used tickets of an account that are remembered; further ones are refused until some are forgotten. One account does
+/// not exhaust another: hosts with accounts of their own copy images in one namespace.
+const USED_OF_ACCOUNT: usize = 512;
 
 /// The ticket that a request needs.
 #[derive(Debug)]
@@ -62,16 +63,14 @@ impl Tickets {
         ticket: &str,
         claim: &Claim<'_>,
     ) -> Result<(), ConsoleRefusal> {
-        let namespace = claim.namespace;
         // Nothing is verified yet: this only saves the control plane from tickets that are refused anyway.
         self.check_age(issued(ticket).ok_or(ConsoleRefusal::NotValid)?, now)?;
         let id = Sha256::digest(ticket.as_bytes()).into();
-        let is_used = |used: &Used| used.contains(namespace, &id);
-        if is_used(&self.used.lock().unwrap_or_else(PoisonError::into_inner)) {
+        if self.used.lock().unwrap_or_else(PoisonError::into_inner).contains(&id) {
             return Err(ConsoleRefusal::Used);
         }
-        self.review(client, ticket, claim).await?;
-        self.used.lock().unwrap_or_else(PoisonError::into_inner).insert(namespace, id, Instant::now())
+        let holder = self.review(client, ticket, claim).await?;
+        self.used.lock().unwrap_or_else(PoisonError::into_inner).insert(holder, id, Instant::now())
     }
 
     fn check_age(&self, issued: i64, now: Timestamp) -> Result<(), ConsoleRefusal> {
@@ -87,7 +86,13 @@ impl Tickets {
         Ok(())
     }
 
-    async fn review(&self, client: &Client, ticket: &str, claim: &Claim<'_>) -> Result<(), ConsoleRefusal> {
+    /// Returns the account that the control plane issued the ticket to.
+    async fn review(
+        &self,
+        client: &Client,
+        ticket: &str,
+        claim: &Claim<'_>,
+    ) -> Result<String, ConsoleRefusal> {
         let audiences = Some(vec![claim.audience.clone()]);
         let spec = TokenReviewSpec { token: ticket.to_owned(), audiences };
         let review = TokenReview { spec, ..TokenReview::default() };
@@ -109,7 +114,7 @@ impl Tickets {
         if status.authenticated != Some(true) || !is_for_audience || !is_holder {
             return Err(ConsoleRefusal::NotValid);
         }
-        Ok(())
+        Ok(holder)
     }
 }
 
@@ -120,25 +125,25 @@ fn issued(token: &str) -> Option<i64> {
     serde_json::from_slice::<serde_json::Value>(&claims).ok()?.get("iat")?.as_i64()
 }
 
-/// The used tickets of each namespace, by SHA-256, with the time of use.
+/// The used tickets of each account, by SHA-256, with the time of use.
 #[derive(Debug, Default)]
 struct Used(HashMap<String, HashMap<[u8; 32], Instant>>);
 
 impl Used {
-    fn contains(&self, namespace: &str, id: &[u8; 32]) -> bool {
-        self.0.get(namespace).is_some_and(|used| used.contains_key(id))
+    fn contains(&self, id: &[u8; 32]) -> bool {
+        self.0.values().any(|used| used.contains_key(id))
     }
 
-    fn insert(&mut self, namespace: &str, id: [u8; 32], now: Instant) -> Result<(), ConsoleRefusal> {
+    fn insert(&mut self, holder: String, id: [u8; 32], now: Instant) -> Result<(), ConsoleRefusal> {
         self.0.retain(|_, used| {
             used.retain(|_, at| now.duration_since(*at) < REMEMBERED);
             !used.is_empty()
         });
-        let used = self.0.entry(namespace.to_owned()).or_default();
+        let used = self.0.entry(holder).or_default();
         if used.contains_key(&id) {
             return Err(ConsoleRefusal::Used);
         }
-        if used.len() >= USED_OF_NAMESPACE {
+        if used.len() >= USED_OF_ACCOUNT {
             return Err(ConsoleRefusal::TooManyTickets);
         }
         used.insert(id, now);
@@ -170,16 +175,19 @@ mod tests {
     }
 
     #[test]
-    fn a_ticket_is_used_once_and_one_namespace_does_not_exhaust_another() {
+    fn a_ticket_is_used_once_and_one_account_does_not_exhaust_another() {
         let (mut used, now) = (Used::default(), Instant::now());
         let id = |n: usize| -> [u8; 32] { Sha256::digest(n.to_le_bytes()).into() };
-        for n in 0..USED_OF_NAMESPACE {
-            assert!(used.insert("a", id(n), now).is_ok());
+        let host = |name: &str| format!("system:serviceaccount:berth-system:host-{name}");
+        for n in 0..USED_OF_ACCOUNT {
+            assert!(used.insert(host("h1"), id(n), now).is_ok());
         }
-        assert!(matches!(used.insert("a", id(0), now), Err(ConsoleRefusal::Used)));
-        assert!(matches!(used.insert("a", id(USED_OF_NAMESPACE), now), Err(ConsoleRefusal::TooManyTickets)));
-        assert!(used.insert("b", id(0), now).is_ok());
-        assert!(used.insert("a", id(USED_OF_NAMESPACE), now + REMEMBERED).is_ok(), "they are forgotten");
+        assert!(used.contains(&id(0)) && !used.contains(&id(USED_OF_ACCOUNT)));
+        assert!(matches!(used.insert(host("h1"), id(0), now), Err(ConsoleRefusal::Used)));
+        let further = used.insert(host("h1"), id(USED_OF_ACCOUNT), now);
+        assert!(matches!(further, Err(ConsoleRefusal::TooManyTickets)));
+        assert!(used.insert(host("h2"), id(USED_OF_ACCOUNT), now).is_ok(), "of the same namespace");
+        assert!(used.insert(host("h1"), id(1), now + REMEMBERED).is_ok(), "they are forgotten");
     }
 
     #[test]

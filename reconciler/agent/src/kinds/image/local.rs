@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use berth_api::{Readiness, Reason};
+use berth_api::{Image, Readiness, Reason, condition};
 use berth_host::{ImageFacts, ImageSource};
 
 use super::wanted_on;
@@ -18,8 +18,10 @@ pub(crate) enum LocalImage {
     Missing,
     /// Its checksum has not been read yet, or it has not been made yet.
     Unknown,
-    /// It was made on the host of this name or uploaded to it, and its file is neither here nor served by that host.
+    /// It was made on one host or uploaded to it, and its file is neither here nor served by that host: why, and the remedy.
     NotHere(String),
+    /// As `NotHere`, or its host is gone, and the Image is Stalled: with its reason and message.
+    Lost(Readiness),
     Absent(ImageSource),
     Pulling(ImageSource, Pull),
     Cached(ImageFacts),
@@ -39,14 +41,41 @@ pub(crate) async fn observe(
     if let Some(facts) = ctx.system.image(source).await? {
         return Ok(LocalImage::Cached(facts));
     }
-    if image.is_local() && source.host.is_none() {
-        let binding = image.status.as_ref().and_then(|status| status.binding.as_ref());
-        return Ok(LocalImage::NotHere(binding.map(|binding| binding.host.clone()).unwrap_or_default()));
+    if let Some(obstacle) = obstacle(ctx.host(), &image, source) {
+        return Ok(obstacle);
     }
     Ok(match ctx.pulls.state(&wanted, needed_by) {
         Some(pull) => LocalImage::Pulling(source.clone(), pull),
         None => LocalImage::Absent(source.clone()),
     })
+}
+
+/// Returns why an image that was made on one host or uploaded to it cannot be copied from there.
+pub(super) fn obstacle(here: &str, image: &Image, source: &ImageSource) -> Option<LocalImage> {
+    let status = image.status.as_ref().filter(|_| image.is_local())?;
+    let host = status.binding.as_ref().map(|binding| binding.host.clone()).unwrap_or_default();
+    let stalled = condition::find(&status.conditions, "Stalled").filter(|stalled| stalled.status == "True");
+    if let Some(stalled) = stalled {
+        let known = Reason::ALL.iter().find(|reason| reason.as_str() == stalled.reason);
+        let reason = known.copied().unwrap_or(Reason::WaitingForImage);
+        return Some(LocalImage::Lost(Readiness::Stalled(
+            reason,
+            format!("on host {host}: {}", stalled.message),
+        )));
+    }
+    if source.host.is_some() {
+        return None;
+    }
+    Some(LocalImage::NotHere(match image.is_copyable() {
+        _ if host == here => "is not complete on this host".to_owned(),
+        true => format!(
+            "is on host {host}, which does not serve it to other hosts: start its agent without --no-console, on an address that they \
+             reach, or create the Disk or the VM again"
+        ),
+        false => format!(
+            "is on host {host} only, and cannot be copied: create the Disk or the VM again, so that it is placed on that host"
+        ),
+    }))
 }
 
 /// A step towards an image: of the plan of the object that needs it.
@@ -66,9 +95,8 @@ pub(crate) fn ready<'a, S>(
     match image {
         LocalImage::Missing => waits(format!("Image {name} does not exist (yet)")),
         LocalImage::Unknown => waits(format!("Image {name} is not made or its checksum was not read yet")),
-        LocalImage::NotHere(host) => {
-            waits(format!("Image {name} is on host {host} only, and its file is not on this host"))
-        }
+        LocalImage::NotHere(why) => waits(format!("Image {name} {why}")),
+        LocalImage::Lost(readiness) => Err(Plan::without_steps(prefixed(name, readiness))),
         LocalImage::Absent(source) => {
             Err(Plan::steps(vec![step(Fetch::Pull, source.clone())], pulling(name, source)))
         }

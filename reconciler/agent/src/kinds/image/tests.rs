@@ -322,3 +322,38 @@ fn an_object_that_waits_for_a_copy_names_the_host() {
     assert_eq!(plan.readiness.message(), "Image golden is being copied from host h");
     assert_eq!(plan.steps, [local::Fetch::Pull]);
 }
+
+#[test]
+fn an_object_whose_image_is_served_by_no_host_names_the_remedy() {
+    let mut unserved = served(pushed_image());
+    unserved.status.as_mut().expect("a status").server = None;
+    let message = |image: &Image| {
+        let Some(Wanted::Image(copy)) = wanted_on("h2", image) else { panic!("the checksum is declared") };
+        let obstacle = local::obstacle("h2", image, &copy).expect("it is not served");
+        let plan = local::ready("pushed", &obstacle, |fetch, _| fetch).expect_err("it is not here");
+        assert_eq!(plan.readiness.reason(), Reason::WaitingForImage);
+        plan.readiness.message().to_owned()
+    };
+    let text = message(&unserved);
+    assert!(text.contains("on host h, which does not serve it") && text.contains("--no-console"), "{text}");
+    unserved.spec.compression = Some(ImageCompression::Xz);
+    assert!(message(&unserved).contains("is on host h only, and cannot be copied"));
+}
+
+#[test]
+fn an_object_whose_image_is_lost_is_stalled_also_while_its_status_has_a_server() {
+    for reason in ["ImageLost", "HostFenced"] {
+        let mut image = served(made_image());
+        let Some(Wanted::Image(copy)) = wanted_on("h2", &image) else { panic!("it is made") };
+        assert_eq!(local::obstacle("h2", &image, &copy), None, "it is copied");
+        let stalled = json!([{"type": "Stalled", "status": "True", "reason": reason, "message": "gone for good",
+            "lastTransitionTime": "1970-01-01T00:00:00Z"}]);
+        image.status.as_mut().expect("a status").conditions =
+            serde_json::from_value(stalled).expect("conditions");
+        let lost = local::obstacle("h2", &image, &copy).expect("it is lost");
+        let plan = local::ready("golden", &lost, |fetch, _| fetch).expect_err("it is not here");
+        let Readiness::Stalled(found, message) = &plan.readiness else { panic!("{plan:?}") };
+        assert_eq!((found.as_str(), message.as_str()), (reason, "Image golden: on host h: gone for good"));
+        assert!(plan.steps.is_empty() && plan.requeue_after.is_none());
+    }
+}
