@@ -77,7 +77,7 @@ impl Copies {
         };
         let request = TokenRequest { spec: Some(spec), ..TokenRequest::default() };
         let made = accounts.create_token_request(account, &PostParams::default(), &request).await?;
-        Ok(made.status.map(|status| status.token).filter(|token| !token.is_empty()))
+        Ok(made.status.and_then(|status| status.token).filter(|token| !token.is_empty()))
     }
 }
 
