@@ -63,7 +63,8 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            println!("guest-load failed: {error}");
+            // Without a console, the exit code remains.
+            let _unread = writeln!(io::stdout(), "guest-load failed: {error}");
             ExitCode::FAILURE
         }
     }
@@ -74,8 +75,8 @@ fn time(seconds: &str) -> io::Result<Duration> {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "no count reaches 2^52")]
-fn report(name: &str, count: u64, elapsed: Duration) {
-    println!("guest-load {name} {:.0}", count as f64 / elapsed.as_secs_f64());
+fn report(name: &str, count: u64, elapsed: Duration) -> io::Result<()> {
+    writeln!(io::stdout(), "guest-load {name} {:.0}", count as f64 / elapsed.as_secs_f64())
 }
 
 /// Measures each kind of access after all blocks were written once.
@@ -93,7 +94,7 @@ fn disk(device: &str, time: Duration) -> io::Result<()> {
         let done = accesses(&file, size, access, began + time)?;
         let elapsed = began.elapsed();
         let count = if access.random { done } else { done * access.block as u64 };
-        report(access.name, count, elapsed);
+        report(access.name, count, elapsed)?;
     }
     Ok(())
 }
@@ -144,14 +145,14 @@ fn network(server: &str, time: Duration) -> io::Result<()> {
     stream.shutdown(std::net::Shutdown::Write)?;
     // The server answers when it has read all.
     stream.read_exact(&mut [0])?;
-    report("tcp-send", count, began.elapsed());
+    report("tcp-send", count, began.elapsed())?;
 
     let mut stream = connect(SOURCE)?;
     let (began, mut count) = (Instant::now(), 0);
     while began.elapsed() < time {
         count += stream.read(&mut buffer)? as u64;
     }
-    report("tcp-receive", count, began.elapsed());
+    report("tcp-receive", count, began.elapsed())?;
     drop(stream);
 
     let mut stream = connect(ECHO)?;
@@ -161,7 +162,7 @@ fn network(server: &str, time: Duration) -> io::Result<()> {
         stream.read_exact(&mut [0])?;
         count += 1;
     }
-    report("tcp-round-trips", count, began.elapsed());
+    report("tcp-round-trips", count, began.elapsed())?;
 
     let packets = || -> io::Result<u64> {
         let mut total = [0; 8];
@@ -178,7 +179,7 @@ fn network(server: &str, time: Duration) -> io::Result<()> {
     let elapsed = began.elapsed();
     // The last packets are on their way.
     std::thread::sleep(Duration::from_millis(200));
-    report("udp-packets", packets()? - before, elapsed);
+    report("udp-packets", packets()? - before, elapsed)?;
     Ok(())
 }
 

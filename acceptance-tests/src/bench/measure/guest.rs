@@ -98,13 +98,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Reading>> {
 }
 
 /// The class and the images.
-fn make_objects(
-    api: &mut Api,
-    access: &Access,
-    site: &Site,
-    image: &GuestImage,
-    load: &Load,
-) -> Result<()> {
+fn make_objects(api: &mut Api, access: &Access, site: &Site, image: &GuestImage, load: &Load) -> Result<()> {
     let file = site.folder().join("small.qcow2");
     fs::copy(&image.path, &file)?;
     let source = json!({"url": format!("file://{}", file.display()), "sha256": image.sha256});

@@ -117,8 +117,18 @@ impl ByHand {
 
 fn dhcp(namespace: &Namespace, files: &Path) -> Result<Daemon> {
     let mut command = namespace.command("dnsmasq");
-    command.args(["--keep-in-foreground", "--conf-file=/dev/null", "--port=0", "--pid-file=", "--bind-interfaces"]);
-    command.args([&format!("--interface={BRIDGE}"), &format!("--dhcp-range={LEASES}"), "--dhcp-authoritative"]);
+    command.args([
+        "--keep-in-foreground",
+        "--conf-file=/dev/null",
+        "--port=0",
+        "--pid-file=",
+        "--bind-interfaces",
+    ]);
+    command.args([
+        &format!("--interface={BRIDGE}"),
+        &format!("--dhcp-range={LEASES}"),
+        "--dhcp-authoritative",
+    ]);
     command.arg(format!("--dhcp-leasefile={}", files.join("leases").display()));
     Daemon::spawn("dnsmasq", &mut command, &files.join("dnsmasq.log"))
 }

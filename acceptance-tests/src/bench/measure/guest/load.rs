@@ -162,7 +162,8 @@ mod tests {
 
     #[test]
     fn the_results_are_read_from_a_console() {
-        let text = "berth-guest-started\r\nguest-load disk-read 1048576\r\n[ 3.1] kernel\r\nguest-load done\r\n";
+        let text =
+            "berth-guest-started\r\nguest-load disk-read 1048576\r\n[ 3.1] kernel\r\nguest-load done\r\n";
         let course = Course { started: Duration::ZERO, values: values(text) };
         assert_eq!(course.value("disk-read").expect("it is there"), 1_048_576.0);
         assert!(course.value("disk-write").is_err());

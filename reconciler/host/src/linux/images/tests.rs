@@ -147,7 +147,8 @@ async fn a_verified_download_is_kept_from_housekeeping_until_it_is_an_image() {
         rules: &cache.images.rules,
         report: &report,
     };
-    let verified = download::run(&job, &Access::Url(cache.images.http.clone())).await.expect("the declared bytes");
+    let verified =
+        download::run(&job, &Access::Url(cache.images.http.clone())).await.expect("the declared bytes");
     partial::forget(&folder, |_, _| true).expect("looked at");
     let facts = cache.images.cache.admit(&source, verified, None).expect("an image");
     assert_eq!(fs::read(&facts.path).expect("in the cache"), bytes);

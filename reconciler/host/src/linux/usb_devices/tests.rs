@@ -110,7 +110,7 @@ fn a_device_is_found_by_its_port_and_by_its_identifier() {
         problem: None,
         held_by: None,
     };
-    assert_eq!(machine.offering(&["key=1-1.4"]).facts().expect("facts"), [first.clone()]);
+    assert_eq!(machine.offering(&["key=1-1.4"]).facts().expect("facts"), std::slice::from_ref(&first));
     let second = UsbDeviceFacts { port: "1-2".to_owned(), number: 4, ..first.clone() };
     assert_eq!(machine.offering(&["key=0403:6001"]).facts().expect("facts"), [first, second]);
     assert_eq!(machine.offering(&[]).facts().expect("facts"), []);
