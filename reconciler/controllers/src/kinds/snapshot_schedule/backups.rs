@@ -27,15 +27,14 @@ use k8s_openapi::{
 };
 use kube::ResourceExt;
 
-use super::{
-    observe::{DueBackup, ObservedBackups, OwnBackup},
-    plan::CLOCK_TOLERANCE,
-};
+use super::observe::{DueBackup, ObservedBackups, OwnBackup};
 use crate::{
     key::{Key, ObjectKind},
     plan::Dependency,
 };
 
+/// The time by which a clock may be behind the last snapshot or backup without a report: it was set back a little.
+pub(super) const CLOCK_TOLERANCE: SignedDuration = SignedDuration::from_hours(1);
 /// The time in which a problem of a backup may pass by itself: a schedule with one that lasts longer is not ready.
 const TRYING_TIME: SignedDuration = SignedDuration::from_mins(15);
 /// The time in which a backup is usually complete, the first one of a large disk included.

@@ -6,13 +6,12 @@ use std::{
 };
 
 use berth_api::{
-    Backup, ResourceName, SnapshotSchedule, VM, VMSnapshot,
+    Backup, ConditionType, ResourceName, SnapshotSchedule, VM, VMSnapshot, condition,
     snapshot_schedule::{MOST_SCHEDULED_VMS, scheduled_name},
 };
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::plan::Progress;
 use crate::{
     cache::Cache,
     key::{Key, ObjectKind},
@@ -28,6 +27,39 @@ pub(super) enum ScheduledVm {
     WithoutFile(ResourceName),
     /// A snapshot of it can be taken.
     Exists,
+}
+
+/// How far a VMSnapshot is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// It has the data of all disks.
+    Taken,
+    /// It had them, and has not all of them any more.
+    Lost,
+    /// It is not taken yet.
+    Pending,
+    Deleted,
+}
+
+impl Progress {
+    pub(super) fn of(snapshot: &VMSnapshot) -> Self {
+        match taken_at(snapshot) {
+            _ if snapshot.metadata.deletion_timestamp.is_some() => Self::Deleted,
+            None => Self::Pending,
+            Some(_) if is_stalled(snapshot) => Self::Lost,
+            Some(_) => Self::Taken,
+        }
+    }
+}
+
+/// Whether it has lost data for good.
+pub(super) fn is_stalled(snapshot: &VMSnapshot) -> bool {
+    snapshot.status.as_ref().is_some_and(|s| condition::is_true(&s.conditions, ConditionType::Stalled))
+}
+
+/// When it was taken.
+pub(super) fn taken_at(snapshot: &VMSnapshot) -> Option<Timestamp> {
+    snapshot.status.as_ref()?.taken_at.as_ref()?.parse().ok()
 }
 
 /// The inputs of a SnapshotSchedule's plan.

@@ -15,8 +15,8 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use kube::ResourceExt;
 
 use super::{
-    backups::{self, NeededSnapshots},
-    observe::{Observed, ScheduledVm},
+    backups::{self, CLOCK_TOLERANCE, NeededSnapshots},
+    observe::{Observed, Progress, ScheduledVm, is_stalled, taken_at},
 };
 use crate::{
     key::{Key, ObjectKind},
@@ -27,8 +27,6 @@ use crate::{
 const TAKING_TIME: SignedDuration = SignedDuration::from_mins(5);
 /// The greatest number of snapshots of a VM that stay for backups alone: with those of `keep`, a disk is on fewer snapshots than it can be.
 const MOST_NEEDED: usize = 4;
-/// The time by which a clock may be behind the last snapshot or backup without a report: it was set back a little.
-pub(super) const CLOCK_TOLERANCE: SignedDuration = SignedDuration::from_hours(1);
 
 /// The decision about a SnapshotSchedule.
 #[derive(Clone, Debug)]
@@ -43,37 +41,6 @@ pub(super) struct Decision {
     pub(super) snapshots: usize,
     pub(super) backups: backups::Decision,
     pub(super) readiness: Readiness,
-}
-
-/// How far a VMSnapshot is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Progress {
-    /// It has the data of all disks.
-    Taken,
-    /// It had them, and has not all of them any more.
-    Lost,
-    /// It is not taken yet.
-    Pending,
-    Deleted,
-}
-
-impl Progress {
-    pub(super) fn of(snapshot: &VMSnapshot) -> Self {
-        match taken_at(snapshot) {
-            _ if snapshot.metadata.deletion_timestamp.is_some() => Self::Deleted,
-            None => Self::Pending,
-            Some(_) if is_stalled(snapshot) => Self::Lost,
-            Some(_) => Self::Taken,
-        }
-    }
-}
-
-fn is_stalled(snapshot: &VMSnapshot) -> bool {
-    snapshot.status.as_ref().is_some_and(|s| condition::is_true(&s.conditions, ConditionType::Stalled))
-}
-
-fn taken_at(snapshot: &VMSnapshot) -> Option<Timestamp> {
-    snapshot.status.as_ref()?.taken_at.as_ref()?.parse().ok()
 }
 
 pub(super) fn plan(schedule: &SnapshotSchedule, observed: &Observed, now: Timestamp) -> Plan<Decision> {
