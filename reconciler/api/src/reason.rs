@@ -73,8 +73,8 @@ reasons! {
     WaitingForClass => "Create the VMClass, in the VM's namespace or in `berth-shared`.",
     /// A Disk does not exist yet or has no file yet.
     WaitingForDisk => "Create the Disk, or look at it with `berth why disk/NAME`.",
-    /// The Image does not exist yet or is not verified yet.
-    WaitingForImage => "Create the Image, or look at it with `berth why image/NAME`.",
+    /// The Image does not exist yet or is not verified yet, or the one host that has it is away.
+    WaitingForImage => "Create the Image, or look at it with `berth why image/NAME`. Start the host that the message names.",
     /// The DiskSnapshot does not exist yet or is not taken yet.
     WaitingForSnapshot => "Create the DiskSnapshot, or look at it with `berth why disksnapshot/NAME`.",
     /// The BackupRepository does not exist yet.
@@ -101,7 +101,7 @@ reasons! {
     WaitingForFile => "Put the file there, on the host of the VM, or end the program that has it open: for a VM of libvirt, shut it down.",
     /// The IPPool or StoragePool does not exist yet.
     WaitingForPool => "Create the IPPool or the StoragePool.",
-    /// The image is being downloaded.
+    /// The image is being downloaded, or copied from another host.
     Pulling,
     /// A file is being made.
     Provisioning,

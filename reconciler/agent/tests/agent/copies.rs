@@ -149,8 +149,10 @@ async fn a_ticket_is_for_one_copy_of_one_image_to_one_host_that_needs_it() {
 
 #[tokio::test]
 async fn a_host_copies_a_few_images_at_a_time() {
-    let (site, image) = site().await;
-    site.fixture.make::<Disk>("copy", json!({"image": "pushed"}), Some(on_h2())).await;
+    let (site, _) = site().await;
+    // More than the buffers on the way take.
+    let image = uploaded(&site, "large", &content(1).repeat(11)).await;
+    site.fixture.make::<Disk>("copy", json!({"image": "large"}), Some(on_h2())).await;
     let h2 = account_name("h2");
     let mut open = Vec::new();
     for _ in 0..4 {

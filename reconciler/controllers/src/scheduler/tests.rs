@@ -527,5 +527,6 @@ fn of_equal_hosts_the_one_that_has_the_image_is_chosen() {
     let has = Request { image_hosts: ["b".to_owned()].into(), ..request(100) };
     assert_eq!(chosen(&request(100), &[], &[host("a", 1000), host("b", 1000)]), Ok("a"));
     assert_eq!(chosen(&has, &[], &[host("a", 1000), host("b", 1000)]), Ok("b"));
-    assert_eq!(chosen(&has, &[], &[host("a", 2000), host("b", 1000)]), Ok("a"), "the load counts first");
+    let large = Request { memory: 500 << 20, ..has };
+    assert_eq!(chosen(&large, &[], &[host("a", 2000), host("b", 1000)]), Ok("a"), "the load counts first");
 }

@@ -170,7 +170,8 @@ fn deleted(
 ) -> Vec<Arc<Backup>> {
     let progress: BTreeMap<Timestamp, Progress> =
         of_disk.iter().map(|(moment, own)| (*moment, Progress::of(own, Some(declared)))).collect();
-    let last = progress.iter().rev().find(|(_, p)| matches!(p, Progress::Complete | Progress::UnderWay));
+    let is_later_one = |p: &Progress| matches!(p, Progress::Complete | Progress::UnderWay | Progress::Failed);
+    let last = progress.iter().rev().find(|(_, p)| is_later_one(p));
     let mut volumes: BTreeMap<Option<&str>, BTreeSet<Timestamp>> = BTreeMap::new();
     for (moment, own) in of_disk {
         let is_here = own.backup.spec.repository == declared.repository;

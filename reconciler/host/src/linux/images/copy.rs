@@ -44,7 +44,7 @@ impl Transport for Host<'_> {
 }
 
 /// Returns so many bytes, or fewer if they end before. More are not read.
-fn blocks(
+pub(super) fn blocks(
     bytes: Box<dyn AsyncRead + Send + Unpin>,
     missing: u64,
 ) -> BoxStream<'static, std::result::Result<Bytes, String>> {

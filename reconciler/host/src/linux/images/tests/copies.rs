@@ -3,7 +3,8 @@
 use std::sync::Mutex;
 
 use async_trait::async_trait;
-use tokio::io::AsyncWriteExt;
+use futures::StreamExt as _;
+use tokio::io::AsyncWriteExt as _;
 
 use super::*;
 use crate::{ImageFile, RemoteError, copy_url};
@@ -13,11 +14,6 @@ use crate::{ImageFile, RemoteError, copy_url};
 enum Sent {
     /// These bytes, of a file of this size.
     Bytes {
-        size: u64,
-        bytes: Vec<u8>,
-    },
-    /// These bytes, and nothing after them, on a connection that stays open.
-    Stalls {
         size: u64,
         bytes: Vec<u8>,
     },
@@ -65,16 +61,6 @@ impl RemoteImage for OtherHost {
         match (self.answer)(offset) {
             Sent::Bytes { size, bytes } => {
                 Ok(ImageFile { size, bytes: Box::new(std::io::Cursor::new(bytes)) })
-            }
-            Sent::Stalls { size, bytes } => {
-                let (near, mut far) = tokio::io::duplex(bytes.len() + 1);
-                far.write_all(&bytes).await.expect("it has the room");
-                // Kept open.
-                tokio::spawn(async move {
-                    std::future::pending::<()>().await;
-                    drop(far)
-                });
-                Ok(ImageFile { size, bytes: Box::new(near) })
             }
             Sent::Unreachable => Err(RemoteError::Unreachable("connecting: refused".to_owned())),
             Sent::Refused => Err(RemoteError::Refused("host h2 needs no copy of this image".to_owned())),
@@ -179,16 +165,26 @@ async fn a_host_that_sends_more_than_it_says_or_has_less_than_before_is_not_beli
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_host_that_stalls_or_is_away_is_left_to_the_next_attempts() {
+async fn a_host_that_sends_nothing_for_a_minute_is_given_up() {
+    let (near, mut far) = tokio::io::duplex(MIB);
+    far.write_all(b"half").await.expect("it has the room");
+    let mut blocks = copy::blocks(Box::new(near), 8);
+    assert_eq!(blocks.next().await, Some(Ok(bytes::Bytes::from_static(b"half"))));
+    assert_eq!(blocks.next().await, Some(Err("nothing came in time".to_owned())));
+    drop(far);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_is_away_is_left_to_the_next_attempts() {
     let cache = Cache::new();
     let bytes = raw(MIB);
     let source = copied(&bytes);
     let file = bytes.clone();
-    let stalls = OtherHost::new(move |offset| match offset {
-        0 => Sent::Stalls { size: MIB as u64, bytes: file[..MIB / 2].to_vec() },
+    let ends = OtherHost::new(move |offset| match offset {
+        0 => Sent::Bytes { size: MIB as u64, bytes: file[..MIB / 2].to_vec() },
         _ => Sent::Refused,
     });
-    copy(&cache.images, &source, &stalls).await.expect_err("it stalls");
+    copy(&cache.images, &source, &ends).await.expect_err("it refuses the rest");
     let away = OtherHost::new(|_| Sent::Unreachable);
     let error = copy(&cache.images, &source, &away).await.expect_err("it is away");
     assert_eq!(error.chain(), "cannot download copy:u-1: connecting: refused");
