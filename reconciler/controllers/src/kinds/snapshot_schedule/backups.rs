@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   due ─▶ UnderWay ─▶ Complete ─▶ (no rule keeps it) ─▶ deleted
-//!             ├─▶ Failed ─▶ (a later one is under way or complete) ─▶ deleted
+//!             ├─▶ Failed ─▶ (there is a later one) ─▶ deleted
 //!             └─▶ Undecided
 //! ```
 //!
@@ -60,8 +60,10 @@ enum Progress {
     Complete,
     /// It is being made, or will be tried again.
     UnderWay,
-    /// It will never be complete, or is not for the repository that the schedule names.
+    /// It will never be complete.
     Failed,
+    /// It is not complete, and not for the repository that the schedule names.
+    Former,
     /// It has neither a snapshot nor the identity of its data: it lost its status, or its snapshot before its host was decided.
     Undecided,
     Deleted,
@@ -84,7 +86,11 @@ impl Progress {
         if !is_hopeless && !own.has_snapshot && !has_identity {
             return Self::Undecided;
         }
-        if is_elsewhere || is_hopeless || !own.has_snapshot { Self::Failed } else { Self::UnderWay }
+        match is_hopeless || !own.has_snapshot {
+            true => Self::Failed,
+            false if is_elsewhere => Self::Former,
+            false => Self::UnderWay,
+        }
     }
 }
 
@@ -170,8 +176,9 @@ fn deleted(
 ) -> Vec<Arc<Backup>> {
     let progress: BTreeMap<Timestamp, Progress> =
         of_disk.iter().map(|(moment, own)| (*moment, Progress::of(own, Some(declared)))).collect();
-    let is_later_one = |p: &Progress| matches!(p, Progress::Complete | Progress::UnderWay | Progress::Failed);
-    let last = progress.iter().rev().find(|(_, p)| is_later_one(p));
+    let is_after = |moment: &Timestamp, wanted: &[Progress]| {
+        progress.iter().rev().find(|(_, p)| wanted.contains(p)).is_some_and(|(last, _)| moment < last)
+    };
     let mut volumes: BTreeMap<Option<&str>, BTreeSet<Timestamp>> = BTreeMap::new();
     for (moment, own) in of_disk {
         let is_here = own.backup.spec.repository == declared.repository;
@@ -184,7 +191,10 @@ fn deleted(
             let of_volume = volumes.get(&volume(&own.backup)).filter(|moments| moments.contains(moment));
             of_volume.is_some_and(|moments| !declared.keep.kept(moments, zone).contains(moment))
         }
-        Some(Progress::Failed) => last.is_some_and(|(last, _)| moment < last),
+        Some(Progress::Failed) => {
+            is_after(moment, &[Progress::Complete, Progress::UnderWay, Progress::Failed])
+        }
+        Some(Progress::Former) => is_after(moment, &[Progress::Complete, Progress::UnderWay]),
         _ => false,
     };
     of_disk
@@ -282,7 +292,7 @@ pub(super) fn readiness(
         let is_stalled = condition::is_true(conditions, ConditionType::Stalled);
         let cause = ready(&own.backup).map_or("not reported yet", |ready| ready.message.as_str());
         let text = format!("Backup {} of Disk {}: {cause}", own.backup.name_any(), due.disk);
-        if is_stalled || Progress::of(own, Some(declared)) == Progress::Failed {
+        if is_stalled || matches!(Progress::of(own, Some(declared)), Progress::Failed | Progress::Former) {
             failed.push(text);
         } else if late_from(own, made) <= now {
             late.push(text);
