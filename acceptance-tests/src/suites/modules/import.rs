@@ -89,7 +89,10 @@ fn from_files(platform: &Platform, berth: &Path) -> Result<()> {
     let imported = import(Command::new(berth), &project, images, &files)?;
     contains_all(
         &imported.stderr,
-        &["win2022: it has a hostdev (pci)", "Fedora_41: its Secure Boot has Microsoft's keys"],
+        &[
+            "win2022: it has a device of its host (pci): offer it there",
+            "Fedora_41: its Secure Boot has Microsoft's keys",
+        ],
     )?;
     contains_all(&imported.success()?, &["4 VMs"])?;
     let vms = planned_vms(&project)?;
