@@ -1,6 +1,5 @@
 //! Downloads in the background, and other long work: images that are made here, copied from another host or verified after an upload,
-//! backups and restores. At
-//! most one per source, shared by all objects waiting for it.
+//! backups and restores. At most one per source, shared by all objects waiting for it.
 //!
 //! Sources are per namespace: a declaration in one namespace neither delays nor cancels a download that another one
 //! waits for. Each namespace has a limited number of concurrent downloads; further ones wait for those.

@@ -210,10 +210,11 @@ fn hardware(root: Node<'_, '_>, notes: &mut Vec<String>) {
         notes.push(format!("its architecture is {arch}, and berth runs guests of the host's own"));
     }
     if let Some(model) = text(root, &["cpu", "model"]) {
-        notes.push(format!("its CPU model is {model}; in berth the host chooses one"));
+        notes
+            .push(format!("its CPU model is {model}; in berth the host chooses one unless cpu_model is set"));
     }
     for part in ["topology", "numa"].into_iter().filter(|part| first(root, &["cpu", part]).is_some()) {
-        notes.push(format!("it declares a CPU {part}, which berth does not have"));
+        notes.push(format!("it declares a CPU {part}, which is not taken over"));
     }
     if let Some(offset) = attribute(root, &["clock"], "offset").filter(|offset| *offset != "utc") {
         notes.push(format!("its clock is {offset}; in berth it is UTC (Windows: set RealTimeIsUniversal)"));
@@ -252,7 +253,7 @@ fn add_disk(domain: &mut Domain, disk: Node<'_, '_>) {
     for (element, text) in [
         ("shareable", "several machines may share it; in berth a disk has one VM at a time"),
         ("readonly", "it is read-only; in berth it can be written"),
-        ("iotune", "it has I/O limits, which berth does not have"),
+        ("iotune", "it has I/O limits, which are not taken over: see limits of berth_disk"),
         ("encryption", "it is encrypted: decrypt it with qemu-img convert"),
     ] {
         if first(disk, &[element]).is_some() {
@@ -391,7 +392,7 @@ fn add_interface(domain: &mut Domain, interface: Node<'_, '_>) {
     }
     for element in ["vlan", "bandwidth", "filterref", "virtualport"] {
         if first(interface, &[element]).is_some() {
-            note(format!("it has a {element}, which berth does not have"));
+            note(format!("it has a {element}, which is not taken over"));
         }
     }
     domain.interfaces.push(Interface { mac, network, model: known.unwrap_or_default() });
@@ -422,7 +423,7 @@ fn host_device(device: Node<'_, '_>) -> String {
     )
 }
 
-/// Notes on devices that berth does not have.
+/// Notes on devices that are not taken over.
 fn devices(root: Node<'_, '_>, notes: &mut Vec<String>) {
     let mut displays = all(root, &["devices", "graphics"]).into_iter();
     if let Some(kind) = displays.find_map(|display| display.attribute("type").filter(|kind| *kind != "vnc")) {
@@ -445,6 +446,12 @@ fn devices(root: Node<'_, '_>, notes: &mut Vec<String>) {
             notes.push(host_device(device));
             continue;
         }
-        notes.push(format!("it has a {name}{kind} which berth does not have"));
+        notes.push(match name {
+            "tpm" => "it has a TPM, whose memory is not taken over: tpm = true gives it a new one".to_owned(),
+            "watchdog" => {
+                format!("it has a watchdog{kind}: set watchdog, for which the guest sees an i6300esb")
+            }
+            _ => format!("it has a {name}{kind} which berth does not have"),
+        });
     }
 }

@@ -80,7 +80,7 @@ fn a_running_debian_keeps_its_size_and_mac_and_its_checksum_is_left_for_later() 
         "debian12: its display is spice; in berth it is VNC (berth vnc)",
         "debian12: it has a sound (ich9) which berth does not have",
         "debian12: it has a redirdev (spicevmc) which berth does not have",
-        "debian12: it has a watchdog (itco) which berth does not have",
+        "debian12: it has a watchdog (itco): set watchdog, for which the guest sees an i6300esb",
     ];
     assert_eq!(import.notes, expected);
     assert_eq!((import.vms, import.images), (1, 1));
@@ -110,7 +110,7 @@ fn uefi_boot_order_and_a_networks_range_are_kept_and_secure_boot_is_named() {
         &[
             "Secure Boot",
             "UEFI variables",
-            "tpm (tpm-crb)",
+            "it has a TPM, whose memory",
             "vda: its file was not read: permission denied",
             "bridge br0",
         ],

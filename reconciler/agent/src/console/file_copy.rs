@@ -77,8 +77,8 @@ impl FileCopy {
         }
         let place = consoles.copies.take(host.to_owned()).ok_or_else(|| ConsoleRefusal::TooManyCopies {
             host: host.to_owned(),
-            most: COPIES_OF_HOST,
-            most_of_host: COPIES,
+            most: COPIES,
+            most_of_host: COPIES_OF_HOST,
         })?;
         let image = image.filter(|_| is_served(ctx, &name, &uid)).ok_or(ConsoleRefusal::NoImage)?;
         let file = opened(ctx, &image, offset).await?.ok_or(ConsoleRefusal::NoImage)?;

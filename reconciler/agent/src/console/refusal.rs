@@ -49,7 +49,7 @@ pub(super) enum ConsoleRefusal {
     )]
     TooManyUploads { most_of_host: usize },
     #[error(
-        "host {host} copies {most} images from this one, or all hosts together {most_of_host}: one ends first"
+        "host {host} copies {most_of_host} images from this one, or all hosts together {most}: one ends first"
     )]
     TooManyCopies { host: String, most: usize, most_of_host: usize },
     #[error("a copy needs the name of the host and an offset in its query")]

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
+use super::MEMORY;
 use super::load::{self, Course, GATEWAY, Load, Outside};
-use super::{CLASS, MEMORY};
 use crate::guests::GuestImage;
 use crate::namespace::Namespace;
 use crate::process::{self, Daemon};
@@ -42,7 +42,7 @@ pub struct ByHand {
 impl ByHand {
     /// A host with a bridge, a tap and a DHCP server. `pid` and `instance` are those of the guest in berth, which runs.
     pub fn new(image: &GuestImage, load: &Load, instance: &Path, pid: i32, log: &Path) -> Result<Self> {
-        let files = load.disk.with_file_name(format!("by-hand-{CLASS}"));
+        let files = load.disk.with_file_name("by-hand");
         fs::create_dir_all(&files)?;
         fs::copy(instance.join("seed.img"), files.join("seed.raw"))?;
         fs::copy(&load.disk, files.join("load.raw"))?;
