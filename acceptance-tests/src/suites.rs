@@ -143,15 +143,6 @@ pub const ALL: &[Suite] = &[
         run: kubectl::run,
     },
     Suite {
-        name: "kube-rs",
-        about: "kube-rs's own integration tests, those that need no pods, against `berth up`",
-        limit: minutes(30),
-        obstacle: needs_root,
-        alone: false,
-        extended: false,
-        run: kube_rs::run,
-    },
-    Suite {
         name: "attack",
         about: "a tenant, a guest and its QEMU against `berth up`: what each must not reach",
         limit: minutes(15),
@@ -261,12 +252,12 @@ pub const ALL: &[Suite] = &[
     },
     Suite {
         name: "gitops",
-        about: "Flux's controllers, Helm 3 and 4 and Argo's engine: create, health, drift, upgrade, rollback, prune, uninstall",
+        about: "Helm 3 and 4 and Argo's engine: create, health, drift, upgrade, rollback, prune, uninstall",
         limit: minutes(30),
         obstacle: || needs_root().or_else(tools::cannot_build_go),
         alone: false,
         extended: false,
-        run: gitops::run,
+        run: gitops::helm_and_argo,
     },
     Suite {
         name: "graduate",
@@ -294,6 +285,24 @@ pub const ALL: &[Suite] = &[
         alone: true,
         extended: true,
         run: cargo_tests::converge_every_call,
+    },
+    Suite {
+        name: "flux",
+        about: "the cases of gitops with Flux's controllers",
+        limit: minutes(45),
+        obstacle: || needs_root().or_else(tools::cannot_build_go),
+        alone: false,
+        extended: true,
+        run: gitops::flux,
+    },
+    Suite {
+        name: "kube-rs",
+        about: "kube-rs's own integration tests, those that need no pods, against `berth up`",
+        limit: minutes(30),
+        obstacle: needs_root,
+        alone: false,
+        extended: true,
+        run: kube_rs::run,
     },
     Suite {
         name: "terraform-new",
@@ -451,9 +460,14 @@ impl Kit {
         })
     }
 
-    /// Flux's controllers, Helm and Argo's engine.
-    pub fn gitops_clients(&self) -> Result<GitopsClients> {
-        tools::gitops_clients(&self.cache)
+    /// Helm and Argo's engine.
+    pub fn helm_and_argo(&self) -> Result<GitopsClients> {
+        tools::helm_and_argo(&self.cache)
+    }
+
+    /// Flux's controllers.
+    pub fn flux(&self) -> Result<GitopsClients> {
+        tools::flux(&self.cache)
     }
 
     /// OpenTofu.

@@ -101,14 +101,14 @@ pub fn s3_server(cache: &Cache) -> Result<PathBuf> {
     program.build(cache)
 }
 
-/// The clients that reconcile a cluster with files, and the CRDs of their own kinds.
+/// Clients that reconcile a cluster with files.
 #[derive(Debug, Clone)]
 pub struct GitopsClients {
     folder: PathBuf,
 }
 
 impl GitopsClients {
-    /// A program: `source-controller`, `kustomize-controller`, `helm-3`, `helm-4`, `argo-engine`.
+    /// A program: `helm-3`, `helm-4` and `argo-engine`, or `source-controller` and `kustomize-controller`.
     pub fn program(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
@@ -123,26 +123,35 @@ impl GitopsClients {
     }
 }
 
-/// Flux's source- and kustomize-controller, Helm 3 and 4 and Argo's engine, from one pinned `go.mod`: they share most packages.
-pub fn gitops_clients(cache: &Cache) -> Result<GitopsClients> {
-    // Raised when the built or kept files change.
-    const RECIPE: &str = "1";
-    const FLUX: [&str; 2] = ["github.com/fluxcd/source-controller", "github.com/fluxcd/kustomize-controller"];
-    let module = GoModule::find("gitops")?;
+/// The `go.mod` of Flux, Helm and Argo's engine: they share most packages.
+const GITOPS: &str = "gitops";
+const GITOPS_FLAGS: [&str; 2] = [Compiler::Quick.flags(), "-ldflags=-s -w"];
+
+/// Helm 3 and 4, and a program with Argo's engine.
+pub fn helm_and_argo(cache: &Cache) -> Result<GitopsClients> {
+    let module = GoModule::find(GITOPS)?;
     let engine = fs::read_to_string(module.folder.join("argo-engine/main.go"))?;
-    let flags = [Compiler::Quick.flags(), "-ldflags=-s -w"];
-    let folder = module.entry(cache, &[RECIPE, &engine, flags[0], flags[1]], |into| {
+    let folder = module.entry(cache, "helm-argo", &[&engine, GITOPS_FLAGS[0], GITOPS_FLAGS[1]], |into| {
         for (package, program) in [
             ("./argo-engine", "argo-engine"),
             ("helm.sh/helm/v3/cmd/helm", "helm-3"),
             ("helm.sh/helm/v4/cmd/helm", "helm-4"),
-            (FLUX[1], "kustomize-controller"),
-            (FLUX[0], "source-controller"),
         ] {
-            module.build(package, flags, &into.join(program))?;
+            module.build(package, GITOPS_FLAGS, &into.join(program))?;
         }
-        for controller in FLUX {
-            let definitions = module.source_of(controller)?.join("config/crd/bases");
+        Ok(())
+    })?;
+    Ok(GitopsClients { folder })
+}
+
+/// Flux's source- and kustomize-controller. Their clients of several clouds make them the longest build of all.
+pub fn flux(cache: &Cache) -> Result<GitopsClients> {
+    let module = GoModule::find(GITOPS)?;
+    let folder = module.entry(cache, "flux", &GITOPS_FLAGS, |into| {
+        for program in ["kustomize-controller", "source-controller"] {
+            let package = format!("github.com/fluxcd/{program}");
+            module.build(&package, GITOPS_FLAGS, &into.join(program))?;
+            let definitions = module.source_of(&package)?.join("config/crd/bases");
             for file in fs::read_dir(definitions)?.flatten() {
                 fs::copy(file.path(), into.join(file.file_name()))?;
             }
@@ -171,7 +180,7 @@ pub enum Compiler {
 }
 
 impl Compiler {
-    fn flags(self) -> &'static str {
+    const fn flags(self) -> &'static str {
         match self {
             Self::Optimizing => "-gcflags=all=-dwarf=false",
             Self::Quick => "-gcflags=all=-dwarf=false -l",
@@ -233,15 +242,14 @@ impl GoProgram<'_> {
             None => String::new(),
         };
         let flags = [self.compiler.flags(), &format!("-ldflags=-s -w {stamp}")];
-        let entry =
-            module.entry(cache, &flags, |into| module.build(self.package, flags, &into.join(self.name)))?;
+        let build = |into: &Path| module.build(self.package, flags, &into.join(self.name));
+        let entry = module.entry(cache, self.module, &flags, build)?;
         Ok(entry.join(self.name))
     }
 }
 
 /// One of the modules below `go/`, each a list of pinned versions.
 struct GoModule {
-    name: String,
     go: PathBuf,
     folder: PathBuf,
     pins: String,
@@ -251,20 +259,21 @@ impl GoModule {
     fn find(name: &str) -> Result<Self> {
         let folder = workspace::root().join("acceptance-tests/go").join(name);
         let pins = fs::read_to_string(folder.join("go.mod"))?;
-        Ok(Self { name: name.to_owned(), go: go()?, folder, pins })
+        Ok(Self { go: go()?, folder, pins })
     }
 
-    /// The cache entry for a build from these versions, this toolchain and `more`.
+    /// The cache entry of this name for a build from these versions, this toolchain and `more`.
     fn entry(
         &self,
         cache: &Cache,
+        name: &str,
         more: &[&str],
         build: impl FnOnce(&Path) -> Result<()>,
     ) -> Result<PathBuf> {
         let (sums, version) = (fs::read_to_string(self.folder.join("go.sum"))?, version(&self.go)?);
         let mut ingredients = vec![self.pins.as_str(), sums.as_str(), version.as_str()];
         ingredients.extend(more);
-        cache.entry(&self.name, &ingredients, build)
+        cache.entry(name, &ingredients, build)
     }
 
     fn build(&self, package: &str, flags: [&str; 2], into: &Path) -> Result<()> {

@@ -19,19 +19,15 @@ use super::Kit;
 use crate::image_server::Content;
 use crate::kubectl::Kubectl;
 use crate::namespace::Namespace;
-use crate::platform::Platform;
+use crate::platform::{Parts, Platform};
 use crate::process;
 use crate::report::{Report, note};
 use crate::tools::GitopsClients;
 
-/// The time limit until a client has converged: four clients and a control plane share the processors.
+/// The time limit until a client has converged: the clients and a control plane share the processors.
 const CONVERGED: Duration = Duration::from_secs(120);
 
 type Scenario = fn(&mut Report, &Site) -> Result<()>;
-
-/// The namespaces with their scenarios.
-const SCENARIOS: [(&str, Scenario); 4] =
-    [("flux", flux::run), ("helm-3", helm::three), ("helm-4", helm::four), ("argo", argo::run)];
 
 /// The parts of the site that a client's scenario uses.
 struct Site {
@@ -107,16 +103,32 @@ impl Site {
     }
 }
 
-/// Runs the suite.
-pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
+/// Runs the suite `gitops`.
+pub fn helm_and_argo(kit: &Kit, report: &mut Report) -> Result<()> {
     let parts = report.step("the programs are built", || kit.parts("gitops"))?;
-    let clients =
-        report.step("Flux, Helm and Argo's engine are built from source", || kit.gitops_clients())?;
-    let platform = report.step("berth up serves", || Platform::embedded(&parts))?;
+    let clients = report.step("Helm and Argo's engine are built from source", || kit.helm_and_argo())?;
+    run(&parts, &clients, &[("helm-3", helm::three), ("helm-4", helm::four), ("argo", argo::run)], report)
+}
+
+/// Runs the suite `flux`.
+pub fn flux(kit: &Kit, report: &mut Report) -> Result<()> {
+    let parts = report.step("the programs are built", || kit.parts("flux"))?;
+    let clients = report.step("Flux's controllers are built from source", || kit.flux())?;
+    run(&parts, &clients, &[("flux", flux::run)], report)
+}
+
+/// Runs the scenarios side by side, each in the namespace of this name.
+fn run(
+    parts: &Parts,
+    clients: &GitopsClients,
+    scenarios: &[(&'static str, Scenario)],
+    report: &mut Report,
+) -> Result<()> {
+    let platform = report.step("berth up serves", || Platform::embedded(parts))?;
     let image = report.step("an image is served", || serve_image(&platform))?;
     let before = report.count().failed;
     let mut sites = Vec::new();
-    for (name, scenario) in SCENARIOS {
+    for &(name, scenario) in scenarios {
         let site = report.step(&format!("namespace {name} is made"), || {
             platform.kubectl().ok(&["create", "namespace", name])?;
             let folder = platform.folder().join(name);

@@ -314,7 +314,7 @@ pub fn refusals(report: &mut Report, platform: &Platform) {
         let keep = |keep: serde_json::Value| manifests::with(schedule(), "keep", keep);
         for (object, words) in [
             (manifests::schedule("bad", "0 3 * *", "web"), "must be a cron expression of five fields"),
-            (keep(json!({})), "keep must keep at least one snapshot"),
+            (keep(json!({})), "keep must keep at least one"),
             (keep(json!({"hourly": 20, "daily": 5})), "not be more than 24 together"),
             (manifests::with(schedule(), "vmSelector", json!({"a": "b"})), "set either vms or vmSelector"),
             (manifests::with(schedule(), "startingDeadlineSeconds", json!(5)), "startingDeadlineSeconds"),
