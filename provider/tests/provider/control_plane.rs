@@ -27,8 +27,9 @@ use template::Template;
 use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
-/// The files of a control plane in which the definitions were installed: each test has a copy.
-static INSTALLED: OnceCell<Template> = OnceCell::const_new();
+/// The files of a control plane in which the definitions were installed: each test has a copy. It stays in memory, since the
+/// copies share the expressions that it has compiled.
+static INSTALLED: OnceCell<(Template, Server)> = OnceCell::const_new();
 
 /// Faults of the connection.
 #[derive(Clone, Default)]
@@ -235,7 +236,7 @@ impl Participant {
     }
 }
 
-async fn install() -> Template {
+async fn install() -> (Template, Server) {
     let folder = template::folder();
     let server = Server::open(template::config(folder.path())).await.expect("a new directory");
     let client = Client::new(server.service(), "default");
@@ -259,7 +260,7 @@ async fn install() -> Template {
         made.unwrap_or_else(|error| panic!("{} {:?}: {error}", types.kind, object.metadata.name));
     }
     server.shutdown().await;
-    Template::read(folder.path())
+    (Template::read(folder.path()), server)
 }
 
 /// A control plane that runs.
@@ -320,7 +321,7 @@ impl ControlPlane {
 
     /// Opens a copy with this configuration, whose database is in `directory`.
     async fn open(directory: &Path, config: ServerConfig) -> Self {
-        INSTALLED.get_or_init(install).await.write(directory);
+        INSTALLED.get_or_init(install).await.0.write(directory);
         let server = Server::open(config).await.expect("the copy opens");
         let client = Client::new(server.service(), "default");
         let hold_users = Arc::new(AtomicBool::new(false));

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use berth_api::condition::find;
-use berth_api::{AGENT_MANAGER, Binding, Conditions, HOST_FINALIZER, Readiness, Reason, Unmanaged};
+use berth_api::{AGENT_MANAGER, Binding, Conditions, HOST_FINALIZER, Readiness, Reason, Unparsed};
 use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -266,16 +266,15 @@ async fn write_status<K: Reconciler>(
         return Ok(());
     }
     ctx.lease.ensure_renewed().await?;
-    let mut changed = Unmanaged(object.clone());
-    *changed.0.status_mut() = Some(status.clone());
-    let api = Api::namespaced(ctx.client.clone(), &object.namespace().unwrap_or_default());
+    let mut changed = object.clone();
+    *changed.status_mut() = Some(status.clone());
     ctx.index.begin_write(object);
-    let written = api.replace_status(&object.name_any(), &post(), &changed).await;
+    let written = replace_status(&api(&ctx.client, object), &changed).await;
     if written.is_err() {
         ctx.index.not_written(object).into_iter().for_each(|key| ctx.enqueue(key));
     }
     match written.map_err(Error::api("write the status")) {
-        Ok(Unmanaged(mut answer)) => {
+        Ok(mut answer) => {
             if ctx.definitions.check_response(&status, answer.status()) {
                 // The control plane dropped fields that it does not know. Treating that as a difference would write the
                 // status again and again.
@@ -314,11 +313,22 @@ fn record_event<O: Resource<DynamicType = ()>>(
     }
 }
 
-pub(crate) fn api<O>(client: &Client, object: &O) -> Api<O>
+async fn replace_status<O>(api: &Api<Unparsed>, object: &O) -> Result<O, kube::Error>
+where
+    O: Resource + Serialize + DeserializeOwned,
+{
+    let text = Unparsed::of(object).map_err(kube::Error::SerdeError)?;
+    let answer = api.replace_status(&object.name_any(), &post(), &text).await?;
+    answer.parse().map_err(kube::Error::SerdeError)
+}
+
+/// Reads and writes objects in the namespace of this one, of its kind.
+pub(crate) fn api<O>(client: &Client, object: &O) -> Api<Unparsed>
 where
     O: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
 {
-    Api::namespaced(client.clone(), &object.namespace().unwrap_or_default())
+    let namespace = object.namespace().unwrap_or_default();
+    Api::namespaced_with(client.clone(), &namespace, &Unparsed::resource::<O>())
 }
 
 pub(crate) fn post() -> PostParams {
@@ -344,6 +354,7 @@ where
     }});
     let params = PatchParams { field_manager: Some(AGENT_MANAGER.to_owned()), ..PatchParams::default() };
     let done = api(&ctx.client, object).patch(&object.name_any(), &params, &Patch::Merge(patch)).await;
+    let done = done.and_then(|answer| answer.parse().map_err(kube::Error::SerdeError));
     match done.map_err(Error::api("remove the finalizer")) {
         Ok(answer) => {
             ctx.index.written(object, answer);

@@ -10,14 +10,11 @@
 //! *Guarantees:* only a DELETED event marks an object as departed. An object that is missing from a list, as after a
 //! restore or after a deletion while the agent was not running, is an orphan: reported and left alone.
 
-use std::fmt::Debug;
-
 use berth_api::HOST_FINALIZER;
 use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{Client, Resource, ResourceExt};
-use serde::de::DeserializeOwned;
 
 use crate::converge::api;
 use crate::error::Error;
@@ -26,13 +23,11 @@ use crate::error::Error;
 /// deleted when it is no longer bound to this host.
 pub(crate) async fn exists<K>(client: &Client, object: &K) -> Result<bool, Error>
 where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
 {
-    let found = api(client, object)
-        .get_opt(&object.name_any())
-        .await
-        .map_err(Error::api("look for what was deleted"))?;
-    Ok(found.is_some_and(|found: K| found.uid() == object.uid()))
+    let found = api(client, object).get_opt(&object.name_any()).await;
+    let found = found.map_err(Error::api("look for what was deleted"))?;
+    Ok(found.is_some_and(|found| found.uid() == object.uid()))
 }
 
 /// Returns the object as it would be if its finalizer were still in place.

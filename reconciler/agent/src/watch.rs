@@ -7,10 +7,12 @@ use std::fmt::Debug;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use berth_api::host_addresses::HOST_ADDRESSES;
-use berth_api::{SYSTEM_NAMESPACE, Unmanaged};
-use futures::{StreamExt, TryStreamExt};
+use berth_api::{SYSTEM_NAMESPACE, Unparsed};
+use futures::StreamExt;
+use futures::stream::BoxStream;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::runtime::watcher::Event;
@@ -20,6 +22,9 @@ use serde::de::DeserializeOwned;
 use crate::context::Context;
 use crate::index::Indexed;
 use crate::key::{Key, kind};
+
+/// The delay before a list is made again after an object that cannot be read.
+const UNREADABLE_DELAY: Duration = Duration::from_secs(5);
 
 /// A watch that feeds the index. It never ends.
 pub(crate) type Watch = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -81,15 +86,21 @@ where
     K: Indexed + DeserializeOwned + Debug + Send + Sync + 'static,
 {
     let ctx = ctx.clone();
-    let api: Api<Unmanaged<K>> = Api::all(ctx.client.clone());
+    let api = Api::all_with(ctx.client.clone(), &Unparsed::resource::<K>());
     Box::pin(async move {
-        let mut stream = watcher(api, config).default_backoff().map_ok(unwrapped).boxed();
+        let mut stream = events(&api, &config);
         loop {
-            match stream.next().await {
-                Some(Ok(event)) => {
+            match stream.next().await.map(|event| event.map(parsed::<K>)) {
+                Some(Ok(Ok(event))) => {
                     for key in ctx.index.apply(event) {
                         ctx.enqueue(key);
                     }
+                }
+                Some(Ok(Err(error))) => {
+                    // The list begins again: an incomplete one would mean that the object is gone.
+                    tracing::warn!(%error, kind = %kind::<K>(), "an object cannot be read, and all are listed again");
+                    tokio::time::sleep(UNREADABLE_DELAY).await;
+                    stream = events(&api, &config);
                 }
                 Some(Err(error)) => {
                     tracing::debug!(error = %error, kind = %kind::<K>(), "watch broke, trying again");
@@ -104,14 +115,20 @@ where
     })
 }
 
-fn unwrapped<K>(event: Event<Unmanaged<K>>) -> Event<K> {
-    match event {
-        Event::Apply(Unmanaged(object)) => Event::Apply(object),
-        Event::Delete(Unmanaged(object)) => Event::Delete(object),
+type Events = BoxStream<'static, Result<Event<Unparsed>, watcher::Error>>;
+
+fn events(api: &Api<Unparsed>, config: &watcher::Config) -> Events {
+    watcher(api.clone(), config.clone()).default_backoff().boxed()
+}
+
+fn parsed<K: DeserializeOwned>(event: Event<Unparsed>) -> Result<Event<K>, serde_json::Error> {
+    Ok(match event {
+        Event::Apply(object) => Event::Apply(object.parse()?),
+        Event::Delete(object) => Event::Delete(object.parse()?),
         Event::Init => Event::Init,
-        Event::InitApply(Unmanaged(object)) => Event::InitApply(object),
+        Event::InitApply(object) => Event::InitApply(object.parse()?),
         Event::InitDone => Event::InitDone,
-    }
+    })
 }
 
 /// Watches the list of host addresses that every firewall is built from.

@@ -19,7 +19,7 @@
 //!   on their own:          gates (annotations of a VM)   site (terms of control planes)   host_addresses   user_data (cloud-init syntax)
 //!                          password, sysprep (of a guest)
 //!                          console, guest_access (ways into a guest), image_upload, image_copy   unmanaged (objects read without their managed fields)
-//!                          exact (lists without spare room)
+//!                          unparsed (objects of any kind as text)   exact (lists without spare room)
 //! ```
 //!
 //! Pure data. This crate must not know a client, a runtime or a clock: times are arguments. The types and doc comments here
@@ -75,6 +75,7 @@ pub mod storage_pool;
 pub mod sysprep;
 mod taken;
 mod unmanaged;
+mod unparsed;
 pub mod user_data;
 pub mod vm;
 pub mod vm_class;
@@ -126,6 +127,7 @@ pub use snapshot_schedule::{
 pub use storage_pool::{StoragePool, StoragePoolSpec, StoragePoolStatus, StoragePoolType};
 pub use taken::{HugeMemory, SizeTaken, size_taken};
 pub use unmanaged::Unmanaged;
+pub use unparsed::Unparsed;
 pub use vm::{RestartPolicy, StopMode, VM, VMSpec, VMStatus};
 pub use vm_class::{VMClass, VMClassSpec, VMClassStatus};
 pub use vm_snapshot::{SnapshotOfDisk, VMSnapshot, VMSnapshotSpec, VMSnapshotStatus};

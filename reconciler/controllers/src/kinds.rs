@@ -36,7 +36,7 @@ use k8s_openapi::api::{
     core::v1::{ConfigMap, ServiceAccount},
     rbac::v1::Role,
 };
-use kube::{Api, Client};
+use kube::Client;
 
 use crate::{
     batch::WriteBatch,
@@ -66,7 +66,7 @@ const fn controller<K: Watched>(
 /// All kinds.
 const CONTROLLERS: &[Controller] = &[
     controller::<Host>(watch::all::<Host>, Some(host::reconcile)),
-    controller::<Lease>(|client| watch::every::<Lease>(Api::namespaced(client, SYSTEM_NAMESPACE)), None),
+    controller::<Lease>(|client| watch::within::<Lease>(client, SYSTEM_NAMESPACE), None),
     controller::<StoragePool>(watch::all::<StoragePool>, Some(storage_pool::reconcile)),
     controller::<IPPool>(watch::all::<IPPool>, Some(ip_pool::reconcile)),
     controller::<Network>(watch::all::<Network>, Some(network::reconcile)),
@@ -87,12 +87,12 @@ const CONTROLLERS: &[Controller] = &[
     controller::<VMSnapshot>(watch::all::<VMSnapshot>, Some(vm_snapshot::reconcile)),
     controller::<SnapshotSchedule>(watch::all::<SnapshotSchedule>, Some(snapshot_schedule::reconcile)),
     controller::<ServiceAccount>(
-        |client| watch::labelled::<ServiceAccount>(Api::namespaced(client, SYSTEM_NAMESPACE), HOST_LABEL),
+        |client| watch::labelled::<ServiceAccount>(client, Some(SYSTEM_NAMESPACE), HOST_LABEL),
         None,
     ),
-    controller::<Role>(|client| watch::labelled::<Role>(Api::all(client), HOST_LABEL), Some(role::reconcile)),
+    controller::<Role>(|client| watch::labelled::<Role>(client, None, HOST_LABEL), Some(role::reconcile)),
     controller::<ConfigMap>(
-        |client| watch::named::<ConfigMap>(Api::namespaced(client, SYSTEM_NAMESPACE), HOST_ADDRESSES),
+        |client| watch::named::<ConfigMap>(client, SYSTEM_NAMESPACE, HOST_ADDRESSES),
         Some(config_map::reconcile),
     ),
 ];

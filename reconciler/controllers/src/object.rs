@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use berth_api::{Conditions, Unmanaged};
+use berth_api::{Conditions, Unparsed};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Api, Client, Resource, core::object::HasStatus};
@@ -64,14 +64,15 @@ pub(crate) trait WithStatus:
     + 'static
 {
     fn conditions(status: &mut Self::Status) -> &mut Conditions;
-    fn api(client: Client, key: &Key) -> Api<Unmanaged<Self>>;
+    /// Reads and writes objects of this kind.
+    fn api(client: Client, key: &Key) -> Api<Unparsed>;
 }
 
 macro_rules! with_status {
-    ($($kind:ident, $api:expr;)+) => {
+    ($($kind:ident, $api:ident;)+) => {
         $(impl WithStatus for berth_api::$kind {
             fn conditions(status: &mut Self::Status) -> &mut Conditions { &mut status.conditions }
-            fn api(client: Client, key: &Key) -> Api<Unmanaged<Self>> { ($api)(client, key) }
+            fn api(client: Client, key: &Key) -> Api<Unparsed> { $api::<Self>(client, key) }
         })+
 
         /// A call that takes an object of any kind with a status.
@@ -92,15 +93,15 @@ macro_rules! with_status {
     };
 }
 
-fn namespaced<K>(client: Client, key: &Key) -> Api<Unmanaged<K>>
+fn namespaced<K>(client: Client, key: &Key) -> Api<Unparsed>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
 {
-    Api::namespaced(client, key.namespace())
+    Api::namespaced_with(client, key.namespace(), &Unparsed::resource::<K>())
 }
 
-fn cluster<K: Resource<DynamicType = ()>>(client: Client, _: &Key) -> Api<Unmanaged<K>> {
-    Api::all(client)
+fn cluster<K: Resource<DynamicType = ()>>(client: Client, _: &Key) -> Api<Unparsed> {
+    Api::all_with(client, &Unparsed::resource::<K>())
 }
 
 with_status! {

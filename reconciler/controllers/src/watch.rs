@@ -1,9 +1,12 @@
 //! The watch of a kind as a stream of changes.
 
-use std::fmt::Debug;
+use std::time::Duration;
 
-use berth_api::Unmanaged;
-use futures::{StreamExt, stream::BoxStream};
+use berth_api::Unparsed;
+use futures::{
+    StreamExt,
+    stream::{self, BoxStream},
+};
 use kube::{
     Api, Client,
     runtime::{WatchStreamExt, watcher},
@@ -15,6 +18,9 @@ use crate::{
     key::{Key, ObjectKind, Watched},
     object::Object,
 };
+
+/// The delay before a list is made again after an object that cannot be read.
+const UNREADABLE_DELAY: Duration = Duration::from_secs(5);
 
 /// A watch event.
 #[derive(Clone, Debug)]
@@ -42,54 +48,93 @@ impl Change {
 /// Watches all objects of the kind.
 pub(crate) fn all<K>(client: Client) -> BoxStream<'static, Change>
 where
-    K: Watched + DeserializeOwned + Debug + Send + Into<Object> + 'static,
+    K: Watched + DeserializeOwned + Into<Object>,
 {
-    every::<K>(Api::all(client))
+    with::<K>(Api::all_with(client, &Unparsed::resource::<K>()), watcher::Config::default())
 }
 
-/// Watches all objects of a namespace, or of all of them.
-pub(crate) fn every<K>(api: Api<Unmanaged<K>>) -> BoxStream<'static, Change>
+/// Watches all objects of a namespace.
+pub(crate) fn within<K>(client: Client, namespace: &str) -> BoxStream<'static, Change>
 where
-    K: Watched + DeserializeOwned + Debug + Send + Into<Object> + 'static,
+    K: Watched + DeserializeOwned + Into<Object>,
 {
-    with(api, watcher::Config::default())
+    let api = Api::namespaced_with(client, namespace, &Unparsed::resource::<K>());
+    with::<K>(api, watcher::Config::default())
 }
 
-/// Watches only objects with the label.
-pub(crate) fn labelled<K>(api: Api<Unmanaged<K>>, label: &str) -> BoxStream<'static, Change>
+/// Watches only objects with the label, those of a namespace or all.
+pub(crate) fn labelled<K>(client: Client, namespace: Option<&str>, label: &str) -> BoxStream<'static, Change>
 where
-    K: Watched + DeserializeOwned + Debug + Send + Into<Object> + 'static,
+    K: Watched + DeserializeOwned + Into<Object>,
 {
-    with(api, watcher::Config::default().labels(label))
+    let resource = Unparsed::resource::<K>();
+    let api = match namespace {
+        Some(namespace) => Api::namespaced_with(client, namespace, &resource),
+        None => Api::all_with(client, &resource),
+    };
+    with::<K>(api, watcher::Config::default().labels(label))
 }
 
-/// Watches only the object of that name.
-pub(crate) fn named<K>(api: Api<Unmanaged<K>>, name: &str) -> BoxStream<'static, Change>
+/// Watches only the object of that name in a namespace.
+pub(crate) fn named<K>(client: Client, namespace: &str, name: &str) -> BoxStream<'static, Change>
 where
-    K: Watched + DeserializeOwned + Debug + Send + Into<Object> + 'static,
+    K: Watched + DeserializeOwned + Into<Object>,
 {
-    with(api, watcher::Config::default().fields(&format!("metadata.name={name}")))
+    let api = Api::namespaced_with(client, namespace, &Unparsed::resource::<K>());
+    with::<K>(api, watcher::Config::default().fields(&format!("metadata.name={name}")))
 }
 
-fn with<K>(api: Api<Unmanaged<K>>, config: watcher::Config) -> BoxStream<'static, Change>
+/// A watch that begins again with a list after an object that cannot be read: an incomplete list would mean that the object
+/// is gone.
+fn with<K>(api: Api<Unparsed>, config: watcher::Config) -> BoxStream<'static, Change>
 where
-    K: Watched + DeserializeOwned + Debug + Send + Into<Object> + 'static,
+    K: Watched + DeserializeOwned + Into<Object>,
 {
-    watcher(api, config)
-        .default_backoff()
-        .filter_map(|event| async move {
-            match event {
-                Ok(watcher::Event::Init) => Some(Change::ListBegins(K::KIND)),
-                Ok(watcher::Event::InitDone) => Some(Change::Listed(K::KIND)),
-                Ok(
-                    watcher::Event::InitApply(Unmanaged(object)) | watcher::Event::Apply(Unmanaged(object)),
-                ) => Some(Change::Applied(object.into())),
-                Ok(watcher::Event::Delete(Unmanaged(object))) => Some(Change::Deleted(object.into())),
-                Err(error) => {
-                    warn!(kind = K::KIND.as_str(), %error, "watch failed and is started again");
+    stream::repeat_with(move || until_unreadable(watched(api.clone(), config.clone()), change::<K>, K::KIND))
+        .flatten()
+        .boxed()
+}
+
+type Events = BoxStream<'static, Result<watcher::Event<Unparsed>, watcher::Error>>;
+
+fn watched(api: Api<Unparsed>, config: watcher::Config) -> Events {
+    watcher(api, config).default_backoff().boxed()
+}
+
+/// The changes of the events, up to an object that `change` cannot read.
+fn until_unreadable(
+    events: Events,
+    change: fn(watcher::Event<Unparsed>) -> Result<Change, serde_json::Error>,
+    kind: ObjectKind,
+) -> BoxStream<'static, Change> {
+    events
+        .scan((), move |(), event| async move {
+            match event.map(change) {
+                Ok(Ok(change)) => Some(Some(change)),
+                Ok(Err(error)) => {
+                    warn!(kind = kind.as_str(), %error, "an object cannot be read, and all are listed again");
+                    tokio::time::sleep(UNREADABLE_DELAY).await;
                     None
+                }
+                Err(error) => {
+                    warn!(kind = kind.as_str(), %error, "watch failed and is started again");
+                    Some(None)
                 }
             }
         })
+        .filter_map(std::future::ready)
         .boxed()
+}
+
+fn change<K>(event: watcher::Event<Unparsed>) -> Result<Change, serde_json::Error>
+where
+    K: Watched + DeserializeOwned + Into<Object>,
+{
+    let read = |object: Unparsed| object.parse::<K>().map(Into::into);
+    Ok(match event {
+        watcher::Event::Init => Change::ListBegins(K::KIND),
+        watcher::Event::InitDone => Change::Listed(K::KIND),
+        watcher::Event::InitApply(object) | watcher::Event::Apply(object) => Change::Applied(read(object)?),
+        watcher::Event::Delete(object) => Change::Deleted(read(object)?),
+    })
 }

@@ -4,7 +4,7 @@
 use std::{fmt::Debug, time::Duration};
 
 use berth_api::{
-    CONTROLLER_MANAGER, Disk, Host, Network, SYSTEM_NAMESPACE, Unmanaged, host_addresses::HOST_ADDRESSES,
+    CONTROLLER_MANAGER, Disk, Host, Network, SYSTEM_NAMESPACE, Unparsed, host_addresses::HOST_ADDRESSES,
     manifests::access,
 };
 use futures::{FutureExt, future::BoxFuture};
@@ -21,7 +21,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
     core::Status,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use tracing::warn;
 
 use crate::{
@@ -260,41 +260,25 @@ impl Writer {
         operation: Operation<'_>,
     ) -> Result<Option<Object>, kube::Error> {
         let key = Key::of(&object);
-        let api = K::api(self.0.clone(), &key);
-        let Unmanaged(response) = match operation {
-            Operation::Read => {
-                return Ok(api.get_opt(&key.name).await?.map(|Unmanaged(object)| object.into()));
-            }
-            Operation::Create => {
-                let params = PostParams { field_manager: manager(), ..PostParams::default() };
-                api.create(&params, &Unmanaged(object)).await?
-            }
-            Operation::Delete => {
-                let this_version =
-                    Preconditions { uid: object.uid(), resource_version: object.resource_version() };
-                let params = DeleteParams { preconditions: Some(this_version), ..DeleteParams::background() };
-                let deleted = match api.delete(&key.name, &params).await {
-                    Err(kube::Error::Api(status)) if status.code == 404 => return Ok(None),
-                    deleted => deleted?,
-                };
-                let held = deleted.left().map(|Unmanaged(object)| object);
-                return Ok(held.filter(|held| !held.finalizers().is_empty()).map(Into::into));
-            }
-            Operation::Finalizers(finalizers) => {
-                let patch = json!({"metadata": {
-                    "uid": object.uid(), "resourceVersion": object.resource_version(), "finalizers": finalizers,
-                }});
-                let params = PatchParams { field_manager: manager(), ..PatchParams::default() };
-                api.patch(&key.name, &params, &Patch::Merge(&patch)).await?
-            }
-            Operation::Status(meta) => {
-                *object.meta_mut() = meta.clone();
-                object.meta_mut().managed_fields = None;
-                let params = PostParams { field_manager: manager(), ..PostParams::default() };
-                api.replace_subresource("status", &key.name, &params, &Unmanaged(object)).await?
-            }
+        let version = Preconditions { uid: object.uid(), resource_version: object.resource_version() };
+        if let Operation::Status(meta) = operation {
+            *object.meta_mut() = meta.clone();
+            object.meta_mut().managed_fields = None;
+        }
+        let text = |object: &K| Unparsed::of(object).map_err(kube::Error::SerdeError);
+        let request = match operation {
+            Operation::Read => Request::Read,
+            Operation::Create => Request::Create(text(&object)?),
+            Operation::Delete => Request::Delete(version),
+            Operation::Finalizers(finalizers) => Request::Patch(json!({"metadata": {
+                "uid": version.uid, "resourceVersion": version.resource_version, "finalizers": finalizers,
+            }})),
+            Operation::Status(_) => Request::Status(text(&object)?),
         };
-        Ok(Some(response.into()))
+        let answer = send(K::api(self.0.clone(), &key), &key.name, request).await?;
+        let object = answer.map(|answer| answer.parse::<K>()).transpose().map_err(kube::Error::SerdeError)?;
+        let is_deleted = matches!(operation, Operation::Delete);
+        Ok(object.filter(|object| !is_deleted || !object.finalizers().is_empty()).map(Into::into))
     }
 
     /// Reads the objects of these writes, which failed or were not attempted.
@@ -374,6 +358,36 @@ impl Writer {
         let leases: Api<Lease> = Api::namespaced(self.0.clone(), SYSTEM_NAMESPACE);
         ended(leases.delete(&name, &DeleteParams::default()).await)?;
         Ok(Response::Gone(Key::of(host)))
+    }
+}
+
+/// A request about an object of a kind that does not matter.
+enum Request {
+    Read,
+    Create(Unparsed),
+    Delete(Preconditions),
+    Patch(Value),
+    Status(Unparsed),
+}
+
+/// Sends the request; the answer is the object, or none if there is none.
+async fn send(api: Api<Unparsed>, name: &str, request: Request) -> Result<Option<Unparsed>, kube::Error> {
+    let post = || PostParams { field_manager: manager(), ..PostParams::default() };
+    match request {
+        Request::Read => api.get_opt(name).await,
+        Request::Create(object) => api.create(&post(), &object).await.map(Some),
+        Request::Status(object) => api.replace_subresource("status", name, &post(), &object).await.map(Some),
+        Request::Patch(patch) => {
+            let params = PatchParams { field_manager: manager(), ..PatchParams::default() };
+            api.patch(name, &params, &Patch::Merge(&patch)).await.map(Some)
+        }
+        Request::Delete(version) => {
+            let params = DeleteParams { preconditions: Some(version), ..DeleteParams::background() };
+            match api.delete(name, &params).await {
+                Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+                deleted => deleted.map(|deleted| deleted.left()),
+            }
+        }
     }
 }
 

@@ -15,8 +15,8 @@ use tokio::sync::OnceCell;
 use super::setup;
 use template::Template;
 
-/// The files of the original.
-static INSTALLED: OnceCell<Template> = OnceCell::const_new();
+/// The files of the original. It stays in memory, since the copies share the expressions that it has compiled.
+static INSTALLED: OnceCell<(Template, Server)> = OnceCell::const_new();
 
 /// A control plane with berth's definitions.
 pub(crate) struct Copy {
@@ -31,7 +31,7 @@ pub(crate) struct Copy {
 
 /// Opens the next copy.
 pub(crate) async fn copy() -> Copy {
-    let original = INSTALLED.get_or_init(make_original).await;
+    let (original, _) = INSTALLED.get_or_init(make_original).await;
     let (folder, clock) = (template::folder(), setup::clock());
     original.write(folder.path());
     // Another seed than the installation's, whose first uids are taken.
@@ -41,9 +41,9 @@ pub(crate) async fn copy() -> Copy {
     Copy { server, admin, clock, folder }
 }
 
-async fn make_original() -> Template {
+async fn make_original() -> (Template, Server) {
     let folder = template::folder();
     let (server, _) = setup::install(template::config(folder.path())).await;
     server.shutdown().await;
-    Template::read(folder.path())
+    (Template::read(folder.path()), server)
 }

@@ -10,6 +10,7 @@ mod convert;
 mod patterns;
 mod price;
 mod reads;
+mod shared;
 mod types;
 
 use std::cell::Cell;
@@ -39,9 +40,13 @@ const TOO_DEEP: &str = "compilation failed: expression nests too deeply";
 /// The maximum length of an interpreter error that is passed on: it may contain whole values.
 const MAX_ERROR: usize = 256;
 
-/// A compiled expression.
+/// A compiled expression. Equal ones share their memory: the definitions of several kinds, and of several versions of a kind, have
+/// the same rules.
+#[derive(Clone, Debug)]
+pub struct Expression(Arc<Compiled>);
+
 #[derive(Debug)]
-pub struct Expression {
+struct Compiled {
     source: String,
     tree: Tree,
     /// The tree that is evaluated.
@@ -59,6 +64,59 @@ impl Expression {
     /// # Errors
     /// A sentence for users: a syntax error, an unknown name, or an exceeded limit.
     pub fn compile(source: &str, roots: &[&str]) -> Result<Self, String> {
+        if let Some(compiled) = shared::find(source, roots) {
+            return Ok(Self(compiled));
+        }
+        let compiled = Arc::new(Compiled::new(source, roots)?);
+        shared::insert(source, roots, &compiled);
+        Ok(Self(compiled))
+    }
+
+    /// Returns the type of the expression for variables of these types.
+    ///
+    /// # Errors
+    /// The expression is ill-typed.
+    pub fn type_of(&self, variables: &[(&str, Ty)]) -> Result<Ty, String> {
+        types::infer(&self.0.tree, variables).map_err(refused)
+    }
+
+    pub fn source(&self) -> &str {
+        &self.0.source
+    }
+
+    /// Whether the expression uses this variable.
+    pub fn uses(&self, variable: &str) -> bool {
+        self.0.reads.contains_key(variable)
+    }
+
+    /// The part of a variable that the expression reads; none if it does not use it.
+    pub fn reads(&self, variable: &str) -> Option<&Reads> {
+        self.0.reads.get(variable)
+    }
+
+    /// Evaluates within the budget in force (see [`with_budget`]), of which every evaluation takes 1.
+    pub fn evaluate(&self, scope: &Scope<'_>) -> Result<cel::Value, Failure> {
+        charge(1)?;
+        let result = if self.0.deep {
+            let left = BUDGET.get();
+            let (result, left) = on_big_stack(|| {
+                BUDGET.set(left);
+                (cel::Value::resolve(&self.0.priced, &scope.0), BUDGET.get())
+            });
+            BUDGET.set(left);
+            result
+        } else {
+            cel::Value::resolve(&self.0.priced, &scope.0)
+        };
+        if spent() {
+            return Err(Failure::OutOfBudget);
+        }
+        result.map_err(|e| Failure::Error(describe(&e)))
+    }
+}
+
+impl Compiled {
+    fn new(source: &str, roots: &[&str]) -> Result<Self, String> {
         if source.trim().is_empty() {
             return Err("must not be empty".to_owned());
         }
@@ -83,48 +141,6 @@ impl Expression {
         let mut reads = reads::of(&priced);
         reads.retain(|name, _| free.contains(name));
         Ok(Self { source: source.trim().to_owned(), tree, priced, deep, reads })
-    }
-
-    /// Returns the type of the expression for variables of these types.
-    ///
-    /// # Errors
-    /// The expression is ill-typed.
-    pub fn type_of(&self, variables: &[(&str, Ty)]) -> Result<Ty, String> {
-        types::infer(&self.tree, variables).map_err(refused)
-    }
-
-    pub fn source(&self) -> &str {
-        &self.source
-    }
-
-    /// Whether the expression uses this variable.
-    pub fn uses(&self, variable: &str) -> bool {
-        self.reads.contains_key(variable)
-    }
-
-    /// The part of a variable that the expression reads; none if it does not use it.
-    pub fn reads(&self, variable: &str) -> Option<&Reads> {
-        self.reads.get(variable)
-    }
-
-    /// Evaluates within the budget in force (see [`with_budget`]), of which every evaluation takes 1.
-    pub fn evaluate(&self, scope: &Scope<'_>) -> Result<cel::Value, Failure> {
-        charge(1)?;
-        let result = if self.deep {
-            let left = BUDGET.get();
-            let (result, left) = on_big_stack(|| {
-                BUDGET.set(left);
-                (cel::Value::resolve(&self.priced, &scope.0), BUDGET.get())
-            });
-            BUDGET.set(left);
-            result
-        } else {
-            cel::Value::resolve(&self.priced, &scope.0)
-        };
-        if spent() {
-            return Err(Failure::OutOfBudget);
-        }
-        result.map_err(|e| Failure::Error(describe(&e)))
     }
 }
 

@@ -1,0 +1,165 @@
+//! Objects as the text in which they arrive, for requests that are the same for all kinds.
+//!
+//! The code of a list, a watch or a write of typed objects is compiled once for each kind, and is much larger than the code that
+//! reads the object. With these objects it is compiled once.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
+use kube::api::ApiResource;
+use kube::core::DynamicResourceScope;
+use serde::de::{DeserializeOwned, Deserializer, Error};
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::value::RawValue;
+
+use crate::Unmanaged;
+
+/// An object of any kind as JSON text.
+///
+/// Of its metadata, name, namespace, UID and resource version are read: enough for a watch.
+#[derive(Clone)]
+pub struct Unparsed {
+    text: Box<RawValue>,
+    metadata: ObjectMeta,
+}
+
+impl Unparsed {
+    /// The text of an object.
+    pub fn of<K: Serialize>(object: &K) -> Result<Self, serde_json::Error> {
+        Self::new(serde_json::value::to_raw_value(object)?)
+    }
+
+    /// The resource of a kind, for a client of these objects.
+    pub fn resource<K: Resource<DynamicType = ()>>() -> ApiResource {
+        ApiResource::erase::<K>(&())
+    }
+
+    /// Reads the object, without its managed fields.
+    pub fn parse<K: DeserializeOwned>(&self) -> Result<K, serde_json::Error> {
+        let Unmanaged(object) = serde_json::from_str(self.text.get())?;
+        Ok(object)
+    }
+
+    fn new(text: Box<RawValue>) -> Result<Self, serde_json::Error> {
+        let Head { metadata: Identity { name, namespace, uid, resource_version } } =
+            serde_json::from_str(text.get())?;
+        let metadata = ObjectMeta { name, namespace, uid, resource_version, ..ObjectMeta::default() };
+        Ok(Self { text, metadata })
+    }
+}
+
+#[derive(Deserialize)]
+struct Head {
+    #[serde(default)]
+    metadata: Identity,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Identity {
+    name: Option<String>,
+    namespace: Option<String>,
+    uid: Option<String>,
+    resource_version: Option<String>,
+}
+
+/// Shows which object it is, and none of its content, which may be a Secret's.
+impl fmt::Debug for Unparsed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ObjectMeta { name, namespace, resource_version, .. } = &self.metadata;
+        f.debug_struct("Unparsed")
+            .field("namespace", namespace)
+            .field("name", name)
+            .field("resource_version", resource_version)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Serialize for Unparsed {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.text.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Unparsed {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::new(Box::<RawValue>::deserialize(deserializer)?).map_err(D::Error::custom)
+    }
+}
+
+impl Resource for Unparsed {
+    type DynamicType = ApiResource;
+    type Scope = DynamicResourceScope;
+
+    fn kind(resource: &ApiResource) -> Cow<'_, str> {
+        resource.kind.as_str().into()
+    }
+
+    fn group(resource: &ApiResource) -> Cow<'_, str> {
+        resource.group.as_str().into()
+    }
+
+    fn version(resource: &ApiResource) -> Cow<'_, str> {
+        resource.version.as_str().into()
+    }
+
+    fn api_version(resource: &ApiResource) -> Cow<'_, str> {
+        resource.api_version.as_str().into()
+    }
+
+    fn plural(resource: &ApiResource) -> Cow<'_, str> {
+        resource.plural.as_str().into()
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::ResourceExt;
+    use kube::core::WatchEvent;
+    use serde_json::json;
+
+    use super::*;
+    use crate::Disk;
+
+    fn disk() -> serde_json::Value {
+        json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "Disk",
+            "metadata": {"name": "root", "namespace": "ns", "resourceVersion": "7", "managedFields": [{"manager": "m"}]},
+            "spec": {"size": "1Gi"},
+        })
+    }
+
+    #[test]
+    fn an_object_of_a_watch_event_or_an_answer_is_read_once_its_kind_is_known() {
+        // A control plane sends the type first.
+        let event = format!(r#"{{"type":"ADDED","object":{}}}"#, disk());
+        let Ok(WatchEvent::Added(object)) = serde_json::from_str::<WatchEvent<Unparsed>>(&event) else {
+            panic!("an event of an added object")
+        };
+        assert_eq!(object.resource_version().as_deref(), Some("7"));
+        let read: Disk = object.parse().expect("a disk");
+        assert_eq!((read.name_any().as_str(), read.metadata.managed_fields), ("root", None));
+        let answer: Unparsed = serde_json::from_value(disk()).expect("an object");
+        assert_eq!(json!(answer), disk());
+    }
+
+    #[test]
+    fn an_object_of_another_form_is_an_error_and_its_content_is_not_shown() {
+        let object: Unparsed =
+            serde_json::from_str(r#"{"metadata": {"name": "s"}, "data": {"key": "c2VjcmV0"}}"#)
+                .expect("an object");
+        assert!(object.parse::<Disk>().is_err());
+        assert!(!format!("{object:?}").contains("c2VjcmV0"));
+        assert!(serde_json::from_str::<Unparsed>("[]").is_err());
+    }
+}
