@@ -1,5 +1,6 @@
 //! The names of a network's VMs: the controllers list them, and the agents of all hosts of the network have them.
 
+use berth_api::VMState;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
@@ -49,7 +50,7 @@ fn the_names_of_all_vms_of_a_network_reach_each_of_its_hosts_and_go_with_the_vms
         vms.patch("two", &PatchParams::default(), &stop).await.expect("accepted");
         site.until("two is stopped", async || {
             let status = vms.get("two").await.expect("it answers").status.unwrap_or_default();
-            berth_api::condition::find(&status.conditions, "Running").is_some_and(|c| c.status == "False")
+            status.state == Some(VMState::Stopped)
         })
         .await;
         let version = networks.get("lan").await.expect("it answers").metadata.resource_version;
