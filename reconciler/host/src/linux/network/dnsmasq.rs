@@ -57,7 +57,7 @@ impl Files {
 
 /// Ensures that dnsmasq runs with exactly this configuration, and the name server with exactly these names.
 pub(super) async fn ensure(folder: &Path, network: &NetworkConfig) -> Result<()> {
-    match names::of(network) {
+    match options::names_of(network) {
         // The DHCP server leaves the port of DNS first, or takes it last.
         Some(names) => {
             ensure_dhcp(folder, network).await?;

@@ -6,7 +6,7 @@ use std::net::Ipv6Addr;
 use jiff::Timestamp;
 use nix::unistd::User;
 
-use super::{Files, names, options};
+use super::{Files, options};
 use crate::{Egress, Lease, LeaseTaken, NetworkConfig};
 
 /// Long enough that guests rarely renew, short enough that deleted entries expire.
@@ -61,7 +61,7 @@ pub(super) fn conf(files: &Files, network: &NetworkConfig, user: Option<&str>) -
             line(format_args!("dhcp-option={option}"));
         }
     }
-    if !network.dns.is_empty() || names::of(network).is_some() {
+    if !network.dns.is_empty() || options::names_of(network).is_some() {
         // Guests use other DNS servers, or names have a server of their own.
         line(format_args!("port=0"));
     }

@@ -45,11 +45,6 @@ impl Files {
     }
 }
 
-/// Returns the names of a network. dnsmasq would not start with a domain that is none.
-pub(super) fn of(network: &NetworkConfig) -> Option<&Names> {
-    network.names.as_ref().filter(|names| options::is_domain(&names.domain))
-}
-
 /// Ensures that the network's name server runs with exactly these names.
 pub(super) async fn ensure(folder: &Path, network: &NetworkConfig, names: &Names) -> Result<()> {
     let files = Files::within(folder);
@@ -201,7 +196,7 @@ mod tests {
     #[test]
     fn the_server_answers_for_its_domain_and_for_the_networks_addresses() {
         let network = network("app.internal");
-        let names = of(&network).expect("a domain");
+        let names = options::names_of(&network).expect("a domain");
         let conf =
             conf(&Files::within(Path::new("/s/network/bth-0a1b2c3d")), &network, names, Some("dnsmasq"));
         insta::assert_snapshot!(conf, @r"
@@ -226,7 +221,7 @@ mod tests {
     #[test]
     fn records_are_sorted_and_what_is_no_name_is_left_out() {
         let network = network("app.internal");
-        let names = of(&network).expect("a domain");
+        let names = options::names_of(&network).expect("a domain");
         insta::assert_snapshot!(records(names), @r"
         10.77.0.10 db.team-a.app.internal
         10.77.0.9 web.app.internal
@@ -240,7 +235,7 @@ mod tests {
     #[test]
     fn a_domain_that_is_none_has_no_names() {
         for domain in ["", "a_b.internal", "app.internal\nuser=root", "app..internal"] {
-            assert_eq!(of(&network(domain)), None, "{domain}");
+            assert_eq!(options::names_of(&network(domain)), None, "{domain}");
         }
     }
 

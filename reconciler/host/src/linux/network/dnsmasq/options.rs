@@ -9,8 +9,7 @@
 use std::fmt::Display;
 use std::net::Ipv4Addr;
 
-use super::names;
-use crate::{GuestRoutes, Ipv6Network, Lease, NetworkConfig};
+use crate::{GuestRoutes, Ipv6Network, Lease, Names, NetworkConfig};
 
 /// The tag of guests that do not get the routes of the network.
 const OWN_ROUTES: &str = "own-routes";
@@ -30,7 +29,7 @@ pub(super) fn options(network: &NetworkConfig) -> Vec<String> {
     let mut add = |option: String| options.push(option);
     add(format!("option:router{}", list(common.routes.default)));
     add(format!("option:dns-server{}", list(&common.dns)));
-    if let Some(names) = names::of(network) {
+    if let Some(names) = names_of(network) {
         add(format!("option:domain-name,{}", names.domain));
     }
     if !common.search_domains.is_empty() {
@@ -111,9 +110,14 @@ impl Options {
     }
 }
 
+/// Returns the names of a network. dnsmasq would not start with a domain that is none.
+pub(super) fn names_of(network: &NetworkConfig) -> Option<&Names> {
+    network.names.as_ref().filter(|names| is_domain(&names.domain))
+}
+
 /// Returns the domains in which guests of the network look up names: that of its names first.
 fn search_domains(network: &NetworkConfig) -> Vec<String> {
-    let of_names = names::of(network).map(|names| &names.domain);
+    let of_names = names_of(network).map(|names| &names.domain);
     let declared = domains(&network.search_domains).into_iter().filter(|domain| Some(domain) != of_names);
     of_names.cloned().into_iter().chain(declared).collect()
 }

@@ -91,7 +91,7 @@ fn names_change_while_both_servers_run_and_go_with_the_domain() {
         assert_eq!(records(&guest, "web.app.internal", A).await, ["10.77.0.9"]);
 
         let changed = names(&[("web", "10.77.0.19"), ("db", "10.77.0.9")]);
-        f.networks.ensure(&NetworkConfig { names: changed, ..config.clone() }).await.expect("told");
+        f.networks.ensure(&NetworkConfig { names: changed, ..config.clone() }).await.expect("changed");
         assert_eq!((f.pid(BRIDGE), server(&f)), (Some(dhcp), Some(dns)), "neither was started again");
         wait_for(&guest, "db.app.internal").await;
         assert_eq!(records(&guest, "web.app.internal", A).await, ["10.77.0.19"]);
