@@ -44,6 +44,7 @@ pub mod tofu;
 pub mod upgrade;
 pub mod uploads;
 pub mod verbs;
+pub mod vm_names;
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;

@@ -28,6 +28,9 @@ const FIXED: [&str; 5] = ["cidr", "ipv6_cidr", "type", "bridge", "ipv4"];
 /// The most characters of all search domains: more does not fit into a packet of DHCP.
 const MOST_OF_DOMAINS: usize = 100;
 
+/// The last labels of domains for other kinds of names: multicast DNS, the machine itself, and addresses.
+const RESERVED: [&str; 3] = ["local", "localhost", "arpa"];
+
 fn routes() -> Field {
     let fields = vec![
         Field::spec("name", Shape::Text(Form::Name)).presence(Presence::Numbered("route")).text(
@@ -83,6 +86,7 @@ impl ResourceKind for Network {
             Field::spec("ipv6_cidr", Shape::Text(Form::Ipv6Prefix)).key("ipv6CIDR").effect(Effect::Replace),
             Field::spec("ipv6_egress", Shape::Text(Form::Any)).key("ipv6Egress").default("None"),
             Field::spec("dns", Shape::TextList(Form::Ipv4)),
+            Field::spec("dns_domain", Shape::Text(Form::Domain)),
             Field::spec("search_domains", Shape::TextList(Form::Domain)),
             routes(),
             Field::spec("mtu", Shape::Integer).effect(Effect::PowerCycle),
@@ -92,6 +96,7 @@ impl ResourceKind for Network {
     fn check(&self, config: &Value) -> Vec<Diagnostic> {
         let mut found =
             check_search_domains(config.get("search_domains"), &AttributePath::root("search_domains"));
+        found.extend(check_dns_domain(config));
         found.extend(check_routes(config));
         found.extend(check_egress(config));
         found.extend(check_bridge(config.get("bridge")));
@@ -243,6 +248,45 @@ fn check_egress(config: &Value) -> Option<Diagnostic> {
     if prefix.is_null() && egress.as_str().is_some_and(|egress| egress != "None") {
         let detail = "ipv6_egress: a network without `ipv6_cidr` has no IPv6 packets. Set `ipv6_cidr`, or leave `ipv6_egress` out.";
         return Some(Diagnostic::error("A way out without a prefix", detail).at(at("ipv6_egress")));
+    }
+    None
+}
+
+/// Refuses a domain for the names of VMs that berth cannot serve, or that hides names of others.
+fn check_dns_domain(config: &Value) -> Option<Diagnostic> {
+    let at = AttributePath::root("dns_domain");
+    let refused = |summary: &str, detail: String| {
+        Some(Diagnostic::error(summary, format!("{at}: {detail}")).at(at.clone()))
+    };
+    let declared = config.get("dns_domain");
+    if !declared.is_null() && config.get("type").as_str() == Some("Bridge") {
+        let detail =
+            "only a network of type \"Overlay\" has it: on a bridge, berth has no name server. Leave it out.";
+        return refused("Names on a bridge", detail.to_owned());
+    }
+    let domain = declared.as_str()?;
+    let (_, last) = domain.rsplit_once('.').unwrap_or(("", domain));
+    if last == domain {
+        let detail = format!(
+            "{domain:?} is a single label, and would hide all public names that end with it. Use two labels or more, for example \"app.internal\"."
+        );
+        return refused("A domain of one label", detail);
+    }
+    let is_number = !last.is_empty() && last.bytes().all(|b| b.is_ascii_digit());
+    if RESERVED.contains(&last) || is_number {
+        let detail = format!(
+            "a domain for VMs must not end with {last:?}, which is not for names of such a server. Use for example \"app.internal\"."
+        );
+        return refused("A domain that is reserved", detail);
+    }
+    let searched: usize =
+        config.get("search_domains").elements().iter().filter_map(Value::as_str).map(str::len).sum();
+    let length = domain.len() + searched;
+    if length > MOST_OF_DOMAINS {
+        let detail = format!(
+            "guests get it as the first of their search domains, which then have {length} characters in total, and {MOST_OF_DOMAINS} fit into a packet of DHCP. Shorten it, or `search_domains`."
+        );
+        return refused("Too many search domains", detail);
     }
     None
 }

@@ -20,6 +20,8 @@ use tokio::time::Instant;
 mod image;
 #[path = "shared/installed.rs"]
 mod installed;
+#[path = "networks/names.rs"]
+mod names;
 #[path = "shared/setup.rs"]
 mod setup;
 #[path = "shared/site.rs"]

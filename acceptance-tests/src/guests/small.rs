@@ -30,6 +30,7 @@ const PAGES: &[(&str, &str)] = &[
     ("tpm", include_str!("small/tpm.cgi")),
     ("network", include_str!("small/network.cgi")),
     ("reach", include_str!("small/reach.cgi")),
+    ("resolve", include_str!("small/resolve.cgi")),
     ("door", include_str!("small/door.cgi")),
     ("spoof", include_str!("small/spoof.cgi")),
 ];

@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::{
     Kit, disks_of_a_vm, dual_stack, guest_access, install, made_images, probes, routes, screen, secure_boot,
-    shared_folders, snapshot_schedule, snapshots, uploads,
+    shared_folders, snapshot_schedule, snapshots, uploads, vm_names,
 };
 use crate::platform::Platform;
 use crate::report::Report;
@@ -24,6 +24,7 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     shared_folders::example(report, &platform, &guest);
     disks_of_a_vm::example(report, &platform, &guest);
     routes::example(report, &platform, &guest);
+    vm_names::example(report, &platform, &guest);
     dual_stack::example(report, &platform, &guest);
     snapshots::example(report, &platform, &guest);
     snapshot_schedule::example(report, &platform, &guest);

@@ -6,6 +6,7 @@ pub mod copied_image;
 pub mod faults;
 pub mod joining;
 pub mod load_balancer;
+pub mod names;
 pub mod overhead;
 pub mod security_groups;
 pub mod spread;

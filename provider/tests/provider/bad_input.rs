@@ -798,6 +798,30 @@ fn networks() -> Vec<Bad> {
             "routes[0].to",
             "by ipv4.gateway 10.80.0.1",
         ),
+        everywhere(with(network(), "/dns_domain", json!("internal")), "dns_domain", "single label"),
+        everywhere(with(network(), "/dns_domain", json!("App.internal")), "dns_domain", "not a domain"),
+        everywhere(with(network(), "/dns_domain", json!("app.internal.")), "dns_domain", "not a domain"),
+        everywhere(
+            with(network(), "/dns_domain", json!("app.local")),
+            "dns_domain",
+            "must not end with \"local\"",
+        ),
+        everywhere(with(network(), "/dns_domain", json!("app.7")), "dns_domain", "must not end with \"7\""),
+        everywhere(
+            with(network(), "/dns_domain", json!(format!("{}.internal", "a".repeat(42)))),
+            "dns_domain",
+            "50",
+        ),
+        everywhere(
+            with(
+                with(network(), "/search_domains", json!(["a".repeat(60), "b".repeat(29)])),
+                "/dns_domain",
+                json!("app.internal"),
+            ),
+            "dns_domain",
+            "101 characters in total",
+        ),
+        everywhere(with(bridged(), "/dns_domain", json!("app.internal")), "dns_domain", "Leave it out"),
         everywhere(external("search_domains", json!(["example.org"])), "search_domains", "leave it out"),
         everywhere(
             external("routes", json!([{"to": "10.0.0.0/8", "via": "10.80.0.9"}])),

@@ -332,6 +332,11 @@ fn every_other_kind_becomes_its_custom_resource() {
         ),
         (
             "berth_network",
+            json!({"cidr": "10.80.0.0/24", "dns_domain": "app.internal"}),
+            json!({"cidr": "10.80.0.0/24", "type": "Overlay", "dnsDomain": "app.internal", "ipv6Egress": "None"}),
+        ),
+        (
+            "berth_network",
             json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "cidr": "10.80.0.0/24", "ipv4": {"gateway": "10.80.0.1"}}),
             json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "cidr": "10.80.0.0/24", "ipv6Egress": "None",
                 "ipv4": {"allocation": "Static", "gateway": "10.80.0.1"}}),

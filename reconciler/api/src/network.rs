@@ -49,6 +49,8 @@ use crate::{BridgeSpec, Conditions, ObjectUser, ResourceName};
     validation = Rule::new("!has(self.ipv4) || (has(self.type) && self.type == 'Bridge')").message("ipv4 is for a Network of type Bridge: in an Overlay, berth gives out the addresses of cidr by DHCP").field_path(".ipv4"),
     validation = Rule::new("!has(self.egress) || !(has(self.type) && self.type == 'Bridge')").message("egress is for a Network of type Overlay: on a Bridge, guests are machines of its network").field_path(".egress"),
     validation = Rule::new("!has(self.ipv6CIDR) || !(has(self.type) && self.type == 'Bridge')").message("ipv6CIDR is for a Network of type Overlay: leave it out").field_path(".ipv6CIDR"),
+    validation = Rule::new("!has(self.dnsDomain) || !(has(self.type) && self.type == 'Bridge')").message("dnsDomain is for a Network of type Overlay: on a Bridge, berth has no name server").field_path(".dnsDomain"),
+    validation = Rule::new("!has(self.dnsDomain) || !has(self.searchDomains) || self.dnsDomain.size() + self.searchDomains.join('').size() <= 100").message("dnsDomain is the first of the search domains, and they must have at most 100 characters in total: more does not fit into a packet of DHCP").field_path(".dnsDomain"),
     validation = Rule::new("!has(self.ipv6Egress) || self.ipv6Egress == 'None' || has(self.ipv6CIDR)").message("ipv6Egress needs ipv6CIDR").field_path(".ipv6Egress"),
     validation = Rule::new("has(self.cidr) || (has(self.ipv4) && has(self.ipv4.allocation) && self.ipv4.allocation == 'External')").message("cidr is missing: only a Network whose ipv4.allocation is External has none").field_path(".cidr"),
     validation = Rule::new("!(has(self.ipv4) && has(self.ipv4.allocation) && self.ipv4.allocation == 'External') || !(has(self.cidr) || has(self.ipv4.gateway) || has(self.ipv4.range) || (has(self.dns) && self.dns.size() > 0) || (has(self.searchDomains) && self.searchDomains.size() > 0) || (has(self.routes) && self.routes.size() > 0))").message("with ipv4.allocation External, guests get everything from a DHCP server that is not berth's: leave cidr, dns, searchDomains, routes, ipv4.gateway and ipv4.range out").field_path(".ipv4"),
@@ -105,6 +107,18 @@ pub struct NetworkSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 4), inner(length(max = 15), regex(pattern = r"^[0-9]{1,3}(\.[0-9]{1,3}){3}$")))]
     pub dns: Vec<String>,
+    /// The domain of the names of an `Overlay`'s VMs, for example `app.internal`: the name server at the gateway knows the VM `web` as
+    /// `web.app.internal`, in `berth-shared` as `web.NAMESPACE.app.internal`, and its addresses by that name. Guests get the
+    /// domain as the first of their search domains. The name server asks no other one about names of this domain. At least two
+    /// labels and at most 50 characters, 100 with the search domains. Default: none, and VMs have no names. A change reaches the
+    /// name server within seconds, and a running guest when it renews its lease.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(max = 50),
+        regex(pattern = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)+$")
+    )]
+    #[x_kube(validation = Rule::new("!self.matches('[.](local|localhost|arpa|[0-9]+)$')").message("must not end with local (of multicast DNS), localhost, arpa or a number: choose a domain such as app.internal"))]
+    pub dns_domain: Option<String>,
     /// Domains in which guests look up names, in this order, for example `example.org`, by DHCP in an `Overlay` and by cloud-init on a
     /// `Bridge`: at most 6, with 100 characters in total, which fit into a packet of DHCP. Default: none. A change reaches a running
     /// guest of an `Overlay` when it renews its lease.
@@ -292,6 +306,10 @@ pub struct NetworkStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 4096))]
     pub hosts: Vec<NetworkHost>,
+    /// The names and addresses of its VMs, by name, for the hosts; empty without `dnsDomain`. VMs beyond them have no names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 4096))]
+    pub names: Vec<NetworkName>,
     /// At most four of the VMs that are on it or are to be. A deleted Network stays until nothing uses it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
@@ -306,6 +324,25 @@ pub struct NetworkHost {
     pub name: String,
     /// The address the other hosts send the network's packets to.
     pub address: String,
+}
+
+/// The maximum number of entries in `status.names`.
+pub const MOST_NAMES: usize = 4096;
+
+/// The name of a VM in the domain of a Network, and the addresses of one of its interfaces.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NetworkName {
+    /// The name without the domain: `web`, or `web.NAMESPACE` in `berth-shared`.
+    #[schemars(length(max = 127))]
+    pub name: String,
+    /// The IPv4 address.
+    #[schemars(length(max = 15))]
+    pub address: String,
+    /// The IPv6 address, if the Network has a prefix.
+    #[serde(default, skip_serializing_if = "String::is_empty", rename = "ipv6Address")]
+    #[schemars(length(max = 39))]
+    pub ipv6_address: String,
 }
 
 #[cfg(test)]
@@ -351,6 +388,23 @@ mod tests {
         }
         let text = serde_json::to_value(&overlay.spec).expect("JSON");
         assert_eq!((&text["ipv6CIDR"], &text["ipv6Egress"]), (&json!("fd00:60::/64"), &json!("None")));
+    }
+
+    #[test]
+    fn a_network_has_no_domain_and_no_names_unless_they_are_there() {
+        let text = serde_json::to_value(network(json!({"cidr": "10.77.0.0/16"})).spec).expect("JSON");
+        assert_eq!(text.get("dnsDomain"), None);
+        let status = json!({"names": [{"name": "web", "address": "10.77.0.2"}]});
+        let status: NetworkStatus = serde_json::from_value(status).expect("a status");
+        assert_eq!((status.names[0].name.as_str(), status.names[0].ipv6_address.as_str()), ("web", ""));
+        let text = serde_json::to_value(NetworkName {
+            ipv6_address: "fd00:60::2".into(),
+            ..status.names[0].clone()
+        });
+        assert_eq!(
+            text.expect("JSON"),
+            json!({"name": "web", "address": "10.77.0.2", "ipv6Address": "fd00:60::2"})
+        );
     }
 
     #[test]

@@ -8,6 +8,7 @@ pub(crate) mod claims;
 mod image_secrets;
 pub(crate) mod index;
 mod key_set;
+mod names;
 mod never_bound;
 pub(crate) mod recovery;
 pub(crate) mod secrets;
@@ -340,6 +341,11 @@ impl Cache {
                 let group = self.tables.security_groups.get(key);
                 self.index.security_groups.set(key, group.map(AsRef::as_ref))
             }
+            ObjectKind::Network => {
+                let network = self.tables.networks.get(key);
+                self.index.names.set_network(key, network.is_some_and(|n| n.spec.dns_domain.is_some()));
+                Vec::new()
+            }
             ObjectKind::VMSnapshot => {
                 let made_by = self.tables.vm_snapshots.get(key).and_then(|snapshot| snapshot.scheduled());
                 self.index.set_scheduled(key, made_by.map(|(schedule, _)| schedule))
@@ -353,7 +359,6 @@ impl Cache {
             ObjectKind::ServiceAccount => self.index.secrets.keys_of_account(key),
             ObjectKind::StoragePool
             | ObjectKind::IPPool
-            | ObjectKind::Network
             | ObjectKind::Image
             | ObjectKind::Disk
             | ObjectKind::DiskSnapshot

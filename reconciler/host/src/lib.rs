@@ -27,6 +27,7 @@ mod images;
 mod info;
 pub mod linux;
 mod machines;
+mod names;
 mod networks;
 mod packet_filter;
 mod passthrough;
@@ -50,6 +51,7 @@ pub use images::{
 pub use info::{ForeignKind, ForeignObject, HostFacts, HostInfo, HugePagesFacts, KvmFacts, QemuFacts};
 pub use linux::{bridge_mac, relay_link};
 pub use machines::{DeviceSpecs, InstanceFacts, LaunchRequest, Machines, ProcessFacts, Seed, StateAccess};
+pub use names::{NameRecord, Names};
 pub use networks::{
     BridgeChoice, BridgedNetwork, Egress, Firewall, Forward, Forwarding, HostBridge, HostInterface,
     HostLinks, HostRange, Ipv6Network, Lease, LeaseTaken, Nat, NetworkConfig, Networks, PortException,

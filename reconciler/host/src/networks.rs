@@ -13,6 +13,7 @@ use tokio::net::TcpStream;
 
 use crate::Result;
 use crate::balancing::{Balanced, Relay};
+use crate::names::Names;
 use crate::packet_filter::{Filters, Port};
 use crate::routes::Route;
 
@@ -20,7 +21,7 @@ use crate::routes::Route;
 #[async_trait]
 pub trait Networks: Send + Sync + fmt::Debug + 'static {
     /// Creates or updates a private network: its bridge with the gateway's address, DHCP with exactly these leases,
-    /// DNS, and its tunnel to other hosts, if any.
+    /// DNS with exactly these names, and its tunnel to other hosts, if any.
     ///
     /// *Errors*: [`SystemError::Network`] if the host itself uses its range ([`HostRange::is_taken_by`]) or its IPv6 prefix, or if it
     /// has a prefix and IPv6 is turned off.
@@ -95,6 +96,8 @@ pub struct NetworkConfig {
     pub dns: Vec<Ipv4Addr>,
     /// Domains in which guests look up names.
     pub search_domains: Vec<String>,
+    /// The names that the name server at the gateway knows. Guests look up names in their domain first. None: it knows no names.
+    pub names: Option<Names>,
     /// Routes beside that by the gateway. One to all addresses comes before that by the gateway.
     pub routes: Vec<Route>,
     /// The DHCP reservations. Other clients get no address.

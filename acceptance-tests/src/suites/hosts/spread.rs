@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 use super::load_balancer;
+use super::names;
 use super::security_groups::{self, Addresses};
 use super::{ANSWER, SOON, map, message, page, reaches};
 use crate::fleet::{Fleet, PUBLIC};
@@ -76,6 +77,7 @@ pub fn run(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Result
     });
     let addresses = Addresses { private, public };
     security_groups::run(report, fleet, &project, &addresses);
+    names::run(report, fleet, &addresses);
     load_balancer::run(report, fleet, &addresses.public["web-2"]);
     one_too_many(report, fleet, &project);
     let public = map(&project, "public_addresses")?;

@@ -8,6 +8,7 @@ mod apply;
 mod balancing;
 mod bridged;
 mod bridges;
+mod config;
 mod exceptions;
 mod filters;
 mod limits;

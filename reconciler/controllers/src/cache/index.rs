@@ -12,6 +12,7 @@ use kube::ResourceExt;
 use crate::{
     cache::capacity::{Demand, HostCapacity, Members},
     cache::key_set::KeySet,
+    cache::names::{NamedAddress, Names, named_addresses_of},
     cache::secrets::{NeededSecret, Secrets},
     cache::security_groups::{Membership, SecurityGroups, memberships_of},
     key::{Key, ObjectKind},
@@ -85,6 +86,8 @@ struct VmEntry {
     /// The Secret its host must read.
     secrets: Vec<NeededSecret>,
     memberships: Vec<Membership>,
+    /// The addresses that its name leads to.
+    named: BTreeSet<NamedAddress>,
 }
 
 /// The index that the module describes.
@@ -96,6 +99,8 @@ pub(crate) struct Index {
     pub(crate) secrets: Secrets,
     /// The members of security groups.
     pub(crate) security_groups: SecurityGroups,
+    /// The VMs with names in networks.
+    pub(crate) names: Names,
     vm_entries: HashMap<Key, Box<VmEntry>>,
     by_host: HashMap<String, KeySet>,
     by_group: HashMap<Key, KeySet>,
@@ -153,6 +158,7 @@ fn entry_of(vm: &VM, demand: Demand) -> VmEntry {
     VmEntry {
         secrets: NeededSecret::of(vm),
         memberships: memberships_of(vm),
+        named: named_addresses_of(vm),
         host,
         demand,
         group: vm
@@ -209,7 +215,7 @@ fn releases(old: Option<&VmEntry>, new: Option<&VmEntry>) -> bool {
 impl Index {
     /// Indexes a VM (`None`: gone); returns the keys its change concerns: its group, public addresses, attachments
     /// and disks, the former ones included, and networks that got their first VM on a host or lost their last one
-    /// there.
+    /// there, or whose names change.
     pub(crate) fn set_vm(&mut self, key: &Key, vm: Option<&VM>, demand: Demand) -> Vec<Key> {
         let new = vm.map(|vm| Box::new(entry_of(vm, demand)));
         let old = self.vm_entries.remove(key);
@@ -219,6 +225,9 @@ impl Index {
         let memberships =
             |entry: &Option<Box<VmEntry>>| entry.as_ref().map_or(Vec::new(), |e| e.memberships.clone());
         concerned.extend(self.security_groups.move_members(&memberships(&old), &memberships(&new)));
+        let named =
+            |entry: &Option<Box<VmEntry>>| entry.as_ref().map_or(BTreeSet::new(), |e| e.named.clone());
+        concerned.extend(self.names.move_vm(key, &named(&old), &named(&new)));
         for entry in old.iter().chain(&new) {
             concerned.extend(entry.public_ips.iter().cloned());
             // A group has many members: it is enqueued only for changes to what it reports about them.

@@ -24,7 +24,7 @@ use status::status;
 pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut WriteBatch) -> Outcome {
     let Some(network) = cache.tables.networks.get(key).cloned() else { return Outcome::Settled };
     let observed = observe(cache, &config.tenants, &network);
-    let readiness = plan(observed.rejection.as_ref());
+    let readiness = plan(&observed);
     let mut status = status(&network, &observed, &readiness, config.clock.now());
     let users = cache.listed_users(key, &status.used_by);
     status.used_by.clone_from(&users);

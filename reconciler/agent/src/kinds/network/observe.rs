@@ -6,10 +6,10 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use berth_api::vm::InterfaceStatus;
-use berth_api::{IPPoolMode, Network, NetworkHost, PublicIP, Reason, VM};
+use berth_api::{IPPoolMode, PublicIP, Reason, VM};
 use berth_host::{
-    BridgedNetwork, Egress, Firewall, Forward, HostLinks, HostRange, InstanceFacts, Ipv6Network, Lease, Nat,
-    NetworkConfig, TapFacts, Tunnel, Uplink,
+    BridgedNetwork, Firewall, Forward, HostLinks, HostRange, InstanceFacts, Lease, Nat, NetworkConfig,
+    TapFacts, Uplink,
 };
 use ipnet::Ipv4Net;
 use kube::{Api, Client};
@@ -18,17 +18,18 @@ use super::Step;
 use super::balancing::{self, Here, balance};
 use super::bridged::{bridged, over_an_interface, ports, refuse_public};
 use super::bridges::{Existing, assign};
+use super::config::{addresses, config};
 use super::exceptions::exceptions;
 use super::filters::{GroupsOf, filters};
 use super::limits::limits;
 use crate::context::Context;
 use crate::error::Error;
-use crate::index::{Tables, instance_of, mtu_of};
+use crate::index::{Tables, instance_of};
 use crate::journal::{ForwardedAddress, Journal};
 use crate::key::ObjectName;
 use crate::networking::{
     Applied, Check, CheckedTarget, GuestPort, Health, Probe, RefusedAddress, find, hostname, ports_of,
-    public_address, routes_of, security_groups_of, tap_prefix,
+    public_address, security_groups_of, tap_prefix,
 };
 
 /// Desired state according to the objects.
@@ -552,53 +553,4 @@ fn announced_on(
             mac: None,
         }),
     }
-}
-
-fn config(network: &Network, bridge: &str, host: &str) -> Option<NetworkConfig> {
-    let cidr: Ipv4Net = network.spec.cidr.parse().ok()?;
-    Some(NetworkConfig {
-        bridge: bridge.to_owned(),
-        cidr,
-        gateway: cidr.hosts().next()?,
-        egress: network.spec.egress.map_or(Egress::Masquerade, egress),
-        ipv6: ipv6(network),
-        mtu: mtu_of(network),
-        dns: addresses(&network.spec.dns),
-        search_domains: network.spec.search_domains.clone(),
-        routes: routes_of(network),
-        leases: Vec::new(),
-        tunnel: tunnel(network, host),
-        tracked: false,
-        relay: None,
-    })
-}
-
-fn ipv6(network: &Network) -> Option<Ipv6Network> {
-    let egress = egress(network.spec.ipv6_egress);
-    Some(Ipv6Network { prefix: network.ipv6_prefix()?, gateway: network.ipv6_gateway()?, egress })
-}
-
-fn egress(declared: berth_api::Egress) -> Egress {
-    match declared {
-        berth_api::Egress::None => Egress::None,
-        berth_api::Egress::Masquerade => Egress::Masquerade,
-        berth_api::Egress::Routed => Egress::Routed,
-    }
-}
-
-fn addresses(texts: &[String]) -> Vec<Ipv4Addr> {
-    texts.iter().filter_map(|text| text.parse().ok()).collect()
-}
-
-/// Returns the tunnel to the network's other hosts, if it has any and this host is one of its hosts.
-fn tunnel(network: &Network, host: &str) -> Option<Tunnel> {
-    let status = network.status.as_ref()?;
-    let vni = u32::try_from(status.vni?).ok()?;
-    let address = |of: &NetworkHost| of.address.parse::<Ipv4Addr>().ok();
-    let local = status.hosts.iter().find(|h| h.name == host).and_then(address)?;
-    let others = status.hosts.iter().filter(|h| h.name != host).filter_map(address);
-    let mut peers: Vec<Ipv4Addr> = others.filter(|peer| *peer != local).collect();
-    peers.sort();
-    peers.dedup();
-    if peers.is_empty() { None } else { Some(Tunnel { vni, local, peers }) }
 }

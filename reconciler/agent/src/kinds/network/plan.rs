@@ -126,6 +126,7 @@ mod tests {
                     mtu: 1500,
                     dns: [],
                     search_domains: [],
+                    names: None,
                     routes: [],
                     leases: [
                         Lease {

@@ -2,7 +2,7 @@
 
 use std::{net::Ipv4Addr, sync::Arc};
 
-use berth_api::{DEFAULT_NAME, Network, Reason, SHARED_NAMESPACE};
+use berth_api::{DEFAULT_NAME, Network, NetworkName, Reason, SHARED_NAMESPACE};
 use ipnet::{Ipv4Net, Ipv6Net};
 use kube::ResourceExt;
 use sha2::{Digest, Sha256};
@@ -24,6 +24,8 @@ pub(super) struct Observed {
     pub(super) fits: Option<i64>,
     /// The hosts with VMs of it.
     pub(super) hosts: Vec<(String, Ipv4Addr)>,
+    /// The names of its VMs, in order; none without a domain.
+    pub(super) names: Vec<NetworkName>,
 }
 
 /// The reason why no VM that needs a network is bound.
@@ -49,7 +51,37 @@ pub(super) fn observe(cache: &Cache, tenants: &TenantNetworks, network: &Network
         vni: if has_identifier(network) { None } else { pick_vni(&name, taken) },
         fits: cache.underlay.fits().filter(|_| network.host_bridge().is_none()),
         hosts: hosts.filter_map(|host| Some((host.to_owned(), cache.underlay.address(host)?))).collect(),
+        names: names(cache, network, &name),
     }
+}
+
+/// Returns the names of the VMs of a network (`namespace/name`). Each VM of the network's namespace has its own. In `berth-shared`,
+/// where VMs of all namespaces meet, a name contains the namespace, so that no tenant gets that of another one's VM.
+fn names(cache: &Cache, network: &Network, name: &str) -> Vec<NetworkName> {
+    if network.spec.dns_domain.is_none() || network.host_bridge().is_some() {
+        return Vec::new();
+    }
+    let namespace = network.namespace().unwrap_or_default();
+    let is_shared = namespace == SHARED_NAMESPACE;
+    let of_vm = |vm: &Key| {
+        let object = cache.tables.vms.get(vm)?;
+        let called = match is_shared {
+            true => format!("{}.{}", vm.name, vm.namespace()),
+            false if vm.namespace() == namespace => vm.name.clone(),
+            false => return None,
+        };
+        let interfaces = object.status.iter().flat_map(|status| &status.interfaces);
+        let on_it = interfaces.filter(|i| i.network == name && !i.address.is_empty());
+        let named = on_it.map(|interface| NetworkName {
+            name: called.clone(),
+            address: interface.address.clone(),
+            ipv6_address: interface.ipv6_address.clone(),
+        });
+        Some(named.collect::<Vec<_>>())
+    };
+    let mut names: Vec<NetworkName> = cache.index.names.vms(name).filter_map(of_vm).flatten().collect();
+    names.sort();
+    names
 }
 
 pub(super) fn has_vni(network: &Network, vni: i64) -> bool {

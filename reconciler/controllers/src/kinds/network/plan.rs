@@ -1,11 +1,19 @@
 //! The decision: a pure function of the object and the observed inputs.
 
+use berth_api::network::MOST_NAMES;
 use berth_api::{Readiness, Reason};
 
-use super::observe::Rejection;
+use super::observe::Observed;
 
-pub(super) fn plan(rejection: Option<&Rejection>) -> Readiness {
-    match rejection {
+pub(super) fn plan(observed: &Observed) -> Readiness {
+    match &observed.rejection {
+        None if observed.names.len() > MOST_NAMES => {
+            let text = format!(
+                "its VMs have {} names, and its name servers know the first {MOST_NAMES}: spread the VMs over several networks",
+                observed.names.len()
+            );
+            Readiness::Ready(Reason::Available, text)
+        }
         None => Readiness::Ready(Reason::Available, String::new()),
         Some(rejection) => Readiness::Stalled(rejection.reason, rejection.text.clone()),
     }

@@ -2,6 +2,7 @@
 
 use std::net::Ipv4Addr;
 
+use berth_api::network::MOST_NAMES;
 use berth_api::{
     ConditionType, ConditionUpdate, Network, NetworkHost, NetworkStatus, Readiness, Reason, condition,
 };
@@ -59,5 +60,6 @@ pub(super) fn status(
     };
     status.hosts = observed.hosts.iter().map(host).collect();
     status.hosts.sort();
+    status.names = observed.names.iter().take(MOST_NAMES).cloned().collect();
     status
 }

@@ -25,7 +25,7 @@ fn network(mtu: Option<i64>) -> Network {
 }
 
 fn reported(network: &Network, observed: &Observed) -> NetworkStatus {
-    let readiness = plan(observed.rejection.as_ref());
+    let readiness = plan(observed);
     status(network, observed, &readiness, Timestamp::UNIX_EPOCH)
 }
 
@@ -211,4 +211,57 @@ fn bridged_networks_may_be_parts_of_a_hosts_range_and_of_each_other_but_not_with
     assert!(text.contains("berth-shared"), "{text}");
     let text = rejection(&bridged("empty", "berth-shared", "192.0.2.160-192.0.2.150")).expect("no address");
     assert!(text.contains("ipv4.range"), "{text}");
+}
+
+fn with_domain(mut network: Network) -> Network {
+    network.spec.dns_domain = Some("app.internal".into());
+    network
+}
+
+/// Caches a VM with an address of a network.
+fn put_vm(cache: &mut Cache, namespace: &str, name: &str, network: &str, address: &str) {
+    let vm = serde_json::json!({"apiVersion": "berth.dev/v1alpha1", "kind": "VM",
+        "metadata": {"name": name, "namespace": namespace, "uid": format!("{namespace}-{name}"), "resourceVersion": "1"},
+        "spec": {"class": "s", "disks": [{"name": "d", "boot": true}]},
+        "status": {"observedGeneration": 1, "interfaces": [{"name": "nic0", "network": network,
+            "macAddress": "52:54:00:00:00:01", "address": address, "ipv6Address": "fd00:60::2"}]}});
+    let vm: berth_api::VM = serde_json::from_value(vm).expect("a VM");
+    cache.put(vm, tokio::time::Instant::now());
+}
+
+#[test]
+fn vms_have_names_in_a_network_with_a_domain_and_in_a_shared_one_beside_those_of_other_namespaces() {
+    let own = with_domain(accepted(named("alice", "lan", "10.5.0.0/24", 1), 7));
+    let shared = with_domain(accepted(named("berth-shared", "all", "10.6.0.0/24", 2), 8));
+    let without = accepted(named("alice", "plain", "10.7.0.0/24", 3), 9);
+    let mut cache = cache(&[own.clone(), shared.clone(), without.clone()]);
+    put_vm(&mut cache, "alice", "web", "alice/lan", "10.5.0.3");
+    put_vm(&mut cache, "alice", "db", "alice/lan", "10.5.0.2");
+    put_vm(&mut cache, "alice", "cache", "alice/plain", "10.7.0.2");
+    put_vm(&mut cache, "alice", "queue", "berth-shared/all", "10.6.0.2");
+    put_vm(&mut cache, "bob", "queue", "berth-shared/all", "10.6.0.3");
+    let names = |network: &Network| {
+        let observed = observe(&cache, &TenantNetworks::default(), network);
+        let status = reported(network, &observed);
+        status
+            .names
+            .into_iter()
+            .map(|n| format!("{} {} {}", n.name, n.address, n.ipv6_address))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(names(&own), ["db 10.5.0.2 fd00:60::2", "web 10.5.0.3 fd00:60::2"]);
+    assert_eq!(names(&shared), ["queue.alice 10.6.0.2 fd00:60::2", "queue.bob 10.6.0.3 fd00:60::2"]);
+    assert!(names(&without).is_empty());
+}
+
+#[test]
+fn hosts_know_a_limited_number_of_names_and_the_network_says_so() {
+    let name = |n: usize| berth_api::NetworkName { name: format!("vm-{n:05}"), ..Default::default() };
+    let observed = |count| Observed { names: (0..count).map(name).collect(), ..Observed::default() };
+    let most = berth_api::network::MOST_NAMES;
+    assert_eq!(plan(&observed(most)).message(), "");
+    let many = observed(most + 1);
+    assert!(plan(&many).message().contains("know the first 4096"), "{}", plan(&many).message());
+    let status = reported(&network(None), &many);
+    assert_eq!((status.names.len(), status.names[0].name.as_str()), (most, "vm-00000"));
 }

@@ -520,6 +520,7 @@ fn network(bridge: &str) -> NetworkConfig {
         mtu: 1500,
         dns: Vec::new(),
         search_domains: Vec::new(),
+        names: None,
         routes: Vec::new(),
         leases: Vec::new(),
         tunnel: None,

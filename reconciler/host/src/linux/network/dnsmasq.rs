@@ -10,9 +10,10 @@
 //! ```
 //!
 //! `hosts` is written before dnsmasq is notified, and `loaded` after: after a crash in between, dnsmasq is notified once
-//! more.
+//! more. In a network with names, DNS is a second dnsmasq: see [`names`].
 
 mod config;
+mod names;
 mod options;
 mod process;
 
@@ -54,8 +55,22 @@ impl Files {
     }
 }
 
-/// Ensures that dnsmasq runs with exactly this configuration.
+/// Ensures that dnsmasq runs with exactly this configuration, and the name server with exactly these names.
 pub(super) async fn ensure(folder: &Path, network: &NetworkConfig) -> Result<()> {
+    match options::names_of(network) {
+        // The DHCP server leaves the port of DNS first, or takes it last.
+        Some(names) => {
+            ensure_dhcp(folder, network).await?;
+            names::ensure(folder, network, names).await
+        }
+        None => {
+            names::remove(folder).await?;
+            ensure_dhcp(folder, network).await
+        }
+    }
+}
+
+async fn ensure_dhcp(folder: &Path, network: &NetworkConfig) -> Result<()> {
     let files = Files::within(folder);
     let conf = config::conf(&files, network, config::user());
     let hosts = config::hosts(network);
@@ -64,13 +79,13 @@ pub(super) async fn ensure(folder: &Path, network: &NetworkConfig) -> Result<()>
         let files = files.clone();
         blocking(move || prepare(&folder, &files, &network, &conf, &hosts)).await?
     };
-    if start { launch(&files).await } else { Ok(()) }
+    if start { launch(&files.conf).await } else { Ok(()) }
 }
 
 /// Prepares everything but the start; returns whether a start is needed.
 fn prepare(folder: &Path, files: &Files, network: &NetworkConfig, conf: &str, hosts: &str) -> Result<bool> {
     files::ensure_folder(folder)?;
-    let daemon = Daemon::find(files)?;
+    let daemon = Daemon::find(&files.conf, &files.pid)?;
     let taken = read(&files.leases)?;
     let kept = config::without_conflicts(&taken, &network.leases, &read(&files.hosts)?);
     let stale = read(&files.conf)? != conf || kept != taken;
@@ -106,11 +121,11 @@ fn prepare(folder: &Path, files: &Files, network: &NetworkConfig, conf: &str, ho
 }
 
 /// dnsmasq reports errors before it goes to the background, and has opened its sockets by then.
-async fn launch(files: &Files) -> Result<()> {
-    let argument = process::argument(files);
+async fn launch(conf: &Path) -> Result<()> {
+    let argument = process::argument(conf);
     let output = DNSMASQ.run(&[&argument], Vec::new()).await?;
     if output.ok {
-        tracing::info!(configuration = %files.conf.display(), "DHCP server started");
+        tracing::info!(configuration = %conf.display(), "dnsmasq started");
         return Ok(());
     }
     Err(DNSMASQ.failed(output.stderr))
@@ -118,8 +133,9 @@ async fn launch(files: &Files) -> Result<()> {
 
 /// Terminates dnsmasq. Its files are removed with the directory.
 pub(super) async fn remove(folder: &Path) -> Result<()> {
+    names::remove(folder).await?;
     let files = Files::within(folder);
-    blocking(move || match Daemon::find(&files)? {
+    blocking(move || match Daemon::find(&files.conf, &files.pid)? {
         Some(daemon) => daemon.stop(),
         None => Ok(()),
     })

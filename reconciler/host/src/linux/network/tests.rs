@@ -3,6 +3,7 @@
 mod balancing;
 mod bridged;
 mod dhcp;
+mod dns;
 mod exceptions;
 mod filters;
 mod guest;
@@ -10,6 +11,7 @@ mod host;
 mod hosts;
 mod ipv6;
 mod limits;
+mod names;
 mod options;
 mod over_interface;
 mod spoofing;
@@ -135,6 +137,7 @@ fn network(bridge: &str, cidr: &str, leases: Vec<Lease>) -> NetworkConfig {
         mtu: 1450,
         dns: Vec::new(),
         search_domains: Vec::new(),
+        names: None,
         routes: Vec::new(),
         leases,
         tunnel: None,

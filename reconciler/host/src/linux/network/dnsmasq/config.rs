@@ -61,8 +61,8 @@ pub(super) fn conf(files: &Files, network: &NetworkConfig, user: Option<&str>) -
             line(format_args!("dhcp-option={option}"));
         }
     }
-    if !network.dns.is_empty() {
-        // Guests use other DNS servers: none is needed here.
+    if !network.dns.is_empty() || options::names_of(network).is_some() {
+        // Guests use other DNS servers, or names have a server of their own.
         line(format_args!("port=0"));
     }
     conf
@@ -156,6 +156,7 @@ mod tests {
             mtu: 1450,
             dns: Vec::new(),
             search_domains: Vec::new(),
+            names: None,
             routes: Vec::new(),
             leases: Vec::new(),
             tunnel: None,
@@ -248,6 +249,31 @@ mod tests {
         let network = NetworkConfig { dns: vec![Ipv4Addr::new(9, 9, 9, 9)], ..network() };
         let conf = conf(&Files::within(Path::new("/s")), &network, None);
         assert!(conf.ends_with("dhcp-option=option:dns-server,9.9.9.9\nport=0\n"), "{conf}");
+    }
+
+    #[test]
+    fn with_names_the_dhcp_server_answers_no_dns_and_guests_get_the_domain_first() {
+        let names = crate::Names { domain: "app.internal".to_owned(), records: Vec::new() };
+        let network = NetworkConfig {
+            names: Some(names),
+            search_domains: vec!["example.org".to_owned(), "app.internal".to_owned()],
+            ipv6: ipv6(Egress::None),
+            ..network()
+        };
+        let conf = conf(&Files::within(Path::new("/s")), &network, None);
+        let (_, options) = conf.split_once("dhcp-option=option:mtu,1450\n").expect("options");
+        insta::assert_snapshot!(options, @r"
+        dhcp-option=option:router,10.77.0.1
+        dhcp-option=option:dns-server,10.77.0.1
+        dhcp-option=option:domain-name,app.internal
+        dhcp-option=option:domain-search,app.internal,example.org
+        dhcp-range=fd00:60::,static,64,600
+        enable-ra
+        ra-param=bth-0a1b2c3d,mtu:1450,60,0
+        dhcp-option=option6:dns-server,[fd00:60::1]
+        dhcp-option=option6:domain-search,app.internal,example.org
+        port=0
+        ");
     }
 
     #[test]

@@ -9,7 +9,7 @@
 use std::fmt::Display;
 use std::net::Ipv4Addr;
 
-use crate::{GuestRoutes, Ipv6Network, Lease, NetworkConfig};
+use crate::{GuestRoutes, Ipv6Network, Lease, Names, NetworkConfig};
 
 /// The tag of guests that do not get the routes of the network.
 const OWN_ROUTES: &str = "own-routes";
@@ -29,6 +29,9 @@ pub(super) fn options(network: &NetworkConfig) -> Vec<String> {
     let mut add = |option: String| options.push(option);
     add(format!("option:router{}", list(common.routes.default)));
     add(format!("option:dns-server{}", list(&common.dns)));
+    if let Some(names) = names_of(network) {
+        add(format!("option:domain-name,{}", names.domain));
+    }
     if !common.search_domains.is_empty() {
         add(format!("option:domain-search{}", list(&common.search_domains)));
     }
@@ -62,7 +65,7 @@ pub(super) fn ipv6_options(network: &NetworkConfig, ipv6: Ipv6Network) -> Vec<St
     if network.dns.is_empty() {
         options.push(format!("option6:dns-server,[{}]", ipv6.gateway));
     }
-    let domains = domains(&network.search_domains);
+    let domains = search_domains(network);
     if !domains.is_empty() {
         options.push(format!("option6:domain-search{}", list(&domains)));
     }
@@ -86,7 +89,7 @@ impl Options {
     fn of_network(network: &NetworkConfig) -> Self {
         Self {
             dns: if network.dns.is_empty() { vec![network.gateway] } else { network.dns.clone() },
-            search_domains: domains(&network.search_domains),
+            search_domains: search_domains(network),
             routes: GuestRoutes::of(&network.routes, Some(network.gateway), None, true),
         }
     }
@@ -107,10 +110,26 @@ impl Options {
     }
 }
 
+/// Returns the names of a network. dnsmasq would not start with a domain that is none.
+pub(super) fn names_of(network: &NetworkConfig) -> Option<&Names> {
+    network.names.as_ref().filter(|names| is_domain(&names.domain))
+}
+
+/// Returns the domains in which guests of the network look up names: that of its names first.
+fn search_domains(network: &NetworkConfig) -> Vec<String> {
+    let of_names = names_of(network).map(|names| &names.domain);
+    let declared = domains(&network.search_domains).into_iter().filter(|domain| Some(domain) != of_names);
+    of_names.cloned().into_iter().chain(declared).collect()
+}
+
 /// Returns the domains of the list that are domains: dnsmasq would not start with any other text.
 fn domains(declared: &[String]) -> Vec<String> {
-    let is_domain = |text: &&String| text.len() <= 253 && text.split('.').all(is_label);
-    declared.iter().filter(is_domain).cloned().collect()
+    declared.iter().filter(|text| is_domain(text)).cloned().collect()
+}
+
+/// Whether a text is a domain.
+pub(super) fn is_domain(text: &str) -> bool {
+    text.len() <= 253 && text.split('.').all(is_label)
 }
 
 /// Whether a text is one part of a name.
@@ -166,6 +185,7 @@ mod tests {
             mtu: 1450,
             dns: Vec::new(),
             search_domains: Vec::new(),
+            names: None,
             routes,
             leases,
             tunnel: None,

@@ -1,4 +1,4 @@
-//! The running dnsmasq of one bridge: found by its pid file and its command line, signalled through a pidfd, so that a
+//! A running dnsmasq of one bridge: found by its pid file and its command line, signalled through a pidfd, so that a
 //! signal never reaches a process that has reused the pid.
 #![allow(
     unsafe_code,
@@ -8,13 +8,14 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::path::Path;
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
 use super::super::Result;
-use super::{DNSMASQ, Files, read};
+use super::{DNSMASQ, read};
 
 /// dnsmasq has nothing to finish and ends within a few milliseconds.
 const STOP: Duration = Duration::from_secs(5);
@@ -23,13 +24,14 @@ const STOP: Duration = Duration::from_secs(5);
 pub(super) struct Daemon(OwnedFd);
 
 /// The argument that distinguishes it from every other dnsmasq.
-pub(super) fn argument(files: &Files) -> String {
-    format!("--conf-file={}", files.conf.display())
+pub(super) fn argument(conf: &Path) -> String {
+    format!("--conf-file={}", conf.display())
 }
 
 impl Daemon {
-    pub(super) fn find(files: &Files) -> Result<Option<Self>> {
-        let Ok(pid) = read(&files.pid)?.trim().parse::<i32>() else {
+    /// Returns the one with this configuration, which has written its process id to this file.
+    pub(super) fn find(conf: &Path, pid_file: &Path) -> Result<Option<Self>> {
+        let Ok(pid) = read(pid_file)?.trim().parse::<i32>() else {
             return Ok(None);
         };
         if pid <= 1 {
@@ -51,11 +53,11 @@ impl Daemon {
         let fd = unsafe { OwnedFd::from_raw_fd(number) };
         // Read after the pidfd was opened: from then on the pid cannot be reused.
         let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let ours = command.split(|b| *b == 0).any(|a| a == argument(files).as_bytes());
+        let ours = command.split(|b| *b == 0).any(|a| a == argument(conf).as_bytes());
         Ok(ours.then_some(Self(fd)))
     }
 
-    /// Makes dnsmasq read its hosts file again.
+    /// Makes dnsmasq read its hosts or its names again.
     pub(super) fn reload(&self) -> Result<()> {
         self.signal(Signal::SIGHUP)
     }

@@ -10,6 +10,8 @@ use super::ip;
 const PATIENCE: Duration = Duration::from_secs(2);
 const TRANSACTION: [u8; 4] = [0xbe, 0x27, 0x40, 0x01];
 const COOKIE: [u8; 4] = [0x63, 0x82, 0x53, 0x63];
+/// The host name that each guest claims to have.
+pub(super) const CLAIMED: &str = "db";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Offer {
@@ -17,6 +19,7 @@ pub(super) struct Offer {
     pub(super) router: Option<Ipv4Addr>,
     pub(super) mtu: Option<u16>,
     pub(super) dns: Vec<Ipv4Addr>,
+    pub(super) domain: Option<String>,
     pub(super) search_domains: Vec<String>,
     /// Destination and router.
     pub(super) routes: Vec<(String, Ipv4Addr)>,
@@ -58,7 +61,9 @@ fn message(mac: [u8; 6], kind: u8, offer: Option<&Offer>) -> Vec<u8> {
     m.extend(mac);
     m.resize(236, 0);
     m.extend(COOKIE);
-    m.extend([53, 1, kind, 55, 6, 1, 3, 6, 26, 119, 121]);
+    m.extend([53, 1, kind, 55, 8, 1, 3, 6, 12, 15, 26, 119, 121]);
+    m.extend([12, CLAIMED.len() as u8]);
+    m.extend(CLAIMED.as_bytes());
     if let Some(offer) = offer {
         m.extend([50, 4]);
         m.extend(offer.address.octets());
@@ -136,6 +141,7 @@ impl Offer {
             router: None,
             mtu: None,
             dns: Vec::new(),
+            domain: None,
             search_domains: Vec::new(),
             routes: Vec::new(),
             kind: 0,
@@ -159,6 +165,7 @@ impl Offer {
             match code {
                 3 => self.router = address(value),
                 6 => self.dns = value.chunks(4).filter_map(address).collect(),
+                15 => self.domain = Some(String::from_utf8(value.to_vec()).ok()?),
                 26 => self.mtu = value.try_into().ok().map(u16::from_be_bytes),
                 52 => overload = *value.first()?,
                 53 => self.kind = *value.first()?,

@@ -6,7 +6,7 @@ use super::dhcp::Offer;
 use super::guest::Guest;
 use super::{BRIDGE, Fixture, in_own_namespace, lease, network};
 use crate::linux::files::blocking;
-use crate::{Lease, NetworkConfig, Route};
+use crate::{Lease, Names, NetworkConfig, Route};
 
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 
@@ -110,19 +110,22 @@ fn as_much_as_can_be_declared_fits_into_a_packet() {
     in_own_namespace(|| async {
         let f = Fixture::new();
         let routes_to: Vec<Route> = (1..=16).map(|i| route(&format!("198.51.100.{i}/32"), 9)).collect();
-        let longest = format!("{}.{}", "a".repeat(63), "b".repeat(27));
+        let longest = format!("{}.{}", "a".repeat(33), "b".repeat(7));
+        let domain = format!("{}.{}", "d".repeat(40), "e".repeat(9));
         let own = Lease { hostname: "h".repeat(63), ..lease(5) };
         let config = NetworkConfig {
             dns: vec![address(50), address(51), address(52), address(53)],
             search_domains: texts(&["c.d", "ef", "g", "h", "ij", &longest]),
+            names: Some(Names { domain: domain.clone(), records: Vec::new() }),
             routes: routes_to,
             ..network(BRIDGE, "10.77.0.0/24", vec![own])
         };
-        assert_eq!(config.search_domains.concat().len(), 100);
+        assert_eq!((domain.len(), config.search_domains.concat().len()), (50, 50));
         f.networks.ensure(&config).await.expect("made");
         let (got, _guest) = offer(Guest::join(BRIDGE, 5)).await;
         assert_eq!((got.routes.len(), got.dns.len()), (17, 4));
-        assert_eq!(got.search_domains, config.search_domains);
+        assert_eq!(got.search_domains[1..], config.search_domains);
+        assert_eq!((&got.search_domains[0], got.domain.as_ref()), (&domain, Some(&domain)));
         assert_eq!((got.router, got.mtu), (Some(GATEWAY), Some(1450)));
     });
 }

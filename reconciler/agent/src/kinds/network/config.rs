@@ -1,0 +1,104 @@
+//! A Network → its configuration on this host. Pure.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use berth_api::{Network, NetworkHost, NetworkName};
+use berth_host::{Egress, Ipv6Network, NameRecord, Names, NetworkConfig, Tunnel};
+use ipnet::Ipv4Net;
+
+use crate::index::mtu_of;
+use crate::networking::routes_of;
+
+/// Returns the configuration of a network on this host, without the leases of its guests.
+pub(super) fn config(network: &Network, bridge: &str, host: &str) -> Option<NetworkConfig> {
+    let cidr: Ipv4Net = network.spec.cidr.parse().ok()?;
+    Some(NetworkConfig {
+        bridge: bridge.to_owned(),
+        cidr,
+        gateway: cidr.hosts().next()?,
+        egress: network.spec.egress.map_or(Egress::Masquerade, egress),
+        ipv6: ipv6(network),
+        mtu: mtu_of(network),
+        dns: addresses(&network.spec.dns),
+        search_domains: network.spec.search_domains.clone(),
+        names: names(network),
+        routes: routes_of(network),
+        leases: Vec::new(),
+        tunnel: tunnel(network, host),
+        tracked: false,
+        relay: None,
+    })
+}
+
+/// Returns the names of the VMs of a network with a domain, on all hosts: its status lists them, also while this host knows none of
+/// these VMs.
+fn names(network: &Network) -> Option<Names> {
+    let domain = network.spec.dns_domain.clone()?;
+    let named = network.status.iter().flat_map(|status| &status.names);
+    let of = |named: &NetworkName| {
+        let ipv4 = named.address.parse().ok().map(IpAddr::V4);
+        let ipv6 = named.ipv6_address.parse().ok().map(IpAddr::V6);
+        let addresses = ipv4.into_iter().chain(ipv6);
+        addresses.map(|address| NameRecord { name: named.name.clone(), address }).collect::<Vec<_>>()
+    };
+    Some(Names { domain, records: named.flat_map(of).collect() })
+}
+
+fn ipv6(network: &Network) -> Option<Ipv6Network> {
+    let egress = egress(network.spec.ipv6_egress);
+    Some(Ipv6Network { prefix: network.ipv6_prefix()?, gateway: network.ipv6_gateway()?, egress })
+}
+
+fn egress(declared: berth_api::Egress) -> Egress {
+    match declared {
+        berth_api::Egress::None => Egress::None,
+        berth_api::Egress::Masquerade => Egress::Masquerade,
+        berth_api::Egress::Routed => Egress::Routed,
+    }
+}
+
+/// Returns the addresses of the list that can be understood.
+pub(super) fn addresses(texts: &[String]) -> Vec<Ipv4Addr> {
+    texts.iter().filter_map(|text| text.parse().ok()).collect()
+}
+
+/// Returns the tunnel to the network's other hosts, if it has any and this host is one of its hosts.
+fn tunnel(network: &Network, host: &str) -> Option<Tunnel> {
+    let status = network.status.as_ref()?;
+    let vni = u32::try_from(status.vni?).ok()?;
+    let address = |of: &NetworkHost| of.address.parse::<Ipv4Addr>().ok();
+    let local = status.hosts.iter().find(|h| h.name == host).and_then(address)?;
+    let others = status.hosts.iter().filter(|h| h.name != host).filter_map(address);
+    let mut peers: Vec<Ipv4Addr> = others.filter(|peer| *peer != local).collect();
+    peers.sort();
+    peers.dedup();
+    if peers.is_empty() { None } else { Some(Tunnel { vni, local, peers }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_host_knows_the_names_in_the_status_of_a_network_with_a_domain() {
+        let names = json!([
+            {"name": "db", "address": "10.77.0.2", "ipv6Address": "fd00:60::2"},
+            {"name": "web", "address": "10.77.0.3"},
+            {"name": "broken", "address": "x"},
+        ]);
+        let network = |spec| -> Network {
+            let network = json!({"metadata": {"name": "lan", "namespace": "ns"}, "spec": spec,
+                "status": {"observedGeneration": 1, "vni": 77, "names": names}});
+            serde_json::from_value(network).expect("a Network")
+        };
+        let with = network(json!({"cidr": "10.77.0.0/16", "dnsDomain": "app.internal"}));
+        let config = config(&with, "bth-00004d", "h1").expect("a configuration");
+        let names = config.names.expect("names");
+        let records: Vec<_> = names.records.iter().map(|r| format!("{} {}", r.name, r.address)).collect();
+        assert_eq!(names.domain, "app.internal");
+        assert_eq!(records, ["db 10.77.0.2", "db fd00:60::2", "web 10.77.0.3"]);
+        assert_eq!(self::names(&network(json!({"cidr": "10.77.0.0/16"}))), None);
+    }
+}

@@ -1,0 +1,146 @@
+//! Names of machines, from a real dnsmasq.
+
+use std::net::Ipv4Addr;
+
+use super::dhcp::CLAIMED;
+use super::dns::{self, A, AAAA, Answer, NXDOMAIN, PTR};
+use super::guest::Guest;
+use super::{BRIDGE, Fixture, in_own_namespace, lease, network};
+use crate::linux::files::blocking;
+use crate::{Lease, NameRecord, Names, NetworkConfig};
+
+const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+const DOMAIN: &str = "app.internal";
+
+fn names(records: &[(&str, &str)]) -> Option<Names> {
+    let record = |(name, address): &(&str, &str)| NameRecord {
+        name: (*name).to_owned(),
+        address: address.parse().expect("an address"),
+    };
+    Some(Names { domain: DOMAIN.to_owned(), records: records.iter().map(record).collect() })
+}
+
+fn plain(leases: Vec<Lease>) -> NetworkConfig {
+    network(BRIDGE, "10.77.0.0/24", leases)
+}
+
+/// Asks the gateway from within a guest.
+async fn ask(guest: &Guest, name: &str, kind: u16) -> Option<Answer> {
+    let name = name.to_owned();
+    guest.on(move || dns::ask(GATEWAY, &name, kind))
+}
+
+async fn records(guest: &Guest, name: &str, kind: u16) -> Vec<String> {
+    let answer = ask(guest, name, kind).await.expect("an answer");
+    assert_eq!(answer.code, 0, "{name}: {answer:?}");
+    answer.records
+}
+
+async fn is_unknown(guest: &Guest, name: &str, kind: u16) -> bool {
+    ask(guest, name, kind).await.is_some_and(|answer| answer.code == NXDOMAIN && answer.records.is_empty())
+}
+
+fn server(f: &Fixture) -> Option<i32> {
+    std::fs::read_to_string(f.layout.network(BRIDGE).join("names.pid")).ok()?.trim().parse().ok()
+}
+
+#[test]
+fn names_lead_to_addresses_and_back_and_no_other_server_is_asked_about_the_rest() {
+    in_own_namespace(|| async {
+        let f = Fixture::new();
+        let known = [("web", "10.77.0.9"), ("web", "fd00:60::9"), ("queue.team-a", "10.77.0.10")];
+        let config = NetworkConfig { names: names(&known), ..plain(vec![lease(5)]) };
+        f.networks.ensure(&config).await.expect("made");
+        let guest = Guest::at(BRIDGE, "10.77.0.5/24", "10.77.0.1");
+        let web = ask(&guest, "web.app.internal", A).await.expect("an answer");
+        assert_eq!((web.code, web.records.as_slice()), (0, ["10.77.0.9".to_owned()].as_slice()));
+        assert!(web.ttl <= 10, "{web:?}");
+        assert_eq!(records(&guest, "Web.App.Internal", AAAA).await, ["fd00:60::9"]);
+        assert_eq!(records(&guest, "queue.team-a.app.internal", A).await, ["10.77.0.10"]);
+        assert!(records(&guest, "queue.team-a.app.internal", AAAA).await.is_empty(), "it has none");
+        assert_eq!(records(&guest, "9.0.77.10.in-addr.arpa", PTR).await, ["web.app.internal"]);
+        let zone = "0.0.0.0.0.0.0.0.0.6.0.0.0.0.d.f.ip6.arpa";
+        let reverse = format!("9.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.{zone}");
+        assert_eq!(records(&guest, &reverse, PTR).await, ["web.app.internal"]);
+        for name in ["db.app.internal", "a.web.app.internal", "web", "queue.team-b.app.internal"] {
+            assert!(is_unknown(&guest, name, A).await, "{name}");
+        }
+        assert!(is_unknown(&guest, "200.0.77.10.in-addr.arpa", PTR).await);
+        // Nothing here leads to another name server: only of a question that is forwarded is the answer another one.
+        assert!(!is_unknown(&guest, "example.org", A).await, "the others are asked about other domains");
+
+        f.networks.remove(BRIDGE).await.expect("removed");
+        assert_eq!(server(&f), None);
+        assert!(super::files::names(&f.layout.networks()).expect("list").is_empty());
+    });
+}
+
+#[test]
+fn names_change_while_both_servers_run_and_go_with_the_domain() {
+    in_own_namespace(|| async {
+        let f = Fixture::new();
+        let config = NetworkConfig { names: names(&[("web", "10.77.0.9")]), ..plain(vec![lease(5)]) };
+        f.networks.ensure(&config).await.expect("made");
+        let (dhcp, dns) = (f.pid(BRIDGE).expect("a DHCP server"), server(&f).expect("a name server"));
+        let guest = Guest::join(BRIDGE, 5);
+        let (offer, guest) = blocking(move || (guest.dhcp(), guest)).await;
+        let offer = offer.expect("an address");
+        assert_eq!((offer.dns.as_slice(), offer.domain.as_deref()), ([GATEWAY].as_slice(), Some(DOMAIN)));
+        assert_eq!(offer.search_domains, [DOMAIN]);
+        guest.on(|| super::ip("addr add 10.77.0.5/24 dev eth0"));
+        assert_eq!(records(&guest, "web.app.internal", A).await, ["10.77.0.9"]);
+
+        let changed = names(&[("web", "10.77.0.19"), ("db", "10.77.0.9")]);
+        f.networks.ensure(&NetworkConfig { names: changed, ..config.clone() }).await.expect("changed");
+        assert_eq!((f.pid(BRIDGE), server(&f)), (Some(dhcp), Some(dns)), "neither was started again");
+        wait_for(&guest, "db.app.internal").await;
+        assert_eq!(records(&guest, "web.app.internal", A).await, ["10.77.0.19"]);
+        assert_eq!(records(&guest, "9.0.77.10.in-addr.arpa", PTR).await, ["db.app.internal"]);
+        assert_eq!(f.networks.leases_taken(BRIDGE).await.expect("leases").len(), 1);
+
+        // As an agent that has just started, after the name server has died.
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(dns), nix::sys::signal::Signal::SIGKILL)
+            .expect("kill");
+        super::wait_gone(dns);
+        f.networks.ensure(&config).await.expect("put right");
+        assert!(server(&f).is_some_and(|server| server != dns));
+        assert!(is_unknown(&guest, "db.app.internal", A).await);
+
+        f.networks.ensure(&plain(vec![lease(5)])).await.expect("no domain");
+        assert_eq!(server(&f), None);
+        assert!(!ask(&guest, "web.app.internal", A).await.is_some_and(|answer| answer.code == 0));
+        assert_eq!(f.networks.leases_taken(BRIDGE).await.expect("leases").len(), 1, "the lease goes on");
+    });
+}
+
+/// Waits until a name leads to an address: dnsmasq reads its names after it was notified.
+async fn wait_for(guest: &Guest, name: &str) {
+    for _ in 0..50 {
+        if ask(guest, name, A).await.is_some_and(|answer| !answer.records.is_empty()) {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    panic!("{name} leads nowhere");
+}
+
+#[test]
+fn the_host_name_that_a_guest_claims_is_no_name() {
+    in_own_namespace(|| async {
+        let f = Fixture::new();
+        // Without a name of its own, the lease has the one that the guest claims.
+        let nameless = Lease { hostname: String::new(), ..lease(5) };
+        let config = NetworkConfig { names: names(&[("web", "10.77.0.9")]), ..plain(vec![nameless]) };
+        f.networks.ensure(&config).await.expect("made");
+        let guest = Guest::join(BRIDGE, 5);
+        let (offer, guest) = blocking(move || (guest.dhcp(), guest)).await;
+        assert!(offer.is_some());
+        let leases = std::fs::read_to_string(f.layout.network(BRIDGE).join("leases")).expect("leases");
+        assert!(leases.contains(&format!(" {CLAIMED} ")), "the claim is in the lease: {leases}");
+        guest.on(|| super::ip("addr add 10.77.0.5/24 dev eth0"));
+        for name in [CLAIMED, &format!("{CLAIMED}.{DOMAIN}")] {
+            assert!(is_unknown(&guest, name, A).await, "{name}");
+        }
+        assert!(is_unknown(&guest, "5.0.77.10.in-addr.arpa", PTR).await);
+    });
+}
