@@ -3,6 +3,9 @@
 //! The headers and records are parsed by the crate `tar`. Its iterator is not used: it reads a long name into memory whatever its
 //! size, and does not refuse what an appliance has no reason to have.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeSet;
 use std::io::{self, Read, Seek, SeekFrom};
 
@@ -180,7 +183,7 @@ fn file_name(header: &Header, preceding: &Preceding) -> Result<Option<String>, A
         plain = rest;
     }
     let kind = header.entry_type();
-    let is_folder = kind.is_dir() || plain.ends_with('/');
+    let is_folder = kind.is_dir() || name.ends_with('/');
     let plain = plain.trim_end_matches('/');
     if is_folder && matches!(plain, "" | ".") {
         return Ok(None);
