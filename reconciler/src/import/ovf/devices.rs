@@ -33,6 +33,8 @@ pub(super) fn add(
     let controllers = controllers(items, is_windows);
     let mut disks = Vec::new();
     let mut networks: Vec<String> = Vec::new();
+    // Last: there may be many.
+    let mut others = Vec::new();
     for (index, item) in items.iter().copied().enumerate() {
         match kind(item) {
             Some(10) => {
@@ -45,7 +47,7 @@ pub(super) fn add(
                 let slot = number(item, "AddressOnParent");
                 disks.push(((place, slot, index), item, controller));
             }
-            of => domain.notes.extend(other_device(item, of)),
+            of => others.extend(other_device(item, of)),
         }
     }
     disks.sort_by_key(|(place, ..)| *place);
@@ -58,6 +60,7 @@ pub(super) fn add(
             networks.join(", ")
         ));
     }
+    domain.notes.append(&mut others);
     Ok(())
 }
 

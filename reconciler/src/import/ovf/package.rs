@@ -108,11 +108,16 @@ impl<'a, 'i> Package<'a, 'i> {
             return Ok((file.name.clone(), compression));
         }
         // That of a compressed file may be meant before the compression.
-        let size = local(reference, "size").filter(|_| compression.is_none());
-        let parsed = size.map(str::parse).transpose();
-        let size = parsed.map_err(|_| format!("has a file with the size {:?}", size.map(short)))?;
-        let stem = href.rsplit_once('.').map_or(href, |(stem, _)| stem);
-        let ending = if compression.is_some() { ".gz" } else { "" };
+        let declared = local(reference, "size").filter(|_| compression.is_none());
+        let size = declared.map(str::parse::<u64>).transpose();
+        let size =
+            size.map_err(|_| format!("has a file with the size {:?}", short(declared.unwrap_or_default())))?;
+        let name = decoded(href).unwrap_or_else(|| href.to_owned());
+        let (plain, ending) = match compression {
+            Some(_) => (name.strip_suffix(".gz").unwrap_or(&name), ".gz"),
+            None => (name.as_str(), ""),
+        };
+        let stem = plain.rsplit_once('.').map_or(plain, |(stem, _)| stem);
         // Terraform reads every .tf in the folder: the ending is never that of the appliance.
         let name = format!("{}.{format}{ending}", self.names.free(stem));
         self.places.insert(id, self.files.len());

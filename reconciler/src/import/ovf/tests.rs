@@ -45,7 +45,7 @@ fn disks(domain: &Domain) -> Vec<String> {
     domain.disks.iter().map(disk).collect()
 }
 
-/// A system with these items besides CPUs and memory, which may have fewer quotes than XML has.
+/// A system with these items besides CPUs and memory.
 fn small(items: &str) -> String {
     let disk = "<Disk ovf:capacity=\"1\" ovf:capacityAllocationUnits=\"byte * 2^30\" ovf:diskId=\"d1\" ovf:fileRef=\"f1\" \
                 ovf:format=\"vmdk\"/>";
@@ -53,11 +53,9 @@ fn small(items: &str) -> String {
 }
 
 fn hardware(items: &str) -> String {
-    format!(
-        "<VirtualHardwareSection>{}{}{items}</VirtualHardwareSection>",
-        item(3, "<VirtualQuantity>1</VirtualQuantity>"),
-        { item(4, "<VirtualQuantity>512</VirtualQuantity>") }
-    )
+    let cpus = item(3, "<VirtualQuantity>1</VirtualQuantity>");
+    let memory = item(4, "<VirtualQuantity>512</VirtualQuantity>");
+    format!("<VirtualHardwareSection>{cpus}{memory}{items}</VirtualHardwareSection>")
 }
 
 fn item(kind: u32, more: &str) -> String {
@@ -84,8 +82,8 @@ fn an_appliance_of_vmware_keeps_its_size_disks_cards_and_firmware() {
     assert_eq!(
         disks(domain),
         [
-            "disk1 probe-20appliance-disk1.vmdk plain 16Gi vmdk VirtioScsi",
-            "disk2 probe-20appliance-disk2-vmdk.vmdk.gz gzip 40Gi vmdk VirtioScsi",
+            "disk1 probe-appliance-disk1.vmdk plain 16Gi vmdk VirtioScsi",
+            "disk2 probe-appliance-disk2.vmdk.gz gzip 40Gi vmdk VirtioScsi",
             "disk3 blank 100Gi qcow2 Sata",
         ]
     );
@@ -124,10 +122,10 @@ fn an_appliance_of_virtualbox_keeps_its_bus_its_card_and_its_firmware() {
     assert_eq!(disks(domain), ["disk1 box-disk001.vmdk plain 10Gi vmdk Sata"]);
     assert_eq!(domain.interfaces[0].model, NicModel::E1000);
     let expected = [
+        "its network (NAT) is one of the other hypervisor; its interfaces are on the Network default, unless you set network",
         "it has a USB controller (usb), which berth does not have",
         "it has a sound card (sound), which berth does not have",
         "it has a CD-ROM drive (cdrom1), which is not taken over: see cdroms of berth_vm",
-        "its network (NAT) is one of the other hypervisor; its interfaces are on the Network default, unless you set network",
     ];
     assert_eq!(domain.notes, expected);
     let bios = appliance(&VIRTUALBOX.replace("<Firmware type=\"EFI\"/>", ""));
@@ -145,7 +143,7 @@ fn the_configuration_has_uploads_sizes_and_buses() {
             "# VM probe-appliance: the virtual system \"Probe Appliance\" of the appliance.\n",
             "# Disk disk1 of Probe Appliance. Terraform uploads this file.\n",
             &format!(
-                "    file   = \"${{path.module}}/probe-20appliance-disk1.vmdk\"\n    sha256 = \"{sha256}\"\n"
+                "    file   = \"${{path.module}}/probe-appliance-disk1.vmdk\"\n    sha256 = \"{sha256}\"\n"
             ),
             "  format = \"vmdk\"\n",
             "  compression = \"gzip\"\n",
