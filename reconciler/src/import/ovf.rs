@@ -18,9 +18,11 @@ mod units;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
+
 use roxmltree::Node;
 
-use super::domain::Domain;
+use super::domain::{DiskSource, Domain};
 use super::xml::{self, MAX_XML, XmlError, all, local};
 use package::Package;
 
@@ -136,6 +138,9 @@ pub fn read(descriptor: &str) -> Result<Appliance, OvfError> {
     let mut domains = Vec::new();
     for node in systems {
         let mut domain = system::read(node, chosen, &mut package)?;
+        if converted_files(&domain) > 1 {
+            domain.notes.insert(0, SEVERAL_FILES.to_owned());
+        }
         limit(&mut domain.notes);
         domains.push(domain);
     }
@@ -180,6 +185,22 @@ fn deployment<'a>(root: Node<'a, '_>, notes: &mut Vec<String>) -> Option<&'a str
 
 /// The note on a licence.
 const LICENCE: &str = "it has a licence agreement (EulaSection): read it before you use the appliance";
+
+/// The note on images that each stay on the host that they are uploaded to.
+const SEVERAL_FILES: &str = "its images stay on the hosts that convert them: on a site with several hosts it is not placed \
+                             (DiskOnOtherHost) if these are not the same, unless the files are converted to qcow2 first";
+
+/// The number of files that hosts convert for the disks of a system.
+fn converted_files(domain: &Domain) -> usize {
+    let disks = domain.disks.iter().filter(|disk| disk.format != "qcow2");
+    let files: BTreeSet<&str> = disks
+        .filter_map(|disk| match &disk.source {
+            DiskSource::Upload { file, .. } => Some(file.as_str()),
+            _ => None,
+        })
+        .collect();
+    files.len()
+}
 
 fn unknown_section(name: &str) -> String {
     format!("it has a {}, which is not taken over", short(name))

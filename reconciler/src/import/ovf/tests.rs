@@ -6,7 +6,7 @@ use berth_api::Firmware;
 use berth_api::vm::{DiskBus, NicModel};
 
 use super::*;
-use crate::import::{Configuration, DiskFiles, DiskSource, ImageFile, configuration};
+use crate::import::{Configuration, DiskFiles, ImageFile, configuration};
 
 const VMWARE: &str = include_str!("tests/vmware.ovf");
 const VIRTUALBOX: &str = include_str!("tests/virtualbox.ovf");
@@ -96,6 +96,7 @@ fn an_appliance_of_vmware_keeps_its_size_disks_cards_and_firmware() {
     assert_parts(
         &domain.notes.join("\n"),
         &[
+            "its images stay on the hosts that convert them",
             "OVF environment by com.vmware.guestInfo",
             "a reservation or a limit of CPUs",
             "a CPU topology",
