@@ -22,7 +22,7 @@ use std::collections::BTreeSet;
 
 use roxmltree::Node;
 
-use super::domain::{DiskSource, Domain};
+use super::domain::{Disk, DiskSource, Domain};
 use super::xml::{self, MAX_XML, XmlError, all, local};
 use package::Package;
 
@@ -190,16 +190,15 @@ const LICENCE: &str = "it has a licence agreement (EulaSection): read it before 
 const SEVERAL_FILES: &str = "its images stay on the hosts that convert them: on a site with several hosts it is not placed \
                              (DiskOnOtherHost) if these are not the same, unless the files are converted to qcow2 first";
 
-/// The number of files that hosts convert for the disks of a system.
+/// The number of files that hosts convert or decompress for the disks of a system.
 fn converted_files(domain: &Domain) -> usize {
-    let disks = domain.disks.iter().filter(|disk| disk.format != "qcow2");
-    let files: BTreeSet<&str> = disks
-        .filter_map(|disk| match &disk.source {
-            DiskSource::Upload { file, .. } => Some(file.as_str()),
-            _ => None,
-        })
-        .collect();
-    files.len()
+    let file = |disk: &Disk| match &disk.source {
+        DiskSource::Upload { file, compression, .. } if compression.is_some() || disk.format != "qcow2" => {
+            Some(file.clone())
+        }
+        _ => None,
+    };
+    domain.disks.iter().filter_map(file).collect::<BTreeSet<String>>().len()
 }
 
 fn unknown_section(name: &str) -> String {

@@ -1,6 +1,6 @@
 //! The disks and the network cards of a virtual system, and notes on its other devices.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::vm::{DiskBus, NicModel};
 use roxmltree::Node;
@@ -13,6 +13,9 @@ use crate::import::xml::text;
 
 /// The most disks of a VM on SATA.
 const SATA_DISKS: usize = 6;
+
+/// The most networks in a note: a VM has at most eight interfaces.
+const SHOWN_NETWORKS: usize = 8;
 
 /// The controller of a disk.
 #[derive(Clone, Debug)]
@@ -32,14 +35,13 @@ pub(super) fn add(
 ) -> Result<(), OvfError> {
     let controllers = controllers(items, is_windows);
     let mut disks = Vec::new();
-    let mut networks: Vec<String> = Vec::new();
+    let mut networks = BTreeSet::new();
     // Last: there may be many.
     let mut others = Vec::new();
     for (index, item) in items.iter().copied().enumerate() {
         match kind(item) {
             Some(10) => {
-                let network = add_interface(domain, item, is_windows);
-                networks.extend(network.filter(|network| !networks.contains(network)));
+                networks.extend(add_interface(domain, item, is_windows));
             }
             Some(17 | 31) => {
                 let controller = text(item, &["Parent"]).and_then(|parent| controllers.get(parent));
@@ -57,7 +59,7 @@ pub(super) fn add(
     if !networks.is_empty() {
         domain.notes.push(format!(
             "its network ({}) is one of the other hypervisor; its interfaces are on the Network default, unless you set network",
-            networks.join(", ")
+            networks.into_iter().take(SHOWN_NETWORKS).collect::<Vec<String>>().join(", ")
         ));
     }
     domain.notes.append(&mut others);

@@ -13,6 +13,8 @@ use crate::import::xml::{all, attribute, first, local, text};
 
 /// The longest name of a system, in characters.
 const MAX_NAME: usize = 200;
+/// The most items of its hardware. A system has some dozens.
+const MAX_ITEMS: usize = 1_000;
 /// The most keys of properties in a note.
 const SHOWN_KEYS: usize = 5;
 /// The elements of a system that are read, or without an effect on a VM.
@@ -47,6 +49,9 @@ pub(super) fn read(
         ));
     }
     let items = items(hardware, chosen);
+    if items.len() > MAX_ITEMS {
+        return Err(refused(format!("has {} devices, and at most {MAX_ITEMS} are read", items.len())));
+    }
     let cpus = quantity(&items, CPU, &mut notes).and_then(|(amount, _)| amount.parse::<u64>().ok());
     let cpus = cpus.ok_or_else(|| refused("has no number of CPUs (resource type 3)".to_owned()))?;
     let memory = quantity(&items, MEMORY, &mut notes).and_then(|(amount, of)| {

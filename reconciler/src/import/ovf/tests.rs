@@ -32,7 +32,7 @@ fn assert_parts(text: &str, parts: &[&str]) {
 
 /// Each disk as source, format and bus.
 fn disks(domain: &Domain) -> Vec<String> {
-    let disk = |disk: &crate::import::Disk| {
+    let disk = |disk: &Disk| {
         let source = match &disk.source {
             DiskSource::Upload { file, compression, capacity } => {
                 format!("{file} {} {}Gi", compression.unwrap_or("plain"), capacity >> 30)
@@ -220,6 +220,7 @@ fn a_seventh_disk_on_sata_and_notes_beyond_a_limit_are_named() {
         &["disk7: a VM of berth has at most 6 disks on SATA", "further parts are not taken over"],
     );
     assert_eq!(domain.notes.len(), MAX_NOTES + 1);
+    assert!(refusal(&small(&sound.repeat(1_000))).contains("has 1002 devices"));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::io::Cursor;
 
+use proptest::prelude::*;
 use tar::Builder;
 
 use super::*;
@@ -169,5 +170,27 @@ fn members_records_and_long_names_have_limits() {
     for kind in [EntryType::XHeader, EntryType::GNULongName, EntryType::GNULongLink, EntryType::XGlobalHeader]
     {
         assert!(refusal(&[entry(kind, "x", &long), file("a", b"")]).contains("more than 65536"), "{kind:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_header_is_that_of_members_within_the_archive_or_refused(
+        kind in any::<u8>(),
+        size in any::<[u8; 12]>(),
+        name in any::<[u8; 16]>(),
+        rest in proptest::collection::vec(any::<u8>(), 0..2048),
+    ) {
+        let mut header = Header::new_ustar();
+        let fields = header.as_old_mut();
+        fields.name[..16].copy_from_slice(&name);
+        fields.size = size;
+        fields.linkflag = [kind];
+        header.set_cksum();
+        let bytes = [header.as_bytes().as_slice(), rest.as_slice()].concat();
+        for member in members(&mut Cursor::new(&bytes)).unwrap_or_default() {
+            prop_assert!(member.offset + member.size <= bytes.len() as u64, "{member:?}");
+            prop_assert!(!member.name.starts_with('/') && member.name.split('/').all(|part| part != ".."));
+        }
     }
 }
