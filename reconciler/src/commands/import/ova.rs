@@ -60,7 +60,7 @@ pub(super) fn run(options: &OvaOptions) -> anyhow::Result<()> {
     };
     let mut checksums = BTreeMap::new();
     for disk in disks {
-        tracing::info!(file = disk.file.href, "reading a disk");
+        tracing::info!(file = ?disk.file.href, "reading a disk");
         rename(&mut domains, &disk);
         let path = disk.path.clone();
         let about = format!("its file {:?}", disk.file.href);
