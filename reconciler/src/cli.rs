@@ -25,7 +25,7 @@ pub use console::{ConsoleOptions, ConsoleTarget, LogsOptions, ScreenshotOptions,
 pub(crate) use guest::Site;
 pub use guest::{CpOptions, ExecOptions, Place, PortForwardOptions, Ports, SshOptions};
 pub use image::{ImageAction, ImageOptions, ImagePushOptions, UnpackImageOptions};
-pub use import::{ImportOptions, ImportSource, LibvirtOptions, QemuOptions, WrittenOptions};
+pub use import::{ImportOptions, ImportSource, LibvirtOptions, OvaOptions, QemuOptions, WrittenOptions};
 pub use observe::{DoctorOptions, OutputForm, TopOptions, WhyOptions};
 pub use time::TimeSpan;
 pub(crate) use time::time;

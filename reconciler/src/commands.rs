@@ -68,6 +68,7 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Import(options) => match options.source {
             ImportSource::Libvirt(options) => runtime()?.block_on(Box::pin(import::libvirt(options))),
             ImportSource::Qemu(options) => import::qemu(&options),
+            ImportSource::Ova(options) => import::ova(&options),
         },
         Command::Secrets(options) => backup::secrets(&options),
         Command::History(options) => runtime()?.block_on(Box::pin(history::run(options))),

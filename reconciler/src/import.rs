@@ -1,11 +1,12 @@
-//! Configuration for the machines of another hypervisor: libvirt's domains and networks, and QEMU's command lines, become HCL.
+//! Configuration for the machines of another hypervisor: libvirt's domains and networks, QEMU's command lines, and the virtual systems
+//! of an OVF become HCL.
 //!
 //! ```text
 //!  XML ───────────▶ domain, network ─▶ configuration ─▶ HCL, and notes on what berth cannot express
-//!  command line ──▶ (xml, qemu)        (names, origin)
+//!  command line ──▶ (xml, qemu, ovf)   (names, origin)
 //! ```
 //!
-//! Pure, except that the caller reads files. Both are foreign: their size is limited, XML cannot define entities, and nothing in
+//! Pure, except that the caller reads files. All are foreign: their size is limited, XML cannot define entities, and nothing in
 //! them reaches the configuration but as a literal or a comment.
 
 mod configuration;
@@ -13,6 +14,7 @@ mod domain;
 mod names;
 mod network;
 mod origin;
+pub mod ovf;
 pub mod qemu;
 mod shell;
 mod xml;
@@ -58,6 +60,15 @@ pub enum ImportError {
     /// A container, or a guest of another hypervisor.
     #[error("its domain is one of {0}, and only those of QEMU (kvm, qemu) can be imported")]
     Type(String),
+}
+
+impl From<xml::XmlError> for ImportError {
+    fn from(error: xml::XmlError) -> Self {
+        match error {
+            xml::XmlError::TooLarge => Self::TooLarge,
+            xml::XmlError::Malformed(error) => Self::Xml(error),
+        }
+    }
 }
 
 /// Reads a document.

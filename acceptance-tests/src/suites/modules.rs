@@ -1,6 +1,7 @@
 //! `examples/modules`: the tests of each module without a control plane, then all modules on one site. On the empty site, what
 //! `berth import` writes.
 
+mod appliance;
 mod import;
 
 use std::fs;
@@ -37,6 +38,7 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     // A failed step has been counted, and the steps after it cannot run.
     let _ = chapters(report, &platform, &guest);
     import::run(report, &mut platform, &parts, &guest);
+    appliance::run(report, &platform, &parts, &guest);
     if report.count().failed > failed {
         note(&platform.keep_evidence());
     }

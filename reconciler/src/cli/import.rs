@@ -21,6 +21,8 @@ pub enum ImportSource {
     /// Writes HCL for the guests of QEMU processes that scripts, users or Proxmox VE started, by their command lines, with the
     /// steps that bring their disks in. Changes nothing in the guests or in berth.
     Qemu(QemuOptions),
+    /// Writes HCL for the virtual systems of an appliance, an OVA or an OVF, and extracts the disks of an OVA. Terraform uploads them.
+    Ova(OvaOptions),
 }
 
 /// `berth import libvirt`
@@ -46,6 +48,17 @@ pub struct QemuOptions {
     pub guests: Vec<PathBuf>,
     #[command(flatten)]
     pub written: WrittenOptions,
+}
+
+/// `berth import ova`
+#[derive(Args, Debug)]
+pub struct OvaOptions {
+    /// An OVA, or the descriptor (`.ovf`) of an appliance whose disks are beside it.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// The folder for the configuration, main.tf, and for the disks of an OVA. It is created; an existing file is not replaced.
+    #[arg(long, value_name = "FOLDER")]
+    pub out: PathBuf,
 }
 
 /// How the configuration is written.

@@ -1,18 +1,19 @@
 //! `berth import`: writes HCL for the guests of another hypervisor.
 
 mod libvirt;
+mod ova;
 mod qemu;
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 use berth_host::linux::libvirt::{DiskFileError, image_checksum};
 
 use crate::{
-    cli::{LibvirtOptions, QemuOptions, WrittenOptions},
-    import::{self, DiskFiles, Domain, ImageFile, Network, Unread},
+    cli::{LibvirtOptions, OvaOptions, QemuOptions, WrittenOptions},
+    import::{self, Configuration, DiskFiles, Domain, ImageFile, Network, Unread},
 };
 
 /// The file with the configuration.
@@ -29,11 +30,21 @@ pub(super) fn qemu(options: &QemuOptions) -> anyhow::Result<()> {
     write(&qemu::read(&options.guests)?, &[], &options.written)
 }
 
+pub(super) fn ova(options: &OvaOptions) -> anyhow::Result<()> {
+    check_target(&options.out)?;
+    ova::run(options)
+}
+
 /// Refuses options before anything is read.
 fn check(options: &WrittenOptions) -> anyhow::Result<()> {
-    let target = options.out.join(FILE);
-    ensure!(!target.exists(), "{} exists: give another folder with --out", target.display());
+    check_target(&options.out)?;
     image_dir(&options.image_dir).map(drop)
+}
+
+fn check_target(out: &Path) -> anyhow::Result<()> {
+    let target = out.join(FILE);
+    ensure!(!target.exists(), "{} exists: give another folder with --out", target.display());
+    Ok(())
 }
 
 fn write(domains: &[Domain], networks: &[Network], options: &WrittenOptions) -> anyhow::Result<()> {
@@ -51,14 +62,7 @@ fn write(domains: &[Domain], networks: &[Network], options: &WrittenOptions) -> 
         }
     };
     let written = import::configuration(domains, networks, files, &mut read_disk);
-    let target = options.out.join(FILE);
-    fs::create_dir_all(&options.out).with_context(|| format!("creating {}", options.out.display()))?;
-    let file = OpenOptions::new().write(true).create_new(true).open(&target);
-    file.and_then(|mut file| file.write_all(written.text.as_bytes()))
-        .with_context(|| format!("writing {}", target.display()))?;
-    for note in &written.notes {
-        eprintln!("berth: {}", note.replace(char::is_control, " "));
-    }
+    let target = save(&written, &options.out)?;
     let mut out = std::io::stdout().lock();
     let (vms, images, taken) = (written.vms, written.images, written.taken);
     let disks = match taken {
@@ -71,6 +75,23 @@ fn write(domains: &[Domain], networks: &[Network], options: &WrittenOptions) -> 
         target.display()
     )
     .context("printing")
+}
+
+/// Writes the configuration into the folder, and its notes to standard error. Returns its path.
+fn save(written: &Configuration, out: &Path) -> anyhow::Result<PathBuf> {
+    let target = out.join(FILE);
+    fs::create_dir_all(out).with_context(|| format!("creating {}", out.display()))?;
+    let about = || format!("writing {}", target.display());
+    let mut file = OpenOptions::new().write(true).create_new(true).open(&target).with_context(about)?;
+    if let Err(error) = file.write_all(written.text.as_bytes()) {
+        // Half a configuration would be in the way of the next import.
+        let _ = fs::remove_file(&target);
+        return Err(error).with_context(about);
+    }
+    for note in &written.notes {
+        eprintln!("berth: {}", note.replace(char::is_control, " "));
+    }
+    Ok(target)
 }
 
 /// The folder for images, which commands and URLs in the configuration name.

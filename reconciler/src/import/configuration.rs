@@ -1,8 +1,14 @@
 //! Domains and networks as HCL, with the steps that bring their disks in.
 
+mod disks;
+
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
-use berth_api::{DEFAULT_NAME, Quantity, hardware::LEAST_MEMORY, vm::NicModel};
+use berth_api::{
+    DEFAULT_NAME, Quantity,
+    hardware::LEAST_MEMORY,
+    vm::{DiskBus, NicModel},
+};
 use berth_hcl::{self as hcl, Expression};
 
 use super::{
@@ -189,6 +195,7 @@ impl<'a> Writer<'a, '_> {
                 ));
                 continue;
             }
+            let bus = disk.bus;
             let disk = self.add_disk(domain, &name, disk, &mut blocks, &mut notes);
             let mut entry = vec![(
                 "name".to_owned(),
@@ -196,6 +203,11 @@ impl<'a> Writer<'a, '_> {
             )];
             if boot == i {
                 entry.push(("boot".to_owned(), Expression::Raw("true".to_owned())));
+            }
+            match bus {
+                DiskBus::VirtioScsi => {}
+                DiskBus::VirtioBlk => entry.push(text("bus", "virtio-blk")),
+                DiskBus::Sata => entry.push(text("bus", "sata")),
             }
             disks.push(Expression::Object(entry));
         }
@@ -336,7 +348,13 @@ impl<'a> Writer<'a, '_> {
             && self.uses.get(&source) == Some(&1)
         {
             self.taken += 1;
-            blocks.push_str(&taken_over(domain, &name, disk, path));
+            blocks.push_str(&disks::taken_over(domain, &name, disk, path));
+            return name;
+        }
+        if let DiskSource::Blank(bytes) = disk.source {
+            let body = [text("name", &name), disks::size(bytes)];
+            let block = hcl::block("resource", &["berth_disk", &hcl::identifier(&name)], &body);
+            blocks.push_str(&format!("\n{block}"));
             return name;
         }
         let image = match self.images.get(&source) {
@@ -354,11 +372,20 @@ impl<'a> Writer<'a, '_> {
             }
             None => {
                 self.images.insert(source, (name.clone(), domain.name.clone()));
-                self.add_image(domain, &name, &Data::of(disk), blocks, notes);
+                if let DiskSource::Upload { file, compression, .. } = &disk.source {
+                    let read = (self.read_disk)(file, &disk.format);
+                    let sha256 = read.ok().map(|file| file.sha256);
+                    blocks.push_str(&disks::uploaded(domain, &name, disk, (file, *compression), sha256));
+                } else {
+                    self.add_image(domain, &name, &Data::of(disk), blocks, notes);
+                }
                 name.clone()
             }
         };
-        let body = [text("name", &name), ("image".to_owned(), image_name(&image))];
+        let mut body = vec![text("name", &name), ("image".to_owned(), image_name(&image))];
+        if let DiskSource::Upload { capacity, .. } = disk.source {
+            body.push(disks::size(capacity));
+        }
         let block = hcl::block("resource", &["berth_disk", &hcl::identifier(&name)], &body);
         blocks.push_str(&format!("\n{block}"));
         name
@@ -445,6 +472,8 @@ impl<'a> Writer<'a, '_> {
                 ));
                 quoted(place)
             }
+            // Their blocks are those of `disks`.
+            DiskSource::Upload { .. } | DiskSource::Blank(_) => return,
         };
         // A guest that runs changes its disk: a checksum of now is none of the file that is brought in later.
         let is_still = disk.is_iso || domain.is_running != Some(true);
@@ -505,24 +534,6 @@ impl<'a> Writer<'a, '_> {
         let block = hcl::block("resource", &["berth_image", &label], &body);
         blocks.push_str(&format!("{variable}\n{}{block}", hcl::comment(&lines)));
     }
-}
-
-/// The disk that this file becomes, with the steps before it.
-fn taken_over(domain: &Domain, name: &str, disk: &Disk, path: &str) -> String {
-    let folder = path.rsplit_once('/').map_or("/", |(folder, _)| folder);
-    let mut lines = vec![
-        format!("Disk {} of {}: {path}. berth moves this file into its pool.", disk.target, domain.name),
-        format!("  berth up --disk-dir {} (or berth host), on the host that has the file", quoted(folder)),
-        format!("  {}", domain.origin.no_autostart(&domain.name)),
-    ];
-    if domain.is_running != Some(false) {
-        lines.push("After the apply, the disk and its VM wait until the guest is shut down:".to_owned());
-        lines.push(format!("  {}", domain.origin.shutdown(&domain.name)));
-    }
-    let source = Expression::Object(vec![text("file", path)]);
-    let body = [text("name", name), ("source".to_owned(), source)];
-    let block = hcl::block("resource", &["berth_disk", &hcl::identifier(name)], &body);
-    format!("\n{}{block}", hcl::comment(&lines))
 }
 
 /// The data of an image.

@@ -1,6 +1,6 @@
 //! Domains of any origin, and those of libvirt.
 
-use berth_api::vm::NicModel;
+use berth_api::vm::{DiskBus, NicModel};
 use berth_api::{Firmware, hardware::is_uuid};
 use roxmltree::Node;
 
@@ -50,6 +50,8 @@ pub struct Disk {
     pub format: String,
     /// Its place in the boot order.
     pub boot_order: Option<u32>,
+    /// The controller that its guest sees in berth.
+    pub bus: DiskBus,
 }
 
 /// A CD-ROM drive.
@@ -77,6 +79,17 @@ pub enum DiskSource {
     },
     /// Somewhere else: Ceph, iSCSI, NVMe.
     Elsewhere(String),
+    /// A file of the machine that runs Terraform, which uploads it.
+    Upload {
+        /// Its path: absolute, or relative to the folder of the configuration.
+        file: String,
+        /// The compression that berth reads it with.
+        compression: Option<&'static str>,
+        /// The size of the disk, in bytes.
+        capacity: u64,
+    },
+    /// Nowhere: it is a blank disk of this many bytes.
+    Blank(u64),
 }
 
 /// A network interface.
@@ -266,7 +279,7 @@ fn add_disk(domain: &mut Domain, disk: Node<'_, '_>) {
     };
     let boot_order = boot_order(disk);
     let format = attribute(disk, &["driver"], "type").unwrap_or("raw").to_owned();
-    domain.disks.push(Disk { target, source, format, boot_order });
+    domain.disks.push(Disk { target, source, format, boot_order, bus: DiskBus::default() });
 }
 
 fn add_cdrom(domain: &mut Domain, drive: Node<'_, '_>) {
@@ -360,6 +373,8 @@ pub(super) fn place(source: &DiskSource) -> String {
         DiskSource::Path(path) => path.clone(),
         DiskSource::Volume { pool, volume } => format!("volume {volume} of pool {pool}"),
         DiskSource::Elsewhere(place) => place.clone(),
+        DiskSource::Upload { file, .. } => file.clone(),
+        DiskSource::Blank(_) => "a blank disk".to_owned(),
     }
 }
 

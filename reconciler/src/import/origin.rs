@@ -16,6 +16,8 @@ pub enum Origin {
         /// The socket of its monitor for people.
         monitor: Option<String>,
     },
+    /// None yet: it is described in an OVF.
+    Appliance,
 }
 
 impl Origin {
@@ -24,6 +26,7 @@ impl Origin {
         match self {
             Self::Libvirt => "libvirt",
             Self::Proxmox(_) | Self::Process { .. } => "qemu",
+            Self::Appliance => "ova",
         }
     }
 
@@ -33,6 +36,7 @@ impl Origin {
             Self::Libvirt => format!("the domain {name:?} of libvirt"),
             Self::Proxmox(id) => format!("the VM {id} ({name:?}) of Proxmox VE"),
             Self::Process { .. } => format!("the guest {name:?} of QEMU"),
+            Self::Appliance => format!("the virtual system {name:?} of the appliance"),
         }
     }
 
@@ -48,6 +52,7 @@ impl Origin {
                 let process = pid.map(|pid| format!(", process {pid}")).unwrap_or_default();
                 format!("from within, or with system_powerdown in the monitor of its QEMU{process}")
             }
+            Self::Appliance => "from within, where it runs".to_owned(),
         }
     }
 
@@ -59,6 +64,7 @@ impl Origin {
             Self::Process { .. } => {
                 "disable the unit or the script that starts it, if there is one".to_owned()
             }
+            Self::Appliance => "disable its start where it runs".to_owned(),
         }
     }
 }

@@ -2,8 +2,6 @@
 
 use roxmltree::{Document, Node, ParsingOptions};
 
-use super::ImportError;
-
 /// The most bytes of a document. A domain with hundreds of devices has less than a tenth of it.
 pub const MAX_XML: usize = 1 << 20;
 /// The most elements, attributes and texts of a document.
@@ -11,18 +9,29 @@ const MAX_NODES: u32 = 50_000;
 /// The most attributes of an element. The parser compares each with all others.
 const MAX_ATTRIBUTES: usize = 500;
 
-/// Parses a document. A DTD is refused, and with it every entity that is not one of XML's own.
-pub(super) fn parse(text: &str) -> Result<Document<'_>, ImportError> {
-    if text.len() > MAX_XML || has_long_tag(text) {
-        return Err(ImportError::TooLarge);
-    }
-    let options = ParsingOptions { allow_dtd: false, nodes_limit: MAX_NODES, ..ParsingOptions::default() };
-    Document::parse_with_options(text, options).map_err(ImportError::Xml)
+/// Why a text is not read as XML.
+#[derive(Debug)]
+pub(super) enum XmlError {
+    /// It exceeds a limit before it is parsed.
+    TooLarge,
+    /// Not well-formed, or with a DTD or too many elements.
+    Malformed(roxmltree::Error),
 }
 
-/// Whether an element may have too many attributes: none of their values contains a "<".
+/// Parses a document. A DTD is refused, and with it every entity that is not one of XML's own.
+pub(super) fn parse(text: &str) -> Result<Document<'_>, XmlError> {
+    if text.len() > MAX_XML || has_long_tag(text) {
+        return Err(XmlError::TooLarge);
+    }
+    let options = ParsingOptions { allow_dtd: false, nodes_limit: MAX_NODES, ..ParsingOptions::default() };
+    Document::parse_with_options(text, options).map_err(XmlError::Malformed)
+}
+
+/// Whether an element may have too many attributes: none of their values contains a "<", and each follows a "=" in quotes. A licence
+/// has lines of "=" without them.
 fn has_long_tag(text: &str) -> bool {
-    text.split('<').any(|tag| tag.matches('=').count() > MAX_ATTRIBUTES)
+    let is_value = |rest: &&str| rest.trim_start().starts_with(['"', '\'']);
+    text.split('<').any(|tag| tag.split('=').skip(1).filter(is_value).count() > MAX_ATTRIBUTES)
 }
 
 /// The elements of this name below a path of elements: `["os", "boot"]`.
@@ -51,6 +60,12 @@ pub(super) fn text<'a>(node: Node<'a, '_>, path: &[&str]) -> Option<&'a str> {
 /// An attribute of the first element below a path.
 pub(super) fn attribute<'a>(node: Node<'a, '_>, path: &[&str], name: &str) -> Option<&'a str> {
     first(node, path)?.attribute(name).filter(|text| !text.is_empty())
+}
+
+/// An attribute by its name without a namespace.
+pub(super) fn local<'a>(node: Node<'a, '_>, name: &str) -> Option<&'a str> {
+    let mut attributes = node.attributes();
+    attributes.find(|attribute| attribute.name() == name).map(|attribute| attribute.value().trim())
 }
 
 /// An amount of bytes with libvirt's units.

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use berth_api::vm::DiskBus;
+
 use super::blocks::{Data, Graph};
 use super::options::short;
 use super::{Argument, CommandLineError, Guest, Properties};
@@ -274,7 +276,7 @@ fn add_one(
             ));
             format.to_owned()
         });
-    domain.disks.push(Disk { target, source, format, boot_order: one.boot_order });
+    domain.disks.push(Disk { target, source, format, boot_order: one.boot_order, bus: DiskBus::default() });
     Ok(())
 }
 

@@ -1,0 +1,300 @@
+//! Descriptors in the form that VMware and VirtualBox give them, variants of them, and hostile ones.
+
+use std::time::{Duration, Instant};
+
+use berth_api::Firmware;
+use berth_api::vm::{DiskBus, NicModel};
+
+use super::*;
+use crate::import::{Configuration, DiskFiles, ImageFile, configuration};
+
+const VMWARE: &str = include_str!("tests/vmware.ovf");
+const VIRTUALBOX: &str = include_str!("tests/virtualbox.ovf");
+
+fn appliance(text: &str) -> Appliance {
+    read(text).expect("it is a descriptor")
+}
+
+fn refusal(text: &str) -> String {
+    read(text).expect_err("it is refused").to_string()
+}
+
+fn written(appliance: &Appliance) -> Configuration {
+    let files = DiskFiles { image_dir: "", in_place: false };
+    configuration(&appliance.domains, &[], files, &mut |_, _| Ok(ImageFile { sha256: "ab".repeat(32) }))
+}
+
+fn assert_parts(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "no {part} in:\n{text}");
+    }
+}
+
+/// Each disk as source, format and bus.
+fn disks(domain: &Domain) -> Vec<String> {
+    let disk = |disk: &Disk| {
+        let source = match &disk.source {
+            DiskSource::Upload { file, compression, capacity } => {
+                format!("{file} {} {}Gi", compression.unwrap_or("plain"), capacity >> 30)
+            }
+            DiskSource::Blank(bytes) => format!("blank {}Gi", bytes >> 30),
+            other => format!("{other:?}"),
+        };
+        format!("{} {source} {} {:?}", disk.target, disk.format, disk.bus)
+    };
+    domain.disks.iter().map(disk).collect()
+}
+
+/// A system with these items besides CPUs and memory.
+fn small(items: &str) -> String {
+    let disk = "<Disk ovf:capacity=\"1\" ovf:capacityAllocationUnits=\"byte * 2^30\" ovf:diskId=\"d1\" ovf:fileRef=\"f1\" \
+                ovf:format=\"vmdk\"/>";
+    with(&format!("<VirtualSystem ovf:id=\"a\">{}</VirtualSystem>", hardware(items)), disk)
+}
+
+fn hardware(items: &str) -> String {
+    let cpus = item(3, "<VirtualQuantity>1</VirtualQuantity>");
+    let memory = item(4, "<VirtualQuantity>512</VirtualQuantity>");
+    format!("<VirtualHardwareSection>{cpus}{memory}{items}</VirtualHardwareSection>")
+}
+
+fn item(kind: u32, more: &str) -> String {
+    format!("<Item><ResourceType>{kind}</ResourceType>{more}</Item>")
+}
+
+fn disk_item(id: &str) -> String {
+    item(17, &format!("<HostResource>ovf:/disk/{id}</HostResource>"))
+}
+
+fn with(systems: &str, disks: &str) -> String {
+    format!(
+        "<Envelope xmlns:ovf=\"http://schemas.dmtf.org/ovf/envelope/2\"><References><File ovf:id=\"f1\" ovf:href=\"a.vmdk\"/>\
+         </References><DiskSection>{disks}</DiskSection>{systems}</Envelope>"
+    )
+}
+
+#[test]
+fn an_appliance_of_vmware_keeps_its_size_disks_cards_and_firmware() {
+    let found = appliance(VMWARE);
+    let domain = &found.domains[0];
+    assert_eq!((&*domain.name, domain.cpus, domain.memory), ("Probe Appliance", 4, 4 << 30));
+    assert_eq!(domain.firmware, Firmware::UEFISecureBoot);
+    assert_eq!(
+        disks(domain),
+        [
+            "disk1 probe-appliance-disk1.vmdk plain 16Gi vmdk VirtioScsi",
+            "disk2 probe-appliance-disk2.vmdk.gz gzip 40Gi vmdk VirtioScsi",
+            "disk3 blank 100Gi qcow2 Sata",
+        ]
+    );
+    let files: Vec<(String, Option<u64>)> =
+        found.files.iter().map(|file| (file.names().last().unwrap_or_default(), file.size)).collect();
+    let expected = [("Probe Appliance-disk1.vmdk", Some(68096)), ("Probe Appliance-disk2.vmdk.gz", None)];
+    assert_eq!(files, expected.map(|(name, size)| (name.to_owned(), size)));
+    let cards: Vec<NicModel> = domain.interfaces.iter().map(|interface| interface.model).collect();
+    assert_eq!(cards, [NicModel::Virtio, NicModel::E1000e]);
+    assert_parts(
+        &domain.notes.join("\n"),
+        &[
+            "its images stay on the hosts that convert them",
+            "OVF environment by com.vmware.guestInfo",
+            "a reservation or a limit of CPUs",
+            "a CPU topology",
+            "licence agreement",
+            "OVF properties (hostname, password)",
+            "Secure Boot has Microsoft's keys",
+            "disk1: its controller is VirtualSCSI; in berth it is virtio-scsi",
+            "Network adapter 1: its model is VmxNet3; in berth it is virtio",
+            "its network (VM Network) is one of the other hypervisor",
+            "a CD-ROM drive (CD-ROM 1) with the medium ovf:/file/file3",
+            "a floppy drive (Floppy 1)",
+            "a USB controller (USB controller)",
+        ],
+    );
+    assert_eq!(found.notes, ["of its configurations large, small, small is taken"]);
+}
+
+#[test]
+fn an_appliance_of_virtualbox_keeps_its_bus_its_card_and_its_firmware() {
+    let found = appliance(VIRTUALBOX);
+    let domain = &found.domains[0];
+    assert_eq!((&*domain.name, domain.cpus, domain.memory), ("box", 2, 1 << 30));
+    assert_eq!(domain.firmware, Firmware::UEFI);
+    assert_eq!(disks(domain), ["disk1 box-disk001.vmdk plain 10Gi vmdk Sata"]);
+    assert_eq!(domain.interfaces[0].model, NicModel::E1000);
+    let expected = [
+        "its network (NAT) is one of the other hypervisor; its interfaces are on the Network default, unless you set network",
+        "it has a USB controller (usb), which berth does not have",
+        "it has a sound card (sound), which berth does not have",
+        "it has a CD-ROM drive (cdrom1), which is not taken over: see cdroms of berth_vm",
+    ];
+    assert_eq!(domain.notes, expected);
+    let bios = appliance(&VIRTUALBOX.replace("<Firmware type=\"EFI\"/>", ""));
+    assert_eq!(bios.domains[0].firmware, Firmware::BIOS);
+}
+
+#[test]
+fn the_configuration_has_uploads_sizes_and_buses() {
+    let found = written(&appliance(VMWARE));
+    let sha256 = "ab".repeat(32);
+    assert_parts(
+        &found.text,
+        &[
+            "# Written by berth import ova.\n",
+            "# VM probe-appliance: the virtual system \"Probe Appliance\" of the appliance.\n",
+            "# Disk disk1 of Probe Appliance. Terraform uploads this file.\n",
+            &format!(
+                "    file   = \"${{path.module}}/probe-appliance-disk1.vmdk\"\n    sha256 = \"{sha256}\"\n"
+            ),
+            "  format = \"vmdk\"\n",
+            "  compression = \"gzip\"\n",
+            "resource \"berth_disk\" \"probe-appliance-disk1\" {\n  name  = \"probe-appliance-disk1\"\n  image = berth_image.probe-appliance-disk1.name\n  size  = \"16Gi\"\n}\n",
+            "resource \"berth_disk\" \"probe-appliance-disk3\" {\n  name = \"probe-appliance-disk3\"\n  size = \"100Gi\"\n}\n",
+            "{ name = berth_disk.probe-appliance-disk1.name, boot = true },",
+            "{ name = berth_disk.probe-appliance-disk3.name, bus = \"sata\" },",
+            "firmware = \"UEFISecureBoot\"",
+            "graphics           = \"VGA\"",
+            "network_interfaces = [{}, { model = \"e1000e\" }]",
+        ],
+    );
+    assert_eq!((found.vms, found.images, found.taken), (1, 2, 0));
+    assert!(!found.text.contains("shutdown"), "{}", found.text);
+}
+
+#[test]
+fn windows_has_a_bus_and_a_card_that_it_knows() {
+    let windows = VMWARE.replace("debian11_64Guest", "windows2019srv_64Guest");
+    let domain = appliance(&windows).domains.remove(0);
+    assert!(domain.disks.iter().all(|disk| disk.bus == DiskBus::Sata), "{:?}", domain.disks);
+    assert!(domain.interfaces.iter().all(|interface| interface.model == NicModel::E1000e));
+    assert_parts(&domain.notes.join("\n"), &["its guest is Windows", "SATA, for which Windows has a driver"]);
+}
+
+#[test]
+fn several_systems_are_several_vms_and_share_the_file_of_a_disk() {
+    let system =
+        |id: &str| format!("<VirtualSystem ovf:id=\"{id}\">{}</VirtualSystem>", hardware(&disk_item("d1")));
+    let disk = "<Disk ovf:capacity=\"1048576\" ovf:diskId=\"d1\" ovf:fileRef=\"f1\" ovf:format=\"vmdk\"/>";
+    let collection = format!(
+        "<VirtualSystemCollection ovf:id=\"c\"><StartupSection/><vmw:PlacementSection xmlns:vmw=\"v\"/>{}{}</VirtualSystemCollection>",
+        system("web"),
+        system("db")
+    );
+    let found = appliance(&with(&collection, disk));
+    assert_eq!(found.files.len(), 1);
+    assert_parts(
+        &found.notes.join("\n"),
+        &["an order in which its systems start", "it has a PlacementSection"],
+    );
+    let written = written(&found);
+    assert_eq!((written.vms, written.images), (2, 1));
+    assert_parts(
+        &written.text,
+        &["resource \"berth_vm\" \"web\"", "resource \"berth_vm\" \"db\"", "is also that of VM web"],
+    );
+    let many: String = (0..=MAX_SYSTEMS).map(|number| system(&number.to_string())).collect();
+    assert!(refusal(&with(&many, disk)).contains("65 virtual systems"));
+}
+
+#[test]
+fn items_of_other_configurations_and_ranges_are_no_hardware() {
+    let items = "<Item ovf:configuration=\"b\"><InstanceID>9</InstanceID><ResourceType>10</ResourceType></Item>\
+                 <Item ovf:bound=\"max\"><ResourceType>10</ResourceType></Item>\
+                 <EthernetPortItem><InstanceID>9</InstanceID><ResourceType>10</ResourceType></EthernetPortItem>\
+                 <StorageItem><ResourceType>31</ResourceType><HostResource>/disk/d1</HostResource></StorageItem>";
+    let found = appliance(&small(items));
+    assert_eq!((found.domains[0].interfaces.len(), found.domains[0].disks.len()), (1, 1));
+}
+
+#[test]
+fn a_seventh_disk_on_sata_and_notes_beyond_a_limit_are_named() {
+    let controller = item(20, "<InstanceID>c</InstanceID>");
+    let disk = item(17, "<Parent>c</Parent><HostResource>/disk/d1</HostResource>");
+    let sound = item(35, "");
+    let found = appliance(&small(&(controller + &disk.repeat(7) + &sound.repeat(100))));
+    let domain = &found.domains[0];
+    assert_eq!(domain.disks.iter().filter(|disk| disk.bus == DiskBus::Sata).count(), 6);
+    let notes = domain.notes.join("\n");
+    assert_parts(
+        &notes,
+        &["disk7: a VM of berth has at most 6 disks on SATA", "further parts are not taken over"],
+    );
+    assert_eq!(domain.notes.len(), MAX_NOTES + 1);
+    assert!(refusal(&small(&sound.repeat(1_000))).contains("has 1002 devices"));
+}
+
+#[test]
+fn what_cannot_be_had_is_refused_with_the_reason() {
+    let one = small(&disk_item("d1"));
+    assert!(read(&one).is_ok());
+    for (from, to, expected) in [
+        ("<Envelope", "<Envelop xmlns=\"x\"", "it is not XML"),
+        ("ovf:/disk/d1", "ovf:/disk/d2", "\"d2\" is not in its DiskSection"),
+        ("ovf:/disk/d1", "ovf:/file/f1", "a disk has ovf:/disk/ID"),
+        ("ovf:fileRef=\"f1\"", "ovf:fileRef=\"f2\"", "\"f2\", which is not in References"),
+        ("ovf:fileRef=\"f1\"", "ovf:fileRef=\"f1\" ovf:parentRef=\"d0\"", "without its snapshots"),
+        ("ovf:capacity=\"1\"", "ovf:capacity=\"${size}\"", "has the capacity \"${size}\""),
+        ("ovf:capacity=\"1\"", "ovf:capacity=\"0\"", "1 byte to 64 TiB"),
+        ("ovf:capacity=\"1\"", "ovf:capacity=\"18446744073709551615\"", "1 byte to 64 TiB"),
+        ("ovf:format=\"vmdk\"", "ovf:format=\"http://example.org/x\"", "those of VMDK"),
+        ("ovf:href=\"a.vmdk\"", "ovf:href=\"../a.vmdk\"", "has a name, and no folder"),
+        ("ovf:href=\"a.vmdk\"", "ovf:href=\"/etc/shadow\"", "has a name, and no folder"),
+        ("ovf:href=\"a.vmdk\"", "ovf:href=\"https://example.org/a.vmdk\"", "download it"),
+        ("ovf:href=\"a.vmdk\"", "ovf:href=\"a.vmdk\" ovf:chunkSize=\"1024\"", "in chunks"),
+        ("ovf:href=\"a.vmdk\"", "ovf:href=\"a.vmdk\" ovf:compression=\"xz\"", "the compression \"xz\""),
+        ("ovf:href=\"a.vmdk\"", "ovf:href=\"a.vmdk\" ovf:size=\"-1\"", "with the size"),
+        ("</References>", "<File ovf:id=\"f1\"/></References>", "two files with the id \"f1\""),
+        ("<ResourceType>3<", "<ResourceType>99<", "no number of CPUs"),
+        ("<ResourceType>4<", "<ResourceType>99<", "no size of its memory"),
+        (
+            "<VirtualQuantity>512",
+            "<AllocationUnits>furlong</AllocationUnits><VirtualQuantity>512",
+            "a known unit",
+        ),
+        ("<VirtualSystem ", "<VirtualSysteme ", "it is not XML"),
+    ] {
+        let error = refusal(&one.replacen(from, to, 1));
+        assert!(error.contains(expected), "{to}: {error}");
+    }
+    assert!(refusal("<domain/>").contains("describes a <domain>"));
+    assert!(refusal("<Envelope/>").contains("no VirtualSystem"));
+    assert!(refusal("<Envelope><VirtualSystem/></Envelope>").contains("no VirtualHardwareSection"));
+}
+
+#[test]
+fn hostile_descriptors_are_refused_at_once() {
+    let one = small(&disk_item("d1"));
+    let bomb = format!("<!DOCTYPE e [<!ENTITY a \"aaaa\"><!ENTITY b \"&a;&a;&a;\">]>{one}");
+    let outside = format!("<!DOCTYPE e [<!ENTITY a SYSTEM \"file:///etc/passwd\">]>{one}");
+    let huge = one.clone() + &" ".repeat(MAX_XML);
+    let deep = format!("<Envelope>{}", "<VirtualSystemCollection>".repeat(40_000));
+    let attributes =
+        format!("<Envelope {}/>", (0..90_000).map(|i| format!("a{i} = '' ")).collect::<String>());
+    for document in [bomb, outside, huge, deep, attributes, String::new(), "\0".to_owned()] {
+        let started = Instant::now();
+        let start: String = document.chars().take(60).collect();
+        assert!(read(&document).is_err(), "{start}");
+        assert!(started.elapsed() < Duration::from_secs(5), "{start}: {:?}", started.elapsed());
+    }
+}
+
+#[test]
+fn hostile_names_stay_literals_comments_and_labels() {
+    let hostile = "a&#10;}&#10;resource &quot;x&quot; {&#10; ${file(&quot;/etc/shadow&quot;)}";
+    let items = item(10, &format!("<Connection>{hostile}</Connection><ElementName>{hostile}</ElementName>"));
+    let text =
+        small(&(disk_item("d1") + &items + &item(99, &format!("<ElementName>{hostile}</ElementName>"))))
+            .replace("<VirtualSystem ovf:id=\"a\">", &format!("<VirtualSystem><Name>{hostile}</Name>"))
+            .replace("a.vmdk", "${path.root}&quot;.tf");
+    let found = appliance(&text);
+    assert_eq!(
+        found.files[0].name, "path-root.vmdk",
+        "Terraform reads no file of the appliance as configuration"
+    );
+    let written = written(&found);
+    for line in written.text.lines() {
+        let known = ["resource \"berth_", "terraform {", "provider \"berth\"", "#", "  ", "}"];
+        assert!(line.is_empty() || known.iter().any(|start| line.starts_with(start)), "{line}");
+        assert!(line.starts_with('#') || !line.contains("file("), "{line}");
+    }
+}
