@@ -5,13 +5,15 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::Compiled;
 
-/// The entries above which those that are no longer in use are removed, unless as many as half of them are in use.
+/// The number of sources above which those that are no longer in use are removed.
 const MANY: usize = 1_024;
 
-#[derive(Default)]
+/// An expression with its variables.
+type Entry = (Vec<String>, Weak<Compiled>);
+
 struct InUse {
-    /// By source, then by variables.
-    entries: HashMap<String, Vec<(Vec<String>, Weak<Compiled>)>>,
+    /// By source.
+    entries: HashMap<String, Vec<Entry>>,
     /// The number of sources at which unused ones are removed next.
     limit: usize,
 }
