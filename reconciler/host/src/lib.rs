@@ -9,6 +9,7 @@
 //!     network/   bridges, taps, tunnels, firewall, DHCP
 //!     machines/  QEMU processes, their users and files
 //!  error   failures, and whether a retry helps          start   the identity of one start of the agent
+//!  trace   the way of one packet through the host's rules
 //! ```
 //!
 //! It takes and returns plain data. It must not know Kubernetes, a client, or any kind of berth's: the agent translates
@@ -33,6 +34,7 @@ mod passthrough;
 mod routes;
 mod shares;
 mod start;
+mod trace;
 mod usage;
 mod volumes;
 
@@ -63,6 +65,10 @@ pub use passthrough::{
 pub use routes::{GuestRoutes, Route};
 pub use shares::{ShareFacts, ShareMapping};
 pub use start::{Earlier, Start};
+pub use trace::{
+    StepResult, Trace, TraceDirection, TraceEnd, TraceObject, TraceProtocol, TraceRequest, TraceStep,
+    TracedPacket, TracedRule,
+};
 pub use usage::{HostUse, InterfaceUse, MachineUse};
 pub use volumes::{
     DeclaredRestore, DeclaredSource, MOST_RESTORES, MOST_SNAPSHOTS, Merged, NewRestore, NewSnapshot,

@@ -15,6 +15,7 @@ use crate::Result;
 use crate::balancing::{Balanced, Relay};
 use crate::packet_filter::{Filters, Port};
 use crate::routes::Route;
+use crate::trace::{Trace, TraceRequest};
 
 /// The networks of a host.
 #[async_trait]
@@ -76,6 +77,9 @@ pub trait Networks: Send + Sync + fmt::Debug + 'static {
 
     /// Whether the host forwards guests' packets, as far as can be read from its settings.
     async fn forwarding(&self) -> Result<Forwarding>;
+
+    /// Returns the way of a packet through the rules of this host. Sends nothing and changes nothing.
+    async fn trace(&self, request: &TraceRequest) -> Result<Trace>;
 }
 
 /// A private network on this host.
