@@ -56,6 +56,7 @@ pub mod manifests;
 pub mod name;
 pub mod network;
 pub mod object_user;
+pub mod packet_trace;
 pub mod passthrough;
 pub mod password;
 pub mod placement_group;
