@@ -13,6 +13,7 @@ mod limits;
 mod options;
 mod over_interface;
 mod spoofing;
+mod trace;
 
 use std::future::Future;
 use std::process::Command;
