@@ -415,8 +415,8 @@ fn addresses_of_other_hosts_are_reached_by_the_tunnel_and_come_from_it() {
     assert!(guest(&arrives).is_some(), "{arrives:?}");
     let dropped = Case::of(2).trace(false, "10.77.0.50", "10.77.0.2", tcp(22));
     assert_eq!(last(&dropped).1, none_of_web(TraceDirection::Ingress));
-    let nobody = Case::of(5).sent("10.78.0.50", tcp(80));
-    assert_eq!((nobody.end.clone(), last(&nobody).0), (TraceEnd::Dropped, "neighbour"), "no tunnel");
+    let unknown = Case::of(5).sent("10.78.0.50", tcp(80));
+    assert_eq!((unknown.end.clone(), last(&unknown).0), (TraceEnd::Dropped, "neighbour"), "no tunnel");
 }
 
 #[test]
