@@ -282,10 +282,9 @@ async fn open(
             return Ok(Session::Usage(UsageSession::new(ctx.clone(), ObjectName::new(namespace, name))));
         }
         ConsoleUse::Trace => {
-            let vm = vm.ok_or(ConsoleRefusal::NotHere)?;
-            let name = ObjectName::new(namespace, name);
-            let _permit = consoles.traces.acquire().await.map_err(|_| ConsoleRefusal::NotHere)?;
-            return TraceSession::open(ctx, &name, &vm, request.uri().query()).await.map(Session::Trace);
+            let (name, query) = (ObjectName::new(namespace, name), request.uri().query());
+            let session = TraceSession::open(ctx, &consoles.traces, &name, vm.as_deref(), query).await;
+            return session.map(Session::Trace);
         }
         ConsoleUse::Exec | ConsoleUse::File => {
             let place = taken(&consoles.guest_sessions, &instance, GUEST_SESSIONS_OF_VM, GUEST_SESSIONS)?;

@@ -52,8 +52,8 @@ pub(crate) async fn trace(
 ) -> Result<PacketTrace, TraceProblem> {
     let instance = instance_of(vm).unwrap_or_default().to_owned();
     let interface = interface(vm, query.interface.as_deref()).map_err(TraceProblem::Packet)?;
-    let port = ctx.networks.ports.of(&BTreeSet::from([instance])).into_values().flatten();
-    let port = port.into_iter().find(|port| is_of(port, interface)).map(|guest| guest.port);
+    let mut ports = ctx.networks.ports.of(&BTreeSet::from([instance])).into_values().flatten();
+    let port = ports.find(|port| is_of(port, interface)).map(|guest| guest.port);
     let no_port =
         || format!("interface {} is not connected on this host yet: try again in a moment", interface.name);
     let port = port.ok_or_else(|| TraceProblem::Packet(no_port()))?;

@@ -1,12 +1,11 @@
 //! The way of a packet from or to a VM through the rules of this host, for a client with a ticket.
 
-use std::sync::Arc;
-
 use berth_api::VM;
 use berth_api::packet_trace::TraceQuery;
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use tokio::io::AsyncWriteExt;
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::STALLED;
@@ -23,17 +22,21 @@ pub(super) struct TraceSession {
 }
 
 impl TraceSession {
-    /// Traces the packet that the query of a request names, before the request is answered.
+    /// Traces the packet that the query of a request names, before the request is answered. `places`: for those that are traced at a
+    /// time.
     ///
     /// *Errors*: the query names no packet that this VM sends or receives here; the host's state cannot be read.
     pub(super) async fn open(
-        ctx: &Arc<Context>,
+        ctx: &Context,
+        places: &Semaphore,
         name: &ObjectName,
-        vm: &VM,
+        vm: Option<&VM>,
         query: Option<&str>,
     ) -> Result<Self, ConsoleRefusal> {
+        let vm = vm.ok_or(ConsoleRefusal::NotHere)?;
         let query = TraceQuery::of_query(query.unwrap_or_default());
         let query = query.map_err(|detail| ConsoleRefusal::NoPacket { detail })?;
+        let _place = places.acquire().await.map_err(|_| ConsoleRefusal::NotHere)?;
         let traced = packet_trace::trace(ctx, name, vm, &query).await;
         let traced = traced.map_err(|problem| match problem {
             TraceProblem::Packet(detail) => ConsoleRefusal::NoPacket { detail },

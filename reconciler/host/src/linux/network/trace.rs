@@ -27,7 +27,7 @@ use std::ops::ControlFlow;
 use super::firewall::{Installed, Rules};
 use super::netlink::{Link, LinkKind, Netlink, RouteOfPacket};
 use super::{BRIDGE_PREFIX, Result, foreign, ipv6, ruleset, tracking};
-use crate::{StepResult, SystemError, Trace, TraceEnd, TraceObject, TraceRequest, TraceStep};
+use crate::{StepResult, Trace, TraceEnd, TraceObject, TraceRequest, TraceStep};
 use facts::{Facts, LinkFact, RouteFound};
 use path::Walk;
 use rules::Ruleset;
@@ -56,7 +56,7 @@ pub(super) async fn trace(netlink: &Netlink, rules: &Rules, request: &TraceReque
         ControlFlow::Continue(()) => {
             let frame = walk.frame();
             let (to, from, by) = (frame.now.to, frame.now.from, frame.by.clone());
-            let route = found(netlink, &links, to, Some((from, &by))).await?;
+            let route = found(netlink, &links, to, Some((from, by.as_str()))).await?;
             walk.finish(&route)
         }
     };
@@ -133,7 +133,7 @@ async fn found(
     Ok(RouteFound::By { interface, gateway, source })
 }
 
-async fn source_of(netlink: &Netlink, to: IpAddr) -> std::result::Result<Option<IpAddr>, SystemError> {
+async fn source_of(netlink: &Netlink, to: IpAddr) -> Result<Option<IpAddr>> {
     match netlink.route_to(to, None).await? {
         RouteOfPacket::By { source, .. } => Ok(source),
         RouteOfPacket::Local | RouteOfPacket::None { .. } => Ok(None),

@@ -479,11 +479,9 @@ fn has_address(port: &Port, address: IpAddr) -> bool {
     }
 }
 
+/// Whether an address is reached on the link alone. Guests send packets to those of IPv4, such as a cloud's metadata service, to the gateway.
 fn is_link_local(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(address) => address.is_link_local(),
-        IpAddr::V6(address) => address.is_unicast_link_local(),
-    }
+    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
 fn is_within(network: &NetworkConfig, address: IpAddr) -> bool {

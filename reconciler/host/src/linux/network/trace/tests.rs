@@ -380,6 +380,8 @@ fn a_guest_with_an_announced_public_address_sends_under_it() {
 fn hosts_are_closed_to_guests_except_where_the_administrator_allows_it() {
     let closed = Case::of(3).sent("192.0.2.7", tcp(22));
     assert_eq!((closed.end.clone(), last(&closed).1), (TraceEnd::Dropped, Some(TraceObject::Host)));
+    let metadata = Case::of(3).sent("169.254.169.254", tcp(80));
+    assert_eq!((metadata.end.clone(), last(&metadata).1), (TraceEnd::Dropped, Some(TraceObject::Host)));
     let allowed = Case::of(3).sent("192.0.2.80", tcp(22));
     assert!(matches!(allowed.end, TraceEnd::Outside { .. }), "{allowed:?}");
     let own = Case::of(3).sent("192.0.2.1", tcp(22));
