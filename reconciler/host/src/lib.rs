@@ -55,7 +55,7 @@ pub use machines::{DeviceSpecs, InstanceFacts, LaunchRequest, Machines, ProcessF
 pub use networks::{
     BridgeChoice, BridgedNetwork, Egress, Firewall, Forward, Forwarding, HostBridge, HostInterface,
     HostLinks, HostRange, Ipv6Network, Lease, LeaseTaken, Nat, NetworkConfig, Networks, PortException,
-    PortLimits, TapConfig, TapFacts, TrafficLimit, Tunnel, Uplink,
+    PortLimits, TapConfig, TapFacts, TraceRequest, TrafficLimit, Tunnel, Uplink,
 };
 pub use packet_filter::{FilterGroup, FilterProtocol, FilterRule, FilteredPort, Filters, Port};
 pub use passthrough::{
@@ -66,8 +66,8 @@ pub use routes::{GuestRoutes, Route};
 pub use shares::{ShareFacts, ShareMapping};
 pub use start::{Earlier, Start};
 pub use trace::{
-    StepResult, Trace, TraceDirection, TraceEnd, TraceObject, TraceProtocol, TraceRequest, TraceStep,
-    TracedPacket, TracedRule,
+    StepResult, Trace, TraceDirection, TraceEnd, TraceObject, TraceProtocol, TraceStep, TracedPacket,
+    TracedRule,
 };
 pub use usage::{HostUse, InterfaceUse, MachineUse};
 pub use volumes::{

@@ -15,7 +15,7 @@ use crate::Result;
 use crate::balancing::{Balanced, Relay};
 use crate::packet_filter::{Filters, Port};
 use crate::routes::Route;
-use crate::trace::{Trace, TraceRequest};
+use crate::trace::{Trace, TracedPacket};
 
 /// The networks of a host.
 #[async_trait]
@@ -390,4 +390,20 @@ pub struct Forwarding {
     pub ok: bool,
     /// The obstacle and how to remove it, or that there is none; for people.
     pub message: String,
+}
+
+/// A packet that opens a connection, from or to a tap of this host, and the host's networks as the agent applied them last: the host
+/// compares them with those of the kernel.
+#[derive(Clone, Debug)]
+pub struct TraceRequest {
+    /// The tap of the interface in question.
+    pub tap: String,
+    /// Whether the guest sees a carrier by it.
+    pub is_link_up: bool,
+    /// Whether the guest sends the packet; otherwise it comes to the guest.
+    pub is_sent: bool,
+    pub packet: TracedPacket,
+    pub firewall: Firewall,
+    /// The private networks of this host.
+    pub networks: Vec<NetworkConfig>,
 }

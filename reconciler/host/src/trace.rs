@@ -1,30 +1,10 @@
 //! The way of one packet through the rules of a host.
 //!
-//! A request has the agent's own data of the host's networks as it applied them last, so that the host compares them with what the kernel
-//! has. The answer is sent to clients as JSON: names of bridges, taps and groups in it are the host's, which the agent replaces by those
-//! of objects.
+//! It is sent to clients as JSON: names of bridges, taps and groups in it are the host's, which the agent replaces by those of objects.
 
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
-
-use crate::{Firewall, NetworkConfig};
-
-/// A packet that opens a connection, from or to a tap of this host.
-#[derive(Clone, Debug)]
-pub struct TraceRequest {
-    /// The tap of the interface in question.
-    pub tap: String,
-    /// Whether the guest sees a carrier by it.
-    pub is_link_up: bool,
-    /// Whether the guest sends the packet; otherwise it comes to the guest.
-    pub is_sent: bool,
-    pub packet: TracedPacket,
-    /// As applied last.
-    pub firewall: Firewall,
-    /// The private networks of this host, as applied last.
-    pub networks: Vec<NetworkConfig>,
-}
 
 /// The packet of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
