@@ -28,8 +28,6 @@ pub enum TraceProtocol {
 }
 
 impl TraceProtocol {
-    pub const ALL: [Self; 4] = [Self::Tcp, Self::Udp, Self::Icmp, Self::Icmpv6];
-
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",

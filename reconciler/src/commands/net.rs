@@ -81,7 +81,7 @@ async fn follow(options: &TraceOptions) -> anyhow::Result<Way> {
         };
         return sent(options, &neighbours, &own, to, target).await;
     }
-    let to = if options.public { public(&own)?.into() } else { private(&own, options)? };
+    let to = if options.public { IpAddr::V4(public(&own)?) } else { private(&own, options)? };
     let from = match options.from.as_ref().context("neither --to nor --from")? {
         End::Vm(name) => {
             let (_, vm) = running(options, name).await?;

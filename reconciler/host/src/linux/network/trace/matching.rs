@@ -71,7 +71,7 @@ impl Sets {
     }
 
     /// Returns whether a `match` expression applies. None: that is not known.
-    pub(super) fn is_match(&self, family: &str, condition: &Value, frame: &Frame) -> Option<bool> {
+    pub(super) fn applies(&self, family: &str, condition: &Value, frame: &Frame) -> Option<bool> {
         let values = match frame.read(&condition["left"]) {
             Reading::Absent => return Some(false),
             Reading::Unknown => return None,
@@ -80,7 +80,7 @@ impl Sets {
         let right = &condition["right"];
         let mut is_equal = Some(false);
         for value in &values {
-            match self.is_in(family, value, right) {
+            match self.compare(family, value, right) {
                 Some(true) => {
                     is_equal = Some(true);
                     break;
@@ -119,12 +119,12 @@ impl Sets {
         found.map_or(Lookup::Missing, |pair| Lookup::Found(pair[1].clone()))
     }
 
-    /// Returns whether a value is the right side of a condition, or part of it. None: that side is in no known notation.
-    fn is_in(&self, family: &str, value: &Value, right: &Value) -> Option<bool> {
+    /// Compares a value with the right side of a condition: whether it is that, or part of it. None: that side is in no known notation.
+    fn compare(&self, family: &str, value: &Value, right: &Value) -> Option<bool> {
         let of_all = |elements: &[Value]| {
             let mut found = Some(false);
             for element in elements {
-                match self.is_in(family, value, element) {
+                match self.compare(family, value, element) {
                     Some(true) => return Some(true),
                     Some(false) => {}
                     None => found = None,
@@ -143,14 +143,14 @@ impl Sets {
                 if let Some(elements) = right["set"].as_array() {
                     of_all(elements)
                 } else if let Some(range) = right["range"].as_array() {
-                    is_between(value, range)
+                    between(value, range)
                 } else if right["prefix"].is_object() {
-                    is_of_prefix(value, &right["prefix"])
+                    in_prefix(value, &right["prefix"])
                 } else {
                     let (own, parts) = (value["concat"].as_array()?, right["concat"].as_array()?);
                     let mut all = Some(own.len() == parts.len());
                     for (own, part) in own.iter().zip(parts) {
-                        match self.is_in(family, own, part) {
+                        match self.compare(family, own, part) {
                             Some(true) => {}
                             Some(false) => return Some(false),
                             None => all = None,
@@ -164,7 +164,7 @@ impl Sets {
     }
 }
 
-fn is_between(value: &Value, range: &[Value]) -> Option<bool> {
+fn between(value: &Value, range: &[Value]) -> Option<bool> {
     let [first, last] = range else { return None };
     if let (Some(number), Some(first), Some(last)) = (value.as_u64(), first.as_u64(), last.as_u64()) {
         return Some((first..=last).contains(&number));
@@ -173,7 +173,7 @@ fn is_between(value: &Value, range: &[Value]) -> Option<bool> {
     Some(address.is_ipv4() == first.is_ipv4() && (first..=last).contains(&address))
 }
 
-fn is_of_prefix(value: &Value, prefix: &Value) -> Option<bool> {
+fn in_prefix(value: &Value, prefix: &Value) -> Option<bool> {
     let length = u8::try_from(prefix["len"].as_u64()?).ok()?;
     let range = ipnet::IpNet::new(address(&prefix["addr"])?, length).ok()?;
     Some(range.contains(&address(value)?))

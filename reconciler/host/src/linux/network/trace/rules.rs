@@ -158,7 +158,7 @@ impl Ruleset {
         let mut statement = None;
         for expression in &rule.expressions {
             if let Some(condition) = expression.get("match") {
-                match self.sets.is_match(&chain.family, condition, frame) {
+                match self.sets.applies(&chain.family, condition, frame) {
                     Some(true) => {}
                     Some(false) => return Flow::Next,
                     None => is_unknown = true,
