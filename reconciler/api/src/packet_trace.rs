@@ -116,7 +116,8 @@ impl TraceQuery {
         }
         let pairs: HashMap<&str, &str> = query.split('&').filter_map(|pair| pair.split_once('=')).collect();
         let address = |key: &str| -> Result<Option<IpAddr>, String> {
-            let parse = |text: &&str| text.parse().map_err(|_| format!("{key}={text} is no IP address"));
+            let parse =
+                |text: &&str| text.parse::<IpAddr>().map_err(|_| format!("{key}={text} is no IP address"));
             pairs.get(key).map(parse).transpose()
         };
         let public = match address("public")? {
