@@ -57,14 +57,24 @@ pub fn run(report: &mut Report, fleet: &Fleet, project: &Project, addresses: &Ad
                 let packet = ["net", "trace", from, "--to", "web-1", "--protocol", "tcp", "--port", "80"];
                 fleet.administrator().run(&packet)
             };
-            let passes = trace("web-0")?.success()?;
-            let rule = "SecurityGroup db, ingress rule 1 (members)";
-            ensure!(passes.contains(rule) && passes.contains("It passes: VM web-1, interface"), "{passes}");
-            let dropped = trace("web-2")?;
-            ensure!(dropped.code() == 1, "{}", dropped.output());
-            let text = dropped.failure()?;
-            let by = "by SecurityGroup db, ingress.";
-            ensure!(text.contains("It is dropped on host") && text.contains(by), "{text}");
+            // While a host is about to write its rules, a trace is not decided.
+            wait::until("a trace that passes", SOON, || {
+                let passes = trace("web-0")?.success()?;
+                let rule = "SecurityGroup db, ingress rule 1 (members)";
+                ensure!(
+                    passes.contains(rule) && passes.contains("It passes: VM web-1, interface"),
+                    "{passes}"
+                );
+                Ok(())
+            })?;
+            wait::until("a trace that is dropped", SOON, || {
+                let dropped = trace("web-2")?;
+                ensure!(dropped.code() == 1, "{}", dropped.output());
+                let text = dropped.failure()?;
+                let by = "by SecurityGroup db, ingress.";
+                ensure!(text.contains("It is dropped on host") && text.contains(by), "{text}");
+                Ok(())
+            })?;
             let wrong = fleet.administrator().run(&["net", "trace", "web-0", "--to", "absent"])?;
             ensure!(wrong.code() == 2, "{}", wrong.output());
             Ok(())
