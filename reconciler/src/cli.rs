@@ -5,6 +5,7 @@ mod console;
 mod guest;
 mod image;
 mod import;
+mod net;
 mod observe;
 mod time;
 
@@ -26,6 +27,7 @@ pub(crate) use guest::Site;
 pub use guest::{CpOptions, ExecOptions, Place, PortForwardOptions, Ports, SshOptions};
 pub use image::{ImageAction, ImageOptions, ImagePushOptions, UnpackImageOptions};
 pub use import::{ImportOptions, ImportSource, LibvirtOptions, OvaOptions, QemuOptions, WrittenOptions};
+pub use net::{End, NetAction, NetOptions, TraceOptions, TraceProtocolName};
 pub use observe::{DoctorOptions, OutputForm, TopOptions, WhyOptions};
 pub use time::TimeSpan;
 pub(crate) use time::time;
@@ -72,6 +74,8 @@ pub enum Command {
     Why(WhyOptions),
     /// Shows the use of processors, memory, disks and networks by hosts and VMs.
     Top(TopOptions),
+    /// Answers questions about the networks of VMs.
+    Net(NetOptions),
     /// Checks whether this machine can run VMs, and how to fix each finding. Exit code 1: a check failed.
     Doctor(DoctorOptions),
     /// Runs a program in the guest of a VM, by its guest agent: its output and its exit code are those of this command.

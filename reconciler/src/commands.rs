@@ -20,6 +20,7 @@ mod image;
 mod import;
 mod kubeconfig;
 mod machine;
+mod net;
 mod port_forward;
 mod resources;
 mod signals;
@@ -38,7 +39,7 @@ use std::{process::ExitCode, time::Duration};
 
 use anyhow::Context;
 
-use crate::cli::{Cli, Command, ImageAction, ImportSource, UnpackImageOptions};
+use crate::cli::{Cli, Command, ImageAction, ImportSource, NetAction, UnpackImageOptions};
 
 /// Runs the command; returns the exit code of this process.
 ///
@@ -46,6 +47,9 @@ use crate::cli::{Cli, Command, ImageAction, ImportSource, UnpackImageOptions};
 pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let done = match cli.command {
         Command::Exec(options) => return Ok(runtime()?.block_on(Box::pin(guest::exec(options)))),
+        Command::Net(options) => match options.action {
+            NetAction::Trace(options) => return Ok(runtime()?.block_on(Box::pin(net::trace(options)))),
+        },
         Command::Cp(options) => runtime()?.block_on(Box::pin(guest::copy(options))),
         Command::PortForward(options) => runtime()?.block_on(Box::pin(port_forward::run(options))),
         Command::Ssh(options) => runtime()?.block_on(Box::pin(port_forward::ssh(options))),

@@ -9,6 +9,7 @@
 //!            │   ╲
 //!            │    graduate, import      moves a site to another control plane; HCL for libvirt's domains
 //!            │    why, doctor, top      explanations of an object and of a machine; the use of hosts
+//!            │    net_trace             the way of a packet over hosts, as text
 //!            ▼
 //!  requests, credential, one_connection ─▶ too_many_requests, log   clients, credentials, output
 //! ```
@@ -25,6 +26,7 @@ pub mod install;
 pub mod join;
 pub mod leader;
 pub mod log;
+mod net_trace;
 pub mod one_connection;
 pub mod recovery;
 mod requests;

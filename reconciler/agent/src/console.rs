@@ -9,6 +9,7 @@
 //!                          client  ◀───────────────▶ guest agent (one exchange at a time), or a port of the guest
 //!                          client  ────────────────▶ the partial file of an image
 //!                          host    ◀──────────────── the file of an image
+//!                          client  ◀──────────────── the way of a packet through the host's rules
 //! ```
 //!
 //! *Guarantees:* a ticket opens one connection (`ticket`). A viewer that does not read loses output and is then
@@ -19,6 +20,7 @@ mod copying;
 mod file_copy;
 mod forward;
 mod guest_session;
+mod packet_trace;
 mod places;
 mod refusal;
 mod screen;
@@ -56,6 +58,7 @@ use crate::key::ObjectName;
 use file_copy::FileCopy;
 use forward::Forward;
 use guest_session::GuestSession;
+use packet_trace::TraceSession;
 use places::{Place, Places};
 use refusal::ConsoleRefusal;
 use screen::Screen;
@@ -92,6 +95,8 @@ const UPLOADS: usize = 8;
 /// The number of copies of images to other hosts, and to one of them.
 const COPIES: usize = 16;
 const COPIES_OF_HOST: usize = 4;
+/// The number of packets that are traced at a time: each reads the host's rules.
+const TRACES: usize = 2;
 /// The time for a client to read what was written.
 const STALLED: Duration = Duration::from_secs(30);
 /// The time without a byte in either direction after which a session ends.
@@ -110,6 +115,7 @@ struct Consoles {
     uploads: Places<String>,
     /// By the host that copies.
     copies: Places<String>,
+    traces: Semaphore,
 }
 
 /// A session to run.
@@ -117,6 +123,7 @@ enum Session {
     Serial(SerialSession),
     Screen(Screen),
     Usage(UsageSession),
+    Trace(TraceSession),
     Guest(GuestSession),
     Forward(Forward),
     Upload(Box<UploadSession>),
@@ -129,6 +136,7 @@ impl Session {
             Self::Serial(session) => session.run(stream).await,
             Self::Screen(session) => session.run(stream).await,
             Self::Usage(session) => session.run(stream).await,
+            Self::Trace(session) => session.run(stream).await,
             Self::Guest(session) => session.run(stream).await,
             Self::Forward(session) => session.run(stream).await,
             Self::Upload(session) => session.run(stream).await,
@@ -149,6 +157,7 @@ pub(crate) async fn serve(ctx: &Arc<Context>) {
         forwards: Places::new(FORWARDS, FORWARDS_OF_VM),
         uploads: Places::new(UPLOADS, 1),
         copies: Places::new(COPIES, COPIES_OF_HOST),
+        traces: Semaphore::new(TRACES),
     });
     let places = Places::<IpAddr>::new(CONNECTIONS, CONNECTIONS_OF_ADDRESS);
     let acceptor = TlsAcceptor::from(server.tls.clone());
@@ -271,6 +280,11 @@ async fn open(
     match wanted {
         ConsoleUse::Usage => {
             return Ok(Session::Usage(UsageSession::new(ctx.clone(), ObjectName::new(namespace, name))));
+        }
+        ConsoleUse::Trace => {
+            let (name, query) = (ObjectName::new(namespace, name), request.uri().query());
+            let session = TraceSession::open(ctx, &consoles.traces, &name, vm.as_deref(), query).await;
+            return session.map(Session::Trace);
         }
         ConsoleUse::Exec | ConsoleUse::File => {
             let place = taken(&consoles.guest_sessions, &instance, GUEST_SESSIONS_OF_VM, GUEST_SESSIONS)?;

@@ -13,6 +13,7 @@
 //!                                                networking  what is applied of the host's networks
 //!                                                console     serial consoles, for clients with a ticket
 //!                                                usage       the use of the host by its VMs (read by measure)
+//!                                                packet_trace  the way of a packet, for a client with a ticket
 //!                                                admission   capacity reserved for VMs
 //!                                                lease_watcher, overhead, definitions, recorder
 //! ```
@@ -52,6 +53,7 @@ mod measure;
 mod merges;
 mod networking;
 mod overhead;
+mod packet_trace;
 mod plugging;
 mod probes;
 mod pulls;
@@ -69,5 +71,6 @@ pub use berth_qemu::block::OperationUse;
 pub use config::AgentConfig;
 pub use console_server::ConsoleServer;
 pub use error::AgentError;
+pub use packet_trace::PacketTrace;
 pub use run::run;
 pub use usage::{DiskUsage, Usage, UsageServer, VmUsage};

@@ -46,6 +46,8 @@ pub enum ConsoleUse {
     File,
     /// To connect to a TCP port of the guest, named by [`PORT`] and [`ADDRESS`] in the query of the path.
     PortForward,
+    /// To read the way of a packet through the rules of the host, as JSON: see [`crate::packet_trace`].
+    Trace,
 }
 
 /// The parameter with the port of a guest.
@@ -54,7 +56,7 @@ pub const PORT: &str = "port";
 pub const ADDRESS: &str = "address";
 
 impl ConsoleUse {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Console,
         Self::Log,
         Self::Follow,
@@ -63,12 +65,15 @@ impl ConsoleUse {
         Self::Exec,
         Self::File,
         Self::PortForward,
+        Self::Trace,
     ];
 
     /// The ServiceAccount whose tokens are tickets for it.
     pub fn account(self) -> &'static str {
         match self {
-            Self::Console | Self::Log | Self::Follow | Self::Vnc | Self::Usage => CONSOLE_ACCOUNT,
+            Self::Console | Self::Log | Self::Follow | Self::Vnc | Self::Usage | Self::Trace => {
+                CONSOLE_ACCOUNT
+            }
             Self::Exec | Self::File => EXEC_ACCOUNT,
             Self::PortForward => FORWARD_ACCOUNT,
         }
@@ -85,6 +90,7 @@ impl ConsoleUse {
             Self::Exec => "exec",
             Self::File => "file",
             Self::PortForward => "portforward",
+            Self::Trace => "trace",
         }
     }
 

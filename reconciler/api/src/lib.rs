@@ -18,8 +18,9 @@
 //!
 //!   on their own:          gates (annotations of a VM)   site (terms of control planes)   host_addresses   user_data (cloud-init syntax)
 //!                          password, sysprep (of a guest)
-//!                          console, guest_access (ways into a guest), image_upload, image_copy   unmanaged (objects read without their managed fields)
-//!                          unparsed (objects of any kind as text)   exact (lists without spare room)
+//!                          console, guest_access (ways into a guest), packet_trace, image_upload, image_copy
+//!                          unmanaged (objects read without their managed fields)   unparsed (objects of any kind as text)
+//!                          exact (lists without spare room)
 //! ```
 //!
 //! Pure data. This crate must not know a client, a runtime or a clock: times are arguments. The types and doc comments here
@@ -56,6 +57,7 @@ pub mod manifests;
 pub mod name;
 pub mod network;
 pub mod object_user;
+pub mod packet_trace;
 pub mod passthrough;
 pub mod password;
 pub mod placement_group;

@@ -9,6 +9,7 @@
 //!     network/   bridges, taps, tunnels, firewall, DHCP
 //!     machines/  QEMU processes, their users and files
 //!  error   failures, and whether a retry helps          start   the identity of one start of the agent
+//!  trace   the way of one packet through the host's rules
 //! ```
 //!
 //! It takes and returns plain data. It must not know Kubernetes, a client, or any kind of berth's: the agent translates
@@ -34,6 +35,7 @@ mod passthrough;
 mod routes;
 mod shares;
 mod start;
+mod trace;
 mod usage;
 mod volumes;
 
@@ -55,7 +57,7 @@ pub use names::{NameRecord, Names};
 pub use networks::{
     BridgeChoice, BridgedNetwork, Egress, Firewall, Forward, Forwarding, HostBridge, HostInterface,
     HostLinks, HostRange, Ipv6Network, Lease, LeaseTaken, Nat, NetworkConfig, Networks, PortException,
-    PortLimits, TapConfig, TapFacts, TrafficLimit, Tunnel, Uplink,
+    PortLimits, TapConfig, TapFacts, TraceRequest, TrafficLimit, Tunnel, Uplink,
 };
 pub use packet_filter::{FilterGroup, FilterProtocol, FilterRule, FilteredPort, Filters, Port};
 pub use passthrough::{
@@ -65,6 +67,10 @@ pub use passthrough::{
 pub use routes::{GuestRoutes, Route};
 pub use shares::{ShareFacts, ShareMapping};
 pub use start::{Earlier, Start};
+pub use trace::{
+    StepResult, Trace, TraceDirection, TraceEnd, TraceObject, TraceProtocol, TraceStep, TracedPacket,
+    TracedRule,
+};
 pub use usage::{HostUse, InterfaceUse, MachineUse};
 pub use volumes::{
     DeclaredRestore, DeclaredSource, MOST_RESTORES, MOST_SNAPSHOTS, Merged, NewRestore, NewSnapshot,

@@ -67,7 +67,7 @@ use super::{
     InstanceFacts, LaunchRequest, LeaseTaken, MachineUse, Machines, Merged, NetworkConfig, Networks,
     NewImage, NewRestore, NewSnapshot, NewVolume, PciMapping, ProcessFacts, Progress, RemoteImage,
     ResolvedImage, Result, ShareMapping, SnapshotFacts, StateAccess, SystemError, Taken, TapConfig, TapFacts,
-    TrashedVolume, Uplink, UsbMapping, VolumeFacts, VolumeOwner, Volumes,
+    Trace, TraceRequest, TrashedVolume, Uplink, UsbMapping, VolumeFacts, VolumeOwner, Volumes,
 };
 use backup_folders::BackupFolders;
 use direct_io::DirectIo;
@@ -516,6 +516,10 @@ impl Networks for LinuxSystem {
 
     async fn forwarding(&self) -> Result<Forwarding> {
         self.networks.forwarding().await
+    }
+
+    async fn trace(&self, request: &TraceRequest) -> Result<Trace> {
+        self.networks.trace(request).await
     }
 }
 

@@ -16,6 +16,7 @@ use crate::balancing::{Balanced, Relay};
 use crate::names::Names;
 use crate::packet_filter::{Filters, Port};
 use crate::routes::Route;
+use crate::trace::{Trace, TracedPacket};
 
 /// The networks of a host.
 #[async_trait]
@@ -77,6 +78,9 @@ pub trait Networks: Send + Sync + fmt::Debug + 'static {
 
     /// Whether the host forwards guests' packets, as far as can be read from its settings.
     async fn forwarding(&self) -> Result<Forwarding>;
+
+    /// Returns the way of a packet through the rules of this host. Sends nothing and changes nothing.
+    async fn trace(&self, request: &TraceRequest) -> Result<Trace>;
 }
 
 /// A private network on this host.
@@ -389,4 +393,20 @@ pub struct Forwarding {
     pub ok: bool,
     /// The obstacle and how to remove it, or that there is none; for people.
     pub message: String,
+}
+
+/// A packet that opens a connection, from or to a tap of this host, and the host's networks as the agent applied them last: the host
+/// compares them with those of the kernel.
+#[derive(Clone, Debug)]
+pub struct TraceRequest {
+    /// The tap of the interface in question.
+    pub tap: String,
+    /// Whether the guest sees a carrier by it.
+    pub is_link_up: bool,
+    /// Whether the guest sends the packet; otherwise it comes to the guest.
+    pub is_sent: bool,
+    pub packet: TracedPacket,
+    pub firewall: Firewall,
+    /// The private networks of this host.
+    pub networks: Vec<NetworkConfig>,
 }

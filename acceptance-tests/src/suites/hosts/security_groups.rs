@@ -50,6 +50,36 @@ pub fn run(report: &mut Report, fleet: &Fleet, project: &Project, addresses: &Ad
         wait::until("web-0 to reach web-1", SOON, || reaches(fleet, &public["web-0"], db, "web-1"))?;
         closed_to(fleet, &public["web-2"], db)
     });
+    report.case(
+        "a trace names the rule that passes a packet, and the group that drops one, on another host",
+        || {
+            let trace = |from: &str| {
+                let packet = ["net", "trace", from, "--to", "web-1", "--protocol", "tcp", "--port", "80"];
+                fleet.administrator().run(&packet)
+            };
+            // While a host is about to write its rules, a trace is not decided.
+            wait::until("a trace that passes", SOON, || {
+                let passes = trace("web-0")?.success()?;
+                let rule = "SecurityGroup db, ingress rule 1 (members)";
+                ensure!(
+                    passes.contains(rule) && passes.contains("It passes: VM web-1, interface"),
+                    "{passes}"
+                );
+                Ok(())
+            })?;
+            wait::until("a trace that is dropped", SOON, || {
+                let dropped = trace("web-2")?;
+                ensure!(dropped.code() == 1, "{}", dropped.output());
+                let text = dropped.failure()?;
+                let by = "by SecurityGroup db, ingress.";
+                ensure!(text.contains("It is dropped on host") && text.contains(by), "{text}");
+                Ok(())
+            })?;
+            let wrong = fleet.administrator().run(&["net", "trace", "web-0", "--to", "absent"])?;
+            ensure!(wrong.code() == 2, "{}", wrong.output());
+            Ok(())
+        },
+    );
     report.case("a new member passes, and one that leaves does not, on running guests", || {
         assign(project, r#"[[], ["db"], ["web"]]"#)?;
         wait::until("web-2 to reach web-1", SOON, || reaches(fleet, &public["web-2"], db, "web-1"))?;

@@ -66,6 +66,12 @@ pub(super) enum ConsoleRefusal {
     Upload { status: StatusCode, detail: String },
     #[error("{detail}")]
     NoSuchPort { detail: String },
+    #[error("{detail}")]
+    NoPacket { detail: String },
+    #[error(
+        "the agent of this host has just started and has not applied its networks yet: try again in a moment"
+    )]
+    NotApplied,
     #[error("port {port} of {address} does not answer: {detail}")]
     NoConnection { address: Ipv4Addr, port: u16, detail: String },
     #[error("the VM is not on this host any more, or not yet: try again in a moment")]
@@ -92,7 +98,7 @@ impl ConsoleRefusal {
     pub(super) fn status(&self) -> StatusCode {
         match self {
             Self::NoSuchPath | Self::NotHere | Self::NoImage => StatusCode::NOT_FOUND,
-            Self::NoCopyQuery | Self::NoSuchPort { .. } => StatusCode::BAD_REQUEST,
+            Self::NoCopyQuery | Self::NoSuchPort { .. } | Self::NoPacket { .. } => StatusCode::BAD_REQUEST,
             Self::NoConnection { .. } => StatusCode::BAD_GATEWAY,
             Self::Upload { status, .. } => *status,
             Self::NoUpgrade => StatusCode::UPGRADE_REQUIRED,
@@ -112,6 +118,7 @@ impl ConsoleRefusal {
             Self::MustNotReview
             | Self::CannotReview { .. }
             | Self::CannotReadNeeds { .. }
+            | Self::NotApplied
             | Self::System { .. } => StatusCode::SERVICE_UNAVAILABLE,
         }
     }

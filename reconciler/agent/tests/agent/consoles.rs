@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_agent::{ConsoleServer, Usage};
+use berth_agent::{ConsoleServer, PacketTrace, Usage};
 use berth_api::console::ConsoleUse;
 use berth_api::{Graphics, VM, VMState};
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
@@ -222,6 +222,37 @@ async fn a_ticket_for_the_use_of_a_vm_gives_two_readings_of_this_vm() {
     assert_eq!(after.vms.iter().map(|vm| vm.name.as_str()).collect::<Vec<_>>(), ["web"]);
     let path = ConsoleUse::Usage.path("ns", "web");
     let answer = site.refused(&path, &site.ticket(ConsoleUse::Log).await).await;
+    assert!(answer.starts_with("403 the ticket is not valid"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_ticket_for_a_trace_gives_the_way_of_a_packet_in_names_of_objects() {
+    let site = Site::start().await;
+    let path = ConsoleUse::Trace.path("ns", "web");
+    let ticket = site.ticket(ConsoleUse::Trace).await;
+    let (mut stream, head) = site.request(&format!("{path}?to=192.0.2.9&protocol=icmp"), &ticket).await;
+    assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+    let mut text = String::new();
+    timeout(SOON, stream.read_to_string(&mut text)).await.expect("in time").expect("an answer");
+    let answer: PacketTrace = serde_json::from_str(&text).expect("a trace");
+    assert_eq!((answer.host.as_str(), answer.interface.as_str()), ("h1", "nic0"));
+    let by = serde_json::to_value(&answer.trace.steps[0].by).expect("JSON");
+    assert_eq!(by, json!({"kind": "interface", "name": "web/nic0"}));
+
+    for (query, expected) in [
+        ("", "400 a trace has either"),
+        ("?to=192.0.2.9&protocol=tcp", "400 a packet of tcp and udp has a port"),
+        ("?to=fd00::1&protocol=icmpv6", "400 interface nic0 has no IPv6 address"),
+        ("?to=192.0.2.9&protocol=icmp&interface=nic7", "400 the VM has no interface nic7: it has nic0"),
+        (
+            "?from=192.0.2.9&public=198.51.100.1&protocol=icmp",
+            "400 this host does not forward public address",
+        ),
+    ] {
+        let answer = site.refused(&format!("{path}{query}"), &site.ticket(ConsoleUse::Trace).await).await;
+        assert!(answer.starts_with(expected), "{query}: {answer}");
+    }
+    let answer = site.refused(&path, &site.ticket(ConsoleUse::Usage).await).await;
     assert!(answer.starts_with("403 the ticket is not valid"), "{answer}");
 }
 

@@ -8,7 +8,8 @@ use tokio::net::TcpStream;
 
 use crate::{
     BridgeChoice, BridgedNetwork, Firewall, Forwarding, HostInterface, HostLinks, LeaseTaken, NetworkConfig,
-    Networks, Result, SystemError, TapConfig, TapFacts, Uplink,
+    Networks, Port, Result, StepResult, SystemError, TapConfig, TapFacts, Trace, TraceEnd, TraceObject,
+    TraceRequest, TraceStep, Uplink,
 };
 
 use super::FakeSystem;
@@ -205,5 +206,24 @@ impl Networks for FakeSystem {
     async fn forwarding(&self) -> Result<Forwarding> {
         let work = async { Ok(Forwarding { ok: true, message: "nothing stands in the way".to_owned() }) };
         self.call("forwarding", work).await
+    }
+
+    /// A fake host has no rules: every packet arrives.
+    async fn trace(&self, request: &TraceRequest) -> Result<Trace> {
+        let packet = request.packet;
+        let is_to = |port: &&Port| {
+            port.address.is_some_and(|own| packet.to == own) || port.ipv6.is_some_and(|own| packet.to == own)
+        };
+        let end = match request.firewall.ports.iter().find(is_to) {
+            Some(port) => TraceEnd::Guest { interface: port.tap.clone(), packet },
+            None => TraceEnd::Outside { interface: "eth0".to_owned(), packet },
+        };
+        let source = TraceStep {
+            place: "source check".to_owned(),
+            result: StepResult::Passes,
+            by: Some(TraceObject::Interface { name: request.tap.clone() }),
+            detail: String::new(),
+        };
+        self.call("trace", async { Ok(Trace { steps: vec![source], end }) }).await
     }
 }

@@ -20,6 +20,7 @@ mod probe;
 mod relay;
 mod ruleset;
 mod tap;
+mod trace;
 mod tracking;
 mod tunnel;
 mod uplink;
@@ -36,7 +37,7 @@ use super::files::{self, blocking, failed};
 use super::layout::{Layout, check_link};
 use crate::{
     BridgedNetwork, Firewall, Forwarding, HostLinks, HostRange, LeaseTaken, NetworkConfig, SystemError,
-    TapConfig, TapFacts, Uplink,
+    TapConfig, TapFacts, Trace, TraceRequest, Uplink,
 };
 
 use announce::Announcer;
@@ -347,6 +348,11 @@ impl LinuxNetworks {
         }
         let tunnels = !ours(&Netlink::open()?.links().await?, TUNNEL_PREFIX, LinkKind::Vxlan).is_empty();
         foreign::forwarding(tunnels).await
+    }
+
+    pub(super) async fn trace(&self, request: &TraceRequest) -> Result<Trace> {
+        check_link("tap", &request.tap, TAP_PREFIX)?;
+        trace::trace(&Netlink::open()?, &self.rules, request).await
     }
 }
 

@@ -24,7 +24,7 @@ fn outer_of(bridge: &str) -> String {
     format!("{PORT_PREFIX}{}", bridge.trim_start_matches(BRIDGE_PREFIX))
 }
 
-fn inner_of(bridge: &str) -> String {
+pub(super) fn inner_of(bridge: &str) -> String {
     format!("{INNER_PREFIX}{}", bridge.trim_start_matches(BRIDGE_PREFIX))
 }
 

@@ -31,6 +31,15 @@ struct Written {
     shown: String,
 }
 
+/// Whether the kernel has the rules that were asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Installed {
+    Yes,
+    /// Another program has changed them, or others are wanted by now.
+    Changed,
+    Missing,
+}
+
 #[derive(Debug)]
 pub(super) struct Rules {
     file: PathBuf,
@@ -84,6 +93,23 @@ impl Rules {
             files::write_json(&file, &record, 0o600)
         })
         .await
+    }
+
+    /// Compares the kernel's rules with these, and changes none.
+    pub(super) async fn installed(&self, firewall: &Firewall, ipv6_closed: &[Ipv6Net]) -> Result<Installed> {
+        let mut written = self.written.lock().await;
+        let there = listing().await?;
+        if there.is_empty() {
+            return Ok(if firewall.is_empty() { Installed::Yes } else { Installed::Missing });
+        }
+        if written.is_none() {
+            *written = self.remembered().await;
+        }
+        let now = Written {
+            asked: checksum(&ruleset::replace(firewall, ipv6_closed, &[])),
+            shown: checksum_of(&there),
+        };
+        Ok(if written.as_ref() == Some(&now) { Installed::Yes } else { Installed::Changed })
     }
 
     async fn remembered(&self) -> Option<Written> {

@@ -23,6 +23,14 @@ pub(super) async fn forwarding(tunnels: bool) -> Result<Forwarding> {
     if found.ok { Ok(found) } else { Ok(judge(&list(&["ruleset"]).await?, tunnels)) }
 }
 
+/// Returns the chains of other programs for forwarded packets: family, table and name.
+pub(super) async fn chains() -> Result<Vec<String>> {
+    let seen = list(&["chains"]).await?;
+    let forward = foreign_chains(items(&seen)).filter(|chain| chain["hook"] == "forward");
+    let name = |c: &Value| format!("{} {} {}", text(&c["family"]), text(&c["table"]), text(&c["name"]));
+    Ok(forward.map(name).take(MOST_CHAINS).collect())
+}
+
 /// The chains of other programs whose rules are read.
 const MOST_CHAINS: usize = 32;
 

@@ -26,6 +26,7 @@ use rtnetlink::{
 
 use super::Result;
 use crate::SystemError;
+pub(super) use routes::RouteOfPacket;
 use routes::{Route, default_route, route, route_by};
 
 /// Attributes of a tap, as `linux/if_link.h` numbers them; rtnetlink has no names for them.

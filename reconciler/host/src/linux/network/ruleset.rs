@@ -34,6 +34,8 @@ use serde_json::{Value, json};
 use super::BRIDGE_PREFIX;
 use crate::networks::OVER_PREFIX;
 use crate::{Balanced, Egress, Firewall, Forward, Nat};
+pub(super) use groups::{GroupChain, group_chains};
+pub(super) use ports::link_local;
 
 pub(super) const TABLE: &str = "berth";
 /// An nftables table. berth's have the same name in each family.

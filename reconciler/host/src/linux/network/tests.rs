@@ -15,6 +15,7 @@ mod names;
 mod options;
 mod over_interface;
 mod spoofing;
+mod trace;
 
 use std::future::Future;
 use std::process::Command;

@@ -116,6 +116,36 @@ pub(super) fn filter(filters: &Filters) -> Vec<Value> {
     commands
 }
 
+/// A chain with rules of groups.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in super::super) struct GroupChain {
+    pub(in super::super) is_egress: bool,
+    /// The one group whose rules it has, or all of an interface.
+    pub(in super::super) groups: Vec<String>,
+    /// Whether it is the chain of interfaces, which jumps to those of their groups.
+    pub(in super::super) is_of_interfaces: bool,
+}
+
+/// Returns the chains with rules of groups, by name.
+pub(in super::super) fn group_chains(filters: &Filters) -> BTreeMap<String, GroupChain> {
+    let mut chains = BTreeMap::new();
+    for direction in [EGRESS, INGRESS] {
+        let is_egress = direction.chain == EGRESS.chain;
+        for group in &filters.groups {
+            let name = name_of("group_", direction.letter, &group.name);
+            let groups = vec![group.name.clone()];
+            chains.insert(name, GroupChain { is_egress, groups, is_of_interfaces: false });
+        }
+        for port in &filters.ports {
+            let profile = groups_of(&port.groups);
+            let groups = profile.iter().map(|name| (*name).to_owned()).collect();
+            let name = profile_name(&profile, direction);
+            chains.insert(name, GroupChain { is_egress, groups, is_of_interfaces: true });
+        }
+    }
+    chains
+}
+
 /// The rules of the chain in which every forwarded packet begins.
 fn base_rules(direction: Direction) -> Vec<Vec<Value>> {
     let side = if direction.chain == EGRESS.chain { "saddr" } else { "daddr" };

@@ -210,7 +210,7 @@ pub(super) fn number_of(address: std::net::Ipv6Addr) -> Value {
 }
 
 /// Derives the link-local IPv6 address of a MAC (RFC 4291, appendix A).
-pub(super) fn link_local(mac: &str) -> Option<std::net::Ipv6Addr> {
+pub(in super::super) fn link_local(mac: &str) -> Option<std::net::Ipv6Addr> {
     let [a, b, c, d, e, f] = bytes(mac)?;
     let pair = |high: u8, low: u8| u16::from(high) << 8 | u16::from(low);
     let [first, second, third, fourth] = [pair(a ^ 2, b), pair(c, 0xff), pair(0xfe, d), pair(e, f)];

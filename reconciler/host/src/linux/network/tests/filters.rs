@@ -12,9 +12,9 @@ use crate::{FilterGroup, FilterProtocol, FilterRule, FilteredPort, Filters, Port
 
 /// Longer than a packet takes, shorter than a retransmission that gives up.
 const PATIENCE: Duration = Duration::from_millis(1200);
-const FRIENDS: &str = "ns/friends";
+pub(super) const FRIENDS: &str = "ns/friends";
 
-fn port(last: u8) -> Port {
+pub(super) fn port(last: u8) -> Port {
     Port {
         tap: format!("btt0000000{last}n0"),
         mac: format!("52:54:00:00:00:{last:02x}"),
@@ -23,7 +23,12 @@ fn port(last: u8) -> Port {
     }
 }
 
-fn rule(protocol: FilterProtocol, ports: &[(u16, u16)], ranges: &[&str], sets: &[&str]) -> FilterRule {
+pub(super) fn rule(
+    protocol: FilterProtocol,
+    ports: &[(u16, u16)],
+    ranges: &[&str],
+    sets: &[&str],
+) -> FilterRule {
     FilterRule {
         name: "rule".into(),
         protocol,
@@ -33,12 +38,12 @@ fn rule(protocol: FilterProtocol, ports: &[(u16, u16)], ranges: &[&str], sets: &
     }
 }
 
-fn group(ingress: Vec<FilterRule>, egress: Option<Vec<FilterRule>>) -> FilterGroup {
+pub(super) fn group(ingress: Vec<FilterRule>, egress: Option<Vec<FilterRule>>) -> FilterGroup {
     FilterGroup { name: "ns/web".into(), ingress, egress }
 }
 
 /// The filters of the machine .2, with the members of `friends`.
-fn filters(group: Option<FilterGroup>, friends: &[u8]) -> Filters {
+pub(super) fn filters(group: Option<FilterGroup>, friends: &[u8]) -> Filters {
     let address = |last: &u8| Ipv4Addr::new(10, 77, 0, *last);
     Filters {
         ports: vec![FilteredPort { port: port(2), groups: vec!["ns/web".into()] }],
@@ -49,7 +54,7 @@ fn filters(group: Option<FilterGroup>, friends: &[u8]) -> Filters {
     }
 }
 
-fn firewall_with(filters: Filters) -> Firewall {
+pub(super) fn firewall_with(filters: Filters) -> Firewall {
     Firewall {
         ports: (2..=4).map(port).collect(),
         guests: true,
@@ -58,11 +63,11 @@ fn firewall_with(filters: Filters) -> Firewall {
     }
 }
 
-fn tracked() -> NetworkConfig {
+pub(super) fn tracked() -> NetworkConfig {
     NetworkConfig { tracked: true, ..network(BRIDGE, "10.77.0.0/24", Vec::new()) }
 }
 
-fn guest(last: u8) -> Guest {
+pub(super) fn guest(last: u8) -> Guest {
     let guest = Guest::by_tap(BRIDGE, &port(last).tap, last);
     ip(&format!("link set {} type bridge_slave hairpin on", port(last).tap));
     guest.on(move || {

@@ -1,0 +1,375 @@
+//! The way of a packet through this host: the question in the host's terms, and the answer in those of objects.
+//!
+//! ```text
+//!  VM, interface, address ─▶ tap, packet, applied networks ─▶ host ─▶ steps by bridges and taps ─▶ by Networks and VMs
+//! ```
+//!
+//! *Guarantees*: names of objects in other namespaces, except those of the shared Networks, are not in the answer.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+
+use berth_api::packet_trace::{OtherEnd, TraceQuery};
+use berth_api::vm::{InterfaceStatus, LinkState};
+use berth_api::{RuleProtocol, SHARED_NAMESPACE, VM};
+use berth_host::{
+    Firewall, Port, SystemError, Trace, TraceEnd, TraceObject, TraceProtocol, TraceRequest, TracedPacket,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::context::Context;
+use crate::index::instance_of;
+use crate::key::ObjectName;
+use crate::networking::GuestPort;
+
+/// The way of a packet on one host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PacketTrace {
+    pub host: String,
+    /// The interface of the VM in question.
+    pub interface: String,
+    /// As its sender sends it.
+    pub packet: TracedPacket,
+    pub trace: Trace,
+}
+
+/// Why a packet is not traced.
+#[derive(Debug)]
+pub(crate) enum TraceProblem {
+    /// The VM neither sends nor receives such a packet here.
+    Packet(String),
+    NotApplied,
+    System(SystemError),
+}
+
+/// Traces a packet of a VM that runs here.
+pub(crate) async fn trace(
+    ctx: &Context,
+    name: &ObjectName,
+    vm: &VM,
+    query: &TraceQuery,
+) -> Result<PacketTrace, TraceProblem> {
+    let instance = instance_of(vm).unwrap_or_default().to_owned();
+    let interface = interface(vm, query.interface.as_deref()).map_err(TraceProblem::Packet)?;
+    let mut ports = ctx.networks.ports.of(&BTreeSet::from([instance])).into_values().flatten();
+    let port = ports.find(|port| is_of(port, interface)).map(|guest| guest.port);
+    let no_port =
+        || format!("interface {} is not connected on this host yet: try again in a moment", interface.name);
+    let port = port.ok_or_else(|| TraceProblem::Packet(no_port()))?;
+    let (firewall, networks) = {
+        let applied = ctx.networks.applied();
+        (applied.firewall.clone(), applied.networks.values().cloned().collect())
+    };
+    let firewall = firewall.ok_or(TraceProblem::NotApplied)?;
+    let packet = packet(query, interface, &port, &firewall).map_err(TraceProblem::Packet)?;
+    let declared = vm.spec.network_interfaces.iter().find(|each| each.name.as_str() == interface.name);
+    let request = TraceRequest {
+        tap: port.tap,
+        is_link_up: declared.is_none_or(|declared| declared.link == LinkState::Up),
+        is_sent: matches!(query.other, OtherEnd::To(_)),
+        packet,
+        firewall,
+        networks,
+    };
+    let trace = ctx.system.trace(&request).await.map_err(TraceProblem::System)?;
+    let names = Names::read(ctx, &name.namespace);
+    Ok(PacketTrace {
+        host: ctx.host().to_owned(),
+        interface: interface.name.clone(),
+        packet,
+        trace: names.in_trace(trace),
+    })
+}
+
+/// Returns the interface of this name, or the only one.
+fn interface<'a>(vm: &'a VM, wanted: Option<&str>) -> Result<&'a InterfaceStatus, String> {
+    let all = vm.status.as_ref().map(|status| status.interfaces.as_slice()).unwrap_or_default();
+    let names = || all.iter().map(|each| each.name.as_str()).collect::<Vec<_>>().join(", ");
+    match (wanted, all) {
+        (_, []) => Err("the VM has no network interface".to_owned()),
+        (Some(wanted), all) => {
+            let found = all.iter().find(|each| each.name == wanted);
+            found.ok_or_else(|| format!("the VM has no interface {wanted}: it has {}", names()))
+        }
+        (None, [only]) => Ok(only),
+        (None, _) => Err(format!("the VM has several interfaces: name one of {} (--interface)", names())),
+    }
+}
+
+fn is_of(port: &GuestPort, interface: &InterfaceStatus) -> bool {
+    port.network == interface.network && port.port.mac == interface.mac_address.to_ascii_lowercase()
+}
+
+/// Returns the packet that a query asks for, with the interface's own address at its other end.
+fn packet(
+    query: &TraceQuery,
+    interface: &InterfaceStatus,
+    port: &Port,
+    firewall: &Firewall,
+) -> Result<TracedPacket, String> {
+    let other = query.other.address();
+    let own = match other {
+        IpAddr::V4(_) => port.address.map(IpAddr::V4).ok_or_else(|| {
+            format!(
+                "the address of interface {} is not known: another DHCP server of Network {} gives it out",
+                interface.name, interface.network
+            )
+        }),
+        IpAddr::V6(_) => port.ipv6.map(IpAddr::V6).ok_or_else(|| {
+            format!(
+                "interface {} has no IPv6 address, as Network {} has no IPv6 prefix, and {other} is one of IPv6",
+                interface.name, interface.network
+            )
+        }),
+    }?;
+    if other == own {
+        return Err(format!("{other} is the address of the interface itself"));
+    }
+    let (from, to) = match query.other {
+        OtherEnd::To(to) => (own, to),
+        OtherEnd::From(from, None) => (from, own),
+        OtherEnd::From(from, Some(public)) => {
+            if !is_public_of(firewall, public, own) {
+                return Err(format!(
+                    "this host does not forward public address {public} to interface {}: it leads elsewhere, or another host has it",
+                    interface.name
+                ));
+            }
+            (from, public.into())
+        }
+    };
+    Ok(TracedPacket { from, to, protocol: protocol(query.protocol), port: query.port })
+}
+
+fn is_public_of(firewall: &Firewall, public: Ipv4Addr, own: IpAddr) -> bool {
+    let forwarded = |(of, to): (Ipv4Addr, Ipv4Addr)| of == public && own == to;
+    let balanced = firewall.balanced.iter().filter(|each| each.public == public);
+    firewall.forwards.iter().map(|each| (each.public, each.private)).any(forwarded)
+        || balanced.flat_map(|each| &each.ports).flat_map(|port| &port.targets).any(|target| own == *target)
+}
+
+fn protocol(protocol: RuleProtocol) -> TraceProtocol {
+    match protocol {
+        // A query has none of these.
+        RuleProtocol::Any | RuleProtocol::Tcp => TraceProtocol::Tcp,
+        RuleProtocol::Udp => TraceProtocol::Udp,
+        RuleProtocol::Icmp => TraceProtocol::Icmp,
+        RuleProtocol::Icmpv6 => TraceProtocol::Icmpv6,
+    }
+}
+
+/// The names that a client of one namespace may read, by those of the host.
+#[derive(Debug, Default)]
+struct Names {
+    namespace: String,
+    /// `namespace/name` of a Network, by its bridge.
+    networks: BTreeMap<String, String>,
+    /// VM and interface, by tap.
+    interfaces: BTreeMap<String, (ObjectName, String)>,
+}
+
+impl Names {
+    fn read(ctx: &Context, namespace: &str) -> Self {
+        let networks = ctx.networks.applied().bridges.clone();
+        let networks = networks.into_iter().map(|(network, bridge)| (bridge, network)).collect();
+        let vms: Vec<(ObjectName, String, Vec<InterfaceStatus>)> = {
+            let tables = ctx.index.read();
+            let vms = tables.vms.all().filter_map(|(name, vm)| {
+                let interfaces = vm.status.as_ref()?.interfaces.clone();
+                Some((name.clone(), instance_of(vm)?.to_owned(), interfaces))
+            });
+            vms.collect()
+        };
+        let instances = vms.iter().map(|(_, instance, _)| instance.clone()).collect();
+        let ports = ctx.networks.ports.of(&instances);
+        let mut interfaces = BTreeMap::new();
+        for (name, instance, of_vm) in vms {
+            for port in ports.get(&instance).into_iter().flatten() {
+                let found = of_vm.iter().find(|interface| is_of(port, interface));
+                let interface = found.map(|interface| interface.name.clone()).unwrap_or_default();
+                interfaces.insert(port.port.tap.clone(), (name.clone(), interface));
+            }
+        }
+        Self { namespace: namespace.to_owned(), networks, interfaces }
+    }
+
+    fn in_trace(&self, mut trace: Trace) -> Trace {
+        for step in &mut trace.steps {
+            step.by = step.by.take().map(|object| self.in_object(object));
+        }
+        match &mut trace.end {
+            TraceEnd::Guest { interface, .. } => *interface = self.interface(interface),
+            TraceEnd::Tunnel { network, .. } => *network = self.network(network),
+            TraceEnd::Host
+            | TraceEnd::Outside { .. }
+            | TraceEnd::Dropped
+            | TraceEnd::Rejected
+            | TraceEnd::Undecided => {}
+        }
+        trace
+    }
+
+    fn in_object(&self, object: TraceObject) -> TraceObject {
+        match object {
+            TraceObject::SecurityGroup { name, direction, rule } => match self.own(&name) {
+                Some(name) => TraceObject::SecurityGroup { name, direction, rule },
+                None => {
+                    TraceObject::SecurityGroup { name: OTHER_NAMESPACE.to_owned(), direction, rule: None }
+                }
+            },
+            TraceObject::SecurityGroups { names, direction } => {
+                let own: Option<Vec<String>> = names.iter().map(|name| self.own(name)).collect();
+                let names = own.unwrap_or_else(|| vec![OTHER_NAMESPACE.to_owned()]);
+                TraceObject::SecurityGroups { names, direction }
+            }
+            TraceObject::Network { name } => TraceObject::Network { name: self.network(&name) },
+            TraceObject::Interface { name } => TraceObject::Interface { name: self.interface(&name) },
+            other @ (TraceObject::PublicAddress { .. } | TraceObject::Host | TraceObject::OtherProgram) => {
+                other
+            }
+        }
+    }
+
+    /// Returns the name of an object (`namespace/name`) of the client's namespace.
+    fn own(&self, name: &str) -> Option<String> {
+        let (namespace, name) = name.split_once('/')?;
+        (namespace == self.namespace).then(|| name.to_owned())
+    }
+
+    fn network(&self, bridge: &str) -> String {
+        let Some(name) = self.networks.get(bridge) else { return bridge.to_owned() };
+        let is_shared = name.split_once('/').is_some_and(|(namespace, _)| namespace == SHARED_NAMESPACE);
+        match self.own(name) {
+            Some(own) => own,
+            None if is_shared => name.clone(),
+            None => OTHER_NAMESPACE.to_owned(),
+        }
+    }
+
+    fn interface(&self, tap: &str) -> String {
+        match self.interfaces.get(tap) {
+            Some((vm, interface)) if vm.namespace == self.namespace => format!("{}/{interface}", vm.name),
+            Some(_) => OTHER_NAMESPACE.to_owned(),
+            None => tap.to_owned(),
+        }
+    }
+}
+
+/// In place of a name.
+const OTHER_NAMESPACE: &str = "(of another namespace)";
+
+#[cfg(test)]
+mod tests {
+    use berth_host::{Forward, StepResult, TraceDirection, TraceStep, TracedRule};
+    use serde_json::json;
+
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    fn vm(interfaces: usize) -> VM {
+        let interfaces: Vec<serde_json::Value> = (0..interfaces)
+            .map(|n| json!({"name": format!("nic{n}"), "network": "ns/app", "macAddress": format!("52:54:00:00:00:0{n}"),
+                "address": format!("10.0.{n}.2")}))
+            .collect();
+        serde_json::from_value(json!({"metadata": {"name": "web"}, "spec": {"disks": []},
+            "status": {"observedGeneration": 1, "interfaces": interfaces}}))
+        .expect("a VM")
+    }
+
+    fn port() -> Port {
+        let address = Some(Ipv4Addr::new(10, 0, 0, 2));
+        Port { tap: "btt00000001n0".into(), mac: "52:54:00:00:00:00".into(), address, ipv6: None }
+    }
+
+    fn query(other: OtherEnd) -> TraceQuery {
+        TraceQuery { interface: None, other, protocol: RuleProtocol::Tcp, port: 80 }
+    }
+
+    #[test]
+    fn the_only_interface_needs_no_name_and_one_of_several_does() {
+        assert_eq!(interface(&vm(1), None).map(|found| found.name.as_str()), Ok("nic0"));
+        assert_eq!(interface(&vm(2), Some("nic1")).map(|found| found.name.as_str()), Ok("nic1"));
+        let several = interface(&vm(2), None).expect_err("several");
+        assert!(several.contains("nic0, nic1"), "{several}");
+        assert!(interface(&vm(1), Some("nic7")).expect_err("absent").contains("it has nic0"));
+        assert_eq!(interface(&vm(0), None).expect_err("none"), "the VM has no network interface");
+    }
+
+    #[test]
+    fn the_own_end_of_the_packet_is_an_address_of_the_interface() {
+        let vm = vm(1);
+        let nic = interface(&vm, None).expect("one");
+        let public: Ipv4Addr = "198.51.100.7".parse().expect("an address");
+        let forward = Forward { public, private: Ipv4Addr::new(10, 0, 0, 2), announced_on: None };
+        let firewall = Firewall { forwards: vec![forward], ..Firewall::default() };
+        let of = |other: OtherEnd| packet(&query(other), nic, &port(), &firewall).map(|p| (p.from, p.to));
+        assert_eq!(of(OtherEnd::To(ip("10.0.0.9"))), Ok((ip("10.0.0.2"), ip("10.0.0.9"))));
+        assert_eq!(of(OtherEnd::From(ip("10.0.0.9"), None)), Ok((ip("10.0.0.9"), ip("10.0.0.2"))));
+        let by_public = of(OtherEnd::From(ip("192.0.2.9"), Some(public)));
+        assert_eq!(by_public, Ok((ip("192.0.2.9"), ip("198.51.100.7"))));
+        let elsewhere = of(OtherEnd::From(ip("192.0.2.9"), "198.51.100.8".parse().ok()));
+        assert!(elsewhere.expect_err("not its own").contains("another host has it"));
+        assert!(of(OtherEnd::To(ip("fd00::9"))).expect_err("no IPv6").contains("no IPv6 address"));
+        assert!(of(OtherEnd::To(ip("10.0.0.2"))).expect_err("itself").contains("itself"));
+        let unknown = Port { address: None, ..port() };
+        let error =
+            packet(&query(OtherEnd::To(ip("10.0.0.9"))), nic, &unknown, &firewall).expect_err("unknown");
+        assert!(error.contains("another DHCP server"), "{error}");
+    }
+
+    #[test]
+    fn names_of_other_namespaces_are_not_in_the_answer() {
+        let interfaces = BTreeMap::from([
+            ("btt1".to_owned(), (ObjectName::new("ns", "web"), "nic0".to_owned())),
+            ("btt2".to_owned(), (ObjectName::new("other", "secret"), "nic0".to_owned())),
+        ]);
+        let networks = BTreeMap::from([
+            ("bth-1".to_owned(), "ns/app".to_owned()),
+            ("bth-2".to_owned(), "other/secret".to_owned()),
+            ("bth-3".to_owned(), "berth-shared/lan".to_owned()),
+        ]);
+        let names = Names { namespace: "ns".to_owned(), networks, interfaces };
+        let group = |name: &str| TraceObject::SecurityGroup {
+            name: name.to_owned(),
+            direction: TraceDirection::Ingress,
+            rule: Some(TracedRule { number: 1, name: "secret".to_owned() }),
+        };
+        let groups = TraceObject::SecurityGroups {
+            names: vec!["other/secret".to_owned()],
+            direction: TraceDirection::Ingress,
+        };
+        let network = |name: &str| TraceObject::Network { name: name.to_owned() };
+        let objects = [group("other/secret"), groups, network("bth-2")];
+        let step = |by| TraceStep {
+            place: "place".to_owned(),
+            result: StepResult::Dropped,
+            by: Some(by),
+            detail: String::new(),
+        };
+        let packet =
+            TracedPacket { from: ip("10.0.0.2"), to: ip("10.0.0.3"), protocol: TraceProtocol::Tcp, port: 1 };
+        let end = TraceEnd::Guest { interface: "btt2".to_owned(), packet };
+        let hidden = names.in_trace(Trace { steps: objects.map(step).to_vec(), end });
+        assert!(!format!("{hidden:?}").contains("secret"), "{hidden:?}");
+        assert_eq!(
+            names.in_object(group("ns/web")),
+            TraceObject::SecurityGroup {
+                name: "web".to_owned(),
+                direction: TraceDirection::Ingress,
+                rule: Some(TracedRule { number: 1, name: "secret".to_owned() }),
+            }
+        );
+        assert_eq!(
+            (names.network("bth-1"), names.network("bth-3")),
+            ("app".to_owned(), "berth-shared/lan".to_owned())
+        );
+        assert_eq!(
+            (names.interface("btt1"), names.interface("btt9")),
+            ("web/nic0".to_owned(), "btt9".to_owned())
+        );
+    }
+}
