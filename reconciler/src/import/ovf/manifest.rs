@@ -92,7 +92,7 @@ fn entry(line: &str) -> Option<(String, ExpectedDigest)> {
     let is_whole =
         hex.len() == 2 * algorithm.output_len() && hex.bytes().all(|digit| digit.is_ascii_hexdigit());
     let name = name.trim().trim_start_matches("./").to_owned();
-    is_whole.then(|| (name, ExpectedDigest { name: name_of_it, algorithm, hex }))
+    is_whole.then_some((name, ExpectedDigest { name: name_of_it, algorithm, hex }))
 }
 
 #[cfg(test)]

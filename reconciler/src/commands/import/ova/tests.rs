@@ -31,8 +31,11 @@ fn sha1(data: &[u8]) -> String {
     hex(&digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, data))
 }
 
+/// Names of files with their contents.
+type Members<'a> = &'a [(&'a str, &'a [u8])];
+
 /// The file of an archive with these members, in a folder of its own.
-fn archive(members: &[(&str, &[u8])]) -> (TempDir, PathBuf) {
+fn archive(members: Members<'_>) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a new folder");
     let mut builder = tar::Builder::new(Vec::new());
     for (name, data) in members {
@@ -158,7 +161,7 @@ fn archives_that_are_no_appliances_are_refused() {
     let text = descriptor("a.vmdk");
     let sized = text.replace("ovf:href=\"a.vmdk\"", "ovf:href=\"a.vmdk\" ovf:size=\"28\"");
     let (ovf, sized, big) = (text.as_bytes(), sized.as_bytes(), vec![b' '; MAX_XML + 1]);
-    let cases: [(&[(&str, &[u8])], &str); 9] = [
+    let cases: [(Members<'_>, &str); 9] = [
         (&[("a.vmdk", DISK)], "it has no descriptor"),
         (&[("folder/box.ovf", ovf), ("a.vmdk", DISK)], "it has no descriptor"),
         (&[("a.ovf", ovf), ("b.ovf", ovf)], "\"a.ovf\" and \"b.ovf\""),

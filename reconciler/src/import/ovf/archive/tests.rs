@@ -54,7 +54,7 @@ fn members_are_found_with_their_names_places_and_sizes() {
     for (name, size) in [("box.ovf", 700), (&*long, 512), ("empty", 0)] {
         let mut header = Header::new_gnu();
         header.set_size(size);
-        builder.append_data(&mut header, name, std::io::repeat(7).take(size)).expect("it is in memory");
+        builder.append_data(&mut header, name, io::repeat(7).take(size)).expect("it is in memory");
     }
     let bytes = builder.into_inner().expect("it is in memory");
     let found = members(&mut Cursor::new(&bytes)).expect("it is an archive");
