@@ -43,7 +43,7 @@ pub enum Described {
 pub enum ImportError {
     /// Larger than any description, as a whole or in one element.
     #[error(
-        "it has more than {MAX_XML} bytes, or hundreds of attributes in an element, as no description of a domain has"
+        "it has more than {MAX_XML} bytes, or hundreds of namespaces or of attributes in an element, as no description of a domain has"
     )]
     TooLarge,
     /// Not well-formed, or with a DTD or too many elements.

@@ -65,7 +65,7 @@ pub struct Appliance {
 pub enum OvfError {
     /// Larger than any descriptor, as a whole or in one element.
     #[error(
-        "it has more than {MAX_XML} bytes, or hundreds of attributes in an element, as no descriptor has"
+        "it has more than {MAX_XML} bytes, or hundreds of namespaces or of attributes in an element, as no descriptor has"
     )]
     TooLarge,
     /// Not well-formed, or with a DTD or too many elements.

@@ -340,6 +340,8 @@ fn hostile_documents_are_refused_at_once() {
     let huge = domain("", "a", &" ".repeat(MAX_XML));
     let many = domain("", "a", &"<a/>".repeat(100_000));
     let attributes = format!("<domain {}/>", (0..90_000).map(|i| format!("a{i}='' ")).collect::<String>());
+    let opened: String = (0..4_000).map(|i| format!("<a xmlns:b{i}='u'>")).collect();
+    let namespaces = domain("", "a", &format!("{opened}{}", "</a>".repeat(4_000)));
     for document in [
         bomb.as_str(),
         &outside,
@@ -349,6 +351,7 @@ fn hostile_documents_are_refused_at_once() {
         &huge,
         &many,
         &attributes,
+        &namespaces,
         "",
         "<",
         "\0",

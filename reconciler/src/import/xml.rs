@@ -8,6 +8,8 @@ pub const MAX_XML: usize = 1 << 20;
 const MAX_NODES: u32 = 50_000;
 /// The most attributes of an element. The parser compares each with all others.
 const MAX_ATTRIBUTES: usize = 500;
+/// The most declarations of namespaces. The parser compares those of an element with all around it; a descriptor has about ten.
+const MAX_NAMESPACES: usize = 256;
 
 /// Why a text is not read as XML.
 #[derive(Debug)]
@@ -20,7 +22,7 @@ pub(super) enum XmlError {
 
 /// Parses a document. A DTD is refused, and with it every entity that is not one of XML's own.
 pub(super) fn parse(text: &str) -> Result<Document<'_>, XmlError> {
-    if text.len() > MAX_XML || has_long_tag(text) {
+    if text.len() > MAX_XML || has_long_tag(text) || text.matches("xmlns").count() > MAX_NAMESPACES {
         return Err(XmlError::TooLarge);
     }
     let options = ParsingOptions { allow_dtd: false, nodes_limit: MAX_NODES, ..ParsingOptions::default() };

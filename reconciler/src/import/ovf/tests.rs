@@ -270,7 +270,9 @@ fn hostile_descriptors_are_refused_at_once() {
     let deep = format!("<Envelope>{}", "<VirtualSystemCollection>".repeat(40_000));
     let attributes =
         format!("<Envelope {}/>", (0..90_000).map(|i| format!("a{i} = '' ")).collect::<String>());
-    for document in [bomb, outside, huge, deep, attributes, String::new(), "\0".to_owned()] {
+    let opened: String = (0..4_000).map(|i| format!("<a xmlns:b{i}='u'>")).collect();
+    let namespaces = format!("<Envelope>{opened}{}</Envelope>", "</a>".repeat(4_000));
+    for document in [bomb, outside, huge, deep, attributes, namespaces, String::new(), "\0".to_owned()] {
         let started = Instant::now();
         let start: String = document.chars().take(60).collect();
         assert!(read(&document).is_err(), "{start}");
