@@ -20,7 +20,7 @@ use super::{
 
 /// The most CPUs, disks, CD-ROM drives and interfaces of a VM.
 const CPUS: u64 = 128;
-const DISKS: usize = 16;
+pub(super) const DISKS: usize = 16;
 const CDROMS: usize = 4;
 /// The longest name of a CD-ROM drive.
 const CDROM_NAME: usize = 36;

@@ -23,7 +23,7 @@ use std::collections::BTreeSet;
 use roxmltree::Node;
 
 use super::domain::{Disk, DiskSource, Domain};
-use super::xml::{self, MAX_XML, XmlError, all, local};
+use super::xml::{self, MAX_XML, XmlError, all, first, local};
 use package::Package;
 
 pub use archive::{ArchiveError, Member, members};
@@ -74,6 +74,9 @@ pub enum OvfError {
     /// Another document.
     #[error("it describes a <{0}>, and an OVF descriptor is an <Envelope>")]
     Root(String),
+    /// A descriptor of the draft that precedes the standard.
+    #[error("it is OVF 0.9: convert it with ovftool, or import it into VirtualBox and export it as OVF 1.0")]
+    Draft,
     /// Nothing to import.
     #[error("it has no VirtualSystem")]
     NoSystem,
@@ -124,6 +127,9 @@ pub fn read(descriptor: &str) -> Result<Appliance, OvfError> {
     let root = document.root_element();
     if root.tag_name().name() != "Envelope" {
         return Err(OvfError::Root(short(root.tag_name().name())));
+    }
+    if first(root, &["Content"]).is_some() {
+        return Err(OvfError::Draft);
     }
     let mut package = Package::read(root)?;
     let is_system = |node: &Node<'_, '_>| node.is_element() && node.tag_name().name() == "VirtualSystem";

@@ -8,8 +8,14 @@ use roxmltree::Node;
 use super::items::{kind, name_of, number};
 use super::package::Package;
 use super::{OvfError, short};
+use crate::import::configuration::DISKS;
 use crate::import::domain::{Disk, Domain, Interface};
 use crate::import::xml::text;
+
+/// The resource types of controllers.
+const IDE: u32 = 5;
+const SCSI: u32 = 6;
+const SATA: u32 = 20;
 
 /// The most disks of a VM on SATA.
 const SATA_DISKS: usize = 6;
@@ -20,8 +26,8 @@ const SHOWN_NETWORKS: usize = 8;
 /// The controller of a disk.
 #[derive(Clone, Debug)]
 struct Controller {
-    /// The first item of its type, and its number among those.
-    place: (usize, u32),
+    /// The first item of its kind, its number among those, and its own item: not all have a number.
+    place: (usize, u32, usize),
     bus: DiskBus,
     note: Option<String>,
 }
@@ -34,6 +40,8 @@ pub(super) fn add(
     package: &mut Package<'_, '_>,
 ) -> Result<(), OvfError> {
     let controllers = controllers(items, is_windows);
+    let (bus, note) = bus(SCSI, "not declared", is_windows);
+    let undeclared = Controller { place: (usize::MAX, u32::MAX, usize::MAX), bus, note };
     let mut disks = Vec::new();
     let mut networks = BTreeSet::new();
     // Last: there may be many.
@@ -45,9 +53,9 @@ pub(super) fn add(
             }
             Some(17 | 31) => {
                 let controller = text(item, &["Parent"]).and_then(|parent| controllers.get(parent));
-                let place = controller.map_or((usize::MAX, u32::MAX), |controller| controller.place);
+                let controller = controller.unwrap_or(&undeclared);
                 let slot = number(item, "AddressOnParent");
-                disks.push(((place, slot, index), item, controller));
+                disks.push(((controller.place, slot, index), item, controller));
             }
             of => others.extend(other_device(item, of)),
         }
@@ -69,28 +77,32 @@ pub(super) fn add(
 /// The controllers by the ids of their items.
 fn controllers<'a>(items: &[Node<'a, '_>], is_windows: bool) -> BTreeMap<&'a str, Controller> {
     let mut found = BTreeMap::new();
-    let mut firsts: BTreeMap<u32, usize> = BTreeMap::new();
+    let mut firsts: BTreeMap<(u32, bool), usize> = BTreeMap::new();
     for (index, item) in items.iter().copied().enumerate() {
-        let Some(of @ (5 | 6 | 20)) = kind(item) else { continue };
+        let Some(of @ (IDE | SCSI | SATA)) = kind(item) else { continue };
         let Some(instance) = text(item, &["InstanceID"]) else { continue };
-        let first = *firsts.entry(of).or_insert(index);
         let model = text(item, &["ResourceSubType"]).unwrap_or_default();
+        let first = *firsts.entry((of, is_nvme(model))).or_insert(index);
         let (bus, note) = bus(of, model, is_windows);
-        found.insert(instance, Controller { place: (first, number(item, "Address")), bus, note });
+        found.insert(instance, Controller { place: (first, number(item, "Address"), index), bus, note });
     }
     found
 }
 
+/// Whether it is a controller for NVMe, which has the resource type of one for SATA.
+fn is_nvme(model: &str) -> bool {
+    model.to_ascii_lowercase().contains("nvme")
+}
+
 /// The bus of the disks on a controller, and the note on it.
 fn bus(of: u32, model: &str, is_windows: bool) -> (DiskBus, Option<String>) {
-    let lower = model.to_ascii_lowercase();
-    if of == 5 {
+    if of == IDE {
         return (DiskBus::Sata, Some("its controller is IDE; in berth it is SATA".to_owned()));
     }
-    if of == 20 && !lower.contains("nvme") {
+    if of == SATA && !is_nvme(model) {
         return (DiskBus::Sata, None);
     }
-    if lower.contains("virtio") {
+    if model.to_ascii_lowercase().contains("virtio") {
         return (DiskBus::VirtioScsi, None);
     }
     let model = if model.is_empty() { "SCSI".to_owned() } else { short(model) };
@@ -107,7 +119,7 @@ fn bus(of: u32, model: &str, is_windows: bool) -> (DiskBus, Option<String>) {
 fn add_disk(
     domain: &mut Domain,
     item: Node<'_, '_>,
-    controller: Option<&Controller>,
+    controller: &Controller,
     package: &mut Package<'_, '_>,
 ) -> Result<(), OvfError> {
     let target = format!("disk{}", domain.disks.len() + 1);
@@ -115,20 +127,26 @@ fn add_disk(
         domain.notes.push(format!("{} has no data, and is left out", name_of(item)));
         return Ok(());
     };
+    // Its file is not extracted either.
+    if domain.disks.len() == DISKS {
+        let name = name_of(item);
+        domain.notes.push(format!("{name}: a VM of berth has at most {DISKS} disks; it is left out"));
+        return Ok(());
+    }
     let path = resource.strip_prefix("ovf:").unwrap_or(resource).trim_start_matches('/');
     let id = path.strip_prefix("disk/").ok_or_else(|| OvfError::Disk {
         disk: name_of(item),
         why: format!("has the resource {:?}, and a disk has ovf:/disk/ID", short(resource)),
     })?;
     let data = package.data(id)?;
-    let mut bus = controller.map(|controller| controller.bus).unwrap_or_default();
+    let mut bus = controller.bus;
     let of_sata = domain.disks.iter().filter(|disk| disk.bus == DiskBus::Sata).count();
     if bus == DiskBus::Sata && of_sata == SATA_DISKS {
         bus = DiskBus::VirtioScsi;
         domain.notes.push(format!(
-            "{target}: a VM of berth has at most {SATA_DISKS} disks on SATA; it is on virtio-scsi"
+            "{target}: a VM of berth has at most {SATA_DISKS} disks on SATA; it is on virtio-scsi, for which Windows needs a driver"
         ));
-    } else if let Some(note) = controller.and_then(|controller| controller.note.as_ref()) {
+    } else if let Some(note) = &controller.note {
         domain.notes.push(format!("{target}: {note}"));
     }
     domain.disks.push(Disk {

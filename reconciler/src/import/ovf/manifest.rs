@@ -65,6 +65,8 @@ impl Manifest {
 /// When a line is of another form.
 pub fn read(text: &str) -> Result<Manifest, ManifestError> {
     let mut digests = BTreeMap::new();
+    // Editors of Windows write it at the start of a text.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     for (index, line) in text.lines().enumerate() {
         if line.trim().is_empty() {
             continue;
@@ -103,7 +105,7 @@ mod tests {
     fn the_manifests_of_vmware_and_virtualbox_are_read() {
         let empty = digest::digest(&digest::SHA256, b"");
         let text = format!(
-            "SHA256(box.ovf)= {}\r\nSHA256 (my disk (1).vmdk) = {}\n\nSHA1(a.vmdk)= {}\n",
+            "\u{feff}SHA256(box.ovf)= {}\r\nSHA256 (my disk (1).vmdk) = {}\n\nSHA1(a.vmdk)= {}\n",
             hex(&empty),
             hex(&empty).to_uppercase(),
             hex(&digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, b"a"))

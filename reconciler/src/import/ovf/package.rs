@@ -1,6 +1,6 @@
 //! The files and the disks that a descriptor lists.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use roxmltree::Node;
 
@@ -14,6 +14,8 @@ use crate::import::xml::{all, local};
 const MAX_CAPACITY: u64 = 64 << 40;
 /// The sectors of a disk, in bytes.
 const SECTOR: u64 = 512;
+/// The grains of a VMDK, in bytes. VirtualBox declares the size of the disk in the descriptor, and that of whole grains in the file.
+const GRAIN: u64 = 64 << 10;
 
 /// A file of a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,9 +48,11 @@ pub(super) struct Package<'a, 'i> {
     references: BTreeMap<&'a str, Node<'a, 'i>>,
     disks: BTreeMap<&'a str, Node<'a, 'i>>,
     names: Names,
-    /// The files that are needed, and the place of each by its id.
+    /// The files that are needed, and the place and the format of each by its id.
     files: Vec<PackedFile>,
-    places: BTreeMap<&'a str, usize>,
+    places: BTreeMap<&'a str, (usize, &'static str)>,
+    /// Their names in the package.
+    stored: BTreeSet<String>,
 }
 
 impl<'a, 'i> Package<'a, 'i> {
@@ -59,6 +63,7 @@ impl<'a, 'i> Package<'a, 'i> {
             names: Names::default(),
             files: Vec::new(),
             places: BTreeMap::new(),
+            stored: BTreeSet::new(),
         })
     }
 
@@ -83,6 +88,7 @@ impl<'a, 'i> Package<'a, 'i> {
         };
         let format = format(local(disk, "format").unwrap_or_default()).map_err(refused)?;
         let (name, compression) = self.file(file, format).map_err(refused)?;
+        let capacity = if format == "vmdk" { capacity.next_multiple_of(GRAIN) } else { capacity };
         Ok(DiskData { source: DiskSource::Upload { file: name, compression, capacity }, format })
     }
 
@@ -104,7 +110,15 @@ impl<'a, 'i> Package<'a, 'i> {
             "gzip" => Some("gzip"),
             other => return Err(format!("has the compression {:?}, and gzip is read", short(other))),
         };
-        if let Some(file) = self.places.get(id).and_then(|place| self.files.get(*place)) {
+        if let Some((place, of)) = self.places.get(id)
+            && let Some(file) = self.files.get(*place)
+        {
+            if *of != format {
+                return Err(format!(
+                    "has the file {:?} in the format {format}, and another disk has it in {of}",
+                    short(href)
+                ));
+            }
             return Ok((file.name.clone(), compression));
         }
         // That of a compressed file may be meant before the compression.
@@ -113,6 +127,9 @@ impl<'a, 'i> Package<'a, 'i> {
         let size =
             size.map_err(|_| format!("has a file with the size {:?}", short(declared.unwrap_or_default())))?;
         let name = decoded(href).unwrap_or_else(|| href.to_owned());
+        if !self.stored.insert(name.clone()) {
+            return Err(format!("has the file {:?}, which is twice in References", short(href)));
+        }
         let (plain, ending) = match compression {
             Some(_) => (name.strip_suffix(".gz").unwrap_or(&name), ".gz"),
             None => (name.as_str(), ""),
@@ -120,7 +137,7 @@ impl<'a, 'i> Package<'a, 'i> {
         let stem = plain.rsplit_once('.').map_or(plain, |(stem, _)| stem);
         // Terraform reads every .tf in the folder: the ending is never that of the appliance.
         let name = format!("{}.{format}{ending}", self.names.free(stem));
-        self.places.insert(id, self.files.len());
+        self.places.insert(id, (self.files.len(), format));
         self.files.push(PackedFile { href: href.to_owned(), name: name.clone(), size });
         Ok((name, compression))
     }

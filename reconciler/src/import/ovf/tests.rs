@@ -171,6 +171,111 @@ fn windows_has_a_bus_and_a_card_that_it_knows() {
 }
 
 #[test]
+fn a_disk_without_a_controller_is_on_a_bus_that_its_guest_knows() {
+    let linux = small(&disk_item("d1"));
+    let windows = linux.replace(
+        "<VirtualHardwareSection>",
+        "<OperatingSystemSection><Description>Windows 11</Description></OperatingSystemSection><VirtualHardwareSection>",
+    );
+    for (text, bus, note) in [
+        (linux, DiskBus::VirtioScsi, "disk1: its controller is not declared; in berth it is virtio-scsi"),
+        (windows, DiskBus::Sata, "disk1: its controller is not declared; in berth it is SATA"),
+    ] {
+        let domain = appliance(&text).domains.remove(0);
+        assert_eq!(domain.disks[0].bus, bus);
+        assert_parts(&domain.notes.join("\n"), &[note]);
+    }
+}
+
+/// The sizes of the disks, in GiB.
+fn sizes(domain: &Domain) -> Vec<u64> {
+    let size = |disk: &Disk| match disk.source {
+        DiskSource::Upload { capacity, .. } => capacity >> 30,
+        DiskSource::Blank(bytes) => bytes >> 30,
+        _ => 0,
+    };
+    domain.disks.iter().map(size).collect()
+}
+
+#[test]
+fn the_disks_of_a_controller_stay_together() {
+    let controller = |kind, id: &str, more: &str| item(kind, &format!("<InstanceID>{id}</InstanceID>{more}"));
+    let disk = |parent: &str, slot: u32, id: u32| {
+        item(
+            17,
+            &format!(
+                "<Parent>{parent}</Parent><AddressOnParent>{slot}</AddressOnParent><HostResource>/disk/d{id}</HostResource>"
+            ),
+        )
+    };
+    let disks: String = (1..=4)
+        .map(|id| format!("<Disk ovf:capacity=\"{id}\" ovf:capacityAllocationUnits=\"byte * 2^30\" ovf:diskId=\"d{id}\"/>"))
+        .collect();
+    let nvme = "<Address>0</Address><ResourceSubType>vmware.nvme.controller</ResourceSubType>";
+    for (a, b) in [
+        (controller(20, "a", nvme), controller(20, "b", "<Address>0</Address>")),
+        (controller(6, "a", ""), controller(6, "b", "")),
+        (controller(6, "a", "<Address>0</Address>"), controller(6, "b", "<Address>1</Address>")),
+    ] {
+        let items = [a, b, disk("b", 0, 3), disk("b", 1, 4), disk("a", 1, 2), disk("a", 0, 1)].concat();
+        let system = format!("<VirtualSystem ovf:id=\"a\">{}</VirtualSystem>", hardware(&items));
+        assert_eq!(sizes(&appliance(&with(&system, &disks)).domains[0]), [1, 2, 3, 4], "{items}");
+    }
+}
+
+#[test]
+fn a_vmdk_has_a_size_of_whole_grains() {
+    let text = small(&disk_item("d1"))
+        .replace("\"1\" ovf:capacityAllocationUnits=\"byte * 2^30\"", "\"1073741313\"");
+    let capacity = |text: &str| match appliance(text).domains[0].disks[0].source {
+        DiskSource::Upload { capacity, .. } => capacity,
+        ref other => panic!("{other:?}"),
+    };
+    assert_eq!(capacity(&text), 1 << 30);
+    assert_eq!(capacity(&text.replace("\"vmdk\"", "\"vhdx\"")), 1 << 30);
+    let less = text.replace("1073741313", "1073741312");
+    assert_eq!(capacity(&less), 1 << 30);
+    assert_eq!(capacity(&less.replace("\"vmdk\"", "\"vhdx\"")), (1 << 30) - 512);
+}
+
+#[test]
+fn a_file_is_taken_once_and_in_one_format() {
+    let two = disk_item("d1") + &disk_item("d2");
+    let system = format!("<VirtualSystem ovf:id=\"a\">{}</VirtualSystem>", hardware(&two));
+    let disk = |id: &str, file: &str, format: &str| {
+        format!(
+            "<Disk ovf:capacity=\"1024\" ovf:diskId=\"{id}\" ovf:fileRef=\"{file}\" ovf:format=\"{format}\"/>"
+        )
+    };
+    let formats = with(&system, &(disk("d1", "f1", "vmdk") + &disk("d2", "f1", "vhd")));
+    assert!(refusal(&formats).contains("in the format vhd, and another disk has it in vmdk"));
+    let names = with(&system, &(disk("d1", "f1", "vmdk") + &disk("d2", "f2", "vmdk")))
+        .replace("</References>", "<File ovf:id=\"f2\" ovf:href=\"%61.vmdk\"/></References>");
+    assert!(refusal(&names).contains("\"%61.vmdk\", which is twice in References"));
+}
+
+#[test]
+fn a_disk_that_no_vm_gets_has_no_file() {
+    let numbers = 1..=17;
+    let items: String = numbers.clone().map(|id| disk_item(&format!("d{id}"))).collect();
+    let disks: String = numbers
+        .clone()
+        .map(|id| {
+            format!(
+                "<Disk ovf:capacity=\"1024\" ovf:diskId=\"d{id}\" ovf:fileRef=\"f{id}\" ovf:format=\"vmdk\"/>"
+            )
+        })
+        .collect();
+    let files: String =
+        numbers.skip(1).map(|id| format!("<File ovf:id=\"f{id}\" ovf:href=\"{id}.vmdk\"/>")).collect();
+    let system = format!("<VirtualSystem ovf:id=\"a\">{}</VirtualSystem>", hardware(&items));
+    let text = with(&system, &disks).replace("</References>", &format!("{files}</References>"));
+    let found = appliance(&text);
+    assert_eq!((found.files.len(), found.domains[0].disks.len()), (16, 16));
+    assert_parts(&found.domains[0].notes.join("\n"), &["a VM of berth has at most 16 disks; it is left out"]);
+}
+
+#[test]
 fn several_systems_are_several_vms_and_share_the_file_of_a_disk() {
     let system =
         |id: &str| format!("<VirtualSystem ovf:id=\"{id}\">{}</VirtualSystem>", hardware(&disk_item("d1")));
@@ -258,6 +363,7 @@ fn what_cannot_be_had_is_refused_with_the_reason() {
     }
     assert!(refusal("<domain/>").contains("describes a <domain>"));
     assert!(refusal("<Envelope/>").contains("no VirtualSystem"));
+    assert!(refusal("<Envelope><Content/></Envelope>").contains("it is OVF 0.9: convert it"));
     assert!(refusal("<Envelope><VirtualSystem/></Envelope>").contains("no VirtualHardwareSection"));
 }
 
