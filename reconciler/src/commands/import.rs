@@ -43,7 +43,12 @@ fn check(options: &WrittenOptions) -> anyhow::Result<()> {
 
 fn check_target(out: &Path) -> anyhow::Result<()> {
     let target = out.join(FILE);
-    ensure!(!target.exists(), "{} exists: give another folder with --out", target.display());
+    // Also a link that leads nowhere is in the way.
+    ensure!(
+        fs::symlink_metadata(&target).is_err(),
+        "{} exists: give another folder with --out",
+        target.display()
+    );
     Ok(())
 }
 

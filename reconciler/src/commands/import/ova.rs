@@ -55,7 +55,8 @@ pub(super) fn run(options: &OvaOptions) -> anyhow::Result<()> {
         Some(_) => None,
         None => {
             let size: u64 = disks.iter().map(|disk| disk.stored.size()).sum();
-            Some(Extraction::begin(&options.out, size)?)
+            let names: Vec<&str> = disks.iter().map(|disk| disk.file.name.as_str()).collect();
+            Some(Extraction::begin(&options.out, size, &names)?)
         }
     };
     let mut checksums = BTreeMap::new();
@@ -69,6 +70,9 @@ pub(super) fn run(options: &OvaOptions) -> anyhow::Result<()> {
             None => copied(disk, &mut std::io::sink()),
         };
         checksums.insert(path, sha256.context(about).with_context(cannot)?);
+    }
+    if let Some(extraction) = &mut extraction {
+        extraction.name_files()?;
     }
     let written = configuration(&domains, &checksums);
     let target = super::save(&written, &options.out)?;
@@ -108,7 +112,13 @@ fn described(package: &Package) -> anyhow::Result<(Appliance, Option<Manifest>)>
 fn notes(package: &Package) -> Vec<String> {
     let mut notes = Vec::new();
     if package.manifest().is_none() {
-        notes.push("its appliance has no manifest (.mf): its files were not verified".to_owned());
+        let name = match package.folder() {
+            None => ".mf".to_owned(),
+            Some(_) => {
+                format!("{} beside it", Path::new(package.descriptor()).with_extension("mf").display())
+            }
+        };
+        notes.push(format!("its appliance has no manifest ({name}): its files were not verified"));
     }
     if package.has_certificate() {
         notes.push("its appliance is signed (.cert): the signature was not verified".to_owned());

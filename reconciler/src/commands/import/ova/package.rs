@@ -61,9 +61,15 @@ impl Package {
         }
         let mut file = regular(path, OFlag::empty())?;
         let members = members(&mut file)?;
-        let descriptor = only(&members, ".ovf")?.context("it has no descriptor: no file *.ovf")?;
-        let manifest = only(&members, ".mf")?;
-        let has_certificate = only(&members, ".cert")?.is_some();
+        let names: Vec<&str> = members.iter().map(|member| member.name.as_str()).collect();
+        let Some(descriptor) = only(&names, ".ovf")? else {
+            if let Some(inner) = names.iter().find(|name| has_ending(name, ".ovf")) {
+                bail!("its descriptor {inner:?} is in a folder: extract the archive, and give the .ovf");
+            }
+            bail!("it has no descriptor: no file *.ovf");
+        };
+        let manifest = only(&names, ".mf")?;
+        let has_certificate = only(&names, ".cert")?.is_some();
         let files = Files::Archive { file: Arc::new(file), members };
         Ok(Self { files, descriptor, manifest, has_certificate })
     }
@@ -76,9 +82,15 @@ impl Package {
         };
         let folder = fs::canonicalize(folder)?;
         let stem = descriptor.rsplit_once('.').map_or(descriptor, |(stem, _)| stem);
-        let beside =
-            |ending: &str| Some(format!("{stem}.{ending}")).filter(|name| folder.join(name).exists());
-        let (manifest, has_certificate) = (beside("mf"), beside("cert").is_some());
+        let beside = ["mf", "cert"].map(|ending| format!("{stem}.{ending}"));
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&folder)? {
+            let name = entry?.file_name();
+            let name = name.to_str().filter(|name| beside.iter().any(|it| it.eq_ignore_ascii_case(name)));
+            names.extend(name.map(str::to_owned));
+        }
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let (manifest, has_certificate) = (only(&names, ".mf")?, only(&names, ".cert")?.is_some());
         Ok(Self {
             files: Files::Folder(folder),
             descriptor: descriptor.to_owned(),
@@ -158,15 +170,20 @@ impl Package {
     }
 }
 
-/// The name of the only member with this ending, outside of folders.
-fn only(members: &[Member], ending: &str) -> anyhow::Result<Option<String>> {
-    let has_ending = |name: &&str| !name.contains('/') && name.to_ascii_lowercase().ends_with(ending);
-    let mut found = members.iter().map(|member| member.name.as_str()).filter(has_ending);
+/// The only one of the names with this ending, outside of folders.
+fn only(names: &[&str], ending: &str) -> anyhow::Result<Option<String>> {
+    let mut found = names.iter().filter(|name| !name.contains('/') && has_ending(name, ending));
     let first = found.next();
     if let (Some(first), Some(second)) = (first, found.next()) {
         bail!("it has {first:?} and {second:?}, and an appliance has one file *{ending}");
     }
-    Ok(first.map(str::to_owned))
+    Ok(first.map(|name| (*name).to_owned()))
+}
+
+/// Whether the file has this ending, and is none that macOS adds to an archive beside each other one.
+fn has_ending(path: &str, ending: &str) -> bool {
+    let name = path.rsplit_once('/').map_or(path, |(_, name)| name);
+    !name.starts_with("._") && name.to_ascii_lowercase().ends_with(ending)
 }
 
 /// Opens a regular file. The opening of a pipe would wait for its writer.

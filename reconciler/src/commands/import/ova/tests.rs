@@ -87,7 +87,8 @@ fn an_ova_is_verified_extracted_and_described() {
     // A second import replaces nothing.
     let before = fs::read_to_string(out.join("main.tf")).expect("it is there");
     let (_, again) = import_of(&file);
-    assert!(format!("{:#}", again.expect_err("it is refused")).contains("creating"));
+    let error = format!("{:#}", again.expect_err("it is refused"));
+    assert!(error.contains("box-disk1.vmdk exists: remove it, or give another folder"), "{error}");
     assert_eq!(fs::read_to_string(out.join("main.tf")).expect("it is there"), before);
     assert_eq!(fs::read(out.join("box-disk1.vmdk")).expect("it is there"), DISK);
 }
@@ -161,9 +162,11 @@ fn archives_that_are_no_appliances_are_refused() {
     let text = descriptor("a.vmdk");
     let sized = text.replace("ovf:href=\"a.vmdk\"", "ovf:href=\"a.vmdk\" ovf:size=\"28\"");
     let (ovf, sized, big) = (text.as_bytes(), sized.as_bytes(), vec![b' '; MAX_XML + 1]);
-    let cases: [(Members<'_>, &str); 9] = [
+    let cases: [(Members<'_>, &str); 11] = [
         (&[("a.vmdk", DISK)], "it has no descriptor"),
-        (&[("folder/box.ovf", ovf), ("a.vmdk", DISK)], "it has no descriptor"),
+        (&[("._box.ovf", ovf), ("a.vmdk", DISK)], "it has no descriptor"),
+        (&[("box/._box.ovf", b""), ("box/box.ovf", ovf)], "its descriptor \"box/box.ovf\" is in a folder"),
+        (&[("._box.ovf", b""), ("box.ovf", ovf)], "\"a.vmdk\", which is not in the package"),
         (&[("a.ovf", ovf), ("b.ovf", ovf)], "\"a.ovf\" and \"b.ovf\""),
         (&[("box.ovf", ovf)], "\"a.vmdk\", which is not in the package"),
         (&[("box.ovf", ovf), ("folder/a.vmdk", DISK)], "which is not in the package"),
@@ -185,10 +188,78 @@ fn archives_that_are_no_appliances_are_refused() {
 }
 
 #[test]
+fn a_file_of_a_disk_that_exists_stays_and_the_others_are_not_extracted() {
+    let text = descriptor("a.vmdk")
+        .replace("</References>", "<File ovf:id=\"f2\" ovf:href=\"b.vmdk\"/></References>")
+        .replace(
+            "</DiskSection>",
+            "<Disk ovf:capacity=\"1\" ovf:diskId=\"d2\" ovf:fileRef=\"f2\" ovf:format=\"vmdk\"/></DiskSection>",
+        )
+        .replace(
+            "</VirtualHardwareSection>",
+            "<Item><ResourceType>17</ResourceType><HostResource>/disk/d2</HostResource></Item></VirtualHardwareSection>",
+        );
+    let members: [(&str, &[u8]); 3] = [("box.ovf", text.as_bytes()), ("a.vmdk", DISK), ("b.vmdk", DISK)];
+    let (folder, file) = archive(&members);
+    let out = folder.path().join("out");
+    fs::create_dir(&out).expect("a new folder");
+    fs::write(out.join("b.vmdk"), "mine").expect("a new file");
+    let error = format!("{:#}", import_of(&file).1.expect_err("it is refused"));
+    assert!(error.contains("b.vmdk exists: remove it, or give another folder with --out"), "{error}");
+    assert_eq!(fs::read_to_string(out.join("b.vmdk")).expect("it is there"), "mine");
+    assert_eq!(fs::read_dir(&out).expect("it exists").count(), 1, "the first disk is not left");
+}
+
+#[test]
+fn extracted_files_have_no_names_before_all_are_whole() {
+    let folder = tempfile::tempdir().expect("a new folder");
+    let (a, b) = (folder.path().join("a.vmdk"), folder.path().join("b.vmdk"));
+    let extract = || {
+        let mut extraction = Extraction::begin(folder.path(), 1, &["a.vmdk", "b.vmdk"])?;
+        extraction.create("a.vmdk")?.write_all(DISK)?;
+        extraction.create("b.vmdk")?.write_all(DISK)?;
+        anyhow::Ok(extraction)
+    };
+    drop(extract().expect("there is room"));
+    let mut extraction = extract().expect("the first one left nothing");
+    assert!(!a.exists() && !b.exists(), "a file has its name too early");
+    fs::write(&b, "mine").expect("a new file");
+    let error = extraction.name_files().expect_err("another file has the name by now");
+    assert!(error.to_string().contains("b.vmdk"), "{error}");
+    drop(extraction);
+    assert!(!a.exists(), "the first file is not left");
+    assert_eq!(fs::read_to_string(&b).expect("it is there"), "mine");
+}
+
+#[test]
+fn a_manifest_beside_a_descriptor_is_found_however_it_is_spelled() {
+    let folder = tempfile::tempdir().expect("a new folder");
+    let text = descriptor("a.vmdk");
+    let (file, disk) = (folder.path().join("Box.OVF"), folder.path().join("a.vmdk"));
+    fs::write(&file, &text).expect("a new file");
+    fs::write(&disk, b"other").expect("a new file");
+    let manifest =
+        format!("SHA256(Box.OVF)= {}\nSHA256(a.vmdk)= {}\n", sha256(text.as_bytes()), sha256(DISK));
+    fs::write(folder.path().join("box.MF"), &manifest).expect("a new file");
+    assert!(refusal(&file).contains("its SHA-256 is another one"));
+    fs::write(&disk, DISK).expect("it is there");
+    let package = Package::open(&file).expect("it is one");
+    assert_eq!(notes(&package), Vec::<String>::new());
+    fs::write(folder.path().join("BOX.mf"), manifest).expect("a new file");
+    assert!(refusal(&file).contains("an appliance has one file *.mf"));
+    for name in ["box.MF", "BOX.mf"] {
+        fs::remove_file(folder.path().join(name)).expect("it is there");
+    }
+    let package = Package::open(&file).expect("it is one");
+    let expected = "its appliance has no manifest (Box.mf beside it): its files were not verified";
+    assert_eq!(notes(&package), [expected]);
+}
+
+#[test]
 fn a_folder_without_room_is_refused_and_removed() {
     let folder = tempfile::tempdir().expect("a new folder");
     let out = folder.path().join("out");
-    let error = Extraction::begin(&out, u64::MAX).err().expect("no disk is so large");
+    let error = Extraction::begin(&out, u64::MAX, &[]).err().expect("no disk is so large");
     assert!(format!("{error:#}").contains("MiB free: give a folder elsewhere"), "{error:#}");
     assert!(!out.exists());
 }
