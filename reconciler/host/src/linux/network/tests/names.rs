@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use super::dhcp::CLAIMED;
 use super::dns::{self, A, AAAA, Answer, NXDOMAIN, PTR};
 use super::guest::Guest;
-use super::{BRIDGE, Fixture, in_own_namespace, lease, network};
+use super::{BRIDGE, Fixture, firewall, in_own_namespace, lease, network};
 use crate::linux::files::blocking;
 use crate::{Lease, NameRecord, Names, NetworkConfig};
 
@@ -72,6 +72,25 @@ fn names_lead_to_addresses_and_back_and_no_other_server_is_asked_about_the_rest(
         f.networks.remove(BRIDGE).await.expect("removed");
         assert_eq!(server(&f), None);
         assert!(super::files::names(&f.layout.networks()).expect("list").is_empty());
+    });
+}
+
+#[test]
+fn the_name_server_answers_the_guests_of_its_network_and_the_host_alone() {
+    in_own_namespace(|| async {
+        let f = Fixture::new();
+        let config = NetworkConfig { names: names(&[("web", "10.77.0.9")]), ..plain(vec![lease(5)]) };
+        f.networks.ensure(&config).await.expect("made");
+        let guest = Guest::at(BRIDGE, "10.77.0.5/24", "10.77.0.1");
+        // It has a route to the network's range by the host.
+        let outsider = Guest::beside("192.0.2.254/24", "192.0.2.1/24");
+        assert!(ask(&outsider, "web.app.internal", A).await.is_some(), "dnsmasq itself answers all");
+        f.networks.apply_firewall(&firewall(&[])).await.expect("written");
+        assert_eq!(ask(&outsider, "web.app.internal", A).await, None);
+        assert!(!outsider.connects("10.77.0.1", 53), "nor by TCP");
+        assert_eq!(records(&guest, "web.app.internal", A).await, ["10.77.0.9"]);
+        let of_host = blocking(|| dns::ask(GATEWAY, "web.app.internal", A)).await;
+        assert_eq!(of_host.expect("an answer").records, ["10.77.0.9"]);
     });
 }
 
