@@ -25,7 +25,7 @@ use crate::{
 const FIRST_BACK_OFF: Duration = Duration::from_millis(100);
 /// How long changes to an aggregating object are coalesced.
 const COALESCING_DELAY: Duration = Duration::from_secs(1);
-/// The number of names in a Network's status that lengthens the delay once more: every host reads all of them at each change.
+/// For each so many names in a Network's status, the delay is longer by itself: at each change every host receives all of them.
 const NAMES_PER_DELAY: usize = 500;
 
 /// How long the first report of an object is delayed whose first user, created together with it, reports it better.
