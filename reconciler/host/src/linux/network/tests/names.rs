@@ -17,7 +17,8 @@ fn names(records: &[(&str, &str)]) -> Option<Names> {
         name: (*name).to_owned(),
         address: address.parse().expect("an address"),
     };
-    Some(Names { domain: DOMAIN.to_owned(), records: records.iter().map(record).collect() })
+    let records = records.iter().map(record).collect();
+    Some(Names { domain: DOMAIN.to_owned(), is_searched: true, records })
 }
 
 fn plain(leases: Vec<Lease>) -> NetworkConfig {
