@@ -16,6 +16,7 @@ mod observe;
 mod plan;
 mod status;
 
+use std::fmt;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
@@ -43,6 +44,15 @@ pub(crate) enum Step {
     ApplyFirewall(Firewall),
     RemoveTap(String),
     RemoveNetwork(String),
+}
+
+/// For the log. A network may have thousands of leases and names, and is applied at each change of one.
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::EnsureNetwork(network) = self else { return fmt::Debug::fmt(self, f) };
+        let names = network.names.as_ref().map_or(0, |names| names.records.len());
+        write!(f, "EnsureNetwork({}, {} leases, {names} names)", network.bridge, network.leases.len())
+    }
 }
 
 /// Interval at which everything is applied again, to repair damage without an event (such as a DHCP server that died).
@@ -109,9 +119,9 @@ async fn pass(ctx: &Context, ensure_all: bool) -> Result<Requeue, Error> {
     apply::record(ctx, &observed);
     for step in plan::plan(&observed) {
         if observed.is_in_effect(&step) {
-            tracing::debug!(?step, "applying again");
+            tracing::debug!(%step, "applying again");
         } else {
-            tracing::info!(?step, "applying");
+            tracing::info!(%step, "applying");
         }
         apply::apply(ctx, &step).await?;
     }
