@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use super::dhcp::CLAIMED;
 use super::dns::{self, A, AAAA, Answer, NXDOMAIN, PTR, REFUSED};
 use super::guest::Guest;
-use super::{BRIDGE, Fixture, firewall, in_own_namespace, lease, network};
+use super::{BRIDGE, Fixture, in_own_namespace, lease, network};
 use crate::linux::files::blocking;
 use crate::{Lease, NameRecord, Names, NetworkConfig};
 
@@ -102,7 +102,7 @@ fn the_name_server_answers_the_guests_of_its_network_and_the_host_alone() {
         // It has a route to the network's range by the host.
         let outsider = Guest::beside("192.0.2.254/24", "192.0.2.1/24");
         assert!(ask(&outsider, "web.app.internal", A).await.is_some(), "dnsmasq itself answers all");
-        f.networks.apply_firewall(&firewall(&[])).await.expect("written");
+        f.networks.apply_firewall(&super::firewall(&[])).await.expect("written");
         assert_eq!(ask(&outsider, "web.app.internal", A).await, None);
         assert!(!outsider.connects("10.77.0.1", 53), "nor by TCP");
         assert_eq!(records(&guest, "web.app.internal", A).await, ["10.77.0.9"]);
