@@ -109,9 +109,9 @@ pub struct NetworkSpec {
     pub dns: Vec<String>,
     /// The domain of the names of an `Overlay`'s VMs, for example `app.internal`: the name server at the gateway knows the VM `web` as
     /// `web.app.internal`, in `berth-shared` as `web.NAMESPACE.app.internal`, and its addresses by that name. Guests get the
-    /// domain as the first of their search domains. The name server asks no other one about names of this domain. At least two
-    /// labels and at most 50 characters, 100 with the search domains. Default: none, and VMs have no names. A change reaches the
-    /// name server within seconds, and a running guest when it renews its lease.
+    /// domain as the first of their search domains, except in `berth-shared`. The name server asks no other one about names of this
+    /// domain. At least two labels and at most 50 characters, 100 with the search domains. Default: none, and VMs have no names. A
+    /// change reaches the name server within seconds, and a running guest when it renews its lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(max = 50),

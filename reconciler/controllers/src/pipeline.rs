@@ -162,13 +162,19 @@ impl Pipeline {
                 ObjectKind::Network | ObjectKind::ConfigMap | ObjectKind::SnapshotSchedule
                     if own != Some(&key) =>
                 {
-                    self.queue.coalesce(key)
+                    self.coalesce(key)
                 }
                 // A VM that is created together with its disks binds them in their first status.
                 ObjectKind::Disk if self.cache.is_unreported(&key) => self.queue.created(key),
                 _ => self.queue.changed(key),
             }
         }
+    }
+
+    fn coalesce(&mut self, key: Key) {
+        let status = self.cache.tables.networks.get(&key).and_then(|network| network.status.as_ref());
+        let names = status.map_or(0, |status| status.names.len());
+        self.queue.coalesce(key, names);
     }
 
     /// Reconciles the next key that is due.
@@ -181,7 +187,7 @@ impl Pipeline {
             self.queue.capacity_freed();
         }
         for (used, at_once) in self.cache.users.take_changes() {
-            if at_once { self.queue.add(used) } else { self.queue.coalesce(used) }
+            if at_once { self.queue.add(used) } else { self.coalesce(used) }
         }
         let Some(key) = self.queue.try_next() else { return Progress::Idle };
         if let Some(busy) = self.busy(self.cache.depends_on(&key)) {
@@ -258,20 +264,26 @@ impl Pipeline {
             // The failed key is retried after its back-off, unless a foreign write has changed it since.
             keys_to_enqueue.retain(|key| *key != job.key);
         }
-        let mut waiting = BTreeSet::new();
+        let mut of_others = Vec::new();
         for key in job.keys() {
             match self.in_flight.remove(&key).flatten() {
-                Some(PendingEvent::Applied(object)) => keys_to_enqueue.extend(self.cache.put(object, now)),
-                Some(PendingEvent::Deleted) => keys_to_enqueue.extend(self.cache.remove(&key)),
+                Some(PendingEvent::Applied(object)) => of_others.extend(self.cache.put(object, now)),
+                Some(PendingEvent::Deleted) => of_others.extend(self.cache.remove(&key)),
                 None => {}
             }
-            waiting.extend(self.deferred.remove(&key).unwrap_or_default());
+            // Before the key itself: an object that changes all the time does not hold up those that depend on it.
+            for deferred in self.deferred.remove(&key).unwrap_or_default() {
+                self.queue.add(deferred);
+            }
         }
         self.settle(&job, written.error);
-        self.enqueue(keys_to_enqueue, Some(&job.key));
-        for key in waiting {
-            self.queue.add(key);
+        // A Network's own writes count as changes of what it aggregates: only those of others are followed at once.
+        let is_network = job.key.kind == ObjectKind::Network;
+        if is_network && keys_to_enqueue.contains(&job.key) {
+            self.queue.wake_dependents(&job.key);
         }
+        self.enqueue(keys_to_enqueue, Some(&job.key).filter(|_| !is_network));
+        self.enqueue(of_others, Some(&job.key));
     }
 
     fn settle(&mut self, job: &Job, error: Option<crate::writer::WriteError>) {

@@ -8,6 +8,8 @@ use std::net::IpAddr;
 pub struct Names {
     /// The domain of the names: they are complete, so that no other name server is asked about it.
     pub domain: String,
+    /// Whether guests look up short names in the domain.
+    pub is_searched: bool,
     pub records: Vec<NameRecord>,
 }
 

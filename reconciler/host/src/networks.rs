@@ -100,7 +100,7 @@ pub struct NetworkConfig {
     pub dns: Vec<Ipv4Addr>,
     /// Domains in which guests look up names.
     pub search_domains: Vec<String>,
-    /// The names that the name server at the gateway knows. Guests look up names in their domain first. None: it knows no names.
+    /// The names that the name server at the gateway knows. None: it knows no names.
     pub names: Option<Names>,
     /// Routes beside that by the gateway. One to all addresses comes before that by the gateway.
     pub routes: Vec<Route>,

@@ -7,17 +7,20 @@ use serde_json::{Value, json};
 
 use super::{Network, Site, VM, in_simulated_time, lan};
 
-/// Returns the names and addresses that a host's name server has for its one network; None without a domain.
-fn names(site: &Site, host: &str) -> Option<Vec<String>> {
-    let names = site.hosts[host].networks_now().pop()?.names?;
-    Some(names.records.iter().map(|record| format!("{}={}", record.name, record.address)).collect())
+/// The names and addresses that a name server has; None without a domain.
+type Names = Option<Vec<String>>;
+
+/// Returns the names of a host's one network; None while it has no network.
+fn names(site: &Site, host: &str) -> Option<Names> {
+    let names = site.hosts[host].networks_now().pop()?.names;
+    let text = |record: &berth_host::NameRecord| format!("{}={}", record.name, record.address);
+    Some(names.map(|names| names.records.iter().map(text).collect()))
 }
 
 async fn have(site: &Site, hosts: &[&str], expected: Option<&[&str]>) {
-    let expected: Option<Vec<String>> =
-        expected.map(|expected| expected.iter().map(|name| (*name).to_owned()).collect());
+    let expected: Names = expected.map(|expected| expected.iter().map(|name| (*name).to_owned()).collect());
     site.until(&format!("{hosts:?} have {expected:?}"), async || {
-        hosts.iter().all(|host| names(site, host) == expected)
+        hosts.iter().all(|host| names(site, host).as_ref() == Some(&expected))
     })
     .await;
 }

@@ -18,11 +18,9 @@ pub fn run(report: &mut Report, fleet: &Fleet, addresses: &Addresses) {
         || {
             let network = network_of(fleet, "web-0")?;
             set_domain(fleet, &network, &json!("app.internal"))?;
-            // In the shared namespace a name has the namespace of its VM.
-            let of_vm = if network.0 == "berth-shared" { ".default" } else { "" };
             for address in public.values() {
                 for (other, private) in private {
-                    let name = format!("{other}{of_vm}.app.internal");
+                    let name = complete_name(&network, other);
                     wait::until(&format!("{address} to find {name}"), SOON, || {
                         let page = resolve(fleet, address, &name)?;
                         ensure!(field(&page, "address")? == private, "{name}: {page}");
@@ -47,8 +45,22 @@ pub fn run(report: &mut Report, fleet: &Fleet, addresses: &Addresses) {
             |object| object["status"]["names"].is_null(),
         )?;
         ensure!(object["spec"]["dnsDomain"].is_null(), "{object:#}");
+        let name = complete_name(&network, private.keys().next().context("no guest")?);
+        for address in public.values() {
+            wait::until(&format!("{address} not to find {name}"), SOON, || {
+                let page = resolve(fleet, address, &name)?;
+                ensure!(field(&page, "address").is_err(), "{name}: {page}");
+                Ok(())
+            })?;
+        }
         Ok(())
     });
+}
+
+/// Returns a VM's name with the domain. In the shared namespace it has the namespace of the VM.
+fn complete_name((namespace, _): &(String, String), vm: &str) -> String {
+    let of_vm = if namespace == "berth-shared" { ".default" } else { "" };
+    format!("{vm}{of_vm}.app.internal")
 }
 
 /// Returns the namespace and the name of the network of a VM's interface.

@@ -16,6 +16,7 @@ mod observe;
 mod plan;
 mod status;
 
+use std::fmt;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
@@ -45,6 +46,15 @@ pub(crate) enum Step {
     RemoveNetwork(String),
 }
 
+/// For the log. A network may have thousands of leases and names, and is applied at each change of one.
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::EnsureNetwork(network) = self else { return fmt::Debug::fmt(self, f) };
+        let names = network.names.as_ref().map_or(0, |names| names.records.len());
+        write!(f, "EnsureNetwork({}, {} leases, {names} names)", network.bridge, network.leases.len())
+    }
+}
+
 /// Interval at which everything is applied again, to repair damage without an event (such as a DHCP server that died).
 const ENSURE_EVERY: Duration = Duration::from_secs(300);
 /// A DHCP server that was running this recently is assumed to be running.
@@ -56,23 +66,35 @@ impl Indexed for Network {
     }
 
     fn keys_of(name: &ObjectName, _: &Self, tables: &Tables) -> Vec<Key> {
-        let mut keys = tables
-            .vms_where(|_, vm| vm.spec.network_interfaces.iter().any(|n| n.network.as_str() == name.name));
+        let mut keys = vms_on(name, tables);
         keys.push(Key::networks());
         keys
     }
 
-    /// A network that is added to or removed from another host concerns no VM, and happens often on large sites.
+    /// A network that is added to or removed from another host concerns no VM, and happens often on large sites. The names of VMs
+    /// change more often still, and concern only hosts with a VM of the network.
     fn keys_of_change(change: &Change<Self>, tables: &Tables) -> Vec<Key> {
         if let (Some(old), Some(new)) = (&change.old, &change.new)
             && old.spec == new.spec
             && mtu_of(old) == mtu_of(new)
         {
-            return vec![Key::networks()];
+            let is_elsewhere = differ_in_names(old, new) && vms_on(&change.name, tables).is_empty();
+            return if is_elsewhere { Vec::new() } else { vec![Key::networks()] };
         }
         let both = [&change.old, &change.new];
         both.into_iter().flatten().flat_map(|object| Self::keys_of(&change.name, object, tables)).collect()
     }
+}
+
+/// Returns the VMs of this host with an interface in a network of this name.
+fn vms_on(name: &ObjectName, tables: &Tables) -> Vec<Key> {
+    tables.vms_where(|_, vm| vm.spec.network_interfaces.iter().any(|n| n.network.as_str() == name.name))
+}
+
+/// Whether two states of a network differ in the names of its VMs, and in nothing else that a host reads in its status.
+fn differ_in_names(old: &Network, new: &Network) -> bool {
+    let (Some(old), Some(new)) = (&old.status, &new.status) else { return false };
+    old.names != new.names && old.vni == new.vni && old.hosts == new.hosts
 }
 
 /// Reconciles the host's networks with the objects.
@@ -97,9 +119,9 @@ async fn pass(ctx: &Context, ensure_all: bool) -> Result<Requeue, Error> {
     apply::record(ctx, &observed);
     for step in plan::plan(&observed) {
         if observed.is_in_effect(&step) {
-            tracing::debug!(?step, "applying again");
+            tracing::debug!(%step, "applying again");
         } else {
-            tracing::info!(?step, "applying");
+            tracing::info!(%step, "applying");
         }
         apply::apply(ctx, &step).await?;
     }
@@ -108,4 +130,40 @@ async fn pass(ctx: &Context, ensure_all: bool) -> Result<Requeue, Error> {
         ctx.networks.applied().ensured_at = Some(Instant::now());
     }
     Ok(Requeue::After(status::report(ctx, observed.wanted.refused)))
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::runtime::watcher::Event;
+    use serde_json::json;
+
+    use super::*;
+    use crate::index::Index;
+
+    #[test]
+    fn names_of_a_network_concern_only_hosts_with_a_vm_of_it() {
+        let index = Index::default();
+        let mut version = 0;
+        let mut apply = |names: &[&str], host: &str| {
+            version += 1;
+            let names: Vec<_> =
+                names.iter().map(|name| json!({"name": name, "address": "10.77.0.2"})).collect();
+            let network = json!({
+                "metadata": {"name": "lan", "namespace": "ns", "resourceVersion": version.to_string()},
+                "spec": {"cidr": "10.77.0.0/16", "dnsDomain": "app.internal"},
+                "status": {"observedGeneration": 1, "vni": 77, "names": names,
+                    "hosts": [{"name": host, "address": "192.0.2.1"}]},
+            });
+            index.apply::<Network>(Event::Apply(serde_json::from_value(network).expect("a Network")))
+        };
+        assert_eq!(apply(&[], "h1"), [Key::networks()]);
+        assert_eq!(apply(&["web"], "h1"), []);
+        assert_eq!(apply(&["web", "db"], "h2"), [Key::networks()], "its hosts change too");
+        let vm = json!({
+            "metadata": {"name": "web", "namespace": "ns", "resourceVersion": "1"},
+            "spec": {"class": "s", "disks": [], "networkInterfaces": [{"name": "nic0", "network": "lan"}]},
+        });
+        index.apply::<berth_api::VM>(Event::Apply(serde_json::from_value(vm).expect("a VM")));
+        assert_eq!(apply(&["web"], "h2"), [Key::networks()]);
+    }
 }

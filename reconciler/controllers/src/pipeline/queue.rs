@@ -25,6 +25,8 @@ use crate::{
 const FIRST_BACK_OFF: Duration = Duration::from_millis(100);
 /// How long changes to an aggregating object are coalesced.
 const COALESCING_DELAY: Duration = Duration::from_secs(1);
+/// For each so many names in a Network's status, the delay is longer by itself: at each change every host receives all of them.
+const NAMES_PER_DELAY: usize = 500;
 
 /// How long the first report of an object is delayed whose first user, created together with it, reports it better.
 const FIRST_REPORT_DELAY: Duration = Duration::from_millis(250);
@@ -82,7 +84,8 @@ impl Queue {
         self.queue.add_after(key, FIRST_REPORT_DELAY);
     }
 
-    fn wake_dependents(&mut self, key: &Key) {
+    /// Enqueues the keys that wait for a changed object.
+    pub(crate) fn wake_dependents(&mut self, key: &Key) {
         self.wake(&Dependency::Object(key.clone()));
         if matches!(key.kind, ObjectKind::PublicIP | ObjectKind::IPPool) {
             self.wake(&Dependency::Address);
@@ -93,9 +96,10 @@ impl Queue {
     }
 
     /// Enqueues a key after a short delay, once for all changes within it: the object aggregates others. Every host
-    /// reads a network's status about its hosts, and VMs come to many hosts at once.
-    pub(crate) fn coalesce(&mut self, key: Key) {
-        self.queue.add_after(key, COALESCING_DELAY);
+    /// reads a network's status about its hosts, and VMs come to many hosts at once. `names`: the number of names in it.
+    pub(crate) fn coalesce(&mut self, key: Key, names: usize) {
+        let longer = u32::try_from(names / NAMES_PER_DELAY).unwrap_or(u32::MAX);
+        self.queue.add_after(key, COALESCING_DELAY.saturating_mul(longer.saturating_add(1)));
     }
 
     /// Wakes the keys that wait for a host to be added, removed or changed.
@@ -359,12 +363,17 @@ mod tests {
         let mut queue = queue();
         let network = Key::namespaced(ObjectKind::Network, "default", "net");
         for _ in 0..500 {
-            queue.coalesce(network.clone());
+            queue.coalesce(network.clone(), 0);
         }
         assert!(drain(&mut queue).is_empty());
         tokio::time::advance(COALESCING_DELAY).await;
         assert_eq!(drain(&mut queue), std::slice::from_ref(&network));
-        queue.coalesce(network.clone());
+        queue.coalesce(network.clone(), 499);
+        tokio::time::advance(COALESCING_DELAY).await;
+        assert_eq!(drain(&mut queue), std::slice::from_ref(&network));
+        queue.coalesce(network.clone(), 4096);
+        tokio::time::advance(8 * COALESCING_DELAY).await;
+        assert!(drain(&mut queue).is_empty(), "many names are written less often");
         tokio::time::advance(COALESCING_DELAY).await;
         assert_eq!(drain(&mut queue), [network]);
     }

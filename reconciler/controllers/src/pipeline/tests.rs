@@ -307,6 +307,71 @@ async fn a_write_that_fails_is_tried_again_only_after_its_back_off() {
     }
 }
 
+/// Decides until nothing is due; returns the jobs of this key, and writes all others at once.
+fn decide_others(pipeline: &mut Pipeline, server: &mut Server, key: &Key) -> Vec<Job> {
+    let mut jobs = Vec::new();
+    loop {
+        match pipeline.decide(Instant::now()) {
+            Progress::Idle => return jobs,
+            Progress::Settled => {}
+            Progress::Write(job) if job.key == *key => jobs.push(job),
+            Progress::Write(job) => {
+                let written = server.write(&job, Fate::WriteResult);
+                pipeline.finish(job, written, Instant::now());
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_network_whose_names_go_is_written_once_a_second_and_its_vms_are_decided_meanwhile() {
+    let (mut pipeline, mut server, mut jobs) = site(&[20]);
+    let key = Key::namespaced(ObjectKind::Network, "default", "default");
+    let mut network = pipeline.cache.tables.networks.get(&key).expect("cached").as_ref().clone();
+    network.spec.dns_domain = Some("app.internal".to_owned());
+    let network = server.newer(&network.into());
+    pipeline.take(Change::Applied(network), Instant::now());
+    for n in 0..12 {
+        server.create(&mut pipeline, &format!("vm{n}"), "c1");
+    }
+    for _ in 0..5 {
+        decide_all(&mut pipeline, &mut server, &mut jobs);
+        for job in std::mem::take(&mut jobs) {
+            let written = server.write(&job, Fate::WriteResult);
+            pipeline.finish(job, written, Instant::now());
+        }
+        tokio::time::advance(Duration::from_secs(1)).await;
+    }
+    let names = |pipeline: &Pipeline| {
+        let network = pipeline.cache.tables.networks.get(&key).expect("cached");
+        network.status.as_ref().map_or(0, |status| status.names.len())
+    };
+    assert_eq!(names(&pipeline), 12);
+
+    let (mut writes, mut in_flight) = (0, Vec::new());
+    // A VM goes each quarter of a second, for which each write of the network takes.
+    for n in 0..12 {
+        let gone = server.vms.remove(&format!("vm{n}")).expect("it was created");
+        pipeline.take(Change::Deleted(gone.into()), Instant::now());
+        let is_deferred = !in_flight.is_empty() && !server.vms.contains_key("late");
+        if is_deferred {
+            server.create(&mut pipeline, "late", "c1");
+            assert!(decide_others(&mut pipeline, &mut server, &key).is_empty());
+            assert_eq!(host_of(&server.vms["late"]), None, "it waits for the write");
+        }
+        for job in std::mem::take(&mut in_flight) {
+            let written = server.write(&job, Fate::WriteResult);
+            pipeline.finish(job, written, Instant::now());
+        }
+        in_flight = decide_others(&mut pipeline, &mut server, &key);
+        writes += in_flight.len();
+        assert!(!is_deferred || host_of(&server.vms["late"]).is_some(), "it comes before the network");
+        tokio::time::advance(Duration::from_millis(250)).await;
+    }
+    assert!((2..=3).contains(&writes), "{writes} writes in three seconds");
+    assert!(server.vms.contains_key("late"));
+}
+
 fn fates() -> impl Strategy<Value = Fate> {
     prop_oneof![6 => Just(Fate::WriteResult), 2 => Just(Fate::Conflict), 1 => Just(Fate::Lost), 1 => Just(Fate::Deleted)]
 }

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use berth_api::{Network, NetworkHost, NetworkName};
+use berth_api::{Network, NetworkHost, NetworkName, SHARED_NAMESPACE};
 use berth_host::{Egress, Ipv6Network, NameRecord, Names, NetworkConfig, Tunnel};
 use ipnet::Ipv4Net;
 
@@ -41,7 +41,9 @@ fn names(network: &Network) -> Option<Names> {
         let addresses = ipv4.into_iter().chain(ipv6);
         addresses.map(|address| NameRecord { name: named.name.clone(), address }).collect::<Vec<_>>()
     };
-    Some(Names { domain, records: named.flat_map(of).collect() })
+    // In `berth-shared`, a name of two labels that is none here would be that of a VM of another namespace.
+    let is_searched = network.metadata.namespace.as_deref() != Some(SHARED_NAMESPACE);
+    Some(Names { domain, is_searched, records: named.flat_map(of).collect() })
 }
 
 fn ipv6(network: &Network) -> Option<Ipv6Network> {
@@ -97,8 +99,11 @@ mod tests {
         let config = config(&with, "bth-00004d", "h1").expect("a configuration");
         let names = config.names.expect("names");
         let records: Vec<_> = names.records.iter().map(|r| format!("{} {}", r.name, r.address)).collect();
-        assert_eq!(names.domain, "app.internal");
+        assert_eq!((names.domain.as_str(), names.is_searched), ("app.internal", true));
         assert_eq!(records, ["db 10.77.0.2", "db fd00:60::2", "web 10.77.0.3"]);
         assert_eq!(self::names(&network(json!({"cidr": "10.77.0.0/16"}))), None);
+        let mut shared = with;
+        shared.metadata.namespace = Some(SHARED_NAMESPACE.to_owned());
+        assert!(!self::names(&shared).expect("names").is_searched);
     }
 }

@@ -9,7 +9,7 @@ pub(super) fn plan(observed: &Observed) -> Readiness {
     match &observed.rejection {
         None if observed.names.len() > MOST_NAMES => {
             let text = format!(
-                "its VMs have {} names, and its name servers know the first {MOST_NAMES}: spread the VMs over several networks",
+                "its VMs have {} interfaces with an address, and its name servers know {MOST_NAMES} of them: spread the VMs over several networks",
                 observed.names.len()
             );
             Readiness::Ready(Reason::Available, text)

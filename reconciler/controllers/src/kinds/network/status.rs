@@ -1,14 +1,29 @@
 //! The status for a decision. Pure.
 
-use std::net::Ipv4Addr;
+use std::{collections::BTreeSet, net::Ipv4Addr};
 
 use berth_api::network::MOST_NAMES;
 use berth_api::{
-    ConditionType, ConditionUpdate, Network, NetworkHost, NetworkStatus, Readiness, Reason, condition,
+    ConditionType, ConditionUpdate, Network, NetworkHost, NetworkName, NetworkStatus, Readiness, Reason,
+    condition,
 };
 use k8s_openapi::jiff::Timestamp;
 
 use super::observe::Observed;
+
+/// Returns the names that the status lists. If there are too many, those that are listed already stay: a new VM does not take the name of
+/// another one away.
+fn listed_names(before: &[NetworkName], names: &[NetworkName]) -> Vec<NetworkName> {
+    if names.len() <= MOST_NAMES {
+        return names.to_vec();
+    }
+    let before: BTreeSet<&str> = before.iter().map(|listed| listed.name.as_str()).collect();
+    let (kept, others): (Vec<_>, Vec<_>) =
+        names.iter().partition(|listed| before.contains(listed.name.as_str()));
+    let mut listed: Vec<NetworkName> = kept.into_iter().chain(others).take(MOST_NAMES).cloned().collect();
+    listed.sort();
+    listed
+}
 
 /// The MTU announced to guests unless another is declared or needed.
 pub(super) const DEFAULT_MTU: i64 = 1500;
@@ -60,6 +75,6 @@ pub(super) fn status(
     };
     status.hosts = observed.hosts.iter().map(host).collect();
     status.hosts.sort();
-    status.names = observed.names.iter().take(MOST_NAMES).cloned().collect();
+    status.names = listed_names(&status.names, &observed.names);
     status
 }

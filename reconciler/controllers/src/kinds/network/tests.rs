@@ -261,7 +261,19 @@ fn hosts_know_a_limited_number_of_names_and_the_network_says_so() {
     let most = berth_api::network::MOST_NAMES;
     assert_eq!(plan(&observed(most)).message(), "");
     let many = observed(most + 1);
-    assert!(plan(&many).message().contains("know the first 4096"), "{}", plan(&many).message());
+    assert!(
+        plan(&many).message().contains("4097 interfaces with an address, and its name servers know 4096"),
+        "{}",
+        plan(&many).message()
+    );
     let status = reported(&network(None), &many);
     assert_eq!((status.names.len(), status.names[0].name.as_str()), (most, "vm-00000"));
+    let mut later = network(None);
+    later.status = Some(status.clone());
+    let mut with_another = observed(most + 1);
+    with_another.names.insert(0, berth_api::NetworkName { name: "a".into(), ..Default::default() });
+    assert_eq!(reported(&later, &with_another).names, status.names, "those that are listed stay");
+    with_another.names.retain(|name| name.name != "vm-00007");
+    let names = reported(&later, &with_another).names;
+    assert_eq!((names.len(), names[0].name.as_str()), (most, "a"), "the next by name follows");
 }

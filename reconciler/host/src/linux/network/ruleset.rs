@@ -6,6 +6,7 @@
 //!  from a private range to anywhere else, as its network declares ── masquerade ──▶ the host's address, or unchanged, or rejected
 //!  into a private network: replies, and packets to a public address; nothing else, other networks included
 //!  from a private network to the host itself: DHCP, DNS and echo requests to its own gateway, replies; nothing else
+//!  to the name server at a gateway: packets of its own network's guests and of the host only
 //!  from a private network to link-local addresses, other hosts and the control plane: nothing, unless it is allowed
 //!  IPv6: as [`ipv6`] describes
 //!  in a bridged network: packets between its ports; none is routed
@@ -26,7 +27,8 @@ mod limits;
 mod ports;
 mod tunnels;
 
-use std::net::Ipv4Addr;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::{Ipv4Net, Ipv6Net};
 use serde_json::{Value, json};
@@ -205,7 +207,7 @@ fn rules(nat: &[Nat], forwards: &[Forward], balanced: &[Balanced]) -> Vec<Value>
     rules.extend(balancing::nothing_else(nat));
     rules.extend(balancing::refuse(balanced));
     rules.extend(ipv6::to_host(nat).into_iter().map(|expressions| rule("input", expressions)));
-    rules.extend(to_host().into_iter().map(|expressions| rule("input", expressions)));
+    rules.extend(to_host(nat).into_iter().map(|expressions| rule("input", expressions)));
     let mut uplinks: Vec<&String> = forwards.iter().filter_map(|f| f.announced_on.as_ref()).collect();
     uplinks.sort();
     uplinks.dedup();
@@ -266,29 +268,47 @@ fn between_ports_only(bridged: &[String]) -> Vec<Value> {
 }
 
 /// The packets that a guest may send to the host, to any of the host's addresses.
-fn to_host() -> Vec<Vec<Value>> {
+fn to_host(nat: &[Nat]) -> Vec<Vec<Value>> {
     let to_its_gateway = || {
         let there = json!({"concat": [meta("iifname"), field("daddr")]});
         compare("==", there, json!(format!("@{GATEWAYS}")))
-    };
-    let port = |protocol: &str, number: u16| {
-        compare("==", json!({"payload": {"protocol": protocol, "field": "dport"}}), json!(number))
     };
     let echo =
         compare("==", json!({"payload": {"protocol": "icmp", "field": "type"}}), json!("echo-request"));
     let to_all = compare("==", field("daddr"), json!(Ipv4Addr::BROADCAST));
     let allowed = compare("==", field("daddr"), json!(format!("@{ALLOWED}")));
-    vec![
+    let mut rules = vec![
         vec![from_guest(), answers(), accept()],
         vec![from_guest(), to_all, port("udp", 67), accept()],
         vec![to_its_gateway(), port("udp", 67), accept()],
         vec![to_its_gateway(), port("udp", 53), accept()],
         vec![to_its_gateway(), port("tcp", 53), accept()],
         vec![to_its_gateway(), echo, accept()],
+    ];
+    rules.extend(close_name_servers("ip", &nat.iter().map(|network| network.gateway.into()).collect()));
+    rules.extend([
         vec![from_guest(), allowed, accept()],
         vec![from_guest(), drop()],
         vec![compare("==", meta("iifname"), json!(format!("{OVER_PREFIX}*"))), drop()],
-    ]
+    ]);
+    rules
+}
+
+/// Drops the questions to name servers at gateways that are neither of their guests, which were accepted before, nor of the host:
+/// dnsmasq decides by the address that a packet is sent to, whatever interface it comes by.
+fn close_name_servers(protocol: &str, gateways: &BTreeSet<IpAddr>) -> Vec<Vec<Value>> {
+    if gateways.is_empty() {
+        return Vec::new();
+    }
+    let to_one = json!({"payload": {"protocol": protocol, "field": "daddr"}});
+    let to_one = compare("==", to_one, json!({"set": gateways}));
+    let from_another = compare("!=", meta("iifname"), json!("lo"));
+    let rule = |transport| vec![from_another.clone(), to_one.clone(), port(transport, 53), drop()];
+    vec![rule("udp"), rule("tcp")]
+}
+
+fn port(protocol: &str, number: u16) -> Value {
+    compare("==", json!({"payload": {"protocol": protocol, "field": "dport"}}), json!(number))
 }
 
 /// Matches any of berth's bridges by its name prefix, so that a guest is kept from the host also if its network was

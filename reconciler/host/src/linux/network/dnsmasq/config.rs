@@ -253,7 +253,8 @@ mod tests {
 
     #[test]
     fn with_names_the_dhcp_server_answers_no_dns_and_guests_get_the_domain_first() {
-        let names = crate::Names { domain: "app.internal".to_owned(), records: Vec::new() };
+        let names =
+            crate::Names { domain: "app.internal".to_owned(), is_searched: true, records: Vec::new() };
         let network = NetworkConfig {
             names: Some(names),
             search_domains: vec!["example.org".to_owned(), "app.internal".to_owned()],
@@ -265,7 +266,7 @@ mod tests {
         insta::assert_snapshot!(options, @r"
         dhcp-option=option:router,10.77.0.1
         dhcp-option=option:dns-server,10.77.0.1
-        dhcp-option=option:domain-name,app.internal
+        dhcp-option=tag:!own-domains,option:domain-name,app.internal
         dhcp-option=option:domain-search,app.internal,example.org
         dhcp-range=fd00:60::,static,64,600
         enable-ra

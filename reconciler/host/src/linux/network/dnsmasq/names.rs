@@ -184,7 +184,7 @@ mod tests {
             mtu: 1450,
             dns: Vec::new(),
             search_domains: Vec::new(),
-            names: Some(Names { domain: domain.to_owned(), records }),
+            names: Some(Names { domain: domain.to_owned(), is_searched: true, records }),
             routes: Vec::new(),
             leases: Vec::new(),
             tunnel: None,

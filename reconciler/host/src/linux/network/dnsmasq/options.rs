@@ -2,7 +2,8 @@
 //!
 //! A guest whose options differ from the network's has a tag of its own in the hosts file. dnsmasq prefers options of a tag
 //! to those without one. An empty option of routers is not sent. One of routes would be: guests with routes of their own
-//! have a second tag, which takes those of the network away.
+//! have a second tag, which takes those of the network away. So have guests with search domains of their own for the option
+//! of one domain.
 //!
 //! *Source*: RFC 3442 (a client that gets routes ignores the router, so that they include the default route), RFC 3397.
 
@@ -13,6 +14,9 @@ use crate::{GuestRoutes, Ipv6Network, Lease, Names, NetworkConfig};
 
 /// The tag of guests that do not get the routes of the network.
 const OWN_ROUTES: &str = "own-routes";
+
+/// The tag of guests with search domains of their own, which do not get the domain of the network's names.
+const OWN_DOMAINS: &str = "own-domains";
 
 /// What a guest gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,8 +33,8 @@ pub(super) fn options(network: &NetworkConfig) -> Vec<String> {
     let mut add = |option: String| options.push(option);
     add(format!("option:router{}", list(common.routes.default)));
     add(format!("option:dns-server{}", list(&common.dns)));
-    if let Some(names) = names_of(network) {
-        add(format!("option:domain-name,{}", names.domain));
+    if let Some(domain) = searched_domain(network) {
+        add(format!("tag:!{OWN_DOMAINS},option:domain-name,{domain}"));
     }
     if !common.search_domains.is_empty() {
         add(format!("option:domain-search{}", list(&common.search_domains)));
@@ -82,6 +86,9 @@ pub(super) fn tags(network: &NetworkConfig, lease: &Lease) -> Vec<String> {
     if own.routes != common.routes {
         tags.push(OWN_ROUTES.to_owned());
     }
+    if searched_domain(network).is_some() && own.search_domains != common.search_domains {
+        tags.push(OWN_DOMAINS.to_owned());
+    }
     tags
 }
 
@@ -115,9 +122,14 @@ pub(super) fn names_of(network: &NetworkConfig) -> Option<&Names> {
     network.names.as_ref().filter(|names| is_domain(&names.domain))
 }
 
+/// Returns the domain of a network's names, if its guests look up names in it.
+fn searched_domain(network: &NetworkConfig) -> Option<&String> {
+    names_of(network).filter(|names| names.is_searched).map(|names| &names.domain)
+}
+
 /// Returns the domains in which guests of the network look up names: that of its names first.
 fn search_domains(network: &NetworkConfig) -> Vec<String> {
-    let of_names = names_of(network).map(|names| &names.domain);
+    let of_names = searched_domain(network);
     let declared = domains(&network.search_domains).into_iter().filter(|domain| Some(domain) != of_names);
     of_names.cloned().into_iter().chain(declared).collect()
 }
@@ -229,6 +241,30 @@ mod tests {
         option:dns-server,10.77.0.1
         tag:guest-525400000009,option:router,10.77.0.1
         ");
+    }
+
+    #[test]
+    fn guests_with_domains_of_their_own_and_those_of_a_domain_that_is_not_searched_do_not_get_it() {
+        let own = Lease { search_domains: vec!["example.org".to_owned()], ..lease(2) };
+        let network = |is_searched| NetworkConfig {
+            names: Some(Names { domain: "app.internal".to_owned(), is_searched, records: Vec::new() }),
+            ..network(Vec::new(), vec![own.clone(), lease(3)])
+        };
+        insta::assert_snapshot!(options(&network(true)).join("\n"), @r"
+        option:router,10.77.0.1
+        option:dns-server,10.77.0.1
+        tag:!own-domains,option:domain-name,app.internal
+        option:domain-search,app.internal
+        tag:guest-525400000002,option:domain-search,example.org
+        ");
+        assert_eq!(tags(&network(true), &own), ["guest-525400000002", OWN_DOMAINS]);
+        assert_eq!(tags(&network(true), &lease(3)), [""; 0]);
+        insta::assert_snapshot!(options(&network(false)).join("\n"), @r"
+        option:router,10.77.0.1
+        option:dns-server,10.77.0.1
+        tag:guest-525400000002,option:domain-search,example.org
+        ");
+        assert_eq!(tags(&network(false), &own), ["guest-525400000002"]);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //!      unchanged
 //!  from any other network, and to the host's own networks: rejected (no route)
 //!  into a network: answers only
+//!  to the name server at a gateway: packets of its own network's guests and of the host only
 //!  from a network to the host itself: neighbour and router discovery; DHCP; DNS and echo requests to its own gateway
 //! ```
 
@@ -15,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::super::{bridge_mac, hardware_address};
 use super::ports::{NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_SOLICITATION, ROUTER_SOLICITATION, link_local};
-use super::{ROUTED, TABLE, accept, compare, from_guest, meta, rule};
+use super::{ROUTED, TABLE, accept, close_name_servers, compare, from_guest, meta, port, rule};
 use crate::{Egress, Ipv6Network, Nat};
 
 /// Gateways, with the link-local addresses of bridges.
@@ -51,7 +52,6 @@ pub(super) fn sets(nat: &[Nat], closed: &[Ipv6Net]) -> Vec<Value> {
 /// The packets that guests may send to their host.
 pub(super) fn to_host(nat: &[Nat]) -> Vec<Vec<Value>> {
     let kind = |kinds: Value| compare("==", payload("icmpv6", "type"), kinds);
-    let port = |protocol: &str, number: u16| compare("==", payload(protocol, "dport"), json!(number));
     let to_its_gateway = || {
         let there = json!({"concat": [meta("iifname"), payload("ip6", "daddr")]});
         compare("==", there, json!(format!("@{GATEWAYS}")))
@@ -72,6 +72,8 @@ pub(super) fn to_host(nat: &[Nat]) -> Vec<Vec<Value>> {
             vec![to_its_gateway(), kind(json!("echo-request")), accept()],
         ]);
     }
+    let gateways = networks(nat).map(|(_, ipv6)| ipv6.gateway.into()).collect();
+    rules.extend(close_name_servers("ip6", &gateways));
     rules
 }
 

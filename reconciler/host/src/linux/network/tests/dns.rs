@@ -15,6 +15,8 @@ pub(super) const AAAA: u16 = 28;
 
 /// The code of an answer about a name that does not exist.
 pub(super) const NXDOMAIN: u8 = 3;
+/// The code of an answer of a server that cannot reach the servers it asks.
+pub(super) const REFUSED: u8 = 5;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Answer {

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use super::dhcp::CLAIMED;
-use super::dns::{self, A, AAAA, Answer, NXDOMAIN, PTR};
+use super::dns::{self, A, AAAA, Answer, NXDOMAIN, PTR, REFUSED};
 use super::guest::Guest;
 use super::{BRIDGE, Fixture, in_own_namespace, lease, network};
 use crate::linux::files::blocking;
@@ -17,7 +17,8 @@ fn names(records: &[(&str, &str)]) -> Option<Names> {
         name: (*name).to_owned(),
         address: address.parse().expect("an address"),
     };
-    Some(Names { domain: DOMAIN.to_owned(), records: records.iter().map(record).collect() })
+    let records = records.iter().map(record).collect();
+    Some(Names { domain: DOMAIN.to_owned(), is_searched: true, records })
 }
 
 fn plain(leases: Vec<Lease>) -> NetworkConfig {
@@ -40,6 +41,21 @@ async fn is_unknown(guest: &Guest, name: &str, kind: u16) -> bool {
     ask(guest, name, kind).await.is_some_and(|answer| answer.code == NXDOMAIN && answer.records.is_empty())
 }
 
+/// Makes the host's name server one that cannot be reached, so that the answer to each question that is forwarded is REFUSED.
+fn cut_off() -> tempfile::TempDir {
+    use nix::mount::{MsFlags, mount};
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("resolv.conf");
+    std::fs::write(&file, "nameserver 192.0.2.53\n").expect("written");
+    mount(Some(&file), "/etc/resolv.conf", None::<&str>, MsFlags::MS_BIND, None::<&str>).expect("as root");
+    folder
+}
+
+fn kill(pid: i32) {
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).expect("kill");
+    super::wait_gone(pid);
+}
+
 fn server(f: &Fixture) -> Option<i32> {
     std::fs::read_to_string(f.layout.network(BRIDGE).join("names.pid")).ok()?.trim().parse().ok()
 }
@@ -48,13 +64,14 @@ fn server(f: &Fixture) -> Option<i32> {
 fn names_lead_to_addresses_and_back_and_no_other_server_is_asked_about_the_rest() {
     in_own_namespace(|| async {
         let f = Fixture::new();
+        let _resolv_conf = cut_off();
         let known = [("web", "10.77.0.9"), ("web", "fd00:60::9"), ("queue.team-a", "10.77.0.10")];
         let config = NetworkConfig { names: names(&known), ..plain(vec![lease(5)]) };
         f.networks.ensure(&config).await.expect("made");
         let guest = Guest::at(BRIDGE, "10.77.0.5/24", "10.77.0.1");
         let web = ask(&guest, "web.app.internal", A).await.expect("an answer");
         assert_eq!((web.code, web.records.as_slice()), (0, ["10.77.0.9".to_owned()].as_slice()));
-        assert!(web.ttl <= 10, "{web:?}");
+        assert!(web.ttl <= 5, "{web:?}");
         assert_eq!(records(&guest, "Web.App.Internal", AAAA).await, ["fd00:60::9"]);
         assert_eq!(records(&guest, "queue.team-a.app.internal", A).await, ["10.77.0.10"]);
         assert!(records(&guest, "queue.team-a.app.internal", AAAA).await.is_empty(), "it has none");
@@ -66,12 +83,31 @@ fn names_lead_to_addresses_and_back_and_no_other_server_is_asked_about_the_rest(
             assert!(is_unknown(&guest, name, A).await, "{name}");
         }
         assert!(is_unknown(&guest, "200.0.77.10.in-addr.arpa", PTR).await);
-        // Nothing here leads to another name server: only of a question that is forwarded is the answer another one.
-        assert!(!is_unknown(&guest, "example.org", A).await, "the others are asked about other domains");
+        let other = ask(&guest, "example.org", A).await.expect("an answer");
+        assert_eq!(other.code, REFUSED, "the host's name server is asked about other domains");
 
         f.networks.remove(BRIDGE).await.expect("removed");
         assert_eq!(server(&f), None);
         assert!(super::files::names(&f.layout.networks()).expect("list").is_empty());
+    });
+}
+
+#[test]
+fn the_name_server_answers_the_guests_of_its_network_and_the_host_alone() {
+    in_own_namespace(|| async {
+        let f = Fixture::new();
+        let config = NetworkConfig { names: names(&[("web", "10.77.0.9")]), ..plain(vec![lease(5)]) };
+        f.networks.ensure(&config).await.expect("made");
+        let guest = Guest::at(BRIDGE, "10.77.0.5/24", "10.77.0.1");
+        // It has a route to the network's range by the host.
+        let outsider = Guest::beside("192.0.2.254/24", "192.0.2.1/24");
+        assert!(ask(&outsider, "web.app.internal", A).await.is_some(), "dnsmasq itself answers all");
+        f.networks.apply_firewall(&super::firewall(&[])).await.expect("written");
+        assert_eq!(ask(&outsider, "web.app.internal", A).await, None);
+        assert!(!outsider.connects("10.77.0.1", 53), "nor by TCP");
+        assert_eq!(records(&guest, "web.app.internal", A).await, ["10.77.0.9"]);
+        let of_host = blocking(|| dns::ask(GATEWAY, "web.app.internal", A)).await;
+        assert_eq!(of_host.expect("an answer").records, ["10.77.0.9"]);
     });
 }
 
@@ -99,9 +135,7 @@ fn names_change_while_both_servers_run_and_go_with_the_domain() {
         assert_eq!(f.networks.leases_taken(BRIDGE).await.expect("leases").len(), 1);
 
         // As an agent that has just started, after the name server has died.
-        nix::sys::signal::kill(nix::unistd::Pid::from_raw(dns), nix::sys::signal::Signal::SIGKILL)
-            .expect("kill");
-        super::wait_gone(dns);
+        kill(dns);
         f.networks.ensure(&config).await.expect("put right");
         assert!(server(&f).is_some_and(|server| server != dns));
         assert!(is_unknown(&guest, "db.app.internal", A).await);
@@ -110,6 +144,20 @@ fn names_change_while_both_servers_run_and_go_with_the_domain() {
         assert_eq!(server(&f), None);
         assert!(ask(&guest, "web.app.internal", A).await.is_none_or(|answer| answer.code != 0));
         assert_eq!(f.networks.leases_taken(BRIDGE).await.expect("leases").len(), 1, "the lease goes on");
+    });
+}
+
+#[test]
+fn the_name_server_ends_with_its_network_also_if_the_dhcp_server_has_died() {
+    in_own_namespace(|| async {
+        let f = Fixture::new();
+        let config = NetworkConfig { names: names(&[("web", "10.77.0.9")]), ..plain(vec![lease(5)]) };
+        f.networks.ensure(&config).await.expect("made");
+        let dns = server(&f).expect("a name server");
+        kill(f.pid(BRIDGE).expect("a DHCP server"));
+        f.networks.remove(BRIDGE).await.expect("removed");
+        super::wait_gone(dns);
+        assert!(super::files::names(&f.layout.networks()).expect("list").is_empty());
     });
 }
 

@@ -106,6 +106,26 @@ fn an_interface_has_no_default_route_if_it_is_not_to_have_one_and_its_own_server
 }
 
 #[test]
+fn a_guest_with_domains_of_its_own_does_not_search_the_domain_of_names() {
+    in_own_namespace(|| async {
+        let f = Fixture::new();
+        let own = Lease { search_domains: texts(&["example.net"]), ..lease(6) };
+        let names =
+            |is_searched| Some(Names { domain: "app.internal".to_owned(), is_searched, records: Vec::new() });
+        let config =
+            NetworkConfig { names: names(true), ..network(BRIDGE, "10.77.0.0/24", vec![lease(5), own]) };
+        f.networks.ensure(&config).await.expect("made");
+        let (first, a) = offer(Guest::join(BRIDGE, 5)).await;
+        let (second, _b) = offer(Guest::join(BRIDGE, 6)).await;
+        assert_eq!((first.domain.as_deref(), first.search_domains.len()), (Some("app.internal"), 1));
+        assert_eq!((second.domain, second.search_domains), (None, texts(&["example.net"])));
+        f.networks.ensure(&NetworkConfig { names: names(false), ..config }).await.expect("changed");
+        let (first, _a) = offer(a).await;
+        assert_eq!((first.domain, first.search_domains.len()), (None, 0));
+    });
+}
+
+#[test]
 fn as_much_as_can_be_declared_fits_into_a_packet() {
     in_own_namespace(|| async {
         let f = Fixture::new();
@@ -116,7 +136,7 @@ fn as_much_as_can_be_declared_fits_into_a_packet() {
         let config = NetworkConfig {
             dns: vec![address(50), address(51), address(52), address(53)],
             search_domains: texts(&["c.d", "ef", "g", "h", "ij", &longest]),
-            names: Some(Names { domain: domain.clone(), records: Vec::new() }),
+            names: Some(Names { domain: domain.clone(), is_searched: true, records: Vec::new() }),
             routes: routes_to,
             ..network(BRIDGE, "10.77.0.0/24", vec![own])
         };

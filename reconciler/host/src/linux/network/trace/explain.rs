@@ -165,6 +165,9 @@ pub(super) fn reason(hit: &Hit) -> Option<(&'static str, &'static str)> {
         ("inet", "input") if has("\"reject\"") => {
             ("public address", "no port of the address that leads to a guest matches the packet")
         }
+        ("inet", "input") if has("\"lo\"") => {
+            ("host", "the name server at a gateway answers the guests of its network only")
+        }
         ("inet", "input") => {
             ("host", "the host is closed to guests, but for DHCP, DNS and echo requests at their gateway")
         }
