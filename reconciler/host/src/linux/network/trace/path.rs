@@ -387,7 +387,9 @@ impl<'a> Walk<'a> {
                 Way::Break(TraceEnd::Rejected)
             }
             Decision::Unknown => {
-                let detail = format!("the rule {} of chain {} {}", hit.rule, hit.family, hit.chain);
+                let (family, chain) = (&hit.family, &hit.chain);
+                let detail =
+                    format!("a rule of chain {family} {chain} reads a part of the packet that is not given");
                 self.undecided("rules of berth", None, &detail)
             }
             Decision::Destination { address, port, choices } => self.translated(address, *port, *choices),

@@ -462,6 +462,23 @@ fn a_filter_on_an_untracked_bridge_and_an_unknown_rule_decide_nothing() {
     assert_eq!(dhcp.steps.last().map(|step| step.result), Some(StepResult::NotEvaluated));
 }
 
+/// The rules for packets to tunnels read the VNI, and name the peers of all tenants. One of the rules after them drops the packet.
+#[test]
+fn a_rule_that_may_refuse_what_is_refused_anyway_decides_nothing_and_no_rule_is_shown() {
+    let to_tunnel = Case::of(3).sent("10.77.0.1", (TraceProtocol::Udp, 4789));
+    assert_eq!((to_tunnel.end.clone(), last(&to_tunnel).0), (TraceEnd::Dropped, "host"), "{to_tunnel:?}");
+    let mut case = Case::of(3);
+    case.firewall.nat[0].tunnel.as_mut().expect("a tunnel").peers = vec![[192, 0, 2, 66].into()];
+    // An address that --guest-allow has: the rule after those accepts it.
+    case.firewall.allowed = vec!["192.0.2.1/32".parse().expect("a range")];
+    let open = case.sent("192.0.2.1", (TraceProtocol::Udp, 4789));
+    assert_eq!(open.end, TraceEnd::Undecided, "{open:?}");
+    for trace in [to_tunnel, open] {
+        let shown = format!("{trace:?}");
+        assert!(!shown.contains("192.0.2.66") && !shown.contains("payload"), "{shown}");
+    }
+}
+
 #[test]
 fn every_rule_that_drops_or_rejects_has_an_explanation() {
     let refusals = Ruleset::of(&ruleset::replace(&firewall(Egress::None), &[], &[])).refusals();
