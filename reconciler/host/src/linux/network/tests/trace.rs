@@ -1,5 +1,6 @@
 //! Traces and real packets have the same end.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::filters::{FRIENDS, filters, firewall_with, group, guest, port, rule, tracked};
@@ -24,7 +25,9 @@ impl Known<'_> {
         let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
         let request = TraceRequest {
             tap: port(last).tap,
-            is_link_up: true,
+            down: BTreeSet::new(),
+            shown_taps: self.firewall.ports.iter().map(|port| port.tap.clone()).collect(),
+            shown_bridges: BTreeSet::from([BRIDGE.to_owned()]),
             is_sent,
             packet: TracedPacket { from: ip(from), to: ip(to), protocol: TraceProtocol::Tcp, port: dport },
             firewall: self.firewall.clone(),

@@ -22,7 +22,8 @@ use super::facts::{Facts, RouteFound};
 use super::matching::Frame;
 use super::rules::{Decision, Hit, Ruleset};
 use crate::{
-    GuestRoutes, NetworkConfig, Port, StepResult, Trace, TraceEnd, TraceObject, TraceRequest, TraceStep,
+    GuestRoutes, NetworkConfig, Port, SENDER, StepResult, Trace, TraceEnd, TraceObject, TraceRequest,
+    TraceStep,
 };
 
 /// A part of the way: it ends here, or goes on.
@@ -53,7 +54,7 @@ impl<'a> Walk<'a> {
             mac: String::new(),
             now: request.packet,
             opened: request.packet,
-            preferred: own.and_then(|port| port.address).map(IpAddr::V4),
+            preferred: own.filter(|_| !request.is_sent).and_then(|port| port.address).map(IpAddr::V4),
         };
         Self { request, rules, groups, facts, frame, steps: Vec::new() }
     }
@@ -75,6 +76,10 @@ impl<'a> Walk<'a> {
             return self.dropped("link", by, "its tap on the host is missing or no port of a bridge");
         };
         if let Some(sender) = self.sender(&bridge) {
+            if sender.tap != request.tap && !request.shown_taps.contains(&sender.tap) {
+                let detail = "a guest that is not of this namespace sends it, whose rules are not shown";
+                return self.undecided(SENDER, None, detail);
+            }
             return self.sent_by_guest(&sender);
         }
         let network = self.network(&bridge);
@@ -83,7 +88,7 @@ impl<'a> Walk<'a> {
         }
         if self.is_bridged(&bridge) {
             self.frame.by = inner_of(&bridge);
-            self.step("sender", StepResult::Note, None, "it comes by the bridge of the host");
+            self.step(SENDER, StepResult::Note, None, "it comes by the bridge of the host");
             self.hook("bridge", "prerouting")?;
             return self.delivered_on(&bridge, request.packet.to);
         }
@@ -91,24 +96,24 @@ impl<'a> Walk<'a> {
             Some(RouteFound::By { interface, .. }) if !interface.starts_with(BRIDGE_PREFIX) => {
                 let detail =
                     format!("it comes by interface {interface}, by which the host reaches the sender");
-                self.step("sender", StepResult::Note, Some(TraceObject::Host), &detail);
+                self.step(SENDER, StepResult::Note, Some(TraceObject::Host), &detail);
                 self.frame.by = interface.clone();
                 self.hook("inet", "prerouting")
             }
             Some(RouteFound::By { interface, .. }) => {
                 let by = Some(TraceObject::Network { name: interface.clone() });
                 self.undecided(
-                    "sender",
+                    SENDER,
                     by,
                     "no guest of this host has the sender's address, which is of this network",
                 )
             }
             Some(RouteFound::Local) => {
-                self.undecided("sender", Some(TraceObject::Host), "the sender's address is the host's own")
+                self.undecided(SENDER, Some(TraceObject::Host), "the sender's address is the host's own")
             }
             Some(RouteFound::None { .. }) | None => {
                 let detail = "the host has no route to the sender, so that answers would not reach it";
-                self.dropped("sender", Some(TraceObject::Host), detail)
+                self.dropped(SENDER, Some(TraceObject::Host), detail)
             }
         }
     }
@@ -130,8 +135,7 @@ impl<'a> Walk<'a> {
 
     fn sent_by_guest(&mut self, port: &Port) -> Way {
         let by = || Some(TraceObject::Interface { name: port.tap.clone() });
-        let is_own = port.tap == self.request.tap;
-        if is_own && !self.request.is_link_up {
+        if self.request.down.contains(&port.tap) {
             return self.dropped("link", by(), "its link is Down");
         }
         let Some(bridge) = self.facts.bridge_of(&port.tap).map(str::to_owned) else {
@@ -189,7 +193,7 @@ impl<'a> Walk<'a> {
         let is_tunnelled = self.network(bridge).is_some_and(|network| network.tunnel.is_some());
         if !is_tunnelled {
             return self.dropped(
-                "sender",
+                SENDER,
                 by(),
                 "no guest of this host has the sender's address, and the network is on no other host",
             );
@@ -197,10 +201,10 @@ impl<'a> Walk<'a> {
         let to = self.request.packet.to;
         if !self.network(bridge).is_some_and(|network| is_within(network, to)) {
             let detail = "a guest of another host reaches a public address by that host, under its address: trace from that one";
-            return self.undecided("sender", by(), detail);
+            return self.undecided(SENDER, by(), detail);
         }
         self.step(
-            "sender",
+            SENDER,
             StepResult::Note,
             by(),
             "it comes by the tunnel of the network, from another host",
@@ -261,7 +265,7 @@ impl<'a> Walk<'a> {
         let packet = self.frame.now;
         if let Some(port) = target {
             let by = || Some(TraceObject::Interface { name: port.tap.clone() });
-            if port.tap == self.request.tap && !self.request.is_link_up {
+            if self.request.down.contains(&port.tap) {
                 return self.dropped("link", by(), "its link is Down");
             }
             self.must_be_up(&port.tap)?;
@@ -402,9 +406,17 @@ impl<'a> Walk<'a> {
 
     fn translated(&mut self, address: &str, port: Option<u16>, choices: usize) -> Way {
         let by = Some(TraceObject::PublicAddress { address: self.frame.now.to });
-        let Ok(address) = address.parse() else {
+        let Ok(address) = address.parse::<IpAddr>() else {
             return self.undecided("public address", by, "its rule leads to no address");
         };
+        if !self.is_shown(address) {
+            let detail = "it leads to a guest that is not of this namespace, whose address and rules are not shown";
+            return self.undecided("public address", by, detail);
+        }
+        if choices > 1 && self.frame.preferred != Some(address) {
+            let detail = "its connections go to one of several guests: trace to the private address of each";
+            return self.undecided("public address", by, detail);
+        }
         self.frame.now.to = address;
         let port = port.filter(|_| self.frame.now.protocol.has_ports());
         self.frame.now.port = port.unwrap_or(self.frame.now.port);
@@ -457,6 +469,17 @@ impl<'a> Walk<'a> {
 
     fn is_bridged(&self, bridge: &str) -> bool {
         self.request.firewall.bridged.iter().any(|each| each == bridge)
+    }
+
+    /// Whether the guest with this address may be described. Of one on another host, only the network is known.
+    fn is_shown(&self, address: IpAddr) -> bool {
+        let request = self.request;
+        let mut ports = request.firewall.ports.iter().filter(|port| has_address(port, address)).peekable();
+        if ports.peek().is_some() {
+            return ports.all(|port| request.shown_taps.contains(&port.tap));
+        }
+        let mut networks = request.networks.iter().filter(|network| is_within(network, address));
+        networks.any(|network| request.shown_bridges.contains(&network.bridge))
     }
 
     /// The port of a bridge that has an address: its own, or one that it may send from beside that.

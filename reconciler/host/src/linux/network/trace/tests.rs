@@ -1,6 +1,6 @@
 //! The way of packets through the rules of a host that is described here; `network::tests::trace` compares it with real packets.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::ops::ControlFlow;
 
@@ -171,12 +171,17 @@ struct Case {
     firewall: Firewall,
     facts: Facts,
     tap: u8,
-    is_link_up: bool,
+    down: BTreeSet<String>,
+    /// The guests of other namespaces, and whether the first network is of another one too.
+    hidden: BTreeSet<String>,
+    is_network_hidden: bool,
 }
 
 impl Case {
     fn of(tap: u8) -> Self {
-        Self { firewall: firewall(Egress::Masquerade), facts: facts(), tap, is_link_up: true }
+        let (down, hidden) = (BTreeSet::new(), BTreeSet::new());
+        let firewall = firewall(Egress::Masquerade);
+        Self { firewall, facts: facts(), tap, down, hidden, is_network_hidden: false }
     }
 
     /// The host's routes: to its networks by their bridges, and to all else by a router.
@@ -202,9 +207,13 @@ impl Case {
     }
 
     fn trace(&self, is_sent: bool, from: &str, to: &str, (protocol, port): (TraceProtocol, u16)) -> Trace {
+        let is_shown = |tap: &String| !self.hidden.contains(tap);
+        let bridges = [BRIDGE, OTHER].into_iter().filter(|bridge| *bridge == OTHER || !self.is_network_hidden);
         let request = TraceRequest {
             tap: tap(self.tap),
-            is_link_up: self.is_link_up,
+            down: self.down.clone(),
+            shown_taps: (2..=5).map(tap).filter(is_shown).collect(),
+            shown_bridges: bridges.map(str::to_owned).collect(),
             is_sent,
             packet: TracedPacket { from: ip(from), to: ip(to), protocol, port },
             firewall: self.firewall.clone(),
@@ -432,9 +441,13 @@ fn the_routes_of_the_guest_are_those_that_dhcp_gives_it() {
 
 #[test]
 fn a_link_that_is_down_a_missing_route_and_another_firewall_are_steps() {
-    let down = Case { is_link_up: false, ..Case::of(3) };
-    assert_eq!(last(&down.sent("10.77.0.2", tcp(80))).0, "link");
-    assert_eq!(last(&down.trace(false, "10.77.0.4", "10.77.0.3", tcp(80))).0, "link");
+    // The own link is down, and that of the other end.
+    for down in [3, 4] {
+        let case = Case { down: BTreeSet::from([tap(down)]), ..Case::of(3) };
+        let is_dropped = |trace: Trace| trace.end == TraceEnd::Dropped && last(&trace).0 == "link";
+        assert!(is_dropped(case.sent("10.77.0.4", tcp(80))), "{down}");
+        assert!(is_dropped(case.trace(false, "10.77.0.4", "10.77.0.3", tcp(80))), "{down}");
+    }
     let mut without = Case::of(3);
     without.facts.links.retain(|link| link.name != tap(3));
     assert_eq!(last(&without.sent("10.77.0.2", tcp(80))).0, "link");
@@ -460,6 +473,31 @@ fn a_filter_on_an_untracked_bridge_and_an_unknown_rule_decide_nothing() {
     let dhcp = Case::of(3).trace(true, "10.77.0.3", "10.77.0.1", (TraceProtocol::Udp, 67));
     assert_eq!(dhcp.end, TraceEnd::Undecided, "{dhcp:?}");
     assert_eq!(dhcp.steps.last().map(|step| step.result), Some(StepResult::NotEvaluated));
+}
+
+#[test]
+fn the_rules_and_addresses_of_other_namespaces_are_not_evaluated() {
+    let case = Case { hidden: BTreeSet::from([tap(2)]), is_network_hidden: true, ..Case::of(3) };
+    let from = case.trace(false, "10.77.0.2", "10.77.0.3", tcp(80));
+    assert_eq!((from.end.clone(), from.steps.len(), last(&from).1), (TraceEnd::Undecided, 1, None), "{from:?}");
+    let public = case.sent("198.51.100.7", tcp(80));
+    assert_eq!((public.end.clone(), last(&public).0), (TraceEnd::Undecided, "public address"), "{public:?}");
+    let mut elsewhere = case;
+    elsewhere.firewall.forwards[0].private = "10.77.0.50".parse().expect("an address");
+    let remote = elsewhere.sent("198.51.100.7", tcp(80));
+    assert_eq!(remote.end, TraceEnd::Undecided, "{remote:?}");
+    for trace in [public, remote] {
+        assert!(!format!("{:?}", trace.steps).contains("to 10.77.0."), "{trace:?}");
+    }
+}
+
+#[test]
+fn a_sender_gets_one_of_several_guests_of_a_public_address_which_decides_nothing() {
+    let sent = Case::of(4).sent("198.51.100.8", tcp(443));
+    assert_eq!((sent.end.clone(), last(&sent).0), (TraceEnd::Undecided, "public address"), "{sent:?}");
+    // Only the guest that is asked about is followed.
+    let stranger = Case::of(4).trace(false, "203.0.113.9", "198.51.100.8", tcp(443));
+    assert_eq!(stranger.end, TraceEnd::Undecided, "{stranger:?}");
 }
 
 /// The rules for packets to tunnels read the VNI, and name the peers of all tenants. One of the rules after them drops the packet.
