@@ -75,7 +75,10 @@ impl<'a> Walk<'a> {
             let by = Some(TraceObject::Interface { name: request.tap.clone() });
             return self.dropped("link", by, "its tap on the host is missing or no port of a bridge");
         };
-        if let Some(sender) = self.sender(&bridge) {
+        if let Some(sender) = self.sender(&bridge)? {
+            if sender.tap == request.tap && !request.is_sent {
+                return self.undecided(SENDER, None, "the interface itself may have the sender's address");
+            }
             if sender.tap != request.tap && !request.shown_taps.contains(&sender.tap) {
                 let detail = "a guest that is not of this namespace sends it, whose rules are not shown";
                 return self.undecided(SENDER, None, detail);
@@ -83,6 +86,10 @@ impl<'a> Walk<'a> {
             return self.sent_by_guest(&sender);
         }
         let network = self.network(&bridge);
+        if network.is_some_and(|network| is_gateway(network, request.packet.from)) {
+            let detail = "the sender's address is the gateway's, which is the host";
+            return self.undecided(SENDER, Some(TraceObject::Host), detail);
+        }
         if network.is_some_and(|network| is_within(network, request.packet.from)) {
             return self.received_by_tunnel(&bridge);
         }
@@ -119,18 +126,16 @@ impl<'a> Walk<'a> {
     }
 
     /// The port that sends the packet, if a guest of this host does.
-    fn sender(&self, bridge: &str) -> Option<Port> {
-        let request = self.request;
-        let ports = &request.firewall.ports;
+    fn sender(&mut self, bridge: &str) -> ControlFlow<TraceEnd, Option<Port>> {
+        let (request, from) = (self.request, self.request.packet.from);
+        let mut ports = request.firewall.ports.iter();
         if request.is_sent {
-            return ports.iter().find(|port| port.tap == request.tap).cloned();
+            return ControlFlow::Continue(ports.find(|port| port.tap == request.tap).cloned());
         }
-        let has_it = |port: &&Port| has_address(port, request.packet.from);
-        let is_beside = |port: &&Port| self.facts.bridge_of(&port.tap) == Some(bridge);
+        let beside = self.port_of(bridge, from)?;
         // A link-local address means a neighbour.
-        let is_local = is_link_local(request.packet.from);
-        let beside = ports.iter().filter(is_beside).find(has_it);
-        beside.or_else(|| ports.iter().find(has_it).filter(|_| !is_local)).cloned()
+        let is_elsewhere = |port: &&Port| has_address(port, from) && !is_link_local(from);
+        ControlFlow::Continue(beside.or_else(|| ports.find(is_elsewhere).cloned()))
     }
 
     fn sent_by_guest(&mut self, port: &Port) -> Way {
@@ -203,12 +208,7 @@ impl<'a> Walk<'a> {
             let detail = "a guest of another host reaches a public address by that host, under its address: trace from that one";
             return self.undecided(SENDER, by(), detail);
         }
-        self.step(
-            SENDER,
-            StepResult::Note,
-            by(),
-            "it comes by the tunnel of the network, from another host",
-        );
+        self.step(SENDER, StepResult::Note, by(), "it comes by the tunnel of the network, from another host");
         self.frame.by = tunnel::name_of(bridge);
         self.hook("bridge", "prerouting")?;
         self.delivered_on(bridge, to)
@@ -223,7 +223,7 @@ impl<'a> Walk<'a> {
 
     /// Follows a packet between the ports of a bridge.
     fn delivered_on(&mut self, bridge: &str, next: IpAddr) -> Way {
-        let target = self.port_of(bridge, next);
+        let target = self.port_of(bridge, next)?;
         let is_tunnelled = self.network(bridge).is_some_and(|network| network.tunnel.is_some());
         let leaves_by = match &target {
             Some(port) => port.tap.clone(),
@@ -276,10 +276,12 @@ impl<'a> Walk<'a> {
         }
         let leaves_by = self.frame.leaves_by.clone();
         self.must_be_up(&leaves_by)?;
-        Way::Break(match self.is_bridged(bridge) {
-            true => TraceEnd::Outside { interface: leaves_by, packet },
-            false => TraceEnd::Tunnel { network: bridge.to_owned(), packet },
-        })
+        if !self.is_bridged(bridge) {
+            return Way::Break(TraceEnd::Tunnel { network: bridge.to_owned(), packet });
+        }
+        let by = Some(TraceObject::Network { name: bridge.to_owned() });
+        self.step("neighbour", StepResult::Note, by, "no guest of this host on the network has the address");
+        Way::Break(TraceEnd::Outside { interface: leaves_by, packet })
     }
 
     /// Follows the packet on the kernel's route.
@@ -321,7 +323,7 @@ impl<'a> Walk<'a> {
     /// Follows a packet from the host into a network.
     fn forwarded_into(&mut self, bridge: &str) -> Way {
         let to = self.frame.now.to;
-        let target = self.port_of(bridge, to);
+        let target = self.port_of(bridge, to)?;
         let is_tunnelled = self.network(bridge).is_some_and(|network| network.tunnel.is_some());
         self.frame.by = String::new();
         self.frame.leaves_by = match &target {
@@ -410,7 +412,8 @@ impl<'a> Walk<'a> {
             return self.undecided("public address", by, "its rule leads to no address");
         };
         if !self.is_shown(address) {
-            let detail = "it leads to a guest that is not of this namespace, whose address and rules are not shown";
+            let detail =
+                "it leads to a guest that is not of this namespace, whose address and rules are not shown";
             return self.undecided("public address", by, detail);
         }
         if choices > 1 && self.frame.preferred != Some(address) {
@@ -482,18 +485,28 @@ impl<'a> Walk<'a> {
         networks.any(|network| request.shown_bridges.contains(&network.bridge))
     }
 
-    /// The port of a bridge that has an address: its own, or one that it may send from beside that.
-    fn port_of(&self, bridge: &str, address: IpAddr) -> Option<Port> {
-        let firewall = &self.request.firewall;
-        let mut ports = firewall.ports.iter().filter(|port| self.facts.bridge_of(&port.tap) == Some(bridge));
-        let own = ports.clone().find(|port| has_address(port, address));
+    /// The port of a bridge that has an address: its own, or one that it may send from beside that. Undecided if several may.
+    fn port_of(&mut self, bridge: &str, address: IpAddr) -> ControlFlow<TraceEnd, Option<Port>> {
+        let (firewall, facts) = (&self.request.firewall, self.facts);
+        let is_beside = |port: &&Port| facts.bridge_of(&port.tap) == Some(bridge);
+        let beside: Vec<&Port> = firewall.ports.iter().filter(is_beside).collect();
+        if let Some(own) = beside.iter().find(|port| has_address(port, address)) {
+            return ControlFlow::Continue(Some((*own).clone()));
+        }
         // A range of more addresses is a router's, which has none of them itself.
         let has_exception = |port: &&Port| {
             let of_port = firewall.exceptions.iter().filter(|each| each.tap == port.tap);
             let mut ranges = of_port.flat_map(|each| &each.ranges);
             ranges.any(|range| range.prefix_len() == 32 && IpAddr::V4(range.addr()) == address)
         };
-        own.or_else(|| ports.find(has_exception)).cloned()
+        let mut excepted = beside.into_iter().filter(has_exception);
+        match (excepted.next(), excepted.next()) {
+            (found, None) => ControlFlow::Continue(found.cloned()),
+            _ => {
+                let detail = format!("several interfaces may have {address} by their allowed_addresses");
+                self.undecided("neighbour", None, &detail).map_continue(|()| None)
+            }
+        }
     }
 }
 

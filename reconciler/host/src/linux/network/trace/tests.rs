@@ -208,7 +208,8 @@ impl Case {
 
     fn trace(&self, is_sent: bool, from: &str, to: &str, (protocol, port): (TraceProtocol, u16)) -> Trace {
         let is_shown = |tap: &String| !self.hidden.contains(tap);
-        let bridges = [BRIDGE, OTHER].into_iter().filter(|bridge| *bridge == OTHER || !self.is_network_hidden);
+        let bridges =
+            [BRIDGE, OTHER].into_iter().filter(|bridge| *bridge == OTHER || !self.is_network_hidden);
         let request = TraceRequest {
             tap: tap(self.tap),
             down: self.down.clone(),
@@ -432,6 +433,25 @@ fn addresses_of_other_hosts_are_reached_by_the_tunnel_and_come_from_it() {
 }
 
 #[test]
+fn an_allowed_address_is_one_interface_and_the_gateway_is_the_host() {
+    let sender = Case::of(2).trace(false, "10.77.0.100", "10.77.0.2", tcp(80));
+    let by = Some(TraceObject::Interface { name: tap(3) });
+    assert!(guest(&sender).is_some() && sender.steps.iter().any(|step| step.by == by), "{sender:?}");
+    let gateway = Case::of(2).trace(false, "10.77.0.1", "10.77.0.2", tcp(80));
+    assert_eq!((gateway.end.clone(), last(&gateway).0), (TraceEnd::Undecided, "sender"), "{gateway:?}");
+    let itself = Case::of(3).trace(false, "10.77.0.100", "10.77.0.3", tcp(80));
+    assert_eq!(itself.end, TraceEnd::Undecided, "{itself:?}");
+    let mut shared = Case::of(2);
+    shared.firewall.exceptions.push(PortException { tap: tap(4), ..shared.firewall.exceptions[0].clone() });
+    for trace in [
+        shared.trace(false, "10.77.0.100", "10.77.0.2", tcp(80)),
+        Case { tap: 3, ..shared }.sent("10.77.0.100", tcp(80)),
+    ] {
+        assert_eq!((trace.end.clone(), last(&trace).0), (TraceEnd::Undecided, "neighbour"), "{trace:?}");
+    }
+}
+
+#[test]
 fn the_routes_of_the_guest_are_those_that_dhcp_gives_it() {
     let routed = Case::of(4).sent("172.16.0.1", tcp(80));
     assert_eq!(guest(&routed), Some((tap(3).as_str(), "172.16.0.1 80".to_owned())), "{routed:?}");
@@ -479,7 +499,11 @@ fn a_filter_on_an_untracked_bridge_and_an_unknown_rule_decide_nothing() {
 fn the_rules_and_addresses_of_other_namespaces_are_not_evaluated() {
     let case = Case { hidden: BTreeSet::from([tap(2)]), is_network_hidden: true, ..Case::of(3) };
     let from = case.trace(false, "10.77.0.2", "10.77.0.3", tcp(80));
-    assert_eq!((from.end.clone(), from.steps.len(), last(&from).1), (TraceEnd::Undecided, 1, None), "{from:?}");
+    assert_eq!(
+        (from.end.clone(), from.steps.len(), last(&from).1),
+        (TraceEnd::Undecided, 1, None),
+        "{from:?}"
+    );
     let public = case.sent("198.51.100.7", tcp(80));
     assert_eq!((public.end.clone(), last(&public).0), (TraceEnd::Undecided, "public address"), "{public:?}");
     let mut elsewhere = case;
