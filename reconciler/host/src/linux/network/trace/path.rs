@@ -14,6 +14,7 @@ use std::net::IpAddr;
 use std::ops::ControlFlow;
 
 use super::super::bridged::inner_of;
+use super::super::foreign::{Drops, ForeignChain};
 use super::super::relay::OUTER_PREFIX;
 use super::super::ruleset::{GroupChain, link_local};
 use super::super::{BRIDGE_PREFIX, bridge_mac, hardware_address, tunnel};
@@ -209,6 +210,8 @@ impl<'a> Walk<'a> {
             return self.undecided(SENDER, by(), detail);
         }
         self.step(SENDER, StepResult::Note, by(), "it comes by the tunnel of the network, from another host");
+        let packets = "the packets of tunnels (UDP port 4789)";
+        self.chains_of_others(("ip", "input"), packets, |chain| chain.tunnels)?;
         self.frame.by = tunnel::name_of(bridge);
         self.hook("bridge", "prerouting")?;
         self.delivered_on(bridge, to)
@@ -240,14 +243,26 @@ impl<'a> Walk<'a> {
         if self.facts.is_tracked(bridge) {
             let ports = (self.frame.by.clone(), self.frame.leaves_by.clone());
             (self.frame.by, self.frame.leaves_by) = (bridge.to_owned(), bridge.to_owned());
+            self.must_not_be_translated("prerouting")?;
             self.hook("inet", "forward")?;
-            self.other_programs()?;
+            self.other_programs("forward")?;
+            self.must_not_be_translated("postrouting")?;
             (self.frame.by, self.frame.leaves_by) = ports;
         } else {
             self.must_not_be_filtered(bridge)?;
         }
         self.hook("bridge", "postrouting")?;
         self.arrive(bridge, target.as_ref())
+    }
+
+    /// The kernel also passes the packets of a tracked bridge through the translation of addresses, which is not followed there.
+    fn must_not_be_translated(&mut self, hook: &str) -> Way {
+        if self.rules.at("inet", hook, &self.frame).is_empty() {
+            return Way::Continue(());
+        }
+        let by = Some(TraceObject::Network { name: self.frame.by.clone() });
+        let detail = "the host translates an address of the packet on the bridge, which is not followed";
+        self.undecided("source address", by, detail)
     }
 
     /// A filter is in effect where its bridge passes packets to it.
@@ -299,6 +314,7 @@ impl<'a> Walk<'a> {
             RouteFound::Local => {
                 self.step("route", StepResult::Passes, host(), "the address is the host's own");
                 self.hook("inet", "input")?;
+                self.other_programs("input")?;
                 return Way::Break(TraceEnd::Host);
             }
             RouteFound::None { detail } => return self.dropped("route", host(), detail),
@@ -307,8 +323,11 @@ impl<'a> Walk<'a> {
         let by_router = gateway.map(|router| format!(", to the router {router}")).unwrap_or_default();
         self.step("route", StepResult::Passes, host(), &format!("by interface {interface}{by_router}"));
         self.frame.leaves_by = interface.clone();
+        if self.frame.now.to.is_ipv6() && !self.facts.is_ipv6_forwarded {
+            return self.dropped("route", host(), "the host forwards no IPv6 packets");
+        }
         self.hook("inet", "forward")?;
-        self.other_programs()?;
+        self.other_programs("forward")?;
         self.hook_with_source("inet", "postrouting", *source)?;
         let relayed = interface.strip_prefix(OUTER_PREFIX).map(|rest| format!("{BRIDGE_PREFIX}{rest}"));
         if let Some(bridge) = relayed {
@@ -339,16 +358,39 @@ impl<'a> Walk<'a> {
         self.arrive(bridge, target.as_ref())
     }
 
-    /// The chains of other programs, which forwarded packets have to pass too.
-    fn other_programs(&mut self) -> Way {
+    /// The chains of other programs at a hook, which the packet has to pass too.
+    fn other_programs(&mut self, hook: &str) -> Way {
+        let family = if self.frame.now.to.is_ipv4() { "ip" } else { "ip6" };
+        self.chains_of_others((family, hook), "the packet", |chain| chain.guests)
+    }
+
+    fn chains_of_others(
+        &mut self,
+        (family, hook): (&str, &str),
+        packets: &str,
+        drops: fn(&ForeignChain) -> Drops,
+    ) -> Way {
         let facts = self.facts;
+        let is_passed =
+            |chain: &&ForeignChain| chain.hook == hook && ["inet", family].contains(&chain.family.as_str());
+        let named = |wanted: Drops| {
+            let chains = facts.foreign.iter().filter(is_passed).filter(|chain| drops(chain) == wanted);
+            chains.map(|chain| chain.name.as_str()).collect::<Vec<_>>().join(", ")
+        };
+        let (all, not_accepted, selected) =
+            (named(Drops::All), named(Drops::NotAccepted), named(Drops::Selected));
         let by = Some(TraceObject::OtherProgram);
-        if let Some(refusal) = &facts.foreign_refusal {
-            return self.dropped("other firewall", by, refusal);
+        if !all.is_empty() {
+            return self.dropped("other firewall", by, &format!("the chain {all} drops {packets}"));
         }
-        if !facts.foreign_chains.is_empty() {
-            let chains = facts.foreign_chains.join(", ");
-            let detail = format!("forwarded packets also pass {chains}, whose rules are not evaluated");
+        if !not_accepted.is_empty() {
+            let detail = format!(
+                "the chain {not_accepted} drops {packets} unless one of its rules accepts that, and they are not evaluated"
+            );
+            return self.undecided("other firewall", by, &detail);
+        }
+        if !selected.is_empty() {
+            let detail = format!("the chain {selected} gets {packets} too, and its rules are not evaluated");
             self.step("other firewall", StepResult::Note, by, &detail);
         }
         Way::Continue(())
@@ -518,7 +560,7 @@ fn has_address(port: &Port, address: IpAddr) -> bool {
 }
 
 /// Whether an address is reached on the link alone. Guests send packets to those of IPv4, such as a cloud's metadata service, to the gateway.
-fn is_link_local(address: IpAddr) -> bool {
+pub(super) fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::ops::ControlFlow;
 
+use super::super::foreign::{Drops, ForeignChain};
 use super::super::{relay, ruleset, tunnel};
 use super::explain;
 use super::facts::{Facts, LinkFact, RouteFound};
@@ -163,7 +164,7 @@ fn facts() -> Facts {
         link(&relay::relay_link(BRIDGE), None, false),
     ];
     links.extend((2..=5).map(|last| link(&tap(last), Some(if last == 5 { OTHER } else { BRIDGE }), false)));
-    Facts { links, is_tracking_global: false, foreign_refusal: None, foreign_chains: Vec::new() }
+    Facts { links, is_tracking_global: false, is_ipv6_forwarded: true, foreign: Vec::new() }
 }
 
 /// A host and a question about it.
@@ -453,14 +454,22 @@ fn an_allowed_address_is_one_interface_and_the_gateway_is_the_host() {
 
 #[test]
 fn the_routes_of_the_guest_are_those_that_dhcp_gives_it() {
-    let routed = Case::of(4).sent("172.16.0.1", tcp(80));
+    let mut case = Case::of(4);
+    let masqueraded = case.sent("172.16.0.1", tcp(80));
+    assert_eq!(
+        (masqueraded.end.clone(), last(&masqueraded).0),
+        (TraceEnd::Undecided, "source address"),
+        "the bridge is tracked: {masqueraded:?}"
+    );
+    case.firewall = firewall(Egress::Routed);
+    let routed = case.sent("172.16.0.1", tcp(80));
     assert_eq!(guest(&routed), Some((tap(3).as_str(), "172.16.0.1 80".to_owned())), "{routed:?}");
     let none = Case::of(4).sent("203.0.113.9", tcp(80));
     assert_eq!((none.end.clone(), last(&none).0), (TraceEnd::Dropped, "routes of the guest"), "{none:?}");
 }
 
 #[test]
-fn a_link_that_is_down_a_missing_route_and_another_firewall_are_steps() {
+fn a_link_that_is_down_and_a_missing_route_are_steps() {
     // The own link is down, and that of the other end.
     for down in [3, 4] {
         let case = Case { down: BTreeSet::from([tap(down)]), ..Case::of(3) };
@@ -472,15 +481,40 @@ fn a_link_that_is_down_a_missing_route_and_another_firewall_are_steps() {
     without.facts.links.retain(|link| link.name != tap(3));
     assert_eq!(last(&without.sent("10.77.0.2", tcp(80))).0, "link");
     assert_eq!(last(&Case::of(3).sent("240.0.0.1", tcp(80))).0, "route");
-    let mut foreign = Case::of(3);
-    foreign.facts.foreign_refusal = Some("the firewall chain ip filter FORWARD drops".into());
-    let trace = foreign.sent("203.0.113.9", tcp(80));
-    assert_eq!(last(&trace), ("other firewall", Some(TraceObject::OtherProgram)));
-    foreign.facts.foreign_refusal = None;
-    foreign.facts.foreign_chains = vec!["ip filter FORWARD".into()];
-    let trace = foreign.sent("203.0.113.9", tcp(80));
-    assert!(matches!(trace.end, TraceEnd::Outside { .. }), "{trace:?}");
-    assert!(trace.steps.iter().any(|step| step.detail.contains("ip filter FORWARD")), "{trace:?}");
+    let mut deaf = Case::of(3);
+    deaf.firewall = firewall(Egress::Routed);
+    assert!(matches!(deaf.sent("2001:db8::9", tcp(80)).end, TraceEnd::Outside { .. }));
+    deaf.facts.is_ipv6_forwarded = false;
+    assert_eq!(last(&deaf.sent("2001:db8::9", tcp(80))), ("route", Some(TraceObject::Host)));
+}
+
+fn foreign(family: &str, hook: &str, guests: Drops, tunnels: Drops) -> ForeignChain {
+    let name = format!("{family} filter {hook}");
+    ForeignChain { family: family.into(), name, hook: hook.into(), guests, tunnels }
+}
+
+#[test]
+fn a_packet_passes_the_chains_of_other_programs_of_its_family_and_hook() {
+    let (all, some, selected) = (Drops::All, Drops::NotAccepted, Drops::Selected);
+    let mut case = Case::of(3);
+    case.firewall = firewall(Egress::Routed);
+    let is_other = |trace: &Trace| last(trace) == ("other firewall", Some(TraceObject::OtherProgram));
+    case.facts.foreign = vec![foreign("ip", "forward", all, selected)];
+    let closed = case.sent("203.0.113.9", tcp(80));
+    assert!(closed.end == TraceEnd::Dropped && is_other(&closed), "{closed:?}");
+    let six = case.sent("2001:db8::9", tcp(80));
+    assert!(matches!(six.end, TraceEnd::Outside { .. }), "a chain for IPv4: {six:?}");
+    case.facts.foreign = vec![foreign("ip6", "forward", some, selected), foreign("inet", "input", some, all)];
+    let six = case.sent("2001:db8::9", tcp(80));
+    assert!(six.end == TraceEnd::Undecided && is_other(&six), "{six:?}");
+    let names = case.sent("10.77.0.1", (TraceProtocol::Udp, 53));
+    assert!(names.end == TraceEnd::Undecided && is_other(&names), "to the host: {names:?}");
+    let by_tunnel = case.trace(false, "10.77.0.50", "10.77.0.3", tcp(80));
+    assert!(by_tunnel.end == TraceEnd::Dropped && is_other(&by_tunnel), "{by_tunnel:?}");
+    case.facts.foreign = vec![foreign("inet", "forward", selected, selected)];
+    let noted = case.sent("203.0.113.9", tcp(80));
+    assert!(matches!(noted.end, TraceEnd::Outside { .. }), "{noted:?}");
+    assert!(noted.steps.iter().any(|step| step.detail.contains("inet filter forward")), "{noted:?}");
 }
 
 #[test]
