@@ -141,7 +141,7 @@ fn packet(
             (from, public.into())
         }
     };
-    Ok(TracedPacket { from, to, protocol: protocol(query.protocol), port: query.port })
+    Ok(TracedPacket { from, to, protocol: protocol(query.protocol)?, port: query.port })
 }
 
 fn is_public_of(firewall: &Firewall, public: Ipv4Addr, own: IpAddr) -> bool {
@@ -151,13 +151,13 @@ fn is_public_of(firewall: &Firewall, public: Ipv4Addr, own: IpAddr) -> bool {
         || balanced.flat_map(|each| &each.ports).flat_map(|port| &port.targets).any(|target| own == *target)
 }
 
-fn protocol(protocol: RuleProtocol) -> TraceProtocol {
+fn protocol(protocol: RuleProtocol) -> Result<TraceProtocol, String> {
     match protocol {
-        // A query has none of these.
-        RuleProtocol::Any | RuleProtocol::Tcp => TraceProtocol::Tcp,
-        RuleProtocol::Udp => TraceProtocol::Udp,
-        RuleProtocol::Icmp => TraceProtocol::Icmp,
-        RuleProtocol::Icmpv6 => TraceProtocol::Icmpv6,
+        RuleProtocol::Any => Err("a packet has a protocol: tcp, udp, icmp or icmpv6".to_owned()),
+        RuleProtocol::Tcp => Ok(TraceProtocol::Tcp),
+        RuleProtocol::Udp => Ok(TraceProtocol::Udp),
+        RuleProtocol::Icmp => Ok(TraceProtocol::Icmp),
+        RuleProtocol::Icmpv6 => Ok(TraceProtocol::Icmpv6),
     }
 }
 
