@@ -284,7 +284,8 @@ impl<'a> Walk<'a> {
                 return self.dropped("link", by(), "its link is Down");
             }
             self.must_be_up(&port.tap)?;
-            if self.request.firewall.limits.iter().any(|limits| limits.tap == port.tap) {
+            let is_limited = self.request.firewall.limits.iter().any(|limits| limits.tap == port.tap);
+            if is_limited && self.request.shown_taps.contains(&port.tap) {
                 self.step("limits", StepResult::Note, by(), "packets above its limits are dropped");
             }
             return Way::Break(TraceEnd::Guest { interface: port.tap.clone(), packet });
