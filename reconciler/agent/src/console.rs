@@ -95,8 +95,9 @@ const UPLOADS: usize = 8;
 /// The number of copies of images to other hosts, and to one of them.
 const COPIES: usize = 16;
 const COPIES_OF_HOST: usize = 4;
-/// The number of packets that are traced at a time: each reads the host's rules.
-const TRACES: usize = 2;
+/// The number of packets that are traced at a time on this host, and for a VM: each reads the host's rules.
+const TRACES: usize = 4;
+const TRACES_OF_VM: usize = 1;
 /// The time for a client to read what was written.
 const STALLED: Duration = Duration::from_secs(30);
 /// The time without a byte in either direction after which a session ends.
@@ -115,7 +116,7 @@ struct Consoles {
     uploads: Places<String>,
     /// By the host that copies.
     copies: Places<String>,
-    traces: Semaphore,
+    traces: Places<String>,
 }
 
 /// A session to run.
@@ -157,7 +158,7 @@ pub(crate) async fn serve(ctx: &Arc<Context>) {
         forwards: Places::new(FORWARDS, FORWARDS_OF_VM),
         uploads: Places::new(UPLOADS, 1),
         copies: Places::new(COPIES, COPIES_OF_HOST),
-        traces: Semaphore::new(TRACES),
+        traces: Places::new(TRACES, TRACES_OF_VM),
     });
     let places = Places::<IpAddr>::new(CONNECTIONS, CONNECTIONS_OF_ADDRESS);
     let acceptor = TlsAcceptor::from(server.tls.clone());
@@ -282,9 +283,9 @@ async fn open(
             return Ok(Session::Usage(UsageSession::new(ctx.clone(), ObjectName::new(namespace, name))));
         }
         ConsoleUse::Trace => {
+            let _place = taken(&consoles.traces, &instance, TRACES_OF_VM, TRACES)?;
             let (name, query) = (ObjectName::new(namespace, name), request.uri().query());
-            let session = TraceSession::open(ctx, &consoles.traces, &name, vm.as_deref(), query).await;
-            return session.map(Session::Trace);
+            return TraceSession::open(ctx, &name, vm.as_deref(), query).await.map(Session::Trace);
         }
         ConsoleUse::Exec | ConsoleUse::File => {
             let place = taken(&consoles.guest_sessions, &instance, GUEST_SESSIONS_OF_VM, GUEST_SESSIONS)?;

@@ -4,7 +4,8 @@
 //!  VM, interface, address ─▶ tap, packet, applied networks ─▶ host ─▶ steps by bridges and taps ─▶ by Networks and VMs
 //! ```
 //!
-//! *Guarantees*: names of objects in other namespaces, except those of the shared Networks, are not in the answer.
+//! *Guarantees*: names of objects in other namespaces, except those of the shared Networks, are not in the answer; neither are rules of
+//! a sender there, nor the address of a guest there that a public address leads to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -63,17 +64,18 @@ pub(crate) async fn trace(
     };
     let firewall = firewall.ok_or(TraceProblem::NotApplied)?;
     let packet = packet(query, interface, &port, &firewall).map_err(TraceProblem::Packet)?;
-    let declared = vm.spec.network_interfaces.iter().find(|each| each.name.as_str() == interface.name);
+    let names = Names::read(ctx, &name.namespace);
     let request = TraceRequest {
         tap: port.tap,
-        is_link_up: declared.is_none_or(|declared| declared.link == LinkState::Up),
+        shown_taps: names.own_taps(),
+        shown_bridges: names.own_bridges(),
+        down: names.down.clone(),
         is_sent: matches!(query.other, OtherEnd::To(_)),
         packet,
         firewall,
         networks,
     };
     let trace = ctx.system.trace(&request).await.map_err(TraceProblem::System)?;
-    let names = Names::read(ctx, &name.namespace);
     Ok(PacketTrace {
         host: ctx.host().to_owned(),
         interface: interface.name.clone(),
@@ -139,7 +141,7 @@ fn packet(
             (from, public.into())
         }
     };
-    Ok(TracedPacket { from, to, protocol: protocol(query.protocol), port: query.port })
+    Ok(TracedPacket { from, to, protocol: protocol(query.protocol)?, port: query.port })
 }
 
 fn is_public_of(firewall: &Firewall, public: Ipv4Addr, own: IpAddr) -> bool {
@@ -149,13 +151,13 @@ fn is_public_of(firewall: &Firewall, public: Ipv4Addr, own: IpAddr) -> bool {
         || balanced.flat_map(|each| &each.ports).flat_map(|port| &port.targets).any(|target| own == *target)
 }
 
-fn protocol(protocol: RuleProtocol) -> TraceProtocol {
+fn protocol(protocol: RuleProtocol) -> Result<TraceProtocol, String> {
     match protocol {
-        // A query has none of these.
-        RuleProtocol::Any | RuleProtocol::Tcp => TraceProtocol::Tcp,
-        RuleProtocol::Udp => TraceProtocol::Udp,
-        RuleProtocol::Icmp => TraceProtocol::Icmp,
-        RuleProtocol::Icmpv6 => TraceProtocol::Icmpv6,
+        RuleProtocol::Any => Err("a packet has a protocol: tcp, udp, icmp or icmpv6".to_owned()),
+        RuleProtocol::Tcp => Ok(TraceProtocol::Tcp),
+        RuleProtocol::Udp => Ok(TraceProtocol::Udp),
+        RuleProtocol::Icmp => Ok(TraceProtocol::Icmp),
+        RuleProtocol::Icmpv6 => Ok(TraceProtocol::Icmpv6),
     }
 }
 
@@ -167,31 +169,62 @@ struct Names {
     networks: BTreeMap<String, String>,
     /// VM and interface, by tap.
     interfaces: BTreeMap<String, (ObjectName, String)>,
+    /// The taps of interfaces whose link is Down.
+    down: BTreeSet<String>,
+}
+
+/// What the names of a VM's interfaces are read from.
+struct VmOfHost {
+    name: ObjectName,
+    instance: String,
+    interfaces: Vec<InterfaceStatus>,
+    /// The interfaces whose link is Down.
+    down: Vec<String>,
+}
+
+impl VmOfHost {
+    fn of(name: &ObjectName, vm: &VM) -> Option<Self> {
+        let interfaces = vm.status.as_ref()?.interfaces.clone();
+        let declared = vm.spec.network_interfaces.iter().filter(|each| each.link == LinkState::Down);
+        let down = declared.map(|each| each.name.as_str().to_owned()).collect();
+        Some(Self { name: name.clone(), instance: instance_of(vm)?.to_owned(), interfaces, down })
+    }
 }
 
 impl Names {
     fn read(ctx: &Context, namespace: &str) -> Self {
         let networks = ctx.networks.applied().bridges.clone();
         let networks = networks.into_iter().map(|(network, bridge)| (bridge, network)).collect();
-        let vms: Vec<(ObjectName, String, Vec<InterfaceStatus>)> = {
+        let vms: Vec<VmOfHost> = {
             let tables = ctx.index.read();
-            let vms = tables.vms.all().filter_map(|(name, vm)| {
-                let interfaces = vm.status.as_ref()?.interfaces.clone();
-                Some((name.clone(), instance_of(vm)?.to_owned(), interfaces))
-            });
-            vms.collect()
+            tables.vms.all().filter_map(|(name, vm)| VmOfHost::of(name, vm)).collect()
         };
-        let instances = vms.iter().map(|(_, instance, _)| instance.clone()).collect();
+        let instances = vms.iter().map(|vm| vm.instance.clone()).collect();
         let ports = ctx.networks.ports.of(&instances);
-        let mut interfaces = BTreeMap::new();
-        for (name, instance, of_vm) in vms {
-            for port in ports.get(&instance).into_iter().flatten() {
-                let found = of_vm.iter().find(|interface| is_of(port, interface));
+        let (mut interfaces, mut down) = (BTreeMap::new(), BTreeSet::new());
+        for vm in vms {
+            for port in ports.get(&vm.instance).into_iter().flatten() {
+                let found = vm.interfaces.iter().find(|interface| is_of(port, interface));
                 let interface = found.map(|interface| interface.name.clone()).unwrap_or_default();
-                interfaces.insert(port.port.tap.clone(), (name.clone(), interface));
+                if vm.down.contains(&interface) {
+                    down.insert(port.port.tap.clone());
+                }
+                interfaces.insert(port.port.tap.clone(), (vm.name.clone(), interface));
             }
         }
-        Self { namespace: namespace.to_owned(), networks, interfaces }
+        Self { namespace: namespace.to_owned(), networks, interfaces, down }
+    }
+
+    /// The taps of VMs in the client's namespace.
+    fn own_taps(&self) -> BTreeSet<String> {
+        let own = self.interfaces.iter().filter(|(_, (vm, _))| vm.namespace == self.namespace);
+        own.map(|(tap, _)| tap.clone()).collect()
+    }
+
+    /// The bridges of Networks in the client's namespace, which have no VMs of others.
+    fn own_bridges(&self) -> BTreeSet<String> {
+        let own = self.networks.iter().filter(|(_, network)| self.own(network).is_some());
+        own.map(|(bridge, _)| bridge.clone()).collect()
     }
 
     fn in_trace(&self, mut trace: Trace) -> Trace {
@@ -332,7 +365,9 @@ mod tests {
             ("bth-2".to_owned(), "other/secret".to_owned()),
             ("bth-3".to_owned(), "berth-shared/lan".to_owned()),
         ]);
-        let names = Names { namespace: "ns".to_owned(), networks, interfaces };
+        let names = Names { namespace: "ns".to_owned(), networks, interfaces, down: BTreeSet::new() };
+        assert_eq!(names.own_taps(), BTreeSet::from(["btt1".to_owned()]));
+        assert_eq!(names.own_bridges(), BTreeSet::from(["bth-1".to_owned()]));
         let group = |name: &str| TraceObject::SecurityGroup {
             name: name.to_owned(),
             direction: TraceDirection::Ingress,

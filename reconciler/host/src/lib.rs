@@ -68,7 +68,7 @@ pub use routes::{GuestRoutes, Route};
 pub use shares::{ShareFacts, ShareMapping};
 pub use start::{Earlier, Start};
 pub use trace::{
-    StepResult, Trace, TraceDirection, TraceEnd, TraceObject, TraceProtocol, TraceStep, TracedPacket,
+    SENDER, StepResult, Trace, TraceDirection, TraceEnd, TraceObject, TraceProtocol, TraceStep, TracedPacket,
     TracedRule,
 };
 pub use usage::{HostUse, InterfaceUse, MachineUse};

@@ -401,8 +401,11 @@ pub struct Forwarding {
 pub struct TraceRequest {
     /// The tap of the interface in question.
     pub tap: String,
-    /// Whether the guest sees a carrier by it.
-    pub is_link_up: bool,
+    /// The taps by which guests see no carrier.
+    pub down: BTreeSet<String>,
+    /// The taps and the bridges whose guests the answer may describe.
+    pub shown_taps: BTreeSet<String>,
+    pub shown_bridges: BTreeSet<String>,
     /// Whether the guest sends the packet; otherwise it comes to the guest.
     pub is_sent: bool,
     pub packet: TracedPacket,

@@ -6,6 +6,9 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+/// The place of the step that names the way by which a packet comes whose sender is no guest of this host.
+pub const SENDER: &str = "sender";
+
 /// The packet of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TracedPacket {

@@ -15,14 +15,14 @@ use berth_api::{
     packet_trace::{OtherEnd, TraceQuery},
     vm::InterfaceStatus,
 };
-use berth_host::{TraceEnd, TracedPacket};
+use berth_host::{SENDER, StepResult, Trace, TraceEnd, TraceObject, TracedPacket};
 use kube::{Api, Client, ResourceExt, api::ListParams};
 use tokio::{io::AsyncReadExt as _, time::timeout};
 
 use super::console::connection;
 use crate::{
     cli::{End, OutputForm, TraceOptions},
-    net_trace::Way,
+    net_trace::{Verdict, Way},
 };
 
 /// The exit code of a failure, which is neither that of a packet that passes nor that of one that is dropped.
@@ -86,18 +86,46 @@ async fn follow(options: &TraceOptions) -> anyhow::Result<Way> {
         End::Vm(name) => {
             let (_, vm) = running(options, name).await?;
             let interface = interface(&vm, None, Some(&own.interface.network))?;
-            Some(Place { vm: name.clone(), interface })
+            Search { place: Some(Place { vm: name.clone(), interface }), is_complete: true }
         }
         End::Address(address) => neighbours.with_address(&own.interface.network, *address).await?,
     };
     // A VM of the namespace sends by its own host: its way is followed from there.
-    if let Some(sender) = from {
+    let Search { place, is_complete } = from;
+    if let Some(sender) = place {
         return sent(options, &neighbours, &sender, to, Some(own)).await;
     }
     let Some(End::Address(from)) = options.from else { bail!("the sender has no address") };
     let public = if options.public { Some(public(&own)?) } else { None };
     let first = ask(options, &own, OtherEnd::From(from, public), port(options)).await?;
-    Ok(Way { hosts: vec![first], open: None })
+    let open = unasked(&first.trace, is_complete);
+    let mut way = Way { hosts: vec![first], open: None };
+    if way.verdict() == Verdict::Passes {
+        way.open = open.map(str::to_owned);
+    }
+    Ok(way)
+}
+
+/// Why a packet that passes on its receiver's host may be dropped on another one before, which was not asked.
+fn unasked(trace: &Trace, is_complete: bool) -> Option<&'static str> {
+    let sender = trace.steps.iter().find(|step| step.place == SENDER && step.result == StepResult::Note)?;
+    match sender.by {
+        Some(TraceObject::Network { .. }) => Some(
+            "on this host it passes, but no VM that you may list has the sender's address, so that the sender's host is not asked",
+        ),
+        None if !is_complete => {
+            Some("on this host it passes, but not all VMs can be listed, of which one may be the sender")
+        }
+        _ => None,
+    }
+}
+
+/// Whether a packet leaves by the network of a bridge of the host, where its receiver may be a VM of another host.
+fn is_left_on_bridge(trace: &Trace) -> bool {
+    let last = trace.steps.last();
+    last.is_some_and(|step| {
+        step.result == StepResult::Note && matches!(step.by, Some(TraceObject::Network { .. }))
+    })
 }
 
 /// Follows a packet from its sender, and onto the host of its target.
@@ -109,11 +137,12 @@ async fn sent(
     target: Option<Place>,
 ) -> anyhow::Result<Way> {
     let first = ask(options, sender, OtherEnd::To(to), port(options)).await?;
-    let end = first.trace.end.clone();
+    let (end, is_on_bridge) = (first.trace.end.clone(), is_left_on_bridge(&first.trace));
     let mut way = Way { hosts: vec![first], open: None };
     let (packet, by_public) = match end {
         TraceEnd::Tunnel { packet, .. } => (packet, None),
-        // To a target of another host: by the bridge of the host, or to its public address, which that host sees from outside.
+        TraceEnd::Outside { packet, .. } if is_on_bridge => (packet, None),
+        // To a target of another host: by a route, or to its public address, which that host sees from outside.
         TraceEnd::Outside { packet, .. } => {
             let Some(target) = &target else { return Ok(way) };
             let by_public = public(target).ok().filter(|public| packet.to == *public);
@@ -124,15 +153,21 @@ async fn sent(
         }
         _ => return Ok(way),
     };
-    let target = match target {
-        Some(target) => Some(target),
-        None => neighbours.with_address(&sender.interface.network, packet.to).await?,
+    // A public address may lead to another VM than the one that was named.
+    let Search { place, is_complete } = match target {
+        Some(target) if by_public.is_some() || has(&target, packet.to) => {
+            Search { place: Some(target), is_complete: true }
+        }
+        _ => neighbours.with_address(&sender.interface.network, packet.to).await?,
     };
-    let Some(target) = target else {
-        way.open = Some(format!(
-            "on this host it passes, but no VM of namespace {} has {}, so that no other host is asked",
-            options.namespace, packet.to
-        ));
+    let Some(target) = place else {
+        // On a bridge of the host, an address that no VM has is a machine's outside.
+        if !is_on_bridge || !is_complete {
+            let (namespace, to) = (&options.namespace, packet.to);
+            way.open = Some(format!(
+                "on this host it passes, but no VM of namespace {namespace} that you may list has {to}, so that no other host is asked"
+            ));
+        }
         return Ok(way);
     };
     let TracedPacket { from, port, .. } = packet;
@@ -259,13 +294,22 @@ struct Neighbours {
     namespace: String,
 }
 
+/// The result of looking for a VM.
+struct Search {
+    place: Option<Place>,
+    /// Whether all VMs were looked at: false if the user may not list them, or there are too many.
+    is_complete: bool,
+}
+
 impl Neighbours {
-    /// Returns the interface on this network that has an address. None also if the user may not list VMs.
-    async fn with_address(&self, network: &str, address: IpAddr) -> anyhow::Result<Option<Place>> {
+    /// Returns the interface on this network that has an address.
+    async fn with_address(&self, network: &str, address: IpAddr) -> anyhow::Result<Search> {
         let vms: Api<VM> = Api::namespaced(self.client.clone(), &self.namespace);
         let vms = match vms.list(&ListParams::default().limit(MOST_VMS)).await {
             Ok(vms) => vms,
-            Err(error) if crate::requests::has_code(&error, 403) => return Ok(None),
+            Err(error) if crate::requests::has_code(&error, 403) => {
+                return Ok(Search { place: None, is_complete: false });
+            }
             Err(error) => return Err(error).context("looking for the VM with the address"),
         };
         let found = vms.iter().find_map(|vm| {
@@ -275,7 +319,8 @@ impl Neighbours {
                 |interface: &InterfaceStatus| Place { vm: vm.name_any(), interface: interface.clone() };
             places.find_map(|each| Some(place(each)).filter(|place| has(place, address)))
         });
-        Ok(found)
+        let is_complete = vms.metadata.continue_.as_deref().unwrap_or_default().is_empty();
+        Ok(Search { place: found, is_complete })
     }
 }
 
@@ -319,6 +364,27 @@ mod tests {
             assert!(error.contains(why), "{error}");
         }
         assert!(named(&[], None, None).expect_err("none").contains("no network interface"));
+    }
+
+    #[test]
+    fn a_sender_that_was_not_found_leaves_the_answer_open_unless_it_is_outside() {
+        let step = |place: &str, by| berth_host::TraceStep {
+            place: place.to_owned(),
+            result: StepResult::Note,
+            by,
+            detail: String::new(),
+        };
+        let network = || Some(TraceObject::Network { name: "ns/a".to_owned() });
+        let from = |by| Trace { steps: vec![step(SENDER, by)], end: TraceEnd::Host };
+        assert!(
+            unasked(&from(network()), true).expect("by a tunnel").contains("the sender's host is not asked")
+        );
+        assert!(unasked(&from(None), false).expect("by a bridge").contains("not all VMs"));
+        assert_eq!(unasked(&from(None), true), None);
+        assert_eq!(unasked(&from(Some(TraceObject::Host)), false), None);
+        let of_guest = Trace { steps: vec![step("source check", network())], end: TraceEnd::Host };
+        assert_eq!(unasked(&of_guest, false), None);
+        assert!(is_left_on_bridge(&from(network())) && !is_left_on_bridge(&from(None)));
     }
 
     #[test]

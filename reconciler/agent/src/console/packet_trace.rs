@@ -5,7 +5,6 @@ use berth_api::packet_trace::TraceQuery;
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use tokio::io::AsyncWriteExt;
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::STALLED;
@@ -22,13 +21,11 @@ pub(super) struct TraceSession {
 }
 
 impl TraceSession {
-    /// Traces the packet that the query of a request names, before the request is answered. `places`: for those that are traced at a
-    /// time.
+    /// Traces the packet that the query of a request names, before the request is answered.
     ///
     /// *Errors*: the query names no packet that this VM sends or receives here; the host's state cannot be read.
     pub(super) async fn open(
         ctx: &Context,
-        places: &Semaphore,
         name: &ObjectName,
         vm: Option<&VM>,
         query: Option<&str>,
@@ -36,7 +33,6 @@ impl TraceSession {
         let vm = vm.ok_or(ConsoleRefusal::NotHere)?;
         let query = TraceQuery::of_query(query.unwrap_or_default());
         let query = query.map_err(|detail| ConsoleRefusal::NoPacket { detail })?;
-        let _place = places.acquire().await.map_err(|_| ConsoleRefusal::NotHere)?;
         let traced = packet_trace::trace(ctx, name, vm, &query).await;
         let traced = traced.map_err(|problem| match problem {
             TraceProblem::Packet(detail) => ConsoleRefusal::NoPacket { detail },

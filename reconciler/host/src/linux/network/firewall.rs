@@ -97,8 +97,9 @@ impl Rules {
 
     /// Compares the kernel's rules with these, and changes none.
     pub(super) async fn installed(&self, firewall: &Firewall, ipv6_closed: &[Ipv6Net]) -> Result<Installed> {
-        let mut written = self.written.lock().await;
+        // Listed first, so that a question does not hold up a write. A write in between is a difference.
         let there = listing().await?;
+        let mut written = self.written.lock().await;
         if there.is_empty() {
             return Ok(if firewall.is_empty() { Installed::Yes } else { Installed::Missing });
         }

@@ -8,10 +8,16 @@ use crate::Forwarding;
 
 /// `tunnels`: whether this host's networks have tunnels to other hosts.
 pub(super) async fn forwarding(tunnels: bool) -> Result<Forwarding> {
+    let found = judge(&read(JUDGED).await?, tunnels);
+    if found.ok { Ok(found) } else { Ok(judge(&list(&["ruleset"]).await?, tunnels)) }
+}
+
+/// Lists all chains, and the rules of other programs' ones of these families.
+async fn read(families: &'static [&'static str]) -> Result<Value> {
     // There are few chains but possibly tens of thousands of rules, so rules are only read where they matter.
     let mut seen = list(&["chains"]).await?;
-    let first =
-        foreign_chains(items(&seen)).map(|c| ["family", "table", "name"].map(|key| text(&c[key]).to_owned()));
+    let first = foreign_chains(items(&seen), families)
+        .map(|c| ["family", "table", "name"].map(|key| text(&c[key]).to_owned()));
     for [family, table, name] in first.take(MOST_CHAINS).collect::<Vec<_>>() {
         // A chain that has just been removed drops nothing.
         let Ok(of_chain) = list(&["chain", &family, &table, &name]).await else { continue };
@@ -19,32 +25,104 @@ pub(super) async fn forwarding(tunnels: bool) -> Result<Forwarding> {
         let rules: Vec<Value> = rules.collect();
         seen["nftables"].as_array_mut().into_iter().for_each(|items| items.extend(rules.iter().cloned()));
     }
-    let found = judge(&seen, tunnels);
-    if found.ok { Ok(found) } else { Ok(judge(&list(&["ruleset"]).await?, tunnels)) }
+    Ok(seen)
 }
 
-/// Returns the chains of other programs for forwarded packets: family, table and name.
-pub(super) async fn chains() -> Result<Vec<String>> {
-    let seen = list(&["chains"]).await?;
-    let forward = foreign_chains(items(&seen)).filter(|chain| chain["hook"] == "forward");
-    let name = |c: &Value| format!("{} {} {}", text(&c["family"]), text(&c["table"]), text(&c["name"]));
-    Ok(forward.map(name).take(MOST_CHAINS).collect())
+/// A chain of another program that packets begin in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ForeignChain {
+    /// `ip`, `ip6`, or `inet` for both.
+    pub(super) family: String,
+    /// Family, table and name.
+    pub(super) name: String,
+    /// `forward` or `input`.
+    pub(super) hook: String,
+    /// Of guests' packets.
+    pub(super) guests: Drops,
+    /// Of those that tunnels bring.
+    pub(super) tunnels: Drops,
+}
+
+/// What a chain drops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Drops {
+    /// Everything.
+    All,
+    /// What none of its rules accepts.
+    NotAccepted,
+    /// Only what one of its rules drops; or its author took these packets into account.
+    Selected,
+}
+
+/// Returns the chains of other programs that forwarded and received packets pass.
+pub(super) async fn chains() -> Result<Vec<ForeignChain>> {
+    let found = described(&read(ALL).await?);
+    let is_open = |chain: &ForeignChain| [chain.guests, chain.tunnels] == [Drops::Selected; 2];
+    // Another chain of the table may mention berth's links.
+    if found.iter().all(is_open) { Ok(found) } else { Ok(described(&list(&["ruleset"]).await?)) }
+}
+
+fn described(ruleset: &Value) -> Vec<ForeignChain> {
+    let items = items(ruleset);
+    let port = tunnel::PORT.to_string();
+    let describe = |chain: &Value| {
+        // A rule for forwarded packets of berth's bridges says nothing of those to the host.
+        let is_input = chain["hook"] == "input";
+        let is_known = match is_input {
+            true => rules_of(items, chain).any(|rule| rule["expr"].to_string().contains(BRIDGE_PREFIX)),
+            false => speaks_of(items, chain, BRIDGE_PREFIX),
+        };
+        ForeignChain {
+            family: text(&chain["family"]).to_owned(),
+            name: name(chain),
+            hook: text(&chain["hook"]).to_owned(),
+            guests: drops(items, chain, is_known),
+            tunnels: drops(items, chain, !is_input || speaks_of(items, chain, &port)),
+        }
+    };
+    foreign_chains(items, ALL).map(describe).collect()
+}
+
+fn drops(items: &[Value], chain: &Value, is_known: bool) -> Drops {
+    let is_closed = chain["policy"] == "drop" || ends_with_refusal(items, chain);
+    if is_known || !is_closed {
+        return Drops::Selected;
+    }
+    let accepts_nothing =
+        |e: &Value| ["match", "counter", "log", "drop", "reject"].iter().any(|name| e.get(name).is_some());
+    let mut expressions = rules_of(items, chain).filter_map(|rule| rule["expr"].as_array()).flatten();
+    if expressions.all(accepts_nothing) { Drops::All } else { Drops::NotAccepted }
 }
 
 /// The chains of other programs whose rules are read.
 const MOST_CHAINS: usize = 32;
+/// The families of chains that the Host condition `Forwarding` judges.
+const JUDGED: &[&str] = &["ip", "inet"];
+/// The families of chains that packets pass.
+const ALL: &[&str] = &["ip", "ip6", "inet"];
 
 fn items(listing: &Value) -> &[Value] {
     listing["nftables"].as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
 /// Chains of other programs that forwarded or received packets begin in.
-fn foreign_chains(items: &[Value]) -> impl Iterator<Item = &Value> {
-    items.iter().filter_map(|i| i.get("chain")).filter(|c| {
+fn foreign_chains(items: &[Value], families: &'static [&'static str]) -> impl Iterator<Item = &Value> {
+    items.iter().filter_map(|i| i.get("chain")).filter(move |c| {
         c["table"] != ruleset::TABLE
             && (c["hook"] == "forward" || c["hook"] == "input")
-            && (c["family"] == "ip" || c["family"] == "inet")
+            && families.iter().any(|family| c["family"] == *family)
     })
+}
+
+fn rules_of<'a>(items: &'a [Value], chain: &'a Value) -> impl DoubleEndedIterator<Item = &'a Value> {
+    let keys = [("family", "family"), ("table", "table"), ("chain", "name")];
+    let is_of =
+        move |rule: &&Value| keys.iter().all(|(of_rule, of_chain)| rule[*of_rule] == chain[*of_chain]);
+    items.iter().filter_map(|i| i.get("rule")).filter(is_of)
+}
+
+fn name(chain: &Value) -> String {
+    format!("{} {} {}", text(&chain["family"]), text(&chain["table"]), text(&chain["name"]))
 }
 
 async fn list(what: &[&str]) -> Result<Value> {
@@ -84,20 +162,17 @@ fn judge(ruleset: &Value, tunnels: bool) -> Forwarding {
 
 /// Lists foreign chains of this hook that drop what none of their rules accepts, in tables whose rules do not mention `known`.
 fn dropping(items: &[Value], hook: &str, known: &str) -> Vec<String> {
-    let dropping = foreign_chains(items).filter(|c| c["hook"] == hook);
+    let dropping = foreign_chains(items, JUDGED).filter(|c| c["hook"] == hook);
     dropping
         .filter(|chain| chain["policy"] == "drop" || ends_with_refusal(items, chain))
         .filter(|chain| !speaks_of(items, chain, known))
-        .map(|c| format!("{} {} {}", text(&c["family"]), text(&c["table"]), text(&c["name"])))
+        .map(name)
         .collect()
 }
 
 /// Whether the last rule of the chain drops or rejects every packet that reaches it.
 fn ends_with_refusal(items: &[Value], chain: &Value) -> bool {
-    let of_chain = |rule: &&Value| {
-        rule["family"] == chain["family"] && rule["table"] == chain["table"] && rule["chain"] == chain["name"]
-    };
-    let last = items.iter().filter_map(|i| i.get("rule")).rfind(of_chain);
+    let last = rules_of(items, chain).next_back();
     let expressions = last.and_then(|rule| rule["expr"].as_array()).map(Vec::as_slice).unwrap_or_default();
     let is = |name: &str, expression: &Value| expression.get(name).is_some();
     let only_counts = |e: &Value| is("counter", e) || is("log", e) || is("drop", e) || is("reject", e);
@@ -131,6 +206,28 @@ mod tests {
             json!({"chain": {"family": "ip", "table": "filter", "name": "FORWARD", "hook": "forward", "policy": "drop"}}),
             json!({"chain": {"family": "ip", "table": "filter", "name": "INPUT", "hook": "input", "policy": "drop"}}),
         ]
+    }
+
+    #[test]
+    fn a_chain_drops_all_only_if_none_of_its_rules_accepts() {
+        let of = |items: Vec<Value>| {
+            let found = described(&json!({"nftables": items}));
+            found.into_iter().map(|chain| (chain.name, chain.guests, chain.tunnels)).collect::<Vec<_>>()
+        };
+        let input = |expr: Value| json!({"rule": {"family": "ip", "table": "filter", "chain": "INPUT", "expr": expr}});
+        let forward = |expr: Value| json!({"rule": {"family": "ip", "table": "filter", "chain": "FORWARD", "expr": expr}});
+        let (all, some, selected) = (Drops::All, Drops::NotAccepted, Drops::Selected);
+        let [forwarded, received] = ["ip filter FORWARD", "ip filter INPUT"].map(str::to_owned);
+        assert_eq!(of(docker()), [(forwarded.clone(), all, selected), (received.clone(), all, all)]);
+
+        let mut items = docker();
+        items.push(forward(json!([{"match": {"op": "==", "left": {"meta": {"key": "iifname"}}, "right": "bth-*"}}, {"accept": null}])));
+        items.push(input(json!([{"jump": {"target": "ufw-user-input"}}])));
+        let expected = [(forwarded, selected, selected), (received, some, some)];
+        assert_eq!(of(items), expected, "the rule for forwarded packets is none for the host");
+
+        let six = json!({"chain": {"family": "ip6", "table": "filter", "name": "FORWARD", "hook": "forward", "policy": "accept"}});
+        assert_eq!(of(vec![six]), [("ip6 filter FORWARD".to_owned(), selected, selected)]);
     }
 
     #[test]

@@ -59,6 +59,12 @@ pub(super) async fn ensure(netlink: &Netlink, bridge: &Link, ipv6: Option<Ipv6Ne
     if ipv6.egress == Egress::None { Ok(()) } else { forward().await }
 }
 
+/// Whether the host forwards IPv6 packets.
+pub(super) async fn is_forwarded() -> bool {
+    let read = || std::fs::read_to_string("/proc/sys/net/ipv6/conf/all/forwarding");
+    blocking(read).await.is_ok_and(|value| value.trim() != "0")
+}
+
 /// Turns on forwarding, which the kernel has for all interfaces only. An interface that has its default route by router advertisements
 /// would lose it and accept no more of them, unless it is set to accept them from then on as well.
 async fn forward() -> Result<()> {

@@ -29,7 +29,7 @@ use super::netlink::{Link, LinkKind, Netlink, RouteOfPacket};
 use super::{BRIDGE_PREFIX, Result, foreign, ipv6, ruleset, tracking};
 use crate::{StepResult, Trace, TraceEnd, TraceObject, TraceRequest, TraceStep};
 use facts::{Facts, LinkFact, RouteFound};
-use path::Walk;
+use path::{Walk, is_link_local};
 use rules::Ruleset;
 
 /// Follows the packet of a request.
@@ -37,16 +37,15 @@ pub(super) async fn trace(netlink: &Netlink, rules: &Rules, request: &TraceReque
     let ipv6_closed = ipv6::closed(netlink, &request.firewall).await?;
     let installed = rules.installed(&request.firewall, &ipv6_closed).await?;
     let links = netlink.links().await?;
-    let forwarded = foreign::forwarding(false).await?;
     let facts = Facts {
         links: links.iter().map(|link| fact(link, &links)).collect(),
-        is_tracking_global: tracking::is_global().await,
-        foreign_refusal: (!forwarded.ok).then_some(forwarded.message),
-        foreign_chains: foreign::chains().await?,
+        is_tracking_global: tracking::is_global_for(request.packet.to).await,
+        is_ipv6_forwarded: ipv6::is_forwarded().await,
+        foreign: foreign::chains().await?,
     };
     let ruleset = Ruleset::of(&ruleset::replace(&request.firewall, &ipv6_closed, &[]));
     let groups = ruleset::group_chains(&request.firewall.filters);
-    let arrival = match request.is_sent || is_of_link(request.packet.from) {
+    let arrival = match request.is_sent || is_link_local(request.packet.from) {
         true => None,
         false => Some(found(netlink, &links, request.packet.from, None).await?),
     };
@@ -96,11 +95,6 @@ fn fact(link: &Link, links: &[Link]) -> LinkFact {
     }
 }
 
-/// Whether an address means a neighbour, to whom there is no route.
-fn is_of_link(address: IpAddr) -> bool {
-    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
-}
-
 /// Asks the kernel for its route to an address. `from`: the sender and the interface by which its packet comes.
 async fn found(
     netlink: &Netlink,
@@ -145,7 +139,9 @@ fn no_route(errno: i32) -> &'static str {
         libc::EXDEV => {
             "the reverse path filter of the host (rp_filter) drops it: the host reaches the sender by another interface"
         }
-        libc::EINVAL => "the host takes an address of the packet for one that cannot come by this interface",
+        libc::EINVAL => {
+            "a route of the host drops it (blackhole), or the host takes an address of the packet for one that cannot come by this interface"
+        }
         libc::EACCES => "a route of the host prohibits it",
         _ => "the host has no route to the address, or does not forward packets",
     }

@@ -3,6 +3,7 @@
 //! `br_netfilter` passes a bridge's packets through the rules for routed packets, where connections are tracked. It is turned on for
 //! single bridges of berth's; its global settings, which concern all bridges of the host, are left as they are.
 
+use std::net::IpAddr;
 use std::path::Path;
 
 use super::super::files::blocking;
@@ -63,6 +64,15 @@ async fn ensure_module(bridge: &str) -> Result<()> {
 /// case, and on a tracked bridge, a guest's packet to its own public address is turned around within the bridge, and has to leave
 /// by the port it came in on.
 pub(super) async fn is_global() -> bool {
-    let setting = || std::fs::read_to_string(Path::new(SETTINGS).join("bridge-nf-call-iptables"));
-    blocking(setting).await.is_ok_and(|value| value.trim() == "1")
+    is_on("bridge-nf-call-iptables").await
+}
+
+/// The same for packets to this address: IPv6 has a setting of its own.
+pub(super) async fn is_global_for(to: IpAddr) -> bool {
+    if to.is_ipv4() { is_global().await } else { is_on("bridge-nf-call-ip6tables").await }
+}
+
+async fn is_on(setting: &'static str) -> bool {
+    let read = move || std::fs::read_to_string(Path::new(SETTINGS).join(setting));
+    blocking(read).await.is_ok_and(|value| value.trim() == "1")
 }

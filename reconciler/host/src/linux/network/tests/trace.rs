@@ -1,9 +1,10 @@
 //! Traces and real packets have the same end.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::filters::{FRIENDS, filters, firewall_with, group, guest, port, rule, tracked};
-use super::guest::Guest;
+use super::guest::{Guest, serve_here};
 use super::*;
 use crate::{
     FilterProtocol, Filters, StepResult, Trace, TraceEnd, TraceObject, TraceProtocol, TraceRequest,
@@ -24,7 +25,9 @@ impl Known<'_> {
         let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
         let request = TraceRequest {
             tap: port(last).tap,
-            is_link_up: true,
+            down: BTreeSet::new(),
+            shown_taps: self.firewall.ports.iter().map(|port| port.tap.clone()).collect(),
+            shown_bridges: BTreeSet::from([BRIDGE.to_owned()]),
             is_sent,
             packet: TracedPacket { from: ip(from), to: ip(to), protocol: TraceProtocol::Tcp, port: dport },
             firewall: self.firewall.clone(),
@@ -85,6 +88,9 @@ fn a_trace_and_a_connection_have_the_same_end() {
         }
         stranger.serve(70);
         outside.serve(7000);
+        // Served on the host too, so that only its rules can be why a guest gets no connection.
+        serve_here(7001);
+        assert!(outside.connects("203.0.113.1", 7001), "served");
 
         known.agrees((3, &friend), "10.77.0.2", 8080, true).await;
         known.agrees((3, &friend), "10.77.0.2", 9090, false).await;
@@ -96,7 +102,7 @@ fn a_trace_and_a_connection_have_the_same_end() {
         known.agrees((4, &stranger), OUTSIDE, 7000, true).await;
         known.agrees((4, &stranger), "10.77.0.1", 53, true).await;
         known.agrees((4, &stranger), "10.77.0.1", 7001, false).await;
-        known.agrees((4, &stranger), "203.0.113.1", 53, false).await;
+        known.agrees((4, &stranger), "203.0.113.1", 7001, false).await;
         known.agrees_from(&outside, "198.51.100.7", 80, true).await;
         known.agrees_from(&outside, "198.51.100.7", 8080, false).await;
         known.agrees_from(&outside, "10.77.0.2", 80, false).await;

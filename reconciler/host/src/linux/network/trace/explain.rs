@@ -47,7 +47,7 @@ pub(super) fn refusal(hit: &Hit, context: Context<'_>) -> Explanation {
         _ => Some(TraceObject::Host),
     };
     let detail = if detail.is_empty() {
-        format!("the rule {} of chain {}", hit.rule, hit.chain)
+        format!("a rule of chain {} {}", hit.family, hit.chain)
     } else {
         detail.into()
     };

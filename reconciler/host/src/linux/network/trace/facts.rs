@@ -2,17 +2,19 @@
 
 use std::net::IpAddr;
 
+use super::super::foreign::ForeignChain;
+
 /// The links of the host and the rules of other programs.
 #[derive(Clone, Debug)]
 pub(super) struct Facts {
     /// The ports of berth's bridges, and the bridges.
     pub(super) links: Vec<LinkFact>,
-    /// Whether packets between the ports of all bridges pass the rules for routed packets.
+    /// Whether packets of this family between the ports of all bridges pass the rules for routed packets.
     pub(super) is_tracking_global: bool,
-    /// Why a chain of another program drops forwarded packets, if one does.
-    pub(super) foreign_refusal: Option<String>,
-    /// The chains of other programs for forwarded packets, whose rules are not evaluated.
-    pub(super) foreign_chains: Vec<String>,
+    /// Whether the host forwards IPv6 packets at all. For IPv4, its routes say so.
+    pub(super) is_ipv6_forwarded: bool,
+    /// The chains of other programs.
+    pub(super) foreign: Vec<ForeignChain>,
 }
 
 /// A link by its name.

@@ -14,6 +14,7 @@ use std::net::IpAddr;
 use std::ops::ControlFlow;
 
 use super::super::bridged::inner_of;
+use super::super::foreign::{Drops, ForeignChain};
 use super::super::relay::OUTER_PREFIX;
 use super::super::ruleset::{GroupChain, link_local};
 use super::super::{BRIDGE_PREFIX, bridge_mac, hardware_address, tunnel};
@@ -22,7 +23,8 @@ use super::facts::{Facts, RouteFound};
 use super::matching::Frame;
 use super::rules::{Decision, Hit, Ruleset};
 use crate::{
-    GuestRoutes, NetworkConfig, Port, StepResult, Trace, TraceEnd, TraceObject, TraceRequest, TraceStep,
+    GuestRoutes, NetworkConfig, Port, SENDER, StepResult, Trace, TraceEnd, TraceObject, TraceRequest,
+    TraceStep,
 };
 
 /// A part of the way: it ends here, or goes on.
@@ -53,7 +55,7 @@ impl<'a> Walk<'a> {
             mac: String::new(),
             now: request.packet,
             opened: request.packet,
-            preferred: own.and_then(|port| port.address).map(IpAddr::V4),
+            preferred: own.filter(|_| !request.is_sent).and_then(|port| port.address).map(IpAddr::V4),
         };
         Self { request, rules, groups, facts, frame, steps: Vec::new() }
     }
@@ -74,16 +76,27 @@ impl<'a> Walk<'a> {
             let by = Some(TraceObject::Interface { name: request.tap.clone() });
             return self.dropped("link", by, "its tap on the host is missing or no port of a bridge");
         };
-        if let Some(sender) = self.sender(&bridge) {
+        if let Some(sender) = self.sender(&bridge)? {
+            if sender.tap == request.tap && !request.is_sent {
+                return self.undecided(SENDER, None, "the interface itself may have the sender's address");
+            }
+            if sender.tap != request.tap && !request.shown_taps.contains(&sender.tap) {
+                let detail = "a guest that is not of this namespace sends it, whose rules are not shown";
+                return self.undecided(SENDER, None, detail);
+            }
             return self.sent_by_guest(&sender);
         }
         let network = self.network(&bridge);
+        if network.is_some_and(|network| is_gateway(network, request.packet.from)) {
+            let detail = "the sender's address is the gateway's, which is the host";
+            return self.undecided(SENDER, Some(TraceObject::Host), detail);
+        }
         if network.is_some_and(|network| is_within(network, request.packet.from)) {
             return self.received_by_tunnel(&bridge);
         }
         if self.is_bridged(&bridge) {
             self.frame.by = inner_of(&bridge);
-            self.step("sender", StepResult::Note, None, "it comes by the bridge of the host");
+            self.step(SENDER, StepResult::Note, None, "it comes by the bridge of the host");
             self.hook("bridge", "prerouting")?;
             return self.delivered_on(&bridge, request.packet.to);
         }
@@ -91,47 +104,44 @@ impl<'a> Walk<'a> {
             Some(RouteFound::By { interface, .. }) if !interface.starts_with(BRIDGE_PREFIX) => {
                 let detail =
                     format!("it comes by interface {interface}, by which the host reaches the sender");
-                self.step("sender", StepResult::Note, Some(TraceObject::Host), &detail);
+                self.step(SENDER, StepResult::Note, Some(TraceObject::Host), &detail);
                 self.frame.by = interface.clone();
                 self.hook("inet", "prerouting")
             }
             Some(RouteFound::By { interface, .. }) => {
                 let by = Some(TraceObject::Network { name: interface.clone() });
                 self.undecided(
-                    "sender",
+                    SENDER,
                     by,
                     "no guest of this host has the sender's address, which is of this network",
                 )
             }
             Some(RouteFound::Local) => {
-                self.undecided("sender", Some(TraceObject::Host), "the sender's address is the host's own")
+                self.undecided(SENDER, Some(TraceObject::Host), "the sender's address is the host's own")
             }
             Some(RouteFound::None { .. }) | None => {
                 let detail = "the host has no route to the sender, so that answers would not reach it";
-                self.dropped("sender", Some(TraceObject::Host), detail)
+                self.dropped(SENDER, Some(TraceObject::Host), detail)
             }
         }
     }
 
     /// The port that sends the packet, if a guest of this host does.
-    fn sender(&self, bridge: &str) -> Option<Port> {
-        let request = self.request;
-        let ports = &request.firewall.ports;
+    fn sender(&mut self, bridge: &str) -> ControlFlow<TraceEnd, Option<Port>> {
+        let (request, from) = (self.request, self.request.packet.from);
+        let mut ports = request.firewall.ports.iter();
         if request.is_sent {
-            return ports.iter().find(|port| port.tap == request.tap).cloned();
+            return ControlFlow::Continue(ports.find(|port| port.tap == request.tap).cloned());
         }
-        let has_it = |port: &&Port| has_address(port, request.packet.from);
-        let is_beside = |port: &&Port| self.facts.bridge_of(&port.tap) == Some(bridge);
+        let beside = self.port_of(bridge, from)?;
         // A link-local address means a neighbour.
-        let is_local = is_link_local(request.packet.from);
-        let beside = ports.iter().filter(is_beside).find(has_it);
-        beside.or_else(|| ports.iter().find(has_it).filter(|_| !is_local)).cloned()
+        let is_elsewhere = |port: &&Port| has_address(port, from) && !is_link_local(from);
+        ControlFlow::Continue(beside.or_else(|| ports.find(is_elsewhere).cloned()))
     }
 
     fn sent_by_guest(&mut self, port: &Port) -> Way {
         let by = || Some(TraceObject::Interface { name: port.tap.clone() });
-        let is_own = port.tap == self.request.tap;
-        if is_own && !self.request.is_link_up {
+        if self.request.down.contains(&port.tap) {
             return self.dropped("link", by(), "its link is Down");
         }
         let Some(bridge) = self.facts.bridge_of(&port.tap).map(str::to_owned) else {
@@ -189,7 +199,7 @@ impl<'a> Walk<'a> {
         let is_tunnelled = self.network(bridge).is_some_and(|network| network.tunnel.is_some());
         if !is_tunnelled {
             return self.dropped(
-                "sender",
+                SENDER,
                 by(),
                 "no guest of this host has the sender's address, and the network is on no other host",
             );
@@ -197,14 +207,11 @@ impl<'a> Walk<'a> {
         let to = self.request.packet.to;
         if !self.network(bridge).is_some_and(|network| is_within(network, to)) {
             let detail = "a guest of another host reaches a public address by that host, under its address: trace from that one";
-            return self.undecided("sender", by(), detail);
+            return self.undecided(SENDER, by(), detail);
         }
-        self.step(
-            "sender",
-            StepResult::Note,
-            by(),
-            "it comes by the tunnel of the network, from another host",
-        );
+        self.step(SENDER, StepResult::Note, by(), "it comes by the tunnel of the network, from another host");
+        let packets = "the packets of tunnels (UDP port 4789)";
+        self.chains_of_others(("ip", "input"), packets, |chain| chain.tunnels)?;
         self.frame.by = tunnel::name_of(bridge);
         self.hook("bridge", "prerouting")?;
         self.delivered_on(bridge, to)
@@ -219,7 +226,7 @@ impl<'a> Walk<'a> {
 
     /// Follows a packet between the ports of a bridge.
     fn delivered_on(&mut self, bridge: &str, next: IpAddr) -> Way {
-        let target = self.port_of(bridge, next);
+        let target = self.port_of(bridge, next)?;
         let is_tunnelled = self.network(bridge).is_some_and(|network| network.tunnel.is_some());
         let leaves_by = match &target {
             Some(port) => port.tap.clone(),
@@ -236,14 +243,26 @@ impl<'a> Walk<'a> {
         if self.facts.is_tracked(bridge) {
             let ports = (self.frame.by.clone(), self.frame.leaves_by.clone());
             (self.frame.by, self.frame.leaves_by) = (bridge.to_owned(), bridge.to_owned());
+            self.must_not_be_translated("prerouting")?;
             self.hook("inet", "forward")?;
-            self.other_programs()?;
+            self.other_programs("forward")?;
+            self.must_not_be_translated("postrouting")?;
             (self.frame.by, self.frame.leaves_by) = ports;
         } else {
             self.must_not_be_filtered(bridge)?;
         }
         self.hook("bridge", "postrouting")?;
         self.arrive(bridge, target.as_ref())
+    }
+
+    /// The kernel also passes the packets of a tracked bridge through the translation of addresses, which is not followed there.
+    fn must_not_be_translated(&mut self, hook: &str) -> Way {
+        if self.rules.at("inet", hook, &self.frame).is_empty() {
+            return Way::Continue(());
+        }
+        let by = Some(TraceObject::Network { name: self.frame.by.clone() });
+        let detail = "the host translates an address of the packet on the bridge, which is not followed";
+        self.undecided("source address", by, detail)
     }
 
     /// A filter is in effect where its bridge passes packets to it.
@@ -261,21 +280,24 @@ impl<'a> Walk<'a> {
         let packet = self.frame.now;
         if let Some(port) = target {
             let by = || Some(TraceObject::Interface { name: port.tap.clone() });
-            if port.tap == self.request.tap && !self.request.is_link_up {
+            if self.request.down.contains(&port.tap) {
                 return self.dropped("link", by(), "its link is Down");
             }
             self.must_be_up(&port.tap)?;
-            if self.request.firewall.limits.iter().any(|limits| limits.tap == port.tap) {
+            let is_limited = self.request.firewall.limits.iter().any(|limits| limits.tap == port.tap);
+            if is_limited && self.request.shown_taps.contains(&port.tap) {
                 self.step("limits", StepResult::Note, by(), "packets above its limits are dropped");
             }
             return Way::Break(TraceEnd::Guest { interface: port.tap.clone(), packet });
         }
         let leaves_by = self.frame.leaves_by.clone();
         self.must_be_up(&leaves_by)?;
-        Way::Break(match self.is_bridged(bridge) {
-            true => TraceEnd::Outside { interface: leaves_by, packet },
-            false => TraceEnd::Tunnel { network: bridge.to_owned(), packet },
-        })
+        if !self.is_bridged(bridge) {
+            return Way::Break(TraceEnd::Tunnel { network: bridge.to_owned(), packet });
+        }
+        let by = Some(TraceObject::Network { name: bridge.to_owned() });
+        self.step("neighbour", StepResult::Note, by, "no guest of this host on the network has the address");
+        Way::Break(TraceEnd::Outside { interface: leaves_by, packet })
     }
 
     /// Follows the packet on the kernel's route.
@@ -293,6 +315,7 @@ impl<'a> Walk<'a> {
             RouteFound::Local => {
                 self.step("route", StepResult::Passes, host(), "the address is the host's own");
                 self.hook("inet", "input")?;
+                self.other_programs("input")?;
                 return Way::Break(TraceEnd::Host);
             }
             RouteFound::None { detail } => return self.dropped("route", host(), detail),
@@ -301,8 +324,11 @@ impl<'a> Walk<'a> {
         let by_router = gateway.map(|router| format!(", to the router {router}")).unwrap_or_default();
         self.step("route", StepResult::Passes, host(), &format!("by interface {interface}{by_router}"));
         self.frame.leaves_by = interface.clone();
+        if self.frame.now.to.is_ipv6() && !self.facts.is_ipv6_forwarded {
+            return self.dropped("route", host(), "the host forwards no IPv6 packets");
+        }
         self.hook("inet", "forward")?;
-        self.other_programs()?;
+        self.other_programs("forward")?;
         self.hook_with_source("inet", "postrouting", *source)?;
         let relayed = interface.strip_prefix(OUTER_PREFIX).map(|rest| format!("{BRIDGE_PREFIX}{rest}"));
         if let Some(bridge) = relayed {
@@ -317,7 +343,7 @@ impl<'a> Walk<'a> {
     /// Follows a packet from the host into a network.
     fn forwarded_into(&mut self, bridge: &str) -> Way {
         let to = self.frame.now.to;
-        let target = self.port_of(bridge, to);
+        let target = self.port_of(bridge, to)?;
         let is_tunnelled = self.network(bridge).is_some_and(|network| network.tunnel.is_some());
         self.frame.by = String::new();
         self.frame.leaves_by = match &target {
@@ -333,16 +359,39 @@ impl<'a> Walk<'a> {
         self.arrive(bridge, target.as_ref())
     }
 
-    /// The chains of other programs, which forwarded packets have to pass too.
-    fn other_programs(&mut self) -> Way {
+    /// The chains of other programs at a hook, which the packet has to pass too.
+    fn other_programs(&mut self, hook: &str) -> Way {
+        let family = if self.frame.now.to.is_ipv4() { "ip" } else { "ip6" };
+        self.chains_of_others((family, hook), "the packet", |chain| chain.guests)
+    }
+
+    fn chains_of_others(
+        &mut self,
+        (family, hook): (&str, &str),
+        packets: &str,
+        drops: fn(&ForeignChain) -> Drops,
+    ) -> Way {
         let facts = self.facts;
+        let is_passed =
+            |chain: &&ForeignChain| chain.hook == hook && ["inet", family].contains(&chain.family.as_str());
+        let named = |wanted: Drops| {
+            let chains = facts.foreign.iter().filter(is_passed).filter(|chain| drops(chain) == wanted);
+            chains.map(|chain| chain.name.as_str()).collect::<Vec<_>>().join(", ")
+        };
+        let (all, not_accepted, selected) =
+            (named(Drops::All), named(Drops::NotAccepted), named(Drops::Selected));
         let by = Some(TraceObject::OtherProgram);
-        if let Some(refusal) = &facts.foreign_refusal {
-            return self.dropped("other firewall", by, refusal);
+        if !all.is_empty() {
+            return self.dropped("other firewall", by, &format!("the chain {all} drops {packets}"));
         }
-        if !facts.foreign_chains.is_empty() {
-            let chains = facts.foreign_chains.join(", ");
-            let detail = format!("forwarded packets also pass {chains}, whose rules are not evaluated");
+        if !not_accepted.is_empty() {
+            let detail = format!(
+                "the chain {not_accepted} drops {packets} unless one of its rules accepts that, and they are not evaluated"
+            );
+            return self.undecided("other firewall", by, &detail);
+        }
+        if !selected.is_empty() {
+            let detail = format!("the chain {selected} gets {packets} too, and its rules are not evaluated");
             self.step("other firewall", StepResult::Note, by, &detail);
         }
         Way::Continue(())
@@ -387,7 +436,9 @@ impl<'a> Walk<'a> {
                 Way::Break(TraceEnd::Rejected)
             }
             Decision::Unknown => {
-                let detail = format!("the rule {} of chain {} {}", hit.rule, hit.family, hit.chain);
+                let (family, chain) = (&hit.family, &hit.chain);
+                let detail =
+                    format!("a rule of chain {family} {chain} reads a part of the packet that is not given");
                 self.undecided("rules of berth", None, &detail)
             }
             Decision::Destination { address, port, choices } => self.translated(address, *port, *choices),
@@ -400,9 +451,18 @@ impl<'a> Walk<'a> {
 
     fn translated(&mut self, address: &str, port: Option<u16>, choices: usize) -> Way {
         let by = Some(TraceObject::PublicAddress { address: self.frame.now.to });
-        let Ok(address) = address.parse() else {
+        let Ok(address) = address.parse::<IpAddr>() else {
             return self.undecided("public address", by, "its rule leads to no address");
         };
+        if !self.is_shown(address) {
+            let detail =
+                "it leads to a guest that is not of this namespace, whose address and rules are not shown";
+            return self.undecided("public address", by, detail);
+        }
+        if choices > 1 && self.frame.preferred != Some(address) {
+            let detail = "its connections go to one of several guests: trace to the private address of each";
+            return self.undecided("public address", by, detail);
+        }
         self.frame.now.to = address;
         let port = port.filter(|_| self.frame.now.protocol.has_ports());
         self.frame.now.port = port.unwrap_or(self.frame.now.port);
@@ -457,18 +517,39 @@ impl<'a> Walk<'a> {
         self.request.firewall.bridged.iter().any(|each| each == bridge)
     }
 
-    /// The port of a bridge that has an address: its own, or one that it may send from beside that.
-    fn port_of(&self, bridge: &str, address: IpAddr) -> Option<Port> {
-        let firewall = &self.request.firewall;
-        let mut ports = firewall.ports.iter().filter(|port| self.facts.bridge_of(&port.tap) == Some(bridge));
-        let own = ports.clone().find(|port| has_address(port, address));
+    /// Whether the guest with this address may be described. Of one on another host, only the network is known.
+    fn is_shown(&self, address: IpAddr) -> bool {
+        let request = self.request;
+        let mut ports = request.firewall.ports.iter().filter(|port| has_address(port, address)).peekable();
+        if ports.peek().is_some() {
+            return ports.all(|port| request.shown_taps.contains(&port.tap));
+        }
+        let mut networks = request.networks.iter().filter(|network| is_within(network, address));
+        networks.any(|network| request.shown_bridges.contains(&network.bridge))
+    }
+
+    /// The port of a bridge that has an address: its own, or one that it may send from beside that. Undecided if several may.
+    fn port_of(&mut self, bridge: &str, address: IpAddr) -> ControlFlow<TraceEnd, Option<Port>> {
+        let (firewall, facts) = (&self.request.firewall, self.facts);
+        let is_beside = |port: &&Port| facts.bridge_of(&port.tap) == Some(bridge);
+        let beside: Vec<&Port> = firewall.ports.iter().filter(is_beside).collect();
+        if let Some(own) = beside.iter().find(|port| has_address(port, address)) {
+            return ControlFlow::Continue(Some((*own).clone()));
+        }
         // A range of more addresses is a router's, which has none of them itself.
         let has_exception = |port: &&Port| {
             let of_port = firewall.exceptions.iter().filter(|each| each.tap == port.tap);
             let mut ranges = of_port.flat_map(|each| &each.ranges);
             ranges.any(|range| range.prefix_len() == 32 && IpAddr::V4(range.addr()) == address)
         };
-        own.or_else(|| ports.find(has_exception)).cloned()
+        let mut excepted = beside.into_iter().filter(has_exception);
+        match (excepted.next(), excepted.next()) {
+            (found, None) => ControlFlow::Continue(found.cloned()),
+            _ => {
+                let detail = format!("several interfaces may have {address} by their allowed_addresses");
+                self.undecided("neighbour", None, &detail).map_continue(|()| None)
+            }
+        }
     }
 }
 
@@ -480,7 +561,7 @@ fn has_address(port: &Port, address: IpAddr) -> bool {
 }
 
 /// Whether an address is reached on the link alone. Guests send packets to those of IPv4, such as a cloud's metadata service, to the gateway.
-fn is_link_local(address: IpAddr) -> bool {
+pub(super) fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 

@@ -2,7 +2,8 @@
 //!
 //! It interprets the JSON that `ruleset` writes, not a description of it: a rule that is added there is evaluated here. It knows exactly
 //! the expressions that berth's rules consist of. A rule with another expression, or with bytes that the packet does not define, has the
-//! decision [`Decision::Unknown`], unless another of its conditions does not match.
+//! decision [`Decision::Unknown`], unless another of its conditions does not match. If such a rule can only drop or reject, and the rest of
+//! its chain refuses the packet too, that refusal is the decision.
 //!
 //! The packet opens a connection: answers are judged by the connection, which `conntrack` has.
 
@@ -44,7 +45,7 @@ pub(super) struct Hit {
     pub(super) family: String,
     pub(super) chain: String,
     pub(super) comment: Option<String>,
-    /// The rule's expressions, as JSON.
+    /// The rule's expressions, as JSON. They name what belongs to others, and are in no answer.
     pub(super) rule: String,
     pub(super) decision: Decision,
 }
@@ -76,6 +77,8 @@ enum Flow {
     /// The end of this chain, by `return` or at the end of another one that it has gone to.
     Return,
     Hit(Hit),
+    /// Refused by this rule, or the next one: that is not known.
+    RefusedOrNext(Hit),
 }
 
 impl Ruleset {
@@ -114,7 +117,7 @@ impl Ruleset {
         }
         let mut hits = Vec::new();
         for chain in chains.into_values() {
-            if let Flow::Hit(hit) = self.follow(chain, frame, 0) {
+            if let Flow::Hit(hit) | Flow::RefusedOrNext(hit) = self.follow(chain, frame, 0) {
                 let is_end = matches!(hit.decision, Decision::Drop | Decision::Reject | Decision::Unknown);
                 hits.push(hit);
                 if is_end {
@@ -143,14 +146,19 @@ impl Ruleset {
     }
 
     fn follow(&self, chain: &Chain, frame: &Frame, depth: usize) -> Flow {
+        let mut open = None;
         for rule in &chain.rules {
             match self.rule(chain, rule, frame, depth) {
                 Flow::Next => {}
-                Flow::Return => return Flow::Next,
-                hit => return hit,
+                Flow::Return => break,
+                Flow::RefusedOrNext(hit) => open = open.or(Some(hit)),
+                Flow::Hit(hit) => {
+                    let is_refused = matches!(hit.decision, Decision::Drop | Decision::Reject);
+                    return Flow::Hit(open.filter(|_| !is_refused).unwrap_or(hit));
+                }
             }
         }
-        Flow::Next
+        open.map_or(Flow::Next, Flow::RefusedOrNext)
     }
 
     fn rule(&self, chain: &Chain, rule: &Rule, frame: &Frame, depth: usize) -> Flow {
@@ -175,7 +183,11 @@ impl Ruleset {
         }
         match statement {
             None => Flow::Next,
-            Some(_) if is_unknown => Flow::Hit(chain.hit(rule, Decision::Unknown)),
+            Some(statement) if is_unknown => {
+                let hit = chain.hit(rule, Decision::Unknown);
+                let is_refusal = ["drop", "reject"].iter().any(|name| statement.get(name).is_some());
+                if is_refusal { Flow::RefusedOrNext(hit) } else { Flow::Hit(hit) }
+            }
             Some(statement) => self.statement(chain, rule, (statement, frame), depth),
         }
     }
@@ -204,6 +216,7 @@ impl Ruleset {
             let Some(target) = target else { return decided(Decision::Unknown) };
             return match self.follow(target, frame, depth + 1) {
                 Flow::Next if statement.get("goto").is_some() => Flow::Return,
+                Flow::RefusedOrNext(hit) if statement.get("goto").is_some() => Flow::Hit(hit),
                 flow => flow,
             };
         }

@@ -1,9 +1,10 @@
 //! The way of packets through the rules of a host that is described here; `network::tests::trace` compares it with real packets.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::ops::ControlFlow;
 
+use super::super::foreign::{Drops, ForeignChain};
 use super::super::{relay, ruleset, tunnel};
 use super::explain;
 use super::facts::{Facts, LinkFact, RouteFound};
@@ -163,7 +164,7 @@ fn facts() -> Facts {
         link(&relay::relay_link(BRIDGE), None, false),
     ];
     links.extend((2..=5).map(|last| link(&tap(last), Some(if last == 5 { OTHER } else { BRIDGE }), false)));
-    Facts { links, is_tracking_global: false, foreign_refusal: None, foreign_chains: Vec::new() }
+    Facts { links, is_tracking_global: false, is_ipv6_forwarded: true, foreign: Vec::new() }
 }
 
 /// A host and a question about it.
@@ -171,12 +172,17 @@ struct Case {
     firewall: Firewall,
     facts: Facts,
     tap: u8,
-    is_link_up: bool,
+    down: BTreeSet<String>,
+    /// The guests of other namespaces, and whether the first network is of another one too.
+    hidden: BTreeSet<String>,
+    is_network_hidden: bool,
 }
 
 impl Case {
     fn of(tap: u8) -> Self {
-        Self { firewall: firewall(Egress::Masquerade), facts: facts(), tap, is_link_up: true }
+        let (down, hidden) = (BTreeSet::new(), BTreeSet::new());
+        let firewall = firewall(Egress::Masquerade);
+        Self { firewall, facts: facts(), tap, down, hidden, is_network_hidden: false }
     }
 
     /// The host's routes: to its networks by their bridges, and to all else by a router.
@@ -202,9 +208,14 @@ impl Case {
     }
 
     fn trace(&self, is_sent: bool, from: &str, to: &str, (protocol, port): (TraceProtocol, u16)) -> Trace {
+        let is_shown = |tap: &String| !self.hidden.contains(tap);
+        let bridges =
+            [BRIDGE, OTHER].into_iter().filter(|bridge| *bridge == OTHER || !self.is_network_hidden);
         let request = TraceRequest {
             tap: tap(self.tap),
-            is_link_up: self.is_link_up,
+            down: self.down.clone(),
+            shown_taps: (2..=5).map(tap).filter(is_shown).collect(),
+            shown_bridges: bridges.map(str::to_owned).collect(),
             is_sent,
             packet: TracedPacket { from: ip(from), to: ip(to), protocol, port },
             firewall: self.firewall.clone(),
@@ -423,31 +434,87 @@ fn addresses_of_other_hosts_are_reached_by_the_tunnel_and_come_from_it() {
 }
 
 #[test]
+fn an_allowed_address_is_one_interface_and_the_gateway_is_the_host() {
+    let sender = Case::of(2).trace(false, "10.77.0.100", "10.77.0.2", tcp(80));
+    let by = Some(TraceObject::Interface { name: tap(3) });
+    assert!(guest(&sender).is_some() && sender.steps.iter().any(|step| step.by == by), "{sender:?}");
+    let gateway = Case::of(2).trace(false, "10.77.0.1", "10.77.0.2", tcp(80));
+    assert_eq!((gateway.end.clone(), last(&gateway).0), (TraceEnd::Undecided, "sender"), "{gateway:?}");
+    let itself = Case::of(3).trace(false, "10.77.0.100", "10.77.0.3", tcp(80));
+    assert_eq!(itself.end, TraceEnd::Undecided, "{itself:?}");
+    let mut shared = Case::of(2);
+    shared.firewall.exceptions.push(PortException { tap: tap(4), ..shared.firewall.exceptions[0].clone() });
+    for trace in [
+        shared.trace(false, "10.77.0.100", "10.77.0.2", tcp(80)),
+        Case { tap: 3, ..shared }.sent("10.77.0.100", tcp(80)),
+    ] {
+        assert_eq!((trace.end.clone(), last(&trace).0), (TraceEnd::Undecided, "neighbour"), "{trace:?}");
+    }
+}
+
+#[test]
 fn the_routes_of_the_guest_are_those_that_dhcp_gives_it() {
-    let routed = Case::of(4).sent("172.16.0.1", tcp(80));
+    let mut case = Case::of(4);
+    let masqueraded = case.sent("172.16.0.1", tcp(80));
+    assert_eq!(
+        (masqueraded.end.clone(), last(&masqueraded).0),
+        (TraceEnd::Undecided, "source address"),
+        "the bridge is tracked: {masqueraded:?}"
+    );
+    case.firewall = firewall(Egress::Routed);
+    let routed = case.sent("172.16.0.1", tcp(80));
     assert_eq!(guest(&routed), Some((tap(3).as_str(), "172.16.0.1 80".to_owned())), "{routed:?}");
     let none = Case::of(4).sent("203.0.113.9", tcp(80));
     assert_eq!((none.end.clone(), last(&none).0), (TraceEnd::Dropped, "routes of the guest"), "{none:?}");
 }
 
 #[test]
-fn a_link_that_is_down_a_missing_route_and_another_firewall_are_steps() {
-    let down = Case { is_link_up: false, ..Case::of(3) };
-    assert_eq!(last(&down.sent("10.77.0.2", tcp(80))).0, "link");
-    assert_eq!(last(&down.trace(false, "10.77.0.4", "10.77.0.3", tcp(80))).0, "link");
+fn a_link_that_is_down_and_a_missing_route_are_steps() {
+    // The own link is down, and that of the other end.
+    for down in [3, 4] {
+        let case = Case { down: BTreeSet::from([tap(down)]), ..Case::of(3) };
+        let is_dropped = |trace: Trace| trace.end == TraceEnd::Dropped && last(&trace).0 == "link";
+        assert!(is_dropped(case.sent("10.77.0.4", tcp(80))), "{down}");
+        assert!(is_dropped(case.trace(false, "10.77.0.4", "10.77.0.3", tcp(80))), "{down}");
+    }
     let mut without = Case::of(3);
     without.facts.links.retain(|link| link.name != tap(3));
     assert_eq!(last(&without.sent("10.77.0.2", tcp(80))).0, "link");
     assert_eq!(last(&Case::of(3).sent("240.0.0.1", tcp(80))).0, "route");
-    let mut foreign = Case::of(3);
-    foreign.facts.foreign_refusal = Some("the firewall chain ip filter FORWARD drops".into());
-    let trace = foreign.sent("203.0.113.9", tcp(80));
-    assert_eq!(last(&trace), ("other firewall", Some(TraceObject::OtherProgram)));
-    foreign.facts.foreign_refusal = None;
-    foreign.facts.foreign_chains = vec!["ip filter FORWARD".into()];
-    let trace = foreign.sent("203.0.113.9", tcp(80));
-    assert!(matches!(trace.end, TraceEnd::Outside { .. }), "{trace:?}");
-    assert!(trace.steps.iter().any(|step| step.detail.contains("ip filter FORWARD")), "{trace:?}");
+    let mut deaf = Case::of(3);
+    deaf.firewall = firewall(Egress::Routed);
+    assert!(matches!(deaf.sent("2001:db8::9", tcp(80)).end, TraceEnd::Outside { .. }));
+    deaf.facts.is_ipv6_forwarded = false;
+    assert_eq!(last(&deaf.sent("2001:db8::9", tcp(80))), ("route", Some(TraceObject::Host)));
+}
+
+fn foreign(family: &str, hook: &str, guests: Drops, tunnels: Drops) -> ForeignChain {
+    let name = format!("{family} filter {hook}");
+    ForeignChain { family: family.into(), name, hook: hook.into(), guests, tunnels }
+}
+
+#[test]
+fn a_packet_passes_the_chains_of_other_programs_of_its_family_and_hook() {
+    let (all, some, selected) = (Drops::All, Drops::NotAccepted, Drops::Selected);
+    let mut case = Case::of(3);
+    case.firewall = firewall(Egress::Routed);
+    let is_other = |trace: &Trace| last(trace) == ("other firewall", Some(TraceObject::OtherProgram));
+    case.facts.foreign = vec![foreign("ip", "forward", all, selected)];
+    let closed = case.sent("203.0.113.9", tcp(80));
+    assert!(closed.end == TraceEnd::Dropped && is_other(&closed), "{closed:?}");
+    let six = case.sent("2001:db8::9", tcp(80));
+    assert!(matches!(six.end, TraceEnd::Outside { .. }), "a chain for IPv4: {six:?}");
+    case.facts.foreign = vec![foreign("ip6", "forward", some, selected), foreign("inet", "input", some, all)];
+    let six = case.sent("2001:db8::9", tcp(80));
+    assert!(six.end == TraceEnd::Undecided && is_other(&six), "{six:?}");
+    let names = case.sent("10.77.0.1", (TraceProtocol::Udp, 53));
+    assert!(names.end == TraceEnd::Undecided && is_other(&names), "to the host: {names:?}");
+    let by_tunnel = case.trace(false, "10.77.0.50", "10.77.0.3", tcp(80));
+    assert!(by_tunnel.end == TraceEnd::Dropped && is_other(&by_tunnel), "{by_tunnel:?}");
+    case.facts.foreign = vec![foreign("inet", "forward", selected, selected)];
+    let noted = case.sent("203.0.113.9", tcp(80));
+    assert!(matches!(noted.end, TraceEnd::Outside { .. }), "{noted:?}");
+    assert!(noted.steps.iter().any(|step| step.detail.contains("inet filter forward")), "{noted:?}");
 }
 
 #[test]
@@ -460,6 +527,52 @@ fn a_filter_on_an_untracked_bridge_and_an_unknown_rule_decide_nothing() {
     let dhcp = Case::of(3).trace(true, "10.77.0.3", "10.77.0.1", (TraceProtocol::Udp, 67));
     assert_eq!(dhcp.end, TraceEnd::Undecided, "{dhcp:?}");
     assert_eq!(dhcp.steps.last().map(|step| step.result), Some(StepResult::NotEvaluated));
+}
+
+#[test]
+fn the_rules_and_addresses_of_other_namespaces_are_not_evaluated() {
+    let case = Case { hidden: BTreeSet::from([tap(2)]), is_network_hidden: true, ..Case::of(3) };
+    let from = case.trace(false, "10.77.0.2", "10.77.0.3", tcp(80));
+    assert_eq!(
+        (from.end.clone(), from.steps.len(), last(&from).1),
+        (TraceEnd::Undecided, 1, None),
+        "{from:?}"
+    );
+    let public = case.sent("198.51.100.7", tcp(80));
+    assert_eq!((public.end.clone(), last(&public).0), (TraceEnd::Undecided, "public address"), "{public:?}");
+    let mut elsewhere = case;
+    elsewhere.firewall.forwards[0].private = "10.77.0.50".parse().expect("an address");
+    let remote = elsewhere.sent("198.51.100.7", tcp(80));
+    assert_eq!(remote.end, TraceEnd::Undecided, "{remote:?}");
+    for trace in [public, remote] {
+        assert!(!format!("{:?}", trace.steps).contains("to 10.77.0."), "{trace:?}");
+    }
+}
+
+#[test]
+fn a_sender_gets_one_of_several_guests_of_a_public_address_which_decides_nothing() {
+    let sent = Case::of(4).sent("198.51.100.8", tcp(443));
+    assert_eq!((sent.end.clone(), last(&sent).0), (TraceEnd::Undecided, "public address"), "{sent:?}");
+    // Only the guest that is asked about is followed.
+    let stranger = Case::of(4).trace(false, "203.0.113.9", "198.51.100.8", tcp(443));
+    assert_eq!(stranger.end, TraceEnd::Undecided, "{stranger:?}");
+}
+
+/// The rules for packets to tunnels read the VNI, and name the peers of all tenants. One of the rules after them drops the packet.
+#[test]
+fn a_rule_that_may_refuse_what_is_refused_anyway_decides_nothing_and_no_rule_is_shown() {
+    let to_tunnel = Case::of(3).sent("10.77.0.1", (TraceProtocol::Udp, 4789));
+    assert_eq!((to_tunnel.end.clone(), last(&to_tunnel).0), (TraceEnd::Dropped, "host"), "{to_tunnel:?}");
+    let mut case = Case::of(3);
+    case.firewall.nat[0].tunnel.as_mut().expect("a tunnel").peers = vec![[192, 0, 2, 66].into()];
+    // An address that --guest-allow has: the rule after those accepts it.
+    case.firewall.allowed = vec!["192.0.2.1/32".parse().expect("a range")];
+    let open = case.sent("192.0.2.1", (TraceProtocol::Udp, 4789));
+    assert_eq!(open.end, TraceEnd::Undecided, "{open:?}");
+    for trace in [to_tunnel, open] {
+        let shown = format!("{trace:?}");
+        assert!(!shown.contains("192.0.2.66") && !shown.contains("payload"), "{shown}");
+    }
 }
 
 #[test]
