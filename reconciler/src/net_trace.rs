@@ -17,7 +17,7 @@ pub(crate) struct Way {
 /// The result of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    Passes,
+    Passed,
     Dropped,
     Rejected,
     Undecided,
@@ -26,7 +26,7 @@ pub(crate) enum Verdict {
 impl Verdict {
     pub(crate) const fn exit_code(self) -> u8 {
         match self {
-            Self::Passes => 0,
+            Self::Passed => 0,
             Self::Dropped | Self::Rejected => 1,
             Self::Undecided => 2,
         }
@@ -34,7 +34,7 @@ impl Verdict {
 
     const fn as_str(self) -> &'static str {
         match self {
-            Self::Passes => "passes",
+            Self::Passed => "passes",
             Self::Dropped => "dropped",
             Self::Rejected => "rejected",
             Self::Undecided => "undecided",
@@ -49,7 +49,7 @@ impl Way {
             Some(TraceEnd::Rejected) => Verdict::Rejected,
             Some(
                 TraceEnd::Guest { .. } | TraceEnd::Host | TraceEnd::Outside { .. } | TraceEnd::Tunnel { .. },
-            ) if self.open.is_none() => Verdict::Passes,
+            ) if self.open.is_none() => Verdict::Passed,
             _ => Verdict::Undecided,
         }
     }
@@ -127,7 +127,7 @@ fn at(packet: &TracedPacket) -> String {
 
 const fn result(result: StepResult) -> &'static str {
     match result {
-        StepResult::Passes => "passes",
+        StepResult::Passed => "passes",
         StepResult::Rewritten => "rewritten",
         StepResult::Dropped => "dropped",
         StepResult::Rejected => "rejected",
@@ -202,7 +202,7 @@ mod tests {
     fn over_two_hosts() -> Way {
         let source = step(
             "source check",
-            StepResult::Passes,
+            StepResult::Passed,
             TraceObject::Interface { name: "web/nic0".into() },
             "the address is the interface's",
         );
@@ -211,7 +211,7 @@ mod tests {
             direction: TraceDirection::Egress,
             rule: Some(TracedRule { number: 2, name: "db".into() }),
         };
-        let egress = step("security groups, egress", StepResult::Passes, egress, "");
+        let egress = step("security groups, egress", StepResult::Passed, egress, "");
         let tunnel = TraceEnd::Tunnel { network: "app".into(), packet: tcp(443) };
         let groups =
             TraceObject::SecurityGroups { names: vec!["db".into()], direction: TraceDirection::Ingress };
@@ -241,7 +241,7 @@ mod tests {
         let mut way = over_two_hosts();
         assert_eq!((way.verdict(), way.verdict().exit_code()), (Verdict::Dropped, 1));
         way.hosts.pop();
-        assert_eq!((way.verdict(), way.verdict().exit_code()), (Verdict::Passes, 0));
+        assert_eq!((way.verdict(), way.verdict().exit_code()), (Verdict::Passed, 0));
         way.open = Some("no VM of this namespace has the address".into());
         assert_eq!((way.verdict(), way.verdict().exit_code()), (Verdict::Undecided, 2));
         assert!(way.text().ends_with("Undecided: no VM of this namespace has the address.\n"));

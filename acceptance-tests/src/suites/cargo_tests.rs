@@ -21,7 +21,7 @@ const LIMIT: Duration = Duration::from_secs(110 * 60);
 /// Test programs that take longer are listed with their time.
 const LONG: Duration = Duration::from_secs(20);
 /// The number of test programs that run at a time: many tests wait for a timer, a process or the disk.
-const CONCURRENT: usize = 2;
+const CONCURRENT: usize = 3;
 /// With more failed tests than these, none is repeated.
 const MOST_REPEATED: usize = 3;
 /// The maximum number of characters shown of a failed test's output.

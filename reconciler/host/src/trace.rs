@@ -70,7 +70,7 @@ pub struct TraceStep {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum StepResult {
-    Passes,
+    Passed,
     /// It passes with another address or port.
     Rewritten,
     Dropped,

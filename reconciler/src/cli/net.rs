@@ -46,7 +46,7 @@ pub struct TraceOptions {
     #[arg(long)]
     pub interface: Option<String>,
     /// With --from: the packet comes to the public address of the interface, not to its private one.
-    #[arg(long, requires = "from")]
+    #[arg(long, conflicts_with = "to")]
     pub public: bool,
     /// The form of the output.
     #[arg(short, long, value_enum, default_value_t)]

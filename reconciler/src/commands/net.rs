@@ -100,7 +100,7 @@ async fn follow(options: &TraceOptions) -> anyhow::Result<Way> {
     let first = ask(options, &own, OtherEnd::From(from, public), port(options)).await?;
     let open = unasked(&first.trace, is_complete);
     let mut way = Way { hosts: vec![first], open: None };
-    if way.verdict() == Verdict::Passes {
+    if way.verdict() == Verdict::Passed {
         way.open = open.map(str::to_owned);
     }
     Ok(way)

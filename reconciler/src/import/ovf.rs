@@ -76,7 +76,7 @@ pub enum OvfError {
     Root(String),
     /// A descriptor of the draft that precedes the standard.
     #[error("it is OVF 0.9: convert it with ovftool, or import it into VirtualBox and export it as OVF 1.0")]
-    Draft,
+    Preliminary,
     /// Nothing to import.
     #[error("it has no VirtualSystem")]
     NoSystem,
@@ -129,7 +129,7 @@ pub fn read(descriptor: &str) -> Result<Appliance, OvfError> {
         return Err(OvfError::Root(short(root.tag_name().name())));
     }
     if first(root, &["Content"]).is_some() {
-        return Err(OvfError::Draft);
+        return Err(OvfError::Preliminary);
     }
     let mut package = Package::read(root)?;
     let is_system = |node: &Node<'_, '_>| node.is_element() && node.tag_name().name() == "VirtualSystem";

@@ -220,7 +220,7 @@ impl Networks for FakeSystem {
         };
         let source = TraceStep {
             place: "source check".to_owned(),
-            result: StepResult::Passes,
+            result: StepResult::Passed,
             by: Some(TraceObject::Interface { name: request.tap.clone() }),
             detail: String::new(),
         };

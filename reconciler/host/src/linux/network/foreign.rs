@@ -106,7 +106,10 @@ fn items(listing: &Value) -> &[Value] {
 }
 
 /// Chains of other programs that forwarded or received packets begin in.
-fn foreign_chains(items: &[Value], families: &'static [&'static str]) -> impl Iterator<Item = &Value> {
+fn foreign_chains<'a>(
+    items: &'a [Value],
+    families: &'static [&'static str],
+) -> impl Iterator<Item = &'a Value> {
     items.iter().filter_map(|i| i.get("chain")).filter(move |c| {
         c["table"] != ruleset::TABLE
             && (c["hook"] == "forward" || c["hook"] == "input")

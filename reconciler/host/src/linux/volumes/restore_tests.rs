@@ -320,7 +320,12 @@ fn a_restore_for_which_there_is_no_space_leaves_the_disk_as_it_is() {
     assert_eq!(volumes.volume(POOL, ID).expect("read"), Some(before.clone()), "as it was");
     assert!(has(&before.path, 2));
     fs::remove_file(&ballast).expect("space again");
-    volumes.restore_snapshot(&restore("s-1", None)).expect("restored");
+    // The file system frees the blocks of a removed file a little later.
+    let restored = (0..50).any(|_| {
+        std::thread::sleep(Duration::from_millis(100));
+        volumes.restore_snapshot(&restore("s-1", None)).is_ok()
+    });
+    assert!(restored);
 }
 
 #[test]

@@ -151,7 +151,7 @@ impl<'a> Walk<'a> {
         self.must_be_up(&bridge)?;
         (self.frame.by, self.frame.mac) = (port.tap.clone(), port.mac.clone());
         self.hook("bridge", "prerouting")?;
-        self.step("source check", StepResult::Passes, by(), "the address is the interface's");
+        self.step("source check", StepResult::Passed, by(), "the address is the interface's");
         if self.request.firewall.limits.iter().any(|limits| limits.tap == port.tap) {
             self.step("limits", StepResult::Note, by(), "packets above its limits are dropped");
         }
@@ -173,7 +173,7 @@ impl<'a> Walk<'a> {
             Some(router) => {
                 let by = Some(TraceObject::Network { name: bridge.clone() });
                 let detail = format!("the guest sends it to the router {router}");
-                self.step("routes of the guest", StepResult::Passes, by, &detail);
+                self.step("routes of the guest", StepResult::Passed, by, &detail);
                 self.delivered_on(&bridge, router)
             }
             None => self.dropped(
@@ -313,7 +313,7 @@ impl<'a> Walk<'a> {
         let host = || Some(TraceObject::Host);
         let (interface, gateway, source) = match route {
             RouteFound::Local => {
-                self.step("route", StepResult::Passes, host(), "the address is the host's own");
+                self.step("route", StepResult::Passed, host(), "the address is the host's own");
                 self.hook("inet", "input")?;
                 self.other_programs("input")?;
                 return Way::Break(TraceEnd::Host);
@@ -322,7 +322,7 @@ impl<'a> Walk<'a> {
             RouteFound::By { interface, gateway, source } => (interface, gateway, source),
         };
         let by_router = gateway.map(|router| format!(", to the router {router}")).unwrap_or_default();
-        self.step("route", StepResult::Passes, host(), &format!("by interface {interface}{by_router}"));
+        self.step("route", StepResult::Passed, host(), &format!("by interface {interface}{by_router}"));
         self.frame.leaves_by = interface.clone();
         if self.frame.now.to.is_ipv6() && !self.facts.is_ipv6_forwarded {
             return self.dropped("route", host(), "the host forwards no IPv6 packets");
@@ -422,7 +422,7 @@ impl<'a> Walk<'a> {
         match &hit.decision {
             Decision::Accept => {
                 if let Some(why) = explain::acceptance(hit, context) {
-                    self.step(why.place, StepResult::Passes, why.by, &why.detail);
+                    self.step(why.place, StepResult::Passed, why.by, &why.detail);
                 }
                 Way::Continue(())
             }
