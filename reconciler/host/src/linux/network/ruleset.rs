@@ -355,6 +355,9 @@ pub(super) fn canonical(mut listing: Value) -> Value {
         match value {
             Value::Object(map) => {
                 map.remove("handle");
+                if let Some(counter) = map.get_mut("counter").filter(|counter| counter.is_object()) {
+                    *counter = Value::Null;
+                }
                 map.values_mut().for_each(strip);
             }
             Value::Array(items) => items.iter_mut().for_each(strip),
