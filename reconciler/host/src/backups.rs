@@ -19,7 +19,7 @@ pub trait Backups: Send + Sync + fmt::Debug + 'static {
     /// Writes the data of a snapshot to a repository, which is made if there is none and none was opened before. Returns the backup
     /// once it is complete and was read back. One that is complete already is returned as it is, also without its snapshot.
     ///
-    /// *Guarantees*: a backup of an interrupted call is not complete. What it has written is used by the next call. Dropping the
+    /// *Guarantees*: a backup of an interrupted call is not complete; the next call uses the parts that it has written. Dropping the
     /// future ends the work.
     ///
     /// *Errors*: [`SystemError::SnapshotLost`] if the snapshot is not there or not taken; [`SystemError::Repository`];

@@ -43,12 +43,12 @@ pub(super) struct ForeignChain {
     pub(super) tunnels: Drops,
 }
 
-/// What a chain drops.
+/// The packets that a chain drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Drops {
     /// Everything.
     All,
-    /// What none of its rules accepts.
+    /// All that none of its rules accepts.
     NotAccepted,
     /// Only what one of its rules drops; or its author took these packets into account.
     Selected,
