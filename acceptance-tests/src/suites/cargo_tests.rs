@@ -22,6 +22,8 @@ const LIMIT: Duration = Duration::from_secs(110 * 60);
 const LONG: Duration = Duration::from_secs(20);
 /// The number of test programs that run at a time: many tests wait for a timer, a process or the disk.
 const CONCURRENT: usize = 3;
+/// The test programs that take the longest. They run first, so that none runs alone at the end.
+const LONGEST: [&str; 3] = ["provider", "agent", "berth_host"];
 /// With more failed tests than these, none is repeated.
 const MOST_REPEATED: usize = 3;
 /// The maximum number of characters shown of a failed test's output.
@@ -81,7 +83,8 @@ fn run(report: &mut Report, selected: &[&str], environment: &[(&str, &str)]) -> 
     // Of the whole workspace: with the features of a single package, dependencies would be compiled again.
     build.args(["test", "--workspace", "--no-run", "--message-format=json"]).args(selected);
     let messages = report.step("the test programs are built", || workspace::run_build(&mut build))?;
-    let programs = workspace::test_programs(&messages);
+    let mut programs = workspace::test_programs(&messages);
+    programs.sort_by_key(|program| !LONGEST.contains(&program.name.as_str()));
     let waiting: Mutex<VecDeque<&TestProgram>> = Mutex::new(programs.iter().collect());
     let ended = Mutex::new(Vec::new());
     std::thread::scope(|scope| {

@@ -48,10 +48,9 @@ pub(crate) enum Fault {
 impl Fault {
     /// Whether this fault is worth injecting at this call, the one after `before` others, `equal` of them of the same
     /// text: a call without an effect has none that could be lost, and a fault that lasts need not begin at every call.
-    /// Of equal calls a usual run chooses the first, and for a crash the first two; with [`EVERY_CALL`] set, all.
+    /// Of equal calls a usual run chooses the first; with [`EVERY_CALL`] set, all.
     pub(crate) fn strikes(self, before: usize, call: &str, equal: usize) -> bool {
-        let chosen = if self == Fault::CrashAfter { 2 } else { 1 };
-        let is_chosen = equal < chosen || std::env::var_os(EVERY_CALL).is_some();
+        let is_chosen = equal == 0 || std::env::var_os(EVERY_CALL).is_some();
         match self {
             Fault::Error => is_chosen,
             Fault::LostAnswer | Fault::CrashAfter => is_chosen && has_effect(call),
