@@ -70,8 +70,21 @@ impl Member {
     pub fn footprint(&self) -> Result<Footprint> {
         let seen = Footprint::of(self.namespace(), self.berth.state(), belongs_to_a_vm)?;
         // berth may have been restarted with other arguments.
-        Ok(seen.without(&format!("process {}", self.berth.program().display())))
+        let seen = seen.without(&format!("process {}", self.berth.program().display()));
+        let kept = kept_by_trash(self.berth.state());
+        Ok(kept.iter().fold(seen, |seen, id| seen.without(&format!("file pools/default/snapshots/{id}."))))
     }
+}
+
+/// The snapshots that a disk in the trash is based on: they stay as long as it does.
+fn kept_by_trash(state: &Path) -> Vec<String> {
+    let (trash, snapshots) = (state.join("pools/default/trash"), state.join("pools/default/snapshots"));
+    let names = footprint::files(&trash);
+    let notes = names.iter().filter(|name| name.ends_with(".json"));
+    let notes: Vec<String> = notes.filter_map(|name| fs::read_to_string(trash.join(name)).ok()).collect();
+    let ids = footprint::files(&snapshots);
+    let ids = ids.iter().filter_map(|name| name.strip_suffix(".json"));
+    ids.filter(|id| notes.iter().any(|note| note.contains(*id))).map(str::to_owned).collect()
 }
 
 /// What machines and control plane stand on.
