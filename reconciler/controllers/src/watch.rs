@@ -138,3 +138,33 @@ where
         watcher::Event::Delete(object) => Change::Deleted(read(object)?),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use berth_api::Disk;
+    use kube::runtime::watcher::Event;
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(size: &serde_json::Value) -> Unparsed {
+        let disk = json!({"metadata": {"name": "root", "namespace": "ns"}, "spec": {"size": size}});
+        serde_json::from_value(disk).expect("an object")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_with_an_object_that_cannot_be_read_is_never_complete() {
+        let changes = async |size: serde_json::Value| {
+            let events = [Event::Init, Event::InitApply(object(&size)), Event::InitDone];
+            let events = stream::iter(events.map(Ok)).boxed();
+            until_unreadable(events, change::<Disk>, ObjectKind::Disk).collect::<Vec<_>>().await
+        };
+        let complete = changes(json!("1Gi")).await;
+        assert!(
+            matches!(complete[..], [Change::ListBegins(_), Change::Applied(_), Change::Listed(_)]),
+            "{complete:?}"
+        );
+        let broken = changes(json!(7)).await;
+        assert!(matches!(broken[..], [Change::ListBegins(_)]), "{broken:?}");
+    }
+}

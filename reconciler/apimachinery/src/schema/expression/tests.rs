@@ -210,3 +210,14 @@ fn an_expression_reads_the_members_that_it_names() {
         assert_eq!(read, native(&part, &WHOLE), "{source}");
     }
 }
+
+#[test]
+fn equal_expressions_share_their_memory_as_long_as_one_is_in_use() {
+    let source = "size('of this test only') == 22";
+    let of = |roots: &[&str]| on_big_stack(|| Expression::compile(source, roots)).expect("it compiles");
+    let (first, second, other) = (of(&["self"]), of(&["self"]), of(&["self", "oldSelf"]));
+    assert!(Arc::ptr_eq(&first.0, &second.0) && !Arc::ptr_eq(&first.0, &other.0), "by source and variables");
+    drop((first, second));
+    assert!(shared::find(source, &["self"]).is_none(), "no longer in use");
+    assert!(shared::find(source, &["self", "oldSelf"]).is_some());
+}

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 use std::net::Ipv6Addr;
+use std::path::Path;
 
 use jiff::Timestamp;
 use nix::unistd::User;
@@ -23,19 +24,23 @@ pub(super) fn user() -> Option<&'static str> {
     ["dnsmasq", "nobody"].into_iter().find(|name| matches!(User::from_name(name), Ok(Some(_))))
 }
 
+/// The beginning of the configuration of each server of a bridge.
+pub(super) fn head(pid: &Path, bridge: &str, user: Option<&str>) -> String {
+    let user = user.map(|user| format!("user={user}\n")).unwrap_or_default();
+    let pid = pid.display();
+    // It listens on this bridge's addresses only.
+    format!(
+        "# Written by berth.\n{user}pid-file={pid}\ninterface={bridge}\nexcept-interface=lo\nbind-interfaces\n\
+         no-hosts\ndomain-needed\nbogus-priv\n"
+    )
+}
+
 pub(super) fn conf(files: &Files, network: &NetworkConfig, user: Option<&str>) -> String {
-    let mut conf = String::from("# Written by berth.\n");
+    let mut conf = head(&files.pid, &network.bridge, user);
     let mut line = |text: std::fmt::Arguments<'_>| {
         writeln!(conf, "{text}").expect("writing to memory");
     };
-    if let Some(user) = user {
-        line(format_args!("user={user}"));
-    }
-    line(format_args!("pid-file={}", files.pid.display()));
-    // Listen on this bridge's addresses only.
-    line(format_args!("interface={}", network.bridge));
-    line(format_args!("except-interface=lo\nbind-interfaces"));
-    line(format_args!("no-hosts\ndomain-needed\nbogus-priv\nquiet-dhcp"));
+    line(format_args!("quiet-dhcp"));
     // Only clients in the hosts file get an address.
     line(format_args!(
         "dhcp-range={},static,{},{LEASE_SECONDS}",

@@ -93,17 +93,10 @@ pub(super) async fn remove(folder: &Path) -> Result<()> {
 }
 
 fn conf(files: &Files, network: &NetworkConfig, names: &Names, user: Option<&str>) -> String {
-    let mut conf = String::from("# Written by berth.\n");
+    let mut conf = config::head(&files.pid, &network.bridge, user);
     let mut line = |text: std::fmt::Arguments<'_>| {
         writeln!(conf, "{text}").expect("writing to memory");
     };
-    if let Some(user) = user {
-        line(format_args!("user={user}"));
-    }
-    line(format_args!("pid-file={}", files.pid.display()));
-    line(format_args!("interface={}", network.bridge));
-    line(format_args!("except-interface=lo\nbind-interfaces"));
-    line(format_args!("no-hosts\ndomain-needed\nbogus-priv"));
     // No other name server is asked about these.
     line(format_args!("local=/{}/", names.domain));
     for zone in reverse_zones(network.cidr) {
