@@ -278,9 +278,9 @@ fn a_write_that_fails_is_an_error_with_its_reason() {
     }
     let text = descriptor("a.vmdk");
     let (_folder, file) = archive(&[("box.ovf", text.as_bytes()), ("a.vmdk", DISK)]);
-    let package = Package::open(&file).unwrap();
-    let (appliance, manifest) = described(&package).unwrap();
-    let disk = disk_files(&package, &appliance.files, manifest.as_ref()).unwrap().remove(0);
+    let package = Package::open(&file).expect("it opens");
+    let (appliance, manifest) = described(&package).expect("it has a descriptor");
+    let disk = disk_files(&package, &appliance.files, manifest.as_ref()).expect("they are there").remove(0);
     let error = copied(disk, &mut Full).expect_err("it is full");
     assert!(format!("{error:#}").starts_with("writing its copy: "), "{error:#}");
 }
