@@ -37,6 +37,8 @@ const REPORTED: Duration = Duration::from_secs(90);
 const NO_ANSWER: Duration = Duration::from_secs(6);
 /// The first address of the range.
 const FIXED: &str = "203.0.113.50";
+/// The second one.
+const NEXT: &str = "203.0.113.51";
 /// The first address of the range of the Network over an interface.
 const OVER_INTERFACE: &str = "203.0.113.60";
 /// Configures the small guest as cloud-init would: it has none, and asks for an address by DHCP in any case.
@@ -135,6 +137,9 @@ fn cases(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Result<(
             Ok(address)
         })?;
     report.case("the guest with a static address sends under no other", || spoofs(&lan));
+    report.case("an address that a machine of the LAN has is given to no guest until it is free", || {
+        conflicts(fleet, &lan)
+    });
     report.case(
         "a security group filters the guest on the LAN, live, and its host's bridge stays as it is",
         || filters(fleet, &lan, &settings),
@@ -194,6 +199,31 @@ fn spoofs(lan: &Lan) -> Result<()> {
     let text = http::get(lan.namespace(), FIXED, &path, SOON)?;
     ensure!(field(&text, "ping")? == "no", "{text}");
     Ok(())
+}
+
+/// Adds an interface whose address another machine of the LAN has, and takes it away from that machine.
+fn conflicts(fleet: &Fleet, lan: &Lan) -> Result<()> {
+    let kubectl = fleet.kubectl();
+    let address = format!("{NEXT}/24");
+    lan.other().ip(&["addr", "add", &address, "dev", lan::CARD])?;
+    let interfaces = |list: Value| {
+        let patch = json!({"spec": {"networkInterfaces": list}});
+        kubectl.ok(&["patch", "vm/external", "--type=merge", "-p", &patch.to_string()])
+    };
+    let before = kubectl.object("vm", "external")?["spec"]["networkInterfaces"].clone();
+    let mut more = before.clone();
+    let list = more.as_array_mut().context("it has an interface")?;
+    list.push(json!({"name": "second", "network": "lan", "address": NEXT}));
+    interfaces(more)?;
+    kubectl.condition("vm/external", "Ready=False", Some("AddressConflict"), SOON)?;
+    lan.other().ip(&["addr", "del", &address, "dev", lan::CARD])?;
+    kubectl.condition("vm/external", "Ready=True", None, ANSWER)?;
+    interfaces(before)?;
+    wait::until("the interface to go", SOON, || {
+        let found = kubectl.object("vm", "external")?["status"]["interfaces"].as_array().map(Vec::len);
+        ensure!(found == Some(1), "it has {found:?}");
+        Ok(())
+    })
 }
 
 fn filters(fleet: &Fleet, lan: &Lan, settings: &str) -> Result<()> {

@@ -296,6 +296,7 @@ fn names(plan: &Plan<Step>) -> Vec<&'static str> {
         Step::RunHook(_) => "RunHook",
         Step::WriteJournal(_) => "WriteJournal",
         Step::EnsureNetworks => "EnsureNetworks",
+        Step::ProbeAddresses(_) => "ProbeAddresses",
         Step::MakeTap(_) => "MakeTap",
         Step::TakeDevices(_) => "TakeDevices",
         Step::GiveBackDevices => "GiveBackDevices",

@@ -108,6 +108,11 @@ fn guests_are_machines_of_the_hosts_network_and_the_hosts_bridge_stays_as_it_is(
             );
         }
         assert!(!ip(&format!("addr show dev {BRIDGE}")).contains("inet"), "it has no address");
+        for (address, is_taken) in [("192.0.2.9", true), ("192.0.2.77", true), ("192.0.2.51", false)] {
+            let address = address.parse().expect("an address");
+            let found = host.networks.occupant(HOST_BRIDGE, address).await.expect("asked");
+            assert_eq!(found.is_some(), is_taken, "{address}: {found:?}");
+        }
 
         host.networks.remove(BRIDGE).await.expect("removed");
         host.networks.remove(BRIDGE).await.expect("removed again");

@@ -5,6 +5,7 @@ use berth_api::vm::VMRestored;
 use berth_qemu::machine::Topology;
 
 use super::*;
+use crate::kinds::vm::seed::Lan;
 use crate::restores::DueParts;
 
 #[test]
@@ -27,6 +28,36 @@ fn a_start_notes_what_it_decides_makes_the_network_launches_and_lets_run() {
     let nics: Vec<_> = config.machine.nics.iter().map(|n| (n.id.as_str(), n.mac.as_str(), n.slot)).collect();
     assert_eq!(nics, [("nic0", "52:54:00:00:00:02", 0)]);
     assert_eq!((config.machine.name.as_str(), config.machine.memory_bytes), ("ns/web", 512 << 20));
+}
+
+#[test]
+fn an_address_of_a_bridged_network_is_asked_for_there_and_one_of_an_overlay_or_of_its_dhcp_server_is_not() {
+    let network = |allocation: &str| {
+        let spec = json!({
+            "type": "Bridge", "bridge": {"name": "vmbr0"}, "cidr": "10.77.0.0/24", "ipv4": {"allocation": allocation}
+        });
+        let object = json!({"metadata": {"name": "default", "namespace": "berth-shared"}, "spec": spec});
+        serde_json::from_value(object).expect("a Network")
+    };
+    let on = |allocation: &str| {
+        let mut observed = ready_to_start();
+        let lan = Lan::of(&network(allocation)).expect("a bridged network");
+        observed.lans.insert("berth-shared/default".to_owned(), lan);
+        observed.accesses.insert("berth-shared/default".to_owned(), "vmbr0".to_owned());
+        plan(&vm(json!({})), &observed)
+    };
+    let planned = on("Static");
+    let [Step::WriteJournal(_), Step::EnsureNetworks, Step::ProbeAddresses(asked), Step::MakeTap(_), ..] =
+        planned.steps.as_slice()
+    else {
+        panic!("{planned:?}")
+    };
+    let given = &vm(json!({})).status.expect("bound").interfaces[0];
+    assert_eq!((asked.len(), asked[0].bridge.as_str()), (1, "vmbr0"));
+    assert_eq!(asked[0].address.to_string(), given.address);
+    assert_eq!((&asked[0].mac, &asked[0].interface), (&given.mac_address, &given.name));
+    let external = names(&on("External"));
+    assert!(!external.contains(&"ProbeAddresses"), "{external:?}");
 }
 
 #[test]
