@@ -208,7 +208,8 @@ pub(super) fn check_range(config: &Value) -> Option<Diagnostic> {
     if i64::try_from(most).is_ok_and(|most| most <= size) {
         return None;
     }
-    let detail = format!("{path}: it has {size} ports, and {most} entries of one protocol have no `port`.");
+    let detail =
+        format!("{path}: the range is enough for {size}, and {most} entries of one protocol have no `port`.");
     Some(Diagnostic::error("Too few ports", detail).at(path))
 }
 
