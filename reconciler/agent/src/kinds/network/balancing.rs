@@ -240,7 +240,7 @@ mod tests {
         };
         assert!(ports(&index).is_empty(), "it has none yet");
         let mut ip =
-            index.read().public_ips.all().next().map(|(_, ip)| ip.as_ref().clone()).expect("a PublicIP");
+            index.read().public_ips.all().next().map(|(_, ip)| PublicIP::clone(ip)).expect("a PublicIP");
         ip.metadata.resource_version = Some("2".to_owned());
         let given = json!([{"name": "ssh", "port": 30_017, "protocol": "tcp", "available": 0, "total": 1}]);
         ip.status.as_mut().expect("a status").ports = serde_json::from_value(given).expect("ports");
