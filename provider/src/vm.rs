@@ -104,6 +104,16 @@ fn observed_fields() -> Vec<Field> {
         }
         .follows(&["network_interfaces"]),
         Field {
+            shape: Shape::TextMap,
+            ..Field::observed(
+                "public_ports",
+                "/status/publicPortAddresses",
+                "The public address and port of each entry of `ports` of a `berth_public_ip` that leads to this VM, by the names of both: \
+                 `berth_vm.web.public_ports[\"web/ssh\"]` is `203.0.113.5:30017`. A PublicIP is usually declared after its VMs: the next \
+                 plan or refresh reads its ports. `status.public_ports` of the data source has them with protocol and port of the VM.",
+            )
+        },
+        Field {
             shape: Shape::TextList(Form::Any),
             ..Field::observed(
                 "pending_power_cycle",

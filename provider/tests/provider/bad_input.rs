@@ -913,6 +913,24 @@ fn ports() -> Vec<(&'static str, Bad)> {
         (everywhere(port(json!({"targets": ["A"]})), "ports[0].targets[0]", "not a DNS label")),
         (everywhere(port(json!({"targets": ["a", "b", "a"]})), "ports[0].targets[2]", "named twice")),
         (everywhere(twice, "ports[1].port", "declared in ports[0] too")),
+        (here(
+            json!({"name": "b", "ports": [{"target_port": 22, "targets": ["a"]}]}),
+            "ports[0].name",
+            "needs a name",
+        )),
+        (everywhere(
+            json!({"name": "b", "ports": [{"name": "ssh", "targets": ["a"]}]}),
+            "ports[0].target_port",
+            "needs `target_port`",
+        )),
+        (everywhere(json!({"name": "b", "port_range": "30000"}), "port_range", "not a range of ports")),
+        (everywhere(json!({"name": "b", "port_range": "30-20"}), "port_range", "not a range of ports")),
+        (here(
+            json!({"name": "b", "port_range": "30-30", "ports": [
+                {"name": "a", "target_port": 22, "targets": ["a"]}, {"name": "b", "target_port": 23, "targets": ["a"]}]}),
+            "port_range",
+            "enough for 1, and 2 entries",
+        )),
         (everywhere(check(json!({"interval": "2h"})), "ports[0].health_check.interval", "not a duration")),
         (everywhere(check(json!({"interval": "11m"})), "ports[0].health_check.interval", "not a duration")),
         (everywhere(check(json!({"timeout": "1m"})), "ports[0].health_check.timeout", "not a duration")),

@@ -498,6 +498,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_vm_class", class, "/cpu_topology", Json::Null, Announced::PowerCycle),
         ("berth_public_ip", ip.clone(), "/pool", json!("other"), Announced::Replace),
         ("berth_public_ip", ip, "/address", json!("198.18.100.2"), Announced::Replace),
+        ("berth_public_ip", balancer.clone(), "/port_range", json!("20000-20099"), Announced::Live),
         ("berth_public_ip", balancer.clone(), "/ports/0/port", json!(8443), Announced::Live),
         ("berth_public_ip", balancer.clone(), "/ports/0/target_port", json!(443), Announced::Live),
         ("berth_public_ip", balancer.clone(), "/ports/0/protocol", json!("udp"), Announced::Live),

@@ -368,6 +368,13 @@ fn every_other_kind_becomes_its_custom_resource() {
             ]}),
         ),
         (
+            "berth_public_ip",
+            json!({"port_range": "20000-20099", "ports": [{"name": "ssh", "target_port": 22, "targets": ["a"]}]}),
+            json!({"pool": "default", "deletionProtection": false, "portRange": "20000-20099", "ports": [
+                {"name": "ssh", "targetPort": 22, "protocol": "tcp", "targets": ["a"], "sessionAffinity": "None"},
+            ]}),
+        ),
+        (
             "berth_hotswap_disk_attachment",
             json!({"vm": "v", "disk": "d"}),
             json!({"vm": "v", "disk": "d", "force": false}),

@@ -215,6 +215,8 @@ reasons! {
     NoAvailableTarget => "Start one of the targets in the message, correct its health check, or see whether its security groups let it through.",
     /// No address is free in the pool.
     NoFreeAddress => "Delete PublicIPs or VMs that are not needed, or enlarge the range.",
+    /// No port of the range of the PublicIP is free for an entry that declares none. The message has the range and the entries.
+    NoFreePort => "Enlarge `portRange` of the PublicIP, declare a `port`, or take out entries that are not needed.",
     /// The declared address is not in the pool, or is in use.
     AddressUnavailable => "Declare another address, or none for a free one.",
     /// QEMU is not installed on the host.

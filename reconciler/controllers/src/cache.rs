@@ -10,6 +10,7 @@ pub(crate) mod index;
 mod key_set;
 mod names;
 mod never_bound;
+mod public_ports;
 pub(crate) mod recovery;
 pub(crate) mod secrets;
 pub(crate) mod security_groups;

@@ -10,6 +10,7 @@ use super::{GuestUserStatus, InterfaceLimits, MOST_LISTED_SNAPSHOTS, SnapshotOfV
 use crate::SizeTaken;
 use crate::guest::{GuestEnd, GuestStatus};
 use crate::passthrough::{PciDeviceStatus, UsbDeviceStatus};
+use crate::public_ip::PublicPort;
 use crate::{Binding, Conditions, CpuTopology, Graphics, GuestOS, HugePages, Quantity, VMState, Watchdog};
 
 /// The observed state of a VM. Read back from the host, never copied from the spec.
@@ -56,6 +57,12 @@ pub struct VMStatus {
     /// The first public address that leads to this VM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub public_address: Option<String>,
+    /// The ports of public addresses that lead to this VM, from the `ports` of PublicIPs that name it as a target. Written by the
+    /// controllers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::exact::list")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    #[schemars(length(max = 256))]
+    pub public_ports: Vec<PublicPort>,
     /// The hardware the VM has now, decided at its first start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hardware: Option<Hardware>,

@@ -13,6 +13,7 @@ use crate::{
     cache::capacity::{Demand, HostCapacity, Members},
     cache::key_set::KeySet,
     cache::names::{NamedAddress, Names, named_addresses_of},
+    cache::public_ports::PublicPorts,
     cache::secrets::{NeededSecret, Secrets},
     cache::security_groups::{Membership, SecurityGroups, memberships_of},
     key::{Key, ObjectKind},
@@ -101,6 +102,8 @@ pub(crate) struct Index {
     pub(crate) security_groups: SecurityGroups,
     /// The VMs with names in networks.
     pub(crate) names: Names,
+    /// The ports of public addresses that lead to VMs.
+    pub(crate) public_ports: PublicPorts,
     vm_entries: HashMap<Key, Box<VmEntry>>,
     by_host: HashMap<String, KeySet>,
     by_group: HashMap<Key, KeySet>,
@@ -378,8 +381,8 @@ impl Index {
         }
     }
 
-    /// Indexes a public address (`None`: gone); returns the keys its change concerns: its pool, and the networks in which its host
-    /// got an address or lost one.
+    /// Indexes a public address (`None`: gone); returns the keys its change concerns: its pool, the networks in which its host
+    /// got an address or lost one, and the VMs that other ports lead to than before.
     pub(crate) fn set_public_ip(&mut self, key: &Key, ip: Option<&PublicIP>) -> Vec<Key> {
         let old = self.public_address_of.remove(key);
         if let Some((address, _)) = &old {
@@ -394,6 +397,7 @@ impl Index {
             self.public_address_of.insert(key.clone(), (*address, pool.clone()));
         }
         let mut concerned = self.set_forwarding(key, ip.and_then(forwarding_of));
+        concerned.extend(self.public_ports.set(key, ip));
         concerned.extend(old.into_iter().chain(new).map(|(_, pool)| pool));
         concerned.into_iter().collect()
     }

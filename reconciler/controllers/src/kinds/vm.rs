@@ -134,13 +134,23 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
         batch.steps(cache, config.clock.now(), &[Step::AddFinalizer(key.clone(), HOST_FINALIZER)]);
     }
     batch.steps(cache, config.clock.now(), &plan.steps);
-    batch.status(vm.as_ref(), status(&vm, &plan.decision, config.clock.now()));
+    let decided = status(&vm, &plan.decision, config.clock.now());
+    batch.status(vm.as_ref(), with_public_ports(cache, &vm, decided));
     // After the status, which names the missing Disk, because these writes may be refused.
     disks.into_iter().for_each(|write| batch.write(write));
     if stays_bound {
         ticket_accounts::ensure(cache, key.namespace(), &VM_ACCOUNTS, batch);
     }
     plan.outcome
+}
+
+/// Returns the status with the ports of public addresses that lead to the VM: in the same write as the decision, if there is one.
+fn with_public_ports(cache: &Cache, vm: &VM, status: VMStatus) -> VMStatus {
+    // The status of a VM that is being deleted is its host's alone.
+    if vm.metadata.deletion_timestamp.is_some() {
+        return status;
+    }
+    VMStatus { public_ports: cache.index.public_ports.of(&Key::of(vm)), ..status }
 }
 
 /// Returns the claim under which a VM bound by this decision is admitted, if its group requires one.
