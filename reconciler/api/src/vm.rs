@@ -146,8 +146,8 @@ pub struct VMSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tpm: Option<bool>,
     /// The arrangement of the CPUs that the guest sees: `sockets` × `cores` × `threads` must equal `cpus`, which may be left
-    /// out. Default: one socket with `cpus` cores, or that of the class if `cpus` is the class's. A change takes effect at the
-    /// next power cycle.
+    /// out. Default: one socket with `cpus` cores, or a socket for each of `numaNodes`, or that of the class if `cpus` is the class's. A change
+    /// takes effect at the next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_topology: Option<CpuTopology>,
     /// The NUMA nodes that the guest sees, 1 to 8. CPUs and memory are divided evenly among them: each has whole sockets, or whole cores of one

@@ -78,7 +78,7 @@ pub struct VMClassSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub huge_pages: Option<HugePages>,
     /// The arrangement of the CPUs that the guest sees: `sockets` × `cores` × `threads` must equal `cpus`. Default: one
-    /// socket with `cpus` cores. A change reaches a VM at its next power cycle.
+    /// socket with `cpus` cores, or a socket for each of `numaNodes`. A change reaches a VM at its next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_topology: Option<CpuTopology>,
     /// The NUMA nodes that the guest sees, 1 to 8. CPUs and memory are divided evenly among them: each has whole sockets, or whole cores of one
