@@ -139,11 +139,11 @@ fn choose_for_nodes(
     let mut vcpus = Vec::with_capacity(guest.vcpus);
     let mut guest_nodes: Vec<Option<u32>> = Vec::with_capacity(guest.numa_nodes);
     for _ in 0..guest.numa_nodes {
-        let has = |node: u32| guest_nodes.iter().filter(|of_guest| **of_guest == Some(node)).count();
+        let of_guest = |node: u32| guest_nodes.iter().filter(|other| **other == Some(node)).count();
         let counts = nodes.iter().map(|(node, cpus)| (*node, free.intersection(cpus).count()));
         let node = counts
             .filter(|(_, count)| *count >= of_each)
-            .min_by_key(|(node, count)| (has(*node), *count, *node))
+            .min_by_key(|(node, count)| (of_guest(*node), *count, *node))
             .map(|(node, _)| node);
         let mut chosen = by_node(&free, nodes, node);
         chosen.truncate(of_each);
