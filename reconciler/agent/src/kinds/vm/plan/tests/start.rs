@@ -177,8 +177,8 @@ fn the_nodes_of_a_guest_are_in_the_status_with_those_of_its_host() {
     running.process.as_mut().expect("it runs").dedicated = Some(cpus);
     let reported =
         status(&vm(json!({})), &running, &Readiness::Ready(Reason::Running, String::new()), at(NOW));
-    let nodes = reported.dedicated_cpus.expect("it has some").guest_nodes;
-    let nodes: Vec<_> = nodes.iter().map(|node| (node.cpus.as_slice(), node.numa_node)).collect();
+    let has = reported.dedicated_cpus.expect("it has some");
+    let nodes: Vec<_> = has.guest_nodes.iter().map(|node| (node.cpus.as_slice(), node.numa_node)).collect();
     assert_eq!(nodes, [([2, 3].as_slice(), Some(0)), ([8, 16].as_slice(), None)]);
 }
 
