@@ -64,7 +64,7 @@ pub enum SizeError {
         "dedicatedCpuPlacement and maxCpus exclude each other, of the VM and of its class: set cpus without maxCpus on the VM, or dedicatedCpuPlacement false"
     )]
     GrowsOnDedicatedCpus,
-    /// What is plugged in would be of one node.
+    /// A CPU or memory that is plugged in would be of one node.
     #[error(
         "numaNodes excludes maxCpus and maxMemory, of the VM and of its class: set cpus and memory without a maximum on the VM, or numaNodes 1"
     )]
