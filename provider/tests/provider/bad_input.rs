@@ -82,6 +82,27 @@ fn vms() -> Vec<Bad> {
             "isolate_emulator_thread",
             "it needs dedicated_cpu_placement = true",
         ),
+        everywhere(own("numa_nodes", json!(9)), "numa_nodes", "9 is not between 1 and 8"),
+        everywhere(
+            with(own("cpus", json!(3)), "/numa_nodes", json!(2)),
+            "numa_nodes",
+            "3 CPUs cannot be divided evenly among 2 NUMA nodes",
+        ),
+        everywhere(
+            with(classless("cpu_topology", json!({"cores": 2, "threads": 2})), "/numa_nodes", json!(4)),
+            "numa_nodes",
+            "a node has whole sockets, or whole cores of one socket",
+        ),
+        everywhere(
+            with(own("memory", json!("513Mi")), "/numa_nodes", json!(2)),
+            "numa_nodes",
+            "memory 513Mi cannot be divided evenly among 2 NUMA nodes: set a multiple of 2Mi.",
+        ),
+        everywhere(
+            with(own("max_memory", json!("4Gi")), "/numa_nodes", json!(2)),
+            "numa_nodes",
+            "numa_nodes and max_memory exclude each other",
+        ),
         everywhere(own("huge_pages", json!("4Ki")), "huge_pages", "is not one of"),
         everywhere(
             with(own("memory", json!("513Mi")), "/huge_pages", json!("2Mi")),
@@ -549,6 +570,11 @@ fn classes() -> Vec<Bad> {
             with(class(), "/cpu_topology", json!({"threads": 2})),
             "cpu_topology",
             "1 sockets * 1 cores * 2 threads are 2 CPUs, and cpus is 1",
+        ),
+        everywhere(
+            with(with(class(), "/cpus", json!(2)), "/numa_nodes", json!(3)),
+            "numa_nodes",
+            "2 CPUs cannot be divided evenly among 3 NUMA nodes",
         ),
         everywhere(with(class(), "/name", json!("Small")), "name", "not a DNS label"),
         everywhere(

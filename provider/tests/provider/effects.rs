@@ -117,6 +117,7 @@ fn vm() -> Json {
         "restart_mode": "Graceful", "restart_token": "1", "labels": {"a": "b"}, "deletion_protection": false,
     });
     // One macro has no room for all of it.
+    vm["numa_nodes"] = json!(1);
     vm["pci_devices"] = json!([{"name": "gpu-a100", "count": 1}]);
     vm["usb_devices"] = json!([{"name": "licence-key", "count": 1}]);
     vm["shares"] = json!([{"name": "media", "tag": "films", "read_only": true}]);
@@ -161,6 +162,8 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/max_memory", json!("4Gi"), Announced::PowerCycle),
         ("/huge_pages", json!("2Mi"), Announced::PowerCycle),
         ("/huge_pages", Json::Null, Announced::PowerCycle),
+        ("/numa_nodes", json!(2), Announced::PowerCycle),
+        ("/numa_nodes", Json::Null, Announced::PowerCycle),
         ("/cpu_limit", json!("1.5"), Announced::Live),
         ("/cpu_limit", Json::Null, Announced::Live),
         ("/cpu_weight", json!(1), Announced::Live),

@@ -56,6 +56,7 @@ pub mod ip_pool;
 pub mod manifests;
 pub mod name;
 pub mod network;
+pub mod numa;
 pub mod object_user;
 pub mod packet_trace;
 pub mod passthrough;

@@ -73,7 +73,7 @@ pub struct VMStatus {
     /// The CPUs of its host that the running VM has for itself.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "dedicatedCPUs")]
     pub dedicated_cpus: Option<Box<DedicatedCpus>>,
-    /// The names of what takes effect at the next power cycle: `class`, `cpus`, `memory`, `hugePages`, `firmware`, `tpm`, `cpuTopology`,
+    /// The names of what takes effect at the next power cycle: `class`, `cpus`, `memory`, `hugePages`, `firmware`, `tpm`, `cpuTopology`, `numaNodes`,
     /// `pciDevices`, `usbDevices`, `shares`, `disks[NAME]` of another boot disk, bus or `readOnly`, `cdroms[NAME]`, `networkInterfaces[NAME]`, `restore`. Empty while the VM does not run, and while its host is too small
     /// to start it again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -282,6 +282,9 @@ pub struct Hardware {
     /// The arrangement of the CPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_topology: Option<CpuTopology>,
+    /// The NUMA nodes that the guest sees; absent: one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numa_nodes: Option<i64>,
     /// The guest's screen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub graphics: Option<Graphics>,
@@ -325,6 +328,22 @@ pub struct DedicatedCpus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub emulator_thread: Option<i64>,
     /// The NUMA node of all of them; absent: they are of several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numa_node: Option<i64>,
+    /// The NUMA nodes that the guest sees, in the order of their numbers; absent: it sees one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    pub guest_nodes: Vec<GuestNumaNode>,
+}
+
+/// A NUMA node of a guest on dedicated CPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GuestNumaNode {
+    /// The numbers of the host's CPUs for those of the node.
+    #[schemars(length(max = 128))]
+    pub cpus: Vec<i64>,
+    /// The NUMA node of the host that all of them are of, and that its memory is preferably from; absent: they are of several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numa_node: Option<i64>,
 }

@@ -3,7 +3,8 @@
 use berth_api::condition::{self, remove};
 use berth_api::passthrough::{PciDeviceStatus, UsbDeviceStatus};
 use berth_api::vm::{
-    DedicatedCpus, DiskAttachmentStatus, GuestEnd, GuestStatus, Hardware, HostRefusal, ProcessStatus,
+    DedicatedCpus, DiskAttachmentStatus, GuestEnd, GuestNumaNode, GuestStatus, Hardware, HostRefusal,
+    ProcessStatus,
 };
 use berth_api::{
     ConditionType, ConditionUpdate, GuestOS, HugePages, Power, Quantity, Readiness, Reason, Size, VM,
@@ -14,7 +15,7 @@ use berth_qemu::power::RunState;
 use jiff::Timestamp;
 
 use super::declared_disks::DeclaredDisk;
-use super::hardware::{differences, topology};
+use super::hardware::{differences, numa_nodes, topology};
 use super::media;
 use super::plan::{IO_ERROR, interface_changes, too_large};
 use super::{Observed, cpu_time, guest_users};
@@ -489,7 +490,19 @@ fn dedicated_cpus(observed: &Observed) -> Option<DedicatedCpus> {
         cpus: cpus.vcpus.iter().copied().map(i64::from).collect(),
         emulator_thread: cpus.emulator.map(i64::from),
         numa_node: cpus.numa_node.map(i64::from),
+        guest_nodes: guest_nodes(cpus),
     })
+}
+
+/// Returns the NUMA nodes of a guest with several: each has the same number of CPUs.
+fn guest_nodes(cpus: &berth_host::DedicatedCpus) -> Vec<GuestNumaNode> {
+    let of_each = cpus.vcpus.len() / cpus.guest_nodes.len().max(1);
+    let nodes = cpus.vcpus.chunks(of_each.max(1)).zip(&cpus.guest_nodes);
+    let node = |(vcpus, node): (&[u32], &Option<u32>)| GuestNumaNode {
+        cpus: vcpus.iter().copied().map(i64::from).collect(),
+        numa_node: node.map(i64::from),
+    };
+    nodes.map(node).collect()
 }
 
 fn hardware(observed: &Observed) -> Option<Hardware> {
@@ -507,6 +520,7 @@ fn hardware(observed: &Observed) -> Option<Hardware> {
         firmware: firmware.clone(),
         tpm: Some(run.tpm),
         cpu_topology: Some(topology(run)),
+        numa_nodes: Some(numa_nodes(run)).filter(|nodes| *nodes > 1),
         graphics: Some(run.graphics),
         machine_type: pins.machine_type.clone(),
         cpu_model: run.profile.cpu_model.clone().unwrap_or_else(|| pins.cpu_model.clone()),

@@ -314,6 +314,7 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
         firmware: size.firmware.as_str().to_owned(),
         tpm: size.tpm,
         topology: Some(size.topology),
+        numa_nodes: Some(size.numa_nodes),
         max_cpus: size.max_cpus,
         growth: size.max_memory.map(|most| MemoryGrowth { base: memory, most }),
         graphics: vm.spec.graphics,
@@ -348,6 +349,7 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
             cores: count(size.topology.cores),
             threads: count(size.topology.threads),
         },
+        numa_nodes: count(size.numa_nodes),
         memory_bytes: memory,
         // Nothing can be plugged in above the maximum.
         max_memory_bytes: size.max_memory.filter(|most| *most > memory),
@@ -524,6 +526,7 @@ pub(super) fn unknown_run(vm: &VM, observed: &Observed) -> Run {
         firmware: size.map_or("", |size| size.firmware.as_str()).to_owned(),
         tpm: size.is_some_and(|size| size.tpm),
         topology: size.map(|size| size.topology),
+        numa_nodes: size.map(|size| size.numa_nodes),
         max_cpus: size.and_then(|size| size.max_cpus),
         growth: None,
         graphics: vm.spec.graphics,

@@ -215,6 +215,7 @@ fn run() -> Run {
         huge_pages: berth_api::HugePages::None,
         tpm: false,
         topology: None,
+        numa_nodes: None,
         max_cpus: None,
         growth: None,
         graphics: Graphics::None,
