@@ -62,8 +62,8 @@ pub(crate) struct DueSnapshot {
     /// When the stop began.
     pub(crate) since: Timestamp,
     pub(crate) is_taken: bool,
-    /// Why it cannot be taken, as its parts report it.
-    pub(crate) obstacle: Option<String>,
+    /// Why it is not taken, as one of its parts reports it, and whether that needs a person.
+    pub(crate) obstacle: Option<(String, bool)>,
     /// The time that it has, and what is left of it.
     pub(crate) time: Duration,
     pub(crate) left: Duration,

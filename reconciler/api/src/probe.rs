@@ -5,7 +5,8 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::snapshot_schedule::MOST_KEPT;
+/// The greatest number of snapshots from before stops that are kept: a disk has 32 at most, and some are for other purposes.
+const MOST_KEPT: i64 = 24;
 
 /// A question that the VM's host asks its guest again and again: exactly one of `tcpSocket`, `httpGet` and `exec`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]

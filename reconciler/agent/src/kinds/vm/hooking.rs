@@ -16,7 +16,8 @@ use crate::probes::{GuestAddress, Outcome};
 /// Observes the hook that is due.
 pub(super) fn observe(ctx: &Context, vm: &VM, observed: &mut Observed) {
     let name = ObjectName::of(vm);
-    if let Some(snapshot) = stop_snapshots::due(ctx, vm, observed) {
+    let snapshot = pre_stop(vm, observed).and_then(|of| stop_snapshots::due(ctx, vm, observed, of));
+    if let Some(snapshot) = snapshot {
         ctx.hooks.forget(&name);
         observed.hook = Some(DueHook::Snapshot(snapshot));
         return;
@@ -44,7 +45,7 @@ fn due(vm: &VM, observed: &Observed) -> Option<HookCall> {
         }
         None => return None,
     };
-    let time = time_of(hook.timeout_seconds);
+    let time = Duration::from_secs(u64::try_from(hook.timeout_seconds).unwrap_or_default());
     runs(observed).then(|| HookCall {
         process,
         cause,
@@ -58,12 +59,8 @@ fn runs(observed: &Observed) -> bool {
     observed.machine.as_ref().is_some_and(|machine| machine.run_state == RunState::Running)
 }
 
-pub(super) fn time_of(seconds: i64) -> Duration {
-    Duration::from_secs(u64::try_from(seconds).unwrap_or_default())
-}
-
 /// Returns the hook before a stop that has not asked the guest yet, which runs. A guest that does not work is not called.
-pub(super) fn pre_stop<'a>(vm: &'a VM, observed: &'a Observed) -> Option<(&'a PreStopHook, &'a Stop)> {
+fn pre_stop<'a>(vm: &'a VM, observed: &'a Observed) -> Option<(&'a PreStopHook, &'a Stop)> {
     let stop = observed.journal.stop.as_ref()?;
     let hook = vm.spec.hooks.as_ref()?.pre_stop.as_ref()?;
     let is_early = stop.asked == 0 && !stop.cancelled && stop.why != StopReason::Unhealthy;

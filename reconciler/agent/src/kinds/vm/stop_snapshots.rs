@@ -8,31 +8,39 @@ use std::time::Duration;
 
 use berth_api::vm::{StopSnapshot, stop_snapshot_name};
 use berth_api::{
-    ConditionType, DiskSnapshot, Readiness, Reason, ResourceName, VM, VMState, VMStatus, condition,
+    ConditionType, DiskSnapshot, PreStopHook, Readiness, Reason, ResourceName, VM, VMState, VMStatus,
+    condition,
 };
 use kube::ResourceExt;
 
-use super::{Observed, Step, hooking};
+use super::{Observed, Step};
 use crate::context::Context;
 use crate::converge::Plan;
 use crate::hooks::{DueHook, DueSnapshot};
+use crate::journal::Stop;
 use crate::key::ObjectName;
 use crate::restores;
 
 /// The maximum length of the cause, in bytes.
 const MAX_CAUSE: usize = 512;
 
-/// Returns the snapshot that is to be taken before the stop that has begun.
-pub(super) fn due(ctx: &Context, vm: &VM, observed: &Observed) -> Option<DueSnapshot> {
-    let (hook, stop) = hooking::pre_stop(vm, observed)?;
+/// Returns the snapshot that this hook is to take before the stop that has begun.
+pub(super) fn due(
+    ctx: &Context,
+    vm: &VM,
+    observed: &Observed,
+    (hook, stop): (&PreStopHook, &Stop),
+) -> Option<DueSnapshot> {
     hook.snapshot.as_ref()?;
     let name = stop_snapshot_name(&vm.name_any(), stop.since);
     let parts = restores::parts_of(&ctx.index.read(), &ObjectName::of(vm).namespace, &name);
-    let time = hooking::time_of(hook.timeout_seconds);
+    let mut obstacles: Vec<(String, bool)> = parts.iter().filter_map(|part| obstacle(part)).collect();
+    obstacles.sort_by_key(|(_, is_stalled)| !is_stalled);
+    let time = Duration::from_secs(u64::try_from(hook.timeout_seconds).unwrap_or_default());
     let passed = Duration::try_from(observed.now.duration_since(stop.since)).unwrap_or_default();
     Some(DueSnapshot {
         is_taken: observed.snapshots.iter().any(|taken| taken.name.as_str() == name),
-        obstacle: parts.iter().find_map(|part| obstacle(part)),
+        obstacle: obstacles.into_iter().next(),
         since: stop.since,
         time,
         left: time.saturating_sub(passed),
@@ -41,19 +49,23 @@ pub(super) fn due(ctx: &Context, vm: &VM, observed: &Observed) -> Option<DueSnap
     })
 }
 
-/// Returns why a part cannot be taken, if that needs a person.
-fn obstacle(part: &DiskSnapshot) -> Option<String> {
+/// Returns why a part is not taken, if it reports it, and whether that needs a person.
+fn obstacle(part: &DiskSnapshot) -> Option<(String, bool)> {
     let conditions = part.status.as_ref()?.conditions.as_slice();
     let ready = condition::find(conditions, ConditionType::Ready.as_str())?;
     let text = || format!("Disk {}: {}", part.spec.disk, condition::cut(&ready.message, MAX_CAUSE));
-    condition::is_true(conditions, ConditionType::Stalled).then(text)
+    let is_stalled = condition::is_true(conditions, ConditionType::Stalled);
+    (ready.status != "True").then(|| (text(), is_stalled))
 }
 
 /// Returns why it is not taken and is not waited for any longer.
 fn failure(due: &DueSnapshot) -> Option<String> {
-    let late =
-        || format!("it was not taken within {} s; its condition Ready has the cause", due.time.as_secs());
-    due.obstacle.clone().or_else(|| due.left.is_zero().then(late))
+    let late = format!("it was not taken within {} s", due.time.as_secs());
+    match &due.obstacle {
+        Some((cause, true)) => Some(cause.clone()),
+        Some((cause, false)) => due.left.is_zero().then(|| format!("{late}: {cause}")),
+        None => due.left.is_zero().then_some(late),
+    }
 }
 
 /// Returns the plan while the guest is not to be asked to shut down yet. `left`: of the grace period. A snapshot that is taken late still lets
@@ -160,7 +172,8 @@ mod tests {
     #[test]
     fn a_snapshot_that_is_not_taken_holds_back_the_stop_with_the_policy_fail_only() {
         let late = DueSnapshot { left: Duration::ZERO, ..waiting() };
-        let refused = DueSnapshot { obstacle: Some("Disk root: no space left".to_owned()), ..waiting() };
+        let refused =
+            DueSnapshot { obstacle: Some(("Disk root: no space left".to_owned(), true)), ..waiting() };
         for (due, cause) in [(late, "not taken within 30 s"), (refused, "Disk root: no space left")] {
             assert_eq!(planned(&due, false, 60), None);
             let plan = planned(&due, true, 60).expect("the guest runs on");
@@ -170,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_needs_a_person_is_an_obstacle_and_one_that_is_being_taken_is_not() {
+    fn the_cause_of_a_part_counts_at_once_if_it_needs_a_person_and_else_at_the_end_of_the_time() {
         let part = |stalled: &str| -> DiskSnapshot {
             let condition = |kind: &str, status: &str| {
                 json!({"type": kind, "status": status, "reason": "NoSpace", "message": "no space left",
@@ -182,8 +195,12 @@ mod tests {
             }))
             .expect("a snapshot")
         };
-        assert_eq!(obstacle(&part("True")).as_deref(), Some("Disk root: no space left"));
-        assert_eq!(obstacle(&part("False")), None);
+        let cause = "Disk root: no space left".to_owned();
+        let of = |stalled: &str| DueSnapshot { obstacle: obstacle(&part(stalled)), ..waiting() };
+        assert_eq!(failure(&of("True")), Some(cause.clone()));
+        assert_eq!(failure(&of("False")), None);
+        let late = DueSnapshot { left: Duration::ZERO, ..of("False") };
+        assert_eq!(failure(&late), Some(format!("it was not taken within 30 s: {cause}")));
     }
 
     #[test]
