@@ -146,6 +146,11 @@ fn vms() -> Vec<Bad> {
             "hooks.pre_stop.failure_policy",
             "is not one of",
         ),
+        everywhere(
+            own("hooks", json!({"pre_stop": {"snapshot": {"keep": 25}}})),
+            "hooks.pre_stop.snapshot.keep",
+            "25 is not between 1 and 24",
+        ),
         everywhere(own("start_order", json!(-1)), "start_order", "-1 is not between 0 and 65535"),
         everywhere(
             own("start_delay_seconds", json!(3601)),

@@ -111,7 +111,7 @@ fn vm() -> Json {
             "password_expires": true, "sysprep_unattend": "<a/>", "ssh_authorized_keys_secret": "keys"},
         "guest_users": [{"name": "debian", "ssh_authorized_keys": ["ssh-rsa A"], "ssh_authorized_keys_secret": "keys"}],
         "power": "Running", "restart_policy": "Always", "stop": {"mode": "Graceful", "grace_period_seconds": 60},
-        "hooks": {"post_start": hook(), "pre_stop": hook()},
+        "hooks": {"post_start": hook(), "pre_stop": pre_stop()},
         "readiness_probe": probe(), "liveness_probe": probe(),
         "start_order": 2, "start_delay_seconds": 0,
         "restart_mode": "Graceful", "restart_token": "1", "labels": {"a": "b"}, "deletion_protection": false,
@@ -148,6 +148,12 @@ fn probe() -> Json {
 
 fn hook() -> Json {
     json!({"http_get": {"port": 80, "path": "/"}, "exec": {"command": ["true"]}, "timeout_seconds": 30, "failure_policy": "Ignore"})
+}
+
+fn pre_stop() -> Json {
+    let mut hook = hook();
+    hook["snapshot"] = json!({"keep": 3});
+    hook
 }
 
 fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
@@ -339,6 +345,7 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/hooks/pre_stop/http_get/port", json!(81), Announced::Live),
         ("/hooks/pre_stop/http_get/path", json!("/ready"), Announced::Live),
         ("/hooks/pre_stop/exec/command", json!(["false"]), Announced::Live),
+        ("/hooks/pre_stop/snapshot/keep", json!(1), Announced::Live),
         ("/hooks/pre_stop/timeout_seconds", json!(5), Announced::Live),
         ("/hooks/pre_stop/failure_policy", json!("Fail"), Announced::Live),
         ("/hooks", Json::Null, Announced::Live),

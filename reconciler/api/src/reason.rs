@@ -199,8 +199,8 @@ reasons! {
     BackupLost => "Use another Backup, and delete this one.",
     /// The disk is on the largest number of snapshots that is supported.
     TooManySnapshots => "Delete DiskSnapshots of the disk, and the copies that are based on deleted ones.",
-    /// The last snapshot of a VM of the schedule is not taken; the message names the VM and has the cause.
-    SnapshotFailed => "Do what the message says, or look at the snapshot with `berth why vmsnapshot/NAME`. The next moment of the schedule takes another one.",
+    /// The last snapshot of a VM of the schedule, or the one of a hook before a stop, is not taken; the message names it and has the cause.
+    SnapshotFailed => "Do what the message says, or look at the snapshot with `berth why vmsnapshot/NAME`. The next moment of the schedule, or the next stop, takes another one.",
     /// The last backup of a disk of the schedule is not complete; the message names the disk and the Backup, and has the cause.
     BackupFailed => "Do what the message says, or look at the backup with `berth why backup/NAME`. It is tried again; once its snapshot is gone, the next snapshot of the schedule is backed up in its place.",
     /// The schedule has snapshots or backups of moments that are in the future by the clock of the controllers: none is made before then.

@@ -6,6 +6,7 @@ mod guest_user;
 mod interface;
 mod restore;
 mod status;
+mod stop_snapshot;
 mod templates;
 
 use kube::{CustomResource, KubeSchema};
@@ -22,6 +23,7 @@ pub use status::{
     CdromStatus, ConsoleAddress, CpuTime, DedicatedCpus, DiskAttachmentStatus, GuestNumaNode, Hardware,
     HostRefusal, InterfaceStatus, ProcessStatus, VMStatus,
 };
+pub use stop_snapshot::{STOPPED_AT_ANNOTATION, STOPPED_VM_LABEL, StopSnapshot, stop_snapshot_name};
 pub use templates::{is_disk_of, template_obstacle};
 
 use crate::{

@@ -185,6 +185,7 @@ impl Cache {
                     users::of_vm(vm).into_iter().chain(of_disks).filter(|used| used.kind != ObjectKind::Host);
                 keys.extend(used.map(|used| self.resolve(&used)));
                 keys.extend(disks);
+                keys.extend(self.index.made_for(key));
             }
             ObjectKind::HotswapDiskAttachment => {
                 if let Some(attachment) = self.tables.attachments.get(key) {
@@ -212,7 +213,7 @@ impl Cache {
                 }
             }
             // A rule counts a snapshot as taken, and a backup as complete, once the server has confirmed it.
-            ObjectKind::SnapshotSchedule => keys.extend(self.index.scheduled_by(key)),
+            ObjectKind::SnapshotSchedule => keys.extend(self.index.made_for(key)),
             ObjectKind::Image => {
                 let source = self.tables.images.get(key).and_then(|image| image.spec.source.disk.as_ref());
                 keys.extend(source.map(|disk| named(ObjectKind::Disk, disk.as_str())));
@@ -348,12 +349,14 @@ impl Cache {
                 Vec::new()
             }
             ObjectKind::VMSnapshot => {
-                let made_by = self.tables.vm_snapshots.get(key).and_then(|snapshot| snapshot.scheduled());
-                self.index.set_scheduled(key, made_by.map(|(schedule, _)| schedule))
+                let maker = self.tables.vm_snapshots.get(key).and_then(|snapshot| index::maker_of(snapshot));
+                self.index.set_maker(key, maker)
             }
             ObjectKind::Backup => {
                 let made_by = self.tables.backups.get(key).and_then(|backup| backup.scheduled());
-                let mut keys = self.index.set_scheduled(key, made_by.map(|made_by| made_by.schedule));
+                let schedule = |name| Key::namespaced(ObjectKind::SnapshotSchedule, key.namespace(), name);
+                let maker = made_by.map(|made_by| schedule(made_by.schedule));
+                let mut keys = self.index.set_maker(key, maker);
                 keys.extend(self.repository_to_identify(key));
                 keys
             }

@@ -29,6 +29,7 @@ mod plan;
 mod probing;
 mod seed;
 mod status;
+mod stop_snapshots;
 
 use std::net::Ipv4Addr;
 
@@ -242,7 +243,8 @@ impl Reconciler for VmReconciler {
     }
 
     fn event(stored: Option<&VMStatus>, status: &VMStatus) -> Option<(Reason, String)> {
-        status::restarted(stored?, status)
+        let stored = stored?;
+        status::restarted(stored, status).or_else(|| stop_snapshots::not_taken(stored, status))
     }
 
     fn binding(vm: &VM) -> Option<&Binding> {

@@ -6,7 +6,9 @@ use schemars::{Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{GuestUserStatus, InterfaceLimits, MOST_LISTED_SNAPSHOTS, SnapshotOfVM, VMRestored};
+use super::{
+    GuestUserStatus, InterfaceLimits, MOST_LISTED_SNAPSHOTS, SnapshotOfVM, StopSnapshot, VMRestored,
+};
 use crate::SizeTaken;
 use crate::guest::{GuestEnd, GuestStatus};
 use crate::passthrough::{PciDeviceStatus, UsbDeviceStatus};
@@ -128,6 +130,9 @@ pub struct VMStatus {
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     #[schemars(length(max = MOST_LISTED_SNAPSHOTS))]
     pub snapshots: Vec<SnapshotOfVM>,
+    /// The snapshot that its `preStop` hook waits for. The controllers create it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_snapshot: Option<Box<StopSnapshot>>,
 }
 
 /// A host's refusal of a VM that was bound to it.

@@ -6,6 +6,7 @@ mod observe;
 mod place;
 mod plan;
 mod status;
+mod stop_snapshots;
 mod templates;
 #[cfg(test)]
 mod tests;
@@ -141,6 +142,7 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
     if stays_bound {
         ticket_accounts::ensure(cache, key.namespace(), &VM_ACCOUNTS, batch);
     }
+    stop_snapshots::writes(cache, &vm).into_iter().for_each(|write| batch.write(write));
     plan.outcome
 }
 

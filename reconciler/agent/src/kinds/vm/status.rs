@@ -18,7 +18,7 @@ use super::declared_disks::DeclaredDisk;
 use super::hardware::{differences, numa_nodes, topology};
 use super::media;
 use super::plan::{IO_ERROR, interface_changes, too_large};
-use super::{Observed, cpu_time, guest_users};
+use super::{Observed, cpu_time, guest_users, stop_snapshots};
 use crate::admission::Admission;
 use crate::converge::held_conditions;
 use crate::journal::{Ended, Held, Run, SuspensionPhase};
@@ -67,6 +67,7 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
         status.restored_from = Some(Box::new(done.clone()));
     }
     status.snapshots.clone_from(&observed.snapshots);
+    status.stop_snapshot = stop_snapshots::requested(observed, status.stop_snapshot.take());
     release_interfaces(&mut status, vm, observed);
     for interface in &mut status.interfaces {
         let public = observed.public.iter().find(|p| p.interface == interface.name && p.forwarded);
