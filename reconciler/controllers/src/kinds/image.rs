@@ -5,7 +5,7 @@
 mod origin;
 mod upload;
 
-use berth_api::console::{COPY_ACCOUNT, UPLOAD_ACCOUNT};
+use berth_api::console::{COPY_ACCOUNT, DOWNLOAD_ACCOUNT, UPLOAD_ACCOUNT};
 use berth_api::{
     Binding, ConditionType, Image, ImageState, ImageStatus, Readiness, Reason, SYSTEM_NAMESPACE, condition,
 };
@@ -66,6 +66,7 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
         ticket_accounts::ensure(cache, key.namespace(), &[UPLOAD_ACCOUNT], batch);
     }
     if image.is_copyable() && image.metadata.deletion_timestamp.is_none() {
+        ticket_accounts::ensure(cache, key.namespace(), &[DOWNLOAD_ACCOUNT], batch);
         ticket_accounts::ensure(cache, SYSTEM_NAMESPACE, &[COPY_ACCOUNT], batch);
     }
     plan.outcome
@@ -188,7 +189,7 @@ fn status(image: &Image, decision: &Decision, now: Timestamp) -> ImageStatus {
             let epoch = status.binding.as_ref().map_or(1, |b| b.epoch + 1);
             status.binding = Some(Binding { host: host.clone(), epoch });
             // The servers of the host before.
-            (status.upload, status.server) = (None, None);
+            (status.upload, status.server, status.download) = (None, None, None);
             (Reason::Pending, format!("host {host} takes the upload"))
         }
         Decision::BindTo(place) => {
@@ -202,7 +203,7 @@ fn status(image: &Image, decision: &Decision, now: Timestamp) -> ImageStatus {
             let text = format!("its file was on host {host}, which is gone for good: create another Image");
             Readiness::Stalled(Reason::HostFenced, text).write(&mut status.conditions, generation, now);
             status.state = Some(ImageState::Failed);
-            status.server = None;
+            (status.server, status.download) = (None, None);
             status.observed_generation = generation;
             return status;
         }
