@@ -11,6 +11,14 @@
 
 pub use crate::image_copy::{CopyMessage as DownloadMessage, MAX_LINE, OFFSET};
 
+/// On an Image that is made of a Disk or a DiskSnapshot for a download, and deleted at its end: `disk` or `snapshot`.
+pub const DOWNLOAD_LABEL: &str = "berth.dev/download-of";
+
+/// The name of the Image for a download of the object with this uid.
+pub fn image_name(uid: &str) -> String {
+    format!("download-{uid}")
+}
+
 /// The query of a request.
 pub fn query(offset: u64) -> String {
     format!("{OFFSET}={offset}")
