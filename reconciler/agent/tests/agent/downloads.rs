@@ -1,13 +1,15 @@
 //! Downloads of images by clients with a ticket. On real sockets, and therefore in real time.
 
+use std::time::Duration;
+
 use berth_api::console::{DOWNLOAD_ACCOUNT, UPLOAD_ACCOUNT, copy_audience, download_audience, download_path};
 use berth_api::image_download::{DownloadMessage, query};
-use berth_api::{Disk, Image};
+use berth_api::Image;
 use kube::ResourceExt;
-use kube::api::DeleteParams;
-use serde_json::json;
 use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
 use tokio::time::timeout;
+use tokio_rustls::client::TlsStream;
 
 use crate::consoles::{SOON, Site};
 use crate::copies::{content, uploaded};
@@ -81,6 +83,18 @@ async fn a_ticket_is_for_one_download_of_one_image() {
     assert!(answer.starts_with("400 this image has a URL"), "{answer}");
 }
 
+/// Requests downloads until one is answered with this code.
+async fn answered(site: &Site, image: &Image, code: &str) -> TlsStream<TcpStream> {
+    for _ in 0..100 {
+        let (stream, head) = site.request(&path(image, 0), &ticket(site, image).await).await;
+        if head.starts_with(&format!("HTTP/1.1 {code} ")) {
+            return stream;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("never {code}")
+}
+
 #[tokio::test]
 async fn a_download_ends_with_its_client_and_with_its_image() {
     let site = Site::start().await;
@@ -96,22 +110,10 @@ async fn a_download_ends_with_its_client_and_with_its_image() {
     assert!(answer.starts_with("429 2 downloads of this image are in progress"), "{answer}");
     // A client that is gone leaves its place to another.
     drop(open.pop());
-    let mut next = None;
-    for _ in 0..400 {
-        let (stream, head) = site.request(&path(&image, 0), &ticket(&site, &image).await).await;
-        if head.starts_with("HTTP/1.1 101 ") {
-            next = Some(stream);
-            break;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(25)).await;
-    }
-    let mut next = next.expect("there is a place");
-    // While a disk needs the file, it stays on the host.
-    site.fixture.make::<Disk>("copy", json!({"image": "large"}), None).await;
-    let images = site.fixture.api::<Image>();
-    images.delete("large", &DeleteParams::default()).await.expect("deleted");
-    let is_going = |image: &Image| image.metadata.deletion_timestamp.is_some();
-    site.fixture.until::<Image>("large", is_going).await;
+    let mut next = answered(&site, &image, "101").await;
+    site.fixture.delete::<Image>("large").await;
+    // The host knows of no image to compare the ticket with.
+    answered(&site, &image, "403").await;
     let mut sent = Vec::new();
     // The end is one of the connection, without an end of the file.
     let _ = timeout(SOON, next.read_to_end(&mut sent)).await.expect("in time");
