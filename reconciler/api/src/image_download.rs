@@ -38,9 +38,16 @@ mod tests {
     fn a_query_is_an_offset_and_nothing_else() {
         assert_eq!(of_query(&query(5)), Some(5));
         assert_eq!(of_query(&query(u64::MAX)), Some(u64::MAX));
-        for wrong in
-            ["", "offset", "offset=", "offset=-1", "offset=+1", "offset=1&host=h1", "host=h1&offset=1", "offset=99999999999999999999"]
-        {
+        for wrong in [
+            "",
+            "offset",
+            "offset=",
+            "offset=-1",
+            "offset=+1",
+            "offset=1&host=h1",
+            "host=h1&offset=1",
+            "offset=99999999999999999999",
+        ] {
             assert_eq!(of_query(wrong), None, "{wrong}");
         }
     }

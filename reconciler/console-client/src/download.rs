@@ -38,7 +38,9 @@ pub enum DownloadError {
     #[error("the connection to the host broke: {0}")]
     Broken(String),
     /// The host has sent other bytes than the image has.
-    #[error("the bytes that came have another checksum than the image: the file on the host, or the way from it, is damaged")]
+    #[error(
+        "the bytes that came have another checksum than the image: the file on the host, or the way from it, is damaged"
+    )]
     Checksum,
 }
 

@@ -58,8 +58,12 @@ impl Hasher {
 
     fn digits(&self) -> String {
         match self {
-            Self::Sha256(hasher) => hasher.clone().finalize().iter().map(|byte| format!("{byte:02x}")).collect(),
-            Self::Sha512(hasher) => hasher.clone().finalize().iter().map(|byte| format!("{byte:02x}")).collect(),
+            Self::Sha256(hasher) => {
+                hasher.clone().finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+            }
+            Self::Sha512(hasher) => {
+                hasher.clone().finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+            }
         }
     }
 }

@@ -190,7 +190,8 @@ impl DownloadPlace for Place<'_> {
         let image = image.with_context(|| format!("Image {name} was deleted meanwhile"))?;
         expected(&image)?;
         let server = image.status.and_then(|status| status.download);
-        let server = server.with_context(|| format!("the host of Image {name} serves no download any more"))?;
+        let server =
+            server.with_context(|| format!("the host of Image {name} serves no download any more"))?;
         let audience = download_audience(namespace, name, &self.uid);
         let ticket = ticket(&self.site.client, namespace, DOWNLOAD_ACCOUNT, audience).await?;
         Ok(Target { server, path: download_path(namespace, name), ticket })
@@ -242,7 +243,10 @@ mod tests {
         let mut unserved = status("True");
         unserved["download"] = Value::Null;
         let unserved = refused(made.clone(), unserved);
-        assert!(unserved.contains("host h1 serves no download") && unserved.contains("--no-console"), "{unserved}");
+        assert!(
+            unserved.contains("host h1 serves no download") && unserved.contains("--no-console"),
+            "{unserved}"
+        );
         let mut unmeasured = status("True");
         unmeasured["bytes"] = 0.into();
         assert!(refused(made, unmeasured).contains("no size or checksum"));
@@ -257,7 +261,8 @@ mod tests {
         let refused = check_file(&file, false).expect_err("it exists").to_string();
         assert!(refused.contains("--force"), "{refused}");
         assert!(check_file(&file, true).is_ok());
-        for wrong in [folder.path(), &folder.path().join("none/disk.qcow2"), Path::new("/"), Path::new("..")] {
+        for wrong in [folder.path(), &folder.path().join("none/disk.qcow2"), Path::new("/"), Path::new("..")]
+        {
             assert!(check_file(wrong, true).is_err(), "{}", wrong.display());
         }
         assert!(check_file(Path::new("a-file-that-is-not-here.qcow2"), false).is_ok());

@@ -54,10 +54,10 @@ impl DownloadSession {
         if !image.is_copyable() {
             return Err(other_bytes(&image));
         }
-        let place = consoles.downloads.take(uid.clone()).ok_or(ConsoleRefusal::TooManyDownloads {
-            most: DOWNLOADS_OF_IMAGE,
-            most_of_host: DOWNLOADS,
-        })?;
+        let place = consoles
+            .downloads
+            .take(uid.clone())
+            .ok_or(ConsoleRefusal::TooManyDownloads { most: DOWNLOADS_OF_IMAGE, most_of_host: DOWNLOADS })?;
         let file = opened(ctx, &image, offset).await?.ok_or(ConsoleRefusal::NoImage)?;
         tracing::info!(namespace = name.namespace, image = name.name, offset, "download of an image opened");
         Ok(Self { ctx: ctx.clone(), name, uid, file, _place: place })
@@ -73,7 +73,9 @@ impl DownloadSession {
             _ = from_client.read_u8() => Err("the client has disconnected".to_owned()),
         };
         match sent {
-            Ok(()) => tracing::info!(namespace = name.namespace, image = name.name, "an image was downloaded"),
+            Ok(()) => {
+                tracing::info!(namespace = name.namespace, image = name.name, "an image was downloaded");
+            }
             Err(detail) => tracing::info!(image = name.name, detail, "a download of an image ended early"),
         }
         let _ = timeout(STALLED, to_client.shutdown()).await;
@@ -93,7 +95,9 @@ fn is_served(ctx: &Context, name: &ObjectName, uid: &str) -> bool {
 
 fn other_bytes(image: &Image) -> ConsoleRefusal {
     let detail = match image.is_local() {
-        true => "the host has decompressed or converted this image, and has other bytes than its checksum is of",
+        true => {
+            "the host has decompressed or converted this image, and has other bytes than its checksum is of"
+        }
         false => "this image has a URL: download it from there",
     };
     ConsoleRefusal::Image { status: StatusCode::BAD_REQUEST, detail: detail.to_owned() }

@@ -145,7 +145,11 @@ fn is_served(ctx: &Context, name: &ObjectName, uid: &str) -> bool {
 }
 
 /// Opens the file of an image from this offset on. `None`: it is not complete here.
-pub(super) async fn opened(ctx: &Context, image: &Image, offset: u64) -> Result<Option<ImageFile>, ConsoleRefusal> {
+pub(super) async fn opened(
+    ctx: &Context,
+    image: &Image,
+    offset: u64,
+) -> Result<Option<ImageFile>, ConsoleRefusal> {
     match wanted_by(image) {
         Some(Wanted::Image(source)) => Ok(ctx.system.open_image(&source, offset).await?),
         _ => Ok(None),

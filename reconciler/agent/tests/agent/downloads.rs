@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use berth_api::Image;
 use berth_api::console::{DOWNLOAD_ACCOUNT, UPLOAD_ACCOUNT, copy_audience, download_audience, download_path};
 use berth_api::image_download::{DownloadMessage, query};
-use berth_api::Image;
 use kube::ResourceExt;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;

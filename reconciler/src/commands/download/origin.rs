@@ -174,7 +174,10 @@ mod tests {
     #[test]
     fn the_image_of_a_download_is_of_one_object_and_is_found_by_its_label() {
         let image = wanted(Kind::Disk, "db", "download-u1");
-        assert_eq!(image.origin().map(|(kind, name)| (kind, name.to_string())), Some(("Disk", "db".to_owned())));
+        assert_eq!(
+            image.origin().map(|(kind, name)| (kind, name.to_string())),
+            Some(("Disk", "db".to_owned()))
+        );
         assert_eq!(image.labels().get(DOWNLOAD_LABEL).map(String::as_str), Some("disk"));
         assert!(image.is_copyable(), "its file has the bytes that its checksum is of");
         let other = wanted(Kind::Snapshot, "db", "download-u2");
