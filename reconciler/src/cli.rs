@@ -25,7 +25,8 @@ use crate::log::LogOptions;
 pub use backup::{BackupOptions, BackupSchedule, RestoreOptions};
 pub use console::{ConsoleOptions, ConsoleTarget, LogsOptions, ScreenshotOptions, VncOptions};
 pub use download::{
-    DiskAction, DiskOptions, DownloadOptions, OriginDownloadOptions, SnapshotAction, SnapshotOptions,
+    DiskAction, DiskFileFormat, DiskOptions, DownloadOptions, OriginDownloadOptions, SnapshotAction,
+    SnapshotOptions,
 };
 pub(crate) use guest::Site;
 pub use guest::{CpOptions, ExecOptions, Place, PortForwardOptions, Ports, SshOptions};

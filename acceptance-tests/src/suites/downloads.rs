@@ -26,12 +26,15 @@ pub fn compared(platform: &Platform, checksum: &str) -> Result<()> {
 
 fn compared_in(platform: &Platform, checksum: &str, folder: &Path) -> Result<()> {
     let kubectl = platform.kubectl();
+    let download_as = |format: &str, kind: &str, name: &str, file: &Path| {
+        let file = file.display().to_string();
+        administrator(platform).run(&[kind, "download", name, &file, "--format", format])
+    };
     let download = |kind: &str, name: &str, file: &Path| {
         let file = file.display().to_string();
         administrator(platform).run(&[kind, "download", name, &file])
     };
-    let (root, data, disk) =
-        (folder.join("root.qcow2"), folder.join("data.qcow2"), folder.join("disk.qcow2"));
+    let (root, data, disk) = (folder.join("root.qcow2"), folder.join("data.qcow2"), folder.join("disk.raw"));
     // As another download left it: the checksum shows that these bytes are not of this image.
     fs::write(folder.join("data.qcow2.part"), "other").context("a part of a file")?;
     let said = download("image", "golden-data-1", &data)?.success()?;
@@ -44,12 +47,12 @@ fn compared_in(platform: &Platform, checksum: &str, folder: &Path) -> Result<()>
     contains_all(&download("disk", "golden-none", &disk)?.failure()?, &["there is no disk golden-none"])?;
 
     // Of a disk that a running guest has.
-    download("disk", "golden-data", &disk)?.success()?;
-    same(&disk, &data)?;
+    download_as("raw", "disk", "golden-data", &disk)?.success()?;
+    same("raw", &disk, &data)?;
     download("snapshot", "golden-root-1", &root)?.success()?;
     let snapshot = kubectl.object("dsnap", "golden-root-1")?;
     let id = snapshot["status"]["snapshotID"].as_str().context("the snapshot has no identity")?;
-    same(&root, &platform.host().state().join(format!("pools/default/snapshots/{id}.qcow2")))?;
+    same("qcow2", &root, &platform.host().state().join(format!("pools/default/snapshots/{id}.qcow2")))?;
 
     let left = kubectl.ok(&["get", "images", "-l", "berth.dev/download-of", "-o", "name"])?;
     ensure!(left.trim().is_empty(), "{left}");
@@ -58,9 +61,9 @@ fn compared_in(platform: &Platform, checksum: &str, folder: &Path) -> Result<()>
     Ok(())
 }
 
-/// Compares the data of two disks, one of which QEMU may have open.
-fn same(one: &Path, other: &Path) -> Result<()> {
+/// Compares the data of a disk with that of a qcow2 file, which QEMU may have open.
+fn same(format: &str, one: &Path, other: &Path) -> Result<()> {
     let mut compare = Command::new("qemu-img");
-    compare.args(["compare", "-U", "-f", "qcow2", "-F", "qcow2"]).arg(one).arg(other);
+    compare.args(["compare", "-U", "-f", format, "-F", "qcow2"]).arg(one).arg(other);
     process::run(&mut compare, LIMIT)?.success().map(drop)
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 
 use super::{Connection, StateDir, TimeSpan, time::time};
 
@@ -17,7 +17,7 @@ pub struct DiskOptions {
 /// Actions on disks.
 #[derive(Debug, Subcommand)]
 pub enum DiskAction {
-    /// Downloads the data of a Disk, while a VM uses it or not, as one qcow2 file. Its host makes an Image of the disk first, which is
+    /// Downloads the data of a Disk, while a VM uses it or not, as one file. Its host makes an Image of the disk first, which is
     /// deleted at the end. A download that was interrupted continues where it ended, by the same command.
     Download(OriginDownloadOptions),
 }
@@ -33,7 +33,7 @@ pub struct SnapshotOptions {
 /// Actions on snapshots.
 #[derive(Debug, Subcommand)]
 pub enum SnapshotAction {
-    /// Downloads the data of a DiskSnapshot, as one qcow2 file. Its host makes an Image of the snapshot first, which is deleted at the
+    /// Downloads the data of a DiskSnapshot, as one file. Its host makes an Image of the snapshot first, which is deleted at the
     /// end. A download that was interrupted continues where it ended, by the same command.
     Download(OriginDownloadOptions),
 }
@@ -65,7 +65,20 @@ pub struct OriginDownloadOptions {
     /// Begins with the data of now, instead of continuing a download that was interrupted.
     #[arg(long)]
     pub anew: bool,
+    /// The format of the file. For a raw one, there has to be space for the qcow2 file beside it, which is removed at the end.
+    // The log has a global option of this name.
+    #[arg(id = "disk_format", long = "format", value_enum, default_value = "qcow2")]
+    pub format: DiskFileFormat,
     /// How long to wait until the host has made the Image. The download itself may take longer.
     #[arg(long, value_parser = time, default_value = "3h")]
     pub timeout: TimeSpan,
+}
+
+/// The format of a file with the data of a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DiskFileFormat {
+    /// Without the parts that were never written.
+    Qcow2,
+    /// The bytes that a guest sees; parts without data are holes.
+    Raw,
 }

@@ -2,10 +2,11 @@
 //!
 //! ```text
 //!  Disk, DiskSnapshot ─▶ Image that is made for the download ─▶ FILE.part ──verified, renamed──▶ FILE
-//!                        deleted at the end                     stays if it is interrupted
+//!                        deleted at the end                     stays if it is interrupted, and is made raw if that is asked for
 //! ```
 
 mod origin;
+mod raw;
 
 use std::{
     ffi::OsString,
@@ -24,7 +25,7 @@ use berth_console_client::{DownloadPlace, Expected, FetchError, Target, fetch};
 use kube::{Api, Client, ResourceExt};
 
 use crate::{
-    cli::{DownloadOptions, OriginDownloadOptions},
+    cli::{DiskFileFormat, DownloadOptions, OriginDownloadOptions},
     commands::{connect, console::connection::ticket, progress::Progress, resources},
     one_connection::client_of,
 };
@@ -41,7 +42,10 @@ pub(super) async fn image(options: DownloadOptions) -> anyhow::Result<()> {
         bail!("there is no Image {name} in namespace {} (see -n)", site.namespace)
     };
     let digest = site.download(&image, &options).await?;
-    report("image", &options, &digest)
+    let (part, file) = (part_of(&options.file), &options.file);
+    finish(&part, &options)?;
+    writeln!(std::io::stdout(), "image/{name} is in {}, checksum {digest}", file.display())
+        .context("printing")
 }
 
 /// Downloads the data of a Disk.
@@ -62,18 +66,40 @@ async fn of_origin(kind: Kind, options: &OriginDownloadOptions) -> anyhow::Resul
     let site = Site::of(download).await?;
     let image = origin::made(&site, kind, options).await?;
     let (name, namespace) = (image.name_any(), &site.namespace);
-    let digest = site.download(&image, download).await.with_context(|| {
+    let done = async {
+        site.download(&image, download).await?;
+        let part = part_of(&download.file);
+        match options.format {
+            DiskFileFormat::Qcow2 => finish(&part, download),
+            DiskFileFormat::Raw => finish_raw(part, download).await,
+        }
+    };
+    done.await.with_context(|| {
         format!(
             "the data is in Image {name}, with which the same command continues; to give up: kubectl delete image {name} -n {namespace}"
         )
     })?;
     origin::delete(&site, &image).await?;
-    report(kind.word(), download, &digest)
+    let (word, name, file) = (kind.word(), &download.name, download.file.display());
+    writeln!(std::io::stdout(), "{word}/{name} is in {file}").context("printing")
 }
 
-fn report(kind: &str, options: &DownloadOptions, digest: &str) -> anyhow::Result<()> {
-    let (name, file) = (&options.name, options.file.display());
-    writeln!(std::io::stdout(), "{kind}/{name} is in {file}, checksum {digest}").context("printing")
+/// Gives a file that is complete its name.
+fn finish(part: &Path, options: &DownloadOptions) -> anyhow::Result<()> {
+    // Another program may have made the file meanwhile.
+    check_file(&options.file, options.force)?;
+    fs::rename(part, &options.file)
+        .with_context(|| format!("renaming {} to {}", part.display(), options.file.display()))
+}
+
+/// Makes a raw file of the qcow2 file that is complete, and removes the latter.
+async fn finish_raw(part: PathBuf, options: &DownloadOptions) -> anyhow::Result<()> {
+    let raw = part_of(&options.file.with_added_extension("raw"));
+    let (from, to) = (part.clone(), raw.clone());
+    let made = tokio::task::spawn_blocking(move || raw::convert(&from, &to)).await;
+    made.context("making the raw file")?.with_context(|| format!("making {} raw", part.display()))?;
+    finish(&raw, options)?;
+    fs::remove_file(&part).with_context(|| format!("removing {}", part.display()))
 }
 
 /// The control plane, and the namespace of a download.
@@ -94,7 +120,7 @@ impl Site {
         Ok(Self { client, images, namespace: namespace.to_owned() })
     }
 
-    /// Downloads the file of an Image; returns its checksum.
+    /// Downloads the file of an Image, which has no name of its own yet; returns its checksum.
     async fn download(&self, image: &Image, options: &DownloadOptions) -> anyhow::Result<String> {
         let expected = expected(image)?;
         let part = part_of(&options.file);
@@ -109,10 +135,6 @@ impl Site {
         done.with_context(|| {
             format!("downloading {}; the same command continues a download", options.file.display())
         })?;
-        // Another program may have made the file meanwhile.
-        check_file(&options.file, options.force)?;
-        fs::rename(&part, &options.file)
-            .with_context(|| format!("renaming {} to {}", part.display(), options.file.display()))?;
         Ok(expected.digest)
     }
 }
