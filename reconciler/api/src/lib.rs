@@ -18,7 +18,8 @@
 //!
 //!   on their own:          gates (annotations of a VM)   site (terms of control planes)   host_addresses   user_data (cloud-init syntax)
 //!                          password, sysprep (of a guest)
-//!                          console, guest_access (ways into a guest), packet_trace, image_upload, image_download, image_copy
+//!                          console, guest_access (ways into a guest), packet_trace, image_upload
+//!                          image_download ─▶ image_copy
 //!                          unmanaged (objects read without their managed fields)   unparsed (objects of any kind as text)
 //!                          exact (lists without spare room)
 //! ```

@@ -107,7 +107,7 @@ pub async fn fetch<P: DownloadPlace>(
             }
             sleep(PAUSE).await;
         }
-        if part.is_verified().map_err(DownloadError::from)? {
+        if part.verify().map_err(DownloadError::from)? {
             return Ok(());
         }
         let is_continued = part.is_continued();
@@ -205,7 +205,7 @@ mod tests {
         let other = receive(&mut b"{\"size\":7}\nefg".as_slice(), &mut part, |_| {}).await;
         assert!(matches!(other, Err(DownloadError::Host(_))), "{other:?}");
         let more = receive(&mut b"{\"size\":6}\nefgh".as_slice(), &mut part, |at| seen.push(at)).await;
-        assert!(more.is_ok() && part.is_whole() && part.is_verified().expect("read"), "{more:?}");
+        assert!(more.is_ok() && part.is_whole() && part.verify().expect("read"), "{more:?}");
         assert_eq!(seen.last(), Some(&6));
     }
 

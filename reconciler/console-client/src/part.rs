@@ -162,8 +162,8 @@ impl Part {
         self.cut().map_err(|error| self.unusable(error))
     }
 
-    /// Whether the bytes have the expected checksum. If they have, they are on the medium when this returns.
-    pub(crate) fn is_verified(&self) -> Result<bool, PartError> {
+    /// Compares the checksum of the bytes with the expected one. If they are equal, the bytes are on the medium when this returns.
+    pub(crate) fn verify(&self) -> Result<bool, PartError> {
         if self.hasher.digits() != self.expected.digest {
             return Ok(false);
         }
@@ -192,7 +192,7 @@ mod tests {
         let mut part = Part::open(&path, &expected(b"abcdef")).expect("opened");
         assert_eq!((part.at(), part.is_continued()), (3, true));
         part.add(b"def").expect("added");
-        assert!(part.is_whole() && part.is_verified().expect("read"));
+        assert!(part.is_whole() && part.verify().expect("read"));
         assert_eq!(fs::read(&path).expect("there"), b"abcdef");
     }
 
@@ -203,10 +203,10 @@ mod tests {
         fs::write(&path, b"xyz").expect("written");
         let mut part = Part::open(&path, &expected(b"abcdef")).expect("opened");
         part.add(b"def").expect("added");
-        assert!(part.is_whole() && !part.is_verified().expect("read"));
+        assert!(part.is_whole() && !part.verify().expect("read"));
         part.begin_anew().expect("cut");
         part.add(b"abcdef").expect("added");
-        assert!(part.is_verified().expect("read") && !part.is_continued());
+        assert!(part.verify().expect("read") && !part.is_continued());
         drop(part);
         let part = Part::open(&path, &expected(b"abc")).expect("opened");
         assert_eq!((part.at(), part.is_continued(), fs::read(&path).expect("there").len()), (0, false, 0));
@@ -219,7 +219,7 @@ mod tests {
         let digest = Sha512::digest(b"abc").iter().map(|byte| format!("{byte:02x}")).collect();
         let mut part = Part::open(&path, &Expected { size: 3, digest }).expect("opened");
         part.add(b"abc").expect("added");
-        assert!(part.is_verified().expect("read"));
+        assert!(part.verify().expect("read"));
         let link = folder.path().join("link.part");
         std::os::unix::fs::symlink(folder.path().join("elsewhere"), &link).expect("a link");
         assert!(matches!(Part::open(&link, &expected(b"abc")), Err(PartError::Unusable { .. })));

@@ -29,7 +29,7 @@ use crate::{
     commands::{connect, console::connection::ticket, progress::Progress, resources},
     one_connection::client_of,
 };
-use origin::Kind;
+use origin::OriginKind;
 
 /// Downloads the file of an Image.
 ///
@@ -50,20 +50,24 @@ pub(super) async fn image(options: DownloadOptions) -> anyhow::Result<()> {
 
 /// Downloads the data of a Disk.
 pub(super) async fn disk(options: OriginDownloadOptions) -> anyhow::Result<()> {
-    of_origin(Kind::Disk, &options).await
+    of_origin(OriginKind::Disk, &options).await
 }
 
 /// Downloads the data of a DiskSnapshot.
 pub(super) async fn snapshot(options: OriginDownloadOptions) -> anyhow::Result<()> {
-    of_origin(Kind::Snapshot, &options).await
+    of_origin(OriginKind::Snapshot, &options).await
 }
 
 /// Has an Image made, downloads its file, and deletes the Image.
 ///
 /// *Errors:* those of the Image, which is deleted if its host cannot make it; those of the download, and the Image stays.
-async fn of_origin(kind: Kind, options: &OriginDownloadOptions) -> anyhow::Result<()> {
+async fn of_origin(kind: OriginKind, options: &OriginDownloadOptions) -> anyhow::Result<()> {
     let download = &options.download;
     let site = Site::of(download).await?;
+    if options.anew {
+        // Bytes of the data of then: the checksum would show it, and only once all have come.
+        let _ = fs::remove_file(part_of(&download.file));
+    }
     let image = origin::made(&site, kind, options).await?;
     let (name, namespace) = (image.name_any(), &site.namespace);
     let done = async {

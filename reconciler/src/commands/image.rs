@@ -172,7 +172,7 @@ mod tests {
         let words = ["berth", "image", "push", "disk.qcow2", "--name", "golden"];
         let cli = crate::cli::Cli::try_parse_from(words.iter().chain(extra)).expect("options");
         let crate::cli::Command::Image(options) = cli.command else { panic!("another command") };
-        let crate::cli::ImageAction::Push(options) = options.action;
+        let crate::cli::ImageAction::Push(options) = options.action else { panic!("another action") };
         options
     }
 

@@ -25,12 +25,12 @@ const GONE: Duration = Duration::from_secs(60);
 
 /// The kind of the object whose data is downloaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum OriginKind {
     Disk,
     Snapshot,
 }
 
-impl Kind {
+impl OriginKind {
     /// Its name, in messages and in the label of the Image.
     pub(super) fn word(self) -> &'static str {
         match self {
@@ -68,7 +68,11 @@ impl Kind {
 /// Has the Image made, or finds that of an interrupted download, and waits until it is ready.
 ///
 /// *Errors:* there is no such object; its host cannot make the Image, which is deleted then.
-pub(super) async fn made(site: &Site, kind: Kind, options: &OriginDownloadOptions) -> anyhow::Result<Image> {
+pub(super) async fn made(
+    site: &Site,
+    kind: OriginKind,
+    options: &OriginDownloadOptions,
+) -> anyhow::Result<Image> {
     let name = &options.download.name;
     let image = image_name(&kind.uid(site, name).await?);
     if let Some(found) = find(site, &image).await?.filter(|found| options.anew || is_going(found)) {
@@ -114,7 +118,7 @@ fn is_going(image: &Image) -> bool {
     image.metadata.deletion_timestamp.is_some()
 }
 
-async fn declare(site: &Site, kind: Kind, name: &str, image: &str) -> anyhow::Result<Image> {
+async fn declare(site: &Site, kind: OriginKind, name: &str, image: &str) -> anyhow::Result<Image> {
     let wanted = wanted(kind, name, image);
     let created = site.images.create(&PostParams::default(), &wanted).await;
     match created {
@@ -134,7 +138,7 @@ async fn declare(site: &Site, kind: Kind, name: &str, image: &str) -> anyhow::Re
     Ok(found)
 }
 
-fn wanted(kind: Kind, name: &str, image: &str) -> Image {
+fn wanted(kind: OriginKind, name: &str, image: &str) -> Image {
     let spec = ImageSpec {
         source: kind.source(name),
         format: ImageFormat::Qcow2,
@@ -173,14 +177,14 @@ mod tests {
 
     #[test]
     fn the_image_of_a_download_is_of_one_object_and_is_found_by_its_label() {
-        let image = wanted(Kind::Disk, "db", "download-u1");
+        let image = wanted(OriginKind::Disk, "db", "download-u1");
         assert_eq!(
             image.origin().map(|(kind, name)| (kind, name.to_string())),
             Some(("Disk", "db".to_owned()))
         );
         assert_eq!(image.labels().get(DOWNLOAD_LABEL).map(String::as_str), Some("disk"));
         assert!(image.is_copyable(), "its file has the bytes that its checksum is of");
-        let other = wanted(Kind::Snapshot, "db", "download-u2");
+        let other = wanted(OriginKind::Snapshot, "db", "download-u2");
         assert_eq!(other.origin().map(|(kind, _)| kind), Some("DiskSnapshot"));
         assert!(other.spec.source != image.spec.source);
     }
