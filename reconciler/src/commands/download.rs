@@ -98,7 +98,7 @@ fn finish(part: &Path, options: &DownloadOptions) -> anyhow::Result<()> {
 
 /// Makes a raw file of the qcow2 file that is complete, and removes the latter.
 async fn finish_raw(part: PathBuf, options: &DownloadOptions) -> anyhow::Result<()> {
-    let raw = part_of(&options.file.with_added_extension("raw"));
+    let raw = beside(&options.file, ".raw.part");
     let (from, to) = (part.clone(), raw.clone());
     let made = tokio::task::spawn_blocking(move || raw::convert(&from, &to)).await;
     made.context("making the raw file")?.with_context(|| format!("making {} raw", part.display()))?;
@@ -158,8 +158,12 @@ fn check_file(file: &Path, force: bool) -> anyhow::Result<()> {
 
 /// Returns the path for the bytes of a file that is not complete.
 fn part_of(file: &Path) -> PathBuf {
+    beside(file, ".part")
+}
+
+fn beside(file: &Path, suffix: &str) -> PathBuf {
     let mut name: OsString = file.as_os_str().to_owned();
-    name.push(".part");
+    name.push(suffix);
     name.into()
 }
 

@@ -216,8 +216,11 @@ fn status(image: &Image, decision: &Decision, now: Timestamp) -> ImageStatus {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use serde_json::json;
+    use tokio::time::Instant;
 
     fn image(status: serde_json::Value) -> Image {
         serde_json::from_value(json!({
@@ -239,6 +242,26 @@ mod tests {
         assert_eq!(plan(&pulling, &lost).decision, Decision::Bind("b".into()));
         let verified = image(json!({"binding": {"host": "a", "epoch": 1}, "virtualSize": "1Gi"}));
         assert_eq!(plan(&verified, &lost).decision, Decision::NoChange);
+    }
+
+    #[tokio::test]
+    async fn a_namespace_has_the_account_of_downloads_with_its_first_image_that_is_made_or_uploaded() {
+        let is_written = |source: serde_json::Value| {
+            let mut declared = image(json!(null));
+            declared.spec.source = serde_json::from_value(source).expect("a source");
+            let mut cache = Cache::new(Duration::from_secs(40));
+            cache.put(declared, Instant::now());
+            let mut batch = WriteBatch::default();
+            let key = Key::namespaced(ObjectKind::Image, "default", "a");
+            reconcile(&cache, &Config::new(), &key, &mut batch);
+            batch.keys().any(|key| key == Key::ticket_account("default", DOWNLOAD_ACCOUNT))
+        };
+        assert!(is_written(json!({"snapshot": "s"})));
+        assert!(is_written(json!({"upload": {"size": 5}, "sha256": "0".repeat(64)})));
+        assert!(
+            !is_written(json!({"url": "file:///a", "sha256": "0".repeat(64)})),
+            "it is downloaded from its URL"
+        );
     }
 
     #[test]
