@@ -9,6 +9,7 @@ pub mod debian;
 pub mod demo;
 pub mod differential;
 pub mod disks_of_a_vm;
+pub mod downloads;
 pub mod dual_stack;
 pub mod faults;
 pub mod gitops;

@@ -18,7 +18,8 @@
 //!
 //!   on their own:          gates (annotations of a VM)   site (terms of control planes)   host_addresses   user_data (cloud-init syntax)
 //!                          password, sysprep (of a guest)
-//!                          console, guest_access (ways into a guest), packet_trace, image_upload, image_copy
+//!                          console, guest_access (ways into a guest), packet_trace, image_upload
+//!                          image_download ─▶ image_copy
 //!                          unmanaged (objects read without their managed fields)   unparsed (objects of any kind as text)
 //!                          exact (lists without spare room)
 //! ```
@@ -51,6 +52,7 @@ pub mod host_addresses;
 pub mod hotswap_disk_attachment;
 pub mod image;
 pub mod image_copy;
+pub mod image_download;
 pub mod image_upload;
 pub mod ip_pool;
 pub mod manifests;

@@ -138,7 +138,7 @@ pub fn roles() -> Vec<Value> {
             Some("rbac.authorization.k8s.io/aggregate-to-edit"),
             json!([
                 {"apiGroups": [GROUP], "resources": users, "verbs": write},
-                // Tickets for consoles, guests and uploads of images. Kubernetes' own `edit` allows the tokens of all accounts.
+                // Tickets for consoles, guests, and uploads and downloads of images. Kubernetes' own `edit` allows the tokens of all accounts.
                 {"apiGroups": [""], "resources": ["serviceaccounts/token"], "resourceNames": crate::console::ACCOUNTS,
                     "verbs": ["create"]},
             ]),
