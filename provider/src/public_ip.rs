@@ -2,8 +2,6 @@
 
 use async_trait::async_trait;
 use berth_api::public_ip::parse_duration;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::CustomResourceExt;
 use serde_json::Value as Json;
 use tfplugin6::{AttributePath, CancellationToken, Diagnostic, Value};
 
@@ -35,10 +33,6 @@ impl ResourceKind for PublicIp {
             shown: "address",
             timeouts: [120, 120, 300],
         }
-    }
-
-    fn definition(&self) -> CustomResourceDefinition {
-        berth_api::PublicIP::crd()
     }
 
     fn fields(&self) -> Vec<Field> {
