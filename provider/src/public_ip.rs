@@ -3,8 +3,6 @@
 mod ports;
 
 use async_trait::async_trait;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::CustomResourceExt;
 use serde_json::Value as Json;
 use tfplugin6::{AttributePath, CancellationToken, Diagnostic, Value};
 
@@ -36,10 +34,6 @@ impl ResourceKind for PublicIp {
             shown: "address",
             timeouts: [120, 120, 300],
         }
-    }
-
-    fn definition(&self) -> CustomResourceDefinition {
-        berth_api::PublicIP::crd()
     }
 
     fn fields(&self) -> Vec<Field> {

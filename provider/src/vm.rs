@@ -14,8 +14,6 @@ pub(crate) mod size;
 
 use async_trait::async_trait;
 use berth_api::Power;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::CustomResourceExt;
 use serde_json::Value as Json;
 use tfplugin6::{AttributePath, Diagnostic, Value};
 
@@ -159,10 +157,6 @@ impl ResourceKind for Vm {
 
     fn finalizer(&self) -> Option<&'static str> {
         Some(berth_api::HOST_FINALIZER)
-    }
-
-    fn definition(&self) -> CustomResourceDefinition {
-        berth_api::VM::crd()
     }
 
     fn fields(&self) -> Vec<Field> {

@@ -1,6 +1,5 @@
 //! `berth_vm_class`
 
-use kube::CustomResourceExt;
 use serde_json::Value as Json;
 use tfplugin6::{Diagnostic, Value};
 
@@ -28,12 +27,6 @@ impl ResourceKind for VmClass {
             shown: "status.used_by",
             timeouts: [120, 120, 120],
         }
-    }
-
-    fn definition(
-        &self,
-    ) -> k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition {
-        berth_api::VMClass::crd()
     }
 
     fn fields(&self) -> Vec<Field> {

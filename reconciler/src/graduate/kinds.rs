@@ -152,7 +152,8 @@ mod tests {
         let mut defined: Vec<_> = crds
             .iter()
             .map(|crd| {
-                (crd.spec.names.kind.as_str(), crd.spec.names.plural.as_str(), crd.spec.scope == "Namespaced")
+                let name = |of: &str| crd["spec"]["names"][of].as_str().expect("it has names");
+                (name("kind"), name("plural"), crd["spec"]["scope"] == "Namespaced")
             })
             .collect();
         defined.sort_unstable();
