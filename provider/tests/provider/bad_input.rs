@@ -286,6 +286,7 @@ fn vms() -> Vec<Bad> {
             "e1000e",
         ),
         everywhere(nics(json!([{"name": "nic0", "link": "down"}])), "network_interfaces[0].link", "Down"),
+        everywhere(nics(json!([{"name": "nic0", "dscp": "46"}])), "network_interfaces[0].dscp", "AF11"),
         everywhere(
             nics(json!([{"name": "nic0", "network": "a.b"}])),
             "network_interfaces[0].network",

@@ -127,7 +127,7 @@ fn vm() -> Json {
 fn interface() -> Json {
     json!({"name": "nic0", "network": "default", "public_ip": "a", "mac_address": "52:54:00:00:00:01", "address": "10.77.0.9", "ipv6_address": "fd00:60::9",
             "model": "virtio", "queues": 2, "link": "Up", "security_groups": ["a"], "allowed_addresses": ["10.77.0.100/32"], "allowed_mac_addresses": ["00:00:5e:00:01:0a"],
-            "dns": ["10.77.0.53"], "search_domains": ["example.org"], "default_route": true,
+            "dns": ["10.77.0.53"], "search_domains": ["example.org"], "default_route": true, "dscp": "EF",
             "limits": {"ingress_bandwidth": "1M", "egress_bandwidth": "1M", "ingress_burst": "1Mi", "egress_burst": "1Mi",
                 "ingress_packets": 100, "egress_packets": 100}})
 }
@@ -256,6 +256,7 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/network_interfaces/0/allowed_addresses", json!(["0.0.0.0/0"]), Announced::Live),
         ("/network_interfaces/0/allowed_mac_addresses", json!(["00:00:5e:00:01:0b"]), Announced::Live),
         ("/network_interfaces/0/limits", Json::Null, Announced::Live),
+        ("/network_interfaces/0/dscp", json!("CS1"), Announced::Live),
         ("/network_interfaces/0/dns", json!(["9.9.9.9"]), Announced::Live),
         ("/network_interfaces/0/search_domains", json!(["example.net"]), Announced::Live),
         ("/network_interfaces/0/default_route", json!(false), Announced::Live),

@@ -286,6 +286,8 @@ pub struct Firewall {
     pub exceptions: Vec<PortException>,
     /// Ceilings for the traffic of single taps.
     pub limits: Vec<PortLimits>,
+    /// The DSCP of what guests send by single taps.
+    pub marks: Vec<PortMark>,
     /// The filters of taps.
     pub filters: Filters,
     /// Whether any guest, known or not, has a tap here or is about to get one: the rules then stay in place.
@@ -335,6 +337,14 @@ pub struct TrafficLimit {
     pub bandwidth: Option<(u64, u64)>,
     /// Packets a second.
     pub packets: Option<u64>,
+}
+
+/// The DSCP that packets of a guest get.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PortMark {
+    pub tap: String,
+    /// 0 to 63.
+    pub dscp: u8,
 }
 
 /// A range of addresses that the host itself uses.

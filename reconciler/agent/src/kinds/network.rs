@@ -12,6 +12,7 @@ mod config;
 mod exceptions;
 mod filters;
 mod limits;
+mod marks;
 mod observe;
 mod plan;
 mod status;

@@ -168,6 +168,7 @@ mod tests {
                     ports: [],
                     exceptions: [],
                     limits: [],
+                    marks: [],
                     filters: Filters {
                         ports: [],
                         groups: [],

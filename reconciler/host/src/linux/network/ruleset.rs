@@ -14,6 +14,7 @@
 //!  from a tap: packets that pass [`ports`]
 //!  to and from a filtered tap: packets that also pass [`groups`]
 //!  to and from a limited tap: as many as [`limits`] allow
+//!  from a marked tap: with the DSCP that [`marks`] sets
 //! ```
 //!
 //! Packets of a guest with an announced public address have that address as their source on the interface it is
@@ -24,6 +25,7 @@ mod balancing;
 mod groups;
 mod ipv6;
 mod limits;
+mod marks;
 mod ports;
 mod tunnels;
 
@@ -103,6 +105,7 @@ pub(super) fn replace(firewall: &Firewall, ipv6_closed: &[Ipv6Net], there: &[Tab
     commands.extend(ports::guard(&firewall.ports, &firewall.exceptions));
     commands.extend(groups::filter(&firewall.filters));
     commands.extend(limits::limit(&firewall.limits));
+    commands.extend(marks::mark(&firewall.marks));
     if nat.iter().any(|network| network.tunnel.is_some()) {
         commands.extend(tunnels::between(&nat));
     }

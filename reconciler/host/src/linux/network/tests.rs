@@ -11,6 +11,7 @@ mod host;
 mod hosts;
 mod ipv6;
 mod limits;
+mod marks;
 mod names;
 mod options;
 mod over_interface;
