@@ -16,6 +16,7 @@ mod marks;
 mod observe;
 mod plan;
 mod status;
+mod trunks;
 
 use std::fmt;
 use std::net::Ipv4Addr;

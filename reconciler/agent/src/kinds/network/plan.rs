@@ -169,6 +169,7 @@ mod tests {
                     exceptions: [],
                     limits: [],
                     marks: [],
+                    trunks: [],
                     filters: Filters {
                         ports: [],
                         groups: [],

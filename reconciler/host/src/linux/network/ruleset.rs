@@ -13,6 +13,7 @@
 //!  from a bridge that berth made over an interface: nothing to the host itself, which has no address there
 //!  from a tap: packets that pass [`ports`]
 //!  to and from a filtered tap: packets that also pass [`groups`]
+//!  to and from a tap, with a VLAN tag: those of its trunk, by [`trunks`]
 //!  to and from a limited tap: as many as [`limits`] allow
 //!  from a marked tap: with the DSCP that [`marks`] sets
 //! ```
@@ -27,6 +28,7 @@ mod ipv6;
 mod limits;
 mod marks;
 mod ports;
+mod trunks;
 mod tunnels;
 
 use std::collections::BTreeSet;
@@ -102,6 +104,7 @@ pub(super) fn replace(firewall: &Firewall, ipv6_closed: &[Ipv6Net], there: &[Tab
     commands.extend(between_ports_only(&firewall.bridged));
     commands.extend(rules(&nat, &forwards, &firewall.balanced));
     commands.push(BRIDGED.add());
+    commands.extend(trunks::pass(&firewall.trunks));
     commands.extend(ports::guard(&firewall.ports, &firewall.exceptions));
     commands.extend(groups::filter(&firewall.filters));
     commands.extend(limits::limit(&firewall.limits));

@@ -17,6 +17,7 @@ mod options;
 mod over_interface;
 mod spoofing;
 mod trace;
+mod trunks;
 
 use std::future::Future;
 use std::process::Command;

@@ -13,7 +13,7 @@ use super::rules::Ruleset;
 use crate::{
     Balanced, BalancedPort, Egress, FilterGroup, FilterProtocol, FilterRule, FilteredPort, Filters, Firewall,
     Forward, Ipv6Network, Lease, Nat, NetworkConfig, Port, PortException, PortLimits, PortMark, PortProtocol,
-    Route, StepResult, Trace, TraceDirection, TraceEnd, TraceObject, TraceProtocol, TraceRequest,
+    PortTrunk, Route, StepResult, Trace, TraceDirection, TraceEnd, TraceObject, TraceProtocol, TraceRequest,
     TracedPacket, TracedRule, TrafficLimit, Tunnel,
 };
 
@@ -106,6 +106,7 @@ fn firewall(egress: Egress) -> Firewall {
         }],
         limits: vec![PortLimits { tap: tap(4), ingress: limits, egress: limits }],
         marks: vec![PortMark { tap: tap(4), dscp: 46 }],
+        trunks: vec![PortTrunk { tap: tap(3), vlans: vec![(10, 10), (100, 199)] }],
         filters: Filters {
             ports: vec![FilteredPort { port: port(2), groups: vec!["ns/web".into()] }],
             groups: vec![web],
