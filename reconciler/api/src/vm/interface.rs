@@ -54,7 +54,7 @@ pub struct NetworkInterface {
     /// The class of the packets that the guest sends, `CS0` to `CS7`, `AF11` to `AF43` or `EF`: the host writes its DSCP into all of IPv4
     /// and IPv6, in place of the guest's. Default: packets keep what the guest sets. Applied live.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "super::dscp::schema")]
+    #[schemars(schema_with = "crate::vm::dscp::schema")]
     pub dscp: Option<DscpClass>,
     /// Addresses of the name servers that the guest gets for this interface, at most 4. Default: those of its Network. A change reaches
     /// a running guest of an `Overlay` when it renews its lease.

@@ -204,7 +204,7 @@ pub struct InterfaceStatus {
     pub limits: Option<Box<InterfaceLimits>>,
     /// The class that its packets are marked with, by their DSCP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "super::dscp::schema")]
+    #[schemars(schema_with = "crate::vm::dscp::schema")]
     pub dscp: Option<DscpClass>,
     /// Its name servers, if they are not those of the Network.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
