@@ -56,7 +56,7 @@ pub(super) fn pass(trunks: &[PortTrunk]) -> Vec<Value> {
     commands.extend([
         json!({"add": {"map": map}}),
         BRIDGED.chain(CHAIN, "filter", "postrouting", PRIORITY),
-        BRIDGED.rule(CHAIN, vec![to_guest(), is_tagged(), by_trunk("oifname")]),
+        BRIDGED.rule(CHAIN, vec![to_guest(), tagged(), by_trunk("oifname")]),
         BRIDGED.rule(CHAIN, vec![to_guest(), any_tag, drop()]),
     ]);
     commands
@@ -64,12 +64,12 @@ pub(super) fn pass(trunks: &[PortTrunk]) -> Vec<Value> {
 
 /// Goes to the VLANs of the tap by which a tagged frame came. One that is not accepted there goes on.
 pub(super) fn sent() -> Vec<Value> {
-    vec![is_tagged(), by_trunk("iifname")]
+    vec![tagged(), by_trunk("iifname")]
 }
 
 /// Accepts the tagged frames of a network that the hosts have: they are checked where they leave by a tap.
 pub(super) fn from_the_network() -> Vec<Value> {
-    vec![compare("==", meta("iifname"), json!(format!("{INNER_PREFIX}*"))), is_tagged(), accept()]
+    vec![compare("==", meta("iifname"), json!(format!("{INNER_PREFIX}*"))), tagged(), accept()]
 }
 
 fn chain_of(number: usize) -> String {
@@ -84,7 +84,7 @@ fn ether_type() -> Value {
     json!({"payload": {"protocol": "ether", "field": "type"}})
 }
 
-fn is_tagged() -> Value {
+fn tagged() -> Value {
     compare("==", ether_type(), json!("8021q"))
 }
 
@@ -97,7 +97,7 @@ fn with_one_tag_of(vlans: &[(u16, u16)]) -> Vec<Value> {
     let vlans: Vec<Value> = vlans.iter().map(element).collect();
     let field = |name: &str| json!({"payload": {"protocol": "vlan", "field": name}});
     vec![
-        is_tagged(),
+        tagged(),
         compare("==", field("id"), json!({"set": vlans})),
         compare("==", field("type"), json!({"set": ["arp", "ip", "ip6"]})),
         accept(),
