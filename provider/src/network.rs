@@ -63,6 +63,7 @@ impl ResourceKind for Network {
                     Field::spec("name", Shape::Text(Form::Any)).effect(Effect::Replace),
                     Field::spec("interface", Shape::Text(Form::Any)).effect(Effect::Replace),
                     Field::spec("vlan", Shape::Integer).effect(Effect::Replace),
+                    Field::spec("trunk_vlans", Shape::TextList(Form::Vlans)).key("trunkVLANs"),
                 ]),
             ),
             Field::spec(
@@ -195,6 +196,10 @@ fn check_bridge(bridge: &Value) -> Vec<Diagnostic> {
     if !vlan.is_null() && interface.is_null() {
         let detail = "it is a VLAN of `interface`. For a VLAN of a bridge of the hosts, make a bridge over that VLAN there and name it.";
         wrong(at.clone().attribute("vlan"), "A VLAN without an interface", detail);
+    }
+    if !vlan.is_null() && !bridge.get("trunk_vlans").elements().is_empty() {
+        let detail = "they are the tags of frames that come to the bridge with one, and those of `vlan` come without. Leave one of them out.";
+        wrong(at.clone().attribute("trunk_vlans"), "A trunk within a VLAN", detail);
     }
     for (attribute, value) in [("name", name), ("interface", interface)] {
         let path = at.clone().attribute(attribute);

@@ -22,6 +22,7 @@ use crate::http::{self, field};
 use crate::image_server::Content;
 use crate::kubectl::condition_of;
 use crate::manifests;
+use crate::namespace::Namespace;
 use crate::report::{Report, note};
 use crate::segment;
 use crate::terraform::Project;
@@ -159,6 +160,7 @@ fn cases(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Result<(
             lan::unchanged(fleet.member("h2")?.namespace(), &settings, 2)
         },
     );
+    report.case("a guest's packets get the class of its interface, live", || marks(fleet, &lan));
     report.case("a Network whose interface no host can use says of each host why", || unusable(fleet));
     two_hosts(report, fleet, &lan, guest)?;
     report.case("what cannot be is refused at plan or named by a condition", || refusals(fleet, &project));
@@ -251,6 +253,36 @@ fn filters(fleet: &Fleet, lan: &Lan, settings: &str) -> Result<()> {
     kubectl.delete("securitygroup/closed")
 }
 
+/// Runs nftables in the network of a machine.
+fn nft(machine: &Namespace, arguments: &[&str]) -> Result<String> {
+    let output = machine.command("nft").args(arguments).output().context("running nft")?;
+    ensure!(output.status.success(), "nft {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Counts the packets of a class that the gateway receives from the guest, before its interface has the class and after.
+fn marks(fleet: &Fleet, lan: &Lan) -> Result<()> {
+    let gateway = lan.namespace();
+    nft(gateway, &["add table ip seen"])?;
+    nft(gateway, &["add chain ip seen input { type filter hook input priority 0; }"])?;
+    nft(gateway, &[&format!("add rule ip seen input ip saddr {FIXED} ip dscp af21 counter")])?;
+    let unmarked = || Ok::<_, anyhow::Error>(nft(gateway, &["list table ip seen"])?.contains("packets 0 "));
+    http::get(gateway, FIXED, "/", SOON)?;
+    ensure!(unmarked()?, "the guest itself sets no class");
+    let change = |operation: &str| {
+        let patch = json!([{"op": operation, "path": "/spec/networkInterfaces/0/dscp", "value": "AF21"}]);
+        fleet.kubectl().ok(&["patch", "vm/fixed", "--type=json", "-p", &patch.to_string()])
+    };
+    change("add")?;
+    wait::until("packets with the class", SOON, || {
+        http::get(gateway, FIXED, "/", SOON)?;
+        ensure!(!unmarked()?, "none has arrived");
+        Ok(())
+    })?;
+    change("remove")?;
+    nft(gateway, &["delete table ip seen"]).map(drop)
+}
+
 /// Declares VMs on interfaces that neither host has, or can use.
 fn unusable(fleet: &Fleet) -> Result<()> {
     let kubectl = fleet.kubectl();
@@ -295,7 +327,7 @@ fn two_hosts(report: &mut Report, fleet: &Fleet, lan: &Lan, guest: &GuestImage) 
     let before = host.ip(&["-o", "link", "show", "dev", lan::CARD])?;
     let project =
         report.step("examples/networks/vlan is applied, with an interface without a VLAN", || {
-            let more = json!({"interface": lan::CARD, "vlan": null});
+            let more = json!({"interface": lan::CARD, "vlan": null, "trunk_vlans": [10, "100-199"]});
             let project = project(fleet, guest, "vlan", &more)?;
             project.apply()?;
             Ok(project)
@@ -308,7 +340,8 @@ fn two_hosts(report: &mut Report, fleet: &Fleet, lan: &Lan, guest: &GuestImage) 
             ensure!(project.output("address")? == OVER_INTERFACE);
             let text = http::get_within(lan.namespace(), OVER_INTERFACE, "/", ANSWER)?;
             ensure!(field(&text, "hostname")? == "tagged", "{text}");
-            Ok(())
+            let rules = nft(host, &["list", "table", "bridge", "berth"])?;
+            contains_all(&rules, &["vlan id { 10, 100-199 }"])
         },
     );
     report.case("VMs of two hosts reach each other over the LAN, without a tunnel", || {

@@ -312,6 +312,7 @@ fn vms() -> Vec<Bad> {
             "e1000e",
         ),
         everywhere(nics(json!([{"name": "nic0", "link": "down"}])), "network_interfaces[0].link", "Down"),
+        everywhere(nics(json!([{"name": "nic0", "dscp": "46"}])), "network_interfaces[0].dscp", "AF11"),
         everywhere(
             nics(json!([{"name": "nic0", "network": "a.b"}])),
             "network_interfaces[0].network",
@@ -870,6 +871,16 @@ fn networks() -> Vec<Bad> {
             "set either `name`",
         ),
         everywhere(with(bridged(), "/bridge/vlan", json!(120)), "bridge.vlan", "a VLAN of `interface`"),
+        everywhere(
+            with(over("eth1", Some(120)), "/bridge/trunk_vlans", json!(["20"])),
+            "bridge.trunk_vlans",
+            "Leave one of them out",
+        ),
+        everywhere(
+            with(bridged(), "/bridge/trunk_vlans", json!(["20", "4095"])),
+            "bridge.trunk_vlans[1]",
+            "not a VLAN",
+        ),
         everywhere(over("eth1", Some(0)), "bridge.vlan", "0 is not between"),
         everywhere(over("eth1", Some(4095)), "bridge.vlan", "4095 is not between"),
         everywhere(over("eth 1", None), "bridge.interface", "not the name of an interface"),

@@ -128,7 +128,7 @@ fn vm() -> Json {
 fn interface() -> Json {
     json!({"name": "nic0", "network": "default", "public_ip": "a", "mac_address": "52:54:00:00:00:01", "address": "10.77.0.9", "ipv6_address": "fd00:60::9",
             "model": "virtio", "queues": 2, "link": "Up", "security_groups": ["a"], "allowed_addresses": ["10.77.0.100/32"], "allowed_mac_addresses": ["00:00:5e:00:01:0a"],
-            "dns": ["10.77.0.53"], "search_domains": ["example.org"], "default_route": true,
+            "dns": ["10.77.0.53"], "search_domains": ["example.org"], "default_route": true, "dscp": "EF",
             "limits": {"ingress_bandwidth": "1M", "egress_bandwidth": "1M", "ingress_burst": "1Mi", "egress_burst": "1Mi",
                 "ingress_packets": 100, "egress_packets": 100}})
 }
@@ -265,6 +265,7 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/network_interfaces/0/allowed_addresses", json!(["0.0.0.0/0"]), Announced::Live),
         ("/network_interfaces/0/allowed_mac_addresses", json!(["00:00:5e:00:01:0b"]), Announced::Live),
         ("/network_interfaces/0/limits", Json::Null, Announced::Live),
+        ("/network_interfaces/0/dscp", json!("CS1"), Announced::Live),
         ("/network_interfaces/0/dns", json!(["9.9.9.9"]), Announced::Live),
         ("/network_interfaces/0/search_domains", json!(["example.net"]), Announced::Live),
         ("/network_interfaces/0/default_route", json!(false), Announced::Live),
@@ -388,7 +389,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
     let hda = json!({"name": "a", "namespace": "default", "vm": "v", "disk": "d", "force": false});
     let network = json!({"name": "n", "namespace": "default", "cidr": "10.80.0.0/24", "egress": "Masquerade", "ipv6_cidr": "fd00:60::/64", "ipv6_egress": "None", "dns": ["10.80.0.1"], "mtu": 1400,
         "dns_domain": "app.internal", "search_domains": ["example.org"], "routes": [{"name": "office", "to": "192.168.0.0/16", "via": "10.80.0.9"}]});
-    let lan = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"}, "cidr": "10.80.0.0/24",
+    let lan = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0", "trunk_vlans": ["10"]}, "cidr": "10.80.0.0/24",
         "ipv4": {"allocation": "Static", "gateway": "10.80.0.1", "range": "10.80.0.9-10.80.0.10"}});
     let vlan = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"interface": "eth1", "vlan": 120}, "cidr": "10.80.0.0/24",
         "ipv4": {"allocation": "Static"}});
@@ -542,6 +543,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_network", network.clone(), "/routes/0/via", json!("10.80.0.8"), Announced::Live),
         ("berth_network", network, "/mtu", json!(1450), Announced::PowerCycle),
         ("berth_network", lan.clone(), "/bridge/name", json!("vmbr1"), Announced::Replace),
+        ("berth_network", lan.clone(), "/bridge/trunk_vlans", json!(["20"]), Announced::Live),
         ("berth_network", vlan.clone(), "/bridge/interface", json!("eth2"), Announced::Replace),
         ("berth_network", vlan, "/bridge/vlan", json!(121), Announced::Replace),
         ("berth_network", lan.clone(), "/ipv4/gateway", json!("10.80.0.2"), Announced::Live),

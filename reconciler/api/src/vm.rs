@@ -2,6 +2,7 @@
 
 mod bootstrap;
 mod devices;
+mod dscp;
 mod guest_user;
 mod interface;
 mod restore;
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 pub use crate::guest::{GuestEnd, GuestFilesystem, GuestInterface, GuestStatus};
 pub use bootstrap::Bootstrap;
 pub use devices::{declared_shares, taken_devices};
+pub use dscp::DscpClass;
 pub use guest_user::{GuestUser, GuestUserStatus};
 pub use interface::{InterfaceLimits, LinkState, NetworkInterface, NicModel};
 pub use restore::{MOST_LISTED_SNAPSHOTS, SnapshotOfVM, VMRestore, VMRestored};

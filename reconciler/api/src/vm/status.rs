@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{
-    GuestUserStatus, InterfaceLimits, MOST_LISTED_SNAPSHOTS, SnapshotOfVM, StopSnapshot, VMRestored,
+    DscpClass, GuestUserStatus, InterfaceLimits, MOST_LISTED_SNAPSHOTS, SnapshotOfVM, StopSnapshot, VMRestored,
 };
 use crate::SizeTaken;
 use crate::guest::{GuestEnd, GuestStatus};
@@ -214,6 +214,10 @@ pub struct InterfaceStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "accepted_limits")]
     pub limits: Option<Box<InterfaceLimits>>,
+    /// The class that its packets are marked with, by their DSCP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::vm::dscp::schema")]
+    pub dscp: Option<DscpClass>,
     /// Its name servers, if they are not those of the Network.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 4), inner(length(max = 15)))]

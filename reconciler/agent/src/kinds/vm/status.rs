@@ -18,6 +18,7 @@ use super::declared_disks::DeclaredDisk;
 use super::hardware::{differences, numa_nodes, topology};
 use super::media;
 use super::plan::{IO_ERROR, interface_changes, too_large};
+use super::seed::Lan;
 use super::{Observed, cpu_time, guest_users, stop_snapshots};
 use crate::admission::Admission;
 use crate::converge::held_conditions;
@@ -382,36 +383,46 @@ fn is_booted_later(disk: &DeclaredDisk, observed: &Observed) -> bool {
     disk.boot && booted.is_some_and(|run| Some(&run.boot_volume) != disk.volume_id.as_ref())
 }
 
-/// The interfaces that cannot be filtered as they declare.
-fn closed_interfaces(status: &VMStatus, observed: &Observed) -> Vec<String> {
-    let is_external = |network: &str| observed.lans.get(network).is_some_and(|lan| lan.is_external());
-    let closed =
-        status.interfaces.iter().filter(|i| !i.security_groups.is_empty() && is_external(&i.network));
-    closed.map(|interface| interface.name.clone()).collect()
+/// Returns why interfaces are not filtered by security groups as they declare, if so.
+fn groups_problem(status: &VMStatus, observed: &Observed) -> Option<(Reason, String)> {
+    let filtered_on = |is_such: fn(&Lan) -> bool| {
+        let filtered = status.interfaces.iter().filter(|i| !i.security_groups.is_empty());
+        let on_such = filtered.filter(|i| observed.lans.get(&i.network).is_some_and(is_such));
+        on_such.map(|interface| interface.name.clone()).collect::<Vec<_>>().join(", ")
+    };
+    let (closed, without_trunk) = (filtered_on(Lan::is_external), filtered_on(Lan::has_trunk));
+    if !closed.is_empty() {
+        let text = format!(
+            "interface {closed} names security groups, which need the addresses that berth gives out, and its Network has ipv4.allocation \
+             External: it sends nothing; take securityGroups out"
+        );
+        return Some((Reason::NotSupported, text));
+    }
+    if !observed.missing_groups.is_empty() {
+        let text = format!(
+            "SecurityGroup {} does not exist: interfaces that name it receive and send only what their other groups allow",
+            observed.missing_groups.join(", ")
+        );
+        return Some((Reason::WaitingForSecurityGroup, text));
+    }
+    (!without_trunk.is_empty()).then(|| {
+        let text = format!(
+            "interface {without_trunk} names security groups, which do not see into frames with a VLAN tag: it sends and receives none of \
+             the trunkVLANs of its Network; take securityGroups out, or use a Network without a trunk"
+        );
+        (Reason::NotSupported, text)
+    })
 }
 
 fn write_security_groups_synced(status: &mut VMStatus, observed: &Observed, generation: i64, now: Timestamp) {
     let kind = ConditionType::SecurityGroupsSynced;
-    let closed = closed_interfaces(status, observed);
-    if !closed.is_empty() {
-        let text = format!(
-            "interface {} names security groups, which need the addresses that berth gives out, and its Network has ipv4.allocation \
-             External: it sends nothing; take securityGroups out",
-            closed.join(", ")
-        );
-        let update = ConditionUpdate::from_bool(kind, false, Reason::NotSupported, &text);
-        return condition::set(&mut status.conditions, update, generation, now);
+    match groups_problem(status, observed) {
+        None => remove(&mut status.conditions, kind),
+        Some((reason, text)) => {
+            let update = ConditionUpdate::from_bool(kind, false, reason, &text);
+            condition::set(&mut status.conditions, update, generation, now);
+        }
     }
-    if observed.missing_groups.is_empty() {
-        remove(&mut status.conditions, kind);
-        return;
-    }
-    let text = format!(
-        "SecurityGroup {} does not exist: interfaces that name it receive and send only what their other groups allow",
-        observed.missing_groups.join(", ")
-    );
-    let update = ConditionUpdate::from_bool(kind, false, Reason::WaitingForSecurityGroup, &text);
-    condition::set(&mut status.conditions, update, generation, now);
 }
 
 fn write_placement_synced(status: &mut VMStatus, observed: &Observed, generation: i64, now: Timestamp) {

@@ -5,7 +5,7 @@ use crate::{BridgeChoice, BridgedNetwork, Port, PortException};
 
 const HOST_BRIDGE: &str = "vmbr0";
 
-fn part(tracked: bool) -> BridgedNetwork {
+pub(super) fn part(tracked: bool) -> BridgedNetwork {
     BridgedNetwork { bridge: BRIDGE.to_owned(), to: BridgeChoice::Named(HOST_BRIDGE.to_owned()), tracked }
 }
 
@@ -35,7 +35,7 @@ fn rules() -> Firewall {
 }
 
 /// The host's bridge with its own address and MTU, and a machine on it.
-fn lan() -> Guest {
+pub(super) fn lan() -> Guest {
     ip(&format!("link add {HOST_BRIDGE} mtu 1400 type bridge"));
     ip(&format!("addr add 192.0.2.1/24 dev {HOST_BRIDGE}"));
     // The card, whose address the bridge takes.
