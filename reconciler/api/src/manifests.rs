@@ -7,14 +7,17 @@ mod deletion_protection;
 mod former_uid;
 mod gates;
 mod host_policies;
+mod quotas;
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, CustomResourceDefinitionSpec,
+};
 use kube::CustomResourceExt;
 use serde_json::{Value, json};
 
 use crate::{
     Backup, BackupRepository, DEFAULT_NAME, Disk, DiskSnapshot, GROUP, Host, HotswapDiskAttachment, IPPool,
-    Image, Network, PlacementGroup, PublicIP, SHARED_NAMESPACE, SYSTEM_NAMESPACE, SecurityGroup,
+    Image, Network, PlacementGroup, PublicIP, Quota, SHARED_NAMESPACE, SYSTEM_NAMESPACE, SecurityGroup,
     SnapshotSchedule, StoragePool, VERSION_LABEL, VM, VMClass, VMSnapshot, power,
 };
 
@@ -35,6 +38,7 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
         Network::crd(),
         PlacementGroup::crd(),
         PublicIP::crd(),
+        Quota::crd(),
         SecurityGroup::crd(),
         SnapshotSchedule::crd(),
         StoragePool::crd(),
@@ -88,11 +92,11 @@ pub fn defaults(public_cidr: &str) -> Vec<Value> {
 }
 
 /// They refuse the deletion of protected objects, limit a host to its own objects, allow only an administrator to set
-/// the former uid of an object, enforce gates, and keep bridges of hosts in the administrator's namespace.
+/// the former uid of an object, enforce gates and quotas, and keep bridges of hosts in the administrator's namespace.
 pub fn admission_policies() -> Vec<Value> {
     let policies =
         deletion_protection::all().into_iter().chain(host_policies::all()).chain(former_uid::all());
-    policies.chain(gates::all()).chain(bridges::all()).collect()
+    policies.chain(gates::all()).chain(bridges::all()).chain(quotas::all()).collect()
 }
 
 /// Names of policies, and of their bindings, that earlier versions installed and this one does not.
@@ -114,7 +118,10 @@ fn policy(name: &str, spec: Value) -> [Value; 2] {
 
 /// Roles to bind people and programs to. `berth-editor` and `berth-viewer` add to Kubernetes' own `edit` and `view`.
 pub fn roles() -> Vec<Value> {
-    let namespaced = crds().into_iter().map(|crd| crd.spec).filter(|spec| spec.scope == "Namespaced");
+    // Quotas are namespaced, and written by administrators: they limit the users of the namespace.
+    let of_users =
+        |spec: &CustomResourceDefinitionSpec| spec.scope == "Namespaced" && spec.names.kind != "Quota";
+    let namespaced = crds().into_iter().map(|crd| crd.spec).filter(of_users);
     let users: Vec<String> = namespaced.map(|spec| spec.names.plural).collect();
     let all = ["*"];
     let role = |name: &str, label: Option<&str>, rules: Value| {
@@ -173,7 +180,7 @@ mod tests {
     #[test]
     fn every_kind_is_found_under_the_category_berth_and_starts_unobserved() {
         let crds = crds();
-        assert_eq!(crds.len(), 17);
+        assert_eq!(crds.len(), 18);
         for crd in crds {
             assert_eq!(
                 crd.spec.names.categories.as_deref(),
@@ -282,6 +289,34 @@ mod tests {
         assert_eq!(label("berth-editor"), gathered("edit"));
         for other in ["berth-operator", "berth-host"] {
             assert_eq!(label(other), Value::Null, "{other} is for programs of berth alone");
+        }
+    }
+
+    #[test]
+    fn users_read_quotas_and_only_administrators_write_them() {
+        let role = |name: &str| {
+            let role = roles().into_iter().find(|role| role["metadata"]["name"] == name);
+            role.expect("it is shipped")["rules"][0].clone()
+        };
+        let writes = role("berth-editor")["resources"].as_array().cloned().unwrap_or_default();
+        assert!(writes.contains(&json!("vms")) && !writes.contains(&json!("quotas")), "{writes:?}");
+        assert_eq!(role("berth-viewer")["resources"], json!(["*"]));
+    }
+
+    #[test]
+    fn each_policy_of_quotas_has_the_quotas_of_the_namespace_as_parameters() {
+        let objects = quotas::all();
+        assert_eq!(objects.len(), 12, "six policies and their bindings");
+        for pair in objects.chunks(2) {
+            assert_eq!(
+                pair[0]["spec"]["paramKind"],
+                json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Quota"})
+            );
+            assert_eq!(pair[1]["spec"]["policyName"], pair[0]["metadata"]["name"]);
+            assert_eq!(
+                pair[1]["spec"]["paramRef"],
+                json!({"selector": {}, "parameterNotFoundAction": "Allow"})
+            );
         }
     }
 
