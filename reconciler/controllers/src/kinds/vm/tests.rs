@@ -100,6 +100,7 @@ fn observed(disk: Option<Arc<Disk>>) -> Observed {
         host_fenced: false,
         claim: None,
         unknown: None,
+        over_quota: None,
         recovering: false,
         unconfirmed: None,
         taken: BTreeSet::new(),
