@@ -145,6 +145,7 @@ pub fn roles() -> Vec<Value> {
             Some("rbac.authorization.k8s.io/aggregate-to-edit"),
             json!([
                 {"apiGroups": [GROUP], "resources": users, "verbs": write},
+                {"apiGroups": [GROUP], "resources": ["quotas"], "verbs": read},
                 // Tickets for consoles, guests and uploads of images. Kubernetes' own `edit` allows the tokens of all accounts.
                 {"apiGroups": [""], "resources": ["serviceaccounts/token"], "resourceNames": crate::console::ACCOUNTS,
                     "verbs": ["create"]},
@@ -300,6 +301,10 @@ mod tests {
         };
         let writes = role("berth-editor")["resources"].as_array().cloned().unwrap_or_default();
         assert!(writes.contains(&json!("vms")) && !writes.contains(&json!("quotas")), "{writes:?}");
+        let rules = roles().into_iter().find(|role| role["metadata"]["name"] == "berth-editor");
+        let rules = rules.expect("it is shipped")["rules"].clone();
+        let read = json!({"apiGroups": [GROUP], "resources": ["quotas"], "verbs": ["get", "list", "watch"]});
+        assert!(rules.as_array().is_some_and(|rules| rules.contains(&read)), "{rules:#}");
         assert_eq!(role("berth-viewer")["resources"], json!(["*"]));
     }
 
