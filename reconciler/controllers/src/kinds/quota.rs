@@ -88,7 +88,7 @@ fn beyond(quota: &Quota, all: &[Counted], own: &Counted) -> Option<String> {
     let mut used = placed.fold(QuotaAmounts::default(), |sum, counted| sum.plus(counted.amounts));
     let mut before: Vec<&Counted> =
         all.iter().filter(|counted| !counted.is_placed && counted.position() < own.position()).collect();
-    before.sort_by_key(|counted| counted.position());
+    before.sort_by(|a, b| a.position().cmp(&b.position()));
     for counted in before {
         // A large one that does not fit leaves its place to the smaller ones after it.
         if limits.exceeded(used, counted.amounts).is_none() {
