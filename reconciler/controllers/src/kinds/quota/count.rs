@@ -18,7 +18,7 @@ pub(super) struct Counted {
     pub(super) is_placed: bool,
     pub(super) since: Option<Timestamp>,
     pub(super) amounts: QuotaAmounts,
-    /// A disk whose size is that of a source which does not tell it yet. It counts as none.
+    /// A disk whose size is that of a source, which is not known yet. It counts as none.
     pub(super) is_size_unknown: bool,
 }
 
