@@ -55,6 +55,11 @@ impl ResourceKind for Quota {
         vec![Diagnostic::error("A quota without limits", detail).at(at)]
     }
 
+    /// Nothing is lost with a quota but its limits.
+    fn is_worth_keeping(&self, _object: &Json) -> bool {
+        false
+    }
+
     /// It is in force at once: there is nothing to wait for.
     fn outcome(&self, object: &Json, _planned: &Value) -> Outcome {
         crate::vm_class::seen(object)

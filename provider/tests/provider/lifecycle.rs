@@ -92,7 +92,7 @@ pub(crate) fn stories() -> Vec<(&'static str, &'static str, Json, Json)> {
             "berth_quota",
             "Quota",
             json!({"name": "team", "hard": {"disk_size": "1Pi", "vms": 1000}}),
-            json!({"name": "team", "hard": {"memory": "8Ti", "cpus": 4000, "vms": 1000, "public_ips": 1000}}),
+            json!({"name": "team", "hard": {"snapshots": 1000, "vms": 2000, "public_ips": 1000}}),
         ),
         ("berth_vm", "VM", web(), with(web(), json!({"power": "Stopped"}))),
         (

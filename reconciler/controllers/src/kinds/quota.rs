@@ -42,7 +42,7 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
 
 /// Returns why an object that has no host or address yet gets none.
 pub(crate) fn excess(cache: &Cache, key: &Key) -> Option<Excess> {
-    first(cache, key.namespace(), |quota, all| {
+    first_excess(cache, key.namespace(), |quota, all| {
         let own = all.iter().find(|counted| counted.key == *key && !counted.is_placed)?;
         if quota.spec.hard.disk_size.is_some() && own.is_size_unknown {
             return Some(
@@ -55,10 +55,10 @@ pub(crate) fn excess(cache: &Cache, key: &Key) -> Option<Excess> {
 
 /// Returns why objects with these amounts are not created.
 pub(crate) fn excess_of_new(cache: &Cache, namespace: &str, more: QuotaAmounts) -> Option<Excess> {
-    first(cache, namespace, |quota, all| quota.spec.hard.exceeded(sum(all), more))
+    first_excess(cache, namespace, |quota, all| quota.spec.hard.exceeded(sum(all), more))
 }
 
-fn first(
+fn first_excess(
     cache: &Cache,
     namespace: &str,
     why: impl Fn(&Quota, &[Counted]) -> Option<String>,

@@ -244,4 +244,34 @@ mod tests {
         let foreign = disk("web-root", "another", &json!({"size": "1Gi"}));
         assert_eq!(written(&vm(&json!({"size": "4Gi"}), &json!(null)), vec![foreign]), Vec::<Value>::new());
     }
+
+    #[test]
+    fn disks_beyond_a_quota_are_neither_created_nor_grown() {
+        let left = |limit: &str, disks: Vec<Disk>, template: &Value| {
+            let quota: berth_api::Quota = serde_json::from_value(json!({
+                "apiVersion": "berth.dev/v1alpha1", "kind": "Quota",
+                "metadata": {"name": "team", "namespace": "default", "uid": "q1", "resourceVersion": "1"},
+                "spec": {"hard": {"diskSize": limit}},
+            }))
+            .expect("a Quota");
+            let mut cache = Cache::new(Duration::from_secs(40));
+            cache.put(quota, Instant::now());
+            for disk in disks {
+                cache.put(disk, Instant::now());
+            }
+            let vm = vm(template, &json!(null));
+            let mut writes = writes(&cache, &vm);
+            let excess = keep_within_quota(&cache, &Key::of(&vm), &mut writes);
+            (writes.len(), excess.map(|excess| excess.text))
+        };
+        let text = |text: &str| Some(format!("Quota team: diskSize: {text}"));
+        let size = |size: &str| json!({"size": size});
+        assert_eq!(left("4Gi", Vec::new(), &size("4Gi")), (1, None));
+        let none = left("3Gi", Vec::new(), &size("4Gi"));
+        assert_eq!(none, (0, text("0 used, 4Gi more needed, limit 3Gi")));
+        let made = || vec![disk("web-root", "u1", &size("4Gi"))];
+        assert_eq!(left("5Gi", made(), &size("5Gi")), (1, None));
+        let stays = left("4Gi", made(), &size("5Gi"));
+        assert_eq!(stays, (0, text("4Gi used, 1Gi more needed, limit 4Gi")));
+    }
 }
