@@ -30,6 +30,7 @@ pub mod modules;
 pub mod moves;
 pub mod networks;
 pub mod probes;
+pub mod quotas;
 pub mod routes;
 pub mod rules;
 pub mod scale;

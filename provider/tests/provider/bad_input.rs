@@ -1180,6 +1180,15 @@ fn repositories() -> Vec<Bad> {
     ]
 }
 
+fn quotas() -> Vec<Bad> {
+    let quota = |hard: Json| json!({"name": "team", "hard": hard});
+    vec![
+        everywhere(quota(json!({"memory": "lots"})), "hard.memory", "is not a quantity"),
+        everywhere(quota(json!({"disk_size": "0Gi"})), "hard.disk_size", "is not a positive amount"),
+        everywhere(quota(json!({})), "hard", "at least one limit"),
+    ]
+}
+
 fn all() -> Vec<(&'static str, Bad)> {
     let of = |type_name: &'static str, bad: Vec<Bad>| bad.into_iter().map(move |bad| (type_name, bad));
     let mut all: Vec<(&'static str, Bad)> = of("berth_vm", vms()).collect();
@@ -1190,6 +1199,7 @@ fn all() -> Vec<(&'static str, Bad)> {
     all.extend(of("berth_backup", backups()));
     all.extend(of("berth_backup_repository", repositories()));
     all.extend(of("berth_snapshot_schedule", schedules()));
+    all.extend(of("berth_quota", quotas()));
     all.extend(pools());
     all.extend(others());
     all.extend(ports());

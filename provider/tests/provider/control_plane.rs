@@ -506,7 +506,7 @@ struct Player {
     hold_users: Arc<AtomicBool>,
 }
 
-const KINDS: [&str; 17] = [
+const KINDS: [&str; 18] = [
     "Host",
     "StoragePool",
     "IPPool",
@@ -524,6 +524,7 @@ const KINDS: [&str; 17] = [
     "VMSnapshot",
     "SnapshotSchedule",
     "HotswapDiskAttachment",
+    "Quota",
 ];
 
 impl Player {
@@ -670,6 +671,11 @@ fn status(object: &Json, all: &[Json], busy: bool) -> Json {
                 status["serial"] = "v0123456789abcdef".into();
                 status["binding"] = json!({"host": "host-a", "epoch": 1});
             }
+        }
+        "Quota" => {
+            status["hard"] = object["spec"]["hard"].clone();
+            status["used"] = json!({"diskSize": "1Gi", "memory": "2Gi", "cpus": 1, "vms": 1, "disks": 1, "snapshots": 0,
+                "images": 0, "publicIps": 0});
         }
         "SnapshotSchedule" => {
             status["lastScheduleTime"] = "2026-01-01T03:00:00Z".into();

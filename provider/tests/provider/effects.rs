@@ -404,6 +404,8 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
     let balancer = json!({"name": "b", "namespace": "default", "pool": "default", "ports": [port]});
     let rule = json!({"name": "r", "protocol": "tcp", "ports": ["80"], "cidrs": ["10.0.0.0/8"], "security_groups": ["web"]});
     let security = json!({"name": "g", "namespace": "default", "ingress": [rule], "egress": [rule]});
+    let quota = json!({"name": "q", "namespace": "default", "hard": {"disk_size": "1Ti", "memory": "1Gi", "cpus": 1, "vms": 2,
+        "disks": 2, "snapshots": 2, "images": 2, "public_ips": 2}});
     let group = json!({"name": "g", "namespace": "default", "strategy": "spread", "enforcement": "required"});
     let keep = json!({"last": 1, "hourly": 0, "daily": 1, "weekly": 0, "monthly": 0, "yearly": 0});
     let schedule = json!({"name": "s", "namespace": "default", "schedule": "@daily", "time_zone": "UTC", "vms": ["web"], "keep": keep,
@@ -572,6 +574,14 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ),
         ("berth_security_group", security, "/egress", json!([]), Announced::Live),
         ("berth_placement_group", group, "/enforcement", json!("preferred"), Announced::Live),
+        ("berth_quota", quota.clone(), "/hard/disk_size", json!("2Ti"), Announced::Live),
+        ("berth_quota", quota.clone(), "/hard/memory", json!("8Gi"), Announced::Live),
+        ("berth_quota", quota.clone(), "/hard/cpus", json!(8), Announced::Live),
+        ("berth_quota", quota.clone(), "/hard/vms", json!(1), Announced::Live),
+        ("berth_quota", quota.clone(), "/hard/disks", json!(1), Announced::Live),
+        ("berth_quota", quota.clone(), "/hard/snapshots", json!(1), Announced::Live),
+        ("berth_quota", quota.clone(), "/hard/images", json!(1), Announced::Live),
+        ("berth_quota", quota, "/hard/public_ips", json!(1), Announced::Live),
     ]
 }
 

@@ -307,6 +307,14 @@ fn every_other_kind_becomes_its_custom_resource() {
                     "keep": {"last": 0, "hourly": 0, "daily": 30, "weekly": 0, "monthly": 12, "yearly": 0}}}),
         ),
         (
+            "berth_quota",
+            json!({"hard": {"disk_size": "1Ti", "memory": "64Gi", "cpus": 32, "vms": 20, "disks": 40, "snapshots": 100, "images": 5,
+                "public_ips": 4}}),
+            json!({"hard": {"diskSize": "1Ti", "memory": "64Gi", "cpus": 32, "vms": 20, "disks": 40, "snapshots": 100, "images": 5,
+                "publicIps": 4}}),
+        ),
+        ("berth_quota", json!({"hard": {"vms": 0}}), json!({"hard": {"vms": 0}})),
+        (
             "berth_placement_group",
             json!({}),
             json!({"strategy": "spread", "enforcement": "required", "topologyKey": "kubernetes.io/hostname"}),

@@ -4,12 +4,12 @@
 //! ```text
 //!                                 manifests ─▶ YAML for any control plane
 //!                    (definitions, policies, roles: access, deletion_protection,
-//!                                 host_policies, former_uid, gates)
+//!                                 host_policies, former_uid, gates, quotas)
 //!                                     │
 //!                                     ▼
 //!   kinds, one file each:  vm  vm_class  vm_snapshot  disk  disk_snapshot  backup  backup_repository
 //!                          hotswap_disk_attachment  image  storage_pool
-//!                          network  security_group  public_ip  ip_pool  placement_group  host
+//!                          network  security_group  public_ip  ip_pool  placement_group  quota  host
 //!                                     │
 //!                                     ▼
 //!   shared types:          condition ─▶ reason    quantity   cpu_amount   name   binding   object_user   hardware
@@ -70,6 +70,7 @@ pub mod profile;
 pub mod public_ip;
 pub mod qemu_options;
 pub mod quantity;
+pub mod quota;
 pub mod reason;
 pub mod security_group;
 pub mod shares;
@@ -122,6 +123,7 @@ pub use profile::Profile;
 pub use public_ip::{PortProtocol, PublicIP, PublicIPPort, PublicIPSpec, PublicIPState, PublicIPStatus};
 pub use qemu_options::QemuOption;
 pub use quantity::{ParseQuantityError, Quantity};
+pub use quota::{Quota, QuotaAmounts, QuotaLimits, QuotaSpec, QuotaStatus, QuotaUsage};
 pub use reason::Reason;
 pub use security_group::{RuleProtocol, SecurityGroup, SecurityGroupSpec, SecurityGroupStatus, SecurityRule};
 pub use shares::{HostShare, Share};

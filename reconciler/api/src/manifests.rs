@@ -9,6 +9,7 @@ pub mod derived;
 mod former_uid;
 mod gates;
 mod host_policies;
+mod quotas;
 
 pub use definitions::definition;
 
@@ -50,11 +51,11 @@ pub fn defaults(public_cidr: &str) -> Vec<Value> {
 }
 
 /// They refuse the deletion of protected objects, limit a host to its own objects, allow only an administrator to set
-/// the former uid of an object, enforce gates, and keep bridges of hosts in the administrator's namespace.
+/// the former uid of an object, enforce gates and quotas, and keep bridges of hosts in the administrator's namespace.
 pub fn admission_policies() -> Vec<Value> {
     let policies =
         deletion_protection::all().into_iter().chain(host_policies::all()).chain(former_uid::all());
-    policies.chain(gates::all()).chain(bridges::all()).collect()
+    policies.chain(gates::all()).chain(bridges::all()).chain(quotas::all()).collect()
 }
 
 /// Names of policies, and of their bindings, that earlier versions installed and this one does not.
@@ -76,8 +77,9 @@ fn policy(name: &str, spec: Value) -> [Value; 2] {
 
 /// Roles to bind people and programs to. `berth-editor` and `berth-viewer` add to Kubernetes' own `edit` and `view`.
 fn roles(crds: &[Value]) -> Vec<Value> {
-    let namespaced = crds.iter().filter(|crd| crd["spec"]["scope"] == "Namespaced");
-    let users: Vec<&Value> = namespaced.map(|crd| &crd["spec"]["names"]["plural"]).collect();
+    // Quotas are namespaced, and written by administrators: they limit the users of the namespace.
+    let is_of_users = |crd: &&Value| crd["spec"]["scope"] == "Namespaced" && crd["spec"]["names"]["kind"] != "Quota";
+    let users: Vec<&Value> = crds.iter().filter(is_of_users).map(|crd| &crd["spec"]["names"]["plural"]).collect();
     let all = ["*"];
     let role = |name: &str, label: Option<&str>, rules: Value| {
         let mut metadata = json!({"name": name});
@@ -100,6 +102,7 @@ fn roles(crds: &[Value]) -> Vec<Value> {
             Some("rbac.authorization.k8s.io/aggregate-to-edit"),
             json!([
                 {"apiGroups": [GROUP], "resources": users, "verbs": write},
+                {"apiGroups": [GROUP], "resources": ["quotas"], "verbs": read},
                 // Tickets for consoles, guests, and uploads and downloads of images. Kubernetes' own `edit` allows the tokens of all accounts.
                 {"apiGroups": [""], "resources": ["serviceaccounts/token"], "resourceNames": crate::console::ACCOUNTS,
                     "verbs": ["create"]},
@@ -135,7 +138,7 @@ mod tests {
     #[test]
     fn every_kind_is_found_under_the_category_berth_and_starts_unobserved() {
         let crds = crds();
-        assert_eq!(crds.len(), 17);
+        assert_eq!(crds.len(), 18);
         for crd in crds {
             let names = &crd["spec"]["names"];
             assert_eq!(names["categories"], json!(["berth"]), "{}", names["kind"]);
@@ -240,6 +243,38 @@ mod tests {
         assert_eq!(label("berth-editor"), gathered("edit"));
         for other in ["berth-operator", "berth-host"] {
             assert_eq!(label(other), Value::Null, "{other} is for programs of berth alone");
+        }
+    }
+
+    #[test]
+    fn users_read_quotas_and_only_administrators_write_them() {
+        let role = |name: &str| {
+            let role = roles(&crds()).into_iter().find(|role| role["metadata"]["name"] == name);
+            role.expect("it is shipped")["rules"][0].clone()
+        };
+        let writes = role("berth-editor")["resources"].as_array().cloned().unwrap_or_default();
+        assert!(writes.contains(&json!("vms")) && !writes.contains(&json!("quotas")), "{writes:?}");
+        let rules = roles(&crds()).into_iter().find(|role| role["metadata"]["name"] == "berth-editor");
+        let rules = rules.expect("it is shipped")["rules"].clone();
+        let read = json!({"apiGroups": [GROUP], "resources": ["quotas"], "verbs": ["get", "list", "watch"]});
+        assert!(rules.as_array().is_some_and(|rules| rules.contains(&read)), "{rules:#}");
+        assert_eq!(role("berth-viewer")["resources"], json!(["*"]));
+    }
+
+    #[test]
+    fn each_policy_of_quotas_has_the_quotas_of_the_namespace_as_parameters() {
+        let objects = quotas::all();
+        assert_eq!(objects.len(), 12, "six policies and their bindings");
+        for pair in objects.chunks(2) {
+            assert_eq!(
+                pair[0]["spec"]["paramKind"],
+                json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Quota"})
+            );
+            assert_eq!(pair[1]["spec"]["policyName"], pair[0]["metadata"]["name"]);
+            assert_eq!(
+                pair[1]["spec"]["paramRef"],
+                json!({"selector": {}, "parameterNotFoundAction": "Allow"})
+            );
         }
     }
 

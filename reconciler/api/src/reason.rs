@@ -281,7 +281,7 @@ reasons! {
     HostAddress => "Use a range without addresses of hosts.",
     /// The network's identifier is in use by another network.
     IdentifierInUse => "Create the Network anew: it gets another identifier.",
-    /// The namespace has the largest number of these that its quota allows.
+    /// The namespace would use more than its quota allows; the message has the numbers.
     QuotaExceeded => "Delete some of them, or have the administrator raise the limit.",
     /// Another machine on the segment answers for the address.
     AddressConflict => "Find the machine with the MAC address in the message, and give it another address.",

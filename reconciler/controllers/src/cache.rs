@@ -11,6 +11,7 @@ mod key_set;
 mod names;
 mod never_bound;
 mod public_ports;
+mod quotas;
 pub(crate) mod recovery;
 pub(crate) mod secrets;
 pub(crate) mod security_groups;
@@ -266,6 +267,7 @@ impl Cache {
         self.never_bound.seen(&key, uid.as_deref(), self.is_bound(&key), is_created);
         let mut keys = if key.kind == ObjectKind::Lease { Vec::new() } else { vec![key.clone()] };
         keys.extend(self.index(&key, &before, now));
+        keys.extend(self.quotas_counting(&key));
         self.users_follow(&key, before.uses);
         if matches!(key.kind, ObjectKind::Host | ObjectKind::VM | ObjectKind::Disk) {
             keys.extend(self.recovering());
@@ -290,6 +292,7 @@ impl Cache {
         self.never_bound.gone(key);
         let mut keys = vec![key.clone()];
         keys.extend(self.index(key, &before, Instant::now()));
+        keys.extend(self.quotas_counting(key));
         self.users_follow(key, before.uses);
         match key.kind {
             ObjectKind::Image => self.note_secret(key),
@@ -368,6 +371,7 @@ impl Cache {
             | ObjectKind::DiskSnapshot
             | ObjectKind::BackupRepository
             | ObjectKind::SnapshotSchedule
+            | ObjectKind::Quota
             | ObjectKind::Role
             | ObjectKind::ConfigMap => Vec::new(),
         }

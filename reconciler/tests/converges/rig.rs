@@ -32,7 +32,7 @@ use crate::installed::{self, Copy};
 pub(crate) const IMAGE_URL: &str = "https://images.example/debian.qcow2";
 pub(crate) const IMAGE_SHA256: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
 /// The kinds that users create.
-const NAMESPACED: [&str; 13] = [
+const NAMESPACED: [&str; 14] = [
     "Backup",
     "BackupRepository",
     "Disk",
@@ -41,6 +41,7 @@ const NAMESPACED: [&str; 13] = [
     "Image",
     "PlacementGroup",
     "PublicIP",
+    "Quota",
     "SecurityGroup",
     "SnapshotSchedule",
     "VM",

@@ -11,7 +11,7 @@ macro_rules! files {
 }
 
 /// The plural of each kind and its definition, in the order of the kinds' names.
-pub(super) static FILES: [(&str, &str); 17] = files![
+pub(super) static FILES: [(&str, &str); 18] = files![
     "backups"
     "backuprepositories"
     "disks"
@@ -23,6 +23,7 @@ pub(super) static FILES: [(&str, &str); 17] = files![
     "networks"
     "placementgroups"
     "publicips"
+    "quotas"
     "securitygroups"
     "snapshotschedules"
     "storagepools"

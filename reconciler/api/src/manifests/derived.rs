@@ -12,7 +12,7 @@ use serde_json::{Serializer, json, ser::PrettyFormatter};
 
 use crate::{
     Backup, BackupRepository, Disk, DiskSnapshot, Host, HotswapDiskAttachment, IPPool, Image, Network,
-    PlacementGroup, PublicIP, SecurityGroup, SnapshotSchedule, StoragePool, VM, VMClass, VMSnapshot, power,
+    PlacementGroup, PublicIP, Quota, SecurityGroup, SnapshotSchedule, StoragePool, VM, VMClass, VMSnapshot, power,
 };
 
 /// The definitions of all kinds, in the order of their names.
@@ -32,6 +32,7 @@ fn definitions() -> Vec<CustomResourceDefinition> {
         Network::crd(),
         PlacementGroup::crd(),
         PublicIP::crd(),
+        Quota::crd(),
         SecurityGroup::crd(),
         SnapshotSchedule::crd(),
         StoragePool::crd(),

@@ -66,7 +66,7 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
         return outcome;
     }
     let vm = with_claimed_interfaces(cache, vm);
-    let observed = observe(cache, &vm, config);
+    let mut observed = observe(cache, &vm, config);
     if observed.host_silent
         && let Some(status) =
             vm.status.as_ref().filter(|s| s.state != Some(VMState::Unknown) || !s.is_admitted())
@@ -84,7 +84,9 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
         batch.enqueue(key.clone());
         return Outcome::Settled;
     }
-    let disks = templates::writes(cache, &vm);
+    let mut disks = templates::writes(cache, &vm);
+    let over_quota = templates::keep_within_quota(cache, key, &mut disks);
+    observed.over_quota = observed.over_quota.or_else(|| over_quota.clone());
     let is_overdue = templates::is_overdue(&vm, &disks, config.clock.now());
     if !disks.is_empty() && !is_overdue {
         disks.into_iter().for_each(|write| batch.write(write));
@@ -143,7 +145,10 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
         ticket_accounts::ensure(cache, key.namespace(), &VM_ACCOUNTS, batch);
     }
     stop_snapshots::writes(cache, &vm).into_iter().for_each(|write| batch.write(write));
-    plan.outcome
+    match over_quota {
+        Some(excess) => plan.outcome.and(excess.dependency),
+        None => plan.outcome,
+    }
 }
 
 /// Returns the status with the ports of public addresses that lead to the VM: in the same write as the decision, if there is one.
