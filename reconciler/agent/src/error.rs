@@ -100,8 +100,8 @@ pub(crate) enum Error {
     NetworkRefused { why: String },
     /// Another machine of a bridged network has the address of an interface.
     #[error(
-        "{mac} answers for {address}, the address of network interface {interface}, on its Network: take it away from that machine, \
-         or out of the Network's range and create the VM anew"
+        "{mac} answers for {address}, the address of network interface {interface}, on its Network: free the address on that machine, \
+         declare another one, or take it out of the Network's range and create the VM again"
     )]
     AddressConflict { interface: String, address: Ipv4Addr, mac: String },
     #[error("the record of the control plane that this host obeys cannot be read: {detail}")]

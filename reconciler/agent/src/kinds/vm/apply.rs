@@ -153,7 +153,9 @@ async fn probe_addresses(ctx: &Context, addresses: &[LanAddress]) -> Result<(), 
         // The machine of this VM on a host that it has left may still answer.
         if let Some(mac) = answer?.filter(|mac| *mac != wanted.mac) {
             let (interface, address) = (wanted.interface.clone(), wanted.address);
-            return Err(Error::AddressConflict { interface, address, mac });
+            let conflict = Error::AddressConflict { interface, address, mac };
+            ctx.networks.conflicts.record(&wanted.bridge, address, conflict.to_string());
+            return Err(conflict);
         }
     }
     Ok(())

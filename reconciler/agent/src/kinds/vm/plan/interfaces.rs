@@ -171,7 +171,7 @@ impl Changes {
             self.power_cycle.insert(given.name.clone());
             return;
         };
-        let is_refused = observed.refused_network.is_some();
+        let is_refused = observed.refused_network.is_some() || observed.conflicts.contains_key(&given.name);
         match card(observed, wanted, given, port, Some(port)).filter(|_| !is_refused) {
             Some(card) => self.plug.push(card),
             None => {
@@ -251,9 +251,11 @@ impl Changes {
             return Some(Readiness::Reconciling(Reason::Attaching, text));
         }
         let name = self.waiting.first()?;
-        Some(match &observed.refused_network {
-            Some(why) => Readiness::Stalled(Reason::InvalidSpec, why.clone()),
-            None => {
+        let conflict = self.waiting.iter().find_map(|name| observed.conflicts.get(name));
+        Some(match (&observed.refused_network, conflict) {
+            (Some(why), _) => Readiness::Stalled(Reason::InvalidSpec, why.clone()),
+            (None, Some(text)) => Readiness::Stalled(Reason::AddressConflict, text.clone()),
+            (None, None) => {
                 let text = format!("network interface {name} has no address or no Network yet");
                 Readiness::Reconciling(Reason::WaitingForNetwork, text)
             }
