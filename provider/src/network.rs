@@ -4,8 +4,6 @@ use std::net::Ipv4Addr;
 
 use async_trait::async_trait;
 use ipnet::Ipv4Net;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::CustomResourceExt;
 use serde_json::Value as Json;
 use tfplugin6::{AttributePath, Diagnostic, Value};
 
@@ -56,10 +54,6 @@ impl ResourceKind for Network {
         }
     }
 
-    fn definition(&self) -> CustomResourceDefinition {
-        berth_api::Network::crd()
-    }
-
     fn fields(&self) -> Vec<Field> {
         vec![
             Field::spec("type", Shape::Text(Form::Any)).default("Overlay").effect(Effect::Replace),
@@ -69,6 +63,7 @@ impl ResourceKind for Network {
                     Field::spec("name", Shape::Text(Form::Any)).effect(Effect::Replace),
                     Field::spec("interface", Shape::Text(Form::Any)).effect(Effect::Replace),
                     Field::spec("vlan", Shape::Integer).effect(Effect::Replace),
+                    Field::spec("trunk_vlans", Shape::TextList(Form::Vlans)).key("trunkVLANs"),
                 ]),
             ),
             Field::spec(
@@ -201,6 +196,10 @@ fn check_bridge(bridge: &Value) -> Vec<Diagnostic> {
     if !vlan.is_null() && interface.is_null() {
         let detail = "it is a VLAN of `interface`. For a VLAN of a bridge of the hosts, make a bridge over that VLAN there and name it.";
         wrong(at.clone().attribute("vlan"), "A VLAN without an interface", detail);
+    }
+    if !vlan.is_null() && !bridge.get("trunk_vlans").elements().is_empty() {
+        let detail = "they are the tags of frames that come to the bridge with one, and those of `vlan` come without. Leave one of them out.";
+        wrong(at.clone().attribute("trunk_vlans"), "A trunk within a VLAN", detail);
     }
     for (attribute, value) in [("name", name), ("interface", interface)] {
         let path = at.clone().attribute(attribute);

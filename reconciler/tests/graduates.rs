@@ -21,7 +21,7 @@ use kube::{
 use serde_json::{Value, json};
 use site::{Plane, Site, declared, joined, runs};
 
-const KINDS: [(&str, &str); 17] = [
+const KINDS: [(&str, &str); 18] = [
     ("StoragePool", "storagepools"),
     ("IPPool", "ippools"),
     ("Network", "networks"),
@@ -39,6 +39,7 @@ const KINDS: [(&str, &str); 17] = [
     ("VMSnapshot", "vmsnapshots"),
     ("SnapshotSchedule", "snapshotschedules"),
     ("HotswapDiskAttachment", "hotswapdiskattachments"),
+    ("Quota", "quotas"),
 ];
 
 type Contents = BTreeMap<String, Value>;

@@ -316,6 +316,9 @@ fn a_bridged_network_belongs_to_the_administrator_and_what_it_is_cannot_change()
             (over(&json!({})), "one of them"),
             (over(&json!({"name": "vmbr0", "interface": "eth1"})), "one of them"),
             (over(&json!({"name": "vmbr0", "vlan": 120})), "vlan is a VLAN of interface"),
+            (over(&json!({"interface": "eth1", "vlan": 120, "trunkVLANs": ["20"]})), "leave one of them out"),
+            (over(&json!({"name": "vmbr0", "trunkVLANs": ["20", "4095"]})), "each of trunkVLANs"),
+            (over(&json!({"name": "vmbr0", "trunkVLANs": ["20-10"]})), "each of trunkVLANs"),
             (over(&json!({"interface": "eth1", "vlan": 0})), "spec.bridge.vlan"),
             (over(&json!({"interface": "eth1", "vlan": 4095})), "spec.bridge.vlan"),
             (over(&json!({"interface": "a b"})), "spec.bridge.interface"),
@@ -359,6 +362,7 @@ fn a_bridged_network_belongs_to_the_administrator_and_what_it_is_cannot_change()
             assert!(refused.contains(words), "{patch}: {refused}");
         }
         change(json!({"ipv4": {"range": "192.0.2.50-192.0.2.199"}})).await.expect("the range may grow");
+        change(json!({"bridge": {"trunkVLANs": ["20", "100-199"]}})).await.expect("a trunk may come");
         site.stop.cancel();
     });
 }

@@ -1,6 +1,8 @@
 //! The size of a VM: its own attributes, or those of its class.
 
-use berth_api::{CpuAmount, HugePages, Power, Quantity, ResourceName, VMClassSpec, VMSpec};
+use berth_api::{
+    CpuAmount, CpuTopology, HugePages, Power, Quantity, ResourceName, VMClassSpec, VMSpec, numa,
+};
 use tfplugin6::{AttributePath, Diagnostic, Value};
 
 use crate::{
@@ -30,6 +32,7 @@ pub(super) fn check(config: &Value) -> Vec<Diagnostic> {
 pub(crate) fn check_bounds(config: &Value) -> Vec<Diagnostic> {
     [
         check_topology(config),
+        check_numa_nodes(config),
         check_most_cpus(config),
         check_most_memory(config),
         check_huge_pages(config),
@@ -53,6 +56,27 @@ fn check_most_cpus(config: &Value) -> Option<Diagnostic> {
         _ => return None,
     };
     Some(Diagnostic::error("Invalid max_cpus", detail).at(path))
+}
+
+/// Refuses NUMA nodes that cannot have the same number of CPUs and the same memory each, and those of a VM that grows.
+fn check_numa_nodes(config: &Value) -> Option<Diagnostic> {
+    let nodes = config.get("numa_nodes").as_i64().filter(|nodes| *nodes > 1)?;
+    let path = AttributePath::root("numa_nodes");
+    let maximum = ["max_cpus", "max_memory"].into_iter().find(|name| !config.get(name).is_null());
+    let detail = if let Some(maximum) = maximum {
+        format!(
+            "{path}: numa_nodes and {maximum} exclude each other: what is plugged in would be of one node."
+        )
+    } else {
+        let topology = declared_topology(config);
+        let cpus = config.get("cpus").as_i64().or(topology.map(CpuTopology::cpus));
+        let pages = huge_pages(config).unwrap_or_default();
+        let of_cpus = cpus.map_or(Ok(()), |cpus| numa::check_cpus(nodes, cpus, topology));
+        let of_memory =
+            bytes(config.get("memory")).map_or(Ok(()), |memory| numa::check_memory(nodes, memory, pages));
+        format!("{path}: {}.", of_cpus.and(of_memory).err()?)
+    };
+    Some(Diagnostic::error("Invalid numa_nodes", detail).at(path))
 }
 
 /// Refuses a `max_memory` that is less than `memory`.
@@ -206,25 +230,32 @@ fn check_topology(config: &Value) -> Option<Diagnostic> {
 
 const MOST_CPUS: i64 = 128;
 
-/// CPUs and bytes of memory that a planned VM takes of those that VMs share, as far as they are known.
-pub(super) fn of(planned: &Value, class: Option<&VMClassSpec>) -> Option<(i64, u64)> {
-    let topology = planned.get("cpu_topology");
-    let names = ["class", "cpus", "memory", "huge_pages", "dedicated_cpu_placement"];
-    let parts = names.map(|name| planned.get(name));
-    if !topology.is_wholly_known() || !parts.iter().all(|part| part.is_wholly_known()) {
-        return None;
-    }
+/// The topology of a VM or of a class, if it is known.
+fn declared_topology(state: &Value) -> Option<CpuTopology> {
+    let topology = state.get("cpu_topology");
     let count = |name: &str| topology.get(name).as_i64().unwrap_or(1);
-    let cpu_topology = (!topology.is_null()).then(|| berth_api::CpuTopology {
+    let is_known = !topology.is_null() && topology.is_wholly_known();
+    is_known.then(|| CpuTopology {
         sockets: count("sockets"),
         cores: count("cores"),
         threads: count("threads"),
-    });
+    })
+}
+
+/// CPUs and bytes of memory that a planned VM takes of those that VMs share, as far as they are known.
+pub(super) fn of(planned: &Value, class: Option<&VMClassSpec>) -> Option<(i64, u64)> {
+    let names =
+        ["class", "cpus", "memory", "huge_pages", "cpu_topology", "numa_nodes", "dedicated_cpu_placement"];
+    let parts = names.map(|name| planned.get(name));
+    if !parts.iter().all(|part| part.is_wholly_known()) {
+        return None;
+    }
     let spec = VMSpec {
         class: planned.get("class").as_str().map(ResourceName::from),
         cpus: planned.get("cpus").as_i64(),
         memory: planned.get("memory").as_str().map(|text| Quantity(text.to_owned())),
-        cpu_topology,
+        cpu_topology: declared_topology(planned),
+        numa_nodes: planned.get("numa_nodes").as_i64(),
         huge_pages: huge_pages(planned),
         dedicated_cpu_placement: planned.get("dedicated_cpu_placement").as_bool(),
         ..VMSpec::default()

@@ -4,6 +4,7 @@
 //! writes it, VMs and the Host read it.
 
 mod checks;
+mod conflicts;
 mod ports;
 mod probes;
 
@@ -27,6 +28,7 @@ use berth_host::{
 };
 
 pub(crate) use checks::{Check, CheckedTarget, Checks, Health};
+pub(crate) use conflicts::{Conflicts, LOOK_AGAIN};
 pub(crate) use ports::{GuestPort, GuestPorts, ports_of};
 pub(crate) use probes::{Probe, Probes, RETRY_TAKEN};
 
@@ -44,6 +46,8 @@ pub(crate) struct Networks {
     pub(crate) probes: Probes,
     /// Health checks of the targets of public addresses that this host has.
     pub(crate) checks: Checks,
+    /// Addresses of bridged networks that other machines have.
+    pub(crate) conflicts: Conflicts,
     /// Addresses each tap's guest may send from.
     pub(crate) ports: GuestPorts,
     /// Serialises passes. A pass that applies everything again serves all callers waiting for one.
@@ -84,6 +88,7 @@ impl Networks {
             applied: Mutex::default(),
             checks: Checks::new(system.clone(), queue.clone()),
             probes: Probes::new(system, queue),
+            conflicts: Conflicts::default(),
             ports: GuestPorts::default(),
             flight: SingleFlight::default(),
         }

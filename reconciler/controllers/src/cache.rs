@@ -10,6 +10,8 @@ pub(crate) mod index;
 mod key_set;
 mod names;
 mod never_bound;
+mod public_ports;
+mod quotas;
 pub(crate) mod recovery;
 pub(crate) mod secrets;
 pub(crate) mod security_groups;
@@ -184,6 +186,7 @@ impl Cache {
                     users::of_vm(vm).into_iter().chain(of_disks).filter(|used| used.kind != ObjectKind::Host);
                 keys.extend(used.map(|used| self.resolve(&used)));
                 keys.extend(disks);
+                keys.extend(self.index.made_for(key));
             }
             ObjectKind::HotswapDiskAttachment => {
                 if let Some(attachment) = self.tables.attachments.get(key) {
@@ -211,7 +214,7 @@ impl Cache {
                 }
             }
             // A rule counts a snapshot as taken, and a backup as complete, once the server has confirmed it.
-            ObjectKind::SnapshotSchedule => keys.extend(self.index.scheduled_by(key)),
+            ObjectKind::SnapshotSchedule => keys.extend(self.index.made_for(key)),
             ObjectKind::Image => {
                 let source = self.tables.images.get(key).and_then(|image| image.spec.source.disk.as_ref());
                 keys.extend(source.map(|disk| named(ObjectKind::Disk, disk.as_str())));
@@ -264,6 +267,7 @@ impl Cache {
         self.never_bound.seen(&key, uid.as_deref(), self.is_bound(&key), is_created);
         let mut keys = if key.kind == ObjectKind::Lease { Vec::new() } else { vec![key.clone()] };
         keys.extend(self.index(&key, &before, now));
+        keys.extend(self.quotas_counting(&key));
         self.users_follow(&key, before.uses);
         if matches!(key.kind, ObjectKind::Host | ObjectKind::VM | ObjectKind::Disk) {
             keys.extend(self.recovering());
@@ -288,6 +292,7 @@ impl Cache {
         self.never_bound.gone(key);
         let mut keys = vec![key.clone()];
         keys.extend(self.index(key, &before, Instant::now()));
+        keys.extend(self.quotas_counting(key));
         self.users_follow(key, before.uses);
         match key.kind {
             ObjectKind::Image => self.note_secret(key),
@@ -347,12 +352,14 @@ impl Cache {
                 Vec::new()
             }
             ObjectKind::VMSnapshot => {
-                let made_by = self.tables.vm_snapshots.get(key).and_then(|snapshot| snapshot.scheduled());
-                self.index.set_scheduled(key, made_by.map(|(schedule, _)| schedule))
+                let maker = self.tables.vm_snapshots.get(key).and_then(|snapshot| index::maker_of(snapshot));
+                self.index.set_maker(key, maker)
             }
             ObjectKind::Backup => {
                 let made_by = self.tables.backups.get(key).and_then(|backup| backup.scheduled());
-                let mut keys = self.index.set_scheduled(key, made_by.map(|made_by| made_by.schedule));
+                let schedule = |name| Key::namespaced(ObjectKind::SnapshotSchedule, key.namespace(), name);
+                let maker = made_by.map(|made_by| schedule(made_by.schedule));
+                let mut keys = self.index.set_maker(key, maker);
                 keys.extend(self.repository_to_identify(key));
                 keys
             }
@@ -364,6 +371,7 @@ impl Cache {
             | ObjectKind::DiskSnapshot
             | ObjectKind::BackupRepository
             | ObjectKind::SnapshotSchedule
+            | ObjectKind::Quota
             | ObjectKind::Role
             | ObjectKind::ConfigMap => Vec::new(),
         }

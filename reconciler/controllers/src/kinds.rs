@@ -16,6 +16,7 @@ mod ip_pool;
 mod network;
 mod placement_group;
 mod public_ip;
+mod quota;
 mod role;
 mod security_group;
 mod snapshot_schedule;
@@ -27,8 +28,8 @@ mod vm_snapshot;
 
 use berth_api::{
     Backup, BackupRepository, Disk, DiskSnapshot, Host, HotswapDiskAttachment, IPPool, Image, Network,
-    PlacementGroup, PublicIP, SYSTEM_NAMESPACE, SecurityGroup, SnapshotSchedule, StoragePool, VM, VMClass,
-    VMSnapshot, host_addresses::HOST_ADDRESSES, manifests::access::HOST_LABEL,
+    PlacementGroup, PublicIP, Quota, SYSTEM_NAMESPACE, SecurityGroup, SnapshotSchedule, StoragePool, VM,
+    VMClass, VMSnapshot, host_addresses::HOST_ADDRESSES, manifests::access::HOST_LABEL,
 };
 use futures::{Stream, stream::BoxStream, stream::select_all};
 use k8s_openapi::api::{
@@ -86,6 +87,7 @@ const CONTROLLERS: &[Controller] = &[
     ),
     controller::<VMSnapshot>(watch::all::<VMSnapshot>, Some(vm_snapshot::reconcile)),
     controller::<SnapshotSchedule>(watch::all::<SnapshotSchedule>, Some(snapshot_schedule::reconcile)),
+    controller::<Quota>(watch::all::<Quota>, Some(quota::reconcile)),
     controller::<ServiceAccount>(
         |client| watch::labelled::<ServiceAccount>(client, Some(SYSTEM_NAMESPACE), HOST_LABEL),
         None,

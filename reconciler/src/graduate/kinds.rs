@@ -28,7 +28,7 @@ pub(super) const HOST: MovedKind = ours("Host", "hosts", false);
 pub(super) const VM: MovedKind = ours("VM", "vms", true);
 
 /// berth's kinds. Hosts come before all kinds that can run: one that has not reported yet holds back placement.
-pub(super) const OURS: [MovedKind; 17] = [
+pub(super) const OURS: [MovedKind; 18] = [
     ours("StoragePool", "storagepools", false),
     ours("IPPool", "ippools", false),
     ours("Network", "networks", true),
@@ -46,6 +46,8 @@ pub(super) const OURS: [MovedKind; 17] = [
     ours("VMSnapshot", "vmsnapshots", true),
     ours("SnapshotSchedule", "snapshotschedules", true),
     ours("HotswapDiskAttachment", "hotswapdiskattachments", true),
+    // Last: it refuses nothing that exists already.
+    ours("Quota", "quotas", true),
 ];
 
 impl MovedKind {
@@ -152,7 +154,8 @@ mod tests {
         let mut defined: Vec<_> = crds
             .iter()
             .map(|crd| {
-                (crd.spec.names.kind.as_str(), crd.spec.names.plural.as_str(), crd.spec.scope == "Namespaced")
+                let name = |of: &str| crd["spec"]["names"][of].as_str().expect("it has names");
+                (name("kind"), name("plural"), crd["spec"]["scope"] == "Namespaced")
             })
             .collect();
         defined.sort_unstable();

@@ -1,5 +1,7 @@
 //! Snapshots of all disks of a VM.
 
+use std::sync::Mutex;
+
 use berth_api::{
     AttachmentState, ConditionType, Disk, HotswapDiskAttachment, VM, VMSnapshot, VMState, condition,
 };
@@ -170,5 +172,58 @@ fn a_snapshot_of_a_vm_is_of_the_same_moment_when_its_status_was_lost_and_goes_wi
         let unowned = || rig.system.snapshots_now().iter().all(|snapshot| snapshot.owner.is_none());
         until_host("the snapshots are their disks' only", unowned).await;
         all_is_deleted(rig).await;
+    });
+}
+
+fn web_with_a_snapshot_before_stops(power: &str, grace: i64) -> Value {
+    let mut vm = web(power);
+    vm["hooks"] =
+        json!({"preStop": {"snapshot": {"keep": 1}, "timeoutSeconds": 3600, "failurePolicy": "Fail"}});
+    vm["stop"]["gracePeriodSeconds"] = json!(grace);
+    vm
+}
+
+/// Waits until the VM is stopped and has one snapshot, which is not the former one; returns its name.
+async fn stopped_with_another_than(rig: &Rig, former: &str) -> String {
+    let found = Mutex::new(String::new());
+    rig.until_vm("web", "is stopped and has one new snapshot", |vm| {
+        let listed = vm.status.as_ref().map(|status| status.snapshots.as_slice()).unwrap_or_default();
+        let [snapshot] = listed else { return false };
+        *found.lock().expect("not poisoned") = snapshot.name.to_string();
+        rig::state(vm) == Some(VMState::Stopped) && snapshot.name.as_str() != former
+    })
+    .await;
+    found.into_inner().expect("not poisoned")
+}
+
+#[test]
+fn a_vm_is_stopped_after_the_snapshot_that_its_hook_takes_and_the_former_one_is_deleted() {
+    converges(&[Fault::Error, Fault::CrashAfter, Fault::FullDisk], async |rig| {
+        web_is_declared(rig).await;
+        rig.apply("VM", "web", web_with_a_snapshot_before_stops("Running", 5)).await;
+        web_runs(rig).await;
+        rig.apply("VM", "web", web_with_a_snapshot_before_stops("Stopped", 5)).await;
+        let first = stopped_with_another_than(rig, "").await;
+        assert!(first.starts_with("web-stop-"), "{first}");
+        rig.apply("VM", "web", web_with_a_snapshot_before_stops("Running", 5)).await;
+        web_runs(rig).await;
+        rig.strike_from_here();
+        rig.apply("VM", "web", web_with_a_snapshot_before_stops("Stopped", 5)).await;
+        stopped_with_another_than(rig, &first).await;
+        rig.until_gone("VMSnapshot", &first).await;
+    });
+}
+
+#[test]
+fn a_vm_that_is_deleted_leaves_the_snapshot_that_its_hook_takes() {
+    converges(&[Fault::CrashAfter], async |rig| {
+        web_is_declared(rig).await;
+        rig.apply("VM", "web", web_with_a_snapshot_before_stops("Running", 600)).await;
+        web_runs(rig).await;
+        rig.strike_from_here();
+        rig.delete("VM", "web").await;
+        rig.until_gone("VM", "web").await;
+        let taken = || rig.system.snapshots_now().iter().filter(|s| s.taken.is_some()).count() == 1;
+        until_host("its disk has the snapshot", taken).await;
     });
 }

@@ -102,25 +102,34 @@ impl FileCopy {
     }
 
     async fn send(&mut self, to_host: &mut (impl AsyncWrite + Unpin)) -> Result<(), String> {
-        let mut line =
-            serde_json::to_vec(&CopyMessage::Size(self.file.size)).expect("our own types are plain JSON");
-        line.push(b'\n');
-        write(to_host, &line).await.map_err(|error| error.to_string())?;
-        let mut block = Vec::with_capacity(BLOCK);
-        loop {
-            block.clear();
-            let most = u64::try_from(BLOCK).unwrap_or(u64::MAX);
-            let read = (&mut self.file.bytes).take(most).read_to_end(&mut block).await;
-            if read.map_err(|error| error.to_string())? == 0 {
-                return Ok(());
-            }
-            if !is_served(&self.ctx, &self.name, &self.uid) {
-                return Err("the image was deleted, or is not bound to this host any more".to_owned());
-            }
-            let sent = timeout(BLOCK_TIME, to_host.write_all(&block)).await;
-            sent.map_err(|_| "the host took less than 1 MiB in a minute".to_owned())?
-                .map_err(|error| error.to_string())?;
+        let (ctx, name, uid) = (&self.ctx, &self.name, &self.uid);
+        send_file(&mut self.file, || is_served(ctx, name, uid), to_host).await
+    }
+}
+
+/// Sends the size of a file in a line, and the bytes from its offset to its end, for as long as they may be sent. The error is for people.
+pub(super) async fn send_file(
+    file: &mut ImageFile,
+    is_served: impl Fn() -> bool,
+    to_client: &mut (impl AsyncWrite + Unpin),
+) -> Result<(), String> {
+    let mut line = serde_json::to_vec(&CopyMessage::Size(file.size)).expect("our own types are plain JSON");
+    line.push(b'\n');
+    write(to_client, &line).await.map_err(|error| error.to_string())?;
+    let mut block = Vec::with_capacity(BLOCK);
+    loop {
+        block.clear();
+        let most = u64::try_from(BLOCK).unwrap_or(u64::MAX);
+        let read = (&mut file.bytes).take(most).read_to_end(&mut block).await;
+        if read.map_err(|error| error.to_string())? == 0 {
+            return Ok(());
         }
+        if !is_served() {
+            return Err("the image was deleted, or is not bound to this host any more".to_owned());
+        }
+        let sent = timeout(BLOCK_TIME, to_client.write_all(&block)).await;
+        sent.map_err(|_| "less than 1 MiB was taken in a minute".to_owned())?
+            .map_err(|error| error.to_string())?;
     }
 }
 
@@ -135,7 +144,12 @@ fn is_served(ctx: &Context, name: &ObjectName, uid: &str) -> bool {
     })
 }
 
-async fn opened(ctx: &Context, image: &Image, offset: u64) -> Result<Option<ImageFile>, ConsoleRefusal> {
+/// Opens the file of an image from this offset on. `None`: it is not complete here.
+pub(super) async fn opened(
+    ctx: &Context,
+    image: &Image,
+    offset: u64,
+) -> Result<Option<ImageFile>, ConsoleRefusal> {
     match wanted_by(image) {
         Some(Wanted::Image(source)) => Ok(ctx.system.open_image(&source, offset).await?),
         _ => Ok(None),

@@ -47,6 +47,10 @@ pub(super) fn plan(disk: &Disk, observed: &Observed) -> Plan<Option<Readiness>> 
     if let Some(text) = awaits_its_host(disk) {
         return Plan::settled(Some(Readiness::Reconciling(Reason::WaitingForInventory, text)));
     }
+    if let Some(excess) = &observed.over_quota {
+        let readiness = Readiness::Reconciling(Reason::QuotaExceeded, excess.text.clone());
+        return Plan::blocked(Some(readiness), vec![excess.dependency.clone()]);
+    }
     if observed.pool_missing {
         let pool = disk.spec.pool.as_str();
         let text = format!("StoragePool {pool} does not exist");

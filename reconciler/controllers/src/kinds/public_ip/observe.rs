@@ -10,6 +10,7 @@ use super::balancing::{self, Balancing};
 use crate::{
     cache::Cache,
     key::Key,
+    kinds::quota,
     placement_hold::{PlacementHold, placement_hold},
 };
 
@@ -49,7 +50,10 @@ pub(super) fn observe(cache: &Cache, ip: &PublicIP) -> Observed {
         (None, Some(pool)) if pool.metadata.deletion_timestamp.is_some() => {
             Err((Reason::WaitingForPool, format!("IPPool {} is being deleted", ip.spec.pool)))
         }
-        (None, Some(pool)) => pick(pool, ip.spec.address.as_deref(), is_free),
+        (None, Some(pool)) => match quota::excess(cache, &Key::of(ip)) {
+            Some(excess) => Err((Reason::QuotaExceeded, excess.text)),
+            None => pick(pool, ip.spec.address.as_deref(), is_free),
+        },
         (None, None) => Err((Reason::WaitingForPool, format!("IPPool {} does not exist", ip.spec.pool))),
     };
     let balancing = balancing::observe(cache, ip, address.as_ref().ok().copied());

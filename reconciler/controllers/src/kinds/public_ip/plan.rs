@@ -40,7 +40,9 @@ pub(super) fn plan(ip: &PublicIP, observed: &Observed) -> Plan<Decision> {
         },
         Err((reason, text)) => {
             let readiness = match reason {
-                Reason::WaitingForPool => Readiness::Reconciling(*reason, text.clone()),
+                Reason::WaitingForPool | Reason::QuotaExceeded => {
+                    Readiness::Reconciling(*reason, text.clone())
+                }
                 _ => Readiness::Stalled(*reason, text.clone()),
             };
             let pool = Key::cluster(ObjectKind::IPPool, ip.spec.pool.as_str());

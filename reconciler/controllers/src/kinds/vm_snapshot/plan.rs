@@ -65,7 +65,10 @@ fn disks(snapshot: &VMSnapshot, observed: &Observed) -> Result<Vec<SnapshotOfDis
     let Some(vm) = &observed.vm else {
         return wait(Reason::WaitingForVM, format!("VM {name} does not exist"));
     };
-    if vm.metadata.deletion_timestamp.is_some() {
+    // Its host keeps a VM that it asks for a snapshot of until that is taken, also when the VM is deleted.
+    let is_asked_for = vm.status.as_ref().and_then(|status| status.stop_snapshot.as_ref());
+    let is_asked_for = is_asked_for.is_some_and(|asked| asked.name.as_str() == snapshot.name_any());
+    if vm.metadata.deletion_timestamp.is_some() && !(is_asked_for && snapshot.is_of_stop()) {
         return wait(Reason::WaitingForVM, format!("VM {name} is being deleted"));
     }
     if observed.disks.len() > MOST_SNAPSHOT_DISKS {

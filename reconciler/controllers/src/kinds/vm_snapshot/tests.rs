@@ -109,6 +109,27 @@ fn it_waits_until_all_disks_of_its_vm_have_files_and_refuses_those_of_two_hosts(
 }
 
 #[test]
+fn a_vm_that_is_being_deleted_has_no_new_snapshot_but_the_one_that_its_host_asks_for() {
+    let mut cache = site();
+    let name = "web-stop-20260101000001";
+    let vm: VM = serde_json::from_value(json!({
+        "metadata": {"name": "web", "namespace": "ns", "deletionTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"class": "small", "disks": [{"name": "root", "boot": true}]},
+        "status": {"stopSnapshot": {"name": name, "requestedAt": "2026-01-01T00:00:01Z"}},
+    }))
+    .expect("a VM");
+    put(&mut cache, vm);
+    assert_eq!(reason(&planned(&cache, &snapshot(json!(null)))), (false, Reason::WaitingForVM));
+    let asked_for: VMSnapshot = serde_json::from_value(json!({
+        "metadata": {"name": name, "namespace": "ns", "uid": "u2", "labels": {"berth.dev/stopped-vm": "web"},
+            "annotations": {"berth.dev/stopped-at": "2026-01-01T00:00:01Z"}},
+        "spec": {"vm": "web"},
+    }))
+    .expect("a snapshot of a VM");
+    assert!(!planned(&cache, &asked_for).decision.disks.is_empty());
+}
+
+#[test]
 fn the_disks_are_decided_once_and_each_has_a_snapshot_of_its_own() {
     let mut cache = site();
     let (snapshot, parts) = decided(&cache);
