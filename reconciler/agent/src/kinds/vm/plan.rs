@@ -206,7 +206,7 @@ fn present(vm: &VM, observed: &Observed) -> Plan<Step> {
 }
 
 fn begin_stop(vm: &VM, observed: &Observed, why: StopReason) -> Plan<Step> {
-    let stop = Stop { why, since: observed.now, asked: 0, cancelled: false };
+    let stop = Stop { why, since: observed.now, released: None, asked: 0, cancelled: false };
     let mut updated = Journal { stop: Some(stop), deleting: deleting(vm), ..observed.journal.clone() };
     if let (StopReason::Unhealthy, Some(Outcome::Failure(cause))) = (why, &observed.probes.liveness) {
         let how = format!("the liveness probe failed ({cause})");
