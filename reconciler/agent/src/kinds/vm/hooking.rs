@@ -118,18 +118,25 @@ pub(super) fn is_required(vm: &VM, observed: &Observed, stop: &Stop) -> bool {
 
 /// Whether the grace period begins now, because its hook held the guest back until now: it is asked to shut down before it is powered off.
 pub(super) fn is_to_be_released(vm: &VM, observed: &Observed, stop: &Stop) -> bool {
-    let is_over = match &observed.hook {
-        Some(DueHook::Call(due)) => matches!(due.progress, HookProgress::Ended(_)),
-        Some(DueHook::Snapshot(due)) => stop_snapshots::is_over(due),
-        None => false,
+    let (is_over, has_succeeded) = match &observed.hook {
+        Some(DueHook::Call(due)) => {
+            let progress = &due.progress;
+            (matches!(progress, HookProgress::Ended(_)), *progress == HookProgress::Ended(Outcome::Success))
+        }
+        Some(DueHook::Snapshot(due)) => (stop_snapshots::is_over(due), due.is_taken),
+        None => return false,
     };
+    if stop.asked > 0 || stop.released.is_some() {
+        return false;
+    }
+    if is_required(vm, observed, stop) {
+        return has_succeeded;
+    }
+    // Its failure does not count any more: the policy was changed, or the VM is deleted or its host drained.
     let conditions = vm.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let ready = condition::find(conditions, ConditionType::Ready.as_str());
     let has_failed = ready.is_some_and(|ready| ready.reason == Reason::HookFailed.as_str());
-    stop.asked == 0
-        && stop.released.is_none()
-        && is_over
-        && (is_required(vm, observed, stop) || (has_failed && pre_stop(vm, observed).is_some()))
+    has_failed && is_over && pre_stop(vm, observed).is_some()
 }
 
 /// Whether a failure keeps the guest running. A guest holds back neither a deletion nor the administrator of its host.

@@ -196,7 +196,8 @@ fn present(vm: &VM, observed: &Observed) -> Plan<Step> {
         (Some(stop), Some(why)) if stop.cancelled => begin_stop(vm, observed, why),
         (Some(stop), Some(why)) if stop.why != why => {
             // The reason changed during the stop: the time the guest has already been given counts.
-            let stop = Stop { why, ..stop.clone() };
+            let released = stop::released(vm, observed, stop);
+            let stop = Stop { why, released, ..stop.clone() };
             let updated = Journal { stop: Some(stop), deleting: deleting(vm), ..journal.clone() };
             Plan::steps(vec![write_journal(updated)], stop::stopping(why))
         }

@@ -50,6 +50,12 @@ fn began(stop: &Stop) -> Timestamp {
     stop.released.unwrap_or(stop.since)
 }
 
+/// Returns when the grace period began after a hook: now, if it is over and its hook held the guest back until now.
+pub(super) fn released(vm: &VM, observed: &Observed, stop: &Stop) -> Option<Timestamp> {
+    let begins = time_left(vm, observed, stop).is_zero() && hooking::is_to_be_released(vm, observed, stop);
+    if begins { Some(observed.now) } else { stop.released }
+}
+
 fn until(since: Timestamp, span: SignedDuration, now: Timestamp) -> Duration {
     let left = span - now.duration_since(since);
     Duration::try_from(left).unwrap_or(Duration::ZERO)
@@ -65,8 +71,9 @@ pub(super) fn plan(vm: &VM, observed: &Observed, stop: &Stop) -> Plan<Step> {
     {
         return plan;
     }
-    if left.is_zero() && hooking::is_to_be_released(vm, observed, stop) {
-        let released = Stop { released: Some(observed.now), ..stop.clone() };
+    let released = released(vm, observed, stop);
+    if released != stop.released {
+        let released = Stop { released, ..stop.clone() };
         let updated = Journal { stop: Some(released), ..observed.journal.clone() };
         return Plan::steps(vec![write_journal(updated)], readiness);
     }

@@ -91,8 +91,17 @@ fn a_guest_whose_hook_ends_after_the_grace_period_is_asked_to_shut_down_before_i
     let vm = vm(with_hook("Fail"));
     let failed = plan(&vm, &held_back(RunState::Running, false));
     assert_eq!((stands(&failed), failed.steps.is_empty()), ((true, Reason::HookFailed), true));
-    let steps = story(&vm, &mut held_back(RunState::Running, true), 100);
-    assert_eq!(steps, ["PressPowerButton", "AskGuestToShutDown", "PressPowerButton", "EndProcess"]);
+    let forced = ["PressPowerButton", "AskGuestToShutDown", "PressPowerButton", "EndProcess"];
+    assert_eq!(story(&vm, &mut held_back(RunState::Running, true), 100), forced);
+    // After the failure was reported, it is ignored, or the VM is deleted.
+    let reported = |mut vm: VM| {
+        let status = vm.status.as_mut().expect("set");
+        failed.readiness.write(&mut status.conditions, 4, at(NOW));
+        vm
+    };
+    let ignoring = reported(super::vm(with_hook("Ignore")));
+    assert_eq!(story(&ignoring, &mut held_back(RunState::Running, false), 100), forced);
+    assert_eq!(story(&reported(deleted(vm)), &mut held_back(RunState::Running, false), 100), forced);
 }
 
 #[test]
