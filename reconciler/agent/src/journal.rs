@@ -353,6 +353,9 @@ pub(crate) enum SuspensionPhase {
 pub(crate) struct Stop {
     pub(crate) why: StopReason,
     pub(crate) since: Timestamp,
+    /// When the grace period began, if a hook held the guest back for longer than that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) released: Option<Timestamp>,
     /// How often the guest has been asked to shut down.
     pub(crate) asked: u8,
     /// The stop is no longer wanted; a guest that received the request may still shut down.

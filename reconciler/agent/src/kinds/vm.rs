@@ -29,6 +29,7 @@ mod plan;
 mod probing;
 mod seed;
 mod status;
+mod stop_mode;
 mod stop_snapshots;
 
 use std::net::Ipv4Addr;

@@ -59,7 +59,10 @@ enum Decision {
 }
 
 pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut WriteBatch) -> Outcome {
-    let Some(vm) = cache.tables.vms.get(key).cloned() else { return Outcome::Settled };
+    let Some(vm) = cache.tables.vms.get(key).cloned() else {
+        stop_snapshots::writes_without_vm(cache, key).into_iter().for_each(|write| batch.write(write));
+        return Outcome::Settled;
+    };
     // A VM that was never admitted on a host is not lost with that host.
     let admitted = vm.status.as_ref().is_some_and(VMStatus::is_admitted);
     if admitted && let Some(outcome) = fenced::vm(cache, config, &vm, batch) {

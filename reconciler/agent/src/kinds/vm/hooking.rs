@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use berth_api::{HookFailurePolicy, Power, PreStopHook, Readiness, Reason, VM};
+use berth_api::{
+    ConditionType, HookFailurePolicy, Power, PreStopHook, Readiness, Reason, StopMode, VM, condition,
+};
 use berth_qemu::power::RunState;
 
-use super::{Observed, Step, stop_snapshots};
+use super::{Observed, Step, stop_mode, stop_snapshots};
 use crate::context::Context;
 use crate::converge::Plan;
 use crate::hooks::{DueCall, DueHook, HookCall, HookCause, HookProgress};
@@ -16,7 +18,8 @@ use crate::probes::{GuestAddress, Outcome};
 /// Observes the hook that is due.
 pub(super) fn observe(ctx: &Context, vm: &VM, observed: &mut Observed) {
     let name = ObjectName::of(vm);
-    let snapshot = pre_stop(vm, observed).and_then(|of| stop_snapshots::due(ctx, vm, observed, of));
+    let hook = pre_stop(vm, observed).filter(|_| runs(observed));
+    let snapshot = hook.and_then(|of| stop_snapshots::due(ctx, vm, observed, of));
     if let Some(snapshot) = snapshot {
         ctx.hooks.forget(&name);
         observed.hook = Some(DueHook::Snapshot(snapshot));
@@ -59,12 +62,14 @@ fn runs(observed: &Observed) -> bool {
     observed.machine.as_ref().is_some_and(|machine| machine.run_state == RunState::Running)
 }
 
-/// Returns the hook before a stop that has not asked the guest yet, which runs. A guest that does not work is not called.
+/// Returns the hook before a stop that has not asked the guest yet. A guest that does not work is not called, and neither is one that is not
+/// asked to shut down.
 fn pre_stop<'a>(vm: &'a VM, observed: &'a Observed) -> Option<(&'a PreStopHook, &'a Stop)> {
     let stop = observed.journal.stop.as_ref()?;
     let hook = vm.spec.hooks.as_ref()?.pre_stop.as_ref()?;
     let is_early = stop.asked == 0 && !stop.cancelled && stop.why != StopReason::Unhealthy;
-    (is_early && runs(observed)).then_some((hook, stop))
+    let is_hard = stop_mode::mode(vm, observed, stop.why) == StopMode::Hard;
+    (is_early && !is_hard).then_some((hook, stop))
 }
 
 fn is_post_start_due(vm: &VM, observed: &Observed) -> bool {
@@ -104,6 +109,34 @@ pub(super) fn before_stop(
             Some(if left.is_zero() { plan } else { plan.requeue_after(left) })
         }
     }
+}
+
+/// Whether the guest is not stopped before its hook has succeeded.
+pub(super) fn is_required(vm: &VM, observed: &Observed, stop: &Stop) -> bool {
+    pre_stop(vm, observed).is_some_and(|(hook, _)| is_heeded(vm, observed, stop, hook.failure_policy))
+}
+
+/// Whether the grace period begins now, because its hook held the guest back until now: it is asked to shut down before it is powered off.
+pub(super) fn is_to_be_released(vm: &VM, observed: &Observed, stop: &Stop) -> bool {
+    let (is_over, has_succeeded) = match &observed.hook {
+        Some(DueHook::Call(due)) => {
+            let progress = &due.progress;
+            (matches!(progress, HookProgress::Ended(_)), *progress == HookProgress::Ended(Outcome::Success))
+        }
+        Some(DueHook::Snapshot(due)) => (stop_snapshots::is_over(due), due.is_taken),
+        None => return false,
+    };
+    if stop.asked > 0 || stop.released.is_some() {
+        return false;
+    }
+    if is_required(vm, observed, stop) {
+        return has_succeeded;
+    }
+    // Its failure does not count any more: the policy was changed, or the VM is deleted or its host drained.
+    let conditions = vm.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let ready = condition::find(conditions, ConditionType::Ready.as_str());
+    let has_failed = ready.is_some_and(|ready| ready.reason == Reason::HookFailed.as_str());
+    has_failed && is_over && pre_stop(vm, observed).is_some()
 }
 
 /// Whether a failure keeps the guest running. A guest holds back neither a deletion nor the administrator of its host.

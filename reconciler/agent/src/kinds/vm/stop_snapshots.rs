@@ -11,6 +11,7 @@ use berth_api::{
     ConditionType, DiskSnapshot, PreStopHook, Readiness, Reason, ResourceName, VM, VMState, VMStatus,
     condition,
 };
+use berth_qemu::power::RunState;
 use kube::ResourceExt;
 
 use super::{Observed, Step};
@@ -68,6 +69,11 @@ fn failure(due: &DueSnapshot) -> Option<String> {
     }
 }
 
+/// Whether it is not waited for any longer.
+pub(super) fn is_over(due: &DueSnapshot) -> bool {
+    due.is_taken || failure(due).is_some()
+}
+
 /// Returns the plan while the guest is not to be asked to shut down yet. `left`: of the grace period. A snapshot that is taken late still lets
 /// the stop go on.
 pub(super) fn before_stop(
@@ -107,10 +113,13 @@ pub(super) fn requested(observed: &Observed, stored: Option<Box<StopSnapshot>>) 
             requested_at: due.since.to_string(),
             message: failure(due),
         })),
-        // A monitor that does not answer for a moment does not end a stop.
+        // A guest that cannot be read for a moment, or does not run, has not been asked to shut down.
         None if observed.process.is_some()
-            && observed.machine.is_none()
-            && observed.journal.stop.is_some() =>
+            && observed
+                .machine
+                .as_ref()
+                .is_none_or(|machine| matches!(machine.run_state, RunState::IoError | RunState::Paused))
+            && observed.journal.stop.as_ref().is_some_and(|stop| stop.asked == 0 && !stop.cancelled) =>
         {
             stored
         }
@@ -122,8 +131,10 @@ pub(super) fn requested(observed: &Observed, stored: Option<Box<StopSnapshot>>) 
 pub(super) fn not_taken(stored: &VMStatus, status: &VMStatus) -> Option<(Reason, String)> {
     let request = stored.stop_snapshot.as_deref().filter(|_| status.stop_snapshot.is_none())?;
     let is_taken = status.snapshots.iter().any(|taken| taken.name == request.name);
-    // One that runs on is not to be stopped any more.
-    let is_withdrawn = status.state == Some(VMState::Running);
+    // A guest that goes on in the same process is not to be stopped any more.
+    let is_stopped =
+        matches!(status.state, Some(VMState::Stopping | VMState::Stopped | VMState::Terminating));
+    let is_withdrawn = !is_stopped && status.process == stored.process;
     let cause = request.message.as_deref().unwrap_or("it was not taken in time");
     let note = || format!("stopped without VMSnapshot {}: {cause}", request.name);
     (!is_taken && !is_withdrawn).then(|| (Reason::SnapshotFailed, note()))
@@ -132,7 +143,7 @@ pub(super) fn not_taken(stored: &VMStatus, status: &VMStatus) -> Option<(Reason,
 #[cfg(test)]
 mod tests {
     use berth_api::HookFailurePolicy;
-    use berth_api::vm::SnapshotOfVM;
+    use berth_api::vm::{ProcessStatus, SnapshotOfVM};
     use jiff::Timestamp;
     use serde_json::json;
 
@@ -217,8 +228,13 @@ mod tests {
         assert!(note.contains("web-stop-19700101000000: Disk root: no space left"), "{note}");
         assert_eq!(not_taken(&stored, &stored), None, "it is waited for");
         assert_eq!(not_taken(&stopped, &stopped), None, "none was asked for");
-        let running = VMStatus { state: Some(VMState::Running), ..VMStatus::default() };
-        assert_eq!(not_taken(&stored, &running), None);
+        for state in [VMState::Running, VMState::Paused] {
+            let goes_on = VMStatus { state: Some(state), ..VMStatus::default() };
+            assert_eq!(not_taken(&stored, &goes_on), None, "{state:?}");
+        }
+        let process = ProcessStatus { pid: 7, started_at: Timestamp::UNIX_EPOCH };
+        let again = VMStatus { state: Some(VMState::Running), process: Some(process), ..VMStatus::default() };
+        assert!(not_taken(&stored, &again).is_some(), "another process: it was restarted");
         let taken = SnapshotOfVM { name: request.name, taken_at: String::new() };
         assert_eq!(not_taken(&stored, &VMStatus { snapshots: vec![taken], ..stopped }), None);
     }

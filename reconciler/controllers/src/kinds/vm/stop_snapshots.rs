@@ -1,16 +1,37 @@
 //! The snapshots that a hook takes before a VM is stopped: created when its host asks for one, and deleted beyond the number that is kept.
 //!
 //! The host waits with the stop as long as it asks. One that is not taken when the host has gone on is deleted: it would be of a later moment.
+//! After a loss of statuses it is not known which of them are taken until the host has reported all of them: the others are not deleted
+//! before as many newer ones are taken as are kept.
 
 use std::{cmp::Reverse, sync::Arc};
 
 use berth_api::{
-    ConditionType, Conditions, SnapshotHook, SnapshotOfDisk, VM, VMSnapshot, VMSnapshotSpec, condition,
+    ConditionType, Disk, DiskSnapshot, Reason, ResourceName, SnapshotHook, VM, VMSnapshot, VMSnapshotSpec,
+    condition,
     vm::{STOPPED_AT_ANNOTATION, STOPPED_VM_LABEL, StopSnapshot},
+    vm_snapshot::MOST_SNAPSHOT_DISKS,
 };
+use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
 use crate::{batch::Write, cache::Cache, key::Key};
+
+#[cfg(test)]
+mod tests;
+
+/// How many snapshots of a VM's stops there may be beside those that are kept when another one is created: lost ones, those of which nothing
+/// is known, and those that backups and restores need. With all of them, a disk is on fewer snapshots than it can be.
+const MOST_OTHERS: usize = 4;
+/// The reasons that the host gives for a snapshot of a disk of which it knows that it is not taken. Others, such as `DiskLost` and `Retrying`,
+/// also stand for one that it cannot read.
+const NOT_TAKEN: [Reason; 5] = [
+    Reason::Provisioning,
+    Reason::WaitingForSnapshot,
+    Reason::NoSpace,
+    Reason::TooManySnapshots,
+    Reason::SnapshotInterrupted,
+];
 
 /// How far a snapshot is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,10 +40,12 @@ enum Progress {
     Taken,
     /// It had them, and has not all of them any more.
     Lost,
-    /// All that there is of it reports that it is not taken.
+    /// Its host reports of all parts that there are that they are not taken.
     NotTaken,
-    /// Nothing is known of it, such as after a loss of its status.
+    /// It is not known whether it is taken, such as after a loss of its status.
     Unknown,
+    /// The same, and there is no part of it.
+    Empty,
     Deleted,
 }
 
@@ -49,44 +72,134 @@ pub(super) fn writes(cache: &Cache, vm: &VM) -> Vec<Write> {
         .collect();
     let namespace = vm.namespace().unwrap_or_default();
     let is_name_used = |name: &str| cache.tables.vm_snapshots.named(&namespace, name).is_some();
-    let decision = decide(vm, &own, is_name_used);
+    let decision = decide(vm, &own, is_name_used, |snapshot| is_needed(cache, snapshot));
     let delete = decision.delete.into_iter().map(|snapshot| Write::Delete(snapshot.into()));
     // Last: it may be refused, by a quota or in a namespace that is being deleted.
     delete.chain(decision.create.map(|snapshot| Write::Create(snapshot.into()))).collect()
+}
+
+/// Returns the writes that delete the snapshots of a VM that is gone which its host will not take. One that is being taken when the VM goes
+/// may be reported as taken a moment later.
+pub(super) fn writes_without_vm(cache: &Cache, vm: &Key) -> Vec<Write> {
+    let keys = cache.index.made_for(vm);
+    let objects = keys.iter().filter_map(|key| cache.tables.vm_snapshots.get(key));
+    let left = objects.filter(|snapshot| {
+        progress(cache, snapshot) == Progress::NotTaken && will_not_be_taken(cache, snapshot)
+    });
+    left.map(|snapshot| Write::Delete(snapshot.clone().into())).collect()
+}
+
+/// Whether a part needs a person, or is missing, of one that is not taken.
+fn will_not_be_taken(cache: &Cache, snapshot: &VMSnapshot) -> bool {
+    snapshot.status.as_ref().is_some_and(|status| {
+        condition::is_true(&status.conditions, ConditionType::Stalled)
+            || parts(cache, snapshot).len() < status.disks.len()
+    })
+}
+
+/// Returns the DiskSnapshots of a VMSnapshot, whatever its status says.
+fn parts<'a>(cache: &'a Cache, snapshot: &VMSnapshot) -> Vec<&'a Arc<DiskSnapshot>> {
+    let namespace = snapshot.namespace().unwrap_or_default();
+    let name = snapshot.name_any();
+    let named = |place| cache.tables.disk_snapshots.named(&namespace, snapshot.part_name(place).as_str());
+    let is_part = |part: &&Arc<DiskSnapshot>| part.part_of().is_some_and(|of| of.name == name);
+    (0..MOST_SNAPSHOT_DISKS).filter_map(named).filter(is_part).collect()
 }
 
 fn progress(cache: &Cache, snapshot: &VMSnapshot) -> Progress {
     if snapshot.metadata.deletion_timestamp.is_some() {
         return Progress::Deleted;
     }
-    let Some(status) = snapshot.status.as_ref() else { return Progress::Unknown };
-    if status.taken_at.is_some() {
+    if let Some(status) = snapshot.status.as_ref().filter(|status| status.taken_at.is_some()) {
         let is_lost = condition::is_true(&status.conditions, ConditionType::Stalled);
         return if is_lost { Progress::Lost } else { Progress::Taken };
     }
-    let namespace = snapshot.namespace().unwrap_or_default();
-    let is_reported =
-        |conditions: &Conditions| condition::find(conditions, ConditionType::Ready.as_str()).is_some();
-    let is_not_taken = |of: &SnapshotOfDisk| {
-        let part = cache.tables.disk_snapshots.named(&namespace, of.snapshot.as_str());
-        let part = part.and_then(|part| part.status.as_ref());
-        part.is_some_and(|status| status.taken_at.is_none() && is_reported(&status.conditions))
-    };
-    match is_reported(&status.conditions) && status.disks.iter().all(is_not_taken) {
-        true => Progress::NotTaken,
-        false => Progress::Unknown,
+    // The host takes all of them at one moment: of a part that is missing, the others tell.
+    let parts = parts(cache, snapshot);
+    if parts.is_empty() {
+        return Progress::Empty;
     }
+    if parts.iter().all(|part| is_not_taken(part)) { Progress::NotTaken } else { Progress::Unknown }
 }
 
-fn decide(vm: &VM, own: &[OwnSnapshot], is_name_used: impl Fn(&str) -> bool) -> Decision {
+/// Whether the host reports that this part is not taken. The controllers write a status too, before the host does.
+fn is_not_taken(part: &DiskSnapshot) -> bool {
+    let Some(status) = part.status.as_ref().filter(|status| status.binding.is_some()) else { return false };
+    let ready = condition::find(&status.conditions, ConditionType::Ready.as_str());
+    let is_reported =
+        ready.is_some_and(|ready| NOT_TAKEN.iter().any(|reason| reason.as_str() == ready.reason));
+    is_reported && status.taken_at.is_none()
+}
+
+/// Whether a Backup that is not complete or a Disk that is being made or restored names a part of it.
+fn is_needed(cache: &Cache, snapshot: &VMSnapshot) -> bool {
+    let namespace = &snapshot.metadata.namespace;
+    let parts: Vec<ResourceName> = (0..MOST_SNAPSHOT_DISKS).map(|place| snapshot.part_name(place)).collect();
+    let mut backups = cache.tables.backups.all().filter(|backup| {
+        backup.metadata.namespace == *namespace
+            && backup.metadata.deletion_timestamp.is_none()
+            && !backup.is_complete()
+    });
+    let mut disks =
+        cache.tables.disks.all().filter(|disk| {
+            disk.metadata.namespace == *namespace && disk.metadata.deletion_timestamp.is_none()
+        });
+    backups.any(|backup| backup.spec.snapshot.as_ref().is_some_and(|name| parts.contains(name)))
+        || disks.any(|disk| awaited(disk).iter().flatten().any(|name| parts.contains(name)))
+}
+
+/// Returns the snapshots whose data the Disk is to have and does not have yet.
+fn awaited(disk: &Disk) -> [Option<&ResourceName>; 2] {
+    let status = disk.status.as_ref();
+    let is_made = status.is_some_and(|status| status.size.is_some());
+    let source = disk.spec.source.as_ref().filter(|_| !is_made).and_then(|source| source.snapshot.as_ref());
+    let restored = status.and_then(|status| status.restored_from.as_ref());
+    let restore = disk.spec.restore.as_ref().filter(|declared| {
+        restored.is_none_or(|done| (&done.snapshot, &done.token) != (&declared.snapshot, &declared.token))
+    });
+    [source, restore.map(|declared| &declared.snapshot)]
+}
+
+fn decide(
+    vm: &VM,
+    own: &[OwnSnapshot],
+    is_name_used: impl Fn(&str) -> bool,
+    is_needed: impl Fn(&VMSnapshot) -> bool,
+) -> Decision {
     let hook = vm.spec.hooks.as_ref().and_then(|hooks| hooks.pre_stop.as_ref()?.snapshot.as_ref());
     let request = vm.status.as_ref().and_then(|status| status.stop_snapshot.as_deref());
     let request = request.filter(|request| request.is_of(&vm.name_any()));
-    let create = request.filter(|request| hook.is_some() && !is_name_used(request.name.as_str()));
-    Decision {
-        create: create.map(|request| new_snapshot(vm, request)),
-        delete: surplus(vm, own, hook, request),
+    let mut delete = surplus(vm, own, hook, request);
+    delete.retain(|own| own.progress == Progress::NotTaken || !is_needed(&own.object));
+    let mut decision =
+        Decision { create: None, delete: delete.into_iter().map(|own| own.object.clone()).collect() };
+    let (Some(hook), Some(request)) = (hook, request) else { return decision };
+    if is_name_used(request.name.as_str()) {
+        return decision;
     }
+    let existing = own.iter().filter(|own| own.progress != Progress::Deleted);
+    if existing.count() <= kept(hook) + MOST_OTHERS {
+        decision.create = Some(new_snapshot(vm, request));
+    } else if decision.delete.is_empty() {
+        // The VM is reconciled again once it is gone.
+        decision.delete.extend(oldest_empty(own));
+    }
+    decision
+}
+
+fn kept(hook: &SnapshotHook) -> usize {
+    usize::try_from(hook.keep).unwrap_or_default().max(1)
+}
+
+/// Returns the oldest one without a part, which has no data.
+fn oldest_empty(own: &[OwnSnapshot]) -> Option<Arc<VMSnapshot>> {
+    let empty = own.iter().filter(|own| own.progress == Progress::Empty);
+    empty.min_by_key(|own| age(&own.object)).map(|own| own.object.clone())
+}
+
+/// The order of creation, by the clock of the control plane: those of hosts may go back.
+fn age(snapshot: &VMSnapshot) -> (Option<Timestamp>, String) {
+    (snapshot.creation_timestamp().map(|time| time.0), snapshot.name_any())
 }
 
 fn new_snapshot(vm: &VM, request: &StopSnapshot) -> VMSnapshot {
@@ -99,138 +212,46 @@ fn new_snapshot(vm: &VM, request: &StopSnapshot) -> VMSnapshot {
     snapshot
 }
 
-/// Returns the snapshots to delete. The newest one that is taken stays, and the one that the host asks for.
-fn surplus(
+/// Returns the snapshots to delete. The newest one that is taken stays, the one that the host asks for, and the one that the VM is to be
+/// restored from.
+fn surplus<'a>(
     vm: &VM,
-    own: &[OwnSnapshot],
+    own: &'a [OwnSnapshot],
     hook: Option<&SnapshotHook>,
     request: Option<&StopSnapshot>,
-) -> Vec<Arc<VMSnapshot>> {
-    let Some(status) = vm.status.as_ref().filter(|status| status.observed_generation >= 0) else {
-        return Vec::new();
-    };
-    // By the clock of the control plane: those of hosts may go back.
+) -> Vec<&'a OwnSnapshot> {
+    let status = vm.status.as_ref().filter(|status| status.observed_generation >= 0);
+    let (Some(status), Some(hook)) = (status, hook) else { return Vec::new() };
     let mut sorted: Vec<&OwnSnapshot> = own.iter().collect();
-    sorted.sort_by_key(|own| {
-        Reverse((own.object.creation_timestamp().map(|time| time.0), own.object.name_any()))
-    });
-    let keep = hook.map_or(usize::MAX, |hook| usize::try_from(hook.keep).unwrap_or_default().max(1));
+    sorted.sort_by_key(|own| Reverse(age(&own.object)));
+    let keep = kept(hook);
     let mut taken = 0;
     let is_surplus = |own: &&OwnSnapshot| {
         let name = own.object.name_any();
+        let is_requested = request.is_some_and(|request| request.name.as_str() == name);
         match own.progress {
             Progress::Taken => {
                 taken += 1;
-                taken > keep && request.is_none_or(|request| request.name.as_str() != name)
+                taken > keep && !is_requested && !is_to_be_restored(vm, &name)
             }
-            Progress::Lost => taken > 0 && hook.is_some(),
+            Progress::Lost => taken > 0 && !is_to_be_restored(vm, &name),
             // The host lists those that it has taken before the controllers know of it.
             Progress::NotTaken => {
-                request.is_none_or(|request| request.name.as_str() != name)
-                    && !status.snapshots.iter().any(|listed| listed.name.as_str() == name)
+                !is_requested && !status.snapshots.iter().any(|listed| listed.name.as_str() == name)
             }
-            Progress::Unknown | Progress::Deleted => false,
+            // If it is taken, it is not one of those that are kept.
+            Progress::Unknown | Progress::Empty => {
+                taken >= keep && !is_requested && !is_to_be_restored(vm, &name)
+            }
+            Progress::Deleted => false,
         }
     };
-    sorted.into_iter().filter(is_surplus).map(|own| own.object.clone()).collect()
+    sorted.into_iter().filter(is_surplus).collect()
 }
 
-#[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    const FIRST: &str = "web-stop-20260101000001";
-    const SECOND: &str = "web-stop-20260101000002";
-    const THIRD: &str = "web-stop-20260101000003";
-
-    fn request(second: u8) -> Value {
-        let requested_at = format!("2026-01-01T00:00:0{second}Z");
-        json!({"name": format!("web-stop-2026010100000{second}"), "requestedAt": requested_at})
-    }
-
-    fn vm(hook: Value, request: Value, listed: &[&str]) -> VM {
-        let listed: Vec<Value> =
-            listed.iter().map(|name| json!({"name": name, "takenAt": "2026-01-01T00:00:00Z"})).collect();
-        serde_json::from_value(json!({
-            "metadata": {"name": "web", "namespace": "ns", "uid": "u"},
-            "spec": {"class": "s", "disks": [{"name": "root", "boot": true}], "hooks": {"preStop": hook}},
-            "status": {"observedGeneration": 1, "stopSnapshot": request, "snapshots": listed},
-        }))
-        .expect("a VM")
-    }
-
-    fn keeping(keep: i64) -> Value {
-        json!({"snapshot": {"keep": keep}})
-    }
-
-    fn own(name: &str, created: u8, progress: Progress) -> OwnSnapshot {
-        let object = serde_json::from_value(json!({
-            "metadata": {"name": name, "namespace": "ns", "creationTimestamp": format!("2026-01-01T00:00:0{created}Z")},
-            "spec": {"vm": "web"},
-        }));
-        OwnSnapshot { object: Arc::new(object.expect("a snapshot")), progress }
-    }
-
-    fn deleted(vm: &VM, own: &[OwnSnapshot]) -> Vec<String> {
-        decide(vm, own, |_| true).delete.iter().map(|snapshot| snapshot.name_any()).collect()
-    }
-
-    #[test]
-    fn the_snapshot_that_a_host_asks_for_is_created_once() {
-        let asked = vm(keeping(1), request(1), &[]);
-        let made = decide(&asked, &[], |_| false).create.expect("it is created");
-        assert_eq!((made.name_any().as_str(), made.spec.vm.as_str()), (FIRST, "web"));
-        assert_eq!(made.namespace().as_deref(), Some("ns"));
-        assert!(made.is_of_stop());
-        assert!(decide(&asked, &[], |name| name == FIRST).create.is_none(), "it exists");
-    }
-
-    #[test]
-    fn a_host_has_no_other_snapshot_created_than_the_declared_one() {
-        let exec = vm(json!({"exec": {"command": ["true"]}}), request(1), &[]);
-        assert!(decide(&exec, &[], |_| false).create.is_none(), "the hook takes none");
-        let other = json!({"name": "other", "requestedAt": "2026-01-01T00:00:01Z"});
-        assert!(decide(&vm(keeping(1), other, &[]), &[], |_| false).create.is_none());
-    }
-
-    #[test]
-    fn the_newest_ones_that_are_taken_are_kept() {
-        let all =
-            [own(FIRST, 1, Progress::Taken), own(SECOND, 2, Progress::Taken), own(THIRD, 3, Progress::Taken)];
-        assert_eq!(deleted(&vm(keeping(2), Value::Null, &[]), &all), [FIRST]);
-        assert_eq!(deleted(&vm(keeping(1), Value::Null, &[]), &all), [SECOND, FIRST]);
-        assert!(deleted(&vm(keeping(3), Value::Null, &[]), &all).is_empty());
-        let exec = json!({"exec": {"command": ["true"]}});
-        assert!(deleted(&vm(exec, Value::Null, &[]), &all).is_empty(), "without the hook all stay");
-    }
-
-    #[test]
-    fn one_that_is_not_taken_deletes_none_that_is_and_a_lost_one_goes_after_the_next() {
-        let waits = [own(FIRST, 1, Progress::Taken), own(SECOND, 2, Progress::NotTaken)];
-        assert!(deleted(&vm(keeping(1), request(2), &[]), &waits).is_empty(), "its host waits for it");
-        let lost = [own(FIRST, 1, Progress::Lost), own(SECOND, 2, Progress::Taken)];
-        assert_eq!(deleted(&vm(keeping(1), Value::Null, &[]), &lost), [FIRST]);
-        assert!(deleted(&vm(keeping(1), Value::Null, &[]), &lost[..1]).is_empty());
-    }
-
-    #[test]
-    fn one_that_is_not_taken_is_deleted_once_its_host_has_gone_on_without_it() {
-        let left = [own(FIRST, 1, Progress::NotTaken)];
-        assert_eq!(deleted(&vm(keeping(1), Value::Null, &[]), &left), [FIRST]);
-        assert_eq!(deleted(&vm(keeping(1), request(2), &[]), &left), [FIRST], "another stop has begun");
-        assert!(deleted(&vm(keeping(1), Value::Null, &[FIRST]), &left).is_empty(), "its host has taken it");
-        let unknown = [own(FIRST, 1, Progress::Unknown)];
-        assert!(deleted(&vm(keeping(1), Value::Null, &[]), &unknown).is_empty());
-        let mut lost = vm(keeping(1), Value::Null, &[]);
-        lost.status = None;
-        assert!(deleted(&lost, &left).is_empty(), "the status of the VM is lost");
-    }
-
-    #[test]
-    fn a_host_whose_clock_goes_back_keeps_the_snapshot_that_was_made_last() {
-        let all = [own(THIRD, 1, Progress::Taken), own(FIRST, 2, Progress::Taken)];
-        assert_eq!(deleted(&vm(keeping(1), Value::Null, &[]), &all), [THIRD]);
-    }
+/// Whether the VM is to have the data of this snapshot again, and does not have it yet.
+fn is_to_be_restored(vm: &VM, snapshot: &str) -> bool {
+    let restored = vm.status.as_ref().and_then(|status| status.restored_from.as_ref());
+    let declared = vm.spec.restore.as_ref().filter(|declared| declared.snapshot.as_str() == snapshot);
+    declared.is_some_and(|declared| restored.is_none_or(|done| !done.is_of(declared)))
 }

@@ -108,25 +108,60 @@ fn it_waits_until_all_disks_of_its_vm_have_files_and_refuses_those_of_two_hosts(
     assert_eq!(reason(&planned(&cache, &new)), (true, Reason::DiskOnOtherHost));
 }
 
-#[test]
-fn a_vm_that_is_being_deleted_has_no_new_snapshot_but_the_one_that_its_host_asks_for() {
-    let mut cache = site();
-    let name = "web-stop-20260101000001";
-    let vm: VM = serde_json::from_value(json!({
-        "metadata": {"name": "web", "namespace": "ns", "deletionTimestamp": "2026-01-01T00:00:00Z"},
-        "spec": {"class": "small", "disks": [{"name": "root", "boot": true}]},
-        "status": {"stopSnapshot": {"name": name, "requestedAt": "2026-01-01T00:00:01Z"}},
-    }))
-    .expect("a VM");
-    put(&mut cache, vm);
-    assert_eq!(reason(&planned(&cache, &snapshot(json!(null)))), (false, Reason::WaitingForVM));
-    let asked_for: VMSnapshot = serde_json::from_value(json!({
-        "metadata": {"name": name, "namespace": "ns", "uid": "u2", "labels": {"berth.dev/stopped-vm": "web"},
+const OF_STOP: &str = "web-stop-20260101000001";
+
+fn of_stop() -> VMSnapshot {
+    serde_json::from_value(json!({
+        "metadata": {"name": OF_STOP, "namespace": "ns", "uid": "u2", "labels": {"berth.dev/stopped-vm": "web"},
             "annotations": {"berth.dev/stopped-at": "2026-01-01T00:00:01Z"}},
         "spec": {"vm": "web"},
     }))
-    .expect("a snapshot of a VM");
-    assert!(!planned(&cache, &asked_for).decision.disks.is_empty());
+    .expect("a snapshot of a VM")
+}
+
+/// The VM, whose host asks for this snapshot.
+fn put_asking(cache: &mut Cache, asked: &Value, is_deleted: bool) {
+    let mut vm = json!({
+        "metadata": {"name": "web", "namespace": "ns"},
+        "spec": {"class": "small", "disks": [{"name": "root", "boot": true}, {"name": "data"}]},
+        "status": {"stopSnapshot": asked},
+    });
+    if is_deleted {
+        vm["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    }
+    put(cache, serde_json::from_value::<VM>(vm).expect("a VM"));
+}
+
+fn asked() -> Value {
+    json!({"name": OF_STOP, "requestedAt": "2026-01-01T00:00:01Z"})
+}
+
+#[test]
+fn a_vm_that_is_being_deleted_has_no_new_snapshot_but_the_one_that_its_host_asks_for() {
+    let mut cache = site();
+    put_asking(&mut cache, &asked(), true);
+    assert_eq!(reason(&planned(&cache, &snapshot(json!(null)))), (false, Reason::WaitingForVM));
+    assert!(!planned(&cache, &of_stop()).decision.disks.is_empty());
+}
+
+#[test]
+fn a_snapshot_of_a_stop_is_not_taken_after_its_host_has_gone_on() {
+    let mut cache = site();
+    let late = planned(&cache, &of_stop());
+    assert_eq!((reason(&late), late.decision.disks.len()), ((false, Reason::WaitingForVM), 0));
+    assert!(late.decision.readiness.message().contains("of a later moment"), "{late:?}");
+    put_asking(&mut cache, &asked(), false);
+    let mut snapshot = of_stop();
+    snapshot.status = Some(reported(&snapshot, &planned(&cache, &snapshot)));
+    let parts = planned(&cache, &snapshot).decision.create;
+    assert_eq!(parts.len(), 3);
+    put(&mut cache, parts[0].clone());
+    put_asking(&mut cache, &Value::Null, false);
+    let left = planned(&cache, &snapshot);
+    assert_eq!((reason(&left), left.decision.create.len()), ((false, Reason::WaitingForVM), 0));
+    assert_eq!(left.decision.disks.len(), 3, "they stay decided");
+    put_asking(&mut cache, &asked(), false);
+    assert_eq!(planned(&cache, &snapshot).decision.create.len(), 2, "its status was lost for a moment");
 }
 
 #[test]

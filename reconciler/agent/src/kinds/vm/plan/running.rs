@@ -115,7 +115,7 @@ fn memory(vm: &VM, observed: &Observed, machine: &MachineState) -> Option<Plan<S
 }
 
 /// Resumes at once the first time, then at intervals: the cause of the pause may recur.
-fn resume(observed: &Observed, machine: &MachineState, reason: Reason, text: &str) -> Plan<Step> {
+pub(super) fn resume(observed: &Observed, machine: &MachineState, reason: Reason, text: &str) -> Plan<Step> {
     let every = SignedDuration::try_from(RESUME_EVERY).unwrap_or(SignedDuration::ZERO);
     let due = machine.resumed_at.is_none_or(|at| since(at, observed.now) >= every);
     let readiness = Readiness::Reconciling(reason, text.to_owned());
