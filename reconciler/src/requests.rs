@@ -48,6 +48,16 @@ pub(crate) fn has_code(error: &kube::Error, code: u16) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == code)
 }
 
+/// Whether the control plane does not answer now, and may answer soon.
+pub(crate) fn is_outage(error: &anyhow::Error) -> bool {
+    let cause = error.chain().find_map(|cause| cause.downcast_ref::<kube::Error>());
+    cause.is_some_and(|cause| match cause {
+        kube::Error::Api(status) => status.code >= 500,
+        kube::Error::HyperError(_) | kube::Error::Service(_) => true,
+        _ => false,
+    })
+}
+
 /// Sends one request with a body.
 ///
 /// *Errors:* the control plane's.
