@@ -72,3 +72,22 @@ pub(crate) async fn send(
     let request = http::Request::builder().method(method).uri(path).header("content-type", content_type);
     client.request(request.body(body).map_err(kube::Error::HttpError)?).await
 }
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+    use kube::core::Status;
+
+    use super::*;
+
+    #[test]
+    fn an_outage_is_an_error_of_the_server_or_of_the_way_to_it() {
+        let failed = |error: kube::Error| Err::<(), _>(error).context("reading").expect_err("it failed");
+        let answered =
+            |code| failed(kube::Error::Api(Status::failure("refused", "Refused").with_code(code).boxed()));
+        assert!(is_outage(&answered(503)) && is_outage(&answered(500).context("downloading")));
+        assert!(is_outage(&failed(kube::Error::Service("connection refused".into()))));
+        assert!(!is_outage(&answered(404)) && !is_outage(&answered(403)));
+        assert!(!is_outage(&anyhow::anyhow!("Image a was deleted meanwhile")));
+    }
+}

@@ -73,7 +73,7 @@ impl OriginKind {
     }
 }
 
-/// What is downloaded, and the name of the Image for it.
+/// The object whose data is downloaded, and the name of the Image for it.
 pub(super) struct Origin<'a> {
     kind: OriginKind,
     name: &'a str,
