@@ -11,6 +11,7 @@ use super::console::administrator;
 use super::kubectl::contains_all;
 use crate::platform::Platform;
 use crate::process;
+use crate::wait;
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -43,6 +44,7 @@ fn compared_in(platform: &Platform, checksum: &str, folder: &Path) -> Result<()>
     let sum = process::run(sum.arg(&data), LIMIT)?.success()?;
     ensure!(sum.starts_with(checksum), "{sum} is not {checksum}");
     contains_all(&download("image", "golden-data-1", &data)?.failure()?, &["exists", "--force"])?;
+    continued(platform, &data, checksum)?;
     contains_all(&download("image", "golden-base", &disk)?.failure()?, &["has a URL"])?;
     contains_all(&download("disk", "golden-none", &disk)?.failure()?, &["there is no disk golden-none"])?;
 
@@ -54,10 +56,27 @@ fn compared_in(platform: &Platform, checksum: &str, folder: &Path) -> Result<()>
     let id = snapshot["status"]["snapshotID"].as_str().context("the snapshot has no identity")?;
     same("qcow2", &root, &platform.host().state().join(format!("pools/default/snapshots/{id}.qcow2")))?;
 
-    let left = kubectl.ok(&["get", "images", "-l", "berth.dev/download-of", "-o", "name"])?;
-    ensure!(left.trim().is_empty(), "{left}");
+    wait::until("the Images of the downloads to be gone", LIMIT, || {
+        let left = kubectl.ok(&["get", "images", "-l", "berth.dev/download-of", "-o", "name"])?;
+        ensure!(left.trim().is_empty(), "{left}");
+        Ok(())
+    })?;
     let files: Vec<_> = fs::read_dir(folder)?.collect::<std::io::Result<_>>()?;
     ensure!(files.len() == 3, "{files:?}");
+    Ok(())
+}
+
+/// As a command that was killed leaves it: of the file, three quarters are there, and only the last one comes.
+fn continued(platform: &Platform, data: &Path, checksum: &str) -> Result<()> {
+    let bytes = fs::read(data).context("the download before")?;
+    fs::write(data.with_added_extension("part"), &bytes[..bytes.len() / 4 * 3])
+        .context("a part of a file")?;
+    let file = data.display().to_string();
+    let finished = administrator(platform).run(&["image", "download", "golden-data-1", &file, "--force"])?;
+    let shown = finished.stderr.clone();
+    contains_all(&finished.success()?, &[checksum])?;
+    ensure!(shown.contains("100 % of") && !shown.contains("  0 % of"), "{shown}");
+    ensure!(fs::read(data).context("the download")? == bytes, "the bytes differ");
     Ok(())
 }
 

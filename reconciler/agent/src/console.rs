@@ -94,8 +94,9 @@ const FORWARDS: usize = 128;
 const FORWARDS_OF_VM: usize = 64;
 /// The number of uploads to this host. An image has one at a time.
 const UPLOADS: usize = 8;
-/// The number of downloads from this host, and of an image.
+/// The number of downloads from this host, of the images of a namespace, and of an image.
 const DOWNLOADS: usize = 8;
+const DOWNLOADS_OF_NAMESPACE: usize = 4;
 const DOWNLOADS_OF_IMAGE: usize = 2;
 /// The number of copies of images to other hosts, and to one of them.
 const COPIES: usize = 16;
@@ -121,6 +122,7 @@ struct Consoles {
     uploads: Places<String>,
     /// By the uid of the image.
     downloads: Places<String>,
+    downloads_by_namespace: Places<String>,
     /// By the host that copies.
     copies: Places<String>,
     traces: Places<String>,
@@ -167,6 +169,7 @@ pub(crate) async fn serve(ctx: &Arc<Context>) {
         forwards: Places::new(FORWARDS, FORWARDS_OF_VM),
         uploads: Places::new(UPLOADS, 1),
         downloads: Places::new(DOWNLOADS, DOWNLOADS_OF_IMAGE),
+        downloads_by_namespace: Places::new(DOWNLOADS, DOWNLOADS_OF_NAMESPACE),
         copies: Places::new(COPIES, COPIES_OF_HOST),
         traces: Places::new(TRACES, TRACES_OF_VM),
     });

@@ -14,9 +14,10 @@ pub use crate::image_copy::{CopyMessage as DownloadMessage, MAX_LINE, OFFSET};
 /// On an Image that is made of a Disk or a DiskSnapshot for a download, and deleted at its end: `disk` or `snapshot`.
 pub const DOWNLOAD_LABEL: &str = "berth.dev/download-of";
 
-/// The name of the Image for a download of the object with this uid.
-pub fn image_name(uid: &str) -> String {
-    format!("download-{uid}")
+/// The name of the Image for a download of the object with this uid. Each download has an identity of its own: two to different files
+/// share no Image.
+pub fn image_name(uid: &str, id: &str) -> String {
+    format!("download-{uid}-{id}")
 }
 
 /// The query of a request.

@@ -118,7 +118,7 @@ fn roles(crds: &[Value]) -> Vec<Value> {
                 // To let each host read the Secrets its VMs need, and no other: RBAC lets no user grant more than it has.
                 {"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["roles", "rolebindings"], "verbs": write},
                 {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]},
-                // To create the accounts whose tokens are tickets, in namespaces with VMs or uploaded images.
+                // To create the accounts whose tokens are tickets, in namespaces with VMs or with images that were made or uploaded.
                 {"apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["get", "list", "watch", "create", "patch"]},
                 // To see whether this control plane is the one in charge.
                 {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [crate::site::SITE], "verbs": ["get"]},

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  awaited     upload   ─▶ file
-//!              download ─▶ part
+//!              download ─▶ part ─▶ part_file
 //!              both     ─▶ connection ─▶ pinned
 //! ```
 //!
@@ -13,6 +13,7 @@ mod connection;
 mod download;
 mod file;
 mod part;
+mod part_file;
 mod pinned;
 mod upload;
 
@@ -20,5 +21,6 @@ pub use awaited::{Awaited, Seen};
 pub use connection::{ConnectError, Connection, connect};
 pub use download::{DownloadError, DownloadPlace, FetchError, fetch};
 pub use file::{FileError, FileStamp, MeasuredFile, measure};
-pub use part::{Expected, PartError};
+pub use part::Expected;
+pub use part_file::{PartError, PartFile};
 pub use upload::{Next, PushError, Target, UploadError, UploadPlace, push};

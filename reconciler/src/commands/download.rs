@@ -4,32 +4,31 @@
 //!  Disk, DiskSnapshot ─▶ Image that is made for the download ─▶ FILE.part ──verified, renamed──▶ FILE
 //!                        deleted at the end                     stays if it is interrupted, and is made raw if that is asked for
 //! ```
+//!
+//! *Guarantees:* `FILE.part` is locked from before the first byte until `FILE` has its name.
 
+mod files;
 mod origin;
 mod raw;
 
-use std::{
-    ffi::OsString,
-    fs,
-    io::Write,
-    path::{Path, PathBuf},
-};
+use std::io::Write;
 
 use anyhow::{Context, bail};
 use async_trait::async_trait;
 use berth_api::{
-    Image, condition,
+    Image, Quantity, condition,
     console::{DOWNLOAD_ACCOUNT, download_audience, download_path},
 };
-use berth_console_client::{DownloadPlace, Expected, FetchError, Target, fetch};
+use berth_console_client::{DownloadPlace, Expected, FetchError, PartFile, Target, fetch};
 use kube::{Api, Client, ResourceExt};
 
 use crate::{
     cli::{DiskFileFormat, DownloadOptions, OriginDownloadOptions},
     commands::{connect, console::connection::ticket, progress::Progress, resources},
     one_connection::client_of,
+    requests::is_outage,
 };
-use origin::OriginKind;
+use origin::{Origin, OriginKind};
 
 /// Downloads the file of an Image.
 ///
@@ -41,11 +40,11 @@ pub(super) async fn image(options: DownloadOptions) -> anyhow::Result<()> {
     let Some(image) = image else {
         bail!("there is no Image {name} in namespace {} (see -n)", site.namespace)
     };
-    let digest = site.download(&image, &options).await?;
-    let (part, file) = (part_of(&options.file), &options.file);
-    finish(&part, &options)?;
-    writeln!(std::io::stdout(), "image/{name} is in {}, checksum {digest}", file.display())
-        .context("printing")
+    let expected = expected(&image)?;
+    let part = site.download(&image, &expected, files::part_of(&options.file)?, &options).await?;
+    files::finish(part, &options)?;
+    let (file, digest) = (options.file.display(), &expected.digest);
+    writeln!(std::io::stdout(), "image/{name} is in {file}, checksum {digest}").context("printing")
 }
 
 /// Downloads the data of a Disk.
@@ -64,46 +63,32 @@ pub(super) async fn snapshot(options: OriginDownloadOptions) -> anyhow::Result<(
 async fn of_origin(kind: OriginKind, options: &OriginDownloadOptions) -> anyhow::Result<()> {
     let download = &options.download;
     let site = Site::of(download).await?;
+    let uid = kind.uid(&site, &download.name).await?;
+    let part = files::part_of(&download.file)?;
     if options.anew {
         // Bytes of the data of then: the checksum would show it, and only once all have come.
-        let _ = fs::remove_file(part_of(&download.file));
+        part.clear()?;
     }
-    let image = origin::made(&site, kind, options).await?;
-    let (name, namespace) = (image.name_any(), &site.namespace);
+    let origin = Origin::new(kind, &download.name, &uid, &files::id_of(&download.file)?);
+    let image = origin::made(&site, &origin, options).await?;
     let done = async {
-        site.download(&image, download).await?;
-        let part = part_of(&download.file);
+        let part = site.download(&image, &expected(&image)?, part, download).await?;
         match options.format {
-            DiskFileFormat::Qcow2 => finish(&part, download),
-            DiskFileFormat::Raw => finish_raw(part, download).await,
+            DiskFileFormat::Qcow2 => files::finish(part, download),
+            DiskFileFormat::Raw => files::finish_raw(part, size_of_disk(&image), download).await,
         }
     };
-    done.await.with_context(|| {
-        format!(
-            "the data is in Image {name}, with which the same command continues; to give up: kubectl delete image {name} -n {namespace}"
-        )
-    })?;
-    origin::delete(&site, &image).await?;
+    done.await.with_context(|| origin::stays(&site, &image.name_any()))?;
     let (word, name, file) = (kind.word(), &download.name, download.file.display());
-    writeln!(std::io::stdout(), "{word}/{name} is in {file}").context("printing")
+    let printed = writeln!(std::io::stdout(), "{word}/{name} is in {file}");
+    origin::discard(&site, &image).await;
+    printed.context("printing")
 }
 
-/// Gives a file that is complete its name.
-fn finish(part: &Path, options: &DownloadOptions) -> anyhow::Result<()> {
-    // Another program may have made the file meanwhile.
-    check_file(&options.file, options.force)?;
-    fs::rename(part, &options.file)
-        .with_context(|| format!("renaming {} to {}", part.display(), options.file.display()))
-}
-
-/// Makes a raw file of the qcow2 file that is complete, and removes the latter.
-async fn finish_raw(part: PathBuf, options: &DownloadOptions) -> anyhow::Result<()> {
-    let raw = beside(&options.file, ".raw.part");
-    let (from, to) = (part.clone(), raw.clone());
-    let made = tokio::task::spawn_blocking(move || raw::convert(&from, &to)).await;
-    made.context("making the raw file")?.with_context(|| format!("making {} raw", part.display()))?;
-    finish(&raw, options)?;
-    fs::remove_file(&part).with_context(|| format!("removing {}", part.display()))
+/// Returns the size of the disk that is in an Image's file.
+fn size_of_disk(image: &Image) -> Option<u64> {
+    let size = image.status.as_ref()?.virtual_size.clone()?;
+    Quantity(size).bytes().ok()
 }
 
 /// The control plane, and the namespace of a download.
@@ -118,53 +103,32 @@ impl Site {
     async fn of(options: &DownloadOptions) -> anyhow::Result<Self> {
         let namespace = resources::checked(&options.namespace)?;
         resources::checked(&options.name)?;
-        check_file(&options.file, options.force)?;
+        files::check(&options.file, options.force)?;
         let client = client_of(connect::admin(&options.connection, &options.state.state_dir).await?)?;
         let images = Api::namespaced(client.clone(), namespace);
         Ok(Self { client, images, namespace: namespace.to_owned() })
     }
 
-    /// Downloads the file of an Image, which has no name of its own yet; returns its checksum.
-    async fn download(&self, image: &Image, options: &DownloadOptions) -> anyhow::Result<String> {
-        let expected = expected(image)?;
-        let part = part_of(&options.file);
+    /// Downloads the file of an Image, and returns it, locked and without its name.
+    async fn download(
+        &self,
+        image: &Image,
+        expected: &Expected,
+        part: PartFile,
+        options: &DownloadOptions,
+    ) -> anyhow::Result<PartFile> {
         let place = Place {
             site: self,
             name: image.name_any(),
             uid: image.uid().unwrap_or_default(),
             progress: Progress::new(expected.size, "downloaded"),
         };
-        let done = fetch(&place, &part, &expected).await.map_err(into_error);
+        let done = fetch(&place, part, expected).await.map_err(into_error);
         place.progress.end();
         done.with_context(|| {
             format!("downloading {}; the same command continues a download", options.file.display())
-        })?;
-        Ok(expected.digest)
+        })
     }
-}
-
-/// Refuses a file that exists, unless it is to be replaced.
-fn check_file(file: &Path, force: bool) -> anyhow::Result<()> {
-    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let found = fs::symlink_metadata(file);
-    match found {
-        _ if file.file_name().is_none() => bail!("{} is not the name of a file", file.display()),
-        Ok(found) if found.is_dir() => bail!("{} is a folder: name a file in it", file.display()),
-        Ok(_) if !force => bail!("{} exists: name another file, or replace it with --force", file.display()),
-        _ if !folder.is_dir() => bail!("there is no folder {}", folder.display()),
-        _ => Ok(()),
-    }
-}
-
-/// Returns the path for the bytes of a file that is not complete.
-fn part_of(file: &Path) -> PathBuf {
-    beside(file, ".part")
-}
-
-fn beside(file: &Path, suffix: &str) -> PathBuf {
-    let mut name: OsString = file.as_os_str().to_owned();
-    name.push(suffix);
-    name.into()
 }
 
 /// Returns the size and the checksum of an Image's file.
@@ -227,6 +191,10 @@ impl DownloadPlace for Place<'_> {
         Ok(Target { server, path: download_path(namespace, name), ticket })
     }
 
+    fn is_passing(&self, error: &anyhow::Error) -> bool {
+        is_outage(error)
+    }
+
     fn progress(&self, done: u64) {
         self.progress.show(done);
     }
@@ -280,22 +248,5 @@ mod tests {
         let mut unmeasured = status("True");
         unmeasured["bytes"] = 0.into();
         assert!(refused(made, unmeasured).contains("no size or checksum"));
-    }
-
-    #[test]
-    fn a_file_is_replaced_only_by_force_and_a_folder_never() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let file = folder.path().join("disk.qcow2");
-        assert!(check_file(&file, false).is_ok());
-        fs::write(&file, "abc").expect("written");
-        let refused = check_file(&file, false).expect_err("it exists").to_string();
-        assert!(refused.contains("--force"), "{refused}");
-        assert!(check_file(&file, true).is_ok());
-        for wrong in [folder.path(), &folder.path().join("none/disk.qcow2"), Path::new("/"), Path::new("..")]
-        {
-            assert!(check_file(wrong, true).is_err(), "{}", wrong.display());
-        }
-        assert!(check_file(Path::new("a-file-that-is-not-here.qcow2"), false).is_ok());
-        assert_eq!(part_of(Path::new("a/b.qcow2")), Path::new("a/b.qcow2.part"));
     }
 }

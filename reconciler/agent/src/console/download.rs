@@ -18,7 +18,7 @@ use super::file_copy::{opened, send_file};
 use super::places::Place;
 use super::refusal::ConsoleRefusal;
 use super::ticket::Claim;
-use super::{Consoles, DOWNLOADS, DOWNLOADS_OF_IMAGE, STALLED};
+use super::{Consoles, DOWNLOADS, DOWNLOADS_OF_IMAGE, DOWNLOADS_OF_NAMESPACE, STALLED};
 use crate::context::Context;
 use crate::key::ObjectName;
 
@@ -28,7 +28,9 @@ pub(super) struct DownloadSession {
     name: ObjectName,
     uid: String,
     file: ImageFile,
-    _place: Place<String>,
+    offset: u64,
+    /// Among the downloads of the image, and of its namespace.
+    _places: [Place<String>; 2],
 }
 
 impl DownloadSession {
@@ -54,21 +56,27 @@ impl DownloadSession {
         if !image.is_copyable() {
             return Err(other_bytes(&image));
         }
-        let place = consoles
-            .downloads
-            .take(uid.clone())
-            .ok_or(ConsoleRefusal::TooManyDownloads { most: DOWNLOADS_OF_IMAGE, most_of_host: DOWNLOADS })?;
+        let too_many = || ConsoleRefusal::TooManyDownloads {
+            most: DOWNLOADS_OF_IMAGE,
+            most_of_namespace: DOWNLOADS_OF_NAMESPACE,
+            most_of_host: DOWNLOADS,
+        };
+        let of_image = consoles.downloads.take(uid.clone()).ok_or_else(too_many)?;
+        let of_namespace = consoles.downloads_by_namespace.take(name.namespace.clone());
+        let of_namespace = of_namespace.ok_or_else(too_many)?;
         let file = opened(ctx, &image, offset).await?.ok_or(ConsoleRefusal::NoImage)?;
         tracing::info!(namespace = name.namespace, image = name.name, offset, "download of an image opened");
-        Ok(Self { ctx: ctx.clone(), name, uid, file, _place: place })
+        let places = [of_image, of_namespace];
+        Ok(Self { ctx: ctx.clone(), name, uid, file, offset, _places: places })
     }
 
     /// Sends the file to its end.
     pub(super) async fn run(mut self, stream: TokioIo<Upgraded>) {
         let (mut from_client, mut to_client) = tokio::io::split(stream);
         let (ctx, name, uid) = (&self.ctx, &self.name, &self.uid);
+        let served = || is_served(ctx, name, uid);
         let sent = tokio::select! {
-            sent = send_file(&mut self.file, || is_served(ctx, name, uid), &mut to_client) => sent,
+            sent = send_file(&mut self.file, self.offset, served, &mut to_client) => sent,
             // The client sends nothing: this is its end, also while nothing can be written.
             _ = from_client.read_u8() => Err("the client has disconnected".to_owned()),
         };

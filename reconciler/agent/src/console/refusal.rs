@@ -54,9 +54,10 @@ pub(super) enum ConsoleRefusal {
     )]
     TooManyCopies { host: String, most: usize, most_of_host: usize },
     #[error(
-        "{most} downloads of this image are in progress, or the host has its maximum of {most_of_host} downloads: wait, or end one"
+        "{most} downloads of this image are in progress, {most_of_namespace} of the images of its namespace, or {most_of_host} of the host: \
+         wait, or end one"
     )]
-    TooManyDownloads { most: usize, most_of_host: usize },
+    TooManyDownloads { most: usize, most_of_namespace: usize, most_of_host: usize },
     #[error("a download needs an offset in its query, and nothing else")]
     NoOffset,
     #[error("a copy needs the name of the host and an offset in its query")]

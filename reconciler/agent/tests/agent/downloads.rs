@@ -119,3 +119,20 @@ async fn a_download_ends_with_its_client_and_with_its_image() {
     let _ = timeout(SOON, next.read_to_end(&mut sent)).await.expect("in time");
     assert!(sent.len() < content(1).len() * 11, "{} bytes", sent.len());
 }
+
+#[tokio::test]
+async fn one_namespace_does_not_take_every_download_of_a_host() {
+    let site = Site::start().await;
+    let mut open = Vec::new();
+    for (name, seed) in [("a", 1), ("b", 2)] {
+        let image = uploaded(&site, name, &content(seed).repeat(11)).await;
+        for _ in 0..2 {
+            open.push(answered(&site, &image, "101").await);
+        }
+    }
+    let image = uploaded(&site, "c", &content(3)).await;
+    let answer = site.refused(&path(&image, 0), &ticket(&site, &image).await).await;
+    assert!(answer.starts_with("429 ") && answer.contains("4 of the images of its namespace"), "{answer}");
+    drop(open.pop());
+    answered(&site, &image, "101").await;
+}

@@ -1,10 +1,11 @@
 //! The Image that is made of a Disk or a DiskSnapshot for a download.
 //!
-//! Its name follows from the object's uid, so that an interrupted download finds it again.
+//! Its name follows from the object's uid and from the identity that is kept beside the file, so that an interrupted download finds it
+//! again, and another one does not.
 
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use berth_api::{
     Disk, DiskSnapshot, Image, ImageFormat, ImageSource, ImageSpec, condition,
     image_download::{DOWNLOAD_LABEL, image_name},
@@ -17,11 +18,16 @@ use kube::{
 use tokio::time::{Instant, sleep, timeout};
 
 use super::Site;
-use crate::{cli::OriginDownloadOptions, requests::has_code};
+use crate::{
+    cli::OriginDownloadOptions,
+    requests::{has_code, is_outage},
+};
 
 const PAUSE: Duration = Duration::from_millis(500);
 /// How long the deletion of an Image is waited for.
 const GONE: Duration = Duration::from_secs(60);
+/// How long the control plane may give no answer while an Image is waited for.
+const PATIENCE: Duration = Duration::from_secs(90);
 
 /// The kind of the object whose data is downloaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +54,9 @@ impl OriginKind {
     }
 
     /// Returns the uid of the object.
-    async fn uid(self, site: &Site, name: &str) -> anyhow::Result<String> {
+    ///
+    /// *Errors:* there is no such object.
+    pub(super) async fn uid(self, site: &Site, name: &str) -> anyhow::Result<String> {
         let namespace = &site.namespace;
         let uid = match self {
             Self::Disk => {
@@ -65,27 +73,76 @@ impl OriginKind {
     }
 }
 
+/// The object whose data is downloaded, and the name of the Image for it.
+pub(super) struct Origin<'a> {
+    kind: OriginKind,
+    name: &'a str,
+    image: String,
+}
+
+impl<'a> Origin<'a> {
+    /// The object with this uid, for the download with this identity.
+    pub(super) fn new(kind: OriginKind, name: &'a str, uid: &str, id: &str) -> Self {
+        Self { kind, name, image: image_name(uid, id) }
+    }
+
+    fn wanted(&self) -> Image {
+        let spec = ImageSpec {
+            source: self.kind.source(self.name),
+            format: ImageFormat::Qcow2,
+            compression: None,
+            deletion_protection: false,
+        };
+        let mut wanted = Image::new(&self.image, spec);
+        wanted.labels_mut().insert(DOWNLOAD_LABEL.to_owned(), self.kind.word().to_owned());
+        wanted
+    }
+
+    /// Refuses an Image that was made for something else: it is neither used nor deleted.
+    fn check(&self, found: &Image) -> anyhow::Result<()> {
+        let wanted = self.wanted();
+        let is_same = found.labels().get(DOWNLOAD_LABEL) == wanted.labels().get(DOWNLOAD_LABEL)
+            && found.spec.source == wanted.spec.source
+            && found.spec.format == wanted.spec.format;
+        if !is_same {
+            let (image, kind, name) = (&self.image, self.kind.word(), self.name);
+            bail!("Image {image} was not made for a download of {kind} {name}: delete it first");
+        }
+        Ok(())
+    }
+}
+
 /// Has the Image made, or finds that of an interrupted download, and waits until it is ready.
 ///
-/// *Errors:* there is no such object; its host cannot make the Image, which is deleted then.
+/// *Errors:* its host cannot make the Image or serves no downloads, and the Image is deleted then; the time is over, and it stays.
 pub(super) async fn made(
     site: &Site,
-    kind: OriginKind,
+    origin: &Origin<'_>,
     options: &OriginDownloadOptions,
 ) -> anyhow::Result<Image> {
-    let name = &options.download.name;
-    let image = image_name(&kind.uid(site, name).await?);
-    if let Some(found) = find(site, &image).await?.filter(|found| options.anew || is_going(found)) {
-        delete(site, &found).await?;
+    let image = origin.image.as_str();
+    if let Some(found) = find(site, image).await? {
+        origin.check(&found)?;
+        if options.anew || found.metadata.deletion_timestamp.is_some() {
+            delete_and_wait(site, &found).await?;
+        }
     }
-    let declared = declare(site, kind, name, &image).await?;
+    let declared = declare(site, origin).await?;
     let awaited = Awaited::verified(Instant::now() + options.timeout.0);
-    let mut shown = String::new();
+    let (mut shown, mut answered) = (String::new(), Instant::now());
     loop {
-        let found = find(site, &image).await?.filter(|found| found.uid() == declared.uid());
+        let found = match find(site, image).await {
+            Err(error) if is_outage(&error) && answered.elapsed() < PATIENCE => {
+                sleep(PAUSE).await;
+                continue;
+            }
+            found => found.with_context(|| stays(site, image))?,
+        };
+        answered = Instant::now();
+        let found = found.filter(|found| found.uid() == declared.uid());
         let found = found.with_context(|| format!("Image {image} was deleted meanwhile"))?;
         match awaited.look(&found) {
-            Ok(Seen::Ready) => return Ok(found),
+            Ok(Seen::Ready) => return served(site, found).await,
             Ok(_) => {
                 let now = progress(&found);
                 if now != shown {
@@ -94,13 +151,40 @@ pub(super) async fn made(
                 }
                 sleep(PAUSE).await;
             }
-            Err(why) => {
-                // Nothing was made that the next attempt could use.
-                delete(site, &found).await?;
-                bail!("the host of {} {name} cannot make an Image of it: {why}", kind.word());
-            }
+            Err(why) => return Err(failed(site, origin, &found, &why).await),
         }
     }
+}
+
+/// Returns an Image whose host serves downloads, and deletes any other: its copy of the data is of no use.
+async fn served(site: &Site, image: Image) -> anyhow::Result<Image> {
+    let status = image.status.as_ref();
+    if status.is_some_and(|status| status.download.is_some()) {
+        return Ok(image);
+    }
+    let binding = status.and_then(|status| status.binding.as_ref());
+    let host = binding.map_or_else(|| "?".to_owned(), |binding| binding.host.clone());
+    discard(site, &image).await;
+    bail!("host {host} serves no downloads: its agent is older than this command, or runs with --no-console")
+}
+
+/// Deletes an Image that its host cannot make: the next attempt could not use it.
+async fn failed(site: &Site, origin: &Origin<'_>, image: &Image, why: &str) -> anyhow::Error {
+    let (kind, name) = (origin.kind.word(), origin.name);
+    let conditions = image.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    if condition::find(conditions, "Stalled").is_some_and(|stalled| stalled.status == "True") {
+        discard(site, image).await;
+        return anyhow!("the host of {kind} {name} cannot make an Image of it: {why}");
+    }
+    anyhow!("no Image of {kind} {name}: {why}").context(stays(site, &origin.image))
+}
+
+/// The Image that is left after an error, for people.
+pub(super) fn stays(site: &Site, image: &str) -> String {
+    let namespace = &site.namespace;
+    format!(
+        "Image {image} stays, and the same command continues with it; to give up: kubectl delete image {image} -n {namespace}"
+    )
 }
 
 /// Returns how far its host is, for people.
@@ -114,51 +198,39 @@ async fn find(site: &Site, image: &str) -> anyhow::Result<Option<Image>> {
     site.images.get_opt(image).await.with_context(|| format!("reading Image {image}"))
 }
 
-fn is_going(image: &Image) -> bool {
-    image.metadata.deletion_timestamp.is_some()
-}
-
-async fn declare(site: &Site, kind: OriginKind, name: &str, image: &str) -> anyhow::Result<Image> {
-    let wanted = wanted(kind, name, image);
-    let created = site.images.create(&PostParams::default(), &wanted).await;
+async fn declare(site: &Site, origin: &Origin<'_>) -> anyhow::Result<Image> {
+    let (image, kind, name) = (&origin.image, origin.kind.word(), origin.name);
+    let created = site.images.create(&PostParams::default(), &origin.wanted()).await;
     match created {
         Err(error) if has_code(&error, 409) => {}
         made => {
-            let made = made.with_context(|| format!("creating Image {image} of {} {name}", kind.word()))?;
-            eprintln!("the host of {}/{name} makes Image {image}", kind.word());
+            let made = made.with_context(|| format!("creating Image {image} of {kind} {name}"))?;
+            eprintln!("the host of {kind}/{name} makes Image {image}");
             return Ok(made);
         }
     }
     let found = find(site, image).await?.with_context(|| format!("Image {image} was deleted meanwhile"))?;
-    if found.spec.source != wanted.spec.source {
-        bail!("Image {image} is not of {} {name}: delete it first", kind.word());
-    }
+    origin.check(&found)?;
     let begun = found.creation_timestamp().map(|at| at.0.to_string()).unwrap_or_default();
     eprintln!("continuing with Image {image} of {begun}; --anew begins with the data of now");
     Ok(found)
 }
 
-fn wanted(kind: OriginKind, name: &str, image: &str) -> Image {
-    let spec = ImageSpec {
-        source: kind.source(name),
-        format: ImageFormat::Qcow2,
-        compression: None,
-        deletion_protection: false,
-    };
-    let mut wanted = Image::new(image, spec);
-    wanted.labels_mut().insert(DOWNLOAD_LABEL.to_owned(), kind.word().to_owned());
-    wanted
-}
-
-/// Deletes the Image, and waits until it is gone, with its file if nothing was made from it.
-pub(super) async fn delete(site: &Site, image: &Image) -> anyhow::Result<()> {
+/// Has the Image deleted, with its file if nothing was made from it. An Image of its name that came later stays.
+async fn delete(site: &Site, image: &Image) -> anyhow::Result<()> {
     let name = image.name_any();
     let preconditions = Preconditions { uid: image.uid(), resource_version: None };
     let params = DeleteParams::default().preconditions(preconditions);
     match site.images.delete(&name, &params).await {
-        Err(error) if has_code(&error, 404) || has_code(&error, 409) => return Ok(()),
-        deleted => drop(deleted.with_context(|| format!("deleting Image {name}"))?),
+        Err(error) if has_code(&error, 404) || has_code(&error, 409) => Ok(()),
+        deleted => deleted.map(drop).with_context(|| format!("deleting Image {name}")),
     }
+}
+
+/// As [`delete`], and waits until its name is free.
+async fn delete_and_wait(site: &Site, image: &Image) -> anyhow::Result<()> {
+    delete(site, image).await?;
+    let name = image.name_any();
     let gone = async {
         while find(site, &name).await?.is_some_and(|found| found.uid() == image.uid()) {
             sleep(PAUSE).await;
@@ -171,21 +243,48 @@ pub(super) async fn delete(site: &Site, image: &Image) -> anyhow::Result<()> {
     }
 }
 
+/// As [`delete`]; an error is shown and no more: the outcome of the command is another one.
+pub(super) async fn discard(site: &Site, image: &Image) {
+    if let Err(error) = delete(site, image).await {
+        let (name, namespace) = (image.name_any(), &site.namespace);
+        eprintln!("warning: {error:#}; delete it: kubectl delete image {name} -n {namespace}");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn the_image_of_a_download_is_of_one_object_and_is_found_by_its_label() {
-        let image = wanted(OriginKind::Disk, "db", "download-u1");
+        let image = Origin::new(OriginKind::Disk, "db", "u1", "0a").wanted();
+        assert_eq!(image.name_any(), "download-u1-0a");
         assert_eq!(
             image.origin().map(|(kind, name)| (kind, name.to_string())),
             Some(("Disk", "db".to_owned()))
         );
         assert_eq!(image.labels().get(DOWNLOAD_LABEL).map(String::as_str), Some("disk"));
         assert!(image.is_copyable(), "its file has the bytes that its checksum is of");
-        let other = wanted(OriginKind::Snapshot, "db", "download-u2");
+        let other = Origin::new(OriginKind::Snapshot, "db", "u2", "0a").wanted();
         assert_eq!(other.origin().map(|(kind, _)| kind), Some("DiskSnapshot"));
         assert!(other.spec.source != image.spec.source);
+    }
+
+    #[test]
+    fn an_image_that_was_made_for_something_else_is_refused() {
+        let origin = Origin::new(OriginKind::Disk, "db", "u1", "0a");
+        assert!(origin.check(&origin.wanted()).is_ok());
+        let mut of_a_user = origin.wanted();
+        of_a_user.labels_mut().clear();
+        let mut of_snapshots = origin.wanted();
+        of_snapshots.labels_mut().insert(DOWNLOAD_LABEL.to_owned(), "snapshot".to_owned());
+        let mut of_another_disk = origin.wanted();
+        of_another_disk.spec.source = OriginKind::Disk.source("other");
+        let mut raw = origin.wanted();
+        raw.spec.format = ImageFormat::Raw;
+        for other in [of_a_user, of_snapshots, of_another_disk, raw] {
+            let refused = origin.check(&other).expect_err("another").to_string();
+            assert!(refused.contains("was not made for a download of disk db"), "{refused}");
+        }
     }
 }

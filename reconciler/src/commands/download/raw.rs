@@ -7,12 +7,7 @@
 //!
 //! The file is untrusted: sizes are checked before memory is used for them. Source: QEMU's `docs/interop/qcow2.txt`.
 
-use std::{
-    fs::{self, File, OpenOptions},
-    io,
-    os::unix::fs::{FileExt, OpenOptionsExt},
-    path::Path,
-};
+use std::{fs::File, io, os::unix::fs::FileExt};
 
 const MAGIC: u32 = 0x5146_49fb;
 /// The fields that are read, of version 3.
@@ -48,19 +43,13 @@ struct Layout {
     l1_offset: u64,
 }
 
-/// Writes the raw file, which is removed if that fails. Parts without data are holes. Blocking.
-pub(super) fn convert(from: &Path, to: &Path) -> Result<(), RawError> {
-    let source = File::open(from).map_err(RawError::Read)?;
-    let layout = Layout::read(&source)?;
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    let target = options.open(to).map_err(RawError::Write)?;
-    let written = layout.copy(&source, &target);
-    if written.is_err() {
-        // The error of the copy is the one to report.
-        let _ = fs::remove_file(to);
+/// Writes the raw file of a disk, which has this size if it is known. Parts without data are holes. Blocking.
+pub(super) fn convert(source: &File, target: &File, size: Option<u64>) -> Result<(), RawError> {
+    let layout = Layout::read(source)?;
+    if size.is_some_and(|size| size != layout.size) {
+        return Err(RawError::Unknown("its disk has another size than the Image"));
     }
-    written
+    layout.copy(source, target)
 }
 
 impl Layout {
@@ -122,7 +111,7 @@ impl Layout {
                 }
                 // The last cluster may reach beyond the end of the disk.
                 let count = usize::try_from(self.size - at).unwrap_or(length).min(length);
-                source.read_exact_at(&mut data[..count], entry & OFFSET).map_err(RawError::Read)?;
+                read_data(source, &mut data[..count], entry & OFFSET).map_err(RawError::Read)?;
                 if data[..count].iter().any(|byte| *byte != 0) {
                     target.write_all_at(&data[..count], at).map_err(RawError::Write)?;
                 }
@@ -130,6 +119,22 @@ impl Layout {
         }
         target.sync_all().map_err(RawError::Write)
     }
+}
+
+/// Reads data of the disk. The file may end in its last cluster, the rest of which is zeros.
+fn read_data(source: &File, data: &mut [u8], place: u64) -> io::Result<()> {
+    let mut done = 0;
+    while done < data.len() {
+        match source.read_at(&mut data[done..], place.saturating_add(done as u64)) {
+            Ok(0) if done == 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(0) => break,
+            Ok(count) => done += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    data[done..].fill(0);
+    Ok(())
 }
 
 /// The big-endian number at this place, which is within the bytes.
@@ -144,6 +149,8 @@ fn long(bytes: &[u8], at: usize) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Seek, Write};
+
     use super::*;
 
     const CLUSTER: usize = 512;
@@ -173,12 +180,18 @@ mod tests {
     }
 
     fn converted(qcow2: &[u8]) -> Result<Vec<u8>, RawError> {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (from, to) = (folder.path().join("a.qcow2"), folder.path().join("a.raw"));
-        fs::write(&from, qcow2).expect("written");
-        let result = convert(&from, &to);
-        assert_eq!(to.exists(), result.is_ok(), "a failure leaves no file");
-        result.map(|()| fs::read(&to).expect("there"))
+        converted_of(qcow2, None)
+    }
+
+    fn converted_of(qcow2: &[u8], size: Option<u64>) -> Result<Vec<u8>, RawError> {
+        let mut source = tempfile::tempfile().expect("a file");
+        source.write_all(qcow2).expect("written");
+        let mut target = tempfile::tempfile().expect("a file");
+        convert(&source, &target, size)?;
+        target.rewind().expect("at its start");
+        let mut raw = Vec::new();
+        target.read_to_end(&mut raw).expect("read");
+        Ok(raw)
     }
 
     #[test]
@@ -187,6 +200,17 @@ mod tests {
         expected[CLUSTER..2 * CLUSTER].fill(7);
         expected[64 * CLUSTER..].fill(9);
         assert!(converted(&qcow2()).expect("converted") == expected);
+        assert!(converted_of(&qcow2(), Some(SIZE as u64)).expect("converted") == expected);
+        let other = converted_of(&qcow2(), Some(SIZE as u64 + 1)).expect_err("another size").to_string();
+        assert!(other.contains("another size than the Image"), "{other}");
+    }
+
+    #[test]
+    fn a_file_that_ends_within_its_last_cluster_has_zeros_behind_its_end() {
+        let mut expected = vec![0; SIZE];
+        expected[CLUSTER..2 * CLUSTER].fill(7);
+        expected[64 * CLUSTER..64 * CLUSTER + 10].fill(9);
+        assert!(converted(&qcow2()[..6 * CLUSTER + 10]).expect("converted") == expected);
     }
 
     #[test]
