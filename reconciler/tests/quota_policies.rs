@@ -107,7 +107,7 @@ async fn a_change_that_adds_nothing_passes_an_exceeded_quota() {
     plane.run("of-class", 4, "8Gi").await;
     let hard = json!({"cpus": 1, "memory": "1Gi", "diskSize": "1Gi", "vms": 0, "disks": 0, "snapshots": 0, "images": 0});
     plane.limit(hard, used(8, "16Gi", "16Gi")).await;
-    // What the controllers write to an object before its host touches it, and what they take off at its end.
+    // The controllers add finalizers before a host touches the object, and take them off at its end.
     for path in ["vms/own", "vms/of-class", "disks/sized", "disks/of-image"] {
         for finalizers in [json!(["berth.dev/host", "berth.dev/in-use"]), json!(null)] {
             made(&plane.patch(path, json!({"metadata": {"finalizers": finalizers}})).await);

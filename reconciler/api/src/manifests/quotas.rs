@@ -153,8 +153,8 @@ fn own_memory(object: &str, cpus: &str) -> String {
     )
 }
 
-/// What a VM declares, what it declared, and with what it is counted: a bound VM has its hardware until its next start, whatever it
-/// declares.
+/// The amounts that a VM declares, those that it declared before, and those that it counts with: a bound VM has its hardware until its
+/// next start, whatever it declares.
 fn vm_variables() -> Value {
     let class = |object: &str| format!("(has({object}.spec.class) ? {object}.spec.class : '')");
     json!([
