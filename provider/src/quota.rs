@@ -25,7 +25,7 @@ impl ResourceKind for Quota {
             type_name: "berth_quota",
             kind: "Quota",
             plural: "quotas",
-            description: "How much the objects of a namespace may use together: storage, memory, CPUs and numbers of objects. Creations and changes that would use more are refused; objects that exist are never touched, also when a limit is lowered. Only an administrator can write it. With several quotas in a namespace, all of them hold. The data source has the amounts in use in `status.used`.",
+            description: "How much the objects of a namespace may use together: storage, memory, CPUs and numbers of objects. Creations and changes that would use more are refused, except of classes in `berth-shared`, which an administrator can let grow; objects that exist are never touched, also when a limit is lowered. Only an administrator can write it. With several quotas in a namespace, all of them hold. The data source has the amounts in use in `status.used`.",
             example: include_str!("../../examples/resources/berth_quota/resource.tf"),
             shown: "status.used",
             timeouts: [120, 120, 120],

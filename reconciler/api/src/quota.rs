@@ -5,8 +5,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Conditions, Quantity};
 
-/// How much the objects of a namespace may use together. Creations and changes that would use more are refused. Objects that exist
-/// are never touched, also when a limit is lowered. With several Quotas in a namespace, all of them hold.
+/// How much the objects of a namespace may use together. Creations and changes that would use more are refused, except of classes in
+/// `berth-shared`, which an administrator can let grow. Objects that exist are never touched, also when a limit is lowered. With several
+/// Quotas in a namespace, all of them hold.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "berth.dev",

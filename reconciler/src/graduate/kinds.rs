@@ -26,6 +26,7 @@ pub(super) const SECRET: MovedKind =
     MovedKind { name: "Secret", plural: "secrets", namespaced: true, ours: false };
 pub(super) const HOST: MovedKind = ours("Host", "hosts", false);
 pub(super) const VM: MovedKind = ours("VM", "vms", true);
+pub(super) const QUOTA: MovedKind = ours("Quota", "quotas", true);
 
 /// berth's kinds. Hosts come before all kinds that can run: one that has not reported yet holds back placement.
 pub(super) const OURS: [MovedKind; 18] = [
@@ -47,7 +48,7 @@ pub(super) const OURS: [MovedKind; 18] = [
     ours("SnapshotSchedule", "snapshotschedules", true),
     ours("HotswapDiskAttachment", "hotswapdiskattachments", true),
     // Last: it refuses nothing that exists already.
-    ours("Quota", "quotas", true),
+    QUOTA,
 ];
 
 impl MovedKind {

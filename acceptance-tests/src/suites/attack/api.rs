@@ -64,8 +64,13 @@ fn limited(platform: &Platform) -> Result<()> {
     let removed = kubectl.refused(&["delete", "vmquota/team"])?;
     ensure!(removed.contains("orbidden"), "{removed}");
     tenant.administrator().condition("vmquota/team", "Ready=True", None, SOON)?;
-    let disk = kubectl.apply_refused(&manifests::blank_disk("beyond", "1Gi").to_string())?;
-    ensure!(disk.contains("Quota team: disks: 0 used, 1 more needed, limit 0"), "{disk}");
+    let beyond = manifests::blank_disk("beyond", "1Gi").to_string();
+    // A real Kubernetes needs a moment to find the kind of the policy's parameters.
+    let text = wait::until("the quota to be in force", SOON, || {
+        kubectl.with_input(&["create", "--dry-run=server", "-f", "-"], &beyond)?.failure()
+    })?;
+    ensure!(text.contains("Quota team: disks: 0 used, 1 more needed, limit 0"), "{text}");
+    kubectl.apply_refused(&beyond)?;
     Ok(())
 }
 

@@ -7,7 +7,11 @@
 use serde_json::{Value, json};
 
 use super::policy;
-use crate::{GROUP, VERSION};
+use crate::{GROUP, SHARED_NAMESPACE, VERSION};
+
+/// The group that creates classes where their amounts are limited. A policy of both control planes cannot ask for the right to write
+/// Quotas.
+const MASTERS: &str = "system:masters";
 
 /// The policies and their bindings.
 pub(super) fn all() -> Vec<Value> {
@@ -125,11 +129,19 @@ fn disks() -> [Value; 2] {
     with_quotas("berth-quota-disks", "disks", &["CREATE", "UPDATE"], (variables, validations))
 }
 
+/// A number of a request as an integer: the schema takes `2.0` too, with which CEL does not calculate as with `2`.
+fn whole(number: &str) -> String {
+    format!("int({number})")
+}
+
 /// The CPUs that a VM declares itself; 0: those of its class.
 fn own_cpus(object: &str) -> String {
+    let topology = ["sockets", "cores", "threads"];
+    let topology = topology.map(|part| whole(&format!("{object}.spec.cpuTopology.{part}")));
     format!(
-        "has({object}.spec.cpus) ? {object}.spec.cpus : has({object}.spec.cpuTopology) ? {object}.spec.cpuTopology.sockets * \
-         {object}.spec.cpuTopology.cores * {object}.spec.cpuTopology.threads : 0"
+        "has({object}.spec.cpus) ? {} : has({object}.spec.cpuTopology) ? {} : 0",
+        whole(&format!("{object}.spec.cpus")),
+        topology.join(" * ")
     )
 }
 
@@ -141,62 +153,98 @@ fn own_memory(object: &str, cpus: &str) -> String {
     )
 }
 
-fn vms() -> [Value; 2] {
+/// The amounts that a VM declares, those that it declared before, and those that it counts with: a bound VM has its hardware until its
+/// next start, whatever it declares.
+fn vm_variables() -> Value {
     let class = |object: &str| format!("(has({object}.spec.class) ? {object}.spec.class : '')");
-    let variables = json!([
+    json!([
         {"name": "cpus", "expression": own_cpus("object")},
-        {"name": "cpusBefore", "expression": format!("variables.isCreate ? 0 : ({})", own_cpus("oldObject"))},
+        {"name": "ownCpusBefore", "expression": format!("variables.isCreate ? 0 : ({})", own_cpus("oldObject"))},
         {"name": "memory", "expression": own_memory("object", "variables.cpus")},
-        {"name": "memoryBefore", "expression": format!(
-            "variables.isCreate ? quantity('0') : ({})", own_memory("oldObject", "variables.cpusBefore")
+        {"name": "ownMemoryBefore", "expression": format!(
+            "variables.isCreate ? quantity('0') : ({})", own_memory("oldObject", "variables.ownCpusBefore")
         )},
+        {"name": "hasHardware", "expression": "!variables.isCreate && has(oldObject.status) && has(oldObject.status.binding) && \
+            has(oldObject.status.hardware)"},
+        {"name": "cpusBefore", "expression": "variables.hasHardware && oldObject.status.hardware.cpus > variables.ownCpusBefore ? \
+            oldObject.status.hardware.cpus : variables.ownCpusBefore"},
+        {"name": "memoryBefore", "expression": "variables.hasHardware && \
+            quantity(oldObject.status.hardware.memory).compareTo(variables.ownMemoryBefore) > 0 ? \
+            quantity(oldObject.status.hardware.memory) : variables.ownMemoryBefore"},
         {"name": "hasNewClass", "expression": format!("!variables.isCreate && {} != {}", class("object"), class("oldObject"))},
-    ]);
-    let zero = "quantity('0')";
-    // The amounts of classes cannot be compared here. From those of a class to own ones is a change by the whole amount.
-    let of_class = |limit: &str, is_own: &str, was_own: &str| {
+    ])
+}
+
+fn vms() -> [Value; 2] {
+    // The amounts of classes cannot be compared here.
+    let of_class = |limit: &str, is_own: &str, is_same: &str| {
         validation(
+            &format!("!has(variables.hard.{limit}) || variables.isCreate || {is_own} || ({is_same})"),
             &format!(
-                "!has(variables.hard.{limit}) || variables.isCreate || {is_own} || (!variables.hasNewClass && !({was_own}))"
+                "'{limit}: a VM that exists cannot get those of another class or of other CPUs: set {limit} of the VM'"
             ),
-            &format!("'{limit}: a VM that exists cannot get those of another class: set {limit} of the VM'"),
-            &format!("{limit}: the VM cannot get those of another class, because a Quota limits them"),
+            &format!(
+                "{limit}: the VM cannot get those of another class or of other CPUs, because a Quota limits them"
+            ),
         )
     };
-    let memory = |name: &str| format!("variables.{name}.compareTo({zero}) > 0");
+    let is_set = |name: &str| format!("variables.{name}.compareTo(quantity('0')) > 0");
     let validations = vec![
         number("vms", one()),
         number("cpus", "(variables.cpus - variables.cpusBefore)"),
         bytes("memory", "variables.memory", "variables.memoryBefore"),
-        of_class("cpus", "variables.cpus > 0", "variables.cpusBefore > 0"),
-        of_class("memory", &memory("memory"), &memory("memoryBefore")),
+        of_class("cpus", "variables.cpus > 0", "!variables.hasNewClass && variables.ownCpusBefore == 0"),
+        // Under a class without memory a VM has memory by its own CPUs.
+        of_class(
+            "memory",
+            &is_set("memory"),
+            &format!(
+                "!variables.hasNewClass && !({}) && variables.cpus == variables.ownCpusBefore",
+                is_set("ownMemoryBefore")
+            ),
+        ),
     ];
-    with_quotas("berth-quota-vms", "vms", &["CREATE", "UPDATE"], (variables, validations))
+    with_quotas("berth-quota-vms", "vms", &["CREATE", "UPDATE"], (vm_variables(), validations))
 }
 
-/// VMs of a class get more with their class: one that is in a namespace with a limit does not grow.
+/// VMs of a class get more with their class: one that is in a namespace with a limit does not grow. Nor is one made there, except by
+/// administrators: under the name of one in `berth-shared` it is the class of VMs that exist.
 fn classes() -> [Value; 2] {
+    let cpus = |object: &str| whole(&format!("{object}.spec.cpus"));
     let memory = |object: &str| {
         format!(
-            "has({object}.spec.memory) ? quantity({object}.spec.memory) : quantity(string({object}.spec.cpus * 2) + 'Gi')"
+            "has({object}.spec.memory) ? quantity({object}.spec.memory) : quantity(string({} * 2) + 'Gi')",
+            cpus(object)
         )
     };
     let variables = json!([
         {"name": "memory", "expression": memory("object")},
-        {"name": "memoryBefore", "expression": memory("oldObject")},
+        {"name": "memoryBefore", "expression": format!("variables.isCreate ? quantity('0') : ({})", memory("oldObject"))},
+        {"name": "isMaster", "expression": format!(
+            "has(request.userInfo.groups) && '{MASTERS}' in request.userInfo.groups"
+        )},
     ]);
     let no_more = |limit: &str, expression: &str| {
         validation(
-            &format!("!has(variables.hard.{limit}) || {expression}"),
+            &format!("!has(variables.hard.{limit}) || variables.isCreate || {expression}"),
             &format!(
-                "'{limit}: the VMs of the class would get more: create another class, and set {limit} of the VMs'"
+                "'{limit}: the VMs of the class would get more: use another class, and set {limit} of the VMs'"
             ),
             &format!("{limit} of a class cannot grow, because a Quota limits them"),
         )
     };
+    let not_made = format!(
+        "only members of {MASTERS} create a VMClass where cpus or memory are limited: use one of {SHARED_NAMESPACE}, or set cpus and \
+         memory of the VM"
+    );
     let validations = vec![
-        no_more("cpus", "object.spec.cpus <= oldObject.spec.cpus"),
+        validation(
+            "!variables.isCreate || variables.isMaster || !(has(variables.hard.cpus) || has(variables.hard.memory))",
+            &format!("'{not_made}'"),
+            &not_made,
+        ),
+        no_more("cpus", &format!("{} <= {}", cpus("object"), cpus("oldObject"))),
         no_more("memory", "variables.memory.compareTo(variables.memoryBefore) <= 0"),
     ];
-    with_quotas("berth-quota-classes", "vmclasses", &["UPDATE"], (variables, validations))
+    with_quotas("berth-quota-classes", "vmclasses", &["CREATE", "UPDATE"], (variables, validations))
 }
