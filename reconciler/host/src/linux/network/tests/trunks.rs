@@ -9,7 +9,7 @@ use crate::{Port, PortTrunk};
 
 const VLAN: u16 = 0x8100;
 const PROVIDER_VLAN: u16 = 0x88a8;
-const OLD_VLAN: u16 = 0x9100;
+const OLD_VLANS: [u16; 3] = [0x9100, 0x9200, 0x9300];
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
 const ICMPV6: u8 = 58;
@@ -79,7 +79,9 @@ fn frames(from: [u8; 6]) -> Cases {
         ("802.1ad in vlan 10", tagged(from, (VLAN, 10), PROVIDER_VLAN, &second)),
         ("802.1ad", tagged(from, (PROVIDER_VLAN, 10), IPV4, &own)),
         ("vlan 10 in 802.1ad", tagged(from, (PROVIDER_VLAN, 10), VLAN, &second)),
-        ("an old tag of providers", tagged(from, (OLD_VLAN, 10), IPV4, &own)),
+        ("0x9100", tagged(from, (OLD_VLANS[0], 10), IPV4, &own)),
+        ("0x9200", tagged(from, (OLD_VLANS[1], 10), IPV4, &own)),
+        ("0x9300", tagged(from, (OLD_VLANS[2], 10), IPV4, &own)),
     ]
 }
 
