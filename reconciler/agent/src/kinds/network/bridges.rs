@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use ipnet::Ipv4Net;
 use kube::ResourceExt;
 
+use super::trunks::filtering_bridge;
 use crate::index::{Tables, mtu_of};
 use crate::networking::{find, host_networks};
 use berth_api::BridgeSpec;
@@ -42,6 +43,12 @@ fn cannot_join(bridge: &BridgeSpec, mtu: u16, links: &HostLinks) -> Option<Strin
     let networks = host_networks(links);
     if let Some(why) = bridge.unusable_on(&networks, links.vlans) {
         return Some(format!("this host {why}; correct that, or place the VM on another host"));
+    }
+    if let Some(name) = filtering_bridge(bridge, links) {
+        return Some(format!(
+            "bridge {name} of this host has VLAN filtering, which puts tagged frames of one VLAN among those without a tag: name a \
+             bridge without it, or leave trunkVLANs out"
+        ));
     }
     let name = bridge.name.as_ref().or(bridge.interface.as_ref())?;
     let found = networks.iter().find(|network| network.name == *name)?;
