@@ -1,13 +1,13 @@
 //! Trunks of bridged networks → the VLANs of the taps on them. Pure.
 
-use berth_api::BridgeSpec;
 use berth_host::{HostLinks, PortTrunk};
 
 use super::filters::{self, GroupsOf};
 use crate::index::Tables;
-use crate::networking::{GuestPort, find};
+use crate::networking::{GuestPort, find, without_trunk};
 
 /// Returns the trunks of these ports. An interface with a security group has none: the filter does not see what is in a tagged frame.
+/// Neither has one on a bridge that cannot have it.
 pub(super) fn trunks(
     tables: &Tables,
     groups_of: &GroupsOf,
@@ -19,20 +19,13 @@ pub(super) fn trunks(
         let bridge = network.host_bridge()?;
         let vlans = bridge.trunk();
         let is_filtered = !filters::groups(groups_of, guest).is_empty();
-        (!vlans.is_empty() && !is_filtered && filtering_bridge(bridge, links).is_none())
+        (!vlans.is_empty() && !is_filtered && without_trunk(bridge, links).is_none())
             .then(|| PortTrunk { tap: guest.port.tap.clone(), vlans })
     };
     let mut all: Vec<PortTrunk> = ports.iter().filter_map(trunk).collect();
     all.sort();
     all.dedup();
     all
-}
-
-/// Returns the bridge of the host that cannot be that of a trunk: one with VLAN filtering takes the tags of its ports' default VLAN off,
-/// so that a guest would send frames without a tag that nothing has checked.
-pub(super) fn filtering_bridge<'a>(bridge: &'a BridgeSpec, links: &HostLinks) -> Option<&'a str> {
-    let name = bridge.name.as_deref().filter(|_| !bridge.trunk().is_empty())?;
-    links.bridges.iter().any(|found| found.name == name && found.filters_vlans).then_some(name)
 }
 
 #[cfg(test)]
