@@ -166,3 +166,33 @@ fn tagged_frames_pass_by_the_trunks_of_interfaces_and_reach_no_other_one() {
         assert_eq!(arrived((&machine, MACHINE), &[&wide, &narrow], &frames(mac(MACHINE))), [[""; 0]; 2]);
     });
 }
+
+/// Else a guest with a trunk would begin, under another guest's address, a connection whose answers pass that guest's security groups.
+#[test]
+fn a_tagged_frame_of_a_guest_begins_no_connection() {
+    const SEES_TAGGED: &str = "/proc/sys/net/bridge/bridge-nf-filter-vlan-tagged";
+    in_own_namespace(|| async {
+        if [BRIDGED, SEES_TAGGED].into_iter().any(|setting| std::fs::write(setting, "1").is_err()) {
+            eprintln!("skipped: this kernel has no br_netfilter");
+            return;
+        }
+        let host = Fixture::new();
+        let machine = lan();
+        host.networks.apply_firewall(&rules(&[(5, &[(10, 10)])])).await.expect("rules");
+        host.networks.ensure_bridged(&part(false)).await.expect("made");
+        let guest = Guest::by_tap(BRIDGE, &port(5).tap, 5);
+        connect((&guest, 5), &machine);
+        run("nft", "add table inet seen");
+        run("nft", "add chain inet seen forward { type filter hook forward priority 0 ; }");
+        run("nft", "add rule inet seen forward ip saddr 10.77.0.7 ct state new counter");
+        let has_begun = || !run("nft", "list chain inet seen forward").contains("packets 0 ");
+        let others = datagram(lease(7).address);
+        let frame = vec![("as a neighbour", tagged(mac(5), (VLAN, 10), IPV4, &others))];
+        assert_eq!(arrived((&guest, 5), &[&machine], &frame), [["as a neighbour"]]);
+        assert!(!has_begun());
+        // Verifies that the rules, and nothing else, keep it from that.
+        run("nft", "flush chain bridge berth guests");
+        assert_eq!(arrived((&guest, 5), &[&machine], &frame), [["as a neighbour"]]);
+        assert!(has_begun());
+    });
+}
