@@ -158,7 +158,12 @@ impl ResourceKind for Network {
     }
 
     async fn look(&self, api: &Api, change: &mut PlannedChange<'_>) {
-        let is_same = |name: &&str| change.planned.get(name) == change.prior.get(name);
+        let is_same = |name: &&str| {
+            let (planned, prior) = (change.planned.get(name), change.prior.get(name));
+            let parts = fixed_parts(name);
+            let are_same = parts.iter().all(|part| planned.get(part) == prior.get(part));
+            if parts.is_empty() { planned == prior } else { are_same }
+        };
         let changed = FIXED.into_iter().find(|name| !is_same(name)).unwrap_or("cidr");
         replacement::refuse_in_use(api, change, self.info().plural, changed, "The network is in use").await;
     }
@@ -166,6 +171,15 @@ impl ResourceKind for Network {
     /// A network without an identifier was never made on a host.
     fn is_worth_keeping(&self, object: &Json) -> bool {
         object.pointer("/status/vni").is_some()
+    }
+}
+
+/// The parts of a fixed attribute that cannot change, if others can.
+fn fixed_parts(attribute: &str) -> &'static [&'static str] {
+    match attribute {
+        "bridge" => &["name", "interface", "vlan"],
+        "ipv4" => &["allocation"],
+        _ => &[],
     }
 }
 
@@ -198,7 +212,7 @@ fn check_bridge(bridge: &Value) -> Vec<Diagnostic> {
         wrong(at.clone().attribute("vlan"), "A VLAN without an interface", detail);
     }
     if !vlan.is_null() && !bridge.get("trunk_vlans").elements().is_empty() {
-        let detail = "they are the tags of frames that come to the bridge with one, and those of `vlan` come without. Leave one of them out.";
+        let detail = "a network has either `vlan`, whose tag the host adds and removes, or `trunk_vlans`, whose tags the guest sees. Leave one of them out.";
         wrong(at.clone().attribute("trunk_vlans"), "A trunk within a VLAN", detail);
     }
     for (attribute, value) in [("name", name), ("interface", interface)] {

@@ -397,7 +397,7 @@ fn a_vm_on_a_bridge_runs_on_a_host_that_has_it_with_an_address_of_the_range_or_n
             scheduled.is_some_and(|c| c.reason == "NoHostWithBridge" && c.message.contains("bridge vmbr0"))
         })
         .await;
-        let bridge = HostBridge { name: "vmbr0".into(), mtu: 1500, up: true };
+        let bridge = HostBridge { name: "vmbr0".into(), mtu: 1500, up: true, filters_vlans: false };
         site.hosts["h2"].change_bridges(&[bridge]);
         site.runs("fixed").await;
         anywhere("external", "office").await;
@@ -516,7 +516,7 @@ fn what_cannot_be_on_a_bridge_is_refused_with_the_interface_and_the_remedy() {
     in_simulated_time(async {
         let mut site = Site::new().await;
         site.join("h1", "192.0.2.1", 1500).await;
-        site.hosts["h1"].change_bridges(&[HostBridge { name: "vmbr0".into(), mtu: 1500, up: true }]);
+        site.hosts["h1"].change_bridges(&[HostBridge { name: "vmbr0".into(), mtu: 1500, up: true, filters_vlans: false }]);
         site.apply_in("berth-shared", "Network", "lan", lan(&json!({"cidr": "192.0.2.0/24"}))).await;
         site.apply_in("berth-shared", "Network", "office", lan(&json!({"ipv4": {"allocation": "External"}})))
             .await;

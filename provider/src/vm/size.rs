@@ -50,7 +50,7 @@ fn check_most_cpus(config: &Value) -> Option<Diagnostic> {
     let path = AttributePath::root("max_cpus");
     let detail = match config.get("cpus").as_i64() {
         Some(cpus) if most < cpus => format!("{path}: {most} is less than cpus, which is {cpus}."),
-        _ if !config.get("cpu_topology").is_null() => format!(
+        _ if is_declared(config.get("cpu_topology")) => format!(
             "{path}: max_cpus and cpu_topology exclude each other: CPUs that are plugged in are cores of one socket."
         ),
         _ => return None,
@@ -62,7 +62,7 @@ fn check_most_cpus(config: &Value) -> Option<Diagnostic> {
 fn check_numa_nodes(config: &Value) -> Option<Diagnostic> {
     let nodes = config.get("numa_nodes").as_i64().filter(|nodes| *nodes > 1)?;
     let path = AttributePath::root("numa_nodes");
-    let maximum = ["max_cpus", "max_memory"].into_iter().find(|name| !config.get(name).is_null());
+    let maximum = ["max_cpus", "max_memory"].into_iter().find(|name| is_declared(config.get(name)));
     let detail = if let Some(maximum) = maximum {
         format!(
             "{path}: numa_nodes and {maximum} exclude each other: what is plugged in would be of one node."
@@ -96,7 +96,7 @@ fn check_huge_pages(config: &Value) -> Option<Diagnostic> {
     let pages = huge_pages(config).filter(|pages| *pages != HugePages::None)?;
     let page = pages.bytes()?;
     let name = pages.as_str();
-    if !config.get("max_memory").is_null() {
+    if is_declared(config.get("max_memory")) {
         let path = AttributePath::root("huge_pages");
         let detail = format!(
             "{path}: huge_pages and max_memory exclude each other: memory in huge pages is allocated at the start."
@@ -121,7 +121,7 @@ fn check_huge_pages(config: &Value) -> Option<Diagnostic> {
 /// Refuses CPUs of the host that are given to CPUs which are plugged in later, or to QEMU's other threads alone.
 fn check_dedicated_cpus(config: &Value) -> Option<Diagnostic> {
     let is_dedicated = config.get("dedicated_cpu_placement").as_bool() == Some(true);
-    if is_dedicated && !config.get("max_cpus").is_null() {
+    if is_dedicated && is_declared(config.get("max_cpus")) {
         let path = AttributePath::root("dedicated_cpu_placement");
         let detail = format!(
             "{path}: dedicated_cpu_placement and max_cpus exclude each other: CPUs of the host are given at the start."
@@ -137,6 +137,11 @@ fn check_dedicated_cpus(config: &Value) -> Option<Diagnostic> {
         return Some(Diagnostic::error("Invalid isolate_emulator_thread", detail).at(path));
     }
     None
+}
+
+/// Whether it has a value: one that is not known yet may turn out to be none.
+fn is_declared(value: &Value) -> bool {
+    !value.is_null() && !value.is_unknown()
 }
 
 fn huge_pages(state: &Value) -> Option<HugePages> {

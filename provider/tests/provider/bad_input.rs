@@ -1271,6 +1271,12 @@ async fn values_that_are_not_known_yet_are_not_judged() {
     let unknown = json!({"name": "web", "class": "a", "disks": [{"name": "a", "boot": true}], "network_interfaces": nics,
         "labels": {"a": "<unknown>"}, "bootstrap": {"user_data_wo": "<unknown>", "user_data_wo_version": 1}});
     assert_eq!(text_of(&Stage::new(&provider, "berth_vm").validate(&unknown).await), "");
+    let unknown = json!({"name": "large", "cpus": 4, "memory": "4Gi", "max_cpus": "<unknown>", "max_memory": "<unknown>",
+        "numa_nodes": 2, "huge_pages": "2Mi", "dedicated_cpu_placement": true});
+    assert_eq!(text_of(&Stage::new(&provider, "berth_vm_class").validate(&unknown).await), "");
+    let unknown =
+        json!({"name": "large", "cpus": 4, "memory": "4Gi", "max_cpus": 8, "cpu_topology": "<unknown>"});
+    assert_eq!(text_of(&Stage::new(&provider, "berth_vm_class").validate(&unknown).await), "");
     let unknown = json!({"name": "i", "source": {"url": "http://x", "sha256": "<unknown>", "checksum_url": "http://y"}});
     assert_eq!(text_of(&Stage::new(&provider, "berth_image").validate(&unknown).await), "");
     let unknown =

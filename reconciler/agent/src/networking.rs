@@ -150,6 +150,19 @@ pub(crate) fn bridge_choice(declared: &BridgeSpec) -> Option<BridgeChoice> {
     Some(BridgeChoice::Over { interface: declared.interface.clone()?, vlan })
 }
 
+/// Returns why a trunk cannot be on this bridge of the host, as the end of a sentence that begins with the host. A bridge with VLAN
+/// filtering takes the tag of its ports' default VLAN off: a guest would send frames without a tag that nothing has checked.
+pub(crate) fn without_trunk(declared: &BridgeSpec, links: &HostLinks) -> Option<String> {
+    let name = declared.name.as_ref().filter(|_| !declared.trunk().is_empty())?;
+    let is_filtering = links.bridges.iter().any(|bridge| bridge.name == *name && bridge.filters_vlans);
+    is_filtering.then(|| {
+        format!(
+            "has VLAN filtering on bridge {name}, which takes the tags of one VLAN off: turn it off, name a bridge without it in \
+             bridge.name, or leave bridge.trunkVLANs out"
+        )
+    })
+}
+
 /// Returns the bridges and interfaces of the host as its status lists them, at most so many of each.
 pub(crate) fn host_networks(links: &HostLinks) -> Vec<HostNetwork> {
     let mtu = |mtu: u32| i64::from(mtu.min(MOST_MTU));

@@ -16,7 +16,7 @@ const MOST_VLAN: u16 = 4094;
 #[x_kube(
     validation = Rule::new("has(self.name) != has(self.interface)").message("needs name, a bridge that the hosts have, or interface, over which berth makes one: one of them"),
     validation = Rule::new("!has(self.vlan) || has(self.interface)").message("vlan is a VLAN of interface: name that, or leave vlan out").field_path(".vlan"),
-    validation = Rule::new("!has(self.trunkVLANs) || self.trunkVLANs.size() == 0 || !has(self.vlan)").message("trunkVLANs are the tags of frames that come to the bridge with one, and those of vlan come without: leave one of them out").field_path(".trunkVLANs")
+    validation = Rule::new("!has(self.trunkVLANs) || self.trunkVLANs.size() == 0 || !has(self.vlan)").message("a Network has either vlan, whose tag the host adds and removes, or trunkVLANs, whose tags the guest sees: leave one of them out").field_path(".trunkVLANs")
 )]
 pub struct BridgeSpec {
     /// The name of a Linux bridge, the same on each host that has the network, for example `vmbr0`. berth adds one port to it while
@@ -39,7 +39,9 @@ pub struct BridgeSpec {
     #[schemars(range(min = 1, max = 4094))]
     pub vlan: Option<i64>,
     /// The VLANs whose tagged frames (802.1Q) VMs on the Network send and receive, beside frames without a tag: numbers from 1 to 4094 and
-    /// ranges of them, such as `100-199`, at most 32. Not together with `vlan`. Default: none, and frames with a tag are dropped.
+    /// ranges of them, such as `100-199`, at most 32. Not together with `vlan`, nor on a bridge with VLAN filtering. Leave out the VLAN
+    /// whose frames come to the hosts without a tag (native or default VLAN, mostly 1) and those of other Networks' `vlan`: by its tag, a
+    /// guest sends there under any address, also past security groups of other VMs. Default: none, and frames with a tag are dropped.
     /// Applied live.
     #[serde(default, skip_serializing_if = "Vec::is_empty", rename = "trunkVLANs")]
     #[schemars(length(max = 32), inner(length(max = 9)))]

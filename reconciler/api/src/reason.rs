@@ -299,7 +299,7 @@ reasons! {
     OrphansFound => "They are in `status.orphans` of the Host: adopt or release each of them, `berth host adopt`, `berth host release`.",
     /// All that the host has, or more, is reserved for the host itself.
     ReservedTooLarge => "Lower `reserved` of the Host.",
-    /// A bridge or an interface of the host that a Network of VMs here needs is missing, has no carrier, or is used by the host itself.
+    /// A bridge or an interface of the host that a Network of VMs here needs is missing, has no carrier, is used by the host itself, or has VLAN filtering beside a trunk.
     BridgeUnavailable => "Correct that on the host: guests that run there are connected again within minutes.",
     /// A firewall that is not berth's drops forwarded packets.
     ForeignFirewall => "Allow forwarding in that firewall: `berth doctor` on the host tells how.",

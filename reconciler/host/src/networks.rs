@@ -208,6 +208,8 @@ pub struct HostBridge {
     pub name: String,
     pub mtu: u32,
     pub up: bool,
+    /// Whether it looks at the VLANs of its ports: it then takes the tags of one of them off.
+    pub filters_vlans: bool,
 }
 
 /// The connection of a private network to its part on other hosts: VXLAN, with a copy of each broadcast packet sent to

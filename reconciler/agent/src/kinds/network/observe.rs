@@ -436,7 +436,7 @@ pub(super) fn wanted(tables: &Tables, seen: &Actual<'_>) -> Desired {
     wanted.firewall.ports = ports(tables, &groups_of, &seen.ports);
     wanted.firewall.limits = limits(interfaces.iter().copied(), &seen.ports);
     wanted.firewall.marks = marks(interfaces.iter().copied(), &seen.ports);
-    wanted.firewall.trunks = trunks(tables, &groups_of, &seen.ports);
+    wanted.firewall.trunks = trunks(tables, &groups_of, &seen.ports, &seen.links);
     wanted.firewall.exceptions = exceptions(tables, interfaces.into_iter(), &seen.ports);
     wanted.firewall.filters = filters(tables, &groups_of, &seen.ports);
     // A tap that is about to be created counts, so that the firewall is the same before and after.

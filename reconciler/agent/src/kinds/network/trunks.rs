@@ -1,17 +1,26 @@
 //! Trunks of bridged networks → the VLANs of the taps on them. Pure.
 
-use berth_host::PortTrunk;
+use berth_host::{HostLinks, PortTrunk};
 
 use super::filters::{self, GroupsOf};
 use crate::index::Tables;
-use crate::networking::{GuestPort, find};
+use crate::networking::{GuestPort, find, without_trunk};
 
 /// Returns the trunks of these ports. An interface with a security group has none: the filter does not see what is in a tagged frame.
-pub(super) fn trunks(tables: &Tables, groups_of: &GroupsOf, ports: &[GuestPort]) -> Vec<PortTrunk> {
+/// Neither has one on a bridge that cannot have it.
+pub(super) fn trunks(
+    tables: &Tables,
+    groups_of: &GroupsOf,
+    ports: &[GuestPort],
+    links: &HostLinks,
+) -> Vec<PortTrunk> {
     let trunk = |guest: &GuestPort| {
-        let vlans = find(tables, &guest.network)?.host_bridge()?.trunk();
+        let network = find(tables, &guest.network)?;
+        let bridge = network.host_bridge()?;
+        let vlans = bridge.trunk();
         let is_filtered = !filters::groups(groups_of, guest).is_empty();
-        (!vlans.is_empty() && !is_filtered).then(|| PortTrunk { tap: guest.port.tap.clone(), vlans })
+        (!vlans.is_empty() && !is_filtered && without_trunk(bridge, links).is_none())
+            .then(|| PortTrunk { tap: guest.port.tap.clone(), vlans })
     };
     let mut all: Vec<PortTrunk> = ports.iter().filter_map(trunk).collect();
     all.sort();
@@ -50,7 +59,7 @@ mod tests {
     fn an_interface_has_the_vlans_of_its_network_unless_a_security_group_filters_it() {
         let trunk = json!({"name": "vmbr0", "trunkVLANs": ["20", "100-199", "10"]});
         let of = |bridge: &Value, port: GuestPort| {
-            trunks(&world(bridge).read(), &GroupsOf::new(), &[port])
+            trunks(&world(bridge).read(), &GroupsOf::new(), &[port], &HostLinks::default())
                 .into_iter()
                 .next()
                 .map(|trunk| trunk.vlans)

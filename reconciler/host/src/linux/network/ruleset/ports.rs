@@ -121,7 +121,8 @@ fn rules() -> Vec<Vec<Value>> {
     let is = |protocol: &str, field: &str, value: Value| compare("==", payload(protocol, field), value);
     let is_not = |protocol: &str, field: &str, value: Value| compare("!=", payload(protocol, field), value);
     let go = |chain: &str| json!({"jump": {"target": chain}});
-    let mut rules = vec![
+    let mut rules = Vec::from(trunks::untracked());
+    rules.extend([
         trunks::from_the_network(),
         // Guests of bridged networks have no other IPv6 addresses than link-local ones: a router there is not for them.
         vec![
@@ -133,7 +134,7 @@ fn rules() -> Vec<Vec<Value>> {
         vec![not_of(payload("ether", "saddr"), MACS), drop()],
         trunks::sent(),
         vec![is_not("ether", "type", json!({"set": ["arp", "ip", "ip6"]})), drop()],
-    ];
+    ]);
     // Hardware type Ethernet and protocol type IPv4; otherwise the following fields have other offsets.
     for (field, value) in [("htype", 1), ("ptype", 0x0800), ("hlen", 6), ("plen", 4)] {
         rules.push(vec![is_not("arp", field, json!(value)), drop()]);

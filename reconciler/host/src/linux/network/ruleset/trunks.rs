@@ -3,7 +3,8 @@
 //! ```text
 //!  table bridge berth
 //!    map `trunks`      taps with a trunk ──▶ chain of their VLANs
-//!    chain guests      a tagged frame of a guest, after the check of its MAC ── map `trunks` ─▶ chain of VLANs, or dropped
+//!    chain guests      a tagged frame that comes by a link of berth's is not tracked
+//!                      a tagged frame of a guest, after the check of its MAC ── map `trunks` ─▶ chain of VLANs, or dropped
 //!    chain tagged      a tagged frame that leaves by a tap                   ── map `trunks` ─▶ chain of VLANs, or dropped
 //!    a chain of VLANs  accepts IPv4, ARP and IPv6 with one tag (802.1Q) of these VLANs
 //! ```
@@ -15,8 +16,8 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::super::TAP_PREFIX;
 use super::super::bridged::INNER_PREFIX;
+use super::super::{PORT_PREFIX, TAP_PREFIX};
 use super::{BRIDGED, accept, compare, drop, meta};
 use crate::PortTrunk;
 
@@ -24,8 +25,8 @@ const MAP: &str = "trunks";
 const CHAIN: &str = "tagged";
 /// Before all that others do with a frame that leaves.
 const PRIORITY: i32 = -200;
-/// The type of frames that begin with an older tag of providers.
-const OTHER_TAG: u16 = 0x9100;
+/// The types of frames that begin with an older tag of providers.
+const OTHER_TAGS: [u16; 3] = [0x9100, 0x9200, 0x9300];
 
 /// The map, chains and rules, for a table without them.
 pub(super) fn pass(trunks: &[PortTrunk]) -> Vec<Value> {
@@ -52,7 +53,8 @@ pub(super) fn pass(trunks: &[PortTrunk]) -> Vec<Value> {
         map["elem"] = elements.into();
     }
     let to_guest = || compare("==", meta("oifname"), json!(format!("{TAP_PREFIX}*")));
-    let any_tag = compare("==", ether_type(), json!({"set": ["8021q", "8021ad", OTHER_TAG]}));
+    let [first, second, third] = OTHER_TAGS;
+    let any_tag = compare("==", ether_type(), json!({"set": ["8021q", "8021ad", first, second, third]}));
     commands.extend([
         json!({"add": {"map": map}}),
         BRIDGED.chain(CHAIN, "filter", "postrouting", PRIORITY),
@@ -60,6 +62,16 @@ pub(super) fn pass(trunks: &[PortTrunk]) -> Vec<Value> {
         BRIDGED.rule(CHAIN, vec![to_guest(), any_tag, drop()]),
     ]);
     commands
+}
+
+/// Keeps tagged frames out of connection tracking, by each link at which a guest's come to a bridge. A host may have the kernel look
+/// into them (`bridge-nf-filter-vlan-tagged`): a guest with a trunk would then begin connections under addresses of others, and what
+/// belongs to a connection passes their security groups. Frames of other links are the host's own.
+pub(super) fn untracked() -> [Vec<Value>; 3] {
+    [TAP_PREFIX, INNER_PREFIX, PORT_PREFIX].map(|prefix| {
+        let by_it = compare("==", meta("iifname"), json!(format!("{prefix}*")));
+        vec![by_it, tagged(), json!({"notrack": null})]
+    })
 }
 
 /// Goes to the VLANs of the tap by which a tagged frame came. One that is not accepted there goes on.

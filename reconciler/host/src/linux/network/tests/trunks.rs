@@ -9,7 +9,7 @@ use crate::{Port, PortTrunk};
 
 const VLAN: u16 = 0x8100;
 const PROVIDER_VLAN: u16 = 0x88a8;
-const OLD_VLAN: u16 = 0x9100;
+const OLD_VLANS: [u16; 3] = [0x9100, 0x9200, 0x9300];
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
 const ICMPV6: u8 = 58;
@@ -79,7 +79,9 @@ fn frames(from: [u8; 6]) -> Cases {
         ("802.1ad in vlan 10", tagged(from, (VLAN, 10), PROVIDER_VLAN, &second)),
         ("802.1ad", tagged(from, (PROVIDER_VLAN, 10), IPV4, &own)),
         ("vlan 10 in 802.1ad", tagged(from, (PROVIDER_VLAN, 10), VLAN, &second)),
-        ("an old tag of providers", tagged(from, (OLD_VLAN, 10), IPV4, &own)),
+        ("0x9100", tagged(from, (OLD_VLANS[0], 10), IPV4, &own)),
+        ("0x9200", tagged(from, (OLD_VLANS[1], 10), IPV4, &own)),
+        ("0x9300", tagged(from, (OLD_VLANS[2], 10), IPV4, &own)),
     ]
 }
 
@@ -162,5 +164,35 @@ fn tagged_frames_pass_by_the_trunks_of_interfaces_and_reach_no_other_one() {
         host.networks.apply_firewall(&rules(&[])).await.expect("rules");
         assert_eq!(arrived((&wide, 5), &[&machine, &narrow], &frames(mac(5))), [[""; 0]; 2], "it is gone");
         assert_eq!(arrived((&machine, MACHINE), &[&wide, &narrow], &frames(mac(MACHINE))), [[""; 0]; 2]);
+    });
+}
+
+/// Else a guest with a trunk would begin, under another guest's address, a connection whose answers pass that guest's security groups.
+#[test]
+fn a_tagged_frame_of_a_guest_begins_no_connection() {
+    const SEES_TAGGED: &str = "/proc/sys/net/bridge/bridge-nf-filter-vlan-tagged";
+    in_own_namespace(|| async {
+        if [BRIDGED, SEES_TAGGED].into_iter().any(|setting| std::fs::write(setting, "1").is_err()) {
+            eprintln!("skipped: this kernel has no br_netfilter");
+            return;
+        }
+        let host = Fixture::new();
+        let machine = lan();
+        host.networks.apply_firewall(&rules(&[(5, &[(10, 10)])])).await.expect("rules");
+        host.networks.ensure_bridged(&part(false)).await.expect("made");
+        let guest = Guest::by_tap(BRIDGE, &port(5).tap, 5);
+        connect((&guest, 5), &machine);
+        run("nft", "add table inet seen");
+        run("nft", "add chain inet seen forward { type filter hook forward priority 0 ; }");
+        run("nft", "add rule inet seen forward ip saddr 10.77.0.7 ct state new counter");
+        let has_begun = || !run("nft", "list chain inet seen forward").contains("packets 0 ");
+        let others = datagram(lease(7).address);
+        let frame = vec![("as a neighbour", tagged(mac(5), (VLAN, 10), IPV4, &others))];
+        assert_eq!(arrived((&guest, 5), &[&machine], &frame), [["as a neighbour"]]);
+        assert!(!has_begun());
+        // Verifies that the rules, and nothing else, keep it from that.
+        run("nft", "flush chain bridge berth guests");
+        assert_eq!(arrived((&guest, 5), &[&machine], &frame), [["as a neighbour"]]);
+        assert!(has_begun());
     });
 }
