@@ -22,6 +22,7 @@ pub(crate) struct Usage {
     quotas: BTreeSet<Key>,
     counted: BTreeMap<Key, Counted>,
     placed: QuotaAmounts,
+    total: QuotaAmounts,
     /// In the order in which they get what is left.
     unplaced: BTreeSet<(Option<Timestamp>, Key)>,
     /// The objects with amounts that come from other objects.
@@ -58,9 +59,14 @@ impl Usage {
         self.placed
     }
 
+    /// The sum of all objects.
+    pub(crate) fn total(&self) -> QuotaAmounts {
+        self.total
+    }
+
     /// The objects that are not placed, in the order in which they get what is left.
     pub(crate) fn unplaced(&self) -> impl Iterator<Item = (&Key, &Counted)> {
-        self.unplaced.iter().filter_map(|(_, key)| Some((key, self.counted.get(key)?)))
+        self.unplaced.iter().filter_map(move |(_, key)| Some((key, self.counted.get(key)?)))
     }
 
     /// Counts an object of this namespace and those that may get their amounts from it; returns whether any has changed.
@@ -112,8 +118,13 @@ impl Usage {
 
     /// Sums up anew: a sum that has reached the greatest number cannot be reduced.
     fn add_up(&mut self) {
-        let placed = self.counted.values().filter(|counted| counted.is_placed);
-        self.placed = placed.fold(QuotaAmounts::default(), |sum, counted| sum.plus(counted.amounts));
+        (self.placed, self.total) = Default::default();
+        for counted in self.counted.values() {
+            self.total = self.total.plus(counted.amounts);
+            if counted.is_placed {
+                self.placed = self.placed.plus(counted.amounts);
+            }
+        }
     }
 }
 

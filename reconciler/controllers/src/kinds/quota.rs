@@ -36,7 +36,7 @@ pub(crate) struct Excess {
 /// Reports the count. The objects that wait for the Quota are reconciled after that.
 pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut WriteBatch) -> Outcome {
     let Some(quota) = cache.tables.quotas.get(key).cloned() else { return Outcome::Settled };
-    let used = Limited::of(cache, key.namespace()).map(|limited| limited.used()).unwrap_or_default();
+    let used = cache.usages.of(key.namespace()).map(Usage::total).unwrap_or_default();
     batch.status(quota.as_ref(), status(&quota, used, config.clock.now()));
     Outcome::Settled
 }
@@ -45,7 +45,7 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
 pub(crate) fn excess(cache: &Cache, key: &Key) -> Option<Excess> {
     let limited = Limited::of(cache, key.namespace())?;
     let own = limited.usage.get(key).filter(|counted| !counted.is_placed)?;
-    let used = limited.used_before(Some(key));
+    let used = limited.used_before(key);
     limited.first_excess(|quota| {
         if quota.spec.hard.disk_size.is_some() && own.is_size_unknown {
             return Some(
@@ -56,14 +56,13 @@ pub(crate) fn excess(cache: &Cache, key: &Key) -> Option<Excess> {
     })
 }
 
-/// Returns why objects with these amounts are not created.
+/// Returns why objects with these amounts are not created. Those that wait count, as for admission: it would refuse the creation.
 pub(crate) fn excess_of_new(cache: &Cache, namespace: &str, more: QuotaAmounts) -> Option<Excess> {
     if more == QuotaAmounts::default() {
         return None;
     }
     let limited = Limited::of(cache, namespace)?;
-    let used = limited.used();
-    limited.first_excess(|quota| quota.spec.hard.exceeded(used, more))
+    limited.first_excess(|quota| quota.spec.hard.exceeded(limited.usage.total(), more))
 }
 
 /// The objects of a namespace, and the Quotas that limit them.
@@ -90,21 +89,13 @@ impl<'a> Limited<'a> {
         })
     }
 
-    /// Returns the amounts of the objects that are placed, and of those that fit beside them and come before `own`; all without it.
-    fn used_before(&self, own: Option<&Key>) -> QuotaAmounts {
-        let before = self.usage.unplaced().take_while(|(key, _)| Some(*key) != own);
+    /// Returns the amounts of the objects that are placed, and of those that fit beside them and come before `own`.
+    fn used_before(&self, own: &Key) -> QuotaAmounts {
+        let before = self.usage.unplaced().take_while(|(key, _)| *key != own);
         before.fold(self.usage.placed(), |used, (_, counted)| {
             // A large one that does not fit leaves its place to the smaller ones after it.
             if self.fits(used, counted) { used.plus(counted.amounts) } else { used }
         })
-    }
-
-    /// Returns the number of all objects, and the sizes of those that are placed or fit: one that is too large takes no room from others.
-    fn used(&self) -> QuotaAmounts {
-        let fitting = self.used_before(None);
-        let unplaced = self.usage.unplaced();
-        let all = unplaced.fold(self.usage.placed(), |sum, (_, counted)| sum.plus(counted.amounts));
-        QuotaAmounts { disk_size: fitting.disk_size, memory: fitting.memory, cpus: fitting.cpus, ..all }
     }
 
     /// Whether no Quota is exceeded, as [`QuotaLimits::exceeded`] decides it.

@@ -62,7 +62,7 @@ fn cache_with(hard: Value, objects: Vec<Object>) -> Cache {
 }
 
 fn used(cache: &Cache) -> QuotaAmounts {
-    Limited::of(cache, "team").expect("it has a quota").used()
+    cache.usages.of("team").expect("it has a quota").total()
 }
 
 fn text(cache: &Cache, kind: ObjectKind, name: &str) -> Option<String> {
@@ -237,15 +237,17 @@ fn a_vm_counts_with_what_it_runs_with_and_a_snapshot_with_the_size_that_it_was_t
 }
 
 #[test]
-fn an_object_that_is_too_large_takes_no_room_from_new_ones() {
-    let cache = cache_with(
-        json!({"diskSize": "10Gi", "disks": 2}),
-        vec![disk("a", json!({"size": "4Gi"}), true).into(), disk("b", json!({"size": "1Ti"}), false).into()],
-    );
-    let bytes = |disk_size| QuotaAmounts { disk_size, ..QuotaAmounts::default() };
-    assert_eq!(excess_of_new(&cache, "team", bytes(6 << 30)), None);
-    assert!(excess_of_new(&cache, "team", bytes(7 << 30)).is_some());
-    assert_eq!(used(&cache), QuotaAmounts { disks: 2, ..bytes(4 << 30) }, "it is one of the disks");
+fn an_object_that_waits_counts_for_creations_and_takes_no_room_from_those_that_exist() {
+    let disk = |name: &str, size: &str, is_placed| disk(name, json!({"size": size}), is_placed);
+    let disks =
+        vec![disk("a", "4Gi", true).into(), disk("b", "1Ti", false).into(), disk("c", "6Gi", false).into()];
+    let cache = cache_with(json!({"diskSize": "10Gi"}), disks);
+    assert!(text(&cache, ObjectKind::Disk, "b").is_some());
+    assert_eq!(text(&cache, ObjectKind::Disk, "c"), None);
+    assert_eq!(used(&cache).disk_size, (1 << 40) + (10 << 30));
+    let byte = QuotaAmounts { disk_size: 1, ..QuotaAmounts::default() };
+    assert!(excess_of_new(&cache, "team", byte).is_some(), "admission would refuse it");
+    assert_eq!(excess_of_new(&cache, "team", QuotaAmounts::default()), None, "nothing is created");
 }
 
 #[test]
