@@ -1,5 +1,5 @@
-//! What the objects of each namespace with a Quota use, kept object by object so that no decision counts them all. Without any Quota
-//! nothing is kept.
+//! The usage of each namespace that has a Quota, kept object by object so that no decision counts them all. Without any Quota nothing is
+//! kept.
 
 pub(crate) mod count;
 
@@ -16,7 +16,7 @@ use count::Counted;
 #[derive(Debug, Default)]
 pub(crate) struct Usages(BTreeMap<String, Usage>);
 
-/// What the objects of a namespace use.
+/// The usage of one namespace.
 #[derive(Debug, Default)]
 pub(crate) struct Usage {
     quotas: BTreeSet<Key>,

@@ -1,4 +1,4 @@
-//! What each object uses.
+//! The amounts of each object that counts.
 
 use berth_api::{
     ADDRESS_FINALIZER, Disk, DiskSnapshot, DiskSpec, HOST_FINALIZER, Image, PublicIP, Quantity, QuotaAmounts,
@@ -33,7 +33,7 @@ impl Counted {
     }
 }
 
-/// Returns what an object uses; `None` if it does not exist, or its kind does not count.
+/// Returns the amounts of an object; `None` if it does not exist, or its kind does not count.
 pub(super) fn of(tables: &Tables, key: &Key) -> Option<Counted> {
     match key.kind {
         ObjectKind::VM => tables.vms.get(key).map(|vm| of_vm(tables, vm)),
@@ -69,7 +69,7 @@ fn of_vm(tables: &Tables, vm: &VM) -> Counted {
     let declared = vm.spec.size(found.map(|class| &class.spec)).ok();
     let (cpus, memory) = declared.map_or((0, 0), |size| (size.cpus, size.memory));
     let bound = vm.status.as_ref().filter(|status| status.binding.is_some());
-    // It has what it was started with until its next start. Reported by the host, so it is limited.
+    // It keeps its hardware until its next start. Reported by the host, so it is limited.
     let hardware = bound.and_then(|status| status.hardware.as_ref());
     let has_cpus = hardware.map_or(0, |hardware| hardware.cpus.clamp(0, MOST_CPUS));
     let has_memory = hardware.and_then(|hardware| bytes(Some(&hardware.memory))).unwrap_or_default();
