@@ -272,7 +272,8 @@ async fn a_disk_beyond_the_limit_reports_another_obstacle_first_and_is_ready_wit
     let site = Site::new().await;
     site.without_admission().await;
     site.limit(json!({"diskSize": "1Gi"}), "nothing is counted", |used| used.disks == 0).await;
-    for (name, spec) in [("plain", json!({"size": "4Gi"})), ("copy", json!({"size": "4Gi", "image": "gone"}))] {
+    for (name, spec) in [("plain", json!({"size": "4Gi"})), ("copy", json!({"size": "4Gi", "image": "gone"}))]
+    {
         site.apply("Disk", name, spec).await.expect("admission does not see it");
     }
     for (name, reason) in [("plain", "QuotaExceeded"), ("copy", "WaitingForImage")] {
