@@ -266,3 +266,20 @@ async fn a_vm_whose_disk_would_exceed_the_limit_says_so_and_runs_once_the_limit_
     site.until_running("web").await;
     site.until_used("its disk is counted", |used| used.disk_size == "4Gi").await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_beyond_the_limit_reports_another_obstacle_first_and_is_ready_without_the_quota() {
+    let site = Site::new().await;
+    site.without_admission().await;
+    site.limit(json!({"diskSize": "1Gi"}), "nothing is counted", |used| used.disks == 0).await;
+    for (name, spec) in [("plain", json!({"size": "4Gi"})), ("copy", json!({"size": "4Gi", "image": "gone"}))]
+    {
+        site.apply("Disk", name, spec).await.expect("admission does not see it");
+    }
+    for (name, reason) in [("plain", "QuotaExceeded"), ("copy", "WaitingForImage")] {
+        site.until(reason, async || site.ready::<Disk>(name).await.0 == reason).await;
+    }
+    site.until_used("both are counted", |used| used.disk_size == "8Gi" && used.disks == 2).await;
+    site.delete::<Quota>("team").await;
+    site.until("it can be used", async || site.ready::<Disk>("plain").await.0 == "WaitingForFirstUse").await;
+}

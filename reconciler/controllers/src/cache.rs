@@ -11,7 +11,7 @@ mod key_set;
 mod names;
 mod never_bound;
 mod public_ports;
-mod quotas;
+pub(crate) mod quotas;
 pub(crate) mod recovery;
 pub(crate) mod secrets;
 pub(crate) mod security_groups;
@@ -40,6 +40,7 @@ use capacity::{Candidate, Demand, HostNetworks};
 use claims::Claims;
 use index::Index;
 use never_bound::NeverBound;
+use quotas::Usages;
 use recovery::{Recoveries, RecoveryState};
 use silence::Silence;
 use table::{AnyTable, Precedence, Table};
@@ -87,6 +88,7 @@ pub(crate) struct Cache {
     pub(crate) underlay: Underlay,
     pub(crate) claims: Claims,
     pub(crate) users: Users,
+    pub(crate) usages: Usages,
     recoveries: Recoveries,
     silence: Silence,
     /// The images whose sources ask for credentials.
@@ -116,6 +118,7 @@ impl Cache {
             underlay: Underlay::default(),
             claims: Claims::default(),
             users: Users::default(),
+            usages: Usages::default(),
             recoveries: Recoveries::default(),
             silence: Silence::new(host_silence),
             images_with_secrets: BTreeSet::new(),
@@ -267,7 +270,7 @@ impl Cache {
         self.never_bound.seen(&key, uid.as_deref(), self.is_bound(&key), is_created);
         let mut keys = if key.kind == ObjectKind::Lease { Vec::new() } else { vec![key.clone()] };
         keys.extend(self.index(&key, &before, now));
-        keys.extend(self.quotas_counting(&key));
+        keys.extend(self.count_usage(&key));
         self.users_follow(&key, before.uses);
         if matches!(key.kind, ObjectKind::Host | ObjectKind::VM | ObjectKind::Disk) {
             keys.extend(self.recovering());
@@ -292,7 +295,7 @@ impl Cache {
         self.never_bound.gone(key);
         let mut keys = vec![key.clone()];
         keys.extend(self.index(key, &before, Instant::now()));
-        keys.extend(self.quotas_counting(key));
+        keys.extend(self.count_usage(key));
         self.users_follow(key, before.uses);
         match key.kind {
             ObjectKind::Image => self.note_secret(key),

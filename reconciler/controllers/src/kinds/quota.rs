@@ -4,24 +4,26 @@
 //! together. So the other controllers ask here, before they give a VM, a disk or a snapshot its host or a PublicIP its address. Those
 //! that have one stay, whatever the limit; the others get theirs in the order of their creation, as far as they fit.
 
-mod count;
 #[cfg(test)]
 mod tests;
 
-use berth_api::{ConditionType, Conditions, Quota, QuotaAmounts, QuotaStatus, Readiness, Reason, condition};
-use k8s_openapi::{apimachinery::pkg::apis::meta::v1::ObjectMeta, jiff::Timestamp};
+use std::sync::Arc;
+
+use berth_api::{Quantity, Quota, QuotaAmounts, QuotaLimits, QuotaStatus, Readiness, Reason};
+use k8s_openapi::jiff::Timestamp;
 
 use crate::{
     batch::WriteBatch,
-    cache::Cache,
+    cache::{
+        Cache,
+        quotas::{Usage, count::Counted},
+    },
     config::Config,
     key::Key,
     plan::{Dependency, Outcome},
 };
 
-use count::{Counted, counted};
-
-pub(crate) use count::{of_disks, of_snapshots};
+pub(crate) use crate::cache::quotas::count::{of_disks, of_snapshots};
 
 /// Why an object has to wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,71 +33,106 @@ pub(crate) struct Excess {
     pub(crate) dependency: Dependency,
 }
 
+/// Reports the count. The objects that wait for the Quota are reconciled after that.
 pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut WriteBatch) -> Outcome {
-    // Also after the Quota is gone.
-    waiting(cache, key.namespace()).into_iter().for_each(|object| batch.enqueue(object));
     let Some(quota) = cache.tables.quotas.get(key).cloned() else { return Outcome::Settled };
-    let used = sum(&counted(cache, key.namespace()));
+    let used = cache.usages.of(key.namespace()).map(Usage::total).unwrap_or_default();
     batch.status(quota.as_ref(), status(&quota, used, config.clock.now()));
     Outcome::Settled
 }
 
 /// Returns why an object that has no host or address yet gets none.
 pub(crate) fn excess(cache: &Cache, key: &Key) -> Option<Excess> {
-    first_excess(cache, key.namespace(), |quota, all| {
-        let own = all.iter().find(|counted| counted.key == *key && !counted.is_placed)?;
+    let limited = Limited::of(cache, key.namespace())?;
+    let own = limited.usage.get(key).filter(|counted| !counted.is_placed)?;
+    let used = limited.used_before(key);
+    limited.first_excess(|quota| {
         if quota.spec.hard.disk_size.is_some() && own.is_size_unknown {
             return Some(
                 "diskSize: the size of the disk is not known yet: set size, or wait for its source".into(),
             );
         }
-        beyond(quota, all, own)
+        quota.spec.hard.exceeded(used, own.amounts)
     })
 }
 
-/// Returns why objects with these amounts are not created.
+/// Returns why objects with these amounts are not created. Those that wait count, as for admission: it would refuse the creation.
 pub(crate) fn excess_of_new(cache: &Cache, namespace: &str, more: QuotaAmounts) -> Option<Excess> {
-    first_excess(cache, namespace, |quota, all| quota.spec.hard.exceeded(sum(all), more))
-}
-
-fn first_excess(
-    cache: &Cache,
-    namespace: &str,
-    why: impl Fn(&Quota, &[Counted]) -> Option<String>,
-) -> Option<Excess> {
-    let mut quotas = cache.tables.quotas.all().filter(|quota| is_in(&quota.metadata, namespace)).peekable();
-    quotas.peek()?;
-    let all = counted(cache, namespace);
-    quotas.find_map(|quota| {
-        let key = Key::of(quota.as_ref());
-        let text = format!("Quota {}: {}", key.name, why(quota, &all)?);
-        Some(Excess { text, dependency: Dependency::Object(key) })
-    })
-}
-
-fn is_in(object: &ObjectMeta, namespace: &str) -> bool {
-    object.namespace.as_deref() == Some(namespace)
-}
-
-fn sum(all: &[Counted]) -> QuotaAmounts {
-    all.iter().fold(QuotaAmounts::default(), |sum, counted| sum.plus(counted.amounts))
-}
-
-/// Returns why an object that is not placed does not fit beside those that are, and those that come before it.
-fn beyond(quota: &Quota, all: &[Counted], own: &Counted) -> Option<String> {
-    let limits = &quota.spec.hard;
-    let placed = all.iter().filter(|counted| counted.is_placed);
-    let mut used = placed.fold(QuotaAmounts::default(), |sum, counted| sum.plus(counted.amounts));
-    let mut before: Vec<&Counted> =
-        all.iter().filter(|counted| !counted.is_placed && counted.position() < own.position()).collect();
-    before.sort_by(|a, b| a.position().cmp(&b.position()));
-    for counted in before {
-        // A large one that does not fit leaves its place to the smaller ones after it.
-        if limits.exceeded(used, counted.amounts).is_none() {
-            used = used.plus(counted.amounts);
-        }
+    if more == QuotaAmounts::default() {
+        return None;
     }
-    limits.exceeded(used, own.amounts)
+    let limited = Limited::of(cache, namespace)?;
+    limited.first_excess(|quota| quota.spec.hard.exceeded(limited.usage.total(), more))
+}
+
+/// The objects of a namespace, and the Quotas that limit them.
+struct Limited<'a> {
+    quotas: Vec<&'a Arc<Quota>>,
+    usage: &'a Usage,
+    /// The smallest of each limit.
+    most: QuotaAmounts,
+}
+
+impl<'a> Limited<'a> {
+    fn of(cache: &'a Cache, namespace: &str) -> Option<Self> {
+        let usage = cache.usages.of(namespace)?;
+        let quotas: Vec<_> = usage.quotas().iter().filter_map(|key| cache.tables.quotas.get(key)).collect();
+        let most = smallest_limits(&quotas);
+        Some(Self { quotas, usage, most })
+    }
+
+    fn first_excess(&self, why: impl Fn(&Quota) -> Option<String>) -> Option<Excess> {
+        self.quotas.iter().find_map(|&quota| {
+            let key = Key::of(quota.as_ref());
+            let text = format!("Quota {}: {}", key.name, why(quota)?);
+            Some(Excess { text, dependency: Dependency::Object(key) })
+        })
+    }
+
+    /// Returns the amounts of the objects that are placed, and of those that fit beside them and come before `own`.
+    fn used_before(&self, own: &Key) -> QuotaAmounts {
+        let before = self.usage.unplaced().take_while(|(key, _)| *key != own);
+        before.fold(self.usage.placed(), |used, (_, counted)| {
+            // A large one that does not fit leaves its place to the smaller ones after it.
+            if self.fits(used, counted) { used.plus(counted.amounts) } else { used }
+        })
+    }
+
+    /// Whether no Quota is exceeded, as [`QuotaLimits::exceeded`] decides it.
+    fn fits(&self, used: QuotaAmounts, counted: &Counted) -> bool {
+        let (sum, more, most) = (used.plus(counted.amounts), counted.amounts, self.most);
+        let is_size_limited = most.disk_size < u64::MAX;
+        !(counted.is_size_unknown && is_size_limited)
+            && (more.disk_size == 0 || sum.disk_size <= most.disk_size)
+            && (more.memory == 0 || sum.memory <= most.memory)
+            && (more.cpus == 0 || sum.cpus <= most.cpus)
+            && (more.vms == 0 || sum.vms <= most.vms)
+            && (more.disks == 0 || sum.disks <= most.disks)
+            && (more.snapshots == 0 || sum.snapshots <= most.snapshots)
+            && (more.images == 0 || sum.images <= most.images)
+            && (more.public_ips == 0 || sum.public_ips <= most.public_ips)
+    }
+}
+
+/// Returns the smallest of each limit; the greatest number for none.
+fn smallest_limits(quotas: &[&Arc<Quota>]) -> QuotaAmounts {
+    let bytes = |of: fn(&QuotaLimits) -> Option<&Quantity>| {
+        let limits = quotas.iter().filter_map(|quota| of(&quota.spec.hard)?.bytes().ok());
+        limits.min().unwrap_or(u64::MAX)
+    };
+    let count = |of: fn(&QuotaLimits) -> Option<i64>| {
+        quotas.iter().filter_map(|quota| of(&quota.spec.hard)).min().unwrap_or(i64::MAX)
+    };
+    QuotaAmounts {
+        disk_size: bytes(|hard| hard.disk_size.as_ref()),
+        memory: bytes(|hard| hard.memory.as_ref()),
+        cpus: count(|hard| hard.cpus),
+        vms: count(|hard| hard.vms),
+        disks: count(|hard| hard.disks),
+        snapshots: count(|hard| hard.snapshots),
+        images: count(|hard| hard.images),
+        public_ips: count(|hard| hard.public_ips),
+    }
 }
 
 fn status(quota: &Quota, used: QuotaAmounts, now: Timestamp) -> QuotaStatus {
@@ -106,24 +143,4 @@ fn status(quota: &Quota, used: QuotaAmounts, now: Timestamp) -> QuotaStatus {
     Readiness::Ready(Reason::Available, String::new()).write(&mut status.conditions, generation, now);
     status.observed_generation = generation;
     status
-}
-
-/// Returns the objects of a namespace that a Quota keeps waiting.
-fn waiting(cache: &Cache, namespace: &str) -> Vec<Key> {
-    let is_held = |conditions: Option<&Conditions>| {
-        let ready = conditions.and_then(|all| condition::find(all, ConditionType::Ready.as_str()));
-        ready.is_some_and(|ready| ready.reason == Reason::QuotaExceeded.as_str())
-    };
-    let mut keys = Vec::new();
-    macro_rules! held {
-        ($($table:ident)+) => {
-            $(for object in cache.tables.$table.all().filter(|object| is_in(&object.metadata, namespace)) {
-                if is_held(object.status.as_ref().map(|status| &status.conditions)) {
-                    keys.push(Key::of(object.as_ref()));
-                }
-            })+
-        };
-    }
-    held!(vms disks disk_snapshots vm_snapshots public_ips);
-    keys
 }

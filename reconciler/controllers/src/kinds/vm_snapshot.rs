@@ -37,7 +37,9 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
     if let Some(excess) = quota::excess_of_new(cache, key.namespace(), more) {
         // All of them, or none: they are taken together.
         plan.decision.create.clear();
-        plan.decision.readiness = Readiness::Reconciling(Reason::QuotaExceeded, excess.text);
+        if matches!(plan.decision.readiness, Readiness::Reconciling(..)) {
+            plan.decision.readiness = Readiness::Reconciling(Reason::QuotaExceeded, excess.text);
+        }
         plan.outcome = plan.outcome.and(excess.dependency);
     }
     batch.status(snapshot.as_ref(), status(&snapshot, &plan.decision, config.clock.now()));

@@ -32,22 +32,40 @@ pub(super) fn writes(cache: &Cache, vm: &VM) -> Vec<Write> {
     templates(vm).filter_map(write).collect()
 }
 
-/// Removes the writes that a quota of the namespace does not allow: all creations together, or none of them, and each disk that
-/// would grow too much. Returns the quota.
+/// Removes what a quota of the namespace does not allow: all creations together, or none of them, and the size of each disk that would
+/// grow too much; its other changes stay. Returns the quota.
 pub(super) fn keep_within_quota(cache: &Cache, vm: &Key, writes: &mut Vec<Write>) -> Option<Excess> {
     let namespace = vm.namespace();
-    let more = quota::of_disks(cache, namespace, writes.iter().filter_map(created));
+    let mut more = quota::of_disks(cache, namespace, writes.iter().filter_map(created));
     let mut excess = quota::excess_of_new(cache, namespace, more);
     if excess.is_some() {
         writes.retain(|write| created(write).is_none());
+        more = QuotaAmounts::default();
     }
-    writes.retain(|write| {
-        let too_much = quota::excess_of_new(cache, namespace, growth(write));
-        let fits = too_much.is_none();
-        excess = excess.take().or(too_much);
-        fits
+    writes.retain_mut(|write| {
+        let growth = growth(write);
+        if growth == QuotaAmounts::default() {
+            return true;
+        }
+        match quota::excess_of_new(cache, namespace, more.plus(growth)) {
+            None => {
+                more = more.plus(growth);
+                true
+            }
+            Some(too_much) => {
+                excess = excess.take().or(Some(too_much));
+                without_size(write)
+            }
+        }
     });
     excess
+}
+
+/// Removes the size from the changes of a disk; returns whether any are left.
+fn without_size(write: &mut Write) -> bool {
+    let Write::ChangeDisk(_, Value::Object(changes)) = write else { return true };
+    changes.remove("size");
+    !changes.is_empty()
 }
 
 fn created(write: &Write) -> Option<&DiskSpec> {
@@ -273,5 +291,13 @@ mod tests {
         assert_eq!(left("5Gi", made(), &size("5Gi")), (1, None));
         let stays = left("4Gi", made(), &size("5Gi"));
         assert_eq!(stays, (0, text("4Gi used, 1Gi more needed, limit 4Gi")));
+        let kept = json!({"size": "5Gi", "deletionPolicy": "Retain"});
+        let other_change = left("4Gi", made(), &kept);
+        assert_eq!(other_change, (1, text("4Gi used, 1Gi more needed, limit 4Gi")));
+        // Admission refuses a disk of unknown size once everything is used.
+        let other = || vec![disk("other", "u9", &size("4Gi"))];
+        let unknown = left("4Gi", other(), &json!({"image": "debian"}));
+        assert_eq!(unknown, (0, text("4Gi used, 1 more needed, limit 4Gi")));
+        assert_eq!(left("5Gi", other(), &json!({"image": "debian"})), (1, None));
     }
 }

@@ -1,6 +1,8 @@
 use std::time::Duration;
 
-use berth_api::{Consistency, Disk, DiskSnapshot, HotswapDiskAttachment, Reason, VM, VMSnapshotStatus};
+use berth_api::{
+    Consistency, Disk, DiskSnapshot, HotswapDiskAttachment, Quota, Reason, VM, VMSnapshotStatus, condition,
+};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -253,4 +255,29 @@ fn a_snapshot_of_the_same_name_that_is_no_part_is_left_alone() {
     foreign.metadata.labels = None;
     put(&mut cache, foreign);
     assert_eq!(reason(&planned(&cache, &snapshot(json!(null)))), (true, Reason::InvalidSpec));
+}
+
+#[test]
+fn a_snapshot_beyond_a_quota_waits_for_it_and_one_with_another_obstacle_reports_that() {
+    let mut cache = site();
+    let quota: Quota = serde_json::from_value(json!({
+        "metadata": {"name": "team", "namespace": "ns"}, "spec": {"hard": {"snapshots": 2}},
+    }))
+    .expect("a Quota");
+    put(&mut cache, quota);
+    let (snapshot, parts) = decided(&cache);
+    put(&mut cache, snapshot.clone());
+    let reported = |cache: &Cache| {
+        let mut batch = WriteBatch::default();
+        reconcile(cache, &Config::new(), &Key::of(&snapshot), &mut batch);
+        let (writes, _) = batch.into_parts();
+        let [Write::Status(Object::VMSnapshot(written))] = writes.as_slice() else { panic!("{writes:?}") };
+        let conditions = written.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
+        condition::find(&conditions, "Ready").map(|ready| ready.reason.clone())
+    };
+    assert_eq!(reported(&cache).as_deref(), Some(Reason::QuotaExceeded.as_str()));
+    let mut foreign = parts[0].clone();
+    foreign.metadata.labels = None;
+    put(&mut cache, foreign);
+    assert_eq!(reported(&cache).as_deref(), Some(Reason::InvalidSpec.as_str()), "and none is created");
 }
