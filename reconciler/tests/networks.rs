@@ -516,7 +516,12 @@ fn what_cannot_be_on_a_bridge_is_refused_with_the_interface_and_the_remedy() {
     in_simulated_time(async {
         let mut site = Site::new().await;
         site.join("h1", "192.0.2.1", 1500).await;
-        site.hosts["h1"].change_bridges(&[HostBridge { name: "vmbr0".into(), mtu: 1500, up: true, filters_vlans: false }]);
+        site.hosts["h1"].change_bridges(&[HostBridge {
+            name: "vmbr0".into(),
+            mtu: 1500,
+            up: true,
+            filters_vlans: false,
+        }]);
         site.apply_in("berth-shared", "Network", "lan", lan(&json!({"cidr": "192.0.2.0/24"}))).await;
         site.apply_in("berth-shared", "Network", "office", lan(&json!({"ipv4": {"allocation": "External"}})))
             .await;

@@ -78,8 +78,10 @@ fn policy(name: &str, spec: Value) -> [Value; 2] {
 /// Roles to bind people and programs to. `berth-editor` and `berth-viewer` add to Kubernetes' own `edit` and `view`.
 fn roles(crds: &[Value]) -> Vec<Value> {
     // Quotas are namespaced, and written by administrators: they limit the users of the namespace.
-    let is_of_users = |crd: &&Value| crd["spec"]["scope"] == "Namespaced" && crd["spec"]["names"]["kind"] != "Quota";
-    let users: Vec<&Value> = crds.iter().filter(is_of_users).map(|crd| &crd["spec"]["names"]["plural"]).collect();
+    let is_of_users =
+        |crd: &&Value| crd["spec"]["scope"] == "Namespaced" && crd["spec"]["names"]["kind"] != "Quota";
+    let users: Vec<&Value> =
+        crds.iter().filter(is_of_users).map(|crd| &crd["spec"]["names"]["plural"]).collect();
     let all = ["*"];
     let role = |name: &str, label: Option<&str>, rules: Value| {
         let mut metadata = json!({"name": name});

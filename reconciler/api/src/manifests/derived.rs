@@ -12,7 +12,8 @@ use serde_json::{Serializer, json, ser::PrettyFormatter};
 
 use crate::{
     Backup, BackupRepository, Disk, DiskSnapshot, Host, HotswapDiskAttachment, IPPool, Image, Network,
-    PlacementGroup, PublicIP, Quota, SecurityGroup, SnapshotSchedule, StoragePool, VM, VMClass, VMSnapshot, power,
+    PlacementGroup, PublicIP, Quota, SecurityGroup, SnapshotSchedule, StoragePool, VM, VMClass, VMSnapshot,
+    power,
 };
 
 /// The definitions of all kinds, in the order of their names.
