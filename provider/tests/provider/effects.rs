@@ -401,7 +401,8 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
     let check = json!({"type": "http", "path": "/a", "port": 80, "interval": "2s", "timeout": "1s", "healthy_threshold": 1, "unhealthy_threshold": 2});
     let port = json!({"name": "p", "port": 443, "target_port": 8443, "protocol": "tcp", "targets": ["a"], "session_affinity": "ClientIP",
         "health_check": check});
-    let balancer = json!({"name": "b", "namespace": "default", "pool": "default", "ports": [port]});
+    let balancer =
+        json!({"name": "b", "namespace": "default", "pool": "default", "port_range": null, "ports": [port]});
     let rule = json!({"name": "r", "protocol": "tcp", "ports": ["80"], "cidrs": ["10.0.0.0/8"], "security_groups": ["web"]});
     let security = json!({"name": "g", "namespace": "default", "ingress": [rule], "egress": [rule]});
     let quota = json!({"name": "q", "namespace": "default", "hard": {"disk_size": "1Ti", "memory": "1Gi", "cpus": 1, "vms": 2,

@@ -3,6 +3,7 @@
 mod cards;
 mod devices;
 mod interfaces;
+mod lan_addresses;
 mod running;
 mod start;
 mod stop;

@@ -16,8 +16,9 @@ use berth_host::TapConfig;
 use berth_qemu::machine::{NicSpec, Tap};
 use berth_qemu::nics::ObservedNic;
 
-use super::super::{LanAddress, Observed, Step};
+use super::super::{Observed, Step};
 use super::cards::{model_of, nic_id, queues_of, recorded_name};
+use super::lan_addresses;
 use super::start::unsynced_interfaces;
 use super::write_journal;
 use crate::journal::{Journal, Run};
@@ -206,8 +207,7 @@ impl Changes {
         if !self.plug.is_empty() {
             steps.push(Step::EnsureNetworks);
         }
-        let addresses = self.plug.iter().filter_map(|card| lan_address(observed, &card.interface));
-        steps.extend(probe(addresses.collect()));
+        steps.extend(lan_addresses::probe(observed, self.plug.iter().map(|card| &card.interface)));
         for card in &self.plug {
             steps.extend([Step::MakeTap(card.tap.clone()), Step::PlugNic(Box::new(card.nic.clone()))]);
             if card.link == LinkState::Down {
@@ -261,22 +261,6 @@ impl Changes {
             }
         })
     }
-}
-
-/// Returns the step that asks for these addresses, if there are any.
-pub(super) fn probe(addresses: Vec<LanAddress>) -> Option<Step> {
-    (!addresses.is_empty()).then_some(Step::ProbeAddresses(addresses))
-}
-
-/// Returns the address that berth has given to an interface on a bridged network. No other machine of that network knows of it.
-pub(super) fn lan_address(observed: &Observed, interface: &InterfaceStatus) -> Option<LanAddress> {
-    observed.lans.get(&interface.network).filter(|lan| !lan.is_external())?;
-    Some(LanAddress {
-        interface: interface.name.clone(),
-        address: interface.address.parse().ok()?,
-        mac: interface.mac_address.to_ascii_lowercase(),
-        bridge: observed.accesses.get(&interface.network)?.clone(),
-    })
 }
 
 /// Returns the journal of a machine that has this card.

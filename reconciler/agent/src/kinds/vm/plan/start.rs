@@ -26,7 +26,7 @@ use super::super::pending_leases;
 use super::super::seed::{digest, seed};
 use super::cards::{links_down, model_of, nic_id, queues_of, recorded_name};
 use super::devices::{self, HeldDevices};
-use super::interfaces::{lan_address, probe};
+use super::lan_addresses;
 use super::{Observed, Step, asks_for_restart, write_journal};
 use crate::converge::Plan;
 use crate::huge_pages;
@@ -387,8 +387,7 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
         run.machine = Some(Box::new(request.machine.clone()));
     }
     let links_down = links_down(vm, &journal);
-    let addresses = interfaces(vm, &journal).filter_map(|(_, given, _)| lan_address(observed, given));
-    let probe = probe(addresses.collect());
+    let probe = lan_addresses::probe(observed, interfaces(vm, &journal).map(|(_, given, _)| given));
     let mut steps = vec![write_journal(journal)];
     if !taps.is_empty() {
         steps.push(Step::EnsureNetworks);

@@ -69,7 +69,7 @@ fn with_hook(policy: &str) -> Value {
 }
 
 /// A guest that runs, and whose stop began an hour ago and has not asked it yet.
-fn held_back(state: RunState, policy: HookFailurePolicy, is_taken: bool) -> Observed {
+fn awaiting_hook(state: RunState, policy: HookFailurePolicy, is_taken: bool) -> Observed {
     let mut observed = present(state);
     let since = at(NOW - 3600);
     observed.journal.stop =
@@ -89,10 +89,10 @@ fn held_back(state: RunState, policy: HookFailurePolicy, is_taken: bool) -> Obse
 #[test]
 fn a_guest_whose_hook_ends_after_the_grace_period_is_asked_to_shut_down_before_it_is_powered_off() {
     let vm = vm(with_hook("Fail"));
-    let failed = plan(&vm, &held_back(RunState::Running, HookFailurePolicy::Fail, false));
+    let failed = plan(&vm, &awaiting_hook(RunState::Running, HookFailurePolicy::Fail, false));
     assert_eq!((stands(&failed), failed.steps.is_empty()), ((true, Reason::HookFailed), true));
     let forced = ["PressPowerButton", "AskGuestToShutDown", "PressPowerButton", "EndProcess"];
-    assert_eq!(story(&vm, &mut held_back(RunState::Running, HookFailurePolicy::Fail, true), 100), forced);
+    assert_eq!(story(&vm, &mut awaiting_hook(RunState::Running, HookFailurePolicy::Fail, true), 100), forced);
     // After the failure was reported, it is ignored, or the VM is deleted.
     let reported = |mut vm: VM| {
         let status = vm.status.as_mut().expect("set");
@@ -101,18 +101,22 @@ fn a_guest_whose_hook_ends_after_the_grace_period_is_asked_to_shut_down_before_i
     };
     let ignoring = reported(super::vm(with_hook("Ignore")));
     assert_eq!(
-        story(&ignoring, &mut held_back(RunState::Running, HookFailurePolicy::Ignore, false), 100),
+        story(&ignoring, &mut awaiting_hook(RunState::Running, HookFailurePolicy::Ignore, false), 100),
         forced
     );
     assert_eq!(
-        story(&reported(deleted(vm)), &mut held_back(RunState::Running, HookFailurePolicy::Fail, false), 100),
+        story(
+            &reported(deleted(vm)),
+            &mut awaiting_hook(RunState::Running, HookFailurePolicy::Fail, false),
+            100
+        ),
         forced
     );
 }
 
 #[test]
 fn a_guest_that_cannot_be_called_for_a_moment_is_not_powered_off_without_its_required_hook() {
-    let mut observed = held_back(RunState::Running, HookFailurePolicy::Fail, false);
+    let mut observed = awaiting_hook(RunState::Running, HookFailurePolicy::Fail, false);
     observed.hook = None;
     observed.machine = None;
     let fail = with_hook("Fail");
@@ -123,9 +127,9 @@ fn a_guest_that_cannot_be_called_for_a_moment_is_not_powered_off_without_its_req
     hard["stop"] = json!({"mode": "Hard"});
     assert_eq!(names(&plan(&vm(hard), &observed)), ["EndProcess"]);
     let draining =
-        Observed { draining: true, ..held_back(RunState::IoError, HookFailurePolicy::Fail, false) };
+        Observed { draining: true, ..awaiting_hook(RunState::IoError, HookFailurePolicy::Fail, false) };
     assert_eq!(names(&plan(&vm(fail.clone()), &Observed { hook: None, ..draining })), ["EndProcess"]);
-    let full = Observed { hook: None, ..held_back(RunState::IoError, HookFailurePolicy::Fail, false) };
+    let full = Observed { hook: None, ..awaiting_hook(RunState::IoError, HookFailurePolicy::Fail, false) };
     assert!(!names(&plan(&vm(fail.clone()), &full)).contains(&"EndProcess"), "its disk is full");
     observed.journal.stop.as_mut().expect("set").why = StopReason::Delete;
     assert_eq!(names(&plan(&deleted(vm(fail)), &observed)), ["EndProcess"]);
