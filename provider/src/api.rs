@@ -74,6 +74,17 @@ impl ApiError {
         }
     }
 
+    /// The words of an admission policy that refuses a request which the user has the right to make.
+    #[must_use]
+    pub fn denial(&self) -> Option<&str> {
+        match self {
+            Self::Refused(status) if status.code == 403 => {
+                status.message.split_once(" denied request: ").map(|(_, words)| words)
+            }
+            _ => None,
+        }
+    }
+
     /// The causes of a refusal.
     #[must_use]
     pub fn causes(&self) -> &[StatusCause] {

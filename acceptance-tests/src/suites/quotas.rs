@@ -10,6 +10,7 @@ use super::manifests;
 use crate::kubectl::Kubectl;
 use crate::platform::Platform;
 use crate::report::Report;
+use crate::terraform::unwrapped;
 use crate::{wait, workspace};
 
 const SOON: Duration = Duration::from_secs(60);
@@ -42,9 +43,9 @@ pub fn refusals(report: &mut Report, platform: &Platform) {
     );
 }
 
-/// The example: Terraform shows the refusal in the plan.
+/// The example: Terraform warns of the refusal in the plan.
 pub fn example(report: &mut Report, platform: &Platform) {
-    report.case("examples/quota: a disk within the quota is made, and a plan beyond it is refused", || {
+    report.case("examples/quota: a disk within the quota is made; a plan beyond it warns and fails", || {
         within_namespace(platform, "team-a", |kubectl| {
             let project = platform.project()?;
             project.copy_from(&workspace::root().join("examples/quota"))?;
@@ -54,7 +55,11 @@ pub fn example(report: &mut Report, platform: &Platform) {
             let is_counted = |quota: &serde_json::Value| quota["status"]["used"]["diskSize"] == "20Gi";
             kubectl.until("vmquota/team", "to count the disk", SOON, is_counted)?;
             project.write("terraform.tfvars.json", &json!({"disk_size": "101Gi"}).to_string())?;
-            contains_all(&project.plan_refused()?, &["Quota team", "diskSize", "limit 100Gi"])?;
+            let refusal = ["Quota team: diskSize: 20Gi used", "limit 100Gi"];
+            let warning = unwrapped(&project.plan()?.text);
+            contains_all(&warning, &refusal)?;
+            contains_all(&warning, &["An apply of this plan fails"])?;
+            contains_all(&unwrapped(&project.apply_refused()?), &refusal)?;
             project.write("terraform.tfvars.json", &json!({"disk_size": "100Gi"}).to_string())?;
             project.apply()?;
             project.destroy()?;

@@ -17,6 +17,9 @@ impl KindResource {
         let shared = |summary: &str, detail: String| {
             vec![self.session().settings().shared_failure(&title, Diagnostic::error(summary, detail))]
         };
+        if let Some(words) = error.denial() {
+            return one(format!("{title} was refused"), format!("{words}."));
+        }
         match (error, error.code()) {
             (ApiError::Misconfigured(problem), _) => {
                 shared("The control plane cannot be reached as configured", format!("{problem}."))

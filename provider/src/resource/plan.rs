@@ -209,7 +209,10 @@ impl KindResource {
             }
         };
         match result {
-            Err(error @ ApiError::Refused(_)) if matches!(error.code(), 400 | 422) => {
+            // Not for lack of a right: a plan may be made by a user that only reads.
+            Err(error @ ApiError::Refused(_))
+                if matches!(error.code(), 400 | 422) || error.denial().is_some() =>
+            {
                 (self.request_diagnostics(&error, &at), Vec::new())
             }
             Err(error) if error.code() == 404 && error.to_string().starts_with("namespaces ") => {

@@ -2,6 +2,11 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
+use berth_api::{Quota, QuotaUsage};
+use kube::{
+    Api,
+    api::{Patch, PatchParams, PostParams},
+};
 use serde_json::{Value as Json, json};
 use tfplugin6::{Severity, diagnostic};
 
@@ -74,6 +79,31 @@ async fn admission_speaks_in_the_plan_with_the_attribute() {
         let text = text_of(&machine.plan(&config).await.diagnostics);
         assert!(text.contains(words), "{config}: {text}");
     }
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn a_policy_that_refuses_a_change_speaks_in_the_plan_and_in_the_apply_in_its_own_words() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let mut disk = Stage::new(&provider, "berth_disk");
+    let sized = |size: &str| json!({"name": "d", "size": size});
+    disk.apply(&sized("2Gi")).await;
+    let quotas: Api<Quota> = Api::namespaced(plane.client.clone(), "default");
+    let limit = json!({"metadata": {"name": "team"}, "spec": {"hard": {"diskSize": "3Gi"}}});
+    let limit = serde_json::from_value(limit).expect("a Quota");
+    quotas.create(&PostParams::default(), &limit).await.expect("created");
+    let used = QuotaUsage { disk_size: "2Gi".to_owned(), memory: "0".to_owned(), ..QuotaUsage::default() };
+    let counted = Patch::Merge(json!({"status": {"used": used}}));
+    quotas.patch_status("team", &PatchParams::default(), &counted).await.expect("written");
+
+    let words = "Quota team: diskSize: 2Gi used, more needed, limit 3Gi";
+    let plan = disk.plan(&sized("4Gi")).await;
+    assert!(text_of(&plan.diagnostics).contains(words), "{}", text_of(&plan.diagnostics));
+    assert!(!plan.diagnostics.iter().any(|it| it.is_error()), "an error would block a destroy");
+    let text = text_of(&disk.apply(&sized("4Gi")).await.diagnostics);
+    assert!(text.contains(words) && !text.contains("berth-editor"), "{text}");
+    assert_eq!(text_of(&disk.plan(&sized("3Gi")).await.diagnostics), "");
     plane.close().await;
 }
 
