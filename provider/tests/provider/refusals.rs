@@ -166,8 +166,8 @@ async fn an_object_that_moved_to_another_control_plane_is_the_one_it_was() {
     let mut stage = Stage::new(&provider, "berth_disk");
     stage.apply(&json!({"name": "d", "size": "1Gi"})).await;
     let moved = json!({"metadata": {"annotations": {"berth.dev/moved-from": "later,before"}}});
-    let patch = kube::api::Patch::Merge(&moved);
-    plane.objects("Disk").patch("d", &kube::api::PatchParams::default(), &patch).await.expect("it is there");
+    let patch = Patch::Merge(&moved);
+    plane.objects("Disk").patch("d", &PatchParams::default(), &patch).await.expect("it is there");
     let of_before =
         crate::stage::value(&json!({"name": "d", "namespace": "default", "uid": "before", "size": "1Gi"}));
     stage.state = of_before.clone();
