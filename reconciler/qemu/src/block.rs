@@ -15,6 +15,7 @@
 //! replaced, that chain begins with the node `ID.below-1`, then `ID.below-2`.
 
 mod chain;
+mod key;
 mod limits;
 mod observe;
 mod stats;
@@ -30,7 +31,8 @@ pub use crate::devices::Unplugged;
 use crate::machine::{Bus, DiskSpec, SpecError, blockdev, disk_device, overlay_blockdev};
 use crate::qmp::{Qmp, QmpError};
 pub use chain::shorten_chain;
-use chain::{place_in_chain, remove_nodes};
+use chain::{is_encrypted, place_in_chain, remove_nodes};
+pub use key::add_key;
 pub use limits::IoLimits;
 pub use observe::{Devices, Observation, cdroms, disks, free_target};
 use observe::{disk_devices, node, nodes};
@@ -150,6 +152,7 @@ fn locked(id: &str, error: QmpError) -> BlockError {
 /// Neither flushes nor checks the guest's file systems: callers query the guest agent first.
 pub async fn unplug(qmp: &Qmp, id: &str, limit: Duration) -> Result<Unplugged, BlockError> {
     let deadline = Instant::now() + limit;
+    let has_key = is_encrypted(qmp, id).await?;
     if !devices::remove(qmp, id, deadline).await? {
         return Ok(Unplugged::Waiting);
     }
@@ -159,6 +162,9 @@ pub async fn unplug(qmp: &Qmp, id: &str, limit: Duration) -> Result<Unplugged, B
             return Ok(Unplugged::Waiting);
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    if has_key {
+        key::remove(qmp, id).await?;
     }
     Ok(Unplugged::Released)
 }

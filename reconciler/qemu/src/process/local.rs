@@ -17,6 +17,7 @@ use nix::unistd::{Uid, User};
 use tokio::time::Instant;
 
 use super::cgroup::Share;
+use super::key_file::key_file;
 use super::landlock::{Reach, Ruleset};
 use super::pidfd::PidFd;
 use super::{
@@ -188,7 +189,7 @@ impl LocalHypervisor {
             tpm_ruleset = tpm_ruleset_of(spec).map_err(LaunchError::Confine)?;
         }
         let mut spec = spec.clone();
-        let mut taps = Vec::new();
+        let mut inherited = Vec::new();
         for nic in &mut spec.machine.nics {
             if let Tap::Name(name) = &nic.tap {
                 let queues = tap::open(name, nic.queues)
@@ -198,11 +199,17 @@ impl LocalHypervisor {
                 let vhosts = if has_vhost { tap::open_vhosts(nic.queues) } else { Vec::new() };
                 let numbers = |files: &[File]| files.iter().map(AsRawFd::as_raw_fd).collect();
                 nic.tap = Tap::Open { taps: numbers(&queues), vhosts: numbers(&vhosts) };
-                taps.extend(queues);
-                taps.extend(vhosts);
+                inherited.extend(queues);
+                inherited.extend(vhosts);
             }
         }
-        Ok(Prepared { spec, stderr, taps, ruleset, tpm_ruleset })
+        for (disk, key) in std::mem::take(&mut spec.files.keys) {
+            let file = key_file(&key)
+                .map_err(|source| LaunchError::Prepare { path: Path::new("memory").to_owned(), source })?;
+            spec.files.key_files.insert(disk, file.as_raw_fd());
+            inherited.push(file);
+        }
+        Ok(Prepared { spec, stderr, inherited, ruleset, tpm_ruleset })
     }
 
     fn user_of(&self, spec: &LaunchSpec) -> Option<RunAs> {
@@ -247,7 +254,7 @@ impl LocalHypervisor {
 
     /// Starts QEMU, and before it the emulator of its TPM and the servers of its shares, if it has some.
     fn spawn(&self, spec: &LaunchSpec, limits: Limits) -> Result<(Child, Vec<Child>), LaunchError> {
-        let Prepared { spec, stderr, taps, ruleset, tpm_ruleset } = self.prepare(spec)?;
+        let Prepared { spec, stderr, inherited, ruleset, tpm_ruleset } = self.prepare(spec)?;
         let entrances = self.cgroups.prepare(&spec.machine.instance, limits);
         let group = match spec.machine.accelerator {
             Accelerator::Kvm => kvm_group(),
@@ -288,7 +295,7 @@ impl LocalHypervisor {
                 }
             }
         }
-        match launch::spawn(&self.binary, &args, stderr, &taps, &cell) {
+        match launch::spawn(&self.binary, &args, stderr, &inherited, &cell) {
             Ok(qemu) => Ok((qemu, helpers)),
             Err(error) => {
                 helper::end_now(helpers);
@@ -351,7 +358,8 @@ impl LocalHypervisor {
 struct Prepared {
     spec: LaunchSpec,
     stderr: File,
-    taps: Vec<File>,
+    /// The taps of its network cards, and the keys of its disks.
+    inherited: Vec<File>,
     ruleset: Option<Ruleset>,
     tpm_ruleset: Option<Ruleset>,
 }

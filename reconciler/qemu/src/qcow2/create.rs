@@ -50,7 +50,7 @@ fn size_of(file: &Path, format: Format) -> Result<u64, ImageError> {
     let mut open = File::open(file).map_err(|e| failed(e.into()))?;
     match format {
         Format::Raw | Format::Iso => open.metadata().map(|m| m.len()).map_err(|e| failed(e.into())),
-        Format::Qcow2 => virtual_size(&mut open).map_err(failed),
+        Format::Qcow2 | Format::EncryptedQcow2 => virtual_size(&mut open).map_err(failed),
     }
 }
 
