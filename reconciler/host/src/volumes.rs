@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use berth_qemu::machine::{Backing, Cache, Format};
+use berth_qemu::machine::{Backing, Cache, DiskKey, Format};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::Result;
+use crate::{Result, SealedKey};
 
 /// The volumes of a host.
 #[async_trait]
@@ -32,6 +32,18 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
     ///
     /// *Errors*: [`SystemError::NoSpace`], with nothing reserved.
     async fn reserve_volume(&self, pool: &str, id: &str, size: u64) -> Result<()>;
+
+    /// Keeps a key in memory, by which volumes, snapshots and machines with this identifier of a key can be used.
+    fn unlock(&self, id: &str, key: DiskKey);
+
+    /// Forgets a key. Running machines have it still.
+    fn lock(&self, id: &str);
+
+    /// Returns a key that is kept in memory.
+    fn unlocked(&self, id: &str) -> Option<DiskKey>;
+
+    /// Replaces the sealed form of a volume's key, beside the volume and its snapshots. Its files stay as they are, and may be open.
+    async fn rewrap_volume(&self, pool: &str, id: &str, sealed: &SealedKey) -> Result<()>;
 
     /// Moves a volume to the pool's trash. Succeeds if the volume is neither in the pool nor in the trash.
     async fn trash_volume(&self, pool: &str, id: &str) -> Result<()>;
@@ -201,6 +213,8 @@ pub struct SnapshotFacts {
     pub owner: Option<VolumeOwner>,
     /// None: it is begun and not finished.
     pub taken: Option<Taken>,
+    /// The key of its files. None: they are not encrypted.
+    pub encryption: Option<Box<SealedKey>>,
 }
 
 /// A volume to create.
@@ -219,6 +233,9 @@ pub struct NewVolume {
     /// Whether the space for its whole size is reserved.
     pub thick: bool,
     pub owner: VolumeOwner,
+    /// The key that its file is encrypted with, which has to be unlocked. It is that of the snapshot, if there is one. None: it is not
+    /// encrypted.
+    pub encryption: Option<Box<SealedKey>>,
 }
 
 /// The owner of a volume, for people and for `berth undelete`.
@@ -277,6 +294,8 @@ pub struct VolumeFacts {
     pub restores: Vec<Restored>,
     /// Whether the data from before its last restore is not in the trash yet.
     pub restoring: bool,
+    /// The key of its files. None: they are not encrypted.
+    pub encryption: Option<Box<SealedKey>>,
 }
 
 /// A volume in the trash.

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use berth_qemu::machine::{Backing, Cache, Format};
+use berth_qemu::machine::{Backing, Cache, DiskKey, Format};
 
 use crate::{
-    Merged, NewRestore, NewSnapshot, NewVolume, Result, SnapshotFacts, SystemError, Taken, TrashedVolume,
-    VolumeFacts, VolumeOwner, Volumes,
+    Merged, NewRestore, NewSnapshot, NewVolume, Result, SealedKey, SnapshotFacts, SystemError, Taken,
+    TrashedVolume, VolumeFacts, VolumeOwner, Volumes,
 };
 
 use super::FakeSystem;
@@ -64,7 +64,9 @@ impl FakeSystem {
         if let Some(file) = &new.file {
             self.files.remove(file);
         }
+        state.keys.key_of(&new.id, new.encryption.as_deref())?;
         let facts = VolumeFacts {
+            encryption: new.encryption.clone(),
             retained: false,
             reserved: new.thick.then_some(size),
             pool: new.pool.clone(),
@@ -73,7 +75,7 @@ impl FakeSystem {
             base: new.base.clone(),
             owner: new.owner.clone(),
             path,
-            format: Format::Qcow2,
+            format: if new.encryption.is_some() { Format::EncryptedQcow2 } else { Format::Qcow2 },
             cache: Cache::DirectIoUring,
             pending_snapshot: None,
             restores: Vec::new(),
@@ -117,15 +119,17 @@ impl FakeSystem {
         }
         let backing = Backing {
             file: now.path.clone(),
-            format: Format::Qcow2,
+            format: now.format,
             backing: now.backing.clone().map(Box::new),
         };
+        state.keys.key_of(&new.volume, now.encryption.as_deref())?;
         // As many numbers as there ever were files.
         let mut paths =
             (1..).map(|number: u32| now.path.with_file_name(format!("{}.{number}.qcow2", new.volume)));
         let path = paths.find(|path| self.files.size_of(path).is_none()).expect("numbers do not run out");
         self.files.put(&path, now.size);
         let facts = SnapshotFacts {
+            encryption: now.encryption.clone(),
             pool: new.pool.clone(),
             id: new.id.clone(),
             volume: new.volume.clone(),
@@ -322,6 +326,32 @@ impl Volumes for FakeSystem {
             Ok(VolumeFacts { size, ..now })
         };
         self.call("grow_volume", work).await
+    }
+
+    fn unlock(&self, id: &str, key: DiskKey) {
+        self.state().keys.add(id, key);
+    }
+
+    fn lock(&self, id: &str) {
+        self.state().keys.remove(id);
+    }
+
+    fn unlocked(&self, id: &str) -> Option<DiskKey> {
+        self.state().keys.get(id)
+    }
+
+    async fn rewrap_volume(&self, _: &str, id: &str, sealed: &SealedKey) -> Result<()> {
+        let work = async {
+            let mut state = self.state();
+            let State { volumes, snapshots, .. } = &mut *state;
+            let lost = || SystemError::VolumeLost { id: id.to_owned() };
+            volumes.get_mut(id).ok_or_else(lost)?.facts.encryption = Some(Box::new(sealed.clone()));
+            for snapshot in snapshots.values_mut().filter(|s| s.facts.volume == id) {
+                snapshot.facts.encryption = Some(Box::new(sealed.clone()));
+            }
+            Ok(())
+        };
+        self.call("rewrap_volume", work).await
     }
 
     async fn reserve_volume(&self, _: &str, id: &str, size: u64) -> Result<()> {

@@ -256,7 +256,8 @@ fn make(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
         return user_waits(disk);
     }
     let thick = disk.spec.provisioning == Provisioning::Thick;
-    let create = NewVolume { pool, id: volume.to_owned(), size, base, snapshot, file, thick, owner };
+    let create =
+        NewVolume { encryption: None, pool, id: volume.to_owned(), size, base, snapshot, file, thick, owner };
     Plan::steps(vec![Step::Create(create)], Readiness::Reconciling(Reason::Provisioning, "being made".into()))
 }
 

@@ -42,6 +42,7 @@ fn new() -> NewSnapshot {
 
 fn found(uid: &str, frozen: Option<bool>) -> Observed {
     let facts = SnapshotFacts {
+        encryption: None,
         pool: "default".into(),
         id: "s-u1".into(),
         volume: "v-1".into(),

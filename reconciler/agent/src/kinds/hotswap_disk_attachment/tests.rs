@@ -78,6 +78,7 @@ fn machine(state: RunState, plugged: bool) -> MachineState {
 
 fn seen(used_by: Value, machine: Option<MachineState>) -> Observed {
     let volume = VolumeFacts {
+        encryption: None,
         retained: false,
         pending_snapshot: None,
         restores: Vec::new(),

@@ -156,6 +156,7 @@ fn made_image() -> Image {
 
 fn taken() -> SnapshotFacts {
     SnapshotFacts {
+        encryption: None,
         pool: "fast".into(),
         id: "i-u".into(),
         volume: "v-1".into(),

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::files;
 use super::Result;
-use crate::{NewVolume, Restored, VolumeOwner};
+use crate::{NewVolume, Restored, SealedKey, VolumeOwner};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -44,6 +44,9 @@ pub(super) struct Note {
     /// The size that space is reserved for. None: none is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) reserved: Option<u64>,
+    /// The key of its files. None: they are not encrypted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) encryption: Option<SealedKey>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
@@ -88,6 +91,7 @@ impl Note {
             deleted_after: None,
             retained: false,
             reserved: new.thick.then_some(0),
+            encryption: new.encryption.as_deref().cloned(),
         }
     }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::super::files;
 use super::note::{Base, Note};
 use super::{Result, exists};
-use crate::{NewSnapshot, Taken, VolumeOwner};
+use crate::{NewSnapshot, SealedKey, Taken, VolumeOwner};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -28,6 +28,9 @@ pub(super) struct SnapshotNote {
     /// Its file gets the data of another snapshot: it has no data of its own any more that anything can be based on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) merge: Option<NotedMerge>,
+    /// The key of its file, which is that of its volume. None: it is not encrypted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) encryption: Option<SealedKey>,
 }
 
 /// The merge of a snapshot's file with that of the snapshot above it.
@@ -49,6 +52,7 @@ impl SnapshotNote {
             snapshot: volume.snapshot.clone(),
             taken: None,
             merge: None,
+            encryption: volume.encryption.clone(),
         }
     }
 

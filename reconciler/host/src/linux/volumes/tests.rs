@@ -61,6 +61,7 @@ fn owner(name: &str) -> VolumeOwner {
 
 fn new(size: Option<u64>, base: Option<&ImageFacts>) -> NewVolume {
     NewVolume {
+        encryption: None,
         pool: POOL.to_owned(),
         id: ID.to_owned(),
         size,

@@ -65,6 +65,7 @@ fn deleted(mut vm: VM) -> VM {
 fn disk(name: &str, boot: bool) -> DeclaredDisk {
     let id = format!("v-{name}");
     let volume = VolumeFacts {
+        encryption: None,
         retained: false,
         pending_snapshot: None,
         restores: Vec::new(),
