@@ -13,7 +13,7 @@ use kube::CustomResourceExt;
 use serde_json::{Value, json};
 
 use crate::{
-    Backup, BackupRepository, DEFAULT_NAME, Disk, DiskSnapshot, GROUP, Host, HotswapDiskAttachment, IPPool,
+    Backup, BackupRepository, DEFAULT_NAME, Disk, DiskSnapshot, GROUP, Host, HotswapDiskAttachment, IPPool, KeyClass,
     Image, Network, PlacementGroup, PublicIP, SHARED_NAMESPACE, SYSTEM_NAMESPACE, SecurityGroup,
     SnapshotSchedule, StoragePool, VERSION_LABEL, VM, VMClass, VMSnapshot, power,
 };
@@ -32,6 +32,7 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
         HotswapDiskAttachment::crd(),
         Image::crd(),
         IPPool::crd(),
+        KeyClass::crd(),
         Network::crd(),
         PlacementGroup::crd(),
         PublicIP::crd(),
