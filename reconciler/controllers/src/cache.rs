@@ -3,6 +3,7 @@
 //! Synchronous: no I/O. A change returns the keys it concerns. It must not know how anything is decided.
 
 mod backup_secrets;
+mod key_class_secrets;
 pub(crate) mod capacity;
 pub(crate) mod claims;
 mod image_secrets;
@@ -91,6 +92,8 @@ pub(crate) struct Cache {
     images_with_secrets: BTreeSet<Key>,
     /// The Backups and Disks whose host reads from a repository, or writes to it.
     repository_users: BTreeSet<Key>,
+    /// The encrypted Disks and DiskSnapshots that are bound.
+    encrypted: BTreeSet<Key>,
     never_bound: NeverBound,
 }
 
@@ -118,6 +121,7 @@ impl Cache {
             silence: Silence::new(host_silence),
             images_with_secrets: BTreeSet::new(),
             repository_users: BTreeSet::new(),
+            encrypted: BTreeSet::new(),
             never_bound: NeverBound::default(),
         }
     }
@@ -273,6 +277,9 @@ impl Cache {
             ObjectKind::Backup | ObjectKind::Disk => self.note_repository_user(&key),
             _ => {}
         }
+        if matches!(key.kind, ObjectKind::Disk | ObjectKind::DiskSnapshot) {
+            self.note_encrypted(&key);
+        }
         keys.extend(self.changed_secret_roles(&key, before.secret_roles));
         if before.is_bound && !self.is_bound(&key) {
             let uses = self.uses_of(&key).unwrap_or_default();
@@ -293,6 +300,9 @@ impl Cache {
             ObjectKind::Image => self.note_secret(key),
             ObjectKind::Backup | ObjectKind::Disk => self.note_repository_user(key),
             _ => {}
+        }
+        if matches!(key.kind, ObjectKind::Disk | ObjectKind::DiskSnapshot) {
+            self.note_encrypted(key);
         }
         keys.extend(self.changed_secret_roles(key, before.secret_roles));
         keys.extend(self.recovering());
@@ -363,6 +373,7 @@ impl Cache {
             | ObjectKind::Disk
             | ObjectKind::DiskSnapshot
             | ObjectKind::BackupRepository
+            | ObjectKind::KeyClass
             | ObjectKind::SnapshotSchedule
             | ObjectKind::Role
             | ObjectKind::ConfigMap => Vec::new(),
@@ -386,6 +397,7 @@ impl Cache {
                 self.tables.attachments.get(key).map(|a| users::of_attachment(a))
             }
             ObjectKind::VMClass => self.tables.vm_classes.get(key).map(|_| BTreeSet::new()),
+            ObjectKind::KeyClass => self.tables.key_classes.get(key).map(|_| BTreeSet::new()),
             ObjectKind::Network => self.tables.networks.get(key).map(|_| BTreeSet::new()),
             ObjectKind::Image => self.tables.images.get(key).map(|_| BTreeSet::new()),
             _ => None,

@@ -20,6 +20,7 @@ impl Cache {
         let needed = with_secret.filter(|(image, _)| self.downloads(image).contains(host));
         secrets.extend(needed.map(|(_, secret)| secret.clone()));
         secrets.extend(self.repository_secrets(host, namespace));
+        secrets.extend(self.key_secrets(host, namespace));
         secrets.into_iter().collect()
     }
 
@@ -48,11 +49,12 @@ impl Cache {
         binding.map(|binding| binding.host)
     }
 
-    /// Returns the Roles by which hosts read the credentials that this Image or BackupRepository has, or those of the images and
-    /// repositories that this Disk, VM or Backup uses.
+    /// Returns the Roles by which hosts read the credentials that this Image or BackupRepository has, or the key of this KeyClass, or those
+    /// of the images, repositories and classes that this Disk, DiskSnapshot, VM or Backup uses.
     pub(crate) fn secret_roles(&self, key: &Key) -> Vec<Key> {
         let mut roles = self.repository_roles(key);
         roles.extend(self.image_roles(key));
+        roles.extend(self.key_roles(key));
         roles
     }
 
@@ -84,7 +86,7 @@ impl Cache {
         let now = self.secret_roles(key);
         match key.kind {
             // Another Secret of the same hosts is another rule of the same Roles.
-            ObjectKind::Image | ObjectKind::BackupRepository => before.into_iter().chain(now).collect(),
+            ObjectKind::Image | ObjectKind::BackupRepository | ObjectKind::KeyClass => before.into_iter().chain(now).collect(),
             _ if before == now => Vec::new(),
             _ => before.into_iter().chain(now).collect(),
         }
