@@ -3,11 +3,11 @@
 //! Synchronous: no I/O. A change returns the keys it concerns. It must not know how anything is decided.
 
 mod backup_secrets;
-mod key_class_secrets;
 pub(crate) mod capacity;
 pub(crate) mod claims;
 mod image_secrets;
 pub(crate) mod index;
+mod key_class_secrets;
 mod key_set;
 mod names;
 mod never_bound;

@@ -27,9 +27,9 @@ mod vm_class;
 mod vm_snapshot;
 
 use berth_api::{
-    Backup, BackupRepository, Disk, DiskSnapshot, Host, HotswapDiskAttachment, IPPool, Image, KeyClass, Network,
-    PlacementGroup, PublicIP, SYSTEM_NAMESPACE, SecurityGroup, SnapshotSchedule, StoragePool, VM, VMClass,
-    VMSnapshot, host_addresses::HOST_ADDRESSES, manifests::access::HOST_LABEL,
+    Backup, BackupRepository, Disk, DiskSnapshot, Host, HotswapDiskAttachment, IPPool, Image, KeyClass,
+    Network, PlacementGroup, PublicIP, SYSTEM_NAMESPACE, SecurityGroup, SnapshotSchedule, StoragePool, VM,
+    VMClass, VMSnapshot, host_addresses::HOST_ADDRESSES, manifests::access::HOST_LABEL,
 };
 use futures::{Stream, stream::BoxStream, stream::select_all};
 use k8s_openapi::api::{

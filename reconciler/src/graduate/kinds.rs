@@ -28,7 +28,7 @@ pub(super) const HOST: MovedKind = ours("Host", "hosts", false);
 pub(super) const VM: MovedKind = ours("VM", "vms", true);
 
 /// berth's kinds. Hosts come before all kinds that can run: one that has not reported yet holds back placement.
-pub(super) const OURS: [MovedKind; 17] = [
+pub(super) const OURS: [MovedKind; 18] = [
     ours("StoragePool", "storagepools", false),
     ours("IPPool", "ippools", false),
     ours("Network", "networks", true),
@@ -36,6 +36,7 @@ pub(super) const OURS: [MovedKind; 17] = [
     ours("Image", "images", true),
     ours("PlacementGroup", "placementgroups", true),
     ours("SecurityGroup", "securitygroups", true),
+    ours("KeyClass", "keyclasses", true),
     HOST,
     ours("Disk", "disks", true),
     ours("DiskSnapshot", "disksnapshots", true),

@@ -86,7 +86,9 @@ impl Cache {
         let now = self.secret_roles(key);
         match key.kind {
             // Another Secret of the same hosts is another rule of the same Roles.
-            ObjectKind::Image | ObjectKind::BackupRepository | ObjectKind::KeyClass => before.into_iter().chain(now).collect(),
+            ObjectKind::Image | ObjectKind::BackupRepository | ObjectKind::KeyClass => {
+                before.into_iter().chain(now).collect()
+            }
             _ if before == now => Vec::new(),
             _ => before.into_iter().chain(now).collect(),
         }

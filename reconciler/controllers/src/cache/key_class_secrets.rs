@@ -53,7 +53,8 @@ impl Cache {
         let needed = self.encrypted.iter().filter_map(|key| self.needs_keys(key));
         let classes = needed.filter(|(binding, _)| binding.host == host).flat_map(|(_, classes)| classes);
         let its = classes.filter(|class| class.namespace() == namespace);
-        its.filter_map(|class| Some(self.tables.key_classes.get(&class)?.spec.secret.name.to_string())).collect()
+        its.filter_map(|class| Some(self.tables.key_classes.get(&class)?.spec.secret.name.to_string()))
+            .collect()
     }
 
     /// Returns the Roles by which hosts read the Secret of this KeyClass, or those of the classes of this Disk or DiskSnapshot.
@@ -94,7 +95,8 @@ mod tests {
 
     fn class(namespace: &str, version: &str, secret: &str) -> KeyClass {
         let spec = json!({"secret": {"name": secret, "key": "key"}});
-        serde_json::from_value(object("KeyClass", namespace, version, &spec, &json!(null))).expect("a KeyClass")
+        serde_json::from_value(object("KeyClass", namespace, version, &spec, &json!(null)))
+            .expect("a KeyClass")
     }
 
     #[test]

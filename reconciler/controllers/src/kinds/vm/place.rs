@@ -118,6 +118,7 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
             ObjectKind::PlacementGroup => Reason::WaitingForGroup,
             ObjectKind::SecurityGroup => Reason::WaitingForSecurityGroup,
             ObjectKind::Image => Reason::WaitingForImage,
+            ObjectKind::KeyClass => Reason::WaitingForKeyClass,
             _ => Reason::WaitingForPool,
         };
         let text = format!("{} {} is being deleted", key.kind.as_str(), key.name);
