@@ -218,6 +218,7 @@ pub(crate) fn reason_of(error: &SystemError) -> Reason {
         SystemError::Shrink { .. } | SystemError::Invalid { .. } => Reason::InvalidSpec,
         SystemError::VolumeLost { .. } | SystemError::VolumeDamaged { .. } => Reason::DiskLost,
         SystemError::SnapshotLost { .. } => Reason::SnapshotLost,
+        SystemError::KeyMissing { .. } => Reason::WaitingForKey,
         SystemError::TooManySnapshots { .. } => Reason::TooManySnapshots,
         SystemError::NotOneMoment { .. } => Reason::SnapshotInterrupted,
         SystemError::Repository { problem, .. } => match problem {
@@ -254,6 +255,7 @@ pub(crate) fn reason_of(error: &SystemError) -> Reason {
         | SystemError::Monitor(_)
         | SystemError::GuestAgent(_)
         | SystemError::Lend(_)
+        | SystemError::LendKey(_)
         | SystemError::NotRunning { .. }
         | SystemError::StillRunning { .. } => Reason::Retrying,
     }

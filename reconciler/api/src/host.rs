@@ -493,6 +493,10 @@ pub struct TrashedVolume {
     /// Whether space is reserved for its whole size.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub thick: bool,
+    /// The KeyClass that protects the key of its encrypted file, as `NAMESPACE/NAME`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 127))]
+    pub key_class: Option<String>,
     /// When it was deleted, RFC 3339.
     #[schemars(length(max = 64))]
     pub deleted_at: String,

@@ -58,6 +58,8 @@ pub struct ObservedDisk {
     pub is_direct: bool,
     /// The number of files that are open below its file.
     pub files_below: u64,
+    /// Whether the data in its file is encrypted.
+    pub is_encrypted: bool,
     /// QEMU's `io-status` is not `ok`; the machine may be paused because of it.
     pub io_error: bool,
 }

@@ -11,6 +11,7 @@
 mod apply;
 mod backup;
 mod claims;
+mod encryption;
 mod observe;
 mod plan;
 mod source;
@@ -27,7 +28,7 @@ use crate::departed;
 use crate::error::Error;
 use crate::index::{Departed, Indexed, Table, Tables, volume_of};
 use crate::key::{Key, ObjectName};
-use berth_host::{ImageSource, NewRestore, NewSnapshot, NewVolume, VolumeOwner};
+use berth_host::{ImageSource, NewRestore, NewSnapshot, NewVolume, SealedKey, VolumeOwner};
 use berth_qemu::block::IoLimits;
 
 use crate::pulls::Wanted;
@@ -74,6 +75,12 @@ pub(crate) enum Step {
         pool: String,
         volume: String,
         bytes: u64,
+    },
+    /// Replaces the sealed form of its key, beside its file.
+    Rewrap {
+        pool: String,
+        volume: String,
+        key: Box<SealedKey>,
     },
     /// Reserves the space for a disk of this size.
     Reserve {

@@ -43,6 +43,7 @@ pub(super) async fn apply(ctx: &Context, disk: &Disk, step: &Step) -> Result<(),
             Some(machine) => machine.resize(volume, *bytes).await?,
             None => return Err(MachineError::Gone.into()),
         },
+        Step::Rewrap { pool, volume, key } => ctx.system.rewrap_volume(pool, volume, key).await?,
         Step::Reserve { pool, volume, bytes } => ctx.system.reserve_volume(pool, volume, *bytes).await?,
         Step::SetLimits { volume, limits } => match ctx.machines.holder(volume) {
             Some(machine) => machine.set_limits(volume, *limits).await?,

@@ -12,6 +12,7 @@ use super::backup::{self, LocalBackup};
 use super::claims::{self, UseRequest};
 use super::source::{self, LocalSource};
 use crate::context::Context;
+use crate::disk_keys::{self, Held, KeyState};
 use crate::error::Error;
 use crate::index::{Index, Tables, volume_of};
 use crate::key::{Key, ObjectName};
@@ -52,6 +53,7 @@ pub(crate) struct Observed {
     pub(crate) users: Vec<ObjectUse>,
     /// Whether a machine without a VM bound here has its file open, or may have.
     pub(crate) has_orphan: bool,
+    pub(crate) key: KeyState,
     /// Whether the VM it is created for has not been admitted by this host yet.
     pub(crate) user_waits: bool,
 }
@@ -80,6 +82,12 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
         Some(_) => (None, None, None),
         None => (image(ctx, disk).await?, source::observe(ctx, disk).await?, backup::observe(ctx, disk)),
     };
+    let held = match (&volume, &source) {
+        (Some(volume), _) => Held::File(volume.encryption.as_deref()),
+        (None, Some(source)) => source.key().map_or(Held::New, Held::Copy),
+        (None, None) => Held::New,
+    };
+    let key = disk_keys::observe(ctx, disk, held).await;
     let pending = volume.as_ref().and_then(|volume| volume.pending_snapshot.as_deref());
     let pending_snapshot = match pending {
         Some(snapshot) => ctx.system.snapshot(pool, snapshot).await?,
@@ -110,6 +118,7 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
         in_trash,
         users,
         has_orphan,
+        key,
         user_waits,
     })
 }

@@ -1,7 +1,7 @@
 //! The source of a copy: a snapshot, or the snapshot that is taken of another disk for it.
 
 use berth_api::{Disk, Quantity, Readiness, Reason};
-use berth_host::{DeclaredSource, NewSnapshot, SnapshotFacts, VolumeFacts, VolumeOwner};
+use berth_host::{DeclaredSource, NewSnapshot, SealedKey, SnapshotFacts, VolumeFacts, VolumeOwner};
 use kube::ResourceExt;
 
 use super::Step;
@@ -19,6 +19,17 @@ pub(crate) enum LocalSource {
     Snapshot(Option<SnapshotFacts>),
     /// The other disk's volume, and the snapshot of it for this copy.
     Disk { volume: Option<Box<VolumeFacts>>, snapshot: Option<SnapshotFacts> },
+}
+
+impl LocalSource {
+    /// Returns the key that a copy has: none if the source is not encrypted. None: the source is not known yet.
+    pub(super) fn key(&self) -> Option<Option<&SealedKey>> {
+        match self {
+            Self::Snapshot(found) => found.as_ref().map(|facts| facts.encryption.as_deref()),
+            Self::Disk { snapshot: Some(facts), .. } => Some(facts.encryption.as_deref()),
+            Self::Disk { volume, .. } => volume.as_ref().map(|facts| facts.encryption.as_deref()),
+        }
+    }
 }
 
 pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Option<LocalSource>, Error> {

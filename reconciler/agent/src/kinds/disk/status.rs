@@ -3,8 +3,10 @@
 use berth_api::{Disk, DiskRestored, DiskState, DiskStatus, Quantity, Readiness};
 use jiff::Timestamp;
 
+use super::encryption;
 use super::observe::Observed;
 use crate::converge::held_conditions;
+use crate::disk_keys;
 
 pub(super) fn status(disk: &Disk, observed: &Observed, readiness: &Readiness, now: Timestamp) -> DiskStatus {
     let mut status = disk.status.clone().unwrap_or_default();
@@ -26,6 +28,10 @@ pub(super) fn status(disk: &Disk, observed: &Observed, readiness: &Readiness, no
         };
         status.restored_from = Some(Box::new(restored));
     }
+    encryption::report(disk, observed, &mut status.conditions, now);
+    // That of a lost file is kept, as its size is.
+    let key = observed.volume.as_ref().and_then(|volume| volume.encryption.as_deref());
+    status.encryption = disk_keys::reported(key).or(status.encryption);
     status.state = Some(state(disk, observed, readiness));
     status
 }

@@ -357,6 +357,7 @@ fn trash(observed: &Observed) -> Vec<TrashedVolume> {
                 backup: source.backup,
             }),
             thick: t.volume.reserved.is_some(),
+            key_class: t.volume.encryption.as_ref().map(|key| key.wrapped_by.clone()),
             deleted_at: t.deleted_at.to_string(),
         })
         .collect();

@@ -45,6 +45,7 @@ fn ours() -> Value {
 
 fn machine(state: RunState, plugged: bool) -> MachineState {
     let disk = ObservedDisk {
+        is_encrypted: false,
         id: "v-1".into(),
         node: Some("v-1".into()),
         serial: "v1".into(),

@@ -71,7 +71,7 @@ pub(super) async fn declared_disks(
             "" => c.reason.clone(),
             message => format!("{}: {message}", c.reason),
         });
-        let problem = unusable.or(not_ready);
+        let problem = unusable.or(not_ready).or_else(|| locked(ctx, volume.as_ref()?));
         let restores_first = match (&disk, &volume) {
             (Some(disk), Some(volume)) => restores::observe(ctx, disk, volume).await?.is_due(),
             _ => false,
@@ -97,6 +97,15 @@ pub(super) async fn declared_disks(
         });
     }
     Ok(seen)
+}
+
+/// Returns why an encrypted disk cannot be opened yet.
+fn locked(ctx: &Context, volume: &VolumeFacts) -> Option<String> {
+    let key = volume.encryption.as_deref().filter(|key| ctx.system.unlocked(&key.id).is_none())?;
+    Some(format!(
+        "its key, which KeyClass {} protects, is not known to this host (yet): see its condition EncryptionSynced",
+        key.wrapped_by
+    ))
 }
 
 fn grows_first(disk: &Disk, volume: &VolumeFacts) -> bool {

@@ -236,6 +236,7 @@ fn run() -> Run {
 
 fn plugged(id: &str) -> ObservedDisk {
     ObservedDisk {
+        is_encrypted: false,
         id: id.into(),
         node: Some(id.into()),
         serial: format!("serial-{id}"),

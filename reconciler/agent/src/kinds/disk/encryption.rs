@@ -1,0 +1,55 @@
+//! The encryption of a disk in its plan and its status. Pure.
+
+use berth_api::{ConditionType, ConditionUpdate, Conditions, Disk, Readiness, Reason, condition};
+use berth_host::{SealedKey, VolumeFacts};
+use jiff::Timestamp;
+
+use super::Step;
+use super::observe::Observed;
+use crate::converge::Plan;
+use crate::disk_keys::{KeyState, LOOK_AGAIN, LOOK_FOR};
+
+/// Returns the key that a new file is encrypted with, or the plan to wait until it is known.
+pub(super) fn of_new_file(observed: &Observed) -> Result<Option<Box<SealedKey>>, Plan<Step>> {
+    match &observed.key {
+        KeyState::Plain => Ok(None),
+        KeyState::Synced(key) | KeyState::Wraps(key) => Ok(Some(key.clone())),
+        KeyState::Waits(readiness) => Err(Plan::without_steps(readiness.clone()).requeue_after(LOOK_FOR)),
+    }
+}
+
+/// Returns the plan for a disk that has a file, as its key allows it. A running machine has its key itself.
+pub(super) fn of_file(plan: Plan<Step>, facts: &VolumeFacts, observed: &Observed) -> Plan<Step> {
+    match &observed.key {
+        KeyState::Plain => plan,
+        KeyState::Synced(_) => plan.requeue_after(LOOK_AGAIN),
+        KeyState::Wraps(key) => {
+            let rewrap =
+                Step::Rewrap { pool: facts.pool.clone(), volume: facts.id.clone(), key: key.clone() };
+            let text = format!("its key is being protected by KeyClass {}", key.wrapped_by);
+            Plan::steps(vec![rewrap], Readiness::Reconciling(Reason::Provisioning, text))
+        }
+        KeyState::Waits(_) if observed.open_size.is_some() => plan.requeue_after(LOOK_FOR),
+        KeyState::Waits(readiness) => Plan::without_steps(readiness.clone()).requeue_after(LOOK_FOR),
+    }
+}
+
+/// Writes the condition of a disk that is encrypted, or is to be.
+pub(super) fn report(disk: &Disk, observed: &Observed, conditions: &mut Conditions, now: Timestamp) {
+    let kind = ConditionType::EncryptionSynced;
+    let (holds, reason, text) = match &observed.key {
+        KeyState::Plain => return condition::remove(conditions, kind),
+        KeyState::Synced(_) => (true, Reason::Synced, String::new()),
+        KeyState::Wraps(key) => {
+            let text = format!("its key is being protected by KeyClass {}", key.wrapped_by);
+            (false, Reason::Provisioning, text)
+        }
+        KeyState::Waits(readiness) => (false, readiness.reason(), readiness.message().to_owned()),
+    };
+    let generation = disk.metadata.generation.unwrap_or(0);
+    condition::set(conditions, ConditionUpdate::from_bool(kind, holds, reason, &text), generation, now);
+}
+
+#[cfg(test)]
+#[path = "encryption_tests.rs"]
+mod tests;
