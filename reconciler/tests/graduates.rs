@@ -21,11 +21,12 @@ use kube::{
 use serde_json::{Value, json};
 use site::{Plane, Site, declared, joined, runs};
 
-const KINDS: [(&str, &str); 17] = [
+const KINDS: [(&str, &str); 18] = [
     ("StoragePool", "storagepools"),
     ("IPPool", "ippools"),
     ("Network", "networks"),
     ("VMClass", "vmclasses"),
+    ("KeyClass", "keyclasses"),
     ("Image", "images"),
     ("PlacementGroup", "placementgroups"),
     ("SecurityGroup", "securitygroups"),

@@ -481,6 +481,7 @@ impl ControlPlane {
 pub(crate) fn resource(kind: &str) -> ApiResource {
     let plural = match kind {
         "VMClass" => "vmclasses".to_owned(),
+        "KeyClass" => "keyclasses".to_owned(),
         "BackupRepository" => "backuprepositories".to_owned(),
         _ => format!("{}s", kind.to_lowercase()),
     };
@@ -506,12 +507,13 @@ struct Player {
     hold_users: Arc<AtomicBool>,
 }
 
-const KINDS: [&str; 17] = [
+const KINDS: [&str; 18] = [
     "Host",
     "StoragePool",
     "IPPool",
     "Network",
     "VMClass",
+    "KeyClass",
     "Image",
     "Disk",
     "DiskSnapshot",

@@ -45,6 +45,7 @@ const NAMESPACED: [&str; 13] = [
     "SnapshotSchedule",
     "VM",
     "VMClass",
+    "KeyClass",
     "VMSnapshot",
 ];
 /// The maximum duration of any step, in simulated time, with any fault: longer than the longest back-off.
