@@ -112,7 +112,7 @@ impl Context {
             index: Index::default(),
             reservations: Reservations::default(),
             machines: Machines::new(system.clone(), queue.clone(), config.clock.clone()),
-            disk_keys: DiskKeys::new(client.clone()),
+            disk_keys: DiskKeys::new(client.clone(), system.clone()),
             pulls: Pulls::new(system.clone(), queue.clone(), secrets, copies),
             merges: Merges::new(system.clone(), queue.clone()),
             networks: Networks::new(system.clone(), queue.clone()),

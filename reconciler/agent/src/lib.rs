@@ -66,6 +66,7 @@ pub mod site;
 mod snapshots;
 mod ssh_keys;
 mod start_order;
+mod unlocking;
 mod usage;
 mod watch;
 

@@ -105,7 +105,7 @@ fn identifier_of(key: &DiskKey) -> String {
 }
 
 fn identifier(of: &[u8], key: &[u8]) -> String {
-    let digest = Sha256::new().chain_update(of).chain_update([0]).chain_update(key).finalize();
+    let digest = Sha256::new().chain_update(of).chain_update([0_u8]).chain_update(key).finalize();
     digest.iter().take(ID).map(|byte| format!("{byte:02x}")).collect()
 }
 

@@ -12,6 +12,8 @@ mod apply;
 mod backup;
 mod claims;
 mod encryption;
+#[cfg(test)]
+mod encryption_tests;
 mod observe;
 mod plan;
 mod source;

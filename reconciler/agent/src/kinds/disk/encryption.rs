@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::Step;
 use super::observe::Observed;
 use crate::converge::Plan;
-use crate::disk_keys::{KeyState, LOOK_AGAIN, LOOK_FOR};
+use crate::unlocking::{KeyState, LOOK_AGAIN, LOOK_FOR};
 
 /// Returns the key that a new file is encrypted with, or the plan to wait until it is known.
 pub(super) fn of_new_file(observed: &Observed) -> Result<Option<Box<SealedKey>>, Plan<Step>> {
@@ -49,7 +49,3 @@ pub(super) fn report(disk: &Disk, observed: &Observed, conditions: &mut Conditio
     let generation = disk.metadata.generation.unwrap_or(0);
     condition::set(conditions, ConditionUpdate::from_bool(kind, holds, reason, &text), generation, now);
 }
-
-#[cfg(test)]
-#[path = "encryption_tests.rs"]
-mod tests;

@@ -1,14 +1,16 @@
+//! Disks that are encrypted.
+
 use berth_api::condition::{find, is_true};
 use berth_api::{ConditionType, Disk, Provisioning, Readiness, Reason};
-use berth_host::{SealedKey, SnapshotFacts, Taken};
+use berth_host::{SealedKey, SnapshotFacts, Taken, VolumeFacts};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::super::plan::plan;
-use super::super::source::LocalSource;
-use super::super::status::status;
-use super::*;
-use crate::disk_keys::Held;
+use super::plan::plan;
+use super::source::LocalSource;
+use super::status::status;
+use super::{Observed, Step};
+use crate::unlocking::{Held, KeyState};
 
 fn disk(spec: Value) -> Disk {
     let status = json!({"observedGeneration": 1, "volumeID": "v-1", "serial": "v1", "binding": {"host": "h", "epoch": 1}});
@@ -118,10 +120,10 @@ fn a_copy_has_the_key_of_its_source_once_that_is_known() {
         encryption: Some(key("default")),
     };
     let source = LocalSource::Snapshot(Some(facts.clone()));
-    assert_eq!(source.key(), Some(Some(key("default").as_ref())));
-    assert_eq!(LocalSource::Snapshot(None).key(), None);
+    let expected = key("default");
+    assert!(matches!(source.held(), Held::Copy(Some(found)) if *found == *expected));
+    assert!(matches!(LocalSource::Snapshot(None).held(), Held::New), "it is not known yet");
     let plain =
         LocalSource::Disk { volume: None, snapshot: Some(SnapshotFacts { encryption: None, ..facts }) };
-    assert_eq!(plain.key(), Some(None));
-    assert!(matches!(plain.key().map_or(Held::New, Held::Copy), Held::Copy(None)));
+    assert!(matches!(plain.held(), Held::Copy(None)));
 }

@@ -12,13 +12,13 @@ use super::backup::{self, LocalBackup};
 use super::claims::{self, UseRequest};
 use super::source::{self, LocalSource};
 use crate::context::Context;
-use crate::disk_keys::{self, Held, KeyState};
 use crate::error::Error;
 use crate::index::{Index, Tables, volume_of};
 use crate::key::{Key, ObjectName};
 use crate::kinds::image::local::{self, LocalImage};
 use crate::machine::Holder;
 use crate::restores::{self, Restore};
+use crate::unlocking::{self, Held, KeyState};
 
 /// Everything a disk's plan is made from.
 #[derive(Clone, Debug, Default)]
@@ -84,10 +84,10 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
     };
     let held = match (&volume, &source) {
         (Some(volume), _) => Held::File(volume.encryption.as_deref()),
-        (None, Some(source)) => source.key().map_or(Held::New, Held::Copy),
+        (None, Some(source)) => source.held(),
         (None, None) => Held::New,
     };
-    let key = disk_keys::observe(ctx, disk, held).await;
+    let key = unlocking::observe(ctx, disk, held).await;
     let pending = volume.as_ref().and_then(|volume| volume.pending_snapshot.as_deref());
     let pending_snapshot = match pending {
         Some(snapshot) => ctx.system.snapshot(pool, snapshot).await?,

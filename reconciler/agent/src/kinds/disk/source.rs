@@ -1,7 +1,7 @@
 //! The source of a copy: a snapshot, or the snapshot that is taken of another disk for it.
 
 use berth_api::{Disk, Quantity, Readiness, Reason};
-use berth_host::{DeclaredSource, NewSnapshot, SealedKey, SnapshotFacts, VolumeFacts, VolumeOwner};
+use berth_host::{DeclaredSource, NewSnapshot, SnapshotFacts, VolumeFacts, VolumeOwner};
 use kube::ResourceExt;
 
 use super::Step;
@@ -11,6 +11,7 @@ use crate::error::Error;
 use crate::index::volume_of;
 use crate::key::ObjectName;
 use crate::snapshots::identity_for_copy;
+use crate::unlocking::Held;
 
 /// A disk's source, as it is on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,12 +23,15 @@ pub(crate) enum LocalSource {
 }
 
 impl LocalSource {
-    /// Returns the key that a copy has: none if the source is not encrypted. None: the source is not known yet.
-    pub(super) fn key(&self) -> Option<Option<&SealedKey>> {
+    /// Returns the key that a copy of it has.
+    pub(super) fn held(&self) -> Held<'_> {
         match self {
-            Self::Snapshot(found) => found.as_ref().map(|facts| facts.encryption.as_deref()),
-            Self::Disk { snapshot: Some(facts), .. } => Some(facts.encryption.as_deref()),
-            Self::Disk { volume, .. } => volume.as_ref().map(|facts| facts.encryption.as_deref()),
+            Self::Snapshot(Some(facts)) | Self::Disk { snapshot: Some(facts), .. } => {
+                Held::Copy(facts.encryption.as_deref())
+            }
+            Self::Disk { volume: Some(facts), .. } => Held::Copy(facts.encryption.as_deref()),
+            // It is not known yet.
+            Self::Snapshot(None) | Self::Disk { .. } => Held::New,
         }
     }
 }

@@ -5,9 +5,9 @@ use berth_host::SnapshotFacts;
 
 use super::parts::{self, Parts};
 use crate::context::Context;
-use crate::disk_keys;
 use crate::error::Error;
 use crate::restores;
+use crate::unlocking;
 
 /// Everything a snapshot's plan is made from.
 #[derive(Clone, Debug, Default)]
@@ -30,7 +30,7 @@ pub(super) async fn observe(ctx: &Context, snapshot: &DiskSnapshot) -> Result<Ob
     let is_taken = found.as_ref().is_some_and(|found| found.taken.is_some());
     // Backups and copies need it, also once the disk is gone.
     let sealed = found.as_ref().and_then(|found| found.encryption.as_deref());
-    disk_keys::unlock_quietly(ctx, sealed).await;
+    unlocking::unlock_quietly(ctx, sealed).await;
     let has_volume = !is_taken && ctx.system.volume(pool.as_str(), volume).await?.is_some();
     let parts = if is_taken { None } else { parts::observe(ctx, snapshot).await? };
     let held_by = match snapshot.metadata.deletion_timestamp {
