@@ -89,8 +89,11 @@ impl DiskKeys {
         Ok(sealed)
     }
 
-    /// Forgets that a key was new: its file is there.
-    pub(crate) fn made(&self, volume: &str) {
-        locked(&self.new).remove(volume);
+    /// Forgets that a key was new: the file is there, with this key.
+    pub(crate) fn made(&self, volume: &str, key: Option<&SealedKey>) {
+        let former = locked(&self.new).remove(volume);
+        if let Some(unused) = former.filter(|former| key.is_none_or(|key| key.id != former.id)) {
+            self.system.lock(&unused.id);
+        }
     }
 }

@@ -54,8 +54,8 @@ pub(crate) enum Held<'a> {
 /// Returns the key of a disk, and unlocks it if it can be.
 pub(crate) async fn observe(ctx: &Context, disk: &Disk, held: Held<'_>) -> KeyState {
     let volume = volume_of(disk).unwrap_or_default();
-    if matches!(held, Held::File(_)) {
-        ctx.disk_keys.made(volume);
+    if let Held::File(key) = held {
+        ctx.disk_keys.made(volume, key);
     }
     let declared = disk.spec.encryption.as_deref().map(|encryption| encryption.key_class.as_str());
     let found = match (declared, held) {
