@@ -10,6 +10,7 @@ pub mod demo;
 pub mod differential;
 pub mod disks_of_a_vm;
 pub mod dual_stack;
+pub mod encryption;
 pub mod faults;
 pub mod gitops;
 pub mod graduate;
