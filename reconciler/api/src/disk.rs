@@ -4,9 +4,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    Binding, Conditions, DiskEncryption, EncryptionStatus, ObjectUse, Quantity, ResourceName,
-};
+use crate::{Binding, Conditions, DiskEncryption, EncryptionStatus, ObjectUse, Quantity, ResourceName};
 
 /// A persistent disk that outlives any VM: blank, made from an Image, copied from another Disk or a DiskSnapshot, restored from a
 /// Backup, or a file of a host that is taken over.

@@ -53,8 +53,8 @@ pub mod image;
 pub mod image_copy;
 pub mod image_upload;
 pub mod ip_pool;
-pub mod manifests;
 pub mod key_class;
+pub mod manifests;
 pub mod name;
 pub mod network;
 pub mod object_user;
@@ -107,9 +107,7 @@ pub use image::{
     Image, ImageCompression, ImageFormat, ImageSource, ImageSpec, ImageState, ImageStatus, redacted_url,
 };
 pub use ip_pool::{IPPool, IPPoolMode, IPPoolSpec, IPPoolStatus};
-pub use key_class::{
-    DiskEncryption, EncryptionStatus, KeyClass, KeyClassSpec, KeyClassStatus, KeySecret,
-};
+pub use key_class::{DiskEncryption, EncryptionStatus, KeyClass, KeyClassSpec, KeyClassStatus, KeySecret};
 pub use name::ResourceName;
 pub use network::{
     Allocation, Egress, Ipv4Spec, Network, NetworkHost, NetworkName, NetworkSpec, NetworkStatus, NetworkType,

@@ -13,8 +13,8 @@ use kube::CustomResourceExt;
 use serde_json::{Value, json};
 
 use crate::{
-    Backup, BackupRepository, DEFAULT_NAME, Disk, DiskSnapshot, GROUP, Host, HotswapDiskAttachment, IPPool, KeyClass,
-    Image, Network, PlacementGroup, PublicIP, SHARED_NAMESPACE, SYSTEM_NAMESPACE, SecurityGroup,
+    Backup, BackupRepository, DEFAULT_NAME, Disk, DiskSnapshot, GROUP, Host, HotswapDiskAttachment, IPPool,
+    Image, KeyClass, Network, PlacementGroup, PublicIP, SHARED_NAMESPACE, SYSTEM_NAMESPACE, SecurityGroup,
     SnapshotSchedule, StoragePool, VERSION_LABEL, VM, VMClass, VMSnapshot, power,
 };
 
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn every_kind_is_found_under_the_category_berth_and_starts_unobserved() {
         let crds = crds();
-        assert_eq!(crds.len(), 17);
+        assert_eq!(crds.len(), 18);
         for crd in crds {
             assert_eq!(
                 crd.spec.names.categories.as_deref(),

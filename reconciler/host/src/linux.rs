@@ -48,10 +48,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use berth_qemu::block;
 use berth_qemu::console::ConsoleStream;
 use berth_qemu::guest_agent::GuestAgent;
 use berth_qemu::hypervisor::{CpuTime, Hypervisor, ProcessIdentity};
-use berth_qemu::block;
 use berth_qemu::machine::{DiskKey, DiskSpec, Medium, NicSpec};
 use berth_qemu::nics::LentTap;
 use berth_qemu::process::RunAs;
@@ -67,8 +67,9 @@ use super::{
     Forwarding, HostFacts, HostInfo, HostLinks, HostUse, ImageFacts, ImageFile, ImageSource, Images,
     InstanceFacts, LaunchRequest, LeaseTaken, MachineUse, Machines, Merged, NetworkConfig, Networks,
     NewImage, NewRestore, NewSnapshot, NewVolume, PciMapping, ProcessFacts, Progress, RemoteImage,
-    ResolvedImage, Result, SealedKey, ShareMapping, SnapshotFacts, StateAccess, SystemError, Taken, TapConfig, TapFacts,
-    Trace, TraceRequest, TrashedVolume, Uplink, UsbMapping, VolumeFacts, VolumeOwner, Volumes,
+    ResolvedImage, Result, SealedKey, ShareMapping, SnapshotFacts, StateAccess, SystemError, Taken,
+    TapConfig, TapFacts, Trace, TraceRequest, TrashedVolume, Uplink, UsbMapping, VolumeFacts, VolumeOwner,
+    Volumes,
 };
 use backup_folders::BackupFolders;
 use direct_io::DirectIo;

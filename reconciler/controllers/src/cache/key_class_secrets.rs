@@ -1,7 +1,6 @@
 //! The Secrets of KeyClasses: a host reads those of the classes that its encrypted Disks and DiskSnapshots have or declare.
 
 use berth_api::{Binding, EncryptionStatus};
-use kube::ResourceExt;
 
 use crate::{
     cache::Cache,

@@ -76,7 +76,7 @@ fn open(
         other => return Err(CommandError::generic(format!("Unknown driver '{other}'"))),
     };
     if driver.is_encrypted() {
-        has_key(keys, args)?;
+        check_key(keys, args)?;
     }
     let read_only = flag(args, "read-only")?;
     let file = open_file(args)?;
@@ -103,7 +103,7 @@ fn open(
 }
 
 /// Checks that the machine has the key of an encrypted file.
-fn has_key(keys: &BTreeMap<String, String>, args: &Map<String, Value>) -> Result<(), CommandError> {
+fn check_key(keys: &BTreeMap<String, String>, args: &Map<String, Value>) -> Result<(), CommandError> {
     let encrypt = args.get("encrypt").and_then(Value::as_object);
     let encrypt = encrypt.ok_or_else(|| CommandError::kind("encrypt", "object"))?;
     only(encrypt, &["format", "key-secret"])?;

@@ -89,8 +89,8 @@ fn unfinished_name(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Unlike plain `rename(2)`, never replaces a file, which could be another disk.
-fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
+/// Renames a file. Unlike plain `rename(2)`, never replaces another one, which could be another disk.
+pub fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
     match renameat2(AT_FDCWD, from, AT_FDCWD, to, RenameFlags::RENAME_NOREPLACE) {
         // Some file systems (NFS) lack the flag; a second link does the same in two steps.

@@ -90,12 +90,12 @@ fn create_encrypted(file: &Path, size: u64, backing: Option<&Backing>, key: &Dis
         fs::set_permissions(&unfinished, Permissions::from_mode(0o600))
             .map_err(failed("change the mode of", &unfinished))?;
         File::open(&unfinished).and_then(|made| made.sync_all()).map_err(failed("write", &unfinished))?;
-        // Unlike a rename, never replaces a file, which could be another disk.
-        fs::hard_link(&unfinished, file).map_err(failed("write", file))
+        qcow2::rename_new(&unfinished, file).map_err(failed("rename", &unfinished))
     });
-    // Best effort after a failure: the next attempt removes it too.
-    let removed = files::remove_if_there(&unfinished).map_err(failed("remove", &unfinished));
-    made.and(removed.map(drop))
+    made.inspect_err(|_| {
+        // Best effort: the next attempt removes it too.
+        let _ = files::remove_if_there(&unfinished);
+    })
 }
 
 fn run(file: &Path, size: u64, backing: Option<&Backing>, key: &DiskKey) -> Result<()> {

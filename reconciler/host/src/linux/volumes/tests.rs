@@ -3,6 +3,7 @@
 mod adoption;
 mod history;
 
+use berth_qemu::machine::Format;
 use std::time::Duration;
 use tempfile::TempDir;
 
