@@ -11,7 +11,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::{Disk, EncryptionStatus, Readiness, Reason, VM};
+use berth_api::{Disk, EncryptionStatus, HotswapDiskAttachment, Readiness, Reason, VM};
 use berth_host::SealedKey;
 use kube::ResourceExt;
 
@@ -192,10 +192,13 @@ async fn sealed_with(
     }
 }
 
-/// Enqueues the VMs that may wait for the key: the status of the Disk may stay as it is.
+/// Enqueues the VMs and attachments that may wait for the key: the status of the Disk may stay as it is.
 fn wake_users(ctx: &Context, disk: &Disk) {
     let name = ObjectName::of(disk);
     for user in disk.status.iter().flat_map(|status| &status.used_by) {
         ctx.enqueue(Key::new::<VM>(name.beside(&user.vm)));
+        if let Some(attachment) = &user.attachment {
+            ctx.enqueue(Key::new::<HotswapDiskAttachment>(name.beside(attachment)));
+        }
     }
 }

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use berth_api::{Disk, DiskSnapshot, EncryptionStatus, KeyClass, VM, condition};
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Patch, PatchParams};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::fixture::{Fixture, INSTANCE, bound, disk_bound, reason_of, vm_reason};
 
@@ -104,23 +104,19 @@ async fn a_vm_runs_on_without_the_secret_of_its_disks_and_is_not_started_before_
     fixture.assert_quiet().await;
 }
 
+/// Declares a disk that cannot be made.
+async fn refused(fixture: &Fixture, name: &str, spec: Value) {
+    fixture.make::<Disk>(name, spec, Some(disk_bound(&format!("v-{name}")))).await;
+    let ready = |disk: &Disk| disk.status.as_ref().map(|s| reason_of(&s.conditions, "Ready"));
+    fixture.until::<Disk>(name, |disk| ready(disk).as_deref() == Some("InvalidSpec")).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_copy_is_encrypted_as_its_source_is_and_says_so_otherwise() {
     let fixture = running().await;
     let source = fixture.until::<Disk>("root", has_class("ns/default")).await;
-    let refused = |name: &'static str, spec: serde_json::Value| {
-        let fixture = &fixture;
-        async move {
-            fixture.make::<Disk>(name, spec, Some(disk_bound(&format!("v-{name}")))).await;
-            fixture
-                .until::<Disk>(name, |disk| {
-                    disk.status.as_ref().is_some_and(|s| reason_of(&s.conditions, "Ready") == "InvalidSpec")
-                })
-                .await;
-        }
-    };
-    refused("plain", json!({"source": {"disk": "root"}})).await;
-    refused("more", json!({"source": {"disk": "data"}, "encryption": {}})).await;
+    refused(&fixture, "plain", json!({"source": {"disk": "root"}})).await;
+    refused(&fixture, "more", json!({"source": {"disk": "data"}, "encryption": {}})).await;
     let spec = json!({"source": {"disk": "root"}, "encryption": {}});
     fixture.make::<Disk>("copy", spec, Some(disk_bound("v-copy"))).await;
     let copy = fixture.until::<Disk>("copy", has_class("ns/default")).await;

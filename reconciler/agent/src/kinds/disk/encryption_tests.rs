@@ -67,7 +67,8 @@ fn a_new_disk_is_made_with_its_key_and_not_before_the_key_is_known() {
     assert_eq!(encrypted.spec.provisioning, Provisioning::Thin);
     let wraps = Observed { key: KeyState::Wraps(key("default")), ..Observed::default() };
     let plan_of = |observed: &Observed| plan(&encrypted, observed);
-    let [Step::Create(new)] = plan_of(&wraps).steps.try_into().expect("one step") else { panic!("made") };
+    let steps = plan_of(&wraps).steps;
+    let [Step::Create(new)] = steps.as_slice() else { panic!("{steps:?}") };
     assert_eq!(new.encryption, Some(key("default")));
     let waits = plan_of(&Observed { key: missing(), ..Observed::default() });
     assert_eq!((waits.steps.len(), waits.readiness.reason()), (0, Reason::WaitingForSecret));
