@@ -801,6 +801,7 @@ fn list_users(object: &Json, all: &[&Json], status: &mut Json) {
         "VMClass" => ("VM", "/spec/class"),
         "PlacementGroup" => ("VM", "/spec/placement/group"),
         "Image" => ("Disk", "/spec/image"),
+        "KeyClass" => ("Disk", "/spec/encryption/keyClass"),
         "StoragePool" => ("Disk", "/spec/pool"),
         "IPPool" => ("PublicIP", "/spec/pool"),
         "Network" => ("VM", "/spec/networkInterfaces/0/network"),

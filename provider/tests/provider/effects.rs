@@ -397,6 +397,10 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
     let keep = json!({"last": 1, "hourly": 0, "daily": 1, "weekly": 0, "monthly": 0, "yearly": 0});
     let schedule = json!({"name": "s", "namespace": "default", "schedule": "@daily", "time_zone": "UTC", "vms": ["web"], "keep": keep,
         "backup": {"repository": "offsite", "keep": keep}, "starting_deadline_seconds": 3600, "suspend": false});
+    let key_class =
+        json!({"name": "k", "namespace": "default", "secret": {"name": "disk-key", "key": "key"}});
+    let mut encrypted = disk.clone();
+    encrypted["encryption"] = json!({"key_class": "default"});
     let mut selecting = schedule.clone();
     selecting["vms"] = Json::Null;
     selecting["vm_selector"] = json!({"tier": "web"});
@@ -417,6 +421,11 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_disk", copy("snapshot"), "/source/snapshot", json!("other"), Announced::Replace),
         ("berth_disk", copy("backup"), "/source/backup", json!("other"), Announced::Replace),
         ("berth_disk", of_file, "/source/file", json!("/other"), Announced::Replace),
+        ("berth_disk", encrypted.clone(), "/encryption/key_class", json!("other"), Announced::Live),
+        ("berth_disk", encrypted, "/encryption", Json::Null, Announced::Replace),
+        ("berth_disk", disk.clone(), "/encryption", json!({"key_class": "default"}), Announced::Replace),
+        ("berth_key_class", key_class.clone(), "/secret/name", json!("other"), Announced::Replace),
+        ("berth_key_class", key_class, "/secret/key", json!("other"), Announced::Replace),
         ("berth_disk_snapshot", snapshot, "/disk", json!("other"), Announced::Replace),
         ("berth_backup", backup.clone(), "/repository", json!("other"), Announced::Replace),
         ("berth_backup", backup.clone(), "/snapshot", json!("other"), Announced::Replace),
