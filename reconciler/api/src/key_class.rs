@@ -38,7 +38,7 @@ pub struct KeyClassSpec {
 }
 
 /// A key in a Secret of the namespace of its KeyClass.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct KeySecret {
     /// Name of the Secret, in the same namespace. Without it no disk of the class can be opened any more: keep it in another place
@@ -121,13 +121,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::DiskSpec;
 
     #[test]
     fn a_disk_that_declares_encryption_and_no_more_has_the_default_class_and_the_usual_entry() {
-        let disk: DiskSpec =
-            serde_json::from_value(json!({"size": "1Gi", "encryption": {}})).expect("a disk");
-        assert_eq!(disk.encryption.expect("encrypted").key_class.as_str(), "default");
+        let encryption: DiskEncryption = serde_json::from_value(json!({})).expect("an encryption");
+        assert_eq!(encryption.key_class.as_str(), "default");
         let class: KeyClassSpec = serde_json::from_value(json!({"secret": {"name": "s"}})).expect("a class");
         assert_eq!(class.secret.key, "key");
         let status = EncryptionStatus { key_class: "ns/default".into(), ..EncryptionStatus::default() };
