@@ -74,7 +74,7 @@ pub(crate) async fn observe(ctx: &Context, disk: &Disk, held: Held<'_>) -> KeySt
         }
         // Its declaration was lost, as after `berth undelete`.
         (None, Held::File(Some(sealed))) => {
-            unlock(ctx, sealed).await.map(|()| KeyState::Synced(Box::new(sealed.clone())))
+            unlock_for(ctx, disk, sealed).await.map(|()| KeyState::Synced(Box::new(sealed.clone())))
         }
         (Some(class), Held::New) => new(ctx, disk, class).await,
         (Some(class), Held::Copy(Some(sealed))) => sealed_with(ctx, disk, class, sealed, true).await,
@@ -150,6 +150,16 @@ async fn unlock(ctx: &Context, sealed: &SealedKey) -> Result<(), Missing> {
             }
             return Err(missing);
         }
+    }
+    Ok(())
+}
+
+/// Does the same for a disk, whose users may wait for it.
+async fn unlock_for(ctx: &Context, disk: &Disk, sealed: &SealedKey) -> Result<(), Missing> {
+    let was_locked = ctx.system.unlocked(&sealed.id).is_none();
+    unlock(ctx, sealed).await?;
+    if was_locked {
+        wake_users(ctx, disk);
     }
     Ok(())
 }
