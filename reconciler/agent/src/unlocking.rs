@@ -72,9 +72,12 @@ pub(crate) async fn observe(ctx: &Context, disk: &Disk, held: Held<'_>) -> KeySt
             let text = "its source is encrypted: declare encryption for the copy too";
             return KeyState::Waits(Readiness::Stalled(Reason::InvalidSpec, text.to_owned()));
         }
-        // Its declaration was lost, as after `berth undelete`.
         (None, Held::File(Some(sealed))) => {
-            unlock_for(ctx, disk, sealed).await.map(|()| KeyState::Synced(Box::new(sealed.clone())))
+            let text = format!(
+                "its file is encrypted, and no encryption is declared: make the Disk anew with encryption, of KeyClass {}",
+                sealed.wrapped_by
+            );
+            return KeyState::Waits(Readiness::Stalled(Reason::InvalidSpec, text));
         }
         (Some(class), Held::New) => new(ctx, disk, class).await,
         (Some(class), Held::Copy(Some(sealed))) => sealed_with(ctx, disk, class, sealed, true).await,
@@ -150,16 +153,6 @@ async fn unlock(ctx: &Context, sealed: &SealedKey) -> Result<(), Missing> {
             }
             return Err(missing);
         }
-    }
-    Ok(())
-}
-
-/// Does the same for a disk, whose users may wait for it.
-async fn unlock_for(ctx: &Context, disk: &Disk, sealed: &SealedKey) -> Result<(), Missing> {
-    let was_locked = ctx.system.unlocked(&sealed.id).is_none();
-    unlock(ctx, sealed).await?;
-    if was_locked {
-        wake_users(ctx, disk);
     }
     Ok(())
 }

@@ -1,13 +1,16 @@
 //! The encryption of a disk in its plan and its status. Pure.
 
-use berth_api::{ConditionType, ConditionUpdate, Conditions, Disk, Readiness, Reason, condition};
+use berth_api::{
+    ConditionType, ConditionUpdate, Conditions, Disk, EncryptionStatus, Readiness, Reason, SHARED_NAMESPACE,
+    condition,
+};
 use berth_host::{SealedKey, VolumeFacts};
 use jiff::Timestamp;
 
 use super::Step;
 use super::observe::Observed;
 use crate::converge::Plan;
-use crate::unlocking::{KeyState, LOOK_AGAIN, LOOK_FOR};
+use crate::unlocking::{self, KeyState, LOOK_AGAIN, LOOK_FOR};
 
 /// Returns the key that a new file is encrypted with, or the plan to wait until it is known.
 pub(super) fn of_new_file(observed: &Observed) -> Result<Option<Box<SealedKey>>, Plan<Step>> {
@@ -32,6 +35,20 @@ pub(super) fn of_file(plan: Plan<Step>, facts: &VolumeFacts, observed: &Observed
         KeyState::Waits(_) if observed.open_size.is_some() => plan.requeue_after(LOOK_FOR),
         KeyState::Waits(readiness) => Plan::without_steps(readiness.clone()).requeue_after(LOOK_FOR),
     }
+}
+
+/// Returns the encryption to report. A host reports a class that the disk declares, or the one that was reported before.
+pub(super) fn reported(disk: &Disk, observed: &Observed) -> Option<Box<EncryptionStatus>> {
+    let key = observed.volume.as_ref()?.encryption.as_deref()?;
+    let declared = disk.spec.encryption.as_ref()?.key_class.as_str();
+    let namespace = disk.metadata.namespace.as_deref().unwrap_or_default();
+    let before = disk.status.as_ref().and_then(|status| status.encryption.as_ref());
+    let is_declared = key
+        .wrapped_by
+        .split_once('/')
+        .is_some_and(|(found, name)| name == declared && (found == namespace || found == SHARED_NAMESPACE));
+    let is_known = before.is_some_and(|before| before.key_class == key.wrapped_by);
+    unlocking::reported(Some(key).filter(|_| is_declared || is_known))
 }
 
 /// Writes the condition of a disk that is encrypted, or is to be.

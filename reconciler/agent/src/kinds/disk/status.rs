@@ -6,7 +6,6 @@ use jiff::Timestamp;
 use super::encryption;
 use super::observe::Observed;
 use crate::converge::held_conditions;
-use crate::unlocking;
 
 pub(super) fn status(disk: &Disk, observed: &Observed, readiness: &Readiness, now: Timestamp) -> DiskStatus {
     let mut status = disk.status.clone().unwrap_or_default();
@@ -30,8 +29,7 @@ pub(super) fn status(disk: &Disk, observed: &Observed, readiness: &Readiness, no
     }
     encryption::report(disk, observed, &mut status.conditions, now);
     // That of a lost file is kept, as its size is.
-    let key = observed.volume.as_ref().and_then(|volume| volume.encryption.as_deref());
-    status.encryption = unlocking::reported(key).or(status.encryption);
+    status.encryption = encryption::reported(disk, observed).or(status.encryption);
     status.state = Some(state(disk, observed, readiness));
     status
 }
