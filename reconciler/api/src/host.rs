@@ -554,6 +554,10 @@ pub struct Orphan {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub image: Option<String>,
+    /// The KeyClass that protects the key of an encrypted file, as `NAMESPACE/NAME`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 127))]
+    pub key_class: Option<String>,
     /// The object it was made for, if that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<OrphanOwner>,

@@ -408,6 +408,7 @@ fn orphans(observed: &Observed) -> (Vec<Orphan>, Option<Inventory>) {
             size: Some(Quantity::from_bytes(volume.size).0),
             pool: Some(volume.pool.clone()),
             image: volume.owner.image.clone(),
+            key_class: volume.encryption.as_ref().map(|key| key.wrapped_by.clone()),
             ..file
         };
         orphans.push((rank, file));
