@@ -61,7 +61,7 @@ pub(crate) async fn observe(ctx: &Context, disk: &Disk, held: Held<'_>) -> KeySt
     let found = match (declared, held) {
         (None, Held::New | Held::Copy(None) | Held::File(None)) => return KeyState::Plain,
         (Some(_), Held::File(None)) => {
-            let text = "encryption is declared, and its file is not encrypted: remove encryption".to_owned();
+            let text = "encryption is declared, and its file is not encrypted: make the Disk anew without encryption".to_owned();
             return KeyState::Waits(Readiness::Stalled(Reason::InvalidSpec, text));
         }
         (Some(_), Held::Copy(None)) => {
