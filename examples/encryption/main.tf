@@ -41,7 +41,7 @@ resource "berth_image" "server" {
   }
 }
 
-# What the guest writes is encrypted; the image below is shared by all disks that are made from it, and is not.
+# The data that the guest writes is encrypted; the image below is shared by all disks that are made from it, and is not.
 resource "berth_disk" "root" {
   name       = "encryption-root"
   size       = "4Gi"

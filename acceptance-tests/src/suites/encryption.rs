@@ -20,7 +20,7 @@ use crate::{wait, workspace};
 const BOOT: Duration = Duration::from_secs(120);
 /// The host reads the key of a class again after a minute.
 const READ_AGAIN: Duration = Duration::from_secs(150);
-/// What the small guest fills its disks with, followed by the seed.
+/// The small guest fills its disks with this text and the seed.
 const PATTERN: &[u8] = b"berth acceptance pattern";
 const CLASSES: [&str; 2] = ["encryption-1", "encryption-2"];
 

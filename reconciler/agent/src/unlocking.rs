@@ -40,7 +40,7 @@ pub(crate) enum KeyState {
     Waits(Readiness),
 }
 
-/// What a key is needed for.
+/// The file that a key is for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Held<'a> {
     /// A file that has this key; None: it is not encrypted.
@@ -86,7 +86,7 @@ pub(crate) async fn observe(ctx: &Context, disk: &Disk, held: Held<'_>) -> KeySt
     found.unwrap_or_else(|missing| KeyState::Waits(missing.readiness))
 }
 
-/// Unlocks a key with the class that it is sealed with. What hinders that is reported by those that need the key.
+/// Unlocks a key with the class that it is sealed with. A failure is reported by those that need the key.
 pub(crate) async fn unlock_quietly(ctx: &Context, sealed: Option<&SealedKey>) {
     let Some(sealed) = sealed.filter(|sealed| ctx.system.unlocked(&sealed.id).is_none()) else { return };
     if let Err(missing) = unlock(ctx, sealed).await {
