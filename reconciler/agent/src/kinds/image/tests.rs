@@ -188,6 +188,15 @@ fn an_image_of_a_disk_is_made_from_a_snapshot_of_it() {
 }
 
 #[test]
+fn no_image_is_made_of_an_encrypted_disk_and_no_snapshot_is_taken_for_it() {
+    for observed in [seen(true, None), seen(false, Some(taken()))] {
+        let refused = ImageReconciler::plan(&made_image(), &Observed { is_encrypted: true, ..observed });
+        assert_eq!((refused.steps.len(), refused.readiness.reason()), (0, Reason::NotSupported));
+        assert!(refused.readiness.message().contains("Disk web is encrypted"), "{refused:?}");
+    }
+}
+
+#[test]
 fn an_image_whose_disk_or_snapshot_went_before_it_was_made_says_so() {
     let gone = ImageReconciler::plan(&made_image(), &seen(false, None));
     assert!(
