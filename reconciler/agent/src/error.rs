@@ -268,6 +268,7 @@ pub(crate) fn is_stalled(error: &SystemError) -> bool {
         Reason::Retrying
             | Reason::WaitingForImage
             | Reason::WaitingForFile
+            | Reason::WaitingForKey
             | Reason::RepositoryUnreachable
             | Reason::Unschedulable
     )
@@ -313,6 +314,12 @@ mod tests {
         let status = kube::core::Status { code: 409, ..Default::default() };
         let error = Error::api("write")(kube::Error::Api(status.into()));
         assert!(error.is_transient());
+    }
+
+    #[test]
+    fn a_key_that_is_not_there_yet_is_waited_for_and_is_no_end() {
+        let missing = SystemError::KeyMissing { id: "data".to_owned(), wrapped_by: "secure".to_owned() };
+        assert_eq!((reason_of(&missing), is_stalled(&missing)), (Reason::WaitingForKey, false));
     }
 
     #[test]
