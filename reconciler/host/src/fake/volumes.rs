@@ -60,11 +60,11 @@ impl FakeSystem {
         if size < least {
             return Err(SystemError::SmallerThanImage { size, image: least });
         }
+        state.keys.key_of(&new.id, new.encryption.as_deref())?;
         self.files.put(&path, size);
         if let Some(file) = &new.file {
             self.files.remove(file);
         }
-        state.keys.key_of(&new.id, new.encryption.as_deref())?;
         let facts = VolumeFacts {
             encryption: new.encryption.clone(),
             retained: false,
