@@ -66,6 +66,11 @@ pub fn group(name: &str) -> Value {
     object("PlacementGroup", name, &json!({"strategy": "spread"}))
 }
 
+/// A Quota with these limits.
+pub fn quota(name: &str, hard: &Value) -> Value {
+    object("Quota", name, &json!({"hard": hard}))
+}
+
 /// A PublicIP from a pool.
 pub fn public_ip(name: &str, pool: &str) -> Value {
     object("PublicIP", name, &json!({"pool": pool}))

@@ -206,6 +206,22 @@ fn only_qemu_and_host_start_processes() {
     assert!(offenders.is_empty(), "{offenders:?}");
 }
 
+/// The code that derives a definition from its type is linked into every program that can reach it, and is large.
+#[test]
+fn programs_embed_definitions_and_do_not_derive_them() {
+    let mut offenders = Vec::new();
+    for package in packages() {
+        visit(&root().join(package.folder()).join("src"), &mut |path, text| {
+            let derives = ["CustomResourceExt", "manifests::derived"].iter().any(|name| text.contains(name));
+            let may = path.ends_with("manifests/derived.rs") || path.ends_with("tests.rs");
+            if derives && !may {
+                offenders.push(path.to_owned());
+            }
+        });
+    }
+    assert!(offenders.is_empty(), "{offenders:?}: use berth_api::manifests::definition or crds");
+}
+
 #[test]
 fn versions_stand_in_the_root_manifest_only() {
     for folder in packages().iter().map(|package| package.folder().display().to_string()) {

@@ -1,5 +1,5 @@
-# A database in huge pages, on CPUs of its own. An administrator has reserved the pages on a host (sysctl vm.nr_hugepages=2048), and its agent
-# runs with --dedicated-cpus 2-4.
+# A database in huge pages, on CPUs of its own, whose guest sees two NUMA nodes. An administrator has reserved the pages on a host
+# (sysctl vm.nr_hugepages=2048), and its agent runs with --dedicated-cpus 2-4.
 
 terraform {
   required_version = ">= 1.11"
@@ -33,6 +33,9 @@ resource "berth_vm_class" "fast" {
   # Three CPUs of the host: one for each CPU, and one for QEMU's other threads.
   dedicated_cpu_placement = true
   isolate_emulator_thread = true
+
+  # One CPU and 2 GiB each. On a host with several nodes, each is on one of them where possible.
+  numa_nodes = 2
 }
 
 resource "berth_vm" "database" {

@@ -1,4 +1,5 @@
-# A web server that is ready once it answers, is restarted when it no longer does, and starts before other VMs of its host.
+# A web server that is ready once it answers, is restarted when it no longer does, has a snapshot from before each stop, and starts before
+# other VMs of its host.
 
 terraform {
   required_version = ">= 1.11"
@@ -42,9 +43,11 @@ resource "berth_vm" "server" {
     timeout_seconds       = 5
   }
 
-  # Called once after each start, as soon as the server answers.
+  # Called once after each start, as soon as the server answers. Before each stop a snapshot is taken, and the last two are kept, also
+  # when the VM is destroyed: kubectl get vmsnap -l berth.dev/stopped-vm=probes
   hooks = {
     post_start = { http_get = { port = 80, path = "/" }, timeout_seconds = 120, failure_policy = "Fail" }
+    pre_stop   = { snapshot = { keep = 2 } }
   }
 
   # After a boot of the host: VMs without an order start 10 seconds after this one.

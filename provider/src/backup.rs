@@ -1,7 +1,5 @@
 //! `berth_backup`
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::CustomResourceExt;
 use serde_json::Value as Json;
 use tfplugin6::{AttributePath, Diagnostic, Value};
 
@@ -30,10 +28,6 @@ impl ResourceKind for Backup {
             shown: "status.size",
             timeouts: [3600, 120, 600],
         }
-    }
-
-    fn definition(&self) -> CustomResourceDefinition {
-        berth_api::Backup::crd()
     }
 
     fn fields(&self) -> Vec<Field> {

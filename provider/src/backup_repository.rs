@@ -1,8 +1,6 @@
 //! `berth_backup_repository`
 
 use async_trait::async_trait;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::CustomResourceExt;
 use serde_json::Value as Json;
 use tfplugin6::{AttributePath, Diagnostic, Value};
 
@@ -35,10 +33,6 @@ impl ResourceKind for BackupRepository {
             shown: "status.used_by",
             timeouts: [120, 120, 300],
         }
-    }
-
-    fn definition(&self) -> CustomResourceDefinition {
-        berth_api::BackupRepository::crd()
     }
 
     fn fields(&self) -> Vec<Field> {

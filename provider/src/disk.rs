@@ -1,8 +1,6 @@
 //! `berth_disk`
 
 use berth_api::Quantity;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::CustomResourceExt;
 use serde_json::Value as Json;
 use tfplugin6::{AttributePath, Diagnostic, Value};
 
@@ -155,10 +153,6 @@ impl ResourceKind for Disk {
 
     fn finalizer(&self) -> Option<&'static str> {
         Some(berth_api::HOST_FINALIZER)
-    }
-
-    fn definition(&self) -> CustomResourceDefinition {
-        berth_api::Disk::crd()
     }
 
     fn fields(&self) -> Vec<Field> {

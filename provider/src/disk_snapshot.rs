@@ -1,7 +1,5 @@
 //! `berth_disk_snapshot`
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::CustomResourceExt;
 use serde_json::Value as Json;
 
 use crate::{
@@ -26,10 +24,6 @@ impl ResourceKind for DiskSnapshot {
             shown: "status.size",
             timeouts: [600, 120, 300],
         }
-    }
-
-    fn definition(&self) -> CustomResourceDefinition {
-        berth_api::DiskSnapshot::crd()
     }
 
     fn fields(&self) -> Vec<Field> {

@@ -60,6 +60,8 @@ pub enum Form {
     Ipv4Sequence,
     /// A port or a range of ports.
     Ports,
+    /// A VLAN or a range of VLANs.
+    Vlans,
     /// 64 hexadecimal digits.
     Sha256,
     /// 128 hexadecimal digits.
@@ -228,6 +230,10 @@ impl Form {
             Self::Ports if berth_api::security_group::port_range(text).is_some() => None,
             Self::Ports => Some(format!(
                 "{text:?} is not a port or a range of ports: write a number from 1 to 65535, or for example \"8000-8099\"."
+            )),
+            Self::Vlans if berth_api::bridge::vlan_range(text).is_some() => None,
+            Self::Vlans => Some(format!(
+                "{text:?} is not a VLAN or a range of VLANs: write a number from 1 to 4094, or for example \"100-199\"."
             )),
             Self::Sha256 if is_digest(text, 64) => None,
             Self::Sha256 => Some(format!(
@@ -446,6 +452,9 @@ mod tests {
             (Form::Ports, "0"),
             (Form::Ports, "90-80"),
             (Form::Ports, "http"),
+            (Form::Vlans, "0"),
+            (Form::Vlans, "4095"),
+            (Form::Vlans, "20-10"),
             (Form::Sha256, "ABC"),
             (Form::Sha512, "abc"),
             (Form::HttpUrl, "file:///SHA256SUMS"),
@@ -484,6 +493,8 @@ mod tests {
             (Form::Ipv4Sequence, "192.0.2.50-192.0.2.99"),
             (Form::Ports, "443"),
             (Form::Ports, "8000-8099"),
+            (Form::Vlans, "4094"),
+            (Form::Vlans, "100-199"),
             (Form::ImageUrl, "file:///tmp/x.qcow2"),
             (Form::ImageUrl, "oci://quay.io/containerdisks/fedora:40"),
             (Form::HttpUrl, "https://example.org/SHA512SUMS"),

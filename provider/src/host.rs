@@ -1,8 +1,6 @@
 //! `berth_host`
 
 use async_trait::async_trait;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::CustomResourceExt;
 use serde_json::Value as Json;
 use tfplugin6::{AttributePath, CancellationToken, Diagnostic, Value};
 
@@ -35,10 +33,6 @@ impl ResourceKind for Host {
             shown: "status.free",
             timeouts: [60, 60, 60],
         }
-    }
-
-    fn definition(&self) -> CustomResourceDefinition {
-        berth_api::Host::crd()
     }
 
     fn name_field(&self) -> Field {

@@ -1,8 +1,6 @@
 //! `berth_hotswap_disk_attachment`
 
 use berth_api::Reason;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::CustomResourceExt;
 use serde_json::Value as Json;
 use tfplugin6::{AttributePath, Value};
 
@@ -33,10 +31,6 @@ impl ResourceKind for HotswapDiskAttachment {
 
     fn finalizer(&self) -> Option<&'static str> {
         Some(berth_api::HOST_FINALIZER)
-    }
-
-    fn definition(&self) -> CustomResourceDefinition {
-        berth_api::HotswapDiskAttachment::crd()
     }
 
     fn name_field(&self) -> Field {

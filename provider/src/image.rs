@@ -4,8 +4,6 @@ mod file;
 mod upload;
 
 use async_trait::async_trait;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::CustomResourceExt;
 use serde_json::Value as Json;
 use tfplugin6::{AttributePath, Diagnostic, Value};
 
@@ -35,10 +33,6 @@ impl ResourceKind for Image {
             shown: "virtual_size",
             timeouts: [1800, 600, 300],
         }
-    }
-
-    fn definition(&self) -> CustomResourceDefinition {
-        berth_api::Image::crd()
     }
 
     fn fields(&self) -> Vec<Field> {

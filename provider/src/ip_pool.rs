@@ -1,8 +1,6 @@
 //! `berth_ip_pool`
 
 use async_trait::async_trait;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::CustomResourceExt;
 use serde_json::Value as Json;
 
 use crate::{
@@ -30,10 +28,6 @@ impl ResourceKind for IpPool {
             shown: "status.free",
             timeouts: [120, 120, 300],
         }
-    }
-
-    fn definition(&self) -> CustomResourceDefinition {
-        berth_api::IPPool::crd()
     }
 
     fn fields(&self) -> Vec<Field> {

@@ -1,8 +1,6 @@
 //! `berth_key_class`
 
 use async_trait::async_trait;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::CustomResourceExt;
 use serde_json::Value as Json;
 use tfplugin6::Value;
 
@@ -34,10 +32,6 @@ impl ResourceKind for KeyClass {
             shown: "status.used_by",
             timeouts: [120, 120, 300],
         }
-    }
-
-    fn definition(&self) -> CustomResourceDefinition {
-        berth_api::KeyClass::crd()
     }
 
     fn fields(&self) -> Vec<Field> {

@@ -1,7 +1,6 @@
 //! The parts of a resource that differ from kind to kind.
 
 use async_trait::async_trait;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use serde_json::{Value as Json, json};
 use tfplugin6::{Diagnostic, Value};
 
@@ -41,7 +40,10 @@ pub trait ResourceKind: Send + Sync + 'static {
     fn info(&self) -> KindInfo;
 
     /// The definition of the custom resource.
-    fn definition(&self) -> CustomResourceDefinition;
+    fn definition(&self) -> Json {
+        berth_api::manifests::definition(self.info().plural)
+            .expect("a test compares the kinds with the definitions")
+    }
 
     /// The attributes of this kind, without those common to all kinds.
     fn fields(&self) -> Vec<Field>;

@@ -7,7 +7,7 @@
 //!   resource: plan, create, read, update, delete, import; the same for all kinds
 //!      │
 //!      ├─▶ kind ◀─ vm  vm_class  vm_snapshot  disk  key_class  hotswap_disk_attachment  image  public_ip  placement_group
-//!      │           network  ip_pool  storage_pool  host
+//!      │           network  ip_pool  storage_pool  quota  host
 //!      │            (one file per kind: its table of fields and its own rules)
 //!      ├─▶ planning, change, mapping, readiness: pure, by the table ─▶ field ─▶ form
 //!      ├─▶ references, run: the objects that others name, and what one run creates
@@ -69,6 +69,7 @@ pub mod planning;
 pub mod private;
 pub mod provider;
 pub mod public_ip;
+pub mod quota;
 pub mod readiness;
 pub mod references;
 pub mod replacement;

@@ -4,8 +4,6 @@ use std::net::Ipv4Addr;
 
 use async_trait::async_trait;
 use ipnet::Ipv4Net;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::CustomResourceExt;
 use serde_json::Value as Json;
 use tfplugin6::{AttributePath, Diagnostic, Value};
 
@@ -56,10 +54,6 @@ impl ResourceKind for Network {
         }
     }
 
-    fn definition(&self) -> CustomResourceDefinition {
-        berth_api::Network::crd()
-    }
-
     fn fields(&self) -> Vec<Field> {
         vec![
             Field::spec("type", Shape::Text(Form::Any)).default("Overlay").effect(Effect::Replace),
@@ -69,6 +63,7 @@ impl ResourceKind for Network {
                     Field::spec("name", Shape::Text(Form::Any)).effect(Effect::Replace),
                     Field::spec("interface", Shape::Text(Form::Any)).effect(Effect::Replace),
                     Field::spec("vlan", Shape::Integer).effect(Effect::Replace),
+                    Field::spec("trunk_vlans", Shape::TextList(Form::Vlans)).key("trunkVLANs"),
                 ]),
             ),
             Field::spec(
@@ -163,7 +158,12 @@ impl ResourceKind for Network {
     }
 
     async fn look(&self, api: &Api, change: &mut PlannedChange<'_>) {
-        let is_same = |name: &&str| change.planned.get(name) == change.prior.get(name);
+        let is_same = |name: &&str| {
+            let (planned, prior) = (change.planned.get(name), change.prior.get(name));
+            let parts = fixed_parts(name);
+            let are_same = parts.iter().all(|part| planned.get(part) == prior.get(part));
+            if parts.is_empty() { planned == prior } else { are_same }
+        };
         let changed = FIXED.into_iter().find(|name| !is_same(name)).unwrap_or("cidr");
         replacement::refuse_in_use(api, change, self.info().plural, changed, "The network is in use").await;
     }
@@ -171,6 +171,15 @@ impl ResourceKind for Network {
     /// A network without an identifier was never made on a host.
     fn is_worth_keeping(&self, object: &Json) -> bool {
         object.pointer("/status/vni").is_some()
+    }
+}
+
+/// The parts of a fixed attribute that cannot change, if others can.
+fn fixed_parts(attribute: &str) -> &'static [&'static str] {
+    match attribute {
+        "bridge" => &["name", "interface", "vlan"],
+        "ipv4" => &["allocation"],
+        _ => &[],
     }
 }
 
@@ -201,6 +210,10 @@ fn check_bridge(bridge: &Value) -> Vec<Diagnostic> {
     if !vlan.is_null() && interface.is_null() {
         let detail = "it is a VLAN of `interface`. For a VLAN of a bridge of the hosts, make a bridge over that VLAN there and name it.";
         wrong(at.clone().attribute("vlan"), "A VLAN without an interface", detail);
+    }
+    if !vlan.is_null() && !bridge.get("trunk_vlans").elements().is_empty() {
+        let detail = "a network has either `vlan`, whose tag the host adds and removes, or `trunk_vlans`, whose tags the guest sees. Leave one of them out.";
+        wrong(at.clone().attribute("trunk_vlans"), "A trunk within a VLAN", detail);
     }
     for (attribute, value) in [("name", name), ("interface", interface)] {
         let path = at.clone().attribute(attribute);

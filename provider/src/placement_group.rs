@@ -1,7 +1,5 @@
 //! `berth_placement_group`
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::CustomResourceExt;
 use serde_json::Value as Json;
 use tfplugin6::Value;
 
@@ -27,10 +25,6 @@ impl ResourceKind for PlacementGroup {
             shown: "status.members",
             timeouts: [120, 120, 120],
         }
-    }
-
-    fn definition(&self) -> CustomResourceDefinition {
-        berth_api::PlacementGroup::crd()
     }
 
     fn fields(&self) -> Vec<Field> {

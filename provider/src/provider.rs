@@ -59,6 +59,7 @@ impl BerthProvider {
             KindResource::new(crate::network::Network, session.clone()),
             KindResource::new(crate::placement_group::PlacementGroup, session.clone()),
             KindResource::new(crate::public_ip::PublicIp, session.clone()),
+            KindResource::new(crate::quota::Quota, session.clone()),
             KindResource::new(crate::security_group::SecurityGroup, session.clone()),
             KindResource::new(crate::snapshot_schedule::SnapshotSchedule, session.clone()),
             KindResource::new(crate::storage_pool::StoragePool, session.clone()),

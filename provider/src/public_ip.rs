@@ -1,9 +1,8 @@
 //! `berth_public_ip`
 
+mod ports;
+
 use async_trait::async_trait;
-use berth_api::public_ip::parse_duration;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::CustomResourceExt;
 use serde_json::Value as Json;
 use tfplugin6::{AttributePath, CancellationToken, Diagnostic, Value};
 
@@ -30,15 +29,11 @@ impl ResourceKind for PublicIp {
             type_name: "berth_public_ip",
             kind: "PublicIP",
             plural: "publicips",
-            description: "A public address from a pool. A VM's network interface names it in `public_ip`; or its `ports` lead to VMs, each to one or in turn to several. The address is kept while a VM is stopped or replaced.\n\nA change of `ports` is applied live: established connections go on. The condition `TargetsAvailable` tells whether each port has a target that runs and whose health check succeeds; applies do not wait for it. See the page on load balancing.",
+            description: "A public address from a pool. A VM's network interface names it in `public_ip`; or its `ports` lead to VMs, each to one or in turn to several. The address is kept while a VM is stopped or replaced.\n\nA change of `ports` is applied live: established connections go on. The condition `TargetsAvailable` tells whether each port has a target that runs and whose health check succeeds; applies do not wait for it. An entry without `port` gets a free one, which is in `assigned_ports`. See the page on load balancing.",
             example: include_str!("../../examples/resources/berth_public_ip/resource.tf"),
             shown: "address",
             timeouts: [120, 120, 300],
         }
-    }
-
-    fn definition(&self) -> CustomResourceDefinition {
-        berth_api::PublicIP::crd()
     }
 
     fn fields(&self) -> Vec<Field> {
@@ -48,13 +43,21 @@ impl ResourceKind for PublicIp {
                 .effect(Effect::Replace)
                 .refers(IP_POOL),
             Field::spec("address", Shape::Text(Form::Ipv4)).presence(Presence::Kept).effect(Effect::Replace),
-            Field::spec("ports", Shape::Keyed(port_fields())),
+            Field::spec("ports", Shape::Keyed(ports::fields())),
+            Field::spec("port_range", Shape::Text(Form::Any)),
             Field::spec("deletion_protection", Shape::Bool).default(false),
+            ports::assigned_field(),
         ]
     }
 
     fn check(&self, config: &Value) -> Vec<Diagnostic> {
-        check_ports(config.get("ports"))
+        let mut found = ports::check(config.get("ports"));
+        found.extend(ports::check_range(config));
+        found
+    }
+
+    fn refine(&self, change: &mut PlannedChange<'_>) {
+        ports::refine(change);
     }
 
     /// Warns of more addresses than the pool has.
@@ -89,103 +92,11 @@ impl ResourceKind for PublicIp {
         if let (Some(address), Some(spec)) = (decided, view.get_mut("spec").and_then(Json::as_object_mut)) {
             spec.entry("address").or_insert(address);
         }
+        ports::view(object, &mut view);
         view
     }
 
     fn is_worth_keeping(&self, object: &Json) -> bool {
         object.pointer("/status/address").is_some()
     }
-}
-
-fn port_fields() -> Vec<Field> {
-    let health_check = vec![
-        Field::spec("type", Shape::Text(Form::Any)),
-        Field::spec("path", Shape::Text(Form::Any)),
-        Field::spec("port", Shape::Integer),
-        Field::spec("interval", Shape::Text(Form::Any)).default("5s"),
-        Field::spec("timeout", Shape::Text(Form::Any)).default("2s"),
-        Field::spec("healthy_threshold", Shape::Integer).default(1),
-        Field::spec("unhealthy_threshold", Shape::Integer).default(2),
-    ];
-    vec![
-        Field::spec("name", Shape::Text(Form::Name))
-            .presence(Presence::Numbered("port"))
-            .text("Name of the port within its list. Default `port0`, `port1`, … by position."),
-        Field::spec("port", Shape::Integer).required(),
-        Field::spec("target_port", Shape::Integer),
-        Field::spec("protocol", Shape::Text(Form::Any)).default("tcp"),
-        Field::spec("targets", Shape::TextList(Form::Name)).required(),
-        Field::spec("session_affinity", Shape::Text(Form::Any)).default("None"),
-        Field::spec("health_check", Shape::Object(health_check)),
-    ]
-}
-
-fn check_ports(ports: &Value) -> Vec<Diagnostic> {
-    let mut found = Vec::new();
-    let key = |port: &Value| {
-        let protocol = match port.get("protocol") {
-            protocol if protocol.is_unknown() => return None,
-            protocol => protocol.as_str().unwrap_or("tcp").to_owned(),
-        };
-        Some((port.get("port").as_i64()?, protocol))
-    };
-    for (i, port) in ports.elements().iter().enumerate() {
-        let at = AttributePath::root("ports").index(i);
-        let before =
-            ports.elements().iter().take(i).position(|other| key(other).is_some() && key(other) == key(port));
-        if let (Some(before), Some((number, protocol))) = (before, key(port)) {
-            let path = at.clone().attribute("port");
-            let detail = format!(
-                "{path}: {protocol} {number} is declared in ports[{before}] too: each port and protocol can be declared once."
-            );
-            found.push(Diagnostic::error("A port twice", detail).at(path));
-        }
-        let targets = port.get("targets").elements();
-        let twice = targets
-            .iter()
-            .enumerate()
-            .find(|(n, target)| target.as_str().is_some() && targets[..*n].contains(target));
-        if let Some((n, target)) = twice {
-            let path = at.clone().attribute("targets").index(n);
-            let detail = format!(
-                "{path}: {:?} is named twice: a target can be named once.",
-                target.as_str().unwrap_or_default()
-            );
-            found.push(Diagnostic::error("A target twice", detail).at(path));
-        }
-        found.extend(check_health(&at, port));
-    }
-    found
-}
-
-fn check_health(port_at: &AttributePath, port: &Value) -> Vec<Diagnostic> {
-    let check = port.get("health_check");
-    if check.is_null() || check.is_unknown() {
-        return Vec::new();
-    }
-    let at = |name: &str| port_at.clone().attribute("health_check").attribute(name);
-    let mut found = Vec::new();
-    if port.get("protocol").as_str() == Some("udp") && check.get("port").is_null() {
-        let path = at("port");
-        let detail = format!("{path}: a health check of a udp port needs a port, which it asks by TCP.");
-        found.push(Diagnostic::error("A health check without a port", detail).at(path));
-    }
-    if check.get("type").as_str() == Some("tcp") && check.get("path").as_str().is_some() {
-        let path = at("path");
-        let detail = format!("{path}: a path is for the type \"http\", and the type is \"tcp\".");
-        found.push(Diagnostic::error("A path without HTTP", detail).at(path));
-    }
-    for (name, seconds, minutes, range) in
-        [("interval", 999, 10, "1s to 999s, or 1m to 10m"), ("timeout", 60, 0, "1s to 60s")]
-    {
-        let Some(text) = check.get(name).as_str() else { continue };
-        let most = if text.ends_with('m') { minutes * 60 } else { seconds };
-        let is_right = parse_duration(text).is_some_and(|time| time.as_secs() <= most);
-        if !is_right {
-            let path = at(name);
-            let detail = format!("{path}: {text:?} is not a duration of {range}, such as \"5s\".");
-            found.push(Diagnostic::error("Not a duration", detail).at(path));
-        }
-    }
-    found
 }

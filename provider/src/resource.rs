@@ -66,12 +66,12 @@ impl fmt::Debug for KindResource {
     }
 }
 
-/// Returns the definition of a kind. It is made once in a process: its schema takes longer than most operations of a provider.
+/// Returns the definition of a kind. It is parsed once in a process.
 fn definition_of<K: ResourceKind>(kind: &K) -> Arc<Json> {
-    static MADE: Mutex<BTreeMap<TypeId, Arc<Json>>> = Mutex::new(BTreeMap::new());
-    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
-    let make = || Arc::new(serde_json::to_value(kind.definition()).unwrap_or_default());
-    Arc::clone(made.entry(TypeId::of::<K>()).or_insert_with(make))
+    static PARSED: Mutex<BTreeMap<TypeId, Arc<Json>>> = Mutex::new(BTreeMap::new());
+    let mut parsed = PARSED.lock().unwrap_or_else(PoisonError::into_inner);
+    let parse = || Arc::new(kind.definition());
+    Arc::clone(parsed.entry(TypeId::of::<K>()).or_insert_with(parse))
 }
 
 impl KindResource {

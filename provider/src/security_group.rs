@@ -1,7 +1,5 @@
 //! `berth_security_group`
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::CustomResourceExt;
 use tfplugin6::{AttributePath, Diagnostic, Value};
 
 use crate::{
@@ -38,10 +36,6 @@ impl ResourceKind for SecurityGroup {
             shown: "status.addresses",
             timeouts: [120, 120, 300],
         }
-    }
-
-    fn definition(&self) -> CustomResourceDefinition {
-        berth_api::SecurityGroup::crd()
     }
 
     fn fields(&self) -> Vec<Field> {

@@ -1,8 +1,6 @@
 //! `berth_snapshot_schedule`
 
 use berth_api::snapshot_schedule::{MOST_KEPT, MOST_KEPT_BACKUPS};
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::CustomResourceExt;
 use serde_json::Value as Json;
 use tfplugin6::{AttributePath, Diagnostic, Value};
 
@@ -32,10 +30,6 @@ impl ResourceKind for SnapshotSchedule {
             shown: "status.last_successful_time",
             timeouts: [120, 120, 120],
         }
-    }
-
-    fn definition(&self) -> CustomResourceDefinition {
-        berth_api::SnapshotSchedule::crd()
     }
 
     fn fields(&self) -> Vec<Field> {

@@ -1,7 +1,5 @@
 //! `berth_storage_pool`
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::CustomResourceExt;
 use serde_json::Value as Json;
 
 use crate::{
@@ -25,10 +23,6 @@ impl ResourceKind for StoragePool {
             shown: "status.used_by",
             timeouts: [120, 120, 300],
         }
-    }
-
-    fn definition(&self) -> CustomResourceDefinition {
-        berth_api::StoragePool::crd()
     }
 
     fn fields(&self) -> Vec<Field> {

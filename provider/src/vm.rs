@@ -14,8 +14,6 @@ pub(crate) mod size;
 
 use async_trait::async_trait;
 use berth_api::Power;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::CustomResourceExt;
 use serde_json::Value as Json;
 use tfplugin6::{AttributePath, Diagnostic, Value};
 
@@ -104,16 +102,26 @@ fn observed_fields() -> Vec<Field> {
         }
         .follows(&["network_interfaces"]),
         Field {
+            shape: Shape::TextMap,
+            ..Field::observed(
+                "public_ports",
+                "/status/publicPortAddresses",
+                "The public address and port of each entry of `ports` of a `berth_public_ip` that leads to this VM, by the names of both: \
+                 `berth_vm.web.public_ports[\"web/ssh\"]` is `203.0.113.5:30017`. A PublicIP is usually declared after its VMs: the next \
+                 plan or refresh reads its ports. `status.public_ports` of the data source has them with protocol and port of the VM.",
+            )
+        },
+        Field {
             shape: Shape::TextList(Form::Any),
             ..Field::observed(
                 "pending_power_cycle",
                 "/status/pendingPowerCycle",
                 "The names of what takes effect when the running VM is next started: `class`, `cpus`, `max_cpus`, `memory`, \
-                 `max_memory`, `huge_pages`, `firmware`, `tpm`, `cpu_topology`, `dedicated_cpu_placement`, `isolate_emulator_thread`, `cpu_model`, `guest_os`, `watchdog`, `serial_number`, `graphics`, `uuid`, `pci_devices`, `usb_devices`, `shares`, `qemu_options` of its class, `disks[NAME]` of another boot disk, bus or `read_only`, `cdroms[NAME]`, `network_interfaces[NAME]`, `restore`. Every plan warns while it is not empty, \
+                 `max_memory`, `huge_pages`, `firmware`, `tpm`, `cpu_topology`, `numa_nodes`, `dedicated_cpu_placement`, `isolate_emulator_thread`, `cpu_model`, `guest_os`, `watchdog`, `serial_number`, `graphics`, `uuid`, `pci_devices`, `usb_devices`, `shares`, `qemu_options` of its class, `disks[NAME]` of another boot disk, bus or `read_only`, `cdroms[NAME]`, `network_interfaces[NAME]`, `restore`. Every plan warns while it is not empty, \
                  whether this configuration or another client made the change. With `allow_reboot` the apply restarts the VM.",
             )
         }
-        .follows(&["class", "cpus", "max_cpus", "memory", "max_memory", "huge_pages", "firmware", "tpm", "cpu_topology", "dedicated_cpu_placement", "isolate_emulator_thread", "cpu_model", "guest_os", "watchdog", "serial_number", "graphics", "uuid", "pci_devices", "usb_devices", "shares", "disks", "cdroms", "network_interfaces", "restore", "power"]),
+        .follows(&["class", "cpus", "max_cpus", "memory", "max_memory", "huge_pages", "firmware", "tpm", "cpu_topology", "numa_nodes", "dedicated_cpu_placement", "isolate_emulator_thread", "cpu_model", "guest_os", "watchdog", "serial_number", "graphics", "uuid", "pci_devices", "usb_devices", "shares", "disks", "cdroms", "network_interfaces", "restore", "power"]),
         Field::observed(
             "host",
             "/status/binding/host",
@@ -151,10 +159,6 @@ impl ResourceKind for Vm {
         Some(berth_api::HOST_FINALIZER)
     }
 
-    fn definition(&self) -> CustomResourceDefinition {
-        berth_api::VM::crd()
-    }
-
     fn fields(&self) -> Vec<Field> {
         let disk = vec![
             Field::spec("name", Shape::Text(Form::Name)).required().refers(DISK),
@@ -173,6 +177,7 @@ impl ResourceKind for Vm {
             Field::spec("firmware", Shape::Text(Form::Any)).effect(Effect::PowerCycle),
             Field::spec("tpm", Shape::Bool).effect(Effect::PowerCycle),
             size::cpu_topology(),
+            Field::spec("numa_nodes", Shape::Integer).effect(Effect::PowerCycle),
             Field::spec("cpu_limit", Shape::Text(Form::Cpus)),
             Field::spec("cpu_weight", Shape::Integer),
             Field::spec("cpu_reservation", Shape::Text(Form::Cpus)),

@@ -1,6 +1,5 @@
 //! `berth_vm_class`
 
-use kube::CustomResourceExt;
 use serde_json::Value as Json;
 use tfplugin6::{Diagnostic, Value};
 
@@ -30,12 +29,6 @@ impl ResourceKind for VmClass {
         }
     }
 
-    fn definition(
-        &self,
-    ) -> k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition {
-        berth_api::VMClass::crd()
-    }
-
     fn fields(&self) -> Vec<Field> {
         vec![
             Field::spec("cpus", Shape::Integer).required().effect(Effect::Grow),
@@ -46,6 +39,7 @@ impl ResourceKind for VmClass {
             Field::spec("firmware", Shape::Text(Form::Any)).default("UEFI").effect(Effect::PowerCycle),
             Field::spec("tpm", Shape::Bool).effect(Effect::PowerCycle),
             size::cpu_topology(),
+            Field::spec("numa_nodes", Shape::Integer).effect(Effect::PowerCycle),
             Field::spec("cpu_limit", Shape::Text(Form::Cpus)),
             Field::spec("cpu_weight", Shape::Integer),
             Field::spec("cpu_reservation", Shape::Text(Form::Cpus)),

@@ -1,8 +1,6 @@
 //! `berth_vm_snapshot`
 
 use berth_api::vm_snapshot::LONGEST_VM_SNAPSHOT_NAME;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::CustomResourceExt;
 use serde_json::{Map, Value as Json};
 use tfplugin6::{Diagnostic, Value};
 
@@ -28,10 +26,6 @@ impl ResourceKind for VmSnapshot {
             shown: "status.disks",
             timeouts: [600, 120, 300],
         }
-    }
-
-    fn definition(&self) -> CustomResourceDefinition {
-        berth_api::VMSnapshot::crd()
     }
 
     fn fields(&self) -> Vec<Field> {

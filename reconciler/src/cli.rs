@@ -2,6 +2,7 @@
 
 mod backup;
 mod console;
+mod download;
 mod guest;
 mod image;
 mod import;
@@ -23,6 +24,10 @@ use ipnet::{IpNet, Ipv4Net};
 use crate::log::LogOptions;
 pub use backup::{BackupOptions, BackupSchedule, RestoreOptions};
 pub use console::{ConsoleOptions, ConsoleTarget, LogsOptions, ScreenshotOptions, VncOptions};
+pub use download::{
+    DiskAction, DiskFileFormat, DiskOptions, DownloadOptions, OriginDownloadOptions, SnapshotAction,
+    SnapshotOptions,
+};
 pub(crate) use guest::Site;
 pub use guest::{CpOptions, ExecOptions, Place, PortForwardOptions, Ports, SshOptions};
 pub use image::{ImageAction, ImageOptions, ImagePushOptions, UnpackImageOptions};
@@ -65,8 +70,12 @@ pub enum Command {
     Vnc(VncOptions),
     /// Saves what the screen of a VM shows as a PNG file.
     Screenshot(ScreenshotOptions),
-    /// Uploads images.
+    /// Uploads and downloads images.
     Image(ImageOptions),
+    /// Downloads the data of disks.
+    Disk(DiskOptions),
+    /// Downloads the data of snapshots.
+    Snapshot(SnapshotOptions),
     /// Unpacks an image; the agent runs it in a process of its own.
     #[command(hide = true)]
     UnpackImage(UnpackImageOptions),
@@ -190,7 +199,7 @@ pub struct AgentOptions {
         default_value = "2100000000-2116777215"
     )]
     pub qemu_uid_range: UidRange,
-    /// The address at which clients of `berth console`, `berth logs`, `berth vnc`, `berth screenshot` and `berth image push` reach this machine. Default: port 7444 of all
+    /// The address at which clients of `berth console`, `berth logs`, `berth vnc`, `berth screenshot`, `berth image push` and downloads reach this machine. Default: port 7444 of all
     /// addresses, with `berth up` of the address of --listen.
     #[arg(long, env = "BERTH_CONSOLE_LISTEN", value_name = "ADDRESS:PORT", conflicts_with = "no_console")]
     pub console_listen: Option<SocketAddr>,
@@ -198,7 +207,7 @@ pub struct AgentOptions {
     /// client of the address may read them. Default: none; `berth top` on this machine works without it.
     #[arg(long, env = "BERTH_METRICS", value_name = "ADDRESS:PORT")]
     pub metrics: Option<SocketAddr>,
-    /// Serves no consoles, logs and screens of this machine's VMs, and takes no uploads of images.
+    /// Serves no consoles, logs and screens of this machine's VMs, takes no uploads of images, and serves no downloads.
     #[arg(long, env = "BERTH_NO_CONSOLE")]
     pub no_console: bool,
 }

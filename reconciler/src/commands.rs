@@ -11,6 +11,7 @@ mod crds;
 mod descriptors;
 mod diff;
 mod doctor;
+mod download;
 mod graduate;
 mod guest;
 mod history;
@@ -22,6 +23,7 @@ mod kubeconfig;
 mod machine;
 mod net;
 mod port_forward;
+mod progress;
 mod resources;
 mod signals;
 mod simulate;
@@ -39,7 +41,9 @@ use std::{process::ExitCode, time::Duration};
 
 use anyhow::Context;
 
-use crate::cli::{Cli, Command, ImageAction, ImportSource, NetAction, UnpackImageOptions};
+use crate::cli::{
+    Cli, Command, DiskAction, ImageAction, ImportSource, NetAction, SnapshotAction, UnpackImageOptions,
+};
 
 /// Runs the command; returns the exit code of this process.
 ///
@@ -55,6 +59,13 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Ssh(options) => runtime()?.block_on(Box::pin(port_forward::ssh(options))),
         Command::Image(options) => match options.action {
             ImageAction::Push(options) => runtime()?.block_on(Box::pin(image::push(options))),
+            ImageAction::Download(options) => runtime()?.block_on(Box::pin(download::image(options))),
+        },
+        Command::Disk(options) => match options.action {
+            DiskAction::Download(options) => runtime()?.block_on(Box::pin(download::disk(options))),
+        },
+        Command::Snapshot(options) => match options.action {
+            SnapshotAction::Download(options) => runtime()?.block_on(Box::pin(download::snapshot(options))),
         },
         Command::UnpackImage(options) => unpack_image(&options),
         Command::Crds(options) => crds::run(&options),

@@ -48,6 +48,16 @@ pub(crate) fn has_code(error: &kube::Error, code: u16) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == code)
 }
 
+/// Whether the control plane does not answer now, and may answer soon.
+pub(crate) fn is_outage(error: &anyhow::Error) -> bool {
+    let cause = error.chain().find_map(|cause| cause.downcast_ref::<kube::Error>());
+    cause.is_some_and(|cause| match cause {
+        kube::Error::Api(status) => status.code >= 500,
+        kube::Error::HyperError(_) | kube::Error::Service(_) => true,
+        _ => false,
+    })
+}
+
 /// Sends one request with a body.
 ///
 /// *Errors:* the control plane's.
@@ -61,4 +71,23 @@ pub(crate) async fn send(
     let body = serde_json::to_vec(body).map_err(kube::Error::SerdeError)?;
     let request = http::Request::builder().method(method).uri(path).header("content-type", content_type);
     client.request(request.body(body).map_err(kube::Error::HttpError)?).await
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+    use kube::core::Status;
+
+    use super::*;
+
+    #[test]
+    fn an_outage_is_an_error_of_the_server_or_of_the_way_to_it() {
+        let failed = |error: kube::Error| Err::<(), _>(error).context("reading").expect_err("it failed");
+        let answered =
+            |code| failed(kube::Error::Api(Status::failure("refused", "Refused").with_code(code).boxed()));
+        assert!(is_outage(&answered(503)) && is_outage(&answered(500).context("downloading")));
+        assert!(is_outage(&failed(kube::Error::Service("connection refused".into()))));
+        assert!(!is_outage(&answered(404)) && !is_outage(&answered(403)));
+        assert!(!is_outage(&anyhow::anyhow!("Image a was deleted meanwhile")));
+    }
 }

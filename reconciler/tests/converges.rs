@@ -277,7 +277,7 @@ fn a_vm_gets_cpus_and_memory_while_it_runs() {
 #[test]
 fn a_vm_in_huge_pages_on_dedicated_cpus_runs_once_its_host_has_them() {
     converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter], async |rig| {
-        let fast = json!({"cpus": 2, "memory": "512Mi", "firmware": "BIOS", "hugePages": "2Mi", "dedicatedCpuPlacement": true});
+        let fast = json!({"cpus": 2, "memory": "512Mi", "firmware": "BIOS", "hugePages": "2Mi", "dedicatedCpuPlacement": true, "numaNodes": 2});
         rig.apply("VMClass", "small", fast).await;
         let image = json!({"source": {"url": rig::IMAGE_URL, "sha256": rig::IMAGE_SHA256}});
         rig.apply("Image", "debian", image).await;
@@ -304,7 +304,10 @@ fn a_vm_in_huge_pages_on_dedicated_cpus_runs_once_its_host_has_them() {
         web_runs(rig).await;
         rig.until_vm("web", "has two CPUs for itself", |vm| {
             let cpus = vm.status.as_ref().and_then(|s| s.dedicated_cpus.as_ref());
+            let nodes = cpus.into_iter().flat_map(|cpus| &cpus.guest_nodes);
+            let by_node: Vec<&[i64]> = nodes.map(|node| node.cpus.as_slice()).collect();
             cpus.is_some_and(|cpus| cpus.cpus == [4, 5] && cpus.emulator_thread.is_none())
+                && by_node == [[4], [5]]
         })
         .await;
         rig.apply("VM", "web", web("Stopped")).await;

@@ -1,70 +1,26 @@
 //! Disks that are declared within a VM: created with it, changed with it, and deleted after it. A complete berth on the
 //! embedded control plane, with a host in memory, in one runtime with paused time.
 
-use std::time::Duration;
-
 use berth::install;
-use berth_agent::AgentConfig;
-use berth_api::{Disk, Host, Quantity, VM, condition};
-use berth_controllers as controllers;
-use berth_engine::Identities;
+use berth_api::{Disk, Quantity, VM, condition};
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicyBinding;
 use kube::{
-    Api, Client, ResourceExt,
+    Api, ResourceExt,
     api::{DeleteParams, Patch, PatchParams},
 };
 use serde_json::{Value, json};
-use tempfile::TempDir;
-use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 #[path = "shared/image.rs"]
 mod image;
 #[path = "shared/installed.rs"]
 mod installed;
+#[path = "shared/one_host.rs"]
+mod one_host;
 #[path = "shared/setup.rs"]
 mod setup;
-use installed::Copy;
-
-const LIMIT: Duration = Duration::from_secs(300);
-
-/// A control plane and one host, `h1`, with the image `debian`.
-struct Site {
-    client: Client,
-    /// The control plane's database.
-    _folder: TempDir,
-}
+use one_host::Site;
 
 impl Site {
-    async fn new() -> Self {
-        let Copy { server: _server, admin: client, clock, folder } = installed::copy().await;
-        let config = controllers::Config {
-            clock: clock.clone(),
-            identities: Identities::seeded(1),
-            ..controllers::Config::new()
-        };
-        tokio::spawn(controllers::run(client.clone(), config, CancellationToken::new()));
-        let system = image::host(&clock);
-        let config = AgentConfig { clock, seed: Some(1), ..AgentConfig::new("h1") };
-        let agent = berth_agent::run(config, client.clone(), system, CancellationToken::new());
-        tokio::spawn(async move { agent.await.unwrap_or_else(|error| panic!("{error}")) });
-        let site = Self { client, _folder: folder };
-        let hosts: Api<Host> = Api::all(site.client.clone());
-        site.until("the host reports", async || {
-            let host = hosts.get_opt("h1").await.expect("it answers");
-            host.and_then(|h| h.status).is_some_and(|s| s.observed_generation >= 0)
-        })
-        .await;
-        site.apply("Image", "debian", image::spec()).await.expect("it applies");
-        site
-    }
-
-    async fn apply(&self, kind: &str, name: &str, spec: Value) -> anyhow::Result<()> {
-        let object = json!({"apiVersion": "berth.dev/v1alpha1", "kind": kind,
-            "metadata": {"name": name, "namespace": "default"}, "spec": spec});
-        install::apply(&self.client, &[object]).await
-    }
-
     fn vms(&self) -> Api<VM> {
         Api::namespaced(self.client.clone(), "default")
     }
@@ -75,14 +31,6 @@ impl Site {
 
     async fn disk(&self, name: &str) -> Option<Disk> {
         self.disks().get_opt(name).await.expect("it answers")
-    }
-
-    async fn until(&self, what: &str, mut holds: impl AsyncFnMut() -> bool) {
-        let end = Instant::now() + LIMIT;
-        while !holds().await {
-            assert!(Instant::now() < end, "never: {what}");
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
     }
 
     async fn until_ready(&self) {

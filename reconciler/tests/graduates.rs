@@ -21,7 +21,7 @@ use kube::{
 use serde_json::{Value, json};
 use site::{Plane, Site, declared, joined, runs};
 
-const KINDS: [(&str, &str); 18] = [
+const KINDS: [(&str, &str); 19] = [
     ("StoragePool", "storagepools"),
     ("IPPool", "ippools"),
     ("Network", "networks"),
@@ -40,6 +40,7 @@ const KINDS: [(&str, &str); 18] = [
     ("VMSnapshot", "vmsnapshots"),
     ("SnapshotSchedule", "snapshotschedules"),
     ("HotswapDiskAttachment", "hotswapdiskattachments"),
+    ("Quota", "quotas"),
 ];
 
 type Contents = BTreeMap<String, Value>;
@@ -332,9 +333,13 @@ async fn a_secret_that_a_vm_names_is_held_while_the_site_moves_and_no_other() {
 async fn a_backup_of_before_commands_nobody_until_the_site_comes_back_and_then_all_is_there() {
     let site = Site::new().await;
     let uid = site.old.vm("one").await.and_then(|vm| vm.metadata.uid);
+    // All that there is, with its count: the backup has it too.
+    site.old.declare("Quota", "team", json!({"hard": {"disks": 4}})).await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
     site.moves(&site.old, &site.new).await.expect("it ends well");
     both_run(&site.new).await;
     // Changes the backup does not contain: an object created, one changed, one removed.
+    site.new.declare("Quota", "team", json!({"hard": {"disks": 5}})).await;
     site.new.declare("Disk", "late", json!({"size": "1Gi"})).await;
     site.new.declare("HotswapDiskAttachment", "late", json!({"vm": "two", "disk": "late"})).await;
     let gone: Api<berth_api::VM> = site.new.of();
@@ -343,6 +348,7 @@ async fn a_backup_of_before_commands_nobody_until_the_site_comes_back_and_then_a
     gone.patch("one", &PatchParams::default(), &patch).await.expect("it is changed");
     tokio::time::sleep(Duration::from_secs(60)).await;
     let before = contents(&site.new).await;
+    assert_eq!(before["Quota default/team"]["status"]["used"]["disks"], 5);
     let made = site.real();
 
     forgets_the_move(&site.old).await;

@@ -232,6 +232,63 @@ async fn an_address_with_ports_is_not_the_whole_address_of_a_vm() {
     site.stop.cancel();
 }
 
+/// An entry without a declared port.
+fn open(name: &str) -> Value {
+    json!({"name": name, "targetPort": 22, "targets": ["web-1"]})
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_port_that_is_given_out_stays_and_its_vm_reports_it() {
+    let mut site = Site::new().await;
+    site.join("h1", "192.0.2.1");
+    let ports = async || -> Vec<(String, Option<i64>)> {
+        let mut ports: Vec<_> =
+            site.status().await.ports.into_iter().map(|port| (port.name, port.port)).collect();
+        ports.sort();
+        ports
+    };
+    let given = |ports: &[(&str, i64)]| -> Vec<(String, Option<i64>)> {
+        ports.iter().map(|(name, port)| ((*name).to_owned(), Some(*port))).collect()
+    };
+    site.balancer(json!([open("ssh")])).await;
+    site.until("a port", async || ports().await == given(&[("ssh", 30_000)])).await;
+    site.vm("web-1", "h1", json!({})).await;
+    site.sends_to("h1", 1).await;
+    let balanced = site.balanced("h1");
+    assert_eq!((balanced[0].ports[0].port, balanced[0].ports[0].target_port), (30_000, 22));
+    let vms: Api<VM> = Api::default_namespaced(site.client.clone());
+    let reported = async || -> Vec<(String, i64, i64)> {
+        let status = vms.get("web-1").await.expect("it answers").status.unwrap_or_default();
+        status.public_ports.into_iter().map(|p| (p.name, p.port, p.target_port)).collect()
+    };
+    site.until("the VM reports it", async || reported().await == [("web/ssh".to_owned(), 30_000, 22)]).await;
+
+    site.balancer(json!([open("new"), open("ssh")])).await;
+    let both = given(&[("new", 30_001), ("ssh", 30_000)]);
+    site.until("another port for the new entry", async || ports().await == both).await;
+    let declared = json!({"name": "web", "port": 30_001, "targets": ["web-1"]});
+    let spec = json!({"pool": "balanced", "ports": [open("new"), open("ssh"), declared]});
+    let refused = site.try_apply("PublicIP", "web", spec).await.expect_err("it is given out");
+    assert!(refused.contains("has been given out"), "{refused}");
+
+    let spec = json!({"pool": "balanced", "portRange": "30000-30001", "ports": [open("new"), open("ssh"), open("third")]});
+    site.apply("PublicIP", "web", spec).await;
+    site.until("the range is exhausted", async || {
+        let conditions = site.status().await.conditions;
+        condition::find(&conditions, "Ready")
+            .is_some_and(|c| c.reason == "NoFreePort" && c.message.contains("third"))
+    })
+    .await;
+    assert_eq!(ports().await, [both, vec![("third".to_owned(), None)]].concat());
+
+    site.balancer(json!([open("new")])).await;
+    site.until("its port goes from the VM", async || {
+        reported().await == [("web/new".to_owned(), 30_001, 22)]
+    })
+    .await;
+    site.stop.cancel();
+}
+
 #[tokio::test(start_paused = true)]
 async fn admission_refuses_what_ports_cannot_be() {
     let site = Site::new().await;
@@ -255,6 +312,7 @@ async fn admission_refuses_what_ports_cannot_be() {
         (with("targets", json!(targets)), "spec.ports[0].targets"),
         (with("targets", json!(["a", "b", "a"])), "a target can be named once"),
         (json!(many), "spec.ports"),
+        (json!([{"name": "ssh", "targets": ["a"]}]), "an entry without port needs a targetPort"),
         (with("healthCheck", json!({"interval": "0s"})), "interval"),
         (with("healthCheck", json!({"timeout": "61s"})), "timeout"),
         (with("healthCheck", json!({"path": "healthz"})), "path"),
@@ -268,6 +326,11 @@ async fn admission_refuses_what_ports_cannot_be() {
         let refused = site.try_apply("PublicIP", "web", json!({"pool": "balanced", "ports": ports})).await;
         let refused = refused.expect_err(words);
         assert!(refused.contains(words), "{words}: {refused}");
+    }
+    for range in ["30000", "0-10", "10-9", "1-65536", "a-b", "1-2-3"] {
+        let spec = json!({"pool": "balanced", "portRange": range});
+        let refused = site.try_apply("PublicIP", "web", spec).await.expect_err(range);
+        assert!(refused.contains("portRange"), "{range}: {refused}");
     }
     let good = json!([other("a", 80, "tcp"), other("b", 80, "udp"), other("c", 65_535, "tcp")]);
     site.balancer(good).await;

@@ -316,6 +316,9 @@ fn a_bridged_network_belongs_to_the_administrator_and_what_it_is_cannot_change()
             (over(&json!({})), "one of them"),
             (over(&json!({"name": "vmbr0", "interface": "eth1"})), "one of them"),
             (over(&json!({"name": "vmbr0", "vlan": 120})), "vlan is a VLAN of interface"),
+            (over(&json!({"interface": "eth1", "vlan": 120, "trunkVLANs": ["20"]})), "leave one of them out"),
+            (over(&json!({"name": "vmbr0", "trunkVLANs": ["20", "4095"]})), "each of trunkVLANs"),
+            (over(&json!({"name": "vmbr0", "trunkVLANs": ["20-10"]})), "each of trunkVLANs"),
             (over(&json!({"interface": "eth1", "vlan": 0})), "spec.bridge.vlan"),
             (over(&json!({"interface": "eth1", "vlan": 4095})), "spec.bridge.vlan"),
             (over(&json!({"interface": "a b"})), "spec.bridge.interface"),
@@ -359,6 +362,7 @@ fn a_bridged_network_belongs_to_the_administrator_and_what_it_is_cannot_change()
             assert!(refused.contains(words), "{patch}: {refused}");
         }
         change(json!({"ipv4": {"range": "192.0.2.50-192.0.2.199"}})).await.expect("the range may grow");
+        change(json!({"bridge": {"trunkVLANs": ["20", "100-199"]}})).await.expect("a trunk may come");
         site.stop.cancel();
     });
 }
@@ -393,7 +397,7 @@ fn a_vm_on_a_bridge_runs_on_a_host_that_has_it_with_an_address_of_the_range_or_n
             scheduled.is_some_and(|c| c.reason == "NoHostWithBridge" && c.message.contains("bridge vmbr0"))
         })
         .await;
-        let bridge = HostBridge { name: "vmbr0".into(), mtu: 1500, up: true };
+        let bridge = HostBridge { name: "vmbr0".into(), mtu: 1500, up: true, filters_vlans: false };
         site.hosts["h2"].change_bridges(&[bridge]);
         site.runs("fixed").await;
         anywhere("external", "office").await;
@@ -512,7 +516,12 @@ fn what_cannot_be_on_a_bridge_is_refused_with_the_interface_and_the_remedy() {
     in_simulated_time(async {
         let mut site = Site::new().await;
         site.join("h1", "192.0.2.1", 1500).await;
-        site.hosts["h1"].change_bridges(&[HostBridge { name: "vmbr0".into(), mtu: 1500, up: true }]);
+        site.hosts["h1"].change_bridges(&[HostBridge {
+            name: "vmbr0".into(),
+            mtu: 1500,
+            up: true,
+            filters_vlans: false,
+        }]);
         site.apply_in("berth-shared", "Network", "lan", lan(&json!({"cidr": "192.0.2.0/24"}))).await;
         site.apply_in("berth-shared", "Network", "office", lan(&json!({"ipv4": {"allocation": "External"}})))
             .await;

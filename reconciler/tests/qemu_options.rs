@@ -52,6 +52,7 @@ async fn launch(
         uuid: "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c".to_owned(),
         cpus: 1,
         topology: Topology::of_cores(1),
+        numa_nodes: 1,
         memory_bytes: 64 << 20,
         max_memory_bytes: None,
         huge_page_bytes: None,

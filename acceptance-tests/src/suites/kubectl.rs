@@ -67,6 +67,7 @@ pub fn reading(report: &mut Report, platform: &Platform) {
             ("backuprepositories", "brepo", "BackupRepository"),
             ("vmsnapshots", "vmsnap", "VMSnapshot"),
             ("snapshotschedules", "snapsched", "SnapshotSchedule"),
+            ("quotas", "vmquota", "Quota"),
             ("ippools", "", "IPPool"),
             ("storagepools", "", "StoragePool"),
             ("hosts", "", "Host"),

@@ -1,11 +1,12 @@
-//! `examples/images-from-disks` with the small guest: images of a snapshot and of the disk of a running guest, and a second guest that
-//! boots from the one and has the data of the other.
+//! `examples/images-from-disks` with the small guest: images of a snapshot and of the disk of a running guest, downloads of both, and a
+//! second guest that boots from the one and has the data of the other.
 
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use serde_json::json;
 
+use super::downloads;
 use super::kubectl::contains_all;
 use super::snapshots::{sum, write};
 use crate::guests::GuestImage;
@@ -53,6 +54,7 @@ fn made(platform: &Platform, project: &Project, image: &str) -> Result<()> {
         status["state"] == "Ready" && checksum.len() == 64 && status["virtualSize"] == "1Gi",
         "{status:#}"
     );
+    downloads::compared(platform, checksum)?;
     // The guest goes on, and its data changes after the image.
     let after = write(platform, &first, "golden-data", 8)?;
     let worker = project.output("worker_address")?;

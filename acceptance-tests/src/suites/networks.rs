@@ -22,6 +22,7 @@ use crate::http::{self, field};
 use crate::image_server::Content;
 use crate::kubectl::condition_of;
 use crate::manifests;
+use crate::namespace::Namespace;
 use crate::report::{Report, note};
 use crate::segment;
 use crate::terraform::Project;
@@ -37,6 +38,8 @@ const REPORTED: Duration = Duration::from_secs(90);
 const NO_ANSWER: Duration = Duration::from_secs(6);
 /// The first address of the range.
 const FIXED: &str = "203.0.113.50";
+/// The second one.
+const NEXT: &str = "203.0.113.51";
 /// The first address of the range of the Network over an interface.
 const OVER_INTERFACE: &str = "203.0.113.60";
 /// Configures the small guest as cloud-init would: it has none, and asks for an address by DHCP in any case.
@@ -135,6 +138,9 @@ fn cases(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Result<(
             Ok(address)
         })?;
     report.case("the guest with a static address sends under no other", || spoofs(&lan));
+    report.case("an address that a machine of the LAN has is given to no guest until it is free", || {
+        conflicts(fleet, &lan)
+    });
     report.case(
         "a security group filters the guest on the LAN, live, and its host's bridge stays as it is",
         || filters(fleet, &lan, &settings),
@@ -154,6 +160,7 @@ fn cases(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Result<(
             lan::unchanged(fleet.member("h2")?.namespace(), &settings, 2)
         },
     );
+    report.case("a guest's packets get the class of its interface, live", || marks(fleet, &lan));
     report.case("a Network whose interface no host can use says of each host why", || unusable(fleet));
     two_hosts(report, fleet, &lan, guest)?;
     report.case("what cannot be is refused at plan or named by a condition", || refusals(fleet, &project));
@@ -196,6 +203,31 @@ fn spoofs(lan: &Lan) -> Result<()> {
     Ok(())
 }
 
+/// Adds an interface whose address another machine of the LAN has, and takes it away from that machine.
+fn conflicts(fleet: &Fleet, lan: &Lan) -> Result<()> {
+    let kubectl = fleet.kubectl();
+    let address = format!("{NEXT}/24");
+    lan.other().ip(&["addr", "add", &address, "dev", lan::CARD])?;
+    let interfaces = |list: Value| {
+        let patch = json!({"spec": {"networkInterfaces": list}});
+        kubectl.ok(&["patch", "vm/external", "--type=merge", "-p", &patch.to_string()])
+    };
+    let before = kubectl.object("vm", "external")?["spec"]["networkInterfaces"].clone();
+    let mut more = before.clone();
+    let list = more.as_array_mut().context("it has an interface")?;
+    list.push(json!({"name": "second", "network": "lan", "address": NEXT}));
+    interfaces(more)?;
+    kubectl.condition("vm/external", "Ready=False", Some("AddressConflict"), SOON)?;
+    lan.other().ip(&["addr", "del", &address, "dev", lan::CARD])?;
+    kubectl.condition("vm/external", "Ready=True", None, ANSWER)?;
+    interfaces(before)?;
+    wait::until("the interface to go", SOON, || {
+        let found = kubectl.object("vm", "external")?["status"]["interfaces"].as_array().map(Vec::len);
+        ensure!(found == Some(1), "it has {found:?}");
+        Ok(())
+    })
+}
+
 fn filters(fleet: &Fleet, lan: &Lan, settings: &str) -> Result<()> {
     let kubectl = fleet.kubectl();
     let group = json!({
@@ -219,6 +251,36 @@ fn filters(fleet: &Fleet, lan: &Lan, settings: &str) -> Result<()> {
     set(json!([]))?;
     http::get_within(lan.namespace(), FIXED, "/", SOON)?;
     kubectl.delete("securitygroup/closed")
+}
+
+/// Runs nftables in the network of a machine.
+fn nft(machine: &Namespace, arguments: &[&str]) -> Result<String> {
+    let output = machine.command("nft").args(arguments).output().context("running nft")?;
+    ensure!(output.status.success(), "nft {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Counts the packets of a class that the gateway receives from the guest, before its interface has the class and after.
+fn marks(fleet: &Fleet, lan: &Lan) -> Result<()> {
+    let gateway = lan.namespace();
+    nft(gateway, &["add table ip seen"])?;
+    nft(gateway, &["add chain ip seen input { type filter hook input priority 0; }"])?;
+    nft(gateway, &[&format!("add rule ip seen input ip saddr {FIXED} ip dscp af21 counter")])?;
+    let unmarked = || Ok::<_, anyhow::Error>(nft(gateway, &["list table ip seen"])?.contains("packets 0 "));
+    http::get(gateway, FIXED, "/", SOON)?;
+    ensure!(unmarked()?, "the guest itself sets no class");
+    let change = |operation: &str| {
+        let patch = json!([{"op": operation, "path": "/spec/networkInterfaces/0/dscp", "value": "AF21"}]);
+        fleet.kubectl().ok(&["patch", "vm/fixed", "--type=json", "-p", &patch.to_string()])
+    };
+    change("add")?;
+    wait::until("packets with the class", SOON, || {
+        http::get(gateway, FIXED, "/", SOON)?;
+        ensure!(!unmarked()?, "none has arrived");
+        Ok(())
+    })?;
+    change("remove")?;
+    nft(gateway, &["delete table ip seen"]).map(drop)
 }
 
 /// Declares VMs on interfaces that neither host has, or can use.
@@ -265,7 +327,7 @@ fn two_hosts(report: &mut Report, fleet: &Fleet, lan: &Lan, guest: &GuestImage) 
     let before = host.ip(&["-o", "link", "show", "dev", lan::CARD])?;
     let project =
         report.step("examples/networks/vlan is applied, with an interface without a VLAN", || {
-            let more = json!({"interface": lan::CARD, "vlan": null});
+            let more = json!({"interface": lan::CARD, "vlan": null, "trunk_vlans": [10, "100-199"]});
             let project = project(fleet, guest, "vlan", &more)?;
             project.apply()?;
             Ok(project)
@@ -278,7 +340,8 @@ fn two_hosts(report: &mut Report, fleet: &Fleet, lan: &Lan, guest: &GuestImage) 
             ensure!(project.output("address")? == OVER_INTERFACE);
             let text = http::get_within(lan.namespace(), OVER_INTERFACE, "/", ANSWER)?;
             ensure!(field(&text, "hostname")? == "tagged", "{text}");
-            Ok(())
+            let rules = nft(host, &["list", "table", "bridge", "berth"])?;
+            contains_all(&rules, &["vlan id { 10, 100-199 }"])
         },
     );
     report.case("VMs of two hosts reach each other over the LAN, without a tunnel", || {

@@ -1,9 +1,9 @@
 //! `examples/probes` with the small guest: an apply waits for the readiness probe, and a guest that fails its liveness probe is
-//! restarted.
+//! restarted. A snapshot from before its stop is left.
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use serde_json::json;
 
 use super::kubectl::contains_all;
@@ -15,13 +15,14 @@ use crate::terraform::Project;
 use crate::workspace;
 
 const VM: &str = "vm/probes";
+const STOPPED: &str = "berth.dev/stopped-vm=probes";
 const SOON: Duration = Duration::from_secs(45);
 /// A guest shuts down, and another one boots.
 const RESTART: Duration = Duration::from_secs(120);
 
 pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
     report.case(
-        "examples/probes: a VM is ready once its guest answers, and restarted when it does not",
+        "examples/probes: a VM is ready once its guest answers, restarted when it does not, and leaves a snapshot from before its stop",
         || {
             let project = platform.project()?;
             project.copy_from(&workspace::root().join("examples/probes"))?;
@@ -32,9 +33,25 @@ pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
             project.apply()?;
             let probed = readiness(platform, &project).and_then(|()| liveness(platform));
             project.destroy()?;
-            probed
+            let kept = probed.and_then(|()| snapshot_of_the_stop(platform));
+            platform.kubectl().ok(&["delete", "vmsnap", "-l", STOPPED, "--timeout=60s"])?;
+            kept
         },
     );
+}
+
+/// The hook took a snapshot before the VM was stopped to be destroyed, and not before the restart by the probe.
+fn snapshot_of_the_stop(platform: &Platform) -> Result<()> {
+    let kubectl = platform.kubectl();
+    let names = kubectl.ok(&["get", "vmsnap", "-l", STOPPED, "-o", "name"])?;
+    let mut lines = names.lines();
+    let (Some(name), None) = (lines.next(), lines.next()) else { bail!("one snapshot: {names:?}") };
+    let name = name.rsplit('/').next().unwrap_or_default();
+    ensure!(name.starts_with("probes-stop-"), "{name}");
+    let snapshot = kubectl.condition(&format!("vmsnap/{name}"), "Ready=True", None, SOON)?;
+    let of_root = &snapshot["status"]["disks"][0]["disk"];
+    ensure!(of_root == "probes-root" && snapshot["status"]["takenAt"].is_string(), "{snapshot:#}");
+    Ok(())
 }
 
 fn patch(platform: &Platform, spec: &serde_json::Value) -> Result<()> {

@@ -336,11 +336,11 @@ fn living(report: &mut Report, platform: &Platform, guest: &GuestImage) -> Resul
             project.plan_is_empty()
         },
     );
-    report.case("CPUs, memory, topology and TPM of the VM itself come before its class's, and need no class", || {
+    report.case("CPUs, memory, topology, NUMA nodes and TPM of the VM itself come before its class's, and need no class", || {
         project.edit(
             "main.tf",
             "class              = berth_vm_class.large.name",
-            "cpus               = 4\n  memory             = \"128Mi\"\n  firmware           = \"BIOS\"\n  cpu_topology       = { sockets = 2, cores = 2 }\n  tpm                = true",
+            "cpus               = 4\n  memory             = \"128Mi\"\n  firmware           = \"BIOS\"\n  cpu_topology       = { sockets = 2, cores = 2 }\n  numa_nodes         = 2\n  tpm                = true",
         )?;
         contains_all(&unwrapped(&project.plan()?.text), &["The VM will be restarted"])?;
         project.apply()?;
@@ -349,17 +349,28 @@ fn living(report: &mut Report, platform: &Platform, guest: &GuestImage) -> Resul
         ensure!(field(&text, "cpus")? == "4" && memory < 128 << 10, "{text}");
         let topology = kubectl.ok(&["get", "vm", "rules", "-o", "jsonpath={.status.hardware.cpuTopology}"])?;
         ensure!(topology == r#"{"cores":2,"sockets":2,"threads":1}"#, "{topology}");
+        ensure!(field(&text, "node_cpus")? == "0-1:2-3:", "{text}");
+        let memory = field(&text, "node_memory_kib")?.split_terminator(':').map(str::parse::<u64>);
+        let memory: Vec<u64> = memory.collect::<Result<_, _>>()?;
+        // The kernel itself takes some of the 64 MiB of a node.
+        ensure!(memory.len() == 2 && memory.iter().all(|kib| (16 << 10..=64 << 10).contains(kib)), "{text}");
+        let nodes = kubectl.ok(&["get", "vm", "rules", "-o", "jsonpath={.status.hardware.numaNodes}"])?;
+        ensure!(nodes == "2", "{nodes}");
         kubectl.condition("vm/rules", "ClassSynced=True", None, SOON)?;
         contains_all(&kubectl.ok(&["get", "vm", "rules"])?, &["CPUS", "MEMORY", "128Mi"])?;
         let text =
             http::get_within(platform.neighbour(), &address, "/cgi-bin/tpm?write=berth001", ANSWER)?;
         ensure!(field(&text, "tpm")? == "2" && field(&text, "word")? == "berth001", "{text}");
         project.plan_is_empty()?;
-        project.edit("main.tf", "  cpu_topology       = { sockets = 2, cores = 2 }\n", "")?;
+        project.edit(
+            "main.tf",
+            "  cpu_topology       = { sockets = 2, cores = 2 }\n  numa_nodes         = 2\n",
+            "",
+        )?;
         project.edit("main.tf", "cpus               = 4", "class              = berth_vm_class.large.name")?;
         project.apply()?;
         let text = http::get_within(platform.neighbour(), &address, "/cgi-bin/uptime", ANSWER)?;
-        ensure!(field(&text, "cpus")? == "2", "{text}");
+        ensure!(field(&text, "cpus")? == "2" && field(&text, "node_cpus")? == "0-1:", "{text}");
         let text = http::get_within(platform.neighbour(), &address, "/cgi-bin/tpm", ANSWER)?;
         ensure!(field(&text, "word")? == "berth001", "the TPM keeps its memory over a power cycle: {text}");
         project.plan_is_empty()

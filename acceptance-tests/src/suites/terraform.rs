@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{Kit, inputs, lifecycle, moves, rules, verbs};
+use super::{Kit, inputs, lifecycle, moves, quotas, rules, verbs};
 use crate::platform::Platform;
 use crate::report::Report;
 
@@ -15,5 +15,7 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     rules::run(report, &platform, &guest);
     verbs::run(report, &platform);
     moves::run(report, &platform);
+    quotas::refusals(report, &platform);
+    quotas::example(report, &platform);
     inputs::run(report, &mut platform, &guest)
 }

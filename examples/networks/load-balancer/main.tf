@@ -27,9 +27,19 @@ resource "berth_public_ip" "balancer" {
       session_affinity = "ClientIP"
       health_check     = {}
     },
+    # The first VM alone. Without `port` the controllers give out a free one, which the entry keeps.
+    {
+      name        = "direct"
+      target_port = 80
+      targets     = slice(var.targets, 0, 1)
+    },
   ]
 }
 
 output "address" {
   value = berth_public_ip.balancer.address
+}
+
+output "direct" {
+  value = "${berth_public_ip.balancer.address}:${berth_public_ip.balancer.assigned_ports["direct"]}"
 }

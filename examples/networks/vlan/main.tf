@@ -7,12 +7,13 @@ terraform {
 provider "berth" {}
 
 # A VLAN that comes to the hosts by an interface of theirs. While VMs of it are on a host, berth has a bridge there over that VLAN;
-# nothing has to be made on the hosts. The host's own addresses on the interface, without a tag, stay as they are.
+# nothing has to be made on the hosts. The host's own addresses on the interface, without a tag, stay as they are. With trunk_vlans in
+# place of vlan, the VM sends and receives frames with a tag of these VLANs beside those without.
 resource "berth_network" "vlan" {
   namespace = "berth-shared"
   name      = "vlan"
   type      = "Bridge"
-  bridge    = { interface = var.interface, vlan = var.vlan }
+  bridge    = { interface = var.interface, vlan = var.vlan, trunk_vlans = var.trunk_vlans }
   cidr      = "203.0.113.0/24"
   ipv4      = { gateway = "203.0.113.1", range = "203.0.113.60-203.0.113.69" }
   dns       = ["203.0.113.1"]

@@ -10,6 +10,12 @@ variable "vlan" {
   default     = 120
 }
 
+variable "trunk_vlans" {
+  description = "The VLANs whose frames the VM sends and receives with their tag, for example [10, \"100-199\"]; not together with vlan."
+  type        = list(string)
+  default     = null
+}
+
 variable "image_url" {
   description = "Where the image is: http:// or https://, reachable from every host."
   type        = string

@@ -27,6 +27,7 @@ pub(super) fn network_interfaces() -> Field {
         Field::spec("allowed_addresses", Shape::TextList(Form::Ipv4Range)),
         Field::spec("allowed_mac_addresses", Shape::TextList(Form::Mac)),
         interface_limits(),
+        Field::spec("dscp", Shape::Text(Form::Any)),
         Field::spec("dns", Shape::TextList(Form::Ipv4)),
         Field::spec("search_domains", Shape::TextList(Form::Domain)),
         Field::spec("default_route", Shape::Bool),

@@ -1,4 +1,5 @@
-//! Reported values of a VM that no single field of its status has: the addresses by interface, and what waits for a power cycle.
+//! Reported values of a VM that no single field of its status has: the addresses by interface, the public ports, and what waits for a
+//! power cycle.
 
 use serde_json::{Map, Value as Json, json};
 use tfplugin6::CancellationToken;
@@ -15,12 +16,14 @@ const READ_SECONDS: u64 = 2;
 /// Adds the values to the view of a VM.
 pub(super) fn view(object: &Json, view: &mut Json) {
     let (addresses, pending) = (addresses(object), pending_power_cycle(object));
+    let public_ports = public_ports(object);
     let snapshots: Map<String, Json> = list(object, "/status/snapshots")
         .filter_map(|snapshot| Some((text(snapshot, "name")?.to_owned(), snapshot["takenAt"].clone())))
         .collect();
     let Some(view) = view.as_object_mut() else { return };
     if let Some(status) = view.entry("status").or_insert_with(|| json!({})).as_object_mut() {
         status.insert("addresses".into(), addresses);
+        status.insert("publicPortAddresses".into(), public_ports);
         status.insert("pendingPowerCycle".into(), pending);
         status.insert("snapshots".into(), snapshots.into());
     }
@@ -51,6 +54,16 @@ fn addresses(object: &Json) -> Json {
     };
     let by_name: Map<String, Json> =
         list(object, "/spec/networkInterfaces").filter_map(of_interface).collect();
+    Json::Object(by_name)
+}
+
+/// The address and port of each public port, as clients write them.
+fn public_ports(object: &Json) -> Json {
+    let of_port = |public: &Json| {
+        let (address, port) = (text(public, "address")?, public.get("port")?.as_i64()?);
+        Some((text(public, "name")?.to_owned(), Json::from(format!("{address}:{port}"))))
+    };
+    let by_name: Map<String, Json> = list(object, "/status/publicPorts").filter_map(of_port).collect();
     Json::Object(by_name)
 }
 
@@ -140,6 +153,14 @@ mod tests {
         let expected =
             json!({"nic0": ["10.77.0.10", "192.0.2.7"], "nic1": ["10.80.0.10", "fd00:60::10"], "nic2": []});
         assert_eq!(addresses(&vm()), expected);
+    }
+
+    #[test]
+    fn a_public_port_is_an_address_with_a_port() {
+        let object = json!({"status": {"publicPorts": [
+            {"name": "web/ssh", "address": "203.0.113.5", "port": 30_017, "targetPort": 22, "protocol": "tcp"}]}});
+        assert_eq!(public_ports(&object), json!({"web/ssh": "203.0.113.5:30017"}));
+        assert_eq!(public_ports(&vm()), json!({}));
     }
 
     #[test]

@@ -40,10 +40,13 @@ pub(super) fn probe(name: &'static str) -> Field {
 
 /// The hooks.
 pub(super) fn hooks() -> Field {
-    let hook = |name| {
+    let hook = |name, actions: Vec<Field>| {
         let policy = Field::spec("failure_policy", Shape::Text(Form::Any)).default("Ignore");
-        let fields = vec![http_get(), exec(), number("timeout_seconds", 30), policy];
+        let fields = actions.into_iter().chain([number("timeout_seconds", 30), policy]).collect();
         Field::spec(name, Shape::Object(fields))
     };
-    Field::spec("hooks", Shape::Object(vec![hook("post_start"), hook("pre_stop")]))
+    let snapshot = Field::spec("snapshot", Shape::Object(vec![number("keep", 3)]));
+    let post_start = hook("post_start", vec![http_get(), exec()]);
+    let pre_stop = hook("pre_stop", vec![http_get(), exec(), snapshot]);
+    Field::spec("hooks", Shape::Object(vec![post_start, pre_stop]))
 }

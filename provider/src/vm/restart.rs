@@ -156,6 +156,7 @@ pub(super) fn request(change: &mut PlannedChange<'_>) {
         "firmware",
         "tpm",
         "cpu_topology",
+        "numa_nodes",
         "dedicated_cpu_placement",
         "isolate_emulator_thread",
         "cpu_model",

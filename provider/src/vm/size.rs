@@ -1,6 +1,8 @@
 //! The size of a VM: its own attributes, or those of its class.
 
-use berth_api::{CpuAmount, HugePages, Power, Quantity, ResourceName, VMClassSpec, VMSpec};
+use berth_api::{
+    CpuAmount, CpuTopology, HugePages, Power, Quantity, ResourceName, VMClassSpec, VMSpec, numa,
+};
 use tfplugin6::{AttributePath, Diagnostic, Value};
 
 use crate::{
@@ -30,6 +32,7 @@ pub(super) fn check(config: &Value) -> Vec<Diagnostic> {
 pub(crate) fn check_bounds(config: &Value) -> Vec<Diagnostic> {
     [
         check_topology(config),
+        check_numa_nodes(config),
         check_most_cpus(config),
         check_most_memory(config),
         check_huge_pages(config),
@@ -47,12 +50,33 @@ fn check_most_cpus(config: &Value) -> Option<Diagnostic> {
     let path = AttributePath::root("max_cpus");
     let detail = match config.get("cpus").as_i64() {
         Some(cpus) if most < cpus => format!("{path}: {most} is less than cpus, which is {cpus}."),
-        _ if !config.get("cpu_topology").is_null() => format!(
+        _ if is_declared(config.get("cpu_topology")) => format!(
             "{path}: max_cpus and cpu_topology exclude each other: CPUs that are plugged in are cores of one socket."
         ),
         _ => return None,
     };
     Some(Diagnostic::error("Invalid max_cpus", detail).at(path))
+}
+
+/// Refuses NUMA nodes that cannot have the same number of CPUs and the same memory each, and those of a VM that grows.
+fn check_numa_nodes(config: &Value) -> Option<Diagnostic> {
+    let nodes = config.get("numa_nodes").as_i64().filter(|nodes| *nodes > 1)?;
+    let path = AttributePath::root("numa_nodes");
+    let maximum = ["max_cpus", "max_memory"].into_iter().find(|name| is_declared(config.get(name)));
+    let detail = if let Some(maximum) = maximum {
+        format!(
+            "{path}: numa_nodes and {maximum} exclude each other: what is plugged in would be of one node."
+        )
+    } else {
+        let topology = declared_topology(config);
+        let cpus = config.get("cpus").as_i64().or(topology.map(CpuTopology::cpus));
+        let pages = huge_pages(config).unwrap_or_default();
+        let of_cpus = cpus.map_or(Ok(()), |cpus| numa::check_cpus(nodes, cpus, topology));
+        let of_memory =
+            bytes(config.get("memory")).map_or(Ok(()), |memory| numa::check_memory(nodes, memory, pages));
+        format!("{path}: {}.", of_cpus.and(of_memory).err()?)
+    };
+    Some(Diagnostic::error("Invalid numa_nodes", detail).at(path))
 }
 
 /// Refuses a `max_memory` that is less than `memory`.
@@ -72,7 +96,7 @@ fn check_huge_pages(config: &Value) -> Option<Diagnostic> {
     let pages = huge_pages(config).filter(|pages| *pages != HugePages::None)?;
     let page = pages.bytes()?;
     let name = pages.as_str();
-    if !config.get("max_memory").is_null() {
+    if is_declared(config.get("max_memory")) {
         let path = AttributePath::root("huge_pages");
         let detail = format!(
             "{path}: huge_pages and max_memory exclude each other: memory in huge pages is allocated at the start."
@@ -97,7 +121,7 @@ fn check_huge_pages(config: &Value) -> Option<Diagnostic> {
 /// Refuses CPUs of the host that are given to CPUs which are plugged in later, or to QEMU's other threads alone.
 fn check_dedicated_cpus(config: &Value) -> Option<Diagnostic> {
     let is_dedicated = config.get("dedicated_cpu_placement").as_bool() == Some(true);
-    if is_dedicated && !config.get("max_cpus").is_null() {
+    if is_dedicated && is_declared(config.get("max_cpus")) {
         let path = AttributePath::root("dedicated_cpu_placement");
         let detail = format!(
             "{path}: dedicated_cpu_placement and max_cpus exclude each other: CPUs of the host are given at the start."
@@ -113,6 +137,11 @@ fn check_dedicated_cpus(config: &Value) -> Option<Diagnostic> {
         return Some(Diagnostic::error("Invalid isolate_emulator_thread", detail).at(path));
     }
     None
+}
+
+/// Whether it has a value: one that is not known yet may turn out to be none.
+fn is_declared(value: &Value) -> bool {
+    !value.is_null() && !value.is_unknown()
 }
 
 fn huge_pages(state: &Value) -> Option<HugePages> {
@@ -206,25 +235,32 @@ fn check_topology(config: &Value) -> Option<Diagnostic> {
 
 const MOST_CPUS: i64 = 128;
 
-/// CPUs and bytes of memory that a planned VM takes of those that VMs share, as far as they are known.
-pub(super) fn of(planned: &Value, class: Option<&VMClassSpec>) -> Option<(i64, u64)> {
-    let topology = planned.get("cpu_topology");
-    let names = ["class", "cpus", "memory", "huge_pages", "dedicated_cpu_placement"];
-    let parts = names.map(|name| planned.get(name));
-    if !topology.is_wholly_known() || !parts.iter().all(|part| part.is_wholly_known()) {
-        return None;
-    }
+/// The topology of a VM or of a class, if it is known.
+fn declared_topology(state: &Value) -> Option<CpuTopology> {
+    let topology = state.get("cpu_topology");
     let count = |name: &str| topology.get(name).as_i64().unwrap_or(1);
-    let cpu_topology = (!topology.is_null()).then(|| berth_api::CpuTopology {
+    let is_known = !topology.is_null() && topology.is_wholly_known();
+    is_known.then(|| CpuTopology {
         sockets: count("sockets"),
         cores: count("cores"),
         threads: count("threads"),
-    });
+    })
+}
+
+/// CPUs and bytes of memory that a planned VM takes of those that VMs share, as far as they are known.
+pub(super) fn of(planned: &Value, class: Option<&VMClassSpec>) -> Option<(i64, u64)> {
+    let names =
+        ["class", "cpus", "memory", "huge_pages", "cpu_topology", "numa_nodes", "dedicated_cpu_placement"];
+    let parts = names.map(|name| planned.get(name));
+    if !parts.iter().all(|part| part.is_wholly_known()) {
+        return None;
+    }
     let spec = VMSpec {
         class: planned.get("class").as_str().map(ResourceName::from),
         cpus: planned.get("cpus").as_i64(),
         memory: planned.get("memory").as_str().map(|text| Quantity(text.to_owned())),
-        cpu_topology,
+        cpu_topology: declared_topology(planned),
+        numa_nodes: planned.get("numa_nodes").as_i64(),
         huge_pages: huge_pages(planned),
         dedicated_cpu_placement: planned.get("dedicated_cpu_placement").as_bool(),
         ..VMSpec::default()

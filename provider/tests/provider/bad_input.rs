@@ -82,6 +82,27 @@ fn vms() -> Vec<Bad> {
             "isolate_emulator_thread",
             "it needs dedicated_cpu_placement = true",
         ),
+        everywhere(own("numa_nodes", json!(9)), "numa_nodes", "9 is not between 1 and 8"),
+        everywhere(
+            with(own("cpus", json!(3)), "/numa_nodes", json!(2)),
+            "numa_nodes",
+            "3 CPUs cannot be divided evenly among 2 NUMA nodes",
+        ),
+        everywhere(
+            with(classless("cpu_topology", json!({"cores": 2, "threads": 2})), "/numa_nodes", json!(4)),
+            "numa_nodes",
+            "a node has whole sockets, or whole cores of one socket",
+        ),
+        everywhere(
+            with(own("memory", json!("513Mi")), "/numa_nodes", json!(2)),
+            "numa_nodes",
+            "memory 513Mi cannot be divided evenly among 2 NUMA nodes: set a multiple of 2Mi.",
+        ),
+        everywhere(
+            with(own("max_memory", json!("4Gi")), "/numa_nodes", json!(2)),
+            "numa_nodes",
+            "numa_nodes and max_memory exclude each other",
+        ),
         everywhere(own("huge_pages", json!("4Ki")), "huge_pages", "is not one of"),
         everywhere(
             with(own("memory", json!("513Mi")), "/huge_pages", json!("2Mi")),
@@ -124,6 +145,11 @@ fn vms() -> Vec<Bad> {
             own("hooks", json!({"pre_stop": {"exec": {"command": ["true"]}, "failure_policy": "Retry"}})),
             "hooks.pre_stop.failure_policy",
             "is not one of",
+        ),
+        everywhere(
+            own("hooks", json!({"pre_stop": {"snapshot": {"keep": 25}}})),
+            "hooks.pre_stop.snapshot.keep",
+            "25 is not between 1 and 24",
         ),
         everywhere(own("start_order", json!(-1)), "start_order", "-1 is not between 0 and 65535"),
         everywhere(
@@ -286,6 +312,7 @@ fn vms() -> Vec<Bad> {
             "e1000e",
         ),
         everywhere(nics(json!([{"name": "nic0", "link": "down"}])), "network_interfaces[0].link", "Down"),
+        everywhere(nics(json!([{"name": "nic0", "dscp": "46"}])), "network_interfaces[0].dscp", "AF11"),
         everywhere(
             nics(json!([{"name": "nic0", "network": "a.b"}])),
             "network_interfaces[0].network",
@@ -549,6 +576,11 @@ fn classes() -> Vec<Bad> {
             with(class(), "/cpu_topology", json!({"threads": 2})),
             "cpu_topology",
             "1 sockets * 1 cores * 2 threads are 2 CPUs, and cpus is 1",
+        ),
+        everywhere(
+            with(with(class(), "/cpus", json!(2)), "/numa_nodes", json!(3)),
+            "numa_nodes",
+            "2 CPUs cannot be divided evenly among 3 NUMA nodes",
         ),
         everywhere(with(class(), "/name", json!("Small")), "name", "not a DNS label"),
         everywhere(
@@ -839,6 +871,16 @@ fn networks() -> Vec<Bad> {
             "set either `name`",
         ),
         everywhere(with(bridged(), "/bridge/vlan", json!(120)), "bridge.vlan", "a VLAN of `interface`"),
+        everywhere(
+            with(over("eth1", Some(120)), "/bridge/trunk_vlans", json!(["20"])),
+            "bridge.trunk_vlans",
+            "Leave one of them out",
+        ),
+        everywhere(
+            with(bridged(), "/bridge/trunk_vlans", json!(["20", "4095"])),
+            "bridge.trunk_vlans[1]",
+            "not a VLAN",
+        ),
         everywhere(over("eth1", Some(0)), "bridge.vlan", "0 is not between"),
         everywhere(over("eth1", Some(4095)), "bridge.vlan", "4095 is not between"),
         everywhere(over("eth 1", None), "bridge.interface", "not the name of an interface"),
@@ -913,6 +955,24 @@ fn ports() -> Vec<(&'static str, Bad)> {
         (everywhere(port(json!({"targets": ["A"]})), "ports[0].targets[0]", "not a DNS label")),
         (everywhere(port(json!({"targets": ["a", "b", "a"]})), "ports[0].targets[2]", "named twice")),
         (everywhere(twice, "ports[1].port", "declared in ports[0] too")),
+        (here(
+            json!({"name": "b", "ports": [{"target_port": 22, "targets": ["a"]}]}),
+            "ports[0].name",
+            "needs a name",
+        )),
+        (everywhere(
+            json!({"name": "b", "ports": [{"name": "ssh", "targets": ["a"]}]}),
+            "ports[0].target_port",
+            "needs `target_port`",
+        )),
+        (everywhere(json!({"name": "b", "port_range": "30000"}), "port_range", "not a range of ports")),
+        (everywhere(json!({"name": "b", "port_range": "30-20"}), "port_range", "not a range of ports")),
+        (here(
+            json!({"name": "b", "port_range": "30-30", "ports": [
+                {"name": "a", "target_port": 22, "targets": ["a"]}, {"name": "b", "target_port": 23, "targets": ["a"]}]}),
+            "port_range",
+            "enough for 1, and 2 entries",
+        )),
         (everywhere(check(json!({"interval": "2h"})), "ports[0].health_check.interval", "not a duration")),
         (everywhere(check(json!({"interval": "11m"})), "ports[0].health_check.interval", "not a duration")),
         (everywhere(check(json!({"timeout": "1m"})), "ports[0].health_check.timeout", "not a duration")),
@@ -1120,6 +1180,15 @@ fn repositories() -> Vec<Bad> {
     ]
 }
 
+fn quotas() -> Vec<Bad> {
+    let quota = |hard: Json| json!({"name": "team", "hard": hard});
+    vec![
+        everywhere(quota(json!({"memory": "lots"})), "hard.memory", "is not a quantity"),
+        everywhere(quota(json!({"disk_size": "0Gi"})), "hard.disk_size", "is not a positive amount"),
+        everywhere(quota(json!({})), "hard", "at least one limit"),
+    ]
+}
+
 fn all() -> Vec<(&'static str, Bad)> {
     let of = |type_name: &'static str, bad: Vec<Bad>| bad.into_iter().map(move |bad| (type_name, bad));
     let mut all: Vec<(&'static str, Bad)> = of("berth_vm", vms()).collect();
@@ -1130,6 +1199,7 @@ fn all() -> Vec<(&'static str, Bad)> {
     all.extend(of("berth_backup", backups()));
     all.extend(of("berth_backup_repository", repositories()));
     all.extend(of("berth_snapshot_schedule", schedules()));
+    all.extend(of("berth_quota", quotas()));
     all.extend(pools());
     all.extend(others());
     all.extend(ports());
@@ -1201,6 +1271,12 @@ async fn values_that_are_not_known_yet_are_not_judged() {
     let unknown = json!({"name": "web", "class": "a", "disks": [{"name": "a", "boot": true}], "network_interfaces": nics,
         "labels": {"a": "<unknown>"}, "bootstrap": {"user_data_wo": "<unknown>", "user_data_wo_version": 1}});
     assert_eq!(text_of(&Stage::new(&provider, "berth_vm").validate(&unknown).await), "");
+    let unknown = json!({"name": "large", "cpus": 4, "memory": "4Gi", "max_cpus": "<unknown>", "max_memory": "<unknown>",
+        "numa_nodes": 2, "huge_pages": "2Mi", "dedicated_cpu_placement": true});
+    assert_eq!(text_of(&Stage::new(&provider, "berth_vm_class").validate(&unknown).await), "");
+    let unknown =
+        json!({"name": "large", "cpus": 4, "memory": "4Gi", "max_cpus": 8, "cpu_topology": "<unknown>"});
+    assert_eq!(text_of(&Stage::new(&provider, "berth_vm_class").validate(&unknown).await), "");
     let unknown = json!({"name": "i", "source": {"url": "http://x", "sha256": "<unknown>", "checksum_url": "http://y"}});
     assert_eq!(text_of(&Stage::new(&provider, "berth_image").validate(&unknown).await), "");
     let unknown =

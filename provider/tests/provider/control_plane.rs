@@ -507,7 +507,7 @@ struct Player {
     hold_users: Arc<AtomicBool>,
 }
 
-const KINDS: [&str; 18] = [
+const KINDS: [&str; 19] = [
     "Host",
     "StoragePool",
     "IPPool",
@@ -526,6 +526,7 @@ const KINDS: [&str; 18] = [
     "VMSnapshot",
     "SnapshotSchedule",
     "HotswapDiskAttachment",
+    "Quota",
 ];
 
 impl Player {
@@ -642,7 +643,12 @@ fn status(object: &Json, all: &[Json], busy: bool) -> Json {
             status["members"] = members.into();
         }
         "Image" => status["virtualSize"] = "2Gi".into(),
-        "PublicIP" => status["address"] = format!("198.18.100.{}", name.len()).into(),
+        "PublicIP" => {
+            status["address"] = format!("198.18.100.{}", name.len()).into();
+            if object.pointer("/spec/ports").is_some() {
+                status["ports"] = ports_of(object);
+            }
+        }
         "HotswapDiskAttachment" => {
             conditions.push(condition("Attached", true, "Attached", generation));
             status["serial"] = "v0123456789abcdef012".into();
@@ -667,6 +673,11 @@ fn status(object: &Json, all: &[Json], busy: bool) -> Json {
                 status["serial"] = "v0123456789abcdef".into();
                 status["binding"] = json!({"host": "host-a", "epoch": 1});
             }
+        }
+        "Quota" => {
+            status["hard"] = object["spec"]["hard"].clone();
+            status["used"] = json!({"diskSize": "1Gi", "memory": "2Gi", "cpus": 1, "vms": 1, "disks": 1, "snapshots": 0,
+                "images": 0, "publicIps": 0});
         }
         "SnapshotSchedule" => {
             status["lastScheduleTime"] = "2026-01-01T03:00:00Z".into();
@@ -836,4 +847,19 @@ fn users(disk: &str, all: &[Json]) -> Vec<Json> {
 
 fn text<'a>(object: &'a Json, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Json::as_str).unwrap_or_default()
+}
+
+/// The ports of a PublicIP: declared ones, those that its status has, and the lowest free ones.
+fn ports_of(ip: &Json) -> Json {
+    let list = |pointer: &str| ip.pointer(pointer).and_then(Json::as_array).cloned().unwrap_or_default();
+    let (entries, former) = (list("/spec/ports"), list("/status/ports"));
+    let mut taken: Vec<i64> = former.iter().filter_map(|port| port["port"].as_i64()).collect();
+    let port_of = |entry: &Json| {
+        let kept = former.iter().find(|port| port["name"] == entry["name"]);
+        let known = entry["port"].as_i64().or_else(|| kept?["port"].as_i64());
+        let port = known.or_else(|| (30_000..).find(|port| !taken.contains(port)));
+        taken.extend(port);
+        json!({"name": entry["name"], "port": port, "protocol": entry["protocol"], "available": 0, "total": 1})
+    };
+    entries.iter().map(port_of).collect()
 }

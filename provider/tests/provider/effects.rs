@@ -111,12 +111,13 @@ fn vm() -> Json {
             "password_expires": true, "sysprep_unattend": "<a/>", "ssh_authorized_keys_secret": "keys"},
         "guest_users": [{"name": "debian", "ssh_authorized_keys": ["ssh-rsa A"], "ssh_authorized_keys_secret": "keys"}],
         "power": "Running", "restart_policy": "Always", "stop": {"mode": "Graceful", "grace_period_seconds": 60},
-        "hooks": {"post_start": hook(), "pre_stop": hook()},
+        "hooks": {"post_start": hook(), "pre_stop": pre_stop()},
         "readiness_probe": probe(), "liveness_probe": probe(),
         "start_order": 2, "start_delay_seconds": 0,
         "restart_mode": "Graceful", "restart_token": "1", "labels": {"a": "b"}, "deletion_protection": false,
     });
     // One macro has no room for all of it.
+    vm["numa_nodes"] = json!(1);
     vm["pci_devices"] = json!([{"name": "gpu-a100", "count": 1}]);
     vm["usb_devices"] = json!([{"name": "licence-key", "count": 1}]);
     vm["shares"] = json!([{"name": "media", "tag": "films", "read_only": true}]);
@@ -127,7 +128,7 @@ fn vm() -> Json {
 fn interface() -> Json {
     json!({"name": "nic0", "network": "default", "public_ip": "a", "mac_address": "52:54:00:00:00:01", "address": "10.77.0.9", "ipv6_address": "fd00:60::9",
             "model": "virtio", "queues": 2, "link": "Up", "security_groups": ["a"], "allowed_addresses": ["10.77.0.100/32"], "allowed_mac_addresses": ["00:00:5e:00:01:0a"],
-            "dns": ["10.77.0.53"], "search_domains": ["example.org"], "default_route": true,
+            "dns": ["10.77.0.53"], "search_domains": ["example.org"], "default_route": true, "dscp": "EF",
             "limits": {"ingress_bandwidth": "1M", "egress_bandwidth": "1M", "ingress_burst": "1Mi", "egress_burst": "1Mi",
                 "ingress_packets": 100, "egress_packets": 100}})
 }
@@ -149,6 +150,12 @@ fn hook() -> Json {
     json!({"http_get": {"port": 80, "path": "/"}, "exec": {"command": ["true"]}, "timeout_seconds": 30, "failure_policy": "Ignore"})
 }
 
+fn pre_stop() -> Json {
+    let mut hook = hook();
+    hook["snapshot"] = json!({"keep": 3});
+    hook
+}
+
 fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
     vec![
         ("/name", json!("web2"), Announced::Replace),
@@ -161,6 +168,8 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/max_memory", json!("4Gi"), Announced::PowerCycle),
         ("/huge_pages", json!("2Mi"), Announced::PowerCycle),
         ("/huge_pages", Json::Null, Announced::PowerCycle),
+        ("/numa_nodes", json!(2), Announced::PowerCycle),
+        ("/numa_nodes", Json::Null, Announced::PowerCycle),
         ("/cpu_limit", json!("1.5"), Announced::Live),
         ("/cpu_limit", Json::Null, Announced::Live),
         ("/cpu_weight", json!(1), Announced::Live),
@@ -256,6 +265,7 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/network_interfaces/0/allowed_addresses", json!(["0.0.0.0/0"]), Announced::Live),
         ("/network_interfaces/0/allowed_mac_addresses", json!(["00:00:5e:00:01:0b"]), Announced::Live),
         ("/network_interfaces/0/limits", Json::Null, Announced::Live),
+        ("/network_interfaces/0/dscp", json!("CS1"), Announced::Live),
         ("/network_interfaces/0/dns", json!(["9.9.9.9"]), Announced::Live),
         ("/network_interfaces/0/search_domains", json!(["example.net"]), Announced::Live),
         ("/network_interfaces/0/default_route", json!(false), Announced::Live),
@@ -336,6 +346,7 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/hooks/pre_stop/http_get/port", json!(81), Announced::Live),
         ("/hooks/pre_stop/http_get/path", json!("/ready"), Announced::Live),
         ("/hooks/pre_stop/exec/command", json!(["false"]), Announced::Live),
+        ("/hooks/pre_stop/snapshot/keep", json!(1), Announced::Live),
         ("/hooks/pre_stop/timeout_seconds", json!(5), Announced::Live),
         ("/hooks/pre_stop/failure_policy", json!("Fail"), Announced::Live),
         ("/hooks", Json::Null, Announced::Live),
@@ -378,7 +389,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
     let hda = json!({"name": "a", "namespace": "default", "vm": "v", "disk": "d", "force": false});
     let network = json!({"name": "n", "namespace": "default", "cidr": "10.80.0.0/24", "egress": "Masquerade", "ipv6_cidr": "fd00:60::/64", "ipv6_egress": "None", "dns": ["10.80.0.1"], "mtu": 1400,
         "dns_domain": "app.internal", "search_domains": ["example.org"], "routes": [{"name": "office", "to": "192.168.0.0/16", "via": "10.80.0.9"}]});
-    let lan = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"}, "cidr": "10.80.0.0/24",
+    let lan = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0", "trunk_vlans": ["10"]}, "cidr": "10.80.0.0/24",
         "ipv4": {"allocation": "Static", "gateway": "10.80.0.1", "range": "10.80.0.9-10.80.0.10"}});
     let vlan = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"interface": "eth1", "vlan": 120}, "cidr": "10.80.0.0/24",
         "ipv4": {"allocation": "Static"}});
@@ -393,6 +404,8 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
     let balancer = json!({"name": "b", "namespace": "default", "pool": "default", "ports": [port]});
     let rule = json!({"name": "r", "protocol": "tcp", "ports": ["80"], "cidrs": ["10.0.0.0/8"], "security_groups": ["web"]});
     let security = json!({"name": "g", "namespace": "default", "ingress": [rule], "egress": [rule]});
+    let quota = json!({"name": "q", "namespace": "default", "hard": {"disk_size": "1Ti", "memory": "1Gi", "cpus": 1, "vms": 2,
+        "disks": 2, "snapshots": 2, "images": 2, "public_ips": 2}});
     let group = json!({"name": "g", "namespace": "default", "strategy": "spread", "enforcement": "required"});
     let keep = json!({"last": 1, "hourly": 0, "daily": 1, "weekly": 0, "monthly": 0, "yearly": 0});
     let schedule = json!({"name": "s", "namespace": "default", "schedule": "@daily", "time_zone": "UTC", "vms": ["web"], "keep": keep,
@@ -507,6 +520,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_vm_class", class, "/cpu_topology", Json::Null, Announced::PowerCycle),
         ("berth_public_ip", ip.clone(), "/pool", json!("other"), Announced::Replace),
         ("berth_public_ip", ip, "/address", json!("198.18.100.2"), Announced::Replace),
+        ("berth_public_ip", balancer.clone(), "/port_range", json!("20000-20099"), Announced::Live),
         ("berth_public_ip", balancer.clone(), "/ports/0/port", json!(8443), Announced::Live),
         ("berth_public_ip", balancer.clone(), "/ports/0/target_port", json!(443), Announced::Live),
         ("berth_public_ip", balancer.clone(), "/ports/0/protocol", json!("udp"), Announced::Live),
@@ -540,6 +554,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_network", network.clone(), "/routes/0/via", json!("10.80.0.8"), Announced::Live),
         ("berth_network", network, "/mtu", json!(1450), Announced::PowerCycle),
         ("berth_network", lan.clone(), "/bridge/name", json!("vmbr1"), Announced::Replace),
+        ("berth_network", lan.clone(), "/bridge/trunk_vlans", json!(["20"]), Announced::Live),
         ("berth_network", vlan.clone(), "/bridge/interface", json!("eth2"), Announced::Replace),
         ("berth_network", vlan, "/bridge/vlan", json!(121), Announced::Replace),
         ("berth_network", lan.clone(), "/ipv4/gateway", json!("10.80.0.2"), Announced::Live),
@@ -568,6 +583,14 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ),
         ("berth_security_group", security, "/egress", json!([]), Announced::Live),
         ("berth_placement_group", group, "/enforcement", json!("preferred"), Announced::Live),
+        ("berth_quota", quota.clone(), "/hard/disk_size", json!("2Ti"), Announced::Live),
+        ("berth_quota", quota.clone(), "/hard/memory", json!("8Gi"), Announced::Live),
+        ("berth_quota", quota.clone(), "/hard/cpus", json!(8), Announced::Live),
+        ("berth_quota", quota.clone(), "/hard/vms", json!(1), Announced::Live),
+        ("berth_quota", quota.clone(), "/hard/disks", json!(1), Announced::Live),
+        ("berth_quota", quota.clone(), "/hard/snapshots", json!(1), Announced::Live),
+        ("berth_quota", quota.clone(), "/hard/images", json!(1), Announced::Live),
+        ("berth_quota", quota, "/hard/public_ips", json!(1), Announced::Live),
     ]
 }
 

@@ -94,6 +94,12 @@ pub(crate) fn stories() -> Vec<(&'static str, &'static str, Json, Json)> {
                 "keep": {"last": 3, "hourly": 12}, "starting_deadline_seconds": 600, "suspend": true,
                 "backup": {"repository": "offsite", "keep": {"daily": 30}}}),
         ),
+        (
+            "berth_quota",
+            "Quota",
+            json!({"name": "team", "hard": {"disk_size": "1Pi", "vms": 1000}}),
+            json!({"name": "team", "hard": {"snapshots": 1000, "vms": 2000, "public_ips": 1000}}),
+        ),
         ("berth_vm", "VM", web(), with(web(), json!({"power": "Stopped"}))),
         (
             "berth_vm_snapshot",

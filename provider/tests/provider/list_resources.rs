@@ -133,6 +133,7 @@ async fn the_generated_configuration_of_every_kind_plans_empty() {
             json!({"name": "nightly", "schedule": "@daily", "vms": ["full"], "keep": {"daily": 7},
                 "backup": {"repository": "offsite", "keep": {"daily": 30}}}),
         ),
+        ("berth_quota", json!({"name": "team", "hard": {"disk_size": "1Ti", "vms": 99}})),
     ] {
         let made = Stage::new(&other, type_name).apply(&config).await;
         assert!(!text_of(&made.diagnostics).contains("Error"), "{type_name}: {}", made.text());

@@ -1,6 +1,7 @@
 //! The provider against the real embedded control plane; a task acts as the controllers and agents.
 
 mod actions;
+mod assigned_ports;
 mod attribute;
 mod bad_input;
 mod connections;

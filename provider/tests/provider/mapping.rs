@@ -318,6 +318,14 @@ fn every_other_kind_becomes_its_custom_resource() {
                     "keep": {"last": 0, "hourly": 0, "daily": 30, "weekly": 0, "monthly": 12, "yearly": 0}}}),
         ),
         (
+            "berth_quota",
+            json!({"hard": {"disk_size": "1Ti", "memory": "64Gi", "cpus": 32, "vms": 20, "disks": 40, "snapshots": 100, "images": 5,
+                "public_ips": 4}}),
+            json!({"hard": {"diskSize": "1Ti", "memory": "64Gi", "cpus": 32, "vms": 20, "disks": 40, "snapshots": 100, "images": 5,
+                "publicIps": 4}}),
+        ),
+        ("berth_quota", json!({"hard": {"vms": 0}}), json!({"hard": {"vms": 0}})),
+        (
             "berth_placement_group",
             json!({}),
             json!({"strategy": "spread", "enforcement": "required", "topologyKey": "kubernetes.io/hostname"}),
@@ -348,8 +356,8 @@ fn every_other_kind_becomes_its_custom_resource() {
         ),
         (
             "berth_network",
-            json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "cidr": "10.80.0.0/24", "ipv4": {"gateway": "10.80.0.1"}}),
-            json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "cidr": "10.80.0.0/24", "ipv6Egress": "None",
+            json!({"type": "Bridge", "bridge": {"name": "vmbr0", "trunk_vlans": ["20", "100-199"]}, "cidr": "10.80.0.0/24", "ipv4": {"gateway": "10.80.0.1"}}),
+            json!({"type": "Bridge", "bridge": {"name": "vmbr0", "trunkVLANs": ["20", "100-199"]}, "cidr": "10.80.0.0/24", "ipv6Egress": "None",
                 "ipv4": {"allocation": "Static", "gateway": "10.80.0.1"}}),
         ),
         (
@@ -376,6 +384,13 @@ fn every_other_kind_becomes_its_custom_resource() {
                 {"name": "port0", "port": 443, "targetPort": 8443, "protocol": "tcp", "targets": ["a", "b"], "sessionAffinity": "None",
                     "healthCheck": {"path": "/healthz", "interval": "2s", "timeout": "2s", "healthyThreshold": 1, "unhealthyThreshold": 2}},
                 {"name": "dns", "port": 53, "protocol": "udp", "targets": ["a"], "sessionAffinity": "ClientIP"},
+            ]}),
+        ),
+        (
+            "berth_public_ip",
+            json!({"port_range": "20000-20099", "ports": [{"name": "ssh", "target_port": 22, "targets": ["a"]}]}),
+            json!({"pool": "default", "deletionProtection": false, "portRange": "20000-20099", "ports": [
+                {"name": "ssh", "targetPort": 22, "protocol": "tcp", "targets": ["a"], "sessionAffinity": "None"},
             ]}),
         ),
         (
@@ -447,12 +462,11 @@ fn every_field_of_every_spec_is_an_attribute_of_its_resource() {
     let provider = BerthProvider::default();
     let mut undeclared = Vec::new();
     for definition in berth_api::manifests::crds() {
-        let kind = definition.spec.names.kind.clone();
+        let kind = definition["spec"]["names"]["kind"].as_str().expect("it has a name");
         let resource = provider.kinds().iter().find(|resource| resource.info().kind == kind);
         let resource = resource.unwrap_or_else(|| panic!("no resource for {kind}"));
-        let definition = serde_json::to_value(definition).expect("plain data");
         let spec = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
-        find_undeclared(spec, resource.fields(), &kind, &mut undeclared);
+        find_undeclared(spec, resource.fields(), kind, &mut undeclared);
     }
     undeclared.sort_unstable();
     let mut expected = NOT_DECLARED.to_vec();

@@ -67,6 +67,7 @@ async fn admission_speaks_in_the_plan_with_the_attribute() {
             "of a liveness probe must be 1",
         ),
         (with("hooks", json!({"pre_stop": {"timeout_seconds": 5}})), "exactly one of"),
+        (with("hooks", json!({"pre_stop": {"exec": exec, "snapshot": {}}})), "exactly one of"),
         (with("start_delay_seconds", json!(5)), "startDelaySeconds needs startOrder"),
     ];
     for (config, words) in refused {

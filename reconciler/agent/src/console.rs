@@ -1,5 +1,5 @@
-//! The consoles of the machines on this host, the other ways into a guest, uploads of images, and copies of images to other hosts, served
-//! over HTTPS to clients with a ticket.
+//! The consoles of the machines on this host, the other ways into a guest, uploads and downloads of images, and copies of images to other
+//! hosts, served over HTTPS to clients with a ticket.
 //!
 //! ```text
 //!  client ─ TLS ─▶ one HTTP/1.1 request ─▶ ticket verified ─▶ 101, then plain bytes in both directions
@@ -8,7 +8,7 @@
 //!                          viewer  ◀───────────────▶ VNC server  (one connection to QEMU for each viewer)
 //!                          client  ◀───────────────▶ guest agent (one exchange at a time), or a port of the guest
 //!                          client  ────────────────▶ the partial file of an image
-//!                          host    ◀──────────────── the file of an image
+//!                          client, or host  ◀─────── the file of an image
 //!                          client  ◀──────────────── the way of a packet through the host's rules
 //! ```
 //!
@@ -17,6 +17,7 @@
 //! memory are limited, also for clients without a ticket. Nothing here changes an object or a machine.
 
 mod copying;
+mod download;
 mod file_copy;
 mod forward;
 mod guest_session;
@@ -36,7 +37,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use berth_api::console::{
-    ConsoleUse, PROTOCOL, UPLOAD_ACCOUNT, of_copy_path, of_upload_path, upload_audience,
+    ConsoleUse, PROTOCOL, UPLOAD_ACCOUNT, of_copy_path, of_download_path, of_upload_path, upload_audience,
 };
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};
@@ -55,6 +56,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::context::Context;
 use crate::index::instance_of;
 use crate::key::ObjectName;
+use download::DownloadSession;
 use file_copy::FileCopy;
 use forward::Forward;
 use guest_session::GuestSession;
@@ -92,6 +94,10 @@ const FORWARDS: usize = 128;
 const FORWARDS_OF_VM: usize = 64;
 /// The number of uploads to this host. An image has one at a time.
 const UPLOADS: usize = 8;
+/// The number of downloads from this host, of the images of a namespace, and of an image.
+const DOWNLOADS: usize = 8;
+const DOWNLOADS_OF_NAMESPACE: usize = 4;
+const DOWNLOADS_OF_IMAGE: usize = 2;
 /// The number of copies of images to other hosts, and to one of them.
 const COPIES: usize = 16;
 const COPIES_OF_HOST: usize = 4;
@@ -114,6 +120,9 @@ struct Consoles {
     forwards: Places<String>,
     /// By the uid of the image.
     uploads: Places<String>,
+    /// By the uid of the image.
+    downloads: Places<String>,
+    downloads_by_namespace: Places<String>,
     /// By the host that copies.
     copies: Places<String>,
     traces: Places<String>,
@@ -128,6 +137,7 @@ enum Session {
     Guest(GuestSession),
     Forward(Forward),
     Upload(Box<UploadSession>),
+    Download(Box<DownloadSession>),
     Copy(Box<FileCopy>),
 }
 
@@ -141,6 +151,7 @@ impl Session {
             Self::Guest(session) => session.run(stream).await,
             Self::Forward(session) => session.run(stream).await,
             Self::Upload(session) => session.run(stream).await,
+            Self::Download(session) => session.run(stream).await,
             Self::Copy(session) => session.run(stream).await,
         }
     }
@@ -157,6 +168,8 @@ pub(crate) async fn serve(ctx: &Arc<Context>) {
         guest_sessions: Places::new(GUEST_SESSIONS, GUEST_SESSIONS_OF_VM),
         forwards: Places::new(FORWARDS, FORWARDS_OF_VM),
         uploads: Places::new(UPLOADS, 1),
+        downloads: Places::new(DOWNLOADS, DOWNLOADS_OF_IMAGE),
+        downloads_by_namespace: Places::new(DOWNLOADS, DOWNLOADS_OF_NAMESPACE),
         copies: Places::new(COPIES, COPIES_OF_HOST),
         traces: Places::new(TRACES, TRACES_OF_VM),
     });
@@ -244,9 +257,10 @@ async fn open(
     peer: SocketAddr,
 ) -> Result<Session, ConsoleRefusal> {
     let path = request.uri().path();
-    let (upload, copy) = (of_upload_path(path), of_copy_path(path));
+    let is_of_image =
+        [of_upload_path(path), of_download_path(path), of_copy_path(path)].iter().any(Option::is_some);
     let of_vm = ConsoleUse::of_path(path);
-    if upload.is_none() && copy.is_none() && of_vm.is_none() {
+    if !is_of_image && of_vm.is_none() {
         return Err(ConsoleRefusal::NoSuchPath);
     }
     let is_upgrade = request.headers().get(header::UPGRADE).is_some_and(|value| value == PROTOCOL);
@@ -255,12 +269,8 @@ async fn open(
     }
     let bearer = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let ticket = bearer.and_then(|value| value.strip_prefix("Bearer ")).ok_or(ConsoleRefusal::NoTicket)?;
-    if let Some((namespace, name)) = upload {
-        return open_upload(ctx, consoles, ObjectName::new(namespace, name), ticket, peer).await;
-    }
-    if let Some((namespace, name)) = copy {
-        let (name, query) = (ObjectName::new(namespace, name), request.uri().query());
-        return FileCopy::open(ctx, consoles, name, query, ticket).await.map(Box::new).map(Session::Copy);
+    if is_of_image {
+        return open_of_image(ctx, consoles, request, ticket, peer).await;
     }
     let (namespace, name, wanted) = of_vm.ok_or(ConsoleRefusal::NoSuchPath)?;
     let vm = ctx.index.read().vms.get(&ObjectName::new(namespace, name));
@@ -314,6 +324,28 @@ async fn open(
     let permit = consoles.logs.clone().acquire_owned().await.map_err(|_| ConsoleRefusal::NotHere)?;
     let log = consoles.lines.log(&instance).await?;
     Ok(Session::Serial(SerialSession::follow(viewer, &log, permit)))
+}
+
+/// Verifies the ticket for the file of an image and prepares its session.
+async fn open_of_image(
+    ctx: &Arc<Context>,
+    consoles: &Consoles,
+    request: &Request<Incoming>,
+    ticket: &str,
+    peer: SocketAddr,
+) -> Result<Session, ConsoleRefusal> {
+    let (path, query) = (request.uri().path(), request.uri().query());
+    if let Some((namespace, name)) = of_upload_path(path) {
+        return open_upload(ctx, consoles, ObjectName::new(namespace, name), ticket, peer).await;
+    }
+    if let Some((namespace, name)) = of_download_path(path) {
+        let name = ObjectName::new(namespace, name);
+        let session = DownloadSession::open(ctx, consoles, name, query, ticket).await?;
+        return Ok(Session::Download(Box::new(session)));
+    }
+    let (namespace, name) = of_copy_path(path).ok_or(ConsoleRefusal::NoSuchPath)?;
+    let name = ObjectName::new(namespace, name);
+    FileCopy::open(ctx, consoles, name, query, ticket).await.map(Box::new).map(Session::Copy)
 }
 
 /// Verifies the ticket for an upload and prepares its session.

@@ -197,7 +197,7 @@ async fn report<K: Reconciler>(
         Some(error) if error.is_transient() => (plan.readiness, Requeue::After(error.wait())),
         Some(error) => {
             let again = match error.retry() {
-                Retry::Backoff if error.is_no_space() || error.is_for_file() => {
+                Retry::Backoff if error.is_no_space() || error.is_unannounced() => {
                     Requeue::After(RETRY_SPACE_EVERY)
                 }
                 Retry::Backoff => Requeue::BackOff,

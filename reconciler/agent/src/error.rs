@@ -1,5 +1,6 @@
 //! Why a reconcile failed, the reason reported in conditions, and whether a retry helps.
 
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use berth_api::{Readiness, Reason};
@@ -45,7 +46,7 @@ pub enum AgentError {
     Deposed { host: String, why: String },
 }
 
-/// Interval of retries after a failure for lack of space, or of a file of the host.
+/// Interval of retries after a failure for lack of space, of a file of the host, or of an address.
 pub(crate) const RETRY_SPACE_EVERY: Duration = Duration::from_secs(10);
 
 /// Delay before an object is reconciled again after a passing error.
@@ -97,6 +98,12 @@ pub(crate) enum Error {
     /// One of the VM's networks is not created on this host; the next plan reports that in the VM's status.
     #[error("{why}")]
     NetworkRefused { why: String },
+    /// Another machine of a bridged network has the address of an interface.
+    #[error(
+        "{mac} answers for {address}, the address of network interface {interface}, on its Network: free the address on that machine, \
+         declare another one, or take it out of the Network's range and create the VM again"
+    )]
+    AddressConflict { interface: String, address: Ipv4Addr, mac: String },
     #[error("the record of the control plane that this host obeys cannot be read: {detail}")]
     SiteRecord { detail: String },
     #[error("the instance's journal cannot be read: {detail}")]
@@ -130,6 +137,7 @@ impl Error {
             Self::Machine(MachineError::Block(BlockError::NotOneMoment { .. })) => {
                 Reason::SnapshotInterrupted
             }
+            Self::AddressConflict { .. } => Reason::AddressConflict,
             _ => Reason::Retrying,
         }
     }
@@ -144,9 +152,9 @@ impl Error {
         }
     }
 
-    /// Whether a file of the host is waited for: its arrival causes no event either.
-    pub(crate) fn is_for_file(&self) -> bool {
-        self.reason() == Reason::WaitingForFile
+    /// Whether a file of the host or an address of a network is waited for: their arrival causes no event either.
+    pub(crate) fn is_unannounced(&self) -> bool {
+        matches!(self.reason(), Reason::WaitingForFile | Reason::AddressConflict)
     }
 
     /// Returns whether to back off or to wait for a change.
@@ -187,7 +195,8 @@ impl Error {
     pub(crate) fn readiness(&self) -> Readiness {
         let stalled = match self {
             Self::System(error) | Self::Machine(MachineError::System(error)) => is_stalled(error),
-            Self::Machine(MachineError::Block(BlockError::Spec(_) | BlockError::NotOneMoment { .. })) => true,
+            Self::Machine(MachineError::Block(BlockError::Spec(_) | BlockError::NotOneMoment { .. }))
+            | Self::AddressConflict { .. } => true,
             _ => false,
         };
         if stalled {
@@ -307,6 +316,17 @@ mod tests {
         };
         assert!(refused(507).is_no_space());
         assert!(!refused(500).is_no_space());
+    }
+
+    #[test]
+    fn an_address_that_another_machine_has_stalls_and_is_tried_at_a_fixed_interval() {
+        let interface = "nic0".to_owned();
+        let address = Ipv4Addr::new(192, 0, 2, 50);
+        let error = Error::AddressConflict { interface, address, mac: "02:00:00:00:00:09".to_owned() };
+        let Readiness::Stalled(reason, message) = error.readiness() else { panic!("{error:?}") };
+        assert_eq!((reason, error.retry()), (Reason::AddressConflict, Retry::Backoff));
+        assert!(error.is_unannounced() && !error.is_transient());
+        assert!(message.starts_with("02:00:00:00:00:09 answers for 192.0.2.50"), "{message}");
     }
 
     #[test]

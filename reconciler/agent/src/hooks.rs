@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use berth_api::{Hook, VM};
+use berth_api::{Hook, HookFailurePolicy, VM};
 use berth_engine::Queue;
 use berth_host::System;
 use berth_qemu::hypervisor::ProcessIdentity;
@@ -41,11 +41,33 @@ pub(crate) struct HookCall {
     pub(crate) time: Duration,
 }
 
+/// A hook that is due.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum DueHook {
+    Call(Box<DueCall>),
+    Snapshot(DueSnapshot),
+}
+
 /// A call that is to be made, runs, or has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct DueHook {
+pub(crate) struct DueCall {
     pub(crate) call: HookCall,
     pub(crate) progress: HookProgress,
+}
+
+/// A snapshot of the VM that is to be taken before the guest is asked to shut down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DueSnapshot {
+    pub(crate) name: String,
+    /// When the stop began.
+    pub(crate) since: Timestamp,
+    pub(crate) is_taken: bool,
+    /// Why it is not taken, as one of its parts reports it, and whether that needs a person.
+    pub(crate) obstacle: Option<(String, bool)>,
+    /// The time that it has, and what is left of it.
+    pub(crate) time: Duration,
+    pub(crate) left: Duration,
+    pub(crate) policy: HookFailurePolicy,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

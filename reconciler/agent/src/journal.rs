@@ -172,6 +172,9 @@ pub(crate) struct Run {
     /// None in the journal of an older agent: one socket.
     #[serde(default)]
     pub(crate) topology: Option<CpuTopology>,
+    /// None in the journal of an older agent: one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) numa_nodes: Option<i64>,
     /// The CPUs up to which it can grow; machines of older agents cannot.
     #[serde(default)]
     pub(crate) max_cpus: Option<i64>,
@@ -350,6 +353,9 @@ pub(crate) enum SuspensionPhase {
 pub(crate) struct Stop {
     pub(crate) why: StopReason,
     pub(crate) since: Timestamp,
+    /// When the grace period began, if a hook held the guest back for longer than that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) released: Option<Timestamp>,
     /// How often the guest has been asked to shut down.
     pub(crate) asked: u8,
     /// The stop is no longer wanted; a guest that received the request may still shut down.
@@ -555,6 +561,7 @@ mod tests {
             huge_pages: HugePages::None,
             tpm: true,
             topology: None,
+            numa_nodes: Some(2),
             max_cpus: Some(4),
             growth: Some(MemoryGrowth { base: 1, most: 2 }),
             graphics: Graphics::VGA,

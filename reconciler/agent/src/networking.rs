@@ -4,6 +4,7 @@
 //! writes it, VMs and the Host read it.
 
 mod checks;
+mod conflicts;
 mod ports;
 mod probes;
 
@@ -27,6 +28,7 @@ use berth_host::{
 };
 
 pub(crate) use checks::{Check, CheckedTarget, Checks, Health};
+pub(crate) use conflicts::{Conflicts, LOOK_AGAIN};
 pub(crate) use ports::{GuestPort, GuestPorts, ports_of};
 pub(crate) use probes::{Probe, Probes, RETRY_TAKEN};
 
@@ -44,6 +46,8 @@ pub(crate) struct Networks {
     pub(crate) probes: Probes,
     /// Health checks of the targets of public addresses that this host has.
     pub(crate) checks: Checks,
+    /// Addresses of bridged networks that other machines have.
+    pub(crate) conflicts: Conflicts,
     /// Addresses each tap's guest may send from.
     pub(crate) ports: GuestPorts,
     /// Serialises passes. A pass that applies everything again serves all callers waiting for one.
@@ -84,6 +88,7 @@ impl Networks {
             applied: Mutex::default(),
             checks: Checks::new(system.clone(), queue.clone()),
             probes: Probes::new(system, queue),
+            conflicts: Conflicts::default(),
             ports: GuestPorts::default(),
             flight: SingleFlight::default(),
         }
@@ -143,6 +148,19 @@ pub(crate) fn bridge_choice(declared: &BridgeSpec) -> Option<BridgeChoice> {
     }
     let vlan = declared.vlan.map(u16::try_from).transpose().ok()?;
     Some(BridgeChoice::Over { interface: declared.interface.clone()?, vlan })
+}
+
+/// Returns why a trunk cannot be on this bridge of the host, as the end of a sentence that begins with the host. A bridge with VLAN
+/// filtering takes the tag of its ports' default VLAN off: a guest would send frames without a tag that nothing has checked.
+pub(crate) fn without_trunk(declared: &BridgeSpec, links: &HostLinks) -> Option<String> {
+    let name = declared.name.as_ref().filter(|_| !declared.trunk().is_empty())?;
+    let is_filtering = links.bridges.iter().any(|bridge| bridge.name == *name && bridge.filters_vlans);
+    is_filtering.then(|| {
+        format!(
+            "has VLAN filtering on bridge {name}, which takes the tags of one VLAN off: turn it off, name a bridge without it in \
+             bridge.name, or leave bridge.trunkVLANs out"
+        )
+    })
 }
 
 /// Returns the bridges and interfaces of the host as its status lists them, at most so many of each.

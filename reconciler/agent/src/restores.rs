@@ -21,7 +21,7 @@ use crate::key::ObjectName;
 
 #[cfg(test)]
 pub(crate) use vm::DueParts;
-pub(crate) use vm::{VmRestore, holds, observe as observe_vm, snapshots_of};
+pub(crate) use vm::{VmRestore, holds, observe as observe_vm, parts_of, snapshots_of};
 
 /// The restore that a Disk or its VM declares, as it is on this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

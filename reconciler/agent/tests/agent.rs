@@ -8,6 +8,8 @@ mod copies;
 mod crash;
 #[path = "agent/disks.rs"]
 mod disks;
+#[path = "agent/downloads.rs"]
+mod downloads;
 #[path = "agent/encryption.rs"]
 mod encryption;
 #[path = "agent/fixture.rs"]

@@ -6,13 +6,17 @@ use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::host::HostNetwork;
+use crate::security_group::port_range;
+
+const MOST_VLAN: u16 = 4094;
 
 /// The bridge of a Network: one that hosts have, or one that berth makes over an interface of theirs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("has(self.name) != has(self.interface)").message("needs name, a bridge that the hosts have, or interface, over which berth makes one: one of them"),
-    validation = Rule::new("!has(self.vlan) || has(self.interface)").message("vlan is a VLAN of interface: name that, or leave vlan out").field_path(".vlan")
+    validation = Rule::new("!has(self.vlan) || has(self.interface)").message("vlan is a VLAN of interface: name that, or leave vlan out").field_path(".vlan"),
+    validation = Rule::new("!has(self.trunkVLANs) || self.trunkVLANs.size() == 0 || !has(self.vlan)").message("a Network has either vlan, whose tag the host adds and removes, or trunkVLANs, whose tags the guest sees: leave one of them out").field_path(".trunkVLANs")
 )]
 pub struct BridgeSpec {
     /// The name of a Linux bridge, the same on each host that has the network, for example `vmbr0`. berth adds one port to it while
@@ -34,6 +38,15 @@ pub struct BridgeSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 4094))]
     pub vlan: Option<i64>,
+    /// The VLANs whose tagged frames (802.1Q) VMs on the Network send and receive, beside frames without a tag: numbers from 1 to 4094 and
+    /// ranges of them, such as `100-199`, at most 32. Not together with `vlan`, nor on a bridge with VLAN filtering. Leave out the VLAN
+    /// whose frames come to the hosts without a tag (native or default VLAN, mostly 1) and those of other Networks' `vlan`: by its tag, a
+    /// guest sends there under any address, also past security groups of other VMs. Default: none, and frames with a tag are dropped.
+    /// Applied live.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", rename = "trunkVLANs")]
+    #[schemars(length(max = 32), inner(length(max = 9)))]
+    #[x_kube(validation = Rule::new("self.all(v, v.matches('^[1-9][0-9]{0,3}(-[1-9][0-9]{0,3})?$') && v.split('-').all(n, int(n) <= 4094) && int(v.split('-')[0]) <= int(v.split('-')[v.split('-').size() - 1]))").message("each of trunkVLANs must be a VLAN from 1 to 4094 or a range of them such as 100-199"))]
+    pub trunk_vlans: Vec<String>,
 }
 
 impl fmt::Display for BridgeSpec {
@@ -48,6 +61,21 @@ impl fmt::Display for BridgeSpec {
 }
 
 impl BridgeSpec {
+    /// The VLANs of its trunk as ranges, in order and joined where they overlap or touch, without those that cannot be understood.
+    pub fn trunk(&self) -> Vec<(u16, u16)> {
+        let mut ranges: Vec<(u16, u16)> =
+            self.trunk_vlans.iter().filter_map(|text| vlan_range(text)).collect();
+        ranges.sort_unstable();
+        let mut joined: Vec<(u16, u16)> = Vec::new();
+        for (first, last) in ranges {
+            match joined.last_mut() {
+                Some((_, end)) if first <= *end + 1 => *end = last.max(*end),
+                _ => joined.push((first, last)),
+            }
+        }
+        joined
+    }
+
     /// Returns why no bridge of this kind can be made or used on a host with these networks, as the end of a sentence that begins
     /// with the host. `vlans`: whether the host's kernel has VLANs.
     pub fn unusable_on(&self, networks: &[HostNetwork], vlans: bool) -> Option<String> {
@@ -98,6 +126,11 @@ impl BridgeSpec {
             |n: &HostNetwork| n.kind == HostNetwork::INTERFACE && n.name == name && n.carrier == Some(false);
         networks.iter().any(is_cut).then(|| format!("has no carrier on interface {name}: connect its cable"))
     }
+}
+
+/// Parses a VLAN such as `120`, or a range of them such as `100-199`: the first and the last one.
+pub fn vlan_range(text: &str) -> Option<(u16, u16)> {
+    port_range(text).filter(|(_, last)| *last <= MOST_VLAN)
 }
 
 #[cfg(test)]
@@ -153,6 +186,13 @@ mod tests {
             let why = bridge(spec.clone()).disconnected_on(&networks, true).expect("it cannot");
             assert!(why.contains(words), "{spec}: {why}");
         }
+    }
+
+    #[test]
+    fn a_trunk_is_joined_ranges_without_what_cannot_be_understood() {
+        let trunk = |vlans: Value| bridge(json!({"name": "vmbr0", "trunkVLANs": vlans})).trunk();
+        assert_eq!(trunk(json!(["30", "1-4", "100-199", "5", "150-4094"])), [(1, 5), (30, 30), (100, 4094)]);
+        assert_eq!(trunk(json!(["0", "4095", "9-8", "4000-4095", "x", "", "7"])), [(7, 7)]);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Tickets for the consoles of VMs, for the other ways into a guest, for uploads of images, and for copies of images to other hosts.
+//! Tickets for the consoles of VMs, for the other ways into a guest, for uploads and downloads of images, and for copies of images to
+//! other hosts.
 //!
 //! A ticket is a token of a ServiceAccount in the VM's namespace, requested for the audience of one VM and one use. The
 //! account depends on the use ([`ConsoleUse::account`]): the right to request its tokens (`create` on `serviceaccounts/token`
@@ -15,10 +16,14 @@ pub const EXEC_ACCOUNT: &str = "berth-exec";
 pub const FORWARD_ACCOUNT: &str = "berth-port-forward";
 /// The ServiceAccount whose tokens upload images.
 pub const UPLOAD_ACCOUNT: &str = "berth-image-upload";
+/// The ServiceAccount whose tokens download images, and so all data of the disks that they are made from.
+pub const DOWNLOAD_ACCOUNT: &str = "berth-image-download";
 /// The ServiceAccounts whose tokens are tickets for VMs, in each namespace with VMs.
 pub const VM_ACCOUNTS: [&str; 3] = [CONSOLE_ACCOUNT, EXEC_ACCOUNT, FORWARD_ACCOUNT];
-/// The ServiceAccounts whose tokens are tickets. [`UPLOAD_ACCOUNT`] is in each namespace with images that are uploaded.
-pub const ACCOUNTS: [&str; 4] = [CONSOLE_ACCOUNT, EXEC_ACCOUNT, FORWARD_ACCOUNT, UPLOAD_ACCOUNT];
+/// The ServiceAccounts whose tokens are tickets. [`UPLOAD_ACCOUNT`] is in each namespace with images that are uploaded,
+/// [`DOWNLOAD_ACCOUNT`] in each with images that were made or uploaded.
+pub const ACCOUNTS: [&str; 5] =
+    [CONSOLE_ACCOUNT, EXEC_ACCOUNT, FORWARD_ACCOUNT, UPLOAD_ACCOUNT, DOWNLOAD_ACCOUNT];
 /// The ServiceAccount in [`crate::SYSTEM_NAMESPACE`] whose tokens copy images to a host without an account of its own: that of `berth up`,
 /// and one with an administrator's kubeconfig. No role allows them. The tickets of other hosts are tokens of their own accounts.
 pub const COPY_ACCOUNT: &str = "berth-image-copy";
@@ -147,6 +152,23 @@ pub fn of_copy_path(path: &str) -> Option<(&str, &str)> {
     (is_name(namespace) && is_name(image)).then_some((namespace, image))
 }
 
+/// The audience of a ticket for a download of the Image with this uid.
+pub fn download_audience(namespace: &str, image: &str, uid: &str) -> String {
+    format!("image-download.berth.dev/{namespace}/{image}/{uid}")
+}
+
+/// The path of a request for a download, see [`crate::image_download`].
+pub fn download_path(namespace: &str, image: &str) -> String {
+    format!("/v1/namespaces/{namespace}/images/{image}/download")
+}
+
+/// Returns namespace and Image of a path.
+pub fn of_download_path(path: &str) -> Option<(&str, &str)> {
+    let (namespace, rest) = path.strip_prefix("/v1/namespaces/")?.split_once("/images/")?;
+    let image = rest.strip_suffix("/download")?;
+    (is_name(namespace) && is_name(image)).then_some((namespace, image))
+}
+
 fn is_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= 253 && !name.contains('/')
 }
@@ -179,8 +201,9 @@ mod tests {
         assert_eq!((ConsoleUse::Exec.account(), ConsoleUse::File.account()), ("berth-exec", "berth-exec"));
         assert_eq!(ConsoleUse::PortForward.account(), "berth-port-forward");
         assert!(ConsoleUse::ALL.iter().all(|each| VM_ACCOUNTS.contains(&each.account())));
-        assert!(!VM_ACCOUNTS.contains(&UPLOAD_ACCOUNT));
-        assert!(VM_ACCOUNTS.iter().chain([&UPLOAD_ACCOUNT]).all(|account| ACCOUNTS.contains(account)));
+        let of_images = [UPLOAD_ACCOUNT, DOWNLOAD_ACCOUNT];
+        assert!(!of_images.iter().any(|account| VM_ACCOUNTS.contains(account)));
+        assert!(VM_ACCOUNTS.iter().chain(&of_images).all(|account| ACCOUNTS.contains(account)));
     }
 
     #[test]
@@ -214,6 +237,25 @@ mod tests {
         );
         assert_ne!(copy_audience("ns", "golden", "u1"), upload_audience("ns", "golden", "u1"));
         assert!(!ACCOUNTS.contains(&COPY_ACCOUNT), "the role of editors has no right to its tokens");
+    }
+
+    #[test]
+    fn a_path_of_a_download_names_one_image_and_is_neither_an_upload_nor_a_copy() {
+        let path = download_path("ns", "golden");
+        assert_eq!(of_download_path(&path), Some(("ns", "golden")));
+        assert_eq!((of_upload_path(&path), of_copy_path(&path)), (None, None));
+        for wrong in [
+            "/v1/namespaces/ns/images//download",
+            "/v1/namespaces/ns/images/a/b/download",
+            "/v1/namespaces/ns/vms/a/download",
+            "/v1/namespaces/ns/images/a/file",
+        ] {
+            assert_eq!(of_download_path(wrong), None, "{wrong}");
+        }
+        let audience = download_audience("ns", "golden", "u1");
+        assert_eq!(audience, "image-download.berth.dev/ns/golden/u1");
+        assert!(audience != copy_audience("ns", "golden", "u1"));
+        assert!(audience != upload_audience("ns", "golden", "u1"));
     }
 
     #[test]

@@ -291,6 +291,10 @@ pub struct ImageStatus {
     /// none, and for a file that was decompressed or converted: disks that are made from it are bound to its host then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<ConsoleAddress>,
+    /// The server that clients download the file from (`berth image download`), once an image that was made or uploaded is complete. Absent
+    /// while its host serves none, and for a file that was decompressed or converted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub download: Option<ConsoleAddress>,
     /// The number of bytes downloaded or uploaded, while it is being downloaded or uploaded, in steps of at least 5 %.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub downloaded_bytes: Option<i64>,

@@ -4,12 +4,12 @@
 //! ```text
 //!                                 manifests ─▶ YAML for any control plane
 //!                    (definitions, policies, roles: access, deletion_protection,
-//!                                 host_policies, former_uid, gates)
+//!                                 host_policies, former_uid, gates, quotas)
 //!                                     │
 //!                                     ▼
 //!   kinds, one file each:  vm  vm_class  vm_snapshot  disk  disk_snapshot  key_class  backup  backup_repository
 //!                          hotswap_disk_attachment  image  storage_pool
-//!                          network  security_group  public_ip  ip_pool  placement_group  host
+//!                          network  security_group  public_ip  ip_pool  placement_group  quota  host
 //!                                     │
 //!                                     ▼
 //!   shared types:          condition ─▶ reason    quantity   cpu_amount   name   binding   object_user   hardware
@@ -18,7 +18,8 @@
 //!
 //!   on their own:          gates (annotations of a VM)   site (terms of control planes)   host_addresses   user_data (cloud-init syntax)
 //!                          password, sysprep (of a guest)
-//!                          console, guest_access (ways into a guest), packet_trace, image_upload, image_copy
+//!                          console, guest_access (ways into a guest), packet_trace, image_upload
+//!                          image_download ─▶ image_copy
 //!                          unmanaged (objects read without their managed fields)   unparsed (objects of any kind as text)
 //!                          exact (lists without spare room)
 //! ```
@@ -51,12 +52,14 @@ pub mod host_addresses;
 pub mod hotswap_disk_attachment;
 pub mod image;
 pub mod image_copy;
+pub mod image_download;
 pub mod image_upload;
 pub mod ip_pool;
 pub mod key_class;
 pub mod manifests;
 pub mod name;
 pub mod network;
+pub mod numa;
 pub mod object_user;
 pub mod packet_trace;
 pub mod passthrough;
@@ -68,6 +71,7 @@ pub mod profile;
 pub mod public_ip;
 pub mod qemu_options;
 pub mod quantity;
+pub mod quota;
 pub mod reason;
 pub mod security_group;
 pub mod shares;
@@ -116,11 +120,12 @@ pub use object_user::{LISTED_USERS, ObjectUser, in_use, listed_users};
 pub use passthrough::{DeviceBus, DeviceCounts, DeviceName, OfferedDevices, PciDevices, UsbDevices};
 pub use placement_group::{Enforcement, PlacementGroup, PlacementGroupSpec, PlacementGroupStatus, Strategy};
 pub use power::{Power, VMState};
-pub use probe::{Hook, HookFailurePolicy, Hooks, Probe};
+pub use probe::{Hook, HookFailurePolicy, Hooks, PreStopHook, Probe, SnapshotHook};
 pub use profile::Profile;
 pub use public_ip::{PortProtocol, PublicIP, PublicIPPort, PublicIPSpec, PublicIPState, PublicIPStatus};
 pub use qemu_options::QemuOption;
 pub use quantity::{ParseQuantityError, Quantity};
+pub use quota::{Quota, QuotaAmounts, QuotaLimits, QuotaSpec, QuotaStatus, QuotaUsage};
 pub use reason::Reason;
 pub use security_group::{RuleProtocol, SecurityGroup, SecurityGroupSpec, SecurityGroupStatus, SecurityRule};
 pub use shares::{HostShare, Share};

@@ -3,73 +3,35 @@
 
 pub mod access;
 mod bridges;
+mod definitions;
 mod deletion_protection;
+pub mod derived;
 mod former_uid;
 mod gates;
 mod host_policies;
+mod quotas;
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::CustomResourceExt;
+pub use definitions::definition;
+
 use serde_json::{Value, json};
 
-use crate::{
-    Backup, BackupRepository, DEFAULT_NAME, Disk, DiskSnapshot, GROUP, Host, HotswapDiskAttachment, IPPool,
-    Image, KeyClass, Network, PlacementGroup, PublicIP, SHARED_NAMESPACE, SYSTEM_NAMESPACE, SecurityGroup,
-    SnapshotSchedule, StoragePool, VERSION_LABEL, VM, VMClass, VMSnapshot, power,
-};
+use crate::{DEFAULT_NAME, GROUP, SHARED_NAMESPACE, SYSTEM_NAMESPACE, VERSION_LABEL};
 
-/// The definitions of all kinds, in the order of their names.
-///
-/// *Guarantees:* each gives a new object `status: {observedGeneration: -1}`, so that no tool mistakes an object that
-/// was not observed yet for a finished one.
-pub fn crds() -> Vec<CustomResourceDefinition> {
-    let mut crds = vec![
-        Backup::crd(),
-        BackupRepository::crd(),
-        Disk::crd(),
-        DiskSnapshot::crd(),
-        Host::crd(),
-        HotswapDiskAttachment::crd(),
-        Image::crd(),
-        IPPool::crd(),
-        KeyClass::crd(),
-        Network::crd(),
-        PlacementGroup::crd(),
-        PublicIP::crd(),
-        SecurityGroup::crd(),
-        SnapshotSchedule::crd(),
-        StoragePool::crd(),
-        VM::crd(),
-        VMClass::crd(),
-        VMSnapshot::crd(),
-    ];
+/// The definitions of all kinds, in the order of their names, with the label of this version.
+pub fn crds() -> Vec<Value> {
+    let labels = json!({VERSION_LABEL: env!("CARGO_PKG_VERSION")});
+    let mut crds: Vec<Value> = definitions::all().collect();
     for crd in &mut crds {
-        let labels = crd.metadata.labels.get_or_insert_default();
-        labels.insert(VERSION_LABEL.to_owned(), env!("CARGO_PKG_VERSION").to_owned());
-        let is_vm = crd.spec.names.kind == "VM";
-        for version in &mut crd.spec.versions {
-            let mut schema = version.schema.as_mut().and_then(|s| s.open_api_v3_schema.as_mut());
-            if let Some(schema) = schema.as_mut().filter(|_| is_vm) {
-                schema.x_kubernetes_validations.get_or_insert_default().extend(power::rules());
-            }
-            let status = schema.and_then(|s| s.properties.as_mut()).and_then(|p| p.get_mut("status"));
-            if let Some(status) = status {
-                status.nullable = None;
-                status.default = Some(json_value(json!({"observedGeneration": -1})));
-            }
-        }
+        crd["metadata"]["labels"] = labels.clone();
     }
     crds
 }
 
-fn json_value(value: Value) -> k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::JSON {
-    k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::JSON(value)
-}
-
 /// All objects in the order in which they are applied: definitions, namespaces, admission policies, roles.
 pub fn all() -> Vec<Value> {
-    let crds = crds().into_iter().map(|crd| serde_json::to_value(crd).expect("a definition is plain data"));
-    crds.chain(namespaces()).chain(admission_policies()).chain(roles()).collect()
+    let crds = crds();
+    let roles = roles(&crds);
+    crds.into_iter().chain(namespaces()).chain(admission_policies()).chain(roles).collect()
 }
 
 /// The namespaces berth uses itself.
@@ -89,11 +51,11 @@ pub fn defaults(public_cidr: &str) -> Vec<Value> {
 }
 
 /// They refuse the deletion of protected objects, limit a host to its own objects, allow only an administrator to set
-/// the former uid of an object, enforce gates, and keep bridges of hosts in the administrator's namespace.
+/// the former uid of an object, enforce gates and quotas, and keep bridges of hosts in the administrator's namespace.
 pub fn admission_policies() -> Vec<Value> {
     let policies =
         deletion_protection::all().into_iter().chain(host_policies::all()).chain(former_uid::all());
-    policies.chain(gates::all()).chain(bridges::all()).collect()
+    policies.chain(gates::all()).chain(bridges::all()).chain(quotas::all()).collect()
 }
 
 /// Names of policies, and of their bindings, that earlier versions installed and this one does not.
@@ -114,9 +76,12 @@ fn policy(name: &str, spec: Value) -> [Value; 2] {
 }
 
 /// Roles to bind people and programs to. `berth-editor` and `berth-viewer` add to Kubernetes' own `edit` and `view`.
-pub fn roles() -> Vec<Value> {
-    let namespaced = crds().into_iter().map(|crd| crd.spec).filter(|spec| spec.scope == "Namespaced");
-    let users: Vec<String> = namespaced.map(|spec| spec.names.plural).collect();
+fn roles(crds: &[Value]) -> Vec<Value> {
+    // Quotas are namespaced, and written by administrators: they limit the users of the namespace.
+    let is_of_users =
+        |crd: &&Value| crd["spec"]["scope"] == "Namespaced" && crd["spec"]["names"]["kind"] != "Quota";
+    let users: Vec<&Value> =
+        crds.iter().filter(is_of_users).map(|crd| &crd["spec"]["names"]["plural"]).collect();
     let all = ["*"];
     let role = |name: &str, label: Option<&str>, rules: Value| {
         let mut metadata = json!({"name": name});
@@ -139,7 +104,8 @@ pub fn roles() -> Vec<Value> {
             Some("rbac.authorization.k8s.io/aggregate-to-edit"),
             json!([
                 {"apiGroups": [GROUP], "resources": users, "verbs": write},
-                // Tickets for consoles, guests and uploads of images. Kubernetes' own `edit` allows the tokens of all accounts.
+                {"apiGroups": [GROUP], "resources": ["quotas"], "verbs": read},
+                // Tickets for consoles, guests, and uploads and downloads of images. Kubernetes' own `edit` allows the tokens of all accounts.
                 {"apiGroups": [""], "resources": ["serviceaccounts/token"], "resourceNames": crate::console::ACCOUNTS,
                     "verbs": ["create"]},
             ]),
@@ -154,7 +120,7 @@ pub fn roles() -> Vec<Value> {
                 // To let each host read the Secrets its VMs need, and no other: RBAC lets no user grant more than it has.
                 {"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["roles", "rolebindings"], "verbs": write},
                 {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]},
-                // To create the accounts whose tokens are tickets, in namespaces with VMs or uploaded images.
+                // To create the accounts whose tokens are tickets, in namespaces with VMs or with images that were made or uploaded.
                 {"apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["get", "list", "watch", "create", "patch"]},
                 // To see whether this control plane is the one in charge.
                 {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [crate::site::SITE], "verbs": ["get"]},
@@ -174,26 +140,22 @@ mod tests {
     #[test]
     fn every_kind_is_found_under_the_category_berth_and_starts_unobserved() {
         let crds = crds();
-        assert_eq!(crds.len(), 18);
+        assert_eq!(crds.len(), 19);
         for crd in crds {
-            assert_eq!(
-                crd.spec.names.categories.as_deref(),
-                Some(&["berth".to_owned()][..]),
-                "{:?}",
-                crd.spec.names.kind
-            );
-            let value = serde_json::to_value(&crd).expect("plain data");
-            let schema = &value["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+            let names = &crd["spec"]["names"];
+            assert_eq!(names["categories"], json!(["berth"]), "{}", names["kind"]);
+            let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
             assert_eq!(schema["properties"]["status"]["default"], json!({"observedGeneration": -1}));
-            assert_eq!(value["spec"]["versions"][0]["subresources"]["status"], json!({}));
+            assert_eq!(crd["spec"]["versions"][0]["subresources"]["status"], json!({}));
+            assert_eq!(crd["metadata"]["labels"][VERSION_LABEL], env!("CARGO_PKG_VERSION"));
         }
     }
 
     #[test]
     fn lists_that_people_edit_are_keyed_by_name() {
-        let value = serde_json::to_value(VM::crd()).expect("plain data");
+        let vm = definition("vms").expect("it is a kind");
         let spec =
-            &value["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
+            &vm["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
         for list in ["disks", "networkInterfaces"] {
             assert_eq!(spec[list]["x-kubernetes-list-type"], "map", "{list}");
             assert_eq!(spec[list]["x-kubernetes-list-map-keys"], json!(["name"]), "{list}");
@@ -203,21 +165,19 @@ mod tests {
     #[test]
     fn every_field_of_every_spec_is_described() {
         for crd in crds() {
-            let value = serde_json::to_value(&crd).expect("plain data");
-            let spec = &value["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+            let spec = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
             let mut undescribed = Vec::new();
             collect_undescribed(spec, "spec", &mut undescribed);
-            assert!(undescribed.is_empty(), "{}: {undescribed:?}", crd.spec.names.kind);
+            assert!(undescribed.is_empty(), "{}: {undescribed:?}", crd["spec"]["names"]["kind"]);
         }
     }
 
     #[test]
     fn every_map_is_bounded() {
         for crd in crds() {
-            let value = serde_json::to_value(&crd).expect("plain data");
             let mut unbounded = Vec::new();
-            collect_unbounded(&value["spec"]["versions"][0]["schema"]["openAPIV3Schema"], "", &mut unbounded);
-            assert!(unbounded.is_empty(), "{}: {unbounded:?}", crd.spec.names.kind);
+            collect_unbounded(&crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"], "", &mut unbounded);
+            assert!(unbounded.is_empty(), "{}: {unbounded:?}", crd["spec"]["names"]["kind"]);
         }
     }
 
@@ -241,7 +201,7 @@ mod tests {
 
     #[test]
     fn every_value_that_a_host_reports_of_itself_is_bounded() {
-        let host = serde_json::to_value(Host::crd()).expect("plain data");
+        let host = definition("hosts").expect("it is a kind");
         let status = &host["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"];
         let mut endless = Vec::new();
         collect_endless(status, "", &mut endless);
@@ -274,8 +234,10 @@ mod tests {
     #[test]
     fn the_roles_of_users_are_gathered_by_those_of_kubernetes() {
         let label = |name: &str| {
-            let role =
-                roles().into_iter().find(|role| role["metadata"]["name"] == name).expect("it is shipped");
+            let role = roles(&crds())
+                .into_iter()
+                .find(|role| role["metadata"]["name"] == name)
+                .expect("it is shipped");
             role["metadata"]["labels"].clone()
         };
         let gathered = |to: &str| json!({format!("rbac.authorization.k8s.io/aggregate-to-{to}"): "true"});
@@ -283,6 +245,38 @@ mod tests {
         assert_eq!(label("berth-editor"), gathered("edit"));
         for other in ["berth-operator", "berth-host"] {
             assert_eq!(label(other), Value::Null, "{other} is for programs of berth alone");
+        }
+    }
+
+    #[test]
+    fn users_read_quotas_and_only_administrators_write_them() {
+        let role = |name: &str| {
+            let role = roles(&crds()).into_iter().find(|role| role["metadata"]["name"] == name);
+            role.expect("it is shipped")["rules"][0].clone()
+        };
+        let writes = role("berth-editor")["resources"].as_array().cloned().unwrap_or_default();
+        assert!(writes.contains(&json!("vms")) && !writes.contains(&json!("quotas")), "{writes:?}");
+        let rules = roles(&crds()).into_iter().find(|role| role["metadata"]["name"] == "berth-editor");
+        let rules = rules.expect("it is shipped")["rules"].clone();
+        let read = json!({"apiGroups": [GROUP], "resources": ["quotas"], "verbs": ["get", "list", "watch"]});
+        assert!(rules.as_array().is_some_and(|rules| rules.contains(&read)), "{rules:#}");
+        assert_eq!(role("berth-viewer")["resources"], json!(["*"]));
+    }
+
+    #[test]
+    fn each_policy_of_quotas_has_the_quotas_of_the_namespace_as_parameters() {
+        let objects = quotas::all();
+        assert_eq!(objects.len(), 12, "six policies and their bindings");
+        for pair in objects.chunks(2) {
+            assert_eq!(
+                pair[0]["spec"]["paramKind"],
+                json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Quota"})
+            );
+            assert_eq!(pair[1]["spec"]["policyName"], pair[0]["metadata"]["name"]);
+            assert_eq!(
+                pair[1]["spec"]["paramRef"],
+                json!({"selector": {}, "parameterNotFoundAction": "Allow"})
+            );
         }
     }
 

@@ -66,7 +66,7 @@ pub struct NetworkSpec {
     #[serde(default, rename = "type")]
     pub network_type: NetworkType,
     /// The bridge of a Network of type `Bridge`: `name`, a bridge that hosts have, or `interface` and possibly `vlan`, over which berth
-    /// makes one. Cannot change.
+    /// makes one. Cannot change, except for `trunkVLANs`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bridge: Option<BridgeSpec>,
     /// How VMs on a Network of type `Bridge` get their IPv4 addresses.

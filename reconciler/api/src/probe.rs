@@ -1,8 +1,12 @@
-//! Probes of a VM: its host's question whether the guest does its work; and hooks, which have the guest do something.
+//! Probes of a VM: its host's question whether the guest does its work; and hooks, which have the guest do something, or take a snapshot
+//! before it is stopped.
 
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+/// The greatest number of snapshots from before stops that are kept: a disk has 32 at most, and some are for other purposes.
+const MOST_KEPT: i64 = 24;
 
 /// A question that the VM's host asks its guest again and again: exactly one of `tcpSocket`, `httpGet` and `exec`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
@@ -83,7 +87,7 @@ pub struct Hooks {
     /// Called before the guest is asked to shut down, within `stop.gracePeriodSeconds`; not before a stop with the mode `Hard`. With the policy `Fail`
     /// the guest is not stopped after a failure, except for a deletion or a drained host. Applied live.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pre_stop: Option<Hook>,
+    pub pre_stop: Option<PreStopHook>,
 }
 
 /// A call of the guest: exactly one of `httpGet` and `exec`.
@@ -106,6 +110,39 @@ pub struct Hook {
     pub failure_policy: HookFailurePolicy,
 }
 
+/// A call of the guest or a snapshot before a stop: exactly one of `httpGet`, `exec` and `snapshot`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("(has(self.httpGet) ? 1 : 0) + (has(self.exec) ? 1 : 0) + (has(self.snapshot) ? 1 : 0) == 1").message("set exactly one of httpGet, exec and snapshot"))]
+pub struct PreStopHook {
+    /// An HTTP request to the guest, which succeeds with a status from 200 to 399.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http_get: Option<HttpGet>,
+    /// A program in the guest, which succeeds with exit code 0. Needs qemu-guest-agent in the guest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exec: Option<Exec>,
+    /// A VMSnapshot of the VM, named after it and the time of the stop, which succeeds once it is taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<SnapshotHook>,
+    /// The time after which a call that has not succeeded has failed, in seconds, 1 to 3600. Default 30.
+    #[serde(default = "thirty")]
+    #[schemars(range(min = 1, max = 3600))]
+    pub timeout_seconds: i64,
+    /// The effect of a failure: `Ignore`, it is as if the call had succeeded, or `Fail`. Default `Ignore`.
+    #[serde(default)]
+    pub failure_policy: HookFailurePolicy,
+}
+
+/// The snapshot that a hook takes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SnapshotHook {
+    /// The number of snapshots of this hook that are kept, 1 to 24: the oldest ones beyond it are deleted once another one is taken. Default 3.
+    #[serde(default = "three")]
+    #[schemars(range(min = 1, max = MOST_KEPT))]
+    pub keep: i64,
+}
+
 /// The effect of a hook that fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum HookFailurePolicy {
@@ -120,6 +157,19 @@ impl Hook {
     pub fn question(&self) -> Option<Question<'_>> {
         let http = self.http_get.as_ref().map(Question::HttpGet);
         http.or_else(|| self.exec.as_ref().map(Question::Exec))
+    }
+}
+
+impl PreStopHook {
+    /// Returns its call of the guest; None if it takes a snapshot.
+    #[must_use]
+    pub fn call(&self) -> Option<Hook> {
+        self.snapshot.is_none().then(|| Hook {
+            http_get: self.http_get.clone(),
+            exec: self.exec.clone(),
+            timeout_seconds: self.timeout_seconds,
+            failure_policy: self.failure_policy,
+        })
     }
 }
 
@@ -180,5 +230,16 @@ mod tests {
         assert_eq!(numbers, (0, 10, 1, 3, 1));
         let path = HttpGet { port: 80, path: "/".to_owned() };
         assert_eq!(probe.question(), Some(Question::HttpGet(&path)));
+    }
+
+    #[test]
+    fn a_hook_before_a_stop_calls_the_guest_or_keeps_three_snapshots() {
+        let hook = |value| serde_json::from_value::<PreStopHook>(value).expect("a hook");
+        let snapshot = hook(json!({"snapshot": {}}));
+        assert_eq!(snapshot.snapshot, Some(SnapshotHook { keep: 3 }));
+        assert_eq!((snapshot.call(), snapshot.timeout_seconds), (None, 30));
+        let exec = json!({"exec": {"command": ["true"]}, "timeoutSeconds": 5, "failurePolicy": "Fail"});
+        let of_guest: Hook = serde_json::from_value(exec.clone()).expect("a hook");
+        assert_eq!(hook(exec).call(), Some(of_guest));
     }
 }

@@ -1,5 +1,6 @@
 //! PublicIP: an address that leads to a VM, or by its ports to several, and is kept while they are stopped.
 
+mod assigned;
 mod port;
 
 use kube::{CustomResource, KubeSchema};
@@ -8,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Binding, Conditions, IPPoolMode, ObjectUse, ResourceName};
 
+pub use assigned::{MOST_PUBLIC_PORTS, PublicPort, parse_port_range};
 pub use port::{
     ForwardingAddress, HealthCheck, HealthCheckType, MOST_PORTS, MOST_TARGETS, PortProtocol, PortStatus,
     PortTarget, PublicIPPort, SessionAffinity, parse_duration,
@@ -40,13 +42,16 @@ pub use port::{
     printcolumn(name = "Message", type_ = "string", priority = 1, json_path = r#".status.conditions[?(@.type=="Ready")].message"#),
     validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message("metadata.name must be a DNS label: lower-case letters, digits and '-', at most 63 characters"),
     validation = Rule::new("!has(self.spec.ports) || self.spec.ports.size() == 0 || (has(oldSelf.spec.ports) && oldSelf.spec.ports.size() > 0) || !has(oldSelf.status) || !has(oldSelf.status.usedBy) || oldSelf.status.usedBy.size() == 0").message("the whole address leads to a VM (status.usedBy): take it out of that VM's network interface before you declare ports").field_path(".spec.ports"),
+    // Only a port that is newly declared: the controllers' own write of another one must pass.
+    validation = Rule::new("!has(self.spec.ports) || !has(oldSelf.status) || !has(oldSelf.status.ports) || self.spec.ports.all(p, !has(p.port) || (has(oldSelf.spec.ports) && oldSelf.spec.ports.exists(o, o.name == p.name && has(o.port) && o.port == p.port && (o.protocol == 'udp') == (p.protocol == 'udp'))) || !oldSelf.status.ports.exists(g, has(g.port) && g.port == p.port && g.name != p.name && (g.protocol == 'udp') == (p.protocol == 'udp') && self.spec.ports.exists(o, o.name == g.name && !has(o.port) && (o.protocol == 'udp') == (p.protocol == 'udp'))))").message("a declared port has been given out to an entry without port (status.ports): declare another one").field_path(".spec.ports"),
     // The address that was decided may be written down and left out again: it is the one it has, and stays.
     validation = Rule::new("(has(self.spec.address) ? self.spec.address : (has(oldSelf.status) && has(oldSelf.status.address) ? oldSelf.status.address : '')) == (has(oldSelf.spec.address) ? oldSelf.spec.address : (has(oldSelf.status) && has(oldSelf.status.address) ? oldSelf.status.address : ''))").message("address cannot change: create another PublicIP").field_path(".spec.address")
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("self.pool == oldSelf.pool").message("pool cannot change: create another PublicIP").field_path(".pool"),
-    validation = Rule::new("!has(self.ports) || self.ports.all(p, self.ports.filter(q, q.port == p.port && (q.protocol == 'udp') == (p.protocol == 'udp')).size() == 1)").message("each port and protocol can be declared once").field_path(".ports")
+    validation = Rule::new("!has(self.ports) || self.ports.all(p, !has(p.port) || self.ports.filter(q, has(q.port) && q.port == p.port && (q.protocol == 'udp') == (p.protocol == 'udp')).size() == 1)").message("each port and protocol can be declared once").field_path(".ports"),
+    validation = Rule::new("!has(self.portRange) || (self.portRange.matches('^[1-9][0-9]{0,4}-[1-9][0-9]{0,4}$') && self.portRange.split('-').all(n, int(n) <= 65535) && int(self.portRange.split('-')[0]) <= int(self.portRange.split('-')[1]))").message("portRange must be two ports from 1 to 65535, the first one not above the last, such as 30000-32767").field_path(".portRange")
 )]
 pub struct PublicIPSpec {
     /// Name of the IPPool. Default `default`. Cannot change.
@@ -63,6 +68,11 @@ pub struct PublicIPSpec {
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     #[schemars(length(max = 32))]
     pub ports: Vec<PublicIPPort>,
+    /// The first and last port that are given out to entries of `ports` without `port`, such as `20000-20099`. Default `30000-32767`.
+    /// Applied live: ports that were given out stay as they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 11))]
+    pub port_range: Option<String>,
     /// Whether deleting it is refused. Set it to false before deleting. Default false. Applied live.
     #[serde(default)]
     pub deletion_protection: bool,
@@ -70,7 +80,13 @@ pub struct PublicIPSpec {
 
 impl Default for PublicIPSpec {
     fn default() -> Self {
-        Self { pool: default_pool(), address: None, ports: Vec::new(), deletion_protection: false }
+        Self {
+            pool: default_pool(),
+            address: None,
+            ports: Vec::new(),
+            port_range: None,
+            deletion_protection: false,
+        }
     }
 }
 

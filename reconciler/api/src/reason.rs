@@ -205,8 +205,8 @@ reasons! {
     BackupLost => "Use another Backup, and delete this one.",
     /// The disk is on the largest number of snapshots that is supported.
     TooManySnapshots => "Delete DiskSnapshots of the disk, and the copies that are based on deleted ones.",
-    /// The last snapshot of a VM of the schedule is not taken; the message names the VM and has the cause.
-    SnapshotFailed => "Do what the message says, or look at the snapshot with `berth why vmsnapshot/NAME`. The next moment of the schedule takes another one.",
+    /// The last snapshot of a VM of the schedule, or the one of a hook before a stop, is not taken; the message names it and has the cause.
+    SnapshotFailed => "Do what the message says, or look at the snapshot with `berth why vmsnapshot/NAME`. The next moment of the schedule, or the next stop, takes another one.",
     /// The last backup of a disk of the schedule is not complete; the message names the disk and the Backup, and has the cause.
     BackupFailed => "Do what the message says, or look at the backup with `berth why backup/NAME`. It is tried again; once its snapshot is gone, the next snapshot of the schedule is backed up in its place.",
     /// The schedule has snapshots or backups of moments that are in the future by the clock of the controllers: none is made before then.
@@ -221,6 +221,8 @@ reasons! {
     NoAvailableTarget => "Start one of the targets in the message, correct its health check, or see whether its security groups let it through.",
     /// No address is free in the pool.
     NoFreeAddress => "Delete PublicIPs or VMs that are not needed, or enlarge the range.",
+    /// No port of the range of the PublicIP is free for an entry that declares none. The message has the range and the entries.
+    NoFreePort => "Enlarge `portRange` of the PublicIP, declare a `port`, or take out entries that are not needed.",
     /// The declared address is not in the pool, or is in use.
     AddressUnavailable => "Declare another address, or none for a free one.",
     /// QEMU is not installed on the host.
@@ -285,7 +287,7 @@ reasons! {
     HostAddress => "Use a range without addresses of hosts.",
     /// The network's identifier is in use by another network.
     IdentifierInUse => "Create the Network anew: it gets another identifier.",
-    /// The namespace has the largest number of these that its quota allows.
+    /// The namespace would use more than its quota allows; the message has the numbers.
     QuotaExceeded => "Delete some of them, or have the administrator raise the limit.",
     /// Another machine on the segment answers for the address.
     AddressConflict => "Find the machine with the MAC address in the message, and give it another address.",
@@ -303,7 +305,7 @@ reasons! {
     OrphansFound => "They are in `status.orphans` of the Host: adopt or release each of them, `berth host adopt`, `berth host release`.",
     /// All that the host has, or more, is reserved for the host itself.
     ReservedTooLarge => "Lower `reserved` of the Host.",
-    /// A bridge or an interface of the host that a Network of VMs here needs is missing, has no carrier, or is used by the host itself.
+    /// A bridge or an interface of the host that a Network of VMs here needs is missing, has no carrier, is used by the host itself, or has VLAN filtering beside a trunk.
     BridgeUnavailable => "Correct that on the host: guests that run there are connected again within minutes.",
     /// A firewall that is not berth's drops forwarded packets.
     ForeignFirewall => "Allow forwarding in that firewall: `berth doctor` on the host tells how.",

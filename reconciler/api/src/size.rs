@@ -1,5 +1,6 @@
 //! The size and hardware that a VM declares: its own values, and its class's where it has none.
 
+use crate::numa::{self, NumaError};
 use crate::taken::SizeTaken;
 use crate::{CpuTopology, Firmware, HugePages, ParseQuantityError, Quantity, VMClassSpec, VMSpec};
 
@@ -29,6 +30,8 @@ pub struct Size {
     pub max_cpus: Option<i64>,
     /// The arrangement of the CPUs: with `max_cpus` of that many.
     pub topology: CpuTopology,
+    /// The NUMA nodes that the guest sees, among which CPUs and memory are divided evenly.
+    pub numa_nodes: i64,
 }
 
 /// Why the size of a VM is not known.
@@ -61,6 +64,14 @@ pub enum SizeError {
         "dedicatedCpuPlacement and maxCpus exclude each other, of the VM and of its class: set cpus without maxCpus on the VM, or dedicatedCpuPlacement false"
     )]
     GrowsOnDedicatedCpus,
+    /// A CPU or memory that is plugged in would be of one node.
+    #[error(
+        "numaNodes excludes maxCpus and maxMemory, of the VM and of its class: set cpus and memory without a maximum on the VM, or numaNodes 1"
+    )]
+    GrowsOnNumaNodes,
+    /// A node would have more than another.
+    #[error("numaNodes: {0}")]
+    Numa(#[from] NumaError),
 }
 
 impl Size {
@@ -79,8 +90,8 @@ impl VMSpec {
     /// neither declares is [`MEMORY_PER_CPU`] for each CPU.
     ///
     /// # Errors
-    /// When the class that the VM names does not exist, or the VM's memory and its class's huge pages do not fit together; otherwise
-    /// only for a VM that did not pass admission.
+    /// When the class that the VM names does not exist, or the VM's memory and its class's huge pages, or the size of the one and the NUMA nodes of
+    /// the other, do not fit together; otherwise only for a VM that did not pass admission.
     pub fn size(&self, class: Option<&VMClassSpec>) -> Result<Size, SizeError> {
         let class = match (&self.class, class) {
             (Some(name), None) => return Err(SizeError::NoClass(name.to_string())),
@@ -93,8 +104,8 @@ impl VMSpec {
         let max_cpus = self.max_cpus.or(class.filter(|_| own.is_none()).and_then(|class| class.max_cpus));
         // CPUs that are plugged in are cores of one socket.
         let max_cpus = max_cpus.filter(|most| *most >= cpus && self.cpu_topology.is_none());
-        let of_cores = CpuTopology::of_cores(max_cpus.unwrap_or(cpus));
-        let of_class = of_class.filter(|_| max_cpus.is_none());
+        let topology = self.cpu_topology.or(of_class.filter(|_| max_cpus.is_none()));
+        let numa_nodes = self.numa_nodes.or(class.and_then(|class| class.numa_nodes)).unwrap_or(1);
         let dedicated = self.dedicated_cpu_placement.or(class.map(|class| class.dedicated_cpu_placement));
         let dedicated = dedicated.unwrap_or_default();
         if dedicated && max_cpus.is_some() {
@@ -122,6 +133,11 @@ impl VMSpec {
                 return Err(SizeError::GrowsInHugePages);
             }
         }
+        if numa_nodes > 1 && (max_cpus.is_some() || max_memory.is_some()) {
+            return Err(SizeError::GrowsOnNumaNodes);
+        }
+        numa::check_cpus(numa_nodes, cpus, topology)?;
+        numa::check_memory(numa_nodes, declared, pages)?;
         Ok(Size {
             cpus,
             dedicated_cpus: dedicated,
@@ -132,7 +148,9 @@ impl VMSpec {
             firmware: self.firmware.or(class.map(|class| class.firmware)).unwrap_or_default(),
             tpm: self.tpm.or(class.map(|class| class.tpm)).unwrap_or_default(),
             max_cpus,
-            topology: self.cpu_topology.or(of_class).unwrap_or(of_cores),
+            topology: topology
+                .unwrap_or_else(|| numa::default_topology(numa_nodes, max_cpus.unwrap_or(cpus))),
+            numa_nodes,
         })
     }
 }
@@ -197,6 +215,36 @@ mod tests {
         let needed = SizeTaken::of(2, 0, HugePages::None).with_dedicated_cpus(true);
         assert_eq!(size_taken(Some(needed), None, offered(3)), Some(needed));
         assert_eq!(size_taken(Some(needed), None, offered(2)), Some(SizeTaken::default()));
+    }
+
+    #[test]
+    fn numa_nodes_divide_what_the_vm_has_and_nothing_that_grows() {
+        let size = |own: Value, class: Value| {
+            let mut spec = json!({"disks": [], "class": "c"});
+            spec.as_object_mut().expect("an object").extend(own.as_object().expect("an object").clone());
+            let spec: VMSpec = serde_json::from_value(spec).expect("a spec");
+            let class: VMClassSpec = serde_json::from_value(class).expect("a class");
+            spec.size(Some(&class)).map(|size| (size.numa_nodes, size.topology))
+        };
+        let topology = |sockets, cores| CpuTopology { sockets, cores, threads: 1 };
+        let class = || json!({"cpus": 4, "memory": "1Gi", "numaNodes": 2});
+        assert_eq!(size(json!({}), class()), Ok((2, topology(2, 2))), "a socket for each node");
+        assert_eq!(size(json!({"numaNodes": 1}), class()), Ok((1, topology(1, 4))));
+        assert_eq!(size(json!({"cpus": 8}), class()), Ok((2, topology(2, 4))));
+        let own = json!({"cpuTopology": {"cores": 6}});
+        assert_eq!(size(own, class()), Ok((2, topology(1, 6))), "the declared one counts");
+        let odd = size(json!({"cpus": 3}), class()).expect_err("one is left over").to_string();
+        assert!(odd.starts_with("numaNodes: 3 CPUs cannot be divided evenly among 2 NUMA nodes"), "{odd}");
+        let odd = size(json!({"memory": "513Mi"}), class()).expect_err("1 MiB is left over").to_string();
+        assert!(odd.starts_with("numaNodes: memory 513Mi cannot be divided"), "{odd}");
+        let pages = json!({"memory": "3Gi", "hugePages": "1Gi"});
+        assert!(matches!(size(pages, class()), Err(SizeError::Numa(NumaError::Memory { .. }))));
+        for growing in [json!({"maxCpus": 8}), json!({"maxMemory": "2Gi"})] {
+            assert_eq!(size(growing, class()), Err(SizeError::GrowsOnNumaNodes));
+        }
+        let growing = json!({"cpus": 4, "memory": "1Gi", "maxCpus": 8, "maxMemory": "2Gi"});
+        let own = json!({"cpus": 4, "memory": "1Gi", "numaNodes": 2});
+        assert_eq!(size(own, growing), Ok((2, topology(2, 2))), "the class's maxima do not count");
     }
 
     #[test]

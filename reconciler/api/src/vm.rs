@@ -2,10 +2,12 @@
 
 mod bootstrap;
 mod devices;
+mod dscp;
 mod guest_user;
 mod interface;
 mod restore;
 mod status;
+mod stop_snapshot;
 mod templates;
 
 use kube::{CustomResource, KubeSchema};
@@ -15,13 +17,15 @@ use serde::{Deserialize, Serialize};
 pub use crate::guest::{GuestEnd, GuestFilesystem, GuestInterface, GuestStatus};
 pub use bootstrap::Bootstrap;
 pub use devices::{declared_shares, taken_devices};
+pub use dscp::DscpClass;
 pub use guest_user::{GuestUser, GuestUserStatus};
 pub use interface::{InterfaceLimits, LinkState, NetworkInterface, NicModel};
 pub use restore::{MOST_LISTED_SNAPSHOTS, SnapshotOfVM, VMRestore, VMRestored};
 pub use status::{
-    CdromStatus, ConsoleAddress, CpuTime, DedicatedCpus, DiskAttachmentStatus, Hardware, HostRefusal,
-    InterfaceStatus, ProcessStatus, VMStatus,
+    CdromStatus, ConsoleAddress, CpuTime, DedicatedCpus, DiskAttachmentStatus, GuestNumaNode, Hardware,
+    HostRefusal, InterfaceStatus, ProcessStatus, VMStatus,
 };
+pub use stop_snapshot::{STOPPED_AT_ANNOTATION, STOPPED_VM_LABEL, StopSnapshot, stop_snapshot_name};
 pub use templates::{is_disk_of, template_obstacle};
 
 use crate::{
@@ -75,6 +79,10 @@ use crate::{
     validation = Rule::new("!has(self.maxCpus) || !has(self.cpus) || self.maxCpus >= self.cpus").message("maxCpus must be at least cpus").field_path(".maxCpus"),
     validation = Rule::new("!has(self.dedicatedCpuPlacement) || !self.dedicatedCpuPlacement || !has(self.maxCpus)").message("dedicatedCpuPlacement and maxCpus exclude each other: CPUs of the host are given at the start").field_path(".dedicatedCpuPlacement"),
     validation = Rule::new("!has(self.isolateEmulatorThread) || !self.isolateEmulatorThread || has(self.class) || (has(self.dedicatedCpuPlacement) && self.dedicatedCpuPlacement)").message("isolateEmulatorThread needs dedicatedCpuPlacement").field_path(".isolateEmulatorThread"),
+    validation = Rule::new("!has(self.numaNodes) || self.numaNodes <= 1 || (!has(self.maxCpus) && !has(self.maxMemory))").message("numaNodes excludes maxCpus and maxMemory: what is plugged in would be of one node").field_path(".numaNodes"),
+    validation = Rule::new("!has(self.numaNodes) || self.numaNodes <= 1 || !has(self.cpus) || self.cpus % self.numaNodes == 0").message("cpus must be a multiple of numaNodes").field_path(".numaNodes"),
+    validation = Rule::new("!has(self.numaNodes) || self.numaNodes <= 1 || !has(self.cpuTopology) || self.cpuTopology.sockets % self.numaNodes == 0 || (self.numaNodes % self.cpuTopology.sockets == 0 && self.cpuTopology.cores % (self.numaNodes / self.cpuTopology.sockets) == 0)").message("each of numaNodes must have whole sockets, or whole cores of one socket").field_path(".numaNodes"),
+    validation = Rule::new("!has(self.numaNodes) || self.numaNodes <= 1 || !has(self.memory) || !isQuantity(self.memory) || int(quantity(self.memory).asApproximateFloat()) % (self.numaNodes * (!has(self.hugePages) || self.hugePages == 'None' ? 1048576 : self.hugePages == '1Gi' ? 1073741824 : 2097152)) == 0").message("memory must be a multiple of numaNodes times 1Mi, or times the size of its huge pages").field_path(".numaNodes"),
     validation = Rule::new("!has(self.maxCpus) || !has(self.cpuTopology)").message("maxCpus and cpuTopology exclude each other: CPUs that are plugged in are cores of one socket").field_path(".maxCpus"),
     validation = Rule::new("!has(self.cpuReservation) || !isQuantity(self.cpuReservation) || !has(self.cpus) || quantity(self.cpuReservation).asApproximateFloat() <= double(self.cpus)").message("cpuReservation must be at most cpus").field_path(".cpuReservation"),
     validation = Rule::new("!has(self.cpuReservation) || !has(self.cpuLimit) || !isQuantity(self.cpuReservation) || !isQuantity(self.cpuLimit) || quantity(self.cpuReservation).compareTo(quantity(self.cpuLimit)) <= 0").message("cpuReservation must be at most cpuLimit").field_path(".cpuReservation"),
@@ -142,10 +150,17 @@ pub struct VMSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tpm: Option<bool>,
     /// The arrangement of the CPUs that the guest sees: `sockets` × `cores` × `threads` must equal `cpus`, which may be left
-    /// out. Default: one socket with `cpus` cores, or that of the class if `cpus` is the class's. A change takes effect at the
-    /// next power cycle.
+    /// out. Default: one socket with `cpus` cores, or a socket for each of `numaNodes`, or that of the class if `cpus` is the class's. A change
+    /// takes effect at the next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_topology: Option<CpuTopology>,
+    /// The NUMA nodes that the guest sees, 1 to 8. CPUs and memory are divided evenly among them: each has whole sockets, or whole cores of one
+    /// socket; without `cpuTopology` it is a socket. With `dedicatedCpuPlacement` the CPUs of each, and its memory, are of one NUMA node of the
+    /// host where possible. More than 1 excludes `maxCpus` and `maxMemory`. Default: that of the class, or 1 without a class. A change takes effect at
+    /// the next power cycle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 8))]
+    pub numa_nodes: Option<i64>,
     /// The CPU time that the VM may use at most, in CPUs of its host, for example `1.5`: from 0.01 to 128, with at most three decimal
     /// places. Default: that of the class, or as much as its CPUs can use. Applied live.
     #[serde(default, skip_serializing_if = "Option::is_none")]

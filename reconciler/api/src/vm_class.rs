@@ -41,6 +41,10 @@ use crate::{
     validation = Rule::new("!has(self.maxCpus) || self.maxCpus >= self.cpus").message("maxCpus must be at least cpus").field_path(".maxCpus"),
     validation = Rule::new("!has(self.dedicatedCpuPlacement) || !self.dedicatedCpuPlacement || !has(self.maxCpus)").message("dedicatedCpuPlacement and maxCpus exclude each other: CPUs of the host are given at the start").field_path(".dedicatedCpuPlacement"),
     validation = Rule::new("!has(self.isolateEmulatorThread) || !self.isolateEmulatorThread || (has(self.dedicatedCpuPlacement) && self.dedicatedCpuPlacement)").message("isolateEmulatorThread needs dedicatedCpuPlacement").field_path(".isolateEmulatorThread"),
+    validation = Rule::new("!has(self.numaNodes) || self.numaNodes <= 1 || (!has(self.maxCpus) && !has(self.maxMemory))").message("numaNodes excludes maxCpus and maxMemory: what is plugged in would be of one node").field_path(".numaNodes"),
+    validation = Rule::new("!has(self.numaNodes) || self.numaNodes <= 1 || self.cpus % self.numaNodes == 0").message("cpus must be a multiple of numaNodes").field_path(".numaNodes"),
+    validation = Rule::new("!has(self.numaNodes) || self.numaNodes <= 1 || !has(self.cpuTopology) || self.cpuTopology.sockets % self.numaNodes == 0 || (self.numaNodes % self.cpuTopology.sockets == 0 && self.cpuTopology.cores % (self.numaNodes / self.cpuTopology.sockets) == 0)").message("each of numaNodes must have whole sockets, or whole cores of one socket").field_path(".numaNodes"),
+    validation = Rule::new("!has(self.numaNodes) || self.numaNodes <= 1 || !has(self.memory) || !isQuantity(self.memory) || int(quantity(self.memory).asApproximateFloat()) % (self.numaNodes * (!has(self.hugePages) || self.hugePages == 'None' ? 1048576 : self.hugePages == '1Gi' ? 1073741824 : 2097152)) == 0").message("memory must be a multiple of numaNodes times 1Mi, or times the size of its huge pages").field_path(".numaNodes"),
     validation = Rule::new("!has(self.maxCpus) || !has(self.cpuTopology)").message("maxCpus and cpuTopology exclude each other: CPUs that are plugged in are cores of one socket").field_path(".maxCpus"),
     validation = Rule::new("!has(self.cpuReservation) || !isQuantity(self.cpuReservation) || quantity(self.cpuReservation).asApproximateFloat() <= double(self.cpus)").message("cpuReservation must be at most cpus").field_path(".cpuReservation"),
     validation = Rule::new("!has(self.cpuReservation) || !has(self.cpuLimit) || !isQuantity(self.cpuReservation) || !isQuantity(self.cpuLimit) || quantity(self.cpuReservation).compareTo(quantity(self.cpuLimit)) <= 0").message("cpuReservation must be at most cpuLimit").field_path(".cpuReservation"),
@@ -74,9 +78,15 @@ pub struct VMClassSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub huge_pages: Option<HugePages>,
     /// The arrangement of the CPUs that the guest sees: `sockets` × `cores` × `threads` must equal `cpus`. Default: one
-    /// socket with `cpus` cores. A change reaches a VM at its next power cycle.
+    /// socket with `cpus` cores, or a socket for each of `numaNodes`. A change reaches a VM at its next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_topology: Option<CpuTopology>,
+    /// The NUMA nodes that the guest sees, 1 to 8. CPUs and memory are divided evenly among them: each has whole sockets, or whole cores of one
+    /// socket; without `cpuTopology` it is a socket. With `dedicatedCpuPlacement` the CPUs of each, and its memory, are of one NUMA node of the
+    /// host where possible. More than 1 excludes `maxCpus` and `maxMemory`. Default 1. A change reaches a VM at its next power cycle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 8))]
+    pub numa_nodes: Option<i64>,
     /// The CPU time that the VM may use at most, in CPUs of its host, for example `1.5`: from 0.01 to 128, with at most three decimal
     /// places. Default: as much as its CPUs can use. Applied live.
     #[serde(default, skip_serializing_if = "Option::is_none")]

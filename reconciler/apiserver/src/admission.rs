@@ -1,11 +1,12 @@
 //! ValidatingAdmissionPolicy and its binding: CEL expressions that decide which writes are allowed.
 //!
 //! Policies are compiled once into [`Policies`], which then evaluates requests. Pure: the caller supplies the
-//! objects, the namespace and the user, and receives the decision. Knows no storage and no HTTP. `authorizer`
-//! and `paramKind` are not supported: a policy that uses them is a configuration error, and its failure
-//! policy decides about the request.
+//! objects, the namespace and the user, and receives the decision. Knows no storage and no HTTP. Parameters are of kinds of
+//! CustomResourceDefinitions (`paramKind`); one of another kind is a configuration error, and the policy's failure policy
+//! decides about the request. `authorizer` is not supported: an expression with it does not compile.
 
 mod matching;
+mod params;
 mod policy;
 mod validate;
 
@@ -17,6 +18,7 @@ use matching::Constraints;
 use policy::{Action, Binding, Policy};
 
 pub(crate) use matching::Selector as LabelSelector;
+pub(crate) use params::{MOST_PARAMS, ParamKind, ParamSource};
 pub(crate) use validate::{default_constraints, validate_binding, validate_policy};
 
 /// The operation that a request performs on an object.
@@ -113,7 +115,11 @@ impl Policies {
     ///
     /// # Errors
     /// The first refusal, in the order of policy and binding names.
-    pub(crate) fn check(&self, request: &Request<'_>) -> Result<Vec<String>, Denied> {
+    pub(crate) fn check(
+        &self,
+        request: &Request<'_>,
+        source: &dyn ParamSource,
+    ) -> Result<Vec<String>, Denied> {
         let mut warnings = Vec::new();
         // Policies do not apply to policies: otherwise a mistake in one could not be fixed.
         if request.group == "admissionregistration.k8s.io" {
@@ -140,8 +146,18 @@ impl Policies {
                 {
                     continue;
                 }
-                for failure in policy.evaluate(&facts) {
-                    act(request, policy, binding, &failure, &mut warnings)?;
+                let (kind, selection) = (policy.param_kind.as_ref(), binding.param_ref.as_ref());
+                let all = match params::of(kind, selection, request.namespace, source) {
+                    Ok(all) => all,
+                    Err(error) => {
+                        policy.on_error(config_error(request, policy, Some(binding), &error))?;
+                        continue;
+                    }
+                };
+                for params in &all {
+                    for failure in policy.evaluate(&facts, params.as_ref()) {
+                        act(request, policy, binding, &failure, &mut warnings)?;
+                    }
                 }
             }
         }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::admission::Policies;
+use crate::admission::{MOST_PARAMS, ParamKind, ParamSource, Policies};
 use crate::audit::Audit;
 use crate::authenticate::Tokens;
 use crate::authorize::Access;
@@ -170,6 +170,35 @@ impl Core {
         let built = Arc::new(Policies::build(&policies, &bindings));
         *cached = Some((now.0, now.1, Arc::clone(&built)));
         built
+    }
+}
+
+impl Core {
+    /// Returns the custom resource of a kind of parameters, and its version.
+    fn param_resource(&self, kind: &ParamKind) -> Option<(Arc<Resource>, usize)> {
+        let (group, version) = kind.api_version.split_once('/')?;
+        let served = self.catalog.served();
+        let is_kind = |resource: &&Arc<Resource>| {
+            resource.is_custom() && resource.group == group && resource.kind == kind.kind
+        };
+        let resource = served.resources.values().find(is_kind)?;
+        Some((Arc::clone(resource), resource.version(version)?))
+    }
+}
+
+impl ParamSource for Core {
+    fn namespaced(&self, kind: &ParamKind) -> Option<bool> {
+        self.param_resource(kind).map(|(resource, _)| resource.namespaced)
+    }
+
+    fn objects(&self, kind: &ParamKind, namespace: &str) -> Vec<Value> {
+        let Some((resource, version)) = self.param_resource(kind) else { return Vec::new() };
+        let namespace = resource.namespaced.then_some(namespace);
+        let state = self.store.state();
+        let entries: Vec<Arc<Entry>> =
+            state.list(&resource.storage, namespace, None).take(MOST_PARAMS + 1).cloned().collect();
+        drop(state);
+        entries.iter().map(|entry| Self::view(entry, &resource, version)).collect()
     }
 }
 

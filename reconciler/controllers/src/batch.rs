@@ -41,7 +41,7 @@ pub(crate) enum Write {
     /// A namespace's Network `default` is created.
     CreateNetwork(Box<Network>),
     /// An object of a kind with a status is created for another one: a Disk for the VM that declares it, a DiskSnapshot for its
-    /// VMSnapshot, a VMSnapshot or a Backup for a SnapshotSchedule.
+    /// VMSnapshot, a VMSnapshot for the stop of a VM, a VMSnapshot or a Backup for a SnapshotSchedule.
     Create(Object),
     /// This version of an object is deleted, such as a VMSnapshot or a Backup that its SnapshotSchedule does not keep.
     Delete(Object),

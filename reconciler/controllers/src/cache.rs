@@ -11,6 +11,8 @@ mod key_class_secrets;
 mod key_set;
 mod names;
 mod never_bound;
+mod public_ports;
+pub(crate) mod quotas;
 pub(crate) mod recovery;
 pub(crate) mod secrets;
 pub(crate) mod security_groups;
@@ -39,6 +41,7 @@ use capacity::{Candidate, Demand, HostNetworks};
 use claims::Claims;
 use index::Index;
 use never_bound::NeverBound;
+use quotas::Usages;
 use recovery::{Recoveries, RecoveryState};
 use silence::Silence;
 use table::{AnyTable, Precedence, Table};
@@ -86,6 +89,7 @@ pub(crate) struct Cache {
     pub(crate) underlay: Underlay,
     pub(crate) claims: Claims,
     pub(crate) users: Users,
+    pub(crate) usages: Usages,
     recoveries: Recoveries,
     silence: Silence,
     /// The images whose sources ask for credentials.
@@ -117,6 +121,7 @@ impl Cache {
             underlay: Underlay::default(),
             claims: Claims::default(),
             users: Users::default(),
+            usages: Usages::default(),
             recoveries: Recoveries::default(),
             silence: Silence::new(host_silence),
             images_with_secrets: BTreeSet::new(),
@@ -188,6 +193,7 @@ impl Cache {
                     users::of_vm(vm).into_iter().chain(of_disks).filter(|used| used.kind != ObjectKind::Host);
                 keys.extend(used.map(|used| self.resolve(&used)));
                 keys.extend(disks);
+                keys.extend(self.index.made_for(key));
             }
             ObjectKind::HotswapDiskAttachment => {
                 if let Some(attachment) = self.tables.attachments.get(key) {
@@ -215,7 +221,7 @@ impl Cache {
                 }
             }
             // A rule counts a snapshot as taken, and a backup as complete, once the server has confirmed it.
-            ObjectKind::SnapshotSchedule => keys.extend(self.index.scheduled_by(key)),
+            ObjectKind::SnapshotSchedule => keys.extend(self.index.made_for(key)),
             ObjectKind::Image => {
                 let source = self.tables.images.get(key).and_then(|image| image.spec.source.disk.as_ref());
                 keys.extend(source.map(|disk| named(ObjectKind::Disk, disk.as_str())));
@@ -268,6 +274,7 @@ impl Cache {
         self.never_bound.seen(&key, uid.as_deref(), self.is_bound(&key), is_created);
         let mut keys = if key.kind == ObjectKind::Lease { Vec::new() } else { vec![key.clone()] };
         keys.extend(self.index(&key, &before, now));
+        keys.extend(self.count_usage(&key));
         self.users_follow(&key, before.uses);
         if matches!(key.kind, ObjectKind::Host | ObjectKind::VM | ObjectKind::Disk) {
             keys.extend(self.recovering());
@@ -295,6 +302,7 @@ impl Cache {
         self.never_bound.gone(key);
         let mut keys = vec![key.clone()];
         keys.extend(self.index(key, &before, Instant::now()));
+        keys.extend(self.count_usage(key));
         self.users_follow(key, before.uses);
         match key.kind {
             ObjectKind::Image => self.note_secret(key),
@@ -357,12 +365,14 @@ impl Cache {
                 Vec::new()
             }
             ObjectKind::VMSnapshot => {
-                let made_by = self.tables.vm_snapshots.get(key).and_then(|snapshot| snapshot.scheduled());
-                self.index.set_scheduled(key, made_by.map(|(schedule, _)| schedule))
+                let maker = self.tables.vm_snapshots.get(key).and_then(|snapshot| index::maker_of(snapshot));
+                self.index.set_maker(key, maker)
             }
             ObjectKind::Backup => {
                 let made_by = self.tables.backups.get(key).and_then(|backup| backup.scheduled());
-                let mut keys = self.index.set_scheduled(key, made_by.map(|made_by| made_by.schedule));
+                let schedule = |name| Key::namespaced(ObjectKind::SnapshotSchedule, key.namespace(), name);
+                let maker = made_by.map(|made_by| schedule(made_by.schedule));
+                let mut keys = self.index.set_maker(key, maker);
                 keys.extend(self.repository_to_identify(key));
                 keys
             }
@@ -375,6 +385,7 @@ impl Cache {
             | ObjectKind::BackupRepository
             | ObjectKind::KeyClass
             | ObjectKind::SnapshotSchedule
+            | ObjectKind::Quota
             | ObjectKind::Role
             | ObjectKind::ConfigMap => Vec::new(),
         }

@@ -26,6 +26,7 @@ macro_rules! with_kinds {
             HotswapDiskAttachment, attachments, berth_api::HotswapDiskAttachment;
             VMSnapshot, vm_snapshots, berth_api::VMSnapshot;
             SnapshotSchedule, snapshot_schedules, berth_api::SnapshotSchedule;
+            Quota, quotas, berth_api::Quota;
             ServiceAccount, accounts, k8s_openapi::api::core::v1::ServiceAccount;
             Role, roles, k8s_openapi::api::rbac::v1::Role;
             ConfigMap, config_maps, k8s_openapi::api::core::v1::ConfigMap;

@@ -17,6 +17,7 @@ mod key_class;
 mod network;
 mod placement_group;
 mod public_ip;
+mod quota;
 mod role;
 mod security_group;
 mod snapshot_schedule;
@@ -28,8 +29,8 @@ mod vm_snapshot;
 
 use berth_api::{
     Backup, BackupRepository, Disk, DiskSnapshot, Host, HotswapDiskAttachment, IPPool, Image, KeyClass,
-    Network, PlacementGroup, PublicIP, SYSTEM_NAMESPACE, SecurityGroup, SnapshotSchedule, StoragePool, VM,
-    VMClass, VMSnapshot, host_addresses::HOST_ADDRESSES, manifests::access::HOST_LABEL,
+    Network, PlacementGroup, PublicIP, Quota, SYSTEM_NAMESPACE, SecurityGroup, SnapshotSchedule, StoragePool,
+    VM, VMClass, VMSnapshot, host_addresses::HOST_ADDRESSES, manifests::access::HOST_LABEL,
 };
 use futures::{Stream, stream::BoxStream, stream::select_all};
 use k8s_openapi::api::{
@@ -88,6 +89,7 @@ const CONTROLLERS: &[Controller] = &[
     ),
     controller::<VMSnapshot>(watch::all::<VMSnapshot>, Some(vm_snapshot::reconcile)),
     controller::<SnapshotSchedule>(watch::all::<SnapshotSchedule>, Some(snapshot_schedule::reconcile)),
+    controller::<Quota>(watch::all::<Quota>, Some(quota::reconcile)),
     controller::<ServiceAccount>(
         |client| watch::labelled::<ServiceAccount>(client, Some(SYSTEM_NAMESPACE), HOST_LABEL),
         None,

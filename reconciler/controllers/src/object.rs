@@ -112,6 +112,7 @@ with_status! {
     Backup, namespaced;
     VMSnapshot, namespaced;
     SnapshotSchedule, namespaced;
+    Quota, namespaced;
     HotswapDiskAttachment, namespaced;
     Image, namespaced;
     PublicIP, namespaced;

@@ -159,7 +159,10 @@ impl Pipeline {
     fn enqueue(&mut self, keys: Vec<Key>, own: Option<&Key>) {
         for key in keys {
             match key.kind {
-                ObjectKind::Network | ObjectKind::ConfigMap | ObjectKind::SnapshotSchedule
+                ObjectKind::Network
+                | ObjectKind::ConfigMap
+                | ObjectKind::SnapshotSchedule
+                | ObjectKind::Quota
                     if own != Some(&key) =>
                 {
                     self.coalesce(key)
@@ -201,6 +204,10 @@ impl Pipeline {
             return Progress::Settled;
         }
         self.queue.decided(&key, outcome);
+        if key.kind == ObjectKind::Quota {
+            // Once for all changes that it counts, whether its status changes or not.
+            self.queue.wake_dependents(&key);
+        }
         let (writes, enqueued) = batch.into_parts();
         if writes.is_empty() {
             self.queue.succeeded(&key);

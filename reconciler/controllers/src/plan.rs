@@ -64,6 +64,18 @@ pub(crate) enum Outcome {
     Blocked(Vec<Dependency>),
 }
 
+impl Outcome {
+    /// Adds a need.
+    pub(crate) fn and(self, dependency: Dependency) -> Self {
+        let mut dependencies = match self {
+            Self::Settled => Vec::new(),
+            Self::Blocked(dependencies) => dependencies,
+        };
+        dependencies.push(dependency);
+        Self::Blocked(dependencies)
+    }
+}
+
 /// The decision for one object. `blocked` is a value, never an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Plan<D> {

@@ -59,7 +59,7 @@ pub use names::{NameRecord, Names};
 pub use networks::{
     BridgeChoice, BridgedNetwork, Egress, Firewall, Forward, Forwarding, HostBridge, HostInterface,
     HostLinks, HostRange, Ipv6Network, Lease, LeaseTaken, Nat, NetworkConfig, Networks, PortException,
-    PortLimits, TapConfig, TapFacts, TraceRequest, TrafficLimit, Tunnel, Uplink,
+    PortLimits, PortMark, PortTrunk, TapConfig, TapFacts, TraceRequest, TrafficLimit, Tunnel, Uplink,
 };
 pub use packet_filter::{FilterGroup, FilterProtocol, FilterRule, FilteredPort, Filters, Port};
 pub use passthrough::{

@@ -208,6 +208,8 @@ pub struct HostBridge {
     pub name: String,
     pub mtu: u32,
     pub up: bool,
+    /// Whether it looks at the VLANs of its ports: it then takes the tags of one of them off.
+    pub filters_vlans: bool,
 }
 
 /// The connection of a private network to its part on other hosts: VXLAN, with a copy of each broadcast packet sent to
@@ -286,6 +288,10 @@ pub struct Firewall {
     pub exceptions: Vec<PortException>,
     /// Ceilings for the traffic of single taps.
     pub limits: Vec<PortLimits>,
+    /// The DSCP of what guests send by single taps.
+    pub marks: Vec<PortMark>,
+    /// The VLANs whose tagged frames single taps send and receive. Those of all others are dropped.
+    pub trunks: Vec<PortTrunk>,
     /// The filters of taps.
     pub filters: Filters,
     /// Whether any guest, known or not, has a tap here or is about to get one: the rules then stay in place.
@@ -335,6 +341,22 @@ pub struct TrafficLimit {
     pub bandwidth: Option<(u64, u64)>,
     /// Packets a second.
     pub packets: Option<u64>,
+}
+
+/// The DSCP that packets of a guest get.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PortMark {
+    pub tap: String,
+    /// 0 to 63.
+    pub dscp: u8,
+}
+
+/// VLANs whose tagged frames a guest may send and receive.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PortTrunk {
+    pub tap: String,
+    /// Ranges within 1 to 4094, in order, which do not overlap.
+    pub vlans: Vec<(u16, u16)>,
 }
 
 /// A range of addresses that the host itself uses.

@@ -58,6 +58,8 @@ pub const MAX_VIRTIO_BLK: u8 = 16;
 pub const MAX_SATA: u8 = 6;
 /// The number of NICs with a reserved PCI slot.
 pub const MAX_NICS: u8 = 14;
+/// The maximum number of NUMA nodes of a guest.
+pub const MAX_NUMA_NODES: u16 = 8;
 /// Pairs of queues of a network card.
 pub const MAX_QUEUES: u8 = 16;
 /// The number of PCI Express ports of a machine for network cards, which can be plugged in and out while it runs.
@@ -114,8 +116,16 @@ pub struct Affinity {
     pub emulator: Vec<u32>,
     /// The CPU of the host for each virtual CPU, in the order of their numbers. Empty: those of `emulator`.
     pub vcpus: Vec<u32>,
-    /// The NUMA node that the guest's memory is taken from as long as it has some. None: that of the thread that uses it first.
-    pub memory_node: Option<u32>,
+    /// The NUMA node of the host for each one of the guest, in the order of their numbers: the guest node's memory is taken from there as long
+    /// as it has some. None, or missing: that of the thread that uses it first.
+    #[serde(default)]
+    pub memory_nodes: Vec<Option<u32>>,
+}
+
+impl Affinity {
+    fn memory_node(&self, guest_node: u16) -> Option<u32> {
+        self.memory_nodes.get(usize::from(guest_node)).copied().flatten()
+    }
 }
 
 /// A machine as its guest sees it.
@@ -130,6 +140,10 @@ pub struct MachineSpec {
     pub cpus: u16,
     /// The arrangement of the CPUs, with the places of those that can be plugged in while it runs.
     pub topology: Topology,
+    /// The NUMA nodes that the guest sees, 1 to [`MAX_NUMA_NODES`]. CPUs and memory are divided evenly among them; with several neither can
+    /// grow.
+    #[serde(default = "one_node")]
+    pub numa_nodes: u16,
     pub memory_bytes: u64,
     /// The memory up to which the guest can grow while it runs: above `memory_bytes` by a multiple of [`MEMORY_BLOCK`].
     /// None: not at all.
@@ -272,6 +286,16 @@ impl Topology {
     pub(crate) fn cpus(self) -> u32 {
         let of_socket = u32::from(self.cores).saturating_mul(self.threads.into());
         u32::from(self.sockets).saturating_mul(of_socket)
+    }
+
+    /// Whether this many nodes of consecutive CPUs consist of whole sockets each, or of whole cores of one socket.
+    fn divides_among(self, nodes: u16) -> bool {
+        let Self { sockets, cores, .. } = self;
+        if nodes == 0 || sockets == 0 {
+            return false;
+        }
+        sockets.is_multiple_of(nodes)
+            || nodes.is_multiple_of(sockets) && cores.is_multiple_of(nodes / sockets)
     }
 }
 
@@ -662,6 +686,10 @@ pub struct NicSpec {
 }
 
 fn one_queue() -> u8 {
+    1
+}
+
+fn one_node() -> u16 {
     1
 }
 

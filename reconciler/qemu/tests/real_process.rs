@@ -1,5 +1,6 @@
 //! Behaviour that only a real process has. If QEMU is not installed, these tests print that and end.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,6 +16,7 @@ use berth_qemu::power::{self, RunState};
 use berth_qemu::process::LocalHypervisor;
 use berth_qemu::qmp::{EventKind, Events, Notice};
 use berth_qemu::{block, qcow2, shares, tpm};
+use serde_json::Value;
 
 struct Bench {
     host: LocalHypervisor,
@@ -46,6 +48,7 @@ impl Bench {
                 uuid: "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c".to_owned(),
                 cpus: 2,
                 topology: Topology::of_cores(2),
+                numa_nodes: 1,
                 memory_bytes: 64 << 20,
                 max_memory_bytes: None,
                 huge_page_bytes: None,
@@ -174,6 +177,7 @@ async fn a_machine_with_everything_starts_unprivileged_and_on_its_own() {
     spec.files.fw_cfg =
         vec![FwCfg { name: "opt/com.coreos/config".to_owned(), file: bench.file("config.ign") }];
     spec.machine.graphics = Graphics::Vga;
+    spec.machine.numa_nodes = 2;
     for n in 0..20 {
         let file = bench.file(&format!("disk{n}.qcow2"));
         qcow2::create(&file, 1 << 30).expect("created");
@@ -202,6 +206,14 @@ async fn a_machine_with_everything_starts_unprivileged_and_on_its_own() {
     assert_eq!(disks.len(), 21);
     let seed = disks.iter().find(|d| d.id == "seed").expect("a seed");
     assert_eq!((seed.read_only, seed.target, seed.size), (true, Some(255), 1 << 20));
+    let cpus = qmp.execute("query-hotpluggable-cpus", Value::Null).await.expect("asked");
+    let nodes: BTreeSet<_> =
+        cpus.as_array().into_iter().flatten().map(|cpu| cpu["props"]["node-id"].as_u64()).collect();
+    assert_eq!(nodes, [Some(0), Some(1)].into(), "{cpus}");
+    let memory = qmp.execute("query-memdev", Value::Null).await.expect("asked");
+    let sizes: Vec<_> =
+        memory.as_array().into_iter().flatten().map(|backend| backend["size"].as_u64()).collect();
+    assert_eq!(sizes, [Some(32 << 20), Some(32 << 20)], "{memory}");
 
     assert_eq!(status(&process, "NoNewPrivs"), "1");
     assert_eq!(status(&process, "Seccomp"), "2");

@@ -7,7 +7,7 @@ use berth_host::Compression;
 use clap::{Args, Subcommand};
 use serde::de::DeserializeOwned;
 
-use super::{Connection, StateDir, TimeSpan, time::time};
+use super::{Connection, DownloadOptions, StateDir, TimeSpan, time::time};
 
 /// `berth image`
 #[derive(Args, Debug)]
@@ -23,6 +23,9 @@ pub enum ImageAction {
     /// Creates an Image from a file of this machine: uploads the file to a host, which verifies it. An upload that was interrupted
     /// continues where it ended, by the same command.
     Push(ImagePushOptions),
+    /// Downloads the file of an Image that was made from a disk or a snapshot, or was uploaded, and verifies it. A download that was
+    /// interrupted continues where it ended, by the same command.
+    Download(DownloadOptions),
 }
 
 /// `berth image push`

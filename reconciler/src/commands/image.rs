@@ -1,15 +1,11 @@
 //! `berth image push`: an Image from a file of this machine.
 
-use std::{
-    io::{IsTerminal, Write},
-    sync::atomic::{AtomicU64, Ordering},
-    time::Duration,
-};
+use std::{io::Write, time::Duration};
 
 use anyhow::{Context, bail};
 use async_trait::async_trait;
 use berth_api::{
-    Image, ImageSource, ImageSpec, Quantity,
+    Image, ImageSource, ImageSpec,
     console::{UPLOAD_ACCOUNT, upload_audience, upload_path},
     image::ImageUpload,
 };
@@ -21,14 +17,12 @@ use tokio::time::{Instant, sleep};
 
 use crate::{
     cli::ImagePushOptions,
-    commands::{connect, console::connection::ticket, resources},
+    commands::{connect, console::connection::ticket, progress::Progress, resources},
     one_connection::client_of,
     requests::has_code,
 };
 
 const PAUSE: Duration = Duration::from_millis(500);
-/// Without a terminal, the progress is printed each time that this many hundredths were added.
-const STEP: u64 = 10;
 
 /// Uploads a file, and waits until the Image is ready.
 ///
@@ -51,11 +45,7 @@ pub(super) async fn push(options: ImagePushOptions) -> anyhow::Result<()> {
         namespace: namespace.to_owned(),
         uid,
         awaited: Awaited::host(Instant::now() + wait),
-        progress: Progress {
-            size: file.size(),
-            shown: AtomicU64::new(u64::MAX),
-            is_terminal: std::io::stderr().is_terminal(),
-        },
+        progress: Progress::new(file.size(), "uploaded"),
     };
     let what = || {
         format!(
@@ -173,38 +163,6 @@ impl UploadPlace for Place {
     }
 }
 
-/// What was uploaded, on the standard error.
-struct Progress {
-    size: u64,
-    /// The hundredths that were shown last.
-    shown: AtomicU64,
-    is_terminal: bool,
-}
-
-impl Progress {
-    fn show(&self, done: u64) {
-        let hundredths = u64::try_from(u128::from(done) * 100 / u128::from(self.size.max(1))).unwrap_or(100);
-        let shown = self.shown.load(Ordering::Relaxed);
-        let is_due = shown == u64::MAX
-            || (self.is_terminal && hundredths != shown)
-            || hundredths < shown
-            || hundredths >= shown + STEP;
-        if is_due {
-            self.shown.store(hundredths, Ordering::Relaxed);
-            let (start, end) = if self.is_terminal { ("\r", "") } else { ("", "\n") };
-            let size = Quantity::from_bytes(self.size).0;
-            eprint!("{start}{hundredths:3} % of {size} uploaded{end}");
-            let _ = std::io::stderr().flush();
-        }
-    }
-
-    fn end(&self) {
-        if self.is_terminal && self.shown.load(Ordering::Relaxed) != u64::MAX {
-            eprintln!();
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -214,7 +172,7 @@ mod tests {
         let words = ["berth", "image", "push", "disk.qcow2", "--name", "golden"];
         let cli = crate::cli::Cli::try_parse_from(words.iter().chain(extra)).expect("options");
         let crate::cli::Command::Image(options) = cli.command else { panic!("another command") };
-        let crate::cli::ImageAction::Push(options) = options.action;
+        let crate::cli::ImageAction::Push(options) = options.action else { panic!("another action") };
         options
     }
 

@@ -139,6 +139,7 @@ mod tests {
             k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
         > = kube::Api::all(client.clone());
         for crd in berth_api::manifests::crds() {
+            let crd = serde_json::from_value(crd).expect("a definition");
             crds.create(&Default::default(), &crd).await.expect("it is created");
         }
         for (name, path) in [

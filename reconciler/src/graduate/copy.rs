@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::{
     freeze,
-    kinds::{MovedKind, NAMESPACE, OURS, Object, SECRET, SecretNames},
+    kinds::{MovedKind, NAMESPACE, OURS, Object, QUOTA, SECRET, SecretNames},
     translate::{self, Uids},
 };
 use crate::requests::{self, has_code};
@@ -31,6 +31,8 @@ const ATTEMPTS: usize = 5;
 const AT_ONCE: usize = 16;
 /// How long a control plane may take to serve kinds after their definitions are created.
 const SERVED: Duration = Duration::from_secs(60);
+/// How long Kubernetes may evaluate admission policies with a Quota that is deleted.
+const SEEN: Duration = Duration::from_secs(1);
 
 type Key = (&'static str, String, String);
 
@@ -193,6 +195,9 @@ impl Copying<'_> {
 
     async fn once(&self, source: &Contents) -> anyhow::Result<()> {
         let target = Contents::read(self.to).await?;
+        if self.replace {
+            self.remove_quotas(source, &target).await?;
+        }
         let mut uids = Uids::new();
         let mut made: BTreeMap<Key, Object> = BTreeMap::new();
         for object in &source.0 {
@@ -205,6 +210,20 @@ impl Copying<'_> {
             self.finish(object, there, &uids).await.with_context(|| format!("copying {}", object.title()))?;
         }
         self.prune(&target, &made).await
+    }
+
+    /// Removes the Quotas of an older state. Nothing counts on the target: with the limits and amounts of that time they would refuse
+    /// objects that the site has got since. Their copies come last.
+    async fn remove_quotas(&self, source: &Contents, target: &Contents) -> anyhow::Result<()> {
+        let mut is_removed = false;
+        for quota in target.of(QUOTA).filter(|quota| !is_copied(quota, source)) {
+            remove(self.to, quota).await.with_context(|| format!("taking away {}", quota.title()))?;
+            is_removed = true;
+        }
+        if is_removed {
+            tokio::time::sleep(SEEN).await;
+        }
+        Ok(())
     }
 
     /// Creates or corrects the object's declaration; its status and owners follow when all objects have their uids.
@@ -316,6 +335,14 @@ impl Copying<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether the target's Quota is a copy that this move has made, so that it refuses nothing of what is copied: its status is written
+/// when all objects exist.
+fn is_copied(theirs: &Object, source: &Contents) -> bool {
+    let Some(ours) = source.of(QUOTA).find(|ours| ours.key() == theirs.key()) else { return false };
+    let (used, wanted) = (&theirs.value["status"]["used"], &ours.value["status"]["used"]);
+    theirs.was(ours.uid()) && theirs.value["spec"] == ours.value["spec"] && (used.is_null() || used == wanted)
 }
 
 /// Whether one of two objects is a copy of the other, or both are copies of a third.

@@ -26,9 +26,10 @@ pub(super) const SECRET: MovedKind =
     MovedKind { name: "Secret", plural: "secrets", namespaced: true, ours: false };
 pub(super) const HOST: MovedKind = ours("Host", "hosts", false);
 pub(super) const VM: MovedKind = ours("VM", "vms", true);
+pub(super) const QUOTA: MovedKind = ours("Quota", "quotas", true);
 
 /// berth's kinds. Hosts come before all kinds that can run: one that has not reported yet holds back placement.
-pub(super) const OURS: [MovedKind; 18] = [
+pub(super) const OURS: [MovedKind; 19] = [
     ours("StoragePool", "storagepools", false),
     ours("IPPool", "ippools", false),
     ours("Network", "networks", true),
@@ -47,6 +48,8 @@ pub(super) const OURS: [MovedKind; 18] = [
     ours("VMSnapshot", "vmsnapshots", true),
     ours("SnapshotSchedule", "snapshotschedules", true),
     ours("HotswapDiskAttachment", "hotswapdiskattachments", true),
+    // Last: it refuses nothing that exists already.
+    QUOTA,
 ];
 
 impl MovedKind {
@@ -153,7 +156,8 @@ mod tests {
         let mut defined: Vec<_> = crds
             .iter()
             .map(|crd| {
-                (crd.spec.names.kind.as_str(), crd.spec.names.plural.as_str(), crd.spec.scope == "Namespaced")
+                let name = |of: &str| crd["spec"]["names"][of].as_str().expect("it has names");
+                (name("kind"), name("plural"), crd["spec"]["scope"] == "Namespaced")
             })
             .collect();
         defined.sort_unstable();

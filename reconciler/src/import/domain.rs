@@ -226,8 +226,13 @@ fn hardware(root: Node<'_, '_>, notes: &mut Vec<String>) {
         notes
             .push(format!("its CPU model is {model}; in berth the host chooses one unless cpu_model is set"));
     }
-    for part in ["topology", "numa"].into_iter().filter(|part| first(root, &["cpu", part]).is_some()) {
-        notes.push(format!("it declares a CPU {part}, which is not taken over"));
+    for (part, note) in [
+        ("topology", "it declares a CPU topology, which is not taken over: see cpu_topology"),
+        ("numa", "it declares NUMA nodes, which are not taken over: see numa_nodes"),
+    ] {
+        if first(root, &["cpu", part]).is_some() {
+            notes.push(note.to_owned());
+        }
     }
     if let Some(offset) = attribute(root, &["clock"], "offset").filter(|offset| *offset != "utc") {
         notes.push(format!("its clock is {offset}; in berth it is UTC (Windows: set RealTimeIsUniversal)"));

@@ -32,20 +32,21 @@ use crate::installed::{self, Copy};
 pub(crate) const IMAGE_URL: &str = "https://images.example/debian.qcow2";
 pub(crate) const IMAGE_SHA256: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
 /// The kinds that users create.
-const NAMESPACED: [&str; 13] = [
+const NAMESPACED: [&str; 15] = [
     "Backup",
     "BackupRepository",
     "Disk",
     "DiskSnapshot",
     "HotswapDiskAttachment",
     "Image",
+    "KeyClass",
     "PlacementGroup",
     "PublicIP",
+    "Quota",
     "SecurityGroup",
     "SnapshotSchedule",
     "VM",
     "VMClass",
-    "KeyClass",
     "VMSnapshot",
 ];
 /// The maximum duration of any step, in simulated time, with any fault: longer than the longest back-off.
@@ -451,11 +452,13 @@ impl Rig {
     }
 }
 
-/// Kind and plural of every kind of ours; computed once, because deriving the schemas takes longer than a scenario.
+/// Kind and plural of every kind of ours; computed once, because every request of a scenario needs them.
 fn plurals() -> &'static BTreeMap<String, String> {
     static PLURALS: OnceLock<BTreeMap<String, String>> = OnceLock::new();
     PLURALS.get_or_init(|| {
-        berth_api::manifests::crds().into_iter().map(|c| (c.spec.names.kind, c.spec.names.plural)).collect()
+        let name = |crd: &Value, of: &str| crd["spec"]["names"][of].as_str().expect("a name").to_owned();
+        let crds = berth_api::manifests::crds();
+        crds.iter().map(|crd| (name(crd, "kind"), name(crd, "plural"))).collect()
     })
 }
 

@@ -1,5 +1,7 @@
 //! Snapshots of all disks of a VM.
 
+use std::sync::Mutex;
+
 use berth_api::{
     AttachmentState, ConditionType, Disk, HotswapDiskAttachment, VM, VMSnapshot, VMState, condition,
 };
@@ -22,12 +24,12 @@ async fn web_runs_with_two_disks(rig: &Rig) {
     rig.until("web-data", "is attached", attached).await;
 }
 
-async fn until_taken(rig: &Rig) {
+async fn until_taken(rig: &Rig, name: &str) {
     let ready = |snapshot: &VMSnapshot| {
         let status = snapshot.status.clone().unwrap_or_default();
         status.taken_at.is_some() && condition::is_true(&status.conditions, ConditionType::Ready)
     };
-    rig.until("before", "is taken", ready).await;
+    rig.until(name, "is taken", ready).await;
 }
 
 /// Returns the moment of the snapshots of both disks.
@@ -48,7 +50,7 @@ fn all_disks_of_a_running_vm_have_snapshots_of_one_moment() {
         let pid = rig.pid("web").await;
         rig.strike_from_here();
         rig.apply("VMSnapshot", "before", json!({"vm": "web"})).await;
-        until_taken(rig).await;
+        until_taken(rig, "before").await;
         moment(rig);
         let hypervisor = rig.system.hypervisor();
         let view = hypervisor.view(&hypervisor.instances()[0]).expect("it runs");
@@ -76,7 +78,7 @@ fn all_disks_of_a_stopped_vm_have_snapshots_of_one_moment_and_it_starts_on_them(
         rig.until_vm("web", "is stopped", |vm| rig::state(vm) == Some(VMState::Stopped)).await;
         rig.strike_from_here();
         rig.apply("VMSnapshot", "before", json!({"vm": "web"})).await;
-        until_taken(rig).await;
+        until_taken(rig, "before").await;
         assert!(!moment(rig).frozen, "no guest ran");
         rig.apply("VM", "web", with_both("Running")).await;
         web_runs(rig).await;
@@ -106,7 +108,7 @@ fn all_disks_of_a_vm_are_restored_from_its_snapshot_at_its_power_cycle() {
     converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter, Fault::FullDisk], async |rig| {
         web_runs_with_two_disks(rig).await;
         rig.apply("VMSnapshot", "before", json!({"vm": "web"})).await;
-        until_taken(rig).await;
+        until_taken(rig, "before").await;
         let lists_it = |vm: &VM| {
             vm.status
                 .as_ref()
@@ -131,7 +133,7 @@ fn a_restore_of_a_vm_is_not_done_again_when_its_status_was_lost_and_its_snapshot
     converges(&[], async |rig| {
         web_runs_with_two_disks(rig).await;
         rig.apply("VMSnapshot", "before", json!({"vm": "web"})).await;
-        until_taken(rig).await;
+        until_taken(rig, "before").await;
         let mut stopped = web_restored_from("before");
         stopped["power"] = json!("Stopped");
         rig.apply("VM", "web", stopped).await;
@@ -156,11 +158,11 @@ fn a_snapshot_of_a_vm_is_of_the_same_moment_when_its_status_was_lost_and_goes_wi
     converges(&[], async |rig| {
         web_runs_with_two_disks(rig).await;
         rig.apply("VMSnapshot", "before", json!({"vm": "web"})).await;
-        until_taken(rig).await;
+        until_taken(rig, "before").await;
         let before = moment(rig);
         rig.lose_every_status().await;
         web_runs(rig).await;
-        until_taken(rig).await;
+        until_taken(rig, "before").await;
         assert_eq!(moment(rig), before);
         rig.must_settle().await;
         rig.delete("VMSnapshot", "before").await;
@@ -170,5 +172,98 @@ fn a_snapshot_of_a_vm_is_of_the_same_moment_when_its_status_was_lost_and_goes_wi
         let unowned = || rig.system.snapshots_now().iter().all(|snapshot| snapshot.owner.is_none());
         until_host("the snapshots are their disks' only", unowned).await;
         all_is_deleted(rig).await;
+    });
+}
+
+fn web_with_a_snapshot_before_stops(power: &str, grace: i64) -> Value {
+    let mut vm = web(power);
+    vm["hooks"] =
+        json!({"preStop": {"snapshot": {"keep": 1}, "timeoutSeconds": 3600, "failurePolicy": "Fail"}});
+    vm["stop"]["gracePeriodSeconds"] = json!(grace);
+    vm
+}
+
+/// Waits until the VM is stopped and has one snapshot, which is not the former one; returns its name.
+async fn stopped_with_another_than(rig: &Rig, former: &str) -> String {
+    let found = Mutex::new(String::new());
+    rig.until_vm("web", "is stopped and has one new snapshot", |vm| {
+        let listed = vm.status.as_ref().map(|status| status.snapshots.as_slice()).unwrap_or_default();
+        let [snapshot] = listed else { return false };
+        *found.lock().expect("not poisoned") = snapshot.name.to_string();
+        rig::state(vm) == Some(VMState::Stopped) && snapshot.name.as_str() != former
+    })
+    .await;
+    found.into_inner().expect("not poisoned")
+}
+
+/// The VM ran, and is stopped with a snapshot; returns its name.
+async fn web_is_stopped_with_a_snapshot(rig: &Rig) -> String {
+    web_is_declared(rig).await;
+    rig.apply("VM", "web", web_with_a_snapshot_before_stops("Running", 5)).await;
+    web_runs(rig).await;
+    rig.apply("VM", "web", web_with_a_snapshot_before_stops("Stopped", 5)).await;
+    stopped_with_another_than(rig, "").await
+}
+
+#[test]
+fn a_vm_is_stopped_after_the_snapshot_that_its_hook_takes_and_the_former_one_is_deleted() {
+    converges(&[Fault::Error, Fault::CrashAfter, Fault::FullDisk], async |rig| {
+        let first = web_is_stopped_with_a_snapshot(rig).await;
+        assert!(first.starts_with("web-stop-"), "{first}");
+        rig.apply("VM", "web", web_with_a_snapshot_before_stops("Running", 5)).await;
+        web_runs(rig).await;
+        rig.strike_from_here();
+        rig.apply("VM", "web", web_with_a_snapshot_before_stops("Stopped", 5)).await;
+        stopped_with_another_than(rig, &first).await;
+        rig.until_gone("VMSnapshot", &first).await;
+    });
+}
+
+#[test]
+fn the_snapshot_of_a_stop_stays_when_every_status_was_lost() {
+    converges(&[], async |rig| {
+        let taken = web_is_stopped_with_a_snapshot(rig).await;
+        rig.apply("VM", "web", web_with_a_snapshot_before_stops("Running", 5)).await;
+        web_runs(rig).await;
+        rig.lose_every_status().await;
+        web_runs(rig).await;
+        until_taken(rig, &taken).await;
+        rig.must_settle().await;
+        until_taken(rig, &taken).await;
+    });
+}
+
+#[test]
+fn the_snapshot_that_a_vm_is_restored_from_stays_until_it_is_restored_though_another_stop_takes_one() {
+    converges(&[Fault::CrashAfter], async |rig| {
+        let first = web_is_stopped_with_a_snapshot(rig).await;
+        rig.apply("VM", "web", web_with_a_snapshot_before_stops("Running", 5)).await;
+        web_runs(rig).await;
+        rig.strike_from_here();
+        let mut restored = web_with_a_snapshot_before_stops("Running", 5);
+        restored["restore"] = json!({"snapshot": first});
+        restored["restartToken"] = json!("1");
+        rig.apply("VM", "web", restored).await;
+        let has_its_data = |vm: &VM| {
+            let from = vm.status.as_ref().and_then(|status| status.restored_from.as_ref());
+            from.is_some_and(|from| from.snapshot.as_str() == first)
+        };
+        rig.until_vm("web", "is restored", has_its_data).await;
+        web_runs(rig).await;
+        rig.until_gone("VMSnapshot", &first).await;
+    });
+}
+
+#[test]
+fn a_vm_that_is_deleted_leaves_the_snapshot_that_its_hook_takes() {
+    converges(&[Fault::CrashAfter], async |rig| {
+        web_is_declared(rig).await;
+        rig.apply("VM", "web", web_with_a_snapshot_before_stops("Running", 600)).await;
+        web_runs(rig).await;
+        rig.strike_from_here();
+        rig.delete("VM", "web").await;
+        rig.until_gone("VM", "web").await;
+        let taken = || rig.system.snapshots_now().iter().filter(|s| s.taken.is_some()).count() == 1;
+        until_host("its disk has the snapshot", taken).await;
     });
 }

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::tenant::Tenant;
 use crate::access::{Access, Stream};
+use crate::manifests;
 use crate::platform::Platform;
 use crate::report::{Report, note};
 use crate::wait;
@@ -24,6 +25,7 @@ const SLOW: usize = 40;
 /// Runs the cases; each cleans up after itself.
 pub(super) fn run(report: &mut Report, platform: &Platform) {
     report.case("a tenant edits its own namespace and no other", || confined(platform));
+    report.case("a tenant reads the quota of its namespace and does not change it", || limited(platform));
     report.case("a user with the verb patch alone does not create by applying", || patch_alone(platform));
     if !platform.is_embedded() {
         // Kubernetes does not end watches, aggregates roles in a controller manager, which is missing here, and has other
@@ -49,6 +51,26 @@ fn confined(platform: &Platform) -> Result<()> {
     // A role grants no more than its author's permissions.
     let role = kubectl.refused(&["create", "role", "more", "--verb=*", "--resource=*"])?;
     ensure!(role.contains("orbidden"), "{role}");
+    Ok(())
+}
+
+fn limited(platform: &Platform) -> Result<()> {
+    let tenant = Tenant::new(platform, "attack-quota")?;
+    let kubectl = tenant.kubectl();
+    tenant.administrator().apply(&manifests::quota("team", &json!({"disks": 0})).to_string())?;
+    kubectl.object("vmquota", "team")?;
+    let raised = kubectl.apply_refused(&manifests::quota("team", &json!({"disks": 9})).to_string())?;
+    ensure!(raised.contains("orbidden"), "{raised}");
+    let removed = kubectl.refused(&["delete", "vmquota/team"])?;
+    ensure!(removed.contains("orbidden"), "{removed}");
+    tenant.administrator().condition("vmquota/team", "Ready=True", None, SOON)?;
+    let beyond = manifests::blank_disk("beyond", "1Gi").to_string();
+    // A real Kubernetes needs a moment to find the kind of the policy's parameters.
+    let text = wait::until("the quota to be in force", SOON, || {
+        kubectl.with_input(&["create", "--dry-run=server", "-f", "-"], &beyond)?.failure()
+    })?;
+    ensure!(text.contains("Quota team: disks: 0 used, 1 more needed, limit 0"), "{text}");
+    kubectl.apply_refused(&beyond)?;
     Ok(())
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{ANSWER, SOON};
 use crate::fleet::Fleet;
@@ -19,6 +19,9 @@ const CONNECTIONS: usize = 6;
 /// The time for one connection: a guest that is shutting down may accept it and never answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 const BALANCER: &str = "publicip/balancer";
+/// Before all others in the list.
+const NEW_ENTRY: &str = r#"    { name = "new", target_port = 22, targets = slice(var.targets, 0, 1) },
+"#;
 
 /// Spreads connections over two guests of two hosts, stops one of them and starts it again. `caller`: the public address of a third
 /// guest.
@@ -52,14 +55,31 @@ pub fn run(report: &mut Report, fleet: &Fleet, caller: &str) {
         Ok(())
     });
     report.case(
+        "a port that is given out leads to its guest, which reports it, and stays when entries change",
+        || {
+            let direct = project.output("direct")?;
+            wait::until("the guest to answer", SOON, || answer(fleet, &direct, &["web-0"]))?;
+            let port = direct.rsplit(':').next().unwrap_or_default().parse::<i64>()?;
+            fleet.kubectl().until("vm/web-0", "its public port", SOON, |vm| {
+                let ports = vm["status"]["publicPorts"].as_array();
+                ports.is_some_and(|all| {
+                    all.iter().any(|p| p["name"] == "balancer/direct" && p["port"] == port)
+                })
+            })?;
+            project.edit("main.tf", "  ports = [\n", &format!("  ports = [\n{NEW_ENTRY}"))?;
+            project.apply()?;
+            ensure!(project.output("direct")? == direct, "another port");
+            project.plan_is_empty()
+        },
+    );
+    report.case(
         "a stopped guest gets no connections, and its status tells why; started again it does",
         || {
             power(fleet, "Stopped")?;
             wait::until("the other guest to answer alone", SOON, || answer(fleet, &address, &["web-1"]))?;
             let kubectl = fleet.kubectl();
-            let object = kubectl
-                .until(BALANCER, "one target", SOON, |ip| ip["status"]["ports"][0]["available"] == 1)?;
-            let port = &object["status"]["ports"][0];
+            let object = kubectl.until(BALANCER, "one target", SOON, |ip| http_port(ip)["available"] == 1)?;
+            let port = http_port(&object);
             ensure!(port["total"] == 2, "{port:#}");
             contains_all(port["message"].as_str().unwrap_or_default(), &["VM web-0", "does not run"])?;
             power(fleet, "Running")?;
@@ -80,9 +100,15 @@ pub fn run(report: &mut Report, fleet: &Fleet, caller: &str) {
     });
 }
 
+/// The state of the port `http`.
+fn http_port(ip: &Value) -> &Value {
+    let mut ports = ip["status"]["ports"].as_array().into_iter().flatten();
+    ports.find(|port| port["name"] == "http").unwrap_or(&Value::Null)
+}
+
 fn destroy(project: &Project) -> Result<()> {
     project.edit("main.tf", "= 8080", "= 80")?;
-    contains_all(&project.plan_refused()?, &["ports[1].port", "ports[0] too"])?;
+    contains_all(&project.plan_refused()?, &["ports[2].port", "ports[1] too"])?;
     project.edit("main.tf", "port             = 80\n", "port             = 8080\n")?;
     project.destroy().map(drop)
 }

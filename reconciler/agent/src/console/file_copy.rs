@@ -48,6 +48,7 @@ pub(super) struct FileCopy {
     /// The host that copies.
     host: String,
     file: ImageFile,
+    offset: u64,
     _place: Place<String>,
 }
 
@@ -89,7 +90,7 @@ impl FileCopy {
             offset,
             "copy of an image opened"
         );
-        Ok(Self { ctx: ctx.clone(), name, uid, host: host.to_owned(), file, _place: place })
+        Ok(Self { ctx: ctx.clone(), name, uid, host: host.to_owned(), file, offset, _place: place })
     }
 
     /// Sends the file to its end.
@@ -102,26 +103,42 @@ impl FileCopy {
     }
 
     async fn send(&mut self, to_host: &mut (impl AsyncWrite + Unpin)) -> Result<(), String> {
-        let mut line =
-            serde_json::to_vec(&CopyMessage::Size(self.file.size)).expect("our own types are plain JSON");
-        line.push(b'\n');
-        write(to_host, &line).await.map_err(|error| error.to_string())?;
-        let mut block = Vec::with_capacity(BLOCK);
-        loop {
-            block.clear();
-            let most = u64::try_from(BLOCK).unwrap_or(u64::MAX);
-            let read = (&mut self.file.bytes).take(most).read_to_end(&mut block).await;
-            if read.map_err(|error| error.to_string())? == 0 {
-                return Ok(());
-            }
-            if !is_served(&self.ctx, &self.name, &self.uid) {
-                return Err("the image was deleted, or is not bound to this host any more".to_owned());
-            }
-            let sent = timeout(BLOCK_TIME, to_host.write_all(&block)).await;
-            sent.map_err(|_| "the host took less than 1 MiB in a minute".to_owned())?
-                .map_err(|error| error.to_string())?;
-        }
+        let (ctx, name, uid) = (&self.ctx, &self.name, &self.uid);
+        send_file(&mut self.file, self.offset, || is_served(ctx, name, uid), to_host).await
     }
+}
+
+/// Sends the size of a file in a line, and the bytes from the offset that it was opened at to its end, for as long as they may be sent. The
+/// error is for people.
+pub(super) async fn send_file(
+    file: &mut ImageFile,
+    offset: u64,
+    is_served: impl Fn() -> bool,
+    to_client: &mut (impl AsyncWrite + Unpin),
+) -> Result<(), String> {
+    let mut line = serde_json::to_vec(&CopyMessage::Size(file.size)).expect("our own types are plain JSON");
+    line.push(b'\n');
+    write(to_client, &line).await.map_err(|error| error.to_string())?;
+    let mut block = Vec::with_capacity(BLOCK);
+    // It ends with the last byte: the client, which has all then, may be gone before the end of the file is read.
+    let mut left = file.size.saturating_sub(offset);
+    while left > 0 {
+        block.clear();
+        let most = left.min(u64::try_from(BLOCK).unwrap_or(u64::MAX));
+        let read = (&mut file.bytes).take(most).read_to_end(&mut block).await;
+        let read = read.map_err(|error| error.to_string())?;
+        if read == 0 {
+            return Err("its file is shorter than it was".to_owned());
+        }
+        left = left.saturating_sub(read as u64);
+        if !is_served() {
+            return Err("the image was deleted, or is not bound to this host any more".to_owned());
+        }
+        let sent = timeout(BLOCK_TIME, to_client.write_all(&block)).await;
+        sent.map_err(|_| "less than 1 MiB was taken in a minute".to_owned())?
+            .map_err(|error| error.to_string())?;
+    }
+    Ok(())
 }
 
 /// Whether the image of this uid still exists and is bound here, and other hosts may copy its file. A deleted one is copied too: it
@@ -135,7 +152,12 @@ fn is_served(ctx: &Context, name: &ObjectName, uid: &str) -> bool {
     })
 }
 
-async fn opened(ctx: &Context, image: &Image, offset: u64) -> Result<Option<ImageFile>, ConsoleRefusal> {
+/// Opens the file of an image from this offset on. `None`: it is not complete here.
+pub(super) async fn opened(
+    ctx: &Context,
+    image: &Image,
+    offset: u64,
+) -> Result<Option<ImageFile>, ConsoleRefusal> {
     match wanted_by(image) {
         Some(Wanted::Image(source)) => Ok(ctx.system.open_image(&source, offset).await?),
         _ => Ok(None),

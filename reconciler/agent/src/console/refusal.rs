@@ -9,7 +9,8 @@ use http::StatusCode;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ConsoleRefusal {
     #[error(
-        "no such path: this server has the consoles of VMs, takes uploads of images, and has images for other hosts"
+        "no such path: this server has the consoles of VMs, takes uploads of images, and has images for other hosts and for \
+         downloads"
     )]
     NoSuchPath,
     #[error("a GET request with the header Upgrade: berth-console is required")]
@@ -52,6 +53,13 @@ pub(super) enum ConsoleRefusal {
         "host {host} copies {most_of_host} images from this one, or all hosts together {most}: one ends first"
     )]
     TooManyCopies { host: String, most: usize, most_of_host: usize },
+    #[error(
+        "{most} downloads of this image are in progress, {most_of_namespace} of the images of its namespace, or {most_of_host} of the host: \
+         wait, or end one"
+    )]
+    TooManyDownloads { most: usize, most_of_namespace: usize, most_of_host: usize },
+    #[error("a download needs an offset in its query, and nothing else")]
+    NoOffset,
     #[error("a copy needs the name of the host and an offset in its query")]
     NoCopyQuery,
     #[error(
@@ -63,7 +71,7 @@ pub(super) enum ConsoleRefusal {
     #[error("the image is not on this host any more, or not complete")]
     NoImage,
     #[error("{detail}")]
-    Upload { status: StatusCode, detail: String },
+    Image { status: StatusCode, detail: String },
     #[error("{detail}")]
     NoSuchPort { detail: String },
     #[error("{detail}")]
@@ -98,9 +106,11 @@ impl ConsoleRefusal {
     pub(super) fn status(&self) -> StatusCode {
         match self {
             Self::NoSuchPath | Self::NotHere | Self::NoImage => StatusCode::NOT_FOUND,
-            Self::NoCopyQuery | Self::NoSuchPort { .. } | Self::NoPacket { .. } => StatusCode::BAD_REQUEST,
+            Self::NoCopyQuery | Self::NoOffset | Self::NoSuchPort { .. } | Self::NoPacket { .. } => {
+                StatusCode::BAD_REQUEST
+            }
             Self::NoConnection { .. } => StatusCode::BAD_GATEWAY,
-            Self::Upload { status, .. } => *status,
+            Self::Image { status, .. } => *status,
             Self::NoUpgrade => StatusCode::UPGRADE_REQUIRED,
             Self::NoTicket => StatusCode::UNAUTHORIZED,
             Self::NotValid
@@ -113,6 +123,7 @@ impl ConsoleRefusal {
             | Self::TooManyScreens { .. }
             | Self::TooManyConnections { .. }
             | Self::TooManyCopies { .. }
+            | Self::TooManyDownloads { .. }
             | Self::TooManyUploads { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::NotRunning | Self::NoGraphics => StatusCode::CONFLICT,
             Self::MustNotReview

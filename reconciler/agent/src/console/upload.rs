@@ -54,7 +54,7 @@ impl UploadSession {
         image: &Image,
         place: Place<String>,
     ) -> Result<Self, ConsoleRefusal> {
-        let refused = |status, detail: &str| ConsoleRefusal::Upload { status, detail: detail.to_owned() };
+        let refused = |status, detail: &str| ConsoleRefusal::Image { status, detail: detail.to_owned() };
         let uid = image.uid().unwrap_or_default();
         if !is_wanted(ctx, &name, &uid) {
             return Err(refused(
@@ -157,7 +157,7 @@ fn unfit(error: SystemError) -> ConsoleRefusal {
         SystemError::ImageTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
         _ => return error.into(),
     };
-    ConsoleRefusal::Upload { status, detail: error.chain() }
+    ConsoleRefusal::Image { status, detail: error.chain() }
 }
 
 fn line(message: &UploadMessage) -> Vec<u8> {

@@ -12,9 +12,11 @@ mod config;
 mod exceptions;
 mod filters;
 mod limits;
+mod marks;
 mod observe;
 mod plan;
 mod status;
+mod trunks;
 
 use std::fmt;
 use std::net::Ipv4Addr;

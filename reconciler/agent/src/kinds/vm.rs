@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!            class, disks, networks, addresses, bootstrap there
-//!  (bound) ─────────── Note ▸ EnsureNetworks ▸ MakeTap ▸ Launch ▸ Note ───▶ prelaunch ─────Start────▶ running
+//!  (bound) ─ Note ▸ EnsureNetworks ▸ ProbeAddresses ▸ MakeTap ▸ Launch ▸ Note ──▶ prelaunch ─────Start────▶ running
 //!     ▲                                                                                                │ │
 //!     │       restart policy, power cycle, another restartToken                  guest ended by itself │ │ stop asked for
 //!     │                                                                            paused ◀─Pause/Start─┤ │
@@ -29,6 +29,10 @@ mod plan;
 mod probing;
 mod seed;
 mod status;
+mod stop_mode;
+mod stop_snapshots;
+
+use std::net::Ipv4Addr;
 
 use async_trait::async_trait;
 use berth_api::{
@@ -78,6 +82,8 @@ pub(crate) enum Step {
     WriteJournal(Box<Journal>),
     /// Applies the bridges and leases that this VM needs.
     EnsureNetworks,
+    /// Asks the bridged networks whether other machines have these addresses.
+    ProbeAddresses(Vec<LanAddress>),
     MakeTap(TapConfig),
     /// Takes these devices of the host for the machine. The journal names them.
     TakeDevices(DeviceSpecs),
@@ -144,6 +150,18 @@ pub(crate) enum Step {
     RemoveInstance,
     /// Removes this host's finalizer.
     Release,
+}
+
+/// An address of berth's on a bridged network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LanAddress {
+    /// The name of the interface that it is for.
+    pub(crate) interface: String,
+    pub(crate) address: Ipv4Addr,
+    /// Of the interface.
+    pub(crate) mac: String,
+    /// The bridge of the host that leads to the network.
+    pub(crate) bridge: String,
 }
 
 /// The change of the medium of a CD-ROM drive.
@@ -226,7 +244,8 @@ impl Reconciler for VmReconciler {
     }
 
     fn event(stored: Option<&VMStatus>, status: &VMStatus) -> Option<(Reason, String)> {
-        status::restarted(stored?, status)
+        let stored = stored?;
+        status::restarted(stored, status).or_else(|| stop_snapshots::not_taken(stored, status))
     }
 
     fn binding(vm: &VM) -> Option<&Binding> {

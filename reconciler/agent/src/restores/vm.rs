@@ -137,7 +137,7 @@ fn disks_of(tables: &Tables, name: &ObjectName, vm: &VM) -> BTreeSet<String> {
 }
 
 /// Returns the parts of the VMSnapshot of this name that are on this host, in the order of their names.
-fn parts_of(tables: &Tables, namespace: &str, snapshot: &str) -> Vec<Arc<DiskSnapshot>> {
+pub(crate) fn parts_of(tables: &Tables, namespace: &str, snapshot: &str) -> Vec<Arc<DiskSnapshot>> {
     let is_part = |part: &DiskSnapshot| part.part_of().is_some_and(|whole| whole.name == snapshot);
     let parts =
         tables.disk_snapshots.all().filter(|(name, part)| name.namespace == namespace && is_part(part));

@@ -79,7 +79,7 @@ impl Site {
             .with_no_client_auth();
         for namespace in ["ns", "default"] {
             let accounts: Api<ServiceAccount> = Api::namespaced(fixture.client.clone(), namespace);
-            for name in ["berth-console", "berth-exec", "berth-port-forward", "berth-image-upload", "other"] {
+            for name in berth_api::console::ACCOUNTS.into_iter().chain(["other"]) {
                 let mut account = ServiceAccount::default();
                 account.metadata.name = Some(name.to_owned());
                 accounts.create(&PostParams::default(), &account).await.expect("created");

@@ -16,7 +16,7 @@ use crate::consoles::{SOON, Site};
 use crate::fixture::{bound, reason_of};
 
 /// The bytes of a qcow2 image for the fake host, some MiB.
-fn content(seed: u8) -> Vec<u8> {
+pub(crate) fn content(seed: u8) -> Vec<u8> {
     let mut bytes = b"QFI\xfb".to_vec();
     bytes.extend((0..3 << 20).map(|n: u32| n.to_le_bytes()[0] ^ seed));
     bytes
@@ -36,7 +36,7 @@ async fn site() -> (Site, Image) {
 }
 
 /// Declares an image of these bytes, which have arrived.
-async fn uploaded(site: &Site, name: &str, bytes: &[u8]) -> Image {
+pub(crate) async fn uploaded(site: &Site, name: &str, bytes: &[u8]) -> Image {
     let sha256: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
     let source = json!({"upload": {"size": bytes.len()}, "sha256": sha256});
     let image = site.fixture.make::<Image>(name, json!({"source": source}), None).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use berth_api::VM;
+use berth_api::{VM, vm::StopSnapshot};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -93,5 +93,48 @@ async fn a_guest_is_stopped_after_its_hook_and_not_after_one_that_failed_with_th
     fixture.running_vm().await;
     fixture.delete::<VM>("web").await;
     fixture.until_gone::<VM>("web").await;
+    fixture.assert_quiet().await;
+}
+
+fn snapshot(policy: &str) -> Value {
+    json!({"hooks": {"preStop": {"snapshot": {}, "timeoutSeconds": 20, "failurePolicy": policy}}})
+}
+
+fn request(vm: &VM) -> Option<StopSnapshot> {
+    vm.status.as_ref()?.stop_snapshot.as_deref().cloned()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_asks_for_one_snapshot_before_a_stop_and_goes_on_without_it_as_declared() {
+    let fixture = started(snapshot("Fail")).await;
+    fixture.running_vm().await;
+    fixture.change::<VM>("web", json!({"power": "Stopped"})).await;
+    let asking = fixture.until::<VM>("web", |vm| request(vm).is_some()).await;
+    let asked = request(&asking).expect("awaited");
+    assert!(asked.is_of("web") && asked.message.is_none(), "{asked:?}");
+    assert!(format!("{:?}", asking.status).contains(&format!("once VMSnapshot {} is taken", asked.name)));
+    fixture.crash_agent().await;
+    fixture.start_agent();
+    // There are no controllers, so it is not taken.
+    let failed = fixture.until::<VM>("web", |vm| vm_reason(vm) == "HookFailed").await;
+    let still = request(&failed).expect("it is taken late, if it is");
+    assert_eq!((&still.name, &still.requested_at), (&asked.name, &asked.requested_at), "by another agent");
+    assert!(still.message.is_some_and(|message| message.contains("not taken within 20 s")));
+    fixture.assert_quiet().await;
+    fixture.change::<VM>("web", snapshot("Ignore")).await;
+    let off = fixture.until::<VM>("web", |vm| is_ready(vm, "Stopped")).await;
+    assert_eq!(request(&off), None);
+    // Neither a stop that is withdrawn nor a hard one asks for one.
+    fixture.change::<VM>("web", json!({"power": "Running"})).await;
+    fixture.running_vm().await;
+    fixture.change::<VM>("web", snapshot("Fail")).await;
+    fixture.change::<VM>("web", json!({"power": "Stopped"})).await;
+    let second = fixture.until::<VM>("web", |vm| request(vm).is_some()).await;
+    assert_ne!(request(&second).map(|asked| asked.name), Some(asked.name), "another stop");
+    fixture.change::<VM>("web", json!({"power": "Running"})).await;
+    let running = fixture.until::<VM>("web", |vm| is_ready(vm, "Running") && request(vm).is_none()).await;
+    assert_eq!(running.status.map(|status| status.restarts), Some(0));
+    fixture.change::<VM>("web", json!({"stop": {"mode": "Hard"}})).await;
+    assert!(stopped(&fixture).await < Duration::from_secs(5));
     fixture.assert_quiet().await;
 }

@@ -17,15 +17,18 @@ pub const MOST_TARGETS: usize = 32;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("self.protocol != 'udp' || !has(self.healthCheck) || has(self.healthCheck.port)").message("a health check of a udp port needs a port, which it asks by TCP").field_path(".healthCheck")
+    validation = Rule::new("self.protocol != 'udp' || !has(self.healthCheck) || has(self.healthCheck.port)").message("a health check of a udp port needs a port, which it asks by TCP").field_path(".healthCheck"),
+    validation = Rule::new("has(self.port) || has(self.targetPort)").message("an entry without port needs a targetPort").field_path(".targetPort")
 )]
 pub struct PublicIPPort {
     /// Name of the port within its list, the key of the list, for example `https`.
     pub name: ResourceName,
-    /// The port of the public address, 1 to 65535.
+    /// The port of the public address, 1 to 65535. Default: a free one of `portRange`, which is given out once, is in `status.ports`,
+    /// and stays as long as an entry of this `name` and `protocol` exists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 65_535))]
-    pub port: i64,
-    /// The port of the VMs, 1 to 65535. Default: `port`. Applied live, for new connections.
+    pub port: Option<i64>,
+    /// The port of the VMs, 1 to 65535. Default: `port`; needed without one. Applied live, for new connections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 65_535))]
     pub target_port: Option<i64>,
@@ -48,9 +51,9 @@ pub struct PublicIPPort {
 }
 
 impl PublicIPPort {
-    /// Returns the port of the VMs.
-    pub fn port_of_targets(&self) -> i64 {
-        self.target_port.unwrap_or(self.port)
+    /// Returns the port of the VMs. Admission refuses an entry without one.
+    pub fn port_of_targets(&self) -> Option<i64> {
+        self.target_port.or(self.port)
     }
 }
 
@@ -196,8 +199,9 @@ pub struct PortStatus {
     /// Name of the port.
     #[schemars(length(max = 63))]
     pub name: String,
-    /// The port of the public address.
-    pub port: i64,
+    /// The port of the public address: the declared one, or the one that was given out. Absent while none is free.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<i64>,
     /// Its protocol.
     #[serde(default)]
     pub protocol: PortProtocol,

@@ -4,6 +4,7 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::DscpClass;
 use crate::{Quantity, ResourceName};
 
 /// A network interface of a VM.
@@ -50,6 +51,11 @@ pub struct NetworkInterface {
     /// Ceilings for the traffic of the interface. Default: none. Applied live.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Box<InterfaceLimits>>,
+    /// The class of the packets that the guest sends, `CS0` to `CS7`, `AF11` to `AF43` or `EF`: the host writes its DSCP into all of IPv4
+    /// and IPv6, in place of the guest's. Default: packets keep what the guest sets. Applied live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::vm::dscp::schema")]
+    pub dscp: Option<DscpClass>,
     /// Addresses of the name servers that the guest gets for this interface, at most 4. Default: those of its Network. A change reaches
     /// a running guest of an `Overlay` when it renews its lease.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -189,6 +195,7 @@ impl Default for NetworkInterface {
             allowed_addresses: Vec::new(),
             allowed_mac_addresses: Vec::new(),
             limits: None,
+            dscp: None,
             dns: Vec::new(),
             search_domains: Vec::new(),
             default_route: None,

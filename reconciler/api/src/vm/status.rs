@@ -6,10 +6,14 @@ use schemars::{Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{GuestUserStatus, InterfaceLimits, MOST_LISTED_SNAPSHOTS, SnapshotOfVM, VMRestored};
+use super::{
+    DscpClass, GuestUserStatus, InterfaceLimits, MOST_LISTED_SNAPSHOTS, SnapshotOfVM, StopSnapshot,
+    VMRestored,
+};
 use crate::SizeTaken;
 use crate::guest::{GuestEnd, GuestStatus};
 use crate::passthrough::{PciDeviceStatus, UsbDeviceStatus};
+use crate::public_ip::PublicPort;
 use crate::{Binding, Conditions, CpuTopology, Graphics, GuestOS, HugePages, Quantity, VMState, Watchdog};
 
 /// The observed state of a VM. Read back from the host, never copied from the spec.
@@ -56,6 +60,12 @@ pub struct VMStatus {
     /// The first public address that leads to this VM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub public_address: Option<String>,
+    /// The ports of public addresses that lead to this VM, from the `ports` of PublicIPs that name it as a target. Written by the
+    /// controllers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::exact::list")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    #[schemars(length(max = 256))]
+    pub public_ports: Vec<PublicPort>,
     /// The hardware the VM has now, decided at its first start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hardware: Option<Hardware>,
@@ -66,7 +76,7 @@ pub struct VMStatus {
     /// The CPUs of its host that the running VM has for itself.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "dedicatedCPUs")]
     pub dedicated_cpus: Option<Box<DedicatedCpus>>,
-    /// The names of what takes effect at the next power cycle: `class`, `cpus`, `memory`, `hugePages`, `firmware`, `tpm`, `cpuTopology`,
+    /// The names of what takes effect at the next power cycle: `class`, `cpus`, `memory`, `hugePages`, `firmware`, `tpm`, `cpuTopology`, `numaNodes`,
     /// `pciDevices`, `usbDevices`, `shares`, `disks[NAME]` of another boot disk, bus or `readOnly`, `cdroms[NAME]`, `networkInterfaces[NAME]`, `restore`. Empty while the VM does not run, and while its host is too small
     /// to start it again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -121,6 +131,9 @@ pub struct VMStatus {
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     #[schemars(length(max = MOST_LISTED_SNAPSHOTS))]
     pub snapshots: Vec<SnapshotOfVM>,
+    /// The snapshot that its `preStop` hook waits for. The controllers create it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_snapshot: Option<Box<StopSnapshot>>,
 }
 
 /// A host's refusal of a VM that was bound to it.
@@ -202,6 +215,10 @@ pub struct InterfaceStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "accepted_limits")]
     pub limits: Option<Box<InterfaceLimits>>,
+    /// The class that its packets are marked with, by their DSCP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::vm::dscp::schema")]
+    pub dscp: Option<DscpClass>,
     /// Its name servers, if they are not those of the Network.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 4), inner(length(max = 15)))]
@@ -275,6 +292,9 @@ pub struct Hardware {
     /// The arrangement of the CPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_topology: Option<CpuTopology>,
+    /// The NUMA nodes that the guest sees; absent: one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numa_nodes: Option<i64>,
     /// The guest's screen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub graphics: Option<Graphics>,
@@ -318,6 +338,22 @@ pub struct DedicatedCpus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub emulator_thread: Option<i64>,
     /// The NUMA node of all of them; absent: they are of several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numa_node: Option<i64>,
+    /// The NUMA nodes that the guest sees, in the order of their numbers; absent: it sees one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    pub guest_nodes: Vec<GuestNumaNode>,
+}
+
+/// A NUMA node of a guest on dedicated CPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GuestNumaNode {
+    /// The numbers of the host's CPUs for those of the node.
+    #[schemars(length(max = 128))]
+    pub cpus: Vec<i64>,
+    /// The NUMA node of the host that all of them are of, and that its memory is preferably from; absent: they are of several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numa_node: Option<i64>,
 }

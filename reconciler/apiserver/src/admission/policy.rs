@@ -8,6 +8,7 @@ use kube_cel::cel;
 use serde_json::{Value, json};
 
 use super::matching::Constraints;
+use super::params::{ParamKind, ParamRef};
 use super::{Denied, Request};
 
 /// The variables that every expression of a policy may use.
@@ -24,6 +25,7 @@ const OUT_OF_BUDGET: &str =
 pub(super) struct Policy {
     pub(super) name: String,
     pub(super) constraints: Constraints,
+    pub(super) param_kind: Option<ParamKind>,
     pub(super) bindings: Vec<Binding>,
     pub(super) configuration_error: Option<String>,
     ignore_errors: bool,
@@ -51,6 +53,7 @@ struct Validation {
 pub(super) struct Binding {
     pub(super) name: String,
     pub(super) constraints: Option<Constraints>,
+    pub(super) param_ref: Option<ParamRef>,
     pub(super) actions: Vec<Action>,
 }
 
@@ -98,10 +101,7 @@ impl Policy {
             expressions(spec, "matchConditions").into_iter().map(|(_, e)| e).collect();
         let variables = expressions(spec, "variables");
         let validations = validations(spec);
-        let mut configuration_error = spec
-            .get("paramKind")
-            .filter(|p| !p.is_null())
-            .map(|_| "paramKind is not supported by this server".to_owned());
+        let mut configuration_error = None;
         let constraints =
             Constraints::parse(spec.get("matchConstraints").unwrap_or(&empty)).unwrap_or_else(|error| {
                 configuration_error = Some(error);
@@ -120,6 +120,7 @@ impl Policy {
         let read = read_by(conditions.iter().flatten().chain(computed).chain(checks).chain(messages));
         Self {
             constraints,
+            param_kind: ParamKind::parse(spec),
             bindings,
             configuration_error,
             ignore_errors: text(spec, "failurePolicy") == Some("Ignore"),
@@ -148,19 +149,19 @@ impl Policy {
         if self.ignore_errors { Vec::new() } else { vec![Failure { message, reason: "Invalid".to_owned() }] }
     }
 
-    /// Returns the failed validations, in order; empty if a match condition excludes the request.
-    pub(super) fn evaluate(&self, facts: &Facts<'_>) -> Vec<Failure> {
+    /// Returns the failed validations with this parameter, in order; empty if a match condition excludes the request.
+    pub(super) fn evaluate(&self, facts: &Facts<'_>, params: Option<&Value>) -> Vec<Failure> {
         with_budget(POLICY_BUDGET, || {
             // The match conditions of most policies exclude a given request: values that only the validations
             // use are not computed before the conditions hold.
             let conditions_alone = !self.read_by_conditions.contains_key("variables");
             if conditions_alone {
-                let scope = facts.scope(&self.read_by_conditions);
+                let scope = facts.scope(&self.read_by_conditions, params);
                 if let Some(settled) = self.settled_by_conditions(&scope, &Variables::default()) {
                     return settled;
                 }
             }
-            let mut scope = facts.scope(&self.read);
+            let mut scope = facts.scope(&self.read, params);
             let variables = Variables::evaluate(&self.variables, &mut scope);
             if !conditions_alone && let Some(settled) = self.settled_by_conditions(&scope, &variables) {
                 return settled;
@@ -228,6 +229,10 @@ fn binding(binding: &Value, error: &mut Option<String>) -> Binding {
             })
             .ok()
     });
+    let param_ref = ParamRef::parse(spec).unwrap_or_else(|e| {
+        error.get_or_insert(e);
+        None
+    });
     let actions =
         list(spec, "validationActions").filter_map(Value::as_str).filter_map(|action| match action {
             "Deny" => Some(Action::Deny),
@@ -235,7 +240,7 @@ fn binding(binding: &Value, error: &mut Option<String>) -> Binding {
             "Audit" => Some(Action::Audit),
             _ => None,
         });
-    Binding { name: name_of(binding), constraints, actions: actions.collect() }
+    Binding { name: name_of(binding), constraints, param_ref, actions: actions.collect() }
 }
 
 fn expressions(spec: &Value, name: &str) -> Vec<(String, Compiled)> {
@@ -343,10 +348,10 @@ impl<'a> Facts<'a> {
     }
 
     /// Returns a scope with the parts that are read of each variable.
-    fn scope(&self, read: &BTreeMap<&'static str, Reads>) -> Scope<'static> {
+    fn scope(&self, read: &BTreeMap<&'static str, Reads>, params: Option<&Value>) -> Scope<'static> {
         let mut scope = Scope::default();
         for (name, reads) in read {
-            if let Some(value) = self.value(name, reads) {
+            if let Some(value) = self.value(name, reads, params) {
                 scope.set(name, value);
             }
         }
@@ -354,7 +359,7 @@ impl<'a> Facts<'a> {
     }
 
     /// Returns the part of a variable; `None` for the variables that the policy itself defines.
-    fn value(&self, name: &str, reads: &Reads) -> Option<cel::Value> {
+    fn value(&self, name: &str, reads: &Reads, params: Option<&Value>) -> Option<cel::Value> {
         let request = self.request;
         let or_null = |value: Option<&Value>| value.map_or(cel::Value::Null, |value| native(value, reads));
         match name {
@@ -365,7 +370,7 @@ impl<'a> Facts<'a> {
                 let in_namespace = !(request.group.is_empty() && request.resource == "namespaces");
                 Some(or_null(request.namespace_object.filter(|_| in_namespace)))
             }
-            "params" => Some(cel::Value::Null),
+            "params" => Some(or_null(params)),
             "request" => Some(native(self.described.get_or_init(|| described(request)), reads)),
             _ => None,
         }

@@ -2,6 +2,24 @@ use serde_json::{Value, json};
 
 use super::*;
 
+/// The objects of kind `Limit`, which are in namespaces, and one of kind `Site`, which is not.
+struct Objects(Vec<Value>);
+
+impl ParamSource for Objects {
+    fn namespaced(&self, kind: &ParamKind) -> Option<bool> {
+        match (kind.api_version.as_str(), kind.kind.as_str()) {
+            ("x.dev/v1", "Limit") => Some(true),
+            ("x.dev/v1", "Site") => Some(false),
+            _ => None,
+        }
+    }
+
+    fn objects(&self, _: &ParamKind, namespace: &str) -> Vec<Value> {
+        let of = |object: &&Value| object["metadata"]["namespace"].as_str().unwrap_or_default() == namespace;
+        self.0.iter().filter(of).cloned().collect()
+    }
+}
+
 fn policy(spec: Value) -> Value {
     let mut all = json!({"matchConstraints": {"resourceRules": [
         {"apiGroups": ["x.dev"], "apiVersions": ["v1"], "operations": ["*"], "resources": ["things"]}]}});
@@ -53,7 +71,11 @@ impl Default for Case {
 
 impl Case {
     fn check(&self, policies: &Policies) -> Result<Vec<String>, Denied> {
-        policies.check(&Request {
+        self.check_with(policies, &Objects(Vec::new()))
+    }
+
+    fn check_with(&self, policies: &Policies, objects: &Objects) -> Result<Vec<String>, Denied> {
+        let request = Request {
             operation: self.operation,
             group: "x.dev",
             version: self.version,
@@ -68,7 +90,8 @@ impl Case {
             old_object: self.old.as_ref(),
             namespace_object: policies.reads_namespace().then_some(&self.namespace),
             options: None,
-        })
+        };
+        policies.check(&request, objects)
     }
 
     fn allows(&self, policy: Value) -> bool {
@@ -185,8 +208,12 @@ fn the_failure_policy_decides_what_errors_mean() {
         assert!(Case::default().allows(with(broken, "Ignore")), "{broken}");
     }
     let params = policy(json!({"paramKind": {"apiVersion": "v1", "kind": "ConfigMap"}, "validations": []}));
+    let mut with_ref = binding(&["Deny"]);
+    with_ref["spec"]["paramRef"] = json!({"selector": {}, "parameterNotFoundAction": "Allow"});
+    let denied = Case::default().check(&Policies::build(&[params], &[with_ref])).expect_err("denied");
     assert!(
-        Case::default().refusal(params).contains("failed to configure policy: paramKind is not supported")
+        denied.message.contains("failed to configure binding: paramKind kind `v1, Kind=ConfigMap` not known"),
+        "{denied}"
     );
     let unbound = Policies::build(&[rule("authorizer.check('x')")], &[]);
     assert!(Case::default().check(&unbound).is_ok(), "a policy that is not bound is not in force");
@@ -308,4 +335,97 @@ fn policies_and_bindings_are_checked_when_written() {
     assert_eq!(validate_binding(&binding(&["Deny", "Warn"])).len(), 1);
     assert_eq!(validate_binding(&json!({})).len(), 2);
     assert_eq!(validate_binding(&binding(&["Shout"])).len(), 1);
+}
+
+fn limit(namespace: &str, name: &str, most: i64) -> Value {
+    let labels = json!({"tier": name});
+    json!({"metadata": {"name": name, "namespace": namespace, "labels": labels}, "spec": {"most": most}})
+}
+
+/// The refusal of an object of size 3 by its limits.
+fn refused_by_params(kind: &str, param_ref: Value, objects: Vec<Value>) -> Option<String> {
+    let limited = policy(json!({
+        "paramKind": {"apiVersion": "x.dev/v1", "kind": kind},
+        "validations": [{
+            "expression": "object.spec.size <= params.spec.most",
+            "messageExpression": "params.metadata.name + ' allows ' + string(params.spec.most)",
+        }],
+    }));
+    let mut bound = binding(&["Deny"]);
+    bound["spec"]["paramRef"] = param_ref;
+    let denied =
+        Case::default().check_with(&Policies::build(&[limited], &[bound]), &Objects(objects)).err()?;
+    denied.message.split_once("denied request: ").map(|(_, why)| why.to_owned())
+}
+
+#[test]
+fn a_request_must_pass_for_each_parameter_of_its_namespace() {
+    let all = || json!({"selector": {}, "parameterNotFoundAction": "Allow"});
+    let refused = |objects| refused_by_params("Limit", all(), objects);
+    assert_eq!(refused(Vec::new()), None, "nothing is found, and that is allowed");
+    assert_eq!(refused(vec![limit("other", "a", 1)]), None, "it is of another namespace");
+    assert_eq!(refused(vec![limit("n", "a", 3), limit("n", "b", 4)]), None);
+    assert_eq!(
+        refused(vec![limit("n", "a", 3), limit("n", "b", 2)]).as_deref(),
+        Some("b allows 2"),
+        "the second one refuses"
+    );
+    let too_many = (0..=MOST_PARAMS).map(|n| limit("n", &n.to_string(), 9)).collect();
+    let why = refused(too_many).expect("refused");
+    assert!(why.starts_with("failed to configure binding: there are more than 128 objects"), "{why}");
+}
+
+#[test]
+fn parameters_are_selected_by_name_labels_and_namespace() {
+    let refused = |param_ref| {
+        let objects = vec![limit("n", "a", 1), limit("n", "b", 9), limit("other", "c", 2)];
+        refused_by_params("Limit", param_ref, objects)
+    };
+    let named = |name: &str, missing: &str| json!({"name": name, "parameterNotFoundAction": missing});
+    assert_eq!(refused(named("a", "Allow")).as_deref(), Some("a allows 1"));
+    assert_eq!(refused(named("b", "Allow")), None);
+    assert_eq!(refused(named("gone", "Allow")), None);
+    assert_eq!(
+        refused(named("gone", "Deny")).as_deref(),
+        Some(
+            "failed to configure binding: no params found for policy binding with `Deny` parameterNotFoundAction"
+        )
+    );
+    let labels = json!({"selector": {"matchLabels": {"tier": "b"}}, "parameterNotFoundAction": "Deny"});
+    assert_eq!(refused(labels), None);
+    let elsewhere = json!({"selector": {}, "namespace": "other", "parameterNotFoundAction": "Allow"});
+    assert_eq!(refused(elsewhere).as_deref(), Some("c allows 2"));
+}
+
+#[test]
+fn a_cluster_scoped_parameter_is_in_no_namespace() {
+    let site = || vec![json!({"metadata": {"name": "s"}, "spec": {"most": 2}})];
+    let named =
+        |namespace: Value| json!({"name": "s", "namespace": namespace, "parameterNotFoundAction": "Allow"});
+    assert_eq!(refused_by_params("Site", named(Value::Null), site()).as_deref(), Some("s allows 2"));
+    let why = refused_by_params("Site", named(json!("n")), site()).expect("refused");
+    assert!(why.contains("paramRef.namespace must not be provided"), "{why}");
+}
+
+#[test]
+fn selections_of_parameters_are_checked_when_written() {
+    let errors = |param_ref: Value| {
+        let mut bound = binding(&["Deny"]);
+        bound["spec"]["paramRef"] = param_ref;
+        validate_binding(&bound).iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(errors(json!({"selector": {}, "parameterNotFoundAction": "Allow"})), Vec::<String>::new());
+    assert_eq!(
+        errors(json!({})),
+        [
+            "spec.paramRef: Required value: one of name or selector must be specified",
+            "spec.paramRef.parameterNotFoundAction: Required value"
+        ]
+    );
+    assert_eq!(errors(json!({"name": "a", "selector": {}, "parameterNotFoundAction": "Deny"})).len(), 2);
+    assert_eq!(errors(json!({"name": "a", "parameterNotFoundAction": "Maybe"})).len(), 1);
+    let mut kind = rule("true");
+    kind["spec"]["paramKind"] = json!({"kind": "Limit"});
+    let errors: Vec<String> = validate_policy(&kind).iter().map(ToString::to_string).collect();
+    assert_eq!(errors, ["spec.paramKind.apiVersion: Required value"]);
 }

@@ -1,7 +1,7 @@
 //! Validation of policies and bindings when they are written, as in Kubernetes.
 
 use berth_apimachinery::schema::expression::Expression;
-use berth_apimachinery::schema::message::{child, index, invalid, required, unsupported};
+use berth_apimachinery::schema::message::{child, forbidden, index, invalid, required, unsupported};
 use berth_apimachinery::schema::{FieldError, expression};
 use serde_json::{Value, json};
 
@@ -18,6 +18,13 @@ pub(crate) fn validate_policy(policy: &Value) -> Vec<FieldError> {
         let spec = policy.get("spec").unwrap_or(&empty);
         choice(spec, "spec", "failurePolicy", &["Fail", "Ignore"], &mut errors);
         constraints(spec, &mut errors);
+        if let Some(kind) = spec.get("paramKind").filter(|kind| !kind.is_null()) {
+            for name in ["apiVersion", "kind"] {
+                if is_empty(kind, name) {
+                    errors.push(required(&child("spec.paramKind", name), ""));
+                }
+            }
+        }
         let validations = list(spec, "validations");
         if validations.is_empty() && list(spec, "auditAnnotations").is_empty() {
             let detail = "validations or auditAnnotations must contain at least one item";
@@ -86,6 +93,9 @@ pub(crate) fn validate_binding(binding: &Value) -> Vec<FieldError> {
     if spec.get("policyName").and_then(Value::as_str).is_none_or(str::is_empty) {
         errors.push(required("spec.policyName", ""));
     }
+    if let Some(selection) = spec.get("paramRef").filter(|selection| !selection.is_null()) {
+        param_ref(selection, &mut errors);
+    }
     let actions = list(spec, "validationActions");
     if actions.is_empty() {
         errors.push(required("spec.validationActions", "at least one validation action is required"));
@@ -100,6 +110,29 @@ pub(crate) fn validate_binding(binding: &Value) -> Vec<FieldError> {
         errors.push(invalid("spec.validationActions", &json!(actions), detail));
     }
     errors
+}
+
+fn is_empty(value: &Value, name: &str) -> bool {
+    value.get(name).and_then(Value::as_str).is_none_or(str::is_empty)
+}
+
+fn param_ref(selection: &Value, errors: &mut Vec<FieldError>) {
+    let here = "spec.paramRef";
+    let has_selector = selection.get("selector").is_some_and(|selector| !selector.is_null());
+    match (is_empty(selection, "name"), has_selector) {
+        (true, false) => errors.push(required(here, "one of name or selector must be specified")),
+        (false, true) => {
+            for name in ["name", "selector"] {
+                errors.push(forbidden(&child(here, name), "name and selector are mutually exclusive"));
+            }
+        }
+        (true, true) | (false, false) => {}
+    }
+    if is_empty(selection, "parameterNotFoundAction") {
+        errors.push(required(&child(here, "parameterNotFoundAction"), ""));
+    } else {
+        choice(selection, here, "parameterNotFoundAction", &["Allow", "Deny"], errors);
+    }
 }
 
 fn list<'a>(value: &'a Value, name: &str) -> &'a [Value] {

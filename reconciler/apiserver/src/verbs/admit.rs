@@ -46,7 +46,7 @@ impl Call {
             dry_run: self.options.dry_run,
             namespace_object: namespace.as_ref(),
         };
-        match policies.check(&request) {
+        match policies.check(&request, &*self.core) {
             Ok(warnings) => {
                 self.warnings.extend(warnings);
                 Ok(())

@@ -6,13 +6,14 @@ use std::{
 };
 
 use berth_api::placement_group::TopologyClaim;
-use berth_api::{ConditionType, HotswapDiskAttachment, PlacementGroup, PublicIP, VM, condition};
+use berth_api::{ConditionType, HotswapDiskAttachment, PlacementGroup, PublicIP, VM, VMSnapshot, condition};
 use kube::ResourceExt;
 
 use crate::{
     cache::capacity::{Demand, HostCapacity, Members},
     cache::key_set::KeySet,
     cache::names::{NamedAddress, Names, named_addresses_of},
+    cache::public_ports::PublicPorts,
     cache::secrets::{NeededSecret, Secrets},
     cache::security_groups::{Membership, SecurityGroups, memberships_of},
     key::{Key, ObjectKind},
@@ -101,6 +102,8 @@ pub(crate) struct Index {
     pub(crate) security_groups: SecurityGroups,
     /// The VMs with names in networks.
     pub(crate) names: Names,
+    /// The ports of public addresses that lead to VMs.
+    pub(crate) public_ports: PublicPorts,
     vm_entries: HashMap<Key, Box<VmEntry>>,
     by_host: HashMap<String, KeySet>,
     by_group: HashMap<Key, KeySet>,
@@ -121,9 +124,9 @@ pub(crate) struct Index {
     attachments_by_disk: HashMap<Key, KeySet>,
     attachments_by_vm: HashMap<Key, KeySet>,
     attachment_entries: HashMap<Key, (Key, Key)>,
-    /// SnapshotSchedule → the VMSnapshots and Backups that it made.
-    scheduled: HashMap<Key, KeySet>,
-    schedules: HashMap<Key, Key>,
+    /// SnapshotSchedule → the VMSnapshots and Backups that it made; VM → the VMSnapshots that its hook took before stops.
+    made: HashMap<Key, KeySet>,
+    makers: HashMap<Key, Key>,
     /// VM → the claims that groups have for VMs of that name.
     topology_claims: HashMap<Key, BTreeMap<Key, Vec<TopologyClaim>>>,
     claimants: HashMap<Key, KeySet>,
@@ -378,8 +381,8 @@ impl Index {
         }
     }
 
-    /// Indexes a public address (`None`: gone); returns the keys its change concerns: its pool, and the networks in which its host
-    /// got an address or lost one.
+    /// Indexes a public address (`None`: gone); returns the keys its change concerns: its pool, the networks in which its host
+    /// got an address or lost one, and the VMs that other ports lead to than before.
     pub(crate) fn set_public_ip(&mut self, key: &Key, ip: Option<&PublicIP>) -> Vec<Key> {
         let old = self.public_address_of.remove(key);
         if let Some((address, _)) = &old {
@@ -394,6 +397,7 @@ impl Index {
             self.public_address_of.insert(key.clone(), (*address, pool.clone()));
         }
         let mut concerned = self.set_forwarding(key, ip.and_then(forwarding_of));
+        concerned.extend(self.public_ports.set(key, ip));
         concerned.extend(old.into_iter().chain(new).map(|(_, pool)| pool));
         concerned.into_iter().collect()
     }
@@ -436,20 +440,19 @@ impl Index {
         Vec::new()
     }
 
-    /// Indexes the schedule that made a VMSnapshot or a Backup (`None`: none made it, or it is gone); returns it, and the former one.
-    pub(crate) fn set_scheduled(&mut self, key: &Key, made_by: Option<&str>) -> Vec<Key> {
-        let former = self.schedules.remove(key);
-        if let Some(schedule) = &former {
-            take(&mut self.scheduled, schedule, key);
+    /// Indexes the schedule, or the VM, that a VMSnapshot or a Backup was made for (`None`: for none, or it is gone); returns it, and the
+    /// former one.
+    pub(crate) fn set_maker(&mut self, key: &Key, maker: Option<Key>) -> Vec<Key> {
+        let former = self.makers.remove(key);
+        if let Some(former) = &former {
+            take(&mut self.made, former, key);
         }
-        let schedule =
-            made_by.map(|name| Key::namespaced(ObjectKind::SnapshotSchedule, key.namespace(), name));
-        if let Some(schedule) = &schedule {
-            insert(&mut self.scheduled, schedule.clone(), key);
-            self.schedules.insert(key.clone(), schedule.clone());
+        if let Some(maker) = &maker {
+            insert(&mut self.made, maker.clone(), key);
+            self.makers.insert(key.clone(), maker.clone());
         }
-        let other = former.filter(|former| Some(former) != schedule.as_ref());
-        schedule.into_iter().chain(other).collect()
+        let other = former.filter(|former| Some(former) != maker.as_ref());
+        maker.into_iter().chain(other).collect()
     }
 
     /// Indexes the claims of a group (`None`: it is gone); returns the unbound VMs that have one: each is bound
@@ -518,9 +521,9 @@ impl Index {
         keys(&self.attachments_by_vm, vm)
     }
 
-    /// Returns the VMSnapshots and Backups that a schedule made.
-    pub(crate) fn scheduled_by(&self, schedule: &Key) -> Vec<Key> {
-        keys(&self.scheduled, schedule)
+    /// Returns the VMSnapshots and Backups that were made for a schedule, or the VMSnapshots of the stops of a VM.
+    pub(crate) fn made_for(&self, maker: &Key) -> Vec<Key> {
+        keys(&self.made, maker)
     }
 
     pub(crate) fn is_address_used(&self, network: &str, address: Ipv4Addr) -> bool {
@@ -552,6 +555,18 @@ impl Index {
     /// Returns the number of allocated addresses of the pool.
     pub(crate) fn allocated_in(&self, pool: &Key) -> usize {
         self.public_address_of.values().filter(|(_, of)| of == pool).count()
+    }
+}
+
+/// Returns the schedule, or the VM, that a VMSnapshot was made for.
+pub(crate) fn maker_of(snapshot: &VMSnapshot) -> Option<Key> {
+    let namespace = snapshot.namespace().unwrap_or_default();
+    match snapshot.scheduled() {
+        Some((schedule, _)) => Some(Key::namespaced(ObjectKind::SnapshotSchedule, &namespace, schedule)),
+        None if snapshot.is_of_stop() => {
+            Some(Key::namespaced(ObjectKind::VM, &namespace, snapshot.spec.vm.as_str()))
+        }
+        None => None,
     }
 }
 

@@ -13,7 +13,10 @@ use crate::{
     cache::Cache,
     config::Config,
     key::{Key, ObjectKind},
-    kinds::fenced,
+    kinds::{
+        fenced,
+        quota::{self, Excess},
+    },
     plan::{Dependency, Outcome, Plan, Step},
 };
 
@@ -30,7 +33,9 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
         return outcome;
     }
     let disk = cache.tables.disks.named(key.namespace(), snapshot.spec.disk.as_str()).cloned();
-    let plan = plan(&snapshot, disk.as_ref());
+    let is_bound = snapshot.status.as_ref().is_some_and(|status| status.binding.is_some());
+    let over_quota = if is_bound { None } else { quota::excess(cache, key) };
+    let plan = plan(&snapshot, disk.as_ref(), over_quota.as_ref());
     if let Decision::Bind { pool, .. } = &plan.decision {
         batch.hold(cache, [Key::cluster(ObjectKind::StoragePool, pool.as_str())]);
     }
@@ -39,7 +44,7 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
     plan.outcome
 }
 
-fn plan(snapshot: &DiskSnapshot, disk: Option<&Arc<Disk>>) -> Plan<Decision> {
+fn plan(snapshot: &DiskSnapshot, disk: Option<&Arc<Disk>>, over_quota: Option<&Excess>) -> Plan<Decision> {
     let key = Key::of(snapshot);
     let is_deleted = snapshot.metadata.deletion_timestamp.is_some();
     if snapshot.status.as_ref().is_some_and(|s| s.binding.is_some()) {
@@ -54,6 +59,10 @@ fn plan(snapshot: &DiskSnapshot, disk: Option<&Arc<Disk>>) -> Plan<Decision> {
         let mut plan = Plan::settled(Decision::NoChange);
         plan.steps.push(Step::RemoveFinalizer(key, HOST_FINALIZER));
         return plan;
+    }
+    if let Some(excess) = over_quota {
+        let readiness = Readiness::Reconciling(Reason::QuotaExceeded, excess.text.clone());
+        return Plan::blocked(Decision::Wait(readiness), vec![excess.dependency.clone()]);
     }
     let name = &snapshot.spec.disk;
     let disk_key = Key::namespaced(ObjectKind::Disk, key.namespace(), name.as_str());
@@ -120,7 +129,7 @@ mod tests {
     fn a_snapshot_waits_until_its_disk_has_a_file_and_is_bound_to_its_host() {
         let new = snapshot(json!(null));
         let waits = |disk: Option<&Arc<Disk>>| {
-            let plan = plan(&new, disk);
+            let plan = plan(&new, disk, None);
             let Decision::Wait(readiness) = plan.decision else { panic!("{plan:?}") };
             assert!(matches!(plan.outcome, Outcome::Blocked(_)), "it is requeued when the disk changes");
             assert_eq!(readiness.reason(), Reason::WaitingForDisk);
@@ -132,7 +141,7 @@ mod tests {
         assert!(waits(Some(&disk(bound.clone()))).contains("has no file yet"));
         let mut made = bound;
         made["size"] = json!("1Gi");
-        let plan = plan(&new, Some(&disk(made)));
+        let plan = plan(&new, Some(&disk(made)), None);
         assert_eq!(plan.steps, [Step::AddFinalizer(Key::of(&new), HOST_FINALIZER)]);
         let status = status(&new, &plan.decision, Timestamp::UNIX_EPOCH);
         assert_eq!(status.binding.map(|b| b.host).as_deref(), Some("h"));
@@ -143,10 +152,13 @@ mod tests {
     #[test]
     fn a_bound_snapshot_stays_where_it_is_whatever_becomes_of_its_disk() {
         let bound = snapshot(json!({"binding": {"host": "h", "epoch": 1}, "snapshotID": "s-u1"}));
-        assert_eq!(plan(&bound, None).decision, Decision::NoChange);
+        assert_eq!(plan(&bound, None, None).decision, Decision::NoChange);
         let mut deleted = snapshot(json!(null));
         deleted.metadata.deletion_timestamp =
             Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH));
-        assert_eq!(plan(&deleted, None).steps, [Step::RemoveFinalizer(Key::of(&deleted), HOST_FINALIZER)]);
+        assert_eq!(
+            plan(&deleted, None, None).steps,
+            [Step::RemoveFinalizer(Key::of(&deleted), HOST_FINALIZER)]
+        );
     }
 }

@@ -48,6 +48,8 @@ pub(crate) fn vm(cache: &Cache, config: &Config, vm: &VM, batch: &mut WriteBatch
     status.process = None;
     status.guest = None;
     status.observed_generation = generation;
+    // They follow the PublicIPs, also of a VM whose host is gone.
+    status.public_ports = cache.index.public_ports.of(&Key::of(vm));
     batch.status(vm, status);
     Some(Outcome::Settled)
 }

@@ -5,7 +5,7 @@
 mod origin;
 mod upload;
 
-use berth_api::console::{COPY_ACCOUNT, UPLOAD_ACCOUNT};
+use berth_api::console::{COPY_ACCOUNT, DOWNLOAD_ACCOUNT, UPLOAD_ACCOUNT};
 use berth_api::{
     Binding, ConditionType, Image, ImageState, ImageStatus, Readiness, Reason, SYSTEM_NAMESPACE, condition,
 };
@@ -66,6 +66,7 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
         ticket_accounts::ensure(cache, key.namespace(), &[UPLOAD_ACCOUNT], batch);
     }
     if image.is_copyable() && image.metadata.deletion_timestamp.is_none() {
+        ticket_accounts::ensure(cache, key.namespace(), &[DOWNLOAD_ACCOUNT], batch);
         ticket_accounts::ensure(cache, SYSTEM_NAMESPACE, &[COPY_ACCOUNT], batch);
     }
     plan.outcome
@@ -188,7 +189,7 @@ fn status(image: &Image, decision: &Decision, now: Timestamp) -> ImageStatus {
             let epoch = status.binding.as_ref().map_or(1, |b| b.epoch + 1);
             status.binding = Some(Binding { host: host.clone(), epoch });
             // The servers of the host before.
-            (status.upload, status.server) = (None, None);
+            (status.upload, status.server, status.download) = (None, None, None);
             (Reason::Pending, format!("host {host} takes the upload"))
         }
         Decision::BindTo(place) => {
@@ -202,7 +203,7 @@ fn status(image: &Image, decision: &Decision, now: Timestamp) -> ImageStatus {
             let text = format!("its file was on host {host}, which is gone for good: create another Image");
             Readiness::Stalled(Reason::HostFenced, text).write(&mut status.conditions, generation, now);
             status.state = Some(ImageState::Failed);
-            status.server = None;
+            (status.server, status.download) = (None, None);
             status.observed_generation = generation;
             return status;
         }
@@ -215,8 +216,11 @@ fn status(image: &Image, decision: &Decision, now: Timestamp) -> ImageStatus {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use serde_json::json;
+    use tokio::time::Instant;
 
     fn image(status: serde_json::Value) -> Image {
         serde_json::from_value(json!({
@@ -238,6 +242,26 @@ mod tests {
         assert_eq!(plan(&pulling, &lost).decision, Decision::Bind("b".into()));
         let verified = image(json!({"binding": {"host": "a", "epoch": 1}, "virtualSize": "1Gi"}));
         assert_eq!(plan(&verified, &lost).decision, Decision::NoChange);
+    }
+
+    #[tokio::test]
+    async fn a_namespace_has_the_account_of_downloads_with_its_first_image_that_is_made_or_uploaded() {
+        let is_written = |source: serde_json::Value| {
+            let mut declared = image(json!(null));
+            declared.spec.source = serde_json::from_value(source).expect("a source");
+            let mut cache = Cache::new(Duration::from_secs(40));
+            cache.put(declared, Instant::now());
+            let mut batch = WriteBatch::default();
+            let key = Key::namespaced(ObjectKind::Image, "default", "a");
+            reconcile(&cache, &Config::new(), &key, &mut batch);
+            batch.keys().any(|key| key == Key::ticket_account("default", DOWNLOAD_ACCOUNT))
+        };
+        assert!(is_written(json!({"snapshot": "s"})));
+        assert!(is_written(json!({"upload": {"size": 5}, "sha256": "0".repeat(64)})));
+        assert!(
+            !is_written(json!({"url": "file:///a", "sha256": "0".repeat(64)})),
+            "it is downloaded from its URL"
+        );
     }
 
     #[test]

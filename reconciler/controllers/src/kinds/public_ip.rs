@@ -4,6 +4,7 @@
 mod balancing;
 mod observe;
 mod plan;
+mod ports;
 mod status;
 #[cfg(test)]
 mod tests;

@@ -6,6 +6,7 @@ mod observe;
 mod place;
 mod plan;
 mod status;
+mod stop_snapshots;
 mod templates;
 #[cfg(test)]
 mod tests;
@@ -58,14 +59,17 @@ enum Decision {
 }
 
 pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut WriteBatch) -> Outcome {
-    let Some(vm) = cache.tables.vms.get(key).cloned() else { return Outcome::Settled };
+    let Some(vm) = cache.tables.vms.get(key).cloned() else {
+        stop_snapshots::writes_without_vm(cache, key).into_iter().for_each(|write| batch.write(write));
+        return Outcome::Settled;
+    };
     // A VM that was never admitted on a host is not lost with that host.
     let admitted = vm.status.as_ref().is_some_and(VMStatus::is_admitted);
     if admitted && let Some(outcome) = fenced::vm(cache, config, &vm, batch) {
         return outcome;
     }
     let vm = with_claimed_interfaces(cache, vm);
-    let observed = observe(cache, &vm, config);
+    let mut observed = observe(cache, &vm, config);
     if observed.host_silent
         && let Some(status) =
             vm.status.as_ref().filter(|s| s.state != Some(VMState::Unknown) || !s.is_admitted())
@@ -83,7 +87,9 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
         batch.enqueue(key.clone());
         return Outcome::Settled;
     }
-    let disks = templates::writes(cache, &vm);
+    let mut disks = templates::writes(cache, &vm);
+    let over_quota = templates::keep_within_quota(cache, key, &mut disks);
+    observed.over_quota = observed.over_quota.or_else(|| over_quota.clone());
     let is_overdue = templates::is_overdue(&vm, &disks, config.clock.now());
     if !disks.is_empty() && !is_overdue {
         disks.into_iter().for_each(|write| batch.write(write));
@@ -134,13 +140,27 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
         batch.steps(cache, config.clock.now(), &[Step::AddFinalizer(key.clone(), HOST_FINALIZER)]);
     }
     batch.steps(cache, config.clock.now(), &plan.steps);
-    batch.status(vm.as_ref(), status(&vm, &plan.decision, config.clock.now()));
+    let decided = status(&vm, &plan.decision, config.clock.now());
+    batch.status(vm.as_ref(), with_public_ports(cache, &vm, decided));
     // After the status, which names the missing Disk, because these writes may be refused.
     disks.into_iter().for_each(|write| batch.write(write));
     if stays_bound {
         ticket_accounts::ensure(cache, key.namespace(), &VM_ACCOUNTS, batch);
     }
-    plan.outcome
+    stop_snapshots::writes(cache, &vm).into_iter().for_each(|write| batch.write(write));
+    match over_quota {
+        Some(excess) => plan.outcome.and(excess.dependency),
+        None => plan.outcome,
+    }
+}
+
+/// Returns the status with the ports of public addresses that lead to the VM: in the same write as the decision, if there is one.
+fn with_public_ports(cache: &Cache, vm: &VM, status: VMStatus) -> VMStatus {
+    // The status of a VM that is being deleted is its host's alone.
+    if vm.metadata.deletion_timestamp.is_some() {
+        return status;
+    }
+    VMStatus { public_ports: cache.index.public_ports.of(&Key::of(vm)), ..status }
 }
 
 /// Returns the claim under which a VM bound by this decision is admitted, if its group requires one.

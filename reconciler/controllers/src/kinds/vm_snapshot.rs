@@ -14,7 +14,7 @@ mod plan;
 #[cfg(test)]
 mod tests;
 
-use berth_api::{Readiness, ResourceName, VM, VMSnapshot, VMSnapshotStatus};
+use berth_api::{Readiness, Reason, ResourceName, VM, VMSnapshot, VMSnapshotStatus};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{
@@ -22,6 +22,7 @@ use crate::{
     cache::Cache,
     config::Config,
     key::Key,
+    kinds::quota,
     plan::Outcome,
 };
 
@@ -30,7 +31,17 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
     if snapshot.metadata.deletion_timestamp.is_some() {
         return Outcome::Settled;
     }
-    let plan = plan::plan(&snapshot, &observe::observe(cache, &snapshot));
+    let mut plan = plan::plan(&snapshot, &observe::observe(cache, &snapshot));
+    let disks = plan.decision.create.iter().map(|part| &part.spec.disk);
+    let more = quota::of_snapshots(cache, key.namespace(), disks);
+    if let Some(excess) = quota::excess_of_new(cache, key.namespace(), more) {
+        // All of them, or none: they are taken together.
+        plan.decision.create.clear();
+        if matches!(plan.decision.readiness, Readiness::Reconciling(..)) {
+            plan.decision.readiness = Readiness::Reconciling(Reason::QuotaExceeded, excess.text);
+        }
+        plan.outcome = plan.outcome.and(excess.dependency);
+    }
     batch.status(snapshot.as_ref(), status(&snapshot, &plan.decision, config.clock.now()));
     for part in plan.decision.create {
         batch.write(Write::Create(part.into()));

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use berth_api::{Host, Network, USED_FINALIZER, VM, VMClass, vm::Placement};
+use berth_api::{Host, Network, Quota, USED_FINALIZER, VM, VMClass, vm::Placement};
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::ServiceAccount};
 use kube::{ResourceExt, core::Status};
 use proptest::prelude::*;
@@ -209,6 +209,10 @@ impl Server {
                 Arc::make_mut(&mut class).metadata.resource_version = version;
                 Object::VMClass(class)
             }
+            Object::Quota(mut quota) => {
+                Arc::make_mut(&mut quota).metadata.resource_version = version;
+                Object::Quota(quota)
+            }
             other => panic!("{other:?} is written"),
         }
     }
@@ -321,6 +325,44 @@ fn decide_others(pipeline: &mut Pipeline, server: &mut Server, key: &Key) -> Vec
             }
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vm_that_waits_for_a_quota_is_decided_a_second_after_there_is_room() {
+    let (mut pipeline, mut server, mut jobs) = site(&[20]);
+    let quota: Quota = object(json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "Quota",
+        "metadata": {"name": "q", "namespace": "default", "uid": "q", "resourceVersion": "1"},
+        // The three VMs that the site has, and one more.
+        "spec": {"hard": {"vms": 4}},
+    }));
+    pipeline.take(Change::Applied(quota.into()), Instant::now());
+    for name in ["x1", "x2"] {
+        server.create(&mut pipeline, name, "c1");
+    }
+    let write_all = |pipeline: &mut Pipeline, server: &mut Server, jobs: &mut VecDeque<Job>| {
+        for _ in 0..4 {
+            decide_all(pipeline, server, jobs);
+            for job in std::mem::take(jobs) {
+                let written = server.write(&job, Fate::WriteResult);
+                pipeline.finish(job, written, Instant::now());
+            }
+        }
+    };
+    for _ in 0..3 {
+        write_all(&mut pipeline, &mut server, &mut jobs);
+        tokio::time::advance(Duration::from_secs(1)).await;
+    }
+    let placed = |server: &Server, name: &str| host_of(&server.vms[name]).is_some();
+    assert!(placed(&server, "x1") && !placed(&server, "x2"));
+    write_all(&mut pipeline, &mut server, &mut jobs);
+    let gone = server.vms.remove("x1").expect("it was created");
+    pipeline.take(Change::Deleted(gone.into()), Instant::now());
+    write_all(&mut pipeline, &mut server, &mut jobs);
+    assert!(!placed(&server, "x2"), "once for all changes of a second");
+    tokio::time::advance(Duration::from_millis(1100)).await;
+    write_all(&mut pipeline, &mut server, &mut jobs);
+    assert!(placed(&server, "x2"));
 }
 
 #[tokio::test(start_paused = true)]

@@ -24,7 +24,7 @@ use crate::{
     ProcessFacts, Result, StateAccess, SystemError, UsbDeviceFacts,
 };
 
-use crate::dedicated_cpus::choose;
+use crate::dedicated_cpus::{GuestCpus, choose};
 
 use super::FakeSystem;
 use super::state::instance_path;
@@ -102,9 +102,9 @@ impl FakeSystem {
         state.dedicated.remove(instance);
         let Some(wanted) = request.dedicated else { return Ok(Affinity::default()) };
         let free = state.free_cpus(runs);
-        let vcpus = usize::from(request.machine.cpus);
-        let Some(chosen) = choose(&free, &BTreeMap::new(), vcpus, wanted) else {
-            let needed = vcpus + usize::from(wanted.isolate_emulator_thread);
+        let guest = GuestCpus::of(&request.machine);
+        let Some(chosen) = choose(&free, &BTreeMap::new(), guest, wanted) else {
+            let needed = guest.vcpus + usize::from(wanted.isolate_emulator_thread);
             return Err(SystemError::NoDedicatedCpus { needed, free: free.len() });
         };
         state.dedicated.insert(instance.clone(), chosen.clone());

@@ -147,7 +147,11 @@ fn machine(spec: &MachineSpec, files: &MachineFiles, affinity: &Affinity, args: 
         );
     }
     args.pair("-action", action);
-    let mut machine = format!("{},usb=off,memory-backend=ram", escape(&spec.machine_type));
+    let mut machine = format!("{},usb=off", escape(&spec.machine_type));
+    if spec.numa_nodes == 1 {
+        // QEMU refuses it beside memory of nodes.
+        machine.push_str(",memory-backend=ram");
+    }
     if spec.graphics == Graphics::None {
         // The firmware then writes to the serial line.
         machine.push_str(",graphics=off");
@@ -217,7 +221,10 @@ fn memory(spec: &MachineSpec, affinity: &Affinity, args: &mut Arguments) {
         size.push_str(&format!(",maxmem={}k", most / 1024));
     }
     args.pair("-m", size);
-    args.json("-object", guest_memory(spec, affinity));
+    if spec.numa_nodes > 1 {
+        return numa_nodes(spec, affinity, args);
+    }
+    args.json("-object", guest_memory(spec, "ram", spec.memory_bytes, affinity.memory_node(0)));
     if let Some(most) = spec.max_memory_bytes {
         let backend = format!("{MEMORY_DEVICE}-ram");
         // Without a reservation: the host has it once the guest uses it.
@@ -226,6 +233,19 @@ fn memory(spec: &MachineSpec, affinity: &Affinity, args: &mut Arguments) {
         args.json("-object", more);
         args.device(json!({"driver": "virtio-mem-pci", "id": MEMORY_DEVICE, "memdev": backend, "block-size": MEMORY_BLOCK,
             "requested-size": 0, "bus": "pcie.0", "addr": slot(SLOT_MEMORY)}));
+    }
+}
+
+/// Several nodes, each with as many CPUs and as much memory as the others. CPUs are numbered by socket, core and thread: those of a node are
+/// consecutive.
+fn numa_nodes(spec: &MachineSpec, affinity: &Affinity, args: &mut Arguments) {
+    let (cpus, memory) = (spec.cpus / spec.numa_nodes, spec.memory_bytes / u64::from(spec.numa_nodes));
+    for node in 0..spec.numa_nodes {
+        let backend = format!("ram{node}");
+        args.json("-object", guest_memory(spec, &backend, memory, affinity.memory_node(node)));
+        let first = node * cpus;
+        let last = first + cpus - 1;
+        args.pair("-numa", format!("node,nodeid={node},cpus={first}-{last},memdev={backend}"));
     }
 }
 
@@ -238,15 +258,17 @@ fn ordinary_memory(spec: &MachineSpec, id: &str, size: u64) -> Value {
     json!({"qom-type": "memory-backend-memfd", "id": id, "size": size, "share": true})
 }
 
-/// The memory of the start. Huge pages are allocated before the machine answers: a fault for which the host has no page ends a process.
-fn guest_memory(spec: &MachineSpec, affinity: &Affinity) -> Value {
-    let mut backend = ordinary_memory(spec, "ram", spec.memory_bytes);
+/// The memory of the start, or of one node of it. Huge pages are allocated before the machine answers: a fault for which the host has no page
+/// ends a process.
+fn guest_memory(spec: &MachineSpec, id: &str, size: u64, host_node: Option<u32>) -> Value {
+    let mut backend = ordinary_memory(spec, id, size);
     if let Some(page) = spec.huge_page_bytes {
-        backend = json!({"qom-type": "memory-backend-memfd", "id": "ram", "size": spec.memory_bytes, "hugetlb": true,
+        backend = json!({"qom-type": "memory-backend-memfd", "id": id, "size": size, "hugetlb": true,
             "hugetlbsize": page, "prealloc": true, "prealloc-threads": spec.cpus.min(MOST_PREALLOC_THREADS), "share": true});
     }
-    if let Some(node) = affinity.memory_node {
+    if let Some(node) = host_node {
         backend["host-nodes"] = json!([node]);
+        // Not `bind`: a guest does not end because this node has no memory left.
         backend["policy"] = json!("preferred");
     }
     backend

@@ -18,6 +18,7 @@ fn spec() -> LaunchSpec {
             uuid: "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c".to_owned(),
             cpus: 2,
             topology: Topology::of_cores(2),
+            numa_nodes: 1,
             memory_bytes: 512 << 20,
             max_memory_bytes: None,
             huge_page_bytes: None,
@@ -314,8 +315,36 @@ fn guest_memory_in_huge_pages_is_allocated_at_the_start_and_none_of_it_is_given_
 
 #[test]
 fn guest_memory_of_a_machine_on_one_numa_node_is_preferably_from_there() {
-    let near = with(|s| s.affinity.memory_node = Some(1));
+    let near = with(|s| s.affinity.memory_nodes = vec![Some(1)]);
     insta::assert_snapshot!(added(&spec(), &near), @r##"-object {"qom-type":"memory-backend-ram","id":"ram","size":536870912,"host-nodes":[1],"policy":"preferred"}"##);
+}
+
+#[test]
+fn a_guest_with_several_numa_nodes_has_consecutive_cpus_and_memory_of_its_own_in_each() {
+    let two = |s: &mut LaunchSpec| {
+        s.machine.cpus = 8;
+        s.machine.topology = Topology { sockets: 2, cores: 2, threads: 2 };
+        s.machine.numa_nodes = 2;
+    };
+    insta::assert_snapshot!(added(&spec(), &with(two)), @r##"
+    -machine pc-q35-7.2,usb=off,graphics=off
+    -smp cpus=8,sockets=2,cores=2,threads=2,maxcpus=8
+    -object {"qom-type":"memory-backend-ram","id":"ram0","size":268435456}
+    -numa node,nodeid=0,cpus=0-3,memdev=ram0
+    -object {"qom-type":"memory-backend-ram","id":"ram1","size":268435456}
+    -numa node,nodeid=1,cpus=4-7,memdev=ram1
+    "##);
+    let near = with(|s| {
+        two(s);
+        s.machine.huge_page_bytes = Some(2 << 20);
+        s.affinity.memory_nodes = vec![None, Some(3)];
+    });
+    let near = added(&with(two), &near);
+    let backends: Vec<&str> = near.lines().filter(|line| line.starts_with("-object")).collect();
+    insta::assert_snapshot!(backends.join("\n"), @r##"
+    -object {"qom-type":"memory-backend-memfd","id":"ram0","size":268435456,"hugetlb":true,"hugetlbsize":2097152,"prealloc":true,"prealloc-threads":8,"share":true}
+    -object {"qom-type":"memory-backend-memfd","id":"ram1","size":268435456,"hugetlb":true,"hugetlbsize":2097152,"prealloc":true,"prealloc-threads":8,"share":true,"host-nodes":[3],"policy":"preferred"}
+    "##);
 }
 
 #[test]
@@ -551,6 +580,26 @@ fn what_cannot_work_is_refused_with_its_field() {
         s.machine.max_memory_bytes = Some(1 << 30);
     };
     assert!(refused(&growing).contains("cannot grow"));
+    for nodes in [0, 9] {
+        assert!(refused(&|s| s.machine.numa_nodes = nodes).starts_with("NUMA nodes"), "{nodes}");
+    }
+    let nodes = |nodes, topology, change: &dyn Fn(&mut MachineSpec)| {
+        refused(&|s| {
+            (s.machine.cpus, s.machine.topology, s.machine.numa_nodes) = (4, topology, nodes);
+            change(&mut s.machine);
+        })
+    };
+    let cores = Topology::of_cores(4);
+    assert!(nodes(3, cores, &|_| ()).contains("whole cores of one socket"));
+    let threads = Topology { sockets: 1, cores: 2, threads: 2 };
+    assert!(nodes(4, threads, &|_| ()).contains("whole cores of one socket"), "threads stay together");
+    assert!(nodes(2, Topology::of_cores(6), &|_| ()).contains("can grow"));
+    assert!(nodes(2, cores, &|machine| machine.max_memory_bytes = Some(1 << 30)).contains("can grow"));
+    let page = |machine: &mut MachineSpec| {
+        machine.huge_page_bytes = Some(1 << 30);
+        machine.memory_bytes = 3 << 30;
+    };
+    assert!(nodes(2, cores, &page).contains("divided evenly"));
     assert!(refused(&|s| s.machine.machine_type = "q35".to_owned()).contains("needs a version"));
     assert!(refused(&|s| s.files.paths = MachinePaths::in_directory("/x".repeat(60))).contains("107"));
     assert!(refused(&|s| s.machine.firmware = Firmware::Uefi).starts_with("firmware"));

@@ -4,9 +4,9 @@ use std::collections::HashSet;
 
 use super::{
     Bus, CdromSpec, DiskSpec, FIRST_CDROM_TARGET, Firmware, Format, LaunchSpec, MAX_CDROMS, MAX_NICS,
-    MAX_OPTIONS, MAX_PCI_DEVICES, MAX_QUEUES, MAX_SATA, MAX_SERIAL, MAX_SHARE_TAG, MAX_SHARES,
-    MAX_SOCKET_PATH, MAX_USB_BUS, MAX_USB_DEVICES, MAX_VIRTIO_BLK, MEMORY_BLOCK, MachineSpec, Medium,
-    NIC_PORTS, NicModel, NicSpec, OPTION_GROUPS, SCSI_CONTROLLER, SEED_ID, SEED_TARGET, SYSPREP_ID,
+    MAX_NUMA_NODES, MAX_OPTIONS, MAX_PCI_DEVICES, MAX_QUEUES, MAX_SATA, MAX_SERIAL, MAX_SHARE_TAG,
+    MAX_SHARES, MAX_SOCKET_PATH, MAX_USB_BUS, MAX_USB_DEVICES, MAX_VIRTIO_BLK, MEMORY_BLOCK, MachineSpec,
+    Medium, NIC_PORTS, NicModel, NicSpec, OPTION_GROUPS, SCSI_CONTROLLER, SEED_ID, SEED_TARGET, SYSPREP_ID,
     ShareSpec,
 };
 
@@ -97,6 +97,7 @@ impl MachineSpec {
             let grows = self.max_memory_bytes.is_some();
             check("maximum memory", "huge pages", !grows, "memory in huge pages cannot grow")?;
         }
+        self.validate_numa_nodes()?;
         let versioned = self.machine_type.rsplit('-').next().is_some_and(|v| v.contains('.'));
         check(
             "machine type",
@@ -115,6 +116,22 @@ impl MachineSpec {
         self.validate_usb_devices()?;
         self.validate_shares()?;
         self.validate_options()
+    }
+
+    fn validate_numa_nodes(&self) -> Result<(), SpecError> {
+        const FIELD: &str = "NUMA nodes";
+        let (nodes, text) = (self.numa_nodes, self.numa_nodes.to_string());
+        check(FIELD, &text, (1..=MAX_NUMA_NODES).contains(&nodes), "1 to 8")?;
+        if nodes == 1 {
+            return Ok(());
+        }
+        let grows = self.max_memory_bytes.is_some() || self.topology.cpus() != u32::from(self.cpus);
+        check(FIELD, &text, !grows, "neither CPUs nor memory of several nodes can grow")?;
+        let is_whole = self.topology.divides_among(nodes);
+        check(FIELD, &text, is_whole, "each consists of whole sockets, or of whole cores of one socket")?;
+        let unit = self.huge_page_bytes.unwrap_or(1 << 12) * u64::from(nodes);
+        let is_even = self.memory_bytes.is_multiple_of(unit);
+        check(FIELD, &text, is_even, "the memory is divided evenly, in whole pages")
     }
 
     /// Names and values of options are part of a list in which a comma would begin another option.

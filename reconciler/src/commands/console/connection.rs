@@ -89,7 +89,7 @@ pub(in crate::commands) async fn ticket(
     let made = accounts.create_token_request(account, &PostParams::default(), &request).await;
     let remedy = match &made {
         Err(error) if has_code(error, 404) => format!(
-            "; the controllers create this account with the first VM or uploaded image of a namespace: try again in a moment, or \
+            "; the controllers create this account with the first VM of a namespace, or its first image that is made or uploaded: try again in a moment, or \
              kubectl create serviceaccount {account} -n {namespace}"
         ),
         Err(error) if has_code(error, 403) => format!(

@@ -22,7 +22,7 @@ use crate::kinds::disk::DiskReconciler;
 use crate::kinds::disk_snapshot::SnapshotReconciler;
 use crate::kinds::hotswap_disk_attachment::AttachmentReconciler;
 use crate::kinds::vm::VmReconciler;
-use crate::networking::{CheckedTarget, Health, RefusedAddress, find, host_networks};
+use crate::networking::{CheckedTarget, Health, RefusedAddress, find, host_networks, without_trunk};
 
 /// How long deleted disks stay in the trash if their pool does not specify it.
 const DEFAULT_RETENTION: Duration = Duration::from_secs(86_400);
@@ -166,13 +166,15 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
     })
 }
 
-/// Returns the bridged networks of VMs here that have no connection to the host's network, and why; in order.
+/// Returns the bridged networks of VMs here that have no connection to the host's network, or not their trunk, and why; in order.
 fn disconnected(tables: &Tables, links: &HostLinks) -> Vec<String> {
     let interfaces = tables.vms.all().flat_map(|(_, vm)| vm.status.iter().flat_map(|s| &s.interfaces));
     let named: BTreeSet<&String> = interfaces.map(|interface| &interface.network).collect();
     let networks = host_networks(links);
     let text = |name: &String| {
-        let why = find(tables, name)?.host_bridge()?.disconnected_on(&networks, links.vlans)?;
+        let network = find(tables, name)?;
+        let bridge = network.host_bridge()?;
+        let why = bridge.disconnected_on(&networks, links.vlans).or_else(|| without_trunk(bridge, links))?;
         Some(format!("Network {name}: this host {why}"))
     };
     named.into_iter().filter_map(text).collect()

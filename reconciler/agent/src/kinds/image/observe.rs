@@ -26,6 +26,8 @@ pub(crate) struct Observed {
     pub(crate) is_encrypted: bool,
     /// The server that other hosts copy it from. `None`: it is not in the cache, others download it, or this host has no server.
     pub(crate) server: Option<ConsoleAddress>,
+    /// The server that clients download it from. `None`: as for other hosts; but one on a loopback address has clients too.
+    pub(crate) download: Option<ConsoleAddress>,
 }
 
 /// The upload of an image.
@@ -51,10 +53,10 @@ pub(super) async fn observe(ctx: &Context, image: &Image) -> Result<Observed, Er
                 Some(upload) => Some(observe_upload(ctx, source, upload.size).await?),
                 None => None,
             };
-            let server = ctx.config.console.as_ref().filter(|server| server.is_for_hosts);
-            let server = server.filter(|_| cached.is_some() && image.is_copyable());
-            let server = server.map(|server| server.published());
-            Ok(Observed { cached, pull, upload, server, ..Observed::default() })
+            let own = ctx.config.console.as_ref().filter(|_| cached.is_some() && image.is_copyable());
+            let server = own.filter(|own| own.is_for_hosts).map(|own| own.published());
+            let download = own.map(|own| own.published());
+            Ok(Observed { cached, pull, upload, server, download, ..Observed::default() })
         }
         Wanted::Checksum(_) => Ok(Observed { pull: pull(), ..Observed::default() }),
         Wanted::Made(new) => {

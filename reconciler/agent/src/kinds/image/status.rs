@@ -22,6 +22,7 @@ pub(super) fn status(
     };
     status.upload = observed.upload.as_ref().and_then(|upload| upload.server.clone());
     status.server.clone_from(&observed.server);
+    status.download.clone_from(&observed.download);
     if let Some(Pull::Found(resolved)) = &observed.pull
         && status.checksum.is_none()
     {

@@ -292,6 +292,7 @@ fn served(mut image: Image) -> Image {
     status.checksum = Some("ab".into());
     status.virtual_size = Some("1Gi".into());
     status.server = arrived(0).server;
+    status.download = arrived(0).server;
     image
 }
 
@@ -317,11 +318,15 @@ fn the_server_of_an_image_is_reported_while_it_is_complete() {
     let server = arrived(0).server;
     let status = |observed: &Observed| {
         let plan = ImageReconciler::plan(&served(pushed_image()), observed);
-        ImageReconciler::status(&served(pushed_image()), observed, &plan.readiness, Timestamp::UNIX_EPOCH)
-            .server
+        let image = served(pushed_image());
+        let status = ImageReconciler::status(&image, observed, &plan.readiness, Timestamp::UNIX_EPOCH);
+        (status.server, status.download)
     };
-    assert_eq!(status(&Observed { server: server.clone(), ..cached() }), server);
-    assert_eq!(status(&with_upload(arrived(0))), None, "its file is gone");
+    let both = Observed { server: server.clone(), download: server.clone(), ..cached() };
+    assert_eq!(status(&both), (server.clone(), server.clone()));
+    let on_loopback = Observed { download: server.clone(), ..cached() };
+    assert_eq!(status(&on_loopback), (None, server));
+    assert_eq!(status(&with_upload(arrived(0))), (None, None), "its file is gone");
 }
 
 #[test]

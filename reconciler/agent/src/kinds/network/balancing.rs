@@ -73,9 +73,12 @@ pub(super) fn balance(
             let link = if is_here { bridge.clone() } else { relay_link(bridge) };
             Some(GuestAddress { bridge: link, address: target.address.parse().ok()? })
         };
-        let ports = ip.spec.ports.iter();
-        let ports =
-            ports.filter_map(|port| balanced_port(port, public, reached, here, &mut wanted)).collect();
+        let balanced = |entry: &PublicIPPort| {
+            // A port that is given out is used once it is in the status: from then on it stays.
+            let port = u16::try_from(ip.port_of(entry)?).ok()?;
+            balanced_port(entry, (public, port), reached, here, &mut wanted)
+        };
+        let ports = ip.spec.ports.iter().filter_map(balanced).collect();
         wanted.balanced.push(Balanced { public, announced_on, ports, sources });
     }
     wanted.balanced.sort();
@@ -116,16 +119,16 @@ fn add_relay(network: &mut NetworkConfig, address: Ipv4Addr, targets: impl Itera
     }
 }
 
-/// Returns the port with the guests that get new connections, and adds their health checks.
+/// Returns the port of a public address with the guests that get new connections, and adds their health checks.
 fn balanced_port(
     declared: &PublicIPPort,
-    public: Ipv4Addr,
+    (public, port): (Ipv4Addr, u16),
     reached: impl Fn(&str) -> Option<GuestAddress>,
     here: &Here<'_>,
     wanted: &mut Balancing,
 ) -> Option<BalancedPort> {
     let number = |port: i64| u16::try_from(port).ok();
-    let (port, target_port) = (number(declared.port)?, number(declared.port_of_targets())?);
+    let target_port = number(declared.port_of_targets()?)?;
     let mut targets = Vec::new();
     for name in &declared.targets {
         let Some(place) = reached(name.as_str()) else { continue };
@@ -225,6 +228,24 @@ mod tests {
         assert!(found.checks.is_empty() && found.firewall.forwards.is_empty());
         let elsewhere = wanted(&index.read(), &Actual { host: "h2", ..Actual::default() });
         assert!(elsewhere.firewall.balanced.is_empty(), "another host has it");
+    }
+
+    #[test]
+    fn a_port_that_is_given_out_is_used_once_it_is_in_the_status() {
+        let port = json!({"name": "ssh", "targetPort": 22, "targets": ["web-1"]});
+        let index = world(&port);
+        let ports = |index: &Index| -> Vec<(u16, u16)> {
+            let found = wanted(&index.read(), &Actual { host: "h1", ..Actual::default() });
+            found.firewall.balanced[0].ports.iter().map(|port| (port.port, port.target_port)).collect()
+        };
+        assert!(ports(&index).is_empty(), "it has none yet");
+        let mut ip =
+            index.read().public_ips.all().next().map(|(_, ip)| PublicIP::clone(ip)).expect("a PublicIP");
+        ip.metadata.resource_version = Some("2".to_owned());
+        let given = json!([{"name": "ssh", "port": 30_017, "protocol": "tcp", "available": 0, "total": 1}]);
+        ip.status.as_mut().expect("a status").ports = serde_json::from_value(given).expect("ports");
+        index.apply::<PublicIP>(Event::Apply(ip));
+        assert_eq!(ports(&index), [(30_017, 22)]);
     }
 
     #[test]

@@ -122,7 +122,8 @@ mod tests {
     }
 
     fn with_bridge(name: &str, mtu: u32) -> HostLinks {
-        HostLinks { bridges: vec![HostBridge { name: name.into(), mtu, up: true }], ..HostLinks::default() }
+        let bridge = HostBridge { name: name.into(), mtu, up: true, filters_vlans: false };
+        HostLinks { bridges: vec![bridge], ..HostLinks::default() }
     }
 
     fn vmbr0(mtu: u32) -> HostLinks {
@@ -235,6 +236,28 @@ mod tests {
             let links = vmbr0(mtu);
             let here = Actual { host: "h1", links: links.clone(), ..Actual::default() };
             assert_eq!(wanted(&index.read(), &here).refused_networks.len(), usize::from(refused), "{mtu}");
+        }
+    }
+
+    #[test]
+    fn a_bridge_with_vlan_filtering_is_refused_for_a_trunk_which_running_guests_lose() {
+        let trunk = json!({"type": "Bridge", "bridge": {"name": "vmbr0", "trunkVLANs": ["10"]}, "cidr": "192.0.2.0/24"});
+        let taps = [TapFacts { name: TAP.into(), bridge: Some(BRIDGE.into()) }];
+        for (network, filters_vlans, trunks, refused) in
+            [(&trunk, false, 1, false), (&trunk, true, 0, true), (&lan(), true, 0, false)]
+        {
+            let index = world(network, &json!({"address": "192.0.2.50"}));
+            let mut links = vmbr0(1500);
+            links.bridges[0].filters_vlans = filters_vlans;
+            let ports = vec![port(Some("192.0.2.50"))];
+            let runs = Actual { host: "h1", links: links.clone(), ports, taps: &taps, ..Actual::default() };
+            let starts = Actual { host: "h1", links: links.clone(), ..Actual::default() };
+            assert_eq!(wanted(&index.read(), &starts).bridged.is_empty(), refused, "{links:?}");
+            let wanted = wanted(&index.read(), &runs);
+            assert_eq!(wanted.bridged.len(), 1, "a running guest keeps its connection: {links:?}");
+            let why = wanted.refused_networks.get("berth-shared/lan");
+            assert_eq!(why.is_some_and(|why| why.contains("VLAN filtering")), refused, "{links:?}: {why:?}");
+            assert_eq!((wanted.firewall.ports.len(), wanted.firewall.trunks.len()), (1, trunks), "{links:?}");
         }
     }
 

@@ -9,7 +9,7 @@ use ipnet::Ipv4Net;
 use kube::ResourceExt;
 
 use crate::index::{Tables, mtu_of};
-use crate::networking::{find, host_networks};
+use crate::networking::{find, host_networks, without_trunk};
 use berth_api::BridgeSpec;
 use berth_host::{HostLinks, HostRange};
 
@@ -31,7 +31,7 @@ pub(super) struct Existing<'a> {
 pub(super) struct Assigned {
     /// By network.
     pub(super) bridges: BTreeMap<String, String>,
-    /// By network: why it gets no bridge, for people.
+    /// By network: why no VM is started on it, for people. It has a bridge if it lacks nothing but its trunk.
     pub(super) refused: BTreeMap<String, String>,
 }
 
@@ -74,11 +74,19 @@ pub(super) fn assign<'a>(
         let is_there = existing.bridges.contains(&bridge);
         if let Some(host_bridge) = network.host_bridge() {
             let is_taken = assigned.bridges.values().any(|of| *of == bridge);
-            match cannot_join(host_bridge, mtu_of(&network), &existing.links) {
-                _ if is_taken => assigned.refused.insert(name.clone(), SAME_IDENTIFIER.to_owned()),
-                Some(why) => assigned.refused.insert(name.clone(), why),
-                None => assigned.bridges.insert(name.clone(), bridge),
+            let without_trunk = without_trunk(host_bridge, &existing.links);
+            let why = match cannot_join(host_bridge, mtu_of(&network), &existing.links) {
+                _ if is_taken => Some(SAME_IDENTIFIER.to_owned()),
+                Some(why) => Some(why),
+                // Guests that run there keep their connection and lose the trunk.
+                None => {
+                    if without_trunk.is_none() || attached.is_some() {
+                        assigned.bridges.insert(name.clone(), bridge);
+                    }
+                    without_trunk.map(|why| format!("this host {why}"))
+                }
             };
+            assigned.refused.extend(why.map(|why| (name.clone(), why)));
             continue;
         }
         let Some(range) = network.range() else { continue };

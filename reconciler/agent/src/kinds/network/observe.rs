@@ -22,6 +22,8 @@ use super::config::{addresses, config};
 use super::exceptions::exceptions;
 use super::filters::{GroupsOf, filters};
 use super::limits::limits;
+use super::marks::marks;
+use super::trunks::trunks;
 use crate::context::Context;
 use crate::error::Error;
 use crate::index::{Tables, instance_of};
@@ -433,6 +435,8 @@ pub(super) fn wanted(tables: &Tables, seen: &Actual<'_>) -> Desired {
     wanted.firewall.nat.sort();
     wanted.firewall.ports = ports(tables, &groups_of, &seen.ports);
     wanted.firewall.limits = limits(interfaces.iter().copied(), &seen.ports);
+    wanted.firewall.marks = marks(interfaces.iter().copied(), &seen.ports);
+    wanted.firewall.trunks = trunks(tables, &groups_of, &seen.ports, &seen.links);
     wanted.firewall.exceptions = exceptions(tables, interfaces.into_iter(), &seen.ports);
     wanted.firewall.filters = filters(tables, &groups_of, &seen.ports);
     // A tap that is about to be created counts, so that the firewall is the same before and after.

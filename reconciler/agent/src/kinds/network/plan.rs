@@ -168,6 +168,8 @@ mod tests {
                     ports: [],
                     exceptions: [],
                     limits: [],
+                    marks: [],
+                    trunks: [],
                     filters: Filters {
                         ports: [],
                         groups: [],

@@ -9,7 +9,7 @@ use berth_qemu::cdrom::Changed;
 use berth_qemu::machine::MachineSpec;
 use kube::ResourceExt;
 
-use super::{MediumChange, Step, declared_disks::User};
+use super::{LanAddress, MediumChange, Step, declared_disks::User};
 use crate::context::Context;
 use crate::converge::release;
 use crate::error::Error;
@@ -68,6 +68,7 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
                 return Err(Error::NetworkRefused { why });
             }
         }
+        Step::ProbeAddresses(addresses) => probe_addresses(ctx, addresses).await?,
         Step::MakeTap(tap) => ctx.system.ensure_tap(tap).await?,
         Step::TakeDevices(devices) => {
             ctx.system.take_devices(instance, devices).await?;
@@ -138,6 +139,24 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
             wake_disks(ctx, vm);
         }
         Step::Release => release(ctx, vm).await?,
+    }
+    Ok(())
+}
+
+/// Asks for all addresses at the same time.
+///
+/// *Errors:* [`Error::AddressConflict`] if another machine answers for one of them.
+async fn probe_addresses(ctx: &Context, addresses: &[LanAddress]) -> Result<(), Error> {
+    let probes = addresses.iter().map(|wanted| ctx.system.occupant(&wanted.bridge, wanted.address));
+    let answers = futures::future::join_all(probes).await;
+    for (wanted, answer) in addresses.iter().zip(answers) {
+        // The machine of this VM on a host that it has left may still answer.
+        if let Some(mac) = answer?.filter(|mac| *mac != wanted.mac) {
+            let (interface, address) = (wanted.interface.clone(), wanted.address);
+            let conflict = Error::AddressConflict { interface, address, mac };
+            ctx.networks.conflicts.record(&wanted.bridge, address, conflict.to_string());
+            return Err(conflict);
+        }
     }
     Ok(())
 }

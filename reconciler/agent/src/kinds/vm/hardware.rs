@@ -20,11 +20,15 @@ pub(super) fn differences(run: &Run, vm: &VM, size: &Size, profile: &Profile) ->
         ("firmware", run.firmware == size.firmware.as_str()),
         ("tpm", run.tpm == size.tpm),
         ("maxCpus", run.max_cpus == size.max_cpus),
-        // Another number of CPUs, or of places for them, is another topology.
+        // Another number of CPUs, of places for them, or of nodes, is another topology.
         (
             "cpuTopology",
-            run.cpus != size.cpus || run.max_cpus != size.max_cpus || topology(run) == size.topology,
+            run.cpus != size.cpus
+                || run.max_cpus != size.max_cpus
+                || numa_nodes(run) != size.numa_nodes
+                || topology(run) == size.topology,
         ),
+        ("numaNodes", numa_nodes(run) == size.numa_nodes),
         ("cpuModel", run.profile.cpu_model == declared.cpu_model),
         ("guestOS", run.profile.guest_os == declared.guest_os),
         ("watchdog", run.profile.watchdog == declared.watchdog),
@@ -53,6 +57,11 @@ pub(super) fn uuid_of(vm: &VM) -> String {
 /// Returns the name of the class that the VM declares; empty without one.
 pub(super) fn class_name(vm: &VM) -> String {
     vm.spec.class.as_ref().map(ToString::to_string).unwrap_or_default()
+}
+
+/// Returns the number of NUMA nodes that the guest of a running machine sees.
+pub(super) fn numa_nodes(run: &Run) -> i64 {
+    run.numa_nodes.unwrap_or(1)
 }
 
 /// Returns the arrangement of the CPUs of a running machine.

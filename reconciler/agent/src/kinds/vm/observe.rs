@@ -96,6 +96,8 @@ pub(crate) struct Observed {
     pub(crate) lans: BTreeMap<String, Lan>,
     /// Interfaces of the host by which the networks of its interfaces are reached, by network.
     pub(crate) accesses: BTreeMap<String, String>,
+    /// Its interfaces whose addresses other machines of their bridged networks were found to have just now, and the text about it.
+    pub(crate) conflicts: BTreeMap<String, String>,
     /// The bridge of each of its networks.
     pub(crate) bridges: BTreeMap<String, String>,
     pub(crate) mtus: BTreeMap<String, u16>,
@@ -263,6 +265,12 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
             None => missing_networks.push(interface.network.clone()),
         }
     }
+    let conflicts = interfaces.iter().filter_map(|interface| {
+        let bridge = accesses.get(&interface.network).filter(|_| lans.contains_key(&interface.network))?;
+        let text = ctx.networks.conflicts.recent(bridge, interface.address.parse().ok()?)?;
+        Some((interface.name.clone(), text))
+    });
+    let conflicts = conflicts.collect();
     let host = tables.hosts.get(&ObjectName::new("", ctx.host()));
     Observed {
         now: Timestamp::UNIX_EPOCH,
@@ -296,6 +304,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         refused_network: network::why_not(ctx, &tables, vm),
         missing_groups: missing_groups(&tables, vm, name),
         lans,
+        conflicts,
         accesses,
         bridges,
         mtus,

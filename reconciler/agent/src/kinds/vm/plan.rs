@@ -196,7 +196,8 @@ fn present(vm: &VM, observed: &Observed) -> Plan<Step> {
         (Some(stop), Some(why)) if stop.cancelled => begin_stop(vm, observed, why),
         (Some(stop), Some(why)) if stop.why != why => {
             // The reason changed during the stop: the time the guest has already been given counts.
-            let stop = Stop { why, ..stop.clone() };
+            let released = stop::released(vm, observed, stop);
+            let stop = Stop { why, released, ..stop.clone() };
             let updated = Journal { stop: Some(stop), deleting: deleting(vm), ..journal.clone() };
             Plan::steps(vec![write_journal(updated)], stop::stopping(why))
         }
@@ -206,7 +207,7 @@ fn present(vm: &VM, observed: &Observed) -> Plan<Step> {
 }
 
 fn begin_stop(vm: &VM, observed: &Observed, why: StopReason) -> Plan<Step> {
-    let stop = Stop { why, since: observed.now, asked: 0, cancelled: false };
+    let stop = Stop { why, since: observed.now, released: None, asked: 0, cancelled: false };
     let mut updated = Journal { stop: Some(stop), deleting: deleting(vm), ..observed.journal.clone() };
     if let (StopReason::Unhealthy, Some(Outcome::Failure(cause))) = (why, &observed.probes.liveness) {
         let how = format!("the liveness probe failed ({cause})");

@@ -120,12 +120,13 @@ pub(crate) struct Lan {
     search_domains: Vec<String>,
     routes: Vec<Route>,
     mtu: u16,
+    has_trunk: bool,
 }
 
 impl Lan {
     /// None for an overlay.
     pub(super) fn of(network: &Network) -> Option<Self> {
-        network.host_bridge()?;
+        let bridge = network.host_bridge()?;
         let range = network.range().filter(|_| !network.is_external());
         Some(Self {
             prefix: range.map(|range| range.prefix_len()),
@@ -134,11 +135,17 @@ impl Lan {
             search_domains: network.spec.search_domains.clone(),
             routes: routes_of(network),
             mtu: mtu_of(network),
+            has_trunk: !bridge.trunk().is_empty(),
         })
     }
 
     pub(super) fn is_external(&self) -> bool {
         self.prefix.is_none()
+    }
+
+    /// Whether its guests send and receive frames with a VLAN tag.
+    pub(super) fn has_trunk(&self) -> bool {
+        self.has_trunk
     }
 
     /// Adds the configuration of an interface with its address, without DHCP.

@@ -1,9 +1,12 @@
 //! Status of a VM: read back from QEMU, the guest and the journal. Pure.
 
+mod interfaces;
+
 use berth_api::condition::{self, remove};
 use berth_api::passthrough::{PciDeviceStatus, UsbDeviceStatus};
 use berth_api::vm::{
-    DedicatedCpus, DiskAttachmentStatus, GuestEnd, GuestStatus, Hardware, HostRefusal, ProcessStatus,
+    DedicatedCpus, DiskAttachmentStatus, GuestEnd, GuestNumaNode, GuestStatus, Hardware, HostRefusal,
+    ProcessStatus,
 };
 use berth_api::{
     ConditionType, ConditionUpdate, GuestOS, HugePages, Power, Quantity, Readiness, Reason, Size, VM,
@@ -13,11 +16,12 @@ use berth_qemu::machine::{Bus, PciDeviceSpec};
 use berth_qemu::power::RunState;
 use jiff::Timestamp;
 
+use self::interfaces::{write_interfaces_synced, write_security_groups_synced};
 use super::declared_disks::DeclaredDisk;
-use super::hardware::{differences, topology};
+use super::hardware::{differences, numa_nodes, topology};
 use super::media;
 use super::plan::{IO_ERROR, interface_changes, too_large};
-use super::{Observed, cpu_time, guest_users};
+use super::{Observed, cpu_time, guest_users, stop_snapshots};
 use crate::admission::Admission;
 use crate::converge::held_conditions;
 use crate::journal::{Ended, Held, Run, SuspensionPhase};
@@ -66,6 +70,7 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
         status.restored_from = Some(Box::new(done.clone()));
     }
     status.snapshots.clone_from(&observed.snapshots);
+    status.stop_snapshot = stop_snapshots::requested(observed, status.stop_snapshot.take());
     release_interfaces(&mut status, vm, observed);
     for interface in &mut status.interfaces {
         let public = observed.public.iter().find(|p| p.interface == interface.name && p.forwarded);
@@ -275,58 +280,6 @@ fn write_class_synced(status: &mut VMStatus, vm: &VM, observed: &Observed, gener
     );
 }
 
-fn write_interfaces_synced(
-    status: &mut VMStatus,
-    vm: &VM,
-    observed: &Observed,
-    generation: i64,
-    now: Timestamp,
-) {
-    let (Some(_), Some(_)) = (&observed.process, &observed.journal.run) else {
-        remove(&mut status.conditions, ConditionType::InterfacesSynced);
-        return;
-    };
-    let changes = interface_changes(vm, observed);
-    let (plugged, unplugged) = changes.under_way();
-    let shared = on_shared_networks(vm);
-    let (reason, text) = if !shared.is_empty() {
-        let text = format!(
-            "{} may not send from further addresses: its Network is shared by namespaces; take allowedAddresses and \
-             allowedMacAddresses away, or create a Network in the VM's namespace",
-            shared.join(", ")
-        );
-        (Reason::InvalidSpec, text)
-    } else if !changes.power_cycle.is_empty() {
-        let names = changes.power_cycle.into_iter().collect::<Vec<_>>().join(", ");
-        (Reason::PowerCycleNeeded, format!("stop and start the VM for the change of {names} to take effect"))
-    } else if !unplugged.is_empty() {
-        (Reason::Detaching, format!("the guest has not released {} yet", unplugged.join(", ")))
-    } else if !plugged.is_empty() {
-        (Reason::Attaching, format!("{} is to be plugged in", plugged.join(", ")))
-    } else {
-        (Reason::Synced, String::new())
-    };
-    let (kind, synced) = (ConditionType::InterfacesSynced, reason == Reason::Synced);
-    condition::set(
-        &mut status.conditions,
-        ConditionUpdate::from_bool(kind, synced, reason, &text),
-        generation,
-        now,
-    );
-}
-
-/// Returns the interfaces that declare further addresses on a Network of another namespace, where they have none.
-fn on_shared_networks(vm: &VM) -> Vec<String> {
-    let declares = |name: &str| {
-        let mut declared = vm.spec.network_interfaces.iter().filter(|i| i.name.as_str() == name);
-        declared.any(|i| !i.allowed_addresses.is_empty() || !i.allowed_mac_addresses.is_empty())
-    };
-    let namespace = vm.metadata.namespace.as_deref();
-    let interfaces = vm.status.iter().flat_map(|status| &status.interfaces);
-    let foreign = interfaces.filter(|i| i.network.split_once('/').map(|(of, _)| of) != namespace);
-    foreign.filter(|i| declares(&i.name)).map(|i| i.name.clone()).collect()
-}
-
 /// Returns the names of what takes effect when the VM is next started.
 fn pending_power_cycle(vm: &VM, observed: &Observed) -> Vec<String> {
     let (Some(_), Some(run), Ok(size)) = (&observed.process, &observed.journal.run, &observed.size) else {
@@ -378,38 +331,6 @@ fn disks_of_another_start(observed: &Observed) -> impl Iterator<Item = String> {
 fn is_booted_later(disk: &DeclaredDisk, observed: &Observed) -> bool {
     let booted = observed.journal.run.as_ref().filter(|run| run.process.is_some());
     disk.boot && booted.is_some_and(|run| Some(&run.boot_volume) != disk.volume_id.as_ref())
-}
-
-/// The interfaces that cannot be filtered as they declare.
-fn closed_interfaces(status: &VMStatus, observed: &Observed) -> Vec<String> {
-    let is_external = |network: &str| observed.lans.get(network).is_some_and(|lan| lan.is_external());
-    let closed =
-        status.interfaces.iter().filter(|i| !i.security_groups.is_empty() && is_external(&i.network));
-    closed.map(|interface| interface.name.clone()).collect()
-}
-
-fn write_security_groups_synced(status: &mut VMStatus, observed: &Observed, generation: i64, now: Timestamp) {
-    let kind = ConditionType::SecurityGroupsSynced;
-    let closed = closed_interfaces(status, observed);
-    if !closed.is_empty() {
-        let text = format!(
-            "interface {} names security groups, which need the addresses that berth gives out, and its Network has ipv4.allocation \
-             External: it sends nothing; take securityGroups out",
-            closed.join(", ")
-        );
-        let update = ConditionUpdate::from_bool(kind, false, Reason::NotSupported, &text);
-        return condition::set(&mut status.conditions, update, generation, now);
-    }
-    if observed.missing_groups.is_empty() {
-        remove(&mut status.conditions, kind);
-        return;
-    }
-    let text = format!(
-        "SecurityGroup {} does not exist: interfaces that name it receive and send only what their other groups allow",
-        observed.missing_groups.join(", ")
-    );
-    let update = ConditionUpdate::from_bool(kind, false, Reason::WaitingForSecurityGroup, &text);
-    condition::set(&mut status.conditions, update, generation, now);
 }
 
 fn write_placement_synced(status: &mut VMStatus, observed: &Observed, generation: i64, now: Timestamp) {
@@ -489,7 +410,19 @@ fn dedicated_cpus(observed: &Observed) -> Option<DedicatedCpus> {
         cpus: cpus.vcpus.iter().copied().map(i64::from).collect(),
         emulator_thread: cpus.emulator.map(i64::from),
         numa_node: cpus.numa_node.map(i64::from),
+        guest_nodes: guest_nodes(cpus),
     })
+}
+
+/// Returns the NUMA nodes of a guest with several: each has the same number of CPUs.
+fn guest_nodes(cpus: &berth_host::DedicatedCpus) -> Vec<GuestNumaNode> {
+    let of_each = cpus.vcpus.len() / cpus.guest_nodes.len().max(1);
+    let nodes = cpus.vcpus.chunks(of_each.max(1)).zip(&cpus.guest_nodes);
+    let node = |(vcpus, node): (&[u32], &Option<u32>)| GuestNumaNode {
+        cpus: vcpus.iter().copied().map(i64::from).collect(),
+        numa_node: node.map(i64::from),
+    };
+    nodes.map(node).collect()
 }
 
 fn hardware(observed: &Observed) -> Option<Hardware> {
@@ -507,6 +440,7 @@ fn hardware(observed: &Observed) -> Option<Hardware> {
         firmware: firmware.clone(),
         tpm: Some(run.tpm),
         cpu_topology: Some(topology(run)),
+        numa_nodes: Some(numa_nodes(run)).filter(|nodes| *nodes > 1),
         graphics: Some(run.graphics),
         machine_type: pins.machine_type.clone(),
         cpu_model: run.profile.cpu_model.clone().unwrap_or_else(|| pins.cpu_model.clone()),

@@ -8,6 +8,7 @@ use kube::ResourceExt;
 use crate::{
     cache::Cache,
     key::{Key, ObjectKind},
+    kinds::quota::{self, Excess},
     placement_hold::{PlacementHold, placement_hold, untrusted},
 };
 
@@ -16,6 +17,8 @@ pub(super) struct Observed {
     pub(super) image: Option<Arc<Image>>,
     /// There is no StoragePool of the declared name.
     pub(super) pool_missing: bool,
+    /// The quota that an unbound disk is beyond.
+    pub(super) over_quota: Option<Excess>,
     /// Some hosts have not judged the image: each verifies it itself before it creates a disk from it.
     pub(super) others_may_judge: bool,
     /// It was bound for a VM that is not bound there (any more), before its file was created.
@@ -114,9 +117,12 @@ pub(super) fn observe(cache: &Cache, disk: &Disk) -> Observed {
     let created = disk.creation_timestamp().map(|made| made.0);
     let unknown = source.as_ref().and_then(|_| placement_hold(cache, created));
     let fresh_volume_id = String::new();
+    let is_bound = disk.status.as_ref().is_some_and(|status| status.binding.is_some());
+    let over_quota = if is_bound { None } else { quota::excess(cache, &Key::of(disk)) };
     Observed {
         image,
         pool_missing,
+        over_quota,
         others_may_judge,
         restore,
         claim,

@@ -41,6 +41,21 @@ pub(super) fn plan(disk: &Disk, observed: &Observed) -> Plan<Option<Readiness>> 
     if let Some(text) = &observed.unconfirmed {
         return Plan::settled(Some(Readiness::Stalled(Reason::WaitingForInventory, text.clone())));
     }
+    let plan = plan_new(disk, observed);
+    let is_usable = !plan.steps.is_empty() || matches!(plan.decision, Some(Readiness::Ready(..)));
+    match &observed.over_quota {
+        // Another obstacle is reported first: room in the quota alone would not help.
+        Some(excess) if is_usable => Plan {
+            steps: Vec::new(),
+            decision: Some(Readiness::Reconciling(Reason::QuotaExceeded, excess.text.clone())),
+            outcome: plan.outcome.and(excess.dependency.clone()),
+        },
+        _ => plan,
+    }
+}
+
+/// Plans a disk that no host has.
+fn plan_new(disk: &Disk, observed: &Observed) -> Plan<Option<Readiness>> {
     if let Some(restore) = &observed.restore {
         return plan_restore(disk, restore);
     }

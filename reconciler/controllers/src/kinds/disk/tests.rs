@@ -6,12 +6,14 @@ use k8s_openapi::jiff::Timestamp;
 use crate::{
     cache::Cache,
     key::{Key, ObjectKind},
+    kinds::quota::Excess,
     plan::{Dependency, Outcome},
 };
 
 use super::{
     observe::{
-        BackupSource, Observed, Source, SourcePlace, image_host, observe, unconfirmed, undecided_user,
+        BackupSource, Observed, Restore, Source, SourcePlace, image_host, observe, unconfirmed,
+        undecided_user,
     },
     plan::{bind_disk, obstacle, plan, plan_unbound},
     status::status,
@@ -34,6 +36,7 @@ fn a_disk_bound_for_a_vm_that_never_came_goes_back_and_waits_for_its_first_use()
         fresh_volume_id: String::new(),
         image: None,
         pool_missing: false,
+        over_quota: None,
         others_may_judge: false,
         restore: None,
         claim: None,
@@ -104,6 +107,7 @@ fn a_disk_of_a_pool_that_does_not_exist_waits_for_it_and_keeps_its_vm_waiting() 
         fresh_volume_id: String::new(),
         image: None,
         pool_missing,
+        over_quota: None,
         others_may_judge: false,
         unconfirmed: None,
         restore: None,
@@ -221,6 +225,7 @@ fn a_disk_of_a_backup_waits_for_it_and_is_placed_with_its_first_vm() {
             fresh_volume_id: String::new(),
             image: None,
             pool_missing: false,
+            over_quota: None,
             others_may_judge: false,
             unconfirmed: None,
             restore: None,
@@ -247,6 +252,7 @@ fn a_copy_is_bound_to_the_host_of_its_source_or_says_what_it_waits_for() {
     let seen = |place: Result<SourcePlace, String>| Observed {
         image: None,
         pool_missing: false,
+        over_quota: None,
         others_may_judge: false,
         restore: None,
         claim: None,
@@ -356,4 +362,40 @@ fn a_disk_of_an_image_that_other_hosts_can_copy_is_placed_with_its_first_vm_and_
     assert_eq!(reason("2Gi"), Some(Reason::WaitingForFirstUse));
     assert_eq!(reason("1Gi"), Some(Reason::DiskSmallerThanImage));
     assert_eq!(image_host(&cache, &disk("2Gi")).as_deref(), Some("h2"));
+}
+
+#[test]
+fn a_disk_beyond_a_quota_waits_for_it_once_nothing_else_is_in_its_way() {
+    let disk: Disk = serde_json::from_value(json!({
+        "metadata": {"name": "d", "namespace": "ns"}, "spec": {"size": "1Gi", "pool": "fast"},
+    }))
+    .expect("a disk");
+    let quota = Dependency::Object(Key::namespaced(ObjectKind::Quota, "ns", "team"));
+    let excess = || Excess { text: "Quota team: disks: 1 used".into(), dependency: quota.clone() };
+    let seen = |pool_missing: bool, restore: Option<bool>| Observed {
+        image: None,
+        pool_missing,
+        over_quota: Some(excess()),
+        others_may_judge: false,
+        restore: restore.map(|found| Restore { host: "h1".into(), volume_id: "v-1".into(), found }),
+        claim: None,
+        unconfirmed: None,
+        abandoned: false,
+        backup: None,
+        source: None,
+        unknown: None,
+        fresh_volume_id: String::new(),
+    };
+    let reason = |observed: &Observed| {
+        let plan = plan(&disk, observed);
+        assert!(plan.steps.is_empty(), "it is not bound: {plan:?}");
+        plan.decision.map(|readiness| readiness.reason())
+    };
+    assert_eq!(reason(&seen(false, None)), Some(Reason::QuotaExceeded));
+    assert_eq!(plan(&disk, &seen(false, None)).outcome, Outcome::Blocked(vec![quota.clone()]));
+    assert_eq!(reason(&seen(true, None)), Some(Reason::WaitingForPool));
+    assert_eq!(reason(&seen(false, Some(true))), Some(Reason::QuotaExceeded), "also one from the trash");
+    assert_eq!(reason(&seen(false, Some(false))), Some(Reason::DiskLost));
+    let claimed = Observed { claim: Some(("h1".into(), "v-1".into())), ..seen(false, None) };
+    assert!(!plan(&disk, &claimed).steps.is_empty(), "a host has it");
 }

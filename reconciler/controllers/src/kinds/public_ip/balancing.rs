@@ -20,6 +20,8 @@ use crate::{
     plan::Dependency,
 };
 
+use super::ports;
+
 /// The longest message about the targets of a port.
 const MAX_MESSAGE: usize = 4096;
 
@@ -32,6 +34,8 @@ pub(super) struct Balancing {
     pub(super) targets: Vec<PortTarget>,
     pub(super) forwarding_addresses: Vec<ForwardingAddress>,
     pub(super) ports: Vec<PortStatus>,
+    /// Why entries have no port, for people.
+    pub(super) port_shortage: Option<String>,
     /// The objects whose changes may change this.
     pub(super) dependencies: Vec<Dependency>,
 }
@@ -55,7 +59,11 @@ pub(super) fn observe(cache: &Cache, ip: &PublicIP, address: Option<Ipv4Addr>) -
     let networks = vms.values().flatten().filter_map(|vm| first_network(vm)).collect();
     let forwarding_addresses = forwarding_addresses(cache, ip, host.as_deref(), &networks, &mut seen);
     let checks = host.as_deref().and_then(|host| cache.tables.hosts.cluster(host)).cloned();
-    let of_port = |port| port_status(port, &seen, address, checks.as_deref());
+    let assigned = ports::assign(ip);
+    let of_port = |entry: &PublicIPPort| {
+        let port = assigned.get(entry.name.as_str()).copied();
+        port_status(entry, port, &seen, address, checks.as_deref())
+    };
     let hosts: BTreeSet<String> =
         vms.values().flatten().filter_map(|vm| host_of(vm)).chain(host.clone()).collect();
     let mut dependencies: Vec<Dependency> =
@@ -63,6 +71,7 @@ pub(super) fn observe(cache: &Cache, ip: &PublicIP, address: Option<Ipv4Addr>) -
     dependencies.extend(names.iter().map(|name| Dependency::Object(key(name))));
     Some(Balancing {
         ports: ip.spec.ports.iter().map(of_port).collect(),
+        port_shortage: ports::shortage(ip, &assigned),
         targets: seen.values().filter_map(|seen| seen.clone().ok()).collect(),
         host,
         forwarding_addresses,
@@ -164,28 +173,30 @@ fn forwarding_addresses(
 }
 
 fn port_status(
-    port: &PublicIPPort,
+    entry: &PublicIPPort,
+    port: Option<i64>,
     seen: &BTreeMap<&str, Seen>,
     address: Option<Ipv4Addr>,
     holder: Option<&Host>,
 ) -> PortStatus {
-    let problem = |name: &str| match seen.get(name) {
-        Some(Ok(_)) if port.health_check.is_none() => None,
-        Some(Ok(_)) => failure(port, name, address, holder),
-        Some(Err(why)) => Some(why.clone()),
-        None => Some("does not exist".to_owned()),
+    let problem = |name: &str| match (seen.get(name), port) {
+        (Some(Ok(_)), None) => Some("is not reached: no port of the address is free".to_owned()),
+        (Some(Ok(_)), Some(_)) if entry.health_check.is_none() => None,
+        (Some(Ok(_)), Some(port)) => failure((entry, port), name, address, holder),
+        (Some(Err(why)), _) => Some(why.clone()),
+        (None, _) => Some("does not exist".to_owned()),
     };
-    let problems: Vec<String> = port
+    let problems: Vec<String> = entry
         .targets
         .iter()
         .filter_map(|name| Some(format!("VM {name} {}", problem(name.as_str())?)))
         .collect();
-    let total = port.targets.len();
+    let total = entry.targets.len();
     let count = |number: usize| i64::try_from(number).unwrap_or_default();
     PortStatus {
-        name: port.name.to_string(),
-        port: port.port,
-        protocol: port.protocol,
+        name: entry.name.to_string(),
+        port,
+        protocol: entry.protocol,
         available: count(total - problems.len()),
         total: count(total),
         message: condition::cut(&problems.join("; "), MAX_MESSAGE).to_owned(),
@@ -194,7 +205,7 @@ fn port_status(
 
 /// Returns why the health check of a target does not succeed.
 fn failure(
-    port: &PublicIPPort,
+    (entry, port): (&PublicIPPort, i64),
     vm: &str,
     address: Option<Ipv4Addr>,
     holder: Option<&Host>,
@@ -204,8 +215,8 @@ fn failure(
         holder.and_then(|host| host.status.as_ref()).map(|s| s.target_health.as_slice()).unwrap_or_default();
     let result = results.iter().find(|result| {
         result.address == address
-            && result.port == port.port
-            && result.protocol == port.protocol.as_str()
+            && result.port == port
+            && result.protocol == entry.protocol.as_str()
             && result.vm == vm
     });
     match result {

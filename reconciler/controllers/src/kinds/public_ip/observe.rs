@@ -10,6 +10,7 @@ use super::balancing::{self, Balancing};
 use crate::{
     cache::Cache,
     key::Key,
+    kinds::quota::{self, Excess},
     placement_hold::{PlacementHold, placement_hold},
 };
 
@@ -17,6 +18,8 @@ use crate::{
 pub(super) struct Observed {
     /// The address it gets, or the reason for none.
     pub(super) address: Result<Ipv4Addr, (Reason, String)>,
+    /// The quota that it is beyond.
+    pub(super) over_quota: Option<Excess>,
     /// How its pool makes addresses reachable.
     pub(super) mode: Option<IPPoolMode>,
     /// The destination of its ports; None without ports.
@@ -52,6 +55,12 @@ pub(super) fn observe(cache: &Cache, ip: &PublicIP) -> Observed {
         (None, Some(pool)) => pick(pool, ip.spec.address.as_deref(), is_free),
         (None, None) => Err((Reason::WaitingForPool, format!("IPPool {} does not exist", ip.spec.pool))),
     };
+    let over_quota = if mine.is_none() { quota::excess(cache, &Key::of(ip)) } else { None };
+    let address = match &over_quota {
+        // The reason for no address comes first.
+        Some(excess) if address.is_ok() => Err((Reason::QuotaExceeded, excess.text.clone())),
+        _ => address,
+    };
     let balancing = balancing::observe(cache, ip, address.as_ref().ok().copied());
     let named_by = user(cache, ip);
     let misnamed_by = named_by.as_ref().filter(|_| balancing.is_some()).map(|(user, _)| user.vm.clone());
@@ -70,6 +79,7 @@ pub(super) fn observe(cache: &Cache, ip: &PublicIP) -> Observed {
         if mine.is_none() { placement_hold(cache, ip.creation_timestamp().map(|made| made.0)) } else { None };
     Observed {
         address,
+        over_quota,
         mode: pool.map(|pool| pool.spec.mode),
         balancing,
         misnamed_by,

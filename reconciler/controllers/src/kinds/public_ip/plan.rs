@@ -40,11 +40,15 @@ pub(super) fn plan(ip: &PublicIP, observed: &Observed) -> Plan<Decision> {
         },
         Err((reason, text)) => {
             let readiness = match reason {
-                Reason::WaitingForPool => Readiness::Reconciling(*reason, text.clone()),
+                Reason::WaitingForPool | Reason::QuotaExceeded => {
+                    Readiness::Reconciling(*reason, text.clone())
+                }
                 _ => Readiness::Stalled(*reason, text.clone()),
             };
             let pool = Key::cluster(ObjectKind::IPPool, ip.spec.pool.as_str());
-            Plan::blocked(Decision::Wait(readiness), vec![Dependency::Object(pool), Dependency::Address])
+            let quota = observed.over_quota.iter().map(|excess| excess.dependency.clone());
+            let dependencies = [Dependency::Object(pool), Dependency::Address].into_iter().chain(quota);
+            Plan::blocked(Decision::Wait(readiness), dependencies.collect())
         }
     }
 }

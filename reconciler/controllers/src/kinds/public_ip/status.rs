@@ -65,22 +65,28 @@ pub(super) fn status(
                     Reason::InUse,
                     format!("deleted, and held until nothing uses it: used by VM {}", usage.vm),
                 ),
-                _ => match misnamed_by {
-                    Some(vm) => Readiness::Stalled(
-                        Reason::InvalidSpec,
-                        format!(
-                            "it has ports, so that it cannot be the whole address of VM {vm}, whose network interface names it: take \
-                             publicIP out of the VM, or ports out of the PublicIP"
-                        ),
-                    ),
-                    None => Readiness::Ready(Reason::Allocated, String::new()),
-                },
+                _ => of_ports(misnamed_by.as_deref(), balancing.as_deref()),
             };
             readiness.write(&mut status.conditions, generation, now);
         }
     }
     status.observed_generation = generation;
     status
+}
+
+/// Returns the readiness of an allocated address: whether its ports can be used as declared.
+fn of_ports(misnamed_by: Option<&str>, balancing: Option<&Balancing>) -> Readiness {
+    if let Some(vm) = misnamed_by {
+        let text = format!(
+            "it has ports, so that it cannot be the whole address of VM {vm}, whose network interface names it: take publicIP out of \
+             the VM, or ports out of the PublicIP"
+        );
+        return Readiness::Stalled(Reason::InvalidSpec, text);
+    }
+    match balancing.and_then(|balancing| balancing.port_shortage.as_ref()) {
+        Some(text) => Readiness::Stalled(Reason::NoFreePort, text.clone()),
+        None => Readiness::Ready(Reason::Allocated, String::new()),
+    }
 }
 
 /// Writes the state of the ports; returns whether one of them has an available target.
@@ -103,6 +109,7 @@ fn write_ports(
     status.forwarding_addresses.clone_from(&balancing.forwarding_addresses);
     let text = |port: &PortStatus| {
         let PortStatus { name, port, protocol, available, total, message } = port;
+        let port = port.map_or_else(|| "without a number".to_owned(), |port| port.to_string());
         let counts = format!(
             "port {name} ({protocol} {port}): {available} of {total} targets",
             protocol = protocol.as_str()

@@ -112,7 +112,7 @@ pub(super) struct OwnBackup {
 pub(super) fn observe(cache: &Cache, schedule: &SnapshotSchedule) -> Observed {
     let namespace = schedule.namespace().unwrap_or_default();
     let mut observed = Observed::default();
-    for key in cache.index.scheduled_by(&Key::of(schedule)) {
+    for key in cache.index.made_for(&Key::of(schedule)) {
         if let Some(snapshot) = cache.tables.vm_snapshots.get(&key)
             && let Some((_, moment)) = snapshot.scheduled()
         {

@@ -149,9 +149,10 @@ fn created(schedule: &SnapshotSchedule, observed: &Observed, due: Timestamp) -> 
     observed.vms.iter().filter_map(new).collect()
 }
 
-/// Returns those of a VM's snapshots to delete. Only snapshots that are taken count for the rules, and the last of them stays. Those with
-/// one of the DiskSnapshots that backups need stay too, up to a limit. Those of backups under way come first, from the oldest: the first
-/// backup of a large disk takes long, and later ones of other disks do not push out its snapshot.
+/// Returns those of a VM's snapshots to delete. Only snapshots that are taken count for the rules, and a new one that waits for room in a
+/// quota; the last one that is taken stays. Those with one of the DiskSnapshots that backups need stay too, up to a limit. Those of backups
+/// under way come first, from the oldest: the first backup of a large disk takes long, and later ones of other disks do not push out its
+/// snapshot.
 fn deleted(
     schedule: &SnapshotSchedule,
     of_vm: &BTreeMap<Timestamp, Arc<VMSnapshot>>,
@@ -162,10 +163,15 @@ fn deleted(
         of_vm.iter().map(|(moment, snapshot)| (*moment, Progress::of(snapshot))).collect();
     let with = |wanted: Progress| progress.iter().filter(move |(_, p)| **p == wanted).map(|(m, _)| *m);
     let taken: BTreeSet<Timestamp> = with(Progress::Taken).collect();
-    let kept = schedule.spec.keep.kept(&taken, zone);
+    let mut counted = taken.clone();
+    // With a quota of just those that are kept, it is taken only once an older one is gone.
+    counted.extend(
+        of_vm.iter().next_back().filter(|(_, last)| waits_for_quota(last)).map(|(moment, _)| *moment),
+    );
+    let kept = schedule.spec.keep.kept(&counted, zone);
     let last = with(Progress::Taken).chain(with(Progress::Pending)).max();
     let is_surplus = |moment: &Timestamp| match progress.get(moment) {
-        Some(Progress::Taken) => !kept.contains(moment),
+        Some(Progress::Taken) => !kept.contains(moment) && taken.last() != Some(moment),
         Some(Progress::Lost) => taken.last().is_some_and(|last| moment < last),
         // A later one takes its place.
         Some(Progress::Pending) => last.is_some_and(|last| *moment < last),
@@ -184,6 +190,14 @@ fn deleted(
     let of_backups = under_way.chain(bases).take(MOST_NEEDED);
     let stays: BTreeSet<String> = of_backups.map(|snapshot| snapshot.name_any()).collect();
     surplus.into_iter().filter(|snapshot| !stays.contains(&snapshot.name_any())).cloned().collect()
+}
+
+/// Whether it is not taken yet because of a quota.
+fn waits_for_quota(snapshot: &VMSnapshot) -> bool {
+    let conditions = snapshot.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let ready = condition::find(conditions, ConditionType::Ready.as_str());
+    Progress::of(snapshot) == Progress::Pending
+        && ready.is_some_and(|ready| ready.reason == Reason::QuotaExceeded.as_str())
 }
 
 /// Returns the snapshot that is not taken, if the last one of the VM is not.

@@ -323,6 +323,28 @@ fn a_snapshot_that_is_not_taken_never_decides_that_another_is_deleted() {
 }
 
 #[test]
+fn a_snapshot_that_waits_for_a_quota_takes_the_place_of_the_oldest_one_and_never_of_the_last() {
+    let held = json!({"conditions": [condition("Ready", "False", "QuotaExceeded", "")]});
+    for keep in [2, 1] {
+        let mut schedule = hourly();
+        schedule["spec"]["keep"] = json!({"last": keep});
+        let mut site = Site::new(schedule);
+        site.reconcile("2026-01-01T00:30:00Z");
+        for hour in 1..=keep {
+            site.reconcile(&format!("2026-01-01T0{hour}:00:00Z"));
+            site.take();
+        }
+        for hour in keep + 1..6 {
+            site.reconcile(&format!("2026-01-01T0{hour}:00:00Z"));
+            site.report(|snapshot| snapshot.status.is_none().then(|| held.clone()));
+            site.reconcile(&format!("2026-01-01T0{hour}:10:00Z"));
+            let of_vm = [format!("010{keep}"), format!("010{hour}")];
+            assert_eq!(hours(&site.snapshots()), [of_vm.clone(), of_vm].concat(), "keep {keep}");
+        }
+    }
+}
+
+#[test]
 fn a_vm_that_is_gone_or_has_no_files_yet_is_left_out_and_keeps_its_snapshots() {
     let mut site = Site::new(hourly());
     site.reconcile("2026-01-01T00:30:00Z");

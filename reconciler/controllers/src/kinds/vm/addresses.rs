@@ -142,6 +142,7 @@ fn with_declared(vm: &VM, interface: &NetworkInterface, given: InterfaceStatus) 
         allowed_addresses: own(&interface.allowed_addresses),
         allowed_mac_addresses: own(&interface.allowed_mac_addresses),
         limits: interface.limits.clone(),
+        dscp: interface.dscp,
         dns: interface.dns.clone(),
         search_domains: interface.search_domains.clone(),
         default_route: interface.default_route,

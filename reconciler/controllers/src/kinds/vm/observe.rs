@@ -17,6 +17,7 @@ use crate::{
     config::Config,
     key::{Key, ObjectKind},
     kinds::disk::{self, Obstacle},
+    kinds::quota::{self, Excess},
     placement_hold::{PlacementHold, placement_hold, untrusted},
     scheduler::PlacementPolicy,
     topology,
@@ -60,6 +61,8 @@ pub(super) struct Observed {
     pub(super) claim: Option<Claim>,
     /// The reason why it cannot be placed yet.
     pub(super) unknown: Option<PlacementHold>,
+    /// The quota that it, or a disk of one of its templates, is beyond.
+    pub(super) over_quota: Option<Excess>,
     /// Its host is in a recovery and had not admitted it: another host may have.
     pub(super) recovering: bool,
     /// A host reports that it holds the VM, and the report does not count without a recovery.
@@ -167,6 +170,7 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
             host_fenced: cache.is_fenced(&binding.host),
             claim: None,
             unknown: None,
+            over_quota: None,
             recovering: cache.is_to_be_placed_anew(vm),
             unconfirmed: None,
             taken: BTreeSet::new(),
@@ -207,6 +211,7 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
         host_fenced: false,
         claim: claim.cloned(),
         unknown: placement_hold(cache, vm.creation_timestamp().map(|made| made.0)),
+        over_quota: quota::excess(cache, &Key::of(vm)),
         recovering: false,
         unconfirmed: unconfirmed(cache, vm),
         taken,

@@ -31,6 +31,10 @@ pub(super) fn place(vm: &VM, observed: &Observed, capacity: &HostCapacity) -> Pl
         let readiness = Readiness::Reconciling(Reason::WaitingForInventory, unknown.text.clone());
         return Plan::blocked(Decision::Wait(VMState::Pending, readiness), vec![unknown.dependency.clone()]);
     }
+    if let Some(excess) = &observed.over_quota {
+        let readiness = Readiness::Reconciling(Reason::QuotaExceeded, excess.text.clone());
+        return Plan::blocked(Decision::Wait(VMState::Pending, readiness), vec![excess.dependency.clone()]);
+    }
     let request = match requirements(vm, observed) {
         Err((state, readiness, dependencies)) => {
             return Plan::blocked(Decision::Wait(state, readiness), dependencies);

@@ -1,7 +1,7 @@
 //! The Disks that a VM declares by a template: created for it, owned by it, and changed with their templates.
 
 use berth_api::vm::is_disk_of;
-use berth_api::{Disk, DiskSpec, HOST_FINALIZER, Quantity, VM};
+use berth_api::{Disk, DiskSpec, HOST_FINALIZER, Quantity, QuotaAmounts, VM};
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::OwnerReference,
     jiff::{SignedDuration, Timestamp},
@@ -13,6 +13,8 @@ use crate::{
     batch::Write,
     cache::Cache,
     key::{Key, ObjectKind},
+    kinds::quota::{self, Excess},
+    object::Object,
 };
 
 /// The time after which a VM without one of its Disks says so: usually it is created at once.
@@ -28,6 +30,66 @@ pub(super) fn writes(cache: &Cache, vm: &VM) -> Vec<Write> {
         Some(_) => None,
     };
     templates(vm).filter_map(write).collect()
+}
+
+/// Removes what a quota of the namespace does not allow: all creations together, or none of them, and the size of each disk that would
+/// grow too much; its other changes stay. Returns the quota.
+pub(super) fn keep_within_quota(cache: &Cache, vm: &Key, writes: &mut Vec<Write>) -> Option<Excess> {
+    let namespace = vm.namespace();
+    let mut more = quota::of_disks(cache, namespace, writes.iter().filter_map(created));
+    let mut excess = quota::excess_of_new(cache, namespace, more);
+    if excess.is_some() {
+        writes.retain(|write| created(write).is_none());
+        more = QuotaAmounts::default();
+    }
+    writes.retain_mut(|write| {
+        let growth = growth(write);
+        if growth == QuotaAmounts::default() {
+            return true;
+        }
+        match quota::excess_of_new(cache, namespace, more.plus(growth)) {
+            None => {
+                more = more.plus(growth);
+                true
+            }
+            Some(too_much) => {
+                excess = excess.take().or(Some(too_much));
+                without_size(write)
+            }
+        }
+    });
+    excess
+}
+
+/// Removes the size from the changes of a disk; returns whether any are left.
+fn without_size(write: &mut Write) -> bool {
+    let Write::ChangeDisk(_, Value::Object(changes)) = write else { return true };
+    changes.remove("size");
+    !changes.is_empty()
+}
+
+fn created(write: &Write) -> Option<&DiskSpec> {
+    match write {
+        Write::Create(Object::Disk(disk)) => Some(&disk.spec),
+        _ => None,
+    }
+}
+
+/// The bytes by which a change makes a disk larger.
+fn growth(write: &Write) -> QuotaAmounts {
+    let size = match write {
+        Write::ChangeDisk(disk, changes) => {
+            changes.get("size").and_then(Value::as_str).map(|size| (disk, size))
+        }
+        _ => None,
+    };
+    let disk_size = size.map_or(0, |(disk, size)| {
+        let wanted = Quantity(size.to_owned()).bytes().unwrap_or_default();
+        let has = disk.status.as_ref().and_then(|status| Quantity(status.size.clone()?).bytes().ok());
+        let declared = disk.spec.size.as_ref().and_then(|size| size.bytes().ok());
+        wanted.saturating_sub(has.max(declared).unwrap_or_default())
+    });
+    QuotaAmounts { disk_size, ..QuotaAmounts::default() }
 }
 
 /// Whether a Disk should be there by now: its creation may be refused, by a quota or a policy.
@@ -114,7 +176,6 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::object::Object;
 
     fn vm(template: &Value, status: &Value) -> VM {
         serde_json::from_value(json!({
@@ -208,5 +269,43 @@ mod tests {
     fn a_disk_of_another_owner_is_left_alone() {
         let foreign = disk("web-root", "another", &json!({"size": "1Gi"}));
         assert_eq!(written(&vm(&json!({"size": "4Gi"}), &json!(null)), vec![foreign]), Vec::<Value>::new());
+    }
+
+    #[test]
+    fn disks_beyond_a_quota_are_neither_created_nor_grown() {
+        let left = |limit: &str, disks: Vec<Disk>, template: &Value| {
+            let quota: berth_api::Quota = serde_json::from_value(json!({
+                "apiVersion": "berth.dev/v1alpha1", "kind": "Quota",
+                "metadata": {"name": "team", "namespace": "default", "uid": "q1", "resourceVersion": "1"},
+                "spec": {"hard": {"diskSize": limit}},
+            }))
+            .expect("a Quota");
+            let mut cache = Cache::new(Duration::from_secs(40));
+            cache.put(quota, Instant::now());
+            for disk in disks {
+                cache.put(disk, Instant::now());
+            }
+            let vm = vm(template, &json!(null));
+            let mut writes = writes(&cache, &vm);
+            let excess = keep_within_quota(&cache, &Key::of(&vm), &mut writes);
+            (writes.len(), excess.map(|excess| excess.text))
+        };
+        let text = |text: &str| Some(format!("Quota team: diskSize: {text}"));
+        let size = |size: &str| json!({"size": size});
+        assert_eq!(left("4Gi", Vec::new(), &size("4Gi")), (1, None));
+        let none = left("3Gi", Vec::new(), &size("4Gi"));
+        assert_eq!(none, (0, text("0 used, 4Gi more needed, limit 3Gi")));
+        let made = || vec![disk("web-root", "u1", &size("4Gi"))];
+        assert_eq!(left("5Gi", made(), &size("5Gi")), (1, None));
+        let stays = left("4Gi", made(), &size("5Gi"));
+        assert_eq!(stays, (0, text("4Gi used, 1Gi more needed, limit 4Gi")));
+        let kept = json!({"size": "5Gi", "deletionPolicy": "Retain"});
+        let other_change = left("4Gi", made(), &kept);
+        assert_eq!(other_change, (1, text("4Gi used, 1Gi more needed, limit 4Gi")));
+        // Admission refuses a disk of unknown size once everything is used.
+        let other = || vec![disk("other", "u9", &size("4Gi"))];
+        let unknown = left("4Gi", other(), &json!({"image": "debian"}));
+        assert_eq!(unknown, (0, text("4Gi used, 1 more needed, limit 4Gi")));
+        assert_eq!(left("5Gi", other(), &json!({"image": "debian"})), (1, None));
     }
 }

@@ -13,7 +13,7 @@ use crate::{
     cache::claims::Claim,
     config::Config,
     key::{Key, ObjectKind},
-    kinds::disk::Obstacle,
+    kinds::{disk::Obstacle, quota::Excess},
     placement_hold::PlacementHold,
     plan::{Dependency, Outcome, Step},
     scheduler::PlacementPolicy,
@@ -100,6 +100,7 @@ fn observed(disk: Option<Arc<Disk>>) -> Observed {
         host_fenced: false,
         claim: None,
         unknown: None,
+        over_quota: None,
         recovering: false,
         unconfirmed: None,
         taken: BTreeSet::new(),
@@ -124,6 +125,16 @@ fn waits_for(vm: &VM, observed: &Observed) -> Reason {
         Decision::Wait(_, readiness) => readiness.reason(),
         other => panic!("expected it to wait, got {other:?}"),
     }
+}
+
+#[test]
+fn a_vm_beyond_a_quota_waits_for_it() {
+    let quota = Dependency::Object(Key::namespaced(ObjectKind::Quota, "default", "team"));
+    let excess = Excess { text: "Quota team: vms: 1 used".into(), dependency: quota.clone() };
+    let seen = Observed { over_quota: Some(excess), ..observed(Some(disk(ready_disk()))) };
+    assert_eq!(waits_for(&vm(json!(null)), &seen), Reason::QuotaExceeded);
+    let waits = plan(&vm(json!(null)), &seen, &capacity());
+    assert!(waits.steps.is_empty() && waits.outcome == Outcome::Blocked(vec![quota]), "{waits:?}");
 }
 
 #[test]

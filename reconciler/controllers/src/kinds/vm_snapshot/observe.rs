@@ -30,10 +30,11 @@ pub(super) struct Observed {
 pub(super) fn observe(cache: &Cache, snapshot: &VMSnapshot) -> Observed {
     let namespace = snapshot.namespace().unwrap_or_default();
     let part = |name: &ResourceName| cache.tables.disk_snapshots.named(&namespace, name.as_str()).cloned();
+    let vm = cache.tables.vms.named(&namespace, snapshot.spec.vm.as_str()).cloned();
     let decided = snapshot.status.as_ref().map(|status| status.disks.as_slice()).unwrap_or_default();
     if !decided.is_empty() {
         let parts = decided.iter().map(|of| (of.clone(), part(&of.snapshot)));
-        return Observed { parts: parts.collect(), ..Observed::default() };
+        return Observed { vm, parts: parts.collect(), ..Observed::default() };
     }
     let names = (0..MOST_SNAPSHOT_DISKS).map(|place| snapshot.part_name(place));
     let existing: Vec<_> = names.filter_map(|name| Some((part(&name)?, name))).collect();
@@ -45,9 +46,8 @@ pub(super) fn observe(cache: &Cache, snapshot: &VMSnapshot) -> Observed {
             (of, Some(part.clone()))
         });
         let incomplete = (own.len() != total).then_some(total);
-        return Observed { parts: found.collect(), incomplete, ..Observed::default() };
+        return Observed { vm, parts: found.collect(), incomplete, ..Observed::default() };
     }
-    let vm = cache.tables.vms.named(&namespace, snapshot.spec.vm.as_str()).cloned();
     let disks: Vec<_> = vm.as_deref().map(|vm| disks_of(cache, vm)).unwrap_or_default();
     let others = (0..disks.len()).filter_map(|place| part(&snapshot.part_name(place))).collect();
     Observed { vm, disks, others, ..Observed::default() }

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use berth_api::{
     ConditionType, Consistency, Disk, DiskSnapshot, DiskSnapshotSpec, HOST_FINALIZER, Readiness, Reason,
-    ResourceName, SnapshotOfDisk, VMSnapshot, condition,
+    ResourceName, SnapshotOfDisk, VM, VMSnapshot, condition,
     vm_snapshot::{MOST_SNAPSHOT_DISKS, VM_SNAPSHOT_LABEL, VM_SNAPSHOT_PARTS_ANNOTATION},
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -65,7 +65,12 @@ fn disks(snapshot: &VMSnapshot, observed: &Observed) -> Result<Vec<SnapshotOfDis
     let Some(vm) = &observed.vm else {
         return wait(Reason::WaitingForVM, format!("VM {name} does not exist"));
     };
-    if vm.metadata.deletion_timestamp.is_some() {
+    // Its host keeps a VM that it asks for a snapshot of until that is taken or its time is over, also when the VM is deleted.
+    if snapshot.is_of_stop() {
+        if !is_asked_for(snapshot, vm) {
+            return Err(too_late(snapshot));
+        }
+    } else if vm.metadata.deletion_timestamp.is_some() {
         return wait(Reason::WaitingForVM, format!("VM {name} is being deleted"));
     }
     if observed.disks.len() > MOST_SNAPSHOT_DISKS {
@@ -109,6 +114,21 @@ fn disks(snapshot: &VMSnapshot, observed: &Observed) -> Result<Vec<SnapshotOfDis
     Ok(observed.disks.iter().enumerate().map(of).collect())
 }
 
+/// Whether the host of the VM asks for this snapshot before it stops the VM.
+fn is_asked_for(snapshot: &VMSnapshot, vm: &VM) -> bool {
+    let asked = vm.status.as_ref().and_then(|status| status.stop_snapshot.as_ref());
+    asked.is_some_and(|asked| asked.name.as_str() == snapshot.name_any())
+}
+
+/// Returns the readiness of the snapshot of a stop that its host has gone on with.
+fn too_late(snapshot: &VMSnapshot) -> Readiness {
+    let text = format!(
+        "the host of VM {} does not wait for it: taken now, it would be of a later moment than the stop",
+        snapshot.spec.vm
+    );
+    Readiness::Reconciling(Reason::WaitingForVM, text)
+}
+
 /// Returns the readiness of a VMSnapshot while a DiskSnapshot that is not its own has the name of one of its parts. That of a former
 /// VMSnapshot of the same name leaves by itself.
 fn foreign(snapshot: &VMSnapshot, other: &DiskSnapshot) -> Readiness {
@@ -131,9 +151,9 @@ pub(super) fn host_of(disk: &Disk) -> Option<&str> {
     status.binding.as_ref().filter(|_| has_file).map(|binding| binding.host.as_str())
 }
 
-/// Creates the DiskSnapshots, and reports them.
+/// Creates the DiskSnapshots, and reports them. Of the snapshot of a stop, none is created once the host has gone on with the stop.
 fn follow(snapshot: &VMSnapshot, observed: &Observed) -> Plan<Decision> {
-    let dependencies = observed
+    let mut dependencies: Vec<Dependency> = observed
         .parts
         .iter()
         .map(|(of, _)| Dependency::Object(key_of(snapshot, ObjectKind::DiskSnapshot, &of.snapshot)))
@@ -145,11 +165,20 @@ fn follow(snapshot: &VMSnapshot, observed: &Observed) -> Plan<Decision> {
         was_taken || parts().any(|part| part.status.as_ref().is_some_and(|status| status.taken_at.is_some()));
     let missing: Vec<&SnapshotOfDisk> =
         observed.parts.iter().filter(|(_, part)| part.is_none()).map(|(of, _)| of).collect();
-    let create = match missing.is_empty() || is_taken || observed.incomplete.is_some() {
-        true => Vec::new(),
-        false => missing.iter().filter_map(|of| new_part(snapshot, of, disks.len())).collect(),
+    let is_to_be_created = !missing.is_empty() && !is_taken && observed.incomplete.is_none();
+    let is_late = is_to_be_created
+        && snapshot.is_of_stop()
+        && observed.vm.as_ref().is_none_or(|vm| !is_asked_for(snapshot, vm));
+    let create = match is_to_be_created && !is_late {
+        false => Vec::new(),
+        true => missing.iter().filter_map(|of| new_part(snapshot, of, disks.len())).collect(),
     };
-    let obstacle = obstacle(snapshot, observed, is_taken).or_else(|| differing_moments(parts()));
+    if is_late {
+        dependencies.push(Dependency::Object(key_of(snapshot, ObjectKind::VM, &snapshot.spec.vm)));
+    }
+    let obstacle = obstacle(snapshot, observed, is_taken)
+        .or_else(|| differing_moments(parts()))
+        .or_else(|| is_late.then(|| too_late(snapshot)));
     let readiness = obstacle.unwrap_or_else(|| readiness_of(&observed.parts));
     // Without the last of them it is not decided: the disks are known again once they are back.
     let disks = if observed.incomplete.is_some() { Vec::new() } else { disks };

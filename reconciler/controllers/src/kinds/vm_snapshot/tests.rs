@@ -1,6 +1,8 @@
 use std::time::Duration;
 
-use berth_api::{Consistency, Disk, DiskSnapshot, HotswapDiskAttachment, Reason, VM, VMSnapshotStatus};
+use berth_api::{
+    Consistency, Disk, DiskSnapshot, HotswapDiskAttachment, Quota, Reason, VM, VMSnapshotStatus, condition,
+};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -108,6 +110,62 @@ fn it_waits_until_all_disks_of_its_vm_have_files_and_refuses_those_of_two_hosts(
     assert_eq!(reason(&planned(&cache, &new)), (true, Reason::DiskOnOtherHost));
 }
 
+const OF_STOP: &str = "web-stop-20260101000001";
+
+fn of_stop() -> VMSnapshot {
+    serde_json::from_value(json!({
+        "metadata": {"name": OF_STOP, "namespace": "ns", "uid": "u2", "labels": {"berth.dev/stopped-vm": "web"},
+            "annotations": {"berth.dev/stopped-at": "2026-01-01T00:00:01Z"}},
+        "spec": {"vm": "web"},
+    }))
+    .expect("a snapshot of a VM")
+}
+
+/// The VM, whose host asks for this snapshot.
+fn put_asking(cache: &mut Cache, asked: &Value, is_deleted: bool) {
+    let mut vm = json!({
+        "metadata": {"name": "web", "namespace": "ns"},
+        "spec": {"class": "small", "disks": [{"name": "root", "boot": true}, {"name": "data"}]},
+        "status": {"stopSnapshot": asked},
+    });
+    if is_deleted {
+        vm["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    }
+    put(cache, serde_json::from_value::<VM>(vm).expect("a VM"));
+}
+
+fn asked() -> Value {
+    json!({"name": OF_STOP, "requestedAt": "2026-01-01T00:00:01Z"})
+}
+
+#[test]
+fn a_vm_that_is_being_deleted_has_no_new_snapshot_but_the_one_that_its_host_asks_for() {
+    let mut cache = site();
+    put_asking(&mut cache, &asked(), true);
+    assert_eq!(reason(&planned(&cache, &snapshot(json!(null)))), (false, Reason::WaitingForVM));
+    assert!(!planned(&cache, &of_stop()).decision.disks.is_empty());
+}
+
+#[test]
+fn a_snapshot_of_a_stop_is_not_taken_after_its_host_has_gone_on() {
+    let mut cache = site();
+    let late = planned(&cache, &of_stop());
+    assert_eq!((reason(&late), late.decision.disks.len()), ((false, Reason::WaitingForVM), 0));
+    assert!(late.decision.readiness.message().contains("of a later moment"), "{late:?}");
+    put_asking(&mut cache, &asked(), false);
+    let mut snapshot = of_stop();
+    snapshot.status = Some(reported(&snapshot, &planned(&cache, &snapshot)));
+    let parts = planned(&cache, &snapshot).decision.create;
+    assert_eq!(parts.len(), 3);
+    put(&mut cache, parts[0].clone());
+    put_asking(&mut cache, &Value::Null, false);
+    let left = planned(&cache, &snapshot);
+    assert_eq!((reason(&left), left.decision.create.len()), ((false, Reason::WaitingForVM), 0));
+    assert_eq!(left.decision.disks.len(), 3, "they stay decided");
+    put_asking(&mut cache, &asked(), false);
+    assert_eq!(planned(&cache, &snapshot).decision.create.len(), 2, "its status was lost for a moment");
+}
+
 #[test]
 fn the_disks_are_decided_once_and_each_has_a_snapshot_of_its_own() {
     let mut cache = site();
@@ -197,4 +255,29 @@ fn a_snapshot_of_the_same_name_that_is_no_part_is_left_alone() {
     foreign.metadata.labels = None;
     put(&mut cache, foreign);
     assert_eq!(reason(&planned(&cache, &snapshot(json!(null)))), (true, Reason::InvalidSpec));
+}
+
+#[test]
+fn a_snapshot_beyond_a_quota_waits_for_it_and_one_with_another_obstacle_reports_that() {
+    let mut cache = site();
+    let quota: Quota = serde_json::from_value(json!({
+        "metadata": {"name": "team", "namespace": "ns"}, "spec": {"hard": {"snapshots": 2}},
+    }))
+    .expect("a Quota");
+    put(&mut cache, quota);
+    let (snapshot, parts) = decided(&cache);
+    put(&mut cache, snapshot.clone());
+    let reported = |cache: &Cache| {
+        let mut batch = WriteBatch::default();
+        reconcile(cache, &Config::new(), &Key::of(&snapshot), &mut batch);
+        let (writes, _) = batch.into_parts();
+        let [Write::Status(Object::VMSnapshot(written))] = writes.as_slice() else { panic!("{writes:?}") };
+        let conditions = written.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
+        condition::find(&conditions, "Ready").map(|ready| ready.reason.clone())
+    };
+    assert_eq!(reported(&cache).as_deref(), Some(Reason::QuotaExceeded.as_str()));
+    let mut foreign = parts[0].clone();
+    foreign.metadata.labels = None;
+    put(&mut cache, foreign);
+    assert_eq!(reported(&cache).as_deref(), Some(Reason::InvalidSpec.as_str()), "and none is created");
 }

@@ -10,7 +10,7 @@ use berth_qemu::process::cpus_of_thread;
 use tokio::sync::{Mutex, MutexGuard};
 
 use super::{LinuxMachines, Result};
-use crate::dedicated_cpus::{choose, parse_cpu_list};
+use crate::dedicated_cpus::{GuestCpus, choose, parse_cpu_list};
 use crate::linux::files::{self, blocking, failed};
 use crate::{DedicatedCpus, DedicatedFacts, LaunchRequest, SystemError};
 
@@ -59,20 +59,24 @@ impl LinuxMachines {
         let guard = self.pool.choice.lock().await;
         let free = self.free_cpus().await?;
         let nodes = nodes(Path::new("/sys"));
-        let vcpus = usize::from(request.machine.cpus);
-        let Some(chosen) = choose(&free, &nodes, vcpus, wanted) else {
-            let needed = vcpus + usize::from(wanted.isolate_emulator_thread);
+        let guest = GuestCpus::of(&request.machine);
+        let Some(chosen) = choose(&free, &nodes, guest, wanted) else {
+            let needed = guest.vcpus + usize::from(wanted.isolate_emulator_thread);
             return Err(SystemError::NoDedicatedCpus { needed, free: free.len() });
         };
         let path = self.layout.instance(instance).join(RECORD);
         let record = chosen.clone();
         blocking(move || files::write_json(&path, &record, 0o600)).await?;
-        let affinity = Affinity {
-            emulator: chosen.emulator.map_or(shared, |cpu| vec![cpu]),
-            vcpus: chosen.vcpus,
-            // Without a choice of nodes there is nothing to prefer.
-            memory_node: chosen.numa_node.filter(|_| nodes.len() > 1),
+        // Without a choice of nodes there is nothing to prefer.
+        let usable = if nodes.len() > 1 {
+            memory_nodes(Path::new("/sys"), Path::new("/proc"))
+        } else {
+            BTreeSet::new()
         };
+        let is_usable = |node: &u32| usable.contains(node);
+        let memory_nodes = chosen.host_nodes().into_iter().map(|node| node.filter(is_usable)).collect();
+        let emulator = chosen.emulator.map_or(shared, |cpu| vec![cpu]);
+        let affinity = Affinity { emulator, vcpus: chosen.vcpus, memory_nodes };
         Ok((affinity, Some(guard)))
     }
 
@@ -120,6 +124,19 @@ fn nodes(sys: &Path) -> BTreeMap<u32, BTreeSet<u32>> {
     folders.flatten().filter_map(node).collect()
 }
 
+/// Reads the NUMA nodes that memory of this process, and of those that it starts, can come from. The kernel refuses a preference for any other
+/// one, with which QEMU would not start: a node may have CPUs only, or the process's control group may exclude it.
+fn memory_nodes(sys: &Path, proc: &Path) -> BTreeSet<u32> {
+    let with_memory = fs::read_to_string(sys.join("devices/system/node/has_memory"));
+    let status = fs::read_to_string(proc.join("self/status"));
+    let (Ok(with_memory), Ok(status)) = (with_memory, status) else { return BTreeSet::new() };
+    let allowed = status.lines().find_map(|line| line.strip_prefix("Mems_allowed_list:"));
+    match (parse_cpu_list(&with_memory), allowed.and_then(parse_cpu_list)) {
+        (Some(with_memory), Some(allowed)) => with_memory.intersection(&allowed).copied().collect(),
+        _ => BTreeSet::new(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -141,5 +158,22 @@ mod tests {
             BTreeMap::from([(0, of("0-3,8-11")), (1, of("4-7,12-15"))]),
             "node 2 has memory only"
         );
+    }
+
+    #[test]
+    fn memory_comes_from_nodes_that_have_some_and_that_the_process_may_use() {
+        let root = tempfile::tempdir().expect("a directory");
+        let found = || memory_nodes(&root.path().join("sys"), &root.path().join("proc"));
+        assert_eq!(found(), BTreeSet::new(), "a kernel without NUMA");
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("a directory");
+            fs::write(path, text).expect("a file");
+        };
+        write("sys/devices/system/node/has_memory", "0-1,3\n");
+        write("proc/self/status", "Name:\tberth\nMems_allowed:\t0000000e\nMems_allowed_list:\t1-3\n");
+        assert_eq!(found(), BTreeSet::from([1, 3]));
+        write("proc/self/status", "Name:\tberth\n");
+        assert_eq!(found(), BTreeSet::new());
     }
 }

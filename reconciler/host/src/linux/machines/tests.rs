@@ -70,6 +70,7 @@ async fn machine(system: &LinuxSystem, instance: &str, firmware: Firmware) -> La
         uuid: "12345678-1234-4234-8234-123456789abc".to_owned(),
         cpus: 1,
         topology: Topology::of_cores(1),
+        numa_nodes: 1,
         memory_bytes: 64 << 20,
         max_memory_bytes: Some(128 << 20),
         huge_page_bytes: None,

@@ -39,8 +39,13 @@ pub(super) fn bridges(links: &[Link]) -> Vec<String> {
 pub(super) fn host_bridges(links: &[Link]) -> Vec<HostBridge> {
     let bridges =
         links.iter().filter(|link| link.kind == Some(LinkKind::Bridge) && !host_ranges::is_berths(link));
-    let mut bridges: Vec<HostBridge> =
-        bridges.map(|l| HostBridge { name: l.name.clone(), mtu: l.mtu, up: l.up }).collect();
+    let bridge = |link: &Link| HostBridge {
+        name: link.name.clone(),
+        mtu: link.mtu,
+        up: link.up,
+        filters_vlans: link.filters_vlans,
+    };
+    let mut bridges: Vec<HostBridge> = bridges.map(bridge).collect();
     bridges.sort();
     bridges
 }

@@ -1,5 +1,6 @@
 //! The host's links and addresses, by rtnetlink.
 
+mod bridge_info;
 mod routes;
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -11,8 +12,8 @@ use rtnetlink::packet_core::{
 };
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
 use rtnetlink::packet_route::link::{
-    InfoBridge, InfoBridgePort, InfoData, InfoKind, InfoPortData, InfoVlan, InfoVxlan, LinkAttribute,
-    LinkFlags, LinkInfo, LinkLayerType, LinkMessage,
+    InfoBridge, InfoData, InfoKind, InfoVlan, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType,
+    LinkMessage,
 };
 use rtnetlink::packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
@@ -26,6 +27,7 @@ use rtnetlink::{
 
 use super::Result;
 use crate::SystemError;
+use bridge_info::{filters_vlans, hairpin, tracked};
 pub(super) use routes::RouteOfPacket;
 use routes::{Route, default_route, route, route_by};
 
@@ -76,6 +78,8 @@ pub(super) struct Link {
     pub(super) hairpin: bool,
     /// As a bridge: whether packets between its ports pass the rules for routed packets.
     pub(super) tracked: bool,
+    /// As a bridge: whether its ports are in certain VLANs only.
+    pub(super) filters_vlans: bool,
     pub(super) vxlan: Option<Vxlan>,
     /// As a tap: whether several programs, or one several times, can attach to it.
     pub(super) multi_queue: bool,
@@ -465,6 +469,7 @@ fn link(message: LinkMessage) -> Option<Link> {
         controller: None,
         hairpin: false,
         tracked: false,
+        filters_vlans: false,
         vxlan: None,
         multi_queue: false,
         queues: 0,
@@ -484,6 +489,7 @@ fn link(message: LinkMessage) -> Option<Link> {
                 link.kind = infos.iter().find_map(kind);
                 link.hairpin = infos.iter().any(hairpin);
                 link.tracked = infos.iter().any(tracked);
+                link.filters_vlans = infos.iter().any(filters_vlans);
                 link.vxlan = infos.iter().find_map(vxlan);
                 link.vlan = infos.iter().find_map(vlan);
                 link.multi_queue = infos.iter().find_map(|info| tun(info, TUN_MULTI_QUEUE)) == Some(1);
@@ -540,18 +546,6 @@ fn tun(info: &LinkInfo, attribute: u16) -> Option<u32> {
         found.emit_value(bytes);
         Some(u32::from_ne_bytes(value))
     })
-}
-
-fn hairpin(info: &LinkInfo) -> bool {
-    let LinkInfo::PortData(InfoPortData::BridgePort(port)) = info else { return false };
-    port.iter().any(|attribute| matches!(attribute, InfoBridgePort::HairpinMode(true)))
-}
-
-fn tracked(info: &LinkInfo) -> bool {
-    let LinkInfo::Data(InfoData::Bridge(bridge)) = info else { return false };
-    let is_on = |of: fn(&InfoBridge) -> bool| bridge.iter().any(of);
-    is_on(|info| matches!(info, InfoBridge::NfCallIpTables(true)))
-        && is_on(|info| matches!(info, InfoBridge::NfCallIp6Tables(true)))
 }
 
 fn errno(error: &rtnetlink::Error) -> Option<i32> {

@@ -13,7 +13,9 @@
 //!  from a bridge that berth made over an interface: nothing to the host itself, which has no address there
 //!  from a tap: packets that pass [`ports`]
 //!  to and from a filtered tap: packets that also pass [`groups`]
+//!  to and from a tap, with a VLAN tag: those of its trunk, by [`trunks`]
 //!  to and from a limited tap: as many as [`limits`] allow
+//!  from a marked tap: with the DSCP that [`marks`] sets
 //! ```
 //!
 //! Packets of a guest with an announced public address have that address as their source on the interface it is
@@ -24,7 +26,9 @@ mod balancing;
 mod groups;
 mod ipv6;
 mod limits;
+mod marks;
 mod ports;
+mod trunks;
 mod tunnels;
 
 use std::collections::BTreeSet;
@@ -100,9 +104,11 @@ pub(super) fn replace(firewall: &Firewall, ipv6_closed: &[Ipv6Net], there: &[Tab
     commands.extend(between_ports_only(&firewall.bridged));
     commands.extend(rules(&nat, &forwards, &firewall.balanced));
     commands.push(BRIDGED.add());
+    commands.extend(trunks::pass(&firewall.trunks));
     commands.extend(ports::guard(&firewall.ports, &firewall.exceptions));
     commands.extend(groups::filter(&firewall.filters));
     commands.extend(limits::limit(&firewall.limits));
+    commands.extend(marks::mark(&firewall.marks));
     if nat.iter().any(|network| network.tunnel.is_some()) {
         commands.extend(tunnels::between(&nat));
     }

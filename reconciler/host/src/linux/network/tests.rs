@@ -11,11 +11,13 @@ mod host;
 mod hosts;
 mod ipv6;
 mod limits;
+mod marks;
 mod names;
 mod options;
 mod over_interface;
 mod spoofing;
 mod trace;
+mod trunks;
 
 use std::future::Future;
 use std::process::Command;

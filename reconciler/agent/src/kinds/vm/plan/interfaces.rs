@@ -16,7 +16,7 @@ use berth_host::TapConfig;
 use berth_qemu::machine::{NicSpec, Tap};
 use berth_qemu::nics::ObservedNic;
 
-use super::super::{Observed, Step};
+use super::super::{LanAddress, Observed, Step};
 use super::cards::{model_of, nic_id, queues_of, recorded_name};
 use super::start::unsynced_interfaces;
 use super::write_journal;
@@ -171,7 +171,7 @@ impl Changes {
             self.power_cycle.insert(given.name.clone());
             return;
         };
-        let is_refused = observed.refused_network.is_some();
+        let is_refused = observed.refused_network.is_some() || observed.conflicts.contains_key(&given.name);
         match card(observed, wanted, given, port, Some(port)).filter(|_| !is_refused) {
             Some(card) => self.plug.push(card),
             None => {
@@ -206,6 +206,8 @@ impl Changes {
         if !self.plug.is_empty() {
             steps.push(Step::EnsureNetworks);
         }
+        let addresses = self.plug.iter().filter_map(|card| lan_address(observed, &card.interface));
+        steps.extend(probe(addresses.collect()));
         for card in &self.plug {
             steps.extend([Step::MakeTap(card.tap.clone()), Step::PlugNic(Box::new(card.nic.clone()))]);
             if card.link == LinkState::Down {
@@ -249,14 +251,32 @@ impl Changes {
             return Some(Readiness::Reconciling(Reason::Attaching, text));
         }
         let name = self.waiting.first()?;
-        Some(match &observed.refused_network {
-            Some(why) => Readiness::Stalled(Reason::InvalidSpec, why.clone()),
-            None => {
+        let conflict = self.waiting.iter().find_map(|name| observed.conflicts.get(name));
+        Some(match (&observed.refused_network, conflict) {
+            (Some(why), _) => Readiness::Stalled(Reason::InvalidSpec, why.clone()),
+            (None, Some(text)) => Readiness::Stalled(Reason::AddressConflict, text.clone()),
+            (None, None) => {
                 let text = format!("network interface {name} has no address or no Network yet");
                 Readiness::Reconciling(Reason::WaitingForNetwork, text)
             }
         })
     }
+}
+
+/// Returns the step that asks for these addresses, if there are any.
+pub(super) fn probe(addresses: Vec<LanAddress>) -> Option<Step> {
+    (!addresses.is_empty()).then_some(Step::ProbeAddresses(addresses))
+}
+
+/// Returns the address that berth has given to an interface on a bridged network. No other machine of that network knows of it.
+pub(super) fn lan_address(observed: &Observed, interface: &InterfaceStatus) -> Option<LanAddress> {
+    observed.lans.get(&interface.network).filter(|lan| !lan.is_external())?;
+    Some(LanAddress {
+        interface: interface.name.clone(),
+        address: interface.address.parse().ok()?,
+        mac: interface.mac_address.to_ascii_lowercase(),
+        bridge: observed.accesses.get(&interface.network)?.clone(),
+    })
 }
 
 /// Returns the journal of a machine that has this card.

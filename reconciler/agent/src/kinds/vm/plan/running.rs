@@ -17,6 +17,7 @@ use super::start::{since, too_large};
 use super::{Observed, Step};
 use crate::converge::Plan;
 use crate::machine::MachineState;
+use crate::networking::LOOK_AGAIN;
 use crate::plugging::disk_spec;
 use crate::probes::Outcome;
 
@@ -114,7 +115,7 @@ fn memory(vm: &VM, observed: &Observed, machine: &MachineState) -> Option<Plan<S
 }
 
 /// Resumes at once the first time, then at intervals: the cause of the pause may recur.
-fn resume(observed: &Observed, machine: &MachineState, reason: Reason, text: &str) -> Plan<Step> {
+pub(super) fn resume(observed: &Observed, machine: &MachineState, reason: Reason, text: &str) -> Plan<Step> {
     let every = SignedDuration::try_from(RESUME_EVERY).unwrap_or(SignedDuration::ZERO);
     let due = machine.resumed_at.is_none_or(|at| since(at, observed.now) >= every);
     let readiness = Readiness::Reconciling(reason, text.to_owned());
@@ -216,6 +217,7 @@ fn disks(vm: &VM, observed: &Observed, machine: &MachineState) -> Plan<Step> {
     // QEMU does not report the end of its TPM's emulator, or of a server of its shares, by itself.
     let has_helper = machine.has_tpm == Some(true) || machine.lost_shares.is_some();
     let plan = if has_helper { plan.requeue_after(SEEK_EVERY) } else { plan };
+    let plan = if observed.conflicts.is_empty() { plan } else { plan.requeue_after(LOOK_AGAIN) };
     if busy { plan.requeue_after(ASK_AGAIN) } else { plan }
 }
 

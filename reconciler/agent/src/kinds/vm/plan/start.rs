@@ -26,6 +26,7 @@ use super::super::pending_leases;
 use super::super::seed::{digest, seed};
 use super::cards::{links_down, model_of, nic_id, queues_of, recorded_name};
 use super::devices::{self, HeldDevices};
+use super::interfaces::{lan_address, probe};
 use super::{Observed, Step, asks_for_restart, write_journal};
 use crate::converge::Plan;
 use crate::huge_pages;
@@ -313,6 +314,7 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
         firmware: size.firmware.as_str().to_owned(),
         tpm: size.tpm,
         topology: Some(size.topology),
+        numa_nodes: Some(size.numa_nodes),
         max_cpus: size.max_cpus,
         growth: size.max_memory.map(|most| MemoryGrowth { base: memory, most }),
         graphics: vm.spec.graphics,
@@ -347,6 +349,7 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
             cores: count(size.topology.cores),
             threads: count(size.topology.threads),
         },
+        numa_nodes: count(size.numa_nodes),
         memory_bytes: memory,
         // Nothing can be plugged in above the maximum.
         max_memory_bytes: size.max_memory.filter(|most| *most > memory),
@@ -384,10 +387,13 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
         run.machine = Some(Box::new(request.machine.clone()));
     }
     let links_down = links_down(vm, &journal);
+    let addresses = interfaces(vm, &journal).filter_map(|(_, given, _)| lan_address(observed, given));
+    let probe = probe(addresses.collect());
     let mut steps = vec![write_journal(journal)];
     if !taps.is_empty() {
         steps.push(Step::EnsureNetworks);
     }
+    steps.extend(probe);
     steps.extend(taps.into_iter().map(Step::MakeTap));
     if !taken.is_empty() {
         steps.push(Step::TakeDevices(taken));
@@ -520,6 +526,7 @@ pub(super) fn unknown_run(vm: &VM, observed: &Observed) -> Run {
         firmware: size.map_or("", |size| size.firmware.as_str()).to_owned(),
         tpm: size.is_some_and(|size| size.tpm),
         topology: size.map(|size| size.topology),
+        numa_nodes: size.map(|size| size.numa_nodes),
         max_cpus: size.and_then(|size| size.max_cpus),
         growth: None,
         graphics: vm.spec.graphics,

@@ -7,7 +7,8 @@ use berth_qemu::power::RunState;
 use jiff::{SignedDuration, Timestamp};
 
 use super::super::hooking;
-use super::{Observed, Step, devices, write_journal};
+use super::super::stop_mode::mode;
+use super::{Observed, Step, devices, running, write_journal};
 use crate::converge::Plan;
 use crate::journal::{Journal, Stop, StopReason};
 
@@ -30,17 +31,6 @@ pub(super) fn stopping(why: StopReason) -> Readiness {
     }
 }
 
-/// Returns the mode of a stop. A guest holds back neither a deletion nor the administrator of its host, and one that does
-/// not work is not waited for.
-fn mode(vm: &VM, observed: &Observed, why: StopReason) -> StopMode {
-    let declared = match why {
-        StopReason::Restart | StopReason::Unhealthy => vm.spec.restart_mode.unwrap_or(vm.spec.stop.mode),
-        StopReason::PowerOff | StopReason::Delete => vm.spec.stop.mode,
-    };
-    let falls_back = matches!(why, StopReason::Delete | StopReason::Unhealthy) || observed.draining;
-    if declared == StopMode::Soft && falls_back { StopMode::Graceful } else { declared }
-}
-
 fn grace(vm: &VM, mode: StopMode) -> SignedDuration {
     match mode {
         StopMode::Hard => SignedDuration::ZERO,
@@ -52,7 +42,18 @@ fn grace(vm: &VM, mode: StopMode) -> SignedDuration {
 
 /// Returns how much of its grace period the guest has left.
 pub(super) fn time_left(vm: &VM, observed: &Observed, stop: &Stop) -> Duration {
-    until(stop.since, grace(vm, mode(vm, observed, stop.why)), observed.now)
+    until(began(stop), grace(vm, mode(vm, observed, stop.why)), observed.now)
+}
+
+/// Returns when the grace period began.
+fn began(stop: &Stop) -> Timestamp {
+    stop.released.unwrap_or(stop.since)
+}
+
+/// Returns when the grace period began after a hook: now, if it is over and its hook held the guest back until now.
+pub(super) fn released(vm: &VM, observed: &Observed, stop: &Stop) -> Option<Timestamp> {
+    let begins = time_left(vm, observed, stop).is_zero() && hooking::is_to_be_released(vm, observed, stop);
+    if begins { Some(observed.now) } else { stop.released }
 }
 
 fn until(since: Timestamp, span: SignedDuration, now: Timestamp) -> Duration {
@@ -67,6 +68,17 @@ pub(super) fn plan(vm: &VM, observed: &Observed, stop: &Stop) -> Plan<Step> {
     let mode = mode(vm, observed, stop.why);
     if mode != StopMode::Hard
         && let Some(plan) = hooking::before_stop(vm, observed, stop, &readiness, left)
+    {
+        return plan;
+    }
+    let released = released(vm, observed, stop);
+    if released != stop.released {
+        let released = Stop { released, ..stop.clone() };
+        let updated = Journal { stop: Some(released), ..observed.journal.clone() };
+        return Plan::steps(vec![write_journal(updated)], readiness);
+    }
+    if hooking::is_required(vm, observed, stop)
+        && let Some(plan) = until_it_runs(observed, &readiness)
     {
         return plan;
     }
@@ -88,6 +100,21 @@ pub(super) fn plan(vm: &VM, observed: &Observed, stop: &Stop) -> Plan<Step> {
     }
 }
 
+/// Returns the plan for a guest that is not stopped without its hook, and that cannot be called or read at the moment, whatever is left of
+/// its grace period.
+fn until_it_runs(observed: &Observed, readiness: &Readiness) -> Option<Plan<Step>> {
+    let Some(machine) = &observed.machine else {
+        return Some(Plan::without_steps(readiness.clone()).requeue_after(TRY_AGAIN));
+    };
+    match &machine.run_state {
+        RunState::IoError => Some(running::resume(observed, machine, Reason::NoSpace, running::IO_ERROR)),
+        RunState::Paused | RunState::PostMigrate => {
+            Some(Plan::steps(vec![Step::Start], readiness.clone()).requeue_after(TRY_AGAIN))
+        }
+        _ => None,
+    }
+}
+
 /// The readiness of a VM that a soft stop did not stop.
 fn ignored(stop: &Stop) -> Readiness {
     let field = if stop.why == StopReason::Restart { "restartMode" } else { "stop.mode" };
@@ -100,7 +127,7 @@ fn ignored(stop: &Stop) -> Readiness {
 
 fn ask(vm: &VM, observed: &Observed, stop: &Stop, readiness: Readiness, left: Duration) -> Plan<Step> {
     let whole = grace(vm, mode(vm, observed, stop.why));
-    let due_in = until(stop.since, whole / i32::from(ASKED_AT_MOST) * i32::from(stop.asked), observed.now);
+    let due_in = until(began(stop), whole / i32::from(ASKED_AT_MOST) * i32::from(stop.asked), observed.now);
     if !due_in.is_zero() {
         return Plan::without_steps(readiness).requeue_after(due_in.min(left));
     }

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!  table bridge berth, before any other processing of a frame from a tap or from a bridge of the host
-//!    any     from the tap's own MAC; IPv4, ARP and IPv6, nothing else (no VLAN, no spanning tree)
+//!    any     from the tap's own MAC; IPv4, ARP and IPv6, nothing else (no spanning tree)
+//!    tagged  those of its trunk, by [`trunks`], and no further checks
 //!    ARP     about itself: its MAC, and its address or none yet
 //!    IPv4    from its address; from 0.0.0.0 for DHCP requests, for its own MAC; no replies of a DHCP server
 //!    IPv6    from the link-local address of its MAC and from its address; no advertisement of other addresses and no detection of
@@ -18,7 +19,7 @@ use serde_json::{Value, json};
 
 use super::super::TAP_PREFIX;
 use super::super::bridged::INNER_PREFIX;
-use super::{BRIDGED, accept, compare, drop, meta};
+use super::{BRIDGED, accept, compare, drop, meta, trunks};
 use crate::{Port, PortException};
 
 const MACS: &str = "macs";
@@ -120,7 +121,9 @@ fn rules() -> Vec<Vec<Value>> {
     let is = |protocol: &str, field: &str, value: Value| compare("==", payload(protocol, field), value);
     let is_not = |protocol: &str, field: &str, value: Value| compare("!=", payload(protocol, field), value);
     let go = |chain: &str| json!({"jump": {"target": chain}});
-    let mut rules = vec![
+    let mut rules = Vec::from(trunks::untracked());
+    rules.extend([
+        trunks::from_the_network(),
         // Guests of bridged networks have no other IPv6 addresses than link-local ones: a router there is not for them.
         vec![
             compare("==", meta("iifname"), json!(format!("{INNER_PREFIX}*"))),
@@ -129,8 +132,9 @@ fn rules() -> Vec<Vec<Value>> {
         ],
         vec![compare("!=", meta("iifname"), json!(format!("{TAP_PREFIX}*"))), accept()],
         vec![not_of(payload("ether", "saddr"), MACS), drop()],
+        trunks::sent(),
         vec![is_not("ether", "type", json!({"set": ["arp", "ip", "ip6"]})), drop()],
-    ];
+    ]);
     // Hardware type Ethernet and protocol type IPv4; otherwise the following fields have other offsets.
     for (field, value) in [("htype", 1), ("ptype", 0x0800), ("hlen", 6), ("plen", 4)] {
         rules.push(vec![is_not("arp", field, json!(value)), drop()]);

@@ -5,7 +5,7 @@ use crate::{BridgeChoice, BridgedNetwork, Port, PortException};
 
 const HOST_BRIDGE: &str = "vmbr0";
 
-fn part(tracked: bool) -> BridgedNetwork {
+pub(super) fn part(tracked: bool) -> BridgedNetwork {
     BridgedNetwork { bridge: BRIDGE.to_owned(), to: BridgeChoice::Named(HOST_BRIDGE.to_owned()), tracked }
 }
 
@@ -35,7 +35,7 @@ fn rules() -> Firewall {
 }
 
 /// The host's bridge with its own address and MTU, and a machine on it.
-fn lan() -> Guest {
+pub(super) fn lan() -> Guest {
     ip(&format!("link add {HOST_BRIDGE} mtu 1400 type bridge"));
     ip(&format!("addr add 192.0.2.1/24 dev {HOST_BRIDGE}"));
     // The card, whose address the bridge takes.
@@ -108,6 +108,11 @@ fn guests_are_machines_of_the_hosts_network_and_the_hosts_bridge_stays_as_it_is(
             );
         }
         assert!(!ip(&format!("addr show dev {BRIDGE}")).contains("inet"), "it has no address");
+        for (address, is_taken) in [("192.0.2.9", true), ("192.0.2.77", true), ("192.0.2.51", false)] {
+            let address = address.parse().expect("an address");
+            let found = host.networks.occupant(HOST_BRIDGE, address).await.expect("asked");
+            assert_eq!(found.is_some(), is_taken, "{address}: {found:?}");
+        }
 
         host.networks.remove(BRIDGE).await.expect("removed");
         host.networks.remove(BRIDGE).await.expect("removed again");

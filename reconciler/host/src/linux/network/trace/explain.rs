@@ -36,7 +36,9 @@ pub(super) fn refusal(hit: &Hit, context: Context<'_>) -> Explanation {
     let (place, detail) = reason(hit).unwrap_or(("rules of berth", ""));
     let network = |name: &str| Some(TraceObject::Network { name: name.to_owned() });
     let by = match (hit.family.as_str(), hit.chain.as_str()) {
-        ("bridge", "filtered") => Some(TraceObject::Interface { name: context.leaves_by.to_owned() }),
+        ("bridge", "filtered" | "tagged") => {
+            Some(TraceObject::Interface { name: context.leaves_by.to_owned() })
+        }
         ("bridge", "input" | "forward" | "output") => None,
         ("bridge", _) => Some(TraceObject::Interface { name: context.by.to_owned() }),
         (_, "input") if hit.rule.contains("reject") => {
@@ -130,6 +132,9 @@ pub(super) fn reason(hit: &Hit) -> Option<(&'static str, &'static str)> {
     let found = match (hit.family.as_str(), hit.chain.as_str()) {
         ("bridge", "filtered") => {
             ("filter of the bridge", "a filtered interface receives packets to its own addresses only")
+        }
+        ("bridge", "tagged") => {
+            ("trunk", "frames with a VLAN tag reach interfaces with a trunk of that VLAN only")
         }
         ("bridge", "input" | "forward" | "output") => (
             "tunnel",

@@ -272,7 +272,8 @@ impl Frame {
         let is_v4 = packet.to.is_ipv4();
         let is_of = match protocol {
             "ether" => true,
-            "arp" => false,
+            // It is no question for an address, and has no tag.
+            "arp" | "vlan" => false,
             "ip" => is_v4,
             "ip6" => !is_v4,
             "tcp" | "udp" | "icmp" | "icmpv6" => packet.protocol.as_str() == protocol,

@@ -177,7 +177,8 @@ impl Ruleset {
                     Some(true) => return Flow::Next,
                     _ => is_unknown = true,
                 }
-            } else if expression.get("counter").is_none() {
+            } else if ["counter", "mangle", "notrack"].iter().all(|name| expression.get(name).is_none()) {
+                // A packet that is counted, marked or not tracked goes on.
                 statement = Some(expression);
             }
         }

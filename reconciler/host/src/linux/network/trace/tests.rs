@@ -12,9 +12,9 @@ use super::path::Walk;
 use super::rules::Ruleset;
 use crate::{
     Balanced, BalancedPort, Egress, FilterGroup, FilterProtocol, FilterRule, FilteredPort, Filters, Firewall,
-    Forward, Ipv6Network, Lease, Nat, NetworkConfig, Port, PortException, PortLimits, PortProtocol, Route,
-    StepResult, Trace, TraceDirection, TraceEnd, TraceObject, TraceProtocol, TraceRequest, TracedPacket,
-    TracedRule, TrafficLimit, Tunnel,
+    Forward, Ipv6Network, Lease, Nat, NetworkConfig, Port, PortException, PortLimits, PortMark, PortProtocol,
+    PortTrunk, Route, StepResult, Trace, TraceDirection, TraceEnd, TraceObject, TraceProtocol, TraceRequest,
+    TracedPacket, TracedRule, TrafficLimit, Tunnel,
 };
 
 const BRIDGE: &str = "bth-00004d";
@@ -105,6 +105,8 @@ fn firewall(egress: Egress) -> Firewall {
             gateway: Some("10.77.0.1".parse().expect("an address")),
         }],
         limits: vec![PortLimits { tap: tap(4), ingress: limits, egress: limits }],
+        marks: vec![PortMark { tap: tap(4), dscp: 46 }],
+        trunks: vec![PortTrunk { tap: tap(3), vlans: vec![(10, 10), (100, 199)] }],
         filters: Filters {
             ports: vec![FilteredPort { port: port(2), groups: vec!["ns/web".into()] }],
             groups: vec![web],

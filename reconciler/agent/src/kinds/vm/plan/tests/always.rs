@@ -57,8 +57,9 @@ proptest! {
             let ended = ended.map(|orderly| Ended { at: at(NOW), orderly, how: String::new() });
             observed.journal.run = Some(Run { ended, ..run() });
         }
-        observed.journal.stop =
-            stop.map(|(asked, cancelled)| Stop { why: StopReason::PowerOff, since: at(NOW), asked, cancelled });
+        observed.journal.stop = stop.map(|(asked, cancelled)| {
+            Stop { why: StopReason::PowerOff, since: at(NOW), released: None, asked, cancelled }
+        });
         let mut object = vm(if off { json!({"power": "Stopped"}) } else { json!({}) });
         if gone {
             object = deleted(object);
@@ -90,8 +91,9 @@ proptest! {
         stop in prop::option::of((0u8..4, any::<bool>())),
     ) {
         let mut observed = present(state);
-        observed.journal.stop =
-            stop.map(|(asked, cancelled)| Stop { why: StopReason::Restart, since: at(NOW), asked, cancelled });
+        observed.journal.stop = stop.map(|(asked, cancelled)| {
+            Stop { why: StopReason::Restart, since: at(NOW), released: None, asked, cancelled }
+        });
         let mut object = vm(if off { json!({"power": "Stopped"}) } else { json!({}) });
         object.spec.restart_token = token;
         if gone {

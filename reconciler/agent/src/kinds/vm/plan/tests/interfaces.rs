@@ -283,3 +283,27 @@ fn a_machine_whose_cards_are_not_recorded_is_not_suspended() {
     let saved = journal.suspension.as_ref().expect("it is suspended now");
     assert_eq!(saved.machine.nics.len(), 2);
 }
+
+#[test]
+fn a_filtered_interface_on_a_network_with_a_trunk_is_named_by_a_condition() {
+    let message = |bridge: Value, groups: &[&str]| {
+        let network: berth_api::Network = serde_json::from_value(json!({
+            "metadata": {"name": "default", "namespace": "berth-shared"},
+            "spec": {"type": "Bridge", "bridge": bridge, "cidr": "10.77.0.0/16"},
+        }))
+        .expect("a Network");
+        let mut vm = of_names(&["nic0"]);
+        let interface = &mut vm.status.as_mut().expect("bound").interfaces[0];
+        interface.security_groups = groups.iter().map(|name| (*name).to_owned()).collect();
+        let mut observed = started(&vm);
+        let lan = crate::kinds::vm::seed::Lan::of(&network).expect("a bridge");
+        observed.lans.insert("berth-shared/default".to_owned(), lan);
+        let reported = status(&vm, &observed, &plan(&vm, &observed).readiness, at(NOW));
+        let found = berth_api::condition::find(&reported.conditions, "SecurityGroupsSynced");
+        found.map(|condition| condition.message.clone()).unwrap_or_default()
+    };
+    let trunk = json!({"name": "vmbr0", "trunkVLANs": ["20"]});
+    assert!(message(trunk.clone(), &["web"]).contains("interface nic0 names security groups"));
+    assert_eq!(message(trunk, &[]), "");
+    assert_eq!(message(json!({"name": "vmbr0"}), &["web"]), "");
+}

@@ -5,6 +5,7 @@ use berth_api::vm::VMRestored;
 use berth_qemu::machine::Topology;
 
 use super::*;
+use crate::kinds::vm::seed::Lan;
 use crate::restores::DueParts;
 
 #[test]
@@ -27,6 +28,36 @@ fn a_start_notes_what_it_decides_makes_the_network_launches_and_lets_run() {
     let nics: Vec<_> = config.machine.nics.iter().map(|n| (n.id.as_str(), n.mac.as_str(), n.slot)).collect();
     assert_eq!(nics, [("nic0", "52:54:00:00:00:02", 0)]);
     assert_eq!((config.machine.name.as_str(), config.machine.memory_bytes), ("ns/web", 512 << 20));
+}
+
+#[test]
+fn an_address_of_a_bridged_network_is_asked_for_there_and_one_of_an_overlay_or_of_its_dhcp_server_is_not() {
+    let network = |allocation: &str| {
+        let spec = json!({
+            "type": "Bridge", "bridge": {"name": "vmbr0"}, "cidr": "10.77.0.0/24", "ipv4": {"allocation": allocation}
+        });
+        let object = json!({"metadata": {"name": "default", "namespace": "berth-shared"}, "spec": spec});
+        serde_json::from_value(object).expect("a Network")
+    };
+    let on = |allocation: &str| {
+        let mut observed = ready_to_start();
+        let lan = Lan::of(&network(allocation)).expect("a bridged network");
+        observed.lans.insert("berth-shared/default".to_owned(), lan);
+        observed.accesses.insert("berth-shared/default".to_owned(), "vmbr0".to_owned());
+        plan(&vm(json!({})), &observed)
+    };
+    let planned = on("Static");
+    let [Step::WriteJournal(_), Step::EnsureNetworks, Step::ProbeAddresses(asked), Step::MakeTap(_), ..] =
+        planned.steps.as_slice()
+    else {
+        panic!("{planned:?}")
+    };
+    let given = &vm(json!({})).status.expect("bound").interfaces[0];
+    assert_eq!((asked.len(), asked[0].bridge.as_str()), (1, "vmbr0"));
+    assert_eq!(asked[0].address.to_string(), given.address);
+    assert_eq!((&asked[0].mac, &asked[0].interface), (&given.mac_address, &given.name));
+    let external = names(&on("External"));
+    assert!(!external.contains(&"ProbeAddresses"), "{external:?}");
 }
 
 #[test]
@@ -147,7 +178,12 @@ fn dedicated_cpus_are_requested_of_the_host_and_missing_ones_are_waited_for() {
 #[test]
 fn the_cpus_of_a_running_machine_are_in_the_status_and_a_change_waits() {
     let mut running = present(RunState::Running);
-    let cpus = berth_host::DedicatedCpus { vcpus: vec![3], emulator: Some(4), numa_node: Some(0) };
+    let cpus = berth_host::DedicatedCpus {
+        vcpus: vec![3],
+        emulator: Some(4),
+        numa_node: Some(0),
+        guest_nodes: Vec::new(),
+    };
     running.process.as_mut().expect("it runs").dedicated = Some(cpus);
     running.size = size(
         json!({"cpus": 1, "memory": "512Mi", "dedicatedCpuPlacement": true, "isolateEmulatorThread": true}),
@@ -156,7 +192,45 @@ fn the_cpus_of_a_running_machine_are_in_the_status_and_a_change_waits() {
         status(&vm(json!({})), &running, &Readiness::Ready(Reason::Running, String::new()), at(NOW));
     let has = reported.dedicated_cpus.expect("it has some");
     assert_eq!((has.cpus.as_slice(), has.emulator_thread, has.numa_node), ([3].as_slice(), Some(4), Some(0)));
+    assert!(has.guest_nodes.is_empty(), "it sees one");
     assert_eq!(reported.pending_power_cycle, ["dedicatedCpuPlacement", "isolateEmulatorThread"]);
+}
+
+#[test]
+fn the_nodes_of_a_guest_are_in_the_status_with_those_of_its_host() {
+    let mut running = present(RunState::Running);
+    running.journal.run.as_mut().expect("it runs").numa_nodes = Some(2);
+    let cpus = berth_host::DedicatedCpus {
+        vcpus: vec![2, 3, 8, 16],
+        guest_nodes: vec![Some(0), None],
+        ..Default::default()
+    };
+    running.process.as_mut().expect("it runs").dedicated = Some(cpus);
+    let reported =
+        status(&vm(json!({})), &running, &Readiness::Ready(Reason::Running, String::new()), at(NOW));
+    let has = reported.dedicated_cpus.expect("it has some");
+    let nodes: Vec<_> = has.guest_nodes.iter().map(|node| (node.cpus.as_slice(), node.numa_node)).collect();
+    assert_eq!(nodes, [([2, 3].as_slice(), Some(0)), ([8, 16].as_slice(), None)]);
+}
+
+#[test]
+fn numa_nodes_are_those_of_the_start_until_the_next_power_cycle() {
+    let declared = || size(json!({"cpus": 4, "memory": "512Mi", "numaNodes": 2}));
+    let plan = plan(&vm(json!({})), &Observed { size: declared(), ..ready_to_start() });
+    let launched = plan.steps.iter().find_map(|step| match step {
+        Step::Launch(request) => Some(&request.machine),
+        _ => None,
+    });
+    let machine = launched.expect("it is launched");
+    let topology = Topology { sockets: 2, cores: 2, threads: 1 };
+    assert_eq!((machine.numa_nodes, machine.topology), (2, topology));
+    let Some(Step::WriteJournal(journal)) = plan.steps.first() else { panic!("{:?}", plan.steps) };
+    assert_eq!(journal.run.as_ref().and_then(|run| run.numa_nodes), Some(2));
+    let mut running = Observed { size: declared(), ..present(RunState::Running) };
+    running.journal.run.as_mut().expect("it runs").cpus = 4;
+    let reported =
+        status(&vm(json!({})), &running, &Readiness::Ready(Reason::Running, String::new()), at(NOW));
+    assert_eq!(reported.pending_power_cycle, ["numaNodes"], "and no other topology");
 }
 
 #[test]

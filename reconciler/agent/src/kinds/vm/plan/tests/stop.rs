@@ -1,6 +1,9 @@
 //! Stopping and deleting a VM.
 
+use berth_api::HookFailurePolicy;
+
 use super::*;
+use crate::hooks::{DueHook, DueSnapshot};
 
 #[test]
 fn a_stop_is_noted_asked_for_three_times_and_then_forced() {
@@ -60,6 +63,67 @@ fn story(vm: &VM, observed: &mut Observed, seconds: i64) -> Vec<&'static str> {
     story
 }
 
+fn with_hook(policy: &str) -> Value {
+    json!({"power": "Stopped", "stop": {"gracePeriodSeconds": 90},
+        "hooks": {"preStop": {"snapshot": {}, "timeoutSeconds": 30, "failurePolicy": policy}}})
+}
+
+/// A guest that runs, and whose stop began an hour ago and has not asked it yet.
+fn held_back(state: RunState, is_taken: bool) -> Observed {
+    let mut observed = present(state);
+    let since = at(NOW - 3600);
+    observed.journal.stop =
+        Some(Stop { why: StopReason::PowerOff, since, released: None, asked: 0, cancelled: false });
+    observed.hook = Some(DueHook::Snapshot(DueSnapshot {
+        name: "web-stop-20260101000000".to_owned(),
+        since,
+        is_taken,
+        obstacle: None,
+        time: Duration::from_secs(30),
+        left: Duration::ZERO,
+        policy: HookFailurePolicy::Fail,
+    }));
+    observed
+}
+
+#[test]
+fn a_guest_whose_hook_ends_after_the_grace_period_is_asked_to_shut_down_before_it_is_powered_off() {
+    let vm = vm(with_hook("Fail"));
+    let failed = plan(&vm, &held_back(RunState::Running, false));
+    assert_eq!((stands(&failed), failed.steps.is_empty()), ((true, Reason::HookFailed), true));
+    let forced = ["PressPowerButton", "AskGuestToShutDown", "PressPowerButton", "EndProcess"];
+    assert_eq!(story(&vm, &mut held_back(RunState::Running, true), 100), forced);
+    // After the failure was reported, it is ignored, or the VM is deleted.
+    let reported = |mut vm: VM| {
+        let status = vm.status.as_mut().expect("set");
+        failed.readiness.write(&mut status.conditions, 4, at(NOW));
+        vm
+    };
+    let ignoring = reported(super::vm(with_hook("Ignore")));
+    assert_eq!(story(&ignoring, &mut held_back(RunState::Running, false), 100), forced);
+    assert_eq!(story(&reported(deleted(vm)), &mut held_back(RunState::Running, false), 100), forced);
+}
+
+#[test]
+fn a_guest_that_cannot_be_called_for_a_moment_is_not_powered_off_without_its_required_hook() {
+    let mut observed = held_back(RunState::Running, false);
+    observed.hook = None;
+    observed.machine = None;
+    let fail = with_hook("Fail");
+    let waits = plan(&vm(fail.clone()), &observed);
+    assert!(waits.steps.is_empty() && waits.requeue_after.is_some(), "{waits:?}");
+    assert_eq!(names(&plan(&vm(with_hook("Ignore")), &observed)), ["EndProcess"]);
+    let mut hard = fail.clone();
+    hard["stop"] = json!({"mode": "Hard"});
+    assert_eq!(names(&plan(&vm(hard), &observed)), ["EndProcess"]);
+    let draining = Observed { draining: true, ..held_back(RunState::IoError, false) };
+    assert_eq!(names(&plan(&vm(fail.clone()), &Observed { hook: None, ..draining })), ["EndProcess"]);
+    let full = Observed { hook: None, ..held_back(RunState::IoError, false) };
+    assert!(!names(&plan(&vm(fail.clone()), &full)).contains(&"EndProcess"), "its disk is full");
+    observed.journal.stop.as_mut().expect("set").why = StopReason::Delete;
+    assert_eq!(names(&plan(&deleted(vm(fail)), &observed)), ["EndProcess"]);
+}
+
 #[test]
 fn a_soft_stop_asks_and_does_not_force_unless_the_vm_is_deleted_or_its_host_drained() {
     let asked = ["PressPowerButton", "AskGuestToShutDown", "PressPowerButton"];
@@ -99,7 +163,8 @@ fn a_restart_has_a_mode_of_its_own() {
 
 #[test]
 fn a_guest_that_went_off_when_asked_is_stopped_and_not_crashed() {
-    let stop = Stop { why: StopReason::PowerOff, since: at(NOW - 5), asked: 1, cancelled: false };
+    let stop =
+        Stop { why: StopReason::PowerOff, since: at(NOW - 5), released: None, asked: 1, cancelled: false };
     let mut observed = present(RunState::Shutdown);
     observed.journal.stop = Some(stop);
     let vm = vm(json!({"power": "Stopped"}));

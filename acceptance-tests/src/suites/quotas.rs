@@ -1,0 +1,81 @@
+//! Quotas of a namespace: with kubectl on both control planes, and `examples/quota` with Terraform.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use serde_json::json;
+
+use super::kubectl::contains_all;
+use super::manifests;
+use crate::kubectl::Kubectl;
+use crate::platform::Platform;
+use crate::report::Report;
+use crate::{wait, workspace};
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// Requests with kubectl, which both control planes answer alike.
+pub fn refusals(report: &mut Report, platform: &Platform) {
+    report.case(
+        "a namespace uses no more than its quota: a disk and its growth are refused with the amounts",
+        || {
+            within_namespace(platform, "team-b", |kubectl| {
+                kubectl.apply(
+                    &manifests::quota("team", &json!({"diskSize": "100Mi", "disks": 2})).to_string(),
+                )?;
+                kubectl.apply(&manifests::blank_disk("first", "64Mi").to_string())?;
+                let is_counted = |quota: &serde_json::Value| quota["status"]["used"]["diskSize"] == "64Mi";
+                kubectl.until("vmquota/team", "to count the disk", SOON, is_counted)?;
+                let too_large = manifests::blank_disk("second", "64Mi").to_string();
+                // A real Kubernetes needs a moment to find the kind of the policy's parameters.
+                let text = wait::until("the quota to be in force", SOON, || {
+                    kubectl.with_input(&["create", "--dry-run=server", "-f", "-"], &too_large)?.failure()
+                })?;
+                contains_all(&text, &["Quota team: diskSize: 64Mi used, more needed, limit 100Mi"])?;
+                let grown = kubectl.apply_refused(&manifests::blank_disk("first", "128Mi").to_string())?;
+                contains_all(&grown, &["Quota team: diskSize: 64Mi used"])?;
+                kubectl.apply(&manifests::blank_disk("second", "32Mi").to_string())?;
+                contains_all(&kubectl.ok(&["get", "quotas"])?, &["DISK-SIZE", "team", "100Mi"])?;
+                Ok(())
+            })
+        },
+    );
+}
+
+/// The example: Terraform shows the refusal in the plan.
+pub fn example(report: &mut Report, platform: &Platform) {
+    report.case("examples/quota: a disk within the quota is made, and a plan beyond it is refused", || {
+        within_namespace(platform, "team-a", |kubectl| {
+            let project = platform.project()?;
+            project.copy_from(&workspace::root().join("examples/quota"))?;
+            project.init()?;
+            project.apply()?;
+            project.plan_is_empty()?;
+            let is_counted = |quota: &serde_json::Value| quota["status"]["used"]["diskSize"] == "20Gi";
+            kubectl.until("vmquota/team", "to count the disk", SOON, is_counted)?;
+            project.write("terraform.tfvars.json", &json!({"disk_size": "101Gi"}).to_string())?;
+            contains_all(&project.plan_refused()?, &["Quota team", "diskSize", "limit 100Gi"])?;
+            project.write("terraform.tfvars.json", &json!({"disk_size": "100Gi"}).to_string())?;
+            project.apply()?;
+            project.destroy()?;
+            Ok(())
+        })
+    });
+}
+
+/// Runs `body` with kubectl in a namespace of its own, which is removed afterwards.
+fn within_namespace(
+    platform: &Platform,
+    name: &str,
+    body: impl FnOnce(&Kubectl) -> Result<()>,
+) -> Result<()> {
+    let kubectl = platform.kubectl();
+    kubectl.ok(&["create", "namespace", name])?;
+    let within = kubectl.within(name);
+    let result = body(&within);
+    let disks = within.ok(&["delete", "quotas.berth.dev,disks", "--all", "--timeout=60s"]);
+    let namespace = kubectl.ok(&["delete", "namespace", name, "--wait=false"]);
+    result?;
+    disks?;
+    namespace.map(drop)
+}

@@ -1,0 +1,1 @@
+terraform import berth_quota.example default/web

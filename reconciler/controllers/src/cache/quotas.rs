@@ -1,0 +1,182 @@
+//! The usage of each namespace that has a Quota, kept object by object so that no decision counts them all. Without any Quota nothing is
+//! kept.
+
+pub(crate) mod count;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_api::{QuotaAmounts, SHARED_NAMESPACE};
+use k8s_openapi::jiff::Timestamp;
+
+use super::{Cache, Tables};
+use crate::key::{Key, ObjectKind};
+use count::Counted;
+
+/// The usage of each namespace that has a Quota.
+#[derive(Debug, Default)]
+pub(crate) struct Usages(BTreeMap<String, Usage>);
+
+/// The usage of one namespace.
+#[derive(Debug, Default)]
+pub(crate) struct Usage {
+    quotas: BTreeSet<Key>,
+    counted: BTreeMap<Key, Counted>,
+    placed: QuotaAmounts,
+    total: QuotaAmounts,
+    /// In the order in which they get what is left.
+    unplaced: BTreeSet<(Option<Timestamp>, Key)>,
+    /// The objects with amounts that come from other objects.
+    derived: BTreeSet<Key>,
+}
+
+impl Usages {
+    pub(crate) fn of(&self, namespace: &str) -> Option<&Usage> {
+        self.0.get(namespace)
+    }
+}
+
+impl Usage {
+    fn of(tables: &Tables, namespace: &str) -> Self {
+        let mut usage = Self::default();
+        for key in count::keys(tables, namespace) {
+            usage.set(&key, count::of(tables, &key));
+        }
+        usage.add_up();
+        usage
+    }
+
+    /// The Quotas of the namespace.
+    pub(crate) fn quotas(&self) -> &BTreeSet<Key> {
+        &self.quotas
+    }
+
+    pub(crate) fn get(&self, key: &Key) -> Option<&Counted> {
+        self.counted.get(key)
+    }
+
+    /// The sum of the objects that are placed.
+    pub(crate) fn placed(&self) -> QuotaAmounts {
+        self.placed
+    }
+
+    /// The sum of all objects.
+    pub(crate) fn total(&self) -> QuotaAmounts {
+        self.total
+    }
+
+    /// The objects that are not placed, in the order in which they get what is left.
+    pub(crate) fn unplaced(&self) -> impl Iterator<Item = (&Key, &Counted)> {
+        self.unplaced.iter().filter_map(move |(_, key)| Some((key, self.counted.get(key)?)))
+    }
+
+    /// Counts an object of this namespace and those that may get their amounts from it; returns whether any has changed.
+    fn recount(&mut self, tables: &Tables, namespace: &str, key: &Key) -> bool {
+        let is_class = key.kind == ObjectKind::VMClass;
+        let is_source = matches!(
+            key.kind,
+            ObjectKind::Image
+                | ObjectKind::Disk
+                | ObjectKind::DiskSnapshot
+                | ObjectKind::Backup
+                | ObjectKind::Host
+        );
+        let follows = |of: &&Key| if of.kind == ObjectKind::VM { is_class } else { is_source };
+        let mut keys: Vec<Key> = self.derived.iter().filter(follows).cloned().collect();
+        if key.namespace() == namespace {
+            keys.push(key.clone());
+        }
+        let mut has_changed = false;
+        for key in keys {
+            has_changed |= self.set(&key, count::of(tables, &key));
+        }
+        if has_changed {
+            self.add_up();
+        }
+        has_changed
+    }
+
+    /// Returns whether it counts otherwise than before.
+    fn set(&mut self, key: &Key, counted: Option<Counted>) -> bool {
+        if self.counted.get(key) == counted.as_ref() {
+            return false;
+        }
+        if let Some(before) = self.counted.remove(key) {
+            self.unplaced.remove(&(before.since, key.clone()));
+            self.derived.remove(key);
+        }
+        if let Some(counted) = counted {
+            if !counted.is_placed {
+                self.unplaced.insert((counted.since, key.clone()));
+            }
+            if counted.is_derived {
+                self.derived.insert(key.clone());
+            }
+            self.counted.insert(key.clone(), counted);
+        }
+        true
+    }
+
+    /// Sums up anew: a sum that has reached the greatest number cannot be reduced.
+    fn add_up(&mut self) {
+        (self.placed, self.total) = Default::default();
+        for counted in self.counted.values() {
+            self.total = self.total.plus(counted.amounts);
+            if counted.is_placed {
+                self.placed = self.placed.plus(counted.amounts);
+            }
+        }
+    }
+}
+
+impl Cache {
+    /// Counts an object after it was cached or removed; returns the Quotas whose counts it has changed.
+    pub(super) fn count_usage(&mut self, key: &Key) -> Vec<Key> {
+        if key.kind == ObjectKind::Quota {
+            return self.count_for(key);
+        }
+        let counts = matches!(
+            key.kind,
+            ObjectKind::VM
+                | ObjectKind::Disk
+                | ObjectKind::DiskSnapshot
+                | ObjectKind::Image
+                | ObjectKind::PublicIP
+                | ObjectKind::VMClass
+                | ObjectKind::Backup
+                | ObjectKind::Host
+        );
+        if !counts || self.usages.0.is_empty() {
+            return Vec::new();
+        }
+        let (tables, usages) = (&self.tables, &mut self.usages.0);
+        let mut quotas = Vec::new();
+        let mut count = |namespace: &str, usage: &mut Usage| {
+            if usage.recount(tables, namespace, key) {
+                quotas.extend(usage.quotas.iter().cloned());
+            }
+        };
+        if key.kind == ObjectKind::Host || key.namespace() == SHARED_NAMESPACE {
+            usages.iter_mut().for_each(|(namespace, usage)| count(namespace, usage));
+        } else if let Some(usage) = usages.get_mut(key.namespace()) {
+            count(key.namespace(), usage);
+        }
+        quotas
+    }
+
+    /// Begins or ends to count for a Quota; returns the others of its namespace: the objects that fit have to fit all of them.
+    fn count_for(&mut self, quota: &Key) -> Vec<Key> {
+        let namespace = quota.namespace();
+        let (tables, usages) = (&self.tables, &mut self.usages.0);
+        if tables.quotas.get(quota).is_some() {
+            let usage = usages.entry(namespace.to_owned()).or_insert_with(|| Usage::of(tables, namespace));
+            usage.quotas.insert(quota.clone());
+        } else if let Some(usage) = usages.get_mut(namespace) {
+            usage.quotas.remove(quota);
+            if usage.quotas.is_empty() {
+                usages.remove(namespace);
+            }
+        }
+        let others = usages.get(namespace).into_iter().flat_map(|usage| &usage.quotas);
+        others.filter(|other| *other != quota).cloned().collect()
+    }
+}

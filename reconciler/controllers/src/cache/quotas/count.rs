@@ -1,0 +1,193 @@
+//! The amounts of each object that counts.
+
+use berth_api::{
+    ADDRESS_FINALIZER, Disk, DiskSnapshot, DiskSpec, HOST_FINALIZER, Image, PublicIP, Quantity, QuotaAmounts,
+    RESTORE_ANNOTATION, ResourceName, VM,
+    host::{MOST_CPUS, MOST_MEMORY},
+};
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+
+use crate::{
+    cache::{Cache, Tables, table::Table},
+    key::{Key, ObjectKind, Watched},
+};
+
+/// An object that counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Counted {
+    /// Whether it has its host or its address; an Image counts as placed.
+    pub(crate) is_placed: bool,
+    pub(crate) since: Option<Timestamp>,
+    pub(crate) amounts: QuotaAmounts,
+    /// A disk whose size is that of a source, which is not known yet. It counts as none.
+    pub(crate) is_size_unknown: bool,
+    /// Whether its amounts come from another object.
+    pub(crate) is_derived: bool,
+}
+
+impl Counted {
+    fn new(object: &impl Watched, is_placed: bool, amounts: QuotaAmounts) -> Self {
+        let since = object.creation_timestamp().map(|made| made.0);
+        Self { is_placed, since, amounts, is_size_unknown: false, is_derived: false }
+    }
+}
+
+/// Returns the amounts of an object; `None` if it does not exist, or its kind does not count.
+pub(super) fn of(tables: &Tables, key: &Key) -> Option<Counted> {
+    match key.kind {
+        ObjectKind::VM => tables.vms.get(key).map(|vm| of_vm(tables, vm)),
+        ObjectKind::Disk => tables.disks.get(key).map(|disk| of_disk(tables, disk)),
+        ObjectKind::DiskSnapshot => {
+            tables.disk_snapshots.get(key).map(|snapshot| of_snapshot(tables, snapshot))
+        }
+        ObjectKind::Image => tables.images.get(key).map(|image| of_image(image)),
+        ObjectKind::PublicIP => tables.public_ips.get(key).map(|ip| of_public_ip(ip)),
+        _ => None,
+    }
+}
+
+/// Returns the keys of the objects of a namespace that count.
+pub(super) fn keys(tables: &Tables, namespace: &str) -> Vec<Key> {
+    let mut keys = keys_in(&tables.vms, namespace);
+    keys.extend(keys_in(&tables.disks, namespace));
+    keys.extend(keys_in(&tables.disk_snapshots, namespace));
+    keys.extend(keys_in(&tables.images, namespace));
+    keys.extend(keys_in(&tables.public_ips, namespace));
+    keys
+}
+
+fn keys_in<K: Watched>(table: &Table<K>, namespace: &str) -> Vec<Key> {
+    let here = table.all().filter(|object| object.meta().namespace.as_deref() == Some(namespace));
+    here.map(|object| Key::of(object.as_ref())).collect()
+}
+
+fn of_vm(tables: &Tables, vm: &VM) -> Counted {
+    let class = vm.spec.class.as_ref();
+    let found = class.and_then(|class| tables.vm_classes.lookup(&vm.namespace()?, class.as_str()));
+    // A VM without a usable size is not placed.
+    let declared = vm.spec.size(found.map(|class| &class.spec)).ok();
+    let (cpus, memory) = declared.map_or((0, 0), |size| (size.cpus, size.memory));
+    let bound = vm.status.as_ref().filter(|status| status.binding.is_some());
+    // It keeps its hardware until its next start. Reported by the host, so it is limited.
+    let hardware = bound.and_then(|status| status.hardware.as_ref());
+    let has_cpus = hardware.map_or(0, |hardware| hardware.cpus.clamp(0, MOST_CPUS));
+    let has_memory = hardware.and_then(|hardware| bytes(Some(&hardware.memory))).unwrap_or_default();
+    let amounts = QuotaAmounts {
+        vms: 1,
+        cpus: cpus.max(has_cpus),
+        memory: memory.max(has_memory.min(MOST_MEMORY)),
+        ..QuotaAmounts::default()
+    };
+    Counted { is_derived: class.is_some(), ..Counted::new(vm, bound.is_some(), amounts) }
+}
+
+fn of_disk(tables: &Tables, disk: &Disk) -> Counted {
+    let size = size(tables, disk);
+    let amounts = QuotaAmounts { disks: 1, disk_size: size.unwrap_or_default(), ..QuotaAmounts::default() };
+    let status = disk.status.as_ref();
+    let is_placed = status.is_some_and(|status| status.binding.is_some());
+    let has_size = status.is_some_and(|status| status.size.is_some());
+    let is_restored = disk.annotations().contains_key(RESTORE_ANNOTATION);
+    Counted {
+        is_size_unknown: size.is_none(),
+        is_derived: !has_size && (disk.spec.size.is_none() || is_restored),
+        ..Counted::new(disk, is_placed, amounts)
+    }
+}
+
+fn of_snapshot(tables: &Tables, snapshot: &DiskSnapshot) -> Counted {
+    let namespace = snapshot.namespace().unwrap_or_default();
+    let status = snapshot.status.as_ref();
+    // Its disk may have grown since, or be another one of that name.
+    let own = status.and_then(|status| bytes(status.size.as_deref()));
+    let of_disk = || size(tables, tables.disks.named(&namespace, snapshot.spec.disk.as_str())?);
+    let disk_size = own.or_else(of_disk).unwrap_or_default();
+    let amounts = QuotaAmounts { snapshots: 1, disk_size, ..QuotaAmounts::default() };
+    // One that has lost its status is known by its finalizer. The parts of a VMSnapshot have that from the start.
+    let was_bound = snapshot.finalizers().iter().any(|finalizer| finalizer == HOST_FINALIZER)
+        && snapshot.part_of().is_none();
+    let is_placed = was_bound || status.is_some_and(|status| status.binding.is_some());
+    Counted { is_derived: own.is_none(), ..Counted::new(snapshot, is_placed, amounts) }
+}
+
+fn of_image(image: &Image) -> Counted {
+    Counted::new(image, true, QuotaAmounts { images: 1, ..QuotaAmounts::default() })
+}
+
+fn of_public_ip(ip: &PublicIP) -> Counted {
+    // One that has lost its status is known by its finalizer.
+    let had_address = ip.finalizers().iter().any(|finalizer| finalizer == ADDRESS_FINALIZER);
+    let has_address = ip.status.as_ref().is_some_and(|status| status.address.is_some());
+    let amounts = QuotaAmounts { public_ips: 1, ..QuotaAmounts::default() };
+    Counted::new(ip, had_address || has_address, amounts)
+}
+
+fn bytes(size: Option<&str>) -> Option<u64> {
+    size.and_then(|size| Quantity(size.to_owned()).bytes().ok())
+}
+
+/// The full size of a disk, in bytes.
+fn size(tables: &Tables, disk: &Disk) -> Option<u64> {
+    let has = bytes(disk.status.as_ref().and_then(|status| status.size.as_deref()));
+    if has.is_some() {
+        return has.max(disk.spec.size.as_ref().and_then(|size| size.bytes().ok()));
+    }
+    let declared = declared(tables, &disk.namespace().unwrap_or_default(), &disk.spec);
+    declared.max(trashed(tables, disk))
+}
+
+/// The size of the file in a host's trash that a disk gets.
+fn trashed(tables: &Tables, disk: &Disk) -> Option<u64> {
+    let (host, volume) = disk.annotations().get(RESTORE_ANNOTATION)?.split_once('/')?;
+    let namespace = disk.namespace()?;
+    let trash = &tables.hosts.cluster(host)?.status.as_ref()?.trash;
+    let found = trash.iter().find(|other| other.volume_id == volume && other.namespace == namespace)?;
+    bytes(Some(&found.size))
+}
+
+/// The size that a new disk gets, as far as it is known.
+fn declared(tables: &Tables, namespace: &str, spec: &DiskSpec) -> Option<u64> {
+    if let Some(size) = &spec.size {
+        return size.bytes().ok();
+    }
+    if let Some(image) = &spec.image {
+        let image = tables.images.lookup(namespace, image.as_str())?;
+        return bytes(image.status.as_ref()?.virtual_size.as_deref());
+    }
+    let source = spec.source.as_ref()?;
+    if let Some(disk) = &source.disk {
+        return bytes(tables.disks.named(namespace, disk.as_str())?.status.as_ref()?.size.as_deref());
+    }
+    if let Some(snapshot) = &source.snapshot {
+        let snapshot = tables.disk_snapshots.named(namespace, snapshot.as_str())?;
+        return bytes(snapshot.status.as_ref()?.size.as_deref());
+    }
+    let backup = tables.backups.named(namespace, source.backup.as_ref()?.as_str())?;
+    bytes(backup.status.as_ref()?.size.as_deref())
+}
+
+/// Returns the amounts of new disks. One of unknown size counts as one byte: it needs room, and admission refuses it without any.
+pub(crate) fn of_disks<'a>(
+    cache: &Cache,
+    namespace: &str,
+    specs: impl Iterator<Item = &'a DiskSpec>,
+) -> QuotaAmounts {
+    specs.fold(QuotaAmounts::default(), |sum, spec| {
+        let disk_size = declared(&cache.tables, namespace, spec).unwrap_or(1);
+        sum.plus(QuotaAmounts { disks: 1, disk_size, ..QuotaAmounts::default() })
+    })
+}
+
+/// Returns the amounts of new snapshots of these disks.
+pub(crate) fn of_snapshots<'a>(
+    cache: &Cache,
+    namespace: &str,
+    disks: impl Iterator<Item = &'a ResourceName>,
+) -> QuotaAmounts {
+    disks.fold(QuotaAmounts::default(), |sum, name| {
+        let disk = cache.tables.disks.named(namespace, name.as_str());
+        let disk_size = disk.and_then(|disk| size(&cache.tables, disk)).unwrap_or(1);
+        sum.plus(QuotaAmounts { snapshots: 1, disk_size, ..QuotaAmounts::default() })
+    })
+}

@@ -1,0 +1,175 @@
+//! The admission policies of quotas on the embedded control plane, as requests. Without controllers: the tests write the statuses.
+
+use berth::install;
+use berth_api::QuotaUsage;
+use berth_apiserver::{Server, ServerConfig};
+use http::{Method, Request};
+use http_body_util::{BodyExt, Full};
+use kube::Client;
+use serde_json::{Value, json};
+use tower::ServiceExt;
+
+const OBJECTS: &str = "/apis/berth.dev/v1alpha1/namespaces/default";
+const MERGE: &str = "application/merge-patch+json";
+
+/// A control plane, and a user of it.
+struct Plane {
+    server: Server,
+    /// The user with the rights of an editor; none: an administrator.
+    editor: Option<&'static str>,
+}
+
+impl Plane {
+    async fn new() -> Self {
+        let server = Server::open(ServerConfig::in_memory()).await.expect("an in-memory server opens");
+        let client = Client::new(server.service(), "default");
+        install::manifests(&client).await.expect("the manifests apply");
+        Self { server, editor: None }
+    }
+
+    async fn send(&self, method: Method, path: &str, kind: &str, body: &Value) -> (u16, String) {
+        let mut request = Request::builder().method(method).uri(format!("{OBJECTS}/{path}"));
+        request = request.header("accept", "application/json").header("content-type", kind);
+        if let Some(editor) = self.editor {
+            request = request.header("impersonate-user", editor);
+        }
+        let request = request.body(Full::new(bytes::Bytes::from(body.to_string()))).expect("a request");
+        let response = self.server.service().oneshot(request).await.expect("the server answers");
+        let code = response.status().as_u16();
+        let text = response.into_body().collect().await.expect("a whole answer").to_bytes();
+        (code, String::from_utf8_lossy(&text).into_owned())
+    }
+
+    async fn create(&self, kind: &str, plural: &str, name: &str, spec: Value) -> (u16, String) {
+        let object = json!({"apiVersion": "berth.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec});
+        self.send(Method::POST, plural, "application/json", &object).await
+    }
+
+    async fn patch(&self, path: &str, patch: Value) -> (u16, String) {
+        self.send(Method::PATCH, path, MERGE, &patch).await
+    }
+
+    /// Creates a quota that has counted this.
+    async fn limit(&self, hard: Value, used: QuotaUsage) {
+        made(&self.create("Quota", "quotas", "team", json!({"hard": hard})).await);
+        let status = json!({"status": {"observedGeneration": 1, "used": used}});
+        made(&self.patch("quotas/team/status", status).await);
+    }
+
+    /// Gives a VM a host and this hardware.
+    async fn run(&self, name: &str, cpus: i64, memory: &str) {
+        let hardware = json!({"cpus": cpus, "memory": memory, "firmware": "UEFI", "machineType": "q35",
+            "cpuModel": "host", "accelerator": "kvm", "uuid": "67e55044-10b1-426f-9247-bb680e5fe0c8"});
+        let status = json!({"status": {"binding": {"host": "h1", "epoch": 1}, "hardware": hardware}});
+        made(&self.patch(&format!("vms/{name}/status"), status).await);
+    }
+}
+
+fn made((code, text): &(u16, String)) {
+    assert!((200..300).contains(code), "{code}: {text}");
+}
+
+fn refused((code, text): &(u16, String), why: &str) {
+    assert!(*code == 403 && text.contains(why), "{code}: {text}");
+}
+
+fn used(cpus: i64, memory: &str, disk_size: &str) -> QuotaUsage {
+    QuotaUsage { cpus, memory: memory.into(), disk_size: disk_size.into(), ..QuotaUsage::default() }
+}
+
+fn vm(mut spec: Value) -> Value {
+    spec["disks"] = json!([{"name": "root", "boot": true}]);
+    spec
+}
+
+#[tokio::test]
+async fn cpus_that_are_sent_as_a_float_are_compared_as_integers() {
+    let plane = Plane::new().await;
+    made(&plane.create("VMClass", "vmclasses", "small", json!({"cpus": 1, "memory": "1Gi"})).await);
+    made(&plane.create("VM", "vms", "a", vm(json!({"cpus": 1, "memory": "1Gi"}))).await);
+    plane.limit(json!({"cpus": 4, "memory": "4Gi"}), used(1, "1Gi", "0")).await;
+    let large = vm(json!({"cpus": 64.0, "memory": "1Gi"}));
+    assert!(large.to_string().contains("64.0"), "the text of the request has a float");
+    refused(&plane.create("VM", "vms", "b", large).await, "cpus: 1 used, 64 more needed, limit 4");
+    refused(&plane.create("VM", "vms", "b", vm(json!({"cpus": 2.0}))).await, "memory: 1Gi used");
+    refused(&plane.patch("vms/a", json!({"spec": {"cpus": 64.0}})).await, "cpus: 1 used, 63 more needed");
+    refused(&plane.patch("vmclasses/small", json!({"spec": {"cpus": 64.0}})).await, "would get more");
+    made(&plane.patch("vms/a", json!({"spec": {"cpus": 2.0}})).await);
+}
+
+#[tokio::test]
+async fn a_change_that_adds_nothing_passes_an_exceeded_quota() {
+    let plane = Plane::new().await;
+    made(&plane.create("VM", "vms", "own", vm(json!({"cpus": 4, "memory": "8Gi"}))).await);
+    made(&plane.create("VM", "vms", "of-class", vm(json!({"class": "small"}))).await);
+    made(&plane.create("Disk", "disks", "sized", json!({"size": "8Gi"})).await);
+    made(&plane.create("Disk", "disks", "of-image", json!({"image": "debian"})).await);
+    plane.run("of-class", 4, "8Gi").await;
+    let hard = json!({"cpus": 1, "memory": "1Gi", "diskSize": "1Gi", "vms": 0, "disks": 0, "snapshots": 0, "images": 0});
+    plane.limit(hard, used(8, "16Gi", "16Gi")).await;
+    // The controllers add finalizers before a host touches the object, and take them off at its end.
+    for path in ["vms/own", "vms/of-class", "disks/sized", "disks/of-image"] {
+        for finalizers in [json!(["berth.dev/host", "berth.dev/in-use"]), json!(null)] {
+            made(&plane.patch(path, json!({"metadata": {"finalizers": finalizers}})).await);
+        }
+    }
+    made(&plane.patch("vms/own", json!({"spec": {"cpus": 2, "memory": "4Gi"}})).await);
+    refused(
+        &plane.patch("vms/own", json!({"spec": {"cpus": 3}})).await,
+        "cpus: 8 used, 1 more needed, limit 1",
+    );
+}
+
+#[tokio::test]
+async fn a_vm_that_runs_is_compared_with_its_hardware() {
+    let plane = Plane::new().await;
+    made(&plane.create("VM", "vms", "a", vm(json!({"cpus": 8, "memory": "8Gi"}))).await);
+    made(&plane.create("VM", "vms", "of-class", vm(json!({"class": "large"}))).await);
+    plane.run("a", 8, "8Gi").await;
+    plane.run("of-class", 8, "8Gi").await;
+    plane.limit(json!({"cpus": 16, "memory": "16Gi"}), used(16, "16Gi", "0")).await;
+    // It is counted with its hardware until its next start: going back takes nothing.
+    made(&plane.patch("vms/a", json!({"spec": {"cpus": 4, "memory": "4Gi"}})).await);
+    made(&plane.patch("vms/a", json!({"spec": {"cpus": 8, "memory": "8Gi"}})).await);
+    refused(&plane.patch("vms/a", json!({"spec": {"cpus": 9}})).await, "cpus: 16 used, 1 more needed");
+    refused(&plane.patch("vms/a", json!({"spec": {"memory": "9Gi"}})).await, "memory: 16Gi used");
+    // Own amounts instead of those of the class.
+    made(&plane.patch("vms/of-class", json!({"spec": {"cpus": 8, "memory": "8Gi"}})).await);
+}
+
+#[tokio::test]
+async fn memory_that_comes_by_the_cpus_under_a_class_does_not_grow() {
+    let plane = Plane::new().await;
+    made(&plane.create("VM", "vms", "a", vm(json!({"class": "c", "cpus": 1}))).await);
+    plane.limit(json!({"memory": "4Gi"}), used(1, "2Gi", "0")).await;
+    let text = "memory: a VM that exists cannot get those of another class or of other CPUs";
+    refused(&plane.patch("vms/a", json!({"spec": {"cpus": 64}})).await, text);
+    refused(&plane.patch("vms/a", json!({"spec": {"cpus": null}})).await, text);
+    refused(&plane.patch("vms/a", json!({"spec": {"class": "d"}})).await, text);
+    made(&plane.patch("vms/a", json!({"spec": {"cpus": 64, "memory": "2Gi"}})).await);
+}
+
+#[tokio::test]
+async fn where_memory_or_cpus_are_limited_an_editor_makes_no_class() {
+    let mut plane = Plane::new().await;
+    let rbac = "rbac.authorization.k8s.io";
+    let binding = json!({"apiVersion": format!("{rbac}/v1"), "kind": "ClusterRoleBinding", "metadata": {"name": "bob"},
+        "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": "berth-editor"},
+        "subjects": [{"apiGroup": rbac, "kind": "User", "name": "bob"}]});
+    let client = Client::new(plane.server.service(), "default");
+    install::apply(&client, &[binding]).await.expect("bob edits");
+    plane.editor = Some("bob");
+    let class = json!({"cpus": 64, "memory": "1Gi"});
+    made(&plane.create("VMClass", "vmclasses", "before", class.clone()).await);
+    plane.editor = None;
+    plane.limit(json!({"cpus": 4}), used(0, "0", "0")).await;
+    plane.editor = Some("bob");
+    let made_by_editor = plane.create("VMClass", "vmclasses", "small", class.clone()).await;
+    refused(&made_by_editor, "Quota team: only members of system:masters create a VMClass");
+    made(&plane.patch("vmclasses/before", json!({"metadata": {"labels": {"a": "b"}}})).await);
+    plane.editor = None;
+    made(&plane.create("VMClass", "vmclasses", "small", class.clone()).await);
+    made(&plane.patch("quotas/team", json!({"spec": {"hard": {"cpus": null, "disks": 1}}})).await);
+    plane.editor = Some("bob");
+    made(&plane.create("VMClass", "vmclasses", "other", class).await);
+}
