@@ -8,6 +8,7 @@ mod console;
 mod console_server;
 mod controllers;
 mod crds;
+mod core_dumps;
 mod descriptors;
 mod diff;
 mod doctor;

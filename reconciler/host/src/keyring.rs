@@ -1,13 +1,16 @@
 //! The keys of encrypted volumes that the host may use, in memory only: by their identifiers, which the notes beside the volumes have.
+//!
+//! A volume, its snapshots and its copies share one key, and each of them holds it by its own class: where the class of one ends, the
+//! others keep the key.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use berth_qemu::machine::DiskKey;
 use serde::{Deserialize, Serialize};
 
-use crate::{Result, SystemError};
+use crate::{NewVolume, Result, SystemError};
 
 /// The key of a volume as it is kept beside its file: sealed with a wrapping key that the host does not keep.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,9 +31,15 @@ pub struct SealedKey {
     pub sealed: String,
 }
 
+/// A key with the volumes and snapshots that hold it; never without one.
+struct Held {
+    key: DiskKey,
+    holders: BTreeSet<String>,
+}
+
 /// The keys in memory. Clones share them.
 #[derive(Clone, Default)]
-pub(crate) struct Keyring(Arc<Mutex<BTreeMap<String, DiskKey>>>);
+pub(crate) struct Keyring(Arc<Mutex<BTreeMap<String, Held>>>);
 
 impl fmt::Debug for Keyring {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -39,56 +48,123 @@ impl fmt::Debug for Keyring {
 }
 
 impl Keyring {
-    fn keys(&self) -> MutexGuard<'_, BTreeMap<String, DiskKey>> {
+    fn keys(&self) -> MutexGuard<'_, BTreeMap<String, Held>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn add(&self, id: &str, key: DiskKey) {
-        self.keys().insert(id.to_owned(), key);
+    /// Has a volume or a snapshot hold a key. Returns false if it held that before.
+    pub(crate) fn add(&self, id: &str, holder: &str, key: DiskKey) -> bool {
+        let mut keys = self.keys();
+        let held = keys.entry(id.to_owned()).or_insert_with(|| Held { key, holders: BTreeSet::new() });
+        held.holders.insert(holder.to_owned())
     }
 
-    pub(crate) fn remove(&self, id: &str) {
-        self.keys().remove(id);
+    /// Ends that a volume or a snapshot holds a key. The key goes with its last holder.
+    pub(crate) fn remove(&self, id: &str, holder: &str) {
+        let mut keys = self.keys();
+        if let Some(held) = keys.get_mut(id) {
+            held.holders.remove(holder);
+            if held.holders.is_empty() {
+                keys.remove(id);
+            }
+        }
     }
 
-    pub(crate) fn get(&self, id: &str) -> Option<DiskKey> {
-        self.keys().get(id).cloned()
+    /// Ends that others than these hold keys.
+    pub(crate) fn keep(&self, holders: &BTreeSet<String>) {
+        self.keys().retain(|_, held| {
+            held.holders.retain(|holder| holders.contains(holder));
+            !held.holders.is_empty()
+        });
     }
 
-    /// Returns the key of a volume or a snapshot. None: it is not encrypted.
+    /// Returns the key that a volume or a snapshot holds.
+    pub(crate) fn get(&self, id: &str, holder: &str) -> Option<DiskKey> {
+        self.keys().get(id).filter(|held| held.holders.contains(holder)).map(|held| held.key.clone())
+    }
+
+    /// Returns the key of a volume or a snapshot, which has to hold it. None: it is not encrypted.
     ///
     /// *Errors*: [`SystemError::KeyMissing`].
-    pub(crate) fn key_of(&self, volume: &str, sealed: Option<&SealedKey>) -> Result<Option<DiskKey>> {
+    pub(crate) fn key_of(&self, holder: &str, sealed: Option<&SealedKey>) -> Result<Option<DiskKey>> {
         let Some(sealed) = sealed else { return Ok(None) };
-        let missing =
-            || SystemError::KeyMissing { id: volume.to_owned(), wrapped_by: sealed.wrapped_by.clone() };
-        self.get(&sealed.id).ok_or_else(missing).map(Some)
+        self.get(&sealed.id, holder).ok_or_else(|| missing(holder, sealed)).map(Some)
     }
+
+    /// Returns the key of a file that no object names any more, from any of its volume, snapshots and copies. None: it is not
+    /// encrypted.
+    ///
+    /// *Errors*: [`SystemError::KeyMissing`].
+    pub(crate) fn shared_key_of(&self, id: &str, sealed: Option<&SealedKey>) -> Result<Option<DiskKey>> {
+        let Some(sealed) = sealed else { return Ok(None) };
+        let key = self.keys().get(&sealed.id).map(|held| held.key.clone());
+        key.ok_or_else(|| missing(id, sealed)).map(Some)
+    }
+}
+
+/// Checks that a new volume can have its encryption: a copy has the key of the snapshot below it, as all files of a chain have one key,
+/// and a file that is taken over stays as it is.
+///
+/// *Errors*: [`SystemError::Invalid`].
+pub(crate) fn check_encryption(new: &NewVolume, below: Option<&SealedKey>) -> Result<()> {
+    let why = match (&new.file, &new.encryption, below) {
+        (Some(_), Some(_), _) => "a file that is taken over stays as it is",
+        (None, Some(_), None) if new.snapshot.is_some() => "it is a copy of a snapshot that is not encrypted",
+        (None, None, Some(_)) => "it is a copy of a snapshot that is encrypted",
+        (None, Some(key), Some(below)) if key.id != below.id => "a copy has the key of its snapshot",
+        _ => return Ok(()),
+    };
+    Err(SystemError::Invalid { what: "encryption of volume", value: new.id.clone(), why })
+}
+
+fn missing(id: &str, sealed: &SealedKey) -> SystemError {
+    SystemError::KeyMissing { id: id.to_owned(), wrapped_by: sealed.wrapped_by.clone() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_key_is_known_while_it_is_in_the_keyring_and_never_printed() {
-        let keyring = Keyring::default();
-        let sealed = SealedKey {
+    fn sealed() -> SealedKey {
+        SealedKey {
             id: "k-1".into(),
             provider: "Secret".into(),
             wrapped_by: "ns/default".into(),
             wrapping_key_id: "w-1".into(),
             generation: 1,
             sealed: "AAAA".into(),
-        };
+        }
+    }
+
+    #[test]
+    fn a_key_is_known_while_it_is_in_the_keyring_and_never_printed() {
+        let (keyring, sealed) = (Keyring::default(), sealed());
         let missing = keyring.key_of("v-1", Some(&sealed));
         assert!(matches!(missing, Err(SystemError::KeyMissing { .. })), "{missing:?}");
         assert_eq!(keyring.key_of("v-1", None).expect("not encrypted"), None);
         let key = DiskKey::new([7; 32]);
-        keyring.clone().add("k-1", key.clone());
+        assert!(keyring.clone().add("k-1", "v-1", key.clone()));
+        assert!(!keyring.add("k-1", "v-1", key.clone()), "it was known");
         assert_eq!(keyring.key_of("v-1", Some(&sealed)).expect("known"), Some(key));
         assert_eq!(format!("{keyring:?}"), "Keyring { keys: 1 }");
-        keyring.remove("k-1");
-        assert_eq!(keyring.get("k-1"), None);
+        keyring.remove("k-1", "v-1");
+        assert_eq!(keyring.get("k-1", "v-1"), None);
+    }
+
+    #[test]
+    fn a_copy_keeps_the_key_that_its_source_loses_and_the_key_goes_with_the_last_of_them() {
+        let (keyring, sealed, key) = (Keyring::default(), sealed(), DiskKey::new([7; 32]));
+        for holder in ["v-1", "v-copy", "s-1"] {
+            assert!(keyring.add("k-1", holder, key.clone()), "{holder}");
+        }
+        keyring.remove("k-1", "v-1");
+        assert!(keyring.key_of("v-1", Some(&sealed)).is_err(), "its class is not known any more");
+        assert_eq!(keyring.key_of("v-copy", Some(&sealed)).expect("held"), Some(key.clone()));
+        assert_eq!(keyring.shared_key_of("s-deleted", Some(&sealed)).expect("held"), Some(key));
+        keyring.keep(&BTreeSet::from(["s-1".to_owned(), "v-other".to_owned()]));
+        assert_eq!((keyring.get("k-1", "v-copy"), keyring.get("k-1", "s-1").is_some()), (None, true));
+        keyring.keep(&BTreeSet::new());
+        assert!(keyring.shared_key_of("s-1", Some(&sealed)).is_err());
+        assert_eq!(format!("{keyring:?}"), "Keyring { keys: 0 }");
     }
 }

@@ -389,16 +389,20 @@ impl Volumes for LinuxSystem {
         self.on_volumes(move |v| v.hand_over(&pool, &id, &owner)).await
     }
 
-    fn unlock(&self, id: &str, key: DiskKey) {
-        self.volumes.keys().add(id, key);
+    fn unlock(&self, id: &str, holder: &str, key: DiskKey) -> bool {
+        self.volumes.keys().add(id, holder, key)
     }
 
-    fn lock(&self, id: &str) {
-        self.volumes.keys().remove(id);
+    fn lock(&self, id: &str, holder: &str) {
+        self.volumes.keys().remove(id, holder);
     }
 
-    fn unlocked(&self, id: &str) -> Option<DiskKey> {
-        self.volumes.keys().get(id)
+    fn keep_keys(&self, holders: &BTreeSet<String>) {
+        self.volumes.keys().keep(holders);
+    }
+
+    fn unlocked(&self, id: &str, holder: &str) -> Option<DiskKey> {
+        self.volumes.keys().get(id, holder)
     }
 
     async fn rewrap_volume(&self, pool: &str, id: &str, sealed: &SealedKey) -> Result<()> {

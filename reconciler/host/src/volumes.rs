@@ -33,14 +33,18 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
     /// *Errors*: [`SystemError::NoSpace`], with nothing reserved.
     async fn reserve_volume(&self, pool: &str, id: &str, size: u64) -> Result<()>;
 
-    /// Keeps a key in memory, by which volumes, snapshots and machines with this identifier of a key can be used.
-    fn unlock(&self, id: &str, key: DiskKey);
+    /// Keeps the key with this identifier in memory for a volume or a snapshot, so that it can be used. Returns false if it was kept for
+    /// that before.
+    fn unlock(&self, id: &str, holder: &str, key: DiskKey) -> bool;
 
-    /// Forgets a key. Running machines have it still.
-    fn lock(&self, id: &str);
+    /// Forgets the key of a volume or a snapshot. Running machines have it still, and so have others that hold the same key.
+    fn lock(&self, id: &str, holder: &str);
 
-    /// Returns a key that is kept in memory.
-    fn unlocked(&self, id: &str) -> Option<DiskKey>;
+    /// Forgets the keys of all other volumes and snapshots than these.
+    fn keep_keys(&self, holders: &BTreeSet<String>);
+
+    /// Returns the key that is kept in memory for a volume or a snapshot.
+    fn unlocked(&self, id: &str, holder: &str) -> Option<DiskKey>;
 
     /// Replaces the sealed form of a volume's key, beside the volume and its snapshots. Its files stay as they are, and may be open.
     async fn rewrap_volume(&self, pool: &str, id: &str, sealed: &SealedKey) -> Result<()>;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use berth_qemu::machine::{Backing, Cache, DiskKey, Format};
 
+use crate::keyring::check_encryption;
 use crate::{
     Merged, NewRestore, NewSnapshot, NewVolume, Result, SealedKey, SnapshotFacts, SystemError, Taken,
     TrashedVolume, VolumeFacts, VolumeOwner, Volumes,
@@ -39,10 +40,12 @@ impl FakeSystem {
             (Some(id), _) => {
                 let snapshot = state.snapshots.get(id).filter(|s| s.facts.taken.is_some());
                 let snapshot = snapshot.ok_or_else(|| SystemError::SnapshotLost { id: id.clone() })?;
+                check_encryption(new, snapshot.facts.encryption.as_deref())?;
                 (Some(snapshot.backing.clone()), snapshot.facts.size)
             }
             (None, None) => match &new.file {
                 Some(file) => {
+                    check_encryption(new, None)?;
                     let awaited =
                         || SystemError::FileAwaited { path: file.clone(), why: "there is no such file" };
                     (None, self.files.size_of(file).ok_or_else(awaited)?)
@@ -328,16 +331,20 @@ impl Volumes for FakeSystem {
         self.call("grow_volume", work).await
     }
 
-    fn unlock(&self, id: &str, key: DiskKey) {
-        self.state().keys.add(id, key);
+    fn unlock(&self, id: &str, holder: &str, key: DiskKey) -> bool {
+        self.state().keys.add(id, holder, key)
     }
 
-    fn lock(&self, id: &str) {
-        self.state().keys.remove(id);
+    fn lock(&self, id: &str, holder: &str) {
+        self.state().keys.remove(id, holder);
     }
 
-    fn unlocked(&self, id: &str) -> Option<DiskKey> {
-        self.state().keys.get(id)
+    fn keep_keys(&self, holders: &BTreeSet<String>) {
+        self.state().keys.keep(holders);
+    }
+
+    fn unlocked(&self, id: &str, holder: &str) -> Option<DiskKey> {
+        self.state().keys.get(id, holder)
     }
 
     async fn rewrap_volume(&self, _: &str, id: &str, sealed: &SealedKey) -> Result<()> {

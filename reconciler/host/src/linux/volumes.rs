@@ -37,7 +37,7 @@ use berth_qemu::qcow2::{self, ImageError};
 
 use super::files::{self, failed};
 use super::layout::{Layout, check_digest, check_name, is_name};
-use crate::keyring::Keyring;
+use crate::keyring::{Keyring, check_encryption};
 use crate::{ForeignKind, ForeignObject, ImageFacts, NewVolume, SystemError, VolumeFacts, VolumeOwner};
 
 use encryption::{NewFile, format_of};
@@ -133,12 +133,17 @@ impl LinuxVolumes {
     pub(super) fn create(&self, new: &NewVolume, base: Option<&ImageFacts>) -> Result<VolumeFacts> {
         let _chains = self.lock();
         if let Some(file) = &new.file {
+            check_encryption(new, None)?;
             return self.adopt(new, file);
         }
         let place = self.place(&new.pool, &new.id)?;
         let least = match &new.snapshot {
             None => base.map(|b| b.virtual_size),
-            Some(snapshot) => Some(self.finished_size(&new.pool, snapshot)?),
+            Some(snapshot) => {
+                let snapshot = self.finished(&new.pool, snapshot)?;
+                check_encryption(new, snapshot.encryption.as_deref())?;
+                Some(snapshot.size)
+            }
         };
         let size = wanted_size(new, least)?;
         if let Some(found) = self.volume(&new.pool, &new.id)? {

@@ -14,10 +14,42 @@ pub(super) fn key_file(key: &DiskKey) -> io::Result<File> {
     Ok(file)
 }
 
+/// Removes the keys from these files. A program that has one open keeps no key there.
+pub(super) fn empty(files: &[File]) {
+    for file in files {
+        if let Err(error) = file.set_len(0) {
+            tracing::debug!(%error, "a file in memory keeps its key");
+        }
+    }
+}
+
 /// The id of the one key of a program of QEMU's other than a machine.
 pub const TOOL_KEY: &str = "key";
 
 /// The arguments with which such a program reads its key from this descriptor.
 pub(super) fn arguments(descriptor: i32) -> [String; 2] {
     ["--object".to_owned(), format!("secret,id={TOOL_KEY},file=/proc/self/fd/{descriptor}")]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::os::fd::AsRawFd as _;
+
+    use super::*;
+
+    #[test]
+    fn a_key_file_is_read_by_its_number_and_has_no_key_once_it_was_emptied() {
+        let key = DiskKey::new([7; 32]);
+        let file = key_file(&key).expect("made");
+        let read = || {
+            let mut text = String::new();
+            let mut opened = File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).expect("opened");
+            opened.read_to_string(&mut text).expect("read");
+            text
+        };
+        assert_eq!(read(), key.passphrase());
+        empty(std::slice::from_ref(&file));
+        assert_eq!(read(), "");
+    }
 }

@@ -6,13 +6,14 @@
 use std::fs::{self, File, Permissions};
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use berth_qemu::machine::{Backing, DiskKey, Format};
 use berth_qemu::process::TOOL_KEY;
 use berth_qemu::qcow2;
+use jiff::Timestamp;
 
 use super::super::files::{self, failed};
 use super::super::qemu_img::{QEMU_IMG, text};
@@ -81,11 +82,7 @@ pub(super) fn format_of(sealed: Option<&SealedKey>) -> Format {
 }
 
 fn create_encrypted(file: &Path, size: u64, backing: Option<&Backing>, key: &DiskKey) -> Result<()> {
-    let mut name = std::ffi::OsString::from(files::UNFINISHED);
-    name.push(file.file_name().unwrap_or_default());
-    name.push(".new");
-    let unfinished = file.with_file_name(name);
-    files::remove_if_there(&unfinished).map_err(failed("remove", &unfinished))?;
+    let unfinished = unfinished(file)?;
     let made = run(&unfinished, size, backing, key).and_then(|()| {
         fs::set_permissions(&unfinished, Permissions::from_mode(0o600))
             .map_err(failed("change the mode of", &unfinished))?;
@@ -96,6 +93,20 @@ fn create_encrypted(file: &Path, size: u64, backing: Option<&Backing>, key: &Dis
         // Best effort: the next attempt removes it too.
         let _ = files::remove_if_there(&unfinished);
     })
+}
+
+/// Returns a name for the file until it is whole, and removes those of former attempts. No attempt has the name of another one: the
+/// program of an agent that was killed may run on, and would write to the file of the next.
+fn unfinished(file: &Path) -> Result<PathBuf> {
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    let prefix = format!("{}{name}.new-", files::UNFINISHED);
+    if let Some(folder) = file.parent() {
+        for former in files::names(folder)?.iter().filter(|found| found.starts_with(&prefix)) {
+            let former = folder.join(former);
+            files::remove_if_there(&former).map_err(failed("remove", &former))?;
+        }
+    }
+    Ok(file.with_file_name(format!("{prefix}{}", Timestamp::now().as_nanosecond())))
 }
 
 fn run(file: &Path, size: u64, backing: Option<&Backing>, key: &DiskKey) -> Result<()> {

@@ -28,9 +28,13 @@ fn new(id: &str, snapshot: Option<&str>) -> NewVolume {
 /// A host with an encrypted volume `v-e`, and its key.
 fn encrypted() -> Fixture {
     let f = Fixture::new();
-    f.volumes.keys().add("k-1", DiskKey::new(KEY));
+    unlock(&f, "v-e");
     f.volumes.create(&new("v-e", None), None).expect("made");
     f
+}
+
+fn unlock(f: &Fixture, holder: &str) {
+    f.volumes.keys().add("k-1", holder, DiskKey::new(KEY));
 }
 
 /// Runs QEMU's tool on a chain, with this key.
@@ -77,6 +81,15 @@ fn snapshots_copies_and_restores_share_the_key_of_their_volume() {
     assert!(io(&chain(&f, "v-e"), KEY, "write -P 1 0 64k"));
     take(&f, "s-1");
     assert!(io(&chain(&f, "v-e"), KEY, "write -P 2 0 64k"));
+    let missing = f.volumes.create(&new("v-copy", Some("s-1")), None);
+    assert!(matches!(missing, Err(SystemError::KeyMissing { .. })), "it holds the key itself: {missing:?}");
+    unlock(&f, "v-copy");
+    let other = SealedKey { id: "k-2".to_owned(), ..sealed(1) };
+    let plain = NewVolume { encryption: None, ..new("v-copy", Some("s-1")) };
+    for wrong in [NewVolume { encryption: Some(Box::new(other)), ..plain.clone() }, plain] {
+        let refused = f.volumes.create(&wrong, None);
+        assert!(matches!(refused, Err(SystemError::Invalid { .. })), "one chain has one key: {refused:?}");
+    }
     f.volumes.create(&new("v-copy", Some("s-1")), None).expect("copied");
     assert!(io(&chain(&f, "v-copy"), KEY, "read -P 1 0 64k"));
     let facts = f.volumes.snapshot(POOL, "s-1").expect("read").expect("there");
@@ -98,9 +111,9 @@ async fn the_files_of_deleted_snapshots_are_merged_with_their_key_and_stay_witho
         take(&f, &format!("s-{byte}"));
     }
     f.volumes.delete_snapshot(POOL, "s-1").expect("deleted");
-    f.volumes.keys().remove("k-1");
+    f.volumes.keys().remove("k-1", "v-e");
     assert!(f.volumes.begin_merge(&BTreeSet::new()).expect("looked").is_none(), "the key is not known");
-    f.volumes.keys().add("k-1", DiskKey::new(KEY));
+    unlock(&f, "v-e");
     let merge = f.volumes.begin_merge(&BTreeSet::new()).expect("begun").expect("there is one");
     merge.run(None).await.expect("committed");
     f.volumes.finish_merge(&merge).expect("finished");
@@ -125,11 +138,44 @@ fn without_its_key_no_file_of_a_volume_is_made_and_another_wrapping_changes_the_
     let other = SealedKey { id: "k-2".to_owned(), ..sealed(3) };
     assert!(f.volumes.rewrap(POOL, "v-e", &other).is_err(), "another key");
     assert!(f.volumes.rewrap(POOL, ID, &sealed(3)).is_err(), "it is not encrypted");
-    f.volumes.keys().remove("k-1");
+    f.volumes.keys().remove("k-1", "v-e");
     let missing = f.volumes.create(&new("v-f", None), None);
     assert!(matches!(missing, Err(SystemError::KeyMissing { .. })), "{missing:?}");
     assert!(f.files("volumes").iter().all(|name| !name.contains("v-f")));
     let new = crate::NewSnapshot { volume: "v-e".to_owned(), ..snapshot("s-2") };
     let missing = f.volumes.begin_snapshot(&new);
     assert!(matches!(missing, Err(SystemError::KeyMissing { .. })), "{missing:?}");
+}
+
+#[test]
+fn a_copy_of_a_plain_snapshot_and_a_file_that_is_taken_over_are_not_encrypted() {
+    let f = Fixture::new();
+    f.take("s-1");
+    for holder in ["v-copy", "v-file"] {
+        unlock(&f, holder);
+    }
+    let file = NewVolume { file: Some("/srv/disk.qcow2".into()), ..new("v-file", None) };
+    for wrong in [new("v-copy", Some("s-1")), file] {
+        let refused = f.volumes.create(&wrong, None);
+        assert!(matches!(refused, Err(SystemError::Invalid { .. })), "{refused:?}");
+    }
+}
+
+#[test]
+fn an_agent_without_encryption_refuses_the_notes_of_encrypted_volumes_and_snapshots() {
+    let f = encrypted();
+    take(&f, "s-1");
+    for (folder, id) in [("volumes", "v-e"), ("snapshots", "s-1")] {
+        let text = fs::read_to_string(f.at(&format!("{folder}/{id}.json"))).expect("read");
+        let fields: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&text).expect("JSON");
+        // Both notes have had this field since their first version, and without it they are unreadable.
+        assert!(!fields.contains_key("volumeID"), "{text}");
+        assert_eq!(fields["encryptedVolumeID"], "v-e");
+    }
+    // The notes of others stay as they were.
+    f.take("s-2");
+    for path in [format!("volumes/{ID}.json"), "snapshots/s-2.json".to_owned()] {
+        let text = fs::read_to_string(f.at(&path)).expect("read");
+        assert!(text.contains("\"volumeID\"") && !text.contains("encrypt"), "{text}");
+    }
 }

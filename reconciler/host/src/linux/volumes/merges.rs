@@ -94,7 +94,7 @@ impl LinuxVolumes {
             let (chain, _) =
                 chain.map_err(|detail| SystemError::VolumeDamaged { id: upper.id.clone(), detail })?;
             let chain = chain.ok_or_else(|| SystemError::SnapshotLost { id: upper.id.clone() })?;
-            let key = self.key_of_snapshot(&pool, &upper.id)?;
+            let key = self.shared_key_of_snapshot(&upper)?;
             let (layout, lock) = (self.layout.clone(), Arc::new(lock));
             return Ok(Some(Merge { layout, pool, lower: lower.id, upper: upper.id, chain, key, lock }));
         }
@@ -120,7 +120,7 @@ impl LinuxVolumes {
             let (Some(note), Some(above)) = (lower.read()?, upper.read()?) else { continue };
             let is_finished = note.taken.is_some() && above.taken.is_some();
             // An encrypted file is merged once its key is known.
-            let has_key = self.keys.key_of(above_id, above.encryption.as_ref()).is_ok();
+            let has_key = self.keys.shared_key_of(above_id, above.encryption.as_ref()).is_ok();
             if note.owner.is_none() && is_finished && has_key && is_fit(&lower.file, &upper.file)? {
                 pairs.push(Pair { lower, note, upper });
             }

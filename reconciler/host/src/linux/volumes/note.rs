@@ -10,10 +10,14 @@ use super::super::files;
 use super::Result;
 use crate::{NewVolume, Restored, SealedKey, VolumeOwner};
 
+/// The field with the identity of the volume in the notes of an encrypted one, in the place of `volumeID`. An agent without encryption
+/// cannot read such a note, so it leaves the volume alone: it would make plain files for it, and drop its key with the next note.
+const ENCRYPTED_ID: &str = "encryptedVolumeID";
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Note {
-    #[serde(rename = "volumeID")]
+    #[serde(rename = "volumeID", alias = "encryptedVolumeID")]
     pub(super) volume_id: String,
     pub(super) owner: VolumeOwner,
     pub(super) base: Option<Base>,
@@ -113,6 +117,20 @@ impl Note {
     }
 
     pub(super) fn write(&self, path: &Path) -> Result<()> {
-        files::write_json(path, self, 0o600)
+        write(path, self, self.encryption.is_some())
     }
+}
+
+/// Writes the note of a volume or a snapshot.
+pub(super) fn write<T: Serialize>(path: &Path, note: &T, is_encrypted: bool) -> Result<()> {
+    if !is_encrypted {
+        return files::write_json(path, note, 0o600);
+    }
+    let mut note = serde_json::to_value(note).expect("our own types are plain JSON");
+    if let Some(fields) = note.as_object_mut()
+        && let Some(id) = fields.remove("volumeID")
+    {
+        fields.insert(ENCRYPTED_ID.to_owned(), id);
+    }
+    files::write_json(path, &note, 0o600)
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::super::files;
-use super::note::{Base, Note};
+use super::note::{self, Base, Note};
 use super::{Result, exists};
 use crate::{NewSnapshot, SealedKey, Taken, VolumeOwner};
 
@@ -14,7 +14,7 @@ use crate::{NewSnapshot, SealedKey, Taken, VolumeOwner};
 pub(super) struct SnapshotNote {
     /// None: no object names it (any more), and it goes with the last file that is based on it.
     pub(super) owner: Option<VolumeOwner>,
-    #[serde(rename = "volumeID")]
+    #[serde(rename = "volumeID", alias = "encryptedVolumeID")]
     pub(super) volume_id: String,
     /// The generation of the volume's file that becomes the snapshot.
     pub(super) generation: u32,
@@ -68,6 +68,6 @@ impl SnapshotNote {
     }
 
     pub(super) fn write(&self, path: &Path) -> Result<()> {
-        files::write_json(path, self, 0o600)
+        note::write(path, self, self.encryption.is_some())
     }
 }

@@ -121,8 +121,13 @@ impl LinuxVolumes {
 
     /// Returns the size of a snapshot that a new volume can be based on.
     pub(super) fn finished_size(&self, pool: &str, id: &str) -> Result<u64> {
+        self.finished(pool, id).map(|found| found.size)
+    }
+
+    /// Returns a snapshot that a new volume can be based on.
+    pub(super) fn finished(&self, pool: &str, id: &str) -> Result<SnapshotFacts> {
         let found = self.snapshot(pool, id)?.filter(|snapshot| snapshot.taken.is_some());
-        found.map(|s| s.size).ok_or_else(|| SystemError::SnapshotLost { id: id.to_owned() })
+        found.ok_or_else(|| SystemError::SnapshotLost { id: id.to_owned() })
     }
 
     /// Returns the file of a snapshot that is taken, with those below it.
@@ -466,6 +471,11 @@ impl LinuxVolumes {
     pub(in super::super) fn key_of_snapshot(&self, pool: &str, id: &str) -> Result<Option<DiskKey>> {
         let note = self.snapshot_place(pool, id)?.read()?;
         self.keys.key_of(id, note.and_then(|note| note.encryption).as_ref())
+    }
+
+    /// Returns the key of a snapshot's file, which any volume, snapshot or copy may hold that has the same. None: it is not encrypted.
+    pub(super) fn shared_key_of_snapshot(&self, at: &SnapshotPlace) -> Result<Option<DiskKey>> {
+        self.keys.shared_key_of(&at.id, at.read()?.and_then(|note| note.encryption).as_ref())
     }
 
     /// Returns the keys of the encrypted disks among these, by their ids.
