@@ -31,7 +31,7 @@ pub use crate::devices::Unplugged;
 use crate::machine::{Bus, DiskSpec, SpecError, blockdev, disk_device, overlay_blockdev};
 use crate::qmp::{Qmp, QmpError};
 pub use chain::shorten_chain;
-use chain::{is_encrypted, place_in_chain, remove_nodes};
+use chain::{is_open, place_in_chain, remove_nodes};
 pub use key::add_key;
 pub use limits::IoLimits;
 pub use observe::{Devices, Observation, cdroms, disks, free_target};
@@ -101,8 +101,18 @@ pub enum BlockError {
 /// Ensures that the machine has this disk.
 ///
 /// *Errors*: [`BlockError::Conflict`] when the id exists with another file or serial: it is not touched. When
-/// `device_add` fails, its node is removed again, so that the file is not held needlessly.
+/// `device_add` fails, its node is removed again, so that the file is not held needlessly, and so is the key of an encrypted disk that
+/// is not open.
 pub async fn plug(qmp: &Qmp, disk: &DiskSpec) -> Result<(), BlockError> {
+    let plugged = open_and_add(qmp, disk).await;
+    if plugged.is_err() && disk.format.is_encrypted() && matches!(is_open(qmp, &disk.id).await, Ok(false)) {
+        // Best effort: a later call needs the key, and its disk is unplugged with it.
+        let _ = key::remove(qmp, &disk.id).await;
+    }
+    plugged
+}
+
+async fn open_and_add(qmp: &Qmp, disk: &DiskSpec) -> Result<(), BlockError> {
     disk.validate()?;
     if disk.bus != Bus::VirtioScsi {
         return Err(BlockError::NotPluggable { id: disk.id.clone() });
@@ -154,7 +164,6 @@ fn locked(id: &str, error: QmpError) -> BlockError {
 /// Neither flushes nor checks the guest's file systems: callers query the guest agent first.
 pub async fn unplug(qmp: &Qmp, id: &str, limit: Duration) -> Result<Unplugged, BlockError> {
     let deadline = Instant::now() + limit;
-    let has_key = is_encrypted(qmp, id).await?;
     if !devices::remove(qmp, id, deadline).await? {
         return Ok(Unplugged::Waiting);
     }
@@ -165,9 +174,7 @@ pub async fn unplug(qmp: &Qmp, id: &str, limit: Duration) -> Result<Unplugged, B
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    if has_key {
-        key::remove(qmp, id).await?;
-    }
+    key::remove(qmp, id).await?;
     Ok(Unplugged::Released)
 }
 

@@ -879,6 +879,11 @@ async fn an_encrypted_disk_opens_with_its_key_from_the_start_or_plugged_in_and_l
         assert!(!format!("{argv:?}").contains(&key.passphrase()), "no argument has the key");
         let data = encrypted(bench.new_disk("data"), &key, None);
         bench.plug(&qmp, &data).await.expect_err("without its key");
+        block::add_key(&qmp, "data", &key).await.expect("added");
+        let lost = DiskSpec { file: data.file.with_file_name("lost.qcow2"), ..data.clone() };
+        block::plug(&qmp, &lost).await.expect_err("its file is not there");
+        let keys = qmp.execute("qom-list", json!({"path": "/objects"})).await.expect("listed");
+        assert!(!keys.to_string().contains("key-data"), "no key of a disk that is not plugged in: {keys}");
         for _ in 0..2 {
             block::add_key(&qmp, "data", &key).await.expect("added");
         }

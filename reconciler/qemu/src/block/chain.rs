@@ -90,10 +90,9 @@ async fn own_nodes(qmp: &Qmp, id: &str) -> Result<Vec<String>, BlockError> {
     Ok(written.chain(names.iter().filter(is_below)).cloned().collect())
 }
 
-/// Whether QEMU has an encrypted file of this disk open.
-pub(super) async fn is_encrypted(qmp: &Qmp, id: &str) -> Result<bool, BlockError> {
-    let own = own_nodes(qmp, id).await?;
-    Ok(nodes(qmp).await?.iter().any(|node| node.is_encrypted && own.contains(&node.name)))
+/// Whether QEMU has a file of this disk open.
+pub(super) async fn is_open(qmp: &Qmp, id: &str) -> Result<bool, BlockError> {
+    Ok(!own_nodes(qmp, id).await?.is_empty())
 }
 
 /// Returns the place of a node among those that the disk has written to: 0 for the one named like the disk, the lowest.

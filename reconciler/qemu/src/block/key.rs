@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::BlockError;
+use crate::devices;
 use crate::machine::{DiskKey, key_id};
 use crate::qmp::{Qmp, QmpError};
 
@@ -16,8 +17,12 @@ pub async fn add_key(qmp: &Qmp, id: &str, key: &DiskKey) -> Result<(), BlockErro
     }
 }
 
-/// Removes the key of a disk that was unplugged.
+/// Removes the key of a disk that is not open, if the machine has one.
 pub(super) async fn remove(qmp: &Qmp, id: &str) -> Result<(), BlockError> {
+    let objects = devices::list(qmp, "qom-list", json!({"path": "/objects"})).await?;
+    if !objects.iter().any(|object| object["name"] == key_id(id).as_str()) {
+        return Ok(());
+    }
     match qmp.execute("object-del", json!({"id": key_id(id)})).await {
         Ok(_) => Ok(()),
         Err(QmpError::Refused { desc, .. }) if desc.contains("not found") => Ok(()),

@@ -16,7 +16,6 @@ pub(super) struct Node {
     pub(super) driver: String,
     pub(super) file: Option<PathBuf>,
     pub(super) size: u64,
-    pub(super) is_encrypted: bool,
 }
 
 /// Lists the disks of the machine, including the bootstrap volume, sorted by id.
@@ -191,7 +190,6 @@ pub(super) async fn nodes(qmp: &Qmp) -> Result<Vec<Node>, BlockError> {
                 driver: text(n, "drv")?,
                 file: text(n, "file").map(file_of),
                 size: n["image"]["virtual-size"].as_u64()?,
-                is_encrypted: n["encrypted"] == true,
             })
         })
         .collect())

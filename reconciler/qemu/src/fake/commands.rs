@@ -317,10 +317,14 @@ fn describe_file(name: &str, node: &Node) -> Value {
 
 fn qom_list(machine: &Machine, args: &Map<String, Value>) -> Result<Value, CommandError> {
     let path = args["path"].as_str().ok_or_else(|| CommandError::kind("path", "string"))?;
+    let kind = json!({"name": "type", "type": "string"});
+    if path == "/objects" {
+        let keys = machine.keys.keys().map(|id| json!({"name": id, "type": "child<secret>"}));
+        return Ok(std::iter::once(kind).chain(keys).collect());
+    }
     if path != "/machine/peripheral" {
         return Err(CommandError::not_found(format!("Device '{path}' not found")));
     }
-    let kind = json!({"name": "type", "type": "string"});
     let devices =
         machine.devices.iter().map(|(id, d)| json!({"name": id, "type": format!("child<{}>", d.driver)}));
     Ok(std::iter::once(kind).chain(devices).collect())
