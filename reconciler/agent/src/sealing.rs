@@ -61,7 +61,7 @@ impl WrappingKey {
         sealed.extend_from_slice(key.bytes());
         let done = self.key.seal_in_place_separate_tag(Aad::from(id.as_bytes()), &mut sealed[NONCE_LEN..]);
         let (nonce, tag) = done.map_err(|_| "the key of the disk cannot be sealed".to_owned())?;
-        sealed[..NONCE_LEN].copy_from_slice(nonce.as_ref());
+        sealed[..NONCE_LEN].copy_from_slice(nonce.as_ref().as_slice());
         sealed.extend_from_slice(tag.as_ref());
         Ok(SealedKey {
             id,

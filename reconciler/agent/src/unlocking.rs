@@ -6,18 +6,20 @@
 //!  no file yet             ───────────────────▶ a new key, sealed
 //! ```
 //!
-//! Keys are in memory only. A Secret that is gone, or has another key, ends that: running machines go on, and none is started.
+//! Keys are in memory only, each held by the volumes and snapshots that have it. A Secret that is gone, or has another key, ends that:
+//! running machines go on, and none is started.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::{Disk, EncryptionStatus, HotswapDiskAttachment, Readiness, Reason, VM};
+use berth_api::{Disk, EncryptionStatus, KeyClass, Readiness, Reason};
 use berth_host::SealedKey;
 use kube::ResourceExt;
 
 use crate::context::Context;
-use crate::disk_keys::Missing;
-use crate::index::volume_of;
+use crate::disk_keys::{Missing, name_of};
+use crate::index::{Indexed, volume_of};
 use crate::key::{Key, ObjectName};
 use crate::sealing::WrappingKey;
 
@@ -59,6 +61,10 @@ pub(crate) async fn observe(ctx: &Context, disk: &Disk, held: Held<'_>) -> KeySt
     }
     let declared = disk.spec.encryption.as_deref().map(|encryption| encryption.key_class.as_str());
     let found = match (declared, held) {
+        // No file is made any more.
+        (_, Held::New | Held::Copy(_)) if disk.metadata.deletion_timestamp.is_some() => {
+            return KeyState::Plain;
+        }
         (None, Held::New | Held::Copy(None) | Held::File(None)) => return KeyState::Plain,
         (Some(_), Held::File(None)) => {
             let text = "encryption is declared, and its file is not encrypted: make the Disk anew without encryption".to_owned();
@@ -86,16 +92,30 @@ pub(crate) async fn observe(ctx: &Context, disk: &Disk, held: Held<'_>) -> KeySt
     found.unwrap_or_else(|missing| KeyState::Waits(missing.readiness))
 }
 
-/// Unlocks a key with the class that it is sealed with. A failure is reported by those that need the key.
-pub(crate) async fn unlock_quietly(ctx: &Context, sealed: Option<&SealedKey>) {
-    let Some(sealed) = sealed.filter(|sealed| ctx.system.unlocked(&sealed.id).is_none()) else { return };
-    if let Err(missing) = unlock(ctx, sealed).await {
-        tracing::debug!(
-            class = sealed.wrapped_by,
-            why = missing.readiness.message(),
-            "key of a snapshot not known"
-        );
-    }
+/// Unlocks the key of a snapshot with the class that it is sealed with, and returns when to look again; None: it is not encrypted. A
+/// failure is reported by those that need the key.
+pub(crate) async fn unlock_snapshot(
+    ctx: &Context,
+    snapshot: &str,
+    sealed: Option<&SealedKey>,
+) -> Option<Duration> {
+    let sealed = sealed?;
+    let Err(missing) = unlock(ctx, sealed, snapshot).await else { return Some(LOOK_AGAIN) };
+    let why = missing.readiness.message();
+    tracing::debug!(class = sealed.wrapped_by, why, "key of a snapshot not known");
+    Some(LOOK_FOR)
+}
+
+/// Forgets the keys of volumes and snapshots that no Disk and no DiskSnapshot here has any more.
+pub(crate) fn forget_departed(ctx: &Context) {
+    let holders: BTreeSet<String> = {
+        let tables = ctx.index.read();
+        let volumes = tables.disks.all().filter_map(|(_, disk)| volume_of(disk).map(str::to_owned));
+        let snapshots =
+            tables.disk_snapshots.all().filter_map(|(_, found)| found.status.as_ref()?.snapshot_id.clone());
+        volumes.chain(snapshots).collect()
+    };
+    ctx.disk_keys.keep(&holders);
 }
 
 /// The key as the status of a Disk or DiskSnapshot reports it.
@@ -106,6 +126,7 @@ pub(crate) fn reported(sealed: Option<&SealedKey>) -> Option<Box<EncryptionStatu
             provider_id: sealed.provider.clone(),
             key_id: sealed.wrapping_key_id.clone(),
             disk_key_id: sealed.id.clone(),
+            next: None,
             generation: sealed.generation.into(),
         })
     })
@@ -119,13 +140,25 @@ fn failed(text: String) -> Missing {
     Missing { readiness: Readiness::Stalled(Reason::WrongKey, text), is_gone: false }
 }
 
-/// Reads the key of the class that a disk declares.
-async fn declared_key(ctx: &Context, disk: &Disk, class: &str) -> Result<Arc<WrappingKey>, Missing> {
+/// The key cannot be opened with a class that the disk does not declare (any more). The host may read its Secret only once it is declared
+/// again, if no report of this host had it: after a restore of the control plane, for example.
+fn undeclared(missing: Missing, sealed: &SealedKey) -> Missing {
+    let why = missing.readiness.message();
+    let text = format!("its key is protected by KeyClass {}: declare it ({why})", sealed.wrapped_by);
+    let readiness = match missing.readiness {
+        Readiness::Stalled(reason, _) => Readiness::Stalled(reason, text),
+        other => Readiness::Reconciling(other.reason(), text),
+    };
+    Missing { readiness, ..missing }
+}
+
+/// Returns the class that a disk declares.
+fn declared_class(ctx: &Context, disk: &Disk, class: &str) -> Result<Arc<KeyClass>, Missing> {
     let namespace = disk.namespace().unwrap_or_default();
     let found = ctx.index.read().key_classes.find(&namespace, class);
-    let missing =
-        || no_class(format!("KeyClass {class} does not exist in namespace {namespace} or berth-shared"));
-    ctx.disk_keys.wrapping_key(&found.ok_or_else(missing)?, ctx.now()).await
+    found.ok_or_else(|| {
+        no_class(format!("KeyClass {class} does not exist in namespace {namespace} or berth-shared"))
+    })
 }
 
 /// Reads the key of the class that a key is sealed with.
@@ -134,11 +167,11 @@ async fn wrapping_key_of(ctx: &Context, sealed: &SealedKey) -> Result<Arc<Wrappi
         || no_class(format!("KeyClass {}, which protects its key, does not exist", sealed.wrapped_by));
     let (namespace, name) = sealed.wrapped_by.split_once('/').ok_or_else(missing)?;
     let found = ctx.index.read().key_classes.get(&ObjectName::new(namespace, name));
-    ctx.disk_keys.wrapping_key(&found.ok_or_else(missing)?, ctx.now()).await
+    ctx.disk_keys.opening_key(&found.ok_or_else(missing)?, ctx.now()).await
 }
 
-/// Opens a key with the key of its class, and keeps it. One that cannot be opened any more is forgotten.
-async fn unlock(ctx: &Context, sealed: &SealedKey) -> Result<(), Missing> {
+/// Opens a key with the key of its class, and keeps it for a volume or a snapshot. One that cannot be opened any more is forgotten.
+async fn unlock(ctx: &Context, sealed: &SealedKey, holder: &str) -> Result<(), Missing> {
     let opened = match wrapping_key_of(ctx, sealed).await {
         Ok(with) => with
             .open(sealed)
@@ -146,20 +179,30 @@ async fn unlock(ctx: &Context, sealed: &SealedKey) -> Result<(), Missing> {
         Err(missing) => Err(missing),
     };
     match opened {
-        Ok(key) => ctx.system.unlock(&sealed.id, key),
+        Ok(key) => {
+            ctx.system.unlock(&sealed.id, holder, key);
+            Ok(())
+        }
         Err(missing) => {
             if missing.is_gone {
-                ctx.system.lock(&sealed.id);
+                ctx.system.lock(&sealed.id, holder);
             }
-            return Err(missing);
+            Err(missing)
         }
     }
-    Ok(())
 }
 
 async fn new(ctx: &Context, disk: &Disk, class: &str) -> Result<KeyState, Missing> {
-    let with = declared_key(ctx, disk, class).await?;
-    let sealed = ctx.disk_keys.new_key(volume_of(disk).unwrap_or_default(), &with);
+    let volume = volume_of(disk).unwrap_or_default();
+    // A restore goes on with the key that it began with. A class that is declared meanwhile protects that one afterwards.
+    if ctx.pulls.is_restoring(volume)
+        && let Some(sealed) = ctx.disk_keys.key_in_making(volume)
+    {
+        return Ok(KeyState::Wraps(Box::new(sealed)));
+    }
+    let class = declared_class(ctx, disk, class)?;
+    let with = ctx.disk_keys.sealing_key(&class, ctx.now()).await?;
+    let sealed = ctx.disk_keys.new_key(volume, &with);
     sealed.map(|sealed| KeyState::Wraps(Box::new(sealed))).map_err(failed)
 }
 
@@ -171,16 +214,18 @@ async fn sealed_with(
     sealed: &SealedKey,
     is_copy: bool,
 ) -> Result<KeyState, Missing> {
-    let known = ctx.system.unlocked(&sealed.id);
+    let volume = volume_of(disk).unwrap_or_default();
+    let known = ctx.system.unlocked(&sealed.id, volume);
     let was_locked = known.is_none();
-    let with = declared_key(ctx, disk, class).await;
-    let is_same = with.as_ref().is_ok_and(|with| with.class == sealed.wrapped_by);
-    let unlocked = unlock(ctx, sealed).await;
-    let now = ctx.system.unlocked(&sealed.id);
+    let declared = declared_class(ctx, disk, class);
+    // By its name: a class whose Secret is gone is the same still, and its key is to be forgotten.
+    let is_same = declared.as_ref().is_ok_and(|class| name_of(class) == sealed.wrapped_by);
+    let unlocked = unlock(ctx, sealed, volume).await;
+    let now = ctx.system.unlocked(&sealed.id, volume);
     // The class that it is to have no longer may be gone before the other one protects it.
     let key = if is_same { now } else { now.or(known) };
     if let Some(key) = &key {
-        ctx.system.unlock(&sealed.id, key.clone());
+        ctx.system.unlock(&sealed.id, volume, key.clone());
         if was_locked {
             wake_users(ctx, disk);
         }
@@ -189,19 +234,19 @@ async fn sealed_with(
         (true, Some(_)) if !is_copy => Ok(KeyState::Synced(Box::new(sealed.clone()))),
         (_, Some(key)) => {
             let generation = if is_copy { 1 } else { sealed.generation.saturating_add(1) };
-            with?.seal(&key, generation).map(|sealed| KeyState::Wraps(Box::new(sealed))).map_err(failed)
+            let with = ctx.disk_keys.sealing_key(&declared?, ctx.now()).await?;
+            with.seal(&key, generation).map(|sealed| KeyState::Wraps(Box::new(sealed))).map_err(failed)
         }
-        (_, None) => Err(unlocked.err().unwrap_or_else(|| failed("its key is not known".to_owned()))),
+        (_, None) => {
+            let missing = unlocked.err().unwrap_or_else(|| failed("its key is not known".to_owned()));
+            Err(if is_same || is_copy { missing } else { undeclared(missing, sealed) })
+        }
     }
 }
 
-/// Enqueues the VMs and attachments that may wait for the key: the status of the Disk may stay as it is.
+/// Enqueues the VMs and attachments that may wait for the key: the status of the Disk may stay as it is, as after a start of the agent.
 fn wake_users(ctx: &Context, disk: &Disk) {
-    let name = ObjectName::of(disk);
-    for user in disk.status.iter().flat_map(|status| &status.used_by) {
-        ctx.enqueue(Key::new::<VM>(name.beside(&user.vm)));
-        if let Some(attachment) = &user.attachment {
-            ctx.enqueue(Key::new::<HotswapDiskAttachment>(name.beside(attachment)));
-        }
-    }
+    let keys = Disk::keys_of(&ObjectName::of(disk), disk, &ctx.index.read());
+    let own = Key::of(disk);
+    keys.into_iter().filter(|key| *key != own).for_each(|key| ctx.enqueue(key));
 }

@@ -106,6 +106,10 @@ pub struct EncryptionStatus {
     pub disk_key_id: String,
     /// How often the key of the disk was protected by a class: 1, and one more after each change of the class.
     pub generation: i64,
+    /// The KeyClass that is about to protect it in the place of `keyClass`, as `NAMESPACE/NAME`. Only while that is being done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 127))]
+    pub next: Option<String>,
 }
 
 impl EncryptionStatus {
@@ -113,6 +117,12 @@ impl EncryptionStatus {
     #[must_use]
     pub fn class(&self) -> Option<(&str, &str)> {
         self.key_class.split_once('/')
+    }
+
+    /// Returns the namespaces and the names of the KeyClasses that protect the key, or may do so already.
+    pub fn classes(&self) -> impl Iterator<Item = (&str, &str)> {
+        let next = self.next.as_deref().and_then(|next| next.split_once('/'));
+        self.class().into_iter().chain(next)
     }
 }
 
@@ -130,5 +140,7 @@ mod tests {
         assert_eq!(class.secret.key, "key");
         let status = EncryptionStatus { key_class: "ns/default".into(), ..EncryptionStatus::default() };
         assert_eq!(status.class(), Some(("ns", "default")));
+        let changes = EncryptionStatus { next: Some("berth-shared/x".into()), ..status };
+        assert_eq!(changes.classes().collect::<Vec<_>>(), [("ns", "default"), ("berth-shared", "x")]);
     }
 }

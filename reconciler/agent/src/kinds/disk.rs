@@ -152,10 +152,13 @@ impl Indexed for Disk {
         keys
     }
 
-    /// Its own reconcile reads from the status who uses it.
+    /// Its own reconcile reads from the status what uses it, and the class that its key gets next.
     fn reads_own_write(old: &Self, new: &Self) -> bool {
-        let users = |disk: &Self| disk.status.as_ref().map(|s| s.used_by.clone());
-        users(old) != users(new)
+        let read = |disk: &Self| {
+            let status = disk.status.as_ref()?;
+            Some((status.used_by.clone(), status.encryption.as_ref().and_then(|found| found.next.clone())))
+        };
+        read(old) != read(new)
     }
 }
 

@@ -15,7 +15,9 @@ impl Indexed for KeyClass {
         let disks = tables.disks.all().filter(|(_, disk)| {
             let declares = disk.spec.encryption.as_ref().is_some_and(|e| e.key_class.as_str() == name.name);
             let has = disk.status.as_ref().and_then(|status| status.encryption.as_ref());
-            declares || has.is_some_and(|encryption| encryption.key_class == whole)
+            declares
+                || has
+                    .is_some_and(|has| has.key_class == whole || has.next.as_deref() == Some(whole.as_str()))
         });
         let snapshots = tables.disk_snapshots.all().filter(|(_, snapshot)| {
             let has = snapshot.status.as_ref().and_then(|status| status.encryption.as_ref());

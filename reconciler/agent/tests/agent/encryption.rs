@@ -1,13 +1,17 @@
 //! Encrypted disks: made with a key, protected by another class while their VM runs, and held back without their key.
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use berth_api::{Disk, DiskSnapshot, EncryptionStatus, KeyClass, VM, condition};
+use berth_host::Volumes as _;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
-use crate::fixture::{Fixture, INSTANCE, bound, disk_bound, reason_of, vm_reason};
+use crate::fixture::{Fixture, INSTANCE, bound, disk_bound, is_ready, reason_of, vm_reason};
 
 async fn set_secret(fixture: &Fixture, name: &str, byte: u8) {
     let key = BASE64.encode([byte; 32]);
@@ -102,6 +106,66 @@ async fn a_vm_runs_on_without_the_secret_of_its_disks_and_is_not_started_before_
     fixture.running_vm().await;
     fixture.until::<Disk>("root", has_class("ns/default")).await;
     fixture.assert_quiet().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stopped_vm_starts_after_a_restart_of_the_agent_and_not_once_the_secret_is_gone() {
+    let fixture = running().await;
+    fixture.until::<Disk>("root", has_class("ns/default")).await;
+    let stop = json!({"power": "Stopped", "stop": {"mode": "Hard"}});
+    fixture.change::<VM>("web", stop.clone()).await;
+    fixture.until::<VM>("web", |vm| is_ready(vm, "Stopped")).await;
+    for is_declared_first in [false, true] {
+        // A host forgets the keys with its agent.
+        fixture.crash_agent().await;
+        fixture.system.keep_keys(&BTreeSet::new());
+        if is_declared_first {
+            fixture.change::<VM>("web", json!({"power": "Running"})).await;
+            fixture.start_agent();
+        } else {
+            fixture.start_agent();
+            fixture.change::<VM>("web", json!({"power": "Running"})).await;
+        }
+        fixture.running_vm().await;
+        fixture.change::<VM>("web", stop.clone()).await;
+        fixture.until::<VM>("web", |vm| is_ready(vm, "Stopped")).await;
+    }
+    fixture.api::<Secret>().delete("first", &Default::default()).await.expect("deleted");
+    let disk = fixture.until::<Disk>("root", |disk| synced(disk) == "WaitingForSecret").await;
+    let id = encryption(&disk).expect("encrypted").disk_key_id;
+    assert!(fixture.system.unlocked(&id, "v-encrypted").is_none(), "the key is forgotten");
+    fixture.change::<VM>("web", json!({"power": "Running"})).await;
+    fixture.until::<VM>("web", |vm| vm_reason(vm) == "WaitingForDisk").await;
+    assert!(fixture.system.hypervisor().view(INSTANCE).is_none(), "it is not started");
+    set_secret(&fixture, "first", 1).await;
+    fixture.running_vm().await;
+    fixture.assert_quiet().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_copy_without_its_secret_leaves_its_source_the_key_and_a_deleted_one_holds_none() {
+    let fixture = running().await;
+    let source = fixture.until::<Disk>("root", has_class("ns/default")).await;
+    let id = encryption(&source).expect("encrypted").disk_key_id;
+    set_secret(&fixture, "second", 2).await;
+    fixture.make::<KeyClass>("next", json!({"secret": {"name": "second"}}), None).await;
+    let spec = json!({"source": {"disk": "root"}, "encryption": {"keyClass": "next"}});
+    fixture.make::<Disk>("copy", spec, Some(disk_bound("v-copy"))).await;
+    fixture.until::<Disk>("copy", has_class("ns/next")).await;
+    let known = |holder: &str| fixture.system.unlocked(&id, holder).is_some();
+    assert!(known("v-encrypted") && known("v-copy"));
+    fixture.api::<Secret>().delete("second", &Default::default()).await.expect("deleted");
+    fixture.until::<Disk>("copy", |disk| synced(disk) == "WaitingForSecret").await;
+    assert!(known("v-encrypted") && !known("v-copy"));
+    fixture.change::<VM>("web", json!({"restartToken": "again", "stop": {"mode": "Hard"}})).await;
+    fixture.running_vm().await;
+    set_secret(&fixture, "second", 2).await;
+    fixture.until::<Disk>("copy", has_class("ns/next")).await;
+    assert!(known("v-copy"));
+    fixture.delete::<Disk>("copy").await;
+    fixture.until_gone::<Disk>("copy").await;
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert!(known("v-encrypted") && !known("v-copy"));
 }
 
 /// Declares a disk that cannot be made.

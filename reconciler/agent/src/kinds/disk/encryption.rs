@@ -22,7 +22,7 @@ pub(super) fn of_new_file(observed: &Observed) -> Result<Option<Box<SealedKey>>,
 }
 
 /// Returns the plan for a disk that has a file, as its key allows it. A running machine has its key itself.
-pub(super) fn of_file(plan: Plan<Step>, facts: &VolumeFacts, observed: &Observed) -> Plan<Step> {
+pub(super) fn of_file(plan: Plan<Step>, disk: &Disk, facts: &VolumeFacts, observed: &Observed) -> Plan<Step> {
     match &observed.key {
         KeyState::Plain => plan,
         KeyState::Synced(_) => plan.requeue_after(LOOK_AGAIN),
@@ -30,14 +30,25 @@ pub(super) fn of_file(plan: Plan<Step>, facts: &VolumeFacts, observed: &Observed
             let rewrap =
                 Step::Rewrap { pool: facts.pool.clone(), volume: facts.id.clone(), key: key.clone() };
             let text = format!("its key is being protected by KeyClass {}", key.wrapped_by);
-            Plan::steps(vec![rewrap], Readiness::Reconciling(Reason::Provisioning, text))
+            let readiness = Readiness::Reconciling(Reason::Provisioning, text);
+            match is_announced(disk, key) {
+                true => Plan::steps(vec![rewrap], readiness),
+                false => Plan::without_steps(readiness).requeue_after(LOOK_FOR),
+            }
         }
         KeyState::Waits(_) if observed.open_size.is_some() => plan.requeue_after(LOOK_FOR),
         KeyState::Waits(readiness) => Plan::without_steps(readiness.clone()).requeue_after(LOOK_FOR),
     }
 }
 
-/// Returns the encryption to report. A host reports a class that the disk declares, or the one that was reported before.
+/// Whether the status has the class that is to protect the key. It is written before the note is: the host may read the Secret of a
+/// reported class, so that it can open the key also if it crashes in between and the disk declares yet another class then.
+fn is_announced(disk: &Disk, key: &SealedKey) -> bool {
+    let reported = disk.status.as_ref().and_then(|status| status.encryption.as_deref());
+    reported.is_none_or(|reported| reported.next.as_deref() == Some(key.wrapped_by.as_str()))
+}
+
+/// Returns the encryption to report. A host reports a class that the disk declares, or one that was reported before.
 pub(super) fn reported(disk: &Disk, observed: &Observed) -> Option<Box<EncryptionStatus>> {
     let key = observed.volume.as_ref()?.encryption.as_deref()?;
     let declared = disk.spec.encryption.as_ref()?.key_class.as_str();
@@ -47,8 +58,14 @@ pub(super) fn reported(disk: &Disk, observed: &Observed) -> Option<Box<Encryptio
         .wrapped_by
         .split_once('/')
         .is_some_and(|(found, name)| name == declared && (found == namespace || found == SHARED_NAMESPACE));
-    let is_known = before.is_some_and(|before| before.key_class == key.wrapped_by);
-    unlocking::reported(Some(key).filter(|_| is_declared || is_known))
+    let is_known = before.is_some_and(|before| {
+        before.key_class == key.wrapped_by || before.next.as_deref() == Some(key.wrapped_by.as_str())
+    });
+    let mut reported = unlocking::reported(Some(key).filter(|_| is_declared || is_known))?;
+    if let KeyState::Wraps(next) = &observed.key {
+        reported.next = Some(next.wrapped_by.clone()).filter(|next| *next != reported.key_class);
+    }
+    Some(reported)
 }
 
 /// Writes the condition of a disk that is encrypted, or is to be.

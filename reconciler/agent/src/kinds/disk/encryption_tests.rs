@@ -84,6 +84,33 @@ fn another_class_protects_the_key_while_a_machine_has_the_disk_open() {
     assert!(done.steps.is_empty() && matches!(done.readiness, Readiness::Ready(..)));
 }
 
+/// Status of a disk whose key one class protects, and perhaps the next one already.
+fn reported(mut disk: Disk, class: &str, next: &str) -> Disk {
+    let encryption = json!({
+        "keyClass": format!("ns/{class}"), "providerID": "Secret", "keyID": "w-1", "diskKeyID": "k-1", "generation": 1,
+        "next": format!("ns/{next}"),
+    });
+    let status = disk.status.as_mut().expect("a status");
+    status.encryption = Some(Box::new(serde_json::from_value(encryption).expect("an encryption")));
+    disk
+}
+
+#[test]
+fn the_class_that_is_to_protect_a_key_is_reported_before_it_does_and_none_is_lost_by_a_crash_in_between() {
+    let declared = disk(json!({"size": "1Gi", "encryption": {"keyClass": "third"}}));
+    // `other` protects it since a moment that no report has seen, and the disk declares yet another one now.
+    let mut seen = made(KeyState::Wraps(key("third")));
+    seen.volume.as_mut().expect("made").encryption = Some(key("other"));
+    let before = reported(declared.clone(), "default", "other");
+    let waits = plan(&before, &seen);
+    assert_eq!((waits.steps.len(), waits.readiness.reason()), (0, Reason::Provisioning));
+    let status = status(&before, &seen, &waits.readiness, Timestamp::UNIX_EPOCH);
+    let encryption = status.encryption.expect("reported");
+    assert_eq!((encryption.key_class.as_str(), encryption.next.as_deref()), ("ns/other", Some("ns/third")));
+    let rewrap = Step::Rewrap { pool: "default".into(), volume: "v-1".into(), key: key("third") };
+    assert_eq!(plan(&reported(declared, "other", "third"), &seen).steps, [rewrap]);
+}
+
 #[test]
 fn a_missing_key_leaves_a_running_disk_ready_and_holds_back_every_other_one() {
     let encrypted = disk(json!({"size": "1Gi", "encryption": {}}));

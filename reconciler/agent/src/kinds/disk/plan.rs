@@ -45,7 +45,9 @@ pub(super) fn plan(disk: &Disk, observed: &Observed) -> Plan<Step> {
     }
     match &observed.volume {
         Some(facts) => match owner(disk, facts) {
-            Owner::ThisDisk => encryption::of_file(keep(disk, volume, facts, observed), facts, observed),
+            Owner::ThisDisk => {
+                encryption::of_file(keep(disk, volume, facts, observed), disk, facts, observed)
+            }
             Owner::Former => take_over(disk, facts),
             Owner::Other(uid) => {
                 let text = format!(

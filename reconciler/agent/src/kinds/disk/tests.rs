@@ -97,7 +97,7 @@ fn a_blank_disk_is_made_at_once() {
     insta::assert_debug_snapshot!(plan.steps, @r#"
     [
         Create(
-            NewVolume { encryption: None,
+            NewVolume {
                 pool: "default",
                 id: "v-1",
                 size: Some(
@@ -114,6 +114,7 @@ fn a_blank_disk_is_made_at_once() {
                     image: None,
                     source: None,
                 },
+                encryption: None,
             },
         ),
     ]

@@ -95,6 +95,7 @@ fn disk(name: &str, boot: bool) -> DeclaredDisk {
         serial: format!("serial-{name}"),
         user: User::ThisVm,
         problem: None,
+        is_locked: false,
         reported: true,
         bus: Default::default(),
         read_only: false,
