@@ -179,6 +179,10 @@ pub struct HostStatus {
     /// Whether VMs with a TPM can run here: `swtpm` is installed. Absent in the report of an older agent: they cannot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tpm: Option<bool>,
+    /// Whether encrypted Disks can be here. Absent in the report of an older agent, which would make their files without encryption: no
+    /// encrypted Disk is bound to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_encryption: Option<bool>,
     /// The PCI devices that its administrator lets VMs have (`--pci-device`), by name. At most 64 names are listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]

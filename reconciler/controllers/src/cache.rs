@@ -511,6 +511,7 @@ impl Cache {
                 || host.spec.fenced
                 || host.metadata.deletion_timestamp.is_some(),
             tpm: status.and_then(|s| s.tpm).unwrap_or_default(),
+            disk_encryption: self.encrypts_disks(name),
             allocatable_cpus: allocatable.map_or(0, |a| a.cpus.clamp(0, MOST_CPUS)),
             allocatable_memory: allocatable.map_or(0, |a| bytes(&a.memory).min(MOST_MEMORY)),
             huge_memory: status.map(HostStatus::huge_memory).unwrap_or_default(),
@@ -580,6 +581,12 @@ impl Cache {
         let class = vm.spec.class.as_ref();
         let class = class.and_then(|class| self.tables.vm_classes.lookup(&vm.namespace()?, class.as_str()));
         vm.spec.profile(class.map(|class| &class.spec)).cpu_model
+    }
+
+    /// Whether encrypted disks can be on a host: an older agent would make their files without encryption.
+    pub(crate) fn encrypts_disks(&self, host: &str) -> bool {
+        let status = self.tables.hosts.cluster(host).and_then(|host| host.status.as_ref());
+        status.and_then(|status| status.disk_encryption).unwrap_or_default()
     }
 
     /// Whether a VM is to have a TPM.

@@ -121,6 +121,7 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
     let models = qemu.into_iter().flat_map(|qemu| &qemu.cpu_models).filter(|model| model.len() <= MAX_MODEL);
     status.cpu_models = models.take(MAX_MODELS).cloned().collect();
     status.disk_io = qemu.map(|qemu| if qemu.io_uring { "io_uring" } else { "native" }.to_owned());
+    status.disk_encryption = Some(true);
     status.tpm = Some(facts.qemu.as_ref().is_ok_and(|qemu| qemu.tpm));
     status.pci_devices = devices::offered(observed);
     status.usb_devices = devices::offered_usb(observed);
