@@ -445,6 +445,11 @@ async fn a_key_class_stays_while_it_protects_the_key_of_a_disk() {
     }
     let of = |class: &str| json!({"size": "16Mi", "encryption": {"keyClass": class}});
     site.apply("default", "Disk", "sealed", of("first")).await;
+    let small = json!({"cpus": 1, "memory": "16Mi", "firmware": "BIOS"});
+    site.apply("default", "VMClass", "small", small).await;
+    let vm = json!({"class": "small", "disks": [{"name": "sealed", "boot": true}], "networkInterfaces": [],
+        "stop": {"gracePeriodSeconds": 5}});
+    site.apply("default", "VM", "sealed", vm).await;
     let class = async || {
         let disk = site.find("default", ("Disk", "sealed")).await.expect("it is there");
         disk["status"]["encryption"]["keyClass"].clone()
@@ -456,6 +461,7 @@ async fn a_key_class_stays_while_it_protects_the_key_of_a_disk() {
     site.until("the first class goes", async || is_gone(&classes, "first").await).await;
     assert_eq!(class().await, "default/second");
     assert!(held(&site, &classes, "second").await.ends_with("used by Disk default/sealed"));
+    site.until_deleted(&site.in_namespace::<VM>("default"), "sealed").await;
     site.until_deleted(&site.in_namespace::<Disk>("default"), "sealed").await;
     site.until("the second class goes", async || is_gone(&classes, "second").await).await;
 }

@@ -1,6 +1,9 @@
 //! The writes of a reconcile, as data: in order, with no choices left for execution.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use berth_api::{
     Binding, DEFAULT_NAME, Disk, DiskState, Host, Network, ObjectUser, PlacementGroup, PlacementGroupStatus,
@@ -13,6 +16,7 @@ use crate::{
     cache::users::Protection,
     cache::{Cache, users},
     key::{Key, ObjectKind},
+    kinds::role,
     object::{Object, WithStatus},
     plan::Step,
 };
@@ -165,6 +169,21 @@ impl WriteBatch {
         }
     }
 
+    /// Permits a host to read these Secrets of a namespace, and those that the draft permits already.
+    pub(crate) fn allow(&mut self, role: Key, host: &str, secrets: impl IntoIterator<Item = String>) {
+        let mut all: BTreeSet<String> = secrets.into_iter().collect();
+        for write in &mut self.writes {
+            if let Write::Allow { role: written, secrets, .. } = write
+                && *written == role
+            {
+                all.extend(secrets.drain(..));
+                secrets.extend(all);
+                return;
+            }
+        }
+        self.write(Write::Allow { role, host: host.to_owned(), secrets: all.into_iter().collect() });
+    }
+
     /// Adds the writes for the steps, in order.
     pub(crate) fn steps(&mut self, cache: &Cache, now: Timestamp, steps: &[Step]) {
         for step in steps {
@@ -174,6 +193,8 @@ impl WriteBatch {
                 Step::BindDisk { disk, host, volume_id, serial, used_by } => {
                     let Some(object) = cache.tables.disks.get(disk) else { continue };
                     self.hold(cache, users::of_disk(object));
+                    // Written before the host knows of the disk, so that it never looks for the key in vain.
+                    role::grant_key(cache, host, object, self);
                     let mut status = bound(object, host, now);
                     status.volume_id = Some(volume_id.clone());
                     status.serial = Some(serial.clone());

@@ -24,7 +24,7 @@ pub(crate) mod users;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use berth_api::{
-    ConditionType, HOST_FINALIZER, Host, HostStatus, SizeError, SizeTaken, VM, VMClass, condition,
+    ConditionType, HOST_FINALIZER, Host, HostStatus, KeyClass, SizeError, SizeTaken, VM, VMClass, condition,
     host::{AddressConflict, MOST_CPUS, MOST_MEMORY, MOST_OVERHEAD},
     size_taken,
     vm::{Hardware, taken_devices},
@@ -111,6 +111,7 @@ struct Before {
     secret_roles: Vec<Key>,
     host: Option<Arc<Host>>,
     class: Option<Arc<VMClass>>,
+    key_class: Option<Arc<KeyClass>>,
 }
 
 impl Cache {
@@ -288,6 +289,9 @@ impl Cache {
             self.note_encrypted(&key);
         }
         keys.extend(self.changed_secret_roles(&key, before.secret_roles));
+        if self.is_another_class(&key, before.key_class.as_deref()) {
+            keys.extend(self.class_roles(&key));
+        }
         if before.is_bound && !self.is_bound(&key) {
             let uses = self.uses_of(&key).unwrap_or_default();
             self.users.unbound(&uses);
@@ -298,6 +302,7 @@ impl Cache {
     /// Removes an object from the cache; returns the keys that concerns.
     pub(crate) fn remove(&mut self, key: &Key) -> Vec<Key> {
         let before = self.before(key);
+        let class_roles = before.key_class.as_ref().map(|_| self.class_roles(key)).unwrap_or_default();
         self.tables.of_mut(key.kind).remove(key);
         self.never_bound.gone(key);
         let mut keys = vec![key.clone()];
@@ -313,6 +318,7 @@ impl Cache {
             self.note_encrypted(key);
         }
         keys.extend(self.changed_secret_roles(key, before.secret_roles));
+        keys.extend(class_roles);
         keys.extend(self.recovering());
         keys
     }
@@ -324,6 +330,7 @@ impl Cache {
             secret_roles: self.secret_roles(key),
             host: self.tables.hosts.get(key).cloned(),
             class: self.tables.vm_classes.get(key).cloned(),
+            key_class: self.tables.key_classes.get(key).cloned(),
         }
     }
 

@@ -18,7 +18,7 @@ mod network;
 mod placement_group;
 mod public_ip;
 mod quota;
-mod role;
+pub(crate) mod role;
 mod security_group;
 mod snapshot_schedule;
 mod storage_pool;

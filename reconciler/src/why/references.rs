@@ -63,6 +63,7 @@ pub(crate) fn references(kind: &str, object: &Value) -> Vec<Reference> {
             from.own("disk", "disk", "disks", text(object, "/spec/disk")),
         ],
         "publicip" => of_public_ip(&from, object),
+        "keyclass" => vec![from.own("key", "secret", "secrets", text(object, "/spec/secret/name"))],
         "image" => vec![from.site("host", "host", "hosts", text(object, "/status/binding/host"))],
         _ => Vec::new(),
     };

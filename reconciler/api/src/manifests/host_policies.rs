@@ -116,13 +116,23 @@ fn bound() -> [Value; 2] {
     )
 }
 
-/// The class that protects a key: the controllers let the host read the Secrets of the classes that it reports.
+/// The classes that protect a key: the controllers let the host read the Secrets of those that it reports. The one that is reported as the
+/// next may protect the key before a crash, and the disk declare yet another one after it.
 fn key_class() -> String {
-    let reported = "object.status.encryption.keyClass";
-    let namespaces = format!("[object.metadata.namespace, '{SHARED_NAMESPACE}']");
+    let (class, next) = ("object.status.encryption.keyClass", "object.status.encryption.next");
     format!(
         "!variables.bound || !has(object.status) || !has(object.status.encryption) || \
-         (has(oldObject.status.encryption) && oldObject.status.encryption.keyClass == {reported}) || \
+         (({}) && (!has({next}) || {}))",
+        may_report(class),
+        may_report(next)
+    )
+}
+
+fn may_report(reported: &str) -> String {
+    let before = "oldObject.status.encryption";
+    let namespaces = format!("[object.metadata.namespace, '{SHARED_NAMESPACE}']");
+    format!(
+        "(has({before}) && ({before}.keyClass == {reported} || (has({before}.next) && {before}.next == {reported}))) || \
          (has(object.spec.encryption) && {namespaces}.exists(n, {reported} == n + '/' + object.spec.encryption.keyClass)) || \
          (request.resource.resource == 'disksnapshots' && {namespaces}.exists(n, {reported}.startsWith(n + '/')))"
     )

@@ -49,8 +49,8 @@ impl Cache {
         binding.map(|binding| binding.host)
     }
 
-    /// Returns the Roles by which hosts read the credentials that this Image or BackupRepository has, or the key of this KeyClass, or those
-    /// of the images, repositories and classes that this Disk, DiskSnapshot, VM or Backup uses.
+    /// Returns the Roles by which hosts read the credentials that this Image or BackupRepository has, or those of the images, repositories
+    /// and classes of keys that this Disk, DiskSnapshot, VM or Backup uses.
     pub(crate) fn secret_roles(&self, key: &Key) -> Vec<Key> {
         let mut roles = self.repository_roles(key);
         roles.extend(self.image_roles(key));
@@ -86,9 +86,7 @@ impl Cache {
         let now = self.secret_roles(key);
         match key.kind {
             // Another Secret of the same hosts is another rule of the same Roles.
-            ObjectKind::Image | ObjectKind::BackupRepository | ObjectKind::KeyClass => {
-                before.into_iter().chain(now).collect()
-            }
+            ObjectKind::Image | ObjectKind::BackupRepository => before.into_iter().chain(now).collect(),
             _ if before == now => Vec::new(),
             _ => before.into_iter().chain(now).collect(),
         }

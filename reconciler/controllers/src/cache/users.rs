@@ -79,14 +79,14 @@ pub(crate) fn of_disk(disk: &Disk) -> BTreeSet<Key> {
     let host = host.map(|b| Key::cluster(ObjectKind::Host, &b.host));
     let declared = disk.spec.encryption.as_ref().filter(|_| stays || host.is_some());
     let declared = declared.map(|e| Key::namespaced(ObjectKind::KeyClass, &namespace, e.key_class.as_str()));
-    let has = class_of(disk.status.as_ref().and_then(|s| s.encryption.as_deref()));
-    [image, pool, host, declared, has].into_iter().flatten().collect()
+    let has = classes_of(disk.status.as_ref().and_then(|s| s.encryption.as_deref()));
+    [image, pool, host, declared].into_iter().flatten().chain(has).collect()
 }
 
-/// Returns the KeyClass that an encrypted Disk or DiskSnapshot has now.
-fn class_of(encryption: Option<&EncryptionStatus>) -> Option<Key> {
-    let (namespace, name) = encryption?.class()?;
-    Some(Key::namespaced(ObjectKind::KeyClass, namespace, name))
+/// Returns the KeyClasses that protect the key of an encrypted Disk or DiskSnapshot: the one that it has, and the one that is about to do so.
+pub(crate) fn classes_of(encryption: Option<&EncryptionStatus>) -> impl Iterator<Item = Key> {
+    let classes = encryption.into_iter().flat_map(EncryptionStatus::classes);
+    classes.map(|(namespace, name)| Key::namespaced(ObjectKind::KeyClass, namespace, name))
 }
 
 /// Returns the objects a PublicIP uses.
@@ -101,8 +101,8 @@ pub(crate) fn of_snapshot(snapshot: &DiskSnapshot) -> BTreeSet<Key> {
     let host = status.and_then(|s| s.binding.as_ref()).map(|b| Key::cluster(ObjectKind::Host, &b.host));
     let pool = status.and_then(|s| s.pool.as_ref());
     let pool = pool.map(|pool| Key::cluster(ObjectKind::StoragePool, pool.as_str()));
-    let class = class_of(status.and_then(|s| s.encryption.as_deref()));
-    [host, pool, class].into_iter().flatten().collect()
+    let classes = classes_of(status.and_then(|s| s.encryption.as_deref()));
+    [host, pool].into_iter().flatten().chain(classes).collect()
 }
 
 /// Returns the objects a Backup uses: its repository, its host, and the pool of its snapshot until it is complete.

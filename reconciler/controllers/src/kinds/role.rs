@@ -4,7 +4,7 @@
 //! Only hosts that have an account of their own have such roles: the agent inside `berth up`, and one that uses an
 //! administrator's kubeconfig, need none.
 
-use berth_api::{SYSTEM_NAMESPACE, VM, manifests::access};
+use berth_api::{Disk, SYSTEM_NAMESPACE, VM, manifests::access};
 use kube::ResourceExt;
 
 use crate::{
@@ -43,16 +43,22 @@ pub(crate) fn reconcile(cache: &Cache, _: &Config, key: &Key, batch: &mut WriteB
 /// Permits a host to read the Secrets that a VM needs which is about to be bound to it.
 pub(crate) fn grant(cache: &Cache, host: &str, vm: &VM, batch: &mut WriteBatch) {
     let role = Key::secrets_role(host, &vm.namespace().unwrap_or_default());
-    let mut secrets = cache.secrets_of(host, role.namespace());
-    let needed = vm.spec.secrets().map(str::to_owned);
-    let more: Vec<String> = needed.filter(|secret| !secrets.contains(secret)).collect();
-    if !has_account(cache, host) || more.is_empty() {
-        return;
+    allow(cache, host, role, vm.spec.secrets().map(str::to_owned).collect(), batch);
+}
+
+/// Permits a host to read the key of the class of an encrypted Disk that is about to be bound to it.
+pub(crate) fn grant_key(cache: &Cache, host: &str, disk: &Disk, batch: &mut WriteBatch) {
+    if let Some((namespace, secret)) = cache.key_secret_of(disk) {
+        allow(cache, host, Key::secrets_role(host, &namespace), vec![secret], batch);
     }
-    secrets.extend(more);
-    secrets.sort();
-    secrets.dedup();
-    batch.write(Write::Allow { role, host: host.to_owned(), secrets });
+}
+
+/// Permits a host to read these Secrets too.
+fn allow(cache: &Cache, host: &str, role: Key, needed: Vec<String>, batch: &mut WriteBatch) {
+    let known = cache.secrets_of(host, role.namespace());
+    if has_account(cache, host) && needed.iter().any(|secret| !known.contains(secret)) {
+        batch.allow(role, host, known.into_iter().chain(needed));
+    }
 }
 
 fn has_account(cache: &Cache, host: &str) -> bool {
@@ -114,6 +120,36 @@ mod tests {
         let (writes, _) = batch.into_parts();
         let [Write::Allow { host, secrets, .. }] = &writes[..] else { panic!("{writes:?}") };
         assert_eq!((host.as_str(), secrets.as_slice()), ("h1", &["login".to_owned()][..]));
+    }
+
+    #[test]
+    fn the_key_of_a_disk_and_the_secrets_of_its_vm_are_granted_in_one_write_before_both_are_bound() {
+        let mut cache = Cache::new(std::time::Duration::from_secs(40));
+        let now = tokio::time::Instant::now();
+        let account = serde_json::json!({"metadata": {"name": access::account_name("h1"), "namespace": SYSTEM_NAMESPACE,
+            "uid": "a", "resourceVersion": "1"}});
+        let account: k8s_openapi::api::core::v1::ServiceAccount =
+            serde_json::from_value(account).expect("an account");
+        let class = serde_json::json!({
+            "metadata": {"name": "x", "namespace": "ns", "uid": "k", "resourceVersion": "2"},
+            "spec": {"secret": {"name": "own"}},
+        });
+        cache.put(account, now);
+        cache.put(serde_json::from_value::<berth_api::KeyClass>(class).expect("a KeyClass"), now);
+        let disk = |encryption: serde_json::Value| -> Disk {
+            serde_json::from_value(serde_json::json!({
+                "metadata": {"name": "d", "namespace": "ns"}, "spec": {"size": "1Gi", "encryption": encryption},
+            }))
+            .expect("a Disk")
+        };
+        let mut batch = WriteBatch::default();
+        grant_key(&cache, "h1", &disk(serde_json::Value::Null), &mut batch);
+        grant_key(&cache, "without-account", &disk(serde_json::json!({"keyClass": "x"})), &mut batch);
+        allow(&cache, "h1", Key::secrets_role("h1", "ns"), vec!["login".to_owned()], &mut batch);
+        grant_key(&cache, "h1", &disk(serde_json::json!({"keyClass": "x"})), &mut batch);
+        let (writes, _) = batch.into_parts();
+        let [Write::Allow { host, secrets, .. }] = &writes[..] else { panic!("{writes:?}") };
+        assert_eq!((host.as_str(), secrets.join(" ")), ("h1", "login own".to_owned()));
     }
 
     #[test]
