@@ -68,7 +68,3 @@ resource "berth_vm" "server" {
 output "address" {
   value = berth_vm.server.private_address
 }
-
-output "encrypted" {
-  value = berth_disk.data.encrypted
-}

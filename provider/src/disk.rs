@@ -265,7 +265,8 @@ pub(crate) fn check_declared(disk: &Value, at: &AttributePath) -> Option<Diagnos
                 "A file that is taken over stays as it is: `provisioning = \"Thick\"` is for new files.";
             return Some(Diagnostic::error("Invalid provisioning", detail).at(path("provisioning")));
         }
-        if source.get("file").as_str().is_some() && !disk.get("encryption").is_null() {
+        let encryption = disk.get("encryption");
+        if source.get("file").as_str().is_some() && !encryption.is_null() && !encryption.is_unknown() {
             let detail = "A file that is taken over stays as it is: `encryption` is for new files.";
             return Some(Diagnostic::error("Invalid encryption", detail).at(path("encryption")));
         }

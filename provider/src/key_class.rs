@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use serde_json::Value as Json;
-use tfplugin6::Value;
+use tfplugin6::{AttributePath, Diagnostic, Value};
 
 use crate::{
     api::Api,
@@ -42,6 +42,10 @@ impl ResourceKind for KeyClass {
         vec![Field::spec("secret", Shape::Object(secret)).required().effect(Effect::Replace)]
     }
 
+    fn check(&self, config: &Value) -> Vec<Diagnostic> {
+        check_key(config.get("secret")).into_iter().collect()
+    }
+
     async fn look(&self, api: &Api, change: &mut PlannedChange<'_>) {
         replacement::refuse_in_use(api, change, self.info().plural, "secret", "The class is in use").await;
     }
@@ -54,4 +58,14 @@ impl ResourceKind for KeyClass {
     fn outcome(&self, object: &Json, _planned: &Value) -> Outcome {
         seen(object)
     }
+}
+
+/// Refuses a text that names no entry of a Secret. Its length is checked by the table of fields.
+fn check_key(secret: &Value) -> Option<Diagnostic> {
+    let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    let key = secret.get("key").as_str().filter(|key| !key.bytes().all(is_valid))?;
+    let at = AttributePath::root("secret").attribute("key");
+    let detail =
+        format!("{at}: {key:?} is not the name of an entry: use letters, digits, \"-\", \"_\" and \".\".");
+    Some(Diagnostic::error("Invalid key", detail).at(at))
 }

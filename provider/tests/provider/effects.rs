@@ -136,7 +136,7 @@ fn interface() -> Json {
 /// The control plane refuses some of these together.
 fn template() -> Json {
     json!({"size": "2Gi", "image": "i", "source": {"disk": "d", "snapshot": "s", "backup": "b", "file": "/f"}, "pool": "default",
-        "deletion_policy": "Delete", "expand_policy": "Online", "provisioning": "Thin", "limits": {"iops": 100, "read_iops": 100, "write_iops": 100, "bandwidth": "1Mi",
+        "deletion_policy": "Delete", "expand_policy": "Online", "provisioning": "Thin", "encryption": {"key_class": "default"}, "limits": {"iops": 100, "read_iops": 100, "write_iops": 100, "bandwidth": "1Mi",
         "read_bandwidth": "1Mi", "write_bandwidth": "1Mi", "burst_iops": 200, "burst_bandwidth": "2Mi", "burst_seconds": 60}})
 }
 
@@ -240,6 +240,8 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/disks/1/template/source/file", json!("/g"), Announced::Refused),
         ("/disks/1/template/pool", json!("fast"), Announced::Refused),
         ("/disks/1/template/provisioning", json!("Thick"), Announced::Refused),
+        ("/disks/1/template/encryption", Json::Null, Announced::Refused),
+        ("/disks/1/template/encryption/key_class", json!("other"), Announced::Live),
         ("/disks/1/template/size", json!("3Gi"), Announced::Live),
         ("/disks/1/template/deletion_policy", json!("Retain"), Announced::Live),
         ("/disks/1/template/expand_policy", json!("Offline"), Announced::Live),
@@ -369,7 +371,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
     let (of_disk, of_snapshot) = (from(json!({"disk": "d"})), from(json!({"snapshot": "s"})));
     let of_upload = from(json!({"upload": {"size": 5}, "sha256": "0".repeat(64)}));
     let disk = json!({"name": "d", "namespace": "default", "size": "2Gi", "image": "i", "pool": "default", "deletion_policy": "Delete",
-        "expand_policy": "Online", "provisioning": "Thin", "limits": {"iops": 100, "bandwidth": "1Mi", "burst_iops": 200, "burst_bandwidth": "2Mi", "burst_seconds": 60}});
+        "expand_policy": "Online", "provisioning": "Thin", "encryption": null, "limits": {"iops": 100, "bandwidth": "1Mi", "burst_iops": 200, "burst_bandwidth": "2Mi", "burst_seconds": 60}});
     let copy =
         |from: &str| json!({"name": "d", "namespace": "default", "size": "2Gi", "source": {from: "x"}});
     let of_file = json!({"name": "d", "namespace": "default", "source": {"file": "/x"}});

@@ -339,7 +339,6 @@ impl VMSpec {
     validation = Rule::new("!(has(self.bus) && self.bus == 'sata' && has(self.readOnly) && self.readOnly)").message("a disk on sata cannot be read-only: use virtio-scsi or virtio-blk").field_path(".readOnly"),
     validation = Rule::new("!has(self.template) || !has(self.template.deletionProtection) || !self.template.deletionProtection").message("a Disk of a template is deleted with its VM: protect the VM, or declare a Disk of its own").field_path(".template"),
     validation = Rule::new("!has(self.template) || !has(self.template.restore)").message("a Disk of a template is not restored: declare a Disk of its own").field_path(".template"),
-    validation = Rule::new("!has(self.template) || !has(oldSelf.template) || has(self.template.encryption) == has(oldSelf.template.encryption)").message("encryption cannot be added to an existing disk, or removed from it: give the disk another name").field_path(".template"),
     validation = Rule::new("has(self.template) == has(oldSelf.template)").message("template cannot be added to an existing disk, or removed from it: give the disk another name").field_path(".template")
 )]
 pub struct VMDisk {
