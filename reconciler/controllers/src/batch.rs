@@ -16,7 +16,6 @@ use crate::{
     cache::users::Protection,
     cache::{Cache, users},
     key::{Key, ObjectKind},
-    kinds::role,
     object::{Object, WithStatus},
     plan::Step,
 };
@@ -169,9 +168,15 @@ impl WriteBatch {
         }
     }
 
-    /// Permits a host to read these Secrets of a namespace, and those that the draft permits already.
-    pub(crate) fn allow(&mut self, role: Key, host: &str, secrets: impl IntoIterator<Item = String>) {
-        let mut all: BTreeSet<String> = secrets.into_iter().collect();
+    /// Permits a host to read these Secrets of the namespace of one of its Roles too, and those that the draft permits already. Written before
+    /// the host knows of the object that needs them, so that it never looks for them in vain. A host without an account of its own needs
+    /// no permission.
+    pub(crate) fn allow(&mut self, cache: &Cache, host: &str, role: Key, needed: Vec<String>) {
+        let known = cache.secrets_of(host, role.namespace());
+        if !cache.has_account(host) || needed.iter().all(|secret| known.contains(secret)) {
+            return;
+        }
+        let mut all: BTreeSet<String> = known.into_iter().chain(needed).collect();
         for write in &mut self.writes {
             if let Write::Allow { role: written, secrets, .. } = write
                 && *written == role
@@ -193,8 +198,9 @@ impl WriteBatch {
                 Step::BindDisk { disk, host, volume_id, serial, used_by } => {
                     let Some(object) = cache.tables.disks.get(disk) else { continue };
                     self.hold(cache, users::of_disk(object));
-                    // Written before the host knows of the disk, so that it never looks for the key in vain.
-                    role::grant_key(cache, host, object, self);
+                    if let Some((namespace, secret)) = cache.key_secret_of(object) {
+                        self.allow(cache, host, Key::secrets_role(host, &namespace), vec![secret]);
+                    }
                     let mut status = bound(object, host, now);
                     status.volume_id = Some(volume_id.clone());
                     status.serial = Some(serial.clone());

@@ -18,7 +18,7 @@ mod network;
 mod placement_group;
 mod public_ip;
 mod quota;
-pub(crate) mod role;
+mod role;
 mod security_group;
 mod snapshot_schedule;
 mod storage_pool;

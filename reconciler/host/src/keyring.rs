@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use berth_qemu::machine::DiskKey;
 use serde::{Deserialize, Serialize};
 
-use crate::{NewVolume, Result, SystemError};
+use crate::{Result, SystemError};
 
 /// The key of a volume as it is kept beside its file: sealed with a wrapping key that the host does not keep.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,21 +100,6 @@ impl Keyring {
         let key = self.keys().get(&sealed.id).map(|held| held.key.clone());
         key.ok_or_else(|| missing(id, sealed)).map(Some)
     }
-}
-
-/// Checks that a new volume can have its encryption: a copy has the key of the snapshot below it, as all files of a chain have one key,
-/// and a file that is taken over stays as it is.
-///
-/// *Errors*: [`SystemError::Invalid`].
-pub(crate) fn check_encryption(new: &NewVolume, below: Option<&SealedKey>) -> Result<()> {
-    let why = match (&new.file, &new.encryption, below) {
-        (Some(_), Some(_), _) => "a file that is taken over stays as it is",
-        (None, Some(_), None) if new.snapshot.is_some() => "it is a copy of a snapshot that is not encrypted",
-        (None, None, Some(_)) => "it is a copy of a snapshot that is encrypted",
-        (None, Some(key), Some(below)) if key.id != below.id => "a copy has the key of its snapshot",
-        _ => return Ok(()),
-    };
-    Err(SystemError::Invalid { what: "encryption of volume", value: new.id.clone(), why })
 }
 
 fn missing(id: &str, sealed: &SealedKey) -> SystemError {

@@ -10,7 +10,7 @@ use berth_qemu::machine::{Backing, Cache, DiskKey, Format};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{Result, SealedKey};
+use crate::{Result, SealedKey, SystemError};
 
 /// The volumes of a host.
 #[async_trait]
@@ -240,6 +240,21 @@ pub struct NewVolume {
     /// The key that its file is encrypted with, which has to be unlocked. It is that of the snapshot, if there is one. None: it is not
     /// encrypted.
     pub encryption: Option<Box<SealedKey>>,
+}
+
+/// Checks that a new volume can have its encryption: a copy has the key of the snapshot below it, as all files of a chain have one key,
+/// and a file that is taken over stays as it is.
+///
+/// *Errors*: [`SystemError::Invalid`].
+pub(crate) fn check_encryption(new: &NewVolume, below: Option<&SealedKey>) -> Result<()> {
+    let why = match (&new.file, &new.encryption, below) {
+        (Some(_), Some(_), _) => "a file that is taken over stays as it is",
+        (None, Some(_), None) if new.snapshot.is_some() => "it is a copy of a snapshot that is not encrypted",
+        (None, None, Some(_)) => "it is a copy of a snapshot that is encrypted",
+        (None, Some(key), Some(below)) if key.id != below.id => "a copy has the key of its snapshot",
+        _ => return Ok(()),
+    };
+    Err(SystemError::Invalid { what: "encryption of volume", value: new.id.clone(), why })
 }
 
 /// The owner of a volume, for people and for `berth undelete`.

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use berth_api::Image;
+use berth_api::{Image, SYSTEM_NAMESPACE, manifests::access};
 use kube::ResourceExt;
 
 use crate::{
@@ -22,6 +22,11 @@ impl Cache {
         secrets.extend(self.repository_secrets(host, namespace));
         secrets.extend(self.key_secrets(host, namespace));
         secrets.into_iter().collect()
+    }
+
+    /// Whether a host has an account of its own, which reads Secrets only by its Roles.
+    pub(crate) fn has_account(&self, host: &str) -> bool {
+        self.tables.accounts.named(SYSTEM_NAMESPACE, &access::account_name(host)).is_some()
     }
 
     /// Records whether this image has credentials.

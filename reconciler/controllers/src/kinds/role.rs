@@ -1,10 +1,10 @@
-//! Host access to Secrets: a host may read those that the VMs bound to it need, and those with the credentials of images that it
-//! downloads, and no other. There is one Role per host and namespace.
+//! Host access to Secrets: a host may read those that the VMs bound to it need, those with the credentials of images that it
+//! downloads, and those with the keys of its encrypted disks, and no other. There is one Role per host and namespace.
 //!
 //! Only hosts that have an account of their own have such roles: the agent inside `berth up`, and one that uses an
 //! administrator's kubeconfig, need none.
 
-use berth_api::{Disk, SYSTEM_NAMESPACE, VM, manifests::access};
+use berth_api::VM;
 use kube::ResourceExt;
 
 use crate::{
@@ -32,7 +32,7 @@ pub(crate) fn reconcile(cache: &Cache, _: &Config, key: &Key, batch: &mut WriteB
     // A host's other roles are those it joined with; they belong to the administrator.
     let Some(host) = host_of(&key.name).map(str::to_owned) else { return Outcome::Settled };
     let wanted = cache.secrets_of(&host, key.namespace());
-    match plan(has_account(cache, &host), &wanted, allowed(cache, key).as_deref()) {
+    match plan(cache.has_account(&host), &wanted, allowed(cache, key).as_deref()) {
         Decision::NoChange => {}
         Decision::Allow(secrets) => batch.write(Write::Allow { role: key.clone(), host, secrets }),
         Decision::Remove => batch.write(Write::Disallow(key.clone())),
@@ -43,26 +43,7 @@ pub(crate) fn reconcile(cache: &Cache, _: &Config, key: &Key, batch: &mut WriteB
 /// Permits a host to read the Secrets that a VM needs which is about to be bound to it.
 pub(crate) fn grant(cache: &Cache, host: &str, vm: &VM, batch: &mut WriteBatch) {
     let role = Key::secrets_role(host, &vm.namespace().unwrap_or_default());
-    allow(cache, host, role, vm.spec.secrets().map(str::to_owned).collect(), batch);
-}
-
-/// Permits a host to read the key of the class of an encrypted Disk that is about to be bound to it.
-pub(crate) fn grant_key(cache: &Cache, host: &str, disk: &Disk, batch: &mut WriteBatch) {
-    if let Some((namespace, secret)) = cache.key_secret_of(disk) {
-        allow(cache, host, Key::secrets_role(host, &namespace), vec![secret], batch);
-    }
-}
-
-/// Permits a host to read these Secrets too.
-fn allow(cache: &Cache, host: &str, role: Key, needed: Vec<String>, batch: &mut WriteBatch) {
-    let known = cache.secrets_of(host, role.namespace());
-    if has_account(cache, host) && needed.iter().any(|secret| !known.contains(secret)) {
-        batch.allow(role, host, known.into_iter().chain(needed));
-    }
-}
-
-fn has_account(cache: &Cache, host: &str) -> bool {
-    cache.tables.accounts.named(SYSTEM_NAMESPACE, &access::account_name(host)).is_some()
+    batch.allow(cache, host, role, vm.spec.secrets().map(str::to_owned).collect());
 }
 
 /// Returns the Secrets the Role permits now; `None` if there is no Role.
@@ -83,7 +64,10 @@ fn plan(has_account: bool, wanted: &[String], allowed: Option<&[String]>) -> Dec
 
 #[cfg(test)]
 mod tests {
+    use berth_api::{Disk, SYSTEM_NAMESPACE, manifests::access};
+
     use super::*;
+    use crate::plan::Step;
 
     fn names(list: &[&str]) -> Vec<String> {
         list.iter().map(|name| (*name).to_owned()).collect()
@@ -134,22 +118,35 @@ mod tests {
             "metadata": {"name": "x", "namespace": "ns", "uid": "k", "resourceVersion": "2"},
             "spec": {"secret": {"name": "own"}},
         });
+        let disk = serde_json::json!({
+            "metadata": {"name": "d", "namespace": "ns", "uid": "d", "resourceVersion": "3"},
+            "spec": {"size": "1Gi", "encryption": {"keyClass": "x"}},
+        });
+        let disk: Disk = serde_json::from_value(disk).expect("a Disk");
+        let disk_key = Key::of(&disk);
         cache.put(account, now);
         cache.put(serde_json::from_value::<berth_api::KeyClass>(class).expect("a KeyClass"), now);
-        let disk = |encryption: serde_json::Value| -> Disk {
-            serde_json::from_value(serde_json::json!({
-                "metadata": {"name": "d", "namespace": "ns"}, "spec": {"size": "1Gi", "encryption": encryption},
-            }))
-            .expect("a Disk")
+        cache.put(disk, now);
+        let allowed = |host: &str| {
+            let mut batch = WriteBatch::default();
+            batch.allow(&cache, host, Key::secrets_role(host, "ns"), vec!["login".to_owned()]);
+            let step = Step::BindDisk {
+                disk: disk_key.clone(),
+                host: host.to_owned(),
+                volume_id: "v-1".to_owned(),
+                serial: "v1".to_owned(),
+                used_by: Vec::new(),
+            };
+            batch.steps(&cache, Config::new().clock.now(), &[step]);
+            let (writes, _) = batch.into_parts();
+            let secrets = writes.into_iter().filter_map(|write| match write {
+                Write::Allow { secrets, .. } => Some(secrets.join(" ")),
+                _ => None,
+            });
+            secrets.collect::<Vec<_>>()
         };
-        let mut batch = WriteBatch::default();
-        grant_key(&cache, "h1", &disk(serde_json::Value::Null), &mut batch);
-        grant_key(&cache, "without-account", &disk(serde_json::json!({"keyClass": "x"})), &mut batch);
-        allow(&cache, "h1", Key::secrets_role("h1", "ns"), vec!["login".to_owned()], &mut batch);
-        grant_key(&cache, "h1", &disk(serde_json::json!({"keyClass": "x"})), &mut batch);
-        let (writes, _) = batch.into_parts();
-        let [Write::Allow { host, secrets, .. }] = &writes[..] else { panic!("{writes:?}") };
-        assert_eq!((host.as_str(), secrets.join(" ")), ("h1", "login own".to_owned()));
+        assert_eq!(allowed("h1"), ["login own"]);
+        assert!(allowed("h2").is_empty(), "it needs no role");
     }
 
     #[test]

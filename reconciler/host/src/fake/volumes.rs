@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use berth_qemu::machine::{Backing, Cache, DiskKey, Format};
 
-use crate::keyring::check_encryption;
+use crate::volumes::check_encryption;
 use crate::{
     Merged, NewRestore, NewSnapshot, NewVolume, Result, SealedKey, SnapshotFacts, SystemError, Taken,
     TrashedVolume, VolumeFacts, VolumeOwner, Volumes,

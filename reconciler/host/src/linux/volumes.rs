@@ -37,7 +37,8 @@ use berth_qemu::qcow2::{self, ImageError};
 
 use super::files::{self, failed};
 use super::layout::{Layout, check_digest, check_name, is_name};
-use crate::keyring::{Keyring, check_encryption};
+use crate::keyring::Keyring;
+use crate::volumes::check_encryption;
 use crate::{ForeignKind, ForeignObject, ImageFacts, NewVolume, SystemError, VolumeFacts, VolumeOwner};
 
 use encryption::{NewFile, format_of};
