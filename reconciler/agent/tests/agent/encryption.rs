@@ -168,6 +168,22 @@ async fn a_copy_without_its_secret_leaves_its_source_the_key_and_a_deleted_one_h
     assert!(known("v-encrypted") && !known("v-copy"));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_key_is_sealed_with_the_key_that_its_class_has_now_and_not_with_one_that_was_read_before() {
+    let fixture = running().await;
+    fixture.until::<Disk>("root", has_class("ns/default")).await;
+    set_secret(&fixture, "second", 2).await;
+    fixture.make::<KeyClass>("next", json!({"secret": {"name": "second"}}), None).await;
+    let spec = json!({"size": "1Gi", "encryption": {"keyClass": "next"}});
+    fixture.make::<Disk>("early", spec, Some(disk_bound("v-early"))).await;
+    let early = fixture.until::<Disk>("early", has_class("ns/next")).await;
+    set_secret(&fixture, "second", 3).await;
+    fixture.change::<Disk>("root", json!({"encryption": {"keyClass": "next"}})).await;
+    let root = fixture.until::<Disk>("root", has_class("ns/next")).await;
+    let id = |disk: &Disk| encryption(disk).map(|found| found.key_id);
+    assert_ne!(id(&root), id(&early), "nothing could open it any more");
+}
+
 /// Declares a disk that cannot be made.
 async fn refused(fixture: &Fixture, name: &str, spec: Value) {
     fixture.make::<Disk>(name, spec, Some(disk_bound(&format!("v-{name}")))).await;
