@@ -106,7 +106,8 @@ pub(super) async fn declared_disks(
 
 /// Returns why an encrypted disk cannot be opened yet.
 fn locked(ctx: &Context, volume: &VolumeFacts) -> Option<String> {
-    let key = volume.encryption.as_deref().filter(|key| ctx.system.unlocked(&key.id, &volume.id).is_none())?;
+    let key =
+        volume.encryption.as_deref().filter(|key| ctx.system.unlocked(&key.id, &volume.id).is_none())?;
     Some(format!(
         "its key, which KeyClass {} protects, is not known to this host (yet): see its condition EncryptionSynced",
         key.wrapped_by
