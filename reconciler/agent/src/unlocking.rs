@@ -167,7 +167,8 @@ async fn wrapping_key_of(ctx: &Context, sealed: &SealedKey) -> Result<Arc<Wrappi
         || no_class(format!("KeyClass {}, which protects its key, does not exist", sealed.wrapped_by));
     let (namespace, name) = sealed.wrapped_by.split_once('/').ok_or_else(missing)?;
     let found = ctx.index.read().key_classes.get(&ObjectName::new(namespace, name));
-    ctx.disk_keys.opening_key(&found.ok_or_else(missing)?, ctx.now()).await
+    let class = found.ok_or_else(missing)?;
+    ctx.disk_keys.opening_key(&class, ctx.now()).await
 }
 
 /// Opens a key with the key of its class, and keeps it for a volume or a snapshot. One that cannot be opened any more is forgotten.
@@ -234,7 +235,8 @@ async fn sealed_with(
         (true, Some(_)) if !is_copy => Ok(KeyState::Synced(Box::new(sealed.clone()))),
         (_, Some(key)) => {
             let generation = if is_copy { 1 } else { sealed.generation.saturating_add(1) };
-            let with = ctx.disk_keys.sealing_key(&declared?, ctx.now()).await?;
+            let class = declared?;
+            let with = ctx.disk_keys.sealing_key(&class, ctx.now()).await?;
             with.seal(&key, generation).map(|sealed| KeyState::Wraps(Box::new(sealed))).map_err(failed)
         }
         (_, None) => {

@@ -35,7 +35,6 @@ use crate::networking::tap_of;
 use crate::plugging::disk_spec;
 use crate::restores::VmRestore;
 use crate::start_order::Held;
-use crate::unlocking::LOOK_FOR;
 
 /// Retry interval for dependencies that are not watched.
 const LOOK_FOR: Duration = Duration::from_secs(2);
