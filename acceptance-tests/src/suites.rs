@@ -11,6 +11,7 @@ pub mod differential;
 pub mod disks_of_a_vm;
 pub mod downloads;
 pub mod dual_stack;
+pub mod encryption;
 pub mod faults;
 pub mod gitops;
 pub mod graduate;

@@ -10,7 +10,7 @@ use crate::{
     form::Form,
     kind::{KindInfo, ResourceKind},
     readiness::{Outcome, Readiness},
-    references::{BACKUP, DISK, DISK_SNAPSHOT, IMAGE, STORAGE_POOL},
+    references::{BACKUP, DISK, DISK_SNAPSHOT, IMAGE, KEY_CLASS, STORAGE_POOL},
     restore::{self, Restored},
 };
 
@@ -43,8 +43,47 @@ fn declared(fixed: Effect) -> Vec<Field> {
         Field::spec("deletion_policy", Shape::Text(Form::Any)).default("Delete"),
         Field::spec("expand_policy", Shape::Text(Form::Any)).default("Online"),
         Field::spec("provisioning", Shape::Text(Form::Any)).default("Thin").effect(fixed),
+        encryption(),
         limits(),
     ]
+}
+
+/// A disk cannot get or lose it: see `refine`.
+fn encryption() -> Field {
+    let class =
+        Field::spec("key_class", Shape::Text(Form::Name)).default(berth_api::DEFAULT_NAME).refers(KEY_CLASS);
+    Field::spec("encryption", Shape::Object(vec![class]))
+}
+
+/// The encryption of a disk as its host reports it.
+fn encrypted() -> Field {
+    let fields = vec![
+        Field::observed(
+            "key_class",
+            "/status/encryption/keyClass",
+            "The class whose key protects the key of the disk, as `NAMESPACE/NAME`.",
+        ),
+        Field::observed(
+            "provider_id",
+            "/status/encryption/providerID",
+            "The source of the key of the class: `Secret`.",
+        ),
+        Field::observed("key_id", "/status/encryption/keyID", "The identifier of the key of the class."),
+        Field::observed(
+            "disk_key_id",
+            "/status/encryption/diskKeyID",
+            "The identifier of the key of the disk, which its snapshots and copies share.",
+        ),
+    ];
+    Field {
+        shape: Shape::Object(fields),
+        ..Field::observed(
+            "encrypted",
+            "/status/encryption",
+            "The encryption of its file. Set when a VM first uses it.",
+        )
+    }
+    .follows(&["encryption"])
 }
 
 /// The template of a VM's disk.
@@ -124,6 +163,7 @@ impl ResourceKind for Disk {
         fields.extend(declared(Effect::Replace));
         fields.push(restore_field());
         fields.push(restored_from());
+        fields.push(encrypted());
         fields.extend([
             Field::observed(
                 "serial",
@@ -150,6 +190,10 @@ impl ResourceKind for Disk {
     }
 
     fn refine(&self, change: &mut PlannedChange<'_>) {
+        let (was, is) = (change.prior.get("encryption"), change.planned.get("encryption"));
+        if !change.is_create() && !is.is_unknown() && was.is_null() != is.is_null() {
+            change.replace.push(AttributePath::root("encryption"));
+        }
         if !change.replace.is_empty() {
             return;
         }
@@ -220,6 +264,11 @@ pub(crate) fn check_declared(disk: &Value, at: &AttributePath) -> Option<Diagnos
             let detail =
                 "A file that is taken over stays as it is: `provisioning = \"Thick\"` is for new files.";
             return Some(Diagnostic::error("Invalid provisioning", detail).at(path("provisioning")));
+        }
+        let encryption = disk.get("encryption");
+        if source.get("file").as_str().is_some() && !encryption.is_null() && !encryption.is_unknown() {
+            let detail = "A file that is taken over stays as it is: `encryption` is for new files.";
+            return Some(Diagnostic::error("Invalid encryption", detail).at(path("encryption")));
         }
     }
     check_limits(disk.get("limits"), &path("limits"))

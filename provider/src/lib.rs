@@ -6,7 +6,7 @@
 //!      ▼
 //!   resource: plan, create, read, update, delete, import; the same for all kinds
 //!      │
-//!      ├─▶ kind ◀─ vm  vm_class  vm_snapshot  disk  hotswap_disk_attachment  image  public_ip  placement_group
+//!      ├─▶ kind ◀─ vm  vm_class  vm_snapshot  disk  key_class  hotswap_disk_attachment  image  public_ip  placement_group
 //!      │           network  ip_pool  storage_pool  quota  host
 //!      │            (one file per kind: its table of fields and its own rules)
 //!      ├─▶ planning, change, mapping, readiness: pure, by the table ─▶ field ─▶ form
@@ -57,6 +57,7 @@ pub mod host;
 pub mod hotswap_disk_attachment;
 pub mod image;
 pub mod ip_pool;
+pub mod key_class;
 pub mod kind;
 pub mod list_resource;
 pub mod mapping;

@@ -55,6 +55,7 @@ impl BerthProvider {
             KindResource::new(crate::hotswap_disk_attachment::HotswapDiskAttachment, session.clone()),
             KindResource::new(crate::image::Image, session.clone()),
             KindResource::new(crate::ip_pool::IpPool, session.clone()),
+            KindResource::new(crate::key_class::KeyClass, session.clone()),
             KindResource::new(crate::network::Network, session.clone()),
             KindResource::new(crate::placement_group::PlacementGroup, session.clone()),
             KindResource::new(crate::public_ip::PublicIp, session.clone()),

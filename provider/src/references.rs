@@ -39,6 +39,9 @@ const fn reference(
 /// A VMClass.
 pub const CLASS: Reference =
     reference("VMClass", "vmclasses", Scope::NamespaceOrShared, Some("berth_vm_classes"));
+/// A KeyClass.
+pub const KEY_CLASS: Reference =
+    reference("KeyClass", "keyclasses", Scope::NamespaceOrShared, Some("berth_key_classes"));
 /// An Image.
 pub const IMAGE: Reference = reference("Image", "images", Scope::NamespaceOrShared, Some("berth_images"));
 /// A Network. The network `default` is created when it is needed.

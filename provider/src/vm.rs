@@ -423,6 +423,17 @@ fn check_cdroms(config: &Value) -> Vec<Diagnostic> {
     found
 }
 
+/// Whether the template of an existing disk is to be encrypted and was not, or the other way around.
+fn gets_or_loses_encryption(change: &PlannedChange<'_>, i: usize) -> bool {
+    let planned = change.planned.get("disks").elements().get(i);
+    let Some(name) = planned.and_then(|disk| disk.get("name").as_str()) else { return false };
+    let mut before = change.prior.get("disks").elements().iter();
+    let prior = before.find(|disk| disk.get("name").as_str() == Some(name));
+    let (Some(prior), Some(planned)) = (prior, planned) else { return false };
+    let (was, is) = (prior.get("template").get("encryption"), planned.get("template").get("encryption"));
+    !is.is_unknown() && !planned.get("template").is_unknown() && was.is_null() != is.is_null()
+}
+
 /// Refuses to change an interface's network, MAC or address: they are its identity, and other values mean another interface.
 fn refuse_other_identities(change: &mut PlannedChange<'_>) {
     if change.is_create() || !change.replace.is_empty() {
@@ -440,6 +451,8 @@ fn refuse_other_identities(change: &mut PlannedChange<'_>) {
             let before = refused.len();
             refused.retain(|path| !path.to_string().starts_with(&within));
             refused.extend((refused.len() < before).then_some(template));
+        } else if gets_or_loses_encryption(change, i) {
+            refused.push(template.attribute("encryption"));
         }
     }
     for path in refused {

@@ -7,6 +7,7 @@ mod connect;
 mod console;
 mod console_server;
 mod controllers;
+mod core_dumps;
 mod crds;
 mod descriptors;
 mod diff;

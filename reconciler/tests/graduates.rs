@@ -21,11 +21,12 @@ use kube::{
 use serde_json::{Value, json};
 use site::{Plane, Site, declared, joined, runs};
 
-const KINDS: [(&str, &str); 18] = [
+const KINDS: [(&str, &str); 19] = [
     ("StoragePool", "storagepools"),
     ("IPPool", "ippools"),
     ("Network", "networks"),
     ("VMClass", "vmclasses"),
+    ("KeyClass", "keyclasses"),
     ("Image", "images"),
     ("PlacementGroup", "placementgroups"),
     ("SecurityGroup", "securitygroups"),
@@ -172,6 +173,7 @@ async fn a_site_moves_and_is_killed_after_every_single_write() {
         Api::<Secret>::default_namespaced(site.new.admin.clone()).get("one").await.expect("it is there");
     assert!(secret.data.as_ref().is_some_and(|data| data.contains_key("userData")), "{:?}", secret.data);
     assert!(secrets(&site.new).get("backups").await.is_ok(), "what opens the repository of the backups");
+    assert!(secrets(&site.new).get("disk-key").await.is_ok(), "what opens the keys of encrypted disks");
     assert!(
         before["Backup default/one"]["status"]["completedAt"].is_string(),
         "{:#}",

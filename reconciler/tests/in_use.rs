@@ -7,8 +7,8 @@ use std::{sync::Arc, time::Duration};
 use berth::install;
 use berth_agent::AgentConfig;
 use berth_api::{
-    Disk, Host, IPPool, Image, Network, PlacementGroup, PublicIP, SecurityGroup, StoragePool, VM, VMClass,
-    condition,
+    Disk, Host, IPPool, Image, KeyClass, Network, PlacementGroup, PublicIP, SecurityGroup, StoragePool, VM,
+    VMClass, condition,
 };
 use berth_controllers as controllers;
 use berth_engine::Identities;
@@ -430,6 +430,40 @@ async fn an_object_that_many_use_lists_a_few_and_is_not_written_for_each() {
     assert_eq!(after.resource_version(), before.resource_version(), "it is written");
     let named: Vec<String> = listed.iter().map(|user| user.name.clone()).collect();
     assert_eq!(named, ["vm-000", "vm-001", "vm-002", "vm-003"]);
+}
+
+/// The class that protected a key before is free as soon as another one protects it; that one stays as long as its disk.
+#[tokio::test(start_paused = true)]
+async fn a_key_class_stays_while_it_protects_the_key_of_a_disk() {
+    let site = Site::new().await;
+    for (name, key) in [("first", "AQEB"), ("second", "AgIC")] {
+        let key = format!("{}{}=", key.repeat(10), &key[..3]);
+        let secret = json!({"apiVersion": "v1", "kind": "Secret", "stringData": {"key": key},
+            "metadata": {"name": name, "namespace": "default"}});
+        install::apply(&site.client, &[secret]).await.expect("it applies");
+        site.apply("default", "KeyClass", name, json!({"secret": {"name": name}})).await;
+    }
+    let of = |class: &str| json!({"size": "16Mi", "encryption": {"keyClass": class}});
+    site.apply("default", "Disk", "sealed", of("first")).await;
+    let small = json!({"cpus": 1, "memory": "16Mi", "firmware": "BIOS"});
+    site.apply("default", "VMClass", "small", small).await;
+    let vm = json!({"class": "small", "disks": [{"name": "sealed", "boot": true}], "networkInterfaces": [],
+        "stop": {"gracePeriodSeconds": 5}});
+    site.apply("default", "VM", "sealed", vm).await;
+    let class = async || {
+        let disk = site.find("default", ("Disk", "sealed")).await.expect("it is there");
+        disk["status"]["encryption"]["keyClass"].clone()
+    };
+    site.until("the disk is made", async || class().await == "default/first").await;
+    let classes = site.in_namespace::<KeyClass>("default");
+    assert!(held(&site, &classes, "first").await.ends_with("used by Disk default/sealed"));
+    site.apply("default", "Disk", "sealed", of("second")).await;
+    site.until("the first class goes", async || is_gone(&classes, "first").await).await;
+    assert_eq!(class().await, "default/second");
+    assert!(held(&site, &classes, "second").await.ends_with("used by Disk default/sealed"));
+    site.until_deleted(&site.in_namespace::<VM>("default"), "sealed").await;
+    site.until_deleted(&site.in_namespace::<Disk>("default"), "sealed").await;
+    site.until("the second class goes", async || is_gone(&classes, "second").await).await;
 }
 
 /// A VM is bound and its class is deleted in the same moment, in each possible order: the VM has its class, or

@@ -3,8 +3,8 @@
 use anyhow::Result;
 
 use super::{
-    Kit, disks_of_a_vm, dual_stack, guest_access, install, made_images, probes, routes, screen, secure_boot,
-    shared_folders, snapshot_schedule, snapshots, uploads, vm_names,
+    Kit, disks_of_a_vm, dual_stack, encryption, guest_access, install, made_images, probes, routes, screen,
+    secure_boot, shared_folders, snapshot_schedule, snapshots, uploads, vm_names,
 };
 use crate::platform::Platform;
 use crate::report::Report;
@@ -27,6 +27,7 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     vm_names::example(report, &platform, &guest);
     dual_stack::example(report, &platform, &guest);
     snapshots::example(report, &platform, &guest);
+    encryption::example(report, &platform, &guest);
     snapshot_schedule::example(report, &platform, &guest);
     made_images::example(report, &platform, &guest);
     uploads::example(report, &platform, &guest);

@@ -54,6 +54,7 @@ pub fn reading(report: &mut Report, platform: &Platform) {
         for (plural, short, kind) in [
             ("vms", "vm", "VM"),
             ("vmclasses", "vmc", "VMClass"),
+            ("keyclasses", "kc", "KeyClass"),
             ("images", "img", "Image"),
             ("disks", "dsk", "Disk"),
             ("hotswapdiskattachments", "hda", "HotswapDiskAttachment"),

@@ -712,6 +712,16 @@ fn disks() -> Vec<Bad> {
             "file that is taken over",
         ),
         everywhere(
+            with(with(disk(), "/source", json!({"file": "/b"})), "/encryption", json!({"key_class": "k"})),
+            "encryption",
+            "file that is taken over",
+        ),
+        everywhere(
+            with(disk(), "/encryption", json!({"key_class": "a/b"})),
+            "encryption.key_class",
+            "not a DNS label",
+        ),
+        everywhere(
             with(with(disk(), "/source", json!({"snapshot": "a"})), "/restore", json!({"snapshot": "a"})),
             "restore.snapshot",
             "a snapshot of itself",
@@ -1189,6 +1199,16 @@ fn quotas() -> Vec<Bad> {
     ]
 }
 
+fn key_classes() -> Vec<Bad> {
+    let class = |secret: Json| json!({"name": "k", "secret": secret});
+    vec![
+        everywhere(class(json!({"name": "a/b"})), "secret.name", "not a DNS label"),
+        everywhere(class(json!({"name": "s", "key": ""})), "secret.key", "empty"),
+        everywhere(class(json!({"name": "s", "key": "a/b"})), "secret.key", "not the name of an entry"),
+        everywhere(class(json!({"name": "s", "key": "k".repeat(254)})), "secret.key", "longer than 253"),
+    ]
+}
+
 fn all() -> Vec<(&'static str, Bad)> {
     let of = |type_name: &'static str, bad: Vec<Bad>| bad.into_iter().map(move |bad| (type_name, bad));
     let mut all: Vec<(&'static str, Bad)> = of("berth_vm", vms()).collect();
@@ -1200,6 +1220,7 @@ fn all() -> Vec<(&'static str, Bad)> {
     all.extend(of("berth_backup_repository", repositories()));
     all.extend(of("berth_snapshot_schedule", schedules()));
     all.extend(of("berth_quota", quotas()));
+    all.extend(of("berth_key_class", key_classes()));
     all.extend(pools());
     all.extend(others());
     all.extend(ports());

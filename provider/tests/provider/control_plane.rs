@@ -481,6 +481,7 @@ impl ControlPlane {
 pub(crate) fn resource(kind: &str) -> ApiResource {
     let plural = match kind {
         "VMClass" => "vmclasses".to_owned(),
+        "KeyClass" => "keyclasses".to_owned(),
         "BackupRepository" => "backuprepositories".to_owned(),
         _ => format!("{}s", kind.to_lowercase()),
     };
@@ -506,12 +507,13 @@ struct Player {
     hold_users: Arc<AtomicBool>,
 }
 
-const KINDS: [&str; 18] = [
+const KINDS: [&str; 19] = [
     "Host",
     "StoragePool",
     "IPPool",
     "Network",
     "VMClass",
+    "KeyClass",
     "Image",
     "Disk",
     "DiskSnapshot",
@@ -810,6 +812,7 @@ fn list_users(object: &Json, all: &[&Json], status: &mut Json) {
         "VMClass" => ("VM", "/spec/class"),
         "PlacementGroup" => ("VM", "/spec/placement/group"),
         "Image" => ("Disk", "/spec/image"),
+        "KeyClass" => ("Disk", "/spec/encryption/keyClass"),
         "StoragePool" => ("Disk", "/spec/pool"),
         "IPPool" => ("PublicIP", "/spec/pool"),
         "Network" => ("VM", "/spec/networkInterfaces/0/network"),

@@ -136,7 +136,7 @@ fn interface() -> Json {
 /// The control plane refuses some of these together.
 fn template() -> Json {
     json!({"size": "2Gi", "image": "i", "source": {"disk": "d", "snapshot": "s", "backup": "b", "file": "/f"}, "pool": "default",
-        "deletion_policy": "Delete", "expand_policy": "Online", "provisioning": "Thin", "limits": {"iops": 100, "read_iops": 100, "write_iops": 100, "bandwidth": "1Mi",
+        "deletion_policy": "Delete", "expand_policy": "Online", "provisioning": "Thin", "encryption": {"key_class": "default"}, "limits": {"iops": 100, "read_iops": 100, "write_iops": 100, "bandwidth": "1Mi",
         "read_bandwidth": "1Mi", "write_bandwidth": "1Mi", "burst_iops": 200, "burst_bandwidth": "2Mi", "burst_seconds": 60}})
 }
 
@@ -240,6 +240,8 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/disks/1/template/source/file", json!("/g"), Announced::Refused),
         ("/disks/1/template/pool", json!("fast"), Announced::Refused),
         ("/disks/1/template/provisioning", json!("Thick"), Announced::Refused),
+        ("/disks/1/template/encryption", Json::Null, Announced::Refused),
+        ("/disks/1/template/encryption/key_class", json!("other"), Announced::Live),
         ("/disks/1/template/size", json!("3Gi"), Announced::Live),
         ("/disks/1/template/deletion_policy", json!("Retain"), Announced::Live),
         ("/disks/1/template/expand_policy", json!("Offline"), Announced::Live),
@@ -369,7 +371,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
     let (of_disk, of_snapshot) = (from(json!({"disk": "d"})), from(json!({"snapshot": "s"})));
     let of_upload = from(json!({"upload": {"size": 5}, "sha256": "0".repeat(64)}));
     let disk = json!({"name": "d", "namespace": "default", "size": "2Gi", "image": "i", "pool": "default", "deletion_policy": "Delete",
-        "expand_policy": "Online", "provisioning": "Thin", "limits": {"iops": 100, "bandwidth": "1Mi", "burst_iops": 200, "burst_bandwidth": "2Mi", "burst_seconds": 60}});
+        "expand_policy": "Online", "provisioning": "Thin", "encryption": null, "limits": {"iops": 100, "bandwidth": "1Mi", "burst_iops": 200, "burst_bandwidth": "2Mi", "burst_seconds": 60}});
     let copy =
         |from: &str| json!({"name": "d", "namespace": "default", "size": "2Gi", "source": {from: "x"}});
     let of_file = json!({"name": "d", "namespace": "default", "source": {"file": "/x"}});
@@ -411,6 +413,10 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
     let keep = json!({"last": 1, "hourly": 0, "daily": 1, "weekly": 0, "monthly": 0, "yearly": 0});
     let schedule = json!({"name": "s", "namespace": "default", "schedule": "@daily", "time_zone": "UTC", "vms": ["web"], "keep": keep,
         "backup": {"repository": "offsite", "keep": keep}, "starting_deadline_seconds": 3600, "suspend": false});
+    let key_class =
+        json!({"name": "k", "namespace": "default", "secret": {"name": "disk-key", "key": "key"}});
+    let mut encrypted = disk.clone();
+    encrypted["encryption"] = json!({"key_class": "default"});
     let mut selecting = schedule.clone();
     selecting["vms"] = Json::Null;
     selecting["vm_selector"] = json!({"tier": "web"});
@@ -431,6 +437,11 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_disk", copy("snapshot"), "/source/snapshot", json!("other"), Announced::Replace),
         ("berth_disk", copy("backup"), "/source/backup", json!("other"), Announced::Replace),
         ("berth_disk", of_file, "/source/file", json!("/other"), Announced::Replace),
+        ("berth_disk", encrypted.clone(), "/encryption/key_class", json!("other"), Announced::Live),
+        ("berth_disk", encrypted, "/encryption", Json::Null, Announced::Replace),
+        ("berth_disk", disk.clone(), "/encryption", json!({"key_class": "default"}), Announced::Replace),
+        ("berth_key_class", key_class.clone(), "/secret/name", json!("other"), Announced::Replace),
+        ("berth_key_class", key_class, "/secret/key", json!("other"), Announced::Replace),
         ("berth_disk_snapshot", snapshot, "/disk", json!("other"), Announced::Replace),
         ("berth_backup", backup.clone(), "/repository", json!("other"), Announced::Replace),
         ("berth_backup", backup.clone(), "/snapshot", json!("other"), Announced::Replace),

@@ -41,6 +41,12 @@ pub(crate) fn stories() -> Vec<(&'static str, &'static str, Json, Json)> {
             json!({"name": "small", "cpus": 1, "memory": "512Mi"}),
             json!({"name": "small", "cpus": 2, "memory": "1Gi", "labels": {"tier": "web"}}),
         ),
+        (
+            "berth_key_class",
+            "KeyClass",
+            json!({"name": "default", "secret": {"name": "disk-key"}}),
+            json!({"name": "default", "secret": {"name": "disk-key"}, "labels": {"a": "b"}}),
+        ),
         ("berth_image", "Image", image("https://a.example/x"), image("https://mirror.example/x")),
         (
             "berth_disk",

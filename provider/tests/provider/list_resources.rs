@@ -109,7 +109,8 @@ async fn the_generated_configuration_of_every_kind_plans_empty() {
             json!({"name": "debian", "source": {"url": "https://example.org/d.qcow2", "sha256": "0".repeat(64)},
             "timeouts": {"create": "5s"}}),
         ),
-        ("berth_disk", json!({"name": "second", "size": "1Gi"})),
+        ("berth_key_class", json!({"name": "default", "secret": {"name": "disk-key"}})),
+        ("berth_disk", json!({"name": "second", "size": "1Gi", "encryption": {"key_class": "default"}})),
         ("berth_disk_snapshot", json!({"name": "before", "disk": "second"})),
         (
             "berth_backup_repository",

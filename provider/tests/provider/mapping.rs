@@ -223,6 +223,17 @@ fn every_other_kind_becomes_its_custom_resource() {
                 "usbDevices": [{"name": "licence-key", "count": 1}]}),
         ),
         (
+            "berth_key_class",
+            json!({"secret": {"name": "disk-key"}}),
+            json!({"secret": {"name": "disk-key", "key": "key"}}),
+        ),
+        (
+            "berth_disk",
+            json!({"size": "1Gi", "encryption": {"key_class": "strong"}}),
+            json!({"size": "1Gi", "pool": "default", "deletionPolicy": "Delete", "deletionProtection": false,
+                "expandPolicy": "Online", "provisioning": "Thin", "encryption": {"keyClass": "strong"}}),
+        ),
+        (
             "berth_image",
             json!({"source": {"url": "https://a/b", "sha256": "0"}}),
             json!({"source": {"url": "https://a/b", "sha256": "0"}, "format": "qcow2", "deletionProtection": false}),

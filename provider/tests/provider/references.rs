@@ -64,6 +64,16 @@ async fn a_name_that_nothing_makes_is_a_warning_of_the_plan() {
             "restore.snapshot: there is no DiskSnapshot",
         ),
         ("berth_disk", json!({"name": "d", "source": {"backup": "no"}}), "source.backup: there is no Backup"),
+        (
+            "berth_disk",
+            json!({"name": "d", "size": "1Gi", "encryption": {"key_class": "no"}}),
+            "encryption.key_class: there is no KeyClass",
+        ),
+        (
+            "berth_key_class",
+            json!({"name": "k", "secret": {"name": "no-secret"}}),
+            "secret.name: there is no Secret",
+        ),
         ("berth_disk_snapshot", json!({"name": "s", "disk": "no-disk"}), "disk: there is no Disk"),
         (
             "berth_backup",

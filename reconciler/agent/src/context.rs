@@ -20,6 +20,7 @@ use crate::config::AgentConfig;
 use crate::copies::Copies;
 use crate::credentials::Secrets;
 use crate::definitions::Definitions;
+use crate::disk_keys::DiskKeys;
 use crate::error::Error;
 use crate::held_statuses::{HeldStatuses, LastReport};
 use crate::hooks::HookCalls;
@@ -56,6 +57,7 @@ pub(crate) struct Context {
     pub(crate) queue: Arc<Queue<Key>>,
     pub(crate) machines: Machines,
     pub(crate) reservations: Reservations,
+    pub(crate) disk_keys: DiskKeys,
     pub(crate) pulls: Pulls,
     pub(crate) merges: Merges,
     pub(crate) networks: Networks,
@@ -110,6 +112,7 @@ impl Context {
             index: Index::default(),
             reservations: Reservations::default(),
             machines: Machines::new(system.clone(), queue.clone(), config.clock.clone()),
+            disk_keys: DiskKeys::new(client.clone(), system.clone()),
             pulls: Pulls::new(system.clone(), queue.clone(), secrets, copies),
             merges: Merges::new(system.clone(), queue.clone()),
             networks: Networks::new(system.clone(), queue.clone()),

@@ -69,6 +69,15 @@ impl Repository {
     }
 }
 
+/// Why an entry of a Secret is not known.
+#[derive(Debug)]
+pub(crate) enum Unread {
+    /// It was not read, and may be there.
+    Waits(Readiness),
+    /// There is no such Secret, or it has no such entry; for people.
+    Gone(String),
+}
+
 /// Reads Secrets from the control plane.
 pub(crate) struct Secrets(Client);
 
@@ -120,12 +129,25 @@ impl Secrets {
         })
     }
 
+    /// Reads one entry of a Secret as text.
+    pub(crate) async fn entry(&self, namespace: &str, name: &str, key: &str) -> Result<String, Unread> {
+        let found = self.find(namespace, name).await.map_err(Unread::Waits)?;
+        let gone = |problem: String| Unread::Gone(format!("Secret {namespace}/{name}: {problem}"));
+        let secret = found.ok_or_else(|| gone("it does not exist".to_owned()))?;
+        value(&secret, key).map_err(gone)
+    }
+
     async fn read(&self, namespace: &str, name: &str) -> Result<Secret, Readiness> {
+        let missing =
+            || Readiness::Reconciling(Reason::WaitingForSecret, format!("Secret {name} does not exist"));
+        self.find(namespace, name).await?.ok_or_else(missing)
+    }
+
+    async fn find(&self, namespace: &str, name: &str) -> Result<Option<Secret>, Readiness> {
         let secrets: Api<Secret> = Api::namespaced(self.0.clone(), namespace);
         let waits = |text: String| Readiness::Reconciling(Reason::WaitingForSecret, text);
         match secrets.get_opt(name).await {
-            Ok(Some(secret)) => Ok(secret),
-            Ok(None) => Err(waits(format!("Secret {name} does not exist"))),
+            Ok(found) => Ok(found),
             // The controllers permit it once they know that this host needs it.
             Err(kube::Error::Api(status)) if status.code == 403 => {
                 Err(waits(format!("this host may not read Secret {name} yet")))

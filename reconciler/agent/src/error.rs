@@ -227,6 +227,7 @@ pub(crate) fn reason_of(error: &SystemError) -> Reason {
         SystemError::Shrink { .. } | SystemError::Invalid { .. } => Reason::InvalidSpec,
         SystemError::VolumeLost { .. } | SystemError::VolumeDamaged { .. } => Reason::DiskLost,
         SystemError::SnapshotLost { .. } => Reason::SnapshotLost,
+        SystemError::KeyMissing { .. } => Reason::WaitingForKey,
         SystemError::TooManySnapshots { .. } => Reason::TooManySnapshots,
         SystemError::NotOneMoment { .. } => Reason::SnapshotInterrupted,
         SystemError::Repository { problem, .. } => match problem {
@@ -263,6 +264,7 @@ pub(crate) fn reason_of(error: &SystemError) -> Reason {
         | SystemError::Monitor(_)
         | SystemError::GuestAgent(_)
         | SystemError::Lend(_)
+        | SystemError::LendKey(_)
         | SystemError::NotRunning { .. }
         | SystemError::StillRunning { .. } => Reason::Retrying,
     }
@@ -275,6 +277,7 @@ pub(crate) fn is_stalled(error: &SystemError) -> bool {
         Reason::Retrying
             | Reason::WaitingForImage
             | Reason::WaitingForFile
+            | Reason::WaitingForKey
             | Reason::RepositoryUnreachable
             | Reason::Unschedulable
     )
@@ -331,6 +334,12 @@ mod tests {
         let status = kube::core::Status { code: 409, ..Default::default() };
         let error = Error::api("write")(kube::Error::Api(status.into()));
         assert!(error.is_transient());
+    }
+
+    #[test]
+    fn a_key_that_is_not_there_yet_is_waited_for_and_is_no_end() {
+        let missing = SystemError::KeyMissing { id: "data".to_owned(), wrapped_by: "secure".to_owned() };
+        assert_eq!((reason_of(&missing), is_stalled(&missing)), (Reason::WaitingForKey, false));
     }
 
     #[test]

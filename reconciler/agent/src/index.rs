@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use berth_api::vm::{Hardware, taken_devices};
 use berth_api::{
     Backup, BackupRepository, CpuControls, DeviceCounts, Disk, DiskSnapshot, Host, HotswapDiskAttachment,
-    Image, Network, Profile, PublicIP, SecurityGroup, Size, SizeError, StoragePool, VM, VMClass,
+    Image, KeyClass, Network, Profile, PublicIP, SecurityGroup, Size, SizeError, StoragePool, VM, VMClass,
 };
 use berth_api::{SizeTaken, size_taken};
 use kube::runtime::watcher::Event;
@@ -37,6 +37,7 @@ pub(crate) struct Tables {
     pub(crate) public_ips: Table<PublicIP>,
     pub(crate) images: Table<Image>,
     pub(crate) classes: Table<VMClass>,
+    pub(crate) key_classes: Table<KeyClass>,
     pub(crate) networks: Table<Network>,
     pub(crate) security_groups: Table<SecurityGroup>,
     pub(crate) pools: Table<StoragePool>,
@@ -49,7 +50,7 @@ pub(crate) struct Tables {
 
 impl Tables {
     /// Returns whether each table holds the control plane's objects.
-    pub(crate) fn synced(&self) -> [bool; 14] {
+    pub(crate) fn synced(&self) -> [bool; 15] {
         // Names each field, so that the compiler reports one that is missing.
         let Self {
             vms,
@@ -61,6 +62,7 @@ impl Tables {
             public_ips,
             images,
             classes,
+            key_classes,
             networks,
             security_groups,
             pools,
@@ -80,6 +82,7 @@ impl Tables {
             public_ips.is_synced(),
             images.is_synced(),
             classes.is_synced(),
+            key_classes.is_synced(),
             networks.is_synced(),
             security_groups.is_synced(),
             pools.is_synced(),

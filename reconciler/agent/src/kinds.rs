@@ -10,6 +10,7 @@ pub(crate) mod disk_snapshot;
 pub(crate) mod host;
 pub(crate) mod hotswap_disk_attachment;
 pub(crate) mod image;
+mod key_class;
 pub(crate) mod network;
 pub(crate) mod public_ip;
 pub(crate) mod security_group;
@@ -21,8 +22,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use berth_api::{
-    Backup, BackupRepository, Disk, DiskSnapshot, Host, HotswapDiskAttachment, Image, Network, PublicIP,
-    SecurityGroup, StoragePool, VM, VMClass,
+    Backup, BackupRepository, Disk, DiskSnapshot, Host, HotswapDiskAttachment, Image, KeyClass, Network,
+    PublicIP, SecurityGroup, StoragePool, VM, VMClass,
 };
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -79,6 +80,8 @@ const CONTROLLERS: &[Controller] = &[
         Some(|ctx, name| converge_named::<ImageReconciler>(ctx, name).boxed()),
     ),
     controller::<VMClass>(watch::all::<VMClass>, None),
+    // A control plane of an earlier version does not have the kind.
+    controller::<KeyClass>(watch::all_if_served::<KeyClass>, None),
     controller::<Network>(watch::all::<Network>, Some(|ctx, _| network::reconcile(ctx).boxed())),
     // A control plane of an earlier version does not have the kind.
     controller::<SecurityGroup>(watch::all_if_served::<SecurityGroup>, None),

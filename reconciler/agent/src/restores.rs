@@ -153,6 +153,7 @@ mod tests {
             at: Timestamp::UNIX_EPOCH,
         };
         VolumeFacts {
+            encryption: None,
             pool: "default".into(),
             id: "v-1".into(),
             size: 1 << 30,
@@ -186,6 +187,7 @@ mod tests {
 
     fn facts(pool: &str, is_taken: bool) -> SnapshotFacts {
         SnapshotFacts {
+            encryption: None,
             pool: pool.into(),
             id: "s-1".into(),
             volume: "v-1".into(),

@@ -10,6 +10,8 @@ mod crash;
 mod disks;
 #[path = "agent/downloads.rs"]
 mod downloads;
+#[path = "agent/encryption.rs"]
+mod encryption;
 #[path = "agent/fixture.rs"]
 mod fixture;
 #[path = "agent/guest_access.rs"]

@@ -43,6 +43,8 @@ pub enum ConditionType {
     SecurityGroupsSynced,
     /// The disks of a VM have the data that its `restore` declares. Present only while they have not.
     RestoreSynced,
+    /// The key of an encrypted Disk is protected by the KeyClass that it declares, and known to its host. Present only with encryption.
+    EncryptionSynced,
     /// A VM's host is one that its placement allows. Present only while it is not: a placed VM does not move.
     PlacementSynced,
     /// An attachment's disk is attached to the running VM.
@@ -86,6 +88,7 @@ impl ConditionType {
             Self::GuestUsersSynced => "GuestUsersSynced",
             Self::SecurityGroupsSynced => "SecurityGroupsSynced",
             Self::RestoreSynced => "RestoreSynced",
+            Self::EncryptionSynced => "EncryptionSynced",
             Self::PlacementSynced => "PlacementSynced",
             Self::Attached => "Attached",
             Self::Accelerated => "Accelerated",

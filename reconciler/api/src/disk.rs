@@ -4,7 +4,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Binding, Conditions, ObjectUse, Quantity, ResourceName};
+use crate::{Binding, Conditions, DiskEncryption, EncryptionStatus, ObjectUse, Quantity, ResourceName};
 
 /// A persistent disk that outlives any VM: blank, made from an Image, copied from another Disk or a DiskSnapshot, restored from a
 /// Backup, or a file of a host that is taken over.
@@ -43,6 +43,8 @@ use crate::{Binding, Conditions, ObjectUse, Quantity, ResourceName};
     validation = Rule::new("!has(self.restore) || !has(self.source) || !has(self.source.snapshot) || self.source.snapshot != self.restore.snapshot").message("a disk is restored from a snapshot of itself, and its source is one of another disk").field_path(".restore"),
     validation = Rule::new("!has(oldSelf.size) || (has(self.size) && quantity(self.size).compareTo(quantity(oldSelf.size)) >= 0)").message("size can only grow: shrinking would lose data").field_path(".size"),
     validation = Rule::new("(has(self.image) ? self.image : '') == (has(oldSelf.image) ? oldSelf.image : '')").message("image cannot change: create another Disk").field_path(".image"),
+    validation = Rule::new("has(self.encryption) == has(oldSelf.encryption)").message("encryption cannot be added or removed: create another Disk").field_path(".encryption"),
+    validation = Rule::new("!has(self.encryption) || !has(self.source) || !has(self.source.file)").message("a file that is taken over stays as it is: encryption is for new files").field_path(".encryption"),
     validation = Rule::new("self.pool == oldSelf.pool").message("pool cannot change: create another Disk").field_path(".pool"),
     validation = Rule::new("(has(self.provisioning) ? self.provisioning : 'Thin') == (has(oldSelf.provisioning) ? oldSelf.provisioning : 'Thin')").message("provisioning cannot change: create another Disk").field_path(".provisioning")
 )]
@@ -83,6 +85,10 @@ pub struct DiskSpec {
     /// never finds the host full. Cannot change.
     #[serde(default)]
     pub provisioning: Provisioning,
+    /// Whether its data is encrypted on its host, and the KeyClass that protects its key. A copy of an encrypted disk or snapshot is
+    /// encrypted too, and one of another disk is not. Default: it is not encrypted. Cannot be added or removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encryption: Option<Box<DiskEncryption>>,
     /// Ceilings for the disk's operations and bandwidth. Default: none. Applied live.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Box<DiskLimits>>,
@@ -100,6 +106,7 @@ impl Default for DiskSpec {
             deletion_protection: false,
             expand_policy: ExpandPolicy::Online,
             provisioning: Provisioning::Thin,
+            encryption: None,
             limits: None,
         }
     }
@@ -235,7 +242,7 @@ pub struct DiskStatus {
     /// The generation that these conditions describe; -1 before the first report.
     #[serde(default = "crate::condition::never_observed")]
     pub observed_generation: i64,
-    /// `Ready`, `Reconciling`, `Stalled`.
+    /// `Ready`, `Reconciling`, `Stalled`; with `encryption`, `EncryptionSynced`.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::exact::list")]
     #[schemars(schema_with = "crate::condition::schema")]
     pub conditions: Conditions,
@@ -254,6 +261,9 @@ pub struct DiskStatus {
     /// The size the file has now, as a quantity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<String>,
+    /// Its encryption: the KeyClass that protects its key, and the identifiers of both keys. None: it is not encrypted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encryption: Option<Box<EncryptionStatus>>,
     /// The last restore of its data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restored_from: Option<Box<DiskRestored>>,

@@ -7,7 +7,7 @@
 //!                                 host_policies, former_uid, gates, quotas)
 //!                                     │
 //!                                     ▼
-//!   kinds, one file each:  vm  vm_class  vm_snapshot  disk  disk_snapshot  backup  backup_repository
+//!   kinds, one file each:  vm  vm_class  vm_snapshot  disk  disk_snapshot  key_class  backup  backup_repository
 //!                          hotswap_disk_attachment  image  storage_pool
 //!                          network  security_group  public_ip  ip_pool  placement_group  quota  host
 //!                                     │
@@ -55,6 +55,7 @@ pub mod image_copy;
 pub mod image_download;
 pub mod image_upload;
 pub mod ip_pool;
+pub mod key_class;
 pub mod manifests;
 pub mod name;
 pub mod network;
@@ -110,6 +111,7 @@ pub use image::{
     Image, ImageCompression, ImageFormat, ImageSource, ImageSpec, ImageState, ImageStatus, redacted_url,
 };
 pub use ip_pool::{IPPool, IPPoolMode, IPPoolSpec, IPPoolStatus};
+pub use key_class::{DiskEncryption, EncryptionStatus, KeyClass, KeyClassSpec, KeyClassStatus, KeySecret};
 pub use name::ResourceName;
 pub use network::{
     Allocation, Egress, Ipv4Spec, Network, NetworkHost, NetworkName, NetworkSpec, NetworkStatus, NetworkType,
@@ -143,7 +145,7 @@ pub use vm_snapshot::{SnapshotOfDisk, VMSnapshot, VMSnapshotSpec, VMSnapshotStat
 pub const GROUP: &str = "berth.dev";
 /// The version of every kind. Changes within it are additive.
 pub const VERSION: &str = "v1alpha1";
-/// The namespace in which an Image, VMClass or Network is looked up when the referring object's namespace has none.
+/// The namespace in which an Image, KeyClass, VMClass or Network is looked up when the referring object's namespace has none.
 pub const SHARED_NAMESPACE: &str = "berth-shared";
 /// The namespace of berth's own objects: host Leases and the controllers' leader Lease.
 pub const SYSTEM_NAMESPACE: &str = "berth-system";
@@ -153,7 +155,7 @@ pub const SYSTEM_NAMESPACE: &str = "berth-system";
 pub const HOST_FINALIZER: &str = "berth.dev/host";
 /// The finalizer of a PublicIP until the controllers have returned its address to the pool.
 pub const ADDRESS_FINALIZER: &str = "berth.dev/address";
-/// The finalizer of an object that others name (BackupRepository, Host, Image, IPPool, Network, PlacementGroup, SecurityGroup, StoragePool, VMClass) until nothing
+/// The finalizer of an object that others name (BackupRepository, Host, Image, IPPool, KeyClass, Network, PlacementGroup, SecurityGroup, StoragePool, VMClass) until nothing
 /// uses it. Added by the controllers before its first use, and kept from then on.
 pub const USED_FINALIZER: &str = "berth.dev/in-use";
 /// On a Disk made by `berth undelete`: `<host>/<volumeID>` of the file in that host's trash to bring back.

@@ -83,6 +83,10 @@ reasons! {
     WaitingForBackup => "Create the Backup, or look at it with `berth why backup/NAME`.",
     /// The PlacementGroup does not exist yet.
     WaitingForGroup => "Create the PlacementGroup.",
+    /// The KeyClass does not exist yet.
+    WaitingForKeyClass => "Create the KeyClass, in the Disk's namespace or in `berth-shared`.",
+    /// The host does not have the key of an encrypted disk yet.
+    WaitingForKey => "See the condition `EncryptionSynced` of the Disk: `kubectl describe disk NAME`.",
     /// The Network does not exist yet.
     WaitingForNetwork => "Create the Network, in the VM's namespace or in `berth-shared`.",
     /// A SecurityGroup does not exist yet. A running VM receives and sends only what its other groups allow.
@@ -91,7 +95,7 @@ reasons! {
     WaitingForPublicIP => "Create the PublicIP, or look at it with `berth why publicip/NAME`.",
     /// The Secret with bootstrap data does not exist yet.
     WaitingForBootstrap => "Create the Secret.",
-    /// The Secret with the credentials of an Image, the keys of a guest's user, or the credentials or password of a BackupRepository does not exist yet, or the host may not read it yet.
+    /// The Secret with the credentials of an Image, the keys of a guest's user, the credentials or password of a BackupRepository, or the key of a KeyClass does not exist yet, or the host may not read it yet.
     WaitingForSecret => "Create the Secret in the namespace of the object that names it.",
     /// The image's host has not received the whole file yet; the message has the progress.
     WaitingForUpload => "Upload the file: `berth image push FILE --name NAME`, or apply its `source.file` again with Terraform. An interrupted upload continues.",
@@ -185,6 +189,8 @@ reasons! {
     SnapshotLost => "Restore the file on its host, or delete the DiskSnapshot.",
     /// The password does not open the repository.
     WrongPassword => "Correct the password in the Secret that `passwordSecretName` of the BackupRepository names.",
+    /// The key in the Secret of the KeyClass is no key, or another one than that which protects the disk's key.
+    WrongKey => "Bring the former key back into the Secret that `secret` of the KeyClass names. Another key needs another KeyClass.",
     /// The server or the folder of the repository does not answer, or answers with an error; the message has the cause.
     RepositoryUnreachable => "See that the host reaches the server, or that the folder is mounted. It is tried again.",
     /// The server refuses the credentials of the repository, or what they are used for.

@@ -1,6 +1,9 @@
 //! The writes of a reconcile, as data: in order, with no choices left for execution.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use berth_api::{
     Binding, DEFAULT_NAME, Disk, DiskState, Host, Network, ObjectUser, PlacementGroup, PlacementGroupStatus,
@@ -165,6 +168,27 @@ impl WriteBatch {
         }
     }
 
+    /// Permits a host to read these Secrets of the namespace of one of its Roles too, and those that the draft permits already. Written before
+    /// the host knows of the object that needs them, so that it never looks for them in vain. A host without an account of its own needs
+    /// no permission.
+    pub(crate) fn allow(&mut self, cache: &Cache, host: &str, role: Key, needed: Vec<String>) {
+        let known = cache.secrets_of(host, role.namespace());
+        if !cache.has_account(host) || needed.iter().all(|secret| known.contains(secret)) {
+            return;
+        }
+        let mut all: BTreeSet<String> = known.into_iter().chain(needed).collect();
+        for write in &mut self.writes {
+            if let Write::Allow { role: written, secrets, .. } = write
+                && *written == role
+            {
+                all.extend(secrets.drain(..));
+                secrets.extend(all);
+                return;
+            }
+        }
+        self.write(Write::Allow { role, host: host.to_owned(), secrets: all.into_iter().collect() });
+    }
+
     /// Adds the writes for the steps, in order.
     pub(crate) fn steps(&mut self, cache: &Cache, now: Timestamp, steps: &[Step]) {
         for step in steps {
@@ -174,6 +198,9 @@ impl WriteBatch {
                 Step::BindDisk { disk, host, volume_id, serial, used_by } => {
                     let Some(object) = cache.tables.disks.get(disk) else { continue };
                     self.hold(cache, users::of_disk(object));
+                    if let Some((namespace, secret)) = cache.key_secret_of(object) {
+                        self.allow(cache, host, Key::secrets_role(host, &namespace), vec![secret]);
+                    }
                     let mut status = bound(object, host, now);
                     status.volume_id = Some(volume_id.clone());
                     status.serial = Some(serial.clone());

@@ -7,6 +7,7 @@ pub(crate) mod capacity;
 pub(crate) mod claims;
 mod image_secrets;
 pub(crate) mod index;
+mod key_class_secrets;
 mod key_set;
 mod names;
 mod never_bound;
@@ -23,7 +24,7 @@ pub(crate) mod users;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use berth_api::{
-    ConditionType, HOST_FINALIZER, Host, HostStatus, SizeError, SizeTaken, VM, VMClass, condition,
+    ConditionType, HOST_FINALIZER, Host, HostStatus, KeyClass, SizeError, SizeTaken, VM, VMClass, condition,
     host::{AddressConflict, MOST_CPUS, MOST_MEMORY, MOST_OVERHEAD},
     size_taken,
     vm::{Hardware, taken_devices},
@@ -95,6 +96,8 @@ pub(crate) struct Cache {
     images_with_secrets: BTreeSet<Key>,
     /// The Backups and Disks whose host reads from a repository, or writes to it.
     repository_users: BTreeSet<Key>,
+    /// The encrypted Disks and DiskSnapshots that are bound.
+    encrypted: BTreeSet<Key>,
     never_bound: NeverBound,
 }
 
@@ -108,6 +111,7 @@ struct Before {
     secret_roles: Vec<Key>,
     host: Option<Arc<Host>>,
     class: Option<Arc<VMClass>>,
+    key_class: Option<Arc<KeyClass>>,
 }
 
 impl Cache {
@@ -123,6 +127,7 @@ impl Cache {
             silence: Silence::new(host_silence),
             images_with_secrets: BTreeSet::new(),
             repository_users: BTreeSet::new(),
+            encrypted: BTreeSet::new(),
             never_bound: NeverBound::default(),
         }
     }
@@ -280,7 +285,13 @@ impl Cache {
             ObjectKind::Backup | ObjectKind::Disk => self.note_repository_user(&key),
             _ => {}
         }
+        if matches!(key.kind, ObjectKind::Disk | ObjectKind::DiskSnapshot) {
+            self.note_encrypted(&key);
+        }
         keys.extend(self.changed_secret_roles(&key, before.secret_roles));
+        if self.is_another_class(&key, before.key_class.as_deref()) {
+            keys.extend(self.class_roles(&key));
+        }
         if before.is_bound && !self.is_bound(&key) {
             let uses = self.uses_of(&key).unwrap_or_default();
             self.users.unbound(&uses);
@@ -291,6 +302,7 @@ impl Cache {
     /// Removes an object from the cache; returns the keys that concerns.
     pub(crate) fn remove(&mut self, key: &Key) -> Vec<Key> {
         let before = self.before(key);
+        let class_roles = before.key_class.as_ref().map(|_| self.class_roles(key)).unwrap_or_default();
         self.tables.of_mut(key.kind).remove(key);
         self.never_bound.gone(key);
         let mut keys = vec![key.clone()];
@@ -302,7 +314,11 @@ impl Cache {
             ObjectKind::Backup | ObjectKind::Disk => self.note_repository_user(key),
             _ => {}
         }
+        if matches!(key.kind, ObjectKind::Disk | ObjectKind::DiskSnapshot) {
+            self.note_encrypted(key);
+        }
         keys.extend(self.changed_secret_roles(key, before.secret_roles));
+        keys.extend(class_roles);
         keys.extend(self.recovering());
         keys
     }
@@ -314,6 +330,7 @@ impl Cache {
             secret_roles: self.secret_roles(key),
             host: self.tables.hosts.get(key).cloned(),
             class: self.tables.vm_classes.get(key).cloned(),
+            key_class: self.tables.key_classes.get(key).cloned(),
         }
     }
 
@@ -373,6 +390,7 @@ impl Cache {
             | ObjectKind::Disk
             | ObjectKind::DiskSnapshot
             | ObjectKind::BackupRepository
+            | ObjectKind::KeyClass
             | ObjectKind::SnapshotSchedule
             | ObjectKind::Quota
             | ObjectKind::Role
@@ -397,6 +415,7 @@ impl Cache {
                 self.tables.attachments.get(key).map(|a| users::of_attachment(a))
             }
             ObjectKind::VMClass => self.tables.vm_classes.get(key).map(|_| BTreeSet::new()),
+            ObjectKind::KeyClass => self.tables.key_classes.get(key).map(|_| BTreeSet::new()),
             ObjectKind::Network => self.tables.networks.get(key).map(|_| BTreeSet::new()),
             ObjectKind::Image => self.tables.images.get(key).map(|_| BTreeSet::new()),
             _ => None,
@@ -499,6 +518,7 @@ impl Cache {
                 || host.spec.fenced
                 || host.metadata.deletion_timestamp.is_some(),
             tpm: status.and_then(|s| s.tpm).unwrap_or_default(),
+            disk_encryption: self.encrypts_disks(name),
             allocatable_cpus: allocatable.map_or(0, |a| a.cpus.clamp(0, MOST_CPUS)),
             allocatable_memory: allocatable.map_or(0, |a| bytes(&a.memory).min(MOST_MEMORY)),
             huge_memory: status.map(HostStatus::huge_memory).unwrap_or_default(),
@@ -568,6 +588,12 @@ impl Cache {
         let class = vm.spec.class.as_ref();
         let class = class.and_then(|class| self.tables.vm_classes.lookup(&vm.namespace()?, class.as_str()));
         vm.spec.profile(class.map(|class| &class.spec)).cpu_model
+    }
+
+    /// Whether encrypted disks can be on a host: an older agent would make their files without encryption.
+    pub(crate) fn encrypts_disks(&self, host: &str) -> bool {
+        let status = self.tables.hosts.cluster(host).and_then(|host| host.status.as_ref());
+        status.and_then(|status| status.disk_encryption).unwrap_or_default()
     }
 
     /// Whether a VM is to have a TPM.

@@ -14,6 +14,7 @@ macro_rules! with_kinds {
             Network, networks, berth_api::Network;
             SecurityGroup, security_groups, berth_api::SecurityGroup;
             VMClass, vm_classes, berth_api::VMClass;
+            KeyClass, key_classes, berth_api::KeyClass;
             PlacementGroup, placement_groups, berth_api::PlacementGroup;
             Image, images, berth_api::Image;
             Disk, disks, berth_api::Disk;

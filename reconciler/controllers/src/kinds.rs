@@ -13,6 +13,7 @@ mod host;
 mod hotswap_disk_attachment;
 mod image;
 mod ip_pool;
+mod key_class;
 mod network;
 mod placement_group;
 mod public_ip;
@@ -27,9 +28,9 @@ mod vm_class;
 mod vm_snapshot;
 
 use berth_api::{
-    Backup, BackupRepository, Disk, DiskSnapshot, Host, HotswapDiskAttachment, IPPool, Image, Network,
-    PlacementGroup, PublicIP, Quota, SYSTEM_NAMESPACE, SecurityGroup, SnapshotSchedule, StoragePool, VM,
-    VMClass, VMSnapshot, host_addresses::HOST_ADDRESSES, manifests::access::HOST_LABEL,
+    Backup, BackupRepository, Disk, DiskSnapshot, Host, HotswapDiskAttachment, IPPool, Image, KeyClass,
+    Network, PlacementGroup, PublicIP, Quota, SYSTEM_NAMESPACE, SecurityGroup, SnapshotSchedule, StoragePool,
+    VM, VMClass, VMSnapshot, host_addresses::HOST_ADDRESSES, manifests::access::HOST_LABEL,
 };
 use futures::{Stream, stream::BoxStream, stream::select_all};
 use k8s_openapi::api::{
@@ -73,6 +74,7 @@ const CONTROLLERS: &[Controller] = &[
     controller::<Network>(watch::all::<Network>, Some(network::reconcile)),
     controller::<SecurityGroup>(watch::all::<SecurityGroup>, Some(security_group::reconcile)),
     controller::<VMClass>(watch::all::<VMClass>, Some(vm_class::reconcile)),
+    controller::<KeyClass>(watch::all::<KeyClass>, Some(key_class::reconcile)),
     controller::<PlacementGroup>(watch::all::<PlacementGroup>, Some(placement_group::reconcile)),
     controller::<Image>(watch::all::<Image>, Some(image::reconcile)),
     controller::<Disk>(watch::all::<Disk>, Some(disk::reconcile)),

@@ -118,6 +118,7 @@ with_status! {
     PublicIP, namespaced;
     PlacementGroup, namespaced;
     VMClass, namespaced;
+    KeyClass, namespaced;
     Network, namespaced;
     SecurityGroup, namespaced;
     IPPool, cluster;

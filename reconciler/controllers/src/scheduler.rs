@@ -37,6 +37,8 @@ pub(crate) struct Request {
     pub(crate) cpu_model: Option<String>,
     /// Whether it has a TPM.
     pub(crate) tpm: bool,
+    /// Whether it has an encrypted disk.
+    pub(crate) disk_encryption: bool,
     /// The PCI and USB devices that it takes, by name.
     pub(crate) devices: DeviceCounts,
     /// The shares that it mounts, by name, and whether it writes to each.
@@ -94,6 +96,7 @@ enum Unfit {
     DiskElsewhere,
     Labels,
     NoTpm,
+    NoEncryption,
     NoBridge,
     NoDevice,
     NoShare,
@@ -243,6 +246,7 @@ fn filter(request: &Request, spread: Option<&Spread<'_, '_>>, candidate: &Candid
     check(request.disk_hosts.iter().all(|host| *host == candidate.name), Unfit::DiskElsewhere)?;
     check(has_labels(candidate, &request.selector), Unfit::Labels)?;
     check(candidate.tpm || !request.tpm, Unfit::NoTpm)?;
+    check(candidate.disk_encryption || !request.disk_encryption, Unfit::NoEncryption)?;
     check(candidate.networks.why_not(&request.bridges).is_none(), Unfit::NoBridge)?;
     check(offers_devices(candidate, request), Unfit::NoDevice)?;
     check(missing_shares(candidate, request).next().is_none(), Unfit::NoShare)?;

@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use berth_engine::ErrorChain;
+use berth_qemu::block::BlockError;
 use berth_qemu::guest_agent::GuestAgentError;
 use berth_qemu::hypervisor::LendError;
 use berth_qemu::process::{LaunchError, ProcessError};
@@ -55,6 +56,11 @@ pub enum SystemError {
     /// The volume's file, header or note is not as berth wrote it.
     #[error("volume {id} is damaged: {detail}")]
     VolumeDamaged { id: String, detail: String },
+    /// The host does not have the key of an encrypted volume or snapshot in memory.
+    #[error(
+        "{id} is encrypted, and its key, which KeyClass {wrapped_by} protects, is not known to this host (yet)"
+    )]
+    KeyMissing { id: String, wrapped_by: String },
     #[error("snapshot {id} is not on this host")]
     SnapshotLost { id: String },
     #[error(
@@ -114,6 +120,8 @@ pub enum SystemError {
     GuestAgent(#[from] GuestAgentError),
     #[error("cannot give the machine the file of its saved state")]
     Lend(#[from] LendError),
+    #[error("cannot give the machine the key of a disk")]
+    LendKey(#[source] BlockError),
     #[error("instance {instance} has no QEMU running")]
     NotRunning { instance: String },
     #[error("instance {instance} still runs as pid {pid}")]

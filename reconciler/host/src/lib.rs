@@ -26,6 +26,7 @@ mod error;
 pub mod fake;
 mod images;
 mod info;
+mod keyring;
 pub mod linux;
 mod machines;
 mod names;
@@ -51,6 +52,7 @@ pub use images::{
     Progress, RemoteError, RemoteImage, ResolvedImage, SourceHost, copy_url, upload_url,
 };
 pub use info::{ForeignKind, ForeignObject, HostFacts, HostInfo, HugePagesFacts, KvmFacts, QemuFacts};
+pub use keyring::SealedKey;
 pub use linux::{bridge_mac, relay_link};
 pub use machines::{DeviceSpecs, InstanceFacts, LaunchRequest, Machines, ProcessFacts, Seed, StateAccess};
 pub use names::{NameRecord, Names};

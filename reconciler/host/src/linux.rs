@@ -48,10 +48,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use berth_qemu::block;
 use berth_qemu::console::ConsoleStream;
 use berth_qemu::guest_agent::GuestAgent;
 use berth_qemu::hypervisor::{CpuTime, Hypervisor, ProcessIdentity};
-use berth_qemu::machine::{DiskSpec, Medium, NicSpec};
+use berth_qemu::machine::{DiskKey, DiskSpec, Medium, NicSpec};
 use berth_qemu::nics::LentTap;
 use berth_qemu::process::RunAs;
 use berth_qemu::qmp::{Events, Qmp};
@@ -66,8 +67,9 @@ use super::{
     Forwarding, HostFacts, HostInfo, HostLinks, HostUse, ImageFacts, ImageFile, ImageSource, Images,
     InstanceFacts, LaunchRequest, LeaseTaken, MachineUse, Machines, Merged, NetworkConfig, Networks,
     NewImage, NewRestore, NewSnapshot, NewVolume, PciMapping, ProcessFacts, Progress, RemoteImage,
-    ResolvedImage, Result, ShareMapping, SnapshotFacts, StateAccess, SystemError, Taken, TapConfig, TapFacts,
-    Trace, TraceRequest, TrashedVolume, Uplink, UsbMapping, VolumeFacts, VolumeOwner, Volumes,
+    ResolvedImage, Result, SealedKey, ShareMapping, SnapshotFacts, StateAccess, SystemError, Taken,
+    TapConfig, TapFacts, Trace, TraceRequest, TrashedVolume, Uplink, UsbMapping, VolumeFacts, VolumeOwner,
+    Volumes,
 };
 use backup_folders::BackupFolders;
 use direct_io::DirectIo;
@@ -387,6 +389,27 @@ impl Volumes for LinuxSystem {
         self.on_volumes(move |v| v.hand_over(&pool, &id, &owner)).await
     }
 
+    fn unlock(&self, id: &str, holder: &str, key: DiskKey) -> bool {
+        self.volumes.keys().add(id, holder, key)
+    }
+
+    fn lock(&self, id: &str, holder: &str) {
+        self.volumes.keys().remove(id, holder);
+    }
+
+    fn keep_keys(&self, holders: &BTreeSet<String>) {
+        self.volumes.keys().keep(holders);
+    }
+
+    fn unlocked(&self, id: &str, holder: &str) -> Option<DiskKey> {
+        self.volumes.keys().get(id, holder)
+    }
+
+    async fn rewrap_volume(&self, pool: &str, id: &str, sealed: &SealedKey) -> Result<()> {
+        let (pool, id, sealed) = (pool.to_owned(), id.to_owned(), sealed.clone());
+        self.on_volumes(move |v| v.rewrap(&pool, &id, &sealed)).await
+    }
+
     async fn retain_volume(&self, pool: &str, id: &str) -> Result<()> {
         let (pool, id) = (pool.to_owned(), id.to_owned());
         self.on_volumes(move |v| v.retain(&pool, &id)).await
@@ -529,8 +552,14 @@ impl Machines for LinuxSystem {
         let installation = self.host.installation().await?;
         let (mut request, disks) = (request.clone(), request.machine.disks.clone());
         // Files of snapshots may have been merged since the request was made: a suspended machine has one from before.
-        request.machine.disks = self.on_volumes(move |v| v.with_chains(disks)).await?;
-        self.machines.launch(&request, &installation).await
+        let (disks, keys) = self
+            .on_volumes(move |v| {
+                let keys = v.keys_of(&disks)?;
+                Ok((v.with_chains(disks)?, keys))
+            })
+            .await?;
+        request.machine.disks = disks;
+        self.machines.launch(&request, &installation, keys).await
     }
 
     async fn mark_started(&self, instance: &str, just_now: bool) {
@@ -655,6 +684,14 @@ impl Machines for LinuxSystem {
 
     async fn lend_state(&self, instance: &str, qmp: &Qmp, access: StateAccess) -> Result<()> {
         self.machines.lend_state(instance, qmp, access).await
+    }
+
+    async fn lend_key(&self, qmp: &Qmp, disk: &DiskSpec) -> Result<()> {
+        let disks = [disk.clone()];
+        for (id, key) in self.on_volumes(move |v| v.keys_of(&disks)).await? {
+            block::add_key(qmp, &id, &key).await.map_err(SystemError::LendKey)?;
+        }
+        Ok(())
     }
 
     async fn lend_tap(&self, instance: &str, qmp: &Qmp, nic: &NicSpec) -> Result<LentTap> {

@@ -82,6 +82,11 @@ pub trait Machines: Send + Sync + fmt::Debug + 'static {
     /// Lists every instance that has files or a process on this host.
     async fn instances(&self) -> Result<Vec<InstanceFacts>>;
 
+    /// Gives a running machine the key of an encrypted disk, before the disk is plugged in. Does nothing for other disks.
+    ///
+    /// *Errors*: [`SystemError::KeyMissing`](crate::SystemError::KeyMissing).
+    async fn lend_key(&self, qmp: &Qmp, disk: &DiskSpec) -> Result<()>;
+
     /// Reads the agent's journal of an instance.
     async fn read_journal(&self, instance: &str) -> Result<Option<Value>>;
 

@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use berth_qemu::machine::{Backing, Cache, Format};
+use berth_qemu::machine::{Backing, Cache, DiskKey, Format};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::Result;
+use crate::{Result, SealedKey, SystemError};
 
 /// The volumes of a host.
 #[async_trait]
@@ -32,6 +32,22 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
     ///
     /// *Errors*: [`SystemError::NoSpace`], with nothing reserved.
     async fn reserve_volume(&self, pool: &str, id: &str, size: u64) -> Result<()>;
+
+    /// Keeps the key with this identifier in memory for a volume or a snapshot, so that it can be used. Returns false if it was kept for
+    /// that before.
+    fn unlock(&self, id: &str, holder: &str, key: DiskKey) -> bool;
+
+    /// Forgets the key of a volume or a snapshot. Running machines have it still, and so have others that hold the same key.
+    fn lock(&self, id: &str, holder: &str);
+
+    /// Forgets the keys of all other volumes and snapshots than these.
+    fn keep_keys(&self, holders: &BTreeSet<String>);
+
+    /// Returns the key that is kept in memory for a volume or a snapshot.
+    fn unlocked(&self, id: &str, holder: &str) -> Option<DiskKey>;
+
+    /// Replaces the sealed form of a volume's key, beside the volume and its snapshots. Its files stay as they are, and may be open.
+    async fn rewrap_volume(&self, pool: &str, id: &str, sealed: &SealedKey) -> Result<()>;
 
     /// Moves a volume to the pool's trash. Succeeds if the volume is neither in the pool nor in the trash.
     async fn trash_volume(&self, pool: &str, id: &str) -> Result<()>;
@@ -201,6 +217,8 @@ pub struct SnapshotFacts {
     pub owner: Option<VolumeOwner>,
     /// None: it is begun and not finished.
     pub taken: Option<Taken>,
+    /// The key of its files. None: they are not encrypted.
+    pub encryption: Option<Box<SealedKey>>,
 }
 
 /// A volume to create.
@@ -219,6 +237,24 @@ pub struct NewVolume {
     /// Whether the space for its whole size is reserved.
     pub thick: bool,
     pub owner: VolumeOwner,
+    /// The key that its file is encrypted with, which has to be unlocked. It is that of the snapshot, if there is one. None: it is not
+    /// encrypted.
+    pub encryption: Option<Box<SealedKey>>,
+}
+
+/// Checks that a new volume can have its encryption: a copy has the key of the snapshot below it, as all files of a chain have one key,
+/// and a file that is taken over stays as it is.
+///
+/// *Errors*: [`SystemError::Invalid`].
+pub(crate) fn check_encryption(new: &NewVolume, below: Option<&SealedKey>) -> Result<()> {
+    let why = match (&new.file, &new.encryption, below) {
+        (Some(_), Some(_), _) => "a file that is taken over stays as it is",
+        (None, Some(_), None) if new.snapshot.is_some() => "it is a copy of a snapshot that is not encrypted",
+        (None, None, Some(_)) => "it is a copy of a snapshot that is encrypted",
+        (None, Some(key), Some(below)) if key.id != below.id => "a copy has the key of its snapshot",
+        _ => return Ok(()),
+    };
+    Err(SystemError::Invalid { what: "encryption of volume", value: new.id.clone(), why })
 }
 
 /// The owner of a volume, for people and for `berth undelete`.
@@ -277,6 +313,8 @@ pub struct VolumeFacts {
     pub restores: Vec<Restored>,
     /// Whether the data from before its last restore is not in the trash yet.
     pub restoring: bool,
+    /// The key of its files. None: they are not encrypted.
+    pub encryption: Option<Box<SealedKey>>,
 }
 
 /// A volume in the trash.

@@ -15,6 +15,7 @@
 //! replaced, that chain begins with the node `ID.below-1`, then `ID.below-2`.
 
 mod chain;
+mod key;
 mod limits;
 mod observe;
 mod stats;
@@ -30,7 +31,8 @@ pub use crate::devices::Unplugged;
 use crate::machine::{Bus, DiskSpec, SpecError, blockdev, disk_device, overlay_blockdev};
 use crate::qmp::{Qmp, QmpError};
 pub use chain::shorten_chain;
-use chain::{place_in_chain, remove_nodes};
+use chain::{is_open, place_in_chain, remove_nodes};
+pub use key::add_key;
 pub use limits::IoLimits;
 pub use observe::{Devices, Observation, cdroms, disks, free_target};
 use observe::{disk_devices, node, nodes};
@@ -56,6 +58,8 @@ pub struct ObservedDisk {
     pub is_direct: bool,
     /// The number of files that are open below its file.
     pub files_below: u64,
+    /// Whether the data in its file is encrypted.
+    pub is_encrypted: bool,
     /// QEMU's `io-status` is not `ok`; the machine may be paused because of it.
     pub io_error: bool,
 }
@@ -97,8 +101,18 @@ pub enum BlockError {
 /// Ensures that the machine has this disk.
 ///
 /// *Errors*: [`BlockError::Conflict`] when the id exists with another file or serial: it is not touched. When
-/// `device_add` fails, its node is removed again, so that the file is not held needlessly.
+/// `device_add` fails, its node is removed again, so that the file is not held needlessly, and so is the key of an encrypted disk that
+/// is not open.
 pub async fn plug(qmp: &Qmp, disk: &DiskSpec) -> Result<(), BlockError> {
+    let plugged = open_and_add(qmp, disk).await;
+    if plugged.is_err() && disk.format.is_encrypted() && matches!(is_open(qmp, &disk.id).await, Ok(false)) {
+        // Best effort: a later call needs the key, and its disk is unplugged with it.
+        let _ = key::remove(qmp, &disk.id).await;
+    }
+    plugged
+}
+
+async fn open_and_add(qmp: &Qmp, disk: &DiskSpec) -> Result<(), BlockError> {
     disk.validate()?;
     if disk.bus != Bus::VirtioScsi {
         return Err(BlockError::NotPluggable { id: disk.id.clone() });
@@ -160,6 +174,7 @@ pub async fn unplug(qmp: &Qmp, id: &str, limit: Duration) -> Result<Unplugged, B
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+    key::remove(qmp, id).await?;
     Ok(Unplugged::Released)
 }
 

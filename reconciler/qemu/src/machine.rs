@@ -5,6 +5,7 @@
 //! model, PCI slots, MACs) and passes it in. Nothing here does I/O.
 
 mod command_line;
+mod disk_key;
 mod json;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,8 @@ pub(crate) use command_line::{GUEST_AGENT_CHANNEL, TPM_CHANNEL, share_of_channel
 pub use command_line::{command_line, instance_of, name_of};
 #[cfg(feature = "fake")]
 pub(crate) use command_line::{seed_disk, share_channel};
+pub(crate) use disk_key::key_id;
+pub use disk_key::{DISK_KEY_LENGTH, DiskKey};
 pub(crate) use json::{
     blockdev, chain_blockdev, disk_device, medium_blockdev, nic_device, overlay_blockdev, reopened_blockdev,
     scsi_cdrom,
@@ -326,6 +329,12 @@ pub struct MachineFiles {
     /// Whether the machine waits for a saved state instead of booting: see [`crate::saved_state`].
     #[serde(default)]
     pub from_saved_state: bool,
+    /// The keys of its encrypted disks, by the ids of the disks. They are never written to a file.
+    #[serde(skip)]
+    pub keys: BTreeMap<String, DiskKey>,
+    /// The numbers of open descriptors in the QEMU process that it reads these keys from, by the ids of the disks.
+    #[serde(default)]
+    pub key_files: BTreeMap<String, i32>,
 }
 
 impl MachineFiles {
@@ -343,6 +352,8 @@ impl MachineFiles {
             usb_nodes: Vec::new(),
             confinement: None,
             from_saved_state: false,
+            keys: BTreeMap::new(),
+            key_files: BTreeMap::new(),
         }
     }
 }
@@ -425,6 +436,8 @@ pub struct SharedFolder {
 pub enum Format {
     Raw,
     Qcow2,
+    /// qcow2 with encrypted data, which a key of the disk opens. Never the format of an image.
+    EncryptedQcow2,
     /// ISO 9660: a medium of a CD-ROM drive. To QEMU it is raw.
     Iso,
 }
@@ -434,8 +447,19 @@ impl Format {
     pub fn driver(self) -> &'static str {
         match self {
             Self::Raw | Self::Iso => "raw",
-            Self::Qcow2 => "qcow2",
+            Self::Qcow2 | Self::EncryptedQcow2 => "qcow2",
         }
+    }
+
+    /// Whether its header is that of qcow2, which may name a backing file.
+    #[must_use]
+    pub fn is_qcow2(self) -> bool {
+        matches!(self, Self::Qcow2 | Self::EncryptedQcow2)
+    }
+
+    #[must_use]
+    pub fn is_encrypted(self) -> bool {
+        self == Self::EncryptedQcow2
     }
 
     /// The name for people.
@@ -443,6 +467,7 @@ impl Format {
         match self {
             Self::Raw => "raw",
             Self::Qcow2 => "qcow2",
+            Self::EncryptedQcow2 => "encrypted qcow2",
             Self::Iso => "iso",
         }
     }
@@ -590,7 +615,7 @@ impl Medium {
     }
 }
 
-/// The read-only backing file of an overlay.
+/// The read-only backing file of an overlay. Encrypted files in the chain of a disk have the key of the disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Backing {
     pub file: PathBuf,

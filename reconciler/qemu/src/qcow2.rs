@@ -16,7 +16,7 @@ mod tests;
 use std::path::PathBuf;
 
 use crate::machine::Format;
-pub use create::{create, create_overlay};
+pub use create::{create, create_overlay, rename_new};
 pub use grow::{grow, grow_below};
 pub use inspect::{cluster_size, has_internal_snapshots, inspect, is_unwritten, virtual_size};
 pub use lock::ImageLock;

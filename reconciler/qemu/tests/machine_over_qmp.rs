@@ -12,7 +12,7 @@ use berth_qemu::cpus;
 use berth_qemu::fake::FakeHypervisor;
 use berth_qemu::hypervisor::{Hypervisor, Limits, StateFile};
 use berth_qemu::machine::{
-    Accelerator, Backing, Bus, Cache, CdromSpec, DiskSpec, Firmware, Format, Graphics, LaunchSpec,
+    Accelerator, Backing, Bus, Cache, CdromSpec, DiskKey, DiskSpec, Firmware, Format, Graphics, LaunchSpec,
     MachineFiles, MachinePaths, MachineSpec, Medium, Topology, TpmFiles,
 };
 use berth_qemu::memory::{self, Growth};
@@ -838,6 +838,69 @@ async fn a_disk_of_a_running_machine_gets_a_shorter_chain_and_closes_the_files_t
         qcow2::grow(&merged, 32 * MIB).expect("nothing has it open");
         bench.plug(&qmp, &shortest).await.expect("plugged with the file below it");
         assert_eq!(seen().await.files_below, 1);
+        bench.end().await;
+    }
+}
+
+/// Creates an encrypted file, or an encrypted overlay on one, with the tool that berth uses.
+fn encrypted(like: DiskSpec, key: &DiskKey, below: Option<&Path>) -> DiskSpec {
+    // It creates no file where one is.
+    let _ = std::fs::remove_file(&like.file);
+    let mut create = std::process::Command::new("qemu-img");
+    create.args([
+        "create",
+        "-q",
+        "-f",
+        "qcow2",
+        "--object",
+        &format!("secret,id=k,data={}", key.passphrase()),
+    ]);
+    create.args(["-o", "encrypt.format=luks,encrypt.key-secret=k,encrypt.iter-time=10"]);
+    if let Some(below) = below {
+        create.args(["-u", "-F", "qcow2", "-b"]).arg(below);
+    }
+    let made = create.arg(&like.file).arg("16M").output().expect("qemu-img is installed (qemu-utils)");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    DiskSpec { format: Format::EncryptedQcow2, ..like }
+}
+
+#[tokio::test]
+async fn an_encrypted_disk_opens_with_its_key_from_the_start_or_plugged_in_and_leaves_no_key_behind() {
+    let key = DiskKey::new([7; 32]);
+    for mut bench in Bench::all() {
+        let boot = encrypted(bench.spec.machine.disks[0].clone(), &key, None);
+        bench.spec.machine.disks = vec![boot];
+        if bench.real {
+            bench.host.launch(&bench.spec, Limits::default()).await.expect_err("without its key");
+        }
+        bench.spec.files.keys.insert("boot".to_owned(), key.clone());
+        let (qmp, _events) = bench.launch().await;
+        let argv = bench.host.list().await.expect("listed");
+        assert!(!format!("{argv:?}").contains(&key.passphrase()), "no argument has the key");
+        let data = encrypted(bench.new_disk("data"), &key, None);
+        bench.plug(&qmp, &data).await.expect_err("without its key");
+        block::add_key(&qmp, "data", &key).await.expect("added");
+        let lost = DiskSpec { file: data.file.with_file_name("lost.qcow2"), ..data.clone() };
+        block::plug(&qmp, &lost).await.expect_err("its file is not there");
+        let keys = qmp.execute("qom-list", json!({"path": "/objects"})).await.expect("listed");
+        assert!(!keys.to_string().contains("key-data"), "no key of a disk that is not plugged in: {keys}");
+        for _ in 0..2 {
+            block::add_key(&qmp, "data", &key).await.expect("added");
+        }
+        bench.plug(&qmp, &data).await.expect("plugged");
+        let overlay = data.file.with_file_name("data.1.qcow2");
+        let overlay = encrypted(DiskSpec { file: overlay, ..data.clone() }, &key, Some(data.file.as_path()));
+        bench.host.grant(&overlay.file, true).await.expect("granted");
+        block::resize(&qmp, "data", 20 * MIB).await.expect("grown");
+        assert!(block::continue_in_overlays(&qmp, std::slice::from_ref(&overlay)).await.expect("switched"));
+        let seen = block::disks(&qmp).await.expect("disks");
+        let now = seen.iter().find(|disk| disk.id == "data").expect("plugged");
+        assert_eq!((now.file.as_ref(), now.size), (Some(&overlay.file), 20 * MIB));
+        assert!(seen.iter().all(|disk| disk.is_encrypted));
+        let outcome = block::unplug(&qmp, "data", Duration::from_secs(10)).await.expect("unplugged");
+        assert_eq!(outcome, Unplugged::Released);
+        let gone = qmp.execute("object-del", json!({"id": "key-data"})).await;
+        assert!(matches!(gone, Err(QmpError::Refused { .. })), "the key is gone: {gone:?}");
         bench.end().await;
     }
 }

@@ -19,13 +19,14 @@ use crate::{
 
 use super::{
     agent::{Machine, Where},
-    connect, console_server, signals, simulate, state_dir, this_machine, usage_server,
+    connect, console_server, core_dumps, signals, simulate, state_dir, this_machine, usage_server,
 };
 
 /// The maximum length in bytes of a join string in a file.
 const MAX_JOIN: u64 = 1 << 20;
 
 pub(super) async fn run(options: HostOptions) -> anyhow::Result<()> {
+    core_dumps::forbid();
     let cancel = signals::cancel_on_signal()?;
     if let Some(count) = options.simulate {
         return simulate::run(&options, count, cancel).await;

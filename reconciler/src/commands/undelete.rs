@@ -2,7 +2,8 @@
 
 use anyhow::{Context, bail};
 use berth_api::{
-    Disk, DiskSource, DiskSpec, Host, Provisioning, Quantity, RESTORE_ANNOTATION, host::TrashedVolume,
+    Disk, DiskEncryption, DiskSource, DiskSpec, Host, Provisioning, Quantity, RESTORE_ANNOTATION,
+    host::TrashedVolume,
 };
 use kube::{
     Api, Client, ResourceExt,
@@ -49,6 +50,12 @@ fn disk(host: &str, name: &str, volume: &TrashedVolume) -> Disk {
         }),
         pool: volume.pool.as_str().into(),
         provisioning: if volume.thick { Provisioning::Thick } else { Provisioning::Thin },
+        // The namespace follows from the name, as it did before.
+        encryption: volume
+            .key_class
+            .as_deref()
+            .and_then(|class| class.split_once('/'))
+            .map(|(_, name)| Box::new(DiskEncryption { key_class: name.into() })),
         ..DiskSpec::default()
     };
     let mut disk = Disk::new(name, spec);
@@ -105,6 +112,11 @@ mod tests {
         assert_eq!(fast.annotations()[RESTORE_ANNOTATION], "h1/v-1");
         assert_eq!(disk("h1", "data", &volume(serde_json::Value::Null)).spec.pool.as_str(), "default");
         assert_eq!(fast.spec.provisioning, Provisioning::Thin);
+        assert_eq!(fast.spec.encryption, None);
+        let encrypted =
+            TrashedVolume { key_class: Some("berth-shared/strong".into()), ..volume("fast".into()) };
+        let encryption = disk("h1", "data", &encrypted).spec.encryption.expect("encrypted");
+        assert_eq!(encryption.key_class.as_str(), "strong");
         let thick = TrashedVolume { thick: true, ..volume("fast".into()) };
         assert_eq!(disk("h1", "data", &thick).spec.provisioning, Provisioning::Thick);
     }

@@ -25,8 +25,8 @@ use berth_controllers as controllers;
 use crate::{cli::UpOptions, install, recovery, site};
 
 use super::{
-    addresses, agent::Machine, backup, console_server, descriptors, signals, state_dir, this_machine,
-    usage_server,
+    addresses, agent::Machine, backup, console_server, core_dumps, descriptors, signals, state_dir,
+    this_machine, usage_server,
 };
 
 /// How long the parts may take to stop.
@@ -36,6 +36,7 @@ pub(super) async fn run(options: UpOptions) -> anyhow::Result<()> {
     let begun = Instant::now();
     let tenants = options.tenants.networks()?;
     let cancel = signals::cancel_on_signal()?;
+    core_dumps::forbid();
     descriptors::raise_limit();
     let state_dir = state_dir::prepare(&options.state.state_dir)?;
     let server = open(&options, &state_dir).await?;

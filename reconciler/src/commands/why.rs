@@ -24,6 +24,8 @@ use crate::{
 const DEPTH: usize = 3;
 /// berth's kinds with their plurals.
 const PREFIX: &str = "/apis/berth.dev/v1alpha1";
+/// Secrets with theirs.
+const CORE: &str = "/api/v1";
 
 /// The time for a host's two readings.
 const MEASURING: Duration = Duration::from_secs(15);
@@ -99,10 +101,11 @@ fn dependencies<'a>(client: &'a Client, kind: &'a str, object: &'a Value, depth:
 async fn read(client: &Client, reference: &Reference) -> anyhow::Result<Found> {
     let mut found = Found::Missing;
     let name = resources::checked(&reference.name)?;
+    let prefix = if reference.kind == "secret" { CORE } else { PREFIX };
     for namespace in &reference.namespaces {
         let path = match namespace {
-            Some(namespace) => format!("{PREFIX}/namespaces/{namespace}/{}/{name}", reference.plural),
-            None => format!("{PREFIX}/{}/{name}", reference.plural),
+            Some(namespace) => format!("{prefix}/namespaces/{namespace}/{}/{name}", reference.plural),
+            None => format!("{prefix}/{}/{name}", reference.plural),
         };
         match resources::get(client, &path).await {
             Ok(object) => return Ok(Found::Object(object)),

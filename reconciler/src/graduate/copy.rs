@@ -114,6 +114,7 @@ fn secrets_of(object: &Object) -> impl Iterator<Item = (String, String)> {
             bootstrap.into_iter().chain(users.map(|user| &user["sshAuthorizedKeysSecret"])).collect()
         }
         "Image" => vec![&spec["source"]["secretName"]],
+        "KeyClass" => vec![&spec["secret"]["name"]],
         "BackupRepository" => vec![&spec["passwordSecretName"], &spec["credentialsSecretName"]],
         _ => Vec::new(),
     };

@@ -29,7 +29,7 @@ pub(super) const VM: MovedKind = ours("VM", "vms", true);
 pub(super) const QUOTA: MovedKind = ours("Quota", "quotas", true);
 
 /// berth's kinds. Hosts come before all kinds that can run: one that has not reported yet holds back placement.
-pub(super) const OURS: [MovedKind; 18] = [
+pub(super) const OURS: [MovedKind; 19] = [
     ours("StoragePool", "storagepools", false),
     ours("IPPool", "ippools", false),
     ours("Network", "networks", true),
@@ -37,6 +37,7 @@ pub(super) const OURS: [MovedKind; 18] = [
     ours("Image", "images", true),
     ours("PlacementGroup", "placementgroups", true),
     ours("SecurityGroup", "securitygroups", true),
+    ours("KeyClass", "keyclasses", true),
     HOST,
     ours("Disk", "disks", true),
     ours("DiskSnapshot", "disksnapshots", true),

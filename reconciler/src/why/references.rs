@@ -29,6 +29,7 @@ pub(crate) fn references(kind: &str, object: &Value) -> Vec<Reference> {
         "disk" => vec![
             from.shared("image", "image", "images", text(object, "/spec/image")),
             from.site("pool", "storagepool", "storagepools", text(object, "/spec/pool")),
+            from.shared("class", "keyclass", "keyclasses", text(object, "/spec/encryption/keyClass")),
             from.own("source", "disk", "disks", text(object, "/spec/source/disk")),
             from.own("source", "disksnapshot", "disksnapshots", text(object, "/spec/source/snapshot")),
             from.own("source", "backup", "backups", text(object, "/spec/source/backup")),
@@ -62,6 +63,7 @@ pub(crate) fn references(kind: &str, object: &Value) -> Vec<Reference> {
             from.own("disk", "disk", "disks", text(object, "/spec/disk")),
         ],
         "publicip" => of_public_ip(&from, object),
+        "keyclass" => vec![from.own("key", "secret", "secrets", text(object, "/spec/secret/name"))],
         "image" => vec![from.site("host", "host", "hosts", text(object, "/status/binding/host"))],
         _ => Vec::new(),
     };

@@ -32,13 +32,14 @@ use crate::installed::{self, Copy};
 pub(crate) const IMAGE_URL: &str = "https://images.example/debian.qcow2";
 pub(crate) const IMAGE_SHA256: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
 /// The kinds that users create.
-const NAMESPACED: [&str; 14] = [
+const NAMESPACED: [&str; 15] = [
     "Backup",
     "BackupRepository",
     "Disk",
     "DiskSnapshot",
     "HotswapDiskAttachment",
     "Image",
+    "KeyClass",
     "PlacementGroup",
     "PublicIP",
     "Quota",

@@ -215,6 +215,10 @@ impl Site {
         old.declare("PlacementGroup", "web", json!({})).await;
         let rule = json!({"name": "own", "securityGroups": ["web"]});
         old.declare("SecurityGroup", "web", json!({"ingress": [rule]})).await;
+        let key = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "disk-key"},
+            "data": {"key": "Y2FuYXJ5"}});
+        old.apply("terraform:default", &key).await.expect("it applies");
+        old.declare("KeyClass", "default", json!({"secret": {"name": "disk-key"}})).await;
         for name in ["one", "two"] {
             old.declare("Disk", name, json!({"image": "debian", "size": "2Gi"})).await;
             old.declare("PublicIP", name, json!({})).await;

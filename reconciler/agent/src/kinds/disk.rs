@@ -11,6 +11,9 @@
 mod apply;
 mod backup;
 mod claims;
+mod encryption;
+#[cfg(test)]
+mod encryption_tests;
 mod observe;
 mod plan;
 mod source;
@@ -27,7 +30,7 @@ use crate::departed;
 use crate::error::Error;
 use crate::index::{Departed, Indexed, Table, Tables, volume_of};
 use crate::key::{Key, ObjectName};
-use berth_host::{ImageSource, NewRestore, NewSnapshot, NewVolume, VolumeOwner};
+use berth_host::{ImageSource, NewRestore, NewSnapshot, NewVolume, SealedKey, VolumeOwner};
 use berth_qemu::block::IoLimits;
 
 use crate::pulls::Wanted;
@@ -74,6 +77,12 @@ pub(crate) enum Step {
         pool: String,
         volume: String,
         bytes: u64,
+    },
+    /// Replaces the sealed form of its key, beside its file.
+    Rewrap {
+        pool: String,
+        volume: String,
+        key: Box<SealedKey>,
     },
     /// Reserves the space for a disk of this size.
     Reserve {
@@ -143,10 +152,13 @@ impl Indexed for Disk {
         keys
     }
 
-    /// Its own reconcile reads from the status who uses it.
+    /// Its own reconcile reads from the status what uses it, and the class that its key gets next.
     fn reads_own_write(old: &Self, new: &Self) -> bool {
-        let users = |disk: &Self| disk.status.as_ref().map(|s| s.used_by.clone());
-        users(old) != users(new)
+        let read = |disk: &Self| {
+            let status = disk.status.as_ref()?;
+            Some((status.used_by.clone(), status.encryption.as_ref().and_then(|found| found.next.clone())))
+        };
+        read(old) != read(new)
     }
 }
 

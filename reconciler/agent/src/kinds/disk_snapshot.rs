@@ -100,7 +100,11 @@ impl Reconciler for SnapshotReconciler {
     }
 
     fn plan(snapshot: &DiskSnapshot, observed: &Observed) -> Plan<Step> {
-        plan::plan(snapshot, observed)
+        let plan = plan::plan(snapshot, observed);
+        match observed.look_again {
+            Some(after) => plan.requeue_after(after),
+            None => plan,
+        }
     }
 
     async fn apply(ctx: &Context, snapshot: &DiskSnapshot, step: &Step) -> Result<(), Error> {

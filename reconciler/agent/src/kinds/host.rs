@@ -31,6 +31,7 @@ use crate::index::{Indexed, Table, Tables};
 use crate::journal::Journal;
 use crate::key::{Key, ObjectName};
 use crate::snapshots::{merge_deleted, wake_merged};
+use crate::unlocking::forget_departed;
 use berth_host::InstanceFacts;
 
 /// Interval at which state without change events (free space, foreign processes and files, trash) is observed.
@@ -106,6 +107,7 @@ pub(crate) async fn reconcile(ctx: &Context) -> Result<Requeue, Error> {
         }
     }
     wake_networks_on_change(ctx, &observed.disconnected);
+    forget_departed(ctx);
     if observed.has_chains {
         merge_deleted(ctx);
     }

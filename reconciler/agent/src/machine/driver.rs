@@ -359,6 +359,9 @@ impl Driver {
     async fn plug(&mut self, disk: &DiskSpec) -> Result<(), MachineError> {
         self.allowed(Action::ChangeDevices).await?;
         self.devices = Devices::default();
+        if disk.format.is_encrypted() {
+            self.system.lend_key(&self.qmp, disk).await?;
+        }
         Ok(block::plug(&self.qmp, disk).await?)
     }
 

@@ -276,6 +276,7 @@ mod tests {
 
     fn volume(id: &str) -> VolumeFacts {
         VolumeFacts {
+            encryption: None,
             pool: "default".into(),
             id: id.into(),
             size: 1 << 30,
@@ -313,6 +314,7 @@ mod tests {
             "status": {"snapshotID": format!("s-{disk}"), "volumeID": format!("v-{disk}"), "pool": "default"},
         }));
         let facts = SnapshotFacts {
+            encryption: None,
             pool: "default".into(),
             id: format!("s-{disk}"),
             volume: format!("v-{disk}"),

@@ -11,7 +11,7 @@ macro_rules! files {
 }
 
 /// The plural of each kind and its definition, in the order of the kinds' names.
-pub(super) static FILES: [(&str, &str); 18] = files![
+pub(super) static FILES: [(&str, &str); 19] = files![
     "backups"
     "backuprepositories"
     "disks"
@@ -20,6 +20,7 @@ pub(super) static FILES: [(&str, &str); 18] = files![
     "hotswapdiskattachments"
     "images"
     "ippools"
+    "keyclasses"
     "networks"
     "placementgroups"
     "publicips"

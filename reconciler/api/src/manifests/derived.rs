@@ -11,9 +11,9 @@ use serde::Serialize;
 use serde_json::{Serializer, json, ser::PrettyFormatter};
 
 use crate::{
-    Backup, BackupRepository, Disk, DiskSnapshot, Host, HotswapDiskAttachment, IPPool, Image, Network,
-    PlacementGroup, PublicIP, Quota, SecurityGroup, SnapshotSchedule, StoragePool, VM, VMClass, VMSnapshot,
-    power,
+    Backup, BackupRepository, Disk, DiskSnapshot, Host, HotswapDiskAttachment, IPPool, Image, KeyClass,
+    Network, PlacementGroup, PublicIP, Quota, SecurityGroup, SnapshotSchedule, StoragePool, VM, VMClass,
+    VMSnapshot, power,
 };
 
 /// The definitions of all kinds, in the order of their names.
@@ -30,6 +30,7 @@ fn definitions() -> Vec<CustomResourceDefinition> {
         HotswapDiskAttachment::crd(),
         Image::crd(),
         IPPool::crd(),
+        KeyClass::crd(),
         Network::crd(),
         PlacementGroup::crd(),
         PublicIP::crd(),

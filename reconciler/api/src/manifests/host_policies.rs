@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::policy;
-use crate::{GROUP, HOST_FINALIZER, SYSTEM_NAMESPACE};
+use crate::{GROUP, HOST_FINALIZER, SHARED_NAMESPACE, SYSTEM_NAMESPACE};
 
 /// The prefix of the user name of every host; the host's name follows.
 fn prefix() -> String {
@@ -92,6 +92,10 @@ fn bound() -> [Value; 2] {
                 "a host gives out no addresses and no security groups",
             ),
             validation(
+                &key_class(),
+                "a host reports only the key class that a disk declares or has, and of a snapshot one of its namespace",
+            ),
+            validation(
                 "!variables.bound || object.spec == oldObject.spec",
                 "a host does not change what is declared"
             ),
@@ -109,6 +113,28 @@ fn bound() -> [Value; 2] {
                 "a host removes its own finalizer from what is being deleted, and no other"
             ),
         ]),
+    )
+}
+
+/// The classes that protect a key: the controllers let the host read the Secrets of those that it reports. The one that is reported as the
+/// next may protect the key before a crash, and the disk declare yet another one after it.
+fn key_class() -> String {
+    let (class, next) = ("object.status.encryption.keyClass", "object.status.encryption.next");
+    format!(
+        "!variables.bound || !has(object.status) || !has(object.status.encryption) || \
+         (({}) && (!has({next}) || {}))",
+        may_report(class),
+        may_report(next)
+    )
+}
+
+fn may_report(reported: &str) -> String {
+    let before = "oldObject.status.encryption";
+    let namespaces = format!("[object.metadata.namespace, '{SHARED_NAMESPACE}']");
+    format!(
+        "(has({before}) && ({before}.keyClass == {reported} || (has({before}.next) && {before}.next == {reported}))) || \
+         (has(object.spec.encryption) && {namespaces}.exists(n, {reported} == n + '/' + object.spec.encryption.keyClass)) || \
+         (request.resource.resource == 'disksnapshots' && {namespaces}.exists(n, {reported}.startsWith(n + '/')))"
     )
 }
 

@@ -391,6 +391,9 @@ pub struct DiskAttachmentStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     pub cache: Option<String>,
+    /// Whether its data is encrypted on the host.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub encrypted: bool,
     /// The reason why it is not attached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,

@@ -27,6 +27,8 @@ pub fn template_obstacle(disk: &Disk, vm: &VM) -> Option<String> {
         "image"
     } else if disk.spec.source != template.source {
         "source"
+    } else if disk.spec.encryption.is_some() != template.encryption.is_some() {
+        "encryption"
     } else {
         return None;
     };
@@ -69,7 +71,12 @@ mod tests {
             why("root", "another", &debian).is_some_and(|text| text.contains("was not created for this VM"))
         );
         let copy = json!({"image": "debian", "source": {"disk": "golden"}});
-        for (spec, differs) in [(json!({"image": "alpine"}), "another image"), (copy, "another source")] {
+        let encrypted = json!({"image": "debian", "encryption": {"keyClass": "default"}});
+        for (spec, differs) in [
+            (json!({"image": "alpine"}), "another image"),
+            (copy, "another source"),
+            (encrypted, "another encryption"),
+        ] {
             assert!(why("root", "u1", &spec).is_some_and(|text| text.contains(differs)), "{differs}");
         }
     }

@@ -20,6 +20,8 @@ pub(crate) struct Candidate {
     pub(crate) cordoned: bool,
     /// VMs with a TPM can run on it.
     pub(crate) tpm: bool,
+    /// Encrypted disks can be on it.
+    pub(crate) disk_encryption: bool,
     /// Its standing in a recovery, and when that was opened.
     pub(crate) recovery: Option<(recovery::RecoveryState, Timestamp)>,
     /// The capacity VMs may use; zero before its first report.

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use berth_api::Image;
+use berth_api::{Image, SYSTEM_NAMESPACE, manifests::access};
 use kube::ResourceExt;
 
 use crate::{
@@ -20,7 +20,13 @@ impl Cache {
         let needed = with_secret.filter(|(image, _)| self.downloads(image).contains(host));
         secrets.extend(needed.map(|(_, secret)| secret.clone()));
         secrets.extend(self.repository_secrets(host, namespace));
+        secrets.extend(self.key_secrets(host, namespace));
         secrets.into_iter().collect()
+    }
+
+    /// Whether a host has an account of its own, which reads Secrets only by its Roles.
+    pub(crate) fn has_account(&self, host: &str) -> bool {
+        self.tables.accounts.named(SYSTEM_NAMESPACE, &access::account_name(host)).is_some()
     }
 
     /// Records whether this image has credentials.
@@ -48,11 +54,12 @@ impl Cache {
         binding.map(|binding| binding.host)
     }
 
-    /// Returns the Roles by which hosts read the credentials that this Image or BackupRepository has, or those of the images and
-    /// repositories that this Disk, VM or Backup uses.
+    /// Returns the Roles by which hosts read the credentials that this Image or BackupRepository has, or those of the images, repositories
+    /// and classes of keys that this Disk, DiskSnapshot, VM or Backup uses.
     pub(crate) fn secret_roles(&self, key: &Key) -> Vec<Key> {
         let mut roles = self.repository_roles(key);
         roles.extend(self.image_roles(key));
+        roles.extend(self.key_roles(key));
         roles
     }
 

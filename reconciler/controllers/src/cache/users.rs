@@ -11,8 +11,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use berth_api::{
-    Backup, Disk, DiskSnapshot, HotswapDiskAttachment, LISTED_USERS, ObjectUser, PublicIP, Readiness, Reason,
-    SHARED_NAMESPACE, USED_FINALIZER, VM, in_use, listed_users,
+    Backup, Disk, DiskSnapshot, EncryptionStatus, HotswapDiskAttachment, LISTED_USERS, ObjectUser, PublicIP,
+    Readiness, Reason, SHARED_NAMESPACE, USED_FINALIZER, VM, in_use, listed_users,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
@@ -34,7 +34,7 @@ pub(crate) struct Users {
 
 /// Whether the kind is looked up in the shared namespace if the user's own has no object of that name.
 pub(crate) fn is_shared(kind: ObjectKind) -> bool {
-    matches!(kind, ObjectKind::VMClass | ObjectKind::Network | ObjectKind::Image)
+    matches!(kind, ObjectKind::VMClass | ObjectKind::Network | ObjectKind::Image | ObjectKind::KeyClass)
 }
 
 /// Returns the objects a VM uses. A VM that is being deleted needs its networks, its security groups and its host until its guest has
@@ -67,7 +67,7 @@ pub(crate) fn of_vm(vm: &VM) -> BTreeSet<Key> {
     uses
 }
 
-/// Returns the objects a Disk uses. One that is being deleted needs its host, and its pool for the trash.
+/// Returns the objects a Disk uses. One that is being deleted needs its host, its pool for the trash, and the class of its key.
 pub(crate) fn of_disk(disk: &Disk) -> BTreeSet<Key> {
     let namespace = disk.namespace().unwrap_or_default();
     let host = disk.status.as_ref().and_then(|s| s.binding.as_ref());
@@ -77,7 +77,16 @@ pub(crate) fn of_disk(disk: &Disk) -> BTreeSet<Key> {
         (stays || host.is_some()).then(|| Key::cluster(ObjectKind::StoragePool, disk.spec.pool.as_str()));
     let image = image.map(|image| Key::namespaced(ObjectKind::Image, &namespace, image.as_str()));
     let host = host.map(|b| Key::cluster(ObjectKind::Host, &b.host));
-    [image, pool, host].into_iter().flatten().collect()
+    let declared = disk.spec.encryption.as_ref().filter(|_| stays || host.is_some());
+    let declared = declared.map(|e| Key::namespaced(ObjectKind::KeyClass, &namespace, e.key_class.as_str()));
+    let has = classes_of(disk.status.as_ref().and_then(|s| s.encryption.as_deref()));
+    [image, pool, host, declared].into_iter().flatten().chain(has).collect()
+}
+
+/// Returns the KeyClasses that protect the key of an encrypted Disk or DiskSnapshot: the one that it has, and the one that is about to do so.
+pub(crate) fn classes_of(encryption: Option<&EncryptionStatus>) -> impl Iterator<Item = Key> {
+    let classes = encryption.into_iter().flat_map(EncryptionStatus::classes);
+    classes.map(|(namespace, name)| Key::namespaced(ObjectKind::KeyClass, namespace, name))
 }
 
 /// Returns the objects a PublicIP uses.
@@ -86,13 +95,14 @@ pub(crate) fn of_public_ip(ip: &PublicIP) -> BTreeSet<Key> {
     stays.then(|| Key::cluster(ObjectKind::IPPool, ip.spec.pool.as_str())).into_iter().collect()
 }
 
-/// Returns the objects a snapshot uses: its host, and the pool of its file.
+/// Returns the objects a snapshot uses: its host, the pool of its file, and the class of its key.
 pub(crate) fn of_snapshot(snapshot: &DiskSnapshot) -> BTreeSet<Key> {
     let status = snapshot.status.as_ref();
     let host = status.and_then(|s| s.binding.as_ref()).map(|b| Key::cluster(ObjectKind::Host, &b.host));
     let pool = status.and_then(|s| s.pool.as_ref());
     let pool = pool.map(|pool| Key::cluster(ObjectKind::StoragePool, pool.as_str()));
-    [host, pool].into_iter().flatten().collect()
+    let classes = classes_of(status.and_then(|s| s.encryption.as_deref()));
+    [host, pool].into_iter().flatten().chain(classes).collect()
 }
 
 /// Returns the objects a Backup uses: its repository, its host, and the pool of its snapshot until it is complete.
@@ -289,6 +299,7 @@ impl Cache {
         let is_used = matches!(
             key.kind,
             ObjectKind::VMClass
+                | ObjectKind::KeyClass
                 | ObjectKind::Network
                 | ObjectKind::PlacementGroup
                 | ObjectKind::SecurityGroup

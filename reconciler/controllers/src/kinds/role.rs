@@ -1,10 +1,10 @@
-//! Host access to Secrets: a host may read those that the VMs bound to it need, and those with the credentials of images that it
-//! downloads, and no other. There is one Role per host and namespace.
+//! Host access to Secrets: a host may read those that the VMs bound to it need, those with the credentials of images that it
+//! downloads, and those with the keys of its encrypted disks, and no other. There is one Role per host and namespace.
 //!
 //! Only hosts that have an account of their own have such roles: the agent inside `berth up`, and one that uses an
 //! administrator's kubeconfig, need none.
 
-use berth_api::{SYSTEM_NAMESPACE, VM, manifests::access};
+use berth_api::VM;
 use kube::ResourceExt;
 
 use crate::{
@@ -32,7 +32,7 @@ pub(crate) fn reconcile(cache: &Cache, _: &Config, key: &Key, batch: &mut WriteB
     // A host's other roles are those it joined with; they belong to the administrator.
     let Some(host) = host_of(&key.name).map(str::to_owned) else { return Outcome::Settled };
     let wanted = cache.secrets_of(&host, key.namespace());
-    match plan(has_account(cache, &host), &wanted, allowed(cache, key).as_deref()) {
+    match plan(cache.has_account(&host), &wanted, allowed(cache, key).as_deref()) {
         Decision::NoChange => {}
         Decision::Allow(secrets) => batch.write(Write::Allow { role: key.clone(), host, secrets }),
         Decision::Remove => batch.write(Write::Disallow(key.clone())),
@@ -43,20 +43,7 @@ pub(crate) fn reconcile(cache: &Cache, _: &Config, key: &Key, batch: &mut WriteB
 /// Permits a host to read the Secrets that a VM needs which is about to be bound to it.
 pub(crate) fn grant(cache: &Cache, host: &str, vm: &VM, batch: &mut WriteBatch) {
     let role = Key::secrets_role(host, &vm.namespace().unwrap_or_default());
-    let mut secrets = cache.secrets_of(host, role.namespace());
-    let needed = vm.spec.secrets().map(str::to_owned);
-    let more: Vec<String> = needed.filter(|secret| !secrets.contains(secret)).collect();
-    if !has_account(cache, host) || more.is_empty() {
-        return;
-    }
-    secrets.extend(more);
-    secrets.sort();
-    secrets.dedup();
-    batch.write(Write::Allow { role, host: host.to_owned(), secrets });
-}
-
-fn has_account(cache: &Cache, host: &str) -> bool {
-    cache.tables.accounts.named(SYSTEM_NAMESPACE, &access::account_name(host)).is_some()
+    batch.allow(cache, host, role, vm.spec.secrets().map(str::to_owned).collect());
 }
 
 /// Returns the Secrets the Role permits now; `None` if there is no Role.
@@ -77,7 +64,10 @@ fn plan(has_account: bool, wanted: &[String], allowed: Option<&[String]>) -> Dec
 
 #[cfg(test)]
 mod tests {
+    use berth_api::{Disk, SYSTEM_NAMESPACE, manifests::access};
+
     use super::*;
+    use crate::plan::Step;
 
     fn names(list: &[&str]) -> Vec<String> {
         list.iter().map(|name| (*name).to_owned()).collect()
@@ -114,6 +104,49 @@ mod tests {
         let (writes, _) = batch.into_parts();
         let [Write::Allow { host, secrets, .. }] = &writes[..] else { panic!("{writes:?}") };
         assert_eq!((host.as_str(), secrets.as_slice()), ("h1", &["login".to_owned()][..]));
+    }
+
+    #[test]
+    fn the_key_of_a_disk_and_the_secrets_of_its_vm_are_granted_in_one_write_before_both_are_bound() {
+        let mut cache = Cache::new(std::time::Duration::from_secs(40));
+        let now = tokio::time::Instant::now();
+        let account = serde_json::json!({"metadata": {"name": access::account_name("h1"), "namespace": SYSTEM_NAMESPACE,
+            "uid": "a", "resourceVersion": "1"}});
+        let account: k8s_openapi::api::core::v1::ServiceAccount =
+            serde_json::from_value(account).expect("an account");
+        let class = serde_json::json!({
+            "metadata": {"name": "x", "namespace": "ns", "uid": "k", "resourceVersion": "2"},
+            "spec": {"secret": {"name": "own"}},
+        });
+        let disk = serde_json::json!({
+            "metadata": {"name": "d", "namespace": "ns", "uid": "d", "resourceVersion": "3"},
+            "spec": {"size": "1Gi", "encryption": {"keyClass": "x"}},
+        });
+        let disk: Disk = serde_json::from_value(disk).expect("a Disk");
+        let disk_key = Key::of(&disk);
+        cache.put(account, now);
+        cache.put(serde_json::from_value::<berth_api::KeyClass>(class).expect("a KeyClass"), now);
+        cache.put(disk, now);
+        let allowed = |host: &str| {
+            let mut batch = WriteBatch::default();
+            batch.allow(&cache, host, Key::secrets_role(host, "ns"), vec!["login".to_owned()]);
+            let step = Step::BindDisk {
+                disk: disk_key.clone(),
+                host: host.to_owned(),
+                volume_id: "v-1".to_owned(),
+                serial: "v1".to_owned(),
+                used_by: Vec::new(),
+            };
+            batch.steps(&cache, Config::new().clock.now(), &[step]);
+            let (writes, _) = batch.into_parts();
+            let secrets = writes.into_iter().filter_map(|write| match write {
+                Write::Allow { secrets, .. } => Some(secrets.join(" ")),
+                _ => None,
+            });
+            secrets.collect::<Vec<_>>()
+        };
+        assert_eq!(allowed("h1"), ["login own"]);
+        assert!(allowed("h2").is_empty(), "it needs no role");
     }
 
     #[test]

@@ -47,6 +47,7 @@ impl Unfit {
             Self::DiskElsewhere => format!("{count} without the files of its disks"),
             Self::Labels => format!("{count} without the labels of placement.host_selector"),
             Self::NoTpm => format!("{count} without swtpm, which a TPM needs"),
+            Self::NoEncryption => format!("{count} with an older agent, which does not encrypt disks"),
             Self::NoBridge => format!("{count} without {}", names(&request.bridges)),
             Self::NoDevice => format!("{count} that do not offer {}", devices(request)),
             Self::NoShare => format!("{count} that do not share {}", shares(request)),
@@ -81,6 +82,9 @@ impl Unfit {
             Self::Cordoned => format!("host {name} is cordoned: it takes no new VMs"),
             Self::Labels => format!("host {name} does not have the labels of placement.host_selector"),
             Self::NoTpm => format!("host {name} has no swtpm, which a TPM needs"),
+            Self::NoEncryption => {
+                format!("host {name} has an older agent, which does not encrypt disks: upgrade berth there")
+            }
             Self::NoBridge => {
                 let why = candidate.networks.why_not(&request.bridges).unwrap_or_default();
                 format!("host {name} {why}")

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use berth_qemu::block;
 use berth_qemu::console::ConsoleStream;
 use berth_qemu::guest_agent::GuestAgent;
 use berth_qemu::hypervisor::{CpuTime, Hypervisor as _, ProcessIdentity, StateFile};
@@ -129,6 +130,9 @@ impl FakeSystem {
             self.files.put(seed, 1 << 20);
         }
         let mut state = self.state();
+        for disk in machine.disks.iter().filter(|disk| disk.format.is_encrypted()) {
+            files.keys.extend(state.key_of_disk(&disk.id)?.map(|key| (disk.id.clone(), key)));
+        }
         if !state.journals.contains_key(&machine.instance) {
             state.violations.push(format!("{} launched without a journal", machine.instance));
         }
@@ -394,6 +398,17 @@ impl Machines for FakeSystem {
 
     async fn lend_state(&self, instance: &str, qmp: &Qmp, access: StateAccess) -> Result<()> {
         self.call("lend_state", self.lend(instance, qmp, access)).await
+    }
+
+    async fn lend_key(&self, qmp: &Qmp, disk: &DiskSpec) -> Result<()> {
+        let work = async {
+            let key = self.state().key_of_disk(&disk.id)?;
+            if let Some(key) = key {
+                block::add_key(qmp, &disk.id, &key).await.map_err(SystemError::LendKey)?;
+            }
+            Ok(())
+        };
+        self.call("lend_key", work).await
     }
 
     async fn lend_tap(&self, instance: &str, qmp: &Qmp, nic: &NicSpec) -> Result<LentTap> {

@@ -3,14 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use berth_qemu::machine::{Accelerator, Backing};
+use berth_qemu::machine::{Accelerator, Backing, DiskKey};
 use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{FakeRepositories, FakeSource};
+use crate::keyring::Keyring;
 use crate::{
     BridgedNetwork, Credentials, DedicatedCpus, DedicatedFacts, Firewall, HostFacts, HostLinks, ImageFacts,
-    KvmFacts, NetworkConfig, QemuFacts, SnapshotFacts, TapConfig, Uplink, VolumeFacts,
+    KvmFacts, NetworkConfig, QemuFacts, Result, SnapshotFacts, TapConfig, Uplink, VolumeFacts,
 };
 
 #[derive(Debug)]
@@ -33,6 +34,8 @@ pub(super) struct State {
     pub(super) volumes: BTreeMap<String, Volume>,
     pub(super) trash: BTreeMap<String, (Volume, u64, Timestamp)>,
     pub(super) snapshots: BTreeMap<String, Snapshot>,
+    /// The keys of encrypted volumes, which the real host forgets with its agent.
+    pub(super) keys: Keyring,
     pub(super) repositories: FakeRepositories,
     pub(super) networks: BTreeMap<String, NetworkConfig>,
     pub(super) bridged: BTreeMap<String, BridgedNetwork>,
@@ -85,6 +88,7 @@ impl Default for State {
             volumes: BTreeMap::new(),
             trash: BTreeMap::new(),
             snapshots: BTreeMap::new(),
+            keys: Keyring::default(),
             repositories: FakeRepositories::default(),
             networks: BTreeMap::new(),
             bridged: BTreeMap::new(),
@@ -110,6 +114,12 @@ impl Default for State {
 }
 
 impl State {
+    /// Returns the key of a disk, if it is encrypted.
+    pub(super) fn key_of_disk(&self, id: &str) -> Result<Option<DiskKey>> {
+        let volume = self.volumes.get(id);
+        self.keys.key_of(id, volume.and_then(|volume| volume.facts.encryption.as_deref()))
+    }
+
     /// Frees the devices of an instance.
     pub(super) fn give_back(&mut self, instance: &str) {
         let pci = self.facts.pci_devices.iter_mut().map(|facts| &mut facts.held_by);

@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use berth_qemu::machine::{Backing, Cache, Format};
+use berth_qemu::machine::{Backing, Cache, DiskKey, Format};
 
+use crate::volumes::check_encryption;
 use crate::{
-    Merged, NewRestore, NewSnapshot, NewVolume, Result, SnapshotFacts, SystemError, Taken, TrashedVolume,
-    VolumeFacts, VolumeOwner, Volumes,
+    Merged, NewRestore, NewSnapshot, NewVolume, Result, SealedKey, SnapshotFacts, SystemError, Taken,
+    TrashedVolume, VolumeFacts, VolumeOwner, Volumes,
 };
 
 use super::FakeSystem;
@@ -39,10 +40,12 @@ impl FakeSystem {
             (Some(id), _) => {
                 let snapshot = state.snapshots.get(id).filter(|s| s.facts.taken.is_some());
                 let snapshot = snapshot.ok_or_else(|| SystemError::SnapshotLost { id: id.clone() })?;
+                check_encryption(new, snapshot.facts.encryption.as_deref())?;
                 (Some(snapshot.backing.clone()), snapshot.facts.size)
             }
             (None, None) => match &new.file {
                 Some(file) => {
+                    check_encryption(new, None)?;
                     let awaited =
                         || SystemError::FileAwaited { path: file.clone(), why: "there is no such file" };
                     (None, self.files.size_of(file).ok_or_else(awaited)?)
@@ -60,11 +63,13 @@ impl FakeSystem {
         if size < least {
             return Err(SystemError::SmallerThanImage { size, image: least });
         }
+        state.keys.key_of(&new.id, new.encryption.as_deref())?;
         self.files.put(&path, size);
         if let Some(file) = &new.file {
             self.files.remove(file);
         }
         let facts = VolumeFacts {
+            encryption: new.encryption.clone(),
             retained: false,
             reserved: new.thick.then_some(size),
             pool: new.pool.clone(),
@@ -73,7 +78,7 @@ impl FakeSystem {
             base: new.base.clone(),
             owner: new.owner.clone(),
             path,
-            format: Format::Qcow2,
+            format: if new.encryption.is_some() { Format::EncryptedQcow2 } else { Format::Qcow2 },
             cache: Cache::DirectIoUring,
             pending_snapshot: None,
             restores: Vec::new(),
@@ -117,15 +122,17 @@ impl FakeSystem {
         }
         let backing = Backing {
             file: now.path.clone(),
-            format: Format::Qcow2,
+            format: now.format,
             backing: now.backing.clone().map(Box::new),
         };
+        state.keys.key_of(&new.volume, now.encryption.as_deref())?;
         // As many numbers as there ever were files.
         let mut paths =
             (1..).map(|number: u32| now.path.with_file_name(format!("{}.{number}.qcow2", new.volume)));
         let path = paths.find(|path| self.files.size_of(path).is_none()).expect("numbers do not run out");
         self.files.put(&path, now.size);
         let facts = SnapshotFacts {
+            encryption: now.encryption.clone(),
             pool: new.pool.clone(),
             id: new.id.clone(),
             volume: new.volume.clone(),
@@ -322,6 +329,36 @@ impl Volumes for FakeSystem {
             Ok(VolumeFacts { size, ..now })
         };
         self.call("grow_volume", work).await
+    }
+
+    fn unlock(&self, id: &str, holder: &str, key: DiskKey) -> bool {
+        self.state().keys.add(id, holder, key)
+    }
+
+    fn lock(&self, id: &str, holder: &str) {
+        self.state().keys.remove(id, holder);
+    }
+
+    fn keep_keys(&self, holders: &BTreeSet<String>) {
+        self.state().keys.keep(holders);
+    }
+
+    fn unlocked(&self, id: &str, holder: &str) -> Option<DiskKey> {
+        self.state().keys.get(id, holder)
+    }
+
+    async fn rewrap_volume(&self, _: &str, id: &str, sealed: &SealedKey) -> Result<()> {
+        let work = async {
+            let mut state = self.state();
+            let State { volumes, snapshots, .. } = &mut *state;
+            let lost = || SystemError::VolumeLost { id: id.to_owned() };
+            volumes.get_mut(id).ok_or_else(lost)?.facts.encryption = Some(Box::new(sealed.clone()));
+            for snapshot in snapshots.values_mut().filter(|s| s.facts.volume == id) {
+                snapshot.facts.encryption = Some(Box::new(sealed.clone()));
+            }
+            Ok(())
+        };
+        self.call("rewrap_volume", work).await
     }
 
     async fn reserve_volume(&self, _: &str, id: &str, size: u64) -> Result<()> {

@@ -64,12 +64,13 @@ impl LinuxSystem {
             return Ok(facts);
         }
         let (pool, snapshot) = (new.pool.clone(), new.snapshot.clone());
-        let (taken, chain) = self
+        let (taken, chain, key) = self
             .on_volumes(move |volumes| {
                 let lost = || SystemError::SnapshotLost { id: snapshot.clone() };
                 let taken =
                     volumes.snapshot(&pool, &snapshot)?.and_then(|facts| facts.taken).ok_or_else(lost)?;
-                Ok((taken, volumes.chain_of_snapshot(&pool, &snapshot)?))
+                let key = volumes.key_of_snapshot(&pool, &snapshot)?;
+                Ok((taken, volumes.chain_of_snapshot(&pool, &snapshot)?, key))
             })
             .await?;
         let parent = self.parent(stored, new, &chain).await?;
@@ -79,7 +80,7 @@ impl LinuxSystem {
         if let Some(parent) = &parent {
             facts.insert(PARENT.to_owned(), parent.as_str().into());
         }
-        let mut disk = SnapshotDisk::open(&self.layout, self.tools_user, new, chain, below).await?;
+        let mut disk = SnapshotDisk::open(&self.layout, self.tools_user, new, (chain, key), below).await?;
         let request = berth_backup::NewBackup {
             disk: &stored.disk,
             backup: &stored.backup,
@@ -191,7 +192,8 @@ impl Backups for LinuxSystem {
             Begun::There(facts) => return Ok(*facts),
             Begun::Partial(partial) => partial,
         };
-        let mut disk = VolumeDisk::open(&self.layout, self.tools_user, volume, partial).await?;
+        let key = self.volumes.keys().key_of(&volume.id, volume.encryption.as_deref())?;
+        let mut disk = VolumeDisk::open(&self.layout, self.tools_user, volume, partial, key).await?;
         let done = |now: berth_backup::Progress| progress(now.done, Some(now.total));
         let written = stored.repository.restore(&stored.disk, &stored.backup, &mut disk, done).await;
         written.map_err(|error| failed(repository, error))?;

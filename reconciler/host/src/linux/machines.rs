@@ -19,7 +19,7 @@ mod grants;
 mod logs;
 mod state;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::os::unix::fs::symlink;
@@ -31,8 +31,8 @@ use berth_qemu::console::ConsoleStream;
 use berth_qemu::hypervisor::{CpuTime, FoundQemu, Hypervisor, ProcessIdentity};
 use berth_qemu::installation::{Installation, UefiFirmware};
 use berth_qemu::machine::{
-    Confinement, DiskSpec, Firmware, LaunchSpec, MachineFiles, MachinePaths, MachineSpec, Medium, NicSpec,
-    TpmFiles, UefiFiles, UsbDeviceSpec,
+    Confinement, DiskKey, DiskSpec, Firmware, LaunchSpec, MachineFiles, MachinePaths, MachineSpec, Medium,
+    NicSpec, TpmFiles, UefiFiles, UsbDeviceSpec,
 };
 use berth_qemu::nics::LentTap;
 use berth_qemu::process::{self, Claims, LaunchError, LocalHypervisor, RunAs};
@@ -107,7 +107,12 @@ impl LinuxMachines {
         MachinePaths::in_directory(folder.join("run")).with_logs_in(&folder)
     }
 
-    pub(super) async fn launch(&self, request: &LaunchRequest, qemu: &Installation) -> Result<ProcessFacts> {
+    pub(super) async fn launch(
+        &self,
+        request: &LaunchRequest,
+        qemu: &Installation,
+        keys: BTreeMap<String, DiskKey>,
+    ) -> Result<ProcessFacts> {
         let instance = &request.machine.instance;
         check_name("instance", instance)?;
         if let Some(running) = self.process(instance).await? {
@@ -115,6 +120,7 @@ impl LinuxMachines {
         }
         let hypervisor = self.hypervisor().await?;
         let mut spec = self.prepare(request, qemu).await?;
+        spec.files.keys = keys;
         let (affinity, _choice) = self.affinity(request).await?;
         spec.affinity = affinity;
         let identity = match hypervisor.launch(&spec, request.limits).await {

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use berth_qemu::machine::{Backing, Format};
-use berth_qemu::process::RunAs;
+use berth_qemu::machine::Backing;
+use berth_qemu::process::{RunAs, TOOL_KEY};
 use serde_json::{Value, json};
 
 use super::files::{self, failed};
@@ -25,12 +25,20 @@ pub(super) const CONVERT_MEMORY: u64 = 2 << 30;
 /// Returns the chain as QEMU's block nodes, with this locking of the files: no name is read from the headers of the files.
 pub(super) fn block_node(chain: &Backing, locking: &str) -> Value {
     let file = json!({"driver": "file", "filename": text(&chain.file), "locking": locking});
-    match (chain.format, &chain.backing) {
-        (Format::Qcow2, below) => {
-            json!({"driver": "qcow2", "file": file, "backing": below.as_deref().map(|below| block_node(below, locking))})
-        }
-        _ => json!({"driver": "raw", "file": file}),
+    if !chain.format.is_qcow2() {
+        return json!({"driver": "raw", "file": file});
     }
+    let below = chain.backing.as_deref().map(|below| block_node(below, locking));
+    let mut node = json!({"driver": "qcow2", "file": file, "backing": below});
+    if chain.format.is_encrypted() {
+        node["encrypt"] = encrypt();
+    }
+    node
+}
+
+/// The options of an encrypted file, of which the program has the key.
+pub(super) fn encrypt() -> Value {
+    json!({"format": "luks", "key-secret": TOOL_KEY})
 }
 
 /// Returns the files of a chain, the uppermost first.

@@ -100,6 +100,7 @@ async fn what_berth_did_not_make_is_reported_and_left_alone() {
     let owner =
         VolumeOwner { namespace: "n".to_owned(), name: "d".to_owned(), uid: None, image: None, source: None };
     let new = NewVolume {
+        encryption: None,
         pool: "default".to_owned(),
         id: "v-0123456789abcdef".to_owned(),
         size: Some(1 << 20),
@@ -147,6 +148,7 @@ async fn an_image_stays_as_long_as_a_volume_needs_it() {
         source: None,
     };
     let new = NewVolume {
+        encryption: None,
         pool: "default".to_owned(),
         id: "v-0123456789abcdef".to_owned(),
         size: None,

@@ -16,6 +16,7 @@
 
 mod adopt;
 mod clock;
+mod encryption;
 mod merges;
 mod note;
 mod restored;
@@ -30,14 +31,17 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use berth_qemu::machine::{Backing, Cache, Format};
+use berth_qemu::machine::{Backing, Cache};
 use berth_qemu::process::RunAs;
 use berth_qemu::qcow2::{self, ImageError};
 
 use super::files::{self, failed};
 use super::layout::{Layout, check_digest, check_name, is_name};
+use crate::keyring::Keyring;
+use crate::volumes::check_encryption;
 use crate::{ForeignKind, ForeignObject, ImageFacts, NewVolume, SystemError, VolumeFacts, VolumeOwner};
 
+use encryption::{NewFile, format_of};
 use note::{Base, Note};
 pub(super) use restored::{BACKUPS, Begun};
 
@@ -54,6 +58,7 @@ pub(super) struct LinuxVolumes {
     adoptable: Vec<PathBuf>,
     /// Held while it is decided and changed what is based on what.
     chains: Arc<Mutex<()>>,
+    keys: Keyring,
 }
 
 /// The paths of one volume in each of its states.
@@ -69,12 +74,17 @@ struct Place {
 
 impl LinuxVolumes {
     pub(super) fn new(layout: Layout, owner: Option<RunAs>) -> Self {
-        Self { layout, owner, adoptable: Vec::new(), chains: Arc::default() }
+        Self { layout, owner, adoptable: Vec::new(), chains: Arc::default(), keys: Keyring::default() }
     }
 
     /// Lets files below these folders become volumes.
     pub(super) fn with_adoptable(self, adoptable: Vec<PathBuf>) -> Self {
         Self { adoptable, ..self }
+    }
+
+    /// The keys of its encrypted volumes.
+    pub(super) fn keys(&self) -> &Keyring {
+        &self.keys
     }
 
     fn lock(&self) -> MutexGuard<'_, ()> {
@@ -124,12 +134,17 @@ impl LinuxVolumes {
     pub(super) fn create(&self, new: &NewVolume, base: Option<&ImageFacts>) -> Result<VolumeFacts> {
         let _chains = self.lock();
         if let Some(file) = &new.file {
+            check_encryption(new, None)?;
             return self.adopt(new, file);
         }
         let place = self.place(&new.pool, &new.id)?;
         let least = match &new.snapshot {
             None => base.map(|b| b.virtual_size),
-            Some(snapshot) => Some(self.finished_size(&new.pool, snapshot)?),
+            Some(snapshot) => {
+                let snapshot = self.finished(&new.pool, snapshot)?;
+                check_encryption(new, snapshot.encryption.as_deref())?;
+                Some(snapshot.size)
+            }
         };
         let size = wanted_size(new, least)?;
         if let Some(found) = self.volume(&new.pool, &new.id)? {
@@ -163,19 +178,16 @@ impl LinuxVolumes {
 
     fn make(&self, place: &Place, note: &Note, size: u64) -> Result<()> {
         note.write(&place.note)?;
-        let made = match (&note.snapshot, &note.base) {
-            (Some(snapshot), _) => qcow2::create_overlay(&place.file, size, &snapshots::relative(snapshot)),
-            (None, None) => qcow2::create(&place.file, size),
+        let backing = match (&note.snapshot, &note.base) {
+            (Some(snapshot), _) => Some(snapshots::relative(snapshot)),
+            (None, None) => None,
             (None, Some(base)) => {
                 let file = relative_to_volumes(&base.digest);
-                qcow2::create_overlay(
-                    &place.file,
-                    size,
-                    &Backing { file, format: base.format, backing: None },
-                )
+                Some(Backing { file, format: base.format, backing: None })
             }
         };
-        made.map_err(|error| place.refused(error))
+        let (backing, encryption) = (backing.as_ref(), note.encryption.as_ref());
+        self.create_file(place, &place.file, NewFile { size, backing, encryption })
     }
 
     /// Ensures the invariants of every volume with a file.
@@ -310,13 +322,14 @@ impl LinuxVolumes {
         let chain = self.chain(&place.pool, note.base.as_ref(), note.snapshot.as_deref());
         let (backing, base) = chain.map_err(|detail| place.damaged(&detail))?;
         Ok(VolumeFacts {
+            encryption: note.encryption.clone().map(Box::new),
             pool: place.pool.clone(),
             id: place.id.clone(),
             size,
             base,
             owner: note.owner.clone(),
             path: file.to_owned(),
-            format: Format::Qcow2,
+            format: format_of(note.encryption.as_ref()),
             cache: Cache::default(),
             reserved: note.reserved,
             retained: note.retained,
@@ -334,13 +347,14 @@ impl LinuxVolumes {
             let blank = Note { snapshot: None, ..note.clone() };
             let base = blank.base.as_ref().map(|b| b.digest.clone());
             VolumeFacts {
+                format: format_of(blank.encryption.as_ref()),
+                encryption: blank.encryption.map(Box::new),
                 pool: place.pool.clone(),
                 id: place.id.clone(),
                 size: 0,
                 base,
                 owner: blank.owner,
                 path: file.to_owned(),
-                format: Format::Qcow2,
                 cache: Cache::default(),
                 reserved: blank.reserved,
                 retained: blank.retained,

@@ -47,7 +47,7 @@ async fn replace(
     let mut names = (1..).map(|number: u32| format!("{}{BELOW}{number}", disk.id));
     let is_free = |name: &String| !known.iter().any(|node| node.name == *name);
     let name = names.find(is_free).expect("numbers do not run out");
-    qmp.execute("blockdev-add", chain_blockdev(backing, &name)).await?;
+    qmp.execute("blockdev-add", chain_blockdev(&disk.id, backing, &name)).await?;
     let mut options =
         reopened_blockdev(&DiskSpec { read_only: present.read_only, ..disk.clone() }, top, &file, &name);
     // As it is open: only the chain changes.
@@ -88,6 +88,11 @@ async fn own_nodes(qmp: &Qmp, id: &str) -> Result<Vec<String>, BlockError> {
     let is_below = |name: &&String| name.strip_prefix(id).is_some_and(|rest| rest.starts_with(BELOW));
     let written = written.into_iter().rev().map(|(_, name)| name);
     Ok(written.chain(names.iter().filter(is_below)).cloned().collect())
+}
+
+/// Whether QEMU has a file of this disk open.
+pub(super) async fn is_open(qmp: &Qmp, id: &str) -> Result<bool, BlockError> {
+    Ok(!own_nodes(qmp, id).await?.is_empty())
 }
 
 /// Returns the place of a node among those that the disk has written to: 0 for the one named like the disk, the lowest.

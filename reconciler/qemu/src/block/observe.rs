@@ -142,6 +142,7 @@ fn observed(id: String, fixed: Fixed, block: Option<&Value>) -> ObservedDisk {
         limits: IoLimits::observed(inserted),
         is_direct: inserted["cache"]["direct"].as_bool().unwrap_or(false),
         files_below: inserted["backing_file_depth"].as_u64().unwrap_or(0),
+        is_encrypted: inserted["encrypted"] == true,
         io_error: block.and_then(|b| text(b, "io-status")).is_some_and(|s| s != "ok"),
         id,
     }

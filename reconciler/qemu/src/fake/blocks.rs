@@ -1,5 +1,6 @@
 //! The block graph of fake machines: `blockdev-add`, `device_add` and their inverses.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
@@ -10,7 +11,8 @@ use super::model::MachineModel;
 use crate::machine::{Bus, Format, NicModel, SCSI_CONTROLLER};
 use crate::nics::port_of;
 
-const NODE_KEYS: [&str; 10] = [
+const NODE_KEYS: [&str; 11] = [
+    "encrypt",
     "driver",
     "node-name",
     "read-only",
@@ -49,7 +51,8 @@ pub(super) fn blockdev_add(
     args: &Map<String, Value>,
 ) -> Result<(), CommandError> {
     let name = text(args, "node-name")?.to_owned();
-    let opened = open(world, args);
+    let keys = world.machine(pid)?.keys.clone();
+    let opened = open(world, &keys, args);
     // QEMU reports a file that cannot be opened before a duplicate name, and a lock after it.
     let duplicate = world.machine(pid)?.nodes.contains_key(&name);
     if duplicate && !opened.as_ref().is_err_and(|r| !r.desc.contains("lock")) {
@@ -60,19 +63,27 @@ pub(super) fn blockdev_add(
 }
 
 /// Opens a tree of nodes as QEMU does: every key is known, every file exists, is accessible and is not locked.
-fn open(world: &MachineModel, args: &Map<String, Value>) -> Result<Node, CommandError> {
+fn open(
+    world: &MachineModel,
+    keys: &BTreeMap<String, String>,
+    args: &Map<String, Value>,
+) -> Result<Node, CommandError> {
     only(args, &NODE_KEYS)?;
     let driver = match text(args, "driver")? {
         "raw" => Format::Raw,
+        "qcow2" if args.contains_key("encrypt") => Format::EncryptedQcow2,
         "qcow2" => Format::Qcow2,
         other => return Err(CommandError::generic(format!("Unknown driver '{other}'"))),
     };
+    if driver.is_encrypted() {
+        check_key(keys, args)?;
+    }
     let read_only = flag(args, "read-only")?;
     let file = open_file(args)?;
     let below = match args.get("backing") {
         None | Some(Value::Null) => Vec::new(),
         Some(_) if driver == Format::Raw => return Err(CommandError::unexpected("backing")),
-        Some(Value::Object(backing)) => open(world, backing)?.chain(),
+        Some(Value::Object(backing)) => open(world, keys, backing)?.chain(),
         Some(_) => return Err(CommandError::kind("backing", "object")),
     };
     let shown = file.display();
@@ -89,6 +100,39 @@ fn open(world: &MachineModel, args: &Map<String, Value>) -> Result<Node, Command
     }
     let is_direct = args.get("cache").is_some_and(|cache| cache["direct"] == true);
     Ok(Node { driver, file, below, on: None, size, read_only, is_direct })
+}
+
+/// Checks that the machine has the key of an encrypted file.
+fn check_key(keys: &BTreeMap<String, String>, args: &Map<String, Value>) -> Result<(), CommandError> {
+    let encrypt = args.get("encrypt").and_then(Value::as_object);
+    let encrypt = encrypt.ok_or_else(|| CommandError::kind("encrypt", "object"))?;
+    only(encrypt, &["format", "key-secret"])?;
+    let id = text(encrypt, "key-secret")?;
+    match text(encrypt, "format")? == "luks" && keys.contains_key(id) {
+        true => Ok(()),
+        false => Err(CommandError::generic(format!("No secret with id '{id}'"))),
+    }
+}
+
+pub(super) fn add_key(machine: &mut Machine, args: &Map<String, Value>) -> Result<(), CommandError> {
+    let id = text(args, "id")?;
+    if text(args, "qom-type")? != "secret" {
+        return Err(CommandError::generic("this fake has no other objects than secrets"));
+    }
+    if machine.keys.contains_key(id) {
+        let words = format!("attempt to add duplicate property '{id}' to object (type 'container')");
+        return Err(CommandError::generic(words));
+    }
+    machine.keys.insert(id.to_owned(), text(args, "data")?.to_owned());
+    Ok(())
+}
+
+pub(super) fn remove_key(machine: &mut Machine, args: &Map<String, Value>) -> Result<(), CommandError> {
+    let id = text(args, "id")?;
+    match machine.keys.remove(id) {
+        Some(_) => Ok(()),
+        None => Err(CommandError::generic(format!("object '{id}' not found"))),
+    }
 }
 
 impl Node {

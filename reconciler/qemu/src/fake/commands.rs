@@ -6,10 +6,10 @@ use super::command_error::{Answer, CommandError};
 use super::machine::{Cdrom, Device, Machine, Node};
 use super::model::MachineModel;
 use super::{blocks, cdroms};
-use crate::machine::{Format, MEMORY_BLOCK, MEMORY_DEVICE};
+use crate::machine::{MEMORY_BLOCK, MEMORY_DEVICE};
 
 /// All commands and their arguments; `!` marks required ones, `*` a command that accepts any argument.
-const COMMANDS: [(&str, &[&str]); 44] = [
+const COMMANDS: [(&str, &[&str]); 46] = [
     ("qmp_capabilities", &["enable"]),
     ("query-status", &[]),
     ("query-version", &[]),
@@ -46,6 +46,8 @@ const COMMANDS: [(&str, &[&str]); 44] = [
     ("qom-set", &["!path", "!property", "!value"]),
     ("qom-list", &["!path"]),
     ("qom-get", &["!path", "!property"]),
+    ("object-add", &["!qom-type", "!id", "data"]),
+    ("object-del", &["!id"]),
     ("blockdev-add", &["*", "!driver"]),
     ("blockdev-del", &["!node-name"]),
     ("blockdev-reopen", &["!options"]),
@@ -147,6 +149,8 @@ pub(super) fn execute(
         "device_add" if args.get("driver").and_then(Value::as_str) == Some(CPU) => add_cpu(machine, args)?,
         "device_add" => blocks::hot_plug(world, pid, args).map(|()| json!({}))?,
         "block_set_io_throttle" => blocks::set_limits(machine, args).map(|()| json!({}))?,
+        "object-add" => blocks::add_key(machine, args).map(|()| json!({}))?,
+        "object-del" => blocks::remove_key(machine, args).map(|()| json!({}))?,
         "blockdev-add" => blocks::blockdev_add(world, pid, args).map(|()| json!({}))?,
         "blockdev-del" => blocks::blockdev_del(world, pid, args).map(|()| json!({}))?,
         "blockdev-reopen" => blocks::blockdev_reopen(machine, args).map(|()| json!({}))?,
@@ -289,12 +293,12 @@ fn query_blockstats(machine: &Machine) -> Value {
 
 fn describe(name: &str, node: &Node) -> Value {
     let mut image = json!({"filename": node.file, "format": node.driver.driver(), "virtual-size": node.size, "dirty-flag": false});
-    if node.driver == Format::Qcow2 {
+    if node.driver.is_qcow2() {
         image["cluster-size"] = json!(65536);
     }
     let mut text = json!({
         "node-name": name, "drv": node.driver.driver(), "ro": node.read_only, "file": node.file, "image": image,
-        "backing_file_depth": node.below.len(), "encrypted": false, "detect_zeroes": "off",
+        "backing_file_depth": node.below.len(), "encrypted": node.driver.is_encrypted(), "detect_zeroes": "off",
         "cache": {"writeback": true, "direct": node.is_direct, "no-flush": false},
     });
     if let Some(backing) = node.below.first() {
@@ -313,10 +317,14 @@ fn describe_file(name: &str, node: &Node) -> Value {
 
 fn qom_list(machine: &Machine, args: &Map<String, Value>) -> Result<Value, CommandError> {
     let path = args["path"].as_str().ok_or_else(|| CommandError::kind("path", "string"))?;
+    let kind = json!({"name": "type", "type": "string"});
+    if path == "/objects" {
+        let keys = machine.keys.keys().map(|id| json!({"name": id, "type": "child<secret>"}));
+        return Ok(std::iter::once(kind).chain(keys).collect());
+    }
     if path != "/machine/peripheral" {
         return Err(CommandError::not_found(format!("Device '{path}' not found")));
     }
-    let kind = json!({"name": "type", "type": "string"});
     let devices =
         machine.devices.iter().map(|(id, d)| json!({"name": id, "type": format!("child<{}>", d.driver)}));
     Ok(std::iter::once(kind).chain(devices).collect())

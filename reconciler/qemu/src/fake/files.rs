@@ -27,14 +27,16 @@ impl ImageFiles for LocalFiles {
         let mut file = std::fs::File::open(path)?;
         match format {
             Format::Raw | Format::Iso => Ok(file.metadata()?.len()),
-            Format::Qcow2 => qcow2::virtual_size(&mut file).map_err(io::Error::other),
+            Format::Qcow2 | Format::EncryptedQcow2 => {
+                qcow2::virtual_size(&mut file).map_err(io::Error::other)
+            }
         }
     }
 
     fn grow(&self, path: &Path, format: Format, bytes: u64) -> io::Result<()> {
         match format {
             Format::Raw | Format::Iso => OpenOptions::new().write(true).open(path)?.set_len(bytes),
-            Format::Qcow2 => qcow2::grow(path, bytes).map_err(io::Error::other),
+            Format::Qcow2 | Format::EncryptedQcow2 => qcow2::grow(path, bytes).map_err(io::Error::other),
         }
     }
 

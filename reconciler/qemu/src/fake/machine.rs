@@ -13,7 +13,9 @@ use super::guest_users::GuestUsers;
 use super::saved_states::{Migration, SavedStates};
 use super::{Behaviour, ImageFiles};
 use crate::hypervisor::{CpuTime, ProcessIdentity};
-use crate::machine::{Bus, Format, LaunchSpec, MEMORY_DEVICE, MachineSpec, Tap, backend_of, port_name};
+use crate::machine::{
+    Bus, Format, LaunchSpec, MEMORY_DEVICE, MachineSpec, Tap, backend_of, key_id, port_name,
+};
 
 /// The number of lines by which a connection that does not read may lag; real QEMU buffers without limit.
 const EVENT_BUFFER: usize = 32;
@@ -51,6 +53,8 @@ pub(super) struct Machine {
     pub(super) nodes: BTreeMap<String, Node>,
     pub(super) devices: BTreeMap<String, Device>,
     pub(super) taps: Taps,
+    /// The keys of disks, by the ids of the objects.
+    pub(super) keys: BTreeMap<String, String>,
     /// By device id.
     pub(super) cdroms: BTreeMap<String, Cdrom>,
     pub(super) events: broadcast::Sender<Value>,
@@ -197,8 +201,10 @@ impl Machine {
         for (id, driver) in fixed {
             devices.insert(id.to_owned(), Device::without_parts(driver));
         }
+        let keys = spec.files.keys.iter().map(|(disk, key)| (key_id(disk), key.passphrase())).collect();
         Self {
             identity,
+            keys,
             cpus: (0..spec.machine.cpus.into()).collect(),
             memory_requested: 0,
             memory_plugged: 0,

@@ -13,7 +13,9 @@ use super::{
     SCSI_CONTROLLER, SEED_ID, SEED_TARGET, SYSPREP_ID, ShareSpec, Tap, Topology, UefiFiles, UsbDeviceSpec,
     Watchdog,
 };
-use super::{backend_of, blockdev, disk_device, medium_blockdev, nic_device, port_name, scsi_cdrom, slot};
+use super::{
+    backend_of, blockdev, disk_device, key_id, medium_blockdev, nic_device, port_name, scsi_cdrom, slot,
+};
 
 /// PCI slots on the root bus. NICs come last and have slots 0x10–0x1d; 0x1f belongs to the chipset.
 const SLOT_VGA: u8 = 0x1;
@@ -66,6 +68,10 @@ pub fn command_line(spec: &LaunchSpec) -> Vec<String> {
     monitors(&files.paths, &mut args);
     args.json("-object", json!({"qom-type": "iothread", "id": DISK_THREAD}));
     args.device(json!({"driver": "virtio-scsi-pci", "id": SCSI_CONTROLLER, "iothread": DISK_THREAD, "bus": "pcie.0", "addr": slot(SLOT_SCSI)}));
+    for (disk, descriptor) in &files.key_files {
+        let file = format!("/proc/self/fd/{descriptor}");
+        args.json("-object", json!({"qom-type": "secret", "id": key_id(disk), "file": file}));
+    }
     for disk in &spec.disks {
         args.disk(disk);
     }

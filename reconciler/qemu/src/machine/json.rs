@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     Backing, Bus, Cache, CdromSpec, DISK_SLOTS, DISK_THREAD, DiskSpec, FIRST_CDROM_TARGET, Format, Medium,
-    NicModel, NicSpec, SCSI_CONTROLLER, SLOT_FIRST_NIC, backend_of, port_name, slot,
+    NicModel, NicSpec, SCSI_CONTROLLER, SLOT_FIRST_NIC, backend_of, key_id, port_name, slot,
 };
 
 /// Builds one `blockdev` tree: a format node named like the disk, with its file node and backing chain inside.
@@ -29,9 +29,13 @@ pub(crate) fn blockdev(disk: &DiskSpec) -> Value {
         // Zeros take no space, also where the guest writes them.
         node["detect-zeroes"] = json!("unmap");
     }
-    if disk.format == Format::Qcow2 {
+    let key = key_id(&disk.id);
+    if disk.format.is_qcow2() {
         // Explicit, because QEMU would otherwise open the file named in the header.
-        node["backing"] = disk.backing.as_ref().map_or(Value::Null, chain);
+        node["backing"] = disk.backing.as_ref().map_or(Value::Null, |below| chain(below, &key));
+    }
+    if disk.format.is_encrypted() {
+        node["encrypt"] = encrypt(&key);
     }
     node
 }
@@ -52,20 +56,28 @@ pub(crate) fn reopened_blockdev(disk: &DiskSpec, name: &str, file: &str, backing
 }
 
 /// Builds the tree of a chain below a disk, as a node of this name.
-pub(crate) fn chain_blockdev(backing: &Backing, name: &str) -> Value {
-    let mut node = chain(backing);
+pub(crate) fn chain_blockdev(disk: &str, backing: &Backing, name: &str) -> Value {
+    let mut node = chain(backing, &key_id(disk));
     node["node-name"] = json!(name);
     node
 }
 
-fn chain(backing: &Backing) -> Value {
+/// The options of an encrypted file: the object with its key.
+fn encrypt(key: &str) -> Value {
+    json!({"format": "luks", "key-secret": key})
+}
+
+fn chain(backing: &Backing, key: &str) -> Value {
     let mut node = json!({
         "driver": backing.format.driver(),
         "read-only": true,
         "file": file(&backing.file, true, Cache::Writeback, "unmap"),
     });
-    if backing.format == Format::Qcow2 {
-        node["backing"] = backing.backing.as_deref().map_or(Value::Null, chain);
+    if backing.format.is_qcow2() {
+        node["backing"] = backing.backing.as_deref().map_or(Value::Null, |below| chain(below, key));
+    }
+    if backing.format.is_encrypted() {
+        node["encrypt"] = encrypt(key);
     }
     node
 }

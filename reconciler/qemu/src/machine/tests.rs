@@ -404,6 +404,27 @@ fn a_tap_by_descriptor_and_a_direct_raw_disk_with_wwn_read() {
 }
 
 #[test]
+fn an_encrypted_disk_names_the_object_with_its_key_in_each_encrypted_file_and_no_argument_has_the_key() {
+    let changed = with(|s| {
+        let key = DiskKey::new([7; 32]);
+        let below = Backing { file: "/s.qcow2".into(), format: Format::EncryptedQcow2, backing: None };
+        s.machine.disks[0].format = Format::EncryptedQcow2;
+        s.machine.disks[0].backing = Some(below);
+        s.files.keys.insert("root".to_owned(), key);
+        s.files.key_files.insert("root".to_owned(), 9);
+    });
+    let text = command_line(&changed).join("\n");
+    let object = r#"{"qom-type":"secret","id":"key-root","file":"/proc/self/fd/9"}"#;
+    assert!(
+        text.find(object).is_some_and(|at| at < text.find(r#""node-name":"root""#).unwrap_or(0)),
+        "{text}"
+    );
+    assert_eq!(text.matches(r#""encrypt":{"format":"luks","key-secret":"key-root"}"#).count(), 2, "{text}");
+    assert!(!text.contains(&DiskKey::new([7; 32]).passphrase()));
+    assert!(!serde_json::to_string(&changed).expect("JSON").contains("\"keys\""), "no file has the keys");
+}
+
+#[test]
 fn disks_on_other_buses_have_a_function_or_a_port_and_a_thick_one_keeps_its_space() {
     let on = |bus, id: &str, target| DiskSpec {
         id: id.to_owned(),

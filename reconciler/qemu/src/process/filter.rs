@@ -5,6 +5,7 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{OpenOptionsExt, chown};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -14,11 +15,13 @@ use std::time::Duration;
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
+use super::key_file;
 use super::landlock::Reach;
 use super::launch::{self, Cell};
 use super::local::{hidden_without, ruleset_of_program};
 use super::pidfd::PidFd;
 use super::{LaunchError, ProcessError, RunAs};
+use crate::machine::DiskKey;
 
 /// The maximum length of the program's output in an error.
 const OUTPUT: u64 = 2048;
@@ -63,6 +66,9 @@ pub struct Filter {
     pub changed: Vec<PathBuf>,
     /// A lock that it inherits.
     pub lock: Option<Arc<FileLock>>,
+    /// The key of the encrypted files among these, which it has as [`TOOL_KEY`](super::TOOL_KEY). Only of QEMU's programs, after the
+    /// first of the arguments.
+    pub key: Option<DiskKey>,
     /// The user that the program runs as, which must be able to read the input. `None`: the caller's.
     pub user: Option<RunAs>,
     /// The maximum size of a file that it writes, in bytes.
@@ -182,8 +188,15 @@ impl Filter {
             folder: None,
         };
         let inherited = self.lock.iter().map(|lock| lock.0.try_clone()).collect::<io::Result<Vec<File>>>();
-        let inherited = inherited.map_err(|source| failed(&self.program, source))?;
-        let child = launch::spawn(&self.program, &self.args, stderr, &inherited, &cell)?;
+        let mut inherited = inherited.map_err(|source| failed(&self.program, source))?;
+        let mut args = self.args.clone();
+        if let Some(key) = &self.key {
+            let file = key_file::key_file(key).map_err(|source| failed(Path::new("memory"), source))?;
+            let at = args.len().min(1);
+            args.splice(at..at, key_file::arguments(file.as_raw_fd()));
+            inherited.push(file);
+        }
+        let child = launch::spawn(&self.program, &args, stderr, &inherited, &cell)?;
         Ok(Running { child, _lock: self.lock.clone() })
     }
 }

@@ -17,6 +17,7 @@ use nix::unistd::{Uid, User};
 use tokio::time::Instant;
 
 use super::cgroup::Share;
+use super::key_file::{self, key_file};
 use super::landlock::{Reach, Ruleset};
 use super::pidfd::PidFd;
 use super::{
@@ -188,7 +189,7 @@ impl LocalHypervisor {
             tpm_ruleset = tpm_ruleset_of(spec).map_err(LaunchError::Confine)?;
         }
         let mut spec = spec.clone();
-        let mut taps = Vec::new();
+        let (mut inherited, mut keys) = (Vec::new(), Vec::new());
         for nic in &mut spec.machine.nics {
             if let Tap::Name(name) = &nic.tap {
                 let queues = tap::open(name, nic.queues)
@@ -198,11 +199,18 @@ impl LocalHypervisor {
                 let vhosts = if has_vhost { tap::open_vhosts(nic.queues) } else { Vec::new() };
                 let numbers = |files: &[File]| files.iter().map(AsRawFd::as_raw_fd).collect();
                 nic.tap = Tap::Open { taps: numbers(&queues), vhosts: numbers(&vhosts) };
-                taps.extend(queues);
-                taps.extend(vhosts);
+                inherited.extend(queues);
+                inherited.extend(vhosts);
             }
         }
-        Ok(Prepared { spec, stderr, taps, ruleset, tpm_ruleset })
+        for (disk, key) in std::mem::take(&mut spec.files.keys) {
+            let file = key_file(&key).map_err(failed(Path::new("memory")))?;
+            let lent = file.try_clone().map_err(failed(Path::new("memory")))?;
+            spec.files.key_files.insert(disk, lent.as_raw_fd());
+            inherited.push(lent);
+            keys.push(file);
+        }
+        Ok(Prepared { spec, stderr, inherited, keys, ruleset, tpm_ruleset })
     }
 
     fn user_of(&self, spec: &LaunchSpec) -> Option<RunAs> {
@@ -246,8 +254,8 @@ impl LocalHypervisor {
     }
 
     /// Starts QEMU, and before it the emulator of its TPM and the servers of its shares, if it has some.
-    fn spawn(&self, spec: &LaunchSpec, limits: Limits) -> Result<(Child, Vec<Child>), LaunchError> {
-        let Prepared { spec, stderr, taps, ruleset, tpm_ruleset } = self.prepare(spec)?;
+    fn spawn(&self, spec: &LaunchSpec, limits: Limits) -> Result<Spawned, LaunchError> {
+        let Prepared { spec, stderr, inherited, keys, ruleset, tpm_ruleset } = self.prepare(spec)?;
         let entrances = self.cgroups.prepare(&spec.machine.instance, limits);
         let group = match spec.machine.accelerator {
             Accelerator::Kvm => kvm_group(),
@@ -288,8 +296,8 @@ impl LocalHypervisor {
                 }
             }
         }
-        match launch::spawn(&self.binary, &args, stderr, &taps, &cell) {
-            Ok(qemu) => Ok((qemu, helpers)),
+        match launch::spawn(&self.binary, &args, stderr, &inherited, &cell) {
+            Ok(qemu) => Ok(Spawned { qemu, helpers, keys }),
             Err(error) => {
                 helper::end_now(helpers);
                 Err(match (error, locked) {
@@ -351,9 +359,20 @@ impl LocalHypervisor {
 struct Prepared {
     spec: LaunchSpec,
     stderr: File,
-    taps: Vec<File>,
+    /// The taps of its network cards, and the keys of its disks.
+    inherited: Vec<File>,
+    /// The same files in memory with the keys.
+    keys: Vec<File>,
     ruleset: Option<Ruleset>,
     tpm_ruleset: Option<Ruleset>,
+}
+
+/// A QEMU that was started.
+struct Spawned {
+    qemu: Child,
+    helpers: Vec<Child>,
+    /// The files in memory that it reads the keys of its disks from.
+    keys: Vec<File>,
 }
 
 /// Returns the directories to hide from a program that needs these files.
@@ -477,9 +496,11 @@ impl Hypervisor for LocalHypervisor {
         }
         let (this, owned) = (self.clone(), spec.clone());
         let spawned = tokio::task::spawn_blocking(move || this.spawn(&owned, limits)).await;
-        let (mut child, helpers) =
+        let Spawned { qemu: mut child, helpers, keys } =
             spawned.map_err(|e| LaunchError::Spawn { binary: self.binary.clone(), source: e.into() })??;
         let answered = answers(&mut child, spec).await;
+        // It has read the keys, and keeps the descriptors: they are empty before a disk is unplugged.
+        key_file::empty(&keys);
         let bound = answered.and_then(|identity| {
             let bound = affinity::bind_vcpus(identity.pid, &spec.affinity.vcpus);
             bound.map(|()| identity).map_err(LaunchError::Affinity)

@@ -4,15 +4,18 @@
 
 use std::fmt;
 use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::filter::{FilterError, Running, failed, output_file, said};
+use super::key_file;
 use super::landlock::Reach;
 use super::launch::{self, Cell};
 use super::local::{hidden_without, ruleset_of_program};
 use super::pidfd::PidFd;
 use super::{LaunchError, RunAs};
+use crate::machine::DiskKey;
 
 /// How long it may take to close the files, which are on the medium already.
 const END: Duration = Duration::from_secs(60);
@@ -35,6 +38,8 @@ pub struct NbdExport {
     pub max_bytes: u64,
     /// The maximum size of the program's writable memory, in bytes.
     pub memory: u64,
+    /// The key of the encrypted files among these, which it has as [`TOOL_KEY`](super::TOOL_KEY).
+    pub key: Option<DiskKey>,
 }
 
 /// A running program. It is killed when this is dropped.
@@ -90,8 +95,14 @@ impl NbdExport {
             Some(_) => args.push("--discard=unmap".to_owned()),
             None => args.extend(["--read-only", "--allocation-depth"].map(str::to_owned)),
         }
+        let mut inherited = Vec::new();
+        if let Some(key) = &self.key {
+            let file = key_file::key_file(key).map_err(|source| failed(Path::new("memory"), source))?;
+            args.extend(key_file::arguments(file.as_raw_fd()));
+            inherited.push(file);
+        }
         args.push(self.source.clone());
-        let child = launch::spawn(&self.program, &args, stderr, &[], &cell)?;
+        let child = launch::spawn(&self.program, &args, stderr, &inherited, &cell)?;
         Ok(Running::new(child))
     }
 }

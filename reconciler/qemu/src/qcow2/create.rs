@@ -50,7 +50,7 @@ fn size_of(file: &Path, format: Format) -> Result<u64, ImageError> {
     let mut open = File::open(file).map_err(|e| failed(e.into()))?;
     match format {
         Format::Raw | Format::Iso => open.metadata().map(|m| m.len()).map_err(|e| failed(e.into())),
-        Format::Qcow2 => virtual_size(&mut open).map_err(failed),
+        Format::Qcow2 | Format::EncryptedQcow2 => virtual_size(&mut open).map_err(failed),
     }
 }
 
@@ -89,8 +89,8 @@ fn unfinished_name(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Unlike plain `rename(2)`, never replaces a file, which could be another disk.
-fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
+/// Renames a file. Unlike plain `rename(2)`, never replaces another one, which could be another disk.
+pub fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
     match renameat2(AT_FDCWD, from, AT_FDCWD, to, RenameFlags::RENAME_NOREPLACE) {
         // Some file systems (NFS) lack the flag; a second link does the same in two steps.

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use super::header::{Header, incompatible};
+use super::header::{Header, LUKS, incompatible};
 use super::lock::ImageLock;
 use super::{ImageError, MAX_VIRTUAL_SIZE, SECTOR};
 
@@ -50,8 +50,9 @@ fn grow_open(path: &Path, file: &File, size: u64) -> Result<(), ImageError> {
     if header.incompatible & !incompatible::COMPRESSION != 0 || header.external_data {
         return refuse("it uses features that need QEMU");
     }
-    if header.encrypted {
-        return refuse("it is encrypted");
+    // The size is in no header of LUKS.
+    if header.encrypted && header.encryption != LUKS {
+        return refuse("its encryption needs QEMU");
     }
     if header.snapshots > 0 {
         return refuse("it has internal snapshots");
@@ -65,10 +66,10 @@ fn grow_open(path: &Path, file: &File, size: u64) -> Result<(), ImageError> {
     if unused.iter().any(|b| *b != 0) {
         return refuse("its L1 table is followed by other data");
     }
-    // Size, encryption (none) and number of L1 entries are adjacent: one write of 16 bytes within a sector.
+    // Size, encryption and number of L1 entries are adjacent: one write of 16 bytes within a sector.
     let mut fields = Vec::with_capacity(16);
     fields.extend(size.to_be_bytes());
-    fields.extend(0_u32.to_be_bytes());
+    fields.extend(header.encryption.to_be_bytes());
     fields.extend(u32::try_from(new).expect("64 TiB needs 131072 entries").to_be_bytes());
     file.write_all_at(&fields, 24).and_then(|()| file.sync_all()).map_err(failed)
 }

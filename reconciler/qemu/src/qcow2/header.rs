@@ -10,6 +10,8 @@ pub(super) const V3_LENGTH: u32 = 104;
 pub(super) const EXTENSION_BACKING_FORMAT: u32 = 0xE279_2ACA;
 const EXTENSION_DATA_FILE: u32 = 0x4441_5441;
 const EXTENSION_LUKS: u32 = 0x0537_be77;
+/// The encryption by LUKS, with its header in clusters of the file.
+pub(super) const LUKS: u32 = 2;
 const V2_LENGTH: u32 = 72;
 /// The default cluster size, in bytes.
 const USUAL_CLUSTER: u64 = 64 << 10;
@@ -34,6 +36,8 @@ pub(super) struct Header {
     pub(super) cluster_bits: u32,
     pub(super) size: u64,
     pub(super) encrypted: bool,
+    /// QEMU's number of the encryption: 0 for none, [`LUKS`].
+    pub(super) encryption: u32,
     pub(super) l1_size: u32,
     pub(super) l1_offset: u64,
     pub(super) refcount_offset: u64,
@@ -84,6 +88,7 @@ impl Header {
             cluster_bits,
             size: field.u64(24)?,
             encrypted: field.u32(32)? != 0,
+            encryption: field.u32(32)?,
             l1_size: field.u32(36)?,
             l1_offset: field.u64(40)?,
             refcount_offset: field.u64(48)?,

@@ -27,7 +27,7 @@ pub fn inspect<R: Read + Seek>(reader: &mut R, declared: Format) -> Result<Image
         (Format::Raw, None) if file_size.is_multiple_of(SECTOR) => file_size,
         (Format::Raw, None) => return Err(InspectError::NotSectors { size: file_size }),
         (Format::Iso, None) => inspect_iso(reader, file_size)?,
-        (Format::Qcow2, None) => {
+        (Format::Qcow2 | Format::EncryptedQcow2, None) => {
             return Err(InspectError::WrongFormat { declared: "qcow2", found: "something else (raw?)" });
         }
         (_, Some(found)) => return Err(InspectError::WrongFormat { declared: declared.name(), found }),

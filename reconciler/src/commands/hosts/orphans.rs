@@ -4,7 +4,8 @@ use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Context, bail};
 use berth_api::{
-    Disk, DiskSpec, FORMER_UID_ANNOTATION, Host, HotswapDiskAttachment, Quantity, VM, former_uid,
+    Disk, DiskEncryption, DiskSpec, FORMER_UID_ANNOTATION, Host, HotswapDiskAttachment, Quantity, VM,
+    former_uid,
     host::{Orphan, OrphanOwner},
 };
 use kube::{
@@ -297,6 +298,8 @@ async fn make_disk(client: &Client, orphan: &Orphan, owner: &OrphanOwner) -> any
     if let Some(pool) = &orphan.pool {
         spec.pool = pool.as_str().into();
     }
+    let class = orphan.key_class.as_deref().and_then(|class| class.split_once('/'));
+    spec.encryption = class.map(|(_, name)| Box::new(DiskEncryption { key_class: name.into() }));
     let mut disk = Disk::new(&owner.name, spec);
     disk.annotations_mut().insert(FORMER_UID_ANNOTATION.into(), owner.uid.clone().unwrap_or_default());
     let disks: Api<Disk> = Api::namespaced(client.clone(), &owner.namespace);

@@ -1,6 +1,6 @@
 //! Applies the steps of a disk's plan.
 
-use berth_api::Disk;
+use berth_api::{Disk, DiskSnapshot};
 
 use super::Step;
 use super::observe::opener;
@@ -43,6 +43,10 @@ pub(super) async fn apply(ctx: &Context, disk: &Disk, step: &Step) -> Result<(),
             Some(machine) => machine.resize(volume, *bytes).await?,
             None => return Err(MachineError::Gone.into()),
         },
+        Step::Rewrap { pool, volume, key } => {
+            ctx.system.rewrap_volume(pool, volume, key).await?;
+            wake_snapshots(ctx, volume);
+        }
         Step::Reserve { pool, volume, bytes } => ctx.system.reserve_volume(pool, volume, *bytes).await?,
         Step::SetLimits { volume, limits } => match ctx.machines.holder(volume) {
             Some(machine) => machine.set_limits(volume, *limits).await?,
@@ -56,6 +60,17 @@ pub(super) async fn apply(ctx: &Context, disk: &Disk, step: &Step) -> Result<(),
         Step::Release => release(ctx, disk).await?,
     }
     Ok(())
+}
+
+/// Enqueues the snapshots of a volume, whose key has another form too.
+fn wake_snapshots(ctx: &Context, volume: &str) {
+    let tables = ctx.index.read();
+    let is_its = |snapshot: &DiskSnapshot| {
+        snapshot.status.as_ref().and_then(|status| status.volume_id.as_deref()) == Some(volume)
+    };
+    for (name, _) in tables.disk_snapshots.all().filter(|(_, snapshot)| is_its(snapshot)) {
+        ctx.queue.add(Key::new::<DiskSnapshot>(name.clone()));
+    }
 }
 
 /// Has the machine with this volume read through the files that it is based on now.

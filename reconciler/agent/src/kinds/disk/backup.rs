@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use berth_api::{Disk, Provisioning, Quantity, Readiness, Reason};
-use berth_host::NewVolume;
+use berth_host::{NewVolume, SealedKey};
 
 use super::Step;
 use super::source::new_owner;
@@ -70,6 +70,7 @@ fn wanted_by(tables: &Tables, disk: &Disk) -> Option<Result<(Wanted, u64), Strin
     };
     let declared = disk.spec.size.as_ref().and_then(|size| size.bytes().ok());
     let new = NewVolume {
+        encryption: None,
         pool: disk.spec.pool.to_string(),
         id: volume.to_owned(),
         // A disk consists of whole 512-byte sectors.
@@ -84,7 +85,12 @@ fn wanted_by(tables: &Tables, disk: &Disk) -> Option<Result<(Wanted, u64), Strin
 }
 
 /// Returns the plan for a disk that has no file yet. Pure.
-pub(super) fn plan(disk: &Disk, size: Option<u64>, local: &LocalBackup) -> Plan<Step> {
+pub(super) fn plan(
+    disk: &Disk,
+    size: Option<u64>,
+    local: &LocalBackup,
+    encryption: Option<Box<SealedKey>>,
+) -> Plan<Step> {
     let source = disk.spec.source.as_ref().and_then(|source| source.backup.as_ref());
     let name = source.map(ToString::to_string).unwrap_or_default();
     let (wanted, least, pull) = match local {
@@ -106,7 +112,10 @@ pub(super) fn plan(disk: &Disk, size: Option<u64>, local: &LocalBackup) -> Plan<
         Readiness::Reconciling(Reason::Restoring, text)
     };
     match pull {
-        None => Plan::steps(vec![Step::StartRestore(wanted.as_ref().clone())], restoring(0, None)),
+        None => {
+            let wanted = with_key(wanted.as_ref().clone(), encryption);
+            Plan::steps(vec![Step::StartRestore(wanted)], restoring(0, None))
+        }
         Some(Pull::Running { done, total, followed }) => {
             let follow = (!followed).then(|| Step::FollowRestore(wanted.as_ref().clone()));
             Plan::steps(follow.into_iter().collect(), restoring(*done, *total))
@@ -119,6 +128,16 @@ pub(super) fn plan(disk: &Disk, size: Option<u64>, local: &LocalBackup) -> Plan<
             }
         }
         Some(Pull::Found(_) | Pull::Stored(_) | Pull::Deleted) => Plan::without_steps(restoring(0, None)),
+    }
+}
+
+/// Returns the work with the key that the new file is encrypted with.
+fn with_key(wanted: Wanted, encryption: Option<Box<SealedKey>>) -> Wanted {
+    match wanted {
+        Wanted::Restore(repository, id, volume, Details(new)) => {
+            Wanted::Restore(repository, id, volume, Details(Box::new(NewVolume { encryption, ..*new })))
+        }
+        other => other,
     }
 }
 

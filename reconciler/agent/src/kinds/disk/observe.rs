@@ -18,6 +18,7 @@ use crate::key::{Key, ObjectName};
 use crate::kinds::image::local::{self, LocalImage};
 use crate::machine::Holder;
 use crate::restores::{self, Restore};
+use crate::unlocking::{self, Held, KeyState};
 
 /// Everything a disk's plan is made from.
 #[derive(Clone, Debug, Default)]
@@ -52,6 +53,7 @@ pub(crate) struct Observed {
     pub(crate) users: Vec<ObjectUse>,
     /// Whether a machine without a VM bound here has its file open, or may have.
     pub(crate) has_orphan: bool,
+    pub(crate) key: KeyState,
     /// Whether the VM it is created for has not been admitted by this host yet.
     pub(crate) user_waits: bool,
 }
@@ -80,6 +82,12 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
         Some(_) => (None, None, None),
         None => (image(ctx, disk).await?, source::observe(ctx, disk).await?, backup::observe(ctx, disk)),
     };
+    let held = match (&volume, &source) {
+        (Some(volume), _) => Held::File(volume.encryption.as_deref()),
+        (None, Some(source)) => source.held(),
+        (None, None) => Held::New,
+    };
+    let key = unlocking::observe(ctx, disk, held).await;
     let pending = volume.as_ref().and_then(|volume| volume.pending_snapshot.as_deref());
     let pending_snapshot = match pending {
         Some(snapshot) => ctx.system.snapshot(pool, snapshot).await?,
@@ -110,6 +118,7 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
         in_trash,
         users,
         has_orphan,
+        key,
         user_waits,
     })
 }

@@ -9,6 +9,7 @@ use kube::ResourceExt;
 
 use super::Step;
 use super::backup;
+use super::encryption;
 use super::observe::Observed;
 use super::source;
 use crate::converge::Plan;
@@ -44,7 +45,9 @@ pub(super) fn plan(disk: &Disk, observed: &Observed) -> Plan<Step> {
     }
     match &observed.volume {
         Some(facts) => match owner(disk, facts) {
-            Owner::ThisDisk => keep(disk, volume, facts, observed),
+            Owner::ThisDisk => {
+                encryption::of_file(keep(disk, volume, facts, observed), disk, facts, observed)
+            }
             Owner::Former => take_over(disk, facts),
             Owner::Other(uid) => {
                 let text = format!(
@@ -235,10 +238,14 @@ fn make(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
         Ok(size) => size,
         Err(plan) => return plan,
     };
+    let encryption = match encryption::of_new_file(observed) {
+        Ok(key) => key,
+        Err(plan) => return plan,
+    };
     if let Some(local) = &observed.backup {
         return match observed.user_waits {
             true => user_waits(disk),
-            false => backup::plan(disk, size, local),
+            false => backup::plan(disk, size, local, encryption),
         };
     }
     let file = disk.spec.source.as_ref().and_then(|source| source.file.as_ref()).map(PathBuf::from);
@@ -256,7 +263,8 @@ fn make(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
         return user_waits(disk);
     }
     let thick = disk.spec.provisioning == Provisioning::Thick;
-    let create = NewVolume { pool, id: volume.to_owned(), size, base, snapshot, file, thick, owner };
+    let create =
+        NewVolume { encryption, pool, id: volume.to_owned(), size, base, snapshot, file, thick, owner };
     Plan::steps(vec![Step::Create(create)], Readiness::Reconciling(Reason::Provisioning, "being made".into()))
 }
 

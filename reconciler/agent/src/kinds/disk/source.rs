@@ -11,6 +11,7 @@ use crate::error::Error;
 use crate::index::volume_of;
 use crate::key::ObjectName;
 use crate::snapshots::identity_for_copy;
+use crate::unlocking::Held;
 
 /// A disk's source, as it is on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +20,20 @@ pub(crate) enum LocalSource {
     Snapshot(Option<SnapshotFacts>),
     /// The other disk's volume, and the snapshot of it for this copy.
     Disk { volume: Option<Box<VolumeFacts>>, snapshot: Option<SnapshotFacts> },
+}
+
+impl LocalSource {
+    /// Returns the key that a copy of it has.
+    pub(super) fn held(&self) -> Held<'_> {
+        match self {
+            Self::Snapshot(Some(facts)) | Self::Disk { snapshot: Some(facts), .. } => {
+                Held::Copy(facts.encryption.as_deref())
+            }
+            Self::Disk { volume: Some(facts), .. } => Held::Copy(facts.encryption.as_deref()),
+            // It is not known yet.
+            Self::Snapshot(None) | Self::Disk { .. } => Held::New,
+        }
+    }
 }
 
 pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Option<LocalSource>, Error> {

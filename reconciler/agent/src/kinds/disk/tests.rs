@@ -36,6 +36,7 @@ fn deleted(mut disk: Disk) -> Disk {
 
 fn volume(size: u64) -> Observed {
     let facts = VolumeFacts {
+        encryption: None,
         retained: false,
         pending_snapshot: None,
         restores: Vec::new(),
@@ -113,6 +114,7 @@ fn a_blank_disk_is_made_at_once() {
                     image: None,
                     source: None,
                 },
+                encryption: None,
             },
         ),
     ]
@@ -140,6 +142,7 @@ fn a_disk_on_an_image_waits_for_it_has_it_downloaded_and_is_made_on_it() {
 
 fn taken(pool: &str, size: u64, is_taken: bool) -> SnapshotFacts {
     SnapshotFacts {
+        encryption: None,
         pool: pool.into(),
         id: "s-1".into(),
         volume: "v-2".into(),
@@ -426,6 +429,7 @@ fn restored(pull: Option<Pull>) -> (Disk, Observed) {
     };
     let disk = disk(json!({"source": {"backup": "b"}}), json!({}));
     let new = NewVolume {
+        encryption: None,
         pool: "default".into(),
         id: "v-1".into(),
         size: Some(GIB),

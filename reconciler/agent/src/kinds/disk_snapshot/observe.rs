@@ -1,5 +1,7 @@
 //! Observation of a snapshot.
 
+use std::time::Duration;
+
 use berth_api::DiskSnapshot;
 use berth_host::SnapshotFacts;
 
@@ -7,6 +9,7 @@ use super::parts::{self, Parts};
 use crate::context::Context;
 use crate::error::Error;
 use crate::restores;
+use crate::unlocking;
 
 /// Everything a snapshot's plan is made from.
 #[derive(Clone, Debug, Default)]
@@ -18,6 +21,8 @@ pub(crate) struct Observed {
     pub(crate) parts: Option<Parts>,
     /// The VM whose restore has begun and needs it; only observed of one that is being deleted.
     pub(crate) held_by: Option<String>,
+    /// When to look for its key again, or whether that is still there. None: it is not encrypted.
+    pub(crate) look_again: Option<Duration>,
 }
 
 pub(super) async fn observe(ctx: &Context, snapshot: &DiskSnapshot) -> Result<Observed, Error> {
@@ -27,11 +32,14 @@ pub(super) async fn observe(ctx: &Context, snapshot: &DiskSnapshot) -> Result<Ob
     };
     let found = ctx.system.snapshot(pool.as_str(), id).await?;
     let is_taken = found.as_ref().is_some_and(|found| found.taken.is_some());
+    // Backups need it, also once the disk is gone.
+    let sealed = found.as_ref().and_then(|found| found.encryption.as_deref());
+    let look_again = unlocking::unlock_snapshot(ctx, id, sealed).await;
     let has_volume = !is_taken && ctx.system.volume(pool.as_str(), volume).await?.is_some();
     let parts = if is_taken { None } else { parts::observe(ctx, snapshot).await? };
     let held_by = match snapshot.metadata.deletion_timestamp {
         Some(_) => restores::holds(ctx, snapshot).await?,
         None => None,
     };
-    Ok(Observed { snapshot: found, has_volume, parts, held_by })
+    Ok(Observed { snapshot: found, has_volume, parts, held_by, look_again })
 }

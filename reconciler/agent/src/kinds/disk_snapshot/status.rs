@@ -4,6 +4,7 @@ use berth_api::{Consistency, DiskSnapshot, DiskSnapshotStatus, Quantity, Readine
 use jiff::Timestamp;
 
 use super::observe::Observed;
+use crate::unlocking;
 
 pub(super) fn status(
     snapshot: &DiskSnapshot,
@@ -19,6 +20,7 @@ pub(super) fn status(
     if let Some(facts) = &observed.snapshot
         && let Some(taken) = &facts.taken
     {
+        status.encryption = unlocking::reported(facts.encryption.as_deref());
         status.size = Some(Quantity::from_bytes(facts.size).0);
         status.taken_at = Some(taken.at.to_string());
         status.consistency = Some(if taken.frozen { Consistency::FileSystem } else { Consistency::Crash });

@@ -42,6 +42,7 @@ fn new() -> NewSnapshot {
 
 fn found(uid: &str, frozen: Option<bool>) -> Observed {
     let facts = SnapshotFacts {
+        encryption: None,
         pool: "default".into(),
         id: "s-u1".into(),
         volume: "v-1".into(),
@@ -49,7 +50,7 @@ fn found(uid: &str, frozen: Option<bool>) -> Observed {
         owner: Some(owner(uid)),
         taken: frozen.map(|frozen| Taken { at: Timestamp::UNIX_EPOCH, frozen }),
     };
-    Observed { snapshot: Some(facts), has_volume: true, parts: None, held_by: None }
+    Observed { snapshot: Some(facts), has_volume: true, parts: None, held_by: None, look_again: None }
 }
 
 fn reason(plan: &Plan<Step>) -> (bool, Reason) {

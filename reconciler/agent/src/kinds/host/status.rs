@@ -121,6 +121,7 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
     let models = qemu.into_iter().flat_map(|qemu| &qemu.cpu_models).filter(|model| model.len() <= MAX_MODEL);
     status.cpu_models = models.take(MAX_MODELS).cloned().collect();
     status.disk_io = qemu.map(|qemu| if qemu.io_uring { "io_uring" } else { "native" }.to_owned());
+    status.disk_encryption = Some(true);
     status.tpm = Some(facts.qemu.as_ref().is_ok_and(|qemu| qemu.tpm));
     status.pci_devices = devices::offered(observed);
     status.usb_devices = devices::offered_usb(observed);
@@ -357,6 +358,7 @@ fn trash(observed: &Observed) -> Vec<TrashedVolume> {
                 backup: source.backup,
             }),
             thick: t.volume.reserved.is_some(),
+            key_class: t.volume.encryption.as_ref().map(|key| key.wrapped_by.clone()),
             deleted_at: t.deleted_at.to_string(),
         })
         .collect();
@@ -407,6 +409,7 @@ fn orphans(observed: &Observed) -> (Vec<Orphan>, Option<Inventory>) {
             size: Some(Quantity::from_bytes(volume.size).0),
             pool: Some(volume.pool.clone()),
             image: volume.owner.image.clone(),
+            key_class: volume.encryption.as_ref().map(|key| key.wrapped_by.clone()),
             ..file
         };
         orphans.push((rank, file));

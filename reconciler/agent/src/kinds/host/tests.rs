@@ -21,6 +21,7 @@ fn at(second: i64) -> Timestamp {
 
 fn volume(id: &str) -> VolumeFacts {
     VolumeFacts {
+        encryption: None,
         pool: "default".into(),
         id: id.into(),
         size: 1 << 30,

@@ -45,6 +45,7 @@ fn ours() -> Value {
 
 fn machine(state: RunState, plugged: bool) -> MachineState {
     let disk = ObservedDisk {
+        is_encrypted: false,
         id: "v-1".into(),
         node: Some("v-1".into()),
         serial: "v1".into(),
@@ -78,6 +79,7 @@ fn machine(state: RunState, plugged: bool) -> MachineState {
 
 fn seen(used_by: Value, machine: Option<MachineState>) -> Observed {
     let volume = VolumeFacts {
+        encryption: None,
         retained: false,
         pending_snapshot: None,
         restores: Vec::new(),

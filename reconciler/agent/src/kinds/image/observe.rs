@@ -22,6 +22,8 @@ pub(crate) struct Observed {
     pub(crate) upload: Option<Upload>,
     /// Whether the volume that this snapshot is to be taken of is there. Only observed until it is taken.
     pub(crate) has_volume: bool,
+    /// Whether the snapshot, or the volume that it is to be taken of, is encrypted.
+    pub(crate) is_encrypted: bool,
     /// The server that other hosts copy it from. `None`: it is not in the cache, others download it, or this host has no server.
     pub(crate) server: Option<ConsoleAddress>,
     /// The server that clients download it from. `None`: as for other hosts; but one on a loopback address has clients too.
@@ -66,11 +68,19 @@ pub(super) async fn observe(ctx: &Context, image: &Image) -> Result<Observed, Er
             let snapshot = ctx.system.snapshot(&new.pool, &new.snapshot).await?;
             let is_taken = snapshot.as_ref().is_some_and(|found| found.taken.is_some());
             let volume = image.status.as_ref().and_then(|status| status.volume_id.as_deref());
-            let has_volume = match volume.filter(|_| !is_taken) {
-                Some(volume) => ctx.system.volume(&new.pool, volume).await?.is_some(),
-                None => false,
+            let volume = match volume.filter(|_| !is_taken) {
+                Some(volume) => ctx.system.volume(&new.pool, volume).await?,
+                None => None,
             };
-            Ok(Observed { pull: pull(), snapshot, has_volume, ..Observed::default() })
+            let of_snapshot = snapshot.as_ref().and_then(|found| found.encryption.as_ref());
+            let key = of_snapshot.or_else(|| volume.as_ref()?.encryption.as_ref());
+            Ok(Observed {
+                pull: pull(),
+                is_encrypted: key.is_some(),
+                has_volume: volume.is_some(),
+                snapshot,
+                ..Observed::default()
+            })
         }
         // Of no image.
         _ => Ok(Observed::default()),

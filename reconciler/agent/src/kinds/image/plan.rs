@@ -92,6 +92,12 @@ fn before_pull(image: &Image, wanted: &Wanted, observed: &Observed) -> Option<Pl
         let text = format!("it was made from {kind} {name}, and its file is gone from this host");
         return stalled(Reason::ImageLost, text);
     };
+    if observed.is_encrypted {
+        let text = format!(
+            "{kind} {name} is encrypted, and images are not: make a backup of it, or a disk with it as its source"
+        );
+        return stalled(Reason::NotSupported, text);
+    }
     if observed.pull.is_some() || observed.snapshot.as_ref().is_some_and(|found| found.taken.is_some()) {
         return None;
     }

@@ -156,6 +156,7 @@ fn made_image() -> Image {
 
 fn taken() -> SnapshotFacts {
     SnapshotFacts {
+        encryption: None,
         pool: "fast".into(),
         id: "i-u".into(),
         volume: "v-1".into(),
@@ -184,6 +185,15 @@ fn an_image_of_a_disk_is_made_from_a_snapshot_of_it() {
     );
     let status = ImageReconciler::status(&image, &seen(true, None), &first.readiness, Timestamp::UNIX_EPOCH);
     assert_eq!(status.state, Some(ImageState::Creating));
+}
+
+#[test]
+fn no_image_is_made_of_an_encrypted_disk_and_no_snapshot_is_taken_for_it() {
+    for observed in [seen(true, None), seen(false, Some(taken()))] {
+        let refused = ImageReconciler::plan(&made_image(), &Observed { is_encrypted: true, ..observed });
+        assert_eq!((refused.steps.len(), refused.readiness.reason()), (0, Reason::NotSupported));
+        assert!(refused.readiness.message().contains("Disk web is encrypted"), "{refused:?}");
+    }
 }
 
 #[test]

@@ -22,6 +22,8 @@ pub(crate) struct DeclaredDisk {
     pub(crate) user: User,
     /// The Disk's own message when it is not ready.
     pub(crate) problem: Option<String>,
+    /// Whether it is encrypted, and this host does not have its key.
+    pub(crate) is_locked: bool,
     /// Whether the control plane knows that its file exists, so that it never gets another one.
     pub(crate) reported: bool,
     pub(crate) bus: Bus,
@@ -71,7 +73,9 @@ pub(super) async fn declared_disks(
             "" => c.reason.clone(),
             message => format!("{}: {message}", c.reason),
         });
-        let problem = unusable.or(not_ready);
+        let locked = volume.as_ref().and_then(|volume| locked(ctx, volume));
+        let is_locked = locked.is_some();
+        let problem = unusable.or(not_ready).or(locked);
         let restores_first = match (&disk, &volume) {
             (Some(disk), Some(volume)) => restores::observe(ctx, disk, volume).await?.is_due(),
             _ => false,
@@ -94,9 +98,20 @@ pub(super) async fn declared_disks(
             serial: status.serial.unwrap_or_default(),
             user,
             problem,
+            is_locked,
         });
     }
     Ok(seen)
+}
+
+/// Returns why an encrypted disk cannot be opened yet.
+fn locked(ctx: &Context, volume: &VolumeFacts) -> Option<String> {
+    let key =
+        volume.encryption.as_deref().filter(|key| ctx.system.unlocked(&key.id, &volume.id).is_none())?;
+    Some(format!(
+        "its key, which KeyClass {} protects, is not known to this host (yet): see its condition EncryptionSynced",
+        key.wrapped_by
+    ))
 }
 
 fn grows_first(disk: &Disk, volume: &VolumeFacts) -> bool {

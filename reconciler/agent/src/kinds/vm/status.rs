@@ -458,7 +458,12 @@ fn disks(observed: &Observed) -> Vec<DiskAttachmentStatus> {
         let machine = observed.machine.as_ref()?;
         machine.disks.iter().find(|d| Some(d.id.as_str()) == volume)
     };
+    let is_encrypted = |volume: Option<&str>| {
+        let disk = observed.disks.iter().find(|disk| disk.volume_id.as_deref() == volume);
+        disk.and_then(|disk| disk.volume.as_ref()).is_some_and(|facts| facts.encryption.is_some())
+    };
     let entry = |name: &str, attachment: Option<&str>, volume: Option<&str>, message: Option<String>| {
+        let encrypted = is_encrypted(volume);
         let plugged = plugged(volume);
         DiskAttachmentStatus {
             name: name.to_owned(),
@@ -467,6 +472,7 @@ fn disks(observed: &Observed) -> Vec<DiskAttachmentStatus> {
             serial: plugged.map(|d| d.serial.clone()),
             device: plugged.map(|d| device(d, &observed.guest)),
             cache: plugged.map(|d| if d.is_direct { "none" } else { "writeback" }.to_owned()),
+            encrypted: plugged.map_or(encrypted, |d| d.is_encrypted),
             message: message.filter(|_| plugged.is_none()),
         }
     };

@@ -27,6 +27,8 @@ pub(super) struct Observed {
     pub(super) claim: Option<(String, String)>,
     /// A host reports that it has its file, and the report does not count without a recovery.
     pub(super) unconfirmed: Option<String>,
+    /// The host that it would be on, whose agent does not encrypt disks. Only of an encrypted one.
+    pub(super) not_encrypting: Option<String>,
     /// The source that it is copied from.
     pub(super) source: Option<Source>,
     /// The backup that it is made from.
@@ -118,6 +120,9 @@ pub(super) fn observe(cache: &Cache, disk: &Disk) -> Observed {
     let unknown = source.as_ref().and_then(|_| placement_hold(cache, created));
     let fresh_volume_id = String::new();
     let is_bound = disk.status.as_ref().is_some_and(|status| status.binding.is_some());
+    let made_at = source.as_ref().and_then(|source| source.place.as_ref().ok()).map(|place| &place.host);
+    let made_at = made_at.or(restore.as_ref().map(|restore| &restore.host)).cloned();
+    let not_encrypting = not_encrypting(cache, disk, made_at);
     let over_quota = if is_bound { None } else { quota::excess(cache, &Key::of(disk)) };
     Observed {
         image,
@@ -128,11 +133,28 @@ pub(super) fn observe(cache: &Cache, disk: &Disk) -> Observed {
         claim,
         unconfirmed,
         abandoned,
+        not_encrypting,
         source,
         backup: backup(cache, disk, &namespace),
         unknown,
         fresh_volume_id,
     }
+}
+
+/// Returns a host that an encrypted disk would be on, and that would make a file without encryption for it: the one where it is made, and
+/// those of the VMs that name it.
+fn not_encrypting(cache: &Cache, disk: &Disk, made_at: Option<String>) -> Option<String> {
+    disk.spec.encryption.as_ref()?;
+    let key = Key::of(disk);
+    let attachments = cache.index.attachments_of_disk(&key);
+    let attached = attachments.iter().filter_map(|attachment| cache.tables.attachments.get(attachment));
+    let attached = attached.map(|a| Key::namespaced(ObjectKind::VM, key.namespace(), a.spec.vm.as_str()));
+    let vms = cache.index.vms_with_disk(&key).into_iter().chain(attached);
+    let host_of = |vm: Key| {
+        let status = cache.tables.vms.get(&vm)?.status.as_ref()?;
+        status.binding.as_ref().map(|binding| binding.host.clone())
+    };
+    made_at.into_iter().chain(vms.filter_map(host_of)).find(|host| !cache.encrypts_disks(host))
 }
 
 /// Returns an image that was made from a disk or a snapshot, or was uploaded, and that the disk has to wait for or is bound to the host

@@ -56,6 +56,12 @@ pub(super) fn plan(disk: &Disk, observed: &Observed) -> Plan<Option<Readiness>> 
 
 /// Plans a disk that no host has.
 fn plan_new(disk: &Disk, observed: &Observed) -> Plan<Option<Readiness>> {
+    if let Some(host) = &observed.not_encrypting {
+        let text =
+            format!("host {host} has an older agent, which does not encrypt disks: upgrade berth there");
+        let dependencies = vec![Dependency::Object(Key::cluster(ObjectKind::Host, host))];
+        return Plan::blocked(Some(Readiness::Stalled(Reason::NotSupported, text)), dependencies);
+    }
     if let Some(restore) = &observed.restore {
         return plan_restore(disk, restore);
     }

@@ -1,6 +1,6 @@
 //! Decisions for given inputs.
 
-use berth_api::{ConditionType, Disk, Image, Reason, condition};
+use berth_api::{ConditionType, Disk, Host, Image, Reason, VM, condition};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{
@@ -42,6 +42,7 @@ fn a_disk_bound_for_a_vm_that_never_came_goes_back_and_waits_for_its_first_use()
         claim: None,
         unconfirmed: None,
         abandoned,
+        not_encrypting: None,
     };
     let now: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
     let decision = plan(&disk, &seen(true)).decision;
@@ -113,6 +114,7 @@ fn a_disk_of_a_pool_that_does_not_exist_waits_for_it_and_keeps_its_vm_waiting() 
         restore: None,
         claim: None,
         abandoned: false,
+        not_encrypting: None,
     };
     let now: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
     let waits = plan(&disk, &seen(true));
@@ -231,6 +233,7 @@ fn a_disk_of_a_backup_waits_for_it_and_is_placed_with_its_first_vm() {
             restore: None,
             claim: None,
             abandoned: false,
+            not_encrypting: None,
         };
         let plan = plan(&disk, &observed);
         assert!(plan.steps.is_empty(), "{plan:?}");
@@ -258,6 +261,7 @@ fn a_copy_is_bound_to_the_host_of_its_source_or_says_what_it_waits_for() {
         claim: None,
         unconfirmed: None,
         abandoned: false,
+        not_encrypting: None,
         backup: None,
         source: Some(Source { key: key.clone(), place, away: None }),
         unknown: None,
@@ -272,6 +276,11 @@ fn a_copy_is_bound_to_the_host_of_its_source_or_says_what_it_waits_for() {
         assert_eq!(plan.outcome, Outcome::Blocked(vec![Dependency::Object(key.clone())]));
         plan.decision.map(|readiness| readiness.reason())
     };
+    // An older agent would make a file without encryption.
+    let old = plan(&from_snapshot, &Observed { not_encrypting: Some("h1".into()), ..seen(there()) });
+    let host = Dependency::Object(Key::cluster(ObjectKind::Host, "h1"));
+    assert_eq!((old.steps, old.outcome), (Vec::new(), Outcome::Blocked(vec![host])));
+    assert_eq!(old.decision.map(|readiness| readiness.reason()), Some(Reason::NotSupported));
     let missing = seen(Err("DiskSnapshot before does not exist".into()));
     assert_eq!(reason(&from_snapshot, &missing), Some(Reason::WaitingForSnapshot));
     assert!(
@@ -381,6 +390,7 @@ fn a_disk_beyond_a_quota_waits_for_it_once_nothing_else_is_in_its_way() {
         claim: None,
         unconfirmed: None,
         abandoned: false,
+        not_encrypting: None,
         backup: None,
         source: None,
         unknown: None,
@@ -398,4 +408,37 @@ fn a_disk_beyond_a_quota_waits_for_it_once_nothing_else_is_in_its_way() {
     assert_eq!(reason(&seen(false, Some(false))), Some(Reason::DiskLost));
     let claimed = Observed { claim: Some(("h1".into(), "v-1".into())), ..seen(false, None) };
     assert!(!plan(&disk, &claimed).steps.is_empty(), "a host has it");
+}
+
+#[test]
+fn an_encrypted_disk_is_not_bound_to_the_host_of_its_vm_before_the_agent_there_encrypts_disks() {
+    let mut cache = Cache::new(std::time::Duration::from_secs(40));
+    let now = tokio::time::Instant::now();
+    let object =
+        |kind: &str, name: &str, version: &str, spec: serde_json::Value, status: serde_json::Value| {
+            json!({
+                "apiVersion": "berth.dev/v1alpha1", "kind": kind,
+                "metadata": {"name": name, "namespace": "ns", "uid": name, "resourceVersion": version},
+                "spec": spec, "status": status,
+            })
+        };
+    let host = |version: &str, status: serde_json::Value| -> Host {
+        let mut host = object("Host", "h1", version, json!({}), status);
+        host["metadata"].as_object_mut().expect("an object").remove("namespace");
+        serde_json::from_value(host).expect("a Host")
+    };
+    let spec = json!({"class": "small", "disks": [{"name": "root", "boot": true}, {"name": "d"}]});
+    let bound = json!({"binding": {"host": "h1", "epoch": 1}});
+    cache.put(host("1", json!({})), now);
+    cache.put(serde_json::from_value::<VM>(object("VM", "web", "2", spec, bound)).expect("a VM"), now);
+    let disk = |spec: serde_json::Value| -> Disk {
+        serde_json::from_value(object("Disk", "d", "3", spec, json!(null))).expect("a Disk")
+    };
+    let encrypted = disk(json!({"size": "1Gi", "encryption": {}}));
+    let waits = obstacle(&encrypted, &observe(&cache, &encrypted)).expect("it waits");
+    assert!(waits.text.contains("host h1 has an older agent"), "{}", waits.text);
+    let plain = disk(json!({"size": "1Gi"}));
+    assert_eq!(obstacle(&plain, &observe(&cache, &plain)), None);
+    cache.put(host("4", json!({"diskEncryption": true})), now);
+    assert_eq!(obstacle(&encrypted, &observe(&cache, &encrypted)), None);
 }

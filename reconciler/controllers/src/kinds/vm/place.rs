@@ -122,6 +122,7 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
             ObjectKind::PlacementGroup => Reason::WaitingForGroup,
             ObjectKind::SecurityGroup => Reason::WaitingForSecurityGroup,
             ObjectKind::Image => Reason::WaitingForImage,
+            ObjectKind::KeyClass => Reason::WaitingForKeyClass,
             _ => Reason::WaitingForPool,
         };
         let text = format!("{} {} is being deleted", key.kind.as_str(), key.name);
@@ -197,6 +198,7 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
         reserved: demand.reserved,
         cpu_model: observed.cpu_model.clone(),
         tpm: observed.tpm,
+        disk_encryption: has_encrypted_disk(vm, observed),
         devices: demand.devices.clone(),
         shares: declared_shares(vm),
         backup_folders: observed.backup_folders.clone(),
@@ -210,6 +212,16 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
         refused_by: observed.refused_by.as_ref().map(|(host, _)| host.clone()),
         group,
     })
+}
+
+/// Whether one of its disks is encrypted, or one that is to be made from a template.
+fn has_encrypted_disk(vm: &VM, observed: &Observed) -> bool {
+    let templates = vm.spec.disks.iter().filter_map(|disk| disk.template.as_ref());
+    let disks = observed.disks.iter().filter_map(|disk| disk.object.as_deref());
+    templates
+        .map(|template| &template.encryption)
+        .chain(disks.map(|disk| &disk.spec.encryption))
+        .any(Option::is_some)
 }
 
 /// Returns the bridges that its host must have.

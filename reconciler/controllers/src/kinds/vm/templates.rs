@@ -147,6 +147,11 @@ fn changes(disk: &DiskSpec, template: &DiskSpec) -> Option<Value> {
     if disk.expand_policy != template.expand_policy {
         changes.insert("expandPolicy".to_owned(), json!(template.expand_policy));
     }
+    if let (Some(is), Some(wanted)) = (&disk.encryption, &template.encryption)
+        && is != wanted
+    {
+        changes.insert("encryption".to_owned(), json!(wanted));
+    }
     if disk.limits != template.limits {
         changes.insert("limits".to_owned(), limits(disk, template));
     }
@@ -247,6 +252,9 @@ mod tests {
             changed(&json!({"image": "debian"}), &json!({"image": "debian", "size": "5Gi"})),
             Vec::<Value>::new()
         );
+        let class = |name: &str| json!({"size": "4Gi", "encryption": {"keyClass": name}});
+        let other = change(json!({"encryption": {"keyClass": "next"}}));
+        assert_eq!(changed(&class("next"), &class("default")), other);
         let limited = json!({"size": "4Gi", "limits": {"iops": 100, "bandwidth": "1Mi"}});
         let less = json!({"size": "4Gi", "limits": {"iops": 50}});
         assert_eq!(changed(&less, &limited), change(json!({"limits": {"iops": 50, "bandwidth": null}})));

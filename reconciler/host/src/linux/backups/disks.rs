@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use berth_backup::{DiskError, Extent, Sink, Source};
-use berth_qemu::machine::{Backing, Format};
+use berth_qemu::machine::{Backing, DiskKey, Format};
 use berth_qemu::nbd::{self, Client, NbdError};
 use berth_qemu::process::{FilterError, NbdExport, NbdServer, RunAs};
 use tokio::time::Instant;
@@ -138,7 +138,7 @@ impl SnapshotDisk {
         layout: &Layout,
         user: Option<RunAs>,
         new: &NewBackup,
-        chain: Backing,
+        (chain, key): (Backing, Option<DiskKey>),
         parent: Option<Parent>,
     ) -> Result<Self> {
         let (layout, pool) = (layout.clone(), new.pool.clone());
@@ -161,6 +161,7 @@ impl SnapshotDisk {
             user,
             max_bytes: MESSAGES,
             memory: MEMORY,
+            key,
         };
         Ok(Self { served: Served::new(export, folder).await?, parent })
     }
@@ -223,6 +224,7 @@ impl VolumeDisk {
         user: Option<RunAs>,
         new: &NewVolume,
         partial: PathBuf,
+        key: Option<DiskKey>,
     ) -> Result<Self> {
         let partial = Partial(partial);
         let (layout, pool) = (layout.clone(), new.pool.clone());
@@ -231,7 +233,8 @@ impl VolumeDisk {
             folder.make(user.as_ref()).map(|()| folder)
         })
         .await?;
-        let file = Backing { file: partial.path().to_owned(), format: Format::Qcow2, backing: None };
+        let format = if key.is_some() { Format::EncryptedQcow2 } else { Format::Qcow2 };
+        let file = Backing { file: partial.path().to_owned(), format, backing: None };
         let size = new.size.unwrap_or(u64::MAX / 4);
         let export = NbdExport {
             program: QEMU_NBD.find()?,
@@ -242,6 +245,7 @@ impl VolumeDisk {
             user,
             max_bytes: size.saturating_add(size / 1024).saturating_add(TABLES),
             memory: MEMORY,
+            key,
         };
         Ok(Self { served: Served::new(export, folder).await?, partial })
     }

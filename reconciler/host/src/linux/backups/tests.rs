@@ -94,6 +94,7 @@ fn owner() -> VolumeOwner {
 fn new(volume: &str, size: Option<u64>) -> NewVolume {
     let (base, snapshot, file) = (None, None, None);
     NewVolume {
+        encryption: None,
         pool: "default".into(),
         id: volume.into(),
         size,

@@ -115,6 +115,7 @@ impl LinuxImages {
             output: Some(output.to_owned()),
             changed: Vec::new(),
             lock: None,
+            key: None,
             user: self.unpacker.user,
             max_bytes: self.max_bytes,
             memory: CONVERT_MEMORY,

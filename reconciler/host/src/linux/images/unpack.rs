@@ -100,6 +100,7 @@ impl Unpacker {
             output: Some(files.1.to_owned()),
             changed: Vec::new(),
             lock: None,
+            key: None,
             user: self.user,
             max_bytes: self.max_bytes,
             memory,

@@ -52,6 +52,7 @@ async fn machine(system: &LinuxSystem, instance: &str, firmware: Firmware) -> La
         source: None,
     };
     let new = NewVolume {
+        encryption: None,
         pool: "default".to_owned(),
         id: "v-0123456789abcdef".to_owned(),
         size: Some(64 << 20),

@@ -21,14 +21,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use berth_qemu::machine::{Backing, Format};
+use berth_qemu::machine::{Backing, DiskKey, Format};
 use berth_qemu::process::{FileLock, Filter, FilterError, RunAs};
 use berth_qemu::qcow2;
 use serde_json::json;
 
 use super::super::files::{self, blocking, failed};
 use super::super::layout::{Layout, is_name};
-use super::super::qemu_img::{CONVERT_MEMORY, QEMU_IMG, block_node, linked, no_space, paths, text};
+use super::super::qemu_img::{CONVERT_MEMORY, QEMU_IMG, block_node, encrypt, linked, no_space, paths, text};
 use super::note::Note;
 use super::snapshot_note::{NotedMerge, SnapshotNote};
 use super::snapshots::{SnapshotPlace, User};
@@ -53,6 +53,8 @@ pub(in super::super) struct Merge {
     upper: String,
     /// The file of the upper one, with those below it.
     chain: Backing,
+    /// The key of encrypted files.
+    key: Option<DiskKey>,
     /// Programs that change the file inherit it, and may outlive the agent.
     lock: Arc<FileLock>,
 }
@@ -92,8 +94,9 @@ impl LinuxVolumes {
             let (chain, _) =
                 chain.map_err(|detail| SystemError::VolumeDamaged { id: upper.id.clone(), detail })?;
             let chain = chain.ok_or_else(|| SystemError::SnapshotLost { id: upper.id.clone() })?;
+            let key = self.shared_key_of_snapshot(&upper)?;
             let (layout, lock) = (self.layout.clone(), Arc::new(lock));
-            return Ok(Some(Merge { layout, pool, lower: lower.id, upper: upper.id, chain, lock }));
+            return Ok(Some(Merge { layout, pool, lower: lower.id, upper: upper.id, chain, key, lock }));
         }
         full.map_or(Ok(None), Err)
     }
@@ -112,11 +115,13 @@ impl LinuxVolumes {
         };
         let mut pairs = Vec::new();
         for (id, users) in users.iter().filter(|(id, _)| is_name(id) && !kept.contains(*id)) {
-            let [User::Snapshot(above)] = users.as_slice() else { continue };
-            let (lower, upper) = (self.snapshot_place(pool, id)?, self.snapshot_place(pool, above)?);
+            let [User::Snapshot(above_id)] = users.as_slice() else { continue };
+            let (lower, upper) = (self.snapshot_place(pool, id)?, self.snapshot_place(pool, above_id)?);
             let (Some(note), Some(above)) = (lower.read()?, upper.read()?) else { continue };
             let is_finished = note.taken.is_some() && above.taken.is_some();
-            if note.owner.is_none() && is_finished && is_fit(&lower.file, &upper.file)? {
+            // An encrypted file is merged once its key is known.
+            let has_key = self.keys.shared_key_of(above_id, above.encryption.as_ref()).is_ok();
+            if note.owner.is_none() && is_finished && has_key && is_fit(&lower.file, &upper.file)? {
                 pairs.push(Pair { lower, note, upper });
             }
         }
@@ -226,11 +231,14 @@ impl Merge {
         // `qemu-img` opens the file at the top for writing, and does not write to it: the scratch file would get the bytes.
         let file = |path: &Path, locking: &str| json!({"driver": "file", "filename": text(path), "locking": locking});
         let upper = json!({"driver": "raw", "read-only": true, "file": file(&chain.file, "off")});
-        let node = json!({
+        let mut node = json!({
             "driver": "qcow2",
             "file": {"driver": "qcow2", "file": file(&scratch, "auto"), "backing": upper},
             "backing": block_node(&lower, "off"),
         });
+        if chain.format.is_encrypted() {
+            node["encrypt"] = encrypt();
+        }
         let mut inputs = paths(&chain);
         let filter = Filter {
             program: QEMU_IMG.find()?,
@@ -240,6 +248,7 @@ impl Merge {
             output: None,
             changed: vec![lower.file.clone(), scratch],
             lock: Some(self.lock.clone()),
+            key: self.key.clone(),
             user,
             max_bytes,
             memory: CONVERT_MEMORY,

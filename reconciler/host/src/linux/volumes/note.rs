@@ -8,12 +8,16 @@ use serde::{Deserialize, Serialize};
 
 use super::super::files;
 use super::Result;
-use crate::{NewVolume, Restored, VolumeOwner};
+use crate::{NewVolume, Restored, SealedKey, VolumeOwner};
+
+/// The field with the identity of the volume in the notes of an encrypted one, in the place of `volumeID`. An agent without encryption
+/// cannot read such a note, so it leaves the volume alone: it would make plain files for it, and drop its key with the next note.
+const ENCRYPTED_ID: &str = "encryptedVolumeID";
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Note {
-    #[serde(rename = "volumeID")]
+    #[serde(rename = "volumeID", alias = "encryptedVolumeID")]
     pub(super) volume_id: String,
     pub(super) owner: VolumeOwner,
     pub(super) base: Option<Base>,
@@ -44,6 +48,9 @@ pub(super) struct Note {
     /// The size that space is reserved for. None: none is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) reserved: Option<u64>,
+    /// The key of its files. None: they are not encrypted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) encryption: Option<SealedKey>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
@@ -88,6 +95,7 @@ impl Note {
             deleted_after: None,
             retained: false,
             reserved: new.thick.then_some(0),
+            encryption: new.encryption.as_deref().cloned(),
         }
     }
 
@@ -109,6 +117,20 @@ impl Note {
     }
 
     pub(super) fn write(&self, path: &Path) -> Result<()> {
-        files::write_json(path, self, 0o600)
+        write(path, self, self.encryption.is_some())
     }
+}
+
+/// Writes the note of a volume or a snapshot.
+pub(super) fn write<T: Serialize>(path: &Path, note: &T, is_encrypted: bool) -> Result<()> {
+    if !is_encrypted {
+        return files::write_json(path, note, 0o600);
+    }
+    let mut note = serde_json::to_value(note).expect("our own types are plain JSON");
+    if let Some(fields) = note.as_object_mut()
+        && let Some(id) = fields.remove("volumeID")
+    {
+        fields.insert(ENCRYPTED_ID.to_owned(), id);
+    }
+    files::write_json(path, &note, 0o600)
 }

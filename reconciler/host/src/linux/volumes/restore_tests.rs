@@ -71,6 +71,7 @@ fn owner(name: &str) -> VolumeOwner {
 
 fn volume(id: &str) -> NewVolume {
     NewVolume {
+        encryption: None,
         pool: POOL.into(),
         id: id.into(),
         size: Some(4 * MIB),

@@ -14,6 +14,7 @@ use berth_qemu::process::RunAs;
 use berth_qemu::qcow2;
 
 use super::super::files::{self, failed};
+use super::encryption::NewFile;
 use super::note::Note;
 use super::{LinuxVolumes, Result, exists, wanted_size};
 use crate::{NewVolume, SystemError, VolumeFacts};
@@ -52,7 +53,8 @@ impl LinuxVolumes {
         let partial = volumes.join(format!("{}{}{PARTIAL}", files::UNFINISHED, new.id));
         files::remove_if_there(&partial).map_err(failed("remove", &partial))?;
         files::check_space(&partial, if new.thick { size } else { 0 })?;
-        qcow2::create(&partial, size).map_err(|error| place.refused(error))?;
+        let encryption = new.encryption.as_deref();
+        self.create_file(&place, &partial, NewFile { size, backing: None, encryption })?;
         files::give(&partial, user)?;
         Ok(Begun::Partial(partial))
     }
@@ -108,7 +110,17 @@ mod tests {
         let (namespace, name) = ("ns".to_owned(), "data".to_owned());
         let owner = VolumeOwner { namespace, name, uid: None, image: None, source: None };
         let (base, snapshot, file) = (None, None, None);
-        NewVolume { pool: "p".into(), id: "v-1".into(), size, base, snapshot, file, thick: false, owner }
+        NewVolume {
+            encryption: None,
+            pool: "p".into(),
+            id: "v-1".into(),
+            size,
+            base,
+            snapshot,
+            file,
+            thick: false,
+            owner,
+        }
     }
 
     #[test]

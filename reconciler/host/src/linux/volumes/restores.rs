@@ -16,6 +16,7 @@ use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
 use super::super::files::{self, failed};
+use super::encryption::NewFile;
 use super::note::{Former, Note};
 use super::snapshots::{is_written, relative};
 use super::{LinuxVolumes, Place, Result, exists, file_name};
@@ -57,7 +58,8 @@ impl LinuxVolumes {
         // A crash left it: no note names it, so nothing has opened it.
         files::remove_if_there(&overlay).map_err(failed("remove", &overlay))?;
         let size = new.size.max(snapshot.size).next_multiple_of(qcow2::SECTOR);
-        qcow2::create_overlay(&overlay, size, &relative(id)).map_err(|error| place.refused(error))?;
+        let (backing, encryption) = (relative(id), note.encryption.as_ref());
+        self.create_file(place, &overlay, NewFile { size, backing: Some(&backing), encryption })?;
         files::give(&overlay, self.owner.as_ref())?;
         files::sync_parent(&overlay).map_err(failed("write", &overlay))?;
         let former = Former {

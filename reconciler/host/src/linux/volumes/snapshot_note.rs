@@ -5,16 +5,16 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::super::files;
-use super::note::{Base, Note};
+use super::note::{self, Base, Note};
 use super::{Result, exists};
-use crate::{NewSnapshot, Taken, VolumeOwner};
+use crate::{NewSnapshot, SealedKey, Taken, VolumeOwner};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct SnapshotNote {
     /// None: no object names it (any more), and it goes with the last file that is based on it.
     pub(super) owner: Option<VolumeOwner>,
-    #[serde(rename = "volumeID")]
+    #[serde(rename = "volumeID", alias = "encryptedVolumeID")]
     pub(super) volume_id: String,
     /// The generation of the volume's file that becomes the snapshot.
     pub(super) generation: u32,
@@ -28,6 +28,9 @@ pub(super) struct SnapshotNote {
     /// Its file gets the data of another snapshot: it has no data of its own any more that anything can be based on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) merge: Option<NotedMerge>,
+    /// The key of its file, which is that of its volume. None: it is not encrypted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) encryption: Option<SealedKey>,
 }
 
 /// The merge of a snapshot's file with that of the snapshot above it.
@@ -49,6 +52,7 @@ impl SnapshotNote {
             snapshot: volume.snapshot.clone(),
             taken: None,
             merge: None,
+            encryption: volume.encryption.clone(),
         }
     }
 
@@ -64,6 +68,6 @@ impl SnapshotNote {
     }
 
     pub(super) fn write(&self, path: &Path) -> Result<()> {
-        files::write_json(path, self, 0o600)
+        note::write(path, self, self.encryption.is_some())
     }
 }

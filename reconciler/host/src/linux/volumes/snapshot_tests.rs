@@ -65,6 +65,7 @@ pub(in super::super) fn owner(name: &str) -> VolumeOwner {
 
 pub(in super::super) fn volume(id: &str, size: Option<u64>, snapshot: Option<&str>) -> NewVolume {
     NewVolume {
+        encryption: None,
         pool: POOL.to_owned(),
         id: id.to_owned(),
         size,

@@ -22,11 +22,12 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use berth_qemu::machine::{Backing, DiskSpec, Format};
+use berth_qemu::machine::{Backing, DiskKey, DiskSpec, Format};
 use berth_qemu::qcow2;
 
 use super::super::files::{self, failed};
 use super::super::layout::{check_name, is_name};
+use super::encryption::{NewFile, format_of};
 use super::note::{Base, Note};
 use super::snapshot_note::SnapshotNote;
 use super::{LinuxVolumes, Place, Result, SUFFIX, exists, file_name, size_of};
@@ -108,6 +109,7 @@ impl LinuxVolumes {
             None => size_of(&place.file).unwrap_or(0),
         };
         Ok(Some(SnapshotFacts {
+            encryption: note.encryption.map(Box::new),
             pool: pool.to_owned(),
             id: id.to_owned(),
             volume: note.volume_id,
@@ -119,8 +121,13 @@ impl LinuxVolumes {
 
     /// Returns the size of a snapshot that a new volume can be based on.
     pub(super) fn finished_size(&self, pool: &str, id: &str) -> Result<u64> {
+        self.finished(pool, id).map(|found| found.size)
+    }
+
+    /// Returns a snapshot that a new volume can be based on.
+    pub(super) fn finished(&self, pool: &str, id: &str) -> Result<SnapshotFacts> {
         let found = self.snapshot(pool, id)?.filter(|snapshot| snapshot.taken.is_some());
-        found.map(|s| s.size).ok_or_else(|| SystemError::SnapshotLost { id: id.to_owned() })
+        found.ok_or_else(|| SystemError::SnapshotLost { id: id.to_owned() })
     }
 
     /// Returns the file of a snapshot that is taken, with those below it.
@@ -235,8 +242,10 @@ impl LinuxVolumes {
         let overlay = self.overlay_of(&new.pool, note);
         // A crash left it: no note names it, so nothing has opened it.
         files::remove_if_there(&overlay).map_err(failed("remove", &overlay))?;
-        qcow2::create_overlay(&overlay, snapshot.size()?, &relative(&snapshot.id))
-            .map_err(|error| place.refused(error))?;
+        let backing = relative(&snapshot.id);
+        let encryption = volume.encryption.as_ref();
+        let new = NewFile { size: snapshot.size()?, backing: Some(&backing), encryption };
+        self.create_file(place, &overlay, new)?;
         files::give(&overlay, self.owner.as_ref())?;
         files::sync_parent(&overlay).map_err(failed("write", &overlay))?;
         Ok(Note {
@@ -432,7 +441,7 @@ impl LinuxVolumes {
             let note = note.ok_or_else(|| format!("snapshot {id}, which it is based on, is gone"))?;
             // A crash came after the file got the name of the one above it.
             if !note.is_renamed(&place.file).map_err(|error| error.chain())? {
-                files.push((place.file, Format::Qcow2));
+                files.push((place.file, format_of(note.encryption.as_ref())));
             }
             (base, snapshot) = (note.base, note.snapshot);
         }
@@ -456,6 +465,36 @@ impl LinuxVolumes {
             }
         });
         refreshed.collect()
+    }
+
+    /// Returns the key of a snapshot that is taken. None: it is not encrypted.
+    pub(in super::super) fn key_of_snapshot(&self, pool: &str, id: &str) -> Result<Option<DiskKey>> {
+        let note = self.snapshot_place(pool, id)?.read()?;
+        self.keys.key_of(id, note.and_then(|note| note.encryption).as_ref())
+    }
+
+    /// Returns the key of a snapshot's file, which any volume, snapshot or copy may hold that has the same. None: it is not encrypted.
+    pub(super) fn shared_key_of_snapshot(&self, at: &SnapshotPlace) -> Result<Option<DiskKey>> {
+        self.keys.shared_key_of(&at.id, at.read()?.and_then(|note| note.encryption).as_ref())
+    }
+
+    /// Returns the keys of the encrypted disks among these, by their ids.
+    pub(in super::super) fn keys_of(&self, disks: &[DiskSpec]) -> Result<BTreeMap<String, DiskKey>> {
+        let mut keys = BTreeMap::new();
+        for disk in disks.iter().filter(|disk| disk.format.is_encrypted()) {
+            keys.insert(disk.id.clone(), self.key_of_disk(disk)?);
+        }
+        Ok(keys)
+    }
+
+    /// Returns the key of an encrypted disk.
+    fn key_of_disk(&self, disk: &DiskSpec) -> Result<DiskKey> {
+        let lost = || SystemError::VolumeLost { id: disk.id.clone() };
+        let pools = self.layout.pools();
+        let pool = disk.file.strip_prefix(&pools).ok().and_then(|path| path.iter().next()?.to_str());
+        let place = self.place(pool.ok_or_else(lost)?, &disk.id)?;
+        let note = Note::read(&place.note)?.ok_or_else(lost)?.map_err(|detail| place.damaged(&detail))?;
+        self.keys.key_of(&disk.id, note.encryption.as_ref())?.ok_or_else(lost)
     }
 
     fn depth(&self, pool: &str, volume: &Note) -> Result<usize> {

@@ -3,6 +3,7 @@
 mod adoption;
 mod history;
 
+use berth_qemu::machine::Format;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -61,6 +62,7 @@ fn owner(name: &str) -> VolumeOwner {
 
 fn new(size: Option<u64>, base: Option<&ImageFacts>) -> NewVolume {
     NewVolume {
+        encryption: None,
         pool: POOL.to_owned(),
         id: ID.to_owned(),
         size,

@@ -271,7 +271,10 @@ fn disk_ready(disk: &DeclaredDisk) -> Result<(), Plan<Step>> {
             let text = format!("Disk {} is used by VM {other}", disk.name);
             Err(Plan::without_steps(Readiness::Stalled(Reason::DiskInUse, text)))
         }
-        (Some(problem), _, _) => waits(format!("Disk {}: {problem}", disk.name)),
+        (Some(problem), _, _) => waits(format!("Disk {}: {problem}", disk.name)).map_err(|plan| {
+            // The Disk wakes the VM. This covers the case that it did so before the VM named it.
+            if disk.is_locked { plan.requeue_after(LOOK_FOR) } else { plan }
+        }),
         (None, None, _) => waits(format!("Disk {} has no file on this host (yet)", disk.name)),
         (None, Some(_), _) if !disk.reported => waits(format!("Disk {} is being made", disk.name)),
         (None, Some(_), User::None) => waits(format!("Disk {} is being given to this VM", disk.name)),

@@ -136,6 +136,10 @@ fn as_it_is(observed: &Observed, machine: &MachineState) -> Result<MachineSpec, 
     if launched.tpm {
         return Err("it has a TPM, whose state is not saved with the guest's memory".to_owned());
     }
+    if machine.disks.iter().any(|disk| disk.is_encrypted) {
+        let text = "it has an encrypted disk, and its memory, which has data of it, would be saved as it is";
+        return Err(text.to_owned());
+    }
     if machine.cdroms.iter().any(|drive| drive.node.is_some()) {
         return Err("there is a medium in a CD-ROM drive: take it out first".to_owned());
     }

@@ -65,6 +65,7 @@ fn deleted(mut vm: VM) -> VM {
 fn disk(name: &str, boot: bool) -> DeclaredDisk {
     let id = format!("v-{name}");
     let volume = VolumeFacts {
+        encryption: None,
         retained: false,
         pending_snapshot: None,
         restores: Vec::new(),
@@ -94,6 +95,7 @@ fn disk(name: &str, boot: bool) -> DeclaredDisk {
         serial: format!("serial-{name}"),
         user: User::ThisVm,
         problem: None,
+        is_locked: false,
         reported: true,
         bus: Default::default(),
         read_only: false,
@@ -237,6 +239,7 @@ fn run() -> Run {
 
 fn plugged(id: &str) -> ObservedDisk {
     ObservedDisk {
+        is_encrypted: false,
         id: id.into(),
         node: Some(id.into()),
         serial: format!("serial-{id}"),

@@ -29,6 +29,7 @@ impl Disk {
         let owner =
             VolumeOwner { namespace: "ns".into(), name: "d".into(), uid: None, image: None, source: None };
         let new = NewVolume {
+            encryption: None,
             pool: "default".into(),
             id: VOLUME.into(),
             size: Some(4 * MIB as u64),

@@ -37,6 +37,7 @@ async fn disk(system: &LinuxSystem, id: &str, image: Option<&str>) -> DiskSpec {
         VolumeOwner { namespace: "n".to_owned(), name: id.to_owned(), uid: None, image: None, source: None };
     let (id, base) = (format!("v-{id}"), image.map(str::to_owned));
     let new = NewVolume {
+        encryption: None,
         pool: "default".to_owned(),
         id: id.clone(),
         size: Some(1 << 20),
@@ -325,6 +326,7 @@ async fn a_disk_of_a_running_qemu_continues_after_a_snapshot_and_starts_on_it_ag
     system.launch(&config).await.expect("started on its snapshots");
     // A copy of the first snapshot runs as another user, on the same file.
     let new = NewVolume {
+        encryption: None,
         pool: "default".to_owned(),
         id: "v-b".to_owned(),
         size: None,

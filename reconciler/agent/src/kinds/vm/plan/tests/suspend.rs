@@ -69,7 +69,7 @@ fn written(plan: &Plan<Step>) -> Journal {
 }
 
 #[test]
-fn a_tpm_shares_and_a_medium_in_a_drive_hold_back_a_suspension_while_the_guest_runs_on() {
+fn a_tpm_shares_encryption_and_a_medium_in_a_drive_hold_back_a_suspension_while_the_guest_runs_on() {
     let refused = |observed: &Observed| {
         let plan = plan(&suspended_vm(), observed);
         assert_eq!(plan.steps, []);
@@ -78,6 +78,10 @@ fn a_tpm_shares_and_a_medium_in_a_drive_hold_back_a_suspension_while_the_guest_r
             other => panic!("{other:?}"),
         }
     };
+    let mut encrypted = running(RunState::Running, None);
+    let machine = encrypted.machine.as_mut().expect("it runs");
+    machine.disks.push(ObservedDisk { is_encrypted: true, ..plugged("v-secret") });
+    assert!(refused(&encrypted).contains("encrypted disk"));
     let mut with_tpm = running(RunState::Running, None);
     let run = with_tpm.journal.run.as_mut().expect("it runs");
     run.machine.as_mut().expect("recorded").tpm = true;

@@ -1,0 +1,1 @@
+terraform import berth_key_class.example default/web

@@ -1,0 +1,162 @@
+//! The Secrets of KeyClasses: a host reads those of the classes that its encrypted Disks and DiskSnapshots have or declare.
+
+use std::collections::BTreeSet;
+
+use berth_api::{Binding, Disk, KeyClass, SHARED_NAMESPACE};
+
+use crate::{
+    cache::{Cache, users},
+    key::{Key, ObjectKind},
+};
+
+impl Cache {
+    /// Returns the binding of a Disk or a DiskSnapshot.
+    fn binding_of(&self, key: &Key) -> Option<&Binding> {
+        match key.kind {
+            ObjectKind::Disk => self.tables.disks.get(key)?.status.as_ref()?.binding.as_ref(),
+            ObjectKind::DiskSnapshot => {
+                self.tables.disk_snapshots.get(key)?.status.as_ref()?.binding.as_ref()
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the classes whose keys the host of an encrypted Disk or DiskSnapshot needs for it: those that it has, and the one that it is
+    /// to have.
+    fn classes_needed(&self, key: &Key) -> Vec<Key> {
+        match key.kind {
+            ObjectKind::Disk => {
+                let Some(disk) = self.tables.disks.get(key) else { return Vec::new() };
+                let status = disk.status.as_ref().and_then(|status| status.encryption.as_deref());
+                self.declared_class(key.namespace(), disk)
+                    .into_iter()
+                    .chain(users::classes_of(status))
+                    .collect()
+            }
+            ObjectKind::DiskSnapshot => {
+                let status = self.tables.disk_snapshots.get(key).and_then(|found| found.status.as_ref());
+                users::classes_of(status.and_then(|status| status.encryption.as_deref())).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn declared_class(&self, namespace: &str, disk: &Disk) -> Option<Key> {
+        let class = disk.spec.encryption.as_ref()?.key_class.as_str();
+        Some(self.resolve(&Key::namespaced(ObjectKind::KeyClass, namespace, class)))
+    }
+
+    /// Records whether this Disk or DiskSnapshot is encrypted and bound.
+    pub(super) fn note_encrypted(&mut self, key: &Key) {
+        if self.binding_of(key).is_some() && !self.classes_needed(key).is_empty() {
+            self.encrypted.insert(key.clone());
+        } else {
+            self.encrypted.remove(key);
+        }
+    }
+
+    /// Returns the Secrets of KeyClasses in a namespace that a host must read.
+    pub(super) fn key_secrets(&self, host: &str, namespace: &str) -> Vec<String> {
+        let may_need = |key: &&Key| {
+            (namespace == SHARED_NAMESPACE || key.namespace() == namespace)
+                && self.binding_of(key).is_some_and(|binding| binding.host == host)
+        };
+        let classes = self.encrypted.iter().filter(may_need).flat_map(|key| self.classes_needed(key));
+        let its = classes.filter(|class| class.namespace() == namespace);
+        its.filter_map(|class| Some(self.tables.key_classes.get(&class)?.spec.secret.name.to_string()))
+            .collect()
+    }
+
+    /// Returns the namespace and the name of the Secret that a host needs for a new Disk.
+    pub(crate) fn key_secret_of(&self, disk: &Disk) -> Option<(String, String)> {
+        let class = self.declared_class(disk.metadata.namespace.as_deref()?, disk)?;
+        let secret = self.tables.key_classes.get(&class)?.spec.secret.name.to_string();
+        Some((class.namespace().to_owned(), secret))
+    }
+
+    /// Returns the Roles by which hosts read the Secrets of the classes of this Disk or DiskSnapshot.
+    pub(super) fn key_roles(&self, key: &Key) -> Vec<Key> {
+        let Some(binding) = self.binding_of(key) else { return Vec::new() };
+        let classes = self.classes_needed(key);
+        classes.iter().map(|class| Key::secrets_role(&binding.host, class.namespace())).collect()
+    }
+
+    /// Returns the Roles by which hosts read the Secret of this KeyClass, and that of the shared one of the same name: each is in the place
+    /// of the other for some Disks.
+    pub(super) fn class_roles(&self, class: &Key) -> BTreeSet<Key> {
+        let users = self.users_of(class);
+        let hosts = users.iter().filter_map(|user| Some(self.binding_of(user)?.host.as_str()));
+        let hosts: BTreeSet<&str> = hosts.collect();
+        let namespaces = [class.namespace(), SHARED_NAMESPACE];
+        hosts.iter().flat_map(|host| namespaces.map(|namespace| Key::secrets_role(host, namespace))).collect()
+    }
+
+    /// Whether a KeyClass is there now and was not, or has another Secret. Its status is written with each of its users.
+    pub(super) fn is_another_class(&self, key: &Key, before: Option<&KeyClass>) -> bool {
+        let now = self.tables.key_classes.get(key);
+        now.map(|class| &class.spec.secret) != before.map(|class| &class.spec.secret)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use berth_api::DiskSnapshot;
+    use serde_json::{Value, json};
+    use tokio::time::Instant;
+
+    use super::*;
+
+    fn object(kind: &str, namespace: &str, version: &str, spec: &Value, status: &Value) -> Value {
+        json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": kind,
+            "metadata": {"name": "x", "namespace": namespace, "uid": format!("{kind}-{namespace}"), "resourceVersion": version},
+            "spec": spec, "status": status,
+        })
+    }
+
+    fn class(namespace: &str, version: &str, secret: &str) -> KeyClass {
+        let spec = json!({"secret": {"name": secret, "key": "key"}});
+        serde_json::from_value(object("KeyClass", namespace, version, &spec, &json!(null)))
+            .expect("a KeyClass")
+    }
+
+    #[test]
+    fn a_host_reads_the_keys_of_the_classes_that_its_disks_and_snapshots_have_or_declare() {
+        let mut cache = Cache::new(Duration::from_secs(40));
+        let now = Instant::now();
+        cache.put(class("berth-shared", "1", "shared"), now);
+        let spec = json!({"size": "1Gi", "encryption": {"keyClass": "x"}});
+        let bound = json!({"binding": {"host": "h1", "epoch": 1}, "volumeID": "v"});
+        let disk = |version: &str, status: &Value| -> Disk {
+            serde_json::from_value(object("Disk", "ns", version, &spec, status)).expect("a Disk")
+        };
+        let shared = Key::secrets_role("h1", "berth-shared");
+        assert!(cache.put(disk("2", &bound), now).contains(&shared));
+        assert_eq!(cache.secrets_of("h1", "berth-shared"), ["shared"]);
+        assert!(cache.secrets_of("h2", "berth-shared").is_empty());
+        // The disk names the class of its own namespace from now on, and still has the other one.
+        let mut has = bound;
+        has["encryption"] = json!({"keyClass": "berth-shared/x", "providerID": "Secret", "keyID": "a", "diskKeyID": "b", "generation": 1});
+        cache.put(disk("3", &has), now);
+        let roles = cache.put(class("ns", "4", "own"), now);
+        assert!(roles.contains(&shared) && roles.contains(&Key::secrets_role("h1", "ns")), "{roles:?}");
+        assert!(!cache.put(class("ns", "5", "own"), now).contains(&shared), "only its status is another one");
+        assert_eq!(cache.secrets_of("h1", "ns"), ["own"]);
+        assert_eq!(cache.secrets_of("h1", "berth-shared"), ["shared"]);
+        // Its key is about to be protected by the other class, or already is.
+        has["encryption"]["next"] = json!("ns/x");
+        cache.put(disk("6", &has), now);
+        assert_eq!(cache.secrets_of("h1", "ns"), ["own"]);
+        has["encryption"]["keyClass"] = json!("ns/x");
+        assert!(cache.put(disk("7", &has), now).contains(&shared), "the role for the former class ends");
+        assert!(cache.secrets_of("h1", "berth-shared").is_empty());
+        let status = json!({"binding": {"host": "h1", "epoch": 1}, "encryption": has["encryption"]});
+        let snapshot = object("DiskSnapshot", "ns", "8", &json!({"disk": "x"}), &status);
+        cache.put(serde_json::from_value::<DiskSnapshot>(snapshot).expect("a DiskSnapshot"), now);
+        let disk_key = Key::namespaced(ObjectKind::Disk, "ns", "x");
+        cache.remove(&disk_key);
+        assert_eq!(cache.secrets_of("h1", "ns"), ["own"], "the snapshot outlives its disk");
+    }
+}
