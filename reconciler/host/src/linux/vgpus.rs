@@ -54,6 +54,9 @@ enum Device {
     Other,
 }
 
+/// The number of vGPUs of a GPU with virtual functions, and of a type, that are not counted yet as those of one of the functions.
+type Left = BTreeMap<(String, String), u32>;
+
 /// The vGPUs that guests may have.
 #[derive(Clone, Debug)]
 pub(super) struct Vgpus {
@@ -84,7 +87,7 @@ impl Vgpus {
         }
         let records = self.records.all()?;
         let present = files::names(&self.root.join("sys/class/mdev_bus"))?;
-        let mut offered = OfferedNames::default();
+        let (mut offered, mut left) = (OfferedNames::default(), Left::new());
         let mut found = Vec::new();
         for mapping in self.mappings.iter() {
             let (parents, mdev_type) = (&mapping.devices.parents, &mapping.devices.mdev_type);
@@ -104,6 +107,10 @@ impl Vgpus {
                 facts.name.clone_from(&mapping.name);
                 let part = format!("{parent}/{}", facts.mdev_type);
                 facts.problem = offered.offer(&mapping.name, &[part]).or(facts.problem);
+                if facts.problem.is_none() {
+                    let available = self.available(parent, &facts.mdev_type, &mut left);
+                    facts.usable = facts.usable.saturating_add(available);
+                }
                 found.push(facts);
             }
         }
@@ -257,7 +264,7 @@ impl Vgpus {
         Ok(format!("this host has no device {selector}"))
     }
 
-    /// Returns the vGPUs of a type, of this device. The type is given as its driver names it, or by its name for people.
+    /// Returns the vGPUs of a type that exist of this device. The type is given as its driver names it, or by its name for people.
     fn of_parent(&self, parent: &str, wanted: &str, records: &BTreeMap<String, Record>) -> Result<VgpuFacts> {
         let types = files::names(&self.types(parent))?;
         let of = |mdev_type: &str, file: &str| attribute(&self.types(parent).join(mdev_type).join(file));
@@ -282,15 +289,41 @@ impl Vgpus {
         let held = records.iter().filter(|(_, record)| its(record));
         facts.held_by = held.map(|(uuid, record)| (uuid.clone(), record.instance.clone())).collect();
         let is_made = |uuid: &&String| self.device(uuid, parent, mdev_type) == Device::Same;
-        let made = u32::try_from(facts.held_by.keys().filter(is_made).count()).unwrap_or(u32::MAX);
-        let available = of(mdev_type, "available_instances").and_then(|number| number.parse().ok());
-        facts.usable = made.saturating_add(available.unwrap_or(0));
+        facts.usable = u32::try_from(facts.held_by.keys().filter(is_made).count()).unwrap_or(u32::MAX);
         facts.type_name = of(mdev_type, "name").map(|name| harmless(&name)).filter(|name| !name.is_empty());
         let api = of(mdev_type, "device_api").unwrap_or_default();
         facts.problem =
             (api != API).then(|| format!("its type is for {}, and VMs have {API}", harmless(&api)));
         facts.mdev_type.clone_from(mdev_type);
         Ok(facts)
+    }
+
+    /// Returns the number of vGPUs of a type that the driver can still make of the device. NVIDIA's driver has 1 for each virtual function as
+    /// long as the GPU has room for one, and the most of the GPU in its description.
+    fn available(&self, parent: &str, mdev_type: &str, left: &mut Left) -> u32 {
+        let of = |file: &str| attribute(&self.types(parent).join(mdev_type).join(file));
+        let available = of("available_instances").and_then(|number| number.parse().ok()).unwrap_or(0);
+        let most = of("description").as_deref().and_then(most_instances);
+        let (Some(gpu), Some(most)) = (self.physical_function(parent), most) else { return available };
+        let made = || most.saturating_sub(self.made_of(&gpu, mdev_type));
+        let left = left.entry((gpu.clone(), mdev_type.to_owned())).or_insert_with(made);
+        let counted = available.min(*left);
+        *left -= counted;
+        counted
+    }
+
+    /// Returns the number of mediated devices of a type, of all virtual functions of a GPU.
+    fn made_of(&self, gpu: &str, mdev_type: &str) -> u32 {
+        let parents = files::names(&self.root.join("sys/class/mdev_bus")).unwrap_or_default();
+        let its = parents.iter().filter(|parent| self.physical_function(parent).as_deref() == Some(gpu));
+        let made = |parent: &String| {
+            files::names(&self.types(parent).join(mdev_type).join("devices")).map_or(0, |made| made.len())
+        };
+        u32::try_from(its.map(made).sum::<usize>()).unwrap_or(u32::MAX)
+    }
+
+    fn physical_function(&self, parent: &str) -> Option<String> {
+        linked_name(&self.root.join("sys/bus/pci/devices").join(parent).join("physfn"))
     }
 
     fn types(&self, parent: &str) -> PathBuf {
@@ -320,6 +353,11 @@ pub(super) fn group_of(root: &Path, vgpu: &VgpuSpec) -> Result<u32> {
     linked_name(&link).and_then(|group| group.parse().ok()).ok_or_else(|| {
         refused(vgpu, "the kernel has it in no VFIO group: older kernels need the module vfio_mdev (modprobe vfio_mdev)".to_owned())
     })
+}
+
+/// The most vGPUs of a type that a GPU has, in the description of NVIDIA's driver: `num_heads=4, framebuffer=8192M, max_instance=6`.
+fn most_instances(description: &str) -> Option<u32> {
+    description.split([',', '\n']).find_map(|part| part.trim().strip_prefix("max_instance=")?.parse().ok())
 }
 
 fn refused(vgpu: &VgpuSpec, detail: String) -> SystemError {

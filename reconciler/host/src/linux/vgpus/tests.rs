@@ -249,6 +249,30 @@ fn what_a_driver_calls_its_types_is_made_harmless_and_a_number_that_is_none_coun
 }
 
 #[test]
+fn virtual_functions_of_a_gpu_have_together_no_more_vgpus_than_it_has_room_for() {
+    let machine = Machine::new();
+    let functions = ["0000:81:00.4", "0000:81:00.5", "0000:81:00.6", "0000:81:00.7"];
+    for function in functions {
+        machine.add(function, "10de:2236", "0x030200");
+        machine.add_type(function, TYPE, "NVIDIA A10-8Q", 1);
+        let text = "num_heads=4, framebuffer=8192M, max_instance=2\n";
+        fs::write(machine.type_of(function, TYPE).join("description"), text).expect("written");
+        symlink("../0000:81:00.0", machine.sys("devices").join(function).join("physfn")).expect("a link");
+    }
+    let vgpus = machine.offering(&["a10-8q=0000:81:00.4/nvidia-558", "a10-8q=10de:2236/nvidia-558"]);
+    let usable = || {
+        let facts = vgpus.facts().expect("facts");
+        let offered = facts.into_iter().filter(|facts| facts.problem.is_none());
+        offered.map(|facts| facts.usable).collect::<Vec<u32>>()
+    };
+    assert_eq!(usable(), [1, 1, 0, 0]);
+    vgpus.take("i-1", &[vgpu(functions[1], ONE)]).expect("taken");
+    assert_eq!(usable(), [1, 1, 0, 0]);
+    machine.make(functions[3], TYPE, TWO);
+    assert_eq!(usable(), [0, 1, 0, 0], "another program has one");
+}
+
+#[test]
 fn a_vgpu_exists_while_its_instance_has_it_and_counts_as_usable_all_the_time() {
     let machine = Machine::new();
     let vgpus = machine.offering(ALL);
