@@ -318,8 +318,15 @@ impl Passthrough {
         Ok(None)
     }
 
-    /// Whether the function has mediated devices, which it would lose with its driver.
+    /// Whether the function, or a virtual function of it, has mediated devices, which it would lose with its driver.
     fn is_divided(&self, function: &str) -> bool {
+        let entries = files::names(&self.devices().join(function)).unwrap_or_default();
+        let links = entries.iter().filter(|entry| entry.starts_with("virtfn"));
+        let mut virtual_functions = links.filter_map(|link| linked_name(&self.of(function, link)));
+        self.has_mediated_devices(function) || virtual_functions.any(|one| self.has_mediated_devices(&one))
+    }
+
+    fn has_mediated_devices(&self, function: &str) -> bool {
         let types = self.of(function, "mdev_supported_types");
         let has_some = |mdev_type: &String| {
             files::names(&types.join(mdev_type).join("devices")).is_ok_and(|devices| !devices.is_empty())

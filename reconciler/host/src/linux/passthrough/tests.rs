@@ -354,6 +354,12 @@ fn a_device_that_is_divided_into_vgpus_or_is_one_by_nvidias_driver_is_not_given_
     let nic = PciDeviceSpec { functions: vec![NIC.to_owned()], groups: vec![2] };
     assert!(passthrough.take("i-1", &[nic]).is_err(), "its vGPUs would vanish");
 
+    machine.add("0000:03:00.0", "10de:2235", "0x030200", Some("nvidia"), Some(4));
+    let whole = machine.offering(&["gpu=0000:03:00.0"]);
+    assert_eq!(only(&whole).problem, None);
+    symlink(format!("../{NIC}"), machine.sys("bus/pci/devices/0000:03:00.0/virtfn0")).expect("a link");
+    insta::assert_snapshot!(problem(&whole), @"0000:03:00.0 is divided into vGPUs that exist: it can be given whole once they are removed");
+
     machine.add("0000:02:10.0", "10de:2235", "0x030200", Some("nvidia"), Some(3));
     let function = machine.sys("bus/pci/devices/0000:02:10.0");
     fs::create_dir_all(function.join("nvidia")).expect("a folder");
