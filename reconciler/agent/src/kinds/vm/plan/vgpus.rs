@@ -71,7 +71,9 @@ fn too_few(name: &DeviceName, count: usize, offered: &[&VgpuFacts], instance: &s
     }
     let obstacle = |facts: &&VgpuFacts| {
         let in_use = || match facts.usable {
-            0 => "its driver makes none of the type now, as while there are others of another type".to_owned(),
+            0 => {
+                "its driver makes none of the type now, as while there are others of another type".to_owned()
+            }
             usable => format!("other VMs have all {usable} of it"),
         };
         let is_full = room(facts, instance) == 0;
