@@ -7,6 +7,8 @@ use crate::ResourceName;
 
 /// The maximum number of vGPUs of a VM.
 pub const MOST_VGPUS: i64 = 8;
+/// The maximum length of a type in a status.
+pub const MAX_TYPE: usize = 64;
 
 /// vGPUs that a VM is to have.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]

@@ -7,13 +7,12 @@ use berth_api::host::MAX_DETAIL;
 use berth_api::passthrough::{
     HostPciDevice, HostPciDevices, HostUsbDevice, HostUsbDevices, MOST_DEVICE_NAMES, MOST_LISTED_DEVICES,
 };
-use berth_api::vgpus::{HostVgpuParent, HostVgpus};
+use berth_api::vgpus::{HostVgpuParent, HostVgpus, MAX_TYPE};
 use berth_host::{PciDeviceFacts, UsbDeviceFacts, VgpuFacts};
 
 use super::observe::Observed;
 
-/// The most characters of a type of vGPUs, the most VMs with vGPUs of a device that are listed, and the most vGPUs of a device that count.
-const MAX_TYPE: usize = 64;
+/// The most VMs with vGPUs of a device that are listed, and the most vGPUs of a device that count.
 const MOST_LISTED_VMS: usize = 32;
 const MOST_OF_A_DEVICE: i64 = 1024;
 

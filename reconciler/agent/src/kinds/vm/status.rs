@@ -4,7 +4,7 @@ mod interfaces;
 
 use berth_api::condition::{self, remove};
 use berth_api::passthrough::{PciDeviceStatus, UsbDeviceStatus};
-use berth_api::vgpus::VgpuStatus;
+use berth_api::vgpus::{MAX_TYPE, VgpuStatus};
 use berth_api::vm::{
     DedicatedCpus, DiskAttachmentStatus, GuestEnd, GuestNumaNode, GuestStatus, Hardware, HostRefusal,
     ProcessStatus,
@@ -121,9 +121,11 @@ fn usb_devices(observed: &Observed) -> Vec<UsbDeviceStatus> {
 /// The vGPUs of a VM that has a machine.
 fn vgpus(observed: &Observed) -> Vec<VgpuStatus> {
     let held = observed.journal.vgpus.iter().filter(|_| observed.process.is_some());
-    let vgpu = |held: &Held<VgpuSpec>| {
-        let VgpuSpec { uuid, parent, mdev_type } = held.device.clone();
-        VgpuStatus { name: held.name.clone(), address: parent, mdev_type, uuid }
+    let vgpu = |held: &Held<VgpuSpec>| VgpuStatus {
+        name: held.name.clone(),
+        address: held.device.parent.clone(),
+        mdev_type: condition::cut(&held.device.mdev_type, MAX_TYPE).to_owned(),
+        uuid: held.device.uuid.clone(),
     };
     held.map(vgpu).collect()
 }
