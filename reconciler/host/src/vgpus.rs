@@ -1,6 +1,6 @@
 //! vGPUs (mediated devices) that the administrator lets guests have.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 
@@ -68,6 +68,8 @@ pub struct VgpuFacts {
     pub usable: u32,
     /// The instance that each was taken for, by the UUID of the vGPU. A vGPU that was taken need not have been made.
     pub held_by: BTreeMap<String, String>,
+    /// The UUIDs in `held_by` of those that exist. The others take no room on the device.
+    pub made: BTreeSet<String>,
     /// Why no guest can have one, for people.
     pub problem: Option<String>,
 }

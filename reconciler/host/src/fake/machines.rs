@@ -461,15 +461,14 @@ fn take_vgpu(all: &mut [VgpuFacts], instance: &str, vgpu: &VgpuSpec) -> Result<(
     };
     let same = |facts: &&mut VgpuFacts| facts.parent == vgpu.parent && facts.mdev_type == vgpu.mdev_type;
     let found = all.iter_mut().find(same).ok_or_else(|| refuse("it is gone"))?;
-    match found.held_by.get(&vgpu.uuid) {
-        Some(other) if other != instance => Err(refuse("another instance has it")),
-        Some(_) => Ok(()),
-        None if found.held_by.len() >= usize::try_from(found.usable).unwrap_or(usize::MAX) => {
-            Err(refuse("its driver does not make it"))
-        }
-        None => {
-            found.held_by.insert(vgpu.uuid.clone(), instance.to_owned());
-            Ok(())
-        }
+    if found.held_by.get(&vgpu.uuid).is_some_and(|other| other != instance) {
+        return Err(refuse("another instance has it"));
     }
+    let is_full = found.made.len() >= usize::try_from(found.usable).unwrap_or(usize::MAX);
+    if is_full && !found.made.contains(&vgpu.uuid) {
+        return Err(refuse("its driver does not make it"));
+    }
+    found.held_by.insert(vgpu.uuid.clone(), instance.to_owned());
+    found.made.insert(vgpu.uuid.clone());
+    Ok(())
 }

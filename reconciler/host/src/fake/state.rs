@@ -118,6 +118,7 @@ impl State {
         its.for_each(|held_by| *held_by = None);
         for facts in &mut self.facts.vgpus {
             facts.held_by.retain(|_, holder| holder.as_str() != instance);
+            facts.made.retain(|uuid| facts.held_by.contains_key(uuid));
         }
     }
 

@@ -65,7 +65,7 @@ pub(super) struct Vgpus {
     records: DeviceRecords,
     mappings: Arc<Vec<VgpuMapping>>,
     kernel: Arc<dyn Kernel>,
-    /// Held while records are compared and written.
+    /// Held while records and mediated devices are compared or changed.
     taking: Arc<Mutex<()>>,
 }
 
@@ -82,6 +82,12 @@ impl Vgpus {
 
     /// Returns the vGPUs of all mappings by device and type, with what stands in their way.
     pub(super) fn facts(&self) -> Result<Vec<VgpuFacts>> {
+        let _one_at_a_time = self.taking.lock().unwrap_or_else(PoisonError::into_inner);
+        self.look()
+    }
+
+    /// Returns the facts to a caller that holds the lock.
+    fn look(&self) -> Result<Vec<VgpuFacts>> {
         if self.mappings.is_empty() {
             return Ok(Vec::new());
         }
@@ -134,17 +140,27 @@ impl Vgpus {
         if vgpus.is_empty() {
             return Ok(());
         }
-        let (facts, records) = (self.facts()?, self.records.all::<Record>()?);
+        let (facts, records) = (self.look()?, self.records.all::<Record>()?);
         for vgpu in vgpus {
             self.check(instance, vgpu, &facts, records.get(&vgpu.uuid))?;
         }
         for vgpu in vgpus {
-            if !records.contains_key(&vgpu.uuid) {
+            let is_new = !records.contains_key(&vgpu.uuid);
+            if is_new {
                 let (parent, mdev_type) = (vgpu.parent.clone(), vgpu.mdev_type.clone());
                 self.records
                     .write(&vgpu.uuid, &Record { instance: instance.to_owned(), parent, mdev_type })?;
             }
-            self.ensure_made(vgpu)?;
+            if let Err(error) = self.ensure_made(vgpu) {
+                // A record of this call without a vGPU is undone. The error is the driver's in any case.
+                if is_new
+                    && !self.folder(&vgpu.uuid).exists()
+                    && let Err(left) = self.records.remove(&vgpu.uuid)
+                {
+                    tracing::warn!(error = left.chain(), uuid = vgpu.uuid, "record of a vGPU not removed");
+                }
+                return Err(error);
+            }
         }
         Ok(())
     }
@@ -289,7 +305,8 @@ impl Vgpus {
         let held = records.iter().filter(|(_, record)| its(record));
         facts.held_by = held.map(|(uuid, record)| (uuid.clone(), record.instance.clone())).collect();
         let is_made = |uuid: &&String| self.device(uuid, parent, mdev_type) == Device::Same;
-        facts.usable = u32::try_from(facts.held_by.keys().filter(is_made).count()).unwrap_or(u32::MAX);
+        facts.made = facts.held_by.keys().filter(is_made).cloned().collect();
+        facts.usable = u32::try_from(facts.made.len()).unwrap_or(u32::MAX);
         facts.type_name = of(mdev_type, "name").map(|name| harmless(&name)).filter(|name| !name.is_empty());
         let api = of(mdev_type, "device_api").unwrap_or_default();
         facts.problem =

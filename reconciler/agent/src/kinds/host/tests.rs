@@ -487,6 +487,7 @@ fn vgpus_are_reported_by_name_with_the_numbers_and_the_vms_of_each_device() {
         display: true,
         usable,
         held_by: held.iter().map(|holder| (format!("uuid-of-{holder}"), (*holder).to_owned())).collect(),
+        made: held.iter().map(|holder| format!("uuid-of-{holder}")).collect(),
         problem: None,
     };
     let mut seen = observed();

@@ -1,5 +1,6 @@
 //! On a tree of files that behaves as sysfs: the fake kernel makes and removes the folders of mediated devices.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::unix::fs::symlink;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,6 +15,7 @@ const WHOLE: &str = "0000:01:00.0";
 const TYPE: &str = "nvidia-558";
 const ONE: &str = "0f5b2c6e-8a4b-8d0e-9c1f-1a2b3c4d5e6f";
 const TWO: &str = "7d1a9e40-35c2-8b6f-a0d4-6f5e4d3c2b1a";
+const OTHER: &str = "c3a5e1f2-6b7d-8c4e-b2a1-0d9e8f7a6b5c";
 
 /// Reacts to writes as the kernel does, and fails at one of them: before it, or after it has taken effect.
 #[derive(Debug)]
@@ -205,6 +207,7 @@ fn vgpus_are_found_by_device_and_by_identifier_and_by_either_name_of_their_type(
         display: true,
         usable: 2,
         held_by: BTreeMap::new(),
+        made: BTreeSet::new(),
         problem: None,
     };
     let found = |mapping: &str| machine.offering(&[mapping]).facts().expect("facts");
@@ -282,7 +285,9 @@ fn a_vgpu_exists_while_its_instance_has_it_and_counts_as_usable_all_the_time() {
     assert_eq!(machine.made(), [ONE, TWO]);
     assert_eq!(group_of(machine.folder.path(), &vgpu(GPU, ONE)).expect("a group"), 77);
     assert_eq!(counts(&vgpus), [(first.clone(), 2, 1), (second.clone(), 2, 1)]);
-    assert_eq!(vgpus.facts().expect("facts")[0].held_by, [(ONE.to_owned(), "i-1".to_owned())].into());
+    let of_first = vgpus.facts().expect("facts").remove(0);
+    assert_eq!(of_first.held_by, [(ONE.to_owned(), "i-1".to_owned())].into());
+    assert_eq!(of_first.made, BTreeSet::from([ONE.to_owned()]));
     vgpus.take("i-1", &[vgpu(GPU, ONE), vgpu(SECOND, TWO)]).expect("taken again");
     assert_eq!(machine.made(), [ONE, TWO]);
 
@@ -340,6 +345,24 @@ fn a_boot_of_the_host_leaves_records_which_are_used_again_or_removed() {
 }
 
 #[test]
+fn after_a_boot_another_program_can_have_the_room_of_one_and_the_first_to_start_has_the_other() {
+    let machine = Machine::new();
+    let vgpus = machine.offering(ALL);
+    vgpus.take("i-1", &[vgpu(GPU, ONE)]).expect("taken");
+    vgpus.take("i-2", &[vgpu(GPU, TWO)]).expect("taken");
+    machine.boot();
+    machine.make(GPU, TYPE, OTHER);
+    let first = || vgpus.facts().expect("facts").remove(0);
+    assert_eq!((first().usable, first().held_by.len(), first().made), (1, 2, BTreeSet::new()));
+    vgpus.take("i-2", &[vgpu(GPU, TWO)]).expect("made again");
+    assert_eq!((first().usable, first().made), (1, BTreeSet::from([TWO.to_owned()])));
+    vgpus.take("i-1", &[vgpu(GPU, ONE)]).expect_err("there is no room left");
+    assert_eq!(machine.records().len(), 2, "the record is of an earlier start");
+    vgpus.take("i-1", &[vgpu(SECOND, ONE)]).expect("another device has room");
+    assert_eq!((first().held_by.len(), machine.records().len()), (1, 2));
+}
+
+#[test]
 fn taking_and_giving_back_are_completed_wherever_they_were_interrupted() {
     let both = [vgpu(GPU, ONE), vgpu(SECOND, TWO)];
     for took_effect in [false, true] {
@@ -382,6 +405,7 @@ fn a_driver_that_makes_no_more_and_a_kernel_without_a_group_are_errors_with_a_re
     set_available(&machine.type_of(GPU, TYPE), 0);
     let error = vgpus.take("i-1", &[vgpu(GPU, ONE)]).expect_err("refused").chain();
     assert!(error.contains("its driver does not make it (") && error.contains("kernel's log"), "{error}");
+    assert_eq!((machine.made(), machine.records()), (vec![], vec![]), "it leaves nothing");
     vgpus.give_back("i-1").expect("nothing was made");
 
     let without_groups = FakeKernel { has_groups: false, ..machine.kernel(None) };

@@ -9,6 +9,9 @@ use crate::journal::Held;
 
 /// The number of devices that a message names.
 const NAMED: usize = 4;
+/// Why a device has room for no vGPU of a type, although VMs have none of that type of it.
+const NO_MORE: &str =
+    "its driver makes no more of this type now: other programs have them, or there are some of another type";
 
 /// The UUID of a vGPU of an instance: always the same for the same place in its list, so that one that was made before an interruption is
 /// found again.
@@ -16,9 +19,12 @@ fn uuid_of(instance: &str, place: usize) -> String {
     uuid_from(&format!("{instance} vgpu {place}"))
 }
 
-/// Returns the number of vGPUs that an instance can have of a device, with those that it has.
+/// Returns the number of vGPUs that an instance can have of a device, with those that it has. Of others only those
+/// that exist take room: after a boot of the host there are records without vGPUs, whose VMs would keep each other from starting.
 fn room(facts: &VgpuFacts, instance: &str) -> usize {
-    let others = facts.held_by.values().filter(|holder| *holder != instance).count();
+    let is_of_another =
+        |(uuid, holder): &(&String, &String)| *holder != instance && facts.made.contains(*uuid);
+    let others = facts.held_by.iter().filter(is_of_another).count();
     let usable = if facts.problem.is_none() { facts.usable } else { 0 };
     usize::try_from(usable).unwrap_or(usize::MAX).saturating_sub(others)
 }
@@ -71,9 +77,7 @@ fn too_few(name: &DeviceName, count: usize, offered: &[&VgpuFacts], instance: &s
     }
     let obstacle = |facts: &&VgpuFacts| {
         let in_use = || match facts.usable {
-            0 => {
-                "its driver makes none of the type now, as while there are others of another type".to_owned()
-            }
+            0 => NO_MORE.to_owned(),
             usable => format!("other VMs have all {usable} of it"),
         };
         let is_full = room(facts, instance) == 0;

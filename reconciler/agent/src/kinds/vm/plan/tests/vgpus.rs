@@ -18,9 +18,17 @@ fn gpu(number: u32, usable: u32) -> VgpuFacts {
     }
 }
 
+/// With records of these instances whose vGPUs do not exist.
+fn recorded(mut facts: VgpuFacts, holders: &[(&str, &str)]) -> VgpuFacts {
+    facts.held_by.extend(holders.iter().map(|(uuid, holder)| ((*uuid).to_owned(), (*holder).to_owned())));
+    facts
+}
+
+/// With vGPUs of these instances.
 fn held_by(facts: VgpuFacts, holders: &[(&str, &str)]) -> VgpuFacts {
-    let held_by = holders.iter().map(|(uuid, holder)| ((*uuid).to_owned(), (*holder).to_owned())).collect();
-    VgpuFacts { held_by, ..facts }
+    let mut facts = recorded(facts, holders);
+    facts.made.extend(holders.iter().map(|(uuid, _)| (*uuid).to_owned()));
+    facts
 }
 
 fn with(vgpus: Vec<VgpuFacts>) -> Observed {
@@ -106,6 +114,41 @@ fn vgpus_of_other_vms_and_of_devices_with_a_problem_are_not_counted() {
     assert_eq!(parents(&planned(&wants(1), &with(vec![full, gpu(8, 1)]))), ["0000:81:00.0"]);
     let none = planned(&wants(1), &with(Vec::new()));
     insta::assert_snapshot!(none.readiness.message(), @"this host offers no vGPUs a40-8q: its administrator does with --vgpu");
+}
+
+#[test]
+fn records_without_vgpus_keep_no_other_vm_from_starting() {
+    let first = launched(&planned(&wants(1), &with(vec![gpu(4, 1)])));
+    let own = (first[0].uuid.as_str(), INSTANCE);
+    // After a boot of the host another program has made one of two: the VM that starts first has the other one.
+    for records in [vec![own, ("u-1", "i-other")], vec![("u-1", "i-other"), ("u-2", "i-another")]] {
+        let facts = with(vec![recorded(gpu(4, 1), &records)]);
+        assert_eq!(launched(&planned(&wants(1), &facts)), first, "{records:?}");
+    }
+}
+
+#[test]
+fn of_two_vms_that_chose_the_same_vgpu_the_one_that_made_it_starts_and_the_other_chooses_anew() {
+    let first = launched(&planned(&wants(1), &with(vec![gpu(4, 1)])));
+    let own = (first[0].uuid.as_str(), INSTANCE);
+    let other = ("u-1", "i-other");
+    let won = with(vec![recorded(held_by(gpu(4, 1), &[own]), &[other])]);
+    assert_eq!(launched(&planned(&wants(1), &won)), first);
+    let lost = |more: Vec<VgpuFacts>| {
+        let first = recorded(held_by(gpu(4, 1), &[other]), &[own]);
+        planned(&wants(1), &with([vec![first], more].concat()))
+    };
+    let waits = lost(vec![]);
+    assert_eq!(stands(&waits), (true, Reason::DeviceUnavailable));
+    insta::assert_snapshot!(waits.readiness.message(), @"the VM needs 1 vGPUs a40-8q and this host has 0 for it (0000:41:00.0: other VMs have all 1 of it)");
+    assert_eq!(parents(&lost(vec![gpu(6, 1)])), ["0000:61:00.0"]);
+}
+
+#[test]
+fn a_device_of_which_nothing_can_be_made_is_named_with_the_possible_causes() {
+    let plan = planned(&wants(1), &with(vec![recorded(gpu(4, 0), &[("u-1", "i-other")])]));
+    assert_eq!(stands(&plan), (true, Reason::DeviceUnavailable));
+    insta::assert_snapshot!(plan.readiness.message(), @"the VM needs 1 vGPUs a40-8q and this host has 0 for it (0000:41:00.0: its driver makes no more of this type now: other programs have them, or there are some of another type)");
 }
 
 #[test]
