@@ -350,12 +350,13 @@ fn host_device(number: usize, device: &PciDeviceSpec, args: &mut Arguments) {
     }
 }
 
-/// A vGPU in a port of its own. The guest sees it by its own driver alone: QEMU shows its screen nowhere.
+/// A vGPU in a port of its own, which reserves no I/O ports, as those of network cards do. The guest sees it by its own driver alone: QEMU
+/// shows its screen nowhere.
 fn mediated_device(number: usize, vgpu: &VgpuSpec, args: &mut Arguments) {
     let port = format!("vgpuport{number}");
     let chassis = usize::from(NIC_PORTS) + usize::from(MAX_PCI_DEVICES) + number + 1;
-    args.device(json!({"driver": "pcie-root-port", "id": port, "chassis": chassis, "bus": "pcie.0",
-        "multifunction": true, "addr": format!("{SLOT_VGPU_PORTS:#x}.{number}")}));
+    args.device(json!({"driver": "pcie-root-port", "id": port, "chassis": chassis, "io-reserve": 0,
+        "bus": "pcie.0", "multifunction": true, "addr": format!("{SLOT_VGPU_PORTS:#x}.{number}")}));
     args.device(json!({"driver": "vfio-pci", "id": format!("vgpu{number}"), "sysfsdev": text(&vgpu.folder()), "bus": port,
         "display": "off", "addr": "0x0"}));
 }

@@ -699,9 +699,9 @@ fn vgpus_are_named_by_their_folders_in_sysfs_and_have_ports_of_their_own() {
         s.machine.vgpus = vec![first.clone(), second];
     });
     insta::assert_snapshot!(added(&beside_a_device, &changed), @r#"
-    -device {"driver":"pcie-root-port","id":"vgpuport0","chassis":17,"bus":"pcie.0","multifunction":true,"addr":"0xc.0"}
+    -device {"driver":"pcie-root-port","id":"vgpuport0","chassis":17,"io-reserve":0,"bus":"pcie.0","multifunction":true,"addr":"0xc.0"}
     -device {"driver":"vfio-pci","id":"vgpu0","sysfsdev":"/sys/bus/mdev/devices/0f5b2c6e-8a4b-8d0e-9c1f-1a2b3c4d5e6f","bus":"vgpuport0","display":"off","addr":"0x0"}
-    -device {"driver":"pcie-root-port","id":"vgpuport1","chassis":18,"bus":"pcie.0","multifunction":true,"addr":"0xc.1"}
+    -device {"driver":"pcie-root-port","id":"vgpuport1","chassis":18,"io-reserve":0,"bus":"pcie.0","multifunction":true,"addr":"0xc.1"}
     -device {"driver":"vfio-pci","id":"vgpu1","sysfsdev":"/sys/bus/mdev/devices/7d1a9e40-35c2-8b6f-a0d4-6f5e4d3c2b1a","bus":"vgpuport1","display":"off","addr":"0x0"}
     "#);
     assert_eq!(changed.validate(), Ok(()));
