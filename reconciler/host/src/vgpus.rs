@@ -36,7 +36,7 @@ impl FromStr for VgpuSelector {
     fn from_str(text: &str) -> Result<Self, String> {
         let Some((parents, mdev_type)) = text.split_once('/') else {
             return Err(format!(
-                "{text:?} has no type: a device and a type, such as 0000:41:00.0/nvidia-558 or 10de:2235/nvidia-558, are needed"
+                "{text:?} has no type: a device and a type, such as 0000:41:00.0/nvidia-232 or 10de:2235/nvidia-558, are needed"
             ));
         };
         let is_type = (1..=MOST_TYPE).contains(&mdev_type.len())

@@ -292,7 +292,7 @@ impl Passthrough {
             }
             if self.is_set_up_by_nvidia(function) {
                 let text = format!(
-                    "{function} is a vGPU for NVIDIA's own driver on the host, and VMs have vfio-pci: berth cannot give it"
+                    "{function} is for NVIDIA's vGPU driver on the host, which must stay its driver, and VMs have vfio-pci: berth cannot give it"
                 );
                 return Ok(Some(text));
             }

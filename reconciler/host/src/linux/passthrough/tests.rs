@@ -365,6 +365,6 @@ fn a_device_that_is_divided_into_vgpus_or_is_one_by_nvidias_driver_is_not_given_
     fs::create_dir_all(function.join("nvidia")).expect("a folder");
     fs::write(function.join("nvidia/current_vgpu_type"), "558\n").expect("a file");
     symlink(format!("../{NIC}"), function.join("physfn")).expect("a link");
-    insta::assert_snapshot!(problem(&machine.offering(&["vgpu=0000:02:10.0"])), @"0000:02:10.0 is a vGPU for NVIDIA's own driver on the host, and VMs have vfio-pci: berth cannot give it");
+    insta::assert_snapshot!(problem(&machine.offering(&["vgpu=0000:02:10.0"])), @"0000:02:10.0 is for NVIDIA's vGPU driver on the host, which must stay its driver, and VMs have vfio-pci: berth cannot give it");
     machine.assert_untouched();
 }
