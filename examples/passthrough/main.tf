@@ -12,7 +12,7 @@ resource "berth_image" "debian" {
 }
 
 # A host offers its GPUs, vGPUs and licence keys under names:
-#   berth host --pci-device gpu-a100=0000:01:00 --vgpu a40-8q=0000:41:00.0/nvidia-558 --usb-device licence-key=0403:6001
+#   berth host --pci-device gpu-a100=0000:01:00 --vgpu t4-4q=0000:41:00.0/nvidia-232 --usb-device licence-key=0403:6001
 resource "berth_vm" "train" {
   name        = "train"
   cpus        = 8

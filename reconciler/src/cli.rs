@@ -159,7 +159,7 @@ pub struct AgentOptions {
     #[arg(long = "image-allow", env = "BERTH_IMAGE_ALLOW", value_name = "CIDR", value_delimiter = ',')]
     pub image_allow: Vec<IpNet>,
     /// A PCI device of this machine that VMs may have, under a name: `gpu-a100=0000:01:00.0`, `gpu-a100=0000:01:00` with all functions of
-    /// the device, or `gpu-a100=10de:20b0` for each device of this vendor and type. A name can be given several times. While a VM has
+    /// the device, or `gpu-a100=10de:20b0` for each device with this vendor and device. A name can be given several times. While a VM has
     /// a device, the machine itself cannot use it. Default: none.
     #[arg(
         long = "pci-device",
@@ -173,10 +173,11 @@ pub struct AgentOptions {
     /// times. While a VM has a device, the machine itself cannot use it. Default: none.
     #[arg(long = "usb-device", env = "BERTH_USB_DEVICES", value_name = "NAME=PORT", value_delimiter = ',')]
     pub usb_devices: Vec<UsbMapping>,
-    /// vGPUs (mediated devices) of this machine that VMs may have, under a name: `a40-8q=0000:41:00.0/nvidia-558` for those of this type (a
+    /// vGPUs (mediated devices) of this machine that VMs may have, under a name: `t4-4q=0000:41:00.0/nvidia-232` for those of this type (a
     /// folder in mdev_supported_types of the device, or the text of its file name) of the device at this address, or
-    /// `a40-8q=10de:2235/nvidia-558` for those of each device of this vendor and type. A name can be given several times. They are made
-    /// when a VM starts, and removed after it has ended. Default: none.
+    /// `a40-8q=10de:2235/nvidia-558` for those of each device with this vendor and device, as for virtual functions: those of one GPU can
+    /// lie in several slots. A name can be given several times. They are made when a VM starts, and removed after it has ended. Default:
+    /// none.
     #[arg(long = "vgpu", env = "BERTH_VGPUS", value_name = "NAME=ADDRESS/TYPE", value_delimiter = ',')]
     pub vgpus: Vec<VgpuMapping>,
     /// A folder of this machine that VMs may mount, under a name: `media=/srv/media:ro` for VMs that only read it, or `data=/srv/data` for
