@@ -117,6 +117,7 @@ impl Berth {
         command.env("BERTH_METRICS", METRICS);
         command.env("BERTH_PCI_DEVICES", "gpu-missing=ffff:1f:1f.0");
         command.env("BERTH_USB_DEVICES", "key-missing=999-9");
+        command.env("BERTH_VGPUS", "vgpu-missing=ffff:1f:1f.0/nvidia-558");
         self.on_this_host(&mut command);
         command
     }

@@ -9,7 +9,7 @@ variable "image_sha256" {
 }
 
 variable "gpu" {
-  description = "The name under which hosts offer their GPUs."
+  description = "The name under which hosts offer their GPUs. Null: the VM needs none."
   type        = string
   default     = "gpu-a100"
 }
@@ -18,6 +18,12 @@ variable "gpus" {
   description = "The number of GPUs, 1 to 8."
   type        = number
   default     = 1
+}
+
+variable "vgpu" {
+  description = "The name under which hosts offer vGPUs. Null: the VM needs none."
+  type        = string
+  default     = null
 }
 
 variable "licence_key" {

@@ -50,6 +50,7 @@ impl ResourceKind for VmClass {
             qemu_options(),
             devices::pci_devices(),
             devices::usb_devices(),
+            devices::vgpus(),
         ]
     }
 

@@ -17,7 +17,7 @@ use std::{
 };
 
 use berth_controllers::{self as controllers, PlacementPolicy, TenantNetworks};
-use berth_host::{BackupFolderMapping, PciMapping, ShareMapping, UsbMapping, linux::UidRange};
+use berth_host::{BackupFolderMapping, PciMapping, ShareMapping, UsbMapping, VgpuMapping, linux::UidRange};
 use clap::{Args, Parser, Subcommand};
 use ipnet::{IpNet, Ipv4Net};
 
@@ -159,7 +159,7 @@ pub struct AgentOptions {
     #[arg(long = "image-allow", env = "BERTH_IMAGE_ALLOW", value_name = "CIDR", value_delimiter = ',')]
     pub image_allow: Vec<IpNet>,
     /// A PCI device of this machine that VMs may have, under a name: `gpu-a100=0000:01:00.0`, `gpu-a100=0000:01:00` with all functions of
-    /// the device, or `gpu-a100=10de:20b0` for each device of this vendor and type. A name can be given several times. While a VM has
+    /// the device, or `gpu-a100=10de:20b0` for each device with this vendor and device. A name can be given several times. While a VM has
     /// a device, the machine itself cannot use it. Default: none.
     #[arg(
         long = "pci-device",
@@ -173,6 +173,13 @@ pub struct AgentOptions {
     /// times. While a VM has a device, the machine itself cannot use it. Default: none.
     #[arg(long = "usb-device", env = "BERTH_USB_DEVICES", value_name = "NAME=PORT", value_delimiter = ',')]
     pub usb_devices: Vec<UsbMapping>,
+    /// vGPUs (mediated devices) of this machine that VMs may have, under a name: `t4-4q=0000:41:00.0/nvidia-232` for those of this type (a
+    /// folder in mdev_supported_types of the device, or the text of its file name) of the device at this address, or
+    /// `a40-8q=10de:2235/nvidia-558` for those of each device with this vendor and device, as for virtual functions: those of one GPU can
+    /// lie in several slots. A name can be given several times. They are made when a VM starts, and removed after it has ended. Default:
+    /// none.
+    #[arg(long = "vgpu", env = "BERTH_VGPUS", value_name = "NAME=ADDRESS/TYPE", value_delimiter = ',')]
+    pub vgpus: Vec<VgpuMapping>,
     /// A folder of this machine that VMs may mount, under a name: `media=/srv/media:ro` for VMs that only read it, or `data=/srv/data` for
     /// those that write to it, too. Root in such a VM reads and writes all files in the folder. Can be given several times. Default: none.
     #[arg(long = "share", env = "BERTH_SHARES", value_name = "NAME=FOLDER[:ro]", value_delimiter = ',')]

@@ -24,7 +24,7 @@ mod vm_snapshots;
 use std::cell::RefCell;
 
 use berth_api::{AttachmentState, Disk, HotswapDiskAttachment, Image, ImageState, PublicIP, VMState};
-use berth_host::{BridgeChoice, HostInterface, PciDeviceFacts, ShareFacts, UsbDeviceFacts};
+use berth_host::{BridgeChoice, HostInterface, PciDeviceFacts, ShareFacts, UsbDeviceFacts, VgpuFacts};
 use faults::Fault;
 use rig::{Rig, converges};
 use serde_json::json;
@@ -487,11 +487,19 @@ fn a_vm_has_devices_of_its_host_while_it_runs_and_gives_them_back() {
         number: 4,
         ..UsbDeviceFacts::default()
     };
+    let vgpus = |number: u32| VgpuFacts {
+        name: "a40-8q".to_owned(),
+        parent: format!("0000:{number}1:00.0"),
+        mdev_type: "nvidia-558".to_owned(),
+        usable: 1,
+        ..VgpuFacts::default()
+    };
     converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter], async |rig| {
         let with = |power: &str, count: i64| {
             let mut spec = web(power);
             spec["pciDevices"] = json!([{"name": "gpu", "count": count}]);
             spec["usbDevices"] = json!([{"name": "key"}]);
+            spec["vgpus"] = json!([{"name": "a40-8q", "count": count}]);
             spec
         };
         let held = || {
@@ -499,19 +507,21 @@ fn a_vm_has_devices_of_its_host_while_it_runs_and_gives_them_back() {
             rig.system.change_facts(|facts| {
                 let pci = facts.pci_devices.iter().map(|device| &device.held_by);
                 let usb = facts.usb_devices.iter().map(|device| &device.held_by);
-                held = pci.chain(usb).flatten().count();
+                let vgpus = facts.vgpus.iter().flat_map(|vgpus| vgpus.held_by.values());
+                held = pci.chain(usb).flatten().chain(vgpus).count();
             });
             held
         };
         rig.system.change_facts(|facts| {
             facts.pci_devices = vec![gpu(1), gpu(2)];
             facts.usb_devices = vec![key.clone()];
+            facts.vgpus = vec![vgpus(4), vgpus(6)];
         });
         web_is_declared_with(rig, "Stopped").await;
         rig.strike_from_here();
         rig.apply("VM", "web", with("Running", 2)).await;
         web_runs(rig).await;
-        assert_eq!(held(), 3);
+        assert_eq!(held(), 5);
         rig.apply("VM", "web", with("Stopped", 1)).await;
         rig.until_vm("web", "is stopped and ready", |vm| {
             rig::is_ready(vm) && rig::state(vm) == Some(VMState::Stopped) && held() == 0

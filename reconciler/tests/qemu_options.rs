@@ -66,6 +66,7 @@ async fn launch(
         nic_ports: 1,
         pci_devices: Vec::new(),
         usb_devices: Vec::new(),
+        vgpus: Vec::new(),
         shares: Vec::new(),
         graphics: Graphics::Vga,
         extras: Extras { options, ..Extras::default() },

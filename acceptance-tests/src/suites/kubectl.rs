@@ -282,22 +282,27 @@ pub fn refusals(report: &mut Report, platform: &Platform) {
         let two = manifests::with(manifests::vm("bad", "small", "a"), "disks", disks);
         contains_all(&kubectl.apply_refused(&two.to_string())?, &["exactly one disk must have boot"])
     });
-    report.case("more than eight PCI or USB devices, and a suspension beside them, are refused", || {
-        for (list, bus) in [("pciDevices", "PCI"), ("usbDevices", "USB")] {
-            let with = |devices: serde_json::Value| {
-                manifests::with(manifests::vm("bad", "small", "a"), list, devices)
-            };
-            let nine = with(json!([{"name": "gpu", "count": 8}, {"name": "nic"}]));
-            let most = format!("at most 8 {bus} devices");
-            contains_all(&kubectl.apply_refused(&nine.to_string())?, &[&most])?;
-            let none = with(json!([{"name": "gpu", "count": 0}]));
-            contains_all(&kubectl.apply_refused(&none.to_string())?, &["count"])?;
-            let suspended = manifests::with(with(json!([{"name": "gpu"}])), "power", json!("Suspended"));
-            let refused = format!("{bus} devices of its host cannot be suspended");
-            contains_all(&kubectl.apply_refused(&suspended.to_string())?, &[&refused])?;
-        }
-        Ok(())
-    });
+    report.case(
+        "more than eight PCI or USB devices or vGPUs, and a suspension beside them, are refused",
+        || {
+            for (list, noun) in
+                [("pciDevices", "PCI devices"), ("usbDevices", "USB devices"), ("vgpus", "vGPUs")]
+            {
+                let with = |devices: serde_json::Value| {
+                    manifests::with(manifests::vm("bad", "small", "a"), list, devices)
+                };
+                let nine = with(json!([{"name": "gpu", "count": 8}, {"name": "nic"}]));
+                let most = format!("at most 8 {noun}");
+                contains_all(&kubectl.apply_refused(&nine.to_string())?, &[&most])?;
+                let none = with(json!([{"name": "gpu", "count": 0}]));
+                contains_all(&kubectl.apply_refused(&none.to_string())?, &["count"])?;
+                let suspended = manifests::with(with(json!([{"name": "gpu"}])), "power", json!("Suspended"));
+                let refused = format!("{noun} of its host cannot be suspended");
+                contains_all(&kubectl.apply_refused(&suspended.to_string())?, &[&refused])?;
+            }
+            Ok(())
+        },
+    );
     report.case("a setting of QEMU that is not in the list, or that contains another, is refused", || {
         let with = |name: &str, value: &str| {
             let options = json!([{"name": name, "value": value}]);
@@ -383,20 +388,23 @@ fn machines(report: &mut Report, platform: &mut Platform) {
         kubectl.ok(&["delete", "vm/waiting", "disk/waiting", "--timeout=60s"]).map(drop)
     });
     report.case(
-        "a host reports a PCI and a USB device that are not there, and a VM that declares them waits for a person",
+        "a host reports a PCI and a USB device and a vGPU that are not there, and a VM that declares them waits for a person",
         || {
             let host = kubectl.ok(&["get", "hosts", "-o", "jsonpath={.items[0].status.pciDevices}"])?;
             contains_all(&host, &["gpu-missing", "this host has no device ffff:1f:1f.0", "\"usable\":0"])?;
             let host = kubectl.ok(&["get", "hosts", "-o", "jsonpath={.items[0].status.usbDevices}"])?;
             contains_all(&host, &["key-missing", "this host has no device in port 999-9", "\"usable\":0"])?;
+            let host = kubectl.ok(&["get", "hosts", "-o", "jsonpath={.items[0].status.vgpus}"])?;
+            contains_all(&host, &["vgpu-missing", "this host has no device ffff:1f:1f.0", "\"usable\":0"])?;
             let vm = manifests::vm("passthrough", "tiny", "passthrough");
             let vm = manifests::with(vm, "pciDevices", json!([{"name": "gpu-missing"}]));
             let vm = manifests::with(vm, "usbDevices", json!([{"name": "key-missing"}]));
+            let vm = manifests::with(vm, "vgpus", json!([{"name": "vgpu-missing"}]));
             kubectl.apply(&manifests::all(&[manifests::blank_disk("passthrough", "64Mi"), vm]))?;
             kubectl.condition("vm/passthrough", "Ready=False", Some("NoHostWithDevice"), SOON)?;
             let why = administrator.run(&["why", "vm/passthrough"])?.success()?;
-            let both = "offers 1 PCI device gpu-missing and 1 USB device key-missing";
-            contains_all(&why, &[both, "--pci-device and --usb-device"])?;
+            let all = "offers 1 PCI device gpu-missing and 1 USB device key-missing and 1 vGPU vgpu-missing";
+            contains_all(&why, &[all, "--pci-device and --usb-device and --vgpu"])?;
             kubectl.ok(&["delete", "vm/passthrough", "disk/passthrough", "--timeout=60s"]).map(drop)
         },
     );

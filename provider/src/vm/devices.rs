@@ -1,8 +1,9 @@
-//! The PCI and USB devices and the shares of a VM: what a plan checks.
+//! The PCI and USB devices, the vGPUs and the shares of a VM: what a plan checks.
 
 use std::collections::BTreeSet;
 
 use berth_api::passthrough::{MOST_PCI_DEVICES, MOST_USB_DEVICES};
+use berth_api::vgpus::MOST_VGPUS;
 use tfplugin6::{AttributePath, Diagnostic, Value};
 
 use crate::{
@@ -10,9 +11,12 @@ use crate::{
     form::Form,
 };
 
-/// The attributes with devices of the host: the name, the bus, and the maximum number of devices of a VM.
-const LISTS: [(&str, &str, i64); 2] =
-    [("pci_devices", "PCI", MOST_PCI_DEVICES), ("usb_devices", "USB", MOST_USB_DEVICES)];
+/// The attributes with devices of the host: the name, the word for the devices, and their maximum number in a VM.
+const LISTS: [(&str, &str, i64); 3] = [
+    ("pci_devices", "PCI devices", MOST_PCI_DEVICES),
+    ("usb_devices", "USB devices", MOST_USB_DEVICES),
+    ("vgpus", "vGPUs", MOST_VGPUS),
+];
 
 pub(crate) fn pci_devices() -> Field {
     devices("pci_devices")
@@ -20,6 +24,10 @@ pub(crate) fn pci_devices() -> Field {
 
 pub(crate) fn usb_devices() -> Field {
     devices("usb_devices")
+}
+
+pub(crate) fn vgpus() -> Field {
+    devices("vgpus")
 }
 
 fn devices(list: &'static str) -> Field {
@@ -70,7 +78,7 @@ pub(super) fn check_shares(config: &Value) -> Vec<Diagnostic> {
 /// Checks the lists of devices of the host in a VM or a class.
 pub(crate) fn check(config: &Value) -> Vec<Diagnostic> {
     let mut found = Vec::new();
-    for (list, bus, most) in LISTS {
+    for (list, noun, most) in LISTS {
         let devices = config.get(list).elements();
         let count = |device: &Value| match device.get("count") {
             count if count.is_null() => Some(1),
@@ -78,16 +86,16 @@ pub(crate) fn check(config: &Value) -> Vec<Diagnostic> {
         };
         let total: i64 = devices.iter().filter_map(count).fold(0, i64::saturating_add);
         if total > most {
-            let detail = format!("{total} {bus} devices are declared; a VM can have at most {most}.");
+            let detail = format!("{total} {noun} are declared; a VM can have at most {most}.");
             let path = AttributePath::root(list);
-            found.push(Diagnostic::error(format!("Too many {bus} devices"), detail).at(path));
+            found.push(Diagnostic::error(format!("Too many {noun}"), detail).at(path));
         }
         if !devices.is_empty() && config.get("power").as_str() == Some("Suspended") {
             let detail = format!(
-                "A VM with {bus} devices of its host cannot be suspended: their state cannot be saved. Set power to Stopped."
+                "A VM with {noun} of its host cannot be suspended: their state cannot be saved. Set power to Stopped."
             );
             let path = AttributePath::root("power");
-            found.push(Diagnostic::error(format!("{bus} devices cannot be suspended"), detail).at(path));
+            found.push(Diagnostic::error(format!("{noun} cannot be suspended"), detail).at(path));
         }
     }
     found

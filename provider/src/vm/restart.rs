@@ -167,6 +167,7 @@ pub(super) fn request(change: &mut PlannedChange<'_>) {
         "uuid",
         "pci_devices",
         "usb_devices",
+        "vgpus",
         "shares",
         "disks",
         "cdroms",

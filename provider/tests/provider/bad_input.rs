@@ -270,6 +270,17 @@ fn vms() -> Vec<Bad> {
             "power",
             "cannot be suspended",
         ),
+        everywhere(
+            own("vgpus", json!([{"name": "a40-8q", "count": 8}, {"name": "a40-1q"}])),
+            "vgpus",
+            "9 vGPUs are declared; a VM can have at most 8",
+        ),
+        everywhere(own("vgpus", json!([{"name": "NVIDIA A40-8Q"}])), "vgpus[0].name", "is not a DNS label"),
+        everywhere(
+            with(own("vgpus", json!([{"name": "a40-8q"}])), "/power", json!("Suspended")),
+            "power",
+            "cannot be suspended",
+        ),
         everywhere(own("shares", json!([{"name": "Media"}])), "shares[0].name", "is not a DNS label"),
         everywhere(own("shares", json!([{"name": "a"}, {"name": "a"}])), "shares", "\"a\" is used twice"),
         everywhere(own("shares", json!([{"name": "a", "tag": "x,y"}])), "shares[0].tag", "is not a tag"),
@@ -592,6 +603,11 @@ fn classes() -> Vec<Bad> {
             with(class(), "/usb_devices", json!([{"name": "Key"}])),
             "usb_devices[0].name",
             "is not a DNS label",
+        ),
+        everywhere(
+            with(class(), "/vgpus", json!([{"name": "a40-8q", "count": 9}])),
+            "vgpus[0].count",
+            "9 is not between 1 and 8",
         ),
     ]
 }

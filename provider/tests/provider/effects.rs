@@ -120,6 +120,7 @@ fn vm() -> Json {
     vm["numa_nodes"] = json!(1);
     vm["pci_devices"] = json!([{"name": "gpu-a100", "count": 1}]);
     vm["usb_devices"] = json!([{"name": "licence-key", "count": 1}]);
+    vm["vgpus"] = json!([{"name": "a40-8q", "count": 1}]);
     vm["shares"] = json!([{"name": "media", "tag": "films", "read_only": true}]);
     vm["restore"] = json!({"snapshot": "s", "token": "1"});
     vm
@@ -197,6 +198,9 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/usb_devices", json!([]), Announced::PowerCycle),
         ("/usb_devices/0/count", json!(2), Announced::PowerCycle),
         ("/usb_devices", json!([{"name": "licence-key"}, {"name": "serial"}]), Announced::PowerCycle),
+        ("/vgpus", json!([]), Announced::PowerCycle),
+        ("/vgpus/0/count", json!(2), Announced::PowerCycle),
+        ("/vgpus", json!([{"name": "a40-8q"}, {"name": "a40-1q"}]), Announced::PowerCycle),
         ("/restore", Json::Null, Announced::Live),
         ("/restore/snapshot", json!("other"), Announced::PowerCycle),
         ("/restore/token", json!("2"), Announced::PowerCycle),
@@ -386,7 +390,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
     let each = json!({"name": "d", "namespace": "default", "size": "2Gi",
         "limits": {"read_iops": 1, "write_iops": 2, "read_bandwidth": "1Mi", "write_bandwidth": "2Mi"}});
     let class = json!({"name": "c", "namespace": "default", "cpus": 1, "memory": "1Gi", "firmware": "UEFI",
-        "tpm": false, "huge_pages": "None", "dedicated_cpu_placement": false, "qemu_options": [{"name": "cpu.vmx", "value": "on"}], "pci_devices": [{"name": "nic-vf", "count": 1}], "usb_devices": [{"name": "licence-key", "count": 1}], "cpu_topology": {"sockets": 1, "cores": 1, "threads": 1}});
+        "tpm": false, "huge_pages": "None", "dedicated_cpu_placement": false, "qemu_options": [{"name": "cpu.vmx", "value": "on"}], "pci_devices": [{"name": "nic-vf", "count": 1}], "usb_devices": [{"name": "licence-key", "count": 1}], "vgpus": [{"name": "a40-8q", "count": 1}], "cpu_topology": {"sockets": 1, "cores": 1, "threads": 1}});
     let ip = json!({"name": "p", "namespace": "default", "pool": "default", "address": "198.18.100.1"});
     let hda = json!({"name": "a", "namespace": "default", "vm": "v", "disk": "d", "force": false});
     let network = json!({"name": "n", "namespace": "default", "cidr": "10.80.0.0/24", "egress": "Masquerade", "ipv6_cidr": "fd00:60::/64", "ipv6_egress": "None", "dns": ["10.80.0.1"], "mtu": 1400,
@@ -520,6 +524,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
             Announced::PowerCycle,
         ),
         ("berth_vm_class", class.clone(), "/usb_devices/0/count", json!(2), Announced::PowerCycle),
+        ("berth_vm_class", class.clone(), "/vgpus", json!([]), Announced::PowerCycle),
         ("berth_vm_class", class, "/cpu_topology", Json::Null, Announced::PowerCycle),
         ("berth_public_ip", ip.clone(), "/pool", json!("other"), Announced::Replace),
         ("berth_public_ip", ip, "/address", json!("198.18.100.2"), Announced::Replace),

@@ -40,6 +40,7 @@ fn a_vm_becomes_the_custom_resource() {
         "name": "web", "class": "small", "disks": [{"name": "root", "boot": true}, {"name": "data", "bus": "sata"}],
         "pci_devices": [{"name": "gpu-a100"}, {"name": "nic", "count": 2}],
         "usb_devices": [{"name": "licence-key"}],
+        "vgpus": [{"name": "a40-8q", "count": 2}],
         "shares": [{"name": "media", "tag": "films", "read_only": true}, {"name": "data"}],
         "memory": "1Gi", "huge_pages": "1Gi", "dedicated_cpu_placement": true, "tpm": true, "cdroms": [{"image": "debian-netinst"}, {"name": "drivers", "connected": false, "boot_first": true}],
         "network_interfaces": [{"public_ip": "web"}, {"name": "lan", "network": "lan", "mac_address": "52:54:00:AB:CD:EF", "model": "rtl8139", "link": "Down"}],
@@ -75,6 +76,12 @@ fn a_vm_becomes_the_custom_resource() {
         {
           "name": "licence-key",
           "count": 1
+        }
+      ],
+      "vgpus": [
+        {
+          "name": "a40-8q",
+          "count": 2
         }
       ],
       "shares": [
@@ -218,9 +225,9 @@ fn every_other_kind_becomes_its_custom_resource() {
     let cases = [
         (
             "berth_vm_class",
-            json!({"cpus": 2, "memory": "1Gi", "qemu_options": [{"name": "cpu.vmx", "value": "on"}], "usb_devices": [{"name": "licence-key"}]}),
+            json!({"cpus": 2, "memory": "1Gi", "qemu_options": [{"name": "cpu.vmx", "value": "on"}], "usb_devices": [{"name": "licence-key"}], "vgpus": [{"name": "a40-8q"}]}),
             json!({"cpus": 2, "memory": "1Gi", "firmware": "UEFI", "qemuOptions": [{"name": "cpu.vmx", "value": "on"}],
-                "usbDevices": [{"name": "licence-key", "count": 1}]}),
+                "usbDevices": [{"name": "licence-key", "count": 1}], "vgpus": [{"name": "a40-8q", "count": 1}]}),
         ),
         (
             "berth_key_class",

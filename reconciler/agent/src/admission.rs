@@ -80,7 +80,7 @@ struct AdmissionInput {
     reserves: u32,
     reserved: u32,
     reservable: u32,
-    /// The PCI and USB devices that the VM takes.
+    /// The PCI and USB devices and vGPUs that the VM takes.
     devices: Vec<DeviceInput>,
     /// The shares that the host does not have for the VM.
     unshared: Vec<String>,

@@ -13,7 +13,7 @@ use berth_api::{
 };
 use berth_host::{DedicatedRequest, ProcessFacts};
 use berth_qemu::hypervisor::ProcessIdentity;
-use berth_qemu::machine::{MachineSpec, NIC_PORTS, PciDeviceSpec, ShareSpec, UsbDeviceSpec};
+use berth_qemu::machine::{MachineSpec, NIC_PORTS, PciDeviceSpec, ShareSpec, UsbDeviceSpec, VgpuSpec};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde::{Deserialize, Serialize};
@@ -60,6 +60,9 @@ pub(crate) struct Journal {
     /// The USB devices of the host, likewise.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) usb_devices: Vec<Held<UsbDeviceSpec>>,
+    /// The vGPUs of the host, likewise. They are removed after its machine has ended.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) vgpus: Vec<Held<VgpuSpec>>,
     #[serde(default)]
     pub(crate) run: Option<Run>,
     /// The bootstrap data given to the guest at the last start.
@@ -259,6 +262,8 @@ pub(crate) struct RunProfile {
     pub(crate) pci_devices: BTreeMap<String, i64>,
     /// The number of USB devices of the host, by name.
     pub(crate) usb_devices: BTreeMap<String, i64>,
+    /// The number of vGPUs, by name.
+    pub(crate) vgpus: BTreeMap<String, i64>,
     /// The folders of the host that it mounts.
     pub(crate) shares: Vec<ShareSpec>,
     /// Settings of QEMU, by name.
@@ -275,6 +280,7 @@ impl RunProfile {
             serial_number: vm.spec.serial_number.clone(),
             pci_devices: devices_on(DeviceBus::Pci, profile),
             usb_devices: devices_on(DeviceBus::Usb, profile),
+            vgpus: devices_on(DeviceBus::Mdev, profile),
             shares: shares_of(vm),
             qemu_options: profile.qemu_options.clone(),
         }
@@ -388,6 +394,7 @@ impl Journal {
             public: Vec::new(),
             pci_devices: Vec::new(),
             usb_devices: Vec::new(),
+            vgpus: Vec::new(),
             run: None,
             bootstrap: None,
             stop: None,
@@ -412,14 +419,24 @@ impl Journal {
         Ok(journal)
     }
 
+    /// Returns a bus of which devices of the host were taken for the instance, or are about to be.
+    pub(crate) fn device_bus(&self) -> Option<DeviceBus> {
+        let lists = [
+            (DeviceBus::Pci, self.pci_devices.is_empty()),
+            (DeviceBus::Usb, self.usb_devices.is_empty()),
+            (DeviceBus::Mdev, self.vgpus.is_empty()),
+        ];
+        lists.into_iter().find(|(_, is_empty)| !is_empty).map(|(bus, _)| bus)
+    }
+
     /// Whether devices of the host were taken for the instance, or are about to be.
     pub(crate) fn has_devices(&self) -> bool {
-        !self.pci_devices.is_empty() || !self.usb_devices.is_empty()
+        self.device_bus().is_some()
     }
 
     /// Returns the journal of an instance whose devices were given back to the host.
     pub(crate) fn without_devices(self) -> Self {
-        Self { pci_devices: Vec::new(), usb_devices: Vec::new(), ..self }
+        Self { pci_devices: Vec::new(), usb_devices: Vec::new(), vgpus: Vec::new(), ..self }
     }
 
     pub(crate) fn to_value(&self) -> Value {

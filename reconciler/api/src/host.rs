@@ -1,8 +1,7 @@
 //! Host: a machine that runs VMs.
 
 mod left_over;
-
-use std::collections::{BTreeMap, BTreeSet};
+mod offers;
 
 use k8s_openapi::jiff::Timestamp;
 use kube::{CustomResource, KubeSchema};
@@ -11,9 +10,10 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Conditions, HugePages, ObjectUser, Quantity,
     backup_repository::HostBackupFolder,
-    passthrough::{DeviceBus, DeviceName, HostPciDevices, HostUsbDevices, OfferedDevices},
+    passthrough::{HostPciDevices, HostUsbDevices},
     shares::HostShare,
     taken::HugeMemory,
+    vgpus::HostVgpus,
 };
 pub use left_over::{HeldPublicIP, Orphan, OrphanOwner, TrashedSource, TrashedVolume};
 
@@ -191,6 +191,10 @@ pub struct HostStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub usb_devices: Vec<HostUsbDevices>,
+    /// The vGPUs (mediated devices) that its administrator lets VMs have (`--vgpu`), by name. At most 64 names are listed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub vgpus: Vec<HostVgpus>,
     /// The folders that its administrator shares with VMs (`--share`), by name. At most 64 are listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
@@ -280,31 +284,6 @@ impl HostStatus {
             memory = memory.saturating_add(HugeMemory::of(size.unwrap_or_default(), bytes));
         }
         memory
-    }
-
-    /// Returns the devices that the host offers, by name. The report is trusted within the bounds of the API only.
-    #[must_use]
-    pub fn offered_devices(&self) -> BTreeMap<DeviceName, OfferedDevices> {
-        let offered = |bus: DeviceBus, name: &str, usable: i64, display: bool| {
-            (DeviceName::new(bus, name), OfferedDevices { usable: usable.clamp(0, 1_000_000), display })
-        };
-        let pci = self.pci_devices.iter().map(|of| offered(DeviceBus::Pci, &of.name, of.usable, of.display));
-        let usb = self.usb_devices.iter().map(|of| offered(DeviceBus::Usb, &of.name, of.usable, false));
-        pci.chain(usb).collect()
-    }
-
-    /// Returns the folders that VMs can have, by name, and whether they can write to each.
-    #[must_use]
-    pub fn offered_shares(&self) -> BTreeMap<String, bool> {
-        let usable = self.shares.iter().filter(|share| share.problem.is_none());
-        usable.map(|share| (share.name.clone(), !share.read_only)).collect()
-    }
-
-    /// Returns the folders in which Backups can be, by name.
-    #[must_use]
-    pub fn offered_backup_folders(&self) -> BTreeSet<String> {
-        let usable = self.backup_folders.iter().filter(|folder| folder.problem.is_none());
-        usable.map(|folder| folder.name.clone()).collect()
     }
 
     /// The largest VM that the host can take while it runs no other: CPUs and bytes of guest memory. None before its first report.

@@ -84,6 +84,7 @@ mod taken;
 mod unmanaged;
 mod unparsed;
 pub mod user_data;
+pub mod vgpus;
 pub mod vm;
 pub mod vm_class;
 pub mod vm_snapshot;
@@ -137,6 +138,7 @@ pub use storage_pool::{StoragePool, StoragePoolSpec, StoragePoolStatus, StorageP
 pub use taken::{HugeMemory, SizeTaken, size_taken};
 pub use unmanaged::Unmanaged;
 pub use unparsed::Unparsed;
+pub use vgpus::Vgpus;
 pub use vm::{RestartPolicy, StopMode, VM, VMSpec, VMStatus};
 pub use vm_class::{VMClass, VMClassSpec, VMClassStatus};
 pub use vm_snapshot::{SnapshotOfDisk, VMSnapshot, VMSnapshotSpec, VMSnapshotStatus};

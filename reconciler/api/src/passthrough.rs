@@ -1,4 +1,4 @@
-//! PCI and USB devices of a host that a VM has.
+//! PCI and USB devices of a host that a VM has, and how these and vGPUs are counted.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,17 +22,23 @@ pub const MOST_LISTED_DEVICES: usize = 32;
 pub enum DeviceBus {
     Pci,
     Usb,
+    /// The bus of mediated devices: vGPUs.
+    Mdev,
 }
 
 impl DeviceBus {
-    pub const ALL: [Self; 2] = [Self::Pci, Self::Usb];
+    pub const ALL: [Self; 3] = [Self::Pci, Self::Usb, Self::Mdev];
 
-    /// The name of the bus, for people.
+    /// The word for this number of its devices.
     #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Pci => "PCI",
-            Self::Usb => "USB",
+    pub fn noun(self, count: i64) -> &'static str {
+        match (self, count) {
+            (Self::Pci, 1) => "PCI device",
+            (Self::Pci, _) => "PCI devices",
+            (Self::Usb, 1) => "USB device",
+            (Self::Usb, _) => "USB devices",
+            (Self::Mdev, 1) => "vGPU",
+            (Self::Mdev, _) => "vGPUs",
         }
     }
 
@@ -42,6 +48,7 @@ impl DeviceBus {
         match self {
             Self::Pci => "pciDevices",
             Self::Usb => "usbDevices",
+            Self::Mdev => "vgpus",
         }
     }
 
@@ -51,11 +58,12 @@ impl DeviceBus {
         match self {
             Self::Pci => "--pci-device",
             Self::Usb => "--usb-device",
+            Self::Mdev => "--vgpu",
         }
     }
 }
 
-/// A name under which hosts offer devices. The names of either bus are independent of those of the other.
+/// A name under which hosts offer devices. The names of each bus are independent of those of the others.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceName {
     pub bus: DeviceBus,
@@ -71,14 +79,13 @@ impl DeviceName {
     /// A number of these devices, for people: `2 PCI devices gpu-a100`.
     #[must_use]
     pub fn counted(&self, count: i64) -> String {
-        let noun = if count == 1 { "device" } else { "devices" };
-        format!("{count} {} {noun} {}", self.bus.as_str(), self.name)
+        format!("{count} {} {}", self.bus.noun(count), self.name)
     }
 }
 
 impl fmt::Display for DeviceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} devices {}", self.bus.as_str(), self.name)
+        write!(f, "{} {}", self.bus.noun(0), self.name)
     }
 }
 
@@ -233,4 +240,18 @@ pub struct OfferedDevices {
     pub usable: i64,
     /// Whether one of them is a display controller.
     pub display: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_counted_in_the_words_of_their_bus() {
+        let counted = |bus, count| DeviceName::new(bus, "a40").counted(count);
+        assert_eq!(counted(DeviceBus::Pci, 1), "1 PCI device a40");
+        assert_eq!(counted(DeviceBus::Usb, 2), "2 USB devices a40");
+        assert_eq!(counted(DeviceBus::Mdev, 1), "1 vGPU a40");
+        assert_eq!(DeviceName::new(DeviceBus::Mdev, "a40").to_string(), "vGPUs a40");
+    }
 }

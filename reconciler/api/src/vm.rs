@@ -30,7 +30,7 @@ pub use templates::{is_disk_of, template_obstacle};
 
 use crate::{
     CpuAmount, CpuTopology, DiskSpec, Firmware, Graphics, GuestOS, Hooks, HugePages, PciDevices, Power,
-    Probe, Quantity, ResourceName, Share, UsbDevices, Watchdog,
+    Probe, Quantity, ResourceName, Share, UsbDevices, Vgpus, Watchdog,
 };
 
 /// A virtual machine: its size, disks, network interfaces, bootstrap data, power and placement.
@@ -97,6 +97,8 @@ use crate::{
     validation = Rule::new("!has(self.pciDevices) || self.pciDevices.size() == 0 || !has(self.power) || self.power != 'Suspended'").message("a VM with PCI devices of its host cannot be suspended: their state cannot be saved. Set power to Stopped").field_path(".power"),
     validation = Rule::new("!has(self.usbDevices) || self.usbDevices.map(d, has(d.count) ? d.count : 1).sum() <= 8").message("a VM can have at most 8 USB devices").field_path(".usbDevices"),
     validation = Rule::new("!has(self.usbDevices) || self.usbDevices.size() == 0 || !has(self.power) || self.power != 'Suspended'").message("a VM with USB devices of its host cannot be suspended: their state cannot be saved. Set power to Stopped").field_path(".power"),
+    validation = Rule::new("!has(self.vgpus) || self.vgpus.map(d, has(d.count) ? d.count : 1).sum() <= 8").message("a VM can have at most 8 vGPUs").field_path(".vgpus"),
+    validation = Rule::new("!has(self.vgpus) || self.vgpus.size() == 0 || !has(self.power) || self.power != 'Suspended'").message("a VM with vGPUs of its host cannot be suspended: their state cannot be saved. Set power to Stopped").field_path(".power"),
     validation = Rule::new("!has(self.shares) || self.shares.all(s, self.shares.filter(o, (has(o.tag) ? o.tag : o.name) == (has(s.tag) ? s.tag : s.name)).size() == 1)").message("two shares have the same tag: the guest could mount only one of them").field_path(".shares"),
     validation = Rule::new("!has(self.shares) || self.shares.size() == 0 || !has(self.power) || self.power != 'Suspended'").message("a VM with shares cannot be suspended: their state cannot be saved. Set power to Stopped").field_path(".power"),
     validation = Rule::new("!has(self.cdroms) || self.cdroms.filter(c, has(c.bootFirst) && c.bootFirst).size() <= 1").message("at most one CD-ROM drive can have bootFirst: true").field_path(".cdroms"),
@@ -227,6 +229,14 @@ pub struct VMSpec {
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     #[schemars(length(max = 8))]
     pub usb_devices: Vec<UsbDevices>,
+    /// vGPUs (mediated devices), parts of GPUs of the host that the guest has for itself, keyed by `name`, at most 8 in total. The VM is
+    /// placed on a host that offers enough of each (`status.vgpus` of the Host) and that no other VM has. A VM with vGPUs of display
+    /// controllers has no `graphics`; a VM with vGPUs is not suspended. Default: those of the class. A change takes effect at the next
+    /// power cycle.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    #[schemars(length(max = 8))]
+    pub vgpus: Vec<Vgpus>,
     /// Folders of its host that the guest mounts (virtiofs), keyed by `name`, at most 8. The VM is placed on a host whose administrator
     /// shares all of them (`status.shares` of the Host); the folders of two hosts with the same name are not the same folder, unless the
     /// administrator sees to it. A VM with shares is not suspended. Default: none. A change takes effect at the next power cycle.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Conditions, CpuAmount, CpuTopology, Firmware, GuestOS, HugePages, ObjectUser, PciDevices, QemuOption,
-    Quantity, UsbDevices,
+    Quantity, UsbDevices, Vgpus,
 };
 
 /// A size and hardware profile that many VMs share.
@@ -50,6 +50,7 @@ use crate::{
     validation = Rule::new("!has(self.cpuReservation) || !has(self.cpuLimit) || !isQuantity(self.cpuReservation) || !isQuantity(self.cpuLimit) || quantity(self.cpuReservation).compareTo(quantity(self.cpuLimit)) <= 0").message("cpuReservation must be at most cpuLimit").field_path(".cpuReservation"),
     validation = Rule::new("!has(self.pciDevices) || self.pciDevices.map(d, has(d.count) ? d.count : 1).sum() <= 8").message("a VM can have at most 8 PCI devices").field_path(".pciDevices"),
     validation = Rule::new("!has(self.usbDevices) || self.usbDevices.map(d, has(d.count) ? d.count : 1).sum() <= 8").message("a VM can have at most 8 USB devices").field_path(".usbDevices"),
+    validation = Rule::new("!has(self.vgpus) || self.vgpus.map(d, has(d.count) ? d.count : 1).sum() <= 8").message("a VM can have at most 8 vGPUs").field_path(".vgpus"),
     validation = Rule::new("!has(self.cpuTopology) || self.cpuTopology.sockets * self.cpuTopology.cores * self.cpuTopology.threads == self.cpus").message("sockets * cores * threads must equal cpus").field_path(".cpuTopology")
 )]
 pub struct VMClassSpec {
@@ -148,6 +149,12 @@ pub struct VMClassSpec {
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     #[schemars(length(max = 8))]
     pub usb_devices: Vec<UsbDevices>,
+    /// vGPUs (mediated devices) for each VM that declares no `vgpus` itself, keyed by `name`, at most 8 in total. Default: none. A change
+    /// reaches a VM at its next power cycle.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    #[schemars(length(max = 8))]
+    pub vgpus: Vec<Vgpus>,
 }
 
 /// The observed state of a VMClass.

@@ -39,7 +39,7 @@ pub(crate) struct Request {
     pub(crate) tpm: bool,
     /// Whether it has an encrypted disk.
     pub(crate) disk_encryption: bool,
-    /// The PCI and USB devices that it takes, by name.
+    /// The PCI and USB devices and vGPUs that it takes, by name.
     pub(crate) devices: DeviceCounts,
     /// The shares that it mounts, by name, and whether it writes to each.
     pub(crate) shares: BTreeMap<String, bool>,

@@ -105,6 +105,9 @@ pub enum SystemError {
     /// A USB device that a machine is to have.
     #[error("USB device {port}: {detail}")]
     UsbDevice { port: String, detail: String },
+    /// A vGPU that a machine is to have.
+    #[error("vGPU {mdev_type} of {parent}: {detail}")]
+    Vgpu { parent: String, mdev_type: String, detail: String },
     /// A folder of the host that a machine is to have.
     #[error("share {name}: {detail}")]
     Share { name: String, detail: String },

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::{
     BackupFolderFacts, DedicatedFacts, HostLinks, HostRange, HostUse, PciDeviceFacts, Result, ShareFacts,
-    UsbDeviceFacts,
+    UsbDeviceFacts, VgpuFacts,
 };
 
 /// The facts of the host itself.
@@ -80,6 +80,8 @@ pub struct HostFacts {
     pub pci_devices: Vec<PciDeviceFacts>,
     /// The USB devices that its administrator lets guests have.
     pub usb_devices: Vec<UsbDeviceFacts>,
+    /// The vGPUs that its administrator lets guests have.
+    pub vgpus: Vec<VgpuFacts>,
     /// The folders that its administrator shares with guests.
     pub shares: Vec<ShareFacts>,
     /// The folders that its administrator offers for backups.

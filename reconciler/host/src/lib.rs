@@ -38,6 +38,7 @@ mod shares;
 mod start;
 mod trace;
 mod usage;
+mod vgpus;
 mod volumes;
 
 pub use backups::{
@@ -74,6 +75,7 @@ pub use trace::{
     TracedRule,
 };
 pub use usage::{HostUse, InterfaceUse, MachineUse};
+pub use vgpus::{VgpuFacts, VgpuMapping, VgpuSelector};
 pub use volumes::{
     DeclaredRestore, DeclaredSource, MOST_RESTORES, MOST_SNAPSHOTS, Merged, NewRestore, NewSnapshot,
     NewVolume, Restored, SnapshotFacts, Taken, TrashedVolume, VolumeFacts, VolumeOwner, Volumes,

@@ -38,6 +38,7 @@ mod shares;
 mod usage;
 mod usb_devices;
 mod users;
+mod vgpus;
 mod volumes;
 
 use std::collections::BTreeSet;
@@ -68,7 +69,7 @@ use super::{
     InstanceFacts, LaunchRequest, LeaseTaken, MachineUse, Machines, Merged, NetworkConfig, Networks,
     NewImage, NewRestore, NewSnapshot, NewVolume, PciMapping, ProcessFacts, Progress, RemoteImage,
     ResolvedImage, Result, SealedKey, ShareMapping, SnapshotFacts, StateAccess, SystemError, Taken,
-    TapConfig, TapFacts, Trace, TraceRequest, TrashedVolume, Uplink, UsbMapping, VolumeFacts, VolumeOwner,
+    TapConfig, TapFacts, Trace, TraceRequest, TrashedVolume, Uplink, UsbMapping, VgpuMapping, VolumeFacts, VolumeOwner,
     Volumes,
 };
 use backup_folders::BackupFolders;
@@ -86,6 +87,7 @@ use passthrough::{HostKernel, Passthrough};
 use shares::Shares;
 use usb_devices::UsbPassthrough;
 use users::Users;
+use vgpus::Vgpus;
 use volumes::LinuxVolumes;
 
 pub use users::UidRange;
@@ -112,6 +114,8 @@ pub struct LinuxConfig {
     pub pci_devices: Vec<PciMapping>,
     /// The USB devices that guests may have. Default: none.
     pub usb_devices: Vec<UsbMapping>,
+    /// The vGPUs that guests may have. Default: none.
+    pub vgpus: Vec<VgpuMapping>,
     /// The folders that guests may have. Default: none.
     pub shares: Vec<ShareMapping>,
     /// The folders for backups. Default: none.
@@ -137,6 +141,7 @@ impl LinuxConfig {
             public_interface: None,
             pci_devices: Vec::new(),
             usb_devices: Vec::new(),
+            vgpus: Vec::new(),
             shares: Vec::new(),
             backup_folders: Vec::new(),
             dedicated_cpus: BTreeSet::new(),
@@ -167,6 +172,7 @@ pub struct LinuxSystem {
     machines: LinuxMachines,
     passthrough: Passthrough,
     usb: UsbPassthrough,
+    vgpus: Vgpus,
     shares: Shares,
     backup_folders: BackupFolders,
     host: LinuxInfo,
@@ -208,6 +214,7 @@ impl LinuxSystem {
             backup_folders: BackupFolders::new(config.backup_folders, layout.root().to_owned()),
             passthrough: Passthrough::new("/", layout.pci(), config.pci_devices, Arc::new(HostKernel)),
             usb: UsbPassthrough::new("/", layout.usb(), config.usb_devices, Arc::new(HostKernel)),
+            vgpus: Vgpus::new("/", layout.vgpus(), config.vgpus, Arc::new(HostKernel)),
             host: LinuxInfo::new(config.address),
             direct_io: DirectIo::default(),
             tools_user: shared,
@@ -658,11 +665,12 @@ impl Machines for LinuxSystem {
     }
 
     async fn take_devices(&self, instance: &str, devices: &DeviceSpecs) -> Result<()> {
-        let (pci, usb) = (self.passthrough.clone(), self.usb.clone());
+        let (pci, usb, vgpus) = (self.passthrough.clone(), self.usb.clone(), self.vgpus.clone());
         let (instance, devices) = (instance.to_owned(), devices.clone());
         blocking(move || {
             pci.take(&instance, &devices.pci)?;
-            usb.take(&instance, &devices.usb)
+            usb.take(&instance, &devices.usb)?;
+            vgpus.take(&instance, &devices.vgpus)
         })
         .await
     }
@@ -674,8 +682,10 @@ impl Machines for LinuxSystem {
                 pid: process.identity.pid,
             });
         }
-        let (pci, usb, instance) = (self.passthrough.clone(), self.usb.clone(), instance.to_owned());
+        let (pci, usb, vgpus) = (self.passthrough.clone(), self.usb.clone(), self.vgpus.clone());
+        let instance = instance.to_owned();
         blocking(move || {
+            vgpus.give_back(&instance)?;
             pci.give_back(&instance)?;
             usb.give_back(&instance)
         })
@@ -724,9 +734,9 @@ impl HostInfo for LinuxSystem {
         }
         facts.ranges = self.networks.host_ranges().await?;
         facts.links = self.networks.host_links().await?;
-        let (pci, usb) = (self.passthrough.clone(), self.usb.clone());
-        (facts.pci_devices, facts.usb_devices) =
-            blocking(move || Ok::<_, SystemError>((pci.facts()?, usb.facts()?))).await?;
+        let (pci, usb, vgpus) = (self.passthrough.clone(), self.usb.clone(), self.vgpus.clone());
+        (facts.pci_devices, facts.usb_devices, facts.vgpus) =
+            blocking(move || Ok::<_, SystemError>((pci.facts()?, usb.facts()?, vgpus.facts()?))).await?;
         facts.shares = self.shares.facts().await;
         facts.backup_folders = self.backup_folders.facts().await;
         facts.dedicated = self.machines.dedicated_facts().await?;

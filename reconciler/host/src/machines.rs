@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use berth_qemu::console::ConsoleStream;
 use berth_qemu::guest_agent::GuestAgent;
 use berth_qemu::hypervisor::{CpuTime, Limits, ProcessIdentity};
-use berth_qemu::machine::{DiskSpec, MachineSpec, Medium, NicSpec, PciDeviceSpec, UsbDeviceSpec};
+use berth_qemu::machine::{DiskSpec, MachineSpec, Medium, NicSpec, PciDeviceSpec, UsbDeviceSpec, VgpuSpec};
 use berth_qemu::nics::LentTap;
 use berth_qemu::qmp::{Events, Qmp};
 use jiff::Timestamp;
@@ -21,12 +21,13 @@ use crate::{DedicatedCpus, DedicatedRequest, MachineUse, Result};
 pub struct DeviceSpecs {
     pub pci: Vec<PciDeviceSpec>,
     pub usb: Vec<UsbDeviceSpec>,
+    pub vgpus: Vec<VgpuSpec>,
 }
 
 impl DeviceSpecs {
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.pci.is_empty() && self.usb.is_empty()
+        self.pci.is_empty() && self.usb.is_empty() && self.vgpus.is_empty()
     }
 }
 
@@ -127,16 +128,18 @@ pub trait Machines: Send + Sync + fmt::Debug + 'static {
     /// image is named by the beginning of its digest, at least 20 digits.
     async fn revoke_medium(&self, instance: &str, digest: &str) -> Result<()>;
 
-    /// Takes devices of the host for the instance: from then on no other instance gets them, and PCI devices are bound to vfio-pci. Required
-    /// before it is launched with them.
+    /// Takes devices of the host for the instance: from then on no other instance gets them, PCI devices are bound to vfio-pci, and vGPUs
+    /// exist. Required before it is launched with them.
     ///
-    /// *Errors*: [`SystemError::Device`] or [`SystemError::UsbDevice`] if another instance has one, or no guest can have it.
+    /// *Errors*: [`SystemError::Device`], [`SystemError::UsbDevice`] or [`SystemError::Vgpu`] if another instance has one, or no guest can
+    /// have it.
     ///
     /// [`SystemError::Device`]: crate::SystemError::Device
     /// [`SystemError::UsbDevice`]: crate::SystemError::UsbDevice
+    /// [`SystemError::Vgpu`]: crate::SystemError::Vgpu
     async fn take_devices(&self, instance: &str, devices: &DeviceSpecs) -> Result<()>;
 
-    /// Gives the devices that were taken for the instance back to the drivers that they had.
+    /// Gives the devices that were taken for the instance back to the drivers that they had, and removes its vGPUs.
     ///
     /// *Errors*: [`SystemError::StillRunning`] while its QEMU is alive.
     ///

@@ -68,6 +68,8 @@ pub const NIC_PORTS: u8 = 8;
 pub const MAX_PCI_DEVICES: u8 = 8;
 /// The maximum number of USB devices of the host in a machine.
 pub const MAX_USB_DEVICES: u8 = 8;
+/// The maximum number of vGPUs in a machine.
+pub const MAX_VGPUS: u8 = 8;
 /// The highest number of a USB bus: its device files have names of three digits.
 pub const MAX_USB_BUS: u16 = 999;
 /// The maximum number of shares of a machine.
@@ -173,6 +175,9 @@ pub struct MachineSpec {
     /// USB devices of the host, at most [`MAX_USB_DEVICES`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub usb_devices: Vec<UsbDeviceSpec>,
+    /// vGPUs of the host, at most [`MAX_VGPUS`]. The position in the list determines the port.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vgpus: Vec<VgpuSpec>,
     /// Folders of the host that the guest mounts, at most [`MAX_SHARES`]. The position in the list determines the PCI function.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shares: Vec<ShareSpec>,
@@ -207,6 +212,24 @@ impl UsbDeviceSpec {
     /// Its device file, through which a program controls it.
     pub fn node(&self) -> PathBuf {
         PathBuf::from(format!("/dev/bus/usb/{:03}/{:03}", self.bus, self.number))
+    }
+}
+
+/// A vGPU: a mediated device of the host, that is a part of a PCI device, which the guest has for itself (VFIO).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct VgpuSpec {
+    /// The UUID of the mediated device, in the usual text form.
+    pub uuid: String,
+    /// The address of the PCI device that it is a part of, such as `0000:41:00.0`.
+    pub parent: String,
+    /// Its type, as the driver of that device names it, such as `nvidia-558`.
+    pub mdev_type: String,
+}
+
+impl VgpuSpec {
+    /// Its folder in sysfs, by which QEMU finds it.
+    pub fn folder(&self) -> PathBuf {
+        Path::new("/sys/bus/mdev/devices").join(&self.uuid)
     }
 }
 
@@ -318,7 +341,7 @@ pub struct MachineFiles {
     pub sysprep: Option<PathBuf>,
     /// Files that the firmware configuration device passes to the guest (Ignition reads `opt/com.coreos/config`).
     pub fw_cfg: Vec<FwCfg>,
-    /// The device files of VFIO: those of the IOMMU groups of its PCI devices. QEMU's user owns them while it runs.
+    /// The device files of VFIO: those of the IOMMU groups of its PCI devices and vGPUs. QEMU's user owns them while it runs.
     #[serde(default)]
     pub vfio_groups: Vec<PathBuf>,
     /// The device files of its USB devices. QEMU's user owns them while it runs.

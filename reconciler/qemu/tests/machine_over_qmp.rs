@@ -72,6 +72,7 @@ impl Bench {
                 nic_ports: 0,
                 pci_devices: Vec::new(),
                 usb_devices: Vec::new(),
+                vgpus: Vec::new(),
                 shares: Vec::new(),
                 graphics: Graphics::None,
                 extras: Default::default(),

@@ -10,7 +10,7 @@ use berth_qemu::installation::Installation;
 use berth_qemu::machine::{
     Accelerator, Bus, Cache, Confinement, DiskSpec, Firmware, Format, FwCfg, Graphics, LaunchSpec,
     MachineFiles, MachinePaths, MachineSpec, PciDeviceSpec, ShareSpec, SharedFolder, Topology, TpmFiles,
-    UefiFiles, UsbDeviceSpec, VirtiofsFiles,
+    UefiFiles, UsbDeviceSpec, VgpuSpec, VirtiofsFiles,
 };
 use berth_qemu::power::{self, RunState};
 use berth_qemu::process::LocalHypervisor;
@@ -62,6 +62,7 @@ impl Bench {
                 nic_ports: 0,
                 pci_devices: Vec::new(),
                 usb_devices: Vec::new(),
+                vgpus: Vec::new(),
                 shares: Vec::new(),
                 graphics: Graphics::None,
                 extras: Default::default(),
@@ -102,6 +103,21 @@ async fn qemu_takes_a_device_of_the_host_and_names_one_that_is_not_there() {
     spec.machine.pci_devices = vec![PciDeviceSpec { functions, groups: vec![1] }];
     let error = bench.host.launch(&spec, Limits::default()).await.expect_err("there is no such device");
     assert!(error.to_string().contains("ffff:1f:1f.0: no such host device"), "{error}");
+}
+
+#[tokio::test]
+async fn qemu_takes_a_vgpu_of_the_host_and_names_one_that_is_not_there() {
+    let Some(bench) = Bench::new().await else { return };
+    let mut spec = bench.spec("vgpu");
+    let uuid = "0f5b2c6e-8a4b-8d0e-9c1f-1a2b3c4d5e6f".to_owned();
+    spec.machine.vgpus =
+        vec![VgpuSpec { uuid, parent: "0000:41:00.0".into(), mdev_type: "nvidia-558".into() }];
+    let error = bench.host.launch(&spec, Limits::default()).await.expect_err("there is no such device");
+    let folder = "/sys/bus/mdev/devices/0f5b2c6e-8a4b-8d0e-9c1f-1a2b3c4d5e6f";
+    assert!(
+        error.to_string().contains(folder) && error.to_string().contains("no such host device"),
+        "{error}"
+    );
 }
 
 /// QEMU has its library for USB devices ready before it opens the device: with the files and system calls that it is left with.

@@ -87,6 +87,7 @@ mod tests {
             disk_dirs: Vec::new(),
             pci_devices: Vec::new(),
             usb_devices: Vec::new(),
+            vgpus: Vec::new(),
             shares: Vec::new(),
             backup_folders: Vec::new(),
             image_allow: Vec::new(),

@@ -39,6 +39,7 @@ pub(super) async fn system(
     config.disk_folders = folders("--disk-dir", &options.disk_dirs)?;
     config.pci_devices.clone_from(&options.pci_devices);
     config.usb_devices.clone_from(&options.usb_devices);
+    config.vgpus.clone_from(&options.vgpus);
     config.shares.clone_from(&options.shares);
     config.backup_folders.clone_from(&options.backup_folders);
     config.images.allow.clone_from(&options.image_allow);

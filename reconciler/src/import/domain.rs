@@ -431,6 +431,10 @@ fn host_device(device: Node<'_, '_>) -> String {
             let [domain, bus, slot] = ["domain", "bus", "slot"].map(|name| of("address", name));
             ("--pci-device", format!("{domain}:{bus}:{slot}"), "pci_devices")
         }
+        "mdev" => {
+            let note = "it has a vGPU of its host (mdev): offer those of its type there with --vgpu NAME=ADDRESS/TYPE, and add NAME to vgpus";
+            return note.to_owned();
+        }
         _ => return format!("it has a device of its host ({kind}), which berth does not have"),
     };
     // Untrusted, and incomplete without a vendor or an address.

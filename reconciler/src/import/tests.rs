@@ -233,6 +233,13 @@ fn a_usb_device_of_the_host_is_offered_by_its_vendor_and_product() {
 }
 
 #[test]
+fn a_vgpu_of_the_host_is_offered_by_its_device_and_type() {
+    let device = "<hostdev mode='subsystem' type='mdev' model='vfio-pci'><source><address uuid='c2177883-f1bb-47f0-914d-32a22e3a8804'/></source></hostdev>";
+    let notes = import_of(&[&small("web", device)]).notes.join("\n");
+    assert_parts(&notes, &["--vgpu NAME=ADDRESS/TYPE, and add NAME to vgpus"]);
+}
+
+#[test]
 fn equal_sizes_share_a_class_shared_files_an_image_and_no_name_is_used_twice() {
     let devices = disk("/srv/base.qcow2", "vda");
     let import = import_of(&[

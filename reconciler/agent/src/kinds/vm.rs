@@ -87,7 +87,7 @@ pub(crate) enum Step {
     MakeTap(TapConfig),
     /// Takes these devices of the host for the machine. The journal names them.
     TakeDevices(DeviceSpecs),
-    /// Gives the devices of a machine that has ended back to the drivers that they had.
+    /// Gives the devices of a machine that has ended back to the drivers that they had, and removes its vGPUs.
     GiveBackDevices,
     /// Starts QEMU and connects to its monitor.
     Launch(Box<LaunchRequest>),

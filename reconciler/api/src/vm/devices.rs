@@ -1,9 +1,9 @@
-//! The PCI and USB devices and the shares of a host that a VM takes.
+//! The PCI and USB devices, the vGPUs and the shares of a host that a VM takes.
 
 use std::collections::BTreeMap;
 
 use super::VM;
-use crate::{DeviceBus, DeviceCounts, DeviceName, PciDevices, UsbDevices, VMClassSpec, VMSpec};
+use crate::{DeviceBus, DeviceCounts, DeviceName, PciDevices, UsbDevices, VMClassSpec, VMSpec, Vgpus};
 
 impl VMSpec {
     /// Returns the number of devices that the VM is to have, by name. `class` is the class that it names, if that exists: its list of a bus
@@ -19,10 +19,15 @@ impl VMSpec {
             [] => class.map_or(&[][..], |class| &class.usb_devices[..]),
             own => own,
         };
+        let vgpus = match &self.vgpus[..] {
+            [] => class.map_or(&[][..], |class| &class.vgpus[..]),
+            own => own,
+        };
         let of = |bus, name: &str, count: i64| (DeviceName::new(bus, name), count.max(1));
         let pci = pci.iter().map(|PciDevices { name, count }| of(DeviceBus::Pci, &name.0, *count));
         let usb = usb.iter().map(|UsbDevices { name, count }| of(DeviceBus::Usb, &name.0, *count));
-        pci.chain(usb).collect()
+        let vgpus = vgpus.iter().map(|Vgpus { name, count }| of(DeviceBus::Mdev, &name.0, *count));
+        pci.chain(usb).chain(vgpus).collect()
     }
 }
 
@@ -40,7 +45,8 @@ pub fn taken_devices(vm: &VM, class: Option<&VMClassSpec>) -> DeviceCounts {
     if let Some(status) = &vm.status {
         let pci = status.pci_devices.iter().map(|device| (DeviceBus::Pci, &device.name));
         let usb = status.usb_devices.iter().map(|device| (DeviceBus::Usb, &device.name));
-        for (bus, name) in pci.chain(usb) {
+        let vgpus = status.vgpus.iter().map(|vgpu| (DeviceBus::Mdev, &vgpu.name));
+        for (bus, name) in pci.chain(usb).chain(vgpus) {
             *has.entry(DeviceName::new(bus, name)).or_default() += 1;
         }
     }
@@ -56,6 +62,7 @@ pub fn taken_devices(vm: &VM, class: Option<&VMClassSpec>) -> DeviceCounts {
 mod tests {
     use super::*;
     use crate::passthrough::{PciDeviceStatus, UsbDeviceStatus};
+    use crate::vgpus::VgpuStatus;
     use crate::{Share, VMStatus};
 
     #[test]
@@ -92,6 +99,20 @@ mod tests {
             taken_devices(&vm, None),
             [pci("fpga", 1), pci("gpu", 2), pci("nic", 2), usb("gpu", 1), usb("key", 1)].into()
         );
+    }
+
+    #[test]
+    fn a_vm_takes_vgpus_as_it_takes_devices() {
+        let vgpu = |name: &str, count| (DeviceName::new(DeviceBus::Mdev, name), count);
+        let class: VMClassSpec =
+            serde_json::from_value(serde_json::json!({"cpus": 1, "vgpus": [{"name": "a40-8q", "count": 2}]}))
+                .expect("a class");
+        let mut vm = VM::new("web", VMSpec { class: Some("gpus".into()), ..VMSpec::default() });
+        assert_eq!(taken_devices(&vm, Some(&class)), [vgpu("a40-8q", 2)].into());
+        vm.spec.vgpus = vec![Vgpus { name: "a40-1q".into(), count: 1 }];
+        let has = VgpuStatus { name: "a40-8q".into(), ..VgpuStatus::default() };
+        vm.status = Some(VMStatus { vgpus: vec![has], ..VMStatus::default() });
+        assert_eq!(taken_devices(&vm, Some(&class)), [vgpu("a40-1q", 1), vgpu("a40-8q", 1)].into());
     }
 
     #[test]

@@ -14,6 +14,7 @@ use crate::SizeTaken;
 use crate::guest::{GuestEnd, GuestStatus};
 use crate::passthrough::{PciDeviceStatus, UsbDeviceStatus};
 use crate::public_ip::PublicPort;
+use crate::vgpus::VgpuStatus;
 use crate::{Binding, Conditions, CpuTopology, Graphics, GuestOS, HugePages, Quantity, VMState, Watchdog};
 
 /// The observed state of a VM. Read back from the host, never copied from the spec.
@@ -77,7 +78,7 @@ pub struct VMStatus {
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "dedicatedCPUs")]
     pub dedicated_cpus: Option<Box<DedicatedCpus>>,
     /// The names of what takes effect at the next power cycle: `class`, `cpus`, `memory`, `hugePages`, `firmware`, `tpm`, `cpuTopology`, `numaNodes`,
-    /// `pciDevices`, `usbDevices`, `shares`, `disks[NAME]` of another boot disk, bus or `readOnly`, `cdroms[NAME]`, `networkInterfaces[NAME]`, `restore`. Empty while the VM does not run, and while its host is too small
+    /// `pciDevices`, `usbDevices`, `vgpus`, `shares`, `disks[NAME]` of another boot disk, bus or `readOnly`, `cdroms[NAME]`, `networkInterfaces[NAME]`, `restore`. Empty while the VM does not run, and while its host is too small
     /// to start it again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(max = 128)))]
@@ -99,6 +100,10 @@ pub struct VMStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub usb_devices: Vec<UsbDeviceStatus>,
+    /// The vGPUs of its host that the running VM has.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    pub vgpus: Vec<VgpuStatus>,
     /// Facts that the guest reports about itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest: Option<GuestStatus>,

@@ -37,7 +37,7 @@ pub(crate) struct Candidate {
     pub(crate) cpu_models: Arc<BTreeSet<String>>,
     /// The bridges and interfaces of the host.
     pub(crate) networks: Arc<HostNetworks>,
-    /// The PCI and USB devices that VMs can have, by name.
+    /// The PCI and USB devices and vGPUs that VMs can have, by name.
     pub(crate) devices: Arc<BTreeMap<DeviceName, OfferedDevices>>,
     /// The folders that VMs can have, by name, and whether they can write to each.
     pub(crate) shares: Arc<BTreeMap<String, bool>>,
@@ -77,7 +77,7 @@ pub(crate) struct Demand {
     pub(crate) huge_memory: HugeMemory,
     /// Thousandths of real CPUs.
     pub(crate) reserved: u32,
-    /// PCI and USB devices by name.
+    /// PCI and USB devices and vGPUs by name.
     pub(crate) devices: DeviceCounts,
 }
 
@@ -94,7 +94,7 @@ pub(crate) struct Usage {
     pub(crate) huge_memory: HugeMemory,
     /// Thousandths of real CPUs.
     pub(crate) reserved: u32,
-    /// PCI and USB devices by name.
+    /// PCI and USB devices and vGPUs by name.
     pub(crate) devices: DeviceCounts,
     /// The number of VMs.
     pub(crate) vms: u64,

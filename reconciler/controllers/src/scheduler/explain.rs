@@ -55,7 +55,7 @@ impl Unfit {
                 format!("{count} without the folders for backups {}", names(&request.backup_folders))
             }
             Self::Display => {
-                format!("{count} on which graphics excludes a display controller among its PCI devices")
+                format!("{count} on which graphics excludes a display controller among its devices")
             }
             Self::Devices => format!("{count} without {} free", devices(request)),
             Self::TopologyLabel => format!("{count} without the label {key} of placement group {group}"),
@@ -355,7 +355,7 @@ fn never_on_bridges<'a>(
     ))
 }
 
-/// Returns why none of these hosts will take it with its PCI and USB devices, even if no other VM had one.
+/// Returns why none of these hosts will take it with its PCI and USB devices and vGPUs, even if no other VM had one.
 fn never_with_devices<'a>(
     request: &Request,
     eligible: impl Iterator<Item = &'a Candidate> + Clone,

@@ -208,6 +208,26 @@ fn a_vm_with_devices_goes_to_a_host_with_enough_free_ones_and_the_message_says_w
 }
 
 #[test]
+fn a_vm_with_vgpus_goes_to_a_host_with_enough_free_ones_and_its_message_names_their_option() {
+    let a40 = || DeviceName::new(DeviceBus::Mdev, "a40-8q");
+    let with = |name: &str, usable: i64, used: i64| {
+        let devices = [(a40(), OfferedDevices { usable, display: true })];
+        let used = Usage { devices: [(a40(), used)].into(), ..Usage::default() };
+        Candidate { devices: std::sync::Arc::new(devices.into()), used, ..host(name, 1000) }
+    };
+    let vgpus = |count: i64| Request { devices: [(a40(), count)].into(), ..request(100) };
+    let hosts = [host("a", 9000), with("b", 4, 3), with("c", 6, 4)];
+    assert_eq!(chosen(&vgpus(2), &[], &hosts), Ok("c"));
+    insta::assert_snapshot!(now(&vgpus(3), &[], &hosts), @"0 of 3 hosts can take it: 1 that do not offer 3 vGPUs a40-8q, 2 without 3 vGPUs a40-8q free (it needs 1 CPUs and 100 MiB)");
+    let (reason, text) = never(&vgpus(7), &[], &hosts);
+    assert_eq!(reason, Reason::NoHostWithDevice);
+    insta::assert_snapshot!(text, @"no host that it may run on offers 7 vGPUs a40-8q to VMs: see status.vgpus of the Hosts, and offer devices with --vgpu");
+    let screen = Request { graphics: true, ..vgpus(1) };
+    let (reason, _) = never(&screen, &[], &hosts);
+    assert_eq!(reason, Reason::NotSupported);
+}
+
+#[test]
 fn a_vm_with_shares_goes_to_a_host_that_has_them_all_and_lets_it_write() {
     let with = |name: &str, shares: &[(&str, bool)]| {
         let shares = shares.iter().map(|(name, writable)| ((*name).to_owned(), *writable)).collect();

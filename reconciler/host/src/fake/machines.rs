@@ -12,7 +12,7 @@ use berth_qemu::guest_agent::GuestAgent;
 use berth_qemu::hypervisor::{CpuTime, Hypervisor as _, ProcessIdentity, StateFile};
 use berth_qemu::machine::{
     Affinity, DiskSpec, Firmware, LaunchSpec, MachineFiles, MachinePaths, Medium, NicSpec, ShareSpec,
-    SharedFolder, Tap, TpmFiles, UefiFiles, VirtiofsFiles,
+    SharedFolder, Tap, TpmFiles, UefiFiles, VgpuSpec, VirtiofsFiles,
 };
 use berth_qemu::nics::LentTap;
 use berth_qemu::process::LaunchError;
@@ -21,7 +21,7 @@ use serde_json::Value;
 
 use crate::{
     DeviceSpecs, InstanceFacts, InterfaceUse, LaunchRequest, MachineUse, Machines, PciDeviceFacts,
-    ProcessFacts, Result, StateAccess, SystemError, UsbDeviceFacts,
+    ProcessFacts, Result, StateAccess, SystemError, UsbDeviceFacts, VgpuFacts,
 };
 
 use crate::dedicated_cpus::{GuestCpus, choose};
@@ -160,7 +160,11 @@ impl FakeSystem {
             let found = facts.usb_devices.iter().find(|facts| facts.port == device.port);
             lacks(found.map(|facts| &facts.held_by))
         });
-        if pci.count() + usb.count() > 0 {
+        let vgpus = machine.vgpus.iter().filter(|vgpu| {
+            let holder = facts.vgpus.iter().find_map(|facts| facts.held_by.get(&vgpu.uuid));
+            holder != Some(&machine.instance)
+        });
+        if pci.count() + usb.count() + vgpus.count() > 0 {
             state
                 .violations
                 .push(format!("{} launched with a device that it does not have", machine.instance));
@@ -345,9 +349,16 @@ impl Machines for FakeSystem {
             let mut state = self.state();
             let is_noted =
                 |list: &str| state.journals.get(instance).is_some_and(|journal| !journal[list].is_null());
-            let (pci, usb) = (devices.pci.is_empty(), devices.usb.is_empty());
-            if !((pci || is_noted("pciDevices")) && (usb || is_noted("usbDevices"))) {
+            let lists = [
+                ("pciDevices", devices.pci.is_empty()),
+                ("usbDevices", devices.usb.is_empty()),
+                ("vgpus", devices.vgpus.is_empty()),
+            ];
+            if !lists.iter().all(|(list, is_empty)| *is_empty || is_noted(list)) {
                 state.violations.push(format!("{instance} takes devices that its journal does not have"));
+            }
+            for vgpu in &devices.vgpus {
+                take_vgpu(&mut state.facts.vgpus, instance, vgpu)?;
             }
             for device in &devices.usb {
                 let refuse = |detail: &str| SystemError::UsbDevice {
@@ -455,4 +466,24 @@ impl Machines for FakeSystem {
     fn instance_directory(&self, instance: &str) -> PathBuf {
         instance_path(instance)
     }
+}
+
+fn take_vgpu(all: &mut [VgpuFacts], instance: &str, vgpu: &VgpuSpec) -> Result<()> {
+    let refuse = |detail: &str| SystemError::Vgpu {
+        parent: vgpu.parent.clone(),
+        mdev_type: vgpu.mdev_type.clone(),
+        detail: detail.to_owned(),
+    };
+    let same = |facts: &&mut VgpuFacts| facts.parent == vgpu.parent && facts.mdev_type == vgpu.mdev_type;
+    let found = all.iter_mut().find(same).ok_or_else(|| refuse("it is gone"))?;
+    if found.held_by.get(&vgpu.uuid).is_some_and(|other| other != instance) {
+        return Err(refuse("another instance has it"));
+    }
+    let is_full = found.made.len() >= usize::try_from(found.usable).unwrap_or(usize::MAX);
+    if is_full && !found.made.contains(&vgpu.uuid) {
+        return Err(refuse("its driver does not make it"));
+    }
+    found.held_by.insert(vgpu.uuid.clone(), instance.to_owned());
+    found.made.insert(vgpu.uuid.clone());
+    Ok(())
 }

@@ -126,6 +126,10 @@ impl State {
         let usb = self.facts.usb_devices.iter_mut().map(|facts| &mut facts.held_by);
         let its = pci.chain(usb).filter(|held_by| held_by.as_deref() == Some(instance));
         its.for_each(|held_by| *held_by = None);
+        for facts in &mut self.facts.vgpus {
+            facts.held_by.retain(|_, holder| holder.as_str() != instance);
+            facts.made.retain(|uuid| facts.held_by.contains_key(uuid));
+        }
     }
 
     /// Returns the CPUs for single machines that no running instance has.
@@ -164,6 +168,7 @@ fn facts() -> HostFacts {
         links: HostLinks::default(),
         pci_devices: Vec::new(),
         usb_devices: Vec::new(),
+        vgpus: Vec::new(),
         shares: Vec::new(),
         backup_folders: Vec::new(),
         huge_pages: Vec::new(),

@@ -1,8 +1,10 @@
-//! Records of the devices of this host that instances have, one file for each device, and the names under which devices are offered.
+//! Records of the devices of this host that instances have, one file for each device, the names under which devices are offered, and their
+//! attributes.
 
 use std::collections::BTreeMap;
-use std::io;
-use std::path::PathBuf;
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -11,6 +13,10 @@ use super::files::{self, failed};
 use crate::SystemError;
 
 type Result<T> = std::result::Result<T, SystemError>;
+
+/// The most bytes of an attribute that are read, and the most characters of a text that are kept.
+const MOST_BYTES: u64 = 512;
+const MOST_CHARACTERS: usize = 64;
 
 /// The records of one bus, `<folder>/<device>.json`. A record is on disk before anything of its device is changed, and removed last.
 #[derive(Clone, Debug)]
@@ -72,4 +78,20 @@ impl OfferedNames {
         }
         problem
     }
+}
+
+/// An attribute of a device in sysfs. Devices and drivers have the words of some of them.
+pub(super) fn attribute(path: &Path) -> Option<String> {
+    let read = || -> io::Result<String> {
+        let mut bytes = Vec::new();
+        fs::File::open(path)?.take(MOST_BYTES).read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).trim().to_owned())
+    };
+    read().ok()
+}
+
+/// Text of a device, fit to be shown: without characters that change how others are shown.
+pub(super) fn harmless(text: &str) -> String {
+    let shown = |c: char| if c.is_alphanumeric() || c.is_ascii_graphic() || c == ' ' { c } else { '?' };
+    text.chars().take(MOST_CHARACTERS).map(shown).collect()
 }

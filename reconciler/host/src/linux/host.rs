@@ -97,6 +97,7 @@ impl LinuxInfo {
             links: HostLinks::default(),
             pci_devices: Vec::new(),
             usb_devices: Vec::new(),
+            vgpus: Vec::new(),
             shares: Vec::new(),
             backup_folders: Vec::new(),
             huge_pages,

@@ -91,6 +91,11 @@ impl Layout {
         self.root.join("usb")
     }
 
+    /// The records of the vGPUs that instances have.
+    pub(super) fn vgpus(&self) -> PathBuf {
+        self.root.join("vgpus")
+    }
+
     pub(super) fn networks(&self) -> PathBuf {
         self.root.join("network")
     }

@@ -32,7 +32,7 @@ use berth_qemu::hypervisor::{CpuTime, FoundQemu, Hypervisor, ProcessIdentity};
 use berth_qemu::installation::{Installation, UefiFirmware};
 use berth_qemu::machine::{
     Confinement, DiskKey, DiskSpec, Firmware, LaunchSpec, MachineFiles, MachinePaths, MachineSpec, Medium,
-    NicSpec, TpmFiles, UefiFiles, UsbDeviceSpec,
+    NicSpec, TpmFiles, UefiFiles, UsbDeviceSpec, VgpuSpec,
 };
 use berth_qemu::nics::LentTap;
 use berth_qemu::process::{self, Claims, LaunchError, LocalHypervisor, RunAs};
@@ -46,6 +46,7 @@ use super::host::SWTPM;
 use super::layout::{Layout, check_name, is_name};
 use super::shares::Shares;
 use super::users::Users;
+use super::vgpus;
 use crate::{ForeignKind, ForeignObject, InstanceFacts, LaunchRequest, ProcessFacts, SystemError};
 use bootstrap_files::BootstrapFiles;
 use cpus::DedicatedPool;
@@ -166,8 +167,7 @@ impl LinuxMachines {
             let state = self.layout.tpm(&machine.instance);
             files.tpm = Some(TpmFiles { program: SWTPM.find()?, state });
         }
-        let groups = machine.pci_devices.iter().flat_map(|device| &device.groups);
-        files.vfio_groups = groups.map(|group| Path::new(VFIO_GROUPS).join(group.to_string())).collect();
+        files.vfio_groups = vfio_groups(&machine).await?;
         files.usb_nodes = machine.usb_devices.iter().map(UsbDeviceSpec::node).collect();
         files.virtiofs = self.shares.files(&machine.shares).await?;
         files.from_saved_state = from_saved_state;
@@ -497,6 +497,16 @@ fn start_of(identity: &ProcessIdentity) -> Timestamp {
     };
     let since = i64::try_from(identity.start_time / 100).unwrap_or(0);
     boot.checked_add(SignedDuration::from_secs(since)).unwrap_or(boot)
+}
+
+/// The device files of the IOMMU groups of the machine's PCI devices and vGPUs.
+async fn vfio_groups(machine: &MachineSpec) -> Result<Vec<PathBuf>> {
+    let mut groups: Vec<u32> = machine.pci_devices.iter().flat_map(|device| device.groups.clone()).collect();
+    // A vGPU is in another group each time it is made.
+    let mediated = machine.vgpus.clone();
+    let group_of = |vgpu: &VgpuSpec| vgpus::group_of(Path::new("/"), vgpu);
+    groups.extend(blocking(move || mediated.iter().map(group_of).collect::<Result<Vec<u32>>>()).await?);
+    Ok(groups.into_iter().map(|group| Path::new(VFIO_GROUPS).join(group.to_string())).collect())
 }
 
 /// The result when QEMU is not installed: a process from before its removal may still be running.

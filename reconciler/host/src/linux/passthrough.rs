@@ -29,7 +29,7 @@ type Result<T> = std::result::Result<T, SystemError>;
 const VFIO: &str = "vfio-pci";
 /// The first byte of the class of bridges, and of display controllers.
 const BRIDGE: u32 = 0x06;
-const DISPLAY: u32 = 0x03;
+pub(super) const DISPLAY: u32 = 0x03;
 
 /// Changes files of sysfs, to which the kernel reacts.
 pub(super) trait Kernel: Send + Sync + fmt::Debug {
@@ -284,6 +284,19 @@ impl Passthrough {
                 return Ok(Some(text.to_owned()));
             }
         }
+        for function in functions {
+            if self.is_divided(function) {
+                return Ok(Some(format!(
+                    "{function} is divided into vGPUs that exist: it can be given whole once they are removed"
+                )));
+            }
+            if self.is_set_up_by_nvidia(function) {
+                let text = format!(
+                    "{function} is for NVIDIA's vGPU driver on the host, which must stay its driver, and VMs have vfio-pci: berth cannot give it"
+                );
+                return Ok(Some(text));
+            }
+        }
         for group in groups {
             let others = files::names(&self.root.join(format!("sys/kernel/iommu_groups/{group}/devices")))?;
             let foreign: Vec<String> = others
@@ -303,6 +316,27 @@ impl Passthrough {
             )));
         }
         Ok(None)
+    }
+
+    /// Whether the function, or a virtual function of it, has mediated devices, which it would lose with its driver.
+    fn is_divided(&self, function: &str) -> bool {
+        let entries = files::names(&self.devices().join(function)).unwrap_or_default();
+        let links = entries.iter().filter(|entry| entry.starts_with("virtfn"));
+        let mut virtual_functions = links.filter_map(|link| linked_name(&self.of(function, link)));
+        self.has_mediated_devices(function) || virtual_functions.any(|one| self.has_mediated_devices(&one))
+    }
+
+    fn has_mediated_devices(&self, function: &str) -> bool {
+        let types = self.of(function, "mdev_supported_types");
+        let has_some = |mdev_type: &String| {
+            files::names(&types.join(mdev_type).join("devices")).is_ok_and(|devices| !devices.is_empty())
+        };
+        files::names(&types).is_ok_and(|types| types.iter().any(has_some))
+    }
+
+    /// Whether the function is a virtual function to which NVIDIA's driver gives the type of a vGPU, and which is one with that driver only.
+    fn is_set_up_by_nvidia(&self, function: &str) -> bool {
+        self.of(function, "physfn").exists() && self.of(function, "nvidia/current_vgpu_type").exists()
     }
 
     fn devices(&self) -> PathBuf {
@@ -360,7 +394,7 @@ fn of_slot<'a>(present: &'a [String], slot: &'a str) -> impl Iterator<Item = &'a
 }
 
 /// The last part of the path that a symbolic link leads to.
-fn linked_name(link: &Path) -> Option<String> {
+pub(super) fn linked_name(link: &Path) -> Option<String> {
     Some(fs::read_link(link).ok()?.file_name()?.to_str()?.to_owned())
 }
 

@@ -11,15 +11,15 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use berth_qemu::machine::UsbDeviceSpec;
 use serde::{Deserialize, Serialize};
 
-use super::device_records::{DeviceRecords, OfferedNames};
+use super::device_records::{DeviceRecords, OfferedNames, attribute, harmless};
 use super::files::{self, failed};
 use super::passthrough::Kernel;
 use crate::{SystemError, UsbDeviceFacts, UsbMapping, UsbSelector};
@@ -28,9 +28,6 @@ type Result<T> = std::result::Result<T, SystemError>;
 
 /// The class of hubs.
 const HUB: &str = "09";
-/// The most bytes of an attribute that are read, and the most characters of a product that are kept.
-const MOST_BYTES: u64 = 512;
-const MOST_CHARACTERS: usize = 64;
 
 /// The state of a device before it was taken.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -236,26 +233,13 @@ impl UsbPassthrough {
         Some((number("busnum")?, number("devnum")?))
     }
 
-    /// An attribute of a device in sysfs. The device itself has the words of some of them.
     fn attribute(&self, port: &str, file: &str) -> Option<String> {
-        read_start(&self.devices().join(port).join(file)).ok()
+        attribute(&self.devices().join(port).join(file))
     }
-}
-
-fn read_start(path: &Path) -> io::Result<String> {
-    let mut bytes = Vec::new();
-    fs::File::open(path)?.take(MOST_BYTES).read_to_end(&mut bytes)?;
-    Ok(String::from_utf8_lossy(&bytes).trim().to_owned())
 }
 
 fn is_same(device: &UsbDeviceSpec, bus: u16, number: u16) -> bool {
     (device.bus, device.number) == (bus, number)
-}
-
-/// Text of a device, fit to be shown: without characters that change how others are shown.
-fn harmless(text: &str) -> String {
-    let shown = |c: char| if c.is_alphanumeric() || c.is_ascii_graphic() || c == ' ' { c } else { '?' };
-    text.chars().take(MOST_CHARACTERS).map(shown).collect()
 }
 
 #[cfg(test)]

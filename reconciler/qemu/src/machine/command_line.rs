@@ -8,10 +8,10 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::{
-    Accelerator, Affinity, Bus, Cache, DISK_THREAD, DiskSpec, Format, Graphics, LaunchSpec, MEMORY_BLOCK,
-    MEMORY_DEVICE, MachineFiles, MachinePaths, MachineSpec, NIC_PORTS, NicSpec, PciDeviceSpec,
+    Accelerator, Affinity, Bus, Cache, DISK_THREAD, DiskSpec, Format, Graphics, LaunchSpec, MAX_PCI_DEVICES,
+    MEMORY_BLOCK, MEMORY_DEVICE, MachineFiles, MachinePaths, MachineSpec, NIC_PORTS, NicSpec, PciDeviceSpec,
     SCSI_CONTROLLER, SEED_ID, SEED_TARGET, SYSPREP_ID, ShareSpec, Tap, Topology, UefiFiles, UsbDeviceSpec,
-    Watchdog,
+    VgpuSpec, Watchdog,
 };
 use super::{
     backend_of, blockdev, disk_device, key_id, medium_blockdev, nic_device, port_name, scsi_cdrom, slot,
@@ -32,6 +32,8 @@ const SLOT_NIC_PORTS: u8 = 0x9;
 const SLOT_HOST_PORTS: u8 = 0xa;
 /// A function for each share.
 const SLOT_SHARES: u8 = 0xb;
+/// A function for each port for a vGPU.
+const SLOT_VGPU_PORTS: u8 = 0xc;
 
 /// The ports of either speed of a USB controller with devices of the host, as many as QEMU allows.
 const USB_PORTS: u8 = 15;
@@ -90,6 +92,9 @@ pub fn command_line(spec: &LaunchSpec) -> Vec<String> {
     }
     for (number, device) in spec.pci_devices.iter().enumerate() {
         host_device(number, device, &mut args);
+    }
+    for (number, vgpu) in spec.vgpus.iter().enumerate() {
+        mediated_device(number, vgpu, &mut args);
     }
     for (number, share) in spec.shares.iter().enumerate() {
         virtiofs(number, share, &files.paths, &mut args);
@@ -349,6 +354,17 @@ fn host_device(number: usize, device: &PciDeviceSpec, args: &mut Arguments) {
         args.device(json!({"driver": "vfio-pci", "id": format!("host{number}-{function}"), "host": address, "bus": port,
             "multifunction": has_several, "addr": format!("0x0.{function}")}));
     }
+}
+
+/// A vGPU in a port of its own, which reserves no I/O ports, as those of network cards do. The guest sees it by its own driver alone: QEMU
+/// shows its screen nowhere.
+fn mediated_device(number: usize, vgpu: &VgpuSpec, args: &mut Arguments) {
+    let port = format!("vgpuport{number}");
+    let chassis = usize::from(NIC_PORTS) + usize::from(MAX_PCI_DEVICES) + number + 1;
+    args.device(json!({"driver": "pcie-root-port", "id": port, "chassis": chassis, "io-reserve": 0,
+        "bus": "pcie.0", "multifunction": true, "addr": format!("{SLOT_VGPU_PORTS:#x}.{number}")}));
+    args.device(json!({"driver": "vfio-pci", "id": format!("vgpu{number}"), "sysfsdev": text(&vgpu.folder()), "bus": port,
+        "display": "off", "addr": "0x0"}));
 }
 
 /// The id of the connection to the server of a share.

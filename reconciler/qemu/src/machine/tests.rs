@@ -32,6 +32,7 @@ fn spec() -> LaunchSpec {
             nic_ports: 0,
             pci_devices: Vec::new(),
             usb_devices: Vec::new(),
+            vgpus: Vec::new(),
             shares: Vec::new(),
             graphics: Graphics::None,
             extras: Extras::default(),
@@ -701,6 +702,37 @@ fn usb_devices_of_the_host_are_named_by_their_device_files_and_have_ports_enough
     assert!(matches!(twice.validate(), Err(SpecError::Twice { .. })));
     let many = (1..=9).map(|number| UsbDeviceSpec { number, ..key.clone() }).collect();
     assert!(with(|s| s.machine.usb_devices = many).validate().is_err());
+}
+
+#[test]
+fn vgpus_are_named_by_their_folders_in_sysfs_and_have_ports_of_their_own() {
+    let vgpu = |uuid: &str| VgpuSpec {
+        uuid: uuid.to_owned(),
+        parent: "0000:41:00.0".to_owned(),
+        mdev_type: "nvidia-558".to_owned(),
+    };
+    let first = vgpu("0f5b2c6e-8a4b-8d0e-9c1f-1a2b3c4d5e6f");
+    let second = vgpu("7d1a9e40-35c2-8b6f-a0d4-6f5e4d3c2b1a");
+    let gpu = PciDeviceSpec { functions: vec!["0000:01:00.0".to_owned()], groups: vec![1] };
+    let beside_a_device = with(|s| s.machine.pci_devices = vec![gpu.clone()]);
+    let changed = with(|s| {
+        s.machine.pci_devices = vec![gpu];
+        s.machine.vgpus = vec![first.clone(), second];
+    });
+    insta::assert_snapshot!(added(&beside_a_device, &changed), @r#"
+    -device {"driver":"pcie-root-port","id":"vgpuport0","chassis":17,"io-reserve":0,"bus":"pcie.0","multifunction":true,"addr":"0xc.0"}
+    -device {"driver":"vfio-pci","id":"vgpu0","sysfsdev":"/sys/bus/mdev/devices/0f5b2c6e-8a4b-8d0e-9c1f-1a2b3c4d5e6f","bus":"vgpuport0","display":"off","addr":"0x0"}
+    -device {"driver":"pcie-root-port","id":"vgpuport1","chassis":18,"io-reserve":0,"bus":"pcie.0","multifunction":true,"addr":"0xc.1"}
+    -device {"driver":"vfio-pci","id":"vgpu1","sysfsdev":"/sys/bus/mdev/devices/7d1a9e40-35c2-8b6f-a0d4-6f5e4d3c2b1a","bus":"vgpuport1","display":"off","addr":"0x0"}
+    "#);
+    assert_eq!(changed.validate(), Ok(()));
+    for wrong in ["", "../devices/x", "0f5b2c6e", "0f5b2c6e-8a4b-8d0e-9c1f-1a2b3c4d5e6f,display=on"] {
+        assert!(with(|s| s.machine.vgpus = vec![vgpu(wrong)]).validate().is_err(), "{wrong}");
+    }
+    let twice = with(|s| s.machine.vgpus = vec![first.clone(), first.clone()]);
+    assert!(matches!(twice.validate(), Err(SpecError::Twice { .. })));
+    let many = (0..9).map(|n| vgpu(&format!("0f5b2c6e-8a4b-8d0e-9c1f-00000000000{n}"))).collect();
+    assert!(with(|s| s.machine.vgpus = many).validate().is_err());
 }
 
 #[test]

@@ -5,9 +5,9 @@ use std::collections::HashSet;
 use super::{
     Bus, CdromSpec, DiskSpec, FIRST_CDROM_TARGET, Firmware, Format, LaunchSpec, MAX_CDROMS, MAX_NICS,
     MAX_NUMA_NODES, MAX_OPTIONS, MAX_PCI_DEVICES, MAX_QUEUES, MAX_SATA, MAX_SERIAL, MAX_SHARE_TAG,
-    MAX_SHARES, MAX_SOCKET_PATH, MAX_USB_BUS, MAX_USB_DEVICES, MAX_VIRTIO_BLK, MEMORY_BLOCK, MachineSpec,
-    Medium, NIC_PORTS, NicModel, NicSpec, OPTION_GROUPS, SCSI_CONTROLLER, SEED_ID, SEED_TARGET, SYSPREP_ID,
-    ShareSpec,
+    MAX_SHARES, MAX_SOCKET_PATH, MAX_USB_BUS, MAX_USB_DEVICES, MAX_VGPUS, MAX_VIRTIO_BLK, MEMORY_BLOCK,
+    MachineSpec, Medium, NIC_PORTS, NicModel, NicSpec, OPTION_GROUPS, SCSI_CONTROLLER, SEED_ID, SEED_TARGET,
+    SYSPREP_ID, ShareSpec, VgpuSpec,
 };
 
 /// Why a spec is not a valid machine.
@@ -114,6 +114,7 @@ impl MachineSpec {
         self.validate_nics()?;
         self.validate_pci_devices()?;
         self.validate_usb_devices()?;
+        self.validate_vgpus()?;
         self.validate_shares()?;
         self.validate_options()
     }
@@ -156,6 +157,17 @@ impl MachineSpec {
             let is_number = (1..=MAX_USB_BUS).contains(&device.bus) && (1..=127).contains(&device.number);
             check("usb device", &node, is_number, "not the number of a bus and of a device on it")?;
             unique("usb devices", &node, nodes.insert(node.clone()))?;
+        }
+        Ok(())
+    }
+
+    fn validate_vgpus(&self) -> Result<(), SpecError> {
+        let count = self.vgpus.len();
+        check("vgpus", &count.to_string(), count <= usize::from(MAX_VGPUS), "at most 8")?;
+        let mut uuids = HashSet::new();
+        for VgpuSpec { uuid, .. } in &self.vgpus {
+            check("vgpu", uuid, is_uuid(uuid), "not a UUID")?;
+            unique("vgpus", uuid, uuids.insert(uuid))?;
         }
         Ok(())
     }

@@ -72,10 +72,11 @@ fn on_device(driver: &str, device: &Properties) -> Option<String> {
         return None;
     }
     if driver.starts_with("vfio-") {
-        let host = ["host", "sysfsdev"].into_iter().find_map(|name| device.get(name));
+        let host = ["host", "sysfsdev"].into_iter().find_map(|name| device.get(name)).unwrap_or_default();
+        let list = if host.contains("/mdev/") { "vgpus" } else { "pci_devices" };
         return Some(format!(
-            "it has the device {} of its host, which is not taken over: see pci_devices",
-            short(host.unwrap_or_default())
+            "it has the device {} of its host, which is not taken over: see {list}",
+            short(host)
         ));
     }
     if starts(&CONTROLLERS) {

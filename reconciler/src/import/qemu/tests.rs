@@ -316,6 +316,12 @@ fn sizes_and_screens_are_those_of_qemu() {
 }
 
 #[test]
+fn a_vgpu_is_named_with_the_list_that_it_belongs_to() {
+    let vgpu = "kvm -device vfio-pci,sysfsdev=/sys/bus/mdev/devices/c2177883-f1bb-47f0-914d-32a22e3a8804";
+    assert_parts(&guest(vgpu).notes.join("\n"), &["not taken over: see vgpus"]);
+}
+
+#[test]
 fn states_that_end_with_the_process_are_named() {
     let domain =
         guest("kvm -snapshot -loadvm s -kernel vmlinuz -append 'console=ttyS0 -x' -boot n -hda a.qcow2");

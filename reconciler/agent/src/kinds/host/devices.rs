@@ -1,4 +1,4 @@
-//! The PCI and USB devices of this host, as its status lists them. Pure.
+//! The PCI and USB devices and vGPUs of this host, as its status lists them. Pure.
 
 use std::collections::BTreeMap;
 
@@ -7,9 +7,14 @@ use berth_api::host::MAX_DETAIL;
 use berth_api::passthrough::{
     HostPciDevice, HostPciDevices, HostUsbDevice, HostUsbDevices, MOST_DEVICE_NAMES, MOST_LISTED_DEVICES,
 };
-use berth_host::{PciDeviceFacts, UsbDeviceFacts};
+use berth_api::vgpus::{HostVgpuParent, HostVgpus, MAX_TYPE};
+use berth_host::{PciDeviceFacts, UsbDeviceFacts, VgpuFacts};
 
 use super::observe::Observed;
+
+/// The most VMs with vGPUs of a device that are listed, and the most vGPUs of a device that count.
+const MOST_LISTED_VMS: usize = 32;
+const MOST_OF_A_DEVICE: i64 = 1024;
 
 /// The devices of one name.
 struct Named<'a, D> {
@@ -79,9 +84,45 @@ pub(super) fn offered_usb(observed: &Observed) -> Vec<HostUsbDevices> {
     named.into_iter().map(of_name).collect()
 }
 
+/// Returns the vGPUs that the administrator lets VMs have, by name.
+pub(super) fn offered_vgpus(observed: &Observed) -> Vec<HostVgpus> {
+    let mut names: BTreeMap<&str, Vec<&VgpuFacts>> = BTreeMap::new();
+    for vgpus in &observed.facts.vgpus {
+        names.entry(vgpus.name.as_str()).or_default().push(vgpus);
+    }
+    let listed = |vgpus: &VgpuFacts| HostVgpuParent {
+        address: vgpus.parent.clone(),
+        mdev_type: cut(&vgpus.mdev_type, MAX_TYPE).to_owned(),
+        type_name: vgpus.type_name.as_ref().map(|name| cut(name, MAX_TYPE).to_owned()),
+        usable: usable_of(vgpus),
+        vms: vgpus.held_by.values().take(MOST_LISTED_VMS).map(|held| name_of(held, observed)).collect(),
+        problem: problem(vgpus.problem.as_ref()),
+    };
+    let free = |vgpus: &VgpuFacts| {
+        let held = i64::try_from(vgpus.held_by.len()).unwrap_or(i64::MAX);
+        usable_of(vgpus).saturating_sub(held).max(0)
+    };
+    let of_name = |(name, devices): (&str, Vec<&VgpuFacts>)| HostVgpus {
+        name: name.to_owned(),
+        usable: devices.iter().map(|vgpus| usable_of(vgpus)).sum(),
+        free: devices.iter().map(|vgpus| free(vgpus)).sum(),
+        display: devices.iter().any(|vgpus| vgpus.display),
+        devices: devices.into_iter().take(MOST_LISTED_DEVICES).map(listed).collect(),
+    };
+    names.into_iter().take(MOST_DEVICE_NAMES).map(of_name).collect()
+}
+
+/// The number of vGPUs that VMs can have of a device.
+fn usable_of(vgpus: &VgpuFacts) -> i64 {
+    if vgpus.problem.is_none() { i64::from(vgpus.usable).min(MOST_OF_A_DEVICE) } else { 0 }
+}
+
 fn user(held_by: Option<&String>, observed: &Observed) -> Option<String> {
-    let user = |instance: &String| observed.device_users.get(instance).cloned();
-    held_by.map(|instance| user(instance).unwrap_or_else(|| "unknown".to_owned()))
+    held_by.map(|instance| name_of(instance, observed))
+}
+
+fn name_of(instance: &str, observed: &Observed) -> String {
+    observed.device_users.get(instance).cloned().unwrap_or_else(|| "unknown".to_owned())
 }
 
 fn problem(text: Option<&String>) -> Option<String> {
@@ -103,6 +144,13 @@ impl WithoutUse for HostPciDevices {
 impl WithoutUse for HostUsbDevices {
     fn unused(&self) -> Self {
         let devices = self.devices.iter().map(|d| HostUsbDevice { vm: None, ..d.clone() }).collect();
+        Self { free: 0, devices, ..self.clone() }
+    }
+}
+
+impl WithoutUse for HostVgpus {
+    fn unused(&self) -> Self {
+        let devices = self.devices.iter().map(|d| HostVgpuParent { vms: Vec::new(), ..d.clone() }).collect();
         Self { free: 0, devices, ..self.clone() }
     }
 }

@@ -57,7 +57,7 @@ pub(crate) struct Observed {
     pub(super) retained: usize,
     /// Instances that no VM bound here owns.
     pub(super) orphan_instances: Vec<OrphanInstance>,
-    /// `namespace/name` of the VM of each instance that has PCI or USB devices of the host.
+    /// `namespace/name` of the VM of each instance that has PCI or USB devices or vGPUs of the host.
     pub(super) device_users: BTreeMap<String, String>,
     /// Orphans that an administrator has released.
     pub(super) released: BTreeSet<String>,

@@ -125,6 +125,7 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
     status.tpm = Some(facts.qemu.as_ref().is_ok_and(|qemu| qemu.tpm));
     status.pci_devices = devices::offered(observed);
     status.usb_devices = devices::offered_usb(observed);
+    status.vgpus = devices::offered_vgpus(observed);
     status.backup_folders =
         facts.backup_folders.iter().take(MOST_BACKUP_FOLDERS).map(backup_folder).collect();
     status.shares = facts.shares.iter().take(MOST_HOST_SHARES).map(host_share).collect();
@@ -185,6 +186,7 @@ pub(super) fn without_amounts(stored: &HostStatus, status: &HostStatus) -> HostS
         used_by: stored.used_by.clone(),
         pci_devices: devices::without_use(&stored.pci_devices, &status.pci_devices),
         usb_devices: devices::without_use(&stored.usb_devices, &status.usb_devices),
+        vgpus: devices::without_use(&stored.vgpus, &status.vgpus),
         dedicated_cpus: status.dedicated_cpus.clone().map(|cpus| {
             let free = stored.dedicated_cpus.as_ref().map_or(cpus.free, |stored| stored.free);
             HostDedicatedCpus { free, ..cpus }

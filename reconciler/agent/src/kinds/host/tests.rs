@@ -4,7 +4,7 @@ use std::time::Duration;
 use berth_api::Host;
 use berth_host::{
     DeclaredSource, ForeignKind, ForeignObject, Forwarding, HostFacts, KvmFacts, PciDeviceFacts, QemuFacts,
-    ShareFacts, TrashedVolume, UsbDeviceFacts, VolumeFacts, VolumeOwner,
+    ShareFacts, TrashedVolume, UsbDeviceFacts, VgpuFacts, VolumeFacts, VolumeOwner,
 };
 use berth_qemu::machine::{Accelerator, Format};
 use jiff::Timestamp;
@@ -72,6 +72,7 @@ fn observed() -> Observed {
             links: Default::default(),
             pci_devices: Vec::new(),
             usb_devices: Vec::new(),
+            vgpus: Vec::new(),
             shares: Vec::new(),
             backup_folders: Vec::new(),
             huge_pages: Vec::new(),
@@ -475,4 +476,43 @@ fn usb_devices_are_reported_by_name_with_their_ports_and_products() {
         devices::without_use(&reported.usb_devices, &devices::offered_usb(&seen)),
         reported.usb_devices
     );
+}
+
+#[test]
+fn vgpus_are_reported_by_name_with_the_numbers_and_the_vms_of_each_device() {
+    let device = |name: &str, number: u32, usable: u32, held: &[&str]| VgpuFacts {
+        name: name.into(),
+        parent: format!("0000:{number}1:00.0"),
+        mdev_type: "nvidia-558".into(),
+        type_name: Some("NVIDIA A40-8Q".into()),
+        display: true,
+        usable,
+        held_by: held.iter().map(|holder| (format!("uuid-of-{holder}"), (*holder).to_owned())).collect(),
+        made: held.iter().map(|holder| format!("uuid-of-{holder}")).collect(),
+        problem: None,
+    };
+    let mut seen = observed();
+    seen.facts.vgpus = vec![
+        device("a40-8q", 4, 3, &["i-1", "i-2"]),
+        device("a40-8q", 6, 3, &[]),
+        VgpuFacts { problem: Some("x".repeat(600)), ..device("a40-8q", 8, 3, &[]) },
+        VgpuFacts { display: false, mdev_type: "t".repeat(100), ..device("other", 9, 1, &["i-1", "i-3"]) },
+    ];
+    seen.device_users = [("i-1".to_owned(), "ns/web".to_owned())].into();
+    let reported = status(&Host::new("h", Default::default()), &seen, &AgentConfig::new("h"), at(1));
+    let [a40, other] = &reported.vgpus[..] else { panic!("{:?}", reported.vgpus) };
+    assert_eq!((a40.name.as_str(), a40.usable, a40.free, a40.display), ("a40-8q", 6, 4, true));
+    assert_eq!(a40.devices[0].usable, 3);
+    assert_eq!(a40.devices[0].vms, ["ns/web", "unknown"]);
+    assert_eq!((a40.devices[2].usable, a40.devices[2].problem.as_ref().map(String::len)), (0, Some(512)));
+    assert_eq!((other.usable, other.free, other.display), (1, 0, false), "never below zero");
+    assert_eq!(other.devices[0].mdev_type.len(), 64, "as long as the API accepts");
+    let name = berth_api::DeviceName::new(berth_api::DeviceBus::Mdev, "a40-8q");
+    let offered = reported.offered_devices().get(&name).copied();
+    assert_eq!(offered, Some(berth_api::OfferedDevices { usable: 6, display: true }));
+    // Another VM that has one is no reason to write at once; one less that can be made is.
+    seen.facts.vgpus[1] = device("a40-8q", 6, 3, &["i-4"]);
+    assert_eq!(devices::without_use(&reported.vgpus, &devices::offered_vgpus(&seen)), reported.vgpus);
+    seen.facts.vgpus[1] = device("a40-8q", 6, 2, &[]);
+    assert_ne!(devices::without_use(&reported.vgpus, &devices::offered_vgpus(&seen)), reported.vgpus);
 }

@@ -35,6 +35,7 @@ pub(super) fn differences(run: &Run, vm: &VM, size: &Size, profile: &Profile) ->
         ("serialNumber", run.profile.serial_number == declared.serial_number),
         ("pciDevices", run.profile.pci_devices == declared.pci_devices),
         ("usbDevices", run.profile.usb_devices == declared.usb_devices),
+        ("vgpus", run.profile.vgpus == declared.vgpus),
         ("shares", run.profile.shares == declared.shares),
         ("qemuOptions", run.profile.qemu_options == declared.qemu_options),
         ("graphics", run.graphics == vm.spec.graphics),
@@ -48,7 +49,12 @@ pub(super) fn uuid_of(vm: &VM) -> String {
     if let Some(uuid) = &vm.spec.uuid {
         return uuid.to_ascii_lowercase();
     }
-    let digest = Sha256::digest(instance_of(vm).unwrap_or_default().as_bytes());
+    uuid_from(instance_of(vm).unwrap_or_default())
+}
+
+/// Returns a UUID that is always the same for the same text.
+pub(super) fn uuid_from(text: &str) -> String {
+    let digest = Sha256::digest(text.as_bytes());
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&digest[..16]);
     uuid::Builder::from_custom_bytes(bytes).into_uuid().to_string()

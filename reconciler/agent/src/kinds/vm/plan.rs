@@ -10,6 +10,7 @@ mod stop;
 mod suspend;
 #[cfg(test)]
 mod tests;
+mod vgpus;
 
 use berth_api::gates::power_on_gate;
 use berth_api::{Power, Readiness, Reason, VM};

@@ -4,6 +4,7 @@ mod interfaces;
 
 use berth_api::condition::{self, remove};
 use berth_api::passthrough::{PciDeviceStatus, UsbDeviceStatus};
+use berth_api::vgpus::{MAX_TYPE, VgpuStatus};
 use berth_api::vm::{
     DedicatedCpus, DiskAttachmentStatus, GuestEnd, GuestNumaNode, GuestStatus, Hardware, HostRefusal,
     ProcessStatus,
@@ -12,7 +13,7 @@ use berth_api::{
     ConditionType, ConditionUpdate, GuestOS, HugePages, Power, Quantity, Readiness, Reason, Size, VM,
     VMState, VMStatus,
 };
-use berth_qemu::machine::{Bus, PciDeviceSpec};
+use berth_qemu::machine::{Bus, PciDeviceSpec, VgpuSpec};
 use berth_qemu::power::RunState;
 use jiff::Timestamp;
 
@@ -55,6 +56,7 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
     status.cdroms = media::status(observed);
     status.pci_devices = pci_devices(observed);
     status.usb_devices = usb_devices(observed);
+    status.vgpus = vgpus(observed);
     status.guest = guest(observed, status.guest.as_ref());
     status.process = process(observed);
     status.console.clone_from(&observed.console);
@@ -114,6 +116,18 @@ fn pci_devices(observed: &Observed) -> Vec<PciDeviceStatus> {
 fn usb_devices(observed: &Observed) -> Vec<UsbDeviceStatus> {
     let held = observed.journal.usb_devices.iter().filter(|_| observed.process.is_some());
     held.map(|held| UsbDeviceStatus { name: held.name.clone(), port: held.device.port.clone() }).collect()
+}
+
+/// The vGPUs of a VM that has a machine.
+fn vgpus(observed: &Observed) -> Vec<VgpuStatus> {
+    let held = observed.journal.vgpus.iter().filter(|_| observed.process.is_some());
+    let vgpu = |held: &Held<VgpuSpec>| VgpuStatus {
+        name: held.name.clone(),
+        address: held.device.parent.clone(),
+        mdev_type: condition::cut(&held.device.mdev_type, MAX_TYPE).to_owned(),
+        uuid: held.device.uuid.clone(),
+    };
+    held.map(vgpu).collect()
 }
 
 /// Removes the interfaces that were unplugged from the running machine: their addresses are free.

@@ -97,6 +97,7 @@ async fn machine(system: &LinuxSystem, instance: &str, firmware: Firmware) -> La
         nic_ports: 0,
         pci_devices: Vec::new(),
         usb_devices: Vec::new(),
+        vgpus: Vec::new(),
         shares: Vec::new(),
         graphics: Graphics::None,
         extras: Default::default(),

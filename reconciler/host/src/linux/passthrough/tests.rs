@@ -341,3 +341,30 @@ fn a_driver_that_does_not_bind_is_an_error_with_the_driver_that_it_has() {
     broken.give_back("i-1").expect("undone");
     assert_eq!((machine.driver(NIC), machine.overridden(NIC)), ("ixgbe".to_owned(), "(null)".to_owned()));
 }
+
+#[test]
+fn a_device_that_is_divided_into_vgpus_or_is_one_by_nvidias_driver_is_not_given_whole() {
+    let machine = Machine::new();
+    let mdev_type = machine.sys("bus/pci/devices").join(NIC).join("mdev_supported_types/nvidia-558/devices");
+    fs::create_dir_all(&mdev_type).expect("a type");
+    let passthrough = machine.offering(&["nic=0000:02:00.0"]);
+    assert_eq!(only(&passthrough).problem, None, "none was made");
+    fs::write(mdev_type.join("0f5b2c6e-8a4b-8d0e-9c1f-1a2b3c4d5e6f"), "").expect("one");
+    insta::assert_snapshot!(problem(&passthrough), @"0000:02:00.0 is divided into vGPUs that exist: it can be given whole once they are removed");
+    let nic = PciDeviceSpec { functions: vec![NIC.to_owned()], groups: vec![2] };
+    assert!(passthrough.take("i-1", &[nic]).is_err(), "its vGPUs would vanish");
+
+    machine.add("0000:03:00.0", "10de:2235", "0x030200", Some("nvidia"), Some(4));
+    let whole = machine.offering(&["gpu=0000:03:00.0"]);
+    assert_eq!(only(&whole).problem, None);
+    symlink(format!("../{NIC}"), machine.sys("bus/pci/devices/0000:03:00.0/virtfn0")).expect("a link");
+    insta::assert_snapshot!(problem(&whole), @"0000:03:00.0 is divided into vGPUs that exist: it can be given whole once they are removed");
+
+    machine.add("0000:02:10.0", "10de:2235", "0x030200", Some("nvidia"), Some(3));
+    let function = machine.sys("bus/pci/devices/0000:02:10.0");
+    fs::create_dir_all(function.join("nvidia")).expect("a folder");
+    fs::write(function.join("nvidia/current_vgpu_type"), "558\n").expect("a file");
+    symlink(format!("../{NIC}"), function.join("physfn")).expect("a link");
+    insta::assert_snapshot!(problem(&machine.offering(&["vgpu=0000:02:10.0"])), @"0000:02:10.0 is for NVIDIA's vGPU driver on the host, which must stay its driver, and VMs have vfio-pci: berth cannot give it");
+    machine.assert_untouched();
+}

@@ -1,6 +1,7 @@
 //! On a tree of files in place of sysfs and of the device files.
 
 use std::os::unix::fs::symlink;
+use std::path::Path;
 
 use tempfile::TempDir;
 

@@ -1,10 +1,10 @@
-//! PCI and USB devices of the host for a VM: which it gets, and when they are given back.
+//! PCI and USB devices and vGPUs of the host for a VM: which it gets, and when they are given back.
 
 use berth_api::{DeviceBus, DeviceName, Graphics, Readiness, Reason, VM};
-use berth_host::{DeviceSpecs, HostFacts, PciDeviceFacts, UsbDeviceFacts};
-use berth_qemu::machine::{PciDeviceSpec, UsbDeviceSpec};
+use berth_host::{DeviceSpecs, HostFacts, PciDeviceFacts, UsbDeviceFacts, VgpuFacts};
+use berth_qemu::machine::{PciDeviceSpec, UsbDeviceSpec, VgpuSpec};
 
-use super::{Observed, Step, write_journal};
+use super::{Observed, Step, vgpus, write_journal};
 use crate::converge::Plan;
 use crate::journal::{Held, Journal};
 
@@ -16,6 +16,7 @@ const NAMED: usize = 4;
 pub(super) struct HeldDevices {
     pub(super) pci: Vec<Held<PciDeviceSpec>>,
     pub(super) usb: Vec<Held<UsbDeviceSpec>>,
+    pub(super) vgpus: Vec<Held<VgpuSpec>>,
 }
 
 impl HeldDevices {
@@ -24,6 +25,7 @@ impl HeldDevices {
         DeviceSpecs {
             pci: self.pci.iter().map(|held| held.device.clone()).collect(),
             usb: self.usb.iter().map(|held| held.device.clone()).collect(),
+            vgpus: self.vgpus.iter().map(|held| held.device.clone()).collect(),
         }
     }
 }
@@ -105,26 +107,34 @@ pub(super) fn choose(vm: &VM, observed: &Observed, host: &HostFacts) -> Result<H
         let count = usize::try_from(*count).unwrap_or_default();
         match name.bus {
             DeviceBus::Pci => {
-                screen_is_free(vm, name, &host.pci_devices)?;
+                let is_display = |device: &&PciDeviceFacts| device.name == name.name && device.display;
+                let display = host.pci_devices.iter().find(is_display);
+                check_screen(vm, name, display.map(|device| &device.address))?;
                 chosen.pci.extend(of_name(name, count, &host.pci_devices, &observed.instance)?);
             }
             DeviceBus::Usb => {
                 chosen.usb.extend(of_name(name, count, &host.usb_devices, &observed.instance)?);
+            }
+            DeviceBus::Mdev => {
+                let is_display = |facts: &&VgpuFacts| facts.name == name.name && facts.display;
+                let display = host.vgpus.iter().find(is_display);
+                check_screen(vm, name, display.map(|facts| &facts.parent))?;
+                let places = (chosen.vgpus.len(), count);
+                chosen.vgpus.extend(vgpus::of_name(name, places, &host.vgpus, &observed.instance)?);
             }
         }
     }
     Ok(chosen)
 }
 
-/// Checks that a VM with graphics gets no display controller.
-fn screen_is_free(vm: &VM, name: &DeviceName, offered: &[PciDeviceFacts]) -> Result<(), Readiness> {
-    let display = offered.iter().find(|device| device.name == name.name && device.display);
+/// Checks that a VM with graphics gets no display controller. `display`: the address of one that has the name.
+fn check_screen(vm: &VM, name: &DeviceName, display: Option<&String>) -> Result<(), Readiness> {
     match display {
-        Some(display) if vm.spec.graphics != Graphics::None => {
+        Some(address) if vm.spec.graphics != Graphics::None => {
             let text = format!(
-                "pciDevices: {name} ({address}) is a display controller, and a VM with one has no graphics: set graphics to None, or take {name} out",
+                "{field}: {name} ({address}) is a display controller, and a VM with one has no graphics: set graphics to None, or take {name} out",
+                field = name.bus.field(),
                 name = name.name,
-                address = display.address
             );
             Err(Readiness::Stalled(Reason::NotSupported, text))
         }
@@ -166,9 +176,10 @@ pub(super) fn surplus(observed: &Observed, chosen: &HeldDevices) -> Option<Plan<
     let (chosen, journal) = (chosen.specs(), &observed.journal);
     let pci = journal.pci_devices.iter().any(|held| !chosen.pci.contains(&held.device));
     let usb = journal.usb_devices.iter().any(|held| !chosen.usb.contains(&held.device));
+    let vgpus = journal.vgpus.iter().any(|held| !chosen.vgpus.contains(&held.device));
     let text = "devices of the host are being given back".to_owned();
     let readiness = Readiness::Reconciling(Reason::Starting, text);
-    (pci || usb).then(|| Plan::steps(given_back(journal), readiness))
+    (pci || usb || vgpus).then(|| Plan::steps(given_back(journal), readiness))
 }
 
 /// The steps that give back all devices of a machine that has ended, and record it. None are needed without devices.

@@ -303,6 +303,7 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
     journal.pins = Some(pins.clone());
     journal.pci_devices.clone_from(&devices.pci);
     journal.usb_devices.clone_from(&devices.usb);
+    journal.vgpus.clone_from(&devices.vgpus);
     let mut journal = journal.with_bootstrap(digest(vm, &observed.bootstrap));
     let cloud_instance = journal.cloud_instance(&observed.instance);
     journal.restarts += i64::from(is_restart);
@@ -375,6 +376,7 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
         },
         pci_devices: taken.pci.clone(),
         usb_devices: taken.usb.clone(),
+        vgpus: taken.vgpus.clone(),
         shares: profile.shares.clone(),
         extras: extras(&profile),
         tpm: size.tpm,

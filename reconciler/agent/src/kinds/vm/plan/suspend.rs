@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use berth_api::SizeTaken;
 use berth_api::gates::power_on_gate;
-use berth_api::{DeviceBus, HugePages, Power, Quantity, Readiness, Reason, VM};
+use berth_api::{HugePages, Power, Quantity, Readiness, Reason, VM};
 use berth_host::{LaunchRequest, TapConfig};
 use berth_qemu::block::ObservedDisk;
 use berth_qemu::machine::{CdromSpec, DiskSpec, MachineSpec, Tap};
@@ -74,14 +74,13 @@ fn begin(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
     if !matches!(machine.run_state, RunState::Running | RunState::Paused) || !are_recorded(observed) {
         return None;
     }
-    if observed.journal.has_devices() {
+    if let Some(bus) = observed.journal.device_bus() {
         if observed.draining {
             return None;
         }
-        let bus = if observed.journal.pci_devices.is_empty() { DeviceBus::Usb } else { DeviceBus::Pci };
         let text = format!(
-            "the guest runs on: it has {} devices of its host until the next power cycle, and their state cannot be saved. Set power to Stopped",
-            bus.as_str()
+            "the guest runs on: it has {} of its host until the next power cycle, and their state cannot be saved. Set power to Stopped",
+            bus.noun(0)
         );
         return Some(Plan::without_steps(Readiness::Stalled(Reason::SuspendFailed, text)));
     }

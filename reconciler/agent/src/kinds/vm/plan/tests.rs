@@ -36,6 +36,7 @@ mod shares;
 mod start;
 mod stop;
 mod suspend;
+mod vgpus;
 
 const NOW: i64 = 1_000_000;
 
@@ -129,6 +130,7 @@ fn host() -> HostFacts {
         links: Default::default(),
         pci_devices: Vec::new(),
         usb_devices: Vec::new(),
+        vgpus: Vec::new(),
         shares: Vec::new(),
         backup_folders: Vec::new(),
         huge_pages: Vec::new(),
