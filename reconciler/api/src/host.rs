@@ -316,7 +316,7 @@ impl HostStatus {
 #[serde(rename_all = "camelCase")]
 pub struct AddressConflict {
     /// The address.
-    #[schemars(length(max = 15))]
+    #[schemars(length(max = 39))]
     pub address: String,
     /// The MAC address that answers for it.
     #[schemars(length(max = 17))]
@@ -594,6 +594,6 @@ pub struct HeldPublicIP {
     #[schemars(length(max = 253))]
     pub name: String,
     /// The address.
-    #[schemars(length(max = 15))]
+    #[schemars(length(max = 39))]
     pub address: String,
 }

@@ -249,6 +249,18 @@ impl Network {
         Some(ipv6_at(self.ipv6_prefix()?, 1))
     }
 
+    /// Returns why no public IPv6 address leads to a VM of this network, as the end of a sentence that begins with the network.
+    pub fn without_public_ipv6(&self) -> Option<&'static str> {
+        if self.host_bridge().is_some() {
+            return Some("is a bridge, on which a VM has addresses of the network itself");
+        }
+        if self.ipv6_prefix().is_none() {
+            return Some("has no IPv6 prefix (ipv6CIDR)");
+        }
+        let is_closed = self.spec.ipv6_egress == Egress::None;
+        is_closed.then_some("has ipv6Egress None, so that guests have no way for their answers: set it to Masquerade or Routed")
+    }
+
     /// The first and the last address for VMs, the gateway's possibly among them.
     pub fn pool(&self) -> Option<(Ipv4Addr, Ipv4Addr)> {
         let range = self.range()?;

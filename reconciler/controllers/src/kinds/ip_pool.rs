@@ -4,7 +4,6 @@
 use std::net::Ipv4Addr;
 
 use berth_api::{ConditionType, ConditionUpdate, IPPool, IPPoolStatus, Readiness, Reason, condition};
-use ipnet::Ipv4Net;
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{batch::WriteBatch, cache::Cache, config::Config, key::Key, plan::Outcome};
@@ -21,28 +20,23 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
 
 /// Returns the addresses of hosts that lie in the pool's ranges.
 fn host_addresses(cache: &Cache, pool: &IPPool) -> Vec<(Ipv4Addr, String)> {
-    let ranges: Vec<Ipv4Net> = pool.spec.cidrs.iter().filter_map(|c| c.parse().ok()).collect();
-    let is_usable = |address: &Ipv4Addr| {
-        ranges
-            .iter()
-            .map(|range| pool.spec.usable(*range))
-            .any(|(first, last)| (first..=last).contains(address))
-    };
-    let held = cache.underlay.addresses().filter(|(address, _)| is_usable(address));
+    let held = cache.underlay.addresses().filter(|(address, _)| pool.spec.is_usable((*address).into()));
     held.map(|(address, host)| (address, host.to_owned())).collect()
 }
 
 fn status(pool: &IPPool, allocated: usize, hosts: &[(Ipv4Addr, String)], now: Timestamp) -> IPPoolStatus {
     let mut status = pool.status.clone().unwrap_or_default();
     let generation = pool.metadata.generation.unwrap_or_default();
-    let ranges = pool.spec.cidrs.iter().filter_map(|c| c.parse::<Ipv4Net>().ok());
-    let usable = ranges.map(|range| pool.spec.usable(range));
-    let size: i64 =
-        usable.map(|(first, last)| i64::from(u32::from(last)) - i64::from(u32::from(first)) + 1).sum();
+    // At most 32 ranges of a /64: the sum fits.
+    let size: u128 = pool.spec.ranges().map(|range| range.size(pool.spec.use_all_addresses)).sum();
+    let gone = u128::try_from(allocated + hosts.len()).unwrap_or(u128::MAX);
     status.allocated = i64::try_from(allocated).unwrap_or(i64::MAX);
-    let unusable = i64::try_from(hosts.len()).unwrap_or(i64::MAX);
-    status.free = size.saturating_sub(status.allocated).saturating_sub(unusable).max(0);
-    Readiness::Ready(Reason::Available, String::new()).write(&mut status.conditions, generation, now);
+    status.free = i64::try_from(size.saturating_sub(gone)).unwrap_or(i64::MAX);
+    let readiness = match pool.spec.invalid_range() {
+        Some(text) => Readiness::Stalled(Reason::InvalidSpec, text),
+        None => Readiness::Ready(Reason::Available, String::new()),
+    };
+    readiness.write(&mut status.conditions, generation, now);
     if hosts.is_empty() {
         condition::remove(&mut status.conditions, ConditionType::HostAddresses);
     } else {
@@ -83,5 +77,27 @@ mod tests {
         pool.status = Some(found);
         let found = status(&pool, 2, &[], Timestamp::UNIX_EPOCH);
         assert_eq!((found.free, condition::find(&found.conditions, "HostAddresses")), (4, None));
+    }
+
+    #[test]
+    fn the_free_addresses_of_prefixes_are_counted_up_to_the_largest_number() {
+        let free = |cidrs: &[&str]| {
+            let cidrs = cidrs.iter().map(|c| (*c).to_owned()).collect();
+            let pool = IPPool::new("p", IPPoolSpec { cidrs, ..IPPoolSpec::default() });
+            status(&pool, 2, &[], Timestamp::UNIX_EPOCH).free
+        };
+        assert_eq!(free(&["2001:db8::/120", "2001:db8::1:5-2001:db8::1:6"]), 255);
+        assert_eq!(free(&["2001:db8::/64"]), i64::MAX);
+        assert_eq!(free(&["192.0.2.0/30"]), 0);
+    }
+
+    #[test]
+    fn a_range_that_is_none_is_named() {
+        let cidrs = vec!["192.0.2.0/29".into(), "192.0.2.9-192.0.2.8".into()];
+        let pool = IPPool::new("p", IPPoolSpec { cidrs, ..IPPoolSpec::default() });
+        let found = status(&pool, 0, &[], Timestamp::UNIX_EPOCH);
+        let ready = condition::find(&found.conditions, "Ready").expect("said");
+        assert!(ready.status == "False" && ready.message.contains("192.0.2.9-192.0.2.8"), "{ready:?}");
+        assert_eq!(found.free, 6, "the other ranges are of use");
     }
 }
