@@ -41,7 +41,7 @@ mod users;
 mod volumes;
 
 use std::collections::BTreeSet;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -506,7 +506,7 @@ impl Networks for LinuxSystem {
         self.networks.uplink(&self.uplink).await
     }
 
-    async fn occupant(&self, interface: &str, address: Ipv4Addr) -> Result<Option<String>> {
+    async fn occupant(&self, interface: &str, address: IpAddr) -> Result<Option<String>> {
         self.networks.occupant(interface, address).await
     }
 

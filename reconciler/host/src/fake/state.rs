@@ -52,7 +52,7 @@ pub(super) struct State {
     pub(super) dedicated: BTreeMap<String, DedicatedCpus>,
     pub(super) uplink: Uplink,
     /// Public addresses that another machine on the segment has, with its MAC address.
-    pub(super) occupied: BTreeMap<std::net::Ipv4Addr, String>,
+    pub(super) occupied: BTreeMap<std::net::IpAddr, String>,
     pub(super) violations: Vec<String>,
     pub(super) calls: BTreeMap<&'static str, u64>,
 }
@@ -99,6 +99,7 @@ impl Default for State {
             dedicated: BTreeMap::new(),
             uplink: Uplink {
                 interface: Ok("eth0".to_owned()),
+                ipv6_obstacle: None,
                 own: BTreeSet::new(),
                 public: BTreeSet::new(),
             },

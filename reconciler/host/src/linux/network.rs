@@ -7,6 +7,7 @@
 
 mod announce;
 mod bridged;
+mod discovery;
 mod dnsmasq;
 mod firewall;
 mod foreign;
@@ -17,6 +18,7 @@ mod lost;
 mod netlink;
 mod over_interface;
 mod probe;
+mod public;
 mod relay;
 mod ruleset;
 mod tap;
@@ -25,8 +27,7 @@ mod tracking;
 mod tunnel;
 mod uplink;
 
-use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
 use ipnet::Ipv4Net;
@@ -46,6 +47,7 @@ pub(super) use firewall::NFT;
 use firewall::Rules;
 use lost::Removals;
 use netlink::{Link, LinkKind, Netlink};
+use public::PublicAddresses;
 pub use relay::relay_link;
 pub(super) use uplink::Choice as UplinkChoice;
 
@@ -57,8 +59,7 @@ const TUNNEL_PREFIX: &str = "btx-";
 /// The ends of pairs that connect bridged networks, as ports of the bridges that lead to their hosts' networks.
 const PORT_PREFIX: &str = "btu-";
 /// Carries the public addresses: a bridge without ports, because a kernel with bridges may still lack dummy interfaces.
-/// It also carries the announced ones: the kernel answers ARP for every address of the host on each of its interfaces,
-/// and an interface of berth's own is not affected by other settings.
+/// It also carries the announced ones ([`public`]): an interface of berth's own is not affected by other settings.
 const PUBLIC_LINK: &str = "berth-public";
 
 #[derive(Debug)]
@@ -261,39 +262,24 @@ impl LinuxNetworks {
     pub(super) async fn apply_firewall(&self, firewall: &Firewall) -> Result<()> {
         let netlink = Netlink::open()?;
         let ipv6_closed = ipv6::closed(&netlink, firewall).await?;
-        let mut public: Vec<Ipv4Addr> = firewall.forwards.iter().map(|f| f.public).collect();
-        public.extend(firewall.balanced.iter().map(|b| b.public));
-        public.sort();
-        public.dedup();
-        // Addresses are added before the rules that need them, and removed after them.
-        let link = netlink.link(PUBLIC_LINK).await?;
-        if !public.is_empty() {
-            let link = match link {
-                Some(link) => link,
-                None => {
-                    netlink.add_bridge(PUBLIC_LINK, bridge_mac(PUBLIC_LINK)).await?;
-                    sysctl_if_there(&format!("net/ipv6/conf/{PUBLIC_LINK}/disable_ipv6"), "1").await;
-                    netlink.expect(PUBLIC_LINK).await?
-                }
-            };
-            link.must_be(LinkKind::Bridge)?;
-            netlink.add_missing(&link, &hosts(&public)).await?;
-            if !link.up {
-                netlink.set_up(&link).await?;
-            }
+        let wanted = PublicAddresses::of(firewall);
+        public::silence(&netlink, &wanted).await?;
+        if wanted.is_empty() {
+            self.announcer.only(&[]);
             self.rules.apply(firewall, &ipv6_closed).await?;
-            netlink.exact_addresses(&link, &hosts(&public)).await?;
-            return self.announce(&netlink, firewall).await;
+            return match netlink.link(PUBLIC_LINK).await? {
+                Some(link) => {
+                    link.must_be(LinkKind::Bridge)?;
+                    netlink.remove(&link).await
+                }
+                None => Ok(()),
+            };
         }
-        self.announcer.only(&[]);
+        // Addresses are added before the rules that need them, and removed after them.
+        let link = public::add(&netlink, &wanted).await?;
         self.rules.apply(firewall, &ipv6_closed).await?;
-        match link {
-            Some(link) => {
-                link.must_be(LinkKind::Bridge)?;
-                netlink.remove(&link).await
-            }
-            None => Ok(()),
-        }
+        public::only(&netlink, &link, &wanted).await?;
+        public::announce(&netlink, &self.announcer, &wanted).await
     }
 
     /// Returns once another program has removed the firewall's rules.
@@ -302,30 +288,11 @@ impl LinuxNetworks {
         Ok(())
     }
 
-    /// Announces addresses last, when they are already reachable on this host.
-    async fn announce(&self, netlink: &Netlink, firewall: &Firewall) -> Result<()> {
-        let mut by_link: BTreeMap<&str, Vec<Ipv4Addr>> = BTreeMap::new();
-        let forwards = firewall.forwards.iter().map(|f| (&f.announced_on, f.public));
-        let balanced = firewall.balanced.iter().map(|b| (&b.announced_on, b.public));
-        for (link, public) in forwards.chain(balanced) {
-            if let Some(link) = link {
-                by_link.entry(link).or_default().push(public);
-            }
-        }
-        let all: Vec<Ipv4Addr> = by_link.values().flatten().copied().collect();
-        self.announcer.only(&all);
-        for (name, addresses) in by_link {
-            let link = netlink.expect(name).await?;
-            self.announcer.announce(&link, &addresses)?;
-        }
-        Ok(())
-    }
-
     pub(super) async fn uplink(&self, choice: &UplinkChoice) -> Result<Uplink> {
         uplink::find(&Netlink::open()?, choice).await
     }
 
-    pub(super) async fn occupant(&self, interface: &str, address: Ipv4Addr) -> Result<Option<String>> {
+    pub(super) async fn occupant(&self, interface: &str, address: IpAddr) -> Result<Option<String>> {
         let link = Netlink::open()?.expect(interface).await?;
         probe::occupant(&link, address).await
     }
@@ -371,10 +338,6 @@ fn ours(links: &[Link], prefix: &str, kind: LinkKind) -> Vec<String> {
         .collect();
     names.sort();
     names
-}
-
-fn hosts(addresses: &[Ipv4Addr]) -> Vec<Ipv4Net> {
-    addresses.iter().map(|a| Ipv4Net::from(*a)).collect()
 }
 
 /// The MAC address of a bridge. Without a fixed one the bridge takes the lowest of its ports', so guests would see the
