@@ -103,7 +103,7 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
             );
         }
     }
-    let conflict = |(address, refused): (&std::net::Ipv4Addr, &RefusedAddress)| {
+    let conflict = |(address, refused): (&std::net::IpAddr, &RefusedAddress)| {
         let mac = refused.mac.clone()?;
         Some(AddressConflict { address: address.to_string(), mac })
     };

@@ -146,8 +146,9 @@ fn with_public(observed: &Observed) -> Option<Journal> {
         let (interface, name) = (seen.interface.clone(), seen.name.clone());
         Some(ForwardedAddress { interface, name, address: seen.address?, mode: seen.mode })
     });
-    let public: Vec<ForwardedAddress> = seen.collect();
-    (public != observed.journal.public).then(|| Journal { public, ..observed.journal.clone() })
+    let (public_ipv6, public): (Vec<_>, Vec<_>) = seen.partition(|seen| seen.address.is_ipv6());
+    let is_so = public == observed.journal.public && public_ipv6 == observed.journal.public_ipv6;
+    (!is_so).then(|| Journal { public, public_ipv6, ..observed.journal.clone() })
 }
 
 /// Returns the journal with the CPUs and the memory that the machine has now, if some were plugged in or out.
