@@ -32,7 +32,7 @@ impl AddressRange {
 
     fn between(first: &str, last: &str) -> Result<Self, &'static str> {
         let (Ok(first), Ok(last)) = (first.parse::<IpAddr>(), last.parse::<IpAddr>()) else {
-            return Err("is no range: write two addresses, such as 203.0.113.10-203.0.113.20");
+            return Err("is not a range: write two addresses, such as 203.0.113.10-203.0.113.20");
         };
         if first.is_ipv4() != last.is_ipv4() {
             return Err("has addresses of both families");
@@ -41,7 +41,7 @@ impl AddressRange {
             return Err("has its first address above its last");
         }
         let length = if first.is_ipv4() { SHORTEST_IPV4 } else { SHORTEST_IPV6 };
-        let widest = IpNet::new(first, length).map_err(|_| "is no range")?;
+        let widest = IpNet::new(first, length).map_err(|_| "is not a range")?;
         if !widest.contains(&last) {
             return Err("is too long: both addresses must be of one /16, or of one /64 of IPv6");
         }
@@ -50,7 +50,7 @@ impl AddressRange {
 
     fn of_cidr(text: &str) -> Result<Self, &'static str> {
         let Ok(net) = text.parse::<IpNet>() else {
-            return Err("is no range: write one such as 203.0.113.16/28 or 203.0.113.10-203.0.113.20");
+            return Err("is not a range: write one such as 203.0.113.16/28 or 203.0.113.10-203.0.113.20");
         };
         let shortest = if net.addr().is_ipv4() { SHORTEST_IPV4 } else { SHORTEST_IPV6 };
         if net.prefix_len() < shortest {
@@ -170,7 +170,7 @@ mod tests {
             ("192.0.2.9-", "two addresses"),
             ("192.0.0.0/15", "too large"),
             ("2001:db8::/63", "too large"),
-            ("", "no range"),
+            ("", "not a range"),
         ] {
             assert!(AddressRange::parse(text).unwrap_err().contains(why), "{text}");
         }
