@@ -15,6 +15,7 @@ mod marks;
 mod names;
 mod options;
 mod over_interface;
+mod public_ipv6;
 mod spoofing;
 mod trace;
 mod trunks;
