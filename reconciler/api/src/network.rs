@@ -98,8 +98,8 @@ pub struct NetworkSpec {
     pub ipv6_cidr: String,
     /// The way of IPv6 packets of guests to the outside, like NAT for IPv4: `None` (default): there is none, and guests get no default
     /// route. `Masquerade`: under the address of their host. `Routed`: unchanged, for a prefix that the routers outside route to the
-    /// host of each VM. From the outside, guests receive the answers to what they send. A change reaches running guests within
-    /// minutes.
+    /// host of each VM. From the outside, guests receive the answers to what they send, and, unless it is `None`, what comes by their
+    /// public IPv6 addresses. A change reaches running guests within minutes.
     #[serde(default, rename = "ipv6Egress")]
     pub ipv6_egress: Egress,
     /// Addresses of the name servers that guests get, by DHCP in an `Overlay` and by cloud-init on a `Bridge`. Left out: in an
