@@ -150,6 +150,11 @@ pub struct HostStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(max = 18)))]
     pub ranges: Vec<String>,
+    /// The IPv6 addresses of the host's own interfaces, except for link-local ones: no PublicIP is given one of them. At most 64 are
+    /// listed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", rename = "ipv6Addresses")]
+    #[schemars(length(max = 64), inner(length(max = 39)))]
+    pub ipv6_addresses: Vec<String>,
     /// The bridges and interfaces that the host has itself, which a Network of type `Bridge` can name, by name. At most 64 of each
     /// are listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

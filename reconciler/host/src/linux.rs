@@ -686,6 +686,7 @@ impl HostInfo for LinuxSystem {
             facts.mtu = self.networks.mtu_at(address).await?;
         }
         facts.ranges = self.networks.host_ranges().await?;
+        facts.ipv6_addresses = self.networks.host_ipv6_addresses().await?;
         facts.links = self.networks.host_links().await?;
         let (pci, usb) = (self.passthrough.clone(), self.usb.clone());
         (facts.pci_devices, facts.usb_devices) =

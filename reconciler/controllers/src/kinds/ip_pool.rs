@@ -1,7 +1,7 @@
 //! The IPPool controller: counts the allocated addresses, and reports which of the pool's addresses are never
 //! allocated.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use berth_api::{ConditionType, ConditionUpdate, IPPool, IPPoolStatus, Readiness, Reason, condition};
 use k8s_openapi::jiff::Timestamp;
@@ -19,12 +19,14 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
 }
 
 /// Returns the addresses of hosts that lie in the pool's ranges.
-fn host_addresses(cache: &Cache, pool: &IPPool) -> Vec<(Ipv4Addr, String)> {
-    let held = cache.underlay.addresses().filter(|(address, _)| pool.spec.is_usable((*address).into()));
+fn host_addresses(cache: &Cache, pool: &IPPool) -> Vec<(IpAddr, String)> {
+    let ipv4 = cache.underlay.addresses().map(|(address, host)| (IpAddr::V4(address), host));
+    let ipv6 = cache.underlay.ipv6_addresses().map(|(address, host)| (IpAddr::V6(address), host));
+    let held = ipv4.chain(ipv6).filter(|(address, _)| pool.spec.is_usable(*address));
     held.map(|(address, host)| (address, host.to_owned())).collect()
 }
 
-fn status(pool: &IPPool, allocated: usize, hosts: &[(Ipv4Addr, String)], now: Timestamp) -> IPPoolStatus {
+fn status(pool: &IPPool, allocated: usize, hosts: &[(IpAddr, String)], now: Timestamp) -> IPPoolStatus {
     let mut status = pool.status.clone().unwrap_or_default();
     let generation = pool.metadata.generation.unwrap_or_default();
     // At most 32 ranges of a /64: the sum fits.
@@ -69,7 +71,7 @@ mod tests {
     fn a_pool_that_holds_a_hosts_address_says_so_and_counts_it_out() {
         let spec = IPPoolSpec { cidrs: vec!["192.0.2.0/29".into()], ..IPPoolSpec::default() };
         let mut pool = IPPool::new("p", spec);
-        let hosts = [(Ipv4Addr::new(192, 0, 2, 1), "h1".to_owned())];
+        let hosts = [(IpAddr::from([192, 0, 2, 1]), "h1".to_owned())];
         let found = status(&pool, 2, &hosts, Timestamp::UNIX_EPOCH);
         assert_eq!(found.free, 3);
         let said = condition::find(&found.conditions, "HostAddresses").expect("said");

@@ -152,6 +152,7 @@ fn facts() -> HostFacts {
         address: None,
         mtu: None,
         ranges: Vec::new(),
+        ipv6_addresses: Vec::new(),
         links: HostLinks::default(),
         pci_devices: Vec::new(),
         usb_devices: Vec::new(),

@@ -27,7 +27,7 @@ mod tracking;
 mod tunnel;
 mod uplink;
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
 use ipnet::Ipv4Net;
@@ -257,6 +257,11 @@ impl LinuxNetworks {
     /// Lists the ranges that the host itself uses.
     pub(super) async fn host_ranges(&self) -> Result<Vec<HostRange>> {
         host_ranges::find(&Netlink::open()?).await
+    }
+
+    /// Lists the IPv6 addresses of the host itself.
+    pub(super) async fn host_ipv6_addresses(&self) -> Result<Vec<Ipv6Addr>> {
+        ipv6::own_addresses(&Netlink::open()?).await
     }
 
     pub(super) async fn apply_firewall(&self, firewall: &Firewall) -> Result<()> {

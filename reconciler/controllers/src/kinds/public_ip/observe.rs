@@ -100,12 +100,7 @@ pub(super) fn observe(cache: &Cache, ip: &PublicIP) -> Observed {
 pub(super) fn is_free(cache: &Cache, ip: &PublicIP, address: IpAddr) -> bool {
     let free = cache.index.public_ip_with(address).is_none_or(|holder| *holder == Key::of(ip));
     // A host would be cut off if its own address led to a VM.
-    free && !is_of_a_host(cache, address)
-}
-
-fn is_of_a_host(cache: &Cache, address: IpAddr) -> bool {
-    // The addresses of hosts that are known are of IPv4; each host refuses its own of IPv6.
-    matches!(address, IpAddr::V4(address) if cache.underlay.host_with(address).is_some())
+    free && cache.underlay.host_at(address).is_none()
 }
 
 pub(super) fn pick(

@@ -121,8 +121,13 @@ fn an_address_of_an_ipv6_pool_has_no_ports_and_gets_none() {
     let (reason, text) = observe(&cache, &ip).address.unwrap_err();
     assert_eq!((reason, text.contains("take ports out")), (Reason::NotSupported, true), "{text}");
     ip.spec.ports.clear();
-    let address = observe(&cache, &ip).address;
-    assert_eq!(address, Ok("2001:db8::1".parse().expect("an address")));
+    let address = |cache: &Cache, ip: &PublicIP| observe(cache, ip).address.expect("one is free").to_string();
+    assert_eq!(address(&cache, &ip), "2001:db8::1");
+    let mut first = host("h1", false, &json!([]));
+    first.status.get_or_insert_default().ipv6_addresses = vec!["2001:db8::1".into()];
+    first.metadata.resource_version = Some("2".into());
+    cache.put(first, tokio::time::Instant::now());
+    assert_eq!(address(&cache, &ip), "2001:db8::2", "a host has the first one");
 }
 
 /// A VM on a host.

@@ -3,6 +3,7 @@
 //! A bridge has no IPv6 unless its network has a prefix. The gateway's address and the bridge's link-local address are the same on each
 //! host, as its MAC address is: duplicate address detection is off, and neither crosses a tunnel ([`super::ruleset`]).
 
+use std::net::Ipv6Addr;
 use std::path::Path;
 
 use ipnet::Ipv6Net;
@@ -108,6 +109,14 @@ pub(super) async fn closed(netlink: &Netlink, firewall: &Firewall) -> Result<Vec
     }
     let networks: Vec<Ipv6Net> = own_networks(netlink).await?.iter().map(Ipv6Net::trunc).collect();
     Ok(Ipv6Net::aggregate(&networks))
+}
+
+/// Returns the host's addresses, except for loopback, link-local ones and those of berth's bridges, in order.
+pub(super) async fn own_addresses(netlink: &Netlink) -> Result<Vec<Ipv6Addr>> {
+    let mut addresses: Vec<Ipv6Addr> = own_networks(netlink).await?.iter().map(Ipv6Net::addr).collect();
+    addresses.sort();
+    addresses.dedup();
+    Ok(addresses)
 }
 
 /// Returns the host's addresses with their prefixes, except for loopback, link-local ones and those of berth's bridges.
