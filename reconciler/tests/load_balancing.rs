@@ -278,7 +278,6 @@ async fn an_ipv6_address_has_no_ports_and_leads_as_a_whole_to_the_ipv6_address_o
     ] {
         site.try_apply("PublicIP", "six", spec).await.expect_err("it has no ports");
     }
-    site.balancer(json!([port(&["web-1"])])).await;
     site.apply("PublicIP", "ports", json!({"pool": "six", "ports": [port(&["web-1"])]})).await;
     let ips: Api<PublicIP> = Api::default_namespaced(site.client.clone());
     site.until("ports of the pool are refused", async || {
