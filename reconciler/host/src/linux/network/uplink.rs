@@ -22,8 +22,9 @@ pub(super) async fn find(netlink: &Netlink, choice: &Choice) -> Result<Uplink> {
     let ours = ours.map(|link| link.index);
     let ipv4 =
         netlink.all_addresses().await?.into_iter().map(|(index, address)| (index, IpAddr::V4(address)));
-    let ipv6 =
-        netlink.all_ipv6_networks().await?.into_iter().map(|(index, net)| (index, IpAddr::V6(net.addr())));
+    let mut ipv6 = netlink.all_ipv6_networks().await?;
+    ipv6.retain(|(_, net)| !net.addr().is_unicast_link_local());
+    let ipv6 = ipv6.into_iter().map(|(index, net)| (index, IpAddr::V6(net.addr())));
     let (public, own): (Vec<_>, Vec<_>) = ipv4.chain(ipv6).partition(|(index, _)| Some(*index) == ours);
     let addresses =
         |of: Vec<(u32, IpAddr)>| -> BTreeSet<IpAddr> { of.into_iter().map(|(_, address)| address).collect() };
