@@ -132,7 +132,8 @@ mod tests {
         let dnat = &rules[2]["add"]["rule"]["expr"][0]["dnat"];
         assert_eq!((&dnat["family"], &dnat["addr"]["map"]["data"]), (&json!("ip6"), &json!("@forwards6")));
         let range = "fd00:60::/64".parse().expect("a range");
-        let [only] = &under_their_own(IPV6, range, &forwards)[..] else { panic!("one interface") };
-        assert_eq!(only["add"]["rule"]["expr"][3]["snat"]["addr"]["map"]["data"], "@sources6");
+        let leaving = under_their_own(IPV6, range, &forwards);
+        assert_eq!(leaving.len(), 1, "one interface");
+        assert_eq!(leaving[0]["add"]["rule"]["expr"][3]["snat"]["addr"]["map"]["data"], "@sources6");
     }
 }
