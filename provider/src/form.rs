@@ -472,6 +472,7 @@ mod tests {
             (Form::PoolRange, "10.0.0.0/8"),
             (Form::PoolRange, "2001:db8::/48"),
             (Form::PoolRange, "2001:db8::1/64"),
+            (Form::PoolRange, "fe80::/64"),
             (Form::IpRange, "fd00::1/64"),
             (Form::IpRange, "fd00::1"),
             (Form::IpRange, "10.0.0.1"),

@@ -249,6 +249,10 @@ async fn an_ipv6_address_has_no_ports_and_leads_as_a_whole_to_the_ipv6_address_o
         json!(["2001:db8:7::/64", "192.0.2.0/28"]),
         json!(["2001:db8:7::1-2001:db8:7:1::1"]),
         json!(["192.0.2.1-192.0.2.x"]),
+        json!(["192.0.2.1-2001:db8:7::1"]),
+        json!(["fe80::/64"]),
+        json!(["ff02::5-ff02::9"]),
+        json!(["::/64"]),
     ] {
         pool(wrong.clone()).await.expect_err(&wrong.to_string());
     }

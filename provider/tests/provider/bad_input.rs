@@ -947,6 +947,10 @@ fn pools() -> Vec<(&'static str, Bad)> {
         ),
         (
             "berth_ip_pool",
+            everywhere(with(pool(), "/cidrs", json!(["fe80::/64"])), "cidrs[0]", "never public"),
+        ),
+        (
+            "berth_ip_pool",
             here(with(pool(), "/cidrs", json!(["192.0.2.9-192.0.2.8"])), "cidrs[0]", "above its last"),
         ),
         ("berth_ip_pool", everywhere(with(pool(), "/mode", json!("bgp")), "mode", "is not one of")),

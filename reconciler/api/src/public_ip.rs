@@ -65,7 +65,7 @@ pub struct PublicIPSpec {
     #[schemars(length(max = 39), regex(pattern = r"^([0-9]{1,3}(\.[0-9]{1,3}){3}|[0-9a-f:]*:[0-9a-f:]*)$"))]
     #[x_kube(validation = Rule::new("!self.contains(':') || (isIP(self) && ip(self).family() == 6 && ip.isCanonical(self))").message("must be an IPv4 address, or an IPv6 address in its shortest form, such as 2001:db8::10"))]
     pub address: Option<String>,
-    /// The ports of the address, of IPv4, that lead to VMs, keyed by `name`, at most 32. All other ports are refused. Default: none, and the
+    /// The ports of an IPv4 address that lead to VMs, keyed by `name`, at most 32. All other ports are refused. Default: none, and the
     /// whole address leads to the VM whose network interface names the PublicIP. Applied live: established connections go on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]

@@ -40,6 +40,7 @@ impl AddressRange {
         if first > last {
             return Err("has its first address above its last");
         }
+        must_be_public(first)?;
         let length = if first.is_ipv4() { SHORTEST_IPV4 } else { SHORTEST_IPV6 };
         let widest = IpNet::new(first, length).map_err(|_| "is not a range")?;
         if !widest.contains(&last) {
@@ -56,6 +57,7 @@ impl AddressRange {
         if net.prefix_len() < shortest {
             return Err("is too large: the prefix must have at least 16 bits, or 64 of IPv6");
         }
+        must_be_public(net.network())?;
         let has_ends = net.max_prefix_len() - net.prefix_len() > 1;
         Ok(Self { first: net.network(), last: net.broadcast(), has_ends })
     }
@@ -64,6 +66,14 @@ impl AddressRange {
     #[must_use]
     pub fn is_ipv6(self) -> bool {
         self.first.is_ipv6()
+    }
+
+    /// Whether an address of it is in this prefix, given out or not.
+    #[must_use]
+    pub fn overlaps(self, prefix: IpNet) -> bool {
+        prefix.addr().is_ipv4() == self.first.is_ipv4()
+            && self.first <= prefix.broadcast()
+            && prefix.network() <= self.last
     }
 
     /// Whether the address is in it, given out or not.
@@ -104,6 +114,16 @@ impl AddressRange {
         let numbers = self.usable(with_ends).into_iter().flat_map(|(first, last)| first..=last);
         numbers.map(move |number| address(number, self.is_ipv6()))
     }
+}
+
+/// Checks the first address of a range: an IPv6 range is within one /64, so that the others are of the same kind.
+fn must_be_public(first: IpAddr) -> Result<(), &'static str> {
+    let IpAddr::V6(first) = first else { return Ok(()) };
+    let is_of_one_machine = first.is_unspecified() || first.is_loopback();
+    if is_of_one_machine || first.is_multicast() || first.is_unicast_link_local() {
+        return Err("has addresses that are never public: declare global or unique local addresses of IPv6");
+    }
+    Ok(())
 }
 
 fn number(address: IpAddr) -> u128 {
@@ -161,6 +181,20 @@ mod tests {
     }
 
     #[test]
+    fn a_range_overlaps_the_prefixes_that_have_an_address_of_it() {
+        for (text, prefix, overlaps) in [
+            ("2001:db8::/112", "2001:db8::/64", true),
+            ("2001:db8::5-2001:db8::9", "2001:db8::8/125", true),
+            ("2001:db8::5-2001:db8::9", "2001:db8::10/124", false),
+            ("2001:db8:0:1::/64", "2001:db8::/64", false),
+            ("192.0.2.0/28", "::/0", false),
+            ("192.0.2.0/28", "192.0.2.0/24", true),
+        ] {
+            assert_eq!(range(text).overlaps(prefix.parse().expect("a prefix")), overlaps, "{text} {prefix}");
+        }
+    }
+
+    #[test]
     fn a_range_that_is_none_says_why() {
         for (text, why) in [
             ("192.0.2.9-192.0.2.8", "above"),
@@ -170,6 +204,11 @@ mod tests {
             ("192.0.2.9-", "two addresses"),
             ("192.0.0.0/15", "too large"),
             ("2001:db8::/63", "too large"),
+            ("fe80::/64", "never public"),
+            ("fe80::5-fe80::9", "never public"),
+            ("ff02::/64", "never public"),
+            ("::/64", "never public"),
+            ("::1/128", "never public"),
             ("", "not a range"),
         ] {
             assert!(AddressRange::parse(text).unwrap_err().contains(why), "{text}");

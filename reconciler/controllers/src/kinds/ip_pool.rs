@@ -3,7 +3,9 @@
 
 use std::net::IpAddr;
 
-use berth_api::{ConditionType, ConditionUpdate, IPPool, IPPoolStatus, Readiness, Reason, condition};
+use berth_api::{
+    AddressRange, ConditionType, ConditionUpdate, IPPool, IPPoolStatus, Readiness, Reason, condition,
+};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{batch::WriteBatch, cache::Cache, config::Config, key::Key, plan::Outcome};
@@ -22,7 +24,10 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
 fn host_addresses(cache: &Cache, pool: &IPPool) -> Vec<(IpAddr, String)> {
     let ipv4 = cache.underlay.addresses().map(|(address, host)| (IpAddr::V4(address), host));
     let ipv6 = cache.underlay.ipv6_addresses().map(|(address, host)| (IpAddr::V6(address), host));
-    let held = ipv4.chain(ipv6).filter(|(address, _)| pool.spec.is_usable(*address));
+    let (ranges, with_ends): (Vec<AddressRange>, bool) =
+        (pool.spec.ranges().collect(), pool.spec.use_all_addresses);
+    let is_usable = |address: IpAddr| ranges.iter().any(|range| range.is_usable(address, with_ends));
+    let held = ipv4.chain(ipv6).filter(|(address, _)| is_usable(*address));
     held.map(|(address, host)| (address, host.to_owned())).collect()
 }
 

@@ -48,7 +48,7 @@ pub(super) fn refuse_public(
             network.host_bridge()?;
             ("is a bridge, on which a VM has an address of the network itself", "take publicIP out")
         }
-        IpAddr::V6(_) => (network.without_public_ipv6()?, "otherwise take publicIPv6 out"),
+        IpAddr::V6(_) => (network.without_public_ipv6()?, "take publicIPv6 out"),
     };
     let text = format!(
         "{public} is not forwarded to interface {}: Network {} {why}; {advice}",

@@ -14,6 +14,7 @@ mod tests;
 use berth_api::gates::power_on_gate;
 use berth_api::{Power, Readiness, Reason, VM};
 
+use super::observe::DeclaredAddress;
 use super::{Observed, Step, guest_users};
 use crate::admission::Admission;
 use crate::converge::Plan;
@@ -138,6 +139,15 @@ fn taken_over(vm: &VM, observed: &Observed) -> Journal {
 
 fn taking_over() -> Readiness {
     Readiness::Reconciling(Reason::Bound, "taken over from the uid it had before".into())
+}
+
+/// Returns why a public address does not lead to the VM; `otherwise` if it is not refused, as the end of a sentence that begins with
+/// the PublicIP.
+fn obstacle(public: &DeclaredAddress, otherwise: &str) -> String {
+    match &public.refused {
+        Some(why) => format!("PublicIP {} cannot lead here: {why}", public.name),
+        None => format!("PublicIP {} {otherwise}", public.name),
+    }
 }
 
 /// Returns the journal with the public addresses the VM has now, if they have changed.
