@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
 use super::netlink::{Link, LinkKind, Netlink};
-use super::{PUBLIC_LINK, Result, blocking};
+use super::{PUBLIC_LINK, Result, blocking, host_ranges, ipv6};
 use crate::Uplink;
 
 /// The configuration of the interface.
@@ -23,7 +23,12 @@ pub(super) async fn find(netlink: &Netlink, choice: &Choice) -> Result<Uplink> {
     let ipv4 =
         netlink.all_addresses().await?.into_iter().map(|(index, address)| (index, IpAddr::V4(address)));
     let mut ipv6 = netlink.all_ipv6_networks().await?;
-    ipv6.retain(|(_, net)| !net.addr().is_unicast_link_local());
+    // The gateway of a network is none of the host's own: a tenant declares it.
+    let is_gateway = |index: u32| {
+        let link = links.iter().find(|link| link.index == index);
+        Some(index) != ours && link.is_some_and(host_ranges::is_berths)
+    };
+    ipv6.retain(|(index, net)| !net.addr().is_unicast_link_local() && !is_gateway(*index));
     let ipv6 = ipv6.into_iter().map(|(index, net)| (index, IpAddr::V6(net.addr())));
     let (public, own): (Vec<_>, Vec<_>) = ipv4.chain(ipv6).partition(|(index, _)| Some(*index) == ours);
     let addresses =
@@ -39,12 +44,21 @@ pub(super) async fn find(netlink: &Netlink, choice: &Choice) -> Result<Uplink> {
     Ok(Uplink { interface, ipv6_obstacle, own: addresses(own), public: addresses(public) })
 }
 
-/// Returns why this interface has no IPv6.
+/// Returns why this interface leads no IPv6 packets to guests.
 async fn ipv6_obstacle(name: String) -> Option<String> {
+    // The first public address turns it on for all interfaces. Without it this one says nothing yet.
+    let is_forwarded = ipv6::is_forwarded().await;
     blocking(move || {
+        let forwarding = Path::new("/proc/sys/net/ipv6/conf").join(&name).join("forwarding");
         let setting = Path::new("/proc/sys/net/ipv6/conf").join(&name).join("disable_ipv6");
         match std::fs::read_to_string(setting) {
-            Ok(value) if value.trim() == "0" => None,
+            Ok(value) if value.trim() == "0" => {
+                let is_off = std::fs::read_to_string(forwarding).is_ok_and(|value| value.trim() == "0");
+                (is_forwarded && is_off).then(|| format!(
+                    "IPv6 packets that arrive on interface {name} are not forwarded, although this host forwards: turn that on \
+                     (sysctl -w net.ipv6.conf.{name}.forwarding=1), or name another interface with --public-interface"
+                ))
+            }
             Ok(_) => Some(format!(
                 "IPv6 is turned off on interface {name}: turn it on (sysctl -w net.ipv6.conf.{name}.disable_ipv6=0), or name another \
                  interface with --public-interface"
