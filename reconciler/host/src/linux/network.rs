@@ -6,6 +6,7 @@
 //! the network namespace of the process.
 
 mod announce;
+mod answers;
 mod bridged;
 mod discovery;
 mod dnsmasq;
@@ -42,6 +43,7 @@ use crate::{
 };
 
 use announce::Announcer;
+use answers::Changes;
 pub(super) use dnsmasq::DNSMASQ;
 pub(super) use firewall::NFT;
 use firewall::Rules;
@@ -68,6 +70,7 @@ pub(super) struct LinuxNetworks {
     rules: Rules,
     announcer: Announcer,
     removals: OnceCell<Removals>,
+    changes: OnceCell<Changes>,
     /// Whether the kernel had VLANs when it was asked.
     vlans: OnceCell<bool>,
 }
@@ -80,6 +83,7 @@ impl LinuxNetworks {
             rules,
             announcer: Announcer::default(),
             removals: OnceCell::new(),
+            changes: OnceCell::new(),
             vlans: OnceCell::new(),
         }
     }
@@ -287,10 +291,24 @@ impl LinuxNetworks {
         public::announce(&netlink, &self.announcer, &wanted).await
     }
 
-    /// Returns once another program has removed the firewall's rules.
+    /// Returns once another program has removed the firewall's rules, or the host answers for an announced IPv6 address no more.
     pub(super) async fn firewall_removed(&self) -> Result<()> {
-        self.removals.get_or_try_init(async || Removals::open()).await?.next().await;
-        Ok(())
+        let removals = self.removals.get_or_try_init(async || Removals::open()).await?;
+        let changes = self.changes.get_or_try_init(async || Changes::open()).await?;
+        tokio::select! {
+            () = removals.next() => Ok(()),
+            lost = self.answers_lost(changes) => lost,
+        }
+    }
+
+    async fn answers_lost(&self, changes: &Changes) -> Result<()> {
+        loop {
+            changes.next().await;
+            let announced = self.announcer.ipv6();
+            if !announced.is_empty() && !public::is_answered(&Netlink::open()?, &announced).await? {
+                return Ok(());
+            }
+        }
     }
 
     pub(super) async fn uplink(&self, choice: &UplinkChoice) -> Result<Uplink> {

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -45,6 +45,15 @@ impl Announcer {
     /// Forgets all other addresses, which another host may own by now.
     pub(super) fn only(&self, addresses: &[IpAddr]) {
         self.announcements().retain(|address, _| addresses.contains(address));
+    }
+
+    /// Returns the announced IPv6 addresses, with the index of their interface.
+    pub(super) fn ipv6(&self) -> Vec<(u32, Ipv6Addr)> {
+        let ipv6 = |(address, known): (&IpAddr, &Announcement)| match address {
+            IpAddr::V4(_) => None,
+            IpAddr::V6(address) => Some((known.link, *address)),
+        };
+        self.announcements().iter().filter_map(ipv6).collect()
     }
 
     /// Announces the addresses that were not announced recently.

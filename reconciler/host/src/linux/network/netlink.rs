@@ -29,6 +29,7 @@ use rtnetlink::{
 use super::Result;
 use crate::SystemError;
 use bridge_info::{filters_vlans, hairpin, tracked};
+pub(super) use ipv6_addresses::IpOf;
 pub(super) use routes::RouteOfPacket;
 use routes::{Route, default_route, route, route_by};
 

@@ -2,16 +2,17 @@
 //!
 //! For IPv4 the kernel answers ARP on each interface for every address of the host. For IPv6 it answers for the addresses of the
 //! interface itself, and for those in its list of neighbours that the host is a proxy for: an announced address has an entry there, for
-//! the interface that it is announced on. Entries of other programs stay as they are.
+//! the interface that it is announced on. Entries of other programs stay as they are: those of berth have a mark.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::Path;
 
 use ipnet::{Ipv4Net, Ipv6Net};
 
 use super::announce::Announcer;
-use super::netlink::{Link, LinkKind, Netlink};
-use super::{PUBLIC_LINK, Result, bridge_mac, ipv6, sysctl, sysctl_if_there};
+use super::netlink::{IpOf, Link, LinkKind, Netlink};
+use super::{PUBLIC_LINK, Result, blocking, bridge_mac, ipv6, sysctl, sysctl_if_there};
 use crate::Firewall;
 
 /// The public addresses that a firewall declares, in order.
@@ -70,7 +71,7 @@ pub(super) async fn add(netlink: &Netlink, public: &PublicAddresses) -> Result<L
     }
     if !public.ipv6.is_empty() {
         ipv6::allow(PUBLIC_LINK).await?;
-        netlink.add_missing_ipv6(&link, &public.ipv6()).await?;
+        netlink.add_missing_ipv6(&link, &public.ipv6(), IpOf::Guest).await?;
         ipv6::forward().await?;
     }
     Ok(link)
@@ -83,29 +84,48 @@ pub(super) async fn only(netlink: &Netlink, link: &Link, public: &PublicAddresse
         sysctl_if_there(&format!("net/ipv6/conf/{PUBLIC_LINK}/disable_ipv6"), "1").await;
         return Ok(());
     }
-    netlink.exact_ipv6_addresses(link, &public.ipv6()).await
+    netlink.remove_other_ipv6(link, &public.ipv6()).await
 }
 
-/// Ends the answers for addresses that are not announced here any more, or by another interface: another host may have them by now. An
-/// entry is berth's if its address is on the link.
+/// Ends the answers for addresses that are not announced here any more, or by another interface: another host may have them by now.
 pub(super) async fn silence(netlink: &Netlink, public: &PublicAddresses) -> Result<()> {
-    let Some(link) = netlink.link(PUBLIC_LINK).await? else { return Ok(()) };
-    let all = netlink.all_ipv6_networks().await?;
-    let held: BTreeSet<Ipv6Addr> =
-        all.into_iter().filter(|(index, _)| *index == link.index).map(|(_, net)| net.addr()).collect();
-    if held.is_empty() {
+    let mut ours = netlink.proxied().await?;
+    ours.retain(|entry| entry.is_berths);
+    if ours.is_empty() {
         return Ok(());
     }
     let links = netlink.links().await?;
-    for (index, address) in netlink.proxied().await? {
-        let name = links.iter().find(|link| link.index == index).map(|link| link.name.as_str());
+    for entry in ours {
+        let name = links.iter().find(|link| link.index == entry.link).map(|link| link.name.as_str());
         let announced = name.and_then(|name| public.announced.get(name));
-        let stays = announced.is_some_and(|addresses| addresses.contains(&IpAddr::V6(address)));
-        if held.contains(&address) && !stays {
-            netlink.remove_proxied(index, address).await?;
+        if !announced.is_some_and(|addresses| addresses.contains(&IpAddr::V6(entry.address))) {
+            netlink.remove_proxied(entry.link, entry.address).await?;
         }
     }
     Ok(())
+}
+
+/// Whether the host answers for these addresses on the interfaces with these numbers, as far as they exist.
+pub(super) async fn is_answered(netlink: &Netlink, announced: &[(u32, Ipv6Addr)]) -> Result<bool> {
+    let there = netlink.proxied().await?;
+    for link in netlink.links().await? {
+        let mut here = announced.iter().filter(|(index, _)| *index == link.index).peekable();
+        if here.peek().is_none() {
+            continue;
+        }
+        let has = |address: Ipv6Addr| {
+            there.iter().any(|entry| (entry.link, entry.address) == (link.index, address))
+        };
+        if !here.all(|(_, address)| has(*address)) || !is_proxy(&link.name).await {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+async fn is_proxy(link: &str) -> bool {
+    let path = Path::new("/proc/sys/net/ipv6/conf").join(link).join("proxy_ndp");
+    blocking(move || std::fs::read_to_string(path)).await.is_ok_and(|value| value.trim() == "1")
 }
 
 /// Answers for the announced addresses, and announces them: last, when they are already reachable on this host.
@@ -139,7 +159,9 @@ async fn answer(netlink: &Netlink, link: &Link, addresses: &BTreeSet<IpAddr>) ->
     // A proxy waits at random up to 0.8 seconds otherwise, in case the machine itself answers: it has no other.
     sysctl(&format!("net/ipv6/neigh/{}/proxy_delay", link.name), "0").await?;
     let there = netlink.proxied().await?;
-    for address in wanted.into_iter().filter(|address| !there.contains(&(link.index, *address))) {
+    let is_missing =
+        |address: &Ipv6Addr| !there.iter().any(|entry| (entry.link, entry.address) == (link.index, *address));
+    for address in wanted.into_iter().filter(is_missing) {
         netlink.add_proxied(link, address).await?;
     }
     Ok(())

@@ -170,11 +170,88 @@ fn another_machine_with_an_ipv6_address_is_found_before_it_is_taken() {
         let found = uplink(&b);
         assert_eq!(found.public, [OTHER_PUBLIC.parse::<IpAddr>().expect("an address")].into());
         assert!(found.own.contains(&"2001:db8:9::12".parse::<IpAddr>().expect("an address")));
+        assert!(!found.own.contains(&"fd00:60::1".parse::<IpAddr>().expect("the gateway of a network")));
         assert_eq!(found.ipv6_obstacle, None);
         clear(&[&a, &b]);
+        b.on(|_, _| std::fs::write("/proc/sys/net/ipv6/conf/up0/forwarding", "0").expect("set"));
+        let obstacle = uplink(&b).ipv6_obstacle.expect("it forwards nothing that arrives there");
+        assert!(obstacle.contains("up0.forwarding=1"), "{obstacle}");
         b.on(|_, _| std::fs::write("/proc/sys/net/ipv6/conf/up0/disable_ipv6", "1").expect("set"));
         let obstacle = uplink(&b).ipv6_obstacle.expect("it has no IPv6");
         assert!(obstacle.contains("disable_ipv6=0"), "{obstacle}");
+    });
+}
+
+#[test]
+fn the_host_sends_from_no_public_ipv6_address_and_other_guests_neither() {
+    in_own_namespace(|| async {
+        let (a, b, _outsider) = site();
+        publish(&a, &[(PUBLIC, "fd00:60::5")]);
+        let addresses = a.ip("-6 addr show dev berth-public");
+        assert!(addresses.contains(PUBLIC) && addresses.contains("deprecated"), "{addresses}");
+        let gateway = a.on(|_, _| ip(&format!("-6 addr show dev {BRIDGE}")));
+        assert!(gateway.contains("fd00:60::1") && !gateway.contains("deprecated"), "{gateway}");
+        // The other address is on another interface too, and has less in common with the destination.
+        a.on(|_, _| {
+            ip("-6 addr del 2001:db8:9::11/64 dev up0");
+            ip("-6 addr add 2001:db9::11/128 dev lo nodad");
+            ip("-6 route replace 2001:db8:1::/64 dev up0");
+        });
+        let route = a.ip("-6 route get 2001:db8:1::2");
+        assert!(route.contains("src 2001:db9::11"), "{route}");
+        clear(&[&a, &b]);
+    });
+}
+
+#[test]
+fn answers_end_also_where_another_program_has_taken_the_addresses_and_those_of_others_stay() {
+    in_own_namespace(|| async {
+        let (a, b, _outsider) = site();
+        publish(&a, &[(PUBLIC, "fd00:60::5")]);
+        a.on(|_, _| {
+            ip("-6 addr flush dev berth-public");
+            ip(&format!("-6 neigh add proxy {OTHER_PUBLIC} dev up0"));
+        });
+        a.run(|f| {
+            Box::pin(async move { f.networks.apply_firewall(&Firewall::default()).await.expect("removed") })
+        });
+        let left = a.ip("-6 neigh show proxy");
+        assert!(!left.contains(PUBLIC) && left.contains(OTHER_PUBLIC), "{left}");
+        a.on(|_, _| ip(&format!("-6 neigh del proxy {OTHER_PUBLIC} dev up0")));
+        clear(&[&a, &b]);
+    });
+}
+
+#[test]
+fn answers_that_end_with_the_interface_or_its_settings_are_missed_at_once() {
+    in_own_namespace(|| async {
+        let (a, b, _outsider) = site();
+        let missed = |change: fn()| {
+            a.run(move |f| {
+                Box::pin(async move {
+                    let removed = async |wait| {
+                        tokio::time::timeout(Duration::from_millis(wait), f.networks.firewall_removed()).await
+                    };
+                    assert!(removed(400).await.is_err(), "it listens, and nothing is missing");
+                    change();
+                    matches!(removed(2000).await, Ok(Ok(())))
+                })
+            })
+        };
+        publish(&a, &[(PUBLIC, "fd00:60::5")]);
+        let is_down_for_a_moment = || {
+            ip("link set up0 down");
+            ip("link set up0 up");
+        };
+        assert!(missed(is_down_for_a_moment));
+        publish(&a, &[(PUBLIC, "fd00:60::5")]);
+        assert!(a.ip("-6 neigh show proxy").contains(PUBLIC), "the answers are there again");
+        let is_configured = || std::fs::write("/proc/sys/net/ipv6/conf/up0/proxy_ndp", "0").expect("set");
+        assert!(missed(is_configured));
+        publish(&a, &[(PUBLIC, "fd00:60::5")]);
+        let unrelated = || std::fs::write("/proc/sys/net/ipv6/conf/lo/proxy_ndp", "1").expect("set");
+        assert!(!missed(unrelated), "the host still answers");
+        clear(&[&a, &b]);
     });
 }
 
