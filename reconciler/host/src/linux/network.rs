@@ -30,6 +30,7 @@ mod uplink;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ipnet::Ipv4Net;
 use sha2::{Digest, Sha256};
@@ -47,6 +48,7 @@ use answers::Changes;
 pub(super) use dnsmasq::DNSMASQ;
 pub(super) use firewall::NFT;
 use firewall::Rules;
+use foreign::Needed;
 use lost::Removals;
 use netlink::{Link, LinkKind, Netlink};
 use public::PublicAddresses;
@@ -71,6 +73,8 @@ pub(super) struct LinuxNetworks {
     announcer: Announcer,
     removals: OnceCell<Removals>,
     changes: OnceCell<Changes>,
+    /// Whether the firewall that was applied last leads packets of IPv6.
+    leads_ipv6: AtomicBool,
     /// Whether the kernel had VLANs when it was asked.
     vlans: OnceCell<bool>,
 }
@@ -84,6 +88,7 @@ impl LinuxNetworks {
             announcer: Announcer::default(),
             removals: OnceCell::new(),
             changes: OnceCell::new(),
+            leads_ipv6: AtomicBool::new(false),
             vlans: OnceCell::new(),
         }
     }
@@ -271,10 +276,12 @@ impl LinuxNetworks {
     pub(super) async fn apply_firewall(&self, firewall: &Firewall) -> Result<()> {
         let netlink = Netlink::open()?;
         let ipv6_closed = ipv6::closed(&netlink, firewall).await?;
+        self.leads_ipv6.store(ipv6::leads(firewall), Ordering::Relaxed);
         let wanted = PublicAddresses::of(firewall);
+        // First, so that their answers are not missed when they end.
+        self.announcer.only(&wanted.announced());
         public::silence(&netlink, &wanted).await?;
         if wanted.is_empty() {
-            self.announcer.only(&[]);
             self.rules.apply(firewall, &ipv6_closed).await?;
             return match netlink.link(PUBLIC_LINK).await? {
                 Some(link) => {
@@ -337,7 +344,7 @@ impl LinuxNetworks {
             }
         }
         let tunnels = !ours(&Netlink::open()?.links().await?, TUNNEL_PREFIX, LinkKind::Vxlan).is_empty();
-        foreign::forwarding(tunnels).await
+        foreign::forwarding(Needed { tunnels, ipv6: self.leads_ipv6.load(Ordering::Relaxed) }).await
     }
 
     pub(super) async fn trace(&self, request: &TraceRequest) -> Result<Trace> {
@@ -346,10 +353,10 @@ impl LinuxNetworks {
     }
 }
 
-/// Returns what drops guests' packets on this machine, and how to remove it.
+/// Returns what drops guests' packets of IPv4 on this machine, and how to remove it.
 pub(super) async fn foreign_forwarding() -> Result<Option<String>> {
     let tunnels = !ours(&Netlink::open()?.links().await?, TUNNEL_PREFIX, LinkKind::Vxlan).is_empty();
-    let found = foreign::forwarding(tunnels).await?;
+    let found = foreign::forwarding(Needed { tunnels, ipv6: false }).await?;
     Ok((!found.ok).then_some(found.message))
 }
 

@@ -100,11 +100,20 @@ fn advertised(routes: &str) -> Vec<String> {
     interfaces
 }
 
+/// Whether guests have a way to the outside, or from there by a public address.
+pub(super) fn leads(firewall: &Firewall) -> bool {
+    has_way_out(firewall) || firewall.forwards.iter().any(|forward| forward.public.is_ipv6())
+}
+
+fn has_way_out(firewall: &Firewall) -> bool {
+    let is_open = |ipv6: &Ipv6Network| ipv6.egress != Egress::None;
+    firewall.nat.iter().filter_map(|network| network.ipv6.as_ref()).any(is_open)
+}
+
 /// Returns the prefixes that the host is on itself: guests reach no addresses of them, as they reach no other host by IPv4. Empty while
 /// no network has a way to the outside.
 pub(super) async fn closed(netlink: &Netlink, firewall: &Firewall) -> Result<Vec<Ipv6Net>> {
-    let is_open = |ipv6: &Ipv6Network| ipv6.egress != Egress::None;
-    if !firewall.nat.iter().filter_map(|network| network.ipv6.as_ref()).any(is_open) {
+    if !has_way_out(firewall) {
         return Ok(Vec::new());
     }
     let networks: Vec<Ipv6Net> = own_networks(netlink).await?.iter().map(Ipv6Net::trunc).collect();

@@ -45,6 +45,10 @@ impl PublicAddresses {
         self.ipv4.is_empty() && self.ipv6.is_empty()
     }
 
+    pub(super) fn announced(&self) -> Vec<IpAddr> {
+        self.announced.values().flatten().copied().collect()
+    }
+
     fn ipv4(&self) -> Vec<Ipv4Net> {
         self.ipv4.iter().map(|address| Ipv4Net::from(*address)).collect()
     }
@@ -134,8 +138,6 @@ pub(super) async fn announce(
     announcer: &Announcer,
     public: &PublicAddresses,
 ) -> Result<()> {
-    let all: Vec<IpAddr> = public.announced.values().flatten().copied().collect();
-    announcer.only(&all);
     for (name, addresses) in &public.announced {
         let link = netlink.expect(name).await?;
         answer(netlink, &link, addresses).await?;
