@@ -154,7 +154,7 @@ fn map_key(schema: &Json) -> Option<String> {
     }
 }
 
-/// `volumeID` becomes `volume_id`, `publicIPs` becomes `public_ips`.
+/// `volumeID` becomes `volume_id`, `publicIPs` becomes `public_ips`, `publicIPv6` becomes `public_ipv6`.
 #[must_use]
 pub fn snake(key: &str) -> String {
     let letters: Vec<char> = key.chars().collect();
@@ -162,10 +162,13 @@ pub fn snake(key: &str) -> String {
     let is_upper = |i: usize| letters.get(i).is_some_and(char::is_ascii_uppercase);
     // The plural of an abbreviation: its `s` starts no word.
     let is_plural = |i: usize| letters.get(i) == Some(&'s') && !is_lower(i + 1);
+    // The version of an abbreviation: its `v` starts no word either.
+    let is_digit = |i: usize| letters.get(i).is_some_and(char::is_ascii_digit);
+    let is_version = |i: usize| letters.get(i) == Some(&'v') && is_digit(i + 1);
     let mut snake = String::new();
     for (i, letter) in letters.iter().enumerate() {
-        let starts_word =
-            is_upper(i) && i > 0 && (!is_upper(i - 1) || (is_lower(i + 1) && !is_plural(i + 1)));
+        let begins_last = is_lower(i + 1) && !is_plural(i + 1) && !is_version(i + 1);
+        let starts_word = is_upper(i) && i > 0 && (!is_upper(i - 1) || begins_last);
         if starts_word {
             snake.push('_');
         }
@@ -186,6 +189,9 @@ mod tests {
             ("volumeID", "volume_id"),
             ("publicIPs", "public_ips"),
             ("publicIP", "public_ip"),
+            ("publicIPv6", "public_ipv6"),
+            ("publicIPv6Address", "public_ipv6_address"),
+            ("ipv6Address", "ipv6_address"),
             ("vmUid", "vm_uid"),
             ("qemuVersion", "qemu_version"),
             ("sha256", "sha256"),

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use berth_api::{
-    CpuAmount, Quantity, ResourceName,
+    AddressRange, CpuAmount, Quantity, ResourceName,
     cron::{Cron, time_zone},
     hardware::{LEAST_MEMORY, is_uuid},
     password, redacted_url, sysprep,
@@ -56,6 +56,10 @@ pub enum Form {
     Ipv6Prefix,
     /// A range of IPv4 or IPv6 addresses.
     IpRange,
+    /// An IPv4 or IPv6 address.
+    Ip,
+    /// A range of public addresses: a CIDR, or the first and the last address.
+    PoolRange,
     /// The first and the last of a sequence of IPv4 addresses.
     Ipv4Sequence,
     /// A port or a range of ports.
@@ -99,7 +103,9 @@ impl Form {
         match self {
             Self::Quantity | Self::Memory => Quantity(a.to_owned()) == Quantity(b.to_owned()),
             Self::Cpus => CpuAmount(a.to_owned()) == CpuAmount(b.to_owned()),
-            Self::Mac | Self::Uuid | Self::Ipv6 | Self::Ipv6Prefix => self.canonical(a) == self.canonical(b),
+            Self::Mac | Self::Uuid | Self::Ipv6 | Self::Ipv6Prefix | Self::Ip => {
+                self.canonical(a) == self.canonical(b)
+            }
             Self::SshKey => ssh_key(a) == ssh_key(b),
             Self::NetworkConfig | Self::MetaData | Self::Unattend => self.canonical(a) == self.canonical(b),
             Self::UserData => {
@@ -115,7 +121,7 @@ impl Form {
         match self {
             Self::Mac => mac(text).unwrap_or_else(|| text.to_ascii_lowercase()),
             Self::Uuid => text.to_ascii_lowercase(),
-            Self::Ipv6 => {
+            Self::Ipv6 | Self::Ip => {
                 text.parse().map_or_else(|_| text.to_owned(), |address: Ipv6Addr| address.to_string())
             }
             Self::Ipv6Prefix => {
@@ -215,6 +221,11 @@ impl Form {
                 "{text:?} is not an IPv6 address: write for example \"fd00:60::10\", without a prefix length."
             )),
             Self::Ipv6Prefix => ipv6_prefix_problem(text),
+            Self::Ip if text.parse::<IpAddr>().is_ok() => None,
+            Self::Ip => Some(format!(
+                "{text:?} is not an address: write for example \"203.0.113.7\" or \"2001:db8::7\", without a prefix length."
+            )),
+            Self::PoolRange => pool_range_problem(text),
             Self::IpRange if is_ip_range(text) => None,
             Self::IpRange if text.parse::<IpAddr>().is_ok() => Some(format!(
                 "{text:?} is an address: write the range of this address alone, \"{text}/{}\".",
@@ -315,6 +326,16 @@ fn is_ip_range(text: &str) -> bool {
     };
     let host_bits = u128::MAX.checked_shr(length).unwrap_or_default();
     u128::from(address) & host_bits == 0
+}
+
+fn pool_range_problem(text: &str) -> Option<String> {
+    if let Err(why) = AddressRange::parse(text) {
+        return Some(format!("{text:?} {why}."));
+    }
+    let is_sequence = text.contains('-');
+    (!is_sequence && !is_ip_range(text)).then(|| {
+        format!("{text:?} is not a range of addresses: write for example \"203.0.113.16/28\", with no host bits set.")
+    })
 }
 
 fn ipv6_prefix_problem(text: &str) -> Option<String> {
@@ -442,6 +463,16 @@ mod tests {
             (Form::Ipv4Range, "10.0.0.0/33"),
             (Form::Ipv4Range, "10.0.0.0/+8"),
             (Form::Ipv4Range, "fd00::/64"),
+            (Form::Ip, "203.0.113.7/32"),
+            (Form::Ip, "web"),
+            (Form::PoolRange, "203.0.113.7"),
+            (Form::PoolRange, "203.0.113.7/24"),
+            (Form::PoolRange, "203.0.113.9-203.0.113.8"),
+            (Form::PoolRange, "203.0.113.9-2001:db8::1"),
+            (Form::PoolRange, "10.0.0.0/8"),
+            (Form::PoolRange, "2001:db8::/48"),
+            (Form::PoolRange, "2001:db8::1/64"),
+            (Form::PoolRange, "fe80::/64"),
             (Form::IpRange, "fd00::1/64"),
             (Form::IpRange, "fd00::1"),
             (Form::IpRange, "10.0.0.1"),
@@ -487,6 +518,12 @@ mod tests {
             (Form::Ipv4Range, "10.0.0.0/24"),
             (Form::Ipv4Range, "0.0.0.0/0"),
             (Form::Ipv4Range, "192.0.2.7/32"),
+            (Form::Ip, "203.0.113.7"),
+            (Form::Ip, "2001:DB8:0::7"),
+            (Form::PoolRange, "203.0.113.16/28"),
+            (Form::PoolRange, "203.0.113.9-203.0.113.20"),
+            (Form::PoolRange, "2001:db8::/64"),
+            (Form::PoolRange, "2001:db8::a-2001:db8::f"),
             (Form::IpRange, "192.0.2.7/32"),
             (Form::IpRange, "::/0"),
             (Form::IpRange, "fd00:60::/64"),

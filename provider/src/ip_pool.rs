@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use serde_json::Value as Json;
+use tfplugin6::{AttributePath, Diagnostic, Value};
 
 use crate::{
     api::Api,
@@ -32,10 +33,24 @@ impl ResourceKind for IpPool {
 
     fn fields(&self) -> Vec<Field> {
         vec![
-            Field::spec("cidrs", Shape::TextList(Form::Ipv4Range)).required(),
+            Field::spec("cidrs", Shape::TextList(Form::PoolRange)).required(),
             Field::spec("mode", Shape::Text(Form::Any)).default("local").effect(Effect::Replace),
             Field::spec("use_all_addresses", Shape::Bool).default(false),
         ]
+    }
+
+    /// Refuses ranges of both families.
+    fn check(&self, config: &Value) -> Vec<Diagnostic> {
+        let ranges = config.get("cidrs").elements();
+        let is_ipv6 = |range: &Value| range.as_str().map(|text| text.contains(':'));
+        let Some(first) = ranges.iter().find_map(is_ipv6) else { return Vec::new() };
+        let other = ranges.iter().position(|range| is_ipv6(range).is_some_and(|is_ipv6| is_ipv6 != first));
+        let Some(index) = other else { return Vec::new() };
+        let path = AttributePath::root("cidrs").index(index);
+        let detail = format!(
+            "{path}: the ranges of a pool are all of IPv4 or all of IPv6: declare another berth_ip_pool for the other family."
+        );
+        vec![Diagnostic::error("Ranges of both families", detail).at(path)]
     }
 
     async fn look(&self, api: &Api, change: &mut PlannedChange<'_>) {

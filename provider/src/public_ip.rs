@@ -29,7 +29,7 @@ impl ResourceKind for PublicIp {
             type_name: "berth_public_ip",
             kind: "PublicIP",
             plural: "publicips",
-            description: "A public address from a pool. A VM's network interface names it in `public_ip`; or its `ports` lead to VMs, each to one or in turn to several. The address is kept while a VM is stopped or replaced.\n\nA change of `ports` is applied live: established connections go on. The condition `TargetsAvailable` tells whether each port has a target that runs and whose health check succeeds; applies do not wait for it. An entry without `port` gets a free one, which is in `assigned_ports`. See the page on load balancing.",
+            description: "A public address from a pool. A VM's network interface names it in `public_ip`, or in `public_ipv6` if its pool has IPv6 addresses; or its `ports` lead to VMs, each to one or in turn to several. The address is kept while a VM is stopped or replaced.\n\nA change of `ports` is applied live: established connections go on. The condition `TargetsAvailable` tells whether each port has a target that runs and whose health check succeeds; applies do not wait for it. An entry without `port` gets a free one, which is in `assigned_ports`. See the page on load balancing.",
             example: include_str!("../../examples/resources/berth_public_ip/resource.tf"),
             shown: "address",
             timeouts: [120, 120, 300],
@@ -42,7 +42,7 @@ impl ResourceKind for PublicIp {
                 .default(berth_api::DEFAULT_NAME)
                 .effect(Effect::Replace)
                 .refers(IP_POOL),
-            Field::spec("address", Shape::Text(Form::Ipv4)).presence(Presence::Kept).effect(Effect::Replace),
+            Field::spec("address", Shape::Text(Form::Ip)).presence(Presence::Kept).effect(Effect::Replace),
             Field::spec("ports", Shape::Keyed(ports::fields())),
             Field::spec("port_range", Shape::Text(Form::Any)),
             Field::spec("deletion_protection", Shape::Bool).default(false),
@@ -53,6 +53,10 @@ impl ResourceKind for PublicIp {
     fn check(&self, config: &Value) -> Vec<Diagnostic> {
         let mut found = ports::check(config.get("ports"));
         found.extend(ports::check_range(config));
+        let is_ipv6 = config.get("address").as_str().is_some_and(|address| address.contains(':'));
+        if is_ipv6 && !config.get("ports").elements().is_empty() {
+            found.push(ipv6_has_no_ports("The address is of IPv6"));
+        }
         found
     }
 
@@ -60,7 +64,7 @@ impl ResourceKind for PublicIp {
         ports::refine(change);
     }
 
-    /// Warns of more addresses than the pool has.
+    /// Refuses ports of an IPv6 pool, and warns of more addresses than the pool has.
     async fn look(&self, api: &Api, change: &mut PlannedChange<'_>) {
         let Some(pool) = change.planned.get("pool").as_str().map(str::to_owned) else { return };
         let is_new = change.is_create() && !change.is_applied;
@@ -68,6 +72,12 @@ impl ResourceKind for PublicIp {
         let place = Address::cluster("ippools", &pool);
         let retry_limit = RetryLimit::seconds(READ_SECONDS, &CancellationToken::new());
         let Ok(Some(found)) = api.get(&place, &retry_limit).await else { return };
+        let is_ipv6 =
+            found.pointer("/spec/cidrs/0").and_then(Json::as_str).is_some_and(|cidr| cidr.contains(':'));
+        if is_ipv6 && !change.planned.get("ports").elements().is_empty() {
+            change.diagnostics.push(ipv6_has_no_ports(&format!("IPPool {pool} has IPv6 addresses")));
+            return;
+        }
         let number = |pointer| found.pointer(pointer).and_then(Json::as_i64);
         let (Some(free), true) = (number("/status/free"), number("/status/observedGeneration") >= Some(0))
         else {
@@ -99,4 +109,13 @@ impl ResourceKind for PublicIp {
     fn is_worth_keeping(&self, object: &Json) -> bool {
         object.pointer("/status/address").is_some()
     }
+}
+
+fn ipv6_has_no_ports(cause: &str) -> Diagnostic {
+    let path = AttributePath::root("ports");
+    let detail = format!(
+        "{path}: {cause}, and only IPv4 addresses have ports. Take ports out and name it in public_ipv6 of a VM's network interface, or \
+         use a pool of IPv4."
+    );
+    Diagnostic::error("Ports of an IPv6 address", detail).at(path)
 }

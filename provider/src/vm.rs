@@ -86,7 +86,13 @@ fn observed_fields() -> Vec<Field> {
         Field::observed(
             "public_address",
             "/status/publicAddress",
-            "The first public address of its interfaces, once it is allocated. It reaches the VM while the VM runs.",
+            "The first public IPv4 address of its interfaces, once it is allocated. It reaches the VM while the VM runs.",
+        )
+        .follows(&["network_interfaces"]),
+        Field::observed(
+            "public_ipv6_address",
+            "/status/publicIPv6Address",
+            "The first public IPv6 address of its interfaces, once it is allocated. It reaches the VM while the VM runs.",
         )
         .follows(&["network_interfaces"]),
         Field {
@@ -94,7 +100,7 @@ fn observed_fields() -> Vec<Field> {
             ..Field::observed(
                 "addresses",
                 "/status/addresses",
-                "The addresses of each interface, by its name: the private one, then the public one once it is allocated, then the IPv6 address. For outputs \
+                "The addresses of each interface, by its name: the private one, then the public IPv4 address once it is allocated, then the private and the public IPv6 address. For outputs \
                  and other resources: `berth_vm.web.addresses[\"nic0\"][0]`, or all of them with \
                  `flatten(values(berth_vm.web.addresses))`. The list of an interface is empty until the VM is placed. Addresses that \
                  the guest chose itself are in `status.guest.addresses` of the data source.",
@@ -283,7 +289,9 @@ impl ResourceKind for Vm {
                 Some(Named { path: path.clone().index(i).attribute(&attribute), reference, name })
             })
         };
-        of("disks", "name", DISK).chain(of("network_interfaces", "public_ip", PUBLIC_IP)).collect()
+        let public = ["public_ip", "public_ipv6"].into_iter();
+        let public = public.flat_map(|attribute| of("network_interfaces", attribute, PUBLIC_IP));
+        of("disks", "name", DISK).chain(public).collect()
     }
 
     fn view(&self, object: &Json) -> Json {

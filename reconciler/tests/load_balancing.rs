@@ -232,6 +232,79 @@ async fn an_address_with_ports_is_not_the_whole_address_of_a_vm() {
     site.stop.cancel();
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_ipv6_address_has_no_ports_and_leads_as_a_whole_to_the_ipv6_address_of_a_vm() {
+    let mut site = Site::new().await;
+    site.join("h1", "192.0.2.1");
+    site.hosts["h1"].change_facts(|facts| facts.ipv6_addresses = vec!["2001:db8:7::1".parse().expect("one")]);
+    let pools: Api<berth_api::IPPool> = Api::all(site.client.clone());
+    let pool = async |cidrs: Value| {
+        let pool = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "IPPool", "metadata": {"name": "six"},
+            "spec": {"cidrs": cidrs}});
+        pools.patch("six", &PatchParams::apply("user"), &Patch::Apply(&pool)).await.map(drop)
+    };
+    for wrong in [
+        json!(["2001:db8:7::/63"]),
+        json!(["2001:db8:7::1/64"]),
+        json!(["2001:db8:7::/64", "192.0.2.0/28"]),
+        json!(["2001:db8:7::1-2001:db8:7:1::1"]),
+        json!(["192.0.2.1-192.0.2.x"]),
+        json!(["192.0.2.1-2001:db8:7::1"]),
+        json!(["fe80::/64"]),
+        json!(["ff02::5-ff02::9"]),
+        json!(["::/64"]),
+    ] {
+        pool(wrong.clone()).await.expect_err(&wrong.to_string());
+    }
+    pool(json!(["2001:db8:7::/64"])).await.expect("a pool");
+    site.until("the address of the host is known", async || {
+        let status = pools.get("six").await.expect("it answers").status.unwrap_or_default();
+        condition::find(&status.conditions, "HostAddresses").is_some()
+    })
+    .await;
+    let dual = json!({"cidr": "10.9.6.0/24", "ipv6CIDR": "fd00:60::/64", "ipv6Egress": "Masquerade"});
+    site.apply("Network", "dual", dual).await;
+    site.apply("PublicIP", "six", json!({"pool": "six"})).await;
+    site.vm("web-1", "h1", json!({"network": "dual", "publicIPv6": "six"})).await;
+    let vms: Api<VM> = Api::default_namespaced(site.client.clone());
+    site.until("the address leads to the VM", async || {
+        let status = vms.get("web-1").await.expect("it answers").status.unwrap_or_default();
+        status.public_ipv6_address.as_deref() == Some("2001:db8:7::2") && status.public_address.is_none()
+    })
+    .await;
+    let forwards = site.hosts["h1"].firewall_now().forwards;
+    let to: Vec<String> = forwards.iter().map(|f| format!("{} {}", f.public, f.private)).collect();
+    assert_eq!(to, ["2001:db8:7::2 fd00:60::2"]);
+
+    for spec in [
+        json!({"pool": "six", "ports": [port(&["web-1"])]}),
+        json!({"pool": "six", "address": "2001:db8:7::2", "ports": [port(&["web-1"])]}),
+    ] {
+        site.try_apply("PublicIP", "six", spec).await.expect_err("it has no ports");
+    }
+    site.apply("PublicIP", "ports", json!({"pool": "six", "ports": [port(&["web-1"])]})).await;
+    let ips: Api<PublicIP> = Api::default_namespaced(site.client.clone());
+    site.until("ports of the pool are refused", async || {
+        let status = ips.get("ports").await.expect("it answers").status.unwrap_or_default();
+        let stalled = condition::find(&status.conditions, "Stalled");
+        stalled.is_some_and(|c| c.message.contains("take ports out")) && status.address.is_none()
+    })
+    .await;
+    for (name, more, why) in [
+        ("other-family", json!({"network": "dual", "publicIP": "spare"}), "name it in publicIPv6"),
+        ("no-prefix", json!({"publicIPv6": "spare"}), "has no IPv6 prefix"),
+    ] {
+        site.apply("PublicIP", "spare", json!({"pool": "six"})).await;
+        site.vm(name, "h1", more).await;
+        site.until(why, async || {
+            let status = vms.get(name).await.expect("it answers").status.unwrap_or_default();
+            condition::find(&status.conditions, "Stalled").is_some_and(|c| c.message.contains(why))
+        })
+        .await;
+    }
+    site.stop.cancel();
+}
+
 /// An entry without a declared port.
 fn open(name: &str) -> Value {
     json!({"name": name, "targetPort": 22, "targets": ["web-1"]})

@@ -1,4 +1,5 @@
-//! `examples/networks/dual-stack` with the small guest: IPv6 between two guests, to their gateway, and not under other addresses.
+//! `examples/networks/dual-stack` with the small guest: IPv6 between two guests, to their gateway, and not under other addresses; a public
+//! IPv6 address from outside.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use super::kubectl::contains_all;
 use crate::guests::GuestImage;
 use crate::http::{self, field};
 use crate::image_server::Content;
-use crate::platform::Platform;
+use crate::platform::{NEIGHBOUR, Platform};
 use crate::report::Report;
 use crate::terraform::{Project, unwrapped};
 use crate::workspace;
@@ -19,6 +20,24 @@ const SOON: Duration = Duration::from_secs(60);
 const BOOT: Duration = Duration::from_secs(240);
 const WEB: &str = "fd00:60::8:80";
 const GATEWAY: &str = "fd00:60::1";
+/// The lowest address of the pool.
+const PUBLIC: &str = "2001:db8:9::100";
+const POOL: &str = r#"resource "berth_ip_pool" "segment6" {
+  name  = "segment6"
+  mode  = "l2"
+  cidrs = ["2001:db8:9::100-2001:db8:9::1ff"]
+}
+
+resource "berth_public_ip" "web6" {
+  name = "web6"
+  pool = berth_ip_pool.segment6.name
+}
+"#;
+const PRIVATE_ONLY: &str = r#"    ipv6_address    = "fd00:60::8:80"
+"#;
+const WITH_PUBLIC: &str = r#"    ipv6_address    = "fd00:60::8:80"
+    public_ipv6     = berth_public_ip.web6.name
+"#;
 
 pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
     report.case(
@@ -88,6 +107,43 @@ fn check(platform: &Platform, project: &Project, variables: &Value) -> Result<()
         let page = ask(&format!("to={WEB}"))?;
         ensure!(field(&page, "ping")? == "yes", "{page}");
         ensure!(field(&page, "default")?.starts_with("fe80::"), "{page}");
+        Ok(())
+    })?;
+    for (namespace, address) in
+        [(platform.namespace(), "2001:db8:9::1/64"), (platform.neighbour(), "2001:db8:9::2/64")]
+    {
+        namespace.ip(&["-6", "addr", "add", address, "dev", "uplink", "nodad"])?;
+    }
+    // The host announces public addresses on the interface of its default route.
+    platform.namespace().ip(&["route", "add", "default", "via", NEIGHBOUR])?;
+    let done = public_address(platform, project, &client);
+    platform.namespace().ip(&["route", "del", "default"])?;
+    done
+}
+
+/// A public IPv6 address is given to the running guest, and taken away again.
+fn public_address(platform: &Platform, project: &Project, client: &str) -> Result<()> {
+    project.write("public.tf", POOL)?;
+    project.edit("main.tf", PRIVATE_ONLY, WITH_PUBLIC)?;
+    project.apply()?;
+    project.plan_is_empty()?;
+    let attributes = project.attributes("berth_vm.web")?;
+    ensure!(attributes["public_ipv6_address"] == PUBLIC, "{attributes:#}");
+    let addresses = attributes["addresses"]["nic0"].as_array().context("a list")?;
+    ensure!(addresses.ends_with(&[json!(WEB), json!(PUBLIC)]) && addresses.len() == 3, "{addresses:?}");
+    let url = format!("[{PUBLIC}]:80");
+    let answer = http::get(platform.neighbour(), &url, "/", Duration::from_secs(3));
+    ensure!(answer.is_err(), "its security group allows its network only: {answer:?}");
+    project.edit("main.tf", "app.ipv6_cidr] }", "app.ipv6_cidr, \"::/0\"] }")?;
+    project.apply()?;
+    http::get_within(platform.neighbour(), &url, "/", SOON)?;
+    let page = http::get(platform.namespace(), client, &format!("/cgi-bin/six?to={PUBLIC}"), SOON)?;
+    ensure!(field(&page, "hostname")? == "dual-web", "from the other guest: {page}");
+    project.edit("main.tf", WITH_PUBLIC, PRIVATE_ONLY)?;
+    project.apply()?;
+    crate::wait::until("the address to lead nowhere", SOON, || {
+        let answer = http::get(platform.neighbour(), &url, "/", Duration::from_secs(5));
+        ensure!(answer.is_err(), "it still answers: {answer:?}");
         Ok(())
     })
 }

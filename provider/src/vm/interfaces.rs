@@ -23,6 +23,7 @@ pub(super) fn network_interfaces() -> Field {
             .effect(Effect::Fixed)
             .refers(NETWORK),
         Field::spec("public_ip", Shape::Text(Form::Name)).key("publicIP").refers(PUBLIC_IP),
+        Field::spec("public_ipv6", Shape::Text(Form::Name)).key("publicIPv6").refers(PUBLIC_IP),
         Field::spec("security_groups", Shape::TextList(Form::Name)).refers(SECURITY_GROUP),
         Field::spec("allowed_addresses", Shape::TextList(Form::Ipv4Range)),
         Field::spec("allowed_mac_addresses", Shape::TextList(Form::Mac)),
@@ -87,6 +88,7 @@ type Exclusive = (&'static str, &'static str, fn(&Value) -> Option<String>);
 pub(super) fn check_interfaces(config: &Value) -> Vec<Diagnostic> {
     let mac = |interface: &Value| Some(Form::Mac.canonical(interface.get("mac_address").as_str()?));
     let public = |interface: &Value| interface.get("public_ip").as_str().map(str::to_owned);
+    let public_ipv6 = |interface: &Value| interface.get("public_ipv6").as_str().map(str::to_owned);
     let private = |interface: &Value| {
         // A network that is not known may be another one.
         let network = interface.get("network");
@@ -98,9 +100,10 @@ pub(super) fn check_interfaces(config: &Value) -> Vec<Diagnostic> {
         let network = if network.is_null() { berth_api::DEFAULT_NAME } else { network.as_str()? };
         Some(format!("{} of {network}", Form::Ipv6.canonical(interface.get("ipv6_address").as_str()?)))
     };
-    let shared: [Exclusive; 4] = [
+    let shared: [Exclusive; 5] = [
         ("mac_address", "the MAC address", mac),
         ("public_ip", "the public address", public),
+        ("public_ipv6", "the public IPv6 address", public_ipv6),
         ("address", "the address", private),
         ("ipv6_address", "the IPv6 address", ipv6),
     ];
@@ -113,6 +116,13 @@ pub(super) fn check_interfaces(config: &Value) -> Vec<Diagnostic> {
                 "{path}: a security group would not know these addresses. Leave out `allowed_addresses` or `security_groups`."
             );
             found.push(Diagnostic::error("Further addresses of a filtered interface", detail).at(path));
+        }
+        if public(interface).is_some() && public(interface) == public_ipv6(interface) {
+            let path = AttributePath::root("network_interfaces").index(i).attribute("public_ipv6");
+            let detail = format!(
+                "{path}: public_ip names it too, and it has one address: name another berth_public_ip, of a pool of IPv6."
+            );
+            found.push(Diagnostic::error("One public address for both families", detail).at(path));
         }
         let path = AttributePath::root("network_interfaces").index(i).attribute("limits");
         found.extend(check_limits(interface.get("limits"), &path));

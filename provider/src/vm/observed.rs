@@ -10,6 +10,8 @@ use crate::{
     readiness::Readiness,
 };
 
+/// The fields of an interface that name PublicIPs, and the fields with their addresses.
+const PUBLIC: [(&str, &str); 2] = [("publicIP", "publicAddress"), ("publicIPv6", "publicIPv6Address")];
 /// The time limit for reading a PublicIP, in seconds.
 const READ_SECONDS: u64 = 2;
 
@@ -47,9 +49,10 @@ fn addresses(object: &Json) -> Json {
         let decided = decided(object, interface).unwrap_or(&Json::Null);
         let private = text(decided, "address");
         // An address that no longer leads here is reported until the host has seen the change.
-        let public = text(interface, "publicIP").and_then(|_| text(decided, "publicAddress"));
+        let [public, public_ipv6] =
+            PUBLIC.map(|(named, reported)| text(interface, named).and_then(|_| text(decided, reported)));
         let ipv6 = text(decided, "ipv6Address");
-        let addresses: Vec<&str> = private.into_iter().chain(public).chain(ipv6).collect();
+        let addresses: Vec<&str> = private.into_iter().chain(public).chain(ipv6).chain(public_ipv6).collect();
         Some((text(interface, "name")?.to_owned(), json!(addresses)))
     };
     let by_name: Map<String, Json> =
@@ -84,48 +87,55 @@ fn pending_power_cycle(object: &Json) -> Json {
 /// Completes the public addresses from the PublicIPs: the VM's host reports them only while the VM runs, but the PublicIPs have
 /// them before.
 pub(super) async fn complete(api: &Api, mut object: Json) -> Json {
-    let namespace =
-        object.pointer("/metadata/namespace").and_then(Json::as_str).unwrap_or_default().to_owned();
-    let mut first = None;
-    for (interface, public_ip) in public_ips_to_read(&object) {
-        let place = Address::berth("publicips", &namespace, &public_ip);
-        let retry_limit = RetryLimit::seconds(READ_SECONDS, &CancellationToken::new());
-        let Ok(Some(public_ip)) = api.get(&place, &retry_limit).await else { continue };
-        let Some(address) = public_ip.pointer("/status/address").filter(|address| address.is_string()) else {
-            continue;
-        };
-        first.get_or_insert_with(|| address.clone());
-        let interfaces = object.pointer_mut("/status/interfaces").and_then(Json::as_array_mut);
-        let decided = interfaces.into_iter().flatten().find(|decided| decided["name"] == interface.as_str());
-        if let Some(decided) = decided.and_then(Json::as_object_mut) {
-            decided.insert("publicAddress".into(), address.clone());
-        }
-    }
-    if !has_public_address(&object)
-        && let Some(first) = first
-        && let Some(status) = object.get_mut("status").and_then(Json::as_object_mut)
-    {
-        status.insert("publicAddress".into(), first);
+    for (named, reported) in PUBLIC {
+        complete_family(api, &mut object, named, reported).await;
     }
     object
 }
 
-/// Whether the status has the first public address for the current generation.
-fn has_public_address(object: &Json) -> bool {
-    object.pointer("/status/publicAddress").is_some_and(Json::is_string) && Readiness::of(object).current
+async fn complete_family(api: &Api, object: &mut Json, named: &str, reported: &str) {
+    let namespace =
+        object.pointer("/metadata/namespace").and_then(Json::as_str).unwrap_or_default().to_owned();
+    let mut first = None;
+    for (interface, public_ip) in public_ips_to_read(object, named, reported) {
+        let place = Address::berth("publicips", &namespace, &public_ip);
+        let retry_limit = RetryLimit::seconds(READ_SECONDS, &CancellationToken::new());
+        let Ok(Some(public_ip)) = api.get(&place, &retry_limit).await else { continue };
+        // One of the other family does not lead to the interface.
+        let is_its = |address: &str| address.contains(':') == (named == "publicIPv6");
+        let address =
+            public_ip.pointer("/status/address").filter(|address| address.as_str().is_some_and(is_its));
+        let Some(address) = address else { continue };
+        first.get_or_insert_with(|| address.clone());
+        let interfaces = object.pointer_mut("/status/interfaces").and_then(Json::as_array_mut);
+        let decided = interfaces.into_iter().flatten().find(|decided| decided["name"] == interface.as_str());
+        if let Some(decided) = decided.and_then(Json::as_object_mut) {
+            decided.insert(reported.into(), address.clone());
+        }
+    }
+    if !has_public_address(object, reported)
+        && let Some(first) = first
+        && let Some(status) = object.get_mut("status").and_then(Json::as_object_mut)
+    {
+        status.insert(reported.into(), first);
+    }
+}
+
+/// Whether the status has the first public address of a family for the current generation.
+fn has_public_address(object: &Json, reported: &str) -> bool {
+    object["status"][reported].is_string() && Readiness::of(object).current
 }
 
 /// The interfaces and PublicIPs whose addresses the status lacks for the current generation.
-fn public_ips_to_read(object: &Json) -> Vec<(String, String)> {
+fn public_ips_to_read(object: &Json, named: &str, reported: &str) -> Vec<(String, String)> {
     let is_current = Readiness::of(object).current;
     let has_address = |interface: &Json| {
-        is_current
-            && decided(object, interface).is_some_and(|decided| text(decided, "publicAddress").is_some())
+        is_current && decided(object, interface).is_some_and(|decided| text(decided, reported).is_some())
     };
     list(object, "/spec/networkInterfaces")
         .filter(|interface| !has_address(interface))
         .filter_map(|interface| {
-            Some((text(interface, "name")?.to_owned(), text(interface, "publicIP")?.to_owned()))
+            Some((text(interface, "name")?.to_owned(), text(interface, named)?.to_owned()))
         })
         .collect()
 }
@@ -136,11 +146,14 @@ mod tests {
 
     fn vm() -> Json {
         json!({
-            "spec": {"networkInterfaces": [{"name": "nic0", "publicIP": "web"}, {"name": "nic1"}, {"name": "nic2"}]},
+            "spec": {"networkInterfaces": [{"name": "nic0", "publicIP": "web"}, {"name": "nic1", "publicIPv6": "web6"},
+                {"name": "nic2"}, {"name": "nic3", "publicIP": "both", "publicIPv6": "both6"}]},
             "status": {
                 "interfaces": [
                     {"name": "nic0", "address": "10.77.0.10", "publicAddress": "192.0.2.7"},
                     {"name": "nic1", "address": "10.80.0.10", "publicAddress": "192.0.2.8", "ipv6Address": "fd00:60::10"},
+                    {"name": "nic3", "address": "10.82.0.10", "publicAddress": "192.0.2.9", "ipv6Address": "fd00:61::10",
+                     "publicIPv6Address": "2001:db8::9"},
                     {"name": "gone", "address": "10.81.0.10"},
                 ],
                 "pendingPowerCycle": ["class", "disks[other]", "networkInterfaces[nic1]"],
@@ -150,8 +163,10 @@ mod tests {
 
     #[test]
     fn every_interface_of_the_spec_has_its_addresses_and_no_other() {
-        let expected =
-            json!({"nic0": ["10.77.0.10", "192.0.2.7"], "nic1": ["10.80.0.10", "fd00:60::10"], "nic2": []});
+        let expected = json!({
+            "nic0": ["10.77.0.10", "192.0.2.7"], "nic1": ["10.80.0.10", "fd00:60::10"], "nic2": [],
+            "nic3": ["10.82.0.10", "192.0.2.9", "fd00:61::10", "2001:db8::9"],
+        });
         assert_eq!(addresses(&vm()), expected);
     }
 

@@ -407,6 +407,16 @@ fn vms() -> Vec<Bad> {
             "network_interfaces[0] has the public address",
         ),
         everywhere(
+            nics(json!([{"name": "a", "public_ipv6": "p"}, {"name": "b", "public_ipv6": "p"}])),
+            "network_interfaces[1].public_ipv6",
+            "network_interfaces[0] has the public IPv6 address",
+        ),
+        everywhere(
+            nics(json!([{"name": "a", "public_ip": "p", "public_ipv6": "p"}])),
+            "network_interfaces[0].public_ipv6",
+            "public_ip names it too",
+        ),
+        everywhere(
             nics(json!([{"name": "a", "address": "10.0.0"}])),
             "network_interfaces[0].address",
             "not an IPv4 address",
@@ -945,6 +955,30 @@ fn pools() -> Vec<(&'static str, Bad)> {
             everywhere(with(pool(), "/cidrs", json!(["192.0.2.0/27", "x"])), "cidrs[1]", "not a range"),
         ),
         ("berth_ip_pool", everywhere(with(pool(), "/cidrs", json!([])), "cidrs", "The list is empty")),
+        (
+            "berth_ip_pool",
+            everywhere(
+                with(pool(), "/cidrs", json!(["192.0.2.0/27", "2001:db8::/64"])),
+                "cidrs[1]",
+                "all of IPv4 or all of IPv6",
+            ),
+        ),
+        (
+            "berth_ip_pool",
+            everywhere(with(pool(), "/cidrs", json!(["2001:db8::/48"])), "cidrs[0]", "is too large"),
+        ),
+        (
+            "berth_ip_pool",
+            everywhere(with(pool(), "/cidrs", json!(["192.0.2.1-192.1.2.1"])), "cidrs[0]", "is too long"),
+        ),
+        (
+            "berth_ip_pool",
+            everywhere(with(pool(), "/cidrs", json!(["fe80::/64"])), "cidrs[0]", "never public"),
+        ),
+        (
+            "berth_ip_pool",
+            here(with(pool(), "/cidrs", json!(["192.0.2.9-192.0.2.8"])), "cidrs[0]", "above its last"),
+        ),
         ("berth_ip_pool", everywhere(with(pool(), "/mode", json!("bgp")), "mode", "is not one of")),
         ("berth_storage_pool", everywhere(with(storage(), "/type", json!("Ceph")), "type", "is not one of")),
         (
@@ -958,7 +992,7 @@ fn pools() -> Vec<(&'static str, Bad)> {
         ("berth_storage_pool", everywhere(with(storage(), "/name", json!("S")), "name", "not a DNS label")),
         (
             "berth_public_ip",
-            everywhere(with(ip(), "/address", json!("198.18.0.0/24")), "address", "not an IPv4 address"),
+            everywhere(with(ip(), "/address", json!("198.18.0.0/24")), "address", "not an address"),
         ),
         ("berth_public_ip", everywhere(with(ip(), "/pool", json!("P")), "pool", "not a DNS label")),
     ]
@@ -990,6 +1024,11 @@ fn ports() -> Vec<(&'static str, Bad)> {
             json!({"name": "b", "ports": [{"name": "ssh", "targets": ["a"]}]}),
             "ports[0].target_port",
             "needs `target_port`",
+        )),
+        (everywhere(
+            with(port(json!({})), "/address", json!("2001:db8::7")),
+            "ports",
+            "only IPv4 addresses have ports",
         )),
         (everywhere(json!({"name": "b", "port_range": "30000"}), "port_range", "not a range of ports")),
         (everywhere(json!({"name": "b", "port_range": "30-20"}), "port_range", "not a range of ports")),

@@ -4,7 +4,7 @@
 //! machine ended. Whether QEMU runs and which devices it has is always read from the host.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use berth_api::SizeTaken;
 use berth_api::{
@@ -51,9 +51,12 @@ pub(crate) struct Journal {
     /// The network interfaces as decided at the last start; used to restore the VM's status if that is lost.
     #[serde(default)]
     pub(crate) interfaces: Vec<InterfaceStatus>,
-    /// The public addresses forwarded to it.
+    /// The public IPv4 addresses forwarded to it.
     #[serde(default)]
     pub(crate) public: Vec<ForwardedAddress>,
+    /// The public IPv6 addresses, apart: an earlier agent cannot read a list with such an address.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) public_ipv6: Vec<ForwardedAddress>,
     /// The PCI devices of the host that were taken for the instance, or are about to be. They are given back after its machine has ended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) pci_devices: Vec<Held<PciDeviceSpec>>,
@@ -117,7 +120,7 @@ pub(crate) struct ForwardedAddress {
     pub(crate) interface: String,
     /// Name of the PublicIP.
     pub(crate) name: String,
-    pub(crate) address: Ipv4Addr,
+    pub(crate) address: IpAddr,
     pub(crate) mode: IPPoolMode,
 }
 
@@ -392,6 +395,7 @@ impl Journal {
             in_ports: BTreeSet::new(),
             interfaces: Vec::new(),
             public: Vec::new(),
+            public_ipv6: Vec::new(),
             pci_devices: Vec::new(),
             usb_devices: Vec::new(),
             vgpus: Vec::new(),

@@ -9,11 +9,11 @@ mod ports;
 mod probes;
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use berth_api::host::{HostNetwork, HostVLAN};
-use berth_api::vm::InterfaceStatus;
+use berth_api::vm::{InterfaceStatus, NetworkInterface};
 use berth_api::{BridgeSpec, IPPoolMode, Network, Reason, VM, condition};
 use berth_qemu::single_flight::SingleFlight;
 use kube::ResourceExt;
@@ -61,7 +61,7 @@ pub(crate) struct Applied {
     pub(crate) bridged: BTreeMap<String, BridgedNetwork>,
     pub(crate) firewall: Option<Firewall>,
     /// Public addresses of VMs here that are not forwarded, and why.
-    pub(crate) refused: BTreeMap<Ipv4Addr, RefusedAddress>,
+    pub(crate) refused: BTreeMap<IpAddr, RefusedAddress>,
     /// The bridge of each network (`namespace/name`) that has one here.
     pub(crate) bridges: BTreeMap<String, String>,
     /// Networks that are not created here, and why.
@@ -99,12 +99,12 @@ impl Networks {
     }
 
     /// Returns why this public address cannot be forwarded to its VM.
-    pub(crate) fn refused(&self, public: Ipv4Addr) -> Option<RefusedAddress> {
+    pub(crate) fn refused(&self, public: IpAddr) -> Option<RefusedAddress> {
         self.applied().refused.get(&public).cloned()
     }
 
     /// Returns all public addresses that cannot be forwarded, in order.
-    pub(crate) fn all_refused(&self) -> BTreeMap<Ipv4Addr, RefusedAddress> {
+    pub(crate) fn all_refused(&self) -> BTreeMap<IpAddr, RefusedAddress> {
         self.applied().refused.clone()
     }
 
@@ -128,7 +128,7 @@ impl Networks {
     }
 
     /// Whether this public address is currently forwarded to this private one.
-    pub(crate) fn has_forward(&self, public: Ipv4Addr, private: Ipv4Addr) -> bool {
+    pub(crate) fn has_forward(&self, public: IpAddr, private: IpAddr) -> bool {
         let applied = self.applied();
         let forwards = applied.firewall.as_ref().map(|f| f.forwards.as_slice()).unwrap_or_default();
         forwards.iter().any(|f| f.public == public && f.private == private)
@@ -229,19 +229,49 @@ pub(crate) fn security_groups_of(vm: &VM, interface: &InterfaceStatus) -> Vec<St
     }
 }
 
-/// Returns the public address to forward to this interface, once the control plane has given it to this VM, and how it
-/// is announced.
-pub(crate) fn public_address(
+/// A PublicIP that an interface of a VM names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NamedAddress {
+    pub(crate) interface: String,
+    /// The name of the PublicIP.
+    pub(crate) name: String,
+    /// The address to forward, once the control plane has given it to this VM, and how it is announced.
+    pub(crate) address: Option<(IpAddr, IPPoolMode)>,
+    /// The field of the interface that names it, if the address is of the other family.
+    pub(crate) misnamed_in: Option<&'static str>,
+}
+
+/// Returns the PublicIPs that the interfaces of a VM name.
+pub(crate) fn named_addresses(tables: &Tables, vm_name: &ObjectName, vm: &VM) -> Vec<NamedAddress> {
+    let of_interface = |interface: &NetworkInterface| {
+        let ipv4 = interface.public_ip.clone().map(|name| (name, "publicIP", false));
+        let ipv6 = interface.public_ipv6.clone().map(|name| (name, "publicIPv6", true));
+        let interface = interface.name.to_string();
+        ipv4.into_iter().chain(ipv6).map(move |(name, field, is_ipv6)| {
+            let given = given_address(tables, vm_name, vm, name.as_str());
+            let is_other = given.is_some_and(|(address, _)| address.is_ipv6() != is_ipv6);
+            NamedAddress {
+                interface: interface.clone(),
+                name: name.to_string(),
+                address: given.filter(|_| !is_other),
+                misnamed_in: is_other.then_some(field),
+            }
+        })
+    };
+    vm.spec.network_interfaces.iter().flat_map(of_interface).collect()
+}
+
+/// Returns the address of a PublicIP that the control plane has given to this VM, and how it is announced.
+fn given_address(
     tables: &Tables,
     vm_name: &ObjectName,
     vm: &VM,
-    interface: &str,
-) -> Option<(Ipv4Addr, IPPoolMode)> {
+    public_ip: &str,
+) -> Option<(IpAddr, IPPoolMode)> {
     if vm.metadata.deletion_timestamp.is_some() {
         return None;
     }
-    let spec = vm.spec.network_interfaces.iter().find(|n| n.name.as_str() == interface)?;
-    let public = tables.public_ips.get(&vm_name.beside(spec.public_ip.as_ref()?.as_str()))?;
+    let public = tables.public_ips.get(&vm_name.beside(public_ip))?;
     let status = public.status.as_ref()?;
     let ours = status.used_by.iter().any(|user| Some(&user.vm_uid) == vm.metadata.uid.as_ref());
     let address = status.address.as_ref()?.parse().ok()?;

@@ -8,7 +8,7 @@
 //! a sender there, nor the address of a guest there that a public address leads to.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 use berth_api::packet_trace::{OtherEnd, TraceQuery};
 use berth_api::vm::{InterfaceStatus, LinkState};
@@ -138,16 +138,15 @@ fn packet(
                     interface.name
                 ));
             }
-            (from, public.into())
+            (from, public)
         }
     };
     Ok(TracedPacket { from, to, protocol: protocol(query.protocol)?, port: query.port })
 }
 
-fn is_public_of(firewall: &Firewall, public: Ipv4Addr, own: IpAddr) -> bool {
-    let forwarded = |(of, to): (Ipv4Addr, Ipv4Addr)| of == public && own == to;
-    let balanced = firewall.balanced.iter().filter(|each| each.public == public);
-    firewall.forwards.iter().map(|each| (each.public, each.private)).any(forwarded)
+fn is_public_of(firewall: &Firewall, public: IpAddr, own: IpAddr) -> bool {
+    let balanced = firewall.balanced.iter().filter(|each| public == each.public);
+    firewall.forwards.iter().any(|each| each.public == public && each.private == own)
         || balanced.flat_map(|each| &each.ports).flat_map(|port| &port.targets).any(|target| own == *target)
 }
 
@@ -294,6 +293,8 @@ const OTHER_NAMESPACE: &str = "(of another namespace)";
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use berth_host::{Forward, StepResult, TraceDirection, TraceStep, TracedRule};
     use serde_json::json;
 
@@ -336,8 +337,8 @@ mod tests {
     fn the_own_end_of_the_packet_is_an_address_of_the_interface() {
         let vm = vm(1);
         let nic = interface(&vm, None).expect("one");
-        let public: Ipv4Addr = "198.51.100.7".parse().expect("an address");
-        let forward = Forward { public, private: Ipv4Addr::new(10, 0, 0, 2), announced_on: None };
+        let public = ip("198.51.100.7");
+        let forward = Forward { public, private: ip("10.0.0.2"), announced_on: None };
         let firewall = Firewall { forwards: vec![forward], ..Firewall::default() };
         let of = |other: OtherEnd| packet(&query(other), nic, &port(), &firewall).map(|p| (p.from, p.to));
         assert_eq!(of(OtherEnd::To(ip("10.0.0.9"))), Ok((ip("10.0.0.2"), ip("10.0.0.9"))));

@@ -95,14 +95,16 @@ async fn work(ctx: &Arc<Context>) {
     }
 }
 
-/// Writes the firewall's rules again whenever another program has removed them.
+/// Writes the firewall's rules again whenever another program has removed them, or the kernel the answers for public addresses.
 async fn restore_firewall(ctx: &Context) {
     loop {
         match ctx.system.firewall_removed().await {
             // The agent itself removes the tables that are not needed any more.
             Ok(()) if ctx.networks.applied().firewall.as_ref().is_some_and(Firewall::is_empty) => {}
             Ok(()) => {
-                tracing::warn!("another program has removed the firewall rules: they are written again");
+                tracing::warn!(
+                    "the firewall rules, or the answers for public IPv6 addresses, have been removed: they are made again"
+                );
                 ctx.networks.applied().firewall = None;
                 ctx.queue.add(Key::networks());
             }

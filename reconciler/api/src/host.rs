@@ -152,6 +152,11 @@ pub struct HostStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(max = 18)))]
     pub ranges: Vec<String>,
+    /// The IPv6 addresses of the host's own interfaces, except for link-local ones: no PublicIP is given one of them. At most 64 are
+    /// listed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", rename = "ipv6Addresses")]
+    #[schemars(length(max = 64), inner(length(max = 39)))]
+    pub ipv6_addresses: Vec<String>,
     /// The bridges and interfaces that the host has itself, which a Network of type `Bridge` can name, by name. At most 64 of each
     /// are listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -301,7 +306,7 @@ impl HostStatus {
 #[serde(rename_all = "camelCase")]
 pub struct AddressConflict {
     /// The address.
-    #[schemars(length(max = 15))]
+    #[schemars(length(max = 39))]
     pub address: String,
     /// The MAC address that answers for it.
     #[schemars(length(max = 17))]

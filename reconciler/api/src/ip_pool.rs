@@ -1,10 +1,16 @@
 //! IPPool: the public addresses that PublicIPs are allocated from.
 
+mod range;
+
+use std::net::IpAddr;
+
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{Conditions, ObjectUser};
+
+pub use range::AddressRange;
 
 /// The addresses that PublicIPs are allocated from.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -32,10 +38,14 @@ use crate::{Conditions, ObjectUser};
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("(has(self.mode) ? self.mode : 'local') == (has(oldSelf.mode) ? oldSelf.mode : 'local')").message("mode cannot change: its addresses are in use that way; create another IPPool").field_path(".mode"))]
 pub struct IPPoolSpec {
-    /// IPv4 ranges to allocate addresses from, for example `203.0.113.16/28` or `203.0.113.7/32`. The first and the last
-    /// address of a range are not allocated unless it is a /31 or /32, see `useAllAddresses`.
-    #[schemars(length(min = 1, max = 32), inner(length(max = 18)))]
-    #[x_kube(validation = Rule::new("self.all(c, isCIDR(c) && cidr(c).ip().family() == 4 && cidr(c).masked() == cidr(c) && cidr(c).prefixLength() >= 16)").message("each must be an IPv4 range such as 203.0.113.16/28, with no host bits set and a prefix of 16 to 32"))]
+    /// Ranges to allocate addresses from, all of IPv4 or all of IPv6, for example `203.0.113.16/28`, `203.0.113.10-203.0.113.20` or
+    /// `2001:db8:0:7::/112`. The first and the last address of an IPv4 CIDR and the first of an IPv6 CIDR are not allocated, unless
+    /// there are no more than two, see `useAllAddresses`. Both addresses of a range `a-b` are allocated; they must be of one /16, or of
+    /// one /64 of IPv6. The address of a /64 that ends with zeros is that of its routers, and never allocated.
+    #[schemars(length(min = 1, max = 32), inner(length(max = 79)))]
+    #[x_kube(validation = Rule::new("self.all(c, isCIDR(c) ? cidr(c).masked() == cidr(c) && cidr(c).prefixLength() >= (cidr(c).ip().family() == 4 ? 16 : 64) : c.split('-').size() == 2 && c.split('-').all(a, isIP(a) && ip(a).family() == (c.contains(':') ? 6 : 4)) && cidr(c.split('-')[0] + (c.contains(':') ? '/64' : '/16')).containsIP(c.split('-')[1]))").message("each must be a range such as 203.0.113.16/28, 203.0.113.10-203.0.113.20 or 2001:db8:0:7::/112: a CIDR with no host bits set and a prefix of 16 to 32, or 64 to 128 of IPv6, or two addresses of one /16, or of one /64 of IPv6"))]
+    #[x_kube(validation = Rule::new("self.all(c, !c.contains(':') || (isCIDR(c) ? cidr(c).ip().isGlobalUnicast() : !isIP(c.split('-')[0]) || ip(c.split('-')[0]).isGlobalUnicast()))").message("link-local, multicast, loopback and unspecified addresses are no public ones: declare global or unique local addresses of IPv6"))]
+    #[x_kube(validation = Rule::new("self.all(c, c.contains(':') == self[0].contains(':'))").message("the ranges of a pool are all of IPv4 or all of IPv6: create another IPPool for the other family"))]
     pub cidrs: Vec<String>,
     /// `local` (default): the address is assigned to the VM's host; it is reachable there and wherever it is routed to that host.
     /// `l2`: the VM's host also announces it on the network segment of its public interface and answers for it there, so
@@ -43,20 +53,34 @@ pub struct IPPoolSpec {
     /// no other machine. The VM's outgoing connections have this address. Cannot change.
     #[serde(default)]
     pub mode: IPPoolMode,
-    /// Whether the first and the last address of each range are allocated too: they are a segment's network and broadcast
-    /// address only where the range is the whole segment. Default false.
+    /// Whether the first and the last address of each CIDR are allocated too: they are a segment's network and broadcast address, and
+    /// the first one of IPv6 that of its routers, only where the CIDR is the whole segment. Default false.
     #[serde(default)]
     pub use_all_addresses: bool,
 }
 
 impl IPPoolSpec {
-    /// The first and the last address of a range that are allocated.
-    pub fn usable(&self, range: ipnet::Ipv4Net) -> (std::net::Ipv4Addr, std::net::Ipv4Addr) {
-        let (first, last) = (range.network(), range.broadcast());
-        if self.use_all_addresses || range.prefix_len() >= 31 {
-            return (first, last);
-        }
-        ((u32::from(first) + 1).into(), (u32::from(last) - 1).into())
+    /// The declared ranges. Those that are none are left out: [`IPPoolSpec::invalid_range`] reports them.
+    pub fn ranges(&self) -> impl Iterator<Item = AddressRange> {
+        self.cidrs.iter().filter_map(|text| AddressRange::parse(text).ok())
+    }
+
+    /// Whether its addresses are of IPv6.
+    #[must_use]
+    pub fn is_ipv6(&self) -> bool {
+        self.ranges().next().is_some_and(AddressRange::is_ipv6)
+    }
+
+    /// Returns why a declared range is none, for people.
+    #[must_use]
+    pub fn invalid_range(&self) -> Option<String> {
+        self.cidrs.iter().find_map(|text| Some(format!("range {text} {}", AddressRange::parse(text).err()?)))
+    }
+
+    /// Whether the address is allocated to PublicIPs.
+    #[must_use]
+    pub fn is_usable(&self, address: IpAddr) -> bool {
+        self.ranges().any(|range| range.is_usable(address, self.use_all_addresses))
     }
 }
 
@@ -83,7 +107,7 @@ pub struct IPPoolStatus {
     /// The number of allocated addresses.
     #[serde(default)]
     pub allocated: i64,
-    /// The number of free addresses.
+    /// The number of free addresses, at most 9223372036854775807.
     #[serde(default)]
     pub free: i64,
     /// At most four of the PublicIPs that name it. A deleted IPPool stays until nothing uses it.

@@ -111,7 +111,7 @@ pub use hotswap_disk_attachment::{
 pub use image::{
     Image, ImageCompression, ImageFormat, ImageSource, ImageSpec, ImageState, ImageStatus, redacted_url,
 };
-pub use ip_pool::{IPPool, IPPoolMode, IPPoolSpec, IPPoolStatus};
+pub use ip_pool::{AddressRange, IPPool, IPPoolMode, IPPoolSpec, IPPoolStatus};
 pub use key_class::{DiskEncryption, EncryptionStatus, KeyClass, KeyClassSpec, KeyClassStatus, KeySecret};
 pub use name::ResourceName;
 pub use network::{

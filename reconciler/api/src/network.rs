@@ -98,8 +98,8 @@ pub struct NetworkSpec {
     pub ipv6_cidr: String,
     /// The way of IPv6 packets of guests to the outside, like NAT for IPv4: `None` (default): there is none, and guests get no default
     /// route. `Masquerade`: under the address of their host. `Routed`: unchanged, for a prefix that the routers outside route to the
-    /// host of each VM. From the outside, guests receive the answers to what they send. A change reaches running guests within
-    /// minutes.
+    /// host of each VM. From the outside, guests receive the answers to what they send, and, unless it is `None`, what comes by their
+    /// public IPv6 addresses. A change reaches running guests within minutes.
     #[serde(default, rename = "ipv6Egress")]
     pub ipv6_egress: Egress,
     /// Addresses of the name servers that guests get, by DHCP in an `Overlay` and by cloud-init on a `Bridge`. Left out: in an
@@ -247,6 +247,18 @@ impl Network {
     /// The IPv6 address of its router: the first of the prefix.
     pub fn ipv6_gateway(&self) -> Option<Ipv6Addr> {
         Some(ipv6_at(self.ipv6_prefix()?, 1))
+    }
+
+    /// Returns why no public IPv6 address leads to a VM of this network, as the end of a sentence that begins with the network.
+    pub fn without_public_ipv6(&self) -> Option<&'static str> {
+        if self.host_bridge().is_some() {
+            return Some("is a bridge, on which a VM has addresses of the network itself");
+        }
+        if self.ipv6_prefix().is_none() {
+            return Some("has no IPv6 prefix (ipv6CIDR)");
+        }
+        let is_closed = self.spec.ipv6_egress == Egress::None;
+        is_closed.then_some("has ipv6Egress None, so that guests have no way for their answers: set it to Masquerade or Routed")
     }
 
     /// The first and the last address for VMs, the gateway's possibly among them.

@@ -6,7 +6,7 @@
 //! ```
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 use crate::RuleProtocol;
 
@@ -31,7 +31,7 @@ pub enum OtherEnd {
     /// The VM sends the packet to this address.
     To(IpAddr),
     /// The packet comes from this address; to a public address of the VM, if there is one, or to the interface's own.
-    From(IpAddr, Option<Ipv4Addr>),
+    From(IpAddr, Option<IpAddr>),
 }
 
 impl OtherEnd {
@@ -82,8 +82,8 @@ impl TraceQuery {
                 Err(format!("icmpv6 is of IPv6, and {address} of IPv4: name icmp"))
             }
             _ => match self.other {
-                OtherEnd::From(IpAddr::V6(from), Some(public)) => {
-                    Err(format!("{from} is of IPv6, and the public address {public} of IPv4"))
+                OtherEnd::From(from, Some(public)) if from.is_ipv6() != public.is_ipv6() => {
+                    Err(format!("{from} and the public address {public} are not of the same family"))
                 }
                 _ => Ok(()),
             },
@@ -120,11 +120,7 @@ impl TraceQuery {
                 |text: &&str| text.parse::<IpAddr>().map_err(|_| format!("{key}={text} is no IP address"));
             pairs.get(key).map(parse).transpose()
         };
-        let public = match address("public")? {
-            None => None,
-            Some(IpAddr::V4(public)) => Some(public),
-            Some(IpAddr::V6(_)) => return Err("a public address is one of IPv4".to_owned()),
-        };
+        let public = address("public")?;
         let other = match (address("to")?, address("from")?) {
             (Some(to), None) => OtherEnd::To(to),
             (None, Some(from)) => OtherEnd::From(from, public),
@@ -168,6 +164,7 @@ mod tests {
             (OtherEnd::To(ip("10.0.0.3")), RuleProtocol::Tcp, 443),
             (OtherEnd::To(ip("fd00:60::3")), RuleProtocol::Icmpv6, 0),
             (OtherEnd::From(ip("192.0.2.9"), public), RuleProtocol::Udp, 53),
+            (OtherEnd::From(ip("2001:db8::9"), Some(ip("2001:db8::7"))), RuleProtocol::Tcp, 53),
             (OtherEnd::From(ip("192.0.2.9"), None), RuleProtocol::Icmp, 0),
         ] {
             for interface in [None, Some("nic1".to_owned())] {
@@ -193,8 +190,8 @@ mod tests {
             ("to=fd00::3&protocol=icmp", "name icmpv6"),
             ("to=224.0.0.1&protocol=udp&port=1", "single machine"),
             ("to=fe80::1&protocol=udp&port=1", "single machine"),
-            ("from=10.0.0.3&public=fd00::1&protocol=udp&port=1", "one of IPv4"),
-            ("from=fd00::3&public=192.0.2.1&protocol=udp&port=1", "of IPv6"),
+            ("from=10.0.0.3&public=fd00::1&protocol=udp&port=1", "the same family"),
+            ("from=fd00::3&public=192.0.2.1&protocol=udp&port=1", "the same family"),
         ] {
             let error = TraceQuery::of_query(wrong).expect_err(wrong);
             assert!(error.contains(why), "{wrong}: {error}");

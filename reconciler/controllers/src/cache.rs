@@ -473,8 +473,10 @@ impl Cache {
         if changed.fits || changed.address || changed.ranges {
             keys.extend(self.tables.networks.all().map(|network| Key::of(network.as_ref())));
         }
-        if changed.address {
+        if changed.address || changed.ipv6 {
             keys.extend(self.tables.ip_pools.all().map(|pool| Key::of(pool.as_ref())));
+        }
+        if changed.address {
             keys.push(Key::host_addresses());
         }
         keys

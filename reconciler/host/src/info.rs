@@ -1,7 +1,7 @@
 //! The resources and capabilities of the host, what on it is not berth's, and the record of its control plane.
 
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use async_trait::async_trait;
 use berth_qemu::hypervisor::ProcessIdentity;
@@ -74,6 +74,8 @@ pub struct HostFacts {
     pub mtu: Option<u16>,
     /// Ranges in use on this host outside berth: interfaces, routes except the default one, name servers.
     pub ranges: Vec<HostRange>,
+    /// The IPv6 addresses of its interfaces that are not berth's, except for link-local ones, in order.
+    pub ipv6_addresses: Vec<Ipv6Addr>,
     /// The bridges and interfaces of this host that are not berth's.
     pub links: HostLinks,
     /// The PCI devices that its administrator lets guests have.

@@ -42,7 +42,7 @@ mod vgpus;
 mod volumes;
 
 use std::collections::BTreeSet;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -536,7 +536,7 @@ impl Networks for LinuxSystem {
         self.networks.uplink(&self.uplink).await
     }
 
-    async fn occupant(&self, interface: &str, address: Ipv4Addr) -> Result<Option<String>> {
+    async fn occupant(&self, interface: &str, address: IpAddr) -> Result<Option<String>> {
         self.networks.occupant(interface, address).await
     }
 
@@ -733,6 +733,7 @@ impl HostInfo for LinuxSystem {
             facts.mtu = self.networks.mtu_at(address).await?;
         }
         facts.ranges = self.networks.host_ranges().await?;
+        facts.ipv6_addresses = self.networks.host_ipv6_addresses().await?;
         facts.links = self.networks.host_links().await?;
         let (pci, usb, vgpus) = (self.passthrough.clone(), self.usb.clone(), self.vgpus.clone());
         (facts.pci_devices, facts.usb_devices, facts.vgpus) =

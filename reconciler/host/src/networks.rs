@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV4};
 
 use async_trait::async_trait;
 use ipnet::{Ipv4Net, Ipv6Net};
@@ -58,8 +58,9 @@ pub trait Networks: Send + Sync + fmt::Debug + 'static {
     /// An empty `Firewall` removes everything. Does nothing if the rules are already in place.
     async fn apply_firewall(&self, firewall: &Firewall) -> Result<()>;
 
-    /// Waits until another program has removed berth's rules from the host's firewall, as `nft flush ruleset` does. One caller
-    /// at a time, which hears of each removal since its first call.
+    /// Waits until another program has removed berth's rules from the host's firewall, as `nft flush ruleset` does, or until the host
+    /// no longer answers for an announced IPv6 address, as after its interface was down. One caller at a time, which hears of each
+    /// removal since its first call.
     async fn firewall_removed(&self) -> Result<()>;
 
     /// Lists the DHCP leases that guests of this network have taken.
@@ -70,7 +71,7 @@ pub trait Networks: Send + Sync + fmt::Debug + 'static {
 
     /// Returns the MAC address of another machine that answers for an address on the segment of this interface. Takes
     /// about a second.
-    async fn occupant(&self, interface: &str, address: Ipv4Addr) -> Result<Option<String>>;
+    async fn occupant(&self, interface: &str, address: IpAddr) -> Result<Option<String>>;
 
     /// Connects to a TCP port of a guest on this bridge, from the bridge and by no other interface. The caller limits the
     /// time.
@@ -387,11 +388,11 @@ pub struct Nat {
     pub tunnel: Option<Tunnel>,
 }
 
-/// A public address that maps to a private one.
+/// A public address that maps to a private one of the same family.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Forward {
-    pub public: Ipv4Addr,
-    pub private: Ipv4Addr,
+    pub public: IpAddr,
+    pub private: IpAddr,
     /// The interface on which this host announces the address. Packets of the private address that leave by this
     /// interface have the public address as their source. None: the address exists on this host only and is not
     /// announced.
@@ -403,10 +404,12 @@ pub struct Forward {
 pub struct Uplink {
     /// The interface that announcements are sent on. The error is for people: why there is none, and how to fix it.
     pub interface: std::result::Result<String, String>,
+    /// Why IPv6 addresses cannot be announced on the interface, and how to fix it, for people.
+    pub ipv6_obstacle: Option<String>,
     /// The host's own addresses, on interfaces that are not berth's.
-    pub own: BTreeSet<Ipv4Addr>,
+    pub own: BTreeSet<IpAddr>,
     /// The public addresses that this host currently has.
-    pub public: BTreeSet<Ipv4Addr>,
+    pub public: BTreeSet<IpAddr>,
 }
 
 /// Whether guests' packets are forwarded.

@@ -1,11 +1,6 @@
 //! `berth net trace`: asks the host of a VM for the way of a packet, and then the host of the VM that it is for.
 
-use std::{
-    io::Write as _,
-    net::{IpAddr, Ipv4Addr},
-    process::ExitCode,
-    time::Duration,
-};
+use std::{io::Write as _, net::IpAddr, process::ExitCode, time::Duration};
 
 use anyhow::{Context, bail};
 use berth_agent::PacketTrace;
@@ -81,7 +76,7 @@ async fn follow(options: &TraceOptions) -> anyhow::Result<Way> {
         };
         return sent(options, &neighbours, &own, to, target).await;
     }
-    let to = if options.public { IpAddr::V4(public(&own)?) } else { private(&own, options)? };
+    let to = if options.public { public(&own, is_ipv6(options))? } else { private(&own, options)? };
     let from = match options.from.as_ref().context("neither --to nor --from")? {
         End::Vm(name) => {
             let (_, vm) = running(options, name).await?;
@@ -96,7 +91,7 @@ async fn follow(options: &TraceOptions) -> anyhow::Result<Way> {
         return sent(options, &neighbours, &sender, to, Some(own)).await;
     }
     let Some(End::Address(from)) = options.from else { bail!("the sender has no address") };
-    let public = if options.public { Some(public(&own)?) } else { None };
+    let public = if options.public { Some(public(&own, from.is_ipv6())?) } else { None };
     let first = ask(options, &own, OtherEnd::From(from, public), port(options)).await?;
     let open = unasked(&first.trace, is_complete);
     let mut way = Way { hosts: vec![first], open: None };
@@ -145,7 +140,7 @@ async fn sent(
         // To a target of another host: by a route, or to its public address, which that host sees from outside.
         TraceEnd::Outside { packet, .. } => {
             let Some(target) = &target else { return Ok(way) };
-            let by_public = public(target).ok().filter(|public| packet.to == *public);
+            let by_public = public(target, packet.to.is_ipv6()).ok().filter(|public| packet.to == *public);
             if by_public.is_none() && !has(target, packet.to) {
                 return Ok(way);
             }
@@ -252,32 +247,39 @@ fn interface(vm: &VM, wanted: Option<&str>, network: Option<&str>) -> anyhow::Re
     }
 }
 
-/// Returns the private address of the family that the protocol names, or that the other end has.
-fn private(place: &Place, options: &TraceOptions) -> anyhow::Result<IpAddr> {
+/// Whether the packet is of IPv6: the other end has such an address, or the protocol is of it.
+fn is_ipv6(options: &TraceOptions) -> bool {
     let other = [&options.to, &options.from].into_iter().flatten().find_map(|end| match end {
         End::Address(address) => Some(*address),
         End::Vm(_) => None,
     });
-    let is_ipv6 = match other {
+    match other {
         Some(other) => other.is_ipv6(),
         None => options.protocol.map(RuleProtocol::from) == Some(RuleProtocol::Icmpv6),
-    };
+    }
+}
+
+/// Returns the private address of the packet's family.
+fn private(place: &Place, options: &TraceOptions) -> anyhow::Result<IpAddr> {
     let Place { vm, interface } = place;
     let (text, family) =
-        if is_ipv6 { (&interface.ipv6_address, "IPv6") } else { (&interface.address, "IPv4") };
+        if is_ipv6(options) { (&interface.ipv6_address, "IPv6") } else { (&interface.address, "IPv4") };
     let found = text.parse::<IpAddr>();
     found.map_err(|_| {
         anyhow::anyhow!("interface {} of VM {vm} has no {family} address that berth knows", interface.name)
     })
 }
 
-/// Returns the public address that leads to an interface.
-fn public(place: &Place) -> anyhow::Result<Ipv4Addr> {
-    let address =
-        place.interface.public_address.as_deref().and_then(|address| address.parse::<Ipv4Addr>().ok());
+/// Returns the public address of a family that leads to an interface.
+fn public(place: &Place, is_ipv6: bool) -> anyhow::Result<IpAddr> {
+    let (address, family) = match is_ipv6 {
+        true => (&place.interface.public_ipv6_address, "IPv6"),
+        false => (&place.interface.public_address, "IPv4"),
+    };
+    let address = address.as_deref().and_then(|address| address.parse::<IpAddr>().ok());
     address.with_context(|| {
         format!(
-            "no public address leads to interface {} of VM {} (leave out --public)",
+            "no public {family} address leads to interface {} of VM {} (leave out --public)",
             place.interface.name, place.vm
         )
     })
@@ -396,6 +398,6 @@ mod tests {
         let ip = |text: &str| text.parse().expect("an address");
         assert!(has(&place("ns/a"), ip("10.0.0.2")) && has(&place("ns/a"), ip("fd00::2")));
         assert!(!has(&place("ns/a"), ip("10.0.0.3")));
-        assert!(public(&place("ns/a")).expect_err("none").to_string().contains("--public"));
+        assert!(public(&place("ns/a"), false).expect_err("none").to_string().contains("--public"));
     }
 }

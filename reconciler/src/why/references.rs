@@ -103,10 +103,11 @@ fn of_vm(from: &From<'_>, vm: &Value) -> Vec<Reference> {
     for interface in items(vm, "/spec/networkInterfaces") {
         let network = from.shared("network", "network", "networks", text(interface, "/network"));
         let public = from.own("public address", "publicip", "publicips", text(interface, "/publicIP"));
+        let ipv6 = from.own("public address", "publicip", "publicips", text(interface, "/publicIPv6"));
         let groups = items(interface, "/securityGroups").filter_map(Value::as_str);
         let groups =
             groups.map(|name| from.own("security group", "securitygroup", "securitygroups", name.to_owned()));
-        for reference in [network, public].into_iter().chain(groups) {
+        for reference in [network, public, ipv6].into_iter().chain(groups) {
             if !found.contains(&reference) {
                 found.push(reference);
             }

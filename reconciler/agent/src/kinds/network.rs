@@ -19,7 +19,7 @@ mod status;
 mod trunks;
 
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use berth_api::Network;
@@ -39,7 +39,7 @@ pub(crate) enum Step {
     /// Probes which of these addresses other machines on the segment have; the results come later.
     ProbeAddresses {
         interface: String,
-        addresses: Vec<Ipv4Addr>,
+        addresses: Vec<IpAddr>,
     },
     EnsureNetwork(NetworkConfig),
     EnsureBridged(BridgedNetwork),

@@ -13,8 +13,7 @@ impl Indexed for PublicIP {
 
     fn keys_of(name: &ObjectName, _: &Self, tables: &Tables) -> Vec<Key> {
         let mut keys = tables.vms_where(|vm_name, vm| {
-            let names_it =
-                |n: &NetworkInterface| n.public_ip.as_ref().is_some_and(|p| p.as_str() == name.name);
+            let names_it = |n: &NetworkInterface| n.public_ips().any(|public| public.as_str() == name.name);
             vm_name.namespace == name.namespace && vm.spec.network_interfaces.iter().any(names_it)
         });
         keys.push(Key::networks());

@@ -2,7 +2,7 @@
 //! so that nothing waits for them, and enqueue the host's networks when they finish.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ impl Probe {
 pub(crate) struct Probes {
     system: Arc<dyn System>,
     queue: Arc<Queue<Key>>,
-    known: Arc<Mutex<BTreeMap<Ipv4Addr, Probe>>>,
+    known: Arc<Mutex<BTreeMap<IpAddr, Probe>>>,
 }
 
 impl Probes {
@@ -50,22 +50,22 @@ impl Probes {
         Self { system, queue, known: Arc::default() }
     }
 
-    fn known(&self) -> MutexGuard<'_, BTreeMap<Ipv4Addr, Probe>> {
+    fn known(&self) -> MutexGuard<'_, BTreeMap<IpAddr, Probe>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn all(&self) -> BTreeMap<Ipv4Addr, Probe> {
+    pub(crate) fn all(&self) -> BTreeMap<IpAddr, Probe> {
         self.known().clone()
     }
 
     /// Whether [`Probes::ensure`] would change nothing for these addresses.
-    pub(crate) fn is_settled(&self, wanted: &[Ipv4Addr]) -> bool {
+    pub(crate) fn is_settled(&self, wanted: &[IpAddr]) -> bool {
         let known = self.known();
         known.keys().all(|address| wanted.contains(address)) && due(&known, wanted).is_empty()
     }
 
     /// Probes each of these addresses on the interface, unless its state is known and recent; forgets all others.
-    pub(crate) fn ensure(&self, interface: &str, wanted: &[Ipv4Addr]) {
+    pub(crate) fn ensure(&self, interface: &str, wanted: &[IpAddr]) {
         let mut known = self.known();
         known.retain(|address, _| wanted.contains(address));
         for address in due(&known, wanted) {
@@ -77,7 +77,7 @@ impl Probes {
         }
     }
 
-    async fn probe(self, interface: String, address: Ipv4Addr) {
+    async fn probe(self, interface: String, address: IpAddr) {
         let found = match self.system.occupant(&interface, address).await {
             Ok(None) => Probe::Free,
             Ok(Some(mac)) => {
@@ -99,7 +99,7 @@ impl Probes {
 }
 
 /// Returns the addresses to probe now.
-fn due(known: &BTreeMap<Ipv4Addr, Probe>, wanted: &[Ipv4Addr]) -> Vec<Ipv4Addr> {
+fn due(known: &BTreeMap<IpAddr, Probe>, wanted: &[IpAddr]) -> Vec<IpAddr> {
     let running = known.values().filter(|probe| **probe == Probe::Running).count();
     let due = wanted.iter().copied().filter(|address| Probe::is_due(known.get(address)));
     due.take(AT_ONCE.saturating_sub(running)).collect()

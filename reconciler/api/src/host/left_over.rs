@@ -145,6 +145,6 @@ pub struct HeldPublicIP {
     #[schemars(length(max = 253))]
     pub name: String,
     /// The address.
-    #[schemars(length(max = 15))]
+    #[schemars(length(max = 39))]
     pub address: String,
 }

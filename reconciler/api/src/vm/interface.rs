@@ -13,6 +13,7 @@ use crate::{Quantity, ResourceName};
 #[x_kube(
     validation = Rule::new("has(self.network) == has(oldSelf.network) && (!has(self.network) || self.network == oldSelf.network)").message("network cannot change on an existing interface: give the interface another name"),
     validation = Rule::new("!has(self.allowedAddresses) || self.allowedAddresses.size() == 0 || !has(self.securityGroups) || self.securityGroups.size() == 0").message("allowedAddresses and securityGroups exclude each other: a group would not know these addresses").field_path(".allowedAddresses"),
+    validation = Rule::new("!has(self.publicIP) || !has(self.publicIPv6) || self.publicIP != self.publicIPv6").message("publicIP and publicIPv6 cannot name the same PublicIP: it has one address").field_path(".publicIPv6"),
     validation = Rule::new("!has(self.queues) || self.queues == 1 || !has(self.model) || self.model == 'virtio'").message("only a card of the model virtio has several queues").field_path(".queues"),
     validation = Rule::new("!has(self.macAddress) || self.macAddress != '00:00:00:00:00:00'").message("a macAddress of zeros is the address of no interface").field_path(".macAddress")
 )]
@@ -23,9 +24,13 @@ pub struct NetworkInterface {
     /// namespace if neither has it. Cannot change.
     #[serde(default = "default_network")]
     pub network: ResourceName,
-    /// Name of a PublicIP in the VM's namespace that leads to this interface. Applied live.
+    /// Name of a PublicIP in the VM's namespace, of an IPv4 pool, that leads to this interface. Applied live.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "publicIP")]
     pub public_ip: Option<ResourceName>,
+    /// Name of a PublicIP in the VM's namespace, of an IPv6 pool, that leads to the IPv6 address of this interface. Its Network must have
+    /// `ipv6CIDR`, and an `ipv6Egress` other than `None`, by which guests have a way for their answers. Applied live.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "publicIPv6")]
+    pub public_ipv6: Option<ResourceName>,
     /// Names of SecurityGroups in the VM's namespace, at most 8: the interface receives and sends only what one of them allows.
     /// Default: none, and the interface receives everything from its Network and, by its public address, from outside, and sends
     /// everything. Applied live.
@@ -185,12 +190,20 @@ impl NicModel {
     }
 }
 
+impl NetworkInterface {
+    /// The PublicIPs that it names.
+    pub fn public_ips(&self) -> impl Iterator<Item = &ResourceName> {
+        self.public_ip.iter().chain(&self.public_ipv6)
+    }
+}
+
 impl Default for NetworkInterface {
     fn default() -> Self {
         Self {
             name: "nic0".into(),
             network: default_network(),
             public_ip: None,
+            public_ipv6: None,
             security_groups: Vec::new(),
             allowed_addresses: Vec::new(),
             allowed_mac_addresses: Vec::new(),

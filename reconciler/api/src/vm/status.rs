@@ -58,9 +58,13 @@ pub struct VMStatus {
     /// The private address of the first interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub private_address: Option<String>,
-    /// The first public address that leads to this VM.
+    /// The first public IPv4 address that leads to this VM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub public_address: Option<String>,
+    /// The first public IPv6 address that leads to this VM.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "publicIPv6Address")]
+    #[schemars(length(max = 39))]
+    pub public_ipv6_address: Option<String>,
     /// The ports of public addresses that lead to this VM, from the `ports` of PublicIPs that name it as a target. Written by the
     /// controllers.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::exact::list")]
@@ -235,10 +239,14 @@ pub struct InterfaceStatus {
     /// Whether the guest gets a default route by it, if that is declared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_route: Option<bool>,
-    /// The public address that leads here, once the host forwards it.
+    /// The public IPv4 address that leads here, once the host forwards it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 15))]
     pub public_address: Option<String>,
+    /// The public IPv6 address that leads here, once the host forwards it.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "publicIPv6Address")]
+    #[schemars(length(max = 39))]
+    pub public_ipv6_address: Option<String>,
 }
 
 /// The limits of a spec, which were checked there: a list of hosts' reports with the same rules would be too costly to validate.

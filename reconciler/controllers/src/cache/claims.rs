@@ -8,7 +8,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    net::{Ipv4Addr, Ipv6Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
 use berth_api::{
@@ -41,7 +41,7 @@ pub(crate) struct Claim {
     /// For a VM: the interfaces it was started with.
     pub(crate) interfaces: Vec<InterfaceStatus>,
     /// The public addresses that lead to it, by the name of the PublicIP.
-    pub(crate) public: BTreeMap<String, Ipv4Addr>,
+    pub(crate) public: BTreeMap<String, IpAddr>,
 }
 
 /// The claims of all hosts. See the module.
@@ -116,7 +116,7 @@ impl Claims {
     }
 
     /// Returns the public addresses of guests that run on a host their VM is not bound to.
-    pub(crate) fn public_addresses(&self) -> BTreeSet<Ipv4Addr> {
+    pub(crate) fn public_addresses(&self) -> BTreeSet<IpAddr> {
         self.trusted().flat_map(|claim| claim.public.values().copied()).collect()
     }
 

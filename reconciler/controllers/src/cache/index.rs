@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    net::{Ipv4Addr, Ipv6Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
 use berth_api::placement_group::TopologyClaim;
@@ -117,8 +117,8 @@ pub(crate) struct Index {
     macs: HashMap<String, KeySet>,
     /// Network (`namespace/name`) → host → the number of its VMs with an interface on it.
     hosts_of_network: HashMap<String, BTreeMap<String, usize>>,
-    public_addresses: BTreeMap<Ipv4Addr, Key>,
-    public_address_of: HashMap<Key, (Ipv4Addr, Key)>,
+    public_addresses: BTreeMap<IpAddr, Key>,
+    public_address_of: HashMap<Key, (IpAddr, Key)>,
     /// PublicIP → its host, and the addresses under which that host forwards connections to VMs on other hosts.
     forwarding: HashMap<Key, VmEntry>,
     attachments_by_disk: HashMap<Key, KeySet>,
@@ -177,7 +177,7 @@ fn entry_of(vm: &VM, demand: Demand) -> VmEntry {
             .spec
             .network_interfaces
             .iter()
-            .filter_map(|i| i.public_ip.as_ref())
+            .flat_map(|i| i.public_ips())
             .map(|ip| named(ObjectKind::PublicIP, ip.as_str()))
             .collect(),
         addresses: interfaces.iter().filter_map(address).collect(),
@@ -548,7 +548,7 @@ impl Index {
         self.macs.get(mac)?.first()
     }
 
-    pub(crate) fn public_ip_with(&self, address: Ipv4Addr) -> Option<&Key> {
+    pub(crate) fn public_ip_with(&self, address: IpAddr) -> Option<&Key> {
         self.public_addresses.get(&address)
     }
 

@@ -2,7 +2,7 @@
 //! that hosts use themselves. Updated host by host, so that no network has to visit all of them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use berth_api::{Host, host::MTU};
 use ipnet::Ipv4Net;
@@ -17,9 +17,12 @@ pub(crate) struct Underlay {
     mtus: BTreeMap<i64, usize>,
     /// The ranges that each host reports as used.
     ranges: HashMap<String, Vec<Ipv4Net>>,
+    /// The hosts that report an IPv6 address, and the addresses of each.
+    by_ipv6: BTreeMap<Ipv6Addr, BTreeSet<String>>,
+    ipv6: HashMap<String, BTreeSet<Ipv6Addr>>,
 }
 
-/// Further ranges of a host are ignored.
+/// Further ranges and IPv6 addresses of a host are ignored.
 const MAX_RANGES: usize = 64;
 /// Larger ranges of a host are ignored: one host must not block all ranges.
 const SHORTEST_PREFIX: u8 = 8;
@@ -39,6 +42,8 @@ pub(crate) struct Changed {
     pub(crate) fits: bool,
     /// The ranges the host uses.
     pub(crate) ranges: bool,
+    /// The host's IPv6 addresses.
+    pub(crate) ipv6: bool,
 }
 
 impl Underlay {
@@ -74,7 +79,30 @@ impl Underlay {
             true => self.ranges.remove(name).unwrap_or_default(),
             false => self.ranges.insert(name.to_owned(), ranges.clone()).unwrap_or_default(),
         };
-        Changed { address, fits: self.fits() != fitted, ranges: before != ranges }
+        let ipv6 = self.set_ipv6(name, host);
+        Changed { address, fits: self.fits() != fitted, ranges: before != ranges, ipv6 }
+    }
+
+    /// Records the IPv6 addresses of a host; returns whether they have changed.
+    fn set_ipv6(&mut self, name: &str, host: Option<&Host>) -> bool {
+        let new = host.map(ipv6_addresses).unwrap_or_default();
+        let old = self.ipv6.remove(name).unwrap_or_default();
+        for address in old.difference(&new) {
+            if let Some(hosts) = self.by_ipv6.get_mut(address) {
+                hosts.remove(name);
+                if hosts.is_empty() {
+                    self.by_ipv6.remove(address);
+                }
+            }
+        }
+        for address in new.difference(&old) {
+            self.by_ipv6.entry(*address).or_default().insert(name.to_owned());
+        }
+        let has_changed = new != old;
+        if !new.is_empty() {
+            self.ipv6.insert(name.to_owned(), new);
+        }
+        has_changed
     }
 
     /// Whether some host uses addresses of this range.
@@ -92,6 +120,19 @@ impl Underlay {
     /// Returns the host that has this address.
     pub(crate) fn host_with(&self, address: Ipv4Addr) -> Option<&str> {
         self.by_address.get(&address).and_then(BTreeSet::first).map(String::as_str)
+    }
+
+    /// Returns the host that has this address of either family.
+    pub(crate) fn host_at(&self, address: IpAddr) -> Option<&str> {
+        match address {
+            IpAddr::V4(address) => self.host_with(address),
+            IpAddr::V6(address) => self.by_ipv6.get(&address).and_then(BTreeSet::first).map(String::as_str),
+        }
+    }
+
+    /// Returns the IPv6 addresses of all hosts, in order.
+    pub(crate) fn ipv6_addresses(&self) -> impl Iterator<Item = (Ipv6Addr, &str)> {
+        self.by_ipv6.iter().filter_map(|(address, hosts)| Some((*address, hosts.first()?.as_str())))
     }
 
     /// Returns every host's address, in order.
@@ -116,6 +157,13 @@ fn ranges(host: &Host) -> Vec<Ipv4Net> {
     let listed = host.status.iter().flat_map(|s| &s.ranges).take(MAX_RANGES);
     let ranges = listed.filter_map(|range| range.parse::<Ipv4Net>().ok());
     ranges.filter(|range| range.prefix_len() >= SHORTEST_PREFIX).collect()
+}
+
+/// Returns the IPv6 addresses that a host reports, as far as they are of a single machine.
+fn ipv6_addresses(host: &Host) -> BTreeSet<Ipv6Addr> {
+    let listed = host.status.iter().flat_map(|s| &s.ipv6_addresses).take(MAX_RANGES);
+    let is_single = |a: &Ipv6Addr| !a.is_unspecified() && !a.is_loopback() && !a.is_multicast();
+    listed.filter_map(|text| text.parse().ok()).filter(is_single).collect()
 }
 
 /// Returns a host's address and MTU if its report is valid: otherwise it gets no tunnels, and does not affect the
@@ -149,12 +197,12 @@ mod tests {
         assert_eq!(underlay.fits(), None);
         assert_eq!(
             underlay.set("b", Some(&host("192.0.2.2", 9000))),
-            Changed { address: true, fits: true, ranges: false }
+            Changed { address: true, fits: true, ..Changed::default() }
         );
         assert_eq!(underlay.fits(), Some(1450));
         assert_eq!(underlay.set("c", Some(&host("192.0.2.3", 1500))), only_address);
         assert_eq!(underlay.set("a", Some(&host("192.0.2.1", 9000))), Changed::default());
-        assert_eq!(underlay.set("c", None), Changed { address: true, fits: true, ranges: false });
+        assert_eq!(underlay.set("c", None), Changed { address: true, fits: true, ..Changed::default() });
         assert_eq!((underlay.fits(), underlay.address("c")), (Some(8950), None));
     }
 
@@ -171,6 +219,24 @@ mod tests {
         assert!(!uses("10.77.0.0/16") && !uses("203.0.113.0/24"), "no host has the whole world");
         assert!(underlay.set("a", None).ranges);
         assert!(!underlay.uses("10.9.4.0/24".parse().expect("a range")));
+    }
+
+    #[test]
+    fn the_ipv6_addresses_of_hosts_are_theirs_until_they_are_reported_no_more() {
+        let mut underlay = Underlay::default();
+        let mut one = host("192.0.2.1", 1500);
+        let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
+        one.status.as_mut().expect("set").ipv6_addresses =
+            ["2001:db8::1", "::1", "ff02::1", "x"].map(str::to_owned).to_vec();
+        assert!(underlay.set("a", Some(&one)).ipv6);
+        assert!(!underlay.set("a", Some(&one)).ipv6, "the same again");
+        assert_eq!(underlay.ipv6_addresses().count(), 1);
+        assert_eq!((underlay.host_at(ip("2001:db8::1")), underlay.host_at(ip("::1"))), (Some("a"), None));
+        assert_eq!(underlay.host_at(ip("192.0.2.1")), Some("a"));
+        underlay.set("b", Some(&one));
+        assert!(underlay.set("a", None).ipv6);
+        assert_eq!(underlay.host_at(ip("2001:db8::1")), Some("b"));
+        assert!(underlay.set("b", None).ipv6 && underlay.by_ipv6.is_empty() && underlay.ipv6.is_empty());
     }
 
     #[test]

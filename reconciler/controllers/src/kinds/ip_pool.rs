@@ -1,10 +1,11 @@
 //! The IPPool controller: counts the allocated addresses, and reports which of the pool's addresses are never
 //! allocated.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
-use berth_api::{ConditionType, ConditionUpdate, IPPool, IPPoolStatus, Readiness, Reason, condition};
-use ipnet::Ipv4Net;
+use berth_api::{
+    AddressRange, ConditionType, ConditionUpdate, IPPool, IPPoolStatus, Readiness, Reason, condition,
+};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{batch::WriteBatch, cache::Cache, config::Config, key::Key, plan::Outcome};
@@ -20,29 +21,29 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
 }
 
 /// Returns the addresses of hosts that lie in the pool's ranges.
-fn host_addresses(cache: &Cache, pool: &IPPool) -> Vec<(Ipv4Addr, String)> {
-    let ranges: Vec<Ipv4Net> = pool.spec.cidrs.iter().filter_map(|c| c.parse().ok()).collect();
-    let is_usable = |address: &Ipv4Addr| {
-        ranges
-            .iter()
-            .map(|range| pool.spec.usable(*range))
-            .any(|(first, last)| (first..=last).contains(address))
-    };
-    let held = cache.underlay.addresses().filter(|(address, _)| is_usable(address));
+fn host_addresses(cache: &Cache, pool: &IPPool) -> Vec<(IpAddr, String)> {
+    let ipv4 = cache.underlay.addresses().map(|(address, host)| (IpAddr::V4(address), host));
+    let ipv6 = cache.underlay.ipv6_addresses().map(|(address, host)| (IpAddr::V6(address), host));
+    let (ranges, with_ends): (Vec<AddressRange>, bool) =
+        (pool.spec.ranges().collect(), pool.spec.use_all_addresses);
+    let is_usable = |address: IpAddr| ranges.iter().any(|range| range.is_usable(address, with_ends));
+    let held = ipv4.chain(ipv6).filter(|(address, _)| is_usable(*address));
     held.map(|(address, host)| (address, host.to_owned())).collect()
 }
 
-fn status(pool: &IPPool, allocated: usize, hosts: &[(Ipv4Addr, String)], now: Timestamp) -> IPPoolStatus {
+fn status(pool: &IPPool, allocated: usize, hosts: &[(IpAddr, String)], now: Timestamp) -> IPPoolStatus {
     let mut status = pool.status.clone().unwrap_or_default();
     let generation = pool.metadata.generation.unwrap_or_default();
-    let ranges = pool.spec.cidrs.iter().filter_map(|c| c.parse::<Ipv4Net>().ok());
-    let usable = ranges.map(|range| pool.spec.usable(range));
-    let size: i64 =
-        usable.map(|(first, last)| i64::from(u32::from(last)) - i64::from(u32::from(first)) + 1).sum();
+    // At most 32 ranges of a /64: the sum fits.
+    let size: u128 = pool.spec.ranges().map(|range| range.size(pool.spec.use_all_addresses)).sum();
+    let gone = u128::try_from(allocated + hosts.len()).unwrap_or(u128::MAX);
     status.allocated = i64::try_from(allocated).unwrap_or(i64::MAX);
-    let unusable = i64::try_from(hosts.len()).unwrap_or(i64::MAX);
-    status.free = size.saturating_sub(status.allocated).saturating_sub(unusable).max(0);
-    Readiness::Ready(Reason::Available, String::new()).write(&mut status.conditions, generation, now);
+    status.free = i64::try_from(size.saturating_sub(gone)).unwrap_or(i64::MAX);
+    let readiness = match pool.spec.invalid_range() {
+        Some(text) => Readiness::Stalled(Reason::InvalidSpec, text),
+        None => Readiness::Ready(Reason::Available, String::new()),
+    };
+    readiness.write(&mut status.conditions, generation, now);
     if hosts.is_empty() {
         condition::remove(&mut status.conditions, ConditionType::HostAddresses);
     } else {
@@ -75,7 +76,7 @@ mod tests {
     fn a_pool_that_holds_a_hosts_address_says_so_and_counts_it_out() {
         let spec = IPPoolSpec { cidrs: vec!["192.0.2.0/29".into()], ..IPPoolSpec::default() };
         let mut pool = IPPool::new("p", spec);
-        let hosts = [(Ipv4Addr::new(192, 0, 2, 1), "h1".to_owned())];
+        let hosts = [(IpAddr::from([192, 0, 2, 1]), "h1".to_owned())];
         let found = status(&pool, 2, &hosts, Timestamp::UNIX_EPOCH);
         assert_eq!(found.free, 3);
         let said = condition::find(&found.conditions, "HostAddresses").expect("said");
@@ -83,5 +84,27 @@ mod tests {
         pool.status = Some(found);
         let found = status(&pool, 2, &[], Timestamp::UNIX_EPOCH);
         assert_eq!((found.free, condition::find(&found.conditions, "HostAddresses")), (4, None));
+    }
+
+    #[test]
+    fn the_free_addresses_of_prefixes_are_counted_up_to_the_largest_number() {
+        let free = |cidrs: &[&str]| {
+            let cidrs = cidrs.iter().map(|c| (*c).to_owned()).collect();
+            let pool = IPPool::new("p", IPPoolSpec { cidrs, ..IPPoolSpec::default() });
+            status(&pool, 2, &[], Timestamp::UNIX_EPOCH).free
+        };
+        assert_eq!(free(&["2001:db8::/120", "2001:db8::1:5-2001:db8::1:6"]), 255);
+        assert_eq!(free(&["2001:db8::/64"]), i64::MAX);
+        assert_eq!(free(&["192.0.2.0/30"]), 0);
+    }
+
+    #[test]
+    fn a_range_that_is_none_is_named() {
+        let cidrs = vec!["192.0.2.0/29".into(), "192.0.2.9-192.0.2.8".into()];
+        let pool = IPPool::new("p", IPPoolSpec { cidrs, ..IPPoolSpec::default() });
+        let found = status(&pool, 0, &[], Timestamp::UNIX_EPOCH);
+        let ready = condition::find(&found.conditions, "Ready").expect("said");
+        assert!(ready.status == "False" && ready.message.contains("192.0.2.9-192.0.2.8"), "{ready:?}");
+        assert_eq!(found.free, 6, "the other ranges are of use");
     }
 }

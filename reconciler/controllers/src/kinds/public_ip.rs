@@ -9,7 +9,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use berth_api::{ADDRESS_FINALIZER, IPPoolMode, ObjectUse, Readiness};
 
@@ -31,7 +31,7 @@ enum Decision {
     Gone,
     Wait(Readiness),
     Allocated {
-        address: Ipv4Addr,
+        address: IpAddr,
         mode: Option<IPPoolMode>,
         user: Option<(ObjectUse, Option<String>)>,
         terminating: bool,
@@ -57,7 +57,7 @@ pub(crate) fn restore_address(
     cache: &Cache,
     config: &Config,
     key: &Key,
-    address: Ipv4Addr,
+    address: IpAddr,
     batch: &mut WriteBatch,
 ) {
     let Some(ip) = cache.tables.public_ips.get(key) else { return };

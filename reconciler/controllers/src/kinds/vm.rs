@@ -126,7 +126,7 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
     }
     if let (Decision::Bind { .. }, Some(claim)) = (&plan.decision, &observed.claim) {
         // Done while the claim is known: the host reports it only until the VM is bound there.
-        for name in vm.spec.network_interfaces.iter().filter_map(|i| i.public_ip.as_ref()) {
+        for name in vm.spec.network_interfaces.iter().flat_map(|i| i.public_ips()) {
             let Some(address) = claim.public.get(name.as_str()) else { continue };
             let key = Key::namespaced(ObjectKind::PublicIP, key.namespace(), name.as_str());
             public_ip::restore_address(cache, config, &key, *address, batch);

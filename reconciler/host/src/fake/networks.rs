@@ -1,7 +1,7 @@
 //! Networks of the fake host.
 
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 
 use async_trait::async_trait;
 use tokio::net::TcpStream;
@@ -186,7 +186,7 @@ impl Networks for FakeSystem {
         self.call("uplink", async { Ok(self.state().uplink.clone()) }).await
     }
 
-    async fn occupant(&self, _: &str, address: Ipv4Addr) -> Result<Option<String>> {
+    async fn occupant(&self, _: &str, address: IpAddr) -> Result<Option<String>> {
         self.call("occupant", async { Ok(self.state().occupied.get(&address).cloned()) }).await
     }
 

@@ -55,7 +55,7 @@ pub(super) struct State {
     pub(super) dedicated: BTreeMap<String, DedicatedCpus>,
     pub(super) uplink: Uplink,
     /// Public addresses that another machine on the segment has, with its MAC address.
-    pub(super) occupied: BTreeMap<std::net::Ipv4Addr, String>,
+    pub(super) occupied: BTreeMap<std::net::IpAddr, String>,
     pub(super) violations: Vec<String>,
     pub(super) calls: BTreeMap<&'static str, u64>,
 }
@@ -103,6 +103,7 @@ impl Default for State {
             dedicated: BTreeMap::new(),
             uplink: Uplink {
                 interface: Ok("eth0".to_owned()),
+                ipv6_obstacle: None,
                 own: BTreeSet::new(),
                 public: BTreeSet::new(),
             },
@@ -165,6 +166,7 @@ fn facts() -> HostFacts {
         address: None,
         mtu: None,
         ranges: Vec::new(),
+        ipv6_addresses: Vec::new(),
         links: HostLinks::default(),
         pci_devices: Vec::new(),
         usb_devices: Vec::new(),

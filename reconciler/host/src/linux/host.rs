@@ -94,6 +94,7 @@ impl LinuxInfo {
             // Filled in by the network code, which knows the interfaces.
             mtu: None,
             ranges: Vec::new(),
+            ipv6_addresses: Vec::new(),
             links: HostLinks::default(),
             pci_devices: Vec::new(),
             usb_devices: Vec::new(),

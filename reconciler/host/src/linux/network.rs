@@ -6,7 +6,9 @@
 //! the network namespace of the process.
 
 mod announce;
+mod answers;
 mod bridged;
+mod discovery;
 mod dnsmasq;
 mod firewall;
 mod foreign;
@@ -17,6 +19,7 @@ mod lost;
 mod netlink;
 mod over_interface;
 mod probe;
+mod public;
 mod relay;
 mod ruleset;
 mod tap;
@@ -25,9 +28,9 @@ mod tracking;
 mod tunnel;
 mod uplink;
 
-use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ipnet::Ipv4Net;
 use sha2::{Digest, Sha256};
@@ -41,11 +44,14 @@ use crate::{
 };
 
 use announce::Announcer;
+use answers::Changes;
 pub(super) use dnsmasq::DNSMASQ;
 pub(super) use firewall::NFT;
 use firewall::Rules;
+use foreign::Needed;
 use lost::Removals;
 use netlink::{Link, LinkKind, Netlink};
+use public::PublicAddresses;
 pub use relay::relay_link;
 pub(super) use uplink::Choice as UplinkChoice;
 
@@ -57,8 +63,7 @@ const TUNNEL_PREFIX: &str = "btx-";
 /// The ends of pairs that connect bridged networks, as ports of the bridges that lead to their hosts' networks.
 const PORT_PREFIX: &str = "btu-";
 /// Carries the public addresses: a bridge without ports, because a kernel with bridges may still lack dummy interfaces.
-/// It also carries the announced ones: the kernel answers ARP for every address of the host on each of its interfaces,
-/// and an interface of berth's own is not affected by other settings.
+/// It also carries the announced ones ([`public`]): an interface of berth's own is not affected by other settings.
 const PUBLIC_LINK: &str = "berth-public";
 
 #[derive(Debug)]
@@ -67,6 +72,9 @@ pub(super) struct LinuxNetworks {
     rules: Rules,
     announcer: Announcer,
     removals: OnceCell<Removals>,
+    changes: OnceCell<Changes>,
+    /// Whether the firewall that was applied last leads packets of IPv6.
+    leads_ipv6: AtomicBool,
     /// Whether the kernel had VLANs when it was asked.
     vlans: OnceCell<bool>,
 }
@@ -79,6 +87,8 @@ impl LinuxNetworks {
             rules,
             announcer: Announcer::default(),
             removals: OnceCell::new(),
+            changes: OnceCell::new(),
+            leads_ipv6: AtomicBool::new(false),
             vlans: OnceCell::new(),
         }
     }
@@ -258,74 +268,61 @@ impl LinuxNetworks {
         host_ranges::find(&Netlink::open()?).await
     }
 
+    /// Lists the IPv6 addresses of the host itself.
+    pub(super) async fn host_ipv6_addresses(&self) -> Result<Vec<Ipv6Addr>> {
+        ipv6::own_addresses(&Netlink::open()?).await
+    }
+
     pub(super) async fn apply_firewall(&self, firewall: &Firewall) -> Result<()> {
         let netlink = Netlink::open()?;
         let ipv6_closed = ipv6::closed(&netlink, firewall).await?;
-        let mut public: Vec<Ipv4Addr> = firewall.forwards.iter().map(|f| f.public).collect();
-        public.extend(firewall.balanced.iter().map(|b| b.public));
-        public.sort();
-        public.dedup();
-        // Addresses are added before the rules that need them, and removed after them.
-        let link = netlink.link(PUBLIC_LINK).await?;
-        if !public.is_empty() {
-            let link = match link {
-                Some(link) => link,
-                None => {
-                    netlink.add_bridge(PUBLIC_LINK, bridge_mac(PUBLIC_LINK)).await?;
-                    sysctl_if_there(&format!("net/ipv6/conf/{PUBLIC_LINK}/disable_ipv6"), "1").await;
-                    netlink.expect(PUBLIC_LINK).await?
-                }
-            };
-            link.must_be(LinkKind::Bridge)?;
-            netlink.add_missing(&link, &hosts(&public)).await?;
-            if !link.up {
-                netlink.set_up(&link).await?;
-            }
+        self.leads_ipv6.store(ipv6::leads(firewall), Ordering::Relaxed);
+        let wanted = PublicAddresses::of(firewall);
+        // First, so that their answers are not missed when they end.
+        self.announcer.only(&wanted.announced());
+        public::silence(&netlink, &wanted).await?;
+        if wanted.is_empty() {
             self.rules.apply(firewall, &ipv6_closed).await?;
-            netlink.exact_addresses(&link, &hosts(&public)).await?;
-            return self.announce(&netlink, firewall).await;
+            return match netlink.link(PUBLIC_LINK).await? {
+                Some(link) => {
+                    link.must_be(LinkKind::Bridge)?;
+                    netlink.remove(&link).await
+                }
+                None => Ok(()),
+            };
         }
-        self.announcer.only(&[]);
+        // Addresses are added before the rules that need them, and removed after them.
+        let link = public::add(&netlink, &wanted).await?;
         self.rules.apply(firewall, &ipv6_closed).await?;
-        match link {
-            Some(link) => {
-                link.must_be(LinkKind::Bridge)?;
-                netlink.remove(&link).await
-            }
-            None => Ok(()),
-        }
+        public::only(&netlink, &link, &wanted).await?;
+        public::announce(&netlink, &self.announcer, &wanted).await
     }
 
-    /// Returns once another program has removed the firewall's rules.
+    /// Returns once another program has removed the firewall's rules, or the host answers for an announced IPv6 address no more.
     pub(super) async fn firewall_removed(&self) -> Result<()> {
-        self.removals.get_or_try_init(async || Removals::open()).await?.next().await;
-        Ok(())
+        let removals = self.removals.get_or_try_init(async || Removals::open()).await?;
+        let changes = self.changes.get_or_try_init(async || Changes::open()).await?;
+        tokio::select! {
+            () = removals.next() => Ok(()),
+            lost = self.answers_lost(changes) => lost,
+        }
     }
 
-    /// Announces addresses last, when they are already reachable on this host.
-    async fn announce(&self, netlink: &Netlink, firewall: &Firewall) -> Result<()> {
-        let mut by_link: BTreeMap<&str, Vec<Ipv4Addr>> = BTreeMap::new();
-        let forwards = firewall.forwards.iter().map(|f| (&f.announced_on, f.public));
-        let balanced = firewall.balanced.iter().map(|b| (&b.announced_on, b.public));
-        for (link, public) in forwards.chain(balanced) {
-            if let Some(link) = link {
-                by_link.entry(link).or_default().push(public);
+    async fn answers_lost(&self, changes: &Changes) -> Result<()> {
+        loop {
+            changes.next().await;
+            let announced = self.announcer.ipv6();
+            if !announced.is_empty() && !public::is_answered(&Netlink::open()?, &announced).await? {
+                return Ok(());
             }
         }
-        let all: Vec<Ipv4Addr> = by_link.values().flatten().copied().collect();
-        self.announcer.only(&all);
-        for (name, addresses) in by_link {
-            let link = netlink.expect(name).await?;
-            self.announcer.announce(&link, &addresses)?;
-        }
-        Ok(())
     }
 
     pub(super) async fn uplink(&self, choice: &UplinkChoice) -> Result<Uplink> {
         uplink::find(&Netlink::open()?, choice).await
     }
 
-    pub(super) async fn occupant(&self, interface: &str, address: Ipv4Addr) -> Result<Option<String>> {
+    pub(super) async fn occupant(&self, interface: &str, address: IpAddr) -> Result<Option<String>> {
         let link = Netlink::open()?.expect(interface).await?;
         probe::occupant(&link, address).await
     }
@@ -347,7 +344,7 @@ impl LinuxNetworks {
             }
         }
         let tunnels = !ours(&Netlink::open()?.links().await?, TUNNEL_PREFIX, LinkKind::Vxlan).is_empty();
-        foreign::forwarding(tunnels).await
+        foreign::forwarding(Needed { tunnels, ipv6: self.leads_ipv6.load(Ordering::Relaxed) }).await
     }
 
     pub(super) async fn trace(&self, request: &TraceRequest) -> Result<Trace> {
@@ -356,10 +353,10 @@ impl LinuxNetworks {
     }
 }
 
-/// Returns what drops guests' packets on this machine, and how to remove it.
+/// Returns what drops guests' packets of IPv4 on this machine, and how to remove it.
 pub(super) async fn foreign_forwarding() -> Result<Option<String>> {
     let tunnels = !ours(&Netlink::open()?.links().await?, TUNNEL_PREFIX, LinkKind::Vxlan).is_empty();
-    let found = foreign::forwarding(tunnels).await?;
+    let found = foreign::forwarding(Needed { tunnels, ipv6: false }).await?;
     Ok((!found.ok).then_some(found.message))
 }
 
@@ -371,10 +368,6 @@ fn ours(links: &[Link], prefix: &str, kind: LinkKind) -> Vec<String> {
         .collect();
     names.sort();
     names
-}
-
-fn hosts(addresses: &[Ipv4Addr]) -> Vec<Ipv4Net> {
-    addresses.iter().map(|a| Ipv4Net::from(*a)).collect()
 }
 
 /// The MAC address of a bridge. Without a fixed one the bridge takes the lowest of its ports', so guests would see the

@@ -1,7 +1,7 @@
 //! Observation of this host.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ pub(crate) struct Observed {
     pub(super) overhead: Option<(u64, u64)>,
     pub(super) forwarding: Forwarding,
     /// Public addresses of VMs here that are not forwarded, and why.
-    pub(super) refused: BTreeMap<Ipv4Addr, RefusedAddress>,
+    pub(super) refused: BTreeMap<IpAddr, RefusedAddress>,
     /// Bridged networks of VMs here that have no connection, and why.
     pub(super) disconnected: Vec<String>,
     /// Results of the health checks of targets of public addresses.
@@ -271,7 +271,7 @@ fn orphan_instances(owned: &Owned, instances: Vec<InstanceFacts>) -> Vec<OrphanI
                 uid: Some(j.uid).filter(|uid| !uid.is_empty()),
                 epoch: j.epoch,
                 interfaces: j.interfaces,
-                public_ips: j.public.into_iter().map(held).collect(),
+                public_ips: j.public.into_iter().chain(j.public_ipv6).map(held).collect(),
             }),
             pid: found.process.map(|p| p.identity.pid),
             instance: found.instance,

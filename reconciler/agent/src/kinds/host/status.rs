@@ -103,7 +103,7 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
             );
         }
     }
-    let conflict = |(address, refused): (&std::net::Ipv4Addr, &RefusedAddress)| {
+    let conflict = |(address, refused): (&std::net::IpAddr, &RefusedAddress)| {
         let mac = refused.mac.clone()?;
         Some(AddressConflict { address: address.to_string(), mac })
     };
@@ -113,6 +113,8 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
     status.address = facts.address.map(|address| address.to_string());
     status.mtu = facts.mtu.and_then(believable_mtu);
     status.ranges = ranges(observed, config);
+    let ipv6 = facts.ipv6_addresses.iter().map(ToString::to_string);
+    status.ipv6_addresses = ipv6.take(MAX_RANGES).collect();
     status.networks = host_networks(&facts.links);
     status.vlans = Some(facts.links.vlans);
     let version = facts.qemu.as_ref().ok().map(|qemu| condition::cut(&qemu.version, MAX_VERSION).to_owned());

@@ -69,6 +69,7 @@ fn observed() -> Observed {
             address: None,
             mtu: None,
             ranges: Vec::new(),
+            ipv6_addresses: Vec::new(),
             links: Default::default(),
             pci_devices: Vec::new(),
             usb_devices: Vec::new(),

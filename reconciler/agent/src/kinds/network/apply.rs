@@ -1,5 +1,7 @@
 //! Applies the steps of the networks' plan.
 
+use berth_api::VMStatus;
+
 use super::Step;
 use super::observe::Observed;
 use crate::context::Context;
@@ -47,8 +49,9 @@ pub(super) async fn apply(ctx: &Context, step: &Step) -> Result<(), Error> {
 /// Enqueues the VMs with public addresses, which may be forwarded differently now.
 pub(super) fn wake_public(ctx: &Context) {
     let keys = ctx.index.read().vms_where(|_, vm| {
-        let spec = vm.spec.network_interfaces.iter().any(|n| n.public_ip.is_some());
-        spec || vm.status.as_ref().is_some_and(|s| s.public_address.is_some())
+        let spec = vm.spec.network_interfaces.iter().any(|n| n.public_ips().next().is_some());
+        let has_one = |s: &VMStatus| s.public_address.is_some() || s.public_ipv6_address.is_some();
+        spec || vm.status.as_ref().is_some_and(has_one)
     });
     for key in keys {
         ctx.queue.add(key);

@@ -203,8 +203,8 @@ mod tests {
     }
 
     fn uplink() -> Uplink {
-        let public = BTreeSet::from([Ipv4Addr::new(198, 18, 100, 1)]);
-        Uplink { interface: Ok("eth0".to_owned()), own: BTreeSet::new(), public }
+        let public = BTreeSet::from([[198, 18, 100, 1].into()]);
+        Uplink { interface: Ok("eth0".to_owned()), ipv6_obstacle: None, own: BTreeSet::new(), public }
     }
 
     fn targets(wanted: &Desired) -> Vec<String> {

@@ -1,7 +1,7 @@
 //! Bridged networks: their part on this host, and what their guests may send. Pure.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use berth_api::Reason;
 use berth_api::vm::InterfaceStatus;
@@ -36,17 +36,22 @@ pub(super) fn over_an_interface(network: &BridgedNetwork) -> Option<String> {
     matches!(network.to, BridgeChoice::Over { .. }).then(|| network.to.name())
 }
 
-/// Returns why a public address is not forwarded to this interface, if that is on a bridged network.
+/// Returns why a public address is not forwarded to this interface: it is on a bridged network, or on one without IPv6 for that.
 pub(super) fn refuse_public(
     tables: &Tables,
     interface: &InterfaceStatus,
-    public: Ipv4Addr,
+    public: IpAddr,
 ) -> Option<RefusedAddress> {
     let network = find(tables, &interface.network)?;
-    network.host_bridge()?;
+    let (why, advice) = match public {
+        IpAddr::V4(_) => {
+            network.host_bridge()?;
+            ("is a bridge, on which a VM has an address of the network itself", "take publicIP out")
+        }
+        IpAddr::V6(_) => (network.without_public_ipv6()?, "take publicIPv6 out"),
+    };
     let text = format!(
-        "{public} is not forwarded to interface {}: Network {} is a bridge, on which a VM has an address of the network itself; take \
-         publicIP out",
+        "{public} is not forwarded to interface {}: Network {} {why}; {advice}",
         interface.name, interface.network
     );
     Some(RefusedAddress { reason: Reason::NotSupported, text, mac: None })
@@ -284,8 +289,12 @@ mod tests {
     #[test]
     fn a_public_address_never_leads_to_an_interface_on_a_bridge() {
         let index = world(&lan(), &json!({"address": "192.0.2.50", "publicIP": "web"}));
-        let uplink =
-            Uplink { interface: Ok("eth0".to_owned()), own: BTreeSet::new(), public: BTreeSet::new() };
+        let uplink = Uplink {
+            interface: Ok("eth0".to_owned()),
+            ipv6_obstacle: None,
+            own: BTreeSet::new(),
+            public: BTreeSet::new(),
+        };
         let links = vmbr0(1500);
         let here = Actual { host: "h1", uplink: Some(&uplink), links: links.clone(), ..Actual::default() };
         let wanted = wanted(&index.read(), &here);

@@ -2,7 +2,7 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use berth_api::vm::InterfaceStatus;
@@ -30,8 +30,8 @@ use crate::index::{Tables, instance_of};
 use crate::journal::{ForwardedAddress, Journal};
 use crate::key::ObjectName;
 use crate::networking::{
-    Applied, Check, CheckedTarget, GuestPort, Health, Probe, RefusedAddress, find, hostname, ports_of,
-    public_address, security_groups_of, tap_prefix,
+    Applied, Check, CheckedTarget, GuestPort, Health, Probe, RefusedAddress, find, hostname, named_addresses,
+    ports_of, security_groups_of, tap_prefix,
 };
 
 /// Desired state according to the objects.
@@ -47,13 +47,13 @@ pub(crate) struct Desired {
     /// Bridges that a guest's tap is on: left as they are while their Network cannot be read.
     pub(super) left_alone: BTreeSet<String>,
     /// Public addresses that cannot be forwarded, and why.
-    pub(super) refused: BTreeMap<Ipv4Addr, RefusedAddress>,
+    pub(super) refused: BTreeMap<IpAddr, RefusedAddress>,
     /// The health checks of targets of public addresses.
     pub(super) checks: BTreeMap<CheckedTarget, Check>,
     /// Those of them that count as healthy before their first check.
     pub(super) trusted: Vec<CheckedTarget>,
     /// Public addresses to announce that are not on this host yet: to be probed first.
-    pub(super) to_probe: Vec<Ipv4Addr>,
+    pub(super) to_probe: Vec<IpAddr>,
 }
 
 /// Everything a plan for the networks is made from.
@@ -92,7 +92,7 @@ pub(super) struct Actual<'a> {
     pub(super) kept: &'a [KeptGuest],
     pub(super) host: &'a str,
     pub(super) uplink: Option<&'a Uplink>,
-    pub(super) probed: BTreeMap<Ipv4Addr, Probe>,
+    pub(super) probed: BTreeMap<IpAddr, Probe>,
     pub(super) bridges: &'a [String],
     pub(super) taps: &'a [TapFacts],
     /// Records of the taps that exist or are about to be created.
@@ -257,7 +257,7 @@ async fn kept(client: &Client, instances: Vec<InstanceFacts>) -> Vec<KeptGuest> 
             name: ObjectName::new(&journal.namespace, &journal.name),
             uid: journal.uid,
             interfaces: journal.interfaces,
-            public: journal.public,
+            public: journal.public.into_iter().chain(journal.public_ipv6).collect(),
         })
     });
     let mut all: Vec<KeptGuest> = kept.collect();
@@ -308,8 +308,15 @@ struct Guest {
     namespace: String,
     interfaces: Vec<InterfaceStatus>,
     hostname: String,
-    /// By interface.
-    public: BTreeMap<String, (Ipv4Addr, IPPoolMode)>,
+    /// With the name of their interface.
+    public: Vec<(String, IpAddr, IPPoolMode)>,
+}
+
+impl Guest {
+    /// The public addresses of an interface.
+    fn public_of(&self, interface: &str) -> impl Iterator<Item = (IpAddr, IPPoolMode)> {
+        self.public.iter().filter(move |(of, ..)| of == interface).map(|(_, address, mode)| (*address, *mode))
+    }
 }
 
 /// Returns the guests of the VMs bound here, followed by the kept ones.
@@ -320,9 +327,10 @@ fn guests(tables: &Tables, kept: &[KeptGuest]) -> Vec<Guest> {
         for interface in &mut interfaces {
             interface.security_groups = security_groups_of(vm, interface);
         }
-        let public = interfaces
-            .iter()
-            .filter_map(|i| Some((i.name.clone(), public_address(tables, name, vm, &i.name)?)));
+        let public = named_addresses(tables, name, vm).into_iter().filter_map(|named| {
+            let (address, mode) = named.address?;
+            Some((named.interface, address, mode))
+        });
         Guest {
             namespace: name.namespace.clone(),
             public: public.collect(),
@@ -336,7 +344,7 @@ fn guests(tables: &Tables, kept: &[KeptGuest]) -> Vec<Guest> {
         namespace: kept.name.namespace.clone(),
         interfaces: kept.interfaces.clone(),
         hostname: kept.name.name.clone(),
-        public: kept.public.iter().map(|p| (p.interface.clone(), (p.address, p.mode))).collect(),
+        public: kept.public.iter().map(|p| (p.interface.clone(), p.address, p.mode)).collect(),
     };
     let kept = kept.iter().filter(|kept| !is_owned(kept)).map(of_kept);
     tables.vms.all().map(of_vm).chain(kept).collect()
@@ -391,8 +399,10 @@ pub(super) fn wanted(tables: &Tables, seen: &Actual<'_>) -> Desired {
                 search_domains: interface.search_domains.clone(),
                 no_default_route: interface.default_route == Some(false),
             });
-            if let Some((public, mode)) = guest.public.get(&interface.name).copied() {
-                forward(public, mode, address, seen, &mut wanted);
+            for (public, mode) in guest.public_of(&interface.name) {
+                if refuse_public(tables, interface, public).is_none() {
+                    forward((public, mode), interface, seen, &mut wanted);
+                }
             }
         }
     }
@@ -404,7 +414,7 @@ pub(super) fn wanted(tables: &Tables, seen: &Actual<'_>) -> Desired {
         networks.extend(overlay.and_then(|found| Some((bridge.clone(), config(&found, bridge, seen.host)?))));
     }
     let here = Here { host: seen.host, health: &seen.health, trusted: trusted(seen) };
-    let admit = |public, mode| admit(public, mode, seen, &mut wanted);
+    let admit = |public: Ipv4Addr, mode| admit(public.into(), mode, seen, &mut wanted);
     let balancing = balance(tables, &assigned.bridges, &mut networks, &here, admit);
     wanted.firewall.balanced = balancing.balanced;
     (wanted.checks, wanted.trusted) = (balancing.checks, balancing.trusted);
@@ -416,8 +426,9 @@ pub(super) fn wanted(tables: &Tables, seen: &Actual<'_>) -> Desired {
     wanted.firewall.bridged = bridges.chain(over_interfaces).collect();
     for (guest, interface) in guests.iter().flat_map(|guest| guest.interfaces.iter().map(move |i| (guest, i)))
     {
-        let public = guest.public.get(&interface.name).map(|(public, _)| *public);
-        let refused = public.and_then(|public| Some((public, refuse_public(tables, interface, public)?)));
+        let public = guest.public_of(&interface.name);
+        let refused =
+            public.filter_map(|(public, _)| Some((public, refuse_public(tables, interface, public)?)));
         wanted.refused.extend(refused);
     }
     for network in &mut wanted.networks {
@@ -484,14 +495,28 @@ fn closed(tables: &Tables, bridges: &BTreeMap<String, String>, seen: &Actual<'_>
     Ipv4Net::aggregate(&closed)
 }
 
-/// Returns the public addresses that an agent which has just started finds here.
+/// Returns the public addresses with ports that an agent which has just started finds here.
 fn trusted(seen: &Actual<'_>) -> BTreeSet<Ipv4Addr> {
     let uplink = seen.uplink.filter(|_| seen.trusts_before_checks);
-    uplink.map(|uplink| uplink.public.clone()).unwrap_or_default()
+    let public = uplink.into_iter().flat_map(|uplink| &uplink.public);
+    let ipv4 = |address: &IpAddr| match address {
+        IpAddr::V4(address) => Some(*address),
+        IpAddr::V6(_) => None,
+    };
+    public.filter_map(ipv4).collect()
 }
 
-/// Forwards a public address to a private one, or records why it cannot.
-fn forward(public: Ipv4Addr, mode: IPPoolMode, private: Ipv4Addr, seen: &Actual<'_>, wanted: &mut Desired) {
+/// Forwards a public address to the interface's private one of the same family, or records why it cannot.
+fn forward(
+    (public, mode): (IpAddr, IPPoolMode),
+    interface: &InterfaceStatus,
+    seen: &Actual<'_>,
+    wanted: &mut Desired,
+) {
+    let private = if public.is_ipv6() { &interface.ipv6_address } else { &interface.address };
+    let Some(private) = private.parse::<IpAddr>().ok().filter(|own| own.is_ipv6() == public.is_ipv6()) else {
+        return;
+    };
     if let Some(announced_on) = admit(public, mode, seen, wanted) {
         wanted.firewall.forwards.push(Forward { public, private, announced_on });
     }
@@ -499,7 +524,7 @@ fn forward(public: Ipv4Addr, mode: IPPoolMode, private: Ipv4Addr, seen: &Actual<
 
 /// Returns the interface that a public address is announced on, if it is. None: it is not used (yet); records why, and what to probe.
 fn admit(
-    public: Ipv4Addr,
+    public: IpAddr,
     mode: IPPoolMode,
     seen: &Actual<'_>,
     wanted: &mut Desired,
@@ -527,7 +552,7 @@ fn admit(
 }
 
 /// Refuses an address that another machine answers for: two that answer for it would cut each other off.
-fn occupied(public: Ipv4Addr, mac: &str) -> RefusedAddress {
+fn occupied(public: IpAddr, mac: &str) -> RefusedAddress {
     let text = format!(
         "{public} is answered for by {mac} on the segment: it is not taken, and asked for again every few seconds; take it \
          away from that machine, or out of its IPPool's ranges"
@@ -537,7 +562,7 @@ fn occupied(public: Ipv4Addr, mac: &str) -> RefusedAddress {
 
 /// Returns the interface a public address is announced on, if it is, or why it cannot be used by a VM here.
 fn announced_on(
-    public: Ipv4Addr,
+    public: IpAddr,
     mode: IPPoolMode,
     uplink: Option<&Uplink>,
 ) -> Result<Option<String>, RefusedAddress> {
@@ -548,13 +573,17 @@ fn announced_on(
         );
         return Err(RefusedAddress { reason: Reason::HostAddress, text, mac: None });
     }
+    let cannot = |why: &String| RefusedAddress {
+        reason: Reason::NoPublicInterface,
+        text: format!("{public} is not announced: {why}"),
+        mac: None,
+    };
     match (mode, &uplink.interface) {
         (IPPoolMode::Local, _) => Ok(None),
-        (IPPoolMode::L2, Ok(interface)) => Ok(Some(interface.clone())),
-        (IPPoolMode::L2, Err(why)) => Err(RefusedAddress {
-            reason: Reason::NoPublicInterface,
-            text: format!("{public} is not announced: {why}"),
-            mac: None,
-        }),
+        (IPPoolMode::L2, Ok(interface)) => match uplink.ipv6_obstacle.as_ref().filter(|_| public.is_ipv6()) {
+            Some(why) => Err(cannot(why)),
+            None => Ok(Some(interface.clone())),
+        },
+        (IPPoolMode::L2, Err(why)) => Err(cannot(why)),
     }
 }

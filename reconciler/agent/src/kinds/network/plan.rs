@@ -33,7 +33,7 @@ pub(super) fn plan(observed: &Observed) -> Vec<Step> {
 #[cfg(test)]
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
-    use std::net::Ipv4Addr;
+    use std::net::{IpAddr, Ipv4Addr};
 
     use berth_api::Reason;
     use kube::runtime::watcher::Event;
@@ -76,10 +76,15 @@ mod tests {
     }
 
     fn uplink() -> Uplink {
-        Uplink { interface: Ok("eth0".to_owned()), own: BTreeSet::new(), public: BTreeSet::new() }
+        Uplink {
+            interface: Ok("eth0".to_owned()),
+            ipv6_obstacle: None,
+            own: BTreeSet::new(),
+            public: BTreeSet::new(),
+        }
     }
 
-    fn seen_with(index: &Index, uplink: &Uplink, probed: BTreeMap<Ipv4Addr, Probe>) -> Desired {
+    fn seen_with(index: &Index, uplink: &Uplink, probed: BTreeMap<IpAddr, Probe>) -> Desired {
         wanted(&index.read(), &Actual { host: "h1", uplink: Some(uplink), probed, ..Actual::default() })
     }
 
@@ -214,6 +219,61 @@ mod tests {
         assert_eq!((ipv6.egress, firewall.nat[0].ipv6), (berth_host::Egress::Routed, Some(ipv6)));
         assert_eq!(firewall.nat[0].egress, berth_host::Egress::None);
         assert_eq!(network.leases[0].ipv6, "fd00:60::2".parse().ok());
+    }
+
+    /// The VM with an IPv6 address, to which a public one of an `l2` pool leads beside the IPv4 one.
+    fn dual_stack(egress: &str) -> Index {
+        let index = world(true, true);
+        let network = json!({
+            "metadata": {"name": "default", "namespace": "berth-shared", "resourceVersion": "2"},
+            "spec": {"cidr": "10.77.0.0/16", "ipv6CIDR": "fd00:60::/64", "ipv6Egress": egress},
+            "status": {"observedGeneration": 1, "vni": 77},
+        });
+        index.apply::<berth_api::Network>(Event::Apply(serde_json::from_value(network).expect("a Network")));
+        let vm = json!({
+            "metadata": {"name": "web", "namespace": "ns", "uid": "u1", "resourceVersion": "2"},
+            "spec": {"class": "s", "disks": [{"name": "d", "boot": true}],
+                "networkInterfaces": [{"name": "nic0", "publicIP": "web", "publicIPv6": "web6"}]},
+            "status": {"observedGeneration": 1, "instanceID": "i-0123456789ab", "interfaces": [
+                {"name": "nic0", "network": "berth-shared/default", "macAddress": "52:54:00:00:00:01",
+                 "address": "10.77.0.2", "ipv6Address": "fd00:60::2"}]},
+        });
+        index.apply::<berth_api::VM>(Event::Apply(serde_json::from_value(vm).expect("a VM")));
+        let ip = json!({
+            "metadata": {"name": "web6", "namespace": "ns", "resourceVersion": "1"}, "spec": {"pool": "segment6"},
+            "status": {"observedGeneration": 1, "address": "2001:db8::7", "mode": "l2",
+                       "usedBy": [{"use": "Address", "vm": "web", "vmUid": "u1"}]},
+        });
+        index.apply::<berth_api::PublicIP>(Event::Apply(serde_json::from_value(ip).expect("a PublicIP")));
+        index
+    }
+
+    #[test]
+    fn a_public_ipv6_address_leads_to_the_ipv6_address_of_its_interface_once_it_was_probed() {
+        let index = dual_stack("Masquerade");
+        let public: IpAddr = "2001:db8::7".parse().expect("an address");
+        let seen = seen_with(&index, &uplink(), BTreeMap::new());
+        assert_eq!((seen.firewall.forwards.len(), &seen.to_probe[..]), (1, &[public][..]));
+        let seen = seen_with(&index, &uplink(), BTreeMap::from([(public, Probe::Free)]));
+        let [ipv4, ipv6] = &seen.firewall.forwards[..] else { panic!("{seen:?}") };
+        assert!(ipv4.public.is_ipv4() && ipv4.private.is_ipv4());
+        assert_eq!((ipv6.public, ipv6.private.to_string()), (public, "fd00:60::2".to_owned()));
+        assert_eq!(ipv6.announced_on.as_deref(), Some("eth0"));
+        let taken = Probe::Taken("52:54:00:66:66:66".into(), tokio::time::Instant::now());
+        let seen = seen_with(&index, &uplink(), BTreeMap::from([(public, taken)]));
+        assert_eq!(seen.refused[&public].reason, Reason::AddressConflict);
+    }
+
+    #[test]
+    fn a_public_ipv6_address_is_refused_where_its_guest_cannot_answer_or_the_host_cannot_announce() {
+        let public: IpAddr = "2001:db8::7".parse().expect("an address");
+        let seen = seen_with(&dual_stack("None"), &uplink(), BTreeMap::from([(public, Probe::Free)]));
+        assert_eq!(seen.firewall.forwards.len(), 1, "that of IPv4");
+        let text = &seen.refused[&public].text;
+        assert!(text.contains("Network berth-shared/default has ipv6Egress None"), "{text}");
+        let without = Uplink { ipv6_obstacle: Some("IPv6 is off".into()), ..uplink() };
+        let seen = seen_with(&dual_stack("Routed"), &without, BTreeMap::new());
+        assert_eq!(seen.refused[&public].reason, Reason::NoPublicInterface);
     }
 
     #[test]
@@ -367,10 +427,10 @@ mod tests {
     fn an_announced_address_is_taken_only_once_nobody_else_is_known_to_have_it() {
         let index = world(true, true);
         announced(&index);
-        let address: Ipv4Addr = "192.0.2.130".parse().expect("an address");
-        let here = |public: &[Ipv4Addr], probe: Option<Probe>| {
+        let address: IpAddr = "192.0.2.130".parse().expect("an address");
+        let here = |public: &[IpAddr], probe: Option<Probe>| {
             let public = public.iter().copied().collect();
-            let uplink = Uplink { interface: Ok("eth0".to_owned()), own: BTreeSet::new(), public };
+            let uplink = Uplink { own: BTreeSet::new(), public, ..uplink() };
             let probed = probe.map(|probe| (address, probe)).into_iter().collect();
             seen_with(&index, &uplink, probed)
         };
@@ -406,7 +466,7 @@ mod tests {
     fn an_address_that_is_the_hosts_own_never_leads_to_a_vm() {
         let index = world(true, true);
         let own = ["198.18.100.1".parse().expect("an address")].into();
-        let uplink = Uplink { interface: Ok("eth0".to_owned()), own, public: BTreeSet::new() };
+        let uplink = Uplink { own, ..uplink() };
         let seen = seen_with(&index, &uplink, BTreeMap::new());
         assert!(seen.firewall.forwards.is_empty(), "the host would be cut off");
         assert_eq!(seen.refused.values().next().map(|r| r.reason), Some(Reason::HostAddress));

@@ -1,7 +1,7 @@
 //! The report of the networks: they have no object, so the Host and the VMs report it in their status.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ const RETRY_REFUSED: Duration = Duration::from_secs(30);
 
 /// Records the public addresses that are not forwarded, and enqueues the objects that report them if they have changed.
 /// Returns the time after which to reconcile again.
-pub(super) fn report(ctx: &Context, refused: BTreeMap<Ipv4Addr, RefusedAddress>) -> Duration {
+pub(super) fn report(ctx: &Context, refused: BTreeMap<IpAddr, RefusedAddress>) -> Duration {
     let again = match (refused.is_empty(), refused.values().any(|refused| refused.mac.is_some())) {
         (true, _) => ENSURE_EVERY,
         (false, false) => RETRY_REFUSED,

@@ -1,7 +1,7 @@
 //! Observation of a VM.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use berth_api::SizeTaken;
 use berth_api::vm::{ConsoleAddress, Hardware, SnapshotOfVM};
@@ -32,7 +32,7 @@ use crate::key::ObjectName;
 use crate::kinds::network;
 use crate::lease_watcher::PendingLease;
 use crate::machine::{Connection, GuestFacts, Machine, MachineState};
-use crate::networking::{Networks, public_address, security_groups_of, tap_prefix};
+use crate::networking::{NamedAddress, Networks, named_addresses, security_groups_of, tap_prefix};
 use crate::probes::{ProbePlan, ProbeResults};
 use crate::restores::{self, VmRestore};
 use crate::start_order::Held;
@@ -143,7 +143,7 @@ pub(crate) struct DeclaredAddress {
     pub(crate) interface: String,
     pub(crate) name: String,
     /// Set once allocated and given to this VM.
-    pub(crate) address: Option<Ipv4Addr>,
+    pub(crate) address: Option<IpAddr>,
     pub(crate) mode: IPPoolMode,
     pub(crate) forwarded: bool,
     /// Why it cannot be forwarded here, for people.
@@ -352,25 +352,23 @@ fn attachments(tables: &Tables, name: &ObjectName) -> BTreeMap<String, (String, 
 }
 
 fn public(networks: &Networks, tables: &Tables, vm: &VM, name: &ObjectName) -> Vec<DeclaredAddress> {
-    let private = |interface: &str| {
+    let private = |interface: &str, is_ipv6: bool| {
         let status = vm.status.as_ref()?;
-        status.interfaces.iter().find(|i| i.name == interface)?.address.parse::<Ipv4Addr>().ok()
+        let found = status.interfaces.iter().find(|i| i.name == interface)?;
+        let own = if is_ipv6 { &found.ipv6_address } else { &found.address };
+        own.parse::<IpAddr>().ok()
     };
-    let named = vm.spec.network_interfaces.iter().filter_map(|n| Some((n, n.public_ip.as_ref()?)));
-    named
-        .map(|(interface, public_ip)| {
-            let interface = interface.name.as_str();
-            let (address, mode) = public_address(tables, name, vm, interface).unzip();
-            let forwarded = match (address, private(interface)) {
-                (Some(public), Some(private)) => networks.has_forward(public, private),
-                _ => false,
-            };
-            let name = public_ip.to_string();
-            let refused = address.and_then(|a| networks.refused(a)).map(|refused| refused.text);
-            let mode = mode.unwrap_or_default();
-            DeclaredAddress { interface: interface.to_owned(), name, address, mode, forwarded, refused }
-        })
-        .collect()
+    let declared = |named: NamedAddress| {
+        let NamedAddress { interface, name, address, misnamed_in } = named;
+        let (address, mode) = address.unzip();
+        let forwarded = address.is_some_and(|public| {
+            private(&interface, public.is_ipv6()).is_some_and(|private| networks.has_forward(public, private))
+        });
+        let misnamed = misnamed_in.map(|field| format!("its address is of the other family than {field}"));
+        let refused = address.and_then(|a| networks.refused(a)).map(|refused| refused.text).or(misnamed);
+        DeclaredAddress { interface, name, address, mode: mode.unwrap_or_default(), forwarded, refused }
+    };
+    named_addresses(tables, name, vm).into_iter().map(declared).collect()
 }
 
 async fn observe_running(

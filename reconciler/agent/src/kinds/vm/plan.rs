@@ -15,6 +15,7 @@ mod vgpus;
 use berth_api::gates::power_on_gate;
 use berth_api::{Power, Readiness, Reason, VM};
 
+use super::observe::DeclaredAddress;
 use super::{Observed, Step, guest_users};
 use crate::admission::Admission;
 use crate::converge::Plan;
@@ -141,14 +142,24 @@ fn taking_over() -> Readiness {
     Readiness::Reconciling(Reason::Bound, "taken over from the uid it had before".into())
 }
 
+/// Returns why a public address does not lead to the VM; `otherwise` if it is not refused, as the end of a sentence that begins with
+/// the PublicIP.
+fn obstacle(public: &DeclaredAddress, otherwise: &str) -> String {
+    match &public.refused {
+        Some(why) => format!("PublicIP {} cannot lead here: {why}", public.name),
+        None => format!("PublicIP {} {otherwise}", public.name),
+    }
+}
+
 /// Returns the journal with the public addresses the VM has now, if they have changed.
 fn with_public(observed: &Observed) -> Option<Journal> {
     let seen = observed.public.iter().filter_map(|seen| {
         let (interface, name) = (seen.interface.clone(), seen.name.clone());
         Some(ForwardedAddress { interface, name, address: seen.address?, mode: seen.mode })
     });
-    let public: Vec<ForwardedAddress> = seen.collect();
-    (public != observed.journal.public).then(|| Journal { public, ..observed.journal.clone() })
+    let (public_ipv6, public): (Vec<_>, Vec<_>) = seen.partition(|seen| seen.address.is_ipv6());
+    let is_so = public == observed.journal.public && public_ipv6 == observed.journal.public_ipv6;
+    (!is_so).then(|| Journal { public, public_ipv6, ..observed.journal.clone() })
 }
 
 /// Returns the journal with the CPUs and the memory that the machine has now, if some were plugged in or out.

@@ -75,10 +75,14 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
     status.stop_snapshot = stop_snapshots::requested(observed, status.stop_snapshot.take());
     release_interfaces(&mut status, vm, observed);
     for interface in &mut status.interfaces {
-        let public = observed.public.iter().find(|p| p.interface == interface.name && p.forwarded);
-        interface.public_address = public.and_then(|p| p.address).map(|address| address.to_string());
+        let public = observed.public.iter().filter(|p| p.interface == interface.name && p.forwarded);
+        let (ipv6, ipv4): (Vec<_>, Vec<_>) =
+            public.filter_map(|p| p.address).partition(std::net::IpAddr::is_ipv6);
+        interface.public_address = ipv4.first().map(ToString::to_string);
+        interface.public_ipv6_address = ipv6.first().map(ToString::to_string);
     }
     status.public_address = status.interfaces.iter().find_map(|i| i.public_address.clone());
+    status.public_ipv6_address = status.interfaces.iter().find_map(|i| i.public_ipv6_address.clone());
     status
 }
 

@@ -2,8 +2,8 @@
 
 use std::{net::Ipv4Addr, sync::Arc};
 
-use berth_api::{DEFAULT_NAME, Network, NetworkName, Reason, SHARED_NAMESPACE};
-use ipnet::{Ipv4Net, Ipv6Net};
+use berth_api::{DEFAULT_NAME, IPPool, Network, NetworkName, Reason, SHARED_NAMESPACE};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use kube::ResourceExt;
 use sha2::{Digest, Sha256};
 
@@ -166,6 +166,9 @@ pub(super) fn not_allowed(cache: &Cache, tenants: &TenantNetworks, network: &Net
             return Some(Rejection { reason: Reason::QuotaExceeded, text, dependencies: beside });
         }
     }
+    if let Some(covered) = over_a_pool(cache, network) {
+        return Some(covered);
+    }
     if cache.underlay.uses(range) {
         // The message does not name the host to a tenant.
         let text =
@@ -173,6 +176,18 @@ pub(super) fn not_allowed(cache: &Cache, tenants: &TenantNetworks, network: &Net
         return Some(invalid(text, vec![Dependency::Hosts]));
     }
     None
+}
+
+/// Refuses a prefix that covers public addresses: hosts would lead them to the guests of the network.
+fn over_a_pool(cache: &Cache, network: &Network) -> Option<Rejection> {
+    let prefix = network.ipv6_prefix()?;
+    let is_covered = |pool: &&Arc<IPPool>| pool.spec.ranges().any(|range| range.overlaps(IpNet::V6(prefix)));
+    let pool = cache.tables.ip_pools.all().find(is_covered)?;
+    // The message does not name the pool to a tenant.
+    let text =
+        format!("its prefix {prefix} has public addresses of an IPPool: create it with another prefix");
+    let dependencies = vec![Dependency::Object(Key::of(pool.as_ref()))];
+    Some(Rejection { reason: Reason::InvalidSpec, text, dependencies })
 }
 
 /// Returns why a bridge of the hosts cannot be given to VMs. It is the administrator's to give.

@@ -3,7 +3,7 @@
 use berth_api::{Network, NetworkStatus, Reason, condition};
 use k8s_openapi::jiff::Timestamp;
 
-use crate::{cache::Cache, config::TenantNetworks};
+use crate::{cache::Cache, config::TenantNetworks, plan::Dependency};
 
 use super::{
     is_accepted,
@@ -163,6 +163,27 @@ fn a_tenant_keeps_to_the_ranges_and_the_number_that_the_administrator_allows() {
     let elsewhere = named("other", "n3", "10.70.3.0/24", 3);
     assert_eq!(refusal(&two, &tenants, &elsewhere), None);
     assert_eq!(refusal(&two, &tenants, &two[0]), None, "what was accepted stays");
+}
+
+#[test]
+fn a_prefix_with_public_addresses_is_refused_until_the_pool_has_others_and_what_was_accepted_stays() {
+    let mut over = named("ns", "over", "10.5.0.0/24", 1);
+    over.spec.ipv6_cidr = "2001:db8:7::/64".into();
+    let rejection = |range: &str, network: &Network| {
+        let mut cached = cache(&[]);
+        let pool = serde_json::json!({"apiVersion": "berth.dev/v1alpha1", "kind": "IPPool",
+            "metadata": {"name": "six", "uid": "six", "resourceVersion": "1"}, "spec": {"cidrs": [range]}});
+        let pool: berth_api::IPPool = serde_json::from_value(pool).expect("an IPPool");
+        cached.put(pool, tokio::time::Instant::now());
+        observe(&cached, &TenantNetworks::default(), network).rejection
+    };
+    let refused = rejection("2001:db8:7::1:0/112", &over).expect("it covers them");
+    assert_eq!(refused.reason, Reason::InvalidSpec);
+    assert!(refused.text.contains("2001:db8:7::/64 has public addresses"), "{refused:?}");
+    assert!(matches!(&refused.dependencies[..], [Dependency::Object(pool)] if pool.name == "six"));
+    assert_eq!(rejection("2001:db8:8::/112", &over), None);
+    assert_eq!(rejection("192.0.2.0/28", &over), None);
+    assert_eq!(rejection("2001:db8:7::1:0/112", &accepted(over.clone(), 7)), None);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::Ipv4Addr,
+    net::IpAddr,
     sync::Arc,
 };
 
@@ -44,7 +44,7 @@ pub(super) struct Balancing {
 type Seen = Result<PortTarget, String>;
 
 /// Returns the destination of the ports; None without ports.
-pub(super) fn observe(cache: &Cache, ip: &PublicIP, address: Option<Ipv4Addr>) -> Option<Balancing> {
+pub(super) fn observe(cache: &Cache, ip: &PublicIP, address: Option<IpAddr>) -> Option<Balancing> {
     if ip.spec.ports.is_empty() {
         return None;
     }
@@ -176,7 +176,7 @@ fn port_status(
     entry: &PublicIPPort,
     port: Option<i64>,
     seen: &BTreeMap<&str, Seen>,
-    address: Option<Ipv4Addr>,
+    address: Option<IpAddr>,
     holder: Option<&Host>,
 ) -> PortStatus {
     let problem = |name: &str| match (seen.get(name), port) {
@@ -207,7 +207,7 @@ fn port_status(
 fn failure(
     (entry, port): (&PublicIPPort, i64),
     vm: &str,
-    address: Option<Ipv4Addr>,
+    address: Option<IpAddr>,
     holder: Option<&Host>,
 ) -> Option<String> {
     let address = address.map(|address| address.to_string()).unwrap_or_default();

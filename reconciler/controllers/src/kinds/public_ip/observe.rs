@@ -1,9 +1,8 @@
 //! Reads the inputs of the decision from the cache.
 
-use std::{collections::BTreeSet, net::Ipv4Addr, sync::Arc};
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
 use berth_api::{IPPool, IPPoolMode, ObjectUse, PublicIP, Reason, UseKind};
-use ipnet::Ipv4Net;
 use kube::ResourceExt;
 
 use super::balancing::{self, Balancing};
@@ -17,7 +16,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Observed {
     /// The address it gets, or the reason for none.
-    pub(super) address: Result<Ipv4Addr, (Reason, String)>,
+    pub(super) address: Result<IpAddr, (Reason, String)>,
     /// The quota that it is beyond.
     pub(super) over_quota: Option<Excess>,
     /// How its pool makes addresses reachable.
@@ -46,11 +45,19 @@ pub(super) fn observe(cache: &Cache, ip: &PublicIP) -> Observed {
     let mine = ip.status.as_ref().and_then(|s| s.address.as_ref()).and_then(|a| a.parse().ok());
     // An address that leads to a guest is reserved, even while the guest's VM is not bound there.
     let held = if mine.is_none() { cache.claims.public_addresses() } else { BTreeSet::new() };
-    let is_free = |address: Ipv4Addr| is_free(cache, ip, address) && !held.contains(&address);
+    let is_free = |address: IpAddr| is_free(cache, ip, address) && !held.contains(&address);
     let address = match (mine, pool) {
         (Some(mine), _) => Ok(mine),
         (None, Some(pool)) if pool.metadata.deletion_timestamp.is_some() => {
             Err((Reason::WaitingForPool, format!("IPPool {} is being deleted", ip.spec.pool)))
+        }
+        (None, Some(pool)) if pool.spec.is_ipv6() && !ip.spec.ports.is_empty() => {
+            let text = format!(
+                "IPPool {} has IPv6 addresses, which have no ports: take ports out and name the PublicIP in publicIPv6 of a VM's network \
+                 interface, or use an IPv4 pool",
+                ip.spec.pool
+            );
+            Err((Reason::NotSupported, text))
         }
         (None, Some(pool)) => pick(pool, ip.spec.address.as_deref(), is_free),
         (None, None) => Err((Reason::WaitingForPool, format!("IPPool {} does not exist", ip.spec.pool))),
@@ -90,23 +97,22 @@ pub(super) fn observe(cache: &Cache, ip: &PublicIP) -> Observed {
 }
 
 /// Whether the address is free according to the control plane.
-pub(super) fn is_free(cache: &Cache, ip: &PublicIP, address: Ipv4Addr) -> bool {
+pub(super) fn is_free(cache: &Cache, ip: &PublicIP, address: IpAddr) -> bool {
     let free = cache.index.public_ip_with(address).is_none_or(|holder| *holder == Key::of(ip));
     // A host would be cut off if its own address led to a VM.
-    free && cache.underlay.host_with(address).is_none()
+    free && cache.underlay.host_at(address).is_none()
 }
 
 pub(super) fn pick(
     pool: &IPPool,
     wanted: Option<&str>,
-    is_free: impl Fn(Ipv4Addr) -> bool,
-) -> Result<Ipv4Addr, (Reason, String)> {
+    is_free: impl Fn(IpAddr) -> bool,
+) -> Result<IpAddr, (Reason, String)> {
     let name = pool.name_any();
-    let ranges: Vec<Ipv4Net> = pool.spec.cidrs.iter().filter_map(|c| c.parse().ok()).collect();
+    let with_ends = pool.spec.use_all_addresses;
     let Some(wanted) = wanted else {
-        let usable = ranges.iter().map(|range| pool.spec.usable(*range));
-        let mut all = usable.flat_map(|(first, last)| u32::from(first)..=u32::from(last));
-        let free = all.find(|a| is_free(Ipv4Addr::from(*a))).map(Ipv4Addr::from);
+        // No more are looked at than are taken: a /64 has too many to look at all.
+        let free = pool.spec.ranges().flat_map(|range| range.addresses(with_ends)).find(|a| is_free(*a));
         let none = || {
             format!(
                 "no address of IPPool {name} ({}) is free: delete a PublicIP or add a range",
@@ -117,18 +123,18 @@ pub(super) fn pick(
     };
     let unavailable =
         |why: &str| (Reason::AddressUnavailable, format!("address {wanted} {why} IPPool {name}"));
-    let address: Ipv4Addr = wanted.parse().map_err(|_| unavailable("is no IPv4 address of"))?;
-    if !ranges.iter().any(|range| range.contains(&address)) {
+    let address: IpAddr = wanted.parse().map_err(|_| unavailable("is no address of"))?;
+    if !pool.spec.ranges().any(|range| range.contains(address)) {
         return Err(unavailable("is not in"));
     }
-    let is_usable = |range: &Ipv4Net| {
-        let (first, last) = pool.spec.usable(*range);
-        (first..=last).contains(&address)
-    };
-    if !ranges.iter().any(is_usable) {
+    if !pool.spec.is_usable(address) {
+        let advice = if pool.spec.ranges().any(|range| range.is_usable(address, true)) {
+            "choose another, or set useAllAddresses on the IPPool"
+        } else {
+            "it is the address of the routers of its /64: choose another"
+        };
         let text = format!(
-            "address {wanted} is the first or last of its range in IPPool {name}, and these are not given out: choose another, or \
-             set useAllAddresses on the IPPool"
+            "address {wanted} is the first or last of its range in IPPool {name}, and these are not given out: {advice}"
         );
         return Err((Reason::AddressUnavailable, text));
     }
@@ -137,7 +143,7 @@ pub(super) fn pick(
 
 impl Conflict {
     /// Message for the user: the address is kept, and leads nowhere.
-    pub(super) fn text(&self, address: Ipv4Addr) -> String {
+    pub(super) fn text(&self, address: IpAddr) -> String {
         let Self { host, mac } = self;
         format!(
             "{mac} answers for {address} on the segment of host {host}, so that the address is not taken there; it is asked for \

@@ -78,7 +78,7 @@ pub(super) fn status(
 fn of_ports(misnamed_by: Option<&str>, balancing: Option<&Balancing>) -> Readiness {
     if let Some(vm) = misnamed_by {
         let text = format!(
-            "it has ports, so that it cannot be the whole address of VM {vm}, whose network interface names it: take publicIP out of \
+            "it has ports, so that it cannot be the whole address of VM {vm}, whose network interface names it: take publicIP or publicIPv6 out of \
              the VM, or ports out of the PublicIP"
         );
         return Readiness::Stalled(Reason::InvalidSpec, text);

@@ -1,6 +1,6 @@
 //! Decisions for given inputs.
 
-use std::{net::Ipv4Addr, time::Duration};
+use std::{net::IpAddr, time::Duration};
 
 use berth_api::{ConditionType, Host, IPPool, Network, PublicIP, PublicIPStatus, Reason, VM, condition};
 use k8s_openapi::{api::coordination::v1::Lease, jiff::Timestamp};
@@ -11,7 +11,7 @@ use crate::cache::Cache;
 use super::{
     Decision,
     balancing::{self, Balancing},
-    observe::{Conflict, pick},
+    observe::{Conflict, observe, pick},
     status::status,
 };
 
@@ -58,20 +58,21 @@ fn an_address_that_another_machine_has_says_whose_it_is_until_it_is_not() {
 #[test]
 fn the_lowest_free_address_of_all_ranges_is_taken() {
     let pool = pool(&["192.0.2.8/31", "198.51.100.7/32"]);
-    let taken = ["192.0.2.8".parse::<Ipv4Addr>().expect("an address")];
+    let taken = ["192.0.2.8".parse::<IpAddr>().expect("an address")];
     assert_eq!(pick(&pool, None, |a| !taken.contains(&a)), Ok("192.0.2.9".parse().expect("an address")));
-    assert_eq!(pick(&pool, None, |a| a.octets()[0] != 192), Ok("198.51.100.7".parse().expect("an address")));
+    let elsewhere = |a: IpAddr| !a.to_string().starts_with("192.");
+    assert_eq!(pick(&pool, None, elsewhere), Ok("198.51.100.7".parse().expect("an address")));
 }
 
 #[test]
 fn the_ends_of_a_range_are_given_out_only_where_the_pool_says_so() {
-    let address = |text: &str| text.parse::<Ipv4Addr>().expect("an address");
+    let address = |text: &str| text.parse::<IpAddr>().expect("an address");
     let mut pool = pool(&["198.51.100.0/29", "203.0.113.8/31", "203.0.113.99/32"]);
     assert_eq!(pick(&pool, None, |_| true), Ok(address("198.51.100.1")));
-    let taken = |last: u8| move |a: Ipv4Addr| a > Ipv4Addr::new(198, 51, 100, last);
+    let taken = |last: u8| move |a: IpAddr| a > IpAddr::from([198, 51, 100, last]);
     assert_eq!(pick(&pool, None, taken(5)), Ok(address("198.51.100.6")));
     assert_eq!(pick(&pool, None, taken(6)), Ok(address("203.0.113.8")), "the last of the range is left out");
-    assert_eq!(pick(&pool, None, |a| a.octets()[3] > 9), Ok(address("203.0.113.99")));
+    assert_eq!(pick(&pool, None, |a| a > address("203.0.113.9")), Ok(address("203.0.113.99")));
     let (reason, text) = pick(&pool, Some("198.51.100.7"), |_| true).unwrap_err();
     assert_eq!((reason, text.contains("useAllAddresses")), (Reason::AddressUnavailable, true), "{text}");
     pool.spec.use_all_addresses = true;
@@ -85,7 +86,48 @@ fn an_empty_pool_and_a_taken_or_foreign_address_are_told_apart() {
     assert_eq!(pick(&pool, None, |_| false).unwrap_err().0, Reason::NoFreeAddress);
     assert!(pick(&pool, Some("192.0.2.8"), |_| false).unwrap_err().1.contains("is taken"));
     assert!(pick(&pool, Some("192.0.2.10"), |_| true).unwrap_err().1.contains("is not in"));
-    assert!(pick(&pool, Some("999.1.1.1"), |_| true).unwrap_err().1.contains("no IPv4 address"));
+    assert!(pick(&pool, Some("999.1.1.1"), |_| true).unwrap_err().1.contains("is no address"));
+}
+
+#[test]
+fn the_lowest_free_ipv6_address_of_a_prefix_is_taken_and_never_that_of_its_routers() {
+    let address = |text: &str| text.parse::<IpAddr>().expect("an address");
+    let mut pool = pool(&["2001:db8::/64", "2001:db8:1::a-2001:db8:1::b"]);
+    assert_eq!(pick(&pool, None, |_| true), Ok(address("2001:db8::1")));
+    assert_eq!(pick(&pool, None, |a| a > address("2001:db8::2")), Ok(address("2001:db8::3")));
+    let prefix = address("2001:db8::1:0");
+    assert_eq!(
+        pick(&pool, Some("2001:db8::ffff:0:0:1"), |a| a > prefix),
+        Ok(address("2001:db8::ffff:0:0:1"))
+    );
+    pool.spec.use_all_addresses = true;
+    let (reason, text) = pick(&pool, Some("2001:db8::"), |_| true).unwrap_err();
+    assert_eq!((reason, text.contains("the routers")), (Reason::AddressUnavailable, true), "{text}");
+    pool.spec.cidrs.remove(0);
+    assert_eq!(pick(&pool, None, |_| true), Ok(address("2001:db8:1::a")));
+    assert_eq!(pick(&pool, None, |_| false).unwrap_err().0, Reason::NoFreeAddress);
+    assert!(pick(&pool, Some("192.0.2.1"), |_| true).unwrap_err().1.contains("is not in"));
+}
+
+#[test]
+fn an_address_of_an_ipv6_pool_has_no_ports_and_gets_none() {
+    let mut cache = cache("", &json!([]), &[]);
+    let mut segment = pool(&["2001:db8::/64"]);
+    segment.metadata.name = Some("default".into());
+    segment.metadata.resource_version = Some("1".into());
+    cache.put(segment, tokio::time::Instant::now());
+    let mut ip = balancer("", false);
+    ip.status = None;
+    let (reason, text) = observe(&cache, &ip).address.unwrap_err();
+    assert_eq!((reason, text.contains("take ports out")), (Reason::NotSupported, true), "{text}");
+    ip.spec.ports.clear();
+    let address = |cache: &Cache, ip: &PublicIP| observe(cache, ip).address.expect("one is free").to_string();
+    assert_eq!(address(&cache, &ip), "2001:db8::1");
+    let mut first = host("h1", false, &json!([]));
+    first.status.get_or_insert_default().ipv6_addresses = vec!["2001:db8::1".into()];
+    first.metadata.resource_version = Some("2".into());
+    cache.put(first, tokio::time::Instant::now());
+    assert_eq!(address(&cache, &ip), "2001:db8::2", "a host has the first one");
 }
 
 /// A VM on a host.

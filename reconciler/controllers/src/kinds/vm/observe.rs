@@ -3,9 +3,9 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use berth_api::{
-    Binding, Disk, Network, PlacementGroup, VM, VMStatus,
+    Binding, Disk, Network, PlacementGroup, PublicIP, VM, VMStatus,
     placement_group::TopologyClaim,
-    vm::{InterfaceStatus, template_obstacle},
+    vm::{InterfaceStatus, NetworkInterface, template_obstacle},
 };
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -73,8 +73,8 @@ pub(super) struct Observed {
     pub(super) open_claims: Vec<(Key, TopologyClaim)>,
     /// An object that the VM or one of its new disks names and that is being deleted.
     pub(super) deleting: Option<Key>,
-    /// A PublicIP with ports that an interface names, with its key.
-    pub(super) with_ports: Option<(String, Key)>,
+    /// A PublicIP that cannot lead to the interface which names it, and why.
+    pub(super) misnamed_address: Option<(Key, String)>,
     /// The host that has just refused it, and the reason.
     pub(super) refused_by: Option<(String, String)>,
     pub(super) fresh: Fresh,
@@ -163,7 +163,7 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
             members: Members::new(),
             networks,
             no_security_group: None,
-            with_ports: None,
+            misnamed_address: None,
             policy,
             host_silent: !cache.is_alive(&binding.host)
                 && cache.tables.hosts.cluster(&binding.host).is_some(),
@@ -205,7 +205,7 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
         members: members.unwrap_or_default(),
         networks,
         no_security_group: no_security_group(cache, vm),
-        with_ports: with_ports(cache, vm),
+        misnamed_address: misnamed_address(cache, vm),
         policy,
         host_silent: claim.is_some_and(|claim| !cache.is_alive(&claim.host)),
         host_fenced: false,
@@ -221,14 +221,41 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
     }
 }
 
-/// Returns a PublicIP that an interface names and that has ports: it is not the whole address of a VM.
-fn with_ports(cache: &Cache, vm: &VM) -> Option<(String, Key)> {
+/// Returns a PublicIP that cannot lead to the interface which names it, and why: it has ports, or is of the other family.
+fn misnamed_address(cache: &Cache, vm: &VM) -> Option<(Key, String)> {
     let namespace = vm.namespace().unwrap_or_default();
-    let named =
-        vm.spec.network_interfaces.iter().filter_map(|i| Some((i.name.to_string(), i.public_ip.as_ref()?)));
-    named
-        .map(|(name, ip)| (name, Key::namespaced(ObjectKind::PublicIP, &namespace, ip.as_str())))
-        .find(|(_, key)| cache.tables.public_ips.get(key).is_some_and(|ip| !ip.spec.ports.is_empty()))
+    let named = |interface: &NetworkInterface| {
+        let ipv4 = interface.public_ip.clone().map(|name| (name, "publicIP", "IPv6", "publicIPv6"));
+        let ipv6 = interface.public_ipv6.clone().map(|name| (name, "publicIPv6", "IPv4", "publicIP"));
+        let interface = interface.name.clone();
+        ipv4.into_iter().chain(ipv6).map(move |named| (interface.clone(), named))
+    };
+    let mut all = vm.spec.network_interfaces.iter().flat_map(named);
+    all.find_map(|(interface, (name, field, other_family, other_field))| {
+        let key = Key::namespaced(ObjectKind::PublicIP, &namespace, name.as_str());
+        let ip = cache.tables.public_ips.get(&key)?;
+        if !ip.spec.ports.is_empty() {
+            let text = format!(
+                "interface {interface}: PublicIP {name} has ports, so that it is not the whole address of a VM: take {field} out of the \
+                 interface and name the VM in targets of the ports, or take ports out of the PublicIP"
+            );
+            return Some((key, text));
+        }
+        let is_other = is_ipv6(cache, ip)? == (other_family == "IPv6");
+        is_other.then(|| {
+            let text =
+                format!("interface {interface}: PublicIP {name} is of {other_family}: name it in {other_field}");
+            (key, text)
+        })
+    })
+}
+
+/// Whether a PublicIP is of IPv6, by its address or by its pool; None if neither is known.
+fn is_ipv6(cache: &Cache, ip: &PublicIP) -> Option<bool> {
+    match ip.status.as_ref().and_then(|status| status.address.as_ref()) {
+        Some(address) => Some(address.contains(':')),
+        None => Some(cache.tables.ip_pools.cluster(ip.spec.pool.as_str())?.spec.is_ipv6()),
+    }
 }
 
 fn no_security_group(cache: &Cache, vm: &VM) -> Option<Key> {
@@ -272,7 +299,9 @@ pub(super) fn with_claimed_interfaces(cache: &Cache, vm: Arc<VM>) -> Arc<VM> {
     let is_wanted =
         |i: &&InterfaceStatus| vm.spec.network_interfaces.iter().any(|w| w.name.as_str() == i.name);
     let interfaces = claim.interfaces.iter().filter(is_wanted).filter(is_free);
-    let interfaces = interfaces.map(|i| InterfaceStatus { public_address: None, ..i.clone() }).collect();
+    let interfaces = interfaces
+        .map(|i| InterfaceStatus { public_address: None, public_ipv6_address: None, ..i.clone() })
+        .collect();
     let mut vm = vm.as_ref().clone();
     vm.status = Some(VMStatus { interfaces, ..status });
     Arc::new(vm)

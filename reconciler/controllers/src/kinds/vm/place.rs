@@ -152,14 +152,13 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
         if let Some(text) = not_on_a_bridge(interface, network) {
             return Err((VMState::Pending, Readiness::Stalled(Reason::NotSupported, text), Vec::new()));
         }
+        if let Some(text) = without_public_ipv6(interface, network) {
+            let readiness = Readiness::Stalled(Reason::NotSupported, text);
+            return Err((VMState::Pending, readiness, shared(ObjectKind::Network, name)));
+        }
     }
-    if let Some((interface, key)) = &observed.with_ports {
-        let name = &key.name;
-        let text = format!(
-            "interface {interface}: PublicIP {name} has ports, so that it is not the whole address of a VM: take publicIP out of the \
-             interface and name the VM in targets of the ports, or take ports out of the PublicIP"
-        );
-        let readiness = Readiness::Stalled(Reason::InvalidSpec, text);
+    if let Some((key, text)) = &observed.misnamed_address {
+        let readiness = Readiness::Stalled(Reason::InvalidSpec, text.clone());
         return Err((VMState::Pending, readiness, vec![Dependency::Object(key.clone())]));
     }
     if let Some(key) = &observed.no_security_group {
@@ -257,6 +256,16 @@ fn not_on_a_bridge(interface: &NetworkInterface, network: &Network) -> Option<St
     Some(format!(
         "interface {name}: the DHCP server of Network {network_name}, which is not berth's (ipv4.allocation External), configures it: \
          take {declared} out, or use a Network with Static"
+    ))
+}
+
+/// Returns why the public IPv6 address of an interface cannot lead to it.
+fn without_public_ipv6(interface: &NetworkInterface, network: &Network) -> Option<String> {
+    let public = interface.public_ipv6.as_ref()?;
+    let why = network.without_public_ipv6()?;
+    let (name, network) = (&interface.name, network.name_any());
+    Some(format!(
+        "interface {name}: PublicIP {public} (publicIPv6) cannot lead to it: Network {network} {why}; or take publicIPv6 out"
     ))
 }
 

@@ -107,7 +107,7 @@ fn observed(disk: Option<Arc<Disk>>) -> Observed {
         open_claims: Vec::new(),
         deleting: None,
         refused_by: None,
-        with_ports: None,
+        misnamed_address: None,
         fresh: Fresh {
             instance_id: "i-1".into(),
             volume_ids: vec!["v-0123456789abcdef".into()],

@@ -1,5 +1,5 @@
-//! Announces on a segment that an address is at this host: gratuitous ARP (RFC 5227, section 3), which updates the
-//! caches of neighbours that knew it elsewhere.
+//! Announces on a segment that an address is at this host: gratuitous ARP (RFC 5227, section 3), and for IPv6 advertisements that no
+//! neighbour has asked for (RFC 4861, section 7.2.6), which update the caches of neighbours that knew it elsewhere.
 //!
 //! A frame may get lost, and a switch may still be learning: a new address is announced three times within a few
 //! seconds, and every address again every few minutes. The state is not kept over a restart, so a new agent announces
@@ -8,11 +8,12 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::discovery;
 use super::netlink::{Link, network};
 use crate::SystemError;
 
@@ -27,7 +28,7 @@ pub(super) const ANSWERS: u8 = 2;
 /// The announced addresses, with the time of their last announcement.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Announcer {
-    announcements: Arc<Mutex<BTreeMap<Ipv4Addr, Announcement>>>,
+    announcements: Arc<Mutex<BTreeMap<IpAddr, Announcement>>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -37,22 +38,31 @@ struct Announcement {
 }
 
 impl Announcer {
-    fn announcements(&self) -> MutexGuard<'_, BTreeMap<Ipv4Addr, Announcement>> {
+    fn announcements(&self) -> MutexGuard<'_, BTreeMap<IpAddr, Announcement>> {
         self.announcements.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Forgets all other addresses, which another host may own by now.
-    pub(super) fn only(&self, addresses: &[Ipv4Addr]) {
+    pub(super) fn only(&self, addresses: &[IpAddr]) {
         self.announcements().retain(|address, _| addresses.contains(address));
     }
 
+    /// Returns the announced IPv6 addresses, with the index of their interface.
+    pub(super) fn ipv6(&self) -> Vec<(u32, Ipv6Addr)> {
+        let ipv6 = |(address, known): (&IpAddr, &Announcement)| match address {
+            IpAddr::V4(_) => None,
+            IpAddr::V6(address) => Some((known.link, *address)),
+        };
+        self.announcements().iter().filter_map(ipv6).collect()
+    }
+
     /// Announces the addresses that were not announced recently.
-    pub(super) fn announce(&self, link: &Link, addresses: &[Ipv4Addr]) -> Result<(), SystemError> {
+    pub(super) fn announce(&self, link: &Link, addresses: &[IpAddr]) -> Result<(), SystemError> {
         let Some(mac) = link.mac else { return Ok(()) };
         let index = link.index;
-        let (new, due): (Vec<Ipv4Addr>, Vec<Ipv4Addr>) = {
+        let (new, due): (Vec<IpAddr>, Vec<IpAddr>) = {
             let known = self.announcements();
-            let lately = |address: &Ipv4Addr| {
+            let lately = |address: &IpAddr| {
                 known.get(address).is_some_and(|known| known.link == index && known.at.elapsed() < KNOWN_FOR)
             };
             let due = addresses.iter().copied().filter(|address| !lately(address));
@@ -70,7 +80,7 @@ impl Announcer {
         Ok(())
     }
 
-    async fn repeat(self, link: u32, mac: [u8; 6], addresses: Vec<Ipv4Addr>) {
+    async fn repeat(self, link: u32, mac: [u8; 6], addresses: Vec<IpAddr>) {
         for wait in AGAIN {
             tokio::time::sleep(wait).await;
             for address in &addresses {
@@ -84,17 +94,20 @@ impl Announcer {
     }
 }
 
-/// Sends a request and a reply: some receivers process only one of them.
-fn send(link: u32, mac: [u8; 6], address: Ipv4Addr) -> io::Result<()> {
-    let socket = arp_socket(0)?;
-    for operation in [ASKS, ANSWERS] {
-        send_frame(&socket, link, &frame(mac, address, address, operation))?;
-    }
-    Ok(())
+/// Sends a request and a reply of ARP, as some receivers process only one of them, or an advertisement of IPv6.
+fn send(link: u32, mac: [u8; 6], address: IpAddr) -> io::Result<()> {
+    let socket = packet_socket(0)?;
+    let frames: Vec<Vec<u8>> = match address {
+        IpAddr::V4(address) => {
+            [ASKS, ANSWERS].map(|operation| frame(mac, address, address, operation)).into()
+        }
+        IpAddr::V6(address) => vec![discovery::advertisement(mac, address)],
+    };
+    frames.iter().try_for_each(|frame| send_frame(&socket, link, frame))
 }
 
 /// Opens a packet socket that receives this protocol, in network byte order; 0: it receives nothing.
-pub(super) fn arp_socket(protocol: libc::c_int) -> io::Result<OwnedFd> {
+pub(super) fn packet_socket(protocol: libc::c_int) -> io::Result<OwnedFd> {
     // SAFETY: takes integers and no pointer.
     let number = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, protocol) };
     if number < 0 {
@@ -104,18 +117,19 @@ pub(super) fn arp_socket(protocol: libc::c_int) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// Returns the socket address for ARP on a link.
-pub(super) fn on_link(link: u32) -> io::Result<libc::sockaddr_ll> {
+/// Returns the socket address for a protocol on a link.
+pub(super) fn on_link(link: u32, ethertype: u16) -> io::Result<libc::sockaddr_ll> {
     // SAFETY: all-zero bytes are a valid `sockaddr_ll`: it has integers and byte arrays only.
     let mut at: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     at.sll_family = libc::c_ushort::try_from(libc::AF_PACKET).expect("a small number");
-    at.sll_protocol = ETHERTYPE_ARP.to_be();
+    at.sll_protocol = ethertype.to_be();
     at.sll_ifindex = i32::try_from(link).map_err(io::Error::other)?;
     Ok(at)
 }
 
 pub(super) fn send_frame(socket: &OwnedFd, link: u32, frame: &[u8]) -> io::Result<()> {
-    let to = on_link(link)?;
+    let ethertype = frame.get(12..14).and_then(|bytes| bytes.try_into().ok()).map_or(0, u16::from_be_bytes);
+    let to = on_link(link, ethertype)?;
     let size = libc::socklen_t::try_from(size_of::<libc::sockaddr_ll>()).expect("a small number");
     // SAFETY: the kernel reads the frame and the address, both of which live until the call returns, and not beyond the
     // sizes given.

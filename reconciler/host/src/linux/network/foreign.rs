@@ -6,10 +6,25 @@ use super::firewall::NFT;
 use super::{BRIDGE_PREFIX, Result, ruleset, tunnel};
 use crate::Forwarding;
 
-/// `tunnels`: whether this host's networks have tunnels to other hosts.
-pub(super) async fn forwarding(tunnels: bool) -> Result<Forwarding> {
-    let found = judge(&read(JUDGED).await?, tunnels);
-    if found.ok { Ok(found) } else { Ok(judge(&list(&["ruleset"]).await?, tunnels)) }
+/// The packets, besides those of guests by IPv4, that other firewalls have to let pass on this host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Needed {
+    /// Those of tunnels to other hosts.
+    pub(super) tunnels: bool,
+    /// Those of guests by IPv6.
+    pub(super) ipv6: bool,
+}
+
+impl Needed {
+    /// Returns the families of chains that forwarded packets pass.
+    fn families(self) -> &'static [&'static str] {
+        if self.ipv6 { ALL } else { IPV4 }
+    }
+}
+
+pub(super) async fn forwarding(needed: Needed) -> Result<Forwarding> {
+    let found = judge(&read(needed.families()).await?, needed);
+    if found.ok { Ok(found) } else { Ok(judge(&list(&["ruleset"]).await?, needed)) }
 }
 
 /// Lists all chains, and the rules of other programs' ones of these families.
@@ -96,8 +111,8 @@ fn drops(items: &[Value], chain: &Value, is_known: bool) -> Drops {
 
 /// The chains of other programs whose rules are read.
 const MOST_CHAINS: usize = 32;
-/// The families of chains that the Host condition `Forwarding` judges.
-const JUDGED: &[&str] = &["ip", "inet"];
+/// The families of chains that packets of IPv4 pass.
+const IPV4: &[&str] = &["ip", "inet"];
 /// The families of chains that packets pass.
 const ALL: &[&str] = &["ip", "ip6", "inet"];
 
@@ -138,9 +153,9 @@ async fn list(what: &[&str]) -> Result<Value> {
 
 /// Guests' packets are dropped by a chain with policy drop, or with a last rule that drops or rejects everything as firewalld's, in
 /// a table whose rules do not mention berth's bridges: in nftables a packet has to pass every chain of a hook.
-fn judge(ruleset: &Value, tunnels: bool) -> Forwarding {
+fn judge(ruleset: &Value, needed: Needed) -> Forwarding {
     let items = items(ruleset);
-    let closed = dropping(items, "forward", BRIDGE_PREFIX);
+    let closed = dropping(items, needed.families(), "forward", BRIDGE_PREFIX);
     if let Some(first) = closed.first() {
         let (family, rest) = first.split_once(' ').unwrap_or(("ip", first));
         let message = format!(
@@ -151,7 +166,7 @@ fn judge(ruleset: &Value, tunnels: bool) -> Forwarding {
         return Forwarding { ok: false, message };
     }
     let port = tunnel::PORT.to_string();
-    let closed = if tunnels { dropping(items, "input", &port) } else { Vec::new() };
+    let closed = if needed.tunnels { dropping(items, IPV4, "input", &port) } else { Vec::new() };
     if let Some(first) = closed.first() {
         let message = format!(
             "the firewall chain {} drops what other hosts send for networks that are here and there: accept it there \
@@ -164,8 +179,8 @@ fn judge(ruleset: &Value, tunnels: bool) -> Forwarding {
 }
 
 /// Lists foreign chains of this hook that drop what none of their rules accepts, in tables whose rules do not mention `known`.
-fn dropping(items: &[Value], hook: &str, known: &str) -> Vec<String> {
-    let dropping = foreign_chains(items, JUDGED).filter(|c| c["hook"] == hook);
+fn dropping(items: &[Value], families: &'static [&'static str], hook: &str, known: &str) -> Vec<String> {
+    let dropping = foreign_chains(items, families).filter(|c| c["hook"] == hook);
     dropping
         .filter(|chain| chain["policy"] == "drop" || ends_with_refusal(items, chain))
         .filter(|chain| !speaks_of(items, chain, known))
@@ -202,6 +217,9 @@ mod tests {
 
     use super::*;
 
+    const ALONE: Needed = Needed { tunnels: false, ipv6: false };
+    const TUNNELLED: Needed = Needed { tunnels: true, ipv6: false };
+
     fn docker() -> Vec<Value> {
         vec![
             json!({"metainfo": {"version": "1.0.6"}}),
@@ -235,7 +253,7 @@ mod tests {
 
     #[test]
     fn a_foreign_chain_that_drops_is_named_with_what_to_do() {
-        let found = judge(&json!({"nftables": docker()}), false);
+        let found = judge(&json!({"nftables": docker()}), ALONE);
         assert!(!found.ok);
         insta::assert_snapshot!(found.message, @r#"the firewall chain ip filter FORWARD drops forwarded packets, guests' too: accept them there (nft insert rule ip filter FORWARD iifname "bth-*" accept; nft insert rule ip filter FORWARD oifname "bth-*" accept)"#);
     }
@@ -253,15 +271,15 @@ mod tests {
             rule(json!([invalid, {"drop": null}])),
             rule(json!([reject]))
         ]);
-        let found = judge(&json!({"nftables": items}), false);
+        let found = judge(&json!({"nftables": items}), ALONE);
         assert!(!found.ok && found.message.contains("inet firewalld filter_FORWARD"), "{found:?}");
         let open = json!([chain, rule(json!([reject])), rule(json!([invalid, {"drop": null}]))]);
-        assert!(judge(&json!({"nftables": open}), false).ok, "the last rule drops some packets only");
+        assert!(judge(&json!({"nftables": open}), ALONE).ok, "the last rule drops some packets only");
         let zone = rule(
             json!([{"match": {"op": "==", "left": {"meta": {"key": "iifname"}}, "right": "bth-00004d"}}, {"accept": null}]),
         );
         let known = json!([chain, zone, rule(json!([reject]))]);
-        assert!(judge(&json!({"nftables": known}), false).ok);
+        assert!(judge(&json!({"nftables": known}), ALONE).ok);
     }
 
     #[test]
@@ -269,20 +287,29 @@ mod tests {
         let mut items = docker();
         items.push(json!({"rule": {"family": "ip", "table": "filter", "chain": "FORWARD", "expr":
             [{"match": {"op": "==", "left": {"meta": {"key": "iifname"}}, "right": "bth-*"}}, {"accept": null}]}}));
-        assert!(judge(&json!({"nftables": items}), false).ok);
-        assert!(judge(&json!({"nftables": [docker()[1]]}), true).ok, "our own table is no stranger");
+        assert!(judge(&json!({"nftables": items}), ALONE).ok);
+        assert!(judge(&json!({"nftables": [docker()[1]]}), TUNNELLED).ok, "our own table is no stranger");
+    }
+
+    #[test]
+    fn a_chain_for_ipv6_matters_where_guests_have_a_way_by_ipv6() {
+        let chain = json!({"chain": {"family": "ip6", "table": "filter", "name": "FORWARD", "hook": "forward", "policy": "drop"}});
+        assert!(judge(&json!({"nftables": [chain]}), TUNNELLED).ok);
+        let found = judge(&json!({"nftables": [chain]}), Needed { ipv6: true, ..ALONE });
+        let advice = "nft insert rule ip6 filter FORWARD iifname";
+        assert!(!found.ok && found.message.contains(advice), "{found:?}");
     }
 
     #[test]
     fn a_chain_that_drops_what_other_hosts_send_matters_where_there_are_tunnels() {
         let mut items = vec![docker()[3].clone()];
-        assert!(judge(&json!({"nftables": items}), false).ok);
-        let found = judge(&json!({"nftables": items}), true);
+        assert!(judge(&json!({"nftables": items}), ALONE).ok);
+        let found = judge(&json!({"nftables": items}), TUNNELLED);
         let advice = "nft insert rule ip filter INPUT udp dport 4789 accept";
         assert!(!found.ok && found.message.contains(advice), "{found:?}");
         let port = json!({"payload": {"protocol": "udp", "field": "dport"}});
         items.push(json!({"rule": {"family": "ip", "table": "filter", "chain": "INPUT", "expr":
             [{"match": {"op": "==", "left": port, "right": 4789}}, {"accept": null}]}}));
-        assert!(judge(&json!({"nftables": items}), true).ok);
+        assert!(judge(&json!({"nftables": items}), TUNNELLED).ok);
     }
 }

@@ -3,6 +3,7 @@
 //! A bridge has no IPv6 unless its network has a prefix. The gateway's address and the bridge's link-local address are the same on each
 //! host, as its MAC address is: duplicate address detection is off, and neither crosses a tunnel ([`super::ruleset`]).
 
+use std::net::Ipv6Addr;
 use std::path::Path;
 
 use ipnet::Ipv6Net;
@@ -41,22 +42,27 @@ pub(super) async fn check(netlink: &Netlink, network: &NetworkConfig) -> Result<
 
 /// Gives the bridge the gateway's address, or no IPv6 if the network has no prefix.
 pub(super) async fn ensure(netlink: &Netlink, bridge: &Link, ipv6: Option<Ipv6Network>) -> Result<()> {
-    let setting = |name: &str| format!("net/ipv6/conf/{}/{name}", bridge.name);
     let Some(ipv6) = ipv6 else {
-        sysctl_if_there(&setting("disable_ipv6"), "1").await;
+        sysctl_if_there(&format!("net/ipv6/conf/{}/disable_ipv6", bridge.name), "1").await;
         return Ok(());
     };
+    allow(&bridge.name).await?;
+    let gateway = Ipv6Net::new(ipv6.gateway, ipv6.prefix.prefix_len()).expect("the length of a prefix");
+    netlink.exact_ipv6_addresses(bridge, &[gateway]).await?;
+    if ipv6.egress == Egress::None { Ok(()) } else { forward().await }
+}
+
+/// Lets one of berth's links have IPv6 addresses, without the detection of duplicates by the kernel.
+pub(super) async fn allow(link: &str) -> Result<()> {
+    let setting = |name: &str| format!("net/ipv6/conf/{link}/{name}");
     for (name, value) in
         [("accept_ra", "0"), ("accept_redirects", "0"), ("dad_transmits", "0"), ("accept_dad", "0")]
     {
         sysctl(&setting(name), value).await?;
     }
-    // Last: the link-local address is made now, from the bridge's MAC address.
+    // Last: the link-local address is made now, from the link's MAC address.
     sysctl(&setting("addr_gen_mode"), "0").await?;
-    sysctl(&setting("disable_ipv6"), "0").await?;
-    let gateway = Ipv6Net::new(ipv6.gateway, ipv6.prefix.prefix_len()).expect("the length of a prefix");
-    netlink.exact_ipv6_address(bridge, gateway).await?;
-    if ipv6.egress == Egress::None { Ok(()) } else { forward().await }
+    sysctl(&setting("disable_ipv6"), "0").await
 }
 
 /// Whether the host forwards IPv6 packets.
@@ -67,7 +73,7 @@ pub(super) async fn is_forwarded() -> bool {
 
 /// Turns on forwarding, which the kernel has for all interfaces only. An interface that has its default route by router advertisements
 /// would lose it and accept no more of them, unless it is set to accept them from then on as well.
-async fn forward() -> Result<()> {
+pub(super) async fn forward() -> Result<()> {
     let routes = blocking(|| std::fs::read_to_string(ROUTES)).await.unwrap_or_default();
     for interface in advertised(&routes) {
         let key = format!("net/ipv6/conf/{interface}/accept_ra");
@@ -94,15 +100,32 @@ fn advertised(routes: &str) -> Vec<String> {
     interfaces
 }
 
+/// Whether guests have a way to the outside, or from there by a public address.
+pub(super) fn leads(firewall: &Firewall) -> bool {
+    has_way_out(firewall) || firewall.forwards.iter().any(|forward| forward.public.is_ipv6())
+}
+
+fn has_way_out(firewall: &Firewall) -> bool {
+    let is_open = |ipv6: &Ipv6Network| ipv6.egress != Egress::None;
+    firewall.nat.iter().filter_map(|network| network.ipv6.as_ref()).any(is_open)
+}
+
 /// Returns the prefixes that the host is on itself: guests reach no addresses of them, as they reach no other host by IPv4. Empty while
 /// no network has a way to the outside.
 pub(super) async fn closed(netlink: &Netlink, firewall: &Firewall) -> Result<Vec<Ipv6Net>> {
-    let is_open = |ipv6: &Ipv6Network| ipv6.egress != Egress::None;
-    if !firewall.nat.iter().filter_map(|network| network.ipv6.as_ref()).any(is_open) {
+    if !has_way_out(firewall) {
         return Ok(Vec::new());
     }
     let networks: Vec<Ipv6Net> = own_networks(netlink).await?.iter().map(Ipv6Net::trunc).collect();
     Ok(Ipv6Net::aggregate(&networks))
+}
+
+/// Returns the host's addresses, except for loopback, link-local ones and those of berth's bridges, in order.
+pub(super) async fn own_addresses(netlink: &Netlink) -> Result<Vec<Ipv6Addr>> {
+    let mut addresses: Vec<Ipv6Addr> = own_networks(netlink).await?.iter().map(Ipv6Net::addr).collect();
+    addresses.sort();
+    addresses.dedup();
+    Ok(addresses)
 }
 
 /// Returns the host's addresses with their prefixes, except for loopback, link-local ones and those of berth's bridges.

@@ -1,6 +1,7 @@
 //! The host's links and addresses, by rtnetlink.
 
 mod bridge_info;
+mod ipv6_addresses;
 mod routes;
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -28,6 +29,7 @@ use rtnetlink::{
 use super::Result;
 use crate::SystemError;
 use bridge_info::{filters_vlans, hairpin, tracked};
+pub(super) use ipv6_addresses::IpOf;
 pub(super) use routes::RouteOfPacket;
 use routes::{Route, default_route, route, route_by};
 
@@ -240,38 +242,6 @@ impl Netlink {
             }
         }
         self.add_missing(link, wanted).await
-    }
-
-    /// Replaces the link's IPv6 addresses, except for link-local ones, by this one.
-    pub(super) async fn exact_ipv6_address(&self, link: &Link, wanted: Ipv6Net) -> Result<()> {
-        let request = self.handle.address().get().set_link_index_filter(link.index);
-        let all: Vec<AddressMessage> =
-            request.execute().try_collect().await.map_err(on("list the addresses of", &link.name))?;
-        let mut is_there = false;
-        for message in all {
-            match ipv6(&message) {
-                Some(address) if address == wanted => is_there = true,
-                Some(address) if !address.addr().is_unicast_link_local() => {
-                    match self.handle.address().del(message).execute().await {
-                        Err(error) if errno(&error) != Some(libc::EADDRNOTAVAIL) => {
-                            return Err(on("take an address from", &link.name)(error));
-                        }
-                        _ => {}
-                    }
-                }
-                _ => {}
-            }
-        }
-        if is_there {
-            return Ok(());
-        }
-        let request = self.handle.address().add(link.index, IpAddr::V6(wanted.addr()), wanted.prefix_len());
-        match request.execute().await {
-            Err(error) if errno(&error) != Some(libc::EEXIST) => {
-                Err(on("give an address to", &link.name)(error))
-            }
-            _ => Ok(()),
-        }
     }
 
     /// Lists the host's IPv6 addresses with their prefix, and the index of their link.

@@ -1,13 +1,14 @@
-//! Probes a segment for the owner of an address before the address is taken (RFC 5227, section 2.1): two machines that
-//! answer for one address cut each other off.
+//! Probes a segment for the owner of an address before the address is taken (RFC 5227, section 2.1; RFC 4862, section 5.4 for IPv6):
+//! two machines that answer for one address cut each other off.
 #![allow(unsafe_code, reason = "packet sockets have no safe wrapper among our dependencies")]
 
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
-use super::announce::{ASKS, ETHERTYPE_ARP, arp_socket, frame, on_link, send_frame};
+use super::announce::{ASKS, ETHERTYPE_ARP, frame, on_link, packet_socket, send_frame};
+use super::discovery::{self, ADVERTISEMENT, ETHERTYPE_IPV6, ICMPV6, SOLICITATION};
 use super::netlink::{Link, network};
 use crate::SystemError;
 
@@ -15,6 +16,8 @@ use crate::SystemError;
 const PROBES: u32 = 3;
 /// The delay between two probes, and after the last.
 const WAIT: Duration = Duration::from_millis(250);
+/// The bytes of a packet that are looked at.
+const MOST_BYTES: u32 = 128;
 /// The interval between checks for a reply.
 const LOOK_EVERY: Duration = Duration::from_millis(25);
 
@@ -22,18 +25,25 @@ const LOOK_EVERY: Duration = Duration::from_millis(25);
 /// to take it.
 ///
 /// Takes three quarters of a second if there is none.
-pub(super) async fn occupant(link: &Link, address: Ipv4Addr) -> Result<Option<String>, SystemError> {
+pub(super) async fn occupant(link: &Link, address: IpAddr) -> Result<Option<String>, SystemError> {
     let Some(mac) = link.mac else { return Ok(None) };
     let failed = |error: io::Error| network("ask for an address on", &link.name, error.to_string());
-    let socket = listening(link.index).map_err(failed)?;
+    let socket = listening(link.index, address).map_err(failed)?;
     // From the unspecified address: a request with the address itself as its sender would be an announcement.
-    let question = frame(mac, Ipv4Addr::UNSPECIFIED, address, ASKS);
+    let question = match address {
+        IpAddr::V4(address) => frame(mac, Ipv4Addr::UNSPECIFIED, address, ASKS),
+        IpAddr::V6(address) => discovery::probe(mac, address),
+    };
     for _ in 0..PROBES {
         send_frame(&socket, link.index, &question).map_err(failed)?;
         for _ in 0..WAIT.as_millis() / LOOK_EVERY.as_millis() {
             tokio::time::sleep(LOOK_EVERY).await;
             while let Some(packet) = receive(&socket).map_err(failed)? {
-                if let Some(other) = claims(&packet, address).filter(|other| *other != mac) {
+                let claimed = match address {
+                    IpAddr::V4(address) => claims(&packet, address),
+                    IpAddr::V6(address) => discovery::claims(&packet, address),
+                };
+                if let Some(other) = claimed.filter(|other| *other != mac) {
                     let text: Vec<String> = other.iter().map(|byte| format!("{byte:02x}")).collect();
                     return Ok(Some(text.join(":")));
                 }
@@ -43,21 +53,80 @@ pub(super) async fn occupant(link: &Link, address: Ipv4Addr) -> Result<Option<St
     Ok(None)
 }
 
-/// Opens a non-blocking socket that receives the ARP packets of this link.
-fn listening(link: u32) -> io::Result<OwnedFd> {
-    let socket = arp_socket(ETHERTYPE_ARP.to_be().into())?;
-    let at = on_link(link)?;
+/// Opens a socket that receives the packets of this link by which machines claim the address.
+fn listening(link: u32, address: IpAddr) -> io::Result<OwnedFd> {
+    let IpAddr::V6(address) = address else { return bound(link, ETHERTYPE_ARP) };
+    // Bound to no protocol until the filter is there: the link may carry much other traffic.
+    let socket = packet_socket(0)?;
+    only_discovery(&socket)?;
+    hear(&socket, link, address)?;
+    bind(&socket, link, ETHERTYPE_IPV6)?;
+    Ok(socket)
+}
+
+fn bound(link: u32, ethertype: u16) -> io::Result<OwnedFd> {
+    let socket = packet_socket(ethertype.to_be().into())?;
+    bind(&socket, link, ethertype)?;
+    Ok(socket)
+}
+
+/// Drops all packets but solicitations and advertisements of neighbours.
+fn only_discovery(socket: &OwnedFd) -> io::Result<()> {
+    let step =
+        |code: u32, jt, jf, k| libc::sock_filter { code: u16::try_from(code).expect("small"), jt, jf, k };
+    let load = |at| step(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, 0, at);
+    let is = |value: u8, jt, jf| step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, jt, jf, value.into());
+    let take = |bytes| step(libc::BPF_RET | libc::BPF_K, 0, 0, bytes);
+    // The next header of IPv6, then the type of ICMPv6.
+    let mut steps = [
+        load(20),
+        is(ICMPV6, 0, 4),
+        load(54),
+        is(SOLICITATION, 1, 0),
+        is(ADVERTISEMENT, 0, 1),
+        take(MOST_BYTES),
+        take(0),
+    ];
+    let len = u16::try_from(steps.len()).expect("seven");
+    let program = libc::sock_fprog { len, filter: steps.as_mut_ptr() };
+    set(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+}
+
+/// Has the card receive what is sent to nodes with this address, which none of this host's interfaces has.
+fn hear(socket: &OwnedFd, link: u32, address: Ipv6Addr) -> io::Result<()> {
+    let group = discovery::listens_to(address);
+    let mut mr_address = [0; 8];
+    mr_address[..group.len()].copy_from_slice(&group);
+    let membership = libc::packet_mreq {
+        mr_ifindex: i32::try_from(link).map_err(io::Error::other)?,
+        mr_type: u16::try_from(libc::PACKET_MR_MULTICAST).expect("a small number"),
+        mr_alen: u16::try_from(group.len()).expect("six"),
+        mr_address,
+    };
+    set(socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &membership)
+}
+
+fn set<T>(socket: &OwnedFd, level: libc::c_int, name: libc::c_int, value: &T) -> io::Result<()> {
+    let size = libc::socklen_t::try_from(size_of::<T>()).expect("a small number");
+    // SAFETY: the kernel reads the value, and the filter that it may point to, which live until the call returns, and not beyond the size
+    // given.
+    let done = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const *value).cast(), size) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn bind(socket: &OwnedFd, link: u32, ethertype: u16) -> io::Result<()> {
+    let at = on_link(link, ethertype)?;
     let size = libc::socklen_t::try_from(size_of::<libc::sockaddr_ll>()).expect("a small number");
     // SAFETY: the kernel reads the address, which lives until the call returns, and not beyond the size given.
     if unsafe { libc::bind(socket.as_raw_fd(), (&raw const at).cast(), size) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(socket)
+    Ok(())
 }
 
 /// Returns the next packet, if there is one.
 fn receive(socket: &OwnedFd) -> io::Result<Option<Vec<u8>>> {
-    let mut packet = vec![0u8; 128];
+    let mut packet = vec![0u8; MOST_BYTES as usize];
     // SAFETY: the kernel writes into the buffer, which lives until the call returns, and not beyond its length.
     let got = unsafe {
         libc::recv(socket.as_raw_fd(), packet.as_mut_ptr().cast(), packet.len(), libc::MSG_DONTWAIT)

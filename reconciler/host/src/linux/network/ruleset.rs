@@ -1,7 +1,7 @@
 //! `Firewall` → nftables, as JSON for `nft -j`. Pure.
 //!
 //! ```text
-//!  to a public address, from outside or from the host ── map `forwards` ──▶ the private one
+//!  to a public address, from outside or from the host ── [`translation`] ──▶ the private one
 //!  to a port of a public address that has ports ── [`balancing`] ──▶ one of its guests
 //!  from a private range to anywhere else, as its network declares ── masquerade ──▶ the host's address, or unchanged, or rejected
 //!  into a private network: replies, and packets to a public address; nothing else, other networks included
@@ -28,6 +28,7 @@ mod ipv6;
 mod limits;
 mod marks;
 mod ports;
+mod translation;
 mod trunks;
 mod tunnels;
 
@@ -56,8 +57,6 @@ const ROUTED: Table = Table { family: "inet", name: TABLE };
 pub(super) const TABLES: [Table; 2] = [ROUTED, BRIDGED];
 /// Filters between the ports of each bridge.
 const BRIDGED: Table = Table { family: "bridge", name: TABLE };
-const FORWARDS: &str = "forwards";
-const SOURCES: &str = "sources";
 const GATEWAYS: &str = "gateways";
 const CLOSED: &str = "closed";
 const ALLOWED: &str = "allowed";
@@ -144,19 +143,6 @@ fn deletions(there: &[Table]) -> Vec<Value> {
 }
 
 fn sets(nat: &[Nat], forwards: &[Forward]) -> Vec<Value> {
-    let map = |name: &str, elements: Vec<Value>| {
-        let kind = "ipv4_addr";
-        let mut map =
-            json!({"family": ROUTED.family, "table": TABLE, "name": name, "type": kind, "map": kind});
-        if !elements.is_empty() {
-            map["elem"] = elements.into();
-        }
-        json!({"add": {"map": map}})
-    };
-    let mut announced: Vec<&Forward> = forwards.iter().filter(|f| f.announced_on.is_some()).collect();
-    // A guest with several addresses sends from the first.
-    announced.sort_by_key(|f| (f.private, f.public));
-    announced.dedup_by_key(|f| f.private);
     let set = |name: &str, kind: Value, elements: Vec<Value>| {
         let mut set = json!({"family": ROUTED.family, "table": TABLE, "name": name, "type": kind});
         if !elements.is_empty() {
@@ -165,11 +151,9 @@ fn sets(nat: &[Nat], forwards: &[Forward]) -> Vec<Value> {
         json!({"add": {"set": set}})
     };
     let gateways = nat.iter().map(|n| json!({"concat": [n.bridge, n.gateway]})).collect();
-    vec![
-        map(FORWARDS, forwards.iter().map(|f| json!([f.public, f.private])).collect()),
-        map(SOURCES, announced.iter().map(|f| json!([f.private, f.public])).collect()),
-        set(GATEWAYS, json!(["ifname", "ipv4_addr"]), gateways),
-    ]
+    let mut sets = translation::maps(forwards);
+    sets.push(set(GATEWAYS, json!(["ifname", "ipv4_addr"]), gateways));
+    sets
 }
 
 fn chains() -> Vec<Value> {
@@ -194,12 +178,7 @@ fn own_addresses_leave(network: &Nat) -> Value {
 }
 
 fn rules(nat: &[Nat], forwards: &[Forward], balanced: &[Balanced]) -> Vec<Value> {
-    let to_private = || {
-        json!({"dnat": {"family": "ip", "addr":
-            {"map": {"key": field("daddr"), "data": format!("@{FORWARDS}")}}}})
-    };
-    let was_forwarded = || json!({"match": {"op": "in", "left": {"ct": {"key": "status"}}, "right": "dnat"}});
-    let mut rules = vec![rule("prerouting", vec![to_private()]), rule("output", vec![to_private()])];
+    let mut rules = translation::to_private(forwards);
     rules.extend(tunnels::past_tunnels(nat).into_iter().map(|expressions| rule("forward", expressions)));
     rules.extend(tunnels::into_tunnels(nat).into_iter().map(|expressions| rule("input", expressions)));
     rules.extend(balancing::choose(balanced));
@@ -214,20 +193,12 @@ fn rules(nat: &[Nat], forwards: &[Forward], balanced: &[Balanced]) -> Vec<Value>
     rules.extend(balancing::refuse(balanced));
     rules.extend(ipv6::to_host(nat).into_iter().map(|expressions| rule("input", expressions)));
     rules.extend(to_host(nat).into_iter().map(|expressions| rule("input", expressions)));
-    let mut uplinks: Vec<&String> = forwards.iter().filter_map(|f| f.announced_on.as_ref()).collect();
-    uplinks.sort();
-    uplinks.dedup();
     for Nat { bridge, cidr, egress, .. } in nat {
         let range = json!({"prefix": {"addr": cidr.network(), "len": cidr.prefix_len()}});
         let masquerade = || json!({"masquerade": null});
         let from = || compare("==", field("saddr"), range.clone());
         let elsewhere = || compare("!=", field("daddr"), range.clone());
-        for uplink in &uplinks {
-            let under_its_own = json!({"snat": {"family": "ip", "addr":
-                {"map": {"key": field("saddr"), "data": format!("@{SOURCES}")}}}});
-            let by_it = compare("==", meta("oifname"), json!(uplink));
-            rules.push(rule("postrouting", vec![from(), elsewhere(), by_it, under_its_own]));
-        }
+        rules.extend(translation::under_their_own(translation::IPV4, (*cidr).into(), forwards));
         if *egress != Egress::Routed {
             rules.push(rule("postrouting", vec![from(), elsewhere(), masquerade()]));
         }
@@ -249,13 +220,14 @@ fn rules(nat: &[Nat], forwards: &[Forward], balanced: &[Balanced]) -> Vec<Value>
             rules.push(rule("forward", vec![by_it, is_ipv4, reject]));
         }
     }
-    rules.extend(ipv6::leaving(nat));
+    rules.extend(ipv6::leaving(nat, forwards));
     let into_any = compare("==", meta("oifname"), any_bridge());
     rules.push(rule("forward", vec![into_any.clone(), drop()]));
     // A guest that reaches a neighbour by its public address must not be redirected to the direct path.
     let redirect =
         compare("==", json!({"payload": {"protocol": "icmp", "field": "type"}}), json!("redirect"));
     rules.push(rule("redirects", vec![into_any, redirect, drop()]));
+    rules.extend(ipv6::redirects(forwards));
     rules
 }
 
@@ -325,6 +297,10 @@ fn from_guest() -> Value {
 
 fn any_bridge() -> Value {
     json!(format!("{BRIDGE_PREFIX}*"))
+}
+
+fn was_forwarded() -> Value {
+    json!({"match": {"op": "in", "left": {"ct": {"key": "status"}}, "right": "dnat"}})
 }
 
 fn answers() -> Value {

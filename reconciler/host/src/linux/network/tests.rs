@@ -15,6 +15,7 @@ mod marks;
 mod names;
 mod options;
 mod over_interface;
+mod public_ipv6;
 mod spoofing;
 mod trace;
 mod trunks;
@@ -87,7 +88,7 @@ fn filters_bridged() -> bool {
 fn send_raw(interface: &str, frame: &[u8]) {
     let listed = ip(&format!("-o link show dev {interface}"));
     let link = listed.split(':').next().and_then(|index| index.parse().ok()).expect("an index");
-    let socket = announce::arp_socket(0).expect("as root");
+    let socket = announce::packet_socket(0).expect("as root");
     announce::send_frame(&socket, link, frame).expect("sent");
 }
 
@@ -96,7 +97,7 @@ fn receive_raw(tell: std::sync::mpsc::Sender<Vec<u8>>) {
     use nix::sys::socket::{MsgFlags, recv};
     use std::os::fd::AsRawFd;
     let all = u16::try_from(libc::ETH_P_ALL).expect("a small number").to_be();
-    let socket = announce::arp_socket(all.into()).expect("as root");
+    let socket = announce::packet_socket(all.into()).expect("as root");
     std::thread::spawn(move || {
         let mut frame = [0; 2048];
         while let Ok(length) = recv(socket.as_raw_fd(), &mut frame, MsgFlags::empty()) {

@@ -14,7 +14,7 @@ use super::super::media;
 use super::super::surplus;
 use super::interfaces;
 use super::start::{since, too_large};
-use super::{Observed, Step};
+use super::{Observed, Step, obstacle};
 use crate::converge::Plan;
 use crate::machine::MachineState;
 use crate::networking::LOOK_AGAIN;
@@ -237,11 +237,7 @@ fn shares(machine: &MachineState) -> Option<Readiness> {
 
 fn addresses(observed: &Observed) -> Option<Readiness> {
     let missing = observed.public.iter().find(|public| !public.forwarded)?;
-    let text = match &missing.refused {
-        Some(why) => format!("PublicIP {} cannot lead here: {why}", missing.name),
-        None => format!("PublicIP {} does not lead here yet", missing.name),
-    };
-    Some(Readiness::Reconciling(Reason::WaitingForPublicIP, text))
+    Some(Readiness::Reconciling(Reason::WaitingForPublicIP, obstacle(missing, "does not lead here yet")))
 }
 
 /// Returns what the readiness probe says of a guest that runs, if it does not succeed.

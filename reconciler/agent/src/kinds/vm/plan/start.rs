@@ -27,7 +27,7 @@ use super::super::seed::{digest, seed};
 use super::cards::{links_down, model_of, nic_id, queues_of, recorded_name};
 use super::devices::{self, HeldDevices};
 use super::lan_addresses;
-use super::{Observed, Step, asks_for_restart, write_journal};
+use super::{Observed, Step, asks_for_restart, obstacle, write_journal};
 use crate::converge::Plan;
 use crate::huge_pages;
 use crate::journal::{Journal, MemoryGrowth, PinnedHardware, PostStart, Run, RunProfile, epoch_of};
@@ -141,7 +141,7 @@ fn prepared<'a>(vm: &VM, observed: &'a Observed) -> Result<Prepared<'a>, Plan<St
     }
     let cdroms = media::drives(observed)?;
     if let Some(public) = observed.public.iter().find(|p| p.address.is_none()) {
-        let text = format!("PublicIP {} does not exist or has no address (yet)", public.name);
+        let text = obstacle(public, "does not exist or has no address (yet)");
         return Err(waits(Reason::WaitingForPublicIP, text));
     }
     match &observed.bootstrap {

@@ -127,6 +127,7 @@ fn host() -> HostFacts {
         address: None,
         mtu: None,
         ranges: Vec::new(),
+        ipv6_addresses: Vec::new(),
         links: Default::default(),
         pci_devices: Vec::new(),
         usb_devices: Vec::new(),

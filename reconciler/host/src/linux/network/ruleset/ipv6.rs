@@ -4,7 +4,8 @@
 //!  from a network with egress `Masquerade` or `Routed` to anywhere but its host's own networks: passes, under the host's address or
 //!      unchanged
 //!  from any other network, and to the host's own networks: rejected (no route)
-//!  into a network: answers only
+//!  into a network: answers, and packets to a public address, as [`translation`] leads them; nothing else
+//!  from a guest with an announced public address: by the interface that it is announced on, under that address
 //!  to the name server at a gateway: packets of its own network's guests and of the host only
 //!  from a network to the host itself: neighbour and router discovery; DHCP; DNS and echo requests to its own gateway
 //! ```
@@ -15,9 +16,15 @@ use ipnet::Ipv6Net;
 use serde_json::{Value, json};
 
 use super::super::{bridge_mac, hardware_address};
-use super::ports::{NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_SOLICITATION, ROUTER_SOLICITATION, link_local};
-use super::{ROUTED, TABLE, accept, close_name_servers, compare, from_guest, meta, port, rule};
-use crate::{Egress, Ipv6Network, Nat};
+use super::ports::{
+    NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_SOLICITATION, REDIRECT, ROUTER_SOLICITATION, link_local,
+};
+use super::translation::{self, IPV6};
+use super::{
+    ROUTED, TABLE, accept, any_bridge, close_name_servers, compare, drop, from_guest, meta, port, rule,
+    was_forwarded,
+};
+use crate::{Egress, Forward, Ipv6Network, Nat};
 
 /// Gateways, with the link-local addresses of bridges.
 const GATEWAYS: &str = "gateways6";
@@ -78,23 +85,47 @@ pub(super) fn to_host(nat: &[Nat]) -> Vec<Vec<Value>> {
 }
 
 /// The rules for packets that leave a network, after those for packets within one.
-pub(super) fn leaving(nat: &[Nat]) -> Vec<Value> {
+pub(super) fn leaving(nat: &[Nat], forwards: &[Forward]) -> Vec<Value> {
     let mut rules = Vec::new();
-    let not_into_a_network = || compare("!=", meta("oifname"), super::any_bridge());
+    let not_into_a_network = || compare("!=", meta("oifname"), any_bridge());
     for (bridge, ipv6) in networks(nat).filter(|(_, ipv6)| ipv6.egress != Egress::None) {
         let by_it = compare("==", meta("iifname"), json!(bridge));
         let from = || compare("==", payload("ip6", "saddr"), prefix(ipv6.prefix));
         let open = compare("!=", payload("ip6", "daddr"), json!(format!("@{CLOSED}")));
         rules.push(rule("forward", vec![by_it, from(), open, not_into_a_network(), accept()]));
+        rules.extend(translation::under_their_own(IPV6, ipv6.prefix.into(), forwards));
         if ipv6.egress == Egress::Masquerade {
             let elsewhere = compare("!=", payload("ip6", "daddr"), prefix(ipv6.prefix));
             rules.push(rule("postrouting", vec![from(), elsewhere, json!({"masquerade": null})]));
+        }
+    }
+    if has_public(forwards) {
+        // Without this, a neighbour reached by its public address would reply directly, from another address.
+        for (_, ipv6) in networks(nat) {
+            let from = compare("==", payload("ip6", "saddr"), prefix(ipv6.prefix));
+            let neighbour = compare("==", payload("ip6", "daddr"), prefix(ipv6.prefix));
+            let masquerade = json!({"masquerade": null});
+            rules.push(rule("postrouting", vec![from, neighbour, was_forwarded(), masquerade]));
         }
     }
     let is_ipv6 = compare("==", meta("nfproto"), json!("ipv6"));
     let reject = json!({"reject": {"type": "icmpv6", "expr": "no-route"}});
     rules.push(rule("forward", vec![from_guest(), is_ipv6, reject]));
     rules
+}
+
+/// The rule of the chain `redirects`: a guest that reaches a neighbour by its public address is not sent to the direct path.
+pub(super) fn redirects(forwards: &[Forward]) -> Vec<Value> {
+    if !has_public(forwards) {
+        return Vec::new();
+    }
+    let into_any = compare("==", meta("oifname"), any_bridge());
+    let redirect = compare("==", payload("icmpv6", "type"), json!(REDIRECT));
+    vec![rule("redirects", vec![into_any, redirect, drop()])]
+}
+
+fn has_public(forwards: &[Forward]) -> bool {
+    forwards.iter().any(|forward| forward.public.is_ipv6())
 }
 
 fn payload(protocol: &str, field: &str) -> Value {

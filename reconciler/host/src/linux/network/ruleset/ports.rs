@@ -44,7 +44,7 @@ pub(super) const ROUTER_SOLICITATION: u8 = 133;
 pub(super) const ROUTER_ADVERTISEMENT: u8 = 134;
 pub(super) const NEIGHBOUR_SOLICITATION: u8 = 135;
 pub(super) const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
-const REDIRECT: u8 = 137;
+pub(super) const REDIRECT: u8 = 137;
 const MULTICAST_REPORT: u8 = 143;
 /// TCP, UDP, ICMPv6.
 const UPPER: [u8; 3] = [6, 17, 58];

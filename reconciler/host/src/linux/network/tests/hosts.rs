@@ -1,6 +1,6 @@
 //! Networks that span several hosts.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
@@ -331,7 +331,7 @@ fn who_else_has_an_address_is_found_before_it_is_taken() {
                 f.networks.uplink(&choice).await.expect("looked").public
             })
         });
-        assert_eq!(public, ["192.0.2.131".parse::<Ipv4Addr>().expect("address")].into());
+        assert_eq!(public, ["192.0.2.131".parse::<IpAddr>().expect("address")].into());
         clear(&[&b]);
     });
 }
@@ -349,7 +349,7 @@ fn a_host_that_cannot_announce_says_why() {
                     f.networks.uplink(&choice).await.expect("looked")
                 };
                 let found = look(None, Some(address)).await;
-                assert!(found.own.contains(&address), "{found:?}");
+                assert!(found.own.contains(&IpAddr::V4(address)), "{found:?}");
                 assert_eq!(found.interface.as_deref(), Ok("up0"));
                 let none = look(None, None).await.interface.expect_err("no default route");
                 assert!(none.contains("--public-interface"), "{none}");

@@ -139,7 +139,7 @@ fn address(text: &str) -> Ipv6Addr {
 }
 
 /// Gives a guest an IPv6 address, and a default route by the gateway.
-fn configure(guest: &Guest, address: &'static str) {
+pub(super) fn configure(guest: &Guest, address: &'static str) {
     guest.on(move || {
         ip(&format!("-6 addr add {address}/64 dev eth0 nodad"));
         ip("-6 route add default via fd00:60::1");

@@ -77,11 +77,10 @@ fn firewall(egress: Egress) -> Firewall {
     Firewall {
         nat: vec![nat(BRIDGE, "10.77.0.0/24", egress), nat(OTHER, "10.78.0.0/24", Egress::Masquerade)],
         bridged: vec![LAN.into()],
-        forwards: vec![Forward {
-            public: "198.51.100.7".parse().expect("an address"),
-            private: "10.77.0.2".parse().expect("an address"),
-            announced_on: Some("eth0".into()),
-        }],
+        forwards: [("198.51.100.7", "10.77.0.2"), ("2001:db8::7", "fd00:60::2")]
+            .map(|(public, private)| (ip(public), ip(private)))
+            .map(|(public, private)| Forward { public, private, announced_on: Some("eth0".into()) })
+            .into(),
         balanced: vec![Balanced {
             public: "198.51.100.8".parse().expect("an address"),
             announced_on: None,
@@ -337,6 +336,8 @@ fn a_public_address_leads_to_its_guest_and_its_groups_see_the_private_port() {
     let trace = case.trace(false, "203.0.113.9", "198.51.100.7", tcp(80));
     assert_eq!(guest(&trace), Some((tap(2).as_str(), "10.77.0.2 80".to_owned())), "{trace:?}");
     assert!(trace.steps.iter().any(|step| step.result == StepResult::Rewritten));
+    let ipv6 = case.trace(false, "2001:db8::9", "2001:db8::7", tcp(80));
+    assert_eq!(guest(&ipv6), Some((tap(2).as_str(), "fd00:60::2 80".to_owned())), "{ipv6:?}");
     let balanced = case.trace(false, "203.0.113.9", "198.51.100.8", tcp(443));
     assert_eq!(guest(&balanced), Some((tap(2).as_str(), "10.77.0.2 81".to_owned())), "{balanced:?}");
     assert!(balanced.steps.iter().any(|step| step.detail.contains("one of 2 guests")));

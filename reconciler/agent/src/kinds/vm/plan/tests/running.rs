@@ -109,6 +109,10 @@ fn the_public_addresses_that_lead_to_it_are_noted() {
     assert_eq!((updated.name.as_str(), updated.address.to_string().as_str()), ("p", "192.0.2.7"));
     observed.journal = (**journal).clone();
     assert_eq!(stands(&plan(&vm(json!({})), &observed)), (false, Reason::Running));
+    observed.public.push(seen("2001:db8::7"));
+    let noting = plan(&vm(json!({})), &observed);
+    let [Step::WriteJournal(journal)] = &noting.steps[..] else { panic!("{noting:?}") };
+    assert_eq!((journal.public.len(), journal.public_ipv6.len()), (1, 1), "apart, for an earlier agent");
     observed.public.clear();
     let noting = plan(&vm(json!({})), &observed);
     assert!(

@@ -60,6 +60,18 @@ fn an_address_of_a_bridged_network_is_asked_for_there_and_one_of_an_overlay_or_o
     assert!(!external.contains(&"ProbeAddresses"), "{external:?}");
 }
 
+/// Adds a public address that was not given to the VM.
+fn without_address(observed: &mut Observed, refused: Option<&str>) {
+    observed.public.push(DeclaredAddress {
+        interface: "nic0".into(),
+        name: "p".into(),
+        address: None,
+        mode: Default::default(),
+        forwarded: false,
+        refused: refused.map(str::to_owned),
+    });
+}
+
 #[test]
 fn each_thing_that_is_missing_is_waited_for_under_its_own_name() {
     let plan_with = |change: fn(&mut Observed)| {
@@ -85,17 +97,13 @@ fn each_thing_that_is_missing_is_waited_for_under_its_own_name() {
     assert_eq!(stands(&half_restored), (true, Reason::RestoreRefused));
     assert_eq!(stands(&plan_with(|o| o.disks[1].user = User::None)), (false, Reason::WaitingForDisk));
     assert_eq!(stands(&plan_with(|o| o.disks[0].user = User::Other("db".into()))), (true, Reason::DiskInUse));
-    let public = |o: &mut Observed| {
-        o.public.push(DeclaredAddress {
-            interface: "nic0".into(),
-            name: "p".into(),
-            address: None,
-            mode: Default::default(),
-            forwarded: false,
-            refused: None,
-        });
-    };
-    assert_eq!(stands(&plan_with(public)), (false, Reason::WaitingForPublicIP));
+    let unallocated = plan_with(|o| without_address(o, None));
+    assert_eq!(stands(&unallocated), (false, Reason::WaitingForPublicIP));
+    assert!(unallocated.readiness.message().contains("has no address (yet)"));
+    let misnamed =
+        plan_with(|o| without_address(o, Some("its address is of the other family than publicIP")));
+    assert_eq!(stands(&misnamed), (false, Reason::WaitingForPublicIP));
+    assert!(misnamed.readiness.message().contains("cannot lead here: its address is of the other family"));
     let secret = plan_with(|o| o.bootstrap = Bootstrap::Missing("s".into()));
     assert_eq!(stands(&secret), (false, Reason::WaitingForBootstrap));
     assert!(secret.requeue_after.is_some(), "Secrets are not watched");

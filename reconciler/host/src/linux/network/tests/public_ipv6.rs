@@ -1,0 +1,288 @@
+//! Public IPv6 addresses: translation, announcements, answers and probes on a segment.
+
+use std::net::IpAddr;
+
+use super::guest::Guest;
+use super::host::{self, Host, segment};
+use super::ipv6::{configure, ipv6};
+use super::*;
+use crate::Uplink;
+
+/// Of the segment between the hosts.
+const PUBLIC: &str = "2001:db8:9::130";
+const OTHER_PUBLIC: &str = "2001:db8:9::131";
+
+fn rules(forwards: &[(&str, &str)], announced_on: Option<&str>) -> Firewall {
+    let nat = vec![Nat { ipv6: ipv6(Egress::Masquerade), ..nat(BRIDGE, "10.77.0.0/24", None) }];
+    let forward = |(public, private): &(&str, &str)| Forward {
+        public: public.parse().expect("an address"),
+        private: private.parse().expect("an address"),
+        announced_on: announced_on.map(str::to_owned),
+    };
+    Firewall { nat, forwards: forwards.iter().map(forward).collect(), ..Firewall::default() }
+}
+
+fn dual_stack() -> NetworkConfig {
+    NetworkConfig { ipv6: ipv6(Egress::Masquerade), ..network(BRIDGE, "10.77.0.0/24", Vec::new()) }
+}
+
+/// Two hosts on a segment with IPv6, each with the network, and a machine beside them that also leads to 2001:db8:1::/64.
+fn site() -> (Host, Host, Guest) {
+    segment(1500);
+    let hosts = (Host::on_segment(11, 1500), Host::on_segment(12, 1500));
+    for (host, address) in [(&hosts.0, "2001:db8:9::11"), (&hosts.1, "2001:db8:9::12")] {
+        host.on(move |_, _| {
+            ip(&format!("-6 addr add {address}/64 dev up0 nodad"));
+            ip("-6 route add 2001:db8:1::/64 via 2001:db8:9::99");
+        });
+        host.run(|f| Box::pin(async move { f.networks.ensure(&dual_stack()).await.expect("made") }));
+    }
+    let outsider = host::outsider("192.0.2.99/24");
+    outsider.on(|| {
+        ip("-6 addr add 2001:db8:9::99/64 dev eth0 nodad");
+        ip("-6 addr add 2001:db8:1::2/64 dev eth0 nodad");
+    });
+    (hosts.0, hosts.1, outsider)
+}
+
+/// Assigns public addresses to a host, and announces them on the segment.
+fn publish(host: &Host, forwards: &'static [(&str, &str)]) {
+    host.run(move |f| {
+        Box::pin(async move {
+            f.networks.apply_firewall(&rules(forwards, Some("up0"))).await.expect("written");
+        })
+    });
+}
+
+fn guest(host: &Host, last: u8, address: &'static str) -> Guest {
+    let guest = host.on(move |_, _| Guest::join(BRIDGE, last));
+    configure(&guest, address);
+    guest.serve6(80);
+    guest
+}
+
+fn uplink(host: &Host) -> Uplink {
+    host.run(|f| {
+        Box::pin(async move {
+            let choice = UplinkChoice { named: Some("up0".to_owned()), address: None };
+            f.networks.uplink(&choice).await.expect("looked")
+        })
+    })
+}
+
+fn clear(hosts: &[&Host]) {
+    for host in hosts {
+        host.run(|f| {
+            Box::pin(async move {
+                f.networks.remove(BRIDGE).await.expect("removed");
+                f.networks.apply_firewall(&Firewall::default()).await.expect("removed");
+            })
+        });
+        let links = host.ip("-o link");
+        assert!(!links.contains("bth-") && !links.contains(PUBLIC_LINK), "{links}");
+        assert_eq!(host.ip("-6 neigh show proxy"), "");
+        assert_eq!(host.on(|_, _| run("nft", "list ruleset")), "");
+    }
+}
+
+#[test]
+fn an_announced_ipv6_address_leads_to_its_guest_from_the_whole_segment_and_others_get_nothing() {
+    in_own_namespace(|| async {
+        let (a, b, outsider) = site();
+        let one = guest(&a, 5, "fd00:60::5");
+        let two = guest(&a, 6, "fd00:60::6");
+        outsider.serve6(80);
+        outsider.on(|| ip("-6 route add fd00:60::/64 via 2001:db8:9::11"));
+        publish(&a, &[(PUBLIC, "fd00:60::5")]);
+
+        assert_eq!(outsider.fetch(PUBLIC, 80).as_deref(), Some("2001:db8:9::99"), "guests see the client");
+        assert!(b.on(|_, _| guest::fetch(PUBLIC, 80)).is_some(), "another host");
+        assert!(a.on(|_, _| guest::fetch(PUBLIC, 80)).is_some(), "its own host");
+        assert!(two.fetch(PUBLIC, 80).is_some(), "a neighbour on the same network");
+        assert!(one.fetch(PUBLIC, 80).is_some(), "the guest itself");
+        assert_eq!(one.fetch("2001:db8:1::2", 80).as_deref(), Some(PUBLIC), "it leaves under its own");
+        let without = two.fetch("2001:db8:1::2", 80);
+        assert_eq!(without.as_deref(), Some("2001:db8:9::11"), "under the host's address");
+        assert_eq!(one.fetch("fd00:60::6", 80).as_deref(), Some("fd00:60::5"), "itself within its network");
+        for address in ["fd00:60::5", "fd00:60::6"] {
+            assert_eq!(outsider.fetch(address, 80), None, "{address} is private");
+        }
+        assert!(!one.connects("2001:db8:9::99", 80), "the host's own segment stays closed to guests");
+        assert_eq!(a.ip("-6 neigh show proxy").split_whitespace().next(), Some(PUBLIC));
+        clear(&[&a, &b]);
+    });
+}
+
+#[test]
+fn an_ipv6_address_that_moves_to_another_host_is_found_there_at_once() {
+    in_own_namespace(|| async {
+        let (a, b, outsider) = site();
+        let _before = guest(&a, 5, "fd00:60::5");
+        let _after = guest(&b, 6, "fd00:60::6");
+        publish(&a, &[(PUBLIC, "fd00:60::5")]);
+        assert!(outsider.fetch(PUBLIC, 80).is_some());
+        publish(&a, &[]);
+        assert_eq!(a.ip("-6 neigh show proxy"), "", "the former host answers for it no more");
+        assert_eq!(outsider.fetch(PUBLIC, 80), None, "no host has it");
+        publish(&b, &[(PUBLIC, "fd00:60::6")]);
+        assert!(outsider.fetch(PUBLIC, 80).is_some(), "on the other host");
+        // A neighbour has a wrong entry; a new agent announces the right one.
+        let known = || outsider.on(|| ip(&format!("-6 neigh show {PUBLIC}")));
+        outsider.on(|| ip(&format!("-6 neigh replace {PUBLIC} lladdr 52:54:00:66:66:66 dev eth0 nud stale")));
+        assert!(known().contains("52:54:00:66:66:66"));
+        b.run(|f| {
+            Box::pin(async move {
+                let restarted = LinuxNetworks::new(f.layout.clone());
+                let link = Netlink::open().expect("open").expect("up0").await.expect("there");
+                let address = PUBLIC.parse().expect("an address");
+                restarted.announcer.announce(&link, &[address]).expect("sent");
+            })
+        });
+        let corrected = (0..40).any(|_| {
+            std::thread::sleep(Duration::from_millis(25));
+            !known().contains("52:54:00:66:66:66")
+        });
+        assert!(corrected, "{}", known());
+        clear(&[&a, &b]);
+    });
+}
+
+#[test]
+fn another_machine_with_an_ipv6_address_is_found_before_it_is_taken() {
+    in_own_namespace(|| async {
+        let (a, b, outsider) = site();
+        outsider.on(|| ip(&format!("-6 addr add {PUBLIC}/64 dev eth0 nodad")));
+        let occupant = |address: &'static str| {
+            a.run(move |f| {
+                Box::pin(async move {
+                    let address = address.parse().expect("an address");
+                    f.networks.occupant("up0", address).await.expect("asked")
+                })
+            })
+        };
+        let link = outsider.on(|| ip("-o link show eth0"));
+        let mac = occupant(PUBLIC).expect("the outsider answers");
+        assert!(link.contains(&mac), "{mac} is not of {link}");
+        assert_eq!(occupant(OTHER_PUBLIC), None, "no machine has it");
+        assert_eq!(occupant("2001:db8:9::11"), None, "the host does not answer itself");
+        publish(&b, &[(OTHER_PUBLIC, "fd00:60::6")]);
+        assert!(occupant(OTHER_PUBLIC).is_some(), "another host has taken it");
+        let found = uplink(&b);
+        assert_eq!(found.public, [OTHER_PUBLIC.parse::<IpAddr>().expect("an address")].into());
+        assert!(found.own.contains(&"2001:db8:9::12".parse::<IpAddr>().expect("an address")));
+        assert!(!found.own.contains(&"fd00:60::1".parse::<IpAddr>().expect("the gateway of a network")));
+        assert_eq!(found.ipv6_obstacle, None);
+        clear(&[&a, &b]);
+        b.on(|_, _| std::fs::write("/proc/sys/net/ipv6/conf/up0/forwarding", "0").expect("set"));
+        let obstacle = uplink(&b).ipv6_obstacle.expect("it forwards nothing that arrives there");
+        assert!(obstacle.contains("up0.forwarding=1"), "{obstacle}");
+        b.on(|_, _| std::fs::write("/proc/sys/net/ipv6/conf/up0/disable_ipv6", "1").expect("set"));
+        let obstacle = uplink(&b).ipv6_obstacle.expect("it has no IPv6");
+        assert!(obstacle.contains("disable_ipv6=0"), "{obstacle}");
+    });
+}
+
+#[test]
+fn the_host_sends_from_no_public_ipv6_address_and_other_guests_neither() {
+    in_own_namespace(|| async {
+        let (a, b, _outsider) = site();
+        publish(&a, &[(PUBLIC, "fd00:60::5")]);
+        let addresses = a.ip("-6 addr show dev berth-public");
+        assert!(addresses.contains(PUBLIC) && addresses.contains("deprecated"), "{addresses}");
+        let gateway = a.on(|_, _| ip(&format!("-6 addr show dev {BRIDGE}")));
+        assert!(gateway.contains("fd00:60::1") && !gateway.contains("deprecated"), "{gateway}");
+        // The other address is on another interface too, and has less in common with the destination.
+        a.on(|_, _| {
+            ip("-6 addr del 2001:db8:9::11/64 dev up0");
+            ip("-6 addr add 2001:db9::11/128 dev lo nodad");
+            ip("-6 route replace 2001:db8:1::/64 dev up0");
+        });
+        let route = a.ip("-6 route get 2001:db8:1::2");
+        assert!(route.contains("src 2001:db9::11"), "{route}");
+        clear(&[&a, &b]);
+    });
+}
+
+#[test]
+fn answers_end_also_where_another_program_has_taken_the_addresses_and_those_of_others_stay() {
+    in_own_namespace(|| async {
+        let (a, b, _outsider) = site();
+        publish(&a, &[(PUBLIC, "fd00:60::5")]);
+        a.on(|_, _| {
+            ip("-6 addr flush dev berth-public");
+            ip(&format!("-6 neigh add proxy {OTHER_PUBLIC} dev up0"));
+        });
+        a.run(|f| {
+            Box::pin(async move { f.networks.apply_firewall(&Firewall::default()).await.expect("removed") })
+        });
+        let left = a.ip("-6 neigh show proxy");
+        assert!(!left.contains(PUBLIC) && left.contains(OTHER_PUBLIC), "{left}");
+        a.on(|_, _| ip(&format!("-6 neigh del proxy {OTHER_PUBLIC} dev up0")));
+        clear(&[&a, &b]);
+    });
+}
+
+#[test]
+fn answers_that_end_with_the_interface_or_its_settings_are_missed_at_once() {
+    in_own_namespace(|| async {
+        let (a, b, _outsider) = site();
+        let missed = |change: fn()| {
+            a.run(move |f| {
+                Box::pin(async move {
+                    let removed = async |wait| {
+                        tokio::time::timeout(Duration::from_millis(wait), f.networks.firewall_removed()).await
+                    };
+                    assert!(removed(400).await.is_err(), "it listens, and nothing is missing");
+                    change();
+                    matches!(removed(2000).await, Ok(Ok(())))
+                })
+            })
+        };
+        publish(&a, &[(PUBLIC, "fd00:60::5")]);
+        let is_down_for_a_moment = || {
+            ip("link set up0 down");
+            ip("link set up0 up");
+        };
+        assert!(missed(is_down_for_a_moment));
+        publish(&a, &[(PUBLIC, "fd00:60::5")]);
+        assert!(a.ip("-6 neigh show proxy").contains(PUBLIC), "the answers are there again");
+        let is_configured = || std::fs::write("/proc/sys/net/ipv6/conf/up0/proxy_ndp", "0").expect("set");
+        assert!(missed(is_configured));
+        publish(&a, &[(PUBLIC, "fd00:60::5")]);
+        let unrelated = || std::fs::write("/proc/sys/net/ipv6/conf/lo/proxy_ndp", "1").expect("set");
+        assert!(!missed(unrelated), "the host still answers");
+        clear(&[&a, &b]);
+    });
+}
+
+#[test]
+fn a_local_ipv6_address_is_reached_by_a_route_and_not_announced() {
+    in_own_namespace(|| async {
+        let f = Fixture::new();
+        let outside = Guest::beside("10.9.0.2/24", "10.9.0.1/24");
+        let uplink = ip("-o -4 addr show to 10.9.0.1");
+        let uplink = uplink.split_ascii_whitespace().nth(1).expect("a name").to_owned();
+        ip(&format!("-6 addr add 2001:db8:9::1/64 dev {uplink} nodad"));
+        outside.on(|| {
+            ip("-6 addr add 2001:db8:9::2/64 dev eth0 nodad");
+            ip("-6 route add 2001:db8:5::/64 via 2001:db8:9::1");
+        });
+        f.networks.ensure(&dual_stack()).await.expect("made");
+        let guest = Guest::join(BRIDGE, 5);
+        configure(&guest, "fd00:60::5");
+        guest.serve6(80);
+        let forwards = rules(&[("2001:db8:5::7", "fd00:60::5"), ("198.18.100.1", "10.77.0.5")], None);
+        f.networks.apply_firewall(&forwards).await.expect("written");
+        assert_eq!(outside.fetch("2001:db8:5::7", 80).as_deref(), Some("2001:db8:9::2"));
+        assert_eq!(ip("-6 neigh show proxy"), "");
+        // Both families come and go without each other.
+        f.networks.apply_firewall(&rules(&[("198.18.100.1", "10.77.0.5")], None)).await.expect("written");
+        let addresses = ip(&format!("addr show dev {PUBLIC_LINK}"));
+        assert!(addresses.contains("198.18.100.1") && !addresses.contains("inet6"), "{addresses}");
+        assert!(!run("nft", "list table inet berth").contains("forwards6"));
+        assert_eq!(outside.fetch("2001:db8:5::7", 80), None, "it leads nowhere");
+        f.networks.apply_firewall(&Firewall::default()).await.expect("removed");
+        assert!(!ip("-o link").contains(PUBLIC_LINK));
+        f.networks.remove(BRIDGE).await.expect("removed");
+    });
+}
