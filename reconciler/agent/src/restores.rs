@@ -191,7 +191,7 @@ mod tests {
             volume: "v-1".into(),
             size: 1 << 30,
             owner: None,
-            taken: is_taken.then_some(Taken { at: Timestamp::UNIX_EPOCH, frozen: false }),
+            taken: is_taken.then_some(Taken { at: Timestamp::UNIX_EPOCH, frozen: false, memory: false }),
         }
     }
 

@@ -54,7 +54,7 @@ pub(crate) async fn take(ctx: &Context, all: &[NewSnapshot]) -> Result<(), Error
         Some((new, _)) => ctx.system.snapshot(&new.pool, &new.id).await?.and_then(|facts| facts.taken),
         None => None,
     };
-    let taken = taken.unwrap_or(Taken { at: ctx.now(), frozen });
+    let taken = taken.unwrap_or(Taken { at: ctx.now(), frozen, memory: false });
     for (new, _) in pending {
         ctx.system.finish_snapshot(&new.pool, &new.id, &taken).await?;
     }

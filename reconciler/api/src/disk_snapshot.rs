@@ -51,6 +51,8 @@ pub enum Consistency {
     Crash,
     /// As after an unmount: the guest agent froze the file systems meanwhile.
     FileSystem,
+    /// As it was for the running guest, whose memory of the same moment is saved too. Without the memory it is `Crash`.
+    Memory,
 }
 
 /// The observed state of a DiskSnapshot.
@@ -83,7 +85,8 @@ pub struct DiskSnapshotStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 40))]
     pub taken_at: Option<String>,
-    /// `Crash`: the data as after a power failure. `FileSystem`: the guest agent had the file systems frozen.
+    /// `Crash`: the data as after a power failure. `FileSystem`: the guest agent had the file systems frozen. `Memory`: it is a part of a
+    /// VMSnapshot with the guest's memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub consistency: Option<Consistency>,
 }

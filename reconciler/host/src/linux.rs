@@ -410,6 +410,16 @@ impl Volumes for LinuxSystem {
         self.on_volumes(move |v| v.snapshot(&pool, &id)).await
     }
 
+    async fn check_snapshots(&self, snapshots: &[NewSnapshot]) -> Result<()> {
+        let new = snapshots.to_vec();
+        self.on_volumes(move |v| v.check_snapshots(&new)).await
+    }
+
+    async fn is_unwritten(&self, pool: &str, id: &str) -> Result<bool> {
+        let (pool, id) = (pool.to_owned(), id.to_owned());
+        self.on_volumes(move |v| v.is_unwritten(&pool, &id)).await
+    }
+
     async fn begin_snapshots(&self, snapshots: &[NewSnapshot]) -> Result<Vec<VolumeFacts>> {
         let new = snapshots.to_vec();
         let mut volumes = self.on_volumes(move |v| v.begin_snapshots(&new)).await?;
@@ -671,6 +681,22 @@ impl Machines for LinuxSystem {
 
     async fn remove_state(&self, instance: &str) -> Result<()> {
         self.machines.remove_state(instance).await
+    }
+
+    async fn keep_state(&self, instance: &str, id: &str, note: &Value) -> Result<()> {
+        self.machines.keep_state(instance, id, note).await
+    }
+
+    async fn kept_state(&self, id: &str) -> Result<Option<Value>> {
+        self.machines.kept_state(id).await
+    }
+
+    async fn lay_state(&self, instance: &str, id: &str) -> Result<()> {
+        self.machines.lay_state(instance, id).await
+    }
+
+    async fn remove_kept_state(&self, id: &str) -> Result<()> {
+        self.machines.remove_kept_state(id).await
     }
 
     fn instance_directory(&self, instance: &str) -> PathBuf {

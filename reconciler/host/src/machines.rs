@@ -155,6 +155,22 @@ pub trait Machines: Send + Sync + fmt::Debug + 'static {
     /// Removes the saved state; it is gone, also after a crash of the host, when this returns. Succeeds if there is none.
     async fn remove_state(&self, instance: &str) -> Result<()>;
 
+    /// Makes the saved state of the instance durable, and keeps it under this id, with a note, instead of as the state of the instance. It
+    /// replaces one that is kept under this id.
+    ///
+    /// *Guarantees*: a state that is kept is complete, also after a crash.
+    async fn keep_state(&self, instance: &str, id: &str, note: &Value) -> Result<()>;
+
+    /// Returns the note of the state that is kept under this id. None: there is none, or it is not complete.
+    async fn kept_state(&self, id: &str) -> Result<Option<Value>>;
+
+    /// Gives the instance the state that is kept under this id as its saved state, and keeps it as well. Both are one file, which
+    /// is only read.
+    async fn lay_state(&self, instance: &str, id: &str) -> Result<()>;
+
+    /// Removes the state that is kept under this id; it is gone, also after a crash, when this returns. Succeeds if there is none.
+    async fn remove_kept_state(&self, id: &str) -> Result<()>;
+
     /// The directory of an instance's files.
     fn instance_directory(&self, instance: &str) -> PathBuf;
 }

@@ -65,6 +65,14 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
     /// interrupted, and a volume has been written since.
     async fn begin_snapshots(&self, snapshots: &[NewSnapshot]) -> Result<Vec<VolumeFacts>>;
 
+    /// Checks that these snapshots can be begun, or continued, and changes nothing.
+    ///
+    /// *Errors*: those of [`Volumes::begin_snapshots`], as far as they are known before.
+    async fn check_snapshots(&self, snapshots: &[NewSnapshot]) -> Result<()>;
+
+    /// Whether nothing was written to the volume since it was made, restored, or a snapshot of it was taken. False if it is not known.
+    async fn is_unwritten(&self, pool: &str, id: &str) -> Result<bool>;
+
     /// Finishes a snapshot that was begun. Returns it if it is finished.
     ///
     /// *Errors*: [`SystemError::VolumeBusy`] while a QEMU writes to the file that becomes the snapshot.
@@ -187,6 +195,14 @@ pub struct Taken {
     pub at: Timestamp,
     /// The guest's file systems were frozen meanwhile.
     pub frozen: bool,
+    /// The memory of the guest of that moment is saved too.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub memory: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 /// A snapshot as it is on disk.

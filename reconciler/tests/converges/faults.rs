@@ -73,6 +73,9 @@ fn has_effect(call: &str) -> bool {
         "guest_agent",
         "exited",
         "has_state",
+        "kept_state",
+        "check_snapshots",
+        "is_unwritten",
         "read_site",
     ];
     !call.starts_with("GET ") && !reads.contains(&call) && !more.contains(&call)
@@ -230,6 +233,7 @@ fn needs_space(call: &str) -> bool {
         "reserve_volume",
         "lend_state",
         "seal_state",
+        "keep_state",
     ]
     .contains(&call)
 }

@@ -271,7 +271,7 @@ mod tests {
     const NAMES: [&str; 2] = ["root", "data"];
 
     fn restore() -> VMRestore {
-        VMRestore { snapshot: "before".into(), token: None }
+        VMRestore { snapshot: "before".into(), token: None, memory: None }
     }
 
     fn volume(id: &str) -> VolumeFacts {
@@ -318,7 +318,7 @@ mod tests {
             volume: format!("v-{disk}"),
             size: 1 << 30,
             owner: None,
-            taken: Some(Taken { at: Timestamp::UNIX_EPOCH, frozen: false }),
+            taken: Some(Taken { at: Timestamp::UNIX_EPOCH, frozen: false, memory: false }),
         };
         Part { object: Arc::new(object.expect("a part")), facts: Some(facts) }
     }

@@ -47,7 +47,7 @@ fn found(uid: &str, frozen: Option<bool>) -> Observed {
         volume: "v-1".into(),
         size: 4 << 30,
         owner: Some(owner(uid)),
-        taken: frozen.map(|frozen| Taken { at: Timestamp::UNIX_EPOCH, frozen }),
+        taken: frozen.map(|frozen| Taken { at: Timestamp::UNIX_EPOCH, frozen, memory: false }),
     };
     Observed { snapshot: Some(facts), has_volume: true, parts: None, held_by: None }
 }

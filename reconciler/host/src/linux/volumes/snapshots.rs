@@ -174,6 +174,19 @@ impl LinuxVolumes {
         new.iter().map(facts).collect()
     }
 
+    pub(in super::super) fn check_snapshots(&self, new: &[NewSnapshot]) -> Result<()> {
+        let _chains = self.lock();
+        new.iter().try_for_each(|new| self.part(new).map(drop))
+    }
+
+    pub(in super::super) fn is_unwritten(&self, pool: &str, id: &str) -> Result<bool> {
+        let volume = self.volume(pool, id)?;
+        match volume.is_some_and(|volume| volume.format == Format::Qcow2) {
+            true => is_unwritten(&self.place(pool, id)?),
+            false => Ok(false),
+        }
+    }
+
     /// Reads what there is of a snapshot, and checks that it can be begun or continued.
     fn part<'a>(&self, new: &'a NewSnapshot) -> Result<Part<'a>> {
         let snapshot = self.snapshot_place(&new.pool, &new.id)?;
