@@ -104,6 +104,14 @@ pub(crate) enum Error {
          declare another one, or take it out of the Network's range and create the VM again"
     )]
     AddressConflict { interface: String, address: Ipv4Addr, mac: String },
+    /// A snapshot with memory is of a guest that runs.
+    #[error("the guest does not run: its memory is saved once it does")]
+    NoRunningGuest,
+    /// The guest has something that is not saved with its memory.
+    #[error("the guest's memory cannot be saved: {why}")]
+    MemoryRefused { why: String },
+    #[error("the guest's memory was not saved, and the guest goes on: {why}. Delete the VMSnapshot, and create another")]
+    MemoryNotSaved { why: String },
     #[error("the record of the control plane that this host obeys cannot be read: {detail}")]
     SiteRecord { detail: String },
     #[error("the instance's journal cannot be read: {detail}")]
@@ -138,6 +146,9 @@ impl Error {
                 Reason::SnapshotInterrupted
             }
             Self::AddressConflict { .. } => Reason::AddressConflict,
+            Self::NoRunningGuest => Reason::WaitingForVM,
+            Self::MemoryRefused { .. } => Reason::NotSupported,
+            Self::MemoryNotSaved { .. } => Reason::SnapshotFailed,
             _ => Reason::Retrying,
         }
     }
@@ -164,6 +175,8 @@ impl Error {
             Self::Machine(MachineError::Block(BlockError::Spec(_) | BlockError::NotOneMoment { .. })) => {
                 Retry::WaitForChange
             }
+            // Each attempt pauses the guest.
+            Self::MemoryNotSaved { .. } => Retry::WaitForChange,
             _ => Retry::Backoff,
         }
     }
@@ -178,7 +191,10 @@ impl Error {
                 | Self::TrayLocked { .. }
                 | Self::FormerFilesKept { .. }
                 | Self::Machine(
-                    MachineError::Illegal(_) | MachineError::Gone | MachineError::ReservationBlocked { .. }
+                    MachineError::Illegal(_)
+                        | MachineError::Gone
+                        | MachineError::SaveInProgress
+                        | MachineError::ReservationBlocked { .. }
                 )
         )
     }
@@ -196,7 +212,9 @@ impl Error {
         let stalled = match self {
             Self::System(error) | Self::Machine(MachineError::System(error)) => is_stalled(error),
             Self::Machine(MachineError::Block(BlockError::Spec(_) | BlockError::NotOneMoment { .. }))
-            | Self::AddressConflict { .. } => true,
+            | Self::AddressConflict { .. }
+            | Self::MemoryRefused { .. }
+            | Self::MemoryNotSaved { .. } => true,
             _ => false,
         };
         if stalled {

@@ -383,6 +383,8 @@ struct State {
     blocked: BTreeSet<String>,
     /// Volumes of which a snapshot is being taken; they cannot be reserved meanwhile.
     held_still: BTreeSet<String>,
+    /// The instance whose guest is paused while its memory is saved for a snapshot.
+    saving: Option<String>,
 }
 
 /// No machine opens these volumes, and no other snapshot of them is taken, while this exists.
@@ -396,6 +398,25 @@ impl Drop for Still<'_> {
     fn drop(&mut self) {
         let held = &mut self.machines.state().held_still;
         held.retain(|volume| !self.volumes.contains(volume));
+    }
+}
+
+/// The guest of an instance is paused by the holder of this, which lets it go on, while this exists.
+#[derive(Debug)]
+pub(crate) struct Saving<'a> {
+    machines: &'a Machines,
+}
+
+impl Drop for Saving<'_> {
+    fn drop(&mut self) {
+        let key = {
+            let mut state = self.machines.state();
+            let instance = state.saving.take();
+            instance.and_then(|instance| state.entries.get(&instance)?.key.clone())
+        };
+        if let Some(key) = key {
+            self.machines.queue.add(key);
+        }
     }
 }
 
@@ -629,6 +650,23 @@ impl Machines {
         }
         state.held_still.extend(volumes.iter().cloned());
         Ok(Still { machines: self, volumes })
+    }
+
+    /// Has the plan of the instance's VM leave its guest as it is until the result is dropped.
+    ///
+    /// *Errors:* [`MachineError::SaveInProgress`] while another one exists.
+    pub(crate) fn begin_save(&self, instance: &str) -> Result<Saving<'_>, MachineError> {
+        let mut state = self.state();
+        if state.saving.is_some() {
+            return Err(MachineError::SaveInProgress);
+        }
+        state.saving = Some(instance.to_owned());
+        Ok(Saving { machines: self })
+    }
+
+    /// Whether the guest of this instance is paused while its memory is saved for a snapshot.
+    pub(crate) fn is_saving(&self, instance: &str) -> bool {
+        self.state().saving.as_deref() == Some(instance)
     }
 
     /// Releases a reservation: from now on, the volumes QEMU has are what counts.

@@ -11,10 +11,15 @@
 //! switched to all overlays in one transaction, and without a machine no volume is written meanwhile. Volumes that were written
 //! after an interruption in between are refused: [`SystemError::NotOneMoment`], [`BlockError::NotOneMoment`].
 //!
+//! With the memory of the guest: see [`memory`].
+//!
 //! [`BlockError::NotOneMoment`]: berth_qemu::block::BlockError::NotOneMoment
+
+mod memory;
 
 use berth_api::{Disk, DiskSnapshot};
 use berth_host::{NewSnapshot, SystemError, Taken, VolumeFacts};
+use berth_qemu::machine::DiskSpec;
 use berth_qemu::power::RunState;
 
 use crate::context::Context;
@@ -23,6 +28,8 @@ use crate::index::volume_of;
 use crate::key::Key;
 use crate::machine::{Machine, MachineState};
 use crate::plugging::disk_spec;
+
+pub(crate) use memory::take_with_memory;
 
 /// How often a guest that was frozen is asked to go on.
 const THAW_ATTEMPTS: usize = 3;
@@ -153,12 +160,7 @@ fn is_only_read(state: &MachineState, volume: &str) -> bool {
 impl Writer {
     /// Has the machine continue in the new files of its volumes. Returns whether the guest's file systems were frozen meanwhile.
     async fn switch(&self, ctx: &Context, volumes: &[&VolumeFacts]) -> Result<bool, Error> {
-        let mut overlays = Vec::new();
-        for volume in volumes {
-            let overlay =
-                berth_qemu::machine::DiskSpec { backing: None, ..disk_spec(volume, "", false, None) };
-            overlays.push(ctx.system.grant_disk(&self.instance, &overlay).await?);
-        }
+        let overlays = self.overlays(ctx, volumes).await?;
         if overlays.is_empty() {
             return Ok(false);
         }
@@ -170,6 +172,16 @@ impl Writer {
             thaw(&self.machine).await;
         }
         Ok(switched? && frozen)
+    }
+
+    /// Returns the present files of volumes, which the machine may open.
+    async fn overlays(&self, ctx: &Context, volumes: &[&VolumeFacts]) -> Result<Vec<DiskSpec>, Error> {
+        let mut overlays = Vec::new();
+        for volume in volumes {
+            let overlay = DiskSpec { backing: None, ..disk_spec(volume, "", false, None) };
+            overlays.push(ctx.system.grant_disk(&self.instance, &overlay).await?);
+        }
+        Ok(overlays)
     }
 }
 

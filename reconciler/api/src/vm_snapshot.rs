@@ -51,13 +51,8 @@ pub struct VMSnapshotSpec {
     pub vm: ResourceName,
     /// Whether the guest's memory and devices are saved with the disks, of the same moment: a restore then continues the guest there. The
     /// guest is paused while they are written to a file of its host. The VM has to run. Default false. Cannot change.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub memory: bool,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_false(value: &bool) -> bool {
-    !*value
 }
 
 /// The observed state of a VMSnapshot.

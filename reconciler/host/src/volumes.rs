@@ -196,13 +196,8 @@ pub struct Taken {
     /// The guest's file systems were frozen meanwhile.
     pub frozen: bool,
     /// The memory of the guest of that moment is saved too.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub memory: bool,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_false(value: &bool) -> bool {
-    !*value
 }
 
 /// A snapshot as it is on disk.

@@ -35,6 +35,8 @@ use crate::key::{Key, ObjectName};
 pub(crate) enum Step {
     /// Takes them at one moment.
     Take(Vec<NewSnapshot>),
+    /// Takes them and the memory of their guest at one moment.
+    TakeWithMemory(Vec<NewSnapshot>),
     /// Records beside the file that it belongs to this object, which had another uid before.
     TakeOver { pool: String, snapshot: String, owner: VolumeOwner },
     /// Deletes it. One that was begun is finished first.

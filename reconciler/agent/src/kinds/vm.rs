@@ -19,7 +19,6 @@ mod cpu_time;
 mod declared_disks;
 mod dependents;
 mod guest_users;
-mod hardware;
 mod held;
 mod hooking;
 mod media;

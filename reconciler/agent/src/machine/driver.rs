@@ -454,7 +454,7 @@ impl Driver {
     }
 
     async fn continue_in_overlays(&self, disks: &[DiskSpec]) -> Result<bool, MachineError> {
-        self.allowed(Action::ChangeDevices).await?;
+        self.allowed(Action::ContinueInOverlays).await?;
         Ok(block::continue_in_overlays(&self.qmp, disks).await?)
     }
 

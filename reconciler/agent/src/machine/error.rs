@@ -23,6 +23,9 @@ pub(crate) enum MachineError {
     Illegal(#[from] IllegalAction),
     #[error("the machine is not there any more")]
     Gone,
+    /// One at a time: each has the disk of the host for itself.
+    #[error("the memory of another guest is being saved for a snapshot")]
+    SaveInProgress,
     /// The users of the volume are being determined at this moment.
     #[error("volume {volume} cannot be reserved while its users are being determined")]
     ReservationBlocked { volume: String },

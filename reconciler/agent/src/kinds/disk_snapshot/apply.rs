@@ -7,22 +7,27 @@ use super::Step;
 use crate::context::Context;
 use crate::converge::release;
 use crate::error::Error;
-use crate::snapshots::{merge_deleted, take};
+use crate::snapshots::{merge_deleted, take, take_with_memory};
 
 pub(super) async fn apply(ctx: &Context, snapshot: &DiskSnapshot, step: &Step) -> Result<(), Error> {
     match step {
         Step::Take(all) => take(ctx, all).await?,
+        Step::TakeWithMemory(all) => Box::pin(take_with_memory(ctx, all)).await?,
         Step::TakeOver { pool, snapshot, owner } => {
             ctx.system.hand_over_snapshot(pool, snapshot, owner).await?;
         }
-        Step::Delete(new) => match ctx.system.delete_snapshot(&new.pool, &new.id).await {
-            // The disk continues in its new file already.
-            Err(SystemError::VolumeBusy { .. }) => {
-                take(ctx, std::slice::from_ref(new)).await?;
-                ctx.system.delete_snapshot(&new.pool, &new.id).await?;
+        Step::Delete(new) => {
+            match ctx.system.delete_snapshot(&new.pool, &new.id).await {
+                // The disk continues in its new file already.
+                Err(SystemError::VolumeBusy { .. }) => {
+                    take(ctx, std::slice::from_ref(new)).await?;
+                    ctx.system.delete_snapshot(&new.pool, &new.id).await?;
+                }
+                done => done?,
             }
-            done => done?,
-        },
+            // The memory that was saved with it goes with it.
+            ctx.system.remove_kept_state(&new.id).await?;
+        }
         Step::Release => {
             release(ctx, snapshot).await?;
             merge_deleted(ctx);

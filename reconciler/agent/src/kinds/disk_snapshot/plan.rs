@@ -79,6 +79,10 @@ fn take(new: NewSnapshot, parts: Option<&Parts>) -> Plan<Step> {
         Some(Parts { taken_by: Some(other), .. }) => {
             Plan::without_steps(being_taken(format!("being taken together with DiskSnapshot {other}")))
         }
+        Some(Parts { memory: true, here, .. }) => {
+            let text = "being taken together with those of the VM's other disks and with the guest's memory";
+            Plan::steps(vec![Step::TakeWithMemory(here.clone())], being_taken(text.to_owned()))
+        }
         Some(parts) => {
             let text = "being taken together with those of the VM's other disks".to_owned();
             Plan::steps(vec![Step::Take(parts.here.clone())], being_taken(text))

@@ -1,6 +1,7 @@
 //! Status of a snapshot. Pure.
 
 use berth_api::{Consistency, DiskSnapshot, DiskSnapshotStatus, Quantity, Readiness};
+use berth_host::Taken;
 use jiff::Timestamp;
 
 use super::observe::Observed;
@@ -21,7 +22,11 @@ pub(super) fn status(
     {
         status.size = Some(Quantity::from_bytes(facts.size).0);
         status.taken_at = Some(taken.at.to_string());
-        status.consistency = Some(if taken.frozen { Consistency::FileSystem } else { Consistency::Crash });
+        status.consistency = Some(match taken {
+            Taken { memory: true, .. } => Consistency::Memory,
+            Taken { frozen: true, .. } => Consistency::FileSystem,
+            Taken { .. } => Consistency::Crash,
+        });
     }
     status
 }

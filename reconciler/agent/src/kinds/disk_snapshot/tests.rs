@@ -70,7 +70,7 @@ fn a_snapshot_is_taken_once_and_one_that_was_begun_is_taken_to_its_end() {
 fn the_parts_of_a_vm_snapshot_are_taken_together_by_the_first_once_all_are_here() {
     let second = NewSnapshot { id: "s-u2".into(), volume: "v-2".into(), ..new() };
     let planned = |here: Vec<NewSnapshot>, taken_by: Option<&str>| {
-        let parts = Parts { here, total: 2, taken_by: taken_by.map(str::to_owned) };
+        let parts = Parts { here, total: 2, memory: false, taken_by: taken_by.map(str::to_owned) };
         let observed = Observed { has_volume: true, parts: Some(parts), ..Observed::default() };
         plan(&snapshot(json!({})), &observed)
     };

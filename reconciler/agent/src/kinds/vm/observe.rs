@@ -16,7 +16,6 @@ use super::bootstrap::Bootstrap;
 use super::cdroms::{self, DeclaredCdrom};
 use super::cpu_time;
 use super::declared_disks::{DeclaredDisk, declared_disks};
-use super::hardware::differences;
 use super::held::held;
 use super::observed_users::GuestUsers;
 use super::pending_leases;
@@ -25,6 +24,7 @@ use crate::admission::{Admission, Offer, admitted_before};
 use crate::context::Context;
 use crate::definitions::VersionSkew;
 use crate::error::Error;
+use crate::hardware::differences;
 use crate::hooks::DueHook;
 use crate::index::{Tables, cpu_controls, declared_profile, declared_size, instance_of, mtu_of, volume_of};
 use crate::journal::{Journal, Owner};
@@ -114,6 +114,8 @@ pub(crate) struct Observed {
     pub(crate) held: Option<Held>,
     /// Taps of this instance; only observed while it has no QEMU and is not to be started.
     pub(crate) taps: Vec<String>,
+    /// Whether its guest is paused while its memory is saved for a snapshot.
+    pub(crate) is_saving: bool,
     /// Whether there is a file with the state of the suspended machine; only observed during a suspension.
     pub(crate) state_kept: bool,
     /// The disks of a suspended machine, if they do not count as open yet.
@@ -315,6 +317,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         free_memory: None,
         held: None,
         taps: Vec::new(),
+        is_saving: false,
         state_kept: false,
         disks_to_hold: Vec::new(),
         attached: Vec::new(),
@@ -381,6 +384,8 @@ async fn observe_running(
     observed: &mut Observed,
 ) -> Result<(), Error> {
     let uid = vm.metadata.uid.as_deref();
+    // Read before the machine: one that is let go on in between is seen as it was, and looked at once more.
+    observed.is_saving = ctx.machines.is_saving(&observed.instance);
     // A machine that does not answer may be ending, or may hang: an observation like any other.
     match ctx.machines.connection(&observed.instance, uid, &process.identity) {
         Connection::Due => observed.connection_due = true,

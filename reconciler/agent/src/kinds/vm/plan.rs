@@ -11,6 +11,8 @@ mod suspend;
 #[cfg(test)]
 mod tests;
 
+use std::time::Duration;
+
 use berth_api::gates::power_on_gate;
 use berth_api::{Power, Readiness, Reason, VM};
 
@@ -24,6 +26,9 @@ use crate::probes::Outcome;
 pub(super) use interfaces::changes as interface_changes;
 pub(super) use running::IO_ERROR;
 pub(super) use start::too_large;
+
+/// How often a guest that is paused for a snapshot is looked at.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
     let mut plan = decide(vm, observed);
@@ -186,6 +191,9 @@ fn present(vm: &VM, observed: &Observed) -> Plan<Step> {
     if ended {
         return finish(observed);
     }
+    if observed.is_saving {
+        return saving();
+    }
     if let Some(plan) = suspend::present(vm, observed) {
         return plan;
     }
@@ -205,6 +213,12 @@ fn present(vm: &VM, observed: &Observed) -> Plan<Step> {
         (Some(stop), Some(_)) => stop::plan(vm, observed, stop),
         (Some(stop), None) => cancelled(vm, observed, stop),
     }
+}
+
+/// Plans for a guest that is paused for a snapshot, which lets it go on. A stop that is asked for meanwhile waits for that.
+fn saving() -> Plan<Step> {
+    let text = "the guest is paused while its memory is saved for a snapshot".to_owned();
+    Plan::without_steps(Readiness::Reconciling(Reason::Paused, text)).requeue_after(LOOK_AGAIN)
 }
 
 fn begin_stop(vm: &VM, observed: &Observed, why: StopReason) -> Plan<Step> {

@@ -18,12 +18,12 @@ use jiff::Timestamp;
 
 use self::interfaces::{write_interfaces_synced, write_security_groups_synced};
 use super::declared_disks::DeclaredDisk;
-use super::hardware::{differences, numa_nodes, topology};
 use super::media;
 use super::plan::{IO_ERROR, interface_changes, too_large};
 use super::{Observed, cpu_time, guest_users, stop_snapshots};
 use crate::admission::Admission;
 use crate::converge::held_conditions;
+use crate::hardware::{differences, numa_nodes, topology};
 use crate::journal::{Ended, Held, Run, SuspensionPhase};
 use crate::machine::with_stored_use;
 use crate::plugging::device;
@@ -359,6 +359,9 @@ fn state(vm: &VM, observed: &Observed, readiness: &Readiness) -> VMState {
             Some(SuspensionPhase::Saving | SuspensionPhase::Saved) => return VMState::Suspending,
             Some(SuspensionPhase::Resuming) => return VMState::Starting,
             None => {}
+        }
+        if observed.is_saving {
+            return VMState::Paused;
         }
         if observed.journal.stop.as_ref().is_some_and(|stop| !stop.cancelled) {
             return VMState::Stopping;

@@ -7,7 +7,7 @@ use crate::index::instance_of;
 use crate::journal::{Run, RunProfile};
 
 /// Returns the names of what is declared now and the machine does not have.
-pub(super) fn differences(run: &Run, vm: &VM, size: &Size, profile: &Profile) -> Vec<&'static str> {
+pub(crate) fn differences(run: &Run, vm: &VM, size: &Size, profile: &Profile) -> Vec<&'static str> {
     let declared = RunProfile::declared(vm, profile);
     let parts = [
         ("class", run.class == class_name(vm)),
@@ -44,7 +44,7 @@ pub(super) fn differences(run: &Run, vm: &VM, size: &Size, profile: &Profile) ->
 }
 
 /// Returns the SMBIOS UUID of a VM: the declared one, or else one that is always the same for the same instance, on any host.
-pub(super) fn uuid_of(vm: &VM) -> String {
+pub(crate) fn uuid_of(vm: &VM) -> String {
     if let Some(uuid) = &vm.spec.uuid {
         return uuid.to_ascii_lowercase();
     }
@@ -55,16 +55,16 @@ pub(super) fn uuid_of(vm: &VM) -> String {
 }
 
 /// Returns the name of the class that the VM declares; empty without one.
-pub(super) fn class_name(vm: &VM) -> String {
+pub(crate) fn class_name(vm: &VM) -> String {
     vm.spec.class.as_ref().map(ToString::to_string).unwrap_or_default()
 }
 
 /// Returns the number of NUMA nodes that the guest of a running machine sees.
-pub(super) fn numa_nodes(run: &Run) -> i64 {
+pub(crate) fn numa_nodes(run: &Run) -> i64 {
     run.numa_nodes.unwrap_or(1)
 }
 
 /// Returns the arrangement of the CPUs of a running machine.
-pub(super) fn topology(run: &Run) -> CpuTopology {
+pub(crate) fn topology(run: &Run) -> CpuTopology {
     run.topology.unwrap_or(CpuTopology::of_cores(run.cpus))
 }
