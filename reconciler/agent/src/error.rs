@@ -110,7 +110,9 @@ pub(crate) enum Error {
     /// The guest has something that is not saved with its memory.
     #[error("the guest's memory cannot be saved: {why}")]
     MemoryRefused { why: String },
-    #[error("the guest's memory was not saved, and the guest goes on: {why}. Delete the VMSnapshot, and create another")]
+    #[error(
+        "the guest's memory was not saved, and the guest goes on: {why}. Delete the VMSnapshot, and create another"
+    )]
     MemoryNotSaved { why: String },
     #[error("the record of the control plane that this host obeys cannot be read: {detail}")]
     SiteRecord { detail: String },

@@ -7,8 +7,9 @@
 //! ```
 //!
 //! The note beside the volume lists the restores that were done: neither a lost status nor another object repeats one. The restore of
-//! a VM ([`vm`]) comes before that of a disk, and each follows only the restores of its own kind.
+//! a VM ([`vm`], [`memory`]) comes before that of a disk, and each follows only the restores of its own kind.
 
+mod memory;
 mod vm;
 
 use berth_api::{Disk, DiskRestore, DiskSnapshot};
@@ -19,9 +20,8 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::key::ObjectName;
 
-#[cfg(test)]
-pub(crate) use vm::DueParts;
-pub(crate) use vm::{VmRestore, holds, observe as observe_vm, parts_of, snapshots_of};
+pub(crate) use memory::DueMemory;
+pub(crate) use vm::{DueParts, VmRestore, due_memory, holds, observe as observe_vm, parts_of, snapshots_of};
 
 /// The restore that a Disk or its VM declares, as it is on this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -101,7 +101,8 @@ pub(crate) fn as_it_is(
             .to_owned());
     };
     if !launched.shares.is_empty() {
-        let text = "it has shares until the next power cycle, whose state is not saved with the guest's memory";
+        let text =
+            "it has shares until the next power cycle, whose state is not saved with the guest's memory";
         return Err(text.to_owned());
     }
     if launched.tpm {

@@ -115,7 +115,8 @@ impl DiskSnapshot {
     pub fn part_of(&self) -> Option<PartOf<'_>> {
         let name = self.labels().get(VM_SNAPSHOT_LABEL)?;
         let parts = self.annotations().get(VM_SNAPSHOT_PARTS_ANNOTATION)?.parse().ok()?;
-        let memory = self.annotations().get(VM_SNAPSHOT_MEMORY_ANNOTATION).is_some_and(|value| value == "true");
+        let memory =
+            self.annotations().get(VM_SNAPSHOT_MEMORY_ANNOTATION).is_some_and(|value| value == "true");
         (1..=MOST_SNAPSHOT_DISKS).contains(&parts).then_some(PartOf { name, parts, memory })
     }
 }

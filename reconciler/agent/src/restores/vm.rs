@@ -16,10 +16,12 @@ use berth_api::{Disk, DiskSnapshot, VM};
 use berth_host::{DeclaredRestore, SnapshotFacts, VolumeFacts};
 use kube::ResourceExt;
 
+use super::memory::{self, DueMemory};
 use super::{Restore, decide, done_before, facts_of};
 use crate::context::Context;
 use crate::error::Error;
 use crate::index::{Tables, volume_of};
+use crate::journal::Journal;
 use crate::key::ObjectName;
 
 /// The restore that a VM declares, as it is on this host.
@@ -46,6 +48,8 @@ pub(crate) struct DueParts {
     pub(crate) disks: BTreeMap<String, (String, DeclaredRestore)>,
     /// Whether another disk of the VM was restored already.
     pub(crate) is_begun: bool,
+    /// Whether the guest goes on with the memory of the snapshot.
+    pub(crate) memory: bool,
 }
 
 /// A part of the VMSnapshot.
@@ -63,6 +67,65 @@ pub(crate) async fn observe(ctx: &Context, vm: &VM) -> Result<VmRestore, Error> 
     {
         return Ok(VmRestore::Done(done.clone()));
     }
+    let (volumes, parts) = look(ctx, vm, restore).await?;
+    let due = match decide_all(restore, &volumes, &parts) {
+        VmRestore::Due(due) => due,
+        decided => return Ok(decided),
+    };
+    match find_memory(ctx, vm, &volumes, &parts).await? {
+        None => Ok(VmRestore::Due(due)),
+        // All of it is restored, or nothing.
+        Some(Err(text)) if !due.is_begun => Ok(VmRestore::Refused(text)),
+        Some(_) => Ok(VmRestore::Due(DueParts { memory: true, ..due })),
+    }
+}
+
+/// Returns the memory with which the guest of a VM goes on that is off, and whose disks were restored: once for each restore, and only from
+/// disks that were not written since. The error is for people: it cannot.
+pub(crate) async fn due_memory(
+    ctx: &Context,
+    vm: &VM,
+    journal: &Journal,
+) -> Result<Option<Result<DueMemory, String>>, Error> {
+    let Some(restore) = vm.spec.restore.as_deref() else { return Ok(None) };
+    if journal.loaded.as_ref() == Some(&memory::loaded(restore)) {
+        return Ok(None);
+    }
+    let (volumes, parts) = look(ctx, vm, restore).await?;
+    let found = find_memory(ctx, vm, &volumes, &parts).await?;
+    if found.is_none() {
+        return Ok(None);
+    }
+    // The disks were restored without the memory, or the guest was booted from them since.
+    for part in parts {
+        let volume = volumes.get(part.object.spec.disk.as_str());
+        if let Some(volume) = volume
+            && !ctx.system.is_unwritten(&volume.pool, &volume.id).await?
+        {
+            return Ok(None);
+        }
+    }
+    Ok(found)
+}
+
+/// Returns the memory of the snapshot, which is kept under the identity of its first part. The error is for people: it cannot be loaded.
+async fn find_memory(
+    ctx: &Context,
+    vm: &VM,
+    volumes: &BTreeMap<String, VolumeFacts>,
+    parts: &[Part],
+) -> Result<Option<Result<DueMemory, String>>, Error> {
+    let Some(first) = parts.first().and_then(|part| part.facts.as_ref()) else { return Ok(None) };
+    let volumes: Vec<&VolumeFacts> = volumes.values().collect();
+    memory::find(ctx, vm, first, &volumes).await
+}
+
+/// Returns the volumes of a VM by the names of their Disks, and the parts of the VMSnapshot that it is restored from.
+async fn look(
+    ctx: &Context,
+    vm: &VM,
+    restore: &VMRestore,
+) -> Result<(BTreeMap<String, VolumeFacts>, Vec<Part>), Error> {
     let name = ObjectName::of(vm);
     let (disks, objects) = {
         let tables = ctx.index.read();
@@ -84,7 +147,7 @@ pub(crate) async fn observe(ctx: &Context, vm: &VM) -> Result<VmRestore, Error> 
         let facts = facts_of(ctx, &object).await?;
         parts.push(Part { object, facts });
     }
-    Ok(decide_all(restore, &volumes, &parts))
+    Ok((volumes, parts))
 }
 
 /// Returns the restore of a disk that its VM declares, if it is due.

@@ -169,7 +169,9 @@ impl Writer {
             let Some(volume) = pending else { continue };
             let overlays = self.overlays(ctx, &[&volume]).await?;
             let is_open = |disk: &berth_qemu::block::ObservedDisk| {
-                overlays.iter().any(|overlay| overlay.id == disk.id && disk.file.as_ref() == Some(&overlay.file))
+                overlays
+                    .iter()
+                    .any(|overlay| overlay.id == disk.id && disk.file.as_ref() == Some(&overlay.file))
             };
             if self.state.disks.iter().any(is_open) {
                 return Ok(Some(new.volume.clone()));

@@ -491,7 +491,11 @@ impl Volumes for FakeSystem {
             if let Some(snapshot) = state.snapshots.get_mut(id) {
                 snapshot.facts.owner = None;
                 // One that was begun only is not the base of anything yet.
-                snapshot.facts.taken.get_or_insert(Taken { at: self.clock.now(), frozen: false, memory: false });
+                snapshot.facts.taken.get_or_insert(Taken {
+                    at: self.clock.now(),
+                    frozen: false,
+                    memory: false,
+                });
             }
             collect(&mut state);
             Ok(())

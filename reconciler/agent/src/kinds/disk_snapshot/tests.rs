@@ -85,6 +85,19 @@ fn the_parts_of_a_vm_snapshot_are_taken_together_by_the_first_once_all_are_here(
 }
 
 #[test]
+fn the_parts_of_a_vm_snapshot_with_memory_are_taken_with_the_memory_and_say_so() {
+    let parts = Parts { here: vec![new()], total: 1, memory: true, taken_by: None };
+    let observed = Observed { has_volume: true, parts: Some(parts), ..Observed::default() };
+    assert_eq!(plan(&snapshot(json!({})), &observed).steps, [Step::TakeWithMemory(vec![new()])]);
+    let mut taken = found("u1", Some(false));
+    let facts = taken.snapshot.as_mut().and_then(|facts| facts.taken.as_mut()).expect("set");
+    facts.memory = true;
+    let ready = Readiness::Ready(Reason::Available, String::new());
+    let reported = status(&snapshot(json!({})), &taken, &ready, Timestamp::UNIX_EPOCH);
+    assert_eq!(reported.consistency, Some(Consistency::Memory));
+}
+
+#[test]
 fn a_snapshot_that_is_gone_is_not_taken_again_of_another_moment() {
     let taken = snapshot(json!({"takenAt": "2026-01-01T00:00:00Z"}));
     let lost = plan(&taken, &Observed { has_volume: true, ..Observed::default() });

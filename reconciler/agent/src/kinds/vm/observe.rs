@@ -34,7 +34,7 @@ use crate::lease_watcher::PendingLease;
 use crate::machine::{Connection, GuestFacts, Machine, MachineState};
 use crate::networking::{Networks, public_address, security_groups_of, tap_prefix};
 use crate::probes::{ProbePlan, ProbeResults};
-use crate::restores::{self, VmRestore};
+use crate::restores::{self, DueMemory, VmRestore};
 use crate::start_order::Held;
 use berth_host::{HostFacts, ProcessFacts, System, VolumeFacts};
 use berth_qemu::hypervisor::CpuTime;
@@ -135,6 +135,8 @@ pub(crate) struct Observed {
     /// Why the VM's placement would not choose this host, if it would not.
     pub(crate) misplaced: Option<String>,
     pub(crate) restore: VmRestore,
+    /// The memory with which its guest goes on after the restore, or why it cannot; only observed while it is to be started.
+    pub(crate) memory: Option<Result<DueMemory, String>>,
     /// The snapshots of the VM that are taken, the oldest first.
     pub(crate) snapshots: Vec<SnapshotOfVM>,
 }
@@ -327,6 +329,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         draining: host.as_ref().is_some_and(|h| h.spec.draining),
         misplaced: host.as_ref().and_then(|host| misplaced(vm, host)),
         restore: VmRestore::None,
+        memory: None,
         snapshots: restores::snapshots_of(&tables, name, vm),
         still_user: tables.disks.all().any(|(disk_name, disk)| {
             let users = disk.status.iter().flat_map(|s| &s.used_by);
@@ -510,6 +513,9 @@ async fn observe_absent(
         observed.taps = taps.into_iter().map(|tap| tap.name).filter(|tap| tap.starts_with(&prefix)).collect();
     }
     if should_run(vm) {
+        if matches!(observed.restore, VmRestore::Done(_)) && observed.journal.suspension.is_none() {
+            observed.memory = restores::due_memory(ctx, vm, &observed.journal).await?;
+        }
         let host = match facts {
             Some(facts) => facts,
             None => ctx.facts().await?,

@@ -344,7 +344,9 @@ fn absent(vm: &VM, observed: &Observed) -> Plan<Step> {
             format!("the annotation {gate} holds back the start ({reason}): it starts once that is removed");
         return stop::off(observed, Readiness::Reconciling(Reason::PowerOnHeld, text));
     }
-    start::plan(vm, observed)
+    start::held_back(vm, observed)
+        .or_else(|| suspend::restored(vm, observed))
+        .unwrap_or_else(|| start::plan(vm, observed))
 }
 
 /// Returns the journal after QEMU exited without a request, or after the guest was seen to end before QEMU exited.

@@ -30,7 +30,7 @@ use super::{Observed, Step, asks_for_restart, write_journal};
 use crate::converge::Plan;
 use crate::hardware::{class_name, uuid_of};
 use crate::huge_pages;
-use crate::journal::{Journal, MemoryGrowth, PinnedHardware, PostStart, Run, RunProfile, epoch_of};
+use crate::journal::{Ended, Journal, MemoryGrowth, PinnedHardware, PostStart, Run, RunProfile, epoch_of};
 use crate::networking::tap_of;
 use crate::plugging::disk_spec;
 use crate::restores::VmRestore;
@@ -43,12 +43,9 @@ const ASK_HOST: Duration = Duration::from_secs(30);
 /// Memory for QEMU's own peaks above its measured overhead, in bytes.
 const SLACK: u64 = 256 << 20;
 
-pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
-    let mut is_restart = false;
-    if let Some(run) = &observed.journal.run
-        && let Some(ended) = &run.ended
-        && !asks_for_restart(vm, run)
-    {
+/// Plans for a VM that is not started now: its restart policy leaves it off, or other VMs precede it.
+pub(super) fn held_back(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
+    if let Some(ended) = ended(vm, observed) {
         let allowed = match vm.spec.restart_policy {
             RestartPolicy::Always => true,
             RestartPolicy::OnFailure => !ended.orderly,
@@ -60,20 +57,26 @@ pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
                 ended.how
             );
             let stays_off = Readiness::Stalled(Reason::GuestEnded, text);
-            return Plan::steps(devices::given_back(&observed.journal), stays_off);
+            return Some(Plan::steps(devices::given_back(&observed.journal), stays_off));
         }
         if let Some(wait) = back_off(observed) {
-            return backed_off(observed, &ended.how, wait);
+            return Some(backed_off(observed, &ended.how, wait));
         }
-        is_restart = true;
     }
-    if let Some(held) = observed.held {
-        return deferred(held);
-    }
+    observed.held.map(deferred)
+}
+
+/// Returns how the guest ended by itself, unless another restart is asked for.
+fn ended<'a>(vm: &VM, observed: &'a Observed) -> Option<&'a Ended> {
+    let run = observed.journal.run.as_ref()?;
+    run.ended.as_ref().filter(|_| !asks_for_restart(vm, run))
+}
+
+pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
     match prepared(vm, observed) {
         Err(blocked) => blocked,
         Ok(prepared) => devices::surplus(observed, &prepared.devices)
-            .unwrap_or_else(|| launch(vm, observed, &prepared, is_restart)),
+            .unwrap_or_else(|| launch(vm, observed, &prepared, ended(vm, observed).is_some())),
     }
 }
 
@@ -136,9 +139,7 @@ fn prepared<'a>(vm: &VM, observed: &'a Observed) -> Result<Prepared<'a>, Plan<St
     if let VmRestore::Incomplete(text) = &observed.restore {
         return Err(Plan::without_steps(Readiness::Stalled(Reason::RestoreRefused, text.clone())));
     }
-    for disk in &observed.disks {
-        disk_ready(disk)?;
-    }
+    disks_ready(observed)?;
     let cdroms = media::drives(observed)?;
     if let Some(public) = observed.public.iter().find(|p| p.address.is_none()) {
         let text = format!("PublicIP {} does not exist or has no address (yet)", public.name);
@@ -262,6 +263,11 @@ fn qemu<'a>(size: &Size, host: &'a HostFacts) -> Result<&'a QemuFacts, Plan<Step
         "{missing} is not installed on this host (Debian: apt install {package}), and the VM or its class asks for it"
     );
     Err(stalled(Reason::NotSupported, text))
+}
+
+/// Checks for the disks that the VM declares.
+pub(super) fn disks_ready(observed: &Observed) -> Result<(), Plan<Step>> {
+    observed.disks.iter().try_for_each(disk_ready)
 }
 
 fn disk_ready(disk: &DeclaredDisk) -> Result<(), Plan<Step>> {

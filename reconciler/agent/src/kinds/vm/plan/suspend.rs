@@ -16,11 +16,12 @@ use jiff::SignedDuration;
 
 use super::super::media;
 use super::interfaces::are_recorded;
-use super::start::{enough_of_its_own, limits, since};
-use super::{Observed, Step, asks_for_restart, deleting, vanished, write_journal};
+use super::start::{disks_ready, enough_of_its_own, limits, since};
+use super::{Observed, Step, asks_for_restart, deleting, devices, vanished, write_journal};
 use crate::converge::Plan;
-use crate::journal::{Journal, Run, Suspension, SuspensionPhase};
+use crate::journal::{Journal, Run, Suspension, SuspensionPhase, epoch_of};
 use crate::networking::tap_of;
+use crate::restores::{DueParts, VmRestore};
 use crate::saved_machine::{as_it_is, size_at_most};
 
 /// How often the progress of a save or a load is read if QEMU reports nothing.
@@ -229,6 +230,52 @@ pub(super) fn absent(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
         _ => return Some(launch(vm, observed, suspension)),
     };
     Some(rest(observed, Readiness::Reconciling(Reason::HostDraining, text)))
+}
+
+/// Plans for a VM whose disks were restored, and whose guest goes on with the memory of the same snapshot: from here on it is suspended
+/// with a copy of that state.
+pub(super) fn restored(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
+    if let VmRestore::Due(DueParts { memory: true, .. }) = &observed.restore {
+        let text = "its disks are being restored, before its guest goes on with its memory".to_owned();
+        return Some(Plan::without_steps(Readiness::Reconciling(Reason::WaitingForDisk, text)));
+    }
+    let memory = match observed.memory.as_ref()? {
+        Ok(memory) => memory,
+        Err(text) => {
+            let refused = Readiness::Stalled(Reason::RestoreRefused, text.clone());
+            return Some(Plan::without_steps(refused).requeue_after(ASK_HOST));
+        }
+    };
+    if let Err(waits) = disks_ready(observed) {
+        return Some(waits);
+    }
+    if observed.journal.has_devices() {
+        return Some(Plan::steps(devices::given_back(&observed.journal), resuming()));
+    }
+    let run = Run {
+        machine: Some(Box::new(memory.machine.clone())),
+        token: vm.spec.restart_token.clone(),
+        process: None,
+        ended: None,
+        ..memory.run.clone()
+    };
+    let suspension = Suspension {
+        phase: SuspensionPhase::Saved,
+        since: observed.now,
+        machine: memory.machine.clone(),
+        cpus: memory.run.cpus,
+        attempts: 0,
+    };
+    let updated = Journal {
+        epoch: epoch_of(vm),
+        uid: vm.metadata.uid.clone().unwrap_or_default(),
+        interfaces: vm.status.as_ref().map(|status| status.interfaces.clone()).unwrap_or_default(),
+        run: Some(run),
+        loaded: Some(memory.restore.clone()),
+        ..observed.journal.clone()
+    };
+    let updated = updated.with_suspension(Some(suspension));
+    Some(Plan::steps(vec![Step::LayState(memory.id.clone()), write_journal(updated)], resuming()))
 }
 
 /// A VM that stays suspended.

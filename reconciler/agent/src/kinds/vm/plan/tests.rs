@@ -187,6 +187,7 @@ fn ready_to_start() -> Observed {
         free_memory: Some(1 << 30),
         held: None,
         taps: Vec::new(),
+        is_saving: false,
         state_kept: false,
         disks_to_hold: Vec::new(),
         attached: Vec::new(),
@@ -197,6 +198,7 @@ fn ready_to_start() -> Observed {
         draining: false,
         misplaced: None,
         restore: VmRestore::None,
+        memory: None,
         snapshots: Vec::new(),
     }
 }
@@ -310,6 +312,7 @@ fn names(plan: &Plan<Step>) -> Vec<&'static str> {
         Step::SealState => "SealState",
         Step::Load { .. } => "Load",
         Step::RemoveState => "RemoveState",
+        Step::LayState(_) => "LayState",
         Step::SetClock => "SetClock",
         Step::HoldDisks(_) => "HoldDisks",
         Step::Plug { .. } => "Plug",

@@ -391,8 +391,11 @@ fn a_restart_with_other_user_data_is_another_instance_to_cloud_init() {
 
 #[test]
 fn a_restore_that_is_not_done_is_reported_and_one_that_is_due_waits_for_the_power_cycle() {
-    let due =
-        VmRestore::Due(DueParts { disks: [("root".into(), Default::default())].into(), is_begun: false });
+    let due = VmRestore::Due(DueParts {
+        disks: [("root".into(), Default::default())].into(),
+        is_begun: false,
+        memory: false,
+    });
     let vm = vm(json!({"restore": {"snapshot": "s"}}));
     let report = |observed: Observed| {
         let plan = plan(&vm, &observed);
