@@ -55,6 +55,17 @@ pub enum Consistency {
     Memory,
 }
 
+impl Consistency {
+    /// Returns the state of the disk for a reader that does not have the memory.
+    #[must_use]
+    pub fn without_memory(self) -> Self {
+        match self {
+            Self::Memory => Self::Crash,
+            other => other,
+        }
+    }
+}
+
 /// The observed state of a DiskSnapshot.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]

@@ -255,7 +255,8 @@ fn of_snapshot(
         snapshot: Some((snapshot_id, pool)),
         size: status.size,
         taken_at: Some(taken_at),
-        consistency: status.consistency,
+        // Only the disk is backed up.
+        consistency: status.consistency.map(Consistency::without_memory),
     };
     Ok(Bound { host: binding.host, new: Some(new) })
 }
