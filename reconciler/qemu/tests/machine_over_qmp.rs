@@ -720,6 +720,50 @@ async fn disks_of_a_running_machine_continue_in_overlays_all_at_once_or_not_at_a
     }
 }
 
+/// A snapshot with memory: the disks are switched while the guest is still paused, and the guest of the state goes on on the former files.
+#[tokio::test]
+async fn disks_continue_in_overlays_between_the_end_of_a_save_and_the_guest_that_goes_on() {
+    for mut bench in Bench::all() {
+        let data = bench.new_disk("data");
+        let state = bench.directory.path().join("saved.state");
+        let (qmp, _events) = bench.launch().await;
+        power::start(&qmp).await.expect("started");
+        bench.plug(&qmp, &data).await.expect("plugged in");
+        let overlay = overlay_on(&data, 1, 16 * MIB);
+        bench.host.grant(&overlay.file, true).await.expect("granted");
+        let lend = bench.host.lend_state(&qmp, &bench.spec.files.paths, StateFile::Empty(&state)).await;
+        lend.expect("given");
+        saved_state::save(&qmp, true).await.expect("begun");
+        until_state(&qmp, &RunState::PostMigrate).await;
+        let switched = block::continue_in_overlays(&qmp, std::slice::from_ref(&overlay)).await;
+        assert!(switched.expect("QEMU allows it in this state"));
+        power::start(&qmp).await.expect("started again");
+        assert_eq!(power::run_state(&qmp).await.expect("asked"), RunState::Running);
+        let open = block::disks(&qmp).await.expect("disks");
+        let file = open.into_iter().find(|disk| disk.id == "data").and_then(|disk| disk.file);
+        assert_eq!(file.as_ref(), Some(&overlay.file), "the guest goes on on the new file");
+        power::quit(&qmp).await.expect("ended");
+        qmp.closed().await;
+        bench.end().await;
+
+        let restored = overlay_on(&data, 2, 16 * MIB);
+        let backing = Backing { file: data.file.clone(), format: Format::Qcow2, backing: None };
+        bench.spec.machine.disks[0].target = Some(0);
+        bench.spec.machine.disks.push(DiskSpec { target: Some(1), backing: Some(backing), ..restored });
+        bench.spec.files.from_saved_state = true;
+        // As a snapshot keeps it: under another name as well.
+        std::fs::hard_link(&state, bench.directory.path().join("kept.state")).expect("another name");
+        let (qmp, _events) = bench.launch().await;
+        let lend = bench.host.lend_state(&qmp, &bench.spec.files.paths, StateFile::Saved(&state)).await;
+        lend.expect("given");
+        saved_state::load(&qmp).await.expect("begun");
+        until_state(&qmp, &RunState::Paused).await;
+        power::start(&qmp).await.expect("started");
+        assert_eq!(power::run_state(&qmp).await.expect("asked"), RunState::Running);
+        bench.end().await;
+    }
+}
+
 #[tokio::test]
 async fn a_disk_of_a_running_machine_continues_in_an_overlay_and_is_grown_and_released_after_that() {
     for bench in Bench::all() {

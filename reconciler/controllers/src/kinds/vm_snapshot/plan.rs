@@ -6,8 +6,8 @@ use std::{
 };
 
 use berth_api::{
-    ConditionType, Consistency, Disk, DiskSnapshot, DiskSnapshotSpec, HOST_FINALIZER, Power, Readiness, Reason,
-    ResourceName, SnapshotOfDisk, VM, VMSnapshot, VMState, condition,
+    ConditionType, Consistency, Disk, DiskSnapshot, DiskSnapshotSpec, HOST_FINALIZER, Power, Readiness,
+    Reason, ResourceName, SnapshotOfDisk, VM, VMSnapshot, VMState, condition,
     vm_snapshot::{
         MOST_SNAPSHOT_DISKS, VM_SNAPSHOT_LABEL, VM_SNAPSHOT_MEMORY_ANNOTATION, VM_SNAPSHOT_PARTS_ANNOTATION,
     },

@@ -231,7 +231,10 @@ fn a_snapshot_with_memory_waits_for_a_guest_that_runs_and_its_parts_are_taken_wi
         put_web(&mut cache, power, state);
         let refused = planned(&cache, &with_memory());
         assert_eq!((reason(&refused), refused.decision.disks.len()), ((true, Reason::NotSupported), 0));
-        assert!(!planned(&cache, &snapshot(json!(null))).decision.disks.is_empty(), "without memory it is taken");
+        assert!(
+            !planned(&cache, &snapshot(json!(null))).decision.disks.is_empty(),
+            "without memory it is taken"
+        );
     }
     put_web(&mut cache, "Running", "Running");
     let mut snapshot = with_memory();

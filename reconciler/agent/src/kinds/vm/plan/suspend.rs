@@ -237,7 +237,8 @@ pub(super) fn absent(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
 pub(super) fn restored(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
     if let VmRestore::Due(DueParts { memory: true, .. }) = &observed.restore {
         let text = "its disks are being restored, before its guest goes on with its memory".to_owned();
-        return Some(Plan::without_steps(Readiness::Reconciling(Reason::WaitingForDisk, text)));
+        let waits = Readiness::Reconciling(Reason::WaitingForDisk, text);
+        return Some(Plan::without_steps(waits).requeue_after(LOOK_AGAIN));
     }
     let memory = match observed.memory.as_ref()? {
         Ok(memory) => memory,
