@@ -12,7 +12,7 @@ resource "berth_vm_snapshot" "running" {
   vm     = berth_vm.server.name
   memory = true
 
-  # One after the other: a disk is in one snapshot at a time.
+  # One after the other: no two snapshots of a disk are taken at a time.
   depends_on = [berth_vm_snapshot.server]
 }
 

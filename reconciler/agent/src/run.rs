@@ -20,6 +20,7 @@ use crate::key::Key;
 use crate::kinds::{self, host};
 use crate::measure;
 use crate::recorder::{self, Recorder};
+use crate::snapshots;
 use berth_engine::queue::LONGEST_BACK_OFF;
 use berth_host::{Firewall, System};
 
@@ -72,6 +73,8 @@ async fn watch_all(ctx: &Arc<Context>) {
 }
 
 async fn work(ctx: &Arc<Context>) {
+    // The control plane may be away for long, and these guests were running.
+    snapshots::resume_paused(ctx).await;
     ctx.lease.acquired().await;
     while let Err(error) = host::inventory(ctx).await {
         tracing::warn!(error = %error.chain(), "the host cannot be looked over yet");

@@ -29,7 +29,7 @@ use crate::key::Key;
 use crate::machine::{Machine, MachineState};
 use crate::plugging::disk_spec;
 
-pub(crate) use memory::take_with_memory;
+pub(crate) use memory::{resume_paused, take_with_memory};
 
 /// How often a guest that was frozen is asked to go on.
 const THAW_ATTEMPTS: usize = 3;

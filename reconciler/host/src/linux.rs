@@ -415,9 +415,9 @@ impl Volumes for LinuxSystem {
         self.on_volumes(move |v| v.check_snapshots(&new)).await
     }
 
-    async fn is_unwritten(&self, pool: &str, id: &str) -> Result<bool> {
-        let (pool, id) = (pool.to_owned(), id.to_owned());
-        self.on_volumes(move |v| v.is_unwritten(&pool, &id)).await
+    async fn is_as_in_snapshot(&self, pool: &str, volume: &str, snapshot: &str) -> Result<bool> {
+        let (pool, volume, snapshot) = (pool.to_owned(), volume.to_owned(), snapshot.to_owned());
+        self.on_volumes(move |v| v.is_as_in_snapshot(&pool, &volume, &snapshot)).await
     }
 
     async fn begin_snapshots(&self, snapshots: &[NewSnapshot]) -> Result<Vec<VolumeFacts>> {

@@ -155,8 +155,8 @@ pub trait Machines: Send + Sync + fmt::Debug + 'static {
     /// Removes the saved state; it is gone, also after a crash of the host, when this returns. Succeeds if there is none.
     async fn remove_state(&self, instance: &str) -> Result<()>;
 
-    /// Makes the saved state of the instance durable, and keeps it under this id, with a note, instead of as the state of the instance. It
-    /// replaces one that is kept under this id.
+    /// Makes the saved state of the instance durable, and keeps it under this id too, with a note. It replaces one that is kept under this
+    /// id.
     ///
     /// *Guarantees*: a state that is kept is complete, also after a crash.
     async fn keep_state(&self, instance: &str, id: &str, note: &Value) -> Result<()>;

@@ -70,8 +70,8 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
     /// *Errors*: those of [`Volumes::begin_snapshots`], as far as they are known before.
     async fn check_snapshots(&self, snapshots: &[NewSnapshot]) -> Result<()>;
 
-    /// Whether nothing was written to the volume since it was made, restored, or a snapshot of it was taken. False if it is not known.
-    async fn is_unwritten(&self, pool: &str, id: &str) -> Result<bool>;
+    /// Whether the volume continues in an overlay on this very snapshot, and nothing was written to it: it has the data of the snapshot.
+    async fn is_as_in_snapshot(&self, pool: &str, volume: &str, snapshot: &str) -> Result<bool>;
 
     /// Finishes a snapshot that was begun. Returns it if it is finished.
     ///

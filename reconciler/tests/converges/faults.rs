@@ -75,7 +75,7 @@ fn has_effect(call: &str) -> bool {
         "has_state",
         "kept_state",
         "check_snapshots",
-        "is_unwritten",
+        "is_as_in_snapshot",
         "read_site",
     ];
     !call.starts_with("GET ") && !reads.contains(&call) && !more.contains(&call)

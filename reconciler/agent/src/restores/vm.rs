@@ -99,9 +99,8 @@ pub(crate) async fn due_memory(
     // The disks were restored without the memory, or the guest was booted from them since.
     for part in parts {
         let volume = volumes.get(part.object.spec.disk.as_str());
-        if let Some(volume) = volume
-            && !ctx.system.is_unwritten(&volume.pool, &volume.id).await?
-        {
+        let Some((volume, snapshot)) = volume.zip(part.facts) else { continue };
+        if !ctx.system.is_as_in_snapshot(&volume.pool, &volume.id, &snapshot.id).await? {
             return Ok(None);
         }
     }

@@ -11,7 +11,8 @@
 
 use std::time::Duration;
 
-use berth_host::{NewSnapshot, SystemError, Taken, VolumeFacts};
+use berth_api::VM;
+use berth_host::{InstanceFacts, NewSnapshot, ProcessFacts, SystemError, Taken, VolumeFacts};
 use berth_qemu::power::RunState;
 use berth_qemu::saved_state::Transfer;
 use jiff::Timestamp;
@@ -21,15 +22,16 @@ use super::{Writer, take, writer};
 use crate::context::Context;
 use crate::error::Error;
 use crate::journal::Journal;
-use crate::machine::{Machine, MachineError};
+use crate::key::{Key, ObjectName};
+use crate::machine::Machine;
 use crate::saved_machine::{SavedMachine, as_it_is, has_recorded_cards, size_at_most};
 
 /// How long a guest is paused at most.
 const LONGEST_SAVE: Duration = Duration::from_secs(600);
 /// How often QEMU is asked whether it has saved the memory.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How often a guest that was paused is let go on, before that is left to the plan of its VM.
-const RESUME_ATTEMPTS: usize = 3;
+/// How long a guest that a former agent paused may take to go on.
+const RESUME_LIMIT: Duration = Duration::from_secs(10);
 
 /// Takes snapshots of these volumes and of the memory of the guest that writes to them at one moment, or finishes those that were
 /// begun. The memory is kept under the identity of the first.
@@ -74,24 +76,22 @@ async fn save(ctx: &Context, all: &[NewSnapshot], id: &str, writer: &Writer) -> 
     let _saving = ctx.machines.begin_save(&writer.instance)?;
     let saved = describe(ctx, all, writer).await?;
     ctx.system.remove_kept_state(id).await?;
-    writer.machine.save(size_at_most(&saved.machine)).await?;
     let done = take_paused(ctx, all, id, (writer, &saved)).await;
-    if done.is_err() {
-        // Best effort: the plan of the VM removes what is left of the state.
-        let _ = writer.machine.cancel_save().await;
-        let _ = ctx.system.remove_state(&writer.instance).await;
+    // Best effort: the plan of the VM does what is left. That this file is there shows a later agent that the guest may be paused.
+    if let Err(error) = let_go_on(ctx, &writer.instance, &writer.machine).await {
+        tracing::warn!(error = %error.chain(), "the guest does not go on after its memory was saved");
     }
-    let_go_on(&writer.machine).await;
     done.map(|()| saved.at)
 }
 
-/// Waits for the state of a guest that is paused, and switches its disks.
+/// Pauses the guest, saves its memory, and switches its disks.
 async fn take_paused(
     ctx: &Context,
     all: &[NewSnapshot],
     id: &str,
     (writer, saved): (&Writer, &SavedMachine),
 ) -> Result<(), Error> {
+    writer.machine.save(size_at_most(&saved.machine)).await?;
     until_saved(&writer.machine).await?;
     ctx.system.keep_state(&writer.instance, id, &saved.to_value()).await?;
     let volumes = ctx.system.begin_snapshots(all).await?;
@@ -150,14 +150,57 @@ async fn until_saved(machine: &Machine) -> Result<(), Error> {
     failed(format!("it takes longer than {} minutes", LONGEST_SAVE.as_secs() / 60))
 }
 
-async fn let_go_on(machine: &Machine) {
-    for _ in 0..RESUME_ATTEMPTS {
-        match machine.start().await {
-            Ok(()) => return machine.set_clock().await,
-            Err(MachineError::Gone | MachineError::Illegal(_)) => return,
-            Err(error) => tracing::warn!(%error, "the guest does not go on after its memory was saved"),
+/// Lets a guest go on that was paused for its memory, saved or not.
+async fn let_go_on(ctx: &Context, instance: &str, machine: &Machine) -> Result<(), Error> {
+    let state = machine.state().await?;
+    let was_paused = match state.run_state {
+        RunState::PostMigrate => true,
+        // Without a save it is paused because it is declared so, or is resumed by the plan of its VM.
+        RunState::Paused => state.transfer != Transfer::Idle,
+        _ => false,
+    };
+    if was_paused {
+        if state.transfer == Transfer::Active {
+            machine.cancel_save().await?;
+        }
+        machine.start().await?;
+        machine.set_clock().await;
+    }
+    Ok(ctx.system.remove_state(instance).await?)
+}
+
+/// Lets the guests go on that a former agent had paused for a snapshot when it ended. Needs no control plane.
+pub(crate) async fn resume_paused(ctx: &Context) {
+    let instances = match ctx.system.instances().await {
+        Ok(instances) => instances,
+        Err(error) => {
+            return tracing::warn!(%error, "it is not known whether guests are paused for snapshots");
+        }
+    };
+    for InstanceFacts { instance, journal, process } in instances {
+        let (Some(Ok(journal)), Some(process)) = (journal.map(Journal::parse), process) else { continue };
+        let resumed = tokio::time::timeout(RESUME_LIMIT, resume(ctx, &instance, &journal, &process)).await;
+        match resumed {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(instance, error = %error.chain(), "its guest may stay paused"),
+            Err(_) => tracing::warn!(instance, "its monitor does not answer: its guest may stay paused"),
         }
     }
+}
+
+async fn resume(
+    ctx: &Context,
+    instance: &str,
+    journal: &Journal,
+    process: &ProcessFacts,
+) -> Result<(), Error> {
+    // A state that its journal knows is that of a suspension.
+    if journal.suspension.is_some() || !ctx.system.has_state(instance).await? {
+        return Ok(());
+    }
+    let key = Key::new::<VM>(ObjectName::new(&journal.namespace, &journal.name));
+    let machine = ctx.machines.connect(instance, Some(&journal.uid), Some(key), process).await?;
+    let_go_on(ctx, instance, &machine).await
 }
 
 impl Writer {

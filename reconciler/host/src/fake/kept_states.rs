@@ -20,13 +20,9 @@ fn missing(attempt: &'static str, path: PathBuf) -> SystemError {
 impl FakeSystem {
     pub(super) fn keep(&self, instance: &str, id: &str, note: &Value) -> Result<()> {
         let (saved, kept) = (saved_state_path(instance), kept_state_path(id));
-        let Some(size) = self.files.size_of(&saved) else {
-            let is_kept = self.files.size_of(&kept).is_some();
-            return if is_kept { Ok(()) } else { Err(missing("write", saved)) };
-        };
+        let size = self.files.size_of(&saved).ok_or_else(|| missing("write", saved.clone()))?;
         self.files.put(&kept, size);
         self.hypervisor.link_state(&saved, &kept);
-        self.files.remove(&saved);
         self.state().kept_states.insert(id.to_owned(), note.clone());
         Ok(())
     }

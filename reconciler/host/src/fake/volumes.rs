@@ -444,13 +444,16 @@ impl Volumes for FakeSystem {
         self.call("check_snapshots", async { self.check(new) }).await
     }
 
-    async fn is_unwritten(&self, _: &str, id: &str) -> Result<bool> {
+    async fn is_as_in_snapshot(&self, _: &str, volume: &str, snapshot: &str) -> Result<bool> {
         let work = async {
             let state = self.state();
-            let volume = state.volumes.get(id);
-            Ok(volume.is_some_and(|volume| !state.opened.contains(&volume.facts.path)))
+            let (volume, snapshot) = (state.volumes.get(volume), state.snapshots.get(snapshot));
+            Ok(volume.zip(snapshot).is_some_and(|(volume, snapshot)| {
+                volume.facts.backing.as_ref() == Some(&snapshot.backing)
+                    && !state.opened.contains(&volume.facts.path)
+            }))
         };
-        self.call("is_unwritten", work).await
+        self.call("is_as_in_snapshot", work).await
     }
 
     async fn restore_snapshot(&self, restore: &NewRestore) -> Result<VolumeFacts> {

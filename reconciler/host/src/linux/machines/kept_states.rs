@@ -1,7 +1,7 @@
 //! The states of machines that snapshots keep: a file and a note beside it, in a directory that only the agent can traverse.
 //!
 //! ```text
-//!   instances/<id>/saved.state ──keep──▶ memory/<snapshot>.state, .json ──lay──▶ instances/<id>/saved.state (the same file)
+//!   instances/<id>/saved.state ──keep──▶ memory/<snapshot>.state, .json ──lay──▶ instances/<id>/saved.state      (one file)
 //! ```
 //!
 //! The note is on disk before the file has its name, and is removed after it: a file with this name is complete.
@@ -23,17 +23,12 @@ impl LinuxMachines {
         let (folder, saved) = (self.layout.kept_states(), self.layout.state(instance));
         let (kept, beside, note) = (self.layout.kept_state(id), self.layout.kept_note(id), note.clone());
         blocking(move || {
-            // After a crash behind the move it is kept already.
-            if !exists(&saved)? && exists(&kept)? {
-                return Ok(());
-            }
             File::open(&saved).and_then(|file| file.sync_all()).map_err(failed("write", &saved))?;
             files::ensure_private_folder(&folder)?;
             remove(&kept)?;
             files::write_json(&beside, &note, 0o600)?;
-            fs::rename(&saved, &kept).map_err(failed("move", &saved))?;
-            files::sync_parent(&kept).map_err(failed("write the folder of", &kept))?;
-            files::sync_parent(&saved).map_err(failed("write the folder of", &saved))
+            fs::hard_link(&saved, &kept).map_err(failed("link", &saved))?;
+            files::sync_parent(&kept).map_err(failed("write the folder of", &kept))
         })
         .await
     }

@@ -179,10 +179,17 @@ impl LinuxVolumes {
         new.iter().try_for_each(|new| self.part(new).map(drop))
     }
 
-    pub(in super::super) fn is_unwritten(&self, pool: &str, id: &str) -> Result<bool> {
-        let volume = self.volume(pool, id)?;
-        match volume.is_some_and(|volume| volume.format == Format::Qcow2) {
-            true => is_unwritten(&self.place(pool, id)?),
+    pub(in super::super) fn is_as_in_snapshot(
+        &self,
+        pool: &str,
+        volume: &str,
+        snapshot: &str,
+    ) -> Result<bool> {
+        let _chains = self.lock();
+        let place = self.place(pool, volume)?;
+        let note = Note::read(&place.note)?.transpose().map_err(|detail| place.damaged(&detail))?;
+        match note.is_some_and(|note| note.snapshot.as_deref() == Some(snapshot)) {
+            true => is_unwritten(&place),
             false => Ok(false),
         }
     }

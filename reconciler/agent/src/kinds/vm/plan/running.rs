@@ -75,7 +75,7 @@ pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
         RunState::PostMigrate => {
             let mut plan = resume(observed, machine, Reason::Paused, PAUSED);
             if !plan.steps.is_empty() {
-                plan.steps.insert(0, Step::RemoveState);
+                plan.steps.push(Step::RemoveState);
             }
             plan
         }

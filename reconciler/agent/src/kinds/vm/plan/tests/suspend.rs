@@ -166,7 +166,7 @@ fn a_vm_that_is_to_run_again_before_it_was_saved_runs_on() {
     assert_eq!(names(&cancelled), ["CancelSave", "RemoveState", "WriteJournal"]);
     let saved = plan(&vm(json!({})), &running(RunState::PostMigrate, Some(SuspensionPhase::Saving)));
     assert_eq!(names(&saved), ["RemoveState", "WriteJournal"]);
-    assert_eq!(names(&plan(&vm(json!({})), &running(RunState::PostMigrate, None))), ["RemoveState", "Start"]);
+    assert_eq!(names(&plan(&vm(json!({})), &running(RunState::PostMigrate, None))), ["Start", "RemoveState"]);
     let let_go = running(RunState::Running, Some(SuspensionPhase::Saved));
     assert_eq!(
         names(&plan(&suspended_vm(), &let_go)),
