@@ -2,6 +2,7 @@
 
 mod cards;
 mod devices;
+mod due;
 mod interfaces;
 mod lan_addresses;
 mod running;
@@ -344,7 +345,7 @@ fn absent(vm: &VM, observed: &Observed) -> Plan<Step> {
             format!("the annotation {gate} holds back the start ({reason}): it starts once that is removed");
         return stop::off(observed, Readiness::Reconciling(Reason::PowerOnHeld, text));
     }
-    start::held_back(vm, observed)
+    due::not_due(vm, observed)
         .or_else(|| suspend::restored(vm, observed))
         .unwrap_or_else(|| start::plan(vm, observed))
 }

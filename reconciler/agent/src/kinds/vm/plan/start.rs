@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use berth_api::vm::{InterfaceStatus, NetworkInterface, declared_shares};
 use berth_api::{
-    Firmware, Graphics, GuestOS, HugeMemory, HugePages, Power, Quantity, Readiness, Reason, RestartPolicy,
-    Size, SizeError, SizeTaken, VM, Watchdog,
+    Firmware, Graphics, GuestOS, HugeMemory, HugePages, Power, Quantity, Readiness, Reason, Size, SizeError,
+    SizeTaken, VM, Watchdog,
 };
 use berth_host::{HostFacts, LaunchRequest, QemuFacts, ShareFacts, TapConfig};
 use berth_qemu::cpu_models;
@@ -25,16 +25,16 @@ use super::super::pending_leases;
 use super::super::seed::{digest, seed};
 use super::cards::{links_down, model_of, nic_id, queues_of, recorded_name};
 use super::devices::{self, HeldDevices};
+use super::due::ended;
 use super::lan_addresses;
-use super::{Observed, Step, asks_for_restart, write_journal};
+use super::{Observed, Step, write_journal};
 use crate::converge::Plan;
 use crate::hardware::{class_name, uuid_of};
 use crate::huge_pages;
-use crate::journal::{Ended, Journal, MemoryGrowth, PinnedHardware, PostStart, Run, RunProfile, epoch_of};
+use crate::journal::{Journal, MemoryGrowth, PinnedHardware, PostStart, Run, RunProfile, epoch_of};
 use crate::networking::tap_of;
 use crate::plugging::disk_spec;
 use crate::restores::VmRestore;
-use crate::start_order::Held;
 
 /// Retry interval for dependencies that are not watched.
 const LOOK_FOR: Duration = Duration::from_secs(2);
@@ -43,62 +43,12 @@ const ASK_HOST: Duration = Duration::from_secs(30);
 /// Memory for QEMU's own peaks above its measured overhead, in bytes.
 const SLACK: u64 = 256 << 20;
 
-/// Plans for a VM that is not started now: its restart policy leaves it off, or other VMs precede it.
-pub(super) fn held_back(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
-    if let Some(ended) = ended(vm, observed) {
-        let allowed = match vm.spec.restart_policy {
-            RestartPolicy::Always => true,
-            RestartPolicy::OnFailure => !ended.orderly,
-            RestartPolicy::Never => false,
-        };
-        if !allowed {
-            let text = format!(
-                "{}: restartPolicy leaves it off; change restartToken or power to start it",
-                ended.how
-            );
-            let stays_off = Readiness::Stalled(Reason::GuestEnded, text);
-            return Some(Plan::steps(devices::given_back(&observed.journal), stays_off));
-        }
-        if let Some(wait) = back_off(observed) {
-            return Some(backed_off(observed, &ended.how, wait));
-        }
-    }
-    observed.held.map(deferred)
-}
-
-/// Returns how the guest ended by itself, unless another restart is asked for.
-fn ended<'a>(vm: &VM, observed: &'a Observed) -> Option<&'a Ended> {
-    let run = observed.journal.run.as_ref()?;
-    run.ended.as_ref().filter(|_| !asks_for_restart(vm, run))
-}
-
 pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
     match prepared(vm, observed) {
         Err(blocked) => blocked,
         Ok(prepared) => devices::surplus(observed, &prepared.devices)
             .unwrap_or_else(|| launch(vm, observed, &prepared, ended(vm, observed).is_some())),
     }
-}
-
-/// Plans for a VM that other VMs of its host precede.
-fn deferred(held: Held) -> Plan<Step> {
-    let text =
-        format!("its host has booted, and VMs with startOrder {} are started before this one", held.behind);
-    Plan::without_steps(Readiness::Reconciling(Reason::StartOrderHeld, text)).requeue_after(held.look_again)
-}
-
-fn back_off(observed: &Observed) -> Option<Duration> {
-    let not_before = observed.journal.not_before?;
-    let left = Duration::try_from(not_before.duration_since(observed.now)).ok()?;
-    (!left.is_zero()).then_some(left)
-}
-
-fn backed_off(observed: &Observed, how: &str, wait: Duration) -> Plan<Step> {
-    // A time, not a countdown: the text must not change with every observation.
-    let at = observed.journal.not_before.unwrap_or(Timestamp::UNIX_EPOCH);
-    let at = at.round(jiff::Unit::Second).unwrap_or(at);
-    let text = format!("{how}, {} times in a row: started again at {at}", observed.journal.failures);
-    Plan::without_steps(Readiness::Stalled(Reason::CrashLoop, text)).requeue_after(wait)
 }
 
 /// Returns everything a start needs, or the plan to wait for the first missing dependency.
