@@ -51,6 +51,8 @@ pub(crate) const RETRY_SPACE_EVERY: Duration = Duration::from_secs(10);
 
 /// Delay before an object is reconciled again after a passing error.
 const SOON: Duration = Duration::from_millis(200);
+/// Interval at which it is seen whether the memory of another guest is saved.
+const RETRY_SAVE_EVERY: Duration = Duration::from_secs(1);
 /// Interval at which a machine is told again to close files that it does not need any more.
 const RETRY_FILES_EVERY: Duration = Duration::from_secs(60);
 
@@ -205,6 +207,7 @@ impl Error {
     pub(crate) fn wait(&self) -> Duration {
         match self {
             Self::FormerFilesKept { .. } => RETRY_FILES_EVERY,
+            Self::Machine(MachineError::SaveInProgress) => RETRY_SAVE_EVERY,
             _ => SOON,
         }
     }
