@@ -350,6 +350,19 @@ mod tests {
     }
 
     #[test]
+    fn memory_that_was_not_saved_is_not_tried_again_by_itself_and_a_guest_that_does_not_run_is_waited_for() {
+        let failed = Error::MemoryNotSaved { why: "no".to_owned() };
+        assert_eq!((failed.reason(), failed.retry()), (Reason::SnapshotFailed, Retry::WaitForChange));
+        assert!(matches!(failed.readiness(), Readiness::Stalled(..)));
+        let refused = Error::MemoryRefused { why: "no".to_owned() };
+        assert!(matches!(refused.readiness(), Readiness::Stalled(Reason::NotSupported, _)));
+        let off = Error::NoRunningGuest;
+        assert!(matches!(off.readiness(), Readiness::Reconciling(Reason::WaitingForVM, _)));
+        let busy = Error::from(MachineError::SaveInProgress);
+        assert_eq!((busy.is_transient(), busy.wait()), (true, RETRY_SAVE_EVERY));
+    }
+
+    #[test]
     fn a_conflict_passes_and_is_no_state_of_the_object() {
         let status = kube::core::Status { code: 409, ..Default::default() };
         let error = Error::api("write")(kube::Error::Api(status.into()));

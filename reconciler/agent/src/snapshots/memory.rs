@@ -15,7 +15,7 @@ use berth_api::VM;
 use berth_host::{InstanceFacts, NewSnapshot, ProcessFacts, SystemError, Taken, VolumeFacts};
 use berth_qemu::power::RunState;
 use berth_qemu::saved_state::Transfer;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use tokio::time::{Instant, sleep};
 
 use super::{Writer, take, writer};
@@ -28,6 +28,8 @@ use crate::saved_machine::{SavedMachine, as_it_is, has_recorded_cards, size_at_m
 
 /// How long a guest is paused at most.
 const LONGEST_SAVE: Duration = Duration::from_secs(600);
+/// How long after a save that failed a guest is not paused again.
+const SAVE_AGAIN: SignedDuration = SignedDuration::from_secs(60);
 /// How often QEMU is asked whether it has saved the memory.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How long a guest that a former agent paused may take to go on.
@@ -110,6 +112,11 @@ async fn describe(ctx: &Context, all: &[NewSnapshot], writer: &Writer) -> Result
     let state = writer.machine.state().await?;
     if journal.suspension.is_some() || journal.stop.is_some() || state.run_state != RunState::Running {
         return Err(Error::NoRunningGuest);
+    }
+    if let Some((began, why)) = &state.save_failure
+        && ctx.now().duration_since(*began) < SAVE_AGAIN
+    {
+        return Err(Error::MemoryNotSaved { why: why.clone() });
     }
     if journal.has_devices() {
         let why = "it has devices of its host until the next power cycle, whose state is not saved with it";
