@@ -12,7 +12,7 @@
 use std::time::Duration;
 
 use berth_api::VM;
-use berth_host::{InstanceFacts, NewSnapshot, ProcessFacts, SystemError, Taken, VolumeFacts};
+use berth_host::{InstanceFacts, NewSnapshot, ProcessFacts, SystemError, Taken, VolumeFacts, VolumeOwner};
 use berth_qemu::power::RunState;
 use berth_qemu::saved_state::Transfer;
 use jiff::{SignedDuration, Timestamp};
@@ -94,7 +94,7 @@ async fn take_paused(
     (writer, saved): (&Writer, &SavedMachine),
 ) -> Result<(), Error> {
     writer.machine.save(size_at_most(&saved.machine)).await?;
-    until_saved(&writer.machine).await?;
+    until_saved(ctx, all, &writer.machine).await?;
     ctx.system.keep_state(&writer.instance, id, &saved.to_value()).await?;
     let volumes = ctx.system.begin_snapshots(all).await?;
     let open: Vec<&VolumeFacts> =
@@ -140,11 +140,28 @@ async fn describe(ctx: &Context, all: &[NewSnapshot], writer: &Writer) -> Result
     saved.ok_or(Error::NoRunningGuest)
 }
 
+/// Whether the objects of all these snapshots are there, and none is being deleted.
+fn are_wanted(ctx: &Context, all: &[NewSnapshot]) -> bool {
+    let tables = ctx.index.read();
+    let is_wanted = |owner: &VolumeOwner| {
+        let object = tables.disk_snapshots.get(&ObjectName::new(&owner.namespace, &owner.name));
+        object.is_some_and(|object| {
+            object.metadata.uid == owner.uid && object.metadata.deletion_timestamp.is_none()
+        })
+    };
+    all.iter().all(|new| new.owner.as_ref().is_none_or(is_wanted))
+}
+
 /// Waits until QEMU has saved the state.
-async fn until_saved(machine: &Machine) -> Result<(), Error> {
+///
+/// *Errors:* [`Error::Conflict`] once one of the snapshots is being deleted.
+async fn until_saved(ctx: &Context, all: &[NewSnapshot], machine: &Machine) -> Result<(), Error> {
     let failed = |why: String| Err(Error::MemoryNotSaved { why });
     let deadline = Instant::now() + LONGEST_SAVE;
     while Instant::now() < deadline {
+        if !are_wanted(ctx, all) {
+            return Err(Error::Conflict);
+        }
         let state = machine.state().await?;
         match (&state.run_state, &state.transfer) {
             (RunState::PostMigrate, _) => return Ok(()),
