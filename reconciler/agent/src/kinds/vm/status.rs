@@ -360,7 +360,7 @@ fn state(vm: &VM, observed: &Observed, readiness: &Readiness) -> VMState {
             Some(SuspensionPhase::Resuming) => return VMState::Starting,
             None => {}
         }
-        if observed.is_saving {
+        if observed.is_saving && !runs(observed) {
             return VMState::Paused;
         }
         if observed.journal.stop.as_ref().is_some_and(|stop| !stop.cancelled) {
