@@ -72,6 +72,7 @@ impl Machine {
             return;
         }
         if let Some(words) = self.behaviour.save_fails.clone() {
+            self.status = "postmigrate";
             return self.end_migration("failed", Some(words));
         }
         let down = self.nics().filter(|(_, nic)| !nic.is_up).map(|(id, _)| id.clone()).collect();

@@ -124,11 +124,13 @@ fn save(observed: &Observed, suspension: &Suspension) -> Option<Plan<Step>> {
     let machine = observed.machine.as_ref()?;
     let waits = || Plan::without_steps(suspending()).requeue_after(LOOK_AGAIN);
     Some(match (&machine.run_state, &machine.transfer) {
-        (RunState::PostMigrate, _) => {
+        (RunState::PostMigrate, Transfer::Completed) => {
             let saved = Suspension { phase: SuspensionPhase::Saved, ..suspension.clone() };
             let updated = observed.journal.clone().with_suspension(Some(saved));
             Plan::steps(vec![Step::SealState, write_journal(updated), Step::EndProcess], suspending())
         }
+        // QEMU comes to this state also by a save that fails at its end: the file is incomplete.
+        (RunState::PostMigrate, _) => cancel(observed),
         // The guest goes on; `begin` tries again later.
         _ if machine.save_failure.as_ref().is_some_and(|(began, _)| *began >= suspension.since) => {
             cancel(observed)

@@ -124,7 +124,8 @@ fn the_machine_is_recorded_before_it_is_saved_and_the_file_is_durable_before_qem
     assert_eq!(names(&plan(&suspended_vm(), &running(RunState::Running, saving))), ["Save"]);
     let active = transfers(running(RunState::Paused, saving), Transfer::Active);
     assert_eq!(stands(&plan(&suspended_vm(), &active)), (false, Reason::Suspending));
-    let done = plan(&suspended_vm(), &running(RunState::PostMigrate, saving));
+    let done = transfers(running(RunState::PostMigrate, saving), Transfer::Completed);
+    let done = plan(&suspended_vm(), &done);
     assert_eq!(names(&done), ["SealState", "WriteJournal", "EndProcess"]);
     assert_eq!(written(&done).suspension.expect("kept").phase, SuspensionPhase::Saved);
     let ends = plan(&suspended_vm(), &running(RunState::PostMigrate, Some(SuspensionPhase::Saved)));
@@ -157,6 +158,22 @@ fn a_failed_save_leaves_the_guest_running_and_is_tried_again_later() {
     assert!(runs.readiness.message().contains("no space") && runs.requeue_after.is_some(), "{runs:?}");
     paused.now = at(NOW + 60);
     assert_eq!(names(&plan(&suspended_vm(), &paused)), ["WriteJournal"], "it is tried again");
+}
+
+#[test]
+fn a_save_that_did_not_complete_is_cancelled_also_if_qemu_has_ended_it() {
+    for (transfer, steps) in [
+        (Transfer::Failed("no space".to_owned()), vec!["RemoveState", "WriteJournal"]),
+        (Transfer::Idle, vec!["RemoveState", "WriteJournal"]),
+        (Transfer::Active, vec!["CancelSave", "RemoveState", "WriteJournal"]),
+    ] {
+        let ended = transfers(running(RunState::PostMigrate, Some(SuspensionPhase::Saving)), transfer);
+        let cancelled = plan(&suspended_vm(), &ended);
+        assert_eq!(names(&cancelled), steps, "the file is incomplete");
+        assert_eq!(written(&cancelled).suspension, None);
+    }
+    let failed = transfers(running(RunState::PostMigrate, None), Transfer::Failed("no space".to_owned()));
+    assert_eq!(names(&plan(&suspended_vm(), &failed)), ["Start"], "the guest goes on");
 }
 
 #[test]
