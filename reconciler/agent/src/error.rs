@@ -167,9 +167,9 @@ impl Error {
         }
     }
 
-    /// Whether a file of the host or an address of a network is waited for: their arrival causes no event either.
+    /// Whether a file of the host, an address of a network or a guest that runs is waited for: that causes no event for the object either.
     pub(crate) fn is_unannounced(&self) -> bool {
-        matches!(self.reason(), Reason::WaitingForFile | Reason::AddressConflict)
+        matches!(self.reason(), Reason::WaitingForFile | Reason::AddressConflict | Reason::WaitingForVM)
     }
 
     /// Returns whether to back off or to wait for a change.
@@ -198,6 +198,8 @@ impl Error {
                     MachineError::Illegal(_)
                         | MachineError::Gone
                         | MachineError::SaveInProgress
+                        | MachineError::SavedJustNow { .. }
+                        | MachineError::ChangedMeanwhile
                         | MachineError::ReservationBlocked { .. }
                 )
         )
@@ -208,6 +210,7 @@ impl Error {
         match self {
             Self::FormerFilesKept { .. } => RETRY_FILES_EVERY,
             Self::Machine(MachineError::SaveInProgress) => RETRY_SAVE_EVERY,
+            Self::Machine(MachineError::SavedJustNow { left }) => (*left).max(SOON),
             _ => SOON,
         }
     }

@@ -14,6 +14,7 @@ mod guest;
 mod guest_facts;
 mod guest_programs;
 mod legal;
+mod saves;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -41,6 +42,7 @@ pub(crate) use exchange::GuestError;
 use guest::{GuestRequest, GuestTask};
 pub(crate) use guest_facts::{GuestFacts, with_stored_use};
 pub(crate) use legal::has_ended;
+use saves::Saves;
 
 /// Length of a machine's request queue; further callers wait for room.
 const QUEUE_LENGTH: usize = 16;
@@ -76,6 +78,8 @@ pub(crate) struct MachineState {
     pub(crate) transfer: Transfer,
     /// Why the last save failed, and when it was begun.
     pub(crate) save_failure: Option<(Timestamp, String)>,
+    /// When the last save was begun, since the driver was connected.
+    pub(crate) save_began: Option<Timestamp>,
 }
 
 /// How a guest ended.
@@ -383,8 +387,7 @@ struct State {
     blocked: BTreeSet<String>,
     /// Volumes of which a snapshot is being taken; they cannot be reserved meanwhile.
     held_still: BTreeSet<String>,
-    /// The instance whose guest is paused while its memory is saved for a snapshot.
-    saving: Option<String>,
+    saves: Saves,
 }
 
 /// No machine opens these volumes, and no other snapshot of them is taken, while this exists.
@@ -398,25 +401,6 @@ impl Drop for Still<'_> {
     fn drop(&mut self) {
         let held = &mut self.machines.state().held_still;
         held.retain(|volume| !self.volumes.contains(volume));
-    }
-}
-
-/// The guest of an instance is paused by the holder of this, which lets it go on, while this exists.
-#[derive(Debug)]
-pub(crate) struct Saving<'a> {
-    machines: &'a Machines,
-}
-
-impl Drop for Saving<'_> {
-    fn drop(&mut self) {
-        let key = {
-            let mut state = self.machines.state();
-            let instance = state.saving.take();
-            instance.and_then(|instance| state.entries.get(&instance)?.key.clone())
-        };
-        if let Some(key) = key {
-            self.machines.queue.add(key);
-        }
     }
 }
 
@@ -650,23 +634,6 @@ impl Machines {
         }
         state.held_still.extend(volumes.iter().cloned());
         Ok(Still { machines: self, volumes })
-    }
-
-    /// Has the plan of the instance's VM leave its guest as it is until the result is dropped.
-    ///
-    /// *Errors:* [`MachineError::SaveInProgress`] while another one exists.
-    pub(crate) fn begin_save(&self, instance: &str) -> Result<Saving<'_>, MachineError> {
-        let mut state = self.state();
-        if state.saving.is_some() {
-            return Err(MachineError::SaveInProgress);
-        }
-        state.saving = Some(instance.to_owned());
-        Ok(Saving { machines: self })
-    }
-
-    /// Whether the guest of this instance is paused while its memory is saved for a snapshot.
-    pub(crate) fn is_saving(&self, instance: &str) -> bool {
-        self.state().saving.as_deref() == Some(instance)
     }
 
     /// Releases a reservation: from now on, the volumes QEMU has are what counts.

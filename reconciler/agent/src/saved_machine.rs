@@ -32,6 +32,8 @@ pub(crate) struct SavedMachine {
     pub(crate) run: Run,
     /// The machine as it was launched, with the disks that it had, without their chains of files.
     pub(crate) machine: MachineSpec,
+    /// The names of the bootstrap data that it was started with: for each it has a device.
+    pub(crate) bootstrap: Vec<String>,
 }
 
 impl SavedMachine {
@@ -40,7 +42,7 @@ impl SavedMachine {
         journal: &Journal,
         state: &MachineState,
         process: &ProcessIdentity,
-        machine: MachineSpec,
+        (machine, bootstrap): (MachineSpec, Vec<String>),
         at: Timestamp,
     ) -> Option<Self> {
         let mut run = journal.run.clone()?;
@@ -49,7 +51,7 @@ impl SavedMachine {
         let without_chain = |disk: DiskSpec| DiskSpec { backing: None, ..disk };
         let disks = machine.disks.into_iter().map(without_chain).collect();
         let machine = MachineSpec { disks, ..machine };
-        Some(Self { version: VERSION, at, process: process.clone(), run, machine })
+        Some(Self { version: VERSION, at, process: process.clone(), run, machine, bootstrap })
     }
 
     /// Reads the note of a state. None: it is of a newer agent, or damaged.

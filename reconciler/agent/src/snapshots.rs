@@ -16,6 +16,7 @@
 //! [`BlockError::NotOneMoment`]: berth_qemu::block::BlockError::NotOneMoment
 
 mod memory;
+mod paused;
 
 use berth_api::{Disk, DiskSnapshot};
 use berth_host::{NewSnapshot, SystemError, Taken, VolumeFacts};
@@ -29,7 +30,8 @@ use crate::key::Key;
 use crate::machine::{Machine, MachineState};
 use crate::plugging::disk_spec;
 
-pub(crate) use memory::{resume_paused, take_with_memory};
+pub(crate) use memory::take_with_memory;
+pub(crate) use paused::resume_paused;
 
 /// How often a guest that was frozen is asked to go on.
 const THAW_ATTEMPTS: usize = 3;

@@ -687,6 +687,14 @@ impl Machines for LinuxSystem {
         self.machines.keep_state(instance, id, note).await
     }
 
+    async fn seal_kept_state(&self, id: &str) -> Result<()> {
+        self.machines.seal_kept_state(id).await
+    }
+
+    async fn kept_states(&self) -> Result<Vec<String>> {
+        self.machines.kept_states().await
+    }
+
     async fn kept_state(&self, id: &str) -> Result<Option<Value>> {
         self.machines.kept_state(id).await
     }
@@ -697,6 +705,10 @@ impl Machines for LinuxSystem {
 
     async fn remove_kept_state(&self, id: &str) -> Result<()> {
         self.machines.remove_kept_state(id).await
+    }
+
+    async fn bootstrap_data(&self, instance: &str) -> Result<Vec<String>> {
+        self.machines.bootstrap_data(instance).await
     }
 
     fn instance_directory(&self, instance: &str) -> PathBuf {

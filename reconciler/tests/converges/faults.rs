@@ -74,6 +74,8 @@ fn has_effect(call: &str) -> bool {
         "exited",
         "has_state",
         "kept_state",
+        "kept_states",
+        "bootstrap_data",
         "check_snapshots",
         "is_as_in_snapshot",
         "read_site",
@@ -234,6 +236,7 @@ fn needs_space(call: &str) -> bool {
         "lend_state",
         "seal_state",
         "keep_state",
+        "seal_kept_state",
     ]
     .contains(&call)
 }

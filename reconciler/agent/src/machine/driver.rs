@@ -301,6 +301,7 @@ impl Driver {
             resumed_at: published.resumed_at,
             transfer,
             save_failure: published.save_failure.clone(),
+            save_began: published.save_began,
         })
     }
 

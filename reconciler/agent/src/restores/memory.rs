@@ -41,7 +41,7 @@ pub(super) async fn find(
     vm: &VM,
     first: &SnapshotFacts,
     volumes: &[&VolumeFacts],
-) -> Result<Option<Result<DueMemory, String>>, Error> {
+) -> Result<Option<Result<Box<DueMemory>, String>>, Error> {
     let Some(restore) = vm.spec.restore.as_deref().filter(|restore| restore.wants_memory()) else {
         return Ok(None);
     };
@@ -73,7 +73,8 @@ pub(super) async fn find(
     match saved.on_files_of(volumes) {
         Ok(machine) => {
             let restore = loaded(restore);
-            Ok(Some(Ok(DueMemory { id: first.id.clone(), restore, run: saved.run, machine })))
+            let due = DueMemory { id: first.id.clone(), restore, run: saved.run, machine };
+            Ok(Some(Ok(Box::new(due))))
         }
         Err(serial) => refused(&format!(
             "the guest has the disk with the serial number {serial}, which the VM does not have"

@@ -86,7 +86,7 @@ pub(crate) async fn due_memory(
     ctx: &Context,
     vm: &VM,
     journal: &Journal,
-) -> Result<Option<Result<DueMemory, String>>, Error> {
+) -> Result<Option<Result<Box<DueMemory>, String>>, Error> {
     let Some(restore) = vm.spec.restore.as_deref() else { return Ok(None) };
     if journal.loaded.as_ref() == Some(&memory::loaded(restore)) {
         return Ok(None);
@@ -113,10 +113,10 @@ async fn find_memory(
     vm: &VM,
     volumes: &BTreeMap<String, VolumeFacts>,
     parts: &[Part],
-) -> Result<Option<Result<DueMemory, String>>, Error> {
+) -> Result<Option<Result<Box<DueMemory>, String>>, Error> {
     let Some(first) = parts.first().and_then(|part| part.facts.as_ref()) else { return Ok(None) };
     let volumes: Vec<&VolumeFacts> = volumes.values().collect();
-    memory::find(ctx, vm, first, &volumes).await
+    Box::pin(memory::find(ctx, vm, first, &volumes)).await
 }
 
 /// Returns the volumes of a VM by the names of their Disks, and the parts of the VMSnapshot that it is restored from.

@@ -6,34 +6,37 @@
 //!
 //! The disks are switched while the guest is still paused. The plan of the VM leaves the guest alone meanwhile, as long as this agent
 //! lives: after a crash of the agent it lets the guest go on, and the state is saved anew. Only if the disks were switched before the
-//! crash, in the process that the state is of, it is of their moment, and the snapshots are finished with it. That they have the
-//! memory is recorded with each of them, as it is finished: an agent that does not know of it records none.
+//! crash, in the process that the state is of, it is of their moment, and the snapshots are finished with it, once the state is durable.
+//! That they have the memory is recorded with each of them, as it is finished: an agent that does not know of it records none.
 
 use std::time::Duration;
 
-use berth_api::VM;
-use berth_host::{InstanceFacts, NewSnapshot, ProcessFacts, SystemError, Taken, VolumeFacts, VolumeOwner};
+use berth_host::{NewSnapshot, SystemError, Taken, VolumeFacts, VolumeOwner};
+use berth_qemu::block::ObservedDisk;
 use berth_qemu::power::RunState;
 use berth_qemu::saved_state::Transfer;
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::{Instant, sleep};
 
+use super::paused::let_go_on;
 use super::{Writer, take, writer};
 use crate::context::Context;
 use crate::error::Error;
-use crate::journal::Journal;
-use crate::key::{Key, ObjectName};
-use crate::machine::Machine;
+use crate::journal::{Journal, PostStart};
+use crate::key::ObjectName;
+use crate::machine::{Machine, MachineError, MachineState};
 use crate::saved_machine::{SavedMachine, as_it_is, has_recorded_cards, size_at_most};
 
 /// How long a guest is paused at most.
 const LONGEST_SAVE: Duration = Duration::from_secs(600);
 /// How long after a save that failed a guest is not paused again.
 const SAVE_AGAIN: SignedDuration = SignedDuration::from_secs(60);
+/// How often a guest is paused for one snapshot.
+const MOST_SAVES: usize = 3;
 /// How often QEMU is asked whether it has saved the memory.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How long a guest that a former agent paused may take to go on.
-const RESUME_LIMIT: Duration = Duration::from_secs(10);
+/// The bytes that stay free on the disk of the host beside a state: the control plane's database may be there too, and a state stays.
+const SPARE: u64 = 512 << 20;
 
 /// Takes snapshots of these volumes and of the memory of the guest that writes to them at one moment, or finishes those that were
 /// begun. The memory is kept under the identity of the first.
@@ -54,10 +57,13 @@ pub(crate) async fn take_with_memory(ctx: &Context, all: &[NewSnapshot]) -> Resu
         (None, Some(id)) => return Err(SystemError::NotOneMoment { id }.into()),
         (_, None) => save(ctx, all, &first.id, &writer).await?,
     };
+    // The guest runs meanwhile.
+    ctx.system.seal_kept_state(&first.id).await?;
     let taken = Taken { at, frozen: false, memory: true };
     for new in all {
         ctx.system.finish_snapshot(&new.pool, &new.id, &taken).await?;
     }
+    ctx.machines.forget_saves(&first.id);
     Ok(())
 }
 
@@ -76,9 +82,12 @@ async fn save(ctx: &Context, all: &[NewSnapshot], id: &str, writer: &Writer) -> 
     ctx.system.check_snapshots(all).await?;
     // Before the journal is read: from then on the plan of the VM begins nothing.
     let _saving = ctx.machines.begin_save(&writer.instance)?;
-    let saved = describe(ctx, all, writer).await?;
+    let (saved, state) = describe(ctx, all, id, writer).await?;
     ctx.system.remove_kept_state(id).await?;
-    let done = take_paused(ctx, all, id, (writer, &saved)).await;
+    let done = take_paused(ctx, all, writer, (&saved, &state)).await;
+    if let Err(error) = &done {
+        ctx.machines.save_failed(id, error.chain());
+    }
     // Best effort: the plan of the VM does what is left. That this file is there shows a later agent that the guest may be paused.
     if let Err(error) = let_go_on(ctx, &writer.instance, &writer.machine).await {
         tracing::warn!(error = %error.chain(), "the guest does not go on after its memory was saved");
@@ -90,34 +99,57 @@ async fn save(ctx: &Context, all: &[NewSnapshot], id: &str, writer: &Writer) -> 
 async fn take_paused(
     ctx: &Context,
     all: &[NewSnapshot],
-    id: &str,
-    (writer, saved): (&Writer, &SavedMachine),
+    writer: &Writer,
+    (saved, before): (&SavedMachine, &MachineState),
 ) -> Result<(), Error> {
-    writer.machine.save(size_at_most(&saved.machine)).await?;
-    until_saved(ctx, all, &writer.machine).await?;
-    ctx.system.keep_state(&writer.instance, id, &saved.to_value()).await?;
+    let Some(first) = all.first() else { return Ok(()) };
+    writer.machine.save(size_at_most(&saved.machine) + SPARE).await?;
+    let after = until_saved(ctx, all, &writer.machine).await?;
+    if has_changed(before, &after) {
+        return Err(MachineError::ChangedMeanwhile.into());
+    }
+    ctx.system.keep_state(&writer.instance, &first.id, &saved.to_value()).await?;
     let volumes = ctx.system.begin_snapshots(all).await?;
     let open: Vec<&VolumeFacts> =
         volumes.iter().filter(|volume| writer.volumes.contains(&volume.id)).collect();
     let overlays = writer.overlays(ctx, &open).await?;
     writer.machine.continue_in_overlays(overlays).await?;
+    // Another program may have let the guest go on before: then it has written to its disks since its memory was saved.
+    if writer.machine.state().await?.run_state != RunState::PostMigrate {
+        ctx.system.remove_kept_state(&first.id).await?;
+        return Err(SystemError::NotOneMoment { id: first.volume.clone() }.into());
+    }
     Ok(())
 }
 
+/// Whether a machine has other devices than when it was described: a step that was planned before may have been applied since.
+fn has_changed(before: &MachineState, after: &MachineState) -> bool {
+    let disk = |disk: &ObservedDisk| {
+        (disk.id.clone(), disk.serial.clone(), disk.size, disk.read_only, disk.bus, disk.target)
+    };
+    let disks = |state: &MachineState| state.disks.iter().map(disk).collect::<Vec<_>>();
+    disks(before) != disks(after)
+        || (&before.nics, &before.cdroms, before.cpus) != (&after.nics, &after.cdroms, after.cpus)
+}
+
 /// Describes the machine of a guest that runs, and whose memory can be saved.
-async fn describe(ctx: &Context, all: &[NewSnapshot], writer: &Writer) -> Result<SavedMachine, Error> {
+async fn describe(
+    ctx: &Context,
+    all: &[NewSnapshot],
+    id: &str,
+    writer: &Writer,
+) -> Result<(SavedMachine, MachineState), Error> {
     let refused = |why: String| Error::MemoryRefused { why };
     let journal = ctx.system.read_journal(&writer.instance).await?.ok_or(Error::NoRunningGuest)?;
     let journal = Journal::parse(journal)?;
     let state = writer.machine.state().await?;
-    if journal.suspension.is_some() || journal.stop.is_some() || state.run_state != RunState::Running {
+    let is_off = journal.suspension.is_some() || journal.stop.is_some();
+    // The hook after the start asks the guest for something, and judges its answer.
+    let is_starting = journal.run.as_ref().is_none_or(|run| run.post_start == Some(PostStart::Due));
+    if is_off || is_starting || state.run_state != RunState::Running {
         return Err(Error::NoRunningGuest);
     }
-    if let Some((began, why)) = &state.save_failure
-        && ctx.now().duration_since(*began) < SAVE_AGAIN
-    {
-        return Err(Error::MemoryNotSaved { why: why.clone() });
-    }
+    may_be_paused(ctx, id, &state)?;
     if journal.has_devices() {
         let why = "it has devices of its host until the next power cycle, whose state is not saved with it";
         return Err(refused(why.to_owned()));
@@ -136,8 +168,26 @@ async fn describe(ctx: &Context, all: &[NewSnapshot], writer: &Writer) -> Result
         return Err(refused(format!("it has disk {}, which the snapshot does not have", disk.serial)));
     }
     let process = &writer.machine.process.identity;
-    let saved = SavedMachine::new(&journal, &state, process, machine, ctx.now());
-    saved.ok_or(Error::NoRunningGuest)
+    let bootstrap = ctx.system.bootstrap_data(&writer.instance).await?;
+    let saved = SavedMachine::new(&journal, &state, process, (machine, bootstrap), ctx.now());
+    Ok((saved.ok_or(Error::NoRunningGuest)?, state))
+}
+
+/// Checks whether the guest may be paused (again) for this snapshot.
+fn may_be_paused(ctx: &Context, id: &str, state: &MachineState) -> Result<(), Error> {
+    let failed = ctx.machines.failed_saves(id);
+    if let Some((count, why)) = &failed
+        && *count >= MOST_SAVES
+    {
+        let why = format!("it was tried {count} times, the last time: {why}");
+        return Err(Error::MemoryNotSaved { why });
+    }
+    let has_failed = failed.is_some() || state.save_failure.is_some();
+    let Some(began) = state.save_began.filter(|_| has_failed) else { return Ok(()) };
+    match Duration::try_from((SAVE_AGAIN - ctx.now().duration_since(began)).min(SAVE_AGAIN)) {
+        Ok(left) if !left.is_zero() => Err(MachineError::SavedJustNow { left }.into()),
+        _ => Ok(()),
+    }
 }
 
 /// Whether the objects of all these snapshots are there, and none is being deleted.
@@ -152,79 +202,42 @@ fn are_wanted(ctx: &Context, all: &[NewSnapshot]) -> bool {
     all.iter().all(|new| new.owner.as_ref().is_none_or(is_wanted))
 }
 
-/// Waits until QEMU has saved the state.
+/// Waits until QEMU has saved the state. Returns the machine, whose guest is paused.
 ///
 /// *Errors:* [`Error::Conflict`] once one of the snapshots is being deleted.
-async fn until_saved(ctx: &Context, all: &[NewSnapshot], machine: &Machine) -> Result<(), Error> {
-    let failed = |why: String| Err(Error::MemoryNotSaved { why });
+async fn until_saved(ctx: &Context, all: &[NewSnapshot], machine: &Machine) -> Result<MachineState, Error> {
     let deadline = Instant::now() + LONGEST_SAVE;
     while Instant::now() < deadline {
         if !are_wanted(ctx, all) {
             return Err(Error::Conflict);
         }
-        let state = machine.state().await?;
-        match (&state.run_state, &state.transfer) {
-            (RunState::PostMigrate, _) => return Ok(()),
-            (_, Transfer::Failed(why)) => return failed(why.clone()),
-            (RunState::Paused | RunState::Other(_), Transfer::Active | Transfer::Completed) => {}
-            (other, _) => return failed(format!("QEMU is in state {other:?}")),
+        match machine.state().await {
+            Ok(state) => {
+                if has_saved(&state).map_err(|why| Error::MemoryNotSaved { why })? {
+                    return Ok(state);
+                }
+            }
+            // QEMU may be busy with the save.
+            Err(error) if error.is_timeout() => {}
+            Err(error) => return Err(error.into()),
         }
         sleep(LOOK_EVERY).await;
     }
-    failed(format!("it takes longer than {} minutes", LONGEST_SAVE.as_secs() / 60))
+    let why = format!("it takes longer than {} minutes", LONGEST_SAVE.as_secs() / 60);
+    Err(Error::MemoryNotSaved { why })
 }
 
-/// Lets a guest go on that was paused for its memory, saved or not.
-async fn let_go_on(ctx: &Context, instance: &str, machine: &Machine) -> Result<(), Error> {
-    let state = machine.state().await?;
-    let was_paused = match state.run_state {
-        RunState::PostMigrate => true,
-        // Without a save it is paused because it is declared so, or is resumed by the plan of its VM.
-        RunState::Paused => state.transfer != Transfer::Idle,
-        _ => false,
-    };
-    if was_paused {
-        if state.transfer == Transfer::Active {
-            machine.cancel_save().await?;
+/// Whether QEMU has saved the state. The error is for people: it will not.
+fn has_saved(state: &MachineState) -> Result<bool, String> {
+    match (&state.run_state, &state.transfer) {
+        (_, Transfer::Failed(why)) => Err(why.clone()),
+        (RunState::PostMigrate, Transfer::Completed) => Ok(true),
+        (RunState::PostMigrate | RunState::Paused | RunState::Other(_), Transfer::Idle) => {
+            Err("the save was cancelled".to_owned())
         }
-        machine.start().await?;
-        machine.set_clock().await;
+        (RunState::PostMigrate | RunState::Paused | RunState::Other(_), _) => Ok(false),
+        (other, _) => Err(format!("QEMU is in state {other:?}")),
     }
-    Ok(ctx.system.remove_state(instance).await?)
-}
-
-/// Lets the guests go on that a former agent had paused for a snapshot when it ended. Needs no control plane.
-pub(crate) async fn resume_paused(ctx: &Context) {
-    let instances = match ctx.system.instances().await {
-        Ok(instances) => instances,
-        Err(error) => {
-            return tracing::warn!(%error, "it is not known whether guests are paused for snapshots");
-        }
-    };
-    for InstanceFacts { instance, journal, process } in instances {
-        let (Some(Ok(journal)), Some(process)) = (journal.map(Journal::parse), process) else { continue };
-        let resumed = tokio::time::timeout(RESUME_LIMIT, resume(ctx, &instance, &journal, &process)).await;
-        match resumed {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(instance, error = %error.chain(), "its guest may stay paused"),
-            Err(_) => tracing::warn!(instance, "its monitor does not answer: its guest may stay paused"),
-        }
-    }
-}
-
-async fn resume(
-    ctx: &Context,
-    instance: &str,
-    journal: &Journal,
-    process: &ProcessFacts,
-) -> Result<(), Error> {
-    // A state that its journal knows is that of a suspension.
-    if journal.suspension.is_some() || !ctx.system.has_state(instance).await? {
-        return Ok(());
-    }
-    let key = Key::new::<VM>(ObjectName::new(&journal.namespace, &journal.name));
-    let machine = ctx.machines.connect(instance, Some(&journal.uid), Some(key), process).await?;
-    let_go_on(ctx, instance, &machine).await
 }
 
 impl Writer {
@@ -235,7 +248,7 @@ impl Writer {
             let pending = volume.filter(|volume| volume.pending_snapshot.as_ref() == Some(&new.id));
             let Some(volume) = pending else { continue };
             let overlays = self.overlays(ctx, &[&volume]).await?;
-            let is_open = |disk: &berth_qemu::block::ObservedDisk| {
+            let is_open = |disk: &ObservedDisk| {
                 overlays
                     .iter()
                     .any(|overlay| overlay.id == disk.id && disk.file.as_ref() == Some(&overlay.file))

@@ -27,6 +27,11 @@ impl FakeSystem {
         Ok(())
     }
 
+    pub(super) fn seal_kept(&self, id: &str) -> Result<()> {
+        let kept = kept_state_path(id);
+        self.files.size_of(&kept).map(drop).ok_or_else(|| missing("write", kept))
+    }
+
     pub(super) fn kept(&self, id: &str) -> Option<Value> {
         self.files.size_of(&kept_state_path(id))?;
         self.state().kept_states.get(id).cloned()

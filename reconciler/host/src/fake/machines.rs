@@ -442,6 +442,14 @@ impl Machines for FakeSystem {
         self.call("keep_state", async { self.keep(instance, id, note) }).await
     }
 
+    async fn seal_kept_state(&self, id: &str) -> Result<()> {
+        self.call("seal_kept_state", async { self.seal_kept(id) }).await
+    }
+
+    async fn kept_states(&self) -> Result<Vec<String>> {
+        self.call("kept_states", async { Ok(self.kept_states_now()) }).await
+    }
+
     async fn kept_state(&self, id: &str) -> Result<Option<Value>> {
         self.call("kept_state", async { Ok(self.kept(id)) }).await
     }
@@ -456,6 +464,12 @@ impl Machines for FakeSystem {
             Ok(())
         };
         self.call("remove_kept_state", work).await
+    }
+
+    async fn bootstrap_data(&self, instance: &str) -> Result<Vec<String>> {
+        let seed = instance_path(instance).join("seed.img");
+        let work = async { Ok(self.files.size_of(&seed).map(|_| "seed".to_owned()).into_iter().collect()) };
+        self.call("bootstrap_data", work).await
     }
 
     fn instance_directory(&self, instance: &str) -> PathBuf {

@@ -16,18 +16,18 @@ pub(super) async fn apply(ctx: &Context, snapshot: &DiskSnapshot, step: &Step) -
         Step::TakeOver { pool, snapshot, owner } => {
             ctx.system.hand_over_snapshot(pool, snapshot, owner).await?;
         }
-        Step::Delete(new) => {
-            match ctx.system.delete_snapshot(&new.pool, &new.id).await {
-                // The disk continues in its new file already.
-                Err(SystemError::VolumeBusy { .. }) => {
-                    take(ctx, std::slice::from_ref(new)).await?;
-                    ctx.system.delete_snapshot(&new.pool, &new.id).await?;
-                }
-                done => done?,
-            }
-            // The memory that was saved with it goes with it.
-            ctx.system.remove_kept_state(&new.id).await?;
+        Step::RemoveMemory(id) => {
+            ctx.machines.forget_saves(id);
+            ctx.system.remove_kept_state(id).await?;
         }
+        Step::Delete(new) => match ctx.system.delete_snapshot(&new.pool, &new.id).await {
+            // The disk continues in its new file already.
+            Err(SystemError::VolumeBusy { .. }) => {
+                take(ctx, std::slice::from_ref(new)).await?;
+                ctx.system.delete_snapshot(&new.pool, &new.id).await?;
+            }
+            done => done?,
+        },
         Step::Release => {
             release(ctx, snapshot).await?;
             merge_deleted(ctx);

@@ -136,7 +136,7 @@ pub(crate) struct Observed {
     pub(crate) misplaced: Option<String>,
     pub(crate) restore: VmRestore,
     /// The memory with which its guest goes on after the restore, or why it cannot; only observed while it is to be started.
-    pub(crate) memory: Option<Result<DueMemory, String>>,
+    pub(crate) memory: Option<Result<Box<DueMemory>, String>>,
     /// The snapshots of the VM that are taken, the oldest first.
     pub(crate) snapshots: Vec<SnapshotOfVM>,
 }

@@ -4,8 +4,10 @@
 //!   instances/<id>/saved.state ──keep──▶ memory/<snapshot>.state, .json ──lay──▶ instances/<id>/saved.state      (one file)
 //! ```
 //!
-//! The note is on disk before the file has its name, and is removed after it: a file with this name is complete.
+//! The note is on disk before the file has its name, and is removed after it: QEMU has completed a file with this name. After a crash of
+//! the host it may lack data, unless it was sealed.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,12 +25,41 @@ impl LinuxMachines {
         let (folder, saved) = (self.layout.kept_states(), self.layout.state(instance));
         let (kept, beside, note) = (self.layout.kept_state(id), self.layout.kept_note(id), note.clone());
         blocking(move || {
-            File::open(&saved).and_then(|file| file.sync_all()).map_err(failed("write", &saved))?;
             files::ensure_private_folder(&folder)?;
             remove(&kept)?;
             files::write_json(&beside, &note, 0o600)?;
             fs::hard_link(&saved, &kept).map_err(failed("link", &saved))?;
             files::sync_parent(&kept).map_err(failed("write the folder of", &kept))
+        })
+        .await
+    }
+
+    pub(in super::super) async fn seal_kept_state(&self, id: &str) -> Result<()> {
+        check_name("snapshot", id)?;
+        let kept = self.layout.kept_state(id);
+        blocking(move || {
+            File::open(&kept).and_then(|file| file.sync_all()).map_err(failed("write", &kept))?;
+            files::sync_parent(&kept).map_err(failed("write the folder of", &kept))
+        })
+        .await
+    }
+
+    pub(in super::super) async fn kept_states(&self) -> Result<Vec<String>> {
+        let folder = self.layout.kept_states();
+        blocking(move || {
+            let entries = match fs::read_dir(&folder) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+                entries => entries.map_err(failed("list", &folder))?,
+            };
+            let mut ids = BTreeSet::new();
+            for entry in entries {
+                let name = entry.map_err(failed("list", &folder))?.file_name();
+                let name = name.to_string_lossy();
+                // A note without its file is of a state that was being kept or removed.
+                let id = name.strip_suffix(".state").or_else(|| name.strip_suffix(".json"));
+                ids.extend(id.filter(|id| check_name("snapshot", id).is_ok()).map(str::to_owned));
+            }
+            Ok(ids.into_iter().collect())
         })
         .await
     }

@@ -277,6 +277,7 @@ fn present(state: RunState) -> Observed {
         resumed_at: None,
         transfer: Transfer::Idle,
         save_failure: None,
+        save_began: None,
     };
     Observed {
         journal: Journal { run: Some(run()), ..Journal::new(&vm(json!({}))) },

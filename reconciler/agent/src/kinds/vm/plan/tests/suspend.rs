@@ -282,7 +282,7 @@ fn restored() -> Observed {
     };
     let ready = ready_to_start();
     let journal = ready.journal.clone().with_slots(["nic0"].into_iter());
-    Observed { memory: Some(Ok(memory)), journal, journal_written: true, ..ready }
+    Observed { memory: Some(Ok(Box::new(memory))), journal, journal_written: true, ..ready }
 }
 
 #[test]
