@@ -98,6 +98,20 @@ fn the_parts_of_a_vm_snapshot_with_memory_are_taken_with_the_memory_and_say_so()
 }
 
 #[test]
+fn a_snapshot_whose_memory_was_not_saved_is_not_tried_again() {
+    let parts = Parts { here: vec![new()], total: 1, memory: true, taken_by: None };
+    let observed = Observed { has_volume: true, parts: Some(parts.clone()), ..Observed::default() };
+    let mut failed = snapshot(json!({}));
+    let stored = Readiness::Stalled(Reason::SnapshotFailed, "no space".to_owned());
+    let conditions = &mut failed.status.as_mut().expect("bound").conditions;
+    stored.write(conditions, 2, Timestamp::UNIX_EPOCH);
+    let stays = plan(&failed, &observed);
+    assert_eq!((stays.steps.len(), stays.readiness), (0, stored));
+    let without = Observed { parts: Some(Parts { memory: false, ..parts }), ..observed };
+    assert_eq!(plan(&failed, &without).steps.len(), 1, "only an attempt with memory pauses the guest");
+}
+
+#[test]
 fn a_snapshot_that_is_gone_is_not_taken_again_of_another_moment() {
     let taken = snapshot(json!({"takenAt": "2026-01-01T00:00:00Z"}));
     let lost = plan(&taken, &Observed { has_volume: true, ..Observed::default() });
@@ -119,9 +133,10 @@ fn a_part_is_held_until_the_restore_of_its_vm_that_has_begun_is_done() {
 fn a_snapshot_is_deleted_whether_it_was_taken_or_only_begun_and_that_of_another_object_stays() {
     for frozen in [None, Some(true)] {
         let gone = plan(&deleted(snapshot(json!({}))), &found("u1", frozen));
-        assert_eq!(gone.steps, [Step::Delete(new()), Step::Release]);
+        assert_eq!(gone.steps, [Step::RemoveMemory("s-u1".into()), Step::Delete(new()), Step::Release]);
     }
-    assert_eq!(plan(&deleted(snapshot(json!({}))), &Observed::default()).steps, [Step::Release]);
+    let unbegun = plan(&deleted(snapshot(json!({}))), &Observed::default());
+    assert_eq!(unbegun.steps, [Step::RemoveMemory("s-u1".into()), Step::Release], "it may have its memory");
     assert_eq!(plan(&deleted(snapshot(json!({}))), &found("u0", Some(true))).steps, [Step::Release]);
     assert_eq!(reason(&plan(&snapshot(json!({})), &found("u0", Some(true)))), (true, Reason::NotSupported));
     let mut unnamed = found("u1", Some(true));
