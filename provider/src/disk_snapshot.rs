@@ -38,7 +38,7 @@ impl ResourceKind for DiskSnapshot {
             Field::observed(
                 "consistency",
                 "/status/consistency",
-                "`Crash`: the data as after a power failure. `FileSystem`: the guest agent had the file systems frozen. `Memory`: it is a part of a `berth_vm_snapshot` with `memory`.",
+                "`Crash`: the data as after a power failure. `FileSystem`: the guest agent had the file systems frozen.",
             ),
             Field::observed("pool", "/status/pool", "The StoragePool that has its file."),
             Field::observed(

@@ -46,7 +46,7 @@ impl ResourceKind for VmSnapshot {
             Field::observed(
                 "consistency",
                 "/status/consistency",
-                "`Crash`: the data as after a power failure. `FileSystem`: the guest agent had the file systems of all disks frozen. `Memory`: the guest's memory of the same moment is saved too.",
+                "`Crash`: the data as after a power failure. `FileSystem`: the guest agent had the file systems of all disks frozen. With the memory it is `Crash`: what the guest had not written is in its memory.",
             ),
         ]
     }

@@ -197,7 +197,7 @@ fn goes_on_with_its_memory(platform: &Platform, project: &Project, guest: &str, 
     let data = write(platform, guest, "snapshots-data", 41)?;
     declare(platform, "VMSnapshot", "snapshots-memory", &json!({"vm": "snapshots", "memory": true}))?;
     let taken = kubectl.condition("vmsnap/snapshots-memory", "Ready=True", None, BOOT)?["status"].clone();
-    ensure!(taken["consistency"] == "Memory" && kept()? == 4, "{taken:#}");
+    ensure!(taken["consistency"] == "Crash" && kept()? == 4, "{taken:#}");
     wait::until("the guest to go on", BOOT, || {
         ensure!(boot()? == of_moment, "it has booted");
         Ok(())

@@ -51,19 +51,6 @@ pub enum Consistency {
     Crash,
     /// As after an unmount: the guest agent froze the file systems meanwhile.
     FileSystem,
-    /// As it was for the running guest, whose memory of the same moment is saved too. Without the memory it is `Crash`.
-    Memory,
-}
-
-impl Consistency {
-    /// Returns the state of the disk for a reader that does not have the memory.
-    #[must_use]
-    pub fn without_memory(self) -> Self {
-        match self {
-            Self::Memory => Self::Crash,
-            other => other,
-        }
-    }
 }
 
 /// The observed state of a DiskSnapshot.
@@ -96,10 +83,12 @@ pub struct DiskSnapshotStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 40))]
     pub taken_at: Option<String>,
-    /// `Crash`: the data as after a power failure. `FileSystem`: the guest agent had the file systems frozen. `Memory`: it is a part of a
-    /// VMSnapshot with the guest's memory.
+    /// `Crash`: the data as after a power failure. `FileSystem`: the guest agent had the file systems frozen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub consistency: Option<Consistency>,
+    /// True: the guest's memory of the same moment is saved with the VMSnapshot that it is a part of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<bool>,
 }
 
 impl DiskSnapshot {

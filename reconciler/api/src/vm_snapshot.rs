@@ -16,8 +16,9 @@ pub const MOST_SNAPSHOT_DISKS: usize = 64;
 /// The greatest length of the name of a VMSnapshot: the names of its DiskSnapshots are three characters longer.
 pub const LONGEST_VM_SNAPSHOT_NAME: usize = 60;
 
-/// The data of all disks of a VM at one moment, and with `memory` that of its guest's memory. The VM runs on meanwhile. Each disk's part is
-/// a DiskSnapshot `NAME-0`, `NAME-1`, … of its own, which goes with the VMSnapshot: Disks are made from it and restored from it.
+/// The data of all disks of a VM at one moment, and with `memory` the guest's memory of that moment. The VM runs on; with `memory` its guest
+/// is paused while that is written. Each disk's part is a DiskSnapshot `NAME-0`, `NAME-1`, … of its own, which goes with the VMSnapshot: Disks
+/// are made from it and restored from it.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "berth.dev",
@@ -76,8 +77,8 @@ pub struct VMSnapshotStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 40))]
     pub taken_at: Option<String>,
-    /// `Crash`: the data as after a power failure. `FileSystem`: the guest agent had the file systems of all disks frozen. `Memory`: the
-    /// guest's memory of the same moment is saved too.
+    /// `Crash`: the data as after a power failure. `FileSystem`: the guest agent had the file systems of all disks frozen. With the
+    /// memory it is `Crash`: what the guest had not written is in its memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub consistency: Option<Consistency>,
 }

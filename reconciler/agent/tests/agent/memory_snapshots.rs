@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use berth_api::{Consistency, DiskSnapshot, HOST_FINALIZER, VM};
+use berth_api::{DiskSnapshot, HOST_FINALIZER, VM};
 use berth_qemu::power::RunState;
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::json;
@@ -53,7 +53,7 @@ async fn until_state(fixture: &Fixture, wanted: RunState) {
 }
 
 fn is_taken(part: &DiskSnapshot) -> bool {
-    part.status.as_ref().is_some_and(|s| s.taken_at.is_some() && s.consistency == Some(Consistency::Memory))
+    part.status.as_ref().is_some_and(|s| s.taken_at.is_some() && s.memory == Some(true))
 }
 
 #[tokio::test(start_paused = true)]

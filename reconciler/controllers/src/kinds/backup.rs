@@ -255,8 +255,7 @@ fn of_snapshot(
         snapshot: Some((snapshot_id, pool)),
         size: status.size,
         taken_at: Some(taken_at),
-        // Only the disk is backed up.
-        consistency: status.consistency.map(Consistency::without_memory),
+        consistency: status.consistency,
     };
     Ok(Bound { host: binding.host, new: Some(new) })
 }

@@ -23,10 +23,11 @@ pub(super) fn status(
         status.size = Some(Quantity::from_bytes(facts.size).0);
         status.taken_at = Some(taken.at.to_string());
         status.consistency = Some(match taken {
-            Taken { memory: true, .. } => Consistency::Memory,
             Taken { frozen: true, .. } => Consistency::FileSystem,
             Taken { .. } => Consistency::Crash,
         });
+        // In a field of its own: an older agent reads the consistency.
+        status.memory = taken.memory.then_some(true);
     }
     status
 }

@@ -94,7 +94,7 @@ fn the_parts_of_a_vm_snapshot_with_memory_are_taken_with_the_memory_and_say_so()
     facts.memory = true;
     let ready = Readiness::Ready(Reason::Available, String::new());
     let reported = status(&snapshot(json!({})), &taken, &ready, Timestamp::UNIX_EPOCH);
-    assert_eq!(reported.consistency, Some(Consistency::Memory));
+    assert_eq!((reported.consistency, reported.memory), (Some(Consistency::Crash), Some(true)));
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn the_status_tells_the_moment_and_keeps_it_when_the_file_is_lost() {
     assert_eq!(reported(true).consistency, Some(Consistency::FileSystem));
     let crash = reported(false);
     assert_eq!((crash.consistency, crash.size.as_deref()), (Some(Consistency::Crash), Some("4Gi")));
-    assert_eq!(crash.taken_at.as_deref(), Some("1970-01-01T00:00:00Z"));
+    assert_eq!((crash.taken_at.as_deref(), crash.memory), (Some("1970-01-01T00:00:00Z"), None));
     let later = DiskSnapshot { status: Some(crash.clone()), ..object.clone() };
     let lost = status(&later, &Observed::default(), &ready, Timestamp::UNIX_EPOCH);
     assert_eq!((lost.taken_at, lost.size), (crash.taken_at, crash.size));

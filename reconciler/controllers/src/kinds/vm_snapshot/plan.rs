@@ -206,7 +206,7 @@ fn follow(snapshot: &VMSnapshot, observed: &Observed) -> Plan<Decision> {
     }
     let obstacle = obstacle(snapshot, observed, is_taken)
         .or_else(|| differing_moments(parts()))
-        .or_else(|| without_memory(snapshot, parts()))
+        .or_else(|| if is_taken { None } else { without_memory(snapshot, parts()) })
         .or_else(|| is_late.then(|| too_late(snapshot)));
     let readiness = obstacle.unwrap_or_else(|| readiness_of(&observed.parts));
     // Without the last of them it is not decided: the disks are known again once they are back.
@@ -263,8 +263,7 @@ fn without_memory<'a>(
     mut parts: impl Iterator<Item = &'a Arc<DiskSnapshot>>,
 ) -> Option<Readiness> {
     let lacks_it = |part: &Arc<DiskSnapshot>| {
-        let consistency = part.status.as_ref().and_then(|status| status.consistency);
-        consistency.is_some_and(|consistency| consistency != Consistency::Memory)
+        part.status.as_ref().is_some_and(|status| status.taken_at.is_some() && status.memory != Some(true))
     };
     (snapshot.spec.memory && parts.any(lacks_it)).then(|| {
         let text = "it was taken without the guest's memory: upgrade berth on the host of the VM, delete the VMSnapshot, and create another";

@@ -258,13 +258,14 @@ fn a_snapshot_whose_host_took_the_disks_without_the_memory_says_so() {
     assert_eq!(reason(&without), (true, Reason::SnapshotInterrupted));
     assert!(without.decision.readiness.message().contains("upgrade berth"), "{without:?}");
     let mut whole = taken();
-    whole["consistency"] = json!("Memory");
+    whole["consistency"] = json!("Crash");
+    whole["memory"] = json!(true);
     for part in &parts {
         put(&mut cache, with_status(part, &whole));
     }
     let ready = planned(&cache, &snapshot);
     assert_eq!(reason(&ready), (false, Reason::Available));
-    assert_eq!(reported(&snapshot, &ready).consistency, Some(Consistency::Memory));
+    assert_eq!(reported(&snapshot, &ready).consistency, Some(Consistency::Crash));
 }
 
 #[test]
