@@ -1,6 +1,8 @@
 //! The hardware that a VM declares, compared with that of a running machine. Pure.
 
+use berth_api::vm::DiskBus;
 use berth_api::{CpuTopology, Profile, Quantity, Size, VM};
+use berth_qemu::machine::Bus;
 use sha2::{Digest, Sha256};
 
 use crate::index::instance_of;
@@ -41,6 +43,15 @@ pub(crate) fn differences(run: &Run, vm: &VM, size: &Size, profile: &Profile) ->
         ("uuid", run.uuid.as_ref().is_none_or(|uuid| *uuid == uuid_of(vm))),
     ];
     parts.into_iter().filter(|(_, is_same)| !is_same).map(|(name, _)| name).collect()
+}
+
+/// Returns the controller of a declared disk in QEMU's form.
+pub(crate) fn bus_of(bus: DiskBus) -> Bus {
+    match bus {
+        DiskBus::VirtioScsi => Bus::VirtioScsi,
+        DiskBus::VirtioBlk => Bus::VirtioBlk,
+        DiskBus::Sata => Bus::Sata,
+    }
 }
 
 /// Returns the SMBIOS UUID of a VM: the declared one, or else one that is always the same for the same instance, on any host.

@@ -4,15 +4,15 @@
 
 use std::collections::BTreeSet;
 
-use berth_api::vm::VMRestore;
+use berth_api::vm::{VMDisk, VMRestore};
 use berth_api::{Profile, Size, SizeError, VM};
 use berth_host::{HostFacts, SnapshotFacts, VolumeFacts};
 use berth_qemu::machine::{Accelerator, MachineSpec};
 
 use crate::context::Context;
 use crate::error::Error;
-use crate::hardware::differences;
-use crate::index::{declared_profile, declared_size, instance_of};
+use crate::hardware::{bus_of, differences};
+use crate::index::{declared_profile, declared_size, instance_of, volume_of};
 use crate::journal::{Journal, LoadedMemory, Run};
 use crate::key::ObjectName;
 use crate::saved_machine::SavedMachine;
@@ -58,16 +58,27 @@ pub(super) async fn find(
     let Some(saved) = ctx.system.kept_state(&first.id).await?.and_then(SavedMachine::parse) else {
         return refused("its file is gone from the host, or of a newer version of berth");
     };
-    let written = ctx.system.read_journal(instance_of(vm).unwrap_or_default()).await?;
+    let instance = instance_of(vm).unwrap_or_default();
+    let written = ctx.system.read_journal(instance).await?;
     let Some(Ok(journal)) = written.map(Journal::parse) else {
         return refused("the VM has never run on this host");
     };
     let host = ctx.facts().await?;
-    let (size, profile) = {
+    let bootstrap = ctx.system.bootstrap_data(instance).await?;
+    let (size, profile, disks) = {
         let (tables, name) = (ctx.index.read(), ObjectName::of(vm));
-        (declared_size(&tables, &name, vm), declared_profile(&tables, &name, vm))
+        let disk = |disk: &VMDisk| {
+            let volume = volume_of(tables.disks.get(&name.beside(disk.name.as_str()))?.as_ref())?.to_owned();
+            Some((volume, disk.clone()))
+        };
+        let disks: Vec<(String, VMDisk)> = vm.spec.disks.iter().filter_map(disk).collect();
+        (declared_size(&tables, &name, vm), declared_profile(&tables, &name, vm), disks)
     };
-    if let Some(why) = obstacle(vm, &journal, &saved, (&size, &profile)).or_else(|| lacks(&host, &saved)) {
+    let why = obstacle(vm, &journal, &saved, (&size, &profile))
+        .or_else(|| other_disk(&disks, &saved.machine))
+        .or_else(|| other_bootstrap(&bootstrap, &saved))
+        .or_else(|| lacks(&host, &saved));
+    if let Some(why) = why {
         return refused(&why);
     }
     match saved.on_files_of(volumes) {
@@ -119,6 +130,31 @@ fn has_cards_of(vm: &VM, journal: &Journal, machine: &MachineSpec) -> bool {
     let cards: BTreeSet<(u8, String)> = cards.collect();
     let saved: BTreeSet<(u8, String)> = machine.nics.iter().map(|nic| (nic.slot, nic.mac.clone())).collect();
     cards == saved && vm.spec.network_interfaces.len() == cards.len()
+}
+
+/// Returns which disk, of these volumes, the VM declares in another way than the machine had it.
+fn other_disk(declared: &[(String, VMDisk)], machine: &MachineSpec) -> Option<String> {
+    declared.iter().find_map(|(volume, declared)| {
+        let had = machine.disks.iter().find(|disk| disk.id == *volume)?;
+        let parts = [
+            ("boot", had.boot == declared.boot),
+            ("bus", had.bus == bus_of(declared.bus)),
+            ("readOnly", had.read_only == declared.read_only),
+        ];
+        let (name, _) = parts.into_iter().find(|(_, is_same)| !is_same)?;
+        Some(format!(
+            "the guest had disk {} with another {name}: declare it as the VM had it then",
+            declared.name
+        ))
+    })
+}
+
+/// Returns what differs in the devices for bootstrap data, of which a guest has those of its last start.
+fn other_bootstrap(present: &[String], saved: &SavedMachine) -> Option<String> {
+    (present != saved.bootstrap).then(|| {
+        "the guest had devices for other kinds of bootstrap data: declare those that it had then, and start it once"
+            .to_owned()
+    })
 }
 
 /// Returns what this host lacks for a saved state.

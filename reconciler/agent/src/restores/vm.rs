@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Whether a disk was restored is in the note of its volume. Once one of the disks is restored, the parts for the others are not deleted
-//! before these are restored too, and the VM does not start before; nor if they cannot be restored, as long as the restore is declared.
+//! before these are restored too, and the VM does not start before; nor if they cannot be restored, as long as the restore is declared. With
+//! the guest's memory they are not deleted before it goes on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use super::memory::{self, DueMemory};
 use super::{Restore, decide, done_before, facts_of};
 use crate::context::Context;
 use crate::error::Error;
-use crate::index::{Tables, volume_of};
+use crate::index::{Tables, instance_of, volume_of};
 use crate::journal::Journal;
 use crate::key::ObjectName;
 
@@ -183,13 +184,27 @@ pub(crate) async fn holds(ctx: &Context, snapshot: &DiskSnapshot) -> Result<Opti
         vms.map(|(_, vm)| vm.clone()).collect()
     };
     for vm in vms {
-        if let VmRestore::Due(parts) = observe(ctx, &vm).await?
-            && parts.is_begun
-        {
+        let is_needed = match observe(ctx, &vm).await? {
+            VmRestore::Due(parts) => parts.is_begun,
+            VmRestore::Done(_) => Box::pin(is_memory_due(ctx, &vm)).await?,
+            _ => false,
+        };
+        if is_needed {
             return Ok(Some(vm.name_any()));
         }
     }
     Ok(None)
+}
+
+/// Whether the guest of a VM whose disks were restored is still to go on with the memory of the same snapshot.
+async fn is_memory_due(ctx: &Context, vm: &VM) -> Result<bool, Error> {
+    let Some(instance) = instance_of(vm) else { return Ok(false) };
+    let written = ctx.system.read_journal(instance).await?;
+    let Some(Ok(journal)) = written.map(Journal::parse) else { return Ok(false) };
+    if journal.suspension.is_some() || journal.has_process() {
+        return Ok(false);
+    }
+    Ok(matches!(due_memory(ctx, vm, &journal).await?, Some(Ok(_))))
 }
 
 /// Returns the names of the disks that a VM declares, and of those that attachments plug into it.

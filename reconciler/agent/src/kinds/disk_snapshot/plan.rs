@@ -23,8 +23,7 @@ pub(super) fn plan(snapshot: &DiskSnapshot, observed: &Observed) -> Plan<Step> {
         observed.snapshot.as_ref().map_or(Owner::ThisSnapshot, |facts| owner(snapshot, facts.owner.as_ref()));
     if snapshot.metadata.deletion_timestamp.is_some() {
         if let Some(vm) = &observed.held_by {
-            let text =
-                format!("deleted, and held until all disks of VM {vm} are restored from its VMSnapshot");
+            let text = format!("deleted, and held until VM {vm} is restored from its VMSnapshot");
             let held = Readiness::Reconciling(Reason::InUse, text);
             return Plan::without_steps(held).requeue_after(LOOK_FOR_RESTORE);
         }

@@ -1,5 +1,7 @@
 use berth_qemu::hypervisor::ProcessIdentity;
-use berth_qemu::machine::{Extras, Firmware, Graphics, NicModel, NicSpec, Tap, Topology};
+use berth_qemu::machine::{
+    Bus, Cache, DiskSpec, Extras, Firmware, Format, Graphics, NicModel, NicSpec, Tap, Topology,
+};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -78,6 +80,7 @@ fn saved() -> SavedMachine {
         process,
         run: Run { graphics: vm(json!({})).spec.graphics, ..run },
         machine: machine(),
+        bootstrap: vec!["seed".to_owned()],
     }
 }
 
@@ -110,6 +113,47 @@ fn a_guest_goes_on_with_its_memory_only_with_the_network_cards_that_it_had() {
     let mut other = saved();
     other.machine.nics[0].mac = "52:54:00:00:00:03".into();
     assert!(why_not(&vm(json!({})), &other, 1).is_some(), "another MAC address");
+}
+
+#[test]
+fn a_guest_goes_on_with_its_memory_only_with_its_disks_as_they_were() {
+    let mut machine = machine();
+    machine.disks = vec![DiskSpec {
+        id: "v-root".into(),
+        file: "/root.qcow2".into(),
+        format: Format::Qcow2,
+        backing: None,
+        serial: "vroot".into(),
+        wwn: None,
+        boot: true,
+        read_only: false,
+        target: Some(0),
+        cache: Cache::default(),
+        bus: Bus::VirtioScsi,
+        keeps_space: false,
+    }];
+    let declared = |disk: Value| {
+        let disk: VMDisk = serde_json::from_value(disk).expect("a disk");
+        other_disk(&[("v-root".to_owned(), disk)], &machine)
+    };
+    assert_eq!(declared(json!({"name": "root", "boot": true})), None);
+    for (disk, name) in [
+        (json!({"name": "root"}), "boot"),
+        (json!({"name": "root", "boot": true, "bus": "virtio-blk"}), "bus"),
+        (json!({"name": "root", "boot": true, "readOnly": true}), "readOnly"),
+    ] {
+        let why = declared(disk).expect("it differs");
+        assert!(why.contains("disk root") && why.contains(name), "{why}");
+    }
+    let added: VMDisk = serde_json::from_value(json!({"name": "new", "boot": false})).expect("a disk");
+    assert_eq!(other_disk(&[("v-new".to_owned(), added)], &machine), None, "it is plugged in later");
+}
+
+#[test]
+fn a_guest_goes_on_with_its_memory_only_with_the_devices_for_bootstrap_data_that_it_had() {
+    assert_eq!(other_bootstrap(&["seed".to_owned()], &saved()), None);
+    assert!(other_bootstrap(&[], &saved()).is_some());
+    assert!(other_bootstrap(&["ignition".to_owned(), "seed".to_owned()], &saved()).is_some());
 }
 
 #[test]

@@ -206,7 +206,7 @@ fn follow(snapshot: &VMSnapshot, observed: &Observed) -> Plan<Decision> {
     }
     let obstacle = obstacle(snapshot, observed, is_taken)
         .or_else(|| differing_moments(parts()))
-        .or_else(|| if is_taken { None } else { without_memory(snapshot, parts()) })
+        .or_else(|| if was_taken { None } else { without_memory(snapshot, parts()) })
         .or_else(|| is_late.then(|| too_late(snapshot)));
     let readiness = obstacle.unwrap_or_else(|| readiness_of(&observed.parts));
     // Without the last of them it is not decided: the disks are known again once they are back.
