@@ -85,7 +85,9 @@ async fn save(ctx: &Context, all: &[NewSnapshot], id: &str, writer: &Writer) -> 
     let (saved, state) = describe(ctx, all, id, writer).await?;
     ctx.system.remove_kept_state(id).await?;
     let done = take_paused(ctx, all, writer, (&saved, &state)).await;
-    if let Err(error) = &done {
+    if let Err(error) = &done
+        && !is_before_pause(error)
+    {
         ctx.machines.save_failed(id, error.chain());
     }
     // Best effort: the plan of the VM does what is left. That this file is there shows a later agent that the guest may be paused.
@@ -93,6 +95,11 @@ async fn save(ctx: &Context, all: &[NewSnapshot], id: &str, writer: &Writer) -> 
         tracing::warn!(error = %error.chain(), "the guest does not go on after its memory was saved");
     }
     done.map(|()| saved.at)
+}
+
+/// Whether a save failed before the guest was paused: there is no space for the state, or the machine has just ended.
+fn is_before_pause(error: &Error) -> bool {
+    matches!(error, Error::Machine(MachineError::System(_) | MachineError::Illegal(_)))
 }
 
 /// Pauses the guest, saves its memory, and switches its disks.

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use berth_api::gates::power_on_gate;
 use berth_api::{Power, Readiness, Reason, VM};
+use berth_qemu::power::RunState;
 
 use super::{Observed, Step, guest_users};
 use crate::admission::Admission;
@@ -193,7 +194,7 @@ fn present(vm: &VM, observed: &Observed) -> Plan<Step> {
         return finish(observed);
     }
     if observed.is_saving {
-        return saving();
+        return saving(vm, observed);
     }
     if let Some(plan) = suspend::present(vm, observed) {
         return plan;
@@ -217,7 +218,11 @@ fn present(vm: &VM, observed: &Observed) -> Plan<Step> {
 }
 
 /// Plans for a guest that is paused for a snapshot, which lets it go on. A stop that is asked for meanwhile waits for that.
-fn saving() -> Plan<Step> {
+fn saving(vm: &VM, observed: &Observed) -> Plan<Step> {
+    // It is about to be paused, or goes on: nothing is begun, and it stands as it does without the snapshot.
+    if observed.machine.as_ref().is_some_and(|machine| machine.run_state == RunState::Running) {
+        return Plan::without_steps(running::plan(vm, observed).readiness).requeue_after(LOOK_AGAIN);
+    }
     let text = "the guest is paused while its memory is saved for a snapshot".to_owned();
     Plan::without_steps(Readiness::Reconciling(Reason::Paused, text)).requeue_after(LOOK_AGAIN)
 }
@@ -262,7 +267,6 @@ fn finish(observed: &Observed) -> Plan<Step> {
 }
 
 fn ending(observed: &Observed) -> Ended {
-    use berth_qemu::power::RunState;
     let state = observed.machine.as_ref().map(|machine| &machine.run_state);
     let reported = observed.machine.as_ref().and_then(|machine| machine.ending.as_ref());
     let (orderly, how) = match (state, reported) {

@@ -322,6 +322,10 @@ fn a_guest_that_is_paused_for_a_snapshot_is_left_alone_whatever_is_declared() {
             assert!(waits.requeue_after.is_some());
         }
     }
+    let about_to_be = Observed { is_saving: true, ..running(RunState::Running, None) };
+    let waits = plan(&vm(json!({"power": "Stopped"})), &about_to_be);
+    assert!(waits.steps.is_empty() && waits.requeue_after.is_some(), "nothing is begun: {waits:?}");
+    assert_ne!(waits.readiness.reason(), Reason::Paused, "it runs");
 }
 
 fn any_phase() -> impl Strategy<Value = Option<SuspensionPhase>> {
