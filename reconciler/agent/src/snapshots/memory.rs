@@ -82,8 +82,9 @@ async fn save(ctx: &Context, all: &[NewSnapshot], id: &str, writer: &Writer) -> 
     ctx.system.check_snapshots(all).await?;
     // Before the journal is read: from then on the plan of the VM begins nothing.
     let _saving = ctx.machines.begin_save(&writer.instance)?;
-    let (saved, state) = describe(ctx, all, id, writer).await?;
+    // That of an earlier attempt: the disks were not switched after it.
     ctx.system.remove_kept_state(id).await?;
+    let (saved, state) = describe(ctx, all, id, writer).await?;
     let done = take_paused(ctx, all, writer, (&saved, &state)).await;
     if let Err(error) = &done
         && !is_before_pause(error)
@@ -220,7 +221,9 @@ async fn until_saved(ctx: &Context, all: &[NewSnapshot], machine: &Machine) -> R
         }
         match machine.state().await {
             Ok(state) => {
-                if has_saved(&state).map_err(|why| Error::MemoryNotSaved { why })? {
+                if has_saved(&state.run_state, &state.transfer)
+                    .map_err(|why| Error::MemoryNotSaved { why })?
+                {
                     return Ok(state);
                 }
             }
@@ -235,8 +238,8 @@ async fn until_saved(ctx: &Context, all: &[NewSnapshot], machine: &Machine) -> R
 }
 
 /// Whether QEMU has saved the state. The error is for people: it will not.
-fn has_saved(state: &MachineState) -> Result<bool, String> {
-    match (&state.run_state, &state.transfer) {
+fn has_saved(state: &RunState, transfer: &Transfer) -> Result<bool, String> {
+    match (state, transfer) {
         (_, Transfer::Failed(why)) => Err(why.clone()),
         (RunState::PostMigrate, Transfer::Completed) => Ok(true),
         (RunState::PostMigrate | RunState::Paused | RunState::Other(_), Transfer::Idle) => {
@@ -267,3 +270,6 @@ impl Writer {
         Ok(None)
     }
 }
+
+#[cfg(test)]
+mod tests;
