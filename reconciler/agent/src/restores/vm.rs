@@ -108,6 +108,24 @@ pub(crate) async fn due_memory(
     Ok(found)
 }
 
+/// Returns why the guest of a VM that runs, and whose disks were restored, was booted from them: for people. None: it was not, or the
+/// memory of the snapshot was not wanted, or there is none.
+pub(crate) fn booted(tables: &Tables, vm: &VM, journal: &Journal) -> Option<String> {
+    let restore = vm.spec.restore.as_deref().filter(|restore| restore.wants_memory())?;
+    if journal.loaded.as_ref() == Some(&memory::loaded(restore)) {
+        return None;
+    }
+    let name = &restore.snapshot;
+    let parts = parts_of(tables, &ObjectName::of(vm).namespace, name.as_str());
+    let has_memory = parts.first()?.status.as_ref()?.memory == Some(true);
+    has_memory.then(|| {
+        format!(
+            "its guest was booted from the restored disks, without the memory of VMSnapshot {name}: they had been written to since they were \
+             restored. Set another restore.token to restore it with the memory, or restore.memory to false"
+        )
+    })
+}
+
 /// Returns the memory of the snapshot, which is kept under the identity of its first part. The error is for people: it cannot be loaded.
 async fn find_memory(
     ctx: &Context,

@@ -137,6 +137,8 @@ pub(crate) struct Observed {
     pub(crate) restore: VmRestore,
     /// The memory with which its guest goes on after the restore, or why it cannot; only observed while it is to be started.
     pub(crate) memory: Option<Result<Box<DueMemory>, String>>,
+    /// Why its guest was booted after the restore and did not go on with the memory; only observed while it runs.
+    pub(crate) booted_restored: Option<String>,
     /// The snapshots of the VM that are taken, the oldest first.
     pub(crate) snapshots: Vec<SnapshotOfVM>,
 }
@@ -330,6 +332,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         misplaced: host.as_ref().and_then(|host| misplaced(vm, host)),
         restore: VmRestore::None,
         memory: None,
+        booted_restored: None,
         snapshots: restores::snapshots_of(&tables, name, vm),
         still_user: tables.disks.all().any(|(disk_name, disk)| {
             let users = disk.status.iter().flat_map(|s| &s.used_by);
@@ -401,6 +404,9 @@ async fn observe_running(
             }
             Err(error) => observed.unreachable = Some(Error::from(error).chain()),
         },
+    }
+    if matches!(observed.restore, VmRestore::Done(_)) && observed.journal.suspension.is_none() {
+        observed.booted_restored = restores::booted(&ctx.index.read(), vm, &observed.journal);
     }
     observe_cpu_time(ctx, observed).await?;
     if vm.spec.power == Power::Suspended {

@@ -80,11 +80,15 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
     status
 }
 
-/// Says why the disks do not have the data of the declared restore, while they do not.
+/// Says why the disks do not have the data of the declared restore, while they do not, or why the guest does not have its memory.
 fn write_restore_synced(status: &mut VMStatus, observed: &Observed, generation: i64, now: Timestamp) {
     let kind = ConditionType::RestoreSynced;
     let (reason, text) = match &observed.restore {
-        VmRestore::None | VmRestore::Done(_) => return remove(&mut status.conditions, kind),
+        VmRestore::None => return remove(&mut status.conditions, kind),
+        VmRestore::Done(_) => match &observed.booted_restored {
+            Some(text) => (Reason::RestoreRefused, text.clone()),
+            None => return remove(&mut status.conditions, kind),
+        },
         VmRestore::Waits(text) => (Reason::WaitingForSnapshot, text.clone()),
         VmRestore::Refused(text) | VmRestore::Incomplete(text) => (Reason::RestoreRefused, text.clone()),
         VmRestore::Due(_) if observed.process.is_some() || observed.journal.suspension.is_some() => {

@@ -199,6 +199,7 @@ fn ready_to_start() -> Observed {
         misplaced: None,
         restore: VmRestore::None,
         memory: None,
+        booted_restored: None,
         snapshots: Vec::new(),
     }
 }
