@@ -361,6 +361,10 @@ mod tests {
         assert!(matches!(refused.readiness(), Readiness::Stalled(Reason::NotSupported, _)));
         let off = Error::NoRunningGuest;
         assert!(matches!(off.readiness(), Readiness::Reconciling(Reason::WaitingForVM, _)));
+        assert!(off.is_unannounced() && !off.is_transient(), "it is looked for at a fixed interval");
+        let left = Duration::from_secs(40);
+        let again = Error::from(MachineError::SavedJustNow { left });
+        assert_eq!((again.is_transient(), again.wait()), (true, left));
         let busy = Error::from(MachineError::SaveInProgress);
         assert_eq!((busy.is_transient(), busy.wait()), (true, RETRY_SAVE_EVERY));
     }
