@@ -35,8 +35,8 @@ pub enum Transfer {
     Failed(String),
 }
 
-/// Stops the guest's CPUs and begins to save the state to the file that QEMU was given. The end shows in
-/// [`transfer`]: a machine in state PostMigrate has a complete file only with [`Transfer::Completed`]. If the save does not begin, a guest that ran goes on.
+/// Stops the guest's CPUs and begins to save the state to the file that QEMU was given. The end shows in [`transfer`]: a machine in
+/// state PostMigrate has a complete file only with [`Transfer::Completed`]. If the save does not begin, a guest that ran goes on.
 pub async fn save(qmp: &Qmp, runs: bool) -> Result<(), QmpError> {
     announce(qmp).await?;
     qmp.execute("migrate-set-parameters", json!({"max-bandwidth": NO_LIMIT})).await?;
