@@ -1,7 +1,7 @@
 //! The memory of a guest beside the snapshots of its disks, of one moment.
 //!
 //! ```text
-//!   check ──▶ pause, save ──▶ keep ──▶ begin all, switch QEMU ──▶ the guest goes on ──▶ finish each
+//!   check ──▶ pause, save ──▶ keep ──▶ begin all, switch QEMU ──▶ the guest goes on ──▶ seal ──▶ finish each
 //! ```
 //!
 //! The disks are switched while the guest is still paused. The plan of the VM leaves the guest alone meanwhile, as long as this agent
