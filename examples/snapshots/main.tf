@@ -1,5 +1,5 @@
-# A VM with disks for its data and its logs. vm-snapshot.tf has a snapshot of all its disks at one moment. snapshot.tf has a snapshot of
-# one of them, and a second VM on a copy of it.
+# A VM with disks for its data and its logs. vm-snapshot.tf has a snapshot of all its disks at one moment, and one with the
+# memory of its guest. snapshot.tf has a snapshot of one of them, and a second VM on a copy of it.
 #
 # To bring the data of the snapshot of the VM back into all its disks, in one apply that restarts the VM:
 #

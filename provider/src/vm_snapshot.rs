@@ -21,7 +21,7 @@ impl ResourceKind for VmSnapshot {
             type_name: "berth_vm_snapshot",
             kind: "VMSnapshot",
             plural: "vmsnapshots",
-            description: "The data of all disks of a VM at one moment, without the guest's memory: the disks that it declares and those that are attached to it, all of them or none. It is taken when the resource is created and all disks have files, in some milliseconds, with the VM running or stopped; where the guest runs qemu-guest-agent, its file systems are frozen meanwhile.\n\nEach disk's part is a snapshot of its own (`snapshots`), from which disks are made (`source`) and to which they are restored (`restore`), as with a `berth_disk_snapshot`. They are destroyed with this resource; copies that were made from them stay as they are.",
+            description: "The data of all disks of a VM at one moment: the disks that it declares and those that are attached to it, all of them or none. It is taken when the resource is created and all disks have files, in some milliseconds, with the VM running or stopped; where the guest runs qemu-guest-agent, its file systems are frozen meanwhile. With `memory` the guest's memory of that moment is saved too, and the guest is paused while it is written.\n\nEach disk's part is a snapshot of its own (`snapshots`), from which disks are made (`source`) and to which they are restored (`restore`), as with a `berth_disk_snapshot`. They are destroyed with this resource; copies that were made from them stay as they are.",
             example: include_str!("../../examples/resources/berth_vm_snapshot/resource.tf"),
             shown: "status.disks",
             timeouts: [600, 120, 300],
@@ -36,6 +36,7 @@ impl ResourceKind for VmSnapshot {
         );
         vec![
             Field::spec("vm", Shape::Text(Form::Name)).required().effect(Effect::Replace).refers(VM),
+            Field::spec("memory", Shape::Bool).effect(Effect::Replace),
             Field { shape: Shape::TextMap, ..snapshots },
             Field::observed(
                 "taken_at",
@@ -45,7 +46,7 @@ impl ResourceKind for VmSnapshot {
             Field::observed(
                 "consistency",
                 "/status/consistency",
-                "`Crash`: the data as after a power failure. `FileSystem`: the guest agent had the file systems of all disks frozen.",
+                "`Crash`: the data as after a power failure. `FileSystem`: the guest agent had the file systems of all disks frozen. With the memory it is `Crash`: what the guest had not written is in its memory.",
             ),
         ]
     }

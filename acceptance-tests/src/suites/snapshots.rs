@@ -1,5 +1,6 @@
 //! `examples/snapshots` with the small guest: a snapshot of a running guest's disk has the data of its moment, and so has a copy in
-//! another guest. All disks of the guest are restored in place from a snapshot of one moment. The files of destroyed snapshots are merged.
+//! another guest. All disks of the guest are restored in place from a snapshot of one moment, and with its memory the guest goes on there.
+//! The files of destroyed snapshots are merged.
 
 use std::path::Path;
 use std::time::Duration;
@@ -77,6 +78,7 @@ fn copied(
     restored(platform, project, &first, image, [&before, &after])?;
     ensure!(sum(platform, &first, "snapshots-log")? == log, "the other disk has the data of that moment too");
     merged(platform, &first)?;
+    goes_on_with_its_memory(platform, project, &first, image)?;
     without_the_snapshot(platform, project, &copy, &own)
 }
 
@@ -180,6 +182,52 @@ fn restored(
     let former = kubectl.condition("disk/snapshots-before", "Ready=True", None, BOOT)?;
     ensure!(former["status"]["size"] == "2Gi", "{former:#}");
     kubectl.ok(&["delete", "disk", "snapshots-before", "--timeout=60s"]).map(drop)
+}
+
+/// The guest goes on at the moment of a snapshot with memory: in the boot and with the data of that moment.
+fn goes_on_with_its_memory(platform: &Platform, project: &Project, guest: &str, image: &Value) -> Result<()> {
+    let kubectl = platform.kubectl();
+    let boot =
+        || -> Result<String> { Ok(field(&page(platform, guest, "/cgi-bin/uptime")?, "boot_id")?.to_owned()) };
+    let process = || -> Result<Value> { Ok(kubectl.object("vm", "snapshots")?["status"]["process"].clone()) };
+    let memory = platform.host().state().join("memory");
+    let kept = || -> Result<usize> { Ok(std::fs::read_dir(&memory)?.count()) };
+    ensure!(kept()? == 2, "the snapshot of the example has a state and a note");
+    let (of_moment, qemu) = (boot()?, process()?);
+    let data = write(platform, guest, "snapshots-data", 41)?;
+    declare(platform, "VMSnapshot", "snapshots-memory", &json!({"vm": "snapshots", "memory": true}))?;
+    let taken = kubectl.condition("vmsnap/snapshots-memory", "Ready=True", None, BOOT)?["status"].clone();
+    ensure!(taken["consistency"] == "Crash" && kept()? == 4, "{taken:#}");
+    wait::until("the guest to go on", BOOT, || {
+        ensure!(boot()? == of_moment, "it has booted");
+        Ok(())
+    })?;
+    ensure!(process()? == qemu, "it is the same QEMU");
+    write(platform, guest, "snapshots-data", 42)?;
+    project.edit("main.tf", r#"restart_token = "again""#, r#"restart_token = "later""#)?;
+    project.apply()?;
+    kubectl.until("vm/snapshots", "to be restarted", BOOT, |vm| vm["status"]["restartToken"] == "later")?;
+    wait::until("another boot of the guest", BOOT, || {
+        ensure!(boot()? != of_moment, "the same boot");
+        Ok(())
+    })?;
+    let mut variables = image.clone();
+    variables["restore"] = "snapshots-memory".into();
+    variables["allow_reboot"] = true.into();
+    project.write("terraform.tfvars.json", &variables.to_string())?;
+    project.apply()?;
+    let is_restored = |vm: &Value| vm["status"]["restoredFrom"]["snapshot"] == "snapshots-memory";
+    kubectl.until("vm/snapshots", "to be restored", BOOT, is_restored)?;
+    wait::until("the guest of that moment", BOOT, || {
+        ensure!(boot()? == of_moment, "another boot");
+        Ok(())
+    })?;
+    ensure!(sum(platform, guest, "snapshots-data")? == data, "it has the data of that moment");
+    kubectl.ok(&["delete", "vmsnap", "snapshots-memory"])?;
+    wait::until("the memory to be deleted with its snapshot", BOOT, || {
+        ensure!(kept()? == 2, "{} files", kept()?);
+        Ok(())
+    })
 }
 
 /// Of snapshots that were taken and destroyed no file is left, nor is one open in the QEMU of the guest, and all data is as it was.

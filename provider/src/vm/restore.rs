@@ -11,6 +11,7 @@ pub(super) fn field() -> Field {
     let fields = vec![
         Field::spec("snapshot", Shape::Text(Form::Name)).required().effect(Effect::PowerCycle),
         Field::spec("token", Shape::Text(Form::Any)).effect(Effect::PowerCycle),
+        Field::spec("memory", Shape::Bool).effect(Effect::PowerCycle),
     ];
     Field::spec("restore", Shape::Object(fields)).text(
         "A snapshot of this VM whose data its disks are to have again, all of them or none, by its name: a reference to the resource of the \

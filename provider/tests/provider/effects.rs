@@ -122,7 +122,7 @@ fn vm() -> Json {
     vm["usb_devices"] = json!([{"name": "licence-key", "count": 1}]);
     vm["vgpus"] = json!([{"name": "a40-8q", "count": 1}]);
     vm["shares"] = json!([{"name": "media", "tag": "films", "read_only": true}]);
-    vm["restore"] = json!({"snapshot": "s", "token": "1"});
+    vm["restore"] = json!({"snapshot": "s", "token": "1", "memory": true});
     vm
 }
 
@@ -204,6 +204,7 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/restore", Json::Null, Announced::Live),
         ("/restore/snapshot", json!("other"), Announced::PowerCycle),
         ("/restore/token", json!("2"), Announced::PowerCycle),
+        ("/restore/memory", json!(false), Announced::PowerCycle),
         ("/shares", json!([]), Announced::PowerCycle),
         ("/shares/0/tag", json!("videos"), Announced::PowerCycle),
         ("/shares/0/read_only", json!(false), Announced::PowerCycle),
@@ -382,7 +383,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
     let of_file = json!({"name": "d", "namespace": "default", "source": {"file": "/x"}});
     let restored = json!({"name": "d", "namespace": "default", "size": "2Gi", "restore": {"snapshot": "s", "token": "1"}});
     let snapshot = json!({"name": "s", "namespace": "default", "disk": "d"});
-    let of_vm = json!({"name": "s", "namespace": "default", "vm": "web"});
+    let of_vm = json!({"name": "s", "namespace": "default", "vm": "web", "memory": false});
     let backup = json!({"name": "b", "namespace": "default", "repository": "r", "snapshot": "s", "deletion_policy": "Delete"});
     let found = json!({"name": "b", "namespace": "default", "repository": "r", "existing": "v-1/b-1"});
     let nas = json!({"name": "r", "namespace": "default", "folder": "nas", "password_secret_name": "p"});
@@ -465,7 +466,8 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_backup_repository", s3.clone(), "/s3/bucket", json!("b-2"), Announced::Replace),
         ("berth_backup_repository", s3.clone(), "/s3/prefix", Json::Null, Announced::Replace),
         ("berth_backup_repository", s3, "/credentials_secret_name", json!("other"), Announced::Live),
-        ("berth_vm_snapshot", of_vm, "/vm", json!("other"), Announced::Replace),
+        ("berth_vm_snapshot", of_vm.clone(), "/vm", json!("other"), Announced::Replace),
+        ("berth_vm_snapshot", of_vm, "/memory", json!(true), Announced::Replace),
         ("berth_snapshot_schedule", schedule.clone(), "/schedule", json!("@hourly"), Announced::Live),
         ("berth_snapshot_schedule", schedule.clone(), "/time_zone", json!("Asia/Tokyo"), Announced::Live),
         ("berth_snapshot_schedule", schedule.clone(), "/vms", json!(["web", "db"]), Announced::Live),

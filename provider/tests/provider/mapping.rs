@@ -302,6 +302,7 @@ fn every_other_kind_becomes_its_custom_resource() {
                 "credentialsSecretName": "c", "passwordSecretName": "p"}),
         ),
         ("berth_vm_snapshot", json!({"vm": "web"}), json!({"vm": "web"})),
+        ("berth_vm_snapshot", json!({"vm": "web", "memory": true}), json!({"vm": "web", "memory": true})),
         (
             "berth_snapshot_schedule",
             json!({"schedule": "0 3 * * MON-FRI", "vms": ["web"], "keep": {"daily": 7, "weekly": 4}}),

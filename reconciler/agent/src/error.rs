@@ -51,6 +51,8 @@ pub(crate) const RETRY_SPACE_EVERY: Duration = Duration::from_secs(10);
 
 /// Delay before an object is reconciled again after a passing error.
 const SOON: Duration = Duration::from_millis(200);
+/// Interval at which it is seen whether the memory of another guest is saved.
+const RETRY_SAVE_EVERY: Duration = Duration::from_secs(1);
 /// Interval at which a machine is told again to close files that it does not need any more.
 const RETRY_FILES_EVERY: Duration = Duration::from_secs(60);
 
@@ -104,6 +106,16 @@ pub(crate) enum Error {
          declare another one, or take it out of the Network's range and create the VM again"
     )]
     AddressConflict { interface: String, address: Ipv4Addr, mac: String },
+    /// A snapshot with memory is of a guest that runs.
+    #[error("the guest does not run: its memory is saved once it does")]
+    NoRunningGuest,
+    /// The guest has something that is not saved with its memory.
+    #[error("the guest's memory cannot be saved: {why}")]
+    MemoryRefused { why: String },
+    #[error(
+        "the guest's memory was not saved, and the guest goes on: {why}. Delete the VMSnapshot, and create another"
+    )]
+    MemoryNotSaved { why: String },
     #[error("the record of the control plane that this host obeys cannot be read: {detail}")]
     SiteRecord { detail: String },
     #[error("the instance's journal cannot be read: {detail}")]
@@ -138,6 +150,9 @@ impl Error {
                 Reason::SnapshotInterrupted
             }
             Self::AddressConflict { .. } => Reason::AddressConflict,
+            Self::NoRunningGuest => Reason::WaitingForVM,
+            Self::MemoryRefused { .. } => Reason::NotSupported,
+            Self::MemoryNotSaved { .. } => Reason::SnapshotFailed,
             _ => Reason::Retrying,
         }
     }
@@ -152,9 +167,9 @@ impl Error {
         }
     }
 
-    /// Whether a file of the host or an address of a network is waited for: their arrival causes no event either.
+    /// Whether a file of the host, an address of a network or a guest that runs is waited for: that causes no event for the object either.
     pub(crate) fn is_unannounced(&self) -> bool {
-        matches!(self.reason(), Reason::WaitingForFile | Reason::AddressConflict)
+        matches!(self.reason(), Reason::WaitingForFile | Reason::AddressConflict | Reason::WaitingForVM)
     }
 
     /// Returns whether to back off or to wait for a change.
@@ -164,6 +179,8 @@ impl Error {
             Self::Machine(MachineError::Block(BlockError::Spec(_) | BlockError::NotOneMoment { .. })) => {
                 Retry::WaitForChange
             }
+            // Each attempt pauses the guest.
+            Self::MemoryNotSaved { .. } => Retry::WaitForChange,
             _ => Retry::Backoff,
         }
     }
@@ -178,7 +195,12 @@ impl Error {
                 | Self::TrayLocked { .. }
                 | Self::FormerFilesKept { .. }
                 | Self::Machine(
-                    MachineError::Illegal(_) | MachineError::Gone | MachineError::ReservationBlocked { .. }
+                    MachineError::Illegal(_)
+                        | MachineError::Gone
+                        | MachineError::SaveInProgress
+                        | MachineError::SavedJustNow { .. }
+                        | MachineError::ChangedMeanwhile
+                        | MachineError::ReservationBlocked { .. }
                 )
         )
     }
@@ -187,6 +209,8 @@ impl Error {
     pub(crate) fn wait(&self) -> Duration {
         match self {
             Self::FormerFilesKept { .. } => RETRY_FILES_EVERY,
+            Self::Machine(MachineError::SaveInProgress) => RETRY_SAVE_EVERY,
+            Self::Machine(MachineError::SavedJustNow { left }) => (*left).max(SOON),
             _ => SOON,
         }
     }
@@ -196,7 +220,9 @@ impl Error {
         let stalled = match self {
             Self::System(error) | Self::Machine(MachineError::System(error)) => is_stalled(error),
             Self::Machine(MachineError::Block(BlockError::Spec(_) | BlockError::NotOneMoment { .. }))
-            | Self::AddressConflict { .. } => true,
+            | Self::AddressConflict { .. }
+            | Self::MemoryRefused { .. }
+            | Self::MemoryNotSaved { .. } => true,
             _ => false,
         };
         if stalled {
@@ -329,6 +355,23 @@ mod tests {
         assert_eq!((reason, error.retry()), (Reason::AddressConflict, Retry::Backoff));
         assert!(error.is_unannounced() && !error.is_transient());
         assert!(message.starts_with("02:00:00:00:00:09 answers for 192.0.2.50"), "{message}");
+    }
+
+    #[test]
+    fn memory_that_was_not_saved_is_not_tried_again_by_itself_and_a_guest_that_does_not_run_is_waited_for() {
+        let failed = Error::MemoryNotSaved { why: "no".to_owned() };
+        assert_eq!((failed.reason(), failed.retry()), (Reason::SnapshotFailed, Retry::WaitForChange));
+        assert!(matches!(failed.readiness(), Readiness::Stalled(..)));
+        let refused = Error::MemoryRefused { why: "no".to_owned() };
+        assert!(matches!(refused.readiness(), Readiness::Stalled(Reason::NotSupported, _)));
+        let off = Error::NoRunningGuest;
+        assert!(matches!(off.readiness(), Readiness::Reconciling(Reason::WaitingForVM, _)));
+        assert!(off.is_unannounced() && !off.is_transient(), "it is looked for at a fixed interval");
+        let left = Duration::from_secs(40);
+        let again = Error::from(MachineError::SavedJustNow { left });
+        assert_eq!((again.is_transient(), again.wait()), (true, left));
+        let busy = Error::from(MachineError::SaveInProgress);
+        assert_eq!((busy.is_transient(), busy.wait()), (true, RETRY_SAVE_EVERY));
     }
 
     #[test]

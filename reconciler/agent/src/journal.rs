@@ -76,6 +76,9 @@ pub(crate) struct Journal {
     /// Set while the machine is being suspended, is suspended, or is being resumed.
     #[serde(default)]
     pub(crate) suspension: Option<Suspension>,
+    /// The last restore whose memory was loaded, or is about to be: it is loaded once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) loaded: Option<LoadedMemory>,
     /// The boot of the host in which it was last launched; None for a machine of an older agent.
     #[serde(default)]
     pub(crate) boot: Option<String>,
@@ -356,6 +359,16 @@ pub(crate) enum SuspensionPhase {
     Resuming,
 }
 
+/// The restore of a VM with the memory of its guest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct LoadedMemory {
+    /// Name of the VMSnapshot.
+    pub(crate) snapshot: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) token: Option<String>,
+}
+
 /// A requested stop that is in progress.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -403,6 +416,7 @@ impl Journal {
             bootstrap: None,
             stop: None,
             suspension: None,
+            loaded: None,
             boot: None,
             restarts: 0,
             last_end: None,

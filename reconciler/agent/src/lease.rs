@@ -2,7 +2,8 @@
 //!
 //! The Lease also ensures that a host is a single machine: its holder names the agent down to the start of its process,
 //! and every renewal carries the resourceVersion that it renews. An agent does nothing before it holds its host's
-//! Lease, and ends when another agent renews it. Of several agents on copies of one state directory only one acts.
+//! Lease, except that it lets a guest go on that a former agent paused for a snapshot, and ends when another agent renews it. Of several
+//! agents on copies of one state directory only one acts.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -14,6 +14,7 @@ mod guest;
 mod guest_facts;
 mod guest_programs;
 mod legal;
+mod saves;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -41,6 +42,7 @@ pub(crate) use exchange::GuestError;
 use guest::{GuestRequest, GuestTask};
 pub(crate) use guest_facts::{GuestFacts, with_stored_use};
 pub(crate) use legal::has_ended;
+use saves::Saves;
 
 /// Length of a machine's request queue; further callers wait for room.
 const QUEUE_LENGTH: usize = 16;
@@ -76,6 +78,8 @@ pub(crate) struct MachineState {
     pub(crate) transfer: Transfer,
     /// Why the last save failed, and when it was begun.
     pub(crate) save_failure: Option<(Timestamp, String)>,
+    /// When the last save was begun, since the driver was connected.
+    pub(crate) save_began: Option<Timestamp>,
 }
 
 /// How a guest ended.
@@ -383,6 +387,7 @@ struct State {
     blocked: BTreeSet<String>,
     /// Volumes of which a snapshot is being taken; they cannot be reserved meanwhile.
     held_still: BTreeSet<String>,
+    saves: Saves,
 }
 
 /// No machine opens these volumes, and no other snapshot of them is taken, while this exists.

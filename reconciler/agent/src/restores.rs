@@ -7,8 +7,9 @@
 //! ```
 //!
 //! The note beside the volume lists the restores that were done: neither a lost status nor another object repeats one. The restore of
-//! a VM ([`vm`]) comes before that of a disk, and each follows only the restores of its own kind.
+//! a VM ([`vm`], [`memory`]) comes before that of a disk, and each follows only the restores of its own kind.
 
+mod memory;
 mod vm;
 
 use berth_api::{Disk, DiskRestore, DiskSnapshot};
@@ -19,9 +20,10 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::key::ObjectName;
 
-#[cfg(test)]
-pub(crate) use vm::DueParts;
-pub(crate) use vm::{VmRestore, holds, observe as observe_vm, parts_of, snapshots_of};
+pub(crate) use memory::DueMemory;
+pub(crate) use vm::{
+    DueParts, VmRestore, booted, due_memory, holds, observe as observe_vm, parts_of, snapshots_of,
+};
 
 /// The restore that a Disk or its VM declares, as it is on this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -193,7 +195,7 @@ mod tests {
             volume: "v-1".into(),
             size: 1 << 30,
             owner: None,
-            taken: is_taken.then_some(Taken { at: Timestamp::UNIX_EPOCH, frozen: false }),
+            taken: is_taken.then_some(Taken { at: Timestamp::UNIX_EPOCH, frozen: false, memory: false }),
         }
     }
 

@@ -20,12 +20,14 @@ use crate::key::Key;
 use crate::kinds::{self, host};
 use crate::measure;
 use crate::recorder::{self, Recorder};
+use crate::snapshots;
 use berth_engine::queue::LONGEST_BACK_OFF;
 use berth_host::{Firewall, System};
 
 const RETRY_INVENTORY: Duration = Duration::from_secs(2);
 
-/// Runs the agent of one host until `stop` is cancelled or the future is dropped; both leave the VMs running.
+/// Runs the agent of one host until `stop` is cancelled or the future is dropped; both leave the VMs running. Only the first lets a guest
+/// go on that is paused for a snapshot.
 ///
 /// *Expected flow:* waits until it holds the Lease of its host, takes inventory of the host, waits until all watches
 /// are synced, then reconciles every object and keeps it reconciled. It waits while the control plane is unreachable.
@@ -43,23 +45,32 @@ pub async fn run(
     config.validate()?;
     let (recorder, events) = Recorder::new(&config.host_name, config.clock.clone());
     let ctx = Arc::new(Context::new(config, client.clone(), system, recorder));
-    tokio::select! {
+    let ended = tokio::select! {
         biased;
-        () = stop.cancelled() => {}
-        () = recorder::publish(client, events) => {}
-        error = ctx.lease.renew_forever(&ctx.index) => return Err(error),
-        () = watch_all(&ctx) => {}
-        () = ctx.lease_watcher.run() => {}
-        () = ctx.system.rotate_logs() => {}
-        () = restore_firewall(&ctx) => {}
-        () = console::serve(&ctx) => {}
-        () = measure::serve(&ctx) => {}
-        () = work(&ctx) => {}
+        () = stop.cancelled() => Ok(()),
+        () = recorder::publish(client, events) => Ok(()),
+        error = ctx.lease.renew_forever(&ctx.index) => Err(error),
+        () = watch_all(&ctx) => Ok(()),
+        () = ctx.lease_watcher.run() => Ok(()),
+        () = ctx.system.rotate_logs() => Ok(()),
+        () = restore_firewall(&ctx) => Ok(()),
+        () = console::serve(&ctx) => Ok(()),
+        () = measure::serve(&ctx) => Ok(()),
+        () = work(&ctx) => Ok(()),
+    };
+    // No save goes on without the agent, which would let its guest go on.
+    let resumed = Box::pin(snapshots::resume_paused(&ctx));
+    if tokio::time::timeout(RESUME_AT_END, resumed).await.is_err() {
+        tracing::warn!("guests that were paused for snapshots may stay paused until the agent runs again");
     }
-    tracing::info!("the agent ends; what runs goes on");
-    Ok(())
+    if ended.is_ok() {
+        tracing::info!("the agent ends; what runs goes on");
+    }
+    ended
 }
 
+/// How long an agent that ends waits for guests that are paused for snapshots to go on.
+const RESUME_AT_END: Duration = Duration::from_secs(15);
 /// The pause between two restorations of the firewall.
 const BETWEEN_RESTORATIONS: Duration = Duration::from_secs(1);
 const RETRY_LISTENING: Duration = Duration::from_secs(300);
@@ -72,6 +83,8 @@ async fn watch_all(ctx: &Arc<Context>) {
 }
 
 async fn work(ctx: &Arc<Context>) {
+    // The control plane may be away for long, and these guests were running.
+    Box::pin(snapshots::resume_paused(ctx)).await;
     ctx.lease.acquired().await;
     while let Err(error) = host::inventory(ctx).await {
         tracing::warn!(error = %error.chain(), "the host cannot be looked over yet");

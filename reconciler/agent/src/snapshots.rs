@@ -11,10 +11,16 @@
 //! switched to all overlays in one transaction, and without a machine no volume is written meanwhile. Volumes that were written
 //! after an interruption in between are refused: [`SystemError::NotOneMoment`], [`BlockError::NotOneMoment`].
 //!
+//! With the memory of the guest: see [`memory`].
+//!
 //! [`BlockError::NotOneMoment`]: berth_qemu::block::BlockError::NotOneMoment
+
+mod memory;
+mod paused;
 
 use berth_api::{Disk, DiskSnapshot};
 use berth_host::{NewSnapshot, SystemError, Taken, VolumeFacts};
+use berth_qemu::machine::DiskSpec;
 use berth_qemu::power::RunState;
 
 use crate::context::Context;
@@ -23,6 +29,9 @@ use crate::index::volume_of;
 use crate::key::Key;
 use crate::machine::{Machine, MachineState};
 use crate::plugging::disk_spec;
+
+pub(crate) use memory::take_with_memory;
+pub(crate) use paused::resume_paused;
 
 /// How often a guest that was frozen is asked to go on.
 const THAW_ATTEMPTS: usize = 3;
@@ -54,7 +63,7 @@ pub(crate) async fn take(ctx: &Context, all: &[NewSnapshot]) -> Result<(), Error
         Some((new, _)) => ctx.system.snapshot(&new.pool, &new.id).await?.and_then(|facts| facts.taken),
         None => None,
     };
-    let taken = taken.unwrap_or(Taken { at: ctx.now(), frozen });
+    let taken = taken.unwrap_or(Taken { at: ctx.now(), frozen, memory: false });
     for (new, _) in pending {
         ctx.system.finish_snapshot(&new.pool, &new.id, &taken).await?;
     }
@@ -153,12 +162,7 @@ fn is_only_read(state: &MachineState, volume: &str) -> bool {
 impl Writer {
     /// Has the machine continue in the new files of its volumes. Returns whether the guest's file systems were frozen meanwhile.
     async fn switch(&self, ctx: &Context, volumes: &[&VolumeFacts]) -> Result<bool, Error> {
-        let mut overlays = Vec::new();
-        for volume in volumes {
-            let overlay =
-                berth_qemu::machine::DiskSpec { backing: None, ..disk_spec(volume, "", false, None) };
-            overlays.push(ctx.system.grant_disk(&self.instance, &overlay).await?);
-        }
+        let overlays = self.overlays(ctx, volumes).await?;
         if overlays.is_empty() {
             return Ok(false);
         }
@@ -170,6 +174,16 @@ impl Writer {
             thaw(&self.machine).await;
         }
         Ok(switched? && frozen)
+    }
+
+    /// Returns the present files of volumes, which the machine may open.
+    async fn overlays(&self, ctx: &Context, volumes: &[&VolumeFacts]) -> Result<Vec<DiskSpec>, Error> {
+        let mut overlays = Vec::new();
+        for volume in volumes {
+            let overlay = DiskSpec { backing: None, ..disk_spec(volume, "", false, None) };
+            overlays.push(ctx.system.grant_disk(&self.instance, &overlay).await?);
+        }
+        Ok(overlays)
     }
 }
 

@@ -28,6 +28,8 @@ mod interfaces;
 mod life;
 #[path = "agent/media.rs"]
 mod media;
+#[path = "agent/memory_snapshots.rs"]
+mod memory_snapshots;
 #[path = "agent/power.rs"]
 mod power;
 #[path = "agent/probes.rs"]

@@ -89,6 +89,9 @@ pub struct DiskSnapshotStatus {
     /// The encryption of its data, which is that of its disk. None: it is not encrypted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encryption: Option<Box<EncryptionStatus>>,
+    /// True: the guest's memory of the same moment is saved with the VMSnapshot that it is a part of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<bool>,
 }
 
 impl DiskSnapshot {

@@ -205,17 +205,18 @@ reasons! {
     BackupLost => "Use another Backup, and delete this one.",
     /// The disk is on the largest number of snapshots that is supported.
     TooManySnapshots => "Delete DiskSnapshots of the disk, and the copies that are based on deleted ones.",
-    /// The last snapshot of a VM of the schedule, or the one of a hook before a stop, is not taken; the message names it and has the cause.
-    SnapshotFailed => "Do what the message says, or look at the snapshot with `berth why vmsnapshot/NAME`. The next moment of the schedule, or the next stop, takes another one.",
+    /// The last snapshot of a VM of the schedule, or the one of a hook before a stop, is not taken, or QEMU did not save the guest's memory
+    /// for one; the message has the cause.
+    SnapshotFailed => "Do what the message says, or look at the snapshot with `berth why vmsnapshot/NAME`. One with memory is not tried again: delete it, and create another. The next moment of the schedule, or the next stop, takes another one.",
     /// The last backup of a disk of the schedule is not complete; the message names the disk and the Backup, and has the cause.
     BackupFailed => "Do what the message says, or look at the backup with `berth why backup/NAME`. It is tried again; once its snapshot is gone, the next snapshot of the schedule is backed up in its place.",
     /// The schedule has snapshots or backups of moments that are in the future by the clock of the controllers: none is made before then.
     ClockBehind => "Correct the clock. If an earlier clock was wrong, delete the VMSnapshots and Backups of the future that the message names, or take the label `berth.dev/snapshot-schedule` off those to keep.",
     /// The VM was started, or a disk exchanged, while the snapshot of its disks was being taken: they would be of different moments.
     SnapshotInterrupted => "Delete the VMSnapshot, and create another.",
-    /// The declared restore cannot be done: its DiskSnapshot is of another disk or in another pool, or it was restored before and
-    /// another one since.
-    RestoreRefused => "Name a DiskSnapshot of this disk, or set another `restore.token` to restore it once more; or take `restore` out.",
+    /// The declared restore cannot be done: its DiskSnapshot is of another disk or in another pool, it was restored before and another
+    /// one since, or the VM cannot go on with the memory of its VMSnapshot.
+    RestoreRefused => "Name a DiskSnapshot of this disk, or set another `restore.token` to restore it once more; set `restore.memory` of a VM to false to restore only its disks; or take `restore` out.",
     /// A port of the address has no target that runs and whose health check succeeds: connections to it are refused. The message has
     /// the targets.
     NoAvailableTarget => "Start one of the targets in the message, correct its health check, or see whether its security groups let it through.",

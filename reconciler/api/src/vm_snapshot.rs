@@ -9,13 +9,16 @@ use crate::{Conditions, Consistency, DiskSnapshot, ResourceName};
 pub const VM_SNAPSHOT_LABEL: &str = "berth.dev/vm-snapshot";
 /// On a DiskSnapshot that is a part of a VMSnapshot: the number of its parts. All of them are taken at one moment.
 pub const VM_SNAPSHOT_PARTS_ANNOTATION: &str = "berth.dev/vm-snapshot-parts";
+/// On a DiskSnapshot that is a part of a VMSnapshot with the guest's memory: `true`.
+pub const VM_SNAPSHOT_MEMORY_ANNOTATION: &str = "berth.dev/vm-snapshot-memory";
 /// The greatest number of disks of a VMSnapshot.
 pub const MOST_SNAPSHOT_DISKS: usize = 64;
 /// The greatest length of the name of a VMSnapshot: the names of its DiskSnapshots are three characters longer.
 pub const LONGEST_VM_SNAPSHOT_NAME: usize = 60;
 
-/// The data of all disks of a VM at one moment, without the guest's memory. The VM runs on meanwhile. Each disk's part is a DiskSnapshot
-/// `NAME-0`, `NAME-1`, … of its own, which goes with the VMSnapshot: Disks are made from it and restored from it.
+/// The data of all disks of a VM at one moment, and with `memory` the guest's memory of that moment. The VM runs on; with `memory` its guest
+/// is paused while that is written. Each disk's part is a DiskSnapshot `NAME-0`, `NAME-1`, … of its own, which goes with the VMSnapshot: Disks
+/// are made from it and restored from it.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "berth.dev",
@@ -41,11 +44,16 @@ pub const LONGEST_VM_SNAPSHOT_NAME: usize = 60;
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("self.vm == oldSelf.vm").message("vm cannot change: create another VMSnapshot").field_path(".vm")
+    validation = Rule::new("self.vm == oldSelf.vm").message("vm cannot change: create another VMSnapshot").field_path(".vm"),
+    validation = Rule::new("(has(self.memory) && self.memory) == (has(oldSelf.memory) && oldSelf.memory)").message("memory cannot change: create another VMSnapshot").field_path(".memory")
 )]
 pub struct VMSnapshotSpec {
     /// Name of the VM, in the same namespace. The snapshot is taken when all its disks have files. Cannot change.
     pub vm: ResourceName,
+    /// Whether the guest's memory and devices are saved with the disks, of the same moment: a restore then continues the guest there. The
+    /// guest is paused while they are written to a file of its host. The VM has to run. Default false. Cannot change.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub memory: bool,
 }
 
 /// The observed state of a VMSnapshot.
@@ -69,7 +77,8 @@ pub struct VMSnapshotStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 40))]
     pub taken_at: Option<String>,
-    /// `Crash`: the data as after a power failure. `FileSystem`: the guest agent had the file systems of all disks frozen.
+    /// `Crash`: the data as after a power failure. `FileSystem`: the guest agent had the file systems of all disks frozen. With the
+    /// memory it is `Crash`: what the guest had not written is in its memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub consistency: Option<Consistency>,
 }
@@ -91,6 +100,8 @@ pub struct PartOf<'a> {
     pub name: &'a str,
     /// The number of its parts.
     pub parts: usize,
+    /// Whether the guest's memory is saved with them.
+    pub memory: bool,
 }
 
 impl VMSnapshot {
@@ -105,7 +116,9 @@ impl DiskSnapshot {
     pub fn part_of(&self) -> Option<PartOf<'_>> {
         let name = self.labels().get(VM_SNAPSHOT_LABEL)?;
         let parts = self.annotations().get(VM_SNAPSHOT_PARTS_ANNOTATION)?.parse().ok()?;
-        (1..=MOST_SNAPSHOT_DISKS).contains(&parts).then_some(PartOf { name, parts })
+        let memory =
+            self.annotations().get(VM_SNAPSHOT_MEMORY_ANNOTATION).is_some_and(|value| value == "true");
+        (1..=MOST_SNAPSHOT_DISKS).contains(&parts).then_some(PartOf { name, parts, memory })
     }
 }
 
@@ -130,7 +143,11 @@ mod tests {
                 Some([(VM_SNAPSHOT_PARTS_ANNOTATION.to_owned(), parts.to_owned())].into());
             part
         };
-        assert_eq!(part(Some("s"), "2").part_of(), Some(PartOf { name: "s", parts: 2 }));
+        assert_eq!(part(Some("s"), "2").part_of(), Some(PartOf { name: "s", parts: 2, memory: false }));
+        let mut with_memory = part(Some("s"), "2");
+        let annotations = with_memory.metadata.annotations.as_mut().expect("set");
+        annotations.insert(VM_SNAPSHOT_MEMORY_ANNOTATION.to_owned(), "true".to_owned());
+        assert_eq!(with_memory.part_of(), Some(PartOf { name: "s", parts: 2, memory: true }));
         for other in [part(None, "2"), part(Some("s"), "0"), part(Some("s"), "65"), part(Some("s"), "two")] {
             assert_eq!(other.part_of(), None);
         }

@@ -11,6 +11,7 @@ mod faults;
 mod files;
 mod images;
 mod info;
+mod kept_states;
 mod machines;
 mod networks;
 mod state;
@@ -57,6 +58,7 @@ pub struct Leftovers {
     pub snapshots: Vec<String>,
     pub images: Vec<String>,
     pub saved_states: Vec<String>,
+    pub kept_states: Vec<String>,
 }
 
 impl Leftovers {
@@ -257,6 +259,7 @@ impl FakeSystem {
             snapshots: state.snapshots.keys().cloned().collect(),
             images: state.images.keys().cloned().collect(),
             saved_states: self.files.saved_states(),
+            kept_states: state.kept_states.keys().cloned().collect(),
         }
     }
 

@@ -440,6 +440,16 @@ impl Volumes for LinuxSystem {
         self.on_volumes(move |v| v.snapshot(&pool, &id)).await
     }
 
+    async fn check_snapshots(&self, snapshots: &[NewSnapshot]) -> Result<()> {
+        let new = snapshots.to_vec();
+        self.on_volumes(move |v| v.check_snapshots(&new)).await
+    }
+
+    async fn is_as_in_snapshot(&self, pool: &str, volume: &str, snapshot: &str) -> Result<bool> {
+        let (pool, volume, snapshot) = (pool.to_owned(), volume.to_owned(), snapshot.to_owned());
+        self.on_volumes(move |v| v.is_as_in_snapshot(&pool, &volume, &snapshot)).await
+    }
+
     async fn begin_snapshots(&self, snapshots: &[NewSnapshot]) -> Result<Vec<VolumeFacts>> {
         let new = snapshots.to_vec();
         let mut volumes = self.on_volumes(move |v| v.begin_snapshots(&new)).await?;
@@ -718,6 +728,34 @@ impl Machines for LinuxSystem {
 
     async fn remove_state(&self, instance: &str) -> Result<()> {
         self.machines.remove_state(instance).await
+    }
+
+    async fn keep_state(&self, instance: &str, id: &str, note: &Value) -> Result<()> {
+        self.machines.keep_state(instance, id, note).await
+    }
+
+    async fn seal_kept_state(&self, id: &str) -> Result<()> {
+        self.machines.seal_kept_state(id).await
+    }
+
+    async fn kept_states(&self) -> Result<Vec<String>> {
+        self.machines.kept_states().await
+    }
+
+    async fn kept_state(&self, id: &str) -> Result<Option<Value>> {
+        self.machines.kept_state(id).await
+    }
+
+    async fn lay_state(&self, instance: &str, id: &str) -> Result<()> {
+        self.machines.lay_state(instance, id).await
+    }
+
+    async fn remove_kept_state(&self, id: &str) -> Result<()> {
+        self.machines.remove_kept_state(id).await
+    }
+
+    async fn bootstrap_data(&self, instance: &str) -> Result<Vec<String>> {
+        self.machines.bootstrap_data(instance).await
     }
 
     fn instance_directory(&self, instance: &str) -> PathBuf {

@@ -163,6 +163,29 @@ pub trait Machines: Send + Sync + fmt::Debug + 'static {
     /// Removes the saved state; it is gone, also after a crash of the host, when this returns. Succeeds if there is none.
     async fn remove_state(&self, instance: &str) -> Result<()>;
 
+    /// Keeps the saved state of the instance under this id too, with a note. It replaces one that is kept under this id. It is short, for a
+    /// guest that is paused meanwhile: the state is complete, and survives a crash of the host after [`Machines::seal_kept_state`].
+    async fn keep_state(&self, instance: &str, id: &str, note: &Value) -> Result<()>;
+
+    /// Makes the state that is kept under this id durable: when this returns, it survives a crash of the host.
+    async fn seal_kept_state(&self, id: &str) -> Result<()>;
+
+    /// Returns the ids under which states are kept.
+    async fn kept_states(&self) -> Result<Vec<String>>;
+
+    /// Returns the note of the state that is kept under this id. None: there is none, or it is not complete.
+    async fn kept_state(&self, id: &str) -> Result<Option<Value>>;
+
+    /// Gives the instance the state that is kept under this id as its saved state, and keeps it as well. Both are one file, which
+    /// is only read.
+    async fn lay_state(&self, instance: &str, id: &str) -> Result<()>;
+
+    /// Removes the state that is kept under this id; it is gone, also after a crash, when this returns. Succeeds if there is none.
+    async fn remove_kept_state(&self, id: &str) -> Result<()>;
+
+    /// Returns the names of the bootstrap data that the instance's machine was started with, in order: for each the guest has a device.
+    async fn bootstrap_data(&self, instance: &str) -> Result<Vec<String>>;
+
     /// The directory of an instance's files.
     fn instance_directory(&self, instance: &str) -> PathBuf;
 }

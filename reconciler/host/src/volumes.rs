@@ -81,6 +81,14 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
     /// interrupted, and a volume has been written since.
     async fn begin_snapshots(&self, snapshots: &[NewSnapshot]) -> Result<Vec<VolumeFacts>>;
 
+    /// Checks that these snapshots can be begun, or continued, and changes nothing.
+    ///
+    /// *Errors*: those of [`Volumes::begin_snapshots`], as far as they are known before.
+    async fn check_snapshots(&self, snapshots: &[NewSnapshot]) -> Result<()>;
+
+    /// Whether the volume continues in an overlay on this very snapshot, and nothing was written to it: it has the data of the snapshot.
+    async fn is_as_in_snapshot(&self, pool: &str, volume: &str, snapshot: &str) -> Result<bool>;
+
     /// Finishes a snapshot that was begun. Returns it if it is finished.
     ///
     /// *Errors*: [`SystemError::VolumeBusy`] while a QEMU writes to the file that becomes the snapshot.
@@ -203,6 +211,9 @@ pub struct Taken {
     pub at: Timestamp,
     /// The guest's file systems were frozen meanwhile.
     pub frozen: bool,
+    /// The memory of the guest of that moment is saved too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub memory: bool,
 }
 
 /// A snapshot as it is on disk.

@@ -721,6 +721,145 @@ async fn disks_of_a_running_machine_continue_in_overlays_all_at_once_or_not_at_a
     }
 }
 
+/// A snapshot with memory: the disks are switched while the guest is still paused, and the guest of the state goes on on the former files.
+#[tokio::test]
+async fn disks_continue_in_overlays_between_the_end_of_a_save_and_the_guest_that_goes_on() {
+    for mut bench in Bench::all() {
+        let data = bench.new_disk("data");
+        let state = bench.directory.path().join("saved.state");
+        let (qmp, _events) = bench.launch().await;
+        power::start(&qmp).await.expect("started");
+        bench.plug(&qmp, &data).await.expect("plugged in");
+        let overlay = overlay_on(&data, 1, 16 * MIB);
+        bench.host.grant(&overlay.file, true).await.expect("granted");
+        let lend = bench.host.lend_state(&qmp, &bench.spec.files.paths, StateFile::Empty(&state)).await;
+        lend.expect("given");
+        saved_state::save(&qmp, true).await.expect("begun");
+        until_state(&qmp, &RunState::PostMigrate).await;
+        let switched = block::continue_in_overlays(&qmp, std::slice::from_ref(&overlay)).await;
+        assert!(switched.expect("QEMU allows it in this state"));
+        power::start(&qmp).await.expect("started again");
+        assert_eq!(power::run_state(&qmp).await.expect("asked"), RunState::Running);
+        let open = block::disks(&qmp).await.expect("disks");
+        let file = open.into_iter().find(|disk| disk.id == "data").and_then(|disk| disk.file);
+        assert_eq!(file.as_ref(), Some(&overlay.file), "the guest goes on on the new file");
+        power::quit(&qmp).await.expect("ended");
+        qmp.closed().await;
+        bench.end().await;
+
+        let restored = overlay_on(&data, 2, 16 * MIB);
+        let backing = Backing { file: data.file.clone(), format: Format::Qcow2, backing: None };
+        bench.spec.machine.disks[0].target = Some(0);
+        bench.spec.machine.disks.push(DiskSpec { target: Some(1), backing: Some(backing), ..restored });
+        bench.spec.files.from_saved_state = true;
+        // As a snapshot keeps it: under another name as well.
+        std::fs::hard_link(&state, bench.directory.path().join("kept.state")).expect("another name");
+        let (qmp, _events) = bench.launch().await;
+        let lend = bench.host.lend_state(&qmp, &bench.spec.files.paths, StateFile::Saved(&state)).await;
+        lend.expect("given");
+        saved_state::load(&qmp).await.expect("begun");
+        until_state(&qmp, &RunState::Paused).await;
+        power::start(&qmp).await.expect("started");
+        assert_eq!(power::run_state(&qmp).await.expect("asked"), RunState::Running);
+        bench.end().await;
+    }
+}
+
+/// Takes a snapshot with memory as far as QEMU is concerned. Returns the file with the state.
+async fn save_and_switch(bench: &Bench, qmp: &Qmp, overlay: &DiskSpec, name: &str) -> PathBuf {
+    let state = bench.directory.path().join(name);
+    bench.host.grant(&overlay.file, true).await.expect("granted");
+    let lend = bench.host.lend_state(qmp, &bench.spec.files.paths, StateFile::Empty(&state)).await;
+    lend.expect("given");
+    saved_state::save(qmp, true).await.expect("begun");
+    until_state(qmp, &RunState::PostMigrate).await;
+    assert_eq!(saved_state::transfer(qmp).await.expect("asked"), Transfer::Completed);
+    assert!(block::continue_in_overlays(qmp, std::slice::from_ref(overlay)).await.expect("switched"));
+    power::start(qmp).await.expect("started again");
+    state
+}
+
+/// Writes to the disk `data` as its guest does; only in the real QEMU.
+async fn write(bench: &Bench, qmp: &Qmp, pattern: u8) {
+    if bench.real {
+        let command = format!("qemu-io -d data \"write -P {pattern} 0 4k\"");
+        let written = qmp.execute("human-monitor-command", json!({"command-line": command})).await;
+        written.expect("written");
+    }
+}
+
+/// Checks which of these patterns a file has; only one that the real QEMU wrote to.
+fn assert_has(bench: &Bench, disk: &DiskSpec, patterns: &[u8]) {
+    if !bench.real {
+        return;
+    }
+    let bytes = std::fs::read(&disk.file).expect("read");
+    let has = |pattern: u8| bytes.chunks(512).any(|sector| sector.iter().all(|byte| *byte == pattern));
+    let found: Vec<u8> = [17, 34, 51, 68].into_iter().filter(|pattern| has(*pattern)).collect();
+    assert_eq!(found, patterns, "{}", disk.file.display());
+}
+
+/// As a snapshot is finished: no QEMU writes to the file of the disk any more, and nothing may.
+fn finish(bench: &Bench, disk: &DiskSpec) {
+    if !bench.real {
+        return;
+    }
+    let file = std::fs::File::open(&disk.file).expect("opened");
+    // QEMU's lock of a file that it writes to.
+    let mut lock = libc::flock {
+        l_type: libc::F_WRLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 101,
+        l_len: 1,
+        l_pid: 0,
+    };
+    nix::fcntl::fcntl(&file, nix::fcntl::FcntlArg::F_OFD_GETLK(&mut lock)).expect("asked");
+    assert_eq!(lock.l_type, libc::F_UNLCK as libc::c_short, "a QEMU writes to {}", disk.file.display());
+    std::fs::set_permissions(&disk.file, std::os::unix::fs::PermissionsExt::from_mode(0o444)).expect("ours");
+}
+
+#[tokio::test]
+async fn each_save_of_a_machine_is_of_its_own_moment_and_so_are_the_files_of_its_disk() {
+    for mut bench in Bench::all() {
+        let data = bench.new_disk("data");
+        let (qmp, _events) = bench.launch().await;
+        power::start(&qmp).await.expect("started");
+        bench.plug(&qmp, &data).await.expect("plugged in");
+        write(&bench, &qmp, 17).await;
+        let first = overlay_on(&data, 1, 16 * MIB);
+        save_and_switch(&bench, &qmp, &first, "first.state").await;
+        finish(&bench, &data);
+        write(&bench, &qmp, 34).await;
+        let second = overlay_on(&first, 2, 16 * MIB);
+        let state = save_and_switch(&bench, &qmp, &second, "second.state").await;
+        finish(&bench, &first);
+        write(&bench, &qmp, 51).await;
+        for (disk, patterns) in [(&data, [17]), (&first, [34]), (&second, [51])] {
+            assert_has(&bench, disk, &patterns);
+        }
+        power::quit(&qmp).await.expect("ended");
+        qmp.closed().await;
+        bench.end().await;
+
+        let restored = overlay_on(&first, 3, 16 * MIB);
+        let backing = chain_of(&[&first.file, &data.file]);
+        bench.spec.machine.disks[0].target = Some(0);
+        bench.spec.machine.disks.push(DiskSpec { target: Some(1), backing, ..restored.clone() });
+        bench.spec.files.from_saved_state = true;
+        let (qmp, _events) = bench.launch().await;
+        let lend = bench.host.lend_state(&qmp, &bench.spec.files.paths, StateFile::Saved(&state)).await;
+        lend.expect("given");
+        saved_state::load(&qmp).await.expect("begun");
+        until_state(&qmp, &RunState::Paused).await;
+        power::start(&qmp).await.expect("started");
+        write(&bench, &qmp, 68).await;
+        for (disk, patterns) in [(&first, [34]), (&second, [51]), (&restored, [68])] {
+            assert_has(&bench, disk, &patterns);
+        }
+        bench.end().await;
+    }
+}
+
 #[tokio::test]
 async fn a_disk_of_a_running_machine_continues_in_an_overlay_and_is_grown_and_released_after_that() {
     for bench in Bench::all() {

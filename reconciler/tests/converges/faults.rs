@@ -73,6 +73,11 @@ fn has_effect(call: &str) -> bool {
         "guest_agent",
         "exited",
         "has_state",
+        "kept_state",
+        "kept_states",
+        "bootstrap_data",
+        "check_snapshots",
+        "is_as_in_snapshot",
         "read_site",
     ];
     !call.starts_with("GET ") && !reads.contains(&call) && !more.contains(&call)
@@ -230,6 +235,8 @@ fn needs_space(call: &str) -> bool {
         "reserve_volume",
         "lend_state",
         "seal_state",
+        "keep_state",
+        "seal_kept_state",
     ]
     .contains(&call)
 }

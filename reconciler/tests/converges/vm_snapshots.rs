@@ -59,6 +59,96 @@ fn all_disks_of_a_running_vm_have_snapshots_of_one_moment() {
     });
 }
 
+/// The number of the boot of the guest's operating system; None: it has not booted yet.
+fn boot(rig: &Rig) -> Option<u64> {
+    let hypervisor = rig.system.hypervisor();
+    hypervisor.view(hypervisor.instances().first()?)?.boot
+}
+
+/// The guest runs; returns the number of its boot.
+async fn booted(rig: &Rig) -> u64 {
+    web_runs(rig).await;
+    until_host("the guest has booted", || boot(rig).is_some()).await;
+    boot(rig).expect("booted")
+}
+
+#[test]
+fn the_memory_of_a_running_vm_is_of_the_moment_of_its_disks_and_the_guest_goes_on() {
+    converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter, Fault::FullDisk], async |rig| {
+        web_runs_with_two_disks(rig).await;
+        let (pid, first) = (rig.pid("web").await, booted(rig).await);
+        rig.strike_from_here();
+        rig.apply("VMSnapshot", "running", json!({"vm": "web", "memory": true})).await;
+        until_taken(rig, "running").await;
+        let taken = moment(rig);
+        assert!(taken.memory && !taken.frozen, "{taken:?}");
+        assert_eq!(rig.system.kept_states_now().len(), 1);
+        assert_eq!(booted(rig).await, first, "the guest goes on");
+        assert_eq!(rig.pid("web").await, pid, "in the same QEMU");
+        rig.delete("VMSnapshot", "running").await;
+        until_host("the memory is gone with it", || rig.system.kept_states_now().is_empty()).await;
+    });
+}
+
+#[test]
+fn a_restored_guest_goes_on_with_the_memory_of_its_snapshot_once() {
+    converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter], async |rig| {
+        web_runs_with_two_disks(rig).await;
+        let first = booted(rig).await;
+        rig.apply("VMSnapshot", "before", json!({"vm": "web", "memory": true})).await;
+        until_taken(rig, "before").await;
+        let mut again = web("Running");
+        again["restartToken"] = json!("1");
+        rig.apply("VM", "web", again).await;
+        rig.until_vm("web", "is restarted", |vm| {
+            vm.status.as_ref().and_then(|status| status.restart_token.as_deref()) == Some("1")
+        })
+        .await;
+        assert_ne!(booted(rig).await, first, "it has booted once more");
+        rig.strike_from_here();
+        let mut restored = web_restored_from("before");
+        restored["restartToken"] = json!("2");
+        rig.apply("VM", "web", restored).await;
+        rig.until_vm("web", "is restored", is_restored).await;
+        until_host("the guest of the snapshot runs", || boot(rig) == Some(first)).await;
+        web_runs(rig).await;
+        are_restored_once(rig);
+        let mut booted_again = web_restored_from("before");
+        booted_again["restartToken"] = json!("3");
+        rig.apply("VM", "web", booted_again).await;
+        until_host("the guest has booted", || boot(rig).is_some_and(|boot| boot != first)).await;
+        web_runs(rig).await;
+    });
+}
+
+#[test]
+fn a_restore_without_memory_boots_the_guest_and_one_to_other_hardware_is_refused_with_the_disks_as_they_were()
+{
+    converges(&[], async |rig| {
+        web_runs_with_two_disks(rig).await;
+        let first = booted(rig).await;
+        rig.apply("VMSnapshot", "before", json!({"vm": "web", "memory": true})).await;
+        until_taken(rig, "before").await;
+        let mut other = web_restored_from("before");
+        other["serialNumber"] = json!("other");
+        rig.apply("VM", "web", other.clone()).await;
+        let is_refused = |vm: &VM| {
+            let conditions =
+                vm.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+            condition::find(conditions, ConditionType::RestoreSynced.as_str()).is_some_and(|synced| {
+                synced.reason == "RestoreRefused" && synced.message.contains("serialNumber")
+            })
+        };
+        rig.until_vm("web", "says what differs", is_refused).await;
+        other["restore"]["memory"] = json!(false);
+        other["restartToken"] = json!("1");
+        rig.apply("VM", "web", other).await;
+        rig.until_vm("web", "is restored", is_restored).await;
+        until_host("the guest has booted", || boot(rig).is_some_and(|boot| boot != first)).await;
+        are_restored_once(rig);
+    });
+}
+
 #[test]
 fn all_disks_of_a_stopped_vm_have_snapshots_of_one_moment_and_it_starts_on_them() {
     converges(&[Fault::CrashAfter], async |rig| {

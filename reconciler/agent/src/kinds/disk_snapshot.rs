@@ -1,7 +1,7 @@
 //! DiskSnapshot: the former file of a volume of this host.
 //!
 //! ```text
-//!  (its disk has a file) ─Take─▶ taken …      deleted: ─Delete─▶ its file goes once nothing is based on it ─Release─▶ (gone)
+//!  (its disk has a file) ─Take─▶ taken …      deleted: ─RemoveMemory, Delete─▶ its file goes once nothing is based on it ─Release─▶ (gone)
 //! ```
 //!
 //! One that was taken and is missing is never taken again: it would have the data of another moment.
@@ -35,8 +35,12 @@ use crate::key::{Key, ObjectName};
 pub(crate) enum Step {
     /// Takes them at one moment.
     Take(Vec<NewSnapshot>),
+    /// Takes them and the memory of their guest at one moment.
+    TakeWithMemory(Vec<NewSnapshot>),
     /// Records beside the file that it belongs to this object, which had another uid before.
     TakeOver { pool: String, snapshot: String, owner: VolumeOwner },
+    /// Removes the memory that is kept under this identity, if there is one.
+    RemoveMemory(String),
     /// Deletes it. One that was begun is finished first.
     Delete(NewSnapshot),
     /// Removes this host's finalizer.

@@ -8,6 +8,7 @@
 mod apply;
 mod devices;
 mod images;
+mod memory;
 mod observe;
 mod plan;
 mod status;
@@ -63,6 +64,8 @@ pub(crate) enum Step {
     FinishInstance(String),
     /// Records the most memory that a VM was measured to take above its guest memory.
     RecordOverhead { most: u64, known: u64 },
+    /// Removes the memory of a guest that is kept for a snapshot which is gone.
+    RemoveMemory(String),
     /// Moves a file that no Disk owns to the trash.
     TrashVolume { pool: String, volume: String },
 }

@@ -19,7 +19,6 @@ mod cpu_time;
 mod declared_disks;
 mod dependents;
 mod guest_users;
-mod hardware;
 mod held;
 mod hooking;
 mod media;
@@ -108,6 +107,8 @@ pub(crate) enum Step {
     },
     /// Removes the saved state: it is not used again.
     RemoveState,
+    /// Gives the machine the state that a snapshot keeps under this identity as its saved state.
+    LayState(String),
     /// Has the guest agent, if there is one, set the guest's clock.
     SetClock,
     /// Counts these volumes as open by the suspended machine.

@@ -301,6 +301,7 @@ impl Driver {
             resumed_at: published.resumed_at,
             transfer,
             save_failure: published.save_failure.clone(),
+            save_began: published.save_began,
         })
     }
 
@@ -457,7 +458,7 @@ impl Driver {
     }
 
     async fn continue_in_overlays(&self, disks: &[DiskSpec]) -> Result<bool, MachineError> {
-        self.allowed(Action::ChangeDevices).await?;
+        self.allowed(Action::ContinueInOverlays).await?;
         Ok(block::continue_in_overlays(&self.qmp, disks).await?)
     }
 

@@ -1,5 +1,7 @@
 //! Why a request to a machine failed.
 
+use std::time::Duration;
+
 use berth_qemu::block::BlockError;
 use berth_qemu::nics::NicError;
 use berth_qemu::qmp::QmpError;
@@ -23,12 +25,32 @@ pub(crate) enum MachineError {
     Illegal(#[from] IllegalAction),
     #[error("the machine is not there any more")]
     Gone,
+    /// One at a time: each has the disk of the host for itself.
+    #[error("the memory of another guest is being saved for a snapshot")]
+    SaveInProgress,
+    /// A guest is not paused again at once after a save that failed.
+    #[error("the guest was paused a moment ago, and its memory was not saved")]
+    SavedJustNow { left: Duration },
+    /// Another program, or a step that was planned before the save began.
+    #[error("the devices of the machine were changed while its memory was saved")]
+    ChangedMeanwhile,
     /// The users of the volume are being determined at this moment.
     #[error("volume {volume} cannot be reserved while its users are being determined")]
     ReservationBlocked { volume: String },
 }
 
 impl MachineError {
+    /// Whether QEMU did not answer in time; it may be about to.
+    pub(crate) fn is_timeout(&self) -> bool {
+        let error = match self {
+            Self::Monitor(error) | Self::Block(BlockError::Qmp(error)) | Self::Nic(NicError::Qmp(error)) => {
+                error
+            }
+            _ => return false,
+        };
+        matches!(error, QmpError::Timeout { .. })
+    }
+
     /// Returns the error with all its sources in one line.
     pub(super) fn chain(&self) -> String {
         ErrorChain(self).to_string()

@@ -14,9 +14,10 @@ pub(crate) enum Action {
     PressPowerButton,
     /// Ends QEMU.
     Quit,
-    /// Plugs, unplugs or grows a disk, has it continue in an overlay or shortens its chain, or exchanges a medium. Plugs in or
-    /// unplugs a network card, or sets its link.
+    /// Plugs, unplugs or grows a disk or shortens its chain, or exchanges a medium. Plugs in or unplugs a network card, or sets its link.
     ChangeDevices,
+    /// Has disks continue in overlays.
+    ContinueInOverlays,
     /// Saves the machine's state.
     Save,
     /// Loads a saved state.
@@ -25,13 +26,14 @@ pub(crate) enum Action {
 
 impl Action {
     #[cfg(test)]
-    pub(super) const ALL: [Self; 8] = [
+    pub(super) const ALL: [Self; 9] = [
         Self::ReadState,
         Self::Start,
         Self::Pause,
         Self::PressPowerButton,
         Self::Quit,
         Self::ChangeDevices,
+        Self::ContinueInOverlays,
         Self::Save,
         Self::Load,
     ];
@@ -71,6 +73,8 @@ pub(crate) fn check_legal(state: &RunState, action: Action) -> Result<(), Illega
         Action::ChangeDevices => {
             !ended && !matches!(state, RunState::Other(_) | RunState::InMigrate | RunState::PostMigrate)
         }
+        // QEMU allows it between the end of a save and the guest that goes on.
+        Action::ContinueInOverlays => !ended && !matches!(state, RunState::Other(_) | RunState::InMigrate),
     };
     if allowed { Ok(()) } else { Err(IllegalAction { action, state: state.clone() }) }
 }
@@ -99,7 +103,10 @@ mod tests {
     /// The machine's state afterwards; None if QEMU is gone.
     fn after(state: RunState, action: Action) -> Option<RunState> {
         match action {
-            Action::ReadState | Action::ChangeDevices | Action::PressPowerButton => Some(state),
+            Action::ReadState
+            | Action::ChangeDevices
+            | Action::ContinueInOverlays
+            | Action::PressPowerButton => Some(state),
             Action::Start => Some(RunState::Running),
             Action::Save => Some(RunState::PostMigrate),
             Action::Load => Some(RunState::Paused),
@@ -112,7 +119,7 @@ mod tests {
         #[test]
         fn a_guest_that_ended_never_runs_again_in_the_same_qemu(
             start in any_state(),
-            requests in prop::collection::vec((0usize..8, any::<bool>()), 0..40),
+            requests in prop::collection::vec((0usize..9, any::<bool>()), 0..40),
         ) {
             let mut state = start;
             let mut ended = has_ended(&state);
@@ -146,7 +153,7 @@ mod tests {
         }
 
         #[test]
-        fn a_machine_that_waits_for_its_state_is_only_loaded_or_ended(action in 0usize..8) {
+        fn a_machine_that_waits_for_its_state_is_only_loaded_or_ended(action in 0usize..9) {
             let action = Action::ALL[action];
             let is_legal = check_legal(&RunState::InMigrate, action).is_ok();
             prop_assert_eq!(is_legal, matches!(action, Action::ReadState | Action::Load | Action::Quit));

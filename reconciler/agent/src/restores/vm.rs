@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Whether a disk was restored is in the note of its volume. Once one of the disks is restored, the parts for the others are not deleted
-//! before these are restored too, and the VM does not start before; nor if they cannot be restored, as long as the restore is declared.
+//! before these are restored too, and the VM does not start before; nor if they cannot be restored, as long as the restore is declared. With
+//! the guest's memory they are not deleted before it goes on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,10 +17,12 @@ use berth_api::{Disk, DiskSnapshot, VM};
 use berth_host::{DeclaredRestore, SnapshotFacts, VolumeFacts};
 use kube::ResourceExt;
 
+use super::memory::{self, DueMemory};
 use super::{Restore, decide, done_before, facts_of};
 use crate::context::Context;
 use crate::error::Error;
-use crate::index::{Tables, volume_of};
+use crate::index::{Tables, instance_of, volume_of};
+use crate::journal::Journal;
 use crate::key::ObjectName;
 
 /// The restore that a VM declares, as it is on this host.
@@ -46,6 +49,8 @@ pub(crate) struct DueParts {
     pub(crate) disks: BTreeMap<String, (String, DeclaredRestore)>,
     /// Whether another disk of the VM was restored already.
     pub(crate) is_begun: bool,
+    /// Whether the guest goes on with the memory of the snapshot.
+    pub(crate) memory: bool,
 }
 
 /// A part of the VMSnapshot.
@@ -63,6 +68,82 @@ pub(crate) async fn observe(ctx: &Context, vm: &VM) -> Result<VmRestore, Error> 
     {
         return Ok(VmRestore::Done(done.clone()));
     }
+    let (volumes, parts) = look(ctx, vm, restore).await?;
+    let due = match decide_all(restore, &volumes, &parts) {
+        VmRestore::Due(due) => due,
+        decided => return Ok(decided),
+    };
+    match find_memory(ctx, vm, &volumes, &parts).await? {
+        None => Ok(VmRestore::Due(due)),
+        // All of it is restored, or nothing.
+        Some(Err(text)) if !due.is_begun => Ok(VmRestore::Refused(text)),
+        Some(_) => Ok(VmRestore::Due(DueParts { memory: true, ..due })),
+    }
+}
+
+/// Returns the memory with which the guest of a VM goes on that is off, and whose disks were restored: once for each restore, and only from
+/// disks that were not written since. The error is for people: it cannot.
+pub(crate) async fn due_memory(
+    ctx: &Context,
+    vm: &VM,
+    journal: &Journal,
+) -> Result<Option<Result<Box<DueMemory>, String>>, Error> {
+    let Some(restore) = vm.spec.restore.as_deref() else { return Ok(None) };
+    if journal.loaded.as_ref() == Some(&memory::loaded(restore)) {
+        return Ok(None);
+    }
+    let (volumes, parts) = look(ctx, vm, restore).await?;
+    let found = find_memory(ctx, vm, &volumes, &parts).await?;
+    if found.is_none() {
+        return Ok(None);
+    }
+    // The disks were restored without the memory, or the guest was booted from them since.
+    for part in parts {
+        let volume = volumes.get(part.object.spec.disk.as_str());
+        let Some((volume, snapshot)) = volume.zip(part.facts) else { continue };
+        if !ctx.system.is_as_in_snapshot(&volume.pool, &volume.id, &snapshot.id).await? {
+            return Ok(None);
+        }
+    }
+    Ok(found)
+}
+
+/// Returns why the guest of a VM that runs, and whose disks were restored, was booted from them: for people. None: it was not, or the
+/// memory of the snapshot was not wanted, or there is none.
+pub(crate) fn booted(tables: &Tables, vm: &VM, journal: &Journal) -> Option<String> {
+    let restore = vm.spec.restore.as_deref().filter(|restore| restore.wants_memory())?;
+    if journal.loaded.as_ref() == Some(&memory::loaded(restore)) {
+        return None;
+    }
+    let name = &restore.snapshot;
+    let parts = parts_of(tables, &ObjectName::of(vm).namespace, name.as_str());
+    let has_memory = parts.first()?.status.as_ref()?.memory == Some(true);
+    has_memory.then(|| {
+        format!(
+            "its guest was booted from the restored disks, without the memory of VMSnapshot {name}: they had been written to since they were \
+             restored. Set another restore.token to restore it with the memory, or restore.memory to false"
+        )
+    })
+}
+
+/// Returns the memory of the snapshot, which is kept under the identity of its first part. The error is for people: it cannot be loaded.
+async fn find_memory(
+    ctx: &Context,
+    vm: &VM,
+    volumes: &BTreeMap<String, VolumeFacts>,
+    parts: &[Part],
+) -> Result<Option<Result<Box<DueMemory>, String>>, Error> {
+    let Some(first) = parts.first().and_then(|part| part.facts.as_ref()) else { return Ok(None) };
+    let volumes: Vec<&VolumeFacts> = volumes.values().collect();
+    Box::pin(memory::find(ctx, vm, first, &volumes)).await
+}
+
+/// Returns the volumes of a VM by the names of their Disks, and the parts of the VMSnapshot that it is restored from.
+async fn look(
+    ctx: &Context,
+    vm: &VM,
+    restore: &VMRestore,
+) -> Result<(BTreeMap<String, VolumeFacts>, Vec<Part>), Error> {
     let name = ObjectName::of(vm);
     let (disks, objects) = {
         let tables = ctx.index.read();
@@ -84,7 +165,7 @@ pub(crate) async fn observe(ctx: &Context, vm: &VM) -> Result<VmRestore, Error> 
         let facts = facts_of(ctx, &object).await?;
         parts.push(Part { object, facts });
     }
-    Ok(decide_all(restore, &volumes, &parts))
+    Ok((volumes, parts))
 }
 
 /// Returns the restore of a disk that its VM declares, if it is due.
@@ -121,13 +202,27 @@ pub(crate) async fn holds(ctx: &Context, snapshot: &DiskSnapshot) -> Result<Opti
         vms.map(|(_, vm)| vm.clone()).collect()
     };
     for vm in vms {
-        if let VmRestore::Due(parts) = observe(ctx, &vm).await?
-            && parts.is_begun
-        {
+        let is_needed = match observe(ctx, &vm).await? {
+            VmRestore::Due(parts) => parts.is_begun,
+            VmRestore::Done(_) => Box::pin(is_memory_due(ctx, &vm)).await?,
+            _ => false,
+        };
+        if is_needed {
             return Ok(Some(vm.name_any()));
         }
     }
     Ok(None)
+}
+
+/// Whether the guest of a VM whose disks were restored is still to go on with the memory of the same snapshot.
+async fn is_memory_due(ctx: &Context, vm: &VM) -> Result<bool, Error> {
+    let Some(instance) = instance_of(vm) else { return Ok(false) };
+    let written = ctx.system.read_journal(instance).await?;
+    let Some(Ok(journal)) = written.map(Journal::parse) else { return Ok(false) };
+    if journal.suspension.is_some() || journal.has_process() {
+        return Ok(false);
+    }
+    Ok(matches!(due_memory(ctx, vm, &journal).await?, Some(Ok(_))))
 }
 
 /// Returns the names of the disks that a VM declares, and of those that attachments plug into it.
@@ -271,7 +366,7 @@ mod tests {
     const NAMES: [&str; 2] = ["root", "data"];
 
     fn restore() -> VMRestore {
-        VMRestore { snapshot: "before".into(), token: None }
+        VMRestore { snapshot: "before".into(), token: None, memory: None }
     }
 
     fn volume(id: &str) -> VolumeFacts {
@@ -320,7 +415,7 @@ mod tests {
             volume: format!("v-{disk}"),
             size: 1 << 30,
             owner: None,
-            taken: Some(Taken { at: Timestamp::UNIX_EPOCH, frozen: false }),
+            taken: Some(Taken { at: Timestamp::UNIX_EPOCH, frozen: false, memory: false }),
         };
         Part { object: Arc::new(object.expect("a part")), facts: Some(facts) }
     }

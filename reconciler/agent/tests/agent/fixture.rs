@@ -2,18 +2,21 @@
 //! allocating identities and addresses).
 
 use std::cell::RefCell;
+use std::convert::Infallible;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
 use berth_agent::{AgentConfig, ConsoleServer};
 use berth_api::{
-    Disk, HOST_FINALIZER, Host, HotswapDiskAttachment, Image, Network, PublicIP, VM, VMClass, condition,
+    Disk, DiskSnapshot, HOST_FINALIZER, Host, HotswapDiskAttachment, Image, Network, PublicIP, VM, VMClass,
+    condition,
 };
 use berth_apiserver::Server;
 use berth_engine::{Clock as _, RuntimeClock};
 use berth_host::fake::{FakeSource, FakeSystem};
 use berth_qemu::machine::Format;
+use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource, ResourceExt};
@@ -42,6 +45,7 @@ pub(crate) struct Fixture {
     /// The control plane's database.
     _folder: TempDir,
     agent: RefCell<Option<JoinHandle<()>>>,
+    stop: RefCell<CancellationToken>,
     clock: RuntimeClock,
 }
 
@@ -56,7 +60,8 @@ impl Fixture {
     pub(crate) async fn without_agent() -> Self {
         let Copy { server, admin: client, clock, folder } = installed::copy().await;
         let system = Arc::new(FakeSystem::new(clock.clone()));
-        Self { system, client, _server: server, _folder: folder, agent: RefCell::default(), clock: *clock }
+        let (agent, stop) = (RefCell::default(), RefCell::default());
+        Self { system, client, _server: server, _folder: folder, agent, stop, clock: *clock }
     }
 
     pub(crate) fn start_agent(&self) {
@@ -74,15 +79,41 @@ impl Fixture {
 
     /// Starts the agent with a changed configuration.
     pub(crate) fn start_agent_configured(&self, change: impl FnOnce(&mut AgentConfig)) {
+        self.start_agent_of(self.client.clone(), change);
+    }
+
+    /// Starts the agent while no control plane answers.
+    pub(crate) fn start_agent_alone(&self) {
+        let silent = tower::service_fn(|_: http::Request<kube::client::Body>| {
+            std::future::pending::<Result<http::Response<kube::client::Body>, Infallible>>()
+        });
+        self.start_agent_of(Client::new(silent, "default"), |_| {});
+    }
+
+    fn start_agent_of(&self, client: Client, change: impl FnOnce(&mut AgentConfig)) {
         let mut config = AgentConfig::new(HOST);
         config.clock = Arc::new(RuntimeClock::starting_at(self.clock.now()));
         config.seed = Some(7);
         change(&mut config);
-        let (client, system) = (self.client.clone(), self.system.clone());
+        let (system, stop) = (self.system.clone(), CancellationToken::new());
+        self.stop.replace(stop.clone());
         let agent = tokio::spawn(async move {
-            berth_agent::run(config, client, system, CancellationToken::new()).await.expect("it runs");
+            berth_agent::run(config, client, system, stop).await.expect("it runs");
         });
         self.agent.replace(Some(agent));
+    }
+
+    /// Stops the agent, as a signal does.
+    pub(crate) async fn stop_agent(&self) {
+        self.stop.borrow().cancel();
+        let agent = self.agent.take();
+        if let Some(agent) = agent {
+            agent.await.expect("it ends");
+        }
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now()
     }
 
     /// Crashes the agent: it stops from one moment to the next.
@@ -266,6 +297,7 @@ impl Fixture {
         let mut all = Vec::new();
         all.extend(versions::<VM>(&self.client).await);
         all.extend(versions::<Disk>(&self.client).await);
+        all.extend(versions::<DiskSnapshot>(&self.client).await);
         all.extend(versions::<Image>(&self.client).await);
         all.extend(versions::<HotswapDiskAttachment>(&self.client).await);
         all.extend(versions::<Network>(&self.client).await);

@@ -68,7 +68,7 @@ fn a_name_says_what_it_is_of_and_differs_for_each_schedule_vm_and_moment() {
 fn a_snapshot_with_the_label_that_no_schedule_made_belongs_to_none() {
     let moment = at("2026-01-02T03:04:00Z");
     let made = |name: &str, vm: &str, moment: &str| {
-        let mut snapshot = VMSnapshot::new(name, VMSnapshotSpec { vm: vm.into() });
+        let mut snapshot = VMSnapshot::new(name, VMSnapshotSpec { vm: vm.into(), memory: false });
         snapshot.metadata.labels = Some([(SNAPSHOT_SCHEDULE_LABEL.to_owned(), "nightly".to_owned())].into());
         snapshot.metadata.annotations =
             Some([(SCHEDULED_AT_ANNOTATION.to_owned(), moment.to_owned())].into());

@@ -19,6 +19,17 @@ pub struct VMRestore {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64))]
     pub token: Option<String>,
+    /// Whether the guest goes on at the moment of the snapshot, if that has its memory. False: only the disks are restored, and the guest
+    /// boots from them. Default true.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<bool>,
+}
+
+impl VMRestore {
+    /// Whether the memory of a snapshot that has it is to be loaded.
+    pub fn wants_memory(&self) -> bool {
+        self.memory.unwrap_or(true)
+    }
 }
 
 /// A restore that was done.

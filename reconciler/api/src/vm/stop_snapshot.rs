@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn a_snapshot_is_of_a_stop_by_its_label_its_time_and_its_name() {
         let made = |name: &str, vm: &str, label: Option<&str>| {
-            let mut snapshot = VMSnapshot::new(name, VMSnapshotSpec { vm: vm.into() });
+            let mut snapshot = VMSnapshot::new(name, VMSnapshotSpec { vm: vm.into(), memory: false });
             snapshot.metadata.labels = label.map(|vm| [(STOPPED_VM_LABEL.to_owned(), vm.to_owned())].into());
             snapshot.metadata.annotations =
                 Some([(STOPPED_AT_ANNOTATION.to_owned(), since().to_string())].into());

@@ -75,6 +75,7 @@ impl FakeSystem {
         let mut spec = self.spec(&self.with_chains(request))?;
         spec.affinity = self.affinity(request).await?;
         let identity = self.hypervisor.launch(&spec, request.limits).await?;
+        self.state().opened.extend(spec.machine.disks.iter().map(|disk| disk.file.clone()));
         let started_at = self.clock.now();
         self.state().started.insert(identity.pid, started_at);
         let dedicated = self.state().dedicated.get(&request.machine.instance).cloned();
@@ -461,6 +462,40 @@ impl Machines for FakeSystem {
             Ok(())
         };
         self.call("remove_state", work).await
+    }
+
+    async fn keep_state(&self, instance: &str, id: &str, note: &Value) -> Result<()> {
+        self.call("keep_state", async { self.keep(instance, id, note) }).await
+    }
+
+    async fn seal_kept_state(&self, id: &str) -> Result<()> {
+        self.call("seal_kept_state", async { self.seal_kept(id) }).await
+    }
+
+    async fn kept_states(&self) -> Result<Vec<String>> {
+        self.call("kept_states", async { Ok(self.kept_states_now()) }).await
+    }
+
+    async fn kept_state(&self, id: &str) -> Result<Option<Value>> {
+        self.call("kept_state", async { Ok(self.kept(id)) }).await
+    }
+
+    async fn lay_state(&self, instance: &str, id: &str) -> Result<()> {
+        self.call("lay_state", async { self.lay(instance, id) }).await
+    }
+
+    async fn remove_kept_state(&self, id: &str) -> Result<()> {
+        let work = async {
+            self.remove_kept(id);
+            Ok(())
+        };
+        self.call("remove_kept_state", work).await
+    }
+
+    async fn bootstrap_data(&self, instance: &str) -> Result<Vec<String>> {
+        let seed = instance_path(instance).join("seed.img");
+        let work = async { Ok(self.files.size_of(&seed).map(|_| "seed".to_owned()).into_iter().collect()) };
+        self.call("bootstrap_data", work).await
     }
 
     fn instance_directory(&self, instance: &str) -> PathBuf {

@@ -56,6 +56,10 @@ pub(super) struct State {
     pub(super) uplink: Uplink,
     /// Public addresses that another machine on the segment has, with its MAC address.
     pub(super) occupied: BTreeMap<std::net::IpAddr, String>,
+    /// The notes of the states of machines that snapshots keep.
+    pub(super) kept_states: BTreeMap<String, Value>,
+    /// The files that a machine had open for writing: its guest has written to them.
+    pub(super) opened: BTreeSet<PathBuf>,
     pub(super) violations: Vec<String>,
     pub(super) calls: BTreeMap<&'static str, u64>,
 }
@@ -108,6 +112,8 @@ impl Default for State {
                 public: BTreeSet::new(),
             },
             occupied: BTreeMap::new(),
+            kept_states: BTreeMap::new(),
+            opened: BTreeSet::new(),
             violations: Vec::new(),
             calls: BTreeMap::new(),
         }
@@ -186,6 +192,10 @@ pub(super) fn image_path(digest: &str) -> PathBuf {
 
 pub(super) fn volume_path(pool: &str, id: &str) -> PathBuf {
     PathBuf::from("/fake/pools").join(pool).join("volumes").join(format!("{id}.qcow2"))
+}
+
+pub(super) fn kept_state_path(id: &str) -> PathBuf {
+    PathBuf::from("/fake/memory").join(format!("{id}.state"))
 }
 
 pub(super) fn instance_path(instance: &str) -> PathBuf {

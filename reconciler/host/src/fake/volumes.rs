@@ -92,7 +92,13 @@ impl FakeSystem {
 
 impl FakeSystem {
     fn begin_all(&self, all: &[NewSnapshot]) -> Result<Vec<VolumeFacts>> {
+        self.check(all)?;
         let mut state = self.state();
+        all.iter().map(|new| self.begin(&mut state, new)).collect()
+    }
+
+    fn check(&self, all: &[NewSnapshot]) -> Result<()> {
+        let state = self.state();
         let is_taken = |new: &NewSnapshot| {
             state.snapshots.get(&new.id).is_some_and(|snapshot| snapshot.facts.taken.is_some())
         };
@@ -110,7 +116,7 @@ impl FakeSystem {
                 return Err(SystemError::VolumeBusy { id: new.volume.clone(), detail });
             }
         }
-        all.iter().map(|new| self.begin(&mut state, new)).collect()
+        Ok(())
     }
 
     fn begin(&self, state: &mut State, new: &NewSnapshot) -> Result<VolumeFacts> {
@@ -471,6 +477,22 @@ impl Volumes for FakeSystem {
         self.call("begin_snapshots", async { self.begin_all(new) }).await
     }
 
+    async fn check_snapshots(&self, new: &[NewSnapshot]) -> Result<()> {
+        self.call("check_snapshots", async { self.check(new) }).await
+    }
+
+    async fn is_as_in_snapshot(&self, _: &str, volume: &str, snapshot: &str) -> Result<bool> {
+        let work = async {
+            let state = self.state();
+            let (volume, snapshot) = (state.volumes.get(volume), state.snapshots.get(snapshot));
+            Ok(volume.zip(snapshot).is_some_and(|(volume, snapshot)| {
+                volume.facts.backing.as_ref() == Some(&snapshot.backing)
+                    && !state.opened.contains(&volume.facts.path)
+            }))
+        };
+        self.call("is_as_in_snapshot", work).await
+    }
+
     async fn restore_snapshot(&self, restore: &NewRestore) -> Result<VolumeFacts> {
         self.call("restore_snapshot", async { self.restore(restore) }).await
     }
@@ -509,7 +531,11 @@ impl Volumes for FakeSystem {
             if let Some(snapshot) = state.snapshots.get_mut(id) {
                 snapshot.facts.owner = None;
                 // One that was begun only is not the base of anything yet.
-                snapshot.facts.taken.get_or_insert(Taken { at: self.clock.now(), frozen: false });
+                snapshot.facts.taken.get_or_insert(Taken {
+                    at: self.clock.now(),
+                    frozen: false,
+                    memory: false,
+                });
             }
             collect(&mut state);
             Ok(())

@@ -137,7 +137,7 @@ impl Stored<'_> {
                 id: BackupId { disk: self.disk.to_string(), backup: self.backup.to_string() },
                 repository: self.repository.id().to_string(),
                 size: found.summary.size,
-                taken: frozen.map(|frozen| Taken { at: found.time, frozen }),
+                taken: frozen.map(|frozen| Taken { at: found.time, frozen, memory: false }),
                 read_bytes: None,
                 stored_bytes: None,
                 parent: found.facts.get(PARENT).and_then(Value::as_str).map(str::to_owned),

@@ -71,6 +71,19 @@ impl Layout {
         self.instance(instance).join("saved.state")
     }
 
+    /// The states of machines that snapshots keep.
+    pub(super) fn kept_states(&self) -> PathBuf {
+        self.root.join("memory")
+    }
+
+    pub(super) fn kept_state(&self, id: &str) -> PathBuf {
+        self.kept_states().join(format!("{id}.state"))
+    }
+
+    pub(super) fn kept_note(&self, id: &str) -> PathBuf {
+        self.kept_states().join(format!("{id}.json"))
+    }
+
     /// Hard links to the base images of the instance's disks: QEMU has no access to the images themselves.
     pub(super) fn bases(&self, instance: &str) -> PathBuf {
         self.instance(instance).join("images")

@@ -10,12 +10,15 @@
 //!                 qmp.sock, …                                       links into run/, for people
 //! ```
 //!
+//! The states of machines that snapshots keep are in `memory/`, see `kept_states`.
+//!
 //! Only the instance's own user can traverse its directory. QEMU's user could fill a directory that it owns with links
 //! and FIFOs, so the agent opens nothing in `run/` and recreates it at each start.
 
 mod bootstrap_files;
 mod cpus;
 mod grants;
+mod kept_states;
 mod logs;
 mod state;
 

@@ -1,7 +1,7 @@
 //! Saved states of fake machines. Plain data.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The contents of the files. Shared by all machines of a host.
@@ -11,6 +11,14 @@ pub(super) struct SavedStates(Arc<Mutex<BTreeMap<PathBuf, SavedState>>>);
 impl SavedStates {
     pub(super) fn lock(&self) -> MutexGuard<'_, BTreeMap<PathBuf, SavedState>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives the content of a file a second name.
+    pub(super) fn link(&self, from: &Path, to: &Path) {
+        let mut states = self.lock();
+        if let Some(state) = states.get(from).cloned() {
+            states.insert(to.to_owned(), state);
+        }
     }
 }
 

@@ -614,7 +614,7 @@ impl Hypervisor for LocalHypervisor {
     async fn lend_state(&self, qmp: &Qmp, _: &MachinePaths, file: StateFile<'_>) -> Result<(), LendError> {
         let opened = match file {
             StateFile::Empty(path) => log::open_state(path),
-            StateFile::Saved(path) => log::open_plain(path),
+            StateFile::Saved(path) => log::open_saved(path),
         };
         let path = file.path().to_owned();
         let opened = opened.map_err(|source| LendError::Open { path, source })?;

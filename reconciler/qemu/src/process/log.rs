@@ -32,9 +32,15 @@ pub(super) fn open_state(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).custom_flags(CAREFUL).open(path)
 }
 
-/// Opens a file for reading that is a regular file with a single link.
-pub(super) fn open_plain(path: &Path) -> io::Result<File> {
-    plain(OpenOptions::new().read(true).custom_flags(CAREFUL).open(path)?)
+/// Opens a machine's state for reading: a regular file of the caller's user, which no QEMU can have put there. It may have another name, as
+/// a snapshot's.
+pub(super) fn open_saved(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).custom_flags(CAREFUL).open(path)?;
+    let metadata = file.metadata()?;
+    if metadata.is_file() && metadata.uid() == nix::unistd::Uid::effective().as_raw() {
+        return Ok(file);
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, "not a plain file of this user"))
 }
 
 /// Returns the file if it is a regular file with a single link.

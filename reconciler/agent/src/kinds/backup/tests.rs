@@ -67,7 +67,7 @@ fn facts() -> BackupFacts {
         id: BackupId { disk: "v-1".into(), backup: "b-a".into() },
         repository: "r-1".into(),
         size: 4 << 30,
-        taken: Some(Taken { at: Timestamp::UNIX_EPOCH, frozen: true }),
+        taken: Some(Taken { at: Timestamp::UNIX_EPOCH, frozen: true, memory: false }),
         read_bytes: Some(1000),
         stored_bytes: Some(100),
         parent: Some("b-0".into()),

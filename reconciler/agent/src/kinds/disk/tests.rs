@@ -148,7 +148,7 @@ fn taken(pool: &str, size: u64, is_taken: bool) -> SnapshotFacts {
         volume: "v-2".into(),
         size,
         owner: None,
-        taken: is_taken.then_some(Taken { at: Timestamp::UNIX_EPOCH, frozen: false }),
+        taken: is_taken.then_some(Taken { at: Timestamp::UNIX_EPOCH, frozen: false, memory: false }),
     }
 }
 

@@ -7,13 +7,18 @@ use super::Step;
 use crate::context::Context;
 use crate::converge::release;
 use crate::error::Error;
-use crate::snapshots::{merge_deleted, take};
+use crate::snapshots::{merge_deleted, take, take_with_memory};
 
 pub(super) async fn apply(ctx: &Context, snapshot: &DiskSnapshot, step: &Step) -> Result<(), Error> {
     match step {
         Step::Take(all) => take(ctx, all).await?,
+        Step::TakeWithMemory(all) => Box::pin(take_with_memory(ctx, all)).await?,
         Step::TakeOver { pool, snapshot, owner } => {
             ctx.system.hand_over_snapshot(pool, snapshot, owner).await?;
+        }
+        Step::RemoveMemory(id) => {
+            ctx.machines.forget_saves(id);
+            ctx.system.remove_kept_state(id).await?;
         }
         Step::Delete(new) => match ctx.system.delete_snapshot(&new.pool, &new.id).await {
             // The disk continues in its new file already.

@@ -18,6 +18,8 @@ pub(crate) struct Parts {
     pub(crate) here: Vec<NewSnapshot>,
     /// The number of all parts.
     pub(crate) total: usize,
+    /// Whether the memory of the guest is saved with them.
+    pub(crate) memory: bool,
     /// The name of another one that takes all of them: the first that is not taken.
     pub(crate) taken_by: Option<String>,
 }
@@ -57,7 +59,7 @@ pub(super) async fn observe(ctx: &Context, snapshot: &DiskSnapshot) -> Result<Op
             break;
         }
     }
-    Ok(Some(Parts { here, total: whole.parts, taken_by }))
+    Ok(Some(Parts { here, total: whole.parts, memory: whole.memory, taken_by }))
 }
 
 /// Returns the snapshot as the controllers decided it.

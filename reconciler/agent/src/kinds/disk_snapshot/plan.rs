@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use berth_api::{DiskSnapshot, Readiness, Reason, former_uid};
+use berth_api::condition::find;
+use berth_api::{ConditionType, DiskSnapshot, Readiness, Reason, former_uid};
 use berth_host::{NewSnapshot, VolumeOwner};
 
 use super::Step;
@@ -22,14 +23,17 @@ pub(super) fn plan(snapshot: &DiskSnapshot, observed: &Observed) -> Plan<Step> {
         observed.snapshot.as_ref().map_or(Owner::ThisSnapshot, |facts| owner(snapshot, facts.owner.as_ref()));
     if snapshot.metadata.deletion_timestamp.is_some() {
         if let Some(vm) = &observed.held_by {
-            let text =
-                format!("deleted, and held until all disks of VM {vm} are restored from its VMSnapshot");
+            let text = format!("deleted, and held until VM {vm} is restored from its VMSnapshot");
             let held = Readiness::Reconciling(Reason::InUse, text);
             return Plan::without_steps(held).requeue_after(LOOK_FOR_RESTORE);
         }
-        let is_its = observed.snapshot.is_some() && !matches!(owner, Owner::Other);
-        let delete = is_its.then_some(Step::Delete(new));
-        let steps = delete.into_iter().chain([Step::Release]).collect();
+        let mut steps = Vec::new();
+        if !matches!(owner, Owner::Other) {
+            // The memory is kept before the snapshot is begun, and goes before the last record of it.
+            steps.push(Step::RemoveMemory(new.id.clone()));
+            steps.extend(observed.snapshot.is_some().then_some(Step::Delete(new)));
+        }
+        steps.push(Step::Release);
         return Plan::steps(steps, Readiness::Reconciling(Reason::Deleting, "being deleted".into()));
     }
     let is_taken = observed.snapshot.as_ref().is_some_and(|facts| facts.taken.is_some());
@@ -60,11 +64,11 @@ pub(super) fn plan(snapshot: &DiskSnapshot, observed: &Observed) -> Plan<Step> {
             );
             Plan::without_steps(Readiness::Stalled(Reason::DiskLost, text))
         }
-        Owner::ThisSnapshot => take(new, observed.parts.as_ref()),
+        Owner::ThisSnapshot => take(snapshot, new, observed.parts.as_ref()),
     }
 }
 
-fn take(new: NewSnapshot, parts: Option<&Parts>) -> Plan<Step> {
+fn take(snapshot: &DiskSnapshot, new: NewSnapshot, parts: Option<&Parts>) -> Plan<Step> {
     let being_taken = |text: String| Readiness::Reconciling(Reason::Provisioning, text);
     match parts {
         None => Plan::steps(vec![Step::Take(vec![new])], being_taken("being taken".to_owned())),
@@ -79,11 +83,26 @@ fn take(new: NewSnapshot, parts: Option<&Parts>) -> Plan<Step> {
         Some(Parts { taken_by: Some(other), .. }) => {
             Plan::without_steps(being_taken(format!("being taken together with DiskSnapshot {other}")))
         }
+        Some(Parts { memory: true, here, .. }) => {
+            if let Some(failed) = memory_failed(snapshot) {
+                return Plan::without_steps(failed);
+            }
+            let text = "being taken together with those of the VM's other disks and with the guest's memory";
+            Plan::steps(vec![Step::TakeWithMemory(here.clone())], being_taken(text.to_owned()))
+        }
         Some(parts) => {
             let text = "being taken together with those of the VM's other disks".to_owned();
             Plan::steps(vec![Step::Take(parts.here.clone())], being_taken(text))
         }
     }
+}
+
+/// Returns the stored readiness of a snapshot whose memory was not saved: each attempt pauses the guest, so there is no other one.
+fn memory_failed(snapshot: &DiskSnapshot) -> Option<Readiness> {
+    let conditions = &snapshot.status.as_ref()?.conditions;
+    let ready = find(conditions, ConditionType::Ready.as_str())?;
+    (ready.reason == Reason::SnapshotFailed.as_str())
+        .then(|| Readiness::Stalled(Reason::SnapshotFailed, ready.message.clone()))
 }
 
 fn ready() -> Readiness {

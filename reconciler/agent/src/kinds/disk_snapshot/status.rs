@@ -1,6 +1,7 @@
 //! Status of a snapshot. Pure.
 
 use berth_api::{Consistency, DiskSnapshot, DiskSnapshotStatus, Quantity, Readiness};
+use berth_host::Taken;
 use jiff::Timestamp;
 
 use super::observe::Observed;
@@ -23,7 +24,12 @@ pub(super) fn status(
         status.encryption = unlocking::reported(facts.encryption.as_deref());
         status.size = Some(Quantity::from_bytes(facts.size).0);
         status.taken_at = Some(taken.at.to_string());
-        status.consistency = Some(if taken.frozen { Consistency::FileSystem } else { Consistency::Crash });
+        status.consistency = Some(match taken {
+            Taken { frozen: true, .. } => Consistency::FileSystem,
+            Taken { .. } => Consistency::Crash,
+        });
+        // In a field of its own: an older agent reads the consistency.
+        status.memory = taken.memory.then_some(true);
     }
     status
 }

@@ -48,7 +48,7 @@ fn found(uid: &str, frozen: Option<bool>) -> Observed {
         volume: "v-1".into(),
         size: 4 << 30,
         owner: Some(owner(uid)),
-        taken: frozen.map(|frozen| Taken { at: Timestamp::UNIX_EPOCH, frozen }),
+        taken: frozen.map(|frozen| Taken { at: Timestamp::UNIX_EPOCH, frozen, memory: false }),
     };
     Observed { snapshot: Some(facts), has_volume: true, parts: None, held_by: None, look_again: None }
 }
@@ -71,7 +71,7 @@ fn a_snapshot_is_taken_once_and_one_that_was_begun_is_taken_to_its_end() {
 fn the_parts_of_a_vm_snapshot_are_taken_together_by_the_first_once_all_are_here() {
     let second = NewSnapshot { id: "s-u2".into(), volume: "v-2".into(), ..new() };
     let planned = |here: Vec<NewSnapshot>, taken_by: Option<&str>| {
-        let parts = Parts { here, total: 2, taken_by: taken_by.map(str::to_owned) };
+        let parts = Parts { here, total: 2, memory: false, taken_by: taken_by.map(str::to_owned) };
         let observed = Observed { has_volume: true, parts: Some(parts), ..Observed::default() };
         plan(&snapshot(json!({})), &observed)
     };
@@ -83,6 +83,33 @@ fn the_parts_of_a_vm_snapshot_are_taken_together_by_the_first_once_all_are_here(
         let waits = planned(here, taken_by);
         assert_eq!((waits.steps.len(), reason(&waits)), (0, (false, reason_of)), "{waits:?}");
     }
+}
+
+#[test]
+fn the_parts_of_a_vm_snapshot_with_memory_are_taken_with_the_memory_and_say_so() {
+    let parts = Parts { here: vec![new()], total: 1, memory: true, taken_by: None };
+    let observed = Observed { has_volume: true, parts: Some(parts), ..Observed::default() };
+    assert_eq!(plan(&snapshot(json!({})), &observed).steps, [Step::TakeWithMemory(vec![new()])]);
+    let mut taken = found("u1", Some(false));
+    let facts = taken.snapshot.as_mut().and_then(|facts| facts.taken.as_mut()).expect("set");
+    facts.memory = true;
+    let ready = Readiness::Ready(Reason::Available, String::new());
+    let reported = status(&snapshot(json!({})), &taken, &ready, Timestamp::UNIX_EPOCH);
+    assert_eq!((reported.consistency, reported.memory), (Some(Consistency::Crash), Some(true)));
+}
+
+#[test]
+fn a_snapshot_whose_memory_was_not_saved_is_not_tried_again() {
+    let parts = Parts { here: vec![new()], total: 1, memory: true, taken_by: None };
+    let observed = Observed { has_volume: true, parts: Some(parts.clone()), ..Observed::default() };
+    let mut failed = snapshot(json!({}));
+    let stored = Readiness::Stalled(Reason::SnapshotFailed, "no space".to_owned());
+    let conditions = &mut failed.status.as_mut().expect("bound").conditions;
+    stored.write(conditions, 2, Timestamp::UNIX_EPOCH);
+    let stays = plan(&failed, &observed);
+    assert_eq!((stays.steps.len(), stays.readiness), (0, stored));
+    let without = Observed { parts: Some(Parts { memory: false, ..parts }), ..observed };
+    assert_eq!(plan(&failed, &without).steps.len(), 1, "only an attempt with memory pauses the guest");
 }
 
 #[test]
@@ -107,9 +134,10 @@ fn a_part_is_held_until_the_restore_of_its_vm_that_has_begun_is_done() {
 fn a_snapshot_is_deleted_whether_it_was_taken_or_only_begun_and_that_of_another_object_stays() {
     for frozen in [None, Some(true)] {
         let gone = plan(&deleted(snapshot(json!({}))), &found("u1", frozen));
-        assert_eq!(gone.steps, [Step::Delete(new()), Step::Release]);
+        assert_eq!(gone.steps, [Step::RemoveMemory("s-u1".into()), Step::Delete(new()), Step::Release]);
     }
-    assert_eq!(plan(&deleted(snapshot(json!({}))), &Observed::default()).steps, [Step::Release]);
+    let unbegun = plan(&deleted(snapshot(json!({}))), &Observed::default());
+    assert_eq!(unbegun.steps, [Step::RemoveMemory("s-u1".into()), Step::Release], "it may have its memory");
     assert_eq!(plan(&deleted(snapshot(json!({}))), &found("u0", Some(true))).steps, [Step::Release]);
     assert_eq!(reason(&plan(&snapshot(json!({})), &found("u0", Some(true)))), (true, Reason::NotSupported));
     let mut unnamed = found("u1", Some(true));
@@ -137,7 +165,7 @@ fn the_status_tells_the_moment_and_keeps_it_when_the_file_is_lost() {
     assert_eq!(reported(true).consistency, Some(Consistency::FileSystem));
     let crash = reported(false);
     assert_eq!((crash.consistency, crash.size.as_deref()), (Some(Consistency::Crash), Some("4Gi")));
-    assert_eq!(crash.taken_at.as_deref(), Some("1970-01-01T00:00:00Z"));
+    assert_eq!((crash.taken_at.as_deref(), crash.memory), (Some("1970-01-01T00:00:00Z"), None));
     let later = DiskSnapshot { status: Some(crash.clone()), ..object.clone() };
     let lost = status(&later, &Observed::default(), &ready, Timestamp::UNIX_EPOCH);
     assert_eq!((lost.taken_at, lost.size), (crash.taken_at, crash.size));

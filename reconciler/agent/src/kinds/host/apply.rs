@@ -29,6 +29,7 @@ pub(super) async fn apply(ctx: &Context, step: &Step) -> Result<(), Error> {
             wake_disks(ctx);
         }
         Step::RecordOverhead { most, known } => ctx.overhead.measured(*most, *known, ctx.now()),
+        Step::RemoveMemory(id) => ctx.system.remove_kept_state(id).await?,
         Step::TrashVolume { pool, volume } => ctx.system.trash_volume(pool, volume).await?,
     }
     Ok(())

@@ -12,6 +12,7 @@ use berth_host::{
 };
 use kube::{Api, ResourceExt, api::ListParams};
 
+use super::memory;
 use crate::context::Context;
 use crate::converge::Reconciler;
 use crate::error::Error;
@@ -65,6 +66,8 @@ pub(crate) struct Observed {
     pub(super) open_volumes: BTreeSet<String>,
     /// Whether any volume is based on a file that is based on another one.
     pub(super) has_chains: bool,
+    /// The identities of the memory of guests that is kept for snapshots which are gone.
+    pub(super) lost_memory: Vec<String>,
     pub(super) usage: Usage,
     /// Objects bound here, as listed in the Host's status.
     pub(super) users: Vec<ObjectUser>,
@@ -108,6 +111,7 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
     let overhead = overhead.map(|most| (most, facts.overhead_bytes));
     let facts = HostFacts { overhead_bytes: ctx.overhead.figure(facts.overhead_bytes), ..facts };
     let disconnected = disconnected(&ctx.index.read(), &facts.links);
+    let lost_memory = memory::lost(ctx).await?;
     let owned = owned(ctx).await?;
     let orphan_volumes = orphan_volumes(&owned, volumes.clone());
     let open_volumes =
@@ -157,6 +161,7 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
         retained,
         open_volumes,
         has_chains,
+        lost_memory,
         released: released(&tables, ctx.host()),
         device_users: device_users(&instances),
         orphan_instances: orphan_instances(&owned, instances),

@@ -15,6 +15,7 @@ pub(super) fn plan(observed: &Observed) -> Vec<Step> {
     let given_up = observed.orphan_volumes.iter().filter(|volume| is_released(&volume.id));
     let given_up = given_up.filter(|volume| !observed.open_volumes.contains(&volume.id));
     steps.extend(given_up.map(|v| Step::TrashVolume { pool: v.pool.clone(), volume: v.id.clone() }));
+    steps.extend(observed.lost_memory.iter().cloned().map(Step::RemoveMemory));
     let is_unused = |digest: &String| !observed.images_in_use.contains(digest);
     let unused = observed.images.iter().filter(|digest| is_unused(digest));
     steps.extend(unused.map(|digest| Step::RemoveImage(digest.clone())));

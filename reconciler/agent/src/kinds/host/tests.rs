@@ -99,6 +99,7 @@ fn observed() -> Observed {
         released: Default::default(),
         open_volumes: Default::default(),
         has_chains: false,
+        lost_memory: Vec::new(),
         usage: Usage { vms: 2, cpus: 3, memory: 2 << 30 },
         users: Vec::new(),
     }
@@ -118,6 +119,12 @@ fn lost(instance: &str, deleting: bool) -> OrphanInstance {
 fn only_an_instance_whose_deletion_was_begun_is_finished() {
     let observed = Observed { orphan_instances: vec![lost("i-1", false), lost("i-2", true)], ..observed() };
     assert_eq!(plan(&observed), [Step::FinishInstance("i-2".into())]);
+}
+
+#[test]
+fn the_memory_of_a_snapshot_that_is_gone_is_removed() {
+    let observed = Observed { lost_memory: vec!["s-1".into()], ..observed() };
+    assert_eq!(plan(&observed), [Step::RemoveMemory("s-1".into())]);
 }
 
 #[test]

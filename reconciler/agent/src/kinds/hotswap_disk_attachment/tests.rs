@@ -74,6 +74,7 @@ fn machine(state: RunState, plugged: bool) -> MachineState {
         resumed_at: None,
         transfer: berth_qemu::saved_state::Transfer::Idle,
         save_failure: None,
+        save_began: None,
     }
 }
 

@@ -162,7 +162,7 @@ fn taken() -> SnapshotFacts {
         volume: "v-1".into(),
         size: 1 << 30,
         owner: None,
-        taken: Some(Taken { at: Timestamp::UNIX_EPOCH, frozen: false }),
+        taken: Some(Taken { at: Timestamp::UNIX_EPOCH, frozen: false, memory: false }),
     }
 }
 

@@ -86,6 +86,7 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
         Step::SealState => ctx.system.seal_state(instance).await?,
         Step::Load { cpus } => machine()?.load(usize::try_from(*cpus).unwrap_or_default()).await?,
         Step::RemoveState => ctx.system.remove_state(instance).await?,
+        Step::LayState(id) => ctx.system.lay_state(instance, id).await?,
         Step::SetClock => machine()?.set_clock().await,
         Step::HoldDisks(volumes) => {
             for volume in volumes {

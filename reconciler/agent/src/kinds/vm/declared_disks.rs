@@ -1,13 +1,14 @@
 //! The disks that a VM declares, with what this host knows about their files.
 
 use berth_api::condition::{find, is_true};
-use berth_api::vm::{DiskBus, template_obstacle};
+use berth_api::vm::template_obstacle;
 use berth_api::{ConditionType, Disk, ExpandPolicy, Reason, VM};
 use berth_host::VolumeFacts;
 use berth_qemu::machine::Bus;
 
 use crate::context::Context;
 use crate::error::Error;
+use crate::hardware::bus_of;
 use crate::key::ObjectName;
 use crate::restores;
 
@@ -84,11 +85,7 @@ pub(super) async fn declared_disks(
         seen.push(DeclaredDisk {
             name: wanted.name.to_string(),
             boot: wanted.boot,
-            bus: match wanted.bus {
-                DiskBus::VirtioScsi => Bus::VirtioScsi,
-                DiskBus::VirtioBlk => Bus::VirtioBlk,
-                DiskBus::Sata => Bus::Sata,
-            },
+            bus: bus_of(wanted.bus),
             read_only: wanted.read_only,
             grows_first,
             restores_first,

@@ -16,7 +16,6 @@ use super::bootstrap::Bootstrap;
 use super::cdroms::{self, DeclaredCdrom};
 use super::cpu_time;
 use super::declared_disks::{DeclaredDisk, declared_disks};
-use super::hardware::differences;
 use super::held::held;
 use super::observed_users::GuestUsers;
 use super::pending_leases;
@@ -25,6 +24,7 @@ use crate::admission::{Admission, Offer, admitted_before};
 use crate::context::Context;
 use crate::definitions::VersionSkew;
 use crate::error::Error;
+use crate::hardware::differences;
 use crate::hooks::DueHook;
 use crate::index::{Tables, cpu_controls, declared_profile, declared_size, instance_of, mtu_of, volume_of};
 use crate::journal::{Journal, Owner};
@@ -34,7 +34,7 @@ use crate::lease_watcher::PendingLease;
 use crate::machine::{Connection, GuestFacts, Machine, MachineState};
 use crate::networking::{NamedAddress, Networks, named_addresses, security_groups_of, tap_prefix};
 use crate::probes::{ProbePlan, ProbeResults};
-use crate::restores::{self, VmRestore};
+use crate::restores::{self, DueMemory, VmRestore};
 use crate::start_order::Held;
 use berth_host::{HostFacts, ProcessFacts, System, VolumeFacts};
 use berth_qemu::hypervisor::CpuTime;
@@ -114,6 +114,8 @@ pub(crate) struct Observed {
     pub(crate) held: Option<Held>,
     /// Taps of this instance; only observed while it has no QEMU and is not to be started.
     pub(crate) taps: Vec<String>,
+    /// Whether its guest is paused while its memory is saved for a snapshot.
+    pub(crate) is_saving: bool,
     /// Whether there is a file with the state of the suspended machine; only observed during a suspension.
     pub(crate) state_kept: bool,
     /// The disks of a suspended machine, if they do not count as open yet.
@@ -133,6 +135,10 @@ pub(crate) struct Observed {
     /// Why the VM's placement would not choose this host, if it would not.
     pub(crate) misplaced: Option<String>,
     pub(crate) restore: VmRestore,
+    /// The memory with which its guest goes on after the restore, or why it cannot; only observed while it is to be started.
+    pub(crate) memory: Option<Result<Box<DueMemory>, String>>,
+    /// Why its guest was booted after the restore and did not go on with the memory; only observed while it runs.
+    pub(crate) booted_restored: Option<String>,
     /// The snapshots of the VM that are taken, the oldest first.
     pub(crate) snapshots: Vec<SnapshotOfVM>,
 }
@@ -315,6 +321,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         free_memory: None,
         held: None,
         taps: Vec::new(),
+        is_saving: false,
         state_kept: false,
         disks_to_hold: Vec::new(),
         attached: Vec::new(),
@@ -324,6 +331,8 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         draining: host.as_ref().is_some_and(|h| h.spec.draining),
         misplaced: host.as_ref().and_then(|host| misplaced(vm, host)),
         restore: VmRestore::None,
+        memory: None,
+        booted_restored: None,
         snapshots: restores::snapshots_of(&tables, name, vm),
         still_user: tables.disks.all().any(|(disk_name, disk)| {
             let users = disk.status.iter().flat_map(|s| &s.used_by);
@@ -379,6 +388,8 @@ async fn observe_running(
     observed: &mut Observed,
 ) -> Result<(), Error> {
     let uid = vm.metadata.uid.as_deref();
+    // Read before the machine: one that is let go on in between is seen as it was, and looked at once more.
+    observed.is_saving = ctx.machines.is_saving(&observed.instance);
     // A machine that does not answer may be ending, or may hang: an observation like any other.
     match ctx.machines.connection(&observed.instance, uid, &process.identity) {
         Connection::Due => observed.connection_due = true,
@@ -391,6 +402,9 @@ async fn observe_running(
             }
             Err(error) => observed.unreachable = Some(Error::from(error).chain()),
         },
+    }
+    if matches!(observed.restore, VmRestore::Done(_)) && observed.journal.suspension.is_none() {
+        observed.booted_restored = restores::booted(&ctx.index.read(), vm, &observed.journal);
     }
     observe_cpu_time(ctx, observed).await?;
     if vm.spec.power == Power::Suspended {
@@ -503,6 +517,9 @@ async fn observe_absent(
         observed.taps = taps.into_iter().map(|tap| tap.name).filter(|tap| tap.starts_with(&prefix)).collect();
     }
     if should_run(vm) {
+        if matches!(observed.restore, VmRestore::Done(_)) && observed.journal.suspension.is_none() {
+            observed.memory = restores::due_memory(ctx, vm, &observed.journal).await?;
+        }
         let host = match facts {
             Some(facts) => facts,
             None => ctx.facts().await?,

@@ -2,6 +2,7 @@
 
 mod cards;
 mod devices;
+mod due;
 mod interfaces;
 mod lan_addresses;
 mod running;
@@ -12,8 +13,11 @@ mod suspend;
 mod tests;
 mod vgpus;
 
+use std::time::Duration;
+
 use berth_api::gates::power_on_gate;
 use berth_api::{Power, Readiness, Reason, VM};
+use berth_qemu::power::RunState;
 
 use super::observe::DeclaredAddress;
 use super::{Observed, Step, guest_users};
@@ -26,6 +30,9 @@ use crate::probes::Outcome;
 pub(super) use interfaces::changes as interface_changes;
 pub(super) use running::IO_ERROR;
 pub(super) use start::too_large;
+
+/// How often a guest that is paused for a snapshot is looked at.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
     let mut plan = decide(vm, observed);
@@ -198,6 +205,9 @@ fn present(vm: &VM, observed: &Observed) -> Plan<Step> {
     if ended {
         return finish(observed);
     }
+    if observed.is_saving {
+        return saving(vm, observed);
+    }
     if let Some(plan) = suspend::present(vm, observed) {
         return plan;
     }
@@ -217,6 +227,16 @@ fn present(vm: &VM, observed: &Observed) -> Plan<Step> {
         (Some(stop), Some(_)) => stop::plan(vm, observed, stop),
         (Some(stop), None) => cancelled(vm, observed, stop),
     }
+}
+
+/// Plans for a guest that is paused for a snapshot, which lets it go on. A stop that is asked for meanwhile waits for that.
+fn saving(vm: &VM, observed: &Observed) -> Plan<Step> {
+    // It is about to be paused, or goes on: nothing is begun, and it stands as it does without the snapshot.
+    if observed.machine.as_ref().is_some_and(|machine| machine.run_state == RunState::Running) {
+        return Plan::without_steps(running::plan(vm, observed).readiness).requeue_after(LOOK_AGAIN);
+    }
+    let text = "the guest is paused while its memory is saved for a snapshot".to_owned();
+    Plan::without_steps(Readiness::Reconciling(Reason::Paused, text)).requeue_after(LOOK_AGAIN)
 }
 
 fn begin_stop(vm: &VM, observed: &Observed, why: StopReason) -> Plan<Step> {
@@ -259,7 +279,6 @@ fn finish(observed: &Observed) -> Plan<Step> {
 }
 
 fn ending(observed: &Observed) -> Ended {
-    use berth_qemu::power::RunState;
     let state = observed.machine.as_ref().map(|machine| &machine.run_state);
     let reported = observed.machine.as_ref().and_then(|machine| machine.ending.as_ref());
     let (orderly, how) = match (state, reported) {
@@ -342,7 +361,9 @@ fn absent(vm: &VM, observed: &Observed) -> Plan<Step> {
             format!("the annotation {gate} holds back the start ({reason}): it starts once that is removed");
         return stop::off(observed, Readiness::Reconciling(Reason::PowerOnHeld, text));
     }
-    start::plan(vm, observed)
+    due::not_due(vm, observed)
+        .or_else(|| suspend::restored(vm, observed))
+        .unwrap_or_else(|| start::plan(vm, observed))
 }
 
 /// Returns the journal after QEMU exited without a request, or after the guest was seen to end before QEMU exited.

@@ -19,12 +19,12 @@ use jiff::Timestamp;
 
 use self::interfaces::{write_interfaces_synced, write_security_groups_synced};
 use super::declared_disks::DeclaredDisk;
-use super::hardware::{differences, numa_nodes, topology};
 use super::media;
 use super::plan::{IO_ERROR, interface_changes, too_large};
 use super::{Observed, cpu_time, guest_users, stop_snapshots};
 use crate::admission::Admission;
 use crate::converge::held_conditions;
+use crate::hardware::{differences, numa_nodes, topology};
 use crate::journal::{Ended, Held, Run, SuspensionPhase};
 use crate::machine::with_stored_use;
 use crate::plugging::device;
@@ -86,11 +86,15 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
     status
 }
 
-/// Says why the disks do not have the data of the declared restore, while they do not.
+/// Says why the disks do not have the data of the declared restore, while they do not, or why the guest does not have its memory.
 fn write_restore_synced(status: &mut VMStatus, observed: &Observed, generation: i64, now: Timestamp) {
     let kind = ConditionType::RestoreSynced;
     let (reason, text) = match &observed.restore {
-        VmRestore::None | VmRestore::Done(_) => return remove(&mut status.conditions, kind),
+        VmRestore::None => return remove(&mut status.conditions, kind),
+        VmRestore::Done(_) => match &observed.booted_restored {
+            Some(text) => (Reason::RestoreRefused, text.clone()),
+            None => return remove(&mut status.conditions, kind),
+        },
         VmRestore::Waits(text) => (Reason::WaitingForSnapshot, text.clone()),
         VmRestore::Refused(text) | VmRestore::Incomplete(text) => (Reason::RestoreRefused, text.clone()),
         VmRestore::Due(_) if observed.process.is_some() || observed.journal.suspension.is_some() => {
@@ -377,6 +381,9 @@ fn state(vm: &VM, observed: &Observed, readiness: &Readiness) -> VMState {
             Some(SuspensionPhase::Saving | SuspensionPhase::Saved) => return VMState::Suspending,
             Some(SuspensionPhase::Resuming) => return VMState::Starting,
             None => {}
+        }
+        if observed.is_saving && !runs(observed) {
+            return VMState::Paused;
         }
         if observed.journal.stop.as_ref().is_some_and(|stop| !stop.cancelled) {
             return VMState::Stopping;

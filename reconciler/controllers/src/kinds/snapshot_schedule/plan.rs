@@ -140,7 +140,7 @@ fn created(schedule: &SnapshotSchedule, observed: &Observed, due: Timestamp) -> 
         if is_made || *state != ScheduledVm::Exists {
             return None;
         }
-        let mut snapshot = VMSnapshot::new(&name, VMSnapshotSpec { vm: vm.as_str().into() });
+        let mut snapshot = VMSnapshot::new(&name, VMSnapshotSpec { vm: vm.as_str().into(), memory: false });
         snapshot.metadata.namespace = schedule.namespace();
         snapshot.metadata.labels = Some([(SNAPSHOT_SCHEDULE_LABEL.to_owned(), schedule.name_any())].into());
         snapshot.metadata.annotations = Some([(SCHEDULED_AT_ANNOTATION.to_owned(), due.to_string())].into());

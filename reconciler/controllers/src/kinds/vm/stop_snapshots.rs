@@ -204,7 +204,8 @@ fn age(snapshot: &VMSnapshot) -> (Option<Timestamp>, String) {
 
 fn new_snapshot(vm: &VM, request: &StopSnapshot) -> VMSnapshot {
     let name = vm.name_any();
-    let mut snapshot = VMSnapshot::new(request.name.as_str(), VMSnapshotSpec { vm: name.as_str().into() });
+    let mut snapshot =
+        VMSnapshot::new(request.name.as_str(), VMSnapshotSpec { vm: name.as_str().into(), memory: false });
     snapshot.metadata.namespace = vm.namespace();
     snapshot.metadata.labels = Some([(STOPPED_VM_LABEL.to_owned(), name)].into());
     snapshot.metadata.annotations =

@@ -1,11 +1,16 @@
 //! Plan for a VMSnapshot. Pure.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use berth_api::{
-    ConditionType, Consistency, Disk, DiskSnapshot, DiskSnapshotSpec, HOST_FINALIZER, Readiness, Reason,
-    ResourceName, SnapshotOfDisk, VM, VMSnapshot, condition,
-    vm_snapshot::{MOST_SNAPSHOT_DISKS, VM_SNAPSHOT_LABEL, VM_SNAPSHOT_PARTS_ANNOTATION},
+    ConditionType, Consistency, Disk, DiskSnapshot, DiskSnapshotSpec, HOST_FINALIZER, Power, Readiness,
+    Reason, ResourceName, SnapshotOfDisk, VM, VMSnapshot, VMState, condition,
+    vm_snapshot::{
+        MOST_SNAPSHOT_DISKS, VM_SNAPSHOT_LABEL, VM_SNAPSHOT_MEMORY_ANNOTATION, VM_SNAPSHOT_PARTS_ANNOTATION,
+    },
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource, ResourceExt};
@@ -73,6 +78,9 @@ fn disks(snapshot: &VMSnapshot, observed: &Observed) -> Result<Vec<SnapshotOfDis
     } else if vm.metadata.deletion_timestamp.is_some() {
         return wait(Reason::WaitingForVM, format!("VM {name} is being deleted"));
     }
+    if let Some(readiness) = without_guest(snapshot, vm) {
+        return Err(readiness);
+    }
     if observed.disks.len() > MOST_SNAPSHOT_DISKS {
         let text = format!(
             "VM {name} has {} disks: the snapshot of a VM has at most {MOST_SNAPSHOT_DISKS}",
@@ -112,6 +120,26 @@ fn disks(snapshot: &VMSnapshot, observed: &Observed) -> Result<Vec<SnapshotOfDis
         snapshot: snapshot.part_name(place),
     };
     Ok(observed.disks.iter().enumerate().map(of).collect())
+}
+
+/// Returns the readiness of a snapshot with memory of a VM whose guest does not run.
+fn without_guest(snapshot: &VMSnapshot, vm: &VM) -> Option<Readiness> {
+    if !snapshot.spec.memory {
+        return None;
+    }
+    let name = &snapshot.spec.vm;
+    if vm.spec.power != Power::Running {
+        let text = format!(
+            "power of VM {name} is {}: a snapshot with memory is of a guest that runs. Set it to Running, or take the snapshot without memory",
+            vm.spec.power.as_str()
+        );
+        return Some(Readiness::Stalled(Reason::NotSupported, text));
+    }
+    let state = vm.status.as_ref().and_then(|status| status.state);
+    (state != Some(VMState::Running)).then(|| {
+        let text = format!("the guest of VM {name} does not run: the snapshot is taken once it does");
+        Readiness::Reconciling(Reason::WaitingForVM, text)
+    })
 }
 
 /// Whether the host of the VM asks for this snapshot before it stops the VM.
@@ -178,6 +206,7 @@ fn follow(snapshot: &VMSnapshot, observed: &Observed) -> Plan<Decision> {
     }
     let obstacle = obstacle(snapshot, observed, is_taken)
         .or_else(|| differing_moments(parts()))
+        .or_else(|| if was_taken { None } else { without_memory(snapshot, parts()) })
         .or_else(|| is_late.then(|| too_late(snapshot)));
     let readiness = obstacle.unwrap_or_else(|| readiness_of(&observed.parts));
     // Without the last of them it is not decided: the disks are known again once they are back.
@@ -228,6 +257,20 @@ fn differing_moments<'a>(parts: impl Iterator<Item = &'a Arc<DiskSnapshot>>) -> 
     })
 }
 
+/// Returns the readiness of parts that were taken without the memory: an agent that does not know it takes the disks alone.
+fn without_memory<'a>(
+    snapshot: &VMSnapshot,
+    mut parts: impl Iterator<Item = &'a Arc<DiskSnapshot>>,
+) -> Option<Readiness> {
+    let lacks_it = |part: &Arc<DiskSnapshot>| {
+        part.status.as_ref().is_some_and(|status| status.taken_at.is_some() && status.memory != Some(true))
+    };
+    (snapshot.spec.memory && parts.any(lacks_it)).then(|| {
+        let text = "it was taken without the guest's memory: upgrade berth on the host of the VM, delete the VMSnapshot, and create another";
+        Readiness::Stalled(Reason::SnapshotInterrupted, text.to_owned())
+    })
+}
+
 /// Returns the readiness of the parts together: that of the first that needs a person, else of the first that is not ready.
 fn readiness_of(parts: &[(SnapshotOfDisk, Option<Arc<DiskSnapshot>>)]) -> Readiness {
     let of_part = |(of, part): &(SnapshotOfDisk, Option<Arc<DiskSnapshot>>)| {
@@ -273,7 +316,11 @@ fn new_part(snapshot: &VMSnapshot, of: &SnapshotOfDisk, parts: usize) -> Option<
     let mut part = DiskSnapshot::new(of.snapshot.as_str(), DiskSnapshotSpec { disk: of.disk.clone() });
     part.metadata.namespace = snapshot.namespace();
     part.metadata.labels = Some([(VM_SNAPSHOT_LABEL.to_owned(), snapshot.name_any())].into());
-    part.metadata.annotations = Some([(VM_SNAPSHOT_PARTS_ANNOTATION.to_owned(), parts.to_string())].into());
+    let mut annotations = BTreeMap::from([(VM_SNAPSHOT_PARTS_ANNOTATION.to_owned(), parts.to_string())]);
+    if snapshot.spec.memory {
+        annotations.insert(VM_SNAPSHOT_MEMORY_ANNOTATION.to_owned(), "true".to_owned());
+    }
+    part.metadata.annotations = Some(annotations);
     part.metadata.finalizers = Some(vec![HOST_FINALIZER.to_owned()]);
     part.metadata.owner_references = Some(vec![OwnerReference {
         api_version: VMSnapshot::api_version(&()).into_owned(),

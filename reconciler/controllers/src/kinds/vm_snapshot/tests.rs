@@ -203,6 +203,71 @@ fn it_is_ready_once_all_are_taken_and_tells_of_the_one_that_is_not() {
     assert_eq!((status.consistency, status.disks.len()), (Some(Consistency::FileSystem), 3));
 }
 
+fn with_memory() -> VMSnapshot {
+    let mut snapshot = snapshot(json!(null));
+    snapshot.spec.memory = true;
+    snapshot
+}
+
+/// The VM of [`site`], with this power, in this state.
+fn put_web(cache: &mut Cache, power: &str, state: &str) {
+    let vm: VM = serde_json::from_value(json!({
+        "metadata": {"name": "web", "namespace": "ns"},
+        "spec": {"class": "small", "power": power, "disks": [{"name": "root", "boot": true}, {"name": "data"}]},
+        "status": {"state": state},
+    }))
+    .expect("a VM");
+    put(cache, vm);
+}
+
+#[test]
+fn a_snapshot_with_memory_waits_for_a_guest_that_runs_and_its_parts_are_taken_with_it() {
+    let mut cache = site();
+    put_web(&mut cache, "Running", "Starting");
+    let waits = planned(&cache, &with_memory());
+    assert_eq!(reason(&waits), (false, Reason::WaitingForVM));
+    assert!(matches!(waits.outcome, Outcome::Blocked(_)), "it is requeued when the VM changes");
+    for (power, state) in [("Stopped", "Stopped"), ("Paused", "Paused"), ("Suspended", "Suspended")] {
+        put_web(&mut cache, power, state);
+        let refused = planned(&cache, &with_memory());
+        assert_eq!((reason(&refused), refused.decision.disks.len()), ((true, Reason::NotSupported), 0));
+        assert!(
+            !planned(&cache, &snapshot(json!(null))).decision.disks.is_empty(),
+            "without memory it is taken"
+        );
+    }
+    put_web(&mut cache, "Running", "Running");
+    let mut snapshot = with_memory();
+    snapshot.status = Some(reported(&snapshot, &planned(&cache, &snapshot)));
+    let parts = planned(&cache, &snapshot).decision.create;
+    assert_eq!(parts.len(), 3);
+    assert!(parts.iter().all(|part| part.part_of().is_some_and(|of| of.memory)), "{parts:?}");
+}
+
+#[test]
+fn a_snapshot_whose_host_took_the_disks_without_the_memory_says_so() {
+    let mut cache = site();
+    put_web(&mut cache, "Running", "Running");
+    let mut snapshot = with_memory();
+    snapshot.status = Some(reported(&snapshot, &planned(&cache, &snapshot)));
+    let parts = planned(&cache, &snapshot).decision.create;
+    for part in &parts {
+        put(&mut cache, with_status(part, &taken()));
+    }
+    let without = planned(&cache, &snapshot);
+    assert_eq!(reason(&without), (true, Reason::SnapshotInterrupted));
+    assert!(without.decision.readiness.message().contains("upgrade berth"), "{without:?}");
+    let mut whole = taken();
+    whole["consistency"] = json!("Crash");
+    whole["memory"] = json!(true);
+    for part in &parts {
+        put(&mut cache, with_status(part, &whole));
+    }
+    let ready = planned(&cache, &snapshot);
+    assert_eq!(reason(&ready), (false, Reason::Available));
+    assert_eq!(reported(&snapshot, &ready).consistency, Some(Consistency::Crash));
+}
+
 #[test]
 fn parts_of_different_moments_are_no_snapshot_of_the_vm() {
     let mut cache = site();

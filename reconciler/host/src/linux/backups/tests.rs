@@ -54,7 +54,7 @@ impl Host {
             owner: Some(owner()),
         };
         self.system.begin_snapshots(&[new]).await.expect("begun");
-        let taken = Taken { at: Timestamp::UNIX_EPOCH, frozen: true };
+        let taken = Taken { at: Timestamp::UNIX_EPOCH, frozen: true, memory: false };
         self.system.finish_snapshot("default", id, &taken).await.expect("finished");
     }
 
@@ -150,7 +150,7 @@ async fn a_backup_has_the_data_of_its_snapshot_and_reads_only_what_has_changed()
     host.write("v-1", 4, 0).await;
     let first = host.back_up("s-1", &[]).await.expect("backed up");
     assert_eq!((first.size, first.parent.as_deref()), (SIZE, None));
-    assert_eq!(first.taken, Some(Taken { at: Timestamp::UNIX_EPOCH, frozen: true }));
+    assert_eq!(first.taken, Some(Taken { at: Timestamp::UNIX_EPOCH, frozen: true, memory: false }));
     let second = host.back_up("s-2", &["s-gone", "s-1"]).await.expect("backed up");
     assert_eq!(second.parent.as_deref(), Some("b-s-1"));
     assert!(

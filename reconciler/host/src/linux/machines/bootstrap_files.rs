@@ -48,6 +48,12 @@ impl BootstrapFiles {
         has_ignition.then_some(item).into_iter().collect()
     }
 
+    /// Returns the names of the files that are there.
+    pub(super) fn present(&self) -> Vec<String> {
+        let named = [("ignition", &self.ignition), ("seed", &self.seed), ("sysprep", &self.sysprep)];
+        named.into_iter().filter(|(_, file)| file.exists()).map(|(name, _)| name.to_owned()).collect()
+    }
+
     fn has(&self, file: &Path, is_new: bool) -> bool {
         if self.are_kept { file.exists() } else { is_new }
     }

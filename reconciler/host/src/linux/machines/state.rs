@@ -9,6 +9,7 @@ use berth_qemu::qmp::Qmp;
 
 use super::super::files::{self, blocking, failed};
 use super::super::layout::check_name;
+use super::bootstrap_files::BootstrapFiles;
 use super::{LinuxMachines, Result};
 use crate::StateAccess;
 
@@ -54,6 +55,12 @@ impl LinuxMachines {
             Err(error) => Err(failed("look at", &path)(error)),
         })
         .await
+    }
+
+    pub(in super::super) async fn bootstrap_data(&self, instance: &str) -> Result<Vec<String>> {
+        check_name("instance", instance)?;
+        let folder = self.layout.instance(instance);
+        blocking(move || Ok(BootstrapFiles::new(None, true, &folder).present())).await
     }
 
     pub(in super::super) async fn remove_state(&self, instance: &str) -> Result<()> {

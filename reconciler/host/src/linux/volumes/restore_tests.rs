@@ -53,7 +53,7 @@ impl Fixture {
     fn take(&self, id: &str) {
         let new = NewSnapshot { pool: POOL.into(), id: id.into(), volume: ID.into(), owner: Some(owner(id)) };
         self.volumes.begin_snapshot(&new).expect("begun");
-        let taken = Taken { at: Timestamp::UNIX_EPOCH, frozen: false };
+        let taken = Taken { at: Timestamp::UNIX_EPOCH, frozen: false, memory: false };
         self.volumes.finish_snapshot(POOL, id, &taken).expect("finished");
     }
 
@@ -161,7 +161,7 @@ fn a_restore_is_refused_from_a_snapshot_of_another_volume_and_while_one_is_being
     f.volumes.begin_snapshot(&new).expect("begun");
     let error = f.volumes.restore_snapshot(&restore("s-1", None)).expect_err("it is being taken");
     assert_eq!((error.variant().as_str(), error.retry()), ("VolumeBusy", crate::Retry::Backoff));
-    let taken = Taken { at: Timestamp::UNIX_EPOCH, frozen: false };
+    let taken = Taken { at: Timestamp::UNIX_EPOCH, frozen: false, memory: false };
     f.volumes.finish_snapshot(POOL, "s-2", &taken).expect("finished");
     // A note of a snapshot that a crash left before its volume knew of it.
     let note = fs::read_to_string(f.at("snapshots/s-2.json")).expect("its note");
@@ -307,7 +307,7 @@ fn a_restore_for_which_there_is_no_space_leaves_the_disk_as_it_is() {
     volumes.create(&volume(ID), None).expect("made");
     let new = NewSnapshot { pool: POOL.into(), id: "s-1".into(), volume: ID.into(), owner: Some(owner("s")) };
     volumes.begin_snapshot(&new).expect("begun");
-    let taken = Taken { at: Timestamp::UNIX_EPOCH, frozen: false };
+    let taken = Taken { at: Timestamp::UNIX_EPOCH, frozen: false, memory: false };
     volumes.finish_snapshot(POOL, "s-1", &taken).expect("finished");
     let before = volumes.volume(POOL, ID).expect("read").expect("there");
     write(&before.path, 2);

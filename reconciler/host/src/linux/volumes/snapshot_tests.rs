@@ -82,7 +82,7 @@ pub(in super::super) fn snapshot(id: &str) -> NewSnapshot {
 }
 
 pub(in super::super) fn taken() -> Taken {
-    Taken { at: Timestamp::UNIX_EPOCH, frozen: false }
+    Taken { at: Timestamp::UNIX_EPOCH, frozen: false, memory: false }
 }
 
 /// Runs QEMU's tool on a file, with the files below it.

@@ -181,6 +181,26 @@ impl LinuxVolumes {
         new.iter().map(facts).collect()
     }
 
+    pub(in super::super) fn check_snapshots(&self, new: &[NewSnapshot]) -> Result<()> {
+        let _chains = self.lock();
+        new.iter().try_for_each(|new| self.part(new).map(drop))
+    }
+
+    pub(in super::super) fn is_as_in_snapshot(
+        &self,
+        pool: &str,
+        volume: &str,
+        snapshot: &str,
+    ) -> Result<bool> {
+        let _chains = self.lock();
+        let place = self.place(pool, volume)?;
+        let note = Note::read(&place.note)?.transpose().map_err(|detail| place.damaged(&detail))?;
+        match note.is_some_and(|note| note.snapshot.as_deref() == Some(snapshot)) {
+            true => is_unwritten(&place),
+            false => Ok(false),
+        }
+    }
+
     /// Reads what there is of a snapshot, and checks that it can be begun or continued.
     fn part<'a>(&self, new: &'a NewSnapshot) -> Result<Part<'a>> {
         let snapshot = self.snapshot_place(&new.pool, &new.id)?;

@@ -24,6 +24,7 @@ use super::write_journal;
 use crate::journal::{Journal, Run};
 use crate::machine::MachineState;
 use crate::networking::tap_of;
+use crate::saved_machine::has_recorded_cards;
 
 /// The differences between the interfaces that are declared and the cards of the running machine.
 #[derive(Debug, Default)]
@@ -296,8 +297,5 @@ fn is_of(recorded: &str, name: &str) -> bool {
 
 /// Whether the cards of the machine are those that its journal has: a state can be loaded by a machine with the same cards only.
 pub(super) fn are_recorded(observed: &Observed) -> bool {
-    let launched = observed.journal.run.as_ref().and_then(|run| run.machine.as_deref());
-    let (Some(machine), Some(launched)) = (&observed.machine, launched) else { return true };
-    let ids: BTreeSet<&str> = machine.nics.iter().map(|nic| nic.id.as_str()).collect();
-    ids == launched.nics.iter().map(|nic| nic.id.as_str()).collect()
+    observed.machine.as_ref().is_none_or(|machine| has_recorded_cards(&observed.journal, machine))
 }

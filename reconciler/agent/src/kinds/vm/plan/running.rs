@@ -33,6 +33,8 @@ const ASK_AGAIN: Duration = Duration::from_secs(5);
 pub(in super::super) const IO_ERROR: &str =
     "the guest is paused by an I/O error: the host cannot write its disk, as on a full file system";
 
+const PAUSED: &str = "the guest is paused, and is resumed";
+
 pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
     let Some(machine) = &observed.machine else {
         let text = format!(
@@ -68,8 +70,14 @@ pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
         RunState::Prelaunch => {
             Plan::steps(vec![Step::Start], Readiness::Reconciling(Reason::Starting, "being started".into()))
         }
-        RunState::Paused | RunState::PostMigrate => {
-            resume(observed, machine, Reason::Paused, "the guest is paused, and is resumed")
+        RunState::Paused => resume(observed, machine, Reason::Paused, PAUSED),
+        // A crash came while its memory was saved for a snapshot: the state is not of the guest that goes on.
+        RunState::PostMigrate => {
+            let mut plan = resume(observed, machine, Reason::Paused, PAUSED);
+            if !plan.steps.is_empty() {
+                plan.steps.push(Step::RemoveState);
+            }
+            plan
         }
         // It is paused, and its write is repeated when it is resumed.
         RunState::IoError if is_paused => {

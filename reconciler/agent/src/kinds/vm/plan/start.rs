@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use berth_api::vm::{InterfaceStatus, NetworkInterface, declared_shares};
 use berth_api::{
-    Firmware, Graphics, GuestOS, HugeMemory, HugePages, Power, Quantity, Readiness, Reason, RestartPolicy,
-    Size, SizeError, SizeTaken, VM, Watchdog,
+    Firmware, Graphics, GuestOS, HugeMemory, HugePages, Power, Quantity, Readiness, Reason, Size, SizeError,
+    SizeTaken, VM, Watchdog,
 };
 use berth_host::{HostFacts, LaunchRequest, QemuFacts, ShareFacts, TapConfig};
 use berth_qemu::cpu_models;
@@ -20,21 +20,21 @@ use kube::ResourceExt;
 use super::super::bootstrap::Bootstrap;
 use super::super::cpu_time;
 use super::super::declared_disks::{DeclaredDisk, User};
-use super::super::hardware::{class_name, uuid_of};
 use super::super::media;
 use super::super::pending_leases;
 use super::super::seed::{digest, seed};
 use super::cards::{links_down, model_of, nic_id, queues_of, recorded_name};
 use super::devices::{self, HeldDevices};
+use super::due::ended;
 use super::lan_addresses;
-use super::{Observed, Step, asks_for_restart, obstacle, write_journal};
+use super::{Observed, Step, obstacle, write_journal};
 use crate::converge::Plan;
+use crate::hardware::{class_name, uuid_of};
 use crate::huge_pages;
 use crate::journal::{Journal, MemoryGrowth, PinnedHardware, PostStart, Run, RunProfile, epoch_of};
 use crate::networking::tap_of;
 use crate::plugging::disk_spec;
 use crate::restores::VmRestore;
-use crate::start_order::Held;
 
 /// Retry interval for dependencies that are not watched.
 const LOOK_FOR: Duration = Duration::from_secs(2);
@@ -44,58 +44,11 @@ const ASK_HOST: Duration = Duration::from_secs(30);
 const SLACK: u64 = 256 << 20;
 
 pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
-    let mut is_restart = false;
-    if let Some(run) = &observed.journal.run
-        && let Some(ended) = &run.ended
-        && !asks_for_restart(vm, run)
-    {
-        let allowed = match vm.spec.restart_policy {
-            RestartPolicy::Always => true,
-            RestartPolicy::OnFailure => !ended.orderly,
-            RestartPolicy::Never => false,
-        };
-        if !allowed {
-            let text = format!(
-                "{}: restartPolicy leaves it off; change restartToken or power to start it",
-                ended.how
-            );
-            let stays_off = Readiness::Stalled(Reason::GuestEnded, text);
-            return Plan::steps(devices::given_back(&observed.journal), stays_off);
-        }
-        if let Some(wait) = back_off(observed) {
-            return backed_off(observed, &ended.how, wait);
-        }
-        is_restart = true;
-    }
-    if let Some(held) = observed.held {
-        return deferred(held);
-    }
     match prepared(vm, observed) {
         Err(blocked) => blocked,
         Ok(prepared) => devices::surplus(observed, &prepared.devices)
-            .unwrap_or_else(|| launch(vm, observed, &prepared, is_restart)),
+            .unwrap_or_else(|| launch(vm, observed, &prepared, ended(vm, observed).is_some())),
     }
-}
-
-/// Plans for a VM that other VMs of its host precede.
-fn deferred(held: Held) -> Plan<Step> {
-    let text =
-        format!("its host has booted, and VMs with startOrder {} are started before this one", held.behind);
-    Plan::without_steps(Readiness::Reconciling(Reason::StartOrderHeld, text)).requeue_after(held.look_again)
-}
-
-fn back_off(observed: &Observed) -> Option<Duration> {
-    let not_before = observed.journal.not_before?;
-    let left = Duration::try_from(not_before.duration_since(observed.now)).ok()?;
-    (!left.is_zero()).then_some(left)
-}
-
-fn backed_off(observed: &Observed, how: &str, wait: Duration) -> Plan<Step> {
-    // A time, not a countdown: the text must not change with every observation.
-    let at = observed.journal.not_before.unwrap_or(Timestamp::UNIX_EPOCH);
-    let at = at.round(jiff::Unit::Second).unwrap_or(at);
-    let text = format!("{how}, {} times in a row: started again at {at}", observed.journal.failures);
-    Plan::without_steps(Readiness::Stalled(Reason::CrashLoop, text)).requeue_after(wait)
 }
 
 /// Returns everything a start needs, or the plan to wait for the first missing dependency.
@@ -136,9 +89,7 @@ fn prepared<'a>(vm: &VM, observed: &'a Observed) -> Result<Prepared<'a>, Plan<St
     if let VmRestore::Incomplete(text) = &observed.restore {
         return Err(Plan::without_steps(Readiness::Stalled(Reason::RestoreRefused, text.clone())));
     }
-    for disk in &observed.disks {
-        disk_ready(disk)?;
-    }
+    disks_ready(observed)?;
     let cdroms = media::drives(observed)?;
     if let Some(public) = observed.public.iter().find(|p| p.address.is_none()) {
         let text = obstacle(public, "does not exist or has no address (yet)");
@@ -262,6 +213,11 @@ fn qemu<'a>(size: &Size, host: &'a HostFacts) -> Result<&'a QemuFacts, Plan<Step
         "{missing} is not installed on this host (Debian: apt install {package}), and the VM or its class asks for it"
     );
     Err(stalled(Reason::NotSupported, text))
+}
+
+/// Checks for the disks that the VM declares.
+pub(super) fn disks_ready(observed: &Observed) -> Result<(), Plan<Step>> {
+    observed.disks.iter().try_for_each(disk_ready)
 }
 
 fn disk_ready(disk: &DeclaredDisk) -> Result<(), Plan<Step>> {

@@ -8,22 +8,21 @@ use std::time::Duration;
 use berth_api::SizeTaken;
 use berth_api::gates::power_on_gate;
 use berth_api::{HugePages, Power, Quantity, Readiness, Reason, VM};
-use berth_host::{LaunchRequest, TapConfig};
-use berth_qemu::block::ObservedDisk;
-use berth_qemu::machine::{CdromSpec, DiskSpec, MachineSpec, Tap};
+use berth_host::{LaunchRequest, TapConfig, VolumeFacts};
+use berth_qemu::machine::{MachineSpec, Tap};
 use berth_qemu::power::RunState;
 use berth_qemu::saved_state::Transfer;
 use jiff::SignedDuration;
 
 use super::super::media;
 use super::interfaces::are_recorded;
-use super::start::{enough_of_its_own, limits, since};
-use super::{Observed, Step, asks_for_restart, deleting, vanished, write_journal};
+use super::start::{disks_ready, enough_of_its_own, limits, since};
+use super::{Observed, Step, asks_for_restart, deleting, devices, vanished, write_journal};
 use crate::converge::Plan;
-use crate::journal::{Journal, Run, Suspension, SuspensionPhase};
-use crate::machine::MachineState;
+use crate::journal::{Journal, Run, Suspension, SuspensionPhase, epoch_of};
 use crate::networking::tap_of;
-use crate::plugging::disk_spec;
+use crate::restores::{DueParts, VmRestore};
+use crate::saved_machine::{as_it_is, size_at_most};
 
 /// How often the progress of a save or a load is read if QEMU reports nothing.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -33,8 +32,6 @@ const SAVE_AGAIN: Duration = Duration::from_secs(60);
 const ASK_HOST: Duration = Duration::from_secs(10);
 /// How often QEMU may fail to load the state.
 const ATTEMPTS: u32 = 3;
-/// The size of a state beside the guest's memory, in bytes: devices, and a header for each page.
-const DEVICES: u64 = 64 << 20;
 
 /// Whether the VM is to be suspended now.
 fn is_wanted(vm: &VM) -> bool {
@@ -98,7 +95,9 @@ fn begin(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
             return Some(Plan::steps(steps, readiness).requeue_after(left));
         }
     }
-    match as_it_is(observed, machine) {
+    let declared = observed.disks.iter().filter_map(|disk| disk.volume.as_ref());
+    let volumes: Vec<&VolumeFacts> = declared.chain(&observed.attached).collect();
+    match as_it_is(&observed.journal, machine, &volumes) {
         Ok(saved) => {
             let suspension = Suspension {
                 phase: SuspensionPhase::Saving,
@@ -120,52 +119,6 @@ fn begin(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
     }
 }
 
-/// Returns the machine as it was launched, with the disks that it has now.
-fn as_it_is(observed: &Observed, machine: &MachineState) -> Result<MachineSpec, String> {
-    let launched = observed.journal.run.as_ref().and_then(|run| run.machine.as_deref());
-    let Some(launched) = launched else {
-        return Err("it was started by an earlier version of berth, which did not record its hardware. Stop and start it once"
-            .to_owned());
-    };
-    if !launched.shares.is_empty() {
-        let text =
-            "it has shares until the next power cycle, and their state cannot be saved. Set power to Stopped";
-        return Err(text.to_owned());
-    }
-    if launched.tpm {
-        return Err("it has a TPM, whose state is not saved with the guest's memory".to_owned());
-    }
-    if machine.disks.iter().any(|disk| disk.is_encrypted) {
-        let text = "it has an encrypted disk, and its memory, which has data of it, would be saved as it is";
-        return Err(text.to_owned());
-    }
-    if machine.cdroms.iter().any(|drive| drive.node.is_some()) {
-        return Err("there is a medium in a CD-ROM drive: take it out first".to_owned());
-    }
-    let without_medium = |drive: &CdromSpec| CdromSpec { medium: None, ..drive.clone() };
-    let cdroms = launched.cdroms.iter().map(without_medium).collect();
-    // The disks of the start in their order, which QEMU's command line has, then those that were plugged in.
-    let place =
-        |disk: &ObservedDisk| launched.disks.iter().position(|d| d.id == disk.id).unwrap_or(usize::MAX);
-    let mut now: Vec<&ObservedDisk> = machine.disks.iter().collect();
-    now.sort_by_key(|disk| (place(disk), disk.target));
-    let disks: Result<Vec<DiskSpec>, String> =
-        now.into_iter().map(|disk| disk_of(disk, launched, observed)).collect();
-    Ok(MachineSpec { disks: disks?, cdroms, ..launched.clone() })
-}
-
-fn disk_of(disk: &ObservedDisk, launched: &MachineSpec, observed: &Observed) -> Result<DiskSpec, String> {
-    if let Some(known) = launched.disks.iter().find(|d| d.id == disk.id) {
-        return Ok(DiskSpec { target: disk.target.or(known.target), ..known.clone() });
-    }
-    let declared = observed.disks.iter().filter_map(|d| d.volume.as_ref());
-    let volume = declared.chain(&observed.attached).find(|volume| volume.id == disk.id);
-    match volume {
-        Some(volume) => Ok(disk_spec(volume, &disk.serial, false, disk.target)),
-        None => Err(format!("disk {} is being taken out, or its file is not known", disk.serial)),
-    }
-}
-
 fn save(observed: &Observed, suspension: &Suspension) -> Option<Plan<Step>> {
     let machine = observed.machine.as_ref()?;
     let waits = || Plan::without_steps(suspending()).requeue_after(LOOK_AGAIN);
@@ -183,9 +136,8 @@ fn save(observed: &Observed, suspension: &Suspension) -> Option<Plan<Step>> {
         }
         (_, Transfer::Active) => waits(),
         (RunState::Running | RunState::Paused, _) => {
-            let at_most =
-                suspension.machine.max_memory_bytes.unwrap_or(suspension.machine.memory_bytes) + DEVICES;
-            Plan::steps(vec![Step::Save { at_most }], suspending()).requeue_after(LOOK_AGAIN)
+            Plan::steps(vec![Step::Save { at_most: size_at_most(&suspension.machine) }], suspending())
+                .requeue_after(LOOK_AGAIN)
         }
         _ => waits(),
     })
@@ -279,6 +231,53 @@ pub(super) fn absent(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
         _ => return Some(launch(vm, observed, suspension)),
     };
     Some(rest(observed, Readiness::Reconciling(Reason::HostDraining, text)))
+}
+
+/// Plans for a VM whose disks were restored, and whose guest goes on with the memory of the same snapshot: from here on it is suspended
+/// with a copy of that state.
+pub(super) fn restored(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
+    if let VmRestore::Due(DueParts { memory: true, .. }) = &observed.restore {
+        let text = "its disks are being restored, before its guest goes on with its memory".to_owned();
+        let waits = Readiness::Reconciling(Reason::WaitingForDisk, text);
+        return Some(Plan::without_steps(waits).requeue_after(LOOK_AGAIN));
+    }
+    let memory = match observed.memory.as_ref()? {
+        Ok(memory) => memory,
+        Err(text) => {
+            let refused = Readiness::Stalled(Reason::RestoreRefused, text.clone());
+            return Some(Plan::without_steps(refused).requeue_after(ASK_HOST));
+        }
+    };
+    if let Err(waits) = disks_ready(observed) {
+        return Some(waits);
+    }
+    if observed.journal.has_devices() {
+        return Some(Plan::steps(devices::given_back(&observed.journal), resuming()));
+    }
+    let run = Run {
+        machine: Some(Box::new(memory.machine.clone())),
+        token: vm.spec.restart_token.clone(),
+        process: None,
+        ended: None,
+        ..memory.run.clone()
+    };
+    let suspension = Suspension {
+        phase: SuspensionPhase::Saved,
+        since: observed.now,
+        machine: memory.machine.clone(),
+        cpus: memory.run.cpus,
+        attempts: 0,
+    };
+    let updated = Journal {
+        epoch: epoch_of(vm),
+        uid: vm.metadata.uid.clone().unwrap_or_default(),
+        interfaces: vm.status.as_ref().map(|status| status.interfaces.clone()).unwrap_or_default(),
+        run: Some(run),
+        loaded: Some(memory.restore.clone()),
+        ..observed.journal.clone()
+    };
+    let updated = updated.with_suspension(Some(suspension));
+    Some(Plan::steps(vec![Step::LayState(memory.id.clone()), write_journal(updated)], resuming()))
 }
 
 /// A VM that stays suspended.

@@ -192,6 +192,7 @@ fn ready_to_start() -> Observed {
         free_memory: Some(1 << 30),
         held: None,
         taps: Vec::new(),
+        is_saving: false,
         state_kept: false,
         disks_to_hold: Vec::new(),
         attached: Vec::new(),
@@ -202,6 +203,8 @@ fn ready_to_start() -> Observed {
         draining: false,
         misplaced: None,
         restore: VmRestore::None,
+        memory: None,
+        booted_restored: None,
         snapshots: Vec::new(),
     }
 }
@@ -281,6 +284,7 @@ fn present(state: RunState) -> Observed {
         resumed_at: None,
         transfer: Transfer::Idle,
         save_failure: None,
+        save_began: None,
     };
     Observed {
         journal: Journal { run: Some(run()), ..Journal::new(&vm(json!({}))) },
@@ -316,6 +320,7 @@ fn names(plan: &Plan<Step>) -> Vec<&'static str> {
         Step::SealState => "SealState",
         Step::Load { .. } => "Load",
         Step::RemoveState => "RemoveState",
+        Step::LayState(_) => "LayState",
         Step::SetClock => "SetClock",
         Step::HoldDisks(_) => "HoldDisks",
         Step::Plug { .. } => "Plug",

@@ -54,7 +54,7 @@ impl Disk {
     fn take(&self, id: &str) {
         let new = NewSnapshot { pool: "default".into(), id: id.into(), volume: VOLUME.into(), owner: None };
         self.volumes.begin_snapshot(&new).expect("begun");
-        let taken = Taken { at: Timestamp::UNIX_EPOCH, frozen: false };
+        let taken = Taken { at: Timestamp::UNIX_EPOCH, frozen: false, memory: false };
         self.volumes.finish_snapshot("default", id, &taken).expect("finished");
     }
 

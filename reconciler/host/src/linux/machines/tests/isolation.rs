@@ -292,7 +292,7 @@ async fn a_machine_that_an_older_build_started_is_taken_over_as_it_is_and_has_it
 async fn a_disk_of_a_running_qemu_continues_after_a_snapshot_and_starts_on_it_again_while_a_copy_runs() {
     let Some((folder, system)) = root_host().await else { return };
     let (a, mut config, process) = launch(&system, folder.path(), "a", 'a').await;
-    let taken = crate::Taken { at: Timestamp::UNIX_EPOCH, frozen: false };
+    let taken = crate::Taken { at: Timestamp::UNIX_EPOCH, frozen: false, memory: false };
     for number in 1..=2 {
         let id = format!("s-{number}");
         let new =
@@ -360,7 +360,7 @@ async fn files_of_deleted_snapshots_are_merged_below_a_running_qemu_which_closes
     let Some((folder, system)) = root_host().await else { return };
     let (a, config, _) = launch(&system, folder.path(), "a", 'a').await;
     let (qmp, _events) = system.connect(&a).await.expect("connected");
-    let taken = crate::Taken { at: Timestamp::UNIX_EPOCH, frozen: false };
+    let taken = crate::Taken { at: Timestamp::UNIX_EPOCH, frozen: false, memory: false };
     let open = || async {
         let disks = block::disks(&qmp).await.expect("disks");
         disks.into_iter().find(|disk| disk.id == "v-a").expect("plugged")

@@ -399,8 +399,11 @@ fn a_restart_with_other_user_data_is_another_instance_to_cloud_init() {
 
 #[test]
 fn a_restore_that_is_not_done_is_reported_and_one_that_is_due_waits_for_the_power_cycle() {
-    let due =
-        VmRestore::Due(DueParts { disks: [("root".into(), Default::default())].into(), is_begun: false });
+    let due = VmRestore::Due(DueParts {
+        disks: [("root".into(), Default::default())].into(),
+        is_begun: false,
+        memory: false,
+    });
     let vm = vm(json!({"restore": {"snapshot": "s"}}));
     let report = |observed: Observed| {
         let plan = plan(&vm, &observed);
@@ -417,6 +420,12 @@ fn a_restore_that_is_not_done_is_reported_and_one_that_is_due_waits_for_the_powe
     assert!(running.restored_from.is_none());
     let off = report(Observed { restore: due, ..ready_to_start() });
     assert_eq!((reason(&off).as_deref(), off.pending_power_cycle.len()), (Some("Provisioning"), 0));
+    let done = serde_json::from_value(json!({"snapshot": "s", "restoredAt": "2026-01-01T00:00:00Z"}));
+    let done = VmRestore::Done(done.expect("a restore"));
+    for (why, expected) in [(None, None), (Some("it was booted".to_owned()), Some("RestoreRefused"))] {
+        let booted = Observed { restore: done.clone(), booted_restored: why, ..present(RunState::Running) };
+        assert_eq!(reason(&report(booted)).as_deref(), expected);
+    }
     for (restore, expected) in [
         (VmRestore::Waits("no".into()), Some("WaitingForSnapshot")),
         (VmRestore::Refused("no".into()), Some("RestoreRefused")),

@@ -4,7 +4,8 @@ use berth_qemu::block::ObservedCdrom;
 use berth_qemu::machine::{Accelerator, Firmware, MachineSpec, ShareSpec, Topology};
 
 use super::*;
-use crate::journal::{RunCdrom, Suspension, SuspensionPhase};
+use crate::journal::{LoadedMemory, RunCdrom, Suspension, SuspensionPhase};
+use crate::restores::{DueMemory, DueParts};
 
 fn machine() -> MachineSpec {
     let Step::Launch(request) = plan(&vm(json!({})), &ready_to_start())
@@ -186,7 +187,7 @@ fn a_vm_that_is_to_run_again_before_it_was_saved_runs_on() {
     assert_eq!(names(&cancelled), ["CancelSave", "RemoveState", "WriteJournal"]);
     let saved = plan(&vm(json!({})), &running(RunState::PostMigrate, Some(SuspensionPhase::Saving)));
     assert_eq!(names(&saved), ["RemoveState", "WriteJournal"]);
-    assert_eq!(names(&plan(&vm(json!({})), &running(RunState::PostMigrate, None))), ["Start"]);
+    assert_eq!(names(&plan(&vm(json!({})), &running(RunState::PostMigrate, None))), ["Start", "RemoveState"]);
     let let_go = running(RunState::Running, Some(SuspensionPhase::Saved));
     assert_eq!(
         names(&plan(&suspended_vm(), &let_go)),
@@ -273,6 +274,62 @@ fn a_vm_that_is_off_has_nothing_to_suspend_and_a_deleted_one_keeps_nothing() {
     assert_eq!(names(&removed), ["RemoveInstance"]);
     let resuming = running(RunState::InMigrate, Some(SuspensionPhase::Resuming));
     assert_eq!(names(&plan(&deleted(vm(json!({}))), &resuming)), ["EndProcess"]);
+}
+
+/// A VM that is off, whose disks were restored from a snapshot with memory.
+fn restored() -> Observed {
+    let memory = DueMemory {
+        id: "s-1".into(),
+        restore: LoadedMemory { snapshot: "before".into(), token: None },
+        run: run(),
+        machine: machine(),
+    };
+    let ready = ready_to_start();
+    let journal = ready.journal.clone().with_slots(["nic0"].into_iter());
+    Observed { memory: Some(Ok(Box::new(memory))), journal, journal_written: true, ..ready }
+}
+
+#[test]
+fn a_restored_guest_goes_on_with_its_memory_as_one_that_was_suspended_and_once() {
+    let vm = vm(json!({"restartToken": "2"}));
+    let first = plan(&vm, &restored());
+    assert_eq!(names(&first), ["LayState", "WriteJournal"], "the state is there before it counts");
+    let journal = written(&first);
+    assert!(journal.is_suspended() && journal.loaded.is_some());
+    let run = journal.run.as_ref().expect("that of the snapshot");
+    assert_eq!((run.process.as_ref(), run.token.as_deref()), (None, Some("2")), "it is not discarded again");
+    let next = Observed { journal, state_kept: true, memory: None, ..restored() };
+    let launched = plan(&vm, &next);
+    let Some(Step::Launch(request)) = launched.steps.last() else { panic!("{launched:?}") };
+    assert!(request.from_saved_state && request.machine == machine());
+}
+
+#[test]
+fn a_guest_whose_memory_cannot_be_loaded_or_whose_disks_are_not_restored_yet_is_not_booted() {
+    let refused = Observed { memory: Some(Err("no".into())), ..restored() };
+    assert_eq!(stands(&plan(&vm(json!({})), &refused)), (true, Reason::RestoreRefused));
+    let mut being_restored = restored();
+    being_restored.disks[1].restores_first = true;
+    assert_eq!(stands(&plan(&vm(json!({})), &being_restored)), (false, Reason::WaitingForDisk));
+    let due = VmRestore::Due(DueParts { memory: true, ..DueParts::default() });
+    let due = Observed { restore: due, memory: None, ..restored() };
+    assert_eq!(stands(&plan(&vm(json!({})), &due)), (false, Reason::WaitingForDisk));
+}
+
+#[test]
+fn a_guest_that_is_paused_for_a_snapshot_is_left_alone_whatever_is_declared() {
+    for state in [RunState::Paused, RunState::PostMigrate] {
+        for vm in [vm(json!({})), vm(json!({"power": "Stopped"})), suspended_vm(), deleted(vm(json!({})))] {
+            let observed = Observed { is_saving: true, ..running(state.clone(), None) };
+            let waits = plan(&vm, &observed);
+            assert_eq!((names(&waits), stands(&waits)), (vec![], (false, Reason::Paused)));
+            assert!(waits.requeue_after.is_some());
+        }
+    }
+    let about_to_be = Observed { is_saving: true, ..running(RunState::Running, None) };
+    let waits = plan(&vm(json!({"power": "Stopped"})), &about_to_be);
+    assert!(waits.steps.is_empty() && waits.requeue_after.is_some(), "nothing is begun: {waits:?}");
+    assert_ne!(waits.readiness.reason(), Reason::Paused, "it runs");
 }
 
 fn any_phase() -> impl Strategy<Value = Option<SuspensionPhase>> {

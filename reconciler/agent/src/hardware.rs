@@ -1,13 +1,15 @@
 //! The hardware that a VM declares, compared with that of a running machine. Pure.
 
+use berth_api::vm::DiskBus;
 use berth_api::{CpuTopology, Profile, Quantity, Size, VM};
+use berth_qemu::machine::Bus;
 use sha2::{Digest, Sha256};
 
 use crate::index::instance_of;
 use crate::journal::{Run, RunProfile};
 
 /// Returns the names of what is declared now and the machine does not have.
-pub(super) fn differences(run: &Run, vm: &VM, size: &Size, profile: &Profile) -> Vec<&'static str> {
+pub(crate) fn differences(run: &Run, vm: &VM, size: &Size, profile: &Profile) -> Vec<&'static str> {
     let declared = RunProfile::declared(vm, profile);
     let parts = [
         ("class", run.class == class_name(vm)),
@@ -44,8 +46,17 @@ pub(super) fn differences(run: &Run, vm: &VM, size: &Size, profile: &Profile) ->
     parts.into_iter().filter(|(_, is_same)| !is_same).map(|(name, _)| name).collect()
 }
 
+/// Returns the controller of a declared disk in QEMU's form.
+pub(crate) fn bus_of(bus: DiskBus) -> Bus {
+    match bus {
+        DiskBus::VirtioScsi => Bus::VirtioScsi,
+        DiskBus::VirtioBlk => Bus::VirtioBlk,
+        DiskBus::Sata => Bus::Sata,
+    }
+}
+
 /// Returns the SMBIOS UUID of a VM: the declared one, or else one that is always the same for the same instance, on any host.
-pub(super) fn uuid_of(vm: &VM) -> String {
+pub(crate) fn uuid_of(vm: &VM) -> String {
     if let Some(uuid) = &vm.spec.uuid {
         return uuid.to_ascii_lowercase();
     }
@@ -61,16 +72,16 @@ pub(super) fn uuid_from(text: &str) -> String {
 }
 
 /// Returns the name of the class that the VM declares; empty without one.
-pub(super) fn class_name(vm: &VM) -> String {
+pub(crate) fn class_name(vm: &VM) -> String {
     vm.spec.class.as_ref().map(ToString::to_string).unwrap_or_default()
 }
 
 /// Returns the number of NUMA nodes that the guest of a running machine sees.
-pub(super) fn numa_nodes(run: &Run) -> i64 {
+pub(crate) fn numa_nodes(run: &Run) -> i64 {
     run.numa_nodes.unwrap_or(1)
 }
 
 /// Returns the arrangement of the CPUs of a running machine.
-pub(super) fn topology(run: &Run) -> CpuTopology {
+pub(crate) fn topology(run: &Run) -> CpuTopology {
     run.topology.unwrap_or(CpuTopology::of_cores(run.cpus))
 }
