@@ -4,7 +4,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Binding, Conditions, ResourceName, former_uid};
+use crate::{Binding, Conditions, ResourceName, former_uid, vm::ConsoleAddress};
 
 /// The data of a Disk at one moment, on the host of the disk. Its VM runs on meanwhile. New Disks are made from it, by their
 /// `source`. It is kept until it is deleted, also after its Disk.
@@ -86,6 +86,9 @@ pub struct DiskSnapshotStatus {
     /// `Crash`: the data as after a power failure. `FileSystem`: the guest agent had the file systems frozen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub consistency: Option<Consistency>,
+    /// The server that clients read files of the snapshot from (`berth snapshot ls`), once it is taken. Absent while its host serves none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files: Option<ConsoleAddress>,
 }
 
 impl DiskSnapshot {

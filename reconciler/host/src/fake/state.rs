@@ -34,6 +34,8 @@ pub(super) struct State {
     pub(super) trash: BTreeMap<String, (Volume, u64, Timestamp)>,
     pub(super) snapshots: BTreeMap<String, Snapshot>,
     pub(super) repositories: FakeRepositories,
+    /// The first bytes of snapshots and backups, by id; zeros follow.
+    pub(super) disk_data: BTreeMap<String, Vec<u8>>,
     pub(super) networks: BTreeMap<String, NetworkConfig>,
     pub(super) bridged: BTreeMap<String, BridgedNetwork>,
     pub(super) taps: BTreeMap<String, TapConfig>,
@@ -86,6 +88,7 @@ impl Default for State {
             trash: BTreeMap::new(),
             snapshots: BTreeMap::new(),
             repositories: FakeRepositories::default(),
+            disk_data: BTreeMap::new(),
             networks: BTreeMap::new(),
             bridged: BTreeMap::new(),
             taps: BTreeMap::new(),

@@ -1,6 +1,7 @@
 //! Observation of a snapshot.
 
 use berth_api::DiskSnapshot;
+use berth_api::vm::ConsoleAddress;
 use berth_host::SnapshotFacts;
 
 use super::parts::{self, Parts};
@@ -18,6 +19,8 @@ pub(crate) struct Observed {
     pub(crate) parts: Option<Parts>,
     /// The VM whose restore has begun and needs it; only observed of one that is being deleted.
     pub(crate) held_by: Option<String>,
+    /// The server that clients read a taken one from. None: this host has none.
+    pub(crate) server: Option<ConsoleAddress>,
 }
 
 pub(super) async fn observe(ctx: &Context, snapshot: &DiskSnapshot) -> Result<Observed, Error> {
@@ -33,5 +36,6 @@ pub(super) async fn observe(ctx: &Context, snapshot: &DiskSnapshot) -> Result<Ob
         Some(_) => restores::holds(ctx, snapshot).await?,
         None => None,
     };
-    Ok(Observed { snapshot: found, has_volume, parts, held_by })
+    let server = ctx.config.console.as_ref().filter(|_| is_taken).map(|own| own.published());
+    Ok(Observed { snapshot: found, has_volume, parts, held_by, server })
 }

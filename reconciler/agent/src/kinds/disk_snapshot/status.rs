@@ -23,5 +23,6 @@ pub(super) fn status(
         status.taken_at = Some(taken.at.to_string());
         status.consistency = Some(if taken.frozen { Consistency::FileSystem } else { Consistency::Crash });
     }
+    status.files.clone_from(&observed.server);
     status
 }

@@ -49,7 +49,7 @@ fn found(uid: &str, frozen: Option<bool>) -> Observed {
         owner: Some(owner(uid)),
         taken: frozen.map(|frozen| Taken { at: Timestamp::UNIX_EPOCH, frozen }),
     };
-    Observed { snapshot: Some(facts), has_volume: true, parts: None, held_by: None }
+    Observed { snapshot: Some(facts), has_volume: true, parts: None, held_by: None, server: None }
 }
 
 fn reason(plan: &Plan<Step>) -> (bool, Reason) {
