@@ -9,15 +9,15 @@ use http::StatusCode;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ConsoleRefusal {
     #[error(
-        "no such path: this server has the consoles of VMs, takes uploads of images, and has images for other hosts and for \
-         downloads"
+        "no such path: this server has the consoles of VMs, takes uploads of images, has images for other hosts and for downloads, and \
+         the data of backups and snapshots"
     )]
     NoSuchPath,
     #[error("a GET request with the header Upgrade: berth-console is required")]
     NoUpgrade,
     #[error("a ticket is required (Authorization: Bearer TICKET)")]
     NoTicket,
-    #[error("the ticket is not valid for this VM or image and this use: request one for it")]
+    #[error("the ticket is not valid for this object and this use: request one for it")]
     NotValid,
     #[error("the ticket was used before: a ticket opens one connection")]
     Used,
@@ -58,6 +58,14 @@ pub(super) enum ConsoleRefusal {
          wait, or end one"
     )]
     TooManyDownloads { most: usize, most_of_namespace: usize, most_of_host: usize },
+    #[error(
+        "{most_of_namespace} clients read backups and snapshots of this namespace, or {most} those of the host: wait, or end one"
+    )]
+    TooManyReads { most: usize, most_of_namespace: usize },
+    #[error("the {kind} is not on this host any more, is deleted, or is not complete yet")]
+    NoData { kind: &'static str },
+    #[error("this host cannot open the repository of the backup now: {detail}")]
+    Closed { detail: String },
     #[error("a download needs an offset in its query, and nothing else")]
     NoOffset,
     #[error("a copy needs the name of the host and an offset in its query")]
@@ -105,7 +113,7 @@ impl From<SystemError> for ConsoleRefusal {
 impl ConsoleRefusal {
     pub(super) fn status(&self) -> StatusCode {
         match self {
-            Self::NoSuchPath | Self::NotHere | Self::NoImage => StatusCode::NOT_FOUND,
+            Self::NoSuchPath | Self::NotHere | Self::NoImage | Self::NoData { .. } => StatusCode::NOT_FOUND,
             Self::NoCopyQuery | Self::NoOffset | Self::NoSuchPort { .. } | Self::NoPacket { .. } => {
                 StatusCode::BAD_REQUEST
             }
@@ -124,11 +132,13 @@ impl ConsoleRefusal {
             | Self::TooManyConnections { .. }
             | Self::TooManyCopies { .. }
             | Self::TooManyDownloads { .. }
+            | Self::TooManyReads { .. }
             | Self::TooManyUploads { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::NotRunning | Self::NoGraphics => StatusCode::CONFLICT,
             Self::MustNotReview
             | Self::CannotReview { .. }
             | Self::CannotReadNeeds { .. }
+            | Self::Closed { .. }
             | Self::NotApplied
             | Self::System { .. } => StatusCode::SERVICE_UNAVAILABLE,
         }
