@@ -112,7 +112,10 @@ mod tests {
         for origin in DiskOrigin::ALL {
             let path = origin.path("ns", "daily");
             assert_eq!(DiskOrigin::of_path(&path), Some((origin, "ns", "daily")));
-            assert_eq!((of_upload_path(&path), of_copy_path(&path), of_download_path(&path)), (None, None, None));
+            assert_eq!(
+                (of_upload_path(&path), of_copy_path(&path), of_download_path(&path)),
+                (None, None, None)
+            );
             assert_eq!(ConsoleUse::of_path(&path), None);
         }
         for wrong in [

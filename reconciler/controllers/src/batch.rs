@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use berth_api::{
-    Backup, Binding, DEFAULT_NAME, Disk, DiskState, Host, Network, ObjectUser, PlacementGroup, PlacementGroupStatus,
-    Readiness, SHARED_NAMESPACE, SYSTEM_NAMESPACE, USED_FINALIZER, condition,
+    Backup, Binding, DEFAULT_NAME, Disk, DiskState, Host, Network, ObjectUser, PlacementGroup,
+    PlacementGroupStatus, Readiness, SHARED_NAMESPACE, SYSTEM_NAMESPACE, USED_FINALIZER, condition,
 };
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;

@@ -50,7 +50,8 @@ impl Window {
     pub(crate) fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
         if !self.has(offset, into.len() as u64) {
             let (length, all) = (into.len(), self.length);
-            let text = format!("{length} bytes at byte {offset} are not in the {all} bytes of the file system");
+            let text =
+                format!("{length} bytes at byte {offset} are not in the {all} bytes of the file system");
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text));
         }
         let reads = self.reads.get() + 1;

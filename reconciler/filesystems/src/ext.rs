@@ -28,7 +28,11 @@ pub(crate) struct Ext {
 struct Reader(Window);
 
 impl Ext4Read for Reader {
-    fn read(&mut self, start_byte: u64, dst: &mut [u8]) -> Result<(), Box<dyn Error + Send + Sync + 'static>> {
+    fn read(
+        &mut self,
+        start_byte: u64,
+        dst: &mut [u8],
+    ) -> Result<(), Box<dyn Error + Send + Sync + 'static>> {
         Ok(self.0.read_at(start_byte, dst)?)
     }
 }
@@ -55,10 +59,13 @@ fn check(part: &Window) -> Result<()> {
     let high = if wide { number(&sector, 0x150, 4) } else { 0 };
     let blocks = number(&sector, 4, 4) | high << 32;
     let size = number(&sector, 24, 4);
-    let block = if size <= 6 { 1024_u64 << size } else { return Err(damaged(format!("a block has 2^{size} KiB"))) };
+    let block =
+        if size <= 6 { 1024_u64 << size } else { return Err(damaged(format!("a block has 2^{size} KiB"))) };
     let there = part.length();
     if blocks.checked_mul(block).is_none_or(|bytes| bytes > there) {
-        return Err(damaged(format!("it has {blocks} blocks of {block} bytes, and its place has {there} bytes")));
+        return Err(damaged(format!(
+            "it has {blocks} blocks of {block} bytes, and its place has {there} bytes"
+        )));
     }
     let (group, inode) = (number(&sector, 32, 4), number(&sector, 0x58, 2));
     if group == 0 || blocks / group > MOST_GROUPS {
@@ -91,7 +98,9 @@ impl Volume for Ext {
             FileType::Regular => NodeKind::File,
             FileType::Directory => NodeKind::Folder,
             FileType::Symlink => NodeKind::Link,
-            FileType::BlockDevice | FileType::CharacterDevice | FileType::Fifo | FileType::Socket => NodeKind::Special,
+            FileType::BlockDevice | FileType::CharacterDevice | FileType::Fifo | FileType::Socket => {
+                NodeKind::Special
+            }
         };
         let modified = found.modified();
         Ok(Node {

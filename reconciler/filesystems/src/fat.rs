@@ -167,7 +167,9 @@ impl Volume for Fat {
 
 #[test]
 fn days_are_counted_as_by_the_calendar() {
-    for (date, days) in [((1970, 1, 1), 0), ((1980, 1, 1), 3652), ((2000, 3, 1), 11_017), ((2026, 11, 27), 20_784)] {
+    for (date, days) in
+        [((1970, 1, 1), 0), ((1980, 1, 1), 3652), ((2000, 3, 1), 11_017), ((2026, 11, 27), 20_784)]
+    {
         assert_eq!(days_since_1970(date.0, date.1, date.2), days, "{date:?}");
     }
 }

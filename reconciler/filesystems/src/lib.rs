@@ -24,10 +24,10 @@ mod error;
 mod ext;
 mod fat;
 mod partitions;
-mod tree;
-mod volume;
 #[cfg(test)]
 mod tests;
+mod tree;
+mod volume;
 
 pub use detect::{Content, FileSystem, contents};
 pub use disk::Disk;

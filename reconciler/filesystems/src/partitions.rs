@@ -48,7 +48,8 @@ fn entries(disk: &Window, sector: u64, header: &[u8]) -> Result<Vec<Partition>> 
         return Err(damaged(format!("it has {count} entries with {size} bytes each")));
     }
     let start = first.checked_mul(sector).filter(|start| disk.has(*start, count * size));
-    let start = start.ok_or_else(|| damaged(format!("its entries, from sector {first}, are beyond its end")))?;
+    let start =
+        start.ok_or_else(|| damaged(format!("its entries, from sector {first}, are beyond its end")))?;
     let mut partitions = Vec::new();
     for index in 0..count {
         let entry = disk.look(start + index * size, 128).map_err(|source| FsError::Read { source })?;

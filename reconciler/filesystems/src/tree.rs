@@ -146,7 +146,8 @@ impl Tree {
             if matches!(name, b"." | b"..") {
                 return Ok(());
             }
-            let is_name = !name.is_empty() && name.len() <= LONGEST_NAME && !name.contains(&b'/') && !name.contains(&0);
+            let is_name =
+                !name.is_empty() && name.len() <= LONGEST_NAME && !name.contains(&b'/') && !name.contains(&0);
             if !is_name {
                 return Err(damaged(format!("{} has an entry with the name {:?}", shown(path), shown(name))));
             }

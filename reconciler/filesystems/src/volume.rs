@@ -60,6 +60,9 @@ pub(crate) fn time(seconds: i64, nanoseconds: u32) -> Option<SystemTime> {
 /// Returns a name or a path for people: a terminal does not interpret anything in it.
 pub fn shown(name: &[u8]) -> String {
     let text = String::from_utf8_lossy(name);
-    let is_plain = |c: char| !c.is_control() && !matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let is_plain = |c: char| {
+        !c.is_control()
+            && !matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
     text.chars().map(|c| if is_plain(c) { c.to_string() } else { c.escape_default().to_string() }).collect()
 }

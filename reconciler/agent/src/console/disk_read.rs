@@ -70,7 +70,12 @@ impl DiskReadSession {
             DiskOrigin::Backup => open_backup(ctx, &name).await?,
             DiskOrigin::DiskSnapshot => open_snapshot(ctx, &name).await?,
         };
-        tracing::info!(namespace = name.namespace, name = name.name, kind = origin.kind(), "reads of a disk opened");
+        tracing::info!(
+            namespace = name.namespace,
+            name = name.name,
+            kind = origin.kind(),
+            "reads of a disk opened"
+        );
         Ok(Self { ctx: ctx.clone(), origin, name, uid, disk, _place: place })
     }
 
@@ -79,7 +84,12 @@ impl DiskReadSession {
         let (from_client, mut to_client) = tokio::io::split(stream);
         let mut from_client = BufReader::with_capacity(MAX_LINE, from_client);
         if let Err(detail) = self.answer_all(&mut from_client, &mut to_client).await {
-            tracing::info!(name = self.name.name, kind = self.origin.kind(), detail, "reads of a disk ended early");
+            tracing::info!(
+                name = self.name.name,
+                kind = self.origin.kind(),
+                detail,
+                "reads of a disk ended early"
+            );
             // The client may be gone.
             let _ = send(&mut to_client, &ReadMessage::Error(detail), &[]).await;
         }
@@ -109,7 +119,10 @@ impl DiskReadSession {
                 .map_err(|error| error.chain())?;
             // After the read: the file of a deleted snapshot may have had other data meanwhile.
             if !is_served(&self.ctx, self.origin, &self.name, &self.uid) {
-                return Err(format!("the {} was deleted, or is not on this host any more", self.origin.kind()));
+                return Err(format!(
+                    "the {} was deleted, or is not on this host any more",
+                    self.origin.kind()
+                ));
             }
             send(to_client, &ReadMessage::Data(request.length), &data).await?;
         }
@@ -152,11 +165,11 @@ async fn open_backup(ctx: &Context, name: &ObjectName) -> Result<Box<dyn DiskRea
         let backup = tables.backups.get(name);
         backup.and_then(|backup| Some((repository_of(&tables, &backup)?, id_of(&backup)?)))
     };
-    let (repository, id) = found.ok_or_else(|| ConsoleRefusal::Closed {
-        detail: "its BackupRepository does not exist".to_owned(),
-    })?;
+    let (repository, id) = found
+        .ok_or_else(|| ConsoleRefusal::Closed { detail: "its BackupRepository does not exist".to_owned() })?;
     let access = Secrets::new(ctx.client.clone()).repository(&repository).await;
-    let access = access.map_err(|readiness| ConsoleRefusal::Closed { detail: readiness.message().to_owned() })?;
+    let access =
+        access.map_err(|readiness| ConsoleRefusal::Closed { detail: readiness.message().to_owned() })?;
     Ok(ctx.system.open_backup(&access, &id).await?)
 }
 

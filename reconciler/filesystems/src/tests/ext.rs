@@ -83,7 +83,9 @@ fn files_of_ext2_ext3_and_ext4_are_read_with_modes_and_times() {
 fn links_are_followed_within_the_file_system_and_end() {
     let Some(image) = made("ext4") else { return };
     let tree = opened(image);
-    for path in ["/absolute", "folder/hostname", "/outwards", "/../../etc/./hostname", "/folder/deep/../hostname"] {
+    for path in
+        ["/absolute", "folder/hostname", "/outwards", "/../../etc/./hostname", "/folder/deep/../hostname"]
+    {
         assert_eq!(read(&tree, path).expect("read"), b"web\n", "{path}");
     }
     assert_eq!(tree.resolve(b"/folder", false).expect("there"), b"/folder");

@@ -107,7 +107,8 @@ fn content_that_is_not_read_has_a_name() {
         (536, b"LVM2 001", "a physical volume of LVM"),
     ];
     for (offset, magic, name) in known {
-        let text = format!("nothing on the disk can be read, only ext2, ext3, ext4 and FAT are; it has {name}");
+        let text =
+            format!("nothing on the disk can be read, only ext2, ext3, ext4 and FAT are; it has {name}");
         assert_eq!(contains(offset, magic), text);
     }
     assert!(contains(0, b"").contains("unknown content"));

@@ -51,7 +51,8 @@ mod tests {
         let end = |until: &str| end_of(until, at(0));
         assert_eq!(end("1970-01-01T00:05:00Z"), Some(at(300)));
         assert_eq!(end("1970-01-01T00:10:00Z"), Some(at(600)));
-        for wrong in ["1970-01-01T00:00:00Z", "1969-12-31T23:00:00Z", "1970-01-01T00:10:01Z", "for ever", ""] {
+        for wrong in ["1970-01-01T00:00:00Z", "1969-12-31T23:00:00Z", "1970-01-01T00:10:01Z", "for ever", ""]
+        {
             assert_eq!(end(wrong), None, "{wrong}");
         }
     }

@@ -1,0 +1,103 @@
+use std::{
+    os::unix::fs::MetadataExt,
+    process::Command,
+    rc::Rc,
+    time::{Duration, SystemTime},
+};
+
+use berth_filesystems::Disk;
+use tempfile::TempDir;
+
+use super::*;
+
+struct Memory(Vec<u8>);
+
+impl Disk for Memory {
+    fn size(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        let start = usize::try_from(offset).expect("64 bits");
+        into.copy_from_slice(&self.0[start..start + into.len()]);
+        Ok(())
+    }
+}
+
+/// A file system with files, links and a pipe; `None`, with the reason, without the program that makes it.
+fn tree(folder: &TempDir) -> Option<Tree> {
+    let (root, image) = (folder.path().join("root"), folder.path().join("image"));
+    fs::create_dir_all(root.join("etc/deep")).expect("made");
+    fs::write(root.join("etc/motd"), "hello").expect("written");
+    let mut sparse = vec![0; 300_000];
+    sparse.extend_from_slice(b"end");
+    fs::write(root.join("etc/deep/sparse"), sparse).expect("written");
+    fs::set_permissions(root.join("etc/motd"), Permissions::from_mode(0o4751)).expect("set");
+    fs::set_permissions(root.join("etc/deep"), Permissions::from_mode(0o500)).expect("set");
+    let motd = File::options().write(true).open(root.join("etc/motd")).expect("opened");
+    motd.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000)).expect("set");
+    symlink("/etc/passwd", root.join("etc/outwards")).expect("linked");
+    symlink("motd", root.join("etc/link")).expect("linked");
+    nix::unistd::mkfifo(&root.join("etc/pipe"), nix::sys::stat::Mode::S_IRWXU).expect("made");
+    for program in ["mkfs.ext4", "/usr/sbin/mkfs.ext4"] {
+        let made = Command::new(program).args(["-q", "-F", "-d"]).arg(&root).arg(&image).arg("4M").output();
+        let Ok(made) = made else { continue };
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        // So that the folder can be removed.
+        fs::set_permissions(root.join("etc/deep"), Permissions::from_mode(0o700)).expect("set");
+        let disk: Rc<dyn Disk> = Rc::new(Memory(fs::read(&image).expect("an image")));
+        return Some(berth_filesystems::open(&disk, None).expect("opened"));
+    }
+    eprintln!("skipped: there is no mkfs.ext4 (Debian, Ubuntu: apt install e2fsprogs)");
+    None
+}
+
+fn copy(tree: &Tree, from: &str, to: &Path, recursive: bool, force: bool) -> anyhow::Result<Copied> {
+    let target = Target::new(from, to, recursive, force)?;
+    run(tree, from.as_bytes(), &target, &Alive::default())
+}
+
+#[test]
+fn a_file_keeps_content_permissions_and_time_and_loses_set_user_id() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(tree) = tree(&folder) else { return };
+    let to = folder.path().join("copy");
+    let copied = copy(&tree, "/etc/link", &to, false, false).expect("copied");
+    assert_eq!((copied.files, copied.bytes, fs::read(&to).expect("there").as_slice()), (1, 5, &b"hello"[..]));
+    let metadata = fs::symlink_metadata(&to).expect("there");
+    assert_eq!((metadata.mode() & 0o7777, metadata.mtime()), (0o751, 1_000_000_000));
+    assert!(!folder.path().join("copy.part").exists());
+    let refused =
+        |from: &str, to: &Path| copy(&tree, from, to, false, false).expect_err("refused").to_string();
+    assert!(refused("/etc/motd", &to).contains("--force"));
+    copy(&tree, "/etc/motd", &to, false, true).expect("replaced");
+    assert!(refused("/etc", &folder.path().join("other")).contains("-r"));
+    assert!(refused("/etc/none", &folder.path().join("other")).contains("there is no /etc/none"));
+    assert!(
+        refused("/etc/outwards", &folder.path().join("other")).contains("there is no"),
+        "not this machine's"
+    );
+    assert!(refused("/", folder.path()).contains("name the copy"));
+    assert!(refused("/etc/motd", &folder.path().join("none/motd")).contains("there is no folder"));
+    let within = copy(&tree, "/etc/motd", folder.path(), false, false).expect("copied");
+    assert_eq!(within.to, folder.path().join("motd"));
+}
+
+#[test]
+fn a_folder_is_copied_with_links_as_such_holes_and_without_pipes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(tree) = tree(&folder) else { return };
+    let to = folder.path().join("copy");
+    let copied = copy(&tree, "/etc", &to, true, false).expect("copied");
+    assert_eq!((copied.files, copied.notes.len()), (2, 1), "{:?}", copied.notes);
+    assert!(copied.notes[0].contains("/etc/pipe"), "{:?}", copied.notes);
+    assert_eq!(fs::read_link(to.join("outwards")).expect("a link"), Path::new("/etc/passwd"));
+    let sparse = fs::read(to.join("deep/sparse")).expect("there");
+    assert!(sparse.len() == 300_003 && sparse.ends_with(b"end"));
+    assert!(fs::metadata(to.join("deep/sparse")).expect("there").blocks() * 512 < 200_000, "it has holes");
+    assert_eq!(fs::metadata(to.join("deep")).expect("there").mode() & 0o777, 0o500);
+    // So that the folder can be removed.
+    fs::set_permissions(to.join("deep"), Permissions::from_mode(0o700)).expect("set");
+    let within = copy(&tree, "/etc/deep", &to, true, false).expect_err("it is there").to_string();
+    assert!(within.contains("deep is a folder"), "{within}");
+}
