@@ -4,8 +4,8 @@ use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Binding, Conditions, Consistency, DeletionPolicy, ResourceName, disk_read::READ_UNTIL_ANNOTATION,
-    former_uid, vm::ConsoleAddress,
+    Binding, Conditions, Consistency, DeletionPolicy, ResourceName, console::ConsoleAddress,
+    disk_read::READ_UNTIL_ANNOTATION, former_uid,
 };
 
 /// The data of a DiskSnapshot in a BackupRepository, encrypted. Only what has changed since the backup before is read and stored, and

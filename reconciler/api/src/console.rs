@@ -8,6 +8,9 @@
 
 use std::time::Duration;
 
+use kube::KubeSchema;
+use serde::{Deserialize, Serialize};
+
 /// The ServiceAccount whose tokens open consoles: serial line, its log, screen.
 pub const CONSOLE_ACCOUNT: &str = "berth-console";
 /// The ServiceAccount whose tokens run programs and copy files in a guest.
@@ -33,6 +36,18 @@ pub const COPY_ACCOUNT: &str = "berth-image-copy";
 pub const TICKET_LIFE: Duration = Duration::from_secs(60);
 /// The name of the protocol to which a client upgrades its HTTP/1.1 request: plain bytes in both directions.
 pub const PROTOCOL: &str = "berth-console";
+
+/// The server of a host for consoles, images, backups and snapshots. A client needs a ticket.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ConsoleAddress {
+    /// IP address and port: HTTPS.
+    #[schemars(length(max = 64))]
+    pub address: String,
+    /// SHA-256 of the server's certificate (DER), in hexadecimal digits. A client accepts this certificate and no other.
+    #[schemars(length(max = 64), regex(pattern = r"^[0-9a-f]{64}$"))]
+    pub certificate_sha256: String,
+}
 
 /// The use that a ticket is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

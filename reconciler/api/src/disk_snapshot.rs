@@ -4,7 +4,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Binding, Conditions, ResourceName, former_uid, vm::ConsoleAddress};
+use crate::{Binding, Conditions, ResourceName, console::ConsoleAddress, former_uid};
 
 /// The data of a Disk at one moment, on the host of the disk. Its VM runs on meanwhile. New Disks are made from it, by their
 /// `source`. It is kept until it is deleted, also after its Disk.

@@ -70,7 +70,7 @@ fn what(origin: DiskOrigin, source: &FileSource, name: &str) -> String {
     format!("reading {} {name} in namespace {}", origin.kind(), source.namespace)
 }
 
-/// Says which file system it is, and what else can be done without one.
+/// Prints which file system it is, or explains what else can be done without one.
 fn opened(tree: Result<Tree, FsError>) -> anyhow::Result<Tree> {
     match tree {
         Ok(tree) => {
