@@ -78,18 +78,18 @@ impl Target {
 pub(super) fn run(tree: &Tree, from: &[u8], target: &Target, alive: &Alive) -> anyhow::Result<Copied> {
     let path = tree.resolve(from, true)?;
     let node = tree.node(&path)?;
-    let mut copy =
-        Copy { tree, alive, entries: 0, copied: Copied { to: target.path.clone(), ..Copied::default() } };
+    let mut copying =
+        Copying { tree, alive, entries: 0, copied: Copied { to: target.path.clone(), ..Copied::default() } };
     match node.kind {
-        NodeKind::File => copy.whole_file(&path, &node, target)?,
-        NodeKind::Folder if target.recursive => copy.folder(path, node, target)?,
+        NodeKind::File => copying.whole_file(&path, &node, target)?,
+        NodeKind::Folder if target.recursive => copying.folder(path, node, target)?,
         NodeKind::Folder => bail!("{} is a folder: copy it with -r", shown(&path)),
         NodeKind::Link | NodeKind::Special => bail!("{} is neither a file nor a folder", shown(&path)),
     }
-    Ok(copy.copied)
+    Ok(copying.copied)
 }
 
-struct Copy<'a> {
+struct Copying<'a> {
     tree: &'a Tree,
     alive: &'a Alive,
     entries: u64,
@@ -104,7 +104,7 @@ struct Folder {
     left: vec::IntoIter<Vec<u8>>,
 }
 
-impl Copy<'_> {
+impl Copying<'_> {
     /// Copies one file, which has its name once it is complete.
     fn whole_file(&mut self, path: &[u8], node: &Node, target: &Target) -> anyhow::Result<()> {
         let mut part = target.path.clone().into_os_string();
