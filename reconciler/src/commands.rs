@@ -104,16 +104,16 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
 
 async fn snapshot(action: SnapshotAction) -> anyhow::Result<()> {
     match action {
-        SnapshotAction::Download(options) => download::snapshot(options).await,
-        SnapshotAction::Ls(options) => files::list(DiskOrigin::DiskSnapshot, options).await,
-        SnapshotAction::Cp(options) => files::copy(DiskOrigin::DiskSnapshot, options).await,
+        SnapshotAction::Download(options) => Box::pin(download::snapshot(options)).await,
+        SnapshotAction::Ls(options) => Box::pin(files::list(DiskOrigin::DiskSnapshot, options)).await,
+        SnapshotAction::Cp(options) => Box::pin(files::copy(DiskOrigin::DiskSnapshot, options)).await,
     }
 }
 
 async fn disk_backup(action: DiskBackupAction) -> anyhow::Result<()> {
     match action {
-        DiskBackupAction::Ls(options) => files::list(DiskOrigin::Backup, options).await,
-        DiskBackupAction::Cp(options) => files::copy(DiskOrigin::Backup, options).await,
+        DiskBackupAction::Ls(options) => Box::pin(files::list(DiskOrigin::Backup, options)).await,
+        DiskBackupAction::Cp(options) => Box::pin(files::copy(DiskOrigin::Backup, options)).await,
     }
 }
 

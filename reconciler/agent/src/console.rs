@@ -272,8 +272,9 @@ async fn open(
     let path = request.uri().path();
     let is_of_image =
         [of_upload_path(path), of_download_path(path), of_copy_path(path)].iter().any(Option::is_some);
-    let (of_vm, of_disk) = (ConsoleUse::of_path(path), DiskOrigin::of_path(path));
-    if !is_of_image && of_vm.is_none() && of_disk.is_none() {
+    let is_of_data = is_of_image || DiskOrigin::of_path(path).is_some();
+    let of_vm = ConsoleUse::of_path(path);
+    if !is_of_data && of_vm.is_none() {
         return Err(ConsoleRefusal::NoSuchPath);
     }
     let is_upgrade = request.headers().get(header::UPGRADE).is_some_and(|value| value == PROTOCOL);
@@ -282,13 +283,8 @@ async fn open(
     }
     let bearer = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let ticket = bearer.and_then(|value| value.strip_prefix("Bearer ")).ok_or(ConsoleRefusal::NoTicket)?;
-    if is_of_image {
-        return open_of_image(ctx, consoles, request, ticket, peer).await;
-    }
-    if let Some((origin, namespace, name)) = of_disk {
-        let name = ObjectName::new(namespace, name);
-        let session = DiskReadSession::open(ctx, consoles, origin, name, ticket).await?;
-        return Ok(Session::DiskRead(Box::new(session)));
+    if is_of_data {
+        return open_of_data(ctx, consoles, request, ticket, peer).await;
     }
     let (namespace, name, wanted) = of_vm.ok_or(ConsoleRefusal::NoSuchPath)?;
     let vm = ctx.index.read().vms.get(&ObjectName::new(namespace, name));
@@ -344,8 +340,8 @@ async fn open(
     Ok(Session::Serial(SerialSession::follow(viewer, &log, permit)))
 }
 
-/// Verifies the ticket for the file of an image and prepares its session.
-async fn open_of_image(
+/// Verifies the ticket for the file of an image, or for the data of a backup or a snapshot, and prepares its session.
+async fn open_of_data(
     ctx: &Arc<Context>,
     consoles: &Consoles,
     request: &Request<Incoming>,
@@ -353,6 +349,11 @@ async fn open_of_image(
     peer: SocketAddr,
 ) -> Result<Session, ConsoleRefusal> {
     let (path, query) = (request.uri().path(), request.uri().query());
+    if let Some((origin, namespace, name)) = DiskOrigin::of_path(path) {
+        let name = ObjectName::new(namespace, name);
+        let session = DiskReadSession::open(ctx, consoles, origin, name, ticket).await?;
+        return Ok(Session::DiskRead(Box::new(session)));
+    }
     if let Some((namespace, name)) = of_upload_path(path) {
         return open_upload(ctx, consoles, ObjectName::new(namespace, name), ticket, peer).await;
     }

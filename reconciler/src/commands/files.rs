@@ -27,7 +27,7 @@ use remote_disk::with_disk;
 /// *Errors:* those of the connection; the data has no file system that is read, or no such path.
 pub(super) async fn list(origin: DiskOrigin, options: ListFilesOptions) -> anyhow::Result<()> {
     let ListFilesOptions { name, path, source } = options;
-    let data = origin::opened(origin, &source, &name).await?;
+    let data = Box::pin(origin::opened(origin, &source, &name)).await?;
     let partition = source.partition;
     let lines = with_disk(data, move |disk, alive| {
         let tree = opened(berth_filesystems::open(&disk, partition))?;
@@ -51,7 +51,7 @@ pub(super) async fn list(origin: DiskOrigin, options: ListFilesOptions) -> anyho
 pub(super) async fn copy(origin: DiskOrigin, options: CopyFilesOptions) -> anyhow::Result<()> {
     let CopyFilesOptions { from, to, recursive, force, source } = options;
     let target = copy::Target::new(&from.path, &to, recursive, force)?;
-    let data = origin::opened(origin, &source, &from.name).await?;
+    let data = Box::pin(origin::opened(origin, &source, &from.name)).await?;
     let partition = source.partition;
     let copied = with_disk(data, move |disk, alive| {
         let tree = opened(berth_filesystems::open(&disk, partition))?;

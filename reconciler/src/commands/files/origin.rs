@@ -101,7 +101,7 @@ impl Site<'_> {
         let mut is_shown = false;
         loop {
             self.permit().await?;
-            let error = match self.connect(object).await {
+            let error = match Box::pin(self.connect(object)).await {
                 Ok(connection) => return Ok(connection),
                 Err(error) => error,
             };
