@@ -15,8 +15,8 @@
 //! *Assumptions*: the data is hostile. Callers use this crate in a process that has no more rights than the person at it, and that may end:
 //! damage that the two crates do not expect makes them panic.
 //!
-//! *Guarantees*: every loop ends, by [`FsError::Endless`] where the data leads nowhere; no link leads out of its file system; a name is
-//! never empty, `.`, `..`, nor has it a slash or a zero byte.
+//! *Guarantees*: reads of a disk that lead nowhere end, by [`FsError::Endless`]; no link leads out of its file system; a name is never empty,
+//! `.`, `..`, nor has it a slash or a zero byte; no memory is taken for a number in the data before it is compared with the size of the disk.
 
 mod detect;
 mod disk;
