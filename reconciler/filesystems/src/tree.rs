@@ -76,6 +76,12 @@ fn chosen(all: &[Content], partition: Option<u32>) -> Result<&Content> {
 }
 
 impl Tree {
+    /// Begins an operation, whose reads are counted anew.
+    fn begin(&self) -> &dyn Volume {
+        self.part.found();
+        self.volume.as_ref()
+    }
+
     /// Returns the partition, and the file system in it.
     pub fn content(&self) -> &Content {
         &self.content
@@ -103,11 +109,11 @@ impl Tree {
                 return Err(too_many());
             }
             let is_last = left.is_empty();
-            if self.volume.node(&found)?.kind != NodeKind::Link || (is_last && !follows_last) {
+            if self.node(&found)?.kind != NodeKind::Link || (is_last && !follows_last) {
                 continue;
             }
             links += 1;
-            let target = self.volume.link(&found)?;
+            let target = self.link(&found)?;
             if links > MOST_LINKS {
                 return Err(too_many());
             }
@@ -124,7 +130,7 @@ impl Tree {
     /// # Errors
     /// There is none; the tables are damaged.
     pub fn node(&self, path: &[u8]) -> Result<Node, FsError> {
-        self.volume.node(path)
+        self.begin().node(path)
     }
 
     /// Returns the target of a link, which can be anything.
@@ -132,7 +138,7 @@ impl Tree {
     /// # Errors
     /// It is no link; the tables are damaged.
     pub fn link(&self, path: &[u8]) -> Result<Vec<u8>, FsError> {
-        self.volume.link(path)
+        self.begin().link(path)
     }
 
     /// Returns the names in a folder, in order.
@@ -142,7 +148,7 @@ impl Tree {
     pub fn names(&self, path: &[u8]) -> Result<Vec<Vec<u8>>, FsError> {
         let damaged = |detail: String| FsError::Damaged { what: "folder", detail };
         let mut names = Vec::new();
-        self.volume.names(path, &mut |name| {
+        self.begin().names(path, &mut |name| {
             if matches!(name, b"." | b"..") {
                 return Ok(());
             }
@@ -166,7 +172,7 @@ impl Tree {
     /// # Errors
     /// It has no content, or an encrypted one.
     pub fn open(&self, path: &[u8]) -> Result<impl Read + '_, FsError> {
-        Ok(Guarded { content: self.volume.open(path)?, part: &self.part })
+        Ok(Guarded { content: self.begin().open(path)?, part: &self.part })
     }
 }
 
