@@ -148,7 +148,7 @@ impl Tree {
     pub fn names(&self, path: &[u8]) -> Result<Vec<Vec<u8>>, FsError> {
         let damaged = |detail: String| FsError::Damaged { what: "folder", detail };
         let mut names = Vec::new();
-        self.begin().names(path, &mut |name| {
+        self.begin().names(path, &mut |name: &[u8]| {
             if matches!(name, b"." | b"..") {
                 return Ok(());
             }
