@@ -96,7 +96,7 @@ pub(crate) fn contents_of(disk: &Window) -> Result<Vec<Content>> {
             partitions
         }
     };
-    let content = |Partition { number, start, length }: Partition| {
+    let content = |Partition { number, start, length }: Partition| -> Result<Content> {
         let part = disk.part(start, length);
         let (length, file_system) = (part.length(), detect(&part)?);
         Ok(Content { partition: Some(number), start, length, file_system })
