@@ -69,6 +69,12 @@ pub enum FsError {
         /// The path, for people.
         path: String,
     },
+    /// It has no target.
+    #[error("{path} is not a symbolic link")]
+    NotALink {
+        /// The path, for people.
+        path: String,
+    },
     /// The links of a path do not end.
     #[error("{path} leads through more than {most} links, or is longer than {longest} bytes")]
     TooManyLinks {

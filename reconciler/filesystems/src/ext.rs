@@ -1,140 +1,191 @@
-//! ext2, ext3 and ext4, by the crate `ext4-view`. The journal of a file system that was not unmounted is taken into account.
+//! ext2, ext3 and ext4, read by code of this crate.
+//!
+//! ```text
+//!  Ext          paths: one folder after the other from the root
+//!    │
+//!    ├── folder, file    entries and content, by the map of the blocks of an inode
+//!    ├── map             extents, or lists of blocks
+//!    ├── inode           by number, in the table of its group
+//!    ├── journal         the newer content of blocks, if the file system was not unmounted
+//!    ├── superblock      geometry and features
+//!    ▼
+//!  blocks       a block as it is once the journal is applied
+//! ```
+//!
+//! *Guarantees*: a feature that changes how data is read and is not known refuses the whole file system. The checksums of a file system that
+//! has them (`metadata_csum`) are verified, except those of the indexes of folders, which are not used.
 
-use std::error::Error;
+mod blocks;
+mod checksum;
+mod file;
+mod folder;
+mod inode;
+mod journal;
+mod map;
+mod superblock;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io::Read;
+use std::rc::Rc;
 
-use ext4_view::{Ext4, Ext4Error, Ext4Read, FileType};
-
-use crate::disk::{Window, number};
+use crate::disk::Window;
 use crate::error::{FsError, Result};
-use crate::volume::{Node, NodeKind, Volume, shown, time};
+use crate::volume::{MOST_NAMES, Node, NodeKind, Volume, shown};
+use blocks::Blocks;
+use file::Content;
+use inode::{Inode, ROOT};
+use superblock::Superblock;
 
-const WHAT: &str = "ext4 file system";
-/// The offset of the superblock, and its length.
-const SUPERBLOCK: u64 = 1024;
-const SUPERBLOCK_LENGTH: usize = 1024;
-/// The limit of groups of blocks: 64 TiB in blocks of 4 KiB have so many. Each takes some 100 bytes of memory.
-const MOST_GROUPS: u64 = 512 << 10;
-const INODE_SIZES: std::ops::RangeInclusive<u64> = 128..=4096;
 /// The longest target of a link, as Linux has it.
 const LONGEST_LINK: u64 = 4096;
 
 pub(crate) struct Ext {
-    fs: Ext4,
-    part: Window,
+    blocks: Blocks,
+    superblock: Superblock,
+    /// The folder that was read last, whose entries are usually looked up one after the other.
+    last: RefCell<Option<Listing>>,
 }
 
-/// The file system as the crate reads it.
-struct Reader(Window);
+/// The inodes of the entries of a folder.
+struct Listing {
+    path: Vec<u8>,
+    inodes: Rc<BTreeMap<Vec<u8>, u64>>,
+}
 
-impl Ext4Read for Reader {
-    fn read(
-        &mut self,
-        start_byte: u64,
-        dst: &mut [u8],
-    ) -> Result<(), Box<dyn Error + Send + Sync + 'static>> {
-        Ok(self.0.read_at(start_byte, dst)?)
-    }
+fn damaged(detail: impl Into<String>) -> FsError {
+    FsError::Damaged { what: "ext4 file system", detail: detail.into() }
 }
 
 impl Ext {
     pub(crate) fn open(part: &Window) -> Result<Self> {
-        check(part)?;
-        let fs = Ext4::load(Box::new(Reader(part.clone())));
-        let fs = fs.map_err(|error| explained(part, error, b"/"))?;
+        let bytes = part.look(superblock::OFFSET, superblock::LENGTH);
+        let found = Superblock::new(&bytes.map_err(|source| FsError::Read { source })?, part.length())?;
+        let blocks = Blocks::new(part, found.block_size, found.blocks);
+        let (blocks, superblock) = if found.needs_recovery() {
+            journal::applied(blocks, found, part.length())?
+        } else {
+            (blocks, found)
+        };
         part.found();
-        Ok(Self { fs, part: part.clone() })
+        Ok(Self { blocks, superblock, last: RefCell::default() })
     }
 
-    fn failed(&self, error: Ext4Error, path: &[u8]) -> FsError {
-        explained(&self.part, error, path)
+    fn inode(&self, number: u64) -> Result<Inode> {
+        Inode::read(&self.blocks, &self.superblock, number)
+    }
+
+    /// Returns the inode of a path.
+    fn inode_of(&self, path: &[u8]) -> Result<Inode> {
+        let slash = path.iter().rposition(|byte| *byte == b'/');
+        let (folder, name) = match slash {
+            Some(at) => (&path[..at], &path[at + 1..]),
+            None => (&path[..0], path),
+        };
+        if name.is_empty() {
+            return self.inode(ROOT);
+        }
+        let found = self.inodes_in(folder)?.get(name).copied();
+        self.inode(found.ok_or_else(|| FsError::NotFound { path: shown(path) })?)
+    }
+
+    /// Returns the inodes of the entries of a folder. The path has no slash at its end.
+    fn inodes_in(&self, path: &[u8]) -> Result<Rc<BTreeMap<Vec<u8>, u64>>> {
+        if let Some(last) = self.last.borrow().as_ref()
+            && last.path == path
+        {
+            return Ok(last.inodes.clone());
+        }
+        let mut at = self.inode(ROOT)?;
+        for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+            let mut found = None;
+            self.entries(&at, path, &mut |entry: &[u8], inode| {
+                if entry == name {
+                    found = Some(inode);
+                }
+                Ok(())
+            })?;
+            at = self.inode(found.ok_or_else(|| FsError::NotFound { path: shown(path) })?)?;
+        }
+        let mut inodes = BTreeMap::new();
+        self.entries(&at, path, &mut |entry: &[u8], inode| {
+            inodes.insert(entry.to_vec(), inode);
+            Ok(())
+        })?;
+        let inodes = Rc::new(inodes);
+        *self.last.borrow_mut() = Some(Listing { path: path.to_vec(), inodes: inodes.clone() });
+        Ok(inodes)
+    }
+
+    /// Calls `visit` with the name and the inode of each entry of a folder.
+    fn entries(
+        &self,
+        folder: &Inode,
+        path: &[u8],
+        visit: &mut dyn FnMut(&[u8], u64) -> Result<()>,
+    ) -> Result<()> {
+        if folder.node.kind != NodeKind::Folder {
+            return Err(FsError::NotAFolder { path: shown(path) });
+        }
+        readable(folder, path)?;
+        let mut count = 0;
+        folder::entries(&self.blocks, folder, &mut |name: &[u8], inode| {
+            count += 1;
+            if count > MOST_NAMES {
+                return Err(damaged(format!("{} has more than {MOST_NAMES} entries", shown(path))));
+            }
+            self.blocks.found();
+            visit(name, inode)
+        })
     }
 }
 
-/// Refuses numbers for which the crate would take memory, or that lead beyond the partition.
-fn check(part: &Window) -> Result<()> {
-    let sector = part.look(SUPERBLOCK, SUPERBLOCK_LENGTH).map_err(|source| FsError::Read { source })?;
-    let damaged = |detail: String| FsError::Damaged { what: WHAT, detail };
-    let wide = number(&sector, 0x60, 4) & 0x80 != 0;
-    let high = if wide { number(&sector, 0x150, 4) } else { 0 };
-    let blocks = number(&sector, 4, 4) | high << 32;
-    let size = number(&sector, 24, 4);
-    let block =
-        if size <= 6 { 1024_u64 << size } else { return Err(damaged(format!("a block has 2^{size} KiB"))) };
-    let there = part.length();
-    if blocks.checked_mul(block).is_none_or(|bytes| bytes > there) {
-        return Err(damaged(format!(
-            "it has {blocks} blocks of {block} bytes, and its place has {there} bytes"
-        )));
+/// Refuses an inode whose content is not in blocks, or encrypted.
+fn readable(inode: &Inode, path: &[u8]) -> Result<()> {
+    if inode.is_encrypted() {
+        return Err(FsError::Encrypted { path: shown(path) });
     }
-    let (group, inode) = (number(&sector, 32, 4), number(&sector, 0x58, 2));
-    if group == 0 || blocks / group > MOST_GROUPS {
-        return Err(damaged(format!("a group has {group} of {blocks} blocks")));
-    }
-    if !INODE_SIZES.contains(&inode) || !inode.is_power_of_two() {
-        return Err(damaged(format!("an inode has {inode} bytes")));
+    if inode.is_inline() {
+        return Err(damaged(format!("{} has inline data, without the feature", shown(path))));
     }
     Ok(())
 }
 
-fn explained(part: &Window, error: Ext4Error, path: &[u8]) -> FsError {
-    let path = shown(path);
-    match error {
-        _ if part.is_endless() => FsError::Endless,
-        Ext4Error::NotFound => FsError::NotFound { path },
-        Ext4Error::NotADirectory => FsError::NotAFolder { path },
-        Ext4Error::IsADirectory | Ext4Error::IsASpecialFile => FsError::NotAFile { path },
-        Ext4Error::Encrypted => FsError::Encrypted { path },
-        Ext4Error::Incompatible(what) => FsError::Features { detail: what.to_string() },
-        Ext4Error::Io(source) => FsError::Read { source: std::io::Error::other(source) },
-        other => FsError::Damaged { what: WHAT, detail: format!("{path}: {other}") },
-    }
-}
-
 impl Volume for Ext {
     fn node(&self, path: &[u8]) -> Result<Node> {
-        let found = self.fs.symlink_metadata(path).map_err(|error| self.failed(error, path))?;
-        let kind = match found.file_type() {
-            FileType::Regular => NodeKind::File,
-            FileType::Directory => NodeKind::Folder,
-            FileType::Symlink => NodeKind::Link,
-            FileType::BlockDevice | FileType::CharacterDevice | FileType::Fifo | FileType::Socket => {
-                NodeKind::Special
-            }
-        };
-        let modified = found.modified();
-        Ok(Node {
-            kind,
-            size: found.len(),
-            mode: Some(u32::from(found.mode())),
-            owner: Some((found.uid(), found.gid())),
-            modified: time(modified.seconds(), modified.nanoseconds()),
-        })
+        Ok(self.inode_of(path)?.node)
     }
 
     fn names(&self, path: &[u8], visit: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        for entry in self.fs.read_dir(path).map_err(|error| self.failed(error, path))? {
-            let entry = entry.map_err(|error| self.failed(error, path))?;
-            self.part.found();
-            visit(entry.file_name().as_ref())?;
-        }
-        Ok(())
+        let folder = self.inode_of(path)?;
+        self.entries(&folder, path, &mut |name: &[u8], _| visit(name))
     }
 
     fn link(&self, path: &[u8]) -> Result<Vec<u8>> {
-        // The crate takes memory for a target of any length.
-        let length = self.node(path)?.size;
-        if length > LONGEST_LINK {
-            let detail = format!("the link {} has a target of {length} bytes", shown(path));
-            return Err(FsError::Damaged { what: WHAT, detail });
+        let inode = self.inode_of(path)?;
+        if inode.node.kind != NodeKind::Link {
+            return Err(FsError::NotALink { path: shown(path) });
         }
-        let target = self.fs.read_link(path).map_err(|error| self.failed(error, path))?;
-        let target: &[u8] = target.as_ref();
-        Ok(target.to_vec())
+        readable(&inode, path)?;
+        let length = usize::try_from(inode.size).unwrap_or(usize::MAX);
+        if !inode.has_extents() && length < inode.map.len() {
+            return Ok(inode.map[..length].to_vec());
+        }
+        if inode.size > LONGEST_LINK {
+            return Err(damaged(format!("the link {} has a target of {length} bytes", shown(path))));
+        }
+        let mut target = Vec::new();
+        let mut content = Content::open(&self.blocks, &inode)?;
+        content.read_to_end(&mut target).map_err(|source| FsError::Read { source })?;
+        Ok(target)
     }
 
     fn open(&self, path: &[u8]) -> Result<Box<dyn Read + '_>> {
-        let file = self.fs.open(path).map_err(|error| self.failed(error, path))?;
-        Ok(Box::new(file))
+        let inode = self.inode_of(path)?;
+        if inode.node.kind != NodeKind::File {
+            return Err(FsError::NotAFile { path: shown(path) });
+        }
+        readable(&inode, path)?;
+        Ok(Box::new(Content::open(&self.blocks, &inode)?))
     }
 }

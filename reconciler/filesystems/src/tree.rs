@@ -10,14 +10,12 @@ use crate::disk::{Disk, Window};
 use crate::error::{FsError, Result};
 use crate::ext::Ext;
 use crate::fat::Fat;
-use crate::volume::{Node, NodeKind, Volume, shown};
+use crate::volume::{MOST_NAMES, Node, NodeKind, Volume, shown};
 
 /// The limit of links on a path, as Linux has it.
 const MOST_LINKS: usize = 40;
 /// The longest path, with the targets of its links.
 const LONGEST_PATH: usize = 64 << 10;
-/// The limit of entries of a folder.
-const MOST_NAMES: usize = 1 << 20;
 const LONGEST_NAME: usize = 255 * 4;
 
 /// A file system that is open.
@@ -147,8 +145,13 @@ impl Tree {
     /// It is no folder; a name is not one; there are too many.
     pub fn names(&self, path: &[u8]) -> Result<Vec<Vec<u8>>, FsError> {
         let damaged = |detail: String| FsError::Damaged { what: "folder", detail };
-        let mut names = Vec::new();
+        let (mut names, mut count) = (Vec::new(), 0);
         self.begin().names(path, &mut |name: &[u8]| {
+            // Each of them is progress, also one that is not returned.
+            count += 1;
+            if count > MOST_NAMES {
+                return Err(damaged(format!("{} has more than {MOST_NAMES} entries", shown(path))));
+            }
             if matches!(name, b"." | b"..") {
                 return Ok(());
             }
@@ -156,9 +159,6 @@ impl Tree {
                 !name.is_empty() && name.len() <= LONGEST_NAME && !name.contains(&b'/') && !name.contains(&0);
             if !is_name {
                 return Err(damaged(format!("{} has an entry with the name {:?}", shown(path), shown(name))));
-            }
-            if names.len() >= MOST_NAMES {
-                return Err(damaged(format!("{} has more than {MOST_NAMES} entries", shown(path))));
             }
             names.push(name.to_vec());
             Ok(())

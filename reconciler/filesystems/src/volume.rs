@@ -5,6 +5,9 @@ use std::time::{Duration, SystemTime};
 
 use crate::error::Result;
 
+/// The limit of entries of a folder.
+pub(crate) const MOST_NAMES: usize = 1 << 20;
+
 /// The kind of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeKind {
