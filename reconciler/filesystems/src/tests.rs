@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use crate::{Disk, FsError, NodeKind, Tree};
 
@@ -15,6 +16,9 @@ use crate::{Disk, FsError, NodeKind, Tree};
 const MOST_NODES: usize = 500;
 /// The limit of bytes of a file in a walk.
 const MOST_BYTES: u64 = 1 << 20;
+
+/// The limit of the time for one disk, also on a slow machine: reads that lead nowhere end much earlier.
+const LONGEST: Duration = Duration::from_secs(60);
 
 struct Memory(Vec<u8>);
 
@@ -73,6 +77,7 @@ fn walk(tree: &Tree) -> Result<BTreeMap<String, Vec<u8>>, FsError> {
 /// Reads everything of a disk that is damaged. It ends, in whatever way: a panic ends the process of a person at most.
 fn survive(bytes: Vec<u8>) {
     let disk = disk(bytes);
+    let begun = Instant::now();
     let walked = catch_unwind(AssertUnwindSafe(|| {
         for content in crate::contents(&disk).unwrap_or_default() {
             if let Ok(tree) = crate::open(&disk, content.partition) {
@@ -81,6 +86,8 @@ fn survive(bytes: Vec<u8>) {
         }
     }));
     drop(walked);
+    let took = begun.elapsed();
+    assert!(took < LONGEST, "{took:?}");
 }
 
 /// Numbers that are the same in each run.

@@ -41,21 +41,39 @@ fn files_are_read_by_names_of_any_case() {
     assert!(matches!(read(&tree, "/EFI/GRUB.CFG/x"), Err(FsError::NotAFolder { .. })));
 }
 
-#[test]
-fn a_folder_without_end_is_damage() {
-    let mut bytes = made();
+/// Has the first folder continue with itself; returns its entries.
+fn without_end(bytes: &mut [u8]) -> &mut [u8] {
     let number = |at: usize| usize::from(u16::from_le_bytes([bytes[at], bytes[at + 1]]));
     let (sector, cluster, reserved) = (number(11), usize::from(bytes[13]), number(14));
     assert_eq!(sector * reserved, TABLE, "the table");
     let root = (reserved + 2 * number(22)) * sector;
     let data = root + number(17) * 32;
-    // The folder continues with itself, and all of its entries are deleted.
     let next = TABLE + 2 * FIRST_CLUSTER;
     bytes[next..next + 2].copy_from_slice(&2_u16.to_le_bytes());
-    bytes[data..data + cluster * sector].fill(0xe5);
+    &mut bytes[data..data + cluster * sector]
+}
+
+#[test]
+fn a_folder_without_end_is_damage() {
+    let mut bytes = made();
+    // All of its entries are deleted.
+    without_end(&mut bytes).fill(0xe5);
     let tree = crate::open(&disk(bytes), None).expect("opened");
     let error = tree.names(b"/EFI").expect_err("without end");
     assert!(matches!(error, FsError::Endless), "{error}");
+}
+
+#[test]
+fn entries_that_lead_back_count_as_others_do() {
+    let mut bytes = made();
+    for entry in without_end(&mut bytes).chunks_exact_mut(32) {
+        entry.fill(0);
+        entry[..11].copy_from_slice(b".          ");
+        entry[11] = 0x10;
+    }
+    let tree = crate::open(&disk(bytes), None).expect("opened");
+    let error = tree.names(b"/EFI").expect_err("without end").to_string();
+    assert!(error.contains("has more than 1048576 entries"), "{error}");
 }
 
 #[test]
