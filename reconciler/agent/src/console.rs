@@ -107,7 +107,7 @@ const COPIES: usize = 16;
 const COPIES_OF_HOST: usize = 4;
 /// The number of clients that read backups and snapshots of this host, and those of a namespace: each takes up to 16 MiB of memory, or
 /// a process.
-const DISK_READS: usize = 4;
+const DISK_READS: usize = 8;
 const DISK_READS_OF_NAMESPACE: usize = 2;
 /// The number of packets that are traced at a time on this host, and for a VM: each reads the host's rules.
 const TRACES: usize = 4;

@@ -19,6 +19,8 @@ use crate::console::is_name;
 pub const READ_UNTIL_ANNOTATION: &str = "berth.dev/read-until";
 /// The most time that [`READ_UNTIL_ANNOTATION`] gives.
 pub const MOST_SECONDS: i64 = 600;
+/// The HTTP status of a host that may not read the Secrets of the repository yet: a client tries again.
+pub const NOT_YET: u16 = 423;
 /// The most bytes of one request.
 pub const MAX_READ: u32 = 1 << 20;
 /// The longest line from either side.

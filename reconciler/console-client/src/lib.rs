@@ -21,7 +21,7 @@ mod pinned;
 mod upload;
 
 pub use awaited::{Awaited, Seen};
-pub use connection::{ConnectError, Connection, connect};
+pub use connection::{ConnectError, Connection, connect, connect_within};
 pub use disk_data::{DiskData, DiskDataError};
 pub use download::{DownloadError, DownloadPlace, FetchError, fetch};
 pub use file::{FileError, FileStamp, MeasuredFile, measure};

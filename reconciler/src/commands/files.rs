@@ -15,7 +15,7 @@ mod remote_disk;
 
 use std::io::Write;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use berth_api::{Quantity, disk_read::DiskOrigin};
 use berth_filesystems::{FsError, Tree};
 
@@ -29,19 +29,20 @@ pub(super) async fn list(origin: DiskOrigin, options: ListFilesOptions) -> anyho
     let ListFilesOptions { name, path, source } = options;
     let data = Box::pin(origin::opened(origin, &source, &name)).await?;
     let partition = source.partition;
-    let lines = with_disk(data, move |disk, alive| {
+    let listed = with_disk(data, move |disk, alive| {
         let tree = opened(berth_filesystems::open(&disk, partition))?;
         list::lines(&tree, path.as_bytes(), alive)
     });
-    let lines = lines.await.with_context(|| what(origin, &source, &name))?;
+    let listed = listed.await.with_context(|| what(origin, &source, &name))?;
     let mut out = std::io::stdout().lock();
-    for line in lines {
+    for line in listed.lines {
         match writeln!(out, "{line}") {
             // The reader of a pipe has read enough, as `head` does.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return Ok(()),
             written => written.context("printing")?,
         }
     }
+    ensure!(listed.damaged == 0, "{} entries are damaged: each has a line with the reason", listed.damaged);
     Ok(())
 }
 

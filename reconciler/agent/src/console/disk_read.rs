@@ -3,18 +3,19 @@
 //! The data is sent as it is: its partitions and file systems are read by the client, not by this process. A session ends with its client,
 //! and with its object.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::Binding;
 use berth_api::console::DISK_READ_ACCOUNT;
 use berth_api::disk_read::{DiskOrigin, MAX_LINE, ReadMessage, ReadRequest};
+use berth_api::{Binding, Readiness};
 use berth_host::DiskReader;
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::places::Place;
 use super::refusal::ConsoleRefusal;
@@ -27,7 +28,11 @@ use crate::key::ObjectName;
 use crate::kinds::backup::{id_of, repository_of};
 
 /// The time for the client to send the next request: its program may write slowly to its own disk.
-const NEXT_REQUEST: Duration = Duration::from_secs(600);
+const NEXT_REQUEST: Duration = Duration::from_secs(120);
+/// How often it is looked meanwhile whether the object is still there.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// The time of a whole session: others wait for its place.
+const SESSION: Duration = Duration::from_secs(3600);
 /// The time for the repository, or for the host's disk, to answer.
 const READ: Duration = Duration::from_secs(120);
 
@@ -83,7 +88,10 @@ impl DiskReadSession {
     pub(super) async fn run(mut self, stream: TokioIo<Upgraded>) {
         let (from_client, mut to_client) = tokio::io::split(stream);
         let mut from_client = BufReader::with_capacity(MAX_LINE, from_client);
-        if let Err(detail) = self.answer_all(&mut from_client, &mut to_client).await {
+        let answered = timeout(SESSION, self.answer_all(&mut from_client, &mut to_client)).await;
+        if let Err(detail) =
+            answered.unwrap_or_else(|_| Err("an hour has passed: read less at a time".to_owned()))
+        {
             tracing::info!(
                 name = self.name.name,
                 kind = self.origin.kind(),
@@ -104,7 +112,7 @@ impl DiskReadSession {
     ) -> Result<(), String> {
         send(to_client, &ReadMessage::Size(self.disk.size()), &[]).await?;
         let mut data = Vec::new();
-        while let Some(request) = next_request(from_client).await? {
+        while let Some(request) = self.next_request(from_client).await? {
             if !request.is_within(self.disk.size()) {
                 return Err(format!(
                     "{} bytes at byte {} were asked for, and the disk has {}",
@@ -118,28 +126,45 @@ impl DiskReadSession {
             read.map_err(|_| "the data did not come within two minutes".to_owned())?
                 .map_err(|error| error.chain())?;
             // After the read: the file of a deleted snapshot may have had other data meanwhile.
-            if !is_served(&self.ctx, self.origin, &self.name, &self.uid) {
-                return Err(format!(
-                    "the {} was deleted, or is not on this host any more",
-                    self.origin.kind()
-                ));
-            }
+            self.check_served()?;
             send(to_client, &ReadMessage::Data(request.length), &data).await?;
         }
         Ok(())
     }
-}
 
-/// Reads a request; `None`: the client has disconnected.
-async fn next_request(from_client: &mut (impl AsyncBufRead + Unpin)) -> Result<Option<ReadRequest>, String> {
-    let mut line = Vec::new();
-    let most = u64::try_from(MAX_LINE).unwrap_or(u64::MAX);
-    let read = timeout(NEXT_REQUEST, from_client.take(most).read_until(b'\n', &mut line)).await;
-    match read.map_err(|_| "there was no request for ten minutes".to_owned())? {
-        Ok(0) | Err(_) => Ok(None),
-        Ok(_) => serde_json::from_slice(&line)
-            .map(Some)
-            .map_err(|_| "a request is not as this host knows them: is the client newer?".to_owned()),
+    /// Reads a request; `None`: the client has disconnected.
+    async fn next_request(
+        &mut self,
+        from_client: &mut (impl AsyncBufRead + Unpin),
+    ) -> Result<Option<ReadRequest>, String> {
+        let (mut line, begun) = (Vec::new(), Instant::now());
+        let read = {
+            let mut limited = from_client.take(u64::try_from(MAX_LINE).unwrap_or(u64::MAX));
+            let mut reading = pin!(limited.read_until(b'\n', &mut line));
+            loop {
+                if let Ok(read) = timeout(LOOK_EVERY, reading.as_mut()).await {
+                    break read;
+                }
+                // Without a request the session would keep the place, and the program of a snapshot.
+                self.check_served()?;
+                if begun.elapsed() >= NEXT_REQUEST {
+                    return Err("there was no request for two minutes".to_owned());
+                }
+            }
+        };
+        match read {
+            Ok(0) | Err(_) => Ok(None),
+            Ok(_) => serde_json::from_slice(&line)
+                .map(Some)
+                .map_err(|_| "a request is not as this host knows them: is the client newer?".to_owned()),
+        }
+    }
+
+    fn check_served(&self) -> Result<(), String> {
+        match is_served(&self.ctx, self.origin, &self.name, &self.uid) {
+            true => Ok(()),
+            false => Err(format!("the {} was deleted, or is not on this host any more", self.origin.kind())),
+        }
     }
 }
 
@@ -165,11 +190,18 @@ async fn open_backup(ctx: &Context, name: &ObjectName) -> Result<Box<dyn DiskRea
         let backup = tables.backups.get(name);
         backup.and_then(|backup| Some((repository_of(&tables, &backup)?, id_of(&backup)?)))
     };
-    let (repository, id) = found
-        .ok_or_else(|| ConsoleRefusal::Closed { detail: "its BackupRepository does not exist".to_owned() })?;
+    let (repository, id) = found.ok_or_else(|| ConsoleRefusal::Unreadable {
+        detail: "its BackupRepository does not exist".to_owned(),
+    })?;
     let access = Secrets::new(ctx.client.clone()).repository(&repository).await;
-    let access =
-        access.map_err(|readiness| ConsoleRefusal::Closed { detail: readiness.message().to_owned() })?;
+    let access = access.map_err(|readiness| {
+        let detail = readiness.message().to_owned();
+        match readiness {
+            // The controllers may not have permitted it yet.
+            Readiness::Reconciling(..) => ConsoleRefusal::Closed { detail },
+            _ => ConsoleRefusal::Unreadable { detail },
+        }
+    })?;
     Ok(ctx.system.open_backup(&access, &id).await?)
 }
 

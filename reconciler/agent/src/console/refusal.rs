@@ -2,7 +2,8 @@
 
 use std::net::Ipv4Addr;
 
-use berth_host::SystemError;
+use berth_api::disk_read::NOT_YET;
+use berth_host::{RepositoryProblem, SystemError};
 use http::StatusCode;
 
 /// The refusal of a request.
@@ -66,6 +67,8 @@ pub(super) enum ConsoleRefusal {
     NoData { kind: &'static str },
     #[error("this host cannot open the repository of the backup now: {detail}")]
     Closed { detail: String },
+    #[error("the backup cannot be read from its repository: {detail}")]
+    Unreadable { detail: String },
     #[error("a download needs an offset in its query, and nothing else")]
     NoOffset,
     #[error("a copy needs the name of the host and an offset in its query")]
@@ -106,7 +109,19 @@ pub(super) enum ConsoleRefusal {
 
 impl From<SystemError> for ConsoleRefusal {
     fn from(error: SystemError) -> Self {
-        Self::System { detail: error.chain().to_string() }
+        let detail = error.chain().to_string();
+        match error {
+            // The same request fails again until a person has changed something.
+            SystemError::BackupLost { .. }
+            | SystemError::Repository {
+                problem:
+                    RepositoryProblem::WrongPassword
+                    | RepositoryProblem::NoRepository
+                    | RepositoryProblem::Replaced,
+                ..
+            } => Self::Unreadable { detail },
+            _ => Self::System { detail },
+        }
     }
 }
 
@@ -134,11 +149,11 @@ impl ConsoleRefusal {
             | Self::TooManyDownloads { .. }
             | Self::TooManyReads { .. }
             | Self::TooManyUploads { .. } => StatusCode::TOO_MANY_REQUESTS,
-            Self::NotRunning | Self::NoGraphics => StatusCode::CONFLICT,
+            Self::NotRunning | Self::NoGraphics | Self::Unreadable { .. } => StatusCode::CONFLICT,
+            Self::Closed { .. } => StatusCode::from_u16(NOT_YET).unwrap_or(StatusCode::SERVICE_UNAVAILABLE),
             Self::MustNotReview
             | Self::CannotReview { .. }
             | Self::CannotReadNeeds { .. }
-            | Self::Closed { .. }
             | Self::NotApplied
             | Self::System { .. } => StatusCode::SERVICE_UNAVAILABLE,
         }

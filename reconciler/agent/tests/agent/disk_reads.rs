@@ -95,6 +95,33 @@ async fn a_client_with_a_ticket_reads_parts_of_a_snapshot_until_it_is_deleted() 
 }
 
 #[tokio::test]
+async fn a_ticket_that_was_used_opens_nothing_after_a_restart_of_the_agent_either() {
+    let (mut site, snapshot) = site(b"hello").await;
+    let path = SNAPSHOT.path("ns", "before");
+    let once = ticket(&site, SNAPSHOT, "before", snapshot.uid()).await;
+    drop(open(&site, SNAPSHOT, "before", &once).await);
+    site.restart_agent().await;
+    let address = site.address();
+    let is_published = |snapshot: &DiskSnapshot| {
+        let files = snapshot.status.as_ref().and_then(|status| status.files.as_ref());
+        files.is_some_and(|files| files.address == address)
+    };
+    site.fixture.until::<DiskSnapshot>("before", is_published).await;
+    let used = site.refused(&path, &once).await;
+    assert!(used.starts_with("403 "), "{used}");
+}
+
+#[tokio::test]
+async fn a_session_without_requests_ends_with_its_snapshot() {
+    let (site, snapshot) = site(b"hello").await;
+    let token = ticket(&site, SNAPSHOT, "before", snapshot.uid()).await;
+    let (mut stream, _) = open(&site, SNAPSHOT, "before", &token).await;
+    site.fixture.delete::<DiskSnapshot>("before").await;
+    let ReadMessage::Error(ended) = message(&mut stream).await else { panic!("no end") };
+    assert!(ended.contains("the DiskSnapshot was deleted"), "{ended}");
+}
+
+#[tokio::test]
 async fn a_ticket_is_for_the_reads_of_one_snapshot() {
     let (site, snapshot) = site(b"").await;
     let audience = SNAPSHOT.audience("ns", "before", &snapshot.uid().expect("a uid"));
@@ -150,5 +177,5 @@ async fn a_backup_is_opened_with_the_secret_of_its_repository_once_it_is_complet
     secrets.patch("password", &PatchParams::default(), &wrong).await.expect("changed");
     let token = ticket(&site, DiskOrigin::Backup, "daily", backup.uid()).await;
     let answer = site.refused(&path, &token).await;
-    assert!(answer.starts_with("503 ") && answer.contains("password"), "{answer}");
+    assert!(answer.starts_with("409 ") && answer.contains("password"), "{answer}");
 }

@@ -78,8 +78,9 @@ impl BackupReader {
             if id == BlockId::ZERO {
                 return Ok(None);
             }
-            let data = self.inner.read_whole_block(&self.disk, id, length).await?;
+            // Before the read, which takes the memory of another block.
             self.blocks.truncate(CONCURRENCY - 1);
+            let data = self.inner.read_whole_block(&self.disk, id, length).await?;
             self.blocks.push_front((offset, data));
         }
         Ok(self.blocks.front().map(|(_, data)| data.as_slice()))

@@ -1,7 +1,10 @@
 //! Copies of files and folders to this machine.
 //!
-//! *Guarantees:* only the target is written, which did not exist or is replaced as a whole. Each file, folder and link in it is made anew
-//! with a name of its own, so that no link in the data is followed here. Set-user-ID and the like are not copied, nor owners.
+//! *Guarantees:* only the target is written, which did not exist or is replaced as a whole: a copy is made beside it (`part`), and gets its
+//! name once it is complete. Each file, folder and link in it is made anew with a name of its own, so that no link in the data is followed
+//! here. Set-user-ID and the like are not copied, nor owners, nor the right of others to write.
+
+mod part;
 
 use std::{
     ffi::OsStr,
@@ -20,6 +23,7 @@ use berth_filesystems::{Node, NodeKind, Tree, shown};
 
 use super::list::below;
 use super::remote_disk::Alive;
+use part::Part;
 
 /// The limits of one copy.
 const MOST_ENTRIES: u64 = 1 << 20;
@@ -27,6 +31,8 @@ const MOST_BYTES: u64 = 256 << 30;
 const MOST_DEPTH: usize = 128;
 /// The limit of notes about what is left out.
 const MOST_NOTES: usize = 20;
+/// The permissions that a copy keeps, as the usual umask has it.
+const KEPT: u32 = 0o755;
 /// The bytes that are written at a time, or left as a hole.
 const BLOCK: usize = 64 << 10;
 
@@ -35,6 +41,7 @@ const BLOCK: usize = 64 << 10;
 pub(super) struct Target {
     path: PathBuf,
     recursive: bool,
+    force: bool,
 }
 
 /// The result of a copy.
@@ -51,13 +58,15 @@ impl Target {
     /// Refuses a target that exists, before anything is requested.
     pub(super) fn new(from: &str, to: &Path, recursive: bool, force: bool) -> anyhow::Result<Self> {
         let path = if to.is_dir() {
-            let name = from.split('/').rfind(|name| !matches!(*name, "" | "." | ".."));
+            // A path that ends with `..` has the name of another folder there.
+            let name = from.split('/').rfind(|name| !matches!(*name, "" | ".")).filter(|name| *name != "..");
             let name = name.with_context(|| format!("{} is a folder: name the copy in it", to.display()))?;
             to.join(name)
         } else {
             // Without a slash at its end.
             to.components().collect()
         };
+        ensure!(path.file_name().is_some(), "{} names no copy: it ends with ..", path.display());
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         ensure!(
             parent.is_none_or(Path::is_dir),
@@ -69,7 +78,7 @@ impl Target {
             Ok(_) if !force => {
                 bail!("{} exists: name another file, or replace it with --force", path.display())
             }
-            _ => Ok(Self { path, recursive }),
+            _ => Ok(Self { path, recursive, force }),
         }
     }
 }
@@ -105,29 +114,26 @@ struct Folder {
 }
 
 impl Copying<'_> {
-    /// Copies one file, which has its name once it is complete.
+    /// Copies one file.
     fn whole_file(&mut self, path: &[u8], node: &Node, target: &Target) -> anyhow::Result<()> {
-        let mut part = target.path.clone().into_os_string();
-        part.push(".part");
-        let part = PathBuf::from(part);
-        match fs::remove_file(&part) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(error).with_context(|| format!("removing {}", part.display()));
-            }
-            _ => {}
-        }
-        let written = self.file(path, node, &part).and_then(|()| {
-            fs::rename(&part, &target.path).with_context(|| format!("naming {}", target.path.display()))
-        });
-        if written.is_err() {
-            // The error of the copy is the one to report.
-            let _ = fs::remove_file(&part);
-        }
-        written
+        let part = Part::beside(&target.path)?;
+        self.file(path, node, part.path())?;
+        part.becomes(&target.path, target.force).inspect_err(|_| remove(part.path()))
     }
 
+    /// Copies a folder. When that fails, the part that was copied stays, without the name of the target.
     fn folder(&mut self, from: Vec<u8>, node: Node, target: &Target) -> anyhow::Result<()> {
-        let mut open = vec![self.enter(from, target.path.clone(), node)?];
+        let part = Part::beside(&target.path)?;
+        let copied = self.whole_tree(from, part.path().to_owned(), node);
+        // A folder is never replaced.
+        copied.and_then(|()| part.becomes(&target.path, false)).with_context(|| match part.path().exists() {
+            true => format!("the copy is not complete; its part is in {}", shown_path(part.path())),
+            false => "nothing was copied".to_owned(),
+        })
+    }
+
+    fn whole_tree(&mut self, from: Vec<u8>, to: PathBuf, node: Node) -> anyhow::Result<()> {
+        let mut open = vec![self.enter(from, to, node)?];
         while let Some(folder) = open.last_mut() {
             let Some(name) = folder.left.next() else {
                 finish_folder(folder)?;
@@ -171,9 +177,8 @@ impl Copying<'_> {
         Ok(Folder { from, to, node, left })
     }
 
-    /// Writes a file that does not exist.
+    /// Writes a file that does not exist. One that is cut off is removed.
     fn file(&mut self, path: &[u8], node: &Node, to: &Path) -> anyhow::Result<()> {
-        let what = || format!("writing {}", shown_path(to));
         let left = MOST_BYTES.saturating_sub(self.copied.bytes);
         ensure!(
             node.size <= left,
@@ -182,8 +187,23 @@ impl Copying<'_> {
             node.size
         );
         let mut content = self.tree.open(path)?.take(left);
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to).with_context(what)?;
-        let length = self.fill(&mut content, path, &file, to)?;
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to);
+        let file = file.with_context(|| format!("writing {}", shown_path(to)))?;
+        let length = self.write(&mut content, (path, node), &file, to).inspect_err(|_| remove(to))?;
+        self.copied.files += 1;
+        self.copied.bytes += length;
+        Ok(())
+    }
+
+    fn write(
+        &self,
+        content: &mut impl Read,
+        (path, node): (&[u8], &Node),
+        file: &File,
+        to: &Path,
+    ) -> anyhow::Result<u64> {
+        let what = || format!("writing {}", shown_path(to));
+        let length = self.fill(content, path, file, to)?;
         ensure!(
             length == node.size,
             "{} is damaged: {length} of its {} bytes are there",
@@ -191,10 +211,8 @@ impl Copying<'_> {
             node.size
         );
         file.set_len(length).with_context(what)?;
-        finish(&file, node).with_context(what)?;
-        self.copied.files += 1;
-        self.copied.bytes += length;
-        Ok(())
+        finish(file, node).with_context(what)?;
+        Ok(length)
     }
 
     /// Copies content, with holes for zeros; returns its length.
@@ -224,6 +242,11 @@ impl Copying<'_> {
     }
 }
 
+/// Removes a file that is not complete. The error before is the one to report.
+fn remove(path: &Path) {
+    let _ = fs::remove_file(path);
+}
+
 fn finish_folder(folder: &Folder) -> anyhow::Result<()> {
     let opened = File::open(&folder.to);
     let done = opened.and_then(|opened| finish(&opened, &folder.node));
@@ -233,7 +256,7 @@ fn finish_folder(folder: &Folder) -> anyhow::Result<()> {
 /// Gives a file or a folder its permissions and its time.
 fn finish(file: &File, node: &Node) -> io::Result<()> {
     if let Some(mode) = node.mode {
-        file.set_permissions(Permissions::from_mode(mode & 0o777))?;
+        file.set_permissions(Permissions::from_mode(mode & KEPT))?;
     }
     match node.modified {
         Some(time) => file.set_modified(time),

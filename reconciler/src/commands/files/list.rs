@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use anyhow::ensure;
-use berth_filesystems::{Node, NodeKind, Tree, shown};
+use berth_filesystems::{FsError, Node, NodeKind, Tree, shown};
 use k8s_openapi::jiff::Timestamp;
 
 use super::remote_disk::Alive;
@@ -13,28 +13,45 @@ const MOST_LINES: usize = 100_000;
 /// Without permissions in the file system.
 const NO_MODE: &str = "?????????";
 
+/// The list of a folder.
+#[derive(Debug, Default)]
+pub(super) struct Listed {
+    pub(super) lines: Vec<String>,
+    /// The number of entries that are damaged. Each has a line with the reason.
+    pub(super) damaged: usize,
+}
+
 /// Returns a line for each entry of a folder, or one for a file.
-pub(super) fn lines(tree: &Tree, path: &[u8], alive: &Alive) -> anyhow::Result<Vec<String>> {
+///
+/// *Errors:* there is no such path; the disk cannot be read, or reading it does not end.
+pub(super) fn lines(tree: &Tree, path: &[u8], alive: &Alive) -> anyhow::Result<Listed> {
     let path = tree.resolve(path, true)?;
     let node = tree.node(&path)?;
     if node.kind != NodeKind::Folder {
-        return Ok(vec![line(&node, &path, None)]);
+        return Ok(Listed { lines: vec![line(&node, &path, None)], damaged: 0 });
     }
     let names = tree.names(&path)?;
     ensure!(names.len() <= MOST_LINES, "{} has more than {MOST_LINES} entries", shown(&path));
-    let mut lines = Vec::new();
+    let mut listed = Listed::default();
     for name in names {
         alive.progress();
         let path = below(&path, &name);
-        lines.push(match tree.node(&path) {
-            Ok(node) => {
-                let target = if node.kind == NodeKind::Link { tree.link(&path).ok() } else { None };
-                line(&node, &name, target.as_deref())
+        listed.lines.push(match entry(tree, &path, &name) {
+            Ok(line) => line,
+            Err(error @ (FsError::Read { .. } | FsError::Endless)) => return Err(error.into()),
+            Err(error) => {
+                listed.damaged += 1;
+                format!("?{NO_MODE} {:>12} {:16} {}: {error}", "?", "?", shown(&name))
             }
-            Err(error) => format!("?{NO_MODE} {:>12} {:16} {}: {error}", "?", "?", shown(&name)),
         });
     }
-    Ok(lines)
+    Ok(listed)
+}
+
+fn entry(tree: &Tree, path: &[u8], name: &[u8]) -> Result<String, FsError> {
+    let node = tree.node(path)?;
+    let target = if node.kind == NodeKind::Link { Some(tree.link(path)?) } else { None };
+    Ok(line(&node, name, target.as_deref()))
 }
 
 /// Returns the path of an entry of a folder.
@@ -60,7 +77,7 @@ fn line(node: &Node, name: &[u8], target: Option<&[u8]>) -> String {
 }
 
 fn permissions(mode: u32) -> String {
-    let letter = |(place, letter)| if mode & (0o400 >> place) == 0 { '-' } else { letter };
+    let letter = |(place, letter): (u32, char)| if mode & (0o400 >> place) == 0 { '-' } else { letter };
     (0..).zip("rwxrwxrwx".chars()).map(letter).collect()
 }
 

@@ -6,10 +6,10 @@ use anyhow::{Context, bail};
 use berth_api::{
     Backup, Binding, DiskSnapshot,
     console::DISK_READ_ACCOUNT,
-    disk_read::{DiskOrigin, READ_UNTIL_ANNOTATION},
+    disk_read::{DiskOrigin, NOT_YET, READ_UNTIL_ANNOTATION},
     vm::ConsoleAddress,
 };
-use berth_console_client::{ConnectError, Connection, DiskData, connect as connect_to};
+use berth_console_client::{ConnectError, Connection, DiskData, connect_within};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::{
     Api, Client, ResourceExt,
@@ -27,6 +27,8 @@ use crate::{
 /// How long to wait until the controllers let the host read the Secrets of the repository, and the host has opened it.
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_secs(1);
+/// The time for the host's answer, which has 30 seconds itself to open a backup or to start a program for a snapshot.
+const ANSWER: Duration = Duration::from_secs(35);
 /// For how long the host may read them, if this process does not end it before.
 const PERMITTED: SignedDuration = SignedDuration::from_secs(120);
 
@@ -91,7 +93,7 @@ impl Site<'_> {
         let audience = self.origin.audience(self.namespace, self.name, &object.uid);
         let ticket = ticket(&self.client, self.namespace, DISK_READ_ACCOUNT, audience).await?;
         let path = self.origin.path(self.namespace, self.name);
-        let connected = connect_to(&object.server, &path, &ticket).await;
+        let connected = connect_within(ANSWER, &object.server, &path, &ticket).await;
         connected.with_context(|| format!("host {}, {}", object.host, object.server.address))
     }
 
@@ -106,7 +108,8 @@ impl Site<'_> {
                 Err(error) => error,
             };
             let refused = error.downcast_ref::<ConnectError>();
-            if !matches!(refused, Some(ConnectError::Refused { code: 503, .. })) || begun.elapsed() > PATIENCE
+            if !matches!(refused, Some(ConnectError::Refused { code: NOT_YET, .. }))
+                || begun.elapsed() > PATIENCE
             {
                 return Err(error);
             }

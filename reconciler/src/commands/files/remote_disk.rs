@@ -20,7 +20,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use berth_console_client::DiskData;
+use berth_console_client::{DiskData, DiskDataError};
 use berth_filesystems::Disk;
 use tokio::{
     sync::{mpsc, oneshot},
@@ -57,7 +57,7 @@ struct Request {
 
 /// Runs work on the data in a thread of its own, and returns its result.
 ///
-/// *Errors:* those of the work, which are also those of the connection; a panic of the thread, or no progress.
+/// *Errors:* the first one of the connection, whatever the work makes of it; those of the work; a panic of the thread, or no progress.
 pub(super) async fn with_disk<T: Send + 'static>(
     mut data: DiskData,
     work: impl FnOnce(Rc<dyn Disk>, &Alive) -> anyhow::Result<T> + Send + 'static,
@@ -73,16 +73,28 @@ pub(super) async fn with_disk<T: Send + 'static>(
     });
     thread.context("starting a thread")?;
     let (mut seen, mut since) = (alive.count(), Instant::now());
+    let mut failed: Option<DiskDataError> = None;
     loop {
         tokio::select! {
             finished = &mut result => {
+                if let Some(error) = failed {
+                    return Err(anyhow::Error::new(error));
+                }
                 return finished.context("the file system is damaged, and reading it failed")?;
             }
             Some(request) = incoming.recv() => {
                 let Request { offset, length, answer } = request;
-                let read = data.read(offset, length).await;
+                // After an error the connection is not used any more.
+                let read = match &failed {
+                    Some(_) => Err(gone()),
+                    None => data.read(offset, length).await.map_err(|error| {
+                        let text = error.to_string();
+                        failed = Some(error);
+                        io::Error::other(text)
+                    }),
+                };
                 // The work has ended meanwhile.
-                let _ = answer.send(read.map_err(io::Error::other));
+                let _ = answer.send(read);
                 alive.progress();
             }
             () = sleep(LOOK_EVERY) => {
@@ -94,6 +106,10 @@ pub(super) async fn with_disk<T: Send + 'static>(
             }
         }
     }
+}
+
+fn gone() -> io::Error {
+    io::Error::other("the connection to the host has ended")
 }
 
 /// The data as a thread reads it.
@@ -111,7 +127,6 @@ impl RemoteDisk {
 
     /// Reads the piece that begins at this offset.
     fn fetch(&self, offset: u64) -> io::Result<Vec<u8>> {
-        let gone = || io::Error::other("the connection to the host has ended");
         let length = u32::try_from((self.size - offset).min(PIECE)).unwrap_or(u32::MAX);
         let (answer, answered) = oneshot::channel();
         self.requests.blocking_send(Request { offset, length, answer }).map_err(|_| gone())?;
