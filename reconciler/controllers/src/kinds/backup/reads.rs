@@ -43,7 +43,40 @@ fn end_of(until: &str, now: Timestamp) -> Option<Timestamp> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use serde_json::json;
+    use tokio::time::Instant;
+
     use super::*;
+    use crate::key::{Key, ObjectKind};
+
+    #[tokio::test]
+    async fn a_reconcile_removes_the_annotation_once_its_time_is_over() {
+        let config = Config::new();
+        let is_removed = |until: &str| {
+            let backup = json!({
+                "apiVersion": "berth.dev/v1alpha1", "kind": "Backup",
+                "metadata": {"name": "b", "namespace": "ns", "uid": "u", "generation": 1, "resourceVersion": "1",
+                    "annotations": {"berth.dev/read-until": until}},
+                "spec": {"repository": "r", "snapshot": "s"},
+                "status": {"binding": {"host": "h1", "epoch": 1}, "volumeID": "v-1", "backupID": "b-1",
+                    "completedAt": "2026-01-01T00:00:00Z"},
+            });
+            let mut cache = Cache::new(Duration::from_secs(40));
+            cache.put(serde_json::from_value::<Backup>(backup).expect("a Backup"), Instant::now());
+            let mut batch = WriteBatch::default();
+            let key = Key::namespaced(ObjectKind::Backup, "ns", "b");
+            crate::kinds::backup::reconcile(&cache, &config, &key, &mut batch);
+            let (writes, _) = batch.into_parts();
+            writes.iter().any(|write| matches!(write, Write::EndRead(_)))
+        };
+        let now = config.clock.now();
+        let ahead =
+            |seconds| now.checked_add(SignedDuration::from_secs(seconds)).expect("a time").to_string();
+        assert!(!is_removed(&ahead(120)), "a client opens it");
+        assert!(is_removed(&ahead(-1)) && is_removed(&ahead(MOST_SECONDS + 60)) && is_removed("for ever"));
+    }
 
     #[test]
     fn the_time_of_a_read_ends_and_is_never_long() {
