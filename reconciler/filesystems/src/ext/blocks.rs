@@ -35,12 +35,12 @@ impl Blocks {
     }
 
     /// The same file system with the content that its journal has.
-    pub(super) fn with(self, newer: BTreeMap<u64, Newer>) -> Self {
+    pub(super) fn with_newer(self, newer: BTreeMap<u64, Newer>) -> Self {
         Self { newer, ..self }
     }
 
     /// The same file system with so many blocks.
-    pub(super) fn of(self, count: u64) -> Self {
+    pub(super) fn with_count(self, count: u64) -> Self {
         Self { count, ..self }
     }
 

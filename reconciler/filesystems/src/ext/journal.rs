@@ -70,7 +70,7 @@ pub(super) fn applied(blocks: Blocks, superblock: Superblock, there: u64) -> Res
     log.read()?;
     let newer = log.newest();
     blocks.found();
-    let blocks = blocks.with(newer);
+    let blocks = blocks.with_newer(newer);
     let mut bytes = vec![0; superblock::LENGTH];
     let size = superblock.block_size;
     blocks.read(superblock::OFFSET / size, superblock::OFFSET % size, &mut bytes)?;
@@ -78,7 +78,7 @@ pub(super) fn applied(blocks: Blocks, superblock: Superblock, there: u64) -> Res
     if found.block_size != size {
         return Err(damaged("its journal changes the size of its blocks"));
     }
-    let blocks = blocks.of(found.blocks);
+    let blocks = blocks.with_count(found.blocks);
     Ok((blocks, found))
 }
 
