@@ -70,11 +70,12 @@ impl Format {
                 return Err(damaged("the checksum of its journal's superblock is wrong"));
             }
         }
+        // Fast commits are beside the log, which can be empty then.
+        refuse_unknown(features)?;
         let start = field(0x1c, 4);
         if start == 0 {
             return Ok(None);
         }
-        refuse_unknown(features)?;
         let (end, first) = (field(0x10, 4), field(0x14, 4));
         let is_right = field(0xc, 4) == blocks.size()
             && end <= inode.size / blocks.size()

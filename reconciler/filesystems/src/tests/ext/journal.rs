@@ -71,6 +71,27 @@ fn a_transaction_without_its_commit_does_not_count() {
 }
 
 #[test]
+fn a_log_is_read_beyond_the_end_of_its_ring() {
+    let Some(image) = made("ext4") else { return };
+    let Some(mut image) = logged(&image, "jo", &[Some(b"one\n"), Some(b"two\n")]) else { return };
+    let Some((_, output)) = changed(&image, "blocks <8>\n") else { return };
+    let blocks: Vec<usize> = output.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let last = blocks.len() - 1;
+    let place = |block: usize| blocks[block] * 1024..(blocks[block] + 1) * 1024;
+    // Each transaction has a descriptor, content and a commit.
+    let log: Vec<Vec<u8>> = (1..=6).map(|block| image[place(block)].to_vec()).collect();
+    for block in 1..=6 {
+        image[place(block)].fill(0);
+    }
+    for (block, bytes) in [last - 1, last, 1, 2, 3, 4].into_iter().zip(&log) {
+        image[place(block)].copy_from_slice(bytes);
+    }
+    let start = place(0).start + 0x1c;
+    image[start..start + 4].copy_from_slice(&u32::try_from(last - 1).expect("small").to_be_bytes());
+    assert_eq!(hostname(image), b"two\n");
+}
+
+#[test]
 fn content_in_the_journal_that_is_damaged_is_not_read() {
     let Some(image) = made("ext4") else { return };
     let Some(mut image) = logged(&image, "jo -c", &[Some(b"a content that is there once\n")]) else { return };
