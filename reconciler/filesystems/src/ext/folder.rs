@@ -64,7 +64,8 @@ fn of_block(block: &[u8], folder: &Inode, visit: &mut dyn FnMut(&[u8], u64) -> R
     while !rest.is_empty() {
         let length = length_of(rest, block);
         let name_length = usize::try_from(number(rest, 6, 1)).unwrap_or_default();
-        let is_entry = length.is_multiple_of(4) && length >= HEAD + name_length.max(4) && length <= rest.len();
+        let is_entry =
+            length.is_multiple_of(4) && length >= HEAD + name_length.max(4) && length <= rest.len();
         if !is_entry {
             return Err(damaged(format!("an entry of folder {} has {length} bytes", folder.number)));
         }
