@@ -175,7 +175,9 @@ fn refuse_unknown(features: u64) -> Result<()> {
     let name =
         REFUSED.iter().find(|(bit, _)| unknown & bit != 0).map_or("unknown features", |(_, name)| *name);
     Err(FsError::Features {
-        detail: format!("it was not unmounted, and its journal has {name} ({unknown:#x})"),
+        detail: format!(
+            "it was not unmounted, and its journal has {name} ({unknown:#x}); one that is frozen for the snapshot has an empty journal"
+        ),
     })
 }
 
