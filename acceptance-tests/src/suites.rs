@@ -274,7 +274,7 @@ pub const ALL: &[Suite] = &[
     },
     Suite {
         name: "backup",
-        about: "backups of a guest's disk in a folder and in a real S3 server, and disks made from them",
+        about: "backups of a guest's disk in a folder and in a real S3 server, disks made from them, and single files",
         limit: minutes(15),
         obstacle: || needs_root().or_else(tools::cannot_build_go),
         alone: false,

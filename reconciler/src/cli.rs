@@ -3,6 +3,7 @@
 mod backup;
 mod console;
 mod download;
+mod files;
 mod guest;
 mod image;
 mod import;
@@ -27,6 +28,9 @@ pub use console::{ConsoleOptions, ConsoleTarget, LogsOptions, ScreenshotOptions,
 pub use download::{
     DiskAction, DiskFileFormat, DiskOptions, DownloadOptions, OriginDownloadOptions, SnapshotAction,
     SnapshotOptions,
+};
+pub use files::{
+    CopyFilesOptions, DiskBackupAction, DiskBackupOptions, FileSource, ListFilesOptions, PathInDisk,
 };
 pub(crate) use guest::Site;
 pub use guest::{CpOptions, ExecOptions, Place, PortForwardOptions, Ports, SshOptions};
@@ -74,8 +78,10 @@ pub enum Command {
     Image(ImageOptions),
     /// Downloads the data of disks.
     Disk(DiskOptions),
-    /// Downloads the data of snapshots.
+    /// Downloads the data of snapshots, and reads single files in them.
     Snapshot(SnapshotOptions),
+    /// Reads single files in backups of disks.
+    DiskBackup(DiskBackupOptions),
     /// Unpacks an image; the agent runs it in a process of its own.
     #[command(hide = true)]
     UnpackImage(UnpackImageOptions),

@@ -13,6 +13,7 @@ mod descriptors;
 mod diff;
 mod doctor;
 mod download;
+mod files;
 mod graduate;
 mod guest;
 mod history;
@@ -41,9 +42,11 @@ mod why;
 use std::{process::ExitCode, time::Duration};
 
 use anyhow::Context;
+use berth_api::disk_read::DiskOrigin;
 
 use crate::cli::{
-    Cli, Command, DiskAction, ImageAction, ImportSource, NetAction, SnapshotAction, UnpackImageOptions,
+    Cli, Command, DiskAction, DiskBackupAction, ImageAction, ImportSource, NetAction, SnapshotAction,
+    UnpackImageOptions,
 };
 
 /// Runs the command; returns the exit code of this process.
@@ -65,9 +68,8 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Disk(options) => match options.action {
             DiskAction::Download(options) => runtime()?.block_on(Box::pin(download::disk(options))),
         },
-        Command::Snapshot(options) => match options.action {
-            SnapshotAction::Download(options) => runtime()?.block_on(Box::pin(download::snapshot(options))),
-        },
+        Command::Snapshot(options) => runtime()?.block_on(Box::pin(snapshot(options.action))),
+        Command::DiskBackup(options) => runtime()?.block_on(Box::pin(disk_backup(options.action))),
         Command::UnpackImage(options) => unpack_image(&options),
         Command::Crds(options) => crds::run(&options),
         Command::Kubeconfig(options) => kubeconfig::run(&options),
@@ -99,6 +101,21 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Undelete(options) => runtime()?.block_on(Box::pin(undelete::run(options))),
     };
     done.map(|()| ExitCode::SUCCESS)
+}
+
+async fn snapshot(action: SnapshotAction) -> anyhow::Result<()> {
+    match action {
+        SnapshotAction::Download(options) => Box::pin(download::snapshot(options)).await,
+        SnapshotAction::Ls(options) => Box::pin(files::list(DiskOrigin::DiskSnapshot, options)).await,
+        SnapshotAction::Cp(options) => Box::pin(files::copy(DiskOrigin::DiskSnapshot, options)).await,
+    }
+}
+
+async fn disk_backup(action: DiskBackupAction) -> anyhow::Result<()> {
+    match action {
+        DiskBackupAction::Ls(options) => Box::pin(files::list(DiskOrigin::Backup, options)).await,
+        DiskBackupAction::Cp(options) => Box::pin(files::copy(DiskOrigin::Backup, options)).await,
+    }
 }
 
 fn unpack_image(options: &UnpackImageOptions) -> anyhow::Result<()> {

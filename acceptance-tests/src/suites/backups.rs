@@ -1,15 +1,16 @@
 //! `examples/backup` with the small guest: backups of a running guest's disk in a folder and in an S3 server, and disks that are made
-//! from them; backups of both disks by a schedule.
+//! from them; backups of both disks by a schedule; single files out of a backup and its snapshot.
 
 use std::fs;
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::Kit;
+use super::console::administrator;
 use super::kubectl::contains_all;
 use super::snapshots::{declare, sum, write};
 use crate::guests::GuestImage;
@@ -200,12 +201,49 @@ fn by_a_schedule(platform: &Platform) -> Result<()> {
         let listed: Value =
             serde_json::from_str(&kubectl.ok(&["get", "bkp", "-l", &selector, "-o", "json"])?)?;
         let backups = listed["items"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let complete = backups.iter().find(|backup| backup["status"]["completedAt"].is_string());
+        let complete = backups.iter().rfind(|backup| backup["status"]["completedAt"].is_string());
         ensure!(
             complete.is_some_and(|backup| backup["spec"]["repository"] == "backups"),
             "{disk}: {listed:#}"
         );
+        if let Some(backup) = complete.filter(|_| disk == "backup-root") {
+            single_files(platform, backup)?;
+        }
     }
+    Ok(())
+}
+
+/// Files of the boot partition, out of a backup and out of its snapshot. The other disk has no file system.
+fn single_files(platform: &Platform, backup: &Value) -> Result<()> {
+    let text = |value: &Value| value.as_str().map(str::to_owned).context("no name");
+    let (name, snapshot) = (text(&backup["metadata"]["name"])?, text(&backup["spec"]["snapshot"])?);
+    let folder = platform.folder().join("files");
+    fs::create_dir_all(&folder)?;
+    let berth = |arguments: &[&str]| administrator(platform).run(arguments);
+    for (command, name) in [("disk-backup", &name), ("snapshot", &snapshot)] {
+        let listed = berth(&[command, "ls", name])?;
+        contains_all(&listed.stderr, &["partition 1: FAT"])?;
+        contains_all(&listed.success()?, &["vmlinuz", "initramfs", "EFI"])?;
+        let (file, all) = (folder.join(command), folder.join(format!("{command}-all")));
+        let from = format!("{name}:/SYSLINUX.CFG");
+        berth(&[command, "cp", &from, &file.display().to_string()])?.success()?;
+        let menu = fs::read_to_string(&file)?;
+        ensure!(menu.starts_with("DEFAULT guest\n") && menu.contains("rdinit=/init"), "{menu:?}");
+        let again = berth(&[command, "cp", &from, &file.display().to_string()])?.failure()?;
+        contains_all(&again, &["exists", "--force"])?;
+        let from = format!("{name}:/EFI");
+        berth(&[command, "cp", "-r", &from, &all.display().to_string()])?.success()?;
+        let program = fs::read(all.join("BOOT/BOOTX64.EFI"))?;
+        ensure!(program.starts_with(b"MZ") && program.len() > 1 << 20, "{} bytes", program.len());
+        let missing = berth(&[command, "ls", name, "/none"])?.failure()?;
+        contains_all(&missing, &["there is no /none"])?;
+    }
+    let unread = berth(&["snapshot", "ls", "backup-data-2"])?.failure()?;
+    contains_all(&unread, &["nothing on the disk can be read", "berth snapshot download"])?;
+    // The host may read the Secrets of the repository only meanwhile.
+    let annotations = platform.kubectl().object("backup", &name)?["metadata"]["annotations"].clone();
+    ensure!(annotations["berth.dev/read-until"].is_null(), "{annotations:#}");
+    fs::remove_dir_all(&folder)?;
     Ok(())
 }
 

@@ -1,5 +1,5 @@
-//! The consoles of the machines on this host, the other ways into a guest, uploads and downloads of images, and copies of images to other
-//! hosts, served over HTTPS to clients with a ticket.
+//! The consoles of the machines on this host, the other ways into a guest, uploads and downloads of images, copies of images to other
+//! hosts, and reads of backups and snapshots, served over HTTPS to clients with a ticket.
 //!
 //! ```text
 //!  client ─ TLS ─▶ one HTTP/1.1 request ─▶ ticket verified ─▶ 101, then plain bytes in both directions
@@ -9,6 +9,7 @@
 //!                          client  ◀───────────────▶ guest agent (one exchange at a time), or a port of the guest
 //!                          client  ────────────────▶ the partial file of an image
 //!                          client, or host  ◀─────── the file of an image
+//!                          client  ◀───────────────▶ parts of the data of a backup or a snapshot
 //!                          client  ◀──────────────── the way of a packet through the host's rules
 //! ```
 //!
@@ -17,6 +18,7 @@
 //! memory are limited, also for clients without a ticket. Nothing here changes an object or a machine.
 
 mod copying;
+mod disk_read;
 mod download;
 mod file_copy;
 mod forward;
@@ -39,6 +41,7 @@ use std::time::Duration;
 use berth_api::console::{
     ConsoleUse, PROTOCOL, UPLOAD_ACCOUNT, of_copy_path, of_download_path, of_upload_path, upload_audience,
 };
+use berth_api::disk_read::DiskOrigin;
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::Full;
@@ -56,6 +59,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::context::Context;
 use crate::index::instance_of;
 use crate::key::ObjectName;
+use disk_read::DiskReadSession;
 use download::DownloadSession;
 use file_copy::FileCopy;
 use forward::Forward;
@@ -101,6 +105,10 @@ const DOWNLOADS_OF_IMAGE: usize = 2;
 /// The number of copies of images to other hosts, and to one of them.
 const COPIES: usize = 16;
 const COPIES_OF_HOST: usize = 4;
+/// The number of clients that read backups and snapshots of this host, and those of a namespace: each takes up to 16 MiB of memory, or
+/// a process.
+const DISK_READS: usize = 8;
+const DISK_READS_OF_NAMESPACE: usize = 2;
 /// The number of packets that are traced at a time on this host, and for a VM: each reads the host's rules.
 const TRACES: usize = 4;
 const TRACES_OF_VM: usize = 1;
@@ -125,6 +133,8 @@ struct Consoles {
     downloads_by_namespace: Places<String>,
     /// By the host that copies.
     copies: Places<String>,
+    /// By namespace.
+    disk_reads: Places<String>,
     traces: Places<String>,
 }
 
@@ -139,6 +149,7 @@ enum Session {
     Upload(Box<UploadSession>),
     Download(Box<DownloadSession>),
     Copy(Box<FileCopy>),
+    DiskRead(Box<DiskReadSession>),
 }
 
 impl Session {
@@ -153,6 +164,7 @@ impl Session {
             Self::Upload(session) => session.run(stream).await,
             Self::Download(session) => session.run(stream).await,
             Self::Copy(session) => session.run(stream).await,
+            Self::DiskRead(session) => session.run(stream).await,
         }
     }
 }
@@ -171,6 +183,7 @@ pub(crate) async fn serve(ctx: &Arc<Context>) {
         downloads: Places::new(DOWNLOADS, DOWNLOADS_OF_IMAGE),
         downloads_by_namespace: Places::new(DOWNLOADS, DOWNLOADS_OF_NAMESPACE),
         copies: Places::new(COPIES, COPIES_OF_HOST),
+        disk_reads: Places::new(DISK_READS, DISK_READS_OF_NAMESPACE),
         traces: Places::new(TRACES, TRACES_OF_VM),
     });
     let places = Places::<IpAddr>::new(CONNECTIONS, CONNECTIONS_OF_ADDRESS);
@@ -259,8 +272,9 @@ async fn open(
     let path = request.uri().path();
     let is_of_image =
         [of_upload_path(path), of_download_path(path), of_copy_path(path)].iter().any(Option::is_some);
+    let is_of_data = is_of_image || DiskOrigin::of_path(path).is_some();
     let of_vm = ConsoleUse::of_path(path);
-    if !is_of_image && of_vm.is_none() {
+    if !is_of_data && of_vm.is_none() {
         return Err(ConsoleRefusal::NoSuchPath);
     }
     let is_upgrade = request.headers().get(header::UPGRADE).is_some_and(|value| value == PROTOCOL);
@@ -269,8 +283,8 @@ async fn open(
     }
     let bearer = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let ticket = bearer.and_then(|value| value.strip_prefix("Bearer ")).ok_or(ConsoleRefusal::NoTicket)?;
-    if is_of_image {
-        return open_of_image(ctx, consoles, request, ticket, peer).await;
+    if is_of_data {
+        return open_of_data(ctx, consoles, request, ticket, peer).await;
     }
     let (namespace, name, wanted) = of_vm.ok_or(ConsoleRefusal::NoSuchPath)?;
     let vm = ctx.index.read().vms.get(&ObjectName::new(namespace, name));
@@ -326,8 +340,8 @@ async fn open(
     Ok(Session::Serial(SerialSession::follow(viewer, &log, permit)))
 }
 
-/// Verifies the ticket for the file of an image and prepares its session.
-async fn open_of_image(
+/// Verifies the ticket for the file of an image, or for the data of a backup or a snapshot, and prepares its session.
+async fn open_of_data(
     ctx: &Arc<Context>,
     consoles: &Consoles,
     request: &Request<Incoming>,
@@ -335,6 +349,11 @@ async fn open_of_image(
     peer: SocketAddr,
 ) -> Result<Session, ConsoleRefusal> {
     let (path, query) = (request.uri().path(), request.uri().query());
+    if let Some((origin, namespace, name)) = DiskOrigin::of_path(path) {
+        let name = ObjectName::new(namespace, name);
+        let session = DiskReadSession::open(ctx, consoles, origin, name, ticket).await?;
+        return Ok(Session::DiskRead(Box::new(session)));
+    }
     if let Some((namespace, name)) = of_upload_path(path) {
         return open_upload(ctx, consoles, ObjectName::new(namespace, name), ticket, peer).await;
     }

@@ -6,6 +6,8 @@ mod consoles;
 mod copies;
 #[path = "agent/crash.rs"]
 mod crash;
+#[path = "agent/disk_reads.rs"]
+mod disk_reads;
 #[path = "agent/disks.rs"]
 mod disks;
 #[path = "agent/downloads.rs"]

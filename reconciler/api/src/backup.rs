@@ -3,7 +3,10 @@
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
-use crate::{Binding, Conditions, Consistency, DeletionPolicy, ResourceName, former_uid};
+use crate::{
+    Binding, Conditions, Consistency, DeletionPolicy, ResourceName, console::ConsoleAddress,
+    disk_read::READ_UNTIL_ANNOTATION, former_uid,
+};
 
 /// The data of a DiskSnapshot in a BackupRepository, encrypted. Only what has changed since the backup before is read and stored, and
 /// each backup is whole by itself: any of them can be deleted. New Disks are made from it, by their `source`, on any host.
@@ -125,6 +128,9 @@ pub struct BackupStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 40))]
     pub completed_at: Option<String>,
+    /// The server that clients read files of the backup from (`berth disk-backup ls`), once it is complete. Absent while its host serves none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files: Option<ConsoleAddress>,
 }
 
 impl Backup {
@@ -142,6 +148,12 @@ impl Backup {
     /// is found again.
     pub fn new_identity(&self) -> Option<String> {
         former_uid(self).or(self.metadata.uid.as_deref()).map(|uid| format!("b-{uid}"))
+    }
+
+    /// Returns until when its host may read the Secrets of its repository for a client, as it is declared.
+    pub fn read_until(&self) -> Option<&str> {
+        let annotations = self.metadata.annotations.as_ref()?;
+        annotations.get(READ_UNTIL_ANNOTATION).map(String::as_str)
     }
 
     /// Whether it was complete once.

@@ -1,5 +1,5 @@
-//! Tickets for the consoles of VMs, for the other ways into a guest, for uploads and downloads of images, and for copies of images to
-//! other hosts.
+//! Tickets for the consoles of VMs, for the other ways into a guest, for uploads and downloads of images, for copies of images to
+//! other hosts, and for reads of backups and snapshots ([`crate::disk_read`]).
 //!
 //! A ticket is a token of a ServiceAccount in the VM's namespace, requested for the audience of one VM and one use. The
 //! account depends on the use ([`ConsoleUse::account`]): the right to request its tokens (`create` on `serviceaccounts/token`
@@ -7,6 +7,9 @@
 //! of its issue. It is stored nowhere, and no role gives the accounts a right on the control plane.
 
 use std::time::Duration;
+
+use kube::KubeSchema;
+use serde::{Deserialize, Serialize};
 
 /// The ServiceAccount whose tokens open consoles: serial line, its log, screen.
 pub const CONSOLE_ACCOUNT: &str = "berth-console";
@@ -18,12 +21,14 @@ pub const FORWARD_ACCOUNT: &str = "berth-port-forward";
 pub const UPLOAD_ACCOUNT: &str = "berth-image-upload";
 /// The ServiceAccount whose tokens download images, and so all data of the disks that they are made from.
 pub const DOWNLOAD_ACCOUNT: &str = "berth-image-download";
+/// The ServiceAccount whose tokens read the data of Backups and DiskSnapshots, and so all files in them.
+pub const DISK_READ_ACCOUNT: &str = "berth-disk-read";
 /// The ServiceAccounts whose tokens are tickets for VMs, in each namespace with VMs.
 pub const VM_ACCOUNTS: [&str; 3] = [CONSOLE_ACCOUNT, EXEC_ACCOUNT, FORWARD_ACCOUNT];
 /// The ServiceAccounts whose tokens are tickets. [`UPLOAD_ACCOUNT`] is in each namespace with images that are uploaded,
-/// [`DOWNLOAD_ACCOUNT`] in each with images that were made or uploaded.
-pub const ACCOUNTS: [&str; 5] =
-    [CONSOLE_ACCOUNT, EXEC_ACCOUNT, FORWARD_ACCOUNT, UPLOAD_ACCOUNT, DOWNLOAD_ACCOUNT];
+/// [`DOWNLOAD_ACCOUNT`] in each with images that were made or uploaded, [`DISK_READ_ACCOUNT`] in each with snapshots or backups.
+pub const ACCOUNTS: [&str; 6] =
+    [CONSOLE_ACCOUNT, EXEC_ACCOUNT, FORWARD_ACCOUNT, UPLOAD_ACCOUNT, DOWNLOAD_ACCOUNT, DISK_READ_ACCOUNT];
 /// The ServiceAccount in [`crate::SYSTEM_NAMESPACE`] whose tokens copy images to a host without an account of its own: that of `berth up`,
 /// and one with an administrator's kubeconfig. No role allows them. The tickets of other hosts are tokens of their own accounts.
 pub const COPY_ACCOUNT: &str = "berth-image-copy";
@@ -31,6 +36,18 @@ pub const COPY_ACCOUNT: &str = "berth-image-copy";
 pub const TICKET_LIFE: Duration = Duration::from_secs(60);
 /// The name of the protocol to which a client upgrades its HTTP/1.1 request: plain bytes in both directions.
 pub const PROTOCOL: &str = "berth-console";
+
+/// The server of a host for consoles, images, backups and snapshots. A client needs a ticket.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ConsoleAddress {
+    /// IP address and port: HTTPS.
+    #[schemars(length(max = 64))]
+    pub address: String,
+    /// SHA-256 of the server's certificate (DER), in hexadecimal digits. A client accepts this certificate and no other.
+    #[schemars(length(max = 64), regex(pattern = r"^[0-9a-f]{64}$"))]
+    pub certificate_sha256: String,
+}
 
 /// The use that a ticket is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,7 +186,7 @@ pub fn of_download_path(path: &str) -> Option<(&str, &str)> {
     (is_name(namespace) && is_name(image)).then_some((namespace, image))
 }
 
-fn is_name(name: &str) -> bool {
+pub(crate) fn is_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= 253 && !name.contains('/')
 }
 
@@ -201,9 +218,9 @@ mod tests {
         assert_eq!((ConsoleUse::Exec.account(), ConsoleUse::File.account()), ("berth-exec", "berth-exec"));
         assert_eq!(ConsoleUse::PortForward.account(), "berth-port-forward");
         assert!(ConsoleUse::ALL.iter().all(|each| VM_ACCOUNTS.contains(&each.account())));
-        let of_images = [UPLOAD_ACCOUNT, DOWNLOAD_ACCOUNT];
-        assert!(!of_images.iter().any(|account| VM_ACCOUNTS.contains(account)));
-        assert!(VM_ACCOUNTS.iter().chain(&of_images).all(|account| ACCOUNTS.contains(account)));
+        let others = [UPLOAD_ACCOUNT, DOWNLOAD_ACCOUNT, DISK_READ_ACCOUNT];
+        assert!(!others.iter().any(|account| VM_ACCOUNTS.contains(account)));
+        assert!(VM_ACCOUNTS.iter().chain(&others).all(|account| ACCOUNTS.contains(account)));
     }
 
     #[test]

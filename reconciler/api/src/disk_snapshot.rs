@@ -4,7 +4,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Binding, Conditions, EncryptionStatus, ResourceName, former_uid};
+use crate::{Binding, Conditions, EncryptionStatus, ResourceName, console::ConsoleAddress, former_uid};
 
 /// The data of a Disk at one moment, on the host of the disk. Its VM runs on meanwhile. New Disks are made from it, by their
 /// `source`. It is kept until it is deleted, also after its Disk.
@@ -92,6 +92,9 @@ pub struct DiskSnapshotStatus {
     /// True: the guest's memory of the same moment is saved with the VMSnapshot that it is a part of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<bool>,
+    /// The server that clients read files of the snapshot from (`berth snapshot ls`), once it is taken. Absent while its host serves none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files: Option<ConsoleAddress>,
 }
 
 impl DiskSnapshot {

@@ -19,7 +19,7 @@
 //!   on their own:          gates (annotations of a VM)   site (terms of control planes)   host_addresses   user_data (cloud-init syntax)
 //!                          password, sysprep (of a guest)
 //!                          console, guest_access (ways into a guest), packet_trace, image_upload
-//!                          image_download ─▶ image_copy
+//!                          image_download ─▶ image_copy      disk_read ─▶ console
 //!                          unmanaged (objects read without their managed fields)   unparsed (objects of any kind as text)
 //!                          exact (lists without spare room)
 //! ```
@@ -41,6 +41,7 @@ pub mod cpu_amount;
 pub mod cpu_controls;
 pub mod cron;
 pub mod disk;
+pub mod disk_read;
 pub mod disk_snapshot;
 mod exact;
 pub mod gates;

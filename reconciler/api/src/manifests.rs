@@ -105,7 +105,8 @@ fn roles(crds: &[Value]) -> Vec<Value> {
             json!([
                 {"apiGroups": [GROUP], "resources": users, "verbs": write},
                 {"apiGroups": [GROUP], "resources": ["quotas"], "verbs": read},
-                // Tickets for consoles, guests, and uploads and downloads of images. Kubernetes' own `edit` allows the tokens of all accounts.
+                // Tickets for consoles, guests, uploads and downloads of images, and reads of backups and snapshots. Kubernetes' own `edit`
+                // allows the tokens of all accounts.
                 {"apiGroups": [""], "resources": ["serviceaccounts/token"], "resourceNames": crate::console::ACCOUNTS,
                     "verbs": ["create"]},
             ]),
@@ -120,7 +121,8 @@ fn roles(crds: &[Value]) -> Vec<Value> {
                 // To let each host read the Secrets its VMs need, and no other: RBAC lets no user grant more than it has.
                 {"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["roles", "rolebindings"], "verbs": write},
                 {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]},
-                // To create the accounts whose tokens are tickets, in namespaces with VMs or with images that were made or uploaded.
+                // To create the accounts whose tokens are tickets, in namespaces with VMs, snapshots, backups, or images that were made or
+                // uploaded.
                 {"apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["get", "list", "watch", "create", "patch"]},
                 // To see whether this control plane is the one in charge.
                 {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [crate::site::SITE], "verbs": ["get"]},

@@ -14,6 +14,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use crate::console::ConsoleAddress;
 pub use crate::guest::{GuestEnd, GuestFilesystem, GuestInterface, GuestStatus};
 pub use bootstrap::Bootstrap;
 pub use devices::{declared_shares, taken_devices};
@@ -22,8 +23,8 @@ pub use guest_user::{GuestUser, GuestUserStatus};
 pub use interface::{InterfaceLimits, LinkState, NetworkInterface, NicModel};
 pub use restore::{MOST_LISTED_SNAPSHOTS, SnapshotOfVM, VMRestore, VMRestored};
 pub use status::{
-    CdromStatus, ConsoleAddress, CpuTime, DedicatedCpus, DiskAttachmentStatus, GuestNumaNode, Hardware,
-    HostRefusal, InterfaceStatus, ProcessStatus, VMStatus,
+    CdromStatus, CpuTime, DedicatedCpus, DiskAttachmentStatus, GuestNumaNode, Hardware, HostRefusal,
+    InterfaceStatus, ProcessStatus, VMStatus,
 };
 pub use stop_snapshot::{STOPPED_AT_ANNOTATION, STOPPED_VM_LABEL, StopSnapshot, stop_snapshot_name};
 pub use templates::{is_disk_of, template_obstacle};

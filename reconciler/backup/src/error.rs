@@ -60,6 +60,8 @@ pub enum Error {
     FactsTooLarge { length: usize, limit: usize },
     #[error("the disk has {size} bytes, and the backup needs {needed}: restore to a larger disk")]
     DiskTooSmall { size: u64, needed: u64 },
+    #[error("{length} bytes at byte {offset} are not in the backup, which has {size}")]
+    OutOfRange { offset: u64, length: usize, size: u64 },
     #[error(
         "the extents of the disk from byte {offset} on cover {covered} bytes, and {needed} were asked for"
     )]

@@ -1,7 +1,7 @@
 //! Backups of disks: deduplicated, compressed and encrypted, in a folder or in an S3-compatible object store.
 //!
 //! ```text
-//!  Repository     open, back_up, facts, restore, verify, delete, list
+//!  Repository     open, back_up, facts, restore, open_backup, verify, delete, list
 //!     │
 //!     ├── repository_file, keys      repository.json, and what the password protects
 //!     ├── sealed, block, manifest    objects as bytes: pure
@@ -57,7 +57,7 @@
 //!
 //! A disk has at most 16 TiB ([`MAX_SIZE`]), and at most 16 Mi different blocks in its repository (64 TiB of data). The nonces of AES-GCM are random, so a repository should
 //! not have more than 2^32 objects ever written (16 PiB of data), where a repeated nonce has a probability of 2^-33. At most 4
-//! blocks are in memory. A large disk also needs 32 bytes for each block that its backups have.
+//! blocks are in memory, also of a backup that is read in parts. A large disk also needs 32 bytes for each block that its backups have.
 //!
 //! # Security
 //!
@@ -83,4 +83,4 @@ pub use error::{DiskError, Error, Result};
 pub use ids::{BackupId, DiskId};
 pub use location::{Location, Resolver, S3Location};
 pub use manifest::{BackupFacts, MAX_FACTS, MAX_SIZE, Summary};
-pub use repository::{ListedBackup, NewBackup, Repository};
+pub use repository::{BackupReader, ListedBackup, NewBackup, Repository};

@@ -2,6 +2,7 @@
 
 mod back_up;
 mod delete;
+mod parts;
 mod read;
 mod writers;
 
@@ -24,6 +25,7 @@ use crate::manifest::{BackupFacts, MAX_MANIFEST, Manifest};
 use crate::objects::{self, Objects};
 use crate::repository_file;
 use crate::sealed;
+pub use parts::BackupReader;
 
 /// The maximum number of blocks in memory, and of requests at a time, of one operation.
 const CONCURRENCY: usize = 4;

@@ -319,3 +319,49 @@ fn the_futures_can_be_sent_between_threads() {
     let location = Location::Folder("/backups".into());
     assert_send(move |_, _, _, _, _| async move { Repository::open(&location, &password(), false).await });
 }
+
+#[tokio::test]
+async fn parts_of_a_backup_are_read_at_any_place_with_the_blocks_that_they_need_only() {
+    let objects = Memory::default();
+    let repository = open(&objects).await;
+    let disk = TestDisk::new(5 * MIB4 + 1000, &[1, 0, 2, 2, 3, 4]);
+    back_up(&repository, "one", None, &mut disk.source()).await.expect("it is made");
+    let whole = whole(&disk).await;
+    let mut reader = repository.open_backup(&disk_id("a"), &backup_id("one")).await.expect("it is opened");
+    assert_eq!(reader.size(), disk.size);
+    let before = objects.calls.load(Ordering::SeqCst);
+    for offset in [5, 2000, 0] {
+        reader.read_at(offset, &mut [0; 100]).await.expect("read");
+    }
+    assert_eq!(objects.calls.load(Ordering::SeqCst) - before, 2, "the index and one block");
+    let end = disk.size as usize;
+    for (offset, length) in [
+        (0, 1),
+        (BLOCK_SIZE - 3, 6),
+        (BLOCK_SIZE, BLOCK_SIZE),
+        (2 * BLOCK_SIZE - 1, 2 * BLOCK_SIZE + 2),
+        (end - 1001, 1001),
+        (end, 0),
+        (7, 100),
+    ] {
+        let mut found = vec![9; length];
+        reader.read_at(offset as u64, &mut found).await.expect("read");
+        assert!(found == whole[offset..offset + length], "{offset} {length}");
+    }
+    for (offset, length) in [(disk.size, 1), (disk.size - 1, 2), (u64::MAX, 1)] {
+        let error = reader.read_at(offset, &mut vec![0; length]).await.expect_err("not there");
+        assert!(matches!(error, Error::OutOfRange { .. }), "{error}");
+    }
+    let error = repository.open_backup(&disk_id("a"), &backup_id("two")).await.expect_err("none");
+    assert!(matches!(error, Error::NoBackup { .. }), "{error}");
+}
+
+/// Returns all data of a disk.
+async fn whole(disk: &TestDisk) -> Vec<u8> {
+    use crate::Source as _;
+    let (mut data, mut source) = (vec![0; disk.size as usize], disk.source());
+    for (at, block) in data.chunks_mut(BLOCK_SIZE).enumerate() {
+        source.read_at(at as u64 * MIB4, block).await.expect("read");
+    }
+    data
+}

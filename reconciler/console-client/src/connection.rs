@@ -13,7 +13,7 @@ use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
 
 use crate::pinned;
 
-/// The time for the host to accept the connection, and again for its answer.
+/// The time for the host to accept the connection, and again for its answer, unless the caller gives it more.
 const ANSWER: Duration = Duration::from_secs(15);
 /// The maximum length of a host's refusal in bytes.
 const MAX_REFUSAL: usize = 4 << 10;
@@ -45,8 +45,23 @@ pub enum ConnectError {
 /// # Errors
 /// No connection, another certificate, or a refusal of the host.
 pub async fn connect(server: &ConsoleAddress, path: &str, ticket: &str) -> Result<Connection, ConnectError> {
+    connect_within(ANSWER, server, path, ticket).await
+}
+
+/// Connects as [`connect`] does, and gives the host so much time to answer the request.
+///
+/// # Errors
+/// Those of [`connect`].
+pub async fn connect_within(
+    limit: Duration,
+    server: &ConsoleAddress,
+    path: &str,
+    ticket: &str,
+) -> Result<Connection, ConnectError> {
     let broken = |step: &str, error: &dyn std::fmt::Display| ConnectError::Broken(format!("{step}: {error}"));
-    let late = |step: &str| ConnectError::Broken(format!("{step} within 15 seconds"));
+    let late = |step: &str, limit: Duration| {
+        ConnectError::Broken(format!("{step} within {} seconds", limit.as_secs()))
+    };
     let stream = match timeout(ANSWER, TcpStream::connect(&server.address)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return Err(ConnectError::Down(format!("connecting: {error}"))),
@@ -57,7 +72,7 @@ pub async fn connect(server: &ConsoleAddress, path: &str, ticket: &str) -> Resul
     let config = pinned::client_config(&server.certificate_sha256).map_err(|error| broken("TLS", &error))?;
     let name = ServerName::try_from("berth-console").map_err(|error| broken("TLS", &error))?;
     let tls = timeout(ANSWER, TlsConnector::from(Arc::new(config)).connect(name, stream)).await;
-    let stream = tls.map_err(|_| late("no TLS"))?.map_err(|error| broken("TLS", &error))?;
+    let stream = tls.map_err(|_| late("no TLS", ANSWER))?.map_err(|error| broken("TLS", &error))?;
     let handshake = http1::handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = handshake.map_err(|error| broken("sending the request", &error))?;
     tokio::spawn(connection.with_upgrades());
@@ -68,7 +83,7 @@ pub async fn connect(server: &ConsoleAddress, path: &str, ticket: &str) -> Resul
         .header(header::AUTHORIZATION, format!("Bearer {ticket}"))
         .body(Empty::<Bytes>::new())
         .map_err(|error| broken("making the request", &error))?;
-    let answer = timeout(ANSWER, sender.send_request(request)).await.map_err(|_| late("no answer"))?;
+    let answer = timeout(limit, sender.send_request(request)).await.map_err(|_| late("no answer", limit))?;
     let answer = answer
         .map_err(|error| broken("the host closed the connection: it has too many, or it stops", &error))?;
     if answer.status() != StatusCode::SWITCHING_PROTOCOLS {

@@ -6,8 +6,8 @@ use std::{
 };
 
 use berth_api::{
-    Binding, DEFAULT_NAME, Disk, DiskState, Host, Network, ObjectUser, PlacementGroup, PlacementGroupStatus,
-    Readiness, SHARED_NAMESPACE, SYSTEM_NAMESPACE, USED_FINALIZER, condition,
+    Backup, Binding, DEFAULT_NAME, Disk, DiskState, Host, Network, ObjectUser, PlacementGroup,
+    PlacementGroupStatus, Readiness, SHARED_NAMESPACE, SYSTEM_NAMESPACE, USED_FINALIZER, condition,
 };
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
@@ -50,6 +50,8 @@ pub(crate) enum Write {
     Delete(Object),
     /// These values of a Disk's spec are changed.
     ChangeDisk(Arc<Disk>, Value),
+    /// The host of a Backup may not read the Secrets of its repository for a client any more.
+    EndRead(Arc<Backup>),
     /// Ends a recovery: everything the host holds has been given back, or belongs to no object.
     EndRecovery(Arc<Host>),
     /// Removes a fenced Host, and its Lease.
@@ -72,6 +74,7 @@ impl Write {
             // One key for all of them, so that one is in flight at a time: each sees the ranges of those before.
             Self::CreateNetwork(_) => Key::namespaced(ObjectKind::Network, SHARED_NAMESPACE, DEFAULT_NAME),
             Self::ChangeDisk(disk, _) => Key::of(disk.as_ref()),
+            Self::EndRead(backup) => Key::of(backup.as_ref()),
             Self::EndRecovery(host) => Key::of(host.as_ref()),
             Self::EndHost(host) => Key::of(host.as_ref()),
         }

@@ -4,8 +4,8 @@
 use std::{fmt::Debug, time::Duration};
 
 use berth_api::{
-    CONTROLLER_MANAGER, Disk, Host, Network, SYSTEM_NAMESPACE, Unparsed, host_addresses::HOST_ADDRESSES,
-    manifests::access,
+    Backup, CONTROLLER_MANAGER, Disk, Host, Network, SYSTEM_NAMESPACE, Unparsed,
+    disk_read::READ_UNTIL_ANNOTATION, host_addresses::HOST_ADDRESSES, manifests::access,
 };
 use futures::{FutureExt, future::BoxFuture};
 use k8s_openapi::{
@@ -239,6 +239,16 @@ impl Writer {
                 let namespace = disk.namespace().unwrap_or_default();
                 let disks: Api<Disk> = Api::namespaced(self.0.clone(), &namespace);
                 let patched = disks.patch(&disk.name_any(), &params, &Patch::Merge(&patch)).await?;
+                Some(Response::Is(patched.into()))
+            }
+            Write::EndRead(backup) => {
+                // Without the version: its status may be written in the same batch.
+                let annotations = json!({READ_UNTIL_ANNOTATION: null});
+                let patch = json!({"metadata": {"uid": backup.uid(), "annotations": annotations}});
+                let params = PatchParams { field_manager: manager(), ..PatchParams::default() };
+                let namespace = backup.namespace().unwrap_or_default();
+                let backups: Api<Backup> = Api::namespaced(self.0.clone(), &namespace);
+                let patched = backups.patch(&backup.name_any(), &params, &Patch::Merge(&patch)).await?;
                 Some(Response::Is(patched.into()))
             }
             Write::EndHost(host) => Some(self.end_host(host).await?),

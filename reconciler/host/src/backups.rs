@@ -57,9 +57,35 @@ pub trait Backups: Send + Sync + fmt::Debug + 'static {
         progress: Progress<'_>,
     ) -> Result<VolumeFacts>;
 
+    /// Opens a complete backup, to read parts of its data. What is read is verified.
+    ///
+    /// *Errors*: [`SystemError::BackupLost`](crate::SystemError::BackupLost) if the backup is not there;
+    /// [`SystemError::Repository`](crate::SystemError::Repository).
+    async fn open_backup(&self, repository: &RepositoryAccess, id: &BackupId) -> Result<Box<dyn DiskReader>>;
+
+    /// Opens a snapshot that is taken, to read parts of its data.
+    ///
+    /// *Assumptions*: the caller discards what it has read once the snapshot may have been deleted: its file can have other data then.
+    ///
+    /// *Errors*: [`SystemError::SnapshotLost`](crate::SystemError::SnapshotLost) if the snapshot is not there or not taken.
+    async fn open_snapshot(&self, pool: &str, snapshot: &str) -> Result<Box<dyn DiskReader>>;
+
     /// Deletes a backup, and the data that no other backup of the same disk needs. Succeeds if there is no such backup, or no
     /// repository and none was opened before.
     async fn delete_backup(&self, repository: &RepositoryAccess, id: &BackupId) -> Result<()>;
+}
+
+/// The data of a backup or a snapshot, at any place. It takes some MiB of memory, or a process, until it is dropped.
+#[async_trait]
+pub trait DiskReader: Send {
+    /// Returns the size of the disk in bytes.
+    fn size(&self) -> u64;
+
+    /// Fills the buffer with the data at this offset.
+    ///
+    /// *Errors*: [`SystemError::BackupLost`](crate::SystemError::BackupLost) if the data is missing or damaged;
+    /// [`SystemError::Repository`](crate::SystemError::Repository); the buffer goes beyond the end of the disk.
+    async fn read_at(&mut self, offset: u64, into: &mut [u8]) -> Result<()>;
 }
 
 /// A repository, and what opens it. Its secrets are never printed.

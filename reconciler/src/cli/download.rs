@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::{Connection, StateDir, TimeSpan, time::time};
+use super::{Connection, CopyFilesOptions, ListFilesOptions, StateDir, TimeSpan, time::time};
 
 /// `berth disk`
 #[derive(Args, Debug)]
@@ -33,6 +33,10 @@ pub struct SnapshotOptions {
 /// Actions on snapshots.
 #[derive(Debug, Subcommand)]
 pub enum SnapshotAction {
+    /// Lists the files in a folder of a DiskSnapshot. Only the parts of its data that this needs are read.
+    Ls(ListFilesOptions),
+    /// Copies a file, or with -r a folder, out of a DiskSnapshot. Only the parts of its data that this needs are read.
+    Cp(CopyFilesOptions),
     /// Downloads the data of a DiskSnapshot, as one file. Its host makes an Image of the snapshot first, which is deleted at the
     /// end. A download that was interrupted continues where it ended, by the same command.
     Download(OriginDownloadOptions),

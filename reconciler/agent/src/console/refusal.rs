@@ -2,22 +2,23 @@
 
 use std::net::Ipv4Addr;
 
-use berth_host::SystemError;
+use berth_api::disk_read::NOT_YET;
+use berth_host::{RepositoryProblem, SystemError};
 use http::StatusCode;
 
 /// The refusal of a request.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ConsoleRefusal {
     #[error(
-        "no such path: this server has the consoles of VMs, takes uploads of images, and has images for other hosts and for \
-         downloads"
+        "no such path: this server has the consoles of VMs, takes uploads of images, has images for other hosts and for downloads, and \
+         the data of backups and snapshots"
     )]
     NoSuchPath,
     #[error("a GET request with the header Upgrade: berth-console is required")]
     NoUpgrade,
     #[error("a ticket is required (Authorization: Bearer TICKET)")]
     NoTicket,
-    #[error("the ticket is not valid for this VM or image and this use: request one for it")]
+    #[error("the ticket is not valid for this object and this use: request one for it")]
     NotValid,
     #[error("the ticket was used before: a ticket opens one connection")]
     Used,
@@ -58,6 +59,16 @@ pub(super) enum ConsoleRefusal {
          wait, or end one"
     )]
     TooManyDownloads { most: usize, most_of_namespace: usize, most_of_host: usize },
+    #[error(
+        "{most_of_namespace} clients read backups and snapshots of this namespace, or {most} those of the host: wait, or end one"
+    )]
+    TooManyReads { most: usize, most_of_namespace: usize },
+    #[error("the {kind} is not on this host any more, is deleted, or is not complete yet")]
+    NoData { kind: &'static str },
+    #[error("this host cannot open the repository of the backup now: {detail}")]
+    Closed { detail: String },
+    #[error("the backup cannot be read from its repository: {detail}")]
+    Unreadable { detail: String },
     #[error("a download needs an offset in its query, and nothing else")]
     NoOffset,
     #[error("a copy needs the name of the host and an offset in its query")]
@@ -98,14 +109,26 @@ pub(super) enum ConsoleRefusal {
 
 impl From<SystemError> for ConsoleRefusal {
     fn from(error: SystemError) -> Self {
-        Self::System { detail: error.chain().to_string() }
+        let detail = error.chain().to_string();
+        match error {
+            // The same request fails again until a person has changed something.
+            SystemError::BackupLost { .. }
+            | SystemError::Repository {
+                problem:
+                    RepositoryProblem::WrongPassword
+                    | RepositoryProblem::NoRepository
+                    | RepositoryProblem::Replaced,
+                ..
+            } => Self::Unreadable { detail },
+            _ => Self::System { detail },
+        }
     }
 }
 
 impl ConsoleRefusal {
     pub(super) fn status(&self) -> StatusCode {
         match self {
-            Self::NoSuchPath | Self::NotHere | Self::NoImage => StatusCode::NOT_FOUND,
+            Self::NoSuchPath | Self::NotHere | Self::NoImage | Self::NoData { .. } => StatusCode::NOT_FOUND,
             Self::NoCopyQuery | Self::NoOffset | Self::NoSuchPort { .. } | Self::NoPacket { .. } => {
                 StatusCode::BAD_REQUEST
             }
@@ -124,8 +147,10 @@ impl ConsoleRefusal {
             | Self::TooManyConnections { .. }
             | Self::TooManyCopies { .. }
             | Self::TooManyDownloads { .. }
+            | Self::TooManyReads { .. }
             | Self::TooManyUploads { .. } => StatusCode::TOO_MANY_REQUESTS,
-            Self::NotRunning | Self::NoGraphics => StatusCode::CONFLICT,
+            Self::NotRunning | Self::NoGraphics | Self::Unreadable { .. } => StatusCode::CONFLICT,
+            Self::Closed { .. } => StatusCode::from_u16(NOT_YET).unwrap_or(StatusCode::SERVICE_UNAVAILABLE),
             Self::MustNotReview
             | Self::CannotReview { .. }
             | Self::CannotReadNeeds { .. }

@@ -127,7 +127,7 @@ pub(super) fn cluster_role() -> Value {
             // A repeated event is counted in the one before.
             {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
             {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
-            // To verify the tickets for consoles, guests, and uploads, downloads and copies of images.
+            // To verify the tickets for consoles, guests, images, backups and snapshots.
             {"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]},
         ],
     })

@@ -11,6 +11,7 @@ use super::{
     VMRestored,
 };
 use crate::SizeTaken;
+use crate::console::ConsoleAddress;
 use crate::guest::{GuestEnd, GuestStatus};
 use crate::passthrough::{PciDeviceStatus, UsbDeviceStatus};
 use crate::public_ip::PublicPort;
@@ -434,16 +435,4 @@ pub struct ProcessStatus {
     /// The time of its start.
     #[schemars(with = "k8s_openapi::apimachinery::pkg::apis::meta::v1::Time")]
     pub started_at: Timestamp,
-}
-
-/// The server of a VM's console. A client needs a ticket, see [`crate::console`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct ConsoleAddress {
-    /// IP address and port: HTTPS.
-    #[schemars(length(max = 64))]
-    pub address: String,
-    /// SHA-256 of the server's certificate (DER), in hexadecimal digits. A client accepts this certificate and no other.
-    #[schemars(length(max = 64), regex(pattern = r"^[0-9a-f]{64}$"))]
-    pub certificate_sha256: String,
 }

@@ -71,7 +71,7 @@ impl Repository {
         Ok(())
     }
 
-    async fn complete(&self, disk: &DiskId, backup: &BackupId) -> Result<Manifest> {
+    pub(super) async fn complete(&self, disk: &DiskId, backup: &BackupId) -> Result<Manifest> {
         let manifest = self.inner.manifest(disk, backup).await?;
         manifest.ok_or_else(|| Error::NoBackup { disk: disk.to_string(), backup: backup.to_string() })
     }
@@ -135,19 +135,29 @@ impl Inner {
         let reads = futures::stream::iter(blocks).map(move |block| {
             let (inner, disk) = (Arc::clone(&self), disk.clone());
             let task = async move {
-                let data = inner.read_block(&disk, block.id, block.length).await?;
-                if data.len() != block.length {
-                    let place = inner.objects.place(&block_name(&disk, block.id));
-                    let detail =
-                        format!("the block has {} bytes, and {} are needed", data.len(), block.length);
-                    return Err(Error::Damaged { place, detail });
-                }
+                let data = inner.read_whole_block(&disk, block.id, block.length).await?;
                 Ok((block.offset, data))
             };
             AbortOnDropHandle::new(tokio::spawn(task))
         });
         let done = reads.buffered(CONCURRENCY - 1);
         done.map(|read| read.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic())))
+    }
+
+    /// Reads a block of a disk, which has this length.
+    pub(super) async fn read_whole_block(
+        self: &Arc<Self>,
+        disk: &DiskId,
+        id: BlockId,
+        length: usize,
+    ) -> Result<Vec<u8>> {
+        let data = self.read_block(disk, id, length).await?;
+        if data.len() != length {
+            let place = self.objects.place(&block_name(disk, id));
+            let detail = format!("the block has {} bytes, and {length} are needed", data.len());
+            return Err(Error::Damaged { place, detail });
+        }
+        Ok(data)
     }
 
     /// Reads a block and checks its id.

@@ -1,6 +1,8 @@
-//! The Secrets of repositories of backups: a host reads them while it makes, finds or deletes a Backup, or makes a Disk from one.
+//! The Secrets of repositories of backups: a host reads them while it makes, finds or deletes a Backup, makes a Disk from one, or opens
+//! one for a client.
 
 use berth_api::{Backup, BackupRepository, DeletionPolicy, Disk};
+use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
 use crate::{
@@ -13,10 +15,15 @@ fn host_of_backup(backup: &Backup) -> Option<&str> {
     let is_deleted = backup.metadata.deletion_timestamp.is_some();
     let works = match is_deleted {
         true => backup.spec.deletion_policy == DeletionPolicy::Delete,
-        false => !backup.is_complete(),
+        false => !backup.is_complete() || is_read(backup),
     };
     let binding = backup.status.as_ref()?.binding.as_ref();
     binding.filter(|_| works).map(|binding| binding.host.as_str())
+}
+
+/// Whether a client wants to read it. The controller of Backups removes the annotation once its time has come.
+fn is_read(backup: &Backup) -> bool {
+    backup.read_until().is_some_and(|until| until.parse::<Timestamp>().is_ok())
 }
 
 /// Returns the host that makes a Disk from a Backup, and the name of the Backup.
@@ -187,5 +194,32 @@ mod tests {
         made["size"] = json!("1Gi");
         assert!(put(&mut cache, "6", "Disk", "d", &disk, &made).contains(&role("h2")));
         assert!(cache.secrets_of("h2", "ns").is_empty());
+    }
+
+    #[test]
+    fn a_host_reads_the_secrets_of_a_complete_backup_while_a_client_opens_it() {
+        let mut cache = Cache::new(Duration::from_secs(40));
+        let repository = json!({"folder": "nas", "passwordSecretName": "password"});
+        put(&mut cache, "1", "BackupRepository", "r", &repository, &json!(null));
+        let mut version = 1;
+        let mut declare = |cache: &mut Cache, until: Option<&str>| {
+            version += 1;
+            let object = json!({
+                "apiVersion": "berth.dev/v1alpha1", "kind": "Backup",
+                "metadata": {"name": "b", "namespace": "ns", "uid": "b", "resourceVersion": version.to_string(),
+                    "annotations": until.map(|until| json!({"berth.dev/read-until": until}))},
+                "spec": {"repository": "r", "snapshot": "s"},
+                "status": {"binding": {"host": "h1", "epoch": 1}, "volumeID": "v", "backupID": "b",
+                    "completedAt": "2026-01-01T00:00:00Z"},
+            });
+            cache.put(serde_json::from_value::<Backup>(object).expect("a Backup"), Instant::now())
+        };
+        declare(&mut cache, None);
+        assert!(cache.secrets_of("h1", "ns").is_empty());
+        assert!(declare(&mut cache, Some("2026-01-01T00:05:00Z")).contains(&Key::secrets_role("h1", "ns")));
+        assert_eq!(cache.secrets_of("h1", "ns"), ["password".to_owned()]);
+        assert!(cache.secrets_of("h2", "ns").is_empty());
+        assert!(declare(&mut cache, Some("for ever")).contains(&Key::secrets_role("h1", "ns")));
+        assert!(cache.secrets_of("h1", "ns").is_empty(), "it is no time");
     }
 }

@@ -2,6 +2,8 @@
 //! repository. When the host is gone for good, a complete backup has none until it is deleted: then one that reaches the repository
 //! deletes its data.
 
+mod reads;
+
 use std::sync::Arc;
 
 use berth_api::{
@@ -72,7 +74,10 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
         // It is removed with the last object that is bound to it.
         batch.enqueue(Key::cluster(ObjectKind::Host, &binding.host));
     }
-    plan.outcome
+    match reads::reconcile(cache, config, &backup, batch) {
+        Some(end) => plan.outcome.and(Dependency::Time(end)),
+        None => plan.outcome,
+    }
 }
 
 fn binding(backup: &Backup) -> Option<&Binding> {
@@ -266,7 +271,7 @@ fn status(backup: &Backup, decision: &Decision, now: Timestamp) -> BackupStatus 
     match decision {
         Decision::NoChange => return status,
         Decision::Unbind => {
-            status.binding = None;
+            (status.binding, status.files) = (None, None);
             return status;
         }
         Decision::Report(readiness) => readiness.write(&mut status.conditions, generation, now),

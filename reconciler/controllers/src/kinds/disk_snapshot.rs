@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use berth_api::console::DISK_READ_ACCOUNT;
 use berth_api::{
     Binding, Disk, DiskSnapshot, DiskSnapshotStatus, HOST_FINALIZER, Readiness, Reason, ResourceName,
 };
@@ -16,6 +17,7 @@ use crate::{
     kinds::{
         fenced,
         quota::{self, Excess},
+        ticket_accounts,
     },
     plan::{Dependency, Outcome, Plan, Step},
 };
@@ -41,6 +43,9 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
     }
     batch.steps(cache, config.clock.now(), &plan.steps);
     batch.status(snapshot.as_ref(), status(&snapshot, &plan.decision, config.clock.now()));
+    if is_bound && snapshot.metadata.deletion_timestamp.is_none() {
+        ticket_accounts::ensure(cache, key.namespace(), &[DISK_READ_ACCOUNT], batch);
+    }
     plan.outcome
 }
 

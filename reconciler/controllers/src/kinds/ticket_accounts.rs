@@ -1,9 +1,10 @@
 //! The ServiceAccounts of a namespace whose tokens are tickets: `berth-console` and others in one with VMs, for consoles and
-//! guests, `berth-image-upload` in one with images that are uploaded, and `berth-image-download` in one with images that are made or
-//! uploaded. And `berth-image-copy` in `berth-system`, once an image is made or uploaded.
+//! guests, `berth-image-upload` in one with images that are uploaded, `berth-image-download` in one with images that are made or
+//! uploaded, and `berth-disk-read` in one with snapshots or complete backups. And `berth-image-copy` in `berth-system`, once an image is
+//! made or uploaded.
 //!
 //! The accounts are not watched: each is written once for each start of the controllers, and again after each new list of
-//! accounts. So one that was deleted comes back with a later decision about a VM or an image of its namespace.
+//! accounts. So one that was deleted comes back with a later decision about a VM, an image, a snapshot or a backup of its namespace.
 
 use crate::{
     batch::{Write, WriteBatch},

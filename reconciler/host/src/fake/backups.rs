@@ -9,8 +9,8 @@ use secrecy::ExposeSecret;
 
 use super::FakeSystem;
 use crate::{
-    BackupFacts, BackupId, Backups, NewBackup, NewVolume, Progress, RepositoryAccess, RepositoryPlace,
-    RepositoryProblem, Result, SystemError, VolumeFacts,
+    BackupFacts, BackupId, Backups, DiskReader, NewBackup, NewVolume, Progress, RepositoryAccess,
+    RepositoryPlace, RepositoryProblem, Result, SystemError, VolumeFacts,
 };
 
 /// Duration of a backup or a restore, which goes on in `PIECES` pieces.
@@ -93,6 +93,16 @@ impl FakeSystem {
         self.state().repositories = repositories;
     }
 
+    /// Sets the first bytes that a snapshot or a backup of this id has.
+    pub fn put_disk_data(&self, id: &str, bytes: &[u8]) {
+        self.state().disk_data.insert(id.to_owned(), bytes.to_vec());
+    }
+
+    fn reader(&self, id: &str, size: u64) -> Box<dyn DiskReader> {
+        let bytes = self.state().disk_data.get(id).cloned().unwrap_or_default();
+        Box::new(FakeReader { bytes, size })
+    }
+
     fn check_folder(&self, access: &RepositoryAccess) -> Result<()> {
         let RepositoryPlace::Folder { name, .. } = &access.place else { return Ok(()) };
         let state = self.state();
@@ -170,6 +180,27 @@ impl FakeSystem {
     }
 }
 
+/// The data of a snapshot or a backup.
+struct FakeReader {
+    bytes: Vec<u8>,
+    size: u64,
+}
+
+#[async_trait]
+impl DiskReader for FakeReader {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    async fn read_at(&mut self, offset: u64, into: &mut [u8]) -> Result<()> {
+        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        for (at, byte) in into.iter_mut().enumerate() {
+            *byte = self.bytes.get(start.saturating_add(at)).copied().unwrap_or_default();
+        }
+        Ok(())
+    }
+}
+
 #[async_trait]
 impl Backups for FakeSystem {
     async fn back_up(
@@ -206,6 +237,24 @@ impl Backups for FakeSystem {
             self.make_volume(&blank)
         };
         self.call("create_from_backup", work).await
+    }
+
+    async fn open_backup(&self, repository: &RepositoryAccess, id: &BackupId) -> Result<Box<dyn DiskReader>> {
+        let work = async {
+            let facts = self.read_backup(repository, id)?;
+            Ok(self.reader(&id.backup, facts.size))
+        };
+        self.call("open_backup", work).await
+    }
+
+    async fn open_snapshot(&self, _: &str, snapshot: &str) -> Result<Box<dyn DiskReader>> {
+        let work = async {
+            let found = self.state().snapshots.get(snapshot).map(|found| found.facts.clone());
+            let taken = found.filter(|facts| facts.taken.is_some());
+            let facts = taken.ok_or_else(|| SystemError::SnapshotLost { id: snapshot.to_owned() })?;
+            Ok(self.reader(snapshot, facts.size))
+        };
+        self.call("open_snapshot", work).await
     }
 
     async fn delete_backup(&self, repository: &RepositoryAccess, id: &BackupId) -> Result<()> {

@@ -37,6 +37,8 @@ pub(super) struct State {
     /// The keys of encrypted volumes, which the real host forgets with its agent.
     pub(super) keys: Keyring,
     pub(super) repositories: FakeRepositories,
+    /// The first bytes of snapshots and backups, by id; zeros follow.
+    pub(super) disk_data: BTreeMap<String, Vec<u8>>,
     pub(super) networks: BTreeMap<String, NetworkConfig>,
     pub(super) bridged: BTreeMap<String, BridgedNetwork>,
     pub(super) taps: BTreeMap<String, TapConfig>,
@@ -94,6 +96,7 @@ impl Default for State {
             snapshots: BTreeMap::new(),
             keys: Keyring::default(),
             repositories: FakeRepositories::default(),
+            disk_data: BTreeMap::new(),
             networks: BTreeMap::new(),
             bridged: BTreeMap::new(),
             taps: BTreeMap::new(),

@@ -9,6 +9,7 @@
 //! name in a header, and can open no other file.
 
 mod disks;
+mod readers;
 mod repositories;
 #[cfg(test)]
 mod tests;
@@ -22,10 +23,11 @@ use super::LinuxSystem;
 use super::qemu_img::paths;
 use super::volumes::Begun;
 use crate::{
-    BackupFacts, BackupId, BackupParent, Backups, NewBackup, NewVolume, Progress, RepositoryAccess, Result,
-    SystemError, Taken, VolumeFacts,
+    BackupFacts, BackupId, BackupParent, Backups, DiskReader, NewBackup, NewVolume, Progress,
+    RepositoryAccess, Result, SystemError, Taken, VolumeFacts,
 };
 use disks::{Parent, SnapshotDisk, VolumeDisk};
+use readers::{BackupData, SnapshotData};
 use repositories::failed;
 
 /// In the facts of a backup: whether the guest's file systems were frozen, and the backup whose unchanged data was not read again.
@@ -80,7 +82,7 @@ impl LinuxSystem {
         if let Some(parent) = &parent {
             facts.insert(PARENT.to_owned(), parent.as_str().into());
         }
-        let mut disk = SnapshotDisk::open(&self.layout, self.tools_user, new, (chain, key), below).await?;
+        let mut disk = SnapshotDisk::open(&self.layout, self.tools_user, &new.pool, (chain, key), below).await?;
         let request = berth_backup::NewBackup {
             disk: &stored.disk,
             backup: &stored.backup,
@@ -200,6 +202,21 @@ impl Backups for LinuxSystem {
         let partial = disk.close().await?;
         let new = volume.clone();
         self.on_volumes(move |v| v.finish_restored(&new, partial.path())).await
+    }
+
+    async fn open_backup(&self, repository: &RepositoryAccess, id: &BackupId) -> Result<Box<dyn DiskReader>> {
+        let stored = self.stored(repository, id, false).await?;
+        let stored = stored.ok_or_else(|| no_repository(repository, id))?;
+        let opened = stored.repository.open_backup(&stored.disk, &stored.backup).await;
+        let reader = opened.map_err(|error| failed(repository, error))?;
+        Ok(Box::new(BackupData::new(repository.clone(), reader)))
+    }
+
+    async fn open_snapshot(&self, pool: &str, snapshot: &str) -> Result<Box<dyn DiskReader>> {
+        let (of_pool, id) = (pool.to_owned(), snapshot.to_owned());
+        let chain = self.on_volumes(move |volumes| volumes.chain_of_snapshot(&of_pool, &id)).await?;
+        let disk = SnapshotDisk::open(&self.layout, self.tools_user, pool, chain, None).await?;
+        Ok(Box::new(SnapshotData(disk)))
     }
 
     async fn delete_backup(&self, repository: &RepositoryAccess, id: &BackupId) -> Result<()> {

@@ -89,8 +89,8 @@ pub(in crate::commands) async fn ticket(
     let made = accounts.create_token_request(account, &PostParams::default(), &request).await;
     let remedy = match &made {
         Err(error) if has_code(error, 404) => format!(
-            "; the controllers create this account with the first VM of a namespace, or its first image that is made or uploaded: try again in a moment, or \
-             kubectl create serviceaccount {account} -n {namespace}"
+            "; the controllers create this account with the first VM, snapshot or complete backup of a namespace, or its first image that is made or \
+             uploaded: try again in a moment, or kubectl create serviceaccount {account} -n {namespace}"
         ),
         Err(error) if has_code(error, 403) => format!(
             "; it takes the verb create on serviceaccounts/token of {account} (role berth-editor has it)"

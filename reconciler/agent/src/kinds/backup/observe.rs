@@ -1,6 +1,7 @@
 //! Observation of a backup. Nothing is read from the repository here: the work in the background does.
 
 use berth_api::Backup;
+use berth_api::vm::ConsoleAddress;
 
 use super::{made_by, wanted_by};
 use crate::context::Context;
@@ -17,6 +18,8 @@ pub(crate) struct Observed {
     pub(crate) pull: Option<Pull>,
     /// Of one that is deleted: the work that makes it, which is not ended yet.
     pub(crate) unfinished: Option<Wanted>,
+    /// The server that clients read a complete one from. None: this host has none.
+    pub(crate) server: Option<ConsoleAddress>,
 }
 
 pub(super) fn observe(ctx: &Context, backup: &Backup) -> Observed {
@@ -29,5 +32,6 @@ pub(super) fn observe(ctx: &Context, backup: &Backup) -> Observed {
     };
     let pull = wanted.as_ref().and_then(|wanted| ctx.pulls.state(wanted, &key));
     let unfinished = made.filter(|made| ctx.pulls.state(made, &key).is_some());
-    Observed { has_repository, wanted, pull, unfinished }
+    let server = ctx.config.console.as_ref().map(|own| own.published());
+    Observed { has_repository, wanted, pull, unfinished, server }
 }

@@ -28,6 +28,7 @@ pub(super) fn status(
     {
         complete(&mut status, facts, now);
     }
+    status.files = observed.server.clone().filter(|_| status.completed_at.is_some());
     status
 }
 

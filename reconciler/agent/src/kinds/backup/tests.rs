@@ -59,7 +59,7 @@ fn index(backups: &[Backup]) -> Index {
 fn seen(backup: &Backup, pull: Option<Pull>) -> Observed {
     let index = index(std::slice::from_ref(backup));
     let wanted = wanted_by(&index.read(), backup);
-    Observed { has_repository: true, wanted, pull, unfinished: None }
+    Observed { has_repository: true, wanted, pull, unfinished: None, server: None }
 }
 
 fn facts() -> BackupFacts {

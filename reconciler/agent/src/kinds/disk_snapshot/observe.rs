@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use berth_api::DiskSnapshot;
+use berth_api::vm::ConsoleAddress;
 use berth_host::SnapshotFacts;
 
 use super::parts::{self, Parts};
@@ -23,6 +24,8 @@ pub(crate) struct Observed {
     pub(crate) held_by: Option<String>,
     /// When to look for its key again, or whether that is still there. None: it is not encrypted.
     pub(crate) look_again: Option<Duration>,
+    /// The server that clients read a taken one from. None: this host has none.
+    pub(crate) server: Option<ConsoleAddress>,
 }
 
 pub(super) async fn observe(ctx: &Context, snapshot: &DiskSnapshot) -> Result<Observed, Error> {
@@ -41,5 +44,6 @@ pub(super) async fn observe(ctx: &Context, snapshot: &DiskSnapshot) -> Result<Ob
         Some(_) => restores::holds(ctx, snapshot).await?,
         None => None,
     };
-    Ok(Observed { snapshot: found, has_volume, parts, held_by, look_again })
+    let server = ctx.config.console.as_ref().filter(|_| is_taken).map(|own| own.published());
+    Ok(Observed { snapshot: found, has_volume, parts, held_by, look_again, server })
 }

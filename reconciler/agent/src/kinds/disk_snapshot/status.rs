@@ -31,5 +31,6 @@ pub(super) fn status(
         // In a field of its own: an older agent reads the consistency.
         status.memory = taken.memory.then_some(true);
     }
+    status.files.clone_from(&observed.server);
     status
 }

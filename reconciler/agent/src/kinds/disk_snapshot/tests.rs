@@ -50,7 +50,14 @@ fn found(uid: &str, frozen: Option<bool>) -> Observed {
         owner: Some(owner(uid)),
         taken: frozen.map(|frozen| Taken { at: Timestamp::UNIX_EPOCH, frozen, memory: false }),
     };
-    Observed { snapshot: Some(facts), has_volume: true, parts: None, held_by: None, look_again: None }
+    Observed {
+        snapshot: Some(facts),
+        has_volume: true,
+        parts: None,
+        held_by: None,
+        look_again: None,
+        server: None,
+    }
 }
 
 fn reason(plan: &Plan<Step>) -> (bool, Reason) {

@@ -17,7 +17,7 @@ use super::super::layout::Layout;
 use super::super::program::Program;
 use super::super::qemu_img::{block_node, linked, no_space, paths};
 use super::super::volumes::BACKUPS;
-use crate::{NewBackup, NewVolume, Result, SystemError};
+use crate::{NewVolume, Result, SystemError};
 
 const QEMU_NBD: Program = Program {
     name: "qemu-nbd",
@@ -137,11 +137,11 @@ impl SnapshotDisk {
     pub(super) async fn open(
         layout: &Layout,
         user: Option<RunAs>,
-        new: &NewBackup,
+        pool: &str,
         (chain, key): (Backing, Option<DiskKey>),
         parent: Option<Parent>,
     ) -> Result<Self> {
-        let (layout, pool) = (layout.clone(), new.pool.clone());
+        let (layout, pool) = (layout.clone(), pool.to_owned());
         let (folder, chain) = blocking(move || {
             let folder = Folder::new(&layout, &pool);
             folder.make(user.as_ref())?;

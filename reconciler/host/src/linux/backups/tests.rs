@@ -198,3 +198,27 @@ async fn a_repository_that_cannot_be_opened_says_why() {
     let gone = host.back_up("s-9", &[]).await;
     assert!(matches!(gone, Err(SystemError::SnapshotLost { .. })), "{gone:?}");
 }
+
+#[tokio::test]
+async fn parts_of_a_snapshot_and_of_its_backup_are_read_while_the_disk_changes() {
+    let host = Host::new();
+    host.make("v-1").await;
+    host.write("v-1", 7, 5).await;
+    host.take("v-1", "s-1").await;
+    host.back_up("s-1", &[]).await.expect("backed up");
+    let of_snapshot = host.system.open_snapshot("default", "s-1").await.expect("opened");
+    let of_backup = host.system.open_backup(&access("canary"), &id("s-1")).await.expect("opened");
+    host.write("v-1", 8, 5).await;
+    for mut reader in [of_snapshot, of_backup] {
+        assert_eq!(reader.size(), SIZE);
+        let mut found = vec![1; 2048];
+        reader.read_at(5 * MIB - 1024, &mut found).await.expect("read");
+        assert!(found[..1024].iter().all(|byte| *byte == 0) && found[1024..].iter().all(|byte| *byte == 7));
+        assert!(reader.read_at(SIZE - 1, &mut found).await.is_err(), "beyond the end");
+    }
+    let error = host.system.open_snapshot("default", "s-2").await.map(drop).expect_err("not taken");
+    assert_eq!(error.variant(), "SnapshotLost");
+    let error = host.system.open_backup(&access("canary"), &id("s-2")).await.map(drop).expect_err("not made");
+    assert_eq!(error.variant(), "BackupLost");
+    assert_eq!(host.leftovers(), Vec::<String>::new());
+}

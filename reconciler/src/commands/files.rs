@@ -1,0 +1,93 @@
+//! `berth disk-backup ls`, `berth disk-backup cp`, `berth snapshot ls`, `berth snapshot cp`: single files out of backups and snapshots.
+//!
+//! ```text
+//!  object, ticket ─▶ host ◀── parts of the data ──▶ remote_disk ─▶ partitions and file system ─▶ list, copy
+//!    origin                                         in a thread of this process, which has the rights of its user only
+//! ```
+//!
+//! *Guarantees:* the data is that of a guest, and hostile. Nothing in it names a file outside of the target, nor reaches the terminal as it
+//! is; entries and bytes are limited; a file system that leads nowhere ends the command.
+
+mod copy;
+mod list;
+mod origin;
+mod remote_disk;
+
+use std::io::Write;
+
+use anyhow::{Context, bail, ensure};
+use berth_api::{Quantity, disk_read::DiskOrigin};
+use berth_filesystems::{FsError, Tree};
+
+use crate::cli::{CopyFilesOptions, FileSource, ListFilesOptions};
+use remote_disk::with_disk;
+
+/// Lists a folder, or a file.
+///
+/// *Errors:* those of the connection; the data has no file system that is read, or no such path.
+pub(super) async fn list(origin: DiskOrigin, options: ListFilesOptions) -> anyhow::Result<()> {
+    let ListFilesOptions { name, path, source } = options;
+    let data = Box::pin(origin::opened(origin, &source, &name)).await?;
+    let partition = source.partition;
+    let listed = with_disk(data, move |disk, alive| {
+        let tree = opened(berth_filesystems::open(&disk, partition))?;
+        list::lines(&tree, path.as_bytes(), alive)
+    });
+    let listed = listed.await.with_context(|| what(origin, &source, &name))?;
+    let mut out = std::io::stdout().lock();
+    for line in listed.lines {
+        match writeln!(out, "{line}") {
+            // The reader of a pipe has read enough, as `head` does.
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return Ok(()),
+            written => written.context("printing")?,
+        }
+    }
+    ensure!(listed.damaged == 0, "{} entries are damaged: each has a line with the reason", listed.damaged);
+    Ok(())
+}
+
+/// Copies a file, or a folder.
+///
+/// *Errors:* the target exists; those of the connection; the data has no such file, or is damaged.
+pub(super) async fn copy(origin: DiskOrigin, options: CopyFilesOptions) -> anyhow::Result<()> {
+    let CopyFilesOptions { from, to, recursive, force, source } = options;
+    let target = copy::Target::new(&from.path, &to, recursive, force)?;
+    let data = Box::pin(origin::opened(origin, &source, &from.name)).await?;
+    let partition = source.partition;
+    let copied = with_disk(data, move |disk, alive| {
+        let tree = opened(berth_filesystems::open(&disk, partition))?;
+        copy::run(&tree, from.path.as_bytes(), &target, alive)
+    });
+    let copied = copied.await.with_context(|| what(origin, &source, &from.name))?;
+    for note in &copied.notes {
+        eprintln!("berth: {note}");
+    }
+    let (files, size, to) = (copied.files, Quantity::from_bytes(copied.bytes).0, copied.to.display());
+    let files = if files == 1 { "1 file".to_owned() } else { format!("{files} files") };
+    writeln!(std::io::stdout(), "{files} with {size} in {to}").context("printing")
+}
+
+fn what(origin: DiskOrigin, source: &FileSource, name: &str) -> String {
+    format!("reading {} {name} in namespace {}", origin.kind(), source.namespace)
+}
+
+/// Prints which file system it is, or explains what else can be done without one.
+fn opened(tree: Result<Tree, FsError>) -> anyhow::Result<Tree> {
+    match tree {
+        Ok(tree) => {
+            let content = tree.content();
+            let (place, name) = (content.place(), content.file_system.name());
+            eprintln!("{place}: {name}, {}", Quantity::from_bytes(content.length).0);
+            Ok(tree)
+        }
+        Err(
+            error @ (FsError::Unsupported { .. } | FsError::NothingToRead { .. } | FsError::Features { .. }),
+        ) => {
+            bail!(
+                "{error}. Make a Disk from it (source), and attach that to a VM whose system reads this (HotswapDiskAttachment); the data of \
+                 a snapshot as a file: berth snapshot download"
+            )
+        }
+        Err(error) => Err(error.into()),
+    }
+}
