@@ -15,14 +15,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use berth_api::condition::find;
-use berth_api::{AGENT_MANAGER, Binding, Conditions, HOST_FINALIZER, Readiness, Reason, Unparsed};
+use berth_api::{AGENT_MANAGER, Binding, Conditions, HOST_FINALIZER, JsonKind, Readiness, Reason, Unparsed};
 use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::object::HasStatus;
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::context::Context;
@@ -93,11 +92,7 @@ pub(crate) trait Reconciler: 'static {
     type Object: Indexed
         + Resource<DynamicType = (), Scope = NamespaceResourceScope>
         + HasStatus<Status = Self::Status>
-        + DeserializeOwned
-        + Serialize
-        + Debug
-        + Send
-        + Sync;
+        + JsonKind;
     type Status: Clone + Default + PartialEq + Serialize + Send + Sync;
     type Observed: Send + Sync;
     type Step: Debug + Send + Sync;
@@ -313,10 +308,7 @@ fn record_event<O: Resource<DynamicType = ()>>(
     }
 }
 
-async fn replace_status<O>(api: &Api<Unparsed>, object: &O) -> Result<O, kube::Error>
-where
-    O: Resource + Serialize + DeserializeOwned,
-{
+async fn replace_status<O: JsonKind>(api: &Api<Unparsed>, object: &O) -> Result<O, kube::Error> {
     let text = Unparsed::of(object).map_err(kube::Error::SerdeError)?;
     let answer = api.replace_status(&object.name_any(), &post(), &text).await?;
     answer.parse().map_err(kube::Error::SerdeError)
@@ -340,7 +332,7 @@ pub(crate) fn post() -> PostParams {
 /// *Guarantees:* only from exactly this object (uid) at exactly this resourceVersion.
 pub(crate) async fn release<O>(ctx: &Context, object: &O) -> Result<(), Error>
 where
-    O: Indexed + Resource<DynamicType = (), Scope = NamespaceResourceScope> + DeserializeOwned + Debug,
+    O: Indexed + Resource<DynamicType = (), Scope = NamespaceResourceScope> + JsonKind,
 {
     if O::departed(&mut ctx.index.read()).is_some_and(|departed| departed.forget(object)) {
         return Ok(());

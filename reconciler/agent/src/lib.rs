@@ -64,6 +64,7 @@ pub mod site;
 mod snapshots;
 mod ssh_keys;
 mod start_order;
+mod typed_api;
 mod usage;
 mod watch;
 

@@ -20,7 +20,7 @@
 //!                          password, sysprep (of a guest)
 //!                          console, guest_access (ways into a guest), packet_trace, image_upload
 //!                          image_download ─▶ image_copy
-//!                          unmanaged (objects read without their managed fields)   unparsed (objects of any kind as text)
+//!                          unparsed (objects of any kind as text) ─▶ json_kind (the JSON of each kind, compiled once)
 //!                          exact (lists without spare room)
 //! ```
 //!
@@ -55,6 +55,7 @@ pub mod image_copy;
 pub mod image_download;
 pub mod image_upload;
 pub mod ip_pool;
+mod json_kind;
 pub mod manifests;
 pub mod name;
 pub mod network;
@@ -80,7 +81,6 @@ pub mod snapshot_schedule;
 pub mod storage_pool;
 pub mod sysprep;
 mod taken;
-mod unmanaged;
 mod unparsed;
 pub mod user_data;
 pub mod vm;
@@ -110,6 +110,7 @@ pub use image::{
     Image, ImageCompression, ImageFormat, ImageSource, ImageSpec, ImageState, ImageStatus, redacted_url,
 };
 pub use ip_pool::{IPPool, IPPoolMode, IPPoolSpec, IPPoolStatus};
+pub use json_kind::JsonKind;
 pub use name::ResourceName;
 pub use network::{
     Allocation, Egress, Ipv4Spec, Network, NetworkHost, NetworkName, NetworkSpec, NetworkStatus, NetworkType,
@@ -133,7 +134,6 @@ pub use snapshot_schedule::{
 };
 pub use storage_pool::{StoragePool, StoragePoolSpec, StoragePoolStatus, StoragePoolType};
 pub use taken::{HugeMemory, SizeTaken, size_taken};
-pub use unmanaged::Unmanaged;
 pub use unparsed::Unparsed;
 pub use vm::{RestartPolicy, StopMode, VM, VMSpec, VMStatus};
 pub use vm_class::{VMClass, VMClassSpec, VMClassStatus};

@@ -18,7 +18,7 @@ use std::time::Duration;
 use berth_api::condition::find;
 use berth_api::{Host, VM};
 use kube::api::PostParams;
-use kube::{Api, Resource};
+use kube::Resource;
 
 use apply::wake_disks;
 use observe::Observed;
@@ -31,6 +31,7 @@ use crate::index::{Indexed, Table, Tables};
 use crate::journal::Journal;
 use crate::key::{Key, ObjectName};
 use crate::snapshots::{merge_deleted, wake_merged};
+use crate::typed_api::TypedApi;
 use berth_host::InstanceFacts;
 
 /// Interval at which state without change events (free space, foreign processes and files, trash) is observed.
@@ -193,7 +194,7 @@ async fn reconnect_orphans(ctx: &Context, observed: &Observed) -> Result<(), Err
 
 /// Reports the host if its status has changed. Returns when the next report is possible, if this one comes too early.
 async fn report(ctx: &Context, observed: &Observed) -> Result<Option<Duration>, Error> {
-    let api: Api<Host> = Api::all(ctx.client.clone());
+    let api: TypedApi<Host> = TypedApi::all(ctx.client.clone());
     let known = ctx.index.read().hosts.get(&ObjectName::new("", ctx.host()));
     let host = match known {
         Some(host) => (*host).clone(),
@@ -212,7 +213,7 @@ async fn report(ctx: &Context, observed: &Observed) -> Result<Option<Duration>, 
 /// Reports the host in this version of its object.
 async fn report_as(
     ctx: &Context,
-    api: &Api<Host>,
+    api: &TypedApi<Host>,
     observed: &Observed,
     host: Host,
 ) -> Result<Option<Duration>, Error> {
@@ -254,7 +255,7 @@ async fn report_as(
 }
 
 /// Returns the Host object, creating it if there is none.
-async fn ensure(config: &AgentConfig, api: &Api<Host>) -> Result<Host, Error> {
+async fn ensure(config: &AgentConfig, api: &TypedApi<Host>) -> Result<Host, Error> {
     let name = config.host_name.as_str();
     if let Some(host) = api.get_opt(name).await.map_err(Error::api("read the Host"))? {
         return Ok(host);
