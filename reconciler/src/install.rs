@@ -1,7 +1,7 @@
 //! Prepares a control plane to serve berth's kinds: applies the manifests, and creates the defaults.
 
 use anyhow::Context;
-use berth_api::{SYSTEM_NAMESPACE, manifests};
+use berth_api::{SYSTEM_NAMESPACE, Unparsed, manifests};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::{
     admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
@@ -42,8 +42,9 @@ pub async fn manifests(client: &Client) -> anyhow::Result<()> {
 
 /// Removes the admission policies that an earlier version installed and this one does not have.
 async fn remove_retired(client: &Client) -> anyhow::Result<()> {
-    let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(client.clone());
-    let policies: Api<ValidatingAdmissionPolicy> = Api::all(client.clone());
+    let all = |resource: ApiResource| Api::<Unparsed>::all_with(client.clone(), &resource);
+    let bindings = all(Unparsed::resource::<ValidatingAdmissionPolicyBinding>());
+    let policies = all(Unparsed::resource::<ValidatingAdmissionPolicy>());
     for name in manifests::retired_admission_policies() {
         let (binding, policy) = (
             bindings.delete(name, &DeleteParams::default()).await.map(drop),

@@ -40,7 +40,7 @@ impl<K: JsonKind> TypedApi<K> {
 
     /// Lists the objects of one page.
     pub(crate) async fn list(&self, params: &ListParams) -> Result<Vec<K>> {
-        self.text.list(params).await?.iter().map(parsed).collect()
+        self.text.list(params).await?.iter().map(parsed::<K>).collect()
     }
 
     pub(crate) async fn create(&self, params: &PostParams, object: &K) -> Result<K> {

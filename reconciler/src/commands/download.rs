@@ -20,13 +20,14 @@ use berth_api::{
     console::{DOWNLOAD_ACCOUNT, download_audience, download_path},
 };
 use berth_console_client::{DownloadPlace, Expected, FetchError, PartFile, Target, fetch};
-use kube::{Api, Client, ResourceExt};
+use kube::{Client, ResourceExt};
 
 use crate::{
     cli::{DiskFileFormat, DownloadOptions, OriginDownloadOptions},
     commands::{connect, console::connection::ticket, progress::Progress, resources},
     one_connection::client_of,
     requests::is_outage,
+    typed_api::TypedApi,
 };
 use origin::{Origin, OriginKind};
 
@@ -94,7 +95,7 @@ fn size_of_disk(image: &Image) -> Option<u64> {
 /// The control plane, and the namespace of a download.
 struct Site {
     client: Client,
-    images: Api<Image>,
+    images: TypedApi<Image>,
     namespace: String,
 }
 
@@ -105,7 +106,7 @@ impl Site {
         resources::checked(&options.name)?;
         files::check(&options.file, options.force)?;
         let client = client_of(connect::admin(&options.connection, &options.state.state_dir).await?)?;
-        let images = Api::namespaced(client.clone(), namespace);
+        let images = TypedApi::namespaced(client.clone(), namespace);
         Ok(Self { client, images, namespace: namespace.to_owned() })
     }
 

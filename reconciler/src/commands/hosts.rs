@@ -10,7 +10,8 @@ use std::{
 
 use anyhow::{Context, bail};
 use berth_api::{
-    ConditionType, Disk, Host, HotswapDiskAttachment, SYSTEM_NAMESPACE, VM, condition, manifests::access,
+    ConditionType, Disk, Host, HotswapDiskAttachment, JsonKind, SYSTEM_NAMESPACE, VM, condition,
+    manifests::access,
 };
 use k8s_openapi::{
     api::{
@@ -24,10 +25,12 @@ use kube::{
     Api, Client, Resource, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams},
 };
-use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use crate::cli::{HostAction, HostOptions};
+use crate::{
+    cli::{HostAction, HostOptions},
+    typed_api::TypedApi,
+};
 
 use super::{connect, token};
 
@@ -77,7 +80,7 @@ pub async fn act(client: &Client, action: &HostAction) -> anyhow::Result<()> {
 }
 
 async fn names(client: &Client) -> anyhow::Result<Vec<String>> {
-    let hosts: Api<Host> = Api::all(client.clone());
+    let hosts: TypedApi<Host> = TypedApi::all(client.clone());
     let hosts = hosts.list(&ListParams::default()).await.context("listing hosts")?;
     Ok(hosts.iter().map(ResourceExt::name_any).collect())
 }
@@ -98,10 +101,10 @@ async fn recover(client: &Client, hosts: &[String], end: bool) -> anyhow::Result
 }
 
 async fn declare(client: &Client, host: &str, spec: &serde_json::Value) -> anyhow::Result<()> {
-    let hosts: Api<Host> = Api::all(client.clone());
+    let hosts: TypedApi<Host> = TypedApi::all(client.clone());
     let params = PatchParams { field_manager: Some("berth".into()), ..PatchParams::default() };
     match hosts.patch(host, &params, &Patch::Merge(json!({"spec": spec}))).await {
-        Ok(_) => Ok(()),
+        Ok(()) => Ok(()),
         Err(kube::Error::Api(status)) if status.code == 404 => {
             bail!("there is no host {host}: see `berth host list`")
         }
@@ -110,7 +113,7 @@ async fn declare(client: &Client, host: &str, spec: &serde_json::Value) -> anyho
 }
 
 async fn list(client: &Client) -> anyhow::Result<()> {
-    let hosts: Api<Host> = Api::all(client.clone());
+    let hosts: TypedApi<Host> = TypedApi::all(client.clone());
     let hosts = hosts.list(&ListParams::default()).await.context("listing hosts")?;
     let mut out = std::io::stdout().lock();
     let mut line = |columns: [&str; 6]| {
@@ -148,11 +151,8 @@ fn state(host: &Host) -> String {
 }
 
 /// Returns the objects of a kind that are bound to a host.
-async fn bound<K>(client: &Client, host: &str) -> anyhow::Result<Vec<K>>
-where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
-{
-    let api: Api<K> = Api::all(client.clone());
+async fn bound<K: JsonKind>(client: &Client, host: &str) -> anyhow::Result<Vec<K>> {
+    let api: TypedApi<K> = TypedApi::all(client.clone());
     let params = ListParams::default().fields(&format!("status.binding.host={host}"));
     let listed = api.list(&params).await;
     Ok(listed.with_context(|| format!("listing each {} of host {host}", K::kind(&())))?.items)
@@ -186,7 +186,7 @@ async fn until_empty(client: &Client, host: &str, limit: Duration) -> anyhow::Re
             eprintln!("{} of {} still run: {}{more}", running.len(), vms.len(), names.join(", "));
             reported = Some(running.clone());
         }
-        let api: Api<Host> = Api::all(client.clone());
+        let api: TypedApi<Host> = TypedApi::all(client.clone());
         let state = api.get(host).await.with_context(|| format!("reading Host {host}"))?;
         if !state.spec.draining {
             bail!("host {host} is not drained any more: it was uncordoned");
@@ -205,7 +205,7 @@ async fn until_empty(client: &Client, host: &str, limit: Duration) -> anyhow::Re
 }
 
 async fn forget(client: &Client, host: &str, lost: bool) -> anyhow::Result<()> {
-    let hosts: Api<Host> = Api::all(client.clone());
+    let hosts: TypedApi<Host> = TypedApi::all(client.clone());
     let known = hosts.get_opt(host).await.with_context(|| format!("reading Host {host}"))?;
     let mut left: Vec<String> = named(&bound::<VM>(client, host).await?).collect();
     left.extend(named(&bound::<Disk>(client, host).await?));
@@ -246,7 +246,7 @@ async fn forget(client: &Client, host: &str, lost: bool) -> anyhow::Result<()> {
         );
         return Ok(());
     }
-    gone(hosts.delete(host, &DeleteParams::default()).await.map(|_| ())).context("deleting the Host")?;
+    gone(hosts.delete(host, &DeleteParams::default()).await).context("deleting the Host")?;
     until_gone(&hosts, host).await?;
     let leases: Api<Lease> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
     gone(leases.delete(host, &DeleteParams::default()).await.map(|_| ())).context("deleting the Lease")?;
@@ -256,7 +256,7 @@ async fn forget(client: &Client, host: &str, lost: bool) -> anyhow::Result<()> {
 
 /// Waits a moment for the Host's agent to report that the host has no users: without its access the agent no longer
 /// can.
-async fn said_unused(hosts: &Api<Host>, host: &str) -> anyhow::Result<()> {
+async fn said_unused(hosts: &TypedApi<Host>, host: &str) -> anyhow::Result<()> {
     let begun = Instant::now();
     loop {
         let known = hosts.get_opt(host).await.with_context(|| format!("reading Host {host}"))?;
@@ -270,7 +270,7 @@ async fn said_unused(hosts: &Api<Host>, host: &str) -> anyhow::Result<()> {
 
 /// Waits until the controllers have removed the Host. Its bound objects are gone; the controllers may take a moment
 /// to see that.
-async fn until_gone(hosts: &Api<Host>, host: &str) -> anyhow::Result<()> {
+async fn until_gone(hosts: &TypedApi<Host>, host: &str) -> anyhow::Result<()> {
     let begun = Instant::now();
     while hosts.get_opt(host).await.with_context(|| format!("reading Host {host}"))?.is_some() {
         if begun.elapsed() > GONE_WITHIN {

@@ -12,7 +12,7 @@ use berth_api::{
 use berth_console_client::{
     Awaited, MeasuredFile, Next, PushError, Seen, Target, UploadPlace, measure, push as upload,
 };
-use kube::{Api, Client, ResourceExt, api::PostParams};
+use kube::{Client, ResourceExt};
 use tokio::time::{Instant, sleep};
 
 use crate::{
@@ -20,6 +20,7 @@ use crate::{
     commands::{connect, console::connection::ticket, progress::Progress, resources},
     one_connection::client_of,
     requests::has_code,
+    typed_api::TypedApi,
 };
 
 const PAUSE: Duration = Duration::from_millis(500);
@@ -35,7 +36,7 @@ pub(super) async fn push(options: ImagePushOptions) -> anyhow::Result<()> {
     let file =
         tokio::task::spawn_blocking(move || measure(&path, None)).await.context("reading the file")??;
     let client = client_of(connect::admin(&options.connection, &options.state.state_dir).await?)?;
-    let images: Api<Image> = Api::namespaced(client.clone(), namespace);
+    let images: TypedApi<Image> = TypedApi::namespaced(client.clone(), namespace);
     let uid = declare(&images, name, &spec(&options, &file)).await?.uid().unwrap_or_default();
     let wait = options.timeout.0;
     let place = Place {
@@ -89,14 +90,14 @@ fn spec(options: &ImagePushOptions, file: &MeasuredFile) -> ImageSpec {
 }
 
 /// Creates the Image, or returns the one that an earlier command created for the same file.
-async fn declare(images: &Api<Image>, name: &str, spec: &ImageSpec) -> anyhow::Result<Image> {
+async fn declare(images: &TypedApi<Image>, name: &str, spec: &ImageSpec) -> anyhow::Result<Image> {
     let reading = || format!("reading Image {name}");
     loop {
         if let Some(found) = images.get_opt(name).await.with_context(reading)? {
             check_same(&found, spec)?;
             return Ok(found);
         }
-        match images.create(&PostParams::default(), &Image::new(name, spec.clone())).await {
+        match images.create(&Image::new(name, spec.clone())).await {
             // Another client was faster.
             Err(error) if has_code(&error, 409) => {}
             made => return made.with_context(|| format!("creating Image {name}")),
@@ -124,7 +125,7 @@ fn check_same(found: &Image, spec: &ImageSpec) -> anyhow::Result<()> {
 /// The Image that is uploaded.
 struct Place {
     client: Client,
-    images: Api<Image>,
+    images: TypedApi<Image>,
     namespace: String,
     name: String,
     uid: String,

@@ -16,13 +16,14 @@ use berth_api::{
     vm::InterfaceStatus,
 };
 use berth_host::{SENDER, StepResult, Trace, TraceEnd, TraceObject, TracedPacket};
-use kube::{Api, Client, ResourceExt, api::ListParams};
+use kube::{Client, ResourceExt, api::ListParams};
 use tokio::{io::AsyncReadExt as _, time::timeout};
 
 use super::console::connection;
 use crate::{
     cli::{End, OutputForm, TraceOptions},
     net_trace::{Verdict, Way},
+    typed_api::TypedApi,
 };
 
 /// The exit code of a failure, which is neither that of a packet that passes nor that of one that is dropped.
@@ -304,7 +305,7 @@ struct Search {
 impl Neighbours {
     /// Returns the interface on this network that has an address.
     async fn with_address(&self, network: &str, address: IpAddr) -> anyhow::Result<Search> {
-        let vms: Api<VM> = Api::namespaced(self.client.clone(), &self.namespace);
+        let vms: TypedApi<VM> = TypedApi::namespaced(self.client.clone(), &self.namespace);
         let vms = match vms.list(&ListParams::default().limit(MOST_VMS)).await {
             Ok(vms) => vms,
             Err(error) if crate::requests::has_code(&error, 403) => {

@@ -15,6 +15,7 @@ use crate::{
     cli::{TokenAction, TokenCreate, TokenOptions},
     credential, install,
     join::{Join, TokenTimes},
+    typed_api::TypedApi,
 };
 
 use super::connect;
@@ -108,7 +109,7 @@ async fn list(client: &Client) -> anyhow::Result<()> {
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
     let params = ListParams::default().labels(access::HOST_LABEL);
     let accounts = accounts.list(&params).await.context("listing the hosts' accounts")?;
-    let hosts: Api<Host> = Api::all(client.clone());
+    let hosts: TypedApi<Host> = TypedApi::all(client.clone());
     let hosts = hosts.list(&ListParams::default()).await.context("listing hosts")?;
     let mut out = std::io::stdout().lock();
     writeln!(out, "{:<32} {:<22} JOINED", "HOST", "CREATED").context("printing")?;

@@ -4,12 +4,9 @@ use anyhow::{Context, bail};
 use berth_api::{
     Disk, DiskSource, DiskSpec, Host, Provisioning, Quantity, RESTORE_ANNOTATION, host::TrashedVolume,
 };
-use kube::{
-    Api, Client, ResourceExt,
-    api::{ListParams, PostParams},
-};
+use kube::{Client, ResourceExt, api::ListParams};
 
-use crate::cli::UndeleteOptions;
+use crate::{cli::UndeleteOptions, typed_api::TypedApi};
 
 use super::connect;
 
@@ -20,14 +17,11 @@ pub(super) async fn run(options: UndeleteOptions) -> anyhow::Result<()> {
     let (host, volume) = find(&client, namespace, name, options.volume.as_deref()).await?;
     let name = options.rename.as_deref().unwrap_or(name);
     let disk = disk(&host, name, &volume);
-    let disks: Api<Disk> = Api::namespaced(client, namespace);
+    let disks: TypedApi<Disk> = TypedApi::namespaced(client, namespace);
     if disks.get_opt(name).await.with_context(|| format!("reading Disk {namespace}/{name}"))?.is_some() {
         bail!("Disk {namespace}/{name} exists: --as NAME makes another Disk of the file");
     }
-    disks
-        .create(&PostParams::default(), &disk)
-        .await
-        .with_context(|| format!("making Disk {namespace}/{name} again"))?;
+    disks.create(&disk).await.with_context(|| format!("making Disk {namespace}/{name} again"))?;
     eprintln!(
         "Disk {namespace}/{name} ({}, deleted {}) comes back on host {host}",
         volume.size, volume.deleted_at
@@ -63,7 +57,7 @@ async fn find(
     name: &str,
     volume: Option<&str>,
 ) -> anyhow::Result<(String, TrashedVolume)> {
-    let hosts: Api<Host> = Api::all(client.clone());
+    let hosts: TypedApi<Host> = TypedApi::all(client.clone());
     let hosts = hosts.list(&ListParams::default()).await.context("listing hosts")?;
     let mut found: Vec<(String, TrashedVolume)> = Vec::new();
     for host in hosts {

@@ -23,6 +23,7 @@ use tokio::time::Instant;
 use crate::{
     credential, install,
     join::{Join, TokenTimes},
+    typed_api::TypedApi,
 };
 
 /// The agent of a Lease renewed within this time is alive.
@@ -45,7 +46,7 @@ pub struct Destination {
 
 /// Returns the hosts that can move: those that are not fenced.
 pub(super) async fn all(client: &Client) -> anyhow::Result<BTreeSet<String>> {
-    let hosts: Api<Host> = Api::all(client.clone());
+    let hosts: TypedApi<Host> = TypedApi::all(client.clone());
     let hosts = hosts.list(&ListParams::default()).await.context("listing hosts")?;
     Ok(hosts.iter().filter(|host| !host.spec.fenced).map(ResourceExt::name_any).collect())
 }

@@ -14,6 +14,7 @@ use crate::{
     commands::{connect, resources},
     one_connection::client_of,
     requests::has_code,
+    typed_api::TypedApi,
 };
 
 /// The shortest lifetime in seconds that Kubernetes gives a token. Hosts accept a ticket for one minute only.
@@ -45,7 +46,7 @@ pub(in crate::commands) async fn open(
 pub(in crate::commands) async fn vm(target: &ConsoleTarget) -> anyhow::Result<(Client, VM)> {
     let (namespace, name) = (resources::checked(&target.namespace)?, resources::checked(&target.vm)?);
     let client = client_of(connect::admin(&target.connection, &target.state.state_dir).await?)?;
-    let vms: Api<VM> = Api::namespaced(client.clone(), namespace);
+    let vms: TypedApi<VM> = TypedApi::namespaced(client.clone(), namespace);
     let vm = vms.get_opt(name).await.with_context(|| format!("reading VM {namespace}/{name}"))?;
     let Some(vm) = vm else { bail!("there is no VM {name} in namespace {namespace} (see -n)") };
     Ok((client, vm))

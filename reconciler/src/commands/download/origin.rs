@@ -12,8 +12,8 @@ use berth_api::{
 };
 use berth_console_client::{Awaited, Seen};
 use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, PostParams, Preconditions},
+    ResourceExt,
+    api::{DeleteParams, Preconditions},
 };
 use tokio::time::{Instant, sleep, timeout};
 
@@ -21,6 +21,7 @@ use super::Site;
 use crate::{
     cli::OriginDownloadOptions,
     requests::{has_code, is_outage},
+    typed_api::TypedApi,
 };
 
 const PAUSE: Duration = Duration::from_millis(500);
@@ -60,11 +61,11 @@ impl OriginKind {
         let namespace = &site.namespace;
         let uid = match self {
             Self::Disk => {
-                let disks: Api<Disk> = Api::namespaced(site.client.clone(), namespace);
+                let disks: TypedApi<Disk> = TypedApi::namespaced(site.client.clone(), namespace);
                 disks.get_opt(name).await.map(|found| found.and_then(|disk| disk.uid()))
             }
             Self::Snapshot => {
-                let snapshots: Api<DiskSnapshot> = Api::namespaced(site.client.clone(), namespace);
+                let snapshots: TypedApi<DiskSnapshot> = TypedApi::namespaced(site.client.clone(), namespace);
                 snapshots.get_opt(name).await.map(|found| found.and_then(|snapshot| snapshot.uid()))
             }
         };
@@ -200,7 +201,7 @@ async fn find(site: &Site, image: &str) -> anyhow::Result<Option<Image>> {
 
 async fn declare(site: &Site, origin: &Origin<'_>) -> anyhow::Result<Image> {
     let (image, kind, name) = (&origin.image, origin.kind.word(), origin.name);
-    let created = site.images.create(&PostParams::default(), &origin.wanted()).await;
+    let created = site.images.create(&origin.wanted()).await;
     match created {
         Err(error) if has_code(&error, 409) => {}
         made => {
@@ -223,7 +224,7 @@ async fn delete(site: &Site, image: &Image) -> anyhow::Result<()> {
     let params = DeleteParams::default().preconditions(preconditions);
     match site.images.delete(&name, &params).await {
         Err(error) if has_code(&error, 404) || has_code(&error, 409) => Ok(()),
-        deleted => deleted.map(drop).with_context(|| format!("deleting Image {name}")),
+        deleted => deleted.with_context(|| format!("deleting Image {name}")),
     }
 }
 
