@@ -171,10 +171,8 @@ impl Credential {
 }
 
 async fn config_of(join: &Join) -> anyhow::Result<Config> {
-    let mut text: serde_json::Value =
-        serde_saphyr::from_str(&join::kubeconfig(join, TOKEN)).context("the join string")?;
-    text["users"][0]["user"] = serde_json::json!({"token": join.token});
-    let kubeconfig: Kubeconfig = serde_json::from_value(text).context("the join string")?;
+    let config = join::config(join, &serde_json::json!({"token": join.token}));
+    let kubeconfig: Kubeconfig = serde_json::from_value(config).context("the join string")?;
     let options = KubeConfigOptions::default();
     Config::from_custom_kubeconfig(kubeconfig, &options).await.context("using the join string")
 }

@@ -6,7 +6,6 @@ use berth_apimachinery::schema::{MAX_DEPTH, whole_numbers};
 use serde::de::{DeserializeSeed, MapAccess, SeqAccess, Visitor};
 use serde_json::map::Entry;
 use serde_json::{Map, Number, Value};
-use serde_saphyr::{Budget, DuplicateKeyPolicy, Options};
 
 /// The maximum number of duplicates reported per text; more would only bury the first.
 const MAX_TWICE: usize = 100;
@@ -36,19 +35,10 @@ pub(super) fn json(text: &[u8]) -> serde_json::Result<Document> {
 /// # Errors
 /// The text is not YAML, or too large once its aliases are replaced.
 pub(super) fn yaml(text: &[u8]) -> Result<Document, String> {
-    let options = Options {
-        duplicate_keys: DuplicateKeyPolicy::LastWins,
-        budget: Some(Budget { max_depth: MAX_DEPTH, ..Budget::default() }),
-        with_snippet: false,
-        ..Options::default()
-    };
-    let mut path = Path { text: String::new(), twice: Vec::new() };
-    let read = serde_saphyr::with_deserializer_from_slice_with_options(text, options, |source| {
-        Node(&mut path).deserialize(source)
-    });
-    let mut value = read.map_err(|error| error.to_string())?;
+    let read = berth_yaml::read(text, MAX_DEPTH).map_err(|error| error.to_string())?;
+    let berth_yaml::Document { mut value, twice } = read;
     whole_numbers(&mut value);
-    Ok(Document { value, twice: path.twice })
+    Ok(Document { value, twice })
 }
 
 struct Path {
