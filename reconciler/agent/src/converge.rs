@@ -21,7 +21,6 @@ use k8s_openapi::NamespaceResourceScope;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::object::HasStatus;
 use kube::{Api, Client, Resource, ResourceExt};
-use serde::Serialize;
 use serde_json::json;
 
 use crate::context::Context;
@@ -93,7 +92,7 @@ pub(crate) trait Reconciler: 'static {
         + Resource<DynamicType = (), Scope = NamespaceResourceScope>
         + HasStatus<Status = Self::Status>
         + JsonKind;
-    type Status: Clone + Default + PartialEq + Serialize + Send + Sync;
+    type Status: Clone + Default + PartialEq + Send + Sync;
     type Observed: Send + Sync;
     type Step: Debug + Send + Sync;
 
@@ -270,7 +269,7 @@ async fn write_status<K: Reconciler>(
     }
     match written.map_err(Error::api("write the status")) {
         Ok(mut answer) => {
-            if ctx.definitions.check_response(&status, answer.status()) {
+            if ctx.definitions.check_response(&changed, &answer) {
                 // The control plane dropped fields that it does not know. Treating that as a difference would write the
                 // status again and again.
                 *answer.status_mut() = Some(status.clone());

@@ -118,15 +118,21 @@ fn parsed<K: JsonKind>(event: Event<Unparsed>) -> Result<Event<K>, serde_json::E
 pub(crate) fn host_addresses(ctx: &Arc<Context>) -> Watch {
     let ctx = ctx.clone();
     let config = watcher::Config::default().fields(&format!("metadata.name={HOST_ADDRESSES}"));
-    let api: Api<ConfigMap> = Api::namespaced(ctx.client.clone(), SYSTEM_NAMESPACE);
+    let resource = Unparsed::resource::<ConfigMap>();
+    let api = Api::namespaced_with(ctx.client.clone(), SYSTEM_NAMESPACE, &resource);
     Box::pin(async move {
-        let mut stream = watcher(api, config).default_backoff().boxed();
+        let mut stream = events(&api, &config);
         loop {
-            match stream.next().await {
-                Some(Ok(event)) => {
+            match stream.next().await.map(|event| event.map(parsed::<ConfigMap>)) {
+                Some(Ok(Ok(event))) => {
                     if ctx.index.read().host_addresses.apply(event) {
                         ctx.enqueue(Key::networks());
                     }
+                }
+                Some(Ok(Err(error))) => {
+                    tracing::warn!(%error, "the list of the hosts' addresses cannot be read, and is read again");
+                    tokio::time::sleep(UNREADABLE_DELAY).await;
+                    stream = events(&api, &config);
                 }
                 Some(Err(error)) => {
                     tracing::debug!(%error, "the watch of the hosts' addresses broke, trying again");

@@ -131,8 +131,8 @@ impl<'a> StatusVisitor for Attempt<'a> {
 
     fn visit<K: WithStatus>(self, object: &K) -> Self::Output {
         let Self(writer, operation) = self;
-        let object = object.clone();
-        async move { writer.typed(object, operation).await }.boxed()
+        let key = Key::of(object);
+        sent(K::api(writer.0.clone(), &key), key.name, request(object, operation), read::<K>).boxed()
     }
 }
 
@@ -260,35 +260,8 @@ impl Writer {
         request: Request,
     ) -> Result<Option<Response>, kube::Error> {
         let key = Key::of(object);
-        let answer = send(K::api(self.0.clone(), &key), &key.name, request).await?;
-        let object = answer.as_ref().map(parsed::<K>).transpose()?;
-        Ok(object.map(|object| Response::Is(object.into())))
-    }
-
-    async fn typed<K: WithStatus>(
-        &self,
-        mut object: K,
-        operation: Operation<'_>,
-    ) -> Result<Option<Object>, kube::Error> {
-        let key = Key::of(&object);
-        let version = Preconditions { uid: object.uid(), resource_version: object.resource_version() };
-        if let Operation::Status(meta) = operation {
-            *object.meta_mut() = meta.clone();
-            object.meta_mut().managed_fields = None;
-        }
-        let request = match operation {
-            Operation::Read => Request::Read,
-            Operation::Create => Request::Create(text(&object)?),
-            Operation::Delete => Request::Delete(version),
-            Operation::Finalizers(finalizers) => Request::Patch(json!({"metadata": {
-                "uid": version.uid, "resourceVersion": version.resource_version, "finalizers": finalizers,
-            }})),
-            Operation::Status(_) => Request::Status(text(&object)?),
-        };
-        let answer = send(K::api(self.0.clone(), &key), &key.name, request).await?;
-        let object = answer.as_ref().map(parsed::<K>).transpose()?;
-        let is_deleted = matches!(operation, Operation::Delete);
-        Ok(object.filter(|object| !is_deleted || !object.finalizers().is_empty()).map(Into::into))
+        let answer = sent(K::api(self.0.clone(), &key), key.name, Ok(request), read::<K>).await?;
+        Ok(answer.map(Response::Is))
     }
 
     /// Reads the objects of these writes, which failed or were not attempted.
@@ -379,6 +352,43 @@ enum Request {
     Delete(Preconditions),
     Patch(Value),
     Status(Unparsed),
+}
+
+/// The request of an operation on an object.
+fn request<K: WithStatus>(object: &K, operation: Operation<'_>) -> Result<Request, kube::Error> {
+    let version = Preconditions { uid: object.uid(), resource_version: object.resource_version() };
+    Ok(match operation {
+        Operation::Read => Request::Read,
+        Operation::Create => Request::Create(text(object)?),
+        Operation::Delete => Request::Delete(version),
+        Operation::Finalizers(finalizers) => Request::Patch(json!({"metadata": {
+            "uid": version.uid, "resourceVersion": version.resource_version, "finalizers": finalizers,
+        }})),
+        Operation::Status(meta) => {
+            let mut object = object.clone();
+            *object.meta_mut() = ObjectMeta { managed_fields: None, ..meta.clone() };
+            Request::Status(text(&object)?)
+        }
+    })
+}
+
+/// Sends the request, and reads the answer: the object, or none if it is gone. Compiled once for all kinds.
+async fn sent(
+    api: Api<Unparsed>,
+    name: String,
+    request: Result<Request, kube::Error>,
+    read: fn(&Unparsed) -> Result<Object, kube::Error>,
+) -> Result<Option<Object>, kube::Error> {
+    let request = request?;
+    let is_deletion = matches!(request, Request::Delete(_));
+    let answer = send(api, &name, request).await?;
+    let object = answer.as_ref().map(read).transpose()?;
+    let is_held = |object: &Object| object.meta().finalizers.as_ref().is_some_and(|held| !held.is_empty());
+    Ok(object.filter(|object| !is_deletion || is_held(object)))
+}
+
+fn read<K: WithStatus>(answer: &Unparsed) -> Result<Object, kube::Error> {
+    parsed::<K>(answer).map(Into::into)
 }
 
 /// Sends the request; the answer is the object, or none if there is none.

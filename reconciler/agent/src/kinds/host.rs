@@ -242,7 +242,7 @@ async fn report_as(
     let written = api.replace_status(ctx.host(), &post(), &changed).await;
     let mut answer = written.map_err(Error::api("write the Host's status"))?;
     ctx.host_reports.record();
-    if ctx.definitions.check_response(&status, answer.status.as_ref()) {
+    if ctx.definitions.check_response(&changed, &answer) {
         answer.status = Some(status.clone());
     }
     ctx.index.written(&host, answer);
