@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use berth_api::{
-    ConditionType, Disk, Host, HotswapDiskAttachment, JsonKind, SYSTEM_NAMESPACE, VM, condition,
+    ConditionType, Disk, Host, HotswapDiskAttachment, JsonKind, SYSTEM_NAMESPACE, Unparsed, VM, condition,
     manifests::access,
 };
 use k8s_openapi::{
@@ -305,17 +305,16 @@ async fn is_alive(client: &Client, host: &str) -> anyhow::Result<bool> {
 /// Removes every role of the host, in every namespace.
 async fn remove_roles(client: &Client, host: &str) -> anyhow::Result<()> {
     let params = ListParams::default().labels(&format!("{}={host}", access::HOST_LABEL));
-    let bindings: Api<RoleBinding> = Api::all(client.clone());
-    for binding in bindings.list(&params).await.context("listing the host's role bindings")? {
-        let api: Api<RoleBinding> = Api::namespaced(client.clone(), &binding.namespace().unwrap_or_default());
-        gone(api.delete(&binding.name_any(), &DeleteParams::default()).await.map(|_| ()))
-            .context("deleting a role binding of the host")?;
-    }
-    let roles: Api<Role> = Api::all(client.clone());
-    for role in roles.list(&params).await.context("listing the host's roles")? {
-        let api: Api<Role> = Api::namespaced(client.clone(), &role.namespace().unwrap_or_default());
-        gone(api.delete(&role.name_any(), &DeleteParams::default()).await.map(|_| ()))
-            .context("deleting a role of the host")?;
+    let kinds =
+        [(Unparsed::resource::<RoleBinding>(), "role binding"), (Unparsed::resource::<Role>(), "role")];
+    for (resource, kind) in kinds {
+        let all: Api<Unparsed> = Api::all_with(client.clone(), &resource);
+        for object in all.list(&params).await.with_context(|| format!("listing the host's {kind}s"))? {
+            let namespace = object.namespace().unwrap_or_default();
+            let api: Api<Unparsed> = Api::namespaced_with(client.clone(), &namespace, &resource);
+            gone(api.delete(&object.name_any(), &DeleteParams::default()).await.map(drop))
+                .with_context(|| format!("deleting a {kind} of the host"))?;
+        }
     }
     Ok(())
 }

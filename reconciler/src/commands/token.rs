@@ -4,7 +4,7 @@ use std::{io::Write, net::IpAddr, time::Duration};
 
 use anyhow::{Context, bail};
 use base64::{Engine, engine::general_purpose};
-use berth_api::{Host, ResourceName, SYSTEM_NAMESPACE, manifests::access};
+use berth_api::{Host, ResourceName, SYSTEM_NAMESPACE, Unparsed, manifests::access};
 use k8s_openapi::api::{core::v1::ServiceAccount, rbac::v1::ClusterRoleBinding};
 use kube::{
     Api, Client, Config, ResourceExt,
@@ -136,7 +136,7 @@ async fn revoke(client: &Client, host: &str) -> anyhow::Result<()> {
 /// *Errors:* the control plane's.
 pub(super) async fn end_access(client: &Client, host: &str) -> anyhow::Result<bool> {
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
-    let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
+    let bindings: Api<Unparsed> = Api::all_with(client.clone(), &Unparsed::resource::<ClusterRoleBinding>());
     let params = DeleteParams::default();
     let gone = |result: kube::Result<()>| match result {
         Ok(()) => Ok(true),

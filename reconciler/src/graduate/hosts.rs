@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Context, bail};
-use berth_api::{Host, SYSTEM_NAMESPACE, manifests::access, site::TermRecord};
+use berth_api::{Host, SYSTEM_NAMESPACE, Unparsed, manifests::access, site::TermRecord};
 use berth_engine::Clock;
 use k8s_openapi::{
     api::{
@@ -15,7 +15,7 @@ use k8s_openapi::{
 };
 use kube::{
     Api, Client, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams},
+    api::{ApiResource, DeleteParams, ListParams, Patch, PatchParams},
 };
 use serde_json::json;
 use tokio::time::Instant;
@@ -153,10 +153,12 @@ pub async fn ticket(client: &Client, host: &str) -> anyhow::Result<Join> {
 pub(super) async fn revoke(client: &Client) -> anyhow::Result<()> {
     let ours = ListParams::default().labels(access::HOST_LABEL);
     let secrets: Api<Secret> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
+    let untyped =
+        |resource: ApiResource| Api::<Unparsed>::namespaced_with(client.clone(), SYSTEM_NAMESPACE, &resource);
+    let roles = untyped(Unparsed::resource::<Role>());
+    let bindings = untyped(Unparsed::resource::<RoleBinding>());
     for secret in secrets.list(&ours).await.context("listing tickets")? {
         let name = secret.name_any();
-        let roles: Api<Role> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
-        let bindings: Api<RoleBinding> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
         let params = DeleteParams::default();
         for gone in [
             bindings.delete(&name, &params).await.map(drop),
