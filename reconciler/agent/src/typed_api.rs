@@ -6,8 +6,9 @@ use std::marker::PhantomData;
 
 use berth_api::{JsonKind, Unparsed};
 use k8s_openapi::NamespaceResourceScope;
-use kube::api::{ListParams, PostParams};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Error, Resource, Result};
+use serde_json::Value;
 
 /// Reads and writes objects of this kind.
 pub(crate) struct TypedApi<K> {
@@ -45,6 +46,10 @@ impl<K: JsonKind> TypedApi<K> {
 
     pub(crate) async fn create(&self, params: &PostParams, object: &K) -> Result<K> {
         parsed(&self.text.create(params, &text(object)?).await?)
+    }
+
+    pub(crate) async fn patch(&self, name: &str, params: &PatchParams, patch: &Patch<Value>) -> Result<K> {
+        parsed(&self.text.patch(name, params, patch).await?)
     }
 
     pub(crate) async fn replace_status(&self, name: &str, params: &PostParams, object: &K) -> Result<K> {

@@ -6,7 +6,7 @@
 use std::fmt::Debug;
 
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret, ServiceAccount};
 use k8s_openapi::api::rbac::v1::Role;
 use kube::Resource;
 use serde_json::value::{RawValue, to_raw_value};
@@ -68,5 +68,6 @@ json_kinds! {
     ConfigMap,
     Lease,
     Role,
+    Secret,
     ServiceAccount,
 }

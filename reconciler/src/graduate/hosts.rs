@@ -72,7 +72,7 @@ pub(super) async fn invite(
     next: &TermRecord,
     now: Timestamp,
 ) -> anyhow::Result<()> {
-    let secrets: Api<Secret> = Api::namespaced(from.clone(), SYSTEM_NAMESPACE);
+    let secrets: TypedApi<Secret> = TypedApi::namespaced(from.clone(), SYSTEM_NAMESPACE);
     for host in all(from).await? {
         install::apply(to, &access::host(&host)).await.with_context(|| format!("letting host {host} in"))?;
         let known = secrets.get_opt(&access::ticket_name(&host)).await.context("reading a host's ticket")?;
@@ -132,7 +132,7 @@ fn leads_to(ticket: &Secret, destination: &Destination, next: &TermRecord, now: 
 ///
 /// *Errors:* there is none for it; the control plane's.
 pub async fn ticket(client: &Client, host: &str) -> anyhow::Result<Join> {
-    let secrets: Api<Secret> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
+    let secrets: TypedApi<Secret> = TypedApi::namespaced(client.clone(), SYSTEM_NAMESPACE);
     let name = access::ticket_name(host);
     let Some(secret) = secrets.get_opt(&name).await.context("reading this host's ticket")? else {
         bail!(
@@ -152,7 +152,7 @@ pub async fn ticket(client: &Client, host: &str) -> anyhow::Result<Join> {
 /// *Errors:* the control plane's.
 pub(super) async fn revoke(client: &Client) -> anyhow::Result<()> {
     let ours = ListParams::default().labels(access::HOST_LABEL);
-    let secrets: Api<Secret> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
+    let secrets: TypedApi<Secret> = TypedApi::namespaced(client.clone(), SYSTEM_NAMESPACE);
     let untyped =
         |resource: ApiResource| Api::<Unparsed>::namespaced_with(client.clone(), SYSTEM_NAMESPACE, &resource);
     let roles = untyped(Unparsed::resource::<Role>());
@@ -163,7 +163,7 @@ pub(super) async fn revoke(client: &Client) -> anyhow::Result<()> {
         for gone in [
             bindings.delete(&name, &params).await.map(drop),
             roles.delete(&name, &params).await.map(drop),
-            secrets.delete(&name, &params).await.map(drop),
+            secrets.delete(&name, &params).await,
         ] {
             match gone {
                 Err(kube::Error::Api(status)) if status.code == 404 => {}

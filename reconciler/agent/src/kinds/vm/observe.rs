@@ -10,7 +10,7 @@ use berth_api::{
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
-use kube::{Api, Client, ResourceExt};
+use kube::{Client, ResourceExt};
 
 use super::bootstrap::Bootstrap;
 use super::cdroms::{self, DeclaredCdrom};
@@ -589,7 +589,7 @@ async fn group(client: &Client, vm: &VM) -> Result<Option<PlacementGroup>, Error
 
 async fn bootstrap(client: &Client, vm: &VM) -> Result<Bootstrap, Error> {
     let Some(spec) = &vm.spec.bootstrap else { return Ok(Bootstrap::of(vm, None, None)) };
-    let secrets: Api<Secret> = Api::namespaced(client.clone(), &vm.namespace().unwrap_or_default());
+    let secrets: TypedApi<Secret> = TypedApi::namespaced(client.clone(), &vm.namespace().unwrap_or_default());
     let mut found = Vec::new();
     for name in [&spec.secret_name, &spec.ssh_authorized_keys_secret] {
         let Some(name) = name else {
