@@ -102,24 +102,19 @@ impl TokenTimes {
 
 /// A kubeconfig that reads its token from a file beside it, so that a renewal writes only that file.
 pub fn kubeconfig(join: &Join, token_file: &str) -> String {
-    let config = config(join, &serde_json::json!({"tokenFile": token_file}));
-    serde_saphyr::to_string(&config).expect("texts always serialize")
-}
-
-/// The content of a kubeconfig with this user.
-pub(crate) fn config(join: &Join, user: &serde_json::Value) -> serde_json::Value {
     let mut cluster = serde_json::json!({"server": join.server});
     if let Some(ca) = &join.ca {
         cluster["certificate-authority-data"] = general_purpose::STANDARD.encode(ca).into();
     }
-    serde_json::json!({
+    let config = serde_json::json!({
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": "berth", "cluster": cluster}],
-        "users": [{"name": join.host, "user": user}],
+        "users": [{"name": join.host, "user": {"tokenFile": token_file}}],
         "contexts": [{"name": "berth", "context": {"cluster": "berth", "user": join.host}}],
         "current-context": "berth",
-    })
+    });
+    serde_saphyr::to_string(&config).expect("texts always serialize")
 }
 
 #[cfg(test)]
