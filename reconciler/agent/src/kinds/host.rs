@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use berth_api::condition::find;
 use berth_api::{Host, VM};
-use kube::api::PostParams;
 use kube::Resource;
+use kube::api::PostParams;
 
 use apply::wake_disks;
 use observe::Observed;
