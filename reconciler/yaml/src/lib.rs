@@ -5,8 +5,8 @@
 //!                     └─▶ scalar: null, boolean, number or text
 //! ```
 //!
-//! *Guarantees:* whatever the text is, it is read without recursion, and its depth, the number of its values and the size of their
-//! texts have limits, with those that aliases repeat.
+//! *Guarantees:* whatever the text is, it is parsed without recursion, and its depth, the number of its values and the size of their
+//! texts have limits, with those that aliases and reports of duplicate keys repeat.
 
 mod reader;
 mod scalar;

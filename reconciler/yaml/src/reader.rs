@@ -211,15 +211,24 @@ impl Reader {
                 }
             }
             (Some(Key::Merge), _) => return Err(NO_MERGE),
-            (None, Value::String(name)) => {
-                let is_twice = mapping.members.contains_key(&name);
-                mapping.key = Some(Key::Name(name));
-                if is_twice && self.document.twice.len() < MAX_TWICE {
-                    let path = self.path();
-                    self.document.twice.push(path);
-                }
-            }
+            (None, Value::String(name)) => return self.key(name),
+            // An alias: a number that stands there itself is a text already.
+            (None, Value::Number(number)) => return self.key(number.to_string()),
             (None, _) => return Err(NO_TEXT),
+        }
+        Ok(())
+    }
+
+    /// Adds a key to the innermost mapping.
+    fn key(&mut self, name: String) -> Result<(), Problem> {
+        let Some(Open { content: Content::Map(mapping), .. }) = self.open.last_mut() else { return Ok(()) };
+        let is_twice = mapping.members.contains_key(&name);
+        mapping.key = Some(Key::Name(name));
+        if is_twice && self.document.twice.len() < MAX_TWICE {
+            let path = self.path();
+            // A path repeats all keys that lead to it.
+            self.spend(Size { nodes: 0, bytes: path.len() })?;
+            self.document.twice.push(path);
         }
         Ok(())
     }

@@ -45,9 +45,12 @@ fn boolean(text: &str) -> Option<bool> {
     is_one_of(["false", "no", "n", "off"]).then_some(false)
 }
 
-/// An integer as in YAML 1.2, whose octal numbers begin with `0o`; its digits may be grouped with `_`.
+/// An integer as in YAML 1.2, whose octal numbers begin with `0o`; its digits may be grouped with `_`, which is no first digit.
 fn integer(text: &str) -> Option<Number> {
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+    if !unsigned.starts_with(|first: char| first.is_ascii_digit()) {
+        return None;
+    }
     let (radix, digits) = match unsigned.get(..2) {
         Some("0x" | "0X") => (16, &unsigned[2..]),
         Some("0o" | "0O") => (8, &unsigned[2..]),

@@ -39,10 +39,16 @@ fn plain_scalars_are_null_booleans_numbers_or_texts() {
         "2001-01-01",
         "0x",
         "_",
+        "_1",
+        "-_1",
+        "+_0x1",
+        0.5,
+        -0.5,
         "-9223372036854775809.5x"
     ]);
     let text = "[~, null, Null, yes, Off, y, 1, -1, 0644, 0o644, 0xff, 0b101, 1_000, 1.5, 1e3, 100000000000000000000, \"-\", \
-                .nan, inf, 1e999, 2001-01-01, 0x, _, -9223372036854775809.5x]";
+                .nan, inf, 1e999, 2001-01-01, 0x, _, _1, -_1, +_0x1, .5, -.5, \
+                -9223372036854775809.5x]";
     assert_eq!(value(text), wanted);
     assert_eq!(value("[18446744073709551615, -9223372036854775808]"), json!([u64::MAX, i64::MIN]));
     assert_eq!(
@@ -69,6 +75,8 @@ fn keys_stay_as_they_are_spelled() {
         assert_eq!(refused(text), format!("{NO_TEXT} at line {}", text.lines().count()), "{text}");
     }
     assert_eq!(value("- &a x\n- *a : b\n"), json!(["x", {"x": "b"}]));
+    assert_eq!(value("- &a 7\n- *a : b\n"), json!([7, {"7": "b"}]));
+    assert_eq!(refused("- &a yes\n- *a : b\n"), format!("{NO_TEXT} at line 2"));
 }
 
 #[test]
@@ -116,4 +124,7 @@ fn depth_number_and_size_of_values_have_limits() {
         bomb += &format!("a{level}: &a{level} [{row}]\n");
     }
     assert!(refused(&bomb).contains("too large"));
+    // Only a key after a question mark may be that long.
+    let twice = format!("? {}\n: {{{}}}\n", "k".repeat(MAX_BYTES / 64), "a: 1, ".repeat(MAX_TWICE));
+    assert!(refused(&twice).contains("too large"));
 }
