@@ -9,6 +9,8 @@ use serde_json::{Map, Number, Value};
 
 /// The maximum number of duplicates reported per text; more would only bury the first.
 const MAX_TWICE: usize = 100;
+/// The maximum size in bytes of a reported path: each repeats the names of the fields that it leads through.
+const MAX_PATH: usize = 1024;
 
 /// A parsed text.
 #[derive(Debug, Default, PartialEq)]
@@ -128,7 +130,8 @@ impl<'de> Visitor<'de> for Node<'_> {
             let before = self.0.member(&name);
             let member = map.entry(name);
             if matches!(member, Entry::Occupied(_)) && self.0.twice.len() < MAX_TWICE {
-                self.0.twice.push(self.0.text.clone());
+                let path = &self.0.text[..self.0.text.floor_char_boundary(MAX_PATH)];
+                self.0.twice.push(path.to_owned());
             }
             let value = members.next_value_seed(Node(self.0))?;
             self.0.text.truncate(before);
