@@ -1,6 +1,7 @@
 //! Prepares a control plane to serve berth's kinds: applies the manifests, and creates the defaults.
 
 use anyhow::Context;
+use berth_agent::TypedApi;
 use berth_api::{SYSTEM_NAMESPACE, Unparsed, manifests};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::{
@@ -26,7 +27,7 @@ const AT_ONCE: usize = 16;
 pub async fn manifests(client: &Client) -> anyhow::Result<()> {
     let objects = manifests::all();
     let digest = digest(&objects);
-    let marks: Api<ConfigMap> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
+    let marks: TypedApi<ConfigMap> = TypedApi::namespaced(client.clone(), SYSTEM_NAMESPACE);
     let mark = marks.get_opt(MARK).await.context("reading which manifests were applied")?;
     let applied = mark.and_then(|m| m.data).and_then(|data| data.get("digest").cloned());
     if applied.as_ref() == Some(&digest) {
@@ -36,7 +37,7 @@ pub async fn manifests(client: &Client) -> anyhow::Result<()> {
     remove_retired(client).await?;
     let mark = serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": MARK}, "data": {"digest": digest}});
     let params = PatchParams::apply(MANAGER).force();
-    marks.patch(MARK, &params, &Patch::Apply(&mark)).await.context("noting which manifests were applied")?;
+    marks.patch(MARK, &params, &Patch::Apply(mark)).await.context("noting which manifests were applied")?;
     Ok(())
 }
 

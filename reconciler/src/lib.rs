@@ -11,7 +11,7 @@
 //!            │    why, doctor, top      explanations of an object and of a machine; the use of hosts
 //!            │    net_trace             the way of a packet over hosts, as text
 //!            ▼
-//!  requests, credential, one_connection ─▶ too_many_requests, typed_api, log   clients, credentials, output
+//!  requests, credential, one_connection ─▶ too_many_requests, log   clients, credentials, output
 //! ```
 //!
 //! It must not decide placement, run a guest or interpret a request of the API: those are the other crates'.
@@ -33,5 +33,4 @@ mod requests;
 pub mod site;
 mod too_many_requests;
 mod top;
-mod typed_api;
 mod why;

@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use berth_agent::TypedApi;
 use berth_api::Host;
 use k8s_openapi::jiff::Timestamp;
 use kube::{
@@ -13,8 +14,6 @@ use kube::{
     api::{ListParams, Patch, PatchParams},
 };
 use serde_json::{Value, json};
-
-use crate::typed_api::TypedApi;
 
 /// A file in the control plane's folder.
 const MARK: &str = "restored";

@@ -15,6 +15,7 @@ use std::io::Write;
 
 use anyhow::{Context, bail};
 use async_trait::async_trait;
+use berth_agent::TypedApi;
 use berth_api::{
     Image, Quantity, condition,
     console::{DOWNLOAD_ACCOUNT, download_audience, download_path},
@@ -27,7 +28,6 @@ use crate::{
     commands::{connect, console::connection::ticket, progress::Progress, resources},
     one_connection::client_of,
     requests::is_outage,
-    typed_api::TypedApi,
 };
 use origin::{Origin, OriginKind};
 

@@ -9,6 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
+use berth_agent::TypedApi;
 use berth_api::{
     ConditionType, Disk, Host, HotswapDiskAttachment, JsonKind, SYSTEM_NAMESPACE, Unparsed, VM, condition,
     manifests::access,
@@ -27,10 +28,7 @@ use kube::{
 };
 use serde_json::json;
 
-use crate::{
-    cli::{HostAction, HostOptions},
-    typed_api::TypedApi,
-};
+use crate::cli::{HostAction, HostOptions};
 
 use super::{connect, token};
 
@@ -104,7 +102,7 @@ async fn declare(client: &Client, host: &str, spec: &serde_json::Value) -> anyho
     let hosts: TypedApi<Host> = TypedApi::all(client.clone());
     let params = PatchParams { field_manager: Some("berth".into()), ..PatchParams::default() };
     match hosts.patch(host, &params, &Patch::Merge(json!({"spec": spec}))).await {
-        Ok(()) => Ok(()),
+        Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.code == 404 => {
             bail!("there is no host {host}: see `berth host list`")
         }
@@ -218,7 +216,7 @@ async fn forget(client: &Client, host: &str, lost: bool) -> anyhow::Result<()> {
             some(&left)
         );
     }
-    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
+    let accounts: TypedApi<ServiceAccount> = TypedApi::namespaced(client.clone(), SYSTEM_NAMESPACE);
     let account =
         accounts.get_opt(&access::account_name(host)).await.context("reading the host's account")?;
     if account.is_none() && is_alive(client, host).await? {
@@ -248,8 +246,8 @@ async fn forget(client: &Client, host: &str, lost: bool) -> anyhow::Result<()> {
     }
     gone(hosts.delete(host, &DeleteParams::default()).await).context("deleting the Host")?;
     until_gone(&hosts, host).await?;
-    let leases: Api<Lease> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
-    gone(leases.delete(host, &DeleteParams::default()).await.map(|_| ())).context("deleting the Lease")?;
+    let leases: TypedApi<Lease> = TypedApi::namespaced(client.clone(), SYSTEM_NAMESPACE);
+    gone(leases.delete(host, &DeleteParams::default()).await).context("deleting the Lease")?;
     eprintln!("Host {host} is forgotten.");
     Ok(())
 }
@@ -296,7 +294,7 @@ fn gone(result: kube::Result<()>) -> kube::Result<()> {
 }
 
 async fn is_alive(client: &Client, host: &str) -> anyhow::Result<bool> {
-    let leases: Api<Lease> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
+    let leases: TypedApi<Lease> = TypedApi::namespaced(client.clone(), SYSTEM_NAMESPACE);
     let lease = leases.get_opt(host).await.context("reading the host's Lease")?;
     let renewed = lease.and_then(|lease| lease.spec).and_then(|spec| spec.renew_time);
     Ok(renewed.is_some_and(|at| Timestamp::now().duration_since(at.0) < ALIVE))

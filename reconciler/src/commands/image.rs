@@ -4,6 +4,7 @@ use std::{io::Write, time::Duration};
 
 use anyhow::{Context, bail};
 use async_trait::async_trait;
+use berth_agent::TypedApi;
 use berth_api::{
     Image, ImageSource, ImageSpec,
     console::{UPLOAD_ACCOUNT, upload_audience, upload_path},
@@ -12,7 +13,7 @@ use berth_api::{
 use berth_console_client::{
     Awaited, MeasuredFile, Next, PushError, Seen, Target, UploadPlace, measure, push as upload,
 };
-use kube::{Client, ResourceExt};
+use kube::{Client, ResourceExt, api::PostParams};
 use tokio::time::{Instant, sleep};
 
 use crate::{
@@ -20,7 +21,6 @@ use crate::{
     commands::{connect, console::connection::ticket, progress::Progress, resources},
     one_connection::client_of,
     requests::has_code,
-    typed_api::TypedApi,
 };
 
 const PAUSE: Duration = Duration::from_millis(500);
@@ -97,7 +97,7 @@ async fn declare(images: &TypedApi<Image>, name: &str, spec: &ImageSpec) -> anyh
             check_same(&found, spec)?;
             return Ok(found);
         }
-        match images.create(&Image::new(name, spec.clone())).await {
+        match images.create(&PostParams::default(), &Image::new(name, spec.clone())).await {
             // Another client was faster.
             Err(error) if has_code(&error, 409) => {}
             made => return made.with_context(|| format!("creating Image {name}")),

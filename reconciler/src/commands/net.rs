@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use berth_agent::PacketTrace;
+use berth_agent::{PacketTrace, TypedApi};
 use berth_api::{
     RuleProtocol, VM, VMState,
     console::ConsoleUse,
@@ -23,7 +23,6 @@ use super::console::connection;
 use crate::{
     cli::{End, OutputForm, TraceOptions},
     net_trace::{Verdict, Way},
-    typed_api::TypedApi,
 };
 
 /// The exit code of a failure, which is neither that of a packet that passes nor that of one that is dropped.

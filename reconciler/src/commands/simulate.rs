@@ -8,7 +8,7 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, ensure};
-use berth_agent::AgentConfig;
+use berth_agent::{AgentConfig, TypedApi};
 use berth_api::{Host, manifests::access};
 use berth_host::{KvmFacts, fake::FakeSystem};
 use futures::{StreamExt, TryStreamExt};
@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::{cli::HostOptions, credential, install, one_connection::client_of, typed_api::TypedApi};
+use crate::{cli::HostOptions, credential, install, one_connection::client_of};
 
 use super::{connect, descriptors};
 

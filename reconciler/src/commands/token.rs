@@ -4,6 +4,7 @@ use std::{io::Write, net::IpAddr, time::Duration};
 
 use anyhow::{Context, bail};
 use base64::{Engine, engine::general_purpose};
+use berth_agent::TypedApi;
 use berth_api::{Host, ResourceName, SYSTEM_NAMESPACE, Unparsed, manifests::access};
 use k8s_openapi::api::{core::v1::ServiceAccount, rbac::v1::ClusterRoleBinding};
 use kube::{
@@ -15,7 +16,6 @@ use crate::{
     cli::{TokenAction, TokenCreate, TokenOptions},
     credential, install,
     join::{Join, TokenTimes},
-    typed_api::TypedApi,
 };
 
 use super::connect;
@@ -106,7 +106,7 @@ pub(super) async fn server(config: &Config, given: Option<&str>) -> anyhow::Resu
 }
 
 async fn list(client: &Client) -> anyhow::Result<()> {
-    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
+    let accounts: TypedApi<ServiceAccount> = TypedApi::namespaced(client.clone(), SYSTEM_NAMESPACE);
     let params = ListParams::default().labels(access::HOST_LABEL);
     let accounts = accounts.list(&params).await.context("listing the hosts' accounts")?;
     let hosts: TypedApi<Host> = TypedApi::all(client.clone());
@@ -135,7 +135,7 @@ async fn revoke(client: &Client, host: &str) -> anyhow::Result<()> {
 ///
 /// *Errors:* the control plane's.
 pub(super) async fn end_access(client: &Client, host: &str) -> anyhow::Result<bool> {
-    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
+    let accounts: TypedApi<ServiceAccount> = TypedApi::namespaced(client.clone(), SYSTEM_NAMESPACE);
     let bindings: Api<Unparsed> = Api::all_with(client.clone(), &Unparsed::resource::<ClusterRoleBinding>());
     let params = DeleteParams::default();
     let gone = |result: kube::Result<()>| match result {
@@ -143,7 +143,7 @@ pub(super) async fn end_access(client: &Client, host: &str) -> anyhow::Result<bo
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
         Err(error) => Err(error),
     };
-    let had = accounts.delete(&access::account_name(host), &params).await.map(|_| ());
+    let had = accounts.delete(&access::account_name(host), &params).await;
     let had = gone(had).context("deleting the host's account")?;
     gone(bindings.delete(&access::role_name(host), &params).await.map(|_| ()))
         .context("deleting the host's role binding")?;

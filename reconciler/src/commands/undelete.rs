@@ -1,12 +1,16 @@
 //! `berth undelete`: creates a deleted Disk again from its file in a host's trash, or a Disk with the data from before a restore.
 
 use anyhow::{Context, bail};
+use berth_agent::TypedApi;
 use berth_api::{
     Disk, DiskSource, DiskSpec, Host, Provisioning, Quantity, RESTORE_ANNOTATION, host::TrashedVolume,
 };
-use kube::{Client, ResourceExt, api::ListParams};
+use kube::{
+    Client, ResourceExt,
+    api::{ListParams, PostParams},
+};
 
-use crate::{cli::UndeleteOptions, typed_api::TypedApi};
+use crate::cli::UndeleteOptions;
 
 use super::connect;
 
@@ -21,7 +25,8 @@ pub(super) async fn run(options: UndeleteOptions) -> anyhow::Result<()> {
     if disks.get_opt(name).await.with_context(|| format!("reading Disk {namespace}/{name}"))?.is_some() {
         bail!("Disk {namespace}/{name} exists: --as NAME makes another Disk of the file");
     }
-    disks.create(&disk).await.with_context(|| format!("making Disk {namespace}/{name} again"))?;
+    let made = disks.create(&PostParams::default(), &disk).await;
+    made.with_context(|| format!("making Disk {namespace}/{name} again"))?;
     eprintln!(
         "Disk {namespace}/{name} ({}, deleted {}) comes back on host {host}",
         volume.size, volume.deleted_at

@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Context, bail};
+use berth_agent::TypedApi;
 use berth_api::{Host, SYSTEM_NAMESPACE, Unparsed, manifests::access, site::TermRecord};
 use berth_engine::Clock;
 use k8s_openapi::{
@@ -23,7 +24,6 @@ use tokio::time::Instant;
 use crate::{
     credential, install,
     join::{Join, TokenTimes},
-    typed_api::TypedApi,
 };
 
 /// The agent of a Lease renewed within this time is alive.
@@ -53,7 +53,7 @@ pub(super) async fn all(client: &Client) -> anyhow::Result<BTreeSet<String>> {
 
 /// Returns the hosts with a recently renewed Lease.
 pub(super) async fn alive(client: &Client, now: Timestamp) -> anyhow::Result<BTreeSet<String>> {
-    let leases: Api<Lease> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
+    let leases: TypedApi<Lease> = TypedApi::namespaced(client.clone(), SYSTEM_NAMESPACE);
     let leases = leases.list(&ListParams::default()).await.context("listing the hosts' Leases")?;
     let lives = |lease: &&Lease| {
         let renewed = lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref());
@@ -98,7 +98,7 @@ pub(super) async fn invite(
 ///
 /// *Errors:* a control plane's.
 pub(super) async fn nudge(from: &Client, next: &TermRecord) -> anyhow::Result<()> {
-    let leases: Api<Lease> = Api::namespaced(from.clone(), SYSTEM_NAMESPACE);
+    let leases: TypedApi<Lease> = TypedApi::namespaced(from.clone(), SYSTEM_NAMESPACE);
     let hosts = all(from).await?;
     let term = next.term.to_string();
     for lease in leases.list(&ListParams::default()).await.context("listing the hosts' Leases")? {
@@ -178,11 +178,11 @@ pub(super) async fn revoke(client: &Client) -> anyhow::Result<()> {
 ///
 /// *Errors:* a control plane's.
 pub(super) async fn shut_out(from: &Client, to: &Client) -> anyhow::Result<()> {
-    let accounts: Api<ServiceAccount> = Api::namespaced(to.clone(), SYSTEM_NAMESPACE);
+    let accounts: TypedApi<ServiceAccount> = TypedApi::namespaced(to.clone(), SYSTEM_NAMESPACE);
     for host in all(from).await? {
         match accounts.delete(&access::account_name(&host), &DeleteParams::default()).await {
             Err(kube::Error::Api(status)) if status.code == 404 => {}
-            other => drop(other.context("ending a host's access")?),
+            other => other.context("ending a host's access")?,
         }
     }
     Ok(())

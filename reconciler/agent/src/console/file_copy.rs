@@ -201,6 +201,6 @@ where
         false => TypedApi::namespaced(ctx.client.clone(), &image.namespace),
     };
     let here = ListParams::default().fields(&format!("status.binding.host={host}"));
-    let list = objects.list(&here).await;
+    let list = objects.list(&here).await.map(|list| list.items);
     list.map_err(|error| ConsoleRefusal::CannotReadNeeds { detail: error.to_string() })
 }

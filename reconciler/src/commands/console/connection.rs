@@ -1,6 +1,7 @@
 //! A client's way to a console or into a guest: the VM's status, a ticket from the control plane, the VM's host.
 
 use anyhow::{Context, bail};
+use berth_agent::TypedApi;
 use berth_api::{VM, console::ConsoleUse, vm::ConsoleAddress};
 use berth_console_client::{Connection, connect as connect_to};
 use k8s_openapi::api::{
@@ -14,7 +15,6 @@ use crate::{
     commands::{connect, resources},
     one_connection::client_of,
     requests::has_code,
-    typed_api::TypedApi,
 };
 
 /// The shortest lifetime in seconds that Kubernetes gives a token. Hosts accept a ticket for one minute only.

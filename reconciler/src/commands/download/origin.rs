@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
+use berth_agent::TypedApi;
 use berth_api::{
     Disk, DiskSnapshot, Image, ImageFormat, ImageSource, ImageSpec, condition,
     image_download::{DOWNLOAD_LABEL, image_name},
@@ -13,7 +14,7 @@ use berth_api::{
 use berth_console_client::{Awaited, Seen};
 use kube::{
     ResourceExt,
-    api::{DeleteParams, Preconditions},
+    api::{DeleteParams, PostParams, Preconditions},
 };
 use tokio::time::{Instant, sleep, timeout};
 
@@ -21,7 +22,6 @@ use super::Site;
 use crate::{
     cli::OriginDownloadOptions,
     requests::{has_code, is_outage},
-    typed_api::TypedApi,
 };
 
 const PAUSE: Duration = Duration::from_millis(500);
@@ -201,7 +201,7 @@ async fn find(site: &Site, image: &str) -> anyhow::Result<Option<Image>> {
 
 async fn declare(site: &Site, origin: &Origin<'_>) -> anyhow::Result<Image> {
     let (image, kind, name) = (&origin.image, origin.kind.word(), origin.name);
-    let created = site.images.create(&origin.wanted()).await;
+    let created = site.images.create(&PostParams::default(), &origin.wanted()).await;
     match created {
         Err(error) if has_code(&error, 409) => {}
         made => {

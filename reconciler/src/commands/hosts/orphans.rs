@@ -3,20 +3,20 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Context, bail};
+use berth_agent::TypedApi;
 use berth_api::{
     Disk, DiskSpec, FORMER_UID_ANNOTATION, Host, HotswapDiskAttachment, JsonKind, Quantity, VM, former_uid,
     host::{Orphan, OrphanOwner},
 };
 use kube::{
     Client, Resource, ResourceExt,
-    api::{ListParams, Patch, PatchParams},
+    api::{ListParams, Patch, PatchParams, PostParams},
     core::NamespaceResourceScope,
 };
 use serde_json::json;
 use tokio::time::Instant;
 
 use super::LOOK_EVERY;
-use crate::typed_api::TypedApi;
 
 /// How long a host may take to remove released orphans: without an event it checks once a minute.
 const ENDED_WITHIN: Duration = Duration::from_secs(120);
@@ -297,7 +297,7 @@ async fn make_disk(client: &Client, orphan: &Orphan, owner: &OrphanOwner) -> any
     let mut disk = Disk::new(&owner.name, spec);
     disk.annotations_mut().insert(FORMER_UID_ANNOTATION.into(), owner.uid.clone().unwrap_or_default());
     let disks: TypedApi<Disk> = TypedApi::namespaced(client.clone(), &owner.namespace);
-    let made = disks.create(&disk).await;
+    let made = disks.create(&PostParams::default(), &disk).await;
     made.with_context(|| format!("making Disk {}/{}", owner.namespace, owner.name))?;
     Ok(())
 }
