@@ -1,7 +1,7 @@
 //! The kinds whose JSON is read and written by functions of this crate.
 //!
-//! serde's code is generic: a crate that reads a `VM` has its own copy of the code for all that a VM consists of. Through this
-//! trait there is one copy of it in a program, compiled here.
+//! serde's code is generic: a crate that reads a `VM` has its own copy of the code for all that a VM consists of. The users of this
+//! trait share one copy, compiled here. A call of serde for one of these kinds elsewhere adds another.
 
 use std::fmt::Debug;
 
