@@ -41,12 +41,12 @@ const MAY_KNOW: &[(&str, &[&str], &[&str])] = &[
     ),
     (
         "berth-agent",
-        &["berth-api", "berth-console-client", "berth-engine", "berth-host", "berth-qemu"],
+        &["berth-api", "berth-console-client", "berth-engine", "berth-host", "berth-qemu", "berth-yaml"],
         &["berth-apiserver"],
     ),
     ("berth-api", &[], &[]),
     ("berth-apimachinery", &[], &[]),
-    ("berth-apiserver", &["berth-apimachinery", "berth-engine", "berth-store"], &[]),
+    ("berth-apiserver", &["berth-apimachinery", "berth-engine", "berth-store", "berth-yaml"], &[]),
     ("berth-backup", &[], &[]),
     ("berth-console-client", &["berth-api"], &[]),
     ("berth-controllers", &["berth-api", "berth-engine"], &[]),
@@ -56,6 +56,7 @@ const MAY_KNOW: &[(&str, &[&str], &[&str])] = &[
     ("berth-host", &["berth-backup", "berth-engine", "berth-qemu"], &[]),
     ("berth-qemu", &[], &[]),
     ("berth-store", &[], &[]),
+    ("berth-yaml", &[], &[]),
     (
         "terraform-provider-berth",
         &["berth-api", "berth-console-client", "berth-hcl", "tfplugin6"],

@@ -18,9 +18,11 @@ use hyper_util::{
 use kube::{
     Client, Config,
     client::{Body, ConfigExt},
-    config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
+    config::{
+        AuthInfo, Cluster, Context, KubeConfigOptions, Kubeconfig, KubeconfigError, NamedAuthInfo,
+        NamedCluster, NamedContext,
+    },
 };
-use serde_json::json;
 use tower::ServiceBuilder;
 
 /// The directory in which `berth up` writes its kubeconfig unless another state directory is configured.
@@ -285,7 +287,7 @@ fn kubeconfig_for(
     token: Option<&str>,
 ) -> Result<Kubeconfig, String> {
     use base64::Engine as _;
-    let mut cluster = json!({"server": host});
+    let mut cluster = Cluster { server: Some(host.to_owned()), ..Cluster::default() };
     if let Some(pem) = &settings.ca_certificate {
         // A path is accepted too: environments usually hold paths of certificates.
         let pem = if pem.contains("-----BEGIN") {
@@ -294,19 +296,19 @@ fn kubeconfig_for(
             std::fs::read_to_string(pem).map_err(|error| format!("the CA certificate {pem}: {error}"))?
         };
         let data = base64::engine::general_purpose::STANDARD.encode(pem);
-        cluster = json!({"server": host, "certificate-authority-data": data});
+        cluster.certificate_authority_data = Some(data);
     }
-    let user = token.map_or_else(|| json!({}), |token| json!({"token": token}));
-    let kubeconfig = json!({
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "berth", "cluster": cluster}],
-        "users": [{"name": "berth", "user": user}],
-        "contexts": [{"name": "berth", "context": {"cluster": "berth", "user": "berth"}}],
-        "current-context": "berth",
-    });
-    // The error could quote the token.
-    serde_json::from_value(kubeconfig).map_err(|_| "host, token or CA certificate is malformed".to_owned())
+    let user = AuthInfo { token: token.map(|token| token.to_owned().into()), ..AuthInfo::default() };
+    let name = || "berth".to_owned();
+    let context = Context { cluster: name(), user: Some(name()), ..Context::default() };
+    // Not from JSON: the code that reads a kubeconfig from it would be another copy of kube's, which reads it from YAML.
+    Ok(Kubeconfig {
+        clusters: vec![NamedCluster { name: name(), cluster: Some(cluster), ..NamedCluster::default() }],
+        auth_infos: vec![NamedAuthInfo { name: name(), auth_info: Some(user), ..NamedAuthInfo::default() }],
+        contexts: vec![NamedContext { name: name(), context: Some(context), ..NamedContext::default() }],
+        current_context: Some(name()),
+        ..Kubeconfig::default()
+    })
 }
 
 /// Builds a client as kube does, but with TCP_NODELAY, which small requests need, and without kube's retries: the caller
@@ -331,6 +333,8 @@ fn client(config: Config) -> Result<Client, kube::Error> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn with(variables: &'static [(&str, &str)]) -> impl Fn(&str) -> Option<String> {

@@ -9,6 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
+use base64::{Engine, engine::general_purpose};
 use berth_api::{SYSTEM_NAMESPACE, manifests::access};
 use berth_engine::ErrorChain;
 use k8s_openapi::{
@@ -21,7 +22,9 @@ use k8s_openapi::{
 use kube::{
     Api, Client, Config,
     api::PostParams,
-    config::{KubeConfigOptions, Kubeconfig},
+    config::{
+        self, AuthInfo, Cluster, KubeConfigOptions, Kubeconfig, NamedAuthInfo, NamedCluster, NamedContext,
+    },
 };
 use tracing::{info, warn};
 
@@ -170,12 +173,29 @@ impl Credential {
     }
 }
 
+/// A kubeconfig with one cluster and one user.
+fn kubeconfig_of(cluster: Cluster, user: AuthInfo) -> Kubeconfig {
+    let name = || "berth".to_owned();
+    let context = config::Context { cluster: name(), user: Some(name()), ..config::Context::default() };
+    Kubeconfig {
+        clusters: vec![NamedCluster { name: name(), cluster: Some(cluster), ..NamedCluster::default() }],
+        auth_infos: vec![NamedAuthInfo { name: name(), auth_info: Some(user), ..NamedAuthInfo::default() }],
+        contexts: vec![NamedContext { name: name(), context: Some(context), ..NamedContext::default() }],
+        current_context: Some(name()),
+        ..Kubeconfig::default()
+    }
+}
+
 async fn config_of(join: &Join) -> anyhow::Result<Config> {
-    let mut text: serde_json::Value =
-        serde_saphyr::from_str(&join::kubeconfig(join, TOKEN)).context("the join string")?;
-    text["users"][0]["user"] = serde_json::json!({"token": join.token});
-    let kubeconfig: Kubeconfig = serde_json::from_value(text).context("the join string")?;
+    let cluster = Cluster {
+        server: Some(join.server.clone()),
+        certificate_authority_data: join.ca.as_ref().map(|ca| general_purpose::STANDARD.encode(ca)),
+        ..Cluster::default()
+    };
+    let user = AuthInfo { token: Some(join.token.clone().into()), ..AuthInfo::default() };
+    // Not from JSON: the code that reads a kubeconfig from it would be another copy of kube's, which reads it from YAML.
     let options = KubeConfigOptions::default();
+    let kubeconfig = kubeconfig_of(cluster, user);
     Config::from_custom_kubeconfig(kubeconfig, &options).await.context("using the join string")
 }
 

@@ -1,7 +1,8 @@
 //! Prepares a control plane to serve berth's kinds: applies the manifests, and creates the defaults.
 
 use anyhow::Context;
-use berth_api::{SYSTEM_NAMESPACE, manifests};
+use berth_agent::TypedApi;
+use berth_api::{SYSTEM_NAMESPACE, Unparsed, manifests};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::{
     admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
@@ -26,7 +27,7 @@ const AT_ONCE: usize = 16;
 pub async fn manifests(client: &Client) -> anyhow::Result<()> {
     let objects = manifests::all();
     let digest = digest(&objects);
-    let marks: Api<ConfigMap> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
+    let marks: TypedApi<ConfigMap> = TypedApi::namespaced(client.clone(), SYSTEM_NAMESPACE);
     let mark = marks.get_opt(MARK).await.context("reading which manifests were applied")?;
     let applied = mark.and_then(|m| m.data).and_then(|data| data.get("digest").cloned());
     if applied.as_ref() == Some(&digest) {
@@ -36,14 +37,15 @@ pub async fn manifests(client: &Client) -> anyhow::Result<()> {
     remove_retired(client).await?;
     let mark = serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": MARK}, "data": {"digest": digest}});
     let params = PatchParams::apply(MANAGER).force();
-    marks.patch(MARK, &params, &Patch::Apply(&mark)).await.context("noting which manifests were applied")?;
+    marks.patch(MARK, &params, &Patch::Apply(mark)).await.context("noting which manifests were applied")?;
     Ok(())
 }
 
 /// Removes the admission policies that an earlier version installed and this one does not have.
 async fn remove_retired(client: &Client) -> anyhow::Result<()> {
-    let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(client.clone());
-    let policies: Api<ValidatingAdmissionPolicy> = Api::all(client.clone());
+    let all = |resource: ApiResource| Api::<Unparsed>::all_with(client.clone(), &resource);
+    let bindings = all(Unparsed::resource::<ValidatingAdmissionPolicyBinding>());
+    let policies = all(Unparsed::resource::<ValidatingAdmissionPolicy>());
     for name in manifests::retired_admission_policies() {
         let (binding, policy) = (
             bindings.delete(name, &DeleteParams::default()).await.map(drop),

@@ -4,13 +4,14 @@
 
 use std::{sync::Arc, time::Duration};
 
+use berth_agent::TypedApi;
 use berth_api::SYSTEM_NAMESPACE;
 use k8s_openapi::{
     api::coordination::v1::{Lease, LeaseSpec},
     apimachinery::pkg::apis::meta::v1::MicroTime,
 };
 use kube::{
-    Api, Client, ResourceExt,
+    Client, ResourceExt,
     api::{ObjectMeta, PostParams},
 };
 use tokio::time::Instant;
@@ -45,7 +46,7 @@ pub async fn run<F, Fut>(
     F: Fn(CancellationToken) -> Fut,
     Fut: Future<Output = ()>,
 {
-    let leases: Api<Lease> = Api::namespaced(client, SYSTEM_NAMESPACE);
+    let leases: TypedApi<Lease> = TypedApi::namespaced(client, SYSTEM_NAMESPACE);
     let mut observed = Observed { version: None, since: Instant::now() };
     while !cancel.is_cancelled() {
         match take(&leases, identity, clock.as_ref(), &mut observed).await {
@@ -70,7 +71,7 @@ pub async fn run<F, Fut>(
 }
 
 /// Renews until the lease is lost or could not be renewed in time.
-async fn keep(leases: &Api<Lease>, identity: &str, clock: &dyn Clock, observed: &mut Observed) {
+async fn keep(leases: &TypedApi<Lease>, identity: &str, clock: &dyn Clock, observed: &mut Observed) {
     let mut renewed = Instant::now();
     loop {
         tokio::time::sleep(PERIOD).await;
@@ -88,7 +89,7 @@ async fn keep(leases: &Api<Lease>, identity: &str, clock: &dyn Clock, observed: 
 
 /// Acquires or renews the lease; false when another process holds it.
 async fn take(
-    leases: &Api<Lease>,
+    leases: &TypedApi<Lease>,
     identity: &str,
     clock: &dyn Clock,
     observed: &mut Observed,
@@ -132,7 +133,7 @@ fn won(written: kube::Result<Lease>, observed: &mut Observed) -> kube::Result<bo
     }
 }
 
-async fn give_up(leases: &Api<Lease>, identity: &str) {
+async fn give_up(leases: &TypedApi<Lease>, identity: &str) {
     let Ok(Some(mut lease)) = leases.get_opt(NAME).await else { return };
     let Some(spec) = lease.spec.as_mut().filter(|spec| spec.holder_identity.as_deref() == Some(identity))
     else {

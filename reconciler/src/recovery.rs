@@ -6,10 +6,11 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use berth_agent::TypedApi;
 use berth_api::Host;
 use k8s_openapi::jiff::Timestamp;
 use kube::{
-    Api, Client, ResourceExt,
+    Client, ResourceExt,
     api::{ListParams, Patch, PatchParams},
 };
 use serde_json::{Value, json};
@@ -60,7 +61,7 @@ pub async fn open_if_restored(client: &Client, control_plane: &Path) -> anyhow::
     if !path.try_exists().with_context(|| format!("looking for {}", path.display()))? {
         return Ok(());
     }
-    let hosts: Api<Host> = Api::all(client.clone());
+    let hosts: TypedApi<Host> = TypedApi::all(client.clone());
     let params = PatchParams { field_manager: Some("berth".into()), ..PatchParams::default() };
     let patch = Patch::Merge(json!({"spec": spec(Some(Timestamp::now()))}));
     for host in hosts.list(&ListParams::default()).await.context("listing hosts")? {

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use berth_agent::TypedApi;
 use berth_api::{
     SYSTEM_NAMESPACE,
     site::{Authority, SITE, Site, SiteState, TermRecord, authority},
 };
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
-    Api, Client, ResourceExt,
+    Client, ResourceExt,
     api::{DeleteParams, PostParams, Preconditions},
 };
 use tokio_util::sync::CancellationToken;
@@ -132,10 +133,10 @@ pub(crate) async fn forget(client: &Client, before: &ConfigMap) -> Result<(), ku
     let params = DeleteParams { preconditions: Some(this_one), ..DeleteParams::default() };
     match maps(client).delete(SITE, &params).await {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-        other => other.map(drop),
+        other => other,
     }
 }
 
-fn maps(client: &Client) -> Api<ConfigMap> {
-    Api::namespaced(client.clone(), SYSTEM_NAMESPACE)
+fn maps(client: &Client) -> TypedApi<ConfigMap> {
+    TypedApi::namespaced(client.clone(), SYSTEM_NAMESPACE)
 }

@@ -15,14 +15,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use berth_api::condition::find;
-use berth_api::{AGENT_MANAGER, Binding, Conditions, HOST_FINALIZER, Readiness, Reason, Unparsed};
+use berth_api::{AGENT_MANAGER, Binding, Conditions, HOST_FINALIZER, JsonKind, Readiness, Reason};
 use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::object::HasStatus;
-use kube::{Api, Client, Resource, ResourceExt};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use kube::{Client, Resource, ResourceExt};
 use serde_json::json;
 
 use crate::context::Context;
@@ -30,6 +28,7 @@ use crate::error::{Error, RETRY_SPACE_EVERY};
 use crate::index::{Index, Indexed};
 use crate::key::{Key, ObjectName};
 use crate::recorder::Recorder;
+use crate::typed_api::TypedApi;
 use berth_host::Retry;
 
 /// Far more rounds than any object needs: a plan that never ends is a bug and must not burn a core.
@@ -93,12 +92,8 @@ pub(crate) trait Reconciler: 'static {
     type Object: Indexed
         + Resource<DynamicType = (), Scope = NamespaceResourceScope>
         + HasStatus<Status = Self::Status>
-        + DeserializeOwned
-        + Serialize
-        + Debug
-        + Send
-        + Sync;
-    type Status: Clone + Default + PartialEq + Serialize + Send + Sync;
+        + JsonKind;
+    type Status: Clone + Default + PartialEq + Send + Sync;
     type Observed: Send + Sync;
     type Step: Debug + Send + Sync;
 
@@ -269,13 +264,13 @@ async fn write_status<K: Reconciler>(
     let mut changed = object.clone();
     *changed.status_mut() = Some(status.clone());
     ctx.index.begin_write(object);
-    let written = replace_status(&api(&ctx.client, object), &changed).await;
+    let written = api(&ctx.client, object).replace_status(&object.name_any(), &post(), &changed).await;
     if written.is_err() {
         ctx.index.not_written(object).into_iter().for_each(|key| ctx.enqueue(key));
     }
     match written.map_err(Error::api("write the status")) {
         Ok(mut answer) => {
-            if ctx.definitions.check_response(&status, answer.status()) {
+            if ctx.definitions.check_response(&changed, &answer) {
                 // The control plane dropped fields that it does not know. Treating that as a difference would write the
                 // status again and again.
                 *answer.status_mut() = Some(status.clone());
@@ -313,22 +308,12 @@ fn record_event<O: Resource<DynamicType = ()>>(
     }
 }
 
-async fn replace_status<O>(api: &Api<Unparsed>, object: &O) -> Result<O, kube::Error>
-where
-    O: Resource + Serialize + DeserializeOwned,
-{
-    let text = Unparsed::of(object).map_err(kube::Error::SerdeError)?;
-    let answer = api.replace_status(&object.name_any(), &post(), &text).await?;
-    answer.parse().map_err(kube::Error::SerdeError)
-}
-
 /// Reads and writes objects in the namespace of this one, of its kind.
-pub(crate) fn api<O>(client: &Client, object: &O) -> Api<Unparsed>
+pub(crate) fn api<O>(client: &Client, object: &O) -> TypedApi<O>
 where
-    O: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    O: JsonKind + Resource<Scope = NamespaceResourceScope>,
 {
-    let namespace = object.namespace().unwrap_or_default();
-    Api::namespaced_with(client.clone(), &namespace, &Unparsed::resource::<O>())
+    TypedApi::namespaced(client.clone(), &object.namespace().unwrap_or_default())
 }
 
 pub(crate) fn post() -> PostParams {
@@ -340,7 +325,7 @@ pub(crate) fn post() -> PostParams {
 /// *Guarantees:* only from exactly this object (uid) at exactly this resourceVersion.
 pub(crate) async fn release<O>(ctx: &Context, object: &O) -> Result<(), Error>
 where
-    O: Indexed + Resource<DynamicType = (), Scope = NamespaceResourceScope> + DeserializeOwned + Debug,
+    O: Indexed + Resource<DynamicType = (), Scope = NamespaceResourceScope> + JsonKind,
 {
     if O::departed(&mut ctx.index.read()).is_some_and(|departed| departed.forget(object)) {
         return Ok(());
@@ -354,7 +339,6 @@ where
     }});
     let params = PatchParams { field_manager: Some(AGENT_MANAGER.to_owned()), ..PatchParams::default() };
     let done = api(&ctx.client, object).patch(&object.name_any(), &params, &Patch::Merge(patch)).await;
-    let done = done.and_then(|answer| answer.parse().map_err(kube::Error::SerdeError));
     match done.map_err(Error::api("remove the finalizer")) {
         Ok(answer) => {
             ctx.index.written(object, answer);

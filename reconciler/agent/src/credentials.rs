@@ -15,10 +15,11 @@ use berth_api::{BackupRepository, Readiness, Reason};
 use berth_host::{Credentials, RepositoryAccess, RepositoryPlace, S3Access};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
-use kube::{Api, Client, ResourceExt};
+use kube::{Client, ResourceExt};
 use serde::Deserialize;
 
 use crate::details::Details;
+use crate::typed_api::TypedApi;
 
 const DOCKER_CONFIG: &str = ".dockerconfigjson";
 const MAX_HEADERS: usize = 32;
@@ -144,7 +145,7 @@ impl Secrets {
     }
 
     async fn find(&self, namespace: &str, name: &str) -> Result<Option<Secret>, Readiness> {
-        let secrets: Api<Secret> = Api::namespaced(self.0.clone(), namespace);
+        let secrets: TypedApi<Secret> = TypedApi::namespaced(self.0.clone(), namespace);
         let waits = |text: String| Readiness::Reconciling(Reason::WaitingForSecret, text);
         match secrets.get_opt(name).await {
             Ok(found) => Ok(found),

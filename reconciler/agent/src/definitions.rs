@@ -9,11 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use berth_api::VERSION_LABEL;
+use berth_api::{JsonKind, VERSION_LABEL};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::core::PartialObjectMeta;
+use kube::core::object::HasStatus;
 use kube::{Api, Client, ResourceExt};
-use serde::Serialize;
+use serde_json::Value;
 use tokio::time::Instant;
 
 /// The version this agent was built for.
@@ -46,10 +47,12 @@ pub(crate) struct Definitions {
 
 impl Definitions {
     /// Whether the response to a write lacks a field that was written.
-    pub(crate) fn check_response<S: Serialize + PartialEq>(&self, written: &S, answered: Option<&S>) -> bool {
+    pub(crate) fn check_response<K>(&self, written: &K, answer: &K) -> bool
+    where
+        K: JsonKind + HasStatus<Status: PartialEq>,
+    {
         // Values that differ may be written the same.
-        let value = |status: &S| serde_json::to_value(status).ok();
-        let older = answered != Some(written) && value(written) != answered.and_then(value);
+        let older = answer.status() != written.status() && status(answer) != status(written);
         if older && !self.dropped.swap(true, Relaxed) {
             tracing::warn!(
                 version = OWN,
@@ -97,6 +100,12 @@ impl Definitions {
     }
 }
 
+/// Returns the status as it is written.
+fn status<K: JsonKind>(object: &K) -> Option<Value> {
+    let mut object: Value = serde_json::from_str(object.to_json().ok()?.get()).ok()?;
+    object.get_mut("status").map(Value::take)
+}
+
 /// Returns the message for definitions that do not match this agent, with what to do about it.
 pub(crate) fn text(skew: &VersionSkew) -> Option<String> {
     match skew {
@@ -136,6 +145,7 @@ fn compare(one: &str, other: &str) -> Option<Ordering> {
 
 #[cfg(test)]
 mod tests {
+    use berth_api::Disk;
     use serde_json::json;
 
     use super::*;
@@ -143,10 +153,14 @@ mod tests {
     #[test]
     fn a_field_the_control_plane_drops_is_noticed() {
         let definitions = Definitions::default();
-        let sent = json!({"a": 1, "new": 2});
-        assert!(!definitions.check_response(&sent, Some(&sent)));
+        let disk = |status: Value| -> Disk {
+            let disk = json!({"metadata": {"name": "root"}, "spec": {"size": "1Gi"}, "status": status});
+            serde_json::from_value(disk).expect("a disk")
+        };
+        let sent = disk(json!({"observedGeneration": 1, "volumeID": "v-1"}));
+        assert!(!definitions.check_response(&sent, &sent));
         assert_eq!(definitions.version_skew(), VersionSkew::Same);
-        assert!(definitions.check_response(&sent, Some(&json!({"a": 1}))));
+        assert!(definitions.check_response(&sent, &disk(json!({"observedGeneration": 1}))));
         assert_eq!(definitions.version_skew(), VersionSkew::Older(None));
     }
 

@@ -10,7 +10,7 @@
 //! *Guarantees:* only a DELETED event marks an object as departed. An object that is missing from a list, as after a
 //! restore or after a deletion while the agent was not running, is an orphan: reported and left alone.
 
-use berth_api::HOST_FINALIZER;
+use berth_api::{HOST_FINALIZER, JsonKind};
 use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -23,11 +23,11 @@ use crate::error::Error;
 /// deleted when it is no longer bound to this host.
 pub(crate) async fn exists<K>(client: &Client, object: &K) -> Result<bool, Error>
 where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    K: JsonKind + Resource<Scope = NamespaceResourceScope>,
 {
-    let found = api(client, object).get_opt(&object.name_any()).await;
+    let found = api(client, object).get_uid(&object.name_any()).await;
     let found = found.map_err(Error::api("look for what was deleted"))?;
-    Ok(found.is_some_and(|found| found.uid() == object.uid()))
+    Ok(found.is_some() && found == object.uid())
 }
 
 /// Returns the object as it would be if its finalizer were still in place.

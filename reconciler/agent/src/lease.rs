@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::{Patch, PatchParams, PostParams};
-use kube::{Api, Client, ResourceExt};
+use kube::{Client, ResourceExt};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -23,6 +23,7 @@ use crate::error::{AgentError, Error};
 use crate::index::Index;
 use crate::key::ObjectName;
 use crate::site::SiteTerm;
+use crate::typed_api::TypedApi;
 
 /// Two renewals fit into the duration of a Lease, and time to repeat one that fails. An idle control plane does little else
 /// than store renewals.
@@ -149,8 +150,8 @@ impl HostLease {
         &self.config.host_name
     }
 
-    fn api(&self) -> Api<Lease> {
-        Api::namespaced(self.client.clone(), SYSTEM_NAMESPACE)
+    fn api(&self) -> TypedApi<Lease> {
+        TypedApi::namespaced(self.client.clone(), SYSTEM_NAMESPACE)
     }
 
     async fn renew(&self, state: &mut State) -> Result<(), Error> {

@@ -18,6 +18,8 @@
 //!                                                lease_watcher, overhead, definitions, recorder
 //! ```
 //!
+//! `typed_api` is how all of them, and the commands of the binary, read and write objects.
+//!
 //! `kinds` is the table of the kinds. Each that the agent makes real has a folder with the same four parts: `observe` only
 //! reads, `plan` decides and is pure, `apply` takes one step, `status` is pure. `converge` runs them. A reconcile knows
 //! *which* object to reconcile, never *why*.
@@ -69,6 +71,7 @@ mod snapshots;
 mod ssh_keys;
 mod start_order;
 mod unlocking;
+mod typed_api;
 mod usage;
 mod watch;
 
@@ -78,4 +81,5 @@ pub use console_server::ConsoleServer;
 pub use error::AgentError;
 pub use packet_trace::PacketTrace;
 pub use run::run;
+pub use typed_api::TypedApi;
 pub use usage::{DiskUsage, Usage, UsageServer, VmUsage};

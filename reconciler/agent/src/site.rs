@@ -9,9 +9,10 @@ use std::sync::Arc;
 use berth_api::SYSTEM_NAMESPACE;
 use berth_api::site::{Authority, SITE, Site, TermRecord, authority};
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::{Api, Client};
+use kube::Client;
 
 use crate::error::Error;
+use crate::typed_api::TypedApi;
 use berth_host::System;
 
 /// The term of the site that this host obeys.
@@ -26,7 +27,7 @@ pub(crate) struct SiteTerm {
 ///
 /// *Errors:* the control plane does not answer; the inner `Err` is a message for people if the record cannot be parsed.
 pub async fn read(client: &Client) -> Result<Option<Result<Site, String>>, kube::Error> {
-    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
+    let maps: TypedApi<ConfigMap> = TypedApi::namespaced(client.clone(), SYSTEM_NAMESPACE);
     match maps.get_opt(SITE).await {
         Ok(found) => Ok(found
             .map(|map| Site::from_data(&map.data.unwrap_or_default()).map_err(|error| error.to_string()))),

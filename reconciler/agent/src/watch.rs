@@ -3,21 +3,19 @@
 //! A broken watch resumes where it ended or starts again with a list; changes missed in between appear as differences
 //! from the index.
 
-use std::fmt::Debug;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::host_addresses::HOST_ADDRESSES;
-use berth_api::{SYSTEM_NAMESPACE, Unparsed};
+use berth_api::{JsonKind, SYSTEM_NAMESPACE, Unparsed};
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
-use serde::de::DeserializeOwned;
 
 use crate::context::Context;
 use crate::index::Indexed;
@@ -30,44 +28,29 @@ const UNREADABLE_DELAY: Duration = Duration::from_secs(5);
 pub(crate) type Watch = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Watches all objects of the kind.
-pub(crate) fn all<K>(ctx: &Arc<Context>) -> Watch
-where
-    K: Indexed + DeserializeOwned + Debug + Send + Sync + 'static,
-{
+pub(crate) fn all<K: Indexed + JsonKind>(ctx: &Arc<Context>) -> Watch {
     watch::<K>(ctx, watcher::Config::default(), IfUnserved::Wait)
 }
 
 /// Watches all objects of a kind that not every control plane has.
-pub(crate) fn all_if_served<K>(ctx: &Arc<Context>) -> Watch
-where
-    K: Indexed + DeserializeOwned + Debug + Send + Sync + 'static,
-{
+pub(crate) fn all_if_served<K: Indexed + JsonKind>(ctx: &Arc<Context>) -> Watch {
     watch::<K>(ctx, watcher::Config::default(), IfUnserved::Empty)
 }
 
 /// Watches the objects that are bound to this host.
-pub(crate) fn bound<K>(ctx: &Arc<Context>) -> Watch
-where
-    K: Indexed + DeserializeOwned + Debug + Send + Sync + 'static,
-{
+pub(crate) fn bound<K: Indexed + JsonKind>(ctx: &Arc<Context>) -> Watch {
     let config = watcher::Config::default().fields(&format!("status.binding.host={}", ctx.host()));
     watch::<K>(ctx, config, IfUnserved::Wait)
 }
 
 /// Watches the objects of a kind that not every control plane has, those that are bound to this host.
-pub(crate) fn bound_if_served<K>(ctx: &Arc<Context>) -> Watch
-where
-    K: Indexed + DeserializeOwned + Debug + Send + Sync + 'static,
-{
+pub(crate) fn bound_if_served<K: Indexed + JsonKind>(ctx: &Arc<Context>) -> Watch {
     let config = watcher::Config::default().fields(&format!("status.binding.host={}", ctx.host()));
     watch::<K>(ctx, config, IfUnserved::Empty)
 }
 
 /// Watches this host's object.
-pub(crate) fn own<K>(ctx: &Arc<Context>) -> Watch
-where
-    K: Indexed + DeserializeOwned + Debug + Send + Sync + 'static,
-{
+pub(crate) fn own<K: Indexed + JsonKind>(ctx: &Arc<Context>) -> Watch {
     let config = watcher::Config::default().fields(&format!("metadata.name={}", ctx.host()));
     watch::<K>(ctx, config, IfUnserved::Wait)
 }
@@ -83,7 +66,7 @@ enum IfUnserved {
 
 fn watch<K>(ctx: &Arc<Context>, config: watcher::Config, if_unserved: IfUnserved) -> Watch
 where
-    K: Indexed + DeserializeOwned + Debug + Send + Sync + 'static,
+    K: Indexed + JsonKind,
 {
     let ctx = ctx.clone();
     let api = Api::all_with(ctx.client.clone(), &Unparsed::resource::<K>());
@@ -121,7 +104,7 @@ fn events(api: &Api<Unparsed>, config: &watcher::Config) -> Events {
     watcher(api.clone(), config.clone()).default_backoff().boxed()
 }
 
-fn parsed<K: DeserializeOwned>(event: Event<Unparsed>) -> Result<Event<K>, serde_json::Error> {
+fn parsed<K: JsonKind>(event: Event<Unparsed>) -> Result<Event<K>, serde_json::Error> {
     Ok(match event {
         Event::Apply(object) => Event::Apply(object.parse()?),
         Event::Delete(object) => Event::Delete(object.parse()?),
@@ -135,15 +118,21 @@ fn parsed<K: DeserializeOwned>(event: Event<Unparsed>) -> Result<Event<K>, serde
 pub(crate) fn host_addresses(ctx: &Arc<Context>) -> Watch {
     let ctx = ctx.clone();
     let config = watcher::Config::default().fields(&format!("metadata.name={HOST_ADDRESSES}"));
-    let api: Api<ConfigMap> = Api::namespaced(ctx.client.clone(), SYSTEM_NAMESPACE);
+    let resource = Unparsed::resource::<ConfigMap>();
+    let api = Api::namespaced_with(ctx.client.clone(), SYSTEM_NAMESPACE, &resource);
     Box::pin(async move {
-        let mut stream = watcher(api, config).default_backoff().boxed();
+        let mut stream = events(&api, &config);
         loop {
-            match stream.next().await {
-                Some(Ok(event)) => {
+            match stream.next().await.map(|event| event.map(parsed::<ConfigMap>)) {
+                Some(Ok(Ok(event))) => {
                     if ctx.index.read().host_addresses.apply(event) {
                         ctx.enqueue(Key::networks());
                     }
+                }
+                Some(Ok(Err(error))) => {
+                    tracing::warn!(%error, "the list of the hosts' addresses cannot be read, and is read again");
+                    tokio::time::sleep(UNREADABLE_DELAY).await;
+                    stream = events(&api, &config);
                 }
                 Some(Err(error)) => {
                     tracing::debug!(%error, "the watch of the hosts' addresses broke, trying again");

@@ -20,7 +20,7 @@
 //!                          password, sysprep (of a guest)
 //!                          console, guest_access (ways into a guest), packet_trace, image_upload
 //!                          image_download ─▶ image_copy      disk_read ─▶ console
-//!                          unmanaged (objects read without their managed fields)   unparsed (objects of any kind as text)
+//!                          unparsed (objects of any kind as text) ─▶ json_kind (the JSON of each kind, compiled once)
 //!                          exact (lists without spare room)
 //! ```
 //!
@@ -57,6 +57,7 @@ pub mod image_download;
 pub mod image_upload;
 pub mod ip_pool;
 pub mod key_class;
+mod json_kind;
 pub mod manifests;
 pub mod name;
 pub mod network;
@@ -82,7 +83,6 @@ pub mod snapshot_schedule;
 pub mod storage_pool;
 pub mod sysprep;
 mod taken;
-mod unmanaged;
 mod unparsed;
 pub mod user_data;
 pub mod vgpus;
@@ -113,6 +113,7 @@ pub use image::{
     Image, ImageCompression, ImageFormat, ImageSource, ImageSpec, ImageState, ImageStatus, redacted_url,
 };
 pub use ip_pool::{AddressRange, IPPool, IPPoolMode, IPPoolSpec, IPPoolStatus};
+pub use json_kind::JsonKind;
 pub use key_class::{DiskEncryption, EncryptionStatus, KeyClass, KeyClassSpec, KeyClassStatus, KeySecret};
 pub use name::ResourceName;
 pub use network::{
@@ -137,7 +138,6 @@ pub use snapshot_schedule::{
 };
 pub use storage_pool::{StoragePool, StoragePoolSpec, StoragePoolStatus, StoragePoolType};
 pub use taken::{HugeMemory, SizeTaken, size_taken};
-pub use unmanaged::Unmanaged;
 pub use unparsed::Unparsed;
 pub use vgpus::Vgpus;
 pub use vm::{RestartPolicy, StopMode, VM, VMSpec, VMStatus};

@@ -1,7 +1,7 @@
 //! The watched kinds, and the key of an object: kind, namespace and name.
 
-use berth_api::{SYSTEM_NAMESPACE, host_addresses::HOST_ADDRESSES, manifests::access};
-use kube::{Resource, ResourceExt};
+use berth_api::{JsonKind, SYSTEM_NAMESPACE, host_addresses::HOST_ADDRESSES, manifests::access};
+use kube::ResourceExt;
 
 /// Calls a macro with every watched kind: its name, the name of its table in the cache, its Rust type.
 macro_rules! with_kinds {
@@ -65,7 +65,7 @@ macro_rules! define_kinds {
 with_kinds!(define_kinds);
 
 /// A kind the controllers watch.
-pub(crate) trait Watched: Resource<DynamicType = ()> + Clone {
+pub(crate) trait Watched: JsonKind {
     /// The kind's key part.
     const KIND: ObjectKind;
 }

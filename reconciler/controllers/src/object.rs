@@ -1,13 +1,11 @@
 //! An object of any watched kind, and what the controllers need of each type whose status they write.
 
-use std::fmt::Debug;
 use std::sync::Arc;
 
 use berth_api::{Conditions, Unparsed};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Api, Client, Resource, core::object::HasStatus};
-use serde::{Serialize, de::DeserializeOwned};
 
 use crate::key::{Key, Watched, with_kinds};
 
@@ -53,15 +51,7 @@ with_kinds!(define_object);
 
 /// An object of a kind whose status the controllers write.
 pub(crate) trait WithStatus:
-    Watched
-    + HasStatus<Status: PartialEq + Clone + Default>
-    + Serialize
-    + DeserializeOwned
-    + Debug
-    + Send
-    + Sync
-    + Into<Object>
-    + 'static
+    Watched + HasStatus<Status: PartialEq + Clone + Default> + Into<Object>
 {
     fn conditions(status: &mut Self::Status) -> &mut Conditions;
     /// Reads and writes objects of this kind.

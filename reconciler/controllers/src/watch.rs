@@ -11,7 +11,6 @@ use kube::{
     Api, Client,
     runtime::{WatchStreamExt, watcher},
 };
-use serde::de::DeserializeOwned;
 use tracing::warn;
 
 use crate::{
@@ -48,7 +47,7 @@ impl Change {
 /// Watches all objects of the kind.
 pub(crate) fn all<K>(client: Client) -> BoxStream<'static, Change>
 where
-    K: Watched + DeserializeOwned + Into<Object>,
+    K: Watched + Into<Object>,
 {
     with::<K>(Api::all_with(client, &Unparsed::resource::<K>()), watcher::Config::default())
 }
@@ -56,7 +55,7 @@ where
 /// Watches all objects of a namespace.
 pub(crate) fn within<K>(client: Client, namespace: &str) -> BoxStream<'static, Change>
 where
-    K: Watched + DeserializeOwned + Into<Object>,
+    K: Watched + Into<Object>,
 {
     let api = Api::namespaced_with(client, namespace, &Unparsed::resource::<K>());
     with::<K>(api, watcher::Config::default())
@@ -65,7 +64,7 @@ where
 /// Watches only objects with the label, those of a namespace or all.
 pub(crate) fn labelled<K>(client: Client, namespace: Option<&str>, label: &str) -> BoxStream<'static, Change>
 where
-    K: Watched + DeserializeOwned + Into<Object>,
+    K: Watched + Into<Object>,
 {
     let resource = Unparsed::resource::<K>();
     let api = match namespace {
@@ -78,7 +77,7 @@ where
 /// Watches only the object of that name in a namespace.
 pub(crate) fn named<K>(client: Client, namespace: &str, name: &str) -> BoxStream<'static, Change>
 where
-    K: Watched + DeserializeOwned + Into<Object>,
+    K: Watched + Into<Object>,
 {
     let api = Api::namespaced_with(client, namespace, &Unparsed::resource::<K>());
     with::<K>(api, watcher::Config::default().fields(&format!("metadata.name={name}")))
@@ -88,7 +87,7 @@ where
 /// is gone.
 fn with<K>(api: Api<Unparsed>, config: watcher::Config) -> BoxStream<'static, Change>
 where
-    K: Watched + DeserializeOwned + Into<Object>,
+    K: Watched + Into<Object>,
 {
     stream::repeat_with(move || until_unreadable(watched(api.clone(), config.clone()), change::<K>, K::KIND))
         .flatten()
@@ -128,7 +127,7 @@ fn until_unreadable(
 
 fn change<K>(event: watcher::Event<Unparsed>) -> Result<Change, serde_json::Error>
 where
-    K: Watched + DeserializeOwned + Into<Object>,
+    K: Watched + Into<Object>,
 {
     let read = |object: Unparsed| object.parse::<K>().map(Into::into);
     Ok(match event {

@@ -4,11 +4,12 @@
 use std::{fmt::Debug, time::Duration};
 
 use berth_api::{
-    Backup, CONTROLLER_MANAGER, Disk, Host, Network, SYSTEM_NAMESPACE, Unparsed,
-    disk_read::READ_UNTIL_ANNOTATION, host_addresses::HOST_ADDRESSES, manifests::access,
+    Backup, CONTROLLER_MANAGER, Host, JsonKind, SYSTEM_NAMESPACE, Unparsed,
+    disk_read::READ_UNTIL_ANNOTATION, VM, host_addresses::HOST_ADDRESSES, manifests::access,
 };
 use futures::{FutureExt, future::BoxFuture};
 use k8s_openapi::{
+    NamespaceResourceScope,
     api::{
         coordination::v1::Lease,
         core::v1::{ConfigMap, ServiceAccount},
@@ -17,7 +18,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use kube::{
-    Api, Client, ResourceExt,
+    Api, Client, Resource, ResourceExt,
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
     core::Status,
 };
@@ -130,8 +131,8 @@ impl<'a> StatusVisitor for Attempt<'a> {
 
     fn visit<K: WithStatus>(self, object: &K) -> Self::Output {
         let Self(writer, operation) = self;
-        let object = object.clone();
-        async move { writer.typed(object, operation).await }.boxed()
+        let key = Key::of(object);
+        sent(K::api(writer.0.clone(), &key), key.name, request(object, operation), read::<K>).boxed()
     }
 }
 
@@ -192,9 +193,9 @@ impl Writer {
             }
             Write::Allow { role, host, secrets } => Some(self.allow(role, host, secrets).await?),
             Write::Disallow(role) => {
-                let bindings: Api<RoleBinding> = Api::namespaced(self.0.clone(), role.namespace());
+                let bindings = self.namespaced::<RoleBinding>(role.namespace());
                 ended(bindings.delete(&role.name, &DeleteParams::default()).await)?;
-                let roles: Api<Role> = Api::namespaced(self.0.clone(), role.namespace());
+                let roles = self.namespaced::<Role>(role.namespace());
                 ended(roles.delete(&role.name, &DeleteParams::default()).await)?;
                 Some(Response::Gone(role.clone()))
             }
@@ -207,39 +208,30 @@ impl Writer {
                     "metadata": {"name": HOST_ADDRESSES, "namespace": SYSTEM_NAMESPACE}, "data": data,
                 });
                 let params = PatchParams::apply(CONTROLLER_MANAGER).force();
-                let maps: Api<ConfigMap> = Api::namespaced(self.0.clone(), SYSTEM_NAMESPACE);
-                Some(Response::Is(maps.patch(HOST_ADDRESSES, &params, &Patch::Apply(&map)).await?.into()))
+                let maps = self.namespaced::<ConfigMap>(SYSTEM_NAMESPACE);
+                let written = maps.patch(HOST_ADDRESSES, &params, &Patch::Apply(&map)).await?;
+                Some(Response::Is(parsed::<ConfigMap>(&written)?.into()))
             }
             Write::ReadLease(host) => {
-                let leases: Api<Lease> = Api::namespaced(self.0.clone(), SYSTEM_NAMESPACE);
-                Some(Response::Lease(host.clone(), leases.get_opt(host).await?.map(Box::new)))
+                let found = self.namespaced::<Lease>(SYSTEM_NAMESPACE).get_opt(host).await?;
+                let lease = found.as_ref().map(parsed::<Lease>).transpose()?;
+                Some(Response::Lease(host.clone(), lease.map(Box::new)))
             }
             Write::EndRecovery(host) => {
                 let patch = json!({
                     "metadata": {"uid": host.uid(), "resourceVersion": host.resource_version()},
                     "spec": {"recovery": null},
                 });
-                let params = PatchParams { field_manager: manager(), ..PatchParams::default() };
-                let hosts: Api<Host> = Api::all(self.0.clone());
-                Some(Response::Is(
-                    hosts.patch(&host.name_any(), &params, &Patch::Merge(&patch)).await?.into(),
-                ))
+                self.answer(host.as_ref(), Request::Patch(patch)).await?
             }
             Write::CreateNetwork(network) => {
-                let namespace = network.namespace().unwrap_or_default();
-                let networks: Api<Network> = Api::namespaced(self.0.clone(), &namespace);
-                let params = PostParams { field_manager: manager(), ..PostParams::default() };
-                Some(Response::Is(networks.create(&params, network).await?.into()))
+                self.answer(network.as_ref(), Request::Create(text(network.as_ref())?)).await?
             }
             Write::ChangeDisk(disk, spec) => {
                 let patch = json!({
                     "metadata": {"uid": disk.uid(), "resourceVersion": disk.resource_version()}, "spec": spec,
                 });
-                let params = PatchParams { field_manager: manager(), ..PatchParams::default() };
-                let namespace = disk.namespace().unwrap_or_default();
-                let disks: Api<Disk> = Api::namespaced(self.0.clone(), &namespace);
-                let patched = disks.patch(&disk.name_any(), &params, &Patch::Merge(&patch)).await?;
-                Some(Response::Is(patched.into()))
+                self.answer(disk.as_ref(), Request::Patch(patch)).await?
             }
             Write::EndRead(backup) => {
                 // Without the version: its status may be written in the same batch.
@@ -253,8 +245,7 @@ impl Writer {
             }
             Write::EndHost(host) => Some(self.end_host(host).await?),
             Write::EnsureGone { vm, uid } => {
-                let vms: Api<berth_api::VM> = Api::namespaced(self.0.clone(), vm.namespace());
-                let found = vms.get_opt(&vm.name).await?;
+                let found = self.namespaced::<VM>(vm.namespace()).get_opt(&vm.name).await?;
                 if found.is_some_and(|found| found.uid().as_ref() == Some(uid)) {
                     return Err(conflict("the VM is there"));
                 }
@@ -264,31 +255,23 @@ impl Writer {
         Ok(response)
     }
 
-    async fn typed<K: WithStatus>(
+    /// The objects of a kind in a namespace, as text.
+    fn namespaced<K>(&self, namespace: &str) -> Api<Unparsed>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    {
+        Api::namespaced_with(self.0.clone(), namespace, &Unparsed::resource::<K>())
+    }
+
+    /// Sends a request about this object; the answer is the object as it is then.
+    async fn answer<K: WithStatus>(
         &self,
-        mut object: K,
-        operation: Operation<'_>,
-    ) -> Result<Option<Object>, kube::Error> {
-        let key = Key::of(&object);
-        let version = Preconditions { uid: object.uid(), resource_version: object.resource_version() };
-        if let Operation::Status(meta) = operation {
-            *object.meta_mut() = meta.clone();
-            object.meta_mut().managed_fields = None;
-        }
-        let text = |object: &K| Unparsed::of(object).map_err(kube::Error::SerdeError);
-        let request = match operation {
-            Operation::Read => Request::Read,
-            Operation::Create => Request::Create(text(&object)?),
-            Operation::Delete => Request::Delete(version),
-            Operation::Finalizers(finalizers) => Request::Patch(json!({"metadata": {
-                "uid": version.uid, "resourceVersion": version.resource_version, "finalizers": finalizers,
-            }})),
-            Operation::Status(_) => Request::Status(text(&object)?),
-        };
-        let answer = send(K::api(self.0.clone(), &key), &key.name, request).await?;
-        let object = answer.map(|answer| answer.parse::<K>()).transpose().map_err(kube::Error::SerdeError)?;
-        let is_deleted = matches!(operation, Operation::Delete);
-        Ok(object.filter(|object| !is_deleted || !object.finalizers().is_empty()).map(Into::into))
+        object: &K,
+        request: Request,
+    ) -> Result<Option<Response>, kube::Error> {
+        let key = Key::of(object);
+        let answer = sent(K::api(self.0.clone(), &key), key.name, Ok(request), read::<K>).await?;
+        Ok(answer.map(Response::Is))
     }
 
     /// Reads the objects of these writes, which failed or were not attempted.
@@ -322,8 +305,8 @@ impl Writer {
         let names: Vec<&str> = secrets.iter().map(String::as_str).collect();
         let [role, binding] = access::secrets(host, key.namespace(), &names);
         let params = PatchParams::apply(CONTROLLER_MANAGER).force();
-        let bindings: Api<RoleBinding> = Api::namespaced(self.0.clone(), key.namespace());
-        let roles: Api<Role> = Api::namespaced(self.0.clone(), key.namespace());
+        let bindings = self.namespaced::<RoleBinding>(key.namespace());
+        let roles = self.namespaced::<Role>(key.namespace());
         // The binding comes first, so that the role's rules imply that both exist.
         match bindings.patch(&key.name, &params, &Patch::Apply(&binding)).await {
             // Only an administrator may bind a role that does not exist.
@@ -335,7 +318,8 @@ impl Writer {
             }
             response => drop(response?),
         }
-        Ok(Response::Is(roles.patch(&key.name, &params, &Patch::Apply(&role)).await?.into()))
+        let written = roles.patch(&key.name, &params, &Patch::Apply(&role)).await?;
+        Ok(Response::Is(parsed::<Role>(&written)?.into()))
     }
 
     /// Creates the account, or leaves it as it is. A refusal is not repeated before the next list of accounts: tickets are
@@ -345,7 +329,7 @@ impl Writer {
             "apiVersion": "v1", "kind": "ServiceAccount", "automountServiceAccountToken": false,
             "metadata": {"name": name, "namespace": namespace},
         });
-        let accounts: Api<ServiceAccount> = Api::namespaced(self.0.clone(), namespace);
+        let accounts = self.namespaced::<ServiceAccount>(namespace);
         let params = PatchParams::apply(CONTROLLER_MANAGER).force();
         match accounts.patch(name, &params, &Patch::Apply(&account)).await {
             Err(kube::Error::Api(status)) => {
@@ -355,7 +339,7 @@ impl Writer {
                 refused.metadata.namespace = Some(namespace.to_owned());
                 Ok(Response::Is(refused.into()))
             }
-            response => Ok(Response::Is(response?.into())),
+            response => Ok(Response::Is(parsed::<ServiceAccount>(&response?)?.into())),
         }
     }
 
@@ -363,9 +347,9 @@ impl Writer {
         let name = host.name_any();
         let this_one = Preconditions { uid: host.uid(), resource_version: None };
         let params = DeleteParams { preconditions: Some(this_one), ..DeleteParams::default() };
-        let hosts: Api<Host> = Api::all(self.0.clone());
+        let hosts = Host::api(self.0.clone(), &Key::of(host));
         ended(hosts.delete(&name, &params).await)?;
-        let leases: Api<Lease> = Api::namespaced(self.0.clone(), SYSTEM_NAMESPACE);
+        let leases = self.namespaced::<Lease>(SYSTEM_NAMESPACE);
         ended(leases.delete(&name, &DeleteParams::default()).await)?;
         Ok(Response::Gone(Key::of(host)))
     }
@@ -378,6 +362,43 @@ enum Request {
     Delete(Preconditions),
     Patch(Value),
     Status(Unparsed),
+}
+
+/// The request of an operation on an object.
+fn request<K: WithStatus>(object: &K, operation: Operation<'_>) -> Result<Request, kube::Error> {
+    let version = Preconditions { uid: object.uid(), resource_version: object.resource_version() };
+    Ok(match operation {
+        Operation::Read => Request::Read,
+        Operation::Create => Request::Create(text(object)?),
+        Operation::Delete => Request::Delete(version),
+        Operation::Finalizers(finalizers) => Request::Patch(json!({"metadata": {
+            "uid": version.uid, "resourceVersion": version.resource_version, "finalizers": finalizers,
+        }})),
+        Operation::Status(meta) => {
+            let mut object = object.clone();
+            *object.meta_mut() = ObjectMeta { managed_fields: None, ..meta.clone() };
+            Request::Status(text(&object)?)
+        }
+    })
+}
+
+/// Sends the request, and reads the answer: the object, or none if it is gone. Compiled once for all kinds.
+async fn sent(
+    api: Api<Unparsed>,
+    name: String,
+    request: Result<Request, kube::Error>,
+    read: fn(&Unparsed) -> Result<Object, kube::Error>,
+) -> Result<Option<Object>, kube::Error> {
+    let request = request?;
+    let is_deletion = matches!(request, Request::Delete(_));
+    let answer = send(api, &name, request).await?;
+    let object = answer.as_ref().map(read).transpose()?;
+    let is_held = |object: &Object| object.meta().finalizers.as_ref().is_some_and(|held| !held.is_empty());
+    Ok(object.filter(|object| !is_deletion || is_held(object)))
+}
+
+fn read<K: WithStatus>(answer: &Unparsed) -> Result<Object, kube::Error> {
+    parsed::<K>(answer).map(Into::into)
 }
 
 /// Sends the request; the answer is the object, or none if there is none.
@@ -399,6 +420,14 @@ async fn send(api: Api<Unparsed>, name: &str, request: Request) -> Result<Option
             }
         }
     }
+}
+
+fn parsed<K: JsonKind>(object: &Unparsed) -> Result<K, kube::Error> {
+    object.parse().map_err(kube::Error::SerdeError)
+}
+
+fn text<K: JsonKind>(object: &K) -> Result<Unparsed, kube::Error> {
+    Unparsed::of(object).map_err(kube::Error::SerdeError)
 }
 
 fn manager() -> Option<String> {

@@ -15,12 +15,13 @@ use std::io::Write;
 
 use anyhow::{Context, bail};
 use async_trait::async_trait;
+use berth_agent::TypedApi;
 use berth_api::{
     Image, Quantity, condition,
     console::{DOWNLOAD_ACCOUNT, download_audience, download_path},
 };
 use berth_console_client::{DownloadPlace, Expected, FetchError, PartFile, Target, fetch};
-use kube::{Api, Client, ResourceExt};
+use kube::{Client, ResourceExt};
 
 use crate::{
     cli::{DiskFileFormat, DownloadOptions, OriginDownloadOptions},
@@ -94,7 +95,7 @@ fn size_of_disk(image: &Image) -> Option<u64> {
 /// The control plane, and the namespace of a download.
 struct Site {
     client: Client,
-    images: Api<Image>,
+    images: TypedApi<Image>,
     namespace: String,
 }
 
@@ -105,7 +106,7 @@ impl Site {
         resources::checked(&options.name)?;
         files::check(&options.file, options.force)?;
         let client = client_of(connect::admin(&options.connection, &options.state.state_dir).await?)?;
-        let images = Api::namespaced(client.clone(), namespace);
+        let images = TypedApi::namespaced(client.clone(), namespace);
         Ok(Self { client, images, namespace: namespace.to_owned() })
     }
 

@@ -9,8 +9,10 @@ use std::{
 };
 
 use anyhow::{Context, bail};
+use berth_agent::TypedApi;
 use berth_api::{
-    ConditionType, Disk, Host, HotswapDiskAttachment, SYSTEM_NAMESPACE, VM, condition, manifests::access,
+    ConditionType, Disk, Host, HotswapDiskAttachment, JsonKind, SYSTEM_NAMESPACE, Unparsed, VM, condition,
+    manifests::access,
 };
 use k8s_openapi::{
     api::{
@@ -24,7 +26,6 @@ use kube::{
     Api, Client, Resource, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams},
 };
-use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::cli::{HostAction, HostOptions};
@@ -77,7 +78,7 @@ pub async fn act(client: &Client, action: &HostAction) -> anyhow::Result<()> {
 }
 
 async fn names(client: &Client) -> anyhow::Result<Vec<String>> {
-    let hosts: Api<Host> = Api::all(client.clone());
+    let hosts: TypedApi<Host> = TypedApi::all(client.clone());
     let hosts = hosts.list(&ListParams::default()).await.context("listing hosts")?;
     Ok(hosts.iter().map(ResourceExt::name_any).collect())
 }
@@ -98,7 +99,7 @@ async fn recover(client: &Client, hosts: &[String], end: bool) -> anyhow::Result
 }
 
 async fn declare(client: &Client, host: &str, spec: &serde_json::Value) -> anyhow::Result<()> {
-    let hosts: Api<Host> = Api::all(client.clone());
+    let hosts: TypedApi<Host> = TypedApi::all(client.clone());
     let params = PatchParams { field_manager: Some("berth".into()), ..PatchParams::default() };
     match hosts.patch(host, &params, &Patch::Merge(json!({"spec": spec}))).await {
         Ok(_) => Ok(()),
@@ -110,7 +111,7 @@ async fn declare(client: &Client, host: &str, spec: &serde_json::Value) -> anyho
 }
 
 async fn list(client: &Client) -> anyhow::Result<()> {
-    let hosts: Api<Host> = Api::all(client.clone());
+    let hosts: TypedApi<Host> = TypedApi::all(client.clone());
     let hosts = hosts.list(&ListParams::default()).await.context("listing hosts")?;
     let mut out = std::io::stdout().lock();
     let mut line = |columns: [&str; 6]| {
@@ -148,11 +149,8 @@ fn state(host: &Host) -> String {
 }
 
 /// Returns the objects of a kind that are bound to a host.
-async fn bound<K>(client: &Client, host: &str) -> anyhow::Result<Vec<K>>
-where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
-{
-    let api: Api<K> = Api::all(client.clone());
+async fn bound<K: JsonKind>(client: &Client, host: &str) -> anyhow::Result<Vec<K>> {
+    let api: TypedApi<K> = TypedApi::all(client.clone());
     let params = ListParams::default().fields(&format!("status.binding.host={host}"));
     let listed = api.list(&params).await;
     Ok(listed.with_context(|| format!("listing each {} of host {host}", K::kind(&())))?.items)
@@ -186,7 +184,7 @@ async fn until_empty(client: &Client, host: &str, limit: Duration) -> anyhow::Re
             eprintln!("{} of {} still run: {}{more}", running.len(), vms.len(), names.join(", "));
             reported = Some(running.clone());
         }
-        let api: Api<Host> = Api::all(client.clone());
+        let api: TypedApi<Host> = TypedApi::all(client.clone());
         let state = api.get(host).await.with_context(|| format!("reading Host {host}"))?;
         if !state.spec.draining {
             bail!("host {host} is not drained any more: it was uncordoned");
@@ -205,7 +203,7 @@ async fn until_empty(client: &Client, host: &str, limit: Duration) -> anyhow::Re
 }
 
 async fn forget(client: &Client, host: &str, lost: bool) -> anyhow::Result<()> {
-    let hosts: Api<Host> = Api::all(client.clone());
+    let hosts: TypedApi<Host> = TypedApi::all(client.clone());
     let known = hosts.get_opt(host).await.with_context(|| format!("reading Host {host}"))?;
     let mut left: Vec<String> = named(&bound::<VM>(client, host).await?).collect();
     left.extend(named(&bound::<Disk>(client, host).await?));
@@ -218,7 +216,7 @@ async fn forget(client: &Client, host: &str, lost: bool) -> anyhow::Result<()> {
             some(&left)
         );
     }
-    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
+    let accounts: TypedApi<ServiceAccount> = TypedApi::namespaced(client.clone(), SYSTEM_NAMESPACE);
     let account =
         accounts.get_opt(&access::account_name(host)).await.context("reading the host's account")?;
     if account.is_none() && is_alive(client, host).await? {
@@ -246,17 +244,17 @@ async fn forget(client: &Client, host: &str, lost: bool) -> anyhow::Result<()> {
         );
         return Ok(());
     }
-    gone(hosts.delete(host, &DeleteParams::default()).await.map(|_| ())).context("deleting the Host")?;
+    gone(hosts.delete(host, &DeleteParams::default()).await).context("deleting the Host")?;
     until_gone(&hosts, host).await?;
-    let leases: Api<Lease> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
-    gone(leases.delete(host, &DeleteParams::default()).await.map(|_| ())).context("deleting the Lease")?;
+    let leases: TypedApi<Lease> = TypedApi::namespaced(client.clone(), SYSTEM_NAMESPACE);
+    gone(leases.delete(host, &DeleteParams::default()).await).context("deleting the Lease")?;
     eprintln!("Host {host} is forgotten.");
     Ok(())
 }
 
 /// Waits a moment for the Host's agent to report that the host has no users: without its access the agent no longer
 /// can.
-async fn said_unused(hosts: &Api<Host>, host: &str) -> anyhow::Result<()> {
+async fn said_unused(hosts: &TypedApi<Host>, host: &str) -> anyhow::Result<()> {
     let begun = Instant::now();
     loop {
         let known = hosts.get_opt(host).await.with_context(|| format!("reading Host {host}"))?;
@@ -270,7 +268,7 @@ async fn said_unused(hosts: &Api<Host>, host: &str) -> anyhow::Result<()> {
 
 /// Waits until the controllers have removed the Host. Its bound objects are gone; the controllers may take a moment
 /// to see that.
-async fn until_gone(hosts: &Api<Host>, host: &str) -> anyhow::Result<()> {
+async fn until_gone(hosts: &TypedApi<Host>, host: &str) -> anyhow::Result<()> {
     let begun = Instant::now();
     while hosts.get_opt(host).await.with_context(|| format!("reading Host {host}"))?.is_some() {
         if begun.elapsed() > GONE_WITHIN {
@@ -296,7 +294,7 @@ fn gone(result: kube::Result<()>) -> kube::Result<()> {
 }
 
 async fn is_alive(client: &Client, host: &str) -> anyhow::Result<bool> {
-    let leases: Api<Lease> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
+    let leases: TypedApi<Lease> = TypedApi::namespaced(client.clone(), SYSTEM_NAMESPACE);
     let lease = leases.get_opt(host).await.context("reading the host's Lease")?;
     let renewed = lease.and_then(|lease| lease.spec).and_then(|spec| spec.renew_time);
     Ok(renewed.is_some_and(|at| Timestamp::now().duration_since(at.0) < ALIVE))
@@ -305,17 +303,16 @@ async fn is_alive(client: &Client, host: &str) -> anyhow::Result<bool> {
 /// Removes every role of the host, in every namespace.
 async fn remove_roles(client: &Client, host: &str) -> anyhow::Result<()> {
     let params = ListParams::default().labels(&format!("{}={host}", access::HOST_LABEL));
-    let bindings: Api<RoleBinding> = Api::all(client.clone());
-    for binding in bindings.list(&params).await.context("listing the host's role bindings")? {
-        let api: Api<RoleBinding> = Api::namespaced(client.clone(), &binding.namespace().unwrap_or_default());
-        gone(api.delete(&binding.name_any(), &DeleteParams::default()).await.map(|_| ()))
-            .context("deleting a role binding of the host")?;
-    }
-    let roles: Api<Role> = Api::all(client.clone());
-    for role in roles.list(&params).await.context("listing the host's roles")? {
-        let api: Api<Role> = Api::namespaced(client.clone(), &role.namespace().unwrap_or_default());
-        gone(api.delete(&role.name_any(), &DeleteParams::default()).await.map(|_| ()))
-            .context("deleting a role of the host")?;
+    let kinds =
+        [(Unparsed::resource::<RoleBinding>(), "role binding"), (Unparsed::resource::<Role>(), "role")];
+    for (resource, kind) in kinds {
+        let all: Api<Unparsed> = Api::all_with(client.clone(), &resource);
+        for object in all.list(&params).await.with_context(|| format!("listing the host's {kind}s"))? {
+            let namespace = object.namespace().unwrap_or_default();
+            let api: Api<Unparsed> = Api::namespaced_with(client.clone(), &namespace, &resource);
+            gone(api.delete(&object.name_any(), &DeleteParams::default()).await.map(drop))
+                .with_context(|| format!("deleting a {kind} of the host"))?;
+        }
     }
     Ok(())
 }

@@ -4,6 +4,7 @@ use std::{io::Write, time::Duration};
 
 use anyhow::{Context, bail};
 use async_trait::async_trait;
+use berth_agent::TypedApi;
 use berth_api::{
     Image, ImageSource, ImageSpec,
     console::{UPLOAD_ACCOUNT, upload_audience, upload_path},
@@ -12,7 +13,7 @@ use berth_api::{
 use berth_console_client::{
     Awaited, MeasuredFile, Next, PushError, Seen, Target, UploadPlace, measure, push as upload,
 };
-use kube::{Api, Client, ResourceExt, api::PostParams};
+use kube::{Client, ResourceExt, api::PostParams};
 use tokio::time::{Instant, sleep};
 
 use crate::{
@@ -35,7 +36,7 @@ pub(super) async fn push(options: ImagePushOptions) -> anyhow::Result<()> {
     let file =
         tokio::task::spawn_blocking(move || measure(&path, None)).await.context("reading the file")??;
     let client = client_of(connect::admin(&options.connection, &options.state.state_dir).await?)?;
-    let images: Api<Image> = Api::namespaced(client.clone(), namespace);
+    let images: TypedApi<Image> = TypedApi::namespaced(client.clone(), namespace);
     let uid = declare(&images, name, &spec(&options, &file)).await?.uid().unwrap_or_default();
     let wait = options.timeout.0;
     let place = Place {
@@ -89,7 +90,7 @@ fn spec(options: &ImagePushOptions, file: &MeasuredFile) -> ImageSpec {
 }
 
 /// Creates the Image, or returns the one that an earlier command created for the same file.
-async fn declare(images: &Api<Image>, name: &str, spec: &ImageSpec) -> anyhow::Result<Image> {
+async fn declare(images: &TypedApi<Image>, name: &str, spec: &ImageSpec) -> anyhow::Result<Image> {
     let reading = || format!("reading Image {name}");
     loop {
         if let Some(found) = images.get_opt(name).await.with_context(reading)? {
@@ -124,7 +125,7 @@ fn check_same(found: &Image, spec: &ImageSpec) -> anyhow::Result<()> {
 /// The Image that is uploaded.
 struct Place {
     client: Client,
-    images: Api<Image>,
+    images: TypedApi<Image>,
     namespace: String,
     name: String,
     uid: String,

@@ -3,7 +3,7 @@
 use std::{io::Write as _, net::IpAddr, process::ExitCode, time::Duration};
 
 use anyhow::{Context, bail};
-use berth_agent::PacketTrace;
+use berth_agent::{PacketTrace, TypedApi};
 use berth_api::{
     RuleProtocol, VM, VMState,
     console::ConsoleUse,
@@ -11,7 +11,7 @@ use berth_api::{
     vm::InterfaceStatus,
 };
 use berth_host::{SENDER, StepResult, Trace, TraceEnd, TraceObject, TracedPacket};
-use kube::{Api, Client, ResourceExt, api::ListParams};
+use kube::{Client, ResourceExt, api::ListParams};
 use tokio::{io::AsyncReadExt as _, time::timeout};
 
 use super::console::connection;
@@ -306,7 +306,7 @@ struct Search {
 impl Neighbours {
     /// Returns the interface on this network that has an address.
     async fn with_address(&self, network: &str, address: IpAddr) -> anyhow::Result<Search> {
-        let vms: Api<VM> = Api::namespaced(self.client.clone(), &self.namespace);
+        let vms: TypedApi<VM> = TypedApi::namespaced(self.client.clone(), &self.namespace);
         let vms = match vms.list(&ListParams::default().limit(MOST_VMS)).await {
             Ok(vms) => vms,
             Err(error) if crate::requests::has_code(&error, 403) => {

@@ -8,11 +8,11 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, ensure};
-use berth_agent::AgentConfig;
+use berth_agent::{AgentConfig, TypedApi};
 use berth_api::{Host, manifests::access};
 use berth_host::{KvmFacts, fake::FakeSystem};
 use futures::{StreamExt, TryStreamExt};
-use kube::{Api, Client, Config, ResourceExt, api::ListParams, config::AuthInfo};
+use kube::{Client, Config, ResourceExt, api::ListParams, config::AuthInfo};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -66,7 +66,7 @@ pub(super) async fn run(options: &HostOptions, count: u16, cancel: CancellationT
 ///
 /// *Errors:* the control plane has a host that is not simulated: its users' VMs would be bound to simulated hosts.
 async fn refuse_real_hosts(client: &Client) -> anyhow::Result<()> {
-    let hosts: Api<Host> = Api::all(client.clone());
+    let hosts: TypedApi<Host> = TypedApi::all(client.clone());
     let real = ListParams::default().labels(&format!("!{SIMULATED}")).limit(1);
     let real = hosts.list(&real).await.context("listing the hosts there are")?;
     let name = real.items.first().map(ResourceExt::name_any);

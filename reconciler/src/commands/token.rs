@@ -4,7 +4,8 @@ use std::{io::Write, net::IpAddr, time::Duration};
 
 use anyhow::{Context, bail};
 use base64::{Engine, engine::general_purpose};
-use berth_api::{Host, ResourceName, SYSTEM_NAMESPACE, manifests::access};
+use berth_agent::TypedApi;
+use berth_api::{Host, ResourceName, SYSTEM_NAMESPACE, Unparsed, manifests::access};
 use k8s_openapi::api::{core::v1::ServiceAccount, rbac::v1::ClusterRoleBinding};
 use kube::{
     Api, Client, Config, ResourceExt,
@@ -105,10 +106,10 @@ pub(super) async fn server(config: &Config, given: Option<&str>) -> anyhow::Resu
 }
 
 async fn list(client: &Client) -> anyhow::Result<()> {
-    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
+    let accounts: TypedApi<ServiceAccount> = TypedApi::namespaced(client.clone(), SYSTEM_NAMESPACE);
     let params = ListParams::default().labels(access::HOST_LABEL);
     let accounts = accounts.list(&params).await.context("listing the hosts' accounts")?;
-    let hosts: Api<Host> = Api::all(client.clone());
+    let hosts: TypedApi<Host> = TypedApi::all(client.clone());
     let hosts = hosts.list(&ListParams::default()).await.context("listing hosts")?;
     let mut out = std::io::stdout().lock();
     writeln!(out, "{:<32} {:<22} JOINED", "HOST", "CREATED").context("printing")?;
@@ -134,15 +135,15 @@ async fn revoke(client: &Client, host: &str) -> anyhow::Result<()> {
 ///
 /// *Errors:* the control plane's.
 pub(super) async fn end_access(client: &Client, host: &str) -> anyhow::Result<bool> {
-    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
-    let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
+    let accounts: TypedApi<ServiceAccount> = TypedApi::namespaced(client.clone(), SYSTEM_NAMESPACE);
+    let bindings: Api<Unparsed> = Api::all_with(client.clone(), &Unparsed::resource::<ClusterRoleBinding>());
     let params = DeleteParams::default();
     let gone = |result: kube::Result<()>| match result {
         Ok(()) => Ok(true),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
         Err(error) => Err(error),
     };
-    let had = accounts.delete(&access::account_name(host), &params).await.map(|_| ());
+    let had = accounts.delete(&access::account_name(host), &params).await;
     let had = gone(had).context("deleting the host's account")?;
     gone(bindings.delete(&access::role_name(host), &params).await.map(|_| ()))
         .context("deleting the host's role binding")?;

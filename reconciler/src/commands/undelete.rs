@@ -1,12 +1,13 @@
 //! `berth undelete`: creates a deleted Disk again from its file in a host's trash, or a Disk with the data from before a restore.
 
 use anyhow::{Context, bail};
+use berth_agent::TypedApi;
 use berth_api::{
     Disk, DiskEncryption, DiskSource, DiskSpec, Host, Provisioning, Quantity, RESTORE_ANNOTATION,
     host::TrashedVolume,
 };
 use kube::{
-    Api, Client, ResourceExt,
+    Client, ResourceExt,
     api::{ListParams, PostParams},
 };
 
@@ -21,14 +22,12 @@ pub(super) async fn run(options: UndeleteOptions) -> anyhow::Result<()> {
     let (host, volume) = find(&client, namespace, name, options.volume.as_deref()).await?;
     let name = options.rename.as_deref().unwrap_or(name);
     let disk = disk(&host, name, &volume);
-    let disks: Api<Disk> = Api::namespaced(client, namespace);
+    let disks: TypedApi<Disk> = TypedApi::namespaced(client, namespace);
     if disks.get_opt(name).await.with_context(|| format!("reading Disk {namespace}/{name}"))?.is_some() {
         bail!("Disk {namespace}/{name} exists: --as NAME makes another Disk of the file");
     }
-    disks
-        .create(&PostParams::default(), &disk)
-        .await
-        .with_context(|| format!("making Disk {namespace}/{name} again"))?;
+    let made = disks.create(&PostParams::default(), &disk).await;
+    made.with_context(|| format!("making Disk {namespace}/{name} again"))?;
     eprintln!(
         "Disk {namespace}/{name} ({}, deleted {}) comes back on host {host}",
         volume.size, volume.deleted_at
@@ -70,7 +69,7 @@ async fn find(
     name: &str,
     volume: Option<&str>,
 ) -> anyhow::Result<(String, TrashedVolume)> {
-    let hosts: Api<Host> = Api::all(client.clone());
+    let hosts: TypedApi<Host> = TypedApi::all(client.clone());
     let hosts = hosts.list(&ListParams::default()).await.context("listing hosts")?;
     let mut found: Vec<(String, TrashedVolume)> = Vec::new();
     for host in hosts {

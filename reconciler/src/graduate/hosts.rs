@@ -3,7 +3,8 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Context, bail};
-use berth_api::{Host, SYSTEM_NAMESPACE, manifests::access, site::TermRecord};
+use berth_agent::TypedApi;
+use berth_api::{Host, SYSTEM_NAMESPACE, Unparsed, manifests::access, site::TermRecord};
 use berth_engine::Clock;
 use k8s_openapi::{
     api::{
@@ -15,7 +16,7 @@ use k8s_openapi::{
 };
 use kube::{
     Api, Client, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams},
+    api::{ApiResource, DeleteParams, ListParams, Patch, PatchParams},
 };
 use serde_json::json;
 use tokio::time::Instant;
@@ -45,14 +46,14 @@ pub struct Destination {
 
 /// Returns the hosts that can move: those that are not fenced.
 pub(super) async fn all(client: &Client) -> anyhow::Result<BTreeSet<String>> {
-    let hosts: Api<Host> = Api::all(client.clone());
+    let hosts: TypedApi<Host> = TypedApi::all(client.clone());
     let hosts = hosts.list(&ListParams::default()).await.context("listing hosts")?;
     Ok(hosts.iter().filter(|host| !host.spec.fenced).map(ResourceExt::name_any).collect())
 }
 
 /// Returns the hosts with a recently renewed Lease.
 pub(super) async fn alive(client: &Client, now: Timestamp) -> anyhow::Result<BTreeSet<String>> {
-    let leases: Api<Lease> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
+    let leases: TypedApi<Lease> = TypedApi::namespaced(client.clone(), SYSTEM_NAMESPACE);
     let leases = leases.list(&ListParams::default()).await.context("listing the hosts' Leases")?;
     let lives = |lease: &&Lease| {
         let renewed = lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref());
@@ -71,7 +72,7 @@ pub(super) async fn invite(
     next: &TermRecord,
     now: Timestamp,
 ) -> anyhow::Result<()> {
-    let secrets: Api<Secret> = Api::namespaced(from.clone(), SYSTEM_NAMESPACE);
+    let secrets: TypedApi<Secret> = TypedApi::namespaced(from.clone(), SYSTEM_NAMESPACE);
     for host in all(from).await? {
         install::apply(to, &access::host(&host)).await.with_context(|| format!("letting host {host} in"))?;
         let known = secrets.get_opt(&access::ticket_name(&host)).await.context("reading a host's ticket")?;
@@ -97,7 +98,7 @@ pub(super) async fn invite(
 ///
 /// *Errors:* a control plane's.
 pub(super) async fn nudge(from: &Client, next: &TermRecord) -> anyhow::Result<()> {
-    let leases: Api<Lease> = Api::namespaced(from.clone(), SYSTEM_NAMESPACE);
+    let leases: TypedApi<Lease> = TypedApi::namespaced(from.clone(), SYSTEM_NAMESPACE);
     let hosts = all(from).await?;
     let term = next.term.to_string();
     for lease in leases.list(&ListParams::default()).await.context("listing the hosts' Leases")? {
@@ -131,7 +132,7 @@ fn leads_to(ticket: &Secret, destination: &Destination, next: &TermRecord, now: 
 ///
 /// *Errors:* there is none for it; the control plane's.
 pub async fn ticket(client: &Client, host: &str) -> anyhow::Result<Join> {
-    let secrets: Api<Secret> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
+    let secrets: TypedApi<Secret> = TypedApi::namespaced(client.clone(), SYSTEM_NAMESPACE);
     let name = access::ticket_name(host);
     let Some(secret) = secrets.get_opt(&name).await.context("reading this host's ticket")? else {
         bail!(
@@ -151,16 +152,18 @@ pub async fn ticket(client: &Client, host: &str) -> anyhow::Result<Join> {
 /// *Errors:* the control plane's.
 pub(super) async fn revoke(client: &Client) -> anyhow::Result<()> {
     let ours = ListParams::default().labels(access::HOST_LABEL);
-    let secrets: Api<Secret> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
+    let secrets: TypedApi<Secret> = TypedApi::namespaced(client.clone(), SYSTEM_NAMESPACE);
+    let untyped =
+        |resource: ApiResource| Api::<Unparsed>::namespaced_with(client.clone(), SYSTEM_NAMESPACE, &resource);
+    let roles = untyped(Unparsed::resource::<Role>());
+    let bindings = untyped(Unparsed::resource::<RoleBinding>());
     for secret in secrets.list(&ours).await.context("listing tickets")? {
         let name = secret.name_any();
-        let roles: Api<Role> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
-        let bindings: Api<RoleBinding> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
         let params = DeleteParams::default();
         for gone in [
             bindings.delete(&name, &params).await.map(drop),
             roles.delete(&name, &params).await.map(drop),
-            secrets.delete(&name, &params).await.map(drop),
+            secrets.delete(&name, &params).await,
         ] {
             match gone {
                 Err(kube::Error::Api(status)) if status.code == 404 => {}
@@ -175,11 +178,11 @@ pub(super) async fn revoke(client: &Client) -> anyhow::Result<()> {
 ///
 /// *Errors:* a control plane's.
 pub(super) async fn shut_out(from: &Client, to: &Client) -> anyhow::Result<()> {
-    let accounts: Api<ServiceAccount> = Api::namespaced(to.clone(), SYSTEM_NAMESPACE);
+    let accounts: TypedApi<ServiceAccount> = TypedApi::namespaced(to.clone(), SYSTEM_NAMESPACE);
     for host in all(from).await? {
         match accounts.delete(&access::account_name(&host), &DeleteParams::default()).await {
             Err(kube::Error::Api(status)) if status.code == 404 => {}
-            other => drop(other.context("ending a host's access")?),
+            other => other.context("ending a host's access")?,
         }
     }
     Ok(())

@@ -7,21 +7,19 @@
 //! A host needs an image while a Disk without a file, or a VM with the image in a drive, is bound to it. The bindings are read from the
 //! control plane for each request: hosts cannot change them, and the word of the host that asks counts for nothing.
 
-use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::console::{COPY_ACCOUNT, copy_audience};
 use berth_api::image_copy::{CopyMessage, of_query};
 use berth_api::manifests::access::account_name;
-use berth_api::{Disk, Image, SHARED_NAMESPACE, SYSTEM_NAMESPACE, VM};
+use berth_api::{Disk, Image, JsonKind, SHARED_NAMESPACE, SYSTEM_NAMESPACE, VM};
 use berth_host::ImageFile;
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use k8s_openapi::NamespaceResourceScope;
 use kube::api::ListParams;
-use kube::{Api, Resource, ResourceExt};
-use serde::de::DeserializeOwned;
+use kube::{Resource, ResourceExt};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
@@ -34,6 +32,7 @@ use crate::context::Context;
 use crate::key::ObjectName;
 use crate::kinds::image::wanted_by;
 use crate::pulls::Wanted;
+use crate::typed_api::TypedApi;
 
 /// The bytes that are sent at a time.
 const BLOCK: usize = 1 << 20;
@@ -195,19 +194,13 @@ async fn is_needed(ctx: &Context, host: &str, image: &ObjectName) -> Result<bool
 /// Lists the objects of a kind that are bound to a host and may name an image.
 async fn bound<K>(ctx: &Context, host: &str, image: &ObjectName) -> Result<Vec<K>, ConsoleRefusal>
 where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-        + Clone
-        + Debug
-        + DeserializeOwned
-        + Send
-        + Sync,
+    K: JsonKind + Resource<Scope = NamespaceResourceScope>,
 {
-    let objects: Api<K> = match image.namespace == SHARED_NAMESPACE {
-        true => Api::all(ctx.client.clone()),
-        false => Api::namespaced(ctx.client.clone(), &image.namespace),
+    let objects: TypedApi<K> = match image.namespace == SHARED_NAMESPACE {
+        true => TypedApi::all(ctx.client.clone()),
+        false => TypedApi::namespaced(ctx.client.clone(), &image.namespace),
     };
     let here = ListParams::default().fields(&format!("status.binding.host={host}"));
-    let list = objects.list(&here).await;
-    let list = list.map_err(|error| ConsoleRefusal::CannotReadNeeds { detail: error.to_string() })?;
-    Ok(list.items)
+    let list = objects.list(&here).await.map(|list| list.items);
+    list.map_err(|error| ConsoleRefusal::CannotReadNeeds { detail: error.to_string() })
 }

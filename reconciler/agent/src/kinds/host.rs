@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use berth_api::condition::find;
 use berth_api::{Host, VM};
+use kube::Resource;
 use kube::api::PostParams;
-use kube::{Api, Resource};
 
 use apply::wake_disks;
 use observe::Observed;
@@ -33,6 +33,7 @@ use crate::journal::Journal;
 use crate::key::{Key, ObjectName};
 use crate::snapshots::{merge_deleted, wake_merged};
 use crate::unlocking::forget_departed;
+use crate::typed_api::TypedApi;
 use berth_host::InstanceFacts;
 
 /// Interval at which state without change events (free space, foreign processes and files, trash) is observed.
@@ -198,7 +199,7 @@ async fn reconnect_orphans(ctx: &Context, observed: &Observed) -> Result<(), Err
 
 /// Reports the host if its status has changed. Returns when the next report is possible, if this one comes too early.
 async fn report(ctx: &Context, observed: &Observed) -> Result<Option<Duration>, Error> {
-    let api: Api<Host> = Api::all(ctx.client.clone());
+    let api: TypedApi<Host> = TypedApi::all(ctx.client.clone());
     let known = ctx.index.read().hosts.get(&ObjectName::new("", ctx.host()));
     let host = match known {
         Some(host) => (*host).clone(),
@@ -217,7 +218,7 @@ async fn report(ctx: &Context, observed: &Observed) -> Result<Option<Duration>, 
 /// Reports the host in this version of its object.
 async fn report_as(
     ctx: &Context,
-    api: &Api<Host>,
+    api: &TypedApi<Host>,
     observed: &Observed,
     host: Host,
 ) -> Result<Option<Duration>, Error> {
@@ -246,7 +247,7 @@ async fn report_as(
     let written = api.replace_status(ctx.host(), &post(), &changed).await;
     let mut answer = written.map_err(Error::api("write the Host's status"))?;
     ctx.host_reports.record();
-    if ctx.definitions.check_response(&status, answer.status.as_ref()) {
+    if ctx.definitions.check_response(&changed, &answer) {
         answer.status = Some(status.clone());
     }
     ctx.index.written(&host, answer);
@@ -259,7 +260,7 @@ async fn report_as(
 }
 
 /// Returns the Host object, creating it if there is none.
-async fn ensure(config: &AgentConfig, api: &Api<Host>) -> Result<Host, Error> {
+async fn ensure(config: &AgentConfig, api: &TypedApi<Host>) -> Result<Host, Error> {
     let name = config.host_name.as_str();
     if let Some(host) = api.get_opt(name).await.map_err(Error::api("read the Host"))? {
         return Ok(host);

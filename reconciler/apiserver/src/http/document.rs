@@ -6,10 +6,11 @@ use berth_apimachinery::schema::{MAX_DEPTH, whole_numbers};
 use serde::de::{DeserializeSeed, MapAccess, SeqAccess, Visitor};
 use serde_json::map::Entry;
 use serde_json::{Map, Number, Value};
-use serde_saphyr::{Budget, DuplicateKeyPolicy, Options};
 
 /// The maximum number of duplicates reported per text; more would only bury the first.
 const MAX_TWICE: usize = 100;
+/// The maximum size in bytes of a reported path: each repeats the names of the fields that it leads through.
+const MAX_PATH: usize = 1024;
 
 /// A parsed text.
 #[derive(Debug, Default, PartialEq)]
@@ -36,19 +37,10 @@ pub(super) fn json(text: &[u8]) -> serde_json::Result<Document> {
 /// # Errors
 /// The text is not YAML, or too large once its aliases are replaced.
 pub(super) fn yaml(text: &[u8]) -> Result<Document, String> {
-    let options = Options {
-        duplicate_keys: DuplicateKeyPolicy::LastWins,
-        budget: Some(Budget { max_depth: MAX_DEPTH, ..Budget::default() }),
-        with_snippet: false,
-        ..Options::default()
-    };
-    let mut path = Path { text: String::new(), twice: Vec::new() };
-    let read = serde_saphyr::with_deserializer_from_slice_with_options(text, options, |source| {
-        Node(&mut path).deserialize(source)
-    });
-    let mut value = read.map_err(|error| error.to_string())?;
+    let read = berth_yaml::read(text, MAX_DEPTH).map_err(|error| error.to_string())?;
+    let berth_yaml::Document { mut value, twice } = read;
     whole_numbers(&mut value);
-    Ok(Document { value, twice: path.twice })
+    Ok(Document { value, twice })
 }
 
 struct Path {
@@ -138,7 +130,8 @@ impl<'de> Visitor<'de> for Node<'_> {
             let before = self.0.member(&name);
             let member = map.entry(name);
             if matches!(member, Entry::Occupied(_)) && self.0.twice.len() < MAX_TWICE {
-                self.0.twice.push(self.0.text.clone());
+                let path = &self.0.text[..self.0.text.floor_char_boundary(MAX_PATH)];
+                self.0.twice.push(path.to_owned());
             }
             let value = members.next_value_seed(Node(self.0))?;
             self.0.text.truncate(before);

@@ -89,6 +89,21 @@ fn yaml_that_refers_to_itself_over_and_over_is_refused() {
     assert!((400..500).contains(&refused), "{refused}");
 }
 
+/// The path of each duplicate field repeats the names that lead to it.
+#[test]
+fn fields_that_repeat_below_a_long_name_are_refused_in_bounded_room() {
+    let fixture = &mut Fixture::new();
+    let long = "x".repeat(BODY / 2);
+    let repeated = format!("{{{}\"a\":1}}", "\"a\":1,".repeat(200));
+    let strict = format!("{MAPS}?fieldValidation=Strict");
+    for path in [MAPS, strict.as_str()] {
+        let refused = code(fixture, Method::POST, path, JSON, format!("{{\"{long}\":{repeated}}}"));
+        assert!((400..500).contains(&refused), "{refused}");
+        let refused = code(fixture, Method::POST, path, YAML, format!("? {long}\n: {repeated}\n"));
+        assert_eq!(refused, 400);
+    }
+}
+
 #[test]
 fn the_largest_bodies_that_are_taken_are_answered() {
     let fixture = &mut Fixture::new();

@@ -1,6 +1,7 @@
 //! A client's way to a console or into a guest: the VM's status, a ticket from the control plane, the VM's host.
 
 use anyhow::{Context, bail};
+use berth_agent::TypedApi;
 use berth_api::{VM, console::ConsoleUse, vm::ConsoleAddress};
 use berth_console_client::{Connection, connect as connect_to};
 use k8s_openapi::api::{
@@ -45,7 +46,7 @@ pub(in crate::commands) async fn open(
 pub(in crate::commands) async fn vm(target: &ConsoleTarget) -> anyhow::Result<(Client, VM)> {
     let (namespace, name) = (resources::checked(&target.namespace)?, resources::checked(&target.vm)?);
     let client = client_of(connect::admin(&target.connection, &target.state.state_dir).await?)?;
-    let vms: Api<VM> = Api::namespaced(client.clone(), namespace);
+    let vms: TypedApi<VM> = TypedApi::namespaced(client.clone(), namespace);
     let vm = vms.get_opt(name).await.with_context(|| format!("reading VM {namespace}/{name}"))?;
     let Some(vm) = vm else { bail!("there is no VM {name} in namespace {namespace} (see -n)") };
     Ok((client, vm))

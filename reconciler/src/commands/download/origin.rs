@@ -6,13 +6,14 @@
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
+use berth_agent::TypedApi;
 use berth_api::{
     Disk, DiskSnapshot, Image, ImageFormat, ImageSource, ImageSpec, condition,
     image_download::{DOWNLOAD_LABEL, image_name},
 };
 use berth_console_client::{Awaited, Seen};
 use kube::{
-    Api, ResourceExt,
+    ResourceExt,
     api::{DeleteParams, PostParams, Preconditions},
 };
 use tokio::time::{Instant, sleep, timeout};
@@ -60,11 +61,11 @@ impl OriginKind {
         let namespace = &site.namespace;
         let uid = match self {
             Self::Disk => {
-                let disks: Api<Disk> = Api::namespaced(site.client.clone(), namespace);
+                let disks: TypedApi<Disk> = TypedApi::namespaced(site.client.clone(), namespace);
                 disks.get_opt(name).await.map(|found| found.and_then(|disk| disk.uid()))
             }
             Self::Snapshot => {
-                let snapshots: Api<DiskSnapshot> = Api::namespaced(site.client.clone(), namespace);
+                let snapshots: TypedApi<DiskSnapshot> = TypedApi::namespaced(site.client.clone(), namespace);
                 snapshots.get_opt(name).await.map(|found| found.and_then(|snapshot| snapshot.uid()))
             }
         };
@@ -223,7 +224,7 @@ async fn delete(site: &Site, image: &Image) -> anyhow::Result<()> {
     let params = DeleteParams::default().preconditions(preconditions);
     match site.images.delete(&name, &params).await {
         Err(error) if has_code(&error, 404) || has_code(&error, 409) => Ok(()),
-        deleted => deleted.map(drop).with_context(|| format!("deleting Image {name}")),
+        deleted => deleted.with_context(|| format!("deleting Image {name}")),
     }
 }
 

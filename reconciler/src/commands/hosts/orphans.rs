@@ -3,17 +3,17 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Context, bail};
+use berth_agent::TypedApi;
 use berth_api::{
-    Disk, DiskEncryption, DiskSpec, FORMER_UID_ANNOTATION, Host, HotswapDiskAttachment, Quantity, VM,
+    Disk, DiskEncryption, DiskSpec, FORMER_UID_ANNOTATION, Host, HotswapDiskAttachment, JsonKind, Quantity, VM,
     former_uid,
     host::{Orphan, OrphanOwner},
 };
 use kube::{
-    Api, Client, Resource, ResourceExt,
+    Client, Resource, ResourceExt,
     api::{ListParams, Patch, PatchParams, PostParams},
     core::NamespaceResourceScope,
 };
-use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -59,7 +59,7 @@ async fn add_disks(
 ) -> anyhow::Result<()> {
     let OrphanOwner { namespace, name, uid, .. } = owner;
     let title = format!("VM {namespace}/{name}");
-    let vms: Api<VM> = Api::namespaced(client.clone(), namespace);
+    let vms: TypedApi<VM> = TypedApi::namespaced(client.clone(), namespace);
     let vm = vms.get_opt(name).await.with_context(|| format!("reading {title}"))?;
     let Some(vm) = vm else {
         bail!(
@@ -69,7 +69,7 @@ async fn add_disks(
             uid.as_deref().unwrap_or_default()
         );
     };
-    let attachments: Api<HotswapDiskAttachment> = Api::namespaced(client.clone(), namespace);
+    let attachments: TypedApi<HotswapDiskAttachment> = TypedApi::namespaced(client.clone(), namespace);
     let attachments = attachments.list(&ListParams::default()).await.context("listing attachments")?;
     let attached = attachments.iter().filter(|a| a.spec.vm.as_str() == name.as_str());
     let disks: BTreeSet<&str> = vm
@@ -79,7 +79,7 @@ async fn add_disks(
         .map(|disk| disk.name.as_str())
         .chain(attached.map(|a| a.spec.disk.as_str()))
         .collect();
-    let api: Api<Disk> = Api::namespaced(client.clone(), namespace);
+    let api: TypedApi<Disk> = TypedApi::namespaced(client.clone(), namespace);
     for disk in disks {
         let is_its = |of: &OrphanOwner| of.kind == "Disk" && of.namespace == *namespace && of.name == disk;
         if found.iter().any(|(_, owner)| is_its(owner)) {
@@ -233,7 +233,7 @@ async fn keep_released(client: &Client, host: &Host, keeps: impl Fn(&String) -> 
 }
 
 async fn host_of(client: &Client, host: &str) -> anyhow::Result<Host> {
-    let hosts: Api<Host> = Api::all(client.clone());
+    let hosts: TypedApi<Host> = TypedApi::all(client.clone());
     let found = hosts.get_opt(host).await.with_context(|| format!("reading Host {host}"))?;
     found.with_context(|| format!("there is no host {host}: see `berth host list`"))
 }
@@ -265,12 +265,9 @@ async fn annotate<K>(
     is_bound: impl Fn(&K) -> bool,
 ) -> anyhow::Result<bool>
 where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-        + Clone
-        + DeserializeOwned
-        + std::fmt::Debug,
+    K: JsonKind + Resource<Scope = NamespaceResourceScope>,
 {
-    let api: Api<K> = Api::namespaced(client.clone(), namespace);
+    let api: TypedApi<K> = TypedApi::namespaced(client.clone(), namespace);
     let title = format!("{} {namespace}/{name}", K::kind(&()));
     let Some(object) = api.get_opt(name).await.with_context(|| format!("reading {title}"))? else {
         return Ok(false);
@@ -302,7 +299,7 @@ async fn make_disk(client: &Client, orphan: &Orphan, owner: &OrphanOwner) -> any
     spec.encryption = class.map(|(_, name)| Box::new(DiskEncryption { key_class: name.into() }));
     let mut disk = Disk::new(&owner.name, spec);
     disk.annotations_mut().insert(FORMER_UID_ANNOTATION.into(), owner.uid.clone().unwrap_or_default());
-    let disks: Api<Disk> = Api::namespaced(client.clone(), &owner.namespace);
+    let disks: TypedApi<Disk> = TypedApi::namespaced(client.clone(), &owner.namespace);
     let made = disks.create(&PostParams::default(), &disk).await;
     made.with_context(|| format!("making Disk {}/{}", owner.namespace, owner.name))?;
     Ok(())

@@ -10,7 +10,7 @@ use berth_api::{Binding, Disk, Host, LISTED_USERS, ObjectUser, VM, former_uid, l
 use berth_host::{
     ForeignObject, Forwarding, HostFacts, HostLinks, ImageFacts, InstanceFacts, TrashedVolume, VolumeFacts,
 };
-use kube::{Api, ResourceExt, api::ListParams};
+use kube::{ResourceExt, api::ListParams};
 
 use super::memory;
 use crate::context::Context;
@@ -24,6 +24,7 @@ use crate::kinds::disk_snapshot::SnapshotReconciler;
 use crate::kinds::hotswap_disk_attachment::AttachmentReconciler;
 use crate::kinds::vm::VmReconciler;
 use crate::networking::{CheckedTarget, Health, RefusedAddress, find, host_networks, without_trunk};
+use crate::typed_api::TypedApi;
 
 /// How long deleted disks stay in the trash if their pool does not specify it.
 const DEFAULT_RETENTION: Duration = Duration::from_secs(86_400);
@@ -245,8 +246,8 @@ async fn owned(ctx: &Context) -> Result<Owned, Error> {
         }
     }
     let here = ListParams::default().fields(&format!("status.binding.host={}", ctx.host()));
-    let disks: Api<Disk> = Api::all(ctx.client.clone());
-    let vms: Api<VM> = Api::all(ctx.client.clone());
+    let disks: TypedApi<Disk> = TypedApi::all(ctx.client.clone());
+    let vms: TypedApi<VM> = TypedApi::all(ctx.client.clone());
     let disks = disks.list(&here).await.map_err(Error::api("list the Disks bound here"))?;
     let vms = vms.list(&here).await.map_err(Error::api("list the VMs bound here"))?;
     let tables = ctx.index.read();

@@ -12,7 +12,7 @@ use berth_host::{
     TapFacts, Uplink,
 };
 use ipnet::Ipv4Net;
-use kube::{Api, Client};
+use kube::Client;
 
 use super::Step;
 use super::balancing::{self, Here, balance};
@@ -33,6 +33,7 @@ use crate::networking::{
     Applied, Check, CheckedTarget, GuestPort, Health, Probe, RefusedAddress, find, hostname, named_addresses,
     ports_of, security_groups_of, tap_prefix,
 };
+use crate::typed_api::TypedApi;
 
 /// Desired state according to the objects.
 #[derive(Clone, Debug, Default)]
@@ -275,7 +276,7 @@ async fn kept(client: &Client, instances: Vec<InstanceFacts>) -> Vec<KeptGuest> 
 
 /// Whether a public address has not been given to another user. If the control plane does not answer, it has not.
 async fn is_still_its(client: &Client, guest: &KeptGuest, note: &ForwardedAddress) -> bool {
-    let ips: Api<PublicIP> = Api::namespaced(client.clone(), &guest.name.namespace);
+    let ips: TypedApi<PublicIP> = TypedApi::namespaced(client.clone(), &guest.name.namespace);
     let status = match ips.get_opt(&note.name).await {
         Ok(Some(ip)) => ip.status.unwrap_or_default(),
         Ok(None) => return false,

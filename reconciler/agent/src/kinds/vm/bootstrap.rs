@@ -9,6 +9,8 @@ use serde_json::{Map, Value};
 
 /// Limit in bytes. cloud-init itself accepts more, but a volume of text this large is a mistake.
 const MAX_USER_DATA: usize = 1 << 20;
+/// Deeper than any meta-data that is checked before.
+const MAX_META_DATA_DEPTH: usize = 128;
 /// The limits of a Secret with SSH keys.
 const MAX_KEYS: usize = 64;
 const MAX_KEY: usize = 8192;
@@ -122,9 +124,12 @@ fn user_data(bytes: &[u8]) -> Result<String, String> {
 /// Reads meta-data. An empty text has no keys.
 pub(super) fn mapping(text: &str) -> Result<Map<String, Value>, String> {
     check_meta_data(text)?;
-    // The parser's words may quote the text.
-    let parsed = serde_saphyr::from_str::<Option<Map<String, Value>>>(text);
-    parsed.map(Option::unwrap_or_default).map_err(|_| "the meta-data cannot be read as a mapping".to_owned())
+    match berth_yaml::read(text.as_bytes(), MAX_META_DATA_DEPTH).map(|document| document.value) {
+        Ok(Value::Null) => Ok(Map::new()),
+        Ok(Value::Object(mapping)) => Ok(mapping),
+        // The parser's words may quote the text.
+        Ok(_) | Err(_) => Err("the meta-data cannot be read as a mapping".to_owned()),
+    }
 }
 
 /// Returns the keys in all values of a Secret.

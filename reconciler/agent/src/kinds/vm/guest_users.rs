@@ -7,7 +7,7 @@ use berth_api::vm::GuestUser;
 use berth_api::{ConditionType, ConditionUpdate, Reason, VM, VMStatus};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
-use kube::{Api, ResourceExt};
+use kube::ResourceExt;
 
 use super::bootstrap::public_keys;
 use super::observe::is_left_alone;
@@ -18,6 +18,7 @@ use crate::converge::Plan;
 use crate::error::Error;
 use crate::key::ObjectName;
 use crate::ssh_keys::{KeysPlan, UserKeys};
+use crate::typed_api::TypedApi;
 
 /// How often Secrets are read again.
 const READ_AGAIN: Duration = Duration::from_secs(30);
@@ -92,7 +93,8 @@ async fn declared_keys(
     let Some(name) = &user.ssh_authorized_keys_secret else {
         return Ok(Ok(UserKeys::new(&user.name, inline)));
     };
-    let secrets: Api<Secret> = Api::namespaced(ctx.client.clone(), &vm.namespace().unwrap_or_default());
+    let namespace = vm.namespace().unwrap_or_default();
+    let secrets: TypedApi<Secret> = TypedApi::namespaced(ctx.client.clone(), &namespace);
     let waits = |text: String| Ok(Err((Reason::WaitingForSecret, text)));
     let secret = match secrets.get_opt(name).await {
         Ok(Some(secret)) => secret,

@@ -10,7 +10,7 @@ use berth_api::{
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
-use kube::{Api, Client, ResourceExt};
+use kube::{Client, ResourceExt};
 
 use super::bootstrap::Bootstrap;
 use super::cdroms::{self, DeclaredCdrom};
@@ -36,6 +36,7 @@ use crate::networking::{NamedAddress, Networks, named_addresses, security_groups
 use crate::probes::{ProbePlan, ProbeResults};
 use crate::restores::{self, DueMemory, VmRestore};
 use crate::start_order::Held;
+use crate::typed_api::TypedApi;
 use berth_host::{HostFacts, ProcessFacts, System, VolumeFacts};
 use berth_qemu::hypervisor::CpuTime;
 use berth_qemu::power::RunState;
@@ -587,7 +588,7 @@ async fn admission(ctx: &Context, vm: &VM, read: &mut Option<HostFacts>) -> Resu
 /// Whether this host is in a recovery: a VM bound here may run elsewhere under a later binding that the control plane
 /// has lost. Read each time, as a table may be older than the binding.
 async fn in_recovery(client: &Client, host: &str) -> Result<bool, Error> {
-    let hosts: Api<Host> = Api::all(client.clone());
+    let hosts: TypedApi<Host> = TypedApi::all(client.clone());
     let host = hosts.get_opt(host).await.map_err(Error::api("read the Host"))?;
     Ok(host.is_some_and(|host| host.spec.recovery.is_some()))
 }
@@ -595,14 +596,15 @@ async fn in_recovery(client: &Client, host: &str) -> Result<bool, Error> {
 /// Reads the VM's required placement group: a table's copy may be older than the binding.
 async fn group(client: &Client, vm: &VM) -> Result<Option<PlacementGroup>, Error> {
     let Some(name) = vm.spec.placement.as_ref().and_then(|p| p.group.as_ref()) else { return Ok(None) };
-    let groups: Api<PlacementGroup> = Api::namespaced(client.clone(), &vm.namespace().unwrap_or_default());
+    let groups: TypedApi<PlacementGroup> =
+        TypedApi::namespaced(client.clone(), &vm.namespace().unwrap_or_default());
     let found = groups.get_opt(name.as_str()).await.map_err(Error::api("read the PlacementGroup"))?;
     Ok(found.filter(|group| group.spec.enforcement == Enforcement::Required))
 }
 
 async fn bootstrap(client: &Client, vm: &VM) -> Result<Bootstrap, Error> {
     let Some(spec) = &vm.spec.bootstrap else { return Ok(Bootstrap::of(vm, None, None)) };
-    let secrets: Api<Secret> = Api::namespaced(client.clone(), &vm.namespace().unwrap_or_default());
+    let secrets: TypedApi<Secret> = TypedApi::namespaced(client.clone(), &vm.namespace().unwrap_or_default());
     let mut found = Vec::new();
     for name in [&spec.secret_name, &spec.ssh_authorized_keys_secret] {
         let Some(name) = name else {

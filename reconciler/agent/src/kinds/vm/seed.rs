@@ -448,4 +448,36 @@ mod tests {
         let keys = secret_of(&[("bob", "ssh-ed25519 BBBB bob\n")]);
         assert_ne!(digest(&first, &Bootstrap::of(&first, None, Some(&keys))), of(&first));
     }
+
+    #[test]
+    fn the_digest_of_meta_data_is_the_one_that_earlier_versions_have_recorded() {
+        let text = "role: db\n\
+            rack: {row: 7, tags: [a, \"7\"]}\n\
+            files:\n\
+            - path: /etc/motd\n\
+            \x20 mode: 0644\n\
+            \x20 content: |\n\
+            \x20   welcome\n\
+            \x20   to db\n\
+            - path: /etc/note\n\
+            \x20 mode: \"0644\"\n\
+            \x20 content: >-\n\
+            \x20   one\n\
+            \x20   line\n\
+            limits: {rate: 1e3, share: 1.5, low: -17, mask: 0x1F}\n\
+            backup: yes\n\
+            debug: False\n\
+            zone: ~\n";
+        let earlier = concat!(
+            r#"[null,["ssh-ed25519 AAAA me"],"web",[{"role":"db","rack":{"row":7,"tags":["a","7"]},"#,
+            r#""files":[{"path":"/etc/motd","mode":644,"content":"welcome\nto db\n"},"#,
+            r#"{"path":"/etc/note","mode":"0644","content":"one line"}],"#,
+            r#""limits":{"rate":1000.0,"share":1.5,"low":-17,"mask":31},"#,
+            r#""backup":true,"debug":false,"zone":null},null]]"#,
+        );
+        let earlier: String = Sha256::digest(earlier).iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut vm = vm();
+        vm.spec.bootstrap.as_mut().expect("it has one").meta_data = Some(text.to_owned());
+        assert_eq!(digest(&vm, &inline(&vm)), earlier, "another digest makes cloud-init run again");
+    }
 }

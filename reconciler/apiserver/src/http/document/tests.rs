@@ -8,6 +8,9 @@ fn the_last_of_a_name_counts_and_is_reported() {
     let read = read.expect("it is JSON");
     assert_eq!(read.value, json!({"a": "x", "b": [{"c": 1}, {"c": null}]}));
     assert_eq!(read.twice, ["b[1].c", "b[1].c", "a"]);
+    let long = "ü".repeat(MAX_PATH);
+    let read = json(format!("{{\"a{long}\": {{\"b\": 1, \"b\": 2}}}}").as_bytes()).expect("it is JSON");
+    assert_eq!(read.twice, [format!("a{}", "ü".repeat(MAX_PATH / 2 - 1))]);
 }
 
 #[test]
