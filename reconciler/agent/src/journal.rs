@@ -224,6 +224,9 @@ pub(crate) struct Run {
     /// The hook after its start; None without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) post_start: Option<PostStart>,
+    /// Whether it is started with the bootstrap data of the run before, because the declared ones cannot be read.
+    #[serde(default)]
+    pub(crate) keeps_bootstrap: bool,
     /// Set when it ended by itself.
     #[serde(default)]
     pub(crate) ended: Option<Ended>,
@@ -611,6 +614,7 @@ mod tests {
             started_at: Some(Timestamp::UNIX_EPOCH),
             booted_at: None,
             post_start: None,
+            keeps_bootstrap: false,
             ended: None,
         };
         Journal { run: Some(run), ..Journal::new(&VM::default()) }

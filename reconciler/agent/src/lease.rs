@@ -54,6 +54,8 @@ pub(crate) struct HostLease {
 #[derive(Debug, Default)]
 struct State {
     renewed: Option<Instant>,
+    /// When the control plane was last found not to answer, since the last renewal.
+    unanswered: Option<Instant>,
     /// The resourceVersion of our latest write.
     version: Option<String>,
     /// When the control plane was last found to be in charge.
@@ -86,6 +88,10 @@ impl HostLease {
         let mut state = self.state.lock().await;
         if state.renewed.is_some_and(|at| at.elapsed() < OVERDUE) {
             return Ok(());
+        }
+        // An attempt can take half a minute: it is not repeated for each object in turn, as guests that are to be restarted would wait too.
+        if state.unanswered.is_some_and(|at| at.elapsed() < RETRY_EVERY) {
+            return Err(Error::Unanswered);
         }
         self.renew(&mut state).await
     }
@@ -155,7 +161,10 @@ impl HostLease {
     }
 
     async fn renew(&self, state: &mut State) -> Result<(), Error> {
-        let lease = self.write_own(state).await?;
+        let written = self.write_own(state).await;
+        state.unanswered =
+            written.as_ref().err().filter(|error| error.is_unanswered()).map(|_| Instant::now());
+        let lease = written?;
         state.version = lease.resource_version();
         state.other = None;
         state.renewed = Some(Instant::now());

@@ -26,6 +26,7 @@ mod observe;
 mod observed_users;
 mod plan;
 mod probing;
+mod secrets;
 mod seed;
 mod status;
 mod stop_mode;

@@ -6,6 +6,7 @@ mod due;
 mod interfaces;
 mod lan_addresses;
 mod running;
+mod seeding;
 mod start;
 mod stop;
 mod suspend;

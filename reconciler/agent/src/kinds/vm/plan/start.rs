@@ -17,16 +17,15 @@ use berth_qemu::machine::{
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
-use super::super::bootstrap::Bootstrap;
 use super::super::cpu_time;
 use super::super::declared_disks::{DeclaredDisk, User};
 use super::super::media;
 use super::super::pending_leases;
-use super::super::seed::{digest, seed};
 use super::cards::{links_down, model_of, nic_id, queues_of, recorded_name};
 use super::devices::{self, HeldDevices};
 use super::due::ended;
 use super::lan_addresses;
+use super::seeding;
 use super::{Observed, Step, obstacle, write_journal};
 use crate::converge::Plan;
 use crate::hardware::{class_name, uuid_of};
@@ -95,19 +94,7 @@ fn prepared<'a>(vm: &VM, observed: &'a Observed) -> Result<Prepared<'a>, Plan<St
         let text = obstacle(public, "does not exist or has no address (yet)");
         return Err(waits(Reason::WaitingForPublicIP, text));
     }
-    match &observed.bootstrap {
-        Bootstrap::Missing(name) => {
-            let text = format!(
-                "Secret {name} with bootstrap data does not exist (yet), or this host may not read it (yet)"
-            );
-            return Err(waits(Reason::WaitingForBootstrap, text).requeue_after(LOOK_FOR));
-        }
-        Bootstrap::Unusable(text) => {
-            let stalled = Readiness::Stalled(Reason::InvalidSpec, text.clone());
-            return Err(Plan::without_steps(stalled).requeue_after(ASK_HOST));
-        }
-        Bootstrap::NotObserved | Bootstrap::Found(_) => {}
-    }
+    seeding::ready(vm, observed)?;
     let Some(host) = &observed.host else {
         return Err(waits(Reason::Starting, "the host is being looked at".to_owned()).requeue_after(LOOK_FOR));
     };
@@ -260,8 +247,7 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
     journal.pci_devices.clone_from(&devices.pci);
     journal.usb_devices.clone_from(&devices.usb);
     journal.vgpus.clone_from(&devices.vgpus);
-    let mut journal = journal.with_bootstrap(digest(vm, &observed.bootstrap));
-    let cloud_instance = journal.cloud_instance(&observed.instance);
+    let (mut journal, seed) = seeding::seeded(vm, observed, journal);
     journal.restarts += i64::from(is_restart);
     let boot = observed.disks.iter().find(|d| d.boot).and_then(|d| d.volume_id.clone());
     journal.run = Some(Run {
@@ -294,6 +280,7 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
             .as_ref()
             .and_then(|hooks| hooks.post_start.as_ref())
             .map(|_| PostStart::Due),
+        keeps_bootstrap: seed.is_none(),
         ended: None,
     });
     let cpu_model = profile.cpu_model.as_deref().map_or(pins.cpu_model, cpu_models::argument);
@@ -339,7 +326,7 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
     };
     let request = LaunchRequest {
         machine,
-        seed: Some(seed(vm, &cloud_instance, &observed.bootstrap, &observed.lans)),
+        seed,
         limits: limits(size.max_memory.unwrap_or(memory), observed, host),
         dedicated: journal.run.as_ref().and_then(Run::dedicated_request),
         from_saved_state: false,
@@ -501,6 +488,7 @@ pub(super) fn unknown_run(vm: &VM, observed: &Observed) -> Run {
         started_at: None,
         booted_at: None,
         post_start: None,
+        keeps_bootstrap: false,
         ended: None,
     }
 }

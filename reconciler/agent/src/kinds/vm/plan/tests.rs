@@ -32,6 +32,7 @@ mod ended;
 mod interfaces;
 mod media;
 mod running;
+mod seeding;
 mod shares;
 mod start;
 mod stop;
@@ -239,6 +240,7 @@ fn run() -> Run {
         started_at: Some(at(NOW - 100)),
         booted_at: None,
         post_start: None,
+        keeps_bootstrap: false,
         ended: None,
     }
 }
