@@ -30,7 +30,8 @@ const RETRY_INVENTORY: Duration = Duration::from_secs(2);
 /// go on that is paused for a snapshot.
 ///
 /// *Expected flow:* waits until it holds the Lease of its host, takes inventory of the host, waits until all watches
-/// are synced, then reconciles every object and keeps it reconciled. It waits while the control plane is unreachable.
+/// are synced, then reconciles every object and keeps it reconciled. It waits while the control plane is unreachable, and meanwhile only
+/// restarts guests that end by themselves.
 ///
 /// *Assumptions:* works on a current-thread runtime with paused time: it starts no thread, and everything it spawns
 /// ends with it.
@@ -85,13 +86,14 @@ async fn watch_all(ctx: &Arc<Context>) {
 async fn work(ctx: &Arc<Context>) {
     // The control plane may be away for long, and these guests were running.
     Box::pin(snapshots::resume_paused(ctx)).await;
+    Box::pin(kinds::vm::restart_until_answered(ctx)).await;
     ctx.lease.acquired().await;
     while let Err(error) = host::inventory(ctx).await {
         tracing::warn!(error = %error.chain(), "the host cannot be looked over yet");
         tokio::time::sleep(RETRY_INVENTORY).await;
     }
     // Objects bound here must be known before anything is judged to be an orphan.
-    ctx.synced().await;
+    Box::pin(kinds::vm::restart_until_synced(ctx)).await;
     ctx.queue.add(Key::host());
     ctx.queue.add(Key::networks());
     let mut workers = JoinSet::new();

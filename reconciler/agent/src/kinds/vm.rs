@@ -24,6 +24,7 @@ mod hooking;
 mod media;
 mod observe;
 mod observed_users;
+mod offline;
 mod plan;
 mod probing;
 mod secrets;
@@ -46,6 +47,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 pub(crate) use observe::Observed;
+pub(crate) use offline::{restart_until_answered, restart_until_synced};
 
 use crate::admission::Offer;
 use crate::context::Context;

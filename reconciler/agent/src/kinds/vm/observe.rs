@@ -133,6 +133,8 @@ pub(crate) struct Observed {
     pub(crate) host_address: Option<String>,
     /// Whether this host is being drained.
     pub(crate) draining: bool,
+    /// This agent as the holder of its host's Lease. None: restarts without the control plane are not recorded.
+    pub(crate) holder: Option<String>,
     /// Why the VM's placement would not choose this host, if it would not.
     pub(crate) misplaced: Option<String>,
     pub(crate) restore: VmRestore,
@@ -330,6 +332,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         console: ctx.config.console.as_ref().map(|server| server.published()),
         host_address: host.as_ref().and_then(|h| h.status.as_ref()?.address.clone()),
         draining: host.as_ref().is_some_and(|h| h.spec.draining),
+        holder: Some(ctx.config.holder()),
         misplaced: host.as_ref().and_then(|host| misplaced(vm, host)),
         restore: VmRestore::None,
         memory: None,

@@ -10,7 +10,7 @@ use berth_api::{
 };
 use berth_host::{HostFacts, LaunchRequest, QemuFacts, ShareFacts, TapConfig};
 use berth_qemu::cpu_models;
-use berth_qemu::hypervisor::Limits;
+use berth_qemu::hypervisor::{CpuTime, Limits};
 use berth_qemu::machine::{
     self, Accelerator, Bus, CdromSpec, DiskSpec, Extras, MachineSpec, NIC_PORTS, NicSpec, Tap, Topology,
 };
@@ -247,6 +247,8 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
     journal.pci_devices.clone_from(&devices.pci);
     journal.usb_devices.clone_from(&devices.usb);
     journal.vgpus.clone_from(&devices.vgpus);
+    // It is of the machine before.
+    journal.offline = None;
     let (mut journal, seed) = seeding::seeded(vm, observed, journal);
     journal.restarts += i64::from(is_restart);
     let boot = observed.disks.iter().find(|d| d.boot).and_then(|d| d.volume_id.clone());
@@ -360,10 +362,12 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
 
 /// Returns the limits of a machine with at most this memory.
 pub(super) fn limits(memory: u64, observed: &Observed, host: &HostFacts) -> Limits {
-    Limits {
-        memory_max: Some(memory + 2 * host.overhead_bytes + SLACK),
-        cpu: cpu_time::of(&observed.cpu_controls, host.cpus),
-    }
+    limits_with(memory, cpu_time::of(&observed.cpu_controls, host.cpus), host)
+}
+
+/// Returns the limits of a machine with at most this memory and this CPU time.
+pub(in crate::kinds::vm) fn limits_with(memory: u64, cpu: CpuTime, host: &HostFacts) -> Limits {
+    Limits { memory_max: Some(memory + 2 * host.overhead_bytes + SLACK), cpu }
 }
 
 /// Returns the pins: chosen at the first start and kept. Only another UUID is declared, and a CPU model that the host's
@@ -405,7 +409,7 @@ fn accelerator_name(accelerator: Accelerator) -> &'static str {
 }
 
 /// Returns the disks with the boot disk first: firmware finds it at the lowest target of its bus.
-fn disks(observed: &Observed) -> Vec<DiskSpec> {
+pub(super) fn disks(observed: &Observed) -> Vec<DiskSpec> {
     let mut ordered: Vec<&DeclaredDisk> = observed.disks.iter().collect();
     ordered.sort_by_key(|disk| !disk.boot);
     let mut places: HashMap<Bus, u8> = HashMap::new();
@@ -432,7 +436,7 @@ fn taps(vm: &VM, observed: &Observed, journal: &Journal) -> Vec<TapConfig> {
         .collect()
 }
 
-fn nics(vm: &VM, observed: &Observed, journal: &Journal) -> Vec<NicSpec> {
+pub(super) fn nics(vm: &VM, observed: &Observed, journal: &Journal) -> Vec<NicSpec> {
     interfaces(vm, journal)
         .map(|(wanted, interface, slot)| NicSpec {
             id: nic_id(slot),

@@ -31,6 +31,7 @@ mod devices;
 mod ended;
 mod interfaces;
 mod media;
+mod offline;
 mod running;
 mod seeding;
 mod shares;
@@ -103,6 +104,7 @@ fn disk(name: &str, boot: bool) -> DeclaredDisk {
         read_only: false,
         grows_first: false,
         restores_first: false,
+        has_limits: false,
     }
 }
 
@@ -202,6 +204,7 @@ fn ready_to_start() -> Observed {
         console: None,
         host_address: None,
         draining: false,
+        holder: None,
         misplaced: None,
         restore: VmRestore::None,
         memory: None,
