@@ -35,6 +35,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 const SOON: Duration = Duration::from_secs(1);
 /// How long QEMU's monitor may take to answer.
 const ANSWER: Duration = Duration::from_secs(10);
+/// How long the first answer of the control plane is awaited. It takes as long until a connection that is dead is noticed.
+const CONTACT: Duration = Duration::from_secs(30);
 /// How long objects take to be read at most, as a rule: guests that end meanwhile wait for them.
 const READING: Duration = Duration::from_secs(10);
 
@@ -82,7 +84,7 @@ impl Found {
 
 /// Restarts guests until the control plane has answered; returns at once if it answers the first request.
 pub(crate) async fn restart_until_answered(ctx: &Context) {
-    if !ctx.lease.first_contact().await {
+    if !timeout(CONTACT, ctx.lease.first_contact()).await.unwrap_or(false) {
         restart(ctx, Until::Answered).await;
     }
 }
@@ -95,7 +97,7 @@ pub(crate) async fn restart_until_synced(ctx: &Context) {
 }
 
 async fn restart(ctx: &Context, until: Until) {
-    tracing::warn!("the control plane does not answer: guests that end are restarted as their journals say");
+    tracing::warn!("objects are not known yet: guests that end are restarted as their journals say");
     while !until.has_come(ctx) {
         let wait = pass(ctx, until).await.unwrap_or_else(|error| {
             tracing::warn!(error = %error.chain(), "the instances cannot be looked at yet");

@@ -373,7 +373,7 @@ fn absent(vm: &VM, observed: &Observed) -> Plan<Step> {
     }
     due::not_due(vm, observed)
         .or_else(|| suspend::restored(vm, observed))
-        .unwrap_or_else(|| start::plan(vm, observed))
+        .unwrap_or_else(|| offline::recorded(vm, observed, start::plan(vm, observed)))
 }
 
 /// Returns the journal after QEMU exited without a request, or after the guest was seen to end before QEMU exited.

@@ -18,7 +18,8 @@ use super::super::cpu_time;
 use super::cards::cards_down;
 use super::due::{back_off, is_restarted};
 use super::start::{disks, disks_ready, nics};
-use super::{GONE, Observed, asks_for_restart, deleting, ending, gone};
+use super::{GONE, Observed, Step, asks_for_restart, deleting, ending, gone};
+use crate::converge::Plan;
 use crate::journal::{Journal, PostStart, Run};
 use crate::machine::{MachineState, has_ended};
 use crate::offline_restart::{OfflineRestart, OfflineVolume};
@@ -27,14 +28,25 @@ use crate::restores::VmRestore;
 /// Returns the journal with the restart that is declared now, if it has another one.
 pub(super) fn updated(vm: &VM, observed: &Observed) -> Option<Journal> {
     let journal = &observed.journal;
-    let run = journal.run.as_ref().filter(|_| observed.journal_written)?;
-    let declared = declared(vm, observed, run).map(Box::new);
+    journal.run.as_ref().filter(|_| observed.journal_written)?;
+    let declared = declared(vm, observed, journal).map(Box::new);
     (declared != journal.offline).then(|| Journal { offline: declared, ..journal.clone() })
 }
 
+/// Returns the plan of a start with the restart in the journal that it writes.
+pub(super) fn recorded(vm: &VM, observed: &Observed, mut start: Plan<Step>) -> Plan<Step> {
+    for step in &mut start.steps {
+        if let Step::WriteJournal(journal) = step {
+            journal.offline = declared(vm, observed, journal).map(Box::new);
+        }
+    }
+    start
+}
+
 /// Returns the restart of a guest that ends by itself from here on. None: it needs the control plane.
-fn declared(vm: &VM, observed: &Observed, run: &Run) -> Option<OfflineRestart> {
-    let launched = run.machine.as_deref().filter(|_| is_to_run_on(vm, observed, run))?;
+fn declared(vm: &VM, observed: &Observed, journal: &Journal) -> Option<OfflineRestart> {
+    let run = journal.run.as_ref().filter(|run| is_to_run_on(vm, observed, journal, run))?;
+    let launched = run.machine.as_deref()?;
     let holder = observed.holder.clone()?;
     let volumes: Option<Vec<OfflineVolume>> = observed
         .disks
@@ -56,13 +68,13 @@ fn declared(vm: &VM, observed: &Observed, run: &Run) -> Option<OfflineRestart> {
         policy: vm.spec.restart_policy,
         machine: MachineSpec {
             disks: disks(observed).into_iter().map(without_chain).collect(),
-            nics: nics(vm, observed, &observed.journal),
+            nics: nics(vm, observed, journal),
             cdroms: launched.cdroms.iter().map(without_medium).collect(),
             ..launched.clone()
         },
         volumes: volumes?,
         cpu: declared_cpu_time(observed),
-        links_down: cards_down(vm, &observed.journal),
+        links_down: cards_down(vm, journal),
     })
 }
 
@@ -75,8 +87,7 @@ fn declared_cpu_time(observed: &Observed) -> CpuTime {
 }
 
 /// Whether a guest that ends by itself is restarted with what it has, as far as its policy allows.
-fn is_to_run_on(vm: &VM, observed: &Observed, run: &Run) -> bool {
-    let journal = &observed.journal;
+fn is_to_run_on(vm: &VM, observed: &Observed, journal: &Journal, run: &Run) -> bool {
     let is_declared = vm.spec.power == Power::Running
         && vm.spec.restart_policy != RestartPolicy::Never
         && !deleting(vm)

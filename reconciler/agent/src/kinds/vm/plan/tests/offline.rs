@@ -83,6 +83,29 @@ fn is_removed(declared: &VM, change: impl FnOnce(&mut Observed)) -> bool {
 }
 
 #[test]
+fn a_start_records_the_restart_with_which_its_guest_runs() {
+    let vm = vm(json!({"networkInterfaces": [{"name": "nic0", "link": "Down"}]}));
+    let starting = Observed { holder: Some("h1".to_owned()), ..ready_to_start() };
+    let started = plan(&vm, &starting).steps.into_iter().find_map(|step| match step {
+        Step::WriteJournal(journal) => Some(*journal),
+        _ => None,
+    });
+    let started = started.expect("it is written first");
+    assert_eq!(
+        started.offline.as_ref().map(|restart| restart.links_down.clone()),
+        Some(vec!["nic0".to_owned()])
+    );
+    let process = ProcessFacts { identity: identity(), started_at: at(NOW), dedicated: None };
+    assert_eq!(updated(&vm, &Observed { journal: started.with_process(&process), ..running() }), None);
+    let off = Observed { holder: None, ..starting };
+    let unrecorded = plan(&vm, &off).steps.into_iter().any(|step| match step {
+        Step::WriteJournal(journal) => journal.offline.is_some(),
+        _ => false,
+    });
+    assert!(!unrecorded, "without a Lease nothing is recorded");
+}
+
+#[test]
 fn no_restart_is_recorded_that_needs_the_control_plane() {
     for spec in [
         json!({"power": "Stopped"}),
