@@ -4,8 +4,8 @@
 use std::{fmt::Debug, time::Duration};
 
 use berth_api::{
-    Backup, CONTROLLER_MANAGER, Host, JsonKind, SYSTEM_NAMESPACE, Unparsed, VM,
-    disk_read::READ_UNTIL_ANNOTATION, host_addresses::HOST_ADDRESSES, manifests::access,
+    CONTROLLER_MANAGER, Host, JsonKind, SYSTEM_NAMESPACE, Unparsed, VM, disk_read::READ_UNTIL_ANNOTATION,
+    host_addresses::HOST_ADDRESSES, manifests::access,
 };
 use futures::{FutureExt, future::BoxFuture};
 use k8s_openapi::{

@@ -144,7 +144,7 @@ impl Site<'_> {
 
     async fn annotate(&self, value: &serde_json::Value) -> Result<(), kube::Error> {
         let patch = json!({"metadata": {"annotations": {READ_UNTIL_ANNOTATION: value}}});
-        self.backups().patch(self.name, &PatchParams::default(), &Patch::Merge(&patch)).await.map(drop)
+        self.backups().patch(self.name, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
     }
 }
 
