@@ -114,6 +114,17 @@ impl HostLease {
         let _ = self.held.subscribe().wait_for(|held| *held).await;
     }
 
+    /// Whether this agent has ever held its host's Lease.
+    pub(crate) fn is_held(&self) -> bool {
+        *self.held.borrow()
+    }
+
+    /// Asks whether the control plane does not answer at the moment.
+    pub(crate) async fn is_silent(&self) -> bool {
+        let found = self.api().get_opt(self.host()).await.map_err(Error::api("read the Lease"));
+        found.is_err_and(|error| error.is_unanswered())
+    }
+
     /// Waits until an attempt has ended; returns whether the control plane has answered.
     pub(crate) async fn first_contact(&self) -> bool {
         // The sender is in `self`, so it cannot be dropped.

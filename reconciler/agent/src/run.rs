@@ -64,6 +64,15 @@ pub async fn run(
     if tokio::time::timeout(RESUME_AT_END, resumed).await.is_err() {
         tracing::warn!("guests that were paused for snapshots may stay paused until the agent runs again");
     }
+    // The control plane has sent this agent away: a later one must not act for it while that is not reachable.
+    let forgets = async {
+        if ended.is_err() {
+            kinds::vm::forget_restarts(&ctx).await;
+        }
+    };
+    if tokio::time::timeout(FORGET_AT_END, Box::pin(forgets)).await.is_err() {
+        tracing::warn!("how guests are restarted without the control plane may stay recorded");
+    }
     if ended.is_ok() {
         tracing::info!("the agent ends; what runs goes on");
     }
@@ -72,6 +81,8 @@ pub async fn run(
 
 /// How long an agent that ends waits for guests that are paused for snapshots to go on.
 const RESUME_AT_END: Duration = Duration::from_secs(15);
+/// How long an agent that was sent away may take to remove the records of restarts.
+const FORGET_AT_END: Duration = Duration::from_secs(15);
 /// The pause between two restorations of the firewall.
 const BETWEEN_RESTORATIONS: Duration = Duration::from_secs(1);
 const RETRY_LISTENING: Duration = Duration::from_secs(300);

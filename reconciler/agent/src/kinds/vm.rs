@@ -47,7 +47,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 pub(crate) use observe::Observed;
-pub(crate) use offline::{restart_until_answered, restart_until_synced};
+pub(crate) use offline::{forget_restart, forget_restarts, restart_until_answered, restart_until_synced};
 
 use crate::admission::Offer;
 use crate::context::Context;

@@ -6,8 +6,9 @@
 //! - That agent held the Lease of this host, on this state directory, in this boot of this machine, and has ended
 //!   (`AgentConfig::is_successor_of`). An agent on a copy of the state directory, or after a reboot, restarts nothing: while a host is
 //!   off it can be declared lost, and the addresses of its VMs be given to others.
-//! - No control plane has answered since; or it has given this agent the Lease, and was away before its objects were read. With any other
-//!   answer, for example that another machine is this host, nothing is restarted.
+//! - No control plane has answered since; or it has given this agent the Lease, and is away before its objects were read. After any other
+//!   answer, for example that another machine is this host, nothing is restarted, by later agents of this boot either: the records are
+//!   removed ([`forget_restarts`]).
 //! - The guest ran, and ended by itself. Nothing else is started, and nothing is stopped, plugged in or removed. Bridges, DHCP servers and
 //!   filters are as the former agent left them.
 
@@ -82,11 +83,40 @@ impl Found {
     }
 }
 
-/// Restarts guests until the control plane has answered; returns at once if it answers the first request.
+/// Restarts guests until the control plane has answered; does not if it answers the first request. An answer that does not give this agent
+/// the Lease removes the records.
 pub(crate) async fn restart_until_answered(ctx: &Context) {
     if !timeout(CONTACT, ctx.lease.first_contact()).await.unwrap_or(false) {
         restart(ctx, Until::Answered).await;
     }
+    if !ctx.lease.is_held() {
+        forget_restarts(ctx).await;
+    }
+}
+
+/// Removes the records of all instances: what was decided before an answer of the control plane does not count after it. An agent that
+/// becomes this host records them anew.
+pub(crate) async fn forget_restarts(ctx: &Context) {
+    let instances = ctx.system.instances().await.unwrap_or_else(|error| {
+        tracing::warn!(error = %Error::from(error).chain(), "the instances cannot be looked at");
+        Vec::new()
+    });
+    for InstanceFacts { instance, .. } in instances {
+        if let Err(error) = forget_restart(ctx, &instance).await {
+            tracing::warn!(instance, error = %error.chain(), "how its guest is restarted may stay recorded");
+        }
+    }
+}
+
+/// Removes the record of one instance.
+pub(crate) async fn forget_restart(ctx: &Context, instance: &str) -> Result<(), Error> {
+    let Some(value) = ctx.system.read_journal(instance).await? else { return Ok(()) };
+    let journal = Journal::parse(value)?;
+    if journal.offline.is_some() {
+        let updated = Journal { offline: None, ..journal };
+        ctx.system.write_journal(instance, &updated.to_value()).await?;
+    }
+    Ok(())
 }
 
 /// Restarts guests of a host whose Lease this agent holds until the objects are known.
@@ -111,6 +141,10 @@ async fn restart(ctx: &Context, until: Until) {
 
 /// Looks at each instance once; returns when to look again.
 async fn pass(ctx: &Context, until: Until) -> Result<Duration, Error> {
+    // Objects that come slowly may say that a guest is to be off.
+    if until == Until::Synced && !ctx.lease.is_silent().await {
+        return Ok(LOOK_EVERY);
+    }
     let facts = ctx.system.instances().await?.into_iter();
     let parsed = facts.filter_map(|InstanceFacts { instance, journal, process }| {
         Some(Found { instance, journal: Journal::parse(journal?).ok()?, process })
@@ -211,7 +245,8 @@ async fn start(machine: &Machine, restart: &OfflineRestart) -> Result<(), Error>
     Ok(machine.start().await?)
 }
 
-/// Returns the machine with the present files of its disks. None: one is gone, or was restored since the record.
+/// Returns the machine with the present files of its disks. None: one is gone, was restored or given up since the record, or is in
+/// the middle of a snapshot.
 async fn on_files(ctx: &Context, restart: &OfflineRestart) -> Result<Option<MachineSpec>, Error> {
     let mut disks = Vec::new();
     for disk in &restart.machine.disks {
@@ -220,7 +255,8 @@ async fn on_files(ctx: &Context, restart: &OfflineRestart) -> Result<Option<Mach
         let volume = ctx.system.volume(&recorded.pool, &recorded.id).await?;
         let is_as_recorded = |volume: &VolumeFacts| {
             let restored_at = volume.restores.last().map(|restored| restored.at);
-            !volume.restoring && restored_at == recorded.restored_at
+            let is_settled = !volume.restoring && !volume.retained && volume.pending_snapshot.is_none();
+            is_settled && restored_at == recorded.restored_at
         };
         let Some(volume) = volume.filter(is_as_recorded) else { return Ok(None) };
         let now = disk_spec(&volume, &disk.serial, disk.boot, disk.target);
