@@ -65,13 +65,11 @@ pub async fn run(
         tracing::warn!("guests that were paused for snapshots may stay paused until the agent runs again");
     }
     // The control plane has sent this agent away: a later one must not act for it while that is not reachable.
-    let forgets = async {
-        if ended.is_err() {
-            kinds::vm::forget_restarts(&ctx).await;
+    if ended.is_err() {
+        let forgets = Box::pin(kinds::vm::forget_restarts(&ctx));
+        if tokio::time::timeout(FORGET_AT_END, forgets).await.is_err() {
+            tracing::warn!("how guests are restarted without the control plane may stay recorded");
         }
-    };
-    if tokio::time::timeout(FORGET_AT_END, Box::pin(forgets)).await.is_err() {
-        tracing::warn!("how guests are restarted without the control plane may stay recorded");
     }
     if ended.is_ok() {
         tracing::info!("the agent ends; what runs goes on");
