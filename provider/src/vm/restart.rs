@@ -160,6 +160,7 @@ pub(super) fn request(change: &mut PlannedChange<'_>) {
         "dedicated_cpu_placement",
         "isolate_emulator_thread",
         "cpu_model",
+        "machine_type",
         "guest_os",
         "watchdog",
         "serial_number",

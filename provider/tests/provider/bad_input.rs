@@ -130,6 +130,7 @@ fn vms() -> Vec<Bad> {
             "more than cpu_limit",
         ),
         everywhere(own("cpu_model", json!("host,+kvm")), "cpu_model", "is not the name of a CPU model"),
+        everywhere(own("machine_type", json!("q35")), "machine_type", "is not a machine type"),
         everywhere(own("guest_os", json!("windows")), "guest_os", "is not one of"),
         everywhere(
             own("readiness_probe", json!({"tcp_socket": {"port": 65536}})),

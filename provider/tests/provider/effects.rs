@@ -118,6 +118,7 @@ fn vm() -> Json {
     });
     // One macro has no room for all of it.
     vm["numa_nodes"] = json!(1);
+    vm["machine_type"] = json!("pc-q35-7.2");
     vm["pci_devices"] = json!([{"name": "gpu-a100", "count": 1}]);
     vm["usb_devices"] = json!([{"name": "licence-key", "count": 1}]);
     vm["vgpus"] = json!([{"name": "a40-8q", "count": 1}]);
@@ -178,6 +179,7 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/dedicated_cpu_placement", json!(true), Announced::PowerCycle),
         ("/isolate_emulator_thread", json!(true), Announced::PowerCycle),
         ("/cpu_model", json!("x86-64-v3"), Announced::PowerCycle),
+        ("/machine_type", json!("pc-q35-9.2"), Announced::PowerCycle),
         ("/guest_os", json!("Windows"), Announced::PowerCycle),
         ("/watchdog", json!("PowerOff"), Announced::PowerCycle),
         ("/serial_number", Json::Null, Announced::PowerCycle),

@@ -32,6 +32,7 @@ pub(crate) fn differences(run: &Run, vm: &VM, size: &Size, profile: &Profile) ->
         ),
         ("numaNodes", numa_nodes(run) == size.numa_nodes),
         ("cpuModel", run.profile.cpu_model == declared.cpu_model),
+        ("machineType", has_machine_type(run, vm)),
         ("guestOS", run.profile.guest_os == declared.guest_os),
         ("watchdog", run.profile.watchdog == declared.watchdog),
         ("serialNumber", run.profile.serial_number == declared.serial_number),
@@ -46,12 +47,27 @@ pub(crate) fn differences(run: &Run, vm: &VM, size: &Size, profile: &Profile) ->
     parts.into_iter().filter(|(_, is_same)| !is_same).map(|(name, _)| name).collect()
 }
 
+/// Whether the machine is of the declared machine type. Without a declaration it keeps the one that it has.
+fn has_machine_type(run: &Run, vm: &VM) -> bool {
+    let has = run.machine.as_ref().map(|machine| &machine.machine_type);
+    has.zip(vm.spec.machine_type.as_ref()).is_none_or(|(has, declared)| has == declared)
+}
+
 /// Returns the controller of a declared disk in QEMU's form.
 pub(crate) fn bus_of(bus: DiskBus) -> Bus {
     match bus {
         DiskBus::VirtioScsi => Bus::VirtioScsi,
         DiskBus::VirtioBlk => Bus::VirtioBlk,
         DiskBus::Sata => Bus::Sata,
+    }
+}
+
+/// Returns the controller of a disk in the form of the API.
+pub(crate) fn declared_bus(bus: Bus) -> DiskBus {
+    match bus {
+        Bus::VirtioScsi => DiskBus::VirtioScsi,
+        Bus::VirtioBlk => DiskBus::VirtioBlk,
+        Bus::Sata => DiskBus::Sata,
     }
 }
 

@@ -19,6 +19,7 @@ use kube::ResourceExt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::disk_places::DiskPlaces;
 use crate::error::Error;
 
 /// The version of a journal that an older agent can read, too.
@@ -48,6 +49,9 @@ pub(crate) struct Journal {
     /// stay on the root bus, and so keep their name in the guest.
     #[serde(default)]
     pub(crate) in_ports: BTreeSet<String>,
+    /// The places of the disks that the VM declares. None are known before the first start by an agent that records them.
+    #[serde(default, skip_serializing_if = "DiskPlaces::is_empty")]
+    pub(crate) disk_places: DiskPlaces,
     /// The network interfaces as decided at the last start; used to restore the VM's status if that is lost.
     #[serde(default)]
     pub(crate) interfaces: Vec<InterfaceStatus>,
@@ -141,7 +145,11 @@ pub(crate) enum Owner {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct PinnedHardware {
     pub(crate) machine_type: String,
+    /// QEMU's `-cpu` value.
     pub(crate) cpu_model: String,
+    /// The level of x86-64 that `cpu_model` stands for, if it does for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cpu_level: Option<String>,
     /// The accelerator that `cpu_model` was chosen for.
     pub(crate) accelerator: String,
     pub(crate) uuid: String,
@@ -406,6 +414,7 @@ impl Journal {
             pins: None,
             slots: BTreeMap::new(),
             in_ports: BTreeSet::new(),
+            disk_places: DiskPlaces::default(),
             interfaces: Vec::new(),
             public: Vec::new(),
             public_ipv6: Vec::new(),

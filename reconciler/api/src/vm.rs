@@ -23,8 +23,8 @@ pub use guest_user::{GuestUser, GuestUserStatus};
 pub use interface::{InterfaceLimits, LinkState, NetworkInterface, NicModel};
 pub use restore::{MOST_LISTED_SNAPSHOTS, SnapshotOfVM, VMRestore, VMRestored};
 pub use status::{
-    CdromStatus, CpuTime, DedicatedCpus, DiskAttachmentStatus, GuestNumaNode, Hardware, HostRefusal,
-    InterfaceStatus, ProcessStatus, VMStatus,
+    CdromStatus, CpuTime, DedicatedCpus, DiskAttachmentStatus, DiskPlace, GuestNumaNode, Hardware,
+    HostRefusal, InterfacePlace, InterfaceStatus, ProcessStatus, VMStatus,
 };
 pub use stop_snapshot::{STOPPED_AT_ANNOTATION, STOPPED_VM_LABEL, StopSnapshot, stop_snapshot_name};
 pub use templates::{is_disk_of, template_obstacle};
@@ -190,8 +190,9 @@ pub struct VMSpec {
     pub isolate_emulator_thread: Option<bool>,
     /// The CPU model that the guest sees: a level of the x86-64 architecture (`x86-64-v2`, `x86-64-v2-AES`, `x86-64-v3`, `x86-64-v4`),
     /// which is the same on every host, or a model of QEMU, such as `Skylake-Server`. The VM is placed on a host that has all of its
-    /// features (`status.cpuModels` of the Host). Default: that of the class, or the one that the host chooses, kept for the life of the VM. A change
-    /// takes effect at the next power cycle.
+    /// features (`status.cpuModels` of the Host). `host` is all that the processor of its host has. Default: that of the class, or else the
+    /// highest level that all hosts have where it may be placed (`status.cpuBaseline`), decided at the first start and kept for the life of the
+    /// VM; without KVM, all that QEMU emulates. A change takes effect at the next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64), regex(pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"))]
     pub cpu_model: Option<String>,
@@ -199,6 +200,12 @@ pub struct VMSpec {
     /// local time and, with KVM, Hyper-V's interfaces. Default: that of the class, or `Linux`. A change takes effect at the next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "guestOS")]
     pub guest_os: Option<GuestOS>,
+    /// QEMU's machine type, with its version, such as `pc-q35-9.2`: the chipset that the guest sees. The QEMU of the VM's host must have it.
+    /// Default: the newest of the host's QEMU at the first start, kept for the life of the VM (`status.hardware.machineType`), also when QEMU
+    /// is upgraded. One that was declared is kept when it is removed. A change takes effect at the next power cycle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 40), regex(pattern = r"^pc-q35-[a-z]{0,16}[0-9]{1,3}(\.[0-9]{1,3}){1,2}$"))]
+    pub machine_type: Option<String>,
     /// The guest's screen, for `berth vnc` and `berth screenshot`: `VGA`, with a keyboard and a pointer, or `None`. Every VM has a
     /// serial console in addition. A change takes effect at the next power cycle. Default `None`.
     #[serde(default)]

@@ -7,6 +7,7 @@
 //!
 //! One decision costs one pass over the hosts, however many VMs there are: the usage by VMs is kept with each host.
 
+mod baseline;
 mod explain;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ use std::{
 use berth_api::{BridgeSpec, DeviceCounts, DeviceName, Enforcement, HugeMemory, Strategy};
 
 use crate::cache::capacity::{Candidate, Members};
+pub(crate) use baseline::cpu_baseline;
 pub(crate) use explain::{Unplaced, topology_values};
 
 /// A VM's request. Of two VMs with equal requests, each fits where the other does.

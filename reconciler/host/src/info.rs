@@ -115,7 +115,9 @@ pub struct QemuFacts {
     pub version: String,
     /// A versioned machine type, pinned for new machines.
     pub machine_type: String,
-    /// The CPU model pinned for new machines, for the host's accelerator.
+    /// The versioned machine types that it has.
+    pub machine_types: Vec<String>,
+    /// The CPU model with all that the host's accelerator offers.
     pub cpu_model: String,
     /// Whether UEFI firmware is installed.
     pub uefi: bool,

@@ -35,7 +35,7 @@ const UEFI: [(&str, &str, bool, bool); 9] = [
 pub struct Installation {
     pub binary: PathBuf,
     pub version: Version,
-    /// Versioned machine types, without deprecated ones.
+    /// Versioned machine types, also deprecated ones: older machines have those.
     pub machine_types: Vec<String>,
     /// The machine type that `q35` is an alias for in this version.
     pub q35: Option<String>,
@@ -169,7 +169,7 @@ fn machine_types(machines: &Value) -> (Vec<String>, Option<String>) {
             q35 = Some(name.to_owned());
         }
         let versioned = name.rsplit('-').next().is_some_and(|v| v.contains('.'));
-        if versioned && machine["deprecated"] != true {
+        if versioned {
             types.push(name.to_owned());
         }
     }

@@ -511,6 +511,16 @@ pub enum Bus {
 impl Bus {
     const ALL: [Self; 3] = [Self::VirtioScsi, Self::VirtioBlk, Self::Sata];
 
+    /// The number of its places for disks of the start. On virtio-scsi they are those before the CD-ROM drives.
+    #[must_use]
+    pub fn places(self) -> u8 {
+        match self {
+            Self::VirtioScsi => FIRST_CDROM_TARGET,
+            Self::VirtioBlk => MAX_VIRTIO_BLK,
+            Self::Sata => MAX_SATA,
+        }
+    }
+
     /// The name of QEMU's device.
     pub(crate) fn driver(self) -> &'static str {
         match self {

@@ -309,6 +309,7 @@ async fn a_host_without_qemu_says_so_and_goes_on_once_it_is_installed() {
     let qemu = berth_host::QemuFacts {
         version: "7.2".into(),
         machine_type: "pc-q35-7.2".into(),
+        machine_types: vec!["pc-q35-7.2".to_owned()],
         cpu_model: "max".into(),
         uefi: true,
         secure_boot: true,

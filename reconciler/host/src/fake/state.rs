@@ -163,6 +163,7 @@ fn facts() -> HostFacts {
         qemu: Ok(QemuFacts {
             version: "7.2.0".to_owned(),
             machine_type: "pc-q35-7.2".to_owned(),
+            machine_types: vec!["pc-q35-7.1".to_owned(), "pc-q35-7.2".to_owned()],
             cpu_model: "max".to_owned(),
             uefi: true,
             secure_boot: true,

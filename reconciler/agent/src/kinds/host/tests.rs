@@ -49,6 +49,7 @@ fn observed() -> Observed {
     let qemu = QemuFacts {
         version: "7.2.0".into(),
         machine_type: "pc-q35-7.2".into(),
+        machine_types: vec!["pc-q35-7.2".to_owned()],
         cpu_model: "max".into(),
         uefi: true,
         secure_boot: true,

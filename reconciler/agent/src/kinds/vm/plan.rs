@@ -5,6 +5,7 @@ mod devices;
 mod due;
 mod interfaces;
 mod lan_addresses;
+mod pins;
 mod running;
 mod start;
 mod stop;

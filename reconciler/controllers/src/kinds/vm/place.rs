@@ -42,7 +42,10 @@ pub(super) fn place(vm: &VM, observed: &Observed, capacity: &HostCapacity) -> Pl
         Ok(request) => request,
     };
     match scheduler::choose(&request, &observed.members, capacity.hosts(), observed.policy) {
-        Ok(host) => bind(vm, observed, host.to_owned()),
+        Ok(host) => {
+            let baseline = scheduler::cpu_baseline(&request, capacity.hosts());
+            bind(vm, observed, host.to_owned(), baseline)
+        }
         Err(why) => {
             let readiness = why.readiness(&constraints_text(observed));
             let dependencies = capacity_dependencies(vm, observed, request);
@@ -311,7 +314,7 @@ pub(super) fn check_disk(disk: &DiskSeen) -> Result<(), Blocked> {
     Ok(())
 }
 
-fn bind(vm: &VM, observed: &Observed, host: String) -> Plan<Decision> {
+fn bind(vm: &VM, observed: &Observed, host: String, cpu_baseline: Option<&'static str>) -> Plan<Decision> {
     let mut steps = vec![Step::AddFinalizer(Key::of(vm), HOST_FINALIZER)];
     for (disk, volume_id) in observed.disks.iter().zip(&observed.fresh.volume_ids) {
         if disk.object.as_ref().is_some_and(|d| bound(d).is_none()) {
@@ -321,7 +324,7 @@ fn bind(vm: &VM, observed: &Observed, host: String) -> Plan<Decision> {
     let interfaces = addresses::decide(vm, &observed.networks, &observed.fresh.interfaces);
     let known = vm.status.as_ref().and_then(|s| s.instance_id.clone());
     let instance_id = known.unwrap_or_else(|| observed.fresh.instance_id.clone());
-    let decision = Decision::Bind { host, instance_id, interfaces, held: None };
+    let decision = Decision::Bind { host, instance_id, interfaces, cpu_baseline, held: None };
     Plan { steps, decision, outcome: Outcome::Settled }
 }
 
@@ -337,6 +340,8 @@ pub(super) fn bind_again(vm: &VM, observed: &Observed, claim: &Claim) -> Plan<De
         host: claim.host.clone(),
         instance_id: claim.id.clone(),
         interfaces: addresses::decide(vm, &observed.networks, &observed.fresh.interfaces),
+        // Its host has the CPU model in its files.
+        cpu_baseline: None,
         held: Some(claim.epoch),
     };
     Plan { steps, decision, outcome: Outcome::Settled }

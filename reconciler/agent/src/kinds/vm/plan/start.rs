@@ -1,6 +1,5 @@
 //! Plan for the start of a VM: what it waits for, and how it is launched once everything exists.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use berth_api::vm::{InterfaceStatus, NetworkInterface, declared_shares};
@@ -11,9 +10,7 @@ use berth_api::{
 use berth_host::{HostFacts, LaunchRequest, QemuFacts, ShareFacts, TapConfig};
 use berth_qemu::cpu_models;
 use berth_qemu::hypervisor::Limits;
-use berth_qemu::machine::{
-    self, Accelerator, Bus, CdromSpec, DiskSpec, Extras, MachineSpec, NIC_PORTS, NicSpec, Tap, Topology,
-};
+use berth_qemu::machine::{self, CdromSpec, Extras, MachineSpec, NIC_PORTS, NicSpec, Tap, Topology};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
@@ -27,13 +24,12 @@ use super::cards::{links_down, model_of, nic_id, queues_of, recorded_name};
 use super::devices::{self, HeldDevices};
 use super::due::ended;
 use super::lan_addresses;
-use super::{Observed, Step, obstacle, write_journal};
+use super::{Observed, Step, obstacle, pins, write_journal};
 use crate::converge::Plan;
 use crate::hardware::{class_name, uuid_of};
 use crate::huge_pages;
 use crate::journal::{Journal, MemoryGrowth, PinnedHardware, PostStart, Run, RunProfile, epoch_of};
 use crate::networking::tap_of;
-use crate::plugging::disk_spec;
 use crate::restores::VmRestore;
 
 /// Retry interval for dependencies that are not watched.
@@ -56,9 +52,11 @@ pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
 struct Prepared<'a> {
     size: Size,
     host: &'a HostFacts,
-    qemu: &'a QemuFacts,
     cdroms: Vec<CdromSpec>,
     devices: HeldDevices,
+    /// The journal with the hardware that is pinned, which this host has.
+    journal: Journal,
+    pins: PinnedHardware,
 }
 
 fn prepared<'a>(vm: &VM, observed: &'a Observed) -> Result<Prepared<'a>, Plan<Step>> {
@@ -112,15 +110,7 @@ fn prepared<'a>(vm: &VM, observed: &'a Observed) -> Result<Prepared<'a>, Plan<St
         return Err(waits(Reason::Starting, "the host is being looked at".to_owned()).requeue_after(LOOK_FOR));
     };
     let qemu = qemu(&size, host)?;
-    if let Some(model) = observed.profile.cpu_model.as_ref().filter(|model| !qemu.cpu_models.contains(model))
-    {
-        let text = format!(
-            "this host's CPUs or its QEMU lack a feature of cpuModel {model}: see status.cpuModels of the Host"
-        );
-        return Err(
-            Plan::without_steps(Readiness::Stalled(Reason::NotSupported, text)).requeue_after(ASK_HOST)
-        );
-    }
+    let (journal, pins) = pins(vm, observed, host, qemu)?;
     if let Some(text) = too_large(vm, &size, observed) {
         let stalled = Readiness::Stalled(Reason::NoHostLargeEnough, text);
         return Err(Plan::without_steps(stalled).requeue_after(ASK_HOST));
@@ -136,7 +126,31 @@ fn prepared<'a>(vm: &VM, observed: &'a Observed) -> Result<Prepared<'a>, Plan<St
     let devices = devices::choose(vm, observed, host)
         .map_err(|readiness| Plan::without_steps(readiness).requeue_after(ASK_HOST))?;
     shares_ready(vm, host)?;
-    Ok(Prepared { size, host, qemu, cdroms, devices })
+    Ok(Prepared { size, host, cdroms, devices, journal, pins })
+}
+
+/// Returns the journal with the pinned hardware, and the pins of this start, which the host has.
+fn pins(
+    vm: &VM,
+    observed: &Observed,
+    host: &HostFacts,
+    qemu: &QemuFacts,
+) -> Result<(Journal, PinnedHardware), Plan<Step>> {
+    let journal = pins::recovered(vm, &observed.journal);
+    let pins = pins::pinned(vm, &journal, host, qemu);
+    let model = observed.profile.cpu_model.as_ref().filter(|model| !qemu.cpu_models.contains(model));
+    let lacks_model = |model: &String| {
+        format!(
+            "this host's CPUs or its QEMU lack a feature of cpuModel {model}: see status.cpuModels of the Host"
+        )
+    };
+    match pins::lacks(&pins, &observed.profile, qemu).or_else(|| model.map(lacks_model)) {
+        None => Ok((journal, pins)),
+        Some(text) => {
+            let stalled = Readiness::Stalled(Reason::NotSupported, text);
+            Err(Plan::without_steps(stalled).requeue_after(ASK_HOST))
+        }
+    }
 }
 
 /// Checks for the folders that the VM mounts: the scheduler may have been mistaken, and they may have changed since.
@@ -246,13 +260,13 @@ fn disk_ready(disk: &DeclaredDisk) -> Result<(), Plan<Step>> {
 
 /// Launches the machine; `is_restart` if its guest ended by itself.
 fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: bool) -> Plan<Step> {
-    let Prepared { size, host, qemu, cdroms, devices } = prepared;
-    let (size, host, qemu) = (*size, *host, *qemu);
+    let Prepared { size, host, cdroms, devices, journal, pins } = prepared;
+    let (size, host, pins) = (*size, *host, pins.clone());
     let memory = size.memory;
     let profile = RunProfile::declared(vm, &observed.profile);
-    let pins = pinned_hardware(vm, observed, host, qemu);
     let names = vm.spec.network_interfaces.iter().map(|n| n.name.as_str());
-    let mut journal = observed.journal.clone().with_slots(names);
+    let mut journal = journal.clone().with_slots(names);
+    journal.disk_places = pins::disk_places(observed, std::mem::take(&mut journal.disk_places));
     journal.epoch = epoch_of(vm);
     journal.uid = vm.uid().unwrap_or_default();
     journal.interfaces = interfaces(vm, &journal).map(|(_, interface, _)| interface.clone()).collect();
@@ -322,7 +336,7 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
         },
         machine_type: pins.machine_type,
         cpu_model,
-        disks: disks(observed),
+        disks: pins::disks(observed, &journal.disk_places),
         cdroms: cdroms.clone(),
         nics: nics(vm, observed, &journal),
         nic_ports: NIC_PORTS,
@@ -379,24 +393,6 @@ pub(super) fn limits(memory: u64, observed: &Observed, host: &HostFacts) -> Limi
     }
 }
 
-/// Returns the pins: chosen at the first start and kept. Only another UUID is declared, and a CPU model that the host's
-/// accelerator does not support is replaced.
-fn pinned_hardware(vm: &VM, observed: &Observed, host: &HostFacts, qemu: &QemuFacts) -> PinnedHardware {
-    let accelerator = accelerator_name(host.accelerator);
-    let mut pins = observed.journal.pins.clone().unwrap_or_else(|| PinnedHardware {
-        machine_type: qemu.machine_type.clone(),
-        cpu_model: qemu.cpu_model.clone(),
-        accelerator: accelerator.to_owned(),
-        uuid: String::new(),
-    });
-    pins.uuid = uuid_of(vm);
-    if pins.accelerator != accelerator {
-        pins.cpu_model.clone_from(&qemu.cpu_model);
-        pins.accelerator = accelerator.to_owned();
-    }
-    pins
-}
-
 fn extras(profile: &RunProfile) -> Extras {
     Extras {
         windows: profile.guest_os == GuestOS::Windows,
@@ -408,28 +404,6 @@ fn extras(profile: &RunProfile) -> Extras {
         }),
         options: profile.qemu_options.clone(),
     }
-}
-
-fn accelerator_name(accelerator: Accelerator) -> &'static str {
-    match accelerator {
-        Accelerator::Kvm => "kvm",
-        Accelerator::Tcg { .. } => "tcg",
-    }
-}
-
-/// Returns the disks with the boot disk first: firmware finds it at the lowest target of its bus.
-fn disks(observed: &Observed) -> Vec<DiskSpec> {
-    let mut ordered: Vec<&DeclaredDisk> = observed.disks.iter().collect();
-    ordered.sort_by_key(|disk| !disk.boot);
-    let mut places: HashMap<Bus, u8> = HashMap::new();
-    let specs = ordered.into_iter().filter_map(|disk| {
-        let next = places.entry(disk.bus).or_default();
-        let target = *next;
-        *next = next.saturating_add(1);
-        let spec = disk_spec(disk.volume.as_ref()?, &disk.serial, disk.boot, Some(target));
-        Some(DiskSpec { bus: disk.bus, read_only: disk.read_only, ..spec })
-    });
-    specs.collect()
 }
 
 fn taps(vm: &VM, observed: &Observed, journal: &Journal) -> Vec<TapConfig> {

@@ -31,6 +31,7 @@ mod devices;
 mod ended;
 mod interfaces;
 mod media;
+mod pins;
 mod running;
 mod shares;
 mod start;
@@ -109,6 +110,7 @@ fn host() -> HostFacts {
     let qemu = QemuFacts {
         version: "7.2.0".into(),
         machine_type: "pc-q35-7.2".into(),
+        machine_types: vec!["pc-q35-7.2".to_owned()],
         cpu_model: "max".into(),
         uefi: true,
         secure_boot: true,

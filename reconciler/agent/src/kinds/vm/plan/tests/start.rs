@@ -254,6 +254,7 @@ fn a_change_of_huge_pages_waits_for_the_next_power_cycle() {
     running.journal.pins = Some(crate::journal::PinnedHardware {
         machine_type: "pc-q35-7.2".into(),
         cpu_model: "max".into(),
+        cpu_level: None,
         accelerator: "tcg".into(),
         uuid: String::new(),
     });
