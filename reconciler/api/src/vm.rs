@@ -197,7 +197,8 @@ pub struct VMSpec {
     #[schemars(length(min = 1, max = 64), regex(pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"))]
     pub cpu_model: Option<String>,
     /// The guest's operating system, as far as its hardware depends on it: `Linux`, also for BSD and others, or `Windows`, with a clock in
-    /// local time and, with KVM, Hyper-V's interfaces. Default: that of the class, or `Linux`. A change takes effect at the next power cycle.
+    /// local time, no HPET and, with KVM, Hyper-V's interfaces. Default: that of the class, or else that of the
+    /// image that the boot disk is made from, or `Linux`. A change takes effect at the next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "guestOS")]
     pub guest_os: Option<GuestOS>,
     /// QEMU's machine type, with its version, such as `pc-q35-9.2`: the chipset that the guest sees. The QEMU of the VM's host must have it.

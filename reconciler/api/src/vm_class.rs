@@ -119,7 +119,8 @@ pub struct VMClassSpec {
     #[schemars(length(min = 1, max = 64), regex(pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"))]
     pub cpu_model: Option<String>,
     /// The guest's operating system, as far as its hardware depends on it: `Linux`, also for BSD and others, or `Windows`, with a clock in
-    /// local time and, with KVM, Hyper-V's interfaces. Default: `Linux`. A change takes effect at the next power cycle.
+    /// local time, no HPET and, with KVM, Hyper-V's interfaces. Default: that of the image that the boot
+    /// disk is made from, or `Linux`. A change takes effect at the next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "guestOS")]
     pub guest_os: Option<GuestOS>,
     /// `UEFI` (default), `UEFISecureBoot` or `BIOS`. With Secure Boot the firmware starts only boot loaders that are signed

@@ -486,11 +486,27 @@ fn a_windows_guest_has_local_time_and_on_kvm_the_interfaces_of_hyper_v() {
         changed.machine.extras.windows = true;
         added(&base, &changed)
     };
-    assert_eq!(windows(Accelerator::Tcg { tb_size_mib: 32 }), "-rtc base=localtime,driftfix=slew");
-    insta::assert_snapshot!(windows(Accelerator::Kvm), @r##"
-    -cpu qemu64,hv-relaxed,hv-vapic,hv-spinlocks=0x1fff,hv-vpindex,hv-runtime,hv-synic,hv-stimer,hv-reset,hv-time,hv-frequencies,hv-tlbflush,hv-ipi
-    -rtc base=localtime,driftfix=slew
-    "##);
+    let emulated = windows(Accelerator::Tcg { tb_size_mib: 32 });
+    assert!(emulated.starts_with("-machine ") && emulated.contains(",hpet=off"), "{emulated}");
+    assert!(
+        emulated.ends_with("-rtc base=localtime,driftfix=slew") && !emulated.contains("hv-"),
+        "{emulated}"
+    );
+    let with_kvm = windows(Accelerator::Kvm);
+    let hyper_v = "-cpu qemu64,hv-relaxed,hv-vapic,hv-spinlocks=0x1fff,hv-vpindex,hv-runtime,hv-synic,hv-stimer,hv-reset,hv-time,hv-frequencies,hv-tlbflush,hv-ipi";
+    for part in [",hpet=off", hyper_v, "-rtc base=localtime,driftfix=slew"] {
+        assert!(with_kvm.contains(part), "{with_kvm}");
+    }
+}
+
+#[test]
+fn an_option_of_the_machine_comes_after_what_the_system_of_the_guest_implies() {
+    let changed = with(|s| {
+        s.machine.extras.windows = true;
+        s.machine.extras.options = [("machine.hpet".to_owned(), "on".to_owned())].into();
+    });
+    let machine = added(&spec(), &changed);
+    assert!(machine.contains(",hpet=off,hpet=on"), "{machine}");
 }
 
 #[test]
