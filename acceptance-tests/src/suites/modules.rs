@@ -46,7 +46,7 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
 }
 
 /// Variables of `examples/windows`, with its second image.
-fn windows() -> serde_json::Value {
+fn windows() -> Value {
     json!({
         "iso_url": "https://images.example/windows.iso", "iso_sha256": "a".repeat(64),
         "drivers_url": "https://images.example/virtio-win.iso", "drivers_sha256": "b".repeat(64), "generalized": true,
