@@ -40,6 +40,8 @@ pub enum Form {
     CpuModel,
     /// QEMU's machine type, with its version.
     MachineType,
+    /// What a machine boots from.
+    BootSource,
     /// The serial number of a machine.
     SerialNumber,
     /// The key of a label.
@@ -203,6 +205,8 @@ impl Form {
             Self::MachineType => Some(format!(
                 "{text:?} is not a machine type of QEMU with its version: write for example \"pc-q35-9.2\"."
             )),
+            Self::BootSource if matches!(text, "Disk" | "Cdrom" | "Network") => None,
+            Self::BootSource => Some(format!("{text:?} is not one of \"Disk\", \"Cdrom\", \"Network\".")),
             Self::SerialNumber if is_plain(text) => None,
             Self::SerialNumber => Some(format!(
                 "{text:?} is not a serial number: use letters, digits, \"-\", \".\" and \"_\", 1 to 64 characters."

@@ -119,6 +119,10 @@ fn vm() -> Json {
     // One macro has no room for all of it.
     vm["numa_nodes"] = json!(1);
     vm["machine_type"] = json!("pc-q35-7.2");
+    vm["resolution"] = Json::Null;
+    vm["keyboard_layout"] = Json::Null;
+    vm["sound"] = json!(false);
+    vm["boot_order"] = json!(["Disk", "Cdrom"]);
     vm["pci_devices"] = json!([{"name": "gpu-a100", "count": 1}]);
     vm["usb_devices"] = json!([{"name": "licence-key", "count": 1}]);
     vm["vgpus"] = json!([{"name": "a40-8q", "count": 1}]);
@@ -188,6 +192,11 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/tpm", json!(true), Announced::PowerCycle),
         ("/tpm", Json::Null, Announced::PowerCycle),
         ("/graphics", json!("VGA"), Announced::PowerCycle),
+        ("/resolution", json!("1920x1080"), Announced::PowerCycle),
+        ("/keyboard_layout", json!("de"), Announced::PowerCycle),
+        ("/sound", json!(true), Announced::PowerCycle),
+        ("/boot_order", json!(["Network", "Disk"]), Announced::PowerCycle),
+        ("/boot_order", Json::Null, Announced::PowerCycle),
         ("/cdroms/0/image", json!("j"), Announced::Live),
         ("/cdroms/0/image", Json::Null, Announced::Live),
         ("/cdroms/0/connected", json!(false), Announced::Live),
@@ -371,7 +380,8 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
 
 fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
     let source = json!({"url": "https://a/x", "sha256": "0".repeat(64)});
-    let image = json!({"name": "i", "namespace": "default", "source": source, "format": "qcow2"});
+    let image =
+        json!({"name": "i", "namespace": "default", "source": source, "format": "qcow2", "guest_os": null});
     let from =
         |source: Json| json!({"name": "i", "namespace": "default", "source": source, "format": "qcow2"});
     let by_sha512 = from(json!({"url": "https://a/x", "sha512": "0".repeat(128)}));

@@ -42,6 +42,10 @@ pub(crate) fn differences(run: &Run, vm: &VM, size: &Size, profile: &Profile) ->
         ("shares", run.profile.shares == declared.shares),
         ("qemuOptions", run.profile.qemu_options == declared.qemu_options),
         ("graphics", run.graphics == vm.spec.graphics),
+        ("resolution", run.profile.resolution == declared.resolution),
+        ("keyboardLayout", run.profile.keyboard_layout == declared.keyboard_layout),
+        ("sound", run.profile.sound == declared.sound),
+        ("bootOrder", run.profile.boot_order == declared.boot_order),
         ("uuid", run.uuid.as_ref().is_none_or(|uuid| *uuid == uuid_of(vm))),
     ];
     parts.into_iter().filter(|(_, is_same)| !is_same).map(|(name, _)| name).collect()

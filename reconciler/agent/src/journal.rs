@@ -7,9 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use berth_api::SizeTaken;
+use berth_api::hardware::{KeyboardLayout, Resolution};
 use berth_api::{
-    CpuTopology, DeviceBus, Graphics, GuestOS, HugePages, IPPoolMode, Profile, Share, VM, Watchdog,
-    former_uid, vm::InterfaceStatus,
+    BootSource, CpuTopology, DeviceBus, Graphics, GuestOS, HugePages, IPPoolMode, Profile, Share, VM,
+    Watchdog, former_uid, vm::InterfaceStatus,
 };
 use berth_host::{DedicatedRequest, ProcessFacts};
 use berth_qemu::hypervisor::ProcessIdentity;
@@ -282,6 +283,11 @@ pub(crate) struct RunProfile {
     pub(crate) shares: Vec<ShareSpec>,
     /// Settings of QEMU, by name.
     pub(crate) qemu_options: BTreeMap<String, String>,
+    pub(crate) resolution: Option<Resolution>,
+    pub(crate) keyboard_layout: Option<KeyboardLayout>,
+    pub(crate) sound: bool,
+    /// Empty: the default.
+    pub(crate) boot_order: Vec<BootSource>,
 }
 
 impl RunProfile {
@@ -297,6 +303,10 @@ impl RunProfile {
             vgpus: devices_on(DeviceBus::Mdev, profile),
             shares: shares_of(vm),
             qemu_options: profile.qemu_options.clone(),
+            resolution: vm.spec.resolution,
+            keyboard_layout: vm.spec.keyboard_layout,
+            sound: vm.spec.sound,
+            boot_order: vm.spec.boot_order.clone(),
         }
     }
 }

@@ -1,8 +1,13 @@
 //! Types of the hardware that VMs and VMClasses declare.
 
+mod screen;
+
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+pub use screen::{KeyboardLayout, Resolution, UnknownValue};
+pub(crate) use screen::{keyboard_layout_schema, resolution_schema};
 
 /// The least guest memory, in bytes: the firmware needs some of it, and no kernel boots with the rest of less.
 pub const LEAST_MEMORY: u64 = 16 << 20;
@@ -59,6 +64,17 @@ pub enum Graphics {
     None,
     /// A VGA card, which every guest has a driver for, and a pointer with absolute positions.
     VGA,
+}
+
+/// Devices that a VM boots from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum BootSource {
+    /// The disk with `boot: true`.
+    Disk,
+    /// The CD-ROM drives, in their order.
+    Cdrom,
+    /// The network cards, in the order of their places.
+    Network,
 }
 
 /// The family of the guest's operating system, as far as the hardware depends on it.

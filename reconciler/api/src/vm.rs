@@ -30,8 +30,9 @@ pub use stop_snapshot::{STOPPED_AT_ANNOTATION, STOPPED_VM_LABEL, StopSnapshot, s
 pub use templates::{is_disk_of, template_obstacle};
 
 use crate::{
-    CpuAmount, CpuTopology, DiskSpec, Firmware, Graphics, GuestOS, Hooks, HugePages, PciDevices, Power,
-    Probe, Quantity, ResourceName, Share, UsbDevices, Vgpus, Watchdog,
+    BootSource, CpuAmount, CpuTopology, DiskSpec, Firmware, Graphics, GuestOS, Hooks, HugePages, PciDevices,
+    Power, Probe, Quantity, ResourceName, Share, UsbDevices, Vgpus, Watchdog,
+    hardware::{KeyboardLayout, Resolution},
 };
 
 /// A virtual machine: its size, disks, network interfaces, bootstrap data, power and placement.
@@ -102,6 +103,10 @@ use crate::{
     validation = Rule::new("!has(self.vgpus) || self.vgpus.size() == 0 || !has(self.power) || self.power != 'Suspended'").message("a VM with vGPUs of its host cannot be suspended: their state cannot be saved. Set power to Stopped").field_path(".power"),
     validation = Rule::new("!has(self.shares) || self.shares.all(s, self.shares.filter(o, (has(o.tag) ? o.tag : o.name) == (has(s.tag) ? s.tag : s.name)).size() == 1)").message("two shares have the same tag: the guest could mount only one of them").field_path(".shares"),
     validation = Rule::new("!has(self.shares) || self.shares.size() == 0 || !has(self.power) || self.power != 'Suspended'").message("a VM with shares cannot be suspended: their state cannot be saved. Set power to Stopped").field_path(".power"),
+    validation = Rule::new("!has(self.resolution) || (has(self.graphics) && self.graphics == 'VGA')").message("resolution is that of a screen: set graphics to VGA").field_path(".resolution"),
+    validation = Rule::new("!has(self.keyboardLayout) || (has(self.graphics) && self.graphics == 'VGA')").message("keyboardLayout is for viewers of a screen: set graphics to VGA").field_path(".keyboardLayout"),
+    validation = Rule::new("!has(self.bootOrder) || self.bootOrder.all(s, self.bootOrder.filter(o, o == s).size() == 1)").message("bootOrder lists a source twice").field_path(".bootOrder"),
+    validation = Rule::new("!has(self.bootOrder) || !self.bootOrder.exists(s, s == 'Network') || self.networkInterfaces.size() > 0").message("to boot from the network, a VM needs a network interface").field_path(".bootOrder"),
     validation = Rule::new("!has(self.cdroms) || self.cdroms.filter(c, has(c.bootFirst) && c.bootFirst).size() <= 1").message("at most one CD-ROM drive can have bootFirst: true").field_path(".cdroms"),
     validation = Rule::new("!has(self.cdroms) || self.cdroms.all(c, !has(c.image) || self.cdroms.filter(d, has(d.image) && d.image == c.image).size() == 1)").message("an image can be in one CD-ROM drive only").field_path(".cdroms"),
     validation = Rule::new("(has(self.placement) && has(self.placement.group) ? self.placement.group : '') == (has(oldSelf.placement) && has(oldSelf.placement.group) ? oldSelf.placement.group : '')").message("placement.group cannot change on an existing VM: replace the VM"),
@@ -211,6 +216,26 @@ pub struct VMSpec {
     /// serial console in addition. A change takes effect at the next power cycle. Default `None`.
     #[serde(default)]
     pub graphics: Graphics,
+    /// The size of the screen that the guest starts with, such as `1920x1080`; a guest can choose another one. Needs `graphics`. Default:
+    /// the one that the firmware and the guest choose. A change takes effect at the next power cycle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::hardware::resolution_schema")]
+    pub resolution: Option<Resolution>,
+    /// The keyboard layout of the guest, such as `de` or `fr-ch`, for viewers of the screen that send characters and not the codes of keys.
+    /// Needs `graphics`. Default: that of a US keyboard. A change takes effect at the next power cycle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::hardware::keyboard_layout_schema")]
+    pub keyboard_layout: Option<KeyboardLayout>,
+    /// Whether the guest has a sound card (Intel HD Audio), with an output and an input. With `graphics`, viewers of the screen that
+    /// support sound play its output. Default false. A change takes effect at the next power cycle.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sound: bool,
+    /// The order in which the firmware looks for a system: `Disk` (the disk with `boot: true`), `Cdrom` (the drives in their order) and
+    /// `Network` (PXE by the network cards, which for some firmware and models needs iPXE on the host). Those that are not listed are not
+    /// tried; a drive with `bootFirst` is tried before all. Default: `Disk`, then `Cdrom`. A change takes effect at the next power cycle.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 3))]
+    pub boot_order: Vec<BootSource>,
     /// The UUID that the guest sees (SMBIOS, system): for a guest that is moved here, its former one, to which licences and other
     /// identities may be bound. Default: one derived from the VM's own identity, in `status.hardware.uuid`. A change takes
     /// effect at the next power cycle.

@@ -127,6 +127,8 @@ pub struct QemuFacts {
     pub cpu_models: Vec<String>,
     /// Whether disks have io_uring.
     pub io_uring: bool,
+    /// Whether it has the ROMs (iPXE) by which BIOS, and UEFI from cards that are not virtio, boot from the network.
+    pub boot_roms: bool,
     /// Whether it has a TPM device, and swtpm is installed, which emulates it.
     pub tpm: bool,
 }

@@ -4,6 +4,7 @@
 //! the launcher: the caller decides once on every property that has to stay the same over a VM's life (machine type, CPU
 //! model, PCI slots, MACs) and passes it in. Nothing here does I/O.
 
+mod boot;
 mod command_line;
 mod disk_key;
 mod json;
@@ -16,6 +17,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+pub use boot::BootSource;
 pub(crate) use command_line::{GUEST_AGENT_CHANNEL, TPM_CHANNEL, share_of_channel};
 pub use command_line::{command_line, instance_of, name_of};
 #[cfg(feature = "fake")]
@@ -258,6 +260,18 @@ pub struct Extras {
     /// letters, digits, `-`, `.` and `_`. The caller decides which properties are allowed.
     #[serde(default)]
     pub options: BTreeMap<String, String>,
+    /// What the firmware tries, in this order; each source at most once. Empty: the boot disk, then the CD-ROM drives.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub boot_order: Vec<BootSource>,
+    /// Width and height of the screen that the guest starts with. None: the firmware and the guest choose them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resolution: Option<(u16, u16)>,
+    /// The name of QEMU's keyboard layout for viewers that send characters. None: `en-us`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keyboard_layout: Option<String>,
+    /// Whether it has a sound card.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sound: bool,
 }
 
 impl Extras {
@@ -750,6 +764,16 @@ impl NicModel {
 
     pub(crate) fn of_driver(driver: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|model| model.driver() == driver)
+    }
+
+    /// The file with the program by which BIOS and UEFI boot from the card (iPXE), which QEMU looks for in its own folders.
+    pub(crate) fn boot_rom(self) -> &'static str {
+        match self {
+            Self::Virtio => "efi-virtio.rom",
+            Self::E1000 => "efi-e1000.rom",
+            Self::E1000e => "efi-e1000e.rom",
+            Self::Rtl8139 => "efi-rtl8139.rom",
+        }
     }
 
     /// The name of QEMU's device.

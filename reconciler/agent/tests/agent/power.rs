@@ -314,6 +314,7 @@ async fn a_host_without_qemu_says_so_and_goes_on_once_it_is_installed() {
         uefi: true,
         secure_boot: true,
         cpu_models: vec!["Westmere".to_owned(), "x86-64-v2".to_owned()],
+        boot_roms: true,
         io_uring: true,
         tpm: true,
     };

@@ -168,6 +168,7 @@ fn facts() -> HostFacts {
             uefi: true,
             secure_boot: true,
             cpu_models: vec!["Westmere".to_owned(), "x86-64-v2".to_owned()],
+            boot_roms: true,
             io_uring: true,
             tpm: true,
         }),

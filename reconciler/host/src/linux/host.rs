@@ -132,6 +132,7 @@ fn qemu_facts(
         secure_boot: installation.uefi.iter().any(|firmware| firmware.secure_boot),
         cpu_models: installation.cpu_models.clone(),
         io_uring: installation.io_uring,
+        boot_roms: installation.boot_roms,
         tpm: installation.tpm && SWTPM.find().is_ok(),
     })
 }

@@ -1,3 +1,5 @@
+mod screen;
+
 use proptest::prelude::*;
 
 use super::*;

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::{
-    Bus, CdromSpec, DiskSpec, FIRST_CDROM_TARGET, Firmware, Format, LaunchSpec, MAX_CDROMS, MAX_NICS,
+    Bus, CdromSpec, DiskSpec, Extras, FIRST_CDROM_TARGET, Firmware, Format, LaunchSpec, MAX_CDROMS, MAX_NICS,
     MAX_NUMA_NODES, MAX_OPTIONS, MAX_PCI_DEVICES, MAX_QUEUES, MAX_SATA, MAX_SERIAL, MAX_SHARE_TAG,
     MAX_SHARES, MAX_SOCKET_PATH, MAX_USB_BUS, MAX_USB_DEVICES, MAX_VGPUS, MAX_VIRTIO_BLK, MEMORY_BLOCK,
     MachineSpec, Medium, NIC_PORTS, NicModel, NicSpec, OPTION_GROUPS, SCSI_CONTROLLER, SEED_ID, SEED_TARGET,
@@ -116,7 +116,24 @@ impl MachineSpec {
         self.validate_usb_devices()?;
         self.validate_vgpus()?;
         self.validate_shares()?;
+        self.validate_screen()?;
         self.validate_options()
+    }
+
+    /// The layout is the name of a file, and the order a list of sources.
+    fn validate_screen(&self) -> Result<(), SpecError> {
+        let Extras { boot_order, resolution, keyboard_layout, .. } = &self.extras;
+        if let Some((width, height)) = resolution {
+            let fits = (640..=2560).contains(width) && (480..=1600).contains(height);
+            check("resolution", &format!("{width}x{height}"), fits, "640x480 to 2560x1600")?;
+        }
+        if let Some(layout) = keyboard_layout {
+            let is_name = (2..=8).contains(&layout.len())
+                && layout.bytes().all(|b| b.is_ascii_lowercase() || b == b'-');
+            check("keyboard layout", layout, is_name, "2 to 8 lower-case letters and '-'")?;
+        }
+        let is_once = boot_order.iter().all(|source| boot_order.iter().filter(|o| *o == source).count() == 1);
+        check("boot order", &format!("{boot_order:?}"), is_once, "lists a source twice")
     }
 
     fn validate_numa_nodes(&self) -> Result<(), SpecError> {

@@ -2,15 +2,18 @@
 
 use std::time::Duration;
 
+use berth_api::hardware::Resolution;
 use berth_api::vm::{InterfaceStatus, NetworkInterface, declared_shares};
 use berth_api::{
-    Firmware, Graphics, GuestOS, HugeMemory, HugePages, Power, Quantity, Readiness, Reason, Size, SizeError,
-    SizeTaken, VM, Watchdog,
+    BootSource, Firmware, Graphics, GuestOS, HugeMemory, HugePages, Power, Quantity, Readiness, Reason, Size,
+    SizeError, SizeTaken, VM, Watchdog,
 };
 use berth_host::{HostFacts, LaunchRequest, QemuFacts, ShareFacts, TapConfig};
 use berth_qemu::cpu_models;
 use berth_qemu::hypervisor::Limits;
-use berth_qemu::machine::{self, CdromSpec, Extras, MachineSpec, NIC_PORTS, NicSpec, Tap, Topology};
+use berth_qemu::machine::{
+    self, CdromSpec, Extras, MachineSpec, NIC_PORTS, NicModel, NicSpec, Tap, Topology,
+};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
@@ -109,7 +112,7 @@ fn prepared<'a>(vm: &VM, observed: &'a Observed) -> Result<Prepared<'a>, Plan<St
     let Some(host) = &observed.host else {
         return Err(waits(Reason::Starting, "the host is being looked at".to_owned()).requeue_after(LOOK_FOR));
     };
-    let qemu = qemu(&size, host)?;
+    let qemu = qemu(vm, &size, host)?;
     let (journal, pins) = pins(vm, observed, host, qemu)?;
     if let Some(text) = too_large(vm, &size, observed) {
         let stalled = Readiness::Stalled(Reason::NoHostLargeEnough, text);
@@ -213,7 +216,7 @@ fn has_interface(vm: &VM, name: &str) -> bool {
     vm.status.iter().flat_map(|s| &s.interfaces).any(|i| i.name == name)
 }
 
-fn qemu<'a>(size: &Size, host: &'a HostFacts) -> Result<&'a QemuFacts, Plan<Step>> {
+fn qemu<'a>(vm: &VM, size: &Size, host: &'a HostFacts) -> Result<&'a QemuFacts, Plan<Step>> {
     let stalled =
         |reason, text: String| Plan::without_steps(Readiness::Stalled(reason, text)).requeue_after(ASK_HOST);
     let qemu = host.qemu.as_ref().map_err(|missing| stalled(Reason::QemuMissing, missing.clone()))?;
@@ -221,6 +224,9 @@ fn qemu<'a>(size: &Size, host: &'a HostFacts) -> Result<&'a QemuFacts, Plan<Step
         Firmware::UEFI if !qemu.uefi => ("UEFI firmware", "ovmf"),
         Firmware::UEFISecureBoot if !qemu.secure_boot => ("UEFI firmware with Secure Boot", "ovmf"),
         _ if size.tpm && !qemu.tpm => ("swtpm, which emulates a TPM,", "swtpm"),
+        firmware if needs_boot_rom(vm, firmware) && !qemu.boot_roms => {
+            ("iPXE, by which network cards boot,", "ipxe-qemu")
+        }
         _ => return Ok(qemu),
     };
     let text = format!(
@@ -403,7 +409,25 @@ fn extras(profile: &RunProfile) -> Extras {
             Watchdog::PowerOff => machine::Watchdog::Stop,
         }),
         options: profile.qemu_options.clone(),
+        boot_order: profile.boot_order.iter().map(|source| boot_source(*source)).collect(),
+        resolution: profile.resolution.map(Resolution::size),
+        keyboard_layout: profile.keyboard_layout.map(|layout| layout.as_str().to_owned()),
+        sound: profile.sound,
     }
+}
+
+fn boot_source(source: BootSource) -> machine::BootSource {
+    match source {
+        BootSource::Disk => machine::BootSource::Disk,
+        BootSource::Cdrom => machine::BootSource::Cdrom,
+        BootSource::Network => machine::BootSource::Network,
+    }
+}
+
+/// Whether the firmware boots from a network card of the VM by the card's ROM. UEFI has a driver of its own for virtio cards.
+fn needs_boot_rom(vm: &VM, firmware: Firmware) -> bool {
+    let needs = |card: &NetworkInterface| firmware == Firmware::BIOS || model_of(card) != NicModel::Virtio;
+    vm.spec.boot_order.contains(&BootSource::Network) && vm.spec.network_interfaces.iter().any(needs)
 }
 
 fn taps(vm: &VM, observed: &Observed, journal: &Journal) -> Vec<TapConfig> {

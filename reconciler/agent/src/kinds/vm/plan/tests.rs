@@ -33,6 +33,7 @@ mod interfaces;
 mod media;
 mod pins;
 mod running;
+mod screen;
 mod shares;
 mod start;
 mod stop;
@@ -115,6 +116,7 @@ fn host() -> HostFacts {
         uefi: true,
         secure_boot: true,
         cpu_models: vec!["Westmere".to_owned(), "x86-64-v2".to_owned()],
+        boot_roms: true,
         io_uring: true,
         tpm: true,
     };

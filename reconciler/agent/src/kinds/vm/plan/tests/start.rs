@@ -492,7 +492,7 @@ fn the_declared_profile_is_that_of_the_machine_and_of_its_journal() {
         windows: true,
         serial_number: Some("A-1".into()),
         watchdog: Some(berth_qemu::machine::Watchdog::Stop),
-        options: Default::default(),
+        ..Default::default()
     };
     assert_eq!(machine.extras, wanted);
     let Some(Step::WriteJournal(journal)) = plan.steps.first() else { panic!("{:?}", plan.steps) };

@@ -1,0 +1,68 @@
+//! Screen, sound, and the order in which devices are booted.
+
+use super::*;
+
+fn with_screen(change: impl FnOnce(&mut Extras)) -> LaunchSpec {
+    with(|s| {
+        s.machine.graphics = Graphics::Vga;
+        change(&mut s.machine.extras);
+    })
+}
+
+#[test]
+fn a_resolution_is_that_of_the_monitor_and_a_layout_that_of_the_viewers() {
+    let base = with_screen(|_| {});
+    let changed = with_screen(|extras| {
+        extras.resolution = Some((1920, 1080));
+        extras.keyboard_layout = Some("de-ch".to_owned());
+    });
+    insta::assert_snapshot!(added(&base, &changed), @r##"
+    -device {"driver":"VGA","id":"vga0","bus":"pcie.0","addr":"0x1","xres":1920,"yres":1080}
+    -k de-ch
+    "##);
+    assert_eq!(changed.validate(), Ok(()));
+    for wrong in ["", "../de", "de ch"] {
+        let refused = with_screen(|extras| extras.keyboard_layout = Some(wrong.to_owned())).validate();
+        assert!(refused.is_err(), "{wrong}");
+    }
+    assert!(with_screen(|extras| extras.resolution = Some((4096, 4096))).validate().is_err());
+}
+
+#[test]
+fn a_sound_card_plays_into_nothing_and_to_the_viewers_of_a_screen() {
+    let with_sound = with(|s| s.machine.extras.sound = true);
+    insta::assert_snapshot!(added(&spec(), &with_sound), @r##"
+    -audiodev none,id=audio0
+    -device {"driver":"ich9-intel-hda","id":"sound0","bus":"pcie.0","addr":"0xd"}
+    -device {"driver":"hda-duplex","id":"sound-codec0","bus":"sound0.0","audiodev":"audio0"}
+    "##);
+    let shown = shown(&with_screen(|extras| extras.sound = true));
+    assert!(shown.contains("vnc.sock,share=ignore,audiodev=audio0"), "{shown}");
+}
+
+#[test]
+fn a_bios_boots_from_the_network_by_the_rom_of_the_card_and_uefi_from_a_virtio_card_without() {
+    let order = vec![BootSource::Network, BootSource::Disk];
+    let with_nic = |model, order: Vec<BootSource>| {
+        with(|s| {
+            s.machine.nics = vec![NicSpec { model, ..nic() }];
+            s.machine.extras.boot_order = order;
+        })
+    };
+    let virtio = |order| with_nic(NicModel::Virtio, order);
+    let changed = added(&virtio(Vec::new()), &virtio(order.clone()));
+    assert!(
+        changed.contains(r#""romfile":"efi-virtio.rom""#) && changed.contains(r#""bootindex":1}"#),
+        "{changed}"
+    );
+    assert!(changed.contains(r#""id":"root""#) && changed.contains(r#""bootindex":15}"#), "{changed}");
+    let by_uefi = |mut spec: LaunchSpec| {
+        spec.machine.firmware = Firmware::Uefi;
+        shown(&spec)
+    };
+    assert!(by_uefi(virtio(order.clone())).contains(r#""romfile":"","bus""#), "it has a driver");
+    assert!(by_uefi(with_nic(NicModel::E1000e, order.clone())).contains(r#""romfile":"efi-e1000e.rom""#));
+    assert!(!shown(&virtio(Vec::new())).contains("efi-virtio"), "not unless it is to boot from there");
+    let twice = [order, vec![BootSource::Disk]].concat();
+    assert!(virtio(twice).validate().is_err());
+}
