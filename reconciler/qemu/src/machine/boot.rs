@@ -77,7 +77,7 @@ pub(super) fn with_index(mut device: Value, index: Option<u8>) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::example;
+    use super::super::example;
     use super::*;
 
     fn machine(firmware: Firmware, order: &[BootSource]) -> MachineSpec {
