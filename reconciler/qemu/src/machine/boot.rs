@@ -38,7 +38,7 @@ impl MachineSpec {
     }
 
     /// The first index of the devices of a source. None: the machine does not boot from it.
-    fn first_index(&self, source: BootSource) -> Option<u8> {
+    pub(super) fn first_index(&self, source: BootSource) -> Option<u8> {
         let order = self.boot_order();
         let place = order.iter().position(|other| *other == source)?;
         // 0 is that of a drive which comes before everything else.
@@ -73,31 +73,4 @@ pub(super) fn with_index(mut device: Value, index: Option<u8>) -> Value {
         device["bootindex"] = json!(index);
     }
     device
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::example;
-    use super::*;
-
-    fn machine(firmware: Firmware, order: &[BootSource]) -> MachineSpec {
-        let mut machine = example(std::path::Path::new("/run/berth/i-1")).machine;
-        machine.firmware = firmware;
-        machine.extras.boot_order = order.to_vec();
-        machine
-    }
-
-    fn first(order: &[BootSource]) -> [Option<u8>; 3] {
-        let machine = machine(Firmware::Bios, order);
-        [BootSource::Disk, BootSource::Cdrom, BootSource::Network].map(|source| machine.first_index(source))
-    }
-
-    #[test]
-    fn sources_have_indexes_in_their_order_and_what_is_not_listed_has_none() {
-        use BootSource::{Cdrom, Disk, Network};
-        assert_eq!(first(&[]), [Some(1), Some(2), None], "the disk, then the drives");
-        assert_eq!(first(&[Disk, Cdrom]), first(&[]));
-        assert_eq!(first(&[Network, Disk]), [Some(15), None, Some(1)]);
-        assert_eq!(first(&[Cdrom, Network, Disk]), [Some(19), Some(1), Some(5)]);
-    }
 }

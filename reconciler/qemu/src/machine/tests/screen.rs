@@ -66,3 +66,16 @@ fn a_bios_boots_from_the_network_by_the_rom_of_the_card_and_uefi_from_a_virtio_c
     let twice = [order, vec![BootSource::Disk]].concat();
     assert!(virtio(twice).validate().is_err());
 }
+
+#[test]
+fn sources_have_indexes_in_their_order_and_what_is_not_listed_has_none() {
+    use BootSource::{Cdrom, Disk, Network};
+    let first = |order: &[BootSource]| {
+        let spec = with(|s| s.machine.extras.boot_order = order.to_vec());
+        [Disk, Cdrom, Network].map(|source| spec.machine.first_index(source))
+    };
+    assert_eq!(first(&[]), [Some(1), Some(2), None], "the disk, then the drives");
+    assert_eq!(first(&[Disk, Cdrom]), first(&[]));
+    assert_eq!(first(&[Network, Disk]), [Some(15), None, Some(1)]);
+    assert_eq!(first(&[Cdrom, Network, Disk]), [Some(19), Some(1), Some(5)]);
+}
