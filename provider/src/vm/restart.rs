@@ -168,6 +168,7 @@ pub(super) fn request(change: &mut PlannedChange<'_>) {
         "resolution",
         "keyboard_layout",
         "sound",
+        "serial_ports",
         "boot_order",
         "uuid",
         "pci_devices",

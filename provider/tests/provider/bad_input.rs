@@ -169,6 +169,7 @@ fn vms() -> Vec<Bad> {
             "keyboard_layout",
             "is not one of",
         ),
+        everywhere(own("serial_ports", json!(5)), "serial_ports", "5 is not between 1 and 4"),
         everywhere(own("boot_order", json!(["Floppy"])), "boot_order[0]", "is not one of"),
         everywhere(own("boot_order", json!(["Disk", "Disk"])), "boot_order[1]", "is in the list twice"),
         everywhere(own("watchdog", json!("Pause")), "watchdog", "is not one of"),

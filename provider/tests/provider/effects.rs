@@ -122,6 +122,7 @@ fn vm() -> Json {
     vm["resolution"] = Json::Null;
     vm["keyboard_layout"] = Json::Null;
     vm["sound"] = json!(false);
+    vm["serial_ports"] = json!(2);
     vm["boot_order"] = json!(["Disk", "Cdrom"]);
     vm["pci_devices"] = json!([{"name": "gpu-a100", "count": 1}]);
     vm["usb_devices"] = json!([{"name": "licence-key", "count": 1}]);
@@ -195,6 +196,7 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/resolution", json!("1920x1080"), Announced::PowerCycle),
         ("/keyboard_layout", json!("de"), Announced::PowerCycle),
         ("/sound", json!(true), Announced::PowerCycle),
+        ("/serial_ports", Json::Null, Announced::PowerCycle),
         ("/boot_order", json!(["Network", "Disk"]), Announced::PowerCycle),
         ("/boot_order", Json::Null, Announced::PowerCycle),
         ("/cdroms/0/image", json!("j"), Announced::Live),

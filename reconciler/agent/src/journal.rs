@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use berth_api::SizeTaken;
+use berth_api::console::{FIRST_SERIAL_PORT, LAST_SERIAL_PORT};
 use berth_api::hardware::{KeyboardLayout, Resolution};
 use berth_api::{
     BootSource, CpuTopology, DeviceBus, Graphics, GuestOS, HugePages, IPPoolMode, Profile, Share, VM,
@@ -286,6 +287,8 @@ pub(crate) struct RunProfile {
     pub(crate) resolution: Option<Resolution>,
     pub(crate) keyboard_layout: Option<KeyboardLayout>,
     pub(crate) sound: bool,
+    /// The number of serial ports beside the first.
+    pub(crate) further_serial_ports: u8,
     /// Empty: the default.
     pub(crate) boot_order: Vec<BootSource>,
 }
@@ -306,9 +309,16 @@ impl RunProfile {
             resolution: vm.spec.resolution,
             keyboard_layout: vm.spec.keyboard_layout,
             sound: vm.spec.sound,
+            further_serial_ports: further_serial_ports(vm),
             boot_order: vm.spec.boot_order.clone(),
         }
     }
+}
+
+/// A number that did not pass admission counts as the nearest that would.
+fn further_serial_ports(vm: &VM) -> u8 {
+    let declared = u8::try_from(vm.spec.serial_ports.unwrap_or(1)).unwrap_or(1);
+    declared.clamp(FIRST_SERIAL_PORT, LAST_SERIAL_PORT) - FIRST_SERIAL_PORT
 }
 
 fn devices_on(bus: DeviceBus, profile: &Profile) -> BTreeMap<String, i64> {

@@ -230,6 +230,11 @@ pub struct VMSpec {
     /// support sound play its output. Default false. A change takes effect at the next power cycle.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub sound: bool,
+    /// The number of serial ports that the guest has, 1 to 4: `ttyS0` or `COM1`, and so on. Each has a console of its own and a log
+    /// (`berth console --port 2`, `berth logs --port 2`). Default 1. A change takes effect at the next power cycle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 4))]
+    pub serial_ports: Option<i64>,
     /// The order in which the firmware looks for a system: `Disk` (the disk with `boot: true`), `Cdrom` (the drives in their order) and
     /// `Network` (PXE by the network cards, which for some firmware and models needs iPXE on the host). Those that are not listed are not
     /// tried; a drive with `bootFirst` is tried before all. Default: `Disk`, then `Cdrom`. A change takes effect at the next power cycle.

@@ -84,6 +84,8 @@ pub const MAX_OPTIONS: usize = 32;
 const OPTION_GROUPS: [&str; 3] = ["machine.", "cpu.", "global."];
 /// The beginning of the ids of these ports.
 pub(crate) const PORT_PREFIX: &str = "nicport";
+/// The maximum number of serial ports of a machine.
+pub const MAX_SERIAL_PORTS: u8 = 4;
 /// The maximum length of a serial number in SCSI VPD page 0x80 as QEMU writes it.
 pub const MAX_SERIAL: usize = 36;
 /// `sun_path` holds 108 bytes including the final NUL.
@@ -190,6 +192,13 @@ pub struct MachineSpec {
     pub tpm: bool,
 }
 
+impl MachineSpec {
+    /// The numbers of its serial ports.
+    pub(crate) fn serial_ports(&self) -> std::ops::RangeInclusive<u8> {
+        1..=self.extras.further_serial_ports.saturating_add(1)
+    }
+}
+
 /// A PCI device of the host that the guest has for itself (VFIO).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PciDeviceSpec {
@@ -272,6 +281,14 @@ pub struct Extras {
     /// Whether it has a sound card.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub sound: bool,
+    /// The number of serial ports beside the first: at most [`MAX_SERIAL_PORTS`] together.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub further_serial_ports: u8,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u8) -> bool {
+    *number == 0
 }
 
 impl Extras {
@@ -803,6 +820,12 @@ pub struct FwCfg {
     pub file: PathBuf,
 }
 
+/// The name of the log of a serial port. The first one has number 1.
+#[must_use]
+pub fn serial_log_name(number: u8) -> String {
+    if number <= 1 { "serial.log".to_owned() } else { format!("serial{number}.log") }
+}
+
 /// The paths of a machine's sockets and logs. The directory belongs to this machine only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MachinePaths {
@@ -843,6 +866,22 @@ impl MachinePaths {
     /// replace them.
     pub fn with_logs_in(self, folder: &Path) -> Self {
         Self { serial_log: folder.join("serial.log"), stderr_log: folder.join("qemu.log"), ..self }
+    }
+
+    /// The socket and the log of a serial port. The first one has number 1.
+    pub fn serial_port(&self, number: u8) -> (PathBuf, PathBuf) {
+        if number <= 1 {
+            return (self.serial_socket.clone(), self.serial_log.clone());
+        }
+        let socket = self.serial_socket.with_file_name(format!("serial{number}.sock"));
+        (socket, self.serial_log.with_file_name(serial_log_name(number)))
+    }
+
+    /// The same with this serial port in the place of the first one.
+    #[must_use]
+    pub fn with_serial_port(self, number: u8) -> Self {
+        let (serial_socket, serial_log) = self.serial_port(number);
+        Self { serial_socket, serial_log, ..self }
     }
 
     /// The socket of the server of a share, by its position in the list.

@@ -196,6 +196,7 @@ async fn a_machine_with_everything_starts_unprivileged_and_on_its_own() {
     spec.machine.extras.resolution = Some((1920, 1080));
     spec.machine.extras.keyboard_layout = Some("de-ch".to_owned());
     spec.machine.extras.sound = true;
+    spec.machine.extras.further_serial_ports = 3;
     spec.machine.extras.windows = true;
     spec.machine.numa_nodes = 2;
     for n in 0..20 {

@@ -74,6 +74,10 @@ pub fn command_line(spec: &LaunchSpec) -> Vec<String> {
         firmware(uefi, &mut args);
     }
     monitors(&files.paths, &mut args);
+    for number in spec.serial_ports() {
+        serial_port(number, &files.paths, &mut args);
+    }
+    guest_agent(&files.paths, &mut args);
     args.json("-object", json!({"qom-type": "iothread", "id": DISK_THREAD}));
     args.device(json!({"driver": "virtio-scsi-pci", "id": SCSI_CONTROLLER, "iothread": DISK_THREAD, "bus": "pcie.0", "addr": slot(SLOT_SCSI)}));
     for (disk, descriptor) in &files.key_files {
@@ -313,15 +317,24 @@ fn monitors(paths: &MachinePaths, args: &mut Arguments) {
         args.pair("-chardev", format!("socket,id={id},path={},server=on,wait=off", escape(&text(path))));
         args.pair("-mon", format!("chardev={id},mode=control"));
     }
+}
+
+/// A serial port of a PC, of which the guest sees the first as `COM1` or `ttyS0`.
+fn serial_port(number: u8, paths: &MachinePaths, args: &mut Arguments) {
+    let (socket, log) = paths.serial_port(number);
+    let channel = format!("serial{}", number - 1);
     args.pair(
         "-chardev",
         format!(
-            "socket,id=serial0,path={},server=on,wait=off,logfile={},logappend=on",
-            escape(&text(&paths.serial_socket)),
-            escape(&text(&paths.serial_log)),
+            "socket,id={channel},path={},server=on,wait=off,logfile={},logappend=on",
+            escape(&text(&socket)),
+            escape(&text(&log)),
         ),
     );
-    args.device(json!({"driver": "isa-serial", "id": "com1", "chardev": "serial0"}));
+    args.device(json!({"driver": "isa-serial", "id": format!("com{number}"), "chardev": channel}));
+}
+
+fn guest_agent(paths: &MachinePaths, args: &mut Arguments) {
     args.device(json!({"driver": "virtio-serial-pci", "id": "virtio-serial0", "bus": "pcie.0", "addr": slot(SLOT_SERIAL)}));
     args.pair(
         "-chardev",

@@ -484,6 +484,7 @@ fn hardware(observed: &Observed) -> Option<Hardware> {
         guest_os: Some(run.profile.guest_os).filter(|os| *os != GuestOS::Linux),
         watchdog: run.profile.watchdog,
         serial_number: run.profile.serial_number.clone(),
+        serial_ports: Some(1 + i64::from(run.profile.further_serial_ports)).filter(|ports| *ports > 1),
         disk_places: disk_places(&observed.journal),
         interface_places: interface_places(&observed.journal),
     })

@@ -1,4 +1,4 @@
-//! Screen, sound, and the order in which devices are booted.
+//! Screen, sound, serial ports, and the order in which devices are booted.
 
 use super::*;
 
@@ -78,4 +78,22 @@ fn sources_have_indexes_in_their_order_and_what_is_not_listed_has_none() {
     assert_eq!(first(&[Disk, Cdrom]), first(&[]));
     assert_eq!(first(&[Network, Disk]), [Some(15), None, Some(1)]);
     assert_eq!(first(&[Cdrom, Network, Disk]), [Some(19), Some(1), Some(5)]);
+}
+
+#[test]
+fn a_further_serial_port_has_a_socket_and_a_log_of_its_own() {
+    let two = with(|s| s.machine.extras.further_serial_ports = 1);
+    insta::assert_snapshot!(added(&spec(), &two), @r##"
+    -chardev socket,id=serial1,path=/run/berth/i-7f2f6d5e/serial2.sock,server=on,wait=off,logfile=/run/berth/i-7f2f6d5e/serial2.log,logappend=on
+    -device {"driver":"isa-serial","id":"com2","chardev":"serial1"}
+    "##);
+    assert!(with(|s| s.machine.extras.further_serial_ports = 4).validate().is_err());
+    let paths = two.files.paths.with_logs_in(Path::new("/i/i-7f2f6d5e"));
+    let (socket, log) = paths.serial_port(2);
+    assert_eq!(
+        (socket.as_path(), log.as_path()),
+        (Path::new("/run/berth/i-7f2f6d5e/serial2.sock"), Path::new("/i/i-7f2f6d5e/serial2.log"))
+    );
+    assert_eq!(paths.clone().with_serial_port(2).serial_log, log);
+    assert_eq!(paths.serial_port(1), (paths.serial_socket.clone(), paths.serial_log.clone()));
 }

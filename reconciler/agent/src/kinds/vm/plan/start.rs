@@ -413,6 +413,7 @@ fn extras(profile: &RunProfile) -> Extras {
         resolution: profile.resolution.map(Resolution::size),
         keyboard_layout: profile.keyboard_layout.map(|layout| layout.as_str().to_owned()),
         sound: profile.sound,
+        further_serial_ports: profile.further_serial_ports,
     }
 }
 

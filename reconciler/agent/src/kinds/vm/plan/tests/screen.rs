@@ -6,7 +6,7 @@ use super::*;
 
 fn desktop() -> VM {
     vm(
-        json!({"graphics": "VGA", "resolution": "1920x1080", "keyboardLayout": "de", "sound": true, "bootOrder": ["Network", "Disk"]}),
+        json!({"graphics": "VGA", "resolution": "1920x1080", "keyboardLayout": "de", "sound": true, "serialPorts": 2, "bootOrder": ["Network", "Disk"]}),
     )
 }
 
@@ -25,6 +25,7 @@ fn the_declared_screen_sound_and_boot_order_are_those_of_the_machine_and_a_chang
         resolution: Some((1920, 1080)),
         keyboard_layout: Some("de".to_owned()),
         sound: true,
+        further_serial_ports: 1,
         ..Extras::default()
     };
     assert_eq!(extras(&planned), Some(wanted));
@@ -33,7 +34,7 @@ fn the_declared_screen_sound_and_boot_order_are_those_of_the_machine_and_a_chang
     running.journal.run.as_mut().expect("a run").process = Some(identity());
     let pending = |vm: &VM| status(vm, &running, &plan(vm, &running).readiness, at(NOW)).pending_power_cycle;
     assert!(pending(&desktop()).is_empty());
-    let names = ["graphics", "resolution", "keyboardLayout", "sound", "bootOrder"];
+    let names = ["graphics", "resolution", "keyboardLayout", "sound", "serialPorts", "bootOrder"];
     assert_eq!(pending(&vm(json!({}))), names);
     let stored = Journal::parse(running.journal.to_value()).expect("just written");
     assert_eq!(stored, running.journal);
