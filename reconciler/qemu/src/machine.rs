@@ -282,13 +282,8 @@ pub struct Extras {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub sound: bool,
     /// The number of serial ports beside the first: at most [`MAX_SERIAL_PORTS`] together.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default)]
     pub further_serial_ports: u8,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_zero(number: &u8) -> bool {
-    *number == 0
 }
 
 impl Extras {
