@@ -40,7 +40,7 @@ pub enum Form {
     CpuModel,
     /// QEMU's machine type, with its version.
     MachineType,
-    /// What a machine boots from.
+    /// A source that a machine boots from.
     BootSource,
     /// The serial number of a machine.
     SerialNumber,

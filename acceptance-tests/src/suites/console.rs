@@ -29,7 +29,7 @@ pub fn log(platform: &Platform, vm: &str) -> Result<String> {
     administrator(platform).run(&["logs", vm])?.success()
 }
 
-/// What `berth logs` prints of a serial port.
+/// The log of a serial port, as `berth logs` prints it.
 pub fn log_of_port(platform: &Platform, vm: &str, port: &str) -> Result<String> {
     administrator(platform).run(&["logs", vm, "--port", port])?.success()
 }

@@ -269,7 +269,7 @@ pub struct Extras {
     /// letters, digits, `-`, `.` and `_`. The caller decides which properties are allowed.
     #[serde(default)]
     pub options: BTreeMap<String, String>,
-    /// What the firmware tries, in this order; each source at most once. Empty: the boot disk, then the CD-ROM drives.
+    /// The sources that the firmware tries, in this order, each at most once. Empty: the boot disk, then the CD-ROM drives.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub boot_order: Vec<BootSource>,
     /// Width and height of the screen that the guest starts with. None: the firmware and the guest choose them.

@@ -5,7 +5,7 @@ use berth_qemu::machine::MachineSpec;
 use super::*;
 use crate::journal::PinnedHardware;
 
-/// What this VM is launched with.
+/// The journal and the machine that this VM is launched with.
 fn launched(vm: &VM, observed: &Observed) -> (Journal, MachineSpec) {
     let plan = plan(vm, observed);
     let Some(Step::WriteJournal(journal)) = plan.steps.first() else { panic!("{plan:?}") };
