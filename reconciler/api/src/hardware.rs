@@ -66,14 +66,12 @@ pub enum Graphics {
     VGA,
 }
 
-/// Devices that a VM boots from.
+/// Devices that a VM boots from: the disk with `boot: true`, the CD-ROM drives in their order, or the network cards in the order of
+/// their places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum BootSource {
-    /// The disk with `boot: true`.
     Disk,
-    /// The CD-ROM drives, in their order.
     Cdrom,
-    /// The network cards, in the order of their places.
     Network,
 }
 
