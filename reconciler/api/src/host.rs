@@ -180,6 +180,10 @@ pub struct HostStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 200), inner(length(max = 64)))]
     pub cpu_models: Vec<String>,
+    /// The machine types that VMs here can have. At most 200 are listed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 200), inner(length(max = 64)))]
+    pub machine_types: Vec<String>,
     /// How QEMU reads and writes disks on file systems with direct I/O: `io_uring` or `native`.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "diskIO")]
     #[schemars(length(max = 16))]

@@ -206,8 +206,8 @@ pub struct VMSpec {
     /// image that the boot disk is made from, or `Linux`. A change takes effect at the next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "guestOS")]
     pub guest_os: Option<GuestOS>,
-    /// QEMU's machine type, with its version, such as `pc-q35-9.2`: the chipset that the guest sees. The QEMU of the VM's host must have it.
-    /// Default: the newest of the host's QEMU at the first start, kept for the life of the VM (`status.hardware.machineType`), also when QEMU
+    /// QEMU's machine type, with its version, such as `pc-q35-9.2`: the chipset that the guest sees. The VM is placed on a host
+    /// whose QEMU has it (`status.machineTypes` of the Host). Default: the newest of the host's QEMU at the first start, kept for the life of the VM (`status.hardware.machineType`), also when QEMU
     /// is upgraded. One that was declared is kept when it is removed. A change takes effect at the next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 40), regex(pattern = r"^pc-q35-[a-z]{0,16}[0-9]{1,3}(\.[0-9]{1,3}){1,2}$"))]

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use berth_api::{
     BridgeSpec, DEFAULT_NAME, Graphics, HOST_FINALIZER, Network, ObjectUse, Readiness, Reason, SizeError,
     UseKind, VM, VMState,
+    hardware::is_machine_type,
     vm::{NetworkInterface, declared_shares},
 };
 use kube::ResourceExt;
@@ -199,6 +200,7 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
         dedicated_cpus: demand.dedicated_cpus,
         reserved: demand.reserved,
         cpu_model: observed.cpu_model.clone(),
+        machine_type: machine_type(vm),
         tpm: observed.tpm,
         disk_encryption: has_encrypted_disk(vm, observed),
         devices: demand.devices.clone(),
@@ -214,6 +216,14 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
         refused_by: observed.refused_by.as_ref().map(|(host, _)| host.clone()),
         group,
     })
+}
+
+/// Returns the machine type that a VM declares, or else the one with which it was first started.
+fn machine_type(vm: &VM) -> Option<String> {
+    let hardware = vm.status.as_ref().and_then(|status| status.hardware.as_ref());
+    let pinned =
+        || hardware.map(|hardware| hardware.machine_type.clone()).filter(|text| is_machine_type(text));
+    vm.spec.machine_type.clone().or_else(pinned)
 }
 
 /// Whether one of its disks is encrypted, or one that is to be made from a template.
