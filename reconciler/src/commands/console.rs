@@ -62,16 +62,20 @@ pub(super) async fn logs(options: LogsOptions) -> anyhow::Result<()> {
     show(&mut open(&options.target, wanted, options.port).await?).await
 }
 
+/// Returns the number of serial ports that the VM has.
+async fn serial_ports(target: &ConsoleTarget) -> anyhow::Result<i64> {
+    let (_, vm) = connection::vm(target).await?;
+    let hardware = vm.status.as_ref().and_then(|status| status.hardware.as_ref());
+    Ok(hardware.and_then(|hardware| hardware.serial_ports).unwrap_or(1))
+}
+
 /// Opens a connection to a serial port of the VM.
 async fn open(target: &ConsoleTarget, wanted: ConsoleUse, port: u8) -> anyhow::Result<Connection> {
     if port == FIRST_SERIAL_PORT {
         return connection::open(target, wanted, None).await;
     }
     // A host with an older agent would open the first one.
-    let (_, vm) = connection::vm(target).await?;
-    let hardware = vm.status.as_ref().and_then(|status| status.hardware.as_ref());
-    let has = hardware.and_then(|hardware| hardware.serial_ports).unwrap_or(1);
-    if i64::from(port) > has {
+    if i64::from(port) > serial_ports(target).await? {
         let name = &target.vm;
         bail!(
             "VM {name} has no serial port {port}: set serialPorts to {port} or more, which takes effect at its next power cycle"

@@ -29,7 +29,7 @@ use super::due::ended;
 use super::lan_addresses;
 use super::{Observed, Step, obstacle, pins, write_journal};
 use crate::converge::Plan;
-use crate::hardware::{class_name, uuid_of};
+use crate::hardware::class_name;
 use crate::huge_pages;
 use crate::journal::{Journal, MemoryGrowth, PinnedHardware, PostStart, Run, RunProfile, epoch_of};
 use crate::networking::tap_of;
