@@ -5,6 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use berth_qemu::machine::Bus;
 use serde::{Deserialize, Serialize};
 
+/// The functions of a PCI slot. A guest looks for the others of a slot only where the first one is.
+const FUNCTIONS: u8 = 8;
+
 /// The place of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DiskPlace {
@@ -46,10 +49,15 @@ impl DiskPlaces {
         }
     }
 
+    /// Removes the places of disks for which this does not hold.
+    pub(crate) fn keep(&mut self, holds: impl Fn(&str) -> bool) {
+        self.0.retain(|name, _| holds(name));
+    }
+
     /// Returns the places for a start with these disks: each keeps the one that it has on its bus, and the others get the lowest free ones in
-    /// the order of the list.
+    /// the order of the list. On virtio-blk, the first disk of a slot moves to the first function, if that is left empty.
     pub(crate) fn for_start(mut self, disks: &[(&str, Bus)]) -> Self {
-        self.0.retain(|name, place| disks.contains(&(name.as_str(), place.bus)));
+        self.0.retain(|name, place| place.is_of_a_start() && disks.contains(&(name.as_str(), place.bus)));
         for (name, bus) in disks {
             if self.get(name).is_none()
                 && let Some(number) = self.lowest_free(*bus, &BTreeSet::new())
@@ -57,7 +65,20 @@ impl DiskPlaces {
                 self.record(name, DiskPlace { bus: *bus, number });
             }
         }
+        self.take_first_functions();
         self
+    }
+
+    fn take_first_functions(&mut self) {
+        for first in (0..Bus::VirtioBlk.places()).step_by(usize::from(FUNCTIONS)) {
+            let is_in_slot = |place: &DiskPlace| {
+                place.bus == Bus::VirtioBlk && (first..first + FUNCTIONS).contains(&place.number)
+            };
+            let in_slot = self.0.values_mut().filter(|place| is_in_slot(place));
+            if let Some(lowest) = in_slot.min_by_key(|place| place.number) {
+                lowest.number = first;
+            }
+        }
     }
 
     /// Returns the place for a disk that is plugged into a machine in which these numbers of the bus are taken: the one that it has, or
@@ -105,6 +126,25 @@ mod tests {
         let moved =
             first.for_start(&[("root", SCSI), ("a", Bus::Sata), ("b", Bus::Sata), ("c", Bus::VirtioBlk)]);
         assert_eq!(moved.get("a"), Some(DiskPlace { bus: Bus::Sata, number: 1 }));
+    }
+
+    #[test]
+    fn the_first_function_of_a_slot_is_never_empty() {
+        const BLK: Bus = Bus::VirtioBlk;
+        let names: Vec<String> = (0..12).map(|number| format!("d{number:02}")).collect();
+        let listed = |from: usize| -> Vec<(&str, Bus)> {
+            names.iter().skip(from).map(|name| (name.as_str(), BLK)).collect()
+        };
+        let all = DiskPlaces::default().for_start(&listed(0));
+        assert_eq!((all.get("d00"), all.get("d09")), (place(0), place(9)));
+        let without_first = all.clone().for_start(&listed(1));
+        assert_eq!(numbers(&without_first)[..2], [("d01", 0), ("d02", 2)]);
+        assert_eq!(without_first.get("d08"), place(8), "that of another slot");
+        assert_eq!(numbers(&all.for_start(&listed(9)))[..2], [("d09", 8), ("d10", 10)]);
+    }
+
+    fn place(number: u8) -> Option<DiskPlace> {
+        Some(DiskPlace { bus: Bus::VirtioBlk, number })
     }
 
     #[test]

@@ -154,6 +154,9 @@ pub(crate) struct PinnedHardware {
     pub(crate) cpu_level: Option<String>,
     /// The accelerator that `cpu_model` was chosen for.
     pub(crate) accelerator: String,
+    /// Whether a Windows guest has no HPET. It has one if an earlier agent started the VM first.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) windows_without_hpet: bool,
     pub(crate) uuid: String,
 }
 

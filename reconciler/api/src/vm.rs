@@ -228,7 +228,7 @@ pub struct VMSpec {
     pub keyboard_layout: Option<KeyboardLayout>,
     /// Whether the guest has a sound card (Intel HD Audio), with an output and an input. With `graphics`, viewers of the screen that
     /// support sound play its output. Default false. A change takes effect at the next power cycle.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default)]
     pub sound: bool,
     /// The number of serial ports that the guest has, 1 to 4: `ttyS0` or `COM1`, and so on. Each has a console of its own and a log
     /// (`berth console --port 2`, `berth logs --port 2`). Default 1. A change takes effect at the next power cycle.

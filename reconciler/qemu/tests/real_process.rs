@@ -198,6 +198,7 @@ async fn a_machine_with_everything_starts_unprivileged_and_on_its_own() {
     spec.machine.extras.sound = true;
     spec.machine.extras.further_serial_ports = 3;
     spec.machine.extras.windows = true;
+    spec.machine.extras.without_hpet = true;
     spec.machine.numa_nodes = 2;
     for n in 0..20 {
         let file = bench.file(&format!("disk{n}.qcow2"));

@@ -9,7 +9,7 @@ use crate::cache::capacity::Candidate;
 /// cordoned, full or silent counts: the VM may be there later.
 pub(crate) fn cpu_baseline<'a>(
     request: &Request,
-    candidates: impl Iterator<Item = &'a Candidate> + Clone,
+    candidates: impl Iterator<Item = &'a Candidate>,
 ) -> Option<&'static str> {
     let is_allowed = |candidate: &&Candidate| {
         !candidate.cpu_levels.is_empty()

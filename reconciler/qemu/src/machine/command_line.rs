@@ -180,8 +180,8 @@ fn machine(spec: &MachineSpec, files: &MachineFiles, affinity: &Affinity, args: 
             machine.push_str(",smm=on");
         }
     }
-    if spec.extras.windows {
-        // Windows would take it for its clock, and each look at it leaves the guest. Before the options: the last value counts.
+    if spec.extras.without_hpet {
+        // Before the options: the last value counts.
         machine.push_str(",hpet=off");
     }
     for (property, value) in spec.extras.options_of("machine") {

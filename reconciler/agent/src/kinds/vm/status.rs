@@ -471,7 +471,12 @@ fn hardware(observed: &Observed) -> Option<Hardware> {
         cpu_topology: Some(topology(run)),
         numa_nodes: Some(numa_nodes(run)).filter(|nodes| *nodes > 1),
         graphics: Some(run.graphics),
-        machine_type: pins.machine_type.clone(),
+        // A guest that goes on with the memory of a snapshot has that of then.
+        machine_type: run
+            .machine
+            .as_ref()
+            .map_or(&pins.machine_type, |machine| &machine.machine_type)
+            .clone(),
         cpu_model: run
             .profile
             .cpu_model

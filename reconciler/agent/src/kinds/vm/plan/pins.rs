@@ -52,6 +52,7 @@ fn pins_of(hardware: &Hardware) -> Option<PinnedHardware> {
         cpu_model,
         cpu_level,
         accelerator: accelerator.clone(),
+        windows_without_hpet: true,
         uuid: String::new(),
     })
 }
@@ -76,6 +77,7 @@ pub(super) fn pinned(vm: &VM, journal: &Journal, host: &HostFacts, qemu: &QemuFa
         cpu_model: String::new(),
         cpu_level: None,
         accelerator: String::new(),
+        windows_without_hpet: true,
         uuid: String::new(),
     });
     if let Some(declared) = &vm.spec.machine_type {
@@ -106,8 +108,9 @@ fn default_model(vm: &VM, host: &HostFacts, qemu: &QemuFacts) -> (String, Option
 /// Returns what this host lacks for the pinned hardware, with a remedy.
 pub(super) fn lacks(pins: &PinnedHardware, profile: &Profile, qemu: &QemuFacts) -> Option<String> {
     let machine_type = &pins.machine_type;
-    // A host that does not know its machine types leaves the check to QEMU.
-    if !qemu.machine_types.is_empty() && !qemu.machine_types.contains(machine_type) {
+    let has_type = qemu.machine_types.contains(machine_type) || *machine_type == qemu.machine_type;
+    // A host that does not know its machine types, or its CPU models, leaves the check to QEMU.
+    if !qemu.machine_types.is_empty() && !has_type {
         let (version, newest) = (&qemu.version, &qemu.machine_type);
         return Some(format!(
             "QEMU {version} of this host has no machine type {machine_type}, which the VM declares or was started with first: install a QEMU \
@@ -115,7 +118,7 @@ pub(super) fn lacks(pins: &PinnedHardware, profile: &Profile, qemu: &QemuFacts) 
         ));
     }
     let level = pins.cpu_level.as_ref().filter(|_| profile.cpu_model.is_none())?;
-    (!qemu.cpu_models.contains(level)).then(|| {
+    (!qemu.cpu_models.is_empty() && !qemu.cpu_models.contains(level)).then(|| {
         format!(
             "this host's CPUs or its QEMU lack a feature of {level}, the CPU model that the VM has had since its first start: set cpuModel to \
              one of status.cpuModels of the Host"

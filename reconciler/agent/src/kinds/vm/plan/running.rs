@@ -145,7 +145,7 @@ fn disks(vm: &VM, observed: &Observed, machine: &MachineState) -> Plan<Step> {
         }
         match (&disk.volume, &disk.user) {
             (Some(volume), User::ThisVm) => {
-                let target = give_place(&mut places, disk, machine);
+                let target = give_place(&mut places, disk, observed, machine);
                 let spec = disk_spec(volume, &disk.serial, false, target);
                 let spec = DiskSpec { read_only: disk.read_only, ..spec };
                 steps.push(Step::Plug { disk: Box::new(spec) });
@@ -239,8 +239,15 @@ fn disks(vm: &VM, observed: &Observed, machine: &MachineState) -> Plan<Step> {
     if busy { plan.requeue_after(ASK_AGAIN) } else { plan }
 }
 
-/// Records the place of a disk that is about to be plugged in. Returns its SCSI target, unless QEMU is to choose one.
-fn give_place(places: &mut DiskPlaces, disk: &DeclaredDisk, machine: &MachineState) -> Option<u8> {
+/// Records the place of a disk that is about to be plugged in, and forgets those of disks that were taken off. Returns its SCSI target,
+/// unless QEMU is to choose one.
+fn give_place(
+    places: &mut DiskPlaces,
+    disk: &DeclaredDisk,
+    observed: &Observed,
+    machine: &MachineState,
+) -> Option<u8> {
+    places.keep(|name| observed.disks.iter().any(|declared| declared.name == name));
     let taken = machine.disks.iter().filter(|has| has.bus == disk.bus).filter_map(|has| has.target).collect();
     let place = places.for_plug(&disk.name, disk.bus, &taken)?;
     places.record(&disk.name, place);

@@ -354,7 +354,10 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
         usb_devices: taken.usb.clone(),
         vgpus: taken.vgpus.clone(),
         shares: profile.shares.clone(),
-        extras: extras(&profile),
+        extras: Extras {
+            without_hpet: profile.guest_os == GuestOS::Windows && pins.windows_without_hpet,
+            ..extras(&profile)
+        },
         tpm: size.tpm,
     };
     let request = LaunchRequest {

@@ -76,10 +76,33 @@ fn a_vm_that_was_pinned_to_the_model_of_its_host_keeps_it() {
         cpu_model: "host".into(),
         cpu_level: None,
         accelerator: "kvm".into(),
+        windows_without_hpet: false,
         uuid: String::new(),
     };
     observed.journal.pins = Some(pinned);
     assert_eq!(launched(&with_baseline("x86-64-v2"), &observed).1.cpu_model, "host");
+}
+
+#[test]
+fn a_windows_vm_that_an_earlier_agent_started_keeps_its_hpet() {
+    let windows = vm(json!({"guestOS": "Windows"}));
+    let mut observed = Observed { profile: windows.spec.profile(None), ..ready_to_start() };
+    let (journal, machine) = launched(&windows, &observed);
+    assert!(machine.extras.without_hpet);
+    let mut earlier = journal.to_value();
+    earlier["pins"].as_object_mut().expect("pinned").remove("windowsWithoutHpet").expect("it is there");
+    observed.journal = Journal { run: None, ..Journal::parse(earlier).expect("a journal") };
+    assert!(!launched(&windows, &observed).1.extras.without_hpet);
+}
+
+#[test]
+fn a_host_that_does_not_know_its_models_and_machine_types_leaves_the_check_to_qemu() {
+    let mut observed = on_kvm(&["x86-64-v3"]);
+    let (journal, _) = launched(&vm(json!({})), &observed);
+    observed.journal = Journal { run: None, ..journal };
+    qemu(&mut observed).cpu_models.clear();
+    qemu(&mut observed).machine_types.clear();
+    assert!(launched(&vm(json!({})), &observed).1.cpu_model.ends_with(",enforce"));
 }
 
 #[test]

@@ -256,6 +256,7 @@ fn a_change_of_huge_pages_waits_for_the_next_power_cycle() {
         cpu_model: "max".into(),
         cpu_level: None,
         accelerator: "tcg".into(),
+        windows_without_hpet: true,
         uuid: String::new(),
     });
     let hardware = report(&running).hardware.expect("it runs");
@@ -490,6 +491,7 @@ fn the_declared_profile_is_that_of_the_machine_and_of_its_journal() {
     );
     let wanted = berth_qemu::machine::Extras {
         windows: true,
+        without_hpet: true,
         serial_number: Some("A-1".into()),
         watchdog: Some(berth_qemu::machine::Watchdog::Stop),
         ..Default::default()
