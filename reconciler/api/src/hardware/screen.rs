@@ -101,7 +101,7 @@ pub(crate) fn resolution_schema(_: &mut SchemaGenerator) -> Schema {
 
 /// The schema of an optional layout, likewise.
 pub(crate) fn keyboard_layout_schema(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({"type": "string", "nullable": true, "enum": KEYBOARD_LAYOUTS})
+    json_schema!({"type": "string", "nullable": true, "enum": KEYBOARD_LAYOUTS.as_slice()})
 }
 
 #[cfg(test)]
