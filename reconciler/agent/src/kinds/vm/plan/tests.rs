@@ -31,9 +31,11 @@ mod devices;
 mod ended;
 mod interfaces;
 mod media;
+mod offline;
 mod pins;
 mod running;
 mod screen;
+mod seeding;
 mod shares;
 mod start;
 mod stop;
@@ -104,6 +106,7 @@ fn disk(name: &str, boot: bool) -> DeclaredDisk {
         read_only: false,
         grows_first: false,
         restores_first: false,
+        has_limits: false,
     }
 }
 
@@ -205,6 +208,7 @@ fn ready_to_start() -> Observed {
         console: None,
         host_address: None,
         draining: false,
+        holder: None,
         misplaced: None,
         restore: VmRestore::None,
         memory: None,
@@ -243,6 +247,7 @@ fn run() -> Run {
         started_at: Some(at(NOW - 100)),
         booted_at: None,
         post_start: None,
+        keeps_bootstrap: false,
         ended: None,
     }
 }
