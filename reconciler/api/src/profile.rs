@@ -18,7 +18,7 @@ pub struct Profile {
 }
 
 impl VMSpec {
-    /// The profile of a VM whose disks tell nothing about its guest, see [`Self::profile_with`].
+    /// The profile without the operating system of an image, see [`Self::profile_with`].
     #[must_use]
     pub fn profile(&self, class: Option<&VMClassSpec>) -> Profile {
         self.profile_with(class, None)

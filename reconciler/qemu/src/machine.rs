@@ -261,8 +261,8 @@ pub struct Extras {
     /// A Windows guest: the clock shows the host's local time, and with KVM the guest sees Hyper-V's interfaces, for which it has
     /// drivers.
     pub windows: bool,
-    /// Whether it has no HPET, a timer that Windows would take for its clock, and each look at which leaves the guest. Apart from `windows`:
-    /// a guest that was saved with one is loaded with one.
+    /// Whether it has no HPET: Windows would use that timer as its clock, and each read of it exits to the host. Apart from `windows`: a
+    /// guest that was saved with one is loaded with one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub without_hpet: bool,
     /// The SMBIOS serial number. None: [`MachineSpec::instance`].
