@@ -18,7 +18,7 @@ pub(crate) fn cpu_baseline<'a>(
     };
     let counting: Vec<&Candidate> = candidates.filter(is_allowed).collect();
     counting.first()?;
-    let is_common = |level: &&str| counting.iter().all(|candidate| candidate.cpu_levels.contains(level));
+    let is_common = |level: &&str| counting.iter().all(|candidate| candidate.cpu_levels.contains(*level));
     CPU_LEVELS.into_iter().rev().find(is_common)
 }
 
