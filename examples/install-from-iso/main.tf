@@ -28,6 +28,9 @@ resource "berth_vm" "desktop" {
   memory             = var.memory
   firmware           = var.firmware
   graphics           = "VGA"
+  resolution         = var.resolution
+  keyboard_layout    = var.keyboard_layout
+  sound              = true
   disks              = [{ name = berth_disk.root.name, boot = true }]
   cdroms             = [{ name = "installer", image = berth_image.installer.name, connected = var.medium_inserted }]
   network_interfaces = [{ public_ip = berth_public_ip.desktop.name }]

@@ -26,6 +26,18 @@ variable "firmware" {
   default     = "UEFI"
 }
 
+variable "resolution" {
+  description = "The size of the screen that the system starts with."
+  type        = string
+  default     = "1280x800"
+}
+
+variable "keyboard_layout" {
+  description = "The layout of the guest's keyboard, for viewers that send characters: for example de or fr. Null: a US keyboard."
+  type        = string
+  default     = null
+}
+
 variable "medium_inserted" {
   description = "Whether the installer is in the drive: false takes it out of the running VM."
   type        = bool

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use berth_api::{
     AddressRange, CpuAmount, Quantity, ResourceName,
     cron::{Cron, time_zone},
-    hardware::{LEAST_MEMORY, is_uuid},
+    hardware::{LEAST_MEMORY, is_machine_type, is_uuid},
     password, redacted_url, sysprep,
 };
 use ipnet::Ipv6Net;
@@ -38,6 +38,10 @@ pub enum Form {
     Cpus,
     /// The name of a CPU model or level.
     CpuModel,
+    /// QEMU's machine type, with its version.
+    MachineType,
+    /// A source that a machine boots from.
+    BootSource,
     /// The serial number of a machine.
     SerialNumber,
     /// The key of a label.
@@ -197,6 +201,12 @@ impl Form {
             Self::CpuModel => Some(format!(
                 "{text:?} is not the name of a CPU model: write for example \"x86-64-v3\" or \"Skylake-Server\"."
             )),
+            Self::MachineType if is_machine_type(text) => None,
+            Self::MachineType => Some(format!(
+                "{text:?} is not a machine type of QEMU with its version: write for example \"pc-q35-9.2\"."
+            )),
+            Self::BootSource if matches!(text, "Disk" | "Cdrom" | "Network") => None,
+            Self::BootSource => Some(format!("{text:?} is not one of \"Disk\", \"Cdrom\", \"Network\".")),
             Self::SerialNumber if is_plain(text) => None,
             Self::SerialNumber => Some(format!(
                 "{text:?} is not a serial number: use letters, digits, \"-\", \".\" and \"_\", 1 to 64 characters."

@@ -56,6 +56,7 @@ impl ResourceKind for Image {
             Field::spec("source", Shape::Object(source)).required(),
             Field::spec("format", Shape::Text(Form::Any)).default("qcow2").effect(Effect::Replace),
             Field::spec("compression", Shape::Text(Form::Any)).effect(Effect::Replace),
+            Field::spec("guest_os", Shape::Text(Form::Any)).key("guestOS").effect(Effect::PowerCycle),
             Field::spec("deletion_protection", Shape::Bool).default(false),
             Field::observed("virtual_size", "/status/virtualSize", "The minimum size of disks made from it."),
             Field::observed(

@@ -3,6 +3,7 @@
 mod bootstrap;
 pub(crate) mod devices;
 mod disks;
+mod hardware;
 mod interfaces;
 mod observed;
 mod placement;
@@ -123,11 +124,11 @@ fn observed_fields() -> Vec<Field> {
                 "pending_power_cycle",
                 "/status/pendingPowerCycle",
                 "The names of what takes effect when the running VM is next started: `class`, `cpus`, `max_cpus`, `memory`, \
-                 `max_memory`, `huge_pages`, `firmware`, `tpm`, `cpu_topology`, `numa_nodes`, `dedicated_cpu_placement`, `isolate_emulator_thread`, `cpu_model`, `guest_os`, `watchdog`, `serial_number`, `graphics`, `uuid`, `pci_devices`, `usb_devices`, `vgpus`, `shares`, `qemu_options` of its class, `disks[NAME]` of another boot disk, bus or `read_only`, `cdroms[NAME]`, `network_interfaces[NAME]`, `restore`. Every plan warns while it is not empty, \
+                 `max_memory`, `huge_pages`, `firmware`, `tpm`, `cpu_topology`, `numa_nodes`, `dedicated_cpu_placement`, `isolate_emulator_thread`, `cpu_model`, `machine_type`, `guest_os`, `watchdog`, `serial_number`, `graphics`, `resolution`, `keyboard_layout`, `sound`, `serial_ports`, `boot_order`, `uuid`, `pci_devices`, `usb_devices`, `vgpus`, `shares`, `qemu_options` of its class, `disks[NAME]` of another boot disk, bus or `read_only`, `cdroms[NAME]`, `network_interfaces[NAME]`, `restore`. Every plan warns while it is not empty, \
                  whether this configuration or another client made the change. With `allow_reboot` the apply restarts the VM.",
             )
         }
-        .follows(&["class", "cpus", "max_cpus", "memory", "max_memory", "huge_pages", "firmware", "tpm", "cpu_topology", "numa_nodes", "dedicated_cpu_placement", "isolate_emulator_thread", "cpu_model", "guest_os", "watchdog", "serial_number", "graphics", "uuid", "pci_devices", "usb_devices", "vgpus", "shares", "disks", "cdroms", "network_interfaces", "restore", "power"]),
+        .follows(&["class", "cpus", "max_cpus", "memory", "max_memory", "huge_pages", "firmware", "tpm", "cpu_topology", "numa_nodes", "dedicated_cpu_placement", "isolate_emulator_thread", "cpu_model", "machine_type", "guest_os", "watchdog", "serial_number", "graphics", "resolution", "keyboard_layout", "sound", "serial_ports", "boot_order", "uuid", "pci_devices", "usb_devices", "vgpus", "shares", "disks", "cdroms", "network_interfaces", "restore", "power"]),
         Field::observed(
             "host",
             "/status/binding/host",
@@ -190,6 +191,7 @@ impl ResourceKind for Vm {
             Field::spec("dedicated_cpu_placement", Shape::Bool).effect(Effect::PowerCycle),
             Field::spec("isolate_emulator_thread", Shape::Bool).effect(Effect::PowerCycle),
             Field::spec("cpu_model", Shape::Text(Form::CpuModel)).effect(Effect::PowerCycle),
+            Field::spec("machine_type", Shape::Text(Form::MachineType)).effect(Effect::PowerCycle),
             Field::spec("guest_os", Shape::Text(Form::Any)).key("guestOS").effect(Effect::PowerCycle),
             Field::spec("graphics", Shape::Text(Form::Any)).default("None").effect(Effect::PowerCycle),
             Field::spec("watchdog", Shape::Text(Form::Any)).effect(Effect::PowerCycle),
@@ -239,6 +241,7 @@ impl ResourceKind for Vm {
             )
             .default(false),
         ];
+        fields.extend(hardware::fields());
         fields.extend(observed_fields());
         fields.extend(restore::observed());
         fields
@@ -250,6 +253,7 @@ impl ResourceKind for Vm {
         found.extend(disks::check_buses(config));
         found.extend(disks::check_templates(config));
         found.extend(check_cdroms(config));
+        found.extend(hardware::check(config));
         found.extend(devices::check(config));
         found.extend(devices::check_shares(config));
         found.extend(interfaces::check_interfaces(config));

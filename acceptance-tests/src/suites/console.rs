@@ -29,6 +29,11 @@ pub fn log(platform: &Platform, vm: &str) -> Result<String> {
     administrator(platform).run(&["logs", vm])?.success()
 }
 
+/// The log of a serial port, as `berth logs` prints it.
+pub fn log_of_port(platform: &Platform, vm: &str, port: &str) -> Result<String> {
+    administrator(platform).run(&["logs", vm, "--port", port])?.success()
+}
+
 /// The refusal of `berth console`.
 pub fn attach(platform: &Platform, vm: &str) -> Result<String> {
     administrator(platform).run(&["console", vm])?.failure()

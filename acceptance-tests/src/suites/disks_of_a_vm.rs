@@ -96,5 +96,27 @@ fn lives(platform: &Platform, project: &Project, variables: &Value) -> Result<()
     let attached = kubectl.object("vm", "shop")?["status"]["disks"].clone();
     let disks = attached.as_array().context("it has disks")?;
     ensure!(disks.len() == 2 && disks.iter().all(|disk| disk["attached"] == true), "{attached}");
-    Ok(())
+    keeps_places(platform, project)
+}
+
+/// A disk that was plugged in stays at its SCSI target when the one before it is taken off.
+fn keeps_places(platform: &Platform, project: &Project) -> Result<()> {
+    let data = r#"{ name = "shop-data", template = { size = "1Gi", limits = { iops = 500 } } },"#;
+    let more = r#"{ name = "shop-more", template = { size = "1Gi" } },"#;
+    let (running, stopped) = (r#"wait_for = "guest""#, r#"power    = "Stopped""#);
+    let places = |wanted: Value| {
+        let seen = |vm: &Value| vm["status"]["hardware"]["diskPlaces"] == wanted;
+        platform.kubectl().until("vm/shop", "to have its disks at their places", SOON, seen)
+    };
+    let place = |name: &str, number: u8| json!({"name": name, "bus": "virtio-scsi", "number": number});
+    project.edit("main.tf", data, &format!("{data}\n    {more}"))?;
+    project.apply()?;
+    places(json!([place("shop-data", 1), place("shop-more", 2), place("shop-root", 0)]))?;
+    project.edit("main.tf", running, stopped)?;
+    project.apply()?;
+    project.edit("main.tf", data, "")?;
+    project.edit("main.tf", stopped, running)?;
+    project.apply()?;
+    places(json!([place("shop-more", 2), place("shop-root", 0)]))?;
+    project.plan_is_empty()
 }

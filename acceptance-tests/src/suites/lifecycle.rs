@@ -394,7 +394,7 @@ impl Lifecycle<'_> {
                 project.edit(
                     "main.tf",
                     "wait_for = \"guest\"",
-                    &format!("wait_for = \"guest\"\n  uuid = \"{UUID}\"\n  serial_number = \"ACME-1\"\n  watchdog = \"Reset\""),
+                    &format!("wait_for = \"guest\"\n  uuid = \"{UUID}\"\n  serial_number = \"ACME-1\"\n  watchdog = \"Reset\"\n  sound = true\n  serial_ports = 2"),
                 )?;
                 project.edit("main.tf", "cpus   = 2", "cpus   = 2\n  cpu_model = \"x86-64-v2\"")?;
                 project.edit("main.tf", "boot = true }", "boot = true, bus = \"virtio-blk\" }")?;
@@ -409,6 +409,11 @@ impl Lifecycle<'_> {
                 ensure!(field(&cards, &queues)? == "2", "not a queue for each CPU: {cards}");
                 ensure!(field(&text, "uuid")? == UUID, "{text}");
                 ensure!(field(&text, "serial")? == "ACME-1" && field(&text, "watchdogs")? == "1", "{text}");
+                ensure!(field(&text, "sound_cards")? == "1", "{text}");
+                wait::until("the log of the second serial port", SOON, || {
+                    contains_all(&console::log_of_port(platform, "web", "2")?, &["berth-guest-second-port"])
+                })?;
+                ensure!(!console::log(platform, "web")?.contains("berth-guest-second-port"), "of its own");
                 ensure!(field(&text, "avx2")? == "0", "more than the level has: {text}");
                 ensure!(field(&text, "boot_id")? != boot, "the same boot: {text}");
                 ensure!(project.output("public_address")? == address, "another address");

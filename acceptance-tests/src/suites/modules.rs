@@ -45,6 +45,14 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
+/// Variables of `examples/windows`, with its second image.
+fn windows() -> Value {
+    json!({
+        "iso_url": "https://images.example/windows.iso", "iso_sha256": "a".repeat(64),
+        "drivers_url": "https://images.example/virtio-win.iso", "drivers_sha256": "b".repeat(64), "generalized": true,
+    })
+}
+
 fn chapters(report: &mut Report, platform: &Platform, guest: &GuestImage) -> Result<()> {
     let before = report.step("the empty host is looked at", || platform.footprint())?;
     let site = report.step("a project with all modules is made", || site(platform, guest))?;
@@ -62,13 +70,17 @@ fn chapters(report: &mut Report, platform: &Platform, guest: &GuestImage) -> Res
     report.case(
         "the examples whose hardware no test machine has, or that need a guest agent, have a plan",
         || {
-            for name in ["guest-users", "passthrough", "performance"] {
+            for name in ["guest-users", "passthrough", "performance", "windows"] {
                 let project = platform.project()?;
                 project.copy_from(&workspace::root().join("examples").join(name))?;
                 let mut variables =
                     json!({"image_url": "https://images.example/disk.qcow2", "image_sha256": "a".repeat(64)});
-                if name == "guest-users" {
-                    variables["ssh_public_key"] = json!(format!("ssh-ed25519 {}", key_data("ada")));
+                match name {
+                    "guest-users" => {
+                        variables["ssh_public_key"] = json!(format!("ssh-ed25519 {}", key_data("ada")));
+                    }
+                    "windows" => variables = windows(),
+                    _ => {}
                 }
                 project.write("terraform.tfvars.json", &variables.to_string())?;
                 project.init().context(name)?;

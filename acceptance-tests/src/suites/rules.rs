@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use super::kubectl::contains_all;
-use super::manifests;
+use super::{console, manifests};
 use crate::guests::GuestImage;
 use crate::http::{self, field};
 use crate::image_server::Content;
@@ -407,6 +407,21 @@ fn living(report: &mut Report, platform: &Platform, guest: &GuestImage) -> Resul
                 "restart_token      = \"users\"\n  labels = { a = \"b\" }",
             )?;
             project.apply()?;
+            project.plan_is_empty()
+        },
+    );
+    report.case(
+        "with the network before the disk, the firmware tries the network and then boots the disk",
+        || {
+            let boot = boot_of(platform, &address)?;
+            project.edit(
+                "main.tf",
+                r#"restart_token      = "users""#,
+                "restart_token      = \"users\"\n  boot_order = [\"Network\", \"Disk\"]",
+            )?;
+            project.apply()?;
+            ensure!(boot_of(platform, &address)? != boot, "the same boot");
+            contains_all(&console::log(platform, "rules")?, &["iPXE"])?;
             project.plan_is_empty()
         },
     );

@@ -16,6 +16,7 @@ use crate::guests::GuestImage;
 use crate::image_server::Content;
 use crate::platform::Platform;
 use crate::report::{Report, note};
+use crate::terraform::unwrapped;
 use crate::{process, wait};
 
 const SOON: Duration = Duration::from_secs(60);
@@ -41,6 +42,9 @@ resource "berth_vm" "guest" {
   memory             = "128Mi"
   firmware           = "BIOS"
   graphics           = "VGA"
+  resolution         = "1024x768"
+  keyboard_layout    = "de"
+  sound              = true
   disks              = [{ name = berth_disk.root.name, boot = true }]
   network_interfaces = []
   # The machine has a controller for USB.
@@ -87,13 +91,18 @@ fn cases(report: &mut Report, platform: &Platform, guest: &GuestImage) -> Result
         let viewers = Viewers::start(platform)?;
         let mut first = viewers.connect(platform)?;
         let mut second = viewers.connect(platform)?;
-        for (viewer, word) in [(&mut first, "hello"), (&mut second, "again")] {
-            type_line(viewer, word)?;
-            wait::until("what was typed", SOON, || {
-                contains_all(&console::log(platform, "screen")?, &[&format!("berth-guest-typed {word}")])
-            })?;
-        }
-        Ok(())
+        typed(platform, &mut first, "hello", "hello")?;
+        typed(platform, &mut second, "again", "again")
+    });
+    report.case("characters are the keys of the declared layout", || {
+        let viewers = Viewers::start(platform)?;
+        // The guest's own layout is that of a US keyboard, on which both keys are swapped.
+        typed(platform, &mut viewers.connect(platform)?, "zy", "yz")
+    });
+    report.case("the machine has the declared resolution and sound card", || {
+        let arguments = std::fs::read(format!("/proc/{}/cmdline", platform.qemu()?))?;
+        let arguments = String::from_utf8_lossy(&arguments).replace('\0', " ");
+        contains_all(&arguments, &[r#""xres":1024,"yres":768"#, "ich9-intel-hda", "audiodev=audio0"])
     });
     report.case("another user of the viewer's machine sees nothing", || {
         let viewers = Viewers::start(platform)?;
@@ -107,6 +116,12 @@ fn cases(report: &mut Report, platform: &Platform, guest: &GuestImage) -> Result
     });
     report.case("graphics = None takes it away in the same apply, and the refusal says why", || {
         project.edit("main.tf", r#""VGA""#, r#""None""#)?;
+        contains_all(&unwrapped(&project.apply_refused()?), &["set graphics to \"VGA\""])?;
+        project.edit(
+            "main.tf",
+            "  resolution         = \"1024x768\"\n  keyboard_layout    = \"de\"\n",
+            "",
+        )?;
         let plan = project.plan()?;
         ensure!(plan.changes() == ["berth_vm.guest: update"], "{:?}", plan.changes());
         project.apply()?;
@@ -115,6 +130,14 @@ fn cases(report: &mut Report, platform: &Platform, guest: &GuestImage) -> Result
     });
     report.case("destroy takes it away", || project.destroy().map(drop));
     Ok(())
+}
+
+/// Types a word and waits until the guest has read this one.
+fn typed(platform: &Platform, viewer: &mut TcpStream, word: &str, read: &str) -> Result<()> {
+    type_line(viewer, word)?;
+    wait::until("what was typed", SOON, || {
+        contains_all(&console::log(platform, "screen")?, &[&format!("berth-guest-typed {read}")])
+    })
 }
 
 /// A picture, three bytes for each pixel.

@@ -130,6 +130,7 @@ fn vms() -> Vec<Bad> {
             "more than cpu_limit",
         ),
         everywhere(own("cpu_model", json!("host,+kvm")), "cpu_model", "is not the name of a CPU model"),
+        everywhere(own("machine_type", json!("q35")), "machine_type", "is not a machine type"),
         everywhere(own("guest_os", json!("windows")), "guest_os", "is not one of"),
         everywhere(
             own("readiness_probe", json!({"tcp_socket": {"port": 65536}})),
@@ -157,6 +158,20 @@ fn vms() -> Vec<Bad> {
             "start_delay_seconds",
             "3601 is not between 0 and 3600",
         ),
+        everywhere(
+            with(own("graphics", json!("VGA")), "/resolution", json!("1366x768")),
+            "resolution",
+            "is not one of",
+        ),
+        everywhere(own("resolution", json!("1920x1080")), "resolution", "set graphics to \"VGA\""),
+        everywhere(
+            with(own("graphics", json!("VGA")), "/keyboard_layout", json!("xx")),
+            "keyboard_layout",
+            "is not one of",
+        ),
+        everywhere(own("serial_ports", json!(5)), "serial_ports", "5 is not between 1 and 4"),
+        everywhere(own("boot_order", json!(["Floppy"])), "boot_order[0]", "is not one of"),
+        everywhere(own("boot_order", json!(["Disk", "Disk"])), "boot_order[1]", "is in the list twice"),
         everywhere(own("watchdog", json!("Pause")), "watchdog", "is not one of"),
         everywhere(own("serial_number", json!("a,b")), "serial_number", "is not a serial number"),
         everywhere(own("memory", json!("1Mi")), "memory", "\"1Mi\" is less than 16Mi"),

@@ -118,6 +118,12 @@ fn vm() -> Json {
     });
     // One macro has no room for all of it.
     vm["numa_nodes"] = json!(1);
+    vm["machine_type"] = json!("pc-q35-7.2");
+    vm["resolution"] = Json::Null;
+    vm["keyboard_layout"] = Json::Null;
+    vm["sound"] = json!(false);
+    vm["serial_ports"] = json!(2);
+    vm["boot_order"] = json!(["Disk", "Cdrom"]);
     vm["pci_devices"] = json!([{"name": "gpu-a100", "count": 1}]);
     vm["usb_devices"] = json!([{"name": "licence-key", "count": 1}]);
     vm["vgpus"] = json!([{"name": "a40-8q", "count": 1}]);
@@ -178,6 +184,7 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/dedicated_cpu_placement", json!(true), Announced::PowerCycle),
         ("/isolate_emulator_thread", json!(true), Announced::PowerCycle),
         ("/cpu_model", json!("x86-64-v3"), Announced::PowerCycle),
+        ("/machine_type", json!("pc-q35-9.2"), Announced::PowerCycle),
         ("/guest_os", json!("Windows"), Announced::PowerCycle),
         ("/watchdog", json!("PowerOff"), Announced::PowerCycle),
         ("/serial_number", Json::Null, Announced::PowerCycle),
@@ -186,6 +193,12 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/tpm", json!(true), Announced::PowerCycle),
         ("/tpm", Json::Null, Announced::PowerCycle),
         ("/graphics", json!("VGA"), Announced::PowerCycle),
+        ("/resolution", json!("1920x1080"), Announced::PowerCycle),
+        ("/keyboard_layout", json!("de"), Announced::PowerCycle),
+        ("/sound", json!(true), Announced::PowerCycle),
+        ("/serial_ports", Json::Null, Announced::PowerCycle),
+        ("/boot_order", json!(["Network", "Disk"]), Announced::PowerCycle),
+        ("/boot_order", Json::Null, Announced::PowerCycle),
         ("/cdroms/0/image", json!("j"), Announced::Live),
         ("/cdroms/0/image", Json::Null, Announced::Live),
         ("/cdroms/0/connected", json!(false), Announced::Live),
@@ -369,7 +382,8 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
 
 fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
     let source = json!({"url": "https://a/x", "sha256": "0".repeat(64)});
-    let image = json!({"name": "i", "namespace": "default", "source": source, "format": "qcow2"});
+    let image =
+        json!({"name": "i", "namespace": "default", "source": source, "format": "qcow2", "guest_os": null});
     let from =
         |source: Json| json!({"name": "i", "namespace": "default", "source": source, "format": "qcow2"});
     let by_sha512 = from(json!({"url": "https://a/x", "sha512": "0".repeat(128)}));
@@ -431,6 +445,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_image", image.clone(), "/source/sha256", json!("1".repeat(64)), Announced::Replace),
         ("berth_image", by_sha512, "/source/sha512", json!("1".repeat(128)), Announced::Replace),
         ("berth_image", by_file, "/source/checksum_url", json!("https://b/SHA512SUMS"), Announced::Replace),
+        ("berth_image", image.clone(), "/guest_os", json!("Windows"), Announced::PowerCycle),
         ("berth_image", image, "/format", json!("raw"), Announced::Replace),
         ("berth_image", of_disk, "/source/disk", json!("other"), Announced::Replace),
         ("berth_image", of_snapshot, "/source/snapshot", json!("other"), Announced::Replace),

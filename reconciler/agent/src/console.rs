@@ -39,7 +39,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use berth_api::console::{
-    ConsoleUse, PROTOCOL, UPLOAD_ACCOUNT, of_copy_path, of_download_path, of_upload_path, upload_audience,
+    ConsoleUse, PROTOCOL, UPLOAD_ACCOUNT, of_copy_path, of_download_path, of_upload_path, serial_port_of,
+    upload_audience,
 };
 use berth_api::disk_read::DiskOrigin;
 use bytes::Bytes;
@@ -296,8 +297,7 @@ async fn open(
     let instance = vm.as_deref().and_then(instance_of).map(str::to_owned).ok_or(ConsoleRefusal::NotHere)?;
     tracing::info!(namespace, vm = name, used = wanted.as_str(), %peer, "console opened");
     if wanted == ConsoleUse::Log {
-        let permit = consoles.logs.clone().acquire_owned().await.map_err(|_| ConsoleRefusal::NotHere)?;
-        return Ok(Session::Serial(SerialSession::log(consoles.lines.log(&instance).await?, permit)));
+        return open_serial(consoles, &instance, wanted, request.uri().query()).await;
     }
     if ctx.system.process(&instance).await?.is_none() {
         return Err(ConsoleRefusal::NotRunning);
@@ -331,13 +331,30 @@ async fn open(
         let stream = ctx.system.vnc(&instance).await?.ok_or(ConsoleRefusal::NoGraphics)?;
         return Ok(Session::Screen(Screen::new(stream, place)));
     }
-    let viewer = consoles.lines.view(&instance).await?;
+    open_serial(consoles, &instance, wanted, request.uri().query()).await
+}
+
+/// Prepares a session with the serial port that the query names: to read and type, to read its log, or to follow that.
+async fn open_serial(
+    consoles: &Consoles,
+    instance: &str,
+    wanted: ConsoleUse,
+    query: Option<&str>,
+) -> Result<Session, ConsoleRefusal> {
+    let port = serial_port_of(query).ok_or(ConsoleRefusal::NoPortNumber)?;
     if wanted == ConsoleUse::Console {
-        return Ok(Session::Serial(SerialSession::console(viewer)));
+        return Ok(Session::Serial(SerialSession::console(consoles.lines.view(instance, port).await?)));
     }
+    let viewer = match wanted {
+        ConsoleUse::Follow => Some(consoles.lines.view(instance, port).await?),
+        _ => None,
+    };
     let permit = consoles.logs.clone().acquire_owned().await.map_err(|_| ConsoleRefusal::NotHere)?;
-    let log = consoles.lines.log(&instance).await?;
-    Ok(Session::Serial(SerialSession::follow(viewer, &log, permit)))
+    let log = consoles.lines.log(instance, port).await?;
+    Ok(Session::Serial(match viewer {
+        Some(viewer) => SerialSession::follow(viewer, &log, permit),
+        None => SerialSession::log(log, permit),
+    }))
 }
 
 /// Verifies the ticket for the file of an image, or for the data of a backup or a snapshot, and prepares its session.

@@ -32,6 +32,7 @@ pub(crate) fn differences(run: &Run, vm: &VM, size: &Size, profile: &Profile) ->
         ),
         ("numaNodes", numa_nodes(run) == size.numa_nodes),
         ("cpuModel", run.profile.cpu_model == declared.cpu_model),
+        ("machineType", has_machine_type(run, vm)),
         ("guestOS", run.profile.guest_os == declared.guest_os),
         ("watchdog", run.profile.watchdog == declared.watchdog),
         ("serialNumber", run.profile.serial_number == declared.serial_number),
@@ -41,9 +42,20 @@ pub(crate) fn differences(run: &Run, vm: &VM, size: &Size, profile: &Profile) ->
         ("shares", run.profile.shares == declared.shares),
         ("qemuOptions", run.profile.qemu_options == declared.qemu_options),
         ("graphics", run.graphics == vm.spec.graphics),
+        ("resolution", run.profile.resolution == declared.resolution),
+        ("keyboardLayout", run.profile.keyboard_layout == declared.keyboard_layout),
+        ("sound", run.profile.sound == declared.sound),
+        ("serialPorts", run.profile.further_serial_ports == declared.further_serial_ports),
+        ("bootOrder", run.profile.boot_order == declared.boot_order),
         ("uuid", run.uuid.as_ref().is_none_or(|uuid| *uuid == uuid_of(vm))),
     ];
     parts.into_iter().filter(|(_, is_same)| !is_same).map(|(name, _)| name).collect()
+}
+
+/// Whether the machine is of the declared machine type. Without a declaration it keeps the one that it has.
+fn has_machine_type(run: &Run, vm: &VM) -> bool {
+    let has = run.machine.as_ref().map(|machine| &machine.machine_type);
+    has.zip(vm.spec.machine_type.as_ref()).is_none_or(|(has, declared)| has == declared)
 }
 
 /// Returns the controller of a declared disk in QEMU's form.
@@ -52,6 +64,15 @@ pub(crate) fn bus_of(bus: DiskBus) -> Bus {
         DiskBus::VirtioScsi => Bus::VirtioScsi,
         DiskBus::VirtioBlk => Bus::VirtioBlk,
         DiskBus::Sata => Bus::Sata,
+    }
+}
+
+/// Returns the controller of a disk in the form of the API.
+pub(crate) fn declared_bus(bus: Bus) -> DiskBus {
+    match bus {
+        Bus::VirtioScsi => DiskBus::VirtioScsi,
+        Bus::VirtioBlk => DiskBus::VirtioBlk,
+        Bus::Sata => DiskBus::Sata,
     }
 }
 

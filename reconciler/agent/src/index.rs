@@ -138,7 +138,16 @@ pub(crate) fn declared_size(tables: &Tables, name: &ObjectName, vm: &VM) -> Resu
 /// Returns the hardware profile with which a VM is started next.
 pub(crate) fn declared_profile(tables: &Tables, name: &ObjectName, vm: &VM) -> Profile {
     let class = vm.spec.class.as_ref().and_then(|class| tables.classes.find(&name.namespace, class.as_str()));
-    vm.spec.profile(class.as_deref().map(|class| &class.spec))
+    let image = boot_image(tables, name, vm).and_then(|image| tables.images.find(&name.namespace, &image));
+    let image_os = image.and_then(|image| image.spec.guest_os);
+    vm.spec.profile_with(class.as_deref().map(|class| &class.spec), image_os)
+}
+
+/// Returns the name of the Image that a VM's boot disk is made from.
+pub(crate) fn boot_image(tables: &Tables, name: &ObjectName, vm: &VM) -> Option<String> {
+    let boot = vm.spec.disks.iter().find(|disk| disk.boot)?;
+    let disk = tables.disks.get(&name.beside(boot.name.as_str()))?;
+    Some(disk.spec.image.as_ref()?.to_string())
 }
 
 /// Returns the devices that a VM takes of this host.

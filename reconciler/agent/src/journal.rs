@@ -7,9 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use berth_api::SizeTaken;
+use berth_api::console::{FIRST_SERIAL_PORT, LAST_SERIAL_PORT};
+use berth_api::hardware::{KeyboardLayout, Resolution};
 use berth_api::{
-    CpuTopology, DeviceBus, Graphics, GuestOS, HugePages, IPPoolMode, Profile, Share, VM, Watchdog,
-    former_uid, vm::InterfaceStatus,
+    BootSource, CpuTopology, DeviceBus, Graphics, GuestOS, HugePages, IPPoolMode, Profile, Share, VM,
+    Watchdog, former_uid, vm::InterfaceStatus,
 };
 use berth_host::{DedicatedRequest, ProcessFacts};
 use berth_qemu::hypervisor::ProcessIdentity;
@@ -19,6 +21,7 @@ use kube::ResourceExt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::disk_places::DiskPlaces;
 use crate::error::Error;
 use crate::offline_restart::OfflineRestart;
 
@@ -49,6 +52,9 @@ pub(crate) struct Journal {
     /// stay on the root bus, and so keep their name in the guest.
     #[serde(default)]
     pub(crate) in_ports: BTreeSet<String>,
+    /// The places of the disks that the VM declares. None are known before the first start by an agent that records them.
+    #[serde(default, skip_serializing_if = "DiskPlaces::is_empty")]
+    pub(crate) disk_places: DiskPlaces,
     /// The network interfaces as decided at the last start; used to restore the VM's status if that is lost.
     #[serde(default)]
     pub(crate) interfaces: Vec<InterfaceStatus>,
@@ -145,9 +151,16 @@ pub(crate) enum Owner {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct PinnedHardware {
     pub(crate) machine_type: String,
+    /// QEMU's `-cpu` value.
     pub(crate) cpu_model: String,
+    /// The level of x86-64 that `cpu_model` stands for, if it does for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cpu_level: Option<String>,
     /// The accelerator that `cpu_model` was chosen for.
     pub(crate) accelerator: String,
+    /// Whether a Windows guest has no HPET. It has one if an earlier agent started the VM first.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) windows_without_hpet: bool,
     pub(crate) uuid: String,
 }
 
@@ -281,6 +294,13 @@ pub(crate) struct RunProfile {
     pub(crate) shares: Vec<ShareSpec>,
     /// Settings of QEMU, by name.
     pub(crate) qemu_options: BTreeMap<String, String>,
+    pub(crate) resolution: Option<Resolution>,
+    pub(crate) keyboard_layout: Option<KeyboardLayout>,
+    pub(crate) sound: bool,
+    /// The number of serial ports beside the first.
+    pub(crate) further_serial_ports: u8,
+    /// Empty: the default.
+    pub(crate) boot_order: Vec<BootSource>,
 }
 
 impl RunProfile {
@@ -296,8 +316,19 @@ impl RunProfile {
             vgpus: devices_on(DeviceBus::Mdev, profile),
             shares: shares_of(vm),
             qemu_options: profile.qemu_options.clone(),
+            resolution: vm.spec.resolution,
+            keyboard_layout: vm.spec.keyboard_layout,
+            sound: vm.spec.sound,
+            further_serial_ports: further_serial_ports(vm),
+            boot_order: vm.spec.boot_order.clone(),
         }
     }
+}
+
+/// A number that did not pass admission counts as the nearest that would.
+fn further_serial_ports(vm: &VM) -> u8 {
+    let declared = u8::try_from(vm.spec.serial_ports.unwrap_or(1)).unwrap_or(1);
+    declared.clamp(FIRST_SERIAL_PORT, LAST_SERIAL_PORT) - FIRST_SERIAL_PORT
 }
 
 fn devices_on(bus: DeviceBus, profile: &Profile) -> BTreeMap<String, i64> {
@@ -413,6 +444,7 @@ impl Journal {
             pins: None,
             slots: BTreeMap::new(),
             in_ports: BTreeSet::new(),
+            disk_places: DiskPlaces::default(),
             interfaces: Vec::new(),
             public: Vec::new(),
             public_ipv6: Vec::new(),

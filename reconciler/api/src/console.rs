@@ -72,8 +72,21 @@ pub enum ConsoleUse {
     Trace,
 }
 
-/// The parameter with the port of a guest.
+/// The parameter with the port of a guest: of TCP, or for a serial console and its log the number of the serial port.
 pub const PORT: &str = "port";
+/// The number of the first serial port.
+pub const FIRST_SERIAL_PORT: u8 = 1;
+/// The number of the last one that a VM can have.
+pub const LAST_SERIAL_PORT: u8 = 4;
+
+/// The serial port in the query of a path: that of [`PORT`], or without a query the first. None: there is no such port.
+#[must_use]
+pub fn serial_port_of(query: Option<&str>) -> Option<u8> {
+    let Some(query) = query else { return Some(FIRST_SERIAL_PORT) };
+    let number = query.strip_prefix(PORT)?.strip_prefix('=')?.parse().ok()?;
+    (FIRST_SERIAL_PORT..=LAST_SERIAL_PORT).contains(&number).then_some(number)
+}
+
 /// The parameter with the address of a guest, one of its interfaces. Default: that of the first.
 pub const ADDRESS: &str = "address";
 
@@ -209,6 +222,16 @@ mod tests {
             "/v1/namespaces/ns/vms/web/screen",
         ] {
             assert_eq!(ConsoleUse::of_path(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_query_names_one_serial_port_and_none_is_the_first() {
+        let ports = [None, Some("port=1"), Some("port=4")].map(serial_port_of);
+        assert_eq!(ports, [Some(1), Some(1), Some(4)]);
+        for wrong in ["", "port", "port=", "port=0", "port=5", "port=-1", "port=2&port=3", "x=2", "port=02x"]
+        {
+            assert_eq!(serial_port_of(Some(wrong)), None, "{wrong}");
         }
     }
 

@@ -1,11 +1,19 @@
 //! Types of the hardware that VMs and VMClasses declare.
 
+mod screen;
+
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use screen::{KeyboardLayout, Resolution, UnknownValue};
+pub(crate) use screen::{keyboard_layout_schema, resolution_schema};
+
 /// The least guest memory, in bytes: the firmware needs some of it, and no kernel boots with the rest of less.
 pub const LEAST_MEMORY: u64 = 16 << 20;
+
+/// The levels of the x86-64 architecture that a VM can have, the lowest first: each has the features of those before it.
+pub const CPU_LEVELS: [&str; 4] = ["x86-64-v2", "x86-64-v2-AES", "x86-64-v3", "x86-64-v4"];
 
 /// The firmware a VM boots with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -39,6 +47,16 @@ pub fn is_uuid(text: &str) -> bool {
     groups.len() == 5 && groups.iter().zip([8, 4, 4, 4, 12]).all(|(group, length)| is_group(group, length))
 }
 
+/// Whether the text is a machine type with a version, of QEMU's q35 machine, such as `pc-q35-9.2`.
+#[must_use]
+pub fn is_machine_type(text: &str) -> bool {
+    let Some(version) = text.strip_prefix("pc-q35-") else { return false };
+    let numbers = version.trim_start_matches(|letter: char| letter.is_ascii_lowercase());
+    let is_number = |part: &str| matches!(part.len(), 1..=3) && part.bytes().all(|b| b.is_ascii_digit());
+    let parts: Vec<&str> = numbers.split('.').collect();
+    version.len() - numbers.len() <= 16 && matches!(parts.len(), 2..=3) && parts.into_iter().all(is_number)
+}
+
 /// The screen of a guest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Graphics {
@@ -46,6 +64,15 @@ pub enum Graphics {
     None,
     /// A VGA card, which every guest has a driver for, and a pointer with absolute positions.
     VGA,
+}
+
+/// Devices that a VM boots from: the disk with `boot: true`, the CD-ROM drives in their order, or the network cards in the order of
+/// their places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum BootSource {
+    Disk,
+    Cdrom,
+    Network,
 }
 
 /// The family of the guest's operating system, as far as the hardware depends on it.
@@ -164,6 +191,26 @@ impl CpuTopology {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_machine_type_has_a_version() {
+        for good in ["pc-q35-7.2", "pc-q35-10.0", "pc-q35-rhel9.4.0", "pc-q35-2.12"] {
+            assert!(is_machine_type(good), "{good}");
+        }
+        for wrong in [
+            "",
+            "q35",
+            "pc",
+            "pc-q35-",
+            "pc-q35-7",
+            "pc-q35-7.",
+            "pc-i440fx-7.2",
+            "pc-q35-7.2,usb=on",
+            "pc-q35-7.2.1.0",
+        ] {
+            assert!(!is_machine_type(wrong), "{wrong}");
+        }
+    }
 
     #[test]
     fn a_uuid_has_five_groups_of_hexadecimal_digits() {

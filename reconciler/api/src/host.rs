@@ -3,6 +3,8 @@
 mod left_over;
 mod offers;
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::jiff::Timestamp;
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
@@ -10,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Conditions, HugePages, ObjectUser, Quantity,
     backup_repository::HostBackupFolder,
+    hardware::CPU_LEVELS,
     passthrough::{HostPciDevices, HostUsbDevices},
     shares::HostShare,
     taken::HugeMemory,
@@ -177,6 +180,10 @@ pub struct HostStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 200), inner(length(max = 64)))]
     pub cpu_models: Vec<String>,
+    /// The machine types that VMs here can have. At most 200 are listed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 200), inner(length(max = 64)))]
+    pub machine_types: Vec<String>,
     /// How QEMU reads and writes disks on file systems with direct I/O: `io_uring` or `native`.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "diskIO")]
     #[schemars(length(max = 16))]
@@ -276,6 +283,14 @@ impl HostStatus {
     /// The number of its CPUs for single VMs.
     pub fn dedicated_cpu_count(&self) -> i64 {
         self.dedicated_cpus.as_ref().map_or(0, |cpus| cpus.total.clamp(0, MOST_CPUS))
+    }
+
+    /// The levels of x86-64 that VMs here can have on the processors themselves. None with emulated ones, whose features are not those of the
+    /// host.
+    pub fn cpu_levels(&self) -> BTreeSet<&'static str> {
+        let is_kvm = self.accelerator.as_deref() == Some("kvm");
+        let has = |level: &&str| is_kvm && self.cpu_models.iter().any(|model| model == level);
+        CPU_LEVELS.into_iter().filter(has).collect()
     }
 
     /// The bytes of its huge pages by size.

@@ -6,7 +6,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Binding, Conditions, ObjectUser, ResourceName, vm::ConsoleAddress};
+use crate::{Binding, Conditions, GuestOS, ObjectUser, ResourceName, vm::ConsoleAddress};
 
 /// The source of disks, or of the medium of a CD-ROM drive. The first host to use it verifies it; every host downloads it once at most.
 /// An image that is made from a Disk or a DiskSnapshot is on the host of that one, and an uploaded image is on the host that it was
@@ -63,6 +63,11 @@ pub struct ImageSpec {
     /// that of the compressed file. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compression: Option<ImageCompression>,
+    /// The operating system of guests that boot from disks made of it, `Linux` or `Windows`: that of VMs that declare none, neither themselves
+    /// nor by their class. Disks that are copied from another disk or made from a backup have none. Default: none. A change takes effect at
+    /// the next power cycle of each VM.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "guestOS")]
+    pub guest_os: Option<GuestOS>,
     /// Whether deleting it is refused. Set it to false before deleting. Default false. Applied live.
     #[serde(default)]
     pub deletion_protection: bool,

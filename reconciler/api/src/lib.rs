@@ -104,7 +104,7 @@ pub use disk::{
     ExpandPolicy, Provisioning,
 };
 pub use disk_snapshot::{Consistency, DiskSnapshot, DiskSnapshotSpec, DiskSnapshotStatus};
-pub use hardware::{CpuTopology, Firmware, Graphics, GuestOS, HugePages, Watchdog};
+pub use hardware::{BootSource, CpuTopology, Firmware, Graphics, GuestOS, HugePages, Watchdog};
 pub use host::{Host, HostSpec, HostStatus};
 pub use hotswap_disk_attachment::{
     AttachmentState, HotswapDiskAttachment, HotswapDiskAttachmentSpec, HotswapDiskAttachmentStatus,

@@ -18,12 +18,19 @@ pub struct Profile {
 }
 
 impl VMSpec {
-    /// The profile. `class` is the class that the VM names, if that exists. A value of the VM comes before that of its class.
+    /// The profile without the operating system of an image, see [`Self::profile_with`].
     #[must_use]
     pub fn profile(&self, class: Option<&VMClassSpec>) -> Profile {
+        self.profile_with(class, None)
+    }
+
+    /// The profile. `class` is the class that the VM names, if that exists, and `image_os` the operating system of the image that its boot
+    /// disk was made from. A value of the VM comes before that of its class, and that before the one of the image.
+    #[must_use]
+    pub fn profile_with(&self, class: Option<&VMClassSpec>, image_os: Option<GuestOS>) -> Profile {
         let class = class.filter(|_| self.class.is_some());
         let model = self.cpu_model.as_ref().or(class.and_then(|class| class.cpu_model.as_ref()));
-        let guest_os = self.guest_os.or(class.and_then(|class| class.guest_os));
+        let guest_os = self.guest_os.or(class.and_then(|class| class.guest_os)).or(image_os);
         let qemu_options = class.map(|class| by_name(&class.qemu_options)).unwrap_or_default();
         Profile {
             cpu_model: model.cloned(),
@@ -57,5 +64,11 @@ mod tests {
         assert_eq!((own.cpu_model.as_deref(), own.guest_os), (Some("EPYC"), GuestOS::Linux));
         assert_eq!(profile(json!({"class": null})), Profile::default(), "it names no class");
         assert_eq!(spec(json!({})).profile(None), Profile::default());
+        let with_image = |own, class| spec(own).profile_with(class, Some(GuestOS::Windows)).guest_os;
+        assert_eq!(with_image(json!({}), None), GuestOS::Windows);
+        assert_eq!(with_image(json!({"guestOS": "Linux"}), None), GuestOS::Linux);
+        let linux: VMClassSpec =
+            serde_json::from_value(json!({"cpus": 1, "guestOS": "Linux"})).expect("a class");
+        assert_eq!(with_image(json!({}), Some(&linux)), GuestOS::Linux);
     }
 }

@@ -23,15 +23,16 @@ pub use guest_user::{GuestUser, GuestUserStatus};
 pub use interface::{InterfaceLimits, LinkState, NetworkInterface, NicModel};
 pub use restore::{MOST_LISTED_SNAPSHOTS, SnapshotOfVM, VMRestore, VMRestored};
 pub use status::{
-    CdromStatus, CpuTime, DedicatedCpus, DiskAttachmentStatus, GuestNumaNode, Hardware, HostRefusal,
-    InterfaceStatus, ProcessStatus, VMStatus,
+    CdromStatus, CpuTime, DedicatedCpus, DiskAttachmentStatus, DiskPlace, GuestNumaNode, Hardware,
+    HostRefusal, InterfacePlace, InterfaceStatus, ProcessStatus, VMStatus,
 };
 pub use stop_snapshot::{STOPPED_AT_ANNOTATION, STOPPED_VM_LABEL, StopSnapshot, stop_snapshot_name};
 pub use templates::{is_disk_of, template_obstacle};
 
 use crate::{
-    CpuAmount, CpuTopology, DiskSpec, Firmware, Graphics, GuestOS, Hooks, HugePages, PciDevices, Power,
-    Probe, Quantity, ResourceName, Share, UsbDevices, Vgpus, Watchdog,
+    BootSource, CpuAmount, CpuTopology, DiskSpec, Firmware, Graphics, GuestOS, Hooks, HugePages, PciDevices,
+    Power, Probe, Quantity, ResourceName, Share, UsbDevices, Vgpus, Watchdog,
+    hardware::{KeyboardLayout, Resolution},
 };
 
 /// A virtual machine: its size, disks, network interfaces, bootstrap data, power and placement.
@@ -102,6 +103,10 @@ use crate::{
     validation = Rule::new("!has(self.vgpus) || self.vgpus.size() == 0 || !has(self.power) || self.power != 'Suspended'").message("a VM with vGPUs of its host cannot be suspended: their state cannot be saved. Set power to Stopped").field_path(".power"),
     validation = Rule::new("!has(self.shares) || self.shares.all(s, self.shares.filter(o, (has(o.tag) ? o.tag : o.name) == (has(s.tag) ? s.tag : s.name)).size() == 1)").message("two shares have the same tag: the guest could mount only one of them").field_path(".shares"),
     validation = Rule::new("!has(self.shares) || self.shares.size() == 0 || !has(self.power) || self.power != 'Suspended'").message("a VM with shares cannot be suspended: their state cannot be saved. Set power to Stopped").field_path(".power"),
+    validation = Rule::new("!has(self.resolution) || (has(self.graphics) && self.graphics == 'VGA')").message("resolution is that of a screen: set graphics to VGA").field_path(".resolution"),
+    validation = Rule::new("!has(self.keyboardLayout) || (has(self.graphics) && self.graphics == 'VGA')").message("keyboardLayout is for viewers of a screen: set graphics to VGA").field_path(".keyboardLayout"),
+    validation = Rule::new("!has(self.bootOrder) || self.bootOrder.all(s, self.bootOrder.filter(o, o == s).size() == 1)").message("bootOrder lists a source twice").field_path(".bootOrder"),
+    validation = Rule::new("!has(self.bootOrder) || !self.bootOrder.exists(s, s == 'Network') || self.networkInterfaces.size() > 0").message("to boot from the network, a VM needs a network interface").field_path(".bootOrder"),
     validation = Rule::new("!has(self.cdroms) || self.cdroms.filter(c, has(c.bootFirst) && c.bootFirst).size() <= 1").message("at most one CD-ROM drive can have bootFirst: true").field_path(".cdroms"),
     validation = Rule::new("!has(self.cdroms) || self.cdroms.all(c, !has(c.image) || self.cdroms.filter(d, has(d.image) && d.image == c.image).size() == 1)").message("an image can be in one CD-ROM drive only").field_path(".cdroms"),
     validation = Rule::new("(has(self.placement) && has(self.placement.group) ? self.placement.group : '') == (has(oldSelf.placement) && has(oldSelf.placement.group) ? oldSelf.placement.group : '')").message("placement.group cannot change on an existing VM: replace the VM"),
@@ -190,19 +195,52 @@ pub struct VMSpec {
     pub isolate_emulator_thread: Option<bool>,
     /// The CPU model that the guest sees: a level of the x86-64 architecture (`x86-64-v2`, `x86-64-v2-AES`, `x86-64-v3`, `x86-64-v4`),
     /// which is the same on every host, or a model of QEMU, such as `Skylake-Server`. The VM is placed on a host that has all of its
-    /// features (`status.cpuModels` of the Host). Default: that of the class, or the one that the host chooses, kept for the life of the VM. A change
-    /// takes effect at the next power cycle.
+    /// features (`status.cpuModels` of the Host). `host` is all that the processor of its host has. Default: that of the class, or else the
+    /// highest level that all hosts have where it may be placed (`status.cpuBaseline`), decided at the first start and kept for the life of the
+    /// VM; without KVM, all that QEMU emulates. A change takes effect at the next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64), regex(pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"))]
     pub cpu_model: Option<String>,
     /// The guest's operating system, as far as its hardware depends on it: `Linux`, also for BSD and others, or `Windows`, with a clock in
-    /// local time and, with KVM, Hyper-V's interfaces. Default: that of the class, or `Linux`. A change takes effect at the next power cycle.
+    /// local time, no HPET and, with KVM, Hyper-V's interfaces. Default: that of the class, or else that of the
+    /// image that the boot disk is made from, or `Linux`. A change takes effect at the next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "guestOS")]
     pub guest_os: Option<GuestOS>,
+    /// QEMU's machine type, with its version, such as `pc-q35-9.2`: the chipset that the guest sees. The VM is placed on a host
+    /// whose QEMU has it (`status.machineTypes` of the Host). Default: the newest of the host's QEMU at the first start, kept for the life of the VM (`status.hardware.machineType`), also when QEMU
+    /// is upgraded. One that was declared is kept when it is removed. A change takes effect at the next power cycle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 40), regex(pattern = r"^pc-q35-[a-z]{0,16}[0-9]{1,3}(\.[0-9]{1,3}){1,2}$"))]
+    pub machine_type: Option<String>,
     /// The guest's screen, for `berth vnc` and `berth screenshot`: `VGA`, with a keyboard and a pointer, or `None`. Every VM has a
     /// serial console in addition. A change takes effect at the next power cycle. Default `None`.
     #[serde(default)]
     pub graphics: Graphics,
+    /// The size of the screen that the guest starts with, such as `1920x1080`; a guest can choose another one. Needs `graphics`. Default:
+    /// the one that the firmware and the guest choose. A change takes effect at the next power cycle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::hardware::resolution_schema")]
+    pub resolution: Option<Resolution>,
+    /// The keyboard layout of the guest, such as `de` or `fr-ch`, for viewers of the screen that send characters and not the codes of keys.
+    /// Needs `graphics`. Default: that of a US keyboard. A change takes effect at the next power cycle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::hardware::keyboard_layout_schema")]
+    pub keyboard_layout: Option<KeyboardLayout>,
+    /// Whether the guest has a sound card (Intel HD Audio), with an output and an input. With `graphics`, viewers of the screen that
+    /// support sound play its output. Default false. A change takes effect at the next power cycle.
+    #[serde(default)]
+    pub sound: bool,
+    /// The number of serial ports that the guest has, 1 to 4: `ttyS0` or `COM1`, and so on. Each has a console of its own and a log
+    /// (`berth console --port 2`, `berth logs --port 2`). Default 1. A change takes effect at the next power cycle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 4))]
+    pub serial_ports: Option<i64>,
+    /// The order in which the firmware looks for a system: `Disk` (the disk with `boot: true`), `Cdrom` (the drives in their order) and
+    /// `Network` (PXE by the network cards, which for some firmware and models needs iPXE on the host). Those that are not listed are not
+    /// tried; a drive with `bootFirst` is tried before all. Default: `Disk`, then `Cdrom`. A change takes effect at the next power cycle.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 3))]
+    pub boot_order: Vec<BootSource>,
     /// The UUID that the guest sees (SMBIOS, system): for a guest that is moved here, its former one, to which licences and other
     /// identities may be bound. Default: one derived from the VM's own identity, in `status.hardware.uuid`. A change takes
     /// effect at the next power cycle.

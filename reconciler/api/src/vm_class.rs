@@ -112,13 +112,15 @@ pub struct VMClassSpec {
     pub isolate_emulator_thread: bool,
     /// The CPU model that the guest sees: a level of the x86-64 architecture (`x86-64-v2`, `x86-64-v2-AES`, `x86-64-v3`, `x86-64-v4`),
     /// which is the same on every host, or a model of QEMU, such as `Skylake-Server`. The VM is placed on a host that has all of its
-    /// features (`status.cpuModels` of the Host). Default: the one that the host chooses, kept for the life of the VM. A change
-    /// takes effect at the next power cycle.
+    /// features (`status.cpuModels` of the Host). `host` is all that the processor of its host has. Default: the highest level that all hosts have
+    /// where the VM may be placed, decided at its first start and kept for its life; without KVM, all that QEMU emulates. A change takes effect at
+    /// the next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64), regex(pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"))]
     pub cpu_model: Option<String>,
     /// The guest's operating system, as far as its hardware depends on it: `Linux`, also for BSD and others, or `Windows`, with a clock in
-    /// local time and, with KVM, Hyper-V's interfaces. Default: `Linux`. A change takes effect at the next power cycle.
+    /// local time, no HPET and, with KVM, Hyper-V's interfaces. Default: that of the image that the boot
+    /// disk is made from, or `Linux`. A change takes effect at the next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "guestOS")]
     pub guest_os: Option<GuestOS>,
     /// `UEFI` (default), `UEFISecureBoot` or `BIOS`. With Secure Boot the firmware starts only boot loaders that are signed

@@ -528,6 +528,11 @@ impl Cache {
             reservable: u32::try_from(real.saturating_sub(kept).saturating_sub(dedicated_cpus).max(0) * 1000)
                 .unwrap_or(u32::MAX),
             cpu_models: Arc::new(status.iter().flat_map(|s| &s.cpu_models).cloned().collect()),
+            machine_types: Arc::new(status.iter().flat_map(|s| &s.machine_types).cloned().collect()),
+            cpu_levels: status
+                .filter(|_| !host.spec.fenced && host.metadata.deletion_timestamp.is_none())
+                .map(HostStatus::cpu_levels)
+                .unwrap_or_default(),
             devices: Arc::new(status.map(HostStatus::offered_devices).unwrap_or_default()),
             shares: Arc::new(status.map(HostStatus::offered_shares).unwrap_or_default()),
             backup_folders: Arc::new(status.map(HostStatus::offered_backup_folders).unwrap_or_default()),

@@ -7,6 +7,7 @@
 //!
 //! One decision costs one pass over the hosts, however many VMs there are: the usage by VMs is kept with each host.
 
+mod baseline;
 mod explain;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ use std::{
 use berth_api::{BridgeSpec, DeviceCounts, DeviceName, Enforcement, HugeMemory, Strategy};
 
 use crate::cache::capacity::{Candidate, Members};
+pub(crate) use baseline::cpu_baseline;
 pub(crate) use explain::{Unplaced, topology_values};
 
 /// A VM's request. Of two VMs with equal requests, each fits where the other does.
@@ -35,6 +37,8 @@ pub(crate) struct Request {
     pub(crate) reserved: u32,
     /// The CPU model that the host must have.
     pub(crate) cpu_model: Option<String>,
+    /// The machine type that the host's QEMU must have.
+    pub(crate) machine_type: Option<String>,
     /// Whether it has a TPM.
     pub(crate) tpm: bool,
     /// Whether it has an encrypted disk.
@@ -107,6 +111,7 @@ enum Unfit {
     GroupElsewhere,
     Refused,
     CpuModel,
+    MachineType,
     Devices,
     Cpus,
     DedicatedCpus,
@@ -199,6 +204,11 @@ fn has_cpu_model(candidate: &Candidate, request: &Request) -> bool {
     request.cpu_model.as_ref().is_none_or(|model| candidate.cpu_models.contains(model))
 }
 
+fn has_machine_type(candidate: &Candidate, request: &Request) -> bool {
+    let types = &candidate.machine_types;
+    request.machine_type.as_ref().is_none_or(|wanted| types.is_empty() || types.contains(wanted))
+}
+
 /// Whether the host has as many devices of each name for VMs, free or not.
 fn offers_devices(candidate: &Candidate, request: &Request) -> bool {
     let offers = |(name, count): (&DeviceName, &i64)| usable(candidate, name) >= *count;
@@ -259,6 +269,7 @@ fn filter(request: &Request, spread: Option<&Spread<'_, '_>>, candidate: &Candid
     }
     check(request.refused_by.as_ref() != Some(&candidate.name), Unfit::Refused)?;
     check(has_cpu_model(candidate, request), Unfit::CpuModel)?;
+    check(has_machine_type(candidate, request), Unfit::MachineType)?;
     check(lacking(candidate, request).next().is_none(), Unfit::Devices)?;
     check(candidate.used.cpus + request.cpus <= candidate.allocatable_cpus, Unfit::Cpus)?;
     let dedicated = candidate.used.dedicated_cpus + request.dedicated_cpus;

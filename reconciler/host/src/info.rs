@@ -115,7 +115,9 @@ pub struct QemuFacts {
     pub version: String,
     /// A versioned machine type, pinned for new machines.
     pub machine_type: String,
-    /// The CPU model pinned for new machines, for the host's accelerator.
+    /// The versioned machine types that it has.
+    pub machine_types: Vec<String>,
+    /// The CPU model with all that the host's accelerator offers.
     pub cpu_model: String,
     /// Whether UEFI firmware is installed.
     pub uefi: bool,
@@ -125,6 +127,8 @@ pub struct QemuFacts {
     pub cpu_models: Vec<String>,
     /// Whether disks have io_uring.
     pub io_uring: bool,
+    /// Whether it has the ROMs (iPXE) by which BIOS, and UEFI from cards that are not virtio, boot from the network.
+    pub boot_roms: bool,
     /// Whether it has a TPM device, and swtpm is installed, which emulates it.
     pub tpm: bool,
 }

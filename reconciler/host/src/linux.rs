@@ -642,16 +642,16 @@ impl Machines for LinuxSystem {
         self.machines.stderr_tail(instance).await
     }
 
-    async fn serial(&self, instance: &str) -> Result<ConsoleStream> {
-        self.machines.serial(instance).await
+    async fn serial(&self, instance: &str, port: u8) -> Result<Option<ConsoleStream>> {
+        self.machines.serial(instance, port).await
     }
 
     async fn vnc(&self, instance: &str) -> Result<Option<ConsoleStream>> {
         self.machines.vnc(instance).await
     }
 
-    async fn serial_log(&self, instance: &str, max_bytes: u64) -> Result<Vec<u8>> {
-        self.machines.serial_log(instance, max_bytes).await
+    async fn serial_log(&self, instance: &str, port: u8, max_bytes: u64) -> Result<Vec<u8>> {
+        self.machines.serial_log(instance, port, max_bytes).await
     }
 
     async fn rotate_logs(&self) {

@@ -98,15 +98,16 @@ pub trait Machines: Send + Sync + fmt::Debug + 'static {
     /// Returns the last lines of QEMU's standard error; empty if there are none.
     async fn stderr_tail(&self, instance: &str) -> Result<String>;
 
-    /// Connects to the serial console of a running machine. One connection at a time, see [`ConsoleStream`].
-    async fn serial(&self, instance: &str) -> Result<ConsoleStream>;
+    /// Connects to a serial port of a running machine, the first of which has number 1. One connection at a time, see [`ConsoleStream`].
+    /// None: the machine has no such port, or has just ended.
+    async fn serial(&self, instance: &str, port: u8) -> Result<Option<ConsoleStream>>;
 
     /// Connects to the VNC server of a running machine. None: the machine has no graphics.
     async fn vnc(&self, instance: &str) -> Result<Option<ConsoleStream>>;
 
-    /// Returns the end of the serial console's log, at most `max_bytes`, as the guest wrote it. The log outlives the
+    /// Returns the end of a serial port's log, at most `max_bytes`, as the guest wrote it. The log outlives the
     /// machine's process; empty if there is none.
-    async fn serial_log(&self, instance: &str, max_bytes: u64) -> Result<Vec<u8>>;
+    async fn serial_log(&self, instance: &str, port: u8, max_bytes: u64) -> Result<Vec<u8>>;
 
     /// Limits the size of the logs that machines write. Runs for as long as it is polled.
     async fn rotate_logs(&self) {

@@ -27,6 +27,25 @@ fn features(level: &str) -> Option<Vec<&'static str>> {
     Some(parts.concat())
 }
 
+/// Whether the model is a level.
+#[must_use]
+pub fn is_level(model: &str) -> bool {
+    LEVELS.contains(&model)
+}
+
+/// Returns the highest level of those for which this holds.
+pub fn highest_level(holds: impl Fn(&str) -> bool) -> Option<&'static str> {
+    LEVELS.into_iter().rev().find(|level| holds(level))
+}
+
+/// Whether the text can be the name of a model: in QEMU's value, a comma begins a feature.
+#[must_use]
+pub fn is_name(text: &str) -> bool {
+    (1..=64).contains(&text.len())
+        && text.starts_with(|first: char| first.is_ascii_alphanumeric())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
+}
+
 /// Returns QEMU's `-cpu` value for a model or a level. QEMU ends at once if the host lacks one of its features.
 #[must_use]
 pub fn argument(model: &str) -> String {
@@ -75,6 +94,22 @@ mod tests {
         insta::assert_snapshot!(argument("Skylake-Server"), @"Skylake-Server,enforce");
         for (level, above) in LEVELS.iter().zip(&LEVELS[1..]) {
             assert!(argument(above).len() > argument(level).len(), "{above}");
+        }
+    }
+
+    #[test]
+    fn the_highest_level_is_the_last_one_that_holds() {
+        assert_eq!(highest_level(|_| true), Some("x86-64-v4"));
+        assert_eq!(highest_level(|level| level != "x86-64-v4"), Some("x86-64-v3"));
+        assert_eq!(highest_level(|_| false), None);
+        assert!(is_level("x86-64-v2-AES") && !is_level("max"));
+    }
+
+    #[test]
+    fn the_name_of_a_model_adds_no_features() {
+        assert!(is_name("Skylake-Server") && is_name("x86-64-v2"));
+        for wrong in ["", "host,+vmx", "-x", "a b", &"a".repeat(65)] {
+            assert!(!is_name(wrong), "{wrong:?}");
         }
     }
 

@@ -9,6 +9,7 @@ use tokio::process::Command;
 
 use crate::cpu_models;
 use crate::hypervisor::LaunchError;
+use crate::machine::NicModel;
 use crate::qmp::{Qmp, Version};
 
 const NAMES: [&str; 2] = ["qemu-system-x86_64", "qemu-kvm"];
@@ -30,12 +31,21 @@ const UEFI: [(&str, &str, bool, bool); 9] = [
     ("/usr/share/edk2/x64/OVMF_CODE.secboot.4m.fd", "/usr/share/edk2/x64/OVMF_VARS.4m.fd", false, true),
 ];
 
+/// The folders in which QEMU looks for the ROMs of network cards: Debian and Ubuntu, Fedora, builds from source.
+const ROMS: [&str; 5] = [
+    "/usr/lib/ipxe/qemu",
+    "/usr/share/qemu",
+    "/usr/share/ipxe/qemu",
+    "/usr/share/qemu-kvm",
+    "/usr/local/share/qemu",
+];
+
 /// The installed QEMU. Queried once; query again after an upgrade.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Installation {
     pub binary: PathBuf,
     pub version: Version,
-    /// Versioned machine types, without deprecated ones.
+    /// Versioned machine types, also deprecated ones: older machines have those.
     pub machine_types: Vec<String>,
     /// The machine type that `q35` is an alias for in this version.
     pub q35: Option<String>,
@@ -47,6 +57,8 @@ pub struct Installation {
     pub io_uring: bool,
     /// Whether it has the TPM device and can connect it to an emulator.
     pub tpm: bool,
+    /// Whether it has the ROMs (iPXE) by which network cards boot.
+    pub boot_roms: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,6 +138,9 @@ impl Installation {
             cpu_models,
             io_uring,
             tpm,
+            boot_roms: ROMS
+                .iter()
+                .any(|folder| Path::new(folder).join(NicModel::default().boot_rom()).is_file()),
         })
     }
 }
@@ -169,7 +184,7 @@ fn machine_types(machines: &Value) -> (Vec<String>, Option<String>) {
             q35 = Some(name.to_owned());
         }
         let versioned = name.rsplit('-').next().is_some_and(|v| v.contains('.'));
-        if versioned && machine["deprecated"] != true {
+        if versioned {
             types.push(name.to_owned());
         }
     }

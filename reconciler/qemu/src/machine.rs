@@ -4,6 +4,7 @@
 //! the launcher: the caller decides once on every property that has to stay the same over a VM's life (machine type, CPU
 //! model, PCI slots, MACs) and passes it in. Nothing here does I/O.
 
+mod boot;
 mod command_line;
 mod disk_key;
 mod json;
@@ -16,6 +17,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+pub use boot::BootSource;
 pub(crate) use command_line::{GUEST_AGENT_CHANNEL, TPM_CHANNEL, share_of_channel};
 pub use command_line::{command_line, instance_of, name_of};
 #[cfg(feature = "fake")]
@@ -82,6 +84,8 @@ pub const MAX_OPTIONS: usize = 32;
 const OPTION_GROUPS: [&str; 3] = ["machine.", "cpu.", "global."];
 /// The beginning of the ids of these ports.
 pub(crate) const PORT_PREFIX: &str = "nicport";
+/// The maximum number of serial ports of a machine.
+pub const MAX_SERIAL_PORTS: u8 = 4;
 /// The maximum length of a serial number in SCSI VPD page 0x80 as QEMU writes it.
 pub const MAX_SERIAL: usize = 36;
 /// `sun_path` holds 108 bytes including the final NUL.
@@ -188,6 +192,13 @@ pub struct MachineSpec {
     pub tpm: bool,
 }
 
+impl MachineSpec {
+    /// The numbers of its serial ports.
+    pub(crate) fn serial_ports(&self) -> std::ops::RangeInclusive<u8> {
+        1..=self.extras.further_serial_ports.saturating_add(1)
+    }
+}
+
 /// A PCI device of the host that the guest has for itself (VFIO).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PciDeviceSpec {
@@ -250,6 +261,10 @@ pub struct Extras {
     /// A Windows guest: the clock shows the host's local time, and with KVM the guest sees Hyper-V's interfaces, for which it has
     /// drivers.
     pub windows: bool,
+    /// Whether it has no HPET: Windows would use that timer as its clock, and each read of it exits to the host. Apart from `windows`: a
+    /// guest that was saved with one is loaded with one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub without_hpet: bool,
     /// The SMBIOS serial number. None: [`MachineSpec::instance`].
     pub serial_number: Option<String>,
     /// A watchdog timer. None: the machine has none.
@@ -258,6 +273,21 @@ pub struct Extras {
     /// letters, digits, `-`, `.` and `_`. The caller decides which properties are allowed.
     #[serde(default)]
     pub options: BTreeMap<String, String>,
+    /// The sources that the firmware tries, in this order, each at most once. Empty: the boot disk, then the CD-ROM drives.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub boot_order: Vec<BootSource>,
+    /// Width and height of the screen that the guest starts with. None: the firmware and the guest choose them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resolution: Option<(u16, u16)>,
+    /// The name of QEMU's keyboard layout for viewers that send characters. None: `en-us`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keyboard_layout: Option<String>,
+    /// Whether it has a sound card.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sound: bool,
+    /// The number of serial ports beside the first: at most [`MAX_SERIAL_PORTS`] together.
+    #[serde(default)]
+    pub further_serial_ports: u8,
 }
 
 impl Extras {
@@ -511,6 +541,16 @@ pub enum Bus {
 impl Bus {
     const ALL: [Self; 3] = [Self::VirtioScsi, Self::VirtioBlk, Self::Sata];
 
+    /// The number of its places for disks of the start. On virtio-scsi they are those before the CD-ROM drives.
+    #[must_use]
+    pub fn places(self) -> u8 {
+        match self {
+            Self::VirtioScsi => FIRST_CDROM_TARGET,
+            Self::VirtioBlk => MAX_VIRTIO_BLK,
+            Self::Sata => MAX_SATA,
+        }
+    }
+
     /// The name of QEMU's device.
     pub(crate) fn driver(self) -> &'static str {
         match self {
@@ -742,6 +782,16 @@ impl NicModel {
         Self::ALL.into_iter().find(|model| model.driver() == driver)
     }
 
+    /// The file with the program by which BIOS and UEFI boot from the card (iPXE), which QEMU looks for in its own folders.
+    pub(crate) fn boot_rom(self) -> &'static str {
+        match self {
+            Self::Virtio => "efi-virtio.rom",
+            Self::E1000 => "efi-e1000.rom",
+            Self::E1000e => "efi-e1000e.rom",
+            Self::Rtl8139 => "efi-rtl8139.rom",
+        }
+    }
+
     /// The name of QEMU's device.
     pub(crate) fn driver(self) -> &'static str {
         match self {
@@ -767,6 +817,12 @@ pub enum Tap {
 pub struct FwCfg {
     pub name: String,
     pub file: PathBuf,
+}
+
+/// The name of the log of a serial port. The first one has number 1.
+#[must_use]
+pub fn serial_log_name(number: u8) -> String {
+    if number <= 1 { "serial.log".to_owned() } else { format!("serial{number}.log") }
 }
 
 /// The paths of a machine's sockets and logs. The directory belongs to this machine only.
@@ -809,6 +865,22 @@ impl MachinePaths {
     /// replace them.
     pub fn with_logs_in(self, folder: &Path) -> Self {
         Self { serial_log: folder.join("serial.log"), stderr_log: folder.join("qemu.log"), ..self }
+    }
+
+    /// The socket and the log of a serial port. The first one has number 1.
+    pub fn serial_port(&self, number: u8) -> (PathBuf, PathBuf) {
+        if number <= 1 {
+            return (self.serial_socket.clone(), self.serial_log.clone());
+        }
+        let socket = self.serial_socket.with_file_name(format!("serial{number}.sock"));
+        (socket, self.serial_log.with_file_name(serial_log_name(number)))
+    }
+
+    /// The same with this serial port in the place of the first one.
+    #[must_use]
+    pub fn with_serial_port(self, number: u8) -> Self {
+        let (serial_socket, serial_log) = self.serial_port(number);
+        Self { serial_socket, serial_log, ..self }
     }
 
     /// The socket of the server of a share, by its position in the list.

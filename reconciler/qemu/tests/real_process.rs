@@ -193,6 +193,12 @@ async fn a_machine_with_everything_starts_unprivileged_and_on_its_own() {
     spec.files.fw_cfg =
         vec![FwCfg { name: "opt/com.coreos/config".to_owned(), file: bench.file("config.ign") }];
     spec.machine.graphics = Graphics::Vga;
+    spec.machine.extras.resolution = Some((1920, 1080));
+    spec.machine.extras.keyboard_layout = Some("de-ch".to_owned());
+    spec.machine.extras.sound = true;
+    spec.machine.extras.further_serial_ports = 3;
+    spec.machine.extras.windows = true;
+    spec.machine.extras.without_hpet = true;
     spec.machine.numa_nodes = 2;
     for n in 0..20 {
         let file = bench.file(&format!("disk{n}.qcow2"));

@@ -9,6 +9,9 @@ use super::{Connection, StateDir};
 /// `berth console`
 #[derive(Args, Debug)]
 pub struct ConsoleOptions {
+    /// The number of the serial port.
+    #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=4))]
+    pub port: u8,
     #[command(flatten)]
     pub target: ConsoleTarget,
 }
@@ -19,6 +22,9 @@ pub struct LogsOptions {
     /// Prints what the guest writes from then on, until it stops running.
     #[arg(short, long)]
     pub follow: bool,
+    /// The number of the serial port.
+    #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=4))]
+    pub port: u8,
     #[command(flatten)]
     pub target: ConsoleTarget,
 }

@@ -5,13 +5,14 @@ mod terminal;
 
 use std::io::{IsTerminal, Write};
 
-use anyhow::Context;
-use berth_api::console::ConsoleUse;
+use anyhow::{Context, bail};
+use berth_api::console::{ConsoleUse, FIRST_SERIAL_PORT, PORT};
+use berth_console_client::Connection;
 use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 
-use crate::cli::{ConsoleOptions, LogsOptions};
+use crate::cli::{ConsoleOptions, ConsoleTarget, LogsOptions};
 
 use terminal::RawTerminal;
 
@@ -23,7 +24,7 @@ const CHUNK: usize = 16 << 10;
 ///
 /// *Errors:* no console, for a reason that the message has.
 pub(super) async fn console(options: ConsoleOptions) -> anyhow::Result<()> {
-    let stream = connection::open(&options.target, ConsoleUse::Console, None).await?;
+    let stream = open(&options.target, ConsoleUse::Console, options.port).await?;
     let is_terminal = std::io::stdin().is_terminal();
     let raw = if is_terminal { Some(RawTerminal::enter()?) } else { None };
     if raw.is_some() {
@@ -58,7 +59,29 @@ pub(super) async fn console(options: ConsoleOptions) -> anyhow::Result<()> {
 /// *Errors:* no log, for a reason that the message has.
 pub(super) async fn logs(options: LogsOptions) -> anyhow::Result<()> {
     let wanted = if options.follow { ConsoleUse::Follow } else { ConsoleUse::Log };
-    show(&mut connection::open(&options.target, wanted, None).await?).await
+    show(&mut open(&options.target, wanted, options.port).await?).await
+}
+
+/// Returns the number of serial ports that the VM has.
+async fn serial_ports(target: &ConsoleTarget) -> anyhow::Result<i64> {
+    let (_, vm) = connection::vm(target).await?;
+    let hardware = vm.status.as_ref().and_then(|status| status.hardware.as_ref());
+    Ok(hardware.and_then(|hardware| hardware.serial_ports).unwrap_or(1))
+}
+
+/// Opens a connection to a serial port of the VM.
+async fn open(target: &ConsoleTarget, wanted: ConsoleUse, port: u8) -> anyhow::Result<Connection> {
+    if port == FIRST_SERIAL_PORT {
+        return connection::open(target, wanted, None).await;
+    }
+    // A host with an older agent would open the first one.
+    if i64::from(port) > serial_ports(target).await? {
+        let name = &target.vm;
+        bail!(
+            "VM {name} has no serial port {port}: set serialPorts to {port} or more, which takes effect at its next power cycle"
+        );
+    }
+    connection::open(target, wanted, Some(&format!("{PORT}={port}"))).await
 }
 
 /// Copies the output of the guest to the standard output, to its end.

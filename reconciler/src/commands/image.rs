@@ -85,6 +85,7 @@ fn spec(options: &ImagePushOptions, file: &MeasuredFile) -> ImageSpec {
         },
         format: options.format,
         compression: options.compression,
+        guest_os: None,
         deletion_protection: false,
     }
 }

@@ -475,6 +475,9 @@ fn devices(root: Node<'_, '_>, notes: &mut Vec<String>) {
             "watchdog" => {
                 format!("it has a watchdog{kind}: set watchdog, for which the guest sees an i6300esb")
             }
+            "sound" => {
+                format!("it has a sound card{kind}: set sound, for which the guest sees Intel HD Audio")
+            }
             _ => format!("it has a {name}{kind} which berth does not have"),
         });
     }

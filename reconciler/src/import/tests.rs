@@ -78,7 +78,7 @@ fn a_running_debian_keeps_its_size_and_mac_and_its_checksum_is_left_for_later() 
     );
     let expected = [
         "debian12: its display is spice; in berth it is VNC (berth vnc)",
-        "debian12: it has a sound (ich9) which berth does not have",
+        "debian12: it has a sound card (ich9): set sound, for which the guest sees Intel HD Audio",
         "debian12: it has a redirdev (spicevmc) which berth does not have",
         "debian12: it has a watchdog (itco): set watchdog, for which the guest sees an i6300esb",
     ];

@@ -88,6 +88,9 @@ while read -r line; do
 	echo "berth-guest-typed $line" >/dev/ttyS0
 done </dev/tty1 &
 
+# The second serial port, where the machine has one.
+echo "berth-guest-second-port" >/dev/ttyS1 2>/dev/null &
+
 echo "berth-guest-ready $(hostname)" >/dev/ttyS0
 while :; do
 	sleep 3600 &

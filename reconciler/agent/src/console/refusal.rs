@@ -43,6 +43,12 @@ pub(super) enum ConsoleRefusal {
     )]
     NoGraphics,
     #[error(
+        "the VM runs without a serial port {port}: set serialPorts to {port} or more, which takes effect at the next power cycle"
+    )]
+    NoSerialPort { port: u8 },
+    #[error("the request names no serial port from 1 to 4 (?port=2)")]
+    NoPortNumber,
+    #[error(
         "the VM has its maximum of {most} such connections, or the host its maximum of {most_of_host}: wait, or end one"
     )]
     TooManyConnections { most: usize, most_of_host: usize },
@@ -129,9 +135,11 @@ impl ConsoleRefusal {
     pub(super) fn status(&self) -> StatusCode {
         match self {
             Self::NoSuchPath | Self::NotHere | Self::NoImage | Self::NoData { .. } => StatusCode::NOT_FOUND,
-            Self::NoCopyQuery | Self::NoOffset | Self::NoSuchPort { .. } | Self::NoPacket { .. } => {
-                StatusCode::BAD_REQUEST
-            }
+            Self::NoCopyQuery
+            | Self::NoOffset
+            | Self::NoPortNumber
+            | Self::NoSuchPort { .. }
+            | Self::NoPacket { .. } => StatusCode::BAD_REQUEST,
             Self::NoConnection { .. } => StatusCode::BAD_GATEWAY,
             Self::Image { status, .. } => *status,
             Self::NoUpgrade => StatusCode::UPGRADE_REQUIRED,
@@ -149,7 +157,9 @@ impl ConsoleRefusal {
             | Self::TooManyDownloads { .. }
             | Self::TooManyReads { .. }
             | Self::TooManyUploads { .. } => StatusCode::TOO_MANY_REQUESTS,
-            Self::NotRunning | Self::NoGraphics | Self::Unreadable { .. } => StatusCode::CONFLICT,
+            Self::NotRunning | Self::NoGraphics | Self::NoSerialPort { .. } | Self::Unreadable { .. } => {
+                StatusCode::CONFLICT
+            }
             Self::Closed { .. } => StatusCode::from_u16(NOT_YET).unwrap_or(StatusCode::SERVICE_UNAVAILABLE),
             Self::MustNotReview
             | Self::CannotReview { .. }

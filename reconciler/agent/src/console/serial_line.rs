@@ -6,6 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use berth_api::console::FIRST_SERIAL_PORT;
 use berth_host::System;
 use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -31,8 +32,8 @@ const VIEWERS: usize = 16;
 #[derive(Debug)]
 pub(super) struct SerialLines {
     system: Arc<dyn System>,
-    /// By instance.
-    lines: tokio::sync::Mutex<HashMap<String, Weak<SerialLine>>>,
+    /// By instance and port.
+    lines: tokio::sync::Mutex<HashMap<(String, u8), Weak<SerialLine>>>,
 }
 
 /// A connected line.
@@ -73,27 +74,29 @@ impl SerialLines {
         Self { system, lines: tokio::sync::Mutex::default() }
     }
 
-    /// Returns the log of an instance's serial console.
-    pub(super) async fn log(&self, instance: &str) -> Result<Vec<u8>, ConsoleRefusal> {
-        Ok(self.system.serial_log(instance, LOG).await?)
+    /// Returns the log of a serial port of an instance.
+    pub(super) async fn log(&self, instance: &str, port: u8) -> Result<Vec<u8>, ConsoleRefusal> {
+        Ok(self.system.serial_log(instance, port, LOG).await?)
     }
 
-    /// Adds a viewer to the line of a running instance.
-    pub(super) async fn view(&self, instance: &str) -> Result<Viewer, ConsoleRefusal> {
+    /// Adds a viewer to the line of a serial port of a running instance.
+    pub(super) async fn view(&self, instance: &str, port: u8) -> Result<Viewer, ConsoleRefusal> {
+        let key = (instance.to_owned(), port);
         let mut lines = self.lines.lock().await;
         lines.retain(|_, line| line.strong_count() > 0);
-        if let Some(line) = lines.get(instance).and_then(Weak::upgrade)
+        if let Some(line) = lines.get(&key).and_then(Weak::upgrade)
             && let Some(viewer) = viewer(&line)?
         {
             return Ok(viewer);
         }
-        let line = self.connect(instance).await?;
-        lines.insert(instance.to_owned(), Arc::downgrade(&line));
+        let line = self.connect(instance, port).await?;
+        lines.insert(key, Arc::downgrade(&line));
         viewer(&line)?.ok_or(ConsoleRefusal::NotRunning)
     }
 
-    async fn connect(&self, instance: &str) -> Result<Arc<SerialLine>, ConsoleRefusal> {
-        let (mut output, mut input) = self.system.serial(instance).await?.into_parts();
+    async fn connect(&self, instance: &str, port: u8) -> Result<Arc<SerialLine>, ConsoleRefusal> {
+        let stream = self.system.serial(instance, port).await?;
+        let (mut output, mut input) = stream.ok_or_else(|| no_line(port))?.into_parts();
         let recent = Recent { bytes: VecDeque::new(), viewers: Some(broadcast::channel(LAG).0) };
         let recent = Arc::new(Mutex::new(recent));
         let (typed, mut to_type) = mpsc::channel::<Bytes>(TYPED);
@@ -121,10 +124,15 @@ impl SerialLines {
             shown.lock().unwrap_or_else(PoisonError::into_inner).viewers = None;
         });
         let line = SerialLine { recent: recent.clone(), typed, task: task.abort_handle() };
-        let log = self.system.serial_log(instance, SCROLL_BACK as u64).await?;
+        let log = self.system.serial_log(instance, port, SCROLL_BACK as u64).await?;
         recent.lock().unwrap_or_else(PoisonError::into_inner).put_before(&log);
         Ok(Arc::new(line))
     }
+}
+
+/// Every machine has the first port.
+fn no_line(port: u8) -> ConsoleRefusal {
+    if port == FIRST_SERIAL_PORT { ConsoleRefusal::NotRunning } else { ConsoleRefusal::NoSerialPort { port } }
 }
 
 /// Returns a viewer of the line; `None` if the machine has closed it.

@@ -40,7 +40,7 @@ use observe::Observed;
 use crate::context::Context;
 use crate::converge::{Plan, Reconciler};
 use crate::error::Error;
-use crate::index::{Indexed, Table, Tables};
+use crate::index::{Indexed, Table, Tables, boot_image};
 use crate::key::{Key, ObjectName};
 use crate::pulls::Wanted;
 
@@ -67,7 +67,10 @@ impl Indexed for Image {
         let inserts = |vm: &VM| {
             vm.spec.cdroms.iter().any(|c| c.image.as_ref().is_some_and(|i| i.as_str() == name.name))
         };
-        let vms = tables.vms.all().filter(|(_, vm)| inserts(vm));
+        let is_booted = |vm_name: &ObjectName, vm: &VM| {
+            boot_image(tables, vm_name, vm).as_deref() == Some(name.name.as_str())
+        };
+        let vms = tables.vms.all().filter(|(vm_name, vm)| inserts(vm) || is_booted(vm_name, vm));
         keys.extend(vms.map(|(name, _)| Key::new::<VM>(name.clone())));
         keys.extend([Key::new::<Image>(name.clone()), Key::host()]);
         keys

@@ -107,7 +107,8 @@ fn obstacle(
         Ok(size) => size,
         Err(error) => return Some(error.to_string()),
     };
-    let differing = differences(&saved.run, vm, size, profile);
+    let run = Run { machine: Some(Box::new(saved.machine.clone())), ..saved.run.clone() };
+    let differing = differences(&run, vm, size, profile);
     if !differing.is_empty() {
         let names = differing.join(", ");
         return Some(format!("the guest had another {names}: declare what the VM had then"));
@@ -167,6 +168,11 @@ fn lacks(host: &HostFacts, saved: &SavedMachine) -> Option<String> {
         Ok(qemu) => qemu,
         Err(missing) => return Some(missing.clone()),
     };
+    let machine_type = &saved.machine.machine_type;
+    // A host that does not know its machine types leaves the check to QEMU.
+    if !qemu.machine_types.is_empty() && !qemu.machine_types.contains(machine_type) {
+        return Some(format!("QEMU {} of this host has no machine type {machine_type}", qemu.version));
+    }
     let model = saved.run.profile.cpu_model.as_ref().filter(|model| !qemu.cpu_models.contains(model))?;
     Some(format!("this host's CPUs or its QEMU lack a feature of cpuModel {model}"))
 }

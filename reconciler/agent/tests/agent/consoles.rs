@@ -210,6 +210,38 @@ async fn viewers_share_a_console_and_the_log_outlives_the_machine() {
 }
 
 #[tokio::test]
+async fn each_serial_port_has_a_console_and_a_log_of_its_own() {
+    let site = Site::start().await;
+    let path = |wanted: ConsoleUse, port: &str| format!("{}?port={port}", wanted.path("ns", "web"));
+    for (port, words) in
+        [("2", "409 the VM runs without a serial port 2"), ("9", "400 the request names no serial port")]
+    {
+        let ticket = site.ticket(ConsoleUse::Console).await;
+        let answer = site.refused(&path(ConsoleUse::Console, port), &ticket).await;
+        assert!(answer.starts_with(words), "{answer}");
+    }
+    site.fixture.change::<VM>("web", json!({"serialPorts": 2, "restartToken": "1"})).await;
+    let has_two = |vm: &VM| {
+        let hardware = vm.status.as_ref().and_then(|status| status.hardware.as_ref());
+        is_ready(vm, "Running") && hardware.is_some_and(|hardware| hardware.serial_ports == Some(2))
+    };
+    site.fixture.until::<VM>("web", has_two).await;
+    let ticket = site.ticket(ConsoleUse::Console).await;
+    let (mut second, head) = site.request(&path(ConsoleUse::Console, "2"), &ticket).await;
+    assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+    until(&mut second, &format!("serial port 2 of {INSTANCE}")).await;
+    let mut first = site.open(ConsoleUse::Console).await;
+    second.write_all(b"second\r").await.expect("typed");
+    until(&mut second, "second\r").await;
+    first.write_all(b"first\r").await.expect("typed");
+    let seen = until(&mut first, "first\r").await;
+    assert!(seen.contains("serial console of") && !seen.contains("second"), "{seen}");
+    let ticket = site.ticket(ConsoleUse::Log).await;
+    let (mut log, _) = site.request(&path(ConsoleUse::Log, "2"), &ticket).await;
+    until(&mut log, "serial port 2 of").await;
+}
+
+#[tokio::test]
 async fn a_ticket_for_the_use_of_a_vm_gives_two_readings_of_this_vm() {
     let site = Site::start().await;
     let mut stream = site.open(ConsoleUse::Usage).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use berth_api::{HugePages, Power, VM, VMState};
+use berth_api::{HugePages, Image, Power, VM, VMState};
 use berth_qemu::fake::Behaviour;
 use berth_qemu::power::RunState;
 use serde_json::json;
@@ -309,10 +309,12 @@ async fn a_host_without_qemu_says_so_and_goes_on_once_it_is_installed() {
     let qemu = berth_host::QemuFacts {
         version: "7.2".into(),
         machine_type: "pc-q35-7.2".into(),
+        machine_types: vec!["pc-q35-7.2".to_owned()],
         cpu_model: "max".into(),
         uefi: true,
         secure_boot: true,
         cpu_models: vec!["Westmere".to_owned(), "x86-64-v2".to_owned()],
+        boot_roms: true,
         io_uring: true,
         tpm: true,
     };
@@ -334,6 +336,18 @@ async fn a_class_that_changes_takes_effect_at_the_next_power_cycle() {
     let vm = fixture.until::<VM>("web", synced("Synced")).await;
     assert!(vm.status.as_ref().is_some_and(|status| status.pending_power_cycle.is_empty()));
     assert_eq!(vm.status.and_then(|s| s.hardware).map(|h| h.cpus), Some(2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_system_of_an_image_is_that_of_the_vms_that_boot_from_it_and_declare_none() {
+    let fixture = booted().await;
+    let pending = |names: &'static [&'static str]| {
+        move |vm: &VM| vm.status.as_ref().is_some_and(|status| status.pending_power_cycle == names)
+    };
+    fixture.change::<Image>("debian", json!({"guestOS": "Windows"})).await;
+    fixture.until::<VM>("web", pending(&["guestOS"])).await;
+    fixture.change::<VM>("web", json!({"guestOS": "Linux"})).await;
+    fixture.until::<VM>("web", pending(&[])).await;
 }
 
 #[tokio::test(start_paused = true)]

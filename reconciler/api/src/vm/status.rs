@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{
-    DscpClass, GuestUserStatus, InterfaceLimits, MOST_LISTED_SNAPSHOTS, SnapshotOfVM, StopSnapshot,
+    DiskBus, DscpClass, GuestUserStatus, InterfaceLimits, MOST_LISTED_SNAPSHOTS, SnapshotOfVM, StopSnapshot,
     VMRestored,
 };
 use crate::SizeTaken;
@@ -51,6 +51,11 @@ pub struct VMStatus {
     /// berth's own identity of this machine on disk; survives a restore and a move of the control plane. Decided at bind.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "instanceID")]
     pub instance_id: Option<String>,
+    /// The highest level of x86-64 that all hosts have where the VM could be placed when it was bound: with KVM, the CPU model of a VM that
+    /// declares none, pinned at its first start. Absent: none is common to them, or none of them reports one. Written by the scheduler.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub cpu_baseline: Option<String>,
     /// Addresses and MACs, decided once at bind, one entry for each interface of the spec.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::exact::list")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
@@ -82,11 +87,13 @@ pub struct VMStatus {
     /// The CPUs of its host that the running VM has for itself.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "dedicatedCPUs")]
     pub dedicated_cpus: Option<Box<DedicatedCpus>>,
-    /// The names of what takes effect at the next power cycle: `class`, `cpus`, `memory`, `hugePages`, `firmware`, `tpm`, `cpuTopology`, `numaNodes`,
-    /// `pciDevices`, `usbDevices`, `vgpus`, `shares`, `disks[NAME]` of another boot disk, bus or `readOnly`, `cdroms[NAME]`, `networkInterfaces[NAME]`, `restore`. Empty while the VM does not run, and while its host is too small
+    /// The names of what takes effect at the next power cycle: `class`, `cpus`, `maxCpus`, `memory`, `maxMemory`, `hugePages`, `firmware`,
+    /// `tpm`, `cpuTopology`, `numaNodes`, `dedicatedCpuPlacement`, `isolateEmulatorThread`, `cpuModel`, `machineType`, `guestOS`, `watchdog`,
+    /// `serialNumber`, `graphics`, `resolution`, `keyboardLayout`, `sound`, `serialPorts`, `bootOrder`, `uuid`, `pciDevices`, `usbDevices`, `vgpus`, `shares`, `qemuOptions` of its class, `disks[NAME]` of
+    /// another boot disk, bus or `readOnly`, `cdroms[NAME]`, `networkInterfaces[NAME]`, `restore`. Empty while the VM does not run, and while its host is too small
     /// to start it again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 32), inner(length(max = 128)))]
+    #[schemars(length(max = 64), inner(length(max = 128)))]
     pub pending_power_cycle: Vec<String>,
     /// Every disk that is attached or should be.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::exact::list")]
@@ -301,7 +308,7 @@ pub struct Hardware {
     pub tpm: Option<bool>,
     /// QEMU's machine type, pinned at the first start.
     pub machine_type: String,
-    /// The declared CPU model or level, or else QEMU's model that was pinned at the first start.
+    /// The declared CPU model or level, or else the level, or QEMU's model, that was pinned at the first start.
     pub cpu_model: String,
     /// The arrangement of the CPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -326,6 +333,46 @@ pub struct Hardware {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub serial_number: Option<String>,
+    /// The number of its serial ports; absent: one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serial_ports: Option<i64>,
+    /// The places of the disks that the VM declares, kept over power cycles.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub disk_places: Vec<DiskPlace>,
+    /// The places of the network cards, kept over power cycles.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub interface_places: Vec<InterfacePlace>,
+}
+
+/// The place of a disk in the guest.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DiskPlace {
+    /// The name of the disk in the spec.
+    #[schemars(length(max = 63))]
+    pub name: String,
+    /// The controller that it is attached to.
+    pub bus: DiskBus,
+    /// The SCSI target, the number of the PCI function, or the SATA port.
+    #[schemars(range(min = 0, max = 255))]
+    pub number: i64,
+}
+
+/// The place of a network card in the guest.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct InterfacePlace {
+    /// The name of the interface in the spec.
+    #[schemars(length(max = 63))]
+    pub name: String,
+    /// The number of the PCI slot, or of the PCI Express port.
+    #[schemars(range(min = 0, max = 255))]
+    pub slot: i64,
+    /// Whether it is in a PCI Express port, where it can be plugged in and out while the VM runs.
+    #[serde(default)]
+    pub in_port: bool,
 }
 
 impl Hardware {

@@ -35,6 +35,10 @@ pub(crate) struct Candidate {
     pub(crate) reservable: u32,
     /// The CPU models that VMs can have.
     pub(crate) cpu_models: Arc<BTreeSet<String>>,
+    /// The machine types that VMs can have. None are known of a host with an older agent.
+    pub(crate) machine_types: Arc<BTreeSet<String>>,
+    /// The levels of x86-64 by which it counts for the level that hosts have in common. None: it does not count.
+    pub(crate) cpu_levels: BTreeSet<&'static str>,
     /// The bridges and interfaces of the host.
     pub(crate) networks: Arc<HostNetworks>,
     /// The PCI and USB devices and vGPUs that VMs can have, by name.

@@ -44,6 +44,8 @@ enum Decision {
         host: String,
         instance_id: String,
         interfaces: Vec<InterfaceStatus>,
+        /// The level of x86-64 that the hosts have in common.
+        cpu_baseline: Option<&'static str>,
         /// The host already holds the VM and has seen it under this epoch: the VM was admitted there.
         held: Option<i64>,
     },

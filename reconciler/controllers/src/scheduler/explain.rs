@@ -12,8 +12,8 @@ use berth_api::{
 use crate::{
     cache::capacity::{Candidate, Members},
     scheduler::{
-        Request, Spread, Unfit, displays, filter, free, free_huge_memory, has_cpu_model, has_labels, lacking,
-        missing_shares, offers_devices, usable,
+        Request, Spread, Unfit, displays, filter, free, free_huge_memory, has_cpu_model, has_labels,
+        has_machine_type, lacking, missing_shares, offers_devices, usable,
     },
 };
 
@@ -65,6 +65,7 @@ impl Unfit {
             Self::CpuModel => {
                 format!("{count} without the CPU model {}", request.cpu_model.as_deref().unwrap_or_default())
             }
+            Self::MachineType => format!("{count} without the machine type {}", machine_type(request)),
             Self::Cpus => format!("{count} with too few free CPUs"),
             Self::DedicatedCpus => format!("{count} with too few free dedicated CPUs"),
             Self::ReservedCpus => format!("{count} with too few CPUs that are not reserved"),
@@ -138,6 +139,9 @@ impl Unfit {
                 "host {name} does not have the CPU model {}",
                 request.cpu_model.as_deref().unwrap_or_default()
             ),
+            Self::MachineType => {
+                format!("the QEMU of host {name} does not have the machine type {}", machine_type(request))
+            }
             Self::Cpus => format!(
                 "host {name} has {} of {} CPUs free and it needs {}",
                 (candidate.allocatable_cpus - candidate.used.cpus).max(0),
@@ -320,6 +324,14 @@ fn never<'a>(
             format!("no host it may run on has the CPU model {model}: see status.cpuModels of the Hosts");
         return Some((Reason::NotSupported, text));
     }
+    if let Some(name) = &request.machine_type
+        && !eligible.clone().any(|c| c.allocatable_cpus == 0 || has_machine_type(c, request))
+    {
+        let text = format!(
+            "no host it may run on has the machine type {name}: see status.machineTypes of the Hosts"
+        );
+        return Some((Reason::NotSupported, text));
+    }
     if let Some(text) = too_few_dedicated_cpus(request, eligible.clone()) {
         return Some((Reason::NoHostWithDedicatedCPUs, text));
     }
@@ -327,6 +339,10 @@ fn never<'a>(
         return Some((Reason::NoHostWithHugePages, text));
     }
     too_large_vm(request, eligible).map(|text| (Reason::NoHostLargeEnough, text))
+}
+
+fn machine_type(request: &Request) -> &str {
+    request.machine_type.as_deref().unwrap_or_default()
 }
 
 /// The number of hosts of which a message says why they cannot be used.

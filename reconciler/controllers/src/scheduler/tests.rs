@@ -351,6 +351,26 @@ fn a_vm_with_a_cpu_model_is_placed_on_a_host_that_has_it() {
 }
 
 #[test]
+fn a_vm_with_a_machine_type_is_placed_where_qemu_has_it() {
+    let with = |name: &str, types: &[&str]| {
+        let types = types.iter().map(|name| (*name).to_owned()).collect();
+        Candidate { machine_types: std::sync::Arc::new(types), ..host(name, 1000) }
+    };
+    let hosts = [with("a", &["pc-q35-7.2"]), with("b", &["pc-q35-7.2", "pc-q35-9.2"])];
+    let wanted = |name: &str| Request { machine_type: Some(name.into()), ..request(100) };
+    assert_eq!(chosen(&wanted("pc-q35-7.2"), &[], &hosts), Ok("a"));
+    assert_eq!(chosen(&wanted("pc-q35-9.2"), &[], &hosts), Ok("b"));
+    assert_eq!(chosen(&wanted("pc-q35-9.2"), &[], &[with("old", &[])]), Ok("old"), "its host checks it");
+    let (reason, text) = never(&wanted("pc-q35-10.0"), &[], &hosts);
+    assert_eq!(reason, Reason::NotSupported);
+    insta::assert_snapshot!(text, @"no host it may run on has the machine type pc-q35-10.0: see status.machineTypes of the Hosts");
+    let mut down = hosts;
+    down[1].ready = false;
+    let text = now(&wanted("pc-q35-9.2"), &[], &down);
+    assert!(text.contains("1 without the machine type pc-q35-9.2"), "{text}");
+}
+
+#[test]
 fn cpus_count_as_much_as_memory_where_they_are_scarcer() {
     let mut busy = host("a", 100_000);
     busy.used.cpus = 7;

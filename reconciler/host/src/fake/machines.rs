@@ -296,18 +296,17 @@ impl Machines for FakeSystem {
         self.call("stderr_tail", async { Ok(String::new()) }).await
     }
 
-    async fn serial(&self, instance: &str) -> Result<ConsoleStream> {
-        let path = Self::paths(instance).serial_socket;
-        let connected = self.hypervisor.serial(&Self::paths(instance)).await;
-        connected.map_err(|source| SystemError::File { attempt: "open the serial console", path, source })
+    async fn serial(&self, instance: &str, port: u8) -> Result<Option<ConsoleStream>> {
+        Ok(self.hypervisor.serial(&Self::paths(instance).with_serial_port(port)).await.ok())
     }
 
     async fn vnc(&self, instance: &str) -> Result<Option<ConsoleStream>> {
         Ok(self.hypervisor.vnc(&Self::paths(instance)).await.ok())
     }
 
-    async fn serial_log(&self, instance: &str, max_bytes: u64) -> Result<Vec<u8>> {
-        let mut log = format!("serial console of {instance}\r\n").into_bytes();
+    async fn serial_log(&self, instance: &str, port: u8, max_bytes: u64) -> Result<Vec<u8>> {
+        let name = if port == 1 { "serial console".to_owned() } else { format!("serial port {port}") };
+        let mut log = format!("{name} of {instance}\r\n").into_bytes();
         let most = usize::try_from(max_bytes).unwrap_or(usize::MAX);
         Ok(log.split_off(log.len().saturating_sub(most)))
     }

@@ -163,10 +163,12 @@ fn facts() -> HostFacts {
         qemu: Ok(QemuFacts {
             version: "7.2.0".to_owned(),
             machine_type: "pc-q35-7.2".to_owned(),
+            machine_types: vec!["pc-q35-7.1".to_owned(), "pc-q35-7.2".to_owned()],
             cpu_model: "max".to_owned(),
             uefi: true,
             secure_boot: true,
             cpu_models: vec!["Westmere".to_owned(), "x86-64-v2".to_owned()],
+            boot_roms: true,
             io_uring: true,
             tpm: true,
         }),

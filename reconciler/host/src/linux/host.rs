@@ -117,8 +117,8 @@ fn qemu_facts(
     let version = &installation.version;
     let machine_type =
         installation.q35.clone().ok_or("this QEMU has no q35 machine: is it built for x86_64 guests?")?;
-    // Both are the maximum that the accelerator supports. Neither is the same on another host; VMs that move between
-    // hosts need a named model, which their owner declares.
+    // Both are the maximum that the accelerator supports. `host` is not the same on another host: with KVM it is for VMs that ask for it, and
+    // where the processor has none of the levels.
     let cpu_model = match accelerator {
         Accelerator::Kvm => "host",
         Accelerator::Tcg { .. } => "max",
@@ -126,11 +126,13 @@ fn qemu_facts(
     Ok(QemuFacts {
         version: format!("{}.{}.{}", version.major, version.minor, version.micro),
         machine_type,
+        machine_types: installation.machine_types.clone(),
         cpu_model: cpu_model.to_owned(),
         uefi: !installation.uefi.is_empty(),
         secure_boot: installation.uefi.iter().any(|firmware| firmware.secure_boot),
         cpu_models: installation.cpu_models.clone(),
         io_uring: installation.io_uring,
+        boot_roms: installation.boot_roms,
         tpm: installation.tpm && SWTPM.find().is_ok(),
     })
 }

@@ -35,7 +35,7 @@ use berth_qemu::hypervisor::{CpuTime, FoundQemu, Hypervisor, ProcessIdentity};
 use berth_qemu::installation::{Installation, UefiFirmware};
 use berth_qemu::machine::{
     Confinement, DiskKey, DiskSpec, Firmware, LaunchSpec, MachineFiles, MachinePaths, MachineSpec, Medium,
-    NicSpec, TpmFiles, UefiFiles, UsbDeviceSpec, VgpuSpec,
+    NicSpec, TpmFiles, UefiFiles, UsbDeviceSpec, VgpuSpec, serial_log_name,
 };
 use berth_qemu::nics::LentTap;
 use berth_qemu::process::{self, Claims, LaunchError, LocalHypervisor, RunAs};
@@ -374,14 +374,20 @@ impl LinuxMachines {
         .await
     }
 
-    pub(super) async fn serial(&self, instance: &str) -> Result<ConsoleStream> {
+    pub(super) async fn serial(&self, instance: &str, port: u8) -> Result<Option<ConsoleStream>> {
         check_name("instance", instance)?;
-        let paths = self.paths(instance);
-        self.hypervisor()
-            .await?
-            .serial(&paths)
-            .await
-            .map_err(failed("open the serial console", &paths.serial_socket))
+        let paths = self.paths(instance).with_serial_port(port);
+        match self.hypervisor().await?.serial(&paths).await {
+            // The socket of an earlier machine may be left.
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) =>
+            {
+                Ok(None)
+            }
+            connected => {
+                Ok(Some(connected.map_err(failed("open the serial console", &paths.serial_socket))?))
+            }
+        }
     }
 
     pub(super) async fn vnc(&self, instance: &str) -> Result<Option<ConsoleStream>> {
@@ -393,10 +399,10 @@ impl LinuxMachines {
         }
     }
 
-    pub(super) async fn serial_log(&self, instance: &str, max_bytes: u64) -> Result<Vec<u8>> {
+    pub(super) async fn serial_log(&self, instance: &str, port: u8, max_bytes: u64) -> Result<Vec<u8>> {
         check_name("instance", instance)?;
         let folder = self.layout.instance(instance);
-        blocking(move || logs::tail(&folder, "serial.log", max_bytes)).await
+        blocking(move || logs::tail(&folder, &serial_log_name(port), max_bytes)).await
     }
 
     /// Makes a disk accessible to the instance's QEMU, which is running or about to start.

@@ -112,8 +112,11 @@ impl Hypervisor for FakeHypervisor {
 
     /// The guest's terminal repeats what is typed.
     async fn serial(&self, paths: &MachinePaths) -> std::io::Result<ConsoleStream> {
-        let wire = self.wire(|m| m.spec.files.paths.serial_socket == paths.serial_socket);
-        Ok(echo(wire.ok_or(std::io::ErrorKind::ConnectionRefused)?))
+        let has_port = |m: &Machine| {
+            let mut ports = m.spec.machine.serial_ports();
+            ports.any(|number| m.spec.files.paths.serial_port(number).0 == paths.serial_socket)
+        };
+        Ok(echo(self.wire(has_port).ok_or(std::io::ErrorKind::ConnectionRefused)?))
     }
 
     /// Repeats what is sent, without a protocol.

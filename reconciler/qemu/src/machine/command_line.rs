@@ -7,6 +7,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use super::boot::with_index;
 use super::{
     Accelerator, Affinity, Bus, Cache, DISK_THREAD, DiskSpec, Format, Graphics, LaunchSpec, MAX_PCI_DEVICES,
     MEMORY_BLOCK, MEMORY_DEVICE, MachineFiles, MachinePaths, MachineSpec, NIC_PORTS, NicSpec, PciDeviceSpec,
@@ -34,6 +35,11 @@ const SLOT_HOST_PORTS: u8 = 0xa;
 const SLOT_SHARES: u8 = 0xb;
 /// A function for each port for a vGPU.
 const SLOT_VGPU_PORTS: u8 = 0xc;
+
+const SLOT_SOUND: u8 = 0xd;
+
+/// The id of the host's side of the sound card.
+const SOUND_OUTPUT: &str = "audio0";
 
 /// The ports of either speed of a USB controller with devices of the host, as many as QEMU allows.
 const USB_PORTS: u8 = 15;
@@ -68,6 +74,10 @@ pub fn command_line(spec: &LaunchSpec) -> Vec<String> {
         firmware(uefi, &mut args);
     }
     monitors(&files.paths, &mut args);
+    for number in spec.serial_ports() {
+        serial_port(number, &files.paths, &mut args);
+    }
+    guest_agent(&files.paths, &mut args);
     args.json("-object", json!({"qom-type": "iothread", "id": DISK_THREAD}));
     args.device(json!({"driver": "virtio-scsi-pci", "id": SCSI_CONTROLLER, "iothread": DISK_THREAD, "bus": "pcie.0", "addr": slot(SLOT_SCSI)}));
     for (disk, descriptor) in &files.key_files {
@@ -75,20 +85,20 @@ pub fn command_line(spec: &LaunchSpec) -> Vec<String> {
         args.json("-object", json!({"qom-type": "secret", "id": key_id(disk), "file": file}));
     }
     for disk in &spec.disks {
-        args.disk(disk);
+        args.disk(disk, spec.disk_index(disk));
     }
     if let Some(seed) = &files.seed {
-        args.disk(&seed_disk(seed));
+        args.disk(&seed_disk(seed), None);
     }
     for cdrom in &spec.cdroms {
         if let Some(medium) = &cdrom.medium {
             args.json("-blockdev", medium_blockdev(cdrom.slot, medium));
         }
-        args.device(scsi_cdrom(cdrom));
+        args.device(scsi_cdrom(cdrom, spec.cdrom_index(cdrom)));
     }
     nic_ports(spec.nic_ports, &mut args);
     for nic in &spec.nics {
-        network(nic, &mut args);
+        network(spec, nic, &mut args);
     }
     for (number, device) in spec.pci_devices.iter().enumerate() {
         host_device(number, device, &mut args);
@@ -101,6 +111,9 @@ pub fn command_line(spec: &LaunchSpec) -> Vec<String> {
     }
     for item in &files.fw_cfg {
         args.pair("-fw_cfg", format!("name={},file={}", escape(&item.name), escape(&text(&item.file))));
+    }
+    if spec.extras.sound {
+        sound(&mut args);
     }
     graphics(spec, &files.paths.vnc, &mut args);
     if spec.tpm {
@@ -166,6 +179,10 @@ fn machine(spec: &MachineSpec, files: &MachineFiles, affinity: &Affinity, args: 
         if uefi.smm {
             machine.push_str(",smm=on");
         }
+    }
+    if spec.extras.without_hpet {
+        // Before the options: the last value counts.
+        machine.push_str(",hpet=off");
     }
     for (property, value) in spec.extras.options_of("machine") {
         machine.push_str(&format!(",{property}={value}"));
@@ -300,15 +317,24 @@ fn monitors(paths: &MachinePaths, args: &mut Arguments) {
         args.pair("-chardev", format!("socket,id={id},path={},server=on,wait=off", escape(&text(path))));
         args.pair("-mon", format!("chardev={id},mode=control"));
     }
+}
+
+/// A serial port of a PC, of which the guest sees the first as `COM1` or `ttyS0`.
+fn serial_port(number: u8, paths: &MachinePaths, args: &mut Arguments) {
+    let (socket, log) = paths.serial_port(number);
+    let channel = format!("serial{}", number - 1);
     args.pair(
         "-chardev",
         format!(
-            "socket,id=serial0,path={},server=on,wait=off,logfile={},logappend=on",
-            escape(&text(&paths.serial_socket)),
-            escape(&text(&paths.serial_log)),
+            "socket,id={channel},path={},server=on,wait=off,logfile={},logappend=on",
+            escape(&text(&socket)),
+            escape(&text(&log)),
         ),
     );
-    args.device(json!({"driver": "isa-serial", "id": "com1", "chardev": "serial0"}));
+    args.device(json!({"driver": "isa-serial", "id": format!("com{number}"), "chardev": channel}));
+}
+
+fn guest_agent(paths: &MachinePaths, args: &mut Arguments) {
     args.device(json!({"driver": "virtio-serial-pci", "id": "virtio-serial0", "bus": "pcie.0", "addr": slot(SLOT_SERIAL)}));
     args.pair(
         "-chardev",
@@ -320,7 +346,7 @@ fn monitors(paths: &MachinePaths, args: &mut Arguments) {
     args.device(json!({"driver": "virtserialport", "id": "qga-port0", "bus": "virtio-serial0.0", "chardev": GUEST_AGENT_CHANNEL, "name": GUEST_AGENT_PORT}));
 }
 
-fn network(nic: &NicSpec, args: &mut Arguments) {
+fn network(spec: &MachineSpec, nic: &NicSpec, args: &mut Arguments) {
     let source = match &nic.tap {
         Tap::Name(name) => format!("ifname={},script=no,downscript=no,vhost=off", escape(name)),
         Tap::Open { taps, vhosts } if vhosts.is_empty() => format!("fds={},vhost=off", descriptors(taps)),
@@ -329,7 +355,11 @@ fn network(nic: &NicSpec, args: &mut Arguments) {
         }
     };
     args.pair("-netdev", format!("tap,id={},{source}", backend_of(&nic.id)));
-    args.device(nic_device(nic));
+    let mut device = nic_device(nic);
+    if spec.needs_boot_rom(nic) {
+        device["romfile"] = json!(nic.model.boot_rom());
+    }
+    args.device(with_index(device, spec.nic_index(nic)));
 }
 
 fn descriptors(numbers: &[i32]) -> String {
@@ -388,13 +418,37 @@ fn graphics(spec: &MachineSpec, vnc: &Path, args: &mut Arguments) {
     match spec.graphics {
         Graphics::None => args.pair("-display", "none"),
         Graphics::Vga => {
-            args.device(json!({"driver": "VGA", "id": "vga0", "bus": "pcie.0", "addr": slot(SLOT_VGA)}));
+            let mut card = json!({"driver": "VGA", "id": "vga0", "bus": "pcie.0", "addr": slot(SLOT_VGA)});
+            if let Some((width, height)) = spec.extras.resolution {
+                // As the monitor's own (EDID).
+                card["xres"] = json!(width);
+                card["yres"] = json!(height);
+            }
+            args.device(card);
             usb_controller(spec, args);
             args.device(json!({"driver": "usb-tablet", "id": "tablet0", "bus": "usb0.0"}));
             // A viewer that asks for the screen alone does not disconnect the others.
-            args.pair("-vnc", format!("unix:{},share=ignore", escape(&text(vnc))));
+            let mut server = format!("unix:{},share=ignore", escape(&text(vnc)));
+            if spec.extras.sound {
+                server.push_str(&format!(",audiodev={SOUND_OUTPUT}"));
+            }
+            args.pair("-vnc", server);
+            if let Some(layout) = &spec.extras.keyboard_layout {
+                args.pair("-k", layout.clone());
+            }
         }
     }
+}
+
+/// A sound card that plays into nothing on the host, from where viewers of the screen get it.
+fn sound(args: &mut Arguments) {
+    args.pair("-audiodev", format!("none,id={SOUND_OUTPUT}"));
+    args.device(
+        json!({"driver": "ich9-intel-hda", "id": "sound0", "bus": "pcie.0", "addr": slot(SLOT_SOUND)}),
+    );
+    args.device(
+        json!({"driver": "hda-duplex", "id": "sound-codec0", "bus": "sound0.0", "audiodev": SOUND_OUTPUT}),
+    );
 }
 
 fn tpm(socket: &Path, args: &mut Arguments) {
@@ -502,8 +556,8 @@ impl Arguments {
         self.json("-device", value);
     }
 
-    fn disk(&mut self, disk: &DiskSpec) {
+    fn disk(&mut self, disk: &DiskSpec, boot_index: Option<u8>) {
         self.json("-blockdev", blockdev(disk));
-        self.device(disk_device(disk));
+        self.device(with_index(disk_device(disk), boot_index));
     }
 }

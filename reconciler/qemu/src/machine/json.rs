@@ -141,9 +141,6 @@ pub(crate) fn disk_device(disk: &DiskSpec) -> Value {
     if let Some(wwn) = disk.wwn {
         device["wwn"] = json!(wwn);
     }
-    if disk.boot {
-        device["bootindex"] = json!(1);
-    }
     device
 }
 
@@ -158,7 +155,7 @@ pub(crate) fn medium_blockdev(slot: u8, medium: &Medium) -> Value {
 }
 
 /// Builds the arguments of `-device` for a CD-ROM drive, with or without a medium.
-pub(crate) fn scsi_cdrom(cdrom: &CdromSpec) -> Value {
+pub(crate) fn scsi_cdrom(cdrom: &CdromSpec, boot_index: Option<u8>) -> Value {
     let slot = cdrom.slot;
     let mut device = json!({
         "driver": "scsi-cd",
@@ -169,9 +166,10 @@ pub(crate) fn scsi_cdrom(cdrom: &CdromSpec) -> Value {
         "lun": 0,
         "serial": cdrom.serial,
         "device_id": cdrom.serial,
-        // The boot disk has 1: what is installed from a medium boots before it.
-        "bootindex": if cdrom.boot_first { 0 } else { 2 + slot },
     });
+    if let Some(index) = boot_index {
+        device["bootindex"] = json!(index);
+    }
     if let Some(medium) = &cdrom.medium {
         device["drive"] = json!(Medium::node(slot, &medium.digest));
     }
@@ -189,7 +187,7 @@ pub(crate) fn nic_device(nic: &NicSpec) -> Value {
         "id": nic.id,
         "netdev": backend_of(&nic.id),
         "mac": nic.mac,
-        // No option ROM: machines never boot from the network here, and the file may not be installed.
+        // No ROM: it is for booting from the network, and its file may not be installed.
         "romfile": "",
         "bus": bus,
         "addr": addr,

@@ -1,3 +1,5 @@
+mod screen;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -491,6 +493,26 @@ fn a_windows_guest_has_local_time_and_on_kvm_the_interfaces_of_hyper_v() {
     -cpu qemu64,hv-relaxed,hv-vapic,hv-spinlocks=0x1fff,hv-vpindex,hv-runtime,hv-synic,hv-stimer,hv-reset,hv-time,hv-frequencies,hv-tlbflush,hv-ipi
     -rtc base=localtime,driftfix=slew
     "##);
+}
+
+#[test]
+fn an_option_of_the_machine_comes_after_the_absence_of_the_hpet() {
+    let without = with(|s| s.machine.extras.without_hpet = true);
+    insta::assert_snapshot!(added(&spec(), &without), @"-machine pc-q35-7.2,usb=off,memory-backend=ram,graphics=off,hpet=off");
+    let declared = with(|s| {
+        s.machine.extras.without_hpet = true;
+        s.machine.extras.options = [("machine.hpet".to_owned(), "on".to_owned())].into();
+    });
+    let machine = added(&spec(), &declared);
+    assert!(machine.contains(",hpet=off,hpet=on"), "{machine}");
+}
+
+#[test]
+fn extras_that_an_earlier_version_saved_have_the_hpet() {
+    let saved = serde_json::json!({"windows": true, "serial_number": null, "watchdog": null});
+    let saved: Extras = serde_json::from_value(saved).expect("extras");
+    assert_eq!(saved, Extras { windows: true, ..Extras::default() });
+    assert!(!shown(&with(|s| s.machine.extras = saved)).contains("hpet"));
 }
 
 #[test]

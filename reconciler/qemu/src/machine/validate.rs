@@ -1,13 +1,14 @@
 //! Checks for values that QEMU would reject later with a worse message, and for collisions between parts of a machine.
 
 use std::collections::HashSet;
+use std::path::PathBuf;
 
 use super::{
-    Bus, CdromSpec, DiskSpec, FIRST_CDROM_TARGET, Firmware, Format, LaunchSpec, MAX_CDROMS, MAX_NICS,
-    MAX_NUMA_NODES, MAX_OPTIONS, MAX_PCI_DEVICES, MAX_QUEUES, MAX_SATA, MAX_SERIAL, MAX_SHARE_TAG,
-    MAX_SHARES, MAX_SOCKET_PATH, MAX_USB_BUS, MAX_USB_DEVICES, MAX_VGPUS, MAX_VIRTIO_BLK, MEMORY_BLOCK,
-    MachineSpec, Medium, NIC_PORTS, NicModel, NicSpec, OPTION_GROUPS, SCSI_CONTROLLER, SEED_ID, SEED_TARGET,
-    SYSPREP_ID, ShareSpec, VgpuSpec,
+    Bus, CdromSpec, DiskSpec, Extras, FIRST_CDROM_TARGET, Firmware, Format, LaunchSpec, MAX_CDROMS, MAX_NICS,
+    MAX_NUMA_NODES, MAX_OPTIONS, MAX_PCI_DEVICES, MAX_QUEUES, MAX_SATA, MAX_SERIAL, MAX_SERIAL_PORTS,
+    MAX_SHARE_TAG, MAX_SHARES, MAX_SOCKET_PATH, MAX_USB_BUS, MAX_USB_DEVICES, MAX_VGPUS, MAX_VIRTIO_BLK,
+    MEMORY_BLOCK, MachineSpec, Medium, NIC_PORTS, NicModel, NicSpec, OPTION_GROUPS, SCSI_CONTROLLER, SEED_ID,
+    SEED_TARGET, SYSPREP_ID, ShareSpec, VgpuSpec,
 };
 
 /// Why a spec is not a valid machine.
@@ -42,7 +43,9 @@ impl LaunchSpec {
         let fits = virtiofs.is_some() != shares.is_empty()
             && folders.map(|f| f.read_only).eq(shares.iter().map(|s| s.read_only));
         check("shares", &shares.len().to_string(), fits, "its files have a folder for each, and no other")?;
-        for socket in self.files.paths.sockets() {
+        let serial = self.machine.serial_ports().map(|number| self.files.paths.serial_port(number).0);
+        let serial: Vec<PathBuf> = serial.collect();
+        for socket in self.files.paths.sockets().into_iter().chain(serial.iter().map(PathBuf::as_path)) {
             let text = socket.to_string_lossy();
             check(
                 "socket path",
@@ -116,7 +119,26 @@ impl MachineSpec {
         self.validate_usb_devices()?;
         self.validate_vgpus()?;
         self.validate_shares()?;
+        self.validate_console()?;
         self.validate_options()
+    }
+
+    /// The layout is the name of a file, and the order a list of sources.
+    fn validate_console(&self) -> Result<(), SpecError> {
+        let Extras { boot_order, resolution, keyboard_layout, further_serial_ports, .. } = &self.extras;
+        let fits = *further_serial_ports < MAX_SERIAL_PORTS;
+        check("serial ports", &further_serial_ports.to_string(), fits, "at most 3 beside the first")?;
+        if let Some((width, height)) = resolution {
+            let fits = (640..=2560).contains(width) && (480..=1600).contains(height);
+            check("resolution", &format!("{width}x{height}"), fits, "640x480 to 2560x1600")?;
+        }
+        if let Some(layout) = keyboard_layout {
+            let is_name = (2..=8).contains(&layout.len())
+                && layout.bytes().all(|b| b.is_ascii_lowercase() || b == b'-');
+            check("keyboard layout", layout, is_name, "2 to 8 lower-case letters and '-'")?;
+        }
+        let is_once = boot_order.iter().all(|source| boot_order.iter().filter(|o| *o == source).count() == 1);
+        check("boot order", &format!("{boot_order:?}"), is_once, "lists a source twice")
     }
 
     fn validate_numa_nodes(&self) -> Result<(), SpecError> {

@@ -168,14 +168,15 @@ impl LocalHypervisor {
         let stderr =
             log::open_log(&spec.files.paths.stderr_log).map_err(failed(&spec.files.paths.stderr_log))?;
         stderr.set_len(0).map_err(failed(&spec.files.paths.stderr_log))?;
-        let serial =
-            log::open_log(&spec.files.paths.serial_log).map_err(failed(&spec.files.paths.serial_log))?;
-        if let Some(user) = user {
-            // Owned by root, with append access for QEMU: an owner could write anywhere in the file, and rename it.
-            let owner = Uid::effective().as_raw();
-            fchown(&serial, Some(owner), Some(user.gid)).map_err(failed(&spec.files.paths.serial_log))?;
-            let mode = std::fs::Permissions::from_mode(0o620);
-            serial.set_permissions(mode).map_err(failed(&spec.files.paths.serial_log))?;
+        for path in serial_logs(spec) {
+            let serial = log::open_log(&path).map_err(failed(&path))?;
+            if let Some(user) = user {
+                // Owned by root, with append access for QEMU: an owner could write anywhere in the file, and rename it.
+                let owner = Uid::effective().as_raw();
+                fchown(&serial, Some(owner), Some(user.gid)).map_err(failed(&path))?;
+                let mode = std::fs::Permissions::from_mode(0o620);
+                serial.set_permissions(mode).map_err(failed(&path))?;
+            }
         }
         for node in spec.files.vfio_groups.iter().chain(&spec.files.usb_nodes) {
             give(node, true, user.as_ref()).map_err(failed(node))?;
@@ -221,7 +222,9 @@ impl LocalHypervisor {
     fn ruleset(&self, spec: &LaunchSpec) -> io::Result<Option<Ruleset>> {
         let Some(ruleset) = ruleset_of_program(&self.binary)? else { return Ok(None) };
         ruleset.allow(&spec.files.paths.directory, Reach::Own)?;
-        ruleset.allow(&spec.files.paths.serial_log, Reach::Write)?;
+        for log in serial_logs(spec) {
+            ruleset.allow(&log, Reach::Write)?;
+        }
         for folder in spec.files.confinement.iter().flat_map(|confinement| &confinement.folders) {
             ruleset.allow(folder, Reach::Write)?;
         }
@@ -422,6 +425,11 @@ fn tpm_ruleset_of(spec: &LaunchSpec) -> io::Result<Option<Ruleset>> {
     let Some(ruleset) = ruleset_of_program(&files.program)? else { return Ok(None) };
     swtpm::allow(&ruleset, files)?;
     Ok(Some(ruleset))
+}
+
+/// The logs of the machine's serial ports.
+fn serial_logs(spec: &LaunchSpec) -> Vec<PathBuf> {
+    spec.machine.serial_ports().map(|number| spec.files.paths.serial_port(number).1).collect()
 }
 
 /// Lists the files that the machine opens, and whether it writes to them.

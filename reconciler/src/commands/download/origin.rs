@@ -92,6 +92,7 @@ impl<'a> Origin<'a> {
             source: self.kind.source(self.name),
             format: ImageFormat::Qcow2,
             compression: None,
+            guest_os: None,
             deletion_protection: false,
         };
         let mut wanted = Image::new(&self.image, spec);

@@ -64,6 +64,7 @@ pub(super) fn note(guest: &Guest<'_>, notes: &mut Vec<String>) -> Result<(), Com
 
 const FOLDER: &str = "it has a folder of its host: share it there with --share, and add it to shares";
 const WATCHDOG: &str = "it has a watchdog: set watchdog of the VM";
+const SOUND: &str = "it has a sound card: set sound of the VM, for which the guest sees Intel HD Audio";
 
 fn on_device(driver: &str, device: &Properties) -> Option<String> {
     let starts = |names: &[&str]| names.iter().any(|name| driver.starts_with(name));
@@ -92,6 +93,13 @@ fn on_device(driver: &str, device: &Properties) -> Option<String> {
     }
     if starts(&["i6300esb", "ib700"]) {
         return Some(WATCHDOG.to_owned());
+    }
+    if starts(&["ich9-intel-hda", "intel-hda", "AC97", "ES1370", "sb16", "virtio-sound"]) {
+        return Some(SOUND.to_owned());
+    }
+    // The codec of such a card.
+    if starts(&["hda-"]) {
+        return None;
     }
     if SILENT_DEVICES.split(' ').any(|silent| driver.starts_with(silent)) {
         return None;

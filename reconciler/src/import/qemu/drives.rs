@@ -302,7 +302,7 @@ fn find_boot_medium(
         drive.boot_first = true;
     }
     if devices.starts_with(['n', 'a']) {
-        domain.notes.push("it boots from the network or a floppy first; in berth from its disk".to_owned());
+        domain.notes.push("it boots from the network or a floppy first; in berth from its disk, unless boot_order begins with \"Network\"".to_owned());
     }
     Ok(())
 }

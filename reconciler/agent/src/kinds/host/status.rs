@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use berth_api::backup_repository::MOST_BACKUP_FOLDERS;
 use berth_api::condition;
+use berth_api::hardware::is_machine_type;
 use berth_api::host::{
     AddressConflict, HostDedicatedCpus, HostHugePages, Inventory, KvmStatus, MAX_DETAIL, MOST_CPUS, MTU,
     Orphan, OrphanOwner, Resources, TargetHealth, TrashedSource, TrashedVolume,
@@ -122,6 +123,8 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
     let qemu = facts.qemu.as_ref().ok();
     let models = qemu.into_iter().flat_map(|qemu| &qemu.cpu_models).filter(|model| model.len() <= MAX_MODEL);
     status.cpu_models = models.take(MAX_MODELS).cloned().collect();
+    let types = qemu.into_iter().flat_map(|qemu| &qemu.machine_types).filter(|name| is_machine_type(name));
+    status.machine_types = types.take(MAX_MODELS).cloned().collect();
     status.disk_io = qemu.map(|qemu| if qemu.io_uring { "io_uring" } else { "native" }.to_owned());
     status.disk_encryption = Some(true);
     status.tpm = Some(facts.qemu.as_ref().is_ok_and(|qemu| qemu.tpm));

@@ -6,6 +6,7 @@ mod due;
 mod interfaces;
 mod lan_addresses;
 pub(super) mod offline;
+mod pins;
 mod running;
 mod seeding;
 mod start;

@@ -6,8 +6,8 @@ use berth_api::condition::{self, remove};
 use berth_api::passthrough::{PciDeviceStatus, UsbDeviceStatus};
 use berth_api::vgpus::{MAX_TYPE, VgpuStatus};
 use berth_api::vm::{
-    DedicatedCpus, DiskAttachmentStatus, GuestEnd, GuestNumaNode, GuestStatus, Hardware, HostRefusal,
-    ProcessStatus,
+    DedicatedCpus, DiskAttachmentStatus, DiskPlace, GuestEnd, GuestNumaNode, GuestStatus, Hardware,
+    HostRefusal, InterfacePlace, ProcessStatus,
 };
 use berth_api::{
     ConditionType, ConditionUpdate, GuestOS, HugePages, Power, Quantity, Readiness, Reason, Size, VM,
@@ -24,14 +24,18 @@ use super::plan::{IO_ERROR, interface_changes, too_large};
 use super::{Observed, cpu_time, guest_users, stop_snapshots};
 use crate::admission::Admission;
 use crate::converge::held_conditions;
-use crate::hardware::{differences, numa_nodes, topology};
-use crate::journal::{Ended, Held, Run, SuspensionPhase};
+use crate::disk_places;
+use crate::hardware::{declared_bus, differences, numa_nodes, topology};
+use crate::journal::{Ended, Held, Journal, Run, SuspensionPhase};
 use crate::machine::with_stored_use;
 use crate::plugging::device;
 use crate::restores::VmRestore;
 
 /// The maximum length of the cause of an end, in bytes.
 const MAX_CAUSE: usize = 1024;
+/// The places that are listed, which are those of all devices that a VM can declare, and some that have just been taken off.
+const MOST_DISK_PLACES: usize = 32;
+const MOST_INTERFACE_PLACES: usize = 16;
 
 pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: Timestamp) -> VMStatus {
     let mut status = vm.status.clone().unwrap_or_default();
@@ -467,14 +471,48 @@ fn hardware(observed: &Observed) -> Option<Hardware> {
         cpu_topology: Some(topology(run)),
         numa_nodes: Some(numa_nodes(run)).filter(|nodes| *nodes > 1),
         graphics: Some(run.graphics),
-        machine_type: pins.machine_type.clone(),
-        cpu_model: run.profile.cpu_model.clone().unwrap_or_else(|| pins.cpu_model.clone()),
+        // A guest that goes on with the memory of a snapshot has that of then.
+        machine_type: run
+            .machine
+            .as_ref()
+            .map_or(&pins.machine_type, |machine| &machine.machine_type)
+            .clone(),
+        cpu_model: run
+            .profile
+            .cpu_model
+            .as_ref()
+            .or(pins.cpu_level.as_ref())
+            .unwrap_or(&pins.cpu_model)
+            .clone(),
         accelerator: pins.accelerator.clone(),
         uuid: pins.uuid.clone(),
         guest_os: Some(run.profile.guest_os).filter(|os| *os != GuestOS::Linux),
         watchdog: run.profile.watchdog,
         serial_number: run.profile.serial_number.clone(),
+        serial_ports: Some(1 + i64::from(run.profile.further_serial_ports)).filter(|ports| *ports > 1),
+        disk_places: disk_places(&observed.journal),
+        interface_places: interface_places(&observed.journal),
     })
+}
+
+fn disk_places(journal: &Journal) -> Vec<DiskPlace> {
+    let places = journal.disk_places.iter().take(MOST_DISK_PLACES);
+    let place = |(name, place): (&str, disk_places::DiskPlace)| DiskPlace {
+        name: name.to_owned(),
+        bus: declared_bus(place.bus),
+        number: i64::from(place.number),
+    };
+    places.map(place).collect()
+}
+
+fn interface_places(journal: &Journal) -> Vec<InterfacePlace> {
+    let places = journal.slots.iter().take(MOST_INTERFACE_PLACES);
+    let place = |(name, slot): (&String, &u8)| InterfacePlace {
+        name: name.clone(),
+        slot: i64::from(*slot),
+        in_port: journal.port_of(name).is_some(),
+    };
+    places.map(place).collect()
 }
 
 /// Returns the disks of the spec, then those plugged by attachments.

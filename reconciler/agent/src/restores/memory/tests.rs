@@ -151,6 +151,13 @@ fn a_guest_goes_on_with_its_memory_only_with_its_disks_as_they_were() {
 }
 
 #[test]
+fn a_guest_goes_on_with_its_memory_only_with_the_machine_type_that_it_had() {
+    let of_type = |name: &str| why_not(&vm(json!({"machineType": name})), &saved(), 1);
+    assert_eq!(of_type("pc-q35-7.2"), None);
+    assert!(of_type("pc-q35-9.2").expect("another one").contains("another machineType"));
+}
+
+#[test]
 fn a_guest_goes_on_with_its_memory_only_with_the_devices_for_bootstrap_data_that_it_had() {
     assert_eq!(other_bootstrap(&["seed".to_owned()], &saved()), None);
     assert!(other_bootstrap(&[], &saved()).is_some());

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use berth_api::{
     BridgeSpec, DEFAULT_NAME, Graphics, HOST_FINALIZER, Network, ObjectUse, Readiness, Reason, SizeError,
     UseKind, VM, VMState,
+    hardware::is_machine_type,
     vm::{NetworkInterface, declared_shares},
 };
 use kube::ResourceExt;
@@ -42,7 +43,10 @@ pub(super) fn place(vm: &VM, observed: &Observed, capacity: &HostCapacity) -> Pl
         Ok(request) => request,
     };
     match scheduler::choose(&request, &observed.members, capacity.hosts(), observed.policy) {
-        Ok(host) => bind(vm, observed, host.to_owned()),
+        Ok(host) => {
+            let baseline = scheduler::cpu_baseline(&request, capacity.hosts());
+            bind(vm, observed, host.to_owned(), baseline)
+        }
         Err(why) => {
             let readiness = why.readiness(&constraints_text(observed));
             let dependencies = capacity_dependencies(vm, observed, request);
@@ -196,6 +200,7 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
         dedicated_cpus: demand.dedicated_cpus,
         reserved: demand.reserved,
         cpu_model: observed.cpu_model.clone(),
+        machine_type: machine_type(vm),
         tpm: observed.tpm,
         disk_encryption: has_encrypted_disk(vm, observed),
         devices: demand.devices.clone(),
@@ -211,6 +216,14 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
         refused_by: observed.refused_by.as_ref().map(|(host, _)| host.clone()),
         group,
     })
+}
+
+/// Returns the machine type that a VM declares, or else the one with which it was first started.
+fn machine_type(vm: &VM) -> Option<String> {
+    let hardware = vm.status.as_ref().and_then(|status| status.hardware.as_ref());
+    let pinned =
+        || hardware.map(|hardware| hardware.machine_type.clone()).filter(|text| is_machine_type(text));
+    vm.spec.machine_type.clone().or_else(pinned)
 }
 
 /// Whether one of its disks is encrypted, or one that is to be made from a template.
@@ -311,7 +324,7 @@ pub(super) fn check_disk(disk: &DiskSeen) -> Result<(), Blocked> {
     Ok(())
 }
 
-fn bind(vm: &VM, observed: &Observed, host: String) -> Plan<Decision> {
+fn bind(vm: &VM, observed: &Observed, host: String, cpu_baseline: Option<&'static str>) -> Plan<Decision> {
     let mut steps = vec![Step::AddFinalizer(Key::of(vm), HOST_FINALIZER)];
     for (disk, volume_id) in observed.disks.iter().zip(&observed.fresh.volume_ids) {
         if disk.object.as_ref().is_some_and(|d| bound(d).is_none()) {
@@ -321,7 +334,7 @@ fn bind(vm: &VM, observed: &Observed, host: String) -> Plan<Decision> {
     let interfaces = addresses::decide(vm, &observed.networks, &observed.fresh.interfaces);
     let known = vm.status.as_ref().and_then(|s| s.instance_id.clone());
     let instance_id = known.unwrap_or_else(|| observed.fresh.instance_id.clone());
-    let decision = Decision::Bind { host, instance_id, interfaces, held: None };
+    let decision = Decision::Bind { host, instance_id, interfaces, cpu_baseline, held: None };
     Plan { steps, decision, outcome: Outcome::Settled }
 }
 
@@ -337,6 +350,8 @@ pub(super) fn bind_again(vm: &VM, observed: &Observed, claim: &Claim) -> Plan<De
         host: claim.host.clone(),
         instance_id: claim.id.clone(),
         interfaces: addresses::decide(vm, &observed.networks, &observed.fresh.interfaces),
+        // Its host has the CPU model in its files.
+        cpu_baseline: None,
         held: Some(claim.epoch),
     };
     Plan { steps, decision, outcome: Outcome::Settled }

@@ -68,7 +68,7 @@ pub(super) fn status(vm: &VM, decision: &Decision, now: Timestamp) -> VMStatus {
             readiness.write(conditions, generation, now);
             status.state = Some(*state);
         }
-        Decision::Bind { host, instance_id, interfaces, held } => {
+        Decision::Bind { host, instance_id, interfaces, cpu_baseline, held } => {
             let readiness = Readiness::bound_to(host);
             let (scheduled, reason) = (ConditionType::Scheduled, readiness.reason());
             condition::set(
@@ -83,6 +83,7 @@ pub(super) fn status(vm: &VM, decision: &Decision, now: Timestamp) -> VMStatus {
             status.admitted_epoch = held.map(|_| epoch);
             status.binding = Some(Binding { host: host.clone(), epoch });
             status.instance_id = Some(instance_id.clone());
+            status.cpu_baseline = cpu_baseline.map(str::to_owned);
             status.private_address = private_address(interfaces);
             status.interfaces.clone_from(interfaces);
         }

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use berth_qemu::machine::{MAX_SERIAL_PORTS, serial_log_name};
 use berth_qemu::process;
 
 use super::super::files::{self, blocking};
@@ -14,7 +15,6 @@ use crate::SystemError;
 const MAX_BYTES: u64 = 4 << 20;
 /// The interval between checks. Data written in between comes on top: a serial line writes a few MB/s.
 const EVERY: Duration = Duration::from_secs(1);
-const LOGS: [&str; 2] = ["serial.log", "qemu.log"];
 
 /// Limits the size of the logs of all instances.
 pub(super) async fn rotate(layout: &Layout) {
@@ -28,9 +28,11 @@ pub(super) async fn rotate(layout: &Layout) {
 pub(super) fn cut_all(layout: &Layout, max_bytes: u64) {
     // If the instances cannot be listed, there is nothing to truncate.
     let instances = files::names(&layout.instances()).unwrap_or_default();
+    let mut names: Vec<String> = (1..=MAX_SERIAL_PORTS).map(serial_log_name).collect();
+    names.push("qemu.log".to_owned());
     for instance in instances.iter().filter(|n| is_name(n)) {
         let folder = layout.instance(instance);
-        for name in LOGS {
+        for name in &names {
             let log = place(&folder, name);
             if !fs::symlink_metadata(&log).is_ok_and(|m| m.is_file() && m.len() > max_bytes) {
                 continue;

@@ -17,8 +17,8 @@ use jiff::Timestamp;
 use super::super::cpu_time;
 use super::cards::cards_down;
 use super::due::{back_off, is_restarted};
-use super::start::{disks, disks_ready, nics};
-use super::{GONE, Observed, Step, asks_for_restart, deleting, ending, gone};
+use super::start::{disks_ready, nics};
+use super::{GONE, Observed, Step, asks_for_restart, deleting, ending, gone, pins};
 use crate::converge::Plan;
 use crate::journal::{Journal, PostStart, Run};
 use crate::machine::{MachineState, has_ended};
@@ -61,13 +61,14 @@ fn declared(vm: &VM, observed: &Observed, journal: &Journal) -> Option<OfflineRe
             })
         })
         .collect();
+    let places = pins::disk_places(observed, journal.disk_places.clone());
     let without_chain = |disk: DiskSpec| DiskSpec { backing: None, ..disk };
     let without_medium = |drive: &CdromSpec| CdromSpec { medium: None, ..drive.clone() };
     Some(OfflineRestart {
         holder,
         policy: vm.spec.restart_policy,
         machine: MachineSpec {
-            disks: disks(observed).into_iter().map(without_chain).collect(),
+            disks: pins::disks(observed, &places).into_iter().map(without_chain).collect(),
             nics: nics(vm, observed, journal),
             cdroms: launched.cdroms.iter().map(without_medium).collect(),
             ..launched.clone()

@@ -8,14 +8,16 @@ use berth_qemu::power::RunState;
 use jiff::SignedDuration;
 
 use super::super::cpu_time;
-use super::super::declared_disks::User;
+use super::super::declared_disks::{DeclaredDisk, User};
 use super::super::hooking;
 use super::super::media;
 use super::super::surplus;
 use super::interfaces;
 use super::start::{since, too_large};
-use super::{Observed, Step, obstacle};
+use super::{Observed, Step, obstacle, write_journal};
 use crate::converge::Plan;
+use crate::disk_places::DiskPlaces;
+use crate::journal::Journal;
 use crate::machine::MachineState;
 use crate::networking::LOOK_AGAIN;
 use crate::plugging::disk_spec;
@@ -134,6 +136,7 @@ pub(super) fn resume(observed: &Observed, machine: &MachineState, reason: Reason
 fn disks(vm: &VM, observed: &Observed, machine: &MachineState) -> Plan<Step> {
     let mut steps = Vec::new();
     let mut waiting = None;
+    let mut places = observed.journal.disk_places.clone();
     for disk in observed.disks.iter().filter(|d| !d.boot) {
         let plugged = |id: &String| machine.disks.iter().any(|d| d.id == *id);
         // Disks on another bus are plugged in at the start.
@@ -142,7 +145,8 @@ fn disks(vm: &VM, observed: &Observed, machine: &MachineState) -> Plan<Step> {
         }
         match (&disk.volume, &disk.user) {
             (Some(volume), User::ThisVm) => {
-                let spec = disk_spec(volume, &disk.serial, false, None);
+                let target = give_place(&mut places, disk, observed, machine);
+                let spec = disk_spec(volume, &disk.serial, false, target);
                 let spec = DiskSpec { read_only: disk.read_only, ..spec };
                 steps.push(Step::Plug { disk: Box::new(spec) });
             }
@@ -156,6 +160,12 @@ fn disks(vm: &VM, observed: &Observed, machine: &MachineState) -> Plan<Step> {
                 waiting.get_or_insert(Readiness::Reconciling(Reason::WaitingForDisk, text));
             }
         }
+    }
+    if places != observed.journal.disk_places {
+        // First, so that it keeps its place also if the guest ends right after that.
+        let updated = Journal { disk_places: places, ..observed.journal.clone() };
+        let readiness = Readiness::Reconciling(Reason::Attaching, "disks are being plugged in".to_owned());
+        return Plan::steps(vec![write_journal(updated)], readiness);
     }
     let mut busy = false;
     for disk in surplus(machine, observed) {
@@ -227,6 +237,21 @@ fn disks(vm: &VM, observed: &Observed, machine: &MachineState) -> Plan<Step> {
     let plan = if has_helper { plan.requeue_after(SEEK_EVERY) } else { plan };
     let plan = if observed.conflicts.is_empty() { plan } else { plan.requeue_after(LOOK_AGAIN) };
     if busy { plan.requeue_after(ASK_AGAIN) } else { plan }
+}
+
+/// Records the place of a disk that is about to be plugged in, and forgets those of disks that were taken off. Returns its SCSI target,
+/// unless QEMU is to choose one.
+fn give_place(
+    places: &mut DiskPlaces,
+    disk: &DeclaredDisk,
+    observed: &Observed,
+    machine: &MachineState,
+) -> Option<u8> {
+    places.keep(|name| observed.disks.iter().any(|declared| declared.name == name));
+    let taken = machine.disks.iter().filter(|has| has.bus == disk.bus).filter_map(|has| has.target).collect();
+    let place = places.for_plug(&disk.name, disk.bus, &taken)?;
+    places.record(&disk.name, place);
+    Some(place.number)
 }
 
 fn tpm(machine: &MachineState) -> Option<Readiness> {

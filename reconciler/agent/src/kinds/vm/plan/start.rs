@@ -1,18 +1,18 @@
 //! Plan for the start of a VM: what it waits for, and how it is launched once everything exists.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
+use berth_api::hardware::Resolution;
 use berth_api::vm::{InterfaceStatus, NetworkInterface, declared_shares};
 use berth_api::{
-    Firmware, Graphics, GuestOS, HugeMemory, HugePages, Power, Quantity, Readiness, Reason, Size, SizeError,
-    SizeTaken, VM, Watchdog,
+    BootSource, Firmware, Graphics, GuestOS, HugeMemory, HugePages, Power, Quantity, Readiness, Reason, Size,
+    SizeError, SizeTaken, VM, Watchdog,
 };
 use berth_host::{HostFacts, LaunchRequest, QemuFacts, ShareFacts, TapConfig};
 use berth_qemu::cpu_models;
 use berth_qemu::hypervisor::{CpuTime, Limits};
 use berth_qemu::machine::{
-    self, Accelerator, Bus, CdromSpec, DiskSpec, Extras, MachineSpec, NIC_PORTS, NicSpec, Tap, Topology,
+    self, CdromSpec, Extras, MachineSpec, NIC_PORTS, NicModel, NicSpec, Tap, Topology,
 };
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -26,13 +26,12 @@ use super::devices::{self, HeldDevices};
 use super::due::ended;
 use super::lan_addresses;
 use super::seeding;
-use super::{Observed, Step, obstacle, write_journal};
+use super::{Observed, Step, obstacle, pins, write_journal};
 use crate::converge::Plan;
-use crate::hardware::{class_name, uuid_of};
+use crate::hardware::class_name;
 use crate::huge_pages;
 use crate::journal::{Journal, MemoryGrowth, PinnedHardware, PostStart, Run, RunProfile, epoch_of};
 use crate::networking::tap_of;
-use crate::plugging::disk_spec;
 use crate::restores::VmRestore;
 
 /// Retry interval for dependencies that are not watched.
@@ -55,9 +54,11 @@ pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
 struct Prepared<'a> {
     size: Size,
     host: &'a HostFacts,
-    qemu: &'a QemuFacts,
     cdroms: Vec<CdromSpec>,
     devices: HeldDevices,
+    /// The journal with the hardware that is pinned, which this host has.
+    journal: Journal,
+    pins: PinnedHardware,
 }
 
 fn prepared<'a>(vm: &VM, observed: &'a Observed) -> Result<Prepared<'a>, Plan<Step>> {
@@ -98,16 +99,8 @@ fn prepared<'a>(vm: &VM, observed: &'a Observed) -> Result<Prepared<'a>, Plan<St
     let Some(host) = &observed.host else {
         return Err(waits(Reason::Starting, "the host is being looked at".to_owned()).requeue_after(LOOK_FOR));
     };
-    let qemu = qemu(&size, host)?;
-    if let Some(model) = observed.profile.cpu_model.as_ref().filter(|model| !qemu.cpu_models.contains(model))
-    {
-        let text = format!(
-            "this host's CPUs or its QEMU lack a feature of cpuModel {model}: see status.cpuModels of the Host"
-        );
-        return Err(
-            Plan::without_steps(Readiness::Stalled(Reason::NotSupported, text)).requeue_after(ASK_HOST)
-        );
-    }
+    let qemu = qemu(vm, &size, host)?;
+    let (journal, pins) = pins(vm, observed, host, qemu)?;
     if let Some(text) = too_large(vm, &size, observed) {
         let stalled = Readiness::Stalled(Reason::NoHostLargeEnough, text);
         return Err(Plan::without_steps(stalled).requeue_after(ASK_HOST));
@@ -123,7 +116,31 @@ fn prepared<'a>(vm: &VM, observed: &'a Observed) -> Result<Prepared<'a>, Plan<St
     let devices = devices::choose(vm, observed, host)
         .map_err(|readiness| Plan::without_steps(readiness).requeue_after(ASK_HOST))?;
     shares_ready(vm, host)?;
-    Ok(Prepared { size, host, qemu, cdroms, devices })
+    Ok(Prepared { size, host, cdroms, devices, journal, pins })
+}
+
+/// Returns the journal with the pinned hardware, and the pins of this start, which the host has.
+fn pins(
+    vm: &VM,
+    observed: &Observed,
+    host: &HostFacts,
+    qemu: &QemuFacts,
+) -> Result<(Journal, PinnedHardware), Plan<Step>> {
+    let journal = pins::recovered(vm, &observed.journal);
+    let pins = pins::pinned(vm, &journal, host, qemu);
+    let model = observed.profile.cpu_model.as_ref().filter(|model| !qemu.cpu_models.contains(model));
+    let lacks_model = |model: &String| {
+        format!(
+            "this host's CPUs or its QEMU lack a feature of cpuModel {model}: see status.cpuModels of the Host"
+        )
+    };
+    match pins::lacks(&pins, &observed.profile, qemu).or_else(|| model.map(lacks_model)) {
+        None => Ok((journal, pins)),
+        Some(text) => {
+            let stalled = Readiness::Stalled(Reason::NotSupported, text);
+            Err(Plan::without_steps(stalled).requeue_after(ASK_HOST))
+        }
+    }
 }
 
 /// Checks for the folders that the VM mounts: the scheduler may have been mistaken, and they may have changed since.
@@ -186,7 +203,7 @@ fn has_interface(vm: &VM, name: &str) -> bool {
     vm.status.iter().flat_map(|s| &s.interfaces).any(|i| i.name == name)
 }
 
-fn qemu<'a>(size: &Size, host: &'a HostFacts) -> Result<&'a QemuFacts, Plan<Step>> {
+fn qemu<'a>(vm: &VM, size: &Size, host: &'a HostFacts) -> Result<&'a QemuFacts, Plan<Step>> {
     let stalled =
         |reason, text: String| Plan::without_steps(Readiness::Stalled(reason, text)).requeue_after(ASK_HOST);
     let qemu = host.qemu.as_ref().map_err(|missing| stalled(Reason::QemuMissing, missing.clone()))?;
@@ -194,6 +211,9 @@ fn qemu<'a>(size: &Size, host: &'a HostFacts) -> Result<&'a QemuFacts, Plan<Step
         Firmware::UEFI if !qemu.uefi => ("UEFI firmware", "ovmf"),
         Firmware::UEFISecureBoot if !qemu.secure_boot => ("UEFI firmware with Secure Boot", "ovmf"),
         _ if size.tpm && !qemu.tpm => ("swtpm, which emulates a TPM,", "swtpm"),
+        firmware if needs_boot_rom(vm, firmware) && !qemu.boot_roms => {
+            ("iPXE, by which network cards boot,", "ipxe-qemu")
+        }
         _ => return Ok(qemu),
     };
     let text = format!(
@@ -233,13 +253,13 @@ fn disk_ready(disk: &DeclaredDisk) -> Result<(), Plan<Step>> {
 
 /// Launches the machine; `is_restart` if its guest ended by itself.
 fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: bool) -> Plan<Step> {
-    let Prepared { size, host, qemu, cdroms, devices } = prepared;
-    let (size, host, qemu) = (*size, *host, *qemu);
+    let Prepared { size, host, cdroms, devices, journal, pins } = prepared;
+    let (size, host, pins) = (*size, *host, pins.clone());
     let memory = size.memory;
     let profile = RunProfile::declared(vm, &observed.profile);
-    let pins = pinned_hardware(vm, observed, host, qemu);
     let names = vm.spec.network_interfaces.iter().map(|n| n.name.as_str());
-    let mut journal = observed.journal.clone().with_slots(names);
+    let mut journal = journal.clone().with_slots(names);
+    journal.disk_places = pins::disk_places(observed, std::mem::take(&mut journal.disk_places));
     journal.epoch = epoch_of(vm);
     journal.uid = vm.uid().unwrap_or_default();
     journal.interfaces = interfaces(vm, &journal).map(|(_, interface, _)| interface.clone()).collect();
@@ -311,7 +331,7 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
         },
         machine_type: pins.machine_type,
         cpu_model,
-        disks: disks(observed),
+        disks: pins::disks(observed, &journal.disk_places),
         cdroms: cdroms.clone(),
         nics: nics(vm, observed, &journal),
         nic_ports: NIC_PORTS,
@@ -323,7 +343,10 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
         usb_devices: taken.usb.clone(),
         vgpus: taken.vgpus.clone(),
         shares: profile.shares.clone(),
-        extras: extras(&profile),
+        extras: Extras {
+            without_hpet: profile.guest_os == GuestOS::Windows && pins.windows_without_hpet,
+            ..extras(&profile)
+        },
         tpm: size.tpm,
     };
     let request = LaunchRequest {
@@ -370,24 +393,6 @@ pub(in crate::kinds::vm) fn limits_with(memory: u64, cpu: CpuTime, host: &HostFa
     Limits { memory_max: Some(memory + 2 * host.overhead_bytes + SLACK), cpu }
 }
 
-/// Returns the pins: chosen at the first start and kept. Only another UUID is declared, and a CPU model that the host's
-/// accelerator does not support is replaced.
-fn pinned_hardware(vm: &VM, observed: &Observed, host: &HostFacts, qemu: &QemuFacts) -> PinnedHardware {
-    let accelerator = accelerator_name(host.accelerator);
-    let mut pins = observed.journal.pins.clone().unwrap_or_else(|| PinnedHardware {
-        machine_type: qemu.machine_type.clone(),
-        cpu_model: qemu.cpu_model.clone(),
-        accelerator: accelerator.to_owned(),
-        uuid: String::new(),
-    });
-    pins.uuid = uuid_of(vm);
-    if pins.accelerator != accelerator {
-        pins.cpu_model.clone_from(&qemu.cpu_model);
-        pins.accelerator = accelerator.to_owned();
-    }
-    pins
-}
-
 fn extras(profile: &RunProfile) -> Extras {
     Extras {
         windows: profile.guest_os == GuestOS::Windows,
@@ -398,29 +403,26 @@ fn extras(profile: &RunProfile) -> Extras {
             Watchdog::PowerOff => machine::Watchdog::Stop,
         }),
         options: profile.qemu_options.clone(),
+        boot_order: profile.boot_order.iter().map(|source| boot_source(*source)).collect(),
+        resolution: profile.resolution.map(Resolution::size),
+        keyboard_layout: profile.keyboard_layout.map(|layout| layout.as_str().to_owned()),
+        sound: profile.sound,
+        further_serial_ports: profile.further_serial_ports,
     }
 }
 
-fn accelerator_name(accelerator: Accelerator) -> &'static str {
-    match accelerator {
-        Accelerator::Kvm => "kvm",
-        Accelerator::Tcg { .. } => "tcg",
+fn boot_source(source: BootSource) -> machine::BootSource {
+    match source {
+        BootSource::Disk => machine::BootSource::Disk,
+        BootSource::Cdrom => machine::BootSource::Cdrom,
+        BootSource::Network => machine::BootSource::Network,
     }
 }
 
-/// Returns the disks with the boot disk first: firmware finds it at the lowest target of its bus.
-pub(super) fn disks(observed: &Observed) -> Vec<DiskSpec> {
-    let mut ordered: Vec<&DeclaredDisk> = observed.disks.iter().collect();
-    ordered.sort_by_key(|disk| !disk.boot);
-    let mut places: HashMap<Bus, u8> = HashMap::new();
-    let specs = ordered.into_iter().filter_map(|disk| {
-        let next = places.entry(disk.bus).or_default();
-        let target = *next;
-        *next = next.saturating_add(1);
-        let spec = disk_spec(disk.volume.as_ref()?, &disk.serial, disk.boot, Some(target));
-        Some(DiskSpec { bus: disk.bus, read_only: disk.read_only, ..spec })
-    });
-    specs.collect()
+/// Whether the firmware boots from a network card of the VM by the card's ROM. UEFI has a driver of its own for virtio cards.
+fn needs_boot_rom(vm: &VM, firmware: Firmware) -> bool {
+    let needs = |card: &NetworkInterface| firmware == Firmware::BIOS || model_of(card) != NicModel::Virtio;
+    vm.spec.boot_order.contains(&BootSource::Network) && vm.spec.network_interfaces.iter().any(needs)
 }
 
 fn taps(vm: &VM, observed: &Observed, journal: &Journal) -> Vec<TapConfig> {

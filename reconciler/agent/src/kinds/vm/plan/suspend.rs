@@ -19,6 +19,7 @@ use super::interfaces::are_recorded;
 use super::start::{disks_ready, enough_of_its_own, limits, since};
 use super::{Observed, Step, asks_for_restart, deleting, devices, vanished, write_journal};
 use crate::converge::Plan;
+use crate::disk_places::{DiskPlace, DiskPlaces};
 use crate::journal::{Journal, Run, Suspension, SuspensionPhase, epoch_of};
 use crate::networking::tap_of;
 use crate::restores::{DueParts, VmRestore};
@@ -274,10 +275,23 @@ pub(super) fn restored(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
         interfaces: vm.status.as_ref().map(|status| status.interfaces.clone()).unwrap_or_default(),
         run: Some(run),
         loaded: Some(memory.restore.clone()),
+        disk_places: places_in(observed, &memory.machine),
         ..observed.journal.clone()
     };
     let updated = updated.with_suspension(Some(suspension));
     Some(Plan::steps(vec![Step::LayState(memory.id.clone()), write_journal(updated)], resuming()))
+}
+
+/// Returns the places of the disks with those that they have in this machine.
+fn places_in(observed: &Observed, machine: &MachineSpec) -> DiskPlaces {
+    let mut places = observed.journal.disk_places.clone();
+    for disk in &observed.disks {
+        let has = machine.disks.iter().find(|has| Some(&has.id) == disk.volume_id.as_ref());
+        if let Some((bus, number)) = has.and_then(|has| Some((has.bus, has.target?))) {
+            places.record(&disk.name, DiskPlace { bus, number });
+        }
+    }
+    places
 }
 
 /// A VM that stays suspended.

@@ -32,7 +32,9 @@ mod ended;
 mod interfaces;
 mod media;
 mod offline;
+mod pins;
 mod running;
+mod screen;
 mod seeding;
 mod shares;
 mod start;
@@ -112,10 +114,12 @@ fn host() -> HostFacts {
     let qemu = QemuFacts {
         version: "7.2.0".into(),
         machine_type: "pc-q35-7.2".into(),
+        machine_types: vec!["pc-q35-7.2".to_owned()],
         cpu_model: "max".into(),
         uefi: true,
         secure_boot: true,
         cpu_models: vec!["Westmere".to_owned(), "x86-64-v2".to_owned()],
+        boot_roms: true,
         io_uring: true,
         tpm: true,
     };

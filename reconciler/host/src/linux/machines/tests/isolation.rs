@@ -214,10 +214,10 @@ async fn logs_are_cut_while_the_machine_runs() {
     let Some((folder, system)) = root_host().await else { return };
     let (instance, _, _) = launch(&system, folder.path(), "noisy", 'e').await;
     let home = folder.path().join("instances").join(&instance);
-    for name in ["serial.log", "qemu.log"] {
+    for name in ["serial.log", "serial4.log", "qemu.log"] {
         let log = home.join(name);
         // Opened like QEMU opens it: for appending.
-        let mut writer = fs::OpenOptions::new().append(true).open(&log).expect("opened");
+        let mut writer = fs::OpenOptions::new().append(true).create(true).open(&log).expect("opened");
         for round in 0..4 {
             writer.write_all(&vec![b'x'; 3000]).expect("written");
             writer.write_all(format!("\nround {round}\n").as_bytes()).expect("written");

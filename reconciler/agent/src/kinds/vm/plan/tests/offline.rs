@@ -1,9 +1,10 @@
 //! Restarts of a guest by an agent that no control plane has answered.
 
-use berth_qemu::machine::MachineSpec;
+use berth_qemu::machine::{Bus, MachineSpec};
 
 use super::super::offline::{Action, Seen, contested, decide, launched, permitted, updated};
 use super::*;
+use crate::disk_places::DiskPlace;
 use crate::kinds::image::local::LocalImage;
 use crate::kinds::vm::cdroms::DeclaredCdrom;
 use crate::offline_restart::OfflineRestart;
@@ -73,6 +74,15 @@ fn the_restart_of_a_guest_is_recorded_once_before_anything_else_is_done() {
     assert_eq!((restart.machine.disks.len(), restart.machine.nics.len()), (2, 1));
     let read = Journal::parse(journal.to_value()).expect("just written");
     assert_eq!(updated(&vm, &Observed { journal: read, ..running() }), None);
+}
+
+#[test]
+fn a_guest_that_is_restarted_has_its_disks_at_their_places() {
+    let mut observed = running();
+    observed.journal.disk_places.record("data", DiskPlace { bus: Bus::VirtioScsi, number: 5 });
+    let restart = updated(&vm(json!({})), &observed).and_then(|journal| journal.offline).expect("recorded");
+    let targets: Vec<_> = restart.machine.disks.iter().map(|disk| (disk.id.as_str(), disk.target)).collect();
+    assert_eq!(targets, [("v-root", Some(0)), ("v-data", Some(5))]);
 }
 
 /// Whether the record of a running VM is removed once it is declared like this, or after this change of the observation.

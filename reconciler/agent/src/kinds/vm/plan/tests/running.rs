@@ -1,7 +1,10 @@
 //! A running VM: left alone, or its disks plugged and unplugged.
 
+use berth_qemu::machine::Bus;
+
 use super::super::start::unsynced_interfaces;
 use super::*;
+use crate::disk_places::DiskPlace;
 use crate::kinds::vm::cpu_time;
 
 #[test]
@@ -131,7 +134,12 @@ fn what_runs_as_declared_is_left_alone() {
 fn a_disk_added_to_the_list_is_plugged_in_and_one_taken_off_it_is_pulled() {
     let mut observed = present(RunState::Running);
     observed.disks.push(disk("more", false));
-    assert_eq!(names(&plan(&vm(json!({})), &observed)), ["Plug"]);
+    let noting = plan(&vm(json!({})), &observed);
+    let [Step::WriteJournal(journal)] = &noting.steps[..] else { panic!("{noting:?}") };
+    observed.journal = (**journal).clone();
+    let plugging = plan(&vm(json!({})), &observed);
+    let [Step::Plug { disk }] = &plugging.steps[..] else { panic!("{plugging:?}") };
+    assert_eq!((disk.id.as_str(), disk.target), ("v-more", Some(1)));
     let mut observed = present(RunState::Running);
     observed.disks.truncate(1);
     assert_eq!(
@@ -145,6 +153,37 @@ fn a_disk_added_to_the_list_is_plugged_in_and_one_taken_off_it_is_pulled() {
     assert_eq!(stands(&plan(&vm(json!({})), &observed)), (true, Reason::GuestBusy));
     observed.attachments.insert("v-data".into(), ("data".into(), "a".into()));
     assert_eq!(stands(&plan(&vm(json!({})), &observed)), (false, Reason::Running), "an attachment has it");
+}
+
+#[test]
+fn a_disk_that_was_plugged_in_keeps_its_target_when_another_is_taken_off() {
+    let place = |number| DiskPlace { bus: Bus::VirtioScsi, number };
+    let mut observed = ready_to_start();
+    for (name, number) in [("root", 0), ("data", 1), ("more", 2)] {
+        observed.journal.disk_places.record(name, place(number));
+    }
+    observed.disks = vec![disk("new", false), disk("root", true), disk("more", false)];
+    let started = plan(&vm(json!({})), &observed);
+    let targets = started.steps.iter().find_map(|step| match step {
+        Step::Launch(request) => {
+            Some(request.machine.disks.iter().map(|disk| (disk.id.clone(), disk.target)).collect::<Vec<_>>())
+        }
+        _ => None,
+    });
+    let wanted = [("v-root", 0), ("v-new", 1), ("v-more", 2)];
+    let wanted = wanted.map(|(id, target)| (id.to_owned(), Some(target))).to_vec();
+    assert_eq!(targets, Some(wanted));
+}
+
+#[test]
+fn a_target_that_something_else_has_taken_is_given_up() {
+    let mut observed = present(RunState::Running);
+    observed.disks.push(disk("more", false));
+    // Both disks of this machine have the target 0.
+    observed.journal.disk_places.record("more", DiskPlace { bus: Bus::VirtioScsi, number: 0 });
+    let noting = plan(&vm(json!({})), &observed);
+    let [Step::WriteJournal(journal)] = &noting.steps[..] else { panic!("{noting:?}") };
+    assert_eq!(journal.disk_places.get("more").map(|place| place.number), Some(1));
 }
 
 #[test]

@@ -254,7 +254,9 @@ fn a_change_of_huge_pages_waits_for_the_next_power_cycle() {
     running.journal.pins = Some(crate::journal::PinnedHardware {
         machine_type: "pc-q35-7.2".into(),
         cpu_model: "max".into(),
+        cpu_level: None,
         accelerator: "tcg".into(),
+        windows_without_hpet: true,
         uuid: String::new(),
     });
     let hardware = report(&running).hardware.expect("it runs");
@@ -489,9 +491,10 @@ fn the_declared_profile_is_that_of_the_machine_and_of_its_journal() {
     );
     let wanted = berth_qemu::machine::Extras {
         windows: true,
+        without_hpet: true,
         serial_number: Some("A-1".into()),
         watchdog: Some(berth_qemu::machine::Watchdog::Stop),
-        options: Default::default(),
+        ..Default::default()
     };
     assert_eq!(machine.extras, wanted);
     let Some(Step::WriteJournal(journal)) = plan.steps.first() else { panic!("{:?}", plan.steps) };

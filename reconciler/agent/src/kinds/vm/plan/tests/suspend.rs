@@ -296,6 +296,8 @@ fn a_restored_guest_goes_on_with_its_memory_as_one_that_was_suspended_and_once()
     assert_eq!(names(&first), ["LayState", "WriteJournal"], "the state is there before it counts");
     let journal = written(&first);
     assert!(journal.is_suspended() && journal.loaded.is_some());
+    let place = |name: &str| journal.disk_places.get(name).map(|place| place.number);
+    assert_eq!((place("root"), place("data")), (Some(0), Some(1)), "those of the machine");
     let run = journal.run.as_ref().expect("that of the snapshot");
     assert_eq!((run.process.as_ref(), run.token.as_deref()), (None, Some("2")), "it is not discarded again");
     let next = Observed { journal, state_kept: true, memory: None, ..restored() };
