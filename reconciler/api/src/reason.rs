@@ -308,6 +308,8 @@ reasons! {
     ReservedTooLarge => "Lower `reserved` of the Host.",
     /// A bridge or an interface of the host that a Network of VMs here needs is missing, has no carrier, is used by the host itself, or has VLAN filtering beside a trunk.
     BridgeUnavailable => "Correct that on the host: guests that run there are connected again within minutes.",
+    /// Guests run in the systemd unit of the host's agent: when it is stopped or restarted, systemd can end them. The message names them.
+    SharedUnit => "Run `berth service install` on the host, and restart its agent: guests leave the unit at their next power cycle.",
     /// A firewall that is not berth's drops forwarded packets.
     ForeignFirewall => "Allow forwarding in that firewall: `berth doctor` on the host tells how.",
     /// The host takes no new VMs.

@@ -35,6 +35,7 @@ pub mod record;
 mod resident;
 mod seed;
 mod shares;
+mod units;
 mod usage;
 mod usb_devices;
 mod users;
@@ -74,7 +75,7 @@ use super::{
 };
 use backup_folders::BackupFolders;
 use direct_io::DirectIo;
-pub use doctor::{DoctorFacts, DoctorKvm, DoctorMemory, DoctorQemu, doctor_facts};
+pub use doctor::{DoctorFacts, DoctorKvm, DoctorMemory, DoctorQemu, DoctorService, doctor_facts};
 use files::blocking;
 use host::LinuxInfo;
 pub use images::{ImageRules, unpack};
@@ -784,6 +785,11 @@ impl HostInfo for LinuxSystem {
 
     async fn overhead(&self, process: &ProcessIdentity, guest_memory: u64) -> Result<Option<u64>> {
         resident::above_guest_memory(process.pid, guest_memory).await
+    }
+
+    async fn shared_unit(&self, process: &ProcessIdentity) -> Result<Option<String>> {
+        let pid = process.pid;
+        Ok(blocking(move || units::shared_with(pid)).await)
     }
 
     async fn host_use(&self) -> Result<HostUse> {
