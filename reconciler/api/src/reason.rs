@@ -158,6 +158,8 @@ reasons! {
 
     /// The host is drained: the VM stays stopped until the host is uncordoned.
     HostDraining => "When the maintenance is over: `berth host uncordon HOST`.",
+    /// The host is about to be shut down: the VM is stopped or suspended, and goes on after the host's next boot.
+    HostShuttingDown => "None: it goes on once the host has booted. If the host is not shut down after all: `berth service start-guests` there.",
 
     // A person must change something.
     /// The host was declared lost for good, with everything on it.

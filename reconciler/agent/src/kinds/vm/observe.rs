@@ -26,6 +26,7 @@ use crate::definitions::VersionSkew;
 use crate::error::Error;
 use crate::hardware::differences;
 use crate::hooks::DueHook;
+use crate::host_shutdown::AtShutdown;
 use crate::index::{Tables, cpu_controls, declared_profile, declared_size, instance_of, mtu_of, volume_of};
 use crate::journal::{Journal, Owner};
 use crate::key::ObjectName;
@@ -35,7 +36,7 @@ use crate::machine::{Connection, GuestFacts, Machine, MachineState};
 use crate::networking::{NamedAddress, Networks, named_addresses, security_groups_of, tap_prefix};
 use crate::probes::{ProbePlan, ProbeResults};
 use crate::restores::{self, DueMemory, VmRestore};
-use crate::start_order::Held;
+use crate::start_order::{self, Held};
 use crate::typed_api::TypedApi;
 use berth_host::{HostFacts, ProcessFacts, System, VolumeFacts};
 use berth_qemu::hypervisor::CpuTime;
@@ -131,8 +132,10 @@ pub(crate) struct Observed {
     pub(crate) console: Option<ConsoleAddress>,
     /// The address of this host, as its Host reports it.
     pub(crate) host_address: Option<String>,
-    /// Whether this host is being drained.
+    /// Whether this host is being drained, or the VM is to be off before the host is.
     pub(crate) draining: bool,
+    /// What is done with the VM because its host is being shut down.
+    pub(crate) at_shutdown: Option<AtShutdown>,
     /// Why the VM's placement would not choose this host, if it would not.
     pub(crate) misplaced: Option<String>,
     pub(crate) restore: VmRestore,
@@ -203,8 +206,10 @@ pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
         held: None,
         taps: Vec::new(),
         instance,
+        at_shutdown: at_shutdown(ctx, vm, process.is_some()),
         ..from_index(ctx, vm, &name)
     };
+    observed.draining |= observed.at_shutdown.is_some();
     if observed.journal.suspension.is_some() {
         observed.state_kept = ctx.system.has_state(&observed.instance).await?;
     }
@@ -215,6 +220,16 @@ pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
         None => observe_absent(ctx, vm, &name, &mut observed, facts).await?,
     }
     Ok(observed)
+}
+
+/// Returns what is done with the VM because its host is being shut down. `runs`: whether it has a QEMU.
+fn at_shutdown(ctx: &Context, vm: &VM, runs: bool) -> Option<AtShutdown> {
+    let stopping = ctx.config.shutdown.current()?;
+    match runs {
+        true => stopping.includes(start_order::of(vm)).then_some(stopping.how),
+        // It is not started any more, whatever its order.
+        false => Some(AtShutdown::Stop),
+    }
 }
 
 /// Whether the VM is to have a QEMU.
@@ -330,6 +345,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         console: ctx.config.console.as_ref().map(|server| server.published()),
         host_address: host.as_ref().and_then(|h| h.status.as_ref()?.address.clone()),
         draining: host.as_ref().is_some_and(|h| h.spec.draining),
+        at_shutdown: None,
         misplaced: host.as_ref().and_then(|host| misplaced(vm, host)),
         restore: VmRestore::None,
         memory: None,
@@ -408,7 +424,7 @@ async fn observe_running(
         observed.booted_restored = restores::booted(&ctx.index.read(), vm, &observed.journal);
     }
     observe_cpu_time(ctx, observed).await?;
-    if vm.spec.power == Power::Suspended {
+    if vm.spec.power == Power::Suspended || observed.at_shutdown == Some(AtShutdown::Suspend) {
         observed.attached = attached(ctx, name).await?;
     }
     let synced = match (&observed.journal.run, &observed.size) {

@@ -354,7 +354,7 @@ fn absent(vm: &VM, observed: &Observed) -> Plan<Step> {
         return stop::off(observed, Readiness::Ready(Reason::Stopped, text));
     }
     if observed.draining {
-        return stop::held(observed);
+        return stop::off(observed, stop::held_by_host(observed, "starts again"));
     }
     if let Some((gate, reason)) = power_on_gate(vm) {
         let text =

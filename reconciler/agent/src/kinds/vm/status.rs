@@ -405,7 +405,9 @@ fn state(vm: &VM, observed: &Observed, readiness: &Readiness) -> VMState {
         Readiness::Ready(..) => VMState::Stopped,
         Readiness::Stalled(Reason::CrashLoop, _) => VMState::CrashLoop,
         Readiness::Stalled(Reason::GuestEnded, _)
-        | Readiness::Reconciling(Reason::HostDraining | Reason::PowerOnHeld, _) => VMState::Stopped,
+        | Readiness::Reconciling(Reason::HostDraining | Reason::HostShuttingDown | Reason::PowerOnHeld, _) => {
+            VMState::Stopped
+        }
         Readiness::Stalled(..) => VMState::Failed,
         Readiness::Reconciling(Reason::Refused, _) => VMState::Pending,
         _ if vm.spec.power == Power::Stopped => VMState::Stopping,

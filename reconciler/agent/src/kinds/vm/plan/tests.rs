@@ -201,6 +201,7 @@ fn ready_to_start() -> Observed {
         console: None,
         host_address: None,
         draining: false,
+        at_shutdown: None,
         misplaced: None,
         restore: VmRestore::None,
         memory: None,
