@@ -9,6 +9,7 @@ mod image;
 mod import;
 mod net;
 mod observe;
+mod service;
 mod time;
 
 use std::{
@@ -38,6 +39,7 @@ pub use image::{ImageAction, ImageOptions, ImagePushOptions, UnpackImageOptions}
 pub use import::{ImportOptions, ImportSource, LibvirtOptions, OvaOptions, QemuOptions, WrittenOptions};
 pub use net::{End, NetAction, NetOptions, TraceOptions, TraceProtocolName};
 pub use observe::{DoctorOptions, OutputForm, TopOptions, WhyOptions};
+pub use service::{Role, ServiceAction, ServiceOptions, UnitOptions};
 pub use time::TimeSpan;
 pub(crate) use time::time;
 
@@ -60,6 +62,8 @@ pub enum Command {
     Controllers(ControllersOptions),
     /// Runs the host agent of this machine; its subcommands administer hosts.
     Host(HostOptions),
+    /// Runs berth as a service of this machine, with systemd.
+    Service(ServiceOptions),
     /// Creates, lists and revokes the tokens of hosts.
     Token(TokenOptions),
     /// Prints the definitions, admission policies and roles to apply to a Kubernetes control plane, as YAML.

@@ -22,11 +22,13 @@ pub mod hosts;
 mod image;
 mod import;
 mod kubeconfig;
+mod local_agent;
 mod machine;
 mod net;
 mod port_forward;
 mod progress;
 mod resources;
+mod service;
 mod signals;
 mod simulate;
 mod state_dir;
@@ -88,6 +90,7 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             ImportSource::Qemu(options) => import::qemu(&options),
             ImportSource::Ova(options) => import::ova(&options),
         },
+        Command::Service(options) => runtime()?.block_on(Box::pin(service::run(options))),
         Command::Secrets(options) => backup::secrets(&options),
         Command::History(options) => runtime()?.block_on(Box::pin(history::run(options))),
         Command::Diff(options) => runtime()?.block_on(Box::pin(diff::run(options))),
