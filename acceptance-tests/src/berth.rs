@@ -329,6 +329,13 @@ impl Berth {
         process::run(&mut command, END)
     }
 
+    /// Runs the command with which systemd has the guests stopped before the machine is shut down.
+    pub fn stop_guests(&self) -> Result<Finished> {
+        let mut command = self.command("service");
+        command.args(["stop-guests", "--timeout", "150s", "--state-dir"]).arg(&self.state);
+        process::run(&mut command, Duration::from_secs(180))
+    }
+
     /// The output of `berth crds`.
     pub fn crds(&self) -> Result<String> {
         process::run(Command::new(&self.program).arg("crds"), END)?.success()
