@@ -336,6 +336,13 @@ impl Berth {
         process::run(&mut command, Duration::from_secs(180))
     }
 
+    /// Runs `berth start`, `stop`, `restart`, `pause` or `suspend` of VMs.
+    pub fn power(&self, verb: &str, vms: &[&str]) -> Result<Finished> {
+        let mut command = self.command(verb);
+        command.args(vms).args(["--timeout", "150s", "--state-dir"]).arg(&self.state);
+        process::run(&mut command, Duration::from_secs(180))
+    }
+
     /// The output of `berth crds`.
     pub fn crds(&self) -> Result<String> {
         process::run(Command::new(&self.program).arg("crds"), END)?.success()

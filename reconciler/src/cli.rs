@@ -9,6 +9,7 @@ mod image;
 mod import;
 mod net;
 mod observe;
+mod power;
 mod service;
 mod time;
 
@@ -39,6 +40,7 @@ pub use image::{ImageAction, ImageOptions, ImagePushOptions, UnpackImageOptions}
 pub use import::{ImportOptions, ImportSource, LibvirtOptions, OvaOptions, QemuOptions, WrittenOptions};
 pub use net::{End, NetAction, NetOptions, TraceOptions, TraceProtocolName};
 pub use observe::{DoctorOptions, OutputForm, TopOptions, WhyOptions};
+pub use power::PowerOptions;
 pub use service::{Role, ServiceAction, ServiceOptions, UnitOptions};
 pub use time::TimeSpan;
 pub(crate) use time::time;
@@ -70,6 +72,16 @@ pub enum Command {
     Crds(CrdsOptions),
     /// Prints a kubeconfig for this machine's `berth up`.
     Kubeconfig(KubeconfigOptions),
+    /// Starts VMs, or resumes them, and waits until they run: `power` becomes `Running`. A guest that has ended by itself is started, too.
+    Start(PowerOptions),
+    /// Stops VMs as their `stop` says, and waits until they are off: `power` becomes `Stopped`.
+    Stop(PowerOptions),
+    /// Restarts VMs once, as their `restartMode` says, and waits until they run again.
+    Restart(PowerOptions),
+    /// Stops the CPUs of VMs: `power` becomes `Paused`. `berth start` lets them go on.
+    Pause(PowerOptions),
+    /// Saves the memory of VMs to a file of their host: `power` becomes `Suspended`. `berth start` lets them go on.
+    Suspend(PowerOptions),
     /// Attaches to the serial console of a VM. Ctrl-] detaches.
     Console(ConsoleOptions),
     /// Prints the log of a VM's serial console, also of a stopped VM.

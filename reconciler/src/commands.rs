@@ -26,6 +26,7 @@ mod local_agent;
 mod machine;
 mod net;
 mod port_forward;
+mod power;
 mod progress;
 mod resources;
 mod service;
@@ -50,6 +51,7 @@ use crate::cli::{
     Cli, Command, DiskAction, DiskBackupAction, ImageAction, ImportSource, NetAction, SnapshotAction,
     UnpackImageOptions,
 };
+use power::Verb;
 
 /// Runs the command; returns the exit code of this process.
 ///
@@ -94,6 +96,11 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Secrets(options) => backup::secrets(&options),
         Command::History(options) => runtime()?.block_on(Box::pin(history::run(options))),
         Command::Diff(options) => runtime()?.block_on(Box::pin(diff::run(options))),
+        Command::Start(options) => runtime()?.block_on(Box::pin(power::run(Verb::Start, options))),
+        Command::Stop(options) => runtime()?.block_on(Box::pin(power::run(Verb::Stop, options))),
+        Command::Restart(options) => runtime()?.block_on(Box::pin(power::run(Verb::Restart, options))),
+        Command::Pause(options) => runtime()?.block_on(Box::pin(power::run(Verb::Pause, options))),
+        Command::Suspend(options) => runtime()?.block_on(Box::pin(power::run(Verb::Suspend, options))),
         Command::Console(options) => runtime()?.block_on(Box::pin(console::console(options))),
         Command::Logs(options) => runtime()?.block_on(Box::pin(console::logs(options))),
         Command::Vnc(options) => runtime()?.block_on(Box::pin(vnc::vnc(options))),

@@ -21,12 +21,14 @@ const POWERS_OFF: &str = "berth-guest-powering-off";
 
 pub fn run(report: &mut Report, platform: &mut Platform, guest: &GuestImage) {
     report.case(
-        "before a host is shut down its guests end cleanly in the reverse order of their starts, with and without its agent",
+        "before a host is shut down its guests end cleanly in the reverse order of their starts, with and without its agent; berth stop, \
+         pause, restart and start change the power of VMs",
         || {
             let before = berth::qemu_processes(platform.namespace())?.len();
             let ended = declare(platform, guest)
                 .and_then(|()| with_agent(platform, before))
-                .and_then(|()| without_agent(platform, before));
+                .and_then(|()| without_agent(platform, before))
+                .and_then(|()| commands(platform));
             for vm in VMS {
                 platform.kubectl().delete(&format!("vm/{vm}"))?;
                 platform.kubectl().delete(&format!("disk/{vm}"))?;
@@ -96,4 +98,34 @@ fn without_agent(platform: &mut Platform, others: usize) -> Result<()> {
         ensure!(shutdowns(platform, vm)? >= 2, "{vm} did not shut down by itself");
     }
     run_again(platform)
+}
+
+/// The commands that change the power of VMs wait until it is so.
+fn commands(platform: &Platform) -> Result<()> {
+    let state = |vm: &str| -> Result<String> {
+        let vm = platform.kubectl().object("vm", vm)?;
+        Ok(vm["status"]["state"].as_str().unwrap_or_default().to_owned())
+    };
+    let berth = |verb: &str, vms: &[&str], expected: &str| -> Result<()> {
+        platform.host().power(verb, vms)?.success()?;
+        for vm in vms {
+            ensure!(state(vm)? == expected, "{vm} is {} after berth {verb}", state(vm)?);
+        }
+        Ok(())
+    };
+    berth("pause", &[WEB], "Paused")?;
+    berth("start", &[WEB], "Running")?;
+    let started = |vm: &str| -> Result<serde_json::Value> {
+        Ok(platform.kubectl().object("vm", vm)?["status"]["process"]["startedAt"].clone())
+    };
+    let before = started(WEB)?;
+    berth("restart", &[WEB], "Running")?;
+    ensure!(started(WEB)? != before, "the same process");
+    berth("stop", &VMS, "Stopped")?;
+    berth("start", &VMS, "Running")?;
+    let missing = platform.host().power("stop", &["missing"])?.failure()?;
+    contains_all(&missing, &["there is no VM missing in namespace default"])?;
+    let refused =
+        platform.host().power("pause", &[WEB]).and_then(|_| platform.host().power("restart", &[WEB]));
+    contains_all(&refused?.failure()?, &["while power is Paused"])
 }
