@@ -1,5 +1,6 @@
 //! `berth_vm`
 
+pub(crate) mod annotations;
 mod bootstrap;
 pub(crate) mod devices;
 mod disks;
@@ -174,6 +175,7 @@ impl ResourceKind for Vm {
             Field::spec("read_only", Shape::Bool).default(false).effect(Effect::PowerCycle),
         ];
         let mut fields = vec![
+            annotations::field(),
             Field::spec("class", Shape::Text(Form::Name)).effect(Effect::PowerCycle).refers(CLASS),
             Field::spec("cpus", Shape::Integer).effect(Effect::Grow),
             Field::spec("max_cpus", Shape::Integer).effect(Effect::PowerCycle),
@@ -255,6 +257,7 @@ impl ResourceKind for Vm {
         found.extend(interfaces::check_interfaces(config));
         found.extend(bootstrap::check(config.get("bootstrap")));
         found.extend(restart::check(config.get("restart_token")));
+        found.extend(annotations::check(config));
         found
     }
 
