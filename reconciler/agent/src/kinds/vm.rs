@@ -251,6 +251,10 @@ impl Reconciler for VmReconciler {
         status::restarted(stored, status).or_else(|| stop_snapshots::not_taken(stored, status))
     }
 
+    fn transition(stored: &VMStatus, status: &VMStatus) -> Option<(Reason, String)> {
+        status::transition(stored, status)
+    }
+
     fn binding(vm: &VM) -> Option<&Binding> {
         vm.status.as_ref()?.binding.as_ref()
     }

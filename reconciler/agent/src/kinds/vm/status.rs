@@ -528,6 +528,42 @@ pub(super) fn restarted(stored: &VMStatus, status: &VMStatus) -> Option<(Reason,
     (status.restarts > stored.restarts).then(|| (Reason::Restarted, note()))
 }
 
+/// Returns the event of a guest that was stopped, paused or suspended, or was started again. The first start has none, as each new VM
+/// would take one more write; `status.process` has its time.
+pub(super) fn transition(stored: &VMStatus, status: &VMStatus) -> Option<(Reason, String)> {
+    let (before, now) = (stored.state?, status.state?);
+    if before == now {
+        return None;
+    }
+    // A guest that is paused otherwise, for a snapshot or by a full disk of its host, may come and go often.
+    let is_ready = |status: &VMStatus| condition::is_true(&status.conditions, ConditionType::Ready);
+    let did_run =
+        matches!(before, VMState::Running | VMState::Paused | VMState::Stopping | VMState::Suspending);
+    let runs_again = match before {
+        VMState::Stopped | VMState::Suspended | VMState::CrashLoop => true,
+        VMState::Paused => is_ready(stored),
+        // A state on the way, which is not always written. The first start is that of the first generation.
+        VMState::Starting | VMState::Stopping => status.observed_generation > 1,
+        _ => false,
+    };
+    let ready = condition::find(&status.conditions, ConditionType::Ready.as_str());
+    let note = |otherwise: &str| {
+        let message = ready.map(|ready| ready.message.as_str()).filter(|message| !message.is_empty());
+        message.unwrap_or(otherwise).to_owned()
+    };
+    match now {
+        VMState::Running if runs_again => Some((Reason::Running, "the guest runs".to_owned())),
+        VMState::Stopped if did_run => Some((Reason::Stopped, note("the guest is off"))),
+        VMState::Paused if did_run && is_ready(status) => {
+            Some((Reason::Paused, note("the guest's CPUs are stopped")))
+        }
+        VMState::Suspended if did_run => {
+            Some((Reason::Suspended, note("the guest's memory is in a file of its host")))
+        }
+        _ => None,
+    }
+}
+
 fn last_end(ended: &Ended) -> GuestEnd {
     let time = ended.at.round(jiff::Unit::Second).unwrap_or(ended.at);
     GuestEnd { time, orderly: ended.orderly, message: condition::cut(&ended.how, MAX_CAUSE).to_owned() }

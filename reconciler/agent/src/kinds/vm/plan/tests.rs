@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::super::bootstrap::Bootstrap;
 use super::super::declared_disks::{DeclaredDisk, User};
 use super::super::observe::DeclaredAddress;
-use super::super::status::{restarted, status, without_progress};
+use super::super::status::{restarted, status, transition, without_progress};
 use super::*;
 use crate::admission::Admission;
 use crate::journal::{Ended, Journal, MemoryGrowth, Run, RunProfile};
