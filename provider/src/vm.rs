@@ -177,6 +177,7 @@ impl ResourceKind for Vm {
         let mut fields = vec![
             annotations::field(),
             Field::spec("class", Shape::Text(Form::Name)).effect(Effect::PowerCycle).refers(CLASS),
+            Field::spec("class_policy", Shape::Text(Form::Any)),
             Field::spec("cpus", Shape::Integer).effect(Effect::Grow),
             Field::spec("max_cpus", Shape::Integer).effect(Effect::PowerCycle),
             Field::spec("memory", Shape::Text(Form::Memory)).effect(Effect::Resize),

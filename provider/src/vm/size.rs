@@ -30,6 +30,13 @@ pub(super) fn check(config: &Value) -> Vec<Diagnostic> {
                       each CPU), or name a class.";
         found.push(Diagnostic::error("Neither cpus nor class", detail).at(AttributePath::root("cpus")));
     }
+    if config.get("class_policy").as_str() == Some("Pin") && config.get("class").is_null() {
+        let detail =
+            "class_policy: Pin keeps the values of a class: name one with class, or leave class_policy out.";
+        found.push(
+            Diagnostic::error("class_policy without class", detail).at(AttributePath::root("class_policy")),
+        );
+    }
     found
 }
 

@@ -118,6 +118,7 @@ fn vm() -> Json {
     });
     // One macro has no room for all of it.
     vm["numa_nodes"] = json!(1);
+    vm["class_policy"] = json!("Follow");
     vm["annotations"] = json!({"example.org/note": "any text"});
     vm["pci_devices"] = json!([{"name": "gpu-a100", "count": 1}]);
     vm["usb_devices"] = json!([{"name": "licence-key", "count": 1}]);
@@ -364,6 +365,7 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/restart_token", json!("2"), Announced::Reboot),
         ("/restart_token", Json::Null, Announced::Live),
         ("/labels/a", json!("c"), Announced::Live),
+        ("/class_policy", json!("Pin"), Announced::Live),
         ("/annotations/example.org~1note", json!("another text"), Announced::Live),
         ("/deletion_protection", json!(true), Announced::Live),
     ]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use berth_api::SizeTaken;
-use berth_api::vm::{ConsoleAddress, Hardware, SnapshotOfVM};
+use berth_api::vm::{ConsoleAddress, Hardware, PinnedClass, SnapshotOfVM};
 use berth_api::{
     CpuControls, Enforcement, Host, IPPoolMode, PlacementGroup, Power, Profile, Size, SizeError, VM, VMStatus,
 };
@@ -27,7 +27,9 @@ use crate::error::Error;
 use crate::hardware::differences;
 use crate::hooks::DueHook;
 use crate::host_shutdown::AtShutdown;
-use crate::index::{Tables, cpu_controls, declared_profile, declared_size, instance_of, mtu_of, volume_of};
+use crate::index::{
+    Tables, class_of, cpu_controls, declared_profile, declared_size, instance_of, mtu_of, volume_of,
+};
 use crate::journal::{Journal, Owner};
 use crate::key::ObjectName;
 use crate::kinds::network;
@@ -76,6 +78,8 @@ pub(crate) struct Observed {
     /// The size with which it is started next.
     pub(crate) size: Result<Size, SizeError>,
     pub(crate) cpu_controls: CpuControls,
+    /// The values of its class that it keeps.
+    pub(crate) pinned_class: Option<Box<PinnedClass>>,
     /// The profile with which it is started next.
     pub(crate) profile: Profile,
     /// The CPU time that its machine is to have, and that which it has; only observed while it runs.
@@ -315,6 +319,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         lease_taken: false,
         size: declared_size(&tables, name, vm),
         cpu_controls: cpu_controls(&tables, name, vm),
+        pinned_class: vm.pinned_class(class_of(&tables, name, vm).as_deref().map(|class| &class.spec)),
         profile: declared_profile(&tables, name, vm),
         wanted_cpu_time: CpuTime::default(),
         cpu_time: None,

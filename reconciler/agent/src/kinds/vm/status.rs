@@ -51,6 +51,7 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
     status.pending_power_cycle = pending_power_cycle(vm, observed);
     status.hardware = hardware(observed).or(status.hardware.take());
     status.cpu_time = cpu_time::report(observed.cpu_time);
+    status.pinned_class.clone_from(&observed.pinned_class);
     status.dedicated_cpus = dedicated_cpus(observed).map(Box::new);
     status.disks = disks(observed);
     status.cdroms = media::status(observed);

@@ -170,6 +170,7 @@ fn ready_to_start() -> Observed {
         lease_taken: false,
         size: size(json!({"cpus": 1, "memory": "512Mi"})),
         cpu_controls: CpuControls::default(),
+        pinned_class: None,
         profile: Profile::default(),
         wanted_cpu_time: CpuTime::default(),
         cpu_time: None,
