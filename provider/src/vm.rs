@@ -1,6 +1,6 @@
 //! `berth_vm`
 
-pub(crate) mod annotations;
+mod annotations;
 mod bootstrap;
 pub(crate) mod devices;
 mod disks;

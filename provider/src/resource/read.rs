@@ -1,6 +1,7 @@
 //! Read: one GET. A missing object, or another object of the same name, means that the resource is gone; no response is an
 //! error.
 
+use berth_api::gates::{DELETE_GATE, POWER_ON_GATE};
 use serde_json::Value as Json;
 use tfplugin6::{
     Diagnostic, Value,
@@ -14,7 +15,6 @@ use crate::{
     mapping, name_prefix,
     private::Private,
     timeouts::{self, Operation},
-    vm::annotations::is_imported,
 };
 
 /// The time for which a read is retried while the control plane is away, in seconds: a plan should not hang.
@@ -98,7 +98,7 @@ impl KindResource {
         observed.set("labels", labels);
         let is_annotated = self.fields.iter().any(|field| matches!(field.shape, Shape::Annotations));
         if is_annotated {
-            let imported = importing.then_some(is_imported as fn(&str) -> bool);
+            let imported = importing.then_some(is_imported_annotation as fn(&str) -> bool);
             let annotations = ours(prior.get("annotations"), observed.get("annotations"), imported);
             observed.set("annotations", annotations);
         }
@@ -122,6 +122,11 @@ fn is_imported_label(name: &str) -> bool {
     !FOREIGN_LABELS.iter().any(|domain| name.contains(domain))
 }
 
+/// Whether an import takes an annotation into the state: all outside the domains of programs, and gates.
+fn is_imported_annotation(name: &str) -> bool {
+    [POWER_ON_GATE, DELETE_GATE].iter().any(|gate| name.starts_with(gate)) || is_imported_label(name)
+}
+
 /// The labels or annotations that the state knows: others may belong to other programs. `imported`: those that an import takes.
 fn ours(prior: &Value, now: &Value, imported: Option<fn(&str) -> bool>) -> Value {
     let Some(all) = now.as_map() else { return Value::Null };
@@ -132,4 +137,28 @@ fn ours(prior: &Value, now: &Value, imported: Option<fn(&str) -> bool>) -> Value
     let kept: Vec<_> =
         all.iter().filter(|(name, _)| is_ours(name)).map(|(n, v)| (n.clone(), v.clone())).collect();
     if kept.is_empty() { Value::Null } else { Value::object(kept) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_import_takes_gates_and_leaves_annotations_of_programs_to_them() {
+        for name in [
+            "backup.example.org/last",
+            "note",
+            "poweron.check.berth.dev/copy",
+            "delete.check.berth.dev/backup",
+        ] {
+            assert!(is_imported_annotation(name), "{name}");
+        }
+        for name in [
+            "kubectl.kubernetes.io/last-applied-configuration",
+            "terraform.berth.dev/timeouts",
+            "berth.dev/moved-from",
+        ] {
+            assert!(!is_imported_annotation(name), "{name}");
+        }
+    }
 }

@@ -7,8 +7,6 @@ use crate::field::{Field, Presence, Shape};
 
 /// The domain whose annotations berth sets, apart from gates.
 const OWN_DOMAIN: &str = "berth.dev";
-/// Domains of programs whose annotations an import leaves to them.
-const FOREIGN: [&str; 3] = ["kubernetes.io", "k8s.io", OWN_DOMAIN];
 /// The limit of Kubernetes for all annotations of an object, in bytes.
 const MOST_BYTES: usize = 256 << 10;
 
@@ -43,13 +41,6 @@ pub(super) fn check(config: &Value) -> Vec<Diagnostic> {
     found
 }
 
-/// Whether an import takes the annotation into the state.
-pub(crate) fn is_imported(key: &str) -> bool {
-    let is_foreign =
-        domain(key).is_some_and(|domain| FOREIGN.iter().any(|foreign| is_within(domain, foreign)));
-    is_gate(key) || !is_foreign
-}
-
 fn is_gate(key: &str) -> bool {
     key.starts_with(POWER_ON_GATE) || key.starts_with(DELETE_GATE)
 }
@@ -65,26 +56,6 @@ fn is_within(domain: &str, of: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn annotations_of_other_programs_stay_theirs_and_gates_do_not() {
-        for key in [
-            "backup.example.org/last",
-            "note",
-            "poweron.check.berth.dev/copy",
-            "delete.check.berth.dev/backup",
-            "notberth.dev/x",
-        ] {
-            assert!(is_imported(key), "{key}");
-        }
-        for key in [
-            "kubectl.kubernetes.io/last-applied-configuration",
-            "terraform.berth.dev/timeouts",
-            "berth.dev/moved-from",
-        ] {
-            assert!(!is_imported(key), "{key}");
-        }
-    }
 
     #[test]
     fn reserved_and_large_annotations_are_refused() {

@@ -125,7 +125,9 @@ impl Stopping {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::start_order::LAST;
+
+    /// The order of a VM without one.
+    const LAST: i64 = i64::MAX;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).expect("small")
