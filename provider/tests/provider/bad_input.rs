@@ -185,7 +185,7 @@ fn vms() -> Vec<Bad> {
         everywhere(with(vm(), "/labels", json!({"a b": "c"})), "labels[\"a b\"]", "not the key of a label"),
         everywhere(with(vm(), "/labels", json!({"a": "b c"})), "labels[\"a\"]", "not the value of a label"),
         everywhere(classless("class_policy", json!("Pin")), "class_policy", "name one with class"),
-        here(
+        everywhere(
             with(vm(), "/annotations", json!({"a b": "c"})),
             "annotations[\"a b\"]",
             "not the key of an annotation",
