@@ -24,7 +24,7 @@ const PRESSES: u32 = 3;
 /// Asks all guests of this machine to shut down, by their power buttons, and ends the QEMUs of those that have. Returns the instances
 /// whose QEMU still runs after this time.
 ///
-/// *Assumptions:* no agent runs, which would start them again and keeps their monitors.
+/// *Assumptions:* no agent runs that would start them again.
 ///
 /// # Errors
 /// The folder of instances cannot be read.
@@ -41,14 +41,15 @@ pub async fn shut_down_guests(state_dir: &Path, within: Duration) -> Result<Vec<
     instances.sort();
     let end = Instant::now() + within;
     let asked = instances.into_iter().map(|instance| {
-        let monitor = MachinePaths::in_directory(layout.instance(&instance).join("run")).qmp;
-        async move { (!has_ended(&monitor, within, end).await).then_some(instance) }
+        // An agent, which may be of another version or wait for its control plane, has the other monitor.
+        let monitor = MachinePaths::in_directory(layout.instance(&instance).join("run")).rescue;
+        async move { (!shut_down(&monitor, within, end).await).then_some(instance) }
     });
     Ok(join_all(asked).await.into_iter().flatten().collect())
 }
 
 /// Shuts down the guest with this monitor. False: its QEMU still runs.
-async fn has_ended(monitor: &Path, within: Duration, end: Instant) -> bool {
+async fn shut_down(monitor: &Path, within: Duration, end: Instant) -> bool {
     let mut pressed: Option<Instant> = None;
     loop {
         let answered = timeout_at(end.min(Instant::now() + ANSWER), Qmp::connect(monitor)).await;
@@ -102,7 +103,7 @@ mod tests {
         assert_eq!(shut_down_guests(folder.path(), ANSWER).await.expect("none"), [""; 0]);
         fs::create_dir_all(folder.path().join("instances/i-1/run")).expect("made");
         // A socket that an earlier process has left.
-        let socket = folder.path().join("instances/i-1/run/qmp.sock");
+        let socket = folder.path().join("instances/i-1/run/rescue.sock");
         drop(std::os::unix::net::UnixListener::bind(socket).expect("bound"));
         assert_eq!(shut_down_guests(folder.path(), ANSWER).await.expect("none"), [""; 0]);
     }
@@ -111,7 +112,7 @@ mod tests {
     async fn a_guest_whose_monitor_does_not_answer_still_runs() {
         let folder = tempfile::tempdir().expect("a folder");
         fs::create_dir_all(folder.path().join("instances/i-1/run")).expect("made");
-        let socket = folder.path().join("instances/i-1/run/qmp.sock");
+        let socket = folder.path().join("instances/i-1/run/rescue.sock");
         let _listener = tokio::net::UnixListener::bind(socket).expect("bound");
         let left = shut_down_guests(folder.path(), Duration::from_millis(100)).await.expect("asked");
         assert_eq!(left, ["i-1"]);
