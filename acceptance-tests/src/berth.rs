@@ -336,6 +336,13 @@ impl Berth {
         process::run(&mut command, Duration::from_secs(180))
     }
 
+    /// Runs `berth reset` or `berth nmi` of a VM.
+    pub fn press(&self, button: &str, vm: &str) -> Result<Finished> {
+        let mut command = self.command(button);
+        command.args([vm, "--state-dir"]).arg(&self.state);
+        process::run(&mut command, END)
+    }
+
     /// Runs `berth start`, `stop`, `restart`, `pause` or `suspend` of VMs.
     pub fn power(&self, verb: &str, vms: &[&str]) -> Result<Finished> {
         let mut command = self.command(verb);

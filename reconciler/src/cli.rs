@@ -35,7 +35,7 @@ pub use files::{
     CopyFilesOptions, DiskBackupAction, DiskBackupOptions, FileSource, ListFilesOptions, PathInDisk,
 };
 pub(crate) use guest::Site;
-pub use guest::{CpOptions, ExecOptions, Place, PortForwardOptions, Ports, SshOptions};
+pub use guest::{ButtonOptions, CpOptions, ExecOptions, Place, PortForwardOptions, Ports, SshOptions};
 pub use image::{ImageAction, ImageOptions, ImagePushOptions, UnpackImageOptions};
 pub use import::{ImportOptions, ImportSource, LibvirtOptions, OvaOptions, QemuOptions, WrittenOptions};
 pub use net::{End, NetAction, NetOptions, TraceOptions, TraceProtocolName};
@@ -82,6 +82,10 @@ pub enum Command {
     Pause(PowerOptions),
     /// Saves the memory of VMs to a file of their host: `power` becomes `Suspended`. `berth start` lets them go on.
     Suspend(PowerOptions),
+    /// Presses the reset button of a VM that runs: its guest boots again in the same QEMU, without having been asked.
+    Reset(ButtonOptions),
+    /// Sends the guest of a VM that runs a non-maskable interrupt, on which a kernel can be set up to write a dump.
+    Nmi(ButtonOptions),
     /// Attaches to the serial console of a VM. Ctrl-] detaches.
     Console(ConsoleOptions),
     /// Prints the log of a VM's serial console, also of a stopped VM.

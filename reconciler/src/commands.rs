@@ -45,7 +45,7 @@ mod why;
 use std::{process::ExitCode, time::Duration};
 
 use anyhow::Context;
-use berth_api::disk_read::DiskOrigin;
+use berth_api::{console::ConsoleUse, disk_read::DiskOrigin};
 
 use crate::cli::{
     Cli, Command, DiskAction, DiskBackupAction, ImageAction, ImportSource, NetAction, SnapshotAction,
@@ -101,6 +101,8 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Restart(options) => runtime()?.block_on(Box::pin(power::run(Verb::Restart, options))),
         Command::Pause(options) => runtime()?.block_on(Box::pin(power::run(Verb::Pause, options))),
         Command::Suspend(options) => runtime()?.block_on(Box::pin(power::run(Verb::Suspend, options))),
+        Command::Reset(options) => runtime()?.block_on(Box::pin(guest::press(options, ConsoleUse::Reset))),
+        Command::Nmi(options) => runtime()?.block_on(Box::pin(guest::press(options, ConsoleUse::Nmi))),
         Command::Console(options) => runtime()?.block_on(Box::pin(console::console(options))),
         Command::Logs(options) => runtime()?.block_on(Box::pin(console::logs(options))),
         Command::Vnc(options) => runtime()?.block_on(Box::pin(vnc::vnc(options))),

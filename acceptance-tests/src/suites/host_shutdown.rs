@@ -10,7 +10,7 @@ use crate::guests::GuestImage;
 use crate::image_server::Content;
 use crate::platform::Platform;
 use crate::report::Report;
-use crate::{berth, manifests};
+use crate::{berth, manifests, wait};
 
 const DATABASE: &str = "shutdown-database";
 const WEB: &str = "shutdown-web";
@@ -118,6 +118,14 @@ fn commands(platform: &Platform) -> Result<()> {
     let started = |vm: &str| -> Result<serde_json::Value> {
         Ok(platform.kubectl().object("vm", vm)?["status"]["process"]["startedAt"].clone())
     };
+    let boots = || -> Result<usize> { Ok(platform.serial(WEB)?.matches("berth-guest-started").count()) };
+    platform.host().press("nmi", WEB)?.success()?;
+    let booted = boots()?;
+    platform.host().press("reset", WEB)?.success()?;
+    wait::until("the guest to boot again", BOOT, || {
+        ensure!(boots()? > booted, "{booted} boots");
+        Ok(())
+    })?;
     let before = started(WEB)?;
     berth("restart", &[WEB], "Running")?;
     ensure!(started(WEB)? != before, "the same process");
