@@ -3,7 +3,6 @@
 use std::{
     io::Write as _,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use anyhow::Context;
