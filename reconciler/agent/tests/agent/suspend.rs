@@ -65,7 +65,11 @@ async fn guests_are_suspended_before_their_host_is_shut_down_and_go_on_after_the
     fixture.furnish().await;
     fixture.make_vm(json!({})).await;
     fixture.running_vm().await;
+    let seen =
+        |vm: &VM| vm.status.as_ref().is_some_and(|s| reason_of(&s.conditions, "GuestReady") == "GuestSeen");
+    fixture.until::<VM>("web", seen).await;
     let before = boot(&fixture);
+    assert!(before.is_some(), "it has booted");
     shutdown.stop(AtShutdown::Suspend);
     let is_suspended = |vm: &VM| vm_reason(vm) == "HostShuttingDown" && state(VMState::Suspended)(vm);
     fixture.until::<VM>("web", is_suspended).await;
