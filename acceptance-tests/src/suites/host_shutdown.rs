@@ -72,7 +72,9 @@ fn shutdowns(platform: &Platform, vm: &str) -> Result<usize> {
 }
 
 fn with_agent(platform: &mut Platform, others: usize) -> Result<()> {
-    let output = platform.host().stop_guests()?.output();
+    let finished = platform.host().stop_guests()?;
+    let output = finished.output();
+    ensure!(finished.status.success(), "{output}");
     let off = |vm: &str| output.find(&format!("default/{vm} is off")).context(output.clone());
     ensure!(off(WEB)? < off(DATABASE)?, "not in the reverse order: {output}");
     ensure!(berth::qemu_processes(platform.namespace())?.len() == others, "a QEMU still runs");
