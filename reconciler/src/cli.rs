@@ -74,9 +74,9 @@ pub enum Command {
     Kubeconfig(KubeconfigOptions),
     /// Starts VMs, or resumes them, and waits until they run: `power` becomes `Running`. A guest that has ended by itself is started, too.
     Start(PowerOptions),
-    /// Stops VMs as their `stop` says, and waits until they are off: `power` becomes `Stopped`.
+    /// Stops VMs as their `stop` declares, and waits until they are off: `power` becomes `Stopped`.
     Stop(PowerOptions),
-    /// Restarts VMs once, as their `restartMode` says, and waits until they run again.
+    /// Restarts VMs once, as their `restartMode` declares, and waits until they run again.
     Restart(PowerOptions),
     /// Stops the CPUs of VMs: `power` becomes `Paused`. `berth start` lets them go on.
     Pause(PowerOptions),

@@ -1,61 +1,50 @@
-//! The end of guests before their host is shut down, by the command that systemd runs then: `berth service stop-guests`.
+//! `examples/power` with the small guest: the end of guests before their host is shut down, by the command that systemd runs then
+//! (`berth service stop-guests`), and the commands that change the power of VMs.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::kubectl::contains_all;
 use crate::guests::GuestImage;
 use crate::image_server::Content;
 use crate::platform::Platform;
 use crate::report::Report;
-use crate::{berth, manifests, wait};
+use crate::terraform::{Project, unwrapped};
+use crate::{berth, wait, workspace};
 
-const DATABASE: &str = "shutdown-database";
-const WEB: &str = "shutdown-web";
+const DATABASE: &str = "power-database";
+const WEB: &str = "power-web";
 const VMS: [&str; 2] = [DATABASE, WEB];
 /// A guest boots on a machine that is busy emulating.
 const BOOT: Duration = Duration::from_secs(180);
 const POWERS_OFF: &str = "berth-guest-powering-off";
+const STARTED: &str = "berth-guest-started";
 
 pub fn run(report: &mut Report, platform: &mut Platform, guest: &GuestImage) {
     report.case(
-        "before a host is shut down its guests end cleanly in the reverse order of their starts, with and without its agent; berth stop, \
-         pause, restart and start change the power of VMs",
+        "examples/power: before a host is shut down its guests end cleanly in the reverse order of their starts, with and without its \
+         agent; commands change the power of VMs; a gate holds back a destroy",
         || {
             let before = berth::qemu_processes(platform.namespace())?.len();
-            let ended = declare(platform, guest)
+            let project = platform.project()?;
+            project.copy_from(&workspace::root().join("examples/power"))?;
+            let url = platform.images().put("power.qcow2", Content::File(guest.path.clone()));
+            let image = json!({"image_url": url, "image_sha256": guest.sha256});
+            project.write("terraform.tfvars.json", &image.to_string())?;
+            project.init()?;
+            project.apply()?;
+            let ended = project
+                .plan_is_empty()
                 .and_then(|()| with_agent(platform, before))
                 .and_then(|()| without_agent(platform, before))
-                .and_then(|()| commands(platform));
-            for vm in VMS {
-                platform.kubectl().delete(&format!("vm/{vm}"))?;
-                platform.kubectl().delete(&format!("disk/{vm}"))?;
-            }
-            platform.kubectl().delete("image/shutdown")?;
-            platform.kubectl().delete("vmclass/shutdown")?;
+                .and_then(|()| commands(platform, &project))
+                .and_then(|()| held(&project, &image));
+            project.destroy()?;
             ended
         },
     );
-}
-
-fn declare(platform: &Platform, guest: &GuestImage) -> Result<()> {
-    let url = platform.images().put("shutdown.qcow2", Content::File(guest.path.clone()));
-    let vm = |name: &str| {
-        let vm = manifests::with(manifests::vm(name, "shutdown", name), "stop", json!({"mode": "Graceful"}));
-        let order = if name == DATABASE { json!(1) } else { json!(2) };
-        manifests::with(vm, "startOrder", order)
-    };
-    platform.kubectl().apply(&manifests::all(&[
-        manifests::class("shutdown", 1, "512Mi"),
-        manifests::image("shutdown", &url, &guest.sha256),
-        manifests::disk(DATABASE, "shutdown", "1Gi"),
-        manifests::disk(WEB, "shutdown", "1Gi"),
-        vm(DATABASE),
-        vm(WEB),
-    ]))?;
-    run_again(platform)
 }
 
 /// Waits until both guests have come up.
@@ -66,9 +55,9 @@ fn run_again(platform: &Platform) -> Result<()> {
     Ok(())
 }
 
-/// How often the guest was shut down, by its console.
-fn shutdowns(platform: &Platform, vm: &str) -> Result<usize> {
-    Ok(platform.serial(vm)?.matches(POWERS_OFF).count())
+/// How often the guest has written this on its console.
+fn count(platform: &Platform, vm: &str, text: &str) -> Result<usize> {
+    Ok(platform.serial(vm)?.matches(text).count())
 }
 
 fn with_agent(platform: &mut Platform, others: usize) -> Result<()> {
@@ -79,7 +68,7 @@ fn with_agent(platform: &mut Platform, others: usize) -> Result<()> {
     ensure!(off(WEB)? < off(DATABASE)?, "not in the reverse order: {output}");
     ensure!(berth::qemu_processes(platform.namespace())?.len() <= others, "a QEMU still runs");
     for vm in VMS {
-        ensure!(shutdowns(platform, vm)? == 1, "{vm} did not shut down by itself");
+        ensure!(count(platform, vm, POWERS_OFF)? == 1, "{vm} did not shut down by itself");
         let object = format!("vm/{vm}");
         platform.kubectl().condition(&object, "Ready=False", Some("HostShuttingDown"), BOOT)?;
     }
@@ -97,35 +86,37 @@ fn without_agent(platform: &mut Platform, others: usize) -> Result<()> {
     ensure!(berth::qemu_processes(platform.namespace())?.len() <= others, "a QEMU still runs");
     platform.start()?;
     for vm in VMS {
-        ensure!(shutdowns(platform, vm)? >= 2, "{vm} did not shut down by itself");
+        ensure!(count(platform, vm, POWERS_OFF)? >= 2, "{vm} did not shut down by itself");
+        let started = || -> Result<()> {
+            ensure!(count(platform, vm, STARTED)? >= 3, "{vm} has not booted again");
+            Ok(())
+        };
+        wait::until("the guest to boot again", BOOT, started)?;
     }
     run_again(platform)
 }
 
 /// The commands that change the power of VMs wait until it is so.
-fn commands(platform: &Platform) -> Result<()> {
-    let state = |vm: &str| -> Result<String> {
-        let vm = platform.kubectl().object("vm", vm)?;
-        Ok(vm["status"]["state"].as_str().unwrap_or_default().to_owned())
-    };
+fn commands(platform: &Platform, project: &Project) -> Result<()> {
+    let object = |vm: &str| platform.kubectl().object("vm", vm);
     let berth = |verb: &str, vms: &[&str], expected: &str| -> Result<()> {
         platform.host().power(verb, vms)?.success()?;
         for vm in vms {
-            ensure!(state(vm)? == expected, "{vm} is {} after berth {verb}", state(vm)?);
+            let state = object(vm)?["status"]["state"].clone();
+            ensure!(state == expected, "{vm} is {state} after berth {verb}");
         }
         Ok(())
     };
+    let started = |vm: &str| -> Result<Value> { Ok(object(vm)?["status"]["process"]["startedAt"].clone()) };
     berth("pause", &[WEB], "Paused")?;
+    let refused = platform.host().power("restart", &[WEB])?.failure()?;
+    contains_all(&refused, &["while power is Paused"])?;
     berth("start", &[WEB], "Running")?;
-    let started = |vm: &str| -> Result<serde_json::Value> {
-        Ok(platform.kubectl().object("vm", vm)?["status"]["process"]["startedAt"].clone())
-    };
-    let boots = || -> Result<usize> { Ok(platform.serial(WEB)?.matches("berth-guest-started").count()) };
     platform.host().press("nmi", WEB)?.success()?;
-    let booted = boots()?;
+    let booted = count(platform, WEB, STARTED)?;
     platform.host().press("reset", WEB)?.success()?;
     wait::until("the guest to boot again", BOOT, || {
-        ensure!(boots()? > booted, "{booted} boots");
+        ensure!(count(platform, WEB, STARTED)? > booted, "{booted} boots");
         Ok(())
     })?;
     let before = started(WEB)?;
@@ -135,7 +126,17 @@ fn commands(platform: &Platform) -> Result<()> {
     berth("start", &VMS, "Running")?;
     let missing = platform.host().power("stop", &["missing"])?.failure()?;
     contains_all(&missing, &["there is no VM missing in namespace default"])?;
-    let refused =
-        platform.host().power("pause", &[WEB]).and_then(|_| platform.host().power("restart", &[WEB]));
-    contains_all(&refused?.failure()?, &["while power is Paused"])
+    project.plan_is_empty()
+}
+
+/// The gate is an annotation in the configuration.
+fn held(project: &Project, image: &Value) -> Result<()> {
+    let mut variables = image.clone();
+    variables["held"] = "an audit".into();
+    project.write("terraform.tfvars.json", &variables.to_string())?;
+    project.apply()?;
+    let refused = project.destroy_refused();
+    project.write("terraform.tfvars.json", &image.to_string())?;
+    project.apply()?;
+    contains_all(&unwrapped(&refused?), &["delete.check.berth.dev/example", "an audit"])
 }
