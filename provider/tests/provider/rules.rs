@@ -340,7 +340,10 @@ async fn annotations_of_a_vm_are_declared_beside_foreign_ones_and_imported_witho
     machine.apply(&vm("web")).await;
     let left = plane.object("VM", "web").await["metadata"]["annotations"].clone();
     assert_eq!(left["kubectl.kubernetes.io/theirs"], "kept");
-    assert!(left.get("example.org/note").is_none() && left.get("poweron.check.berth.dev/copy").is_none(), "{left}");
+    assert!(
+        left.get("example.org/note").is_none() && left.get("poweron.check.berth.dev/copy").is_none(),
+        "{left}"
+    );
     assert!(machine.plan_is_empty(&vm("web")).await);
     plane.close().await;
 }

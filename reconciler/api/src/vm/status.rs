@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{
-    DscpClass, GuestUserStatus, InterfaceLimits, MOST_LISTED_SNAPSHOTS, PinnedClass, SnapshotOfVM, StopSnapshot,
-    VMRestored,
+    DscpClass, GuestUserStatus, InterfaceLimits, MOST_LISTED_SNAPSHOTS, PinnedClass, SnapshotOfVM,
+    StopSnapshot, VMRestored,
 };
 use crate::SizeTaken;
 use crate::console::ConsoleAddress;
