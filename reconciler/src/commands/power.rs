@@ -45,6 +45,7 @@ pub(super) async fn run(verb: Verb, options: PowerOptions) -> anyhow::Result<()>
     let config = connect::admin(&site.connection, &site.state.state_dir).await?;
     let client = Client::try_from(config).context("making a client")?;
     let vms: TypedApi<VM> = TypedApi::namespaced(client, &site.namespace);
+    let end = Instant::now().checked_add(options.timeout.0).context("--timeout is too long")?;
     let mut awaited = Vec::new();
     for name in &options.vms {
         awaited.push(declare(&vms, verb, &site.namespace, name).await?);
@@ -52,7 +53,6 @@ pub(super) async fn run(verb: Verb, options: PowerOptions) -> anyhow::Result<()>
     if options.no_wait {
         return Ok(());
     }
-    let end = Instant::now() + options.timeout.0;
     for one in &awaited {
         wait(&vms, verb, one, end).await?;
     }

@@ -23,6 +23,10 @@ use crate::{
 
 /// How often the guests that still run are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The part of the time, at its end, in which guests are asked at once that have not been asked in their order.
+const HURRY: u32 = 4;
+/// How often the agent may fail to answer in a row.
+const MOST_FAILURES: u32 = 3;
 /// The number of guests that a message names.
 const NAMED: usize = 8;
 
@@ -72,8 +76,8 @@ fn install(units: &[Unit], folder: &Path) -> anyhow::Result<()> {
     }
     let names: Vec<&str> = units.iter().map(|unit| unit.name).collect();
     eprintln!("Start them with:");
-    println!("systemctl daemon-reload && systemctl enable --now {}", names.join(" "));
-    Ok(())
+    let command = format!("systemctl daemon-reload && systemctl enable --now {}\n", names.join(" "));
+    std::io::stdout().lock().write_all(command.as_bytes()).context("printing")
 }
 
 /// Sends a request to this machine's agent. None: no agent runs.
@@ -96,39 +100,48 @@ async fn ask(state_dir: &Path, method: Method, path: &str) -> anyhow::Result<Opt
 ///
 /// *Errors:* some still run at the end.
 async fn stop_guests(state_dir: &Path, suspend: bool, timeout: TimeSpan) -> anyhow::Result<()> {
-    let end = Instant::now() + timeout.0;
+    let end = Instant::now().checked_add(timeout.0).context("--timeout is too long")?;
+    let hurry = end - timeout.0 / HURRY;
     let path = if suspend { "/guests/suspend" } else { "/guests/stop" };
-    let asked = ask(state_dir, Method::POST, path).await.unwrap_or_else(|error| {
-        eprintln!("berth: {error:#}");
-        None
-    });
-    let mut left = match asked {
-        Some(left) if left.is_working => left.vms,
-        // The agent does not run, or waits for its control plane: there is no order of VMs, and no hook.
-        _ => return stop_without_agent(state_dir, end).await,
-    };
-    while !left.is_empty() {
-        if Instant::now() >= end {
-            bail!("{} guests still run: {}", left.len(), some(&left));
-        }
-        tokio::time::sleep(LOOK_EVERY).await;
-        match ask(state_dir, Method::GET, "/guests").await {
-            Ok(Some(now)) => {
+    let mut left: Vec<String> = Vec::new();
+    let mut failures = 0;
+    loop {
+        // Each time anew: an agent that was restarted meanwhile would start the guests again.
+        match ask(state_dir, Method::POST, path).await {
+            Ok(Some(now)) if now.is_working => {
                 for ended in left.iter().filter(|vm| !now.vms.contains(vm)) {
                     eprintln!("{ended} is off");
                 }
-                left = now.vms;
+                (left, failures) = (now.vms, 0);
+                if left.is_empty() {
+                    // Those that no object owns may be left.
+                    return shut_down_all(state_dir, end).await;
+                }
             }
-            Ok(None) => return stop_without_agent(state_dir, end).await,
-            // It is asked again until the end.
-            Err(error) => eprintln!("berth: {error:#}"),
+            // It does not run, or waits for its control plane: there is no order of VMs, and no hook.
+            Ok(_) => {
+                eprintln!("The agent of this machine does not answer: all guests are asked at once");
+                return shut_down_all(state_dir, end).await;
+            }
+            Err(error) => {
+                eprintln!("berth: {error:#}");
+                failures += 1;
+            }
         }
+        // The memory of guests that are left may be on its way to a file.
+        let is_late = Instant::now() >= if suspend { end } else { hurry };
+        if is_late || failures >= MOST_FAILURES {
+            eprintln!("{} VMs are not off in their order: all guests are asked at once", left.len());
+            return shut_down_all(state_dir, end).await;
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
     }
-    Ok(())
 }
 
-async fn stop_without_agent(state_dir: &Path, end: Instant) -> anyhow::Result<()> {
-    eprintln!("The agent of this machine does not answer: all guests are asked to shut down at once");
+/// Asks all guests that run to shut down, whatever the agent does, and waits for that.
+///
+/// *Errors:* some still run at the end.
+async fn shut_down_all(state_dir: &Path, end: Instant) -> anyhow::Result<()> {
     let left = shut_down_guests(state_dir, end.saturating_duration_since(Instant::now())).await?;
     if !left.is_empty() {
         bail!("{} guests still run: instances {}", left.len(), some(&left));

@@ -8,6 +8,7 @@ use std::time::Duration;
 use berth_qemu::machine::MachinePaths;
 use berth_qemu::power::{self, RunState};
 use berth_qemu::qmp::{Qmp, QmpError};
+use berth_qemu::saved_state::{Transfer, transfer};
 use futures::future::join_all;
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -24,7 +25,7 @@ const PRESSES: u32 = 3;
 /// Asks all guests of this machine to shut down, by their power buttons, and ends the QEMUs of those that have. Returns the instances
 /// whose QEMU still runs after this time.
 ///
-/// *Assumptions:* no agent runs that would start them again.
+/// *Assumptions:* no agent runs that would start them again. One may stop them at the same time.
 ///
 /// # Errors
 /// The folder of instances cannot be read.
@@ -43,13 +44,14 @@ pub async fn shut_down_guests(state_dir: &Path, within: Duration) -> Result<Vec<
     let asked = instances.into_iter().map(|instance| {
         // An agent, which may be of another version or wait for its control plane, has the other monitor.
         let monitor = MachinePaths::in_directory(layout.instance(&instance).join("run")).rescue;
-        async move { (!shut_down(&monitor, within, end).await).then_some(instance) }
+        let saved = layout.state(&instance);
+        async move { (!shut_down(&monitor, &saved, within, end).await).then_some(instance) }
     });
     Ok(join_all(asked).await.into_iter().flatten().collect())
 }
 
-/// Shuts down the guest with this monitor. False: its QEMU still runs.
-async fn shut_down(monitor: &Path, within: Duration, end: Instant) -> bool {
+/// Shuts down the guest with this monitor. `saved`: the file of its memory, if that is saved. False: its QEMU still runs.
+async fn shut_down(monitor: &Path, saved: &Path, within: Duration, end: Instant) -> bool {
     let mut pressed: Option<Instant> = None;
     loop {
         let answered = timeout_at(end.min(Instant::now() + ANSWER), Qmp::connect(monitor)).await;
@@ -68,14 +70,13 @@ async fn shut_down(monitor: &Path, within: Duration, end: Instant) -> bool {
             }
         };
         while let Ok(state) = power::run_state(&qmp).await {
+            let is_due = pressed.is_none_or(|at| at.elapsed() > within / PRESSES);
             let done = match state {
-                RunState::Shutdown | RunState::GuestPanicked => power::quit(&qmp).await,
-                RunState::Paused => power::start(&qmp).await,
-                RunState::Running if pressed.is_none_or(|at| at.elapsed() > within / PRESSES) => {
+                RunState::Running if is_due => {
                     pressed = Some(Instant::now());
                     power::powerdown(&qmp).await
                 }
-                _ => Ok(()),
+                state => bring_on(&qmp, &state, saved).await,
             };
             if done.is_err() {
                 break;
@@ -90,6 +91,26 @@ async fn shut_down(monitor: &Path, within: Duration, end: Instant) -> bool {
             return false;
         }
         sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Brings a guest to where it can be asked, or ends a QEMU whose guest has ended, or has not begun.
+async fn bring_on(qmp: &Qmp, state: &RunState, saved: &Path) -> Result<(), QmpError> {
+    match state {
+        RunState::Shutdown
+        | RunState::GuestPanicked
+        | RunState::Watchdog
+        | RunState::InternalError
+        | RunState::Prelaunch
+        | RunState::InMigrate
+        | RunState::PostMigrate => power::quit(qmp).await,
+        // A guest that went on would change its disks, and a memory of before that would be loaded after the boot.
+        RunState::Paused if saved.exists() => match transfer(qmp).await? {
+            Transfer::Active => Ok(()),
+            Transfer::Idle | Transfer::Completed | Transfer::Failed(_) => power::quit(qmp).await,
+        },
+        RunState::Paused | RunState::IoError => power::start(qmp).await,
+        RunState::Running | RunState::Other(_) => Ok(()),
     }
 }
 

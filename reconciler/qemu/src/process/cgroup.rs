@@ -6,8 +6,9 @@
 //! here is best effort: a host without (writable) cgroups still runs machines, and [`shared_unit`] shows what that means.
 //!
 //! systemd is the only writer of its part of the tree, and of the root. It delegates a part to a unit on demand: if the unit
-//! [`UNIT`] exists, machines are in its cgroup, and berth writes nowhere else. Without it, as on a host without systemd, they are
-//! in a directory of berth's at the root.
+//! [`UNIT`] runs, machines are in its cgroup, and berth writes nowhere else. systemd removes the cgroup of a unit without a process, so
+//! that the unit has one, which does nothing. Without the unit, as on a host without systemd, machines are in a directory of berth's at
+//! the root.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -22,6 +23,8 @@ use crate::hypervisor::{CpuTime, Limits};
 const PARENT: &str = "berth";
 /// The cgroup of the unit that systemd delegates to machines, with `Delegate=yes`. It outlives the agent's own unit.
 const UNIT: &str = "system.slice/berth-machines.service";
+/// The cgroup in that of the unit for the unit's own process. No instance has such a name.
+const KEEPER: &str = "_keeper";
 /// The cgroup v1 controllers in use, and the hierarchy by which systemd tracks processes.
 const V1: [&str; 4] = ["cpu", "memory", "pids", "name=systemd"];
 /// The cgroup CPU accounting period, in microseconds.
@@ -285,6 +288,26 @@ fn unit_of(path: &str) -> Option<(&str, &str)> {
     }
 }
 
+/// Moves the unit's own process, for which systemd keeps the unit's cgroup, into a cgroup below it: a cgroup with a process cannot give
+/// controllers to those below it.
+fn vacate(unit: &Path) -> io::Result<()> {
+    // A directory that is no cgroup has no such file.
+    let listed = std::fs::read_to_string(unit.join("cgroup.procs")).unwrap_or_default();
+    if listed.trim().is_empty() {
+        return Ok(());
+    }
+    let keeper = unit.join(KEEPER);
+    std::fs::create_dir_all(&keeper)?;
+    for pid in listed.lines() {
+        match std::fs::write(keeper.join("cgroup.procs"), pid) {
+            // It has ended.
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+            moved => moved?,
+        }
+    }
+    Ok(())
+}
+
 /// A process that has ended stays listed for a moment, finally as pid 0.
 pub(super) fn holds_nothing_alive(cgroup: &Path) -> bool {
     let alive = |pid: i32| identity::stat(pid).is_ok_and(|stat| stat.is_some_and(|stat| !stat.has_ended()));
@@ -325,7 +348,12 @@ impl Hierarchy {
             // Controllers have to be enabled level by level; this fails if another manager owns the root. Those above the unit are
             // systemd's.
             let levels = match unit {
-                Some(unit) => vec![unit],
+                Some(unit) => {
+                    if let Err(error) = vacate(&unit) {
+                        tracing::warn!(%error, instance, "machine runs without limits");
+                    }
+                    vec![unit]
+                }
                 None => vec![mount.clone(), mount.join(PARENT)],
             };
             for level in levels {

@@ -330,7 +330,10 @@ fn machines_are_in_the_unit_that_is_delegated_to_them_and_earlier_ones_stay_outs
     drop(cgroups.prepare("i-before", Limits::default()));
     assert!(outside.join("i-before/cpu.weight").exists());
     std::fs::create_dir_all(&unit).expect("made");
+    std::fs::write(unit.join("cgroup.procs"), "17\n").expect("written");
     drop(cgroups.prepare("i-after", Limits::default()));
+    let kept = std::fs::read_to_string(unit.join("_keeper/cgroup.procs"));
+    assert_eq!(kept.expect("written"), "17", "the unit's own process makes room for controllers");
     assert!(unit.join("i-after/cpu.weight").exists() && !outside.join("i-after").exists());
     let enabled =
         |level: &std::path::Path| std::fs::read_to_string(level.join("cgroup.subtree_control")).ok();
@@ -345,6 +348,7 @@ fn machines_are_in_the_unit_that_is_delegated_to_them_and_earlier_ones_stay_outs
     std::fs::create_dir_all(unit.join("i-gone")).expect("made");
     cgroups.sweep();
     assert!(!unit.join("i-gone").exists() && unit.exists(), "the unit is systemd's");
+    assert!(unit.join("_keeper").exists(), "its process is in it");
 }
 
 #[test]
