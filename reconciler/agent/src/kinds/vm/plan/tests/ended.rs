@@ -1,9 +1,13 @@
 //! A guest that ended: restarted, backed off, or left off.
 
 use super::*;
+use crate::host_shutdown::AtShutdown;
 
 fn ended(policy: &str, orderly: bool) -> Plan<Step> {
-    let mut observed = ready_to_start();
+    ended_in(ready_to_start(), policy, orderly)
+}
+
+fn ended_in(mut observed: Observed, policy: &str, orderly: bool) -> Plan<Step> {
     let ending = Ended { at: at(NOW), orderly, how: "it ended".into() };
     let run = Run { process: None, ended: Some(ending), ..run() };
     observed.journal = Journal { run: Some(run), failures: 1, ..observed.journal };
@@ -21,6 +25,15 @@ fn the_restart_policy_decides_about_a_guest_that_ended_by_itself() {
         panic!("a start is updated first")
     };
     assert_eq!(journal.restarts, 1);
+}
+
+#[test]
+fn the_shutdown_of_a_host_does_not_have_a_guest_started_that_its_restart_policy_leaves_off() {
+    let host = || Observed { draining: true, at_shutdown: Some(AtShutdown::Stop), ..ready_to_start() };
+    let stays_off = ended_in(host(), "Never", true);
+    assert_eq!(stands(&stays_off), (true, Reason::GuestEnded));
+    assert!(!names(&stays_off).contains(&"WriteJournal"), "its end is not forgotten");
+    assert_eq!(stands(&ended_in(host(), "Always", true)), (false, Reason::HostShuttingDown));
 }
 
 #[test]
