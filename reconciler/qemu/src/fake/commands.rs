@@ -9,7 +9,7 @@ use super::{blocks, cdroms};
 use crate::machine::{MEMORY_BLOCK, MEMORY_DEVICE};
 
 /// All commands and their arguments; `!` marks required ones, `*` a command that accepts any argument.
-const COMMANDS: [(&str, &[&str]); 46] = [
+const COMMANDS: [(&str, &[&str]); 47] = [
     ("qmp_capabilities", &["enable"]),
     ("query-status", &[]),
     ("query-version", &[]),
