@@ -603,8 +603,8 @@ impl Cache {
     pub(crate) fn declares_tpm(&self, vm: &VM) -> bool {
         let of_class = || {
             let class = vm.spec.class.as_ref()?;
-            let class = self.tables.vm_classes.lookup(&vm.namespace()?, class.as_str())?;
-            Some(class.spec.tpm)
+            let class = self.tables.vm_classes.lookup(&vm.namespace()?, class.as_str());
+            Some(vm.class_values(class.map(|class| &class.spec))?.tpm)
         };
         vm.spec.tpm.or_else(of_class).unwrap_or_default()
     }
