@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::devices::given_back;
 use super::{Observed, Step, asks_for_restart};
 use crate::converge::Plan;
-use crate::journal::Ended;
+use crate::journal::{Ended, Journal};
 use crate::start_order::Held;
 
 /// Plans for a VM that is not started now: its restart policy leaves it off, or other VMs precede it.
@@ -17,7 +17,7 @@ pub(super) fn not_due(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
         return Some(stays_off);
     }
     if let Some(ended) = ended(vm, observed)
-        && let Some(wait) = back_off(observed)
+        && let Some(wait) = back_off(&observed.journal, observed.now)
     {
         return Some(backed_off(observed, &ended.how, wait));
     }
@@ -27,12 +27,7 @@ pub(super) fn not_due(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
 /// Plans for a VM whose guest has ended by itself, and that its restart policy leaves off.
 pub(super) fn left_off(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
     let ended = ended(vm, observed)?;
-    let allowed = match vm.spec.restart_policy {
-        RestartPolicy::Always => true,
-        RestartPolicy::OnFailure => !ended.orderly,
-        RestartPolicy::Never => false,
-    };
-    if allowed {
+    if is_restarted(vm.spec.restart_policy, ended) {
         return None;
     }
     let text =
@@ -54,9 +49,18 @@ fn deferred(held: Held) -> Plan<Step> {
     Plan::without_steps(Readiness::Reconciling(Reason::StartOrderHeld, text)).requeue_after(held.look_again)
 }
 
-fn back_off(observed: &Observed) -> Option<Duration> {
-    let not_before = observed.journal.not_before?;
-    let left = Duration::try_from(not_before.duration_since(observed.now)).ok()?;
+/// Whether a guest that ended by itself is started again.
+pub(super) fn is_restarted(policy: RestartPolicy, ended: &Ended) -> bool {
+    match policy {
+        RestartPolicy::Always => true,
+        RestartPolicy::OnFailure => !ended.orderly,
+        RestartPolicy::Never => false,
+    }
+}
+
+/// Returns how long a guest that ended is not started again yet.
+pub(super) fn back_off(journal: &Journal, now: Timestamp) -> Option<Duration> {
+    let left = Duration::try_from(journal.not_before?.duration_since(now)).ok()?;
     (!left.is_zero()).then_some(left)
 }
 
