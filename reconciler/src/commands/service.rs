@@ -128,8 +128,12 @@ async fn stop_guests(state_dir: &Path, suspend: bool, timeout: TimeSpan) -> anyh
                 failures += 1;
             }
         }
-        // The memory of guests that are left may be on its way to a file.
-        let is_late = Instant::now() >= if suspend { end } else { hurry };
+        let now = Instant::now();
+        if now >= end {
+            bail!("{} VMs are not off: {}", left.len(), some(&left));
+        }
+        // With --suspend, the memory of those that are left may be on its way to a file.
+        let is_late = now >= hurry && !suspend;
         if is_late || failures >= MOST_FAILURES {
             eprintln!("{} VMs are not off in their order: all guests are asked at once", left.len());
             return shut_down_all(state_dir, end).await;
