@@ -29,16 +29,16 @@ mod plan;
 mod probing;
 mod secrets;
 mod seed;
+mod shutdown;
 mod status;
 mod stop_mode;
 mod stop_snapshots;
 
-use std::borrow::Cow;
 use std::net::Ipv4Addr;
 
 use async_trait::async_trait;
 use berth_api::{
-    Binding, Conditions, Disk, HotswapDiskAttachment, Power, Readiness, Reason, StopMode, VM, VMStatus,
+    Binding, Conditions, Disk, HotswapDiskAttachment, Readiness, Reason, StopMode, VM, VMStatus,
 };
 use berth_host::{DeviceSpecs, ImageSource, LaunchRequest, ProcessFacts, TapConfig};
 use berth_qemu::block::ObservedDisk;
@@ -56,7 +56,6 @@ use crate::converge::{Plan, Reconciler, Requeue, converge};
 use crate::departed;
 use crate::error::Error;
 use crate::hooks::HookCall;
-use crate::host_shutdown::AtShutdown;
 use crate::index::{Change, Departed, Indexed, Table, Tables, instance_of};
 use crate::journal::Journal;
 use crate::key::{Key, ObjectName};
@@ -234,7 +233,7 @@ impl Reconciler for VmReconciler {
     }
 
     fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
-        plan::plan(&at_shutdown(vm, observed), observed)
+        plan::plan(&shutdown::declared(vm, observed.at_shutdown), observed)
     }
 
     async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Error> {
@@ -242,7 +241,7 @@ impl Reconciler for VmReconciler {
     }
 
     fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: Timestamp) -> VMStatus {
-        status::status(&at_shutdown(vm, observed), observed, readiness, now)
+        status::status(&shutdown::declared(vm, observed.at_shutdown), observed, readiness, now)
     }
 
     fn without_progress(stored: &VMStatus, status: &VMStatus) -> VMStatus {
@@ -265,17 +264,6 @@ impl Reconciler for VmReconciler {
     fn conditions(status: &VMStatus) -> &Conditions {
         &status.conditions
     }
-}
-
-/// Returns the VM with the power that its guest has while its host is being shut down.
-fn at_shutdown<'a>(vm: &'a VM, observed: &Observed) -> Cow<'a, VM> {
-    let runs = matches!(vm.spec.power, Power::Running | Power::Paused);
-    if !runs || observed.at_shutdown != Some(AtShutdown::Suspend) {
-        return Cow::Borrowed(vm);
-    }
-    let mut suspended = vm.clone();
-    suspended.spec.power = Power::Suspended;
-    Cow::Owned(suspended)
 }
 
 /// Returns the disks QEMU has that neither the VM nor an attachment names. The boot disk, and disks on another bus than

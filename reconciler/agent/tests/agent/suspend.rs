@@ -83,6 +83,23 @@ async fn guests_are_suspended_before_their_host_is_shut_down_and_go_on_after_the
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_guest_whose_memory_does_not_fit_on_its_host_is_stopped_before_that_is_shut_down() {
+    let fixture = Fixture::without_agent().await;
+    let shutdown = Arc::new(HostShutdown::default());
+    let shared = shutdown.clone();
+    fixture.start_agent_configured(|config| config.shutdown = shared);
+    fixture.furnish().await;
+    fixture.make_vm(json!({})).await;
+    fixture.running_vm().await;
+    fixture.system.change_facts(|facts| facts.storage_free_bytes = 1 << 20);
+    shutdown.stop(AtShutdown::Suspend);
+    let is_off = |vm: &VM| vm_reason(vm) == "HostShuttingDown" && state(VMState::Stopped)(vm);
+    fixture.until::<VM>("web", is_off).await;
+    assert!(fixture.system.hypervisor().instances().is_empty());
+    assert!(fixture.system.saved_states_now().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_guest_that_cannot_be_saved_runs_on() {
     let (fixture, before) = booted().await;
     fixture

@@ -20,6 +20,7 @@ use super::observed_users::GuestUsers;
 use super::pending_leases;
 use super::secrets;
 use super::seed::Lan;
+use super::shutdown;
 use crate::admission::{Admission, Offer, admitted_before};
 use crate::context::Context;
 use crate::definitions::VersionSkew;
@@ -38,7 +39,7 @@ use crate::machine::{Connection, GuestFacts, Machine, MachineState};
 use crate::networking::{NamedAddress, Networks, named_addresses, security_groups_of, tap_prefix};
 use crate::probes::{ProbePlan, ProbeResults};
 use crate::restores::{self, DueMemory, VmRestore};
-use crate::start_order::{self, Held};
+use crate::start_order::Held;
 use crate::typed_api::TypedApi;
 use berth_host::{HostFacts, ProcessFacts, System, VolumeFacts};
 use berth_qemu::hypervisor::CpuTime;
@@ -212,7 +213,7 @@ pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
         held: None,
         taps: Vec::new(),
         instance,
-        at_shutdown: at_shutdown(ctx, vm, process.is_some()),
+        at_shutdown: shutdown::of(ctx, vm, process.is_some()),
         ..from_index(ctx, vm, &name)
     };
     observed.draining |= observed.at_shutdown.is_some();
@@ -225,17 +226,12 @@ pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
         Some(process) => observe_running(ctx, vm, &name, process, &mut observed).await?,
         None => observe_absent(ctx, vm, &name, &mut observed, facts).await?,
     }
-    Ok(observed)
-}
-
-/// Returns what is done with the VM because its host is being shut down. `runs`: whether it has a QEMU.
-fn at_shutdown(ctx: &Context, vm: &VM, runs: bool) -> Option<AtShutdown> {
-    let stopping = ctx.config.shutdown.current()?;
-    match runs {
-        true => stopping.includes(start_order::of(vm)).then_some(stopping.how),
-        // It is not started any more, whatever its order.
-        false => Some(AtShutdown::Stop),
+    if observed.at_shutdown == Some(AtShutdown::Suspend)
+        && !shutdown::has_room(ctx, &observed.journal, observed.machine.as_ref()).await?
+    {
+        observed.at_shutdown = Some(AtShutdown::Stop);
     }
+    Ok(observed)
 }
 
 /// Whether the VM is to have a QEMU.
