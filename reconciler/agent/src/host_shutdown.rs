@@ -14,6 +14,9 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
+/// The lowest order: its group is the last one, and with it all are stopped.
+const FIRST: i64 = i64::MIN;
+
 /// What is done with the guests of a host that is shut down.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AtShutdown {
@@ -53,6 +56,13 @@ impl HostShutdown {
             let before = *current;
             *current = Some(Stopping { how, ..before.unwrap_or(Stopping::BEGUN) });
             *current != before
+        });
+    }
+
+    /// Has those that are left stopped at once, whatever their order.
+    pub fn hurry(&self) {
+        self.0.send_if_modified(|current| {
+            current.as_mut().is_some_and(|stopping| stopping.group.replace(FIRST) != Some(FIRST))
         });
     }
 
@@ -169,6 +179,20 @@ mod tests {
         assert_eq!(group(&shutdown, &[hangs, web, database], 99), Some(3));
         assert_eq!(group(&shutdown, &[hangs, web, database], 100), Some(2));
         assert_eq!(group(&shutdown, &[hangs, database], 101), Some(1), "it is not waited for again");
+    }
+
+    #[test]
+    fn in_a_hurry_no_group_waits_for_another() {
+        let shutdown = HostShutdown::default();
+        shutdown.hurry();
+        assert_eq!(shutdown.current(), None, "nothing was asked for");
+        shutdown.stop(AtShutdown::Stop);
+        let running = [vm(3, 100), vm(1, 50)];
+        assert_eq!(group(&shutdown, &running, 0), Some(3));
+        shutdown.hurry();
+        shutdown.stop(AtShutdown::Stop);
+        assert_eq!(group(&shutdown, &running, 1), Some(FIRST));
+        assert!(shutdown.current().is_some_and(|stopping| stopping.includes(1)));
     }
 
     #[test]

@@ -32,13 +32,18 @@ pub(crate) async fn run(ctx: &Context) {
         tracing::info!("guests are stopped, because the host is to be shut down");
         // Also those without a QEMU, which are not started any more.
         wake(ctx, |_| true);
+        let mut seen = None;
         while let Some(stopping) = shutdown.current() {
             match running(ctx, stopping.how).await {
                 Ok(running) => {
                     let vms: Vec<RunningVm> = running.into_iter().map(|(_, vm)| vm).collect();
-                    if let Some(stopping) = shutdown.advance(&vms, ctx.now()) {
+                    let _ = shutdown.advance(&vms, ctx.now());
+                    // Other requests change it, too.
+                    let current = shutdown.current();
+                    if let Some(stopping) = current.filter(|_| current != seen) {
                         wake(ctx, |order| stopping.includes(order));
                     }
+                    seen = current;
                 }
                 Err(error) => tracing::warn!(error = %error.chain(), "running guests cannot be listed"),
             }

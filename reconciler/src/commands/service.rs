@@ -25,6 +25,8 @@ use crate::{
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The part of the time, at its end, in which guests are asked at once that have not been asked in their order.
 const HURRY: u32 = 4;
+/// The request to the agent then.
+const LATE: &str = "/guests/hurry";
 /// How often the agent may fail to answer in a row.
 const MOST_FAILURES: u32 = 3;
 /// The number of guests that a message names.
@@ -101,8 +103,9 @@ async fn ask(state_dir: &Path, method: Method, path: &str) -> anyhow::Result<Opt
 /// *Errors:* some still run at the end.
 async fn stop_guests(state_dir: &Path, suspend: bool, timeout: TimeSpan) -> anyhow::Result<()> {
     let end = Instant::now().checked_add(timeout.0).context("--timeout is too long")?;
-    let hurry = end - timeout.0 / HURRY;
-    let path = if suspend { "/guests/suspend" } else { "/guests/stop" };
+    // The memory of guests that are suspended may be on its way to a file then.
+    let hurry = if suspend { end } else { end - timeout.0 / HURRY };
+    let mut path = if suspend { "/guests/suspend" } else { "/guests/stop" };
     let mut left: Vec<String> = Vec::new();
     let mut failures = 0;
     loop {
@@ -119,24 +122,23 @@ async fn stop_guests(state_dir: &Path, suspend: bool, timeout: TimeSpan) -> anyh
                 }
             }
             // It does not run, or waits for its control plane: there is no order of VMs, and no hook.
-            Ok(_) => {
-                eprintln!("The agent of this machine does not answer: all guests are asked at once");
-                return shut_down_all(state_dir, end).await;
-            }
+            Ok(_) => failures = MOST_FAILURES,
             Err(error) => {
                 eprintln!("berth: {error:#}");
                 failures += 1;
             }
         }
+        if failures >= MOST_FAILURES {
+            eprintln!("The agent of this machine does not answer: all guests are asked at once");
+            return shut_down_all(state_dir, end).await;
+        }
         let now = Instant::now();
         if now >= end {
             bail!("{} VMs are not off: {}", left.len(), some(&left));
         }
-        // With --suspend, the memory of those that are left may be on its way to a file.
-        let is_late = now >= hurry && !suspend;
-        if is_late || failures >= MOST_FAILURES {
-            eprintln!("{} VMs are not off in their order: all guests are asked at once", left.len());
-            return shut_down_all(state_dir, end).await;
+        if now >= hurry && path != LATE {
+            eprintln!("{} VMs are not off yet: they are asked at once, whatever their order", left.len());
+            path = LATE;
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }

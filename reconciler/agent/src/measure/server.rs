@@ -150,9 +150,14 @@ async fn guests(ctx: &Context, method: &Method, path: &str) -> (StatusCode, &'st
         (&Method::GET, "") => {}
         (&Method::POST, "/stop") => shutdown.stop(AtShutdown::Stop),
         (&Method::POST, "/suspend") => shutdown.stop(AtShutdown::Suspend),
+        (&Method::POST, "/hurry") => {
+            shutdown.stop(AtShutdown::Stop);
+            shutdown.hurry();
+        }
         (&Method::POST, "/start") => shutdown.start(),
         _ => {
-            return (StatusCode::NOT_FOUND, "text/plain", "/guests, /guests/stop, /suspend, /start\n".into());
+            let known = "/guests, /guests/stop, /suspend, /hurry, /start\n";
+            return (StatusCode::NOT_FOUND, "text/plain", known.into());
         }
     }
     let left = stop_guests::left(ctx).await.map_err(|error| error.chain());

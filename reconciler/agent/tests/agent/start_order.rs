@@ -165,3 +165,19 @@ async fn a_guest_that_ignores_the_shutdown_of_its_host_is_ended_and_holds_back_t
     fixture.until::<VM>("last", |vm| is_ready(vm, "Running")).await;
     fixture.assert_quiet().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn in_a_hurry_a_guest_that_ignores_the_shutdown_holds_back_no_other() {
+    let (fixture, shutdown) = site().await;
+    make(&fixture, "first", 1, json!({"startOrder": 1})).await;
+    make(&fixture, "last", 2, json!({"stop": {"gracePeriodSeconds": 30}})).await;
+    fixture.system.hypervisor().set_behaviour("i-200000000000", |b| b.ignores_powerdown = true);
+    shutdown.stop(AtShutdown::Stop);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(fixture.system.hypervisor().instances().len(), 2);
+    shutdown.hurry();
+    let (ended, at) = ends(&fixture, 2).await;
+    assert_eq!(ended, ["i-100000000000", "i-200000000000"]);
+    assert!(at[0] < Duration::from_secs(10), "{at:?}");
+    fixture.until::<VM>("first", is_stopped_by_its_host).await;
+}
