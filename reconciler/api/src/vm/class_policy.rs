@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::VM;
-use crate::VMClassSpec;
+use crate::{CpuTopology, Quantity, VMClassSpec};
 
 /// The maximum length of the values of a class, in bytes.
 const MAX_VALUES: usize = 32_768;
@@ -15,6 +15,8 @@ const MAX_VALUES: usize = 32_768;
 const MOST_CPUS: i64 = 128;
 /// More memory than any host has, in bytes.
 const MOST_MEMORY: u64 = 1 << 46;
+/// The maximum number of NUMA nodes of a class, and of its devices of one name.
+const MOST_PARTS: i64 = 8;
 
 /// Whether later changes of its class reach a VM.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -45,9 +47,28 @@ impl PinnedClass {
     /// The values. They come from a host, so that they are checked. None: they are none of a class.
     fn spec(&self) -> Option<VMClassSpec> {
         let spec: VMClassSpec = serde_json::from_str(&self.values).ok()?;
-        let memory = spec.memory.as_ref().map_or(Ok(0), crate::Quantity::bytes).ok()?;
-        ((1..=MOST_CPUS).contains(&spec.cpus) && memory <= MOST_MEMORY).then_some(spec)
+        is_possible(&spec).then_some(spec)
     }
+}
+
+/// Whether a class can have these values, as far as others calculate with them.
+fn is_possible(spec: &VMClassSpec) -> bool {
+    let cpus = |number: &i64| (1..=MOST_CPUS).contains(number);
+    let memory = |declared: &Option<Quantity>| {
+        let bytes = declared.as_ref().map_or(Ok(0), Quantity::bytes);
+        bytes.is_ok_and(|bytes| bytes <= MOST_MEMORY)
+    };
+    let topology = |of: &CpuTopology| [of.sockets, of.cores, of.threads].iter().all(|number| cpus(number));
+    let parts = |number: &i64| (1..=MOST_PARTS).contains(number);
+    let pci = spec.pci_devices.iter().map(|devices| &devices.count);
+    let usb = spec.usb_devices.iter().map(|devices| &devices.count);
+    let vgpus = spec.vgpus.iter().map(|vgpus| &vgpus.count);
+    cpus(&spec.cpus)
+        && spec.max_cpus.iter().all(cpus)
+        && spec.cpu_topology.iter().all(topology)
+        && [&spec.memory, &spec.max_memory].into_iter().all(memory)
+        && spec.numa_nodes.iter().all(parts)
+        && pci.chain(usb).chain(vgpus).all(parts)
 }
 
 impl VM {
@@ -122,9 +143,22 @@ mod tests {
 
     #[test]
     fn values_that_are_none_of_a_class_do_not_count() {
-        for values in
-            ["", "{}", "[1]", r#"{"cpus": 0}"#, r#"{"cpus": 1000000}"#, r#"{"cpus": 1, "memory": "999Ei"}"#]
-        {
+        let huge = i64::MAX;
+        let arranged = format!(r#"{{"cpus": 1, "cpuTopology": {{"sockets": {huge}, "cores": 2}}}}"#);
+        let many = format!(r#"{{"cpus": 1, "pciDevices": [{{"name": "gpu", "count": {huge}}}]}}"#);
+        for values in [
+            "",
+            "{}",
+            "[1]",
+            r#"{"cpus": 0}"#,
+            r#"{"cpus": 1000000}"#,
+            r#"{"cpus": 1, "maxCpus": 1000000}"#,
+            r#"{"cpus": 1, "memory": "999Ei"}"#,
+            r#"{"cpus": 1, "maxMemory": "15Ei"}"#,
+            r#"{"cpus": 1, "numaNodes": 0}"#,
+            &arranged,
+            &many,
+        ] {
             let forged = PinnedClass { name: "small".into(), values: values.into() };
             assert_eq!(cpus(&vm(Some(ClassPolicy::Pin), Some(forged)), 4), Some(4), "{values}");
         }
