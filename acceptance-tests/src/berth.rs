@@ -329,6 +329,27 @@ impl Berth {
         process::run(&mut command, END)
     }
 
+    /// Runs the command with which systemd has the guests stopped before the machine is shut down.
+    pub fn stop_guests(&self) -> Result<Finished> {
+        let mut command = self.command("service");
+        command.args(["stop-guests", "--timeout", "150s", "--state-dir"]).arg(&self.state);
+        process::run(&mut command, Duration::from_secs(180))
+    }
+
+    /// Runs `berth reset` or `berth nmi` of a VM.
+    pub fn press(&self, button: &str, vm: &str) -> Result<Finished> {
+        let mut command = self.command(button);
+        command.args([vm, "--state-dir"]).arg(&self.state);
+        process::run(&mut command, END)
+    }
+
+    /// Runs `berth start`, `stop`, `restart`, `pause` or `suspend` of VMs.
+    pub fn power(&self, verb: &str, vms: &[&str]) -> Result<Finished> {
+        let mut command = self.command(verb);
+        command.args(vms).args(["--timeout", "150s", "--state-dir"]).arg(&self.state);
+        process::run(&mut command, Duration::from_secs(180))
+    }
+
     /// The output of `berth crds`.
     pub fn crds(&self) -> Result<String> {
         process::run(Command::new(&self.program).arg("crds"), END)?.success()

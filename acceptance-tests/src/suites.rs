@@ -18,6 +18,7 @@ pub mod graduate;
 pub mod guest_access;
 pub mod guest_examples;
 pub mod guest_users;
+pub mod host_shutdown;
 pub mod hosts;
 pub mod inputs;
 pub mod install;

@@ -64,7 +64,9 @@ impl Derived {
             _ => None,
         });
         let known: Vec<&str> = known.collect();
-        let mut fields: Vec<Field> = resource.fields().iter().filter_map(Field::shown).collect();
+        // Annotations are notes of programs, some of them about a whole object.
+        let shown = resource.fields().iter().filter(|field| !matches!(field.shape, Shape::Annotations));
+        let mut fields: Vec<Field> = shown.filter_map(Field::shown).collect();
         fields.iter_mut().for_each(describe_redacted);
         for field in fields.iter_mut().filter(|field| field.name == "labels") {
             field.text = "Labels of the object.".into();

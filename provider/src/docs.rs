@@ -282,7 +282,7 @@ fn type_name(shape: &Shape) -> &'static str {
         Shape::Text(_) => "string",
         Shape::Integer => "number",
         Shape::Bool => "bool",
-        Shape::TextMap => "map of strings",
+        Shape::TextMap | Shape::Annotations => "map of strings",
         Shape::TextList(_) => "list of strings",
         Shape::TextListMap => "map of lists of strings",
         Shape::Object(_) => "object",

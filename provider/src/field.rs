@@ -66,6 +66,8 @@ pub enum Shape {
     Bool,
     /// A map of texts.
     TextMap,
+    /// A map of texts of any form, under keys of the form of those of labels.
+    Annotations,
     /// A list of texts.
     TextList(Form),
     /// A map of lists of texts. Only reported, never declared.
@@ -360,7 +362,7 @@ impl Field {
             Shape::Text(_) => Attribute::string(self.name),
             Shape::Integer => Attribute::number(self.name),
             Shape::Bool => Attribute::bool(self.name),
-            Shape::TextMap => Attribute::new(self.name, Type::map(Type::String)),
+            Shape::TextMap | Shape::Annotations => Attribute::new(self.name, Type::map(Type::String)),
             Shape::TextList(_) => Attribute::new(self.name, Type::list(Type::String)),
             Shape::TextListMap => Attribute::new(self.name, Type::map(Type::list(Type::String))),
             Shape::Object(fields) => nested(Nesting::Single, fields),

@@ -29,7 +29,7 @@ pub fn same(shape: &Shape, a: &Value, b: &Value) -> bool {
             _ => a.is_null() && b.is_null(),
         },
         Shape::Integer | Shape::Bool | Shape::TextListMap => a == b,
-        Shape::TextMap => {
+        Shape::TextMap | Shape::Annotations => {
             let empty = BTreeMap::new();
             a.as_map().unwrap_or(&empty) == b.as_map().unwrap_or(&empty)
         }
@@ -88,7 +88,7 @@ fn write(shape: &Shape, planned: &Value, config: &Value, pinned: &PinnedFields, 
         Shape::Text(form) => planned.as_str().map(|text| Json::String(form.canonical(text))),
         Shape::Integer => planned.as_i64().map(Json::from),
         Shape::Bool => planned.as_bool().map(Json::Bool),
-        Shape::TextMap => {
+        Shape::TextMap | Shape::Annotations => {
             let entries = planned.as_map()?.iter();
             let entries =
                 entries.filter_map(|(name, v)| Some((name.clone(), Json::from(v.as_str()?)))).collect();
@@ -142,7 +142,7 @@ fn read(shape: &Shape, json: &Json, root: &Json) -> Value {
         (Shape::Text(_), Json::Number(number)) => Value::from(number.to_string()),
         (Shape::Integer, json) => Value::from(json.as_i64()),
         (Shape::Bool, Json::Bool(value)) => Value::from(*value),
-        (Shape::TextMap, Json::Object(entries)) => {
+        (Shape::TextMap | Shape::Annotations, Json::Object(entries)) => {
             Value::object(entries.iter().map(|(name, json)| (name.clone(), Value::from(json.as_str()))))
         }
         (Shape::TextList(_), Json::Array(elements)) => texts(elements),

@@ -211,6 +211,7 @@ fn find_problems(
                 }
             }
             Shape::TextMap => find_label_problems(value, &path, found),
+            Shape::Annotations => find_key_problems(value, &path, "an annotation", found),
             Shape::TextList(form) => {
                 for (i, text) in value.elements().iter().enumerate() {
                     if let Some(problem) = text.as_str().and_then(|text| form.problem(text)) {
@@ -223,12 +224,16 @@ fn find_problems(
     }
 }
 
-/// All maps of texts are labels: of an object, or of a host.
+fn find_key_problems(map: &Value, at: &AttributePath, of: &str, found: &mut Vec<(AttributePath, String)>) {
+    for key in map.as_map().into_iter().flatten().map(|(key, _)| key).filter(|key| !is_label_key(key)) {
+        found.push((at.clone().key(key), format!("{key:?} is not the key of {of}: {LABEL_KEY}")));
+    }
+}
+
+/// All other maps of texts are labels: of an object, or of a host.
 fn find_label_problems(labels: &Value, at: &AttributePath, found: &mut Vec<(AttributePath, String)>) {
+    find_key_problems(labels, at, "a label", found);
     for (key, value) in labels.as_map().into_iter().flatten() {
-        if !is_label_key(key) {
-            found.push((at.clone().key(key), format!("{key:?} is not the key of a label: {LABEL_KEY}")));
-        }
         if let Some(value) = value.as_str().filter(|value| !is_label_value(value)) {
             found
                 .push((at.clone().key(key), format!("{value:?} is not the value of a label: {LABEL_VALUE}")));

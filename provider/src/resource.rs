@@ -150,8 +150,13 @@ impl KindResource {
             // Declared with every apply: an apply without it would remove it.
             set("finalizers", json!([finalizer]));
         }
-        if let Some(timeouts) = timeouts::to_annotation(planned.get("timeouts")) {
-            set("annotations", json!({ timeouts::ANNOTATION: timeouts }));
+        let annotations = planned.get("annotations").as_map().into_iter().flatten();
+        let annotations = annotations.map(|(name, value)| (name.clone(), Json::from(value.as_str())));
+        let timeouts = timeouts::to_annotation(planned.get("timeouts"));
+        let timeouts = timeouts.map(|timeouts| (timeouts::ANNOTATION.to_owned(), Json::from(timeouts)));
+        let annotations: Map<_, _> = annotations.chain(timeouts).collect();
+        if !annotations.is_empty() {
+            set("annotations", Json::Object(annotations));
         }
         let mut spec = Json::Object(mapping::to_spec(&self.fields, planned, config, &private.pinned));
         self.kind.declare(&mut spec, name, planned, private);

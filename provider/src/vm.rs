@@ -1,5 +1,6 @@
 //! `berth_vm`
 
+mod annotations;
 mod bootstrap;
 pub(crate) mod devices;
 mod disks;
@@ -175,7 +176,9 @@ impl ResourceKind for Vm {
             Field::spec("read_only", Shape::Bool).default(false).effect(Effect::PowerCycle),
         ];
         let mut fields = vec![
+            annotations::field(),
             Field::spec("class", Shape::Text(Form::Name)).effect(Effect::PowerCycle).refers(CLASS),
+            Field::spec("class_policy", Shape::Text(Form::Any)),
             Field::spec("cpus", Shape::Integer).effect(Effect::Grow),
             Field::spec("max_cpus", Shape::Integer).effect(Effect::PowerCycle),
             Field::spec("memory", Shape::Text(Form::Memory)).effect(Effect::Resize),
@@ -259,6 +262,7 @@ impl ResourceKind for Vm {
         found.extend(interfaces::check_interfaces(config));
         found.extend(bootstrap::check(config.get("bootstrap")));
         found.extend(restart::check(config.get("restart_token")));
+        found.extend(annotations::check(config));
         found
     }
 

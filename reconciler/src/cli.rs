@@ -9,6 +9,8 @@ mod image;
 mod import;
 mod net;
 mod observe;
+mod power;
+mod service;
 mod time;
 
 use std::{
@@ -33,11 +35,13 @@ pub use files::{
     CopyFilesOptions, DiskBackupAction, DiskBackupOptions, FileSource, ListFilesOptions, PathInDisk,
 };
 pub(crate) use guest::Site;
-pub use guest::{CpOptions, ExecOptions, Place, PortForwardOptions, Ports, SshOptions};
+pub use guest::{ButtonOptions, CpOptions, ExecOptions, Place, PortForwardOptions, Ports, SshOptions};
 pub use image::{ImageAction, ImageOptions, ImagePushOptions, UnpackImageOptions};
 pub use import::{ImportOptions, ImportSource, LibvirtOptions, OvaOptions, QemuOptions, WrittenOptions};
 pub use net::{End, NetAction, NetOptions, TraceOptions, TraceProtocolName};
 pub use observe::{DoctorOptions, OutputForm, TopOptions, WhyOptions};
+pub use power::PowerOptions;
+pub use service::{Role, ServiceAction, ServiceOptions, UnitOptions};
 pub use time::TimeSpan;
 pub(crate) use time::time;
 
@@ -60,12 +64,28 @@ pub enum Command {
     Controllers(ControllersOptions),
     /// Runs the host agent of this machine; its subcommands administer hosts.
     Host(HostOptions),
+    /// Runs berth as a service of this machine, with systemd.
+    Service(ServiceOptions),
     /// Creates, lists and revokes the tokens of hosts.
     Token(TokenOptions),
     /// Prints the definitions, admission policies and roles to apply to a Kubernetes control plane, as YAML.
     Crds(CrdsOptions),
     /// Prints a kubeconfig for this machine's `berth up`.
     Kubeconfig(KubeconfigOptions),
+    /// Starts VMs, or resumes them, and waits until they run: `power` becomes `Running`. A guest that has ended by itself is started, too.
+    Start(PowerOptions),
+    /// Stops VMs as their `stop` declares, and waits until they are off: `power` becomes `Stopped`.
+    Stop(PowerOptions),
+    /// Restarts VMs once, as their `restartMode` declares, and waits until they run again.
+    Restart(PowerOptions),
+    /// Stops the CPUs of VMs: `power` becomes `Paused`. `berth start` lets them go on.
+    Pause(PowerOptions),
+    /// Saves the memory of VMs to a file of their host: `power` becomes `Suspended`. `berth start` lets them go on.
+    Suspend(PowerOptions),
+    /// Presses the reset button of a VM that runs: its guest boots again in the same QEMU, without having been asked.
+    Reset(ButtonOptions),
+    /// Sends the guest of a VM that runs a non-maskable interrupt, on which a kernel can be set up to write a dump.
+    Nmi(ButtonOptions),
     /// Attaches to the serial console of a VM. Ctrl-] detaches.
     Console(ConsoleOptions),
     /// Prints the log of a VM's serial console, also of a stopped VM.

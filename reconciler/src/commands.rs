@@ -22,11 +22,14 @@ pub mod hosts;
 mod image;
 mod import;
 mod kubeconfig;
+mod local_agent;
 mod machine;
 mod net;
 mod port_forward;
+mod power;
 mod progress;
 mod resources;
+mod service;
 mod signals;
 mod simulate;
 mod state_dir;
@@ -42,12 +45,13 @@ mod why;
 use std::{process::ExitCode, time::Duration};
 
 use anyhow::Context;
-use berth_api::disk_read::DiskOrigin;
+use berth_api::{console::ConsoleUse, disk_read::DiskOrigin};
 
 use crate::cli::{
     Cli, Command, DiskAction, DiskBackupAction, ImageAction, ImportSource, NetAction, SnapshotAction,
     UnpackImageOptions,
 };
+use power::Verb;
 
 /// Runs the command; returns the exit code of this process.
 ///
@@ -88,9 +92,17 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             ImportSource::Qemu(options) => import::qemu(&options),
             ImportSource::Ova(options) => import::ova(&options),
         },
+        Command::Service(options) => runtime()?.block_on(Box::pin(service::run(options))),
         Command::Secrets(options) => backup::secrets(&options),
         Command::History(options) => runtime()?.block_on(Box::pin(history::run(options))),
         Command::Diff(options) => runtime()?.block_on(Box::pin(diff::run(options))),
+        Command::Start(options) => runtime()?.block_on(Box::pin(power::run(Verb::Start, options))),
+        Command::Stop(options) => runtime()?.block_on(Box::pin(power::run(Verb::Stop, options))),
+        Command::Restart(options) => runtime()?.block_on(Box::pin(power::run(Verb::Restart, options))),
+        Command::Pause(options) => runtime()?.block_on(Box::pin(power::run(Verb::Pause, options))),
+        Command::Suspend(options) => runtime()?.block_on(Box::pin(power::run(Verb::Suspend, options))),
+        Command::Reset(options) => runtime()?.block_on(Box::pin(guest::press(options, ConsoleUse::Reset))),
+        Command::Nmi(options) => runtime()?.block_on(Box::pin(guest::press(options, ConsoleUse::Nmi))),
         Command::Console(options) => runtime()?.block_on(Box::pin(console::console(options))),
         Command::Logs(options) => runtime()?.block_on(Box::pin(console::logs(options))),
         Command::Vnc(options) => runtime()?.block_on(Box::pin(vnc::vnc(options))),

@@ -65,6 +65,7 @@ pub(crate) fn checks(facts: &DoctorFacts) -> Vec<Check> {
         machine::tpm(facts),
         machine::shares(facts),
         machine::cgroups(facts),
+        machine::service(facts),
         machine::memory(facts),
         machine::huge_pages(facts),
         machine::storage(facts),

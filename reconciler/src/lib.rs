@@ -10,6 +10,7 @@
 //!            │    graduate, import      moves a site to another control plane; HCL for libvirt's domains
 //!            │    why, doctor, top      explanations of an object and of a machine; the use of hosts
 //!            │    net_trace             the way of a packet over hosts, as text
+//!            │    service               the units of systemd
 //!            ▼
 //!  requests, credential, one_connection ─▶ too_many_requests, log   clients, credentials, output
 //! ```
@@ -30,6 +31,7 @@ mod net_trace;
 pub mod one_connection;
 pub mod recovery;
 mod requests;
+mod service;
 pub mod site;
 mod too_many_requests;
 mod top;

@@ -67,6 +67,17 @@ fn chapters(report: &mut Report, platform: &Platform, guest: &GuestImage) -> Res
         Ok(())
     });
     report.case("the examples of the registry pages are one valid configuration", || examples(platform));
+    report.case("examples/size-catalogue: sizes for all namespaces, listed as their users see them", || {
+        let project = platform.project()?;
+        project.copy_from(&workspace::root().join("examples/size-catalogue"))?;
+        project.init()?;
+        project.apply()?;
+        project.plan_is_empty()?;
+        let general = outputs(&project)?["general"]["value"].clone();
+        let expected = json!({"general-1": "1 CPUs, 4Gi", "general-2": "2 CPUs, 8Gi", "general-4": "4 CPUs, 16Gi", "general-8": "8 CPUs, 32Gi"});
+        ensure!(general == expected, "{general}");
+        project.destroy().map(drop)
+    });
     report.case(
         "the examples whose hardware no test machine has, or that need a guest agent, have a plan",
         || {

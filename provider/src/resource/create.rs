@@ -304,6 +304,14 @@ impl KindResource {
                 part.trim_start_matches('/')
             )));
         }
+        // Those of other programs, and the provider's own, do not differ by this.
+        let is_annotated = |(key, value): (&String, &Value)| {
+            let found = found.pointer("/metadata/annotations").and_then(|all| all.get(key));
+            found.and_then(Json::as_str) == value.as_str()
+        };
+        if !planned.get("annotations").as_map().into_iter().flatten().all(is_annotated) {
+            return Err(exists("It differs from this configuration (in metadata/annotations).".to_owned()));
+        }
         if !settings.run.adopt(uid(&found)) {
             return Ok(None);
         }

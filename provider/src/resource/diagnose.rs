@@ -127,6 +127,11 @@ pub(super) fn attribute_path(fields: &[Field], path: &str) -> Option<AttributePa
             "metadata.name" => Some(AttributePath::root("name")),
             "metadata.namespace" => Some(AttributePath::root("namespace")),
             _ if path.starts_with("metadata.labels") => Some(AttributePath::root("labels")),
+            _ if path.starts_with("metadata.annotations")
+                && fields.iter().any(|field| matches!(field.shape, Shape::Annotations)) =>
+            {
+                Some(AttributePath::root("annotations"))
+            }
             _ => None,
         };
     };

@@ -1,6 +1,7 @@
 //! Read: one GET. A missing object, or another object of the same name, means that the resource is gone; no response is an
 //! error.
 
+use berth_api::gates::{DELETE_GATE, POWER_ON_GATE};
 use serde_json::Value as Json;
 use tfplugin6::{
     Diagnostic, Value,
@@ -10,6 +11,7 @@ use tfplugin6::{
 use super::{KindResource, create::is_known_as, is_terminating};
 use crate::{
     api::RetryLimit,
+    field::Shape,
     mapping, name_prefix,
     private::Private,
     timeouts::{self, Operation},
@@ -88,8 +90,18 @@ impl KindResource {
     pub(super) fn refreshed(&self, prior: &Value, object: &Json) -> Value {
         let importing = prior.get("uid").is_null();
         let mut observed = self.observed(object);
-        let labels = our_labels(prior.get("labels"), observed.get("labels"), importing);
+        let labels = ours(
+            prior.get("labels"),
+            observed.get("labels"),
+            importing.then_some(is_imported_label as fn(&str) -> bool),
+        );
         observed.set("labels", labels);
+        let is_annotated = self.fields.iter().any(|field| matches!(field.shape, Shape::Annotations));
+        if is_annotated {
+            let imported = importing.then_some(is_imported_annotation as fn(&str) -> bool);
+            let annotations = ours(prior.get("annotations"), observed.get("annotations"), imported);
+            observed.set("annotations", annotations);
+        }
         let empty = std::collections::BTreeMap::new();
         let state = mapping::refresh(&self.fields, prior, observed.as_map().unwrap_or(&empty));
         let mut state = Value::Map(state);
@@ -105,15 +117,48 @@ impl KindResource {
     }
 }
 
-/// The labels that the state knows: other labels may belong to others. An import takes all labels outside the domains of
-/// programs.
-fn our_labels(prior: &Value, now: &Value, importing: bool) -> Value {
-    let Some(labels) = now.as_map() else { return Value::Null };
-    let ours = |name: &str| match prior.as_map() {
+/// Whether an import takes a label into the state: all outside the domains of programs.
+fn is_imported_label(name: &str) -> bool {
+    !FOREIGN_LABELS.iter().any(|domain| name.contains(domain))
+}
+
+/// Whether an import takes an annotation into the state: all outside the domains of programs, and gates.
+fn is_imported_annotation(name: &str) -> bool {
+    [POWER_ON_GATE, DELETE_GATE].iter().any(|gate| name.starts_with(gate)) || is_imported_label(name)
+}
+
+/// The labels or annotations that the state knows: others may belong to other programs. `imported`: those that an import takes.
+fn ours(prior: &Value, now: &Value, imported: Option<fn(&str) -> bool>) -> Value {
+    let Some(all) = now.as_map() else { return Value::Null };
+    let is_ours = |name: &str| match prior.as_map() {
         Some(known) => known.contains_key(name),
-        None => importing && !FOREIGN_LABELS.iter().any(|domain| name.contains(domain)),
+        None => imported.is_some_and(|is_imported| is_imported(name)),
     };
     let kept: Vec<_> =
-        labels.iter().filter(|(name, _)| ours(name)).map(|(n, v)| (n.clone(), v.clone())).collect();
+        all.iter().filter(|(name, _)| is_ours(name)).map(|(n, v)| (n.clone(), v.clone())).collect();
     if kept.is_empty() { Value::Null } else { Value::object(kept) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_import_takes_gates_and_leaves_annotations_of_programs_to_them() {
+        for name in [
+            "backup.example.org/last",
+            "note",
+            "poweron.check.berth.dev/copy",
+            "delete.check.berth.dev/backup",
+        ] {
+            assert!(is_imported_annotation(name), "{name}");
+        }
+        for name in [
+            "kubectl.kubernetes.io/last-applied-configuration",
+            "terraform.berth.dev/timeouts",
+            "berth.dev/moved-from",
+        ] {
+            assert!(!is_imported_annotation(name), "{name}");
+        }
+    }
 }

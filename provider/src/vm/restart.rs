@@ -1,10 +1,8 @@
-//! Restarts that a change requires: by a restart token of the provider, beside the user's token if there is one.
-//!
-//! ```text
-//! restartToken:   USER   |   terraform-0123456789ab   |   USER+terraform-0123456789ab
-//! ```
+//! Restarts that a change requires: by a [restart token](berth_api::restart_token) of the provider, beside the user's token if there
+//! is one.
 
 use berth_api::power::{Power, PowerChange, refusal};
+use berth_api::restart_token::{self, DIGITS, PREFIX, SEPARATOR, own, split};
 use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 use tfplugin6::{AttributePath, Diagnostic, Value};
@@ -16,11 +14,6 @@ use crate::{
     private::Private,
 };
 
-/// The prefix of the provider's own token, followed by [`DIGITS`] hexadecimal digits. Users do not declare it.
-const PREFIX: &str = "terraform-";
-const DIGITS: usize = 12;
-/// The separator between the user's token and the provider's.
-const SEPARATOR: char = '+';
 /// The longest token of a user: the custom resource accepts 253 characters for both.
 const LONGEST: usize = 253 - PREFIX.len() - DIGITS - 1;
 
@@ -210,45 +203,18 @@ pub(super) fn declare(spec: &mut Json, private: &Private) {
 
 /// The token of an object with another part of the provider's own, which restarts the VM and which no plan shows.
 pub(crate) fn another(object: &Json) -> String {
-    let token = object.pointer("/spec/restartToken").and_then(Json::as_str).unwrap_or_default();
-    let mut hash = Sha256::new();
-    for pointer in ["/metadata/uid", "/metadata/resourceVersion"] {
-        hash.update(object.pointer(pointer).and_then(Json::as_str).unwrap_or_default());
-    }
-    hash.update(token);
-    let own = own(hash);
-    match split(token).0.filter(|theirs| !theirs.is_empty()) {
-        Some(theirs) => format!("{theirs}{SEPARATOR}{own}"),
-        None => own,
-    }
-}
-
-fn own(hash: Sha256) -> String {
-    let digest = hash.finalize();
-    let hex: String = digest.iter().take(DIGITS / 2).map(|byte| format!("{byte:02x}")).collect();
-    format!("{PREFIX}{hex}")
+    let text = |pointer: &str| object.pointer(pointer).and_then(Json::as_str).unwrap_or_default();
+    restart_token::another(
+        text("/spec/restartToken"),
+        text("/metadata/uid"),
+        text("/metadata/resourceVersion"),
+    )
 }
 
 /// The provider's own token in the object, to be kept.
 pub(super) fn kept(object: &Json) -> Option<String> {
     let token = object.pointer("/spec/restartToken").and_then(Json::as_str)?;
     split(token).1.map(str::to_owned)
-}
-
-/// The user's part and the provider's part of a token.
-fn split(token: &str) -> (Option<&str>, Option<&str>) {
-    if is_own(token) {
-        return (None, Some(token));
-    }
-    match token.rsplit_once(SEPARATOR) {
-        Some((theirs, own)) if is_own(own) => (Some(theirs), Some(own)),
-        _ => (Some(token), None),
-    }
-}
-
-fn is_own(token: &str) -> bool {
-    let digits = token.strip_prefix(PREFIX);
-    digits.is_some_and(|digits| digits.len() == DIGITS && digits.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The size of a VM: its own attributes, or those of its class.
 
 use berth_api::{
-    CpuAmount, CpuTopology, HugePages, Power, Quantity, ResourceName, VMClassSpec, VMSpec, numa,
+    CpuAmount, CpuTopology, Firmware, HugePages, Power, Quantity, ResourceName, VMClassSpec, VMSpec, numa,
 };
 use tfplugin6::{AttributePath, Diagnostic, Value};
 
@@ -9,6 +9,11 @@ use crate::{
     change::PlannedChange,
     field::{Effect, Field, Shape, declared_power},
 };
+
+/// The least memory of a VM, in bytes.
+const LEAST: u64 = 16 << 20;
+/// Less memory than this is little beside UEFI firmware, in bytes.
+const LEAST_FOR_UEFI: u64 = 128 << 20;
 
 /// The arrangement of the CPUs, of a VM or of a class.
 pub(crate) fn cpu_topology() -> Field {
@@ -25,6 +30,13 @@ pub(super) fn check(config: &Value) -> Vec<Diagnostic> {
                       each CPU), or name a class.";
         found.push(Diagnostic::error("Neither cpus nor class", detail).at(AttributePath::root("cpus")));
     }
+    if config.get("class_policy").as_str() == Some("Pin") && config.get("class").is_null() {
+        let detail =
+            "class_policy: Pin keeps the values of a class: name one with class, or leave class_policy out.";
+        found.push(
+            Diagnostic::error("class_policy without class", detail).at(AttributePath::root("class_policy")),
+        );
+    }
     found
 }
 
@@ -38,6 +50,7 @@ pub(crate) fn check_bounds(config: &Value) -> Vec<Diagnostic> {
         check_huge_pages(config),
         check_dedicated_cpus(config),
         check_reservation(config),
+        check_firmware(config),
     ]
     .into_iter()
     .flatten()
@@ -137,6 +150,25 @@ fn check_dedicated_cpus(config: &Value) -> Option<Diagnostic> {
         return Some(Diagnostic::error("Invalid isolate_emulator_thread", detail).at(path));
     }
     None
+}
+
+/// Warns of memory of which UEFI firmware leaves little.
+fn check_firmware(config: &Value) -> Option<Diagnostic> {
+    let memory = bytes(config.get("memory")).filter(|memory| (LEAST..LEAST_FOR_UEFI).contains(memory))?;
+    let firmware = config.get("firmware");
+    let is_uefi = match firmware.as_str() {
+        Some(firmware) => firmware != Firmware::BIOS.as_str(),
+        // The class of a VM may declare BIOS.
+        None => firmware.is_null() && config.get("class").is_null(),
+    };
+    let path = AttributePath::root("memory");
+    let detail = format!(
+        "{path}: {} is little for a guest with UEFI firmware, which takes a part of it before a system is loaded. A guest that does not \
+         come up may have too little: use {} or more, or firmware = \"BIOS\".",
+        Quantity::from_bytes(memory),
+        Quantity::from_bytes(LEAST_FOR_UEFI)
+    );
+    is_uefi.then(|| Diagnostic::warning("Little memory for UEFI", detail).at(path))
 }
 
 /// Whether it has a value: one that is not known yet may turn out to be none.
@@ -266,4 +298,33 @@ pub(super) fn of(planned: &Value, class: Option<&VMClassSpec>) -> Option<(i64, u
         ..VMSpec::default()
     };
     spec.size(class).ok().map(|size| (size.taken().cpus, size.taken().memory))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn little_memory_beside_uefi_firmware_is_a_warning() {
+        let warnings = |class: Value, memory: &str, firmware: Value| -> Vec<String> {
+            let config = [
+                ("class", class),
+                ("cpus", Value::from(1)),
+                ("memory", Value::from(memory)),
+                ("firmware", firmware),
+            ];
+            check(&Value::object(config)).into_iter().map(|diagnostic| diagnostic.summary).collect()
+        };
+        let uefi = || Value::from("UEFISecureBoot");
+        assert_eq!(warnings(Value::Null, "64Mi", Value::Null), ["Little memory for UEFI"]);
+        assert_eq!(warnings(Value::from("small"), "64Mi", uefi()), ["Little memory for UEFI"]);
+        for (class, memory, firmware) in [
+            (Value::Null, "128Mi", uefi()),
+            (Value::Null, "64Mi", Value::from("BIOS")),
+            (Value::from("small"), "64Mi", Value::Null),
+            (Value::Null, "64Mi", Value::UNKNOWN),
+        ] {
+            assert_eq!(warnings(class, memory, firmware), [""; 0], "{memory}");
+        }
+    }
 }

@@ -199,6 +199,17 @@ fn vms() -> Vec<Bad> {
         here(with(vm(), "/namespace", json!("A")), "namespace", "\"A\" is not a DNS label"),
         everywhere(with(vm(), "/labels", json!({"a b": "c"})), "labels[\"a b\"]", "not the key of a label"),
         everywhere(with(vm(), "/labels", json!({"a": "b c"})), "labels[\"a\"]", "not the value of a label"),
+        everywhere(classless("class_policy", json!("Pin")), "class_policy", "name one with class"),
+        everywhere(
+            with(vm(), "/annotations", json!({"a b": "c"})),
+            "annotations[\"a b\"]",
+            "not the key of an annotation",
+        ),
+        here(
+            with(vm(), "/annotations", json!({"berth.dev/moved-from": "u"})),
+            "annotations[\"berth.dev/moved-from\"]",
+            "whose annotations berth sets",
+        ),
         everywhere(
             disks(json!([{"name": "a", "boot": true}, {"name": "b", "boot": true}])),
             "disks[1].boot",

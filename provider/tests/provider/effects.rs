@@ -124,6 +124,8 @@ fn vm() -> Json {
     vm["sound"] = json!(false);
     vm["serial_ports"] = json!(2);
     vm["boot_order"] = json!(["Disk", "Cdrom"]);
+    vm["class_policy"] = json!("Follow");
+    vm["annotations"] = json!({"example.org/note": "any text"});
     vm["pci_devices"] = json!([{"name": "gpu-a100", "count": 1}]);
     vm["usb_devices"] = json!([{"name": "licence-key", "count": 1}]);
     vm["vgpus"] = json!([{"name": "a40-8q", "count": 1}]);
@@ -376,6 +378,8 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/restart_token", json!("2"), Announced::Reboot),
         ("/restart_token", Json::Null, Announced::Live),
         ("/labels/a", json!("c"), Announced::Live),
+        ("/class_policy", json!("Pin"), Announced::Live),
+        ("/annotations/example.org~1note", json!("another text"), Announced::Live),
         ("/deletion_protection", json!(true), Announced::Live),
     ]
 }

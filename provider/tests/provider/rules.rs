@@ -322,6 +322,33 @@ async fn a_label_of_ours_is_put_right_beside_a_foreign_one() {
 }
 
 #[tokio::test]
+async fn annotations_of_a_vm_are_declared_beside_foreign_ones_and_imported_without_those_of_programs() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let mut machine = Stage::new(&provider, "berth_vm");
+    let note = json!({"annotations": {"example.org/note": "any text", "poweron.check.berth.dev/copy": "is being copied"}});
+    let config = with(vm("web"), note);
+    let applied = machine.apply(&config).await;
+    assert!(no_errors(&applied.diagnostics), "{}", applied.text());
+    let theirs = json!({"metadata": {"annotations": {"kubectl.kubernetes.io/theirs": "kept"}}});
+    plane.edit("VM", "web", theirs).await;
+    machine.read().await;
+    assert!(machine.plan_is_empty(&config).await);
+    let mut imported = Stage::new(&provider, "berth_vm");
+    imported.import("default/web").await;
+    assert!(imported.plan_is_empty(&config).await, "plan after import");
+    machine.apply(&vm("web")).await;
+    let left = plane.object("VM", "web").await["metadata"]["annotations"].clone();
+    assert_eq!(left["kubectl.kubernetes.io/theirs"], "kept");
+    assert!(
+        left.get("example.org/note").is_none() && left.get("poweron.check.berth.dev/copy").is_none(),
+        "{left}"
+    );
+    assert!(machine.plan_is_empty(&vm("web")).await);
+    plane.close().await;
+}
+
+#[tokio::test]
 async fn a_restart_token_of_the_users_goes_together_with_what_else_restarts() {
     let plane = ControlPlane::in_memory().await;
     let provider = provider(&plane.client, "default");

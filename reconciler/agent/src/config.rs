@@ -9,6 +9,7 @@ use ipnet::Ipv4Net;
 
 use crate::console_server::ConsoleServer;
 use crate::error::AgentError;
+use crate::host_shutdown::HostShutdown;
 use crate::huge_pages;
 use crate::usage::UsageServer;
 use berth_engine::{Clock, SystemClock};
@@ -45,6 +46,8 @@ pub struct AgentConfig {
     pub console: Option<Arc<ConsoleServer>>,
     /// Serves the use of the host. None: no metrics.
     pub usage: Option<Arc<UsageServer>>,
+    /// Whether the host is being shut down, which others ask for.
+    pub shutdown: Arc<HostShutdown>,
     /// Source of wall-clock time.
     pub clock: Arc<dyn Clock>,
     /// Seed for jitter and ids; None uses the operating system's randomness.
@@ -67,6 +70,7 @@ impl AgentConfig {
             control_plane: Vec::new(),
             console: None,
             usage: None,
+            shutdown: Arc::default(),
             clock: Arc::new(SystemClock),
             seed: None,
         }

@@ -15,7 +15,8 @@
 //!
 //! *Guarantees:* a ticket opens one connection (`ticket`). A viewer that does not read loses output and is then
 //! disconnected; it delays neither the guest nor another viewer (`serial_line`, `session`). Connections, requests and
-//! memory are limited, also for clients without a ticket. Nothing here changes an object or a machine.
+//! memory are limited, also for clients without a ticket. Nothing here changes an object, and nothing but the reset button and the
+//! non-maskable interrupt of a client changes a machine.
 
 mod copying;
 mod disk_read;
@@ -311,7 +312,7 @@ async fn open(
             let (name, query) = (ObjectName::new(namespace, name), request.uri().query());
             return TraceSession::open(ctx, &name, vm.as_deref(), query).await.map(Session::Trace);
         }
-        ConsoleUse::Exec | ConsoleUse::File => {
+        ConsoleUse::Exec | ConsoleUse::File | ConsoleUse::Reset | ConsoleUse::Nmi => {
             let place = taken(&consoles.guest_sessions, &instance, GUEST_SESSIONS_OF_VM, GUEST_SESSIONS)?;
             let machine = ctx.machines.get(&instance).ok_or(ConsoleRefusal::NotRunning)?;
             return Ok(Session::Guest(GuestSession::new(machine, wanted, place)));

@@ -81,6 +81,8 @@ pub(crate) struct Context {
     pub(crate) reconciles: Reconciles,
     /// Whether the control plane's definitions contain every reported field.
     pub(crate) definitions: Definitions,
+    /// Whether objects are reconciled by now.
+    pub(crate) is_working: AtomicBool,
     /// Whether this host was draining when its VMs were last enqueued for it.
     pub(crate) draining: AtomicBool,
     /// Whether it was in a recovery at that time.
@@ -130,6 +132,7 @@ impl Context {
             usage: UsageCache::default(),
             reconciles: Reconciles::default(),
             definitions: Definitions::default(),
+            is_working: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             recovering: AtomicBool::new(false),
             reserved: Mutex::default(),

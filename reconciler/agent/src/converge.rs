@@ -128,6 +128,12 @@ pub(crate) trait Reconciler: 'static {
         None
     }
 
+    /// Returns the event of a change of the status that is as declared, where a reader of the object's events would miss it. Each is one
+    /// more write: the way of a new object to its first readiness has none.
+    fn transition(_stored: &Self::Status, _status: &Self::Status) -> Option<(Reason, String)> {
+        None
+    }
+
     fn binding(object: &Self::Object) -> Option<&Binding>;
 
     fn conditions(status: &Self::Status) -> &Conditions;
@@ -293,6 +299,10 @@ async fn write_status<K: Reconciler>(
             record_event(&ctx.recorder, object, before, K::conditions(&status), failed);
             if let Some((reason, note)) = K::event(object.status(), &status) {
                 ctx.recorder.warn(object.object_ref(&()), reason.as_str(), &note);
+            } else if let Some((reason, note)) =
+                object.status().and_then(|stored| K::transition(stored, &status))
+            {
+                ctx.recorder.inform(object.object_ref(&()), reason.as_str(), &note);
             }
             Ok(())
         }

@@ -129,18 +129,24 @@ pub(crate) fn volume_of(disk: &Disk) -> Option<&str> {
     disk.status.as_ref()?.volume_id.as_deref()
 }
 
+/// Returns the class that a VM names.
+pub(crate) fn class_of(tables: &Tables, name: &ObjectName, vm: &VM) -> Option<Arc<VMClass>> {
+    vm.spec.class.as_ref().and_then(|class| tables.classes.find(&name.namespace, class.as_str()))
+}
+
 /// Returns the size with which a VM is started next.
 pub(crate) fn declared_size(tables: &Tables, name: &ObjectName, vm: &VM) -> Result<Size, SizeError> {
-    let class = vm.spec.class.as_ref().and_then(|class| tables.classes.find(&name.namespace, class.as_str()));
-    vm.spec.size(class.as_deref().map(|class| &class.spec))
+    let class = class_of(tables, name, vm);
+    vm.spec.size(vm.class_values(class.as_deref().map(|class| &class.spec)).as_deref())
 }
 
 /// Returns the hardware profile with which a VM is started next.
 pub(crate) fn declared_profile(tables: &Tables, name: &ObjectName, vm: &VM) -> Profile {
-    let class = vm.spec.class.as_ref().and_then(|class| tables.classes.find(&name.namespace, class.as_str()));
+    let class = class_of(tables, name, vm);
     let image = boot_image(tables, name, vm).and_then(|image| tables.images.find(&name.namespace, &image));
     let image_os = image.and_then(|image| image.spec.guest_os);
-    vm.spec.profile_with(class.as_deref().map(|class| &class.spec), image_os)
+    let class = vm.class_values(class.as_deref().map(|class| &class.spec));
+    vm.spec.profile_with(class.as_deref(), image_os)
 }
 
 /// Returns the name of the Image that a VM's boot disk is made from.
@@ -152,14 +158,14 @@ pub(crate) fn boot_image(tables: &Tables, name: &ObjectName, vm: &VM) -> Option<
 
 /// Returns the devices that a VM takes of this host.
 pub(crate) fn vm_devices(tables: &Tables, name: &ObjectName, vm: &VM) -> DeviceCounts {
-    let class = vm.spec.class.as_ref().and_then(|class| tables.classes.find(&name.namespace, class.as_str()));
-    taken_devices(vm, class.as_deref().map(|class| &class.spec))
+    let class = class_of(tables, name, vm);
+    taken_devices(vm, vm.class_values(class.as_deref().map(|class| &class.spec)).as_deref())
 }
 
 /// Returns the share of CPU time that a VM declares.
 pub(crate) fn cpu_controls(tables: &Tables, name: &ObjectName, vm: &VM) -> CpuControls {
-    let class = vm.spec.class.as_ref().and_then(|class| tables.classes.find(&name.namespace, class.as_str()));
-    vm.spec.cpu_controls(class.as_deref().map(|class| &class.spec))
+    let class = class_of(tables, name, vm);
+    vm.spec.cpu_controls(vm.class_values(class.as_deref().map(|class| &class.spec)).as_deref())
 }
 
 /// Returns the capacity that a VM takes of this host, see [`size_taken`].

@@ -14,6 +14,7 @@
 //!                                                console     serial consoles, for clients with a ticket
 //!                                                usage       the use of the host by its VMs (read by measure)
 //!                                                packet_trace  the way of a packet, for a client with a ticket
+//!                                                host_shutdown  guests are stopped before their host (by stop_guests)
 //!                                                admission   capacity reserved for VMs
 //!                                                lease_watcher, overhead, definitions, recorder
 //! ```
@@ -46,6 +47,7 @@ mod error;
 mod hardware;
 mod held_statuses;
 mod hooks;
+mod host_shutdown;
 mod huge_pages;
 mod index;
 mod journal;
@@ -72,6 +74,7 @@ pub mod site;
 mod snapshots;
 mod ssh_keys;
 mod start_order;
+mod stop_guests;
 mod typed_api;
 mod unlocking;
 mod usage;
@@ -81,6 +84,7 @@ pub use berth_qemu::block::OperationUse;
 pub use config::AgentConfig;
 pub use console_server::ConsoleServer;
 pub use error::AgentError;
+pub use host_shutdown::{AtShutdown, GuestsLeft, HostShutdown};
 pub use packet_trace::PacketTrace;
 pub use run::run;
 pub use typed_api::TypedApi;

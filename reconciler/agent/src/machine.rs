@@ -176,6 +176,14 @@ impl Machine {
         self.ask(Command::PressPowerButton).await
     }
 
+    pub(crate) async fn reset(&self) -> Result<(), MachineError> {
+        self.ask(Command::Reset).await
+    }
+
+    pub(crate) async fn inject_nmi(&self) -> Result<(), MachineError> {
+        self.ask(Command::InjectNmi).await
+    }
+
     pub(crate) async fn quit(&self) -> Result<(), MachineError> {
         self.ask(Command::Quit).await
     }

@@ -1,4 +1,4 @@
-//! Events for people (`kubectl describe`): best effort, one for each transition that a person may have to act on.
+//! Events for people (`kubectl describe`): best effort, one for each transition that a person may have to act on, and for few others.
 //!
 //! A repetition is counted in the series of the event before, as Kubernetes' recorders do. A full queue or a failed write
 //! drops the event: the conditions are authoritative.
@@ -41,7 +41,17 @@ impl Recorder {
         (Self { sender, clock, host: host.to_owned() }, receiver)
     }
 
+    /// Records a transition that a person may have to act on.
     pub(crate) fn warn(&self, about: ObjectReference, reason: &str, note: &str) {
+        self.record("Warning", about, reason, note);
+    }
+
+    /// Records a transition that someone asked for.
+    pub(crate) fn inform(&self, about: ObjectReference, reason: &str, note: &str) {
+        self.record("Normal", about, reason, note);
+    }
+
+    fn record(&self, kind: &str, about: ObjectReference, reason: &str, note: &str) {
         let now = self.clock.now();
         let namespace = about.namespace.clone().unwrap_or_else(|| "default".to_owned());
         let name = format!("{}.{:x}", about.name.as_deref().unwrap_or("host"), now.as_nanosecond());
@@ -52,7 +62,7 @@ impl Recorder {
             action: Some("Reconcile".to_owned()),
             reason: Some(reason.to_owned()),
             note: Some(if note.is_empty() { reason.to_owned() } else { note }),
-            type_: Some("Warning".to_owned()),
+            type_: Some(kind.to_owned()),
             regarding: Some(about),
             reporting_controller: Some("berth.dev/host-agent".to_owned()),
             reporting_instance: Some(self.host.clone()),

@@ -1,6 +1,7 @@
 //! Runs one agent, from its start until it is stopped.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -21,6 +22,7 @@ use crate::kinds::{self, host};
 use crate::measure;
 use crate::recorder::{self, Recorder};
 use crate::snapshots;
+use crate::stop_guests;
 use berth_engine::queue::LONGEST_BACK_OFF;
 use berth_host::{Firewall, System};
 
@@ -57,6 +59,7 @@ pub async fn run(
         () = restore_firewall(&ctx) => Ok(()),
         () = console::serve(&ctx) => Ok(()),
         () = measure::serve(&ctx) => Ok(()),
+        () = stop_guests::run(&ctx) => Ok(()),
         () = work(&ctx) => Ok(()),
     };
     // No save goes on without the agent, which would let its guest go on.
@@ -105,6 +108,7 @@ async fn work(ctx: &Arc<Context>) {
     Box::pin(kinds::vm::restart_until_synced(ctx)).await;
     ctx.queue.add(Key::host());
     ctx.queue.add(Key::networks());
+    ctx.is_working.store(true, Ordering::Relaxed);
     let mut workers = JoinSet::new();
     loop {
         while workers.len() >= ctx.config.concurrency.max(1) {

@@ -61,6 +61,8 @@ pub enum ConditionType {
     NetworksConnected,
     /// A pool holds addresses of hosts. Present only while true.
     HostAddresses,
+    /// The guests of a host go on when the service of its agent is stopped. Present only while some would end.
+    GuestsOutliveAgent,
     /// The control plane's definitions know all that the host's agent reports. Present only while they do not.
     DefinitionsCurrent,
     /// A host has more than its `reserved`, so that something is left for VMs. Present only while it has not.
@@ -97,6 +99,7 @@ impl ConditionType {
             Self::PublicAddresses => "PublicAddresses",
             Self::NetworksConnected => "NetworksConnected",
             Self::HostAddresses => "HostAddresses",
+            Self::GuestsOutliveAgent => "GuestsOutliveAgent",
             Self::DefinitionsCurrent => "DefinitionsCurrent",
             Self::ReservedFits => "ReservedFits",
             Self::Orphans => "Orphans",

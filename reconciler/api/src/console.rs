@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 /// The ServiceAccount whose tokens open consoles: serial line, its log, screen.
 pub const CONSOLE_ACCOUNT: &str = "berth-console";
-/// The ServiceAccount whose tokens run programs and copy files in a guest.
+/// The ServiceAccount whose tokens run programs and copy files in a guest, and press its buttons.
 pub const EXEC_ACCOUNT: &str = "berth-exec";
 /// The ServiceAccount whose tokens connect to ports of a guest.
 pub const FORWARD_ACCOUNT: &str = "berth-port-forward";
@@ -70,6 +70,10 @@ pub enum ConsoleUse {
     PortForward,
     /// To read the way of a packet through the rules of the host, as JSON: see [`crate::packet_trace`].
     Trace,
+    /// To press the reset button of a guest that runs. The answer is one message of a host: see [`crate::guest_access`].
+    Reset,
+    /// To send a guest that runs a non-maskable interrupt, on which it may be set up to write a dump. The answer is one message, too.
+    Nmi,
 }
 
 /// The parameter with the port of a guest: of TCP, or for a serial console and its log the number of the serial port.
@@ -91,7 +95,7 @@ pub fn serial_port_of(query: Option<&str>) -> Option<u8> {
 pub const ADDRESS: &str = "address";
 
 impl ConsoleUse {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 11] = [
         Self::Console,
         Self::Log,
         Self::Follow,
@@ -101,6 +105,8 @@ impl ConsoleUse {
         Self::File,
         Self::PortForward,
         Self::Trace,
+        Self::Reset,
+        Self::Nmi,
     ];
 
     /// The ServiceAccount whose tokens are tickets for it.
@@ -109,7 +115,7 @@ impl ConsoleUse {
             Self::Console | Self::Log | Self::Follow | Self::Vnc | Self::Usage | Self::Trace => {
                 CONSOLE_ACCOUNT
             }
-            Self::Exec | Self::File => EXEC_ACCOUNT,
+            Self::Exec | Self::File | Self::Reset | Self::Nmi => EXEC_ACCOUNT,
             Self::PortForward => FORWARD_ACCOUNT,
         }
     }
@@ -126,6 +132,8 @@ impl ConsoleUse {
             Self::File => "file",
             Self::PortForward => "portforward",
             Self::Trace => "trace",
+            Self::Reset => "reset",
+            Self::Nmi => "nmi",
         }
     }
 

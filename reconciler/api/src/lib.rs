@@ -75,6 +75,7 @@ pub mod qemu_options;
 pub mod quantity;
 pub mod quota;
 pub mod reason;
+pub mod restart_token;
 pub mod security_group;
 pub mod shares;
 pub mod site;

@@ -158,6 +158,8 @@ reasons! {
 
     /// The host is drained: the VM stays stopped until the host is uncordoned.
     HostDraining => "When the maintenance is over: `berth host uncordon HOST`.",
+    /// The host is about to be shut down: the VM is stopped or suspended, and goes on after the host's next boot.
+    HostShuttingDown => "None: it goes on once the host has booted. If the host is not shut down after all: `berth service start-guests` there.",
 
     // A person must change something.
     /// The host was declared lost for good, with everything on it.
@@ -308,6 +310,8 @@ reasons! {
     ReservedTooLarge => "Lower `reserved` of the Host.",
     /// A bridge or an interface of the host that a Network of VMs here needs is missing, has no carrier, is used by the host itself, or has VLAN filtering beside a trunk.
     BridgeUnavailable => "Correct that on the host: guests that run there are connected again within minutes.",
+    /// Guests run in the systemd unit of the host's agent: when it is stopped or restarted, systemd can end them. The message names them.
+    SharedUnit => "Run `berth service install` on the host, and restart its agent: guests leave the unit at their next power cycle.",
     /// A firewall that is not berth's drops forwarded packets.
     ForeignFirewall => "Allow forwarding in that firewall: `berth doctor` on the host tells how.",
     /// The host takes no new VMs.

@@ -1,6 +1,7 @@
 //! VM: a machine.
 
 mod bootstrap;
+mod class_policy;
 mod devices;
 mod dscp;
 mod guest_user;
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 pub use crate::console::ConsoleAddress;
 pub use crate::guest::{GuestEnd, GuestFilesystem, GuestInterface, GuestStatus};
 pub use bootstrap::Bootstrap;
+pub use class_policy::{ClassPolicy, PinnedClass};
 pub use devices::{declared_shares, taken_devices};
 pub use dscp::DscpClass;
 pub use guest_user::{GuestUser, GuestUserStatus};
@@ -93,6 +95,7 @@ use crate::{
     validation = Rule::new("!has(self.livenessProbe) || has(self.livenessProbe.exec) || self.networkInterfaces.size() > 0").message("a probe with tcpSocket or httpGet needs a network interface").field_path(".livenessProbe"),
     validation = Rule::new("!has(self.hooks) || self.networkInterfaces.size() > 0 || !(has(self.hooks.preStop) && has(self.hooks.preStop.httpGet) || has(self.hooks.postStart) && has(self.hooks.postStart.httpGet))").message("a hook with httpGet needs a network interface").field_path(".hooks"),
     validation = Rule::new("!has(self.startDelaySeconds) || self.startDelaySeconds == 0 || has(self.startOrder)").message("startDelaySeconds needs startOrder: VMs without an order are the last to start").field_path(".startDelaySeconds"),
+    validation = Rule::new("!has(self.classPolicy) || self.classPolicy != 'Pin' || has(self.class)").message("classPolicy Pin needs a class").field_path(".classPolicy"),
     validation = Rule::new("self.disks.filter(d, d.boot).size() == 1").message("exactly one disk must have boot: true").field_path(".disks"),
     validation = Rule::new("self.disks.filter(d, has(d.bus) && d.bus == 'sata').size() <= 6").message("at most 6 disks can be on sata").field_path(".disks"),
     validation = Rule::new("!has(self.pciDevices) || self.pciDevices.map(d, has(d.count) ? d.count : 1).sum() <= 8").message("a VM can have at most 8 PCI devices").field_path(".pciDevices"),
@@ -121,6 +124,10 @@ pub struct VMSpec {
     /// the next power cycle; until then the condition `ClassSynced` is False.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<ResourceName>,
+    /// Whether later changes of the class reach the VM: `Follow` (default), or `Pin`, which keeps the values that the class had when the
+    /// VM was placed, or when `Pin` was declared. `Follow` for a moment, or another class, takes the present values. Applied live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class_policy: Option<ClassPolicy>,
     /// Virtual CPUs, 1 to 128. Default: those of the class, which must be named then. Up to `maxCpus` a running VM gets more at
     /// once; any other change takes effect at the next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]

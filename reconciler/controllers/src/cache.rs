@@ -551,7 +551,8 @@ impl Cache {
         let namespace = vm.namespace()?;
         let class = vm.spec.class.as_ref();
         let class = class.and_then(|class| self.tables.vm_classes.lookup(&namespace, class.as_str()));
-        let class = class.map(|class| &class.spec);
+        let class = vm.class_values(class.map(|class| &class.spec));
+        let class = class.as_deref();
         let declared = vm.spec.size(class).ok().map(|size| size.taken());
         let has = vm.status.as_ref().and_then(|s| s.hardware.as_ref()).and_then(Hardware::taken);
         // Reported by the host, so it is validated.
@@ -584,7 +585,7 @@ impl Cache {
     pub(crate) fn invalid_size(&self, vm: &VM) -> Option<String> {
         let class = vm.spec.class.as_ref();
         let class = class.and_then(|class| self.tables.vm_classes.lookup(&vm.namespace()?, class.as_str()));
-        match vm.spec.size(class.map(|class| &class.spec)) {
+        match vm.spec.size(vm.class_values(class.map(|class| &class.spec)).as_deref()) {
             Ok(_) | Err(SizeError::NoClass(_) | SizeError::NoCpus) => None,
             Err(error) => Some(error.to_string()),
         }
@@ -594,7 +595,7 @@ impl Cache {
     pub(crate) fn cpu_model(&self, vm: &VM) -> Option<String> {
         let class = vm.spec.class.as_ref();
         let class = class.and_then(|class| self.tables.vm_classes.lookup(&vm.namespace()?, class.as_str()));
-        vm.spec.profile(class.map(|class| &class.spec)).cpu_model
+        vm.spec.profile(vm.class_values(class.map(|class| &class.spec)).as_deref()).cpu_model
     }
 
     /// Whether encrypted disks can be on a host: an older agent would make their files without encryption.
@@ -607,8 +608,8 @@ impl Cache {
     pub(crate) fn declares_tpm(&self, vm: &VM) -> bool {
         let of_class = || {
             let class = vm.spec.class.as_ref()?;
-            let class = self.tables.vm_classes.lookup(&vm.namespace()?, class.as_str())?;
-            Some(class.spec.tpm)
+            let class = self.tables.vm_classes.lookup(&vm.namespace()?, class.as_str());
+            Some(vm.class_values(class.map(|class| &class.spec))?.tpm)
         };
         vm.spec.tpm.or_else(of_class).unwrap_or_default()
     }

@@ -22,6 +22,12 @@ pub trait HostInfo: Send + Sync + fmt::Debug + 'static {
     /// ended.
     async fn overhead(&self, process: &ProcessIdentity, guest_memory: u64) -> Result<Option<u64>>;
 
+    /// Returns the unit of systemd that both this process and the caller are in: a stop of the unit can end both. None: they are apart,
+    /// or the process has ended.
+    async fn shared_unit(&self, _process: &ProcessIdentity) -> Result<Option<String>> {
+        Ok(None)
+    }
+
     /// Reads the use of the whole host.
     async fn host_use(&self) -> Result<HostUse>;
 

@@ -20,6 +20,7 @@ mod device_records;
 mod direct_io;
 mod doctor;
 mod files;
+mod guests;
 mod host;
 mod huge_pages;
 mod images;
@@ -35,6 +36,7 @@ pub mod record;
 mod resident;
 mod seed;
 mod shares;
+mod units;
 mod usage;
 mod usb_devices;
 mod users;
@@ -74,8 +76,9 @@ use super::{
 };
 use backup_folders::BackupFolders;
 use direct_io::DirectIo;
-pub use doctor::{DoctorFacts, DoctorKvm, DoctorMemory, DoctorQemu, doctor_facts};
+pub use doctor::{DoctorFacts, DoctorKvm, DoctorMemory, DoctorQemu, DoctorService, doctor_facts};
 use files::blocking;
+pub use guests::shut_down_guests;
 use host::LinuxInfo;
 pub use images::{ImageRules, unpack};
 use images::{LinuxImages, Unpacker};
@@ -784,6 +787,11 @@ impl HostInfo for LinuxSystem {
 
     async fn overhead(&self, process: &ProcessIdentity, guest_memory: u64) -> Result<Option<u64>> {
         resident::above_guest_memory(process.pid, guest_memory).await
+    }
+
+    async fn shared_unit(&self, process: &ProcessIdentity) -> Result<Option<String>> {
+        let pid = process.pid;
+        Ok(blocking(move || units::shared_with(pid)).await)
     }
 
     async fn host_use(&self) -> Result<HostUse> {

@@ -88,6 +88,11 @@ pub async fn reset(qmp: &Qmp) -> Result<(), QmpError> {
     plain(qmp, "system_reset").await
 }
 
+/// Sends all of the guest's CPUs a non-maskable interrupt.
+pub async fn inject_nmi(qmp: &Qmp) -> Result<(), QmpError> {
+    plain(qmp, "inject-nmi").await
+}
+
 /// Ends QEMU at once, like a power failure; data that the guest has flushed is on disk.
 ///
 /// A connection that ends without a reply counts as success: QEMU may end before it sends its reply.

@@ -27,7 +27,7 @@ mod virtiofsd;
 pub use crate::hypervisor::{LaunchError, ProcessError, ProcessIdentity};
 pub use crate::machine::RunAs;
 pub use affinity::{cpus_of_thread, vcpu_threads};
-pub use cgroup::Cgroups;
+pub use cgroup::{Cgroups, shared_unit};
 pub use filter::{FileLock, Filter, FilterError};
 pub use key_file::TOOL_KEY;
 pub use local::{Claims, LocalHypervisor};

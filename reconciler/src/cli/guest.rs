@@ -33,6 +33,13 @@ pub struct CpOptions {
     pub site: Site,
 }
 
+/// `berth reset` and `berth nmi`
+#[derive(Args, Debug)]
+pub struct ButtonOptions {
+    #[command(flatten)]
+    pub target: ConsoleTarget,
+}
+
 /// `berth port-forward`
 #[derive(Args, Debug)]
 pub struct PortForwardOptions {

@@ -1,5 +1,6 @@
-//! `berth exec` and `berth cp`: a program and files in a guest, by its agent.
+//! `berth exec` and `berth cp`: a program and files in a guest, by its agent; `berth reset` and `berth nmi`.
 
+mod button;
 mod copy;
 mod session;
 
@@ -14,6 +15,7 @@ use berth_api::{
     guest_access::{ClientMessage, Content, Exec, Exit, HostMessage, MAX_INPUT},
 };
 
+pub(super) use button::press;
 pub(super) use copy::run as copy;
 
 use crate::cli::ExecOptions;

@@ -3,29 +3,22 @@
 use std::{
     io::Write as _,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use berth_agent::Usage;
-use bytes::Bytes;
-use http::{Request, StatusCode, header};
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use http::Method;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpStream, UnixStream},
     time::{sleep, timeout},
 };
 
-use super::usage_server::SOCKET;
+use super::{
+    local_agent::{self, ANSWER},
+    usage_server::SOCKET,
+};
 use crate::{cli::TopOptions, top};
-
-/// The time for a host to answer.
-const ANSWER: Duration = Duration::from_secs(10);
-/// The maximum size of an answer in bytes: several thousand VMs.
-const MAX_ANSWER: usize = 32 << 20;
 
 /// Where the use of a host is read.
 #[derive(Debug)]
@@ -68,7 +61,7 @@ async fn read_all(sources: &[Source]) -> anyhow::Result<Vec<Usage>> {
             Source::Socket(path) => local(path).await,
             Source::Address(address) => {
                 let stream = timeout(ANSWER, TcpStream::connect(address)).await.context("no answer")?;
-                request(stream.with_context(|| format!("connecting to {address}"))?).await
+                usage(stream.with_context(|| format!("connecting to {address}"))?).await
             }
         };
         answer.with_context(|| match source {
@@ -84,21 +77,9 @@ async fn read_all(sources: &[Source]) -> anyhow::Result<Vec<Usage>> {
 async fn local(path: &Path) -> anyhow::Result<Usage> {
     let stream = UnixStream::connect(path).await;
     let remedy = "is the agent running here, and are you root? Of other hosts: --from ADDRESS:PORT";
-    request(stream.context(remedy)?).await
+    usage(stream.context(remedy)?).await
 }
 
-async fn request(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> anyhow::Result<Usage> {
-    let (mut sender, connection) =
-        http1::handshake(TokioIo::new(stream)).await.context("sending the request")?;
-    tokio::spawn(connection);
-    let request = Request::get("/usage").header(header::HOST, "berth").body(Empty::<Bytes>::new())?;
-    let answer =
-        timeout(ANSWER, sender.send_request(request)).await.context("no answer within 10 seconds")?;
-    let answer = answer.context("the connection was closed")?;
-    if answer.status() != StatusCode::OK {
-        bail!("it answered with code {}: is this the agent of a host?", answer.status().as_u16());
-    }
-    let body = timeout(ANSWER, Limited::new(answer.into_body(), MAX_ANSWER).collect()).await;
-    let body = body.context("no answer within 10 seconds")?.map_err(|error| anyhow::anyhow!("{error}"))?;
-    serde_json::from_slice(&body.to_bytes()).context("reading the answer: its version of berth may differ")
+async fn usage(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> anyhow::Result<Usage> {
+    local_agent::request(stream, Method::GET, "/usage").await
 }

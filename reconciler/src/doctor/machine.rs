@@ -160,6 +160,20 @@ pub(super) fn cgroups(facts: &DoctorFacts) -> Check {
     }
 }
 
+pub(super) fn service(facts: &DoctorFacts) -> Check {
+    let service = &facts.service;
+    match (service.systemd, service.machines) {
+        (false, _) => Check::ok("service", "systemd does not run here"),
+        (true, true) => Check::ok("service", "machines are in berth-machines.service"),
+        (true, false) => Check::bad(
+            "service",
+            Level::Note,
+            "berth-machines.service is not active: a shutdown of this machine ends guests without asking them",
+            "`berth service install`",
+        ),
+    }
+}
+
 pub(super) fn memory(facts: &DoctorFacts) -> Check {
     let memory = &facts.memory;
     let found = format!("{}, of which {} are available", gib(memory.total), gib(memory.available));

@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use berth_host::linux::{DoctorKvm, DoctorMemory, DoctorQemu};
+use berth_host::linux::{DoctorKvm, DoctorMemory, DoctorQemu, DoctorService};
 
 use super::*;
 
@@ -37,6 +37,7 @@ fn good() -> DoctorFacts {
         memory: DoctorMemory { total: 64 << 30, available: 60 << 30, huge_pages: 0, huge_page_size: 2 << 20 },
         clock: Some("chronyd".into()),
         vhost_net: true,
+        service: DoctorService { systemd: true, machines: true },
     }
 }
 
@@ -117,6 +118,16 @@ fn what_no_vm_can_run_without_is_a_failure() {
     let names: Vec<String> = findings(&facts).into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["qemu failure", "firmware warning"]);
     assert_eq!(json(&checks(&facts))["level"], "failure");
+}
+
+#[test]
+fn a_machine_with_systemd_and_without_the_units_has_a_note() {
+    let (name, text) = finding(|facts| facts.service.machines = false);
+    assert_eq!(name, "service note");
+    assert!(text.ends_with("ends guests without asking them → `berth service install`"), "{text}");
+    let mut facts = good();
+    facts.service = DoctorService::default();
+    assert_eq!(findings(&facts), [], "another init system");
 }
 
 #[test]

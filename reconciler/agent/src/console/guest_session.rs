@@ -1,4 +1,5 @@
-//! A client's session with the agent of a guest: one program that is run, or one file that is copied.
+//! A client's session with the agent of a guest: one program that is run, or one file that is copied. Or with its machine: one button
+//! that is pressed.
 //!
 //! Knows the messages of [`berth_api::guest_access`]. Each message of a client and of a guest is limited, and so is the time:
 //! a client that sends nothing, and one that does not read, are disconnected after [`STALLED`].
@@ -18,7 +19,8 @@ use tokio_util::codec::{Framed, LinesCodec};
 
 use super::STALLED;
 use super::places::Place;
-use crate::machine::{GuestError, Machine};
+use crate::error::Error;
+use crate::machine::{GuestError, Machine, MachineError};
 
 /// A session to run.
 #[derive(Debug)]
@@ -80,18 +82,10 @@ impl GuestSession {
     /// Runs the session to its end.
     pub(super) async fn run(self, stream: TokioIo<Upgraded>) {
         let mut client = Client(Framed::new(stream, LinesCodec::new_with_max_length(MAX_CLIENT_LINE)));
-        let done = match (client.next().await, self.used) {
-            (Ok(ClientMessage::Exec(exec)), ConsoleUse::Exec) => {
-                execute(&self.machine, &mut client, exec).await
-            }
-            (Ok(ClientMessage::Read(path)), ConsoleUse::File) => {
-                files::read(&self.machine, &mut client, path).await
-            }
-            (Ok(ClientMessage::Write(file)), ConsoleUse::File) => {
-                files::write(&self.machine, &mut client, file).await
-            }
-            (Ok(_), _) => Err(SessionError::wrong("the ticket is for another use")),
-            (Err(error), _) => Err(error),
+        let done = match self.used {
+            ConsoleUse::Reset => confirm(&mut client, self.machine.reset().await).await,
+            ConsoleUse::Nmi => confirm(&mut client, self.machine.inject_nmi().await).await,
+            _ => self.serve(&mut client).await,
         };
         if let Err(error) = done {
             tracing::debug!(%error, "a session with a guest ended early");
@@ -99,6 +93,21 @@ impl GuestSession {
         }
         let _ = timeout(STALLED, SinkExt::<String>::close(&mut client.0)).await;
     }
+
+    async fn serve(&self, client: &mut Client) -> Result<(), SessionError> {
+        match (client.next().await?, self.used) {
+            (ClientMessage::Exec(exec), ConsoleUse::Exec) => execute(&self.machine, client, exec).await,
+            (ClientMessage::Read(path), ConsoleUse::File) => files::read(&self.machine, client, path).await,
+            (ClientMessage::Write(file), ConsoleUse::File) => files::write(&self.machine, client, file).await,
+            _ => Err(SessionError::wrong("the ticket is for another use")),
+        }
+    }
+}
+
+/// Reports that a button was pressed.
+async fn confirm(client: &mut Client, pressed: Result<(), MachineError>) -> Result<(), SessionError> {
+    pressed.map_err(|error| SessionError::Wrong(Error::from(error).chain()))?;
+    client.send(&HostMessage::End).await
 }
 
 async fn execute(machine: &Machine, client: &mut Client, exec: Exec) -> Result<(), SessionError> {

@@ -29,6 +29,7 @@ mod plan;
 mod probing;
 mod secrets;
 mod seed;
+mod shutdown;
 mod status;
 mod stop_mode;
 mod stop_snapshots;
@@ -232,7 +233,7 @@ impl Reconciler for VmReconciler {
     }
 
     fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
-        plan::plan(vm, observed)
+        plan::plan(&shutdown::declared(vm, observed.at_shutdown), observed)
     }
 
     async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Error> {
@@ -240,7 +241,7 @@ impl Reconciler for VmReconciler {
     }
 
     fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: Timestamp) -> VMStatus {
-        status::status(vm, observed, readiness, now)
+        status::status(&shutdown::declared(vm, observed.at_shutdown), observed, readiness, now)
     }
 
     fn without_progress(stored: &VMStatus, status: &VMStatus) -> VMStatus {
@@ -250,6 +251,10 @@ impl Reconciler for VmReconciler {
     fn event(stored: Option<&VMStatus>, status: &VMStatus) -> Option<(Reason, String)> {
         let stored = stored?;
         status::restarted(stored, status).or_else(|| stop_snapshots::not_taken(stored, status))
+    }
+
+    fn transition(stored: &VMStatus, status: &VMStatus) -> Option<(Reason, String)> {
+        status::transition(stored, status)
     }
 
     fn binding(vm: &VM) -> Option<&Binding> {

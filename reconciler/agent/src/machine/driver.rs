@@ -33,6 +33,8 @@ pub(super) enum Command {
     CancelSave(Reply),
     Load(usize, Reply),
     PressPowerButton(Reply),
+    Reset(Reply),
+    InjectNmi(Reply),
     Quit(Reply),
     Plug(Box<DiskSpec>, Reply),
     Unplug(String, oneshot::Sender<Result<Unplugged, MachineError>>),
@@ -189,6 +191,20 @@ impl Driver {
                 let done = self.allowed(Action::PressPowerButton).await;
                 let done = match done {
                     Ok(()) => power::powerdown(&self.qmp).await.map_err(MachineError::from),
+                    refused => refused,
+                };
+                let _ = reply.send(done);
+            }
+            Command::Reset(reply) => {
+                let done = match self.allowed(Action::Reset).await {
+                    Ok(()) => power::reset(&self.qmp).await.map_err(MachineError::from),
+                    refused => refused,
+                };
+                let _ = reply.send(done);
+            }
+            Command::InjectNmi(reply) => {
+                let done = match self.allowed(Action::InjectNmi).await {
+                    Ok(()) => power::inject_nmi(&self.qmp).await.map_err(MachineError::from),
                     refused => refused,
                 };
                 let _ = reply.send(done);

@@ -12,6 +12,9 @@ pub(crate) enum Action {
     /// Stops the guest's CPUs.
     Pause,
     PressPowerButton,
+    /// Presses the reset button.
+    Reset,
+    InjectNmi,
     /// Ends QEMU.
     Quit,
     /// Plugs, unplugs or grows a disk or shortens its chain, or exchanges a medium. Plugs in or unplugs a network card, or sets its link.
@@ -26,7 +29,7 @@ pub(crate) enum Action {
 
 impl Action {
     #[cfg(test)]
-    pub(super) const ALL: [Self; 9] = [
+    pub(super) const ALL: [Self; 11] = [
         Self::ReadState,
         Self::Start,
         Self::Pause,
@@ -36,6 +39,8 @@ impl Action {
         Self::ContinueInOverlays,
         Self::Save,
         Self::Load,
+        Self::Reset,
+        Self::InjectNmi,
     ];
 }
 
@@ -68,8 +73,8 @@ pub(crate) fn check_legal(state: &RunState, action: Action) -> Result<(), Illega
         // Any other state is kept: its name is the reason why the guest does not run.
         Action::Pause => matches!(state, RunState::Running | RunState::Paused),
         // A guest that does not run cannot receive the button; acting on it after a later resume is not what the caller
-        // wants.
-        Action::PressPowerButton => *state == RunState::Running,
+        // wants. A reset would hide how a guest has ended.
+        Action::PressPowerButton | Action::Reset | Action::InjectNmi => *state == RunState::Running,
         Action::ChangeDevices => {
             !ended && !matches!(state, RunState::Other(_) | RunState::InMigrate | RunState::PostMigrate)
         }
@@ -106,7 +111,9 @@ mod tests {
             Action::ReadState
             | Action::ChangeDevices
             | Action::ContinueInOverlays
-            | Action::PressPowerButton => Some(state),
+            | Action::PressPowerButton
+            | Action::Reset
+            | Action::InjectNmi => Some(state),
             Action::Start => Some(RunState::Running),
             Action::Save => Some(RunState::PostMigrate),
             Action::Load => Some(RunState::Paused),
@@ -119,7 +126,7 @@ mod tests {
         #[test]
         fn a_guest_that_ended_never_runs_again_in_the_same_qemu(
             start in any_state(),
-            requests in prop::collection::vec((0usize..9, any::<bool>()), 0..40),
+            requests in prop::collection::vec((0usize..11, any::<bool>()), 0..40),
         ) {
             let mut state = start;
             let mut ended = has_ended(&state);
@@ -150,10 +157,11 @@ mod tests {
             prop_assume!(has_ended(&state));
             prop_assert!(check_legal(&state, Action::ChangeDevices).is_err());
             prop_assert!(check_legal(&state, Action::PressPowerButton).is_err());
+            prop_assert!(check_legal(&state, Action::Reset).is_err());
         }
 
         #[test]
-        fn a_machine_that_waits_for_its_state_is_only_loaded_or_ended(action in 0usize..9) {
+        fn a_machine_that_waits_for_its_state_is_only_loaded_or_ended(action in 0usize..11) {
             let action = Action::ALL[action];
             let is_legal = check_legal(&RunState::InMigrate, action).is_ok();
             prop_assert_eq!(is_legal, matches!(action, Action::ReadState | Action::Load | Action::Quit));

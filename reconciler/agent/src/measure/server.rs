@@ -1,7 +1,8 @@
 //! Serves the use of a host over HTTP: `/metrics` for Prometheus and `/usage` as JSON.
 //!
-//! On a socket of the state directory, which only root can open, and on a TCP address if one is configured. It is read-only
-//! and has no authentication: every client of the address learns names and sizes of the host's VMs.
+//! On a socket of the state directory, which only root can open, and on a TCP address if one is configured. The address is read-only
+//! and has no authentication: every client of it learns names and sizes of the host's VMs. The socket also takes requests about
+//! the [shutdown of the host](crate::host_shutdown), at `/guests`.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -22,10 +23,14 @@ use tokio::time::{sleep, timeout};
 
 use super::usage;
 use crate::context::Context;
+use crate::host_shutdown::AtShutdown;
+use crate::stop_guests;
 use crate::usage::render;
 
 /// The media type of the metrics.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// Where requests about the shutdown of the host are.
+const GUESTS: &str = "/guests";
 /// The limit of connections of each listener; further ones wait.
 const CONNECTIONS: usize = 16;
 /// The time for a whole connection: a client asks once.
@@ -35,6 +40,14 @@ const HEADERS: Duration = Duration::from_secs(5);
 /// The limit of a request's headers in bytes.
 const MAX_HEADERS: usize = 16 << 10;
 
+/// A client, by the socket that it uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Client {
+    /// This machine's root.
+    Root,
+    Any,
+}
+
 /// Serves for as long as it is polled; never, if the agent has no listener.
 pub(crate) async fn serve(ctx: &Arc<Context>) {
     let Some(server) = ctx.config.usage.clone() else { return std::future::pending().await };
@@ -43,10 +56,10 @@ pub(crate) async fn serve(ctx: &Arc<Context>) {
     loop {
         tokio::select! {
             (stream, place) = accept_local(server.local.as_ref(), &local) => {
-                connections.spawn(connection(ctx.clone(), stream, place));
+                connections.spawn(connection(ctx.clone(), stream, place, Client::Root));
             }
             (stream, place) = accept_tcp(server.tcp.as_ref(), &tcp) => {
-                connections.spawn(connection(ctx.clone(), stream, place));
+                connections.spawn(connection(ctx.clone(), stream, place, Client::Any));
             }
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
         }
@@ -95,10 +108,11 @@ async fn connection(
     ctx: Arc<Context>,
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     place: OwnedSemaphorePermit,
+    client: Client,
 ) {
     let service = service_fn(|request: Request<Incoming>| {
         let ctx = ctx.clone();
-        async move { Ok::<_, Infallible>(answer(&ctx, request.method(), request.uri().path()).await) }
+        async move { Ok::<_, Infallible>(answer(&ctx, client, request.method(), request.uri().path()).await) }
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEADERS).max_buf_size(MAX_HEADERS).keep_alive(false);
@@ -108,8 +122,9 @@ async fn connection(
     drop(place);
 }
 
-async fn answer(ctx: &Context, method: &Method, path: &str) -> Response<Full<Bytes>> {
+async fn answer(ctx: &Context, client: Client, method: &Method, path: &str) -> Response<Full<Bytes>> {
     let (status, media, body) = match (method, path) {
+        (_, path) if client == Client::Root && path.starts_with(GUESTS) => guests(ctx, method, path).await,
         (&Method::GET, "/metrics") => {
             let usage = usage(ctx).await;
             let text = render(usage, &ctx.reconciles, ctx.queue.len());
@@ -126,4 +141,28 @@ async fn answer(ctx: &Context, method: &Method, path: &str) -> Response<Full<Byt
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(media));
     response
+}
+
+/// Answers a request about the shutdown of the host with the guests that run.
+async fn guests(ctx: &Context, method: &Method, path: &str) -> (StatusCode, &'static str, Bytes) {
+    let shutdown = &ctx.config.shutdown;
+    match (method, path.strip_prefix(GUESTS).unwrap_or_default()) {
+        (&Method::GET, "") => {}
+        (&Method::POST, "/stop") => shutdown.stop(AtShutdown::Stop),
+        (&Method::POST, "/suspend") => shutdown.stop(AtShutdown::Suspend),
+        (&Method::POST, "/hurry") => {
+            shutdown.stop(AtShutdown::Stop);
+            shutdown.hurry();
+        }
+        (&Method::POST, "/start") => shutdown.start(),
+        _ => {
+            let known = "/guests, /guests/stop, /suspend, /hurry, /start\n";
+            return (StatusCode::NOT_FOUND, "text/plain", known.into());
+        }
+    }
+    let left = stop_guests::left(ctx).await.map_err(|error| error.chain());
+    match left.and_then(|left| serde_json::to_vec(&left).map_err(|error| error.to_string())) {
+        Ok(json) => (StatusCode::OK, "application/json", json.into()),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, "text/plain", error.into()),
+    }
 }

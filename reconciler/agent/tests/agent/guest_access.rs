@@ -164,6 +164,33 @@ async fn a_guest_without_an_agent_runs_no_program() {
 }
 
 #[tokio::test]
+async fn the_reset_button_and_an_nmi_reach_a_guest_that_runs_and_no_other() {
+    let site = Site::start().await;
+    let boot = || site.fixture.system.hypervisor().view(INSTANCE).and_then(|seen| seen.boot);
+    let booted = async || {
+        let wait = async {
+            while boot().is_none() {
+                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            }
+        };
+        timeout(SOON, wait).await.expect("in time");
+        boot()
+    };
+    let before = booted().await;
+    let press = async |wanted: ConsoleUse| Session::open(&site, wanted).await.next().await;
+    assert_eq!(press(ConsoleUse::Nmi).await, HostMessage::End);
+    assert_eq!(boot(), before);
+    assert_eq!(press(ConsoleUse::Reset).await, HostMessage::End);
+    assert!(booted().await != before, "it has booted again");
+    site.fixture.change::<VM>("web", json!({"power": "Paused"})).await;
+    site.fixture.until::<VM>("web", |vm| is_ready(vm, "Paused")).await;
+    for wanted in [ConsoleUse::Reset, ConsoleUse::Nmi] {
+        let HostMessage::Error(text) = press(wanted).await else { panic!("it was pressed") };
+        assert!(text.contains("is not possible while the machine is Paused"), "{text}");
+    }
+}
+
+#[tokio::test]
 async fn each_way_into_a_guest_needs_the_ticket_of_its_own_account() {
     let site = Site::start().await;
     for (wanted, account) in [
@@ -172,6 +199,8 @@ async fn each_way_into_a_guest_needs_the_ticket_of_its_own_account() {
         (ConsoleUse::PortForward, "berth-exec"),
         (ConsoleUse::Console, "berth-exec"),
         (ConsoleUse::Exec, "berth-port-forward"),
+        (ConsoleUse::Reset, "berth-console"),
+        (ConsoleUse::Nmi, "berth-port-forward"),
     ] {
         let ticket = site.token("ns", account, site.audience(wanted)).await;
         let answer = site.refused(&wanted.path("ns", "web"), &ticket).await;

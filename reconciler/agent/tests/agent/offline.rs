@@ -1,8 +1,9 @@
 //! Restarts of guests by an agent that is started without the control plane.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use berth_agent::AgentConfig;
+use berth_agent::{AgentConfig, AtShutdown, HostShutdown};
 use serde_json::json;
 
 use crate::fixture::{Fixture, INSTANCE};
@@ -29,8 +30,15 @@ async fn without_agent() -> Fixture {
 
 /// Returns how often a guest is launched that ends while an agent of the identity `a` runs without the control plane.
 async fn launches_alone(fixture: &Fixture) -> u64 {
+    launches_alone_with(fixture, |_| {}).await
+}
+
+async fn launches_alone_with(fixture: &Fixture, change: impl FnOnce(&mut AgentConfig)) -> u64 {
     let before = fixture.system.hypervisor().launches();
-    fixture.start_agent_alone_with(of("a"));
+    fixture.start_agent_alone_with(|config| {
+        of("a")(config);
+        change(config);
+    });
     fixture.system.hypervisor().crash(INSTANCE);
     tokio::time::sleep(LONG).await;
     fixture.stop_agent().await;
@@ -53,4 +61,12 @@ async fn a_guest_is_not_restarted_any_more_once_the_control_plane_has_refused_an
     tokio::time::sleep(Duration::from_secs(5)).await;
     fixture.crash_agent().await;
     assert_eq!(launches_alone(&fixture).await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_guest_is_restarted_without_the_control_plane_while_its_host_is_shut_down() {
+    let fixture = without_agent().await;
+    let shutdown = Arc::new(HostShutdown::default());
+    shutdown.stop(AtShutdown::Stop);
+    assert_eq!(launches_alone_with(&fixture, |config| config.shutdown = shutdown).await, 0);
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use berth_api::{HugePages, Image, Power, VM, VMState};
+use berth_api::{HugePages, Image, Power, VM, VMClass, VMState};
 use berth_qemu::fake::Behaviour;
 use berth_qemu::power::RunState;
 use serde_json::json;
@@ -30,6 +30,30 @@ async fn seen(fixture: &Fixture) {
 
 fn pid(fixture: &Fixture) -> i32 {
     fixture.system.hypervisor().view(INSTANCE).expect("it runs").identity.pid
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vm_that_pins_its_class_starts_again_with_its_former_values_until_it_follows() {
+    let fixture = Fixture::start().await;
+    fixture.furnish().await;
+    fixture.make_vm(json!({"classPolicy": "Pin"})).await;
+    fixture.running_vm().await;
+    fixture.change::<VMClass>("small", json!({"cpus": 4})).await;
+    let restarted = |token: &'static str, cpus: i64| {
+        move |vm: &VM| {
+            let status = vm.status.clone().unwrap_or_default();
+            let has = status.hardware.map(|hardware| hardware.cpus);
+            is_ready(vm, "Running") && status.restart_token.as_deref() == Some(token) && has == Some(cpus)
+        }
+    };
+    fixture.change::<VM>("web", json!({"restartToken": "1"})).await;
+    let pinned = fixture.until::<VM>("web", restarted("1", 1)).await;
+    let kept = pinned.status.and_then(|status| status.pinned_class).expect("it is reported");
+    assert!(kept.name == "small" && kept.values.contains("\"cpus\":1"), "{kept:?}");
+    fixture.change::<VM>("web", json!({"classPolicy": "Follow", "restartToken": "2"})).await;
+    let follows = fixture.until::<VM>("web", restarted("2", 4)).await;
+    assert_eq!(follows.status.and_then(|status| status.pinned_class), None);
+    fixture.assert_quiet().await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,7 +1,9 @@
 //! Suspending and resuming.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use berth_agent::{AtShutdown, HostShutdown};
 use berth_api::{HotswapDiskAttachment, VM, VMState};
 use berth_qemu::power::RunState;
 use serde_json::json;
@@ -52,6 +54,49 @@ async fn a_suspended_guest_goes_on_where_it_was_also_after_the_agent_was_away() 
     assert_eq!(boot(&fixture), Some(before), "the guest did not boot again");
     assert!(fixture.system.saved_states_now().is_empty(), "a state is used once");
     fixture.assert_quiet().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn guests_are_suspended_before_their_host_is_shut_down_and_go_on_after_the_boot() {
+    let fixture = Fixture::without_agent().await;
+    let shutdown = Arc::new(HostShutdown::default());
+    let shared = shutdown.clone();
+    fixture.start_agent_configured(|config| config.shutdown = shared);
+    fixture.furnish().await;
+    fixture.make_vm(json!({})).await;
+    fixture.running_vm().await;
+    let seen =
+        |vm: &VM| vm.status.as_ref().is_some_and(|s| reason_of(&s.conditions, "GuestReady") == "GuestSeen");
+    fixture.until::<VM>("web", seen).await;
+    let before = boot(&fixture);
+    assert!(before.is_some(), "it has booted");
+    shutdown.stop(AtShutdown::Suspend);
+    let is_suspended = |vm: &VM| vm_reason(vm) == "HostShuttingDown" && state(VMState::Suspended)(vm);
+    fixture.until::<VM>("web", is_suspended).await;
+    assert_eq!(fixture.system.saved_states_now().len(), 1);
+    fixture.crash_agent().await;
+    fixture.system.hypervisor().reboot();
+    fixture.start_agent();
+    fixture.running_vm().await;
+    assert_eq!(boot(&fixture), before, "the guest did not boot again");
+    assert!(fixture.system.saved_states_now().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guest_whose_memory_does_not_fit_on_its_host_is_stopped_before_that_is_shut_down() {
+    let fixture = Fixture::without_agent().await;
+    let shutdown = Arc::new(HostShutdown::default());
+    let shared = shutdown.clone();
+    fixture.start_agent_configured(|config| config.shutdown = shared);
+    fixture.furnish().await;
+    fixture.make_vm(json!({})).await;
+    fixture.running_vm().await;
+    fixture.system.change_facts(|facts| facts.storage_free_bytes = 1 << 20);
+    shutdown.stop(AtShutdown::Suspend);
+    let is_off = |vm: &VM| vm_reason(vm) == "HostShuttingDown" && state(VMState::Stopped)(vm);
+    fixture.until::<VM>("web", is_off).await;
+    assert!(fixture.system.hypervisor().instances().is_empty());
+    assert!(fixture.system.saved_states_now().is_empty());
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,14 +4,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_agent::{Usage, UsageServer};
+use berth_agent::{GuestsLeft, Usage, UsageServer};
 use berth_api::VM;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::time::timeout;
 
-use crate::fixture::{Fixture, is_ready};
+use crate::fixture::{Fixture, is_ready, vm_reason};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -67,10 +67,44 @@ async fn the_use_is_read_as_json_and_nothing_else_is_answered() {
     let usage: Usage = serde_json::from_str(&body).expect("a reading");
     assert_eq!((usage.host.as_str(), usage.vms.len()), ("h1", 1));
     assert_eq!(usage.vms[0].disks.len(), 1);
-    for (line, code) in [("POST /metrics", "405"), ("GET /", "404"), ("GET /metrics/x", "404")] {
+    // What stops guests is at the socket for root only.
+    for (line, code) in [
+        ("POST /metrics", "405"),
+        ("GET /", "404"),
+        ("GET /metrics/x", "404"),
+        ("GET /guests", "404"),
+        ("POST /guests/stop", "405"),
+    ] {
         let (head, _) = request(address, line).await;
         assert!(head.starts_with(&format!("HTTP/1.1 {code} ")), "{line}: {head}");
     }
+}
+
+#[tokio::test]
+async fn root_has_the_guests_stopped_at_the_socket_and_started_again() {
+    let fixture = Fixture::without_agent().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("usage.sock");
+    let server = UsageServer { local: Some(UnixListener::bind(&path).expect("bound")), tcp: None };
+    fixture.start_agent_configured(|config| config.usage = Some(Arc::new(server)));
+    fixture.furnish().await;
+    fixture.make_vm(json!({})).await;
+    fixture.running_vm().await;
+    let ask = async |line: &str| -> GuestsLeft {
+        let mut stream = UnixStream::connect(&path).await.expect("connected");
+        stream.write_all(format!("{line} HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes()).await.expect("sent");
+        let mut answer = String::new();
+        timeout(SOON, stream.read_to_string(&mut answer)).await.expect("in time").expect("an answer");
+        let (_, body) = answer.split_once("\r\n\r\n").expect("a head");
+        serde_json::from_str(body).expect("the guests that run")
+    };
+    let running = |under_way| GuestsLeft { under_way, is_working: true, vms: vec!["ns/web".into()] };
+    assert_eq!(ask("GET /guests").await, running(false));
+    assert_eq!(ask("POST /guests/stop").await, running(true));
+    fixture.until::<VM>("web", |vm| vm_reason(vm) == "HostShuttingDown").await;
+    assert_eq!(ask("GET /guests").await.vms, [""; 0]);
+    assert!(!ask("POST /guests/start").await.under_way);
+    fixture.running_vm().await;
 }
 
 #[tokio::test]

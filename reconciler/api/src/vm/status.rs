@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{
-    DiskBus, DscpClass, GuestUserStatus, InterfaceLimits, MOST_LISTED_SNAPSHOTS, SnapshotOfVM, StopSnapshot,
-    VMRestored,
+    DiskBus, DscpClass, GuestUserStatus, InterfaceLimits, MOST_LISTED_SNAPSHOTS, PinnedClass, SnapshotOfVM,
+    StopSnapshot, VMRestored,
 };
 use crate::SizeTaken;
 use crate::console::ConsoleAddress;
@@ -104,6 +104,9 @@ pub struct VMStatus {
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     #[schemars(length(max = 4))]
     pub cdroms: Vec<CdromStatus>,
+    /// The values of its class that a VM with `classPolicy` `Pin` keeps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pinned_class: Option<Box<PinnedClass>>,
     /// The PCI devices of its host that the running VM has.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]

@@ -13,6 +13,7 @@ use super::files::{blocking, space};
 use super::host::SWTPM;
 use super::network::{DNSMASQ, NFT, foreign_forwarding};
 use super::shares::VIRTIOFSD;
+use super::units;
 
 /// The kernel's modules for bridges and for tunnels between hosts.
 const MODULES: [&str; 2] = ["bridge", "vxlan"];
@@ -47,6 +48,18 @@ pub struct DoctorFacts {
     pub clock: Option<String>,
     /// Whether the kernel moves packets between guests and their network without QEMU.
     pub vhost_net: bool,
+    #[serde(default)]
+    pub service: DoctorService,
+}
+
+/// Facts about berth as a service of systemd.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DoctorService {
+    /// Whether systemd runs.
+    pub systemd: bool,
+    /// Whether the unit for machines is active.
+    pub machines: bool,
 }
 
 /// Facts about virtualisation by the processor.
@@ -122,6 +135,7 @@ pub async fn doctor_facts(state_dir: &Path) -> DoctorFacts {
         memory: memory(&read("/proc/meminfo")),
         clock: clock_keeper(),
         vhost_net: Path::new("/dev/vhost-net").exists(),
+        service: DoctorService { systemd: units::has_systemd(), machines: units::has_machines_unit() },
     })
     .await
 }

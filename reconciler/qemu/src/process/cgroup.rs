@@ -3,7 +3,12 @@
 //! Three purposes: limits; the distribution of CPU time, of which a machine that is being started gets more than a
 //! running one, and one that has just started gets less, so that a hundred machines started at once do not wait for
 //! each other's guests; and leaving the caller's cgroup, which a service manager would terminate as a whole. Everything
-//! here is best effort: a host without (writable) cgroups still runs machines.
+//! here is best effort: a host without (writable) cgroups still runs machines, and [`shared_unit`] shows what that means.
+//!
+//! systemd is the only writer of its part of the tree, and of the root. It delegates a part to a unit on demand: if the unit
+//! [`UNIT`] runs, machines are in its cgroup, and berth writes nowhere else. systemd removes the cgroup of a unit without a process, so
+//! that the unit has one, which does nothing. Without the unit, as on a host without systemd, machines are in a directory of berth's at
+//! the root.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -14,8 +19,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::{ProcessError, identity};
 use crate::hypervisor::{CpuTime, Limits};
 
-/// berth's directory in every hierarchy.
+/// berth's directory in every hierarchy, without the unit.
 const PARENT: &str = "berth";
+/// The cgroup of the unit that systemd delegates to machines, with `Delegate=yes`. It outlives the agent's own unit.
+const UNIT: &str = "system.slice/berth-machines.service";
+/// The cgroup in that of the unit for the unit's own process. No instance has such a name.
+const KEEPER: &str = "_keeper";
 /// The cgroup v1 controllers in use, and the hierarchy by which systemd tracks processes.
 const V1: [&str; 4] = ["cpu", "memory", "pids", "name=systemd"];
 /// The cgroup CPU accounting period, in microseconds.
@@ -124,6 +133,11 @@ impl Cgroups {
         &self.hierarchies
     }
 
+    /// Whether systemd has made the cgroup that is for machines alone.
+    pub fn has_unit(&self) -> bool {
+        self.hierarchies.iter().any(|hierarchy| hierarchy.unit().is_some())
+    }
+
     /// Creates the machine's cgroups and opens them.
     pub(super) fn prepare(&self, instance: &str, limits: Limits) -> Entrances {
         // Held while directories are created, so that the sweep does not remove the parent in between.
@@ -137,7 +151,7 @@ impl Cgroups {
             match hierarchy.prepare(instance, limits) {
                 Ok(file) => files.push(file),
                 Err(error) => {
-                    tracing::debug!(%error, instance, ?hierarchy, "machine runs without this cgroup");
+                    tracing::warn!(%error, instance, ?hierarchy, "machine runs without this cgroup");
                 }
             }
         }
@@ -210,24 +224,88 @@ impl Cgroups {
         let launching = launching();
         let mut busy = false;
         for hierarchy in &self.hierarchies {
-            let parent = hierarchy.mount().join(PARENT);
-            for entry in std::fs::read_dir(&parent).into_iter().flatten().flatten() {
-                let name = entry.file_name().to_string_lossy().into_owned();
-                if launching.contains(&name) {
-                    continue;
-                }
-                // Fails while a process is in it, and for the files in the parent directory.
-                let removed = std::fs::remove_dir(entry.path());
-                if removed.is_ok() {
-                    yielding().remove(&name);
-                }
-                busy |= removed.is_err_and(|e| e.kind() == io::ErrorKind::ResourceBusy)
-                    && holds_nothing_alive(&entry.path());
+            for parent in [UNIT, PARENT].map(|parent| hierarchy.mount().join(parent)) {
+                busy |= sweep_in(&parent, &launching);
             }
-            let _ = std::fs::remove_dir(&parent);
+            // The other one is systemd's.
+            let _ = std::fs::remove_dir(hierarchy.mount().join(PARENT));
         }
         busy
     }
+}
+
+/// Removes the cgroups in this directory that have no process. Returns true if an empty one could not be removed yet.
+fn sweep_in(parent: &Path, launching: &BTreeSet<String>) -> bool {
+    let mut busy = false;
+    for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if launching.contains(&name) {
+            continue;
+        }
+        // Fails while a process is in it, and for the files in the parent directory.
+        let removed = std::fs::remove_dir(entry.path());
+        if removed.is_ok() {
+            yielding().remove(&name);
+        }
+        busy |= removed.is_err_and(|e| e.kind() == io::ErrorKind::ResourceBusy)
+            && holds_nothing_alive(&entry.path());
+    }
+    busy
+}
+
+/// Returns the unit of systemd that contains two processes, which a stop of the unit ends both. None: they are in different ones, or in
+/// none. `own`, `other`: the contents of `/proc/PID/cgroup`.
+pub fn shared_unit(own: &str, other: &str) -> Option<String> {
+    tracked(own).find_map(|path| {
+        let (unit, name) = unit_of(path)?;
+        let is_in =
+            |path: &str| path.strip_prefix(unit).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        tracked(other).any(is_in).then(|| name.to_owned())
+    })
+}
+
+/// Returns the cgroups of a process in the hierarchies by which systemd tracks processes: its own in version 1, and version 2.
+fn tracked(cgroups: &str) -> impl Iterator<Item = &str> {
+    cgroups.lines().filter_map(|line| {
+        let (_, rest) = line.split_once(':')?;
+        let (controllers, path) = rest.split_once(':')?;
+        matches!(controllers, "" | "name=systemd").then_some(path)
+    })
+}
+
+/// Returns the path of the innermost unit in the path of a cgroup, and its name.
+fn unit_of(path: &str) -> Option<(&str, &str)> {
+    let is_unit =
+        |name: &str| Path::new(name).extension().is_some_and(|kind| kind == "service" || kind == "scope");
+    let mut end = path.len();
+    loop {
+        let start = path[..end].rfind('/')?;
+        let name = &path[start + 1..end];
+        if is_unit(name) {
+            return Some((&path[..end], name));
+        }
+        end = start;
+    }
+}
+
+/// Moves the unit's own process, for which systemd keeps the unit's cgroup, into a cgroup below it: a cgroup with a process cannot give
+/// controllers to those below it.
+fn vacate(unit: &Path) -> io::Result<()> {
+    // A directory that is no cgroup has no such file.
+    let listed = std::fs::read_to_string(unit.join("cgroup.procs")).unwrap_or_default();
+    if listed.trim().is_empty() {
+        return Ok(());
+    }
+    let keeper = unit.join(KEEPER);
+    std::fs::create_dir_all(&keeper)?;
+    for pid in listed.lines() {
+        match std::fs::write(keeper.join("cgroup.procs"), pid) {
+            // It has ended.
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+            moved => moved?,
+        }
+    }
+    Ok(())
 }
 
 /// A process that has ended stays listed for a moment, finally as pid 0.
@@ -244,16 +322,41 @@ impl Hierarchy {
         }
     }
 
+    /// Returns the unit's cgroup, if there is one.
+    fn unit(&self) -> Option<PathBuf> {
+        Some(self.mount().join(UNIT)).filter(|unit| unit.is_dir())
+    }
+
     fn directory(&self, instance: &str) -> PathBuf {
-        self.mount().join(PARENT).join(instance)
+        let outside = self.mount().join(PARENT).join(instance);
+        match self.unit() {
+            // A machine that was started before there was the unit stays where it is.
+            Some(unit) if !outside.is_dir() => unit.join(instance),
+            _ => outside,
+        }
     }
 
     fn prepare(&self, instance: &str, limits: Limits) -> io::Result<File> {
+        let unit = self.unit();
+        if unit.is_some() {
+            // Of an earlier process of this instance, before there was the unit.
+            let _ = std::fs::remove_dir(self.mount().join(PARENT).join(instance));
+        }
         let directory = self.directory(instance);
         std::fs::create_dir_all(&directory)?;
         if let Self::V2 { mount } = self {
-            // Controllers have to be enabled level by level; this fails if another manager owns the root.
-            for level in [mount.clone(), mount.join(PARENT)] {
+            // Controllers have to be enabled level by level; this fails if another manager owns the root. Those above the unit are
+            // systemd's.
+            let levels = match unit {
+                Some(unit) => {
+                    if let Err(error) = vacate(&unit) {
+                        tracing::warn!(%error, instance, "machine runs without limits");
+                    }
+                    vec![unit]
+                }
+                None => vec![mount.clone(), mount.join(PARENT)],
+            };
+            for level in levels {
                 for controller in ["+cpu", "+memory", "+pids"] {
                     let _ = std::fs::write(level.join("cgroup.subtree_control"), controller);
                 }

@@ -322,6 +322,57 @@ fn the_sweep_takes_empty_cgroups_and_leaves_those_being_entered() {
 }
 
 #[test]
+fn machines_are_in_the_unit_that_is_delegated_to_them_and_earlier_ones_stay_outside() {
+    let root = tempfile::tempdir().expect("a temporary directory");
+    let (unit, outside) =
+        (root.path().join("system.slice/berth-machines.service"), root.path().join("berth"));
+    let cgroups = Cgroups::from_mounts(&format!("cgroup2 {} cgroup2 rw 0 0", root.path().display()));
+    drop(cgroups.prepare("i-before", Limits::default()));
+    assert!(outside.join("i-before/cpu.weight").exists());
+    std::fs::create_dir_all(&unit).expect("made");
+    std::fs::write(unit.join("cgroup.procs"), "17\n").expect("written");
+    drop(cgroups.prepare("i-after", Limits::default()));
+    let kept = std::fs::read_to_string(unit.join("_keeper/cgroup.procs"));
+    assert_eq!(kept.expect("written"), "17", "the unit's own process makes room for controllers");
+    assert!(unit.join("i-after/cpu.weight").exists() && !outside.join("i-after").exists());
+    let enabled =
+        |level: &std::path::Path| std::fs::read_to_string(level.join("cgroup.subtree_control")).ok();
+    assert_eq!(enabled(&unit).as_deref(), Some("+pids"), "the last that was written");
+    assert_eq!(enabled(&root.path().join("system.slice")), None, "that level is systemd's");
+    for (instance, parent) in [("i-before", &outside), ("i-after", &unit)] {
+        cgroups.set_cpu_time(instance, CpuTime { limit: None, weight: 7 }).expect("written");
+        cgroups.give(instance, Share::Running);
+        let weight = std::fs::read_to_string(parent.join(instance).join("cpu.weight"));
+        assert_eq!(weight.expect("written"), "7", "{instance}");
+    }
+    std::fs::create_dir_all(unit.join("i-gone")).expect("made");
+    cgroups.sweep();
+    assert!(!unit.join("i-gone").exists() && unit.exists(), "the unit is systemd's");
+    assert!(unit.join("_keeper").exists(), "its process is in it");
+}
+
+#[test]
+fn processes_that_the_stop_of_one_unit_ends_are_recognised() {
+    let service = "0::/system.slice/berth.service\n";
+    let shared = |other: &str| shared_unit(service, other);
+    assert_eq!(shared(service).as_deref(), Some("berth.service"));
+    assert_eq!(shared("0::/system.slice/berth.service/i-1\n").as_deref(), Some("berth.service"));
+    for apart in [
+        "0::/system.slice/berth-machines.service/i-1\n",
+        "0::/system.slice/berth.service2\n",
+        "0::/berth/i-1\n",
+        "4:memory:/system.slice/berth.service\n0::/berth/i-1\n",
+        "",
+        "no line of a cgroup",
+    ] {
+        assert_eq!(shared(apart), None, "{apart}");
+    }
+    let session = "1:name=systemd:/user.slice/user-0.slice/session-4.scope\n0::/user.slice\n";
+    assert_eq!(shared_unit(session, session).as_deref(), Some("session-4.scope"));
+    assert_eq!(shared_unit("0::/\n", "0::/\n"), None, "a container without systemd");
+}
+
+#[test]
 fn a_machine_with_devices_of_the_host_may_lock_all_memory_that_its_guest_can_have() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut spec = crate::machine::example(folder.path());

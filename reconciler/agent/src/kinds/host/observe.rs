@@ -41,6 +41,8 @@ pub(crate) struct Observed {
     pub(super) forwarding: Forwarding,
     /// Public addresses of VMs here that are not forwarded, and why.
     pub(super) refused: BTreeMap<IpAddr, RefusedAddress>,
+    /// Instances that a stop of the agent's service can end → the service.
+    pub(super) in_agents_unit: BTreeMap<String, String>,
     /// Bridged networks of VMs here that have no connection, and why.
     pub(super) disconnected: Vec<String>,
     /// Results of the health checks of targets of public addresses.
@@ -110,6 +112,7 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
     let has_chains = chains.any(|backing| backing.files() > 1);
     let instances = system.instances().await?;
     let overhead = measured_overhead(ctx, &instances).await?;
+    let in_agents_unit = in_agents_unit(ctx, &instances).await?;
     let facts = ctx.system.facts().await?;
     let overhead = overhead.map(|most| (most, facts.overhead_bytes));
     let facts = HostFacts { overhead_bytes: ctx.overhead.figure(facts.overhead_bytes), ..facts };
@@ -152,6 +155,7 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
         overhead,
         forwarding,
         refused: ctx.networks.all_refused(),
+        in_agents_unit,
         disconnected,
         health: ctx.networks.checks.all(),
         foreign,
@@ -216,6 +220,22 @@ async fn measured_overhead(ctx: &Context, instances: &[InstanceFacts]) -> Result
         most = most.max(ctx.system.overhead(&process.identity, run.memory_bytes).await?);
     }
     Ok(most)
+}
+
+/// Returns the instances that are in the agent's unit of systemd, under the names of their VMs, with the unit.
+async fn in_agents_unit(
+    ctx: &Context,
+    instances: &[InstanceFacts],
+) -> Result<BTreeMap<String, String>, Error> {
+    let mut found = BTreeMap::new();
+    for instance in instances {
+        let Some(process) = &instance.process else { continue };
+        let Some(unit) = ctx.system.shared_unit(&process.identity).await? else { continue };
+        let journal = instance.journal.clone().and_then(|value| Journal::parse(value).ok());
+        let name = journal.map_or(instance.instance.clone(), |j| format!("{}/{}", j.namespace, j.name));
+        found.insert(name, unit);
+    }
+    Ok(found)
 }
 
 /// The volumes and instances owned by objects bound here.

@@ -11,8 +11,8 @@ use berth_api::host::{
 };
 use berth_api::shares::MOST_HOST_SHARES;
 use berth_api::{
-    ConditionType, ConditionUpdate, Host, HostBackupFolder, HostShare, HostStatus, HugePages, Quantity,
-    Readiness, Reason, in_use,
+    ConditionType, ConditionUpdate, Conditions, Host, HostBackupFolder, HostShare, HostStatus, HugePages,
+    Quantity, Readiness, Reason, in_use,
 };
 use berth_host::{BackupFolderFacts, DedicatedFacts, ForeignKind, HugePagesFacts, ShareFacts, cpu_list};
 use berth_qemu::machine::Accelerator;
@@ -43,6 +43,8 @@ const MOST_PAGES: i64 = 1_000_000_000;
 const GIB: u64 = 1 << 30;
 /// Number of orphans named in the condition; `status.orphans` lists them.
 const NAMED_ORPHANS: usize = 4;
+/// Number of guests named in the condition `GuestsOutliveAgent`.
+const NAMED_GUESTS: usize = 4;
 
 pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now: Timestamp) -> HostStatus {
     let mut status = host.status.clone().unwrap_or_default();
@@ -104,6 +106,7 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
             );
         }
     }
+    write_outlived(conditions, observed, generation, now);
     let conflict = |(address, refused): (&std::net::IpAddr, &RefusedAddress)| {
         let mac = refused.mac.clone()?;
         Some(AddressConflict { address: address.to_string(), mac })
@@ -155,6 +158,29 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
     (status.orphans, status.inventory) = orphans(observed);
     write_orphans(&mut status, &host.name_any(), generation, now);
     status
+}
+
+/// Sets the `GuestsOutliveAgent` condition while guests are in the agent's unit of systemd.
+fn write_outlived(conditions: &mut Conditions, observed: &Observed, generation: i64, now: Timestamp) {
+    let kind = ConditionType::GuestsOutliveAgent;
+    let Some(unit) = observed.in_agents_unit.values().next() else {
+        return condition::remove(conditions, kind);
+    };
+    let named: Vec<&str> = observed.in_agents_unit.keys().take(NAMED_GUESTS).map(String::as_str).collect();
+    let more = match observed.in_agents_unit.len() - named.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let text = format!(
+        "VMs {}{more} run in {unit}, as the agent does: without KillMode=process in that unit, a stop of it ends them",
+        named.join(", ")
+    );
+    condition::set(
+        conditions,
+        ConditionUpdate::from_bool(kind, false, Reason::SharedUnit, &text),
+        generation,
+        now,
+    );
 }
 
 fn host_share(share: &ShareFacts) -> HostShare {

@@ -86,6 +86,7 @@ fn observed() -> Observed {
         overhead: None,
         forwarding: Forwarding { ok: true, message: String::new() },
         refused: Default::default(),
+        in_agents_unit: Default::default(),
         disconnected: Vec::new(),
         health: Default::default(),
         foreign: Vec::new(),
@@ -234,6 +235,23 @@ fn kept_files_in_a_recovery_leave_room_for_what_was_lost_and_keep_no_inventory_o
 
 fn lost_vm() -> OrphanInstance {
     OrphanInstance { owner: Some(Default::default()), ..lost("i-1", false) }
+}
+
+#[test]
+fn guests_in_the_agents_unit_are_a_condition_with_their_names() {
+    let with = |names: &[&str]| {
+        let mut seen = observed();
+        seen.in_agents_unit = names.iter().map(|name| ((*name).into(), "berth.service".into())).collect();
+        let reported = status(&Host::new("h", Default::default()), &seen, &AgentConfig::new("h"), at(1));
+        find(&reported.conditions, "GuestsOutliveAgent").cloned()
+    };
+    assert_eq!(with(&[]), None);
+    let found = with(&["ns/a", "ns/b", "ns/c", "ns/d", "ns/e"]).expect("reported");
+    assert_eq!((found.status.as_str(), found.reason.as_str()), ("False", "SharedUnit"));
+    assert!(
+        found.message.starts_with("VMs ns/a, ns/b, ns/c, ns/d and 1 more run in berth.service"),
+        "{found:?}"
+    );
 }
 
 #[test]

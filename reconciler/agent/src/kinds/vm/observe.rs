@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use berth_api::SizeTaken;
-use berth_api::vm::{ConsoleAddress, Hardware, SnapshotOfVM};
+use berth_api::vm::{ConsoleAddress, Hardware, PinnedClass, SnapshotOfVM};
 use berth_api::{
     CpuControls, Enforcement, Host, IPPoolMode, PlacementGroup, Power, Profile, Size, SizeError, VM, VMStatus,
 };
@@ -20,13 +20,17 @@ use super::observed_users::GuestUsers;
 use super::pending_leases;
 use super::secrets;
 use super::seed::Lan;
+use super::shutdown;
 use crate::admission::{Admission, Offer, admitted_before};
 use crate::context::Context;
 use crate::definitions::VersionSkew;
 use crate::error::Error;
 use crate::hardware::differences;
 use crate::hooks::DueHook;
-use crate::index::{Tables, cpu_controls, declared_profile, declared_size, instance_of, mtu_of, volume_of};
+use crate::host_shutdown::AtShutdown;
+use crate::index::{
+    Tables, class_of, cpu_controls, declared_profile, declared_size, instance_of, mtu_of, volume_of,
+};
 use crate::journal::{Journal, Owner};
 use crate::key::ObjectName;
 use crate::kinds::network;
@@ -75,6 +79,8 @@ pub(crate) struct Observed {
     /// The size with which it is started next.
     pub(crate) size: Result<Size, SizeError>,
     pub(crate) cpu_controls: CpuControls,
+    /// The values of its class that it keeps.
+    pub(crate) pinned_class: Option<Box<PinnedClass>>,
     /// The profile with which it is started next.
     pub(crate) profile: Profile,
     /// The CPU time that its machine is to have, and that which it has; only observed while it runs.
@@ -131,8 +137,10 @@ pub(crate) struct Observed {
     pub(crate) console: Option<ConsoleAddress>,
     /// The address of this host, as its Host reports it.
     pub(crate) host_address: Option<String>,
-    /// Whether this host is being drained.
+    /// Whether this host is being drained, or the VM is to be off before the host is.
     pub(crate) draining: bool,
+    /// What is done with the VM because its host is being shut down.
+    pub(crate) at_shutdown: Option<AtShutdown>,
     /// This agent as the holder of its host's Lease. None: restarts without the control plane are not recorded.
     pub(crate) holder: Option<String>,
     /// Why the VM's placement would not choose this host, if it would not.
@@ -205,8 +213,10 @@ pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
         held: None,
         taps: Vec::new(),
         instance,
+        at_shutdown: shutdown::of(ctx, vm, process.is_some()),
         ..from_index(ctx, vm, &name)
     };
+    observed.draining |= observed.at_shutdown.is_some();
     if observed.journal.suspension.is_some() {
         observed.state_kept = ctx.system.has_state(&observed.instance).await?;
     }
@@ -215,6 +225,11 @@ pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
         Some(_) if observed.journal.owner(vm) == Owner::Other => {}
         Some(process) => observe_running(ctx, vm, &name, process, &mut observed).await?,
         None => observe_absent(ctx, vm, &name, &mut observed, facts).await?,
+    }
+    if observed.at_shutdown == Some(AtShutdown::Suspend)
+        && !shutdown::has_room(ctx, &observed.journal, observed.machine.as_ref()).await?
+    {
+        observed.at_shutdown = Some(AtShutdown::Stop);
     }
     Ok(observed)
 }
@@ -302,6 +317,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         lease_taken: false,
         size: declared_size(&tables, name, vm),
         cpu_controls: cpu_controls(&tables, name, vm),
+        pinned_class: vm.pinned_class(class_of(&tables, name, vm).as_deref().map(|class| &class.spec)),
         profile: declared_profile(&tables, name, vm),
         wanted_cpu_time: CpuTime::default(),
         cpu_time: None,
@@ -332,6 +348,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         console: ctx.config.console.as_ref().map(|server| server.published()),
         host_address: host.as_ref().and_then(|h| h.status.as_ref()?.address.clone()),
         draining: host.as_ref().is_some_and(|h| h.spec.draining),
+        at_shutdown: None,
         holder: Some(ctx.config.holder()),
         misplaced: host.as_ref().and_then(|host| misplaced(vm, host)),
         restore: VmRestore::None,
@@ -411,7 +428,7 @@ async fn observe_running(
         observed.booted_restored = restores::booted(&ctx.index.read(), vm, &observed.journal);
     }
     observe_cpu_time(ctx, observed).await?;
-    if vm.spec.power == Power::Suspended {
+    if vm.spec.power == Power::Suspended || observed.at_shutdown == Some(AtShutdown::Suspend) {
         observed.attached = attached(ctx, name).await?;
     }
     let synced = match (&observed.journal.run, &observed.size) {

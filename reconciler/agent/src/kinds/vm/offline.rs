@@ -141,6 +141,9 @@ async fn restart(ctx: &Context, until: Until) {
 
 /// Looks at each instance once; returns when to look again.
 async fn pass(ctx: &Context, until: Until) -> Result<Duration, Error> {
+    if is_shut_down(ctx) {
+        return Ok(LOOK_EVERY);
+    }
     // Objects that come slowly may say that a guest is to be off.
     if until == Until::Synced && !ctx.lease.is_silent().await {
         return Ok(LOOK_EVERY);
@@ -153,7 +156,7 @@ async fn pass(ctx: &Context, until: Until) -> Result<Duration, Error> {
     let contested = contested(all.iter().map(|found| &found.journal));
     let mut wait = LOOK_EVERY;
     for found in &all {
-        if until.has_come(ctx) {
+        if until.has_come(ctx) || is_shut_down(ctx) {
             break;
         }
         let is_successor_of = |holder: &str| ctx.config.is_successor_of(holder);
@@ -166,6 +169,11 @@ async fn pass(ctx: &Context, until: Until) -> Result<Duration, Error> {
         }
     }
     Ok(wait.max(SOON))
+}
+
+/// Whether the host is about to be shut down: guests are being asked to end, and none is restarted.
+fn is_shut_down(ctx: &Context) -> bool {
+    ctx.config.shutdown.current().is_some()
 }
 
 /// Takes the next step for an instance; returns when to look at it again.

@@ -365,7 +365,10 @@ fn absent(vm: &VM, observed: &Observed) -> Plan<Step> {
         return stop::off(observed, Readiness::Ready(Reason::Stopped, text));
     }
     if observed.draining {
-        return stop::held(observed);
+        // A boot starts no guest that has ended by itself before, unlike the end of a drain.
+        let stays_off = observed.at_shutdown.and_then(|_| due::left_off(vm, observed));
+        return stays_off
+            .unwrap_or_else(|| stop::off(observed, stop::held_by_host(observed, "starts again")));
     }
     if let Some((gate, reason)) = power_on_gate(vm) {
         let text =

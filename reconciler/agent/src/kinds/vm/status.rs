@@ -55,6 +55,7 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
     status.pending_power_cycle = pending_power_cycle(vm, observed);
     status.hardware = hardware(observed).or(status.hardware.take());
     status.cpu_time = cpu_time::report(observed.cpu_time);
+    status.pinned_class.clone_from(&observed.pinned_class);
     status.dedicated_cpus = dedicated_cpus(observed).map(Box::new);
     status.disks = disks(observed);
     status.cdroms = media::status(observed);
@@ -409,7 +410,9 @@ fn state(vm: &VM, observed: &Observed, readiness: &Readiness) -> VMState {
         Readiness::Ready(..) => VMState::Stopped,
         Readiness::Stalled(Reason::CrashLoop, _) => VMState::CrashLoop,
         Readiness::Stalled(Reason::GuestEnded, _)
-        | Readiness::Reconciling(Reason::HostDraining | Reason::PowerOnHeld, _) => VMState::Stopped,
+        | Readiness::Reconciling(Reason::HostDraining | Reason::HostShuttingDown | Reason::PowerOnHeld, _) => {
+            VMState::Stopped
+        }
         Readiness::Stalled(..) => VMState::Failed,
         Readiness::Reconciling(Reason::Refused, _) => VMState::Pending,
         _ if vm.spec.power == Power::Stopped => VMState::Stopping,
@@ -562,6 +565,42 @@ pub(super) fn restarted(stored: &VMStatus, status: &VMStatus) -> Option<(Reason,
     let cause = status.last_end.as_ref().map_or("the guest ended", |end| end.message.as_str());
     let note = || format!("{cause}: started again (restart {})", status.restarts);
     (status.restarts > stored.restarts).then(|| (Reason::Restarted, note()))
+}
+
+/// Returns the event of a guest that was stopped, paused or suspended, or was started again. The first start has none, as each new VM
+/// would take one more write; `status.process` has its time.
+pub(super) fn transition(stored: &VMStatus, status: &VMStatus) -> Option<(Reason, String)> {
+    let (before, now) = (stored.state?, status.state?);
+    if before == now {
+        return None;
+    }
+    // A guest that is paused otherwise, for a snapshot or by a full disk of its host, may come and go often.
+    let is_ready = |status: &VMStatus| condition::is_true(&status.conditions, ConditionType::Ready);
+    let did_run =
+        matches!(before, VMState::Running | VMState::Paused | VMState::Stopping | VMState::Suspending);
+    let runs_again = match before {
+        VMState::Stopped | VMState::Suspended | VMState::CrashLoop => true,
+        VMState::Paused => is_ready(stored),
+        // A state on the way, which is not always written. The first start is that of the first generation.
+        VMState::Starting | VMState::Stopping => status.observed_generation > 1,
+        _ => false,
+    };
+    let ready = condition::find(&status.conditions, ConditionType::Ready.as_str());
+    let note = |otherwise: &str| {
+        let message = ready.map(|ready| ready.message.as_str()).filter(|message| !message.is_empty());
+        message.unwrap_or(otherwise).to_owned()
+    };
+    match now {
+        VMState::Running if runs_again => Some((Reason::Running, "the guest runs".to_owned())),
+        VMState::Stopped if did_run => Some((Reason::Stopped, note("the guest is off"))),
+        VMState::Paused if did_run && is_ready(status) => {
+            Some((Reason::Paused, note("the guest's CPUs are stopped")))
+        }
+        VMState::Suspended if did_run => {
+            Some((Reason::Suspended, note("the guest's memory is in a file of its host")))
+        }
+        _ => None,
+    }
 }
 
 fn last_end(ended: &Ended) -> GuestEnd {

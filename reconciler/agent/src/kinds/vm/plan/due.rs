@@ -13,20 +13,27 @@ use crate::start_order::Held;
 
 /// Plans for a VM that is not started now: its restart policy leaves it off, or other VMs precede it.
 pub(super) fn not_due(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
-    if let Some(ended) = ended(vm, observed) {
-        if !is_restarted(vm.spec.restart_policy, ended) {
-            let text = format!(
-                "{}: restartPolicy leaves it off; change restartToken or power to start it",
-                ended.how
-            );
-            let stays_off = Readiness::Stalled(Reason::GuestEnded, text);
-            return Some(Plan::steps(given_back(&observed.journal), stays_off));
-        }
-        if let Some(wait) = back_off(&observed.journal, observed.now) {
-            return Some(backed_off(observed, &ended.how, wait));
-        }
+    if let Some(stays_off) = left_off(vm, observed) {
+        return Some(stays_off);
+    }
+    if let Some(ended) = ended(vm, observed)
+        && let Some(wait) = back_off(&observed.journal, observed.now)
+    {
+        return Some(backed_off(observed, &ended.how, wait));
     }
     observed.held.map(deferred)
+}
+
+/// Plans for a VM whose guest has ended by itself, and that its restart policy leaves off.
+pub(super) fn left_off(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
+    let ended = ended(vm, observed)?;
+    if is_restarted(vm.spec.restart_policy, ended) {
+        return None;
+    }
+    let text =
+        format!("{}: restartPolicy leaves it off; change restartToken or power to start it", ended.how);
+    let stays_off = Readiness::Stalled(Reason::GuestEnded, text);
+    Some(Plan::steps(given_back(&observed.journal), stays_off))
 }
 
 /// Returns how the guest ended by itself, unless another restart is asked for.

@@ -147,10 +147,19 @@ pub(super) fn stopped(observed: &Observed) -> Plan<Step> {
     off(observed, Readiness::Ready(Reason::Stopped, String::new()))
 }
 
-/// Plans for a VM that is off because its host is being drained, whatever is declared.
-pub(super) fn held(observed: &Observed) -> Plan<Step> {
-    let text = "its host is being drained: it starts again when the host is uncordoned";
-    off(observed, Readiness::Reconciling(Reason::HostDraining, text.into()))
+/// The readiness of a VM that is off because its host is being drained or shut down, whatever is declared. `goes_on`: how it goes on
+/// after that.
+pub(super) fn held_by_host(observed: &Observed, goes_on: &str) -> Readiness {
+    match observed.at_shutdown {
+        Some(_) => {
+            let text = format!("its host is being shut down: it {goes_on} when the host has booted");
+            Readiness::Reconciling(Reason::HostShuttingDown, text)
+        }
+        None => {
+            let text = format!("its host is being drained: it {goes_on} when the host is uncordoned");
+            Readiness::Reconciling(Reason::HostDraining, text)
+        }
+    }
 }
 
 /// Plans for a VM that is off, and stays off for the reason in `readiness`.

@@ -17,6 +17,7 @@ use jiff::SignedDuration;
 use super::super::media;
 use super::interfaces::are_recorded;
 use super::start::{disks_ready, enough_of_its_own, limits, since};
+use super::stop::held_by_host;
 use super::{Observed, Step, asks_for_restart, deleting, devices, vanished, write_journal};
 use crate::converge::Plan;
 use crate::disk_places::{DiskPlace, DiskPlaces};
@@ -213,25 +214,22 @@ pub(super) fn absent(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
         }
         return Some(Plan::steps(vec![write_journal(ended)], suspending()));
     }
-    let text = match (vm.spec.power, observed.draining, power_on_gate(vm)) {
-        (Power::Suspended, ..) => {
-            return Some(rest(observed, Readiness::Ready(Reason::Suspended, String::new())));
-        }
+    Some(match (vm.spec.power, observed.draining, power_on_gate(vm)) {
+        (Power::Suspended, ..) => rest(observed, Readiness::Ready(Reason::Suspended, String::new())),
         (Power::Stopped, ..) => {
             let text =
                 "its guest's memory is kept: set power to Running, which resumes it, and then to Stopped";
-            return Some(rest(observed, Readiness::Ready(Reason::Suspended, text.to_owned())));
+            rest(observed, Readiness::Ready(Reason::Suspended, text.to_owned()))
         }
-        (_, true, _) => "its host is being drained: it is resumed when the host is uncordoned".to_owned(),
+        (_, true, _) => rest(observed, held_by_host(observed, "is resumed")),
         (_, _, Some((gate, reason))) => {
             let text = format!(
                 "the annotation {gate} holds back the start ({reason}): it is resumed once that is removed"
             );
-            return Some(rest(observed, Readiness::Reconciling(Reason::PowerOnHeld, text)));
+            rest(observed, Readiness::Reconciling(Reason::PowerOnHeld, text))
         }
-        _ => return Some(launch(vm, observed, suspension)),
-    };
-    Some(rest(observed, Readiness::Reconciling(Reason::HostDraining, text)))
+        _ => launch(vm, observed, suspension),
+    })
 }
 
 /// Plans for a VM whose disks were restored, and whose guest goes on with the memory of the same snapshot: from here on it is suspended

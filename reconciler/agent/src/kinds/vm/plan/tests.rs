@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::super::bootstrap::Bootstrap;
 use super::super::declared_disks::{DeclaredDisk, User};
 use super::super::observe::DeclaredAddress;
-use super::super::status::{restarted, status, without_progress};
+use super::super::status::{restarted, status, transition, without_progress};
 use super::*;
 use crate::admission::Admission;
 use crate::journal::{Ended, Journal, MemoryGrowth, Run, RunProfile};
@@ -177,6 +177,7 @@ fn ready_to_start() -> Observed {
         lease_taken: false,
         size: size(json!({"cpus": 1, "memory": "512Mi"})),
         cpu_controls: CpuControls::default(),
+        pinned_class: None,
         profile: Profile::default(),
         wanted_cpu_time: CpuTime::default(),
         cpu_time: None,
@@ -208,6 +209,7 @@ fn ready_to_start() -> Observed {
         console: None,
         host_address: None,
         draining: false,
+        at_shutdown: None,
         holder: None,
         misplaced: None,
         restore: VmRestore::None,

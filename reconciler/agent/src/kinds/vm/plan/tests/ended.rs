@@ -1,9 +1,13 @@
 //! A guest that ended: restarted, backed off, or left off.
 
 use super::*;
+use crate::host_shutdown::AtShutdown;
 
 fn ended(policy: &str, orderly: bool) -> Plan<Step> {
-    let mut observed = ready_to_start();
+    ended_in(ready_to_start(), policy, orderly)
+}
+
+fn ended_in(mut observed: Observed, policy: &str, orderly: bool) -> Plan<Step> {
     let ending = Ended { at: at(NOW), orderly, how: "it ended".into() };
     let run = Run { process: None, ended: Some(ending), ..run() };
     observed.journal = Journal { run: Some(run), failures: 1, ..observed.journal };
@@ -21,6 +25,15 @@ fn the_restart_policy_decides_about_a_guest_that_ended_by_itself() {
         panic!("a start is updated first")
     };
     assert_eq!(journal.restarts, 1);
+}
+
+#[test]
+fn the_shutdown_of_a_host_does_not_have_a_guest_started_that_its_restart_policy_leaves_off() {
+    let host = || Observed { draining: true, at_shutdown: Some(AtShutdown::Stop), ..ready_to_start() };
+    let stays_off = ended_in(host(), "Never", true);
+    assert_eq!(stands(&stays_off), (true, Reason::GuestEnded));
+    assert!(!names(&stays_off).contains(&"WriteJournal"), "its end is not forgotten");
+    assert_eq!(stands(&ended_in(host(), "Always", true)), (false, Reason::HostShuttingDown));
 }
 
 #[test]
@@ -89,4 +102,36 @@ fn another_restart_token_restarts_a_running_vm_and_a_removed_one_does_not() {
     assert_eq!(reason(Some("1"), None), Some(StopReason::Restart));
     assert_eq!(reason(Some("1"), Some("1")), None);
     assert_eq!(reason(None, Some("1")), None);
+}
+
+#[test]
+fn a_change_of_power_is_an_event_and_the_first_start_is_none() {
+    let with = |state: VMState, generation: i64| {
+        let mut status =
+            VMStatus { state: Some(state), observed_generation: generation, ..VMStatus::default() };
+        Readiness::Ready(Reason::Running, String::new()).write(&mut status.conditions, generation, at(NOW));
+        status
+    };
+    let reason = |before: VMState, now: VMState, generation: i64| {
+        transition(&with(before, generation), &with(now, generation)).map(|(reason, _)| reason)
+    };
+    for before in [VMState::Pending, VMState::Creating, VMState::Starting, VMState::Unknown] {
+        assert_eq!(reason(before, VMState::Running, 1), None, "{before:?}");
+        assert_eq!(reason(before, VMState::Stopped, 1), None, "{before:?}");
+    }
+    assert_eq!(reason(VMState::Stopped, VMState::Running, 1), Some(Reason::Running), "the host has booted");
+    assert_eq!(reason(VMState::Starting, VMState::Running, 2), Some(Reason::Running));
+    assert_eq!(reason(VMState::Suspended, VMState::Running, 3), Some(Reason::Running));
+    assert_eq!(reason(VMState::Stopping, VMState::Stopped, 2), Some(Reason::Stopped));
+    assert_eq!(reason(VMState::Suspending, VMState::Suspended, 2), Some(Reason::Suspended));
+    assert_eq!(reason(VMState::Running, VMState::Paused, 2), Some(Reason::Paused));
+    for state in [VMState::Running, VMState::Stopped] {
+        assert_eq!(reason(state, state, 2), None, "nothing has changed");
+    }
+    assert_eq!(reason(VMState::Running, VMState::Terminating, 2), None);
+    let mut full = with(VMState::Paused, 2);
+    let waits = Readiness::Reconciling(Reason::NoSpace, String::new());
+    waits.write(&mut full.conditions, 2, at(NOW));
+    assert_eq!(transition(&with(VMState::Running, 2), &full), None, "it is not declared");
+    assert_eq!(transition(&full, &with(VMState::Running, 2)), None);
 }

@@ -4,6 +4,7 @@ use berth_api::HookFailurePolicy;
 
 use super::*;
 use crate::hooks::{DueHook, DueSnapshot};
+use crate::host_shutdown::AtShutdown;
 
 #[test]
 fn a_stop_is_noted_asked_for_three_times_and_then_forced() {
@@ -154,6 +155,19 @@ fn a_soft_stop_asks_and_does_not_force_unless_the_vm_is_deleted_or_its_host_drai
     assert_eq!(story(&deleted(vm(soft.clone())), &mut present(RunState::Running), 3600), forced);
     let mut draining = Observed { draining: true, ..present(RunState::Running) };
     assert_eq!(story(&vm(soft), &mut draining, 3600), forced);
+}
+
+#[test]
+fn a_vm_that_is_off_before_its_host_is_shut_down_says_so() {
+    let observed = Observed { draining: true, at_shutdown: Some(AtShutdown::Stop), ..ready_to_start() };
+    let held = plan(&vm(json!({})), &observed);
+    assert_eq!(stands(&held), (false, Reason::HostShuttingDown));
+    let text = "its host is being shut down: it starts again when the host has booted";
+    assert_eq!(held.readiness.message(), text);
+    let reported = status(&vm(json!({})), &observed, &held.readiness, at(NOW));
+    assert_eq!(reported.state, Some(VMState::Stopped));
+    let declared = plan(&vm(json!({"power": "Stopped"})), &observed);
+    assert_eq!(stands(&declared), (false, Reason::Stopped));
 }
 
 #[test]

@@ -4,6 +4,7 @@ use berth_qemu::block::ObservedCdrom;
 use berth_qemu::machine::{Accelerator, Firmware, MachineSpec, ShareSpec, Topology};
 
 use super::*;
+use crate::host_shutdown::AtShutdown;
 use crate::journal::{LoadedMemory, RunCdrom, Suspension, SuspensionPhase};
 use crate::restores::{DueMemory, DueParts};
 
@@ -213,6 +214,10 @@ fn a_suspended_vm_has_no_qemu_and_is_not_started_by_itself() {
     assert_eq!(stands(&plan(&gated, &off(SuspensionPhase::Saved))), (false, Reason::PowerOnHeld));
     let draining = Observed { draining: true, ..off(SuspensionPhase::Saved) };
     assert_eq!(stands(&plan(&vm(json!({})), &draining)), (false, Reason::HostDraining));
+    let shut_down = Observed { at_shutdown: Some(AtShutdown::Stop), ..draining };
+    let held = plan(&vm(json!({})), &shut_down);
+    assert_eq!(stands(&held), (false, Reason::HostShuttingDown));
+    assert!(held.readiness.message().ends_with("it is resumed when the host has booted"));
 }
 
 #[test]

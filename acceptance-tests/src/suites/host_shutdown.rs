@@ -1,0 +1,142 @@
+//! `examples/power` with the small guest: the end of guests before their host is shut down, by the command that systemd runs then
+//! (`berth service stop-guests`), and the commands that change the power of VMs.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use super::kubectl::contains_all;
+use crate::guests::GuestImage;
+use crate::image_server::Content;
+use crate::platform::Platform;
+use crate::report::Report;
+use crate::terraform::{Project, unwrapped};
+use crate::{berth, wait, workspace};
+
+const DATABASE: &str = "power-database";
+const WEB: &str = "power-web";
+const VMS: [&str; 2] = [DATABASE, WEB];
+/// A guest boots on a machine that is busy emulating.
+const BOOT: Duration = Duration::from_secs(180);
+const POWERS_OFF: &str = "berth-guest-powering-off";
+const STARTED: &str = "berth-guest-started";
+
+pub fn run(report: &mut Report, platform: &mut Platform, guest: &GuestImage) {
+    report.case(
+        "examples/power: before a host is shut down its guests end cleanly in the reverse order of their starts, with and without its \
+         agent; commands change the power of VMs; a gate holds back a destroy",
+        || {
+            let before = berth::qemu_processes(platform.namespace())?.len();
+            let project = platform.project()?;
+            project.copy_from(&workspace::root().join("examples/power"))?;
+            let url = platform.images().put("power.qcow2", Content::File(guest.path.clone()));
+            let image = json!({"image_url": url, "image_sha256": guest.sha256});
+            project.write("terraform.tfvars.json", &image.to_string())?;
+            project.init()?;
+            project.apply()?;
+            let ended = project
+                .plan_is_empty()
+                .and_then(|()| with_agent(platform, before))
+                .and_then(|()| without_agent(platform, before))
+                .and_then(|()| commands(platform, &project))
+                .and_then(|()| held(&project, &image));
+            project.destroy()?;
+            ended
+        },
+    );
+}
+
+/// Waits until both guests have come up.
+fn run_again(platform: &Platform) -> Result<()> {
+    for vm in VMS {
+        platform.kubectl().condition(&format!("vm/{vm}"), "GuestReady=True", None, BOOT)?;
+    }
+    Ok(())
+}
+
+/// How often the guest has written this on its console.
+fn count(platform: &Platform, vm: &str, text: &str) -> Result<usize> {
+    Ok(platform.serial(vm)?.matches(text).count())
+}
+
+fn with_agent(platform: &mut Platform, others: usize) -> Result<()> {
+    let finished = platform.host().stop_guests()?;
+    let output = finished.output();
+    ensure!(finished.status.success(), "{output}");
+    let off = |vm: &str| output.find(&format!("default/{vm} is off")).context(output.clone());
+    ensure!(off(WEB)? < off(DATABASE)?, "not in the reverse order: {output}");
+    ensure!(berth::qemu_processes(platform.namespace())?.len() <= others, "a QEMU still runs");
+    for vm in VMS {
+        ensure!(count(platform, vm, POWERS_OFF)? == 1, "{vm} did not shut down by itself");
+        let object = format!("vm/{vm}");
+        platform.kubectl().condition(&object, "Ready=False", Some("HostShuttingDown"), BOOT)?;
+    }
+    // The host boots, and its agent starts.
+    platform.stop()?;
+    platform.start()?;
+    run_again(platform)
+}
+
+fn without_agent(platform: &mut Platform, others: usize) -> Result<()> {
+    platform.stop()?;
+    let finished = platform.host().stop_guests()?;
+    ensure!(finished.status.success(), "{}", finished.output());
+    contains_all(&finished.output(), &["The agent of this machine does not answer"])?;
+    ensure!(berth::qemu_processes(platform.namespace())?.len() <= others, "a QEMU still runs");
+    platform.start()?;
+    for vm in VMS {
+        ensure!(count(platform, vm, POWERS_OFF)? >= 2, "{vm} did not shut down by itself");
+        let started = || -> Result<()> {
+            ensure!(count(platform, vm, STARTED)? >= 3, "{vm} has not booted again");
+            Ok(())
+        };
+        wait::until("the guest to boot again", BOOT, started)?;
+    }
+    run_again(platform)
+}
+
+/// The commands that change the power of VMs wait until it is so.
+fn commands(platform: &Platform, project: &Project) -> Result<()> {
+    let object = |vm: &str| platform.kubectl().object("vm", vm);
+    let berth = |verb: &str, vms: &[&str], expected: &str| -> Result<()> {
+        platform.host().power(verb, vms)?.success()?;
+        for vm in vms {
+            let state = object(vm)?["status"]["state"].clone();
+            ensure!(state == expected, "{vm} is {state} after berth {verb}");
+        }
+        Ok(())
+    };
+    let started = |vm: &str| -> Result<Value> { Ok(object(vm)?["status"]["process"]["startedAt"].clone()) };
+    berth("pause", &[WEB], "Paused")?;
+    let refused = platform.host().power("restart", &[WEB])?.failure()?;
+    contains_all(&refused, &["while power is Paused"])?;
+    berth("start", &[WEB], "Running")?;
+    platform.host().press("nmi", WEB)?.success()?;
+    let booted = count(platform, WEB, STARTED)?;
+    platform.host().press("reset", WEB)?.success()?;
+    wait::until("the guest to boot again", BOOT, || {
+        ensure!(count(platform, WEB, STARTED)? > booted, "{booted} boots");
+        Ok(())
+    })?;
+    let before = started(WEB)?;
+    berth("restart", &[WEB], "Running")?;
+    ensure!(started(WEB)? != before, "the same process");
+    berth("stop", &VMS, "Stopped")?;
+    berth("start", &VMS, "Running")?;
+    let missing = platform.host().power("stop", &["missing"])?.failure()?;
+    contains_all(&missing, &["there is no VM missing in namespace default"])?;
+    project.plan_is_empty()
+}
+
+/// The gate is an annotation in the configuration.
+fn held(project: &Project, image: &Value) -> Result<()> {
+    let mut variables = image.clone();
+    variables["held"] = "an audit".into();
+    project.write("terraform.tfvars.json", &variables.to_string())?;
+    project.apply()?;
+    let refused = project.destroy_refused();
+    project.write("terraform.tfvars.json", &image.to_string())?;
+    project.apply()?;
+    contains_all(&unwrapped(&refused?), &["delete.check.berth.dev/example", "an audit"])
+}

@@ -1,0 +1,27 @@
+variable "image_url" {
+  description = "URL of a cloud image."
+  type        = string
+}
+
+variable "image_sha256" {
+  description = "Its SHA-256 checksum."
+  type        = string
+}
+
+variable "web_power" {
+  description = "Running, Stopped, Paused, or Suspended: its memory in a file of its host."
+  type        = string
+  default     = "Running"
+}
+
+variable "restart_token" {
+  description = "Another text restarts the database once."
+  type        = string
+  default     = null
+}
+
+variable "held" {
+  description = "Why the database must not be deleted."
+  type        = string
+  default     = null
+}

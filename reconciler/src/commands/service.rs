@@ -1,0 +1,200 @@
+//! `berth service`: the units of systemd, and the end of guests before that of their machine.
+
+use std::{
+    ffi::OsString,
+    fmt::Write as _,
+    io::{ErrorKind, Write as _},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail};
+use berth_agent::GuestsLeft;
+use berth_host::linux::shut_down_guests;
+use clap::Parser as _;
+use http::Method;
+use tokio::net::UnixStream;
+
+use super::{local_agent, usage_server::SOCKET};
+use crate::{
+    cli::{Cli, ServiceAction, ServiceOptions, TimeSpan, UnitOptions},
+    service::{Service, Unit, units},
+};
+
+/// How often the guests that still run are looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The part of the time, at its end, in which guests are asked at once that have not been asked in their order.
+const HURRY: u32 = 4;
+/// The request to the agent then.
+const LATE: &str = "/guests/hurry";
+/// How often the agent may fail to answer in a row.
+const MOST_FAILURES: u32 = 3;
+/// The number of guests that a message names.
+const NAMED: usize = 8;
+
+pub(super) async fn run(options: ServiceOptions) -> anyhow::Result<()> {
+    let state_dir = options.state.state_dir;
+    match options.action {
+        ServiceAction::Print(options) => {
+            let mut text = String::new();
+            for unit in described(&options, &state_dir)? {
+                // Writing into a String cannot fail.
+                let _ = writeln!(text, "# /etc/systemd/system/{}\n{}", unit.name, unit.text);
+            }
+            std::io::stdout().lock().write_all(text.as_bytes()).context("printing")
+        }
+        ServiceAction::Install { units, folder } => install(&described(&units, &state_dir)?, &folder),
+        ServiceAction::StopGuests { suspend, timeout } => stop_guests(&state_dir, suspend, timeout).await,
+        ServiceAction::StartGuests => start_guests(&state_dir).await,
+    }
+}
+
+/// Returns the units for these options.
+///
+/// *Errors:* the command would refuse them.
+fn described(options: &UnitOptions, state_dir: &Path) -> anyhow::Result<Vec<Unit>> {
+    let UnitOptions { role, timeout: TimeSpan(timeout), suspend, arguments } = options.clone();
+    let program = std::env::current_exe().context("finding this program")?;
+    let state_dir = std::path::absolute(state_dir).context("finding the state directory")?;
+    let mut command: Vec<OsString> = vec!["berth".into(), role.as_str().into(), "--state-dir".into()];
+    command.push(state_dir.clone().into());
+    command.extend(arguments.iter().map(OsString::from));
+    // Rather now than in the log of a service that does not start.
+    Cli::try_parse_from(command).with_context(|| format!("the options of `berth {}`", role.as_str()))?;
+    units(&Service { program, role: role.as_str(), arguments, state_dir, timeout, suspend })
+}
+
+fn install(units: &[Unit], folder: &Path) -> anyhow::Result<()> {
+    if !folder.is_dir() {
+        bail!(
+            "{} is no folder: does systemd run on this machine? `berth service print` prints the units",
+            folder.display()
+        );
+    }
+    for unit in units {
+        let path = folder.join(unit.name);
+        std::fs::write(&path, &unit.text).with_context(|| format!("writing {}", path.display()))?;
+        eprintln!("{}", path.display());
+    }
+    let names: Vec<&str> = units.iter().map(|unit| unit.name).collect();
+    eprintln!("Start them with:");
+    let command = format!("systemctl daemon-reload && systemctl enable --now {}\n", names.join(" "));
+    std::io::stdout().lock().write_all(command.as_bytes()).context("printing")
+}
+
+/// Sends a request to this machine's agent. None: no agent runs.
+async fn ask(state_dir: &Path, method: Method, path: &str) -> anyhow::Result<Option<GuestsLeft>> {
+    let socket: PathBuf = state_dir.join(SOCKET);
+    match UnixStream::connect(&socket).await {
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => Ok(None),
+        stream => {
+            let stream =
+                stream.with_context(|| format!("connecting to {}: are you root?", socket.display()))?;
+            local_agent::request(stream, method, path)
+                .await
+                .map(Some)
+                .context("asking the agent of this machine")
+        }
+    }
+}
+
+/// Has the guests stopped and waits for that.
+///
+/// *Errors:* some still run at the end.
+async fn stop_guests(state_dir: &Path, suspend: bool, timeout: TimeSpan) -> anyhow::Result<()> {
+    let end = Instant::now().checked_add(timeout.0).context("--timeout is too long")?;
+    // The memory of guests that are suspended may be on its way to a file then.
+    let hurry = if suspend { end } else { end - timeout.0 / HURRY };
+    let mut path = if suspend { "/guests/suspend" } else { "/guests/stop" };
+    let mut left: Vec<String> = Vec::new();
+    let mut failures = 0;
+    loop {
+        // Each time anew: an agent that was restarted meanwhile would start the guests again.
+        match ask(state_dir, Method::POST, path).await {
+            Ok(Some(now)) if now.is_working => {
+                for ended in left.iter().filter(|vm| !now.vms.contains(vm)) {
+                    eprintln!("{ended} is off");
+                }
+                (left, failures) = (now.vms, 0);
+                if left.is_empty() {
+                    // Those that no object owns may be left.
+                    return shut_down_all(state_dir, end).await;
+                }
+            }
+            // It does not run, or waits for its control plane: there is no order of VMs, and no hook.
+            Ok(_) => failures = MOST_FAILURES,
+            Err(error) => {
+                eprintln!("berth: {error:#}");
+                failures += 1;
+            }
+        }
+        if failures >= MOST_FAILURES {
+            eprintln!("The agent of this machine does not answer: all guests are asked at once");
+            return shut_down_all(state_dir, end).await;
+        }
+        let now = Instant::now();
+        if now >= end {
+            bail!("{} VMs are not off: {}", left.len(), some(&left));
+        }
+        if now >= hurry && path != LATE {
+            eprintln!("{} VMs are not off yet: they are asked at once, whatever their order", left.len());
+            path = LATE;
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Asks all guests that run to shut down, whatever the agent does, and waits for that.
+///
+/// *Errors:* some still run at the end.
+async fn shut_down_all(state_dir: &Path, end: Instant) -> anyhow::Result<()> {
+    let left = shut_down_guests(state_dir, end.saturating_duration_since(Instant::now())).await?;
+    if !left.is_empty() {
+        bail!("{} guests still run: instances {}", left.len(), some(&left));
+    }
+    Ok(())
+}
+
+async fn start_guests(state_dir: &Path) -> anyhow::Result<()> {
+    // After a boot the agent may not run yet: it starts guests by itself.
+    ask(state_dir, Method::POST, "/guests/start").await.map(drop)
+}
+
+fn some(names: &[String]) -> String {
+    let more = if names.len() > NAMED { ", …" } else { "" };
+    format!("{}{more}", names.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Role;
+
+    fn options(role: Role, arguments: &[&str]) -> UnitOptions {
+        let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        UnitOptions { role, timeout: TimeSpan(Duration::from_secs(60)), suspend: false, arguments }
+    }
+
+    #[test]
+    fn units_are_written_only_for_options_that_the_command_takes() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let good = described(&options(Role::Up, &["--listen", "0.0.0.0:7443"]), folder.path());
+        install(&good.expect("valid"), folder.path()).expect("written");
+        let written = std::fs::read_to_string(folder.path().join("berth.service")).expect("a unit");
+        assert!(
+            written.contains(" up --state-dir ") && written.contains(" --listen 0.0.0.0:7443"),
+            "{written}"
+        );
+        let wrong = described(&options(Role::Host, &["--listen", "0.0.0.0:7443"]), folder.path());
+        assert!(format!("{:#}", wrong.expect_err("refused")).starts_with("the options of `berth host`: "));
+        let nowhere = install(&[], Path::new("/nonexistent")).expect_err("refused");
+        assert!(nowhere.to_string().contains("does systemd run"), "{nowhere}");
+    }
+
+    #[tokio::test]
+    async fn without_an_agent_and_guests_both_commands_end_well() {
+        let folder = tempfile::tempdir().expect("a folder");
+        start_guests(folder.path()).await.expect("nothing to do");
+        stop_guests(folder.path(), false, TimeSpan(Duration::from_secs(5))).await.expect("nothing to do");
+    }
+}
