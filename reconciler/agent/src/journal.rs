@@ -236,6 +236,11 @@ impl Run {
         self.dedicated_cpus.then_some(DedicatedRequest { isolate_emulator_thread })
     }
 
+    /// Returns the memory of its start, in bytes: without what was plugged in.
+    pub(crate) fn base_memory(&self) -> u64 {
+        self.growth.map_or(self.memory_bytes, |growth| growth.base)
+    }
+
     /// Returns the capacity of its host that the machine takes.
     pub(crate) fn taken(&self) -> SizeTaken {
         let taken = SizeTaken::of(self.cpus, self.memory_bytes, self.huge_pages);

@@ -20,6 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use berth_qemu::balloon::Balloon;
 use berth_qemu::block::{Devices, DiskUse, IoLimits, ObservedCdrom, ObservedDisk, Unplugged};
 use berth_qemu::cdrom::Changed;
 use berth_qemu::hypervisor::ProcessIdentity;
@@ -225,6 +226,11 @@ impl Machine {
     /// Reads the operations of its disks.
     pub(crate) async fn disk_use(&self) -> Result<Vec<DiskUse>, MachineError> {
         self.ask(Command::ReadDiskUse).await
+    }
+
+    /// Reads its balloon, and the memory that its guest reports from the first reading on.
+    pub(crate) async fn balloon(&self) -> Result<Balloon, MachineError> {
+        self.ask(Command::ReadBalloon).await
     }
 
     /// Has the guest agent set CPUs and memory online that were plugged in. Without an agent the guest decides. Does not wait for
@@ -522,6 +528,7 @@ impl Machines {
             link_at_start: None,
             cpus: None,
             can_grow: None,
+            reports_memory: false,
             may_have_tpm: true,
             may_have_shares: true,
             expects_resume: false,

@@ -11,7 +11,7 @@
 //!                              Shutdown ──quit──▶ (process ended)
 //! ```
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::qmp::{Qmp, QmpError, shorten};
 
@@ -96,15 +96,6 @@ pub async fn quit(qmp: &Qmp) -> Result<(), QmpError> {
         Err(QmpError::Disconnected { .. }) => Ok(()),
         other => other,
     }
-}
-
-/// Queries the memory that the guest has after ballooning, in bytes.
-pub async fn balloon(qmp: &Qmp) -> Result<u64, QmpError> {
-    let answer = qmp.execute("query-balloon", json!({})).await?;
-    answer
-        .get("actual")
-        .and_then(Value::as_u64)
-        .ok_or_else(|| QmpError::Unexpected { command: "query-balloon".to_owned(), detail: shorten(&answer) })
 }
 
 async fn plain(qmp: &Qmp, command: &str) -> Result<(), QmpError> {

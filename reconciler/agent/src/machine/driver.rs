@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_qemu::balloon::{self, Balloon};
 use berth_qemu::block::{self, Devices, DiskUse, IoLimits, Observation, Unplugged};
 use berth_qemu::cdrom::{self, Changed};
 use berth_qemu::machine::{DiskSpec, Medium, NicSpec};
@@ -65,6 +66,7 @@ pub(super) enum Command {
     PlugCpus(usize, Reply),
     RequestMemory(u64, Reply),
     ReadDiskUse(oneshot::Sender<Result<Vec<DiskUse>, MachineError>>),
+    ReadBalloon(oneshot::Sender<Result<Balloon, MachineError>>),
     /// Whether a process in the guest has the guest agent's port open.
     GuestListens(oneshot::Sender<Result<bool, MachineError>>),
 }
@@ -96,6 +98,8 @@ pub(super) struct Driver {
     pub(super) may_have_tpm: bool,
     /// Whether the machine has shares, as far as it was asked.
     pub(super) may_have_shares: bool,
+    /// Whether the guest was asked to report its memory.
+    pub(super) reports_memory: bool,
     /// Whether this driver has reported that the machine runs. Per driver: an earlier one may have ended before its
     /// report.
     pub(super) has_started: bool,
@@ -244,6 +248,11 @@ impl Driver {
                 // The caller may have stopped waiting while an earlier request was executed.
                 if !reply.is_closed() {
                     let _ = reply.send(block::disk_use(&self.qmp).await.map_err(MachineError::from));
+                }
+            }
+            Command::ReadBalloon(reply) => {
+                if !reply.is_closed() {
+                    let _ = reply.send(self.balloon().await);
                 }
             }
             Command::GuestListens(reply) => {
@@ -430,6 +439,15 @@ impl Driver {
         let growth = memory::observe(&self.qmp).await.ok()?;
         self.can_grow = Some(growth.is_some());
         growth
+    }
+
+    /// Reads the balloon. From the first time on the guest is asked to report its memory.
+    async fn balloon(&mut self) -> Result<Balloon, MachineError> {
+        if !self.reports_memory {
+            balloon::report_regularly(&self.qmp).await?;
+            self.reports_memory = true;
+        }
+        Ok(balloon::observe(&self.qmp).await?)
     }
 
     /// Reads whether the emulator of its TPM is there. Most machines have no TPM, and are asked once.
