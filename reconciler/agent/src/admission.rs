@@ -185,6 +185,8 @@ fn case(tables: &Tables, vm: &VM, offer: &Offer, reserved: &BTreeMap<String, i64
         dedicated_cpus: sum.dedicated_cpus + size.dedicated_cpus,
         memory: sum.memory.saturating_add(size.memory).saturating_add(offer.overhead),
         huge_memory: sum.huge_memory.saturating_add(size.huge_memory),
+        // Of all of them together only what is kept counts.
+        whole_memory: 0,
     });
     let reserves = |name: &ObjectName, vm: &VM| cpu_controls(tables, name, vm).reserved;
     let reserved = others.iter().fold(0u32, |sum, (name, other)| sum.saturating_add(reserves(name, other)));
@@ -296,14 +298,22 @@ fn judge(case: &AdmissionInput) -> Result<(), String> {
         let (needs, free) = (cpus(case.reserves), cpus(free));
         return Err(format!("it reserves {needs} CPUs and the host has {free} left that are not reserved"));
     }
+    let mib = |bytes: u64| Quantity::from_bytes(bytes >> 20 << 20);
     let free = offered.memory.saturating_sub(taken.memory);
     if needs.memory.saturating_add(case.overhead) > free {
-        let mib = |bytes: u64| Quantity::from_bytes(bytes >> 20 << 20);
         return Err(format!(
             "it needs {} of memory and {} of overhead and the host has {} left",
             mib(needs.memory),
             mib(case.overhead),
             mib(free)
+        ));
+    }
+    if needs.whole_memory.saturating_add(case.overhead) > offered.memory {
+        return Err(format!(
+            "it has {} of memory and {} of overhead and the host has {} for all VMs",
+            mib(needs.whole_memory),
+            mib(case.overhead),
+            mib(offered.memory)
         ));
     }
     for DeviceInput { name, needs, left, excluded } in &case.devices {

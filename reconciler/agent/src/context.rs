@@ -157,7 +157,8 @@ impl Context {
         let reserved = host.as_ref().and_then(|host| host.spec.reserved.as_ref());
         let (cpus, memory) = self.config.offered(facts, reserved);
         let dedicated_cpus = i64::try_from(facts.dedicated.cpus.len()).unwrap_or(MOST_CPUS);
-        SizeTaken { cpus, dedicated_cpus, memory, huge_memory: huge_pages::offered(facts) }
+        let huge_memory = huge_pages::offered(facts);
+        SizeTaken { cpus, dedicated_cpus, memory, huge_memory, ..SizeTaken::default() }
     }
 
     /// Returns the thousandths of real CPUs that VMs may reserve here.

@@ -24,7 +24,7 @@ use super::plan::{IO_ERROR, interface_changes, too_large};
 use super::{Observed, cpu_time, guest_users, stop_snapshots};
 use crate::admission::Admission;
 use crate::converge::held_conditions;
-use crate::hardware::{differences, numa_nodes, topology};
+use crate::hardware::{differences, memory_reservation, numa_nodes, topology};
 use crate::journal::{Ended, Held, Run, SuspensionPhase};
 use crate::machine::with_stored_use;
 use crate::plugging::device;
@@ -453,12 +453,14 @@ fn guest_nodes(cpus: &berth_host::DedicatedCpus) -> Vec<GuestNumaNode> {
 fn hardware(observed: &Observed) -> Option<Hardware> {
     let (run, pins) = (observed.journal.run.as_ref()?, observed.journal.pins.as_ref()?);
     let Run { class, cpus, memory_bytes, firmware, .. } = run;
+    let reserved = observed.size.as_ref().ok().and_then(|size| memory_reservation(&observed.journal, size));
     Some(Hardware {
         class: Some(class.clone()).filter(|class| !class.is_empty()),
         cpus: *cpus,
         max_cpus: run.max_cpus,
         max_memory: run.growth.map(|growth| Quantity::from_bytes(growth.most).0),
         memory: Quantity::from_bytes(*memory_bytes).0,
+        memory_reservation: reserved.map(|bytes| Quantity::from_bytes(bytes).0),
         dedicated_cpu_placement: run.dedicated_cpus.then_some(true),
         isolate_emulator_thread: run.isolate_emulator_thread.then_some(true),
         huge_pages: Some(run.huge_pages).filter(|pages| *pages != HugePages::None),

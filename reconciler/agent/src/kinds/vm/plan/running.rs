@@ -112,8 +112,9 @@ fn memory(vm: &VM, observed: &Observed, machine: &MachineState) -> Option<Plan<S
     let wanted =
         size.memory.checked_sub(growth.base).filter(|wanted| is_possible && *wanted != has.requested)?;
     // Other VMs may have taken it since the change was declared.
-    if let Some(free) = observed.free_memory.filter(|free| wanted > has.requested && *free < size.memory) {
-        let (needed, free) = (Quantity::from_bytes(size.memory), Quantity::from_bytes(free >> 20 << 20));
+    let needed = size.taken().memory;
+    if let Some(free) = observed.free_memory.filter(|free| wanted > has.requested && *free < needed) {
+        let (needed, free) = (Quantity::from_bytes(needed), Quantity::from_bytes(free >> 20 << 20));
         let text = format!("the VM is to have {needed} of memory and this host has {free} for it");
         let readiness = Readiness::Reconciling(Reason::Unschedulable, text);
         return Some(Plan::without_steps(readiness).requeue_after(SEEK_EVERY));
