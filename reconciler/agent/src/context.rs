@@ -161,6 +161,13 @@ impl Context {
         SizeTaken { cpus, dedicated_cpus, memory, huge_memory, ..SizeTaken::default() }
     }
 
+    /// Returns the bytes of memory that the host keeps for itself.
+    pub(crate) fn reserved_memory(&self, facts: &HostFacts) -> u64 {
+        let host = self.index.read().hosts.get(&ObjectName::new("", self.host()));
+        let reserved = host.as_ref().and_then(|host| host.spec.reserved.as_ref());
+        self.config.reserved(facts, reserved).1
+    }
+
     /// Returns the thousandths of real CPUs that VMs may reserve here.
     pub(crate) fn reservable(&self, facts: &HostFacts) -> u32 {
         let host = self.index.read().hosts.get(&ObjectName::new("", self.host()));

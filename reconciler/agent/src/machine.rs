@@ -233,6 +233,16 @@ impl Machine {
         self.ask(Command::ReadBalloon).await
     }
 
+    /// Reads how much of its memory is in its balloon, in bytes.
+    pub(crate) async fn ballooned(&self) -> Result<u64, MachineError> {
+        self.ask(Command::ReadBallooned).await
+    }
+
+    /// Asks the guest to have this many bytes of the memory of its start. Does not wait for it.
+    pub(crate) async fn set_balloon(&self, bytes: u64) -> Result<(), MachineError> {
+        self.ask(|reply| Command::SetBalloon(bytes, reply)).await
+    }
+
     /// Has the guest agent set CPUs and memory online that were plugged in. Without an agent the guest decides. Does not wait for
     /// it.
     pub(crate) async fn set_online(&self) {

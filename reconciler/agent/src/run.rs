@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
+use crate::balloons;
 use crate::config::AgentConfig;
 use crate::console;
 use crate::context::Context;
@@ -56,6 +57,7 @@ pub async fn run(
         () = restore_firewall(&ctx) => Ok(()),
         () = console::serve(&ctx) => Ok(()),
         () = measure::serve(&ctx) => Ok(()),
+        () = balloons::run(&ctx) => Ok(()),
         () = work(&ctx) => Ok(()),
     };
     // No save goes on without the agent, which would let its guest go on.

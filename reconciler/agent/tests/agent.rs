@@ -1,5 +1,7 @@
 //! Whole agents on a fake host, against the embedded control plane, in one runtime with paused time.
 
+#[path = "agent/balloons.rs"]
+mod balloons;
 #[path = "agent/consoles.rs"]
 mod consoles;
 #[path = "agent/copies.rs"]

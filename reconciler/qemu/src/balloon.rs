@@ -70,13 +70,21 @@ pub async fn report_regularly(qmp: &Qmp) -> Result<(), QmpError> {
     qmp.execute("qom-set", arguments).await.map(|_| ())
 }
 
+/// Reads how much of the guest's memory is in the balloon, in bytes.
+pub async fn ballooned(qmp: &Qmp) -> Result<u64, QmpError> {
+    let base = number(qmp, "query-memory-size-summary", "base-memory").await?;
+    Ok(base.saturating_sub(number(qmp, "query-balloon", "actual").await?))
+}
+
+async fn number(qmp: &Qmp, command: &str, field: &str) -> Result<u64, QmpError> {
+    let answer = qmp.execute(command, Value::Null).await?;
+    let unexpected = || QmpError::Unexpected { command: command.to_owned(), detail: shorten(&answer) };
+    answer[field].as_u64().ok_or_else(unexpected)
+}
+
 /// Reads the balloon and the guest's last report.
 pub async fn observe(qmp: &Qmp) -> Result<Balloon, QmpError> {
-    const COMMAND: &str = "query-balloon";
-    let answer = qmp.execute(COMMAND, Value::Null).await?;
-    let Some(left) = answer["actual"].as_u64() else {
-        return Err(QmpError::Unexpected { command: COMMAND.to_owned(), detail: shorten(&answer) });
-    };
+    let left = number(qmp, "query-balloon", "actual").await?;
     let report = match qmp.execute("qom-get", json!({"path": path(), "property": "guest-stats"})).await {
         Ok(stats) => report(&stats),
         // Some versions refuse until the guest has reported something.

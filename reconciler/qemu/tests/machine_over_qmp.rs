@@ -171,6 +171,7 @@ async fn the_balloon_of_a_guest_without_a_driver_stays_empty_and_reports_nothing
         balloon::request(&qmp, size / 2).await.expect("accepted");
         let empty = Balloon { left: size, report: None };
         assert_eq!(balloon::observe(&qmp).await.expect("observed"), empty);
+        assert_eq!(balloon::ballooned(&qmp).await.expect("asked"), 0);
         power::quit(&qmp).await.expect("ended");
     }
 }

@@ -67,6 +67,9 @@ pub(super) enum Command {
     RequestMemory(u64, Reply),
     ReadDiskUse(oneshot::Sender<Result<Vec<DiskUse>, MachineError>>),
     ReadBalloon(oneshot::Sender<Result<Balloon, MachineError>>),
+    /// The bytes that are in the balloon.
+    ReadBallooned(oneshot::Sender<Result<u64, MachineError>>),
+    SetBalloon(u64, Reply),
     /// Whether a process in the guest has the guest agent's port open.
     GuestListens(oneshot::Sender<Result<bool, MachineError>>),
 }
@@ -254,6 +257,14 @@ impl Driver {
                 if !reply.is_closed() {
                     let _ = reply.send(self.balloon().await);
                 }
+            }
+            Command::ReadBallooned(reply) => {
+                if !reply.is_closed() {
+                    let _ = reply.send(balloon::ballooned(&self.qmp).await.map_err(MachineError::from));
+                }
+            }
+            Command::SetBalloon(bytes, reply) => {
+                let _ = reply.send(self.set_balloon(bytes).await);
             }
             Command::GuestListens(reply) => {
                 let _ = reply.send(guest_agent::has_listener(&self.qmp).await.map_err(MachineError::from));
@@ -448,6 +459,11 @@ impl Driver {
             self.reports_memory = true;
         }
         Ok(balloon::observe(&self.qmp).await?)
+    }
+
+    async fn set_balloon(&self, bytes: u64) -> Result<(), MachineError> {
+        self.allowed(Action::SetBalloon).await?;
+        Ok(balloon::request(&self.qmp, bytes).await?)
     }
 
     /// Reads whether the emulator of its TPM is there. Most machines have no TPM, and are asked once.

@@ -9,7 +9,7 @@ use super::{balloon, blocks, cdroms};
 use crate::machine::{MEMORY_BLOCK, MEMORY_DEVICE};
 
 /// All commands and their arguments; `!` marks required ones, `*` a command that accepts any argument.
-const COMMANDS: [(&str, &[&str]); 47] = [
+const COMMANDS: [(&str, &[&str]); 48] = [
     ("qmp_capabilities", &["enable"]),
     ("query-status", &[]),
     ("query-version", &[]),
@@ -41,6 +41,7 @@ const COMMANDS: [(&str, &[&str]); 47] = [
     ),
     ("query-balloon", &[]),
     ("balloon", &["!value"]),
+    ("query-memory-size-summary", &[]),
     ("query-chardev", &[]),
     ("query-hotpluggable-cpus", &[]),
     ("query-memory-devices", &[]),
@@ -135,6 +136,9 @@ pub(super) fn execute(
         }
         "query-balloon" => balloon::query(machine),
         "balloon" => return balloon::request(machine, args),
+        "query-memory-size-summary" => {
+            json!({"base-memory": machine.spec.machine.memory_bytes, "plugged-memory": machine.memory_plugged})
+        }
         "query-hotpluggable-cpus" => hotpluggable_cpus(machine),
         "query-memory-devices" => memory_devices(machine),
         "qom-set" if balloon::is_balloon(&args["path"]) => return balloon::set_property(machine, args),

@@ -39,6 +39,8 @@ pub struct MachineView {
     pub below: BTreeMap<String, Vec<PathBuf>>,
     /// The ceiling of operations a second of each disk that has ceilings.
     pub iops: BTreeMap<String, u64>,
+    /// The bytes of the guest's memory that are in its balloon.
+    pub ballooned: u64,
     /// The guest's file systems are frozen.
     pub is_frozen: bool,
     /// How often they were frozen.
@@ -229,6 +231,7 @@ impl FakeHypervisor {
             spec: machine.spec.machine.clone(),
             run_state: RunState::from_qemu(machine.status),
             booted: machine.booted,
+            ballooned: machine.ballooned,
             is_frozen: machine.is_frozen,
             freezes: machine.freezes,
             boot: machine.boot.filter(|_| machine.booted),

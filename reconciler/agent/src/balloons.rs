@@ -1,0 +1,159 @@
+//! The balloons of this host's guests: a guest of which less memory is kept than it has gives some back when the host is short of it,
+//! and gets it again when there is room.
+//!
+//! ```text
+//!   every 10 s:  host's memory, balloons, guests' reports ─▶ policy ─▶ what each balloon is to leave
+//! ```
+//!
+//! *Guarantees:* only guests with a reservation below their memory are touched, while they run; one that has lost its reservation gets
+//! all of its memory back, also if another agent took it. Nothing is written: the balloon itself is the state.
+
+mod policy;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use berth_api::Size;
+use berth_qemu::hypervisor::ProcessIdentity;
+use futures::{StreamExt, stream};
+use tokio::time::{sleep, timeout};
+
+use crate::context::Context;
+use crate::error::Error;
+use crate::hardware::memory_reservation;
+use crate::huge_pages;
+use crate::index::{declared_size, instance_of};
+use crate::journal::{Journal, Run};
+use crate::key::ObjectName;
+use crate::machine::Machine;
+use crate::measure;
+use policy::{Guest, HostMemory, targets};
+
+/// The time between two steps.
+const EVERY: Duration = Duration::from_secs(10);
+/// The time for a QEMU to answer.
+const ANSWER: Duration = Duration::from_secs(2);
+/// The number of machines that are read at a time.
+const AT_A_TIME: usize = 8;
+
+/// The machines of which nothing was in the balloon, and all of the memory is kept: the others are looked at with each step.
+type Whole = BTreeMap<String, ProcessIdentity>;
+
+/// A VM with a machine whose balloon may change.
+struct Candidate {
+    name: ObjectName,
+    machine: Machine,
+    run: Run,
+    /// The bytes that are kept for it; none: all of them.
+    reserved: Option<u64>,
+}
+
+/// Adjusts the balloons for as long as it is polled.
+pub(crate) async fn run(ctx: &Context) {
+    ctx.lease.acquired().await;
+    ctx.synced().await;
+    let mut whole = Whole::new();
+    let mut was_short = false;
+    loop {
+        sleep(EVERY).await;
+        match adjust(ctx, &mut whole).await {
+            Ok(is_short) => {
+                if is_short && !was_short {
+                    tracing::info!("the host is short of memory: guests are asked to give some back");
+                }
+                was_short = is_short;
+            }
+            Err(error) => tracing::debug!(error = %error.chain(), "the balloons of guests are not adjusted"),
+        }
+    }
+}
+
+/// Does one step. Returns whether guests were asked to give memory back.
+async fn adjust(ctx: &Context, whole: &mut Whole) -> Result<bool, Error> {
+    let candidates = candidates(ctx, whole).await;
+    let looks = stream::iter(candidates).map(|candidate| look(ctx, candidate)).buffer_unordered(AT_A_TIME);
+    let mut found: Vec<(Candidate, Guest)> = looks.filter_map(futures::future::ready).collect().await;
+    if found.is_empty() {
+        return Ok(false);
+    }
+    // Equal inputs have equal results, whatever the order of the answers.
+    found.sort_by(|(one, _), (other, _)| one.name.cmp(&other.name));
+    let Some(host) = host_memory(ctx).await? else { return Ok(false) };
+    let guests: Vec<Guest> = found.iter().map(|(_, guest)| *guest).collect();
+    let mut gives = false;
+    for ((candidate, guest), target) in found.iter().zip(targets(&host, &guests)) {
+        let Some(bytes) = target else { continue };
+        gives |= bytes < guest.left;
+        tracing::debug!(vm = %candidate.name, left = guest.left, bytes, "the balloon is to leave another size");
+        // A guest that is paused meanwhile is asked with a later step.
+        if let Ok(Err(error)) = timeout(ANSWER, candidate.machine.set_balloon(bytes)).await {
+            tracing::debug!(vm = %candidate.name, %error, "the balloon stays as it is");
+        }
+    }
+    Ok(gives)
+}
+
+/// Returns the VMs of which not all memory is kept, and those that lack some of it nevertheless.
+async fn candidates(ctx: &Context, whole: &mut Whole) -> Vec<Candidate> {
+    let declared: Vec<(ObjectName, String, Option<Size>)> = {
+        let tables = ctx.index.read();
+        let declared = tables.vms.all().filter_map(|(name, vm)| {
+            Some((name.clone(), instance_of(vm)?.to_owned(), declared_size(&tables, name, vm).ok()))
+        });
+        declared.collect()
+    };
+    let (mut found, mut now_whole) = (Vec::new(), Whole::new());
+    for (name, instance, size) in declared {
+        let Some(machine) = ctx.machines.get(&instance) else { continue };
+        if size.is_none_or(|size| size.memory_reservation.is_none()) {
+            let process = &machine.process.identity;
+            let is_known = whole.get(&instance) == Some(process);
+            let ballooned = if is_known { Some(0) } else { ballooned(&machine).await };
+            match ballooned {
+                Some(0) => {
+                    now_whole.insert(instance, process.clone());
+                    continue;
+                }
+                Some(_) => {}
+                // QEMU does not answer.
+                None => continue,
+            }
+        }
+        let Ok(Some(journal)) = ctx.system.read_journal(&instance).await else { continue };
+        let Ok(journal) = Journal::parse(journal) else { continue };
+        let reserved = size.and_then(|size| memory_reservation(&journal, &size));
+        let Some(run) = journal.run else { continue };
+        found.push(Candidate { name, machine, run, reserved });
+    }
+    *whole = now_whole;
+    found
+}
+
+/// Returns the bytes that are in a balloon. None: QEMU does not answer.
+async fn ballooned(machine: &Machine) -> Option<u64> {
+    timeout(ANSWER, machine.ballooned()).await.ok()?.ok()
+}
+
+/// Looks at a guest. None: its QEMU does not answer.
+async fn look(ctx: &Context, candidate: Candidate) -> Option<(Candidate, Guest)> {
+    let Candidate { machine, run, reserved, .. } = &candidate;
+    let balloon = measure::balloon(machine).await?;
+    let base = run.base_memory();
+    let guest = Guest {
+        base,
+        plugged: run.memory_bytes.saturating_sub(base),
+        reserved: reserved.unwrap_or(run.memory_bytes),
+        left: balloon.left.min(base),
+        reported: measure::reported(run, balloon, ctx.now()),
+    };
+    Some((candidate, guest))
+}
+
+/// Reads the memory of the host. None: it is not known.
+async fn host_memory(ctx: &Context) -> Result<Option<HostMemory>, Error> {
+    let (seen, facts) = (ctx.system.host_use().await?, ctx.system.facts().await?);
+    let total = seen.memory_bytes.saturating_sub(huge_pages::reserved_bytes(&facts));
+    let memory =
+        HostMemory { total, available: seen.memory_available_bytes, reserved: ctx.reserved_memory(&facts) };
+    Ok((total > 0).then_some(memory))
+}
