@@ -331,6 +331,9 @@ pub(crate) struct Ended {
     /// Whether the guest switched itself off, as opposed to a crash.
     pub(crate) orderly: bool,
     pub(crate) how: String,
+    /// Whether the kernel of the host ended it for lack of memory.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) out_of_memory: bool,
 }
 
 /// A suspension: the state of the machine in a file, and the machine that can load it.
@@ -622,7 +625,12 @@ mod tests {
     }
 
     fn ended(second: i64) -> Ended {
-        Ended { at: Timestamp::from_second(second).expect("small"), orderly: false, how: "crash".into() }
+        Ended {
+            at: Timestamp::from_second(second).expect("small"),
+            orderly: false,
+            how: "crash".into(),
+            out_of_memory: false,
+        }
     }
 
     #[test]

@@ -44,6 +44,7 @@ mod details;
 mod disk_keys;
 mod error;
 mod hardware;
+mod heartbeat;
 mod held_statuses;
 mod hooks;
 mod huge_pages;

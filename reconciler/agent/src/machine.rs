@@ -105,6 +105,8 @@ struct DriverState {
     save_failure: Option<(Timestamp, String)>,
     /// The volumes QEMU had at the last observation.
     volumes: Option<BTreeSet<String>>,
+    /// QEMU did not answer when it was last asked for that.
+    is_silent: bool,
 }
 
 /// The queue and the guest task that a driver notifies.
@@ -226,6 +228,20 @@ impl Machine {
     /// Reads the operations of its disks.
     pub(crate) async fn disk_use(&self) -> Result<Vec<DiskUse>, MachineError> {
         self.ask(Command::ReadDiskUse).await
+    }
+
+    /// Has the driver ask whether QEMU answers, see [`Machine::is_silent`]. Does not wait for it; a driver that has much to do does not
+    /// ask.
+    pub(crate) fn check_answer(&self) {
+        if self.commands.capacity() > QUEUE_LENGTH / 2 {
+            // A driver that has ended belongs to a machine that has ended.
+            let _ = self.commands.try_send(Command::CheckAnswer);
+        }
+    }
+
+    /// Whether QEMU did not answer when it was last asked for that.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.driver.borrow().is_silent
     }
 
     /// Reads its balloon, and the memory that its guest reports from the first reading on.
@@ -436,6 +452,13 @@ impl Machines {
     /// Returns the machine of this instance, if it has a driver.
     pub(crate) fn get(&self, instance: &str) -> Option<Machine> {
         self.state().entries.get(instance)?.machine.clone().filter(|m| !m.is_closed())
+    }
+
+    /// Returns the machines that have drivers.
+    pub(crate) fn all(&self) -> Vec<Machine> {
+        let state = self.state();
+        let machines = state.entries.values().filter_map(|entry| entry.machine.clone());
+        machines.filter(|machine| !machine.is_closed()).collect()
     }
 
     /// Returns the connection to this process of the VM with this uid.

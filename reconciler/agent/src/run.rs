@@ -17,6 +17,7 @@ use crate::console;
 use crate::context::Context;
 use crate::converge::Requeue;
 use crate::error::{AgentError, RETRY_SPACE_EVERY};
+use crate::heartbeat;
 use crate::key::Key;
 use crate::kinds::{self, host};
 use crate::measure;
@@ -58,6 +59,7 @@ pub async fn run(
         () = console::serve(&ctx) => Ok(()),
         () = measure::serve(&ctx) => Ok(()),
         () = balloons::run(&ctx) => Ok(()),
+        () = heartbeat::run(&ctx) => Ok(()),
         () = work(&ctx) => Ok(()),
     };
     // No save goes on without the agent, which would let its guest go on.

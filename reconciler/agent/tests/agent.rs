@@ -40,6 +40,8 @@ mod power;
 mod probes;
 #[path = "agent/setup.rs"]
 mod setup;
+#[path = "agent/silence.rs"]
+mod silence;
 #[path = "agent/start_order.rs"]
 mod start_order;
 #[path = "agent/suspend.rs"]

@@ -52,7 +52,7 @@ use async_trait::async_trait;
 use berth_qemu::block;
 use berth_qemu::console::ConsoleStream;
 use berth_qemu::guest_agent::GuestAgent;
-use berth_qemu::hypervisor::{CpuTime, Hypervisor, ProcessIdentity};
+use berth_qemu::hypervisor::{CpuTime, Hypervisor, ProcessIdentity, ProcessState};
 use berth_qemu::machine::{DiskKey, DiskSpec, Medium, NicSpec};
 use berth_qemu::nics::LentTap;
 use berth_qemu::process::RunAs;
@@ -69,8 +69,8 @@ use super::{
     InstanceFacts, LaunchRequest, LeaseTaken, MachineUse, Machines, Merged, NetworkConfig, Networks,
     NewImage, NewRestore, NewSnapshot, NewVolume, PciMapping, ProcessFacts, Progress, RemoteImage,
     ResolvedImage, Result, SealedKey, ShareMapping, SnapshotFacts, StateAccess, SystemError, Taken,
-    TapConfig, TapFacts, Trace, TraceRequest, TrashedVolume, Uplink, UsbMapping, VgpuMapping, VolumeFacts, VolumeOwner,
-    Volumes,
+    TapConfig, TapFacts, Trace, TraceRequest, TrashedVolume, Uplink, UsbMapping, VgpuMapping, VolumeFacts,
+    VolumeOwner, Volumes,
 };
 use backup_folders::BackupFolders;
 use direct_io::DirectIo;
@@ -591,6 +591,10 @@ impl Machines for LinuxSystem {
         self.machines.set_cpu_time(instance, time).await
     }
 
+    async fn oom_kills(&self, instance: &str) -> Result<u64> {
+        self.machines.oom_kills(instance).await
+    }
+
     async fn process(&self, instance: &str) -> Result<Option<ProcessFacts>> {
         self.machines.process(instance).await
     }
@@ -603,6 +607,10 @@ impl Machines for LinuxSystem {
     ) -> Result<Option<MachineUse>> {
         let (pid, instance, taps) = (process.pid, instance.to_owned(), taps.to_vec());
         Ok(blocking(move || usage::machine(pid, &instance, &taps)).await)
+    }
+
+    async fn process_state(&self, process: &ProcessIdentity) -> Result<Option<ProcessState>> {
+        self.machines.process_state(process).await
     }
 
     async fn exited(&self, process: &ProcessIdentity) -> Result<()> {

@@ -26,6 +26,17 @@ pub struct ProcessIdentity {
     pub boot_id: String,
 }
 
+/// The state of a process that does not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProcessState {
+    /// It runs, or waits for something that can end at any time.
+    Running,
+    /// A signal stopped it (SIGSTOP), or a debugger.
+    Stopped,
+    /// It waits in the kernel for a device or a network file system, and cannot be ended meanwhile.
+    Blocked,
+}
+
 /// A QEMU process found on the host, foreign or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundQemu {
@@ -171,6 +182,10 @@ pub trait Hypervisor: Send + Sync + fmt::Debug {
     /// Changes the CPU time of a running machine.
     async fn set_cpu_time(&self, instance: &str, time: CpuTime) -> Result<(), ProcessError>;
 
+    /// Returns how often the kernel's OOM killer has ended a process of the machine that was launched last under this name, also after
+    /// its end. 0 on a host without control groups for memory.
+    async fn oom_kills(&self, instance: &str) -> u64;
+
     /// Lists every QEMU on the host, including foreign ones.
     async fn list(&self) -> Result<Vec<FoundQemu>, ProcessError>;
 
@@ -181,6 +196,9 @@ pub trait Hypervisor: Send + Sync + fmt::Debug {
     }
 
     async fn is_alive(&self, process: &ProcessIdentity) -> Result<bool, ProcessError>;
+
+    /// Reads the state of a process. None: it has ended.
+    async fn process_state(&self, process: &ProcessIdentity) -> Result<Option<ProcessState>, ProcessError>;
 
     /// Waits until the process has ended. Cancel safe.
     async fn exited(&self, process: &ProcessIdentity) -> Result<(), ProcessError>;

@@ -11,6 +11,8 @@
 //!                              Shutdown ──quit──▶ (process ended)
 //! ```
 
+use std::time::Duration;
+
 use serde_json::Value;
 
 use crate::qmp::{Qmp, QmpError, shorten};
@@ -66,6 +68,12 @@ pub async fn run_state(qmp: &Qmp) -> Result<RunState, QmpError> {
         return Err(QmpError::Unexpected { command: "query-status".to_owned(), detail: shorten(&answer) });
     };
     Ok(RunState::from_qemu(status))
+}
+
+/// Whether QEMU answers within this time, whatever it answers. A connection that has ended is no silence.
+pub async fn is_answering(qmp: &Qmp, within: Duration) -> bool {
+    let answer = qmp.execute_within("query-status", Value::Null, within).await;
+    !matches!(answer, Err(QmpError::Timeout { .. }))
 }
 
 /// Starts the guest's CPUs: after launch, after [`stop`], after [`reset`]. Succeeds if they are already running.

@@ -22,6 +22,8 @@ use berth_host::{ProcessFacts, StateAccess};
 
 /// How long one request waits for the guest to release a device; the caller retries.
 const RELEASE_WAIT: Duration = Duration::from_secs(2);
+/// The time for QEMU to answer before it counts as silent: of a hundred that are started at once, the slowest takes 7 s.
+const ANSWER_WAIT: Duration = Duration::from_secs(10);
 /// How long QEMU may take to exit after its monitor has closed, before its key is enqueued anyway.
 const EXIT_WAIT: Duration = Duration::from_secs(10);
 
@@ -70,6 +72,7 @@ pub(super) enum Command {
     /// The bytes that are in the balloon.
     ReadBallooned(oneshot::Sender<Result<u64, MachineError>>),
     SetBalloon(u64, Reply),
+    CheckAnswer,
     /// Whether a process in the guest has the guest agent's port open.
     GuestListens(oneshot::Sender<Result<bool, MachineError>>),
 }
@@ -258,6 +261,7 @@ impl Driver {
                     let _ = reply.send(self.balloon().await);
                 }
             }
+            Command::CheckAnswer => self.check_answer().await,
             Command::ReadBallooned(reply) => {
                 if !reply.is_closed() {
                     let _ = reply.send(balloon::ballooned(&self.qmp).await.map_err(MachineError::from));
@@ -323,6 +327,14 @@ impl Driver {
             save_failure: published.save_failure.clone(),
             save_began: published.save_began,
         })
+    }
+
+    async fn check_answer(&mut self) {
+        let is_silent = !power::is_answering(&self.qmp, ANSWER_WAIT).await;
+        if self.published.borrow().is_silent != is_silent {
+            self.published.send_modify(|state| state.is_silent = is_silent);
+            self.notifier.wake();
+        }
     }
 
     async fn save(&mut self, at_most: u64) -> Result<(), MachineError> {

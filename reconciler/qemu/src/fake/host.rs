@@ -109,6 +109,12 @@ impl FakeHypervisor {
         }
     }
 
+    /// The kernel's OOM killer ends the process.
+    pub fn run_out_of_memory(&self, instance: &str) {
+        self.lock().oom_kills.insert(instance.to_owned(), 1);
+        self.crash(instance);
+    }
+
     /// The guest creates a file, or removes it.
     pub fn guest_file(&self, instance: &str, path: &str, exists: bool) {
         self.with(instance, |machine| machine.programs.set_file(path, exists));
@@ -400,6 +406,7 @@ impl FakeHypervisor {
             return Err(LaunchError::Exited { status: "exit status: 1".to_owned(), stderr });
         }
         world.launches += 1;
+        world.oom_kills.remove(&spec.machine.instance);
         Ok(identity)
     }
 }

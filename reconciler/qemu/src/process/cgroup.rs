@@ -11,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{ProcessError, identity};
+use super::{ProcessError, identity, oom};
 use crate::hypervisor::{CpuTime, Limits};
 
 /// berth's directory in every hierarchy.
@@ -129,6 +129,7 @@ impl Cgroups {
         // Held while directories are created, so that the sweep does not remove the parent in between.
         let mut launching = launching();
         launching.insert(instance.to_owned());
+        oom::forget(instance);
         if !self.hierarchies.is_empty() {
             yielding().insert(instance.to_owned(), limits.cpu.weight);
         }
@@ -198,6 +199,13 @@ impl Cgroups {
         self.hierarchies.iter().find(has)
     }
 
+    /// Returns how often the kernel's OOM killer has ended a process of the machine that was started last.
+    pub(super) fn oom_kills(&self, instance: &str) -> u64 {
+        let counted =
+            self.hierarchies.iter().map(|hierarchy| hierarchy.oom_kills(&hierarchy.directory(instance)));
+        counted.max().unwrap_or_default().max(oom::remembered(instance))
+    }
+
     /// Returns the contents of the files `cpu.stat` of the machine's cgroups.
     pub fn cpu_statistics(&self, instance: &str) -> Vec<String> {
         let files = self.hierarchies.iter().map(|hierarchy| hierarchy.directory(instance).join("cpu.stat"));
@@ -216,9 +224,11 @@ impl Cgroups {
                 if launching.contains(&name) {
                     continue;
                 }
+                let kills = hierarchy.oom_kills(&entry.path());
                 // Fails while a process is in it, and for the files in the parent directory.
                 let removed = std::fs::remove_dir(entry.path());
                 if removed.is_ok() {
+                    oom::remember(&name, kills);
                     yielding().remove(&name);
                 }
                 busy |= removed.is_err_and(|e| e.kind() == io::ErrorKind::ResourceBusy)
@@ -250,6 +260,8 @@ impl Hierarchy {
 
     fn prepare(&self, instance: &str, limits: Limits) -> io::Result<File> {
         let directory = self.directory(instance);
+        // What was counted in that of an earlier machine is not of this one.
+        let _ = std::fs::remove_dir(&directory);
         std::fs::create_dir_all(&directory)?;
         if let Self::V2 { mount } = self {
             // Controllers have to be enabled level by level; this fails if another manager owns the root.
@@ -288,6 +300,14 @@ impl Hierarchy {
             Self::V2 { .. } => Some(("memory.max", most?.to_string())),
             Self::V1 { controller: "memory", .. } => Some(("memory.limit_in_bytes", most?.to_string())),
             Self::V1 { .. } => None,
+        }
+    }
+
+    fn oom_kills(&self, directory: &Path) -> u64 {
+        match self {
+            Self::V2 { .. } => oom::kills(&directory.join("memory.events")),
+            Self::V1 { controller: "memory", .. } => oom::kills(&directory.join("memory.oom_control")),
+            Self::V1 { .. } => 0,
         }
     }
 

@@ -26,7 +26,7 @@ use super::{
 };
 use crate::console::ConsoleStream;
 use crate::guest_agent::{GuestAgent, GuestAgentError};
-use crate::hypervisor::{CpuTime, FoundQemu, Hypervisor, LendError, Limits, StateFile};
+use crate::hypervisor::{CpuTime, FoundQemu, Hypervisor, LendError, Limits, ProcessState, StateFile};
 use crate::installation::find_binary;
 use crate::machine::{
     Accelerator, LaunchSpec, MachinePaths, NicModel, NicSpec, Tap, UefiFiles, command_line,
@@ -532,6 +532,10 @@ impl Hypervisor for LocalHypervisor {
         self.cgroups.set_cpu_time(instance, time)
     }
 
+    async fn oom_kills(&self, instance: &str) -> u64 {
+        self.cgroups.oom_kills(instance)
+    }
+
     async fn mark_started(&self, instance: &str, just_now: bool) {
         if !just_now {
             return self.cgroups.give(instance, Share::Running);
@@ -555,6 +559,10 @@ impl Hypervisor for LocalHypervisor {
 
     async fn is_alive(&self, process: &ProcessIdentity) -> Result<bool, ProcessError> {
         identity::is_alive(process)
+    }
+
+    async fn process_state(&self, process: &ProcessIdentity) -> Result<Option<ProcessState>, ProcessError> {
+        identity::state(process)
     }
 
     async fn exited(&self, process: &ProcessIdentity) -> Result<(), ProcessError> {

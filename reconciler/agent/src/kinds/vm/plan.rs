@@ -34,6 +34,8 @@ pub(super) use start::too_large;
 /// How often a guest that is paused for a snapshot is looked at.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
+const OUT_OF_MEMORY: &str = "the kernel of the host ended QEMU for lack of memory (OOM killer)";
+
 pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
     let mut plan = decide(vm, observed);
     plan.steps.splice(0..0, bookkeeping(observed));
@@ -244,7 +246,7 @@ fn begin_stop(vm: &VM, observed: &Observed, why: StopReason) -> Plan<Step> {
     let mut updated = Journal { stop: Some(stop), deleting: deleting(vm), ..observed.journal.clone() };
     if let (StopReason::Unhealthy, Some(Outcome::Failure(cause))) = (why, &observed.probes.liveness) {
         let how = format!("the liveness probe failed ({cause})");
-        updated = updated.with_ending(Ended { at: observed.now, orderly: false, how });
+        updated = updated.with_ending(Ended { at: observed.now, orderly: false, how, out_of_memory: false });
     }
     Plan::steps(vec![write_journal(updated)], stop::stopping(why))
 }
@@ -292,7 +294,7 @@ fn ending(observed: &Observed) -> Ended {
         // The driver was not connected to receive the event; a guest that powers itself off leads to this paused state.
         (_, None) => (true, "the guest switched itself off".to_owned()),
     };
-    Ended { at: observed.now, orderly, how }
+    Ended { at: observed.now, orderly, how, out_of_memory: false }
 }
 
 /// Plans for a stop that is no longer wanted: a guest that received the request may still end until its grace period is
@@ -371,8 +373,9 @@ fn vanished(observed: &Observed, how: &str) -> Journal {
     let mut journal = observed.journal.clone();
     let known = journal.run.as_ref().is_some_and(|run| run.ended.is_some());
     if !known {
-        let how = how.to_owned();
-        journal = journal.with_ending(Ended { at: observed.now, orderly: false, how });
+        let out_of_memory = observed.oom_killed;
+        let how = if out_of_memory { OUT_OF_MEMORY } else { how }.to_owned();
+        journal = journal.with_ending(Ended { at: observed.now, orderly: false, how, out_of_memory });
     }
     if let Some(ended) = journal.run.as_mut().and_then(|run| run.process.take()) {
         // An older agent did not record it.

@@ -404,7 +404,7 @@ fn state(vm: &VM, observed: &Observed, readiness: &Readiness) -> VMState {
     match readiness {
         Readiness::Ready(..) => VMState::Stopped,
         Readiness::Stalled(Reason::CrashLoop, _) => VMState::CrashLoop,
-        Readiness::Stalled(Reason::GuestEnded, _)
+        Readiness::Stalled(Reason::GuestEnded | Reason::OutOfMemory, _)
         | Readiness::Reconciling(Reason::HostDraining | Reason::PowerOnHeld, _) => VMState::Stopped,
         Readiness::Stalled(..) => VMState::Failed,
         Readiness::Reconciling(Reason::Refused, _) => VMState::Pending,
@@ -524,13 +524,20 @@ fn disks(observed: &Observed) -> Vec<DiskAttachmentStatus> {
 /// Returns the event of a guest that was started again after it ended by itself.
 pub(super) fn restarted(stored: &VMStatus, status: &VMStatus) -> Option<(Reason, String)> {
     let cause = status.last_end.as_ref().map_or("the guest ended", |end| end.message.as_str());
+    let out_of_memory = status.last_end.as_ref().is_some_and(|end| end.out_of_memory);
+    let reason = if out_of_memory { Reason::OutOfMemory } else { Reason::Restarted };
     let note = || format!("{cause}: started again (restart {})", status.restarts);
-    (status.restarts > stored.restarts).then(|| (Reason::Restarted, note()))
+    (status.restarts > stored.restarts).then(|| (reason, note()))
 }
 
 fn last_end(ended: &Ended) -> GuestEnd {
     let time = ended.at.round(jiff::Unit::Second).unwrap_or(ended.at);
-    GuestEnd { time, orderly: ended.orderly, message: condition::cut(&ended.how, MAX_CAUSE).to_owned() }
+    GuestEnd {
+        time,
+        orderly: ended.orderly,
+        out_of_memory: ended.out_of_memory,
+        message: condition::cut(&ended.how, MAX_CAUSE).to_owned(),
+    }
 }
 
 fn guest(observed: &Observed, stored: Option<&GuestStatus>) -> Option<GuestStatus> {

@@ -24,7 +24,8 @@ pub(super) fn not_due(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
                 "{}: restartPolicy leaves it off; change restartToken or power to start it",
                 ended.how
             );
-            let stays_off = Readiness::Stalled(Reason::GuestEnded, text);
+            let reason = if ended.out_of_memory { Reason::OutOfMemory } else { Reason::GuestEnded };
+            let stays_off = Readiness::Stalled(reason, text);
             return Some(Plan::steps(given_back(&observed.journal), stays_off));
         }
         if let Some(wait) = back_off(observed) {

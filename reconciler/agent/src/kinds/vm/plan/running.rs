@@ -41,7 +41,8 @@ pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
             "QEMU runs and its monitor does not answer: {}",
             observed.unreachable.as_deref().unwrap_or("")
         );
-        return Plan::without_steps(Readiness::Reconciling(Reason::Retrying, text)).requeue_after(TRY_AGAIN);
+        return Plan::without_steps(Readiness::Reconciling(Reason::NotResponding, text))
+            .requeue_after(TRY_AGAIN);
     };
     let is_paused = vm.spec.power == Power::Paused;
     if let Some(step) = cpu_time::step(observed.cpu_time, observed.wanted_cpu_time) {

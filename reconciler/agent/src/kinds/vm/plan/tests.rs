@@ -159,6 +159,7 @@ fn ready_to_start() -> Observed {
         process: None,
         machine: None,
         unreachable: None,
+        oom_killed: false,
         connection_due: false,
         machine_known: false,
         lease_watch: None,

@@ -4,7 +4,7 @@ use super::*;
 
 fn ended(policy: &str, orderly: bool) -> Plan<Step> {
     let mut observed = ready_to_start();
-    let ending = Ended { at: at(NOW), orderly, how: "it ended".into() };
+    let ending = Ended { at: at(NOW), orderly, how: "it ended".into(), out_of_memory: false };
     let run = Run { process: None, ended: Some(ending), ..run() };
     observed.journal = Journal { run: Some(run), failures: 1, ..observed.journal };
     plan(&vm(json!({"restartPolicy": policy})), &observed)
@@ -26,7 +26,7 @@ fn the_restart_policy_decides_about_a_guest_that_ended_by_itself() {
 #[test]
 fn a_loop_waits_and_says_until_when_without_counting_down() {
     let mut observed = ready_to_start();
-    let ending = Ended { at: at(NOW), orderly: false, how: "it crashed".into() };
+    let ending = Ended { at: at(NOW), orderly: false, how: "it crashed".into(), out_of_memory: false };
     let run = Run { process: None, ended: Some(ending), ..run() };
     observed.journal =
         Journal { run: Some(run), failures: 3, not_before: Some(at(NOW + 20)), ..observed.journal };
@@ -46,7 +46,12 @@ fn a_loop_waits_and_says_until_when_without_counting_down() {
 
 #[test]
 fn the_last_end_is_reported_also_after_the_restart() {
-    let ending = Ended { at: at(NOW), orderly: false, how: "the guest's kernel panicked".into() };
+    let ending = Ended {
+        at: at(NOW),
+        orderly: false,
+        how: "the guest's kernel panicked".into(),
+        out_of_memory: false,
+    };
     let crashed = Journal { run: Some(run()), ..ready_to_start().journal }.with_ending(ending);
     let mut observed = present(RunState::Running);
     observed.journal =
@@ -89,4 +94,26 @@ fn another_restart_token_restarts_a_running_vm_and_a_removed_one_does_not() {
     assert_eq!(reason(Some("1"), None), Some(StopReason::Restart));
     assert_eq!(reason(Some("1"), Some("1")), None);
     assert_eq!(reason(None, Some("1")), None);
+}
+
+#[test]
+fn a_qemu_that_the_kernel_ended_for_lack_of_memory_has_a_reason_of_its_own() {
+    let mut observed = ready_to_start();
+    observed.journal = Journal { run: Some(run()), ..observed.journal };
+    observed.oom_killed = true;
+    let never = vm(json!({"restartPolicy": "Never"}));
+    let seen = plan(&never, &observed);
+    let [Step::WriteJournal(journal)] = &seen.steps[..] else { panic!("{seen:?}") };
+    let observed = Observed { journal: (**journal).clone(), oom_killed: false, ..observed };
+    let off = plan(&never, &observed);
+    assert_eq!(stands(&off), (true, Reason::OutOfMemory));
+    let reported = status(&never, &observed, &off.readiness, at(NOW));
+    assert_eq!(reported.state, Some(VMState::Stopped));
+    let end = reported.last_end.as_ref().expect("reported");
+    assert!(end.out_of_memory && !end.orderly && end.message.contains("for lack of memory"), "{end:?}");
+    let again = VMStatus { restarts: 1, ..reported.clone() };
+    let (reason, note) = restarted(&reported, &again).expect("an event");
+    assert!(reason == Reason::OutOfMemory && note.ends_with("started again (restart 1)"), "{note}");
+    let policy = vm(json!({"restartPolicy": "OnFailure"}));
+    assert!(names(&plan(&policy, &observed)).contains(&"Launch"), "as after a crash");
 }
