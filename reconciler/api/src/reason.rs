@@ -143,6 +143,8 @@ reasons! {
     NotResponding => "Look at the process on the host: one that was stopped goes on with `kill -CONT PID`, one that waits for a disk or a network file system when that answers. To end it, stop the VM with `stop.mode` `Hard`.",
     /// The guest ended by itself and was started again; the message has the cause. The reason of an event only.
     Restarted => "Read what the guest wrote before its end with `berth logs`.",
+    /// The guest was asked to shut down, did not within its grace period, and was powered off. The reason of an event only.
+    PoweredOff => "Give it more time with `stop.gracePeriodSeconds`, or see in the guest why it does not react to the power button: `berth logs`.",
     /// The readiness probe fails, or has not succeeded yet; the message has the cause.
     ProbeFailed => "See what the guest does: `berth logs`, `berth exec`, `berth port-forward`.",
     /// A hook after the start of the guest has not ended yet.

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use berth_api::{Disk, VM};
+use berth_api::{Disk, Reason, VM};
 use berth_host::{LaunchRequest, ProcessFacts};
 use berth_qemu::block::Unplugged;
 use berth_qemu::cdrom::Changed;
 use berth_qemu::machine::MachineSpec;
-use kube::ResourceExt;
+use kube::{Resource as _, ResourceExt};
 
 use super::{LanAddress, MediumChange, Step, declared_disks::User};
 use crate::context::Context;
@@ -133,6 +133,11 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
             }
         }
         Step::EndProcess => end_process(ctx, instance).await?,
+        Step::ReportPowerOff => {
+            let seconds = vm.spec.stop.grace_period_seconds;
+            let text = format!("the guest did not shut down within {seconds} s, and was powered off");
+            ctx.recorder.warn(vm.object_ref(&()), Reason::PoweredOff.as_str(), &text);
+        }
         Step::RemoveTap(tap) => ctx.system.remove_tap(tap).await?,
         Step::RemoveInstance => {
             ctx.system.remove_instance(instance).await?;

@@ -338,6 +338,7 @@ fn names(plan: &Plan<Step>) -> Vec<&'static str> {
         Step::PressPowerButton => "PressPowerButton",
         Step::AskGuestToShutDown => "AskGuestToShutDown",
         Step::EndProcess => "EndProcess",
+        Step::ReportPowerOff => "ReportPowerOff",
         Step::RemoveTap(_) => "RemoveTap",
         Step::RemoveInstance => "RemoveInstance",
         Step::Release => "Release",
