@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_that_is_kept_is_that_of_whoever_declares_the_memory() {
+    fn the_memory_that_is_kept_is_declared_beside_the_memory_or_by_the_vm_itself() {
         let kept = |own: Value, class: Value| {
             let mut spec = json!({"disks": [], "class": "c"});
             spec.as_object_mut().expect("an object").extend(own.as_object().expect("an object").clone());

@@ -36,7 +36,7 @@ pub struct Report {
 pub struct GuestMemory {
     /// All that the kernel manages: a little less than the guest has.
     pub total: u64,
-    /// What programs can still get without swapping: free memory and most of the caches.
+    /// Memory that programs can still get without swapping: free memory and most of the caches.
     pub available: u64,
     /// Read back from the guest's swap space since its boot. None: not reported.
     pub swapped_in: Option<u64>,

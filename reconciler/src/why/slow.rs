@@ -104,7 +104,7 @@ fn memory(vm: &VmUsage, usage: &Usage, host: &HostRates) -> Vec<String> {
     found
 }
 
-/// What the guest says of its memory.
+/// The guest's own report of its memory, and the part of it that its host has back.
 fn guest_memory(vm: &VmUsage, rates: &VmRates) -> Vec<String> {
     let mut found = Vec::new();
     if let Some(memory) = &vm.guest_memory {

@@ -37,7 +37,7 @@ pub(super) struct HostMemory {
     /// In ordinary pages.
     pub(super) total: u64,
     pub(super) available: u64,
-    /// What the host keeps for itself and not for VMs.
+    /// Kept for the host itself and not for VMs.
     pub(super) reserved: u64,
 }
 
@@ -46,13 +46,13 @@ pub(super) struct HostMemory {
 pub(super) struct Guest {
     /// That of its start: the balloon changes only this.
     pub(super) base: u64,
-    /// What was plugged in beside it.
+    /// Plugged in beside it.
     pub(super) plugged: u64,
-    /// What the host keeps for it of both.
+    /// The part of both that the host keeps for it.
     pub(super) reserved: u64,
-    /// What the balloon leaves of `base`.
+    /// The part of `base` that the balloon leaves.
     pub(super) left: u64,
-    /// What it has reported a moment ago.
+    /// Its report, if that is not old.
     pub(super) reported: Option<GuestMemory>,
 }
 
@@ -126,7 +126,7 @@ fn target(guest: &Guest, change: Change) -> Option<u64> {
         Change::Give(bytes) => guest.left.saturating_add(bytes).min(guest.base),
         Change::Take(bytes) => guest.left.saturating_sub(bytes),
     };
-    // What is kept for it does not depend on the host.
+    // The memory that is kept for it does not depend on the host.
     let wanted = wanted.max(guest.least());
     let change = wanted.abs_diff(guest.left);
     let is_worth_it = change >= LEAST_CHANGE || wanted == guest.base || guest.left < guest.least();

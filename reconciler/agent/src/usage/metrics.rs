@@ -138,7 +138,7 @@ fn of_processes(out: &mut Out<'_>, usage: &Usage) -> fmt::Result {
     out.counter("berth_vm_restarts", "Restarts after the guest ended by itself", restarts)
 }
 
-/// What guests report of their memory. A VM whose guest reports nothing is left out.
+/// The memory that guests report. A VM whose guest reports nothing is left out.
 fn of_guest_memory(out: &mut Out<'_>, usage: &Usage) -> fmt::Result {
     let reported = |value: fn(&GuestMemory) -> u64| -> Vec<Sample<u64>> {
         usage.vms.iter().filter_map(|vm| Some((labels(vm), value(vm.guest_memory.as_ref()?)))).collect()

@@ -140,7 +140,7 @@ pub(super) async fn guest_agent(host: FakeHypervisor, mut wire: Wire, stream: Du
     }
 }
 
-/// Waits until the monitor replies. None: the client has hung up before. What it sends meanwhile is lost.
+/// Waits until the monitor replies. None: the client has hung up before. Its messages meanwhile are lost.
 async fn while_it_hangs(
     host: &FakeHypervisor,
     pid: i32,

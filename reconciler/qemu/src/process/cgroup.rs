@@ -260,7 +260,7 @@ impl Hierarchy {
 
     fn prepare(&self, instance: &str, limits: Limits) -> io::Result<File> {
         let directory = self.directory(instance);
-        // What was counted in that of an earlier machine is not of this one.
+        // The counters of an earlier machine are not those of this one.
         let _ = std::fs::remove_dir(&directory);
         std::fs::create_dir_all(&directory)?;
         if let Self::V2 { mount } = self {

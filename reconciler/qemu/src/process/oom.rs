@@ -21,7 +21,7 @@ pub(super) fn kills(file: &Path) -> u64 {
 }
 
 fn parse(text: &str) -> u64 {
-    let number = |line: &str| line.strip_prefix("oom_kill ")?.trim().parse().ok();
+    let number = |line: &str| line.strip_prefix("oom_kill ")?.trim().parse::<u64>().ok();
     text.lines().find_map(number).unwrap_or_default()
 }
 

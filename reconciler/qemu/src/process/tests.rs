@@ -268,7 +268,7 @@ fn limits_are_written_where_the_version_keeps_them() {
 }
 
 #[test]
-fn what_the_oom_killer_ended_is_counted_also_after_the_cgroup_is_removed() {
+fn processes_that_the_oom_killer_ended_are_counted_in_both_versions() {
     for (kind, file) in [("cgroup2", "memory.events"), ("cgroup", "memory.oom_control")] {
         let root = tempfile::tempdir().expect("a temporary directory");
         let cgroups = Cgroups::from_mounts(&format!("x {} {kind} rw,memory 0 0", root.path().display()));
