@@ -79,8 +79,9 @@ impl Guest {
         self.reserved.saturating_sub(self.plugged).min(self.base)
     }
 
+    /// In whole MiB, so that steps end exactly at the least.
     fn step(&self) -> u64 {
-        (self.base / STEP).max(LEAST_STEP)
+        (self.base / STEP).next_multiple_of(MIB).max(LEAST_STEP)
     }
 
     /// The most that one step takes.

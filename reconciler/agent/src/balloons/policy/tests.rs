@@ -30,7 +30,7 @@ fn a_step_takes_what_is_lacking_and_no_more_than_a_twentieth_of_a_guest() {
     let lacking = |bytes: u64| host(20 * GIB - bytes);
     let idle = guest(8 * GIB, GIB);
     assert_eq!(targets(&lacking(100 * MIB), &[idle]), [Some(8 * GIB - 100 * MIB)]);
-    assert_eq!(targets(&lacking(10 * GIB), &[idle]), [Some(8 * GIB - 8 * GIB / 20)]);
+    assert_eq!(targets(&lacking(10 * GIB), &[idle]), [Some(8 * GIB - idle.step())]);
     let small = guest(64 * MIB, MIB);
     assert_eq!(targets(&lacking(10 * GIB), &[small]), [Some(48 * MIB)], "not by 3.2 MiB");
     assert_eq!(targets(&lacking(MIB), &[idle]), [None], "not worth the work");
@@ -41,7 +41,8 @@ fn a_step_takes_what_is_lacking_and_no_more_than_a_twentieth_of_a_guest() {
 #[test]
 fn guests_with_memory_to_spare_give_before_those_that_use_theirs() {
     let (idle, busy) = (guest(8 * GIB, GIB), guest(8 * GIB, 7 * GIB));
-    let step = 8 * GIB / 20;
+    let step = idle.step();
+    assert_eq!(step, 410 * MIB, "a twentieth of 8 GiB");
     assert_eq!(targets(&host(20 * GIB - step), &[busy, idle]), [None, Some(8 * GIB - step)]);
     let both = targets(&host(20 * GIB - 2 * step), &[busy, idle]);
     assert_eq!(
@@ -67,7 +68,7 @@ fn nothing_is_taken_from_a_guest_that_reports_nothing_and_it_gets_back_what_it_l
     let silent = Guest { reported: None, ..guest(8 * GIB, GIB) };
     assert_eq!(targets(&host(0), &[silent]), [None]);
     let silent = Guest { left: 6 * GIB, ..silent };
-    assert_eq!(targets(&host(60 * GIB), &[silent]), [Some(6 * GIB + 8 * GIB / 20)]);
+    assert_eq!(targets(&host(60 * GIB), &[silent]), [Some(6 * GIB + silent.step())]);
 }
 
 #[test]
