@@ -298,6 +298,23 @@ fn judge(case: &AdmissionInput) -> Result<(), String> {
         let (needs, free) = (cpus(case.reserves), cpus(free));
         return Err(format!("it reserves {needs} CPUs and the host has {free} left that are not reserved"));
     }
+    judge_memory(case)?;
+    for DeviceInput { name, needs, left, excluded } in &case.devices {
+        if needs > left {
+            return Err(format!("it needs {needs} {name} and the host has {} left", left.max(&0)));
+        }
+        if *excluded {
+            return Err(format!("{} is a display controller there, which excludes graphics", name.name));
+        }
+    }
+    if !case.unshared.is_empty() {
+        return Err(format!("the host does not share {}, as the VM needs it", case.unshared.join(", ")));
+    }
+    case.group.as_ref().map_or(Ok(()), judge_group)
+}
+
+fn judge_memory(case: &AdmissionInput) -> Result<(), String> {
+    let (needs, taken, offered) = (&case.needs, &case.taken, &case.offered);
     let mib = |bytes: u64| Quantity::from_bytes(bytes >> 20 << 20);
     let free = offered.memory.saturating_sub(taken.memory);
     if needs.memory.saturating_add(case.overhead) > free {
@@ -316,18 +333,7 @@ fn judge(case: &AdmissionInput) -> Result<(), String> {
             mib(offered.memory)
         ));
     }
-    for DeviceInput { name, needs, left, excluded } in &case.devices {
-        if needs > left {
-            return Err(format!("it needs {needs} {name} and the host has {} left", left.max(&0)));
-        }
-        if *excluded {
-            return Err(format!("{} is a display controller there, which excludes graphics", name.name));
-        }
-    }
-    if !case.unshared.is_empty() {
-        return Err(format!("the host does not share {}, as the VM needs it", case.unshared.join(", ")));
-    }
-    case.group.as_ref().map_or(Ok(()), judge_group)
+    Ok(())
 }
 
 fn judge_group(group: &GroupInput) -> Result<(), String> {
@@ -408,6 +414,11 @@ mod tests {
         insta::assert_snapshot!(refused(&full), @"it needs 1 CPUs and the host has 0 left");
         let full = AdmissionInput { taken: ordinary(1, 500 * MIB), ..case() };
         insta::assert_snapshot!(refused(&full), @"it needs 500Mi of memory and 80Mi of overhead and the host has 524Mi left");
+        let half = ordinary(1, 1000 * MIB).with_reservation(Some(500 * MIB));
+        let larger = AdmissionInput { needs: half, ..case() };
+        insta::assert_snapshot!(refused(&larger), @"it has 1000Mi of memory and 80Mi of overhead and the host has 1Gi for all VMs");
+        let fits = AdmissionInput { offered: ordinary(4, 1080 * MIB), ..larger };
+        assert_eq!(judge(&fits), Ok(()));
         let outdated = AdmissionInput { outdated: true, ..case() };
         insta::assert_snapshot!(refused(&outdated), @"its agent is older than the control plane's definitions: update berth there");
         let cordoned = AdmissionInput { cordoned: true, ..case() };
