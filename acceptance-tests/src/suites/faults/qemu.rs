@@ -1,5 +1,5 @@
 //! QEMUs that die and that stand still, and a guest that does not shut down, on one VM: status, events, and what goes on. Before that,
-//! the memory that its guest uses.
+//! the memory that its guest reports and gives back.
 
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,9 @@ const SOON: Duration = Duration::from_secs(60);
 const VM_START: Duration = Duration::from_secs(90);
 /// The time for a page of the guest.
 const ANSWER: Duration = Duration::from_secs(5);
+/// The guest's memory, and the part of it that is kept, in MiB: so much that the guest works with it.
+const MEMORY: u64 = 128;
+const KEPT: u64 = 112;
 /// The grace period of a stop, in seconds.
 const GRACE: u64 = 5;
 /// Has the guest ignore the power button, and say so on a page.
@@ -44,10 +47,16 @@ pub fn run(report: &mut Report, parts: &Parts, guest: &GuestImage) -> Result<()>
 }
 
 fn cases(report: &mut Report, platform: &Platform, guest: &GuestImage) -> Result<()> {
-    let address = report.step("a guest runs, for which half of its memory is kept", || {
+    let address = report.step("a guest runs, for which a part of its memory is kept", || {
         start(platform, guest).context("starting the guest")
     })?;
-    report.case("the memory that the guest uses is in `berth top` and in the metrics", || memory(platform));
+    report.case("a guest reports its memory, and gives some back to a host that is short of it", || {
+        reported(platform)?;
+        let ballooned = gives_back(platform);
+        // It takes no VM, not even one again that has ended.
+        reserve(platform, &Value::Null)?;
+        ballooned
+    });
     report.case("a QEMU that is killed is started again, and the second time after a delay", || {
         killed(platform)
     });
@@ -70,33 +79,56 @@ fn start(platform: &Platform, guest: &GuestImage) -> Result<String> {
     let vm = manifests::vm(NAME, NAME, NAME);
     let vm = manifests::with(vm, "stop", json!({"mode": "Graceful", "gracePeriodSeconds": GRACE}));
     let vm = manifests::with(vm, "bootstrap", json!({"userData": DEAF}));
-    let vm = manifests::with(vm, "memoryReservation", json!("64Mi"));
+    let vm = manifests::with(vm, "memoryReservation", json!(format!("{KEPT}Mi")));
     platform.kubectl().apply(&manifests::all(&[
         manifests::image(NAME, &url, &guest.sha256),
-        manifests::bios_class(NAME, "128Mi"),
+        manifests::bios_class(NAME, &format!("{MEMORY}Mi")),
         manifests::disk(NAME, NAME, "64Mi"),
         vm,
     ]))?;
     let vm = platform.kubectl().condition(VM, "Ready=True", None, VM_START)?;
-    ensure!(vm["status"]["hardware"]["memoryReservation"] == "64Mi", "{:#}", vm["status"]["hardware"]);
+    let kept = &vm["status"]["hardware"]["memoryReservation"];
+    ensure!(*kept == format!("{KEPT}Mi"), "{:#}", vm["status"]["hardware"]);
     Ok(vm["status"]["interfaces"][0]["address"].as_str().context("no address")?.to_owned())
 }
 
-fn memory(platform: &Platform) -> Result<()> {
-    let most = 128 << 20;
+/// Reads the VM in `berth top`.
+fn use_of_vm(platform: &Platform) -> Result<Value> {
+    let text = platform.host().on_state("top", &["-o", "json"])?.success()?;
+    let hosts: Value = serde_json::from_str(&text)?;
+    Ok(hosts[0]["vms"][0].clone())
+}
+
+fn reported(platform: &Platform) -> Result<()> {
     wait::until("the guest to report its memory", SOON, || {
-        let text = platform.host().on_state("top", &["-o", "json"])?.success()?;
-        let hosts: Value = serde_json::from_str(&text)?;
-        let vm = &hosts[0]["vms"][0];
+        let vm = use_of_vm(platform)?;
         let number =
             |name: &str| vm["guestMemory"][name].as_u64().with_context(|| format!("no {name}: {vm:#}"));
         let (total, available) = (number("total")?, number("available")?);
-        ensure!(total <= most && available < total && available > 0, "{vm:#}");
+        ensure!(total <= MEMORY << 20 && available < total && available > 0, "{vm:#}");
         Ok(())
     })?;
     contains_all(&platform.host().on_state("top", &[])?.success()?, &["USED", NAME])?;
     let metrics = http::get(platform.namespace(), METRICS, "/metrics", SOON)?;
     contains_all(&metrics, &["berth_vm_memory_used_bytes{namespace=\"default\",vm=\"mortal\"}"])
+}
+
+/// Sets the memory that the host reserves for itself.
+fn reserve(platform: &Platform, reserved: &Value) -> Result<()> {
+    let kubectl = platform.kubectl();
+    let host = kubectl.ok(&["get", "hosts", "-o", "jsonpath={.items[0].metadata.name}"])?;
+    let patch = json!({"spec": {"reserved": reserved}}).to_string();
+    kubectl.ok(&["patch", "host", host.trim(), "--type=merge", "-p", &patch]).map(drop)
+}
+
+/// A host that is to keep more memory than it has is short of it.
+fn gives_back(platform: &Platform) -> Result<()> {
+    reserve(platform, &json!({"memory": "16Ti"}))?;
+    wait::until("the guest to give memory back", SOON, || {
+        let vm = use_of_vm(platform)?;
+        ensure!(vm["balloonedBytes"] == (MEMORY - KEPT) << 20, "{vm:#}");
+        Ok(())
+    })
 }
 
 /// The one QEMU of the host.
