@@ -97,9 +97,9 @@ async fn of_vm(ctx: &Context, vm: Candidate) -> Option<VmUsage> {
         journal.slots.iter().map(|(name, slot)| (name.clone(), tap_of(&vm.instance, *slot))).unzip();
     let identity = &machine.process.identity;
     let process = ctx.system.machine_use(&vm.instance, identity, &taps).await.ok()??;
-    let disks = timeout(ANSWER, machine.disk_use()).await.ok().and_then(Result::ok).unwrap_or_default();
+    let (disks, balloon) = tokio::join!(timeout(ANSWER, machine.disk_use()), balloon(&machine));
+    let disks = disks.ok().and_then(Result::ok).unwrap_or_default();
     let run = journal.run.as_ref();
-    let balloon = balloon(&machine).await;
     let named = |volume: &str| vm.disks.iter().find(|(of, _)| of == volume).map(|(_, disk)| disk.clone());
     let disks = disks.into_iter().filter_map(|disk| {
         Some(DiskUsage { name: named(&disk.id)?, read: disk.read, write: disk.write, flush: disk.flush })
