@@ -58,7 +58,7 @@ pub async fn run(
         () = restore_firewall(&ctx) => Ok(()),
         () = console::serve(&ctx) => Ok(()),
         () = measure::serve(&ctx) => Ok(()),
-        () = balloons::run(&ctx) => Ok(()),
+        () = Box::pin(balloons::run(&ctx)) => Ok(()),
         () = heartbeat::run(&ctx) => Ok(()),
         () = work(&ctx) => Ok(()),
     };
