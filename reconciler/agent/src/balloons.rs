@@ -104,7 +104,9 @@ async fn candidates(ctx: &Context, whole: &mut Whole) -> Vec<Candidate> {
     };
     let (mut found, mut now_whole) = (Vec::new(), Whole::new());
     for (name, instance, size) in declared {
-        let Some(machine) = ctx.machines.get(&instance) else { continue };
+        // Those that do not answer are not waited for, one after the other.
+        let machine = ctx.machines.get(&instance).filter(|machine| !machine.is_silent());
+        let Some(machine) = machine else { continue };
         if size.is_none_or(|size| size.memory_reservation.is_none()) {
             let process = &machine.process.identity;
             let is_known = whole.get(&instance) == Some(process);
