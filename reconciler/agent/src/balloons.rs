@@ -117,7 +117,7 @@ async fn candidates(ctx: &Context, whole: &mut Whole) -> Vec<Candidate> {
                     continue;
                 }
                 Some(_) => {}
-                // QEMU does not answer.
+                // QEMU does not answer, or the guest does not run.
                 None => continue,
             }
         }
@@ -131,7 +131,7 @@ async fn candidates(ctx: &Context, whole: &mut Whole) -> Vec<Candidate> {
     found
 }
 
-/// Returns the bytes that are in a balloon. None: QEMU does not answer.
+/// Returns the bytes that are in a balloon. None: QEMU does not answer, or the guest does not run.
 async fn ballooned(machine: &Machine) -> Option<u64> {
     timeout(ANSWER, machine.ballooned()).await.ok()?.ok()
 }

@@ -2,7 +2,7 @@
 //! was stopped, or waits for a disk of the host.
 //!
 //! ```text
-//!   every 15 s: query-status ─▶ no answer within 10 s: silent ─▶ the VM is reconciled ─▶ NotResponding
+//!   every 15 s: query-status ─▶ no answer within 20 s: silent ─▶ the VM is reconciled ─▶ NotResponding
 //!                           └─▶ an answer again                ─▶ the VM is reconciled ─▶ as declared
 //! ```
 //!

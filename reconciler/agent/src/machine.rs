@@ -37,6 +37,7 @@ use tokio::time::Instant;
 use crate::key::Key;
 use berth_engine::{Clock, Queue};
 use berth_host::ProcessFacts;
+pub(crate) use driver::ANSWER_WAIT;
 use driver::{Command, Driver};
 pub(crate) use error::MachineError;
 pub(crate) use exchange::GuestError;
@@ -230,10 +231,10 @@ impl Machine {
         self.ask(Command::ReadDiskUse).await
     }
 
-    /// Has the driver ask whether QEMU answers, see [`Machine::is_silent`]. Does not wait for it; a driver that has much to do does not
-    /// ask.
+    /// Has the driver ask whether QEMU answers, see [`Machine::is_silent`]. Does not wait for it. A driver for which other requests wait
+    /// does not ask: they show whether QEMU answers, and would have to wait for one more.
     pub(crate) fn check_answer(&self) {
-        if self.commands.capacity() > QUEUE_LENGTH / 2 {
+        if self.commands.capacity() == QUEUE_LENGTH {
             // A driver that has ended belongs to a machine that has ended.
             let _ = self.commands.try_send(Command::CheckAnswer);
         }
@@ -249,7 +250,7 @@ impl Machine {
         self.ask(Command::ReadBalloon).await
     }
 
-    /// Reads how much of its memory is in its balloon, in bytes.
+    /// Reads how much of its memory is in its balloon, in bytes, while its guest runs.
     pub(crate) async fn ballooned(&self) -> Result<u64, MachineError> {
         self.ask(Command::ReadBallooned).await
     }

@@ -22,8 +22,8 @@ use berth_host::{ProcessFacts, StateAccess};
 
 /// How long one request waits for the guest to release a device; the caller retries.
 const RELEASE_WAIT: Duration = Duration::from_secs(2);
-/// The time for QEMU to answer before it counts as silent: of a hundred that are started at once, the slowest takes 7 s.
-const ANSWER_WAIT: Duration = Duration::from_secs(10);
+/// The time for QEMU to answer before it counts as silent: of a hundred that are started at once, the slowest takes more than 7 s.
+pub(crate) const ANSWER_WAIT: Duration = Duration::from_secs(20);
 /// How long QEMU may take to exit after its monitor has closed, before its key is enqueued anyway.
 const EXIT_WAIT: Duration = Duration::from_secs(10);
 
@@ -264,11 +264,14 @@ impl Driver {
             Command::CheckAnswer => self.check_answer().await,
             Command::ReadBallooned(reply) => {
                 if !reply.is_closed() {
-                    let _ = reply.send(balloon::ballooned(&self.qmp).await.map_err(MachineError::from));
+                    let _ = reply.send(self.ballooned().await);
                 }
             }
             Command::SetBalloon(bytes, reply) => {
-                let _ = reply.send(self.set_balloon(bytes).await);
+                // The number is of a moment that is over.
+                if !reply.is_closed() {
+                    let _ = reply.send(self.set_balloon(bytes).await);
+                }
             }
             Command::GuestListens(reply) => {
                 let _ = reply.send(guest_agent::has_listener(&self.qmp).await.map_err(MachineError::from));
@@ -471,6 +474,12 @@ impl Driver {
             self.reports_memory = true;
         }
         Ok(balloon::observe(&self.qmp).await?)
+    }
+
+    /// Reads how much is in the balloon, of a guest that runs: a state that is being loaded may change it.
+    async fn ballooned(&self) -> Result<u64, MachineError> {
+        self.allowed(Action::SetBalloon).await?;
+        Ok(balloon::ballooned(&self.qmp).await?)
     }
 
     async fn set_balloon(&self, bytes: u64) -> Result<(), MachineError> {

@@ -31,7 +31,7 @@ use crate::journal::{Journal, Owner};
 use crate::key::ObjectName;
 use crate::kinds::network;
 use crate::lease_watcher::PendingLease;
-use crate::machine::{Connection, GuestFacts, Machine, MachineState};
+use crate::machine::{ANSWER_WAIT, Connection, GuestFacts, Machine, MachineState};
 use crate::networking::{NamedAddress, Networks, named_addresses, security_groups_of, tap_prefix};
 use crate::probes::{ProbePlan, ProbeResults};
 use crate::restores::{self, DueMemory, VmRestore};
@@ -399,8 +399,8 @@ async fn observe_running(
         Connection::Due => observed.connection_due = true,
         Connection::Failed(why) => observed.unreachable = Some(silence(ctx, process, why).await),
         Connection::Open(machine) if machine.is_silent() => {
-            observed.unreachable =
-                Some(silence(ctx, process, "no answer within 10 seconds".to_owned()).await);
+            let seen = format!("no answer within {} seconds", ANSWER_WAIT.as_secs());
+            observed.unreachable = Some(silence(ctx, process, seen).await);
         }
         Connection::Open(machine) => match machine.state().await {
             Ok(state) => {
