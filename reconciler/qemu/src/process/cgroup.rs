@@ -129,7 +129,6 @@ impl Cgroups {
         // Held while directories are created, so that the sweep does not remove the parent in between.
         let mut launching = launching();
         launching.insert(instance.to_owned());
-        oom::forget(instance);
         if !self.hierarchies.is_empty() {
             yielding().insert(instance.to_owned(), limits.cpu.weight);
         }
@@ -142,6 +141,7 @@ impl Cgroups {
                 }
             }
         }
+        oom::begin(instance, self.oom_kills_in_cgroups(instance));
         Entrances { files, instance: instance.to_owned() }
     }
 
@@ -201,9 +201,12 @@ impl Cgroups {
 
     /// Returns how often the kernel's OOM killer has ended a process of the machine that was started last.
     pub(super) fn oom_kills(&self, instance: &str) -> u64 {
-        let counted =
-            self.hierarchies.iter().map(|hierarchy| hierarchy.oom_kills(&hierarchy.directory(instance)));
-        counted.max().unwrap_or_default().max(oom::remembered(instance))
+        oom::since_its_start(instance, self.oom_kills_in_cgroups(instance))
+    }
+
+    fn oom_kills_in_cgroups(&self, instance: &str) -> u64 {
+        let of = |hierarchy: &Hierarchy| hierarchy.oom_kills(&hierarchy.directory(instance));
+        self.hierarchies.iter().map(of).max().unwrap_or_default()
     }
 
     /// Returns the contents of the files `cpu.stat` of the machine's cgroups.
@@ -260,7 +263,7 @@ impl Hierarchy {
 
     fn prepare(&self, instance: &str, limits: Limits) -> io::Result<File> {
         let directory = self.directory(instance);
-        // The counters of an earlier machine are not those of this one.
+        // The counters of an earlier machine are not those of this one. A process that is ending may still be in it.
         let _ = std::fs::remove_dir(&directory);
         std::fs::create_dir_all(&directory)?;
         if let Self::V2 { mount } = self {

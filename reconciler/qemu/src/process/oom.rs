@@ -7,11 +7,19 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// More instances than a host has; the numbers of some are forgotten above it.
 const MOST: usize = 4096;
 
-/// The numbers of instances whose cgroups are removed.
-static REMOVED: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
+/// The numbers of an instance beside that which its cgroups have now.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    /// That of its cgroups when its machine was started: an earlier machine may have left them.
+    before: u64,
+    /// Those of its machine when its cgroups were removed.
+    removed: u64,
+}
 
-fn removed() -> MutexGuard<'static, BTreeMap<String, u64>> {
-    REMOVED.lock().unwrap_or_else(PoisonError::into_inner)
+static KNOWN: Mutex<BTreeMap<String, Known>> = Mutex::new(BTreeMap::new());
+
+fn known() -> MutexGuard<'static, BTreeMap<String, Known>> {
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Reads the number of a cgroup from this file of it: `memory.events` in version 2, `memory.oom_control` in version 1. 0 if there is
@@ -25,27 +33,36 @@ fn parse(text: &str) -> u64 {
     text.lines().find_map(number).unwrap_or_default()
 }
 
-/// Remembers the number of an instance whose cgroup is about to be removed.
-pub(super) fn remember(instance: &str, kills: u64) {
-    if kills == 0 {
-        return;
-    }
-    let mut removed = removed();
-    let number = removed.entry(instance.to_owned()).or_default();
-    *number = kills.max(*number);
-    if removed.len() > MOST {
-        removed.pop_first();
+/// Begins to count for a machine that is about to be started in cgroups with this number.
+pub(super) fn begin(instance: &str, counted: u64) {
+    let mut known = known();
+    known.remove(instance);
+    if counted > 0 {
+        insert(&mut known, instance, Known { before: counted, removed: 0 });
     }
 }
 
-/// Forgets the number of an instance of which a machine is about to be started.
-pub(super) fn forget(instance: &str) {
-    removed().remove(instance);
+/// Remembers the number of an instance whose cgroup with this number has been removed.
+pub(super) fn remember(instance: &str, counted: u64) {
+    let mut known = known();
+    let Known { before, removed } = known.get(instance).copied().unwrap_or_default();
+    let kills = counted.saturating_sub(before);
+    if kills > removed {
+        insert(&mut known, instance, Known { before, removed: kills });
+    }
 }
 
-/// Returns the number of an instance whose cgroups were removed.
-pub(super) fn remembered(instance: &str) -> u64 {
-    removed().get(instance).copied().unwrap_or_default()
+fn insert(known: &mut BTreeMap<String, Known>, instance: &str, numbers: Known) {
+    known.insert(instance.to_owned(), numbers);
+    if known.len() > MOST {
+        known.pop_first();
+    }
+}
+
+/// Returns the number of the machine of an instance whose cgroups have this number now.
+pub(super) fn since_its_start(instance: &str, counted: u64) -> u64 {
+    let Known { before, removed } = known().get(instance).copied().unwrap_or_default();
+    counted.saturating_sub(before).max(removed)
 }
 
 #[cfg(test)]
@@ -63,11 +80,21 @@ mod tests {
     #[test]
     fn a_number_is_remembered_until_the_next_start() {
         remember("i-remembered", 0);
-        assert_eq!(remembered("i-remembered"), 0);
+        assert_eq!(since_its_start("i-remembered", 0), 0);
         remember("i-remembered", 2);
         remember("i-remembered", 1);
-        assert_eq!(remembered("i-remembered"), 2, "of another hierarchy");
-        forget("i-remembered");
-        assert_eq!(remembered("i-remembered"), 0);
+        assert_eq!(since_its_start("i-remembered", 0), 2, "the other is of another hierarchy");
+        begin("i-remembered", 0);
+        assert_eq!(since_its_start("i-remembered", 0), 0);
+    }
+
+    #[test]
+    fn a_machine_in_the_cgroup_of_an_earlier_one_has_numbers_of_its_own() {
+        begin("i-again", 3);
+        assert_eq!((since_its_start("i-again", 3), since_its_start("i-again", 4)), (0, 1));
+        remember("i-again", 3);
+        assert_eq!(since_its_start("i-again", 0), 0);
+        remember("i-again", 5);
+        assert_eq!(since_its_start("i-again", 0), 2);
     }
 }

@@ -278,6 +278,11 @@ fn processes_that_the_oom_killer_ended_are_counted_in_both_versions() {
         let path = root.path().join("berth").join(&instance).join(file);
         std::fs::write(&path, "oom_kill 1\n").expect("written");
         assert_eq!(cgroups.oom_kills(&instance), 1);
+        // Not empty, so that it stays, like one of which a process is still ending.
+        drop(cgroups.prepare(&instance, Limits::default()));
+        assert_eq!(cgroups.oom_kills(&instance), 0, "that of the earlier machine");
+        std::fs::write(&path, "oom_kill 2\n").expect("written");
+        assert_eq!(cgroups.oom_kills(&instance), 1);
     }
 }
 
