@@ -6,7 +6,8 @@
 //! ```
 //!
 //! *Guarantees:* only guests with a reservation below their memory are touched, while they run; one that has lost its reservation gets
-//! all of its memory back, also if another agent took it. Nothing is written: the balloon itself is the state.
+//! all of its memory back, also if another agent took it. Nothing is written: the balloon itself is the state. On a host that runs out
+//! of memory nevertheless, the kernel ends QEMUs that use more than is kept for them before others.
 
 mod policy;
 
@@ -27,7 +28,7 @@ use crate::journal::{Journal, Run};
 use crate::key::ObjectName;
 use crate::machine::Machine;
 use crate::measure;
-use policy::{Guest, HostMemory, targets};
+use policy::{Guest, HostMemory, oom_preference, targets};
 
 /// The time between two steps.
 const EVERY: Duration = Duration::from_secs(10);
@@ -71,14 +72,18 @@ pub(crate) async fn run(ctx: &Context) {
 /// Does one step. Returns whether guests were asked to give memory back.
 async fn adjust(ctx: &Context, whole: &mut Whole) -> Result<bool, Error> {
     let candidates = candidates(ctx, whole).await;
-    let looks = stream::iter(candidates).map(|candidate| look(ctx, candidate)).buffer_unordered(AT_A_TIME);
-    let mut found: Vec<(Candidate, Guest)> = looks.filter_map(futures::future::ready).collect().await;
-    if found.is_empty() {
+    if candidates.is_empty() {
         return Ok(false);
     }
+    let Some(host) = host_memory(ctx).await? else { return Ok(false) };
+    // Whatever the guest answers, and whether it answers.
+    for Candidate { name, machine, reserved, .. } in &candidates {
+        set_oom_preference(ctx, name, machine, oom_preference(*reserved, host.total)).await;
+    }
+    let looks = stream::iter(candidates).map(|candidate| look(ctx, candidate)).buffer_unordered(AT_A_TIME);
+    let mut found: Vec<(Candidate, Guest)> = looks.filter_map(futures::future::ready).collect().await;
     // Equal inputs have equal results, whatever the order of the answers.
     found.sort_by(|(one, _), (other, _)| one.name.cmp(&other.name));
-    let Some(host) = host_memory(ctx).await? else { return Ok(false) };
     let guests: Vec<Guest> = found.iter().map(|(_, guest)| *guest).collect();
     let mut gives = false;
     for ((candidate, guest), target) in found.iter().zip(targets(&host, &guests)) {
@@ -91,6 +96,14 @@ async fn adjust(ctx: &Context, whole: &mut Whole) -> Result<bool, Error> {
         }
     }
     Ok(gives)
+}
+
+/// Has the kernel end the QEMU of a VM that may use more than is kept for it before others, if the host runs out of memory.
+async fn set_oom_preference(ctx: &Context, name: &ObjectName, machine: &Machine, preference: u16) {
+    let process = &machine.process.identity;
+    if let Err(error) = ctx.system.set_oom_preference(process, preference).await {
+        tracing::debug!(vm = %name, %error, "the OOM killer does not prefer it");
+    }
 }
 
 /// Returns the VMs of which not all memory is kept, and those that lack some of it nevertheless.
@@ -113,6 +126,10 @@ async fn candidates(ctx: &Context, whole: &mut Whole) -> Vec<Candidate> {
             let ballooned = if is_known { Some(0) } else { ballooned(&machine).await };
             match ballooned {
                 Some(0) => {
+                    if !is_known {
+                        // Another agent may have changed it.
+                        set_oom_preference(ctx, &name, &machine, 0).await;
+                    }
                     now_whole.insert(instance, process.clone());
                     continue;
                 }

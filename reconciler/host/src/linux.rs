@@ -595,6 +595,10 @@ impl Machines for LinuxSystem {
         self.machines.oom_kills(instance).await
     }
 
+    async fn set_oom_preference(&self, process: &ProcessIdentity, preference: u16) -> Result<()> {
+        Ok(self.machines.hypervisor().await?.set_oom_preference(process, preference).await?)
+    }
+
     async fn process(&self, instance: &str) -> Result<Option<ProcessFacts>> {
         self.machines.process(instance).await
     }
@@ -610,7 +614,7 @@ impl Machines for LinuxSystem {
     }
 
     async fn process_state(&self, process: &ProcessIdentity) -> Result<Option<ProcessState>> {
-        self.machines.process_state(process).await
+        Ok(self.machines.hypervisor().await?.process_state(process).await?)
     }
 
     async fn exited(&self, process: &ProcessIdentity) -> Result<()> {

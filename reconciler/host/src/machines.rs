@@ -57,6 +57,11 @@ pub trait Machines: Send + Sync + fmt::Debug + 'static {
     /// [`Hypervisor::oom_kills`]: berth_qemu::hypervisor::Hypervisor::oom_kills
     async fn oom_kills(&self, instance: &str) -> Result<u64>;
 
+    /// Has the kernel's OOM killer prefer this process, see [`Hypervisor::set_oom_preference`].
+    ///
+    /// [`Hypervisor::set_oom_preference`]: berth_qemu::hypervisor::Hypervisor::set_oom_preference
+    async fn set_oom_preference(&self, process: &ProcessIdentity, preference: u16) -> Result<()>;
+
     /// Returns the instance's QEMU if it is alive.
     async fn process(&self, instance: &str) -> Result<Option<ProcessFacts>>;
 

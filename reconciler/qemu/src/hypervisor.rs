@@ -159,6 +159,8 @@ pub enum ProcessError {
     NoCpuController,
     #[error("cannot set the CPU time in {}", path.display())]
     CpuTime { path: PathBuf, source: std::io::Error },
+    #[error("cannot set how much the OOM killer prefers process {pid}")]
+    OomPreference { pid: i32, source: std::io::Error },
 }
 
 /// The host's operations on QEMU. Object safe, so that a caller can wrap it (to inject faults, for example).
@@ -185,6 +187,14 @@ pub trait Hypervisor: Send + Sync + fmt::Debug {
     /// Returns how often the kernel's OOM killer has ended a process of the machine that was launched last under this name, also after
     /// its end. 0 on a host without control groups for memory.
     async fn oom_kills(&self, instance: &str) -> u64;
+
+    /// Has the kernel's OOM killer prefer this process by a number from 0 to 1000, which is added to that of this program
+    /// (`oom_score_adj`). Succeeds if the process has ended.
+    async fn set_oom_preference(
+        &self,
+        process: &ProcessIdentity,
+        preference: u16,
+    ) -> Result<(), ProcessError>;
 
     /// Lists every QEMU on the host, including foreign ones.
     async fn list(&self) -> Result<Vec<FoundQemu>, ProcessError>;

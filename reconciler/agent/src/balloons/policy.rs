@@ -114,6 +114,15 @@ pub(super) fn targets(host: &HostMemory, guests: &[Guest]) -> Vec<Option<u64>> {
     guests.iter().zip(changes).map(|(guest, change)| target(guest, change)).collect()
 }
 
+/// Returns how much the kernel's OOM killer is to prefer the QEMU of a guest for which this many bytes are kept (none: all of them), in
+/// thousandths of the host's memory. As among the pods of Kubernetes, a QEMU that uses more than is kept for it comes before any of
+/// which all is kept.
+pub(super) fn oom_preference(reserved: Option<u64>, total: u64) -> u16 {
+    let Some(reserved) = reserved else { return 0 };
+    let kept = u128::from(reserved.min(total)) * 1000 / u128::from(total.max(1));
+    u16::try_from(1000 - kept).unwrap_or_default()
+}
+
 #[derive(Clone, Copy)]
 enum Change {
     None,

@@ -31,6 +31,11 @@ async fn ballooned(fixture: &Fixture, seconds: u64) -> u64 {
     fixture.system.hypervisor().view(INSTANCE).expect("it runs").ballooned / MIB
 }
 
+/// Returns how much the kernel's OOM killer prefers the QEMU.
+fn oom_preference(fixture: &Fixture) -> u16 {
+    fixture.system.hypervisor().view(INSTANCE).expect("it runs").oom_preference
+}
+
 fn kept(vm: &VM) -> Option<String> {
     vm.status.as_ref()?.hardware.as_ref()?.memory_reservation.clone()
 }
@@ -61,6 +66,7 @@ async fn a_guest_that_loses_its_reservation_gets_its_memory_back_at_once_also_by
     let fixture = started(overcommitted()).await;
     fixture.system.set_available_memory(GIB);
     assert_eq!(ballooned(&fixture, 300).await, 256);
+    assert_eq!(oom_preference(&fixture), 993, "256 MiB are kept of 32 GiB");
     fixture.change::<VM>("web", json!({"memoryReservation": "384Mi"})).await;
     assert_eq!(ballooned(&fixture, 15).await, 128);
     fixture.crash_agent().await;
@@ -68,6 +74,7 @@ async fn a_guest_that_loses_its_reservation_gets_its_memory_back_at_once_also_by
     fixture.start_agent();
     assert_eq!(ballooned(&fixture, 60).await, 0, "the host is short of memory");
     fixture.until::<VM>("web", |vm| kept(vm).is_none()).await;
+    assert_eq!(oom_preference(&fixture), 0);
     fixture.assert_quiet().await;
 }
 

@@ -216,6 +216,10 @@ impl Machines for FakeSystem {
         Ok(self.hypervisor.oom_kills(instance).await)
     }
 
+    async fn set_oom_preference(&self, process: &ProcessIdentity, preference: u16) -> Result<()> {
+        Ok(self.hypervisor.set_oom_preference(process, preference).await?)
+    }
+
     async fn process(&self, instance: &str) -> Result<Option<ProcessFacts>> {
         self.call("process", self.running(instance)).await
     }

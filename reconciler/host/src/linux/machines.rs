@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_qemu::console::ConsoleStream;
-use berth_qemu::hypervisor::{CpuTime, FoundQemu, Hypervisor, ProcessIdentity, ProcessState};
+use berth_qemu::hypervisor::{CpuTime, FoundQemu, Hypervisor, ProcessIdentity};
 use berth_qemu::installation::{Installation, UefiFirmware};
 use berth_qemu::machine::{
     Confinement, DiskKey, DiskSpec, Firmware, LaunchSpec, MachineFiles, MachinePaths, MachineSpec, Medium,
@@ -96,7 +96,7 @@ impl LinuxMachines {
         self.hypervisor = OnceCell::new_with(Some(hypervisor));
     }
 
-    async fn hypervisor(&self) -> std::result::Result<&Arc<dyn Hypervisor>, LaunchError> {
+    pub(super) async fn hypervisor(&self) -> std::result::Result<&Arc<dyn Hypervisor>, LaunchError> {
         let find = || async {
             let users = self.users.clone();
             let claims = Claims::new(move |instance, uid| users.may_be(instance, uid));
@@ -215,10 +215,6 @@ impl LinuxMachines {
     pub(super) async fn cpu_time(&self, instance: &str) -> Result<CpuTime> {
         check_name("instance", instance)?;
         Ok(self.hypervisor().await?.cpu_time(instance).await?)
-    }
-
-    pub(super) async fn process_state(&self, process: &ProcessIdentity) -> Result<Option<ProcessState>> {
-        Ok(self.hypervisor().await?.process_state(process).await?)
     }
 
     pub(super) async fn oom_kills(&self, instance: &str) -> Result<u64> {

@@ -41,6 +41,8 @@ pub struct MachineView {
     pub iops: BTreeMap<String, u64>,
     /// The bytes of the guest's memory that are in its balloon.
     pub ballooned: u64,
+    /// How much the kernel's OOM killer prefers its process.
+    pub oom_preference: u16,
     /// The guest's file systems are frozen.
     pub is_frozen: bool,
     /// How often they were frozen.
@@ -238,6 +240,7 @@ impl FakeHypervisor {
             run_state: RunState::from_qemu(machine.status),
             booted: machine.booted,
             ballooned: machine.ballooned,
+            oom_preference: machine.oom_preference,
             is_frozen: machine.is_frozen,
             freezes: machine.freezes,
             boot: machine.boot.filter(|_| machine.booted),

@@ -58,6 +58,17 @@ impl Hypervisor for FakeHypervisor {
         self.lock().oom_kills.get(instance).copied().unwrap_or_default()
     }
 
+    async fn set_oom_preference(
+        &self,
+        process: &ProcessIdentity,
+        preference: u16,
+    ) -> Result<(), ProcessError> {
+        if let Some(machine) = self.lock().machines.get_mut(&process.pid) {
+            machine.oom_preference = preference;
+        }
+        Ok(())
+    }
+
     async fn list(&self) -> Result<Vec<FoundQemu>, ProcessError> {
         let world = self.lock();
         let ours = world.machines.values().map(|machine| {

@@ -34,6 +34,8 @@ pub(super) struct Machine {
     /// The guest is asked to report its memory.
     pub(super) reports_memory: bool,
     pub(super) cpu_time: CpuTime,
+    /// How much the kernel's OOM killer prefers its process.
+    pub(super) oom_preference: u16,
     pub(super) behaviour: Behaviour,
     pub(super) programs: GuestPrograms,
     pub(super) users: GuestUsers,
@@ -215,6 +217,7 @@ impl Machine {
             ballooned: 0,
             reports_memory: false,
             cpu_time: CpuTime::default(),
+            oom_preference: 0,
             spec,
             behaviour,
             programs: GuestPrograms::default(),

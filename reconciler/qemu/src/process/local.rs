@@ -22,7 +22,7 @@ use super::landlock::{Reach, Ruleset};
 use super::pidfd::PidFd;
 use super::{
     Cgroups, LaunchError, ProcessError, ProcessIdentity, RunAs, affinity, helper, identity, last_lines,
-    launch, list_qemu, log, swtpm, tap, virtiofsd,
+    launch, list_qemu, log, oom, swtpm, tap, virtiofsd,
 };
 use crate::console::ConsoleStream;
 use crate::guest_agent::{GuestAgent, GuestAgentError};
@@ -534,6 +534,18 @@ impl Hypervisor for LocalHypervisor {
 
     async fn oom_kills(&self, instance: &str) -> u64 {
         self.cgroups.oom_kills(instance)
+    }
+
+    async fn set_oom_preference(
+        &self,
+        process: &ProcessIdentity,
+        preference: u16,
+    ) -> Result<(), ProcessError> {
+        if !identity::is_alive(process)? {
+            return Ok(());
+        }
+        let pid = process.pid;
+        oom::prefer(pid, preference).map_err(|source| ProcessError::OomPreference { pid, source })
     }
 
     async fn mark_started(&self, instance: &str, just_now: bool) {

@@ -1,11 +1,15 @@
-//! How often the kernel's OOM killer has ended processes of a machine: counted in its cgroups, and remembered after these are removed.
+//! The kernel's OOM killer: how often it has ended processes of a machine, which its cgroups count and which is remembered after these
+//! are removed, and which processes it prefers.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// More instances than a host has; the numbers of some are forgotten above it.
 const MOST: usize = 4096;
+/// The largest number of the kernel's scale: such a process is ended first.
+const MOST_SCORE: i32 = 1000;
 
 /// The numbers of an instance beside that which its cgroups have now.
 #[derive(Clone, Copy, Debug, Default)]
@@ -63,6 +67,18 @@ fn insert(known: &mut BTreeMap<String, Known>, instance: &str, numbers: Known) {
 pub(super) fn since_its_start(instance: &str, counted: u64) -> u64 {
     let Known { before, removed } = known().get(instance).copied().unwrap_or_default();
     counted.saturating_sub(before).max(removed)
+}
+
+/// Has the OOM killer prefer a process by this number more than this program, as far as the kernel's scale goes.
+pub(super) fn prefer(pid: i32, preference: u16) -> io::Result<()> {
+    let wanted = (read_score("/proc/self/oom_score_adj")? + i32::from(preference)).min(MOST_SCORE);
+    let path = format!("/proc/{pid}/oom_score_adj");
+    if read_score(&path)? == wanted { Ok(()) } else { std::fs::write(path, wanted.to_string()) }
+}
+
+fn read_score(path: &str) -> io::Result<i32> {
+    let text = std::fs::read_to_string(path)?;
+    text.trim().parse().map_err(|_| io::Error::other(format!("{path} has no number")))
 }
 
 #[cfg(test)]

@@ -54,6 +54,23 @@ async fn a_process_that_a_signal_has_stopped_is_seen_as_such_until_it_goes_on_or
     until(None).await;
 }
 
+#[tokio::test]
+async fn the_oom_killer_prefers_a_process_by_the_number_above_that_of_this_one() {
+    let process = sleeper("exec sleep 60");
+    let score = |pid: &str| {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).expect("readable");
+        text.trim().parse::<i32>().expect("a number")
+    };
+    for preference in [300, 1000, 0] {
+        hypervisor().set_oom_preference(&process, preference).await.expect("set");
+        let wanted = (score("self") + i32::from(preference)).min(1000);
+        assert_eq!(score(&process.pid.to_string()), wanted);
+    }
+    kill(Pid::from_raw(process.pid), Signal::SIGKILL).expect("sent");
+    hypervisor().exited(&process).await.expect("ended");
+    hypervisor().set_oom_preference(&process, 300).await.expect("it has ended");
+}
+
 #[test]
 fn a_process_has_ended_when_its_last_thread_has() {
     for (state, threads, ended) in

@@ -92,6 +92,17 @@ fn a_host_keeps_what_it_reserves_if_that_is_more_than_a_fifth() {
     assert!(targets(&host, &[guest(8 * GIB, GIB)])[0].is_some());
 }
 
+#[test]
+fn the_oom_killer_prefers_a_qemu_that_uses_more_than_is_kept_for_it_to_any_of_which_all_is_kept() {
+    let total = 64 * GIB;
+    assert_eq!(oom_preference(None, total), 0);
+    assert_eq!(oom_preference(Some(16 * GIB), total), 750);
+    assert_eq!((oom_preference(Some(0), total), oom_preference(Some(u64::MAX), total)), (1000, 0));
+    // The kernel adds the thousandths of all memory that a process uses.
+    let score = |used: u64, reserved| used * 1000 / total + u64::from(oom_preference(reserved, total));
+    assert!(score(17 * GIB, Some(16 * GIB)) > score(total, None));
+}
+
 fn any_guest() -> impl Strategy<Value = Guest> {
     let numbers = (1u64..64, 0u64..64, 0u64..130, 0u64..=64, any::<bool>(), any::<u64>(), any::<u64>());
     numbers.prop_map(|(base, plugged, reserved, left, reports, total, available)| Guest {
