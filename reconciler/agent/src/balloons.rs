@@ -14,7 +14,7 @@ mod policy;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use berth_api::Size;
+use berth_api::{Size, VM};
 use berth_qemu::hypervisor::ProcessIdentity;
 use futures::{StreamExt, stream};
 use tokio::time::{sleep, timeout};
@@ -78,7 +78,8 @@ async fn adjust(ctx: &Context, whole: &mut Whole) -> Result<bool, Error> {
     let Some(host) = host_memory(ctx).await? else { return Ok(false) };
     // Whatever the guest answers, and whether it answers.
     for Candidate { name, machine, reserved, .. } in &candidates {
-        set_oom_preference(ctx, name, machine, oom_preference(*reserved, host.total)).await;
+        let process = &machine.process.identity;
+        set_oom_preference(ctx, name, process, oom_preference(*reserved, host.total)).await;
     }
     let looks = stream::iter(candidates).map(|candidate| look(ctx, candidate)).buffer_unordered(AT_A_TIME);
     let mut found: Vec<(Candidate, Guest)> = looks.filter_map(futures::future::ready).collect().await;
@@ -98,9 +99,17 @@ async fn adjust(ctx: &Context, whole: &mut Whole) -> Result<bool, Error> {
     Ok(gives)
 }
 
+/// Has the kernel prefer a QEMU that was launched just now as the next step would: a state that it loads takes its memory before that.
+pub(crate) async fn prefer_launched(ctx: &Context, vm: &VM, process: &ProcessIdentity) {
+    let name = ObjectName::of(vm);
+    let size = declared_size(&ctx.index.read(), &name, vm).ok();
+    let Some(reserved) = size.and_then(|size| size.memory_reservation) else { return };
+    let Ok(Some(host)) = host_memory(ctx).await else { return };
+    set_oom_preference(ctx, &name, process, oom_preference(Some(reserved), host.total)).await;
+}
+
 /// Has the kernel end the QEMU of a VM that may use more than is kept for it before others, if the host runs out of memory.
-async fn set_oom_preference(ctx: &Context, name: &ObjectName, machine: &Machine, preference: u16) {
-    let process = &machine.process.identity;
+async fn set_oom_preference(ctx: &Context, name: &ObjectName, process: &ProcessIdentity, preference: u16) {
     if let Err(error) = ctx.system.set_oom_preference(process, preference).await {
         tracing::debug!(vm = %name, %error, "the OOM killer does not prefer it");
     }
@@ -128,7 +137,7 @@ async fn candidates(ctx: &Context, whole: &mut Whole) -> Vec<Candidate> {
                 Some(0) => {
                     if !is_known {
                         // Another agent may have changed it.
-                        set_oom_preference(ctx, &name, &machine, 0).await;
+                        set_oom_preference(ctx, &name, process, 0).await;
                     }
                     now_whole.insert(instance, process.clone());
                     continue;

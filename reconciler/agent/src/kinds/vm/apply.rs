@@ -10,6 +10,7 @@ use berth_qemu::machine::MachineSpec;
 use kube::{Resource as _, ResourceExt};
 
 use super::{LanAddress, MediumChange, Step, declared_disks::User};
+use crate::balloons;
 use crate::context::Context;
 use crate::converge::release;
 use crate::error::Error;
@@ -199,6 +200,7 @@ async fn launch(ctx: &Context, vm: &VM, request: &LaunchRequest) -> Result<(), E
     }
     let process = ctx.system.launch(request).await?;
     tracing::info!(pid = process.identity.pid, instance, "launched");
+    balloons::prefer_launched(ctx, vm, &process.identity).await;
     // Recorded before the guest may run. An unreadable journal is left to the next observation.
     if let Some(Ok(journal)) = ctx.system.read_journal(instance).await?.map(Journal::parse) {
         let updated = journal.with_process(&process).to_value();
