@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -131,14 +131,6 @@ fn gives_back(platform: &Platform) -> Result<()> {
     })
 }
 
-/// The one QEMU of the host.
-fn qemu(platform: &Platform) -> Result<i32> {
-    match berth::qemu_processes(platform.namespace())?[..] {
-        [pid] => Ok(pid),
-        ref others => bail!("not one QEMU: {others:?}"),
-    }
-}
-
 fn signal(pid: i32, signal: Signal) -> Result<()> {
     kill(Pid::from_raw(pid), signal).with_context(|| format!("{signal} to QEMU, process {pid}"))
 }
@@ -146,7 +138,7 @@ fn signal(pid: i32, signal: Signal) -> Result<()> {
 fn killed(platform: &Platform) -> Result<()> {
     let kubectl = platform.kubectl();
     for restarts in 1..=2 {
-        let before = qemu(platform)?;
+        let before = platform.qemu()?;
         signal(before, Signal::SIGKILL)?;
         if restarts == 2 {
             let looping = kubectl.condition(VM, "Ready=False", Some("CrashLoop"), SOON)?;
@@ -161,7 +153,7 @@ fn killed(platform: &Platform) -> Result<()> {
         let vm = kubectl.until(VM, "to be started again", VM_START, again)?;
         let end = &vm["status"]["lastEnd"];
         ensure!(end["orderly"] == false && end["outOfMemory"].is_null(), "{end:#}");
-        ensure!(qemu(platform)? != before, "the same process");
+        ensure!(platform.qemu()? != before, "the same process");
     }
     let events = kubectl.ok(&["get", "events", "-o", "yaml"])?;
     contains_all(&events, &["Restarted", "CrashLoop"])
@@ -169,14 +161,14 @@ fn killed(platform: &Platform) -> Result<()> {
 
 fn stopped(platform: &Platform) -> Result<()> {
     let kubectl = platform.kubectl();
-    let pid = qemu(platform)?;
+    let pid = platform.qemu()?;
     signal(pid, Signal::SIGSTOP)?;
     let seen = kubectl.condition(VM, "Ready=False", Some("NotResponding"), SOON);
     signal(pid, Signal::SIGCONT)?;
     let message = condition_of(&seen?, "Ready").context("no Ready")?["message"].to_string();
     contains_all(&message, &["is stopped by a signal", &format!("kill -CONT {pid}")])?;
     let vm = kubectl.condition(VM, "Ready=True", Some("Running"), SOON)?;
-    ensure!(qemu(platform)? == pid && vm["status"]["restarts"] == 2, "{:#}", vm["status"]);
+    ensure!(platform.qemu()? == pid && vm["status"]["restarts"] == 2, "{:#}", vm["status"]);
     Ok(())
 }
 
