@@ -29,7 +29,7 @@ pub struct AgentConfig {
     /// Labels the Host is created with. `kubernetes.io/hostname` is added.
     pub labels: BTreeMap<String, String>,
     /// Virtual CPUs offered per physical CPU. Default 4: guests are idle most of the time, and a busy host slows them
-    /// down evenly. Memory is never overcommitted.
+    /// down evenly. Memory is overcommitted only by VMs that declare that less of it is kept for them.
     pub cpu_overcommit: u32,
     /// Memory reserved for the host itself unless its Host declares it, in bytes. Default 512 MiB, capped at half of the
     /// total.
