@@ -10,7 +10,7 @@
 //! moment: a guest that does not follow is asked for the same once more, and never for more than one step.
 //!
 //! *Guarantees:* a guest never gives back what is kept for it; one that has less gets it at once. Nothing is taken from a guest that
-//! has not reported its memory a moment ago: it may have no driver, or not follow.
+//! has not reported its memory a moment ago: it may have no driver, or not follow. No more is taken than it has available.
 
 #[cfg(test)]
 mod tests;
@@ -84,12 +84,10 @@ impl Guest {
         (self.base / STEP).next_multiple_of(MIB).max(LEAST_STEP)
     }
 
-    /// The most that one step takes.
+    /// The most that one step takes. A guest that has nothing available would have to swap, or end programs.
     fn gives(&self) -> u64 {
-        match self.reported {
-            Some(_) => self.left.saturating_sub(self.least()).min(self.step()),
-            None => 0,
-        }
+        let most = self.left.saturating_sub(self.least()).min(self.step());
+        self.reported.map_or(0, |memory| memory.available.min(most))
     }
 
     /// The part of that which it does not use.

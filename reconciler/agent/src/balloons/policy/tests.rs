@@ -53,6 +53,14 @@ fn guests_with_memory_to_spare_give_before_those_that_use_theirs() {
 }
 
 #[test]
+fn a_guest_is_never_asked_for_memory_that_it_uses() {
+    let full = guest(8 * GIB, 8 * GIB);
+    assert_eq!(targets(&host(0), &[full]), [None]);
+    let nearly = guest(8 * GIB, 8 * GIB - 100 * MIB);
+    assert_eq!(targets(&host(0), &[nearly, full]), [Some(8 * GIB - 100 * MIB), None]);
+}
+
+#[test]
 fn equal_guests_give_the_same_and_larger_ones_more() {
     let all = [guest(20 * GIB, GIB), guest(20 * GIB, GIB), guest(40 * GIB, GIB)];
     let given: Vec<u64> = targets(&host(20 * GIB - 400 * MIB), &all)
