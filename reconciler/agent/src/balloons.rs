@@ -22,7 +22,6 @@ use tokio::time::{sleep, timeout};
 use crate::context::Context;
 use crate::error::Error;
 use crate::hardware::memory_reservation;
-use crate::huge_pages;
 use crate::index::{declared_size, instance_of};
 use crate::journal::{Journal, Run};
 use crate::key::ObjectName;
@@ -179,9 +178,9 @@ async fn look(ctx: &Context, candidate: Candidate) -> Option<(Candidate, Guest)>
 
 /// Reads the memory of the host. None: it is not known.
 async fn host_memory(ctx: &Context) -> Result<Option<HostMemory>, Error> {
-    let (seen, facts) = (ctx.system.host_use().await?, ctx.system.facts().await?);
-    let total = seen.memory_bytes.saturating_sub(huge_pages::reserved_bytes(&facts));
-    let memory =
-        HostMemory { total, available: seen.memory_available_bytes, reserved: ctx.reserved_memory(&facts) };
+    let seen = ctx.system.host_use().await?;
+    let total = seen.memory_bytes.saturating_sub(seen.huge_page_bytes);
+    let reserved = ctx.reserved_memory(seen.memory_bytes);
+    let memory = HostMemory { total, available: seen.memory_available_bytes, reserved };
     Ok((total > 0).then_some(memory))
 }

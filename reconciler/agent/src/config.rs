@@ -123,9 +123,14 @@ impl AgentConfig {
 
     /// Returns the real CPUs and the bytes of memory that the host keeps for itself.
     pub(crate) fn reserved(&self, facts: &HostFacts, reserved: Option<&Reserved>) -> (i64, u64) {
-        let memory = reserved.and_then(|reserved| reserved.memory.as_ref()?.bytes().ok());
-        let default = self.reserved_memory.min(facts.memory_bytes / 2);
-        (reserved.and_then(|reserved| reserved.cpus).unwrap_or_default(), memory.unwrap_or(default))
+        let cpus = reserved.and_then(|reserved| reserved.cpus).unwrap_or_default();
+        (cpus, self.reserved_of(facts.memory_bytes, reserved))
+    }
+
+    /// Returns the bytes that a host keeps for itself of all of its memory.
+    pub(crate) fn reserved_of(&self, memory_bytes: u64, reserved: Option<&Reserved>) -> u64 {
+        let declared = reserved.and_then(|reserved| reserved.memory.as_ref()?.bytes().ok());
+        declared.unwrap_or(self.reserved_memory.min(memory_bytes / 2))
     }
 
     pub(crate) fn validate(&self) -> Result<(), AgentError> {

@@ -161,11 +161,11 @@ impl Context {
         SizeTaken { cpus, dedicated_cpus, memory, huge_memory, ..SizeTaken::default() }
     }
 
-    /// Returns the bytes of memory that the host keeps for itself.
-    pub(crate) fn reserved_memory(&self, facts: &HostFacts) -> u64 {
+    /// Returns the bytes that the host keeps for itself of all of its memory.
+    pub(crate) fn reserved_memory(&self, memory_bytes: u64) -> u64 {
         let host = self.index.read().hosts.get(&ObjectName::new("", self.host()));
         let reserved = host.as_ref().and_then(|host| host.spec.reserved.as_ref());
-        self.config.reserved(facts, reserved).1
+        self.config.reserved_of(memory_bytes, reserved)
     }
 
     /// Returns the thousandths of real CPUs that VMs may reserve here.
