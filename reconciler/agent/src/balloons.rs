@@ -85,17 +85,25 @@ async fn adjust(ctx: &Context, whole: &mut Whole) -> Result<bool, Error> {
     // Equal inputs have equal results, whatever the order of the answers.
     found.sort_by(|(one, _), (other, _)| one.name.cmp(&other.name));
     let guests: Vec<Guest> = found.iter().map(|(_, guest)| *guest).collect();
-    let mut gives = false;
-    for ((candidate, guest), target) in found.iter().zip(targets(&host, &guests)) {
-        let Some(bytes) = target else { continue };
-        gives |= bytes < guest.left;
-        tracing::debug!(vm = %candidate.name, left = guest.left, bytes, "the balloon is to leave another size");
-        // A guest that is paused meanwhile is asked with a later step.
-        if let Ok(Err(error)) = timeout(ANSWER, candidate.machine.set_balloon(bytes)).await {
-            tracing::debug!(vm = %candidate.name, %error, "the balloon stays as it is");
-        }
-    }
+    let targets = targets(&host, &guests);
+    let gives =
+        guests.iter().zip(&targets).any(|(guest, target)| target.is_some_and(|bytes| bytes < guest.left));
+    let changes = found.into_iter().zip(targets);
+    let changes: Vec<(Candidate, u64)> =
+        changes.filter_map(|((candidate, _), target)| Some((candidate, target?))).collect();
+    let asked = stream::iter(changes).map(|(candidate, bytes)| set_balloon(candidate, bytes));
+    asked.buffer_unordered(AT_A_TIME).collect::<()>().await;
     Ok(gives)
+}
+
+/// Asks a guest to have this many bytes.
+async fn set_balloon(candidate: Candidate, bytes: u64) {
+    let Candidate { name, machine, .. } = candidate;
+    tracing::debug!(vm = %name, bytes, "the balloon is to leave another size");
+    // A guest that is paused meanwhile is asked with a later step.
+    if let Ok(Err(error)) = timeout(ANSWER, machine.set_balloon(bytes)).await {
+        tracing::debug!(vm = %name, %error, "the balloon stays as it is");
+    }
 }
 
 /// Has the kernel prefer a QEMU that was launched just now as the next step would: a state that it loads takes its memory before that.
