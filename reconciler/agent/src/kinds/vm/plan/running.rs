@@ -22,6 +22,8 @@ use crate::plugging::disk_spec;
 use crate::probes::Outcome;
 
 const TRY_AGAIN: Duration = Duration::from_secs(1);
+/// How often a QEMU that does not answer is looked at. Once there is a connection, its driver reports an answer.
+const LOOK_AT_SILENT: Duration = Duration::from_secs(5);
 /// How often a guest that was paused by an error of the host is resumed.
 const RESUME_EVERY: Duration = Duration::from_secs(10);
 /// How often a guest that has not been seen is looked for.
@@ -42,7 +44,7 @@ pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
             observed.unreachable.as_deref().unwrap_or("")
         );
         return Plan::without_steps(Readiness::Reconciling(Reason::NotResponding, text))
-            .requeue_after(TRY_AGAIN);
+            .requeue_after(LOOK_AT_SILENT);
     };
     let is_paused = vm.spec.power == Power::Paused;
     if let Some(step) = cpu_time::step(observed.cpu_time, observed.wanted_cpu_time) {
