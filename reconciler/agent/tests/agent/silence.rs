@@ -1,7 +1,10 @@
 //! QEMUs that do not answer, and those that the kernel has ended.
 
+use std::time::Duration;
+
 use berth_api::VM;
 use serde_json::json;
+use tokio::time::Instant;
 
 use crate::fixture::{Fixture, INSTANCE, is_ready, vm_reason};
 
@@ -28,7 +31,9 @@ async fn a_qemu_that_falls_silent_and_one_that_answers_again_are_seen_although_n
     assert!(text.contains("is stopped by a signal") && text.contains("kill -CONT"), "{text}");
     fixture.assert_quiet().await;
     hang(&fixture, false);
+    let answers = Instant::now();
     let vm = fixture.running_vm().await;
+    assert!(answers.elapsed() < Duration::from_secs(60), "questions have piled up: {:?}", answers.elapsed());
     assert_eq!(vm.status.map_or(0, |status| status.restarts), 0);
     assert_eq!(fixture.system.hypervisor().view(INSTANCE).expect("it runs").identity, before);
     fixture.assert_quiet().await;
