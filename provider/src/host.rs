@@ -56,8 +56,8 @@ impl ResourceKind for Host {
             ),
             Field::spec("reserved", Shape::Object(reserved_fields())).presence(Presence::Kept).text(
                 "CPUs and memory that the host keeps for itself and its other programs: VMs are placed in the rest, which \
-                 `status.allocatable` of the data source shows. A change counts for VMs that are placed or started afterwards, \
-                 and touches none that runs. Left out: as others set it.",
+                 `status.allocatable` of the data source shows. A change counts for VMs that are placed or started afterwards. \
+                 Of those that run, guests give back what they have above their `memory_reservation`. Left out: as others set it.",
             ),
             Field::observed("address", "/status/address", "The address at which other hosts reach it."),
         ]

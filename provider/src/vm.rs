@@ -183,6 +183,7 @@ impl ResourceKind for Vm {
             Field::spec("max_cpus", Shape::Integer).effect(Effect::PowerCycle),
             Field::spec("memory", Shape::Text(Form::Memory)).effect(Effect::Resize),
             Field::spec("max_memory", Shape::Text(Form::Memory)).effect(Effect::PowerCycle),
+            Field::spec("memory_reservation", Shape::Text(Form::Memory)),
             Field::spec("huge_pages", Shape::Text(Form::Any)).effect(Effect::PowerCycle),
             Field::spec("firmware", Shape::Text(Form::Any)).effect(Effect::PowerCycle),
             Field::spec("tpm", Shape::Bool).effect(Effect::PowerCycle),

@@ -21,6 +21,8 @@ pub(crate) struct VmRates {
     pub(crate) operations: f64,
     pub(crate) received_bytes: f64,
     pub(crate) sent_bytes: f64,
+    /// Memory that the guest reads back from its swap space.
+    pub(crate) swapped_in_bytes: f64,
     pub(crate) dropped_packets: f64,
     /// The mean duration of an operation of each disk and sort, in seconds; without those that had none.
     pub(crate) durations: Vec<(String, &'static str, f64)>,
@@ -73,6 +75,10 @@ pub(crate) fn vm_rates(before: &Usage, after: &Usage, vm: &VmUsage) -> Option<Vm
         throttled: throttled.map_or(0.0, |(before, after)| part(before, after).min(1.0)),
         ..VmRates::default()
     };
+    let swapped_in = |vm: &VmUsage| vm.guest_memory.and_then(|memory| memory.swapped_in);
+    if let Some((before, after)) = swapped_in(old).zip(swapped_in(vm)) {
+        rates.swapped_in_bytes = rate(before, after);
+    }
     for (name, new) in &vm.interfaces {
         let Some((_, old)) = old.interfaces.iter().find(|(old, _)| old == name) else { continue };
         rates.received_bytes += rate(old.received_bytes, new.received_bytes);
@@ -145,6 +151,7 @@ pub(crate) fn table(hosts: &[(&Usage, &Usage)], namespace: Option<&str>) -> Stri
         "CPU",
         "WAITS",
         "MEMORY",
+        "USED",
         "RESIDENT",
         "READ/S",
         "WRITTEN/S",
@@ -164,6 +171,7 @@ pub(crate) fn table(hosts: &[(&Usage, &Usage)], namespace: Option<&str>) -> Stri
             percent(rates.cpus),
             percent(rates.waited),
             bytes(vm.memory_bytes as f64),
+            vm.guest_memory.map_or_else(|| "-".to_owned(), |memory| bytes(memory.used() as f64)),
             bytes(vm.process.resident_bytes as f64),
             bytes(rates.read_bytes),
             bytes(rates.written_bytes),
@@ -175,6 +183,15 @@ pub(crate) fn table(hosts: &[(&Usage, &Usage)], namespace: Option<&str>) -> Stri
     }
     out.push('\n');
     out + &aligned(&lines)
+}
+
+/// Formats the readings as a list in JSON, with the VMs of one namespace or of all.
+pub(crate) fn json(hosts: &[Usage], namespace: Option<&str>) -> serde_json::Result<String> {
+    let mut hosts = hosts.to_vec();
+    for usage in &mut hosts {
+        usage.vms.retain(|vm| namespace.is_none_or(|wanted| vm.namespace == wanted));
+    }
+    Ok(serde_json::to_string_pretty(&hosts)? + "\n")
 }
 
 fn row(cells: &[&str]) -> Vec<String> {

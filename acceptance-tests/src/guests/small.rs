@@ -45,6 +45,7 @@ const MODULES: &[&str] = &[
     "virtio_blk",
     "virtio_rng",
     "virtio_mem",
+    "virtio_balloon",
     "virtiofs",
     "sd_mod",
     "sr_mod",

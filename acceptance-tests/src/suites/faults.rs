@@ -1,7 +1,8 @@
-//! Faults of a machine that no user causes: a full disk, a clock that jumps.
+//! Faults of a machine that no user causes: a full disk, a clock that jumps, a QEMU that dies or stands still.
 
 pub mod clocks;
 pub mod full_disk;
+pub mod qemu;
 
 use anyhow::Result;
 
@@ -16,5 +17,6 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     let library = report.step("a clock that can be set is there", || kit.settable_clock())?;
     let within = |folder: &str| Parts { logs: parts.logs.join(folder), ..parts.clone() };
     full_disk::run(report, &within("full-disk"), &guest)?;
+    qemu::run(report, &within("qemu"), &guest)?;
     clocks::run(report, &within("clocks"), &guest, &library)
 }

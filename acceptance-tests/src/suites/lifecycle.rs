@@ -450,10 +450,11 @@ impl Lifecycle<'_> {
             },
         );
         self.case(
-            "a limit and a weight for the CPU time of the running guest are in force at once",
+            "a limit and a weight for the CPU time, and a reservation of memory, of the running guest are in force at once",
             |platform, project| {
                 let pid = platform.qemu()?;
-                let declared = "cpus   = 3\n  cpu_limit = 1.5\n  cpu_weight = 50";
+                let declared =
+                    "cpus   = 3\n  cpu_limit = 1.5\n  cpu_weight = 50\n  memory_reservation = \"128Mi\"";
                 project.edit("main.tf", "cpus   = 3", declared)?;
                 let plan = project.plan()?;
                 ensure!(!plan.text.contains("power cycle"), "{}", plan.text);
@@ -462,10 +463,13 @@ impl Lifecycle<'_> {
                 let wanted = serde_json::json!({"limit": "1.5", "weight": 50});
                 platform.kubectl().until("vm/web", "to have the time", SOON, |vm| time(vm) == wanted)?;
                 ensure!(cgroups::cpu_time(pid)? == (1500, 50), "{:?}", cgroups::cpu_time(pid)?);
+                let kept = |vm: &serde_json::Value| vm["status"]["hardware"]["memoryReservation"].clone();
+                platform.kubectl().until("vm/web", "to reserve less", SOON, |vm| kept(vm) == "128Mi")?;
                 project.plan_is_empty()?;
                 project.edit("main.tf", declared, "cpus   = 3")?;
                 project.apply()?;
                 platform.kubectl().until("vm/web", "to have no limit", SOON, |vm| time(vm).is_null())?;
+                platform.kubectl().until("vm/web", "to reserve all", SOON, |vm| kept(vm).is_null())?;
                 ensure!(cgroups::cpu_time(pid)? == (0, 100), "{:?}", cgroups::cpu_time(pid)?);
                 ensure!(platform.qemu()? == pid, "another QEMU");
                 project.plan_is_empty()

@@ -1,6 +1,6 @@
 //! `proxmox_virtual_environment_vm` of bpg/proxmox.
 
-use berth_api::Firmware;
+use berth_api::{Firmware, Quantity};
 use serde_json::Value as Json;
 use tfplugin6::Value;
 
@@ -28,12 +28,15 @@ const KNOWN: [&str; 15] = [
     "network_interface_names",
 ];
 
+/// The least memory that a VM of berth has, in bytes.
+const LEAST_MEMORY: u64 = 16 << 20;
+
 /// A VM.
 pub(super) fn vm(state: &Json) -> Source {
     let mut left_out = others(state, "", &KNOWN);
     // How long the other provider waits concerns neither VM.
     left_out.retain(|name| !name.starts_with("timeout_"));
-    for (list_name, known) in [("cpu", &["cores", "sockets"][..]), ("memory", &["dedicated"])] {
+    for (list_name, known) in [("cpu", &["cores", "sockets"][..]), ("memory", &["dedicated", "floating"])] {
         let block = state.pointer(&format!("/{list_name}/0")).unwrap_or(&Json::Null);
         left_out.extend(others(block, &format!("{list_name}."), known));
     }
@@ -61,6 +64,8 @@ pub(super) fn vm(state: &Json) -> Source {
     if let Some(protection) = state.get("protection").and_then(Json::as_bool) {
         attributes.push(("deletion_protection", Value::Bool(protection)));
     }
+    let memory = number(state, "/memory/0/dedicated").and_then(|amount| bytes(amount, "MiB"));
+    attributes.extend(reservation(state, memory).map(|amount| ("memory_reservation", amount)));
     if !interfaces.is_empty() {
         attributes.push(("network_interfaces", Value::List(interfaces)));
     }
@@ -73,7 +78,7 @@ pub(super) fn vm(state: &Json) -> Source {
     let has_keys = state.pointer("/efi_disk/0/pre_enrolled_keys") == Some(&Json::Bool(true));
     let size = Size {
         cpus: number(state, "/cpu/0/cores").and_then(|cores| cores.checked_mul(sockets)),
-        memory: number(state, "/memory/0/dedicated").and_then(|amount| bytes(amount, "MiB")),
+        memory,
         firmware: match text(state, "/bios") {
             Some("ovmf") if has_keys => Firmware::UEFISecureBoot,
             Some("ovmf") => Firmware::UEFI,
@@ -84,11 +89,31 @@ pub(super) fn vm(state: &Json) -> Source {
     Source { name: text(state, "/name").and_then(name), attributes, notes, left_out }
 }
 
+/// Returns the memory that a balloon leaves to the guest at the least, if that is less than it has: 0 stands for no balloon.
+fn reservation(state: &Json, memory: Option<u64>) -> Option<Value> {
+    let least = number(state, "/memory/0/floating").and_then(|amount| bytes(amount, "MiB"))?;
+    (least >= LEAST_MEMORY && least < memory?).then(|| Value::from(Quantity::from_bytes(least).0))
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn the_least_that_a_balloon_leaves_becomes_a_reservation() {
+        let reserved = |dedicated: u64, floating: u64| {
+            let source =
+                vm(&json!({"name": "web", "memory": [{"dedicated": dedicated, "floating": floating}]}));
+            assert_eq!(source.left_out, Vec::<String>::new());
+            source.attributes
+        };
+        assert_eq!(reserved(4096, 1024), [("memory_reservation", Value::from("1Gi"))]);
+        for (dedicated, floating) in [(4096, 0), (4096, 4096), (4096, 8192), (4096, 8)] {
+            assert!(reserved(dedicated, floating).is_empty(), "{dedicated} {floating}");
+        }
+    }
 
     #[test]
     fn a_vm_keeps_its_power_protection_addresses_and_keys() {

@@ -51,6 +51,7 @@ pub(crate) fn check_bounds(config: &Value) -> Vec<Diagnostic> {
         check_dedicated_cpus(config),
         check_reservation(config),
         check_firmware(config),
+        check_memory_reservation(config),
     ]
     .into_iter()
     .flatten()
@@ -196,6 +197,32 @@ fn check_reservation(config: &Value) -> Option<Diagnostic> {
     Some(Diagnostic::error("Invalid cpu_reservation", most(name, exceeded)).at(path))
 }
 
+/// Refuses a reservation of more memory than the VM has, and one beside what needs all of the memory.
+fn check_memory_reservation(config: &Value) -> Option<Diagnostic> {
+    let reserved = bytes(config.get("memory_reservation"))?;
+    let path = AttributePath::root("memory_reservation");
+    let has_some = |name: &str| is_declared(config.get(name)) && !config.get(name).elements().is_empty();
+    let excluded = [
+        ("huge_pages", huge_pages(config).is_some_and(|pages| pages != HugePages::None)),
+        ("dedicated_cpu_placement", config.get("dedicated_cpu_placement").as_bool() == Some(true)),
+        ("pci_devices", has_some("pci_devices")),
+        ("vgpus", has_some("vgpus")),
+    ];
+    let excluded = excluded.into_iter().find(|(_, is_declared)| *is_declared);
+    let detail = match (bytes(config.get("memory")), excluded) {
+        (_, Some((name, _))) => format!(
+            "{path}: memory_reservation and {name} exclude each other: with {name} all of the memory is kept for the VM."
+        ),
+        (Some(memory), None) if reserved > memory => format!(
+            "{path}: {} is more than memory, which is {}.",
+            Quantity::from_bytes(reserved),
+            Quantity::from_bytes(memory)
+        ),
+        _ => return None,
+    };
+    Some(Diagnostic::error("Invalid memory_reservation", detail).at(path))
+}
+
 fn bytes(memory: &Value) -> Option<u64> {
     memory.as_str()?.parse::<Quantity>().ok()?.bytes().ok()
 }
@@ -297,7 +324,7 @@ pub(super) fn of(planned: &Value, class: Option<&VMClassSpec>) -> Option<(i64, u
         dedicated_cpu_placement: planned.get("dedicated_cpu_placement").as_bool(),
         ..VMSpec::default()
     };
-    spec.size(class).ok().map(|size| (size.taken().cpus, size.taken().memory))
+    spec.size(class).ok().map(|size| (size.taken().cpus, size.taken().whole_memory))
 }
 
 #[cfg(test)]

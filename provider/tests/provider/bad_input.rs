@@ -114,6 +114,26 @@ fn vms() -> Vec<Bad> {
             "huge_pages",
             "huge_pages and max_memory exclude each other",
         ),
+        everywhere(
+            with(own("memory", json!("2Gi")), "/memory_reservation", json!("3Gi")),
+            "memory_reservation",
+            "3Gi is more than memory, which is 2Gi",
+        ),
+        everywhere(
+            with(own("huge_pages", json!("2Mi")), "/memory_reservation", json!("1Gi")),
+            "memory_reservation",
+            "memory_reservation and huge_pages exclude each other",
+        ),
+        everywhere(
+            with(own("pci_devices", json!([{"name": "gpu"}])), "/memory_reservation", json!("1Gi")),
+            "memory_reservation",
+            "memory_reservation and pci_devices exclude each other",
+        ),
+        everywhere(
+            own("memory_reservation", json!("1Mi")),
+            "memory_reservation",
+            "\"1Mi\" is less than 16Mi",
+        ),
         everywhere(own("max_memory", json!("1Mi")), "max_memory", "\"1Mi\" is less than 16Mi"),
         everywhere(own("max_cpus", json!(129)), "max_cpus", "129 is not between 1 and 128"),
         everywhere(own("cpu_limit", json!("1500m")), "cpu_limit", "is no amount of CPUs"),

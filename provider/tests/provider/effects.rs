@@ -126,6 +126,7 @@ fn vm() -> Json {
     vm["boot_order"] = json!(["Disk", "Cdrom"]);
     vm["class_policy"] = json!("Follow");
     vm["annotations"] = json!({"example.org/note": "any text"});
+    vm["memory_reservation"] = json!("512Mi");
     vm["pci_devices"] = json!([{"name": "gpu-a100", "count": 1}]);
     vm["usb_devices"] = json!([{"name": "licence-key", "count": 1}]);
     vm["vgpus"] = json!([{"name": "a40-8q", "count": 1}]);
@@ -175,6 +176,8 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/max_cpus", json!(8), Announced::PowerCycle),
         ("/memory", json!("2Gi"), Announced::PowerCycle),
         ("/max_memory", json!("4Gi"), Announced::PowerCycle),
+        ("/memory_reservation", json!("256Mi"), Announced::Live),
+        ("/memory_reservation", Json::Null, Announced::Live),
         ("/huge_pages", json!("2Mi"), Announced::PowerCycle),
         ("/huge_pages", Json::Null, Announced::PowerCycle),
         ("/numa_nodes", json!(2), Announced::PowerCycle),

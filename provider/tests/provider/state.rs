@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// The attributes of `berth_vm` that came after the first version of its state, and those of its interfaces.
-const LATER: [&str; 12] = [
+const LATER: [&str; 13] = [
     "addresses",
     "cpu_topology",
     "cpus",
@@ -20,6 +20,7 @@ const LATER: [&str; 12] = [
     "max_cpus",
     "max_memory",
     "memory",
+    "memory_reservation",
     "name_prefix",
     "pending_power_cycle",
     "restart_mode",

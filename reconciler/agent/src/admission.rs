@@ -185,6 +185,8 @@ fn case(tables: &Tables, vm: &VM, offer: &Offer, reserved: &BTreeMap<String, i64
         dedicated_cpus: sum.dedicated_cpus + size.dedicated_cpus,
         memory: sum.memory.saturating_add(size.memory).saturating_add(offer.overhead),
         huge_memory: sum.huge_memory.saturating_add(size.huge_memory),
+        // Of all of them together only what is kept counts.
+        whole_memory: 0,
     });
     let reserves = |name: &ObjectName, vm: &VM| cpu_controls(tables, name, vm).reserved;
     let reserved = others.iter().fold(0u32, |sum, (name, other)| sum.saturating_add(reserves(name, other)));
@@ -296,16 +298,7 @@ fn judge(case: &AdmissionInput) -> Result<(), String> {
         let (needs, free) = (cpus(case.reserves), cpus(free));
         return Err(format!("it reserves {needs} CPUs and the host has {free} left that are not reserved"));
     }
-    let free = offered.memory.saturating_sub(taken.memory);
-    if needs.memory.saturating_add(case.overhead) > free {
-        let mib = |bytes: u64| Quantity::from_bytes(bytes >> 20 << 20);
-        return Err(format!(
-            "it needs {} of memory and {} of overhead and the host has {} left",
-            mib(needs.memory),
-            mib(case.overhead),
-            mib(free)
-        ));
-    }
+    judge_memory(case)?;
     for DeviceInput { name, needs, left, excluded } in &case.devices {
         if needs > left {
             return Err(format!("it needs {needs} {name} and the host has {} left", left.max(&0)));
@@ -318,6 +311,29 @@ fn judge(case: &AdmissionInput) -> Result<(), String> {
         return Err(format!("the host does not share {}, as the VM needs it", case.unshared.join(", ")));
     }
     case.group.as_ref().map_or(Ok(()), judge_group)
+}
+
+fn judge_memory(case: &AdmissionInput) -> Result<(), String> {
+    let (needs, taken, offered) = (&case.needs, &case.taken, &case.offered);
+    let mib = |bytes: u64| Quantity::from_bytes(bytes >> 20 << 20);
+    let free = offered.memory.saturating_sub(taken.memory);
+    if needs.memory.saturating_add(case.overhead) > free {
+        return Err(format!(
+            "it needs {} of memory and {} of overhead and the host has {} left",
+            mib(needs.memory),
+            mib(case.overhead),
+            mib(free)
+        ));
+    }
+    if needs.whole_memory.saturating_add(case.overhead) > offered.memory {
+        return Err(format!(
+            "it has {} of memory and {} of overhead and the host has {} for all VMs",
+            mib(needs.whole_memory),
+            mib(case.overhead),
+            mib(offered.memory)
+        ));
+    }
+    Ok(())
 }
 
 fn judge_group(group: &GroupInput) -> Result<(), String> {
@@ -398,6 +414,11 @@ mod tests {
         insta::assert_snapshot!(refused(&full), @"it needs 1 CPUs and the host has 0 left");
         let full = AdmissionInput { taken: ordinary(1, 500 * MIB), ..case() };
         insta::assert_snapshot!(refused(&full), @"it needs 500Mi of memory and 80Mi of overhead and the host has 524Mi left");
+        let half = ordinary(1, 1000 * MIB).with_reservation(Some(500 * MIB));
+        let larger = AdmissionInput { needs: half, ..case() };
+        insta::assert_snapshot!(refused(&larger), @"it has 1000Mi of memory and 80Mi of overhead and the host has 1Gi for all VMs");
+        let fits = AdmissionInput { offered: ordinary(4, 1080 * MIB), ..larger };
+        assert_eq!(judge(&fits), Ok(()));
         let outdated = AdmissionInput { outdated: true, ..case() };
         insta::assert_snapshot!(refused(&outdated), @"its agent is older than the control plane's definitions: update berth there");
         let cordoned = AdmissionInput { cordoned: true, ..case() };

@@ -30,7 +30,7 @@ pub struct AgentConfig {
     /// Labels the Host is created with. `kubernetes.io/hostname` is added.
     pub labels: BTreeMap<String, String>,
     /// Virtual CPUs offered per physical CPU. Default 4: guests are idle most of the time, and a busy host slows them
-    /// down evenly. Memory is never overcommitted.
+    /// down evenly. Memory is overcommitted only by VMs that declare that less of it is kept for them.
     pub cpu_overcommit: u32,
     /// Memory reserved for the host itself unless its Host declares it, in bytes. Default 512 MiB, capped at half of the
     /// total.
@@ -127,9 +127,14 @@ impl AgentConfig {
 
     /// Returns the real CPUs and the bytes of memory that the host keeps for itself.
     pub(crate) fn reserved(&self, facts: &HostFacts, reserved: Option<&Reserved>) -> (i64, u64) {
-        let memory = reserved.and_then(|reserved| reserved.memory.as_ref()?.bytes().ok());
-        let default = self.reserved_memory.min(facts.memory_bytes / 2);
-        (reserved.and_then(|reserved| reserved.cpus).unwrap_or_default(), memory.unwrap_or(default))
+        let cpus = reserved.and_then(|reserved| reserved.cpus).unwrap_or_default();
+        (cpus, self.reserved_of(facts.memory_bytes, reserved))
+    }
+
+    /// Returns the bytes that a host keeps for itself of all of its memory.
+    pub(crate) fn reserved_of(&self, memory_bytes: u64, reserved: Option<&Reserved>) -> u64 {
+        let declared = reserved.and_then(|reserved| reserved.memory.as_ref()?.bytes().ok());
+        declared.unwrap_or(self.reserved_memory.min(memory_bytes / 2))
     }
 
     pub(crate) fn validate(&self) -> Result<(), AgentError> {

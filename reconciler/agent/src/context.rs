@@ -160,7 +160,15 @@ impl Context {
         let reserved = host.as_ref().and_then(|host| host.spec.reserved.as_ref());
         let (cpus, memory) = self.config.offered(facts, reserved);
         let dedicated_cpus = i64::try_from(facts.dedicated.cpus.len()).unwrap_or(MOST_CPUS);
-        SizeTaken { cpus, dedicated_cpus, memory, huge_memory: huge_pages::offered(facts) }
+        let huge_memory = huge_pages::offered(facts);
+        SizeTaken { cpus, dedicated_cpus, memory, huge_memory, ..SizeTaken::default() }
+    }
+
+    /// Returns the bytes that the host keeps for itself of all of its memory.
+    pub(crate) fn reserved_memory(&self, memory_bytes: u64) -> u64 {
+        let host = self.index.read().hosts.get(&ObjectName::new("", self.host()));
+        let reserved = host.as_ref().and_then(|host| host.spec.reserved.as_ref());
+        self.config.reserved_of(memory_bytes, reserved)
     }
 
     /// Returns the thousandths of real CPUs that VMs may reserve here.

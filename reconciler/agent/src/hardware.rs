@@ -1,12 +1,12 @@
 //! The hardware that a VM declares, compared with that of a running machine. Pure.
 
 use berth_api::vm::DiskBus;
-use berth_api::{CpuTopology, Profile, Quantity, Size, VM};
+use berth_api::{CpuTopology, HugePages, Profile, Quantity, Size, VM};
 use berth_qemu::machine::Bus;
 use sha2::{Digest, Sha256};
 
 use crate::index::instance_of;
-use crate::journal::{Run, RunProfile};
+use crate::journal::{Journal, Run, RunProfile};
 
 /// Returns the names of what is declared now and the machine does not have.
 pub(crate) fn differences(run: &Run, vm: &VM, size: &Size, profile: &Profile) -> Vec<&'static str> {
@@ -56,6 +56,15 @@ pub(crate) fn differences(run: &Run, vm: &VM, size: &Size, profile: &Profile) ->
 fn has_machine_type(run: &Run, vm: &VM) -> bool {
     let has = run.machine.as_ref().map(|machine| &machine.machine_type);
     has.zip(vm.spec.machine_type.as_ref()).is_none_or(|(has, declared)| has == declared)
+}
+
+/// Returns the bytes of memory that the host keeps for a machine; none: all of them. Whatever is declared for its next start, a balloon
+/// gives nothing back of huge pages and of memory that devices use, and a machine with CPUs for itself is left alone.
+pub(crate) fn memory_reservation(journal: &Journal, size: &Size) -> Option<u64> {
+    let run = journal.run.as_ref()?;
+    let has_devices = !journal.pci_devices.is_empty() || !journal.vgpus.is_empty();
+    let is_whole = has_devices || run.dedicated_cpus || run.huge_pages != HugePages::None;
+    size.memory_reservation.filter(|reserved| !is_whole && *reserved < run.memory_bytes)
 }
 
 /// Returns the controller of a declared disk in QEMU's form.

@@ -179,7 +179,8 @@ pub(crate) fn vm_size(tables: &Tables, name: &ObjectName, vm: &VM) -> Option<Siz
         let allocatable = status.allocatable.as_ref()?;
         let memory = berth_api::Quantity(allocatable.memory.clone()).bytes().ok()?;
         let (huge_memory, dedicated_cpus) = (status.huge_memory(), status.dedicated_cpu_count());
-        Some(SizeTaken { cpus: allocatable.cpus, dedicated_cpus, memory, huge_memory })
+        let cpus = allocatable.cpus;
+        Some(SizeTaken { cpus, dedicated_cpus, memory, huge_memory, ..SizeTaken::default() })
     });
     size_taken(declared, has, offered)
 }

@@ -256,6 +256,11 @@ impl Run {
         self.dedicated_cpus.then_some(DedicatedRequest { isolate_emulator_thread })
     }
 
+    /// Returns the memory of its start, in bytes: without what was plugged in.
+    pub(crate) fn base_memory(&self) -> u64 {
+        self.growth.map_or(self.memory_bytes, |growth| growth.base)
+    }
+
     /// Returns the capacity of its host that the machine takes.
     pub(crate) fn taken(&self) -> SizeTaken {
         let taken = SizeTaken::of(self.cpus, self.memory_bytes, self.huge_pages);
@@ -364,6 +369,9 @@ pub(crate) struct Ended {
     /// Whether the guest switched itself off, as opposed to a crash.
     pub(crate) orderly: bool,
     pub(crate) how: String,
+    /// Whether the kernel of the host ended it for lack of memory.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) out_of_memory: bool,
 }
 
 /// A suspension: the state of the machine in a file, and the machine that can load it.
@@ -659,7 +667,12 @@ mod tests {
     }
 
     fn ended(second: i64) -> Ended {
-        Ended { at: Timestamp::from_second(second).expect("small"), orderly: false, how: "crash".into() }
+        Ended {
+            at: Timestamp::from_second(second).expect("small"),
+            orderly: false,
+            how: "crash".into(),
+            out_of_memory: false,
+        }
     }
 
     #[test]

@@ -31,6 +31,7 @@
 //! The agent must not know how a host implements the trait, what other hosts do, or how objects are bound to hosts.
 
 mod admission;
+mod balloons;
 pub mod config;
 mod console;
 mod console_server;
@@ -45,6 +46,7 @@ mod disk_keys;
 mod disk_places;
 mod error;
 mod hardware;
+mod heartbeat;
 mod held_statuses;
 mod hooks;
 mod host_shutdown;
@@ -80,6 +82,7 @@ mod unlocking;
 mod usage;
 mod watch;
 
+pub use berth_qemu::balloon::GuestMemory;
 pub use berth_qemu::block::OperationUse;
 pub use config::AgentConfig;
 pub use console_server::ConsoleServer;

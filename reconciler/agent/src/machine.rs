@@ -20,6 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use berth_qemu::balloon::Balloon;
 use berth_qemu::block::{Devices, DiskUse, IoLimits, ObservedCdrom, ObservedDisk, Unplugged};
 use berth_qemu::cdrom::Changed;
 use berth_qemu::hypervisor::ProcessIdentity;
@@ -36,6 +37,7 @@ use tokio::time::Instant;
 use crate::key::Key;
 use berth_engine::{Clock, Queue};
 use berth_host::ProcessFacts;
+pub(crate) use driver::ANSWER_WAIT;
 use driver::{Command, Driver};
 pub(crate) use error::MachineError;
 pub(crate) use exchange::GuestError;
@@ -104,6 +106,8 @@ struct DriverState {
     save_failure: Option<(Timestamp, String)>,
     /// The volumes QEMU had at the last observation.
     volumes: Option<BTreeSet<String>>,
+    /// QEMU did not answer when it was last asked for that.
+    is_silent: bool,
 }
 
 /// The queue and the guest task that a driver notifies.
@@ -233,6 +237,35 @@ impl Machine {
     /// Reads the operations of its disks.
     pub(crate) async fn disk_use(&self) -> Result<Vec<DiskUse>, MachineError> {
         self.ask(Command::ReadDiskUse).await
+    }
+
+    /// Has the driver ask whether QEMU answers, see [`Machine::is_silent`]. Does not wait for it. A driver for which other requests wait
+    /// does not ask: they show whether QEMU answers, and would have to wait for one more.
+    pub(crate) fn check_answer(&self) {
+        if self.commands.capacity() == QUEUE_LENGTH {
+            // A driver that has ended belongs to a machine that has ended.
+            let _ = self.commands.try_send(Command::CheckAnswer);
+        }
+    }
+
+    /// Whether QEMU did not answer when it was last asked for that.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.driver.borrow().is_silent
+    }
+
+    /// Reads its balloon, and the memory that its guest reports from the first reading on.
+    pub(crate) async fn balloon(&self) -> Result<Balloon, MachineError> {
+        self.ask(Command::ReadBalloon).await
+    }
+
+    /// Reads how much of its memory is in its balloon, in bytes, while its guest runs.
+    pub(crate) async fn ballooned(&self) -> Result<u64, MachineError> {
+        self.ask(Command::ReadBallooned).await
+    }
+
+    /// Asks the guest to have this many bytes of the memory of its start. Does not wait for it.
+    pub(crate) async fn set_balloon(&self, bytes: u64) -> Result<(), MachineError> {
+        self.ask(|reply| Command::SetBalloon(bytes, reply)).await
     }
 
     /// Has the guest agent set CPUs and memory online that were plugged in. Without an agent the guest decides. Does not wait for
@@ -430,6 +463,13 @@ impl Machines {
         self.state().entries.get(instance)?.machine.clone().filter(|m| !m.is_closed())
     }
 
+    /// Returns the machines that have drivers.
+    pub(crate) fn all(&self) -> Vec<Machine> {
+        let state = self.state();
+        let machines = state.entries.values().filter_map(|entry| entry.machine.clone());
+        machines.filter(|machine| !machine.is_closed()).collect()
+    }
+
     /// Returns the connection to this process of the VM with this uid.
     pub(crate) fn connection(
         &self,
@@ -530,6 +570,7 @@ impl Machines {
             link_at_start: None,
             cpus: None,
             can_grow: None,
+            reports_memory: false,
             may_have_tpm: true,
             may_have_shares: true,
             expects_resume: false,

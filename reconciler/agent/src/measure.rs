@@ -14,13 +14,16 @@ mod server;
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_qemu::balloon::{Balloon, GuestMemory, REPORT_EVERY};
 use futures::{StreamExt, stream};
+use jiff::Timestamp;
 use tokio::time::{Instant, timeout};
 
 use crate::context::Context;
 use crate::index::{instance_of, volume_of};
-use crate::journal::Journal;
+use crate::journal::{Journal, Run};
 use crate::key::ObjectName;
+use crate::machine::Machine;
 use crate::networking::tap_of;
 use crate::usage::{DiskUsage, Usage, VmUsage};
 
@@ -30,6 +33,8 @@ pub(crate) use server::serve;
 const FRESH: Duration = Duration::from_secs(1);
 /// The time for a QEMU to answer.
 const ANSWER: Duration = Duration::from_secs(2);
+/// The age in seconds from which on the report of a guest is not used: the guest has been started anew without the driver, or hangs.
+const OLD_REPORT: i64 = 6 * REPORT_EVERY.cast_signed();
 /// The number of VMs that are read at a time.
 const AT_A_TIME: usize = 8;
 
@@ -92,7 +97,9 @@ async fn of_vm(ctx: &Context, vm: Candidate) -> Option<VmUsage> {
         journal.slots.iter().map(|(name, slot)| (name.clone(), tap_of(&vm.instance, *slot))).unzip();
     let identity = &machine.process.identity;
     let process = ctx.system.machine_use(&vm.instance, identity, &taps).await.ok()??;
-    let disks = timeout(ANSWER, machine.disk_use()).await.ok().and_then(Result::ok).unwrap_or_default();
+    let (disks, balloon) = tokio::join!(timeout(ANSWER, machine.disk_use()), balloon(&machine));
+    let disks = disks.ok().and_then(Result::ok).unwrap_or_default();
+    let run = journal.run.as_ref();
     let named = |volume: &str| vm.disks.iter().find(|(of, _)| of == volume).map(|(_, disk)| disk.clone());
     let disks = disks.into_iter().filter_map(|disk| {
         Some(DiskUsage { name: named(&disk.id)?, read: disk.read, write: disk.write, flush: disk.flush })
@@ -101,10 +108,28 @@ async fn of_vm(ctx: &Context, vm: Candidate) -> Option<VmUsage> {
         namespace: vm.name.namespace,
         name: vm.name.name,
         cpus: vm.cpus,
-        memory_bytes: journal.run.as_ref().map_or(0, |run| run.memory_bytes),
+        memory_bytes: run.map_or(0, |run| run.memory_bytes),
         restarts: vm.restarts,
+        guest_memory: run.zip(balloon).and_then(|(run, balloon)| reported(run, balloon, ctx.now())),
+        ballooned_bytes: run.zip(balloon).map_or(0, |(run, balloon)| ballooned(run, balloon)),
         interfaces: names.into_iter().zip(process.interfaces.iter().cloned()).collect(),
         process,
         disks: disks.collect(),
     })
+}
+
+/// Reads the balloon of a machine. None: QEMU does not answer.
+pub(crate) async fn balloon(machine: &Machine) -> Option<Balloon> {
+    timeout(ANSWER, machine.balloon()).await.ok()?.ok()
+}
+
+/// Returns the memory that a guest has reported a moment ago, cut to what it can have: the numbers are the guest's own.
+pub(crate) fn reported(run: &Run, balloon: Balloon, now: Timestamp) -> Option<GuestMemory> {
+    let report = balloon.report.filter(|report| now.as_second().saturating_sub(report.at) < OLD_REPORT)?;
+    Some(report.memory.within(run.memory_bytes))
+}
+
+/// Returns the bytes that are in the balloon.
+pub(crate) fn ballooned(run: &Run, balloon: Balloon) -> u64 {
+    run.base_memory().saturating_sub(balloon.left)
 }

@@ -12,11 +12,13 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
+use crate::balloons;
 use crate::config::AgentConfig;
 use crate::console;
 use crate::context::Context;
 use crate::converge::Requeue;
 use crate::error::{AgentError, RETRY_SPACE_EVERY};
+use crate::heartbeat;
 use crate::key::Key;
 use crate::kinds::{self, host};
 use crate::measure;
@@ -60,6 +62,8 @@ pub async fn run(
         () = console::serve(&ctx) => Ok(()),
         () = measure::serve(&ctx) => Ok(()),
         () = stop_guests::run(&ctx) => Ok(()),
+        () = Box::pin(balloons::run(&ctx)) => Ok(()),
+        () = heartbeat::run(&ctx) => Ok(()),
         () = work(&ctx) => Ok(()),
     };
     // No save goes on without the agent, which would let its guest go on.

@@ -8,6 +8,7 @@ mod reconciles;
 use std::sync::Arc;
 
 use berth_host::{HostUse, InterfaceUse, MachineUse};
+use berth_qemu::balloon::GuestMemory;
 use berth_qemu::block::OperationUse;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -40,6 +41,12 @@ pub struct VmUsage {
     pub cpus: i64,
     pub memory_bytes: u64,
     pub restarts: i64,
+    /// The memory that the guest reports, cut to what it can have. None: it reports none, or QEMU does not answer.
+    #[serde(default)]
+    pub guest_memory: Option<GuestMemory>,
+    /// The memory of the guest that is in its balloon: the host has it back.
+    #[serde(default)]
+    pub ballooned_bytes: u64,
     pub process: MachineUse,
     /// By the name of the interface.
     pub interfaces: Vec<(String, InterfaceUse)>,

@@ -1,5 +1,7 @@
 //! Whole agents on a fake host, against the embedded control plane, in one runtime with paused time.
 
+#[path = "agent/balloons.rs"]
+mod balloons;
 #[path = "agent/consoles.rs"]
 mod consoles;
 #[path = "agent/copies.rs"]
@@ -40,6 +42,8 @@ mod power;
 mod probes;
 #[path = "agent/setup.rs"]
 mod setup;
+#[path = "agent/silence.rs"]
+mod silence;
 #[path = "agent/start_order.rs"]
 mod start_order;
 #[path = "agent/suspend.rs"]

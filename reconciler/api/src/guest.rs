@@ -91,6 +91,9 @@ pub struct GuestEnd {
     pub time: Timestamp,
     /// Whether the guest switched itself off, rather than crashed.
     pub orderly: bool,
+    /// Whether the kernel of its host ended it for lack of memory (OOM killer); absent: no.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub out_of_memory: bool,
     /// The cause, for people.
     #[schemars(length(max = 1024))]
     pub message: String,

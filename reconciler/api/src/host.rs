@@ -68,7 +68,7 @@ pub struct HostSpec {
     #[serde(default)]
     pub draining: bool,
     /// Keeps CPUs and memory for the machine itself and its other programs: VMs are placed in the rest. A change counts for
-    /// VMs that are placed or started afterwards, and touches none that runs.
+    /// VMs that are placed or started afterwards. Of those that run, guests give back what they have above their `memoryReservation`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserved: Option<Reserved>,
     /// Declares the host lost for good with everything on it, so that nothing waits for it any more: deletions of its

@@ -139,8 +139,12 @@ reasons! {
     PlacedElsewhere => "Replace the VM to move it, or change its `placement` to allow its host.",
     /// A step failed and is being tried again; the message is the error.
     Retrying => "The message has the error. If it stays, look at the agent's log on the host.",
+    /// QEMU runs and does not answer its monitor; the message has the state of its process. The guest may stand still, too.
+    NotResponding => "Look at the process on the host: one that was stopped goes on with `kill -CONT PID`, one that waits for a disk or a network file system when that answers. To end it, stop the VM with `stop.mode` `Hard`.",
     /// The guest ended by itself and was started again; the message has the cause. The reason of an event only.
     Restarted => "Read what the guest wrote before its end with `berth logs`.",
+    /// The guest was asked to shut down, did not within its grace period, and was powered off. The reason of an event only.
+    PoweredOff => "Give it more time with `stop.gracePeriodSeconds`, or see in the guest why it does not react to the power button: `berth logs`.",
     /// The readiness probe fails, or has not succeeded yet; the message has the cause.
     ProbeFailed => "See what the guest does: `berth logs`, `berth exec`, `berth port-forward`.",
     /// A hook after the start of the guest has not ended yet.
@@ -236,6 +240,8 @@ reasons! {
     CrashLoop => "Read what the guest wrote last with `berth logs`. Another `restartToken` starts it at once.",
     /// The guest ended and the restart policy leaves it ended.
     GuestEnded => "Change `restartToken` to start it, or `restartPolicy` to have it started.",
+    /// The kernel of the host ended the VM's QEMU for lack of memory (OOM killer), of the host or of the VM's control group. The reason of an event if the VM was started again.
+    OutOfMemory => "Make room on the host: `berth top` there shows what uses its memory. Move VMs elsewhere, give the host swap space, or raise `memoryReservation` of its VMs. If its policy leaves the VM off, change `restartToken` to start it.",
     /// The guest still uses the disk (a mounted filesystem): unmount it or set force.
     GuestBusy => "Unmount the file system in the guest, or set `force`.",
     /// No guest agent reports whether the running guest has the disk mounted: run one, stop the VM, or set force.

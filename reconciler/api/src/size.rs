@@ -18,6 +18,8 @@ pub struct Size {
     pub isolate_emulator_thread: bool,
     /// Guest memory in bytes, in whole MiB.
     pub memory: u64,
+    /// The bytes of memory that its host keeps for it; none: all of them.
+    pub memory_reservation: Option<u64>,
     /// The bytes of memory up to which it can grow while it runs; none: not at all.
     pub max_memory: Option<u64>,
     /// The huge pages that its memory consists of.
@@ -43,7 +45,7 @@ pub enum SizeError {
     /// Neither the VM nor a class has a number of CPUs.
     #[error("the VM has neither a class nor cpus: set one of them")]
     NoCpus,
-    /// The memory is no quantity.
+    /// The memory, its maximum or its reservation is no quantity.
     #[error("memory: {0}")]
     Memory(#[from] ParseQuantityError),
     /// The memory is not a whole number of huge pages.
@@ -79,6 +81,7 @@ impl Size {
     #[must_use]
     pub fn taken(&self) -> SizeTaken {
         let taken = SizeTaken::of(self.cpus, self.memory, self.huge_pages);
+        let taken = taken.with_reservation(self.memory_reservation);
         if self.dedicated_cpus { taken.with_dedicated_cpus(self.isolate_emulator_thread) } else { taken }
     }
 }
@@ -86,7 +89,8 @@ impl Size {
 impl VMSpec {
     /// The size with which the VM is started next. `class` is the class that the VM names, if that exists.
     ///
-    /// A value of the VM comes before that of its class. `cpus` of the VM also replaces the class's topology and its `max_cpus`, `memory` its `max_memory`. Memory that
+    /// A value of the VM comes before that of its class. `cpus` of the VM also replaces the class's topology and its `max_cpus`, `memory` its `max_memory` and its
+    /// `memory_reservation`. Memory that
     /// neither declares is [`MEMORY_PER_CPU`] for each CPU.
     ///
     /// # Errors
@@ -133,6 +137,12 @@ impl VMSpec {
                 return Err(SizeError::GrowsInHugePages);
             }
         }
+        let of_class =
+            class.filter(|_| self.memory.is_none()).and_then(|class| class.memory_reservation.as_ref());
+        let reserved = self.memory_reservation.as_ref().or(of_class).map(Quantity::bytes).transpose()?;
+        // Of such a VM's memory the balloon gives nothing back.
+        let is_whole = || dedicated || pages != HugePages::None || self.has_pinned_memory(class);
+        let reserved = reserved.filter(|_| !is_whole()).map(|reserved| reserved.next_multiple_of(1 << 20));
         if numa_nodes > 1 && (max_cpus.is_some() || max_memory.is_some()) {
             return Err(SizeError::GrowsOnNumaNodes);
         }
@@ -143,6 +153,7 @@ impl VMSpec {
             dedicated_cpus: dedicated,
             isolate_emulator_thread: dedicated && isolated.unwrap_or_default(),
             memory: bytes,
+            memory_reservation: reserved.filter(|reserved| *reserved < bytes),
             max_memory: max_memory.filter(|most| *most >= bytes),
             huge_pages: pages,
             firmware: self.firmware.or(class.map(|class| class.firmware)).unwrap_or_default(),
@@ -189,7 +200,11 @@ mod tests {
         let giant = SizeTaken::of(1, 1, HugePages::OneGibibyte);
         assert_eq!(size_taken(Some(giant), None, offered), Some(SizeTaken::default()), "of another size");
         let both = size_taken(Some(huge(10)), Some(SizeTaken::of(1, 5, HugePages::None)), offered);
-        assert_eq!(both, Some(SizeTaken { memory: 5, ..huge(10) }), "until the next power cycle");
+        assert_eq!(
+            both,
+            Some(SizeTaken { memory: 5, whole_memory: 5, ..huge(10) }),
+            "until the next power cycle"
+        );
     }
 
     #[test]
@@ -342,6 +357,50 @@ mod tests {
         assert_eq!(most(json!({"memory": "2Gi"}), class()), (2048, None), "not the class's maximum");
         assert_eq!(most(json!({"maxMemory": "512Mi"}), class()), (1024, None), "less than it has");
         assert_eq!(most(json!({"memory": "513Mi", "maxMemory": "1023Mi"}), class()), (514, Some(1024)));
+    }
+
+    #[test]
+    fn the_memory_that_is_kept_is_declared_beside_the_memory_or_by_the_vm_itself() {
+        let kept = |own: Value, class: Value| {
+            let mut spec = json!({"disks": [], "class": "c"});
+            spec.as_object_mut().expect("an object").extend(own.as_object().expect("an object").clone());
+            let spec: VMSpec = serde_json::from_value(spec).expect("a spec");
+            let class: VMClassSpec = serde_json::from_value(class).expect("a class");
+            let size = spec.size(Some(&class)).expect("a size");
+            (size.memory_reservation.map(|bytes| bytes >> 20), size.taken().memory >> 20)
+        };
+        let class = || json!({"cpus": 1, "memory": "4Gi", "memoryReservation": "1Gi"});
+        assert_eq!(kept(json!({}), class()), (Some(1024), 1024));
+        assert_eq!(kept(json!({"memoryReservation": "2Gi"}), class()), (Some(2048), 2048));
+        assert_eq!(kept(json!({"memory": "8Gi"}), class()), (None, 8192), "not the class's reservation");
+        let own = json!({"memory": "8Gi", "memoryReservation": "1000M"});
+        assert_eq!(kept(own, class()), (Some(954), 954), "in whole MiB");
+        assert_eq!(kept(json!({"memoryReservation": "4Gi"}), class()), (None, 4096), "all of it");
+        assert_eq!(kept(json!({"memoryReservation": "9Gi"}), class()), (None, 4096), "no more than it has");
+        let whole = [
+            json!({"hugePages": "2Mi"}),
+            json!({"dedicatedCpuPlacement": true}),
+            json!({"pciDevices": [{"name": "gpu"}]}),
+            json!({"vgpus": [{"name": "a16"}]}),
+        ];
+        for own in whole {
+            assert_eq!(kept(own.clone(), class()).0, None, "{own}: it gives nothing back");
+        }
+        assert_eq!(kept(json!({"usbDevices": [{"name": "key"}]}), class()).0, Some(1024));
+        let mut pinned = class();
+        pinned["vgpus"] = json!([{"name": "a16"}]);
+        assert_eq!(kept(json!({}), pinned).0, None, "the devices of its class");
+    }
+
+    #[test]
+    fn a_vm_that_is_larger_than_its_host_takes_nothing_of_it_whatever_is_kept_for_it() {
+        let of = |memory| SizeTaken::of(1, memory, HugePages::None).with_reservation(Some(10));
+        let offered = Some(SizeTaken { cpus: 8, memory: 100, ..SizeTaken::default() });
+        assert_eq!(size_taken(Some(of(100)), None, offered).map(|taken| taken.memory), Some(10));
+        assert_eq!(size_taken(Some(of(101)), None, offered), Some(SizeTaken::default()));
+        let has = SizeTaken::of(1, 50, HugePages::None);
+        let both = size_taken(Some(of(60)), Some(has), offered);
+        assert_eq!(both.map(|taken| (taken.memory, taken.whole_memory)), Some((50, 60)), "the most of each");
     }
 
     #[test]

@@ -66,8 +66,10 @@ pub struct SizeTaken {
     pub cpus: i64,
     /// CPUs of the host for single VMs.
     pub dedicated_cpus: i64,
-    /// Bytes of guest memory in ordinary pages.
+    /// Bytes of guest memory in ordinary pages that are kept for it.
     pub memory: u64,
+    /// All bytes of guest memory in ordinary pages, of which more may be in use than are kept. Of no account in what a host offers.
+    pub whole_memory: u64,
     /// Bytes of guest memory in huge pages.
     pub huge_memory: HugeMemory,
 }
@@ -77,7 +79,14 @@ impl SizeTaken {
     #[must_use]
     pub fn of(cpus: i64, memory: u64, pages: HugePages) -> Self {
         let ordinary = if pages == HugePages::None { memory } else { 0 };
-        Self { cpus, dedicated_cpus: 0, memory: ordinary, huge_memory: HugeMemory::of(pages, memory) }
+        let huge_memory = HugeMemory::of(pages, memory);
+        Self { cpus, dedicated_cpus: 0, memory: ordinary, whole_memory: ordinary, huge_memory }
+    }
+
+    /// The same with only this many bytes of its ordinary memory kept for it; none: all of them.
+    #[must_use]
+    pub fn with_reservation(self, bytes: Option<u64>) -> Self {
+        Self { memory: bytes.map_or(self.memory, |bytes| self.memory.min(bytes)), ..self }
     }
 
     /// The same with a CPU of the host for each of the virtual CPUs, and `isolated` for one more.
@@ -87,7 +96,7 @@ impl SizeTaken {
     }
 
     fn fits_into(&self, offered: &Self) -> bool {
-        let enough = self.cpus <= offered.cpus && self.memory <= offered.memory;
+        let enough = self.cpus <= offered.cpus && self.memory.max(self.whole_memory) <= offered.memory;
         enough
             && self.dedicated_cpus <= offered.dedicated_cpus
             && self.huge_memory.exceeds(&offered.huge_memory).is_none()
@@ -98,6 +107,7 @@ impl SizeTaken {
             cpus: self.cpus.max(other.cpus),
             dedicated_cpus: self.dedicated_cpus.max(other.dedicated_cpus),
             memory: self.memory.max(other.memory),
+            whole_memory: self.whole_memory.max(other.whole_memory),
             huge_memory: self.huge_memory.each(other.huge_memory, u64::max),
         }
     }

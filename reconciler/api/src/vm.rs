@@ -78,6 +78,10 @@ use crate::{
     validation = Rule::new("!has(self.cpus) || !has(self.cpuTopology) || self.cpuTopology.sockets * self.cpuTopology.cores * self.cpuTopology.threads == self.cpus").message("sockets * cores * threads must equal cpus").field_path(".cpuTopology"),
     validation = Rule::new("!has(self.maxMemory) || !isQuantity(self.maxMemory) || quantity(self.maxMemory).compareTo(quantity('16Mi')) >= 0").message("maxMemory must be at least 16Mi, the least memory of a VM").field_path(".maxMemory"),
     validation = Rule::new("!has(self.maxMemory) || !has(self.memory) || !isQuantity(self.maxMemory) || !isQuantity(self.memory) || quantity(self.maxMemory).compareTo(quantity(self.memory)) >= 0").message("maxMemory must be at least memory").field_path(".maxMemory"),
+    validation = Rule::new("!has(self.memoryReservation) || !isQuantity(self.memoryReservation) || quantity(self.memoryReservation).compareTo(quantity('16Mi')) >= 0").message("memoryReservation must be at least 16Mi, the least memory of a VM").field_path(".memoryReservation"),
+    validation = Rule::new("!has(self.memoryReservation) || !has(self.memory) || !isQuantity(self.memoryReservation) || !isQuantity(self.memory) || quantity(self.memoryReservation).compareTo(quantity(self.memory)) <= 0").message("memoryReservation must be at most memory").field_path(".memoryReservation"),
+    validation = Rule::new("!has(self.memoryReservation) || ((!has(self.hugePages) || self.hugePages == 'None') && (!has(self.dedicatedCpuPlacement) || !self.dedicatedCpuPlacement))").message("memoryReservation excludes hugePages and dedicatedCpuPlacement, with which all of the memory is kept for the VM").field_path(".memoryReservation"),
+    validation = Rule::new("!has(self.memoryReservation) || ((!has(self.pciDevices) || self.pciDevices.size() == 0) && (!has(self.vgpus) || self.vgpus.size() == 0))").message("memoryReservation excludes pciDevices and vgpus, which use the guest's memory themselves: all of it is kept for the VM").field_path(".memoryReservation"),
     validation = Rule::new("!has(self.hugePages) || self.hugePages == 'None' || !has(self.memory) || !isQuantity(self.memory) || int(quantity(self.memory).asApproximateFloat()) % (self.hugePages == '1Gi' ? 1073741824 : 2097152) == 0").message("memory must be a multiple of hugePages, the size of its pages").field_path(".memory"),
     validation = Rule::new("!has(self.hugePages) || self.hugePages == 'None' || !has(self.maxMemory)").message("hugePages and maxMemory exclude each other: memory in huge pages is allocated at the start").field_path(".hugePages"),
     validation = Rule::new("!has(self.maxCpus) || !has(self.cpus) || self.maxCpus >= self.cpus").message("maxCpus must be at least cpus").field_path(".maxCpus"),
@@ -149,6 +153,11 @@ pub struct VMSpec {
     /// a VM without `memory` of its own. A change takes effect at the next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_memory: Option<Quantity>,
+    /// The memory that its host keeps for the VM, for example `1Gi`: at least 16Mi and at most `memory`. A host takes VMs as long as what is
+    /// kept for them fits; when it is short of memory, guests give back what they have above it, by their balloons. Excludes `hugePages`,
+    /// `dedicatedCpuPlacement`, `pciDevices` and `vgpus`, with which all of the memory is kept. Default: that of the class if `memory` is the class's, too, or all of the memory. Applied live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_reservation: Option<Quantity>,
     /// The huge pages of its host that guest memory consists of: `2Mi`, `1Gi`, or `None` for ordinary pages. Guest memory must be a
     /// multiple of the page size, and `maxMemory` is excluded. The VM is placed on a host that has enough of these pages
     /// (`status.hugePages` of the Host), which its administrator reserves. Default: that of the class, or `None` without a class. A

@@ -557,7 +557,7 @@ impl Cache {
         let has = vm.status.as_ref().and_then(|s| s.hardware.as_ref()).and_then(Hardware::taken);
         // Reported by the host, so it is validated.
         let is_possible = |has: &SizeTaken| {
-            let most = has.memory.max(has.huge_memory.total());
+            let most = has.whole_memory.max(has.huge_memory.total());
             let cpus = has.cpus.max(has.dedicated_cpus);
             (0..=MOST_CPUS).contains(&cpus) && has.cpus.min(has.dedicated_cpus) >= 0 && most <= MOST_MEMORY
         };
@@ -569,12 +569,15 @@ impl Cache {
             memory: h.allocatable_memory,
             huge_memory: h.huge_memory,
             dedicated_cpus: h.dedicated_cpus,
+            ..SizeTaken::default()
         });
-        let SizeTaken { cpus, dedicated_cpus, memory, huge_memory } = size_taken(declared, has, offered)?;
+        let SizeTaken { cpus, dedicated_cpus, memory, whole_memory, huge_memory } =
+            size_taken(declared, has, offered)?;
         Some(Demand {
             cpus,
             dedicated_cpus,
             memory,
+            whole_memory,
             huge_memory,
             reserved: vm.spec.cpu_controls(class).reserved,
             devices: taken_devices(vm, class),

@@ -29,8 +29,10 @@ pub(crate) struct Request {
     pub(crate) cpus: i64,
     /// CPUs of the host for it alone.
     pub(crate) dedicated_cpus: i64,
-    /// Bytes of guest memory in ordinary pages.
+    /// Bytes of guest memory in ordinary pages that are kept for it.
     pub(crate) memory: u64,
+    /// All bytes of guest memory in ordinary pages.
+    pub(crate) whole_memory: u64,
     /// Bytes of guest memory in huge pages.
     pub(crate) huge_memory: HugeMemory,
     /// Thousandths of real CPUs that are kept for it.
@@ -277,6 +279,7 @@ fn filter(request: &Request, spread: Option<&Spread<'_, '_>>, candidate: &Candid
     let reserved = candidate.used.reserved.saturating_add(request.reserved);
     // A VM without a reservation fits beside any.
     check(request.reserved == 0 || reserved <= candidate.reservable, Unfit::ReservedCpus)?;
+    check(is_large_enough(request, candidate), Unfit::Memory)?;
     check(memory_with(request, candidate) <= candidate.allocatable_memory, Unfit::Memory)?;
     check(request.huge_memory.exceeds(&free_huge_memory(candidate)).is_none(), Unfit::HugePages)
 }
@@ -286,7 +289,13 @@ fn free_huge_memory(candidate: &Candidate) -> HugeMemory {
     candidate.huge_memory.saturating_sub(candidate.used.huge_memory)
 }
 
-/// Memory in use on the host once it also has the VM, overhead included.
+/// Whether the memory of the VM fits into an empty host, whatever of it is kept for the VM.
+fn is_large_enough(request: &Request, candidate: &Candidate) -> bool {
+    let most = request.memory.max(request.whole_memory);
+    most.saturating_add(candidate.overhead) <= candidate.allocatable_memory
+}
+
+/// Memory that is kept on the host once it also has the VM, overhead included.
 fn memory_with(request: &Request, candidate: &Candidate) -> u64 {
     let overhead = (candidate.used.vms + 1).saturating_mul(candidate.overhead);
     candidate.used.memory.saturating_add(request.memory).saturating_add(overhead)

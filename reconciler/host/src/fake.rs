@@ -171,6 +171,11 @@ impl FakeSystem {
         change(&mut self.state().facts);
     }
 
+    /// Sets how much memory of the host programs can still get.
+    pub fn set_available_memory(&self, bytes: u64) {
+        self.state().available_memory = Some(bytes);
+    }
+
     /// Returns the current size of each volume's file, by volume id.
     pub fn volumes_now(&self) -> BTreeMap<String, u64> {
         let state = self.state();

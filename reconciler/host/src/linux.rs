@@ -54,7 +54,7 @@ use async_trait::async_trait;
 use berth_qemu::block;
 use berth_qemu::console::ConsoleStream;
 use berth_qemu::guest_agent::GuestAgent;
-use berth_qemu::hypervisor::{CpuTime, Hypervisor, ProcessIdentity};
+use berth_qemu::hypervisor::{CpuTime, Hypervisor, ProcessIdentity, ProcessState};
 use berth_qemu::machine::{DiskKey, DiskSpec, Medium, NicSpec};
 use berth_qemu::nics::LentTap;
 use berth_qemu::process::RunAs;
@@ -594,6 +594,14 @@ impl Machines for LinuxSystem {
         self.machines.set_cpu_time(instance, time).await
     }
 
+    async fn oom_kills(&self, instance: &str) -> Result<u64> {
+        self.machines.oom_kills(instance).await
+    }
+
+    async fn set_oom_preference(&self, process: &ProcessIdentity, preference: u16) -> Result<()> {
+        Ok(self.machines.hypervisor().await?.set_oom_preference(process, preference).await?)
+    }
+
     async fn process(&self, instance: &str) -> Result<Option<ProcessFacts>> {
         self.machines.process(instance).await
     }
@@ -606,6 +614,10 @@ impl Machines for LinuxSystem {
     ) -> Result<Option<MachineUse>> {
         let (pid, instance, taps) = (process.pid, instance.to_owned(), taps.to_vec());
         Ok(blocking(move || usage::machine(pid, &instance, &taps)).await)
+    }
+
+    async fn process_state(&self, process: &ProcessIdentity) -> Result<Option<ProcessState>> {
+        Ok(self.machines.hypervisor().await?.process_state(process).await?)
     }
 
     async fn exited(&self, process: &ProcessIdentity) -> Result<()> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use berth_qemu::console::ConsoleStream;
 use berth_qemu::guest_agent::GuestAgent;
-use berth_qemu::hypervisor::{CpuTime, Limits, ProcessIdentity};
+use berth_qemu::hypervisor::{CpuTime, Limits, ProcessIdentity, ProcessState};
 use berth_qemu::machine::{DiskSpec, MachineSpec, Medium, NicSpec, PciDeviceSpec, UsbDeviceSpec, VgpuSpec};
 use berth_qemu::nics::LentTap;
 use berth_qemu::qmp::{Events, Qmp};
@@ -52,6 +52,16 @@ pub trait Machines: Send + Sync + fmt::Debug + 'static {
     /// Changes the CPU time of a running machine.
     async fn set_cpu_time(&self, instance: &str, time: CpuTime) -> Result<()>;
 
+    /// Returns how often the kernel's OOM killer has ended a process of the machine that was launched last, see [`Hypervisor::oom_kills`].
+    ///
+    /// [`Hypervisor::oom_kills`]: berth_qemu::hypervisor::Hypervisor::oom_kills
+    async fn oom_kills(&self, instance: &str) -> Result<u64>;
+
+    /// Has the kernel's OOM killer prefer this process, see [`Hypervisor::set_oom_preference`].
+    ///
+    /// [`Hypervisor::set_oom_preference`]: berth_qemu::hypervisor::Hypervisor::set_oom_preference
+    async fn set_oom_preference(&self, process: &ProcessIdentity, preference: u16) -> Result<()>;
+
     /// Returns the instance's QEMU if it is alive.
     async fn process(&self, instance: &str) -> Result<Option<ProcessFacts>>;
 
@@ -62,6 +72,9 @@ pub trait Machines: Send + Sync + fmt::Debug + 'static {
         process: &ProcessIdentity,
         taps: &[String],
     ) -> Result<Option<MachineUse>>;
+
+    /// Reads the state of this process. None: it has ended.
+    async fn process_state(&self, process: &ProcessIdentity) -> Result<Option<ProcessState>>;
 
     /// Waits until this process has ended. Cancel safe.
     async fn exited(&self, process: &ProcessIdentity) -> Result<()>;

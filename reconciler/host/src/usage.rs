@@ -45,6 +45,9 @@ pub struct HostUse {
     pub cpu_steal_seconds: f64,
     pub memory_bytes: u64,
     pub memory_available_bytes: u64,
+    /// The part of its memory that is in huge pages, in use or not.
+    #[serde(default)]
+    pub huge_page_bytes: u64,
     pub swap_bytes: u64,
     pub swap_free_bytes: u64,
     /// Time in which some process waited for a processor, for memory, or for a disk. None: the kernel does not count it.

@@ -10,6 +10,7 @@
 //!   GuestAgent ◀─▶ server ──▶ guest
 //! ```
 
+mod balloon;
 mod behaviour;
 mod blocks;
 mod cdroms;

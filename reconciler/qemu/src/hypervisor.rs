@@ -26,6 +26,17 @@ pub struct ProcessIdentity {
     pub boot_id: String,
 }
 
+/// The state of a process that does not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProcessState {
+    /// It runs, or waits for something that can end at any time.
+    Running,
+    /// A signal stopped it (SIGSTOP), or a debugger.
+    Stopped,
+    /// It waits in the kernel for a device or a network file system, and cannot be ended meanwhile.
+    Blocked,
+}
+
 /// A QEMU process found on the host, foreign or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundQemu {
@@ -148,6 +159,8 @@ pub enum ProcessError {
     NoCpuController,
     #[error("cannot set the CPU time in {}", path.display())]
     CpuTime { path: PathBuf, source: std::io::Error },
+    #[error("cannot set how much the OOM killer prefers process {pid}")]
+    OomPreference { pid: i32, source: std::io::Error },
 }
 
 /// The host's operations on QEMU. Object safe, so that a caller can wrap it (to inject faults, for example).
@@ -171,6 +184,18 @@ pub trait Hypervisor: Send + Sync + fmt::Debug {
     /// Changes the CPU time of a running machine.
     async fn set_cpu_time(&self, instance: &str, time: CpuTime) -> Result<(), ProcessError>;
 
+    /// Returns how often the kernel's OOM killer has ended a process of the machine that was launched last under this name, also after
+    /// its end. 0 on a host without control groups for memory.
+    async fn oom_kills(&self, instance: &str) -> u64;
+
+    /// Has the kernel's OOM killer prefer this process by a number from 0 to 1000, which is added to that of this program
+    /// (`oom_score_adj`). Succeeds if the process has ended.
+    async fn set_oom_preference(
+        &self,
+        process: &ProcessIdentity,
+        preference: u16,
+    ) -> Result<(), ProcessError>;
+
     /// Lists every QEMU on the host, including foreign ones.
     async fn list(&self) -> Result<Vec<FoundQemu>, ProcessError>;
 
@@ -181,6 +206,9 @@ pub trait Hypervisor: Send + Sync + fmt::Debug {
     }
 
     async fn is_alive(&self, process: &ProcessIdentity) -> Result<bool, ProcessError>;
+
+    /// Reads the state of a process. None: it has ended.
+    async fn process_state(&self, process: &ProcessIdentity) -> Result<Option<ProcessState>, ProcessError>;
 
     /// Waits until the process has ended. Cancel safe.
     async fn exited(&self, process: &ProcessIdentity) -> Result<(), ProcessError>;

@@ -22,6 +22,7 @@
 //! [`fake::FakeHypervisor`] (feature `fake`) inside one runtime with paused time. All communication with a machine goes
 //! through [`qmp::Qmp`], which cannot distinguish the two.
 
+pub mod balloon;
 pub mod block;
 pub mod cdrom;
 pub mod console;

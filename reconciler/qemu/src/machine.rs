@@ -44,6 +44,8 @@ pub(crate) const SYSPREP_ID: &str = "sysprep";
 pub const MEMORY_DEVICE: &str = "memory0";
 /// The bytes in which such memory is plugged in and out.
 pub const MEMORY_BLOCK: u64 = 2 << 20;
+/// Device id of the balloon.
+pub(crate) const BALLOON: &str = "balloon0";
 /// The SCSI target of the bootstrap volume: the last one, so that no disk ever needs it.
 pub const SEED_TARGET: u8 = 255;
 /// The maximum number of CD-ROM drives.

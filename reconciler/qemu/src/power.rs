@@ -11,7 +11,9 @@
 //!                              Shutdown ──quit──▶ (process ended)
 //! ```
 
-use serde_json::{Value, json};
+use std::time::Duration;
+
+use serde_json::Value;
 
 use crate::qmp::{Qmp, QmpError, shorten};
 
@@ -68,6 +70,12 @@ pub async fn run_state(qmp: &Qmp) -> Result<RunState, QmpError> {
     Ok(RunState::from_qemu(status))
 }
 
+/// Whether QEMU answers within this time, whatever it answers. A connection that has ended is no silence.
+pub async fn is_answering(qmp: &Qmp, within: Duration) -> bool {
+    let answer = qmp.execute_within("query-status", Value::Null, within).await;
+    !matches!(answer, Err(QmpError::Timeout { .. }))
+}
+
 /// Starts the guest's CPUs: after launch, after [`stop`], after [`reset`]. Succeeds if they are already running.
 pub async fn start(qmp: &Qmp) -> Result<(), QmpError> {
     plain(qmp, "cont").await
@@ -101,15 +109,6 @@ pub async fn quit(qmp: &Qmp) -> Result<(), QmpError> {
         Err(QmpError::Disconnected { .. }) => Ok(()),
         other => other,
     }
-}
-
-/// Queries the memory that the guest has after ballooning, in bytes.
-pub async fn balloon(qmp: &Qmp) -> Result<u64, QmpError> {
-    let answer = qmp.execute("query-balloon", json!({})).await?;
-    answer
-        .get("actual")
-        .and_then(Value::as_u64)
-        .ok_or_else(|| QmpError::Unexpected { command: "query-balloon".to_owned(), detail: shorten(&answer) })
 }
 
 async fn plain(qmp: &Qmp, command: &str) -> Result<(), QmpError> {

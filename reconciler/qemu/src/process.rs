@@ -16,6 +16,7 @@ mod lent_folder;
 mod local;
 mod log;
 mod nbd_server;
+mod oom;
 mod pidfd;
 mod scan;
 mod swtpm;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_qemu::balloon::{self, Balloon};
 use berth_qemu::block::{self, BlockError, IoLimits, ObservedCdrom, ObservedDisk, Unplugged};
 use berth_qemu::cdrom::{self, Changed};
 use berth_qemu::cpus;
@@ -149,7 +150,6 @@ async fn a_launched_machine_waits_for_its_start_then_runs_pauses_and_ends() {
         power::start(&qmp).await.expect("starting twice is fine");
         power::stop(&qmp).await.expect("stopped");
         assert_eq!(power::run_state(&qmp).await.expect("state"), RunState::Paused);
-        assert_eq!(power::balloon(&qmp).await.expect("size"), bench.spec.machine.memory_bytes);
         let process = bench.host.find(&bench.spec.machine.instance).await.expect("listed").expect("runs");
         power::quit(&qmp).await.expect("ended");
         tokio::time::timeout(Duration::from_secs(10), bench.host.exited(&process))
@@ -159,6 +159,20 @@ async fn a_launched_machine_waits_for_its_start_then_runs_pauses_and_ends() {
         qmp.closed().await;
         assert!(!bench.host.is_alive(&process).await.expect("asked"));
         assert!(power::run_state(&qmp).await.expect_err("nobody there").is_disconnected());
+    }
+}
+
+#[tokio::test]
+async fn the_balloon_of_a_guest_without_a_driver_stays_empty_and_reports_nothing() {
+    for bench in Bench::all() {
+        let (qmp, _events) = bench.launch().await;
+        balloon::report_regularly(&qmp).await.expect("accepted");
+        let size = bench.spec.machine.memory_bytes;
+        balloon::request(&qmp, size / 2).await.expect("accepted");
+        let empty = Balloon { left: size, report: None };
+        assert_eq!(balloon::observe(&qmp).await.expect("observed"), empty);
+        assert_eq!(balloon::ballooned(&qmp).await.expect("asked"), 0);
+        power::quit(&qmp).await.expect("ended");
     }
 }
 

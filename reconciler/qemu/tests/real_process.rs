@@ -284,6 +284,28 @@ async fn a_machine_with_everything_starts_unprivileged_and_on_its_own() {
 }
 
 #[tokio::test]
+async fn a_qemu_that_the_oom_killer_ended_is_counted_until_the_next_launch() {
+    let Some(bench) = Bench::new().await else { return };
+    let spec = bench.spec("oom");
+    let instance = &spec.machine.instance;
+    // Less than any QEMU takes.
+    let limits = Limits { memory_max: Some(8 << 20), ..Limits::default() };
+    let process = match bench.host.launch(&spec, limits).await {
+        Ok(process) => {
+            eprintln!("skipped: there is no control group for memory, or QEMU has swap space");
+            process
+        }
+        Err(error) => {
+            assert!(bench.host.oom_kills(instance).await > 0, "{error}");
+            let process = bench.host.launch(&spec, Limits::default()).await.expect("launched");
+            assert_eq!(bench.host.oom_kills(instance).await, 0, "that of another process");
+            process
+        }
+    };
+    bench.host.kill(&process, Duration::from_secs(5)).await.expect("killed");
+}
+
+#[tokio::test]
 async fn a_guest_that_reads_nothing_to_boot_shows_its_firmware_on_the_serial_line() {
     let Some(bench) = Bench::new().await else { return };
     let spec = bench.spec("serial");

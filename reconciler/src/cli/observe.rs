@@ -35,6 +35,9 @@ pub struct TopOptions {
     /// Repeats it until Ctrl-C.
     #[arg(short, long)]
     pub watch: bool,
+    /// The form of the output: a table of rates, or as JSON the counters of all hosts and VMs as they were read last.
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: OutputForm,
     #[command(flatten)]
     pub state: StateDir,
 }

@@ -18,7 +18,10 @@ use super::{
     local_agent::{self, ANSWER},
     usage_server::SOCKET,
 };
-use crate::{cli::TopOptions, top};
+use crate::{
+    cli::{OutputForm, TopOptions},
+    top,
+};
 
 /// Where the use of a host is read.
 #[derive(Debug)]
@@ -40,13 +43,16 @@ pub(super) async fn run(options: TopOptions) -> anyhow::Result<()> {
         sleep(options.interval.0).await;
         let after = read_all(&sources).await?;
         let hosts: Vec<(&Usage, &Usage)> = before.iter().zip(&after).collect();
-        let table = top::table(&hosts, options.namespace.as_deref());
+        let text = match options.output {
+            OutputForm::Text => top::table(&hosts, options.namespace.as_deref()),
+            OutputForm::Json => top::json(&after, options.namespace.as_deref())?,
+        };
         let mut out = std::io::stdout().lock();
-        if options.watch {
+        if options.watch && options.output == OutputForm::Text {
             // Clears a terminal.
             out.write_all(b"\x1b[H\x1b[2J").context("printing")?;
         }
-        out.write_all(table.as_bytes()).and_then(|()| out.flush()).context("printing")?;
+        out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("printing")?;
         drop(out);
         if !options.watch {
             return Ok(());

@@ -216,7 +216,7 @@ fn hardware(root: Node<'_, '_>, notes: &mut Vec<String>) {
         notes.push(format!("{current} of its CPUs are online; in berth all are"));
     }
     if bytes(root, &["currentMemory"], "KiB").is_some_and(|now| Some(now) < bytes(root, &["memory"], "KiB")) {
-        notes.push("its memory is reduced by a balloon; in berth it has all of it".to_owned());
+        notes.push("its memory is reduced by a balloon; in berth it has all of it: memory_reservation lets its host take some back".to_owned());
     }
     let arch = attribute(root, &["os", "type"], "arch").unwrap_or(std::env::consts::ARCH);
     if arch != std::env::consts::ARCH {

@@ -1,3 +1,4 @@
+use berth_agent::GuestMemory;
 use berth_host::{HostUse, InterfaceUse, MachineUse};
 
 use super::*;
@@ -22,12 +23,16 @@ pub(crate) fn reading(second: u64) -> Usage {
         swapped_bytes: 0,
         interfaces: Vec::new(),
     };
+    let memory =
+        GuestMemory { total: 1 << 30, available: 824 << 20, swapped_in: Some(0), swapped_out: Some(0) };
     let vm = VmUsage {
         namespace: "shop".into(),
         name: "web".into(),
         cpus: 2,
         memory_bytes: 1 << 30,
         restarts: 0,
+        guest_memory: Some(memory),
+        ballooned_bytes: 0,
         process,
         interfaces: vec![("nic0".into(), interface)],
         disks: vec![disk],
@@ -83,12 +88,34 @@ fn the_table_has_hosts_and_vms_in_aligned_columns() {
     assert_eq!(
         vm,
         [
-            "shop", "web", "h1", "2", "150%", "25%", "1.0Gi", "300Mi", "400Ki", "40Ki", "110", "40ms",
-            "2.0Ki", "1"
+            "shop", "web", "h1", "2", "150%", "25%", "1.0Gi", "200Mi", "300Mi", "400Ki", "40Ki", "110",
+            "40ms", "2.0Ki", "1"
         ]
     );
     assert_eq!(lines[3].find("CPUS"), lines[4].find("2  "), "aligned:\n{text}");
     assert_eq!(table(&[(&before, &after)], Some("other")).lines().count(), 4);
+}
+
+#[test]
+fn as_json_there_are_the_counters_of_the_last_reading() {
+    let text = json(&[reading(12)], None).expect("text");
+    let found: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(found[0]["vms"][0]["guestMemory"]["available"], 824 << 20);
+    let read: Vec<Usage> = serde_json::from_str(&text).expect("the same form as /usage");
+    assert_eq!((read[0].host.as_str(), read[0].vms.len()), ("h1", 1));
+    let others = json(&[reading(12)], Some("other")).expect("text");
+    let others: Vec<Usage> = serde_json::from_str(&others).expect("JSON");
+    assert!(others[0].vms.is_empty(), "of one namespace");
+}
+
+#[test]
+fn a_reading_of_an_agent_that_knows_no_balloons_is_read() {
+    let mut older = serde_json::to_value(reading(12)).expect("JSON");
+    let vm = older["vms"][0].as_object_mut().expect("a VM");
+    vm.remove("guestMemory");
+    vm.remove("balloonedBytes");
+    let read: Usage = serde_json::from_value(older).expect("a reading");
+    assert_eq!((read.vms[0].guest_memory, read.vms[0].ballooned_bytes), (None, 0));
 }
 
 #[test]

@@ -14,6 +14,12 @@ const PRESSURE: f64 = 0.1;
 const AVAILABLE: f64 = 0.05;
 /// The part of a guest's memory that may be swapped out without a word.
 const SWAPPED: f64 = 0.05;
+/// The part of a guest's memory below which it is short of it.
+const GUEST_AVAILABLE: f64 = 0.05;
+/// The bytes a second from which on a guest that reads its swap space is short of memory.
+const SWAPPED_IN: f64 = 1_048_576.0;
+/// The part of a guest's memory that may be in its balloon without a word.
+const BALLOONED: f64 = 0.05;
 /// The mean duration of an operation, in seconds, from which on a disk is slow.
 const SLOW_OPERATION: f64 = 0.02;
 
@@ -26,6 +32,7 @@ pub(crate) fn slowness(before: &Usage, after: &Usage, namespace: &str, name: &st
     let host = host_rates(before, after);
     let mut found = cpu(vm, &rates, &host);
     found.extend(memory(vm, after, &host));
+    found.extend(guest_memory(vm, &rates));
     found.extend(disks(&rates, &host));
     if rates.dropped_packets >= 1.0 {
         let dropped = rates.dropped_packets;
@@ -35,9 +42,10 @@ pub(crate) fn slowness(before: &Usage, after: &Usage, namespace: &str, name: &st
     }
     if found.is_empty() {
         found.push(format!(
-            "Nothing on its host slows it down: it uses {} of a processor, waits {} of the time for one, and the host is busy at {}.",
+            "Nothing on its host slows it down: it uses {} of a processor, waits {} of the time for one,{} and the host is busy at {}.",
             percent(rates.cpus),
             percent(rates.waited),
+            used_memory(vm),
             percent(host.busy)
         ));
     }
@@ -96,6 +104,43 @@ fn memory(vm: &VmUsage, usage: &Usage, host: &HostRates) -> Vec<String> {
     found
 }
 
+/// The guest's own report of its memory, and the part of it that its host has back.
+fn guest_memory(vm: &VmUsage, rates: &VmRates) -> Vec<String> {
+    let mut found = Vec::new();
+    if let Some(memory) = &vm.guest_memory {
+        let (total, available) = (memory.total as f64, memory.available as f64);
+        let swaps = (rates.swapped_in_bytes >= SWAPPED_IN)
+            .then(|| format!(" and reads {} a second from its swap space", bytes(rates.swapped_in_bytes)));
+        if available < GUEST_AVAILABLE * total || swaps.is_some() {
+            found.push(format!(
+                "Its guest has {} of {} of memory available{}: give it more `memory`, or look in the guest for what uses it.",
+                bytes(available),
+                bytes(total),
+                swaps.unwrap_or_default()
+            ));
+        }
+    }
+    let ballooned = vm.ballooned_bytes as f64;
+    if ballooned > BALLOONED * vm.memory_bytes as f64 {
+        found.push(format!(
+            "Its host was short of memory and has {} of the guest's memory back: raise its `memory_reservation`, or move VMs elsewhere.",
+            bytes(ballooned)
+        ));
+    }
+    found
+}
+
+fn used_memory(vm: &VmUsage) -> String {
+    let used = vm.guest_memory.map(|memory| {
+        format!(
+            " its guest uses {} of {} of memory,",
+            bytes(memory.used() as f64),
+            bytes(memory.total as f64)
+        )
+    });
+    used.unwrap_or_default()
+}
+
 fn disks(rates: &VmRates, host: &HostRates) -> Vec<String> {
     let slow = rates.durations.iter().filter(|(_, _, time)| *time >= SLOW_OPERATION);
     let mut found: Vec<String> = slow
@@ -112,6 +157,8 @@ fn disks(rates: &VmRates, host: &HostRates) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use berth_agent::GuestMemory;
+
     use crate::top::tests::reading;
 
     /// A reading in which nothing is slow, `change`d.
@@ -136,9 +183,11 @@ mod tests {
         assert_eq!(
             after(|_| {}),
             [
-                "Nothing on its host slows it down: it uses 50% of a processor, waits 0% of the time for one, and the host is busy at 79%."
+                "Nothing on its host slows it down: it uses 50% of a processor, waits 0% of the time for one, its guest uses 200Mi of 1.0Gi of memory, and the host is busy at 79%."
             ]
         );
+        let silent = after(|usage| usage.vms[0].guest_memory = None);
+        assert!(silent[0].contains("of the time for one, and the host is busy"), "{silent:?}");
     }
 
     #[test]
@@ -157,6 +206,18 @@ mod tests {
             only(|usage| usage.machine.memory_available_bytes = 1 << 20)
                 .contains("1.0Mi of 8.0Gi are available")
         );
+        let guest = |usage: &mut Usage, change: fn(&mut GuestMemory)| {
+            usage.vms[0].guest_memory.iter_mut().for_each(change);
+        };
+        let short = after(|usage| guest(usage, |memory| memory.available = 10 << 20));
+        assert_eq!(short.len(), 1, "{short:?}");
+        assert!(short[0].starts_with("Its guest has 10Mi of 1.0Gi of memory available: give"), "{short:?}");
+        let swaps = after(|usage| guest(usage, |memory| memory.swapped_in = Some(8 << 20)));
+        assert!(
+            swaps[0].contains("824Mi of 1.0Gi of memory available and reads 4.0Mi a second"),
+            "{swaps:?}"
+        );
+        assert!(only(|usage| usage.vms[0].ballooned_bytes = 512 << 20).contains("has 512Mi of the guest's"));
         let slow = only(|usage| usage.vms[0].disks[0].read.nanoseconds += 200 * 90_000_000);
         assert_eq!(slow, "A read of its disk root takes 92ms on average.");
         let dropped = only(|usage| usage.vms[0].interfaces[0].1.received_dropped = 10);

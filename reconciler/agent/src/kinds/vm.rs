@@ -151,6 +151,8 @@ pub(crate) enum Step {
     AskGuestToShutDown,
     /// Ends QEMU, through its monitor if that answers.
     EndProcess,
+    /// Publishes that the guest did not shut down within its grace period, and was powered off.
+    ReportPowerOff,
     RemoveTap(String),
     RemoveInstance,
     /// Removes this host's finalizer.

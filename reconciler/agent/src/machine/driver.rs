@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_qemu::balloon::{self, Balloon};
 use berth_qemu::block::{self, Devices, DiskUse, IoLimits, Observation, Unplugged};
 use berth_qemu::cdrom::{self, Changed};
 use berth_qemu::machine::{DiskSpec, Medium, NicSpec};
@@ -21,6 +22,8 @@ use berth_host::{ProcessFacts, StateAccess};
 
 /// How long one request waits for the guest to release a device; the caller retries.
 const RELEASE_WAIT: Duration = Duration::from_secs(2);
+/// The time for QEMU to answer before it counts as silent: of a hundred that are started at once, the slowest takes more than 7 s.
+pub(crate) const ANSWER_WAIT: Duration = Duration::from_secs(20);
 /// How long QEMU may take to exit after its monitor has closed, before its key is enqueued anyway.
 const EXIT_WAIT: Duration = Duration::from_secs(10);
 
@@ -67,6 +70,11 @@ pub(super) enum Command {
     PlugCpus(usize, Reply),
     RequestMemory(u64, Reply),
     ReadDiskUse(oneshot::Sender<Result<Vec<DiskUse>, MachineError>>),
+    ReadBalloon(oneshot::Sender<Result<Balloon, MachineError>>),
+    /// The bytes that are in the balloon.
+    ReadBallooned(oneshot::Sender<Result<u64, MachineError>>),
+    SetBalloon(u64, Reply),
+    CheckAnswer,
     /// Whether a process in the guest has the guest agent's port open.
     GuestListens(oneshot::Sender<Result<bool, MachineError>>),
 }
@@ -98,6 +106,8 @@ pub(super) struct Driver {
     pub(super) may_have_tpm: bool,
     /// Whether the machine has shares, as far as it was asked.
     pub(super) may_have_shares: bool,
+    /// Whether the guest was asked to report its memory.
+    pub(super) reports_memory: bool,
     /// Whether this driver has reported that the machine runs. Per driver: an earlier one may have ended before its
     /// report.
     pub(super) has_started: bool,
@@ -262,6 +272,23 @@ impl Driver {
                     let _ = reply.send(block::disk_use(&self.qmp).await.map_err(MachineError::from));
                 }
             }
+            Command::ReadBalloon(reply) => {
+                if !reply.is_closed() {
+                    let _ = reply.send(self.balloon().await);
+                }
+            }
+            Command::CheckAnswer => self.check_answer().await,
+            Command::ReadBallooned(reply) => {
+                if !reply.is_closed() {
+                    let _ = reply.send(self.ballooned().await);
+                }
+            }
+            Command::SetBalloon(bytes, reply) => {
+                // The number is of a moment that is over.
+                if !reply.is_closed() {
+                    let _ = reply.send(self.set_balloon(bytes).await);
+                }
+            }
             Command::GuestListens(reply) => {
                 let _ = reply.send(guest_agent::has_listener(&self.qmp).await.map_err(MachineError::from));
             }
@@ -319,6 +346,14 @@ impl Driver {
             save_failure: published.save_failure.clone(),
             save_began: published.save_began,
         })
+    }
+
+    async fn check_answer(&mut self) {
+        let is_silent = !power::is_answering(&self.qmp, ANSWER_WAIT).await;
+        if self.published.borrow().is_silent != is_silent {
+            self.published.send_modify(|state| state.is_silent = is_silent);
+            self.notifier.wake();
+        }
     }
 
     async fn save(&mut self, at_most: u64) -> Result<(), MachineError> {
@@ -446,6 +481,26 @@ impl Driver {
         let growth = memory::observe(&self.qmp).await.ok()?;
         self.can_grow = Some(growth.is_some());
         growth
+    }
+
+    /// Reads the balloon. From the first time on the guest is asked to report its memory.
+    async fn balloon(&mut self) -> Result<Balloon, MachineError> {
+        if !self.reports_memory {
+            balloon::report_regularly(&self.qmp).await?;
+            self.reports_memory = true;
+        }
+        Ok(balloon::observe(&self.qmp).await?)
+    }
+
+    /// Reads how much is in the balloon, of a guest that runs: a state that is being loaded may change it.
+    async fn ballooned(&self) -> Result<u64, MachineError> {
+        self.allowed(Action::SetBalloon).await?;
+        Ok(balloon::ballooned(&self.qmp).await?)
+    }
+
+    async fn set_balloon(&self, bytes: u64) -> Result<(), MachineError> {
+        self.allowed(Action::SetBalloon).await?;
+        Ok(balloon::request(&self.qmp, bytes).await?)
     }
 
     /// Reads whether the emulator of its TPM is there. Most machines have no TPM, and are asked once.

@@ -21,6 +21,8 @@ pub(crate) enum Action {
     ChangeDevices,
     /// Has disks continue in overlays.
     ContinueInOverlays,
+    /// Asks the guest to give memory back, or to take it.
+    SetBalloon,
     /// Saves the machine's state.
     Save,
     /// Loads a saved state.
@@ -29,7 +31,7 @@ pub(crate) enum Action {
 
 impl Action {
     #[cfg(test)]
-    pub(super) const ALL: [Self; 11] = [
+    pub(super) const ALL: [Self; 12] = [
         Self::ReadState,
         Self::Start,
         Self::Pause,
@@ -37,6 +39,7 @@ impl Action {
         Self::Quit,
         Self::ChangeDevices,
         Self::ContinueInOverlays,
+        Self::SetBalloon,
         Self::Save,
         Self::Load,
         Self::Reset,
@@ -74,7 +77,9 @@ pub(crate) fn check_legal(state: &RunState, action: Action) -> Result<(), Illega
         Action::Pause => matches!(state, RunState::Running | RunState::Paused),
         // A guest that does not run cannot receive the button; acting on it after a later resume is not what the caller
         // wants. A reset would hide how a guest has ended.
-        Action::PressPowerButton | Action::Reset | Action::InjectNmi => *state == RunState::Running,
+        Action::PressPowerButton | Action::SetBalloon | Action::Reset | Action::InjectNmi => {
+            *state == RunState::Running
+        }
         Action::ChangeDevices => {
             !ended && !matches!(state, RunState::Other(_) | RunState::InMigrate | RunState::PostMigrate)
         }
@@ -111,6 +116,7 @@ mod tests {
             Action::ReadState
             | Action::ChangeDevices
             | Action::ContinueInOverlays
+            | Action::SetBalloon
             | Action::PressPowerButton
             | Action::Reset
             | Action::InjectNmi => Some(state),
@@ -126,7 +132,7 @@ mod tests {
         #[test]
         fn a_guest_that_ended_never_runs_again_in_the_same_qemu(
             start in any_state(),
-            requests in prop::collection::vec((0usize..11, any::<bool>()), 0..40),
+            requests in prop::collection::vec((0usize..12, any::<bool>()), 0..40),
         ) {
             let mut state = start;
             let mut ended = has_ended(&state);
@@ -161,7 +167,7 @@ mod tests {
         }
 
         #[test]
-        fn a_machine_that_waits_for_its_state_is_only_loaded_or_ended(action in 0usize..11) {
+        fn a_machine_that_waits_for_its_state_is_only_loaded_or_ended(action in 0usize..12) {
             let action = Action::ALL[action];
             let is_legal = check_legal(&RunState::InMigrate, action).is_ok();
             prop_assert_eq!(is_legal, matches!(action, Action::ReadState | Action::Load | Action::Quit));

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use berth_qemu::balloon::GuestMemory;
 use berth_qemu::block::{DURATION_LIMITS, OperationUse};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
@@ -37,6 +38,7 @@ impl Collector for Collected {
         let mut out = Out(encoder);
         of_host(&mut out, &self.0)?;
         of_processes(&mut out, &self.0)?;
+        of_guest_memory(&mut out, &self.0)?;
         of_interfaces(&mut out, &self.0)?;
         of_disks(&mut out, &self.0)
     }
@@ -136,6 +138,33 @@ fn of_processes(out: &mut Out<'_>, usage: &Usage) -> fmt::Result {
     out.counter("berth_vm_restarts", "Restarts after the guest ended by itself", restarts)
 }
 
+/// The memory that guests report. A VM whose guest reports nothing is left out.
+fn of_guest_memory(out: &mut Out<'_>, usage: &Usage) -> fmt::Result {
+    let reported = |value: fn(&GuestMemory) -> u64| -> Vec<Sample<u64>> {
+        usage.vms.iter().filter_map(|vm| Some((labels(vm), value(vm.guest_memory.as_ref()?)))).collect()
+    };
+    let help = "Memory that programs and kernel of the guest use, without caches";
+    out.gauge("berth_vm_memory_used_bytes", help, reported(GuestMemory::used))?;
+    let help = "Memory that programs of the guest can still get";
+    out.gauge("berth_vm_memory_available_bytes", help, reported(|memory| memory.available))?;
+    let ballooned = usage.vms.iter().map(|vm| (labels(vm), vm.ballooned_bytes)).collect();
+    let help = "Memory of the guest that its balloon has given back to the host";
+    out.gauge("berth_vm_memory_ballooned_bytes", help, ballooned)?;
+    let mut swapped: Vec<Sample<u64>> = Vec::new();
+    for (vm, memory) in usage.vms.iter().filter_map(|vm| Some((vm, vm.guest_memory.as_ref()?))) {
+        for (direction, bytes) in [("in", memory.swapped_in), ("out", memory.swapped_out)] {
+            let mut labels = labels(vm);
+            labels.push(("direction", direction.to_owned()));
+            swapped.extend(bytes.map(|bytes| (labels, bytes)));
+        }
+    }
+    out.counter(
+        "berth_vm_guest_swap_bytes",
+        "Memory that the guest read from its swap space and wrote to it",
+        swapped,
+    )
+}
+
 fn of_interfaces(out: &mut Out<'_>, usage: &Usage) -> fmt::Result {
     let samples = |received: fn(&berth_host::InterfaceUse) -> u64,
                    sent: fn(&berth_host::InterfaceUse) -> u64| {
@@ -225,6 +254,13 @@ mod tests {
             cpus: 2,
             memory_bytes: 1 << 30,
             restarts: 3,
+            guest_memory: Some(GuestMemory {
+                total: 900,
+                available: 600,
+                swapped_in: Some(7),
+                swapped_out: None,
+            }),
+            ballooned_bytes: 256,
             process: MachineUse { cpu_seconds: 1.5, waited_seconds: 0.25, ..MachineUse::default() },
             interfaces: vec![("nic0".into(), interface)],
             disks: vec![disk],
@@ -245,6 +281,10 @@ mod tests {
             "berth_vm_cpu_seconds_total{namespace=\"shop\",vm=\"web\"} 1.5",
             "berth_vm_cpu_waited_seconds_total{namespace=\"shop\",vm=\"web\"} 0.25",
             "berth_vm_cpus{namespace=\"shop\",vm=\"web\"} 2",
+            "berth_vm_memory_used_bytes{namespace=\"shop\",vm=\"web\"} 300",
+            "berth_vm_memory_available_bytes{namespace=\"shop\",vm=\"web\"} 600",
+            "berth_vm_memory_ballooned_bytes{namespace=\"shop\",vm=\"web\"} 256",
+            "berth_vm_guest_swap_bytes_total{namespace=\"shop\",vm=\"web\",direction=\"in\"} 7",
             "berth_vm_restarts_total{namespace=\"shop\",vm=\"web\"} 3",
             "berth_vm_network_bytes_total{namespace=\"shop\",vm=\"web\",interface=\"nic0\",direction=\"sent\"} 20",
             "berth_vm_disk_bytes_total{namespace=\"shop\",vm=\"web\",disk=\"root\",operation=\"read\"} 4096",
@@ -256,6 +296,11 @@ mod tests {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
         }
         assert!(text.ends_with("# EOF\n"));
-        assert!(!text.contains("throttled_seconds_total{"), "unknown values are left out");
+        for unknown in ["throttled_seconds_total{", "direction=\"out\""] {
+            assert!(!text.contains(unknown), "unknown values are left out");
+        }
+        let silent = VmUsage { guest_memory: None, ..usage().vms[0].clone() };
+        let text = render(Arc::new(Usage { vms: vec![silent], ..usage() }), &reconciles, 5);
+        assert!(!text.contains("berth_vm_memory_used_bytes{"), "it reports nothing");
     }
 }

@@ -67,6 +67,12 @@ async fn the_use_is_read_as_json_and_nothing_else_is_answered() {
     let usage: Usage = serde_json::from_str(&body).expect("a reading");
     assert_eq!((usage.host.as_str(), usage.vms.len()), ("h1", 1));
     assert_eq!(usage.vms[0].disks.len(), 1);
+    // The guest is asked from the first reading on, which is used again for a second.
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    let (_, body) = request(address, "GET /usage").await;
+    let usage: Usage = serde_json::from_str(&body).expect("a reading");
+    let memory = usage.vms[0].guest_memory.expect("the guest reports its memory");
+    assert_eq!((memory.total, memory.used(), usage.vms[0].ballooned_bytes), (512 << 20, 64 << 20, 0));
     // What stops guests is at the socket for root only.
     for (line, code) in [
         ("POST /metrics", "405"),

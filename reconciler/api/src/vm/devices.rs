@@ -31,6 +31,13 @@ impl VMSpec {
     }
 }
 
+impl VMSpec {
+    /// Whether the VM is to have devices that use the memory of its guest themselves, so that none of it can be given back.
+    pub(crate) fn has_pinned_memory(&self, class: Option<&VMClassSpec>) -> bool {
+        self.devices(class).keys().any(|device| matches!(device.bus, DeviceBus::Pci | DeviceBus::Mdev))
+    }
+}
+
 /// Returns the shares that the VM declares, by name, and whether it writes to each.
 #[must_use]
 pub fn declared_shares(vm: &VM) -> BTreeMap<String, bool> {

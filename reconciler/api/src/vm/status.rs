@@ -301,6 +301,10 @@ pub struct Hardware {
     /// The memory up to which it can grow while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_memory: Option<String>,
+    /// The memory that its host keeps for it; absent: all of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub memory_reservation: Option<String>,
     /// The huge pages that guest memory consists of; absent: ordinary pages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub huge_pages: Option<HugePages>,
@@ -383,7 +387,9 @@ impl Hardware {
     #[must_use]
     pub fn taken(&self) -> Option<SizeTaken> {
         let bytes = Quantity(self.memory.clone()).bytes().ok()?;
+        let reserved = self.memory_reservation.clone().and_then(|reserved| Quantity(reserved).bytes().ok());
         let taken = SizeTaken::of(self.cpus, bytes, self.huge_pages.unwrap_or_default());
+        let taken = taken.with_reservation(reserved);
         Some(match self.dedicated_cpu_placement {
             Some(true) => taken.with_dedicated_cpus(self.isolate_emulator_thread.unwrap_or_default()),
             _ => taken,

@@ -75,8 +75,10 @@ pub(crate) struct Demand {
     pub(crate) cpus: i64,
     /// CPUs for single VMs.
     pub(crate) dedicated_cpus: i64,
-    /// Bytes of guest memory in ordinary pages, without overhead.
+    /// Bytes of guest memory in ordinary pages that are kept for it, without overhead.
     pub(crate) memory: u64,
+    /// All bytes of guest memory in ordinary pages.
+    pub(crate) whole_memory: u64,
     /// Bytes of guest memory in huge pages.
     pub(crate) huge_memory: HugeMemory,
     /// Thousandths of real CPUs.
@@ -92,7 +94,7 @@ pub(crate) struct Usage {
     pub(crate) cpus: i64,
     /// CPUs for single VMs.
     pub(crate) dedicated_cpus: i64,
-    /// Bytes of guest memory in ordinary pages, without overhead.
+    /// Bytes of guest memory in ordinary pages that are kept for them, without overhead.
     pub(crate) memory: u64,
     /// Bytes of guest memory in huge pages.
     pub(crate) huge_memory: HugeMemory,

@@ -13,7 +13,7 @@ use crate::{
     cache::capacity::{Candidate, Members},
     scheduler::{
         Request, Spread, Unfit, displays, filter, free, free_huge_memory, has_cpu_model, has_labels,
-        has_machine_type, lacking, missing_shares, offers_devices, usable,
+        has_machine_type, is_large_enough, lacking, missing_shares, offers_devices, usable,
     },
 };
 
@@ -159,6 +159,12 @@ impl Unfit {
                 cpus(candidate.reservable.saturating_sub(candidate.used.reserved)),
                 cpus(candidate.reservable),
                 cpus(request.reserved)
+            ),
+            Self::Memory if !is_large_enough(request, candidate) => format!(
+                "host {name} has {} of memory for VMs and it has {} and {} of overhead",
+                mib(candidate.allocatable_memory),
+                mib(request.memory.max(request.whole_memory)),
+                mib(candidate.overhead)
             ),
             Self::Memory => {
                 let overhead = candidate.used.vms * candidate.overhead;
@@ -503,8 +509,8 @@ fn too_large_vm<'a>(
 ) -> Option<String> {
     // A host that has not reported may be of any size.
     let fits = |c: &Candidate| {
-        let enough = request.memory.saturating_add(c.overhead) <= c.allocatable_memory;
-        c.allocatable_cpus == 0 || (request.cpus <= c.allocatable_cpus && enough)
+        let enough = request.cpus <= c.allocatable_cpus && is_large_enough(request, c);
+        c.allocatable_cpus == 0 || enough
     };
     let has_cpus = |c: &Candidate| c.allocatable_cpus == 0 || request.reserved <= c.reservable;
     if eligible.clone().any(|c| fits(c) && has_cpus(c)) {
@@ -522,7 +528,7 @@ fn too_large_vm<'a>(
     Some(format!(
         "it needs {} CPUs and {} of memory and no host it may run on is that large: the largest, {}, offers {} CPUs and {} to one VM",
         request.cpus,
-        mib(request.memory),
+        mib(request.memory.max(request.whole_memory)),
         largest.name,
         largest.allocatable_cpus,
         mib(largest.allocatable_memory.saturating_sub(largest.overhead)),

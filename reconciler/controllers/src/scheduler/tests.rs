@@ -406,6 +406,20 @@ fn every_reason_is_told_with_its_count() {
 }
 
 #[test]
+fn a_vm_of_whose_memory_a_part_is_kept_fits_beside_others_and_only_on_a_host_of_its_size() {
+    let kept = Request { whole_memory: 400 << 20, ..request(100) };
+    let mut hosts = [host("a", 500)];
+    hosts[0].used = Usage { cpus: 1, memory: 300 << 20, vms: 1, ..Usage::default() };
+    assert_eq!(chosen(&kept, &[], &hosts), Ok("a"));
+    let larger = Request { whole_memory: 600 << 20, ..kept };
+    insta::assert_snapshot!(never(&larger, &[], &hosts).1, @"it needs 1 CPUs and 600Mi of memory and no host it may run on is that large: the largest, a, offers 8 CPUs and 490Mi to one VM");
+    // Its size has room, and the part that is kept for it has none.
+    hosts[0].used.memory = 400 << 20;
+    let waits = Request { whole_memory: 450 << 20, ..request(100) };
+    insta::assert_snapshot!(now(&waits, &[], &hosts), @"0 of 1 hosts can take it: 1 with too little free memory (it needs 1 CPUs and 100 MiB)");
+}
+
+#[test]
 fn a_vm_larger_than_any_host_is_told_so_with_the_largest() {
     let mut larger = host("b", 700);
     larger.used.memory = 700 << 20;

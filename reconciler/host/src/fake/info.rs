@@ -29,7 +29,11 @@ impl HostInfo for FakeSystem {
     }
 
     async fn host_use(&self) -> Result<HostUse> {
-        Ok(HostUse { cpus: self.state().facts.cpus, ..HostUse::default() })
+        let state = self.state();
+        let (cpus, memory_bytes) = (state.facts.cpus, state.facts.memory_bytes);
+        let huge_page_bytes = state.facts.huge_pages.iter().map(|pages| pages.total * pages.page_bytes).sum();
+        let memory_available_bytes = state.available_memory.unwrap_or(memory_bytes);
+        Ok(HostUse { cpus, memory_bytes, memory_available_bytes, huge_page_bytes, ..HostUse::default() })
     }
 
     async fn foreign(&self) -> Result<Vec<ForeignObject>> {

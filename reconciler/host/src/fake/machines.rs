@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use berth_qemu::block;
 use berth_qemu::console::ConsoleStream;
 use berth_qemu::guest_agent::GuestAgent;
-use berth_qemu::hypervisor::{CpuTime, Hypervisor as _, ProcessIdentity, StateFile};
+use berth_qemu::hypervisor::{CpuTime, Hypervisor as _, ProcessIdentity, ProcessState, StateFile};
 use berth_qemu::machine::{
     Affinity, DiskSpec, Firmware, LaunchSpec, MachineFiles, MachinePaths, Medium, NicSpec, ShareSpec,
     SharedFolder, Tap, TpmFiles, UefiFiles, VgpuSpec, VirtiofsFiles,
@@ -208,6 +208,14 @@ impl Machines for FakeSystem {
         self.call("set_cpu_time", async { Ok(self.hypervisor.set_cpu_time(instance, time).await?) }).await
     }
 
+    async fn oom_kills(&self, instance: &str) -> Result<u64> {
+        Ok(self.hypervisor.oom_kills(instance).await)
+    }
+
+    async fn set_oom_preference(&self, process: &ProcessIdentity, preference: u16) -> Result<()> {
+        Ok(self.hypervisor.set_oom_preference(process, preference).await?)
+    }
+
     async fn process(&self, instance: &str) -> Result<Option<ProcessFacts>> {
         self.call("process", self.running(instance)).await
     }
@@ -223,6 +231,10 @@ impl Machines for FakeSystem {
             interfaces: vec![InterfaceUse::default(); taps.len()],
             ..MachineUse::default()
         }))
+    }
+
+    async fn process_state(&self, process: &ProcessIdentity) -> Result<Option<ProcessState>> {
+        Ok(self.hypervisor.process_state(process).await?)
     }
 
     async fn exited(&self, process: &ProcessIdentity) -> Result<()> {

@@ -53,6 +53,8 @@ pub(super) struct State {
     /// Start time of each process, by pid.
     pub(super) started: BTreeMap<i32, Timestamp>,
     pub(super) facts: HostFacts,
+    /// Memory of the host that programs can still get. None: all of it.
+    pub(super) available_memory: Option<u64>,
     /// The CPUs of each instance that has some for itself; they count while it runs.
     pub(super) dedicated: BTreeMap<String, DedicatedCpus>,
     pub(super) uplink: Uplink,
@@ -107,6 +109,7 @@ impl Default for State {
             site: None,
             started: BTreeMap::new(),
             facts: facts(),
+            available_memory: None,
             dedicated: BTreeMap::new(),
             uplink: Uplink {
                 interface: Ok("eth0".to_owned()),

@@ -96,7 +96,7 @@ impl LinuxMachines {
         self.hypervisor = OnceCell::new_with(Some(hypervisor));
     }
 
-    async fn hypervisor(&self) -> std::result::Result<&Arc<dyn Hypervisor>, LaunchError> {
+    pub(super) async fn hypervisor(&self) -> std::result::Result<&Arc<dyn Hypervisor>, LaunchError> {
         let find = || async {
             let users = self.users.clone();
             let claims = Claims::new(move |instance, uid| users.may_be(instance, uid));
@@ -215,6 +215,11 @@ impl LinuxMachines {
     pub(super) async fn cpu_time(&self, instance: &str) -> Result<CpuTime> {
         check_name("instance", instance)?;
         Ok(self.hypervisor().await?.cpu_time(instance).await?)
+    }
+
+    pub(super) async fn oom_kills(&self, instance: &str) -> Result<u64> {
+        check_name("instance", instance)?;
+        Ok(self.hypervisor().await?.oom_kills(instance).await)
     }
 
     pub(super) async fn set_cpu_time(&self, instance: &str, time: CpuTime) -> Result<()> {

@@ -42,6 +42,7 @@ pub(super) fn host() -> HostUse {
         cpu_steal_seconds: steal,
         memory_bytes: kib(&meminfo, "MemTotal") << 10,
         memory_available_bytes: kib(&meminfo, "MemAvailable") << 10,
+        huge_page_bytes: kib(&meminfo, "Hugetlb") << 10,
         swap_bytes: kib(&meminfo, "SwapTotal") << 10,
         swap_free_bytes: kib(&meminfo, "SwapFree") << 10,
         cpu_pressure_seconds: pressure("cpu"),

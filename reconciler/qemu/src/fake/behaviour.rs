@@ -16,6 +16,10 @@ pub struct Behaviour {
     pub guest: GuestFacts,
     /// Whether the guest, once booted, plugs memory in and out as QEMU requests.
     pub plugs_memory: bool,
+    /// Whether the guest, once booted, has a driver for the balloon.
+    pub balloons: bool,
+    /// The bytes of memory that the guest uses.
+    pub memory_used: u64,
     /// The guest, once booted, uses the media in its CD-ROM drives.
     pub locks_trays: bool,
     /// The emulator of its TPM has ended.
@@ -56,6 +60,8 @@ impl Default for Behaviour {
             disabled_commands: Vec::new(),
             guest: GuestFacts::default(),
             plugs_memory: true,
+            balloons: true,
+            memory_used: 64 << 20,
             locks_trays: false,
             tpm_ended: false,
             lost_shares: Vec::new(),

@@ -5,11 +5,11 @@ use serde_json::{Map, Value, json};
 use super::command_error::{Answer, CommandError};
 use super::machine::{Cdrom, Device, Machine, Node};
 use super::model::MachineModel;
-use super::{blocks, cdroms};
+use super::{balloon, blocks, cdroms};
 use crate::machine::{MEMORY_BLOCK, MEMORY_DEVICE};
 
 /// All commands and their arguments; `!` marks required ones, `*` a command that accepts any argument.
-const COMMANDS: [(&str, &[&str]); 47] = [
+const COMMANDS: [(&str, &[&str]); 49] = [
     ("qmp_capabilities", &["enable"]),
     ("query-status", &[]),
     ("query-version", &[]),
@@ -40,6 +40,8 @@ const COMMANDS: [(&str, &[&str]); 47] = [
         ],
     ),
     ("query-balloon", &[]),
+    ("balloon", &["!value"]),
+    ("query-memory-size-summary", &[]),
     ("query-chardev", &[]),
     ("query-hotpluggable-cpus", &[]),
     ("query-memory-devices", &[]),
@@ -133,9 +135,14 @@ pub(super) fn execute(
             }
             Value::Array(channels)
         }
-        "query-balloon" => json!({"actual": machine.spec.machine.memory_bytes}),
+        "query-balloon" => balloon::query(machine),
+        "balloon" => return balloon::request(machine, args),
+        "query-memory-size-summary" => {
+            json!({"base-memory": machine.spec.machine.memory_bytes, "plugged-memory": machine.memory_plugged})
+        }
         "query-hotpluggable-cpus" => hotpluggable_cpus(machine),
         "query-memory-devices" => memory_devices(machine),
+        "qom-set" if balloon::is_balloon(&args["path"]) => return balloon::set_property(machine, args),
         "qom-set" => return request_memory(machine, args),
         "qom-list" => qom_list(machine, args)?,
         "qom-get" => qom_get(machine, args)?,
@@ -340,6 +347,9 @@ fn qom_get(machine: &Machine, args: &Map<String, Value>) -> Result<Value, Comman
     let Some(device) = device else {
         return Err(CommandError::not_found(format!("Device '{path}' not found")));
     };
+    if balloon::is_balloon(&args["path"]) && property == "guest-stats" {
+        return Ok(balloon::stats(machine));
+    }
     let absent = || CommandError::generic(format!("Property '{}.{property}' not found", device.driver));
     if let Some(nic) = &device.nic {
         return match property {

@@ -39,6 +39,10 @@ pub struct MachineView {
     pub below: BTreeMap<String, Vec<PathBuf>>,
     /// The ceiling of operations a second of each disk that has ceilings.
     pub iops: BTreeMap<String, u64>,
+    /// The bytes of the guest's memory that are in its balloon.
+    pub ballooned: u64,
+    /// How much the kernel's OOM killer prefers its process.
+    pub oom_preference: u16,
     /// The guest's file systems are frozen.
     pub is_frozen: bool,
     /// How often they were frozen.
@@ -105,6 +109,12 @@ impl FakeHypervisor {
         for pid in self.pids_of(instance) {
             self.end(pid);
         }
+    }
+
+    /// The kernel's OOM killer ends the process.
+    pub fn run_out_of_memory(&self, instance: &str) {
+        self.lock().oom_kills.insert(instance.to_owned(), 1);
+        self.crash(instance);
     }
 
     /// The guest creates a file, or removes it.
@@ -229,6 +239,8 @@ impl FakeHypervisor {
             spec: machine.spec.machine.clone(),
             run_state: RunState::from_qemu(machine.status),
             booted: machine.booted,
+            ballooned: machine.ballooned,
+            oom_preference: machine.oom_preference,
             is_frozen: machine.is_frozen,
             freezes: machine.freezes,
             boot: machine.boot.filter(|_| machine.booted),
@@ -397,6 +409,7 @@ impl FakeHypervisor {
             return Err(LaunchError::Exited { status: "exit status: 1".to_owned(), stderr });
         }
         world.launches += 1;
+        world.oom_kills.remove(&spec.machine.instance);
         Ok(identity)
     }
 }

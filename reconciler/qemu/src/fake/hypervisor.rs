@@ -12,7 +12,8 @@ use super::server;
 use crate::console::ConsoleStream;
 use crate::guest_agent::{GuestAgent, GuestAgentError};
 use crate::hypervisor::{
-    CpuTime, FoundQemu, Hypervisor, LaunchError, LendError, Limits, ProcessError, ProcessIdentity, StateFile,
+    CpuTime, FoundQemu, Hypervisor, LaunchError, LendError, Limits, ProcessError, ProcessIdentity,
+    ProcessState, StateFile,
 };
 use crate::machine::{Graphics, LaunchSpec, MachinePaths, NicSpec, Tap, command_line, instance_of, name_of};
 use crate::nics::LentTap;
@@ -53,6 +54,21 @@ impl Hypervisor for FakeHypervisor {
         Ok(())
     }
 
+    async fn oom_kills(&self, instance: &str) -> u64 {
+        self.lock().oom_kills.get(instance).copied().unwrap_or_default()
+    }
+
+    async fn set_oom_preference(
+        &self,
+        process: &ProcessIdentity,
+        preference: u16,
+    ) -> Result<(), ProcessError> {
+        if let Some(machine) = self.lock().machines.get_mut(&process.pid) {
+            machine.oom_preference = preference;
+        }
+        Ok(())
+    }
+
     async fn list(&self) -> Result<Vec<FoundQemu>, ProcessError> {
         let world = self.lock();
         let ours = world.machines.values().map(|machine| {
@@ -74,6 +90,11 @@ impl Hypervisor for FakeHypervisor {
         let world = self.lock();
         let ours = world.machines.get(&process.pid).is_some_and(|m| m.identity == *process);
         Ok(ours || world.foreign.get(&process.pid).is_some_and(|f| f.identity == *process))
+    }
+
+    async fn process_state(&self, process: &ProcessIdentity) -> Result<Option<ProcessState>, ProcessError> {
+        let behaviour = self.behaviour_of(process.pid);
+        Ok(behaviour.map(|b| if b.hangs { ProcessState::Stopped } else { ProcessState::Running }))
     }
 
     async fn exited(&self, process: &ProcessIdentity) -> Result<(), ProcessError> {

@@ -14,7 +14,7 @@ use super::saved_states::{Migration, SavedStates};
 use super::{Behaviour, ImageFiles};
 use crate::hypervisor::{CpuTime, ProcessIdentity};
 use crate::machine::{
-    Bus, Format, LaunchSpec, MEMORY_DEVICE, MachineSpec, Tap, backend_of, key_id, port_name,
+    BALLOON, Bus, Format, LaunchSpec, MEMORY_DEVICE, MachineSpec, Tap, backend_of, key_id, port_name,
 };
 
 /// The number of lines by which a connection that does not read may lag; real QEMU buffers without limit.
@@ -29,7 +29,13 @@ pub(super) struct Machine {
     /// Beside the memory of the start, in bytes.
     pub(super) memory_requested: u64,
     pub(super) memory_plugged: u64,
+    /// In the balloon, in bytes.
+    pub(super) ballooned: u64,
+    /// The guest is asked to report its memory.
+    pub(super) reports_memory: bool,
     pub(super) cpu_time: CpuTime,
+    /// How much the kernel's OOM killer prefers its process.
+    pub(super) oom_preference: u16,
     pub(super) behaviour: Behaviour,
     pub(super) programs: GuestPrograms,
     pub(super) users: GuestUsers,
@@ -192,7 +198,7 @@ impl Machine {
         let fixed = [
             ("scsi0", "virtio-scsi-pci"),
             ("rng0", "virtio-rng-pci"),
-            ("balloon0", "virtio-balloon-pci"),
+            (BALLOON, "virtio-balloon-pci"),
             ("pvpanic0", "pvpanic"),
             ("com1", "isa-serial"),
             ("virtio-serial0", "virtio-serial-pci"),
@@ -208,7 +214,10 @@ impl Machine {
             cpus: (0..spec.machine.cpus.into()).collect(),
             memory_requested: 0,
             memory_plugged: 0,
+            ballooned: 0,
+            reports_memory: false,
             cpu_time: CpuTime::default(),
+            oom_preference: 0,
             spec,
             behaviour,
             programs: GuestPrograms::default(),

@@ -21,6 +21,8 @@ pub(super) struct MachineModel {
     pub(super) states: SavedStates,
     /// Files that QEMU's user may open; true: also for writing.
     pub(super) granted: BTreeMap<PathBuf, bool>,
+    /// By instance, since its last launch.
+    pub(super) oom_kills: BTreeMap<String, u64>,
     next_pid: i32,
     pub(super) boots: u32,
     pub(super) launches: u64,
@@ -36,6 +38,7 @@ impl MachineModel {
             files,
             states: SavedStates::default(),
             granted: BTreeMap::new(),
+            oom_kills: BTreeMap::new(),
             next_pid: 1000,
             boots: 0,
             launches: 0,

@@ -1,5 +1,7 @@
 //! The far ends of monitor and guest agent connections.
 
+use std::time::Duration;
+
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
 use tokio::sync::broadcast;
@@ -11,6 +13,8 @@ use super::host::{FakeHypervisor, Wire};
 use crate::qmp::Frames;
 
 const MAX_MESSAGE: usize = 1 << 20;
+/// How often a monitor that hangs is looked at.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Serves one QMP client, from its greeting until either side disconnects.
 pub(super) async fn monitor(host: FakeHypervisor, mut wire: Wire, stream: DuplexStream) {
@@ -26,8 +30,8 @@ async fn converse(host: &FakeHypervisor, wire: &mut Wire, stream: DuplexStream) 
     let Ok(_turn) = wire.monitor.clone().acquire_owned().await else { return };
     let (reader, mut writer) = tokio::io::split(stream);
     let mut frames = Frames::new(reader, MAX_MESSAGE);
-    if host.behaviour_of(wire.pid).is_none_or(|b| b.hangs) {
-        return wait_for_hang_up(&mut frames).await;
+    if while_it_hangs(host, wire.pid, &mut frames).await.is_none() {
+        return;
     }
     let greeting = json!({"QMP": {"version": version(), "capabilities": ["oob"]}});
     if send(&mut writer, &greeting).await.is_none() {
@@ -47,10 +51,10 @@ async fn converse(host: &FakeHypervisor, wire: &mut Wire, stream: DuplexStream) 
                 Err(_) => return,
             },
         };
-        let Some(behaviour) = host.behaviour_of(wire.pid) else { return };
-        if behaviour.hangs {
-            return wait_for_hang_up(&mut frames).await;
+        if while_it_hangs(host, wire.pid, &mut frames).await.is_none() {
+            return;
         }
+        let Some(behaviour) = host.behaviour_of(wire.pid) else { return };
         if !behaviour.latency.is_zero() {
             tokio::time::sleep(behaviour.latency).await;
         }
@@ -133,6 +137,25 @@ pub(super) async fn guest_agent(host: FakeHypervisor, mut wire: Wire, stream: Du
         if writer.write_all(&bytes).await.is_err() {
             return;
         }
+    }
+}
+
+/// Waits until the monitor replies. None: the client has hung up before. Its messages meanwhile are lost.
+async fn while_it_hangs(
+    host: &FakeHypervisor,
+    pid: i32,
+    frames: &mut Frames<ReadHalf<DuplexStream>>,
+) -> Option<()> {
+    let hangs = || host.behaviour_of(pid).is_some_and(|behaviour| behaviour.hangs);
+    let replies = async {
+        while hangs() {
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = replies => Some(()),
+        () = wait_for_hang_up(frames) => None,
     }
 }
 

@@ -5,6 +5,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::*;
+use crate::balloon;
 use crate::block::{self, Unplugged};
 use crate::guest_agent::{GuestAgentError, ShutdownMode, has_listener, mounts_of};
 use crate::hypervisor::{Hypervisor, Limits};
@@ -127,6 +128,23 @@ async fn a_guest_boots_tells_of_itself_and_shuts_down_when_asked() {
     power::reset(&qmp).await.expect("reset");
     power::start(&qmp).await.expect("started");
     until(&mut events, opened).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guest_with_a_driver_fills_its_balloon_and_reports_its_memory_once_it_is_asked() {
+    let (host, spec) = (host(), spec("a"));
+    host.set_behaviour("a", |b| b.memory_used = 100 << 20);
+    let (qmp, mut events) = running(&host, &spec).await;
+    until(&mut events, opened).await;
+    let size = spec.machine.memory_bytes;
+    let before = balloon::observe(&qmp).await.expect("observed");
+    assert_eq!((before.left, before.report), (size, None));
+    balloon::report_regularly(&qmp).await.expect("accepted");
+    balloon::request(&qmp, size / 2).await.expect("accepted");
+    let after = balloon::observe(&qmp).await.expect("observed");
+    let memory = after.report.expect("a report").memory;
+    assert_eq!((after.left, memory.total, memory.used()), (size / 2, size / 2, 100 << 20));
+    assert!(balloon::request(&qmp, 0).await.is_err(), "QEMU refuses it, too");
 }
 
 #[tokio::test(start_paused = true)]

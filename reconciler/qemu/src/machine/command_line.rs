@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 
 use super::boot::with_index;
 use super::{
-    Accelerator, Affinity, Bus, Cache, DISK_THREAD, DiskSpec, Format, Graphics, LaunchSpec, MAX_PCI_DEVICES,
-    MEMORY_BLOCK, MEMORY_DEVICE, MachineFiles, MachinePaths, MachineSpec, NIC_PORTS, NicSpec, PciDeviceSpec,
-    SCSI_CONTROLLER, SEED_ID, SEED_TARGET, SYSPREP_ID, ShareSpec, Tap, Topology, UefiFiles, UsbDeviceSpec,
-    VgpuSpec, Watchdog,
+    Accelerator, Affinity, BALLOON, Bus, Cache, DISK_THREAD, DiskSpec, Format, Graphics, LaunchSpec,
+    MAX_PCI_DEVICES, MEMORY_BLOCK, MEMORY_DEVICE, MachineFiles, MachinePaths, MachineSpec, NIC_PORTS,
+    NicSpec, PciDeviceSpec, SCSI_CONTROLLER, SEED_ID, SEED_TARGET, SYSPREP_ID, ShareSpec, Tap, Topology,
+    UefiFiles, UsbDeviceSpec, VgpuSpec, Watchdog,
 };
 use super::{
     backend_of, blockdev, disk_device, key_id, medium_blockdev, nic_device, port_name, scsi_cdrom, slot,
@@ -218,7 +218,7 @@ fn machine(spec: &MachineSpec, files: &MachineFiles, affinity: &Affinity, args: 
     args.json("-object", json!({"qom-type": "rng-random", "id": "entropy", "filename": "/dev/urandom"}));
     args.device(json!({"driver": "virtio-rng-pci", "id": "rng0", "rng": "entropy", "bus": "pcie.0", "addr": slot(SLOT_RNG)}));
     // A huge page that is given back to the host may be gone when the guest uses it again.
-    args.device(json!({"driver": "virtio-balloon-pci", "id": "balloon0", "deflate-on-oom": true, "free-page-reporting": spec.huge_page_bytes.is_none(), "bus": "pcie.0", "addr": slot(SLOT_BALLOON)}));
+    args.device(json!({"driver": "virtio-balloon-pci", "id": BALLOON, "deflate-on-oom": true, "free-page-reporting": spec.huge_page_bytes.is_none(), "bus": "pcie.0", "addr": slot(SLOT_BALLOON)}));
     args.device(json!({"driver": "pvpanic", "id": "pvpanic0"}));
 }
 

@@ -16,7 +16,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{ProcessError, identity};
+use super::{ProcessError, identity, oom};
 use crate::hypervisor::{CpuTime, Limits};
 
 /// berth's directory in every hierarchy, without the unit.
@@ -155,6 +155,7 @@ impl Cgroups {
                 }
             }
         }
+        oom::begin(instance, self.oom_kills_in_cgroups(instance));
         Entrances { files, instance: instance.to_owned() }
     }
 
@@ -212,6 +213,16 @@ impl Cgroups {
         self.hierarchies.iter().find(has)
     }
 
+    /// Returns how often the kernel's OOM killer has ended a process of the machine that was started last.
+    pub(super) fn oom_kills(&self, instance: &str) -> u64 {
+        oom::since_its_start(instance, self.oom_kills_in_cgroups(instance))
+    }
+
+    fn oom_kills_in_cgroups(&self, instance: &str) -> u64 {
+        let of = |hierarchy: &Hierarchy| hierarchy.oom_kills(&hierarchy.directory(instance));
+        self.hierarchies.iter().map(of).max().unwrap_or_default()
+    }
+
     /// Returns the contents of the files `cpu.stat` of the machine's cgroups.
     pub fn cpu_statistics(&self, instance: &str) -> Vec<String> {
         let files = self.hierarchies.iter().map(|hierarchy| hierarchy.directory(instance).join("cpu.stat"));
@@ -225,32 +236,13 @@ impl Cgroups {
         let mut busy = false;
         for hierarchy in &self.hierarchies {
             for parent in [UNIT, PARENT].map(|parent| hierarchy.mount().join(parent)) {
-                busy |= sweep_in(&parent, &launching);
+                busy |= hierarchy.sweep(&parent, &launching);
             }
             // The other one is systemd's.
             let _ = std::fs::remove_dir(hierarchy.mount().join(PARENT));
         }
         busy
     }
-}
-
-/// Removes the cgroups in this directory that have no process. Returns true if an empty one could not be removed yet.
-fn sweep_in(parent: &Path, launching: &BTreeSet<String>) -> bool {
-    let mut busy = false;
-    for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if launching.contains(&name) {
-            continue;
-        }
-        // Fails while a process is in it, and for the files in the parent directory.
-        let removed = std::fs::remove_dir(entry.path());
-        if removed.is_ok() {
-            yielding().remove(&name);
-        }
-        busy |= removed.is_err_and(|e| e.kind() == io::ErrorKind::ResourceBusy)
-            && holds_nothing_alive(&entry.path());
-    }
-    busy
 }
 
 /// Returns the unit of systemd that contains two processes, which a stop of the unit ends both. None: they are in different ones, or in
@@ -343,6 +335,8 @@ impl Hierarchy {
             let _ = std::fs::remove_dir(self.mount().join(PARENT).join(instance));
         }
         let directory = self.directory(instance);
+        // The counters of an earlier machine are not those of this one. A process that is ending may still be in it.
+        let _ = std::fs::remove_dir(&directory);
         std::fs::create_dir_all(&directory)?;
         if let Self::V2 { mount } = self {
             // Controllers have to be enabled level by level; this fails if another manager owns the root. Those above the unit are
@@ -391,6 +385,35 @@ impl Hierarchy {
             Self::V2 { .. } => Some(("memory.max", most?.to_string())),
             Self::V1 { controller: "memory", .. } => Some(("memory.limit_in_bytes", most?.to_string())),
             Self::V1 { .. } => None,
+        }
+    }
+
+    /// Removes the cgroups in this directory that have no process. Returns true if an empty one could not be removed yet.
+    fn sweep(&self, parent: &Path, launching: &BTreeSet<String>) -> bool {
+        let mut busy = false;
+        for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if launching.contains(&name) {
+                continue;
+            }
+            let kills = self.oom_kills(&entry.path());
+            // Fails while a process is in it, and for the files in the parent directory.
+            let removed = std::fs::remove_dir(entry.path());
+            if removed.is_ok() {
+                oom::remember(&name, kills);
+                yielding().remove(&name);
+            }
+            busy |= removed.is_err_and(|e| e.kind() == io::ErrorKind::ResourceBusy)
+                && holds_nothing_alive(&entry.path());
+        }
+        busy
+    }
+
+    fn oom_kills(&self, directory: &Path) -> u64 {
+        match self {
+            Self::V2 { .. } => oom::kills(&directory.join("memory.events")),
+            Self::V1 { controller: "memory", .. } => oom::kills(&directory.join("memory.oom_control")),
+            Self::V1 { .. } => 0,
         }
     }
 

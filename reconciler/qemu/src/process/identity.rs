@@ -8,6 +8,7 @@ use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
 use super::{ProcessError, ProcessIdentity};
+use crate::hypervisor::ProcessState;
 
 /// The fields of `/proc/PID/stat` in use.
 pub(super) struct Stat {
@@ -73,6 +74,18 @@ pub(super) fn is_alive(process: &ProcessIdentity) -> Result<bool, ProcessError> 
         }
         _ => Ok(false),
     }
+}
+
+/// Reads the state of a process: that of its first thread, which serves QEMU's monitor. None: it has ended.
+pub(super) fn state(process: &ProcessIdentity) -> Result<Option<ProcessState>, ProcessError> {
+    if !is_alive(process)? {
+        return Ok(None);
+    }
+    Ok(stat(process.pid)?.map(|stat| match stat.state {
+        'T' | 't' => ProcessState::Stopped,
+        'D' => ProcessState::Blocked,
+        _ => ProcessState::Running,
+    }))
 }
 
 /// An error means that it is not a child of this process, which then does not have to reap it.

@@ -22,11 +22,11 @@ use super::landlock::{Reach, Ruleset};
 use super::pidfd::PidFd;
 use super::{
     Cgroups, LaunchError, ProcessError, ProcessIdentity, RunAs, affinity, helper, identity, last_lines,
-    launch, list_qemu, log, swtpm, tap, virtiofsd,
+    launch, list_qemu, log, oom, swtpm, tap, virtiofsd,
 };
 use crate::console::ConsoleStream;
 use crate::guest_agent::{GuestAgent, GuestAgentError};
-use crate::hypervisor::{CpuTime, FoundQemu, Hypervisor, LendError, Limits, StateFile};
+use crate::hypervisor::{CpuTime, FoundQemu, Hypervisor, LendError, Limits, ProcessState, StateFile};
 use crate::installation::find_binary;
 use crate::machine::{
     Accelerator, LaunchSpec, MachinePaths, NicModel, NicSpec, Tap, UefiFiles, command_line,
@@ -540,6 +540,22 @@ impl Hypervisor for LocalHypervisor {
         self.cgroups.set_cpu_time(instance, time)
     }
 
+    async fn oom_kills(&self, instance: &str) -> u64 {
+        self.cgroups.oom_kills(instance)
+    }
+
+    async fn set_oom_preference(
+        &self,
+        process: &ProcessIdentity,
+        preference: u16,
+    ) -> Result<(), ProcessError> {
+        if !identity::is_alive(process)? {
+            return Ok(());
+        }
+        let pid = process.pid;
+        oom::prefer(pid, preference).map_err(|source| ProcessError::OomPreference { pid, source })
+    }
+
     async fn mark_started(&self, instance: &str, just_now: bool) {
         if !just_now {
             return self.cgroups.give(instance, Share::Running);
@@ -563,6 +579,10 @@ impl Hypervisor for LocalHypervisor {
 
     async fn is_alive(&self, process: &ProcessIdentity) -> Result<bool, ProcessError> {
         identity::is_alive(process)
+    }
+
+    async fn process_state(&self, process: &ProcessIdentity) -> Result<Option<ProcessState>, ProcessError> {
+        identity::state(process)
     }
 
     async fn exited(&self, process: &ProcessIdentity) -> Result<(), ProcessError> {

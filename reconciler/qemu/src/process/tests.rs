@@ -2,9 +2,12 @@ use std::os::unix::fs::symlink;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
 use super::cgroup::Share;
 use super::*;
-use crate::hypervisor::{CpuTime, Hypervisor, Limits};
+use crate::hypervisor::{CpuTime, Hypervisor, Limits, ProcessState};
 
 /// A child process that runs until it is terminated.
 #[allow(clippy::zombie_processes, reason = "who reaps is what is tested")]
@@ -25,6 +28,47 @@ fn a_process_named_like_a_stat_line_is_read_right() {
     let stat = identity::parse(text).expect("a stat line");
     assert_eq!((stat.state, stat.threads, stat.start_time), ('S', 7, 987_654));
     assert!(identity::parse("42 (cut").is_none());
+}
+
+#[tokio::test]
+async fn a_process_that_a_signal_has_stopped_is_seen_as_such_until_it_goes_on_or_ends() {
+    let process = sleeper("exec sleep 60");
+    let until = async |wanted: Option<ProcessState>| {
+        let start = Instant::now();
+        loop {
+            let state = hypervisor().process_state(&process).await.expect("readable");
+            if state == wanted {
+                return;
+            }
+            assert!(start.elapsed() < Duration::from_secs(10), "{state:?} and not {wanted:?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let signal = |signal: Signal| kill(Pid::from_raw(process.pid), signal).expect("sent");
+    until(Some(ProcessState::Running)).await;
+    signal(Signal::SIGSTOP);
+    until(Some(ProcessState::Stopped)).await;
+    signal(Signal::SIGCONT);
+    until(Some(ProcessState::Running)).await;
+    signal(Signal::SIGKILL);
+    until(None).await;
+}
+
+#[tokio::test]
+async fn the_oom_killer_prefers_a_process_by_the_number_above_that_of_this_one() {
+    let process = sleeper("exec sleep 60");
+    let score = |pid: &str| {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).expect("readable");
+        text.trim().parse::<i32>().expect("a number")
+    };
+    for preference in [300, 1000, 0] {
+        hypervisor().set_oom_preference(&process, preference).await.expect("set");
+        let wanted = (score("self") + i32::from(preference)).min(1000);
+        assert_eq!(score(&process.pid.to_string()), wanted);
+    }
+    kill(Pid::from_raw(process.pid), Signal::SIGKILL).expect("sent");
+    hypervisor().exited(&process).await.expect("ended");
+    hypervisor().set_oom_preference(&process, 300).await.expect("it has ended");
 }
 
 #[test]
@@ -237,6 +281,25 @@ fn limits_are_written_where_the_version_keeps_them() {
             cgroups.give("i-1", given);
             assert_eq!(read(share), written);
         }
+    }
+}
+
+#[test]
+fn processes_that_the_oom_killer_ended_are_counted_in_both_versions() {
+    for (kind, file) in [("cgroup2", "memory.events"), ("cgroup", "memory.oom_control")] {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let cgroups = Cgroups::from_mounts(&format!("x {} {kind} rw,memory 0 0", root.path().display()));
+        let instance = format!("i-oom-{kind}");
+        assert_eq!(cgroups.oom_kills(&instance), 0, "without a group");
+        drop(cgroups.prepare(&instance, Limits::default()));
+        let path = root.path().join("berth").join(&instance).join(file);
+        std::fs::write(&path, "oom_kill 1\n").expect("written");
+        assert_eq!(cgroups.oom_kills(&instance), 1);
+        // Not empty, so that it stays, like one of which a process is still ending.
+        drop(cgroups.prepare(&instance, Limits::default()));
+        assert_eq!(cgroups.oom_kills(&instance), 0, "that of the earlier machine");
+        std::fs::write(&path, "oom_kill 2\n").expect("written");
+        assert_eq!(cgroups.oom_kills(&instance), 1);
     }
 }
 

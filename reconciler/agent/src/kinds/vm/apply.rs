@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use berth_api::{Disk, VM};
+use berth_api::{Disk, Reason, VM};
 use berth_host::{LaunchRequest, ProcessFacts};
 use berth_qemu::block::Unplugged;
 use berth_qemu::cdrom::Changed;
 use berth_qemu::machine::MachineSpec;
-use kube::ResourceExt;
+use kube::{Resource as _, ResourceExt};
 
 use super::{LanAddress, MediumChange, Step, declared_disks::User};
+use crate::balloons;
 use crate::context::Context;
 use crate::converge::release;
 use crate::error::Error;
@@ -135,6 +136,11 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
             }
         }
         Step::EndProcess => end_process(ctx, instance).await?,
+        Step::ReportPowerOff => {
+            let seconds = vm.spec.stop.grace_period_seconds;
+            let text = format!("the guest did not shut down within {seconds} s, and was powered off");
+            ctx.recorder.warn(vm.object_ref(&()), Reason::PoweredOff.as_str(), &text);
+        }
         Step::RemoveTap(tap) => ctx.system.remove_tap(tap).await?,
         Step::RemoveInstance => {
             ctx.system.remove_instance(instance).await?;
@@ -194,7 +200,11 @@ async fn launch(ctx: &Context, vm: &VM, request: &LaunchRequest) -> Result<(), E
             take(ctx, vm, instance, &disk.id)?;
         }
     }
-    start_process(ctx, vm.metadata.uid.as_deref(), Key::of(vm), request).await
+    start_process(ctx, vm.metadata.uid.as_deref(), Key::of(vm), request).await?;
+    if let Some(machine) = ctx.machines.get(instance) {
+        balloons::prefer_launched(ctx, vm, &machine.process.identity).await;
+    }
+    Ok(())
 }
 
 /// Starts the QEMU of a machine whose disks are reserved, and connects to it.

@@ -35,14 +35,14 @@ use crate::journal::{Journal, Owner};
 use crate::key::ObjectName;
 use crate::kinds::network;
 use crate::lease_watcher::PendingLease;
-use crate::machine::{Connection, GuestFacts, Machine, MachineState};
+use crate::machine::{ANSWER_WAIT, Connection, GuestFacts, Machine, MachineState};
 use crate::networking::{NamedAddress, Networks, named_addresses, security_groups_of, tap_prefix};
 use crate::probes::{ProbePlan, ProbeResults};
 use crate::restores::{self, DueMemory, VmRestore};
 use crate::start_order::Held;
 use crate::typed_api::TypedApi;
 use berth_host::{HostFacts, ProcessFacts, System, VolumeFacts};
-use berth_qemu::hypervisor::CpuTime;
+use berth_qemu::hypervisor::{CpuTime, ProcessState};
 use berth_qemu::power::RunState;
 
 /// Everything a plan for a VM is made from.
@@ -61,6 +61,8 @@ pub(crate) struct Observed {
     /// None also while QEMU's monitor does not answer.
     pub(crate) machine: Option<MachineState>,
     pub(crate) unreachable: Option<String>,
+    /// Whether the kernel's OOM killer ended a process of the machine, which has no QEMU any more.
+    pub(crate) oom_killed: bool,
     /// Whether the agent has no connection to the process and has not just tried to open one.
     pub(crate) connection_due: bool,
     /// Whether a machine is still recorded for the instance, although it has no process.
@@ -306,6 +308,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         process: None,
         machine: None,
         unreachable: None,
+        oom_killed: false,
         connection_due: false,
         machine_known: false,
         lease_watch: None,
@@ -414,14 +417,20 @@ async fn observe_running(
     // A machine that does not answer may be ending, or may hang: an observation like any other.
     match ctx.machines.connection(&observed.instance, uid, &process.identity) {
         Connection::Due => observed.connection_due = true,
-        Connection::Failed(why) => observed.unreachable = Some(why),
+        Connection::Failed(why) => observed.unreachable = Some(silence(ctx, process, why).await),
+        Connection::Open(machine) if machine.is_silent() => {
+            let seen = format!("no answer within {} seconds", ANSWER_WAIT.as_secs());
+            observed.unreachable = Some(silence(ctx, process, seen).await);
+        }
         Connection::Open(machine) => match machine.state().await {
             Ok(state) => {
                 observed.guest = machine.guest();
                 observed.mounts = mounts(&machine, &state, observed).await;
                 observed.machine = Some(state);
             }
-            Err(error) => observed.unreachable = Some(Error::from(error).chain()),
+            Err(error) => {
+                observed.unreachable = Some(silence(ctx, process, Error::from(error).chain()).await);
+            }
         },
     }
     if matches!(observed.restore, VmRestore::Done(_)) && observed.journal.suspension.is_none() {
@@ -455,6 +464,22 @@ async fn observe_running(
     }
     observed.lease_watch = (!ctx.lease_watcher.is_watching(name, &pending)).then_some(pending);
     Ok(())
+}
+
+/// Returns why the monitor of a process does not answer: what was seen, and the state of the process.
+async fn silence(ctx: &Context, process: &ProcessFacts, seen: String) -> String {
+    let pid = process.identity.pid;
+    match ctx.system.process_state(&process.identity).await {
+        Ok(Some(ProcessState::Stopped)) => {
+            format!(
+                "process {pid} is stopped by a signal or a debugger (`kill -CONT {pid}` lets it go on): {seen}"
+            )
+        }
+        Ok(Some(ProcessState::Blocked)) => {
+            format!("process {pid} waits in the kernel for a device or a network file system: {seen}")
+        }
+        _ => seen,
+    }
 }
 
 /// Reads the CPU time that the machine has, and that which it is to have.
@@ -518,6 +543,9 @@ async fn observe_absent(
     observed: &mut Observed,
     facts: Option<HostFacts>,
 ) -> Result<(), Error> {
+    if observed.journal.has_process() {
+        observed.oom_killed = ctx.system.oom_kills(&observed.instance).await? > 0;
+    }
     match observed.journal.suspension.as_ref().filter(|_| observed.journal.is_suspended()) {
         Some(suspension) => {
             // It still has them: no other machine may change them before it goes on.

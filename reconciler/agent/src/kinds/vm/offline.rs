@@ -179,12 +179,14 @@ fn is_shut_down(ctx: &Context) -> bool {
 /// Takes the next step for an instance; returns when to look at it again.
 async fn look_at(ctx: &Context, found: &Found, restart: &OfflineRestart) -> Result<Option<Duration>, Error> {
     let has_files = !ctx.system.bootstrap_data(&found.instance).await?.is_empty();
+    let oom_killed = found.process.is_none() && ctx.system.oom_kills(&found.instance).await? > 0;
     let machine = timeout(ANSWER, machine(ctx, found)).await.ok().flatten();
     let seen = Seen {
         journal: &found.journal,
         has_process: found.process.is_some(),
         machine: machine.as_ref().map(|(_, state)| state),
         has_files,
+        oom_killed,
         now: ctx.now(),
     };
     match decide(restart, &seen) {

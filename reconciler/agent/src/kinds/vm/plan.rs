@@ -37,6 +37,8 @@ pub(super) use start::{limits_with, too_large};
 
 /// How a guest ended whose QEMU ended without it.
 const GONE: &str = "QEMU was gone without having been asked to end";
+/// The same, if the kernel ended it.
+const OUT_OF_MEMORY: &str = "the kernel of the host ended QEMU for lack of memory (OOM killer)";
 /// How often a guest that is paused for a snapshot is looked at.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
@@ -254,7 +256,7 @@ fn begin_stop(vm: &VM, observed: &Observed, why: StopReason) -> Plan<Step> {
     let mut updated = Journal { stop: Some(stop), deleting: deleting(vm), ..observed.journal.clone() };
     if let (StopReason::Unhealthy, Some(Outcome::Failure(cause))) = (why, &observed.probes.liveness) {
         let how = format!("the liveness probe failed ({cause})");
-        updated = updated.with_ending(Ended { at: observed.now, orderly: false, how });
+        updated = updated.with_ending(Ended { at: observed.now, orderly: false, how, out_of_memory: false });
     }
     Plan::steps(vec![write_journal(updated)], stop::stopping(why))
 }
@@ -303,7 +305,7 @@ fn ending(machine: Option<&MachineState>, at: Timestamp) -> Ended {
         // The driver was not connected to receive the event; a guest that powers itself off leads to this paused state.
         (_, None) => (true, "the guest switched itself off".to_owned()),
     };
-    Ended { at, orderly, how }
+    Ended { at, orderly, how, out_of_memory: false }
 }
 
 /// Plans for a stop that is no longer wanted: a guest that received the request may still end until its grace period is
@@ -382,14 +384,15 @@ fn absent(vm: &VM, observed: &Observed) -> Plan<Step> {
 
 /// Returns the journal after QEMU exited without a request, or after the guest was seen to end before QEMU exited.
 fn vanished(observed: &Observed, how: &str) -> Journal {
-    gone(&observed.journal, observed.now, how)
+    gone(&observed.journal, observed.now, how, observed.oom_killed)
 }
 
-fn gone(journal: &Journal, at: Timestamp, how: &str) -> Journal {
+fn gone(journal: &Journal, at: Timestamp, how: &str, out_of_memory: bool) -> Journal {
     let mut journal = journal.clone();
     let known = journal.run.as_ref().is_some_and(|run| run.ended.is_some());
     if !known {
-        journal = journal.with_ending(Ended { at, orderly: false, how: how.to_owned() });
+        let how = if out_of_memory { OUT_OF_MEMORY } else { how }.to_owned();
+        journal = journal.with_ending(Ended { at, orderly: false, how, out_of_memory });
     }
     if let Some(ended) = journal.run.as_mut().and_then(|run| run.process.take()) {
         // An older agent did not record it.

@@ -25,7 +25,7 @@ use super::{Observed, cpu_time, guest_users, stop_snapshots};
 use crate::admission::Admission;
 use crate::converge::held_conditions;
 use crate::disk_places;
-use crate::hardware::{declared_bus, differences, numa_nodes, topology};
+use crate::hardware::{declared_bus, differences, memory_reservation, numa_nodes, topology};
 use crate::journal::{Ended, Held, Journal, Run, SuspensionPhase};
 use crate::machine::with_stored_use;
 use crate::plugging::device;
@@ -409,7 +409,7 @@ fn state(vm: &VM, observed: &Observed, readiness: &Readiness) -> VMState {
     match readiness {
         Readiness::Ready(..) => VMState::Stopped,
         Readiness::Stalled(Reason::CrashLoop, _) => VMState::CrashLoop,
-        Readiness::Stalled(Reason::GuestEnded, _)
+        Readiness::Stalled(Reason::GuestEnded | Reason::OutOfMemory, _)
         | Readiness::Reconciling(Reason::HostDraining | Reason::HostShuttingDown | Reason::PowerOnHeld, _) => {
             VMState::Stopped
         }
@@ -460,12 +460,14 @@ fn guest_nodes(cpus: &berth_host::DedicatedCpus) -> Vec<GuestNumaNode> {
 fn hardware(observed: &Observed) -> Option<Hardware> {
     let (run, pins) = (observed.journal.run.as_ref()?, observed.journal.pins.as_ref()?);
     let Run { class, cpus, memory_bytes, firmware, .. } = run;
+    let reserved = observed.size.as_ref().ok().and_then(|size| memory_reservation(&observed.journal, size));
     Some(Hardware {
         class: Some(class.clone()).filter(|class| !class.is_empty()),
         cpus: *cpus,
         max_cpus: run.max_cpus,
         max_memory: run.growth.map(|growth| Quantity::from_bytes(growth.most).0),
         memory: Quantity::from_bytes(*memory_bytes).0,
+        memory_reservation: reserved.map(|bytes| Quantity::from_bytes(bytes).0),
         dedicated_cpu_placement: run.dedicated_cpus.then_some(true),
         isolate_emulator_thread: run.isolate_emulator_thread.then_some(true),
         huge_pages: Some(run.huge_pages).filter(|pages| *pages != HugePages::None),
@@ -563,8 +565,10 @@ fn disks(observed: &Observed) -> Vec<DiskAttachmentStatus> {
 /// Returns the event of a guest that was started again after it ended by itself.
 pub(super) fn restarted(stored: &VMStatus, status: &VMStatus) -> Option<(Reason, String)> {
     let cause = status.last_end.as_ref().map_or("the guest ended", |end| end.message.as_str());
+    let out_of_memory = status.last_end.as_ref().is_some_and(|end| end.out_of_memory);
+    let reason = if out_of_memory { Reason::OutOfMemory } else { Reason::Restarted };
     let note = || format!("{cause}: started again (restart {})", status.restarts);
-    (status.restarts > stored.restarts).then(|| (Reason::Restarted, note()))
+    (status.restarts > stored.restarts).then(|| (reason, note()))
 }
 
 /// Returns the event of a guest that was stopped, paused or suspended, or was started again. The first start has none, as each new VM
@@ -605,7 +609,12 @@ pub(super) fn transition(stored: &VMStatus, status: &VMStatus) -> Option<(Reason
 
 fn last_end(ended: &Ended) -> GuestEnd {
     let time = ended.at.round(jiff::Unit::Second).unwrap_or(ended.at);
-    GuestEnd { time, orderly: ended.orderly, message: condition::cut(&ended.how, MAX_CAUSE).to_owned() }
+    GuestEnd {
+        time,
+        orderly: ended.orderly,
+        out_of_memory: ended.out_of_memory,
+        message: condition::cut(&ended.how, MAX_CAUSE).to_owned(),
+    }
 }
 
 fn guest(observed: &Observed, stored: Option<&GuestStatus>) -> Option<GuestStatus> {

@@ -196,6 +196,7 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
     Ok(Request {
         cpus: demand.cpus,
         memory: demand.memory,
+        whole_memory: demand.whole_memory,
         huge_memory: demand.huge_memory,
         dedicated_cpus: demand.dedicated_cpus,
         reserved: demand.reserved,

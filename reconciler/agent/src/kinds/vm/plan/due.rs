@@ -32,7 +32,8 @@ pub(super) fn left_off(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
     }
     let text =
         format!("{}: restartPolicy leaves it off; change restartToken or power to start it", ended.how);
-    let stays_off = Readiness::Stalled(Reason::GuestEnded, text);
+    let reason = if ended.out_of_memory { Reason::OutOfMemory } else { Reason::GuestEnded };
+    let stays_off = Readiness::Stalled(reason, text);
     Some(Plan::steps(given_back(&observed.journal), stays_off))
 }
 

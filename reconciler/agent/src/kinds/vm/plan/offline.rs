@@ -143,6 +143,8 @@ pub(in crate::kinds::vm) struct Seen<'a> {
     pub(in crate::kinds::vm) machine: Option<&'a MachineState>,
     /// Whether the bootstrap data of its last start is there.
     pub(in crate::kinds::vm) has_files: bool,
+    /// Whether the kernel's OOM killer ended a process of the machine.
+    pub(in crate::kinds::vm) oom_killed: bool,
     pub(in crate::kinds::vm) now: Timestamp,
 }
 
@@ -176,7 +178,7 @@ pub(in crate::kinds::vm) fn decide(restart: &OfflineRestart, seen: &Seen<'_>) ->
         };
     }
     if run.process.is_some() {
-        return Action::Record(Box::new(gone(seen.journal, seen.now, GONE)));
+        return Action::Record(Box::new(gone(seen.journal, seen.now, GONE, seen.oom_killed)));
     }
     let is_due = match &run.ended {
         Some(ended) => is_restarted(restart.policy, ended),

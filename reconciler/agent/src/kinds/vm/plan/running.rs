@@ -24,6 +24,8 @@ use crate::plugging::disk_spec;
 use crate::probes::Outcome;
 
 const TRY_AGAIN: Duration = Duration::from_secs(1);
+/// How often a QEMU that does not answer is looked at. Once there is a connection, its driver reports an answer.
+const LOOK_AT_SILENT: Duration = Duration::from_secs(5);
 /// How often a guest that was paused by an error of the host is resumed.
 const RESUME_EVERY: Duration = Duration::from_secs(10);
 /// How often a guest that has not been seen is looked for.
@@ -43,7 +45,8 @@ pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
             "QEMU runs and its monitor does not answer: {}",
             observed.unreachable.as_deref().unwrap_or("")
         );
-        return Plan::without_steps(Readiness::Reconciling(Reason::Retrying, text)).requeue_after(TRY_AGAIN);
+        return Plan::without_steps(Readiness::Reconciling(Reason::NotResponding, text))
+            .requeue_after(LOOK_AT_SILENT);
     };
     let is_paused = vm.spec.power == Power::Paused;
     if let Some(step) = cpu_time::step(observed.cpu_time, observed.wanted_cpu_time) {
@@ -114,8 +117,9 @@ fn memory(vm: &VM, observed: &Observed, machine: &MachineState) -> Option<Plan<S
     let wanted =
         size.memory.checked_sub(growth.base).filter(|wanted| is_possible && *wanted != has.requested)?;
     // Other VMs may have taken it since the change was declared.
-    if let Some(free) = observed.free_memory.filter(|free| wanted > has.requested && *free < size.memory) {
-        let (needed, free) = (Quantity::from_bytes(size.memory), Quantity::from_bytes(free >> 20 << 20));
+    let needed = size.taken().memory;
+    if let Some(free) = observed.free_memory.filter(|free| wanted > has.requested && *free < needed) {
+        let (needed, free) = (Quantity::from_bytes(needed), Quantity::from_bytes(free >> 20 << 20));
         let text = format!("the VM is to have {needed} of memory and this host has {free} for it");
         let readiness = Readiness::Reconciling(Reason::Unschedulable, text);
         return Some(Plan::without_steps(readiness).requeue_after(SEEK_EVERY));

@@ -522,7 +522,7 @@ pub(super) fn unsynced_interfaces(run: &Run, vm: &VM, journal: &Journal) -> Vec<
 pub(in crate::kinds::vm) fn too_large(vm: &VM, size: &Size, observed: &Observed) -> Option<String> {
     let (cpus, memory) = observed.offered?;
     let taken = size.taken();
-    if taken.cpus <= cpus && taken.memory <= memory {
+    if taken.cpus <= cpus && taken.whole_memory <= memory {
         return None;
     }
     let is_own = vm.spec.cpus.is_some() || vm.spec.cpu_topology.is_some() || vm.spec.memory.is_some();

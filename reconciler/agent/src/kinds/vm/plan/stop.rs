@@ -83,7 +83,10 @@ pub(super) fn plan(vm: &VM, observed: &Observed, stop: &Stop) -> Plan<Step> {
         return plan;
     }
     if left.is_zero() && mode != StopMode::Soft {
-        return Plan::steps(vec![Step::EndProcess], readiness);
+        let runs = observed.machine.as_ref().is_some_and(|machine| machine.run_state == RunState::Running);
+        let has_ignored = runs && mode == StopMode::Graceful && stop.asked > 0;
+        let report = has_ignored.then_some(Step::ReportPowerOff);
+        return Plan::steps(std::iter::once(Step::EndProcess).chain(report).collect(), readiness);
     }
     match observed.machine.as_ref().map(|machine| &machine.run_state) {
         // The guest has not executed anything yet, so it cannot react.

@@ -21,6 +21,7 @@ use super::stop::held_by_host;
 use super::{Observed, Step, asks_for_restart, deleting, devices, vanished, write_journal};
 use crate::converge::Plan;
 use crate::disk_places::{DiskPlace, DiskPlaces};
+use crate::hardware::memory_reservation;
 use crate::journal::{Journal, Run, Suspension, SuspensionPhase, epoch_of};
 use crate::networking::tap_of;
 use crate::restores::{DueParts, VmRestore};
@@ -331,7 +332,8 @@ fn launch(vm: &VM, observed: &Observed, suspension: &Suspension) -> Plan<Step> {
         |reason, text| Plan::without_steps(Readiness::Reconciling(reason, text)).requeue_after(ASK_HOST);
     let pages = suspension.machine.huge_page_bytes.and_then(HugePages::of_bytes).unwrap_or_default();
     let saved = SizeTaken::of(suspension.cpus, suspension.machine.memory_bytes, pages);
-    let needed = journal.run.as_ref().map_or(saved, Run::taken);
+    let reserved = observed.size.as_ref().ok().and_then(|size| memory_reservation(journal, size));
+    let needed = journal.run.as_ref().map_or(saved, Run::taken).with_reservation(reserved);
     let memory = needed.memory;
     if let Some(free) = observed.free_memory.filter(|free| *free < memory) {
         let (needed, free) = (Quantity::from_bytes(memory), Quantity::from_bytes(free >> 20 << 20));

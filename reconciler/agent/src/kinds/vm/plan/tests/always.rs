@@ -54,7 +54,7 @@ proptest! {
             observed.machine = None;
         }
         if updated {
-            let ended = ended.map(|orderly| Ended { at: at(NOW), orderly, how: String::new() });
+            let ended = ended.map(|orderly| Ended { at: at(NOW), orderly, how: String::new(), out_of_memory: false });
             observed.journal.run = Some(Run { ended, ..run() });
         }
         observed.journal.stop = stop.map(|(asked, cancelled)| {

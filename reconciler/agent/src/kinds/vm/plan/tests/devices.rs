@@ -106,7 +106,7 @@ fn devices_that_are_no_longer_declared_are_given_back_before_others_are_taken() 
 fn a_vm_that_stays_off_gives_its_devices_back_and_one_that_is_restarted_keeps_them() {
     let ended = |orderly| {
         let mut observed = with(vec![PciDeviceFacts { held_by: Some("i-0123456789ab".into()), ..gpu(1) }]);
-        let ended = Ended { at: at(NOW - 1), orderly, how: "ended".into() };
+        let ended = Ended { at: at(NOW - 1), orderly, how: "ended".into(), out_of_memory: false };
         observed.journal =
             Journal { run: Some(Run { process: None, ..run() }), ..observed.journal }.with_ending(ended);
         observed.journal.pci_devices = vec![held(1)];

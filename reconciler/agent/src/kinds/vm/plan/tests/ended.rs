@@ -8,7 +8,7 @@ fn ended(policy: &str, orderly: bool) -> Plan<Step> {
 }
 
 fn ended_in(mut observed: Observed, policy: &str, orderly: bool) -> Plan<Step> {
-    let ending = Ended { at: at(NOW), orderly, how: "it ended".into() };
+    let ending = Ended { at: at(NOW), orderly, how: "it ended".into(), out_of_memory: false };
     let run = Run { process: None, ended: Some(ending), ..run() };
     observed.journal = Journal { run: Some(run), failures: 1, ..observed.journal };
     plan(&vm(json!({"restartPolicy": policy})), &observed)
@@ -39,7 +39,7 @@ fn the_shutdown_of_a_host_does_not_have_a_guest_started_that_its_restart_policy_
 #[test]
 fn a_loop_waits_and_says_until_when_without_counting_down() {
     let mut observed = ready_to_start();
-    let ending = Ended { at: at(NOW), orderly: false, how: "it crashed".into() };
+    let ending = Ended { at: at(NOW), orderly: false, how: "it crashed".into(), out_of_memory: false };
     let run = Run { process: None, ended: Some(ending), ..run() };
     observed.journal =
         Journal { run: Some(run), failures: 3, not_before: Some(at(NOW + 20)), ..observed.journal };
@@ -59,7 +59,12 @@ fn a_loop_waits_and_says_until_when_without_counting_down() {
 
 #[test]
 fn the_last_end_is_reported_also_after_the_restart() {
-    let ending = Ended { at: at(NOW), orderly: false, how: "the guest's kernel panicked".into() };
+    let ending = Ended {
+        at: at(NOW),
+        orderly: false,
+        how: "the guest's kernel panicked".into(),
+        out_of_memory: false,
+    };
     let crashed = Journal { run: Some(run()), ..ready_to_start().journal }.with_ending(ending);
     let mut observed = present(RunState::Running);
     observed.journal =
@@ -134,4 +139,26 @@ fn a_change_of_power_is_an_event_and_the_first_start_is_none() {
     waits.write(&mut full.conditions, 2, at(NOW));
     assert_eq!(transition(&with(VMState::Running, 2), &full), None, "it is not declared");
     assert_eq!(transition(&full, &with(VMState::Running, 2)), None);
+}
+
+#[test]
+fn a_qemu_that_the_kernel_ended_for_lack_of_memory_has_a_reason_of_its_own() {
+    let mut observed = ready_to_start();
+    observed.journal = Journal { run: Some(run()), ..observed.journal };
+    observed.oom_killed = true;
+    let never = vm(json!({"restartPolicy": "Never"}));
+    let seen = plan(&never, &observed);
+    let [Step::WriteJournal(journal)] = &seen.steps[..] else { panic!("{seen:?}") };
+    let observed = Observed { journal: (**journal).clone(), oom_killed: false, ..observed };
+    let off = plan(&never, &observed);
+    assert_eq!(stands(&off), (true, Reason::OutOfMemory));
+    let reported = status(&never, &observed, &off.readiness, at(NOW));
+    assert_eq!(reported.state, Some(VMState::Stopped));
+    let end = reported.last_end.as_ref().expect("reported");
+    assert!(end.out_of_memory && !end.orderly && end.message.contains("for lack of memory"), "{end:?}");
+    let again = VMStatus { restarts: 1, ..reported.clone() };
+    let (reason, note) = restarted(&reported, &again).expect("an event");
+    assert!(reason == Reason::OutOfMemory && note.ends_with("started again (restart 1)"), "{note}");
+    let policy = vm(json!({"restartPolicy": "OnFailure"}));
+    assert!(names(&plan(&policy, &observed)).contains(&"Launch"), "as after a crash");
 }

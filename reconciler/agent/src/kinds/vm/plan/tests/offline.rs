@@ -43,22 +43,28 @@ fn stopping(journal: &Journal) -> Journal {
 
 /// Returns the journal of a guest that ended this way.
 fn ended(orderly: bool) -> Journal {
-    let ending = Ended { at: at(NOW), orderly, how: "it ended".into() };
+    let ending = Ended { at: at(NOW), orderly, how: "it ended".into(), out_of_memory: false };
     let mut journal = recorded(&vm(json!({}))).with_ending(ending);
     journal.run.as_mut().expect("it ran").process = None;
     journal
 }
 
+/// An instance without a process, with the files of its last start.
+fn without_process(journal: &Journal) -> Seen<'_> {
+    let (machine, now) = (None, at(NOW));
+    Seen { journal, has_process: false, machine, has_files: true, oom_killed: false, now }
+}
+
 /// The decision about an instance without a process.
 fn decided(policy: &str, journal: &Journal) -> Action {
     let restart = restart(&vm(json!({"restartPolicy": policy})));
-    decide(&restart, &Seen { journal, has_process: false, machine: None, has_files: true, now: at(NOW) })
+    decide(&restart, &without_process(journal))
 }
 
 /// The decision about an instance with a QEMU in this state.
 fn decided_in(state: RunState, journal: &Journal) -> Action {
     let machine = present(state).machine;
-    let seen = Seen { journal, has_process: true, machine: machine.as_ref(), has_files: true, now: at(NOW) };
+    let seen = Seen { has_process: true, machine: machine.as_ref(), ..without_process(journal) };
     decide(&restart(&vm(json!({}))), &seen)
 }
 
@@ -164,8 +170,7 @@ fn a_guest_that_ended_is_restarted_as_its_policy_allows() {
     assert_eq!(decided("Always", &again), Action::Wait(Some(Duration::from_secs(20))));
     let restart = restart(&vm(json!({})));
     let journal = ended(false);
-    let without_files =
-        Seen { journal: &journal, has_process: false, machine: None, has_files: false, now: at(NOW) };
+    let without_files = Seen { has_files: false, ..without_process(&journal) };
     assert_eq!(decide(&restart, &without_files), Action::Wait(None), "its data is not there");
 }
 
@@ -178,6 +183,10 @@ fn how_a_guest_ended_is_recorded_first() {
     assert_eq!(decided("OnFailure", &journal), Action::Launch);
     let Action::Record(journal) = decided_in(RunState::Shutdown, &running) else { panic!("it ended") };
     assert_eq!(decided_in(RunState::Shutdown, &journal), Action::EndProcess);
+    let killed = Seen { oom_killed: true, ..without_process(&running) };
+    let Action::Record(journal) = decide(&restart(&vm(json!({}))), &killed) else { panic!("QEMU is gone") };
+    let ended = journal.run.as_ref().and_then(|run| run.ended.as_ref()).expect("recorded");
+    assert!(ended.out_of_memory && ended.how.contains("for lack of memory"), "{ended:?}");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use berth_qemu::machine::Bus;
 use super::super::start::unsynced_interfaces;
 use super::*;
 use crate::disk_places::DiskPlace;
+use crate::hardware::memory_reservation;
 use crate::kinds::vm::cpu_time;
 
 #[test]
@@ -487,4 +488,32 @@ fn a_guest_whose_liveness_probe_fails_is_stopped_as_a_failure_unless_a_gate_hold
     let gate = ("poweron.check.berth.dev/backup".to_owned(), "copying".to_owned());
     declared.metadata.annotations.get_or_insert_default().extend([gate]);
     assert!(plan(&declared, &observed).steps.is_empty());
+}
+
+#[test]
+fn the_memory_that_is_kept_for_a_machine_is_what_is_declared_as_far_as_its_balloon_can_give_the_rest_back() {
+    let declared = size(json!({"cpus": 1, "memory": "512Mi", "memoryReservation": "128Mi"})).expect("a size");
+    let journal = |change: fn(&mut Journal)| {
+        let mut journal = Journal { run: Some(run()), ..Journal::new(&vm(json!({}))) };
+        change(&mut journal);
+        journal
+    };
+    let of_run = |change: fn(&mut Run)| {
+        let mut changed = journal(|_| {});
+        changed.run.iter_mut().for_each(change);
+        changed
+    };
+    let kept = |journal: &Journal| memory_reservation(journal, &declared);
+    assert_eq!(kept(&journal(|_| {})), Some(128 << 20));
+    assert_eq!(kept(&journal(|journal| journal.run = None)), None, "there is no machine");
+    assert_eq!(kept(&of_run(|run| run.memory_bytes = 64 << 20)), None, "it was started with less");
+    assert_eq!(kept(&of_run(|run| run.dedicated_cpus = true)), None);
+    assert_eq!(kept(&of_run(|run| run.huge_pages = berth_api::HugePages::TwoMebibytes)), None);
+    let with_device = journal(|journal| {
+        let device = json!({"name": "gpu", "device": {"functions": ["0000:01:00.0"], "groups": [7]}});
+        journal.pci_devices = vec![serde_json::from_value(device).expect("a device")];
+    });
+    assert_eq!(kept(&with_device), None, "it was started with the device");
+    let whole = size(json!({"cpus": 1, "memory": "512Mi"})).expect("a size");
+    assert_eq!(memory_reservation(&journal(|_| {}), &whole), None);
 }

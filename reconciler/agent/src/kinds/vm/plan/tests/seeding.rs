@@ -13,7 +13,7 @@ fn unanswered(run: Option<Run>, has_files: bool) -> Observed {
 }
 
 fn crashed() -> Run {
-    let ending = Ended { at: at(NOW), orderly: false, how: "it crashed".into() };
+    let ending = Ended { at: at(NOW), orderly: false, how: "it crashed".into(), out_of_memory: false };
     Run { process: None, ended: Some(ending), ..run() }
 }
 
