@@ -2,6 +2,7 @@
 //!
 //! Each part is a module of its own that does not know this one.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
@@ -87,6 +88,8 @@ pub(crate) struct Context {
     pub(crate) recovering: AtomicBool,
     /// The capacity it reserved for itself at that time.
     pub(crate) reserved: Mutex<Option<Reserved>>,
+    /// The pools that were away at the last look.
+    pub(crate) away_pools: Mutex<BTreeSet<String>>,
     synced: watch::Sender<bool>,
 }
 
@@ -133,6 +136,7 @@ impl Context {
             draining: AtomicBool::new(false),
             recovering: AtomicBool::new(false),
             reserved: Mutex::default(),
+            away_pools: Mutex::default(),
             synced: watch::channel(false).0,
             queue,
             config,

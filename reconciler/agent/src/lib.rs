@@ -59,6 +59,7 @@ mod networking;
 mod overhead;
 mod packet_trace;
 mod plugging;
+mod pools;
 mod probes;
 mod pulls;
 mod recorder;

@@ -19,6 +19,11 @@ use crate::{Conditions, ObjectUser};
     category = "berth",
     doc = "A place for the files of disks.",
     printcolumn(name = "Type", type_ = "string", json_path = ".spec.type"),
+    printcolumn(name = "Total", type_ = "string", json_path = ".status.total"),
+    printcolumn(name = "Free", type_ = "string", json_path = ".status.free"),
+    printcolumn(name = "Promised", type_ = "string", json_path = ".status.promised"),
+    printcolumn(name = "Hosts", type_ = "integer", json_path = ".status.hosts"),
+    printcolumn(name = "Away", type_ = "integer", json_path = ".status.hostsAway"),
     printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
     printcolumn(name = "Reason", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].reason"#),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
@@ -28,23 +33,38 @@ use crate::{Conditions, ObjectUser};
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("self.type == oldSelf.type").message("type cannot change: create another StoragePool").field_path(".type"))]
 pub struct StoragePoolSpec {
-    /// `Local` (default): a folder of each host's own, under the agent's state directory. Cannot change.
+    /// `Local` (default): a folder of each host's own, which its administrator names (`--pool-folder`), or one in the agent's state
+    /// directory. Cannot change.
     #[serde(default, rename = "type")]
     pub pool_type: StoragePoolType,
     /// The time for which the trash keeps the files of deleted disks, in seconds. Default 86400 (24 hours); 0 deletes them at once.
     #[serde(default = "default_retention")]
     #[schemars(range(min = 0, max = 31_536_000))]
     pub trash_retention_seconds: i64,
+    /// How much disks may be promised on each host, in percent of the size of the file system: a VM with new disks is placed only where
+    /// the sizes of all disks together stay within it. Thin disks take the space of the data in them only. Default 1000, ten times; 100
+    /// promises nothing that is not there. A change touches no disk that exists.
+    #[serde(default = "default_overcommit")]
+    #[schemars(range(min = 100, max = 100_000))]
+    pub overcommit_percent: i64,
 }
 
 impl Default for StoragePoolSpec {
     fn default() -> Self {
-        Self { pool_type: StoragePoolType::Local, trash_retention_seconds: default_retention() }
+        Self {
+            pool_type: StoragePoolType::Local,
+            trash_retention_seconds: default_retention(),
+            overcommit_percent: default_overcommit(),
+        }
     }
 }
 
 fn default_retention() -> i64 {
     86_400
+}
+
+fn default_overcommit() -> i64 {
+    1000
 }
 
 /// The kind of storage.
@@ -65,8 +85,59 @@ pub struct StoragePoolStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::condition::schema")]
     pub conditions: Conditions,
+    /// The number of hosts where it can be used. Those with older agents do not count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub hosts: Option<i64>,
+    /// The number of hosts where it is away: see `status.pools` of the Hosts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub hosts_away: Option<i64>,
+    /// The size of its file systems on these hosts together, as a quantity. Pools without a folder of their own share one on each host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub total: Option<String>,
+    /// The free space of these file systems together, as a quantity, rounded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub free: Option<String>,
+    /// The sizes of the disks in it together, as a quantity, rounded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub promised: Option<String>,
     /// At most four of the Disks that name it. A deleted StoragePool stays until nothing uses it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub used_by: Vec<ObjectUser>,
+}
+
+/// The maximum number of pools that a host lists, and the maximum length of the path of a folder.
+pub const MOST_HOST_POOLS: usize = 64;
+pub const MAX_FOLDER: usize = 1024;
+
+/// A StoragePool as it is on one host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HostPool {
+    /// The name of the StoragePool.
+    #[schemars(length(max = 63))]
+    pub name: String,
+    /// Its folder, if the host's administrator names one (`--pool-folder`). The pools without one share the file system of the state
+    /// directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub folder: Option<String>,
+    /// The size of its file system, as a quantity.
+    #[schemars(length(max = 32))]
+    pub total: String,
+    /// The free space of its file system, as a quantity, rounded down.
+    #[schemars(length(max = 32))]
+    pub free: String,
+    /// The sizes of the disks in it together, as a quantity, rounded up.
+    #[schemars(length(max = 32))]
+    pub promised: String,
+    /// Why the pool is away: its disks cannot be used, and none is made. Nothing is lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub problem: Option<String>,
 }

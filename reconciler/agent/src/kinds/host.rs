@@ -11,13 +11,15 @@ mod images;
 mod memory;
 mod observe;
 mod plan;
+mod pools;
 mod status;
 
+use std::collections::BTreeSet;
 use std::sync::{PoisonError, atomic::Ordering};
 use std::time::Duration;
 
 use berth_api::condition::find;
-use berth_api::{Host, VM};
+use berth_api::{Disk, Host, VM};
 use kube::Resource;
 use kube::api::PostParams;
 
@@ -32,8 +34,8 @@ use crate::index::{Indexed, Table, Tables};
 use crate::journal::Journal;
 use crate::key::{Key, ObjectName};
 use crate::snapshots::{merge_deleted, wake_merged};
-use crate::unlocking::forget_departed;
 use crate::typed_api::TypedApi;
+use crate::unlocking::forget_departed;
 use berth_host::InstanceFacts;
 
 /// Interval at which state without change events (free space, foreign processes and files, trash) is observed.
@@ -111,6 +113,7 @@ pub(crate) async fn reconcile(ctx: &Context) -> Result<Requeue, Error> {
         }
     }
     wake_networks_on_change(ctx, &observed.disconnected);
+    wake_disks_on_change(ctx, pools::away(&observed.facts.pool_folders));
     forget_departed(ctx);
     if observed.has_chains {
         merge_deleted(ctx);
@@ -128,6 +131,21 @@ fn wake_networks_on_change(ctx: &Context, disconnected: &[String]) {
     if before != disconnected {
         ctx.enqueue(Key::networks());
     }
+}
+
+/// Reconciles the disks of pools that have gone away or are back.
+fn wake_disks_on_change(ctx: &Context, away: BTreeSet<String>) {
+    let mut known = ctx.away_pools.lock().unwrap_or_else(PoisonError::into_inner);
+    let changed: BTreeSet<String> = known.symmetric_difference(&away).cloned().collect();
+    *known = away;
+    drop(known);
+    if changed.is_empty() {
+        return;
+    }
+    tracing::info!(pools = ?changed, "pools have gone away or are back");
+    let tables = ctx.index.read();
+    let disks = tables.disks.all().filter(|(_, disk)| changed.contains(disk.spec.pool.as_str()));
+    disks.for_each(|(name, _)| ctx.queue.add(Key::new::<Disk>(name.clone())));
 }
 
 /// Returns how long the next observation waits because it could not be reported: the start of each VM changes what a host

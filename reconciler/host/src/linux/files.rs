@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use berth_qemu::process::RunAs;
@@ -59,6 +59,22 @@ pub(super) fn space(path: &Path) -> io::Result<Space> {
     let stat = nix::sys::statvfs::statvfs(path)?;
     let unit = stat.fragment_size();
     Ok(Space { total: stat.blocks() * unit, free: stat.blocks_available() * unit })
+}
+
+/// Whether one of two folders is the other, or in it. Symbolic links are followed as far as the folders exist.
+pub(super) fn overlap(one: &Path, other: &Path) -> bool {
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let (one, other) = (real(one), real(other));
+    one.starts_with(&other) || other.starts_with(&one)
+}
+
+/// Whether a user can traverse a folder.
+pub(super) fn is_passable(folder: &Path, user: &RunAs) -> Result<bool> {
+    let metadata = fs::metadata(folder).map_err(failed("look at", folder))?;
+    let mode = metadata.permissions().mode();
+    let by_owner = metadata.uid() == user.uid && mode & 0o100 != 0;
+    let by_group = metadata.gid() == user.gid && mode & 0o010 != 0;
+    Ok(mode & 0o001 != 0 || by_owner || by_group)
 }
 
 /// Reserved for the host's notes and for the control plane's database, which may be on the same disk.

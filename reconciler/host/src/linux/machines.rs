@@ -47,6 +47,7 @@ use tokio::sync::OnceCell;
 use super::files::{self, blocking, failed};
 use super::host::SWTPM;
 use super::layout::{Layout, check_name, is_name};
+use super::pool_folders::PoolFolders;
 use super::shares::Shares;
 use super::users::Users;
 use super::vgpus;
@@ -69,6 +70,7 @@ pub(super) struct LinuxMachines {
     hypervisor: OnceCell<Arc<dyn Hypervisor>>,
     pool: DedicatedPool,
     shares: Shares,
+    pool_folders: PoolFolders,
 }
 
 /// The most recently started process.
@@ -88,7 +90,13 @@ impl LinuxMachines {
     ) -> Result<Self> {
         files::ensure_folder(&layout.instances())?;
         let pool = DedicatedPool::new(dedicated_cpus);
-        Ok(Self { layout, users, hypervisor: OnceCell::new(), pool, shares })
+        let (hypervisor, pool_folders) = (OnceCell::new(), PoolFolders::default());
+        Ok(Self { layout, users, hypervisor, pool, shares, pool_folders })
+    }
+
+    /// Lets machines open files in the folders of these pools.
+    pub(super) fn with_pool_folders(self, pool_folders: PoolFolders) -> Self {
+        Self { pool_folders, ..self }
     }
 
     /// Replaces the real hypervisor.
@@ -151,6 +159,7 @@ impl LinuxMachines {
         let folder = self.layout.instance(&machine.instance);
         let mut files = MachineFiles::new(self.paths(&machine.instance));
         let (users, layout, disks) = (self.users.clone(), self.layout.clone(), machine.disks.clone());
+        let pool_folders = self.pool_folders.clone();
         let mut cdroms = machine.cdroms.clone();
         let instance = machine.instance.clone();
         let paths = files.paths.clone();
@@ -197,7 +206,8 @@ impl LinuxMachines {
             for medium in cdroms.iter_mut().filter_map(|cdrom| cdrom.medium.as_mut()) {
                 *medium = grants::medium(&layout, &instance, medium, user.as_ref())?;
             }
-            Ok::<_, SystemError>((user, lent?, cdroms, grants::folders(&layout, &instance, user.as_ref())?))
+            let folders = grants::folders(&layout, &pool_folders, &instance, user.as_ref())?;
+            Ok::<_, SystemError>((user, lent?, cdroms, folders))
         })
         .await?;
         files.confinement = user.map(|user| Confinement { user, folders });

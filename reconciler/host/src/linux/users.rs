@@ -239,7 +239,7 @@ impl Users {
         for instance in files::names(&self.layout.instances())?.iter().filter(|n| is_name(n)) {
             taken.single.extend(self.record(instance).map(|record| record.uid));
         }
-        for pool in files::names(&self.layout.pools())?.iter().filter(|n| is_name(n)) {
+        for pool in &self.layout.pool_names()? {
             for folder in [self.layout.volumes(pool), self.layout.trash(pool)] {
                 for name in files::names(&folder)? {
                     // The file may have been removed since it was listed.

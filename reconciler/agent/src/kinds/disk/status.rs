@@ -27,7 +27,9 @@ pub(super) fn status(disk: &Disk, observed: &Observed, readiness: &Readiness, no
         };
         status.restored_from = Some(Box::new(restored));
     }
-    encryption::report(disk, observed, &mut status.conditions, now);
+    if observed.away.is_none() {
+        encryption::report(disk, observed, &mut status.conditions, now);
+    }
     // That of a lost file is kept, as its size is.
     status.encryption = encryption::reported(disk, observed).or(status.encryption);
     status.state = Some(state(disk, observed, readiness));

@@ -11,6 +11,7 @@ use crate::error::Error;
 use crate::index::{instance_of, volume_of};
 use crate::key::ObjectName;
 use crate::machine::{GuestFacts, MachineState};
+use crate::pools;
 use crate::restores;
 
 /// Everything an attachment's plan is made from.
@@ -53,7 +54,7 @@ pub(super) async fn observe(ctx: &Context, attachment: &HotswapDiskAttachment) -
     if let Some(disk) = observed.disk.clone()
         && let Some(volume) = volume_of(&disk)
     {
-        observed.volume = ctx.system.volume(disk.spec.pool.as_str(), volume).await?;
+        observed.volume = pools::reachable(ctx, disk.spec.pool.as_str(), volume).await?;
         if let Some(volume) = &observed.volume {
             observed.restores_first = restores::observe(ctx, &disk, volume).await?.is_due();
         }

@@ -10,6 +10,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::hardware::bus_of;
 use crate::key::ObjectName;
+use crate::pools::{self, SeenVolume};
 use crate::restores;
 
 /// A disk listed in the spec.
@@ -53,9 +54,9 @@ pub(super) async fn declared_disks(
     for wanted in &vm.spec.disks {
         let disk = ctx.index.read().disks.get(&name.beside(wanted.name.as_str()));
         let status = disk.as_ref().and_then(|d| d.status.clone()).unwrap_or_default();
-        let volume = match (&disk, &status.volume_id) {
-            (Some(disk), Some(id)) => ctx.system.volume(disk.spec.pool.as_str(), id).await?,
-            _ => None,
+        let SeenVolume { facts: volume, away } = match (&disk, &status.volume_id) {
+            (Some(disk), Some(id)) => pools::look(ctx, disk.spec.pool.as_str(), id).await?,
+            _ => SeenVolume::default(),
         };
         let unusable = disk.as_ref().and_then(|disk| template_obstacle(disk, vm));
         let user = match status.used_by.first() {
@@ -76,7 +77,8 @@ pub(super) async fn declared_disks(
         });
         let locked = volume.as_ref().and_then(|volume| locked(ctx, volume));
         let is_locked = locked.is_some();
-        let problem = unusable.or(not_ready).or(locked);
+        let away = away.map(|text| format!("{}: {text}", Reason::PoolAway));
+        let problem = unusable.or(away).or(not_ready).or(locked);
         let restores_first = match (&disk, &volume) {
             (Some(disk), Some(volume)) => restores::observe(ctx, disk, volume).await?.is_due(),
             _ => false,

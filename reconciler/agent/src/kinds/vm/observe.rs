@@ -33,6 +33,7 @@ use crate::kinds::network;
 use crate::lease_watcher::PendingLease;
 use crate::machine::{Connection, GuestFacts, Machine, MachineState};
 use crate::networking::{NamedAddress, Networks, named_addresses, security_groups_of, tap_prefix};
+use crate::pools;
 use crate::probes::{ProbePlan, ProbeResults};
 use crate::restores::{self, DueMemory, VmRestore};
 use crate::start_order::Held;
@@ -459,7 +460,7 @@ async fn attached(ctx: &Context, name: &ObjectName) -> Result<Vec<VolumeFacts>, 
     let mut volumes = Vec::new();
     for disk in disks {
         if let Some(id) = volume_of(&disk) {
-            volumes.extend(ctx.system.volume(disk.spec.pool.as_str(), id).await?);
+            volumes.extend(pools::reachable(ctx, disk.spec.pool.as_str(), id).await?);
         }
     }
     Ok(volumes)

@@ -18,7 +18,7 @@ use berth_qemu::process::{Filter, FilterError};
 use sha2::{Digest, Sha256};
 
 use super::super::files::{self, blocking, failed};
-use super::super::layout::{Layout, check_name, is_name};
+use super::super::layout::{Layout, check_name};
 use super::super::qemu_img::{CONVERT_MEMORY, QEMU_IMG, block_node, linked, no_space, paths, text};
 use super::unpack::TIME;
 use super::{LinuxImages, Result};
@@ -176,7 +176,7 @@ pub(super) fn forget_others(layout: &Layout, process: &str) -> Result<()> {
             files::remove_if_there(&path).map_err(failed("remove", &path))?;
         }
     }
-    for pool in files::names(&layout.pools())?.iter().filter(|name| is_name(name)) {
+    for pool in &layout.pool_names()? {
         let readers = layout.snapshot_readers(pool);
         for name in files::names(&readers)? {
             if name.starts_with(LINKS) && !name.ends_with(process) {

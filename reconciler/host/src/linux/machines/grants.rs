@@ -11,7 +11,8 @@ use berth_qemu::process::RunAs;
 use nix::unistd::Uid;
 
 use super::super::files::{self, failed};
-use super::super::layout::{Layout, is_name};
+use super::super::layout::Layout;
+use super::super::pool_folders::PoolFolders;
 use super::super::users::Users;
 use crate::SystemError;
 
@@ -81,14 +82,14 @@ fn base(layout: &Layout, instance: &str, image: &Path, user: &RunAs) -> Result<P
 
 /// The directory of the hard link to a file: beside the instance for an image, in the pool for a snapshot.
 fn links(layout: &Layout, instance: &str, file: &Path) -> PathBuf {
-    let pool = file.strip_prefix(layout.pools()).ok().and_then(|path| path.iter().next()?.to_str());
-    pool.map_or_else(|| layout.bases(instance), |pool| layout.snapshot_links(pool, instance))
+    let pool = layout.pool_of(file);
+    pool.map_or_else(|| layout.bases(instance), |pool| layout.snapshot_links(&pool, instance))
 }
 
 /// Removes the hard links of an instance to snapshots that were merged with others: nothing opens them by this name any more, and
 /// the links keep their bytes allocated.
 fn remove_former_links(layout: &Layout, instance: &str) -> Result<()> {
-    for pool in files::names(&layout.pools())?.iter().filter(|n| is_name(n)) {
+    for pool in &layout.pool_names()? {
         let (links, snapshots) = (layout.snapshot_links(pool, instance), layout.snapshots(pool));
         for name in files::names(&links)? {
             let snapshot = snapshots.join(&name);
@@ -104,19 +105,28 @@ fn remove_former_links(layout: &Layout, instance: &str) -> Result<()> {
 /// Removes the hard links of an instance: they keep the bytes of the files allocated.
 pub(super) fn remove_links(layout: &Layout, instance: &str) -> Result<()> {
     super::remove_folder(&layout.bases(instance))?;
-    for pool in files::names(&layout.pools())?.iter().filter(|n| is_name(n)) {
+    for pool in &layout.pool_names()? {
         super::remove_folder(&layout.snapshot_links(pool, instance))?;
     }
     Ok(())
 }
 
 /// Directories in which an instance's QEMU opens files, now or when a disk is plugged in.
-pub(super) fn folders(layout: &Layout, instance: &str, user: Option<&RunAs>) -> Result<Vec<PathBuf>> {
+pub(super) fn folders(
+    layout: &Layout,
+    pool_folders: &PoolFolders,
+    instance: &str,
+    user: Option<&RunAs>,
+) -> Result<Vec<PathBuf>> {
     let mut folders = vec![layout.instance(instance), layout.pools()];
-    for pool in files::names(&layout.pools())?.iter().filter(|n| is_name(n)) {
-        // A pool may be a symbolic link that leads out of the pools directory.
+    for pool in &layout.pool_names()? {
+        // Nothing is created in the folder of one that is away.
+        if pool_folders.ensure_there(pool).is_err() {
+            continue;
+        }
+        // A pool may have a folder elsewhere, or be a symbolic link that leads out of the pools directory.
         folders.extend(fs::canonicalize(layout.volumes(pool)).ok());
-        if layout.pools().join(pool).is_symlink() {
+        if layout.has_own_folder(pool) || layout.pool(pool).is_symlink() {
             let links = layout.snapshot_links(pool, instance);
             files::ensure_folder_for(&links, user)?;
             folders.extend(fs::canonicalize(links).ok());
@@ -142,7 +152,7 @@ pub(super) fn revoke_all(layout: &Layout, users: &Users, instance: &str) -> Resu
 }
 
 fn take_back_where(layout: &Layout, wanted: impl Fn(&str, u32) -> bool) -> Result<()> {
-    for pool in files::names(&layout.pools())?.iter().filter(|n| is_name(n)) {
+    for pool in &layout.pool_names()? {
         for folder in [layout.volumes(pool), layout.trash(pool)] {
             for name in files::names(&folder)? {
                 let path = folder.join(&name);

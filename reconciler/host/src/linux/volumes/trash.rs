@@ -65,6 +65,7 @@ impl LinuxVolumes {
 
     pub(in super::super) fn purge(&self, pool: &str, older_than: Duration) -> Result<Vec<String>> {
         check_name("pool", pool)?;
+        self.pool_folders.ensure_there(pool)?;
         let _chains = self.lock();
         let now = self.trash_clock()?;
         let mut purged = Vec::new();

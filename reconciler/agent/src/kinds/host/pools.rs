@@ -1,0 +1,60 @@
+//! The storage pools of this host, as its status lists them. Pure. Amounts are rounded, so that small changes write nothing.
+
+use std::collections::BTreeSet;
+
+use berth_api::Quantity;
+use berth_api::condition::cut;
+use berth_api::host::MAX_DETAIL;
+use berth_api::storage_pool::{HostPool, MAX_FOLDER, MOST_HOST_POOLS};
+use berth_host::PoolFolderFacts;
+
+use super::observe::Observed;
+
+const MIB: u64 = 1 << 20;
+
+/// Returns the pools on this host: those with a folder of their own, and all that are declared.
+pub(super) fn listed(observed: &Observed) -> Vec<HostPool> {
+    let folders = &observed.facts.pool_folders;
+    let names: BTreeSet<&str> =
+        folders.iter().map(|of| of.pool.as_str()).chain(observed.pools.iter().map(String::as_str)).collect();
+    let pool = |name: &str| {
+        let folder = folders.iter().find(|of| of.pool == name);
+        let (total, free) = folder
+            .map_or((observed.facts.storage_total_bytes, observed.facts.storage_free_bytes), |folder| {
+                (folder.total_bytes, folder.free_bytes)
+            });
+        let unit = unit(total);
+        let promised = observed.promised.get(name).copied().unwrap_or_default();
+        HostPool {
+            name: name.to_owned(),
+            folder: folder.map(|of| cut(&of.path.to_string_lossy(), MAX_FOLDER).to_owned()),
+            total: amount(total / MIB * MIB),
+            free: amount(free / unit * unit),
+            promised: amount(promised.checked_next_multiple_of(unit).unwrap_or(promised)),
+            problem: folder.and_then(|of| of.problem.as_deref()).map(|text| cut(text, MAX_DETAIL).to_owned()),
+        }
+    };
+    names.into_iter().take(MOST_HOST_POOLS).map(pool).collect()
+}
+
+/// Returns the pools as they are stored if they differ only in amounts.
+pub(super) fn without_amounts(stored: &[HostPool], now: &[HostPool]) -> Vec<HostPool> {
+    let without = |pool: &HostPool| HostPool { free: String::new(), promised: String::new(), ..pool.clone() };
+    let is_same = stored.iter().map(without).eq(now.iter().map(without));
+    if is_same { stored.to_vec() } else { now.to_vec() }
+}
+
+/// Returns the names of the pools that are away.
+pub(super) fn away(folders: &[PoolFolderFacts]) -> BTreeSet<String> {
+    folders.iter().filter(|of| of.problem.is_some()).map(|of| of.pool.clone()).collect()
+}
+
+/// The unit that the amounts of a file system of this size are rounded to: between 1/256 and 1/128 of it.
+fn unit(total: u64) -> u64 {
+    (total / 256).next_power_of_two().max(MIB)
+}
+
+/// Unlike a declared quantity, an amount may be zero.
+fn amount(bytes: u64) -> String {
+    Quantity::from_bytes(bytes).0
+}

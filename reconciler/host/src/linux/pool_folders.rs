@@ -1,0 +1,331 @@
+//! Folders of this host for storage pools: whether each is there now.
+//!
+//! ```text
+//!  <state>/pools/<pool>.json     the record: the identity of the folder, and whether it was marked
+//!  <folder>/berth-pool.json      the marker, with the same identity
+//!
+//!             record        marker        record (marked)
+//!    new ───────────▶ ○ ───────────▶ ○ ───────────────────▶ there ◀──── the marker is back ──── away
+//!                                                              └───── no marker, or another one ──▲
+//! ```
+//!
+//! A folder whose file system is not mounted looks like an empty one. So nothing is created in a folder that was marked once and has
+//! no marker now, and its disks count as out of reach, not as lost.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use berth_engine::Identities;
+use berth_qemu::process::RunAs;
+use serde::{Deserialize, Serialize};
+
+use super::files;
+use super::layout::is_name;
+use super::shares::look_patiently;
+use crate::{PoolFolderFacts, PoolFolderMapping, SystemError};
+
+type Result<T> = std::result::Result<T, SystemError>;
+
+const MARKER: &str = "berth-pool.json";
+const RECORD: &str = ".json";
+const VOLUMES: &str = "volumes";
+const SILENT: &str = "its folder, or that of another pool, does not answer: is it on a network file system?";
+
+/// The identity of a folder, which it keeps wherever its file system is mounted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Marker {
+    pool: String,
+    id: String,
+}
+
+/// The folder of a pool as this host has known it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Record {
+    id: String,
+    folder: PathBuf,
+    /// Whether the marker was written: from then on a folder without it is not this one.
+    is_marked: bool,
+}
+
+/// What follows from a record and a marker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Judgement {
+    There,
+    /// It is to be marked, or to be recorded as marked.
+    New,
+    NoMarker,
+    OtherMarker,
+}
+
+fn judge(record: Option<&Record>, marker: Option<&Marker>) -> Judgement {
+    match (record, marker) {
+        (None, None) => Judgement::New,
+        (None, Some(_)) => Judgement::OtherMarker,
+        (Some(record), Some(marker)) if record.id != marker.id => Judgement::OtherMarker,
+        (Some(record), None) if record.is_marked => Judgement::NoMarker,
+        (Some(record), Some(_)) if record.is_marked => Judgement::There,
+        (Some(_), _) => Judgement::New,
+    }
+}
+
+/// The folders of the pools that have one of their own.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PoolFolders {
+    folders: Arc<BTreeMap<String, PoolFolder>>,
+    /// Held while all of them are looked at: one that does not answer holds up one thread, and not one for each look.
+    looking: Arc<tokio::sync::Mutex<()>>,
+}
+
+#[derive(Debug)]
+struct PoolFolder {
+    pool: String,
+    path: PathBuf,
+    /// Whether the administrator still names it.
+    is_named: bool,
+    /// The user that has to pass through it.
+    user: Option<RunAs>,
+    record_path: PathBuf,
+    record: Mutex<Option<Record>>,
+}
+
+impl PoolFolders {
+    /// Opens the folders that the administrator names, and those of former times, whose records are in `records`.
+    ///
+    /// *Errors*: two folders are of one pool, or one is in the other; a folder is in one of `own` or contains it; the pool has files in
+    /// the state directory; a record cannot be read.
+    pub(super) fn open(
+        mappings: &[PoolFolderMapping],
+        records: &Path,
+        own: &[&Path],
+        user: Option<RunAs>,
+    ) -> Result<Self> {
+        check(mappings, own)?;
+        let mut folders = BTreeMap::new();
+        for mapping in mappings {
+            let folder = PoolFolder::open(records, &mapping.pool, user)?;
+            if folder.record().is_none() && has_entries(&records.join(&mapping.pool))? {
+                let why = "the pool has files in the state directory: stop this agent and move the folders in pools/NAME there into it, \
+                           or leave --pool-folder out";
+                return Err(invalid(mapping, why));
+            }
+            let folder = PoolFolder { path: mapping.path.clone(), is_named: true, ..folder };
+            folders.insert(mapping.pool.clone(), folder);
+        }
+        for name in files::names(records)? {
+            let Some(pool) = name.strip_suffix(RECORD).filter(|pool| is_name(pool)) else { continue };
+            if !folders.contains_key(pool) {
+                folders.insert(pool.to_owned(), PoolFolder::open(records, pool, user)?);
+            }
+        }
+        Ok(Self { folders: Arc::new(folders), looking: Arc::default() })
+    }
+
+    /// The folders, by the name of the pool.
+    pub(super) fn paths(&self) -> BTreeMap<String, PathBuf> {
+        self.folders.values().map(|folder| (folder.pool.clone(), folder.path.clone())).collect()
+    }
+
+    /// Whether a file, given by its path without symbolic links, is in one of the folders. Blocking.
+    pub(super) fn contain(&self, file: &Path) -> bool {
+        let folders = self.folders.values().map(|folder| &folder.path);
+        let mut real = folders.map(|path| path.canonicalize().unwrap_or_else(|_| path.clone()));
+        real.any(|folder| file.starts_with(folder))
+    }
+
+    /// Checks that a pool is there; marks its folder at the first use. A pool without a folder of its own always is. Blocking.
+    ///
+    /// *Errors*: [`SystemError::PoolAway`].
+    pub(super) fn ensure_there(&self, pool: &str) -> Result<()> {
+        let Some(folder) = self.folders.get(pool) else { return Ok(()) };
+        folder.ensure_there().map_err(|detail| SystemError::PoolAway { pool: pool.to_owned(), detail })
+    }
+
+    /// Returns the first pool that is away. Blocking.
+    pub(super) fn first_away(&self) -> Option<&str> {
+        self.folders.keys().map(String::as_str).find(|pool| self.ensure_there(pool).is_err())
+    }
+
+    /// Returns the folders of all pools that have one of their own, as they are now.
+    pub(super) async fn facts(&self) -> Vec<PoolFolderFacts> {
+        if self.folders.is_empty() {
+            return Vec::new();
+        }
+        let folders = Arc::clone(&self.folders);
+        let look = move || folders.values().map(PoolFolder::facts).collect::<Vec<_>>();
+        let silent = |folder: &PoolFolder| folder.away(SILENT.to_owned());
+        let looked = look_patiently(&self.looking, look).await;
+        looked.unwrap_or_else(|| self.folders.values().map(silent).collect())
+    }
+}
+
+impl PoolFolder {
+    /// The folder as its record has it.
+    fn open(records: &Path, pool: &str, user: Option<RunAs>) -> Result<Self> {
+        let record_path = records.join(format!("{pool}{RECORD}"));
+        let record = files::read_json::<Record>(&record_path)?.transpose().map_err(|detail| {
+            let source = io::Error::new(io::ErrorKind::InvalidData, detail);
+            SystemError::File { attempt: "understand", path: record_path.clone(), source }
+        })?;
+        let path = record.as_ref().map(|record| record.folder.clone()).unwrap_or_default();
+        let record = Mutex::new(record);
+        Ok(Self { pool: pool.to_owned(), path, is_named: false, user, record_path, record })
+    }
+
+    fn record(&self) -> Option<Record> {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn marker_path(&self) -> PathBuf {
+        self.path.join(MARKER)
+    }
+
+    /// The error is why the pool is away, for people.
+    fn ensure_there(&self) -> std::result::Result<(), String> {
+        let path = self.path.display();
+        if !self.is_named {
+            return Err(format!(
+                "its disks are in {path}, and the agent was started without --pool-folder {}={path}",
+                self.pool
+            ));
+        }
+        let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        let marker = self.read_marker()?;
+        match judge(record.as_ref(), marker.as_ref()) {
+            Judgement::There => Ok(()),
+            Judgement::NoMarker => Err(format!(
+                "{} is not there: is its file system mounted at {path}?",
+                self.marker_path().display()
+            )),
+            Judgement::OtherMarker => Err(format!(
+                "{} is of another pool or another host: mount the file system of this pool at {path}; if the files in it do belong \
+                 here, remove that file",
+                self.marker_path().display()
+            )),
+            Judgement::New => {
+                let marked = self.mark(record.clone(), marker.is_some())?;
+                *record = Some(marked);
+                Ok(())
+            }
+        }
+    }
+
+    fn read_marker(&self) -> std::result::Result<Option<Marker>, String> {
+        let path = self.marker_path();
+        let unreadable = |detail: String| format!("{} cannot be read: {detail}", path.display());
+        match files::read_json::<Marker>(&path) {
+            Ok(Some(Ok(marker))) => Ok(Some(marker)),
+            Ok(Some(Err(detail))) => Err(unreadable(detail)),
+            Ok(None) => Ok(None),
+            Err(error) => Err(unreadable(error.chain())),
+        }
+    }
+
+    /// Marks the folder. Returns its record.
+    fn mark(&self, known: Option<Record>, has_marker: bool) -> std::result::Result<Record, String> {
+        self.ensure_usable()?;
+        let fresh =
+            || Record { id: Identities::random().hex(16), folder: self.path.clone(), is_marked: false };
+        let record = Record { folder: self.path.clone(), ..known.unwrap_or_else(fresh) };
+        let write = || -> Result<Record> {
+            if !has_marker {
+                // First the record: a marker without one would be that of another host.
+                files::write_json(&self.record_path, &record, 0o600)?;
+                files::ensure_folder(&self.path.join(VOLUMES))?;
+                let marker = Marker { pool: self.pool.clone(), id: record.id.clone() };
+                files::write_json(&self.marker_path(), &marker, 0o644)?;
+            }
+            let record = Record { is_marked: true, ..record.clone() };
+            files::write_json(&self.record_path, &record, 0o600)?;
+            tracing::info!(pool = self.pool, folder = %self.path.display(), "folder of a pool marked");
+            Ok(record)
+        };
+        write().map_err(|error| error.chain())
+    }
+
+    /// The error is why no guest can have disks in the folder, for people.
+    fn ensure_usable(&self) -> std::result::Result<(), String> {
+        let path = self.path.display();
+        let real =
+            self.path.canonicalize().map_err(|error| format!("its folder {path} cannot be used: {error}"))?;
+        if !real.is_dir() {
+            return Err(format!("{path} is not a folder"));
+        }
+        let Some(user) = self.user.filter(|user| user.uid != 0) else { return Ok(()) };
+        for folder in real.ancestors() {
+            if !files::is_passable(folder, &user).map_err(|error| error.chain())? {
+                return Err(format!(
+                    "the user QEMU runs as cannot pass through {} (chmod o+x, or use another folder)",
+                    folder.display()
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn facts(&self) -> PoolFolderFacts {
+        let looked = self.ensure_there().and_then(|()| self.ensure_usable()).and_then(|()| {
+            files::space(&self.path).map_err(|error| format!("its space cannot be read: {error}"))
+        });
+        match looked {
+            Ok(space) => PoolFolderFacts {
+                pool: self.pool.clone(),
+                path: self.path.clone(),
+                total_bytes: space.total,
+                free_bytes: space.free,
+                problem: None,
+            },
+            Err(problem) => self.away(problem),
+        }
+    }
+
+    fn away(&self, problem: String) -> PoolFolderFacts {
+        PoolFolderFacts {
+            pool: self.pool.clone(),
+            path: self.path.clone(),
+            problem: Some(problem),
+            ..PoolFolderFacts::default()
+        }
+    }
+}
+
+/// Checks the folders that the administrator names against each other and against these folders of berth.
+fn check(mappings: &[PoolFolderMapping], own: &[&Path]) -> Result<()> {
+    for (place, mapping) in mappings.iter().enumerate() {
+        let before = &mappings[..place];
+        if before.iter().any(|other| other.pool == mapping.pool) {
+            return Err(invalid(mapping, "another --pool-folder is of the same pool"));
+        }
+        if before.iter().any(|other| files::overlap(&other.path, &mapping.path)) {
+            return Err(invalid(mapping, "the folder of another pool is the same, in it, or around it"));
+        }
+        if own.iter().any(|own| files::overlap(own, &mapping.path)) {
+            let why = "it contains the state directory or a folder of --image-dir or --disk-dir, or is in one of them";
+            return Err(invalid(mapping, why));
+        }
+    }
+    Ok(())
+}
+
+fn invalid(mapping: &PoolFolderMapping, why: &'static str) -> SystemError {
+    let value = format!("{}={}", mapping.pool, mapping.path.display());
+    SystemError::Invalid { what: "--pool-folder", value, why }
+}
+
+/// Whether the folder of a pool in the state directory has anything in it.
+fn has_entries(pool: &Path) -> Result<bool> {
+    for name in files::names(pool)? {
+        let path = pool.join(name);
+        if !path.is_dir() || fs::read_dir(&path).map_err(files::failed("list", &path))?.next().is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+#[cfg(test)]
+mod tests;
