@@ -27,7 +27,7 @@ use tokio::sync::Notify;
 
 use crate::{
     BridgedNetwork, Credentials, Filters, Firewall, HostBridge, HostFacts, HostInterface, NetworkConfig,
-    Uplink,
+    PoolFolderFacts, Uplink,
 };
 pub use backups::FakeRepositories;
 pub use faults::{FaultAction, Faults, NoFaults, When};
@@ -169,6 +169,22 @@ impl FakeSystem {
     /// Changes the facts the host reports.
     pub fn change_facts(&self, change: impl FnOnce(&mut HostFacts)) {
         change(&mut self.state().facts);
+    }
+
+    /// Gives a pool a folder of its own, which is there if there is no problem, and away otherwise.
+    pub fn set_pool_folder(&self, pool: &str, problem: Option<&str>) {
+        let bytes = if problem.is_some() { 0 } else { 1 << 40 };
+        let folder = PoolFolderFacts {
+            pool: pool.to_owned(),
+            path: format!("/mnt/{pool}").into(),
+            total_bytes: bytes,
+            free_bytes: bytes,
+            problem: problem.map(str::to_owned),
+        };
+        self.change_facts(|facts| {
+            facts.pool_folders.retain(|of| of.pool != pool);
+            facts.pool_folders.push(folder);
+        });
     }
 
     /// Returns the current size of each volume's file, by volume id.

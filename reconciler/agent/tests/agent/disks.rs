@@ -7,7 +7,7 @@ use berth_api::{
 };
 use berth_host::fake::FakeSource;
 use berth_qemu::machine::{Bus, Format};
-use kube::api::{Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 
 use crate::fixture::{
@@ -250,6 +250,27 @@ async fn a_disk_whose_file_is_gone_is_lost_and_never_made_anew() {
     fixture.until::<Disk>("data", |d| disk_reason(d) == "DiskLost").await;
     fixture.assert_quiet().await;
     assert!(!fixture.system.volumes_now().contains_key(DATA));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_whose_pool_is_away_says_so_and_is_used_again_when_the_pool_is_back() {
+    let fixture = running().await;
+    fixture.system.set_pool_folder("default", Some("/mnt/default/berth-pool.json is not there"));
+    for disk in ["root", "data"] {
+        fixture.until::<Disk>(disk, |d| disk_reason(d) == "PoolAway").await;
+    }
+    // The VM can be stopped, and waits for its disk when it is to start.
+    fixture.change::<VM>("web", json!({"power": "Stopped"})).await;
+    fixture.until::<VM>("web", |vm| vm.status.as_ref().and_then(|s| s.state) == Some(VMState::Stopped)).await;
+    fixture.change::<VM>("web", json!({"power": "Running"})).await;
+    fixture.until::<VM>("web", |vm| vm_reason(vm) == "WaitingForDisk").await;
+    fixture.api::<Disk>().delete("data", &DeleteParams::default()).await.expect("accepted");
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    assert_eq!(fixture.system.volumes_now().len(), 2, "nothing is deleted");
+    fixture.system.set_pool_folder("default", None);
+    fixture.running_vm().await;
+    fixture.until::<Disk>("root", |d| disk_reason(d) == "Available").await;
+    assert_eq!(fixture.system.violations(), Vec::<String>::new());
 }
 
 #[tokio::test(start_paused = true)]

@@ -134,6 +134,7 @@ fn host() -> HostFacts {
         vgpus: Vec::new(),
         shares: Vec::new(),
         backup_folders: Vec::new(),
+        pool_folders: Vec::new(),
         huge_pages: Vec::new(),
         dedicated: Default::default(),
         overhead_bytes: 80 << 20,
