@@ -83,4 +83,4 @@ pub use error::AgentError;
 pub use packet_trace::PacketTrace;
 pub use run::run;
 pub use typed_api::TypedApi;
-pub use usage::{DiskUsage, Usage, UsageServer, VmUsage};
+pub use usage::{DiskUsage, PoolUsage, Usage, UsageServer, VmUsage};

@@ -4,7 +4,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Conditions, ObjectUser};
+use crate::{Conditions, ObjectUser, Quantity};
 
 /// A place for the files of disks.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -140,4 +140,59 @@ pub struct HostPool {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub problem: Option<String>,
+}
+
+/// No pool has more space, in bytes: 1 EiB.
+const MOST_SPACE: u64 = 1 << 60;
+const MIB: u64 = 1 << 20;
+
+/// Returns the unit that amounts of file systems of this size are rounded to in statuses, in bytes: between 1/256 and 1/128 of it, so that
+/// small changes write nothing.
+pub fn rounding_unit(total: u64) -> u64 {
+    (total.min(MOST_SPACE) / 256).next_power_of_two().max(MIB)
+}
+
+/// Reads an amount of a status, which may be zero. A host's report is trusted within bounds only.
+pub(crate) fn space(text: &str) -> u64 {
+    Quantity(text.to_owned()).bytes().unwrap_or_default().min(MOST_SPACE)
+}
+
+impl HostPool {
+    pub fn total_bytes(&self) -> u64 {
+        space(&self.total)
+    }
+
+    pub fn free_bytes(&self) -> u64 {
+        space(&self.free)
+    }
+
+    pub fn promised_bytes(&self) -> u64 {
+        space(&self.promised)
+    }
+
+    /// Whether disks in it can be used.
+    pub fn is_there(&self) -> bool {
+        self.problem.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_are_rounded_to_a_part_of_the_whole_and_an_absurd_report_is_bounded() {
+        assert_eq!(rounding_unit(0), MIB);
+        assert_eq!(rounding_unit(200 << 20), MIB);
+        assert_eq!(rounding_unit(100 << 30), 512 << 20);
+        assert_eq!(rounding_unit(1 << 40), 4 << 30);
+        assert_eq!(rounding_unit(u64::MAX), 1 << 52);
+        let pool = HostPool {
+            total: "2000Pi".into(),
+            free: "0".into(),
+            promised: "x".into(),
+            ..HostPool::default()
+        };
+        assert_eq!((pool.total_bytes(), pool.free_bytes(), pool.promised_bytes()), (1 << 60, 0, 0));
+    }
 }

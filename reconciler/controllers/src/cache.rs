@@ -24,7 +24,8 @@ pub(crate) mod users;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use berth_api::{
-    ConditionType, HOST_FINALIZER, Host, HostStatus, KeyClass, SizeError, SizeTaken, VM, VMClass, condition,
+    ConditionType, HOST_FINALIZER, Host, HostPool, HostStatus, KeyClass, SizeError, SizeTaken, VM, VMClass,
+    condition,
     host::{AddressConflict, MOST_CPUS, MOST_MEMORY, MOST_OVERHEAD},
     size_taken,
     vm::{Hardware, taken_devices},
@@ -460,6 +461,7 @@ impl Cache {
                 self.index.capacity.remove_host(&key.name);
             }
         }
+        keys.extend(changed_pools(old, host.as_deref()));
         keys.extend(self.index_underlay(key, host.as_deref()));
         keys.extend(self.claims.set(&key.name, host.as_deref()));
         keys
@@ -690,4 +692,16 @@ impl Cache {
         keys.extend(self.recovering());
         keys
     }
+}
+
+fn pools_of(host: Option<&Host>) -> &[HostPool] {
+    host.and_then(|host| host.status.as_ref()).map(|status| status.pools.as_slice()).unwrap_or_default()
+}
+
+/// Returns the StoragePools that a host reports otherwise than before.
+fn changed_pools(old: Option<&Host>, new: Option<&Host>) -> BTreeSet<Key> {
+    let (old, new) = (pools_of(old), pools_of(new));
+    let changed = new.iter().filter(|pool| !old.contains(pool));
+    let changed = changed.chain(old.iter().filter(|pool| !new.contains(pool)));
+    changed.map(|pool| Key::cluster(ObjectKind::StoragePool, &pool.name)).collect()
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use berth_api::Quantity;
 use berth_api::condition::cut;
 use berth_api::host::MAX_DETAIL;
-use berth_api::storage_pool::{HostPool, MAX_FOLDER, MOST_HOST_POOLS};
+use berth_api::storage_pool::{HostPool, MAX_FOLDER, MOST_HOST_POOLS, rounding_unit};
 use berth_host::PoolFolderFacts;
 
 use super::observe::Observed;
@@ -23,7 +23,7 @@ pub(super) fn listed(observed: &Observed) -> Vec<HostPool> {
             .map_or((observed.facts.storage_total_bytes, observed.facts.storage_free_bytes), |folder| {
                 (folder.total_bytes, folder.free_bytes)
             });
-        let unit = unit(total);
+        let unit = rounding_unit(total);
         let promised = observed.promised.get(name).copied().unwrap_or_default();
         HostPool {
             name: name.to_owned(),
@@ -47,11 +47,6 @@ pub(super) fn without_amounts(stored: &[HostPool], now: &[HostPool]) -> Vec<Host
 /// Returns the names of the pools that are away.
 pub(super) fn away(folders: &[PoolFolderFacts]) -> BTreeSet<String> {
     folders.iter().filter(|of| of.problem.is_some()).map(|of| of.pool.clone()).collect()
-}
-
-/// The unit that the amounts of a file system of this size are rounded to: between 1/256 and 1/128 of it.
-fn unit(total: u64) -> u64 {
-    (total / 256).next_power_of_two().max(MIB)
 }
 
 /// Unlike a declared quantity, an amount may be zero.
