@@ -17,6 +17,7 @@ pub(crate) mod recovery;
 pub(crate) mod secrets;
 pub(crate) mod security_groups;
 mod silence;
+pub(crate) mod storage;
 mod table;
 pub(crate) mod underlay;
 pub(crate) mod users;
@@ -24,8 +25,7 @@ pub(crate) mod users;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use berth_api::{
-    ConditionType, HOST_FINALIZER, Host, HostPool, HostStatus, KeyClass, SizeError, SizeTaken, VM, VMClass,
-    condition,
+    ConditionType, HOST_FINALIZER, Host, HostStatus, KeyClass, SizeError, SizeTaken, VM, VMClass, condition,
     host::{AddressConflict, MOST_CPUS, MOST_MEMORY, MOST_OVERHEAD},
     size_taken,
     vm::{Hardware, taken_devices},
@@ -45,6 +45,7 @@ use never_bound::NeverBound;
 use quotas::Usages;
 use recovery::{Recoveries, RecoveryState};
 use silence::Silence;
+use storage::{BoundDisks, HostStorage, changed_pools};
 use table::{AnyTable, Precedence, Table};
 use underlay::Underlay;
 use users::Users;
@@ -99,6 +100,7 @@ pub(crate) struct Cache {
     repository_users: BTreeSet<Key>,
     /// The encrypted Disks and DiskSnapshots that are bound.
     encrypted: BTreeSet<Key>,
+    bound_disks: BoundDisks,
     never_bound: NeverBound,
 }
 
@@ -129,6 +131,7 @@ impl Cache {
             images_with_secrets: BTreeSet::new(),
             repository_users: BTreeSet::new(),
             encrypted: BTreeSet::new(),
+            bound_disks: BoundDisks::default(),
             never_bound: NeverBound::default(),
         }
     }
@@ -385,10 +388,13 @@ impl Cache {
                 keys
             }
             ObjectKind::ServiceAccount => self.index.secrets.keys_of_account(key),
+            ObjectKind::Disk => {
+                self.count_disk(key);
+                Vec::new()
+            }
             ObjectKind::StoragePool
             | ObjectKind::IPPool
             | ObjectKind::Image
-            | ObjectKind::Disk
             | ObjectKind::DiskSnapshot
             | ObjectKind::BackupRepository
             | ObjectKind::KeyClass
@@ -537,6 +543,7 @@ impl Cache {
                 networks: status.map(|s| s.networks.clone()).unwrap_or_default(),
                 vlans: status.and_then(|s| s.vlans).unwrap_or_default(),
             }),
+            storage: status.and_then(HostStorage::of),
             overhead: status.and_then(|s| s.vm_overhead.as_deref()).map_or(0, bytes).min(MOST_OVERHEAD),
             ..Candidate::default()
         };
@@ -692,16 +699,4 @@ impl Cache {
         keys.extend(self.recovering());
         keys
     }
-}
-
-fn pools_of(host: Option<&Host>) -> &[HostPool] {
-    host.and_then(|host| host.status.as_ref()).map(|status| status.pools.as_slice()).unwrap_or_default()
-}
-
-/// Returns the StoragePools that a host reports otherwise than before.
-fn changed_pools(old: Option<&Host>, new: Option<&Host>) -> BTreeSet<Key> {
-    let (old, new) = (pools_of(old), pools_of(new));
-    let changed = new.iter().filter(|pool| !old.contains(pool));
-    let changed = changed.chain(old.iter().filter(|pool| !new.contains(pool)));
-    changed.map(|pool| Key::cluster(ObjectKind::StoragePool, &pool.name)).collect()
 }

@@ -57,6 +57,9 @@ fn capacity_dependencies(vm: &VM, observed: &Observed, request: Request) -> Vec<
     let mut dependencies: Vec<Dependency> =
         tied.map(|host| Dependency::Object(Key::cluster(ObjectKind::Host, host))).collect();
     dependencies.extend(observed.disks.iter().map(|disk| Dependency::Object(disk.key.clone())));
+    dependencies.extend(
+        request.disks.keys().map(|pool| Dependency::Object(Key::cluster(ObjectKind::StoragePool, pool))),
+    );
     if let Some(group) = &request.group {
         let key = Key::namespaced(ObjectKind::PlacementGroup, &group.namespace, &group.name);
         dependencies.push(Dependency::Object(key));
@@ -201,6 +204,7 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
         devices: demand.devices.clone(),
         shares: declared_shares(vm),
         backup_folders: observed.backup_folders.clone(),
+        disks: observed.new_disks.clone(),
         image_hosts: observed.image_hosts.clone(),
         graphics: vm.spec.graphics != Graphics::None,
         bridges: bridges(observed),
