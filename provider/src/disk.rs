@@ -181,6 +181,11 @@ impl ResourceKind for Disk {
                 "/status/state",
                 "The state of the disk: `Pending`, `Creating`, `Available`, `InUse`, `Failed` or `Terminating`.",
             ),
+            Field::observed(
+                "used",
+                "/status/used",
+                "The space that its file takes on its host, such as `1536Mi`: measured every ten minutes and rounded up, without the image and the snapshots that it is based on.",
+            ),
         ]);
         fields
     }

@@ -22,6 +22,7 @@ use crate::copies::Copies;
 use crate::credentials::Secrets;
 use crate::definitions::Definitions;
 use crate::disk_keys::DiskKeys;
+use crate::disk_use::DiskUse;
 use crate::error::Error;
 use crate::held_statuses::{HeldStatuses, LastReport};
 use crate::hooks::HookCalls;
@@ -90,6 +91,8 @@ pub(crate) struct Context {
     pub(crate) reserved: Mutex<Option<Reserved>>,
     /// The pools that were away at the last look.
     pub(crate) away_pools: Mutex<BTreeSet<String>>,
+    /// The space that the files of disks take.
+    pub(crate) disk_use: DiskUse,
     synced: watch::Sender<bool>,
 }
 
@@ -137,6 +140,7 @@ impl Context {
             recovering: AtomicBool::new(false),
             reserved: Mutex::default(),
             away_pools: Mutex::default(),
+            disk_use: DiskUse::default(),
             synced: watch::channel(false).0,
             queue,
             config,

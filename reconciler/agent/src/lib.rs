@@ -41,6 +41,7 @@ mod definitions;
 mod departed;
 mod details;
 mod disk_keys;
+mod disk_use;
 mod error;
 mod hardware;
 mod held_statuses;

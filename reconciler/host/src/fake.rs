@@ -187,6 +187,11 @@ impl FakeSystem {
         });
     }
 
+    /// Sets the bytes that a volume takes.
+    pub fn set_used_bytes(&self, volume: &str, bytes: u64) {
+        self.state().used.insert(volume.to_owned(), bytes);
+    }
+
     /// Returns the current size of each volume's file, by volume id.
     pub fn volumes_now(&self) -> BTreeMap<String, u64> {
         let state = self.state();

@@ -43,7 +43,7 @@ mod users;
 mod vgpus;
 mod volumes;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -447,6 +447,10 @@ impl Volumes for LinuxSystem {
 
     async fn volumes(&self) -> Result<Vec<VolumeFacts>> {
         self.on_volumes(LinuxVolumes::volumes).await
+    }
+
+    async fn used_bytes(&self) -> Result<BTreeMap<String, u64>> {
+        self.on_volumes(LinuxVolumes::used_bytes).await
     }
 
     async fn trash(&self) -> Result<Vec<TrashedVolume>> {

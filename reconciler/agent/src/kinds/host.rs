@@ -7,6 +7,7 @@
 
 mod apply;
 mod devices;
+mod disk_use;
 mod images;
 mod memory;
 mod observe;
@@ -115,6 +116,7 @@ pub(crate) async fn reconcile(ctx: &Context) -> Result<Requeue, Error> {
     wake_networks_on_change(ctx, &observed.disconnected);
     wake_disks_on_change(ctx, pools::away(&observed.facts.pool_folders));
     forget_departed(ctx);
+    disk_use::measure(ctx).await;
     if observed.has_chains {
         merge_deleted(ctx);
     }

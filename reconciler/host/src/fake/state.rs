@@ -62,6 +62,8 @@ pub(super) struct State {
     pub(super) kept_states: BTreeMap<String, Value>,
     /// The files that a machine had open for writing: its guest has written to them.
     pub(super) opened: BTreeSet<PathBuf>,
+    /// The bytes that volumes take, by id. Empty: they are not measured.
+    pub(super) used: BTreeMap<String, u64>,
     pub(super) violations: Vec<String>,
     pub(super) calls: BTreeMap<&'static str, u64>,
 }
@@ -117,6 +119,7 @@ impl Default for State {
             occupied: BTreeMap::new(),
             kept_states: BTreeMap::new(),
             opened: BTreeSet::new(),
+            used: BTreeMap::new(),
             violations: Vec::new(),
             calls: BTreeMap::new(),
         }

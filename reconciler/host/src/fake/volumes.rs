@@ -1,6 +1,6 @@
 //! Volumes of the fake host.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -466,6 +466,10 @@ impl Volumes for FakeSystem {
             Ok(there.map(|v| self.facts_of(v)).collect())
         };
         self.call("volumes", work).await
+    }
+
+    async fn used_bytes(&self) -> Result<BTreeMap<String, u64>> {
+        self.call("used_bytes", async { Ok(self.state().used.clone()) }).await
     }
 
     async fn trash(&self) -> Result<Vec<TrashedVolume>> {

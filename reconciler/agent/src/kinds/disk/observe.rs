@@ -49,6 +49,8 @@ pub(crate) struct Observed {
     pub(crate) pending_with_others: bool,
     /// The restore that it declares; only observed of a disk with a file.
     pub(crate) restore: Restore,
+    /// Bytes that its file took when that was measured last.
+    pub(crate) used: Option<u64>,
     /// The VM whose machine has its file open, or may have. Only observed for a restore.
     pub(crate) opener: Option<String>,
     /// Whether the file is in the trash; only checked for a disk that is to be restored.
@@ -121,6 +123,7 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
         pending_with_others: pending_snapshot.as_ref().is_some_and(|facts| is_taken_with_others(ctx, facts)),
         pending_snapshot,
         restore,
+        used: ctx.disk_use.of(&id),
         opener,
         in_trash,
         users,

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use super::encryption;
 use super::observe::Observed;
 use crate::converge::held_conditions;
+use crate::disk_use::amount;
 
 pub(super) fn status(disk: &Disk, observed: &Observed, readiness: &Readiness, now: Timestamp) -> DiskStatus {
     let mut status = disk.status.clone().unwrap_or_default();
@@ -17,6 +18,7 @@ pub(super) fn status(disk: &Disk, observed: &Observed, readiness: &Readiness, no
     let size = observed.open_size.or(observed.volume.as_ref().map(|v| v.size));
     if let Some(size) = size {
         status.size = Some(Quantity::from_bytes(size).0);
+        status.used = observed.used.map(|used| amount(used, size)).or(status.used);
     }
     if let Some(last) = observed.volume.as_ref().and_then(|volume| volume.restores.last()) {
         let restored = DiskRestored {

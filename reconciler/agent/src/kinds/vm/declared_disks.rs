@@ -1,5 +1,7 @@
 //! The disks that a VM declares, with what this host knows about their files.
 
+use std::collections::BTreeMap;
+
 use berth_api::condition::{find, is_true};
 use berth_api::vm::template_obstacle;
 use berth_api::{ConditionType, Disk, ExpandPolicy, Reason, VM};
@@ -9,6 +11,7 @@ use berth_qemu::machine::Bus;
 use crate::context::Context;
 use crate::error::Error;
 use crate::hardware::bus_of;
+use crate::index::{Tables, volume_of};
 use crate::key::ObjectName;
 use crate::pools::{self, SeenVolume};
 use crate::restores;
@@ -101,6 +104,26 @@ pub(super) async fn declared_disks(
         });
     }
     Ok(seen)
+}
+
+/// The size of a disk and the space that it takes, as its Disk reports them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DiskSpace {
+    pub(crate) size: Option<String>,
+    pub(crate) used: Option<String>,
+}
+
+/// Returns what the Disks that the VM declares, or attachments plug, report about their space: by volume.
+pub(super) fn disk_space(tables: &Tables, vm: &VM, name: &ObjectName) -> BTreeMap<String, DiskSpace> {
+    let declared = vm.spec.disks.iter().map(|disk| disk.name.to_string());
+    let attached = tables.attachments_of(name).map(|attachment| attachment.spec.disk.to_string());
+    let space = |disk: String| {
+        let disk = tables.disks.get(&name.beside(&disk))?;
+        let status = disk.status.as_ref()?;
+        let space = DiskSpace { size: status.size.clone(), used: status.used.clone() };
+        Some((volume_of(&disk)?.to_owned(), space))
+    };
+    declared.chain(attached).filter_map(space).collect()
 }
 
 /// Returns why an encrypted disk cannot be opened yet.

@@ -15,7 +15,7 @@ use kube::{Client, ResourceExt};
 use super::bootstrap::Bootstrap;
 use super::cdroms::{self, DeclaredCdrom};
 use super::cpu_time;
-use super::declared_disks::{DeclaredDisk, declared_disks};
+use super::declared_disks::{DeclaredDisk, DiskSpace, declared_disks, disk_space};
 use super::held::held;
 use super::observed_users::GuestUsers;
 use super::pending_leases;
@@ -87,6 +87,8 @@ pub(crate) struct Observed {
     pub(crate) cdroms: Vec<DeclaredCdrom>,
     /// Disks to be plugged by attachments: volume → (disk, attachment).
     pub(crate) attachments: BTreeMap<String, (String, String)>,
+    /// What the Disks that it declares, or attachments plug, report about their space: by volume.
+    pub(crate) disk_space: BTreeMap<String, DiskSpace>,
     /// Mount points in the guest of volumes that are to be unplugged; without volumes that no guest agent reports on.
     pub(crate) mounts: BTreeMap<String, Vec<String>>,
     pub(crate) missing_networks: Vec<String>,
@@ -307,6 +309,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         disks: Vec::new(),
         cdroms: Vec::new(),
         attachments: attachments(&tables, name),
+        disk_space: disk_space(&tables, vm, name),
         mounts: BTreeMap::new(),
         missing_networks,
         refused_network: network::why_not(ctx, &tables, vm),
