@@ -801,6 +801,9 @@ impl HostInfo for LinuxSystem {
         facts.shares = self.shares.facts().await;
         facts.backup_folders = self.backup_folders.facts().await;
         facts.pool_folders = self.pool_folders.facts().await;
+        for pool in self.pool_folders.returned(&facts.pool_folders) {
+            self.machines.revoke_departed(&pool).await?;
+        }
         facts.dedicated = self.machines.dedicated_facts().await?;
         Ok(facts)
     }

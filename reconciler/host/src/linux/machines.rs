@@ -54,6 +54,8 @@ use super::vgpus;
 use crate::{ForeignKind, ForeignObject, InstanceFacts, LaunchRequest, ProcessFacts, SystemError};
 use bootstrap_files::BootstrapFiles;
 use cpus::DedicatedPool;
+#[cfg(test)]
+pub(super) use grants::revoke_departed;
 
 type Result<T> = std::result::Result<T, SystemError>;
 
@@ -213,6 +215,12 @@ impl LinuxMachines {
         files.confinement = user.map(|user| Confinement { user, folders });
         let machine = MachineSpec { disks, cdroms, ..machine };
         Ok(LaunchSpec { machine, files, affinity: Default::default() })
+    }
+
+    /// Makes root the owner of files of a pool that is back, which belonged to machines that are gone.
+    pub(super) async fn revoke_departed(&self, pool: &str) -> Result<()> {
+        let (layout, users, pool) = (self.layout.clone(), self.users.clone(), pool.to_owned());
+        blocking(move || grants::revoke_departed(&layout, &users, &pool)).await
     }
 
     pub(super) async fn mark_started(&self, instance: &str, just_now: bool) {

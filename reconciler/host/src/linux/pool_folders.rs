@@ -12,7 +12,7 @@
 //! A folder whose file system is not mounted looks like an empty one. So nothing is created in a folder that was marked once and has
 //! no marker now, and its disks count as out of reach, not as lost.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -77,6 +77,8 @@ fn judge(record: Option<&Record>, marker: Option<&Marker>) -> Judgement {
 #[derive(Clone, Debug, Default)]
 pub(super) struct PoolFolders {
     folders: Arc<BTreeMap<String, PoolFolder>>,
+    /// The pools that were there at the last report.
+    reported: Arc<Mutex<BTreeSet<String>>>,
     /// Held while all of them are looked at: one that does not answer holds up one thread, and not one for each look.
     looking: Arc<tokio::sync::Mutex<()>>,
 }
@@ -122,7 +124,7 @@ impl PoolFolders {
                 folders.insert(pool.to_owned(), PoolFolder::open(records, pool, user)?);
             }
         }
-        Ok(Self { folders: Arc::new(folders), looking: Arc::default() })
+        Ok(Self { folders: Arc::new(folders), ..Self::default() })
     }
 
     /// The folders, by the name of the pool.
@@ -160,6 +162,18 @@ impl PoolFolders {
         let silent = |folder: &PoolFolder| folder.away(SILENT.to_owned());
         let looked = look_patiently(&self.looking, look).await;
         looked.unwrap_or_else(|| self.folders.values().map(silent).collect())
+    }
+}
+
+impl PoolFolders {
+    /// Returns the pools that are there, and were not at the last report. At the first one these are all.
+    pub(super) fn returned(&self, facts: &[PoolFolderFacts]) -> Vec<String> {
+        let there = facts.iter().filter(|of| of.problem.is_none()).map(|of| of.pool.clone());
+        let there: BTreeSet<String> = there.collect();
+        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        let returned = there.difference(&reported).cloned().collect();
+        *reported = there;
+        returned
     }
 }
 

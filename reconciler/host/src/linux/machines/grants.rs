@@ -151,6 +151,22 @@ pub(super) fn revoke_all(layout: &Layout, users: &Users, instance: &str) -> Resu
     }
 }
 
+/// Makes root the owner of the files of a pool whose users belonged to instances that are gone: the pool was away when they ended.
+pub(in super::super) fn revoke_departed(layout: &Layout, users: &Users, pool: &str) -> Result<()> {
+    let assigned = users.assigned()?;
+    for folder in [layout.volumes(pool), layout.trash(pool)] {
+        for name in files::names(&folder)? {
+            let path = folder.join(&name);
+            let Ok(about) = fs::symlink_metadata(&path) else { continue };
+            let is_departed = users.is_of_range(about.uid()) && !assigned.contains(&about.uid());
+            if about.is_file() && is_departed {
+                files::revoke(&path)?;
+            }
+        }
+    }
+    Ok(())
+}
+
 fn take_back_where(layout: &Layout, wanted: impl Fn(&str, u32) -> bool) -> Result<()> {
     for pool in &layout.pool_names()? {
         for folder in [layout.volumes(pool), layout.trash(pool)] {
