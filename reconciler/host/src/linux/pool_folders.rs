@@ -52,7 +52,7 @@ struct Record {
     is_marked: bool,
 }
 
-/// What follows from a record and a marker.
+/// The consequence of a record and a marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Judgement {
     There,
@@ -109,12 +109,13 @@ impl PoolFolders {
         check(mappings, own)?;
         let mut folders = BTreeMap::new();
         for mapping in mappings {
-            let folder = PoolFolder::open(records, &mapping.pool, user)?;
-            if folder.record().is_none() && has_entries(&records.join(&mapping.pool))? {
+            // Those of an agent without folders, perhaps: they would be out of sight.
+            if has_entries(&records.join(&mapping.pool))? {
                 let why = "the pool has files in the state directory: stop this agent and move the folders in pools/NAME there into it, \
                            or leave --pool-folder out";
                 return Err(invalid(mapping, why));
             }
+            let folder = PoolFolder::open(records, &mapping.pool, user)?;
             let folder = PoolFolder { path: mapping.path.clone(), is_named: true, ..folder };
             folders.insert(mapping.pool.clone(), folder);
         }
@@ -188,10 +189,6 @@ impl PoolFolder {
         let path = record.as_ref().map(|record| record.folder.clone()).unwrap_or_default();
         let record = Mutex::new(record);
         Ok(Self { pool: pool.to_owned(), path, is_named: false, user, record_path, record })
-    }
-
-    fn record(&self) -> Option<Record> {
-        self.record.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn marker_path(&self) -> PathBuf {

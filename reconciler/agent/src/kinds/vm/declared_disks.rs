@@ -113,7 +113,7 @@ pub(crate) struct DiskSpace {
     pub(crate) used: Option<String>,
 }
 
-/// Returns what the Disks that the VM declares, or attachments plug, report about their space: by volume.
+/// Returns the space of the disks that the VM declares, or attachments plug, as their Disks report it: by volume.
 pub(super) fn disk_space(tables: &Tables, vm: &VM, name: &ObjectName) -> BTreeMap<String, DiskSpace> {
     let declared = vm.spec.disks.iter().map(|disk| disk.name.to_string());
     let attached = tables.attachments_of(name).map(|attachment| attachment.spec.disk.to_string());

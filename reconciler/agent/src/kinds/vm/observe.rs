@@ -87,7 +87,7 @@ pub(crate) struct Observed {
     pub(crate) cdroms: Vec<DeclaredCdrom>,
     /// Disks to be plugged by attachments: volume → (disk, attachment).
     pub(crate) attachments: BTreeMap<String, (String, String)>,
-    /// What the Disks that it declares, or attachments plug, report about their space: by volume.
+    /// The space of the disks that it declares, or attachments plug, as their Disks report it: by volume.
     pub(crate) disk_space: BTreeMap<String, DiskSpace>,
     /// Mount points in the guest of volumes that are to be unplugged; without volumes that no guest agent reports on.
     pub(crate) mounts: BTreeMap<String, Vec<String>>,
