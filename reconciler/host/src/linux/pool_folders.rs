@@ -191,6 +191,11 @@ impl PoolFolder {
         Ok(Self { pool: pool.to_owned(), path, is_named: false, user, record_path, record })
     }
 
+    fn is_marked(&self) -> bool {
+        let record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        record.as_ref().is_some_and(|record| record.is_marked)
+    }
+
     fn marker_path(&self) -> PathBuf {
         self.path.join(MARKER)
     }
@@ -302,6 +307,23 @@ impl PoolFolder {
             ..PoolFolderFacts::default()
         }
     }
+}
+
+/// Returns the space of the pools that this host has used in folders of their own, total and free. Changes nothing. Blocking.
+pub(super) fn known(records: &Path) -> BTreeMap<String, std::result::Result<(u64, u64), String>> {
+    let names = files::names(records).unwrap_or_default();
+    let pools = names.iter().filter_map(|name| name.strip_suffix(RECORD)).filter(|pool| is_name(pool));
+    let space = |pool: &str| {
+        let folder = PoolFolder::open(records, pool, None).map_err(|error| error.chain())?;
+        let folder = PoolFolder { is_named: true, ..folder };
+        // One that has not been marked yet is not marked now.
+        if !folder.is_marked() {
+            return Ok(None);
+        }
+        let found = folder.facts();
+        found.problem.map_or(Ok(Some((found.total_bytes, found.free_bytes))), Err)
+    };
+    pools.filter_map(|pool| Some((pool.to_owned(), space(pool).transpose()?))).collect()
 }
 
 /// Checks the folders that the administrator names against each other and against these folders of berth.

@@ -159,6 +159,18 @@ async fn a_folder_is_reported_with_its_space_or_with_the_reason_why_it_is_away()
 }
 
 #[test]
+fn a_look_at_the_known_folders_changes_nothing() {
+    let f = Fixture::new();
+    let records = f.at("state/pools");
+    assert!(known(&records).is_empty() && known(&f.at("nowhere")).is_empty());
+    f.fast().ensure_there(POOL).expect("marked");
+    assert!(known(&records)[POOL].as_ref().is_ok_and(|(total, free)| total >= free));
+    f.unmount();
+    assert!(known(&records)[POOL].as_ref().is_err_and(|why| why.contains(MARKER)));
+    f.mount();
+}
+
+#[test]
 fn the_folder_of_another_host_is_not_taken() {
     let f = Fixture::new();
     f.fast().ensure_there(POOL).expect("marked");
