@@ -20,7 +20,7 @@ use std::sync::{PoisonError, atomic::Ordering};
 use std::time::Duration;
 
 use berth_api::condition::find;
-use berth_api::{Disk, Host, VM};
+use berth_api::{Disk, DiskSnapshot, Host, VM};
 use kube::Resource;
 use kube::api::PostParams;
 
@@ -135,7 +135,7 @@ fn wake_networks_on_change(ctx: &Context, disconnected: &[String]) {
     }
 }
 
-/// Reconciles the disks of pools that have gone away or are back.
+/// Reconciles the disks and snapshots of pools that have gone away or are back.
 fn wake_disks_on_change(ctx: &Context, away: BTreeSet<String>) {
     let mut known = ctx.away_pools.lock().unwrap_or_else(PoisonError::into_inner);
     let changed: BTreeSet<String> = known.symmetric_difference(&away).cloned().collect();
@@ -148,6 +148,12 @@ fn wake_disks_on_change(ctx: &Context, away: BTreeSet<String>) {
     let tables = ctx.index.read();
     let disks = tables.disks.all().filter(|(_, disk)| changed.contains(disk.spec.pool.as_str()));
     disks.for_each(|(name, _)| ctx.queue.add(Key::new::<Disk>(name.clone())));
+    let is_there = |snapshot: &DiskSnapshot| {
+        let pool = snapshot.status.as_ref().and_then(|status| status.pool.as_ref());
+        pool.is_some_and(|pool| changed.contains(pool.as_str()))
+    };
+    let snapshots = tables.disk_snapshots.all().filter(|(_, snapshot)| is_there(snapshot));
+    snapshots.for_each(|(name, _)| ctx.queue.add(Key::new::<DiskSnapshot>(name.clone())));
 }
 
 /// Returns how long the next observation waits because it could not be reported: the start of each VM changes what a host
