@@ -63,9 +63,17 @@ pub(super) fn space(path: &Path) -> io::Result<Space> {
 
 /// Whether one of two folders is the other, or in it. Symbolic links are followed as far as the folders exist.
 pub(super) fn overlap(one: &Path, other: &Path) -> bool {
-    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let (one, other) = (real(one), real(other));
+    let (one, other) = (real_path(one), real_path(other));
     one.starts_with(&other) || other.starts_with(&one)
+}
+
+/// Returns a path without the symbolic links in the part of it that exists.
+fn real_path(path: &Path) -> PathBuf {
+    let real = path.ancestors().find_map(|folder| {
+        let rest = path.strip_prefix(folder).ok()?;
+        Some(folder.canonicalize().ok()?.join(rest))
+    });
+    real.unwrap_or_else(|| path.to_owned())
 }
 
 /// Whether a user can traverse a folder.
@@ -247,5 +255,15 @@ mod tests {
         assert!(read_json::<serde_json::Value>(&path).expect("read").is_none());
         fs::write(&path, b"{").expect("damage");
         assert!(read_json::<serde_json::Value>(&path).expect("read").expect("there").is_err());
+    }
+    #[test]
+    fn a_folder_behind_a_link_overlaps_with_those_that_do_not_exist_yet() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let (real, link) = (folder.path().join("real"), folder.path().join("link"));
+        fs::create_dir(&real).expect("a folder");
+        std::os::unix::fs::symlink(&real, &link).expect("a link");
+        assert!(overlap(&link.join("a/b"), &real.join("a")) && overlap(&real, &link.join("a")));
+        assert!(!overlap(&link.join("a"), &real.join("ab")), "another name");
+        assert!(!overlap(&real, &folder.path().join("other")));
     }
 }

@@ -164,9 +164,7 @@ impl PoolFolders {
         let looked = look_patiently(&self.looking, look).await;
         looked.unwrap_or_else(|| self.folders.values().map(silent).collect())
     }
-}
 
-impl PoolFolders {
     /// Returns the pools that are there, and were not at the last report. At the first one these are all.
     pub(super) fn returned(&self, facts: &[PoolFolderFacts]) -> Vec<String> {
         let there = facts.iter().filter(|of| of.problem.is_none()).map(|of| of.pool.clone());

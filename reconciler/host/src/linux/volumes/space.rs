@@ -41,9 +41,7 @@ impl LinuxVolumes {
         tracing::info!(volume = id, size, "space reserved");
         Ok(())
     }
-}
 
-impl LinuxVolumes {
     /// Returns the bytes that the files of volumes take, by the identity of the volume.
     pub(in super::super) fn used_bytes(&self) -> Result<BTreeMap<String, u64>> {
         let mut used: BTreeMap<String, u64> = BTreeMap::new();
