@@ -256,6 +256,7 @@ mod tests {
         fs::write(&path, b"{").expect("damage");
         assert!(read_json::<serde_json::Value>(&path).expect("read").expect("there").is_err());
     }
+
     #[test]
     fn a_folder_behind_a_link_overlaps_with_those_that_do_not_exist_yet() {
         let folder = tempfile::tempdir().expect("temporary folder");
