@@ -24,6 +24,9 @@ fn disk() -> Json {
 async fn another_pool_of_the_provider_neither_moves_nor_replaces_a_disk() {
     let plane = ControlPlane::in_memory().await;
     let provider = provider(&plane.client, "default");
+    let mut pool = Stage::new(&provider, "berth_storage_pool");
+    let made = pool.apply(&json!({"name": "fast"})).await;
+    assert!(!diagnostic::has_errors(&made.diagnostics), "{}", made.text());
     configure(&provider, Some("fast"));
     let mut stage = Stage::new(&provider, "berth_disk");
     let made = stage.apply(&disk()).await;

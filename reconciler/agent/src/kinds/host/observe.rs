@@ -161,9 +161,9 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
         images_in_use,
         former_readers,
         retention: retention(&tables, &trash),
-        // In a recovery, a deleted Disk with a retained file may be back.
         pools: tables.pools.all().map(|(name, _)| name.name.clone()).collect(),
         promised,
+        // In a recovery, a deleted Disk with a retained file may be back.
         orphan_volumes: orphan_volumes.into_iter().filter(|volume| recovering || !volume.retained).collect(),
         retained,
         open_volumes,
