@@ -15,6 +15,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -32,6 +33,9 @@ type Result<T> = std::result::Result<T, SystemError>;
 const MARKER: &str = "berth-pool.json";
 const RECORD: &str = ".json";
 const VOLUMES: &str = "volumes";
+/// The bits of a mode: all users can write; only its owner renames or removes a file.
+const WRITABLE: u32 = 0o002;
+const STICKY: u32 = 0o1000;
 const SILENT: &str = "its folder, or that of another pool, does not answer: is it on a network file system?";
 
 /// The identity of a folder, which it keeps wherever its file system is mounted.
@@ -210,7 +214,10 @@ impl PoolFolder {
         let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
         let marker = self.read_marker()?;
         match judge(record.as_ref(), marker.as_ref()) {
-            Judgement::There => Ok(()),
+            Judgement::There => {
+                self.note_path(&mut record);
+                Ok(())
+            }
             Judgement::NoMarker => Err(format!(
                 "{} is not there: is its file system mounted at {path}?",
                 self.marker_path().display()
@@ -220,12 +227,27 @@ impl PoolFolder {
                  here, remove that file",
                 self.marker_path().display()
             )),
-            Judgement::New => {
-                let marked = self.mark(record.clone(), marker.is_some())?;
-                *record = Some(marked);
-                Ok(())
-            }
+            Judgement::New => self.mark(&mut record, marker.is_some()),
         }
+    }
+
+    /// Records the path of a folder that is mounted elsewhere since: an agent that is started without the option reports it.
+    fn note_path(&self, record: &mut Option<Record>) {
+        let Some(known) = record.as_mut().filter(|known| known.folder != self.path) else { return };
+        known.folder.clone_from(&self.path);
+        if let Err(error) = files::write_json(&self.record_path, known, 0o600) {
+            tracing::warn!(
+                pool = self.pool,
+                error = error.chain(),
+                "the path of a pool's folder is not recorded"
+            );
+        }
+    }
+
+    fn write_record(&self, known: &mut Option<Record>, now: Record) -> std::result::Result<(), String> {
+        files::write_json(&self.record_path, &now, 0o600).map_err(|error| error.chain())?;
+        *known = Some(now);
+        Ok(())
     }
 
     fn read_marker(&self) -> std::result::Result<Option<Marker>, String> {
@@ -239,26 +261,26 @@ impl PoolFolder {
         }
     }
 
-    /// Marks the folder. Returns its record.
-    fn mark(&self, known: Option<Record>, has_marker: bool) -> std::result::Result<Record, String> {
+    /// Marks the folder, or records that it was marked before a crash.
+    fn mark(&self, record: &mut Option<Record>, has_marker: bool) -> std::result::Result<(), String> {
         self.ensure_usable()?;
-        let fresh =
-            || Record { id: Identities::random().hex(16), folder: self.path.clone(), is_marked: false };
-        let record = Record { folder: self.path.clone(), ..known.unwrap_or_else(fresh) };
-        let write = || -> Result<Record> {
-            if !has_marker {
-                // First the record: a marker without one would be that of another host.
-                files::write_json(&self.record_path, &record, 0o600)?;
+        if !has_marker {
+            // First the record: a marker without one would be that of another host. With an identity that no folder has: the one that
+            // was marked before a crash may be unmounted now.
+            let id = Identities::random().hex(16);
+            let fresh = Record { id: id.clone(), folder: self.path.clone(), is_marked: false };
+            self.write_record(record, fresh)?;
+            let marker = Marker { pool: self.pool.clone(), id };
+            let write = || -> Result<()> {
                 files::ensure_folder(&self.path.join(VOLUMES))?;
-                let marker = Marker { pool: self.pool.clone(), id: record.id.clone() };
-                files::write_json(&self.marker_path(), &marker, 0o644)?;
-            }
-            let record = Record { is_marked: true, ..record.clone() };
-            files::write_json(&self.record_path, &record, 0o600)?;
-            tracing::info!(pool = self.pool, folder = %self.path.display(), "folder of a pool marked");
-            Ok(record)
-        };
-        write().map_err(|error| error.chain())
+                files::write_json(&self.marker_path(), &marker, 0o644)
+            };
+            write().map_err(|error| error.chain())?;
+        }
+        let Some(begun) = record.clone() else { return Ok(()) };
+        self.write_record(record, Record { is_marked: true, folder: self.path.clone(), ..begun })?;
+        tracing::info!(pool = self.pool, folder = %self.path.display(), "folder of a pool marked");
+        Ok(())
     }
 
     /// The error is why no guest can have disks in the folder, for people.
@@ -268,6 +290,12 @@ impl PoolFolder {
             self.path.canonicalize().map_err(|error| format!("its folder {path} cannot be used: {error}"))?;
         if !real.is_dir() {
             return Err(format!("{path} is not a folder"));
+        }
+        let about =
+            fs::metadata(&real).map_err(|error| format!("its folder {path} cannot be used: {error}"))?;
+        // With the sticky bit only the owner of a file renames or removes it.
+        if about.permissions().mode() & (WRITABLE | STICKY) == WRITABLE {
+            return Err(format!("every user of this machine can replace the files in {path} (chmod o-w)"));
         }
         let Some(user) = self.user.filter(|user| user.uid != 0) else { return Ok(()) };
         for folder in real.ancestors() {

@@ -1,7 +1,5 @@
 //! Folders of pools on a real file system.
 
-use std::os::unix::fs::PermissionsExt;
-
 use tempfile::TempDir;
 
 use super::super::layout::Layout;
@@ -112,6 +110,30 @@ fn disks_of_a_pool_are_in_its_folder_and_stay_there_when_the_agent_starts_again(
     assert!(away(fast.ensure_there(POOL)).contains("is its file system mounted"));
     let moved = f.open(&[f.mapping(POOL, "elsewhere")]).expect("opened");
     moved.ensure_there(POOL).expect("the marker identifies it wherever it is mounted");
+    assert_eq!(f.open(&[]).expect("opened").paths()[POOL], f.at("elsewhere"), "it is recorded");
+}
+
+#[test]
+fn a_folder_that_was_marked_before_a_crash_is_not_taken_for_the_one_below_its_mount() {
+    let f = Fixture::new();
+    f.fast().ensure_there(POOL).expect("marked");
+    let path = f.at("state/pools/fast.json");
+    let record = files::read_json::<Record>(&path).expect("read").expect("there").expect("a record");
+    let before_crash = Record { is_marked: false, ..record.clone() };
+    files::write_json(&path, &before_crash, 0o600).expect("written");
+    fs::rename(f.at("fast"), f.at("mounted")).expect("unmounted");
+    fs::create_dir(f.at("fast")).expect("the folder below");
+    let folders = f.fast();
+    folders.ensure_there(POOL).expect("it is new");
+    fs::remove_dir_all(f.at("fast")).expect("removed");
+    fs::rename(f.at("mounted"), f.at("fast")).expect("mounted");
+    assert!(away(folders.ensure_there(POOL)).contains("another pool"), "it has another identity");
+    // Mounted after the crash, it is the same one.
+    files::write_json(&path, &before_crash, 0o600).expect("written");
+    let again = f.fast();
+    again.ensure_there(POOL).expect("its marker was written");
+    let now = files::read_json::<Record>(&path).expect("read").expect("there").expect("a record");
+    assert_eq!(now, record);
 }
 
 #[test]
@@ -211,5 +233,8 @@ fn a_folder_that_qemus_user_cannot_reach_gets_no_disks() {
     assert!(why.contains("chmod o+x") && why.contains("fast"), "{why}");
     assert!(!f.at("fast").join(MARKER).exists());
     fs::set_permissions(f.at("fast"), PermissionsExt::from_mode(0o711)).expect("opened");
+    fs::set_permissions(f.at("fast"), PermissionsExt::from_mode(0o777)).expect("opened to all");
+    assert!(away(folders().ensure_there(POOL)).contains("chmod o-w"));
+    fs::set_permissions(f.at("fast"), PermissionsExt::from_mode(0o711)).expect("closed to others");
     folders().ensure_there(POOL).expect("it can pass through");
 }
