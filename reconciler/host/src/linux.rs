@@ -802,7 +802,14 @@ impl HostInfo for LinuxSystem {
         facts.backup_folders = self.backup_folders.facts().await;
         facts.pool_folders = self.pool_folders.facts().await;
         for pool in self.pool_folders.returned(&facts.pool_folders) {
-            self.machines.revoke_departed(&pool).await?;
+            if let Err(error) = self.machines.revoke_departed(&pool).await {
+                tracing::warn!(
+                    pool,
+                    error = error.chain(),
+                    "files of machines that are gone keep their owner"
+                );
+                self.pool_folders.look_again(&pool);
+            }
         }
         facts.dedicated = self.machines.dedicated_facts().await?;
         Ok(facts)

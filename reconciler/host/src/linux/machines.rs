@@ -96,11 +96,6 @@ impl LinuxMachines {
         Ok(Self { layout, users, hypervisor, pool, shares, pool_folders })
     }
 
-    /// Lets machines open files in the folders of these pools.
-    pub(super) fn with_pool_folders(self, pool_folders: PoolFolders) -> Self {
-        Self { pool_folders, ..self }
-    }
-
     /// Replaces the real hypervisor.
     pub(super) fn set_hypervisor(&mut self, hypervisor: Arc<dyn Hypervisor>) {
         self.hypervisor = OnceCell::new_with(Some(hypervisor));
@@ -215,12 +210,6 @@ impl LinuxMachines {
         files.confinement = user.map(|user| Confinement { user, folders });
         let machine = MachineSpec { disks, cdroms, ..machine };
         Ok(LaunchSpec { machine, files, affinity: Default::default() })
-    }
-
-    /// Makes root the owner of files of a pool that is back, which belonged to machines that are gone.
-    pub(super) async fn revoke_departed(&self, pool: &str) -> Result<()> {
-        let (layout, users, pool) = (self.layout.clone(), self.users.clone(), pool.to_owned());
-        blocking(move || grants::revoke_departed(&layout, &users, &pool)).await
     }
 
     pub(super) async fn mark_started(&self, instance: &str, just_now: bool) {

@@ -178,6 +178,11 @@ impl PoolFolders {
         *reported = there;
         returned
     }
+
+    /// Lets a pool count as returned at the next report too.
+    pub(super) fn look_again(&self, pool: &str) {
+        self.reported.lock().unwrap_or_else(PoisonError::into_inner).remove(pool);
+    }
 }
 
 impl PoolFolder {

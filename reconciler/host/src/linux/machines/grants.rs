@@ -1,5 +1,5 @@
 //! Access of QEMU processes to disks: QEMU's user owns the files of its disks while it has them, and reads the images and
-//! snapshots below them by its own hard links. All functions block.
+//! snapshots below them by its own hard links. The functions block; the methods do not.
 
 use std::fs;
 use std::io;
@@ -14,9 +14,23 @@ use super::super::files::{self, failed};
 use super::super::layout::Layout;
 use super::super::pool_folders::PoolFolders;
 use super::super::users::Users;
+use super::LinuxMachines;
 use crate::SystemError;
 
 type Result<T> = std::result::Result<T, SystemError>;
+
+impl LinuxMachines {
+    /// Lets machines open files in the folders of these pools.
+    pub(in super::super) fn with_pool_folders(self, pool_folders: PoolFolders) -> Self {
+        Self { pool_folders, ..self }
+    }
+
+    /// Makes root the owner of files of a pool that is back, which belonged to machines that are gone.
+    pub(in super::super) async fn revoke_departed(&self, pool: &str) -> Result<()> {
+        let (layout, users, pool) = (self.layout.clone(), self.users.clone(), pool.to_owned());
+        files::blocking(move || revoke_departed(&layout, &users, &pool)).await
+    }
+}
 
 /// Makes a disk accessible to this user, and returns it with the paths that its QEMU has to open.
 pub(super) fn disk(
@@ -153,18 +167,27 @@ pub(super) fn revoke_all(layout: &Layout, users: &Users, instance: &str) -> Resu
 
 /// Makes root the owner of the files of a pool whose users belonged to instances that are gone: the pool was away when they ended.
 pub(in super::super) fn revoke_departed(layout: &Layout, users: &Users, pool: &str) -> Result<()> {
-    let assigned = users.assigned()?;
+    let mut owned = Vec::new();
     for folder in [layout.volumes(pool), layout.trash(pool)] {
         for name in files::names(&folder)? {
             let path = folder.join(&name);
-            let Ok(about) = fs::symlink_metadata(&path) else { continue };
-            let is_departed = users.is_of_range(about.uid()) && !assigned.contains(&about.uid());
-            if about.is_file() && is_departed {
-                files::revoke(&path)?;
-            }
+            owned.extend(owner_of(&path).filter(|uid| users.is_of_range(*uid)).map(|uid| (path, uid)));
+        }
+    }
+    // Afterwards: an instance has its user before it gets a file.
+    let assigned = users.assigned()?;
+    for (path, uid) in owned.into_iter().filter(|(_, uid)| !assigned.contains(uid)) {
+        // A machine may have been started with the file meanwhile.
+        if owner_of(&path) == Some(uid) {
+            files::revoke(&path)?;
         }
     }
     Ok(())
+}
+
+/// The user that owns a file. None: it is gone, or no file.
+fn owner_of(path: &Path) -> Option<u32> {
+    fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file).map(|about| about.uid())
 }
 
 fn take_back_where(layout: &Layout, wanted: impl Fn(&str, u32) -> bool) -> Result<()> {

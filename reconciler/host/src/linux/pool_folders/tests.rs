@@ -170,6 +170,8 @@ async fn a_folder_is_reported_with_its_space_or_with_the_reason_why_it_is_away()
     assert!(there.total_bytes > 0 && there.free_bytes <= there.total_bytes);
     assert_eq!(folders.returned(&folders.facts().await), [POOL]);
     assert!(folders.returned(&folders.facts().await).is_empty(), "it was there before");
+    folders.look_again(POOL);
+    assert_eq!(folders.returned(&folders.facts().await), [POOL]);
     f.unmount();
     let gone = folders.facts().await.remove(0);
     assert!(gone.problem.is_some_and(|problem| problem.contains(MARKER)));
