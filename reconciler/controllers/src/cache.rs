@@ -25,7 +25,8 @@ pub(crate) mod users;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use berth_api::{
-    ConditionType, HOST_FINALIZER, Host, HostStatus, KeyClass, SizeError, SizeTaken, VM, VMClass, condition,
+    ConditionType, HOST_FINALIZER, Host, HostStatus, KeyClass, SizeError, SizeTaken, StoragePool, VM,
+    VMClass, condition,
     host::{AddressConflict, MOST_CPUS, MOST_MEMORY, MOST_OVERHEAD},
     size_taken,
     vm::{Hardware, taken_devices},
@@ -114,6 +115,7 @@ struct Before {
     secret_roles: Vec<Key>,
     host: Option<Arc<Host>>,
     class: Option<Arc<VMClass>>,
+    pool: Option<Arc<StoragePool>>,
     key_class: Option<Arc<KeyClass>>,
 }
 
@@ -334,6 +336,7 @@ impl Cache {
             secret_roles: self.secret_roles(key),
             host: self.tables.hosts.get(key).cloned(),
             class: self.tables.vm_classes.get(key).cloned(),
+            pool: self.tables.storage_pools.get(key).cloned(),
             key_class: self.tables.key_classes.get(key).cloned(),
         }
     }
@@ -392,8 +395,11 @@ impl Cache {
                 self.count_disk(key);
                 Vec::new()
             }
-            ObjectKind::StoragePool
-            | ObjectKind::IPPool
+            ObjectKind::StoragePool => {
+                self.note_limit(key, before.pool.as_deref());
+                Vec::new()
+            }
+            ObjectKind::IPPool
             | ObjectKind::Image
             | ObjectKind::DiskSnapshot
             | ObjectKind::BackupRepository

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use berth_api::{Disk, Host, HostPool, HostStatus, Provisioning};
+use berth_api::{Disk, Host, HostPool, HostStatus, Provisioning, StoragePool};
 
 use super::quotas::count;
 use super::{Cache, Tables};
@@ -155,6 +155,14 @@ impl Cache {
             capacity.take_disks(&now.host, &now.pool, |used| used.plus(now.demand));
         }
     }
+
+    /// Has VMs that wait for room tried again if a pool may promise another amount. Its status, which changes often, is no reason.
+    pub(super) fn note_limit(&mut self, key: &Key, before: Option<&StoragePool>) {
+        let limit = |pool: Option<&StoragePool>| pool.map(|pool| pool.spec.overcommit_percent);
+        if limit(before) != limit(self.tables.storage_pools.get(key).map(AsRef::as_ref)) {
+            self.index.capacity.freed();
+        }
+    }
 }
 
 fn pools_of(host: Option<&Host>) -> &[HostPool] {
@@ -212,6 +220,26 @@ mod tests {
         cache.remove(&Key::namespaced(ObjectKind::Disk, "ns", "d"));
         assert_eq!(used(&cache, "h1"), None);
         assert!(cache.index.capacity.take_changes().freed, "a VM that waits may fit now");
+    }
+
+    #[test]
+    fn another_limit_of_a_pool_lets_waiting_vms_try_again_and_its_status_does_not() {
+        let mut cache = Cache::new(Duration::from_secs(40));
+        let pool = |version: u64, percent: i64, hosts: i64| -> StoragePool {
+            let object = json!({
+                "metadata": {"name": "fast", "uid": "u", "resourceVersion": version.to_string()},
+                "spec": {"overcommitPercent": percent},
+                "status": {"observedGeneration": 1, "hosts": hosts},
+            });
+            serde_json::from_value(object).expect("a StoragePool")
+        };
+        let mut is_freed = |pool: StoragePool| {
+            cache.put(pool, Instant::now());
+            cache.index.capacity.take_changes().freed
+        };
+        assert!(is_freed(pool(1, 100, 1)));
+        assert!(!is_freed(pool(2, 100, 2)));
+        assert!(is_freed(pool(3, 200, 2)));
     }
 
     #[test]

@@ -57,9 +57,6 @@ fn capacity_dependencies(vm: &VM, observed: &Observed, request: Request) -> Vec<
     let mut dependencies: Vec<Dependency> =
         tied.map(|host| Dependency::Object(Key::cluster(ObjectKind::Host, host))).collect();
     dependencies.extend(observed.disks.iter().map(|disk| Dependency::Object(disk.key.clone())));
-    dependencies.extend(
-        request.disks.keys().map(|pool| Dependency::Object(Key::cluster(ObjectKind::StoragePool, pool))),
-    );
     if let Some(group) = &request.group {
         let key = Key::namespaced(ObjectKind::PlacementGroup, &group.namespace, &group.name);
         dependencies.push(Dependency::Object(key));
