@@ -41,9 +41,19 @@ impl DiskUse {
     }
 }
 
-/// Returns the bytes that a disk of this size takes, as statuses have it: rounded up.
-pub(crate) fn amount(used: u64, size: u64) -> String {
-    Quantity::from_bytes(used.checked_next_multiple_of(rounding_unit(size)).unwrap_or(used)).0
+/// Returns the bytes that a disk of this size takes, as statuses have it: rounded up. The amount that is reported stays until it is less
+/// than that, or two units more: a guest that writes and discards a little writes no statuses.
+pub(crate) fn amount(used: u64, size: u64, reported: Option<&str>) -> String {
+    let unit = rounding_unit(size);
+    let stays = |text: &&str| {
+        // That of an empty disk is no quantity.
+        let bytes = Quantity((*text).to_owned()).bytes().unwrap_or_default();
+        bytes >= used && bytes - used < 2 * unit
+    };
+    match reported.filter(stays) {
+        Some(reported) => reported.to_owned(),
+        None => Quantity::from_bytes(used.checked_next_multiple_of(unit).unwrap_or(used)).0,
+    }
 }
 
 #[cfg(test)]
@@ -59,7 +69,12 @@ mod tests {
         assert_eq!(usage.of("v-1"), Some(5));
         tokio::time::advance(EVERY).await;
         assert!(usage.is_due());
-        assert_eq!(amount(5, 100 << 30), "512Mi");
-        assert_eq!(amount(0, 100 << 30), "0");
+        let of = |mib: u64, reported| amount(mib << 20, 100 << 30, reported);
+        assert_eq!(of(5, None), "512Mi");
+        assert_eq!(of(0, None), "0");
+        assert_eq!(of(513, Some("512Mi")), "1Gi");
+        assert_eq!(of(500, Some("1Gi")), "1Gi", "it may be about to take more again");
+        assert_eq!(of(0, Some("1Gi")), "0");
+        assert_eq!(of(0, Some("0")), "0");
     }
 }

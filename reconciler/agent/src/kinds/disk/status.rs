@@ -18,7 +18,8 @@ pub(super) fn status(disk: &Disk, observed: &Observed, readiness: &Readiness, no
     let size = observed.open_size.or(observed.volume.as_ref().map(|v| v.size));
     if let Some(size) = size {
         status.size = Some(Quantity::from_bytes(size).0);
-        status.used = observed.used.map(|used| amount(used, size)).or(status.used);
+        let used = observed.used.map(|used| amount(used, size, status.used.as_deref()));
+        status.used = used.or(status.used);
     }
     if let Some(last) = observed.volume.as_ref().and_then(|volume| volume.restores.last()) {
         let restored = DiskRestored {

@@ -21,7 +21,8 @@ pub(super) async fn measure(ctx: &Context) {
         let status = disk.status.as_ref()?;
         let size = Quantity(status.size.clone()?).bytes().ok()?;
         let used = ctx.disk_use.of(volume_of(disk)?)?;
-        Some(status.used != Some(amount(used, size)))
+        let reported = status.used.as_deref();
+        Some(reported != Some(amount(used, size, reported).as_str()))
     };
     let changed = tables.disks.all().filter(|(_, disk)| is_other(disk).unwrap_or_default());
     changed.for_each(|(name, _)| ctx.queue.add(Key::new::<Disk>(name.clone())));

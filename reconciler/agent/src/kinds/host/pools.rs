@@ -13,28 +13,41 @@ use super::observe::Observed;
 const MIB: u64 = 1 << 20;
 
 /// Returns the pools on this host: those with a folder of their own, and all that are declared.
-pub(super) fn listed(observed: &Observed) -> Vec<HostPool> {
+pub(super) fn listed(observed: &Observed, stored: &[HostPool]) -> Vec<HostPool> {
     let folders = &observed.facts.pool_folders;
-    let names: BTreeSet<&str> =
-        folders.iter().map(|of| of.pool.as_str()).chain(observed.pools.iter().map(String::as_str)).collect();
-    let pool = |name: &str| {
-        let folder = folders.iter().find(|of| of.pool == name);
+    // The first ones are those without which a pool would seem to be in the state directory.
+    let all = folders
+        .iter()
+        .map(|of| &of.pool)
+        .chain(observed.pools.iter().filter(|name| !folders.iter().any(|of| of.pool == **name)));
+    let names: BTreeSet<&String> = all.take(MOST_HOST_POOLS).collect();
+    let pool = |name: &String| {
+        let folder = folders.iter().find(|of| of.pool == *name);
         let (total, free) = folder
             .map_or((observed.facts.storage_total_bytes, observed.facts.storage_free_bytes), |folder| {
                 (folder.total_bytes, folder.free_bytes)
             });
         let unit = rounding_unit(total);
         let promised = observed.promised.get(name).copied().unwrap_or_default();
+        let total = amount(total / MIB * MIB);
+        let before = stored.iter().find(|of| of.name == *name && of.total == total);
         HostPool {
-            name: name.to_owned(),
+            name: name.clone(),
             folder: folder.map(|of| cut(&of.path.to_string_lossy(), MAX_FOLDER).to_owned()),
-            total: amount(total / MIB * MIB),
-            free: amount(free / unit * unit),
+            free: amount(rounded_down(free, unit, before.map(HostPool::free_bytes))),
+            total,
             promised: amount(promised.checked_next_multiple_of(unit).unwrap_or(promised)),
             problem: folder.and_then(|of| of.problem.as_deref()).map(|text| cut(text, MAX_DETAIL).to_owned()),
         }
     };
-    names.into_iter().take(MOST_HOST_POOLS).map(pool).collect()
+    names.into_iter().map(pool).collect()
+}
+
+/// Rounds free space down. The amount that is reported stays until there is less, or two units more: free space that goes up and down a
+/// little writes nothing.
+fn rounded_down(free: u64, unit: u64, reported: Option<u64>) -> u64 {
+    let stays = |reported: &u64| *reported <= free && free - *reported < 2 * unit;
+    reported.filter(stays).unwrap_or(free / unit * unit)
 }
 
 /// Returns the pools as they are stored if they differ only in amounts.
@@ -52,4 +65,19 @@ pub(super) fn away(folders: &[PoolFolderFacts]) -> BTreeSet<String> {
 /// Unlike a declared quantity, an amount may be zero.
 fn amount(bytes: u64) -> String {
     Quantity::from_bytes(bytes).0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn free_space_that_goes_up_and_down_a_little_is_reported_once() {
+        assert_eq!(rounded_down(39, 10, None), 30);
+        assert_eq!(rounded_down(31, 10, Some(30)), 30);
+        assert_eq!(rounded_down(29, 10, Some(30)), 20, "never more than there is");
+        assert_eq!(rounded_down(31, 10, Some(20)), 20);
+        assert_eq!(rounded_down(40, 10, Some(20)), 40);
+        assert_eq!(rounded_down(0, 10, Some(5)), 0);
+    }
 }

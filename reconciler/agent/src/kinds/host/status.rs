@@ -130,7 +130,7 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
     status.vgpus = devices::offered_vgpus(observed);
     status.backup_folders =
         facts.backup_folders.iter().take(MOST_BACKUP_FOLDERS).map(backup_folder).collect();
-    status.pools = pools::listed(observed);
+    status.pools = pools::listed(observed, &status.pools);
     status.shares = facts.shares.iter().take(MOST_HOST_SHARES).map(host_share).collect();
     status.accelerator = Some(if accelerated { "kvm" } else { "tcg" }.to_owned());
     status.kvm = Some(KvmStatus {
