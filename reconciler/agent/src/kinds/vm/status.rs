@@ -96,6 +96,7 @@ fn write_restore_synced(status: &mut VMStatus, observed: &Observed, generation: 
             None => return remove(&mut status.conditions, kind),
         },
         VmRestore::Waits(text) => (Reason::WaitingForSnapshot, text.clone()),
+        VmRestore::Away(text) => (Reason::PoolAway, text.clone()),
         VmRestore::Refused(text) | VmRestore::Incomplete(text) => (Reason::RestoreRefused, text.clone()),
         VmRestore::Due(_) if observed.process.is_some() || observed.journal.suspension.is_some() => {
             let text = "its disks are restored once it is off: stop it (power: Stopped), or restart it";
