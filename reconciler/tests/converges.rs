@@ -170,7 +170,7 @@ async fn until_host(what: &str, holds: impl Fn() -> bool) {
     let begun = tokio::time::Instant::now();
     while !holds() {
         assert!(begun.elapsed().as_secs() < 900, "not reached: {what}");
-        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }
 
