@@ -242,8 +242,12 @@ impl Berth {
             std::fs::create_dir_all(self.shared(share))?;
         }
         std::fs::create_dir_all(self.backups())?;
-        for pool in POOLS {
-            std::fs::create_dir_all(self.pool_folder(pool))?;
+        for folder in POOLS.map(|pool| self.pool_folder(pool)) {
+            // The marker of a host whose state directory is gone is that of another host.
+            if folder.exists() && !self.state.exists() {
+                std::fs::remove_dir_all(&folder)?;
+            }
+            std::fs::create_dir_all(&folder)?;
         }
         self.daemon = Some(self.machine.spawn(name, command, &self.log)?);
         Ok(())
