@@ -132,17 +132,20 @@ impl LinuxVolumes {
             None if exists(&place.file)? => {
                 return Err(place.damaged("a file of this name is there, which berth did not make"));
             }
-            None => return Ok(None),
+            None => return self.pool_folders.ensure_there(pool).map(|()| None),
             Some(note) => note.map_err(|detail| place.damaged(&detail))?,
         };
         if exists(&place.file)? {
             let size = place.read_size()?;
             return self.facts(&place, &place.file, &note, size).map(Some);
         }
-        if note.complete && !exists(&place.trashed_file)? {
-            return Err(SystemError::VolumeLost { id: id.to_owned() });
+        let is_trashed = exists(&place.trashed_file)?;
+        // Once more: its file system may have been unmounted meanwhile, which leaves nothing either.
+        self.pool_folders.ensure_there(pool)?;
+        match note.complete && !is_trashed {
+            true => Err(SystemError::VolumeLost { id: id.to_owned() }),
+            false => Ok(None),
         }
-        Ok(None)
     }
 
     /// `base` is the cached image that `new` names.

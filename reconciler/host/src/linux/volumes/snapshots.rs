@@ -102,9 +102,15 @@ impl LinuxVolumes {
 
     pub(in super::super) fn snapshot(&self, pool: &str, id: &str) -> Result<Option<SnapshotFacts>> {
         let place = self.snapshot_place(pool, id)?;
-        let Some(note) = place.read()?.filter(|note| note.merge.is_none()) else { return Ok(None) };
+        let Some(note) = place.read()?.filter(|note| note.merge.is_none()) else {
+            // Once more: its file system may have been unmounted meanwhile.
+            return self.pool_folders.ensure_there(pool).map(|()| None);
+        };
         let size = match &note.taken {
-            Some(_) if !exists(&place.file)? => return Err(SystemError::SnapshotLost { id: id.to_owned() }),
+            Some(_) if !exists(&place.file)? => {
+                self.pool_folders.ensure_there(pool)?;
+                return Err(SystemError::SnapshotLost { id: id.to_owned() });
+            }
             Some(_) => place.size()?,
             // Begun, and perhaps no file yet.
             None => size_of(&place.file).unwrap_or(0),

@@ -17,7 +17,8 @@ impl LinuxVolumes {
         let _chains = self.lock();
         let place = self.place(pool, id)?;
         let Some(note) = Note::read(&place.note)? else {
-            return Ok(());
+            // Its file system may have been unmounted meanwhile.
+            return self.pool_folders.ensure_there(pool);
         };
         if exists(&place.file)? {
             let note = note.map_err(|detail| place.damaged(&detail))?;
