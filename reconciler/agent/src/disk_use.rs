@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use berth_api::Quantity;
-use berth_api::storage_pool::rounding_unit;
+use berth_api::storage_pool::{rounded_up, rounding_unit, space};
 use tokio::time::Instant;
 
 /// Interval of the measurements.
@@ -41,19 +41,9 @@ impl DiskUse {
     }
 }
 
-/// Returns the bytes that a disk of this size takes, as statuses have it: rounded up. The amount that is reported stays until it is less
-/// than that, or two units more: a guest that writes and discards a little writes no statuses.
+/// Returns the bytes that a disk of this size takes, as statuses have it: rounded up, with the amount that is reported.
 pub(crate) fn amount(used: u64, size: u64, reported: Option<&str>) -> String {
-    let unit = rounding_unit(size);
-    let stays = |text: &&str| {
-        // That of an empty disk is no quantity.
-        let bytes = Quantity((*text).to_owned()).bytes().unwrap_or_default();
-        bytes >= used && bytes - used < 2 * unit
-    };
-    match reported.filter(stays) {
-        Some(reported) => reported.to_owned(),
-        None => Quantity::from_bytes(used.checked_next_multiple_of(unit).unwrap_or(used)).0,
-    }
+    Quantity::from_bytes(rounded_up(used, rounding_unit(size), reported.map(space))).0
 }
 
 #[cfg(test)]

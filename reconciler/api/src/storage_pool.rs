@@ -152,8 +152,21 @@ pub fn rounding_unit(total: u64) -> u64 {
     (total.min(MOST_SPACE) / 256).next_power_of_two().max(MIB)
 }
 
+/// Rounds free space down. The amount that is reported stays until there is less, or two units more: space that goes up and down a little
+/// writes nothing.
+pub fn rounded_down(free: u64, unit: u64, reported: Option<u64>) -> u64 {
+    let stays = |reported: &u64| *reported <= free && free - *reported < 2 * unit;
+    reported.filter(stays).unwrap_or(free / unit * unit)
+}
+
+/// Rounds used or promised space up. The amount that is reported stays until there is more, or two units less.
+pub fn rounded_up(used: u64, unit: u64, reported: Option<u64>) -> u64 {
+    let stays = |reported: &u64| *reported >= used && *reported - used < 2 * unit;
+    reported.filter(stays).unwrap_or_else(|| used.checked_next_multiple_of(unit).unwrap_or(used))
+}
+
 /// Reads an amount of a status, which may be zero. A host's report is trusted within bounds only.
-pub(crate) fn space(text: &str) -> u64 {
+pub fn space(text: &str) -> u64 {
     Quantity(text.to_owned()).bytes().unwrap_or_default().min(MOST_SPACE)
 }
 
@@ -194,5 +207,17 @@ mod tests {
             ..HostPool::default()
         };
         assert_eq!((pool.total_bytes(), pool.free_bytes(), pool.promised_bytes()), (1 << 60, 0, 0));
+    }
+
+    #[test]
+    fn space_that_goes_up_and_down_a_little_is_reported_once() {
+        let free = |free, reported| rounded_down(free, 10, reported);
+        assert_eq!((free(39, None), free(31, Some(30)), free(31, Some(20))), (30, 30, 20));
+        assert_eq!(free(29, Some(30)), 20, "never more than there is");
+        assert_eq!((free(40, Some(20)), free(0, Some(5))), (40, 0));
+        let used = |used, reported| rounded_up(used, 10, reported);
+        assert_eq!((used(31, None), used(31, Some(40)), used(31, Some(50))), (40, 40, 50));
+        assert_eq!(used(41, Some(40)), 50, "never less than there is");
+        assert_eq!((used(30, Some(50)), used(0, Some(50)), used(u64::MAX, None)), (30, 0, u64::MAX));
     }
 }

@@ -1,9 +1,8 @@
 //! The StoragePool controller: a local pool is a folder that each host creates itself; it is ready once reconciled. Its status adds up
 //! what the hosts report about it.
 
-use berth_api::{
-    Host, HostPool, Quantity, Readiness, Reason, StoragePool, StoragePoolStatus, storage_pool::rounding_unit,
-};
+use berth_api::storage_pool::{self, rounded_down, rounded_up, rounding_unit};
+use berth_api::{Host, HostPool, Quantity, Readiness, Reason, StoragePool, StoragePoolStatus};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{batch::WriteBatch, cache::Cache, config::Config, key::Key, plan::Outcome};
@@ -58,9 +57,13 @@ fn status(pool: &StoragePool, space: Space, now: Timestamp) -> StoragePoolStatus
     let amount = |bytes: u64| Some(Quantity::from_bytes(bytes).0).filter(|_| space.hosts > 0);
     status.hosts = Some(space.hosts);
     status.hosts_away = Some(space.away);
-    status.total = amount(space.total);
-    status.free = amount(space.free / unit * unit);
-    status.promised = amount(space.promised.checked_next_multiple_of(unit).unwrap_or(space.promised));
+    // Of another size, all of it is reported anew.
+    let total = amount(space.total);
+    let is_same = status.total == total;
+    let before = |text: &Option<String>| text.as_deref().filter(|_| is_same).map(storage_pool::space);
+    status.free = amount(rounded_down(space.free, unit, before(&status.free)));
+    status.promised = amount(rounded_up(space.promised, unit, before(&status.promised)));
+    status.total = total;
     status
 }
 
@@ -102,6 +105,20 @@ mod tests {
         assert_eq!((status.hosts, status.hosts_away), (Some(2), Some(1)), "an older agent reports none");
         assert_eq!((status.total.as_deref(), status.free.as_deref()), (Some("2Ti"), Some("1000Gi")));
         assert_eq!(status.promised.as_deref(), Some("304Gi"), "in units of 8 GiB");
+    }
+
+    #[test]
+    fn a_report_that_changes_the_sums_a_little_writes_nothing() {
+        let report = |free: &str, pool: &StoragePool| {
+            let space = Space::of("fast", [host("a", vec![fast(free, None)])].iter());
+            status(pool, space, Timestamp::UNIX_EPOCH)
+        };
+        let mut pool = StoragePool::new("fast", StoragePoolSpec::default());
+        let first = report("700Gi", &pool);
+        assert_eq!(first.free.as_deref(), Some("700Gi"), "in units of 4 GiB");
+        pool.status = Some(first.clone());
+        assert_eq!(report("707Gi", &pool), first);
+        assert_eq!(report("699Gi", &pool).free.as_deref(), Some("696Gi"));
     }
 
     #[test]

@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use berth_api::Quantity;
 use berth_api::condition::cut;
 use berth_api::host::MAX_DETAIL;
-use berth_api::storage_pool::{HostPool, MAX_FOLDER, MOST_HOST_POOLS, rounding_unit};
+use berth_api::storage_pool::{
+    HostPool, MAX_FOLDER, MOST_HOST_POOLS, rounded_down, rounded_up, rounding_unit,
+};
 use berth_host::PoolFolderFacts;
 
 use super::observe::Observed;
@@ -36,18 +38,11 @@ pub(super) fn listed(observed: &Observed, stored: &[HostPool]) -> Vec<HostPool> 
             folder: folder.map(|of| cut(&of.path.to_string_lossy(), MAX_FOLDER).to_owned()),
             free: amount(rounded_down(free, unit, before.map(HostPool::free_bytes))),
             total,
-            promised: amount(promised.checked_next_multiple_of(unit).unwrap_or(promised)),
+            promised: amount(rounded_up(promised, unit, before.map(HostPool::promised_bytes))),
             problem: folder.and_then(|of| of.problem.as_deref()).map(|text| cut(text, MAX_DETAIL).to_owned()),
         }
     };
     names.into_iter().map(pool).collect()
-}
-
-/// Rounds free space down. The amount that is reported stays until there is less, or two units more: free space that goes up and down a
-/// little writes nothing.
-fn rounded_down(free: u64, unit: u64, reported: Option<u64>) -> u64 {
-    let stays = |reported: &u64| *reported <= free && free - *reported < 2 * unit;
-    reported.filter(stays).unwrap_or(free / unit * unit)
 }
 
 /// Returns the pools as they are stored if they differ only in amounts.
@@ -65,19 +60,4 @@ pub(super) fn away(folders: &[PoolFolderFacts]) -> BTreeSet<String> {
 /// Unlike a declared quantity, an amount may be zero.
 fn amount(bytes: u64) -> String {
     Quantity::from_bytes(bytes).0
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn free_space_that_goes_up_and_down_a_little_is_reported_once() {
-        assert_eq!(rounded_down(39, 10, None), 30);
-        assert_eq!(rounded_down(31, 10, Some(30)), 30);
-        assert_eq!(rounded_down(29, 10, Some(30)), 20, "never more than there is");
-        assert_eq!(rounded_down(31, 10, Some(20)), 20);
-        assert_eq!(rounded_down(40, 10, Some(20)), 40);
-        assert_eq!(rounded_down(0, 10, Some(5)), 0);
-    }
 }
