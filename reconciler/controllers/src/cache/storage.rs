@@ -233,13 +233,13 @@ mod tests {
             });
             serde_json::from_value(object).expect("a StoragePool")
         };
-        let mut is_freed = |pool: StoragePool| {
+        let mut frees = |pool: StoragePool| {
             cache.put(pool, Instant::now());
             cache.index.capacity.take_changes().freed
         };
-        assert!(is_freed(pool(1, 100, 1)));
-        assert!(!is_freed(pool(2, 100, 2)));
-        assert!(is_freed(pool(3, 200, 2)));
+        assert!(frees(pool(1, 100, 1)));
+        assert!(!frees(pool(2, 100, 2)));
+        assert!(frees(pool(3, 200, 2)));
     }
 
     #[test]

@@ -38,7 +38,8 @@ pub(super) fn listed(observed: &Observed, stored: &[HostPool]) -> Vec<HostPool> 
             folder: folder.map(|of| cut(&of.path.to_string_lossy(), MAX_FOLDER).to_owned()),
             free: amount(rounded_down(free, unit, before.map(HostPool::free_bytes))),
             total,
-            promised: amount(rounded_up(promised, unit, before.map(HostPool::promised_bytes))),
+            // It does not go up and down by itself, and VMs are placed by it.
+            promised: amount(rounded_up(promised, unit, None)),
             problem: folder.and_then(|of| of.problem.as_deref()).map(|text| cut(text, MAX_DETAIL).to_owned()),
         }
     };
