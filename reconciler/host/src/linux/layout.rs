@@ -7,6 +7,9 @@ use std::sync::Arc;
 use super::files;
 use crate::SystemError;
 
+/// The beginning of the names of folders with hard links to snapshots of which images are made, among those of the instances.
+pub(super) const IMAGE_LINKS: &str = "image-";
+
 /// Paths in the state directory and in the folders of pools.
 #[derive(Clone, Debug)]
 pub(super) struct Layout {

@@ -196,14 +196,15 @@ impl LinuxMachines {
             data.write(user.as_ref())?;
             // After a crash the instance's user still owns the files of its former disks, including disks that it no
             // longer has.
-            grants::revoke_all(&layout, &users, &instance)?;
-            grants::remove_links(&layout, &instance)?;
-            let lent: Result<Vec<DiskSpec>> =
-                disks.iter().map(|disk| grants::disk(&layout, &instance, disk, user.as_ref())).collect();
+            let pools = pool_folders.there(&layout)?;
+            grants::revoke_all(&layout, &users, &instance, &pools)?;
+            grants::remove_links(&layout, &instance, &pools)?;
+            let lend = |disk: &DiskSpec| grants::disk(&layout, &instance, disk, user.as_ref(), &pools);
+            let lent: Result<Vec<DiskSpec>> = disks.iter().map(lend).collect();
             for medium in cdroms.iter_mut().filter_map(|cdrom| cdrom.medium.as_mut()) {
                 *medium = grants::medium(&layout, &instance, medium, user.as_ref())?;
             }
-            let folders = grants::folders(&layout, &pool_folders, &instance, user.as_ref())?;
+            let folders = grants::folders(&layout, &instance, user.as_ref(), &pools)?;
             Ok::<_, SystemError>((user, lent?, cdroms, folders))
         })
         .await?;
@@ -281,10 +282,12 @@ impl LinuxMachines {
         self.end_helpers(instance).await?;
         self.release_cpus(instance).await?;
         let (layout, users, instance) = (self.layout.clone(), self.users.clone(), instance.to_owned());
+        let pool_folders = self.pool_folders.clone();
         blocking(move || {
-            grants::revoke_all(&layout, &users, &instance)?;
+            let pools = pool_folders.there(&layout)?;
+            grants::revoke_all(&layout, &users, &instance, &pools)?;
             // Hard links keep the images' bytes allocated; the next start creates them again.
-            grants::remove_links(&layout, &instance)
+            grants::remove_links(&layout, &instance, &pools)
         })
         .await
     }
@@ -297,10 +300,12 @@ impl LinuxMachines {
         self.end_helpers(instance).await?;
         let folder = self.layout.instance(instance);
         let (layout, users, instance) = (self.layout.clone(), self.users.clone(), instance.to_owned());
+        let pool_folders = self.pool_folders.clone();
         blocking(move || {
-            grants::revoke_all(&layout, &users, &instance)?;
+            let pools = pool_folders.there(&layout)?;
+            grants::revoke_all(&layout, &users, &instance, &pools)?;
             users.forget(&instance)?;
-            grants::remove_links(&layout, &instance)?;
+            grants::remove_links(&layout, &instance, &pools)?;
             remove_folder(&folder)
         })
         .await
@@ -404,20 +409,6 @@ impl LinuxMachines {
         check_name("instance", instance)?;
         let folder = self.layout.instance(instance);
         blocking(move || logs::tail(&folder, "serial.log", max_bytes)).await
-    }
-
-    /// Makes a disk accessible to the instance's QEMU, which is running or about to start.
-    pub(super) async fn grant(&self, instance: &str, disk: &DiskSpec) -> Result<DiskSpec> {
-        let user = self.runs_as(instance).await?;
-        let (layout, instance, disk) = (self.layout.clone(), instance.to_owned(), disk.clone());
-        blocking(move || grants::disk(&layout, &instance, &disk, user.as_ref())).await
-    }
-
-    pub(super) async fn revoke(&self, instance: &str, volume: &str) -> Result<()> {
-        check_name("volume", volume)?;
-        let user = self.runs_as(instance).await?;
-        let (layout, volume) = (self.layout.clone(), volume.to_owned());
-        blocking(move || grants::revoke(&layout, &volume, user.as_ref())).await
     }
 
     pub(super) async fn grant_medium(&self, instance: &str, medium: &Medium) -> Result<Medium> {

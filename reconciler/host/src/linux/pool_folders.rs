@@ -24,7 +24,7 @@ use berth_qemu::process::RunAs;
 use serde::{Deserialize, Serialize};
 
 use super::files;
-use super::layout::is_name;
+use super::layout::{Layout, is_name};
 use super::shares::look_patiently;
 use crate::{PoolFolderFacts, PoolFolderMapping, SystemError};
 
@@ -150,6 +150,19 @@ impl PoolFolders {
     pub(super) fn ensure_there(&self, pool: &str) -> Result<()> {
         let Some(folder) = self.folders.get(pool) else { return Ok(()) };
         folder.ensure_there().map_err(|detail| SystemError::PoolAway { pool: pool.to_owned(), detail })
+    }
+
+    /// Lists the pools that are there. In the folders of others nothing is changed: they may be those of another host. Blocking.
+    pub(super) fn there(&self, layout: &Layout) -> Result<Vec<String>> {
+        let mut pools = layout.pool_names()?;
+        pools.retain(|pool| match self.ensure_there(pool) {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::debug!(pool, %error, "pool left out");
+                false
+            }
+        });
+        Ok(pools)
     }
 
     /// Returns the first pool that is away. Blocking.

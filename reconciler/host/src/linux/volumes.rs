@@ -335,15 +335,7 @@ impl LinuxVolumes {
 
     /// Lists the pools that are there.
     fn pools(&self) -> Result<Vec<String>> {
-        let mut pools = self.layout.pool_names()?;
-        pools.retain(|pool| match self.pool_folders.ensure_there(pool) {
-            Ok(()) => true,
-            Err(error) => {
-                tracing::debug!(pool, %error, "pool left out");
-                false
-            }
-        });
-        Ok(pools)
+        self.pool_folders.there(&self.layout)
     }
 
     /// The path from a file of the pool to an image.

@@ -11,7 +11,7 @@ use berth_qemu::process::RunAs;
 use nix::unistd::Uid;
 
 use super::super::files::{self, failed};
-use super::super::layout::Layout;
+use super::super::layout::{Layout, check_name};
 use super::super::pool_folders::PoolFolders;
 use super::super::users::Users;
 use super::LinuxMachines;
@@ -19,10 +19,30 @@ use crate::SystemError;
 
 type Result<T> = std::result::Result<T, SystemError>;
 
+/// The beginning of the identities of instances. The links of other work have other names.
+const INSTANCE: &str = "i-";
+
 impl LinuxMachines {
     /// Lets machines open files in the folders of these pools.
     pub(in super::super) fn with_pool_folders(self, pool_folders: PoolFolders) -> Self {
         Self { pool_folders, ..self }
+    }
+
+    /// Makes a disk accessible to the instance's QEMU, which is running or about to start.
+    pub(in super::super) async fn grant(&self, instance: &str, spec: &DiskSpec) -> Result<DiskSpec> {
+        let user = self.runs_as(instance).await?;
+        let (layout, pool_folders) = (self.layout.clone(), self.pool_folders.clone());
+        let (instance, spec) = (instance.to_owned(), spec.clone());
+        files::blocking(move || disk(&layout, &instance, &spec, user.as_ref(), &pool_folders.there(&layout)?))
+            .await
+    }
+
+    pub(in super::super) async fn revoke(&self, instance: &str, volume: &str) -> Result<()> {
+        check_name("volume", volume)?;
+        let user = self.runs_as(instance).await?;
+        let (layout, pool_folders) = (self.layout.clone(), self.pool_folders.clone());
+        let volume = volume.to_owned();
+        files::blocking(move || revoke(&layout, &volume, user.as_ref(), &pool_folders.there(&layout)?)).await
     }
 
     /// Makes root the owner of files of a pool that is back, which belonged to machines that are gone.
@@ -32,12 +52,13 @@ impl LinuxMachines {
     }
 }
 
-/// Makes a disk accessible to this user, and returns it with the paths that its QEMU has to open.
+/// Makes a disk accessible to this user, and returns it with the paths that its QEMU has to open. `pools`: those that are there.
 pub(super) fn disk(
     layout: &Layout,
     instance: &str,
     disk: &DiskSpec,
     user: Option<&RunAs>,
+    pools: &[String],
 ) -> Result<DiskSpec> {
     let Some(user) = user else { return Ok(disk.clone()) };
     if disk.read_only {
@@ -46,7 +67,7 @@ pub(super) fn disk(
         files::give(&disk.file, Some(user))?;
     }
     let backing = disk.backing.as_ref().map(|backing| chain(layout, instance, backing, user)).transpose()?;
-    remove_former_links(layout, instance)?;
+    remove_former_links(layout, instance, pools)?;
     Ok(DiskSpec { backing, ..disk.clone() })
 }
 
@@ -102,8 +123,8 @@ fn links(layout: &Layout, instance: &str, file: &Path) -> PathBuf {
 
 /// Removes the hard links of an instance to snapshots that were merged with others: nothing opens them by this name any more, and
 /// the links keep their bytes allocated.
-fn remove_former_links(layout: &Layout, instance: &str) -> Result<()> {
-    for pool in &layout.pool_names()? {
+fn remove_former_links(layout: &Layout, instance: &str, pools: &[String]) -> Result<()> {
+    for pool in pools {
         let (links, snapshots) = (layout.snapshot_links(pool, instance), layout.snapshots(pool));
         for name in files::names(&links)? {
             let snapshot = snapshots.join(&name);
@@ -117,9 +138,9 @@ fn remove_former_links(layout: &Layout, instance: &str) -> Result<()> {
 }
 
 /// Removes the hard links of an instance: they keep the bytes of the files allocated.
-pub(super) fn remove_links(layout: &Layout, instance: &str) -> Result<()> {
+pub(super) fn remove_links(layout: &Layout, instance: &str, pools: &[String]) -> Result<()> {
     super::remove_folder(&layout.bases(instance))?;
-    for pool in &layout.pool_names()? {
+    for pool in pools {
         super::remove_folder(&layout.snapshot_links(pool, instance))?;
     }
     Ok(())
@@ -128,16 +149,12 @@ pub(super) fn remove_links(layout: &Layout, instance: &str) -> Result<()> {
 /// Directories in which an instance's QEMU opens files, now or when a disk is plugged in.
 pub(super) fn folders(
     layout: &Layout,
-    pool_folders: &PoolFolders,
     instance: &str,
     user: Option<&RunAs>,
+    pools: &[String],
 ) -> Result<Vec<PathBuf>> {
     let mut folders = vec![layout.instance(instance), layout.pools()];
-    for pool in &layout.pool_names()? {
-        // Nothing is created in the folder of one that is away.
-        if pool_folders.ensure_there(pool).is_err() {
-            continue;
-        }
+    for pool in pools {
         // A pool may have a folder elsewhere, or be a symbolic link that leads out of the pools directory.
         folders.extend(fs::canonicalize(layout.volumes(pool)).ok());
         if layout.has_own_folder(pool) || layout.pool(pool).is_symlink() {
@@ -150,22 +167,23 @@ pub(super) fn folders(
 }
 
 /// Makes root the owner of a volume's file again, if this user owns it.
-pub(super) fn revoke(layout: &Layout, volume: &str, user: Option<&RunAs>) -> Result<()> {
+fn revoke(layout: &Layout, volume: &str, user: Option<&RunAs>, pools: &[String]) -> Result<()> {
     let Some(user) = user else { return Ok(()) };
     // After a snapshot a number follows the volume's id.
     let is_its = |name: &str| name.ends_with(".qcow2") && name.split('.').next() == Some(volume);
-    take_back_where(layout, |name, owner| is_its(name) && owner == user.uid)
+    take_back_where(layout, pools, |name, owner| is_its(name) && owner == user.uid)
 }
 
 /// Makes root the owner of all volume files again that the user of an instance owns after its QEMU has ended.
-pub(super) fn revoke_all(layout: &Layout, users: &Users, instance: &str) -> Result<()> {
+pub(super) fn revoke_all(layout: &Layout, users: &Users, instance: &str, pools: &[String]) -> Result<()> {
     match users.own(instance) {
-        Some(user) => take_back_where(layout, |_, owner| owner == user.uid),
+        Some(user) => take_back_where(layout, pools, |_, owner| owner == user.uid),
         None => Ok(()),
     }
 }
 
-/// Makes root the owner of the files of a pool whose users belonged to instances that are gone: the pool was away when they ended.
+/// Makes root the owner of the files of a pool whose users belonged to instances that are gone, and removes their hard links: the pool was
+/// away when they ended.
 pub(in super::super) fn revoke_departed(layout: &Layout, users: &Users, pool: &str) -> Result<()> {
     let mut owned = Vec::new();
     for folder in [layout.volumes(pool), layout.trash(pool)] {
@@ -182,6 +200,12 @@ pub(in super::super) fn revoke_departed(layout: &Layout, users: &Users, pool: &s
             files::revoke(&path)?;
         }
     }
+    let readers = layout.snapshot_readers(pool);
+    for name in files::names(&readers)?.iter().filter(|name| name.starts_with(INSTANCE)) {
+        if !layout.instance(name).exists() {
+            super::remove_folder(&readers.join(name))?;
+        }
+    }
     Ok(())
 }
 
@@ -190,8 +214,8 @@ fn owner_of(path: &Path) -> Option<u32> {
     fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file).map(|about| about.uid())
 }
 
-fn take_back_where(layout: &Layout, wanted: impl Fn(&str, u32) -> bool) -> Result<()> {
-    for pool in &layout.pool_names()? {
+fn take_back_where(layout: &Layout, pools: &[String], wanted: impl Fn(&str, u32) -> bool) -> Result<()> {
+    for pool in pools {
         for folder in [layout.volumes(pool), layout.trash(pool)] {
             for name in files::names(&folder)? {
                 let path = folder.join(&name);

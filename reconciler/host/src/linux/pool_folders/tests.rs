@@ -2,7 +2,6 @@
 
 use tempfile::TempDir;
 
-use super::super::layout::Layout;
 use super::super::volumes::LinuxVolumes;
 use super::*;
 use crate::{NewVolume, VolumeOwner};
@@ -152,6 +151,8 @@ fn nothing_is_created_in_the_folder_of_an_unmounted_file_system_and_its_disks_ar
     assert_eq!(purged.expect_err("it is away").variant(), "PoolAway");
     assert!(volumes.volumes().expect("the others are listed").is_empty());
     assert!(volumes.based_on(&"ab".repeat(32)).expect("looked").is_some(), "no image is removed meanwhile");
+    let layout = Layout::new(f.at("state")).with_pool_folders(folders.paths());
+    assert!(folders.there(&layout).expect("listed").is_empty(), "no owner of a file in it changes");
     // An agent that starts meanwhile knows that there was a marker.
     let started = f.fast();
     assert!(away(started.ensure_there(POOL)).contains("is its file system mounted"));
@@ -159,6 +160,7 @@ fn nothing_is_created_in_the_folder_of_an_unmounted_file_system_and_its_disks_ar
     f.mount();
     assert!(volumes.volume(POOL, ID).expect("read").is_some());
     started.ensure_there(POOL).expect("it is back");
+    assert_eq!(started.there(&layout).expect("listed"), [POOL]);
 }
 
 #[tokio::test]

@@ -115,6 +115,12 @@ fn files_of_a_pool_that_was_away_do_not_stay_with_the_users_of_machines_that_are
     assert_eq!(owner_after("v-1.qcow2", gone), 0);
     assert_eq!(owner_after("v-2.qcow2", user.uid), user.uid, "its machine may run");
     assert_eq!(owner_after("v-3.qcow2", 1), 1, "no user of machines");
+    let readers = users.layout.snapshot_readers("fast");
+    for name in ["i-there", "i-gone", "backup-1"] {
+        files::ensure_folder(&readers.join(name)).expect("a folder");
+    }
+    super::super::machines::revoke_departed(&users.layout, &users, "fast").expect("looked at");
+    assert_eq!(files::names(&readers).expect("listed"), ["backup-1", "i-there"]);
 }
 
 #[test]
