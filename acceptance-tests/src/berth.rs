@@ -14,6 +14,8 @@ use crate::namespace::Namespace;
 use crate::process::{self, Daemon, Finished};
 use crate::wait;
 
+/// The pools with a folder of their own on each host.
+const POOLS: [&str; 2] = ["fast", "slow"];
 /// The default address of `berth up`. The machine's loopback is its own.
 const LISTEN: &str = "127.0.0.1:7443";
 /// The file name of the administrator's kubeconfig that `berth up` writes to its state directory.
@@ -149,6 +151,8 @@ impl Berth {
         let (media, data) = (self.shared("media"), self.shared("data"));
         command.env("BERTH_SHARES", format!("media={}:ro,data={}", media.display(), data.display()));
         command.env("BERTH_BACKUP_FOLDERS", format!("nas={}", self.backups().display()));
+        let folders = POOLS.map(|pool| format!("{pool}={}", self.pool_folder(pool).display()));
+        command.env("BERTH_POOL_FOLDERS", folders.join(","));
         if let Some(name) = &self.name {
             command.args(["--host-name", name]);
         }
@@ -176,6 +180,13 @@ impl Berth {
     /// The folder beside its state directory that it offers for backups, as `nas`.
     pub fn backups(&self) -> PathBuf {
         self.state.with_file_name("backups")
+    }
+
+    /// The folder beside its state directory for the disks of a pool, `fast` or `slow`.
+    pub fn pool_folder(&self, pool: &str) -> PathBuf {
+        let mut name = self.state.file_name().unwrap_or_default().to_owned();
+        name.push(format!("-pool-{pool}"));
+        self.state.with_file_name(name)
     }
 
     fn search_path(&self) -> std::ffi::OsString {
@@ -231,6 +242,13 @@ impl Berth {
             std::fs::create_dir_all(self.shared(share))?;
         }
         std::fs::create_dir_all(self.backups())?;
+        for folder in POOLS.map(|pool| self.pool_folder(pool)) {
+            // The marker of a host whose state directory is gone is that of another host.
+            if folder.exists() && !self.state.exists() {
+                std::fs::remove_dir_all(&folder)?;
+            }
+            std::fs::create_dir_all(&folder)?;
+        }
         self.daemon = Some(self.machine.spawn(name, command, &self.log)?);
         Ok(())
     }

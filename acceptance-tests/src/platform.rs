@@ -380,5 +380,8 @@ fn is_log(file: &str) -> bool {
 /// Whether a file must disappear with a VM and its disks. The trash keeps deleted disks for a day, and the images they are
 /// overlays of.
 pub fn belongs_to_a_vm(file: &str) -> bool {
-    file.starts_with("instances/") || (file.starts_with("pools/") && !file.contains("/trash/"))
+    // The record of a pool's folder stays as long as the host.
+    let is_record = |file: &str| file.ends_with(".json") && file.matches('/').count() == 1;
+    file.starts_with("instances/")
+        || (file.starts_with("pools/") && !file.contains("/trash/") && !is_record(file))
 }

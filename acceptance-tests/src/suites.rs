@@ -31,6 +31,7 @@ pub mod made_images;
 pub mod modules;
 pub mod moves;
 pub mod networks;
+pub mod pools;
 pub mod probes;
 pub mod quotas;
 pub mod routes;

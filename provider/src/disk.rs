@@ -39,7 +39,10 @@ fn declared(fixed: Effect) -> Vec<Field> {
         Field::spec("pool", Shape::Text(Form::Name))
             .default(berth_api::DEFAULT_NAME)
             .effect(fixed)
-            .refers(STORAGE_POOL),
+            .refers(STORAGE_POOL)
+            .text(
+                "Name of the StoragePool. Default: `pool` of the provider, or `default`; a disk that exists stays in its pool. Cannot change.",
+            ),
         Field::spec("deletion_policy", Shape::Text(Form::Any)).default("Delete"),
         Field::spec("expand_policy", Shape::Text(Form::Any)).default("Online"),
         Field::spec("provisioning", Shape::Text(Form::Any)).default("Thin").effect(fixed),
@@ -180,6 +183,11 @@ impl ResourceKind for Disk {
                 "state",
                 "/status/state",
                 "The state of the disk: `Pending`, `Creating`, `Available`, `InUse`, `Failed` or `Terminating`.",
+            ),
+            Field::observed(
+                "used",
+                "/status/used",
+                "The space that its file takes on its host, such as `1536Mi`: measured every ten minutes and rounded up, without the image and the snapshots that it is based on.",
             ),
         ]);
         fields

@@ -97,7 +97,7 @@ impl BerthProvider {
 }
 
 /// The attributes of the `provider` block: name, environment variable, description.
-const ATTRIBUTES: [(&str, &str, &str); 7] = [
+const ATTRIBUTES: [(&str, &str, &str); 8] = [
     ("kubeconfig", "BERTH_KUBECONFIG", "Path of a kubeconfig file."),
     ("context", "BERTH_CONTEXT", "The context of the kubeconfig. Default: the current one."),
     ("host", "BERTH_HOST", "The control plane's address, `https://host:port`, instead of a kubeconfig."),
@@ -109,6 +109,11 @@ const ATTRIBUTES: [(&str, &str, &str); 7] = [
     ),
     ("namespace", "BERTH_NAMESPACE", "Namespace of resources that do not set one. Default `default`."),
     (
+        "pool",
+        "BERTH_POOL",
+        "StoragePool of new disks, and of new disks of VMs, that do not set one. A disk that exists stays in its pool. Default `default`.",
+    ),
+    (
         "owner",
         "BERTH_OWNER",
         "The owner of the declared fields: one owner does not overwrite the fields of another. Give each \
@@ -118,6 +123,8 @@ const ATTRIBUTES: [(&str, &str, &str); 7] = [
 
 const ALLOW_LOOPBACK_HTTP: &str = "allow_loopback_http";
 const INVALID_NAMESPACE: &str = "A namespace is lower-case letters, digits and \"-\", at most 63 characters.";
+const INVALID_POOL: &str =
+    "The name of a StoragePool is lower-case letters, digits and \"-\", at most 63 characters.";
 const INVALID_OWNER: &str = "An owner is letters, digits, \"-\", \"_\" and \".\", at most 63 characters.";
 
 /// Whether a text consists of `a-z`, `0-9`, `-`, `_`, `.`: it becomes part of a field manager's name.
@@ -174,6 +181,9 @@ impl Provider for BerthProvider {
         if configured(config, "namespace").is_some_and(|namespace| !ResourceName::is_dns_label(&namespace)) {
             found.push(Diagnostic::error("Invalid namespace", INVALID_NAMESPACE).at("namespace"));
         }
+        if configured(config, "pool").is_some_and(|pool| !ResourceName::is_dns_label(&pool)) {
+            found.push(Diagnostic::error("Invalid pool", INVALID_POOL).at("pool"));
+        }
         if configured(config, "owner").is_some_and(|owner| !is_owner(&owner)) {
             found.push(Diagnostic::error("Invalid owner", INVALID_OWNER).at("owner"));
         }
@@ -200,6 +210,15 @@ impl Provider for BerthProvider {
             .is_some_and(|name| !ResourceName::is_dns_label(&name))
         {
             found.push(Diagnostic::error("Invalid namespace", INVALID_NAMESPACE).at("namespace"));
+        }
+        let pool = configured_or_environment(config, "pool");
+        if pool.as_ref().is_some_and(|name| !ResourceName::is_dns_label(name)) {
+            found.push(Diagnostic::error("Invalid pool", INVALID_POOL).at("pool"));
+        }
+        if config.get("pool").is_unknown() {
+            let detail = "A plan shows the pool of each new disk. Write the name of the StoragePool, not an attribute of one that does \
+                          not exist yet.";
+            found.push(Diagnostic::error("The pool is not known yet", detail).at("pool"));
         }
         let namespace = if config.get("namespace").is_unknown() {
             None
@@ -239,7 +258,7 @@ impl Provider for BerthProvider {
                 error.to_string()
             })
         };
-        self.session.configure(Settings::new(api, owner, namespace).at(server));
+        self.session.configure(Settings::new(api, owner, namespace).with_pool(pool).at(server));
         found
     }
 

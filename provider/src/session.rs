@@ -39,6 +39,8 @@ pub struct Settings {
     pub owner: String,
     /// The default namespace; none while it is unknown.
     pub namespace: Option<String>,
+    /// The StoragePool of new disks that name none. None: `default`.
+    pub pool: Option<String>,
     /// The control plane of `api`; empty while there is no client.
     pub server: Server,
     reachable: Arc<OnceCell<bool>>,
@@ -62,6 +64,7 @@ impl Settings {
             api,
             owner,
             namespace,
+            pool: None,
             server: Server::default(),
             reachable: Arc::default(),
             run: Arc::default(),
@@ -74,6 +77,12 @@ impl Settings {
     #[must_use]
     pub fn at(self, server: Server) -> Self {
         Self { server, ..self }
+    }
+
+    /// Sets the StoragePool of new disks that name none.
+    #[must_use]
+    pub fn with_pool(self, pool: Option<String>) -> Self {
+        Self { pool, ..self }
     }
 
     /// The field manager.

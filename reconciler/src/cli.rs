@@ -20,7 +20,10 @@ use std::{
 };
 
 use berth_controllers::{self as controllers, PlacementPolicy, TenantNetworks};
-use berth_host::{BackupFolderMapping, PciMapping, ShareMapping, UsbMapping, VgpuMapping, linux::UidRange};
+use berth_host::{
+    BackupFolderMapping, PciMapping, PoolFolderMapping, ShareMapping, UsbMapping, VgpuMapping,
+    linux::UidRange,
+};
 use clap::{Args, Parser, Subcommand};
 use ipnet::{IpNet, Ipv4Net};
 
@@ -219,6 +222,16 @@ pub struct AgentOptions {
         value_delimiter = ','
     )]
     pub backup_folders: Vec<BackupFolderMapping>,
+    /// The folder of this machine for the disks of a StoragePool of type Local: `fast=/mnt/nvme/berth`. It exists already, and all
+    /// users can pass through it; berth marks it with a file. While that file is not there, as when the file system is not mounted, the
+    /// pool is away. Can be given several times, once for each pool. Default: each pool has a folder in the state directory.
+    #[arg(
+        long = "pool-folder",
+        env = "BERTH_POOL_FOLDERS",
+        value_name = "POOL=FOLDER",
+        value_delimiter = ','
+    )]
+    pub pool_folders: Vec<PoolFolderMapping>,
     /// Allows guests to reach these ranges, which are blocked otherwise: addresses of this host, of other hosts and of the
     /// control plane, and link-local addresses.
     #[arg(long, env = "BERTH_GUEST_ALLOW", value_name = "CIDR", value_delimiter = ',')]

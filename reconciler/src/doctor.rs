@@ -69,6 +69,7 @@ pub(crate) fn checks(facts: &DoctorFacts) -> Vec<Check> {
         machine::memory(facts),
         machine::huge_pages(facts),
         machine::storage(facts),
+        machine::pools(facts),
         machine::open_files(facts),
         machine::clock(facts),
         network::tun(facts),

@@ -136,7 +136,7 @@ pub(crate) fn table(hosts: &[(&Usage, &Usage)], namespace: Option<&str>) -> Stri
             optional(rates.io_pressure),
         ]);
     }
-    let mut out = aligned(&lines);
+    let mut out = aligned(&lines) + &pools(hosts);
     let mut vms: Vec<(&Usage, &VmUsage, VmRates)> = Vec::new();
     for (before, after) in hosts {
         let wanted = after.vms.iter().filter(|vm| namespace.is_none_or(|wanted| vm.namespace == wanted));
@@ -192,6 +192,22 @@ pub(crate) fn json(hosts: &[Usage], namespace: Option<&str>) -> serde_json::Resu
         usage.vms.retain(|vm| namespace.is_none_or(|wanted| vm.namespace == wanted));
     }
     Ok(serde_json::to_string_pretty(&hosts)? + "\n")
+}
+
+/// Formats the storage pools of hosts; empty if none is reported.
+fn pools(hosts: &[(&Usage, &Usage)]) -> String {
+    let mut lines = vec![row(&["HOST", "POOL", "SIZE", "FREE", "PROMISED"])];
+    for (host, pool) in hosts.iter().flat_map(|(_, host)| host.pools.iter().map(move |pool| (host, pool))) {
+        let space = |amount: u64| if pool.is_away { "away".to_owned() } else { bytes(amount as f64) };
+        lines.push(vec![
+            host.host.clone(),
+            pool.name.clone(),
+            space(pool.size_bytes),
+            space(pool.free_bytes),
+            bytes(pool.promised_bytes as f64),
+        ]);
+    }
+    if lines.len() > 1 { format!("\n{}", aligned(&lines)) } else { String::new() }
 }
 
 fn row(cells: &[&str]) -> Vec<String> {

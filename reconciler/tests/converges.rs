@@ -23,7 +23,7 @@ mod snapshot_schedules;
 #[path = "converges/vm_snapshots.rs"]
 mod vm_snapshots;
 
-use std::cell::RefCell;
+use std::{cell::RefCell, time::Duration};
 
 use berth_api::{AttachmentState, Disk, HotswapDiskAttachment, Image, ImageState, PublicIP, VMState};
 use berth_host::{BridgeChoice, HostInterface, PciDeviceFacts, ShareFacts, UsbDeviceFacts, VgpuFacts};
@@ -172,7 +172,7 @@ async fn until_host(what: &str, holds: impl Fn() -> bool) {
     let begun = tokio::time::Instant::now();
     while !holds() {
         assert!(begun.elapsed().as_secs() < 900, "not reached: {what}");
-        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }
 
@@ -603,6 +603,35 @@ fn a_disk_is_attached_grown_and_detached_while_the_vm_runs() {
             .await;
         assert_eq!(rig.pid("web").await, pid, "it is the same QEMU all along");
         rig.must_settle().await;
+    });
+}
+
+fn is_away(disk: &Disk) -> bool {
+    let conditions = disk.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    berth_api::condition::find(conditions, "Ready").is_some_and(|ready| ready.reason == "PoolAway")
+}
+
+#[test]
+fn a_disk_of_a_pool_that_is_away_is_out_of_reach_and_is_deleted_once_the_pool_is_back() {
+    converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter], async |rig| {
+        rig.system.set_pool_folder("default", None);
+        web_is_declared(rig).await;
+        web_runs(rig).await;
+        rig.strike_from_here();
+        rig.system.set_pool_folder("default", Some("its file system is not mounted"));
+        rig.until("web-root", "is out of reach", is_away).await;
+        rig.delete("VM", "web").await;
+        rig.until_gone("VM", "web").await;
+        rig.delete("Disk", "web-root").await;
+        tokio::time::sleep(Duration::from_secs(120)).await;
+        assert_eq!(rig.system.volumes_now().len(), 1, "the file stays");
+        rig.until("web-root", "is still out of reach", is_away).await;
+        rig.system.set_pool_folder("default", None);
+        rig.until_gone("Disk", "web-root").await;
+        for (kind, name) in [("PublicIP", "web"), ("Image", "debian"), ("VMClass", "small")] {
+            rig.delete(kind, name).await;
+        }
+        rig.until_nothing_is_left().await;
     });
 }
 

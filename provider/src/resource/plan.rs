@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use crate::{
     api::{Api, ApiError, ApplyOptions, RetryLimit},
     change::PlannedChange,
+    default_pool,
     field::Effect,
     mapping, name_prefix, planning,
     private::Private,
@@ -138,6 +139,7 @@ impl KindResource {
     }
 
     fn planned(&self, prior: &Value, config: &Value, settings: &Settings) -> Value {
+        let config = &default_pool::filled(&self.fields, prior, config, settings.pool.as_deref());
         let mut planned = planning::plan(&self.fields, prior, config);
         planned.set("timeouts", config.get("timeouts").clone());
         if self.is_namespaced && config.get("namespace").is_null() && prior.is_null() {

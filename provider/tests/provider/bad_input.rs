@@ -1035,6 +1035,10 @@ fn pools() -> Vec<(&'static str, Bad)> {
                 "-1 is ",
             ),
         ),
+        (
+            "berth_storage_pool",
+            everywhere(with(storage(), "/overcommit_percent", json!(99)), "overcommit_percent", "99 is "),
+        ),
         ("berth_storage_pool", everywhere(with(storage(), "/name", json!("S")), "name", "not a DNS label")),
         (
             "berth_public_ip",

@@ -424,7 +424,8 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         "ipv4": {"allocation": "Static"}});
     let office = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv4": {"allocation": "External"}});
     let pool = json!({"name": "p", "cidrs": ["192.0.2.0/24"], "mode": "local", "use_all_addresses": false});
-    let storage = json!({"name": "s", "type": "Local", "trash_retention_seconds": 60});
+    let storage =
+        json!({"name": "s", "type": "Local", "trash_retention_seconds": 60, "overcommit_percent": 200});
     let host =
         json!({"name": "h", "cordoned": false, "draining": false, "reserved": {"cpus": 1, "memory": "1Gi"}});
     let check = json!({"type": "http", "path": "/a", "port": 80, "interval": "2s", "timeout": "1s", "healthy_threshold": 1, "unhealthy_threshold": 2});
@@ -598,7 +599,8 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_ip_pool", pool.clone(), "/mode", json!("l2"), Announced::Replace),
         ("berth_ip_pool", pool, "/use_all_addresses", json!(true), Announced::Live),
         ("berth_storage_pool", storage.clone(), "/type", json!("Other"), Announced::Replace),
-        ("berth_storage_pool", storage, "/trash_retention_seconds", json!(0), Announced::Live),
+        ("berth_storage_pool", storage.clone(), "/trash_retention_seconds", json!(0), Announced::Live),
+        ("berth_storage_pool", storage, "/overcommit_percent", json!(100), Announced::Live),
         ("berth_host", host.clone(), "/name", json!("h2"), Announced::Replace),
         ("berth_host", host.clone(), "/cordoned", json!(true), Announced::Live),
         ("berth_host", host.clone(), "/draining", json!(true), Announced::Live),

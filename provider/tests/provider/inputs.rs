@@ -122,8 +122,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_provider_block_is_configured_or_refused(texts in vec(prop_oneof![text().prop_map(Value::from), Just(Value::Null)], 7), http: bool) {
-        let names = ["kubeconfig", "context", "host", "token", "ca_certificate", "namespace", "owner"];
+    fn any_provider_block_is_configured_or_refused(texts in vec(prop_oneof![text().prop_map(Value::from), Just(Value::Null)], 8), http: bool) {
+        let names = ["kubeconfig", "context", "host", "token", "ca_certificate", "namespace", "pool", "owner"];
         let mut config = Value::object(names.into_iter().zip(texts));
         config.set("allow_loopback_http", Value::Bool(http));
         run(async {

@@ -378,7 +378,11 @@ fn every_other_kind_becomes_its_custom_resource() {
             json!({"cidrs": ["192.0.2.0/24"]}),
             json!({"cidrs": ["192.0.2.0/24"], "mode": "local", "useAllAddresses": false}),
         ),
-        ("berth_storage_pool", json!({}), json!({"type": "Local", "trashRetentionSeconds": 86_400})),
+        (
+            "berth_storage_pool",
+            json!({}),
+            json!({"type": "Local", "trashRetentionSeconds": 86_400, "overcommitPercent": 1000}),
+        ),
         ("berth_host", json!({"cordoned": true}), json!({"cordoned": true})),
         ("berth_host", json!({"reserved": {"memory": "2Gi"}}), json!({"reserved": {"memory": "2Gi"}})),
         ("berth_public_ip", json!({}), json!({"pool": "default", "deletionProtection": false})),

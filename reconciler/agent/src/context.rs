@@ -2,6 +2,7 @@
 //!
 //! Each part is a module of its own that does not know this one.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
@@ -21,6 +22,7 @@ use crate::copies::Copies;
 use crate::credentials::Secrets;
 use crate::definitions::Definitions;
 use crate::disk_keys::DiskKeys;
+use crate::disk_use::DiskUse;
 use crate::error::Error;
 use crate::held_statuses::{HeldStatuses, LastReport};
 use crate::hooks::HookCalls;
@@ -89,6 +91,10 @@ pub(crate) struct Context {
     pub(crate) recovering: AtomicBool,
     /// The capacity it reserved for itself at that time.
     pub(crate) reserved: Mutex<Option<Reserved>>,
+    /// The pools that were away at the last look.
+    pub(crate) away_pools: Mutex<BTreeSet<String>>,
+    /// The space that the files of disks take.
+    pub(crate) disk_use: DiskUse,
     synced: watch::Sender<bool>,
 }
 
@@ -136,6 +142,8 @@ impl Context {
             draining: AtomicBool::new(false),
             recovering: AtomicBool::new(false),
             reserved: Mutex::default(),
+            away_pools: Mutex::default(),
+            disk_use: DiskUse::default(),
             synced: watch::channel(false).0,
             queue,
             config,

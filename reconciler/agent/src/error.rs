@@ -184,9 +184,13 @@ impl Error {
         }
     }
 
-    /// Whether a file of the host, an address of a network or a guest that runs is waited for: that causes no event for the object either.
+    /// Whether a file or a pool of the host, an address of a network or a guest that runs is waited for: that causes no event for the object
+    /// either.
     pub(crate) fn is_unannounced(&self) -> bool {
-        matches!(self.reason(), Reason::WaitingForFile | Reason::AddressConflict | Reason::WaitingForVM)
+        matches!(
+            self.reason(),
+            Reason::WaitingForFile | Reason::PoolAway | Reason::AddressConflict | Reason::WaitingForVM
+        )
     }
 
     /// Returns whether to back off or to wait for a change.
@@ -269,6 +273,7 @@ pub(crate) fn reason_of(error: &SystemError) -> Reason {
         SystemError::FileRefused { .. } => Reason::FileRefused,
         SystemError::Shrink { .. } | SystemError::Invalid { .. } => Reason::InvalidSpec,
         SystemError::VolumeLost { .. } | SystemError::VolumeDamaged { .. } => Reason::DiskLost,
+        SystemError::PoolAway { .. } => Reason::PoolAway,
         SystemError::SnapshotLost { .. } => Reason::SnapshotLost,
         SystemError::KeyMissing { .. } => Reason::WaitingForKey,
         SystemError::TooManySnapshots { .. } => Reason::TooManySnapshots,
@@ -415,6 +420,15 @@ mod tests {
     fn a_key_that_is_not_there_yet_is_waited_for_and_is_no_end() {
         let missing = SystemError::KeyMissing { id: "data".to_owned(), wrapped_by: "secure".to_owned() };
         assert_eq!((reason_of(&missing), is_stalled(&missing)), (Reason::WaitingForKey, false));
+    }
+
+    #[test]
+    fn a_pool_that_is_away_is_no_lost_disk_and_is_looked_for_at_a_fixed_interval() {
+        let away = SystemError::PoolAway { pool: "fast".to_owned(), detail: "not mounted".to_owned() };
+        assert_eq!((reason_of(&away), is_stalled(&away)), (Reason::PoolAway, true));
+        assert_eq!(away.to_string(), "storage pool fast is away: not mounted");
+        let error = Error::from(away);
+        assert!(error.is_unannounced() && error.retry() == Retry::Backoff);
     }
 
     #[test]

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_qemu::balloon::{Balloon, GuestMemory, REPORT_EVERY};
+use berth_api::HostPool;
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use tokio::time::{Instant, timeout};
@@ -25,7 +26,7 @@ use crate::journal::{Journal, Run};
 use crate::key::ObjectName;
 use crate::machine::Machine;
 use crate::networking::tap_of;
-use crate::usage::{DiskUsage, Usage, VmUsage};
+use crate::usage::{DiskUsage, PoolUsage, Usage, VmUsage};
 
 pub(crate) use server::serve;
 
@@ -66,7 +67,20 @@ async fn read(ctx: &Context) -> Usage {
     let mut vms: Vec<VmUsage> = vms.filter_map(futures::future::ready).collect().await;
     vms.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
     let machine = ctx.system.host_use().await.unwrap_or_default();
-    Usage { host: ctx.host().to_owned(), time: ctx.now(), machine, vms }
+    Usage { host: ctx.host().to_owned(), time: ctx.now(), machine, vms, pools: pools(ctx) }
+}
+
+/// Returns the pools as the Host reports them: a look at their file systems would take as long as the slowest of them.
+fn pools(ctx: &Context) -> Vec<PoolUsage> {
+    let host = ctx.index.read().hosts.get(&ObjectName::new("", ctx.host()));
+    let usage = |pool: &HostPool| PoolUsage {
+        name: pool.name.clone(),
+        size_bytes: pool.total_bytes(),
+        free_bytes: pool.free_bytes(),
+        promised_bytes: pool.promised_bytes(),
+        is_away: !pool.is_there(),
+    };
+    host.iter().filter_map(|host| host.status.as_ref()).flat_map(|status| &status.pools).map(usage).collect()
 }
 
 fn candidates(ctx: &Context) -> Vec<Candidate> {

@@ -21,9 +21,7 @@ use crate::error::Error;
 use crate::key::ObjectName;
 
 pub(crate) use memory::DueMemory;
-pub(crate) use vm::{
-    DueParts, VmRestore, booted, due_memory, holds, observe as observe_vm, parts_of, snapshots_of,
-};
+pub(crate) use vm::{DueParts, VmRestore, booted, due_memory, holds, observe_vm, parts_of, snapshots_of};
 
 /// The restore that a Disk or its VM declares, as it is on this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -30,6 +30,21 @@ pub struct Usage {
     pub machine: HostUse,
     /// Sorted by namespace and name.
     pub vms: Vec<VmUsage>,
+    /// Sorted by name. Older agents have none.
+    #[serde(default)]
+    pub pools: Vec<PoolUsage>,
+}
+
+/// The space of a storage pool on the host, as the status of the Host has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PoolUsage {
+    pub name: String,
+    pub size_bytes: u64,
+    pub free_bytes: u64,
+    /// The sizes of its disks together.
+    pub promised_bytes: u64,
+    pub is_away: bool,
 }
 
 /// The use of the host by a VM.

@@ -27,6 +27,7 @@ use crate::{Binding, Conditions, DiskEncryption, EncryptionStatus, ObjectUse, Qu
     printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
     printcolumn(name = "Reason", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].reason"#),
     printcolumn(name = "Size", type_ = "string", json_path = ".status.size"),
+    printcolumn(name = "Used", type_ = "string", json_path = ".status.used"),
     printcolumn(name = "Image", type_ = "string", json_path = ".spec.image"),
     printcolumn(name = "Used-By", type_ = "string", json_path = ".status.usedBy[*].vm"),
     printcolumn(name = "Host", type_ = "string", json_path = ".status.binding.host"),
@@ -261,6 +262,11 @@ pub struct DiskStatus {
     /// The size the file has now, as a quantity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<String>,
+    /// The space that its file takes on its host, as a quantity: measured every ten minutes and rounded up. The image and the snapshots that
+    /// it is based on are not part of it. Absent before it is measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub used: Option<String>,
     /// Its encryption: the KeyClass that protects its key, and the identifiers of both keys. None: it is not encrypted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encryption: Option<Box<EncryptionStatus>>,

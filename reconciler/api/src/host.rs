@@ -15,6 +15,7 @@ use crate::{
     hardware::CPU_LEVELS,
     passthrough::{HostPciDevices, HostUsbDevices},
     shares::HostShare,
+    storage_pool::HostPool,
     taken::HugeMemory,
     vgpus::HostVgpus,
 };
@@ -215,6 +216,10 @@ pub struct HostStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub backup_folders: Vec<HostBackupFolder>,
+    /// The StoragePools on this host, by name, with their space. At most 64 are listed. Empty in the report of an older agent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub pools: Vec<HostPool>,
     /// The measurement of `/dev/kvm`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kvm: Option<KvmStatus>,

@@ -191,6 +191,9 @@ reasons! {
     DiskOnOtherHost => "Use disks that are on one host: the VM runs there.",
     /// The disk's file is gone from its host.
     DiskLost => "Restore the file on its host, or replace the Disk.",
+    /// The folder of the disk's pool cannot be used on its host now, as when its file system is not mounted; the message has the cause.
+    /// Nothing is lost by that.
+    PoolAway => "Mount the file system on the host, or correct there what the message says: see `status.pools` of the Host.",
     /// The snapshot's file is gone from its host.
     SnapshotLost => "Restore the file on its host, or delete the DiskSnapshot.",
     /// The password does not open the repository.

@@ -17,6 +17,7 @@ pub(crate) mod recovery;
 pub(crate) mod secrets;
 pub(crate) mod security_groups;
 mod silence;
+pub(crate) mod storage;
 mod table;
 pub(crate) mod underlay;
 pub(crate) mod users;
@@ -24,7 +25,8 @@ pub(crate) mod users;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use berth_api::{
-    ConditionType, HOST_FINALIZER, Host, HostStatus, KeyClass, SizeError, SizeTaken, VM, VMClass, condition,
+    ConditionType, HOST_FINALIZER, Host, HostStatus, KeyClass, SizeError, SizeTaken, StoragePool, VM,
+    VMClass, condition,
     host::{AddressConflict, MOST_CPUS, MOST_MEMORY, MOST_OVERHEAD},
     size_taken,
     vm::{Hardware, taken_devices},
@@ -44,6 +46,7 @@ use never_bound::NeverBound;
 use quotas::Usages;
 use recovery::{Recoveries, RecoveryState};
 use silence::Silence;
+use storage::{BoundDisks, HostStorage, changed_pools};
 use table::{AnyTable, Precedence, Table};
 use underlay::Underlay;
 use users::Users;
@@ -98,6 +101,7 @@ pub(crate) struct Cache {
     repository_users: BTreeSet<Key>,
     /// The encrypted Disks and DiskSnapshots that are bound.
     encrypted: BTreeSet<Key>,
+    bound_disks: BoundDisks,
     never_bound: NeverBound,
 }
 
@@ -111,6 +115,7 @@ struct Before {
     secret_roles: Vec<Key>,
     host: Option<Arc<Host>>,
     class: Option<Arc<VMClass>>,
+    pool: Option<Arc<StoragePool>>,
     key_class: Option<Arc<KeyClass>>,
 }
 
@@ -128,6 +133,7 @@ impl Cache {
             images_with_secrets: BTreeSet::new(),
             repository_users: BTreeSet::new(),
             encrypted: BTreeSet::new(),
+            bound_disks: BoundDisks::default(),
             never_bound: NeverBound::default(),
         }
     }
@@ -330,6 +336,7 @@ impl Cache {
             secret_roles: self.secret_roles(key),
             host: self.tables.hosts.get(key).cloned(),
             class: self.tables.vm_classes.get(key).cloned(),
+            pool: self.tables.storage_pools.get(key).cloned(),
             key_class: self.tables.key_classes.get(key).cloned(),
         }
     }
@@ -384,10 +391,16 @@ impl Cache {
                 keys
             }
             ObjectKind::ServiceAccount => self.index.secrets.keys_of_account(key),
-            ObjectKind::StoragePool
-            | ObjectKind::IPPool
+            ObjectKind::Disk => {
+                self.count_disk(key);
+                Vec::new()
+            }
+            ObjectKind::StoragePool => {
+                self.note_limit(key, before.pool.as_deref());
+                Vec::new()
+            }
+            ObjectKind::IPPool
             | ObjectKind::Image
-            | ObjectKind::Disk
             | ObjectKind::DiskSnapshot
             | ObjectKind::BackupRepository
             | ObjectKind::KeyClass
@@ -460,6 +473,7 @@ impl Cache {
                 self.index.capacity.remove_host(&key.name);
             }
         }
+        keys.extend(changed_pools(old, host.as_deref()));
         keys.extend(self.index_underlay(key, host.as_deref()));
         keys.extend(self.claims.set(&key.name, host.as_deref()));
         keys
@@ -540,6 +554,7 @@ impl Cache {
                 networks: status.map(|s| s.networks.clone()).unwrap_or_default(),
                 vlans: status.and_then(|s| s.vlans).unwrap_or_default(),
             }),
+            storage: status.and_then(HostStorage::of),
             overhead: status.and_then(|s| s.vm_overhead.as_deref()).map_or(0, bytes).min(MOST_OVERHEAD),
             ..Candidate::default()
         };

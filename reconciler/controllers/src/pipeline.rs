@@ -163,6 +163,8 @@ impl Pipeline {
                 | ObjectKind::ConfigMap
                 | ObjectKind::SnapshotSchedule
                 | ObjectKind::Quota
+                // Many hosts report their space.
+                | ObjectKind::StoragePool
                     if own != Some(&key) =>
                 {
                     self.coalesce(key)

@@ -9,6 +9,7 @@
 
 mod baseline;
 mod explain;
+mod space;
 #[cfg(test)]
 mod tests;
 
@@ -22,6 +23,7 @@ use berth_api::{BridgeSpec, DeviceCounts, DeviceName, Enforcement, HugeMemory, S
 use crate::cache::capacity::{Candidate, Members};
 pub(crate) use baseline::cpu_baseline;
 pub(crate) use explain::{Unplaced, topology_values};
+pub(crate) use space::NewDisks;
 
 /// A VM's request. Of two VMs with equal requests, each fits where the other does.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -51,6 +53,8 @@ pub(crate) struct Request {
     pub(crate) shares: BTreeMap<String, bool>,
     /// The folders with the backups that its disks are made from, by name.
     pub(crate) backup_folders: BTreeSet<String>,
+    /// Its disks that have no host yet, by pool.
+    pub(crate) disks: BTreeMap<String, NewDisks>,
     /// The hosts that need no copy of an image for its disks.
     pub(crate) image_hosts: BTreeSet<String>,
     /// Whether it has a graphics card of QEMU.
@@ -120,6 +124,7 @@ enum Unfit {
     ReservedCpus,
     Memory,
     HugePages,
+    Space,
 }
 
 /// The group's members by the value of its topology key.
@@ -281,7 +286,8 @@ fn filter(request: &Request, spread: Option<&Spread<'_, '_>>, candidate: &Candid
     check(request.reserved == 0 || reserved <= candidate.reservable, Unfit::ReservedCpus)?;
     check(is_large_enough(request, candidate), Unfit::Memory)?;
     check(memory_with(request, candidate) <= candidate.allocatable_memory, Unfit::Memory)?;
-    check(request.huge_memory.exceeds(&free_huge_memory(candidate)).is_none(), Unfit::HugePages)
+    check(request.huge_memory.exceeds(&free_huge_memory(candidate)).is_none(), Unfit::HugePages)?;
+    check(space::shortage(candidate, request).is_none(), Unfit::Space)
 }
 
 /// The memory in huge pages that no VM on the host has.
@@ -320,10 +326,12 @@ fn score<'a>(
     (spread.map_or(0, |s| s.distance(candidate)), Reverse(preferences), fullness, needs_copy, &candidate.name)
 }
 
-/// The share of the scarcer of CPUs and memory that the host has left once it also has the VM, in units of 2^-32.
+/// The share of the scarcest of CPUs, memory and the space for its new disks that the host has left once it also has the VM, in units of
+/// 2^-32.
 fn share_left(request: &Request, candidate: &Candidate) -> i128 {
     let share = |used: i128, of: i128| if of > 0 { ((of - used) << 32) / of } else { 0 };
     let cpus = share((candidate.used.cpus + request.cpus).into(), candidate.allocatable_cpus.into());
     let memory = share(memory_with(request, candidate).into(), candidate.allocatable_memory.into());
-    cpus.min(memory)
+    let least = cpus.min(memory);
+    space::share_left(candidate, request).map_or(least, |disks| least.min(disks))
 }

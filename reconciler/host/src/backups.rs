@@ -1,17 +1,14 @@
 //! Backups: the data of snapshots in repositories, and volumes that are made from it.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use async_trait::async_trait;
 use secrecy::SecretString;
 
-use crate::shares::check_name;
+use crate::shares::{check_name, folder_path};
 use crate::{NewVolume, Progress, Result, Taken, VolumeFacts};
-
-/// The maximum length of the path of a folder.
-const MOST_PATH: usize = 1024;
 
 /// The backups that a host makes and reads.
 #[async_trait]
@@ -187,11 +184,7 @@ impl FromStr for BackupFolderMapping {
     fn from_str(text: &str) -> std::result::Result<Self, String> {
         let (name, path) = text.split_once('=').ok_or_else(|| format!("{text:?} is not NAME=FOLDER"))?;
         check_name(name)?;
-        let is_usable = Path::new(path).is_absolute() && path.len() <= MOST_PATH;
-        if !is_usable || path.chars().any(char::is_control) {
-            return Err(format!("{path:?} is not an absolute path, at most {MOST_PATH} bytes long"));
-        }
-        Ok(Self { name: name.to_owned(), path: path.into() })
+        Ok(Self { name: name.to_owned(), path: folder_path(path)? })
     }
 }
 

@@ -61,6 +61,9 @@ pub enum SystemError {
         "{id} is encrypted, and its key, which KeyClass {wrapped_by} protects, is not known to this host (yet)"
     )]
     KeyMissing { id: String, wrapped_by: String },
+    /// The folder of a storage pool cannot be used now. Nothing in it is lost by that.
+    #[error("storage pool {pool} is away: {detail}")]
+    PoolAway { pool: String, detail: String },
     #[error("snapshot {id} is not on this host")]
     SnapshotLost { id: String },
     #[error(

@@ -27,7 +27,7 @@ use tokio::sync::Notify;
 
 use crate::{
     BridgedNetwork, Credentials, Filters, Firewall, HostBridge, HostFacts, HostInterface, NetworkConfig,
-    Uplink,
+    PoolFolderFacts, Uplink,
 };
 pub use backups::FakeRepositories;
 pub use faults::{FaultAction, Faults, NoFaults, When};
@@ -174,6 +174,27 @@ impl FakeSystem {
     /// Sets how much memory of the host programs can still get.
     pub fn set_available_memory(&self, bytes: u64) {
         self.state().available_memory = Some(bytes);
+    }
+
+    /// Gives a pool a folder of its own, which is there if there is no problem, and away otherwise.
+    pub fn set_pool_folder(&self, pool: &str, problem: Option<&str>) {
+        let bytes = if problem.is_some() { 0 } else { 1 << 40 };
+        let folder = PoolFolderFacts {
+            pool: pool.to_owned(),
+            path: format!("/mnt/{pool}").into(),
+            total_bytes: bytes,
+            free_bytes: bytes,
+            problem: problem.map(str::to_owned),
+        };
+        self.change_facts(|facts| {
+            facts.pool_folders.retain(|of| of.pool != pool);
+            facts.pool_folders.push(folder);
+        });
+    }
+
+    /// Sets the bytes that a volume takes.
+    pub fn set_used_bytes(&self, volume: &str, bytes: u64) {
+        self.state().used.insert(volume.to_owned(), bytes);
     }
 
     /// Returns the current size of each volume's file, by volume id.

@@ -9,8 +9,8 @@ use berth_qemu::machine::Accelerator;
 use serde_json::Value;
 
 use crate::{
-    BackupFolderFacts, DedicatedFacts, HostLinks, HostRange, HostUse, PciDeviceFacts, Result, ShareFacts,
-    UsbDeviceFacts, VgpuFacts,
+    BackupFolderFacts, DedicatedFacts, HostLinks, HostRange, HostUse, PciDeviceFacts, PoolFolderFacts,
+    Result, ShareFacts, UsbDeviceFacts, VgpuFacts,
 };
 
 /// The facts of the host itself.
@@ -65,7 +65,7 @@ pub enum ForeignKind {
 pub struct HostFacts {
     pub cpus: u32,
     pub memory_bytes: u64,
-    /// Of the file system that holds the pools.
+    /// Of the file system that holds the pools without a folder of their own.
     pub storage_total_bytes: u64,
     pub storage_free_bytes: u64,
     /// The error is for people: the missing part and how to install it.
@@ -94,6 +94,8 @@ pub struct HostFacts {
     pub shares: Vec<ShareFacts>,
     /// The folders that its administrator offers for backups.
     pub backup_folders: Vec<BackupFolderFacts>,
+    /// The pools with a folder of their own.
+    pub pool_folders: Vec<PoolFolderFacts>,
     /// The huge pages of this host, by size. `memory_bytes` includes them.
     pub huge_pages: Vec<HugePagesFacts>,
     /// The CPUs that single machines may have for themselves. `cpus` includes them.

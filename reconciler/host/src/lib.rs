@@ -33,6 +33,7 @@ mod names;
 mod networks;
 mod packet_filter;
 mod passthrough;
+mod pool_folders;
 mod routes;
 mod shares;
 mod start;
@@ -67,6 +68,7 @@ pub use passthrough::{
     DeviceMapping, DeviceSelector, PciDeviceFacts, PciMapping, PciSelector, UsbDeviceFacts, UsbMapping,
     UsbSelector,
 };
+pub use pool_folders::{PoolFolderFacts, PoolFolderMapping};
 pub use routes::{GuestRoutes, Route};
 pub use shares::{ShareFacts, ShareMapping};
 pub use start::{Earlier, Start};

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  <state>/images/<digest>                       verified images
+//!          pools/<pool>.json                     where the folder of a pool is, if it has one of its own
 //!          pools/<pool>/volumes/<id>.qcow2       disks, each with a note beside it
 //!          pools/<pool>/trash/…                  deleted ones
 //!          pools/<pool>/snapshots/<id>.qcow2     files below disks, which nothing writes
@@ -29,6 +30,7 @@ pub mod libvirt;
 mod machines;
 mod network;
 mod passthrough;
+mod pool_folders;
 mod program;
 mod qemu_img;
 pub mod qemu_processes;
@@ -43,7 +45,7 @@ mod users;
 mod vgpus;
 mod volumes;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -69,10 +71,10 @@ use super::{
     BackupFolderMapping, BridgedNetwork, ChecksumSource, Credentials, DeviceSpecs, Firewall, ForeignObject,
     Forwarding, HostFacts, HostInfo, HostLinks, HostUse, ImageFacts, ImageFile, ImageSource, Images,
     InstanceFacts, LaunchRequest, LeaseTaken, MachineUse, Machines, Merged, NetworkConfig, Networks,
-    NewImage, NewRestore, NewSnapshot, NewVolume, PciMapping, ProcessFacts, Progress, RemoteImage,
-    ResolvedImage, Result, SealedKey, ShareMapping, SnapshotFacts, StateAccess, SystemError, Taken,
-    TapConfig, TapFacts, Trace, TraceRequest, TrashedVolume, Uplink, UsbMapping, VgpuMapping, VolumeFacts,
-    VolumeOwner, Volumes,
+    NewImage, NewRestore, NewSnapshot, NewVolume, PciMapping, PoolFolderMapping, ProcessFacts, Progress,
+    RemoteImage, ResolvedImage, Result, SealedKey, ShareMapping, SnapshotFacts, StateAccess, SystemError,
+    Taken, TapConfig, TapFacts, Trace, TraceRequest, TrashedVolume, Uplink, UsbMapping, VgpuMapping,
+    VolumeFacts, VolumeOwner, Volumes,
 };
 use backup_folders::BackupFolders;
 use direct_io::DirectIo;
@@ -87,6 +89,7 @@ use machines::LinuxMachines;
 use network::{LinuxNetworks, UplinkChoice};
 pub use network::{bridge_mac, relay_link};
 use passthrough::{HostKernel, Passthrough};
+use pool_folders::PoolFolders;
 use shares::Shares;
 use usb_devices::UsbPassthrough;
 use users::Users;
@@ -98,7 +101,7 @@ pub use users::UidRange;
 /// The configuration of a host.
 #[derive(Clone, Debug)]
 pub struct LinuxConfig {
-    /// The state directory, which contains all files.
+    /// The state directory, which contains all files except for those of pools with a folder of their own.
     pub state_dir: PathBuf,
     /// The users that QEMU processes run as, one for each instance. None: QEMU runs as the agent's own user.
     pub qemu_users: Option<UidRange>,
@@ -123,6 +126,8 @@ pub struct LinuxConfig {
     pub shares: Vec<ShareMapping>,
     /// The folders for backups. Default: none.
     pub backup_folders: Vec<BackupFolderMapping>,
+    /// The folders of pools that have one of their own. Default: none.
+    pub pool_folders: Vec<PoolFolderMapping>,
     /// The CPUs that single machines may have for themselves. Other machines run on the others. Default: none.
     pub dedicated_cpus: BTreeSet<u32>,
 }
@@ -147,6 +152,7 @@ impl LinuxConfig {
             vgpus: Vec::new(),
             shares: Vec::new(),
             backup_folders: Vec::new(),
+            pool_folders: Vec::new(),
             dedicated_cpus: BTreeSet::new(),
         }
     }
@@ -178,6 +184,7 @@ pub struct LinuxSystem {
     vgpus: Vgpus,
     shares: Shares,
     backup_folders: BackupFolders,
+    pool_folders: PoolFolders,
     host: LinuxInfo,
     direct_io: DirectIo,
     /// The user of programs that read or change images.
@@ -189,7 +196,8 @@ pub struct LinuxSystem {
 impl LinuxSystem {
     /// Creates missing directories. Blocks for a few file operations.
     ///
-    /// *Errors*: when QEMU's user cannot traverse the path to the state directory.
+    /// *Errors*: when QEMU's user cannot traverse the path to the state directory; when the folders of pools contradict each other or
+    /// the state directory.
     pub fn open(config: LinuxConfig) -> Result<Self> {
         let layout = Layout::new(&config.state_dir);
         files::ensure_folder(layout.root())?;
@@ -197,6 +205,10 @@ impl LinuxSystem {
         for folder in [layout.pools(), layout.networks()] {
             files::ensure_folder(&folder)?;
         }
+        let pool_folders = open_pool_folders(&layout, &config)?;
+        let layout = layout.with_pool_folders(pool_folders.paths());
+        let own: Vec<PathBuf> =
+            std::iter::once(layout.root().to_owned()).chain(pool_folders.paths().into_values()).collect();
         let shared = config.qemu_users.and(shared_user());
         let unpacker = Unpacker { user: shared, max_bytes: config.max_image_bytes };
         let images = LinuxImages::open(layout.clone(), unpacker, config.images)?;
@@ -205,16 +217,20 @@ impl LinuxSystem {
             files::ensure_folder_for(&layout.images(), shared.as_ref())?;
         }
         let users = Users::new(layout.clone(), config.qemu_users, shared);
-        let volumes = LinuxVolumes::new(layout.clone(), None).with_adoptable(config.disk_folders);
+        let volumes = LinuxVolumes::new(layout.clone(), None)
+            .with_adoptable(config.disk_folders)
+            .with_pool_folders(pool_folders.clone());
         volumes.forget_partial()?;
-        let shares = Shares::new(config.shares, layout.root().to_owned());
+        let shares = Shares::new(config.shares, own.clone());
+        let machines = LinuxMachines::open(layout.clone(), users, config.dedicated_cpus, shares.clone())?;
         Ok(Self {
             images: Arc::new(images),
             volumes,
             networks: LinuxNetworks::new(layout.clone()),
-            machines: LinuxMachines::open(layout.clone(), users, config.dedicated_cpus, shares.clone())?,
+            machines: machines.with_pool_folders(pool_folders.clone()),
             shares,
-            backup_folders: BackupFolders::new(config.backup_folders, layout.root().to_owned()),
+            backup_folders: BackupFolders::new(config.backup_folders, own),
+            pool_folders,
             passthrough: Passthrough::new("/", layout.pci(), config.pci_devices, Arc::new(HostKernel)),
             usb: UsbPassthrough::new("/", layout.usb(), config.usb_devices, Arc::new(HostKernel)),
             vgpus: Vgpus::new("/", layout.vgpus(), config.vgpus, Arc::new(HostKernel)),
@@ -242,6 +258,14 @@ impl LinuxSystem {
     }
 }
 
+/// Opens the folders of pools, which lie apart from all other folders of berth that tenants can reach.
+fn open_pool_folders(layout: &Layout, config: &LinuxConfig) -> Result<PoolFolders> {
+    let given = config.images.folders.iter().chain(&config.disk_folders).map(PathBuf::as_path);
+    let own: Vec<&Path> = std::iter::once(layout.root()).chain(given).collect();
+    let user = config.qemu_users.map(UidRange::example);
+    PoolFolders::open(&config.pool_folders, &layout.pools(), &own, user)
+}
+
 /// QEMU's user opens files by their full paths, so it needs to traverse every parent directory. Checked here, where the
 /// error can contain advice, rather than by QEMU at the first start.
 fn check_passable(root: &Path, run_as: Option<&RunAs>) -> Result<()> {
@@ -257,13 +281,7 @@ fn check_passable(root: &Path, run_as: Option<&RunAs>) -> Result<()> {
         std::fs::set_permissions(&root, wider).map_err(files::failed("change the mode of", &root))?;
     }
     for folder in root.ancestors().skip(1) {
-        let metadata = std::fs::metadata(folder).map_err(files::failed("look at", folder))?;
-        let mode = metadata.permissions().mode();
-        let (owner, group) = {
-            use std::os::unix::fs::MetadataExt;
-            (metadata.uid() == user.uid && mode & 0o100 != 0, metadata.gid() == user.gid && mode & 0o010 != 0)
-        };
-        if mode & 0o001 == 0 && !owner && !group {
+        if !files::is_passable(folder, user)? {
             return Err(SystemError::Invalid {
                 what: "state directory",
                 value: folder.display().to_string(),
@@ -432,6 +450,10 @@ impl Volumes for LinuxSystem {
 
     async fn volumes(&self) -> Result<Vec<VolumeFacts>> {
         self.on_volumes(LinuxVolumes::volumes).await
+    }
+
+    async fn used_bytes(&self) -> Result<BTreeMap<String, u64>> {
+        self.on_volumes(LinuxVolumes::used_bytes).await
     }
 
     async fn trash(&self) -> Result<Vec<TrashedVolume>> {
@@ -793,6 +815,17 @@ impl HostInfo for LinuxSystem {
             blocking(move || Ok::<_, SystemError>((pci.facts()?, usb.facts()?, vgpus.facts()?))).await?;
         facts.shares = self.shares.facts().await;
         facts.backup_folders = self.backup_folders.facts().await;
+        facts.pool_folders = self.pool_folders.facts().await;
+        for pool in self.pool_folders.returned(&facts.pool_folders) {
+            if let Err(error) = self.machines.revoke_departed(&pool).await {
+                tracing::warn!(
+                    pool,
+                    error = error.chain(),
+                    "files of machines that are gone keep their owner"
+                );
+                self.pool_folders.look_again(&pool);
+            }
+        }
         facts.dedicated = self.machines.dedicated_facts().await?;
         Ok(facts)
     }

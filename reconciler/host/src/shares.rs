@@ -1,6 +1,6 @@
 //! Folders of the host that the administrator shares with guests.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// The maximum length of a name: by default it is the tag in the guest, which virtio-fs limits to 36 bytes.
@@ -54,6 +54,15 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
             "{name:?} is not a name: lower-case letters, digits and '-', at most {MOST_NAME} characters, not first or last '-'"
         )),
     }
+}
+
+/// Checks the path of a folder. The error is for people.
+pub(crate) fn folder_path(path: &str) -> Result<PathBuf, String> {
+    let is_usable = Path::new(path).is_absolute() && path.len() <= MOST_PATH;
+    if !is_usable || path.chars().any(char::is_control) {
+        return Err(format!("{path:?} is not an absolute path, at most {MOST_PATH} bytes long"));
+    }
+    Ok(path.into())
 }
 
 /// A folder that guests may have, as it is on the host now.

@@ -1,6 +1,6 @@
 //! Volumes: the files of disks, in pools.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -66,6 +66,10 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
 
     /// Lists the volumes of all pools.
     async fn volumes(&self) -> Result<Vec<VolumeFacts>>;
+
+    /// Returns the bytes that the files of volumes take, by the identity of the volume. Those of images and snapshots below them are not
+    /// part of it, and volumes in pools that are away are left out.
+    async fn used_bytes(&self) -> Result<BTreeMap<String, u64>>;
 
     /// Lists the trash of all pools.
     async fn trash(&self) -> Result<Vec<TrashedVolume>>;

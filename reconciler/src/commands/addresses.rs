@@ -90,6 +90,7 @@ mod tests {
             vgpus: Vec::new(),
             shares: Vec::new(),
             backup_folders: Vec::new(),
+            pool_folders: Vec::new(),
             image_allow: Vec::new(),
             guest_allow: Vec::new(),
             qemu_uid_range: UidRange::default(),

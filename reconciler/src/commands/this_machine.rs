@@ -42,6 +42,7 @@ pub(super) async fn system(
     config.vgpus.clone_from(&options.vgpus);
     config.shares.clone_from(&options.shares);
     config.backup_folders.clone_from(&options.backup_folders);
+    config.pool_folders.clone_from(&options.pool_folders);
     config.images.allow.clone_from(&options.image_allow);
     // A control plane that listens on all addresses has this machine's, which are refused anyway.
     config.images.control_plane = control_planes.iter().map(|at| at.ip().to_canonical()).collect();

@@ -225,6 +225,35 @@ pub(super) fn storage(facts: &DoctorFacts) -> Check {
     }
 }
 
+pub(super) fn pools(facts: &DoctorFacts) -> Check {
+    if facts.pools.is_empty() {
+        return Check::ok("pools", "in the state directory: none has a folder of its own");
+    }
+    let found = facts.pools.iter().map(|(pool, space)| match space {
+        Ok((total, free)) => format!("{pool}: {} of {} are free", gib(*free), gib(*total)),
+        Err(why) => format!("{pool} is away: {why}"),
+    });
+    let found = found.collect::<Vec<_>>().join("; ");
+    let is_low = |(total, free): &(u64, u64)| *free < LEAST_FREE.min(total / 2) || *free < total / 20;
+    if facts.pools.values().any(Result::is_err) {
+        return Check::bad(
+            "pools",
+            Level::Warning,
+            found,
+            "mount its file system: the disks in it cannot be used, and are not lost",
+        );
+    }
+    match facts.pools.values().flatten().any(is_low) {
+        false => Check::ok("pools", found),
+        true => Check::bad(
+            "pools",
+            Level::Warning,
+            format!("{found}: a full file system pauses the guests that write"),
+            "free space, or enlarge the file system",
+        ),
+    }
+}
+
 pub(super) fn open_files(facts: &DoctorFacts) -> Check {
     match facts.open_files {
         Some(limit) if limit < LEAST_OPEN_FILES => Check::bad(

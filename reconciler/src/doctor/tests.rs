@@ -33,6 +33,7 @@ fn good() -> DoctorFacts {
         firewall: Ok(None),
         state_dir: PathBuf::from("/var/lib/berth"),
         storage: Ok((100 << 30, 50 << 30)),
+        pools: [("fast".to_owned(), Ok((1 << 40, 1 << 39)))].into(),
         open_files: Some(524_288),
         memory: DoctorMemory { total: 64 << 30, available: 60 << 30, huge_pages: 0, huge_page_size: 2 << 20 },
         clock: Some("chronyd".into()),
@@ -139,6 +140,14 @@ fn what_makes_vms_slow_or_rare_is_a_warning() {
     };
     assert!(warning(|facts| facts.cgroups.truncate(2)).contains("without pids"));
     assert!(warning(|facts| facts.storage = Ok((100 << 30, 4 << 30))).contains("4.0 GiB of 100.0 GiB"));
+    let nearly_full = |facts: &mut DoctorFacts| {
+        facts.pools.insert("fast".to_owned(), Ok((1 << 40, 1 << 30)));
+    };
+    assert!(warning(nearly_full).contains("fast: 1.0 GiB of 1024.0 GiB"));
+    let away = |facts: &mut DoctorFacts| {
+        facts.pools.insert("fast".to_owned(), Err("no marker".to_owned()));
+    };
+    assert!(warning(away).contains("fast is away: no marker"));
     assert!(warning(|facts| facts.open_files = Some(1024)).contains("1024"));
     assert!(warning(|facts| facts.clock = None).contains("chrony"));
     assert!(warning(|facts| facts.memory.available = 512 << 20).contains("too little"));

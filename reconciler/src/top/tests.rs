@@ -1,4 +1,5 @@
 use berth_agent::GuestMemory;
+use berth_agent::PoolUsage;
 use berth_host::{HostUse, InterfaceUse, MachineUse};
 
 use super::*;
@@ -49,7 +50,7 @@ pub(crate) fn reading(second: u64) -> Usage {
     };
     let time =
         k8s_openapi::jiff::Timestamp::from_second(i64::try_from(second).expect("small")).expect("a time");
-    Usage { host: "h1".into(), time, machine, vms: vec![vm] }
+    Usage { host: "h1".into(), time, machine, vms: vec![vm], pools: Vec::new() }
 }
 
 #[test]
@@ -116,6 +117,23 @@ fn a_reading_of_an_agent_that_knows_no_balloons_is_read() {
     vm.remove("balloonedBytes");
     let read: Usage = serde_json::from_value(older).expect("a reading");
     assert_eq!((read.vms[0].guest_memory, read.vms[0].ballooned_bytes), (None, 0));
+}
+
+#[test]
+fn pools_are_listed_with_their_space_and_one_that_is_away_without() {
+    let pool = |name: &str, is_away| PoolUsage {
+        name: name.into(),
+        size_bytes: 1 << 40,
+        free_bytes: 1 << 39,
+        promised_bytes: 2 << 40,
+        is_away,
+    };
+    let after = Usage { pools: vec![pool("fast", false), pool("slow", true)], ..reading(12) };
+    let text = table(&[(&reading(10), &after)], None);
+    let cells: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(cells[3], ["HOST", "POOL", "SIZE", "FREE", "PROMISED"], "{text}");
+    assert_eq!(cells[4], ["h1", "fast", "1.0Ti", "512Gi", "2.0Ti"]);
+    assert_eq!(cells[5], ["h1", "slow", "away", "away", "2.0Ti"]);
 }
 
 #[test]

@@ -45,9 +45,15 @@ impl UsageSession {
     }
 }
 
-/// Returns the reading without other VMs: the client has a right to this one only.
+/// Returns the reading without other VMs and without pools: the client has a right to this VM only.
 fn of_one_vm(usage: &Usage, vm: &ObjectName) -> Usage {
     let is_it = |one: &&VmUsage| one.namespace == vm.namespace && one.name == vm.name;
     let vms = usage.vms.iter().filter(is_it).cloned().collect();
-    Usage { host: usage.host.clone(), time: usage.time, machine: usage.machine.clone(), vms }
+    Usage {
+        host: usage.host.clone(),
+        time: usage.time,
+        machine: usage.machine.clone(),
+        vms,
+        pools: Vec::new(),
+    }
 }

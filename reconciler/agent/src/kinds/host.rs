@@ -7,17 +7,20 @@
 
 mod apply;
 mod devices;
+mod disk_use;
 mod images;
 mod memory;
 mod observe;
 mod plan;
+mod pools;
 mod status;
 
+use std::collections::BTreeSet;
 use std::sync::{PoisonError, atomic::Ordering};
 use std::time::Duration;
 
 use berth_api::condition::find;
-use berth_api::{Host, VM};
+use berth_api::{Disk, DiskSnapshot, Host, VM};
 use kube::Resource;
 use kube::api::PostParams;
 
@@ -113,7 +116,9 @@ pub(crate) async fn reconcile(ctx: &Context) -> Result<Requeue, Error> {
         }
     }
     wake_networks_on_change(ctx, &observed.disconnected);
+    wake_disks_on_change(ctx, pools::away(&observed.facts.pool_folders));
     forget_departed(ctx);
+    disk_use::measure(ctx).await;
     if observed.has_chains {
         merge_deleted(ctx);
     }
@@ -130,6 +135,27 @@ fn wake_networks_on_change(ctx: &Context, disconnected: &[String]) {
     if before != disconnected {
         ctx.enqueue(Key::networks());
     }
+}
+
+/// Reconciles the disks and snapshots of pools that have gone away or are back.
+fn wake_disks_on_change(ctx: &Context, away: BTreeSet<String>) {
+    let mut known = ctx.away_pools.lock().unwrap_or_else(PoisonError::into_inner);
+    let changed: BTreeSet<String> = known.symmetric_difference(&away).cloned().collect();
+    *known = away;
+    drop(known);
+    if changed.is_empty() {
+        return;
+    }
+    tracing::info!(pools = ?changed, "pools have gone away or are back");
+    let tables = ctx.index.read();
+    let disks = tables.disks.all().filter(|(_, disk)| changed.contains(disk.spec.pool.as_str()));
+    disks.for_each(|(name, _)| ctx.queue.add(Key::new::<Disk>(name.clone())));
+    let is_there = |snapshot: &DiskSnapshot| {
+        let pool = snapshot.status.as_ref().and_then(|status| status.pool.as_ref());
+        pool.is_some_and(|pool| changed.contains(pool.as_str()))
+    };
+    let snapshots = tables.disk_snapshots.all().filter(|(_, snapshot)| is_there(snapshot));
+    snapshots.for_each(|(name, _)| ctx.queue.add(Key::new::<DiskSnapshot>(name.clone())));
 }
 
 /// Returns how long the next observation waits because it could not be reported: the start of each VM changes what a host

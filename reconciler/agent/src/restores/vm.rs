@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use berth_api::vm::{MOST_LISTED_SNAPSHOTS, SnapshotOfVM, VMRestore, VMRestored};
 use berth_api::{Disk, DiskSnapshot, VM};
-use berth_host::{DeclaredRestore, SnapshotFacts, VolumeFacts};
+use berth_host::{DeclaredRestore, SnapshotFacts, SystemError, VolumeFacts};
 use kube::ResourceExt;
 
 use super::memory::{self, DueMemory};
@@ -40,6 +40,8 @@ pub(crate) enum VmRestore {
     Due(DueParts),
     /// Some of its disks were restored, and the others cannot be: the VM does not start. The text is for people.
     Incomplete(String),
+    /// The pool of one of its disks or snapshots is away: it is not known. The VM does not start, and can be stopped. The text is for people.
+    Away(String),
 }
 
 /// The parts of a restore that are left.
@@ -60,8 +62,15 @@ struct Part {
     facts: Option<SnapshotFacts>,
 }
 
-/// Observes the restore that a VM declares.
-pub(crate) async fn observe(ctx: &Context, vm: &VM) -> Result<VmRestore, Error> {
+/// Observes the restore that a VM declares, also while a pool is away.
+pub(crate) async fn observe_vm(ctx: &Context, vm: &VM) -> Result<VmRestore, Error> {
+    match observe(ctx, vm).await {
+        Err(Error::System(error @ SystemError::PoolAway { .. })) => Ok(VmRestore::Away(error.to_string())),
+        found => found,
+    }
+}
+
+async fn observe(ctx: &Context, vm: &VM) -> Result<VmRestore, Error> {
     let Some(restore) = vm.spec.restore.as_deref() else { return Ok(VmRestore::None) };
     if let Some(done) = vm.status.as_ref().and_then(|status| status.restored_from.as_deref())
         && done.is_of(restore)
@@ -182,7 +191,7 @@ pub(super) async fn due_of(ctx: &Context, disk: &Disk) -> Result<Option<Restore>
         vms.next().map(|(_, vm)| vm.clone())
     };
     let Some(vm) = vm else { return Ok(None) };
-    let VmRestore::Due(parts) = observe(ctx, &vm).await? else { return Ok(None) };
+    let VmRestore::Due(parts) = observe_vm(ctx, &vm).await? else { return Ok(None) };
     let part = parts.disks.get(&disk.name_any()).cloned();
     Ok(part.map(|(snapshot, declared)| Restore::Due { snapshot, declared }))
 }

@@ -13,7 +13,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
-use super::{Reconciles, Usage, VmUsage};
+use super::{PoolUsage, Reconciles, Usage, VmUsage};
 
 /// The labels of a metric and its value.
 type Sample<V> = (Vec<(&'static str, String)>, V);
@@ -37,6 +37,7 @@ impl Collector for Collected {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut out = Out(encoder);
         of_host(&mut out, &self.0)?;
+        of_pools(&mut out, &self.0)?;
         of_processes(&mut out, &self.0)?;
         of_guest_memory(&mut out, &self.0)?;
         of_interfaces(&mut out, &self.0)?;
@@ -107,6 +108,21 @@ fn of_host(out: &mut Out<'_>, usage: &Usage) -> fmt::Result {
     let help = "Time in which some process of the host waited for a resource";
     out.seconds("berth_host_pressure_waiting_seconds", help, pressure.collect())?;
     out.gauge("berth_host_vms", "VMs that run on the host", one(usage.vms.len() as u64))
+}
+
+fn of_pools(out: &mut Out<'_>, usage: &Usage) -> fmt::Result {
+    let samples = |value: fn(&PoolUsage) -> Option<u64>| -> Vec<Sample<u64>> {
+        let sample = |pool: &PoolUsage| Some((vec![("pool", pool.name.clone())], value(pool)?));
+        usage.pools.iter().filter_map(sample).collect()
+    };
+    let help = "Size of the file system of the storage pool";
+    out.gauge("berth_pool_size_bytes", help, samples(|pool| (!pool.is_away).then_some(pool.size_bytes)))?;
+    let help = "Free space of the file system of the storage pool";
+    out.gauge("berth_pool_free_bytes", help, samples(|pool| (!pool.is_away).then_some(pool.free_bytes)))?;
+    let help = "Sizes of the disks in the storage pool together";
+    out.gauge("berth_pool_promised_bytes", help, samples(|pool| Some(pool.promised_bytes)))?;
+    let help = "Whether the storage pool is away: 1 or 0";
+    out.gauge("berth_pool_away", help, samples(|pool| Some(pool.is_away.into())))
 }
 
 fn labels(vm: &VmUsage) -> Vec<(&'static str, String)> {
@@ -266,7 +282,15 @@ mod tests {
             disks: vec![disk],
         };
         let machine = HostUse { cpu_busy_seconds: 7.0, io_pressure_seconds: Some(0.5), ..HostUse::default() };
-        Usage { host: "h1".into(), time: jiff::Timestamp::UNIX_EPOCH, machine, vms: vec![vm] }
+        let pool = |name: &str, is_away| PoolUsage {
+            name: name.into(),
+            size_bytes: 1 << 40,
+            free_bytes: 1 << 39,
+            promised_bytes: 3 << 30,
+            is_away,
+        };
+        let pools = vec![pool("fast", false), pool("slow", true)];
+        Usage { host: "h1".into(), time: jiff::Timestamp::UNIX_EPOCH, machine, vms: vec![vm], pools }
     }
 
     #[test]
@@ -278,6 +302,11 @@ mod tests {
             "berth_host_cpu_seconds_total{mode=\"busy\"} 7.0",
             "berth_host_pressure_waiting_seconds_total{resource=\"io\"} 0.5",
             "berth_host_vms 1",
+            "berth_pool_size_bytes{pool=\"fast\"} 1099511627776",
+            "berth_pool_free_bytes{pool=\"fast\"} 549755813888",
+            "berth_pool_promised_bytes{pool=\"slow\"} 3221225472",
+            "berth_pool_away{pool=\"fast\"} 0",
+            "berth_pool_away{pool=\"slow\"} 1",
             "berth_vm_cpu_seconds_total{namespace=\"shop\",vm=\"web\"} 1.5",
             "berth_vm_cpu_waited_seconds_total{namespace=\"shop\",vm=\"web\"} 0.25",
             "berth_vm_cpus{namespace=\"shop\",vm=\"web\"} 2",
@@ -296,7 +325,9 @@ mod tests {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
         }
         assert!(text.ends_with("# EOF\n"));
-        for unknown in ["throttled_seconds_total{", "direction=\"out\""] {
+        for unknown in
+            ["throttled_seconds_total{", "direction=\"out\"", "berth_pool_free_bytes{pool=\"slow\"}"]
+        {
             assert!(!text.contains(unknown), "unknown values are left out");
         }
         let silent = VmUsage { guest_memory: None, ..usage().vms[0].clone() };

@@ -7,7 +7,7 @@ use berth_api::{
 };
 use berth_host::fake::FakeSource;
 use berth_qemu::machine::{Bus, Format};
-use kube::api::{Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 
 use crate::fixture::{
@@ -250,6 +250,51 @@ async fn a_disk_whose_file_is_gone_is_lost_and_never_made_anew() {
     fixture.until::<Disk>("data", |d| disk_reason(d) == "DiskLost").await;
     fixture.assert_quiet().await;
     assert!(!fixture.system.volumes_now().contains_key(DATA));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_space_that_a_disk_takes_is_reported_by_it_and_by_its_vm_and_a_small_change_is_not() {
+    let fixture = running().await;
+    fixture.system.set_used_bytes(ROOT, 300 << 20);
+    let measurement = Duration::from_secs(700);
+    tokio::time::sleep(measurement).await;
+    // The disk has 4 GiB: it is rounded to 16 MiB.
+    let used = |wanted: &'static str| move |s: Option<&str>| s == Some(wanted);
+    let (first, second) = (used("304Mi"), used("400Mi"));
+    fixture.until::<Disk>("root", |d| first(d.status.as_ref().and_then(|s| s.used.as_deref()))).await;
+    let of_vm = |vm: &VM| {
+        let disks = vm.status.as_ref().map(|s| s.disks.as_slice()).unwrap_or_default();
+        disks.iter().find(|disk| disk.name == "root").cloned().unwrap_or_default()
+    };
+    fixture.until::<VM>("web", |vm| first(of_vm(vm).used.as_deref())).await;
+    fixture.system.set_used_bytes(ROOT, 303 << 20);
+    tokio::time::sleep(measurement).await;
+    fixture.assert_quiet().await;
+    fixture.system.set_used_bytes(ROOT, 400 << 20);
+    tokio::time::sleep(measurement).await;
+    let vm = fixture.until::<VM>("web", |vm| second(of_vm(vm).used.as_deref())).await;
+    assert_eq!(of_vm(&vm).size.as_deref(), Some("4Gi"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_whose_pool_is_away_says_so_and_is_used_again_when_the_pool_is_back() {
+    let fixture = running().await;
+    fixture.system.set_pool_folder("default", Some("/mnt/default/berth-pool.json is not there"));
+    for disk in ["root", "data"] {
+        fixture.until::<Disk>(disk, |d| disk_reason(d) == "PoolAway").await;
+    }
+    // The VM can be stopped, and waits for its disk when it is to start.
+    fixture.change::<VM>("web", json!({"power": "Stopped"})).await;
+    fixture.until::<VM>("web", |vm| vm.status.as_ref().and_then(|s| s.state) == Some(VMState::Stopped)).await;
+    fixture.change::<VM>("web", json!({"power": "Running"})).await;
+    fixture.until::<VM>("web", |vm| vm_reason(vm) == "WaitingForDisk").await;
+    fixture.api::<Disk>().delete("data", &DeleteParams::default()).await.expect("accepted");
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    assert_eq!(fixture.system.volumes_now().len(), 2, "nothing is deleted");
+    fixture.system.set_pool_folder("default", None);
+    fixture.running_vm().await;
+    fixture.until::<Disk>("root", |d| disk_reason(d) == "Available").await;
+    assert_eq!(fixture.system.violations(), Vec::<String>::new());
 }
 
 #[tokio::test(start_paused = true)]

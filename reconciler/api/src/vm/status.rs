@@ -457,6 +457,14 @@ pub struct DiskAttachmentStatus {
     /// The device in the guest, as reported by the guest agent, or else the stable path by serial.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
+    /// Its size, as a quantity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub size: Option<String>,
+    /// The space that its file takes on the host, as the Disk reports it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub used: Option<String>,
     /// How its host caches the attached disk: `none` (direct I/O) or `writeback` (the host's page cache).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]

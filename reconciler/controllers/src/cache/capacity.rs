@@ -9,6 +9,7 @@ use berth_api::{BridgeSpec, DeviceCounts, DeviceName, HugeMemory, OfferedDevices
 use k8s_openapi::jiff::Timestamp;
 
 use crate::cache::recovery;
+use crate::cache::storage::{DiskDemand, HostStorage};
 
 /// A host as the scheduler sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,6 +48,8 @@ pub(crate) struct Candidate {
     pub(crate) shares: Arc<BTreeMap<String, bool>>,
     /// The folders in which Backups can be, by name.
     pub(crate) backup_folders: Arc<BTreeSet<String>>,
+    /// The space of its pools. None: it does not report it.
+    pub(crate) storage: Option<Arc<HostStorage>>,
     /// Memory a VM takes above its guest memory, in bytes.
     pub(crate) overhead: u64,
     /// The usage by the VMs bound to it.
@@ -104,6 +107,8 @@ pub(crate) struct Usage {
     pub(crate) devices: DeviceCounts,
     /// The number of VMs.
     pub(crate) vms: u64,
+    /// The Disks that are bound, by pool.
+    pub(crate) disks: BTreeMap<String, DiskDemand>,
 }
 
 /// The number of members of a group on each host.
@@ -143,11 +148,22 @@ impl HostCapacity {
     /// Updates a host; its usage comes from the VMs already counted.
     pub(crate) fn set_host(&mut self, host: Candidate) {
         let host = Candidate { used: self.usage(&host.name), ..host };
-        if self.hosts.get(&host.name) != Some(&host) {
-            // It is not worth checking whether it offers more than before: hosts seldom change.
-            self.changes = Changes { freed: true, hosts: true };
-            self.hosts.insert(host.name.clone(), host);
+        let before = self.hosts.get(&host.name);
+        if before == Some(&host) {
+            return;
         }
+        // The space of pools changes often.
+        let with_former_space =
+            |before: &Candidate| Candidate { storage: before.storage.clone(), ..host.clone() };
+        if before.is_some_and(|before| with_former_space(before) == *before) {
+            let former = before.and_then(|before| before.storage.as_deref());
+            let now = host.storage.as_deref();
+            self.changes.freed |= now.zip(former).is_none_or(|(now, former)| now.offers_more_than(former));
+        } else {
+            // It is not worth checking whether it offers more than before: hosts seldom change otherwise.
+            self.changes = Changes { freed: true, hosts: true };
+        }
+        self.hosts.insert(host.name.clone(), host);
     }
 
     pub(crate) fn remove_host(&mut self, name: &str) {
@@ -184,6 +200,22 @@ impl HostCapacity {
             }
             usage.devices.retain(|_, used| *used > 0);
             usage.vms = usage.vms.saturating_sub(1);
+        });
+    }
+
+    /// Changes the space that the bound Disks of a pool take on a host.
+    pub(crate) fn take_disks(
+        &mut self,
+        host: &str,
+        pool: &str,
+        change: impl FnOnce(DiskDemand) -> DiskDemand,
+    ) {
+        self.change(host, |usage| {
+            let changed = change(usage.disks.get(pool).copied().unwrap_or_default());
+            match changed == DiskDemand::default() {
+                true => usage.disks.remove(pool),
+                false => usage.disks.insert(pool.to_owned(), changed),
+            };
         });
     }
 
@@ -252,6 +284,23 @@ mod tests {
         assert_eq!(capacity.usage("a").devices, [(gpu(), 1)].into());
         capacity.give_back("a", &of(1));
         assert_eq!(capacity.usage("a"), Usage::default());
+    }
+
+    #[test]
+    fn space_that_becomes_free_may_be_that_which_a_vm_waits_for_and_is_no_change_of_the_host() {
+        use crate::cache::storage::PoolSpace;
+        let with = |free: u64| {
+            let pool = PoolSpace { total: 100, free, ..PoolSpace::default() };
+            Candidate { storage: Some(Arc::new([("default", pool)].into())), ..host("a") }
+        };
+        let mut capacity = HostCapacity::default();
+        capacity.set_host(with(10));
+        capacity.take_changes();
+        capacity.set_host(with(5));
+        assert_eq!(capacity.take_changes(), Changes::default());
+        capacity.set_host(with(20));
+        assert_eq!(capacity.take_changes(), Changes { freed: true, hosts: false });
+        assert_eq!(capacity.get("a").cloned(), Some(with(20)));
     }
 
     #[test]

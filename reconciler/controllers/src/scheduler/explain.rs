@@ -13,7 +13,7 @@ use crate::{
     cache::capacity::{Candidate, Members},
     scheduler::{
         Request, Spread, Unfit, displays, filter, free, free_huge_memory, has_cpu_model, has_labels,
-        has_machine_type, is_large_enough, lacking, missing_shares, offers_devices, usable,
+        has_machine_type, is_large_enough, lacking, missing_shares, offers_devices, space, usable,
     },
 };
 
@@ -71,6 +71,10 @@ impl Unfit {
             Self::ReservedCpus => format!("{count} with too few CPUs that are not reserved"),
             Self::Memory => format!("{count} with too little free memory"),
             Self::HugePages => format!("{count} with too few free huge pages"),
+            Self::Space => {
+                let pools: BTreeSet<&String> = request.disks.keys().collect();
+                format!("{count} without room for its disks in the pools {}", names(&pools))
+            }
         }
     }
 
@@ -188,6 +192,7 @@ impl Unfit {
                     page_count(&request.huge_memory, pages)
                 )
             }
+            Self::Space => space::explain(candidate, request),
             Self::NotTheOne | Self::DiskElsewhere => {
                 format!("its disks are on another host than {name}, which placement.host names")
             }
@@ -344,7 +349,8 @@ fn never<'a>(
     if let Some(text) = too_few_huge_pages(request, eligible.clone()) {
         return Some((Reason::NoHostWithHugePages, text));
     }
-    too_large_vm(request, eligible).map(|text| (Reason::NoHostLargeEnough, text))
+    let text = too_large_vm(request, eligible.clone()).or_else(|| space::too_large(request, eligible));
+    text.map(|text| (Reason::NoHostLargeEnough, text))
 }
 
 fn machine_type(request: &Request) -> &str {

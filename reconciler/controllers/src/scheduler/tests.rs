@@ -1,5 +1,6 @@
 use super::*;
 use crate::cache::capacity::{HostNetworks, Usage};
+use crate::cache::storage::{DiskDemand, PoolSpace};
 use berth_api::host::HostNetwork;
 use berth_api::{DeviceBus, DeviceName, HugePages, OfferedDevices, Reason, placement_group::HOSTNAME_LABEL};
 use proptest::arbitrary::any;
@@ -40,6 +41,54 @@ fn a_vm_with_an_encrypted_disk_waits_for_a_host_whose_agent_encrypts_disks() {
     let text = now(&on_a, &[], &[host("a", 9000)]);
     assert!(text.contains("upgrade berth there"), "{text}");
     assert_eq!(chosen(&request(100), &[], &[host("a", 9000)]), Ok("a"));
+}
+
+/// A host with a pool on fast drives of 100 GiB, all of which is free, and so much promised.
+fn with_pool(name: &str, promised: u64) -> Candidate {
+    let space = PoolSpace {
+        has_folder: true,
+        is_away: false,
+        total: 100 << 30,
+        free: 100 << 30,
+        promised: promised << 30,
+    };
+    Candidate { storage: Some(std::sync::Arc::new([("fast", space)].into())), ..host(name, 9000) }
+}
+
+fn with_disks(gib: u64) -> Request {
+    let demand = DiskDemand { size: gib << 30, unmade_thick: 0 };
+    Request {
+        disks: [("fast".to_owned(), NewDisks { demand, overcommit_percent: 200 })].into(),
+        ..request(100)
+    }
+}
+
+#[test]
+fn a_vm_goes_to_a_host_with_room_for_its_new_disks_and_waits_with_the_numbers() {
+    let (full, roomy) = (with_pool("a", 190), with_pool("b", 20));
+    assert_eq!(chosen(&with_disks(50), &[], &[full.clone(), roomy.clone()]), Ok("b"));
+    assert_eq!(chosen(&request(100), &[], &[full.clone(), roomy]), Ok("a"), "it has no new disks");
+    let older = host("c", 9000);
+    assert_eq!(chosen(&with_disks(50), &[], &[full.clone(), older]), Ok("c"), "it may have room");
+    let Err(Unplaced::Now(text)) = chosen(&with_disks(50), &[], &[full.clone(), with_pool("b", 160)]) else {
+        panic!("both are full")
+    };
+    assert!(text.contains("2 without room for its disks in the pools fast"), "{text}");
+    let on_a = Request { host: Some("a".to_owned()), ..with_disks(50) };
+    let Err(Unplaced::Now(text)) = chosen(&on_a, &[], &[full]) else { panic!("it is full") };
+    assert!(text.starts_with("host a has promised 190Gi of 200Gi in pool fast"), "{text}");
+}
+
+#[test]
+fn disks_that_no_host_may_promise_wait_for_a_person() {
+    let Err(Unplaced::Never(reason, text)) = chosen(&with_disks(201), &[], &[with_pool("a", 0)]) else {
+        panic!("they are too large")
+    };
+    assert_eq!(reason, Reason::NoHostLargeEnough);
+    assert!(text.contains("in pool fast have 201Gi") && text.contains("a may promise 200Gi"), "{text}");
+    let hosts = [with_pool("a", 0), Candidate { ready: false, ..host("b", 9000) }];
+    let either = chosen(&with_disks(201), &[], &hosts);
+    assert!(matches!(either, Err(Unplaced::Now(_))), "the other host may have room: {either:?}");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::{FakeRepositories, FakeSource};
 use crate::keyring::Keyring;
 use crate::{
     BridgedNetwork, Credentials, DedicatedCpus, DedicatedFacts, Firewall, HostFacts, HostLinks, ImageFacts,
-    KvmFacts, NetworkConfig, QemuFacts, Result, SnapshotFacts, TapConfig, Uplink, VolumeFacts,
+    KvmFacts, NetworkConfig, QemuFacts, Result, SnapshotFacts, SystemError, TapConfig, Uplink, VolumeFacts,
 };
 
 #[derive(Debug)]
@@ -64,6 +64,8 @@ pub(super) struct State {
     pub(super) kept_states: BTreeMap<String, Value>,
     /// The files that a machine had open for writing: its guest has written to them.
     pub(super) opened: BTreeSet<PathBuf>,
+    /// The bytes that volumes take, by id. Empty: they are not measured.
+    pub(super) used: BTreeMap<String, u64>,
     pub(super) violations: Vec<String>,
     pub(super) calls: BTreeMap<&'static str, u64>,
 }
@@ -120,6 +122,7 @@ impl Default for State {
             occupied: BTreeMap::new(),
             kept_states: BTreeMap::new(),
             opened: BTreeSet::new(),
+            used: BTreeMap::new(),
             violations: Vec::new(),
             calls: BTreeMap::new(),
         }
@@ -127,6 +130,16 @@ impl Default for State {
 }
 
 impl State {
+    /// Checks that a pool is not away, as the facts of the host have it.
+    pub(super) fn ensure_there(&self, pool: &str) -> Result<()> {
+        let away =
+            self.facts.pool_folders.iter().filter(|of| of.pool == pool).find_map(|of| of.problem.clone());
+        match away {
+            Some(detail) => Err(SystemError::PoolAway { pool: pool.to_owned(), detail }),
+            None => Ok(()),
+        }
+    }
+
     /// Returns the key of a disk, if it is encrypted.
     pub(super) fn key_of_disk(&self, id: &str) -> Result<Option<DiskKey>> {
         let volume = self.volumes.get(id);
@@ -187,6 +200,7 @@ fn facts() -> HostFacts {
         vgpus: Vec::new(),
         shares: Vec::new(),
         backup_folders: Vec::new(),
+        pool_folders: Vec::new(),
         huge_pages: Vec::new(),
         dedicated: DedicatedFacts::default(),
         overhead_bytes: 80 << 20,

@@ -1,6 +1,6 @@
 //! Volumes of the fake host.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -33,6 +33,7 @@ impl FakeSystem {
     pub(super) fn make_volume(&self, new: &NewVolume) -> Result<VolumeFacts> {
         let path = volume_path(&new.pool, &new.id);
         let mut state = self.state();
+        state.ensure_there(&new.pool)?;
         if let Some(volume) = state.volumes.get(&new.id) {
             return Ok(self.facts_of(volume));
         }
@@ -311,8 +312,12 @@ fn collect(state: &mut State) {
 
 #[async_trait]
 impl Volumes for FakeSystem {
-    async fn volume(&self, _: &str, id: &str) -> Result<Option<VolumeFacts>> {
-        let work = async { Ok(self.state().volumes.get(id).map(|volume| self.facts_of(volume))) };
+    async fn volume(&self, pool: &str, id: &str) -> Result<Option<VolumeFacts>> {
+        let work = async {
+            let state = self.state();
+            state.ensure_there(pool)?;
+            Ok(state.volumes.get(id).map(|volume| self.facts_of(volume)))
+        };
         self.call("volume", work).await
     }
 
@@ -380,6 +385,7 @@ impl Volumes for FakeSystem {
 
     async fn trash_volume(&self, pool: &str, id: &str) -> Result<()> {
         let work = async {
+            self.state().ensure_there(pool)?;
             let found = self.state().volumes.get(id).map(|volume| volume.facts.path.clone());
             let path = found.unwrap_or_else(|| volume_path(pool, id));
             let open = self.is_open(&path);
@@ -398,9 +404,10 @@ impl Volumes for FakeSystem {
         self.call("trash_volume", work).await
     }
 
-    async fn restore_volume(&self, _: &str, id: &str, owner: &VolumeOwner) -> Result<VolumeFacts> {
+    async fn restore_volume(&self, pool: &str, id: &str, owner: &VolumeOwner) -> Result<VolumeFacts> {
         let work = async {
             let mut state = self.state();
+            state.ensure_there(pool)?;
             if let Some((mut volume, size, _)) = state.trash.remove(id) {
                 volume.facts.owner = owner.clone();
                 self.files.put(&volume.facts.path, size);
@@ -423,8 +430,9 @@ impl Volumes for FakeSystem {
         self.call("hand_over_volume", work).await
     }
 
-    async fn retain_volume(&self, _: &str, id: &str) -> Result<()> {
+    async fn retain_volume(&self, pool: &str, id: &str) -> Result<()> {
         let work = async {
+            self.state().ensure_there(pool)?;
             if let Some(volume) = self.state().volumes.get_mut(id) {
                 volume.facts.retained = true;
             }
@@ -437,6 +445,7 @@ impl Volumes for FakeSystem {
         let work = async {
             let now = self.clock.now();
             let mut state = self.state();
+            state.ensure_there(pool)?;
             let over = |(volume, _, at): &(Volume, u64, jiff::Timestamp)| {
                 let age = Duration::try_from(now.duration_since(*at)).unwrap_or_default();
                 volume.facts.pool == pool && age >= older_than
@@ -451,8 +460,16 @@ impl Volumes for FakeSystem {
     }
 
     async fn volumes(&self) -> Result<Vec<VolumeFacts>> {
-        let work = async { Ok(self.state().volumes.values().map(|v| self.facts_of(v)).collect()) };
+        let work = async {
+            let state = self.state();
+            let there = state.volumes.values().filter(|v| state.ensure_there(&v.facts.pool).is_ok());
+            Ok(there.map(|v| self.facts_of(v)).collect())
+        };
         self.call("volumes", work).await
+    }
+
+    async fn used_bytes(&self) -> Result<BTreeMap<String, u64>> {
+        self.call("used_bytes", async { Ok(self.state().used.clone()) }).await
     }
 
     async fn trash(&self) -> Result<Vec<TrashedVolume>> {
@@ -463,13 +480,18 @@ impl Volumes for FakeSystem {
                 deleted_at: *deleted_at,
                 rested: Duration::try_from(self.clock.now().duration_since(*deleted_at)).unwrap_or_default(),
             };
-            Ok(state.trash.values().map(item).collect())
+            let there = state.trash.values().filter(|(v, ..)| state.ensure_there(&v.facts.pool).is_ok());
+            Ok(there.map(item).collect())
         };
         self.call("trash", work).await
     }
 
-    async fn snapshot(&self, _: &str, id: &str) -> Result<Option<SnapshotFacts>> {
-        let work = async { Ok(self.state().snapshots.get(id).map(|snapshot| snapshot.facts.clone())) };
+    async fn snapshot(&self, pool: &str, id: &str) -> Result<Option<SnapshotFacts>> {
+        let work = async {
+            let state = self.state();
+            state.ensure_there(pool)?;
+            Ok(state.snapshots.get(id).map(|snapshot| snapshot.facts.clone()))
+        };
         self.call("snapshot", work).await
     }
 

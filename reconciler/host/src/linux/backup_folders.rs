@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::Mutex;
 
+use super::files::overlap;
 use super::shares::look_patiently;
 use crate::{BackupFolderFacts, BackupFolderMapping, SystemError};
 
@@ -14,14 +15,14 @@ const SILENT: &str = "it, or another folder for backups, does not answer: is it 
 #[derive(Clone, Debug)]
 pub(super) struct BackupFolders {
     mappings: Arc<Vec<BackupFolderMapping>>,
-    /// The folder with berth's own files.
-    state: PathBuf,
+    /// The folders with berth's own files.
+    own: Arc<Vec<PathBuf>>,
     looking: Arc<Mutex<()>>,
 }
 
 impl BackupFolders {
-    pub(super) fn new(mappings: Vec<BackupFolderMapping>, state: PathBuf) -> Self {
-        Self { mappings: Arc::new(mappings), state, looking: Arc::default() }
+    pub(super) fn new(mappings: Vec<BackupFolderMapping>, own: Vec<PathBuf>) -> Self {
+        Self { mappings: Arc::new(mappings), own: Arc::new(own), looking: Arc::default() }
     }
 
     /// Returns the folders of all mappings, with what stands in their way.
@@ -64,8 +65,7 @@ impl BackupFolders {
         if !path.is_dir() {
             return Err("it is not a folder".to_owned());
         }
-        let state = self.state.canonicalize().unwrap_or_else(|_| self.state.clone());
-        if state.starts_with(&path) || path.starts_with(&state) {
+        if self.own.iter().any(|own| overlap(own, &path)) {
             return Err("it contains berth's own files, or is among them".to_owned());
         }
         Ok(path)
@@ -92,7 +92,7 @@ mod tests {
             mapping("missing", &root.path().join("none")),
             mapping("around", root.path()),
         ];
-        let folders = BackupFolders::new(mappings, state);
+        let folders = BackupFolders::new(mappings, vec![state]);
         let problems: Vec<bool> = folders.facts().await.iter().map(|fact| fact.problem.is_some()).collect();
         assert_eq!(problems, [false, true, true]);
         assert!(folders.path("good").await.is_ok_and(|path| path.ends_with("good")));

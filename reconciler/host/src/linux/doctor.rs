@@ -11,7 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use super::files::{blocking, space};
 use super::host::SWTPM;
+use super::layout::Layout;
 use super::network::{DNSMASQ, NFT, foreign_forwarding};
+use super::pool_folders;
 use super::shares::VIRTIOFSD;
 use super::units;
 
@@ -41,6 +43,9 @@ pub struct DoctorFacts {
     pub state_dir: PathBuf,
     /// Total and free bytes of the state directory's file system, or of the nearest folder above it.
     pub storage: Result<(u64, u64), String>,
+    /// The pools that have a folder of their own → total and free bytes of its file system.
+    #[serde(default)]
+    pub pools: BTreeMap<String, Result<(u64, u64), String>>,
     /// The hard limit of open files; None is unlimited.
     pub open_files: Option<u64>,
     pub memory: DoctorMemory,
@@ -130,6 +135,7 @@ pub async fn doctor_facts(state_dir: &Path) -> DoctorFacts {
         storage: nearest(&state_dir).and_then(|at| {
             space(&at).map(|space| (space.total, space.free)).map_err(|error| error.to_string())
         }),
+        pools: pool_folders::known(&Layout::new(&state_dir).pools()),
         state_dir,
         open_files: open_files(&read("/proc/self/limits")),
         memory: memory(&read("/proc/meminfo")),

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use berth_qemu::process::RunAs;
@@ -59,6 +59,30 @@ pub(super) fn space(path: &Path) -> io::Result<Space> {
     let stat = nix::sys::statvfs::statvfs(path)?;
     let unit = stat.fragment_size();
     Ok(Space { total: stat.blocks() * unit, free: stat.blocks_available() * unit })
+}
+
+/// Whether one of two folders is the other, or in it. Symbolic links are followed as far as the folders exist.
+pub(super) fn overlap(one: &Path, other: &Path) -> bool {
+    let (one, other) = (real_path(one), real_path(other));
+    one.starts_with(&other) || other.starts_with(&one)
+}
+
+/// Returns a path without the symbolic links in the part of it that exists.
+fn real_path(path: &Path) -> PathBuf {
+    let real = path.ancestors().find_map(|folder| {
+        let rest = path.strip_prefix(folder).ok()?;
+        Some(folder.canonicalize().ok()?.join(rest))
+    });
+    real.unwrap_or_else(|| path.to_owned())
+}
+
+/// Whether a user can traverse a folder.
+pub(super) fn is_passable(folder: &Path, user: &RunAs) -> Result<bool> {
+    let metadata = fs::metadata(folder).map_err(failed("look at", folder))?;
+    let mode = metadata.permissions().mode();
+    let by_owner = metadata.uid() == user.uid && mode & 0o100 != 0;
+    let by_group = metadata.gid() == user.gid && mode & 0o010 != 0;
+    Ok(mode & 0o001 != 0 || by_owner || by_group)
 }
 
 /// Reserved for the host's notes and for the control plane's database, which may be on the same disk.
@@ -231,5 +255,16 @@ mod tests {
         assert!(read_json::<serde_json::Value>(&path).expect("read").is_none());
         fs::write(&path, b"{").expect("damage");
         assert!(read_json::<serde_json::Value>(&path).expect("read").expect("there").is_err());
+    }
+
+    #[test]
+    fn a_folder_behind_a_link_overlaps_with_those_that_do_not_exist_yet() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let (real, link) = (folder.path().join("real"), folder.path().join("link"));
+        fs::create_dir(&real).expect("a folder");
+        std::os::unix::fs::symlink(&real, &link).expect("a link");
+        assert!(overlap(&link.join("a/b"), &real.join("a")) && overlap(&real, &link.join("a")));
+        assert!(!overlap(&link.join("a"), &real.join("ab")), "another name");
+        assert!(!overlap(&real, &folder.path().join("other")));
     }
 }

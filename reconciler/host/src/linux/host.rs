@@ -101,6 +101,7 @@ impl LinuxInfo {
             vgpus: Vec::new(),
             shares: Vec::new(),
             backup_folders: Vec::new(),
+            pool_folders: Vec::new(),
             huge_pages,
             // Filled in by the machines, which have them.
             dedicated: DedicatedFacts::default(),

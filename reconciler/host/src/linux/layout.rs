@@ -1,18 +1,31 @@
-//! The paths in the state directory, and the names that are valid as file names. Pure.
+//! The paths in the state directory and in the folders of pools, and the names that are valid as file names.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use super::files;
 use crate::SystemError;
 
-/// Paths in the state directory.
+/// The beginning of the names of folders with hard links to snapshots of which images are made, among those of the instances.
+pub(super) const IMAGE_LINKS: &str = "image-";
+
+/// Paths in the state directory and in the folders of pools.
 #[derive(Clone, Debug)]
 pub(super) struct Layout {
     root: PathBuf,
+    /// The folders of the pools that have one of their own, by the name of the pool.
+    pool_folders: Arc<BTreeMap<String, PathBuf>>,
 }
 
 impl Layout {
     pub(super) fn new(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into() }
+        Self { root: root.into(), pool_folders: Arc::default() }
+    }
+
+    /// Returns the layout with these pools in folders of their own.
+    pub(super) fn with_pool_folders(self, pool_folders: BTreeMap<String, PathBuf>) -> Self {
+        Self { pool_folders: Arc::new(pool_folders), ..self }
     }
 
     pub(super) fn root(&self) -> &Path {
@@ -27,21 +40,45 @@ impl Layout {
         self.images().join(digest)
     }
 
+    /// The pools without a folder of their own, and the records of the folders of others.
     pub(super) fn pools(&self) -> PathBuf {
         self.root.join("pools")
     }
 
+    /// Lists the names of all pools that have a folder, also of those that are away. Blocking.
+    pub(super) fn pool_names(&self) -> Result<Vec<String>, SystemError> {
+        let mut names: BTreeSet<String> = files::names(&self.pools())?.into_iter().collect();
+        names.retain(|name| is_name(name));
+        names.extend(self.pool_folders.keys().cloned());
+        Ok(names.into_iter().collect())
+    }
+
+    pub(super) fn has_own_folder(&self, pool: &str) -> bool {
+        self.pool_folders.contains_key(pool)
+    }
+
+    pub(super) fn pool(&self, pool: &str) -> PathBuf {
+        self.pool_folders.get(pool).cloned().unwrap_or_else(|| self.pools().join(pool))
+    }
+
+    /// The pool that a file is in. None: it is in none.
+    pub(super) fn pool_of(&self, file: &Path) -> Option<String> {
+        let own = self.pool_folders.iter().find(|(_, folder)| file.starts_with(folder));
+        let in_state = || file.strip_prefix(self.pools()).ok().and_then(|path| path.iter().next()?.to_str());
+        own.map(|(pool, _)| pool.as_str()).or_else(in_state).map(str::to_owned)
+    }
+
     pub(super) fn volumes(&self, pool: &str) -> PathBuf {
-        self.pools().join(pool).join("volumes")
+        self.pool(pool).join("volumes")
     }
 
     pub(super) fn trash(&self, pool: &str) -> PathBuf {
-        self.pools().join(pool).join("trash")
+        self.pool(pool).join("trash")
     }
 
     /// The files of snapshots.
     pub(super) fn snapshots(&self, pool: &str) -> PathBuf {
-        self.pools().join(pool).join("snapshots")
+        self.pool(pool).join("snapshots")
     }
 
     /// Hard links to the snapshots below the instance's disks, on the pool's file system.
@@ -50,7 +87,7 @@ impl Layout {
     }
 
     pub(super) fn snapshot_readers(&self, pool: &str) -> PathBuf {
-        self.pools().join(pool).join("readers")
+        self.pool(pool).join("readers")
     }
 
     pub(super) fn instances(&self) -> PathBuf {
@@ -161,7 +198,21 @@ mod tests {
         assert!(is_name("v-0123456789abcdef"));
         assert!(!is_digest(&"A".repeat(64)) && !is_digest(&"a".repeat(65)));
         assert!(is_digest(&"a0".repeat(32)) && is_digest(&"a0".repeat(64)));
+        assert!(!is_name("default.json"), "the record of a pool's folder is no pool");
         assert!(check_link("bridge", "eth0", "bth-").is_err());
         assert!(check_link("bridge", "bth-0123456789ab", "bth-").is_err(), "16 characters");
+    }
+
+    #[test]
+    fn a_file_is_in_the_pool_whose_folder_it_is_in() {
+        let folders = BTreeMap::from([("fast".to_owned(), PathBuf::from("/mnt/fast"))]);
+        let layout = Layout::new("/state").with_pool_folders(folders);
+        let of = |path: &str| layout.pool_of(Path::new(path));
+        assert_eq!(layout.volumes("fast"), Path::new("/mnt/fast/volumes"));
+        assert_eq!(layout.volumes("default"), Path::new("/state/pools/default/volumes"));
+        assert_eq!(of("/mnt/fast/volumes/v-1.qcow2").as_deref(), Some("fast"));
+        assert_eq!(of("/state/pools/default/snapshots/s-1.qcow2").as_deref(), Some("default"));
+        assert_eq!(of("/state/images/abc"), None);
+        assert_eq!(of("/mnt/faster/volumes/v-1.qcow2"), None);
     }
 }

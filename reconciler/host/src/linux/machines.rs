@@ -47,12 +47,15 @@ use tokio::sync::OnceCell;
 use super::files::{self, blocking, failed};
 use super::host::SWTPM;
 use super::layout::{Layout, check_name, is_name};
+use super::pool_folders::PoolFolders;
 use super::shares::Shares;
 use super::users::Users;
 use super::vgpus;
 use crate::{ForeignKind, ForeignObject, InstanceFacts, LaunchRequest, ProcessFacts, SystemError};
 use bootstrap_files::BootstrapFiles;
 use cpus::DedicatedPool;
+#[cfg(test)]
+pub(super) use grants::revoke_departed;
 
 type Result<T> = std::result::Result<T, SystemError>;
 
@@ -69,6 +72,7 @@ pub(super) struct LinuxMachines {
     hypervisor: OnceCell<Arc<dyn Hypervisor>>,
     pool: DedicatedPool,
     shares: Shares,
+    pool_folders: PoolFolders,
 }
 
 /// The most recently started process.
@@ -88,7 +92,8 @@ impl LinuxMachines {
     ) -> Result<Self> {
         files::ensure_folder(&layout.instances())?;
         let pool = DedicatedPool::new(dedicated_cpus);
-        Ok(Self { layout, users, hypervisor: OnceCell::new(), pool, shares })
+        let (hypervisor, pool_folders) = (OnceCell::new(), PoolFolders::default());
+        Ok(Self { layout, users, hypervisor, pool, shares, pool_folders })
     }
 
     /// Replaces the real hypervisor.
@@ -151,6 +156,7 @@ impl LinuxMachines {
         let folder = self.layout.instance(&machine.instance);
         let mut files = MachineFiles::new(self.paths(&machine.instance));
         let (users, layout, disks) = (self.users.clone(), self.layout.clone(), machine.disks.clone());
+        let pool_folders = self.pool_folders.clone();
         let mut cdroms = machine.cdroms.clone();
         let instance = machine.instance.clone();
         let paths = files.paths.clone();
@@ -190,14 +196,16 @@ impl LinuxMachines {
             data.write(user.as_ref())?;
             // After a crash the instance's user still owns the files of its former disks, including disks that it no
             // longer has.
-            grants::revoke_all(&layout, &users, &instance)?;
-            grants::remove_links(&layout, &instance)?;
-            let lent: Result<Vec<DiskSpec>> =
-                disks.iter().map(|disk| grants::disk(&layout, &instance, disk, user.as_ref())).collect();
+            let pools = pool_folders.there(&layout)?;
+            grants::revoke_all(&layout, &users, &instance, &pools)?;
+            grants::remove_links(&layout, &instance, &pools)?;
+            let lend = |disk: &DiskSpec| grants::disk(&layout, &instance, disk, user.as_ref(), &pools);
+            let lent: Result<Vec<DiskSpec>> = disks.iter().map(lend).collect();
             for medium in cdroms.iter_mut().filter_map(|cdrom| cdrom.medium.as_mut()) {
                 *medium = grants::medium(&layout, &instance, medium, user.as_ref())?;
             }
-            Ok::<_, SystemError>((user, lent?, cdroms, grants::folders(&layout, &instance, user.as_ref())?))
+            let folders = grants::folders(&layout, &instance, user.as_ref(), &pools)?;
+            Ok::<_, SystemError>((user, lent?, cdroms, folders))
         })
         .await?;
         files.confinement = user.map(|user| Confinement { user, folders });
@@ -279,10 +287,12 @@ impl LinuxMachines {
         self.end_helpers(instance).await?;
         self.release_cpus(instance).await?;
         let (layout, users, instance) = (self.layout.clone(), self.users.clone(), instance.to_owned());
+        let pool_folders = self.pool_folders.clone();
         blocking(move || {
-            grants::revoke_all(&layout, &users, &instance)?;
+            let pools = pool_folders.there(&layout)?;
+            grants::revoke_all(&layout, &users, &instance, &pools)?;
             // Hard links keep the images' bytes allocated; the next start creates them again.
-            grants::remove_links(&layout, &instance)
+            grants::remove_links(&layout, &instance, &pools)
         })
         .await
     }
@@ -295,10 +305,12 @@ impl LinuxMachines {
         self.end_helpers(instance).await?;
         let folder = self.layout.instance(instance);
         let (layout, users, instance) = (self.layout.clone(), self.users.clone(), instance.to_owned());
+        let pool_folders = self.pool_folders.clone();
         blocking(move || {
-            grants::revoke_all(&layout, &users, &instance)?;
+            let pools = pool_folders.there(&layout)?;
+            grants::revoke_all(&layout, &users, &instance, &pools)?;
             users.forget(&instance)?;
-            grants::remove_links(&layout, &instance)?;
+            grants::remove_links(&layout, &instance, &pools)?;
             remove_folder(&folder)
         })
         .await
@@ -408,20 +420,6 @@ impl LinuxMachines {
         check_name("instance", instance)?;
         let folder = self.layout.instance(instance);
         blocking(move || logs::tail(&folder, &serial_log_name(port), max_bytes)).await
-    }
-
-    /// Makes a disk accessible to the instance's QEMU, which is running or about to start.
-    pub(super) async fn grant(&self, instance: &str, disk: &DiskSpec) -> Result<DiskSpec> {
-        let user = self.runs_as(instance).await?;
-        let (layout, instance, disk) = (self.layout.clone(), instance.to_owned(), disk.clone());
-        blocking(move || grants::disk(&layout, &instance, &disk, user.as_ref())).await
-    }
-
-    pub(super) async fn revoke(&self, instance: &str, volume: &str) -> Result<()> {
-        check_name("volume", volume)?;
-        let user = self.runs_as(instance).await?;
-        let (layout, volume) = (self.layout.clone(), volume.to_owned());
-        blocking(move || grants::revoke(&layout, &volume, user.as_ref())).await
     }
 
     pub(super) async fn grant_medium(&self, instance: &str, medium: &Medium) -> Result<Medium> {

@@ -12,7 +12,7 @@ use nix::unistd::Uid;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use super::files::blocking;
+use super::files::{blocking, overlap};
 use super::program::Program;
 use crate::{ShareFacts, ShareMapping, SystemError};
 
@@ -46,15 +46,15 @@ pub(super) async fn look_patiently<T: Send + 'static>(
 #[derive(Clone, Debug)]
 pub(super) struct Shares {
     mappings: Arc<Vec<ShareMapping>>,
-    /// The folder with berth's own files.
-    state: PathBuf,
+    /// The folders with berth's own files.
+    own: Arc<Vec<PathBuf>>,
     /// Held while folders are looked at: one that does not answer holds up one thread, and not one for each look.
     looking: Arc<Mutex<()>>,
 }
 
 impl Shares {
-    pub(super) fn new(mappings: Vec<ShareMapping>, state: PathBuf) -> Self {
-        Self { mappings: Arc::new(mappings), state, looking: Arc::default() }
+    pub(super) fn new(mappings: Vec<ShareMapping>, own: Vec<PathBuf>) -> Self {
+        Self { mappings: Arc::new(mappings), own: Arc::new(own), looking: Arc::default() }
     }
 
     /// Returns the folders of all mappings, with what stands in their way.
@@ -123,8 +123,7 @@ impl Shares {
         if path.to_string_lossy().contains([',', '\\']) {
             return Err("the path of its folder contains a comma or a backslash".to_owned());
         }
-        let state = self.state.canonicalize().unwrap_or_else(|_| self.state.clone());
-        if state.starts_with(&path) || path.starts_with(&state) {
+        if self.own.iter().any(|own| overlap(own, &path)) {
             return Err("its folder contains berth's own files, or is among them".to_owned());
         }
         let around = self.mappings.iter().filter(|other| !other.read_only).find(|other| {
@@ -181,7 +180,7 @@ mod tests {
                 mapping("twice", &top.join("linked"), true),
                 mapping("twice", &top.join("linked"), true),
             ],
-            top.join("state"),
+            vec![top.join("state")],
         );
         let problems: Vec<(String, String)> = shares
             .facts()

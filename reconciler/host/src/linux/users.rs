@@ -144,6 +144,18 @@ impl Users {
         files::read_json::<Record>(&self.layout.user(instance)).ok()??.ok()
     }
 
+    /// The users of the range that instances have.
+    pub(super) fn assigned(&self) -> Result<BTreeSet<u32>> {
+        let instances = files::names(&self.layout.instances())?;
+        let records = instances.iter().filter(|n| is_name(n)).filter_map(|instance| self.record(instance));
+        Ok(records.map(|record| record.uid).collect())
+    }
+
+    /// Whether a user may be, or have been, that of an instance alone.
+    pub(super) fn is_of_range(&self, uid: u32) -> bool {
+        self.range.is_some_and(|range| (range.first..=range.last).contains(&uid))
+    }
+
     /// Returns the user for the instance's QEMU, assigned if necessary. None: the agent's own user.
     ///
     /// *Assumptions:* the instance's QEMU is not running.
@@ -239,7 +251,7 @@ impl Users {
         for instance in files::names(&self.layout.instances())?.iter().filter(|n| is_name(n)) {
             taken.single.extend(self.record(instance).map(|record| record.uid));
         }
-        for pool in files::names(&self.layout.pools())?.iter().filter(|n| is_name(n)) {
+        for pool in &self.layout.pool_names()? {
             for folder in [self.layout.volumes(pool), self.layout.trash(pool)] {
                 for name in files::names(&folder)? {
                     // The file may have been removed since it was listed.

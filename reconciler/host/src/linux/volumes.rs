@@ -37,6 +37,7 @@ use berth_qemu::qcow2::{self, ImageError};
 
 use super::files::{self, failed};
 use super::layout::{Layout, check_digest, check_name, is_name};
+use super::pool_folders::PoolFolders;
 use crate::keyring::Keyring;
 use crate::volumes::check_encryption;
 use crate::{ForeignKind, ForeignObject, ImageFacts, NewVolume, SystemError, VolumeFacts, VolumeOwner};
@@ -56,6 +57,7 @@ pub(super) struct LinuxVolumes {
     owner: Option<RunAs>,
     /// The folders whose files may become volumes.
     adoptable: Vec<PathBuf>,
+    pool_folders: PoolFolders,
     /// Held while it is decided and changed what is based on what.
     chains: Arc<Mutex<()>>,
     keys: Keyring,
@@ -74,7 +76,19 @@ struct Place {
 
 impl LinuxVolumes {
     pub(super) fn new(layout: Layout, owner: Option<RunAs>) -> Self {
-        Self { layout, owner, adoptable: Vec::new(), chains: Arc::default(), keys: Keyring::default() }
+        Self {
+            layout,
+            owner,
+            adoptable: Vec::new(),
+            pool_folders: PoolFolders::default(),
+            chains: Arc::default(),
+            keys: Keyring::default(),
+        }
+    }
+
+    /// Checks before each use of a pool with a folder of its own that the folder is there.
+    pub(super) fn with_pool_folders(self, pool_folders: PoolFolders) -> Self {
+        Self { pool_folders, ..self }
     }
 
     /// Lets files below these folders become volumes.
@@ -94,6 +108,7 @@ impl LinuxVolumes {
     fn place(&self, pool: &str, id: &str) -> Result<Place> {
         check_name("pool", pool)?;
         check_name("volume", id)?;
+        self.pool_folders.ensure_there(pool)?;
         let (volumes, trash) = (self.layout.volumes(pool), self.layout.trash(pool));
         let (note, trashed_note) = (volumes.join(format!("{id}.json")), trash.join(format!("{id}.json")));
         let noted = match Note::read(&note)? {
@@ -117,17 +132,20 @@ impl LinuxVolumes {
             None if exists(&place.file)? => {
                 return Err(place.damaged("a file of this name is there, which berth did not make"));
             }
-            None => return Ok(None),
+            None => return self.pool_folders.ensure_there(pool).map(|()| None),
             Some(note) => note.map_err(|detail| place.damaged(&detail))?,
         };
         if exists(&place.file)? {
             let size = place.read_size()?;
             return self.facts(&place, &place.file, &note, size).map(Some);
         }
-        if note.complete && !exists(&place.trashed_file)? {
-            return Err(SystemError::VolumeLost { id: id.to_owned() });
+        let is_trashed = exists(&place.trashed_file)?;
+        // Once more: its file system may have been unmounted meanwhile, which leaves nothing either.
+        self.pool_folders.ensure_there(pool)?;
+        match note.complete && !is_trashed {
+            true => Err(SystemError::VolumeLost { id: id.to_owned() }),
+            false => Ok(None),
         }
-        Ok(None)
     }
 
     /// `base` is the cached image that `new` names.
@@ -182,7 +200,7 @@ impl LinuxVolumes {
             (Some(snapshot), _) => Some(snapshots::relative(snapshot)),
             (None, None) => None,
             (None, Some(base)) => {
-                let file = relative_to_volumes(&base.digest);
+                let file = self.path_to_image(&place.pool, &base.digest);
                 Some(Backing { file, format: base.format, backing: None })
             }
         };
@@ -267,8 +285,11 @@ impl LinuxVolumes {
         Ok(volumes)
     }
 
-    /// Returns a volume, in a pool or in the trash, with a note that refers to this image.
+    /// Returns a volume, in a pool or in the trash, with a note that refers to this image. One of a pool that is away may.
     pub(super) fn based_on(&self, digest: &str) -> Result<Option<String>> {
+        if let Some(pool) = self.pool_folders.first_away() {
+            return Ok(Some(format!("{pool}/…")));
+        }
         for pool in self.pools()? {
             for folder in [self.layout.volumes(&pool), self.layout.trash(&pool)] {
                 for name in files::names(&folder)?.iter().filter(|n| n.ends_with(".json")) {
@@ -312,10 +333,19 @@ impl LinuxVolumes {
         Ok(foreign)
     }
 
+    /// Lists the pools that are there.
     fn pools(&self) -> Result<Vec<String>> {
-        let mut pools = files::names(&self.layout.pools())?;
-        pools.retain(|p| is_name(p));
-        Ok(pools)
+        self.pool_folders.there(&self.layout)
+    }
+
+    /// The path from a file of the pool to an image.
+    fn path_to_image(&self, pool: &str, digest: &str) -> PathBuf {
+        if !self.layout.has_own_folder(pool) {
+            return relative_to_volumes(digest);
+        }
+        // The folder is not beside the images.
+        let image = self.layout.image(digest);
+        std::path::absolute(&image).unwrap_or(image)
     }
 
     fn facts(&self, place: &Place, file: &Path, note: &Note, size: u64) -> Result<VolumeFacts> {

@@ -17,6 +17,7 @@ use crate::index::{Index, Tables, volume_of};
 use crate::key::{Key, ObjectName};
 use crate::kinds::image::local::{self, LocalImage};
 use crate::machine::Holder;
+use crate::pools::{self, SeenVolume};
 use crate::restores::{self, Restore};
 use crate::unlocking::{self, Held, KeyState};
 
@@ -24,6 +25,8 @@ use crate::unlocking::{self, Held, KeyState};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Observed {
     pub(crate) volume: Option<VolumeFacts>,
+    /// Why its pool is away. Its volume is not known then, nor anything that follows from it.
+    pub(crate) away: Option<String>,
     /// Size in bytes as seen by the running machine that has it open.
     pub(crate) open_size: Option<u64>,
     /// Its ceilings in that machine.
@@ -46,6 +49,8 @@ pub(crate) struct Observed {
     pub(crate) pending_with_others: bool,
     /// The restore that it declares; only observed of a disk with a file.
     pub(crate) restore: Restore,
+    /// Bytes that its file took when that was measured last.
+    pub(crate) used: Option<u64>,
     /// The VM whose machine has its file open, or may have. Only observed for a restore.
     pub(crate) opener: Option<String>,
     /// Whether the file is in the trash; only checked for a disk that is to be restored.
@@ -61,7 +66,10 @@ pub(crate) struct Observed {
 pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Error> {
     let Some(id) = volume_of(disk).map(str::to_owned) else { return Ok(Observed::default()) };
     let pool = disk.spec.pool.as_str();
-    let volume = ctx.system.volume(pool, &id).await?;
+    let SeenVolume { facts: volume, away } = pools::look(ctx, pool, &id).await?;
+    if away.is_some() {
+        return Ok(Observed { away, users: users(ctx, disk, &id, true), ..Observed::default() });
+    }
     let restores = disk.annotations().contains_key(berth_api::RESTORE_ANNOTATION);
     let in_trash = volume.is_none()
         && restores
@@ -103,6 +111,7 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
     let user_waits = volume.is_none() && !restores && users.iter().any(|user| !is_admitted(&ctx.index, user));
     Ok(Observed {
         volume,
+        away,
         open_size,
         open_limits,
         files_below,
@@ -114,6 +123,7 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
         pending_with_others: pending_snapshot.as_ref().is_some_and(|facts| is_taken_with_others(ctx, facts)),
         pending_snapshot,
         restore,
+        used: ctx.disk_use.of(&id),
         opener,
         in_trash,
         users,

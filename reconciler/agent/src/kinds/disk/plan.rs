@@ -1,6 +1,7 @@
 //! Plan for a disk. Pure.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use berth_api::{DeletionPolicy, Disk, ExpandPolicy, Provisioning, Quantity, Readiness, Reason, former_uid};
 use berth_host::{NewRestore, NewSnapshot, NewVolume, VolumeFacts, VolumeOwner};
@@ -18,6 +19,9 @@ use crate::kinds::image::local::{self, Fetch, LocalImage};
 use crate::plugging::io_limits;
 use crate::restores::Restore;
 
+/// Interval at which it is seen whether the pool of the disk is back.
+const LOOK_FOR_POOL: Duration = Duration::from_secs(30);
+
 pub(super) fn plan(disk: &Disk, observed: &Observed) -> Plan<Step> {
     let Some(volume) = volume_of(disk) else {
         return Plan::without_steps(Readiness::Reconciling(
@@ -25,6 +29,11 @@ pub(super) fn plan(disk: &Disk, observed: &Observed) -> Plan<Step> {
             "bound without a volume identity".into(),
         ));
     };
+    if let Some(text) = &observed.away {
+        // Nothing is made, removed or taken for lost.
+        return Plan::without_steps(Readiness::Stalled(Reason::PoolAway, text.clone()))
+            .requeue_after(LOOK_FOR_POOL);
+    }
     // Whoever began it: until it is finished the file below may still be the one that is written.
     if let Some(pending) = &observed.pending_snapshot {
         let new = NewSnapshot {

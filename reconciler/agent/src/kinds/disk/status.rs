@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use super::encryption;
 use super::observe::Observed;
 use crate::converge::held_conditions;
+use crate::disk_use::amount;
 
 pub(super) fn status(disk: &Disk, observed: &Observed, readiness: &Readiness, now: Timestamp) -> DiskStatus {
     let mut status = disk.status.clone().unwrap_or_default();
@@ -17,6 +18,8 @@ pub(super) fn status(disk: &Disk, observed: &Observed, readiness: &Readiness, no
     let size = observed.open_size.or(observed.volume.as_ref().map(|v| v.size));
     if let Some(size) = size {
         status.size = Some(Quantity::from_bytes(size).0);
+        let used = observed.used.map(|used| amount(used, size, status.used.as_deref()));
+        status.used = used.or(status.used);
     }
     if let Some(last) = observed.volume.as_ref().and_then(|volume| volume.restores.last()) {
         let restored = DiskRestored {
@@ -27,7 +30,9 @@ pub(super) fn status(disk: &Disk, observed: &Observed, readiness: &Readiness, no
         };
         status.restored_from = Some(Box::new(restored));
     }
-    encryption::report(disk, observed, &mut status.conditions, now);
+    if observed.away.is_none() {
+        encryption::report(disk, observed, &mut status.conditions, now);
+    }
     // That of a lost file is kept, as its size is.
     status.encryption = encryption::reported(disk, observed).or(status.encryption);
     status.state = Some(state(disk, observed, readiness));

@@ -87,6 +87,37 @@ fn cached(virtual_size: u64) -> Observed {
     Observed { image: Some(LocalImage::Cached(facts)), ..Observed::default() }
 }
 
+#[test]
+fn a_disk_reports_the_space_that_it_takes_rounded_and_keeps_it_until_the_next_measurement() {
+    let report = |disk: &Disk, used| {
+        let observed = Observed { used, ..volume(100 * GIB) };
+        let readiness = plan(disk, &observed).readiness;
+        status(disk, &observed, &readiness, Timestamp::UNIX_EPOCH)
+    };
+    let new = disk(json!({"size": "100Gi"}), json!({}));
+    assert_eq!(report(&new, None).used, None);
+    let measured = report(&new, Some(3 * GIB + 1));
+    assert_eq!(measured.used.as_deref(), Some("3584Mi"), "in units of 512 MiB");
+    let known = disk(json!({"size": "100Gi"}), json!({"size": "100Gi", "used": "3584Mi"}));
+    assert_eq!(report(&known, None).used.as_deref(), Some("3584Mi"), "an agent that starts has none yet");
+}
+
+#[test]
+fn a_disk_of_a_pool_that_is_away_is_neither_lost_nor_made_nor_removed() {
+    let away =
+        || Observed { away: Some("storage pool fast is away: not mounted".into()), ..Observed::default() };
+    let made = || disk(json!({"size": "1Gi", "pool": "fast"}), json!({"size": "1Gi", "state": "Available"}));
+    for disk in [made(), deleted(made()), disk(json!({"size": "1Gi", "pool": "fast"}), json!({}))] {
+        let plan = plan(&disk, &away());
+        assert_eq!((plan.steps.as_slice(), reason(&plan)), ([].as_slice(), (true, Reason::PoolAway)));
+        assert!(plan.requeue_after.is_some(), "nothing announces that the pool is back");
+    }
+    let disk = made();
+    let readiness = plan(&disk, &away()).readiness;
+    let status = status(&disk, &away(), &readiness, Timestamp::UNIX_EPOCH);
+    assert_eq!(status.size.as_deref(), Some("1Gi"), "so that it is known to exist");
+}
+
 fn reason(plan: &Plan<Step>) -> (bool, Reason) {
     (matches!(plan.readiness, Readiness::Stalled(..)), plan.readiness.reason())
 }

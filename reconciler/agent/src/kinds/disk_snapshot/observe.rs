@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use berth_api::DiskSnapshot;
 use berth_api::vm::ConsoleAddress;
-use berth_host::SnapshotFacts;
+use berth_host::{SnapshotFacts, SystemError};
 
 use super::parts::{self, Parts};
 use crate::context::Context;
@@ -16,6 +16,8 @@ use crate::unlocking;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Observed {
     pub(crate) snapshot: Option<SnapshotFacts>,
+    /// Why its pool is away. Nothing else is known then.
+    pub(crate) away: Option<String>,
     /// Whether the volume that it is taken of is there; only checked for one that is not taken.
     pub(crate) has_volume: bool,
     /// The parts of a VMSnapshot that it is taken with; only read for one that is not taken.
@@ -33,7 +35,12 @@ pub(super) async fn observe(ctx: &Context, snapshot: &DiskSnapshot) -> Result<Ob
     let (Some(id), Some(volume), Some(pool)) = (&status.snapshot_id, &status.volume_id, &status.pool) else {
         return Ok(Observed::default());
     };
-    let found = ctx.system.snapshot(pool.as_str(), id).await?;
+    let found = match ctx.system.snapshot(pool.as_str(), id).await {
+        Err(error @ SystemError::PoolAway { .. }) => {
+            return Ok(Observed { away: Some(error.to_string()), ..Observed::default() });
+        }
+        found => found?,
+    };
     let is_taken = found.as_ref().is_some_and(|found| found.taken.is_some());
     // Backups need it, also once the disk is gone.
     let sealed = found.as_ref().and_then(|found| found.encryption.as_deref());
@@ -45,5 +52,5 @@ pub(super) async fn observe(ctx: &Context, snapshot: &DiskSnapshot) -> Result<Ob
         None => None,
     };
     let server = ctx.config.console.as_ref().filter(|_| is_taken).map(|own| own.published());
-    Ok(Observed { snapshot: found, has_volume, parts, held_by, look_again, server })
+    Ok(Observed { snapshot: found, away: None, has_volume, parts, held_by, look_again, server })
 }

@@ -14,11 +14,19 @@ use crate::converge::Plan;
 /// How often a deleted snapshot looks whether a restore still needs it.
 const LOOK_FOR_RESTORE: Duration = Duration::from_secs(2);
 
+/// Interval at which it is seen whether its pool is back.
+const LOOK_FOR_POOL: Duration = Duration::from_secs(30);
+
 pub(super) fn plan(snapshot: &DiskSnapshot, observed: &Observed) -> Plan<Step> {
     let Some(new) = identity(snapshot) else {
         let text = "bound without the identity of its disk".to_owned();
         return Plan::without_steps(Readiness::Reconciling(Reason::Bound, text));
     };
+    if let Some(text) = &observed.away {
+        // Nothing is taken, deleted or taken for lost.
+        return Plan::without_steps(Readiness::Reconciling(Reason::PoolAway, text.clone()))
+            .requeue_after(LOOK_FOR_POOL);
+    }
     let owner =
         observed.snapshot.as_ref().map_or(Owner::ThisSnapshot, |facts| owner(snapshot, facts.owner.as_ref()));
     if snapshot.metadata.deletion_timestamp.is_some() {

@@ -52,6 +52,7 @@ fn found(uid: &str, frozen: Option<bool>) -> Observed {
     };
     Observed {
         snapshot: Some(facts),
+        away: None,
         has_volume: true,
         parts: None,
         held_by: None,
@@ -127,6 +128,19 @@ fn a_snapshot_that_is_gone_is_not_taken_again_of_another_moment() {
     let late = plan(&snapshot(json!({})), &Observed::default());
     assert_eq!((late.steps.len(), reason(&late)), (0, (true, Reason::DiskLost)));
     assert!(late.readiness.message().contains("before the snapshot was taken"), "{late:?}");
+}
+
+#[test]
+fn a_snapshot_in_a_pool_that_is_away_is_neither_lost_nor_taken_nor_deleted() {
+    let away = Observed { away: Some("storage pool fast is away".into()), ..Observed::default() };
+    let taken = || snapshot(json!({"takenAt": "2026-01-01T00:00:00Z"}));
+    for object in [taken(), deleted(taken()), snapshot(json!({}))] {
+        let plan = plan(&object, &away);
+        assert_eq!((plan.steps.as_slice(), reason(&plan)), ([].as_slice(), (false, Reason::PoolAway)));
+        assert!(plan.requeue_after.is_some());
+    }
+    let kept = status(&taken(), &away, &plan(&taken(), &away).readiness, Timestamp::UNIX_EPOCH);
+    assert_eq!(kept.taken_at.as_deref(), Some("2026-01-01T00:00:00Z"));
 }
 
 #[test]

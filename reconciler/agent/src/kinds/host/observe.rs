@@ -57,6 +57,9 @@ pub(crate) struct Observed {
     pub(super) retention: BTreeMap<String, Duration>,
     /// Volumes that no Disk bound here owns.
     pub(super) orphan_volumes: Vec<VolumeFacts>,
+    /// The StoragePools of the site, and the sizes of the volumes in each that has some, in bytes.
+    pub(super) pools: BTreeSet<String>,
+    pub(super) promised: BTreeMap<String, u64>,
     /// Number of volumes that no Disk owns any more and that are retained as declared.
     pub(super) retained: usize,
     /// Instances that no VM bound here owns.
@@ -107,6 +110,7 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
     let foreign = system.foreign().await?;
     let images = system.images().await?;
     let volumes = system.volumes().await?;
+    let promised = promised(&volumes);
     let trash = system.trash().await?;
     let mut chains = volumes.iter().chain(trash.iter().map(|t| &t.volume)).filter_map(|v| v.backing.as_ref());
     let has_chains = chains.any(|backing| backing.files() > 1);
@@ -163,6 +167,8 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
         images_in_use,
         former_readers,
         retention: retention(&tables, &trash),
+        pools: tables.pools.all().map(|(name, _)| name.name.clone()).collect(),
+        promised,
         // In a recovery, a deleted Disk with a retained file may be back.
         orphan_volumes: orphan_volumes.into_iter().filter(|volume| recovering || !volume.retained).collect(),
         retained,
@@ -190,6 +196,16 @@ fn disconnected(tables: &Tables, links: &HostLinks) -> Vec<String> {
         Some(format!("Network {name}: this host {why}"))
     };
     named.into_iter().filter_map(text).collect()
+}
+
+/// Returns the sizes of the volumes in each pool together.
+fn promised(volumes: &[VolumeFacts]) -> BTreeMap<String, u64> {
+    let mut promised: BTreeMap<String, u64> = BTreeMap::new();
+    for volume in volumes {
+        let of_pool = promised.entry(volume.pool.clone()).or_default();
+        *of_pool = of_pool.saturating_add(volume.size);
+    }
+    promised
 }
 
 fn released(tables: &Tables, host: &str) -> BTreeSet<String> {

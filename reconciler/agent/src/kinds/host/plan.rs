@@ -22,7 +22,9 @@ pub(super) fn plan(observed: &Observed) -> Vec<Step> {
     steps.extend(given_up.map(|v| Step::TrashVolume { pool: v.pool.clone(), volume: v.id.clone() }));
     steps.extend(observed.lost_memory.iter().cloned().map(Step::RemoveMemory));
     let is_unused = |digest: &String| !observed.images_in_use.contains(digest);
-    let unused = observed.images.iter().filter(|digest| is_unused(digest));
+    // A volume of a pool that is away may be based on any image.
+    let all_are_known = observed.facts.pool_folders.iter().all(|of| of.problem.is_none());
+    let unused = observed.images.iter().filter(|digest| all_are_known && is_unused(digest));
     steps.extend(unused.map(|digest| Step::RemoveImage(digest.clone())));
     let former = observed.former_readers.iter().filter(|(digest, _)| !is_unused(digest));
     steps.extend(former.map(|(digest, namespace)| Step::ForgetReader {

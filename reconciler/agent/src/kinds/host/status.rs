@@ -20,7 +20,7 @@ use ipnet::Ipv4Net;
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::{devices, observe::Observed};
+use super::{devices, observe::Observed, pools};
 use crate::config::AgentConfig;
 use crate::definitions::{self, VersionSkew};
 use crate::networking::{CheckedTarget, Health, RefusedAddress, host_networks};
@@ -136,6 +136,7 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
     status.vgpus = devices::offered_vgpus(observed);
     status.backup_folders =
         facts.backup_folders.iter().take(MOST_BACKUP_FOLDERS).map(backup_folder).collect();
+    status.pools = pools::listed(observed, &status.pools);
     status.shares = facts.shares.iter().take(MOST_HOST_SHARES).map(host_share).collect();
     status.accelerator = Some(if accelerated { "kvm" } else { "tcg" }.to_owned());
     status.kvm = Some(KvmStatus {
@@ -156,6 +157,10 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
     status.retained = i64::try_from(observed.retained).ok().filter(|count| *count > 0);
     status.trash = trash(observed);
     (status.orphans, status.inventory) = orphans(observed);
+    // A file in a pool that is away may be that of an object which the recovery would make anew elsewhere.
+    if host.spec.recovery.is_some() && !pools::away(&facts.pool_folders).is_empty() {
+        status.inventory = Some(Inventory { complete: false });
+    }
     write_orphans(&mut status, &host.name_any(), generation, now);
     status
 }
@@ -223,6 +228,7 @@ pub(super) fn without_amounts(stored: &HostStatus, status: &HostStatus) -> HostS
             HostDedicatedCpus { free, ..cpus }
         }),
         huge_pages: with_free_of(&stored.huge_pages, &status.huge_pages),
+        pools: pools::without_amounts(&stored.pools, &status.pools),
         ..status.clone()
     }
 }

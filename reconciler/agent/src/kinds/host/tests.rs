@@ -3,8 +3,9 @@ use std::time::Duration;
 
 use berth_api::Host;
 use berth_host::{
-    DeclaredSource, ForeignKind, ForeignObject, Forwarding, HostFacts, KvmFacts, PciDeviceFacts, QemuFacts,
-    ShareFacts, TrashedVolume, UsbDeviceFacts, VgpuFacts, VolumeFacts, VolumeOwner,
+    DeclaredSource, ForeignKind, ForeignObject, Forwarding, HostFacts, KvmFacts, PciDeviceFacts,
+    PoolFolderFacts, QemuFacts, ShareFacts, TrashedVolume, UsbDeviceFacts, VgpuFacts, VolumeFacts,
+    VolumeOwner,
 };
 use berth_qemu::machine::{Accelerator, Format};
 use jiff::Timestamp;
@@ -78,6 +79,7 @@ fn observed() -> Observed {
             vgpus: Vec::new(),
             shares: Vec::new(),
             backup_folders: Vec::new(),
+            pool_folders: Vec::new(),
             huge_pages: Vec::new(),
             dedicated: Default::default(),
             overhead_bytes: 82 << 20,
@@ -95,6 +97,8 @@ fn observed() -> Observed {
         former_readers: Vec::new(),
         trash: Vec::new(),
         retention: [("default".to_owned(), Duration::from_secs(3600))].into(),
+        pools: ["default".to_owned()].into(),
+        promised: Default::default(),
         orphan_volumes: Vec::new(),
         retained: 0,
         orphan_instances: Vec::new(),
@@ -296,6 +300,57 @@ fn huge_pages_are_reported_by_size_and_are_no_ordinary_memory() {
     // Without 2 GiB, 1 GiB, 1 MiB, and 512 MiB for the host itself.
     assert_eq!(memory(&reported.allocatable).as_deref(), Some("4607Mi"));
     assert_eq!(without_amounts(&reported, &with(10)), without_amounts(&reported, &reported));
+}
+
+#[test]
+fn pools_are_reported_with_rounded_amounts_and_one_that_is_away_with_the_reason() {
+    let host = Host::new("h1", berth_api::HostSpec::default());
+    let report = |observed: &Observed| status(&host, observed, &AgentConfig::new("h1"), at(0));
+    let folder = |problem: Option<&str>| PoolFolderFacts {
+        pool: "fast".into(),
+        path: "/mnt/fast".into(),
+        total_bytes: if problem.is_some() { 0 } else { 1 << 40 },
+        free_bytes: if problem.is_some() { 0 } else { 700 << 30 },
+        problem: problem.map(str::to_owned),
+    };
+    let with = |problem| {
+        let mut observed = Observed { promised: [("fast".to_owned(), 9 << 30)].into(), ..observed() };
+        observed.facts.pool_folders = vec![folder(problem)];
+        observed
+    };
+    let there = report(&with(None));
+    let [default, fast] = there.pools.as_slice() else { panic!("{:?}", there.pools) };
+    assert_eq!(
+        (default.name.as_str(), default.folder.as_deref(), default.total.as_str(), default.free.as_str()),
+        ("default", None, "100Gi", "50Gi"),
+        "that of the state directory"
+    );
+    assert_eq!((fast.folder.as_deref(), fast.total.as_str()), (Some("/mnt/fast"), "1Ti"));
+    assert_eq!((fast.free.as_str(), fast.promised.as_str()), ("700Gi", "12Gi"), "in units of 4 GiB");
+    let mut fuller = with(None);
+    fuller.facts.pool_folders[0].free_bytes -= 8 << 30;
+    assert_eq!(without_amounts(&there, &report(&fuller)), there, "amounts alone are not urgent");
+    let away = report(&with(Some("not mounted")));
+    assert_eq!(away.pools[1].problem.as_deref(), Some("not mounted"));
+    assert_ne!(without_amounts(&there, &away), there);
+}
+
+#[test]
+fn no_image_is_removed_while_a_pool_is_away_and_a_recovery_waits_for_it() {
+    let mut observed = Observed { images: vec!["a".into()], ..observed() };
+    assert_eq!(plan(&observed), [Step::RemoveImage("a".into())]);
+    let problem = Some("not mounted".to_owned());
+    observed.facts.pool_folders =
+        vec![PoolFolderFacts { pool: "fast".into(), problem, ..PoolFolderFacts::default() }];
+    assert_eq!(plan(&observed), []);
+    let mut host = Host::new("h1", berth_api::HostSpec::default());
+    let is_complete = |host: &Host| {
+        let status = status(host, &observed, &AgentConfig::new("h1"), at(0));
+        status.inventory.is_some_and(|inventory| inventory.complete)
+    };
+    assert!(is_complete(&host), "it takes VMs with disks in other pools");
+    host.spec.recovery = Some(berth_api::host::Recovery { since: at(0) });
+    assert!(!is_complete(&host));
 }
 
 #[test]

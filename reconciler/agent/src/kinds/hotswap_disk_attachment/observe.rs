@@ -11,6 +11,7 @@ use crate::error::Error;
 use crate::index::{instance_of, volume_of};
 use crate::key::ObjectName;
 use crate::machine::{GuestFacts, MachineState};
+use crate::pools;
 use crate::restores;
 
 /// Everything an attachment's plan is made from.
@@ -19,6 +20,8 @@ pub(crate) struct Observed {
     pub(crate) vm: Option<Arc<VM>>,
     pub(crate) disk: Option<Arc<Disk>>,
     pub(crate) volume: Option<VolumeFacts>,
+    /// Why the pool of the disk is away: its volume is not known then.
+    pub(crate) away: Option<String>,
     /// Whether the disk is to be restored from a snapshot before a machine opens it.
     pub(crate) restores_first: bool,
     /// None: no QEMU, or one that does not answer (see `unreachable`).
@@ -53,7 +56,8 @@ pub(super) async fn observe(ctx: &Context, attachment: &HotswapDiskAttachment) -
     if let Some(disk) = observed.disk.clone()
         && let Some(volume) = volume_of(&disk)
     {
-        observed.volume = ctx.system.volume(disk.spec.pool.as_str(), volume).await?;
+        let seen = pools::look(ctx, disk.spec.pool.as_str(), volume).await?;
+        (observed.volume, observed.away) = (seen.facts, seen.away);
         if let Some(volume) = &observed.volume {
             observed.restores_first = restores::observe(ctx, &disk, volume).await?.is_due();
         }

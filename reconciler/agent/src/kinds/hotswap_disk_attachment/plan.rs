@@ -31,7 +31,11 @@ fn attach(attachment: &HotswapDiskAttachment, observed: &Observed) -> Plan<Step>
         return waits(Reason::WaitingForVM, format!("VM {vm_name} is not on this host"));
     };
     let (Some(disk), Some(volume)) = (&observed.disk, &observed.volume) else {
-        return waits(Reason::WaitingForDisk, format!("Disk {disk_name} has no file on this host (yet)"));
+        let why = observed.away.as_deref().map_or_else(
+            || "has no file on this host (yet)".to_owned(),
+            |away| format!("is out of reach: {away}"),
+        );
+        return waits(Reason::WaitingForDisk, format!("Disk {disk_name} {why}"));
     };
     let vm_uid = vm.uid().unwrap_or_default();
     match observed.user() {

@@ -138,6 +138,8 @@ fn what_it_waits_for_is_said() {
     assert_eq!(stands(&plan(&live, &Observed::default())), (0, false, Reason::WaitingForVM));
     let no_file = Observed { volume: None, ..seen(ours(), running()) };
     assert_eq!(stands(&plan(&live, &no_file)), (0, false, Reason::WaitingForDisk));
+    let away = Observed { away: Some("storage pool fast is away".into()), ..no_file };
+    assert!(plan(&live, &away).readiness.message().contains("out of reach: storage pool fast is away"));
     assert_eq!(stands(&plan(&live, &seen(json!([]), running()))), (0, false, Reason::WaitingForDisk));
     let other = json!([{"use": "Fixed", "vm": "db", "vmUid": "u2"}]);
     assert_eq!(stands(&plan(&live, &seen(other, running()))), (0, true, Reason::DiskInUse));

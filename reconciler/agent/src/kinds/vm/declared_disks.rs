@@ -1,5 +1,7 @@
 //! The disks that a VM declares, with what this host knows about their files.
 
+use std::collections::BTreeMap;
+
 use berth_api::condition::{find, is_true};
 use berth_api::vm::template_obstacle;
 use berth_api::{ConditionType, Disk, ExpandPolicy, Reason, VM};
@@ -9,7 +11,9 @@ use berth_qemu::machine::Bus;
 use crate::context::Context;
 use crate::error::Error;
 use crate::hardware::bus_of;
+use crate::index::{Tables, volume_of};
 use crate::key::ObjectName;
+use crate::pools::{self, SeenVolume};
 use crate::restores;
 
 /// A disk listed in the spec.
@@ -55,9 +59,9 @@ pub(super) async fn declared_disks(
     for wanted in &vm.spec.disks {
         let disk = ctx.index.read().disks.get(&name.beside(wanted.name.as_str()));
         let status = disk.as_ref().and_then(|d| d.status.clone()).unwrap_or_default();
-        let volume = match (&disk, &status.volume_id) {
-            (Some(disk), Some(id)) => ctx.system.volume(disk.spec.pool.as_str(), id).await?,
-            _ => None,
+        let SeenVolume { facts: volume, away } = match (&disk, &status.volume_id) {
+            (Some(disk), Some(id)) => pools::look(ctx, disk.spec.pool.as_str(), id).await?,
+            _ => SeenVolume::default(),
         };
         let unusable = disk.as_ref().and_then(|disk| template_obstacle(disk, vm));
         let user = match status.used_by.first() {
@@ -78,7 +82,8 @@ pub(super) async fn declared_disks(
         });
         let locked = volume.as_ref().and_then(|volume| locked(ctx, volume));
         let is_locked = locked.is_some();
-        let problem = unusable.or(not_ready).or(locked);
+        let away = away.map(|text| format!("{}: {text}", Reason::PoolAway));
+        let problem = unusable.or(away).or(not_ready).or(locked);
         let restores_first = match (&disk, &volume) {
             (Some(disk), Some(volume)) => restores::observe(ctx, disk, volume).await?.is_due(),
             _ => false,
@@ -102,6 +107,26 @@ pub(super) async fn declared_disks(
         });
     }
     Ok(seen)
+}
+
+/// The size of a disk and the space that it takes, as its Disk reports them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DiskSpace {
+    pub(crate) size: Option<String>,
+    pub(crate) used: Option<String>,
+}
+
+/// Returns the space of the disks that the VM declares, or attachments plug, as their Disks report it: by volume.
+pub(super) fn disk_space(tables: &Tables, vm: &VM, name: &ObjectName) -> BTreeMap<String, DiskSpace> {
+    let declared = vm.spec.disks.iter().map(|disk| disk.name.to_string());
+    let attached = tables.attachments_of(name).map(|attachment| attachment.spec.disk.to_string());
+    let space = |disk: String| {
+        let disk = tables.disks.get(&name.beside(&disk))?;
+        let status = disk.status.as_ref()?;
+        let space = DiskSpace { size: status.size.clone(), used: status.used.clone() };
+        Some((volume_of(&disk)?.to_owned(), space))
+    };
+    declared.chain(attached).filter_map(space).collect()
 }
 
 /// Returns why an encrypted disk cannot be opened yet.

@@ -14,7 +14,7 @@ use kube::{Client, ResourceExt};
 use super::bootstrap::Bootstrap;
 use super::cdroms::{self, DeclaredCdrom};
 use super::cpu_time;
-use super::declared_disks::{DeclaredDisk, declared_disks};
+use super::declared_disks::{DeclaredDisk, DiskSpace, declared_disks, disk_space};
 use super::held::held;
 use super::observed_users::GuestUsers;
 use super::pending_leases;
@@ -37,6 +37,7 @@ use crate::kinds::network;
 use crate::lease_watcher::PendingLease;
 use crate::machine::{ANSWER_WAIT, Connection, GuestFacts, Machine, MachineState};
 use crate::networking::{NamedAddress, Networks, named_addresses, security_groups_of, tap_prefix};
+use crate::pools;
 use crate::probes::{ProbePlan, ProbeResults};
 use crate::restores::{self, DueMemory, VmRestore};
 use crate::start_order::Held;
@@ -94,6 +95,8 @@ pub(crate) struct Observed {
     pub(crate) cdroms: Vec<DeclaredCdrom>,
     /// Disks to be plugged by attachments: volume → (disk, attachment).
     pub(crate) attachments: BTreeMap<String, (String, String)>,
+    /// The space of the disks that it declares, or attachments plug, as their Disks report it: by volume.
+    pub(crate) disk_space: BTreeMap<String, DiskSpace>,
     /// Mount points in the guest of volumes that are to be unplugged; without volumes that no guest agent reports on.
     pub(crate) mounts: BTreeMap<String, Vec<String>>,
     pub(crate) missing_networks: Vec<String>,
@@ -327,6 +330,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         disks: Vec::new(),
         cdroms: Vec::new(),
         attachments: attachments(&tables, name),
+        disk_space: disk_space(&tables, vm, name),
         mounts: BTreeMap::new(),
         missing_networks,
         refused_network: network::why_not(ctx, &tables, vm),
@@ -504,7 +508,7 @@ async fn attached(ctx: &Context, name: &ObjectName) -> Result<Vec<VolumeFacts>, 
     let mut volumes = Vec::new();
     for disk in disks {
         if let Some(id) = volume_of(&disk) {
-            volumes.extend(ctx.system.volume(disk.spec.pool.as_str(), id).await?);
+            volumes.extend(pools::reachable(ctx, disk.spec.pool.as_str(), id).await?);
         }
     }
     Ok(volumes)

@@ -101,6 +101,7 @@ fn write_restore_synced(status: &mut VMStatus, observed: &Observed, generation: 
             None => return remove(&mut status.conditions, kind),
         },
         VmRestore::Waits(text) => (Reason::WaitingForSnapshot, text.clone()),
+        VmRestore::Away(text) => (Reason::PoolAway, text.clone()),
         VmRestore::Refused(text) | VmRestore::Incomplete(text) => (Reason::RestoreRefused, text.clone()),
         VmRestore::Due(_) if observed.process.is_some() || observed.journal.suspension.is_some() => {
             let text = "its disks are restored once it is off: stop it (power: Stopped), or restart it";
@@ -533,11 +534,14 @@ fn disks(observed: &Observed) -> Vec<DiskAttachmentStatus> {
     let entry = |name: &str, attachment: Option<&str>, volume: Option<&str>, message: Option<String>| {
         let encrypted = is_encrypted(volume);
         let plugged = plugged(volume);
+        let space = volume.and_then(|volume| observed.disk_space.get(volume)).cloned().unwrap_or_default();
         DiskAttachmentStatus {
             name: name.to_owned(),
             attachment: attachment.map(str::to_owned),
             attached: plugged.is_some(),
             serial: plugged.map(|d| d.serial.clone()),
+            size: space.size,
+            used: space.used,
             device: plugged.map(|d| device(d, &observed.guest)),
             cache: plugged.map(|d| if d.is_direct { "none" } else { "writeback" }.to_owned()),
             encrypted: plugged.map_or(encrypted, |d| d.is_encrypted),

@@ -128,7 +128,7 @@ fn bytes(size: Option<&str>) -> Option<u64> {
 }
 
 /// The full size of a disk, in bytes.
-fn size(tables: &Tables, disk: &Disk) -> Option<u64> {
+pub(crate) fn size(tables: &Tables, disk: &Disk) -> Option<u64> {
     let has = bytes(disk.status.as_ref().and_then(|status| status.size.as_deref()));
     if has.is_some() {
         return has.max(disk.spec.size.as_ref().and_then(|size| size.bytes().ok()));

@@ -1,6 +1,9 @@
 //! Reads the inputs of the decision from the cache.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use berth_api::{
     Binding, Disk, Network, PlacementGroup, PublicIP, VM, VMStatus,
@@ -13,13 +16,14 @@ use kube::ResourceExt;
 use crate::{
     cache::capacity::{Demand, Members},
     cache::claims::Claim,
+    cache::storage::DiskDemand,
     cache::{Cache, users},
     config::Config,
     key::{Key, ObjectKind},
     kinds::disk::{self, Obstacle},
     kinds::quota::{self, Excess},
     placement_hold::{PlacementHold, placement_hold, untrusted},
-    scheduler::PlacementPolicy,
+    scheduler::{NewDisks, PlacementPolicy},
     topology,
 };
 
@@ -28,6 +32,9 @@ use super::addresses;
 /// How long a host that refused a VM is not considered again: by then the reason for the refusal has reached the
 /// cache.
 pub(super) const REFUSAL_COUNTS: SignedDuration = SignedDuration::from_secs(30);
+
+/// The limit of a pool without an object, whose disks are not bound before it exists, in percent.
+const UNKNOWN_OVERCOMMIT: u64 = 1000;
 
 /// The inputs of a VM's decision.
 #[derive(Debug)]
@@ -40,6 +47,8 @@ pub(super) struct Observed {
     pub(super) invalid_size: Option<String>,
     pub(super) tpm: bool,
     pub(super) disks: Vec<DiskSeen>,
+    /// Its unbound disks that no host has, by pool.
+    pub(super) new_disks: BTreeMap<String, NewDisks>,
     /// The folders with the backups that its unbound disks are made from.
     pub(super) backup_folders: BTreeSet<String>,
     /// The hosts that have the images of its unbound disks, which others copy.
@@ -149,6 +158,9 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
     let backup_folders = new_disks.clone().filter_map(|disk| cache.backup_folder_of(disk)).collect();
     let image_hosts = new_disks.clone().filter_map(|disk| disk::image_host(cache, disk)).collect();
     let of_disks = new_disks.flat_map(users::of_disk);
+    let unmade = disks.iter().filter(|disk| disk.claimed.is_none());
+    let unmade = unmade.filter_map(|disk| disk.object.as_deref()).filter(|disk| bound(disk).is_none());
+    let unmade = by_pool(cache, unmade);
     if let Some(binding) = binding {
         let deleting = cache.first_deleted(of_disks);
         return Observed {
@@ -157,6 +169,7 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
             invalid_size: None,
             tpm: false,
             disks,
+            new_disks: BTreeMap::new(),
             backup_folders: BTreeSet::new(),
             image_hosts: BTreeSet::new(),
             group: None,
@@ -198,6 +211,7 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
         size: cache.demand(vm),
         invalid_size: cache.invalid_size(vm),
         tpm: cache.declares_tpm(vm),
+        new_disks: unmade,
         backup_folders,
         image_hosts,
         disks,
@@ -219,6 +233,20 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
         refused_by: refusal.map(|r| (r.host.clone(), r.message.clone())),
         fresh,
     }
+}
+
+/// Returns the demand of new disks by pool.
+fn by_pool<'a>(cache: &Cache, disks: impl Iterator<Item = &'a Disk>) -> BTreeMap<String, NewDisks> {
+    let mut pools: BTreeMap<String, NewDisks> = BTreeMap::new();
+    for disk in disks {
+        let pool = disk.spec.pool.as_str();
+        let spec = cache.tables.storage_pools.cluster(pool).map(|pool| pool.spec.overcommit_percent);
+        let percent = spec.and_then(|percent| u64::try_from(percent).ok());
+        let new = pools.entry(pool.to_owned()).or_default();
+        new.demand = new.demand.plus(DiskDemand::of(&cache.tables, disk));
+        new.overcommit_percent = percent.unwrap_or(UNKNOWN_OVERCOMMIT);
+    }
+    pools
 }
 
 /// Returns a PublicIP that cannot lead to the interface which names it, and why: it has ports, or is of the other family.

@@ -207,6 +207,7 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
         devices: demand.devices.clone(),
         shares: declared_shares(vm),
         backup_folders: observed.backup_folders.clone(),
+        disks: observed.new_disks.clone(),
         image_hosts: observed.image_hosts.clone(),
         graphics: vm.spec.graphics != Graphics::None,
         bridges: bridges(observed),

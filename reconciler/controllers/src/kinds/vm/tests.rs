@@ -79,6 +79,7 @@ fn observed(disk: Option<Arc<Disk>>) -> Observed {
         size: Some(Demand { cpus: 1, memory: 1 << 29, ..Demand::default() }),
         invalid_size: None,
         tpm: false,
+        new_disks: Default::default(),
         backup_folders: BTreeSet::new(),
         image_hosts: BTreeSet::new(),
         disks: vec![DiskSeen {

@@ -18,14 +18,13 @@ use berth_qemu::process::{Filter, FilterError};
 use sha2::{Digest, Sha256};
 
 use super::super::files::{self, blocking, failed};
-use super::super::layout::{Layout, check_name, is_name};
+use super::super::layout::{IMAGE_LINKS, Layout, check_name};
 use super::super::qemu_img::{CONVERT_MEMORY, QEMU_IMG, block_node, linked, no_space, paths, text};
 use super::unpack::TIME;
 use super::{LinuxImages, Result};
 use crate::{Encoding, ImageFacts, ImageSource, NewImage, SystemError};
 
 const MAKING: &str = ".making-";
-const LINKS: &str = "image-";
 const BLOCK: usize = 1 << 20;
 
 impl ImageSource {
@@ -77,7 +76,7 @@ impl LinuxImages {
         let layout = self.cache.layout().clone();
         let making = Making {
             output: layout.images().join(format!("{}{MAKING}{}", new.uid, self.process)),
-            links: layout.snapshot_links(&new.pool, &format!("{LINKS}{}-{}", new.uid, self.process)),
+            links: layout.snapshot_links(&new.pool, &format!("{IMAGE_LINKS}{}-{}", new.uid, self.process)),
         };
         let (output, links, user) = (making.output.clone(), making.links.clone(), self.unpacker.user);
         let prepared = blocking(move || {
@@ -174,15 +173,6 @@ pub(super) fn forget_others(layout: &Layout, process: &str) -> Result<()> {
         if name.rsplit_once(MAKING).is_some_and(|(_, by)| by != process) {
             let path = layout.images().join(&name);
             files::remove_if_there(&path).map_err(failed("remove", &path))?;
-        }
-    }
-    for pool in files::names(&layout.pools())?.iter().filter(|name| is_name(name)) {
-        let readers = layout.snapshot_readers(pool);
-        for name in files::names(&readers)? {
-            if name.starts_with(LINKS) && !name.ends_with(process) {
-                let path = readers.join(&name);
-                fs::remove_dir_all(&path).map_err(failed("remove", &path))?;
-            }
         }
     }
     Ok(())

@@ -1,5 +1,5 @@
 //! Access of QEMU processes to disks: QEMU's user owns the files of its disks while it has them, and reads the images and
-//! snapshots below them by its own hard links. All functions block.
+//! snapshots below them by its own hard links. The functions block; the methods do not.
 
 use std::fs;
 use std::io;
@@ -11,18 +11,54 @@ use berth_qemu::process::RunAs;
 use nix::unistd::Uid;
 
 use super::super::files::{self, failed};
-use super::super::layout::{Layout, is_name};
+use super::super::layout::{Layout, check_name};
+use super::super::pool_folders::PoolFolders;
 use super::super::users::Users;
+use super::LinuxMachines;
 use crate::SystemError;
 
 type Result<T> = std::result::Result<T, SystemError>;
 
-/// Makes a disk accessible to this user, and returns it with the paths that its QEMU has to open.
+/// The beginning of the identities of instances. The links of other work have other names.
+const INSTANCE: &str = "i-";
+
+impl LinuxMachines {
+    /// Lets machines open files in the folders of these pools.
+    pub(in super::super) fn with_pool_folders(self, pool_folders: PoolFolders) -> Self {
+        Self { pool_folders, ..self }
+    }
+
+    /// Makes a disk accessible to the instance's QEMU, which is running or about to start.
+    pub(in super::super) async fn grant(&self, instance: &str, spec: &DiskSpec) -> Result<DiskSpec> {
+        let user = self.runs_as(instance).await?;
+        let (layout, pool_folders) = (self.layout.clone(), self.pool_folders.clone());
+        let (instance, spec) = (instance.to_owned(), spec.clone());
+        files::blocking(move || disk(&layout, &instance, &spec, user.as_ref(), &pool_folders.there(&layout)?))
+            .await
+    }
+
+    pub(in super::super) async fn revoke(&self, instance: &str, volume: &str) -> Result<()> {
+        check_name("volume", volume)?;
+        let user = self.runs_as(instance).await?;
+        let (layout, pool_folders) = (self.layout.clone(), self.pool_folders.clone());
+        let volume = volume.to_owned();
+        files::blocking(move || revoke(&layout, &volume, user.as_ref(), &pool_folders.there(&layout)?)).await
+    }
+
+    /// Makes root the owner of files of a pool that is back, which belonged to machines that are gone.
+    pub(in super::super) async fn revoke_departed(&self, pool: &str) -> Result<()> {
+        let (layout, users, pool) = (self.layout.clone(), self.users.clone(), pool.to_owned());
+        files::blocking(move || revoke_departed(&layout, &users, &pool)).await
+    }
+}
+
+/// Makes a disk accessible to this user, and returns it with the paths that its QEMU has to open. `pools`: those that are there.
 pub(super) fn disk(
     layout: &Layout,
     instance: &str,
     disk: &DiskSpec,
     user: Option<&RunAs>,
+    pools: &[String],
 ) -> Result<DiskSpec> {
     let Some(user) = user else { return Ok(disk.clone()) };
     if disk.read_only {
@@ -31,7 +67,7 @@ pub(super) fn disk(
         files::give(&disk.file, Some(user))?;
     }
     let backing = disk.backing.as_ref().map(|backing| chain(layout, instance, backing, user)).transpose()?;
-    remove_former_links(layout, instance)?;
+    remove_former_links(layout, instance, pools)?;
     Ok(DiskSpec { backing, ..disk.clone() })
 }
 
@@ -81,14 +117,14 @@ fn base(layout: &Layout, instance: &str, image: &Path, user: &RunAs) -> Result<P
 
 /// The directory of the hard link to a file: beside the instance for an image, in the pool for a snapshot.
 fn links(layout: &Layout, instance: &str, file: &Path) -> PathBuf {
-    let pool = file.strip_prefix(layout.pools()).ok().and_then(|path| path.iter().next()?.to_str());
-    pool.map_or_else(|| layout.bases(instance), |pool| layout.snapshot_links(pool, instance))
+    let pool = layout.pool_of(file);
+    pool.map_or_else(|| layout.bases(instance), |pool| layout.snapshot_links(&pool, instance))
 }
 
 /// Removes the hard links of an instance to snapshots that were merged with others: nothing opens them by this name any more, and
 /// the links keep their bytes allocated.
-fn remove_former_links(layout: &Layout, instance: &str) -> Result<()> {
-    for pool in files::names(&layout.pools())?.iter().filter(|n| is_name(n)) {
+fn remove_former_links(layout: &Layout, instance: &str, pools: &[String]) -> Result<()> {
+    for pool in pools {
         let (links, snapshots) = (layout.snapshot_links(pool, instance), layout.snapshots(pool));
         for name in files::names(&links)? {
             let snapshot = snapshots.join(&name);
@@ -102,21 +138,26 @@ fn remove_former_links(layout: &Layout, instance: &str) -> Result<()> {
 }
 
 /// Removes the hard links of an instance: they keep the bytes of the files allocated.
-pub(super) fn remove_links(layout: &Layout, instance: &str) -> Result<()> {
+pub(super) fn remove_links(layout: &Layout, instance: &str, pools: &[String]) -> Result<()> {
     super::remove_folder(&layout.bases(instance))?;
-    for pool in files::names(&layout.pools())?.iter().filter(|n| is_name(n)) {
+    for pool in pools {
         super::remove_folder(&layout.snapshot_links(pool, instance))?;
     }
     Ok(())
 }
 
 /// Directories in which an instance's QEMU opens files, now or when a disk is plugged in.
-pub(super) fn folders(layout: &Layout, instance: &str, user: Option<&RunAs>) -> Result<Vec<PathBuf>> {
+pub(super) fn folders(
+    layout: &Layout,
+    instance: &str,
+    user: Option<&RunAs>,
+    pools: &[String],
+) -> Result<Vec<PathBuf>> {
     let mut folders = vec![layout.instance(instance), layout.pools()];
-    for pool in files::names(&layout.pools())?.iter().filter(|n| is_name(n)) {
-        // A pool may be a symbolic link that leads out of the pools directory.
+    for pool in pools {
+        // A pool may have a folder elsewhere, or be a symbolic link that leads out of the pools directory.
         folders.extend(fs::canonicalize(layout.volumes(pool)).ok());
-        if layout.pools().join(pool).is_symlink() {
+        if layout.has_own_folder(pool) || layout.pool(pool).is_symlink() {
             let links = layout.snapshot_links(pool, instance);
             files::ensure_folder_for(&links, user)?;
             folders.extend(fs::canonicalize(links).ok());
@@ -126,23 +167,55 @@ pub(super) fn folders(layout: &Layout, instance: &str, user: Option<&RunAs>) -> 
 }
 
 /// Makes root the owner of a volume's file again, if this user owns it.
-pub(super) fn revoke(layout: &Layout, volume: &str, user: Option<&RunAs>) -> Result<()> {
+fn revoke(layout: &Layout, volume: &str, user: Option<&RunAs>, pools: &[String]) -> Result<()> {
     let Some(user) = user else { return Ok(()) };
     // After a snapshot a number follows the volume's id.
     let is_its = |name: &str| name.ends_with(".qcow2") && name.split('.').next() == Some(volume);
-    take_back_where(layout, |name, owner| is_its(name) && owner == user.uid)
+    take_back_where(layout, pools, |name, owner| is_its(name) && owner == user.uid)
 }
 
 /// Makes root the owner of all volume files again that the user of an instance owns after its QEMU has ended.
-pub(super) fn revoke_all(layout: &Layout, users: &Users, instance: &str) -> Result<()> {
+pub(super) fn revoke_all(layout: &Layout, users: &Users, instance: &str, pools: &[String]) -> Result<()> {
     match users.own(instance) {
-        Some(user) => take_back_where(layout, |_, owner| owner == user.uid),
+        Some(user) => take_back_where(layout, pools, |_, owner| owner == user.uid),
         None => Ok(()),
     }
 }
 
-fn take_back_where(layout: &Layout, wanted: impl Fn(&str, u32) -> bool) -> Result<()> {
-    for pool in files::names(&layout.pools())?.iter().filter(|n| is_name(n)) {
+/// Makes root the owner of the files of a pool whose users belonged to instances that are gone, and removes their hard links: the pool was
+/// away when they ended.
+pub(in super::super) fn revoke_departed(layout: &Layout, users: &Users, pool: &str) -> Result<()> {
+    let mut owned = Vec::new();
+    for folder in [layout.volumes(pool), layout.trash(pool)] {
+        for name in files::names(&folder)? {
+            let path = folder.join(&name);
+            owned.extend(owner_of(&path).filter(|uid| users.is_of_range(*uid)).map(|uid| (path, uid)));
+        }
+    }
+    // Afterwards: an instance has its user before it gets a file.
+    let assigned = users.assigned()?;
+    for (path, uid) in owned.into_iter().filter(|(_, uid)| !assigned.contains(uid)) {
+        // A machine may have been started with the file meanwhile.
+        if owner_of(&path) == Some(uid) {
+            files::revoke(&path)?;
+        }
+    }
+    let readers = layout.snapshot_readers(pool);
+    for name in files::names(&readers)?.iter().filter(|name| name.starts_with(INSTANCE)) {
+        if !layout.instance(name).exists() {
+            super::remove_folder(&readers.join(name))?;
+        }
+    }
+    Ok(())
+}
+
+/// The user that owns a file. None: it is gone, or no file.
+fn owner_of(path: &Path) -> Option<u32> {
+    fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file).map(|about| about.uid())
+}
+
+fn take_back_where(layout: &Layout, pools: &[String], wanted: impl Fn(&str, u32) -> bool) -> Result<()> {
+    for pool in pools {
         for folder in [layout.volumes(pool), layout.trash(pool)] {
             for name in files::names(&folder)? {
                 let path = folder.join(&name);

@@ -94,6 +94,36 @@ fn a_user_that_a_disk_a_process_or_an_account_has_is_not_given_out() {
 }
 
 #[test]
+fn files_of_a_pool_that_was_away_do_not_stay_with_the_users_of_machines_that_are_gone() {
+    if !Uid::effective().is_root() {
+        eprintln!("skipped: only root can give files away");
+        return;
+    }
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let users = users(folder.path(), "state", small());
+    let user = make(&users, "i-there");
+    let gone = small().from(0).find(|uid| *uid != user.uid).expect("the range has more than one");
+    let volumes = users.layout.volumes("fast");
+    files::ensure_folder(&volumes).expect("a folder");
+    let owner_after = |name: &str, uid: u32| {
+        let file = volumes.join(name);
+        fs::write(&file, b"disk").expect("written");
+        std::os::unix::fs::chown(&file, Some(uid), Some(uid)).expect("given away");
+        super::super::machines::revoke_departed(&users.layout, &users, "fast").expect("looked at");
+        fs::metadata(&file).expect("there").uid()
+    };
+    assert_eq!(owner_after("v-1.qcow2", gone), 0);
+    assert_eq!(owner_after("v-2.qcow2", user.uid), user.uid, "its machine may run");
+    assert_eq!(owner_after("v-3.qcow2", 1), 1, "no user of machines");
+    let readers = users.layout.snapshot_readers("fast");
+    for name in ["i-there", "i-gone", "backup-1"] {
+        files::ensure_folder(&readers.join(name)).expect("a folder");
+    }
+    super::super::machines::revoke_departed(&users.layout, &users, "fast").expect("looked at");
+    assert_eq!(files::names(&readers).expect("listed"), ["backup-1", "i-there"]);
+}
+
+#[test]
 fn a_process_is_an_instances_only_by_its_user() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let users = users(folder.path(), "state", small());

@@ -90,7 +90,8 @@ impl LinuxVolumes {
         }
         let root = fs::canonicalize(self.layout.root()).map_err(failed("read", self.layout.root()))?;
         let real = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
-        if real.map_err(failed("read", path))?.starts_with(root) {
+        let real = real.map_err(failed("read", path))?;
+        if real.starts_with(root) || self.pool_folders.contain(&real) {
             return Err(refused("it is a file of berth's own"));
         }
         let lock = ImageLock::new(file).map_err(|error| match error.kind() {

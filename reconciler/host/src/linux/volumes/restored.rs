@@ -14,6 +14,7 @@ use berth_qemu::process::RunAs;
 use berth_qemu::qcow2;
 
 use super::super::files::{self, failed};
+use super::super::layout::IMAGE_LINKS;
 use super::encryption::NewFile;
 use super::note::Note;
 use super::{LinuxVolumes, Result, exists, wanted_size};
@@ -82,7 +83,7 @@ impl LinuxVolumes {
         self.volume(&new.pool, &new.id)?.ok_or_else(lost)
     }
 
-    /// Removes the files of interrupted restores and backups of processes that have ended: one agent acts on a state directory.
+    /// Removes the files of interrupted restores, backups and images of processes that have ended: one agent acts on a state directory.
     pub(in super::super) fn forget_partial(&self) -> Result<()> {
         for pool in self.pools()? {
             let volumes = self.layout.volumes(&pool);
@@ -91,7 +92,8 @@ impl LinuxVolumes {
                 files::remove_if_there(&path).map_err(failed("remove", &path))?;
             }
             let readers = self.layout.snapshot_readers(&pool);
-            for name in files::names(&readers)?.iter().filter(|name| name.starts_with(BACKUPS)) {
+            let is_of_work = |name: &&String| name.starts_with(BACKUPS) || name.starts_with(IMAGE_LINKS);
+            for name in files::names(&readers)?.iter().filter(is_of_work) {
                 let path = readers.join(name);
                 fs::remove_dir_all(&path).map_err(failed("remove", &path))?;
             }

@@ -91,6 +91,7 @@ impl LinuxVolumes {
     pub(super) fn snapshot_place(&self, pool: &str, id: &str) -> Result<SnapshotPlace> {
         check_name("pool", pool)?;
         check_name("snapshot", id)?;
+        self.pool_folders.ensure_there(pool)?;
         let folder = self.layout.snapshots(pool);
         Ok(SnapshotPlace {
             id: id.to_owned(),
@@ -101,9 +102,15 @@ impl LinuxVolumes {
 
     pub(in super::super) fn snapshot(&self, pool: &str, id: &str) -> Result<Option<SnapshotFacts>> {
         let place = self.snapshot_place(pool, id)?;
-        let Some(note) = place.read()?.filter(|note| note.merge.is_none()) else { return Ok(None) };
+        let Some(note) = place.read()?.filter(|note| note.merge.is_none()) else {
+            // Once more: its file system may have been unmounted meanwhile.
+            return self.pool_folders.ensure_there(pool).map(|()| None);
+        };
         let size = match &note.taken {
-            Some(_) if !exists(&place.file)? => return Err(SystemError::SnapshotLost { id: id.to_owned() }),
+            Some(_) if !exists(&place.file)? => {
+                self.pool_folders.ensure_there(pool)?;
+                return Err(SystemError::SnapshotLost { id: id.to_owned() });
+            }
             Some(_) => place.size()?,
             // Begun, and perhaps no file yet.
             None => size_of(&place.file).unwrap_or(0),
@@ -474,12 +481,16 @@ impl LinuxVolumes {
     }
 
     /// Returns disks with the chains of files that their volumes are based on now.
+    ///
+    /// *Errors*: [`SystemError::PoolAway`] if the pool of one of them is.
     pub(in super::super) fn with_chains(&self, disks: Vec<DiskSpec>) -> Result<Vec<DiskSpec>> {
-        let pools = self.layout.pools();
         let refreshed = disks.into_iter().map(|disk| {
-            let pool = disk.file.strip_prefix(&pools).ok().and_then(|path| path.iter().next()?.to_str());
-            let Some(pool) = pool.filter(|_| disk.backing.is_some()) else { return Ok(disk) };
-            match self.volume(pool, &disk.id)? {
+            let Some(pool) = self.layout.pool_of(&disk.file) else { return Ok(disk) };
+            self.pool_folders.ensure_there(&pool)?;
+            if disk.backing.is_none() {
+                return Ok(disk);
+            }
+            match self.volume(&pool, &disk.id)? {
                 Some(volume) if volume.path == disk.file => Ok(DiskSpec { backing: volume.backing, ..disk }),
                 _ => Ok(disk),
             }
@@ -510,9 +521,8 @@ impl LinuxVolumes {
     /// Returns the key of an encrypted disk.
     fn key_of_disk(&self, disk: &DiskSpec) -> Result<DiskKey> {
         let lost = || SystemError::VolumeLost { id: disk.id.clone() };
-        let pools = self.layout.pools();
-        let pool = disk.file.strip_prefix(&pools).ok().and_then(|path| path.iter().next()?.to_str());
-        let place = self.place(pool.ok_or_else(lost)?, &disk.id)?;
+        let pool = self.layout.pool_of(&disk.file).ok_or_else(lost)?;
+        let place = self.place(&pool, &disk.id)?;
         let note = Note::read(&place.note)?.ok_or_else(lost)?.map_err(|detail| place.damaged(&detail))?;
         self.keys.key_of(&disk.id, note.encryption.as_ref())?.ok_or_else(lost)
     }

@@ -3,7 +3,8 @@
 //! The reserved blocks are beyond the end of the file (`FALLOC_FL_KEEP_SIZE`): QEMU, which lets the file grow, gets these
 //! blocks, and the file looks like any other.
 
-use std::fs::OpenOptions;
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 
@@ -11,7 +12,7 @@ use nix::fcntl::{FallocateFlags, fallocate};
 
 use super::super::files::{self, failed};
 use super::note::Note;
-use super::{LinuxVolumes, Result};
+use super::{LinuxVolumes, Result, SUFFIX, id_of_file};
 use crate::SystemError;
 
 /// Room for the header, the tables' first clusters and QEMU's allocation ahead of writes.
@@ -39,6 +40,22 @@ impl LinuxVolumes {
         Note { reserved: Some(size), ..note }.write(&place.note)?;
         tracing::info!(volume = id, size, "space reserved");
         Ok(())
+    }
+
+    /// Returns the bytes that the files of volumes take, by the identity of the volume.
+    pub(in super::super) fn used_bytes(&self) -> Result<BTreeMap<String, u64>> {
+        let mut used: BTreeMap<String, u64> = BTreeMap::new();
+        for pool in self.pools()? {
+            let folder = self.layout.volumes(&pool);
+            for name in files::names(&folder)?.iter().filter(|name| !name.starts_with(files::UNFINISHED)) {
+                let Some(id) = name.strip_suffix(SUFFIX).map(id_of_file) else { continue };
+                // A file that was removed since takes none.
+                let Ok(about) = fs::symlink_metadata(folder.join(name)) else { continue };
+                let of_volume = used.entry(id.to_owned()).or_default();
+                *of_volume = of_volume.saturating_add(about.blocks().saturating_mul(512));
+            }
+        }
+        Ok(used)
     }
 }
 

@@ -75,6 +75,17 @@ fn new(size: Option<u64>, base: Option<&ImageFacts>) -> NewVolume {
 }
 
 #[test]
+fn a_volume_takes_the_space_of_what_is_in_it_and_a_thick_one_its_whole_size() {
+    let f = Fixture::new();
+    f.volumes.create(&new(Some(64 * MIB), None), None).expect("made");
+    let used = f.volumes.used_bytes().expect("measured")[ID];
+    assert!(used < 4 * MIB, "{used}");
+    f.volumes.reserve(POOL, ID, 64 * MIB).expect("reserved");
+    let used = f.volumes.used_bytes().expect("measured")[ID];
+    assert!(used >= 64 * MIB, "{used}");
+}
+
+#[test]
 fn a_blank_volume_is_made_once_and_grows() {
     let f = Fixture::new();
     assert_eq!(f.volumes.volume(POOL, ID).expect("read"), None);

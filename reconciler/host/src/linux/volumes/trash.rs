@@ -17,7 +17,8 @@ impl LinuxVolumes {
         let _chains = self.lock();
         let place = self.place(pool, id)?;
         let Some(note) = Note::read(&place.note)? else {
-            return Ok(());
+            // Its file system may have been unmounted meanwhile.
+            return self.pool_folders.ensure_there(pool);
         };
         if exists(&place.file)? {
             let note = note.map_err(|detail| place.damaged(&detail))?;
@@ -65,6 +66,7 @@ impl LinuxVolumes {
 
     pub(in super::super) fn purge(&self, pool: &str, older_than: Duration) -> Result<Vec<String>> {
         check_name("pool", pool)?;
+        self.pool_folders.ensure_there(pool)?;
         let _chains = self.lock();
         let now = self.trash_clock()?;
         let mut purged = Vec::new();

@@ -90,6 +90,11 @@ fn prepared<'a>(vm: &VM, observed: &'a Observed) -> Result<Prepared<'a>, Plan<St
         return Err(Plan::without_steps(Readiness::Stalled(Reason::RestoreRefused, text.clone())));
     }
     disks_ready(observed)?;
+    if let VmRestore::Away(text) = &observed.restore {
+        return Err(
+            Plan::without_steps(Readiness::Stalled(Reason::PoolAway, text.clone())).requeue_after(ASK_HOST)
+        );
+    }
     let cdroms = media::drives(observed)?;
     if let Some(public) = observed.public.iter().find(|p| p.address.is_none()) {
         let text = obstacle(public, "does not exist or has no address (yet)");

@@ -95,6 +95,9 @@ fn each_thing_that_is_missing_is_waited_for_under_its_own_name() {
     assert_eq!(stands(&plan_with(|o| o.disks[1].restores_first = true)), (false, Reason::WaitingForDisk));
     let half_restored = plan_with(|o| o.restore = VmRestore::Incomplete("no".into()));
     assert_eq!(stands(&half_restored), (true, Reason::RestoreRefused));
+    let out_of_reach = plan_with(|o| o.restore = VmRestore::Away("storage pool fast is away".into()));
+    assert_eq!(stands(&out_of_reach), (true, Reason::PoolAway));
+    assert!(out_of_reach.requeue_after.is_some(), "nothing announces that the pool is back");
     assert_eq!(stands(&plan_with(|o| o.disks[1].user = User::None)), (false, Reason::WaitingForDisk));
     assert_eq!(stands(&plan_with(|o| o.disks[0].user = User::Other("db".into()))), (true, Reason::DiskInUse));
     let unallocated = plan_with(|o| without_address(o, None));
@@ -431,6 +434,7 @@ fn a_restore_that_is_not_done_is_reported_and_one_that_is_due_waits_for_the_powe
     for (restore, expected) in [
         (VmRestore::Waits("no".into()), Some("WaitingForSnapshot")),
         (VmRestore::Refused("no".into()), Some("RestoreRefused")),
+        (VmRestore::Away("no".into()), Some("PoolAway")),
         (VmRestore::None, None),
     ] {
         let reported = report(Observed { restore, ..present(RunState::Running) });

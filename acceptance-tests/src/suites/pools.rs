@@ -1,0 +1,96 @@
+//! `examples/pools` with the small guest: disks in two folders of the host, of which one goes away and comes back.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
+
+use super::snapshots::{sum, write};
+use crate::guests::GuestImage;
+use crate::image_server::Content;
+use crate::platform::Platform;
+use crate::report::Report;
+use crate::terraform::Project;
+use crate::{wait, workspace};
+
+const SOON: Duration = Duration::from_secs(60);
+/// A host looks at its pools every minute, and at disks of one that is away every half minute.
+const LOOKS: Duration = Duration::from_secs(150);
+
+pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
+    report.case(
+        "examples/pools: disks are in the folders of their pools; one whose pool is away is neither lost nor made anew",
+        || {
+            let project = platform.project()?;
+            project.copy_from(&workspace::root().join("examples/pools"))?;
+            let url = platform.images().put("pools.qcow2", Content::File(guest.path.clone()));
+            let variables = json!({"image_url": url, "image_sha256": guest.sha256});
+            project.write("terraform.tfvars.json", &variables.to_string())?;
+            project.init()?;
+            let done = lives(platform, &project);
+            project.destroy()?;
+            done
+        },
+    );
+}
+
+fn lives(platform: &Platform, project: &Project) -> Result<()> {
+    let kubectl = platform.kubectl();
+    project.apply()?;
+    project.plan_is_empty()?;
+    let (fast, slow) = (platform.host().pool_folder("fast"), platform.host().pool_folder("slow"));
+    has_disk(platform, "pools-root", &fast)?;
+    has_disk(platform, "pools-data", &slow)?;
+    for pool in ["fast", "slow"] {
+        kubectl.until(&format!("storagepool/{pool}"), "to have space", LOOKS, |pool| {
+            pool["status"]["hosts"] == 1 && pool["status"]["total"].is_string()
+        })?;
+    }
+    let address = project.output("address")?;
+    let written = write(platform, &address, "pools-data", 9)?;
+
+    kubectl.ok(&["patch", "vm", "pools", "--type=merge", "-p", r#"{"spec": {"power": "Stopped"}}"#])?;
+    kubectl.until("vm/pools", "to stop", SOON, |vm| vm["status"]["state"] == "Stopped")?;
+    let away = slow.with_extension("away");
+    fs::rename(&slow, &away)?;
+    fs::create_dir(&slow)?;
+    let done = goes_and_comes_back(platform, &slow, &away);
+    if away.exists() {
+        fs::remove_dir_all(&slow)?;
+        fs::rename(&away, &slow)?;
+    }
+    done?;
+    kubectl.condition("vm/pools", "Ready=True", None, LOOKS * 2)?;
+    ensure!(sum(platform, &address, "pools-data")? == written, "it has other data");
+    project.plan_is_empty()
+}
+
+/// Whether the file of a disk is in this folder, and not in the state directory.
+fn has_disk(platform: &Platform, disk: &str, folder: &Path) -> Result<()> {
+    let volume = platform.kubectl().object("disk", disk)?["status"]["volumeID"].clone();
+    let file = format!("volumes/{}.qcow2", volume.as_str().context("it has no volume")?);
+    ensure!(folder.join(&file).exists(), "{file} is not in {}", folder.display());
+    let pool = platform.kubectl().object("disk", disk)?["spec"]["pool"].clone();
+    let state = platform.host().state().join("pools").join(pool.as_str().unwrap_or_default());
+    ensure!(!state.exists(), "{} is there", state.display());
+    Ok(())
+}
+
+fn goes_and_comes_back(platform: &Platform, slow: &Path, away: &Path) -> Result<()> {
+    let kubectl = platform.kubectl();
+    kubectl.condition("disk/pools-data", "Ready=False", Some("PoolAway"), LOOKS)?;
+    kubectl.until("storagepool/slow", "to be away", LOOKS, |pool| pool["status"]["hostsAway"] == 1)?;
+    kubectl.ok(&["patch", "vm", "pools", "--type=merge", "-p", r#"{"spec": {"power": "Running"}}"#])?;
+    kubectl.condition("vm/pools", "Ready=False", Some("WaitingForDisk"), SOON)?;
+    ensure!(fs::read_dir(slow)?.next().is_none(), "something was created in the empty folder");
+    fs::remove_dir(slow)?;
+    fs::rename(away, slow)?;
+    kubectl.condition("disk/pools-data", "Ready=True", None, LOOKS).map(drop)?;
+    wait::until("the host to have the pool again", LOOKS, || {
+        let pools = kubectl.ok(&["get", "hosts", "-o", "jsonpath={.items[0].status.pools}"])?;
+        ensure!(!pools.contains("problem"), "{pools}");
+        Ok(())
+    })
+}

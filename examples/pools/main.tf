@@ -1,0 +1,57 @@
+# Disks on two drives of a host: the system on fast storage, the data on a large one. The host's administrator names a folder for each pool:
+# berth host --pool-folder fast=/mnt/nvme/berth --pool-folder slow=/mnt/disks/berth
+
+terraform {
+  required_version = ">= 1.11"
+  required_providers {
+    berth = { source = "berth-vms/berth" }
+  }
+}
+
+# Disks that name no pool are in this one.
+provider "berth" {
+  pool = "fast"
+}
+
+# Disks of it may be promised twice the space that a host has.
+resource "berth_storage_pool" "fast" {
+  name               = "fast"
+  overcommit_percent = 200
+}
+
+# No more than the space that is there.
+resource "berth_storage_pool" "slow" {
+  name               = "slow"
+  overcommit_percent = 100
+}
+
+resource "berth_image" "system" {
+  name = "pools"
+  source = {
+    url    = var.image_url
+    sha256 = var.image_sha256
+  }
+}
+
+resource "berth_disk" "data" {
+  name = "pools-data"
+  size = "1Gi"
+  pool = berth_storage_pool.slow.name
+}
+
+resource "berth_vm" "archive" {
+  name   = "pools"
+  cpus   = 1
+  memory = "512Mi"
+  disks = [
+    { name = "pools-root", boot = true, template = { image = berth_image.system.name, size = "4Gi" } },
+    { name = berth_disk.data.name },
+  ]
+  network_interfaces = [{}]
+  wait_for           = "guest"
+  depends_on         = [berth_storage_pool.fast]
+}
+
+output "address" {
+  value = berth_vm.archive.private_address
+}
