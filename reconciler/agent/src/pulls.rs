@@ -1,5 +1,5 @@
 //! Downloads in the background, and other long work: images that are made here, copied from another host or verified after an upload,
-//! backups and restores. At most one per source, shared by all objects waiting for it.
+//! backups, their verifications and restores. At most one per source, shared by all objects waiting for it.
 //!
 //! Sources are per namespace: a declaration in one namespace neither delays nor cancels a download that another one
 //! waits for. Each namespace has a limited number of concurrent downloads; further ones wait for those.
@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use berth_api::{Readiness, Reason};
 use berth_host::{
-    BackupFacts, BackupId, ChecksumSource, Credentials, ImageSource, NewBackup, NewImage, NewVolume,
-    ResolvedImage, Retry, System, SystemError,
+    BackupFacts, BackupId, BackupToVerify, ChecksumSource, Credentials, ImageSource, NewBackup, NewImage,
+    NewVolume, ResolvedImage, Retry, System, SystemError, VerifiedBackup,
 };
 use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet};
@@ -24,6 +24,7 @@ use crate::credentials::{Repository, Secrets};
 use crate::details::Details;
 use crate::error::{RETRY_SPACE_EVERY, is_stalled, reason_of};
 use crate::key::Key;
+use crate::usage::Verifications;
 use berth_engine::Queue;
 
 const FIRST_WAIT: Duration = Duration::from_secs(2);
@@ -39,6 +40,8 @@ const END_CHECKS: u32 = 500;
 
 /// Maximum number of concurrent downloads per namespace, and of backups beside them.
 const MAX_CONCURRENT: usize = 4;
+/// Maximum number of concurrent verifications per namespace: their rate is a limit for all of them.
+const MAX_VERIFICATIONS: usize = 1;
 
 /// A download, or other work.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,6 +59,8 @@ pub(crate) enum Wanted {
     Restore(Repository, BackupId, String, Details<Box<NewVolume>>),
     /// The deletion of a backup.
     Deletion(Repository, BackupId),
+    /// The verification of a complete backup, and when it was requested: another request is other work.
+    Verification(Repository, BackupId, String, Details<BackupToVerify>),
 }
 
 impl Wanted {
@@ -72,13 +77,19 @@ impl Wanted {
             Self::Backup(repository, ..)
             | Self::Existing(repository, _)
             | Self::Restore(repository, ..)
-            | Self::Deletion(repository, _) => &repository.namespace,
+            | Self::Deletion(repository, _)
+            | Self::Verification(repository, ..) => &repository.namespace,
         }
     }
 
-    /// Returns what limits it. Backups take long, and hold up nothing that a VM waits for.
+    /// Returns what limits it. Backups and verifications take long, and hold up nothing that a VM waits for.
     pub(crate) fn slot_group(&self) -> SlotGroup {
-        SlotGroup { namespace: self.namespace().to_owned(), backs_up: matches!(self, Self::Backup(..)) }
+        let work = match self {
+            Self::Backup(..) => LimitedWork::Backups,
+            Self::Verification(..) => LimitedWork::Verifications,
+            _ => LimitedWork::Others,
+        };
+        SlotGroup { namespace: self.namespace().to_owned(), work }
     }
 }
 
@@ -86,7 +97,23 @@ impl Wanted {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SlotGroup {
     namespace: String,
-    backs_up: bool,
+    work: LimitedWork,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum LimitedWork {
+    Backups,
+    Verifications,
+    Others,
+}
+
+impl SlotGroup {
+    fn slots(&self) -> usize {
+        match self.work {
+            LimitedWork::Verifications => MAX_VERIFICATIONS,
+            LimitedWork::Backups | LimitedWork::Others => MAX_CONCURRENT,
+        }
+    }
 }
 
 /// State of a download.
@@ -106,6 +133,8 @@ pub(crate) enum Pull {
     Stored(BackupFacts),
     /// The backup is deleted.
     Deleted,
+    /// The backup was read back.
+    Verified(VerifiedBackup),
 }
 
 #[derive(Debug)]
@@ -129,10 +158,13 @@ enum Outcome {
     Found(ResolvedImage),
     Stored(BackupFacts),
     Deleted,
+    Verified(VerifiedBackup),
 }
 
 #[derive(Debug)]
 pub(crate) struct Pulls {
+    /// Counts of the verifications.
+    pub(crate) verifications: Verifications,
     shared: Arc<Shared>,
     tasks: Mutex<JoinSet<()>>,
 }
@@ -148,6 +180,7 @@ struct Shared {
     secrets: Secrets,
     /// The images on other hosts.
     copies: Copies,
+    verifications: Verifications,
 }
 
 impl Shared {
@@ -164,8 +197,10 @@ impl Pulls {
         copies: Copies,
     ) -> Self {
         let (entries, slots) = (Mutex::default(), Mutex::default());
-        let shared = Shared { system, queue, entries, slots, secrets, copies };
-        Self { shared: Arc::new(shared), tasks: Mutex::default() }
+        let verifications = Verifications::default();
+        let counts = verifications.clone();
+        let shared = Shared { system, queue, entries, slots, secrets, copies, verifications: counts };
+        Self { verifications, shared: Arc::new(shared), tasks: Mutex::default() }
     }
 
     /// Returns the state of this download as `follower` sees it; None if it has not been requested or is due to be
@@ -182,6 +217,7 @@ impl Pulls {
                 Outcome::Found(resolved) => Pull::Found(resolved),
                 Outcome::Stored(facts) => Pull::Stored(facts),
                 Outcome::Deleted => Pull::Deleted,
+                Outcome::Verified(found) => Pull::Verified(found),
             }),
             State::Failed { readiness, again } => {
                 let left = again.map(|at| at.saturating_duration_since(Instant::now()));
@@ -289,7 +325,8 @@ impl Shared {
     /// Returns the semaphore of a group.
     fn slots(&self, slot_group: SlotGroup) -> Arc<Semaphore> {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        slots.entry(slot_group).or_insert_with(|| Arc::new(Semaphore::new(MAX_CONCURRENT))).clone()
+        let count = slot_group.slots();
+        slots.entry(slot_group).or_insert_with(|| Arc::new(Semaphore::new(count))).clone()
     }
 
     async fn pull(&self, wanted: Wanted) {
@@ -320,7 +357,8 @@ impl Shared {
             Wanted::Backup(repository, ..)
             | Wanted::Existing(repository, _)
             | Wanted::Restore(repository, ..)
-            | Wanted::Deletion(repository, _) => self.with_repository(wanted, repository).await,
+            | Wanted::Deletion(repository, _)
+            | Wanted::Verification(repository, ..) => self.with_repository(wanted, repository).await,
             Wanted::Image(_) | Wanted::Checksum(_) | Wanted::Made(_) => self.image(wanted).await,
         }
     }
@@ -345,6 +383,11 @@ impl Shared {
             }
             Wanted::Deletion(_, id) => {
                 self.system.delete_backup(&access, id).await.map(|()| Some(Outcome::Deleted))
+            }
+            Wanted::Verification(_, _, _, Details(backup)) => {
+                let verified = self.system.verify_backup(&access, backup, &progress).await;
+                self.verifications.count(verified.as_ref().ok());
+                verified.map(|found| Some(Outcome::Verified(found)))
             }
             Wanted::Image(_) | Wanted::Checksum(_) | Wanted::Made(_) => Ok(None),
         };

@@ -56,8 +56,8 @@ pub mod image_copy;
 pub mod image_download;
 pub mod image_upload;
 pub mod ip_pool;
-pub mod key_class;
 mod json_kind;
+pub mod key_class;
 pub mod manifests;
 pub mod name;
 pub mod network;
@@ -90,9 +90,10 @@ pub mod vm;
 pub mod vm_class;
 pub mod vm_snapshot;
 
-pub use backup::{Backup, BackupSpec, BackupStatus};
+pub use backup::{Backup, BackupSpec, BackupStatus, BackupVerification, RequestedVerification};
 pub use backup_repository::{
     BackupRepository, BackupRepositorySpec, BackupRepositoryStatus, HostBackupFolder, S3Location,
+    VerificationPolicy,
 };
 pub use binding::{Binding, ObjectUse, UseKind};
 pub use bridge::BridgeSpec;

@@ -57,6 +57,18 @@ pub trait Backups: Send + Sync + fmt::Debug + 'static {
         progress: Progress<'_>,
     ) -> Result<VolumeFacts>;
 
+    /// Reads a backup back, and compares each block with its checksum. Damage is a result, not an error. Nothing is written or deleted.
+    /// Dropping the future ends the work.
+    ///
+    /// *Errors*: [`SystemError::Repository`](crate::SystemError::Repository) and
+    /// [`SystemError::BackupFolder`](crate::SystemError::BackupFolder), after which nothing is known of the backup.
+    async fn verify_backup(
+        &self,
+        repository: &RepositoryAccess,
+        wanted: &BackupToVerify,
+        progress: Progress<'_>,
+    ) -> Result<VerifiedBackup>;
+
     /// Opens a complete backup, to read parts of its data. What is read is verified.
     ///
     /// *Errors*: [`SystemError::BackupLost`](crate::SystemError::BackupLost) if the backup is not there;
@@ -171,6 +183,29 @@ pub struct BackupFacts {
     pub stored_bytes: Option<u64>,
     /// The backup whose unchanged data was not read again.
     pub parent: Option<String>,
+}
+
+/// A backup to read back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackupToVerify {
+    pub id: BackupId,
+    /// A backup of the same disk that was read back before. The blocks that both have are not read again.
+    pub base: Option<String>,
+    /// The most bytes of the disk to read in a second, on average.
+    pub bytes_per_second: u64,
+}
+
+/// A backup that was read back.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VerifiedBackup {
+    /// The backup whose blocks were left out.
+    pub base: Option<String>,
+    /// The bytes of the disk that were read.
+    pub read_bytes: u64,
+    /// The number of objects of the repository that are damaged or missing. Zero: the backup is whole.
+    pub damaged: u64,
+    /// The first few of them, for people.
+    pub named: Vec<String>,
 }
 
 /// A folder of this host for backups, and its name.

@@ -1,12 +1,12 @@
 //! Backup: the data of a snapshot of this host in a repository.
 //!
 //! ```text
-//!  snapshot: (taken) ─BackUp─▶ complete …      existing: ─Find─▶ complete …
+//!  snapshot: (taken) ─BackUp─▶ complete …      existing: ─Find─▶ complete …      complete, requested: ─Verify─▶ complete
 //!  deleted: ─Cancel─▶ ─Delete─▶ ─Release─▶ (gone)      Retain: ─Cancel─▶ ─Release─▶ (gone)
 //! ```
 //!
 //! The work goes on in the background (`pulls`). A backup is complete once it was read back from the repository; from then on nothing
-//! is read of it here, until a Disk is made from it or it is deleted. One that is deleted without its finalizer stays in the
+//! is read of it here, until a Disk is made from it, or it is verified or deleted. One that is deleted without its finalizer stays in the
 //! repository.
 
 mod apply;
@@ -15,9 +15,10 @@ mod plan;
 mod status;
 #[cfg(test)]
 mod tests;
+mod verification;
 
 use async_trait::async_trait;
-use berth_api::{Backup, BackupStatus, Binding, Conditions, DeletionPolicy, Disk, Readiness};
+use berth_api::{Backup, BackupStatus, Binding, Conditions, DeletionPolicy, Disk, Readiness, Reason};
 use berth_host::{BackupId, BackupParent, NewBackup};
 use jiff::Timestamp;
 
@@ -31,11 +32,12 @@ use crate::error::Error;
 use crate::index::{Indexed, Table, Tables};
 use crate::key::{Key, ObjectName};
 use crate::pulls::Wanted;
+pub(crate) use verification::damaged_backups;
 
 /// A step of a backup's plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Starts the backup, its search or its deletion, which continues in the background.
+    /// Starts the backup, its search, verification or deletion, which continues in the background.
     Start(Wanted),
     /// Has the object enqueued on the progress of work that goes on.
     Follow(Wanted),
@@ -50,9 +52,10 @@ impl Indexed for Backup {
         &mut tables.backups
     }
 
-    fn keys_of(name: &ObjectName, _: &Self, tables: &Tables) -> Vec<Key> {
+    fn keys_of(name: &ObjectName, backup: &Self, tables: &Tables) -> Vec<Key> {
         let mut keys = vec![Key::new::<Backup>(name.clone()), Key::host()];
         keys.extend(disks_of(name, tables));
+        keys.extend(verification::waiting_beside(tables, backup));
         keys
     }
 
@@ -96,6 +99,10 @@ impl Reconciler for BackupReconciler {
         status::status(backup, observed, readiness, now)
     }
 
+    fn event(stored: Option<&BackupStatus>, status: &BackupStatus) -> Option<(Reason, String)> {
+        verification::event(stored, status)
+    }
+
     fn binding(backup: &Backup) -> Option<&Binding> {
         backup.status.as_ref()?.binding.as_ref()
     }
@@ -134,7 +141,7 @@ fn wanted_by(tables: &Tables, backup: &Backup) -> Option<Wanted> {
         let goes = deletes && !another_has(tables, &repository, &id);
         return goes.then_some(Wanted::Deletion(repository, id));
     }
-    if backup.is_complete() { None } else { made_by(tables, backup) }
+    if backup.is_complete() { verification::wanted(tables, backup) } else { made_by(tables, backup) }
 }
 
 /// Whether another Backup, which is not deleted, is of the same data.

@@ -1,6 +1,6 @@
 //! Repositories of backups, in memory. Other fake hosts can have the same ones.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use secrecy::ExposeSecret;
 
 use super::FakeSystem;
 use crate::{
-    BackupFacts, BackupId, Backups, DiskReader, NewBackup, NewVolume, Progress, RepositoryAccess,
-    RepositoryPlace, RepositoryProblem, Result, SystemError, VolumeFacts,
+    BackupFacts, BackupId, BackupToVerify, Backups, DiskReader, NewBackup, NewVolume, Progress,
+    RepositoryAccess, RepositoryPlace, RepositoryProblem, Result, SystemError, VerifiedBackup, VolumeFacts,
 };
 
 /// Duration of a backup or a restore, which goes on in `PIECES` pieces.
@@ -26,6 +26,10 @@ struct Repository {
     id: String,
     password: String,
     backups: BTreeMap<BackupId, BackupFacts>,
+    /// The backups with a damaged block.
+    damaged: BTreeSet<BackupId>,
+    /// The verifications that have ended, in order.
+    verified: Vec<BackupToVerify>,
 }
 
 impl FakeRepositories {
@@ -43,6 +47,18 @@ impl FakeRepositories {
         for repository in self.all().values_mut() {
             repository.backups.remove(id);
         }
+    }
+
+    /// Damages a block of a backup without berth being involved.
+    pub fn damage(&self, id: &BackupId) {
+        for repository in self.all().values_mut().filter(|repository| repository.backups.contains_key(id)) {
+            repository.damaged.insert(id.clone());
+        }
+    }
+
+    /// Returns the verifications that have ended, in order.
+    pub fn verified(&self) -> Vec<BackupToVerify> {
+        self.all().values().flat_map(|repository| repository.verified.iter().cloned()).collect()
     }
 
     /// Calls `work` with the repository; None if there is none and none was opened before. One is made first if `makes`.
@@ -64,6 +80,8 @@ impl FakeRepositories {
                 id: format!("r-{number}"),
                 password: access.password.expose_secret().to_owned(),
                 backups: BTreeMap::new(),
+                damaged: BTreeSet::new(),
+                verified: Vec::new(),
             });
         }
         let Some(repository) = all.get_mut(&access.place) else {
@@ -180,6 +198,39 @@ impl FakeSystem {
     }
 }
 
+impl FakeSystem {
+    async fn read_back(
+        &self,
+        access: &RepositoryAccess,
+        wanted: &BackupToVerify,
+        progress: Progress<'_>,
+    ) -> Result<VerifiedBackup> {
+        let facts = match self.read_backup(access, &wanted.id) {
+            Err(SystemError::BackupLost { backup, .. }) => {
+                let named = vec![format!("{backup}: it is missing")];
+                return Ok(VerifiedBackup { damaged: 1, named, ..VerifiedBackup::default() });
+            }
+            found => found?,
+        };
+        self.work(facts.size, progress).await;
+        let ended = self.repositories().with(access, false, |repository| {
+            repository.verified.push(wanted.clone());
+            let of_base =
+                wanted.base.as_ref().map(|base| BackupId { backup: base.clone(), ..wanted.id.clone() });
+            let base = of_base.filter(|base| repository.backups.contains_key(base)).map(|base| base.backup);
+            let damaged = repository.damaged.contains(&wanted.id);
+            let named = damaged.then(|| format!("disks/{}/blocks/00/0: it is missing", wanted.id.disk));
+            VerifiedBackup {
+                read_bytes: if base.is_some() { facts.size / 800 } else { facts.size / 8 },
+                base,
+                damaged: u64::from(damaged),
+                named: named.into_iter().collect(),
+            }
+        })?;
+        Ok(ended.unwrap_or_default())
+    }
+}
+
 /// The data of a snapshot or a backup.
 struct FakeReader {
     bytes: Vec<u8>,
@@ -237,6 +288,15 @@ impl Backups for FakeSystem {
             self.make_volume(&blank)
         };
         self.call("create_from_backup", work).await
+    }
+
+    async fn verify_backup(
+        &self,
+        repository: &RepositoryAccess,
+        wanted: &BackupToVerify,
+        progress: Progress<'_>,
+    ) -> Result<VerifiedBackup> {
+        self.call("verify_backup", self.read_back(repository, wanted, progress)).await
     }
 
     async fn open_backup(&self, repository: &RepositoryAccess, id: &BackupId) -> Result<Box<dyn DiskReader>> {

@@ -15,7 +15,7 @@ mod repositories;
 mod tests;
 
 use async_trait::async_trait;
-use berth_backup::{BackupId as StoredId, DiskId, Repository};
+use berth_backup::{BackupId as StoredId, DiskId, Repository, VerifyOptions};
 use berth_qemu::machine::Backing;
 use serde_json::{Map, Value};
 
@@ -23,8 +23,8 @@ use super::LinuxSystem;
 use super::qemu_img::paths;
 use super::volumes::Begun;
 use crate::{
-    BackupFacts, BackupId, BackupParent, Backups, DiskReader, NewBackup, NewVolume, Progress,
-    RepositoryAccess, Result, SystemError, Taken, VolumeFacts,
+    BackupFacts, BackupId, BackupParent, BackupToVerify, Backups, DiskReader, NewBackup, NewVolume, Progress,
+    RepositoryAccess, Result, SystemError, Taken, VerifiedBackup, VolumeFacts,
 };
 use disks::{Parent, SnapshotDisk, VolumeDisk};
 use readers::{BackupData, SnapshotData};
@@ -82,7 +82,8 @@ impl LinuxSystem {
         if let Some(parent) = &parent {
             facts.insert(PARENT.to_owned(), parent.as_str().into());
         }
-        let mut disk = SnapshotDisk::open(&self.layout, self.tools_user, &new.pool, (chain, key), below).await?;
+        let mut disk =
+            SnapshotDisk::open(&self.layout, self.tools_user, &new.pool, (chain, key), below).await?;
         let request = berth_backup::NewBackup {
             disk: &stored.disk,
             backup: &stored.backup,
@@ -202,6 +203,26 @@ impl Backups for LinuxSystem {
         let partial = disk.close().await?;
         let new = volume.clone();
         self.on_volumes(move |v| v.finish_restored(&new, partial.path())).await
+    }
+
+    async fn verify_backup(
+        &self,
+        repository: &RepositoryAccess,
+        wanted: &BackupToVerify,
+        progress: Progress<'_>,
+    ) -> Result<VerifiedBackup> {
+        let Some(stored) = self.stored(repository, &wanted.id, false).await? else {
+            let named = vec!["the repository: there is none".to_owned()];
+            return Ok(VerifiedBackup { damaged: 1, named, ..VerifiedBackup::default() });
+        };
+        let base = wanted.base.as_ref().and_then(|base| StoredId::new(base).ok());
+        let options = VerifyOptions { base: base.as_ref(), bytes_per_second: Some(wanted.bytes_per_second) };
+        let done = |now: berth_backup::Progress| progress(now.done, Some(now.total));
+        let read = stored.repository.verify(&stored.disk, &stored.backup, options, done).await;
+        let read = read.map_err(|error| failed(repository, error))?;
+        let berth_backup::Verification { has_base, read_bytes, damaged, named, blocks: _ } = read;
+        let base = base.filter(|_| has_base).map(|base| base.to_string());
+        Ok(VerifiedBackup { base, read_bytes, damaged, named })
     }
 
     async fn open_backup(&self, repository: &RepositoryAccess, id: &BackupId) -> Result<Box<dyn DiskReader>> {

@@ -1,3 +1,5 @@
+mod verification;
+
 use std::time::Duration;
 
 use berth_api::{Backup, BackupRepository, Consistency, Readiness, Reason};

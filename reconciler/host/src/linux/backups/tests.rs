@@ -200,6 +200,27 @@ async fn a_repository_that_cannot_be_opened_says_why() {
 }
 
 #[tokio::test]
+async fn a_backup_is_read_back_and_damage_is_named_but_an_empty_mount_point_is_none() {
+    let host = Host::new();
+    host.make("v-1").await;
+    host.write("v-1", 7, 5).await;
+    host.take("v-1", "s-1").await;
+    let facts = host.back_up("s-1", &[]).await.expect("backed up");
+    let known = RepositoryAccess { id: Some(facts.repository), ..access("canary") };
+    let wanted = BackupToVerify { id: id("s-1"), base: None, bytes_per_second: 1 << 30 };
+    let whole = host.system.verify_backup(&known, &wanted, &|_, _| {}).await.expect("read");
+    assert_eq!(whole, VerifiedBackup { read_bytes: 4 * MIB, ..VerifiedBackup::default() });
+    let namespace = host.folder.path().join("nas/ns");
+    std::fs::remove_dir_all(namespace.join("r/disks/v-1/blocks")).expect("removed");
+    let damaged = host.system.verify_backup(&known, &wanted, &|_, _| {}).await.expect("read");
+    assert_eq!((damaged.damaged, damaged.read_bytes), (1, 0), "the list of the blocks is missing");
+    assert!(damaged.named[0].starts_with("disks/v-1/blocks/"), "{damaged:?}");
+    std::fs::remove_dir_all(namespace).expect("removed");
+    let unknown = host.system.verify_backup(&known, &wanted, &|_, _| {}).await;
+    assert!(matches!(unknown, Err(SystemError::Repository { .. })), "{unknown:?}");
+}
+
+#[tokio::test]
 async fn parts_of_a_snapshot_and_of_its_backup_are_read_while_the_disk_changes() {
     let host = Host::new();
     host.make("v-1").await;

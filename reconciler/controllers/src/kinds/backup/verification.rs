@@ -1,0 +1,201 @@
+//! When a complete Backup is to be read back. Pure, except for what it reads from the cache.
+//!
+//! ```text
+//!   policy: never verified, or its interval is over, or damage was found beside it ┐
+//!   annotation: another text than that of the last one                             ┘─▶ requested ─▶ (host) ─▶ result
+//!                                                            neither any more: ─▶ not requested
+//! ```
+//!
+//! The request in the status is what permits the host to read the Secrets of the repository, and what it acts on. It stays until the host has a
+//! result, so that an agent that ends meanwhile begins again.
+
+use std::sync::Arc;
+
+use berth_api::{
+    Backup, BackupRepository, BackupStatus, BackupVerification, RequestedVerification, VerificationPolicy,
+};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+
+use crate::{cache::Cache, key::Key};
+
+/// By how much a recorded time may be ahead of this clock: with more, an earlier clock was wrong.
+const CLOCK_TOLERANCE: SignedDuration = SignedDuration::from_hours(1);
+
+/// The inputs of the decision, beside the Backup.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Observed {
+    /// That of its repository.
+    pub(super) policy: Option<VerificationPolicy>,
+    /// When a verification of another Backup of the same disk last found damage.
+    pub(super) damage: Option<Timestamp>,
+}
+
+/// Whether a Backup is to be verified now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Decision {
+    /// For the policy, or for the text of a person.
+    Due(Option<String>),
+    /// Not before this moment. None: not as long as nothing changes.
+    Later(Option<Timestamp>),
+}
+
+impl Decision {
+    pub(super) fn is_due(&self) -> bool {
+        matches!(self, Self::Due(_))
+    }
+}
+
+pub(super) fn observe(cache: &Cache, backup: &Backup, repository: Option<&BackupRepository>) -> Observed {
+    let policy = repository.and_then(|repository| repository.spec.verification.clone());
+    if policy.is_none() || !backup.is_complete() {
+        return Observed { policy, damage: None };
+    }
+    let damage = others(cache, backup).filter_map(|other| {
+        let verification = other.verification().filter(|verification| verification.found_damage())?;
+        verification.ended()
+    });
+    Observed { damage: damage.max(), policy }
+}
+
+/// Returns the other complete Backups of the same disk in the same repository.
+fn others<'a>(cache: &'a Cache, backup: &'a Backup) -> impl Iterator<Item = &'a Arc<Backup>> {
+    let disk = backup.identity().map(|(disk, _)| disk);
+    let users = cache.users_of(&super::repository_key(backup));
+    let backups = users.into_iter().filter_map(|key| cache.tables.backups.get(&key));
+    backups.filter(move |other| {
+        let is_of_disk = disk.is_some() && other.identity().map(|(disk, _)| disk) == disk;
+        is_of_disk && other.is_complete() && other.name_any() != backup.name_any()
+    })
+}
+
+/// Returns the Backups that damage of this one concerns: they may have the same blocks.
+pub(super) fn concerned(cache: &Cache, backup: &Backup) -> Vec<Key> {
+    let Some(verification) = backup.verification().filter(|verification| verification.found_damage()) else {
+        return Vec::new();
+    };
+    let is_older = |other: &Backup| {
+        other.verification().is_none_or(|found| !found.found_damage() && found.ended() < verification.ended())
+    };
+    others(cache, backup).filter(|other| is_older(other)).map(|other| Key::of(other.as_ref())).collect()
+}
+
+pub(super) fn plan(backup: &Backup, observed: &Observed, now: Timestamp) -> Decision {
+    if !backup.is_complete() || backup.metadata.deletion_timestamp.is_some() {
+        return Decision::Later(None);
+    }
+    let last = backup.verification().cloned().unwrap_or_default();
+    if let Some(token) = backup.verify_token().filter(|token| last.token.as_deref() != Some(*token)) {
+        return Decision::Due(Some(token.to_owned()));
+    }
+    let Some(policy) = &observed.policy else { return Decision::Later(None) };
+    let Some(ended) = last.ended() else { return Decision::Due(None) };
+    let is_doubtful = !last.found_damage() && observed.damage.is_some_and(|damage| ended < damage);
+    let is_wrong = ended.duration_since(now) > CLOCK_TOLERANCE;
+    let interval = SignedDuration::from_hours(policy.interval_days.clamp(1, 365) * 24);
+    let next = ended.checked_add(interval).unwrap_or(Timestamp::MAX);
+    match is_doubtful || is_wrong || next <= now {
+        true => Decision::Due(None),
+        false => Decision::Later(Some(next)),
+    }
+}
+
+/// Records the decision. A request stays as it was made: its host may be at work.
+pub(super) fn write(status: &mut BackupStatus, decision: &Decision, now: Timestamp) {
+    match decision {
+        Decision::Due(token) => {
+            let verification = status.verification.get_or_insert_default();
+            let is_same = verification.requested.as_ref().is_some_and(|requested| requested.token == *token);
+            if !is_same {
+                verification.requested =
+                    Some(RequestedVerification { at: now.to_string(), token: token.clone() });
+                verification.progress = None;
+            }
+        }
+        Decision::Later(_) => {
+            if let Some(verification) = &mut status.verification {
+                (verification.requested, verification.progress) = (None, None);
+            }
+            status.verification = status.verification.take().filter(|v| *v != BackupVerification::default());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn backup(verification: &Value, annotation: Option<&str>) -> Backup {
+        serde_json::from_value(json!({
+            "metadata": {"name": "b", "namespace": "ns", "uid": "u", "generation": 1,
+                "annotations": annotation.map(|text| json!({"berth.dev/verify": text}))},
+            "spec": {"repository": "r", "snapshot": "s"},
+            "status": {"volumeID": "v-1", "backupID": "b-1", "completedAt": "2026-01-01T00:00:00Z", "verification": verification},
+        }))
+        .expect("a backup")
+    }
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().expect("a time")
+    }
+
+    fn weekly() -> Observed {
+        Observed { policy: Some(VerificationPolicy { interval_days: 7, bandwidth: None }), damage: None }
+    }
+
+    #[test]
+    fn a_policy_verifies_a_complete_backup_at_once_and_after_each_interval() {
+        let now = at("2026-01-10T00:00:00Z");
+        let never = backup(&json!(null), None);
+        assert_eq!(plan(&never, &Observed::default(), now), Decision::Later(None), "there is no policy");
+        assert_eq!(plan(&never, &weekly(), now), Decision::Due(None));
+        let ended = |time: &str| backup(&json!({"endedAt": time, "damagedBlocks": 0}), None);
+        let next = Decision::Later(Some(at("2026-01-11T00:00:00Z")));
+        assert_eq!(plan(&ended("2026-01-04T00:00:00Z"), &weekly(), now), next);
+        assert_eq!(plan(&ended("2026-01-03T00:00:00Z"), &weekly(), now), Decision::Due(None));
+        let future = ended("2027-01-01T00:00:00Z");
+        assert_eq!(plan(&future, &weekly(), now), Decision::Due(None), "a clock was wrong");
+        let mut unfinished = never;
+        unfinished.status = None;
+        assert_eq!(plan(&unfinished, &weekly(), now), Decision::Later(None));
+    }
+
+    #[test]
+    fn damage_beside_it_makes_a_whole_backup_doubtful_and_a_damaged_one_not() {
+        let now = at("2026-01-10T00:00:00Z");
+        let damage = Observed { damage: Some(at("2026-01-09T00:00:00Z")), ..weekly() };
+        let ended = |damaged: i64| {
+            backup(&json!({"endedAt": "2026-01-08T00:00:00Z", "damagedBlocks": damaged}), None)
+        };
+        assert_eq!(plan(&ended(0), &damage, now), Decision::Due(None));
+        assert!(!plan(&ended(1), &damage, now).is_due(), "two of them would have each other read for ever");
+        let later = Observed { damage: Some(at("2026-01-07T00:00:00Z")), ..weekly() };
+        assert!(!plan(&ended(0), &later, now).is_due());
+    }
+
+    #[test]
+    fn an_annotation_asks_once_and_its_removal_ends_the_request() {
+        let now = at("2026-01-10T00:00:00Z");
+        let asked =
+            |text: &str| backup(&json!({"token": "one", "endedAt": "2026-01-09T00:00:00Z"}), Some(text));
+        assert!(!plan(&asked("one"), &Observed::default(), now).is_due());
+        let due = plan(&asked("two"), &Observed::default(), now);
+        assert_eq!(due, Decision::Due(Some("two".to_owned())));
+        for wrong in [String::new(), "x".repeat(65)] {
+            assert!(!plan(&asked(&wrong), &Observed::default(), now).is_due());
+        }
+        let mut status = asked("two").status.expect("set");
+        write(&mut status, &due, now);
+        let requested = status.clone();
+        write(&mut status, &due, at("2026-01-11T00:00:00Z"));
+        assert_eq!(status, requested, "it stays as it was made");
+        write(&mut status, &Decision::Later(None), now);
+        assert_eq!(Some(&status), asked("two").status.as_ref());
+        let mut untouched = backup(&json!(null), None).status.expect("set");
+        write(&mut untouched, &due, now);
+        write(&mut untouched, &Decision::Later(None), now);
+        assert_eq!(untouched.verification, None);
+    }
+}
