@@ -75,6 +75,17 @@ impl ResourceKind for Backup {
             ),
             Field::observed("completed_at", "/status/completedAt", "When it was complete, RFC 3339."),
             Field::observed(
+                "verified_at",
+                "/status/verifiedAt",
+                "When all its data was last read back and found whole, RFC 3339. Null before; see `verification` of a \
+                 `berth_backup_repository`.",
+            ),
+            bytes(
+                "damaged_blocks",
+                "/status/verification/damagedBlocks",
+                "The number of blocks that its last verification found damaged or missing: 0 is a backup that is whole. Null before.",
+            ),
+            Field::observed(
                 "host",
                 "/status/binding/host",
                 "The host that makes and deletes it: that of the snapshot, or another one once that is gone.",

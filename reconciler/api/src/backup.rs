@@ -1,5 +1,7 @@
 //! Backup: the data of a DiskSnapshot in a BackupRepository.
 
+pub mod declaration;
+
 use k8s_openapi::jiff::Timestamp;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;

@@ -342,7 +342,7 @@ async fn parts_of_a_backup_are_read_at_any_place_with_the_blocks_that_they_need_
     back_up(&repository, "one", None, &mut disk.source()).await.expect("it is made");
     let whole = whole(&disk).await;
     let mut reader = repository.open_backup(&disk_id("a"), &backup_id("one")).await.expect("it is opened");
-    assert_eq!(reader.size(), disk.size);
+    assert_eq!((reader.size(), reader.facts()), (disk.size, &facts()));
     let before = objects.calls.load(Ordering::SeqCst);
     for offset in [5, 2000, 0] {
         reader.read_at(offset, &mut [0; 100]).await.expect("read");

@@ -10,6 +10,8 @@ use secrecy::SecretString;
 use crate::shares::check_name;
 use crate::{NewVolume, Progress, Result, Taken, VolumeFacts};
 
+/// The maximum length of a declaration that is stored with a backup.
+pub const MAX_DECLARATION: usize = 56 << 10;
 /// The maximum length of the path of a folder.
 const MOST_PATH: usize = 1024;
 
@@ -98,6 +100,11 @@ pub trait DiskReader: Send {
     /// *Errors*: [`SystemError::BackupLost`](crate::SystemError::BackupLost) if the data is missing or damaged;
     /// [`SystemError::Repository`](crate::SystemError::Repository); the buffer goes beyond the end of the disk.
     async fn read_at(&mut self, offset: u64, into: &mut [u8]) -> Result<()>;
+
+    /// Returns the declaration that is stored with a backup, as JSON. It was authenticated, and has the form that its writer gave it.
+    fn declaration(&self) -> Option<String> {
+        None
+    }
 }
 
 /// A repository, and what opens it. Its secrets are never printed.
@@ -159,6 +166,8 @@ pub struct NewBackup {
     /// Complete backups of the same disk in the same repository, the newest first. The data that has not changed since the first of
     /// them whose snapshot is still below this one is not read again.
     pub parents: Vec<BackupParent>,
+    /// The declaration of the VM that has the disk, to store with the backup: JSON of at most [`MAX_DECLARATION`] bytes.
+    pub declaration: Option<String>,
 }
 
 /// A complete backup, and the snapshot that it was made of.

@@ -43,7 +43,7 @@ mod volumes;
 
 pub use backups::{
     BackupFacts, BackupFolderFacts, BackupFolderMapping, BackupId, BackupParent, BackupToVerify, Backups,
-    DiskReader, NewBackup, RepositoryAccess, RepositoryPlace, S3Access, VerifiedBackup,
+    DiskReader, MAX_DECLARATION, NewBackup, RepositoryAccess, RepositoryPlace, S3Access, VerifiedBackup,
 };
 pub use balancing::{Balanced, BalancedPort, PortProtocol, Relay};
 pub use dedicated_cpus::{DedicatedCpus, DedicatedFacts, DedicatedRequest, cpu_list, parse_cpu_list};

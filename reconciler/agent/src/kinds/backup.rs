@@ -18,7 +18,8 @@ mod tests;
 mod verification;
 
 use async_trait::async_trait;
-use berth_api::{Backup, BackupStatus, Binding, Conditions, DeletionPolicy, Disk, Readiness, Reason};
+use berth_api::backup::declaration::VMDeclaration;
+use berth_api::{Backup, BackupStatus, Binding, Conditions, DeletionPolicy, Disk, Readiness, Reason, VM};
 use berth_host::{BackupId, BackupParent, NewBackup};
 use jiff::Timestamp;
 
@@ -163,8 +164,19 @@ fn made_by(tables: &Tables, backup: &Backup) -> Option<Wanted> {
         pool: status.pool.as_ref()?.to_string(),
         snapshot: status.snapshot_id.clone()?,
         parents: parents(tables, backup, &id),
+        declaration: declaration(tables, backup),
     };
     Some(Wanted::Backup(repository, id, Details(new)))
+}
+
+/// Returns the declaration of the VM that has the disk in its list, and of the disk.
+fn declaration(tables: &Tables, backup: &Backup) -> Option<String> {
+    let own = ObjectName::of(backup);
+    let snapshot = tables.disk_snapshots.get(&own.beside(backup.spec.snapshot.as_ref()?.as_str()))?;
+    let disk = tables.disks.get(&own.beside(snapshot.spec.disk.as_str()))?;
+    let has_it = |vm: &VM| vm.spec.disks.iter().any(|of_vm| of_vm.name == snapshot.spec.disk);
+    let mut vms = tables.vms.all().filter(|(name, vm)| name.namespace == own.namespace && has_it(vm));
+    vms.next().and_then(|(_, vm)| VMDeclaration::of(vm, &disk).encode())
 }
 
 /// Returns the complete Backups of the same disk in the same repository, the newest first.

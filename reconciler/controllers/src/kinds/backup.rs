@@ -1,6 +1,6 @@
 //! The Backup controller: binds a backup to the host of its snapshot, or one that exists already to a host that reaches its
 //! repository. When the host is gone for good, a complete backup has none until it is deleted: then one that reaches the repository
-//! deletes its data, and one that is to be verified goes to such a host too.
+//! deletes its data, and one that is to be verified, or read by a client, goes to such a host too.
 
 mod reads;
 mod verification;
@@ -34,8 +34,8 @@ struct Observed {
     no_folder_there: bool,
     /// A host that reaches the repository.
     reaches: Option<String>,
-    /// Whether it is to be read back.
-    is_to_be_verified: bool,
+    /// Whether it is to be read: verified, or for a client.
+    is_to_be_read: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,7 +71,7 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
     let mut observed = observe(cache, &backup);
     let of_verification = verification::observe(cache, &backup, observed.repository.as_deref());
     let verification = verification::plan(&backup, &of_verification, now);
-    observed.is_to_be_verified = verification.is_due();
+    observed.is_to_be_read = verification.is_due() || reads::is_wanted(&backup, now);
     let plan = plan(&backup, &observed);
     if let Decision::Bind(_) = &plan.decision {
         batch.hold(cache, [repository_key(&backup)]);
@@ -80,7 +80,7 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
     let mut status = status(&backup, &plan.decision, now);
     verification::write(&mut status, &verification, now);
     if let (true, Some(repository), Some(binding)) =
-        (observed.is_to_be_verified, &observed.repository, &status.binding)
+        (verification.is_due(), &observed.repository, &status.binding)
     {
         let role = Key::secrets_role(&binding.host, &backup.namespace().unwrap_or_default());
         let secrets = repository.spec.secrets().map(ToString::to_string).collect();
@@ -140,7 +140,7 @@ fn observe(cache: &Cache, backup: &Backup) -> Observed {
         reaches: reaches(cache, backup, offers),
         snapshot: snapshot.cloned(),
         repository,
-        is_to_be_verified: false,
+        is_to_be_read: false,
     }
 }
 
@@ -183,7 +183,7 @@ fn plan(backup: &Backup, observed: &Observed) -> Plan<Decision> {
             plan
         }
         None if is_deleted => delete_unbound(backup, observed),
-        None if backup.is_complete() && observed.is_to_be_verified => bind_complete(backup, observed),
+        None if backup.is_complete() && observed.is_to_be_read => bind_complete(backup, observed),
         None if backup.is_complete() => Plan::settled(Decision::NoChange),
         None => bind(backup, observed),
     }
@@ -204,7 +204,7 @@ fn delete_unbound(backup: &Backup, observed: &Observed) -> Plan<Decision> {
     }
 }
 
-/// The plan for a complete backup without a host that is to be read back.
+/// The plan for a complete backup without a host that is to be read.
 fn bind_complete(backup: &Backup, observed: &Observed) -> Plan<Decision> {
     match &observed.reaches {
         Some(host) if observed.repository.is_some() => Plan {
@@ -381,11 +381,11 @@ mod tests {
     }
 
     #[test]
-    fn a_complete_backup_whose_host_is_gone_gets_another_one_to_be_verified() {
+    fn a_complete_backup_whose_host_is_gone_gets_another_one_to_be_read() {
         let complete =
             of_s(&json!({"volumeID": "v-1", "backupID": "b-u", "completedAt": "2026-01-01T00:00:00Z"}));
         assert_eq!(plan(&complete, &seen(None)), Plan::settled(Decision::NoChange));
-        let due = Observed { is_to_be_verified: true, ..seen(None) };
+        let due = Observed { is_to_be_read: true, ..seen(None) };
         let bound = Decision::Bind(Bound { host: "h2".into(), new: None });
         let binds = plan(&complete, &due);
         assert_eq!((&binds.decision, binds.steps.len()), (&bound, 1));

@@ -26,6 +26,7 @@ struct Repository {
     id: String,
     password: String,
     backups: BTreeMap<BackupId, BackupFacts>,
+    declarations: BTreeMap<BackupId, String>,
     /// The backups with a damaged block.
     damaged: BTreeSet<BackupId>,
     /// The verifications that have ended, in order.
@@ -80,6 +81,7 @@ impl FakeRepositories {
                 id: format!("r-{number}"),
                 password: access.password.expose_secret().to_owned(),
                 backups: BTreeMap::new(),
+                declarations: BTreeMap::new(),
                 damaged: BTreeSet::new(),
                 verified: Vec::new(),
             });
@@ -116,9 +118,9 @@ impl FakeSystem {
         self.state().disk_data.insert(id.to_owned(), bytes.to_vec());
     }
 
-    fn reader(&self, id: &str, size: u64) -> Box<dyn DiskReader> {
+    fn reader(&self, id: &str, size: u64, declaration: Option<String>) -> Box<dyn DiskReader> {
         let bytes = self.state().disk_data.get(id).cloned().unwrap_or_default();
-        Box::new(FakeReader { bytes, size })
+        Box::new(FakeReader { bytes, size, declaration })
     }
 
     fn check_folder(&self, access: &RepositoryAccess) -> Result<()> {
@@ -180,7 +182,10 @@ impl FakeSystem {
             parent: parent.map(|parent| parent.backup.clone()),
         };
         let stored = facts.clone();
-        repositories.with(access, false, |repository| repository.backups.insert(new.id.clone(), stored))?;
+        repositories.with(access, false, |repository| {
+            repository.declarations.extend(new.declaration.clone().map(|text| (new.id.clone(), text)));
+            repository.backups.insert(new.id.clone(), stored)
+        })?;
         Ok(facts)
     }
 
@@ -235,6 +240,7 @@ impl FakeSystem {
 struct FakeReader {
     bytes: Vec<u8>,
     size: u64,
+    declaration: Option<String>,
 }
 
 #[async_trait]
@@ -249,6 +255,10 @@ impl DiskReader for FakeReader {
             *byte = self.bytes.get(start.saturating_add(at)).copied().unwrap_or_default();
         }
         Ok(())
+    }
+
+    fn declaration(&self) -> Option<String> {
+        self.declaration.clone()
     }
 }
 
@@ -302,7 +312,9 @@ impl Backups for FakeSystem {
     async fn open_backup(&self, repository: &RepositoryAccess, id: &BackupId) -> Result<Box<dyn DiskReader>> {
         let work = async {
             let facts = self.read_backup(repository, id)?;
-            Ok(self.reader(&id.backup, facts.size))
+            let found =
+                self.repositories().with(repository, false, |found| found.declarations.get(id).cloned())?;
+            Ok(self.reader(&id.backup, facts.size, found.flatten()))
         };
         self.call("open_backup", work).await
     }
@@ -312,7 +324,7 @@ impl Backups for FakeSystem {
             let found = self.state().snapshots.get(snapshot).map(|found| found.facts.clone());
             let taken = found.filter(|facts| facts.taken.is_some());
             let facts = taken.ok_or_else(|| SystemError::SnapshotLost { id: snapshot.to_owned() })?;
-            Ok(self.reader(snapshot, facts.size))
+            Ok(self.reader(snapshot, facts.size, None))
         };
         self.call("open_snapshot", work).await
     }

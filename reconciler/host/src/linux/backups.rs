@@ -23,16 +23,18 @@ use super::LinuxSystem;
 use super::qemu_img::paths;
 use super::volumes::Begun;
 use crate::{
-    BackupFacts, BackupId, BackupParent, BackupToVerify, Backups, DiskReader, NewBackup, NewVolume, Progress,
-    RepositoryAccess, Result, SystemError, Taken, VerifiedBackup, VolumeFacts,
+    BackupFacts, BackupId, BackupParent, BackupToVerify, Backups, DiskReader, MAX_DECLARATION, NewBackup,
+    NewVolume, Progress, RepositoryAccess, Result, SystemError, Taken, VerifiedBackup, VolumeFacts,
 };
 use disks::{Parent, SnapshotDisk, VolumeDisk};
 use readers::{BackupData, SnapshotData};
 use repositories::failed;
 
-/// In the facts of a backup: whether the guest's file systems were frozen, and the backup whose unchanged data was not read again.
+/// In the facts of a backup: whether the guest's file systems were frozen, the backup whose unchanged data was not read again, and the
+/// declaration of the VM that has the disk.
 const FROZEN: &str = "frozen";
 const PARENT: &str = "parent";
+const DECLARATION: &str = "declaration";
 
 /// A backup in an open repository.
 struct Stored<'a> {
@@ -81,6 +83,9 @@ impl LinuxSystem {
         facts.insert(FROZEN.to_owned(), taken.frozen.into());
         if let Some(parent) = &parent {
             facts.insert(PARENT.to_owned(), parent.as_str().into());
+        }
+        if let Some(declaration) = new.declaration.as_deref().and_then(declared) {
+            facts.insert(DECLARATION.to_owned(), declaration);
         }
         let mut disk =
             SnapshotDisk::open(&self.layout, self.tools_user, &new.pool, (chain, key), below).await?;
@@ -151,6 +156,18 @@ impl Stored<'_> {
     async fn existing(&self) -> Result<BackupFacts> {
         self.facts().await?.ok_or_else(|| self.lost("there is no such backup"))
     }
+}
+
+/// Returns the value of a declaration, as JSON in JSON would be longer. One that is too long would make the backup fail, which is worth more.
+fn declared(text: &str) -> Option<Value> {
+    let value = serde_json::from_str::<Value>(text).ok().filter(|_| text.len() <= MAX_DECLARATION);
+    if value.is_none() {
+        tracing::warn!(
+            bytes = text.len(),
+            "a declaration is no JSON, or too long to be stored with a backup"
+        );
+    }
+    value
 }
 
 fn no_repository(access: &RepositoryAccess, id: &BackupId) -> SystemError {

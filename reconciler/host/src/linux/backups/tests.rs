@@ -66,6 +66,7 @@ impl Host {
             pool: "default".into(),
             snapshot: snapshot.into(),
             parents: parents.collect(),
+            declaration: Some(r#"{"vm": "web"}"#.to_owned()),
         };
         self.system.back_up(&access("canary"), &new, &|_, _| {}).await
     }
@@ -229,6 +230,8 @@ async fn parts_of_a_snapshot_and_of_its_backup_are_read_while_the_disk_changes()
     host.back_up("s-1", &[]).await.expect("backed up");
     let of_snapshot = host.system.open_snapshot("default", "s-1").await.expect("opened");
     let of_backup = host.system.open_backup(&access("canary"), &id("s-1")).await.expect("opened");
+    assert_eq!(of_backup.declaration().as_deref(), Some(r#"{"vm":"web"}"#));
+    assert_eq!(of_snapshot.declaration(), None);
     host.write("v-1", 8, 5).await;
     for mut reader in [of_snapshot, of_backup] {
         assert_eq!(reader.size(), SIZE);

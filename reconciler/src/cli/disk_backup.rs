@@ -1,0 +1,54 @@
+//! Options of the commands about backups of disks, except for their files.
+
+use clap::Args;
+
+use super::{Connection, StateDir};
+
+/// `berth disk-backup verify`
+#[derive(Args, Debug)]
+pub struct VerifyBackupOptions {
+    /// The name of the Backup.
+    pub name: String,
+    /// Returns at once: `kubectl get bkp` has the result.
+    #[arg(long)]
+    pub no_wait: bool,
+    /// Ends a verification that this command asked for.
+    #[arg(long, conflicts_with = "no_wait")]
+    pub cancel: bool,
+    #[command(flatten)]
+    pub site: BackupSite,
+}
+
+/// `berth disk-backup restore-vm`
+#[derive(Args, Debug)]
+pub struct RestoreVmOptions {
+    /// The Backups of the VM's disks, one for each, of one moment.
+    #[arg(required = true, num_args = 1..=16, value_name = "BACKUP")]
+    pub backups: Vec<String>,
+    /// The name of the new VM. Its disks are named after it. Default: the names that they had.
+    #[arg(long = "as", value_name = "NAME")]
+    pub rename: Option<String>,
+    /// Declares the addresses, the UUID and the identity for cloud-init that the VM had. Only if the former VM is gone. Default: new ones.
+    #[arg(long)]
+    pub keep_identity: bool,
+    /// A disk of the VM that is left out. May be repeated. Default: each disk of the VM needs a Backup.
+    #[arg(long, value_name = "DISK")]
+    pub without: Vec<String>,
+    /// Creates the objects. Default: they are printed as YAML, for kubectl apply.
+    #[arg(long)]
+    pub apply: bool,
+    #[command(flatten)]
+    pub site: BackupSite,
+}
+
+/// Where the Backups are.
+#[derive(Args, Clone, Debug)]
+pub struct BackupSite {
+    /// The namespace of the Backups.
+    #[arg(short, long, default_value = "default")]
+    pub namespace: String,
+    #[command(flatten)]
+    pub state: StateDir,
+    #[command(flatten)]
+    pub connection: Connection,
+}
