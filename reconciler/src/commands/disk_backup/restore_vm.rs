@@ -7,7 +7,7 @@ use berth_api::{Backup, Disk, VM, backup::declaration::VMDeclaration, disk_read:
 use kube::{Api, Client, api::PostParams};
 use serde_json::Value;
 
-use super::restored::{Restored, Source, Wishes, restored};
+use super::restored::{Restored, Source, WantedVm, restored};
 use crate::{
     cli::{BackupSite, FileSource, RestoreVmOptions},
     commands::{connect, files, resources},
@@ -23,9 +23,9 @@ pub(in crate::commands) async fn restore_vm(options: RestoreVmOptions) -> anyhow
     for backup in &backups {
         sources.push(Box::pin(source(&client, &site, backup)).await?);
     }
-    let wishes =
-        Wishes { namespace: &site.namespace, name, keeps_identity: keep_identity, without: &without };
-    let restored = restored(&sources, wishes)?;
+    let wanted =
+        WantedVm { namespace: &site.namespace, name, keeps_identity: keep_identity, without: &without };
+    let restored = restored(&sources, wanted)?;
     for note in &restored.notes {
         eprintln!("berth: {note}");
     }

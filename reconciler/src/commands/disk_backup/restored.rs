@@ -29,9 +29,9 @@ pub(super) struct Source {
     pub(super) declaration: VMDeclaration,
 }
 
-/// How the VM is made again.
+/// The VM to make.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Wishes<'a> {
+pub(super) struct WantedVm<'a> {
     pub(super) namespace: &'a str,
     /// Another name.
     pub(super) name: Option<&'a str>,
@@ -49,18 +49,17 @@ pub(super) struct Restored {
 }
 
 /// *Errors:* the backups are of several VMs, or not one of each disk.
-pub(super) fn restored(sources: &[Source], wishes: Wishes<'_>) -> anyhow::Result<Restored> {
+pub(super) fn restored(sources: &[Source], wanted: WantedVm<'_>) -> anyhow::Result<Restored> {
     let by_disk = by_disk(sources)?;
     // Of several moments, the last declaration.
-    let Some(last) = sources.iter().max_by_key(|source| &source.taken_at) else {
-        bail!("no backup is named")
-    };
+    let last = sources.iter().max_by(|a, b| a.taken_at.cmp(&b.taken_at));
+    let Some(last) = last else { bail!("no backup is named") };
     let declared = &last.declaration;
-    let name = wishes.name.unwrap_or(&declared.vm);
+    let name = wanted.name.unwrap_or(&declared.vm);
     let mut spec = declared.spec.clone();
     let mut disks = Vec::new();
     let of_vm = spec.get("disks").and_then(Value::as_array).cloned().unwrap_or_default();
-    check_disks(&declared.vm, &of_vm, &by_disk, wishes.without)?;
+    check_disks(&declared.vm, &of_vm, &by_disk, wanted.without)?;
     let mut listed = Vec::new();
     for mut of_vm in of_vm {
         let former = disk_of(&of_vm).to_owned();
@@ -69,18 +68,18 @@ pub(super) fn restored(sources: &[Source], wishes: Wishes<'_>) -> anyhow::Result
         let made = disk_spec(&source.declaration.disk_spec, &source.backup);
         match of_vm.get("template").is_some_and(Value::is_object) {
             true => of_vm["template"] = made,
-            false => disks.push(object("Disk", wishes.namespace, &disk, made)),
+            false => disks.push(object("Disk", wanted.namespace, &disk, made)),
         }
         of_vm["name"] = disk.into();
         listed.push(of_vm);
     }
     spec["disks"] = listed.into();
-    vm_spec(&mut spec, declared, wishes.keeps_identity);
-    let mut vm = object("VM", wishes.namespace, name, spec);
+    vm_spec(&mut spec, declared, wanted.keeps_identity);
+    let mut vm = object("VM", wanted.namespace, name, spec);
     if !declared.labels.is_empty() {
         vm["metadata"]["labels"] = json!(declared.labels);
     }
-    let notes = notes(sources, declared, &vm["spec"], wishes);
+    let notes = notes(sources, declared, &vm["spec"], wanted);
     Ok(Restored { disks, vm, notes })
 }
 
@@ -228,7 +227,7 @@ fn keep_instance(spec: &mut Value, instance: &str) {
     }
 }
 
-fn notes(sources: &[Source], declared: &VMDeclaration, spec: &Value, wishes: Wishes<'_>) -> Vec<String> {
+fn notes(sources: &[Source], declared: &VMDeclaration, spec: &Value, wanted: WantedVm<'_>) -> Vec<String> {
     let mut notes = Vec::new();
     let moments: BTreeMap<&Option<String>, &str> =
         sources.iter().map(|source| (&source.taken_at, source.backup.as_str())).collect();
@@ -241,7 +240,7 @@ fn notes(sources: &[Source], declared: &VMDeclaration, spec: &Value, wishes: Wis
     if !needed.is_empty() {
         notes.push(format!(
             "it needs, in namespace {} or in berth-shared: {}",
-            wishes.namespace,
+            wanted.namespace,
             needed.join(", ")
         ));
     }
@@ -249,8 +248,8 @@ fn notes(sources: &[Source], declared: &VMDeclaration, spec: &Value, wishes: Wis
         let texts = declared.left_out.join(", ");
         notes.push(format!("too long for the backup, and not declared again: {texts} of bootstrap"));
     }
-    if !wishes.without.is_empty() {
-        notes.push(format!("without its disks {}", wishes.without.join(", ")));
+    if !wanted.without.is_empty() {
+        notes.push(format!("without its disks {}", wanted.without.join(", ")));
     }
     if declared.spec.pointer("/placement/host").is_some() {
         notes.push("placement.host is left out: set it to a host that is there".to_owned());

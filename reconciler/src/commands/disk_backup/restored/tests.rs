@@ -46,13 +46,13 @@ fn both() -> [Source; 2] {
     ]
 }
 
-fn wishes() -> Wishes<'static> {
-    Wishes { namespace: "ns", ..Wishes::default() }
+fn wanted() -> WantedVm<'static> {
+    WantedVm { namespace: "ns", ..WantedVm::default() }
 }
 
 #[test]
 fn a_vm_and_its_disks_are_made_again_under_their_names_with_a_new_identity() {
-    let made = restored(&both(), wishes()).expect("they are whole");
+    let made = restored(&both(), wanted()).expect("they are whole");
     let root = json!({"size": "4Gi", "limits": {"iops": 9}, "source": {"backup": "nightly-root"}});
     assert_eq!(made.disks, [object("Disk", "ns", "web-root", root)]);
     let expected = json!({
@@ -71,20 +71,20 @@ fn a_vm_and_its_disks_are_made_again_under_their_names_with_a_new_identity() {
 
 #[test]
 fn another_name_is_that_of_its_disks_too() {
-    let made = restored(&both(), Wishes { name: Some("shop"), ..wishes() }).expect("they are whole");
+    let made = restored(&both(), WantedVm { name: Some("shop"), ..wanted() }).expect("they are whole");
     assert_eq!(made.vm["metadata"]["name"], "shop");
     assert_eq!(made.disks[0]["metadata"]["name"], "shop-root");
     let names: Vec<_> = made.vm["spec"]["disks"].as_array().expect("a list").iter().map(disk_of).collect();
     assert_eq!(names, ["shop-root", "shop-data"]);
     let long = "x".repeat(60);
     let error =
-        restored(&both(), Wishes { name: Some(&long), ..wishes() }).expect_err("too long").to_string();
+        restored(&both(), WantedVm { name: Some(&long), ..wanted() }).expect_err("too long").to_string();
     assert!(error.contains("shorter --as"), "{error}");
 }
 
 #[test]
 fn the_identity_is_kept_if_that_is_wanted() {
-    let made = restored(&both(), Wishes { keeps_identity: true, ..wishes() }).expect("they are whole");
+    let made = restored(&both(), WantedVm { keeps_identity: true, ..wanted() }).expect("they are whole");
     let spec = &made.vm["spec"];
     assert_eq!(spec["uuid"], "0b0b0b0b-0000-4000-8000-000000000002", "the one that the guest has seen");
     let nic = &spec["networkInterfaces"][0];
@@ -96,14 +96,14 @@ fn the_identity_is_kept_if_that_is_wanted() {
 #[test]
 fn each_disk_needs_one_backup_or_is_left_out() {
     let refused = |sources: &[Source], without: &[String]| {
-        restored(sources, Wishes { without, ..wishes() }).expect_err("refused").to_string()
+        restored(sources, WantedVm { without, ..wanted() }).expect_err("refused").to_string()
     };
     let [root, data] = both();
     let data_only = ["data".to_owned()];
     let missing = refused(std::slice::from_ref(&root), &[]);
     assert!(missing.contains("--without data"), "{missing}");
     let made =
-        restored(std::slice::from_ref(&root), Wishes { without: &data_only, ..wishes() }).expect("without");
+        restored(std::slice::from_ref(&root), WantedVm { without: &data_only, ..wanted() }).expect("without");
     assert_eq!(made.vm["spec"]["disks"].as_array().map(Vec::len), Some(1));
     assert!(made.notes.join("\n").contains("without its disks data"), "{:?}", made.notes);
     let boot = refused(std::slice::from_ref(&data), &["web-root".to_owned()]);
@@ -131,7 +131,7 @@ fn backups_of_several_moments_are_noted_and_the_last_declaration_counts() {
     data.taken_at = Some("2026-01-02T03:00:00Z".into());
     data.declaration.spec["class"] = "large".into();
     data.declaration.left_out = vec!["userData".into()];
-    let made = restored(&[root, data], wishes()).expect("they are whole");
+    let made = restored(&[root, data], wanted()).expect("they are whole");
     assert_eq!(made.vm["spec"]["class"], "large");
     let notes = made.notes.join("\n");
     assert!(notes.contains("not of one moment: nightly-root of 2026-01-01T03:00:00Z"), "{notes}");
