@@ -102,7 +102,7 @@ fn repository(verification: Option<Value>) -> Value {
 }
 
 /// Whether the last verification found the data whole (`True`) or damaged (`False`), and no other one is under way.
-fn is_verified(status: &'static str) -> impl Fn(&Backup) -> bool {
+fn verified_as(status: &'static str) -> impl Fn(&Backup) -> bool {
     move |backup| {
         let conditions =
             backup.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
@@ -123,19 +123,19 @@ fn backups_are_verified_and_damage_is_reported_and_deletes_nothing() {
         rig.strike_from_here();
         rig.apply("BackupRepository", "nas", repository(Some(json!({"intervalDays": 7})))).await;
         for name in ["first", "second"] {
-            rig.until(name, "is verified", is_verified("True")).await;
+            rig.until(name, "is verified", verified_as("True")).await;
         }
         assert!(repositories.verified().iter().any(|verified| verified.base.is_none()));
         let second = repositories.backups().into_iter().find(|backup| backup.parent.is_some());
         let second: BackupId = second.expect("one has a parent").id;
         repositories.damage(&second);
         rig.annotate("Backup", "second", VERIFY_ANNOTATION, Some("now")).await;
-        rig.until("second", "is damaged", is_verified("False")).await;
+        rig.until("second", "is damaged", verified_as("False")).await;
         rig.must_settle().await;
         let of_first = repositories.verified().iter().filter(|verified| verified.id != second).count();
         assert!(of_first >= 2, "damage beside it has the other one verified again");
-        rig.until("first", "is whole", is_verified("True")).await;
-        let damaged = |backup: &Backup| is_verified("False")(backup) && is_complete(backup);
+        rig.until("first", "is whole", verified_as("True")).await;
+        let damaged = |backup: &Backup| verified_as("False")(backup) && is_complete(backup);
         rig.until("second", "is still there", damaged).await;
         assert_eq!(repositories.backups().len(), 2);
         rig.apply("BackupRepository", "nas", repository(None)).await;
