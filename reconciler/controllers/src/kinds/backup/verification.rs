@@ -62,7 +62,7 @@ pub(super) fn observe(cache: &Cache, backup: &Backup, repository: Option<&Backup
 fn others<'a>(cache: &'a Cache, backup: &'a Backup) -> impl Iterator<Item = &'a Arc<Backup>> {
     let disk = backup.identity().map(|(disk, _)| disk);
     let users = cache.users_of(&super::repository_key(backup));
-    let backups = users.into_iter().filter_map(|key| cache.tables.backups.get(&key));
+    let backups = users.into_iter().filter_map(move |key| cache.tables.backups.get(&key));
     backups.filter(move |other| {
         let is_of_disk = disk.is_some() && other.identity().map(|(disk, _)| disk) == disk;
         is_of_disk && other.is_complete() && other.name_any() != backup.name_any()
