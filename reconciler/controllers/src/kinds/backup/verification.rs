@@ -123,9 +123,19 @@ pub(super) fn write(status: &mut BackupStatus, decision: &Decision, now: Timesta
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use berth_api::Host;
     use serde_json::{Value, json};
+    use tokio::time::Instant;
 
     use super::*;
+    use crate::{
+        batch::{Write, WriteBatch},
+        config::Config,
+        object::Object,
+        plan::{Dependency, Outcome},
+    };
 
     fn backup(verification: &Value, annotation: Option<&str>) -> Backup {
         serde_json::from_value(json!({
@@ -197,5 +207,80 @@ mod tests {
         write(&mut untouched, &due, now);
         write(&mut untouched, &Decision::Later(None), now);
         assert_eq!(untouched.verification, None);
+    }
+
+    /// A cache with a host, a repository that has its backups verified each week, and two complete backups of a disk.
+    fn cache(first: &Value, second: &Value) -> Cache {
+        let mut cache = Cache::new(Duration::from_secs(40));
+        let mut version = 0;
+        let mut metadata = |name: &str| {
+            version += 1;
+            json!({"name": name, "namespace": "ns", "uid": name, "generation": 1, "resourceVersion": version.to_string(),
+                "finalizers": [berth_api::HOST_FINALIZER]})
+        };
+        let host = json!({"metadata": {"name": "h1", "uid": "h1", "resourceVersion": "1"}, "spec": {}});
+        cache.put(serde_json::from_value::<Host>(host).expect("a Host"), Instant::now());
+        let spec = json!({"folder": "nas", "passwordSecretName": "p", "verification": {"intervalDays": 7}});
+        let repository = json!({"metadata": metadata("r"), "spec": spec});
+        let repository = serde_json::from_value::<BackupRepository>(repository).expect("a BackupRepository");
+        cache.put(repository, Instant::now());
+        for (name, verification) in [("first", first), ("second", second)] {
+            let backup = json!({"metadata": metadata(name), "spec": {"repository": "r", "snapshot": name},
+                "status": {"binding": {"host": "h1", "epoch": 1}, "volumeID": "v-1", "backupID": name,
+                    "completedAt": "2026-01-01T00:00:00Z", "verification": verification}});
+            cache.put(serde_json::from_value::<Backup>(backup).expect("a Backup"), Instant::now());
+        }
+        cache
+    }
+
+    fn key(name: &str) -> Key {
+        Key::namespaced(crate::key::ObjectKind::Backup, "ns", name)
+    }
+
+    /// Returns the status that a reconcile writes, the keys that it enqueues, and its outcome.
+    fn reconciled(cache: &Cache, config: &Config, name: &str) -> (Option<BackupStatus>, Vec<Key>, Outcome) {
+        let mut batch = WriteBatch::default();
+        let outcome = super::super::reconcile(cache, config, &key(name), &mut batch);
+        let (writes, enqueued) = batch.into_parts();
+        let status = writes.iter().find_map(|write| match write {
+            Write::Status(Object::Backup(backup)) => backup.status.clone(),
+            _ => None,
+        });
+        (status, enqueued, outcome)
+    }
+
+    #[tokio::test]
+    async fn a_reconcile_requests_a_verification_that_is_due_and_comes_back_when_the_next_one_is() {
+        let config = Config::new();
+        let now = config.clock.now();
+        let done = json!({"endedAt": now.to_string(), "damagedBlocks": 0});
+        let cache = cache(&json!(null), &done);
+        let (status, ..) = reconciled(&cache, &config, "first");
+        let requested = status.and_then(|status| status.verification?.requested).expect("it is requested");
+        assert_eq!(requested.token, None);
+        let (status, enqueued, outcome) = reconciled(&cache, &config, "second");
+        assert_eq!((status, enqueued), (None, Vec::new()), "nothing is written");
+        let next = now.checked_add(SignedDuration::from_hours(7 * 24)).expect("a time");
+        let Outcome::Blocked(dependencies) = outcome else { panic!("{outcome:?}") };
+        assert!(dependencies.contains(&Dependency::Time(next)), "{dependencies:?}");
+        let repository = Key::namespaced(crate::key::ObjectKind::BackupRepository, "ns", "r");
+        assert!(dependencies.contains(&Dependency::Object(repository)), "its policy may change");
+    }
+
+    #[tokio::test]
+    async fn damage_of_a_backup_has_the_others_of_its_disk_verified() {
+        let config = Config::new();
+        let ago = |hours: i64| {
+            let time = config.clock.now().checked_sub(SignedDuration::from_hours(hours)).expect("a time");
+            time.to_string()
+        };
+        let (damaged, whole) =
+            (json!({"endedAt": ago(1), "damagedBlocks": 2}), json!({"endedAt": ago(2), "damagedBlocks": 0}));
+        let cache = cache(&damaged, &whole);
+        let (status, enqueued, _) = reconciled(&cache, &config, "first");
+        assert_eq!((status, enqueued), (None, vec![key("second")]));
+        let (status, enqueued, _) = reconciled(&cache, &config, "second");
+        assert!(status.is_some_and(|status| status.verification.is_some_and(|v| v.requested.is_some())));
+        assert!(enqueued.is_empty(), "{enqueued:?}");
     }
 }
