@@ -116,6 +116,7 @@ async fn on_disk_backup(action: DiskBackupAction) -> anyhow::Result<()> {
     match action {
         DiskBackupAction::Ls(options) => Box::pin(files::list(DiskOrigin::Backup, options)).await,
         DiskBackupAction::Cp(options) => Box::pin(files::copy(DiskOrigin::Backup, options)).await,
+        DiskBackupAction::List(options) => Box::pin(disk_backup::list(options)).await,
         DiskBackupAction::Verify(options) => Box::pin(disk_backup::verify(options)).await,
         DiskBackupAction::RestoreVm(options) => Box::pin(disk_backup::restore_vm(options)).await,
     }

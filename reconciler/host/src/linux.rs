@@ -73,6 +73,7 @@ use super::{
     Volumes,
 };
 use backup_folders::BackupFolders;
+pub use backups::{EntryFacts, ObjectStore, RepositoryEntry, RepositoryReader};
 use direct_io::DirectIo;
 pub use doctor::{DoctorFacts, DoctorKvm, DoctorMemory, DoctorQemu, doctor_facts};
 use files::blocking;

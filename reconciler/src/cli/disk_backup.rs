@@ -1,5 +1,7 @@
 //! Options of the commands about backups of disks, except for their files.
 
+use std::path::PathBuf;
+
 use clap::Args;
 
 use super::{Connection, StateDir};
@@ -39,6 +41,34 @@ pub struct RestoreVmOptions {
     pub apply: bool,
     #[command(flatten)]
     pub site: BackupSite,
+}
+
+/// `berth disk-backup list`
+#[derive(Args, Debug)]
+pub struct ListBackupsOptions {
+    /// The folder of the repository: NAMESPACE/NAME in the folder for backups.
+    #[arg(
+        long,
+        value_name = "FOLDER",
+        required_unless_present = "s3_endpoint",
+        conflicts_with = "s3_endpoint"
+    )]
+    pub folder: Option<PathBuf>,
+    /// The URL of the object store. AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY have its credentials.
+    #[arg(long, value_name = "URL", requires = "bucket")]
+    pub s3_endpoint: Option<String>,
+    /// The bucket.
+    #[arg(long, requires = "s3_endpoint")]
+    pub bucket: Option<String>,
+    /// The beginning of the keys of the repository, without a slash at either end.
+    #[arg(long, requires = "s3_endpoint", default_value = "")]
+    pub prefix: String,
+    /// The region of the object store.
+    #[arg(long, requires = "s3_endpoint", default_value = "us-east-1")]
+    pub region: String,
+    /// The file with the password of the repository.
+    #[arg(long, value_name = "FILE")]
+    pub password_file: PathBuf,
 }
 
 /// Where the Backups are.

@@ -85,6 +85,7 @@ pub(super) fn lost_and_restored(platform: &mut Platform, parts: &Parts, written:
     let backup = platform.folder().join("drill.db").display().to_string();
     platform.host().on_state("backup", &[&backup, "--with-keys"])?.success()?;
     platform.replace_machine(parts, NEW_HOST)?;
+    listed(platform)?;
     platform.host().on_state("restore", &[&backup])?.success()?;
     platform.start()?;
     let kubectl = platform.kubectl();
@@ -108,6 +109,19 @@ pub(super) fn lost_and_restored(platform: &mut Platform, parts: &Parts, written:
         kubectl.ok(&["delete", kind, "--all", "--timeout=60s"])?;
     }
     Ok(())
+}
+
+/// The repository is listed while no control plane runs.
+fn listed(platform: &Platform) -> Result<()> {
+    let password = platform.folder().join("password");
+    fs::write(&password, "correct horse\n")?;
+    let (folder, password) = (
+        platform.host().backups().join("default/drill").display().to_string(),
+        password.display().to_string(),
+    );
+    let list = ["disk-backup", "list", "--folder", &folder, "--password-file", &password];
+    let printed = administrator(platform).run(&list)?.success()?;
+    contains_all(&printed, &["EXISTING", "drill-root", "drill-data"])
 }
 
 fn address(platform: &Platform) -> Result<String> {

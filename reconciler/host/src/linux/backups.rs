@@ -9,6 +9,7 @@
 //! name in a header, and can open no other file.
 
 mod disks;
+mod listing;
 mod readers;
 mod repositories;
 #[cfg(test)]
@@ -27,6 +28,7 @@ use crate::{
     NewVolume, Progress, RepositoryAccess, Result, SystemError, Taken, VerifiedBackup, VolumeFacts,
 };
 use disks::{Parent, SnapshotDisk, VolumeDisk};
+pub use listing::{EntryFacts, ObjectStore, RepositoryEntry, RepositoryReader};
 use readers::{BackupData, SnapshotData};
 use repositories::failed;
 

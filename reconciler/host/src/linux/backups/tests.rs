@@ -222,6 +222,31 @@ async fn a_backup_is_read_back_and_damage_is_named_but_an_empty_mount_point_is_n
 }
 
 #[tokio::test]
+async fn a_repository_is_listed_with_its_place_and_password_alone() {
+    let host = Host::new();
+    host.make("v-1").await;
+    host.take("v-1", "s-1").await;
+    host.back_up("s-1", &[]).await.expect("backed up");
+    let folder = host.folder.path().join("nas/ns/r");
+    let reader = RepositoryReader::in_folder(folder.clone(), "canary".to_owned());
+    assert!(!format!("{reader:?}").contains("canary"), "{reader:?}");
+    let facts = EntryFacts {
+        taken_at: Timestamp::UNIX_EPOCH,
+        size: SIZE,
+        declaration: Some(r#"{"vm":"web"}"#.to_owned()),
+    };
+    let whole = RepositoryEntry { disk: "v-1".into(), backup: "b-s-1".into(), facts: Ok(facts) };
+    assert_eq!(reader.list().await.expect("listed"), [whole]);
+    std::fs::write(folder.join("disks/v-1/backups/b-s-1"), [1; 50]).expect("damaged");
+    let damaged = reader.list().await.expect("listed");
+    assert!(damaged[0].facts.as_ref().is_err_and(|detail| detail.contains("damaged")), "{damaged:?}");
+    let wrong = RepositoryReader::in_folder(folder, "wrong".to_owned()).list().await;
+    assert!(wrong.is_err_and(|detail| detail.contains("password")));
+    let none = RepositoryReader::in_folder(host.folder.path().join("nas"), "canary".to_owned()).list().await;
+    assert!(none.is_err_and(|detail| detail.contains("there is no repository")));
+}
+
+#[tokio::test]
 async fn parts_of_a_snapshot_and_of_its_backup_are_read_while_the_disk_changes() {
     let host = Host::new();
     host.make("v-1").await;
