@@ -82,3 +82,46 @@ pub struct BackupSite {
     #[command(flatten)]
     pub connection: Connection,
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use crate::cli::{Cli, Command, DiskBackupAction};
+
+    fn action(arguments: &[&str]) -> Result<DiskBackupAction, clap::Error> {
+        let cli = Cli::try_parse_from(["berth", "disk-backup"].iter().chain(arguments))?;
+        let Command::DiskBackup(options) = cli.command else { panic!("it is disk-backup") };
+        Ok(options.action)
+    }
+
+    #[test]
+    fn a_repository_is_in_a_folder_or_in_an_object_store() {
+        let list = |place: &[&str]| action(&[&["list", "--password-file", "p"][..], place].concat());
+        let Ok(DiskBackupAction::List(options)) = list(&["--folder", "/mnt"]) else { panic!("a folder") };
+        assert_eq!((options.region.as_str(), options.prefix.as_str()), ("us-east-1", ""));
+        assert!(list(&["--s3-endpoint", "https://s3.example", "--bucket", "b", "--prefix", "a/b"]).is_ok());
+        for wrong in [
+            &["--s3-endpoint", "https://s3.example"][..],
+            &[],
+            &["--folder", "/mnt", "--s3-endpoint", "https://s3.example", "--bucket", "b"],
+            &["--folder", "/mnt", "--bucket", "b"],
+        ] {
+            assert!(list(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_vm_is_restored_from_some_backups() {
+        let restored = action(&["restore-vm", "a", "b", "--as", "c", "--without", "d", "--without", "e"]);
+        let Ok(DiskBackupAction::RestoreVm(options)) = restored else { panic!("{restored:?}") };
+        assert_eq!(
+            (options.backups.len(), options.without.len(), options.rename.as_deref()),
+            (2, 2, Some("c"))
+        );
+        assert!(!options.apply && !options.keep_identity && options.site.namespace == "default");
+        assert!(
+            action(&["restore-vm"]).is_err() && action(&["verify", "a", "--cancel", "--no-wait"]).is_err()
+        );
+    }
+}
