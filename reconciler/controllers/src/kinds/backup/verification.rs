@@ -51,21 +51,25 @@ pub(super) fn observe(cache: &Cache, backup: &Backup, repository: Option<&Backup
     if policy.is_none() || !backup.is_complete() {
         return Observed { policy, damage: None };
     }
-    let damage = others(cache, backup).filter_map(|other| {
-        let verification = other.verification().filter(|verification| verification.found_damage())?;
-        verification.ended()
-    });
+    let damaged =
+        others(cache, backup, |other| other.verification().is_some_and(|found| found.found_damage()));
+    let damage = damaged.filter_map(|other| other.verification()?.ended());
     Observed { damage: damage.max(), policy }
 }
 
-/// Returns the other complete Backups of the same disk in the same repository.
-fn others<'a>(cache: &'a Cache, backup: &'a Backup) -> impl Iterator<Item = &'a Arc<Backup>> {
+/// Returns the other complete Backups of the same disk in the same repository that match.
+fn others<'a>(
+    cache: &'a Cache,
+    backup: &'a Backup,
+    matches: impl Fn(&Backup) -> bool + 'a,
+) -> impl Iterator<Item = &'a Arc<Backup>> {
     let disk = backup.identity().map(|(disk, _)| disk);
     let users = cache.users_of(&super::repository_key(backup));
     let backups = users.into_iter().filter_map(move |key| cache.tables.backups.get(&key));
+    // The identity last: it is a text of its own, and there may be thousands.
     backups.filter(move |other| {
-        let is_of_disk = disk.is_some() && other.identity().map(|(disk, _)| disk) == disk;
-        is_of_disk && other.is_complete() && other.name_any() != backup.name_any()
+        let is_candidate = other.is_complete() && matches(other) && other.name_any() != backup.name_any();
+        is_candidate && disk.is_some() && other.identity().map(|(disk, _)| disk) == disk
     })
 }
 
@@ -77,7 +81,7 @@ pub(super) fn concerned(cache: &Cache, backup: &Backup) -> Vec<Key> {
     let is_older = |other: &Backup| {
         other.verification().is_none_or(|found| !found.found_damage() && found.ended() < verification.ended())
     };
-    others(cache, backup).filter(|other| is_older(other)).map(|other| Key::of(other.as_ref())).collect()
+    others(cache, backup, is_older).map(|other| Key::of(other.as_ref())).collect()
 }
 
 pub(super) fn plan(backup: &Backup, observed: &Observed, now: Timestamp) -> Decision {
