@@ -26,7 +26,7 @@ pub struct VMDeclaration {
     pub labels: BTreeMap<String, String>,
     /// Its spec. Not a type: a reader may be older or newer than the writer.
     pub spec: Value,
-    /// What the VM was known by, which its spec need not declare.
+    /// The identity of the VM, which its spec need not declare.
     #[serde(default)]
     pub identity: VMIdentity,
     /// The name of the Disk.

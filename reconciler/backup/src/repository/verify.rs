@@ -101,7 +101,7 @@ impl Repository {
 }
 
 impl Verification {
-    /// Counts a damaged or missing object. Any other error is returned: it says nothing about the object.
+    /// Counts a damaged or missing object. Any other error is returned: the object may be whole.
     fn note(&mut self, name: &str, offset: Option<u64>, error: Error) -> Result<()> {
         let detail = match error {
             Error::Damaged { detail, .. } => detail,

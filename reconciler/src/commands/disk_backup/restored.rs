@@ -12,11 +12,11 @@ use serde_json::{Map, Value, json};
 
 /// The longest name of an object.
 const MOST_NAME: usize = 63;
-/// What a Disk that is made from a backup does not declare.
+/// The fields that a Disk made from a backup does not declare.
 const OTHER_SOURCES: [&str; 3] = ["image", "source", "restore"];
-/// What was meant for the former VM only.
+/// The fields that were meant for the former VM only.
 const FORMER: [&str; 2] = ["restore", "restartToken"];
-/// What no two VMs can declare, or have together.
+/// The fields that no two VMs can declare, or whose objects no two VMs can have.
 const IDENTITY: [&str; 2] = ["uuid", "serialNumber"];
 const INTERFACE_IDENTITY: [&str; 5] = ["macAddress", "address", "ipv6Address", "publicIP", "publicIPv6"];
 

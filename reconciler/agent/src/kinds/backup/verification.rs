@@ -4,8 +4,8 @@
 //!   requested ─Start─▶ (reads) ─▶ whole: verifiedAt │ damaged: Verified=False, with the blocks │ unreachable: again later
 //! ```
 //!
-//! Of the backups of a disk one is verified at a time, so that the next ones leave out the blocks that they share with it. What a person asks for
-//! comes first and leaves out nothing. Nothing is deleted because of a result.
+//! Of the backups of a disk one is verified at a time, so that the next ones leave out the blocks that they share with it. A request of a
+//! person comes first and leaves out nothing. Nothing is deleted because of a result.
 
 use std::time::Duration;
 

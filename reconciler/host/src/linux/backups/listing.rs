@@ -31,7 +31,7 @@ pub struct RepositoryEntry {
     /// The identities of the disk and of the backup.
     pub disk: String,
     pub backup: String,
-    /// What is stored with it. The error explains the damage.
+    /// The facts that are stored with it. The error explains the damage.
     pub facts: Result<EntryFacts, String>,
 }
 
