@@ -64,14 +64,14 @@ mod pulls;
 mod recorder;
 mod restores;
 mod run;
-mod sealing;
 mod saved_machine;
+mod sealing;
 pub mod site;
 mod snapshots;
 mod ssh_keys;
 mod start_order;
-mod unlocking;
 mod typed_api;
+mod unlocking;
 mod usage;
 mod watch;
 

@@ -69,8 +69,8 @@ use super::{
     InstanceFacts, LaunchRequest, LeaseTaken, MachineUse, Machines, Merged, NetworkConfig, Networks,
     NewImage, NewRestore, NewSnapshot, NewVolume, PciMapping, ProcessFacts, Progress, RemoteImage,
     ResolvedImage, Result, SealedKey, ShareMapping, SnapshotFacts, StateAccess, SystemError, Taken,
-    TapConfig, TapFacts, Trace, TraceRequest, TrashedVolume, Uplink, UsbMapping, VgpuMapping, VolumeFacts, VolumeOwner,
-    Volumes,
+    TapConfig, TapFacts, Trace, TraceRequest, TrashedVolume, Uplink, UsbMapping, VgpuMapping, VolumeFacts,
+    VolumeOwner, Volumes,
 };
 use backup_folders::BackupFolders;
 pub use backups::{EntryFacts, ObjectStore, RepositoryEntry, RepositoryReader};

@@ -32,8 +32,8 @@ use crate::index::{Indexed, Table, Tables};
 use crate::journal::Journal;
 use crate::key::{Key, ObjectName};
 use crate::snapshots::{merge_deleted, wake_merged};
-use crate::unlocking::forget_departed;
 use crate::typed_api::TypedApi;
+use crate::unlocking::forget_departed;
 use berth_host::InstanceFacts;
 
 /// Interval at which state without change events (free space, foreign processes and files, trash) is observed.

@@ -3,8 +3,9 @@
 use std::io::Write;
 
 use anyhow::{Context, bail};
+use berth_agent::TypedApi;
 use berth_api::{Backup, Disk, VM, backup::declaration::VMDeclaration, disk_read::DiskOrigin};
-use kube::{Api, Client, api::PostParams};
+use kube::{Client, api::PostParams};
 use serde_json::Value;
 
 use super::restored::{Restored, Source, WantedVm, restored};
@@ -38,7 +39,7 @@ pub(in crate::commands) async fn restore_vm(options: RestoreVmOptions) -> anyhow
 /// Reads the declaration that is stored with a Backup, from the host that opens it.
 async fn source(client: &Client, site: &BackupSite, name: &str) -> anyhow::Result<Source> {
     let (namespace, name) = (resources::checked(&site.namespace)?, resources::checked(name)?);
-    let api: Api<Backup> = Api::namespaced(client.clone(), namespace);
+    let api: TypedApi<Backup> = TypedApi::namespaced(client.clone(), namespace);
     let found = api.get_opt(name).await.with_context(|| format!("reading Backup {name}"))?;
     let Some(backup) = found else { bail!("there is no Backup {name} in namespace {namespace} (see -n)") };
     let from = FileSource {
@@ -74,8 +75,8 @@ fn print(restored: &Restored) -> anyhow::Result<()> {
 
 /// Creates the Disks, and then the VM. Nothing is created if one of them exists.
 async fn create(client: &Client, namespace: &str, restored: Restored) -> anyhow::Result<()> {
-    let disks: Api<Disk> = Api::namespaced(client.clone(), namespace);
-    let vms: Api<VM> = Api::namespaced(client.clone(), namespace);
+    let disks: TypedApi<Disk> = TypedApi::namespaced(client.clone(), namespace);
+    let vms: TypedApi<VM> = TypedApi::namespaced(client.clone(), namespace);
     let new_vm: VM = typed(restored.vm)?;
     let new_disks = restored.disks.into_iter().map(typed).collect::<anyhow::Result<Vec<Disk>>>()?;
     let vm = new_vm.metadata.name.clone().unwrap_or_default();

@@ -3,16 +3,14 @@
 use std::{io::Write, time::Duration};
 
 use anyhow::{Context, bail, ensure};
+use berth_agent::TypedApi;
 use berth_api::{
     Backup, ConditionType, Quantity,
     backup::{BackupVerification, VERIFY_ANNOTATION},
     condition,
 };
 use k8s_openapi::jiff::Timestamp;
-use kube::{
-    Api,
-    api::{Patch, PatchParams},
-};
+use kube::api::{Patch, PatchParams};
 use serde_json::json;
 use tokio::time::sleep;
 
@@ -30,7 +28,7 @@ pub(in crate::commands) async fn verify(options: VerifyBackupOptions) -> anyhow:
     let VerifyBackupOptions { name, no_wait, cancel, site } = options;
     let (namespace, name) = (resources::checked(&site.namespace)?, resources::checked(&name)?);
     let client = client_of(connect::admin(&site.connection, &site.state.state_dir).await?)?;
-    let backups: Api<Backup> = Api::namespaced(client, namespace);
+    let backups: TypedApi<Backup> = TypedApi::namespaced(client, namespace);
     let found = backups.get_opt(name).await.with_context(|| format!("reading Backup {name}"))?;
     let Some(found) = found else { bail!("there is no Backup {name} in namespace {namespace} (see -n)") };
     ensure!(found.is_complete(), "Backup {name} is not complete: berth why backup/{name}");
