@@ -14,6 +14,7 @@ use crate::disk::Progress;
 use crate::error::{Error, Result};
 use crate::ids::{BackupId, DiskId};
 use crate::manifest::{self, Manifest, Part};
+use crate::repository_file;
 
 /// The maximum number of damaged objects that a report names.
 const MOST_NAMED: usize = 8;
@@ -49,8 +50,23 @@ impl Repository {
     /// *Guarantees*: nothing is written or deleted. Dropping the future ends the reads. Beside the blocks in memory it needs less than
     /// 4 MiB, whatever the size of the disk.
     ///
-    /// *Errors*: those of the store, after which nothing is known of the backup.
+    /// *Errors*: those of the store, after which nothing is known of the backup; [`Error::NoRepository`] if the repository went away
+    /// meanwhile, as a folder does that is unmounted.
     pub async fn verify(
+        &self,
+        disk: &DiskId,
+        backup: &BackupId,
+        options: VerifyOptions<'_>,
+        progress: impl Fn(Progress) + Send + Sync,
+    ) -> Result<Verification> {
+        let result = self.read_back(disk, backup, options, progress).await?;
+        if result.damaged > 0 {
+            self.inner.require_repository().await?;
+        }
+        Ok(result)
+    }
+
+    async fn read_back(
         &self,
         disk: &DiskId,
         backup: &BackupId,
@@ -67,7 +83,7 @@ impl Repository {
         };
         let base = self.inner.base(disk, backup, options.base).await?;
         result.has_base = base.is_some();
-        let pace = Pace { begun: Instant::now(), bytes_per_second: options.bytes_per_second };
+        let mut pace = Pace { next: Instant::now(), bytes_per_second: options.bytes_per_second };
         for part in manifest::parts(manifest.size) {
             let ids = match self.inner.index(disk, &manifest, part).await {
                 Ok(ids) => ids,
@@ -83,16 +99,15 @@ impl Repository {
             let new: Vec<_> = wanted(part, &ids).into_iter().filter(|block| known.insert(block.id)).collect();
             let mut blocks = Arc::clone(&self.inner).read_blocks(disk, new.clone());
             for block in new {
-                let Some(read) = blocks.next().await else { break };
-                match read {
+                match blocks.next().await.expect("each block that is to be read has a result") {
                     Ok(_) => {
                         result.blocks += 1;
                         result.read_bytes += block.length as u64;
+                        pace.keep(block.length as u64).await;
                     }
                     Err(error) => result.note(&block_name(disk, block.id), Some(block.offset), error)?,
                 }
                 progress(Progress { done: block.offset, total: manifest.size });
-                pace.keep(result.read_bytes).await;
             }
             progress(Progress { done: part.offset + part.length, total: manifest.size });
         }
@@ -120,6 +135,14 @@ impl Verification {
 }
 
 impl Inner {
+    /// Tells a store in which objects are missing from one that is not there: an empty mount point has no object either.
+    async fn require_repository(&self) -> Result<()> {
+        match self.objects.get(repository_file::NAME, repository_file::MAX_LENGTH).await? {
+            Some(_) => Ok(()),
+            None => Err(Error::NoRepository { place: self.objects.place("") }),
+        }
+    }
+
     /// Returns the manifest of the base. One that is damaged or missing leaves nothing out.
     async fn base(
         &self,
@@ -151,23 +174,25 @@ impl Inner {
     }
 }
 
-/// Keeps reads within a rate.
+/// Keeps reads within a rate. Time that a slow store takes is not caught up on.
 struct Pace {
-    begun: Instant,
+    /// Since when more may be read.
+    next: Instant,
     bytes_per_second: Option<u64>,
 }
 
 impl Pace {
-    /// Waits until so many bytes may have been read.
-    async fn keep(&self, read_bytes: u64) {
-        tokio::time::sleep_until(self.begun + due(read_bytes, self.bytes_per_second)).await;
+    /// Waits until more may be read, after so many bytes were.
+    async fn keep(&mut self, bytes: u64) {
+        self.next = (self.next + due(bytes, self.bytes_per_second)).max(Instant::now());
+        tokio::time::sleep_until(self.next).await;
     }
 }
 
 /// Returns the least time in which so many bytes are read.
-fn due(read_bytes: u64, bytes_per_second: Option<u64>) -> Duration {
+fn due(bytes: u64, bytes_per_second: Option<u64>) -> Duration {
     let Some(rate) = bytes_per_second.filter(|rate| *rate > 0) else { return Duration::ZERO };
-    let millis = u128::from(read_bytes) * 1000 / u128::from(rate);
+    let millis = u128::from(bytes) * 1000 / u128::from(rate);
     Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX))
 }
 
@@ -178,4 +203,16 @@ fn a_rate_is_a_least_time() {
     for none in [None, Some(0)] {
         assert_eq!(due(u64::MAX, none), Duration::ZERO);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn time_that_was_lost_is_not_caught_up_on() {
+    let begun = Instant::now();
+    let mut pace = Pace { next: begun, bytes_per_second: Some(1 << 20) };
+    pace.keep(4 << 20).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    for _ in 0..3 {
+        pace.keep(4 << 20).await;
+    }
+    assert!(begun.elapsed() >= Duration::from_secs(72), "{:?}", begun.elapsed());
 }

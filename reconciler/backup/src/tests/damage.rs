@@ -214,6 +214,14 @@ async fn a_store_that_does_not_answer_is_no_damage() {
     }
 }
 
+#[tokio::test]
+async fn a_repository_that_went_away_is_no_damage() {
+    let (memory, repository, ..) = repository().await;
+    memory.objects.lock().unwrap().clear();
+    let error = read_back(&repository, "one", None).await.expect_err("it is unknown");
+    assert!(matches!(error, Error::NoRepository { .. }), "{error}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_verification_keeps_its_rate_and_changes_nothing() {
     let (memory, repository, ..) = repository().await;
