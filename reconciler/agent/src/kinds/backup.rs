@@ -30,7 +30,7 @@ use crate::converge::{Plan, Reconciler};
 use crate::credentials::Repository;
 use crate::details::Details;
 use crate::error::Error;
-use crate::index::{Indexed, Table, Tables};
+use crate::index::{Change, Indexed, Table, Tables};
 use crate::key::{Key, ObjectName};
 use crate::pulls::Wanted;
 pub(crate) use verification::damaged_backups;
@@ -53,10 +53,21 @@ impl Indexed for Backup {
         &mut tables.backups
     }
 
-    fn keys_of(name: &ObjectName, backup: &Self, tables: &Tables) -> Vec<Key> {
+    fn keys_of(name: &ObjectName, _: &Self, tables: &Tables) -> Vec<Key> {
         let mut keys = vec![Key::new::<Backup>(name.clone()), Key::host()];
         keys.extend(disks_of(name, tables));
-        keys.extend(verification::waiting_beside(tables, backup));
+        keys
+    }
+
+    fn keys_of_change(change: &Change<Self>, tables: &Tables) -> Vec<Key> {
+        let both = [&change.old, &change.new].into_iter().flatten();
+        let mut keys: Vec<Key> =
+            both.flat_map(|backup| Self::keys_of(&change.name, backup, tables)).collect();
+        if let Some(old) = &change.old
+            && verification::gives_way(old, change.new.as_deref())
+        {
+            keys.extend(verification::waiting_beside(tables, old));
+        }
         keys
     }
 
@@ -131,7 +142,8 @@ pub(crate) fn wanted<'a>(tables: &'a Tables, host: &'a str) -> impl Iterator<Ite
         let binding = backup.status.as_ref().and_then(|status| status.binding.as_ref());
         binding.is_some_and(|binding| binding.host == host)
     });
-    here.filter_map(|backup| wanted_by(tables, backup))
+    let others = here.filter(|backup| backup.requested_verification().is_none());
+    others.filter_map(|backup| wanted_by(tables, backup)).chain(verification::all_wanted(tables, host))
 }
 
 /// Returns the work that a Backup needs. None: nothing, or its repository does not exist.
@@ -175,8 +187,8 @@ fn declaration(tables: &Tables, backup: &Backup) -> Option<String> {
     let snapshot = tables.disk_snapshots.get(&own.beside(backup.spec.snapshot.as_ref()?.as_str()))?;
     let disk = tables.disks.get(&own.beside(snapshot.spec.disk.as_str()))?;
     let has_it = |vm: &VM| vm.spec.disks.iter().any(|of_vm| of_vm.name == snapshot.spec.disk);
-    let mut vms = tables.vms.all().filter(|(name, vm)| name.namespace == own.namespace && has_it(vm));
-    vms.next().and_then(|(_, vm)| VMDeclaration::of(vm, &disk).encode())
+    let mut vms = tables.vms.in_namespace(&own.namespace).map(|(_, vm)| vm);
+    VMDeclaration::of(vms.find(|vm| has_it(vm))?, &disk).encode()
 }
 
 /// Returns the complete Backups of the same disk in the same repository, the newest first.

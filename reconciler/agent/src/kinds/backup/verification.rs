@@ -7,10 +7,12 @@
 //! Of the backups of a disk one is verified at a time, so that the next ones leave out the blocks that they share with it. A request of a
 //! person comes first and leaves out nothing. Nothing is deleted because of a result.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::{
-    Backup, BackupStatus, ConditionType, ConditionUpdate, Conditions, Readiness, Reason,
+    Backup, BackupRepository, BackupStatus, ConditionType, ConditionUpdate, Conditions, Readiness, Reason,
     RequestedVerification, condition,
 };
 use berth_host::{BackupToVerify, VerifiedBackup};
@@ -29,15 +31,22 @@ const STEP: i64 = 25;
 /// Returns the other complete Backups of the same disk in the same repository.
 fn beside<'a>(tables: &'a Tables, backup: &'a Backup) -> impl Iterator<Item = &'a Backup> {
     let disk = id_of(backup).map(|id| id.disk);
-    tables.backups.all().map(|(_, other)| other.as_ref()).filter(move |other| {
-        other.metadata.namespace == backup.metadata.namespace
-            && other.metadata.name != backup.metadata.name
+    let namespace = backup.metadata.namespace.as_deref().unwrap_or_default();
+    tables.backups.in_namespace(namespace).map(|(_, other)| other.as_ref()).filter(move |other: &&Backup| {
+        other.metadata.name != backup.metadata.name
             && other.metadata.deletion_timestamp.is_none()
             && other.spec.repository == backup.spec.repository
             && other.is_complete()
             && disk.is_some()
             && id_of(other).map(|id| id.disk) == disk
     })
+}
+
+/// Whether another Backup of its disk may come first after this change. Each agent has all Backups, so others are not looked for at every
+/// change.
+pub(super) fn gives_way(old: &Backup, new: Option<&Backup>) -> bool {
+    let Some(requested) = old.requested_verification() else { return false };
+    new.is_none_or(|new| new.requested_verification() != Some(requested) || host(new) != host(old))
 }
 
 /// Returns the keys of the Backups of the same disk that wait for a verification.
@@ -49,20 +58,42 @@ pub(super) fn waiting_beside(tables: &Tables, backup: &Backup) -> Vec<Key> {
 /// Returns the verification that a Backup needs now. None also while another one of its disk comes first.
 pub(super) fn wanted(tables: &Tables, backup: &Backup) -> Option<Wanted> {
     let requested = backup.requested_verification()?;
-    let (repository, id) = (repository_of(tables, backup)?, id_of(backup)?);
     let is_after = |other: &Backup| host(other) == host(backup) && rank(other) > rank(backup);
     if beside(tables, backup).any(|other| other.requested_verification().is_some() && is_after(other)) {
         return None;
     }
-    let object =
-        tables.backup_repositories.get(&ObjectName::of(backup).beside(backup.spec.repository.as_str()))?;
-    let interval = object.spec.verification.as_ref().map(|policy| policy.interval_days);
-    let verification = BackupToVerify {
-        id: id.clone(),
-        base: interval.and_then(|days| base(tables, backup, requested, days)),
-        bytes_per_second: object.spec.verification_bandwidth(),
-    };
+    work(tables, backup, base(tables, backup, requested))
+}
+
+/// Returns the verifications that a host needs now: of each disk the first. They have no base, which does not distinguish them.
+pub(super) fn all_wanted<'a>(tables: &'a Tables, own: &str) -> impl Iterator<Item = Wanted> + use<'a> {
+    let mut first: BTreeMap<(Option<&'a str>, &'a str, String), &'a Backup> = BTreeMap::new();
+    for backup in tables.backups.all().map(|(_, backup)| -> &'a Backup { backup }) {
+        if backup.requested_verification().is_none() || host(backup) != Some(own) {
+            continue;
+        }
+        let Some(id) = id_of(backup) else { continue };
+        let of = (backup.metadata.namespace.as_deref(), backup.spec.repository.as_str(), id.disk);
+        let first = first.entry(of).or_insert(backup);
+        if rank(backup) > rank(first) {
+            *first = backup;
+        }
+    }
+    first.into_values().filter_map(|backup| work(tables, backup, None))
+}
+
+/// Returns the requested verification of a Backup. None: its repository does not exist.
+fn work(tables: &Tables, backup: &Backup, base: Option<String>) -> Option<Wanted> {
+    let requested = backup.requested_verification()?;
+    let (repository, id) = (repository_of(tables, backup)?, id_of(backup)?);
+    let bytes_per_second = declared(tables, backup)?.spec.verification_bandwidth();
+    let verification = BackupToVerify { id: id.clone(), base, bytes_per_second };
     Some(Wanted::Verification(repository, id, requested.at.clone(), Details(verification)))
+}
+
+fn declared(tables: &Tables, backup: &Backup) -> Option<Arc<BackupRepository>> {
+    let name = ObjectName::of(backup).beside(backup.spec.repository.as_str());
+    tables.backup_repositories.get(&name)
 }
 
 fn host(backup: &Backup) -> Option<&str> {
@@ -77,7 +108,8 @@ fn rank(backup: &Backup) -> (bool, Option<Timestamp>, Option<&str>) {
 }
 
 /// Returns the backup whose blocks need not be read again: within the interval it was read as a whole, and no damage was found since.
-fn base(tables: &Tables, backup: &Backup, requested: &RequestedVerification, days: i64) -> Option<String> {
+fn base(tables: &Tables, backup: &Backup, requested: &RequestedVerification) -> Option<String> {
+    let days = declared(tables, backup)?.spec.verification.as_ref()?.interval_days;
     let asked: Timestamp = requested.at.parse().ok().filter(|_| requested.token.is_none())?;
     let since = asked.checked_sub(SignedDuration::from_hours(days.clamp(1, 365) * 24)).ok()?;
     let all = || beside(tables, backup).chain([backup]);
@@ -127,11 +159,14 @@ pub(super) fn write(status: &mut BackupStatus, pull: Option<&Pull>, generation: 
         }
         Pull::Verified(found) => {
             let requested = verification.requested.take();
+            // A clock that is behind that of the controllers would have them request it again at once.
+            let at = requested.as_ref().and_then(|requested| requested.at.parse().ok());
+            let ended = at.map_or(now, |at: Timestamp| at.max(now));
             if let Some(token) = requested.and_then(|requested| requested.token) {
                 verification.token = Some(token);
             }
             verification.progress = None;
-            verification.ended_at = Some(now.to_string());
+            verification.ended_at = Some(ended.to_string());
             verification.read_bytes = Some(i64::try_from(found.read_bytes).unwrap_or(i64::MAX));
             verification.base.clone_from(&found.base);
             verification.damaged_blocks = Some(i64::try_from(found.damaged).unwrap_or(i64::MAX));

@@ -50,11 +50,13 @@ fn of_the_backups_of_a_disk_the_newest_is_verified_first_and_what_a_person_asks_
     let work = work_of(&index, &new).expect("it comes first");
     assert_eq!((work.id.backup.as_str(), work.base.as_deref()), ("b-b", None));
     assert_eq!(work.bytes_per_second, 2 << 20);
-    assert_eq!(
-        Backup::keys_of(&ObjectName::new("ns", "b"), &new, &index.read()).len(),
-        3,
-        "the other one waits"
-    );
+    let keys: Vec<_> = wanted(&index.read(), "h").collect();
+    assert!(matches!(&keys[..], [Wanted::Verification(_, id, ..)] if id.backup == "b-b"), "{keys:?}");
+    let mut verified = with("b", "2026-01-03T00:00:00Z", &json!({"endedAt": "2026-01-20T01:00:00Z"}));
+    verified.metadata.resource_version = Some("2".to_owned());
+    let waits = Key::new::<Backup>(ObjectName::new("ns", "a"));
+    assert!(index.apply(Event::Apply(verified)).contains(&waits), "it comes next");
+    assert!(work_of(&index, &old).is_some());
     let asked = json!({"requested": {"at": "2026-01-20T00:00:00Z", "token": "now"}});
     let asked = with("a", "2026-01-01T00:00:00Z", &asked);
     all[0] = asked.clone();
@@ -118,6 +120,10 @@ fn a_verification_runs_beside_a_ready_backup_and_its_result_is_recorded_once() {
     let whole = after(&backup, Pull::Verified(VerifiedBackup { read_bytes: 9, ..VerifiedBackup::default() }));
     assert_eq!(verified(&whole).0, "True");
     assert_eq!(whole.verified_at.as_deref(), Some("2026-01-21T00:00:00Z"));
+    let ahead = with("a", "2026-01-01T00:00:00Z", &json!({"requested": {"at": "2026-02-01T00:00:00Z"}}));
+    let ended =
+        after(&ahead, Pull::Verified(VerifiedBackup::default())).verification.and_then(|v| v.ended_at);
+    assert_eq!(ended.as_deref(), Some("2026-02-01T00:00:00Z"), "the clock of the controllers is ahead");
     let result = whole.verification.clone().expect("recorded");
     assert_eq!((result.token.as_deref(), result.requested, result.read_bytes), (Some("now"), None, Some(9)));
     let done = Backup { status: Some(whole), ..backup };
