@@ -137,7 +137,8 @@ fn observe(cache: &Cache, backup: &Backup) -> Observed {
             cache.is_fenced(&bound.host) || cache.tables.hosts.cluster(&bound.host).is_none()
         }),
         no_folder_there: snapshot_host.is_some_and(|host| !offers(host)),
-        reaches: reaches(cache, backup, offers),
+        // Only one without a host needs another: it is looked for among all Backups of the repository.
+        reaches: binding(backup).is_none().then(|| reaches(cache, backup, offers)).flatten(),
         snapshot: snapshot.cloned(),
         repository,
         is_to_be_read: false,

@@ -9,8 +9,6 @@
 //! The request in the status is what permits the host to read the Secrets of the repository, and what it acts on. It stays until the host has a
 //! result, so that an agent that ends meanwhile begins again.
 
-use std::sync::Arc;
-
 use berth_api::{
     Backup, BackupRepository, BackupStatus, BackupVerification, RequestedVerification, VerificationPolicy,
 };
@@ -19,7 +17,7 @@ use kube::ResourceExt;
 
 use crate::{cache::Cache, key::Key};
 
-/// By how much a recorded time may be ahead of this clock: with more, an earlier clock was wrong.
+/// By how much the time of a host may be ahead of this clock: with more, it counts as wrong.
 const CLOCK_TOLERANCE: SignedDuration = SignedDuration::from_hours(1);
 
 /// The inputs of the decision, beside the Backup.
@@ -51,26 +49,18 @@ pub(super) fn observe(cache: &Cache, backup: &Backup, repository: Option<&Backup
     if policy.is_none() || !backup.is_complete() {
         return Observed { policy, damage: None };
     }
-    let damaged =
-        others(cache, backup, |other| other.verification().is_some_and(|found| found.found_damage()));
-    let damage = damaged.filter_map(|other| other.verification()?.ended());
-    Observed { damage: damage.max(), policy }
+    let namespace = backup.namespace().unwrap_or_default();
+    let damaged = cache.damaged_backups(&namespace).filter(|other| is_beside(backup, other));
+    Observed { damage: damaged.filter_map(|other| other.verification()?.ended()).max(), policy }
 }
 
-/// Returns the other complete Backups of the same disk in the same repository that match.
-fn others<'a>(
-    cache: &'a Cache,
-    backup: &'a Backup,
-    matches: impl Fn(&Backup) -> bool + 'a,
-) -> impl Iterator<Item = &'a Arc<Backup>> {
-    let disk = backup.identity().map(|(disk, _)| disk);
-    let users = cache.users_of(&super::repository_key(backup));
-    let backups = users.into_iter().filter_map(move |key| cache.tables.backups.get(&key));
-    // The identity last: it is a text of its own, and there may be thousands.
-    backups.filter(move |other| {
-        let is_candidate = other.is_complete() && matches(other) && other.name_any() != backup.name_any();
-        is_candidate && disk.is_some() && other.identity().map(|(disk, _)| disk) == disk
-    })
+/// Whether the other Backup of the namespace is another complete one of the same disk in the same repository.
+fn is_beside(backup: &Backup, other: &Backup) -> bool {
+    let disk = |backup: &Backup| backup.identity().map(|(disk, _)| disk);
+    other.is_complete()
+        && other.spec.repository == backup.spec.repository
+        && other.metadata.name != backup.metadata.name
+        && disk(backup).is_some_and(|own| disk(other).as_ref() == Some(&own))
 }
 
 /// Returns the Backups that damage of this one concerns: they may have the same blocks.
@@ -81,7 +71,10 @@ pub(super) fn concerned(cache: &Cache, backup: &Backup) -> Vec<Key> {
     let is_older = |other: &Backup| {
         other.verification().is_none_or(|found| !found.found_damage() && found.ended() < verification.ended())
     };
-    others(cache, backup, is_older).map(|other| Key::of(other.as_ref())).collect()
+    let users = cache.users_of(&super::repository_key(backup));
+    let backups = users.iter().filter_map(|key| cache.tables.backups.get(key));
+    let concerned = backups.filter(|other| is_older(other) && is_beside(backup, other));
+    concerned.map(|other| Key::of(other.as_ref())).collect()
 }
 
 pub(super) fn plan(backup: &Backup, observed: &Observed, now: Timestamp) -> Decision {
@@ -95,17 +88,28 @@ pub(super) fn plan(backup: &Backup, observed: &Observed, now: Timestamp) -> Deci
     let Some(policy) = &observed.policy else { return Decision::Later(None) };
     let Some(ended) = last.ended() else { return Decision::Due(None) };
     let is_doubtful = !last.found_damage() && observed.damage.is_some_and(|damage| ended < damage);
-    let is_wrong = ended.duration_since(now) > CLOCK_TOLERANCE;
+    let ended = if is_ahead(ended, now) { now } else { ended };
     let interval = SignedDuration::from_hours(policy.interval_days.clamp(1, 365) * 24);
     let next = ended.checked_add(interval).unwrap_or(Timestamp::MAX);
-    match is_doubtful || is_wrong || next <= now {
+    match is_doubtful || next <= now {
         true => Decision::Due(None),
         false => Decision::Later(Some(next)),
     }
 }
 
-/// Records the decision. A request stays as it was made: its host may be at work.
+/// Whether a recorded time shows that the clock of its host was ahead.
+fn is_ahead(ended: Timestamp, now: Timestamp) -> bool {
+    ended.duration_since(now) > CLOCK_TOLERANCE
+}
+
+/// Records the decision. A request stays as it was made: its host may be at work. A time that is ahead becomes this one: the next
+/// verification would come too late otherwise, and if it were requested at once, without an end as long as the clock of the host is ahead.
 pub(super) fn write(status: &mut BackupStatus, decision: &Decision, now: Timestamp) {
+    if let Some(verification) = &mut status.verification
+        && verification.ended().is_some_and(|ended| is_ahead(ended, now))
+    {
+        verification.ended_at = Some(now.to_string());
+    }
     match decision {
         Decision::Due(token) => {
             let verification = status.verification.get_or_insert_default();
@@ -170,7 +174,11 @@ mod tests {
         assert_eq!(plan(&ended("2026-01-04T00:00:00Z"), &weekly(), now), next);
         assert_eq!(plan(&ended("2026-01-03T00:00:00Z"), &weekly(), now), Decision::Due(None));
         let future = ended("2027-01-01T00:00:00Z");
-        assert_eq!(plan(&future, &weekly(), now), Decision::Due(None), "a clock was wrong");
+        let decision = plan(&future, &weekly(), now);
+        assert_eq!(decision, Decision::Later(Some(at("2026-01-17T00:00:00Z"))), "a clock was wrong");
+        let mut status = future.status.expect("set");
+        write(&mut status, &decision, now);
+        assert_eq!(status.verification.and_then(|v| v.ended()), Some(now));
         let mut unfinished = never;
         unfinished.status = None;
         assert_eq!(plan(&unfinished, &weekly(), now), Decision::Later(None));
