@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{Connection, StateDir};
+use super::{Connection, StateDir, TimeSpan, time::time};
 
 /// `berth disk-backup verify`
 #[derive(Args, Debug)]
@@ -14,6 +14,9 @@ pub struct VerifyBackupOptions {
     /// Returns at once: `kubectl get bkp` has the result.
     #[arg(long)]
     pub no_wait: bool,
+    /// How long to wait for the result. The verification goes on after it.
+    #[arg(long, value_parser = time, default_value = "24h")]
+    pub timeout: TimeSpan,
     /// Ends a verification that this command asked for.
     #[arg(long, conflicts_with = "no_wait")]
     pub cancel: bool,

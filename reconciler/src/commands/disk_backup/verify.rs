@@ -12,7 +12,7 @@ use berth_api::{
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::{
     cli::VerifyBackupOptions,
@@ -25,7 +25,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// *Errors:* there is no such Backup, or it is not complete; its data is damaged.
 pub(in crate::commands) async fn verify(options: VerifyBackupOptions) -> anyhow::Result<()> {
-    let VerifyBackupOptions { name, no_wait, cancel, site } = options;
+    let VerifyBackupOptions { name, no_wait, timeout, cancel, site } = options;
     let (namespace, name) = (resources::checked(&site.namespace)?, resources::checked(&name)?);
     let client = client_of(connect::admin(&site.connection, &site.state.state_dir).await?)?;
     let backups: TypedApi<Backup> = TypedApi::namespaced(client, namespace);
@@ -34,23 +34,29 @@ pub(in crate::commands) async fn verify(options: VerifyBackupOptions) -> anyhow:
     ensure!(found.is_complete(), "Backup {name} is not complete: berth why backup/{name}");
     let token = (!cancel).then(|| Timestamp::now().to_string());
     let patch = json!({"metadata": {"annotations": {VERIFY_ANNOTATION: token}}});
-    let patched = backups.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await;
+    let patched = backups.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
     patched.with_context(|| {
         format!("annotating Backup {name} with {VERIFY_ANNOTATION} (verb patch on backups)")
     })?;
     let Some(token) = token.filter(|_| !no_wait) else { return Ok(()) };
-    let mut shown = None;
+    let (mut shown, begun) = (None, Instant::now());
     loop {
         let backup = backups.get(name).await.with_context(|| format!("reading Backup {name}"))?;
         match outcome(&backup, &token) {
             Outcome::Whole(text) => return writeln!(std::io::stdout(), "{text}").context("printing"),
             Outcome::Damaged(text) => bail!("Backup {name} is damaged: {text}"),
+            Outcome::GivenUp(text) => bail!("Backup {name} has no result of this request: {text}"),
             Outcome::GoesOn(text) => {
                 if shown.as_ref() != Some(&text) {
                     eprintln!("berth: {text}");
                     shown = Some(text);
                 }
             }
+        }
+        if begun.elapsed() >= timeout.0 {
+            bail!(
+                "there is no result yet, and the verification goes on: kubectl get bkp {name} -n {namespace}"
+            );
         }
         sleep(LOOK_EVERY).await;
     }
@@ -62,6 +68,8 @@ enum Outcome {
     GoesOn(String),
     Whole(String),
     Damaged(String),
+    /// It is not asked for any more, and why.
+    GivenUp(String),
 }
 
 /// Returns how far the verification with this token is.
@@ -70,11 +78,17 @@ fn outcome(backup: &Backup, token: &str) -> Outcome {
     let verified = condition::find(conditions, ConditionType::Verified.as_str());
     let message = verified.map(|verified| verified.message.clone()).unwrap_or_default();
     match backup.verification() {
-        Some(last) if last.token.as_deref() == Some(token) && last.requested.is_none() => {
+        Some(last) if last.token.as_deref() == Some(token) => {
             if last.found_damage() {
                 return Outcome::Damaged(message);
             }
             Outcome::Whole(whole(last))
+        }
+        _ if backup.metadata.deletion_timestamp.is_some() => {
+            Outcome::GivenUp("it is being deleted".to_owned())
+        }
+        _ if backup.verify_token() != Some(token) => {
+            Outcome::GivenUp("it was cancelled, or another request has replaced it".to_owned())
         }
         Some(BackupVerification { requested: Some(_), progress: Some(percent), .. }) => {
             Outcome::GoesOn(format!("{percent} % are read"))
@@ -104,8 +118,8 @@ mod tests {
 
     fn with(verification: &Value, verified: &str) -> Backup {
         serde_json::from_value(
-            json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Backup", "metadata": {"name": "b"},
-            "spec": {"repository": "r", "snapshot": "s"},
+            json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Backup",
+            "metadata": {"name": "b", "annotations": {"berth.dev/verify": "mine"}}, "spec": {"repository": "r", "snapshot": "s"},
             "status": {"completedAt": "2026-01-01T00:00:00Z", "verification": verification, "conditions": [{
                 "type": "Verified", "status": verified, "reason": "A", "message": "as it is",
                 "lastTransitionTime": "2026-01-01T00:00:00Z"}]}}),
@@ -132,5 +146,7 @@ mod tests {
         assert_eq!(runs, Outcome::GoesOn("25 % are read".to_owned()));
         let unreachable = outcome(&with(&json!({"requested": asked}), "Unknown"), "mine");
         assert_eq!(unreachable, Outcome::GoesOn("as it is".to_owned()));
+        let replaced = outcome(&with(&done("another", 0), "True"), "former");
+        assert!(matches!(replaced, Outcome::GivenUp(_)), "{replaced:?}");
     }
 }
