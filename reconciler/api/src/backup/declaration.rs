@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Disk, VM};
+use crate::{Disk, ResourceName, VM};
 
 /// The longest text of a declaration.
 pub const MAX_DECLARATION: usize = 56 << 10;
@@ -111,15 +111,18 @@ impl VMDeclaration {
         text(&self)
     }
 
-    /// Reads a text. The error explains why it is none.
+    /// Reads a text, which any writer of the repository may have chosen. The error explains why it is none.
     pub fn decode(text: &[u8]) -> Result<Self, String> {
         if text.len() > MAX_DECLARATION {
             return Err(format!("it has {} bytes, and at most {MAX_DECLARATION} are possible", text.len()));
         }
         let declaration: Self = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-        match declaration.spec.is_object() && declaration.disk_spec.is_object() {
+        if !declaration.spec.is_object() || !declaration.disk_spec.is_object() {
+            return Err("it has no spec of a VM and of a Disk".to_owned());
+        }
+        match [&declaration.vm, &declaration.disk].into_iter().all(|name| ResourceName::is_dns_label(name)) {
             true => Ok(declaration),
-            false => Err("it has no spec of a VM and of a Disk".to_owned()),
+            false => Err("its VM or Disk has a name that no object has".to_owned()),
         }
     }
 }
@@ -171,6 +174,8 @@ mod tests {
             "{}",
             "[]",
             r#"{"vm": "a", "spec": 1, "disk": "d", "diskSpec": {}}"#,
+            r#"{"vm": "a\u001b[31m", "spec": {}, "disk": "d", "diskSpec": {}}"#,
+            r#"{"vm": "a", "spec": {}, "disk": "../d", "diskSpec": {}}"#,
             &" ".repeat(MAX_DECLARATION + 1),
         ] {
             assert!(VMDeclaration::decode(wrong.as_bytes()).is_err(), "{wrong}");

@@ -16,19 +16,24 @@ const UNKNOWN: &str = "-";
 
 /// *Errors:* there is no repository, the password does not open it, or the store does not answer; a backup is damaged.
 pub(in crate::commands) async fn list(options: ListBackupsOptions) -> anyhow::Result<()> {
-    let entries = reader(options)?.list().await.map_err(|detail| anyhow!(detail))?;
+    let entries = reader(options)?.list().await.map_err(|detail| anyhow!(one_line(&detail)))?;
     let table = table(&entries);
     let mut out = std::io::stdout().lock();
     out.write_all(table.as_bytes()).and_then(|()| out.flush()).context("printing")?;
     let mut damaged = 0;
     for entry in &entries {
         if let Err(detail) = &entry.facts {
-            eprintln!("berth: {}/{}: {detail}", entry.disk, entry.backup);
+            eprintln!("berth: {}/{}: {}", entry.disk, entry.backup, one_line(detail));
             damaged += 1;
         }
     }
     ensure!(damaged == 0, "{damaged} backups are damaged: each has a line with the reason");
     Ok(())
+}
+
+/// A server chose parts of the text: no control character in it reaches the terminal.
+fn one_line(text: &str) -> String {
+    text.replace(char::is_control, " ")
 }
 
 fn reader(options: ListBackupsOptions) -> anyhow::Result<RepositoryReader> {
@@ -78,14 +83,8 @@ fn row(entry: &RepositoryEntry) -> [String; 5] {
     };
     let text = facts.declaration.as_ref();
     let declared = text.and_then(|text| VMDeclaration::decode(text.as_bytes()).ok());
-    let (vm, disk) =
-        declared.map_or_else(|| (unknown(), unknown()), |found| (shown(&found.vm), shown(&found.disk)));
+    let (vm, disk) = declared.map_or_else(|| (unknown(), unknown()), |found| (found.vm, found.disk));
     [vm, disk, facts.taken_at.to_string(), Quantity::from_bytes(facts.size).0, existing]
-}
-
-/// A writer of the repository chose the text: nothing in it reaches the terminal as it is.
-fn shown(name: &str) -> String {
-    name.chars().map(|c| if c.is_ascii_graphic() { c } else { '?' }).collect()
 }
 
 #[cfg(test)]
@@ -121,12 +120,12 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "VM      DISK         TAKEN-AT              SIZE  EXISTING",
-                "-       -            2026-01-03T00:00:00Z  4Gi   v-3/b-1",
-                "-       -            damaged               -     v-4/b-1",
-                "a?[31m  a?[31m-data  2026-01-03T00:00:00Z  4Gi   v-2/b-1",
-                "web     web-data     2026-01-01T00:00:00Z  4Gi   v-1/b-1",
-                "web     web-data     2026-01-02T00:00:00Z  4Gi   v-1/b-1",
+                "VM   DISK      TAKEN-AT              SIZE  EXISTING",
+                "-    -         2026-01-03T00:00:00Z  4Gi   v-2/b-1",
+                "-    -         2026-01-03T00:00:00Z  4Gi   v-3/b-1",
+                "-    -         damaged               -     v-4/b-1",
+                "web  web-data  2026-01-01T00:00:00Z  4Gi   v-1/b-1",
+                "web  web-data  2026-01-02T00:00:00Z  4Gi   v-1/b-1",
             ]
         );
     }

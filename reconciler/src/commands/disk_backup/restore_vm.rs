@@ -4,9 +4,9 @@ use std::io::Write;
 
 use anyhow::{Context, bail};
 use berth_agent::TypedApi;
-use berth_api::{Backup, Disk, VM, backup::declaration::VMDeclaration, disk_read::DiskOrigin};
+use berth_api::{Backup, Disk, JsonKind, VM, backup::declaration::VMDeclaration, disk_read::DiskOrigin};
 use kube::{Client, api::PostParams};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::restored::{Restored, Source, WantedVm, restored};
 use crate::{
@@ -28,10 +28,11 @@ pub(in crate::commands) async fn restore_vm(options: RestoreVmOptions) -> anyhow
         WantedVm { namespace: &site.namespace, name, keeps_identity: keep_identity, without: &without };
     let restored = restored(&sources, wanted)?;
     for note in &restored.notes {
-        eprintln!("berth: {note}");
+        // The declaration is of a writer of the repository.
+        eprintln!("berth: {}", note.replace(char::is_control, " "));
     }
     match apply {
-        true => create(&client, &site.namespace, restored).await,
+        true => create(&client, &site.namespace, restored, keep_identity).await,
         false => print(&restored),
     }
 }
@@ -73,15 +74,25 @@ fn print(restored: &Restored) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Creates the Disks, and then the VM. Nothing is created if one of them exists.
-async fn create(client: &Client, namespace: &str, restored: Restored) -> anyhow::Result<()> {
+/// Creates the Disks, and then the VM. Nothing is created if one of them exists, or if another VM has the identity.
+async fn create(
+    client: &Client,
+    namespace: &str,
+    restored: Restored,
+    keeps_identity: bool,
+) -> anyhow::Result<()> {
     let disks: TypedApi<Disk> = TypedApi::namespaced(client.clone(), namespace);
     let vms: TypedApi<VM> = TypedApi::namespaced(client.clone(), namespace);
-    let new_vm: VM = typed(restored.vm)?;
-    let new_disks = restored.disks.into_iter().map(typed).collect::<anyhow::Result<Vec<Disk>>>()?;
+    let new_vm: VM = typed(&restored.vm)?;
+    let new_disks = restored.disks.iter().map(typed).collect::<anyhow::Result<Vec<Disk>>>()?;
     let vm = new_vm.metadata.name.clone().unwrap_or_default();
     if vms.get_opt(&vm).await.with_context(|| format!("reading VM {vm}"))?.is_some() {
         bail!("VM {vm} exists: delete it first, or use another name (--as)");
+    }
+    let former = restored.former.as_str();
+    if keeps_identity && vms.get_opt(former).await.with_context(|| format!("reading VM {former}"))?.is_some()
+    {
+        bail!("VM {former} exists, and has this identity: delete it first, or leave out --keep-identity");
     }
     for disk in &new_disks {
         let name = disk.metadata.name.as_deref().unwrap_or_default();
@@ -105,8 +116,50 @@ async fn create(client: &Client, namespace: &str, restored: Restored) -> anyhow:
         .context("printing")
 }
 
-/// A value that this version does not know is an error, before anything is created.
-fn typed<T: serde::de::DeserializeOwned>(object: Value) -> anyhow::Result<T> {
-    serde_json::from_value(object)
-        .context("the declaration is of a newer version: print it, and apply it with kubectl")
+/// A field or a value that this version does not know is an error, before anything is created.
+fn typed<K: JsonKind>(object: &Value) -> anyhow::Result<K> {
+    let newer = "the declaration is of a newer version: print it, and apply it with kubectl";
+    let typed = K::from_json(&object.to_string()).context(newer)?;
+    let kept: Value = serde_json::from_str(typed.to_json().context(newer)?.get()).context(newer)?;
+    if let Some(field) = unknown_field(object, &kept) {
+        bail!("this version does not know {field:?}: {newer}");
+    }
+    Ok(typed)
+}
+
+/// Returns the pointer to a field that is declared and was not kept.
+fn unknown_field(declared: &Value, kept: &Value) -> Option<String> {
+    let is_empty = |value: &Value| *value == Value::Null || *value == json!({}) || *value == json!([]);
+    let below = |name: String, declared: &Value, kept: Option<&Value>| match kept {
+        None => (!is_empty(declared)).then(|| format!("/{name}")),
+        Some(kept) => unknown_field(declared, kept).map(|field| format!("/{name}{field}")),
+    };
+    match declared {
+        Value::Object(fields) => {
+            fields.iter().find_map(|(name, value)| below(name.clone(), value, kept.get(name)))
+        }
+        Value::Array(items) => {
+            items.iter().enumerate().find_map(|(at, value)| below(at.to_string(), value, kept.get(at)))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_that_this_version_does_not_know_is_refused() {
+        let vm = |more: Value| {
+            let mut spec = json!({"cpus": 1, "memory": "1Gi", "placement": {}, "cdroms": [],
+                "disks": [{"name": "web-root", "boot": true}], "networkInterfaces": [{"name": "nic0", "network": "lan"}]});
+            spec["disks"][0]["later"] = more;
+            let object = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "VM", "metadata": {"name": "web"}, "spec": spec});
+            typed::<VM>(&object)
+        };
+        assert_eq!(vm(Value::Null).expect("it is known").metadata.name.as_deref(), Some("web"));
+        let newer = vm(json!("x")).expect_err("it is not known").to_string();
+        assert!(newer.contains("/spec/disks/0/later"), "{newer}");
+    }
 }

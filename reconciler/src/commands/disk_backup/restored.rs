@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{bail, ensure};
+use berth_api::ResourceName;
 use berth_api::backup::declaration::{InterfaceIdentity, VMDeclaration};
 use serde_json::{Map, Value, json};
 
@@ -18,7 +19,15 @@ const OTHER_SOURCES: [&str; 3] = ["image", "source", "restore"];
 const FORMER: [&str; 2] = ["restore", "restartToken"];
 /// The fields that no two VMs can declare, or whose objects no two VMs can have.
 const IDENTITY: [&str; 2] = ["uuid", "serialNumber"];
-const INTERFACE_IDENTITY: [&str; 5] = ["macAddress", "address", "ipv6Address", "publicIP", "publicIPv6"];
+const INTERFACE_IDENTITY: [&str; 7] = [
+    "macAddress",
+    "address",
+    "ipv6Address",
+    "publicIP",
+    "publicIPv6",
+    "allowedAddresses",
+    "allowedMacAddresses",
+];
 
 /// A backup of a disk of the VM.
 #[derive(Debug)]
@@ -43,6 +52,8 @@ pub(super) struct WantedVm<'a> {
 /// The objects, in the order in which they are created, and notes for a person.
 #[derive(Debug)]
 pub(super) struct Restored {
+    /// The name of the former VM.
+    pub(super) former: String,
     pub(super) disks: Vec<Value>,
     pub(super) vm: Value,
     pub(super) notes: Vec<String>,
@@ -80,7 +91,7 @@ pub(super) fn restored(sources: &[Source], wanted: WantedVm<'_>) -> anyhow::Resu
         vm["metadata"]["labels"] = json!(declared.labels);
     }
     let notes = notes(sources, declared, &vm["spec"], wanted);
-    Ok(Restored { disks, vm, notes })
+    Ok(Restored { former: declared.vm.clone(), disks, vm, notes })
 }
 
 fn object(kind: &str, namespace: &str, name: &str, spec: Value) -> Value {
@@ -118,7 +129,9 @@ fn check_disks(
     by_disk: &BTreeMap<&str, &Source>,
     without: &[String],
 ) -> anyhow::Result<()> {
-    ensure!(of_vm.iter().all(Value::is_object), "the list of disks of VM {vm} is not known");
+    // Any writer of the repository may have chosen it.
+    let is_known = |of_vm: &Value| of_vm.is_object() && ResourceName::is_dns_label(disk_of(of_vm));
+    ensure!(of_vm.iter().all(is_known), "the list of disks of VM {vm} is not known");
     let is_listed = |disk: &str| of_vm.iter().any(|of_vm| disk_of(of_vm) == disk);
     for disk in without {
         ensure!(is_listed(disk), "VM {vm} had no Disk {disk} that --without could leave out");
@@ -236,7 +249,7 @@ fn notes(sources: &[Source], declared: &VMDeclaration, spec: &Value, wanted: Wan
             sources.iter().map(|s| format!("{} of {}", s.backup, s.taken_at.as_deref().unwrap_or("?")));
         notes.push(format!("the backups are not of one moment: {}", each.collect::<Vec<_>>().join(", ")));
     }
-    let needed = needed(spec);
+    let needed = needed(spec, sources);
     if !needed.is_empty() {
         notes.push(format!(
             "it needs, in namespace {} or in berth-shared: {}",
@@ -251,42 +264,71 @@ fn notes(sources: &[Source], declared: &VMDeclaration, spec: &Value, wanted: Wan
     if !wanted.without.is_empty() {
         notes.push(format!("without its disks {}", wanted.without.join(", ")));
     }
+    if !wanted.keeps_identity && spec.pointer("/bootstrap/networkConfig").is_some() {
+        notes.push("bootstrap.networkConfig is that of the former VM: it may have its addresses".to_owned());
+    }
+    let offers = offers(spec);
+    if !offers.is_empty() {
+        notes.push(format!("it has the guest use, on its host: {}", offers.join(", ")));
+    }
     if declared.spec.pointer("/placement/host").is_some() {
         notes.push("placement.host is left out: set it to a host that is there".to_owned());
     }
     notes
 }
 
-/// Returns the objects that a VM names, except for its disks.
-fn needed(spec: &Value) -> Vec<String> {
-    let text =
-        |value: &Value, pointer: &str| value.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
-    let list =
-        |value: &Value, field: &str| value.get(field).and_then(Value::as_array).cloned().unwrap_or_default();
+fn text(value: &Value, pointer: &str) -> Option<String> {
+    value.pointer(pointer).and_then(Value::as_str).map(str::to_owned)
+}
+
+fn list<'a>(value: &'a Value, field: &str) -> impl Iterator<Item = &'a Value> + use<'a> {
+    value.get(field).and_then(Value::as_array).into_iter().flatten()
+}
+
+/// Returns the objects that a VM and its disks name, except for the disks.
+fn needed(spec: &Value, sources: &[Source]) -> Vec<String> {
+    let other = |name: &String| name != berth_api::DEFAULT_NAME;
     let mut found: Vec<(&str, String)> = Vec::new();
     found.extend(text(spec, "/class").map(|name| ("VMClass", name)));
     found.extend(text(spec, "/placement/group").map(|name| ("PlacementGroup", name)));
     for interface in list(spec, "networkInterfaces") {
-        let network = text(&interface, "/network").filter(|name| name != berth_api::DEFAULT_NAME);
-        found.extend(network.map(|name| ("Network", name)));
+        found.extend(text(interface, "/network").filter(other).map(|name| ("Network", name)));
         for pointer in ["/publicIP", "/publicIPv6"] {
-            found.extend(text(&interface, pointer).map(|name| ("PublicIP", name)));
+            found.extend(text(interface, pointer).map(|name| ("PublicIP", name)));
         }
-        let groups = list(&interface, "securityGroups");
-        found.extend(groups.iter().filter_map(Value::as_str).map(|name| ("SecurityGroup", name.to_owned())));
+        let groups = list(interface, "securityGroups").filter_map(Value::as_str);
+        found.extend(groups.map(|name| ("SecurityGroup", name.to_owned())));
     }
     for cdrom in list(spec, "cdroms") {
-        found.extend(text(&cdrom, "/image").map(|name| ("Image", name)));
+        found.extend(text(cdrom, "/image").map(|name| ("Image", name)));
     }
     for pointer in ["/bootstrap/secretName", "/bootstrap/sshAuthorizedKeysSecret"] {
         found.extend(text(spec, pointer).map(|name| ("Secret", name)));
     }
     for user in list(spec, "guestUsers") {
-        found.extend(text(&user, "/sshAuthorizedKeysSecret").map(|name| ("Secret", name)));
+        found.extend(text(user, "/sshAuthorizedKeysSecret").map(|name| ("Secret", name)));
+    }
+    for disk in sources.iter().map(|source| &source.declaration.disk_spec) {
+        found.extend(text(disk, "/encryption/keyClass").map(|name| ("KeyClass", name)));
+        found.extend(text(disk, "/pool").filter(other).map(|name| ("StoragePool", name)));
     }
     found.sort();
     found.dedup();
     found.into_iter().map(|(kind, name)| format!("{kind} {name}")).collect()
+}
+
+/// Returns the devices and folders of hosts that a VM declares.
+fn offers(spec: &Value) -> Vec<String> {
+    let kinds = [
+        ("pciDevices", "PCI devices"),
+        ("usbDevices", "USB devices"),
+        ("vgpus", "vGPUs"),
+        ("shares", "the folder"),
+    ];
+    let of_kind = |(field, kind): (&'static str, &'static str)| {
+        list(spec, field).filter_map(|device| text(device, "/name")).map(move |name| format!("{kind} {name}"))
+    };
+    kinds.into_iter().flat_map(of_kind).collect()
 }
 
 #[cfg(test)]

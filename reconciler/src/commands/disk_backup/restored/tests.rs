@@ -9,8 +9,9 @@ fn spec() -> Value {
         "class": "small", "power": "Suspended", "uuid": "0a0a0a0a-0000-4000-8000-000000000001", "restartToken": "1",
         "disks": [{"name": "web-root", "boot": true, "bus": "virtio-scsi"},
             {"name": "data", "template": {"size": "1Gi", "image": "x"}}],
-        "networkInterfaces": [{"name": "nic0", "network": "lan", "address": "10.0.0.9", "publicIP": "front", "securityGroups": ["web"]}],
-        "placement": {"host": "h1"},
+        "networkInterfaces": [{"name": "nic0", "network": "lan", "address": "10.0.0.9", "publicIP": "front", "securityGroups": ["web"],
+            "allowedAddresses": ["10.0.0.50"]}],
+        "placement": {"host": "h1"}, "pciDevices": [{"name": "gpu"}],
         "bootstrap": {"secretName": "login", "metaData": "role: web"},
     })
 }
@@ -60,13 +61,28 @@ fn a_vm_and_its_disks_are_made_again_under_their_names_with_a_new_identity() {
         "disks": [{"name": "web-root", "boot": true, "bus": "virtio-scsi"},
             {"name": "data", "template": {"size": "1Gi", "source": {"backup": "nightly-data"}}}],
         "networkInterfaces": [{"name": "nic0", "network": "lan", "securityGroups": ["web"]}],
-        "placement": {}, "bootstrap": {"secretName": "login", "metaData": "role: web"},
+        "placement": {}, "pciDevices": [{"name": "gpu"}],
+        "bootstrap": {"secretName": "login", "metaData": "role: web"},
     });
     assert_eq!(made.vm["spec"], expected);
     assert_eq!(made.vm["metadata"], json!({"name": "web", "namespace": "ns", "labels": {"app": "shop"}}));
     let notes = made.notes.join("\n");
     assert!(notes.contains("Network lan, Secret login, SecurityGroup web, VMClass small"), "{notes}");
+    assert!(notes.contains("on its host: PCI devices gpu"), "{notes}");
     assert!(notes.contains("placement.host") && !notes.contains("one moment"), "{notes}");
+}
+
+#[test]
+fn the_key_classes_and_pools_of_the_disks_are_needed_and_names_that_no_disk_has_are_refused() {
+    let encrypted = json!({"size": "4Gi", "pool": "fast", "encryption": {"keyClass": "default"}});
+    let [_, data] = both();
+    let made = restored(&[source("web-root", "nightly-root", encrypted), data], wanted()).expect("whole");
+    let notes = made.notes.join("\n");
+    assert!(notes.contains("KeyClass default") && notes.contains("StoragePool fast"), "{notes}");
+    let mut forged = both();
+    forged[0].declaration.spec["disks"][0]["name"] = "\u{1b}[31m".into();
+    let error = restored(&forged[..1], wanted()).expect_err("refused").to_string();
+    assert_eq!(error, "the list of disks of VM web is not known");
 }
 
 #[test]
@@ -90,6 +106,7 @@ fn the_identity_is_kept_if_that_is_wanted() {
     let nic = &spec["networkInterfaces"][0];
     assert_eq!((&nic["macAddress"], &nic["address"]), (&json!("02:00:00:00:00:01"), &json!("10.0.0.9")));
     assert_eq!((&nic["publicIP"], nic.get("ipv6Address")), (&json!("front"), None));
+    assert_eq!(nic["allowedAddresses"], json!(["10.0.0.50"]));
     assert_eq!(spec["bootstrap"]["metaData"], "role: web\ninstance-id: i-1\n");
 }
 
