@@ -156,8 +156,8 @@ pub struct BackupId {
     pub backup: String,
 }
 
-/// A backup to make.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A backup to make. Its declaration, in which users may have passwords, is never printed.
+#[derive(Clone, PartialEq, Eq)]
 pub struct NewBackup {
     pub id: BackupId,
     pub pool: String,
@@ -168,6 +168,19 @@ pub struct NewBackup {
     pub parents: Vec<BackupParent>,
     /// The declaration of the VM that has the disk, to store with the backup: JSON of at most [`MAX_DECLARATION`] bytes.
     pub declaration: Option<String>,
+}
+
+impl fmt::Debug for NewBackup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { id, pool, snapshot, parents, declaration } = self;
+        f.debug_struct("NewBackup")
+            .field("id", id)
+            .field("pool", pool)
+            .field("snapshot", snapshot)
+            .field("parents", parents)
+            .field("declaration", &declaration.as_ref().map(String::len))
+            .finish()
+    }
 }
 
 /// A complete backup, and the snapshot that it was made of.

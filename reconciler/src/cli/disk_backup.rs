@@ -61,13 +61,13 @@ pub struct ListBackupsOptions {
     #[arg(long, value_name = "URL", requires = "bucket")]
     pub s3_endpoint: Option<String>,
     /// The bucket.
-    #[arg(long, requires = "s3_endpoint")]
+    #[arg(long, requires = "s3_endpoint", conflicts_with = "folder")]
     pub bucket: Option<String>,
     /// The beginning of the keys of the repository, without a slash at either end.
-    #[arg(long, requires = "s3_endpoint", default_value = "")]
+    #[arg(long, requires = "s3_endpoint", conflicts_with = "folder", default_value = "")]
     pub prefix: String,
     /// The region of the object store.
-    #[arg(long, requires = "s3_endpoint", default_value = "us-east-1")]
+    #[arg(long, requires = "s3_endpoint", conflicts_with = "folder", default_value = "us-east-1")]
     pub region: String,
     /// The file with the password of the repository.
     #[arg(long, value_name = "FILE")]

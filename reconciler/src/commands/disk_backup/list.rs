@@ -48,6 +48,7 @@ fn reader(options: ListBackupsOptions) -> anyhow::Result<RepositoryReader> {
     // As that of a Secret.
     let password = password.trim_end_matches(['\r', '\n']).to_owned();
     if let Some(folder) = folder {
+        let folder = std::path::absolute(folder).context("the folder")?;
         return Ok(RepositoryReader::in_folder(folder, password));
     }
     let variable = |name: &str| env::var(name).with_context(|| format!("the variable {name}"));
