@@ -56,6 +56,7 @@ mod machine;
 mod measure;
 mod merges;
 mod networking;
+mod offline_restart;
 mod overhead;
 mod packet_trace;
 mod plugging;
