@@ -75,8 +75,8 @@ pub struct VerificationPolicy {
     /// for another Backup of the disk within this time is not read again.
     #[schemars(range(min = 1, max = 365))]
     pub interval_days: i64,
-    /// The most bytes of disks that a host reads in a second, for one verification at a time of the namespace, for example `20Mi`. Default
-    /// `64Mi`.
+    /// The most bytes of disks that a host reads in a second, for one verification at a time of the namespace, for example `20Mi`. One that
+    /// runs keeps the bandwidth with which it began. Default `64Mi`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<Quantity>,
 }
