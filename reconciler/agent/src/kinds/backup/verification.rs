@@ -100,11 +100,13 @@ fn host(backup: &Backup) -> Option<&str> {
     Some(backup.status.as_ref()?.binding.as_ref()?.host.as_str())
 }
 
-/// The greatest comes first: what a person asks for, and then the newest.
-fn rank(backup: &Backup) -> (bool, Option<Timestamp>, Option<&str>) {
+/// The greatest comes first: what a person asks for, then what is under way, and then the newest. A backup that is made meanwhile would
+/// have one that takes days begin anew each day otherwise.
+fn rank(backup: &Backup) -> (bool, bool, Option<Timestamp>, Option<&str>) {
     let asked = backup.requested_verification().is_some_and(|requested| requested.token.is_some());
+    let is_begun = backup.verification().is_some_and(|verification| verification.progress.is_some());
     let taken_at = backup.status.as_ref().and_then(|status| status.taken_at.as_ref()?.parse().ok());
-    (asked, taken_at, backup.metadata.name.as_deref())
+    (asked, is_begun, taken_at, backup.metadata.name.as_deref())
 }
 
 /// Returns the backup whose blocks need not be read again: within the interval it was read as a whole, and no damage was found since.

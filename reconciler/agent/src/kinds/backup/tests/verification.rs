@@ -62,6 +62,10 @@ fn of_the_backups_of_a_disk_the_newest_is_verified_first_and_what_a_person_asks_
     all[0] = asked.clone();
     let index = verifying(&all);
     assert!(work_of(&index, &asked).is_some() && work_of(&index, &new).is_none());
+    let begun = json!({"requested": {"at": "2026-01-20T00:00:00Z"}, "progress": 0});
+    let begun = with("a", "2026-01-01T00:00:00Z", &begun);
+    let index = verifying(&[begun.clone(), new.clone()]);
+    assert!(work_of(&index, &begun).is_some() && work_of(&index, &new).is_none(), "it is under way");
     let mut elsewhere = new;
     elsewhere.status.as_mut().expect("set").binding = Some(Binding { host: "other".to_owned(), epoch: 1 });
     assert!(
