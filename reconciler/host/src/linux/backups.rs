@@ -160,7 +160,7 @@ impl Stored<'_> {
     }
 }
 
-/// Returns the value of a declaration, as JSON in JSON would be longer. One that is too long would make the backup fail, which is worth more.
+/// Returns the value of a declaration: as a text in JSON it would be longer. One that is too long is left out, as the backup would fail with it.
 fn declared(text: &str) -> Option<Value> {
     let value = serde_json::from_str::<Value>(text).ok().filter(|_| text.len() <= MAX_DECLARATION);
     if value.is_none() {
