@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 
 use anyhow::{bail, ensure};
-use berth_api::ResourceName;
 use berth_api::backup::declaration::{InterfaceIdentity, VMDeclaration};
+use berth_api::{ResourceName, user_data::is_ignition};
 use serde_json::{Map, Value, json};
 
 /// The longest name of an object.
@@ -228,8 +228,11 @@ fn keep_addresses(interface: &mut Value, known: &[InterfaceIdentity]) {
     }
 }
 
-/// Has cloud-init know the guest, so that it does not run again.
+/// Has cloud-init know the guest, so that it does not run again. Ignition, which reads no meta-data, runs at the first boot of a disk only.
 fn keep_instance(spec: &mut Value, instance: &str) {
+    if text(spec, "/bootstrap/userData").is_some_and(|data| is_ignition(&data)) {
+        return;
+    }
     if !spec.get("bootstrap").is_some_and(Value::is_object) {
         spec["bootstrap"] = Value::Object(Map::new());
     }
