@@ -78,9 +78,9 @@ impl Indexed for Backup {
 
 /// Returns the keys of the Disks that are made from this Backup.
 pub(crate) fn disks_of<'a>(name: &'a ObjectName, tables: &'a Tables) -> impl Iterator<Item = Key> + 'a {
-    let disks = tables.disks.all().filter(|(disk_name, disk)| {
+    let disks = tables.disks.in_namespace(&name.namespace).filter(|(_, disk)| {
         let source = disk.spec.source.as_ref().and_then(|source| source.backup.as_ref());
-        disk_name.namespace == name.namespace && source.is_some_and(|source| source.as_str() == name.name)
+        source.is_some_and(|source| source.as_str() == name.name)
     });
     disks.map(|(disk, _)| Key::new::<Disk>(disk.clone()))
 }
