@@ -99,13 +99,17 @@ impl Repository {
             let new: Vec<_> = wanted(part, &ids).into_iter().filter(|block| known.insert(block.id)).collect();
             let mut blocks = Arc::clone(&self.inner).read_blocks(disk, new.clone());
             for block in new {
-                match blocks.next().await.expect("each block that is to be read has a result") {
+                let read = blocks.next().await.expect("each block that is to be read has a result");
+                let is_fetched = !matches!(read, Err(Error::MissingBlock { .. }));
+                match read {
                     Ok(_) => {
                         result.blocks += 1;
                         result.read_bytes += block.length as u64;
-                        pace.keep(block.length as u64).await;
                     }
                     Err(error) => result.note(&block_name(disk, block.id), Some(block.offset), error)?,
+                }
+                if is_fetched {
+                    pace.keep(block.length as u64).await;
                 }
                 progress(Progress { done: block.offset, total: manifest.size });
             }
