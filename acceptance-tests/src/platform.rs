@@ -15,7 +15,7 @@ use crate::footprint::{self, Footprint};
 use crate::image_server::ImageServer;
 use crate::kubectl::Kubectl;
 use crate::machine::Machine;
-use crate::namespace::Namespace;
+use crate::namespace::{self, Namespace};
 use crate::process;
 use crate::scratch::Scratch;
 use crate::terraform::{Installation, Project};
@@ -213,6 +213,35 @@ impl Platform {
                 host.stop()
             }
         }
+    }
+
+    /// Destroys the machine of `berth up`: what runs on it, and what berth stores there. An empty one takes its place on the cable, and
+    /// berth is not started on it; its host will have this name. Folders beside the state directory stay, as if they were of a file
+    /// server.
+    pub fn replace_machine(&mut self, parts: &Parts, name: &str) -> Result<()> {
+        let Running::Embedded(berth) = &mut self.running else {
+            anyhow::bail!("the control plane is on another machine")
+        };
+        berth.crash()?;
+        namespace::end_all(self.namespace.name())?;
+        let destroyed = berth.state().to_owned();
+        wait::until("the state directory to be removed", Duration::from_secs(20), || {
+            fs::remove_dir_all(&destroyed).with_context(|| format!("removing {}", destroyed.display()))
+        })?;
+        self.namespace.ip(&["link", "delete", "uplink"])?;
+        let empty = Namespace::new()?;
+        empty.connect(&format!("{HOST}/24"), &self.neighbour, &format!("{NEIGHBOUR}/24"))?;
+        self.neighbour.ip(&["route", "add", PUBLIC, "via", HOST])?;
+        // Another path: what ends the former machine at last must not take processes of this one for its own.
+        let state = self.folder.path().join(format!("state-{name}"));
+        let home = self.folder.path().join(format!("home-{name}"));
+        fs::create_dir_all(&home)?;
+        let (machine, log) = (Machine::plain(&empty), parts.logs.join(format!("berth-{name}.log")));
+        **berth = Berth::new(&parts.binaries.berth, &machine, &state, PUBLIC, &log).named(name);
+        self.kubeconfig = berth.kubeconfig();
+        self.kubectl = Kubectl::new(&parts.kubectl, &self.kubeconfig, &home, &empty);
+        self.namespace = empty;
+        Ok(())
     }
 
     /// Kills the control plane, as in a crash: with the embedded one that is all of berth.

@@ -276,7 +276,7 @@ pub const ALL: &[Suite] = &[
     },
     Suite {
         name: "backup",
-        about: "backups of a guest's disk in a folder and in a real S3 server, disks made from them, and single files",
+        about: "backups of a guest's disk in a folder and in a real S3 server, disks made from them, single files, verification, and the total loss of a site",
         limit: minutes(15),
         obstacle: || needs_root().or_else(tools::cannot_build_go),
         alone: false,

@@ -57,6 +57,11 @@ resource "berth_backup_repository" "backups" {
   s3                      = var.s3
   credentials_secret_name = var.s3 == null ? null : var.credentials_secret
   password_secret_name    = var.password_secret
+
+  # Each backup is read back once it is complete, and again every 30 days: berth_backup.data.damaged_blocks and `kubectl get bkp` have the result.
+  verification = {
+    interval_days = 30
+  }
 }
 
 # A backup has the data of a snapshot, so that it is of one moment while the VM runs on.

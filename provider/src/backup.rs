@@ -31,7 +31,7 @@ impl ResourceKind for Backup {
     }
 
     fn fields(&self) -> Vec<Field> {
-        let bytes =
+        let number =
             |name, pointer, text| Field { shape: Shape::Integer, ..Field::observed(name, pointer, text) };
         vec![
             Field::spec("repository", Shape::Text(Form::Name))
@@ -62,18 +62,29 @@ impl ResourceKind for Backup {
                 "/status/consistency",
                 "`Crash`: the data as after a power failure. `FileSystem`: the guest agent had the file systems frozen.",
             ),
-            bytes(
+            number(
                 "read_bytes",
                 "/status/readBytes",
                 "The number of bytes that were read from the disk: not those that had not changed, nor those that were never written. Null \
                  with `existing`.",
             ),
-            bytes(
+            number(
                 "stored_bytes",
                 "/status/storedBytes",
                 "The number of bytes that it added to the repository, compressed and encrypted. Null with `existing`.",
             ),
             Field::observed("completed_at", "/status/completedAt", "When it was complete, RFC 3339."),
+            Field::observed(
+                "verified_at",
+                "/status/verifiedAt",
+                "When all its data was last read back and found whole, RFC 3339. Null before; see `verification` of a \
+                 `berth_backup_repository`.",
+            ),
+            number(
+                "damaged_blocks",
+                "/status/verification/damagedBlocks",
+                "The number of blocks that its last verification found damaged or missing: 0 is a backup that is whole. Null before.",
+            ),
             Field::observed(
                 "host",
                 "/status/binding/host",

@@ -1,6 +1,7 @@
 //! `berth_backup_repository`
 
 use async_trait::async_trait;
+use berth_api::Quantity;
 use serde_json::Value as Json;
 use tfplugin6::{AttributePath, Diagnostic, Value};
 
@@ -48,6 +49,13 @@ impl ResourceKind for BackupRepository {
             text("folder"),
             Field::spec("credentials_secret_name", Shape::Text(Form::Name)).refers(SECRET),
             Field::spec("password_secret_name", Shape::Text(Form::Name)).required().refers(SECRET),
+            Field::spec(
+                "verification",
+                Shape::Object(vec![
+                    Field::spec("interval_days", Shape::Integer).required(),
+                    Field::spec("bandwidth", Shape::Text(Form::Quantity)),
+                ]),
+            ),
             Field::observed(
                 "repository_id",
                 "/status/repositoryID",
@@ -57,7 +65,8 @@ impl ResourceKind for BackupRepository {
     }
 
     fn check(&self, config: &Value) -> Vec<Diagnostic> {
-        check_location(config).into_iter().chain(check_s3(config.get("s3"))).collect()
+        let place = check_location(config).into_iter().chain(check_s3(config.get("s3")));
+        place.chain(check_bandwidth(config.get("verification"))).collect()
     }
 
     async fn look(&self, api: &Api, change: &mut PlannedChange<'_>) {
@@ -138,6 +147,17 @@ fn check_s3(s3: &Value) -> Option<Diagnostic> {
         let at = AttributePath::root("s3").attribute(name);
         Some(Diagnostic::error("Invalid place", format!("{at}: {text:?} {remedy}")).at(at))
     })
+}
+
+/// Refuses a rate with which verifications would not end, or that no host reaches.
+fn check_bandwidth(verification: &Value) -> Option<Diagnostic> {
+    let bytes = verification.get("bandwidth").as_str()?.parse::<Quantity>().ok()?.bytes().ok()?;
+    if (1 << 20..=100 << 30).contains(&bytes) {
+        return None;
+    }
+    let at = AttributePath::root("verification").attribute("bandwidth");
+    let detail = format!("{at}: it is from 1Mi to 100Gi a second. Without it, it is 64Mi.");
+    Some(Diagnostic::error("Invalid bandwidth", detail).at(at))
 }
 
 fn is_folder(text: &str) -> bool {

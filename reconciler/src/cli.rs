@@ -2,6 +2,7 @@
 
 mod backup;
 mod console;
+mod disk_backup;
 mod download;
 mod files;
 mod guest;
@@ -30,6 +31,7 @@ use ipnet::{IpNet, Ipv4Net};
 use crate::log::LogOptions;
 pub use backup::{BackupOptions, BackupSchedule, RestoreOptions};
 pub use console::{ConsoleOptions, ConsoleTarget, LogsOptions, ScreenshotOptions, VncOptions};
+pub use disk_backup::{BackupSite, ListBackupsOptions, RestoreVmOptions, VerifyBackupOptions};
 pub use download::{
     DiskAction, DiskFileFormat, DiskOptions, DownloadOptions, OriginDownloadOptions, SnapshotAction,
     SnapshotOptions,
@@ -103,7 +105,7 @@ pub enum Command {
     Disk(DiskOptions),
     /// Downloads the data of snapshots, and reads single files in them.
     Snapshot(SnapshotOptions),
-    /// Reads single files in backups of disks.
+    /// Lists and verifies backups of disks, reads single files in them, and makes VMs again from them.
     DiskBackup(DiskBackupOptions),
     /// Unpacks an image; the agent runs it in a process of its own.
     #[command(hide = true)]

@@ -1,5 +1,8 @@
 //! `examples/backup` with the small guest: backups of a running guest's disk in a folder and in an S3 server, and disks that are made
-//! from them; backups of both disks by a schedule; single files out of a backup and its snapshot.
+//! from them; backups of both disks by a schedule; single files out of a backup and its snapshot. Then verifications, and the total loss of
+//! the site.
+
+mod drill;
 
 use std::fs;
 use std::net::TcpStream;
@@ -34,8 +37,17 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     let parts = report.step("the programs are built", || kit.parts("backup"))?;
     let guest = report.step("the small guest is built", || kit.small_guest())?;
     let s3_server = report.step("an S3 server is built from source", || kit.s3_server())?;
-    let platform = report.step("berth up is ready", || Platform::embedded(&parts))?;
+    let mut platform = report.step("berth up is ready", || Platform::embedded(&parts))?;
     example(report, &platform, &guest, &s3_server);
+    let written = report.step("a guest writes to its disk, and both of its disks are backed up", || {
+        drill::backed_up(&platform, &guest)
+    })?;
+    report.case("a backup is verified by reading it back, and a missing block is named", || {
+        drill::verified(&platform)
+    });
+    report.case("after the total loss of the site, an empty machine has the VM with its data again", || {
+        drill::lost_and_restored(&mut platform, &parts, &written)
+    });
     Ok(())
 }
 

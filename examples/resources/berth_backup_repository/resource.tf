@@ -10,6 +10,12 @@ resource "berth_backup_repository" "offsite" {
   }
   credentials_secret_name = "s3-login"
   password_secret_name    = "backup-password"
+
+  # Each backup is read back once it is complete and every 30 days.
+  verification = {
+    interval_days = 30
+    bandwidth     = "20Mi"
+  }
 }
 
 # A folder that administrators offer: berth host --backup-folder nas=/mnt/nas

@@ -1262,6 +1262,9 @@ fn repositories() -> Vec<Bad> {
             "s3": {"endpoint": "https://s3.example.org", "bucket": "b-1"}})
     };
     let at = |name: &str, text: &str| with(s3(), &format!("/s3/{name}"), json!(text));
+    let verified = |days: Json, bandwidth: &str| {
+        with(nas(), "/verification", json!({"interval_days": days, "bandwidth": bandwidth}))
+    };
     vec![
         everywhere(with(nas(), "/folder", Json::Null), "s3", "set either"),
         everywhere(with(s3(), "/folder", json!("nas")), "s3", "set either"),
@@ -1292,6 +1295,15 @@ fn repositories() -> Vec<Bad> {
         everywhere(at("prefix", "/a"), "s3.prefix", "is not the beginning of keys"),
         everywhere(at("prefix", "a//b"), "s3.prefix", "or twice"),
         everywhere(at("prefix", "a b"), "s3.prefix", "is not the beginning of keys"),
+        everywhere(verified(json!(0), "64Mi"), "verification.interval_days", "0 is not between 1 and 365"),
+        everywhere(
+            verified(json!(366), "64Mi"),
+            "verification.interval_days",
+            "366 is not between 1 and 365",
+        ),
+        everywhere(verified(json!(7), "1Ki"), "verification.bandwidth", "from 1Mi to 100Gi"),
+        everywhere(verified(json!(7), "101Gi"), "verification.bandwidth", "from 1Mi to 100Gi"),
+        everywhere(verified(json!(7), "fast"), "verification.bandwidth", "is not a quantity"),
     ]
 }
 

@@ -712,6 +712,8 @@ fn status(object: &Json, all: &[Json], busy: bool) -> Json {
                 status["readBytes"] = 4_194_304.into();
                 status["storedBytes"] = 1_048_576.into();
                 status["completedAt"] = "2026-01-01T00:01:00Z".into();
+                status["verifiedAt"] = "2026-01-01T00:02:00Z".into();
+                status["verification"] = json!({"endedAt": "2026-01-01T00:02:00Z", "damagedBlocks": 0});
             }
             status["binding"] = json!({"host": "host-a", "epoch": 1});
         }

@@ -407,7 +407,8 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
     let of_vm = json!({"name": "s", "namespace": "default", "vm": "web", "memory": false});
     let backup = json!({"name": "b", "namespace": "default", "repository": "r", "snapshot": "s", "deletion_policy": "Delete"});
     let found = json!({"name": "b", "namespace": "default", "repository": "r", "existing": "v-1/b-1"});
-    let nas = json!({"name": "r", "namespace": "default", "folder": "nas", "password_secret_name": "p"});
+    let nas = json!({"name": "r", "namespace": "default", "folder": "nas", "password_secret_name": "p",
+        "verification": {"interval_days": 30, "bandwidth": "20Mi"}});
     let s3 = json!({"name": "r", "namespace": "default", "credentials_secret_name": "c", "password_secret_name": "p",
         "s3": {"endpoint": "https://s3.example.org", "region": "us-east-1", "bucket": "b-1", "prefix": "a"}});
     let each = json!({"name": "d", "namespace": "default", "size": "2Gi",
@@ -477,7 +478,10 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_backup", backup, "/deletion_policy", json!("Retain"), Announced::Live),
         ("berth_backup", found, "/existing", json!("v-1/b-2"), Announced::Replace),
         ("berth_backup_repository", nas.clone(), "/folder", json!("other"), Announced::Replace),
-        ("berth_backup_repository", nas, "/password_secret_name", json!("other"), Announced::Live),
+        ("berth_backup_repository", nas.clone(), "/password_secret_name", json!("other"), Announced::Live),
+        ("berth_backup_repository", nas.clone(), "/verification/interval_days", json!(7), Announced::Live),
+        ("berth_backup_repository", nas.clone(), "/verification/bandwidth", json!("1Gi"), Announced::Live),
+        ("berth_backup_repository", nas, "/verification", Json::Null, Announced::Live),
         (
             "berth_backup_repository",
             s3.clone(),

@@ -64,7 +64,8 @@ pub(crate) fn stories() -> Vec<(&'static str, &'static str, Json, Json)> {
             "berth_backup_repository",
             "BackupRepository",
             json!({"name": "nas", "folder": "nas", "password_secret_name": "backup-password"}),
-            json!({"name": "nas", "folder": "nas", "password_secret_name": "other-password", "labels": {"a": "b"}}),
+            json!({"name": "nas", "folder": "nas", "password_secret_name": "other-password", "labels": {"a": "b"},
+                "verification": {"interval_days": 30}}),
         ),
         (
             "berth_backup",
@@ -193,6 +194,8 @@ async fn a_complete_backup_says_what_it_has_and_one_that_cannot_complete_is_an_e
     }
     assert_eq!(backup.state.get("read_bytes").as_i64(), Some(4_194_304));
     assert_eq!(backup.state.get("stored_bytes").as_i64(), Some(1_048_576));
+    assert_eq!(backup.state.get("verified_at").as_str(), Some("2026-01-01T00:02:00Z"));
+    assert_eq!(backup.state.get("damaged_blocks").as_i64(), Some(0));
 
     let mut stalled = Stage::new(&provider, "berth_backup");
     let made = stalled.apply(&with(config, json!({"name": "stalled-1"}))).await;

@@ -1,5 +1,5 @@
 //! Downloads in the background, and other long work: images that are made here, copied from another host or verified after an upload,
-//! backups and restores. At most one per source, shared by all objects waiting for it.
+//! backups, their verifications and restores. At most one per source, shared by all objects waiting for it.
 //!
 //! Sources are per namespace: a declaration in one namespace neither delays nor cancels a download that another one
 //! waits for. Each namespace has a limited number of concurrent downloads; further ones wait for those.
@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use berth_api::{Readiness, Reason};
 use berth_host::{
-    BackupFacts, BackupId, ChecksumSource, Credentials, ImageSource, NewBackup, NewImage, NewVolume,
-    ResolvedImage, Retry, System, SystemError,
+    BackupFacts, BackupId, BackupToVerify, ChecksumSource, Credentials, ImageSource, NewBackup, NewImage,
+    NewVolume, ResolvedImage, Retry, System, SystemError, VerifiedBackup,
 };
 use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet};
@@ -24,6 +24,7 @@ use crate::credentials::{Repository, Secrets};
 use crate::details::Details;
 use crate::error::{RETRY_SPACE_EVERY, is_stalled, reason_of};
 use crate::key::Key;
+use crate::usage::Verifications;
 use berth_engine::Queue;
 
 const FIRST_WAIT: Duration = Duration::from_secs(2);
@@ -39,6 +40,8 @@ const END_CHECKS: u32 = 500;
 
 /// Maximum number of concurrent downloads per namespace, and of backups beside them.
 const MAX_CONCURRENT: usize = 4;
+/// Maximum number of concurrent verifications per namespace: their rate is a limit for all of them.
+const MAX_VERIFICATIONS: usize = 1;
 
 /// A download, or other work.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,6 +59,8 @@ pub(crate) enum Wanted {
     Restore(Repository, BackupId, String, Details<Box<NewVolume>>),
     /// The deletion of a backup.
     Deletion(Repository, BackupId),
+    /// The verification of a complete backup, and when it was requested: another request is other work.
+    Verification(Repository, BackupId, String, Details<BackupToVerify>),
 }
 
 impl Wanted {
@@ -72,13 +77,19 @@ impl Wanted {
             Self::Backup(repository, ..)
             | Self::Existing(repository, _)
             | Self::Restore(repository, ..)
-            | Self::Deletion(repository, _) => &repository.namespace,
+            | Self::Deletion(repository, _)
+            | Self::Verification(repository, ..) => &repository.namespace,
         }
     }
 
-    /// Returns what limits it. Backups take long, and hold up nothing that a VM waits for.
+    /// Returns what limits it. Backups and verifications take long, and hold up nothing that a VM waits for.
     pub(crate) fn slot_group(&self) -> SlotGroup {
-        SlotGroup { namespace: self.namespace().to_owned(), backs_up: matches!(self, Self::Backup(..)) }
+        let work = match self {
+            Self::Backup(..) => LimitedWork::Backups,
+            Self::Verification(..) => LimitedWork::Verifications,
+            _ => LimitedWork::Others,
+        };
+        SlotGroup { namespace: self.namespace().to_owned(), work }
     }
 }
 
@@ -86,7 +97,23 @@ impl Wanted {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SlotGroup {
     namespace: String,
-    backs_up: bool,
+    work: LimitedWork,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum LimitedWork {
+    Backups,
+    Verifications,
+    Others,
+}
+
+impl SlotGroup {
+    fn slots(&self) -> usize {
+        match self.work {
+            LimitedWork::Verifications => MAX_VERIFICATIONS,
+            LimitedWork::Backups | LimitedWork::Others => MAX_CONCURRENT,
+        }
+    }
 }
 
 /// State of a download.
@@ -106,6 +133,8 @@ pub(crate) enum Pull {
     Stored(BackupFacts),
     /// The backup is deleted.
     Deleted,
+    /// The backup was read back.
+    Verified(VerifiedBackup),
 }
 
 #[derive(Debug)]
@@ -129,10 +158,13 @@ enum Outcome {
     Found(ResolvedImage),
     Stored(BackupFacts),
     Deleted,
+    Verified(VerifiedBackup),
 }
 
 #[derive(Debug)]
 pub(crate) struct Pulls {
+    /// Counts of the verifications.
+    pub(crate) verifications: Verifications,
     shared: Arc<Shared>,
     tasks: Mutex<JoinSet<()>>,
 }
@@ -148,6 +180,7 @@ struct Shared {
     secrets: Secrets,
     /// The images on other hosts.
     copies: Copies,
+    verifications: Verifications,
 }
 
 impl Shared {
@@ -164,8 +197,10 @@ impl Pulls {
         copies: Copies,
     ) -> Self {
         let (entries, slots) = (Mutex::default(), Mutex::default());
-        let shared = Shared { system, queue, entries, slots, secrets, copies };
-        Self { shared: Arc::new(shared), tasks: Mutex::default() }
+        let verifications = Verifications::default();
+        let counts = verifications.clone();
+        let shared = Shared { system, queue, entries, slots, secrets, copies, verifications: counts };
+        Self { verifications, shared: Arc::new(shared), tasks: Mutex::default() }
     }
 
     /// Returns the state of this download as `follower` sees it; None if it has not been requested or is due to be
@@ -182,6 +217,7 @@ impl Pulls {
                 Outcome::Found(resolved) => Pull::Found(resolved),
                 Outcome::Stored(facts) => Pull::Stored(facts),
                 Outcome::Deleted => Pull::Deleted,
+                Outcome::Verified(found) => Pull::Verified(found),
             }),
             State::Failed { readiness, again } => {
                 let left = again.map(|at| at.saturating_duration_since(Instant::now()));
@@ -289,7 +325,8 @@ impl Shared {
     /// Returns the semaphore of a group.
     fn slots(&self, slot_group: SlotGroup) -> Arc<Semaphore> {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        slots.entry(slot_group).or_insert_with(|| Arc::new(Semaphore::new(MAX_CONCURRENT))).clone()
+        let count = slot_group.slots();
+        slots.entry(slot_group).or_insert_with(|| Arc::new(Semaphore::new(count))).clone()
     }
 
     async fn pull(&self, wanted: Wanted) {
@@ -320,7 +357,8 @@ impl Shared {
             Wanted::Backup(repository, ..)
             | Wanted::Existing(repository, _)
             | Wanted::Restore(repository, ..)
-            | Wanted::Deletion(repository, _) => self.with_repository(wanted, repository).await,
+            | Wanted::Deletion(repository, _)
+            | Wanted::Verification(repository, ..) => self.with_repository(wanted, repository).await,
             Wanted::Image(_) | Wanted::Checksum(_) | Wanted::Made(_) => self.image(wanted).await,
         }
     }
@@ -345,6 +383,11 @@ impl Shared {
             }
             Wanted::Deletion(_, id) => {
                 self.system.delete_backup(&access, id).await.map(|()| Some(Outcome::Deleted))
+            }
+            Wanted::Verification(_, _, _, Details(backup)) => {
+                let verified = self.system.verify_backup(&access, backup, &progress).await;
+                self.verifications.count(verified.as_ref().ok());
+                verified.map(|found| Some(Outcome::Verified(found)))
             }
             Wanted::Image(_) | Wanted::Checksum(_) | Wanted::Made(_) => Ok(None),
         };
@@ -440,166 +483,4 @@ fn failed(failure: Failure, failures: u32) -> State {
 }
 
 #[cfg(test)]
-mod tests {
-    use berth_api::Image;
-    use berth_host::fake::FakeSystem;
-    use berth_qemu::machine::Format;
-
-    use super::*;
-    use crate::key::ObjectName;
-    use berth_engine::RuntimeClock;
-    use rand::{SeedableRng, rngs::StdRng};
-
-    const FIRST_BACK_OFF: Duration = Duration::from_millis(250);
-
-    fn wanted(namespace: &str, number: usize) -> Wanted {
-        Wanted::Image(ImageSource {
-            namespace: namespace.to_owned(),
-            shared: false,
-            url: format!("http://images.example/{number}"),
-            shown: format!("http://images.example/{number}"),
-            digest: format!("{number:064}"),
-            format: Format::Raw,
-            encoding: berth_host::Encoding::default(),
-            secret: None,
-            host: None,
-        })
-    }
-
-    /// A control plane that gives this answer to every request.
-    fn answering(status: u16, body: &'static str) -> kube::Client {
-        let answer = move |_: http::Request<kube::client::Body>| async move {
-            let body = kube::client::Body::from(body.as_bytes().to_vec());
-            let response = http::Response::builder().status(status).body(body);
-            Ok::<_, std::convert::Infallible>(response.expect("a response"))
-        };
-        kube::Client::new(tower::service_fn(answer), "default")
-    }
-
-    /// A control plane without any Secret.
-    fn no_secrets() -> kube::Client {
-        answering(
-            404,
-            r#"{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}"#,
-        )
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_download_without_its_secret_waits_for_it() {
-        let (system, pulls) = pulls();
-        let Wanted::Image(source) = wanted("a", 1) else { panic!("an image") };
-        let wanted = Wanted::Image(ImageSource { secret: Some("login".to_owned()), ..source });
-        pulls.start(&wanted, waker());
-        tokio::time::sleep(Duration::from_millis(1)).await;
-        let Some(Pull::Failed { readiness, again }) = pulls.state(&wanted, &waker()) else {
-            panic!("it waits")
-        };
-        assert_eq!(readiness.reason(), Reason::WaitingForSecret);
-        assert!(again.is_some_and(|again| again <= FIRST_WAIT));
-        assert_eq!(system.pulls(), 0);
-    }
-
-    #[test]
-    fn a_copy_with_other_bytes_is_not_repeated_and_one_that_breaks_off_is() {
-        let url = || "the image from host h1".to_owned();
-        let again = |error: SystemError| match failed(Failure::Download(error, false), 1) {
-            State::Failed { again, .. } => again.is_some(),
-            state => panic!("{state:?}"),
-        };
-        assert!(again(SystemError::Download { url: url(), detail: "h1 does not answer".to_owned() }));
-        for error in [
-            SystemError::ChecksumMismatch { url: url(), declared: "ab".to_owned() },
-            SystemError::ImageRefused { url: url(), detail: "not a qcow2 image".to_owned() },
-            SystemError::ImageTooLarge { url: url(), detail: "more than 5 bytes".to_owned() },
-        ] {
-            assert!(!again(error));
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_download_gets_what_its_secret_has() {
-        // printf 'me' | base64; printf 'canary' | base64
-        let secret = r#"{"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "login"}, "data": {"username": "bWU=", "password": "Y2FuYXJ5"}}"#;
-        let (system, pulls) = pulls_with(answering(200, secret));
-        let Wanted::Image(source) = wanted("a", 1) else { panic!("an image") };
-        let wanted = Wanted::Image(ImageSource { secret: Some("login".to_owned()), ..source });
-        pulls.start(&wanted, waker());
-        tokio::time::sleep(Duration::from_millis(1)).await;
-        assert_eq!(system.credentials().basic, Some(("me".to_owned(), "canary".to_owned())));
-        assert!(!format!("{wanted:?} {pulls:?}").contains("canary"));
-    }
-
-    fn pulls() -> (Arc<FakeSystem>, Pulls) {
-        pulls_with(no_secrets())
-    }
-
-    fn pulls_with(client: kube::Client) -> (Arc<FakeSystem>, Pulls) {
-        let clock = Arc::new(RuntimeClock::starting_at(jiff::Timestamp::UNIX_EPOCH));
-        let system = Arc::new(FakeSystem::new(clock));
-        system.serve_any_image(1 << 30);
-        let pulls = Pulls::new(
-            system.clone(),
-            Arc::new(Queue::new(FIRST_BACK_OFF, StdRng::seed_from_u64(1))),
-            Secrets::new(client.clone()),
-            Copies::new(client, "h1"),
-        );
-        (system, pulls)
-    }
-
-    fn waker() -> Key {
-        Key::new::<Image>(ObjectName::new("a", "a"))
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_namespace_with_many_downloads_holds_up_no_other() {
-        let (system, pulls) = pulls();
-        for number in 0..20 {
-            pulls.start(&wanted("many", number), waker());
-        }
-        pulls.start(&wanted("other", 3), waker());
-        tokio::time::sleep(Duration::from_millis(1)).await;
-        assert_eq!(
-            system.pulls(),
-            MAX_CONCURRENT as u64 + 1,
-            "the other namespace's, of the same digest, too"
-        );
-        tokio::time::sleep(Duration::from_secs(60)).await;
-        assert_eq!(system.pulls(), 21);
-        assert!(
-            (0..20).all(|number| pulls.state(&wanted("many", number), &waker()).is_none()),
-            "all have come"
-        );
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn every_object_that_waits_for_a_download_is_woken_at_its_end() {
-        let (_, pulls) = pulls();
-        let other = Key::new::<Image>(ObjectName::new("a", "b"));
-        pulls.start(&wanted("a", 1), waker());
-        let state = |follower: &Key| pulls.state(&wanted("a", 1), follower);
-        assert!(matches!(state(&waker()), Some(Pull::Running { followed: true, .. })));
-        assert!(matches!(state(&other), Some(Pull::Running { followed: false, .. })));
-        pulls.follow(&wanted("a", 1), other.clone());
-        assert!(matches!(state(&other), Some(Pull::Running { followed: true, .. })));
-        tokio::time::sleep(Duration::from_secs(60)).await;
-        let mut woken = BTreeSet::new();
-        while let Ok(key) = tokio::time::timeout(Duration::from_secs(1), pulls.shared.queue.next()).await {
-            woken.insert(key);
-        }
-        assert!(woken.contains(&waker()) && woken.contains(&other), "{woken:?}");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_download_that_is_not_wanted_any_more_ends() {
-        let (system, pulls) = pulls();
-        let (kept, gone) = (wanted("a", 1), wanted("a", 2));
-        pulls.start(&kept, waker());
-        pulls.start(&gone, waker());
-        tokio::time::sleep(Duration::from_millis(1)).await;
-        pulls.keep_only(&BTreeSet::from([kept.clone()])).await;
-        assert_eq!(pulls.state(&gone, &waker()), None);
-        tokio::time::sleep(Duration::from_secs(60)).await;
-        let images = system.leftovers().images;
-        assert_eq!(images, [format!("{:064}", 1)], "only the other one has come");
-    }
-}
+mod tests;

@@ -4,6 +4,7 @@
 
 mod metrics;
 mod reconciles;
+mod verifications;
 
 use std::sync::Arc;
 
@@ -16,8 +17,9 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-pub(crate) use metrics::render;
+pub(crate) use metrics::{AgentMetrics, render};
 pub(crate) use reconciles::Reconciles;
+pub(crate) use verifications::Verifications;
 
 /// A reading of a host and its running VMs. Counters count from the start of the machine that they belong to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,12 +1,22 @@
 //! Backup: the data of a DiskSnapshot in a BackupRepository.
 
+pub mod declaration;
+
+use k8s_openapi::jiff::Timestamp;
 use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     Binding, Conditions, Consistency, DeletionPolicy, ResourceName, console::ConsoleAddress,
     disk_read::READ_UNTIL_ANNOTATION, former_uid,
 };
+
+/// On a Backup: any text of 1 to 64 characters has it verified. Another text does so once more; its removal ends a verification that it asked
+/// for.
+pub const VERIFY_ANNOTATION: &str = "berth.dev/verify";
+/// The longest value of [`VERIFY_ANNOTATION`].
+pub const MOST_VERIFY_TOKEN: usize = 64;
 
 /// The data of a DiskSnapshot in a BackupRepository, encrypted. Only what has changed since the backup before is read and stored, and
 /// each backup is whole by itself: any of them can be deleted. New Disks are made from it, by their `source`, on any host.
@@ -33,6 +43,8 @@ use crate::{
     printcolumn(name = "Size", type_ = "string", json_path = ".status.size"),
     printcolumn(name = "Stored", type_ = "integer", json_path = ".status.storedBytes"),
     printcolumn(name = "Taken-At", type_ = "date", json_path = ".status.takenAt"),
+    printcolumn(name = "Verified", type_ = "string", json_path = r#".status.conditions[?(@.type=="Verified")].status"#),
+    printcolumn(name = "Verified-At", type_ = "date", json_path = ".status.verifiedAt"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Host", type_ = "string", priority = 1, json_path = ".status.binding.host"),
     printcolumn(name = "Message", type_ = "string", priority = 1, json_path = r#".status.conditions[?(@.type=="Ready")].message"#),
@@ -71,7 +83,8 @@ pub struct BackupStatus {
     /// The generation that these conditions describe; -1 before the first report.
     #[serde(default = "crate::condition::never_observed")]
     pub observed_generation: i64,
-    /// `Ready`: it is complete in the repository. `Reconciling`, `Stalled`.
+    /// `Ready`: it is complete in the repository. `Reconciling`, `Stalled`. `Verified`, once it was verified: `False` if data is damaged or
+    /// missing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::condition::schema")]
     pub conditions: Conditions,
@@ -128,12 +141,94 @@ pub struct BackupStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 40))]
     pub completed_at: Option<String>,
+    /// When all its data was last found whole, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 40))]
+    pub verified_at: Option<String>,
+    /// Its verification. None: it was never verified, and is not to be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verification: Option<BackupVerification>,
     /// The server that clients read files of the backup from (`berth disk-backup ls`), once it is complete. Absent while its host serves none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub files: Option<ConsoleAddress>,
 }
 
+/// The last verification of a Backup, and the one that is under way.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct BackupVerification {
+    /// The verification that is wanted or under way. None: none is. Written by the controllers; its host removes it with the result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requested: Option<RequestedVerification>,
+    /// How much of it is read, in percent, in steps of 25. None before and after.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 100))]
+    pub progress: Option<i64>,
+    /// The value of the annotation `berth.dev/verify` that the last one was for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = MOST_VERIFY_TOKEN))]
+    pub token: Option<String>,
+    /// When the last one ended with a result, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 40))]
+    pub ended_at: Option<String>,
+    /// The number of bytes of the disk that it read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub read_bytes: Option<i64>,
+    /// The `backupID` of the backup whose blocks it did not read again, as they had been read for that one. None: all blocks were read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 80))]
+    pub base: Option<String>,
+    /// The number of blocks, and of lists of blocks, that it found damaged or missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub damaged_blocks: Option<i64>,
+}
+
+/// A verification that is wanted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RequestedVerification {
+    /// Since when, RFC 3339.
+    #[schemars(length(max = 40))]
+    pub at: String,
+    /// The value of the annotation `berth.dev/verify` that asks for it: all blocks are read. None: the BackupRepository does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = MOST_VERIFY_TOKEN))]
+    pub token: Option<String>,
+}
+
+impl BackupVerification {
+    /// Whether the last one found damage.
+    pub fn found_damage(&self) -> bool {
+        self.damaged_blocks.is_some_and(|damaged| damaged > 0)
+    }
+
+    /// Returns when the last one ended.
+    pub fn ended(&self) -> Option<Timestamp> {
+        self.ended_at.as_ref()?.parse().ok()
+    }
+}
+
 impl Backup {
+    /// Returns its verification, if there was or is to be one.
+    pub fn verification(&self) -> Option<&BackupVerification> {
+        self.status.as_ref()?.verification.as_ref()
+    }
+
+    /// Returns the verification that is wanted of it. None also while it is not complete, or is being deleted.
+    pub fn requested_verification(&self) -> Option<&RequestedVerification> {
+        let is_there = self.is_complete() && self.metadata.deletion_timestamp.is_none();
+        self.verification().filter(|_| is_there)?.requested.as_ref()
+    }
+
+    /// Returns the text by which a person asks for a verification. One that is too long counts for none.
+    pub fn verify_token(&self) -> Option<&str> {
+        let token = self.metadata.annotations.as_ref()?.get(VERIFY_ANNOTATION)?;
+        (1..=MOST_VERIFY_TOKEN).contains(&token.len()).then_some(token.as_str())
+    }
+
     /// Returns the identities of the disk and of the backup in the repository, if they follow from the object: those of `existing`,
     /// or those that were decided at bind.
     pub fn identity(&self) -> Option<(String, String)> {

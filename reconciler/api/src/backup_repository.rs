@@ -3,8 +3,10 @@
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
-use crate::{Conditions, ObjectUser, ResourceName};
+use crate::{Conditions, ObjectUser, Quantity, ResourceName};
 
+/// The bytes a second of verifications in a repository that declares none.
+pub const VERIFICATION_BANDWIDTH: &str = "64Mi";
 /// The maximum number of folders for backups in a Host's status.
 pub const MOST_BACKUP_FOLDERS: usize = 64;
 
@@ -56,6 +58,27 @@ pub struct BackupRepositorySpec {
     /// Name of the Secret, in the same namespace, with the password in its key `password`. Without the password no backup can be
     /// restored: keep it in another place too.
     pub password_secret_name: ResourceName,
+    /// How its Backups are read back and verified, again and again. None: only when a Backup asks for it (`berth disk-backup verify`).
+    /// Applied live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verification: Option<VerificationPolicy>,
+}
+
+/// When Backups are verified: all their data is read from the repository, decrypted and compared with its checksums.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("!has(self.bandwidth) || (quantity(self.bandwidth).compareTo(quantity('1Mi')) >= 0 && quantity(self.bandwidth).compareTo(quantity('100Gi')) <= 0)").message("bandwidth is from 1Mi to 100Gi a second").field_path(".bandwidth")
+)]
+pub struct VerificationPolicy {
+    /// Each Backup is verified once it is complete, and again so many days after its last verification, 1 to 365. A block that was read
+    /// for another Backup of the disk within this time is not read again.
+    #[schemars(range(min = 1, max = 365))]
+    pub interval_days: i64,
+    /// The most bytes of disks that a host reads in a second, for one verification at a time of the namespace, for example `20Mi`. One that
+    /// runs keeps the bandwidth with which it began. Default `64Mi`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bandwidth: Option<Quantity>,
 }
 
 /// A place in an S3-compatible object store.
@@ -119,6 +142,13 @@ pub struct HostBackupFolder {
 }
 
 impl BackupRepositorySpec {
+    /// The most bytes a second of a verification.
+    pub fn verification_bandwidth(&self) -> u64 {
+        let declared = self.verification.as_ref().and_then(|policy| policy.bandwidth.clone());
+        let bandwidth = declared.unwrap_or_else(|| Quantity(VERIFICATION_BANDWIDTH.to_owned()));
+        bandwidth.bytes().unwrap_or(1 << 20)
+    }
+
     /// The Secrets that a host needs to open it.
     pub fn secrets(&self) -> impl Iterator<Item = &ResourceName> {
         self.credentials_secret_name.iter().chain([&self.password_secret_name])

@@ -73,6 +73,8 @@ pub enum ConditionType {
     AddressConflict,
     /// Each port of a PublicIP has a target that gets new connections. Present only with ports.
     TargetsAvailable,
+    /// All data of a Backup was read back and is whole. Present once it was verified.
+    Verified,
 }
 
 impl ConditionType {
@@ -105,6 +107,7 @@ impl ConditionType {
             Self::Orphans => "Orphans",
             Self::AddressConflict => "AddressConflict",
             Self::TargetsAvailable => "TargetsAvailable",
+            Self::Verified => "Verified",
         }
     }
 }

@@ -6,6 +6,8 @@
 //!  client:  a line with offset and length        ┐
 //!  host:    a line with Data, and so many bytes  ┘ any number of times, one after the other
 //!           or a line with Error, and the end
+//!  client:  a line with declaration              ┐
+//!  host:    a line with Declaration, and it      ┘ of a backup: that of the VM that had the disk, see `VMDeclaration`
 //! ```
 //!
 //! The host knows nothing of the file systems in the data: the client reads them, in a process of its own user.
@@ -53,6 +55,24 @@ impl ReadRequest {
     }
 }
 
+/// A request: a line of JSON. A host of an earlier version knows only that of a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum DiskRequest {
+    /// Some of the data.
+    Part(ReadRequest),
+    /// The declaration that is stored with a backup.
+    Declaration(DeclarationRequest),
+}
+
+/// A request for a declaration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeclarationRequest {
+    /// True.
+    pub declaration: bool,
+}
+
 /// The message of the host: a line of JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -61,6 +81,8 @@ pub enum ReadMessage {
     Size(u64),
     /// So many bytes follow: those that were requested.
     Data(u32),
+    /// So many bytes of a declaration follow. Zero: there is none.
+    Declaration(u32),
     /// Why nothing follows, for people.
     Error(String),
 }
@@ -153,6 +175,13 @@ mod tests {
         assert_eq!(text(ReadMessage::Data(5)), r#"{"data":5}"#);
         let request: ReadRequest = serde_json::from_str(r#"{"offset":1,"length":2}"#).expect("a request");
         assert_eq!(request, ReadRequest { offset: 1, length: 2 });
+        let line = |text: &str| serde_json::from_str::<DiskRequest>(text).ok();
+        assert_eq!(line(r#"{"offset":1,"length":2}"#), Some(DiskRequest::Part(request)));
+        let declaration = DiskRequest::Declaration(DeclarationRequest { declaration: true });
+        assert_eq!(serde_json::to_string(&declaration).expect("JSON"), r#"{"declaration":true}"#);
+        assert_eq!(line(r#"{"declaration":true}"#), Some(declaration));
+        assert_eq!(text(ReadMessage::Declaration(5)), r#"{"declaration":5}"#);
+        assert_eq!((line(r#"{"offset":1}"#), line(r#"{"declaration":true,"offset":1}"#)), (None, None));
         assert!(serde_json::from_str::<ReadRequest>(r#"{"offset":-1,"length":2}"#).is_err());
     }
 }

@@ -91,9 +91,10 @@ pub mod vm;
 pub mod vm_class;
 pub mod vm_snapshot;
 
-pub use backup::{Backup, BackupSpec, BackupStatus};
+pub use backup::{Backup, BackupSpec, BackupStatus, BackupVerification, RequestedVerification};
 pub use backup_repository::{
     BackupRepository, BackupRepositorySpec, BackupRepositoryStatus, HostBackupFolder, S3Location,
+    VerificationPolicy,
 };
 pub use binding::{Binding, ObjectUse, UseKind};
 pub use bridge::BridgeSpec;

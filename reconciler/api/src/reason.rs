@@ -45,7 +45,7 @@ reasons! {
     Suspended,
     /// The disk has no file yet: its first VM decides the host.
     WaitingForFirstUse,
-    /// The image's checksum, format and virtual size were verified.
+    /// The image's checksum, format and virtual size were verified, or all data of the backup was read back.
     Verified,
     /// The disk is attached to the running VM.
     Attached,

@@ -83,4 +83,4 @@ pub use error::{DiskError, Error, Result};
 pub use ids::{BackupId, DiskId};
 pub use location::{Location, Resolver, S3Location};
 pub use manifest::{BackupFacts, MAX_FACTS, MAX_SIZE, Summary};
-pub use repository::{BackupReader, ListedBackup, NewBackup, Repository};
+pub use repository::{BackupReader, ListedBackup, NewBackup, Repository, Verification, VerifyOptions};

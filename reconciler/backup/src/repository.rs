@@ -4,6 +4,7 @@ mod back_up;
 mod delete;
 mod parts;
 mod read;
+mod verify;
 mod writers;
 
 use std::num::NonZeroU32;
@@ -26,6 +27,7 @@ use crate::objects::{self, Objects};
 use crate::repository_file;
 use crate::sealed;
 pub use parts::BackupReader;
+pub use verify::{Verification, VerifyOptions};
 
 /// The maximum number of blocks in memory, and of requests at a time, of one operation.
 const CONCURRENCY: usize = 4;

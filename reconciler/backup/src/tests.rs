@@ -17,7 +17,7 @@ use crate::block::BLOCK_SIZE;
 use crate::objects::{self, Objects};
 use crate::{
     BackupId, DiskId, Error, Extent, Location, MAX_FACTS, MAX_SIZE, NewBackup, Progress, Repository, Result,
-    Summary,
+    Summary, Verification, VerifyOptions,
 };
 use disks::{TestDisk, TestSink, TestSource};
 use memory::Memory;
@@ -72,8 +72,21 @@ async fn restore(repository: &Repository, backup: &str, size: u64) -> Result<Tes
     Ok(sink.disk)
 }
 
+/// Reads a backup of disk `a` back. `base`: one whose blocks are left out.
+async fn read_back(repository: &Repository, backup: &str, base: Option<&str>) -> Result<Verification> {
+    let base = base.map(backup_id);
+    let options = VerifyOptions { base: base.as_ref(), bytes_per_second: None };
+    repository.verify(&disk_id("a"), &backup_id(backup), options, |_| {}).await
+}
+
+/// Damage is an error.
 async fn verify(repository: &Repository, backup: &str) -> Result<()> {
-    repository.verify(&disk_id("a"), &backup_id(backup), |_| {}).await
+    let found = read_back(repository, backup, None).await?;
+    assert_eq!(found.damaged == 0, found.named.is_empty(), "{found:?}");
+    match found.named.first() {
+        None => Ok(()),
+        Some(place) => Err(Error::Damaged { place: place.clone(), detail: "it was read back".to_owned() }),
+    }
 }
 
 /// Backs up, restores, verifies, lists and deletes two backups.
@@ -285,9 +298,10 @@ async fn what_does_not_fit_is_refused() {
     let error =
         repository.restore(&disk, &backup, &mut sink, |_| {}).await.expect_err("it cannot be written");
     assert!(matches!(error, Error::Sink { offset: 0, .. }) && !sink.flushed, "{error}");
-    for result in [restore(&repository, "two", MIB4).await.map(drop), verify(&repository, "two").await] {
-        assert!(matches!(result, Err(Error::NoBackup { .. })), "{result:?}");
-    }
+    let error = restore(&repository, "two", MIB4).await.expect_err("there is none");
+    assert!(matches!(error, Error::NoBackup { .. }), "{error}");
+    let found = read_back(&repository, "two", None).await.expect("it ends");
+    assert_eq!((found.damaged, found.named), (1, vec!["disks/a/backups/two: it is missing".to_owned()]));
 }
 
 /// Compiles only if tasks can use a repository.
@@ -310,7 +324,7 @@ fn the_futures_can_be_sent_between_threads() {
             };
             repository.back_up(new, &mut source, |_| {}).await?;
             repository.restore(&disk, &backup, &mut sink, |_| {}).await?;
-            repository.verify(&disk, &backup, |_| {}).await?;
+            repository.verify(&disk, &backup, VerifyOptions::default(), |_| {}).await?;
             repository.facts(&disk, &backup).await?;
             repository.delete(&disk, &backup).await?;
             repository.list().await
@@ -328,7 +342,7 @@ async fn parts_of_a_backup_are_read_at_any_place_with_the_blocks_that_they_need_
     back_up(&repository, "one", None, &mut disk.source()).await.expect("it is made");
     let whole = whole(&disk).await;
     let mut reader = repository.open_backup(&disk_id("a"), &backup_id("one")).await.expect("it is opened");
-    assert_eq!(reader.size(), disk.size);
+    assert_eq!((reader.size(), reader.facts()), (disk.size, &facts()));
     let before = objects.calls.load(Ordering::SeqCst);
     for offset in [5, 2000, 0] {
         reader.read_at(offset, &mut [0; 100]).await.expect("read");

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use berth_api::disk_read::{MAX_LINE, MAX_READ, ReadMessage, ReadRequest};
+use berth_api::backup::declaration::MAX_DECLARATION;
+use berth_api::disk_read::{DeclarationRequest, DiskRequest, MAX_LINE, MAX_READ, ReadMessage, ReadRequest};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::time::timeout;
 
@@ -42,7 +43,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> DiskData<S> {
         match data.message().await? {
             ReadMessage::Size(size) => Ok(Self { size, ..data }),
             ReadMessage::Error(text) => Err(DiskDataError::Ended(text)),
-            ReadMessage::Data(_) => Err(unexpected()),
+            ReadMessage::Data(_) | ReadMessage::Declaration(_) => Err(unexpected()),
         }
     }
 
@@ -63,6 +64,36 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> DiskData<S> {
                 "{length} bytes at byte {offset} cannot be read: the disk has {all}, and {MAX_READ} are read at most"
             )));
         }
+        match self.answer(DiskRequest::Part(request)).await? {
+            ReadMessage::Data(count) if count == length => self.bytes(length).await,
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Returns the declaration that is stored with a backup, as JSON. None: it has none. After an error the connection is not used any more.
+    ///
+    /// # Errors
+    /// The host ended the connection, also one of an earlier version; the declaration is too long.
+    pub async fn declaration(&mut self) -> Result<Option<Vec<u8>>, DiskDataError> {
+        let request = DiskRequest::Declaration(DeclarationRequest { declaration: true });
+        match self.answer(request).await? {
+            ReadMessage::Declaration(0) => Ok(None),
+            ReadMessage::Declaration(length)
+                if usize::try_from(length).is_ok_and(|n| n <= MAX_DECLARATION) =>
+            {
+                self.bytes(length).await.map(Some)
+            }
+            ReadMessage::Declaration(length) => {
+                let text =
+                    format!("the declaration has {length} bytes, and at most {MAX_DECLARATION} are read");
+                Err(DiskDataError::Host(text))
+            }
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Sends a request, and returns the message that answers it.
+    async fn answer(&mut self, request: DiskRequest) -> Result<ReadMessage, DiskDataError> {
         let mut line = serde_json::to_vec(&request).expect("our own types are plain JSON");
         line.push(b'\n');
         let sent = async {
@@ -78,10 +109,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> DiskData<S> {
             });
         }
         match self.message().await? {
-            ReadMessage::Data(count) if count == length => {}
-            ReadMessage::Error(text) => return Err(DiskDataError::Ended(text)),
-            _ => return Err(unexpected()),
+            ReadMessage::Error(text) => Err(DiskDataError::Ended(text)),
+            message => Ok(message),
         }
+    }
+
+    async fn bytes(&mut self, length: u32) -> Result<Vec<u8>, DiskDataError> {
         let mut data = vec![0; usize::try_from(length).unwrap_or_default()];
         let read = timeout(ANSWER, self.stream.read_exact(&mut data)).await;
         read.map_err(|_| late())?.map_err(|error| broken(&error))?;
@@ -131,6 +164,21 @@ mod tests {
         assert_eq!(error, "the host ended it: it was deleted");
         let beyond = data.read(9, 2).await.expect_err("not on the disk").to_string();
         assert!(beyond.contains("2 bytes at byte 9"), "{beyond}");
+    }
+
+    #[tokio::test]
+    async fn the_declaration_of_a_backup_comes_if_there_is_one() {
+        let (near, mut far) = tokio::io::duplex(1 << 10);
+        far.write_all(b"{\"size\":10}\n{\"declaration\":2}\n{}{\"declaration\":0}\n").await.expect("sent");
+        far.write_all(b"{\"declaration\":99999999}\n").await.expect("sent");
+        let mut data = DiskData::over(near).await.expect("a size");
+        assert_eq!(data.declaration().await.expect("sent").as_deref(), Some(&b"{}"[..]));
+        assert_eq!(data.declaration().await.expect("sent"), None);
+        let long = data.declaration().await.expect_err("it is too long").to_string();
+        assert!(long.contains("99999999"), "{long}");
+        let mut request = [0; 21];
+        far.read_exact(&mut request).await.expect("a request");
+        assert_eq!(&request, b"{\"declaration\":true}\n");
     }
 
     #[tokio::test]

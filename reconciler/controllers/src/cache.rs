@@ -5,6 +5,7 @@
 mod backup_secrets;
 pub(crate) mod capacity;
 pub(crate) mod claims;
+mod damaged_backups;
 mod image_secrets;
 pub(crate) mod index;
 mod key_class_secrets;
@@ -99,6 +100,8 @@ pub(crate) struct Cache {
     images_with_secrets: BTreeSet<Key>,
     /// The Backups and Disks whose host reads from a repository, or writes to it.
     repository_users: BTreeSet<Key>,
+    /// The Backups whose last verification found damage.
+    damaged_backups: BTreeSet<Key>,
     /// The encrypted Disks and DiskSnapshots that are bound.
     encrypted: BTreeSet<Key>,
     bound_disks: BoundDisks,
@@ -132,6 +135,7 @@ impl Cache {
             silence: Silence::new(host_silence),
             images_with_secrets: BTreeSet::new(),
             repository_users: BTreeSet::new(),
+            damaged_backups: BTreeSet::new(),
             encrypted: BTreeSet::new(),
             bound_disks: BoundDisks::default(),
             never_bound: NeverBound::default(),
@@ -291,6 +295,9 @@ impl Cache {
             ObjectKind::Backup | ObjectKind::Disk => self.note_repository_user(&key),
             _ => {}
         }
+        if key.kind == ObjectKind::Backup {
+            self.note_damage(&key);
+        }
         if matches!(key.kind, ObjectKind::Disk | ObjectKind::DiskSnapshot) {
             self.note_encrypted(&key);
         }
@@ -319,6 +326,9 @@ impl Cache {
             ObjectKind::Image => self.note_secret(key),
             ObjectKind::Backup | ObjectKind::Disk => self.note_repository_user(key),
             _ => {}
+        }
+        if key.kind == ObjectKind::Backup {
+            self.note_damage(key);
         }
         if matches!(key.kind, ObjectKind::Disk | ObjectKind::DiskSnapshot) {
             self.note_encrypted(key);

@@ -37,6 +37,11 @@ impl<K: Ord + Clone, V> Table<K, V> {
         self.objects.iter()
     }
 
+    /// Returns the objects from this key on, in order of their keys.
+    pub fn iter_from(&self, key: K) -> impl Iterator<Item = (&K, &Arc<V>)> {
+        self.objects.range(key..)
+    }
+
     /// Inserts an object, which a list in progress names; returns the one it replaces.
     pub fn insert(&mut self, key: K, object: Arc<V>) -> Option<Arc<V>> {
         self.list(&key);
@@ -96,6 +101,7 @@ mod tests {
         assert_eq!(table.end_list(), ["c"]);
         assert!(table.is_synced() && !table.is_listing());
         assert_eq!(table.get(&"a"), Some(&Arc::new(2)));
+        assert_eq!(table.iter_from("b").map(|(key, _)| *key).collect::<Vec<_>>(), ["b", "c"]);
     }
 
     #[test]

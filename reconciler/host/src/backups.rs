@@ -10,6 +10,9 @@ use secrecy::SecretString;
 use crate::shares::{check_name, folder_path};
 use crate::{NewVolume, Progress, Result, Taken, VolumeFacts};
 
+/// The maximum length of a declaration that is stored with a backup.
+pub const MAX_DECLARATION: usize = 56 << 10;
+
 /// The backups that a host makes and reads.
 #[async_trait]
 pub trait Backups: Send + Sync + fmt::Debug + 'static {
@@ -54,6 +57,18 @@ pub trait Backups: Send + Sync + fmt::Debug + 'static {
         progress: Progress<'_>,
     ) -> Result<VolumeFacts>;
 
+    /// Reads a backup back, and compares each block with its checksum. Damage is a result, not an error. Nothing is written or deleted.
+    /// Dropping the future ends the work.
+    ///
+    /// *Errors*: [`SystemError::Repository`](crate::SystemError::Repository) and
+    /// [`SystemError::BackupFolder`](crate::SystemError::BackupFolder), after which nothing is known of the backup.
+    async fn verify_backup(
+        &self,
+        repository: &RepositoryAccess,
+        wanted: &BackupToVerify,
+        progress: Progress<'_>,
+    ) -> Result<VerifiedBackup>;
+
     /// Opens a complete backup, to read parts of its data. What is read is verified.
     ///
     /// *Errors*: [`SystemError::BackupLost`](crate::SystemError::BackupLost) if the backup is not there;
@@ -83,6 +98,11 @@ pub trait DiskReader: Send {
     /// *Errors*: [`SystemError::BackupLost`](crate::SystemError::BackupLost) if the data is missing or damaged;
     /// [`SystemError::Repository`](crate::SystemError::Repository); the buffer goes beyond the end of the disk.
     async fn read_at(&mut self, offset: u64, into: &mut [u8]) -> Result<()>;
+
+    /// Returns the declaration that is stored with a backup, as JSON. It was authenticated, and has the form that its writer gave it.
+    fn declaration(&self) -> Option<String> {
+        None
+    }
 }
 
 /// A repository, and what opens it. Its secrets are never printed.
@@ -134,8 +154,8 @@ pub struct BackupId {
     pub backup: String,
 }
 
-/// A backup to make.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A backup to make. Its declaration, in which users may have passwords, is never printed.
+#[derive(Clone, PartialEq, Eq)]
 pub struct NewBackup {
     pub id: BackupId,
     pub pool: String,
@@ -144,6 +164,21 @@ pub struct NewBackup {
     /// Complete backups of the same disk in the same repository, the newest first. The data that has not changed since the first of
     /// them whose snapshot is still below this one is not read again.
     pub parents: Vec<BackupParent>,
+    /// The declaration of the VM that has the disk, to store with the backup: JSON of at most [`MAX_DECLARATION`] bytes.
+    pub declaration: Option<String>,
+}
+
+impl fmt::Debug for NewBackup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { id, pool, snapshot, parents, declaration } = self;
+        f.debug_struct("NewBackup")
+            .field("id", id)
+            .field("pool", pool)
+            .field("snapshot", snapshot)
+            .field("parents", parents)
+            .field("declaration", &declaration.as_ref().map(String::len))
+            .finish()
+    }
 }
 
 /// A complete backup, and the snapshot that it was made of.
@@ -168,6 +203,29 @@ pub struct BackupFacts {
     pub stored_bytes: Option<u64>,
     /// The backup whose unchanged data was not read again.
     pub parent: Option<String>,
+}
+
+/// A backup to read back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackupToVerify {
+    pub id: BackupId,
+    /// A backup of the same disk that was read back before. The blocks that both have are not read again.
+    pub base: Option<String>,
+    /// The most bytes of the disk to read in a second, on average.
+    pub bytes_per_second: u64,
+}
+
+/// A backup that was read back.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VerifiedBackup {
+    /// The backup whose blocks were left out.
+    pub base: Option<String>,
+    /// The bytes of the disk that were read.
+    pub read_bytes: u64,
+    /// The number of objects of the repository that are damaged or missing. Zero: the backup is whole.
+    pub damaged: u64,
+    /// The first few of them, for people.
+    pub named: Vec<String>,
 }
 
 /// A folder of this host for backups, and its name.

@@ -43,8 +43,8 @@ mod vgpus;
 mod volumes;
 
 pub use backups::{
-    BackupFacts, BackupFolderFacts, BackupFolderMapping, BackupId, BackupParent, Backups, DiskReader,
-    NewBackup, RepositoryAccess, RepositoryPlace, S3Access,
+    BackupFacts, BackupFolderFacts, BackupFolderMapping, BackupId, BackupParent, BackupToVerify, Backups,
+    DiskReader, MAX_DECLARATION, NewBackup, RepositoryAccess, RepositoryPlace, S3Access, VerifiedBackup,
 };
 pub use balancing::{Balanced, BalancedPort, PortProtocol, Relay};
 pub use dedicated_cpus::{DedicatedCpus, DedicatedFacts, DedicatedRequest, cpu_list, parse_cpu_list};

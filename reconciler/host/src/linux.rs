@@ -77,6 +77,7 @@ use super::{
     VolumeFacts, VolumeOwner, Volumes,
 };
 use backup_folders::BackupFolders;
+pub use backups::{EntryFacts, ObjectStore, RepositoryEntry, RepositoryReader};
 use direct_io::DirectIo;
 pub use doctor::{DoctorFacts, DoctorKvm, DoctorMemory, DoctorQemu, DoctorService, doctor_facts};
 use files::blocking;

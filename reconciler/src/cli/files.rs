@@ -1,10 +1,10 @@
-//! Options of the commands that read single files out of backups and snapshots of disks.
+//! Options of the commands that read single files out of backups and snapshots of disks, and the actions on backups.
 
 use std::{path::PathBuf, str::FromStr};
 
 use clap::{Args, Subcommand};
 
-use super::{Connection, StateDir};
+use super::{Connection, ListBackupsOptions, RestoreVmOptions, StateDir, VerifyBackupOptions};
 
 /// `berth disk-backup`
 #[derive(Args, Debug)]
@@ -21,6 +21,12 @@ pub enum DiskBackupAction {
     Ls(ListFilesOptions),
     /// Copies a file, or with -r a folder, out of a Backup. Only the parts of its data that this needs are read.
     Cp(CopyFilesOptions),
+    /// Lists the backups in a repository by its place and its password: without a control plane, such as after a total loss.
+    List(ListBackupsOptions),
+    /// Has a Backup read back and verified by its host, and waits for the result. Exit code 1: data is damaged or missing.
+    Verify(VerifyBackupOptions),
+    /// Prints the Disks and the VM that Backups of all disks of a VM make again, by the declaration that is stored with them.
+    RestoreVm(RestoreVmOptions),
 }
 
 /// `ls` of a backup or a snapshot.

@@ -20,6 +20,7 @@ use berth_api::{Quantity, disk_read::DiskOrigin};
 use berth_filesystems::{FsError, Tree};
 
 use crate::cli::{CopyFilesOptions, FileSource, ListFilesOptions};
+pub(super) use origin::opened;
 use remote_disk::with_disk;
 
 /// Lists a folder, or a file.
@@ -27,10 +28,10 @@ use remote_disk::with_disk;
 /// *Errors:* those of the connection; the data has no file system that is read, or no such path.
 pub(super) async fn list(origin: DiskOrigin, options: ListFilesOptions) -> anyhow::Result<()> {
     let ListFilesOptions { name, path, source } = options;
-    let data = Box::pin(origin::opened(origin, &source, &name)).await?;
+    let data = Box::pin(opened(origin, &source, &name)).await?;
     let partition = source.partition;
     let listed = with_disk(data, move |disk, alive| {
-        let tree = opened(berth_filesystems::open(&disk, partition))?;
+        let tree = described(berth_filesystems::open(&disk, partition))?;
         list::lines(&tree, path.as_bytes(), alive)
     });
     let listed = listed.await.with_context(|| what(origin, &source, &name))?;
@@ -52,10 +53,10 @@ pub(super) async fn list(origin: DiskOrigin, options: ListFilesOptions) -> anyho
 pub(super) async fn copy(origin: DiskOrigin, options: CopyFilesOptions) -> anyhow::Result<()> {
     let CopyFilesOptions { from, to, recursive, force, source } = options;
     let target = copy::Target::new(&from.path, &to, recursive, force)?;
-    let data = Box::pin(origin::opened(origin, &source, &from.name)).await?;
+    let data = Box::pin(opened(origin, &source, &from.name)).await?;
     let partition = source.partition;
     let copied = with_disk(data, move |disk, alive| {
-        let tree = opened(berth_filesystems::open(&disk, partition))?;
+        let tree = described(berth_filesystems::open(&disk, partition))?;
         copy::run(&tree, from.path.as_bytes(), &target, alive)
     });
     let copied = copied.await.with_context(|| what(origin, &source, &from.name))?;
@@ -72,7 +73,7 @@ fn what(origin: DiskOrigin, source: &FileSource, name: &str) -> String {
 }
 
 /// Prints which file system it is, or explains what else can be done without one.
-fn opened(tree: Result<Tree, FsError>) -> anyhow::Result<Tree> {
+fn described(tree: Result<Tree, FsError>) -> anyhow::Result<Tree> {
     match tree {
         Ok(tree) => {
             let content = tree.content();

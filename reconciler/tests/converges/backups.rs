@@ -1,8 +1,8 @@
 //! Backups of snapshots, and disks that are made from them.
 
-use berth_api::{Backup, BackupRepository, ConditionType, VMState, condition};
-use berth_host::BackupFolderFacts;
-use serde_json::json;
+use berth_api::{Backup, BackupRepository, ConditionType, VMState, backup::VERIFY_ANNOTATION, condition};
+use berth_host::{BackupFolderFacts, BackupId};
+use serde_json::{Value, json};
 
 use crate::faults::Fault;
 use crate::rig::{self, Rig, converges};
@@ -90,5 +90,54 @@ fn the_data_of_deleted_backups_goes_and_that_of_retained_ones_is_found_again() {
             rig.delete("DiskSnapshot", name).await;
         }
         all_is_deleted(rig).await;
+    });
+}
+
+fn repository(verification: Option<Value>) -> Value {
+    let mut spec = json!({"folder": "nas", "passwordSecretName": "backups"});
+    if let Some(verification) = verification {
+        spec["verification"] = verification;
+    }
+    spec
+}
+
+/// Whether the last verification found the data whole (`True`) or damaged (`False`), and no other one is under way.
+fn verified_as(status: &'static str) -> impl Fn(&Backup) -> bool {
+    move |backup| {
+        let conditions =
+            backup.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        let verified = condition::find(conditions, ConditionType::Verified.as_str());
+        verified.is_some_and(|verified| verified.status == status)
+            && backup.requested_verification().is_none()
+    }
+}
+
+#[test]
+fn backups_are_verified_and_damage_is_reported_and_deletes_nothing() {
+    converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter], async |rig| {
+        two_snapshots_are_taken(rig).await;
+        snapshots_are_backed_up(rig).await;
+        rig.must_settle().await;
+        let repositories = rig.system.repositories();
+        assert!(repositories.verified().is_empty(), "nothing asks for it");
+        rig.strike_from_here();
+        rig.apply("BackupRepository", "nas", repository(Some(json!({"intervalDays": 7})))).await;
+        for name in ["first", "second"] {
+            rig.until(name, "is verified", verified_as("True")).await;
+        }
+        assert!(repositories.verified().iter().any(|verified| verified.base.is_none()));
+        let second = repositories.backups().into_iter().find(|backup| backup.parent.is_some());
+        let second: BackupId = second.expect("one has a parent").id;
+        repositories.damage(&second);
+        rig.annotate("Backup", "second", VERIFY_ANNOTATION, Some("now")).await;
+        rig.until("second", "is damaged", verified_as("False")).await;
+        rig.must_settle().await;
+        let of_first = repositories.verified().iter().filter(|verified| verified.id != second).count();
+        assert!(of_first >= 2, "damage beside it has the other one verified again");
+        rig.until("first", "is whole", verified_as("True")).await;
+        let damaged = |backup: &Backup| verified_as("False")(backup) && is_complete(backup);
+        rig.until("second", "is still there", damaged).await;
+        assert_eq!(repositories.backups().len(), 2);
+        rig.apply("BackupRepository", "nas", repository(None)).await;
     });
 }

@@ -306,6 +306,13 @@ impl Rig {
         applied.unwrap_or_else(|error| panic!("applying {kind} {name}: {error}"));
     }
 
+    /// Sets an annotation of an object, as a user would, or removes it.
+    pub(crate) async fn annotate(&self, kind: &str, name: &str, annotation: &str, value: Option<&str>) {
+        let patch = json!({"metadata": {"annotations": {annotation: value}}});
+        let patched = self.api(kind).patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        patched.unwrap_or_else(|error| panic!("annotating {kind} {name}: {error}"));
+    }
+
     /// Applies an object for all namespaces, as an administrator would.
     pub(crate) async fn apply_shared(&self, kind: &str, name: &str, spec: Value) {
         let object = json!({"apiVersion": "berth.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec});

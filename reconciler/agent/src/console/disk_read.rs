@@ -1,14 +1,14 @@
 //! A client's reads of the data of a Backup or a DiskSnapshot, once its ticket is accepted: see [`berth_api::disk_read`].
 //!
-//! The data is sent as it is: its partitions and file systems are read by the client, not by this process. A session ends with its client,
-//! and with its object.
+//! The data is sent as it is: its partitions and file systems are read by the client, not by this process. So is the declaration of a backup.
+//! A session ends with its client, and with its object.
 
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::console::DISK_READ_ACCOUNT;
-use berth_api::disk_read::{DiskOrigin, MAX_LINE, ReadMessage, ReadRequest};
+use berth_api::disk_read::{DiskOrigin, DiskRequest, MAX_LINE, ReadMessage};
 use berth_api::{Binding, Readiness};
 use berth_host::DiskReader;
 use hyper::upgrade::Upgraded;
@@ -113,6 +113,13 @@ impl DiskReadSession {
         send(to_client, &ReadMessage::Size(self.disk.size()), &[]).await?;
         let mut data = Vec::new();
         while let Some(request) = self.next_request(from_client).await? {
+            let DiskRequest::Part(request) = request else {
+                self.check_served()?;
+                let declaration = self.disk.declaration().unwrap_or_default();
+                let length = u32::try_from(declaration.len()).unwrap_or_default();
+                send(to_client, &ReadMessage::Declaration(length), declaration.as_bytes()).await?;
+                continue;
+            };
             if !request.is_within(self.disk.size()) {
                 return Err(format!(
                     "{} bytes at byte {} were asked for, and the disk has {}",
@@ -136,7 +143,7 @@ impl DiskReadSession {
     async fn next_request(
         &mut self,
         from_client: &mut (impl AsyncBufRead + Unpin),
-    ) -> Result<Option<ReadRequest>, String> {
+    ) -> Result<Option<DiskRequest>, String> {
         let (mut line, begun) = (Vec::new(), Instant::now());
         let read = {
             let mut limited = from_client.take(u64::try_from(MAX_LINE).unwrap_or(u64::MAX));

@@ -46,6 +46,15 @@ impl<K: ResourceExt> Table<K> {
         self.objects.iter()
     }
 
+    /// Returns the objects of a namespace.
+    pub(crate) fn in_namespace<'a>(
+        &'a self,
+        namespace: &'a str,
+    ) -> impl Iterator<Item = (&'a ObjectName, &'a Arc<K>)> {
+        let from_there = self.objects.iter_from(ObjectName::new(namespace, ""));
+        from_there.take_while(move |(name, _)| name.namespace == namespace)
+    }
+
     /// Whether the table holds the control plane's objects.
     pub(super) fn is_synced(&self) -> bool {
         self.objects.is_synced()

@@ -1,12 +1,12 @@
 //! Backup: the data of a snapshot of this host in a repository.
 //!
 //! ```text
-//!  snapshot: (taken) ─BackUp─▶ complete …      existing: ─Find─▶ complete …
+//!  snapshot: (taken) ─BackUp─▶ complete …      existing: ─Find─▶ complete …      complete, requested: ─Verify─▶ complete
 //!  deleted: ─Cancel─▶ ─Delete─▶ ─Release─▶ (gone)      Retain: ─Cancel─▶ ─Release─▶ (gone)
 //! ```
 //!
 //! The work goes on in the background (`pulls`). A backup is complete once it was read back from the repository; from then on nothing
-//! is read of it here, until a Disk is made from it or it is deleted. One that is deleted without its finalizer stays in the
+//! is read of it here, until a Disk is made from it, or it is verified or deleted. One that is deleted without its finalizer stays in the
 //! repository.
 
 mod apply;
@@ -15,9 +15,11 @@ mod plan;
 mod status;
 #[cfg(test)]
 mod tests;
+mod verification;
 
 use async_trait::async_trait;
-use berth_api::{Backup, BackupStatus, Binding, Conditions, DeletionPolicy, Disk, Readiness};
+use berth_api::backup::declaration::VMDeclaration;
+use berth_api::{Backup, BackupStatus, Binding, Conditions, DeletionPolicy, Disk, Readiness, Reason, VM};
 use berth_host::{BackupId, BackupParent, NewBackup};
 use jiff::Timestamp;
 
@@ -28,14 +30,15 @@ use crate::converge::{Plan, Reconciler};
 use crate::credentials::Repository;
 use crate::details::Details;
 use crate::error::Error;
-use crate::index::{Indexed, Table, Tables};
+use crate::index::{Change, Indexed, Table, Tables};
 use crate::key::{Key, ObjectName};
 use crate::pulls::Wanted;
+pub(crate) use verification::damaged_backups;
 
 /// A step of a backup's plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Starts the backup, its search or its deletion, which continues in the background.
+    /// Starts the backup, its search, verification or deletion, which continues in the background.
     Start(Wanted),
     /// Has the object enqueued on the progress of work that goes on.
     Follow(Wanted),
@@ -56,6 +59,18 @@ impl Indexed for Backup {
         keys
     }
 
+    fn keys_of_change(change: &Change<Self>, tables: &Tables) -> Vec<Key> {
+        let both = [&change.old, &change.new].into_iter().flatten();
+        let mut keys: Vec<Key> =
+            both.flat_map(|backup| Self::keys_of(&change.name, backup, tables)).collect();
+        if let Some(old) = &change.old
+            && verification::gives_way(old, change.new.as_deref())
+        {
+            keys.extend(verification::waiting_beside(tables, old));
+        }
+        keys
+    }
+
     fn reads_own_write(_: &Self, _: &Self) -> bool {
         false
     }
@@ -63,9 +78,9 @@ impl Indexed for Backup {
 
 /// Returns the keys of the Disks that are made from this Backup.
 pub(crate) fn disks_of<'a>(name: &'a ObjectName, tables: &'a Tables) -> impl Iterator<Item = Key> + 'a {
-    let disks = tables.disks.all().filter(|(disk_name, disk)| {
+    let disks = tables.disks.in_namespace(&name.namespace).filter(|(_, disk)| {
         let source = disk.spec.source.as_ref().and_then(|source| source.backup.as_ref());
-        disk_name.namespace == name.namespace && source.is_some_and(|source| source.as_str() == name.name)
+        source.is_some_and(|source| source.as_str() == name.name)
     });
     disks.map(|(disk, _)| Key::new::<Disk>(disk.clone()))
 }
@@ -96,6 +111,10 @@ impl Reconciler for BackupReconciler {
         status::status(backup, observed, readiness, now)
     }
 
+    fn event(stored: Option<&BackupStatus>, status: &BackupStatus) -> Option<(Reason, String)> {
+        verification::event(stored, status)
+    }
+
     fn binding(backup: &Backup) -> Option<&Binding> {
         backup.status.as_ref()?.binding.as_ref()
     }
@@ -123,7 +142,8 @@ pub(crate) fn wanted<'a>(tables: &'a Tables, host: &'a str) -> impl Iterator<Ite
         let binding = backup.status.as_ref().and_then(|status| status.binding.as_ref());
         binding.is_some_and(|binding| binding.host == host)
     });
-    here.filter_map(|backup| wanted_by(tables, backup))
+    let others = here.filter(|backup| backup.requested_verification().is_none());
+    others.filter_map(|backup| wanted_by(tables, backup)).chain(verification::all_wanted(tables, host))
 }
 
 /// Returns the work that a Backup needs. None: nothing, or its repository does not exist.
@@ -134,7 +154,7 @@ fn wanted_by(tables: &Tables, backup: &Backup) -> Option<Wanted> {
         let goes = deletes && !another_has(tables, &repository, &id);
         return goes.then_some(Wanted::Deletion(repository, id));
     }
-    if backup.is_complete() { None } else { made_by(tables, backup) }
+    if backup.is_complete() { verification::wanted(tables, backup) } else { made_by(tables, backup) }
 }
 
 /// Whether another Backup, which is not deleted, is of the same data.
@@ -156,8 +176,19 @@ fn made_by(tables: &Tables, backup: &Backup) -> Option<Wanted> {
         pool: status.pool.as_ref()?.to_string(),
         snapshot: status.snapshot_id.clone()?,
         parents: parents(tables, backup, &id),
+        declaration: declaration(tables, backup),
     };
     Some(Wanted::Backup(repository, id, Details(new)))
+}
+
+/// Returns the declaration of the VM that has the disk in its list, and of the disk.
+fn declaration(tables: &Tables, backup: &Backup) -> Option<String> {
+    let own = ObjectName::of(backup);
+    let snapshot = tables.disk_snapshots.get(&own.beside(backup.spec.snapshot.as_ref()?.as_str()))?;
+    let disk = tables.disks.get(&own.beside(snapshot.spec.disk.as_str()))?;
+    let has_it = |vm: &VM| vm.spec.disks.iter().any(|of_vm| of_vm.name == snapshot.spec.disk);
+    let mut vms = tables.vms.in_namespace(&own.namespace).map(|(_, vm)| vm);
+    VMDeclaration::of(vms.find(|vm| has_it(vm))?, &disk).encode()
 }
 
 /// Returns the complete Backups of the same disk in the same repository, the newest first.

@@ -12,9 +12,8 @@ impl Indexed for BackupRepository {
     }
 
     fn keys_of(name: &ObjectName, _: &Self, tables: &Tables) -> Vec<Key> {
-        let its = tables.backups.all().filter(|(backup_name, backup)| {
-            backup_name.namespace == name.namespace && backup.spec.repository.as_str() == name.name
-        });
+        let backups = tables.backups.in_namespace(&name.namespace);
+        let its = backups.filter(|(_, backup)| backup.spec.repository.as_str() == name.name);
         // Further work may be wanted, or none any more.
         let mut keys = vec![Key::host()];
         for (backup, _) in its {

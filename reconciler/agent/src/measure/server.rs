@@ -24,8 +24,9 @@ use tokio::time::{sleep, timeout};
 use super::usage;
 use crate::context::Context;
 use crate::host_shutdown::AtShutdown;
+use crate::kinds::backup::damaged_backups;
 use crate::stop_guests;
-use crate::usage::render;
+use crate::usage::{AgentMetrics, render};
 
 /// The media type of the metrics.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -127,7 +128,13 @@ async fn answer(ctx: &Context, client: Client, method: &Method, path: &str) -> R
         (_, path) if client == Client::Root && path.starts_with(GUESTS) => guests(ctx, method, path).await,
         (&Method::GET, "/metrics") => {
             let usage = usage(ctx).await;
-            let text = render(usage, &ctx.reconciles, ctx.queue.len());
+            let of_agent = AgentMetrics {
+                reconciles: &ctx.reconciles,
+                verifications: &ctx.pulls.verifications,
+                damaged_backups: damaged_backups(&ctx.index.read(), ctx.host()),
+                queue: ctx.queue.len(),
+            };
+            let text = render(usage, &of_agent);
             (StatusCode::OK, OPEN_METRICS, Bytes::from(text))
         }
         (&Method::GET, "/usage") => match serde_json::to_vec(&*usage(ctx).await) {

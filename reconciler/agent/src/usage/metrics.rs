@@ -13,18 +13,33 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
-use super::{PoolUsage, Reconciles, Usage, VmUsage};
+use super::{PoolUsage, Reconciles, Usage, Verifications, VmUsage};
 
 /// The labels of a metric and its value.
 type Sample<V> = (Vec<(&'static str, String)>, V);
 
+/// The metrics of an agent.
+#[derive(Debug)]
+pub(crate) struct AgentMetrics<'a> {
+    pub(crate) reconciles: &'a Reconciles,
+    pub(crate) verifications: &'a Verifications,
+    /// The Backups of this host whose last verification found damage.
+    pub(crate) damaged_backups: usize,
+    /// The length of the queue.
+    pub(crate) queue: usize,
+}
+
 /// Renders the metrics of a host, of its VMs and of its agent.
-pub(crate) fn render(usage: Arc<Usage>, reconciles: &Reconciles, queue: usize) -> String {
+pub(crate) fn render(usage: Arc<Usage>, of_agent: &AgentMetrics<'_>) -> String {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Collected(usage)));
     let agent = registry.sub_registry_with_prefix("berth_agent");
-    reconciles.register(agent);
-    agent.register("queue_length", "Keys that wait to be reconciled", ConstGauge::new(queue as u64));
+    of_agent.reconciles.register(agent);
+    of_agent.verifications.register(agent);
+    let damaged = ConstGauge::new(of_agent.damaged_backups as u64);
+    agent.register("damaged_backups", "Backups of the host of which data is damaged or missing", damaged);
+    let queue = ConstGauge::new(of_agent.queue as u64);
+    agent.register("queue_length", "Keys that wait to be reconciled", queue);
     let mut text = String::new();
     encode(&mut text, &registry).expect("writing into a String cannot fail");
     text
@@ -244,7 +259,7 @@ fn histogram(durations: &[u64]) -> (f64, Vec<(f64, u64)>) {
 
 #[cfg(test)]
 mod tests {
-    use berth_host::{HostUse, InterfaceUse, MachineUse};
+    use berth_host::{HostUse, InterfaceUse, MachineUse, VerifiedBackup};
     use std::time::Duration;
 
     use super::super::DiskUsage;
@@ -297,7 +312,16 @@ mod tests {
     fn each_metric_has_its_labels_unit_and_value() {
         let reconciles = Reconciles::default();
         reconciles.count("VM", false, Duration::from_millis(3));
-        let text = render(Arc::new(usage()), &reconciles, 5);
+        let verifications = Verifications::default();
+        verifications.count(Some(&VerifiedBackup { read_bytes: 7, ..VerifiedBackup::default() }));
+        verifications.count(None);
+        let of_agent = AgentMetrics {
+            reconciles: &reconciles,
+            verifications: &verifications,
+            damaged_backups: 2,
+            queue: 5,
+        };
+        let text = render(Arc::new(usage()), &of_agent);
         for line in [
             "berth_host_cpu_seconds_total{mode=\"busy\"} 7.0",
             "berth_host_pressure_waiting_seconds_total{resource=\"io\"} 0.5",
@@ -320,6 +344,10 @@ mod tests {
             "berth_vm_disk_operation_duration_seconds_bucket{le=\"0.0001\",namespace=\"shop\",vm=\"web\",disk=\"root\",operation=\"read\"} 1",
             "berth_vm_disk_operation_duration_seconds_bucket{le=\"+Inf\",namespace=\"shop\",vm=\"web\",disk=\"root\",operation=\"read\"} 4",
             "berth_agent_reconciles_total{kind=\"VM\",result=\"success\"} 1",
+            "berth_agent_backup_verifications_total{result=\"whole\"} 1",
+            "berth_agent_backup_verifications_total{result=\"error\"} 1",
+            "berth_agent_backup_verification_bytes_total 7",
+            "berth_agent_damaged_backups 2",
             "berth_agent_queue_length 5",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");

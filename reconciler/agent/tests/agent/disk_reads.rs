@@ -66,7 +66,7 @@ async fn read(stream: &mut TlsStream<TcpStream>, offset: u64, length: u32) -> Re
             Ok(data)
         }
         ReadMessage::Error(text) => Err(text),
-        ReadMessage::Size(size) => panic!("{size} again"),
+        message => panic!("{message:?}"),
     }
 }
 
@@ -173,6 +173,9 @@ async fn a_backup_is_opened_with_the_secret_of_its_repository_once_it_is_complet
     let token = ticket(&site, DiskOrigin::Backup, "daily", backup.uid()).await;
     let (mut stream, size) = open(&site, DiskOrigin::Backup, "daily", &token).await;
     assert_eq!((size, read(&mut stream, 0, 6).await.expect("data").as_slice()), (GIB, &b"stored"[..]));
+    stream.write_all(b"{\"declaration\":true}\n").await.expect("sent");
+    assert_eq!(message(&mut stream).await, ReadMessage::Declaration(0), "no VM has the disk in its list");
+    assert_eq!(read(&mut stream, 0, 6).await.expect("data"), b"stored", "the session goes on");
     let wrong = Patch::Merge(json!({"stringData": {"password": "battery staple"}}));
     secrets.patch("password", &PatchParams::default(), &wrong).await.expect("changed");
     let token = ticket(&site, DiskOrigin::Backup, "daily", backup.uid()).await;

@@ -92,6 +92,12 @@ fn bound() -> [Value; 2] {
                 "a host gives out no addresses and no security groups",
             ),
             validation(
+                "!variables.bound || !has(object.status) || !has(object.status.verification) || !has(object.status.verification.requested) || \
+                 (has(oldObject.status.verification) && has(oldObject.status.verification.requested) && \
+                 object.status.verification.requested == oldObject.status.verification.requested)",
+                "a host does not request a verification, which lets it read the Secrets of a repository",
+            ),
+            validation(
                 &key_class(),
                 "a host reports only the key class that a disk declares or has, and of a snapshot one of its namespace",
             ),

@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
+use serde_json::{Map, Value};
+
 use super::{CONCURRENCY, Inner, Repository};
 use crate::block::{BLOCK_SIZE, BlockId};
 use crate::error::{Error, Result};
@@ -43,6 +45,11 @@ impl BackupReader {
     /// Returns the size of the disk in bytes.
     pub fn size(&self) -> u64 {
         self.manifest.size
+    }
+
+    /// Returns the facts that were stored with the backup.
+    pub fn facts(&self) -> &Map<String, Value> {
+        &self.manifest.facts
     }
 
     /// Fills the buffer with the data at this offset.

@@ -1,6 +1,5 @@
-//! Restores, and checks of what is stored.
+//! Restores, and reads of blocks.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use futures::{Stream, StreamExt as _, TryStreamExt as _};
@@ -48,29 +47,6 @@ impl Repository {
         sink.flush().await.map_err(|source| Error::Sink { offset: 0, source })
     }
 
-    /// Reads every block of a backup and checks it.
-    ///
-    /// *Errors*: those of [`Repository::restore`].
-    pub async fn verify(
-        &self,
-        disk: &DiskId,
-        backup: &BackupId,
-        progress: impl Fn(Progress) + Send + Sync,
-    ) -> Result<()> {
-        let manifest = self.complete(disk, backup).await?;
-        let mut verified = HashSet::new();
-        for part in manifest::parts(manifest.size) {
-            let ids = self.inner.index(disk, &manifest, part).await?;
-            let new = wanted(part, &ids).into_iter().filter(|block| verified.insert(block.id)).collect();
-            let mut blocks = Arc::clone(&self.inner).read_blocks(disk, new);
-            while let Some((offset, _)) = blocks.try_next().await? {
-                progress(Progress { done: offset, total: manifest.size });
-            }
-            progress(Progress { done: part.offset + part.length, total: manifest.size });
-        }
-        Ok(())
-    }
-
     pub(super) async fn complete(&self, disk: &DiskId, backup: &BackupId) -> Result<Manifest> {
         let manifest = self.inner.manifest(disk, backup).await?;
         manifest.ok_or_else(|| Error::NoBackup { disk: disk.to_string(), backup: backup.to_string() })
@@ -79,14 +55,14 @@ impl Repository {
 
 /// A block to read.
 #[derive(Clone, Copy, Debug)]
-struct Wanted {
-    offset: u64,
-    length: usize,
-    id: BlockId,
+pub(super) struct Wanted {
+    pub(super) offset: u64,
+    pub(super) length: usize,
+    pub(super) id: BlockId,
 }
 
 /// The blocks of a part that are not zeros.
-fn wanted(part: Part, ids: &[BlockId]) -> Vec<Wanted> {
+pub(super) fn wanted(part: Part, ids: &[BlockId]) -> Vec<Wanted> {
     let blocks = ids.iter().enumerate().filter(|(_, id)| **id != BlockId::ZERO);
     let wanted = blocks.map(|(at, id)| {
         let (offset, length) = part.block(at);
@@ -126,7 +102,7 @@ impl Inner {
     }
 
     /// Reads blocks in order, each with its offset. One is with the caller while the others are read.
-    fn read_blocks(
+    pub(super) fn read_blocks(
         self: Arc<Self>,
         disk: &DiskId,
         blocks: Vec<Wanted>,

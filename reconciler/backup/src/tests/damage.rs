@@ -163,6 +163,78 @@ async fn a_backup_stores_what_is_missing_of_its_parent() {
 }
 
 #[tokio::test]
+async fn a_verification_names_the_damaged_blocks_and_goes_on() {
+    let (old, new) = (TestDisk::new(3 * MIB4, &[1, 2, 3]), TestDisk::new(20 * MIB4, &[1; 20]));
+    let (memory, repository, ..) = repository_of(old, new).await;
+    let index = repository.first_index(&disk_id("a"), &backup_id("one")).await.expect("it is stored");
+    let is_block = |name: &String| name.starts_with("disks/a/blocks") && !name.contains(&index);
+    let whole = read_back(&repository, "one", None).await.expect("read");
+    assert_eq!((whole.damaged, whole.blocks, whole.read_bytes), (0, 3, 3 * MIB4));
+    let equal = read_back(&repository, "two", None).await.expect("read");
+    assert_eq!((equal.damaged, equal.blocks), (0, 1), "equal blocks are read once");
+    // The index of the other backup is among them, and is not read.
+    let names: Vec<_> = memory.names().into_iter().filter(is_block).collect();
+    for (at, name) in names.iter().enumerate() {
+        set(&memory, name, (at > 0).then(|| vec![1; 50]));
+    }
+    let found = read_back(&repository, "one", None).await.expect("it goes on");
+    assert_eq!((found.damaged, found.blocks, found.read_bytes), (3, 0, 0), "{found:?}");
+    assert_eq!(found.named.len(), 3);
+    let named = |text: &str| found.named.iter().any(|named| named.contains(text));
+    assert!(named("at byte 0 of the disk") && named("at byte 8388608 of the disk"), "{found:?}");
+    assert!(found.named.iter().all(|named| names.iter().any(|name| named.starts_with(name.as_str()))));
+}
+
+#[tokio::test]
+async fn a_verification_leaves_out_the_blocks_of_its_base() {
+    let (memory, repository, ..) = repository().await;
+    let found = read_back(&repository, "two", Some("one")).await.expect("read");
+    assert_eq!((found.has_base, found.damaged, found.blocks), (true, 0, 1), "one block is new");
+    let found = read_back(&repository, "two", Some("two")).await.expect("read");
+    assert_eq!((found.has_base, found.blocks), (false, 2), "it is no base of itself");
+    let found = read_back(&repository, "two", Some("absent")).await.expect("read");
+    assert_eq!((found.has_base, found.blocks), (false, 2));
+    let index = repository.first_index(&disk_id("a"), &backup_id("one")).await.expect("it is stored");
+    let name = memory.names().into_iter().find(|name| name.contains(&index)).expect("it is there");
+    set(&memory, &name, None);
+    let found = read_back(&repository, "two", Some("one")).await.expect("read");
+    assert_eq!((found.has_base, found.blocks), (true, 2), "its blocks are not known");
+    set(&memory, "disks/a/backups/one", Some(vec![1; 50]));
+    let found = read_back(&repository, "two", Some("one")).await.expect("read");
+    assert_eq!((found.has_base, found.damaged, found.blocks), (false, 0, 2));
+}
+
+#[tokio::test]
+async fn a_store_that_does_not_answer_is_no_damage() {
+    let (memory, repository, ..) = repository().await;
+    for at in 0..4 {
+        let failing = Arc::new(memory.with(Some(super::memory::Fault::Before(at))));
+        let error = read_back(&repository.in_store(failing), "one", None).await.expect_err("it is unknown");
+        assert!(error.is_transient(), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_repository_that_went_away_is_no_damage() {
+    let (memory, repository, ..) = repository().await;
+    memory.objects.lock().unwrap().clear();
+    let error = read_back(&repository, "one", None).await.expect_err("it is unknown");
+    assert!(matches!(error, Error::NoRepository { .. }), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_verification_keeps_its_rate_and_changes_nothing() {
+    let (memory, repository, ..) = repository().await;
+    let begun = tokio::time::Instant::now();
+    let options = VerifyOptions { base: None, bytes_per_second: Some(MIB4 / 10) };
+    let (disk, backup, before) = (disk_id("a"), backup_id("one"), memory.names());
+    let found = repository.verify(&disk, &backup, options, |_| {}).await.expect("read");
+    assert_eq!(found.blocks, 2);
+    assert!(begun.elapsed() >= std::time::Duration::from_secs(20), "{:?}", begun.elapsed());
+    assert_eq!(memory.names(), before);
+}
+
+#[tokio::test]
 async fn blocks_stay_while_those_of_another_backup_are_unknown() {
     let (memory, repository, _, new) = repository().await;
     let whole = get(&memory, "disks/a/backups/two");

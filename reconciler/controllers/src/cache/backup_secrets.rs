@@ -1,5 +1,5 @@
-//! The Secrets of repositories of backups: a host reads them while it makes, finds or deletes a Backup, makes a Disk from one, or opens
-//! one for a client.
+//! The Secrets of repositories of backups: a host reads them while it makes, finds, verifies or deletes a Backup, makes a Disk from one, or
+//! opens one for a client.
 
 use berth_api::{Backup, BackupRepository, DeletionPolicy, Disk};
 use k8s_openapi::jiff::Timestamp;
@@ -15,7 +15,7 @@ fn host_of_backup(backup: &Backup) -> Option<&str> {
     let is_deleted = backup.metadata.deletion_timestamp.is_some();
     let works = match is_deleted {
         true => backup.spec.deletion_policy == DeletionPolicy::Delete,
-        false => !backup.is_complete() || is_read(backup),
+        false => !backup.is_complete() || is_read(backup) || backup.requested_verification().is_some(),
     };
     let binding = backup.status.as_ref()?.binding.as_ref();
     binding.filter(|_| works).map(|binding| binding.host.as_str())
@@ -194,6 +194,22 @@ mod tests {
         made["size"] = json!("1Gi");
         assert!(put(&mut cache, "6", "Disk", "d", &disk, &made).contains(&role("h2")));
         assert!(cache.secrets_of("h2", "ns").is_empty());
+    }
+
+    #[test]
+    fn a_host_reads_the_secrets_of_a_complete_backup_while_it_verifies_it() {
+        let mut cache = Cache::new(Duration::from_secs(40));
+        let repository = json!({"folder": "nas", "passwordSecretName": "password"});
+        put(&mut cache, "1", "BackupRepository", "r", &repository, &json!(null));
+        let spec = json!({"repository": "r", "snapshot": "s"});
+        let mut status = json!({"binding": {"host": "h1", "epoch": 1}, "volumeID": "v", "backupID": "b",
+            "completedAt": "2026-01-01T00:00:00Z",
+            "verification": {"requested": {"at": "2026-01-02T00:00:00Z"}}});
+        put(&mut cache, "2", "Backup", "b", &spec, &status);
+        assert_eq!(cache.secrets_of("h1", "ns"), ["password".to_owned()]);
+        status["verification"] = json!({"endedAt": "2026-01-02T01:00:00Z", "damagedBlocks": 0});
+        assert!(put(&mut cache, "3", "Backup", "b", &spec, &status).contains(&Key::secrets_role("h1", "ns")));
+        assert!(cache.secrets_of("h1", "ns").is_empty());
     }
 
     #[test]

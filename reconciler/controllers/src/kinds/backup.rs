@@ -1,8 +1,9 @@
 //! The Backup controller: binds a backup to the host of its snapshot, or one that exists already to a host that reaches its
 //! repository. When the host is gone for good, a complete backup has none until it is deleted: then one that reaches the repository
-//! deletes its data.
+//! deletes its data, and one that is to be verified, or read by a client, goes to such a host too.
 
 mod reads;
+mod verification;
 
 use std::sync::Arc;
 
@@ -33,6 +34,8 @@ struct Observed {
     no_folder_there: bool,
     /// A host that reaches the repository.
     reaches: Option<String>,
+    /// Whether it is to be read: verified, or for a client.
+    is_to_be_read: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,19 +67,42 @@ struct NewIdentity {
 
 pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut WriteBatch) -> Outcome {
     let Some(backup) = cache.tables.backups.get(key).cloned() else { return Outcome::Settled };
-    let plan = plan(&backup, &observe(cache, &backup));
+    let now = config.clock.now();
+    let mut observed = observe(cache, &backup);
+    let of_verification = verification::observe(cache, &backup, observed.repository.as_deref());
+    let verification = verification::plan(&backup, &of_verification, now);
+    observed.is_to_be_read = verification.is_due() || reads::is_wanted(&backup, now);
+    let plan = plan(&backup, &observed);
     if let Decision::Bind(_) = &plan.decision {
         batch.hold(cache, [repository_key(&backup)]);
     }
-    batch.steps(cache, config.clock.now(), &plan.steps);
-    batch.status(backup.as_ref(), status(&backup, &plan.decision, config.clock.now()));
+    batch.steps(cache, now, &plan.steps);
+    let mut status = status(&backup, &plan.decision, now);
+    verification::write(&mut status, &verification, now);
+    if let (true, Some(repository), Some(binding)) =
+        (verification.is_due(), &observed.repository, &status.binding)
+    {
+        let role = Key::secrets_role(&binding.host, &backup.namespace().unwrap_or_default());
+        let secrets = repository.spec.secrets().map(ToString::to_string).collect();
+        batch.allow(cache, &binding.host, role, secrets);
+    }
+    batch.status(backup.as_ref(), status);
+    verification::concerned(cache, &backup).into_iter().for_each(|other| batch.enqueue(other));
     if let (Decision::Unbind, Some(binding)) = (&plan.decision, binding(&backup)) {
         // It is removed with the last object that is bound to it.
         batch.enqueue(Key::cluster(ObjectKind::Host, &binding.host));
     }
-    match reads::reconcile(cache, config, &backup, batch) {
-        Some(end) => plan.outcome.and(Dependency::Time(end)),
-        None => plan.outcome,
+    let mut outcome = plan.outcome;
+    if let Some(end) = reads::reconcile(cache, config, &backup, batch) {
+        outcome = outcome.and(Dependency::Time(end));
+    }
+    if backup.is_complete() {
+        // Its policy.
+        outcome = outcome.and(Dependency::Object(repository_key(&backup)));
+    }
+    match verification {
+        verification::Decision::Later(Some(next)) => outcome.and(Dependency::Time(next)),
+        _ => outcome,
     }
 }
 
@@ -111,9 +137,11 @@ fn observe(cache: &Cache, backup: &Backup) -> Observed {
             cache.is_fenced(&bound.host) || cache.tables.hosts.cluster(&bound.host).is_none()
         }),
         no_folder_there: snapshot_host.is_some_and(|host| !offers(host)),
-        reaches: reaches(cache, backup, offers),
+        // Only one without a host needs another: it is looked for among all Backups of the repository.
+        reaches: binding(backup).is_none().then(|| reaches(cache, backup, offers)).flatten(),
         snapshot: snapshot.cloned(),
         repository,
+        is_to_be_read: false,
     }
 }
 
@@ -156,6 +184,7 @@ fn plan(backup: &Backup, observed: &Observed) -> Plan<Decision> {
             plan
         }
         None if is_deleted => delete_unbound(backup, observed),
+        None if backup.is_complete() && observed.is_to_be_read => bind_complete(backup, observed),
         None if backup.is_complete() => Plan::settled(Decision::NoChange),
         None => bind(backup, observed),
     }
@@ -173,6 +202,17 @@ fn delete_unbound(backup: &Backup, observed: &Observed) -> Plan<Decision> {
     match &observed.reaches {
         Some(host) => Plan::settled(Decision::Bind(Bound { host: host.clone(), new: None })),
         None => no_host(backup),
+    }
+}
+
+/// The plan for a complete backup without a host that is to be read.
+fn bind_complete(backup: &Backup, observed: &Observed) -> Plan<Decision> {
+    match &observed.reaches {
+        Some(host) if observed.repository.is_some() => Plan {
+            steps: vec![Step::AddFinalizer(Key::of(backup), HOST_FINALIZER)],
+            ..Plan::settled(Decision::Bind(Bound { host: host.clone(), new: None }))
+        },
+        _ => Plan::blocked(Decision::NoChange, vec![Dependency::Hosts]),
     }
 }
 
@@ -339,6 +379,21 @@ mod tests {
     fn taken() -> Value {
         json!({"binding": {"host": "h1", "epoch": 1}, "snapshotID": "s-1", "volumeID": "v-1", "pool": "fast",
             "size": "4Gi", "takenAt": "2026-01-01T00:00:00Z", "consistency": "Crash"})
+    }
+
+    #[test]
+    fn a_complete_backup_whose_host_is_gone_gets_another_one_to_be_read() {
+        let complete =
+            of_s(&json!({"volumeID": "v-1", "backupID": "b-u", "completedAt": "2026-01-01T00:00:00Z"}));
+        assert_eq!(plan(&complete, &seen(None)), Plan::settled(Decision::NoChange));
+        let due = Observed { is_to_be_read: true, ..seen(None) };
+        let bound = Decision::Bind(Bound { host: "h2".into(), new: None });
+        let binds = plan(&complete, &due);
+        assert_eq!((&binds.decision, binds.steps.len()), (&bound, 1));
+        let after = status(&complete, &binds.decision, Timestamp::UNIX_EPOCH);
+        assert_eq!(after.backup_id.as_deref(), Some("b-u"), "its identity stays");
+        let none = plan(&complete, &Observed { reaches: None, ..due });
+        assert_eq!(none, Plan::blocked(Decision::NoChange, vec![Dependency::Hosts]));
     }
 
     #[test]

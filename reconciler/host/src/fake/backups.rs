@@ -1,6 +1,6 @@
 //! Repositories of backups, in memory. Other fake hosts can have the same ones.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use secrecy::ExposeSecret;
 
 use super::FakeSystem;
 use crate::{
-    BackupFacts, BackupId, Backups, DiskReader, NewBackup, NewVolume, Progress, RepositoryAccess,
-    RepositoryPlace, RepositoryProblem, Result, SystemError, VolumeFacts,
+    BackupFacts, BackupId, BackupToVerify, Backups, DiskReader, NewBackup, NewVolume, Progress,
+    RepositoryAccess, RepositoryPlace, RepositoryProblem, Result, SystemError, VerifiedBackup, VolumeFacts,
 };
 
 /// Duration of a backup or a restore, which goes on in `PIECES` pieces.
@@ -26,6 +26,11 @@ struct Repository {
     id: String,
     password: String,
     backups: BTreeMap<BackupId, BackupFacts>,
+    declarations: BTreeMap<BackupId, String>,
+    /// The backups with a damaged block.
+    damaged: BTreeSet<BackupId>,
+    /// The verifications that have ended, in order.
+    verified: Vec<BackupToVerify>,
 }
 
 impl FakeRepositories {
@@ -43,6 +48,18 @@ impl FakeRepositories {
         for repository in self.all().values_mut() {
             repository.backups.remove(id);
         }
+    }
+
+    /// Damages a block of a backup without berth being involved.
+    pub fn damage(&self, id: &BackupId) {
+        for repository in self.all().values_mut().filter(|repository| repository.backups.contains_key(id)) {
+            repository.damaged.insert(id.clone());
+        }
+    }
+
+    /// Returns the verifications that have ended, in order.
+    pub fn verified(&self) -> Vec<BackupToVerify> {
+        self.all().values().flat_map(|repository| repository.verified.iter().cloned()).collect()
     }
 
     /// Calls `work` with the repository; None if there is none and none was opened before. One is made first if `makes`.
@@ -64,6 +81,9 @@ impl FakeRepositories {
                 id: format!("r-{number}"),
                 password: access.password.expose_secret().to_owned(),
                 backups: BTreeMap::new(),
+                declarations: BTreeMap::new(),
+                damaged: BTreeSet::new(),
+                verified: Vec::new(),
             });
         }
         let Some(repository) = all.get_mut(&access.place) else {
@@ -98,9 +118,9 @@ impl FakeSystem {
         self.state().disk_data.insert(id.to_owned(), bytes.to_vec());
     }
 
-    fn reader(&self, id: &str, size: u64) -> Box<dyn DiskReader> {
+    fn reader(&self, id: &str, size: u64, declaration: Option<String>) -> Box<dyn DiskReader> {
         let bytes = self.state().disk_data.get(id).cloned().unwrap_or_default();
-        Box::new(FakeReader { bytes, size })
+        Box::new(FakeReader { bytes, size, declaration })
     }
 
     fn check_folder(&self, access: &RepositoryAccess) -> Result<()> {
@@ -162,7 +182,10 @@ impl FakeSystem {
             parent: parent.map(|parent| parent.backup.clone()),
         };
         let stored = facts.clone();
-        repositories.with(access, false, |repository| repository.backups.insert(new.id.clone(), stored))?;
+        repositories.with(access, false, |repository| {
+            repository.declarations.extend(new.declaration.clone().map(|text| (new.id.clone(), text)));
+            repository.backups.insert(new.id.clone(), stored)
+        })?;
         Ok(facts)
     }
 
@@ -180,10 +203,44 @@ impl FakeSystem {
     }
 }
 
+impl FakeSystem {
+    async fn read_back(
+        &self,
+        access: &RepositoryAccess,
+        wanted: &BackupToVerify,
+        progress: Progress<'_>,
+    ) -> Result<VerifiedBackup> {
+        let facts = match self.read_backup(access, &wanted.id) {
+            Err(SystemError::BackupLost { backup, .. }) => {
+                let named = vec![format!("{backup}: it is missing")];
+                return Ok(VerifiedBackup { damaged: 1, named, ..VerifiedBackup::default() });
+            }
+            found => found?,
+        };
+        self.work(facts.size, progress).await;
+        let ended = self.repositories().with(access, false, |repository| {
+            repository.verified.push(wanted.clone());
+            let of_base =
+                wanted.base.as_ref().map(|base| BackupId { backup: base.clone(), ..wanted.id.clone() });
+            let base = of_base.filter(|base| repository.backups.contains_key(base)).map(|base| base.backup);
+            let damaged = repository.damaged.contains(&wanted.id);
+            let named = damaged.then(|| format!("disks/{}/blocks/00/0: it is missing", wanted.id.disk));
+            VerifiedBackup {
+                read_bytes: if base.is_some() { facts.size / 800 } else { facts.size / 8 },
+                base,
+                damaged: u64::from(damaged),
+                named: named.into_iter().collect(),
+            }
+        })?;
+        Ok(ended.unwrap_or_default())
+    }
+}
+
 /// The data of a snapshot or a backup.
 struct FakeReader {
     bytes: Vec<u8>,
     size: u64,
+    declaration: Option<String>,
 }
 
 #[async_trait]
@@ -198,6 +255,10 @@ impl DiskReader for FakeReader {
             *byte = self.bytes.get(start.saturating_add(at)).copied().unwrap_or_default();
         }
         Ok(())
+    }
+
+    fn declaration(&self) -> Option<String> {
+        self.declaration.clone()
     }
 }
 
@@ -239,10 +300,21 @@ impl Backups for FakeSystem {
         self.call("create_from_backup", work).await
     }
 
+    async fn verify_backup(
+        &self,
+        repository: &RepositoryAccess,
+        wanted: &BackupToVerify,
+        progress: Progress<'_>,
+    ) -> Result<VerifiedBackup> {
+        self.call("verify_backup", self.read_back(repository, wanted, progress)).await
+    }
+
     async fn open_backup(&self, repository: &RepositoryAccess, id: &BackupId) -> Result<Box<dyn DiskReader>> {
         let work = async {
             let facts = self.read_backup(repository, id)?;
-            Ok(self.reader(&id.backup, facts.size))
+            let found =
+                self.repositories().with(repository, false, |found| found.declarations.get(id).cloned())?;
+            Ok(self.reader(&id.backup, facts.size, found.flatten()))
         };
         self.call("open_backup", work).await
     }
@@ -252,7 +324,7 @@ impl Backups for FakeSystem {
             let found = self.state().snapshots.get(snapshot).map(|found| found.facts.clone());
             let taken = found.filter(|facts| facts.taken.is_some());
             let facts = taken.ok_or_else(|| SystemError::SnapshotLost { id: snapshot.to_owned() })?;
-            Ok(self.reader(snapshot, facts.size))
+            Ok(self.reader(snapshot, facts.size, None))
         };
         self.call("open_snapshot", work).await
     }

@@ -9,13 +9,14 @@
 //! name in a header, and can open no other file.
 
 mod disks;
+mod listing;
 mod readers;
 mod repositories;
 #[cfg(test)]
 mod tests;
 
 use async_trait::async_trait;
-use berth_backup::{BackupId as StoredId, DiskId, Repository};
+use berth_backup::{BackupId as StoredId, DiskId, Repository, VerifyOptions};
 use berth_qemu::machine::Backing;
 use serde_json::{Map, Value};
 
@@ -23,16 +24,19 @@ use super::LinuxSystem;
 use super::qemu_img::paths;
 use super::volumes::Begun;
 use crate::{
-    BackupFacts, BackupId, BackupParent, Backups, DiskReader, NewBackup, NewVolume, Progress,
-    RepositoryAccess, Result, SystemError, Taken, VolumeFacts,
+    BackupFacts, BackupId, BackupParent, BackupToVerify, Backups, DiskReader, MAX_DECLARATION, NewBackup,
+    NewVolume, Progress, RepositoryAccess, Result, SystemError, Taken, VerifiedBackup, VolumeFacts,
 };
 use disks::{Parent, SnapshotDisk, VolumeDisk};
+pub use listing::{EntryFacts, ObjectStore, RepositoryEntry, RepositoryReader};
 use readers::{BackupData, SnapshotData};
 use repositories::failed;
 
-/// In the facts of a backup: whether the guest's file systems were frozen, and the backup whose unchanged data was not read again.
+/// In the facts of a backup: whether the guest's file systems were frozen, the backup whose unchanged data was not read again, and the
+/// declaration of the VM that has the disk.
 const FROZEN: &str = "frozen";
 const PARENT: &str = "parent";
+const DECLARATION: &str = "declaration";
 
 /// A backup in an open repository.
 struct Stored<'a> {
@@ -81,6 +85,9 @@ impl LinuxSystem {
         facts.insert(FROZEN.to_owned(), taken.frozen.into());
         if let Some(parent) = &parent {
             facts.insert(PARENT.to_owned(), parent.as_str().into());
+        }
+        if let Some(declaration) = new.declaration.as_deref().and_then(declared) {
+            facts.insert(DECLARATION.to_owned(), declaration);
         }
         let mut disk =
             SnapshotDisk::open(&self.layout, self.tools_user, &new.pool, (chain, key), below).await?;
@@ -153,6 +160,18 @@ impl Stored<'_> {
     }
 }
 
+/// Returns the value of a declaration: as a text in JSON it would be longer. One that is too long is left out, as the backup would fail with it.
+fn declared(text: &str) -> Option<Value> {
+    let value = serde_json::from_str::<Value>(text).ok().filter(|_| text.len() <= MAX_DECLARATION);
+    if value.is_none() {
+        tracing::warn!(
+            bytes = text.len(),
+            "a declaration is no JSON, or too long to be stored with a backup"
+        );
+    }
+    value
+}
+
 fn no_repository(access: &RepositoryAccess, id: &BackupId) -> SystemError {
     SystemError::BackupLost {
         backup: format!("{}/{}", id.disk, id.backup),
@@ -203,6 +222,26 @@ impl Backups for LinuxSystem {
         let partial = disk.close().await?;
         let new = volume.clone();
         self.on_volumes(move |v| v.finish_restored(&new, partial.path())).await
+    }
+
+    async fn verify_backup(
+        &self,
+        repository: &RepositoryAccess,
+        wanted: &BackupToVerify,
+        progress: Progress<'_>,
+    ) -> Result<VerifiedBackup> {
+        let Some(stored) = self.stored(repository, &wanted.id, false).await? else {
+            let named = vec!["the repository: there is none".to_owned()];
+            return Ok(VerifiedBackup { damaged: 1, named, ..VerifiedBackup::default() });
+        };
+        let base = wanted.base.as_ref().and_then(|base| StoredId::new(base).ok());
+        let options = VerifyOptions { base: base.as_ref(), bytes_per_second: Some(wanted.bytes_per_second) };
+        let done = |now: berth_backup::Progress| progress(now.done, Some(now.total));
+        let read = stored.repository.verify(&stored.disk, &stored.backup, options, done).await;
+        let read = read.map_err(|error| failed(repository, error))?;
+        let berth_backup::Verification { has_base, read_bytes, damaged, named, blocks: _ } = read;
+        let base = base.filter(|_| has_base).map(|base| base.to_string());
+        Ok(VerifiedBackup { base, read_bytes, damaged, named })
     }
 
     async fn open_backup(&self, repository: &RepositoryAccess, id: &BackupId) -> Result<Box<dyn DiskReader>> {

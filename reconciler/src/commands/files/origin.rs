@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use berth_agent::TypedApi;
 use berth_api::{
     Backup, Binding, DiskSnapshot,
@@ -45,15 +45,20 @@ struct Object {
 ///
 /// *Errors:* there is no such object, or it is not complete; its host serves no reads, does not answer or refuses the ticket; the
 /// repository of a backup is not opened in time.
-pub(super) async fn opened(origin: DiskOrigin, source: &FileSource, name: &str) -> anyhow::Result<DiskData> {
+pub(in crate::commands) async fn opened(
+    origin: DiskOrigin,
+    source: &FileSource,
+    name: &str,
+) -> anyhow::Result<DiskData> {
     let (namespace, name) = (resources::checked(&source.namespace)?, resources::checked(name)?);
     let client = client_of(connect::admin(&source.connection, &source.state.state_dir).await?)?;
     let site = Site { client, namespace, name, origin };
     let object = site.object().await?;
-    let connection = match origin {
-        DiskOrigin::DiskSnapshot => site.connect(&object).await?,
-        DiskOrigin::Backup => {
-            let connected = site.connect_to_backup(&object).await;
+    let connection = match (origin, &object) {
+        (DiskOrigin::DiskSnapshot, Some(object)) => site.connect(object).await?,
+        (DiskOrigin::DiskSnapshot, None) => bail!("DiskSnapshot {name} has no host"),
+        (DiskOrigin::Backup, _) => {
+            let connected = site.connect_to_backup().await;
             site.end_permission().await;
             connected?
         }
@@ -73,7 +78,8 @@ impl Site<'_> {
         TypedApi::namespaced(self.client.clone(), self.namespace)
     }
 
-    async fn object(&self) -> anyhow::Result<Object> {
+    /// Returns None for a Backup whose host is gone for good.
+    async fn object(&self) -> anyhow::Result<Option<Object>> {
         let (kind, name, namespace) = (self.origin.kind(), self.name, self.namespace);
         let reading = || format!("reading {kind} {name}");
         let found = match self.origin {
@@ -84,7 +90,7 @@ impl Site<'_> {
             DiskOrigin::DiskSnapshot => {
                 let snapshots: TypedApi<DiskSnapshot> = TypedApi::namespaced(self.client.clone(), namespace);
                 let found = snapshots.get_opt(name).await.with_context(reading)?;
-                found.map(|snapshot| of_snapshot(&snapshot))
+                found.map(|snapshot| of_snapshot(&snapshot).map(Some))
             }
         };
         found.unwrap_or_else(|| bail!("there is no {kind} {name} in namespace {namespace} (see -n)"))
@@ -98,20 +104,30 @@ impl Site<'_> {
         connected.with_context(|| format!("host {}, {}", object.host, object.server.address))
     }
 
-    /// Has the host permitted to read the Secrets of the repository, and connects once it does.
-    async fn connect_to_backup(&self, object: &Object) -> anyhow::Result<Connection> {
+    /// Has the host permitted to read the Secrets of the repository, and connects once it does. A Backup whose host is gone for good gets
+    /// another one meanwhile.
+    async fn connect_to_backup(&self) -> anyhow::Result<Connection> {
         let begun = Instant::now();
-        let mut is_shown = false;
+        let (mut is_shown, mut was_unbound) = (false, false);
         loop {
             self.permit().await?;
-            let error = match Box::pin(self.connect(object)).await {
-                Ok(connection) => return Ok(connection),
-                Err(error) => error,
+            let (error, may_pass) = match self.object().await {
+                Ok(Some(object)) => match Box::pin(self.connect(&object)).await {
+                    Ok(connection) => return Ok(connection),
+                    Err(error) => {
+                        let refused = error.downcast_ref::<ConnectError>();
+                        let is_early = matches!(refused, Some(ConnectError::Refused { code: NOT_YET, .. }));
+                        (error, is_early)
+                    }
+                },
+                Ok(None) => {
+                    was_unbound = true;
+                    (no_host(self.name), true)
+                }
+                // Its new host has not reported it yet.
+                Err(error) => (error, was_unbound),
             };
-            let refused = error.downcast_ref::<ConnectError>();
-            if !matches!(refused, Some(ConnectError::Refused { code: NOT_YET, .. }))
-                || begun.elapsed() > PATIENCE
-            {
+            if !may_pass || begun.elapsed() > PATIENCE {
                 return Err(error);
             }
             if !is_shown && begun.elapsed() > PAUSE * 5 {
@@ -148,7 +164,15 @@ impl Site<'_> {
     }
 }
 
-fn of_backup(backup: &Backup) -> anyhow::Result<Object> {
+fn no_host(backup: &str) -> anyhow::Error {
+    anyhow!(
+        "the host of Backup {backup} is gone for good, and it has no other one yet: a ready host has to reach its repository (kubectl get \
+         hosts; status.backupFolders)"
+    )
+}
+
+/// Returns None if its host is gone for good.
+fn of_backup(backup: &Backup) -> anyhow::Result<Option<Object>> {
     let name = backup.name_any();
     if backup.metadata.deletion_timestamp.is_some() {
         bail!("Backup {name} is being deleted");
@@ -158,13 +182,9 @@ fn of_backup(backup: &Backup) -> anyhow::Result<Object> {
     }
     let status = backup.status.clone().unwrap_or_default();
     if status.binding.is_none() {
-        bail!(
-            "the host of Backup {name} is gone for good: declare another Backup with existing = \"{}\", which gets another host, or make \
-             a Disk from it",
-            backup.identity().map(|(disk, backup)| format!("{disk}/{backup}")).unwrap_or_default()
-        );
+        return Ok(None);
     }
-    object("Backup", &name, backup.uid(), status.binding, status.files)
+    object("Backup", &name, backup.uid(), status.binding, status.files).map(Some)
 }
 
 fn of_snapshot(snapshot: &DiskSnapshot) -> anyhow::Result<Object> {
@@ -213,14 +233,14 @@ mod tests {
         let refused = |status| of_backup(&backup(status)).expect_err("it cannot be read").to_string();
         assert!(refused(json!({})).contains("is not complete"));
         let complete = "2026-01-01T00:00:00Z";
-        let lost = refused(json!({"completedAt": complete, "volumeID": "v-1", "backupID": "b-1"}));
-        assert!(lost.contains("existing = \"v-1/b-1\""), "{lost}");
+        let lost = backup(json!({"completedAt": complete, "volumeID": "v-1", "backupID": "b-1"}));
+        assert!(of_backup(&lost).expect("it gets another host").is_none());
         let bound = json!({"host": "h1", "epoch": 1});
         let unserved = refused(json!({"completedAt": complete, "binding": bound}));
         assert!(unserved.starts_with("host h1 serves no files of Backup daily"), "{unserved}");
         let files = json!({"address": "192.0.2.1:7444", "certificateSha256": "0".repeat(64)});
         let served = backup(json!({"completedAt": complete, "binding": bound, "files": files}));
-        let found = of_backup(&served).expect("it can be read");
+        let found = of_backup(&served).expect("it can be read").expect("it has a host");
         assert_eq!((found.uid.as_str(), found.server.address.as_str()), ("u1", "192.0.2.1:7444"));
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use berth_api::{Backup, Readiness, Reason};
 
 use super::observe::Observed;
-use super::{Step, id_of};
+use super::{Step, id_of, verification};
 use crate::converge::Plan;
 use crate::pulls::{Pull, Wanted, percent};
 
@@ -13,7 +13,10 @@ pub(super) fn plan(backup: &Backup, observed: &Observed) -> Plan<Step> {
     if backup.metadata.deletion_timestamp.is_some() {
         return delete(observed);
     }
-    if backup.is_complete() || matches!(observed.pull, Some(Pull::Stored(_))) {
+    if backup.is_complete() {
+        return verification::plan(observed.wanted.as_ref(), observed.pull.as_ref());
+    }
+    if matches!(observed.pull, Some(Pull::Stored(_))) {
         return Plan::without_steps(Readiness::Ready(Reason::Available, String::new()));
     }
     if id_of(backup).is_none() {
@@ -77,7 +80,9 @@ fn work(wanted: Wanted, pull: Option<&Pull>, running: impl Fn(u64, Option<u64>) 
                 None => plan,
             }
         }
-        Some(Pull::Found(_) | Pull::Stored(_) | Pull::Deleted) => Plan::without_steps(running(0, None)),
+        Some(Pull::Found(_) | Pull::Stored(_) | Pull::Deleted | Pull::Verified(_)) => {
+            Plan::without_steps(running(0, None))
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use berth_host::BackupFacts;
 use jiff::Timestamp;
 
 use super::observe::Observed;
+use super::verification;
 use crate::pulls::{Pull, percent};
 
 pub(super) fn status(
@@ -18,11 +19,16 @@ pub(super) fn status(
     status.observed_generation = generation;
     readiness.write(&mut status.conditions, generation, now);
     status.progress = match &observed.pull {
-        Some(Pull::Running { done, total, .. }) if backup.metadata.deletion_timestamp.is_none() => {
+        Some(Pull::Running { done, total, .. })
+            if backup.metadata.deletion_timestamp.is_none() && !backup.is_complete() =>
+        {
             percent(*done, *total)
         }
         _ => None,
     };
+    if backup.is_complete() && backup.metadata.deletion_timestamp.is_none() {
+        verification::write(&mut status, observed.pull.as_ref(), generation, now);
+    }
     if let Some(Pull::Stored(facts)) = &observed.pull
         && status.completed_at.is_none()
     {

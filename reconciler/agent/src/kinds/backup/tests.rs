@@ -1,6 +1,8 @@
+mod verification;
+
 use std::time::Duration;
 
-use berth_api::{Backup, BackupRepository, Consistency, Readiness, Reason};
+use berth_api::{Backup, BackupRepository, Consistency, DiskSnapshot, Readiness, Reason};
 use berth_host::{BackupFacts, Taken};
 use jiff::Timestamp;
 use kube::runtime::watcher::Event;
@@ -101,6 +103,28 @@ fn the_newest_complete_backups_of_the_same_disk_are_the_first_parents() {
     let parents: Vec<&str> = new.parents.iter().map(|parent| parent.backup.as_str()).collect();
     assert_eq!(parents, ["b-new", "b-old"]);
     assert_eq!(new.parents[0].snapshot, "s-new");
+}
+
+#[test]
+fn a_backup_keeps_the_declaration_of_the_vm_that_has_the_disk_in_its_list() {
+    let new = bound("a", json!({}));
+    let index = index(std::slice::from_ref(&new));
+    let kept = |index: &Index| match wanted_by(&index.read(), &new) {
+        Some(Wanted::Backup(_, _, Details(new))) => new.declaration,
+        other => panic!("{other:?}"),
+    };
+    let metadata = |name: &str| json!({"name": name, "namespace": "ns", "resourceVersion": "1"});
+    let snapshot = json!({"metadata": metadata("a"), "spec": {"disk": "web-data"}});
+    index.apply::<DiskSnapshot>(Event::Apply(serde_json::from_value(snapshot).expect("a snapshot")));
+    let disk = json!({"metadata": metadata("web-data"), "spec": {"size": "1Gi"}});
+    index.apply::<Disk>(Event::Apply(serde_json::from_value(disk).expect("a Disk")));
+    assert_eq!(kept(&index), None, "it has no VM");
+    let spec = json!({"cpus": 1, "disks": [{"name": "web-root", "boot": true}, {"name": "web-data"}]});
+    let vm = json!({"metadata": metadata("web"), "spec": spec});
+    index.apply::<VM>(Event::Apply(serde_json::from_value(vm).expect("a VM")));
+    let declaration = VMDeclaration::decode(kept(&index).expect("kept").as_bytes()).expect("a declaration");
+    assert_eq!((declaration.vm.as_str(), declaration.disk.as_str()), ("web", "web-data"));
+    assert_eq!(declaration.disk_spec["size"], "1Gi");
 }
 
 #[test]

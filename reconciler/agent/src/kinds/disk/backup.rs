@@ -127,7 +127,9 @@ pub(super) fn plan(
                 None => plan,
             }
         }
-        Some(Pull::Found(_) | Pull::Stored(_) | Pull::Deleted) => Plan::without_steps(restoring(0, None)),
+        Some(Pull::Found(_) | Pull::Stored(_) | Pull::Deleted | Pull::Verified(_)) => {
+            Plan::without_steps(restoring(0, None))
+        }
     }
 }
 

@@ -102,7 +102,11 @@ pub(crate) fn ready<'a, S>(
         }
         LocalImage::Pulling(
             source,
-            pull @ (Pull::Running { .. } | Pull::Found(_) | Pull::Stored(_) | Pull::Deleted),
+            pull @ (Pull::Running { .. }
+            | Pull::Found(_)
+            | Pull::Stored(_)
+            | Pull::Deleted
+            | Pull::Verified(_)),
         ) => {
             let is_new = matches!(pull, Pull::Running { followed: false, .. });
             let follow = is_new.then(|| step(Fetch::FollowPull, source.clone()));

@@ -38,7 +38,7 @@ pub(super) fn plan(image: &Image, observed: &Observed) -> Plan<Step> {
             let follow = (!followed).then(|| Step::FollowPull(wanted.clone()));
             Plan::steps(follow.into_iter().collect(), running(*done, *total))
         }
-        (None, Some(Pull::Found(_) | Pull::Stored(_) | Pull::Deleted)) => {
+        (None, Some(Pull::Found(_) | Pull::Stored(_) | Pull::Deleted | Pull::Verified(_))) => {
             // Once the status has the checksum, the image itself is downloaded.
             Plan::without_steps(running(0, None)).requeue_after(SOON)
         }

@@ -34,6 +34,12 @@ pub(super) fn reconcile(
     end.flatten()
 }
 
+/// Whether a client wants to read it, which takes a host.
+pub(super) fn is_wanted(backup: &Backup, now: Timestamp) -> bool {
+    let is_there = backup.is_complete() && backup.metadata.deletion_timestamp.is_none();
+    is_there && backup.read_until().is_some_and(|until| end_of(until, now).is_some())
+}
+
 /// Returns when the time of a read ends; `None` if it is over, is no time, or is longer than any client asks for.
 fn end_of(until: &str, now: Timestamp) -> Option<Timestamp> {
     let until: Timestamp = until.parse().ok()?;

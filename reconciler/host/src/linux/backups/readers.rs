@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 use berth_backup::{BackupReader, Source};
 
+use super::DECLARATION;
 use super::disks::SnapshotDisk;
 use super::repositories::failed;
 use crate::{DiskReader, RepositoryAccess, Result, SystemError};
@@ -29,6 +30,10 @@ impl DiskReader for BackupData {
     async fn read_at(&mut self, offset: u64, into: &mut [u8]) -> Result<()> {
         let read = self.reader.read_at(offset, into).await;
         read.map_err(|error| failed(&self.access, error))
+    }
+
+    fn declaration(&self) -> Option<String> {
+        self.reader.facts().get(DECLARATION).map(ToString::to_string)
     }
 }
 

@@ -66,6 +66,7 @@ impl Host {
             pool: "default".into(),
             snapshot: snapshot.into(),
             parents: parents.collect(),
+            declaration: Some(r#"{"vm": "web"}"#.to_owned()),
         };
         self.system.back_up(&access("canary"), &new, &|_, _| {}).await
     }
@@ -200,6 +201,52 @@ async fn a_repository_that_cannot_be_opened_says_why() {
 }
 
 #[tokio::test]
+async fn a_backup_is_read_back_and_damage_is_named_but_an_empty_mount_point_is_none() {
+    let host = Host::new();
+    host.make("v-1").await;
+    host.write("v-1", 7, 5).await;
+    host.take("v-1", "s-1").await;
+    let facts = host.back_up("s-1", &[]).await.expect("backed up");
+    let known = RepositoryAccess { id: Some(facts.repository), ..access("canary") };
+    let wanted = BackupToVerify { id: id("s-1"), base: None, bytes_per_second: 1 << 30 };
+    let whole = host.system.verify_backup(&known, &wanted, &|_, _| {}).await.expect("read");
+    assert_eq!(whole, VerifiedBackup { read_bytes: 4 * MIB, ..VerifiedBackup::default() });
+    let namespace = host.folder.path().join("nas/ns");
+    std::fs::remove_dir_all(namespace.join("r/disks/v-1/blocks")).expect("removed");
+    let damaged = host.system.verify_backup(&known, &wanted, &|_, _| {}).await.expect("read");
+    assert_eq!((damaged.damaged, damaged.read_bytes), (1, 0), "the list of the blocks is missing");
+    assert!(damaged.named[0].starts_with("disks/v-1/blocks/"), "{damaged:?}");
+    std::fs::remove_dir_all(namespace).expect("removed");
+    let unknown = host.system.verify_backup(&known, &wanted, &|_, _| {}).await;
+    assert!(matches!(unknown, Err(SystemError::Repository { .. })), "{unknown:?}");
+}
+
+#[tokio::test]
+async fn a_repository_is_listed_with_its_place_and_password_alone() {
+    let host = Host::new();
+    host.make("v-1").await;
+    host.take("v-1", "s-1").await;
+    host.back_up("s-1", &[]).await.expect("backed up");
+    let folder = host.folder.path().join("nas/ns/r");
+    let reader = RepositoryReader::in_folder(folder.clone(), "canary".to_owned());
+    assert!(!format!("{reader:?}").contains("canary"), "{reader:?}");
+    let facts = EntryFacts {
+        taken_at: Timestamp::UNIX_EPOCH,
+        size: SIZE,
+        declaration: Some(r#"{"vm":"web"}"#.to_owned()),
+    };
+    let whole = RepositoryEntry { disk: "v-1".into(), backup: "b-s-1".into(), facts: Ok(facts) };
+    assert_eq!(reader.list().await.expect("listed"), [whole]);
+    std::fs::write(folder.join("disks/v-1/backups/b-s-1"), [1; 50]).expect("damaged");
+    let damaged = reader.list().await.expect("listed");
+    assert!(damaged[0].facts.as_ref().is_err_and(|detail| detail.contains("damaged")), "{damaged:?}");
+    let wrong = RepositoryReader::in_folder(folder, "wrong".to_owned()).list().await;
+    assert!(wrong.is_err_and(|detail| detail.contains("password")));
+    let none = RepositoryReader::in_folder(host.folder.path().join("nas"), "canary".to_owned()).list().await;
+    assert!(none.is_err_and(|detail| detail.contains("there is no repository")));
+}
+
+#[tokio::test]
 async fn parts_of_a_snapshot_and_of_its_backup_are_read_while_the_disk_changes() {
     let host = Host::new();
     host.make("v-1").await;
@@ -208,6 +255,8 @@ async fn parts_of_a_snapshot_and_of_its_backup_are_read_while_the_disk_changes()
     host.back_up("s-1", &[]).await.expect("backed up");
     let of_snapshot = host.system.open_snapshot("default", "s-1").await.expect("opened");
     let of_backup = host.system.open_backup(&access("canary"), &id("s-1")).await.expect("opened");
+    assert_eq!(of_backup.declaration().as_deref(), Some(r#"{"vm":"web"}"#));
+    assert_eq!(of_snapshot.declaration(), None);
     host.write("v-1", 8, 5).await;
     for mut reader in [of_snapshot, of_backup] {
         assert_eq!(reader.size(), SIZE);
