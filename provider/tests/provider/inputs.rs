@@ -75,9 +75,11 @@ fn any_of(shape: &Shape, unknowns: bool) -> BoxedStrategy<Value> {
         Shape::Text(_) => text().prop_map(Value::from).boxed(),
         Shape::Integer => prop_oneof![any::<i64>(), -2_i64..70_000].prop_map(Value::from).boxed(),
         Shape::Bool => any::<bool>().prop_map(Value::Bool).boxed(),
-        Shape::TextMap => vec((text(), leaf(text().prop_map(Value::from).boxed(), unknowns)), 0..3)
-            .prop_map(Value::object)
-            .boxed(),
+        Shape::TextMap | Shape::Annotations => {
+            vec((text(), leaf(text().prop_map(Value::from).boxed(), unknowns)), 0..3)
+                .prop_map(Value::object)
+                .boxed()
+        }
         Shape::TextList(_) => {
             vec(leaf(text().prop_map(Value::from).boxed(), unknowns), 0..3).prop_map(Value::List).boxed()
         }

@@ -14,8 +14,8 @@ mod server;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_qemu::balloon::{Balloon, GuestMemory, REPORT_EVERY};
 use berth_api::HostPool;
+use berth_qemu::balloon::{Balloon, GuestMemory, REPORT_EVERY};
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use tokio::time::{Instant, timeout};

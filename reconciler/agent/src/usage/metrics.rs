@@ -359,7 +359,7 @@ mod tests {
             assert!(!text.contains(unknown), "unknown values are left out");
         }
         let silent = VmUsage { guest_memory: None, ..usage().vms[0].clone() };
-        let text = render(Arc::new(Usage { vms: vec![silent], ..usage() }), &reconciles, 5);
+        let text = render(Arc::new(Usage { vms: vec![silent], ..usage() }), &of_agent);
         assert!(!text.contains("berth_vm_memory_used_bytes{"), "it reports nothing");
     }
 }

@@ -349,7 +349,7 @@ async fn a_host_without_qemu_says_so_and_goes_on_once_it_is_installed() {
 #[tokio::test(start_paused = true)]
 async fn a_class_that_changes_takes_effect_at_the_next_power_cycle() {
     let fixture = booted().await;
-    fixture.change::<berth_api::VMClass>("small", json!({"cpus": 2})).await;
+    fixture.change::<VMClass>("small", json!({"cpus": 2})).await;
     let synced = |reason: &'static str| {
         move |vm: &VM| vm.status.as_ref().is_some_and(|s| reason_of(&s.conditions, "ClassSynced") == reason)
     };
@@ -424,7 +424,7 @@ async fn a_share_comes_with_a_power_cycle_and_the_end_of_its_server_is_reported_
 #[tokio::test(start_paused = true)]
 async fn a_running_vm_gets_more_cpus_at_once_within_the_maximum_of_its_start() {
     let fixture = booted().await;
-    let class = async |spec: serde_json::Value| fixture.change::<berth_api::VMClass>("small", spec).await;
+    let class = async |spec: serde_json::Value| fixture.change::<VMClass>("small", spec).await;
     class(json!({"maxCpus": 3})).await;
     let waits_for = |names: &'static [&str]| {
         move |vm: &VM| vm.status.as_ref().is_some_and(|s| s.pending_power_cycle == names)
@@ -461,14 +461,14 @@ async fn the_cpu_time_of_a_running_vm_follows_its_declaration_and_that_of_its_cl
             is_ready(vm, "Running") && time.is_some_and(|t| t.limit.as_deref() == limit && t.weight == weight)
         }
     };
-    fixture.change::<berth_api::VMClass>("small", json!({"cpuLimit": "0.5", "cpuWeight": 300})).await;
+    fixture.change::<VMClass>("small", json!({"cpuLimit": "0.5", "cpuWeight": 300})).await;
     fixture.until::<VM>("web", has(Some("0.5"), 300)).await;
     fixture.change::<VM>("web", json!({"cpuLimit": "1.750"})).await;
     fixture.until::<VM>("web", has(Some("1.75"), 300)).await;
     // An eighth of the host's 8 CPUs.
     fixture.change::<VM>("web", json!({"cpuReservation": "1"})).await;
     fixture.until::<VM>("web", has(Some("1.75"), 1250)).await;
-    fixture.change::<berth_api::VMClass>("small", json!({"cpuLimit": null, "cpuWeight": null})).await;
+    fixture.change::<VMClass>("small", json!({"cpuLimit": null, "cpuWeight": null})).await;
     fixture.change::<VM>("web", json!({"cpuLimit": null, "cpuReservation": null})).await;
     let vm = fixture.until::<VM>("web", |vm| {
         is_ready(vm, "Running") && vm.status.as_ref().is_some_and(|s| s.cpu_time.is_none())

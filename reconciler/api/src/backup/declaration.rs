@@ -120,9 +120,10 @@ impl VMDeclaration {
         if !declaration.spec.is_object() || !declaration.disk_spec.is_object() {
             return Err("it has no spec of a VM and of a Disk".to_owned());
         }
-        match [&declaration.vm, &declaration.disk].into_iter().all(|name| ResourceName::is_dns_label(name)) {
-            true => Ok(declaration),
-            false => Err("its VM or Disk has a name that no object has".to_owned()),
+        if ResourceName::is_dns_label(&declaration.vm) && ResourceName::is_dns_label(&declaration.disk) {
+            Ok(declaration)
+        } else {
+            Err("its VM or Disk has a name that no object has".to_owned())
         }
     }
 }

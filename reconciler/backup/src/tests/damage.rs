@@ -208,7 +208,7 @@ async fn a_verification_leaves_out_the_blocks_of_its_base() {
 async fn a_store_that_does_not_answer_is_no_damage() {
     let (memory, repository, ..) = repository().await;
     for at in 0..4 {
-        let failing = Arc::new(memory.with(Some(super::memory::Fault::Before(at))));
+        let failing = Arc::new(memory.with(Some(memory::Fault::Before(at))));
         let error = read_back(&repository.in_store(failing), "one", None).await.expect_err("it is unknown");
         assert!(error.is_transient(), "{error}");
     }

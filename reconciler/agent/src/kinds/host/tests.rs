@@ -247,7 +247,7 @@ fn guests_in_the_agents_unit_are_a_condition_with_their_names() {
         let mut seen = observed();
         seen.in_agents_unit = names.iter().map(|name| ((*name).into(), "berth.service".into())).collect();
         let reported = status(&Host::new("h", Default::default()), &seen, &AgentConfig::new("h"), at(1));
-        find(&reported.conditions, "GuestsOutliveAgent").cloned()
+        berth_api::condition::find(&reported.conditions, "GuestsOutliveAgent").cloned()
     };
     assert_eq!(with(&[]), None);
     let found = with(&["ns/a", "ns/b", "ns/c", "ns/d", "ns/e"]).expect("reported");

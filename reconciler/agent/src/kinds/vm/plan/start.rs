@@ -401,6 +401,7 @@ pub(in crate::kinds::vm) fn limits_with(memory: u64, cpu: CpuTime, host: &HostFa
 fn extras(profile: &RunProfile) -> Extras {
     Extras {
         windows: profile.guest_os == GuestOS::Windows,
+        without_hpet: false,
         serial_number: profile.serial_number.clone(),
         watchdog: profile.watchdog.map(|watchdog| match watchdog {
             Watchdog::Reset => machine::Watchdog::Reset,
