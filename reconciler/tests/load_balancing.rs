@@ -134,7 +134,7 @@ async fn one_host_has_the_address_and_forwards_to_the_targets_on_the_others() {
     let network = site.hosts["h1"].networks_now().remove(0);
     let relay = network.relay.expect("a target is on another host");
     assert_eq!((relay.addresses, relay.targets.len()), (vec![source], 1));
-    assert!(!network.leases.iter().any(|lease| lease.address == source), "no guest has it");
+    assert!(!network.leases.iter().any(|lease| lease.address == Some(source)), "no guest has it");
     assert!(site.hosts["h2"].networks_now()[0].relay.is_none());
 
     // The VM on the holder goes: the address stays there, and its Network too.

@@ -359,6 +359,18 @@ fn every_other_kind_becomes_its_custom_resource() {
         ),
         (
             "berth_network",
+            json!({"ipv6_cidr": "fd00:60::/64", "dns": ["2620:FE::FE"]}),
+            json!({"type": "Overlay", "ipv6CIDR": "fd00:60::/64", "dns": ["2620:fe::fe"], "ipv6Egress": "None"}),
+        ),
+        (
+            "berth_network",
+            json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv6_cidr": "2001:db8:7::/64",
+                "ipv6": {"gateway": "FE80::1", "range": "2001:DB8:7::10-2001:db8:7::1f"}}),
+            json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv6CIDR": "2001:db8:7::/64", "ipv6Egress": "None",
+                "ipv6": {"allocation": "Static", "gateway": "fe80::1", "range": "2001:db8:7::10-2001:db8:7::1f"}}),
+        ),
+        (
+            "berth_network",
             json!({"cidr": "10.80.0.0/24", "dns_domain": "app.internal"}),
             json!({"cidr": "10.80.0.0/24", "type": "Overlay", "dnsDomain": "app.internal", "ipv6Egress": "None"}),
         ),

@@ -114,13 +114,13 @@ fn packet(
     let own = match other {
         IpAddr::V4(_) => port.address.map(IpAddr::V4).ok_or_else(|| {
             format!(
-                "the address of interface {} is not known: another DHCP server of Network {} gives it out",
+                "the IPv4 address of interface {} is not known: Network {} has no IPv4, or another DHCP server gives it out",
                 interface.name, interface.network
             )
         }),
         IpAddr::V6(_) => port.ipv6.map(IpAddr::V6).ok_or_else(|| {
             format!(
-                "interface {} has no IPv6 address, as Network {} has no IPv6 prefix, and {other} is one of IPv6",
+                "interface {} has no IPv6 address that is known, as Network {} has no IPv6 prefix of berth's, and {other} is one of IPv6",
                 interface.name, interface.network
             )
         }),

@@ -56,8 +56,8 @@ pub mod image_copy;
 pub mod image_download;
 pub mod image_upload;
 pub mod ip_pool;
-pub mod key_class;
 mod json_kind;
+pub mod key_class;
 pub mod manifests;
 pub mod name;
 pub mod network;
@@ -117,7 +117,8 @@ pub use json_kind::JsonKind;
 pub use key_class::{DiskEncryption, EncryptionStatus, KeyClass, KeyClassSpec, KeyClassStatus, KeySecret};
 pub use name::ResourceName;
 pub use network::{
-    Allocation, Egress, Ipv4Spec, Network, NetworkHost, NetworkName, NetworkSpec, NetworkStatus, NetworkType,
+    Allocation, Egress, Ipv4Spec, Ipv6Spec, Network, NetworkHost, NetworkName, NetworkSpec, NetworkStatus,
+    NetworkType,
 };
 pub use object_user::{LISTED_USERS, ObjectUser, in_use, listed_users};
 pub use passthrough::{DeviceBus, DeviceCounts, DeviceName, OfferedDevices, PciDevices, UsbDevices};

@@ -42,7 +42,7 @@ mod vgpus;
 mod volumes;
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -69,8 +69,8 @@ use super::{
     InstanceFacts, LaunchRequest, LeaseTaken, MachineUse, Machines, Merged, NetworkConfig, Networks,
     NewImage, NewRestore, NewSnapshot, NewVolume, PciMapping, ProcessFacts, Progress, RemoteImage,
     ResolvedImage, Result, SealedKey, ShareMapping, SnapshotFacts, StateAccess, SystemError, Taken,
-    TapConfig, TapFacts, Trace, TraceRequest, TrashedVolume, Uplink, UsbMapping, VgpuMapping, VolumeFacts, VolumeOwner,
-    Volumes,
+    TapConfig, TapFacts, Trace, TraceRequest, TrashedVolume, Uplink, UsbMapping, VgpuMapping, VolumeFacts,
+    VolumeOwner, Volumes,
 };
 use backup_folders::BackupFolders;
 use direct_io::DirectIo;
@@ -550,7 +550,7 @@ impl Networks for LinuxSystem {
         self.networks.occupant(interface, address).await
     }
 
-    async fn connect_to_guest(&self, bridge: &str, guest: SocketAddrV4) -> Result<TcpStream> {
+    async fn connect_to_guest(&self, bridge: &str, guest: SocketAddr) -> Result<TcpStream> {
         network::guest_port::connect_to_guest(bridge, guest).await
     }
 

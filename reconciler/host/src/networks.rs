@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use async_trait::async_trait;
-use ipnet::{Ipv4Net, Ipv6Net};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -75,7 +75,7 @@ pub trait Networks: Send + Sync + fmt::Debug + 'static {
 
     /// Connects to a TCP port of a guest on this bridge, from the bridge and by no other interface. The caller limits the
     /// time.
-    async fn connect_to_guest(&self, bridge: &str, guest: SocketAddrV4) -> Result<TcpStream>;
+    async fn connect_to_guest(&self, bridge: &str, guest: SocketAddr) -> Result<TcpStream>;
 
     /// Whether the host forwards guests' packets, as far as can be read from its settings.
     async fn forwarding(&self) -> Result<Forwarding>;
@@ -89,16 +89,13 @@ pub trait Networks: Send + Sync + fmt::Debug + 'static {
 pub struct NetworkConfig {
     /// At most 15 characters, `bth-…`.
     pub bridge: String,
-    pub cidr: Ipv4Net,
-    /// The host's own address in it.
-    pub gateway: Ipv4Addr,
-    /// Of IPv4.
-    pub egress: Egress,
+    /// Its IPv4 range. None: guests have no IPv4 address.
+    pub ipv4: Option<Ipv4Network>,
     /// Its IPv6 prefix. None: the bridge has no IPv6 at all.
     pub ipv6: Option<Ipv6Network>,
     pub mtu: u16,
     /// DNS servers that guests get by DHCP. Empty: the gateway, which forwards to the host's.
-    pub dns: Vec<Ipv4Addr>,
+    pub dns: Vec<IpAddr>,
     /// Domains in which guests look up names.
     pub search_domains: Vec<String>,
     /// The names that the name server at the gateway knows. None: it knows no names.
@@ -113,6 +110,15 @@ pub struct NetworkConfig {
     pub tracked: bool,
     /// The way to its guests on other hosts; None while no public address of this host leads to any.
     pub relay: Option<Relay>,
+}
+
+/// The IPv4 side of a private network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ipv4Network {
+    pub range: Ipv4Net,
+    /// The host's own address in it, the same on every host.
+    pub gateway: Ipv4Addr,
+    pub egress: Egress,
 }
 
 /// The IPv6 side of a private network.
@@ -230,13 +236,14 @@ pub struct Tunnel {
 pub struct Lease {
     /// Lower case.
     pub mac: String,
-    pub address: Ipv4Addr,
+    #[serde(default)]
+    pub address: Option<Ipv4Addr>,
     #[serde(default)]
     pub ipv6: Option<Ipv6Addr>,
     pub hostname: String,
     /// Name servers in place of the network's, if there are any.
     #[serde(default)]
-    pub dns: Vec<Ipv4Addr>,
+    pub dns: Vec<IpAddr>,
     /// Domains in place of the network's, if there are any.
     #[serde(default)]
     pub search_domains: Vec<String>,
@@ -249,7 +256,7 @@ pub struct Lease {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseTaken {
     pub mac: String,
-    pub address: Ipv4Addr,
+    pub address: IpAddr,
     /// The time at which it was taken or last renewed: a lease of an earlier boot does not apply to this one.
     pub taken_at: Timestamp,
 }
@@ -280,6 +287,8 @@ pub struct Firewall {
     pub nat: Vec<Nat>,
     /// The bridges for the taps of bridged networks. Their packets pass between their ports, and never to another interface.
     pub bridged: Vec<String>,
+    /// Those of them whose guests hear the advertisements of the network's routers.
+    pub advertised: Vec<String>,
     pub forwards: Vec<Forward>,
     /// Public addresses whose ports lead to guests.
     pub balanced: Vec<Balanced>,
@@ -318,7 +327,8 @@ impl Firewall {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PortException {
     pub tap: String,
-    pub ranges: Vec<Ipv4Net>,
+    /// Of IPv6, all addresses or none.
+    pub ranges: Vec<IpNet>,
     /// Lower case.
     pub macs: Vec<String>,
     /// The address that is never among the ranges, if there is one.
@@ -379,11 +389,7 @@ impl HostRange {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Nat {
     pub bridge: String,
-    pub cidr: Ipv4Net,
-    /// The host's own address in it, the same on every host.
-    pub gateway: Ipv4Addr,
-    /// Of IPv4.
-    pub egress: Egress,
+    pub ipv4: Option<Ipv4Network>,
     pub ipv6: Option<Ipv6Network>,
     pub tunnel: Option<Tunnel>,
 }

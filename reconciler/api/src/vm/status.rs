@@ -1,5 +1,7 @@
 //! The observed state of a VM.
 
+use std::net::IpAddr;
+
 use k8s_openapi::jiff::Timestamp;
 use kube::KubeSchema;
 use schemars::{Schema, SchemaGenerator, json_schema};
@@ -56,7 +58,7 @@ pub struct VMStatus {
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     #[schemars(length(max = 256))]
     pub interfaces: Vec<InterfaceStatus>,
-    /// The private address of the first interface.
+    /// The private address of the first interface: the IPv4 address, or in a Network without IPv4 the IPv6 address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub private_address: Option<String>,
     /// The first public IPv4 address that leads to this VM.
@@ -200,7 +202,8 @@ pub struct InterfaceStatus {
     /// The MAC address, lower case.
     #[schemars(length(max = 17))]
     pub mac_address: String,
-    /// The private IPv4 address. Absent on a Network whose addresses another DHCP server gives out: see `guest.interfaces`.
+    /// The private IPv4 address. Absent on a Network without IPv4, and on one whose addresses another DHCP server gives out: see
+    /// `guest.interfaces`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 15))]
     pub address: String,
@@ -231,7 +234,7 @@ pub struct InterfaceStatus {
     pub dscp: Option<DscpClass>,
     /// Its name servers, if they are not those of the Network.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 4), inner(length(max = 15)))]
+    #[schemars(length(max = 4), inner(length(max = 39)))]
     pub dns: Vec<String>,
     /// Its domains for the lookup of names, if they are not those of the Network.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -248,6 +251,13 @@ pub struct InterfaceStatus {
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "publicIPv6Address")]
     #[schemars(length(max = 39))]
     pub public_ipv6_address: Option<String>,
+}
+
+impl InterfaceStatus {
+    /// The address at which its host reaches the guest: the private IPv4 address, or without one that of IPv6.
+    pub fn reached_at(&self) -> Option<IpAddr> {
+        [&self.address, &self.ipv6_address].into_iter().find_map(|text| text.parse().ok())
+    }
 }
 
 /// The limits of a spec, which were checked there: a list of hosts' reports with the same rules would be too costly to validate.

@@ -24,10 +24,10 @@ pub(super) fn groups<'a>(groups_of: &'a GroupsOf, guest: &'a GuestPort) -> &'a V
 
 pub(super) fn filters(tables: &Tables, groups_of: &GroupsOf, ports: &[GuestPort]) -> Filters {
     let filtered = |guest: &GuestPort| {
-        guest.port.address?;
+        let is_known = guest.port.address.is_some() || guest.port.ipv6.is_some();
         let groups = groups(groups_of, guest);
         let port = FilteredPort { port: guest.port.clone(), groups: groups.clone() };
-        (!groups.is_empty()).then_some(port)
+        (is_known && !groups.is_empty()).then_some(port)
     };
     let mut ports: Vec<FilteredPort> = ports.iter().filter_map(filtered).collect();
     ports.sort();

@@ -274,7 +274,9 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
     }
     let conflicts = interfaces.iter().filter_map(|interface| {
         let bridge = accesses.get(&interface.network).filter(|_| lans.contains_key(&interface.network))?;
-        let text = ctx.networks.conflicts.recent(bridge, interface.address.parse().ok()?)?;
+        let own = [&interface.address, &interface.ipv6_address].into_iter();
+        let mut addresses = own.filter_map(|text| text.parse().ok());
+        let text = addresses.find_map(|address| ctx.networks.conflicts.recent(bridge, address))?;
         Some((interface.name.clone(), text))
     });
     let conflicts = conflicts.collect();

@@ -8,17 +8,17 @@
 //!    IPv4    from its address; from 0.0.0.0 for DHCP requests, for its own MAC; no replies of a DHCP server
 //!    IPv6    from the link-local address of its MAC and from its address; no advertisement of other addresses and no detection of
 //!            duplicates of them; no router, no redirect, no DHCP server, no fragments
-//!    from a bridge of the host: no router advertisements
+//!    from a bridge of the host: no router advertisements, unless the network's routers give out its IPv6 addresses
 //! ```
 //!
 //! The sets assign addresses to taps: a tap that is in none of them passes nothing. Rules are stateless, because not
 //! every kernel tracks connections between the ports of a bridge.
 
-use ipnet::Ipv4Net;
+use ipnet::{IpNet, Ipv4Net};
 use serde_json::{Value, json};
 
 use super::super::TAP_PREFIX;
-use super::super::bridged::INNER_PREFIX;
+use super::super::bridged::{INNER_PREFIX, inner_of};
 use super::{BRIDGED, accept, compare, drop, meta, trunks};
 use crate::{Port, PortException};
 
@@ -31,6 +31,7 @@ const CHAIN: &str = "guests";
 const OTHERS: &str = "others";
 const OTHER_ARP: &str = "other_arp";
 const OTHER_IPV4: &str = "other_ipv4";
+const OTHER_IPV6: &str = "other_ipv6";
 /// The chains for frames to a DHCP server, and for neighbour discovery about an own IPv6 address: each tap has its own rules there.
 const ASKS_DHCP: &str = "asks_dhcp";
 const ADVERTISES: &str = "advertises";
@@ -49,8 +50,8 @@ const MULTICAST_REPORT: u8 = 143;
 /// TCP, UDP, ICMPv6.
 const UPPER: [u8; 3] = [6, 17, 58];
 
-/// The sets, chains and rules, for an empty table.
-pub(super) fn guard(ports: &[Port], exceptions: &[PortException]) -> Vec<Value> {
+/// The sets, chains and rules, for an empty table. `advertised`: the bridges whose guests hear the network's routers.
+pub(super) fn guard(ports: &[Port], exceptions: &[PortException], advertised: &[String]) -> Vec<Value> {
     let mut ports: Vec<&Port> = ports.iter().collect();
     ports.sort();
     ports.dedup_by_key(|port| &port.tap);
@@ -84,15 +85,28 @@ pub(super) fn guard(ports: &[Port], exceptions: &[PortException]) -> Vec<Value> 
             let own = compare("==", raw(ADVERTISED), number_of(own));
             commands.push(BRIDGED.rule(ADVERTISES, vec![by_it(), own, json!({"return": null})]));
         }
-        commands.push(BRIDGED.rule(ADVERTISES, vec![by_it(), drop()]));
+        if !exceptions.iter().any(|exception| exception.tap == port.tap && has_any_ipv6(exception)) {
+            commands.push(BRIDGED.rule(ADVERTISES, vec![by_it(), drop()]));
+        }
     }
-    commands.extend(rules().into_iter().map(|expressions| BRIDGED.rule(CHAIN, expressions)));
+    commands.extend(rules(advertised).into_iter().map(|expressions| BRIDGED.rule(CHAIN, expressions)));
     commands
+}
+
+/// Whether the guest may send from any IPv6 address.
+fn has_any_ipv6(exception: &PortException) -> bool {
+    exception.ranges.iter().any(|range| matches!(range, IpNet::V6(range) if range.prefix_len() == 0))
 }
 
 /// The set and the chains for addresses that are not a tap's own.
 fn others(exceptions: &[PortException]) -> Vec<Value> {
-    let ranges = |exception: &PortException| Ipv4Net::aggregate(&exception.ranges);
+    let ipv4 = |range: &IpNet| match range {
+        IpNet::V4(range) => Some(*range),
+        IpNet::V6(_) => None,
+    };
+    let ranges = |exception: &PortException| {
+        Ipv4Net::aggregate(&exception.ranges.iter().filter_map(ipv4).collect::<Vec<_>>())
+    };
     let element = |tap: &String, range: Ipv4Net| json!({"concat": [tap, {"prefix": {"addr": range.network(), "len": range.prefix_len()}}]});
     let elements =
         exceptions.iter().flat_map(|e| ranges(e).into_iter().map(|range| element(&e.tap, range))).collect();
@@ -111,10 +125,30 @@ fn others(exceptions: &[PortException]) -> Vec<Value> {
         commands.push(BRIDGED.rule(name, vec![allowed, json!({"return": null})]));
         commands.push(BRIDGED.rule(name, vec![drop()]));
     }
+    commands.push(chain(OTHER_IPV6));
+    for exception in exceptions.iter().filter(|exception| has_any_ipv6(exception)) {
+        let by_it = compare("==", meta("iifname"), json!(exception.tap));
+        commands.push(BRIDGED.rule(OTHER_IPV6, vec![by_it, json!({"return": null})]));
+    }
+    commands.push(BRIDGED.rule(OTHER_IPV6, vec![drop()]));
     commands
 }
 
-fn rules() -> Vec<Vec<Value>> {
+/// The frames of routers' advertisements that come by a bridge of the host and do not reach guests.
+fn from_routers(advertised: &[String]) -> Vec<Value> {
+    let by_a_bridge = compare("==", meta("iifname"), json!(format!("{INNER_PREFIX}*")));
+    let mut heard: Vec<String> = advertised.iter().map(|bridge| inner_of(bridge)).collect();
+    heard.sort();
+    heard.dedup();
+    let not_heard = compare("!=", meta("iifname"), json!({"set": heard}));
+    let is_advertisement = compare("==", payload("icmpv6", "type"), json!(ROUTER_ADVERTISEMENT));
+    match advertised.is_empty() {
+        true => vec![by_a_bridge, is_advertisement, drop()],
+        false => vec![by_a_bridge, not_heard, is_advertisement, drop()],
+    }
+}
+
+fn rules(advertised: &[String]) -> Vec<Vec<Value>> {
     let not_of = |left: Value, set: &str| {
         compare("!=", json!({"concat": [meta("iifname"), left]}), json!(format!("@{set}")))
     };
@@ -124,12 +158,8 @@ fn rules() -> Vec<Vec<Value>> {
     let mut rules = Vec::from(trunks::untracked());
     rules.extend([
         trunks::from_the_network(),
-        // Guests of bridged networks have no other IPv6 addresses than link-local ones: a router there is not for them.
-        vec![
-            compare("==", meta("iifname"), json!(format!("{INNER_PREFIX}*"))),
-            is("icmpv6", "type", json!(ROUTER_ADVERTISEMENT)),
-            drop(),
-        ],
+        // Guests have link-local addresses there, or those that berth gives out, and no use for a router's.
+        from_routers(advertised),
         vec![compare("!=", meta("iifname"), json!(format!("{TAP_PREFIX}*"))), accept()],
         vec![not_of(payload("ether", "saddr"), MACS), drop()],
         trunks::sent(),
@@ -174,7 +204,7 @@ fn rules() -> Vec<Vec<Value>> {
             is("icmpv6", "type", json!({"set": [NEIGHBOUR_SOLICITATION, MULTICAST_REPORT]})),
             accept(),
         ],
-        vec![not_of(payload("ip6", "saddr"), IPV6_ADDRESSES), drop()],
+        vec![not_of(payload("ip6", "saddr"), IPV6_ADDRESSES), go(OTHER_IPV6)],
         // The rules above match by protocol: a packet with any other one is dropped.
         vec![
             is("ether", "type", json!("ip6")),

@@ -214,12 +214,7 @@ fn arrived(from: &Guest, inbox: &Receiver<Vec<u8>>, cases: &Cases) -> Vec<&'stat
 }
 
 fn port(tap: &str, last: u8) -> Port {
-    Port {
-        tap: tap.to_owned(),
-        mac: lease(last).mac,
-        address: Some(lease(last).address),
-        ipv6: lease(last).ipv6,
-    }
+    Port { tap: tap.to_owned(), mac: lease(last).mac, address: lease(last).address, ipv6: lease(last).ipv6 }
 }
 
 fn guarded() -> Firewall {

@@ -149,12 +149,15 @@ pub(super) fn reason(hit: &Hit) -> Option<(&'static str, &'static str)> {
             "source check",
             "a guest sends from the addresses of its interface only: allowed_addresses makes exceptions",
         ),
+        ("bridge", "other_ipv6") => {
+            ("source check", "a guest sends from the IPv6 addresses of its interface only")
+        }
         ("bridge", "guests") => ("source check", of_guests(&hit.rule)),
         ("inet", "input" | "forward") if is_tunnels => ("host", TUNNELS),
         ("inet", "input" | "forward") if has(OUTER_PREFIX) => ("forwarding", RELAY),
         ("inet", "forward") if has("@closed\"") => ("forwarding", CLOSED),
         ("inet", "forward") if has("net-unreachable") => {
-            ("forwarding", "its egress is None: packets to the outside are rejected")
+            ("forwarding", "its egress is None, or it has no IPv4: packets to the outside are rejected")
         }
         ("inet", "forward") if has("no-route") => (
             "forwarding",
@@ -187,8 +190,6 @@ pub(super) fn reason(hit: &Hit) -> Option<(&'static str, &'static str)> {
 fn of_guests(rule: &str) -> &'static str {
     if rule.contains("@macs") {
         "a guest sends from the MAC addresses of its interface only: allowed_mac_addresses makes exceptions"
-    } else if rule.contains("@ipv6_addresses") {
-        "a guest sends from the IPv6 addresses of its interface only"
     } else if rule.contains("\"sport\"") || rule.contains("\"dport\"") {
         "a guest is no DHCP server, and its requests are in one piece"
     } else if rule.contains("\"icmpv6\"") {

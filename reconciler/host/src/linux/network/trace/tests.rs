@@ -12,9 +12,9 @@ use super::path::Walk;
 use super::rules::Ruleset;
 use crate::{
     Balanced, BalancedPort, Egress, FilterGroup, FilterProtocol, FilterRule, FilteredPort, Filters, Firewall,
-    Forward, Ipv6Network, Lease, Nat, NetworkConfig, Port, PortException, PortLimits, PortMark, PortProtocol,
-    PortTrunk, Route, StepResult, Trace, TraceDirection, TraceEnd, TraceObject, TraceProtocol, TraceRequest,
-    TracedPacket, TracedRule, TrafficLimit, Tunnel,
+    Forward, Ipv4Network, Ipv6Network, Lease, Nat, NetworkConfig, Port, PortException, PortLimits, PortMark,
+    PortProtocol, PortTrunk, Route, StepResult, Trace, TraceDirection, TraceEnd, TraceObject, TraceProtocol,
+    TraceRequest, TracedPacket, TracedRule, TrafficLimit, Tunnel,
 };
 
 const BRIDGE: &str = "bth-00004d";
@@ -50,16 +50,16 @@ fn ipv6(egress: Egress) -> Option<Ipv6Network> {
     Some(Ipv6Network { prefix, gateway: "fd00:60::1".parse().expect("an address"), egress })
 }
 
-fn nat(bridge: &str, cidr: &str, egress: Egress) -> Nat {
-    let cidr: ipnet::Ipv4Net = cidr.parse().expect("a range");
-    let gateway = cidr.hosts().next().expect("hosts");
+fn nat(bridge: &str, range: &str, egress: Egress) -> Nat {
+    let range: ipnet::Ipv4Net = range.parse().expect("a range");
+    let ipv4 = Ipv4Network { range, gateway: range.hosts().next().expect("hosts"), egress };
     let tunnel = (bridge == BRIDGE).then(|| Tunnel {
         vni: 77,
         local: "192.0.2.1".parse().expect("an address"),
         peers: vec!["192.0.2.2".parse().expect("an address")],
     });
     let ipv6 = if bridge == BRIDGE { ipv6(egress) } else { None };
-    Nat { bridge: bridge.into(), cidr, gateway, egress, ipv6, tunnel }
+    Nat { bridge: bridge.into(), ipv4: Some(ipv4), ipv6, tunnel }
 }
 
 /// A host with each kind of rule.
@@ -77,6 +77,7 @@ fn firewall(egress: Egress) -> Firewall {
     Firewall {
         nat: vec![nat(BRIDGE, "10.77.0.0/24", egress), nat(OTHER, "10.78.0.0/24", Egress::Masquerade)],
         bridged: vec![LAN.into()],
+        advertised: Vec::new(),
         forwards: [("198.51.100.7", "10.77.0.2"), ("2001:db8::7", "fd00:60::2")]
             .map(|(public, private)| (ip(public), ip(private)))
             .map(|(public, private)| Forward { public, private, announced_on: Some("eth0".into()) })
@@ -121,7 +122,7 @@ fn firewall(egress: Egress) -> Firewall {
 fn network(nat: &Nat) -> NetworkConfig {
     let lease = |last: u8| Lease {
         mac: format!("52:54:00:00:00:{last:02x}"),
-        address: std::net::Ipv4Addr::new(10, 77, 0, last),
+        address: Some(std::net::Ipv4Addr::new(10, 77, 0, last)),
         ipv6: None,
         hostname: "guest".into(),
         dns: Vec::new(),
@@ -134,9 +135,7 @@ fn network(nat: &Nat) -> NetworkConfig {
     };
     NetworkConfig {
         bridge: nat.bridge.clone(),
-        cidr: nat.cidr,
-        gateway: nat.gateway,
-        egress: nat.egress,
+        ipv4: nat.ipv4,
         ipv6: nat.ipv6,
         mtu: 1450,
         dns: Vec::new(),
