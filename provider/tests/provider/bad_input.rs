@@ -1138,6 +1138,32 @@ fn others() -> Vec<(&'static str, Bad)> {
                 "ports need",
             ),
         ),
+        (
+            "berth_security_group",
+            everywhere(
+                one_rule(json!({"cidrs": ["::/0"], "protocol": "tcp", "icmp_types": ["echo-request"]})),
+                "ingress[0].icmp_types",
+                "types need",
+            ),
+        ),
+        (
+            "berth_security_group",
+            everywhere(
+                one_rule(
+                    json!({"cidrs": ["::/0"], "protocol": "icmpv6", "icmp_types": ["timestamp-request"]}),
+                ),
+                "ingress[0].icmp_types[0]",
+                "no query of icmpv6",
+            ),
+        ),
+        (
+            "berth_security_group",
+            everywhere(
+                one_rule(json!({"cidrs": ["::/0"], "protocol": "icmp", "icmp_types": ["time-exceeded"]})),
+                "ingress[0].icmp_types[0]",
+                "no query of icmp",
+            ),
+        ),
         ("berth_disk_snapshot", everywhere(json!({"name": "s", "disk": "a/b"}), "disk", "not a DNS label")),
         ("berth_vm_snapshot", everywhere(json!({"name": "s", "vm": "a/b"}), "vm", "not a DNS label")),
         (

@@ -416,6 +416,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         json!({"name": "b", "namespace": "default", "pool": "default", "port_range": null, "ports": [port]});
     let rule = json!({"name": "r", "protocol": "tcp", "ports": ["80"], "cidrs": ["10.0.0.0/8"], "security_groups": ["web"]});
     let security = json!({"name": "g", "namespace": "default", "ingress": [rule], "egress": [rule]});
+    let ping = json!({"name": "g", "namespace": "default", "ingress": [{"name": "r", "protocol": "icmp", "icmp_types": ["info-request"], "cidrs": ["::/0"]}]});
     let quota = json!({"name": "q", "namespace": "default", "hard": {"disk_size": "1Ti", "memory": "1Gi", "cpus": 1, "vms": 2,
         "disks": 2, "snapshots": 2, "images": 2, "public_ips": 2}});
     let group = json!({"name": "g", "namespace": "default", "strategy": "spread", "enforcement": "required"});
@@ -591,6 +592,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_security_group", security.clone(), "/ingress/0/ports", json!(["443"]), Announced::Live),
         ("berth_security_group", security.clone(), "/ingress/0/protocol", json!("udp"), Announced::Live),
         ("berth_security_group", security.clone(), "/ingress/0/cidrs", json!(["::/0"]), Announced::Live),
+        ("berth_security_group", ping, "/ingress/0/icmp_types", json!(["echo-request"]), Announced::Live),
         (
             "berth_security_group",
             security.clone(),

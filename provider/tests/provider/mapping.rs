@@ -341,10 +341,12 @@ fn every_other_kind_becomes_its_custom_resource() {
         ("berth_security_group", json!({}), json!({})),
         (
             "berth_security_group",
-            json!({"ingress": [{"protocol": "tcp", "ports": ["22"], "security_groups": ["db"]}, {"cidrs": ["::/0"]}], "egress": []}),
+            json!({"ingress": [{"protocol": "tcp", "ports": ["22"], "security_groups": ["db"]}, {"cidrs": ["::/0"]},
+                {"protocol": "icmp", "icmp_types": ["echo-request"], "cidrs": ["::/0"]}], "egress": []}),
             json!({"ingress": [
                 {"name": "rule0", "protocol": "tcp", "ports": ["22"], "securityGroups": ["db"]},
                 {"name": "rule1", "protocol": "any", "cidrs": ["::/0"]},
+                {"name": "rule2", "protocol": "icmp", "icmpTypes": ["echo-request"], "cidrs": ["::/0"]},
             ], "egress": []}),
         ),
         (

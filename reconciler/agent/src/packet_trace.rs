@@ -141,7 +141,8 @@ fn packet(
             (from, public)
         }
     };
-    Ok(TracedPacket { from, to, protocol: protocol(query.protocol)?, port: query.port })
+    let icmp_type = query.icmp_type.and_then(|kind| kind.number(query.protocol));
+    Ok(TracedPacket { from, to, protocol: protocol(query.protocol)?, port: query.port, icmp_type })
 }
 
 fn is_public_of(firewall: &Firewall, public: IpAddr, own: IpAddr) -> bool {
@@ -320,7 +321,7 @@ mod tests {
     }
 
     fn query(other: OtherEnd) -> TraceQuery {
-        TraceQuery { interface: None, other, protocol: RuleProtocol::Tcp, port: 80 }
+        TraceQuery { interface: None, other, protocol: RuleProtocol::Tcp, port: 80, icmp_type: None }
     }
 
     #[test]
@@ -386,8 +387,13 @@ mod tests {
             by: Some(by),
             detail: String::new(),
         };
-        let packet =
-            TracedPacket { from: ip("10.0.0.2"), to: ip("10.0.0.3"), protocol: TraceProtocol::Tcp, port: 1 };
+        let packet = TracedPacket {
+            from: ip("10.0.0.2"),
+            to: ip("10.0.0.3"),
+            protocol: TraceProtocol::Tcp,
+            port: 1,
+            icmp_type: None,
+        };
         let end = TraceEnd::Guest { interface: "btt2".to_owned(), packet };
         let hidden = names.in_trace(Trace { steps: objects.map(step).to_vec(), end });
         assert!(!format!("{hidden:?}").contains("secret"), "{hidden:?}");

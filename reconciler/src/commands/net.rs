@@ -184,7 +184,8 @@ async fn ask(
     port: u16,
 ) -> anyhow::Result<PacketTrace> {
     let interface = Some(place.interface.name.clone());
-    let query = TraceQuery { interface, other, protocol: protocol(options, other.address()), port };
+    let protocol = protocol(options, other.address());
+    let query = TraceQuery { interface, other, protocol, port, icmp_type: options.icmp_type };
     if let Err(problem) = query.check() {
         bail!("{problem}");
     }

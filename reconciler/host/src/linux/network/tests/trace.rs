@@ -29,7 +29,13 @@ impl Known<'_> {
             shown_taps: self.firewall.ports.iter().map(|port| port.tap.clone()).collect(),
             shown_bridges: BTreeSet::from([BRIDGE.to_owned()]),
             is_sent,
-            packet: TracedPacket { from: ip(from), to: ip(to), protocol: TraceProtocol::Tcp, port: dport },
+            packet: TracedPacket {
+                from: ip(from),
+                to: ip(to),
+                protocol: TraceProtocol::Tcp,
+                port: dport,
+                icmp_type: None,
+            },
             firewall: self.firewall.clone(),
             networks: vec![self.network.clone()],
         };

@@ -42,7 +42,7 @@ fn port(last: u8) -> Port {
 
 fn rule(name: &str, protocol: FilterProtocol, ports: &[(u16, u16)], ranges: &[&str]) -> FilterRule {
     let ranges = ranges.iter().map(|range| range.parse().expect("a range")).collect();
-    FilterRule { name: name.into(), protocol, ports: ports.to_vec(), ranges, sets: Vec::new() }
+    FilterRule { name: name.into(), protocol, ports: ports.to_vec(), ranges, ..FilterRule::default() }
 }
 
 fn ipv6(egress: Egress) -> Option<Ipv6Network> {
@@ -176,13 +176,15 @@ struct Case {
     /// The guests of other namespaces, and whether the first network is of another one too.
     hidden: BTreeSet<String>,
     is_network_hidden: bool,
+    /// None: an echo request.
+    icmp_type: Option<u8>,
 }
 
 impl Case {
     fn of(tap: u8) -> Self {
         let (down, hidden) = (BTreeSet::new(), BTreeSet::new());
         let firewall = firewall(Egress::Masquerade);
-        Self { firewall, facts: facts(), tap, down, hidden, is_network_hidden: false }
+        Self { firewall, facts: facts(), tap, down, hidden, is_network_hidden: false, icmp_type: None }
     }
 
     /// The host's routes: to its networks by their bridges, and to all else by a router.
@@ -217,7 +219,7 @@ impl Case {
             shown_taps: (2..=5).map(tap).filter(is_shown).collect(),
             shown_bridges: bridges.map(str::to_owned).collect(),
             is_sent,
-            packet: TracedPacket { from: ip(from), to: ip(to), protocol, port },
+            packet: TracedPacket { from: ip(from), to: ip(to), protocol, port, icmp_type: self.icmp_type },
             firewall: self.firewall.clone(),
             networks: self.firewall.nat.iter().map(network).collect(),
         };
@@ -584,4 +586,22 @@ fn every_rule_that_drops_or_rejects_has_an_explanation() {
     for refusal in refusals {
         assert!(explain::reason(&refusal).is_some(), "{} {} {}", refusal.family, refusal.chain, refusal.rule);
     }
+}
+
+#[test]
+fn a_rule_with_types_of_icmp_passes_those_queries_only() {
+    let mut case = Case::of(3);
+    case.firewall.filters.groups[0].ingress[2].icmp_types = vec![8];
+    let echo = case.sent("10.77.0.2", PING);
+    assert!(matches!(echo.end, TraceEnd::Guest { .. }), "{echo:?}");
+    case.icmp_type = Some(13);
+    let other = case.sent("10.77.0.2", PING);
+    assert_eq!(
+        (other.end.clone(), last(&other).0),
+        (TraceEnd::Dropped, "security groups, ingress"),
+        "{other:?}"
+    );
+    case.firewall.filters.groups[0].ingress[2].icmp_types = vec![8, 13];
+    let named = case.sent("10.77.0.2", PING);
+    assert!(matches!(named.end, TraceEnd::Guest { .. }), "{named:?}");
 }
