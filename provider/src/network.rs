@@ -96,6 +96,7 @@ impl ResourceKind for Network {
             Field::spec("dns_domain", Shape::Text(Form::Domain)),
             Field::spec("search_domains", Shape::TextList(Form::Domain)),
             routes(),
+            Field::spec("isolated", Shape::Bool),
             Field::spec("mtu", Shape::Integer).effect(Effect::PowerCycle),
         ]
     }
@@ -200,13 +201,17 @@ fn is_berths(name: &str) -> bool {
         || name.strip_prefix("btt").is_some_and(is_tap)
 }
 
-/// Refuses a way out of a bridge, and one of IPv6 without a prefix.
+/// Refuses a way out of a bridge and its isolation, and a way out of IPv6 without a prefix.
 fn check_egress(config: &Value) -> Option<Diagnostic> {
     let (prefix, egress) = (config.get("ipv6_cidr"), config.get("ipv6_egress"));
     let at = AttributePath::root;
     if !config.get("egress").is_null() && config.get("type").as_str() == Some("Bridge") {
         let detail = "egress: only a network of type \"Overlay\" has it. On a bridge, guests are machines of its network: leave it out.";
         return Some(Diagnostic::error("A way out of a bridge", detail).at(at("egress")));
+    }
+    if config.get("isolated").as_bool() == Some(true) && config.get("type").as_str() == Some("Bridge") {
+        let detail = "isolated: only a network of type \"Overlay\" has it. On a bridge, guests of different hosts reach each other by the network of the hosts; isolate them on its switch. Leave it out.";
+        return Some(Diagnostic::error("Isolation on a bridge", detail).at(at("isolated")));
     }
     let is_open = egress.as_str().is_some_and(|egress| egress != "None");
     if is_open && config.get("type").as_str() == Some("Bridge") {

@@ -846,6 +846,7 @@ fn networks() -> Vec<Bad> {
         ),
         everywhere(with(bridged(), "/egress", json!("None")), "egress", "leave it out"),
         everywhere(with(network(), "/egress", json!("nat")), "egress", "Masquerade"),
+        everywhere(with(bridged(), "/isolated", json!(true)), "isolated", "Leave it out"),
         everywhere(with(network(), "/ipv6_egress", json!("Routed")), "ipv6_egress", "Set `ipv6_cidr`"),
         everywhere(with(ipv6("fd00:60::/64"), "/ipv6_egress", json!("nat")), "ipv6_egress", "Masquerade"),
         everywhere(with(network(), "/dns", json!(["one"])), "dns[0]", "not an address"),

@@ -395,7 +395,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         "tpm": false, "huge_pages": "None", "dedicated_cpu_placement": false, "qemu_options": [{"name": "cpu.vmx", "value": "on"}], "pci_devices": [{"name": "nic-vf", "count": 1}], "usb_devices": [{"name": "licence-key", "count": 1}], "vgpus": [{"name": "a40-8q", "count": 1}], "cpu_topology": {"sockets": 1, "cores": 1, "threads": 1}});
     let ip = json!({"name": "p", "namespace": "default", "pool": "default", "address": "198.18.100.1"});
     let hda = json!({"name": "a", "namespace": "default", "vm": "v", "disk": "d", "force": false});
-    let network = json!({"name": "n", "namespace": "default", "cidr": "10.80.0.0/24", "egress": "Masquerade", "ipv6_cidr": "fd00:60::/64", "ipv6_egress": "None", "dns": ["10.80.0.1"], "mtu": 1400,
+    let network = json!({"name": "n", "namespace": "default", "cidr": "10.80.0.0/24", "egress": "Masquerade", "ipv6_cidr": "fd00:60::/64", "ipv6_egress": "None", "dns": ["10.80.0.1"], "mtu": 1400, "isolated": false,
         "dns_domain": "app.internal", "search_domains": ["example.org"], "routes": [{"name": "office", "to": "192.168.0.0/16", "via": "10.80.0.9"}]});
     let lan = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0", "trunk_vlans": ["10"]}, "cidr": "10.80.0.0/24",
         "ipv4": {"allocation": "Static", "gateway": "10.80.0.1", "range": "10.80.0.9-10.80.0.10"}});
@@ -567,6 +567,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_network", network.clone(), "/search_domains", json!(["example.net"]), Announced::Live),
         ("berth_network", network.clone(), "/routes/0/to", json!("192.168.0.0/24"), Announced::Live),
         ("berth_network", network.clone(), "/routes/0/via", json!("10.80.0.8"), Announced::Live),
+        ("berth_network", network.clone(), "/isolated", json!(true), Announced::Live),
         ("berth_network", network, "/mtu", json!(1450), Announced::PowerCycle),
         ("berth_network", lan.clone(), "/bridge/name", json!("vmbr1"), Announced::Replace),
         ("berth_network", lan.clone(), "/bridge/trunk_vlans", json!(["20"]), Announced::Live),

@@ -60,6 +60,7 @@ pub use ipv6::{Ipv6Spec, ipv6_at};
     validation = Rule::new("!has(self.ipv6) || !has(self.ipv6.gateway) || !has(self.ipv6CIDR) || !isCIDR(self.ipv6CIDR) || self.ipv6.gateway.matches('^fe[89ab][0-9a-f]:') || (isIP(self.ipv6.gateway) && cidr(self.ipv6CIDR).containsIP(self.ipv6.gateway))").message("ipv6.gateway must be an address of ipv6CIDR, or a link-local one such as fe80::1").field_path(".ipv6"),
     validation = Rule::new("!has(self.ipv6) || !has(self.ipv6.range) || !has(self.ipv6CIDR) || !isCIDR(self.ipv6CIDR) || self.ipv6.range.split('-').all(a, isIP(a) && cidr(self.ipv6CIDR).containsIP(a))").message("ipv6.range must be two addresses of ipv6CIDR, such as 2001:db8:7::1000-2001:db8:7::1fff").field_path(".ipv6"),
     validation = Rule::new("!has(self.ipv6Egress) || self.ipv6Egress == 'None' || !(has(self.type) && self.type == 'Bridge')").message("ipv6Egress is for a Network of type Overlay: on a Bridge, guests are machines of its network").field_path(".ipv6Egress"),
+    validation = Rule::new("!has(self.isolated) || !self.isolated || !(has(self.type) && self.type == 'Bridge')").message("isolated is for a Network of type Overlay: on a Bridge, guests of different hosts reach each other by the network of the hosts, whose switch can isolate them").field_path(".isolated"),
     validation = Rule::new("!has(self.dnsDomain) || !(has(self.type) && self.type == 'Bridge')").message("dnsDomain is for a Network of type Overlay: on a Bridge, berth has no name server").field_path(".dnsDomain"),
     validation = Rule::new("!has(self.dnsDomain) || !has(self.searchDomains) || self.dnsDomain.size() + self.searchDomains.join('').size() <= 100").message("dnsDomain is the first of the search domains, and they must have at most 100 characters in total: more does not fit into a packet of DHCP").field_path(".dnsDomain"),
     validation = Rule::new("!has(self.ipv6Egress) || self.ipv6Egress == 'None' || has(self.ipv6CIDR)").message("ipv6Egress needs ipv6CIDR").field_path(".ipv6Egress"),
@@ -159,6 +160,11 @@ pub struct NetworkSpec {
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.all(r, self.filter(s, s.to == r.to).size() == 1)").message("a destination can have one route only"))]
     pub routes: Vec<Route>,
+    /// Whether the VMs of an `Overlay` are kept from each other: they reach their gateway and what is outside, are reached from there by
+    /// public addresses, and send nothing to each other, on one host or several. Default false. Applied live, also to established
+    /// connections.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolated: Option<bool>,
     /// The largest packet, in bytes; guests get it by DHCP. Default 1500, or with several hosts what fits through the
     /// tunnels between them: 50 less than their interfaces carry. One that does not fit is lowered, and the
     /// condition `MTUFits` is False. On a `Bridge`, a host whose bridge or interface carries less starts none of its VMs. A change reaches guests at their next start.
@@ -257,6 +263,11 @@ impl Network {
         self.range()?.hosts().next()
     }
 
+    /// Whether its VMs do not reach each other.
+    pub fn is_isolated(&self) -> bool {
+        self.spec.isolated == Some(true) && self.host_bridge().is_none()
+    }
+
     /// Whether its VMs have IPv4 addresses, by berth or by another DHCP server.
     pub fn has_ipv4(&self) -> bool {
         self.is_external() || self.range().is_some()
@@ -318,6 +329,11 @@ pub struct NetworkStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 4096))]
     pub names: Vec<NetworkName>,
+    /// The addresses of an isolated Network under which hosts forward connections to public addresses to VMs on other hosts, which let
+    /// these pass.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1024), inner(length(max = 15)))]
+    pub relay_addresses: Vec<String>,
     /// At most four of the VMs that are on it or are to be. A deleted Network stays until nothing uses it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
@@ -336,6 +352,9 @@ pub struct NetworkHost {
 
 /// The maximum number of entries in `status.names`.
 pub const MOST_NAMES: usize = 4096;
+
+/// The maximum number of entries in `status.relayAddresses`.
+pub const MOST_RELAYS: usize = 1024;
 
 /// The name of a VM in the domain of a Network, and the addresses of one of its interfaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, KubeSchema)]

@@ -302,6 +302,8 @@ pub struct Firewall {
     pub marks: Vec<PortMark>,
     /// The VLANs whose tagged frames single taps send and receive. Those of all others are dropped.
     pub trunks: Vec<PortTrunk>,
+    /// The networks whose guests do not reach each other.
+    pub isolated: Vec<Isolation>,
     /// The filters of taps.
     pub filters: Filters,
     /// Whether any guest, known or not, has a tap here or is about to get one: the rules then stay in place.
@@ -368,6 +370,17 @@ pub struct PortTrunk {
     pub tap: String,
     /// Ranges within 1 to 4094, in order, which do not overlap.
     pub vlans: Vec<(u16, u16)>,
+}
+
+/// A private network whose guests do not reach each other.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Isolation {
+    /// None: the network has none, and only its guests here are kept from each other.
+    pub bridge: Option<String>,
+    /// The taps of its guests.
+    pub taps: Vec<String>,
+    /// The addresses under which other hosts forward connections to guests here ([`Relay`]).
+    pub relays: Vec<Ipv4Addr>,
 }
 
 /// A range of addresses that the host itself uses.

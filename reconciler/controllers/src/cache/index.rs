@@ -186,6 +186,12 @@ fn entry_of(vm: &VM, demand: Demand) -> VmEntry {
     }
 }
 
+/// The key of a network (`namespace/name`).
+fn network_key(network: &str) -> Option<Key> {
+    let (namespace, name) = network.split_once('/')?;
+    Some(Key::namespaced(ObjectKind::Network, namespace, name))
+}
+
 /// The addresses under which the host of a public address forwards connections.
 fn forwarding_of(ip: &PublicIP) -> Option<VmEntry> {
     let status = ip.status.as_ref()?;
@@ -402,11 +408,23 @@ impl Index {
         concerned.into_iter().collect()
     }
 
+    /// Returns the addresses under which hosts forward connections in a network (`namespace/name`).
+    pub(crate) fn forwarding_in(&self, network: &str) -> BTreeSet<Ipv4Addr> {
+        let all = self.forwarding.values().flat_map(|entry| &entry.addresses);
+        all.filter(|(of, _)| of == network).map(|(_, address)| *address).collect()
+    }
+
     /// Indexes the addresses under which a PublicIP's host forwards connections, like those of a VM on that host; returns the networks
-    /// with a changed set of hosts.
+    /// with a changed set of hosts or of these addresses.
     fn set_forwarding(&mut self, key: &Key, new: Option<VmEntry>) -> BTreeSet<Key> {
         let old = self.forwarding.remove(key);
-        let changed = self.move_networks(old.as_ref(), new.as_ref());
+        let mut changed = self.move_networks(old.as_ref(), new.as_ref());
+        let addresses = |entry: &Option<VmEntry>| -> BTreeSet<(String, Ipv4Addr)> {
+            entry.iter().flat_map(|entry| entry.addresses.iter().cloned()).collect()
+        };
+        // An isolated network lists these addresses.
+        let (before, after) = (addresses(&old), addresses(&new));
+        changed.extend(before.symmetric_difference(&after).filter_map(|(network, _)| network_key(network)));
         for (network, address) in old.iter().flat_map(|entry| &entry.addresses) {
             if let Some(set) = self.addresses.get_mut(network) {
                 set.remove(*address);

@@ -21,6 +21,7 @@ use super::bridges::{Existing, assign};
 use super::config::{addresses, config};
 use super::exceptions::exceptions;
 use super::filters::{GroupsOf, filters};
+use super::isolation::isolated;
 use super::limits::limits;
 use super::marks::marks;
 use super::trunks::trunks;
@@ -453,6 +454,7 @@ pub(super) fn wanted(tables: &Tables, seen: &Actual<'_>) -> Desired {
     wanted.firewall.ports = ports(tables, &groups_of, &seen.ports);
     wanted.firewall.limits = limits(interfaces.iter().copied(), &seen.ports);
     wanted.firewall.marks = marks(interfaces.iter().copied(), &seen.ports);
+    wanted.firewall.isolated = isolated(tables, &assigned.bridges, &seen.ports);
     wanted.firewall.trunks = trunks(tables, &groups_of, &seen.ports, &seen.links);
     wanted.firewall.exceptions = exceptions(tables, &groups_of, &interfaces, &seen.ports);
     wanted.firewall.filters = filters(tables, &groups_of, &seen.ports);

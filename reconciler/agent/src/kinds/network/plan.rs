@@ -186,6 +186,7 @@ mod tests {
                     limits: [],
                     marks: [],
                     trunks: [],
+                    isolated: [],
                     filters: Filters {
                         ports: [],
                         groups: [],

@@ -26,6 +26,8 @@ pub(super) struct Observed {
     pub(super) hosts: Vec<(String, Ipv4Addr)>,
     /// The names of its VMs, in order; none without a domain.
     pub(super) names: Vec<NetworkName>,
+    /// The addresses under which hosts forward connections to VMs on others, in order; none unless it is isolated.
+    pub(super) relays: Vec<Ipv4Addr>,
 }
 
 /// The reason why no VM that needs a network is bound.
@@ -52,6 +54,11 @@ pub(super) fn observe(cache: &Cache, tenants: &TenantNetworks, network: &Network
         fits: cache.underlay.fits().filter(|_| network.host_bridge().is_none()),
         hosts: hosts.filter_map(|host| Some((host.to_owned(), cache.underlay.address(host)?))).collect(),
         names: names(cache, network, &name),
+        relays: if network.is_isolated() {
+            cache.index.forwarding_in(&name).into_iter().collect()
+        } else {
+            Vec::new()
+        },
     }
 }
 

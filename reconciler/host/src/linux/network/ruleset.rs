@@ -12,6 +12,7 @@
 //!  in a bridged network: packets between its ports; none is routed
 //!  from a bridge that berth made over an interface: nothing to the host itself, which has no address there
 //!  from a tap: packets that pass [`ports`]
+//!  between guests of an isolated network: nothing, by [`isolation`]
 //!  to and from a filtered tap: packets that also pass [`groups`]
 //!  to and from a tap, with a VLAN tag: those of its trunk, by [`trunks`]
 //!  to and from a limited tap: as many as [`limits`] allow
@@ -25,6 +26,7 @@
 mod balancing;
 mod groups;
 mod ipv6;
+mod isolation;
 mod limits;
 mod marks;
 mod ports;
@@ -101,10 +103,12 @@ pub(super) fn replace(firewall: &Firewall, ipv6_closed: &[Ipv6Net], there: &[Tab
         commands.extend(ipv4_networks(&nat).map(own_addresses_leave));
     }
     commands.extend(between_ports_only(&firewall.bridged));
+    commands.extend(isolation::by_the_host(&firewall.isolated));
     commands.extend(rules(&nat, &forwards, &firewall.balanced));
     commands.push(BRIDGED.add());
     commands.extend(trunks::pass(&firewall.trunks));
     commands.extend(ports::guard(&firewall.ports, &firewall.exceptions, &firewall.advertised));
+    commands.extend(isolation::between_ports(&firewall.isolated));
     commands.extend(groups::filter(&firewall.filters));
     commands.extend(limits::limit(&firewall.limits));
     commands.extend(marks::mark(&firewall.marks));

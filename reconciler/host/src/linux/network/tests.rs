@@ -11,6 +11,7 @@ mod guest;
 mod host;
 mod hosts;
 mod ipv6;
+mod isolation;
 mod limits;
 mod marks;
 mod names;

@@ -123,6 +123,7 @@ const CLOSED: &str = "addresses of hosts and of the control plane, and link-loca
 const TUNNELS: &str = "the tunnels between hosts are closed to guests and strangers";
 const RELAY: &str =
     "by the way to guests on other hosts, only connections to public addresses and their answers pass";
+const ISOLATED: &str = "the network is isolated: its guests do not reach each other";
 const BETWEEN_NETWORKS: &str = "from outside and from other networks, a network receives answers and connections to public addresses only";
 
 /// Returns place and reason of a rule that drops or rejects.
@@ -130,6 +131,7 @@ pub(super) fn reason(hit: &Hit) -> Option<(&'static str, &'static str)> {
     let has = |text: &str| hit.rule.contains(text);
     let is_tunnels = has("\"right\":4789");
     let found = match (hit.family.as_str(), hit.chain.as_str()) {
+        ("bridge", "isolation") => ("isolation", ISOLATED),
         ("bridge", "filtered") => {
             ("filter of the bridge", "a filtered interface receives packets to its own addresses only")
         }
@@ -166,9 +168,10 @@ pub(super) fn reason(hit: &Hit) -> Option<(&'static str, &'static str)> {
         ("inet", "forward") if has("\"saddr\"") => {
             ("forwarding", "packets leave a network from its own addresses only")
         }
-        ("inet", "forward") if has("\"iifname\"") && has("\"oifname\"") => {
+        ("inet", "forward") if has("\"iifname\"") && has("\"oifname\"") && has("\"!=\"") => {
             ("forwarding", "packets of a bridged network are not routed")
         }
+        ("inet", "forward") if has("\"iifname\"") && has("\"oifname\"") => ("isolation", ISOLATED),
         ("inet", "forward") if has("\"oifname\"") => ("forwarding", BETWEEN_NETWORKS),
         ("inet", "input") if has("\"reject\"") => {
             ("public address", "no port of the address that leads to a guest matches the packet")

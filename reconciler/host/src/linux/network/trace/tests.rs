@@ -107,6 +107,7 @@ fn firewall(egress: Egress) -> Firewall {
         limits: vec![PortLimits { tap: tap(4), ingress: limits, egress: limits }],
         marks: vec![PortMark { tap: tap(4), dscp: 46 }],
         trunks: vec![PortTrunk { tap: tap(3), vlans: vec![(10, 10), (100, 199)] }],
+        isolated: Vec::new(),
         filters: Filters {
             ports: vec![FilteredPort { port: port(2), groups: vec!["ns/web".into()] }],
             groups: vec![web],
@@ -604,4 +605,23 @@ fn a_rule_with_types_of_icmp_passes_those_queries_only() {
     case.firewall.filters.groups[0].ingress[2].icmp_types = vec![8, 13];
     let named = case.sent("10.77.0.2", PING);
     assert!(matches!(named.end, TraceEnd::Guest { .. }), "{named:?}");
+}
+
+#[test]
+fn guests_of_an_isolated_network_do_not_reach_each_other_by_any_way() {
+    let mut case = Case::of(3);
+    case.firewall.filters.ports.clear();
+    let isolated =
+        crate::Isolation { bridge: Some(BRIDGE.into()), taps: vec![tap(3), tap(4)], relays: Vec::new() };
+    case.firewall.isolated = vec![isolated];
+    for to in ["10.77.0.4", "fd00:60::4"] {
+        let trace = case.sent(to, tcp(80));
+        assert_eq!((trace.end.clone(), last(&trace).0), (TraceEnd::Dropped, "isolation"), "{to}: {trace:?}");
+    }
+    let hidden = case.sent("10.77.0.200", tcp(80));
+    assert_eq!(
+        (hidden.end.clone(), last(&hidden).0),
+        (TraceEnd::Dropped, "isolation"),
+        "by the tunnel: {hidden:?}"
+    );
 }
