@@ -264,12 +264,12 @@ pub struct VMSpec {
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     #[schemars(length(max = 4))]
     pub cdroms: Vec<Cdrom>,
-    /// The network interfaces, keyed by `name`. Default: one, `nic0`, on the Network `default`. An empty list: no
+    /// The network interfaces, keyed by `name`, at most 10. Default: one, `nic0`, on the Network `default`. An empty list: no
     /// network. Interfaces of the models `virtio` and `e1000e` are added to and removed from the running VM, others at its next
     /// power cycle.
     #[serde(default = "one_interface", deserialize_with = "crate::exact::list")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
-    #[schemars(length(max = 8))]
+    #[schemars(length(max = 10))]
     pub network_interfaces: Vec<NetworkInterface>,
     /// Where the VM may run. The host where it does run is in `status.binding`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
