@@ -5,6 +5,7 @@ mod devices;
 mod dscp;
 mod guest_user;
 mod interface;
+mod network_config;
 mod restore;
 mod status;
 mod stop_snapshot;
@@ -21,6 +22,7 @@ pub use devices::{declared_shares, taken_devices};
 pub use dscp::DscpClass;
 pub use guest_user::{GuestUser, GuestUserStatus};
 pub use interface::{InterfaceLimits, LinkState, NetworkInterface, NicModel};
+pub use network_config::{ConfiguredRoute, InterfaceConfig};
 pub use restore::{MOST_LISTED_SNAPSHOTS, SnapshotOfVM, VMRestore, VMRestored};
 pub use status::{
     CdromStatus, CpuTime, DedicatedCpus, DiskAttachmentStatus, GuestNumaNode, Hardware, HostRefusal,

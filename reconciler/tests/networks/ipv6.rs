@@ -45,6 +45,14 @@ fn a_network_without_ipv4_gives_out_ipv6_addresses_and_names_and_its_vms_are_rea
         site.runs("one").await;
         let own = "fd00:60::2".to_owned();
         assert_eq!(site.addresses("one").await, (Some(own.clone()), String::new(), own.clone()));
+        let vms: Api<VM> = Api::default_namespaced(site.client.clone());
+        site.until("the configuration of the guest is published", async || {
+            let status = vms.get("one").await.expect("it answers").status.unwrap_or_default();
+            status.network_config.first().is_some_and(|config| {
+                config.addresses == ["fd00:60::2/64"] && config.dns == ["2620:fe::fe"] && config.mtu == 1500
+            })
+        })
+        .await;
         let host = &site.hosts["h1"];
         let network = host.networks_now().pop().expect("a network");
         assert_eq!((network.ipv4, network.dns.len()), (None, 1));
@@ -55,7 +63,6 @@ fn a_network_without_ipv4_gives_out_ipv6_addresses_and_names_and_its_vms_are_rea
         let [port] = &firewall.filters.ports[..] else { panic!("{firewall:?}") };
         assert_eq!((port.port.address, port.port.ipv6), (None, own.parse().ok()), "it is filtered");
         assert!(firewall.exceptions.is_empty());
-        let vms: Api<VM> = Api::default_namespaced(site.client.clone());
         site.until("the VM is ready", async || {
             let status = vms.get("one").await.expect("it answers").status.unwrap_or_default();
             condition::find(&status.conditions, "Ready").is_some_and(|c| c.status == "True")

@@ -18,6 +18,7 @@ mod cdroms;
 mod cpu_time;
 mod declared_disks;
 mod dependents;
+mod guest_network;
 mod guest_users;
 mod held;
 mod hooking;

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{
-    DscpClass, GuestUserStatus, InterfaceLimits, MOST_LISTED_SNAPSHOTS, SnapshotOfVM, StopSnapshot,
-    VMRestored,
+    DscpClass, GuestUserStatus, InterfaceConfig, InterfaceLimits, MOST_LISTED_SNAPSHOTS, SnapshotOfVM,
+    StopSnapshot, VMRestored,
 };
 use crate::SizeTaken;
 use crate::console::ConsoleAddress;
@@ -58,6 +58,12 @@ pub struct VMStatus {
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     #[schemars(length(max = 256))]
     pub interfaces: Vec<InterfaceStatus>,
+    /// The network configuration that the guest gets for each interface, as it is declared now: addresses, routers, name servers, routes
+    /// and MTU. What the guest has made of it is in `guest.interfaces`; a network configuration in `bootstrap` replaces it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    #[schemars(length(max = 256))]
+    pub network_config: Vec<InterfaceConfig>,
     /// The private address of the first interface: the IPv4 address, or in a Network without IPv4 the IPv6 address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub private_address: Option<String>,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use berth_api::SizeTaken;
-use berth_api::vm::{ConsoleAddress, Hardware, SnapshotOfVM};
+use berth_api::vm::{ConsoleAddress, Hardware, InterfaceConfig, SnapshotOfVM};
 use berth_api::{
     CpuControls, Enforcement, Host, IPPoolMode, PlacementGroup, Power, Profile, Size, SizeError, VM, VMStatus,
 };
@@ -16,6 +16,7 @@ use super::bootstrap::Bootstrap;
 use super::cdroms::{self, DeclaredCdrom};
 use super::cpu_time;
 use super::declared_disks::{DeclaredDisk, declared_disks};
+use super::guest_network;
 use super::held::held;
 use super::observed_users::GuestUsers;
 use super::pending_leases;
@@ -99,6 +100,8 @@ pub(crate) struct Observed {
     pub(crate) accesses: BTreeMap<String, String>,
     /// Its interfaces whose addresses other machines of their bridged networks were found to have just now, and the text about it.
     pub(crate) conflicts: BTreeMap<String, String>,
+    /// The network configuration that its guest gets.
+    pub(crate) network_config: Vec<InterfaceConfig>,
     /// The bridge of each of its networks.
     pub(crate) bridges: BTreeMap<String, String>,
     pub(crate) mtus: BTreeMap<String, u16>,
@@ -314,6 +317,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         missing_groups: missing_groups(&tables, vm, name),
         lans,
         conflicts,
+        network_config: guest_network::configs(&tables, vm),
         accesses,
         bridges,
         mtus,

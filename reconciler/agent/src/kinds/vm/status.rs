@@ -71,6 +71,7 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
     if let VmRestore::Done(done) = &observed.restore {
         status.restored_from = Some(Box::new(done.clone()));
     }
+    status.network_config.clone_from(&observed.network_config);
     status.snapshots.clone_from(&observed.snapshots);
     status.stop_snapshot = stop_snapshots::requested(observed, status.stop_snapshot.take());
     release_interfaces(&mut status, vm, observed);
