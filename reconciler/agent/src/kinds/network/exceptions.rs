@@ -23,10 +23,6 @@ fn given_out_elsewhere(network: Option<&Network>, port: &Port) -> Vec<IpNet> {
     ipv4.into_iter().chain(ipv6).collect()
 }
 
-fn ipv4_range(text: &String) -> Option<IpNet> {
-    text.parse().ok().map(IpNet::V4)
-}
-
 /// Returns the exceptions of these ports. `interfaces`: those in the statuses of the guests here, which count as they are now. A filtered
 /// interface sends from addresses that the filter knows, and from no others.
 pub(super) fn exceptions(
@@ -58,7 +54,11 @@ pub(super) fn exceptions(
         let macs = interface.allowed_mac_addresses.iter().map(|mac| mac.to_ascii_lowercase());
         let exception = PortException {
             tap: guest.port.tap.clone(),
-            ranges: interface.allowed_addresses.iter().filter_map(ipv4_range).collect(),
+            ranges: interface
+                .allowed_addresses
+                .iter()
+                .filter_map(|range| range.parse().ok().map(IpNet::V4))
+                .collect(),
             macs: macs.filter(|mac| Some(mac) != gateway_mac.as_ref()).collect(),
             gateway,
         };
