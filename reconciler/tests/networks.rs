@@ -24,6 +24,8 @@ mod installed;
 mod ipv6;
 #[path = "networks/names.rs"]
 mod names;
+#[path = "networks/observed.rs"]
+mod observed;
 #[path = "shared/setup.rs"]
 mod setup;
 #[path = "shared/site.rs"]

@@ -46,7 +46,7 @@ resource "berth_vm" "vm" {
   bootstrap          = { user_data = var.user_data }
 }
 
-# The addresses that berth has given out. Those of the other VM are in status.guest.interfaces, if the guest runs qemu-guest-agent.
+# The addresses that berth has given out. Those that the other VM uses are in status.observed_addresses of its data source.
 output "addresses" {
   value = berth_vm.vm["fixed"].addresses["nic0"]
 }

@@ -210,8 +210,8 @@ pub enum Egress {
 #[serde(rename_all = "camelCase")]
 pub struct Ipv4Spec {
     /// `Static` (default): berth gives each interface an address of the range, and the guest gets it by its cloud-init network
-    /// configuration. `External`: the guest asks the network's own DHCP server; the VM's status has its address as the guest agent
-    /// reports it. Cannot change.
+    /// configuration. `External`: the guest asks the network's own DHCP server; the VM's status has its address once the guest uses
+    /// it. Cannot change.
     #[serde(default)]
     pub allocation: Allocation,
     /// The address of the network's router, which guests use as default gateway and no VM gets. Left out: guests have no default

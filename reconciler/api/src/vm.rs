@@ -6,6 +6,7 @@ mod dscp;
 mod guest_user;
 mod interface;
 mod network_config;
+mod observed_addresses;
 mod restore;
 mod status;
 mod stop_snapshot;
@@ -23,6 +24,7 @@ pub use dscp::DscpClass;
 pub use guest_user::{GuestUser, GuestUserStatus};
 pub use interface::{InterfaceLimits, LinkState, NetworkInterface, NicModel};
 pub use network_config::{ConfiguredRoute, InterfaceConfig};
+pub use observed_addresses::ObservedAddresses;
 pub use restore::{MOST_LISTED_SNAPSHOTS, SnapshotOfVM, VMRestore, VMRestored};
 pub use status::{
     CdromStatus, CpuTime, DedicatedCpus, DiskAttachmentStatus, GuestNumaNode, Hardware, HostRefusal,

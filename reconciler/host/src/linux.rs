@@ -41,7 +41,7 @@ mod users;
 mod vgpus;
 mod volumes;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -540,6 +540,10 @@ impl Networks for LinuxSystem {
 
     async fn leases_taken(&self, bridge: &str) -> Result<Vec<LeaseTaken>> {
         self.networks.leases_taken(bridge).await
+    }
+
+    async fn seen_addresses(&self) -> Result<BTreeMap<String, BTreeSet<IpAddr>>> {
+        self.networks.seen_addresses().await
     }
 
     async fn uplink(&self) -> Result<Uplink> {

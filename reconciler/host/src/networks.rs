@@ -1,6 +1,6 @@
 //! Bridges, taps, the firewall and public addresses.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -65,6 +65,10 @@ pub trait Networks: Send + Sync + fmt::Debug + 'static {
 
     /// Lists the DHCP leases that guests of this network have taken.
     async fn leases_taken(&self, bridge: &str) -> Result<Vec<LeaseTaken>>;
+
+    /// Lists the addresses that guests have sent from in the last two hours, by tap: those of [`Firewall::observed`]. A guest claims
+    /// what it likes.
+    async fn seen_addresses(&self) -> Result<BTreeMap<String, BTreeSet<IpAddr>>>;
 
     /// Returns the interface on which public addresses can be announced, and the addresses that the host already has.
     async fn uplink(&self) -> Result<Uplink>;
@@ -304,6 +308,8 @@ pub struct Firewall {
     pub trunks: Vec<PortTrunk>,
     /// The networks whose guests do not reach each other.
     pub isolated: Vec<Isolation>,
+    /// The taps whose guests' addresses are read from what they send.
+    pub observed: Vec<ObservedPort>,
     /// The filters of taps.
     pub filters: Filters,
     /// Whether any guest, known or not, has a tap here or is about to get one: the rules then stay in place.
@@ -381,6 +387,16 @@ pub struct Isolation {
     pub taps: Vec<String>,
     /// The addresses under which other hosts forward connections to guests here ([`Relay`]).
     pub relays: Vec<Ipv4Addr>,
+}
+
+/// A tap whose guest gets addresses from others than berth.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ObservedPort {
+    pub tap: String,
+    /// Whether those of IPv4 are read.
+    pub ipv4: bool,
+    /// Whether those of IPv6 are.
+    pub ipv6: bool,
 }
 
 /// A range of addresses that the host itself uses.

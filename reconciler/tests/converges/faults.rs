@@ -79,6 +79,7 @@ fn has_effect(call: &str) -> bool {
         "check_snapshots",
         "is_as_in_snapshot",
         "read_site",
+        "seen_addresses",
     ];
     !call.starts_with("GET ") && !reads.contains(&call) && !more.contains(&call)
 }

@@ -109,8 +109,12 @@ fn target(vm: &VM, wanted: Wanted) -> Result<(String, IpAddr), ConsoleRefusal> {
         None => of_vm.first(),
     };
     found.cloned().ok_or_else(|| {
-        let detail = if of_vm.is_empty() {
+        let detail = if vm.status.as_ref().is_none_or(|status| status.interfaces.is_empty()) {
             "the VM has no network interface".to_owned()
+        } else if of_vm.is_empty() {
+            "others than berth give out the VM's addresses, and a guest may claim any: connect to one of status.observedAddresses \
+             from that network"
+                .to_owned()
         } else {
             let own: Vec<String> = of_vm.iter().map(|(_, address)| address.to_string()).collect();
             format!("the address is not the VM's: it has {}", own.join(", "))
@@ -153,6 +157,8 @@ mod tests {
         let error = found(&own, "port=22&address=10.0.0.1").expect_err("the gateway");
         assert_eq!(error, "the address is not the VM's: it has 10.0.0.2, 10.1.0.2");
         assert_eq!(found(&[], "port=22").expect_err("none"), "the VM has no network interface");
+        let error = found(&[""], "port=22").expect_err("its address is not berth's");
+        assert!(error.contains("connect to one of status.observedAddresses"), "{error}");
     }
 
     #[test]

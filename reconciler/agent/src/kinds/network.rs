@@ -16,6 +16,7 @@ mod limits;
 mod marks;
 mod observe;
 mod plan;
+mod senders;
 mod status;
 mod trunks;
 

@@ -89,7 +89,7 @@ fn no_answer(limit: Duration) -> String {
 
 impl Ports {
     pub(crate) async fn connect(&self, port: i64) -> Result<TcpStream, String> {
-        let place = self.address.as_ref().ok_or("the VM has no network interface")?;
+        let place = self.address.as_ref().ok_or("the VM has no address that berth gives out")?;
         let port = u16::try_from(port).map_err(|_| format!("{port} is no port"))?;
         let guest = SocketAddr::new(place.address, port);
         let connected = self.system.connect_to_guest(&place.bridge, guest).await;
@@ -240,6 +240,9 @@ mod tests {
         let error = ports().connect(closed).await.expect_err("closed");
         assert!(error.starts_with(&format!("no connection to port {closed}: ")), "{error}");
         let without = Ports { address: None, ..ports() };
-        assert_eq!(without.connect(80).await.expect_err("no network"), "the VM has no network interface");
+        assert_eq!(
+            without.connect(80).await.expect_err("none"),
+            "the VM has no address that berth gives out"
+        );
     }
 }

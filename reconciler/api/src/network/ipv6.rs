@@ -14,7 +14,7 @@ use super::{Allocation, Egress, Network};
 pub struct Ipv6Spec {
     /// `Static` (default): berth gives each interface an address of `ipv6CIDR`, and the guest gets it by its cloud-init network
     /// configuration. `External`: the guest gets addresses, routes and name servers from the network's own routers, by router
-    /// advertisements and DHCPv6; the VM's status has its addresses as the guest agent reports them. Cannot change.
+    /// advertisements and DHCPv6; the VM's status has its addresses once the guest uses them. Cannot change.
     #[serde(default)]
     pub allocation: Allocation,
     /// The address of the network's router, which guests use as default gateway and no VM gets: an address of `ipv6CIDR`, or a

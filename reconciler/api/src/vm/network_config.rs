@@ -3,7 +3,8 @@
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-/// What a guest gets for one of its interfaces, by DHCP, router advertisements or cloud-init. What others than berth give out is absent.
+/// The configuration that a guest gets for one of its interfaces, by DHCP, router advertisements or cloud-init. Values that others than
+/// berth give out are absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct InterfaceConfig {

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{
-    DscpClass, GuestUserStatus, InterfaceConfig, InterfaceLimits, MOST_LISTED_SNAPSHOTS, SnapshotOfVM,
-    StopSnapshot, VMRestored,
+    DscpClass, GuestUserStatus, InterfaceConfig, InterfaceLimits, MOST_LISTED_SNAPSHOTS, ObservedAddresses,
+    SnapshotOfVM, StopSnapshot, VMRestored,
 };
 use crate::SizeTaken;
 use crate::console::ConsoleAddress;
@@ -59,11 +59,18 @@ pub struct VMStatus {
     #[schemars(length(max = 256))]
     pub interfaces: Vec<InterfaceStatus>,
     /// The network configuration that the guest gets for each interface, as it is declared now: addresses, routers, name servers, routes
-    /// and MTU. What the guest has made of it is in `guest.interfaces`; a network configuration in `bootstrap` replaces it.
+    /// and MTU. The result in the guest is in `guest.interfaces`; a network configuration in `bootstrap` replaces it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     #[schemars(length(max = 256))]
     pub network_config: Vec<InterfaceConfig>,
+    /// The addresses that the running guest was seen to send from within two hours, on Networks whose addresses others give out
+    /// (`External`), of that family. Its host reads them from ARP and neighbour discovery, also without a guest agent. The guest claims
+    /// them: nothing has checked that they are its own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    #[schemars(length(max = 256))]
+    pub observed_addresses: Vec<ObservedAddresses>,
     /// The private address of the first interface: the IPv4 address, or in a Network without IPv4 the IPv6 address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub private_address: Option<String>,
@@ -209,7 +216,7 @@ pub struct InterfaceStatus {
     #[schemars(length(max = 17))]
     pub mac_address: String,
     /// The private IPv4 address. Absent on a Network without IPv4, and on one whose addresses another DHCP server gives out: see
-    /// `guest.interfaces`.
+    /// `observedAddresses` and `guest.interfaces`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 15))]
     pub address: String,

@@ -1,6 +1,6 @@
 //! Networks of the fake host.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use async_trait::async_trait;
@@ -181,6 +181,16 @@ impl Networks for FakeSystem {
 
     async fn leases_taken(&self, bridge: &str) -> Result<Vec<LeaseTaken>> {
         self.call("leases_taken", async { Ok(self.taken(bridge)) }).await
+    }
+
+    async fn seen_addresses(&self) -> Result<BTreeMap<String, BTreeSet<IpAddr>>> {
+        let work = async {
+            let state = self.state();
+            let is_observed = |tap: &String| state.firewall.observed.iter().any(|port| port.tap == *tap);
+            let seen = state.seen.iter().filter(|(tap, _)| is_observed(tap));
+            Ok(seen.map(|(tap, addresses)| (tap.clone(), addresses.clone())).collect())
+        };
+        self.call("seen_addresses", work).await
     }
 
     async fn uplink(&self) -> Result<Uplink> {

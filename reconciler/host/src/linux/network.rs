@@ -22,17 +22,19 @@ mod probe;
 mod public;
 mod relay;
 mod ruleset;
+mod senders;
 mod tap;
 mod trace;
 mod tracking;
 mod tunnel;
 mod uplink;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ipnet::Ipv4Net;
+use ipnet::{Ipv4Net, Ipv6Net};
 use sha2::{Digest, Sha256};
 use tokio::sync::OnceCell;
 
@@ -284,7 +286,7 @@ impl LinuxNetworks {
         self.announcer.only(&wanted.announced());
         public::silence(&netlink, &wanted).await?;
         if wanted.is_empty() {
-            self.rules.apply(firewall, &ipv6_closed).await?;
+            self.apply_rules(firewall, &ipv6_closed).await?;
             return match netlink.link(PUBLIC_LINK).await? {
                 Some(link) => {
                     link.must_be(LinkKind::Bridge)?;
@@ -295,9 +297,23 @@ impl LinuxNetworks {
         }
         // Addresses are added before the rules that need them, and removed after them.
         let link = public::add(&netlink, &wanted).await?;
-        self.rules.apply(firewall, &ipv6_closed).await?;
+        self.apply_rules(firewall, &ipv6_closed).await?;
         public::only(&netlink, &link, &wanted).await?;
         public::announce(&netlink, &self.announcer, &wanted).await
+    }
+
+    async fn apply_rules(&self, firewall: &Firewall, ipv6_closed: &[Ipv6Net]) -> Result<()> {
+        self.rules.apply(firewall, ipv6_closed).await?;
+        // The rules for guests do not depend on it.
+        if let Err(error) = senders::observe(&firewall.observed).await {
+            tracing::warn!(error = error.chain(), "the addresses that guests send from cannot be read");
+        }
+        Ok(())
+    }
+
+    /// Lists the addresses that guests have sent from, by tap.
+    pub(super) async fn seen_addresses(&self) -> Result<BTreeMap<String, BTreeSet<IpAddr>>> {
+        senders::seen().await
     }
 
     /// Returns once another program has removed the firewall's rules, or the host answers for an announced IPv6 address no more.

@@ -24,6 +24,7 @@ use super::filters::{GroupsOf, filters};
 use super::isolation::isolated;
 use super::limits::limits;
 use super::marks::marks;
+use super::senders::observed;
 use super::trunks::trunks;
 use crate::context::Context;
 use crate::error::Error;
@@ -456,6 +457,7 @@ pub(super) fn wanted(tables: &Tables, seen: &Actual<'_>) -> Desired {
     wanted.firewall.marks = marks(interfaces.iter().copied(), &seen.ports);
     wanted.firewall.isolated = isolated(tables, &assigned.bridges, &seen.ports);
     wanted.firewall.trunks = trunks(tables, &groups_of, &seen.ports, &seen.links);
+    wanted.firewall.observed = observed(tables, &seen.ports);
     wanted.firewall.exceptions = exceptions(tables, &groups_of, &interfaces, &seen.ports);
     wanted.firewall.filters = filters(tables, &groups_of, &seen.ports);
     // A tap that is about to be created counts, so that the firewall is the same before and after.

@@ -187,6 +187,7 @@ mod tests {
                     marks: [],
                     trunks: [],
                     isolated: [],
+                    observed: [],
                     filters: Filters {
                         ports: [],
                         groups: [],

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use berth_api::SizeTaken;
-use berth_api::vm::{ConsoleAddress, Hardware, InterfaceConfig, SnapshotOfVM};
+use berth_api::vm::{ConsoleAddress, Hardware, InterfaceConfig, ObservedAddresses, SnapshotOfVM};
 use berth_api::{
     CpuControls, Enforcement, Host, IPPoolMode, PlacementGroup, Power, Profile, Size, SizeError, VM, VMStatus,
 };
@@ -102,6 +102,8 @@ pub(crate) struct Observed {
     pub(crate) conflicts: BTreeMap<String, String>,
     /// The network configuration that its guest gets.
     pub(crate) network_config: Vec<InterfaceConfig>,
+    /// The addresses that its guest was seen to send from. None: this agent has not read them yet.
+    pub(crate) observed_addresses: Option<Vec<ObservedAddresses>>,
     /// The bridge of each of its networks.
     pub(crate) bridges: BTreeMap<String, String>,
     pub(crate) mtus: BTreeMap<String, u16>,
@@ -318,6 +320,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         lans,
         conflicts,
         network_config: guest_network::configs(&tables, vm),
+        observed_addresses: Some(Vec::new()),
         accesses,
         bridges,
         mtus,
@@ -395,6 +398,7 @@ async fn observe_running(
     observed: &mut Observed,
 ) -> Result<(), Error> {
     let uid = vm.metadata.uid.as_deref();
+    observed.observed_addresses = ctx.networks.senders.of(&observed.instance, &observed.journal.slots);
     // Read before the machine: one that is let go on in between is seen as it was, and looked at once more.
     observed.is_saving = ctx.machines.is_saving(&observed.instance);
     // A machine that does not answer may be ending, or may hang: an observation like any other.

@@ -72,6 +72,9 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
         status.restored_from = Some(Box::new(done.clone()));
     }
     status.network_config.clone_from(&observed.network_config);
+    if let Some(seen) = &observed.observed_addresses {
+        status.observed_addresses.clone_from(seen);
+    }
     status.snapshots.clone_from(&observed.snapshots);
     status.stop_snapshot = stop_snapshots::requested(observed, status.stop_snapshot.take());
     release_interfaces(&mut status, vm, observed);

@@ -13,6 +13,7 @@
 //!  from a bridge that berth made over an interface: nothing to the host itself, which has no address there
 //!  from a tap: packets that pass [`ports`]
 //!  between guests of an isolated network: nothing, by [`isolation`]
+//!  from an observed tap: as before; [`senders`] reads the addresses
 //!  to and from a filtered tap: packets that also pass [`groups`]
 //!  to and from a tap, with a VLAN tag: those of its trunk, by [`trunks`]
 //!  to and from a limited tap: as many as [`limits`] allow
@@ -30,6 +31,7 @@ mod isolation;
 mod limits;
 mod marks;
 mod ports;
+pub(super) mod senders;
 mod translation;
 mod trunks;
 mod tunnels;

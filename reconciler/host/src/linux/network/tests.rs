@@ -18,6 +18,7 @@ mod names;
 mod options;
 mod over_interface;
 mod public_ipv6;
+mod senders;
 mod spoofing;
 mod trace;
 mod trunks;

@@ -99,7 +99,7 @@ fn advertisement() -> Vec<(&'static str, Vec<u8>)> {
     )]
 }
 
-/// What the guest sends under addresses that are not known to be its own, and as a router.
+/// Frames that the guest sends under addresses that are not known to be its own, and as a router.
 fn claims() -> Vec<(&'static str, Vec<u8>)> {
     let other = address("2001:db8:7::77");
     let own = link_local(5);

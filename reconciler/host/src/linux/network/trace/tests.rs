@@ -108,6 +108,7 @@ fn firewall(egress: Egress) -> Firewall {
         marks: vec![PortMark { tap: tap(4), dscp: 46 }],
         trunks: vec![PortTrunk { tap: tap(3), vlans: vec![(10, 10), (100, 199)] }],
         isolated: Vec::new(),
+        observed: Vec::new(),
         filters: Filters {
             ports: vec![FilteredPort { port: port(2), groups: vec!["ns/web".into()] }],
             groups: vec![web],
