@@ -4,6 +4,7 @@ mod bootstrap;
 pub(crate) mod devices;
 mod disks;
 mod interfaces;
+mod network_config;
 mod observed;
 mod placement;
 mod probes;
@@ -240,6 +241,7 @@ impl ResourceKind for Vm {
             .default(false),
         ];
         fields.extend(observed_fields());
+        fields.extend(network_config::observed());
         fields.extend(restore::observed());
         fields
     }
