@@ -1,5 +1,7 @@
 //! Indices over all objects, updated object by object so that no decision scans them all.
 
+mod allocated;
+
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -18,56 +20,7 @@ use crate::{
     cache::security_groups::{Membership, SecurityGroups, memberships_of},
     key::{Key, ObjectKind},
 };
-
-/// The allocated addresses of a network.
-#[derive(Debug, Default)]
-struct AllocatedAddresses {
-    addresses: BTreeSet<Ipv4Addr>,
-    /// The first free address after the lowest allocated one.
-    gap: u32,
-}
-
-impl AllocatedAddresses {
-    fn insert(&mut self, address: Ipv4Addr) {
-        let lowest = self.addresses.first().copied();
-        if !self.addresses.insert(address) {
-            return;
-        }
-        let number = u32::from(address);
-        match lowest {
-            Some(lowest) if number + 1 == u32::from(lowest) => {}
-            Some(lowest) if address > lowest && number != self.gap => {}
-            _ => self.close_gap(number + 1),
-        }
-    }
-
-    fn remove(&mut self, address: Ipv4Addr) {
-        let was_lowest = self.addresses.first() == Some(&address);
-        if !self.addresses.remove(&address) {
-            return;
-        }
-        let number = u32::from(address);
-        match self.addresses.first() {
-            Some(lowest) if was_lowest && number + 1 >= self.gap => self.close_gap(u32::from(*lowest) + 1),
-            _ if was_lowest => {}
-            _ => self.gap = self.gap.min(number),
-        }
-    }
-
-    fn close_gap(&mut self, from: u32) {
-        self.gap = from;
-        while self.addresses.contains(&Ipv4Addr::from(self.gap)) {
-            self.gap += 1;
-        }
-    }
-
-    fn lowest_free(&self, from: Ipv4Addr) -> Ipv4Addr {
-        if self.addresses.contains(&from) && self.addresses.first() == Some(&from) {
-            return self.gap.into();
-        }
-        from
-    }
-}
+use allocated::AllocatedAddresses;
 
 /// A VM's contribution to the index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -585,31 +538,5 @@ pub(crate) fn maker_of(snapshot: &VMSnapshot) -> Option<Key> {
             Some(Key::namespaced(ObjectKind::VM, &namespace, snapshot.spec.vm.as_str()))
         }
         None => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn the_lowest_free_address_is_the_one_a_search_finds(changes in prop::collection::vec((0u32..12, any::<bool>()), 0..60)) {
-            let mut taken = AllocatedAddresses::default();
-            for (address, insert) in changes {
-                let address = Ipv4Addr::from(address + 100);
-                if insert { taken.insert(address) } else { taken.remove(address) }
-                for from in [100u32, 103] {
-                    let search = (from..).map(Ipv4Addr::from).find(|a| !taken.addresses.contains(a));
-                    let begin: u32 = taken.lowest_free(from.into()).into();
-                    let found = (begin..).map(Ipv4Addr::from).find(|a| !taken.addresses.contains(a));
-                    prop_assert_eq!(found, search);
-                    if taken.addresses.first() == Some(&from.into()) {
-                        prop_assert_eq!(Some(Ipv4Addr::from(begin)), search, "without a search");
-                    }
-                }
-            }
-        }
     }
 }
