@@ -12,6 +12,7 @@
 //!  deleted: stopped ▸ RemoveTap ▸ RemoveInstance ▸ (disks released) ▸ Release
 //! ```
 
+mod admitting;
 mod apply;
 mod bootstrap;
 mod cdroms;
