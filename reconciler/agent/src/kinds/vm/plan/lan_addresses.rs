@@ -27,6 +27,6 @@ fn lan_addresses(observed: &Observed, interface: &InterfaceStatus) -> Vec<LanAdd
         mac: interface.mac_address.to_ascii_lowercase(),
         bridge: bridge.clone(),
     };
-    let addresses = given.into_iter().filter(|(is_given, _)| *is_given);
+    let addresses = given.into_iter().filter(|(is_static, _)| *is_static);
     addresses.filter_map(|(_, text)| Some(of_interface(text.parse().ok()?))).collect()
 }
