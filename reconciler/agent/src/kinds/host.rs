@@ -32,8 +32,8 @@ use crate::index::{Indexed, Table, Tables};
 use crate::journal::Journal;
 use crate::key::{Key, ObjectName};
 use crate::snapshots::{merge_deleted, wake_merged};
-use crate::unlocking::forget_departed;
 use crate::typed_api::TypedApi;
+use crate::unlocking::forget_departed;
 use berth_host::InstanceFacts;
 
 /// Interval at which state without change events (free space, foreign processes and files, trash) is observed.
@@ -63,6 +63,8 @@ pub(crate) enum Step {
     PurgeTrash { pool: String, older_than: Duration },
     /// Stops an instance without a VM and removes what is left of it.
     FinishInstance(String),
+    /// Removes the record of how the guest of an instance without a VM is restarted without the control plane.
+    ForgetRestart(String),
     /// Records the most memory that a VM was measured to take above its guest memory.
     RecordOverhead { most: u64, known: u64 },
     /// Removes the memory of a guest that is kept for a snapshot which is gone.
