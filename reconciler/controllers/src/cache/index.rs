@@ -63,8 +63,8 @@ pub(crate) struct Index {
     group_hosts: HashMap<Key, Members>,
     by_disk: HashMap<Key, KeySet>,
     by_public_ip: HashMap<Key, KeySet>,
-    addresses: HashMap<String, AllocatedAddresses>,
-    ipv6_addresses: HashMap<String, BTreeSet<Ipv6Addr>>,
+    addresses: HashMap<String, AllocatedAddresses<Ipv4Addr>>,
+    ipv6_addresses: HashMap<String, AllocatedAddresses<Ipv6Addr>>,
     /// MAC, lower case → the VMs that have it: more than one only where it was allocated twice before that was
     /// refused.
     macs: HashMap<String, KeySet>,
@@ -319,7 +319,7 @@ impl Index {
         }
         for (network, address) in &entry.ipv6_addresses {
             if let Some(set) = self.ipv6_addresses.get_mut(network) {
-                set.remove(address);
+                set.remove(*address);
             }
         }
         for mac in &entry.macs {
@@ -502,12 +502,17 @@ impl Index {
     }
 
     pub(crate) fn is_ipv6_address_used(&self, network: &str, address: Ipv6Addr) -> bool {
-        self.ipv6_addresses.get(network).is_some_and(|taken| taken.contains(&address))
+        self.ipv6_addresses.get(network).is_some_and(|taken| taken.addresses.contains(&address))
     }
 
     /// Returns where to start the search for a free address of a network with the lowest address `from`.
     pub(crate) fn lowest_free(&self, network: &str, from: Ipv4Addr) -> Ipv4Addr {
         self.addresses.get(network).map_or(from, |taken| taken.lowest_free(from))
+    }
+
+    /// Returns where to start the search for a free IPv6 address of a network with the lowest address `from`.
+    pub(crate) fn lowest_free_ipv6(&self, network: &str, from: Ipv6Addr) -> Ipv6Addr {
+        self.ipv6_addresses.get(network).map_or(from, |taken| taken.lowest_free(from))
     }
 
     pub(crate) fn is_mac_used(&self, mac: &str) -> bool {

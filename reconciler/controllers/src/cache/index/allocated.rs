@@ -1,54 +1,84 @@
-//! The allocated IPv4 addresses of a network, whose lowest free one is known without a search.
+//! The allocated addresses of a network, whose lowest free one is known without a search.
 
-use std::{collections::BTreeSet, net::Ipv4Addr};
+use std::{
+    collections::BTreeSet,
+    net::{Ipv4Addr, Ipv6Addr},
+};
 
-/// The allocated addresses of a network.
-#[derive(Debug, Default)]
-pub(super) struct AllocatedAddresses {
-    pub(super) addresses: BTreeSet<Ipv4Addr>,
-    /// The first free address after the lowest allocated one.
-    gap: u32,
+/// An address of one family.
+pub(super) trait Address: Copy + Ord {
+    /// The address after this one. None: it is the last one.
+    fn next(self) -> Option<Self>;
 }
 
-impl AllocatedAddresses {
-    pub(super) fn insert(&mut self, address: Ipv4Addr) {
+impl Address for Ipv4Addr {
+    fn next(self) -> Option<Self> {
+        u32::from(self).checked_add(1).map(Self::from)
+    }
+}
+
+impl Address for Ipv6Addr {
+    fn next(self) -> Option<Self> {
+        u128::from(self).checked_add(1).map(Self::from)
+    }
+}
+
+/// The allocated addresses of a network, of one family.
+#[derive(Debug)]
+pub(super) struct AllocatedAddresses<A> {
+    pub(super) addresses: BTreeSet<A>,
+    /// The first free address after the lowest allocated one.
+    gap: Option<A>,
+}
+
+impl<A> Default for AllocatedAddresses<A> {
+    fn default() -> Self {
+        Self { addresses: BTreeSet::new(), gap: None }
+    }
+}
+
+impl<A: Address> AllocatedAddresses<A> {
+    pub(super) fn insert(&mut self, address: A) {
         let lowest = self.addresses.first().copied();
         if !self.addresses.insert(address) {
             return;
         }
-        let number = u32::from(address);
         match lowest {
-            Some(lowest) if number + 1 == u32::from(lowest) => {}
-            Some(lowest) if address > lowest && number != self.gap => {}
-            _ => self.close_gap(number + 1),
+            Some(lowest) if address.next() == Some(lowest) => {}
+            Some(lowest) if address > lowest && self.gap != Some(address) => {}
+            _ => self.close_gap(address),
         }
     }
 
-    pub(super) fn remove(&mut self, address: Ipv4Addr) {
+    pub(super) fn remove(&mut self, address: A) {
         let was_lowest = self.addresses.first() == Some(&address);
         if !self.addresses.remove(&address) {
             return;
         }
-        let number = u32::from(address);
-        match self.addresses.first() {
-            Some(lowest) if was_lowest && number + 1 >= self.gap => self.close_gap(u32::from(*lowest) + 1),
+        match self.addresses.first().copied() {
+            // Between the removed address and the gap there was none.
+            Some(lowest) if was_lowest && self.gap.is_some() && address.next() >= self.gap => {
+                self.close_gap(lowest);
+            }
             _ if was_lowest => {}
-            _ => self.gap = self.gap.min(number),
+            _ => self.gap = Some(self.gap.map_or(address, |gap| gap.min(address))),
         }
     }
 
-    fn close_gap(&mut self, from: u32) {
-        self.gap = from;
-        while self.addresses.contains(&Ipv4Addr::from(self.gap)) {
-            self.gap += 1;
+    /// Looks for the gap after an allocated address.
+    fn close_gap(&mut self, after: A) {
+        self.gap = after.next();
+        while let Some(gap) = self.gap.filter(|gap| self.addresses.contains(gap)) {
+            self.gap = gap.next();
         }
     }
 
-    pub(super) fn lowest_free(&self, from: Ipv4Addr) -> Ipv4Addr {
-        if self.addresses.contains(&from) && self.addresses.first() == Some(&from) {
-            return self.gap.into();
+    /// Returns where to start the search for a free address that is not below `from`.
+    pub(super) fn lowest_free(&self, from: A) -> A {
+        match self.gap {
+            Some(gap) if self.addresses.first() == Some(&from) => gap,
+            _ => from,
         }
-        from
     }
 }
 
@@ -75,5 +105,16 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn the_last_address_of_a_family_is_followed_by_none() {
+        let last = Ipv6Addr::from(u128::MAX);
+        let mut taken = AllocatedAddresses::default();
+        taken.insert(last);
+        assert_eq!(taken.lowest_free(last), last);
+        taken.insert(Ipv6Addr::from(u128::MAX - 1));
+        taken.remove(last);
+        assert_eq!(taken.lowest_free(Ipv6Addr::from(u128::MAX - 1)), last);
     }
 }

@@ -86,7 +86,7 @@ pub(crate) fn fresh(
                 continue;
             }
         };
-        let ipv6 = pick_ipv6(network, ipv4, interface.ipv6_address.as_deref(), |a| {
+        let ipv6 = pick_ipv6(&cache.index, network, (ipv4, interface.ipv6_address.as_deref()), |a| {
             let is_a_hosts = network.host_bridge().is_some() && cache.underlay.host_at(a.into()).is_some();
             taken_ipv6.contains(&(name.clone(), a))
                 || cache.index.is_ipv6_address_used(&name, a)
@@ -211,9 +211,9 @@ const MOST_LOOKED_AT: usize = 1 << 20;
 /// Returns the wanted IPv6 address, or a free one: the lowest of the declared range or of a network without IPv4, else if it is free
 /// that with the number of the IPv4 address in its range (`fd00:60::2` beside `10.77.0.2`). None: the network has no prefix.
 fn pick_ipv6(
+    index: &Index,
     network: &Network,
-    ipv4: Option<Ipv4Addr>,
-    wanted: Option<&str>,
+    (ipv4, wanted): (Option<Ipv4Addr>, Option<&str>),
     is_taken: impl Fn(Ipv6Addr) -> bool,
 ) -> Result<Option<Ipv6Addr>, String> {
     let name = network_name(network);
@@ -240,7 +240,11 @@ fn pick_ipv6(
         let is_free = |a: &Ipv6Addr| is_for_vms(*a) && !is_taken(*a);
         let free = match ipv4 {
             Some(ipv4) if network.ipv6_range().is_none() => beside(network, prefix, ipv4).find(is_free),
-            _ => from(lowest, highest).find(is_free),
+            _ => {
+                // As for IPv4, the index knows the first gap only from the first address that VMs can have.
+                let first = if gateway == Some(lowest) { after(lowest) } else { lowest };
+                from(index.lowest_free_ipv6(&name, first), highest).find(is_free)
+            }
         };
         return free.map(Some).ok_or_else(|| format!("network {name} ({within}) has no free IPv6 address"));
     };
@@ -258,6 +262,10 @@ fn beside(network: &Network, prefix: Ipv6Net, ipv4: Ipv4Addr) -> impl Iterator<I
     // The numbers after 32 bits are no IPv4 address's.
     let others = (0..=u64::from(u16::MAX)).map(move |n| (1 << 32) + number + n);
     Some(number).into_iter().chain(others).map(move |number| ipv6_at(prefix, number))
+}
+
+fn after(address: Ipv6Addr) -> Ipv6Addr {
+    u128::from(address).saturating_add(1).into()
 }
 
 fn from(lowest: Ipv6Addr, highest: Ipv6Addr) -> impl Iterator<Item = Ipv6Addr> {
@@ -331,6 +339,16 @@ mod tests {
             assert!(pick(&index, &network, Some(wrong), |_| false).is_err(), "{wrong}");
         }
         assert!(pick(&index, &network, Some("10.0.0.3"), |_| true).unwrap_err().contains("taken"));
+    }
+
+    /// Where no other VM has an address.
+    fn pick_ipv6(
+        network: &Network,
+        ipv4: Option<Ipv4Addr>,
+        wanted: Option<&str>,
+        is_taken: impl Fn(Ipv6Addr) -> bool,
+    ) -> Result<Option<Ipv6Addr>, String> {
+        super::pick_ipv6(&Index::default(), network, (ipv4, wanted), is_taken)
     }
 
     #[test]
