@@ -43,25 +43,20 @@ pub(super) fn exceptions(
             true => given_out_elsewhere(network.as_deref(), &guest.port),
             false => Vec::new(),
         };
-        if !any.is_empty() {
-            let tap = guest.port.tap.clone();
-            return Some(PortException { tap, ranges: any, macs: Vec::new(), gateway: None });
+        // A guest that sends from any IPv4 address needs no further ones.
+        let is_ipv4_open = any.iter().any(|range| matches!(range, IpNet::V4(_)));
+        let declared = by_mac.get(&(guest.network.as_str(), guest.port.mac.clone()));
+        let declared = declared.zip(network.as_deref()).filter(|_| !is_ipv4_open);
+        let mut exception =
+            PortException { tap: guest.port.tap.clone(), ranges: any, macs: Vec::new(), gateway: None };
+        if let Some((interface, network)) = declared {
+            let gateway_mac = network.gateway_mac();
+            let macs = interface.allowed_mac_addresses.iter().map(|mac| mac.to_ascii_lowercase());
+            let ranges = interface.allowed_addresses.iter();
+            exception.ranges.extend(ranges.filter_map(|range| range.parse().ok().map(IpNet::V4)));
+            exception.macs = macs.filter(|mac| Some(mac) != gateway_mac.as_ref()).collect();
+            exception.gateway = network.gateway();
         }
-        let interface = by_mac.get(&(guest.network.as_str(), guest.port.mac.clone()))?;
-        let network = network?;
-        let gateway = network.gateway();
-        let gateway_mac = network.gateway_mac();
-        let macs = interface.allowed_mac_addresses.iter().map(|mac| mac.to_ascii_lowercase());
-        let exception = PortException {
-            tap: guest.port.tap.clone(),
-            ranges: interface
-                .allowed_addresses
-                .iter()
-                .filter_map(|range| range.parse().ok().map(IpNet::V4))
-                .collect(),
-            macs: macs.filter(|mac| Some(mac) != gateway_mac.as_ref()).collect(),
-            gateway,
-        };
         (!exception.ranges.is_empty() || !exception.macs.is_empty()).then_some(exception)
     };
     let mut all: Vec<PortException> = ports.iter().filter_map(exception).collect();
@@ -119,6 +114,33 @@ mod tests {
         let [only] = &found[..] else { panic!("{found:?}") };
         assert_eq!((only.tap.as_str(), only.ranges.len(), only.macs.len()), ("btt2", 1, 1));
         assert_eq!(only.gateway, Some(Ipv4Addr::new(10, 77, 0, 1)));
+    }
+
+    #[test]
+    fn further_ipv4_addresses_count_also_where_routers_give_out_those_of_ipv6() {
+        let index = Index::default();
+        let spec = json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "cidr": "192.0.2.0/24",
+            "ipv4": {"gateway": "192.0.2.1"}, "ipv6": {"allocation": "External"}});
+        let network = json!({"metadata": {"name": "lan", "namespace": "berth-shared", "resourceVersion": "1"},
+            "spec": spec, "status": {"observedGeneration": 1, "vni": 77}});
+        index.apply::<Network>(Event::Apply(serde_json::from_value(network).expect("a Network")));
+        let mac = "52:54:00:00:00:02".to_owned();
+        let interface = InterfaceStatus {
+            network: "berth-shared/lan".into(),
+            mac_address: mac.clone(),
+            address: "192.0.2.50".into(),
+            allowed_addresses: vec!["192.0.2.99/32".into()],
+            ..InterfaceStatus::default()
+        };
+        let port = Port { tap: "btt2".into(), mac, address: "192.0.2.50".parse().ok(), ipv6: None };
+        let guest = GuestPort { network: "berth-shared/lan".into(), port, groups: Vec::new() };
+        let found = exceptions(&index.read(), &GroupsOf::new(), &[&interface], &[guest]);
+        let [only] = &found[..] else { panic!("{found:?}") };
+        assert_eq!(
+            only.ranges.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            ["::/0", "192.0.2.99/32"]
+        );
+        assert_eq!(only.gateway, Some(Ipv4Addr::new(192, 0, 2, 1)));
     }
 
     #[test]
