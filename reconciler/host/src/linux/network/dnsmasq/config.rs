@@ -1,7 +1,7 @@
 //! dnsmasq's files as text. Pure, except for looking up the user that dnsmasq may run as.
 
 use std::fmt::Write;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
 use jiff::Timestamp;
@@ -100,7 +100,7 @@ pub(super) fn hosts(network: &NetworkConfig) -> String {
 }
 
 /// Parses dnsmasq's lease file: lines of `expiry mac address name client-id`, or for IPv6 `expiry number address name client-id`, whose
-/// MAC address is that of the reservation in the hosts file.
+/// MAC address is that of the reservation in the hosts file. A guest with addresses of both families is seen by its IPv4 lease.
 pub(super) fn parse_leases(text: &str, hosts: &str) -> Vec<LeaseTaken> {
     text.lines().filter_map(|line| parse_lease(line).or_else(|| parse_ipv6_lease(line, hosts))).collect()
 }
@@ -119,15 +119,24 @@ fn parse_ipv6_lease(line: &str, hosts: &str) -> Option<LeaseTaken> {
     let mut fields = line.split_ascii_whitespace();
     let expires: i64 = fields.next()?.parse().ok()?;
     let address: Ipv6Addr = fields.nth(1)?.parse().ok()?;
-    let mac = reserved_for(address, hosts)?.to_ascii_lowercase();
+    let reservation = reservation_of(address, hosts)?;
+    if reservation.split(',').any(|field| field.parse::<Ipv4Addr>().is_ok()) {
+        return None;
+    }
+    let mac = reservation.split(',').next()?.to_ascii_lowercase();
     let taken_at = Timestamp::from_second(expires.saturating_sub(IPV6_LEASE_SECONDS)).ok()?;
     Some(LeaseTaken { mac, address: address.into(), taken_at })
 }
 
+/// Returns the line of a hosts file that reserves an IPv6 address.
+fn reservation_of(address: Ipv6Addr, hosts: &str) -> Option<&str> {
+    let reserved = format!(",[{address}]");
+    hosts.lines().find(|line| line.contains(&reserved))
+}
+
 /// Returns the MAC address that a hosts file reserves an IPv6 address for.
 fn reserved_for(address: Ipv6Addr, hosts: &str) -> Option<&str> {
-    let reserved = format!(",[{address}]");
-    hosts.lines().find(|line| line.contains(&reserved))?.split(',').next()
+    reservation_of(address, hosts)?.split(',').next()
 }
 
 /// Returns the lease file without the leases of addresses that are now reserved for another MAC: dnsmasq would refuse
@@ -150,7 +159,6 @@ pub(super) fn without_conflicts(text: &str, leases: &[Lease], former_hosts: &str
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
     use std::path::Path;
 
     use super::*;
@@ -304,6 +312,8 @@ mod tests {
             ("52:54:00:00:00:01", "fd00:60::9".parse().expect("one"))
         );
         assert_eq!(lease.taken_at.as_second(), 1763 - IPV6_LEASE_SECONDS);
+        let both = "52:54:00:00:00:01,10.77.0.9,[fd00:60::9],web\n";
+        assert!(parse_leases(taken, both).is_empty(), "its IPv4 lease is not taken yet");
     }
 
     #[test]
