@@ -5,6 +5,7 @@ mod bridged;
 mod bridged_ipv6;
 mod dhcp;
 mod dns;
+mod echo;
 mod exceptions;
 mod filters;
 mod guest;
