@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_api::VM;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use kube::Client;
@@ -153,12 +154,17 @@ async fn read_senders(ctx: &Context) {
         ctx.networks.senders.expected().await;
         match ctx.system.seen_addresses().await {
             Ok(read) => {
+                // What a status has from the agent before may be gone by now.
+                let is_first = !ctx.networks.senders.is_read();
                 let changed = ctx.networks.senders.record(read);
                 let is_of = |instance: &str| {
                     let prefix = tap_prefix(instance);
                     changed.iter().any(|tap| tap.starts_with(&prefix))
                 };
-                let vms = ctx.index.read().vms_where(|_, vm| instance_of(vm).is_some_and(is_of));
+                let was_seen =
+                    |vm: &VM| vm.status.as_ref().is_some_and(|status| !status.observed_addresses.is_empty());
+                let is_due = |vm: &VM| (is_first && was_seen(vm)) || instance_of(vm).is_some_and(is_of);
+                let vms = ctx.index.read().vms_where(|_, vm| is_due(vm));
                 vms.into_iter().for_each(|vm| ctx.queue.add(vm));
             }
             Err(error) => tracing::debug!(error = error.chain(), "the addresses of guests cannot be read"),
