@@ -186,7 +186,10 @@ pub(super) fn not_allowed(cache: &Cache, tenants: &TenantNetworks, network: &Net
             format!("its range {range} overlaps one that a host uses itself: create it with another range");
         return Some(invalid(text, vec![Dependency::Hosts]));
     }
-    None
+    // A host that is on the prefix itself could make nothing of the network.
+    let prefix = network.ipv6_prefix().filter(|prefix| cache.underlay.uses_prefix(*prefix))?;
+    let text = format!("its prefix {prefix} has an address of a host: create it with another prefix");
+    Some(invalid(text, vec![Dependency::Hosts]))
 }
 
 /// Refuses a prefix that covers public addresses: hosts would lead them to the guests of the network.
