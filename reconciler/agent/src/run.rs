@@ -154,7 +154,7 @@ async fn read_senders(ctx: &Context) {
         ctx.networks.senders.expected().await;
         match ctx.system.seen_addresses().await {
             Ok(read) => {
-                // What a status has from the agent before may be gone by now.
+                // Addresses in a status that an earlier agent wrote may be gone by now.
                 let is_first = !ctx.networks.senders.is_read();
                 let changed = ctx.networks.senders.record(read);
                 let is_of = |instance: &str| {

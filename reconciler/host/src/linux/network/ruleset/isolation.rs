@@ -8,7 +8,7 @@
 //!  table inet berth     chain forward, before established connections: nothing from a network back into it, also not by a public address
 //! ```
 //!
-//! What a guest sends to its gateway, to the outside and to the host's name server is not between ports.
+//! Packets of a guest to its gateway, to the outside and to the host's name server are not between ports.
 
 use std::collections::{BTreeMap, BTreeSet};
 
