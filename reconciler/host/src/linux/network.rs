@@ -77,6 +77,8 @@ pub(super) struct LinuxNetworks {
     changes: OnceCell<Changes>,
     /// Whether the firewall that was applied last leads packets of IPv6.
     leads_ipv6: AtomicBool,
+    /// Whether there may be a table of the addresses that guests send from.
+    may_observe: AtomicBool,
     /// Whether the kernel had VLANs when it was asked.
     vlans: OnceCell<bool>,
 }
@@ -91,6 +93,7 @@ impl LinuxNetworks {
             removals: OnceCell::new(),
             changes: OnceCell::new(),
             leads_ipv6: AtomicBool::new(false),
+            may_observe: AtomicBool::new(true),
             vlans: OnceCell::new(),
         }
     }
@@ -304,9 +307,18 @@ impl LinuxNetworks {
 
     async fn apply_rules(&self, firewall: &Firewall, ipv6_closed: &[Ipv6Net]) -> Result<()> {
         self.rules.apply(firewall, ipv6_closed).await?;
-        // The rules for guests do not depend on it.
-        if let Err(error) = senders::observe(&firewall.observed).await {
-            tracing::warn!(error = error.chain(), "the addresses that guests send from cannot be read");
+        let has_observed = !firewall.observed.is_empty();
+        if has_observed || self.may_observe.load(Ordering::Relaxed) {
+            match senders::observe(&firewall.observed).await {
+                Ok(()) => self.may_observe.store(has_observed, Ordering::Relaxed),
+                // The rules for guests do not depend on it.
+                Err(error) => {
+                    tracing::warn!(
+                        error = error.chain(),
+                        "the addresses that guests send from cannot be read"
+                    );
+                }
+            }
         }
         Ok(())
     }
