@@ -11,7 +11,11 @@ use crate::typed_api::TypedApi;
 use berth_host::HostFacts;
 
 /// Decides whether a VM that has nothing on this host may run here. `read`: the host's facts, if they are needed for that.
-pub(super) async fn admission(ctx: &Context, vm: &VM, read: &mut Option<HostFacts>) -> Result<Admission, Error> {
+pub(super) async fn admission(
+    ctx: &Context,
+    vm: &VM,
+    read: &mut Option<HostFacts>,
+) -> Result<Admission, Error> {
     let status = vm.status.as_ref();
     if status.is_some_and(VMStatus::is_admitted) || vm.metadata.deletion_timestamp.is_some() {
         return Ok(Admission::Recorded);
