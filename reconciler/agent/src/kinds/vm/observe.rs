@@ -7,7 +7,7 @@ use berth_api::SizeTaken;
 use berth_api::vm::{ConsoleAddress, Hardware, InterfaceConfig, ObservedAddresses, SnapshotOfVM};
 use berth_api::{CpuControls, Host, IPPoolMode, Power, Profile, Size, SizeError, VM};
 use jiff::Timestamp;
-use kube::{Client, ResourceExt};
+use kube::ResourceExt;
 
 use super::admitting::admission;
 use super::bootstrap::Bootstrap;
@@ -35,7 +35,6 @@ use crate::networking::{NamedAddress, Networks, named_addresses, security_groups
 use crate::probes::{ProbePlan, ProbeResults};
 use crate::restores::{self, DueMemory, VmRestore};
 use crate::start_order::Held;
-use crate::typed_api::TypedApi;
 use berth_host::{HostFacts, ProcessFacts, System, VolumeFacts};
 use berth_qemu::hypervisor::CpuTime;
 use berth_qemu::power::RunState;
