@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use super::super::TAP_PREFIX;
 use super::super::bridged::{INNER_PREFIX, inner_of};
 use super::{BRIDGED, accept, compare, drop, meta, trunks};
-use crate::{Port, PortException};
+use crate::{Isolation, Port, PortException};
 
 const MACS: &str = "macs";
 pub(super) const ADDRESSES: &str = "addresses";
@@ -51,7 +51,12 @@ const MULTICAST_REPORT: u8 = 143;
 const UPPER: [u8; 3] = [6, 17, 58];
 
 /// The sets, chains and rules, for an empty table. `advertised`: the bridges whose guests hear the network's routers.
-pub(super) fn guard(ports: &[Port], exceptions: &[PortException], advertised: &[String]) -> Vec<Value> {
+pub(super) fn guard(
+    ports: &[Port],
+    exceptions: &[PortException],
+    isolated: &[Isolation],
+    advertised: &[String],
+) -> Vec<Value> {
     let mut ports: Vec<&Port> = ports.iter().collect();
     ports.sort();
     ports.dedup_by_key(|port| &port.tap);
@@ -74,7 +79,7 @@ pub(super) fn guard(ports: &[Port], exceptions: &[PortException], advertised: &[
         chain(ADVERTISES),
         BRIDGED.chain(CHAIN, "filter", "prerouting", PRIORITY),
     ];
-    commands.extend(others(exceptions));
+    commands.extend(others(exceptions, isolated));
     for port in ports {
         let by_it = || compare("==", meta("iifname"), json!(port.tap));
         let Some(mac) = bytes(&port.mac) else { continue };
@@ -98,8 +103,9 @@ fn has_any_ipv6(exception: &PortException) -> bool {
     exception.ranges.iter().any(|range| matches!(range, IpNet::V6(range) if range.prefix_len() == 0))
 }
 
-/// The set and the chains for addresses that are not a tap's own.
-fn others(exceptions: &[PortException]) -> Vec<Value> {
+/// The set and the chains for addresses that are not a tap's own. Those under which hosts forward connections into an isolated network
+/// pass its filters, so that no guest may send from them.
+fn others(exceptions: &[PortException], isolated: &[Isolation]) -> Vec<Value> {
     let ipv4 = |range: &IpNet| match range {
         IpNet::V4(range) => Some(*range),
         IpNet::V6(_) => None,
@@ -119,6 +125,12 @@ fn others(exceptions: &[PortException]) -> Vec<Value> {
             let by_it = compare("==", meta("iifname"), json!(exception.tap));
             let as_gateway = compare("==", payload(protocol, field), json!(gateway));
             commands.push(BRIDGED.rule(name, vec![by_it, as_gateway, drop()]));
+        }
+        let relayed = isolated.iter().filter(|of| !of.taps.is_empty() && !of.relays.is_empty());
+        for network in relayed.filter(|_| !exceptions.is_empty()) {
+            let by_one = compare("==", meta("iifname"), json!({"set": network.taps}));
+            let as_host = compare("==", payload(protocol, field), json!({"set": network.relays}));
+            commands.push(BRIDGED.rule(name, vec![by_one, as_host, drop()]));
         }
         let there = json!({"concat": [meta("iifname"), payload(protocol, field)]});
         let allowed = compare("==", there, json!(format!("@{OTHERS}")));
@@ -271,5 +283,32 @@ mod tests {
             Some("fe80::5eff:fe10:2030")
         );
         assert_eq!(link_local("52:54:00:00:00"), None);
+    }
+
+    #[test]
+    fn a_guest_of_an_isolated_network_never_sends_from_an_address_that_other_hosts_forward_from() {
+        let exception = PortException {
+            tap: "btt00000002n0".into(),
+            ranges: vec!["0.0.0.0/0".parse().expect("a range")],
+            macs: Vec::new(),
+            gateway: None,
+        };
+        let isolated = Isolation {
+            bridge: None,
+            taps: vec![exception.tap.clone()],
+            relays: vec!["10.77.0.9".parse().expect("an address")],
+        };
+        let ends = |chain: &str, isolated: &[Isolation]| -> Vec<String> {
+            let commands = others(std::slice::from_ref(&exception), isolated);
+            let rules = commands.iter().map(|command| &command["add"]["rule"]);
+            let of_chain = rules.filter(|rule| rule["chain"] == chain);
+            let end = |rule: &Value| rule["expr"].as_array()?.last()?.as_object()?.keys().next().cloned();
+            of_chain.filter_map(end).collect()
+        };
+        for chain in [OTHER_ARP, OTHER_IPV4] {
+            assert_eq!(ends(chain, &[]), ["return", "drop"], "{chain}");
+            let closed = ends(chain, std::slice::from_ref(&isolated));
+            assert_eq!(closed, ["drop", "return", "drop"], "{chain}");
+        }
     }
 }
