@@ -26,7 +26,7 @@ pub struct Ipv6Spec {
     pub gateway: Option<String>,
     /// The addresses that berth gives out, first and last, for example `2001:db8:7::1000-2001:db8:7::1fff`. No other machine of the
     /// network and no DHCP server may use them. Default: those of `ipv6CIDR` with the numbers of the VMs' IPv4 addresses and others
-    /// beside them, without the gateway's and those of hosts. A change affects interfaces that get an address afterwards.
+    /// beside them, without the gateway's, `::1` of the prefix and those of hosts. A change affects interfaces that get an address afterwards.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 79), regex(pattern = r"^[0-9a-f:]+-[0-9a-f:]+$"))]
     pub range: Option<String>,
@@ -63,10 +63,11 @@ impl Network {
     /// The first and the last IPv6 address for VMs, the gateway's possibly among them.
     pub fn ipv6_pool(&self) -> Option<(Ipv6Addr, Ipv6Addr)> {
         let prefix = self.ipv6_prefix()?;
-        // The address 0 of a prefix is that of all its routers.
-        let within = (ipv6_at(prefix, 1), prefix.broadcast());
-        let Some((first, last)) = self.ipv6_range() else { return Some(within) };
-        (first <= last).then(|| (first.max(within.0), last.min(within.1)))
+        // The address 0 of a prefix is that of all its routers, and 1 mostly that of one of them.
+        let [lowest, usual] = [1, 2].map(|number| ipv6_at(prefix, number));
+        let highest = prefix.broadcast();
+        let Some((first, last)) = self.ipv6_range() else { return Some((usual, highest)) };
+        (first <= last).then(|| (first.max(lowest), last.min(highest)))
     }
 
     /// Returns why no public IPv6 address leads to a VM of this network, as the end of a sentence that begins with the network.
@@ -128,7 +129,7 @@ mod tests {
         assert_eq!(declared.ipv6_pool(), Some((address("2001:db8:7::50"), address("2001:db8:7::99"))));
         assert_eq!(declared.ipv6_gateway(), Some(address("fe80::1")));
         let whole = lan(json!({})).ipv6_pool();
-        assert_eq!(whole, Some((address("2001:db8:7::1"), address("2001:db8:7:0:ffff:ffff:ffff:ffff"))));
+        assert_eq!(whole, Some((address("2001:db8:7::2"), address("2001:db8:7:0:ffff:ffff:ffff:ffff"))));
         assert_eq!(lan(json!({"range": "2001:db8:7::99-2001:db8:7::50"})).ipv6_pool(), None);
     }
 
