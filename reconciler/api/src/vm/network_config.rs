@@ -19,9 +19,9 @@ pub struct InterfaceConfig {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 2), inner(length(max = 39)))]
     pub gateways: Vec<String>,
-    /// Its name servers.
+    /// Its name servers, IPv4 first in an `Overlay`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 4), inner(length(max = 39)))]
+    #[schemars(length(max = 8), inner(length(max = 39)))]
     pub dns: Vec<String>,
     /// The domains in which the guest looks up names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -28,12 +28,6 @@ fn config(network: &Network, interface: &InterfaceStatus) -> InterfaceConfig {
     // In an overlay the router advertises itself, whatever the interface declares.
     let is_ipv6_open = if is_overlay { network.spec.ipv6_egress != Egress::None } else { has_default };
     let ipv6_gateway = ipv6.and_then(|_| network.ipv6_gateway()).filter(|_| is_ipv6_open);
-    let servers = || -> Vec<String> {
-        let ipv4 = ipv4.and_then(|_| network.gateway()).map(|gateway| gateway.to_string());
-        let ipv6 = ipv6.and_then(|_| network.ipv6_gateway()).map(|gateway| gateway.to_string());
-        ipv4.into_iter().chain(ipv6).filter(|_| is_overlay).collect()
-    };
-    let declared = [&interface.dns, &network.spec.dns].into_iter().find(|dns| !dns.is_empty());
     let route = |route: &Route| ConfiguredRoute { to: route.to.to_string(), via: route.via.to_string() };
     let address = |address: &str, length: u8| format!("{address}/{length}");
     let gateway = routes.default.map(|gateway| gateway.to_string());
@@ -45,11 +39,45 @@ fn config(network: &Network, interface: &InterfaceStatus) -> InterfaceConfig {
             .chain(ipv6.map(|prefix| address(&interface.ipv6_address, prefix.prefix_len())))
             .collect(),
         gateways: gateway.into_iter().chain(ipv6_gateway.map(|gateway| gateway.to_string())).collect(),
-        dns: declared.cloned().unwrap_or_else(servers),
+        dns: name_servers(network, interface, ipv4.is_some(), ipv6.is_some()),
         search_domains: search_domains(network, interface),
         routes: routes.others.iter().map(route).collect(),
         mtu: mtu_of(network).into(),
     }
+}
+
+/// The name servers of the interface, or those of the network: on a bridge as they are declared, and in an overlay those of the families
+/// that the guest has, as DHCP and DHCPv6 give them out.
+fn name_servers(
+    network: &Network,
+    interface: &InterfaceStatus,
+    has_ipv4: bool,
+    has_ipv6: bool,
+) -> Vec<String> {
+    let (own, common) = (&interface.dns, &network.spec.dns);
+    let declared = if own.is_empty() { common } else { own };
+    if network.host_bridge().is_some() {
+        return declared.clone();
+    }
+    let of = |list: &[String], is_ipv6: bool| -> Vec<String> {
+        list.iter().filter(|address| address.contains(':') == is_ipv6).cloned().collect()
+    };
+    let mut servers = Vec::new();
+    if has_ipv4 && declared.is_empty() {
+        servers.extend(network.gateway().map(|gateway| gateway.to_string()));
+    } else if has_ipv4 {
+        servers.extend(of(declared, false));
+    }
+    // An interface that names none of IPv6 has those of the network.
+    let own_ipv6 = of(own, true);
+    if has_ipv6 && !own_ipv6.is_empty() {
+        servers.extend(own_ipv6);
+    } else if has_ipv6 && common.is_empty() {
+        servers.extend(network.ipv6_gateway().map(|gateway| gateway.to_string()));
+    } else if has_ipv6 {
+        servers.extend(of(common, true));
+    }
+    servers
 }
 
 /// The domains of the interface, or the one of the network's names and then those of the network.
@@ -95,6 +123,27 @@ mod tests {
             configured(spec, own),
             json!({"name": "nic0", "addresses": ["10.77.0.9/16"], "dns": ["9.9.9.9"], "searchDomains": ["a.b"], "mtu": 1400})
         );
+    }
+
+    #[test]
+    fn the_name_servers_of_each_family_are_those_that_the_guest_gets_of_it() {
+        let dns = |network: Value, own: Value, ipv6: &str| {
+            let spec = json!({"cidr": "10.77.0.0/16", "ipv6CIDR": "fd00:60::/64", "dns": network});
+            let own = json!({"address": "10.77.0.2", "ipv6Address": ipv6, "dns": own});
+            configured(spec, own)["dns"].clone()
+        };
+        let address = "fd00:60::2";
+        assert_eq!(dns(json!([]), json!(["9.9.9.9"]), address), json!(["9.9.9.9", "fd00:60::1"]));
+        assert_eq!(
+            dns(json!(["2620:fe::fe", "9.9.9.9"]), json!([]), address),
+            json!(["9.9.9.9", "2620:fe::fe"])
+        );
+        assert_eq!(
+            dns(json!(["2620:fe::fe"]), json!(["9.9.9.9"]), address),
+            json!(["9.9.9.9", "2620:fe::fe"])
+        );
+        assert_eq!(dns(json!([]), json!(["2620:fe::9"]), address), json!(["2620:fe::9"]));
+        assert_eq!(dns(json!(["2620:fe::fe", "9.9.9.9"]), json!([]), ""), json!(["9.9.9.9"]), "without IPv6");
     }
 
     #[test]
