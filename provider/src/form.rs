@@ -66,6 +66,8 @@ pub enum Form {
     PoolRange,
     /// The first and the last of a sequence of IPv4 addresses.
     Ipv4Sequence,
+    /// The first and the last of a sequence of IPv6 addresses.
+    Ipv6Sequence,
     /// A port or a range of ports.
     Ports,
     /// A VLAN or a range of VLANs.
@@ -107,7 +109,7 @@ impl Form {
         match self {
             Self::Quantity | Self::Memory => Quantity(a.to_owned()) == Quantity(b.to_owned()),
             Self::Cpus => CpuAmount(a.to_owned()) == CpuAmount(b.to_owned()),
-            Self::Mac | Self::Uuid | Self::Ipv6 | Self::Ipv6Prefix | Self::Ip => {
+            Self::Mac | Self::Uuid | Self::Ipv6 | Self::Ipv6Prefix | Self::Ipv6Sequence | Self::Ip => {
                 self.canonical(a) == self.canonical(b)
             }
             Self::SshKey => ssh_key(a) == ssh_key(b),
@@ -130,6 +132,10 @@ impl Form {
             }
             Self::Ipv6Prefix => {
                 text.parse().map_or_else(|_| text.to_owned(), |prefix: Ipv6Net| prefix.to_string())
+            }
+            Self::Ipv6Sequence => {
+                let addresses: Vec<String> = text.split('-').map(|one| Self::Ipv6.canonical(one)).collect();
+                addresses.join("-")
             }
             Self::SshKey => text.split_whitespace().collect::<Vec<_>>().join(" "),
             Self::UserData | Self::NetworkConfig | Self::MetaData | Self::Unattend => {
@@ -247,6 +253,10 @@ impl Form {
             Self::Ipv4Sequence if is_sequence(text) => None,
             Self::Ipv4Sequence => Some(format!(
                 "{text:?} is not a sequence of IPv4 addresses: write the first and the last one, for example \"192.0.2.50-192.0.2.99\"."
+            )),
+            Self::Ipv6Sequence if is_ipv6_sequence(text) => None,
+            Self::Ipv6Sequence => Some(format!(
+                "{text:?} is not a sequence of IPv6 addresses: write the first and the last one, for example \"2001:db8:7::1000-2001:db8:7::1fff\"."
             )),
             Self::Ports if berth_api::security_group::port_range(text).is_some() => None,
             Self::Ports => Some(format!(
@@ -411,6 +421,12 @@ fn ssh_key(text: &str) -> Vec<&str> {
     text.split_whitespace().take(2).collect()
 }
 
+fn is_ipv6_sequence(text: &str) -> bool {
+    let Some((first, last)) = text.split_once('-') else { return false };
+    let parsed: (Option<Ipv6Addr>, Option<Ipv6Addr>) = (first.parse().ok(), last.parse().ok());
+    matches!(parsed, (Some(first), Some(last)) if first <= last)
+}
+
 fn is_sequence(text: &str) -> bool {
     let Some((first, last)) = text.split_once('-') else { return false };
     let parsed: (Option<Ipv4Addr>, Option<Ipv4Addr>) = (first.parse().ok(), last.parse().ok());
@@ -423,6 +439,7 @@ mod tests {
 
     #[test]
     fn texts_that_mean_the_same_are_the_same() {
+        assert!(Form::Ipv6Sequence.same("2001:DB8:7:0::50-2001:db8:7::99", "2001:db8:7::50-2001:db8:7::99"));
         assert!(Form::Quantity.same("1Gi", "1024Mi"));
         assert!(!Form::Quantity.same("1Gi", "1G"));
         assert!(Form::Mac.same("52:54:00:AB:cd:01", "52:54:00:ab:CD:01"));
@@ -487,6 +504,8 @@ mod tests {
             (Form::IpRange, "fd00::1"),
             (Form::IpRange, "10.0.0.1"),
             (Form::IpRange, "10.0.0.1/24"),
+            (Form::Ipv6Sequence, "2001:db8:7::99-2001:db8:7::50"),
+            (Form::Ipv6Sequence, "192.0.2.50-192.0.2.99"),
             (Form::Ipv4Sequence, "192.0.2.99-192.0.2.50"),
             (Form::Ipv4Sequence, "192.0.2.50"),
             (Form::Ipv4Sequence, "192.0.2.50-99"),

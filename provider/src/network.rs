@@ -1,5 +1,7 @@
 //! `berth_network`
 
+mod addresses;
+
 use std::net::Ipv4Addr;
 
 use async_trait::async_trait;
@@ -21,7 +23,7 @@ use crate::{
 pub struct Network;
 
 /// The attributes that cannot change.
-const FIXED: [&str; 5] = ["cidr", "ipv6_cidr", "type", "bridge", "ipv4"];
+const FIXED: [&str; 6] = ["cidr", "ipv6_cidr", "type", "bridge", "ipv4", "ipv6"];
 
 /// The most characters of all search domains: more does not fit into a packet of DHCP.
 const MOST_OF_DOMAINS: usize = 100;
@@ -47,7 +49,7 @@ impl ResourceKind for Network {
             type_name: "berth_network",
             kind: "Network",
             plural: "networks",
-            description: "A network of VMs: a private one that berth makes (`type` `Overlay`, the default), or one that the hosts already have (`Bridge`), by a bridge or an interface of theirs, also with a VLAN.\n\nThe VMs of an overlay reach each other, on whichever hosts they run, and the outside as `egress` declares: by NAT, if nothing is declared. Those of a bridge are machines of the network that the bridge is on, with addresses of it: see the page on bridged networks. A VM's network interface names it in `network`. The Network `default` of a namespace is created without this resource when a VM first needs it.\n\nA range that overlaps another Network's, or one that a host uses, is refused. Destroying a network that VMs use is accepted; a finalizer keeps it until no VM uses it. Until then no other network can have this name.",
+            description: "A network of VMs: a private one that berth makes (`type` `Overlay`, the default), or one that the hosts already have (`Bridge`), by a bridge or an interface of theirs, also with a VLAN.\n\nThe VMs of an overlay reach each other, on whichever hosts they run, and the outside as `egress` declares: by NAT, if nothing is declared. Those of a bridge are machines of the network that the bridge is on, with addresses of it: see the page on bridged networks. A network has IPv4 (`cidr`), IPv6 (`ipv6_cidr`) or both. A VM's network interface names it in `network`. The Network `default` of a namespace is created without this resource when a VM first needs it.\n\nA range that overlaps another Network's, or one that a host uses, is refused. Destroying a network that VMs use is accepted; a finalizer keeps it until no VM uses it. Until then no other network can have this name.",
             example: include_str!("../../examples/resources/berth_network/resource.tf"),
             shown: "status.mtu",
             timeouts: [120, 120, 300],
@@ -76,14 +78,25 @@ impl ResourceKind for Network {
                     Field::spec("range", Shape::Text(Form::Ipv4Sequence)),
                 ]),
             ),
+            Field::spec(
+                "ipv6",
+                Shape::Object(vec![
+                    Field::spec("allocation", Shape::Text(Form::Any))
+                        .default("Static")
+                        .effect(Effect::Replace),
+                    Field::spec("gateway", Shape::Text(Form::Ipv6)),
+                    Field::spec("range", Shape::Text(Form::Ipv6Sequence)),
+                ]),
+            ),
             Field::spec("cidr", Shape::Text(Form::Ipv4Range)).effect(Effect::Replace),
             Field::spec("egress", Shape::Text(Form::Any)),
             Field::spec("ipv6_cidr", Shape::Text(Form::Ipv6Prefix)).key("ipv6CIDR").effect(Effect::Replace),
             Field::spec("ipv6_egress", Shape::Text(Form::Any)).key("ipv6Egress").default("None"),
-            Field::spec("dns", Shape::TextList(Form::Ipv4)),
+            Field::spec("dns", Shape::TextList(Form::Ip)),
             Field::spec("dns_domain", Shape::Text(Form::Domain)),
             Field::spec("search_domains", Shape::TextList(Form::Domain)),
             routes(),
+            Field::spec("isolated", Shape::Bool),
             Field::spec("mtu", Shape::Integer).effect(Effect::PowerCycle),
         ]
     }
@@ -95,65 +108,7 @@ impl ResourceKind for Network {
         found.extend(check_routes(config));
         found.extend(check_egress(config));
         found.extend(check_bridge(config.get("bridge")));
-        let known = |value: &Value| !value.is_unknown();
-        let (kind, bridge, ipv4, cidr) =
-            (config.get("type"), config.get("bridge"), config.get("ipv4"), config.get("cidr"));
-        if !known(kind) || !known(bridge) || !known(ipv4) || !known(ipv4.get("allocation")) || !known(cidr) {
-            return found;
-        }
-        let is_bridge = kind.as_str() == Some("Bridge");
-        let is_external = ipv4.get("allocation").as_str() == Some("External");
-        let mut wrong = |at: AttributePath, summary: &str, detail: &str| {
-            found.push(Diagnostic::error(summary, format!("{at}: {detail}")).at(at));
-        };
-        let at = AttributePath::root;
-        match (is_bridge, bridge.is_null()) {
-            (true, true) => wrong(
-                at("bridge"),
-                "A bridged network without a bridge",
-                "a network of type \"Bridge\" needs the name of a bridge of the hosts, for example { name = \"vmbr0\" }, or of an interface, { interface = \"eth1\" }.",
-            ),
-            (false, false) => wrong(
-                at("bridge"),
-                "A bridge of an overlay",
-                "only a network of type \"Bridge\" has one. Set type = \"Bridge\", or leave `bridge` out.",
-            ),
-            _ => {}
-        }
-        if !is_bridge && !ipv4.is_null() {
-            let detail = "only a network of type \"Bridge\" has it: in an overlay, berth gives out the addresses of `cidr`.";
-            wrong(at("ipv4"), "Addresses of an overlay", detail);
-        }
-        let range = cidr.as_str().and_then(|text| text.parse::<Ipv4Net>().ok());
-        if is_bridge && is_external {
-            let declared = [
-                (at("cidr"), cidr),
-                (at("dns"), config.get("dns")),
-                (at("search_domains"), config.get("search_domains")),
-                (at("routes"), config.get("routes")),
-                (at("ipv4").attribute("gateway"), ipv4.get("gateway")),
-                (at("ipv4").attribute("range"), ipv4.get("range")),
-            ];
-            for (path, _) in declared.into_iter().filter(|(_, value)| !value.is_null()) {
-                let detail = "with ipv4.allocation \"External\", guests get it from a DHCP server that is not berth's: leave it out.";
-                wrong(path, "Another DHCP server gives it out", detail);
-            }
-        } else if cidr.is_null() {
-            let detail =
-                "it is needed: only a network of type \"Bridge\" with ipv4.allocation \"External\" has none.";
-            wrong(at("cidr"), "A network without a range", detail);
-        }
-        for name in ["gateway", "range"] {
-            let text = ipv4.get(name).as_str().unwrap_or_default();
-            let outside = |address: &str| {
-                let address: Option<Ipv4Addr> = address.parse().ok();
-                address.zip(range).is_some_and(|(address, range)| !range.contains(&address))
-            };
-            if text.split('-').any(outside) {
-                let detail = format!("{text} is not within cidr {}.", cidr.as_str().unwrap_or_default());
-                wrong(at("ipv4").attribute(name), "An address outside of the network", &detail);
-            }
-        }
+        found.extend(addresses::check(config));
         found
     }
 
@@ -178,7 +133,7 @@ impl ResourceKind for Network {
 fn fixed_parts(attribute: &str) -> &'static [&'static str] {
     match attribute {
         "bridge" => &["name", "interface", "vlan"],
-        "ipv4" => &["allocation"],
+        "ipv4" | "ipv6" => &["allocation"],
         _ => &[],
     }
 }
@@ -246,7 +201,7 @@ fn is_berths(name: &str) -> bool {
         || name.strip_prefix("btt").is_some_and(is_tap)
 }
 
-/// Refuses a way out and an IPv6 prefix of a bridge, and a way out of IPv6 without a prefix.
+/// Refuses a way out of a bridge and its isolation, and a way out of IPv6 without a prefix.
 fn check_egress(config: &Value) -> Option<Diagnostic> {
     let (prefix, egress) = (config.get("ipv6_cidr"), config.get("ipv6_egress"));
     let at = AttributePath::root;
@@ -254,11 +209,16 @@ fn check_egress(config: &Value) -> Option<Diagnostic> {
         let detail = "egress: only a network of type \"Overlay\" has it. On a bridge, guests are machines of its network: leave it out.";
         return Some(Diagnostic::error("A way out of a bridge", detail).at(at("egress")));
     }
-    if !prefix.is_null() && config.get("type").as_str() == Some("Bridge") {
-        let detail = "ipv6_cidr: only a network of type \"Overlay\" has it. On a bridge, guests have link-local addresses: leave it out.";
-        return Some(Diagnostic::error("An IPv6 prefix of a bridge", detail).at(at("ipv6_cidr")));
+    if config.get("isolated").as_bool() == Some(true) && config.get("type").as_str() == Some("Bridge") {
+        let detail = "isolated: only a network of type \"Overlay\" has it. On a bridge, guests of different hosts reach each other by the network of the hosts; isolate them on its switch. Leave it out.";
+        return Some(Diagnostic::error("Isolation on a bridge", detail).at(at("isolated")));
     }
-    if prefix.is_null() && egress.as_str().is_some_and(|egress| egress != "None") {
+    let is_open = egress.as_str().is_some_and(|egress| egress != "None");
+    if is_open && config.get("type").as_str() == Some("Bridge") {
+        let detail = "ipv6_egress: only a network of type \"Overlay\" has it. On a bridge, guests are machines of its network: leave it out.";
+        return Some(Diagnostic::error("A way out of a bridge", detail).at(at("ipv6_egress")));
+    }
+    if prefix.is_null() && is_open {
         let detail = "ipv6_egress: a network without `ipv6_cidr` has no IPv6 packets. Set `ipv6_cidr`, or leave `ipv6_egress` out.";
         return Some(Diagnostic::error("A way out without a prefix", detail).at(at("ipv6_egress")));
     }

@@ -1,5 +1,6 @@
 //! `berth_security_group`
 
+use berth_api::{RuleProtocol, security_group::IcmpType};
 use tfplugin6::{AttributePath, Diagnostic, Value};
 
 use crate::{
@@ -19,6 +20,7 @@ fn rules(name: &'static str) -> Field {
             .text("Name of the rule within its list, for people. Default `rule0`, `rule1`, … by position."),
         Field::spec("protocol", Shape::Text(Form::Any)).default("any"),
         Field::spec("ports", Shape::TextList(Form::Ports)),
+        Field::spec("icmp_types", Shape::TextList(Form::Any)),
         Field::spec("cidrs", Shape::TextList(Form::IpRange)),
         Field::spec("security_groups", Shape::TextList(Form::Name)),
     ];
@@ -69,5 +71,37 @@ fn check_rule(at: &AttributePath, rule: &Value) -> Vec<Diagnostic> {
         let detail = format!("{path}: ports need `protocol` \"tcp\" or \"udp\", and it is \"{protocol}\".");
         found.push(Diagnostic::error("Ports of a protocol without ports", detail).at(path));
     }
+    if !rule.get("protocol").is_unknown() {
+        found.extend(check_icmp_types(&at.clone().attribute("icmp_types"), protocol, rule.get("icmp_types")));
+    }
     found
+}
+
+/// Refuses types that the protocol does not have. Errors and answers are none of them: they need no rule.
+fn check_icmp_types(at: &AttributePath, protocol: &str, types: &Value) -> Vec<Diagnostic> {
+    let protocol_of_rule = match protocol {
+        "icmp" => RuleProtocol::Icmp,
+        "icmpv6" => RuleProtocol::Icmpv6,
+        _ if types.elements().is_empty() => return Vec::new(),
+        _ => {
+            let detail =
+                format!("{at}: types need `protocol` \"icmp\" or \"icmpv6\", and it is \"{protocol}\".");
+            return vec![Diagnostic::error("Types of a protocol without types", detail).at(at.clone())];
+        }
+    };
+    let known: Vec<&str> = IcmpType::ALL
+        .into_iter()
+        .filter(|kind| kind.number(protocol_of_rule).is_some())
+        .map(IcmpType::as_str)
+        .collect();
+    let refused = |(i, value): (usize, &Value)| {
+        let text = value.as_str().filter(|text| !known.contains(text))?;
+        let path = at.clone().index(i);
+        let detail = format!(
+            "{path}: {text:?} is no query of {protocol}. Name one of {}; answers pass with their queries, and errors with the connection that they are about.",
+            known.join(", ")
+        );
+        Some(Diagnostic::error("A type that the protocol does not have", detail).at(path))
+    };
+    types.elements().iter().enumerate().filter_map(refused).collect()
 }

@@ -6,6 +6,7 @@ pub(crate) mod devices;
 mod disks;
 mod hardware;
 mod interfaces;
+mod network_config;
 mod observed;
 mod placement;
 mod probes;
@@ -105,7 +106,7 @@ fn observed_fields() -> Vec<Field> {
                 "The addresses of each interface, by its name: the private one, then the public IPv4 address once it is allocated, then the private and the public IPv6 address. For outputs \
                  and other resources: `berth_vm.web.addresses[\"nic0\"][0]`, or all of them with \
                  `flatten(values(berth_vm.web.addresses))`. The list of an interface is empty until the VM is placed. Addresses that \
-                 the guest chose itself are in `status.guest.addresses` of the data source.",
+                 the guest chose itself are in `status.guest.addresses` and `status.observed_addresses` of the data source.",
             )
         }
         .follows(&["network_interfaces"]),
@@ -247,6 +248,7 @@ impl ResourceKind for Vm {
         ];
         fields.extend(hardware::fields());
         fields.extend(observed_fields());
+        fields.extend(network_config::observed());
         fields.extend(restore::observed());
         fields
     }

@@ -111,10 +111,12 @@ impl Way {
 }
 
 fn packet(packet: &TracedPacket) -> String {
-    let TracedPacket { from, to, protocol, port } = packet;
-    match protocol.has_ports() {
-        true => format!("{} from {from} to {to} port {port}", protocol.as_str()),
-        false => format!("{} echo request from {from} to {to}", protocol.as_str()),
+    let TracedPacket { from, to, protocol, port, icmp_type } = packet;
+    let name = protocol.as_str();
+    match (protocol.has_ports(), icmp_type) {
+        (true, _) => format!("{name} from {from} to {to} port {port}"),
+        (false, Some(number)) => format!("{name} of type {number} from {from} to {to}"),
+        (false, None) => format!("{name} echo request from {from} to {to}"),
     }
 }
 
@@ -192,7 +194,13 @@ mod tests {
 
     fn tcp(port: u16) -> TracedPacket {
         let ip = |text: &str| text.parse().expect("an address");
-        TracedPacket { from: ip("10.0.0.2"), to: ip("10.0.0.3"), protocol: TraceProtocol::Tcp, port }
+        TracedPacket {
+            from: ip("10.0.0.2"),
+            to: ip("10.0.0.3"),
+            protocol: TraceProtocol::Tcp,
+            port,
+            icmp_type: None,
+        }
     }
 
     fn step(place: &str, result: StepResult, by: TraceObject, detail: &str) -> TraceStep {

@@ -134,8 +134,31 @@ async fn one_host_has_the_address_and_forwards_to_the_targets_on_the_others() {
     let network = site.hosts["h1"].networks_now().remove(0);
     let relay = network.relay.expect("a target is on another host");
     assert_eq!((relay.addresses, relay.targets.len()), (vec![source], 1));
-    assert!(!network.leases.iter().any(|lease| lease.address == source), "no guest has it");
+    assert!(!network.leases.iter().any(|lease| lease.address == Some(source)), "no guest has it");
     assert!(site.hosts["h2"].networks_now()[0].relay.is_none());
+
+    // Isolated, the hosts keep the VMs apart, and let what the other one forwards pass.
+    let (namespace, name) = forwarding.network.split_once('/').expect("namespace/name");
+    let networks: Api<Network> = Api::namespaced(site.client.clone(), namespace);
+    let isolate = async |isolated: bool| {
+        let patch = Patch::Merge(json!({"spec": {"isolated": isolated}}));
+        networks.patch(name, &PatchParams::default(), &patch).await.expect("accepted");
+    };
+    isolate(true).await;
+    site.until("both hosts isolate their VMs", async || {
+        ["h1", "h2"].iter().all(|host| {
+            let isolated = site.hosts[*host].firewall_now().isolated;
+            isolated.iter().any(|network| network.taps.len() == 1 && network.relays == [source])
+        })
+    })
+    .await;
+    isolate(false).await;
+    site.until("no host isolates them", async || {
+        let status = networks.get(name).await.expect("it answers").status.unwrap_or_default();
+        let is_open = |host: &&str| site.hosts[*host].firewall_now().isolated.is_empty();
+        status.relay_addresses.is_empty() && ["h1", "h2"].iter().all(is_open)
+    })
+    .await;
 
     // The VM on the holder goes: the address stays there, and its Network too.
     let vms: Api<VM> = Api::default_namespaced(site.client.clone());
@@ -144,8 +167,6 @@ async fn one_host_has_the_address_and_forwards_to_the_targets_on_the_others() {
     assert_eq!(one.binding.as_ref().map(|b| b.host.as_str()), Some("h1"));
     site.sends_to("h1", 1).await;
     site.until("web-1 is gone", async || vms.get_opt("web-1").await.expect("it answers").is_none()).await;
-    let (namespace, name) = forwarding.network.split_once('/').expect("namespace/name");
-    let networks: Api<Network> = Api::namespaced(site.client.clone(), namespace);
     site.until("the Network leads to both", async || {
         let network = networks.get(name).await.expect("it answers");
         network.status.is_some_and(|s| s.hosts.len() == 2)

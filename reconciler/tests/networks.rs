@@ -20,8 +20,12 @@ use tokio::time::Instant;
 mod image;
 #[path = "shared/installed.rs"]
 mod installed;
+#[path = "networks/ipv6.rs"]
+mod ipv6;
 #[path = "networks/names.rs"]
 mod names;
+#[path = "networks/observed.rs"]
+mod observed;
 #[path = "shared/setup.rs"]
 mod setup;
 #[path = "shared/site.rs"]
@@ -582,7 +586,7 @@ fn routes_and_domains_of_a_network_and_of_an_interface_reach_the_dhcp_of_its_hos
         site.until("the options of the interface", async || {
             let lease = dhcp().leases[0].clone();
             lease.no_default_route
-                && lease.dns == ["10.9.4.53".parse::<std::net::Ipv4Addr>().expect("an address")]
+                && lease.dns == ["10.9.4.53".parse::<std::net::IpAddr>().expect("an address")]
                 && lease.search_domains == ["db.example.org"]
         })
         .await;
@@ -620,9 +624,9 @@ fn an_ipv6_prefix_is_a_unicast_64_of_an_overlay_and_cannot_change() {
             let refused = create(overlay(prefix)).await.expect_err(prefix).to_string();
             assert!(refused.contains(words), "{prefix}: {refused}");
         }
-        let bridged = lan(&json!({"cidr": "192.0.2.0/24", "ipv6CIDR": "fd00:60::/64"}));
-        let refused = create(bridged).await.expect_err("a bridge").to_string();
-        assert!(refused.contains("ipv6CIDR is for a Network of type Overlay"), "{refused}");
+        let bridged = json!({"cidr": "192.0.2.0/24", "ipv6CIDR": "fd00:60::/64", "ipv6Egress": "Routed"});
+        let refused = create(lan(&bridged)).await.expect_err("a bridge").to_string();
+        assert!(refused.contains("ipv6Egress is for a Network of type Overlay"), "{refused}");
         let bridged = lan(&json!({"cidr": "192.0.2.0/24", "egress": "None"}));
         let refused = create(bridged).await.expect_err("a bridge").to_string();
         assert!(refused.contains("egress is for a Network of type Overlay"), "{refused}");

@@ -1,5 +1,5 @@
 //! `examples/networks/dual-stack` with the small guest: IPv6 between two guests, to their gateway, and not under other addresses; a public
-//! IPv6 address from outside.
+//! IPv6 address from outside. `examples/networks/ipv6-only`: guests without IPv4.
 
 use std::time::Duration;
 
@@ -19,6 +19,8 @@ const SOON: Duration = Duration::from_secs(60);
 /// A boot without KVM, of two guests at once.
 const BOOT: Duration = Duration::from_secs(240);
 const WEB: &str = "fd00:60::8:80";
+/// The lowest address of a network without IPv4.
+const CLIENT: &str = "fd00:60::2";
 const GATEWAY: &str = "fd00:60::1";
 /// The lowest address of the pool.
 const PUBLIC: &str = "2001:db8:9::100";
@@ -54,6 +56,47 @@ pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
             done
         },
     );
+    report.case("examples/networks/ipv6-only: guests without IPv4 reach each other and are in no other way different", || {
+        let project = platform.project()?;
+        project.copy_from(&workspace::root().join("examples/networks/ipv6-only"))?;
+        let url = platform.images().put("ipv6-only.qcow2", Content::File(guest.path.clone()));
+        // The small guest has no client of DHCPv6, so that it is not known to berth.
+        let script = include_str!("dual_stack/guest.sh");
+        let user_data = json!({"web": script.replace("ADDRESS", WEB), "client": script.replace("ADDRESS", CLIENT)});
+        let variables =
+            json!({"image_url": url, "image_sha256": guest.sha256, "user_data": user_data, "wait_for": "running"});
+        project.write("terraform.tfvars.json", &variables.to_string())?;
+        project.init()?;
+        let done = check_ipv6_only(platform, &project);
+        project.destroy()?;
+        done
+    });
+}
+
+fn check_ipv6_only(platform: &Platform, project: &Project) -> Result<()> {
+    project.edit("main.tf", "ipv6_egress = \"Masquerade\"", "egress = \"Masquerade\"")?;
+    contains_all(&unwrapped(&project.plan_refused()?), &["it is that of IPv4"])?;
+    project.edit("main.tf", "egress = \"Masquerade\"", "ipv6_egress = \"Masquerade\"")?;
+    project.apply()?;
+    project.plan_is_empty()?;
+    for (vm, address) in [("web", WEB), ("client", CLIENT)] {
+        let attributes = project.attributes(&format!("berth_vm.{vm}"))?;
+        ensure!(attributes["private_address"] == address, "{attributes:#}");
+        ensure!(attributes["addresses"]["nic0"] == json!([address]), "{attributes:#}");
+    }
+    http::get_within(platform.namespace(), &format!("[{CLIENT}]:80"), "/six-ready", BOOT)?;
+    let ask = |to: &str| {
+        http::get(platform.namespace(), &format!("[{CLIENT}]:80"), &format!("/cgi-bin/six?to={to}"), SOON)
+    };
+    crate::wait::until("the other guest to answer", BOOT, || {
+        let page = ask(WEB)?;
+        ensure!(field(&page, "hostname")? == "six-web", "{page}");
+        ensure!(field(&page, "ping")? == "no", "its security group allows no ICMPv6: {page}");
+        Ok(())
+    })?;
+    let page = ask(GATEWAY)?;
+    ensure!(field(&page, "ping")? == "yes" && field(&page, "default")?.starts_with("fe80::"), "{page}");
+    Ok(())
 }
 
 fn check(platform: &Platform, project: &Project, variables: &Value) -> Result<()> {

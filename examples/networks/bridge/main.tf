@@ -61,7 +61,7 @@ resource "berth_vm" "external" {
   bootstrap          = { user_data = var.user_data }
 }
 
-# The address that berth has given out. That of the other VM is in status.guest.interfaces, if the guest runs qemu-guest-agent.
+# The address that berth has given out. Those that the other VM uses are in status.observed_addresses of its data source.
 output "address" {
   value = berth_vm.fixed.private_address
 }

@@ -12,7 +12,7 @@ resource "berth_security_group" "web" {
 
   ingress = [
     { name = "http", protocol = "tcp", ports = ["80"], cidrs = ["0.0.0.0/0"] },
-    { name = "ping", protocol = "icmp", cidrs = ["0.0.0.0/0"] },
+    { name = "ping", protocol = "icmp", icmp_types = ["echo-request"], cidrs = ["0.0.0.0/0"] },
   ]
 }
 

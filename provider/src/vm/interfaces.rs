@@ -29,7 +29,7 @@ pub(super) fn network_interfaces() -> Field {
         Field::spec("allowed_mac_addresses", Shape::TextList(Form::Mac)),
         interface_limits(),
         Field::spec("dscp", Shape::Text(Form::Any)),
-        Field::spec("dns", Shape::TextList(Form::Ipv4)),
+        Field::spec("dns", Shape::TextList(Form::Ip)),
         Field::spec("search_domains", Shape::TextList(Form::Domain)),
         Field::spec("default_route", Shape::Bool),
         Field::spec("mac_address", Shape::Text(Form::Mac)).presence(Presence::Kept).effect(Effect::Fixed),

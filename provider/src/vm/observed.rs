@@ -1,9 +1,10 @@
-//! Reported values of a VM that no single field of its status has: the addresses by interface, the public ports, and what waits for a
-//! power cycle.
+//! Reported values of a VM that no single field of its status has: the addresses and the network configuration by interface, the public
+//! ports, and what waits for a power cycle.
 
 use serde_json::{Map, Value as Json, json};
 use tfplugin6::CancellationToken;
 
+use super::network_config;
 use crate::{
     api::{Address, Api, RetryLimit},
     fact::snake,
@@ -24,6 +25,7 @@ pub(super) fn view(object: &Json, view: &mut Json) {
         .collect();
     let Some(view) = view.as_object_mut() else { return };
     if let Some(status) = view.entry("status").or_insert_with(|| json!({})).as_object_mut() {
+        network_config::view(object, status);
         status.insert("addresses".into(), addresses);
         status.insert("publicPortAddresses".into(), public_ports);
         status.insert("pendingPowerCycle".into(), pending);

@@ -393,7 +393,7 @@ fn vms() -> Vec<Bad> {
         everywhere(
             nics(json!([{"name": "nic0", "dns": ["one"]}])),
             "network_interfaces[0].dns[0]",
-            "not an IPv4 address",
+            "not an address",
         ),
         everywhere(
             nics(json!([{"name": "nic0", "search_domains": ["a."]}])),
@@ -849,6 +849,8 @@ fn networks() -> Vec<Bad> {
         }
         with(bridged(), "/bridge", bridge)
     };
+    let on_lan6 = || with(bridged(), "/ipv6_cidr", json!("2001:db8:7::/64"));
+    let ipv6_only = || json!({"name": "n", "ipv6_cidr": "fd00:60::/64"});
     let routed = |routes: Json| with(network(), "/routes", routes);
     let external = |name: &str, value: Json| {
         let network = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"},
@@ -862,12 +864,38 @@ fn networks() -> Vec<Bad> {
         everywhere(ipv6("fd00:60::/48"), "ipv6_cidr", "write a /64"),
         everywhere(ipv6("fe80::/64"), "ipv6_cidr", "neither of fc00::/7"),
         everywhere(ipv6("10.80.0.0/24"), "ipv6_cidr", "not an IPv6 prefix"),
-        everywhere(with(bridged(), "/ipv6_cidr", json!("fd00:60::/64")), "ipv6_cidr", "leave it out"),
+        everywhere(with(network(), "/ipv6", json!({})), "ipv6", "only a network of type"),
+        everywhere(with(bridged(), "/ipv6", json!({})), "ipv6_cidr", "`ipv6` needs it"),
+        everywhere(
+            with(on_lan6(), "/ipv6", json!({"gateway": "2001:db8:8::1"})),
+            "ipv6.gateway",
+            "not within ipv6_cidr",
+        ),
+        everywhere(
+            with(on_lan6(), "/ipv6", json!({"range": "2001:db8:7::50-2001:db8:8::1"})),
+            "ipv6.range",
+            "not within ipv6_cidr",
+        ),
+        everywhere(
+            with(on_lan6(), "/ipv6", json!({"range": "2001:db8:7::50"})),
+            "ipv6.range",
+            "not a sequence of IPv6 addresses",
+        ),
+        everywhere(with(on_lan6(), "/ipv6", json!({"allocation": "External"})), "ipv6_cidr", "leave it out"),
+        everywhere(with(on_lan6(), "/ipv6", json!({"allocation": "Slaac"})), "ipv6.allocation", "Slaac"),
+        everywhere(with(on_lan6(), "/ipv6_egress", json!("Routed")), "ipv6_egress", "leave it out"),
+        everywhere(with(ipv6_only(), "/egress", json!("Routed")), "egress", "no `cidr`"),
+        everywhere(
+            with(ipv6_only(), "/routes", json!([{"to": "10.0.0.0/8", "via": "10.80.0.9"}])),
+            "routes",
+            "no `cidr`",
+        ),
         everywhere(with(bridged(), "/egress", json!("None")), "egress", "leave it out"),
         everywhere(with(network(), "/egress", json!("nat")), "egress", "Masquerade"),
+        everywhere(with(bridged(), "/isolated", json!(true)), "isolated", "Leave it out"),
         everywhere(with(network(), "/ipv6_egress", json!("Routed")), "ipv6_egress", "Set `ipv6_cidr`"),
         everywhere(with(ipv6("fd00:60::/64"), "/ipv6_egress", json!("nat")), "ipv6_egress", "Masquerade"),
-        everywhere(with(network(), "/dns", json!(["one"])), "dns[0]", "not an IPv4 address"),
+        everywhere(with(network(), "/dns", json!(["one"])), "dns[0]", "not an address"),
         everywhere(with(network(), "/search_domains", json!(["a_b"])), "search_domains[0]", "not a domain"),
         everywhere(
             with(network(), "/search_domains", json!(["a", "b", "a"])),
@@ -1159,6 +1187,32 @@ fn others() -> Vec<(&'static str, Bad)> {
                 one_rule(json!({"cidrs": ["::/0"], "ports": ["80"]})),
                 "ingress[0].ports",
                 "ports need",
+            ),
+        ),
+        (
+            "berth_security_group",
+            everywhere(
+                one_rule(json!({"cidrs": ["::/0"], "protocol": "tcp", "icmp_types": ["echo-request"]})),
+                "ingress[0].icmp_types",
+                "types need",
+            ),
+        ),
+        (
+            "berth_security_group",
+            everywhere(
+                one_rule(
+                    json!({"cidrs": ["::/0"], "protocol": "icmpv6", "icmp_types": ["timestamp-request"]}),
+                ),
+                "ingress[0].icmp_types[0]",
+                "no query of icmpv6",
+            ),
+        ),
+        (
+            "berth_security_group",
+            everywhere(
+                one_rule(json!({"cidrs": ["::/0"], "protocol": "icmp", "icmp_types": ["time-exceeded"]})),
+                "ingress[0].icmp_types[0]",
+                "no query of icmp",
             ),
         ),
         ("berth_disk_snapshot", everywhere(json!({"name": "s", "disk": "a/b"}), "disk", "not a DNS label")),

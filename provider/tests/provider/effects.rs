@@ -417,13 +417,16 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         "tpm": false, "huge_pages": "None", "dedicated_cpu_placement": false, "qemu_options": [{"name": "cpu.vmx", "value": "on"}], "pci_devices": [{"name": "nic-vf", "count": 1}], "usb_devices": [{"name": "licence-key", "count": 1}], "vgpus": [{"name": "a40-8q", "count": 1}], "cpu_topology": {"sockets": 1, "cores": 1, "threads": 1}});
     let ip = json!({"name": "p", "namespace": "default", "pool": "default", "address": "198.18.100.1"});
     let hda = json!({"name": "a", "namespace": "default", "vm": "v", "disk": "d", "force": false});
-    let network = json!({"name": "n", "namespace": "default", "cidr": "10.80.0.0/24", "egress": "Masquerade", "ipv6_cidr": "fd00:60::/64", "ipv6_egress": "None", "dns": ["10.80.0.1"], "mtu": 1400,
+    let network = json!({"name": "n", "namespace": "default", "cidr": "10.80.0.0/24", "egress": "Masquerade", "ipv6_cidr": "fd00:60::/64", "ipv6_egress": "None", "dns": ["10.80.0.1"], "mtu": 1400, "isolated": false,
         "dns_domain": "app.internal", "search_domains": ["example.org"], "routes": [{"name": "office", "to": "192.168.0.0/16", "via": "10.80.0.9"}]});
     let lan = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0", "trunk_vlans": ["10"]}, "cidr": "10.80.0.0/24",
         "ipv4": {"allocation": "Static", "gateway": "10.80.0.1", "range": "10.80.0.9-10.80.0.10"}});
     let vlan = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"interface": "eth1", "vlan": 120}, "cidr": "10.80.0.0/24",
         "ipv4": {"allocation": "Static"}});
     let office = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv4": {"allocation": "External"}});
+    let lan6 = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv6_cidr": "2001:db8:7::/64",
+        "ipv6": {"allocation": "Static", "gateway": "fe80::1", "range": "2001:db8:7::10-2001:db8:7::1f"}});
+    let office6 = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv6": {"allocation": "External"}});
     let pool = json!({"name": "p", "cidrs": ["192.0.2.0/24"], "mode": "local", "use_all_addresses": false});
     let storage =
         json!({"name": "s", "type": "Local", "trash_retention_seconds": 60, "overcommit_percent": 200});
@@ -436,6 +439,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         json!({"name": "b", "namespace": "default", "pool": "default", "port_range": null, "ports": [port]});
     let rule = json!({"name": "r", "protocol": "tcp", "ports": ["80"], "cidrs": ["10.0.0.0/8"], "security_groups": ["web"]});
     let security = json!({"name": "g", "namespace": "default", "ingress": [rule], "egress": [rule]});
+    let ping = json!({"name": "g", "namespace": "default", "ingress": [{"name": "r", "protocol": "icmp", "icmp_types": ["info-request"], "cidrs": ["::/0"]}]});
     let quota = json!({"name": "q", "namespace": "default", "hard": {"disk_size": "1Ti", "memory": "1Gi", "cpus": 1, "vms": 2,
         "disks": 2, "snapshots": 2, "images": 2, "public_ips": 2}});
     let group = json!({"name": "g", "namespace": "default", "strategy": "spread", "enforcement": "required"});
@@ -590,6 +594,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_network", network.clone(), "/search_domains", json!(["example.net"]), Announced::Live),
         ("berth_network", network.clone(), "/routes/0/to", json!("192.168.0.0/24"), Announced::Live),
         ("berth_network", network.clone(), "/routes/0/via", json!("10.80.0.8"), Announced::Live),
+        ("berth_network", network.clone(), "/isolated", json!(true), Announced::Live),
         ("berth_network", network, "/mtu", json!(1450), Announced::PowerCycle),
         ("berth_network", lan.clone(), "/bridge/name", json!("vmbr1"), Announced::Replace),
         ("berth_network", lan.clone(), "/bridge/trunk_vlans", json!(["20"]), Announced::Live),
@@ -599,6 +604,9 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_network", lan.clone(), "/ipv4/range", json!("10.80.0.9-10.80.0.20"), Announced::Live),
         ("berth_network", lan, "/type", json!("Overlay"), Announced::Replace),
         ("berth_network", office, "/ipv4/allocation", json!("Static"), Announced::Replace),
+        ("berth_network", lan6.clone(), "/ipv6/gateway", json!("fe80::2"), Announced::Live),
+        ("berth_network", lan6, "/ipv6/range", json!("2001:db8:7::10-2001:db8:7::2f"), Announced::Live),
+        ("berth_network", office6, "/ipv6/allocation", json!("Static"), Announced::Replace),
         ("berth_ip_pool", pool.clone(), "/cidrs", json!(["192.0.2.0/25"]), Announced::Live),
         ("berth_ip_pool", pool.clone(), "/mode", json!("l2"), Announced::Replace),
         ("berth_ip_pool", pool, "/use_all_addresses", json!(true), Announced::Live),
@@ -613,6 +621,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_security_group", security.clone(), "/ingress/0/ports", json!(["443"]), Announced::Live),
         ("berth_security_group", security.clone(), "/ingress/0/protocol", json!("udp"), Announced::Live),
         ("berth_security_group", security.clone(), "/ingress/0/cidrs", json!(["::/0"]), Announced::Live),
+        ("berth_security_group", ping, "/ingress/0/icmp_types", json!(["echo-request"]), Announced::Live),
         (
             "berth_security_group",
             security.clone(),

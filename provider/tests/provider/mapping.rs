@@ -341,10 +341,12 @@ fn every_other_kind_becomes_its_custom_resource() {
         ("berth_security_group", json!({}), json!({})),
         (
             "berth_security_group",
-            json!({"ingress": [{"protocol": "tcp", "ports": ["22"], "security_groups": ["db"]}, {"cidrs": ["::/0"]}], "egress": []}),
+            json!({"ingress": [{"protocol": "tcp", "ports": ["22"], "security_groups": ["db"]}, {"cidrs": ["::/0"]},
+                {"protocol": "icmp", "icmp_types": ["echo-request"], "cidrs": ["::/0"]}], "egress": []}),
             json!({"ingress": [
                 {"name": "rule0", "protocol": "tcp", "ports": ["22"], "securityGroups": ["db"]},
                 {"name": "rule1", "protocol": "any", "cidrs": ["::/0"]},
+                {"name": "rule2", "protocol": "icmp", "icmpTypes": ["echo-request"], "cidrs": ["::/0"]},
             ], "egress": []}),
         ),
         (
@@ -356,6 +358,18 @@ fn every_other_kind_becomes_its_custom_resource() {
             "berth_network",
             json!({"cidr": "10.80.0.0/24", "egress": "None", "ipv6_cidr": "FD00:0060::/64", "ipv6_egress": "Routed"}),
             json!({"cidr": "10.80.0.0/24", "type": "Overlay", "egress": "None", "ipv6CIDR": "fd00:60::/64", "ipv6Egress": "Routed"}),
+        ),
+        (
+            "berth_network",
+            json!({"ipv6_cidr": "fd00:60::/64", "dns": ["2620:FE::FE"]}),
+            json!({"type": "Overlay", "ipv6CIDR": "fd00:60::/64", "dns": ["2620:fe::fe"], "ipv6Egress": "None"}),
+        ),
+        (
+            "berth_network",
+            json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv6_cidr": "2001:db8:7::/64",
+                "ipv6": {"gateway": "FE80::1", "range": "2001:DB8:7::10-2001:db8:7::1f"}}),
+            json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv6CIDR": "2001:db8:7::/64", "ipv6Egress": "None",
+                "ipv6": {"allocation": "Static", "gateway": "fe80::1", "range": "2001:db8:7::10-2001:db8:7::1f"}}),
         ),
         (
             "berth_network",

@@ -1,6 +1,6 @@
 //! Why a reconcile failed, the reason reported in conditions, and whether a retry helps.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use berth_api::{Readiness, Reason};
@@ -108,7 +108,7 @@ pub(crate) enum Error {
         "{mac} answers for {address}, the address of network interface {interface}, on its Network: free the address on that machine, \
          declare another one, or take it out of the Network's range and create the VM again"
     )]
-    AddressConflict { interface: String, address: Ipv4Addr, mac: String },
+    AddressConflict { interface: String, address: IpAddr, mac: String },
     /// A snapshot with memory is of a guest that runs.
     #[error("the guest does not run: its memory is saved once it does")]
     NoRunningGuest,
@@ -384,7 +384,7 @@ mod tests {
     #[test]
     fn an_address_that_another_machine_has_stalls_and_is_tried_at_a_fixed_interval() {
         let interface = "nic0".to_owned();
-        let address = Ipv4Addr::new(192, 0, 2, 50);
+        let address = IpAddr::from([192, 0, 2, 50]);
         let error = Error::AddressConflict { interface, address, mac: "02:00:00:00:00:09".to_owned() };
         let Readiness::Stalled(reason, message) = error.readiness() else { panic!("{error:?}") };
         assert_eq!((reason, error.retry()), (Reason::AddressConflict, Retry::Backoff));

@@ -148,7 +148,7 @@ mod tests {
     }
 
     fn lease(mac: &str, taken_at: i64) -> LeaseTaken {
-        LeaseTaken { mac: mac.into(), address: Ipv4Addr::new(10, 0, 0, 2), taken_at: at(taken_at) }
+        LeaseTaken { mac: mac.into(), address: Ipv4Addr::new(10, 0, 0, 2).into(), taken_at: at(taken_at) }
     }
 
     #[tokio::test]

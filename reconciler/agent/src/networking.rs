@@ -7,6 +7,7 @@ mod checks;
 mod conflicts;
 mod ports;
 mod probes;
+mod senders;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -31,6 +32,7 @@ pub(crate) use checks::{Check, CheckedTarget, Checks, Health};
 pub(crate) use conflicts::{Conflicts, LOOK_AGAIN};
 pub(crate) use ports::{GuestPort, GuestPorts, ports_of};
 pub(crate) use probes::{Probe, Probes, RETRY_TAKEN};
+pub(crate) use senders::Senders;
 
 /// Maximum number of bridges, of interfaces, and of VLANs of one, in the API.
 const MAX_NETWORKS: usize = 64;
@@ -50,6 +52,8 @@ pub(crate) struct Networks {
     pub(crate) conflicts: Conflicts,
     /// Addresses each tap's guest may send from.
     pub(crate) ports: GuestPorts,
+    /// Addresses that guests were seen to send from.
+    pub(crate) senders: Senders,
     /// Serialises passes. A pass that applies everything again serves all callers waiting for one.
     pub(crate) flight: SingleFlight<()>,
 }
@@ -90,6 +94,7 @@ impl Networks {
             probes: Probes::new(system, queue),
             conflicts: Conflicts::default(),
             ports: GuestPorts::default(),
+            senders: Senders::default(),
             flight: SingleFlight::default(),
         }
     }

@@ -114,13 +114,13 @@ fn packet(
     let own = match other {
         IpAddr::V4(_) => port.address.map(IpAddr::V4).ok_or_else(|| {
             format!(
-                "the address of interface {} is not known: another DHCP server of Network {} gives it out",
+                "the IPv4 address of interface {} is not known: Network {} has no IPv4, or another DHCP server gives it out",
                 interface.name, interface.network
             )
         }),
         IpAddr::V6(_) => port.ipv6.map(IpAddr::V6).ok_or_else(|| {
             format!(
-                "interface {} has no IPv6 address, as Network {} has no IPv6 prefix, and {other} is one of IPv6",
+                "interface {} has no IPv6 address that is known, as Network {} has no IPv6 prefix of berth's, and {other} is one of IPv6",
                 interface.name, interface.network
             )
         }),
@@ -141,7 +141,8 @@ fn packet(
             (from, public)
         }
     };
-    Ok(TracedPacket { from, to, protocol: protocol(query.protocol)?, port: query.port })
+    let icmp_type = query.icmp_type.and_then(|kind| kind.number(query.protocol));
+    Ok(TracedPacket { from, to, protocol: protocol(query.protocol)?, port: query.port, icmp_type })
 }
 
 fn is_public_of(firewall: &Firewall, public: IpAddr, own: IpAddr) -> bool {
@@ -320,7 +321,7 @@ mod tests {
     }
 
     fn query(other: OtherEnd) -> TraceQuery {
-        TraceQuery { interface: None, other, protocol: RuleProtocol::Tcp, port: 80 }
+        TraceQuery { interface: None, other, protocol: RuleProtocol::Tcp, port: 80, icmp_type: None }
     }
 
     #[test]
@@ -386,8 +387,13 @@ mod tests {
             by: Some(by),
             detail: String::new(),
         };
-        let packet =
-            TracedPacket { from: ip("10.0.0.2"), to: ip("10.0.0.3"), protocol: TraceProtocol::Tcp, port: 1 };
+        let packet = TracedPacket {
+            from: ip("10.0.0.2"),
+            to: ip("10.0.0.3"),
+            protocol: TraceProtocol::Tcp,
+            port: 1,
+            icmp_type: None,
+        };
         let end = TraceEnd::Guest { interface: "btt2".to_owned(), packet };
         let hidden = names.in_trace(Trace { steps: objects.map(step).to_vec(), end });
         assert!(!format!("{hidden:?}").contains("secret"), "{hidden:?}");

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use berth_api::VM;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use kube::Client;
@@ -19,9 +20,11 @@ use crate::context::Context;
 use crate::converge::Requeue;
 use crate::error::{AgentError, RETRY_SPACE_EVERY};
 use crate::heartbeat;
+use crate::index::instance_of;
 use crate::key::Key;
 use crate::kinds::{self, host};
 use crate::measure;
+use crate::networking::tap_prefix;
 use crate::recorder::{self, Recorder};
 use crate::snapshots;
 use crate::stop_guests;
@@ -59,6 +62,7 @@ pub async fn run(
         () = ctx.lease_watcher.run() => Ok(()),
         () = ctx.system.rotate_logs() => Ok(()),
         () = restore_firewall(&ctx) => Ok(()),
+        () = read_senders(&ctx) => Ok(()),
         () = console::serve(&ctx) => Ok(()),
         () = measure::serve(&ctx) => Ok(()),
         () = stop_guests::run(&ctx) => Ok(()),
@@ -91,6 +95,8 @@ const FORGET_AT_END: Duration = Duration::from_secs(15);
 /// The pause between two restorations of the firewall.
 const BETWEEN_RESTORATIONS: Duration = Duration::from_secs(1);
 const RETRY_LISTENING: Duration = Duration::from_secs(300);
+/// The interval at which the addresses that guests send from are read.
+const READ_SENDERS_EVERY: Duration = Duration::from_secs(10);
 
 async fn watch_all(ctx: &Arc<Context>) {
     let mut watches: FuturesUnordered<_> = kinds::watch_all(ctx).collect();
@@ -147,6 +153,31 @@ async fn restore_firewall(ctx: &Context) {
         }
         // A program that removes them again and again takes no more than this.
         tokio::time::sleep(BETWEEN_RESTORATIONS).await;
+    }
+}
+
+/// Enqueues the VMs whose guests send from other addresses than before.
+async fn read_senders(ctx: &Context) {
+    loop {
+        ctx.networks.senders.expected().await;
+        match ctx.system.seen_addresses().await {
+            Ok(read) => {
+                // Addresses in a status that an earlier agent wrote may be gone by now.
+                let is_first = !ctx.networks.senders.is_read();
+                let changed = ctx.networks.senders.record(read);
+                let is_of = |instance: &str| {
+                    let prefix = tap_prefix(instance);
+                    changed.iter().any(|tap| tap.starts_with(&prefix))
+                };
+                let was_seen =
+                    |vm: &VM| vm.status.as_ref().is_some_and(|status| !status.observed_addresses.is_empty());
+                let is_due = |vm: &VM| (is_first && was_seen(vm)) || instance_of(vm).is_some_and(is_of);
+                let vms = ctx.index.read().vms_where(|_, vm| is_due(vm));
+                vms.into_iter().for_each(|vm| ctx.queue.add(vm));
+            }
+            Err(error) => tracing::debug!(error = error.chain(), "the addresses of guests cannot be read"),
+        }
+        tokio::time::sleep(READ_SENDERS_EVERY).await;
     }
 }
 

@@ -119,7 +119,8 @@ pub use json_kind::JsonKind;
 pub use key_class::{DiskEncryption, EncryptionStatus, KeyClass, KeyClassSpec, KeyClassStatus, KeySecret};
 pub use name::ResourceName;
 pub use network::{
-    Allocation, Egress, Ipv4Spec, Network, NetworkHost, NetworkName, NetworkSpec, NetworkStatus, NetworkType,
+    Allocation, Egress, Ipv4Spec, Ipv6Spec, Network, NetworkHost, NetworkName, NetworkSpec, NetworkStatus,
+    NetworkType,
 };
 pub use object_user::{LISTED_USERS, ObjectUser, in_use, listed_users};
 pub use passthrough::{DeviceBus, DeviceCounts, DeviceName, OfferedDevices, PciDevices, UsbDevices};

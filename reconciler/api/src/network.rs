@@ -1,8 +1,10 @@
 //! Network: a private network of VMs, or a network that hosts already have.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+mod ipv6;
 
-use ipnet::{Ipv4Net, Ipv6Net};
+use std::net::Ipv4Addr;
+
+use ipnet::Ipv4Net;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,7 +12,9 @@ use sha2::{Digest, Sha256};
 
 use crate::{BridgeSpec, Conditions, ObjectUser, ResourceName};
 
-/// A network, of IPv4 or of IPv4 and IPv6. The VMs of an `Overlay` reach each other and, as `egress` declares, the outside; those of a
+pub use ipv6::{Ipv6Spec, ipv6_at};
+
+/// A network, of IPv4, of IPv6 or of both. The VMs of an `Overlay` reach each other and, as `egress` declares, the outside; those of a
 /// `Bridge` are machines of the network that the bridge is on.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
@@ -48,11 +52,21 @@ use crate::{BridgeSpec, Conditions, ObjectUser, ResourceName};
     validation = Rule::new("has(self.bridge) == (has(self.type) && self.type == 'Bridge')").message("bridge is that of a Network of type Bridge: it needs one, and no other type has one").field_path(".bridge"),
     validation = Rule::new("!has(self.ipv4) || (has(self.type) && self.type == 'Bridge')").message("ipv4 is for a Network of type Bridge: in an Overlay, berth gives out the addresses of cidr by DHCP").field_path(".ipv4"),
     validation = Rule::new("!has(self.egress) || !(has(self.type) && self.type == 'Bridge')").message("egress is for a Network of type Overlay: on a Bridge, guests are machines of its network").field_path(".egress"),
-    validation = Rule::new("!has(self.ipv6CIDR) || !(has(self.type) && self.type == 'Bridge')").message("ipv6CIDR is for a Network of type Overlay: leave it out").field_path(".ipv6CIDR"),
+    validation = Rule::new("!has(self.egress) || has(self.cidr)").message("egress is that of IPv4, and needs cidr: the way out of IPv6 is ipv6Egress").field_path(".egress"),
+    validation = Rule::new("(has(self.ipv6) && has(self.ipv6.allocation) ? self.ipv6.allocation : 'Static') == (has(oldSelf.ipv6) && has(oldSelf.ipv6.allocation) ? oldSelf.ipv6.allocation : 'Static')").message("ipv6.allocation cannot change: VMs have their addresses by it; create another Network").field_path(".ipv6"),
+    validation = Rule::new("!has(self.ipv6) || (has(self.type) && self.type == 'Bridge')").message("ipv6 is for a Network of type Bridge: in an Overlay, berth gives out the addresses of ipv6CIDR by DHCPv6").field_path(".ipv6"),
+    validation = Rule::new("!has(self.ipv6) || has(self.ipv6CIDR) || (has(self.ipv6.allocation) && self.ipv6.allocation == 'External')").message("ipv6 needs ipv6CIDR, unless ipv6.allocation is External").field_path(".ipv6"),
+    validation = Rule::new("!(has(self.ipv6) && has(self.ipv6.allocation) && self.ipv6.allocation == 'External') || !(has(self.ipv6CIDR) || has(self.ipv6.gateway) || has(self.ipv6.range))").message("with ipv6.allocation External, guests get everything of IPv6 from routers that are not berth's: leave ipv6CIDR, ipv6.gateway and ipv6.range out").field_path(".ipv6"),
+    validation = Rule::new("!has(self.ipv6) || !has(self.ipv6.gateway) || !has(self.ipv6CIDR) || !isCIDR(self.ipv6CIDR) || self.ipv6.gateway.matches('^fe[89ab][0-9a-f]:') || (isIP(self.ipv6.gateway) && cidr(self.ipv6CIDR).containsIP(self.ipv6.gateway))").message("ipv6.gateway must be an address of ipv6CIDR, or a link-local one such as fe80::1").field_path(".ipv6"),
+    validation = Rule::new("!has(self.ipv6) || !has(self.ipv6.range) || !has(self.ipv6CIDR) || !isCIDR(self.ipv6CIDR) || self.ipv6.range.split('-').all(a, isIP(a) && cidr(self.ipv6CIDR).containsIP(a))").message("ipv6.range must be two addresses of ipv6CIDR, such as 2001:db8:7::1000-2001:db8:7::1fff").field_path(".ipv6"),
+    validation = Rule::new("!has(self.ipv6Egress) || self.ipv6Egress == 'None' || !(has(self.type) && self.type == 'Bridge')").message("ipv6Egress is for a Network of type Overlay: on a Bridge, guests are machines of its network").field_path(".ipv6Egress"),
+    validation = Rule::new("!has(self.isolated) || !self.isolated || !(has(self.type) && self.type == 'Bridge')").message("isolated is for a Network of type Overlay: on a Bridge, guests of different hosts reach each other by the network of the hosts, whose switch can isolate them").field_path(".isolated"),
     validation = Rule::new("!has(self.dnsDomain) || !(has(self.type) && self.type == 'Bridge')").message("dnsDomain is for a Network of type Overlay: on a Bridge, berth has no name server").field_path(".dnsDomain"),
     validation = Rule::new("!has(self.dnsDomain) || !has(self.searchDomains) || self.dnsDomain.size() + self.searchDomains.join('').size() <= 100").message("dnsDomain is the first of the search domains, and they must have at most 100 characters in total: more does not fit into a packet of DHCP").field_path(".dnsDomain"),
     validation = Rule::new("!has(self.ipv6Egress) || self.ipv6Egress == 'None' || has(self.ipv6CIDR)").message("ipv6Egress needs ipv6CIDR").field_path(".ipv6Egress"),
-    validation = Rule::new("has(self.cidr) || (has(self.ipv4) && has(self.ipv4.allocation) && self.ipv4.allocation == 'External')").message("cidr is missing: only a Network whose ipv4.allocation is External has none").field_path(".cidr"),
+    validation = Rule::new("has(self.cidr) || has(self.ipv6CIDR) || (has(self.ipv4) && has(self.ipv4.allocation) && self.ipv4.allocation == 'External') || (has(self.ipv6) && has(self.ipv6.allocation) && self.ipv6.allocation == 'External')").message("cidr is missing: a Network has cidr, ipv6CIDR or both, unless ipv4.allocation or ipv6.allocation is External").field_path(".cidr"),
+    validation = Rule::new("has(self.cidr) || !has(self.ipv4) || !(has(self.ipv4.gateway) || has(self.ipv4.range))").message("ipv4.gateway and ipv4.range need cidr").field_path(".ipv4"),
+    validation = Rule::new("has(self.cidr) || !has(self.routes) || self.routes.size() == 0").message("routes are those of IPv4, and need cidr").field_path(".routes"),
     validation = Rule::new("!(has(self.ipv4) && has(self.ipv4.allocation) && self.ipv4.allocation == 'External') || !(has(self.cidr) || has(self.ipv4.gateway) || has(self.ipv4.range) || (has(self.dns) && self.dns.size() > 0) || (has(self.searchDomains) && self.searchDomains.size() > 0) || (has(self.routes) && self.routes.size() > 0))").message("with ipv4.allocation External, guests get everything from a DHCP server that is not berth's: leave cidr, dns, searchDomains, routes, ipv4.gateway and ipv4.range out").field_path(".ipv4"),
     validation = Rule::new("!has(self.routes) || !has(self.cidr) || !isCIDR(self.cidr) || self.routes.all(r, isIP(r.via) && cidr(self.cidr).containsIP(r.via))").message("via of each route must be an address of cidr").field_path(".routes"),
     validation = Rule::new("!has(self.routes) || !has(self.ipv4) || !has(self.ipv4.gateway) || self.routes.all(r, r.to != '0.0.0.0/0')").message("ipv4.gateway is the default route: leave the route to 0.0.0.0/0 out").field_path(".routes"),
@@ -72,10 +86,14 @@ pub struct NetworkSpec {
     /// How VMs on a Network of type `Bridge` get their IPv4 addresses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipv4: Option<Ipv4Spec>,
+    /// How VMs on a Network of type `Bridge` get their IPv6 addresses. Left out together with `ipv6CIDR`: they have link-local ones only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ipv6: Option<Ipv6Spec>,
     /// The IPv4 range, for example `10.77.0.0/16`. In an `Overlay`, the first address is the gateway. Loopback, link-local, multicast and
     /// reserved ranges are refused; so is one that overlaps another Network's or one that a host uses, and outside of
     /// `berth-shared` one that is larger than /16 or not among those the administrator allows. For a `Bridge`, the range of the
-    /// network that is there, which hosts may use; left out if `ipv4.allocation` is `External`. Cannot change.
+    /// network that is there, which hosts may use; left out if `ipv4.allocation` is `External`. Left out with `ipv6CIDR` or with
+    /// `ipv6.allocation` `External`: the Network has no IPv4. Cannot change.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 18))]
     #[x_kube(validation = Rule::new("!(self.matches('^(0|127|22[4-9]|23[0-9]|24[0-9]|25[0-5])[.]') || self.startsWith('169.254.') || (isCIDR(self) && cidr(self).containsIP('169.254.0.1')))").message("is a special range (this network, loopback, link-local, multicast or reserved): choose a private one such as 10.77.0.0/16"))]
@@ -87,10 +105,11 @@ pub struct NetworkSpec {
     /// send. Applied live: established connections go on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<Egress>,
-    /// The IPv6 prefix of an `Overlay`, for example `fd00:60::/64`: a /64 of unique local (`fc00::/7`) or global (`2000::/3`) addresses, in
-    /// lower case. Each interface then has an address of it beside its IPv4 address; the gateway is the first one, `fd00:60::1`. A
-    /// prefix of another Network, or one that a host uses, is refused. Default: none, and guests have IPv4 and link-local IPv6
-    /// addresses only. Cannot change.
+    /// The IPv6 prefix, for example `fd00:60::/64`: a /64 of unique local (`fc00::/7`) or global (`2000::/3`) addresses, in lower case.
+    /// Each interface then has an address of it, beside its IPv4 address if there is `cidr`. In an `Overlay`, the gateway is the first
+    /// one, `fd00:60::1`, and a prefix of another Network, or one that a host uses, is refused. For a `Bridge`, the prefix of the
+    /// network that is there, which hosts may use; left out if `ipv6.allocation` is `External`. Default: none, and guests have
+    /// link-local IPv6 addresses only. Cannot change.
     #[serde(default, skip_serializing_if = "String::is_empty", rename = "ipv6CIDR")]
     #[schemars(length(max = 43))]
     #[x_kube(validation = Rule::new("self.matches('^(f[cd][0-9a-f]{2}|[23][0-9a-f]{3}):')").message("must be of fc00::/7 (unique local) or 2000::/3 (global), in lower case, such as fd00:60::/64"))]
@@ -102,10 +121,11 @@ pub struct NetworkSpec {
     /// public IPv6 addresses. A change reaches running guests within minutes.
     #[serde(default, rename = "ipv6Egress")]
     pub ipv6_egress: Egress,
-    /// Addresses of the name servers that guests get, by DHCP in an `Overlay` and by cloud-init on a `Bridge`. Left out: in an
-    /// `Overlay` the gateway, which asks the host's, and on a `Bridge` none.
+    /// Addresses of the name servers that guests get, of IPv4 by DHCP and of IPv6 by DHCPv6 in an `Overlay`, and by cloud-init on a
+    /// `Bridge`. Left out: in an `Overlay` the gateway, which asks the host's, and on a `Bridge` none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 4), inner(length(max = 15), regex(pattern = r"^[0-9]{1,3}(\.[0-9]{1,3}){3}$")))]
+    #[schemars(length(max = 4), inner(length(max = 39), regex(pattern = r"^[0-9a-f.:]+$")))]
+    #[x_kube(validation = Rule::new("self.all(a, isIP(a))").message("must be addresses, such as 9.9.9.9 or 2620:fe::fe"))]
     pub dns: Vec<String>,
     /// The domain of the names of an `Overlay`'s VMs, for example `app.internal`: the name server at the gateway knows the VM `web` as
     /// `web.app.internal`, in `berth-shared` as `web.NAMESPACE.app.internal`, and its addresses by that name. Guests get the
@@ -140,6 +160,11 @@ pub struct NetworkSpec {
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.all(r, self.filter(s, s.to == r.to).size() == 1)").message("a destination can have one route only"))]
     pub routes: Vec<Route>,
+    /// Whether the VMs of an `Overlay` are kept from each other: they reach their gateway and what is outside, are reached from there by
+    /// public addresses, and send nothing to each other, on one host or several. Default false. Applied live, also to established
+    /// connections.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolated: Option<bool>,
     /// The largest packet, in bytes; guests get it by DHCP. Default 1500, or with several hosts what fits through the
     /// tunnels between them: 50 less than their interfaces carry. One that does not fit is lowered, and the
     /// condition `MTUFits` is False. On a `Bridge`, a host whose bridge or interface carries less starts none of its VMs. A change reaches guests at their next start.
@@ -185,8 +210,8 @@ pub enum Egress {
 #[serde(rename_all = "camelCase")]
 pub struct Ipv4Spec {
     /// `Static` (default): berth gives each interface an address of the range, and the guest gets it by its cloud-init network
-    /// configuration. `External`: the guest asks the network's own DHCP server; the VM's status has its address as the guest agent
-    /// reports it. Cannot change.
+    /// configuration. `External`: the guest asks the network's own DHCP server; the VM's status has its address once the guest uses
+    /// it. Cannot change.
     #[serde(default)]
     pub allocation: Allocation,
     /// The address of the network's router, which guests use as default gateway and no VM gets. Left out: guests have no default
@@ -205,7 +230,7 @@ pub struct Ipv4Spec {
     pub range: Option<String>,
 }
 
-/// The origin of the IPv4 addresses of VMs on a bridge.
+/// The origin of the addresses of VMs on a bridge, of one family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Allocation {
     #[default]
@@ -219,7 +244,7 @@ impl Network {
         self.spec.bridge.as_ref().filter(|_| self.spec.network_type == NetworkType::Bridge)
     }
 
-    /// Whether a DHCP server that is not berth's gives out its addresses.
+    /// Whether a DHCP server that is not berth's gives out its IPv4 addresses.
     pub fn is_external(&self) -> bool {
         let external = self.spec.ipv4.as_ref().is_some_and(|ipv4| ipv4.allocation == Allocation::External);
         external && self.host_bridge().is_some()
@@ -238,27 +263,14 @@ impl Network {
         self.range()?.hosts().next()
     }
 
-    /// Its IPv6 prefix, if it is an overlay with one.
-    pub fn ipv6_prefix(&self) -> Option<Ipv6Net> {
-        let prefix: Ipv6Net = self.spec.ipv6_cidr.parse().ok()?;
-        (self.host_bridge().is_none() && prefix.prefix_len() == 64).then_some(prefix)
+    /// Whether its VMs do not reach each other.
+    pub fn is_isolated(&self) -> bool {
+        self.spec.isolated == Some(true) && self.host_bridge().is_none()
     }
 
-    /// The IPv6 address of its router: the first of the prefix.
-    pub fn ipv6_gateway(&self) -> Option<Ipv6Addr> {
-        Some(ipv6_at(self.ipv6_prefix()?, 1))
-    }
-
-    /// Returns why no public IPv6 address leads to a VM of this network, as the end of a sentence that begins with the network.
-    pub fn without_public_ipv6(&self) -> Option<&'static str> {
-        if self.host_bridge().is_some() {
-            return Some("is a bridge, on which a VM has addresses of the network itself");
-        }
-        if self.ipv6_prefix().is_none() {
-            return Some("has no IPv6 prefix (ipv6CIDR)");
-        }
-        let is_closed = self.spec.ipv6_egress == Egress::None;
-        is_closed.then_some("has ipv6Egress None, so that guests have no way for their answers: set it to Masquerade or Routed")
+    /// Whether its VMs have IPv4 addresses, by berth or by another DHCP server.
+    pub fn has_ipv4(&self) -> bool {
+        self.is_external() || self.range().is_some()
     }
 
     /// The first and the last address for VMs, the gateway's possibly among them.
@@ -282,11 +294,6 @@ impl Network {
     pub fn gateway_mac(&self) -> Option<String> {
         Some(bridge_mac(&self.bridge_name()?).map(|byte| format!("{byte:02x}")).join(":"))
     }
-}
-
-/// The address of this number in an IPv6 prefix.
-pub fn ipv6_at(prefix: Ipv6Net, number: u64) -> Ipv6Addr {
-    (u128::from(prefix.network()) | u128::from(number)).into()
 }
 
 /// The MAC address of a bridge of this name.
@@ -322,6 +329,11 @@ pub struct NetworkStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 4096))]
     pub names: Vec<NetworkName>,
+    /// The addresses of an isolated Network under which hosts forward connections to public addresses to VMs on other hosts, which let
+    /// these pass.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1024), inner(length(max = 15)))]
+    pub relay_addresses: Vec<String>,
     /// At most four of the VMs that are on it or are to be. A deleted Network stays until nothing uses it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
@@ -341,6 +353,9 @@ pub struct NetworkHost {
 /// The maximum number of entries in `status.names`.
 pub const MOST_NAMES: usize = 4096;
 
+/// The maximum number of entries in `status.relayAddresses`.
+pub const MOST_RELAYS: usize = 1024;
+
 /// The name of a VM in the domain of a Network, and the addresses of one of its interfaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -348,7 +363,7 @@ pub struct NetworkName {
     /// The name without the domain: `web`, or `web.NAMESPACE` in `berth-shared`.
     #[schemars(length(max = 127))]
     pub name: String,
-    /// The IPv4 address.
+    /// The IPv4 address; empty in a Network without IPv4.
     #[schemars(length(max = 15))]
     pub address: String,
     /// The IPv6 address, if the Network has a prefix.
@@ -385,21 +400,6 @@ mod tests {
             "no network address, no broadcast"
         );
         assert_eq!(lan(json!("192.0.2.99-192.0.2.50")).pool(), None);
-    }
-
-    #[test]
-    fn the_ipv6_gateway_is_the_first_address_of_an_overlays_prefix() {
-        let overlay = network(json!({"cidr": "10.77.0.0/16", "ipv6CIDR": "fd00:60::/64"}));
-        assert_eq!(overlay.ipv6_gateway(), "fd00:60::1".parse().ok());
-        for spec in [
-            json!({"cidr": "10.77.0.0/16"}),
-            json!({"cidr": "10.77.0.0/16", "ipv6CIDR": "fd00:60::/48"}),
-            json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "cidr": "10.77.0.0/16", "ipv6CIDR": "fd00:60::/64"}),
-        ] {
-            assert_eq!(network(spec.clone()).ipv6_gateway(), None, "{spec}");
-        }
-        let text = serde_json::to_value(&overlay.spec).expect("JSON");
-        assert_eq!((&text["ipv6CIDR"], &text["ipv6Egress"]), (&json!("fd00:60::/64"), &json!("None")));
     }
 
     #[test]

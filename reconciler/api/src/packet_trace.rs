@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use crate::RuleProtocol;
+use crate::security_group::IcmpType;
 
 /// The most bytes of a query.
 pub const MAX_QUERY: usize = 512;
@@ -23,6 +24,8 @@ pub struct TraceQuery {
     pub protocol: RuleProtocol,
     /// The destination port of TCP and UDP; 0 for the other protocols.
     pub port: u16,
+    /// Of ICMP and ICMPv6. None: an echo request.
+    pub icmp_type: Option<IcmpType>,
 }
 
 /// The other end of the packet.
@@ -66,6 +69,9 @@ impl TraceQuery {
                  addresses are not traced"
             ));
         }
+        if let Some(kind) = self.icmp_type.filter(|kind| kind.number(self.protocol).is_none()) {
+            return Err(format!("{} has no type {kind}", protocol_name(self.protocol)));
+        }
         let has_port = self.port != 0;
         match self.protocol {
             RuleProtocol::Any => Err("a packet has a protocol: tcp, udp, icmp or icmpv6".to_owned()),
@@ -101,6 +107,9 @@ impl TraceQuery {
         if self.port != 0 {
             query.push_str(&format!("&port={}", self.port));
         }
+        if let Some(kind) = self.icmp_type {
+            query.push_str(&format!("&icmp_type={kind}"));
+        }
         if let Some(interface) = &self.interface {
             query.push_str(&format!("&interface={interface}"));
         }
@@ -135,8 +144,9 @@ impl TraceQuery {
             None => 0,
             Some(text) => text.parse::<u16>().map_err(|_| "the port is no number from 1 to 65535")?,
         };
-        let query =
-            Self { interface: pairs.get("interface").map(|name| (*name).to_owned()), other, protocol, port };
+        let icmp_type = pairs.get("icmp_type").map(|name| name.parse::<IcmpType>()).transpose()?;
+        let interface = pairs.get("interface").map(|name| (*name).to_owned());
+        let query = Self { interface, other, protocol, port, icmp_type };
         query.check().map(|()| query)
     }
 }
@@ -168,10 +178,14 @@ mod tests {
             (OtherEnd::From(ip("192.0.2.9"), None), RuleProtocol::Icmp, 0),
         ] {
             for interface in [None, Some("nic1".to_owned())] {
-                let query = TraceQuery { interface, other, protocol, port };
+                let query = TraceQuery { interface, other, protocol, port, icmp_type: None };
                 assert_eq!(TraceQuery::of_query(&query.to_query()), Ok(query));
             }
         }
+        let (other, protocol) = (OtherEnd::To(ip("10.0.0.3")), RuleProtocol::Icmp);
+        let icmp_type = Some(IcmpType::TimestampRequest);
+        let query = TraceQuery { interface: None, other, protocol, port: 0, icmp_type };
+        assert_eq!(TraceQuery::of_query(&query.to_query()), Ok(query));
     }
 
     #[test]
@@ -187,6 +201,9 @@ mod tests {
             ("to=10.0.0.3&protocol=tcp&port=65536", "no number"),
             ("to=10.0.0.3&protocol=icmp&port=80", "no ports"),
             ("to=10.0.0.3&protocol=icmpv6", "name icmp"),
+            ("to=10.0.0.3&protocol=icmp&icmp_type=redirect", "no query of ICMP"),
+            ("to=10.0.0.3&protocol=icmp&icmp_type=node-information-query", "has no type"),
+            ("to=10.0.0.3&protocol=tcp&port=1&icmp_type=echo-request", "has no type"),
             ("to=fd00::3&protocol=icmp", "name icmpv6"),
             ("to=224.0.0.1&protocol=udp&port=1", "single machine"),
             ("to=fe80::1&protocol=udp&port=1", "single machine"),

@@ -1,10 +1,14 @@
 //! SecurityGroup: the packets that network interfaces of VMs may receive and send.
 
+mod icmp;
+
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{Conditions, ObjectUser, ResourceName};
+
+pub use icmp::IcmpType;
 
 /// A stateful packet filter for network interfaces of VMs. An interface names its groups in `securityGroups`; it may receive and
 /// send what one of them allows, and the answers to that.
@@ -50,6 +54,9 @@ pub struct SecurityGroupSpec {
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("!has(self.ports) || self.ports.size() == 0 || self.protocol == 'tcp' || self.protocol == 'udp'").message("ports need the protocol tcp or udp").field_path(".ports"),
+    validation = Rule::new("!has(self.icmpTypes) || self.icmpTypes.size() == 0 || self.protocol == 'icmp' || self.protocol == 'icmpv6'").message("icmpTypes need the protocol icmp or icmpv6").field_path(".icmpTypes"),
+    validation = Rule::new("!has(self.icmpTypes) || self.protocol != 'icmp' || self.icmpTypes.all(t, t != 'node-information-query')").message("icmp has no type node-information-query, which is of icmpv6").field_path(".icmpTypes"),
+    validation = Rule::new("!has(self.icmpTypes) || self.protocol != 'icmpv6' || self.icmpTypes.all(t, t == 'echo-request' || t == 'node-information-query')").message("icmpv6 has the types echo-request and node-information-query only").field_path(".icmpTypes"),
     validation = Rule::new("(has(self.cidrs) && self.cidrs.size() > 0) || (has(self.securityGroups) && self.securityGroups.size() > 0)").message("a rule needs cidrs or securityGroups: for everything, write cidrs 0.0.0.0/0 and ::/0").field_path(".cidrs")
 )]
 pub struct SecurityRule {
@@ -64,6 +71,13 @@ pub struct SecurityRule {
     #[schemars(length(max = 32), inner(length(max = 11)))]
     #[x_kube(validation = Rule::new("self.all(p, p.matches('^[1-9][0-9]{0,4}(-[1-9][0-9]{0,4})?$') && p.split('-').all(n, int(n) <= 65535) && int(p.split('-')[0]) <= int(p.split('-')[p.split('-').size() - 1]))").message("each of the ports must be a number from 1 to 65535 or a range such as 8000-8099"))]
     pub ports: Vec<String>,
+    /// Types of ICMP queries: of `icmp`, `echo-request` (ping), `timestamp-request`, `info-request` and `address-mask-request`; of
+    /// `icmpv6`, `echo-request` and `node-information-query`. Their answers pass with them, and errors with the connection that they are
+    /// about. Default: all of them. Only for `icmp` and `icmpv6`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 4))]
+    #[x_kube(validation = Rule::new("self.all(t, self.filter(u, u == t).size() == 1)").message("a type can be named once"))]
+    pub icmp_types: Vec<IcmpType>,
     /// Ranges of IPv4 and IPv6 addresses at the other end, for example `192.0.2.0/24` or `203.0.113.7/32`, at most 64.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(max = 43)))]

@@ -6,6 +6,8 @@ mod devices;
 mod dscp;
 mod guest_user;
 mod interface;
+mod network_config;
+mod observed_addresses;
 mod restore;
 mod status;
 mod stop_snapshot;
@@ -23,6 +25,8 @@ pub use devices::{declared_shares, taken_devices};
 pub use dscp::DscpClass;
 pub use guest_user::{GuestUser, GuestUserStatus};
 pub use interface::{InterfaceLimits, LinkState, NetworkInterface, NicModel};
+pub use network_config::{ConfiguredRoute, InterfaceConfig};
+pub use observed_addresses::ObservedAddresses;
 pub use restore::{MOST_LISTED_SNAPSHOTS, SnapshotOfVM, VMRestore, VMRestored};
 pub use status::{
     CdromStatus, CpuTime, DedicatedCpus, DiskAttachmentStatus, DiskPlace, GuestNumaNode, Hardware,
@@ -318,12 +322,12 @@ pub struct VMSpec {
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     #[schemars(length(max = 4))]
     pub cdroms: Vec<Cdrom>,
-    /// The network interfaces, keyed by `name`. Default: one, `nic0`, on the Network `default`. An empty list: no
+    /// The network interfaces, keyed by `name`, at most 10. Default: one, `nic0`, on the Network `default`. An empty list: no
     /// network. Interfaces of the models `virtio` and `e1000e` are added to and removed from the running VM, others at its next
     /// power cycle.
     #[serde(default = "one_interface", deserialize_with = "crate::exact::list")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
-    #[schemars(length(max = 8))]
+    #[schemars(length(max = 10))]
     pub network_interfaces: Vec<NetworkInterface>,
     /// Where the VM may run. The host where it does run is in `status.binding`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

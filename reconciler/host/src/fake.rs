@@ -18,6 +18,7 @@ mod state;
 mod volumes;
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use berth_engine::Clock;
@@ -244,6 +245,11 @@ impl FakeSystem {
     /// Changes the uplink on which public addresses can be announced.
     pub fn change_uplink(&self, change: impl FnOnce(&mut Uplink)) {
         change(&mut self.state().uplink);
+    }
+
+    /// Has the guest behind a tap send from an address.
+    pub fn send_from(&self, tap: &str, address: IpAddr) {
+        self.state().seen.entry(tap.to_owned()).or_default().insert(address);
     }
 
     /// Returns the private networks as last applied.

@@ -60,8 +60,9 @@ pub use machines::{DeviceSpecs, InstanceFacts, LaunchRequest, Machines, ProcessF
 pub use names::{NameRecord, Names};
 pub use networks::{
     BridgeChoice, BridgedNetwork, Egress, Firewall, Forward, Forwarding, HostBridge, HostInterface,
-    HostLinks, HostRange, Ipv6Network, Lease, LeaseTaken, Nat, NetworkConfig, Networks, PortException,
-    PortLimits, PortMark, PortTrunk, TapConfig, TapFacts, TraceRequest, TrafficLimit, Tunnel, Uplink,
+    HostLinks, HostRange, Ipv4Network, Ipv6Network, Isolation, Lease, LeaseTaken, Nat, NetworkConfig,
+    Networks, ObservedPort, PortException, PortLimits, PortMark, PortTrunk, TapConfig, TapFacts,
+    TraceRequest, TrafficLimit, Tunnel, Uplink,
 };
 pub use packet_filter::{FilterGroup, FilterProtocol, FilterRule, FilteredPort, Filters, Port};
 pub use passthrough::{

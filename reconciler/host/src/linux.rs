@@ -46,7 +46,7 @@ mod vgpus;
 mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -568,6 +568,10 @@ impl Networks for LinuxSystem {
         self.networks.leases_taken(bridge).await
     }
 
+    async fn seen_addresses(&self) -> Result<BTreeMap<String, BTreeSet<IpAddr>>> {
+        self.networks.seen_addresses().await
+    }
+
     async fn uplink(&self) -> Result<Uplink> {
         self.networks.uplink(&self.uplink).await
     }
@@ -576,7 +580,7 @@ impl Networks for LinuxSystem {
         self.networks.occupant(interface, address).await
     }
 
-    async fn connect_to_guest(&self, bridge: &str, guest: SocketAddrV4) -> Result<TcpStream> {
+    async fn connect_to_guest(&self, bridge: &str, guest: SocketAddr) -> Result<TcpStream> {
         network::guest_port::connect_to_guest(bridge, guest).await
     }
 

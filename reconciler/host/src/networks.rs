@@ -1,11 +1,11 @@
 //! Bridges, taps, the firewall and public addresses.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use async_trait::async_trait;
-use ipnet::{Ipv4Net, Ipv6Net};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -66,6 +66,10 @@ pub trait Networks: Send + Sync + fmt::Debug + 'static {
     /// Lists the DHCP leases that guests of this network have taken.
     async fn leases_taken(&self, bridge: &str) -> Result<Vec<LeaseTaken>>;
 
+    /// Lists the addresses that guests have sent from in the last two hours, by tap: those of [`Firewall::observed`]. A guest claims
+    /// what it likes.
+    async fn seen_addresses(&self) -> Result<BTreeMap<String, BTreeSet<IpAddr>>>;
+
     /// Returns the interface on which public addresses can be announced, and the addresses that the host already has.
     async fn uplink(&self) -> Result<Uplink>;
 
@@ -75,7 +79,7 @@ pub trait Networks: Send + Sync + fmt::Debug + 'static {
 
     /// Connects to a TCP port of a guest on this bridge, from the bridge and by no other interface. The caller limits the
     /// time.
-    async fn connect_to_guest(&self, bridge: &str, guest: SocketAddrV4) -> Result<TcpStream>;
+    async fn connect_to_guest(&self, bridge: &str, guest: SocketAddr) -> Result<TcpStream>;
 
     /// Whether the host forwards guests' packets, as far as can be read from its settings.
     async fn forwarding(&self) -> Result<Forwarding>;
@@ -89,16 +93,13 @@ pub trait Networks: Send + Sync + fmt::Debug + 'static {
 pub struct NetworkConfig {
     /// At most 15 characters, `bth-…`.
     pub bridge: String,
-    pub cidr: Ipv4Net,
-    /// The host's own address in it.
-    pub gateway: Ipv4Addr,
-    /// Of IPv4.
-    pub egress: Egress,
+    /// Its IPv4 range. None: guests have no IPv4 address.
+    pub ipv4: Option<Ipv4Network>,
     /// Its IPv6 prefix. None: the bridge has no IPv6 at all.
     pub ipv6: Option<Ipv6Network>,
     pub mtu: u16,
     /// DNS servers that guests get by DHCP. Empty: the gateway, which forwards to the host's.
-    pub dns: Vec<Ipv4Addr>,
+    pub dns: Vec<IpAddr>,
     /// Domains in which guests look up names.
     pub search_domains: Vec<String>,
     /// The names that the name server at the gateway knows. None: it knows no names.
@@ -113,6 +114,15 @@ pub struct NetworkConfig {
     pub tracked: bool,
     /// The way to its guests on other hosts; None while no public address of this host leads to any.
     pub relay: Option<Relay>,
+}
+
+/// The IPv4 side of a private network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ipv4Network {
+    pub range: Ipv4Net,
+    /// The host's own address in it, the same on every host.
+    pub gateway: Ipv4Addr,
+    pub egress: Egress,
 }
 
 /// The IPv6 side of a private network.
@@ -230,13 +240,14 @@ pub struct Tunnel {
 pub struct Lease {
     /// Lower case.
     pub mac: String,
-    pub address: Ipv4Addr,
+    #[serde(default)]
+    pub address: Option<Ipv4Addr>,
     #[serde(default)]
     pub ipv6: Option<Ipv6Addr>,
     pub hostname: String,
     /// Name servers in place of the network's, if there are any.
     #[serde(default)]
-    pub dns: Vec<Ipv4Addr>,
+    pub dns: Vec<IpAddr>,
     /// Domains in place of the network's, if there are any.
     #[serde(default)]
     pub search_domains: Vec<String>,
@@ -249,7 +260,7 @@ pub struct Lease {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseTaken {
     pub mac: String,
-    pub address: Ipv4Addr,
+    pub address: IpAddr,
     /// The time at which it was taken or last renewed: a lease of an earlier boot does not apply to this one.
     pub taken_at: Timestamp,
 }
@@ -280,6 +291,8 @@ pub struct Firewall {
     pub nat: Vec<Nat>,
     /// The bridges for the taps of bridged networks. Their packets pass between their ports, and never to another interface.
     pub bridged: Vec<String>,
+    /// Those of them whose guests hear the advertisements of the network's routers.
+    pub advertised: Vec<String>,
     pub forwards: Vec<Forward>,
     /// Public addresses whose ports lead to guests.
     pub balanced: Vec<Balanced>,
@@ -293,6 +306,10 @@ pub struct Firewall {
     pub marks: Vec<PortMark>,
     /// The VLANs whose tagged frames single taps send and receive. Those of all others are dropped.
     pub trunks: Vec<PortTrunk>,
+    /// The networks whose guests do not reach each other.
+    pub isolated: Vec<Isolation>,
+    /// The taps whose guests' addresses are read from what they send.
+    pub observed: Vec<ObservedPort>,
     /// The filters of taps.
     pub filters: Filters,
     /// Whether any guest, known or not, has a tap here or is about to get one: the rules then stay in place.
@@ -318,7 +335,8 @@ impl Firewall {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PortException {
     pub tap: String,
-    pub ranges: Vec<Ipv4Net>,
+    /// Of IPv6, all addresses or none.
+    pub ranges: Vec<IpNet>,
     /// Lower case.
     pub macs: Vec<String>,
     /// The address that is never among the ranges, if there is one.
@@ -360,6 +378,27 @@ pub struct PortTrunk {
     pub vlans: Vec<(u16, u16)>,
 }
 
+/// A private network whose guests do not reach each other.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Isolation {
+    /// None: the network has none, and only its guests here are kept from each other.
+    pub bridge: Option<String>,
+    /// The taps of its guests.
+    pub taps: Vec<String>,
+    /// The addresses under which other hosts forward connections to guests here ([`Relay`]).
+    pub relays: Vec<Ipv4Addr>,
+}
+
+/// A tap whose guest gets addresses from others than berth.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ObservedPort {
+    pub tap: String,
+    /// Whether those of IPv4 are read.
+    pub ipv4: bool,
+    /// Whether those of IPv6 are.
+    pub ipv6: bool,
+}
+
 /// A range of addresses that the host itself uses.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HostRange {
@@ -379,11 +418,7 @@ impl HostRange {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Nat {
     pub bridge: String,
-    pub cidr: Ipv4Net,
-    /// The host's own address in it, the same on every host.
-    pub gateway: Ipv4Addr,
-    /// Of IPv4.
-    pub egress: Egress,
+    pub ipv4: Option<Ipv4Network>,
     pub ipv6: Option<Ipv6Network>,
     pub tunnel: Option<Tunnel>,
 }

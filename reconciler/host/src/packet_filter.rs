@@ -54,6 +54,8 @@ pub struct FilterRule {
     pub protocol: FilterProtocol,
     /// Destination ports, first and last. Empty: all. Only for TCP and UDP.
     pub ports: Vec<(u16, u16)>,
+    /// Types of queries, whose answers are allowed too. Empty: all. Only for ICMP and ICMPv6.
+    pub icmp_types: Vec<u8>,
     /// The addresses at the other end.
     pub ranges: Vec<IpNet>,
     /// Names of sets with further addresses at the other end.

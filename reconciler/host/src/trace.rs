@@ -17,9 +17,12 @@ pub struct TracedPacket {
     pub protocol: TraceProtocol,
     /// The destination port of TCP and UDP; 0 for the other protocols.
     pub port: u16,
+    /// The type of ICMP and ICMPv6. None: an echo request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub icmp_type: Option<u8>,
 }
 
-/// The protocol of a traced packet. `Icmp` and `Icmpv6` are echo requests.
+/// The protocol of a traced packet. `Icmp` and `Icmpv6` are queries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TraceProtocol {

@@ -66,8 +66,10 @@ pub const MAX_NICS: u8 = 14;
 pub const MAX_NUMA_NODES: u16 = 8;
 /// Pairs of queues of a network card.
 pub const MAX_QUEUES: u8 = 16;
-/// The number of PCI Express ports of a machine for network cards, which can be plugged in and out while it runs.
-pub const NIC_PORTS: u8 = 8;
+/// The maximum number of PCI Express ports of a machine for network cards, which can be plugged in and out while it runs.
+pub const NIC_PORTS: u8 = 10;
+/// The number of these ports of a machine with few cards: each one more costs time at its start.
+pub const USUAL_NIC_PORTS: u8 = 8;
 /// The maximum number of PCI devices of the host in a machine.
 pub const MAX_PCI_DEVICES: u8 = 8;
 /// The maximum number of USB devices of the host in a machine.

@@ -1,6 +1,6 @@
 //! The options of the commands that reach into a guest.
 
-use std::{net::Ipv4Addr, str::FromStr};
+use std::{net::IpAddr, str::FromStr};
 
 use clap::Args;
 
@@ -51,7 +51,7 @@ pub struct PortForwardOptions {
     pub ports: Vec<Ports>,
     /// The address of the VM, if it has several interfaces. Default: that of the first.
     #[arg(long)]
-    pub address: Option<Ipv4Addr>,
+    pub address: Option<IpAddr>,
     /// Connects the standard input and output to the one port, instead of a local port.
     #[arg(long)]
     pub stdio: bool,
@@ -70,7 +70,7 @@ pub struct SshOptions {
     pub port: u16,
     /// The address of the VM, if it has several interfaces. Default: that of the first.
     #[arg(long)]
-    pub address: Option<Ipv4Addr>,
+    pub address: Option<IpAddr>,
     #[command(flatten)]
     pub site: Site,
     /// Options of ssh, and a command: `-- -i key uptime`.

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use berth_api::RuleProtocol;
+use berth_api::{RuleProtocol, security_group::IcmpType};
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 
 use super::{Connection, ConsoleTarget, OutputForm, StateDir};
@@ -42,6 +42,9 @@ pub struct TraceOptions {
     /// The protocol. Default: an echo request (ping) of the address's family. Answers and connections that are open are not traced.
     #[arg(long, value_enum)]
     pub protocol: Option<TraceProtocolName>,
+    /// The type of a query of ICMP or ICMPv6, as rules of security groups name it. Default: echo-request.
+    #[arg(long, conflicts_with = "port")]
+    pub icmp_type: Option<IcmpType>,
     /// The interface of the VM. Default: its only one.
     #[arg(long)]
     pub interface: Option<String>,
@@ -79,9 +82,9 @@ pub enum TraceProtocolName {
     Tcp,
     /// A datagram.
     Udp,
-    /// An echo request of IPv4.
+    /// A query of IPv4, by default an echo request.
     Icmp,
-    /// An echo request of IPv6.
+    /// A query of IPv6, by default an echo request.
     Icmpv6,
 }
 

@@ -76,7 +76,7 @@ async fn follow(options: &TraceOptions) -> anyhow::Result<Way> {
         };
         return sent(options, &neighbours, &own, to, target).await;
     }
-    let to = if options.public { public(&own, is_ipv6(options))? } else { private(&own, options)? };
+    let to = if options.public { public(&own, is_ipv6(options, &own))? } else { private(&own, options)? };
     let from = match options.from.as_ref().context("neither --to nor --from")? {
         End::Vm(name) => {
             let (_, vm) = running(options, name).await?;
@@ -184,7 +184,8 @@ async fn ask(
     port: u16,
 ) -> anyhow::Result<PacketTrace> {
     let interface = Some(place.interface.name.clone());
-    let query = TraceQuery { interface, other, protocol: protocol(options, other.address()), port };
+    let protocol = protocol(options, other.address());
+    let query = TraceQuery { interface, other, protocol, port, icmp_type: options.icmp_type };
     if let Err(problem) = query.check() {
         bail!("{problem}");
     }
@@ -247,23 +248,28 @@ fn interface(vm: &VM, wanted: Option<&str>, network: Option<&str>) -> anyhow::Re
     }
 }
 
-/// Whether the packet is of IPv6: the other end has such an address, or the protocol is of it.
-fn is_ipv6(options: &TraceOptions) -> bool {
+/// Whether the packet is of IPv6: the other end has such an address, the protocol is of it, or this end has no other address.
+fn is_ipv6(options: &TraceOptions, place: &Place) -> bool {
     let other = [&options.to, &options.from].into_iter().flatten().find_map(|end| match end {
         End::Address(address) => Some(*address),
         End::Vm(_) => None,
     });
     match other {
         Some(other) => other.is_ipv6(),
-        None => options.protocol.map(RuleProtocol::from) == Some(RuleProtocol::Icmpv6),
+        None => {
+            let is_only = place.interface.address.is_empty() && !place.interface.ipv6_address.is_empty();
+            is_only || options.protocol.map(RuleProtocol::from) == Some(RuleProtocol::Icmpv6)
+        }
     }
 }
 
 /// Returns the private address of the packet's family.
 fn private(place: &Place, options: &TraceOptions) -> anyhow::Result<IpAddr> {
     let Place { vm, interface } = place;
-    let (text, family) =
-        if is_ipv6(options) { (&interface.ipv6_address, "IPv6") } else { (&interface.address, "IPv4") };
+    let (text, family) = match is_ipv6(options, place) {
+        true => (&interface.ipv6_address, "IPv6"),
+        false => (&interface.address, "IPv4"),
+    };
     let found = text.parse::<IpAddr>();
     found.map_err(|_| {
         anyhow::anyhow!("interface {} of VM {vm} has no {family} address that berth knows", interface.name)

@@ -4,7 +4,7 @@ mod ssh;
 
 use std::{
     io::Write,
-    net::{Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
 };
 
 use anyhow::{Context, bail};
@@ -34,7 +34,7 @@ const CONNECTIONS: usize = 64;
 struct Remote {
     target: ConsoleTarget,
     port: u16,
-    address: Option<Ipv4Addr>,
+    address: Option<IpAddr>,
 }
 
 impl Remote {

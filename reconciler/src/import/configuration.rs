@@ -24,7 +24,7 @@ pub(super) const DISKS: usize = 16;
 const CDROMS: usize = 4;
 /// The longest name of a CD-ROM drive.
 const CDROM_NAME: usize = 36;
-const INTERFACES: usize = 8;
+const INTERFACES: usize = 10;
 
 /// The configuration, and what it lacks.
 #[derive(Debug)]

@@ -388,7 +388,7 @@ fn hostile_documents_are_refused_at_once() {
 #[test]
 fn sizes_that_berth_does_not_have_are_the_nearest_ones() {
     let many: String = (0..20).map(|i| disk(&format!("/srv/{i}.qcow2"), &format!("vd{i}"))).collect();
-    let nics = "<interface type='user'><mac address='53:00:00:00:00:01'/></interface>".repeat(9);
+    let nics = "<interface type='user'><mac address='53:00:00:00:00:01'/></interface>".repeat(11);
     let document = small("big", &(many + &nics)).replace("<vcpu>1", "<vcpu>500").replace("65536", "64");
     let import = import_of(&[&document]);
     assert_parts(&import.text, &["cpus     = 128", "memory   = \"16Mi\""]);
@@ -396,6 +396,6 @@ fn sizes_that_berth_does_not_have_are_the_nearest_ones() {
     assert!(!import.text.contains("mac_address"), "53:… is a multicast address");
     assert_parts(
         &import.notes.join("\n"),
-        &["at most 16 disks", "at most 8 interfaces", "no MAC address", "500 CPUs"],
+        &["at most 16 disks", "at most 10 interfaces", "no MAC address", "500 CPUs"],
     );
 }

@@ -4,11 +4,12 @@
 //! that the control plane has given to this VM.
 
 use std::collections::HashMap;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use berth_api::VM;
 use berth_api::console::{ADDRESS, PORT};
+use berth_api::vm::InterfaceStatus;
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use tokio::io::AsyncWriteExt;
@@ -45,7 +46,7 @@ impl Forward {
         let (network, address) = target(vm, wanted)?;
         let bridge = ctx.networks.access_of(&ctx.index.read(), &network);
         let bridge = bridge.ok_or(ConsoleRefusal::NotHere)?;
-        let connect = ctx.system.connect_to_guest(&bridge, SocketAddrV4::new(address, wanted.port));
+        let connect = ctx.system.connect_to_guest(&bridge, SocketAddr::new(address, wanted.port));
         let failed = |detail: String| ConsoleRefusal::NoConnection { address, port: wanted.port, detail };
         match timeout(CONNECT, connect).await {
             Ok(Ok(stream)) => Ok(Self { stream, _place: place }),
@@ -79,7 +80,7 @@ impl Forward {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Wanted {
     port: u16,
-    address: Option<Ipv4Addr>,
+    address: Option<IpAddr>,
 }
 
 impl Wanted {
@@ -89,24 +90,31 @@ impl Wanted {
         let port = pairs.get(PORT).and_then(|text| text.parse().ok()).filter(|port| *port > 0);
         let port = port.ok_or_else(|| wrong("the request names no port from 1 to 65535 (?port=22)"))?;
         let address = pairs.get(ADDRESS).map(|text| text.parse()).transpose();
-        let address = address.map_err(|_| wrong("the address in the request is not an IPv4 address"))?;
+        let address = address.map_err(|_| wrong("the address in the request is not an IP address"))?;
         Ok(Self { port, address })
     }
 }
 
-/// Returns network and address of the VM's interface with the wanted address, or of its first.
-fn target(vm: &VM, wanted: Wanted) -> Result<(String, Ipv4Addr), ConsoleRefusal> {
+/// Returns network and address of the VM's interface with the wanted address, or of its first: that of IPv4 if it has one.
+fn target(vm: &VM, wanted: Wanted) -> Result<(String, IpAddr), ConsoleRefusal> {
     let interfaces = vm.status.iter().flat_map(|status| &status.interfaces);
-    let of_vm: Vec<(String, Ipv4Addr)> = interfaces
-        .filter_map(|interface| Some((interface.network.clone(), interface.address.parse().ok()?)))
-        .collect();
+    let of_interface = |interface: &InterfaceStatus| {
+        let own = [&interface.address, &interface.ipv6_address].map(|text| text.parse::<IpAddr>().ok());
+        let network = interface.network.clone();
+        own.into_iter().flatten().map(move |address| (network.clone(), address))
+    };
+    let of_vm: Vec<(String, IpAddr)> = interfaces.flat_map(of_interface).collect();
     let found = match wanted.address {
         Some(address) => of_vm.iter().find(|(_, own)| *own == address),
         None => of_vm.first(),
     };
     found.cloned().ok_or_else(|| {
-        let detail = if of_vm.is_empty() {
+        let detail = if vm.status.as_ref().is_none_or(|status| status.interfaces.is_empty()) {
             "the VM has no network interface".to_owned()
+        } else if of_vm.is_empty() {
+            "others than berth give out the VM's addresses, and a guest may claim any: connect to one of status.observedAddresses \
+             from that network"
+                .to_owned()
         } else {
             let own: Vec<String> = of_vm.iter().map(|(_, address)| address.to_string()).collect();
             format!("the address is not the VM's: it has {}", own.join(", "))
@@ -149,6 +157,19 @@ mod tests {
         let error = found(&own, "port=22&address=10.0.0.1").expect_err("the gateway");
         assert_eq!(error, "the address is not the VM's: it has 10.0.0.2, 10.1.0.2");
         assert_eq!(found(&[], "port=22").expect_err("none"), "the VM has no network interface");
+        let error = found(&[""], "port=22").expect_err("its address is not berth's");
+        assert!(error.contains("connect to one of status.observedAddresses"), "{error}");
+    }
+
+    #[test]
+    fn without_ipv4_a_connection_goes_to_the_ipv6_address() {
+        let mut vm = vm(&[""]);
+        vm.status.as_mut().expect("it has one").interfaces[0].ipv6_address = "fd00:60::2".to_owned();
+        let found = |query: &str| target(&vm, Wanted::of_query(query).expect("a port"));
+        let own: (String, IpAddr) = ("ns/net0".to_owned(), "fd00:60::2".parse().expect("an address"));
+        assert_eq!(found("port=22").ok(), Some(own.clone()));
+        assert_eq!(found("port=22&address=fd00:60::2").ok(), Some(own));
+        assert!(found("port=22&address=fd00:60::3").is_err());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Why a request for a console is refused, for the person at the client.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use berth_api::disk_read::NOT_YET;
 use berth_host::{RepositoryProblem, SystemError};
@@ -98,7 +98,7 @@ pub(super) enum ConsoleRefusal {
     )]
     NotApplied,
     #[error("port {port} of {address} does not answer: {detail}")]
-    NoConnection { address: Ipv4Addr, port: u16, detail: String },
+    NoConnection { address: IpAddr, port: u16, detail: String },
     #[error("the VM is not on this host any more, or not yet: try again in a moment")]
     NotHere,
     #[error("the VM does not run: start it, or read its log (berth logs)")]

@@ -11,10 +11,12 @@ mod bridges;
 mod config;
 mod exceptions;
 mod filters;
+mod isolation;
 mod limits;
 mod marks;
 mod observe;
 mod plan;
+mod senders;
 mod status;
 mod trunks;
 
@@ -96,7 +98,8 @@ fn vms_on(name: &ObjectName, tables: &Tables) -> Vec<Key> {
 /// Whether two states of a network differ in the names of its VMs, and in nothing else that a host reads in its status.
 fn differ_in_names(old: &Network, new: &Network) -> bool {
     let (Some(old), Some(new)) = (&old.status, &new.status) else { return false };
-    old.names != new.names && old.vni == new.vni && old.hosts == new.hosts
+    let are_relays_equal = old.relay_addresses == new.relay_addresses;
+    old.names != new.names && old.vni == new.vni && old.hosts == new.hosts && are_relays_equal
 }
 
 /// Reconciles the host's networks with the objects.

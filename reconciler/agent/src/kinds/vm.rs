@@ -12,12 +12,14 @@
 //!  deleted: stopped ▸ RemoveTap ▸ RemoveInstance ▸ (disks released) ▸ Release
 //! ```
 
+mod admitting;
 mod apply;
 mod bootstrap;
 mod cdroms;
 mod cpu_time;
 mod declared_disks;
 mod dependents;
+mod guest_network;
 mod guest_users;
 mod held;
 mod hooking;
@@ -34,7 +36,7 @@ mod status;
 mod stop_mode;
 mod stop_snapshots;
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use async_trait::async_trait;
 use berth_api::{
@@ -164,7 +166,7 @@ pub(crate) enum Step {
 pub(crate) struct LanAddress {
     /// The name of the interface that it is for.
     pub(crate) interface: String,
-    pub(crate) address: Ipv4Addr,
+    pub(crate) address: IpAddr,
     /// Of the interface.
     pub(crate) mac: String,
     /// The bridge of the host that leads to the network.

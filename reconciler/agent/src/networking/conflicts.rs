@@ -1,7 +1,7 @@
 //! Addresses of bridged networks that other machines were found to have.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(10);
 /// The addresses that were answered for, by the bridge of the host that leads to the network.
 #[derive(Debug, Default)]
 pub(crate) struct Conflicts {
-    known: Mutex<BTreeMap<(String, Ipv4Addr), Conflict>>,
+    known: Mutex<BTreeMap<(String, IpAddr), Conflict>>,
 }
 
 #[derive(Debug)]
@@ -27,14 +27,14 @@ struct Conflict {
 }
 
 impl Conflicts {
-    pub(crate) fn record(&self, bridge: &str, address: Ipv4Addr, text: String) {
+    pub(crate) fn record(&self, bridge: &str, address: IpAddr, text: String) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|_, conflict| conflict.at.elapsed() < COUNTS_FOR);
         known.insert((bridge.to_owned(), address), Conflict { text, at: Instant::now() });
     }
 
     /// Returns what is known of an address that another machine has answered for just now.
-    pub(crate) fn recent(&self, bridge: &str, address: Ipv4Addr) -> Option<String> {
+    pub(crate) fn recent(&self, bridge: &str, address: IpAddr) -> Option<String> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let conflict = known.get(&(bridge.to_owned(), address))?;
         (conflict.at.elapsed() < COUNTS_FOR).then(|| conflict.text.clone())
@@ -48,7 +48,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_conflict_counts_for_its_network_and_only_for_a_time() {
         let conflicts = Conflicts::default();
-        let address = Ipv4Addr::new(192, 0, 2, 50);
+        let address: IpAddr = "192.0.2.50".parse().expect("an address");
         conflicts.record("vmbr0", address, "taken".to_owned());
         assert_eq!(conflicts.recent("vmbr0", address).as_deref(), Some("taken"));
         assert_eq!(conflicts.recent("vmbr1", address), None, "another network");

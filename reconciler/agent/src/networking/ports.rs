@@ -66,7 +66,7 @@ pub(crate) fn ports_of(instance: &str, journal: &Journal, by_status: &[Interface
     };
     let recorded = |(name, slot): (&String, &u8)| {
         let interface = interface(name)?;
-        // On a network with another DHCP server, none is known.
+        // On a network with another DHCP server, or without IPv4, none is known.
         let address: Option<Ipv4Addr> = match interface.address.as_str() {
             "" => None,
             known => Some(known.parse().ok()?),

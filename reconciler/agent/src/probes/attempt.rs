@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,15 +30,15 @@ const FORGET_PROGRAM: Duration = Duration::from_secs(3600);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GuestAddress {
     pub(crate) bridge: String,
-    pub(crate) address: Ipv4Addr,
+    pub(crate) address: IpAddr,
 }
 
 impl GuestAddress {
-    /// Returns the address of a VM's first interface. `bridges`: by network.
+    /// Returns the address of a VM's first interface: that of IPv4, or in a network without IPv4 that of IPv6. `bridges`: by network.
     pub(crate) fn of(vm: &VM, bridges: &BTreeMap<String, String>) -> Option<Self> {
         let interface = vm.status.as_ref()?.interfaces.first()?;
         let bridge = bridges.get(&interface.network)?.clone();
-        Some(Self { bridge, address: interface.address.parse().ok()? })
+        Some(Self { bridge, address: interface.reached_at()? })
     }
 }
 
@@ -89,9 +89,9 @@ fn no_answer(limit: Duration) -> String {
 
 impl Ports {
     pub(crate) async fn connect(&self, port: i64) -> Result<TcpStream, String> {
-        let place = self.address.as_ref().ok_or("the VM has no network interface")?;
+        let place = self.address.as_ref().ok_or("the VM has no address that berth gives out")?;
         let port = u16::try_from(port).map_err(|_| format!("{port} is no port"))?;
-        let guest = SocketAddrV4::new(place.address, port);
+        let guest = SocketAddr::new(place.address, port);
         let connected = self.system.connect_to_guest(&place.bridge, guest).await;
         connected.map_err(|error| format!("no connection to port {port}: {}", error.chain()))
     }
@@ -106,9 +106,10 @@ impl Ports {
             .handshake(TokioIo::new(stream))
             .await
             .map_err(broken)?;
-        let address = self.address.as_ref().map(|place| place.address.to_string()).unwrap_or_default();
+        let port = u16::try_from(get.port).map_err(|_| format!("{} is no port", get.port))?;
+        let host = self.address.as_ref().map(|place| SocketAddr::new(place.address, port).to_string());
         let request = http::Request::get(&get.path)
-            .header(HOST, format!("{address}:{}", get.port))
+            .header(HOST, host.unwrap_or_default())
             .header(USER_AGENT, "berth-probe")
             .header(CONNECTION, "close")
             .body(Empty::<Bytes>::new())
@@ -156,6 +157,8 @@ async fn run(machine: Machine, exec: Exec) -> Result<(), String> {
 mod tests {
     use std::future::pending;
 
+    use std::net::Ipv4Addr;
+
     use berth_engine::RuntimeClock;
     use berth_host::fake::FakeSystem;
     use jiff::Timestamp;
@@ -168,7 +171,7 @@ mod tests {
 
     fn ports() -> Ports {
         let system = FakeSystem::new(Arc::new(RuntimeClock::starting_at(Timestamp::UNIX_EPOCH)));
-        let address = GuestAddress { bridge: "bth-1".into(), address: Ipv4Addr::new(10, 0, 0, 2) };
+        let address = GuestAddress { bridge: "bth-1".into(), address: Ipv4Addr::new(10, 0, 0, 2).into() };
         Ports { system: Arc::new(system), address: Some(address) }
     }
 
@@ -237,6 +240,9 @@ mod tests {
         let error = ports().connect(closed).await.expect_err("closed");
         assert!(error.starts_with(&format!("no connection to port {closed}: ")), "{error}");
         let without = Ports { address: None, ..ports() };
-        assert_eq!(without.connect(80).await.expect_err("no network"), "the VM has no network interface");
+        assert_eq!(
+            without.connect(80).await.expect_err("none"),
+            "the VM has no address that berth gives out"
+        );
     }
 }

@@ -64,7 +64,8 @@ pub struct NetworkInterface {
     /// Addresses of the name servers that the guest gets for this interface, at most 4. Default: those of its Network. A change reaches
     /// a running guest of an `Overlay` when it renews its lease.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 4), inner(length(max = 15), regex(pattern = r"^[0-9]{1,3}(\.[0-9]{1,3}){3}$")))]
+    #[schemars(length(max = 4), inner(length(max = 39), regex(pattern = r"^[0-9a-f.:]+$")))]
+    #[x_kube(validation = Rule::new("self.all(a, isIP(a))").message("must be addresses, such as 9.9.9.9 or 2620:fe::fe"))]
     pub dns: Vec<String>,
     /// Domains in which the guest looks up names, in this order: at most 6, with 100 characters in total. Default: those of its Network. A
     /// change reaches a running guest of an `Overlay` when it renews its lease.
@@ -93,7 +94,7 @@ pub struct NetworkInterface {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 15), regex(pattern = r"^[0-9]{1,3}(\.[0-9]{1,3}){3}$"))]
     pub address: Option<String>,
-    /// A specific IPv6 address within the Network's `ipv6CIDR`, in its shortest form. Default: one is allocated once and kept. Cannot
+    /// A specific IPv6 address within the Network's `ipv6CIDR`, or its `ipv6.range`, in its shortest form. Default: one is allocated once and kept. Cannot
     /// change; the allocated address can be added later.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "ipv6Address")]
     #[schemars(length(max = 39), regex(pattern = r"^[0-9a-f:]*$"))]

@@ -1,5 +1,7 @@
 //! The observed state of a VM.
 
+use std::net::IpAddr;
+
 use k8s_openapi::jiff::Timestamp;
 use kube::KubeSchema;
 use schemars::{Schema, SchemaGenerator, json_schema};
@@ -7,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{
-    DiskBus, DscpClass, GuestUserStatus, InterfaceLimits, MOST_LISTED_SNAPSHOTS, PinnedClass, SnapshotOfVM,
-    StopSnapshot, VMRestored,
+    DiskBus, DscpClass, GuestUserStatus, InterfaceConfig, InterfaceLimits, MOST_LISTED_SNAPSHOTS,
+    ObservedAddresses, PinnedClass, SnapshotOfVM, StopSnapshot, VMRestored,
 };
 use crate::SizeTaken;
 use crate::console::ConsoleAddress;
@@ -61,7 +63,20 @@ pub struct VMStatus {
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     #[schemars(length(max = 256))]
     pub interfaces: Vec<InterfaceStatus>,
-    /// The private address of the first interface.
+    /// The network configuration that the guest gets for each interface, as it is declared now: addresses, routers, name servers, routes
+    /// and MTU. The result in the guest is in `guest.interfaces`; a network configuration in `bootstrap` replaces it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    #[schemars(length(max = 256))]
+    pub network_config: Vec<InterfaceConfig>,
+    /// The addresses that the running guest was seen to send from within two hours, on Networks whose addresses others give out
+    /// (`External`), of that family. Its host reads them from ARP and neighbour discovery, also without a guest agent. The guest claims
+    /// them: nothing has checked that they are its own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    #[schemars(length(max = 256))]
+    pub observed_addresses: Vec<ObservedAddresses>,
+    /// The private address of the first interface: the IPv4 address, or in a Network without IPv4 the IPv6 address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub private_address: Option<String>,
     /// The first public IPv4 address that leads to this VM.
@@ -210,7 +225,8 @@ pub struct InterfaceStatus {
     /// The MAC address, lower case.
     #[schemars(length(max = 17))]
     pub mac_address: String,
-    /// The private IPv4 address. Absent on a Network whose addresses another DHCP server gives out: see `guest.interfaces`.
+    /// The private IPv4 address. Absent on a Network without IPv4, and on one whose addresses another DHCP server gives out: see
+    /// `observedAddresses` and `guest.interfaces`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 15))]
     pub address: String,
@@ -241,7 +257,7 @@ pub struct InterfaceStatus {
     pub dscp: Option<DscpClass>,
     /// Its name servers, if they are not those of the Network.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 4), inner(length(max = 15)))]
+    #[schemars(length(max = 4), inner(length(max = 39)))]
     pub dns: Vec<String>,
     /// Its domains for the lookup of names, if they are not those of the Network.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -258,6 +274,13 @@ pub struct InterfaceStatus {
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "publicIPv6Address")]
     #[schemars(length(max = 39))]
     pub public_ipv6_address: Option<String>,
+}
+
+impl InterfaceStatus {
+    /// The address at which its host reaches the guest: the private IPv4 address, or without one that of IPv6.
+    pub fn reached_at(&self) -> Option<IpAddr> {
+        [&self.address, &self.ipv6_address].into_iter().find_map(|text| text.parse().ok())
+    }
 }
 
 /// The limits of a spec, which were checked there: a list of hosts' reports with the same rules would be too costly to validate.

@@ -1,5 +1,7 @@
 //! Indices over all objects, updated object by object so that no decision scans them all.
 
+mod allocated;
+
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -18,56 +20,7 @@ use crate::{
     cache::security_groups::{Membership, SecurityGroups, memberships_of},
     key::{Key, ObjectKind},
 };
-
-/// The allocated addresses of a network.
-#[derive(Debug, Default)]
-struct AllocatedAddresses {
-    addresses: BTreeSet<Ipv4Addr>,
-    /// The first free address after the lowest allocated one.
-    gap: u32,
-}
-
-impl AllocatedAddresses {
-    fn insert(&mut self, address: Ipv4Addr) {
-        let lowest = self.addresses.first().copied();
-        if !self.addresses.insert(address) {
-            return;
-        }
-        let number = u32::from(address);
-        match lowest {
-            Some(lowest) if number + 1 == u32::from(lowest) => {}
-            Some(lowest) if address > lowest && number != self.gap => {}
-            _ => self.close_gap(number + 1),
-        }
-    }
-
-    fn remove(&mut self, address: Ipv4Addr) {
-        let was_lowest = self.addresses.first() == Some(&address);
-        if !self.addresses.remove(&address) {
-            return;
-        }
-        let number = u32::from(address);
-        match self.addresses.first() {
-            Some(lowest) if was_lowest && number + 1 >= self.gap => self.close_gap(u32::from(*lowest) + 1),
-            _ if was_lowest => {}
-            _ => self.gap = self.gap.min(number),
-        }
-    }
-
-    fn close_gap(&mut self, from: u32) {
-        self.gap = from;
-        while self.addresses.contains(&Ipv4Addr::from(self.gap)) {
-            self.gap += 1;
-        }
-    }
-
-    fn lowest_free(&self, from: Ipv4Addr) -> Ipv4Addr {
-        if self.addresses.contains(&from) && self.addresses.first() == Some(&from) {
-            return self.gap.into();
-        }
-        from
-    }
-}
+use allocated::AllocatedAddresses;
 
 /// A VM's contribution to the index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -110,8 +63,8 @@ pub(crate) struct Index {
     group_hosts: HashMap<Key, Members>,
     by_disk: HashMap<Key, KeySet>,
     by_public_ip: HashMap<Key, KeySet>,
-    addresses: HashMap<String, AllocatedAddresses>,
-    ipv6_addresses: HashMap<String, BTreeSet<Ipv6Addr>>,
+    addresses: HashMap<String, AllocatedAddresses<Ipv4Addr>>,
+    ipv6_addresses: HashMap<String, AllocatedAddresses<Ipv6Addr>>,
     /// MAC, lower case → the VMs that have it: more than one only where it was allocated twice before that was
     /// refused.
     macs: HashMap<String, KeySet>,
@@ -184,6 +137,12 @@ fn entry_of(vm: &VM, demand: Demand) -> VmEntry {
         ipv6_addresses: interfaces.iter().filter_map(ipv6).collect(),
         macs: interfaces.iter().map(|i| i.mac_address.to_ascii_lowercase()).collect(),
     }
+}
+
+/// The key of a network (`namespace/name`).
+fn network_key(network: &str) -> Option<Key> {
+    let (namespace, name) = network.split_once('/')?;
+    Some(Key::namespaced(ObjectKind::Network, namespace, name))
 }
 
 /// The addresses under which the host of a public address forwards connections.
@@ -360,7 +319,7 @@ impl Index {
         }
         for (network, address) in &entry.ipv6_addresses {
             if let Some(set) = self.ipv6_addresses.get_mut(network) {
-                set.remove(address);
+                set.remove(*address);
             }
         }
         for mac in &entry.macs {
@@ -402,11 +361,23 @@ impl Index {
         concerned.into_iter().collect()
     }
 
+    /// Returns the addresses under which hosts forward connections in a network (`namespace/name`).
+    pub(crate) fn forwarding_in(&self, network: &str) -> BTreeSet<Ipv4Addr> {
+        let all = self.forwarding.values().flat_map(|entry| &entry.addresses);
+        all.filter(|(of, _)| of == network).map(|(_, address)| *address).collect()
+    }
+
     /// Indexes the addresses under which a PublicIP's host forwards connections, like those of a VM on that host; returns the networks
-    /// with a changed set of hosts.
+    /// with a changed set of hosts or of these addresses.
     fn set_forwarding(&mut self, key: &Key, new: Option<VmEntry>) -> BTreeSet<Key> {
         let old = self.forwarding.remove(key);
-        let changed = self.move_networks(old.as_ref(), new.as_ref());
+        let mut changed = self.move_networks(old.as_ref(), new.as_ref());
+        let addresses = |entry: &Option<VmEntry>| -> BTreeSet<(String, Ipv4Addr)> {
+            entry.iter().flat_map(|entry| entry.addresses.iter().cloned()).collect()
+        };
+        // An isolated network lists these addresses.
+        let (before, after) = (addresses(&old), addresses(&new));
+        changed.extend(before.symmetric_difference(&after).filter_map(|(network, _)| network_key(network)));
         for (network, address) in old.iter().flat_map(|entry| &entry.addresses) {
             if let Some(set) = self.addresses.get_mut(network) {
                 set.remove(*address);
@@ -531,12 +502,17 @@ impl Index {
     }
 
     pub(crate) fn is_ipv6_address_used(&self, network: &str, address: Ipv6Addr) -> bool {
-        self.ipv6_addresses.get(network).is_some_and(|taken| taken.contains(&address))
+        self.ipv6_addresses.get(network).is_some_and(|taken| taken.addresses.contains(&address))
     }
 
     /// Returns where to start the search for a free address of a network with the lowest address `from`.
     pub(crate) fn lowest_free(&self, network: &str, from: Ipv4Addr) -> Ipv4Addr {
         self.addresses.get(network).map_or(from, |taken| taken.lowest_free(from))
+    }
+
+    /// Returns where to start the search for a free IPv6 address of a network with the lowest address `from`.
+    pub(crate) fn lowest_free_ipv6(&self, network: &str, from: Ipv6Addr) -> Ipv6Addr {
+        self.ipv6_addresses.get(network).map_or(from, |taken| taken.lowest_free(from))
     }
 
     pub(crate) fn is_mac_used(&self, mac: &str) -> bool {
@@ -567,31 +543,5 @@ pub(crate) fn maker_of(snapshot: &VMSnapshot) -> Option<Key> {
             Some(Key::namespaced(ObjectKind::VM, &namespace, snapshot.spec.vm.as_str()))
         }
         None => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn the_lowest_free_address_is_the_one_a_search_finds(changes in prop::collection::vec((0u32..12, any::<bool>()), 0..60)) {
-            let mut taken = AllocatedAddresses::default();
-            for (address, insert) in changes {
-                let address = Ipv4Addr::from(address + 100);
-                if insert { taken.insert(address) } else { taken.remove(address) }
-                for from in [100u32, 103] {
-                    let search = (from..).map(Ipv4Addr::from).find(|a| !taken.addresses.contains(a));
-                    let begin: u32 = taken.lowest_free(from.into()).into();
-                    let found = (begin..).map(Ipv4Addr::from).find(|a| !taken.addresses.contains(a));
-                    prop_assert_eq!(found, search);
-                    if taken.addresses.first() == Some(&from.into()) {
-                        prop_assert_eq!(Some(Ipv4Addr::from(begin)), search, "without a search");
-                    }
-                }
-            }
-        }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use berth_api::{Host, host::MTU};
-use ipnet::Ipv4Net;
+use ipnet::{Ipv4Net, Ipv6Net};
 
 /// The underlay that the module describes.
 #[derive(Debug, Default)]
@@ -110,6 +110,11 @@ impl Underlay {
         let meets = |of: &Ipv4Net| of.contains(&range) || range.contains(of);
         let is_at = self.by_address.range(range.network()..=range.broadcast()).next().is_some();
         is_at || self.ranges.values().flatten().any(meets)
+    }
+
+    /// Whether some host has an IPv6 address of this prefix.
+    pub(crate) fn uses_prefix(&self, prefix: Ipv6Net) -> bool {
+        self.by_ipv6.range(prefix.network()..=prefix.broadcast()).next().is_some()
     }
 
     /// Returns the address at which the other hosts reach this one.
@@ -231,6 +236,8 @@ mod tests {
         assert!(underlay.set("a", Some(&one)).ipv6);
         assert!(!underlay.set("a", Some(&one)).ipv6, "the same again");
         assert_eq!(underlay.ipv6_addresses().count(), 1);
+        let uses = |prefix: &str| underlay.uses_prefix(prefix.parse().expect("a prefix"));
+        assert!(uses("2001:db8::/64") && !uses("2001:db8:0:1::/64"));
         assert_eq!((underlay.host_at(ip("2001:db8::1")), underlay.host_at(ip("::1"))), (Some("a"), None));
         assert_eq!(underlay.host_at(ip("192.0.2.1")), Some("a"));
         underlay.set("b", Some(&one));

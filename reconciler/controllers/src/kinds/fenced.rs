@@ -47,6 +47,7 @@ pub(crate) fn vm(cache: &Cache, config: &Config, vm: &VM, batch: &mut WriteBatch
     status.state = Some(VMState::Failed);
     status.process = None;
     status.guest = None;
+    status.observed_addresses = Vec::new();
     status.observed_generation = generation;
     // They follow the PublicIPs, also of a VM whose host is gone.
     status.public_ports = cache.index.public_ports.of(&Key::of(vm));

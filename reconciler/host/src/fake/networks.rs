@@ -1,15 +1,15 @@
 //! Networks of the fake host.
 
-use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use async_trait::async_trait;
 use tokio::net::TcpStream;
 
 use crate::{
-    BridgeChoice, BridgedNetwork, Firewall, Forwarding, HostInterface, HostLinks, LeaseTaken, NetworkConfig,
-    Networks, Port, Result, StepResult, SystemError, TapConfig, TapFacts, Trace, TraceEnd, TraceObject,
-    TraceRequest, TraceStep, Uplink,
+    BridgeChoice, BridgedNetwork, Firewall, Forwarding, HostInterface, HostLinks, Lease, LeaseTaken,
+    NetworkConfig, Networks, Port, Result, StepResult, SystemError, TapConfig, TapFacts, Trace, TraceEnd,
+    TraceObject, TraceRequest, TraceStep, Uplink,
 };
 
 use super::FakeSystem;
@@ -22,8 +22,9 @@ impl FakeSystem {
         let booted = self.hypervisor.booted();
         let state = self.state();
         let Some(network) = state.networks.get(bridge) else { return Vec::new() };
-        let reserved: BTreeMap<&str, Ipv4Addr> =
-            network.leases.iter().map(|lease| (lease.mac.as_str(), lease.address)).collect();
+        let address = |lease: &Lease| lease.address.map(IpAddr::V4).or(lease.ipv6.map(IpAddr::V6));
+        let reserved: BTreeMap<&str, IpAddr> =
+            network.leases.iter().filter_map(|lease| Some((lease.mac.as_str(), address(lease)?))).collect();
         let mut taken = Vec::new();
         for (pid, macs) in booted {
             let taken_at = state.started.get(&pid).copied().unwrap_or_else(|| self.clock.now());
@@ -182,6 +183,16 @@ impl Networks for FakeSystem {
         self.call("leases_taken", async { Ok(self.taken(bridge)) }).await
     }
 
+    async fn seen_addresses(&self) -> Result<BTreeMap<String, BTreeSet<IpAddr>>> {
+        let work = async {
+            let state = self.state();
+            let is_observed = |tap: &String| state.firewall.observed.iter().any(|port| port.tap == *tap);
+            let seen = state.seen.iter().filter(|(tap, _)| is_observed(tap));
+            Ok(seen.map(|(tap, addresses)| (tap.clone(), addresses.clone())).collect())
+        };
+        self.call("seen_addresses", work).await
+    }
+
     async fn uplink(&self) -> Result<Uplink> {
         self.call("uplink", async { Ok(self.state().uplink.clone()) }).await
     }
@@ -191,7 +202,7 @@ impl Networks for FakeSystem {
     }
 
     /// A fake guest has the ports of this machine's loopback interface.
-    async fn connect_to_guest(&self, _: &str, guest: SocketAddrV4) -> Result<TcpStream> {
+    async fn connect_to_guest(&self, _: &str, guest: SocketAddr) -> Result<TcpStream> {
         let work = async {
             let connected = TcpStream::connect((Ipv4Addr::LOCALHOST, guest.port())).await;
             connected.map_err(|error| SystemError::Network {

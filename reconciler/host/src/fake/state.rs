@@ -60,6 +60,8 @@ pub(super) struct State {
     pub(super) uplink: Uplink,
     /// Public addresses that another machine on the segment has, with its MAC address.
     pub(super) occupied: BTreeMap<std::net::IpAddr, String>,
+    /// The addresses that guests have sent from, by tap.
+    pub(super) seen: BTreeMap<String, BTreeSet<std::net::IpAddr>>,
     /// The notes of the states of machines that snapshots keep.
     pub(super) kept_states: BTreeMap<String, Value>,
     /// The files that a machine had open for writing: its guest has written to them.
@@ -120,6 +122,7 @@ impl Default for State {
                 public: BTreeSet::new(),
             },
             occupied: BTreeMap::new(),
+            seen: BTreeMap::new(),
             kept_states: BTreeMap::new(),
             opened: BTreeSet::new(),
             used: BTreeMap::new(),

@@ -22,17 +22,19 @@ mod probe;
 mod public;
 mod relay;
 mod ruleset;
+mod senders;
 mod tap;
 mod trace;
 mod tracking;
 mod tunnel;
 mod uplink;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ipnet::Ipv4Net;
+use ipnet::{Ipv4Net, Ipv6Net};
 use sha2::{Digest, Sha256};
 use tokio::sync::OnceCell;
 
@@ -75,6 +77,8 @@ pub(super) struct LinuxNetworks {
     changes: OnceCell<Changes>,
     /// Whether the firewall that was applied last leads packets of IPv6.
     leads_ipv6: AtomicBool,
+    /// Whether there may be a table of the addresses that guests send from.
+    may_observe: AtomicBool,
     /// Whether the kernel had VLANs when it was asked.
     vlans: OnceCell<bool>,
 }
@@ -89,17 +93,24 @@ impl LinuxNetworks {
             removals: OnceCell::new(),
             changes: OnceCell::new(),
             leads_ipv6: AtomicBool::new(false),
+            may_observe: AtomicBool::new(true),
             vlans: OnceCell::new(),
         }
     }
 
     pub(super) async fn ensure(&self, network: &NetworkConfig) -> Result<()> {
         check_link("bridge", &network.bridge, BRIDGE_PREFIX)?;
-        if !network.cidr.contains(&network.gateway) {
-            let value = network.gateway.to_string();
-            return Err(SystemError::Invalid { what: "gateway", value, why: "outside the network's range" });
+        if let Some(ipv4) = network.ipv4 {
+            if !ipv4.range.contains(&ipv4.gateway) {
+                let value = ipv4.gateway.to_string();
+                return Err(SystemError::Invalid {
+                    what: "gateway",
+                    value,
+                    why: "outside the network's range",
+                });
+            }
+            sysctl("net/ipv4/ip_forward", "1").await?;
         }
-        sysctl("net/ipv4/ip_forward", "1").await?;
         let netlink = Netlink::open()?;
         let bridge = self.ensure_bridge(&netlink, network).await?;
         tunnel::ensure(&netlink, &bridge, network).await?;
@@ -135,12 +146,7 @@ impl LinuxNetworks {
         let bridge = match netlink.link(name).await? {
             Some(link) => link,
             None => {
-                let ranges = host_ranges::find(netlink).await?;
-                if let Some(taken) = ranges.iter().find(|of| of.is_taken_by(network.cidr)) {
-                    let detail =
-                        format!("its range {} is in use by this host ({})", network.cidr, taken.range);
-                    return Err(netlink::network("make", name, detail));
-                }
+                check_range(netlink, network).await?;
                 ipv6::check(netlink, network).await?;
                 netlink.add_bridge(name, bridge_mac(name)).await?;
                 // No router advertisements and no IPv6 addresses on the bridge, unless the network has a prefix.
@@ -156,9 +162,10 @@ impl LinuxNetworks {
         if bridge.tracked != network.tracked {
             tracking::set(netlink, &bridge, network.tracked).await?;
         }
-        let address =
-            Ipv4Net::new(network.gateway, network.cidr.prefix_len()).expect("a prefix of a network");
-        netlink.exact_addresses(&bridge, &[address]).await?;
+        let address = network
+            .ipv4
+            .map(|ipv4| Ipv4Net::new(ipv4.gateway, ipv4.range.prefix_len()).expect("a prefix of a network"));
+        netlink.exact_addresses(&bridge, address.as_slice()).await?;
         if !bridge.up {
             netlink.set_up(&bridge).await?;
         }
@@ -282,7 +289,7 @@ impl LinuxNetworks {
         self.announcer.only(&wanted.announced());
         public::silence(&netlink, &wanted).await?;
         if wanted.is_empty() {
-            self.rules.apply(firewall, &ipv6_closed).await?;
+            self.apply_rules(firewall, &ipv6_closed).await?;
             return match netlink.link(PUBLIC_LINK).await? {
                 Some(link) => {
                     link.must_be(LinkKind::Bridge)?;
@@ -293,9 +300,32 @@ impl LinuxNetworks {
         }
         // Addresses are added before the rules that need them, and removed after them.
         let link = public::add(&netlink, &wanted).await?;
-        self.rules.apply(firewall, &ipv6_closed).await?;
+        self.apply_rules(firewall, &ipv6_closed).await?;
         public::only(&netlink, &link, &wanted).await?;
         public::announce(&netlink, &self.announcer, &wanted).await
+    }
+
+    async fn apply_rules(&self, firewall: &Firewall, ipv6_closed: &[Ipv6Net]) -> Result<()> {
+        self.rules.apply(firewall, ipv6_closed).await?;
+        let has_observed = !firewall.observed.is_empty();
+        if has_observed || self.may_observe.load(Ordering::Relaxed) {
+            match senders::observe(&firewall.observed).await {
+                Ok(()) => self.may_observe.store(has_observed, Ordering::Relaxed),
+                // The rules for guests do not depend on it.
+                Err(error) => {
+                    tracing::warn!(
+                        error = error.chain(),
+                        "the addresses that guests send from cannot be read"
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Lists the addresses that guests have sent from, by tap.
+    pub(super) async fn seen_addresses(&self) -> Result<BTreeMap<String, BTreeSet<IpAddr>>> {
+        senders::seen().await
     }
 
     /// Returns once another program has removed the firewall's rules, or the host answers for an announced IPv6 address no more.
@@ -336,9 +366,8 @@ impl LinuxNetworks {
     pub(super) async fn forwarding(&self) -> Result<Forwarding> {
         let enabled = blocking(|| std::fs::read_to_string("/proc/sys/net/ipv4/ip_forward")).await;
         if enabled.map_err(failed("read", Path::new("/proc/sys/net/ipv4/ip_forward")))?.trim() != "1" {
-            // Creating the first network enables forwarding.
-            let networks = self.networks().await?;
-            if !networks.is_empty() {
+            // Creating the first network with IPv4 enables forwarding.
+            if has_ipv4_networks(&Netlink::open()?).await? {
                 let message = "net.ipv4.ip_forward is off: set it to 1 (sysctl -w net.ipv4.ip_forward=1)";
                 return Ok(Forwarding { ok: false, message: message.to_owned() });
             }
@@ -351,6 +380,23 @@ impl LinuxNetworks {
         check_link("tap", &request.tap, TAP_PREFIX)?;
         trace::trace(&Netlink::open()?, &self.rules, request).await
     }
+}
+
+/// Whether a bridge of berth's has the IPv4 address of a gateway.
+async fn has_ipv4_networks(netlink: &Netlink) -> Result<bool> {
+    let addresses = netlink.all_addresses().await?;
+    let links = netlink.links().await?;
+    let mut bridges = links.iter().filter(|link| check_link("bridge", &link.name, BRIDGE_PREFIX).is_ok());
+    Ok(bridges.any(|bridge| addresses.iter().any(|(index, _)| *index == bridge.index)))
+}
+
+/// Refuses a range that the host uses itself.
+async fn check_range(netlink: &Netlink, network: &NetworkConfig) -> Result<()> {
+    let Some(ipv4) = network.ipv4 else { return Ok(()) };
+    let ranges = host_ranges::find(netlink).await?;
+    let Some(taken) = ranges.iter().find(|of| of.is_taken_by(ipv4.range)) else { return Ok(()) };
+    let detail = format!("its range {} is in use by this host ({})", ipv4.range, taken.range);
+    Err(netlink::network("make", &network.bridge, detail))
 }
 
 /// Returns what drops guests' packets of IPv4 on this machine, and how to remove it.

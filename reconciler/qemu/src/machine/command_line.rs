@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::boot::with_index;
 use super::{
     Accelerator, Affinity, BALLOON, Bus, Cache, DISK_THREAD, DiskSpec, Format, Graphics, LaunchSpec,
-    MAX_PCI_DEVICES, MEMORY_BLOCK, MEMORY_DEVICE, MachineFiles, MachinePaths, MachineSpec, NIC_PORTS,
+    MAX_PCI_DEVICES, MAX_VGPUS, MEMORY_BLOCK, MEMORY_DEVICE, MachineFiles, MachinePaths, MachineSpec,
     NicSpec, PciDeviceSpec, SCSI_CONTROLLER, SEED_ID, SEED_TARGET, SYSPREP_ID, ShareSpec, Tap, Topology,
     UefiFiles, UsbDeviceSpec, VgpuSpec, Watchdog,
 };
@@ -27,7 +27,7 @@ const SLOT_BALLOON: u8 = 0x5;
 const SLOT_MEMORY: u8 = 0x6;
 const SLOT_USB: u8 = 0x7;
 const SLOT_WATCHDOG: u8 = 0x8;
-/// A function for each port for network cards.
+/// A function for each of the first eight ports for network cards.
 const SLOT_NIC_PORTS: u8 = 0x9;
 /// A function for each port for a PCI device of the host.
 const SLOT_HOST_PORTS: u8 = 0xa;
@@ -35,6 +35,15 @@ const SLOT_HOST_PORTS: u8 = 0xa;
 const SLOT_SHARES: u8 = 0xb;
 /// A function for each port for a vGPU.
 const SLOT_VGPU_PORTS: u8 = 0xc;
+/// A function for each further port for network cards.
+const SLOT_MORE_NIC_PORTS: u8 = 0xd;
+/// The functions of a PCI slot.
+const FUNCTIONS: u8 = 8;
+/// The numbers of ports that the guest sees come in this order: eight for network cards, those for devices of the host, those for vGPUs,
+/// and further ones for network cards. They stay: a guest that was saved expects its ports as they were.
+const CHASSIS_OF_HOST: u8 = FUNCTIONS;
+const CHASSIS_OF_VGPUS: u8 = CHASSIS_OF_HOST + MAX_PCI_DEVICES;
+const CHASSIS_OF_MORE_NICS: u8 = CHASSIS_OF_VGPUS + MAX_VGPUS;
 
 const SLOT_SOUND: u8 = 0xd;
 
@@ -369,15 +378,22 @@ fn descriptors(numbers: &[i32]) -> String {
 /// Ports for network cards. They reserve no I/O ports, of which a machine has few.
 fn nic_ports(count: u8, args: &mut Arguments) {
     for number in 0..count {
-        args.device(json!({"driver": "pcie-root-port", "id": port_name(number), "chassis": number + 1, "io-reserve": 0,
-            "bus": "pcie.0", "multifunction": true, "addr": format!("{SLOT_NIC_PORTS:#x}.{number}")}));
+        let function = number % FUNCTIONS;
+        let (slot, chassis) = match number < FUNCTIONS {
+            true => (SLOT_NIC_PORTS, number + 1),
+            false => (SLOT_MORE_NIC_PORTS, CHASSIS_OF_MORE_NICS + function + 1),
+        };
+        args.device(
+            json!({"driver": "pcie-root-port", "id": port_name(number), "chassis": chassis, "io-reserve": 0,
+            "bus": "pcie.0", "multifunction": true, "addr": format!("{slot:#x}.{function}")}),
+        );
     }
 }
 
 /// A PCI device of the host in a port of its own. GPUs have I/O ports, so these ports reserve them as the firmware does by default.
 fn host_device(number: usize, device: &PciDeviceSpec, args: &mut Arguments) {
     let port = format!("hostport{number}");
-    args.device(json!({"driver": "pcie-root-port", "id": port, "chassis": usize::from(NIC_PORTS) + number + 1, "bus": "pcie.0",
+    args.device(json!({"driver": "pcie-root-port", "id": port, "chassis": usize::from(CHASSIS_OF_HOST) + number + 1, "bus": "pcie.0",
         "multifunction": true, "addr": format!("{SLOT_HOST_PORTS:#x}.{number}")}));
     let has_several = device.functions.len() > 1;
     for (function, address) in device.functions.iter().enumerate() {
@@ -390,7 +406,7 @@ fn host_device(number: usize, device: &PciDeviceSpec, args: &mut Arguments) {
 /// shows its screen nowhere.
 fn mediated_device(number: usize, vgpu: &VgpuSpec, args: &mut Arguments) {
     let port = format!("vgpuport{number}");
-    let chassis = usize::from(NIC_PORTS) + usize::from(MAX_PCI_DEVICES) + number + 1;
+    let chassis = usize::from(CHASSIS_OF_VGPUS) + number + 1;
     args.device(json!({"driver": "pcie-root-port", "id": port, "chassis": chassis, "io-reserve": 0,
         "bus": "pcie.0", "multifunction": true, "addr": format!("{SLOT_VGPU_PORTS:#x}.{number}")}));
     args.device(json!({"driver": "vfio-pci", "id": format!("vgpu{number}"), "sysfsdev": text(&vgpu.folder()), "bus": port,

@@ -407,6 +407,15 @@ fn a_tap_by_descriptor_and_a_direct_raw_disk_with_wwn_read() {
 }
 
 #[test]
+fn ports_for_network_cards_beyond_eight_are_in_a_slot_of_their_own_and_change_no_other_port() {
+    let ports = |count| with(move |s| s.machine.nic_ports = count);
+    insta::assert_snapshot!(added(&ports(8), &ports(NIC_PORTS)), @r#"
+    -device {"driver":"pcie-root-port","id":"nicport8","chassis":25,"io-reserve":0,"bus":"pcie.0","multifunction":true,"addr":"0xd.0"}
+    -device {"driver":"pcie-root-port","id":"nicport9","chassis":26,"io-reserve":0,"bus":"pcie.0","multifunction":true,"addr":"0xd.1"}
+    "#);
+}
+
+#[test]
 fn an_encrypted_disk_names_the_object_with_its_key_in_each_encrypted_file_and_no_argument_has_the_key() {
     let changed = with(|s| {
         let key = DiskKey::new([7; 32]);

@@ -267,7 +267,7 @@ impl MachineSpec {
         let mut slots = HashSet::new();
         let mut macs = HashSet::new();
         let mut ports = HashSet::new();
-        check("nic ports", &self.nic_ports.to_string(), self.nic_ports <= NIC_PORTS, "0 to 8")?;
+        check("nic ports", &self.nic_ports.to_string(), self.nic_ports <= NIC_PORTS, "0 to 10")?;
         for nic in &self.nics {
             nic.validate()?;
             unique("nics", &nic.id, ids.insert(&nic.id) && !self.disks.iter().any(|d| d.id == nic.id))?;

@@ -20,8 +20,8 @@ const SATA: u32 = 20;
 /// The most disks of a VM on SATA.
 const SATA_DISKS: usize = 6;
 
-/// The most networks in a note: a VM has at most eight interfaces.
-const SHOWN_NETWORKS: usize = 8;
+/// The most networks in a note: a VM has at most ten interfaces.
+const SHOWN_NETWORKS: usize = 10;
 
 /// The controller of a disk.
 #[derive(Clone, Debug)]

@@ -30,6 +30,7 @@ pub(super) async fn apply(ctx: &Context, step: &Step) -> Result<(), Error> {
         }
         Step::ApplyFirewall(firewall) => {
             ctx.system.apply_firewall(firewall).await?;
+            ctx.networks.senders.watch(&firewall.observed);
             let before = ctx.networks.applied().firewall.replace(firewall.clone());
             if before.is_none_or(|before| before.forwards != firewall.forwards) {
                 wake_public(ctx);

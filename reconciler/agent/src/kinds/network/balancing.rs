@@ -1,7 +1,7 @@
 //! PublicIPs with ports that this host has → the ports of the firewall, the ways to guests on other hosts, and health checks. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use berth_api::public_ip::{PortTarget, PublicIPPort, SessionAffinity};
@@ -132,7 +132,7 @@ fn balanced_port(
     let mut targets = Vec::new();
     for name in &declared.targets {
         let Some(place) = reached(name.as_str()) else { continue };
-        let address = place.address;
+        let IpAddr::V4(address) = place.address else { continue };
         let is_available = match &declared.health_check {
             None => true,
             Some(health_check) => {

@@ -31,6 +31,12 @@ pub(super) fn bridged(
     parts
 }
 
+/// Returns the bridges whose guests hear the advertisements of the network's routers: these give out its IPv6 addresses.
+pub(super) fn advertised(tables: &Tables, bridges: &BTreeMap<String, String>) -> Vec<String> {
+    let is_heard = |name: &String| find(tables, name).is_some_and(|network| network.is_ipv6_external());
+    bridges.iter().filter(|(name, _)| is_heard(name)).map(|(_, bridge)| bridge.clone()).collect()
+}
+
 /// Returns the bridge that berth makes over an interface for this network, if it does.
 pub(super) fn over_an_interface(network: &BridgedNetwork) -> Option<String> {
     matches!(network.to, BridgeChoice::Over { .. }).then(|| network.to.name())
@@ -57,13 +63,16 @@ pub(super) fn refuse_public(
     Some(RefusedAddress { reason: Reason::NotSupported, text, mac: None })
 }
 
-/// Returns the taps that may send. An interface whose address is not known cannot be filtered: if it names a security group, it
+/// Returns the taps that may send. An interface none of whose addresses is known cannot be filtered: if it names a security group, it
 /// sends nothing.
 pub(super) fn ports(tables: &Tables, groups_of: &GroupsOf, guests: &[GuestPort]) -> Vec<Port> {
+    let is_given_out_elsewhere = |guest: &GuestPort| {
+        find(tables, &guest.network).is_none_or(|network| network.is_external() || network.is_ipv6_external())
+    };
     let is_open = |guest: &&GuestPort| {
         guest.port.address.is_some()
-            || (filters::groups(groups_of, guest).is_empty()
-                && find(tables, &guest.network).is_none_or(|network| network.is_external()))
+            || guest.port.ipv6.is_some()
+            || (filters::groups(groups_of, guest).is_empty() && is_given_out_elsewhere(guest))
     };
     let mut ports: Vec<Port> = guests.iter().filter(is_open).map(|guest| guest.port.clone()).collect();
     ports.sort();

@@ -53,6 +53,20 @@ fn cannot_join(bridge: &BridgeSpec, mtu: u16, links: &HostLinks) -> Option<Strin
     })
 }
 
+/// Returns why a new network cannot have this range. `others`: those of the networks before it.
+fn unusable_range(range: Ipv4Net, others: &[Ipv4Net], existing: &Existing<'_>) -> Option<String> {
+    if others.iter().any(|of| of.contains(&range) || range.contains(of)) {
+        return Some(format!(
+            "its range {range} overlaps that of another network on this host: create it with another"
+        ));
+    }
+    existing
+        .ranges
+        .iter()
+        .find(|of| of.is_taken_by(range))
+        .map(|_| format!("its range {range} is in use by this host itself: create it with another range"))
+}
+
 /// Assigns a bridge to each of these networks. Networks that have one come first, then older ones.
 pub(super) fn assign<'a>(
     tables: &Tables,
@@ -89,26 +103,22 @@ pub(super) fn assign<'a>(
             assigned.refused.extend(why.map(|why| (name.clone(), why)));
             continue;
         }
-        let Some(range) = network.range() else { continue };
-        let why = if assigned.bridges.values().any(|of| *of == bridge) {
-            Some(SAME_IDENTIFIER.to_owned())
-        } else if !is_there && ranges.iter().any(|of| of.contains(&range) || range.contains(of)) {
-            Some(format!(
-                "its range {range} overlaps that of another network on this host: create it with another"
-            ))
-        } else if !is_there {
-            existing.ranges.iter().find(|of| of.is_taken_by(range)).map(|_| {
-                format!("its range {range} is in use by this host itself: create it with another range")
-            })
-        } else {
-            None
+        // Without IPv4, the host compares the prefix with its own when it makes the bridge.
+        let range = network.range();
+        if range.is_none() && network.ipv6_prefix().is_none() {
+            continue;
+        }
+        let why = match range {
+            _ if assigned.bridges.values().any(|of| *of == bridge) => Some(SAME_IDENTIFIER.to_owned()),
+            Some(range) if !is_there => unusable_range(range, &ranges, existing),
+            _ => None,
         };
         match why {
             Some(why) => {
                 assigned.refused.insert(name.clone(), why);
             }
             None => {
-                ranges.push(range);
+                ranges.extend(range);
                 assigned.bridges.insert(name.clone(), bridge);
             }
         }

@@ -1,23 +1,21 @@
 //! A Network → its configuration on this host. Pure.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::str::FromStr;
 
 use berth_api::{Network, NetworkHost, NetworkName, SHARED_NAMESPACE};
-use berth_host::{Egress, Ipv6Network, NameRecord, Names, NetworkConfig, Tunnel};
-use ipnet::Ipv4Net;
+use berth_host::{Egress, Ipv4Network, Ipv6Network, NameRecord, Names, NetworkConfig, Tunnel};
 
 use crate::index::mtu_of;
 use crate::networking::routes_of;
 
-/// Returns the configuration of a network on this host, without the leases of its guests.
+/// Returns the configuration of a network on this host, without the leases of its guests. None: it has no range that can be understood.
 pub(super) fn config(network: &Network, bridge: &str, host: &str) -> Option<NetworkConfig> {
-    let cidr: Ipv4Net = network.spec.cidr.parse().ok()?;
-    Some(NetworkConfig {
+    let (ipv4, ipv6) = (ipv4(network), ipv6(network));
+    (ipv4.is_some() || ipv6.is_some()).then(|| NetworkConfig {
         bridge: bridge.to_owned(),
-        cidr,
-        gateway: cidr.hosts().next()?,
-        egress: network.spec.egress.map_or(Egress::Masquerade, egress),
-        ipv6: ipv6(network),
+        ipv4,
+        ipv6,
         mtu: mtu_of(network),
         dns: addresses(&network.spec.dns),
         search_domains: network.spec.search_domains.clone(),
@@ -46,6 +44,11 @@ fn names(network: &Network) -> Option<Names> {
     Some(Names { domain, is_searched, records: named.flat_map(of).collect() })
 }
 
+fn ipv4(network: &Network) -> Option<Ipv4Network> {
+    let egress = network.spec.egress.map_or(Egress::Masquerade, egress);
+    Some(Ipv4Network { range: network.range()?, gateway: network.gateway()?, egress })
+}
+
 fn ipv6(network: &Network) -> Option<Ipv6Network> {
     let egress = egress(network.spec.ipv6_egress);
     Some(Ipv6Network { prefix: network.ipv6_prefix()?, gateway: network.ipv6_gateway()?, egress })
@@ -60,7 +63,7 @@ fn egress(declared: berth_api::Egress) -> Egress {
 }
 
 /// Returns the addresses of the list that can be understood.
-pub(super) fn addresses(texts: &[String]) -> Vec<Ipv4Addr> {
+pub(super) fn addresses<A: FromStr>(texts: &[String]) -> Vec<A> {
     texts.iter().filter_map(|text| text.parse().ok()).collect()
 }
 

@@ -2,41 +2,61 @@
 
 use std::collections::BTreeMap;
 
+use berth_api::Network;
 use berth_api::vm::InterfaceStatus;
-use berth_host::PortException;
-use ipnet::Ipv4Net;
+use berth_host::{Port, PortException};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
+use super::filters::{self, GroupsOf};
 use crate::index::Tables;
 use crate::networking::{GuestPort, find};
 
-/// The exception of a tap whose address another DHCP server gives out: it sends from any.
-fn any_address(tap: &str) -> PortException {
-    PortException { tap: tap.to_owned(), ranges: vec![Ipv4Net::default()], macs: Vec::new(), gateway: None }
+/// The addresses of the families that are given out by others than berth: the guest sends from any. Without its Network, a guest with
+/// no known address got it from another DHCP server.
+fn given_out_elsewhere(network: Option<&Network>, port: &Port) -> Vec<IpNet> {
+    let (ipv4, ipv6) = match network {
+        Some(network) => (network.is_external(), network.is_ipv6_external()),
+        None => (port.address.is_none() && port.ipv6.is_none(), false),
+    };
+    let ipv4 = ipv4.then(|| IpNet::V4(Ipv4Net::default()));
+    let ipv6 = ipv6.then(|| IpNet::V6(Ipv6Net::default()));
+    ipv4.into_iter().chain(ipv6).collect()
 }
 
-/// Returns the exceptions of these ports. `interfaces`: those in the statuses of the guests here, which count as they are now.
-pub(super) fn exceptions<'a>(
+/// Returns the exceptions of these ports. `interfaces`: those in the statuses of the guests here, which count as they are now. A filtered
+/// interface sends from addresses that the filter knows, and from no others.
+pub(super) fn exceptions(
     tables: &Tables,
-    interfaces: impl Iterator<Item = &'a InterfaceStatus>,
+    groups_of: &GroupsOf,
+    interfaces: &[&InterfaceStatus],
     ports: &[GuestPort],
 ) -> Vec<PortException> {
-    let by_mac: BTreeMap<(&str, String), &InterfaceStatus> =
-        interfaces.map(|i| ((i.network.as_str(), i.mac_address.to_ascii_lowercase()), i)).collect();
+    let by_mac: BTreeMap<(&str, String), &InterfaceStatus> = interfaces
+        .iter()
+        .map(|interface| {
+            ((interface.network.as_str(), interface.mac_address.to_ascii_lowercase()), *interface)
+        })
+        .collect();
     let exception = |guest: &GuestPort| {
-        if guest.port.address.is_none() {
-            return Some(any_address(&guest.port.tap));
-        }
-        let interface = by_mac.get(&(guest.network.as_str(), guest.port.mac.clone()))?;
-        let network = find(tables, &guest.network)?;
-        let gateway = network.gateway();
-        let gateway_mac = network.gateway_mac();
-        let macs = interface.allowed_mac_addresses.iter().map(|mac| mac.to_ascii_lowercase());
-        let exception = PortException {
-            tap: guest.port.tap.clone(),
-            ranges: interface.allowed_addresses.iter().filter_map(|range| range.parse().ok()).collect(),
-            macs: macs.filter(|mac| Some(mac) != gateway_mac.as_ref()).collect(),
-            gateway,
+        let network = find(tables, &guest.network);
+        let any = match filters::groups(groups_of, guest).is_empty() {
+            true => given_out_elsewhere(network.as_deref(), &guest.port),
+            false => Vec::new(),
         };
+        // A guest that sends from any IPv4 address needs no further ones.
+        let is_ipv4_open = any.iter().any(|range| matches!(range, IpNet::V4(_)));
+        let declared = by_mac.get(&(guest.network.as_str(), guest.port.mac.clone()));
+        let declared = declared.zip(network.as_deref()).filter(|_| !is_ipv4_open);
+        let mut exception =
+            PortException { tap: guest.port.tap.clone(), ranges: any, macs: Vec::new(), gateway: None };
+        if let Some((interface, network)) = declared {
+            let gateway_mac = network.gateway_mac();
+            let macs = interface.allowed_mac_addresses.iter().map(|mac| mac.to_ascii_lowercase());
+            let ranges = interface.allowed_addresses.iter();
+            exception.ranges.extend(ranges.filter_map(|range| range.parse().ok().map(IpNet::V4)));
+            exception.macs = macs.filter(|mac| Some(mac) != gateway_mac.as_ref()).collect();
+            exception.gateway = network.gateway();
+        }
         (!exception.ranges.is_empty() || !exception.macs.is_empty()).then_some(exception)
     };
     let mut all: Vec<PortException> = ports.iter().filter_map(exception).collect();
@@ -49,7 +69,6 @@ pub(super) fn exceptions<'a>(
 mod tests {
     use std::net::Ipv4Addr;
 
-    use berth_host::Port;
     use kube::runtime::watcher::Event;
     use serde_json::json;
 
@@ -63,7 +82,7 @@ mod tests {
             "metadata": {"name": "default", "namespace": "ns", "resourceVersion": "1"},
             "spec": {"cidr": "10.77.0.0/16"}, "status": {"observedGeneration": 1, "vni": 77},
         });
-        let network: berth_api::Network = serde_json::from_value(network).expect("a Network");
+        let network: Network = serde_json::from_value(network).expect("a Network");
         let gateway = network.gateway_mac().expect("it has an identifier");
         index.apply(Event::Apply(network));
         let interface = |last: u8, ranges: &[&str], macs: &[&str]| InterfaceStatus {
@@ -88,9 +107,64 @@ mod tests {
             interface(2, &["10.77.0.100/32", "x"], &["00:00:5e:00:01:0a", &gateway]),
             interface(3, &[], &[]),
         ];
-        let found = exceptions(&index.read(), interfaces.iter(), &[port(2), port(3), port(4)]);
+        let found = {
+            let interfaces: Vec<&InterfaceStatus> = interfaces.iter().collect();
+            exceptions(&index.read(), &GroupsOf::new(), &interfaces, &[port(2), port(3), port(4)])
+        };
         let [only] = &found[..] else { panic!("{found:?}") };
         assert_eq!((only.tap.as_str(), only.ranges.len(), only.macs.len()), ("btt2", 1, 1));
         assert_eq!(only.gateway, Some(Ipv4Addr::new(10, 77, 0, 1)));
+    }
+
+    #[test]
+    fn further_ipv4_addresses_count_also_where_routers_give_out_those_of_ipv6() {
+        let index = Index::default();
+        let spec = json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "cidr": "192.0.2.0/24",
+            "ipv4": {"gateway": "192.0.2.1"}, "ipv6": {"allocation": "External"}});
+        let network = json!({"metadata": {"name": "lan", "namespace": "berth-shared", "resourceVersion": "1"},
+            "spec": spec, "status": {"observedGeneration": 1, "vni": 77}});
+        index.apply::<Network>(Event::Apply(serde_json::from_value(network).expect("a Network")));
+        let mac = "52:54:00:00:00:02".to_owned();
+        let interface = InterfaceStatus {
+            network: "berth-shared/lan".into(),
+            mac_address: mac.clone(),
+            address: "192.0.2.50".into(),
+            allowed_addresses: vec!["192.0.2.99/32".into()],
+            ..InterfaceStatus::default()
+        };
+        let port = Port { tap: "btt2".into(), mac, address: "192.0.2.50".parse().ok(), ipv6: None };
+        let guest = GuestPort { network: "berth-shared/lan".into(), port, groups: Vec::new() };
+        let found = exceptions(&index.read(), &GroupsOf::new(), &[&interface], &[guest]);
+        let [only] = &found[..] else { panic!("{found:?}") };
+        assert_eq!(
+            only.ranges.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            ["::/0", "192.0.2.99/32"]
+        );
+        assert_eq!(only.gateway, Some(Ipv4Addr::new(192, 0, 2, 1)));
+    }
+
+    #[test]
+    fn a_guest_sends_from_any_address_of_a_family_that_others_give_out_unless_it_is_filtered() {
+        let any = |spec: serde_json::Value, ipv6: Option<&str>, groups: &[&str]| {
+            let index = Index::default();
+            let network = json!({"metadata": {"name": "lan", "namespace": "berth-shared", "resourceVersion": "1"},
+                "spec": spec, "status": {"observedGeneration": 1, "vni": 77}});
+            index.apply::<Network>(Event::Apply(serde_json::from_value(network).expect("a Network")));
+            let ipv6 = ipv6.map(|text| text.parse().expect("an address"));
+            let port = Port { tap: "btt2".into(), mac: "52:54:00:00:00:02".into(), address: None, ipv6 };
+            let groups = groups.iter().map(|name| (*name).to_owned()).collect();
+            let guest = GuestPort { network: "berth-shared/lan".into(), port, groups };
+            let found = exceptions(&index.read(), &GroupsOf::new(), &[], &[guest]);
+            found.iter().flat_map(|one| &one.ranges).map(ToString::to_string).collect::<Vec<_>>()
+        };
+        let bridge = json!({"name": "vmbr0"});
+        let external = json!({"allocation": "External"});
+        let both = json!({"type": "Bridge", "bridge": bridge, "ipv4": external, "ipv6": external});
+        assert_eq!(any(both.clone(), None, &[]), ["0.0.0.0/0", "::/0"]);
+        assert_eq!(any(both, None, &["ns/web"]), [""; 0]);
+        let ipv6_only = json!({"type": "Bridge", "bridge": bridge, "ipv6": external});
+        assert_eq!(any(ipv6_only, None, &[]), ["::/0"]);
+        let fixed = json!({"type": "Bridge", "bridge": bridge, "ipv6CIDR": "2001:db8:7::/64"});
+        assert_eq!(any(fixed, Some("2001:db8:7::50"), &[]), [""; 0], "its own address only");
     }
 }

@@ -24,10 +24,10 @@ pub(super) fn groups<'a>(groups_of: &'a GroupsOf, guest: &'a GuestPort) -> &'a V
 
 pub(super) fn filters(tables: &Tables, groups_of: &GroupsOf, ports: &[GuestPort]) -> Filters {
     let filtered = |guest: &GuestPort| {
-        guest.port.address?;
+        let is_known = guest.port.address.is_some() || guest.port.ipv6.is_some();
         let groups = groups(groups_of, guest);
         let port = FilteredPort { port: guest.port.clone(), groups: groups.clone() };
-        (!groups.is_empty()).then_some(port)
+        (is_known && !groups.is_empty()).then_some(port)
     };
     let mut ports: Vec<FilteredPort> = ports.iter().filter_map(filtered).collect();
     ports.sort();
@@ -82,10 +82,12 @@ fn rule(namespace: &str, rule: &SecurityRule) -> Option<FilterRule> {
     };
     let ports: Option<Vec<(u16, u16)>> = rule.ports.iter().map(|text| port_range(text)).collect();
     let ranges: Option<Vec<ipnet::IpNet>> = rule.cidrs.iter().map(|cidr| cidr.parse().ok()).collect();
+    let icmp_types: Option<Vec<u8>> = rule.icmp_types.iter().map(|kind| kind.number(rule.protocol)).collect();
     Some(FilterRule {
         name: rule.name.to_string(),
         protocol,
         ports: ports?,
+        icmp_types: icmp_types?,
         ranges: ranges?,
         sets: rule.security_groups.iter().map(|group| format!("{namespace}/{group}")).collect(),
     })
@@ -148,14 +150,16 @@ mod tests {
             {"name": "a", "protocol": "tcp", "ports": ["22", "80-81"], "cidrs": ["192.0.2.0/24", "fd00::/8"], "securityGroups": ["db", "gone"]},
             {"name": "b", "protocol": "tcp", "ports": ["x"], "cidrs": ["0.0.0.0/0"]},
             {"name": "c", "cidrs": ["192.0.2.1/33"]},
-        ], "egress": []});
+            {"name": "d", "protocol": "icmpv6", "icmpTypes": ["timestamp-request"], "cidrs": ["::/0"]},
+        ], "egress": [{"name": "ping", "protocol": "icmp", "icmpTypes": ["echo-request"], "cidrs": ["0.0.0.0/0"]}]});
         let index = index(&[
             ("web", web, json!([])),
             ("db", json!({}), json!(["10.0.0.2-10.0.0.9", "10.0.1.1", "x", "10.0.0.9-10.0.0.1"])),
         ]);
         let filters = filters(&index.read(), &GroupsOf::new(), &[port(2, &["web"])]);
         let [group] = &filters.groups[..] else { panic!("{filters:?}") };
-        assert_eq!((group.ingress.len(), group.egress.as_ref().map(Vec::len)), (1, Some(0)));
+        assert_eq!((group.ingress.len(), group.egress.as_ref().map(Vec::len)), (1, Some(1)));
+        assert_eq!(group.egress.as_ref().expect("it has some")[0].icmp_types, [8]);
         assert_eq!(group.ingress[0].ports, [(22, 22), (80, 81)]);
         assert_eq!(group.ingress[0].sets, ["ns/db", "ns/gone"]);
         let address = |a, b| Ipv4Addr::new(10, 0, a, b);

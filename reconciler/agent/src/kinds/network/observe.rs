@@ -2,7 +2,7 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use berth_api::vm::InterfaceStatus;
@@ -16,13 +16,15 @@ use kube::Client;
 
 use super::Step;
 use super::balancing::{self, Here, balance};
-use super::bridged::{bridged, over_an_interface, ports, refuse_public};
+use super::bridged::{advertised, bridged, over_an_interface, ports, refuse_public};
 use super::bridges::{Existing, assign};
 use super::config::{addresses, config};
 use super::exceptions::exceptions;
 use super::filters::{GroupsOf, filters};
+use super::isolation::isolated;
 use super::limits::limits;
 use super::marks::marks;
+use super::senders::observed;
 use super::trunks::trunks;
 use crate::context::Context;
 use crate::error::Error;
@@ -368,11 +370,12 @@ pub(super) fn wanted(tables: &Tables, seen: &Actual<'_>) -> Desired {
     let groups_of = groups_of(&guests);
     for guest in &guests {
         for interface in &guest.interfaces {
-            let (Some(bridge), Ok(address)) =
-                (assigned.bridges.get(&interface.network), interface.address.parse::<Ipv4Addr>())
-            else {
+            let Some(bridge) = assigned.bridges.get(&interface.network) else { continue };
+            let address: Option<Ipv4Addr> = interface.address.parse().ok();
+            let ipv6: Option<Ipv6Addr> = interface.ipv6_address.parse().ok();
+            if address.is_none() && ipv6.is_none() {
                 continue;
-            };
+            }
             let network = match networks.entry(bridge.clone()) {
                 Entry::Occupied(network) => network.into_mut(),
                 // Once for all guests: its tunnel names every host of the network.
@@ -388,13 +391,18 @@ pub(super) fn wanted(tables: &Tables, seen: &Actual<'_>) -> Desired {
             };
             network.tracked |= !interface.security_groups.is_empty();
             let mac = interface.mac_address.to_ascii_lowercase();
-            if network.leases.iter().any(|lease| lease.address == address || lease.mac == mac) {
+            let is_taken = |lease: &Lease| {
+                (address.is_some() && lease.address == address)
+                    || (ipv6.is_some() && lease.ipv6 == ipv6)
+                    || lease.mac == mac
+            };
+            if network.leases.iter().any(is_taken) {
                 continue;
             }
             network.leases.push(Lease {
                 mac,
                 address,
-                ipv6: interface.ipv6_address.parse().ok(),
+                ipv6,
                 hostname: guest.hostname.clone(),
                 dns: addresses(&interface.dns),
                 search_domains: interface.search_domains.clone(),
@@ -425,6 +433,7 @@ pub(super) fn wanted(tables: &Tables, seen: &Actual<'_>) -> Desired {
     let bridges = wanted.bridged.iter().map(|network| network.bridge.clone());
     let over_interfaces: BTreeSet<String> = wanted.bridged.iter().filter_map(over_an_interface).collect();
     wanted.firewall.bridged = bridges.chain(over_interfaces).collect();
+    wanted.firewall.advertised = advertised(tables, &assigned.bridges);
     for (guest, interface) in guests.iter().flat_map(|guest| guest.interfaces.iter().map(move |i| (guest, i)))
     {
         let public = guest.public_of(&interface.name);
@@ -436,9 +445,7 @@ pub(super) fn wanted(tables: &Tables, seen: &Actual<'_>) -> Desired {
         network.leases.sort();
         wanted.firewall.nat.push(Nat {
             bridge: network.bridge.clone(),
-            cidr: network.cidr,
-            gateway: network.gateway,
-            egress: network.egress,
+            ipv4: network.ipv4,
             ipv6: network.ipv6,
             tunnel: network.tunnel.clone(),
         });
@@ -448,8 +455,10 @@ pub(super) fn wanted(tables: &Tables, seen: &Actual<'_>) -> Desired {
     wanted.firewall.ports = ports(tables, &groups_of, &seen.ports);
     wanted.firewall.limits = limits(interfaces.iter().copied(), &seen.ports);
     wanted.firewall.marks = marks(interfaces.iter().copied(), &seen.ports);
+    wanted.firewall.isolated = isolated(tables, &assigned.bridges, &seen.ports);
     wanted.firewall.trunks = trunks(tables, &groups_of, &seen.ports, &seen.links);
-    wanted.firewall.exceptions = exceptions(tables, interfaces.into_iter(), &seen.ports);
+    wanted.firewall.observed = observed(tables, &seen.ports);
+    wanted.firewall.exceptions = exceptions(tables, &groups_of, &interfaces, &seen.ports);
     wanted.firewall.filters = filters(tables, &groups_of, &seen.ports);
     // A tap that is about to be created counts, so that the firewall is the same before and after.
     wanted.firewall.guests = !seen.taps.is_empty() || !wanted.firewall.ports.is_empty();

@@ -124,9 +124,13 @@ mod tests {
             EnsureNetwork(
                 NetworkConfig {
                     bridge: "bth-00004d",
-                    cidr: 10.77.0.0/16,
-                    gateway: 10.77.0.1,
-                    egress: Masquerade,
+                    ipv4: Some(
+                        Ipv4Network {
+                            range: 10.77.0.0/16,
+                            gateway: 10.77.0.1,
+                            egress: Masquerade,
+                        },
+                    ),
                     ipv6: None,
                     mtu: 1500,
                     dns: [],
@@ -136,7 +140,9 @@ mod tests {
                     leases: [
                         Lease {
                             mac: "52:54:00:00:00:01",
-                            address: 10.77.0.2,
+                            address: Some(
+                                10.77.0.2,
+                            ),
                             ipv6: None,
                             hostname: "web",
                             dns: [],
@@ -154,14 +160,19 @@ mod tests {
                     nat: [
                         Nat {
                             bridge: "bth-00004d",
-                            cidr: 10.77.0.0/16,
-                            gateway: 10.77.0.1,
-                            egress: Masquerade,
+                            ipv4: Some(
+                                Ipv4Network {
+                                    range: 10.77.0.0/16,
+                                    gateway: 10.77.0.1,
+                                    egress: Masquerade,
+                                },
+                            ),
                             ipv6: None,
                             tunnel: None,
                         },
                     ],
                     bridged: [],
+                    advertised: [],
                     forwards: [
                         Forward {
                             public: 198.18.100.1,
@@ -175,6 +186,8 @@ mod tests {
                     limits: [],
                     marks: [],
                     trunks: [],
+                    isolated: [],
+                    observed: [],
                     filters: Filters {
                         ports: [],
                         groups: [],
@@ -217,7 +230,7 @@ mod tests {
             ("fd00:60::/64".into(), "fd00:60::1".into())
         );
         assert_eq!((ipv6.egress, firewall.nat[0].ipv6), (berth_host::Egress::Routed, Some(ipv6)));
-        assert_eq!(firewall.nat[0].egress, berth_host::Egress::None);
+        assert_eq!(firewall.nat[0].ipv4.map(|ipv4| ipv4.egress), Some(berth_host::Egress::None));
         assert_eq!(network.leases[0].ipv6, "fd00:60::2".parse().ok());
     }
 

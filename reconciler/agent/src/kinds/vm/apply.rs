@@ -156,7 +156,7 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
 ///
 /// *Errors:* [`Error::AddressConflict`] if another machine answers for one of them.
 async fn probe_addresses(ctx: &Context, addresses: &[LanAddress]) -> Result<(), Error> {
-    let probes = addresses.iter().map(|wanted| ctx.system.occupant(&wanted.bridge, wanted.address.into()));
+    let probes = addresses.iter().map(|wanted| ctx.system.occupant(&wanted.bridge, wanted.address));
     let answers = futures::future::join_all(probes).await;
     for (wanted, answer) in addresses.iter().zip(answers) {
         // The machine of this VM on a host that it has left may still answer.

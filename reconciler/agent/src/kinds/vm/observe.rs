@@ -4,26 +4,29 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use berth_api::SizeTaken;
-use berth_api::vm::{ConsoleAddress, Hardware, PinnedClass, SnapshotOfVM};
+use berth_api::vm::{
+    ConsoleAddress, Hardware, InterfaceConfig, ObservedAddresses, PinnedClass, SnapshotOfVM,
+};
 use berth_api::{
     CpuControls, Enforcement, Host, IPPoolMode, PlacementGroup, Power, Profile, Size, SizeError, VM, VMStatus,
 };
 use jiff::Timestamp;
-use kube::{Client, ResourceExt};
+use kube::ResourceExt;
 
+use super::admitting::admission;
 use super::bootstrap::Bootstrap;
 use super::cdroms::{self, DeclaredCdrom};
 use super::cpu_time;
 use super::declared_disks::{DeclaredDisk, DiskSpace, declared_disks, disk_space};
+use super::guest_network;
 use super::held::held;
 use super::observed_users::GuestUsers;
 use super::pending_leases;
 use super::secrets;
 use super::seed::Lan;
 use super::shutdown;
-use crate::admission::{Admission, Offer, admitted_before};
+use crate::admission::{Admission, admitted_before};
 use crate::context::Context;
-use crate::definitions::VersionSkew;
 use crate::error::Error;
 use crate::hardware::differences;
 use crate::hooks::DueHook;
@@ -41,7 +44,6 @@ use crate::pools;
 use crate::probes::{ProbePlan, ProbeResults};
 use crate::restores::{self, DueMemory, VmRestore};
 use crate::start_order::Held;
-use crate::typed_api::TypedApi;
 use berth_host::{HostFacts, ProcessFacts, System, VolumeFacts};
 use berth_qemu::hypervisor::{CpuTime, ProcessState};
 use berth_qemu::power::RunState;
@@ -110,6 +112,10 @@ pub(crate) struct Observed {
     pub(crate) accesses: BTreeMap<String, String>,
     /// Its interfaces whose addresses other machines of their bridged networks were found to have just now, and the text about it.
     pub(crate) conflicts: BTreeMap<String, String>,
+    /// The network configuration that its guest gets.
+    pub(crate) network_config: Vec<InterfaceConfig>,
+    /// The addresses that its guest was seen to send from. None: this agent has not read them yet.
+    pub(crate) observed_addresses: Option<Vec<ObservedAddresses>>,
     /// The bridge of each of its networks.
     pub(crate) bridges: BTreeMap<String, String>,
     pub(crate) mtus: BTreeMap<String, u16>,
@@ -296,7 +302,9 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
     }
     let conflicts = interfaces.iter().filter_map(|interface| {
         let bridge = accesses.get(&interface.network).filter(|_| lans.contains_key(&interface.network))?;
-        let text = ctx.networks.conflicts.recent(bridge, interface.address.parse().ok()?)?;
+        let own = [&interface.address, &interface.ipv6_address].into_iter();
+        let mut addresses = own.filter_map(|text| text.parse().ok());
+        let text = addresses.find_map(|address| ctx.networks.conflicts.recent(bridge, address))?;
         Some((interface.name.clone(), text))
     });
     let conflicts = conflicts.collect();
@@ -337,6 +345,8 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         missing_groups: missing_groups(&tables, vm, name),
         lans,
         conflicts,
+        network_config: guest_network::configs(&tables, vm),
+        observed_addresses: Some(Vec::new()),
         accesses,
         bridges,
         mtus,
@@ -416,6 +426,7 @@ async fn observe_running(
     observed: &mut Observed,
 ) -> Result<(), Error> {
     let uid = vm.metadata.uid.as_deref();
+    observed.observed_addresses = ctx.networks.senders.of(&observed.instance, &observed.journal.slots);
     // Read before the machine: one that is let go on in between is seen as it was, and looked at once more.
     observed.is_saving = ctx.machines.is_saving(&observed.instance);
     // A machine that does not answer may be ending, or may hang: an observation like any other.
@@ -606,50 +617,4 @@ fn taken_memory(tables: &Tables, vm: &VM, overhead: u64) -> u64 {
         taken.memory.saturating_add(overhead)
     });
     taken.sum()
-}
-
-/// Decides whether a VM that has nothing on this host may run here. `read`: the host's facts, if they are needed for that.
-async fn admission(ctx: &Context, vm: &VM, read: &mut Option<HostFacts>) -> Result<Admission, Error> {
-    let status = vm.status.as_ref();
-    if status.is_some_and(VMStatus::is_admitted) || vm.metadata.deletion_timestamp.is_some() {
-        return Ok(Admission::Recorded);
-    }
-    if let Some(refusal) = status.and_then(VMStatus::refused) {
-        return Ok(Admission::Refused(refusal.message.clone()));
-    }
-    let facts = &*read.insert(ctx.facts().await?);
-    let skew = ctx.definitions.version_skew();
-    let offer = Offer {
-        host: ctx.host().to_owned(),
-        capacity: ctx.offered(facts),
-        reservable: ctx.reservable(facts),
-        overhead: facts.overhead_bytes,
-        group: group(&ctx.client, vm).await?,
-        has_claims: !matches!(skew, VersionSkew::Older(_)),
-        outdated: matches!(skew, VersionSkew::Newer(_)),
-    };
-    let judged = ctx.reservations.judge(&ctx.index.read(), vm, offer);
-    // A VM that fits is judged again once capacity is reserved for it.
-    let is_decided = matches!(judged, Admission::Granted | Admission::Refused(_));
-    if is_decided && in_recovery(&ctx.client, ctx.host()).await? {
-        return Ok(Admission::Unknown);
-    }
-    Ok(judged)
-}
-
-/// Whether this host is in a recovery: a VM bound here may run elsewhere under a later binding that the control plane
-/// has lost. Read each time, as a table may be older than the binding.
-async fn in_recovery(client: &Client, host: &str) -> Result<bool, Error> {
-    let hosts: TypedApi<Host> = TypedApi::all(client.clone());
-    let host = hosts.get_opt(host).await.map_err(Error::api("read the Host"))?;
-    Ok(host.is_some_and(|host| host.spec.recovery.is_some()))
-}
-
-/// Reads the VM's required placement group: a table's copy may be older than the binding.
-async fn group(client: &Client, vm: &VM) -> Result<Option<PlacementGroup>, Error> {
-    let Some(name) = vm.spec.placement.as_ref().and_then(|p| p.group.as_ref()) else { return Ok(None) };
-    let groups: TypedApi<PlacementGroup> =
-        TypedApi::namespaced(client.clone(), &vm.namespace().unwrap_or_default());
-    let found = groups.get_opt(name.as_str()).await.map_err(Error::api("read the PlacementGroup"))?;
-    Ok(found.filter(|group| group.spec.enforcement == Enforcement::Required))
 }

@@ -7,7 +7,7 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use berth_api::vm::InterfaceStatus;
 use berth_api::{Network, VM, password};
@@ -113,9 +113,8 @@ fn own_meta_data(vm: &VM, cloud_instance: &str, data: &BootstrapData) -> Map<Str
 /// A bridged network as its guests are configured for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Lan {
-    /// None: the network's own DHCP server configures them.
-    prefix: Option<u8>,
-    gateway: Option<Ipv4Addr>,
+    ipv4: LanFamily<Ipv4Addr>,
+    ipv6: LanFamily<Ipv6Addr>,
     dns: Vec<String>,
     search_domains: Vec<String>,
     routes: Vec<Route>,
@@ -123,14 +122,34 @@ pub(crate) struct Lan {
     has_trunk: bool,
 }
 
+/// How guests of a bridged network get their addresses of one family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LanFamily<A> {
+    /// They have none.
+    None,
+    /// The network's own routers and DHCP servers configure them.
+    External,
+    /// berth gives them out. The length of the network's prefix, and its router.
+    Static { prefix: u8, gateway: Option<A> },
+}
+
 impl Lan {
     /// None for an overlay.
     pub(super) fn of(network: &Network) -> Option<Self> {
         let bridge = network.host_bridge()?;
-        let range = network.range().filter(|_| !network.is_external());
+        let ipv4 = match network.range() {
+            _ if network.is_external() => LanFamily::External,
+            Some(range) => LanFamily::Static { prefix: range.prefix_len(), gateway: network.gateway() },
+            None => LanFamily::None,
+        };
+        let ipv6 = match network.ipv6_prefix() {
+            _ if network.is_ipv6_external() => LanFamily::External,
+            Some(range) => LanFamily::Static { prefix: range.prefix_len(), gateway: network.ipv6_gateway() },
+            None => LanFamily::None,
+        };
         Some(Self {
-            prefix: range.map(|range| range.prefix_len()),
-            gateway: network.gateway(),
+            ipv4,
+            ipv6,
             dns: network.spec.dns.clone(),
             search_domains: network.spec.search_domains.clone(),
             routes: routes_of(network),
@@ -139,8 +158,19 @@ impl Lan {
         })
     }
 
+    /// Whether others than berth give out its addresses of a family.
     pub(super) fn is_external(&self) -> bool {
-        self.prefix.is_none()
+        self.ipv4 == LanFamily::External || self.ipv6 == LanFamily::External
+    }
+
+    /// Whether berth gives out its IPv4 addresses.
+    pub(super) fn is_ipv4_static(&self) -> bool {
+        matches!(self.ipv4, LanFamily::Static { .. })
+    }
+
+    /// Whether berth gives out its IPv6 addresses.
+    pub(super) fn is_ipv6_static(&self) -> bool {
+        matches!(self.ipv6, LanFamily::Static { .. })
     }
 
     /// Whether its guests send and receive frames with a VLAN tag.
@@ -148,18 +178,42 @@ impl Lan {
         self.has_trunk
     }
 
-    /// Adds the configuration of an interface with its address, without DHCP.
+    /// Adds the configuration of an interface. Addresses that berth gives out are in it, without DHCP.
     fn configure(&self, interface: &InterfaceStatus, ethernet: &mut Value) {
-        let Some(prefix) = self.prefix else { return };
-        ethernet["dhcp4"] = json!(false);
-        ethernet["addresses"] = json!([format!("{}/{prefix}", interface.address)]);
-        let (address, has_default) = (interface.address.parse().ok(), interface.default_route != Some(false));
-        let routes = GuestRoutes::of(&self.routes, self.gateway, address, has_default).all();
+        let (mut addresses, mut routes) = (Vec::new(), Vec::new());
+        ethernet["dhcp4"] = json!(self.ipv4 == LanFamily::External);
+        if let LanFamily::Static { prefix, gateway } = self.ipv4 {
+            addresses.push(format!("{}/{prefix}", interface.address));
+            let (address, has_default) =
+                (interface.address.parse().ok(), interface.default_route != Some(false));
+            let all = GuestRoutes::of(&self.routes, gateway, address, has_default).all();
+            routes.extend(all.iter().map(|route| json!({"to": route.to, "via": route.via})));
+        }
+        match self.ipv6 {
+            // Routers advertise whether there is a DHCP server; netplan and systemd-networkd ask it then.
+            LanFamily::External => ethernet["accept-ra"] = json!(true),
+            LanFamily::Static { prefix, gateway } => {
+                ethernet["dhcp6"] = json!(false);
+                ethernet["accept-ra"] = json!(false);
+                addresses.push(format!("{}/{prefix}", interface.ipv6_address));
+                let gateway = gateway.filter(|_| interface.default_route != Some(false));
+                routes.extend(gateway.map(|via| json!({"to": "::/0", "via": via})));
+            }
+            LanFamily::None => {}
+        }
+        if !addresses.is_empty() {
+            ethernet["addresses"] = json!(addresses);
+        }
         if !routes.is_empty() {
-            let routes: Vec<Value> =
-                routes.iter().map(|route| json!({"to": route.to, "via": route.via})).collect();
             ethernet["routes"] = json!(routes);
         }
+        self.configure_names(interface, ethernet);
+        if self.ipv4 != LanFamily::External && self.mtu != 1500 {
+            ethernet["mtu"] = json!(self.mtu);
+        }
+    }
+
+    fn configure_names(&self, interface: &InterfaceStatus, ethernet: &mut Value) {
         let dns = if interface.dns.is_empty() { &self.dns } else { &interface.dns };
         let own = &interface.search_domains;
         let search = if own.is_empty() { &self.search_domains } else { own };
@@ -169,23 +223,23 @@ impl Lan {
         if !search.is_empty() {
             ethernet["nameservers"]["search"] = json!(search);
         }
-        if self.mtu != 1500 {
-            ethernet["mtu"] = json!(self.mtu);
-        }
     }
 }
 
 fn own_network_config(vm: &VM, lans: &BTreeMap<String, Lan>) -> String {
     let mut ethernets = Map::new();
     for interface in vm.status.iter().flat_map(|s| &s.interfaces) {
-        let mut ethernet =
-            json!({"match": {"macaddress": interface.mac_address.to_ascii_lowercase()}, "dhcp4": true});
-        // The address comes by DHCP too; the guest waits for it as it does for the IPv4 address.
-        if !interface.ipv6_address.is_empty() {
-            ethernet["dhcp6"] = json!(true);
-        }
-        if let Some(lan) = lans.get(&interface.network) {
-            lan.configure(interface, &mut ethernet);
+        let mut ethernet = json!({"match": {"macaddress": interface.mac_address.to_ascii_lowercase()}});
+        match lans.get(&interface.network) {
+            Some(lan) => lan.configure(interface, &mut ethernet),
+            None => {
+                let is_ipv6_only = interface.address.is_empty() && !interface.ipv6_address.is_empty();
+                ethernet["dhcp4"] = json!(!is_ipv6_only);
+                // The address comes by DHCP too; the guest waits for it as it does for the IPv4 address.
+                if !interface.ipv6_address.is_empty() {
+                    ethernet["dhcp6"] = json!(true);
+                }
+            }
         }
         ethernets.insert(interface.name.clone(), ethernet);
     }
@@ -275,6 +329,46 @@ mod tests {
         );
         let external = lan(json!({"type": "Bridge", "bridge": bridge, "ipv4": {"allocation": "External"}}));
         assert_eq!(config(external), json!({"match": {"macaddress": "52:54:00:aa:00:01"}, "dhcp4": true}));
+    }
+
+    #[test]
+    fn without_ipv4_the_guest_asks_for_an_ipv6_address_only() {
+        let mut vm = vm();
+        let interface = &mut vm.status.as_mut().expect("it has one").interfaces[0];
+        (interface.address, interface.ipv6_address) = (String::new(), "fd00:60::2".to_owned());
+        let text = seed(&vm, "i-1", &inline(&vm), &BTreeMap::new()).network_config;
+        let config = serde_json::from_str::<Value>(&text).expect("JSON")["ethernets"]["nic0"].clone();
+        assert_eq!((&config["dhcp4"], &config["dhcp6"]), (&json!(false), &json!(true)));
+    }
+
+    #[test]
+    fn on_a_bridge_the_guest_gets_its_ipv6_address_and_router_or_listens_to_the_networks_routers() {
+        let config = |ipv6_address: &str, spec: Value| {
+            let network = json!({"metadata": {"name": "b", "namespace": "a"}, "spec": spec});
+            let network: Network = serde_json::from_value(network).expect("a Network");
+            let lans = BTreeMap::from([("a/b".to_owned(), Lan::of(&network).expect("a bridge"))]);
+            let mut vm = vm();
+            let interface = &mut vm.status.as_mut().expect("it has one").interfaces[0];
+            interface.ipv6_address = ipv6_address.to_owned();
+            if network.range().is_none() {
+                interface.address = String::new();
+            }
+            let text = seed(&vm, "i-1", &inline(&vm), &lans).network_config;
+            serde_json::from_str::<Value>(&text).expect("JSON")["ethernets"]["nic0"].clone()
+        };
+        let (mac, bridge) = (json!({"macaddress": "52:54:00:aa:00:01"}), json!({"name": "vmbr0"}));
+        let both = json!({"type": "Bridge", "bridge": bridge, "cidr": "10.0.0.0/24",
+            "ipv6CIDR": "2001:db8:7::/64", "ipv6": {"gateway": "fe80::1"}});
+        assert_eq!(
+            config("2001:db8:7::32", both),
+            json!({"match": mac, "dhcp4": false, "dhcp6": false, "accept-ra": false,
+                "addresses": ["10.0.0.2/24", "2001:db8:7::32/64"], "routes": [{"to": "::/0", "via": "fe80::1"}]})
+        );
+        let only = json!({"type": "Bridge", "bridge": bridge, "ipv6": {"allocation": "External"}});
+        assert_eq!(config("", only), json!({"match": mac, "dhcp4": false, "accept-ra": true}));
+        let mixed = json!({"type": "Bridge", "bridge": bridge, "ipv4": {"allocation": "External"},
+            "ipv6": {"allocation": "External"}});
+        assert_eq!(config("", mixed), json!({"match": mac, "dhcp4": true, "accept-ra": true}));
     }
 
     #[test]

@@ -76,9 +76,15 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
     if let VmRestore::Done(done) = &observed.restore {
         status.restored_from = Some(Box::new(done.clone()));
     }
+    if let Some(seen) = &observed.observed_addresses {
+        status.observed_addresses.clone_from(seen);
+    }
     status.snapshots.clone_from(&observed.snapshots);
     status.stop_snapshot = stop_snapshots::requested(observed, status.stop_snapshot.take());
     release_interfaces(&mut status, vm, observed);
+    let is_there = |name: &str| status.interfaces.iter().any(|interface| interface.name == name);
+    let configs = observed.network_config.iter().filter(|config| is_there(&config.name)).cloned();
+    status.network_config = configs.collect();
     for interface in &mut status.interfaces {
         let public = observed.public.iter().filter(|p| p.interface == interface.name && p.forwarded);
         let (ipv6, ipv4): (Vec<_>, Vec<_>) =

@@ -2,7 +2,7 @@
 
 use std::{net::Ipv4Addr, sync::Arc};
 
-use berth_api::{DEFAULT_NAME, IPPool, Network, NetworkName, Reason, SHARED_NAMESPACE};
+use berth_api::{DEFAULT_NAME, IPPool, Network, NetworkName, Reason, SHARED_NAMESPACE, vm::InterfaceStatus};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use kube::ResourceExt;
 use sha2::{Digest, Sha256};
@@ -26,6 +26,8 @@ pub(super) struct Observed {
     pub(super) hosts: Vec<(String, Ipv4Addr)>,
     /// The names of its VMs, in order; none without a domain.
     pub(super) names: Vec<NetworkName>,
+    /// The addresses under which hosts forward connections to VMs on others, in order; none unless it is isolated.
+    pub(super) relays: Vec<Ipv4Addr>,
 }
 
 /// The reason why no VM that needs a network is bound.
@@ -52,6 +54,11 @@ pub(super) fn observe(cache: &Cache, tenants: &TenantNetworks, network: &Network
         fits: cache.underlay.fits().filter(|_| network.host_bridge().is_none()),
         hosts: hosts.filter_map(|host| Some((host.to_owned(), cache.underlay.address(host)?))).collect(),
         names: names(cache, network, &name),
+        relays: if network.is_isolated() {
+            cache.index.forwarding_in(&name).into_iter().collect()
+        } else {
+            Vec::new()
+        },
     }
 }
 
@@ -71,7 +78,8 @@ fn names(cache: &Cache, network: &Network, name: &str) -> Vec<NetworkName> {
             false => return None,
         };
         let interfaces = object.status.iter().flat_map(|status| &status.interfaces);
-        let on_it = interfaces.filter(|i| i.network == name && !i.address.is_empty());
+        let has_address = |i: &InterfaceStatus| !i.address.is_empty() || !i.ipv6_address.is_empty();
+        let on_it = interfaces.filter(|i| i.network == name && has_address(i));
         let named = on_it.map(|interface| NetworkName {
             name: called.clone(),
             address: interface.address.clone(),
@@ -130,11 +138,13 @@ pub(super) fn not_allowed(cache: &Cache, tenants: &TenantNetworks, network: &Net
         // Its range is that of the hosts' network, which they use themselves.
         return not_a_bridge(network, &namespace).map(|text| invalid(text, Vec::new()));
     }
-    let range = network.range()?;
-    let is_default = network.name_any() == DEFAULT_NAME && tenants.is_default_range(range);
+    // None: it has no IPv4.
+    let range = network.range();
+    let is_default =
+        network.name_any() == DEFAULT_NAME && range.is_some_and(|range| tenants.is_default_range(range));
     if namespace != SHARED_NAMESPACE && !is_default {
         let TenantNetworks { ranges, shortest_prefix, per_namespace, .. } = tenants;
-        if range.prefix_len() < *shortest_prefix {
+        if let Some(range) = range.filter(|range| range.prefix_len() < *shortest_prefix) {
             let text =
                 format!("its range {range} is larger than /{shortest_prefix}: create it with a smaller one");
             return Some(invalid(text, Vec::new()));
@@ -147,7 +157,8 @@ pub(super) fn not_allowed(cache: &Cache, tenants: &TenantNetworks, network: &Net
             );
             return Some(invalid(text, Vec::new()));
         }
-        if !ranges.is_empty() && !ranges.iter().any(|of| of.contains(&range)) {
+        let is_outside = |range: &Ipv4Net| !ranges.is_empty() && !ranges.iter().any(|of| of.contains(range));
+        if let Some(range) = range.filter(is_outside) {
             let listed: Vec<String> = ranges.iter().map(ToString::to_string).collect();
             let text =
                 format!("its range {range} is not within {}: create it with one that is", listed.join(", "));
@@ -169,13 +180,16 @@ pub(super) fn not_allowed(cache: &Cache, tenants: &TenantNetworks, network: &Net
     if let Some(covered) = over_a_pool(cache, network) {
         return Some(covered);
     }
-    if cache.underlay.uses(range) {
+    if let Some(range) = range.filter(|range| cache.underlay.uses(*range)) {
         // The message does not name the host to a tenant.
         let text =
             format!("its range {range} overlaps one that a host uses itself: create it with another range");
         return Some(invalid(text, vec![Dependency::Hosts]));
     }
-    None
+    // A host that is on the prefix itself could make nothing of the network.
+    let prefix = network.ipv6_prefix().filter(|prefix| cache.underlay.uses_prefix(*prefix))?;
+    let text = format!("its prefix {prefix} has an address of a host: create it with another prefix");
+    Some(invalid(text, vec![Dependency::Hosts]))
 }
 
 /// Refuses a prefix that covers public addresses: hosts would lead them to the guests of the network.
@@ -197,30 +211,43 @@ fn not_a_bridge(network: &Network, namespace: &str) -> Option<String> {
             "a Network of type Bridge belongs in namespace {SHARED_NAMESPACE}, where VMs of all namespaces find it: create it there"
         ));
     }
-    let is_empty = !network.is_external() && network.pool().is_none_or(|(first, last)| first > last);
+    let has_range = !network.is_external() && !network.spec.cidr.is_empty();
+    if has_range && network.pool().is_none_or(|(first, last)| first > last) {
+        let text = "its ipv4.range has no address: write the first one first, such as 192.0.2.50-192.0.2.99";
+        return Some(text.to_owned());
+    }
+    let is_empty =
+        network.ipv6_prefix().is_some() && network.ipv6_pool().is_none_or(|(first, last)| first > last);
     is_empty.then(|| {
-        "its ipv4.range has no address: write the first one first, such as 192.0.2.50-192.0.2.99".to_owned()
+        "its ipv6.range has no address: write the first one first, such as 2001:db8:7::1000-2001:db8:7::1fff"
+            .to_owned()
     })
 }
 
-/// Whether the ranges of two networks exclude each other. Two bridged networks may be parts of one network of the hosts, if they give
-/// out other addresses.
-fn exclude_each_other(a: &Network, b: &Network) -> bool {
-    if a.host_bridge().is_some() && b.host_bridge().is_some() {
+/// Whether the IPv4 ranges of two networks exclude each other. Two bridged networks may be parts of one network of the hosts, if they
+/// give out other addresses.
+fn share_ipv4(a: &Network, b: &Network) -> bool {
+    if are_bridges(a, b) {
         return a.pool().zip(b.pool()).is_some_and(|(a, b)| a.0 <= b.1 && b.0 <= a.1);
     }
-    a.range().zip(b.range()).is_some_and(|(a, b)| a.contains(&b) || b.contains(&a)) || have_one_prefix(a, b)
+    a.range().zip(b.range()).is_some_and(|(a, b)| a.contains(&b) || b.contains(&a))
 }
 
-/// Whether two networks have the same IPv6 prefix. All have one length, so that no other prefixes overlap.
-fn have_one_prefix(a: &Network, b: &Network) -> bool {
+/// Whether the IPv6 prefixes of two networks exclude each other. All have one length, so that no other prefixes overlap.
+fn share_ipv6(a: &Network, b: &Network) -> bool {
+    if are_bridges(a, b) {
+        return a.ipv6_pool().zip(b.ipv6_pool()).is_some_and(|(a, b)| a.0 <= b.1 && b.0 <= a.1);
+    }
     a.ipv6_prefix().is_some_and(|prefix| b.ipv6_prefix() == Some(prefix))
+}
+
+fn are_bridges(a: &Network, b: &Network) -> bool {
+    a.host_bridge().is_some() && b.host_bridge().is_some()
 }
 
 /// Returns a network with a range that overlaps this one's: if both are accepted, only an older one; if this one is
 /// not, any accepted one, or an older one that may be accepted. A refused network blocks no other.
 pub(super) fn overlap(cache: &Cache, tenants: &TenantNetworks, network: &Network) -> Option<Rejection> {
-    let range = network.range()?;
     let counts = |other: &Network| match (has_identifier(other), has_identifier(network)) {
         (true, false) => true,
         (false, true) => false,
@@ -231,27 +258,27 @@ pub(super) fn overlap(cache: &Cache, tenants: &TenantNetworks, network: &Network
         }
     };
     let overlaps = |other: &&Arc<Network>| {
-        exclude_each_other(network, other) && is_other(other, network) && counts(other)
+        (share_ipv4(network, other) || share_ipv6(network, other))
+            && is_other(other, network)
+            && counts(other)
     };
     let other = cache.tables.networks.all().find(overlaps)?;
     let called = called(other, network);
-    if have_one_prefix(network, other) {
+    if share_ipv6(network, other) {
         let text = format!(
-            "its ipv6CIDR {} is that of {called}: create it with another prefix",
-            network.spec.ipv6_cidr
+            "its ipv6CIDR {} is that of {called}: create it with another prefix{}",
+            network.spec.ipv6_cidr,
+            if are_bridges(network, other) { ", or another ipv6.range" } else { "" }
         );
         let dependencies = vec![Dependency::Object(Key::of(other.as_ref()))];
         return Some(Rejection { reason: Reason::InvalidSpec, text, dependencies });
     }
+    let range = network.range()?;
     let text = match called.starts_with("network") {
         true => format!(
             "its range {range} overlaps {} of {called}: create it with another range{}",
             other.spec.cidr,
-            if other.host_bridge().is_some() && network.host_bridge().is_some() {
-                ", or another ipv4.range"
-            } else {
-                ""
-            }
+            if are_bridges(network, other) { ", or another ipv4.range" } else { "" }
         ),
         false => format!("its range {range} overlaps that of {called}: create it with another range"),
     };

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, net::Ipv4Addr};
 
-use berth_api::network::MOST_NAMES;
+use berth_api::network::{MOST_NAMES, MOST_RELAYS};
 use berth_api::{
     ConditionType, ConditionUpdate, Network, NetworkHost, NetworkName, NetworkStatus, Readiness, Reason,
     condition,
@@ -76,5 +76,6 @@ pub(super) fn status(
     status.hosts = observed.hosts.iter().map(host).collect();
     status.hosts.sort();
     status.names = listed_names(&status.names, &observed.names);
+    status.relay_addresses = observed.relays.iter().take(MOST_RELAYS).map(ToString::to_string).collect();
     status
 }

@@ -187,6 +187,27 @@ fn a_prefix_with_public_addresses_is_refused_until_the_pool_has_others_and_what_
 }
 
 #[test]
+fn a_prefix_with_an_address_of_a_host_is_refused_and_what_was_accepted_stays() {
+    let mut over = named("ns", "over", "", 1);
+    over.spec.ipv6_cidr = "2001:db8:7::/64".into();
+    let rejection = |address: &str, network: &Network| {
+        let mut cached = cache(&[]);
+        let host = serde_json::json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Host",
+            "metadata": {"name": "h1", "uid": "h1", "resourceVersion": "1"}, "spec": {},
+            "status": {"observedGeneration": 1, "ipv6Addresses": [address]}});
+        let host: berth_api::Host = serde_json::from_value(host).expect("a Host");
+        cached.put(host, tokio::time::Instant::now());
+        observe(&cached, &TenantNetworks::default(), network).rejection
+    };
+    let refused = rejection("2001:db8:7::9", &over).expect("the host is on it");
+    assert_eq!(refused.reason, Reason::InvalidSpec);
+    assert!(refused.text.contains("2001:db8:7::/64 has an address of a host"), "{refused:?}");
+    assert!(matches!(&refused.dependencies[..], [Dependency::Hosts]), "{refused:?}");
+    assert_eq!(rejection("2001:db8:8::9", &over), None);
+    assert_eq!(rejection("2001:db8:7::9", &accepted(over.clone(), 7)), None);
+}
+
+#[test]
 fn of_two_with_one_identifier_the_younger_is_refused_and_takes_no_vm() {
     let older = accepted(named("ns", "a", "10.1.0.0/24", 1), 7);
     let mut younger = accepted(named("other", "b", "10.2.0.0/24", 2), 7);

@@ -11,6 +11,7 @@ use berth_api::{
     network::ipv6_at,
     vm::{InterfaceStatus, NetworkInterface},
 };
+use ipnet::Ipv6Net;
 use kube::ResourceExt;
 
 use crate::{cache::Cache, cache::index::Index, key::Key, kinds::network::is_accepted};
@@ -85,10 +86,12 @@ pub(crate) fn fresh(
                 continue;
             }
         };
-        let ipv6 = pick_ipv6(network, ipv4, interface.ipv6_address.as_deref(), |a| {
+        let ipv6 = pick_ipv6(&cache.index, network, (ipv4, interface.ipv6_address.as_deref()), |a| {
+            let is_a_hosts = network.host_bridge().is_some() && cache.underlay.host_at(a.into()).is_some();
             taken_ipv6.contains(&(name.clone(), a))
                 || cache.index.is_ipv6_address_used(&name, a)
                 || cache.claims.is_ipv6_address_held(&name, a)
+                || is_a_hosts
         });
         let ipv6 = match ipv6 {
             Ok(ipv6) => ipv6,
@@ -155,7 +158,7 @@ pub(crate) fn network_name(network: &Network) -> String {
     format!("{}/{}", network.namespace().unwrap_or_default(), network.name_any())
 }
 
-/// Returns the wanted address, or the lowest free one. None: another DHCP server gives it out.
+/// Returns the wanted address, or the lowest free one. None: another DHCP server gives it out, or the network has no IPv4.
 fn pick(
     index: &Index,
     network: &Network,
@@ -169,6 +172,14 @@ fn pick(
             Some(wanted) => Err(format!(
                 "{wanted} cannot be given out in network {name}, where another DHCP server does that (ipv4.allocation External): take \
                  address out"
+            )),
+        };
+    }
+    if !network.has_ipv4() {
+        return match wanted {
+            None => Ok(None),
+            Some(wanted) => Err(format!(
+                "{wanted} cannot be given out in network {name}, which has no IPv4 (cidr): take address out"
             )),
         };
     }
@@ -194,38 +205,71 @@ fn pick(
     if is_free(address) { Ok(Some(address)) } else { Err(format!("{address} is taken in network {name}")) }
 }
 
-/// Returns the wanted IPv6 address, or a free one: if it is free, that with the number of the IPv4 address in its range (`fd00:60::2`
-/// beside `10.77.0.2`). None: the network has no prefix.
+/// The most addresses of a network that are looked at for a free one.
+const MOST_LOOKED_AT: usize = 1 << 20;
+
+/// Returns the wanted IPv6 address, or a free one: the lowest of the declared range or of a network without IPv4, else if it is free
+/// that with the number of the IPv4 address in its range (`fd00:60::2` beside `10.77.0.2`). None: the network has no prefix.
 fn pick_ipv6(
+    index: &Index,
     network: &Network,
-    ipv4: Option<Ipv4Addr>,
-    wanted: Option<&str>,
+    (ipv4, wanted): (Option<Ipv4Addr>, Option<&str>),
     is_taken: impl Fn(Ipv6Addr) -> bool,
 ) -> Result<Option<Ipv6Addr>, String> {
     let name = network_name(network);
     let Some(prefix) = network.ipv6_prefix() else {
         return match wanted {
             None => Ok(None),
+            Some(wanted) if network.is_ipv6_external() => Err(format!(
+                "{wanted} cannot be given out in network {name}, whose routers do that (ipv6.allocation External): take ipv6Address out"
+            )),
             Some(wanted) => Err(format!(
                 "{wanted} cannot be given out in network {name}, which has no ipv6CIDR: take ipv6Address out"
             )),
         };
     };
+    let (lowest, highest) =
+        network.ipv6_pool().ok_or_else(|| format!("network {name} has no valid ipv6.range"))?;
+    let gateway = network.ipv6_gateway();
+    let is_for_vms = |a: Ipv6Addr| a >= lowest && a <= highest && Some(a) != gateway;
+    let within = match network.ipv6_range() {
+        Some(_) => format!("{lowest}-{highest}"),
+        None => prefix.to_string(),
+    };
     let Some(wanted) = wanted else {
-        let first = network.range().map_or(0, |range| u32::from(range.network()));
-        let number = ipv4.map_or(0, |address| u32::from(address).saturating_sub(first));
-        // The numbers after 32 bits are no IPv4 address's.
-        let others = (0..=u64::from(u16::MAX)).map(|n| (1 << 32) + u64::from(number) + n);
-        let mut numbers = Some(u64::from(number)).filter(|number| *number > 1).into_iter().chain(others);
-        let free = numbers.find_map(|n| Some(ipv6_at(prefix, n)).filter(|address| !is_taken(*address)));
-        return free.map(Some).ok_or_else(|| format!("network {name} ({prefix}) has no free IPv6 address"));
+        let is_free = |a: &Ipv6Addr| is_for_vms(*a) && !is_taken(*a);
+        let free = match ipv4 {
+            Some(ipv4) if network.ipv6_range().is_none() => beside(network, prefix, ipv4).find(is_free),
+            _ => {
+                // As for IPv4, the index knows the first gap only from the first address that VMs can have.
+                let first = if gateway == Some(lowest) { after(lowest) } else { lowest };
+                from(index.lowest_free_ipv6(&name, first), highest).find(is_free)
+            }
+        };
+        return free.map(Some).ok_or_else(|| format!("network {name} ({within}) has no free IPv6 address"));
     };
     let address: Ipv6Addr = wanted.parse().map_err(|_| format!("{wanted} is not an IPv6 address"))?;
-    let special = [ipv6_at(prefix, 0), ipv6_at(prefix, 1)];
-    if !prefix.contains(&address) || special.contains(&address) {
-        return Err(format!("{address} is not an address for VMs of network {name} ({prefix})"));
+    if !is_for_vms(address) {
+        return Err(format!("{address} is not an address for VMs of network {name} ({within})"));
     }
     if is_taken(address) { Err(format!("{address} is taken in network {name}")) } else { Ok(Some(address)) }
+}
+
+/// Returns the address of a prefix with the number of an IPv4 address in its range, and others to choose from.
+fn beside(network: &Network, prefix: Ipv6Net, ipv4: Ipv4Addr) -> impl Iterator<Item = Ipv6Addr> {
+    let first = network.range().map_or(0, |range| u32::from(range.network()));
+    let number = u64::from(u32::from(ipv4).saturating_sub(first));
+    // The numbers after 32 bits are no IPv4 address's.
+    let others = (0..=u64::from(u16::MAX)).map(move |n| (1 << 32) + number + n);
+    Some(number).into_iter().chain(others).map(move |number| ipv6_at(prefix, number))
+}
+
+fn after(address: Ipv6Addr) -> Ipv6Addr {
+    u128::from(address).saturating_add(1).into()
+}
+
+fn from(lowest: Ipv6Addr, highest: Ipv6Addr) -> impl Iterator<Item = Ipv6Addr> {
+    (u128::from(lowest)..=u128::from(highest)).map(Ipv6Addr::from).take(MOST_LOOKED_AT)
 }
 
 /// Returns a MAC that the VM declares. No two interfaces of a site have the same one: on a shared network either
@@ -297,6 +341,16 @@ mod tests {
         assert!(pick(&index, &network, Some("10.0.0.3"), |_| true).unwrap_err().contains("taken"));
     }
 
+    /// Where no other VM has an address.
+    fn pick_ipv6(
+        network: &Network,
+        ipv4: Option<Ipv4Addr>,
+        wanted: Option<&str>,
+        is_taken: impl Fn(Ipv6Addr) -> bool,
+    ) -> Result<Option<Ipv6Addr>, String> {
+        super::pick_ipv6(&Index::default(), network, (ipv4, wanted), is_taken)
+    }
+
     #[test]
     fn an_ipv6_address_has_the_number_of_the_ipv4_address_and_another_one_where_that_is_taken() {
         let spec = NetworkSpec {
@@ -324,6 +378,49 @@ mod tests {
         assert_eq!(pick_ipv6(&network, ipv4, None, |_| false), Ok(None));
         let why = pick_ipv6(&network, ipv4, Some("fd00:60::9"), |_| false).unwrap_err();
         assert!(why.contains("no ipv6CIDR"), "{why}");
+    }
+
+    #[test]
+    fn without_ipv4_the_lowest_free_ipv6_address_is_given_out_and_no_ipv4_address() {
+        let spec = NetworkSpec { ipv6_cidr: "fd00:60::/64".into(), ..NetworkSpec::default() };
+        let mut network = Network::new("app", spec);
+        network.metadata.namespace = Some("ns".into());
+        let address = |text: &str| text.parse::<Ipv6Addr>().expect("an address");
+        let index = Index::default();
+        assert_eq!(pick(&index, &network, None, |_| false), Ok(None));
+        let why = pick(&index, &network, Some("10.0.0.9"), |_| false).unwrap_err();
+        assert!(why.contains("no IPv4 (cidr)"), "{why}");
+        assert_eq!(pick_ipv6(&network, None, None, |_| false), Ok(Some(address("fd00:60::2"))));
+        let taken = address("fd00:60::2");
+        assert_eq!(pick_ipv6(&network, None, None, |a| a == taken), Ok(Some(address("fd00:60::3"))));
+    }
+
+    #[test]
+    fn on_a_bridge_ipv6_addresses_are_those_of_the_declared_range_without_the_gateway_or_none_at_all() {
+        let network = |cidr: &str, ipv6: serde_json::Value| -> Network {
+            let spec = serde_json::json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "cidr": "192.0.2.0/24",
+                "ipv6CIDR": cidr, "ipv6": ipv6});
+            serde_json::from_value(
+                serde_json::json!({"metadata": {"name": "lan", "namespace": "berth-shared"}, "spec": spec}),
+            )
+            .expect("a Network")
+        };
+        let prefix = "2001:db8:7::/64";
+        let address = |text: &str| text.parse::<Ipv6Addr>().expect("an address");
+        let ipv4 = Some(Ipv4Addr::new(192, 0, 2, 50));
+        let range = "2001:db8:7::50-2001:db8:7::52";
+        let lan = network(prefix, serde_json::json!({"gateway": "2001:db8:7::50", "range": range}));
+        assert_eq!(pick_ipv6(&lan, ipv4, None, |_| false), Ok(Some(address("2001:db8:7::51"))));
+        let why = pick_ipv6(&lan, ipv4, Some("2001:db8:7::9"), |_| false).unwrap_err();
+        assert!(why.contains("(2001:db8:7::50-2001:db8:7::52)"), "it may be another machine's: {why}");
+        assert!(pick_ipv6(&lan, ipv4, Some("2001:db8:7::50"), |_| false).is_err(), "the gateway's");
+        assert!(pick_ipv6(&lan, ipv4, None, |_| true).unwrap_err().contains("no free IPv6 address"));
+        let whole = network(prefix, serde_json::json!({"gateway": "fe80::1"}));
+        assert_eq!(pick_ipv6(&whole, ipv4, None, |_| false), Ok(Some(address("2001:db8:7::32"))));
+        let external = network("", serde_json::json!({"allocation": "External"}));
+        assert_eq!(pick_ipv6(&external, ipv4, None, |_| false), Ok(None));
+        let why = pick_ipv6(&external, ipv4, Some("2001:db8:7::9"), |_| false).unwrap_err();
+        assert!(why.contains("ipv6.allocation External"), "{why}");
     }
 
     proptest::proptest! {

@@ -156,7 +156,9 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
         if let Some(text) = not_on_a_bridge(interface, network) {
             return Err((VMState::Pending, Readiness::Stalled(Reason::NotSupported, text), Vec::new()));
         }
-        if let Some(text) = without_public_ipv6(interface, network) {
+        if let Some(text) =
+            without_public_ipv4(interface, network).or_else(|| without_public_ipv6(interface, network))
+        {
             let readiness = Readiness::Stalled(Reason::NotSupported, text);
             return Err((VMState::Pending, readiness, shared(ObjectKind::Network, name)));
         }
@@ -253,6 +255,12 @@ fn not_on_a_bridge(interface: &NetworkInterface, network: &Network) -> Option<St
              {public} out"
         ));
     }
+    if network.is_ipv6_external() && !interface.security_groups.is_empty() {
+        return Some(format!(
+            "interface {name}: security groups need the addresses that berth gives out, and Network {network_name} has \
+             ipv6.allocation External: take securityGroups out, or use a Network with Static"
+        ));
+    }
     if !network.is_external() {
         return None;
     }
@@ -271,6 +279,16 @@ fn not_on_a_bridge(interface: &NetworkInterface, network: &Network) -> Option<St
     Some(format!(
         "interface {name}: the DHCP server of Network {network_name}, which is not berth's (ipv4.allocation External), configures it: \
          take {declared} out, or use a Network with Static"
+    ))
+}
+
+/// Returns why the public IPv4 address of an interface cannot lead to it.
+fn without_public_ipv4(interface: &NetworkInterface, network: &Network) -> Option<String> {
+    let public = interface.public_ip.as_ref().filter(|_| !network.has_ipv4())?;
+    let (name, network) = (&interface.name, network.name_any());
+    Some(format!(
+        "interface {name}: PublicIP {public} (publicIP) cannot lead to it: Network {network} has no IPv4 (cidr); name a PublicIP of an \
+         IPv6 pool in publicIPv6, or take publicIP out"
     ))
 }
 

@@ -92,7 +92,8 @@ pub(super) fn status(vm: &VM, decision: &Decision, now: Timestamp) -> VMStatus {
     status
 }
 
-/// Returns the address of the first interface, if berth has given it one.
+/// Returns the address of the first interface, if berth has given it one: that of IPv6 if it has no other.
 fn private_address(interfaces: &[InterfaceStatus]) -> Option<String> {
-    interfaces.first().map(|i| i.address.clone()).filter(|address| !address.is_empty())
+    let first = interfaces.first()?;
+    [&first.address, &first.ipv6_address].into_iter().find(|address| !address.is_empty()).cloned()
 }

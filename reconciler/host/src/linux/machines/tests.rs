@@ -539,9 +539,11 @@ fn queues_of(tap: &str) -> (u8, u8) {
 fn network(bridge: &str) -> NetworkConfig {
     NetworkConfig {
         bridge: bridge.to_owned(),
-        cidr: "10.77.0.0/24".parse().expect("range"),
-        gateway: "10.77.0.1".parse().expect("address"),
-        egress: crate::Egress::Masquerade,
+        ipv4: Some(crate::Ipv4Network {
+            range: "10.77.0.0/24".parse().expect("range"),
+            gateway: "10.77.0.1".parse().expect("address"),
+            egress: crate::Egress::Masquerade,
+        }),
         ipv6: None,
         mtu: 1500,
         dns: Vec::new(),

@@ -143,7 +143,8 @@ pub(super) async fn remove(folder: &Path) -> Result<()> {
 }
 
 pub(super) fn leases_taken(folder: &Path) -> Result<Vec<LeaseTaken>> {
-    Ok(config::parse_leases(&read(&Files::within(folder).leases)?))
+    let files = Files::within(folder);
+    Ok(config::parse_leases(&read(&files.leases)?, &read(&files.hosts)?))
 }
 
 /// Reads a file of berth's or dnsmasq's; empty if it does not exist.

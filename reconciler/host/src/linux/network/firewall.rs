@@ -150,7 +150,7 @@ fn checksum_of(there: &[(Table, Value)]) -> String {
     checksum(&there.iter().map(|(_, listing)| listing.clone()).collect())
 }
 
-async fn submit(transaction: &Value) -> Result<()> {
+pub(super) async fn submit(transaction: &Value) -> Result<()> {
     let input = serde_json::to_vec(transaction).expect("JSON values are JSON");
     let output = NFT.run(&["-j", "-f", "-"], input).await?;
     if output.ok { Ok(()) } else { Err(NFT.failed(output.stderr)) }

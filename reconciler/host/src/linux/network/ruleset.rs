@@ -12,6 +12,8 @@
 //!  in a bridged network: packets between its ports; none is routed
 //!  from a bridge that berth made over an interface: nothing to the host itself, which has no address there
 //!  from a tap: packets that pass [`ports`]
+//!  between guests of an isolated network: nothing, by [`isolation`]
+//!  from an observed tap: as before; [`senders`] reads the addresses
 //!  to and from a filtered tap: packets that also pass [`groups`]
 //!  to and from a tap, with a VLAN tag: those of its trunk, by [`trunks`]
 //!  to and from a limited tap: as many as [`limits`] allow
@@ -25,9 +27,11 @@
 mod balancing;
 mod groups;
 mod ipv6;
+mod isolation;
 mod limits;
 mod marks;
 mod ports;
+pub(super) mod senders;
 mod translation;
 mod trunks;
 mod tunnels;
@@ -40,7 +44,7 @@ use serde_json::{Value, json};
 
 use super::BRIDGE_PREFIX;
 use crate::networks::OVER_PREFIX;
-use crate::{Balanced, Egress, Firewall, Forward, Nat};
+use crate::{Balanced, Egress, Firewall, Forward, Ipv4Network, Nat};
 pub(super) use groups::{GroupChain, group_chains};
 pub(super) use ports::link_local;
 
@@ -98,13 +102,16 @@ pub(super) fn replace(firewall: &Firewall, ipv6_closed: &[Ipv6Net], there: &[Tab
     commands.extend(ipv6::sets(&nat, ipv6_closed));
     commands.extend(chains());
     if !firewall.exceptions.is_empty() {
-        commands.extend(nat.iter().map(own_addresses_leave));
+        commands.extend(ipv4_networks(&nat).map(own_addresses_leave));
     }
     commands.extend(between_ports_only(&firewall.bridged));
+    commands.extend(isolation::by_the_host(&firewall.isolated));
     commands.extend(rules(&nat, &forwards, &firewall.balanced));
     commands.push(BRIDGED.add());
     commands.extend(trunks::pass(&firewall.trunks));
-    commands.extend(ports::guard(&firewall.ports, &firewall.exceptions));
+    let Firewall { ports, exceptions, isolated, advertised, .. } = firewall;
+    commands.extend(ports::guard(ports, exceptions, isolated, advertised));
+    commands.extend(isolation::between_ports(&firewall.isolated));
     commands.extend(groups::filter(&firewall.filters));
     commands.extend(limits::limit(&firewall.limits));
     commands.extend(marks::mark(&firewall.marks));
@@ -112,6 +119,11 @@ pub(super) fn replace(firewall: &Firewall, ipv6_closed: &[Ipv6Net], there: &[Tab
         commands.extend(tunnels::between(&nat));
     }
     json!({"nftables": commands})
+}
+
+/// The networks with IPv4, and their bridges.
+fn ipv4_networks(nat: &[Nat]) -> impl Iterator<Item = (&str, Ipv4Network)> {
+    nat.iter().filter_map(|network| Some((network.bridge.as_str(), network.ipv4?)))
 }
 
 fn closed(firewall: &Firewall) -> Vec<Ipv4Net> {
@@ -150,7 +162,8 @@ fn sets(nat: &[Nat], forwards: &[Forward]) -> Vec<Value> {
         }
         json!({"add": {"set": set}})
     };
-    let gateways = nat.iter().map(|n| json!({"concat": [n.bridge, n.gateway]})).collect();
+    let gateways =
+        ipv4_networks(nat).map(|(bridge, ipv4)| json!({"concat": [bridge, ipv4.gateway]})).collect();
     let mut sets = translation::maps(forwards);
     sets.push(set(GATEWAYS, json!(["ifname", "ipv4_addr"]), gateways));
     sets
@@ -169,11 +182,10 @@ fn chains() -> Vec<Value> {
 
 /// Drops what leaves a network from an address that is not of its range: a guest that may send from other addresses does so within
 /// its network only.
-fn own_addresses_leave(network: &Nat) -> Value {
-    let range = json!({"prefix": {"addr": network.cidr.network(), "len": network.cidr.prefix_len()}});
-    let bridge = || json!(network.bridge);
-    let from_it = compare("==", meta("iifname"), bridge());
-    let to_another = compare("!=", meta("oifname"), bridge());
+fn own_addresses_leave((bridge, ipv4): (&str, Ipv4Network)) -> Value {
+    let range = json!({"prefix": {"addr": ipv4.range.network(), "len": ipv4.range.prefix_len()}});
+    let from_it = compare("==", meta("iifname"), json!(bridge));
+    let to_another = compare("!=", meta("oifname"), json!(bridge));
     rule("forward", vec![from_it, to_another, compare("!=", field("saddr"), range), drop()])
 }
 
@@ -193,28 +205,19 @@ fn rules(nat: &[Nat], forwards: &[Forward], balanced: &[Balanced]) -> Vec<Value>
     rules.extend(balancing::refuse(balanced));
     rules.extend(ipv6::to_host(nat).into_iter().map(|expressions| rule("input", expressions)));
     rules.extend(to_host(nat).into_iter().map(|expressions| rule("input", expressions)));
-    for Nat { bridge, cidr, egress, .. } in nat {
-        let range = json!({"prefix": {"addr": cidr.network(), "len": cidr.prefix_len()}});
-        let masquerade = || json!({"masquerade": null});
-        let from = || compare("==", field("saddr"), range.clone());
-        let elsewhere = || compare("!=", field("daddr"), range.clone());
-        rules.extend(translation::under_their_own(translation::IPV4, (*cidr).into(), forwards));
-        if *egress != Egress::Routed {
-            rules.push(rule("postrouting", vec![from(), elsewhere(), masquerade()]));
-        }
-        // Without this, a neighbour reached by its public address would reply directly, from an address that the client
-        // did not connect to.
-        let neighbour = compare("==", field("daddr"), range.clone());
-        rules.push(rule("postrouting", vec![from(), neighbour, was_forwarded(), masquerade()]));
+    for network in nat {
+        rules.extend(ipv4_leaving(network, forwards));
         // The kernel may pass bridged packets to the firewall; packets within a network are accepted.
+        let bridge = || json!(network.bridge);
         let within = vec![
-            compare("==", meta("iifname"), json!(bridge)),
-            compare("==", meta("oifname"), json!(bridge)),
+            compare("==", meta("iifname"), bridge()),
+            compare("==", meta("oifname"), bridge()),
             accept(),
         ];
         rules.push(rule("forward", within));
-        if *egress == Egress::None {
-            let by_it = compare("==", meta("iifname"), json!(bridge));
+        // Without IPv4, what a guest sends from an address that its interface is allowed stays in its network.
+        if network.ipv4.is_none_or(|ipv4| ipv4.egress == Egress::None) {
+            let by_it = compare("==", meta("iifname"), bridge());
             let is_ipv4 = compare("==", meta("nfproto"), json!("ipv4"));
             let reject = json!({"reject": {"type": "icmp", "expr": "net-unreachable"}});
             rules.push(rule("forward", vec![by_it, is_ipv4, reject]));
@@ -228,6 +231,24 @@ fn rules(nat: &[Nat], forwards: &[Forward], balanced: &[Balanced]) -> Vec<Value>
         compare("==", json!({"payload": {"protocol": "icmp", "field": "type"}}), json!("redirect"));
     rules.push(rule("redirects", vec![into_any, redirect, drop()]));
     rules.extend(ipv6::redirects(forwards));
+    rules
+}
+
+/// Rules of the chain `postrouting` for the IPv4 packets of a network's guests.
+fn ipv4_leaving(network: &Nat, forwards: &[Forward]) -> Vec<Value> {
+    let Some(Ipv4Network { range, egress, .. }) = network.ipv4 else { return Vec::new() };
+    let prefix = json!({"prefix": {"addr": range.network(), "len": range.prefix_len()}});
+    let masquerade = || json!({"masquerade": null});
+    let from = || compare("==", field("saddr"), prefix.clone());
+    let elsewhere = compare("!=", field("daddr"), prefix.clone());
+    let mut rules = translation::under_their_own(translation::IPV4, range.into(), forwards);
+    if egress != Egress::Routed {
+        rules.push(rule("postrouting", vec![from(), elsewhere, masquerade()]));
+    }
+    // Without this, a neighbour reached by its public address would reply directly, from an address that the client did not
+    // connect to.
+    let neighbour = compare("==", field("daddr"), prefix.clone());
+    rules.push(rule("postrouting", vec![from(), neighbour, was_forwarded(), masquerade()]));
     rules
 }
 
@@ -263,7 +284,8 @@ fn to_host(nat: &[Nat]) -> Vec<Vec<Value>> {
         vec![to_its_gateway(), port("tcp", 53), accept()],
         vec![to_its_gateway(), echo, accept()],
     ];
-    rules.extend(close_name_servers("ip", &nat.iter().map(|network| network.gateway.into()).collect()));
+    let gateways = ipv4_networks(nat).map(|(_, ipv4)| ipv4.gateway.into()).collect();
+    rules.extend(close_name_servers("ip", &gateways));
     rules.extend([
         vec![from_guest(), allowed, accept()],
         vec![from_guest(), drop()],

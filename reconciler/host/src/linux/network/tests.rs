@@ -2,20 +2,24 @@
 
 mod balancing;
 mod bridged;
+mod bridged_ipv6;
 mod dhcp;
 mod dns;
+mod echo;
 mod exceptions;
 mod filters;
 mod guest;
 mod host;
 mod hosts;
 mod ipv6;
+mod isolation;
 mod limits;
 mod marks;
 mod names;
 mod options;
 mod over_interface;
 mod public_ipv6;
+mod senders;
 mod spoofing;
 mod trace;
 mod trunks;
@@ -27,7 +31,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use super::*;
-use crate::{Egress, Forward, Lease, Nat, Tunnel};
+use crate::{Egress, Forward, Ipv4Network, Lease, Nat, Tunnel};
 use guest::Guest;
 
 const BRIDGE: &str = "bth-0a1b2c3d";
@@ -129,14 +133,15 @@ impl Fixture {
     }
 }
 
-fn network(bridge: &str, cidr: &str, leases: Vec<Lease>) -> NetworkConfig {
-    let cidr: Ipv4Net = cidr.parse().expect("range");
-    let gateway = cidr.hosts().next().expect("hosts");
+fn ipv4(range: &str, egress: Egress) -> Option<Ipv4Network> {
+    let range: Ipv4Net = range.parse().expect("range");
+    Some(Ipv4Network { range, gateway: range.hosts().next().expect("hosts"), egress })
+}
+
+fn network(bridge: &str, range: &str, leases: Vec<Lease>) -> NetworkConfig {
     NetworkConfig {
         bridge: bridge.to_owned(),
-        cidr,
-        gateway,
-        egress: Egress::Masquerade,
+        ipv4: ipv4(range, Egress::Masquerade),
         ipv6: None,
         mtu: 1450,
         dns: Vec::new(),
@@ -157,7 +162,7 @@ fn tunnelled(config: NetworkConfig, tunnel: Tunnel) -> NetworkConfig {
 fn lease(last: u8) -> Lease {
     Lease {
         mac: format!("52:54:00:00:00:{last:02x}"),
-        address: Ipv4Addr::new(10, 77, 0, last),
+        address: Some(Ipv4Addr::new(10, 77, 0, last)),
         ipv6: Some(Ipv6Addr::new(0xfd00, 0x60, 0, 0, 0, 0, 0, last.into())),
         hostname: format!("guest-{last}"),
         dns: Vec::new(),
@@ -166,10 +171,8 @@ fn lease(last: u8) -> Lease {
     }
 }
 
-fn nat(bridge: &str, cidr: &str, tunnel: Option<Tunnel>) -> Nat {
-    let cidr: Ipv4Net = cidr.parse().expect("range");
-    let gateway = cidr.hosts().next().expect("hosts");
-    Nat { bridge: bridge.to_owned(), cidr, gateway, egress: Egress::Masquerade, ipv6: None, tunnel }
+fn nat(bridge: &str, range: &str, tunnel: Option<Tunnel>) -> Nat {
+    Nat { bridge: bridge.to_owned(), ipv4: ipv4(range, Egress::Masquerade), ipv6: None, tunnel }
 }
 
 fn firewall(forwards: &[(&str, &str)]) -> Firewall {
@@ -355,7 +358,7 @@ fn guests_get_the_address_that_was_decided_and_nobody_else_gets_any() {
         assert_eq!(offer.address, Ipv4Addr::new(10, 77, 0, 5));
         assert_eq!((offer.router, offer.mtu), (Some(Ipv4Addr::new(10, 77, 0, 1)), Some(1450)));
         let taken = f.networks.leases_taken(BRIDGE).await.expect("read");
-        assert_eq!((taken.len(), taken[0].address), (1, offer.address));
+        assert_eq!((taken.len(), taken[0].address), (1, offer.address.into()));
         assert_eq!(taken[0].mac, lease(5).mac);
         assert!((taken[0].taken_at - before).get_seconds().abs() < 60, "{taken:?}");
 
@@ -411,7 +414,7 @@ async fn reach_public_address() {
     let host = guest::fetch("198.18.100.1", 80);
     assert!(host.is_some(), "from the host itself");
     assert!(guest::fetch("10.77.0.5", 80).is_some(), "the host reaches private addresses");
-    let guest = std::net::SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, 5), 80);
+    let guest = std::net::SocketAddr::from((Ipv4Addr::new(10, 77, 0, 5), 80));
     assert!(
         guest_port::connect_to_guest(BRIDGE, guest).await.is_ok(),
         "from the bridge of the guest's network"
@@ -458,7 +461,7 @@ fn ipv4_packets_leave_as_their_network_declares() {
             (Egress::None, None),
             (Egress::Routed, Some("10.77.0.5")),
         ] {
-            let nat = vec![Nat { egress, ..nat(BRIDGE, "10.77.0.0/24", None) }];
+            let nat = vec![Nat { ipv4: ipv4("10.77.0.0/24", egress), ..nat(BRIDGE, "10.77.0.0/24", None) }];
             let rules = Firewall { nat, ..firewall(&[("198.18.100.1", "10.77.0.5")]) };
             f.networks.apply_firewall(&rules).await.expect("written");
             assert_eq!(guest.fetch("10.9.0.2", 8080).as_deref(), seen_as, "{egress:?}");

@@ -1,5 +1,7 @@
 //! The addresses that berth gives out on bridged networks, of which other machines of these networks do not know. Pure.
 
+use std::net::IpAddr;
+
 use berth_api::vm::InterfaceStatus;
 
 use super::super::{LanAddress, Observed, Step};
@@ -10,16 +12,21 @@ pub(super) fn probe<'a>(
     interfaces: impl Iterator<Item = &'a InterfaceStatus>,
 ) -> Option<Step> {
     let addresses: Vec<LanAddress> =
-        interfaces.filter_map(|interface| lan_address(observed, interface)).collect();
+        interfaces.flat_map(|interface| lan_addresses(observed, interface)).collect();
     (!addresses.is_empty()).then_some(Step::ProbeAddresses(addresses))
 }
 
-fn lan_address(observed: &Observed, interface: &InterfaceStatus) -> Option<LanAddress> {
-    observed.lans.get(&interface.network).filter(|lan| !lan.is_external())?;
-    Some(LanAddress {
+/// Returns the addresses of an interface on a bridged network that berth has given out.
+fn lan_addresses(observed: &Observed, interface: &InterfaceStatus) -> Vec<LanAddress> {
+    let (lan, bridge) = (observed.lans.get(&interface.network), observed.accesses.get(&interface.network));
+    let Some((lan, bridge)) = lan.zip(bridge) else { return Vec::new() };
+    let given = [(lan.is_ipv4_static(), &interface.address), (lan.is_ipv6_static(), &interface.ipv6_address)];
+    let of_interface = |address: IpAddr| LanAddress {
         interface: interface.name.clone(),
-        address: interface.address.parse().ok()?,
+        address,
         mac: interface.mac_address.to_ascii_lowercase(),
-        bridge: observed.accesses.get(&interface.network)?.clone(),
-    })
+        bridge: bridge.clone(),
+    };
+    let addresses = given.into_iter().filter(|(is_static, _)| *is_static);
+    addresses.filter_map(|(_, text)| Some(of_interface(text.parse().ok()?))).collect()
 }

@@ -12,7 +12,7 @@ use berth_host::{HostFacts, LaunchRequest, QemuFacts, ShareFacts, TapConfig};
 use berth_qemu::cpu_models;
 use berth_qemu::hypervisor::{CpuTime, Limits};
 use berth_qemu::machine::{
-    self, CdromSpec, Extras, MachineSpec, NIC_PORTS, NicModel, NicSpec, Tap, Topology,
+    self, CdromSpec, Extras, MachineSpec, NIC_PORTS, NicModel, NicSpec, Tap, Topology, USUAL_NIC_PORTS,
 };
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -34,6 +34,8 @@ use crate::journal::{Journal, MemoryGrowth, PinnedHardware, PostStart, Run, RunP
 use crate::networking::tap_of;
 use crate::restores::VmRestore;
 
+/// The ports for network cards that a machine has beside those with a card.
+const SPARE_NIC_PORTS: usize = 2;
 /// Retry interval for dependencies that are not watched.
 const LOOK_FOR: Duration = Duration::from_secs(2);
 /// Retry interval while the host lacks something.
@@ -339,7 +341,7 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
         disks: pins::disks(observed, &journal.disk_places),
         cdroms: cdroms.clone(),
         nics: nics(vm, observed, &journal),
-        nic_ports: NIC_PORTS,
+        nic_ports: nic_ports(&journal),
         graphics: match vm.spec.graphics {
             Graphics::None => machine::Graphics::None,
             Graphics::VGA => machine::Graphics::Vga,
@@ -457,6 +459,15 @@ pub(super) fn nics(vm: &VM, observed: &Observed, journal: &Journal) -> Vec<NicSp
             queues: queues_of(wanted),
         })
         .collect()
+}
+
+/// The number of ports for network cards: those of most machines, or all if fewer than two of these would be free for cards that are
+/// plugged in later.
+fn nic_ports(journal: &Journal) -> u8 {
+    let highest = journal.slots.keys().filter_map(|name| journal.port_of(name)).max();
+    let is_within = highest.is_none_or(|port| port < USUAL_NIC_PORTS);
+    let has_spare = journal.slots.len() + SPARE_NIC_PORTS <= usize::from(USUAL_NIC_PORTS);
+    if is_within && has_spare { USUAL_NIC_PORTS } else { NIC_PORTS }
 }
 
 /// Returns the interfaces listed in the spec, with what was decided for them at binding and their PCI slots.

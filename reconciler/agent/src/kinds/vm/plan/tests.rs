@@ -191,6 +191,8 @@ fn ready_to_start() -> Observed {
         missing_groups: Vec::new(),
         lans: Default::default(),
         conflicts: Default::default(),
+        network_config: Vec::new(),
+        observed_addresses: None,
         accesses: Default::default(),
         refused_network: None,
         bridges: [("berth-shared/default".to_owned(), "bth-00004d".to_owned())].into(),

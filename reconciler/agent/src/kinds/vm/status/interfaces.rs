@@ -71,7 +71,7 @@ fn groups_problem(status: &VMStatus, observed: &Observed) -> Option<(Reason, Str
     if !closed.is_empty() {
         let text = format!(
             "interface {closed} names security groups, which need the addresses that berth gives out, and its Network has ipv4.allocation \
-             External: it sends nothing; take securityGroups out"
+             or ipv6.allocation External: it sends nothing from addresses that others give out; take securityGroups out"
         );
         return Some((Reason::NotSupported, text));
     }

@@ -1,7 +1,7 @@
 //! dnsmasq's files as text. Pure, except for looking up the user that dnsmasq may run as.
 
 use std::fmt::Write;
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
 use jiff::Timestamp;
@@ -42,18 +42,19 @@ pub(super) fn conf(files: &Files, network: &NetworkConfig, user: Option<&str>) -
     };
     line(format_args!("quiet-dhcp"));
     // Only clients in the hosts file get an address.
-    line(format_args!(
-        "dhcp-range={},static,{},{LEASE_SECONDS}",
-        network.cidr.network(),
-        network.cidr.netmask()
-    ));
+    if let Some(ipv4) = network.ipv4 {
+        let (first, mask) = (ipv4.range.network(), ipv4.range.netmask());
+        line(format_args!("dhcp-range={first},static,{mask},{LEASE_SECONDS}"));
+    }
     line(format_args!("dhcp-ignore=tag:!known\ndhcp-authoritative\nno-ping\ndhcp-lease-max=65536"));
     line(format_args!("dhcp-hostsfile={}", files.hosts.display()));
     line(format_args!("dhcp-leasefile={}", files.leases.display()));
-    line(format_args!("dhcp-option=option:mtu,{}", network.mtu));
     // Not in a file of options that SIGHUP reads again: dnsmasq 2.90 crashes when it does.
-    for option in options::options(network) {
-        line(format_args!("dhcp-option={option}"));
+    if let Some(ipv4) = network.ipv4 {
+        line(format_args!("dhcp-option=option:mtu,{}", network.mtu));
+        for option in options::options(network, ipv4) {
+            line(format_args!("dhcp-option={option}"));
+        }
     }
     if let Some(ipv6) = network.ipv6 {
         let (prefix, length) = (ipv6.prefix.network(), ipv6.prefix.prefix_len());
@@ -83,7 +84,9 @@ pub(super) fn hosts(network: &NetworkConfig) -> String {
         for tag in options::tags(network, lease) {
             write!(hosts, ",set:{tag}").expect("writing to memory");
         }
-        write!(hosts, ",{}", lease.address).expect("writing to memory");
+        if let Some(address) = lease.address.filter(|_| network.ipv4.is_some()) {
+            write!(hosts, ",{address}").expect("writing to memory");
+        }
         if let Some(ipv6) = lease.ipv6.filter(|_| network.ipv6.is_some()) {
             write!(hosts, ",[{ipv6}]").expect("writing to memory");
         }
@@ -96,37 +99,59 @@ pub(super) fn hosts(network: &NetworkConfig) -> String {
     hosts
 }
 
-/// Parses dnsmasq's lease file: lines of `expiry mac address name client-id`.
-pub(super) fn parse_leases(text: &str) -> Vec<LeaseTaken> {
-    text.lines().filter_map(parse_lease).collect()
+/// Parses dnsmasq's lease file: lines of `expiry mac address name client-id`, or for IPv6 `expiry number address name client-id`, whose
+/// MAC address is that of the reservation in the hosts file. A guest with addresses of both families is seen by its IPv4 lease.
+pub(super) fn parse_leases(text: &str, hosts: &str) -> Vec<LeaseTaken> {
+    text.lines().filter_map(|line| parse_lease(line).or_else(|| parse_ipv6_lease(line, hosts))).collect()
 }
 
 fn parse_lease(line: &str) -> Option<LeaseTaken> {
     let mut fields = line.split_ascii_whitespace();
     let expires: i64 = fields.next()?.parse().ok()?;
     let mac = fields.next()?.to_ascii_lowercase();
-    let address = fields.next()?.parse().ok()?;
+    let address = IpAddr::V4(fields.next()?.parse().ok()?);
     // dnsmasq records the expiry; each renewal moves it.
     let taken_at = Timestamp::from_second(expires.saturating_sub(LEASE_SECONDS)).ok()?;
     Some(LeaseTaken { mac, address, taken_at })
 }
 
+fn parse_ipv6_lease(line: &str, hosts: &str) -> Option<LeaseTaken> {
+    let mut fields = line.split_ascii_whitespace();
+    let expires: i64 = fields.next()?.parse().ok()?;
+    let address: Ipv6Addr = fields.nth(1)?.parse().ok()?;
+    let reservation = reservation_of(address, hosts)?;
+    if reservation.split(',').any(|field| field.parse::<Ipv4Addr>().is_ok()) {
+        return None;
+    }
+    let mac = reservation.split(',').next()?.to_ascii_lowercase();
+    let taken_at = Timestamp::from_second(expires.saturating_sub(IPV6_LEASE_SECONDS)).ok()?;
+    Some(LeaseTaken { mac, address: address.into(), taken_at })
+}
+
+/// Returns the line of a hosts file that reserves an IPv6 address.
+fn reservation_of(address: Ipv6Addr, hosts: &str) -> Option<&str> {
+    let reserved = format!(",[{address}]");
+    hosts.lines().find(|line| line.contains(&reserved))
+}
+
+/// Returns the MAC address that a hosts file reserves an IPv6 address for.
+fn reserved_for(address: Ipv6Addr, hosts: &str) -> Option<&str> {
+    reservation_of(address, hosts)?.split(',').next()
+}
+
 /// Returns the lease file without the leases of addresses that are now reserved for another MAC: dnsmasq would refuse
 /// such an address to its new owner. A lease of an IPv6 address names no MAC: the former hosts file does.
 pub(super) fn without_conflicts(text: &str, leases: &[Lease], former_hosts: &str) -> String {
-    let former_mac = |address: Ipv6Addr| {
-        let reserved = format!(",[{address}]");
-        former_hosts.lines().find(|line| line.contains(&reserved))?.split(',').next()
-    };
     let conflicts = |line: &&str| {
         let of_another = parse_lease(line).is_some_and(|taken| {
-            leases.iter().any(|l| l.address == taken.address && !l.mac.eq_ignore_ascii_case(&taken.mac))
+            let is_its = |lease: &&Lease| lease.address.map(IpAddr::V4) == Some(taken.address);
+            leases.iter().filter(is_its).any(|lease| !lease.mac.eq_ignore_ascii_case(&taken.mac))
         });
         let ipv6: Option<Ipv6Addr> = line.split_ascii_whitespace().nth(2).and_then(|text| text.parse().ok());
         of_another
             || ipv6.is_some_and(|address| {
                 let heir = leases.iter().find(|lease| lease.ipv6 == Some(address));
-                heir.is_some_and(|heir| former_mac(address) != Some(&heir.mac))
+                heir.is_some_and(|heir| reserved_for(address, former_hosts) != Some(&heir.mac))
             })
     };
     text.lines().filter(|line| !conflicts(line)).fold(String::new(), |kept, line| kept + line + "\n")
@@ -134,7 +159,6 @@ pub(super) fn without_conflicts(text: &str, leases: &[Lease], former_hosts: &str
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
     use std::path::Path;
 
     use super::*;
@@ -142,7 +166,7 @@ mod tests {
     fn lease(mac: &str, address: &str, hostname: &str) -> Lease {
         Lease {
             mac: mac.to_owned(),
-            address: address.parse().expect("address"),
+            address: Some(address.parse().expect("address")),
             ipv6: None,
             hostname: hostname.to_owned(),
             dns: Vec::new(),
@@ -154,9 +178,11 @@ mod tests {
     fn network() -> NetworkConfig {
         NetworkConfig {
             bridge: "bth-0a1b2c3d".to_owned(),
-            cidr: "10.77.0.0/16".parse().expect("range"),
-            gateway: Ipv4Addr::new(10, 77, 0, 1),
-            egress: Egress::Masquerade,
+            ipv4: Some(crate::Ipv4Network {
+                range: "10.77.0.0/16".parse().expect("range"),
+                gateway: Ipv4Addr::new(10, 77, 0, 1),
+                egress: Egress::Masquerade,
+            }),
             ipv6: None,
             mtu: 1450,
             dns: Vec::new(),
@@ -206,7 +232,7 @@ mod tests {
     fn with_a_prefix_it_advertises_itself_and_gives_out_ipv6_addresses() {
         let guest = Lease {
             ipv6: "fd00:60::9".parse().ok(),
-            dns: vec![Ipv4Addr::new(9, 9, 9, 9)],
+            dns: vec![Ipv4Addr::new(9, 9, 9, 9).into()],
             ..lease("52:54:00:00:00:01", "10.77.0.9", "web")
         };
         let network = |egress| NetworkConfig {
@@ -232,9 +258,62 @@ mod tests {
         );
         let without = NetworkConfig { ipv6: None, ..network(Egress::None) };
         assert!(!hosts(&without).contains("fd00"));
-        let own = NetworkConfig { dns: vec![Ipv4Addr::new(9, 9, 9, 9)], ..network(Egress::None) };
+        let own = NetworkConfig { dns: vec![Ipv4Addr::new(9, 9, 9, 9).into()], ..network(Egress::None) };
         let own = conf(&Files::within(Path::new("/s")), &own, None);
         assert!(!own.contains("option6:dns-server"), "no name server of the host's: {own}");
+    }
+
+    #[test]
+    fn without_ipv4_it_gives_out_ipv6_addresses_only() {
+        let own: IpAddr = "2620:fe::fe".parse().expect("an address");
+        let guest = |mac: &str, last: &str, dns: Vec<IpAddr>| Lease {
+            address: None,
+            ipv6: format!("fd00:60::{last}").parse().ok(),
+            dns,
+            ..lease(mac, "10.77.0.9", "web")
+        };
+        let network = NetworkConfig {
+            ipv4: None,
+            ipv6: ipv6(Egress::Routed),
+            leases: vec![
+                guest("52:54:00:00:00:01", "9", Vec::new()),
+                guest("52:54:00:00:00:02", "a", vec![own]),
+            ],
+            ..network()
+        };
+        let text = conf(&Files::within(Path::new("/s/network/bth-0a1b2c3d")), &network, None);
+        let (_, after) = text.split_once("quiet-dhcp\n").expect("the options of DHCP");
+        insta::assert_snapshot!(after, @r"
+        dhcp-ignore=tag:!known
+        dhcp-authoritative
+        no-ping
+        dhcp-lease-max=65536
+        dhcp-hostsfile=/s/network/bth-0a1b2c3d/hosts
+        dhcp-leasefile=/s/network/bth-0a1b2c3d/leases
+        dhcp-range=fd00:60::,static,64,600
+        enable-ra
+        ra-param=bth-0a1b2c3d,mtu:1450,60,1800
+        dhcp-option=option6:dns-server,[fd00:60::1]
+        dhcp-option=tag:guest-525400000002,option6:dns-server,[2620:fe::fe]
+        ");
+        assert_eq!(
+            hosts(&network),
+            "52:54:00:00:00:01,[fd00:60::9],web\n52:54:00:00:00:02,set:guest-525400000002,[fd00:60::a],web\n"
+        );
+    }
+
+    #[test]
+    fn a_lease_of_an_ipv6_address_is_that_of_the_guest_it_is_reserved_for() {
+        let taken = "duid 00:01\n1763 11 fd00:60::9 web 00:03:01\n1763 12 fd00:60::10 db 00:03:02\n";
+        let leases = parse_leases(taken, "52:54:00:00:00:01,[fd00:60::9],web\n");
+        let [lease] = &leases[..] else { panic!("{leases:?}") };
+        assert_eq!(
+            (lease.mac.as_str(), lease.address),
+            ("52:54:00:00:00:01", "fd00:60::9".parse().expect("one"))
+        );
+        assert_eq!(lease.taken_at.as_second(), 1763 - IPV6_LEASE_SECONDS);
+        let both = "52:54:00:00:00:01,10.77.0.9,[fd00:60::9],web\n";
+        assert!(parse_leases(taken, both).is_empty(), "its IPv4 lease is not taken yet");
     }
 
     #[test]
@@ -251,7 +330,7 @@ mod tests {
 
     #[test]
     fn name_servers_of_its_own_replace_the_gateways() {
-        let network = NetworkConfig { dns: vec![Ipv4Addr::new(9, 9, 9, 9)], ..network() };
+        let network = NetworkConfig { dns: vec![Ipv4Addr::new(9, 9, 9, 9).into()], ..network() };
         let conf = conf(&Files::within(Path::new("/s")), &network, None);
         assert!(conf.ends_with("dhcp-option=option:dns-server,9.9.9.9\nport=0\n"), "{conf}");
     }
@@ -299,6 +378,6 @@ mod tests {
         let kept = without_conflicts(taken, &[lease("52:54:00:00:00:03", "10.77.0.9", "new")], "");
         assert_eq!(kept, "1764 52:54:00:00:00:02 10.77.0.10 * *\n");
         assert_eq!(without_conflicts(taken, &[lease("52:54:00:00:00:01", "10.77.0.9", "old")], ""), taken);
-        assert_eq!(parse_leases(taken)[0].mac, "52:54:00:00:00:01");
+        assert_eq!(parse_leases(taken, "")[0].mac, "52:54:00:00:00:01");
     }
 }

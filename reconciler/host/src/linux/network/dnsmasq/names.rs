@@ -99,7 +99,7 @@ fn conf(files: &Files, network: &NetworkConfig, names: &Names, user: Option<&str
     };
     // No other name server is asked about these.
     line(format_args!("local=/{}/", names.domain));
-    for zone in reverse_zones(network.cidr) {
+    for zone in network.ipv4.into_iter().flat_map(|ipv4| reverse_zones(ipv4.range)) {
         line(format_args!("local=/{zone}/"));
     }
     if let Some(ipv6) = network.ipv6 {
@@ -149,7 +149,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
-    use crate::{Egress, Ipv6Network};
+    use crate::{Egress, Ipv4Network, Ipv6Network};
 
     fn network(domain: &str) -> NetworkConfig {
         let record = |name: &str, address: &str| NameRecord {
@@ -166,9 +166,11 @@ mod tests {
         ];
         NetworkConfig {
             bridge: "bth-0a1b2c3d".to_owned(),
-            cidr: "10.77.0.0/23".parse().expect("range"),
-            gateway: Ipv4Addr::new(10, 77, 0, 1),
-            egress: Egress::Masquerade,
+            ipv4: Some(Ipv4Network {
+                range: "10.77.0.0/23".parse().expect("range"),
+                gateway: Ipv4Addr::new(10, 77, 0, 1),
+                egress: Egress::Masquerade,
+            }),
             ipv6: Some(Ipv6Network {
                 prefix: "fd00:60::/64".parse().expect("a prefix"),
                 gateway: "fd00:60::1".parse().expect("an address"),

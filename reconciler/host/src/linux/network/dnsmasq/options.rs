@@ -8,9 +8,9 @@
 //! *Source*: RFC 3442 (a client that gets routes ignores the router, so that they include the default route), RFC 3397.
 
 use std::fmt::Display;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::{GuestRoutes, Ipv6Network, Lease, Names, NetworkConfig};
+use crate::{GuestRoutes, Ipv4Network, Ipv6Network, Lease, Names, NetworkConfig};
 
 /// The tag of guests that do not get the routes of the network.
 const OWN_ROUTES: &str = "own-routes";
@@ -21,18 +21,23 @@ const OWN_DOMAINS: &str = "own-domains";
 /// What a guest gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Options {
-    dns: Vec<Ipv4Addr>,
+    dns: Vec<IpAddr>,
     search_domains: Vec<String>,
+    /// Of IPv4.
     routes: GuestRoutes,
 }
 
-/// Returns the values of `dhcp-option`.
-pub(super) fn options(network: &NetworkConfig) -> Vec<String> {
+/// Returns the values of `dhcp-option` for DHCP of IPv4.
+pub(super) fn options(network: &NetworkConfig, ipv4: Ipv4Network) -> Vec<String> {
     let common = Options::of_network(network);
+    let dns = |options: &Options| match options.dns.is_empty() {
+        true => list([ipv4.gateway]),
+        false => list(ipv4_only(&options.dns)),
+    };
     let mut options = Vec::new();
     let mut add = |option: String| options.push(option);
     add(format!("option:router{}", list(common.routes.default)));
-    add(format!("option:dns-server{}", list(&common.dns)));
+    add(format!("option:dns-server{}", dns(&common)));
     if let Some(domain) = searched_domain(network) {
         add(format!("tag:!{OWN_DOMAINS},option:domain-name,{domain}"));
     }
@@ -42,15 +47,13 @@ pub(super) fn options(network: &NetworkConfig) -> Vec<String> {
     if !common.routes.others.is_empty() {
         add(format!("tag:!{OWN_ROUTES},option:classless-static-route{}", routes(&common.routes)));
     }
-    let mut leases: Vec<&Lease> = network.leases.iter().collect();
-    leases.sort_by_key(|lease| (lease.address, &lease.mac));
-    for lease in leases {
+    for lease in sorted(&network.leases) {
         let (own, tag) = (Options::of(network, lease), tag(lease));
         if own.routes.default != common.routes.default {
             add(format!("tag:{tag},option:router{}", list(own.routes.default)));
         }
         if own.dns != common.dns {
-            add(format!("tag:{tag},option:dns-server{}", list(&own.dns)));
+            add(format!("tag:{tag},option:dns-server{}", dns(&own)));
         }
         if own.search_domains != common.search_domains {
             add(format!("tag:{tag},option:domain-search{}", list(&own.search_domains)));
@@ -62,18 +65,58 @@ pub(super) fn options(network: &NetworkConfig) -> Vec<String> {
     options
 }
 
-/// Returns the values of `dhcp-option` for DHCPv6, which router advertisements contain too. Name servers of the network's own are IPv4
-/// addresses, which guests get by DHCP for IPv4.
+/// Returns the values of `dhcp-option` for DHCPv6, which router advertisements contain too: those without a tag. Name servers with
+/// IPv4 addresses are in the answers of DHCP for IPv4.
 pub(super) fn ipv6_options(network: &NetworkConfig, ipv6: Ipv6Network) -> Vec<String> {
+    let common = Options::of_network(network);
+    let dns = |options: &Options| match options.dns.is_empty() {
+        true => list([bracketed(ipv6.gateway)]),
+        false => list(ipv6_only(&options.dns).map(bracketed)),
+    };
     let mut options = Vec::new();
-    if network.dns.is_empty() {
-        options.push(format!("option6:dns-server,[{}]", ipv6.gateway));
+    let common_dns = dns(&common);
+    if !common_dns.is_empty() {
+        options.push(format!("option6:dns-server{common_dns}"));
     }
-    let domains = search_domains(network);
-    if !domains.is_empty() {
-        options.push(format!("option6:domain-search{}", list(&domains)));
+    if !common.search_domains.is_empty() {
+        options.push(format!("option6:domain-search{}", list(&common.search_domains)));
+    }
+    for lease in sorted(&network.leases) {
+        let (own, tag) = (Options::of(network, lease), tag(lease));
+        let own_dns = dns(&own);
+        if own_dns != common_dns && !own_dns.is_empty() {
+            options.push(format!("tag:{tag},option6:dns-server{own_dns}"));
+        }
+        if own.search_domains != common.search_domains {
+            options.push(format!("tag:{tag},option6:domain-search{}", list(&own.search_domains)));
+        }
     }
     options
+}
+
+fn sorted(leases: &[Lease]) -> Vec<&Lease> {
+    let mut leases: Vec<&Lease> = leases.iter().collect();
+    leases.sort_by_key(|lease| (lease.address, lease.ipv6, &lease.mac));
+    leases
+}
+
+fn ipv4_only(addresses: &[IpAddr]) -> impl Iterator<Item = Ipv4Addr> {
+    addresses.iter().filter_map(|address| match address {
+        IpAddr::V4(address) => Some(*address),
+        IpAddr::V6(_) => None,
+    })
+}
+
+fn ipv6_only(addresses: &[IpAddr]) -> impl Iterator<Item = Ipv6Addr> {
+    addresses.iter().filter_map(|address| match address {
+        IpAddr::V4(_) => None,
+        IpAddr::V6(address) => Some(*address),
+    })
+}
+
+/// An IPv6 address as dnsmasq reads it in options.
+fn bracketed(address: Ipv6Addr) -> String {
+    format!("[{address}]")
 }
 
 /// Returns the tags of a guest.
@@ -94,10 +137,11 @@ pub(super) fn tags(network: &NetworkConfig, lease: &Lease) -> Vec<String> {
 
 impl Options {
     fn of_network(network: &NetworkConfig) -> Self {
+        let gateway = network.ipv4.map(|ipv4| ipv4.gateway);
         Self {
-            dns: if network.dns.is_empty() { vec![network.gateway] } else { network.dns.clone() },
+            dns: network.dns.clone(),
             search_domains: search_domains(network),
-            routes: GuestRoutes::of(&network.routes, Some(network.gateway), None, true),
+            routes: GuestRoutes::of(&network.routes, gateway, None, true),
         }
     }
 
@@ -109,8 +153,8 @@ impl Options {
             search_domains: if own.is_empty() { common.search_domains } else { own },
             routes: GuestRoutes::of(
                 &network.routes,
-                Some(network.gateway),
-                Some(lease.address),
+                network.ipv4.map(|ipv4| ipv4.gateway),
+                lease.address,
                 !lease.no_default_route,
             ),
         }
@@ -174,7 +218,7 @@ mod tests {
     fn lease(last: u8) -> Lease {
         Lease {
             mac: format!("52:54:00:00:00:{last:02x}"),
-            address: Ipv4Addr::new(10, 77, 0, last),
+            address: Some(Ipv4Addr::new(10, 77, 0, last)),
             ipv6: None,
             hostname: "web".to_owned(),
             dns: Vec::new(),
@@ -190,9 +234,7 @@ mod tests {
     fn network(routes: Vec<Route>, leases: Vec<Lease>) -> NetworkConfig {
         NetworkConfig {
             bridge: "bth-0a1b2c3d".to_owned(),
-            cidr: "10.77.0.0/16".parse().expect("range"),
-            gateway: Ipv4Addr::new(10, 77, 0, 1),
-            egress: crate::Egress::Masquerade,
+            ipv4: Some(ipv4()),
             ipv6: None,
             mtu: 1450,
             dns: Vec::new(),
@@ -204,6 +246,18 @@ mod tests {
             tracked: false,
             relay: None,
         }
+    }
+
+    fn ipv4() -> Ipv4Network {
+        Ipv4Network {
+            range: "10.77.0.0/16".parse().expect("range"),
+            gateway: Ipv4Addr::new(10, 77, 0, 1),
+            egress: crate::Egress::Masquerade,
+        }
+    }
+
+    fn options(network: &NetworkConfig) -> Vec<String> {
+        super::options(network, ipv4())
     }
 
     #[test]
@@ -270,12 +324,12 @@ mod tests {
     #[test]
     fn a_guests_own_name_servers_and_domains_replace_the_networks() {
         let own = Lease {
-            dns: vec![Ipv4Addr::new(9, 9, 9, 9), Ipv4Addr::new(10, 77, 0, 53)],
+            dns: vec![Ipv4Addr::new(9, 9, 9, 9).into(), Ipv4Addr::new(10, 77, 0, 53).into()],
             search_domains: vec!["db.example.org".to_owned(), "example.org".to_owned()],
             ..lease(2)
         };
         let network = NetworkConfig {
-            dns: vec![Ipv4Addr::new(10, 77, 0, 54)],
+            dns: vec![Ipv4Addr::new(10, 77, 0, 54).into()],
             search_domains: vec!["example.net".to_owned()],
             ..network(Vec::new(), vec![own.clone()])
         };

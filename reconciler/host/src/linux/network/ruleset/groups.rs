@@ -35,6 +35,8 @@ const BRIDGE_PRIORITY: i32 = -200;
 /// Router and neighbour solicitations, neighbour advertisements, and reports of multicast listeners. The table `bridge` has
 /// checked them.
 const DISCOVERY: [u8; 7] = [130, 131, 132, 133, 135, 136, 143];
+/// Of IPv4. The types of answers follow those of their queries, except for this one.
+const ECHO_REQUEST: u8 = 8;
 const FILTERED: &str = "filtered";
 const FILTERED_TAPS: &str = "filtered_taps";
 const FILTERED_CHAIN: &str = "filtered";
@@ -241,7 +243,12 @@ fn comment(group: &FilterGroup, rule: &FilterRule, direction: Direction) -> Stri
     format!("{} {} {}", group.name, direction.chain, rule.name).chars().take(120).collect()
 }
 
-/// The conditions on protocol and port.
+/// The type of the answer to a query of ICMP or ICMPv6.
+fn answer_to(query: u8) -> u8 {
+    if query == ECHO_REQUEST { 0 } else { query.saturating_add(1) }
+}
+
+/// The conditions on protocol, and port or type.
 fn transport(rule: &FilterRule) -> Vec<Value> {
     let protocol = match rule.protocol {
         FilterProtocol::Any => return Vec::new(),
@@ -261,6 +268,18 @@ fn transport(rule: &FilterRule) -> Vec<Value> {
         // The port that accepts the connection, after translation.
         let port = json!({"ct": {"key": "proto-src", "dir": "reply"}});
         conditions.push(compare("==", port, json!({"set": ports})));
+    }
+    let of_icmp = match rule.protocol {
+        FilterProtocol::Icmp => Some("icmp"),
+        FilterProtocol::Icmpv6 => Some("icmpv6"),
+        _ => None,
+    };
+    if let Some(protocol) = of_icmp.filter(|_| !rule.icmp_types.is_empty()) {
+        // An answer opens no connection: the kernel tracks one that nothing has asked for as invalid.
+        let types: BTreeSet<u8> =
+            rule.icmp_types.iter().flat_map(|query| [*query, answer_to(*query)]).collect();
+        let own = json!({"payload": {"protocol": protocol, "field": "type"}});
+        conditions.push(compare("==", own, json!({"set": types})));
     }
     conditions
 }
@@ -418,6 +437,7 @@ mod tests {
             name: format!("rule{n}"),
             protocol: FilterProtocol::Tcp,
             ports: vec![(80, 80)],
+            icmp_types: Vec::new(),
             ranges: vec!["192.0.2.0/24".parse().expect("a range")],
             sets: vec!["ns/web".into()],
         };
@@ -453,6 +473,18 @@ mod tests {
     #[test]
     fn without_filtered_interfaces_there_is_nothing() {
         assert!(filter(&Filters { ports: Vec::new(), ..filters(0, 3) }).is_empty());
+    }
+
+    #[test]
+    fn a_rule_with_types_has_those_of_the_answers_too() {
+        let types = |protocol, icmp_types: &[u8]| {
+            let rule = FilterRule { protocol, icmp_types: icmp_types.to_vec(), ..FilterRule::default() };
+            transport(&rule).get(1).map(|condition| condition["match"]["right"]["set"].clone())
+        };
+        assert_eq!(types(FilterProtocol::Icmp, &[8, 13]), Some(json!([0, 8, 13, 14])));
+        assert_eq!(types(FilterProtocol::Icmpv6, &[128]), Some(json!([128, 129])));
+        assert_eq!(types(FilterProtocol::Icmp, &[]), None);
+        assert_eq!(types(FilterProtocol::Udp, &[8]), None);
     }
 
     #[test]

@@ -8,19 +8,19 @@
 //!    IPv4    from its address; from 0.0.0.0 for DHCP requests, for its own MAC; no replies of a DHCP server
 //!    IPv6    from the link-local address of its MAC and from its address; no advertisement of other addresses and no detection of
 //!            duplicates of them; no router, no redirect, no DHCP server, no fragments
-//!    from a bridge of the host: no router advertisements
+//!    from a bridge of the host: no router advertisements, unless the network's routers give out its IPv6 addresses
 //! ```
 //!
 //! The sets assign addresses to taps: a tap that is in none of them passes nothing. Rules are stateless, because not
 //! every kernel tracks connections between the ports of a bridge.
 
-use ipnet::Ipv4Net;
+use ipnet::{IpNet, Ipv4Net};
 use serde_json::{Value, json};
 
 use super::super::TAP_PREFIX;
-use super::super::bridged::INNER_PREFIX;
+use super::super::bridged::{INNER_PREFIX, inner_of};
 use super::{BRIDGED, accept, compare, drop, meta, trunks};
-use crate::{Port, PortException};
+use crate::{Isolation, Port, PortException};
 
 const MACS: &str = "macs";
 pub(super) const ADDRESSES: &str = "addresses";
@@ -31,6 +31,7 @@ const CHAIN: &str = "guests";
 const OTHERS: &str = "others";
 const OTHER_ARP: &str = "other_arp";
 const OTHER_IPV4: &str = "other_ipv4";
+const OTHER_IPV6: &str = "other_ipv6";
 /// The chains for frames to a DHCP server, and for neighbour discovery about an own IPv6 address: each tap has its own rules there.
 const ASKS_DHCP: &str = "asks_dhcp";
 const ADVERTISES: &str = "advertises";
@@ -49,8 +50,13 @@ const MULTICAST_REPORT: u8 = 143;
 /// TCP, UDP, ICMPv6.
 const UPPER: [u8; 3] = [6, 17, 58];
 
-/// The sets, chains and rules, for an empty table.
-pub(super) fn guard(ports: &[Port], exceptions: &[PortException]) -> Vec<Value> {
+/// The sets, chains and rules, for an empty table. `advertised`: the bridges whose guests hear the network's routers.
+pub(super) fn guard(
+    ports: &[Port],
+    exceptions: &[PortException],
+    isolated: &[Isolation],
+    advertised: &[String],
+) -> Vec<Value> {
     let mut ports: Vec<&Port> = ports.iter().collect();
     ports.sort();
     ports.dedup_by_key(|port| &port.tap);
@@ -73,7 +79,7 @@ pub(super) fn guard(ports: &[Port], exceptions: &[PortException]) -> Vec<Value> 
         chain(ADVERTISES),
         BRIDGED.chain(CHAIN, "filter", "prerouting", PRIORITY),
     ];
-    commands.extend(others(exceptions));
+    commands.extend(others(exceptions, isolated));
     for port in ports {
         let by_it = || compare("==", meta("iifname"), json!(port.tap));
         let Some(mac) = bytes(&port.mac) else { continue };
@@ -84,15 +90,29 @@ pub(super) fn guard(ports: &[Port], exceptions: &[PortException]) -> Vec<Value> 
             let own = compare("==", raw(ADVERTISED), number_of(own));
             commands.push(BRIDGED.rule(ADVERTISES, vec![by_it(), own, json!({"return": null})]));
         }
-        commands.push(BRIDGED.rule(ADVERTISES, vec![by_it(), drop()]));
+        if !exceptions.iter().any(|exception| exception.tap == port.tap && has_any_ipv6(exception)) {
+            commands.push(BRIDGED.rule(ADVERTISES, vec![by_it(), drop()]));
+        }
     }
-    commands.extend(rules().into_iter().map(|expressions| BRIDGED.rule(CHAIN, expressions)));
+    commands.extend(rules(advertised).into_iter().map(|expressions| BRIDGED.rule(CHAIN, expressions)));
     commands
 }
 
-/// The set and the chains for addresses that are not a tap's own.
-fn others(exceptions: &[PortException]) -> Vec<Value> {
-    let ranges = |exception: &PortException| Ipv4Net::aggregate(&exception.ranges);
+/// Whether the guest may send from any IPv6 address.
+fn has_any_ipv6(exception: &PortException) -> bool {
+    exception.ranges.iter().any(|range| matches!(range, IpNet::V6(range) if range.prefix_len() == 0))
+}
+
+/// The set and the chains for addresses that are not a tap's own. Those under which hosts forward connections into an isolated network
+/// pass its filters, so that no guest may send from them.
+fn others(exceptions: &[PortException], isolated: &[Isolation]) -> Vec<Value> {
+    let ipv4 = |range: &IpNet| match range {
+        IpNet::V4(range) => Some(*range),
+        IpNet::V6(_) => None,
+    };
+    let ranges = |exception: &PortException| {
+        Ipv4Net::aggregate(&exception.ranges.iter().filter_map(ipv4).collect::<Vec<_>>())
+    };
     let element = |tap: &String, range: Ipv4Net| json!({"concat": [tap, {"prefix": {"addr": range.network(), "len": range.prefix_len()}}]});
     let elements =
         exceptions.iter().flat_map(|e| ranges(e).into_iter().map(|range| element(&e.tap, range))).collect();
@@ -106,15 +126,41 @@ fn others(exceptions: &[PortException]) -> Vec<Value> {
             let as_gateway = compare("==", payload(protocol, field), json!(gateway));
             commands.push(BRIDGED.rule(name, vec![by_it, as_gateway, drop()]));
         }
+        let relayed = isolated.iter().filter(|of| !of.taps.is_empty() && !of.relays.is_empty());
+        for network in relayed.filter(|_| !exceptions.is_empty()) {
+            let by_one = compare("==", meta("iifname"), json!({"set": network.taps}));
+            let as_host = compare("==", payload(protocol, field), json!({"set": network.relays}));
+            commands.push(BRIDGED.rule(name, vec![by_one, as_host, drop()]));
+        }
         let there = json!({"concat": [meta("iifname"), payload(protocol, field)]});
         let allowed = compare("==", there, json!(format!("@{OTHERS}")));
         commands.push(BRIDGED.rule(name, vec![allowed, json!({"return": null})]));
         commands.push(BRIDGED.rule(name, vec![drop()]));
     }
+    commands.push(chain(OTHER_IPV6));
+    for exception in exceptions.iter().filter(|exception| has_any_ipv6(exception)) {
+        let by_it = compare("==", meta("iifname"), json!(exception.tap));
+        commands.push(BRIDGED.rule(OTHER_IPV6, vec![by_it, json!({"return": null})]));
+    }
+    commands.push(BRIDGED.rule(OTHER_IPV6, vec![drop()]));
     commands
 }
 
-fn rules() -> Vec<Vec<Value>> {
+/// The frames of routers' advertisements that come by a bridge of the host and do not reach guests.
+fn from_routers(advertised: &[String]) -> Vec<Value> {
+    let by_a_bridge = compare("==", meta("iifname"), json!(format!("{INNER_PREFIX}*")));
+    let mut heard: Vec<String> = advertised.iter().map(|bridge| inner_of(bridge)).collect();
+    heard.sort();
+    heard.dedup();
+    let not_heard = compare("!=", meta("iifname"), json!({"set": heard}));
+    let is_advertisement = compare("==", payload("icmpv6", "type"), json!(ROUTER_ADVERTISEMENT));
+    match advertised.is_empty() {
+        true => vec![by_a_bridge, is_advertisement, drop()],
+        false => vec![by_a_bridge, not_heard, is_advertisement, drop()],
+    }
+}
+
+fn rules(advertised: &[String]) -> Vec<Vec<Value>> {
     let not_of = |left: Value, set: &str| {
         compare("!=", json!({"concat": [meta("iifname"), left]}), json!(format!("@{set}")))
     };
@@ -124,12 +170,8 @@ fn rules() -> Vec<Vec<Value>> {
     let mut rules = Vec::from(trunks::untracked());
     rules.extend([
         trunks::from_the_network(),
-        // Guests of bridged networks have no other IPv6 addresses than link-local ones: a router there is not for them.
-        vec![
-            compare("==", meta("iifname"), json!(format!("{INNER_PREFIX}*"))),
-            is("icmpv6", "type", json!(ROUTER_ADVERTISEMENT)),
-            drop(),
-        ],
+        // Guests have link-local addresses there, or those that berth gives out, and no use for a router's.
+        from_routers(advertised),
         vec![compare("!=", meta("iifname"), json!(format!("{TAP_PREFIX}*"))), accept()],
         vec![not_of(payload("ether", "saddr"), MACS), drop()],
         trunks::sent(),
@@ -174,7 +216,7 @@ fn rules() -> Vec<Vec<Value>> {
             is("icmpv6", "type", json!({"set": [NEIGHBOUR_SOLICITATION, MULTICAST_REPORT]})),
             accept(),
         ],
-        vec![not_of(payload("ip6", "saddr"), IPV6_ADDRESSES), drop()],
+        vec![not_of(payload("ip6", "saddr"), IPV6_ADDRESSES), go(OTHER_IPV6)],
         // The rules above match by protocol: a packet with any other one is dropped.
         vec![
             is("ether", "type", json!("ip6")),
@@ -241,5 +283,32 @@ mod tests {
             Some("fe80::5eff:fe10:2030")
         );
         assert_eq!(link_local("52:54:00:00:00"), None);
+    }
+
+    #[test]
+    fn a_guest_of_an_isolated_network_never_sends_from_an_address_that_other_hosts_forward_from() {
+        let exception = PortException {
+            tap: "btt00000002n0".into(),
+            ranges: vec!["0.0.0.0/0".parse().expect("a range")],
+            macs: Vec::new(),
+            gateway: None,
+        };
+        let isolated = Isolation {
+            bridge: None,
+            taps: vec![exception.tap.clone()],
+            relays: vec!["10.77.0.9".parse().expect("an address")],
+        };
+        let ends = |chain: &str, isolated: &[Isolation]| -> Vec<String> {
+            let commands = others(std::slice::from_ref(&exception), isolated);
+            let rules = commands.iter().map(|command| &command["add"]["rule"]);
+            let of_chain = rules.filter(|rule| rule["chain"] == chain);
+            let end = |rule: &Value| rule["expr"].as_array()?.last()?.as_object()?.keys().next().cloned();
+            of_chain.filter_map(end).collect()
+        };
+        for chain in [OTHER_ARP, OTHER_IPV4] {
+            assert_eq!(ends(chain, &[]), ["return", "drop"], "{chain}");
+            let closed = ends(chain, std::slice::from_ref(&isolated));
+            assert_eq!(closed, ["drop", "return", "drop"], "{chain}");
+        }
     }
 }

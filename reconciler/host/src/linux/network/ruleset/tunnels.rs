@@ -45,13 +45,13 @@ pub(super) fn between(nat: &[Nat]) -> Vec<Value> {
 fn never_across(network: &Nat) -> Vec<Vec<Value>> {
     let payload = |protocol: &str, field: &str| json!({"payload": {"protocol": protocol, "field": field}});
     let gateway = json!(hardware_address(bridge_mac(&network.bridge)));
-    let mut rules = vec![
-        vec![compare("==", payload("udp", "dport"), json!({"set": [67, 68]}))],
-        vec![compare("==", payload("arp", "saddr ip"), json!(network.gateway))],
-        vec![compare("==", payload("arp", "daddr ip"), json!(network.gateway))],
-        vec![compare("==", payload("ether", "saddr"), gateway.clone())],
-        vec![compare("==", payload("ether", "daddr"), gateway)],
-    ];
+    let mut rules = vec![vec![compare("==", payload("udp", "dport"), json!({"set": [67, 68]}))]];
+    if let Some(ipv4) = network.ipv4 {
+        rules.push(vec![compare("==", payload("arp", "saddr ip"), json!(ipv4.gateway))]);
+        rules.push(vec![compare("==", payload("arp", "daddr ip"), json!(ipv4.gateway))]);
+    }
+    rules.push(vec![compare("==", payload("ether", "saddr"), gateway.clone())]);
+    rules.push(vec![compare("==", payload("ether", "daddr"), gateway)]);
     if let Some(ipv6) = network.ipv6 {
         let kind = |kinds: &[u8]| compare("==", payload("icmpv6", "type"), json!({"set": kinds}));
         rules.push(vec![compare("==", payload("udp", "dport"), json!({"set": [546, 547]}))]);

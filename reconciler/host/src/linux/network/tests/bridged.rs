@@ -21,7 +21,7 @@ fn port(last: u8, address: Option<&str>) -> Port {
 fn rules() -> Firewall {
     let any = PortException {
         tap: port(3, None).tap,
-        ranges: vec![Ipv4Net::default()],
+        ranges: vec![Ipv4Net::default().into()],
         macs: Vec::new(),
         gateway: None,
     };

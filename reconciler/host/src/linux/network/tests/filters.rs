@@ -33,6 +33,7 @@ pub(super) fn rule(
         name: "rule".into(),
         protocol,
         ports: ports.to_vec(),
+        icmp_types: Vec::new(),
         ranges: ranges.iter().map(|range| range.parse().expect("a range")).collect(),
         sets: sets.iter().map(|name| (*name).to_owned()).collect(),
     }
@@ -165,6 +166,33 @@ fn a_filtered_machine_receives_what_its_groups_allow_from_neighbours_and_from_ou
         assert!(stranger.connects("10.77.0.2", 9090), "without a group everything within the network");
         stranger.inject(broadcast_to(2, 4));
         assert_eq!(inbox.recv_timeout(PATIENCE), Ok(4), "a broadcast too");
+    });
+}
+
+#[test]
+fn a_rule_with_types_of_icmp_lets_those_queries_and_their_answers_pass() {
+    in_own_namespace(|| async {
+        let f = Fixture::new();
+        let with = |protocol, icmp_types: &[u8]| {
+            let ranges = ["0.0.0.0/0", "::/0"];
+            let rule = FilterRule { icmp_types: icmp_types.to_vec(), ..rule(protocol, &[], &ranges, &[]) };
+            firewall_with(filters(Some(group(vec![rule], None)), &[]))
+        };
+        let (icmp, icmpv6) = (FilterProtocol::Icmp, FilterProtocol::Icmpv6);
+        f.networks.apply_firewall(&with(icmp, &[8])).await.expect("rules");
+        f.networks.ensure(&tracked()).await.expect("made");
+        let (_web, stranger) = (guest(2), guest(4));
+        let answers = |address: &'static str| stranger.is_echoed(address);
+        let soon = |address| (0..10).any(|_| answers(address));
+        let (ipv4, ipv6) = ("10.77.0.2", "fe80::5054:ff:fe00:2");
+        assert!(soon(ipv4), "a query of the rule, and its answer");
+        assert!(!answers(ipv6), "another protocol");
+        f.networks.apply_firewall(&with(icmp, &[13])).await.expect("rules");
+        assert!(!answers(ipv4), "another type");
+        f.networks.apply_firewall(&with(icmpv6, &[139])).await.expect("rules");
+        assert!(!answers(ipv6), "another type of IPv6");
+        f.networks.apply_firewall(&with(icmpv6, &[128])).await.expect("rules");
+        assert!(soon(ipv6), "a query of IPv6");
     });
 }
 

@@ -147,6 +147,35 @@ pub(super) fn configure(guest: &Guest, address: &'static str) {
 }
 
 #[test]
+fn a_network_without_ipv4_gives_out_ipv6_addresses_and_its_host_has_no_other_in_it() {
+    in_own_namespace(|| async {
+        let f = Fixture::new();
+        let only = Lease { address: None, ..lease(5) };
+        let config = NetworkConfig { ipv4: None, leases: vec![only], ..dual_stack(Egress::Masquerade) };
+        let nat = vec![Nat { ipv4: None, ..rules(Egress::Masquerade).nat.remove(0) }];
+        f.networks.ensure(&config).await.expect("made");
+        f.networks.apply_firewall(&Firewall { nat, ..Firewall::default() }).await.expect("written");
+        assert_eq!(ip(&format!("-4 addr show dev {BRIDGE}")), "");
+        let (given, _guest) = asks(Guest::join(BRIDGE, 5), duid(1)).await;
+        assert_eq!(given.map(|given| given.address), Some(address("fd00:60::5")));
+        let mut taken = Vec::new();
+        // The file of leases is written after the answer.
+        for _ in 0..50 {
+            taken = f.networks.leases_taken(BRIDGE).await.expect("read");
+            if !taken.is_empty() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        let [one] = &taken[..] else { panic!("{taken:?}") };
+        assert_eq!((&one.mac, one.address), (&lease(5).mac, address("fd00:60::5").into()));
+        let forwarding = f.networks.forwarding().await.expect("looked");
+        assert!(forwarding.ok, "IPv4 need not be forwarded: {forwarding:?}");
+        f.networks.remove(BRIDGE).await.expect("removed");
+    });
+}
+
+#[test]
 fn guests_get_the_ipv6_address_that_was_decided_and_nobody_else_gets_any() {
     in_own_namespace(|| async {
         let f = Fixture::new();

@@ -16,7 +16,7 @@ fn port(last: u8) -> Port {
     Port {
         tap: format!("btt0000000{last}n0"),
         mac: lease(last).mac,
-        address: Some(lease(last).address),
+        address: lease(last).address,
         ipv6: lease(last).ipv6,
     }
 }

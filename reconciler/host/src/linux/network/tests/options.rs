@@ -1,6 +1,6 @@
 //! The options that guests get by DHCP, from a real dnsmasq.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use super::dhcp::Offer;
 use super::guest::Guest;
@@ -72,7 +72,7 @@ fn an_interface_has_no_default_route_if_it_is_not_to_have_one_and_its_own_server
         let f = Fixture::new();
         let second = Lease { no_default_route: true, ..lease(6) };
         let third = Lease {
-            dns: vec![Ipv4Addr::new(9, 9, 9, 9), address(53)],
+            dns: vec![Ipv4Addr::new(9, 9, 9, 9).into(), address(53).into()],
             search_domains: texts(&["example.net"]),
             ..lease(7)
         };
@@ -134,7 +134,7 @@ fn as_much_as_can_be_declared_fits_into_a_packet() {
         let domain = format!("{}.{}", "d".repeat(40), "e".repeat(9));
         let own = Lease { hostname: "h".repeat(63), ..lease(5) };
         let config = NetworkConfig {
-            dns: vec![address(50), address(51), address(52), address(53)],
+            dns: [50, 51, 52, 53].map(|last| IpAddr::V4(address(last))).to_vec(),
             search_domains: texts(&["c.d", "ef", "g", "h", "ij", &longest]),
             names: Some(Names { domain: domain.clone(), is_searched: true, records: Vec::new() }),
             routes: routes_to,

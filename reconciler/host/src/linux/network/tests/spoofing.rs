@@ -33,7 +33,7 @@ pub(super) fn ethernet(from: [u8; 6], kind: u16, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-fn arp(operation: u8, mac: [u8; 6], address: Ipv4Addr) -> Vec<u8> {
+pub(super) fn arp(operation: u8, mac: [u8; 6], address: Ipv4Addr) -> Vec<u8> {
     let mut packet = vec![0, 1, 8, 0, 6, 4, 0, operation];
     packet.extend(mac);
     packet.extend(address.octets());
@@ -214,12 +214,7 @@ fn arrived(from: &Guest, inbox: &Receiver<Vec<u8>>, cases: &Cases) -> Vec<&'stat
 }
 
 fn port(tap: &str, last: u8) -> Port {
-    Port {
-        tap: tap.to_owned(),
-        mac: lease(last).mac,
-        address: Some(lease(last).address),
-        ipv6: lease(last).ipv6,
-    }
+    Port { tap: tap.to_owned(), mac: lease(last).mac, address: lease(last).address, ipv6: lease(last).ipv6 }
 }
 
 fn guarded() -> Firewall {

@@ -29,7 +29,13 @@ impl Known<'_> {
             shown_taps: self.firewall.ports.iter().map(|port| port.tap.clone()).collect(),
             shown_bridges: BTreeSet::from([BRIDGE.to_owned()]),
             is_sent,
-            packet: TracedPacket { from: ip(from), to: ip(to), protocol: TraceProtocol::Tcp, port: dport },
+            packet: TracedPacket {
+                from: ip(from),
+                to: ip(to),
+                protocol: TraceProtocol::Tcp,
+                port: dport,
+                icmp_type: None,
+            },
             firewall: self.firewall.clone(),
             networks: vec![self.network.clone()],
         };
@@ -108,10 +114,10 @@ fn a_trace_and_a_connection_have_the_same_end() {
         known.agrees_from(&outside, "10.77.0.2", 80, false).await;
 
         // The network's way out is closed, and then the host's addresses outside.
-        known.firewall.nat[0].egress = Egress::None;
+        known.firewall.nat[0].ipv4.as_mut().expect("it has IPv4").egress = Egress::None;
         f.networks.apply_firewall(&known.firewall).await.expect("rules");
         known.agrees((4, &stranger), OUTSIDE, 7000, false).await;
-        known.firewall.nat[0].egress = Egress::Masquerade;
+        known.firewall.nat[0].ipv4.as_mut().expect("it has IPv4").egress = Egress::Masquerade;
         known.firewall.closed = vec!["203.0.113.0/24".parse().expect("a range")];
         f.networks.apply_firewall(&known.firewall).await.expect("rules");
         known.agrees((4, &stranger), OUTSIDE, 7000, false).await;

@@ -23,7 +23,7 @@ fn port(last: u8) -> Port {
     Port {
         tap: format!("btt0000000{last}n0"),
         mac: lease(last).mac,
-        address: Some(lease(last).address),
+        address: lease(last).address,
         ipv6: None,
     }
 }
@@ -87,7 +87,8 @@ fn frames(from: [u8; 6]) -> Cases {
 
 /// A frame without a tag, from a machine's own addresses.
 fn untagged(last: u8) -> Vec<u8> {
-    [&ethernet(mac(last), IPV4, &datagram(lease(last).address))[..], &mark(LAST)].concat()
+    [&ethernet(mac(last), IPV4, &datagram(lease(last).address.expect("an IPv4 address")))[..], &mark(LAST)]
+        .concat()
 }
 
 /// Waits until the bridges between two machines forward: a new port needs a moment.
@@ -186,7 +187,7 @@ fn a_tagged_frame_of_a_guest_begins_no_connection() {
         run("nft", "add chain inet seen forward { type filter hook forward priority 0 ; }");
         run("nft", "add rule inet seen forward ip saddr 10.77.0.7 ct state new counter");
         let has_begun = || !run("nft", "list chain inet seen forward").contains("packets 0 ");
-        let others = datagram(lease(7).address);
+        let others = datagram(lease(7).address.expect("an IPv4 address"));
         let frame = vec![("as a neighbour", tagged(mac(5), (VLAN, 10), IPV4, &others))];
         assert_eq!(arrived((&guest, 5), &[&machine], &frame), [["as a neighbour"]]);
         assert!(!has_begun());

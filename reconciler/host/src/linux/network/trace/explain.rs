@@ -123,6 +123,7 @@ const CLOSED: &str = "addresses of hosts and of the control plane, and link-loca
 const TUNNELS: &str = "the tunnels between hosts are closed to guests and strangers";
 const RELAY: &str =
     "by the way to guests on other hosts, only connections to public addresses and their answers pass";
+const ISOLATED: &str = "the network is isolated: its guests do not reach each other";
 const BETWEEN_NETWORKS: &str = "from outside and from other networks, a network receives answers and connections to public addresses only";
 
 /// Returns place and reason of a rule that drops or rejects.
@@ -130,6 +131,7 @@ pub(super) fn reason(hit: &Hit) -> Option<(&'static str, &'static str)> {
     let has = |text: &str| hit.rule.contains(text);
     let is_tunnels = has("\"right\":4789");
     let found = match (hit.family.as_str(), hit.chain.as_str()) {
+        ("bridge", "isolation") => ("isolation", ISOLATED),
         ("bridge", "filtered") => {
             ("filter of the bridge", "a filtered interface receives packets to its own addresses only")
         }
@@ -149,12 +151,15 @@ pub(super) fn reason(hit: &Hit) -> Option<(&'static str, &'static str)> {
             "source check",
             "a guest sends from the addresses of its interface only: allowed_addresses makes exceptions",
         ),
+        ("bridge", "other_ipv6") => {
+            ("source check", "a guest sends from the IPv6 addresses of its interface only")
+        }
         ("bridge", "guests") => ("source check", of_guests(&hit.rule)),
         ("inet", "input" | "forward") if is_tunnels => ("host", TUNNELS),
         ("inet", "input" | "forward") if has(OUTER_PREFIX) => ("forwarding", RELAY),
         ("inet", "forward") if has("@closed\"") => ("forwarding", CLOSED),
         ("inet", "forward") if has("net-unreachable") => {
-            ("forwarding", "its egress is None: packets to the outside are rejected")
+            ("forwarding", "its egress is None, or it has no IPv4: packets to the outside are rejected")
         }
         ("inet", "forward") if has("no-route") => (
             "forwarding",
@@ -163,9 +168,10 @@ pub(super) fn reason(hit: &Hit) -> Option<(&'static str, &'static str)> {
         ("inet", "forward") if has("\"saddr\"") => {
             ("forwarding", "packets leave a network from its own addresses only")
         }
-        ("inet", "forward") if has("\"iifname\"") && has("\"oifname\"") => {
+        ("inet", "forward") if has("\"iifname\"") && has("\"oifname\"") && has("\"!=\"") => {
             ("forwarding", "packets of a bridged network are not routed")
         }
+        ("inet", "forward") if has("\"iifname\"") && has("\"oifname\"") => ("isolation", ISOLATED),
         ("inet", "forward") if has("\"oifname\"") => ("forwarding", BETWEEN_NETWORKS),
         ("inet", "input") if has("\"reject\"") => {
             ("public address", "no port of the address that leads to a guest matches the packet")
@@ -187,8 +193,6 @@ pub(super) fn reason(hit: &Hit) -> Option<(&'static str, &'static str)> {
 fn of_guests(rule: &str) -> &'static str {
     if rule.contains("@macs") {
         "a guest sends from the MAC addresses of its interface only: allowed_mac_addresses makes exceptions"
-    } else if rule.contains("@ipv6_addresses") {
-        "a guest sends from the IPv6 addresses of its interface only"
     } else if rule.contains("\"sport\"") || rule.contains("\"dport\"") {
         "a guest is no DHCP server, and its requests are in one piece"
     } else if rule.contains("\"icmpv6\"") {

@@ -183,6 +183,14 @@ fn address(value: &Value) -> Option<IpAddr> {
     value.as_str()?.parse().ok()
 }
 
+/// The type of a query, which rules name by its number, or an echo request also by its name.
+fn icmp_type(of_packet: Option<u8>, echo_request: u8) -> Reading {
+    match of_packet.filter(|own| *own != echo_request) {
+        Some(own) => Reading::of(own),
+        None => Reading::Known(vec![json!("echo-request"), json!(echo_request)]),
+    }
+}
+
 impl Frame {
     /// Whether its destination was translated.
     fn is_translated(&self) -> bool {
@@ -292,8 +300,8 @@ impl Frame {
             ("ip", "frag-off") => Reading::of(0),
             ("tcp" | "udp", "dport") => Reading::of(packet.port),
             ("tcp" | "udp", "sport") => Reading::of(SOURCE_PORT),
-            ("icmp", "type") => Reading::Known(vec![json!("echo-request"), json!(8)]),
-            ("icmpv6", "type") => Reading::Known(vec![json!("echo-request"), json!(128)]),
+            ("icmp", "type") => icmp_type(packet.icmp_type, 8),
+            ("icmpv6", "type") => icmp_type(packet.icmp_type, 128),
             _ => Reading::Unknown,
         }
     }

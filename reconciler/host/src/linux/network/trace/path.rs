@@ -187,9 +187,10 @@ impl<'a> Walk<'a> {
     /// The router to which a guest sends a packet, as DHCP gives it routes.
     fn router(&self, network: &NetworkConfig, port: &Port, to: IpAddr) -> Option<IpAddr> {
         let IpAddr::V4(to) = to else { return network.ipv6.map(|ipv6| ipv6.gateway.into()) };
+        let gateway = network.ipv4?.gateway;
         let lease = network.leases.iter().find(|lease| lease.mac == port.mac);
         let has_default = !lease.is_some_and(|lease| lease.no_default_route);
-        let routes = GuestRoutes::of(&network.routes, Some(network.gateway), port.address, has_default).all();
+        let routes = GuestRoutes::of(&network.routes, Some(gateway), port.address, has_default).all();
         let found = routes.iter().filter(|route| route.to.contains(&to));
         found.max_by_key(|route| route.to.prefix_len()).map(|route| route.via.into())
     }
@@ -540,7 +541,7 @@ impl<'a> Walk<'a> {
         let has_exception = |port: &&Port| {
             let of_port = firewall.exceptions.iter().filter(|each| each.tap == port.tap);
             let mut ranges = of_port.flat_map(|each| &each.ranges);
-            ranges.any(|range| range.prefix_len() == 32 && IpAddr::V4(range.addr()) == address)
+            ranges.any(|range| range.prefix_len() == range.max_prefix_len() && range.addr() == address)
         };
         let mut excepted = beside.into_iter().filter(has_exception);
         match (excepted.next(), excepted.next()) {
@@ -567,14 +568,14 @@ pub(super) fn is_link_local(address: IpAddr) -> bool {
 
 fn is_within(network: &NetworkConfig, address: IpAddr) -> bool {
     match address {
-        IpAddr::V4(address) => network.cidr.contains(&address),
+        IpAddr::V4(address) => network.ipv4.is_some_and(|ipv4| ipv4.range.contains(&address)),
         IpAddr::V6(address) => network.ipv6.is_some_and(|ipv6| ipv6.prefix.contains(&address)),
     }
 }
 
 fn is_gateway(network: &NetworkConfig, address: IpAddr) -> bool {
     match address {
-        IpAddr::V4(address) => address == network.gateway,
+        IpAddr::V4(address) => network.ipv4.is_some_and(|ipv4| ipv4.gateway == address),
         IpAddr::V6(address) => {
             let own = link_local(&hardware_address(bridge_mac(&network.bridge)));
             own == Some(address) || network.ipv6.is_some_and(|ipv6| ipv6.gateway == address)

@@ -1,5 +1,7 @@
 //! The way of packets through the rules of a host that is described here; `network::tests::trace` compares it with real packets.
 
+mod guests;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::ops::ControlFlow;
@@ -12,9 +14,9 @@ use super::path::Walk;
 use super::rules::Ruleset;
 use crate::{
     Balanced, BalancedPort, Egress, FilterGroup, FilterProtocol, FilterRule, FilteredPort, Filters, Firewall,
-    Forward, Ipv6Network, Lease, Nat, NetworkConfig, Port, PortException, PortLimits, PortMark, PortProtocol,
-    PortTrunk, Route, StepResult, Trace, TraceDirection, TraceEnd, TraceObject, TraceProtocol, TraceRequest,
-    TracedPacket, TracedRule, TrafficLimit, Tunnel,
+    Forward, Ipv4Network, Ipv6Network, Lease, Nat, NetworkConfig, Port, PortException, PortLimits, PortMark,
+    PortProtocol, PortTrunk, Route, StepResult, Trace, TraceDirection, TraceEnd, TraceObject, TraceProtocol,
+    TraceRequest, TracedPacket, TracedRule, TrafficLimit, Tunnel,
 };
 
 const BRIDGE: &str = "bth-00004d";
@@ -42,7 +44,7 @@ fn port(last: u8) -> Port {
 
 fn rule(name: &str, protocol: FilterProtocol, ports: &[(u16, u16)], ranges: &[&str]) -> FilterRule {
     let ranges = ranges.iter().map(|range| range.parse().expect("a range")).collect();
-    FilterRule { name: name.into(), protocol, ports: ports.to_vec(), ranges, sets: Vec::new() }
+    FilterRule { name: name.into(), protocol, ports: ports.to_vec(), ranges, ..FilterRule::default() }
 }
 
 fn ipv6(egress: Egress) -> Option<Ipv6Network> {
@@ -50,16 +52,16 @@ fn ipv6(egress: Egress) -> Option<Ipv6Network> {
     Some(Ipv6Network { prefix, gateway: "fd00:60::1".parse().expect("an address"), egress })
 }
 
-fn nat(bridge: &str, cidr: &str, egress: Egress) -> Nat {
-    let cidr: ipnet::Ipv4Net = cidr.parse().expect("a range");
-    let gateway = cidr.hosts().next().expect("hosts");
+fn nat(bridge: &str, range: &str, egress: Egress) -> Nat {
+    let range: ipnet::Ipv4Net = range.parse().expect("a range");
+    let ipv4 = Ipv4Network { range, gateway: range.hosts().next().expect("hosts"), egress };
     let tunnel = (bridge == BRIDGE).then(|| Tunnel {
         vni: 77,
         local: "192.0.2.1".parse().expect("an address"),
         peers: vec!["192.0.2.2".parse().expect("an address")],
     });
     let ipv6 = if bridge == BRIDGE { ipv6(egress) } else { None };
-    Nat { bridge: bridge.into(), cidr, gateway, egress, ipv6, tunnel }
+    Nat { bridge: bridge.into(), ipv4: Some(ipv4), ipv6, tunnel }
 }
 
 /// A host with each kind of rule.
@@ -77,6 +79,7 @@ fn firewall(egress: Egress) -> Firewall {
     Firewall {
         nat: vec![nat(BRIDGE, "10.77.0.0/24", egress), nat(OTHER, "10.78.0.0/24", Egress::Masquerade)],
         bridged: vec![LAN.into()],
+        advertised: Vec::new(),
         forwards: [("198.51.100.7", "10.77.0.2"), ("2001:db8::7", "fd00:60::2")]
             .map(|(public, private)| (ip(public), ip(private)))
             .map(|(public, private)| Forward { public, private, announced_on: Some("eth0".into()) })
@@ -106,6 +109,8 @@ fn firewall(egress: Egress) -> Firewall {
         limits: vec![PortLimits { tap: tap(4), ingress: limits, egress: limits }],
         marks: vec![PortMark { tap: tap(4), dscp: 46 }],
         trunks: vec![PortTrunk { tap: tap(3), vlans: vec![(10, 10), (100, 199)] }],
+        isolated: Vec::new(),
+        observed: Vec::new(),
         filters: Filters {
             ports: vec![FilteredPort { port: port(2), groups: vec!["ns/web".into()] }],
             groups: vec![web],
@@ -121,7 +126,7 @@ fn firewall(egress: Egress) -> Firewall {
 fn network(nat: &Nat) -> NetworkConfig {
     let lease = |last: u8| Lease {
         mac: format!("52:54:00:00:00:{last:02x}"),
-        address: std::net::Ipv4Addr::new(10, 77, 0, last),
+        address: Some(std::net::Ipv4Addr::new(10, 77, 0, last)),
         ipv6: None,
         hostname: "guest".into(),
         dns: Vec::new(),
@@ -134,9 +139,7 @@ fn network(nat: &Nat) -> NetworkConfig {
     };
     NetworkConfig {
         bridge: nat.bridge.clone(),
-        cidr: nat.cidr,
-        gateway: nat.gateway,
-        egress: nat.egress,
+        ipv4: nat.ipv4,
         ipv6: nat.ipv6,
         mtu: 1450,
         dns: Vec::new(),
@@ -177,13 +180,15 @@ struct Case {
     /// The guests of other namespaces, and whether the first network is of another one too.
     hidden: BTreeSet<String>,
     is_network_hidden: bool,
+    /// None: an echo request.
+    icmp_type: Option<u8>,
 }
 
 impl Case {
     fn of(tap: u8) -> Self {
         let (down, hidden) = (BTreeSet::new(), BTreeSet::new());
         let firewall = firewall(Egress::Masquerade);
-        Self { firewall, facts: facts(), tap, down, hidden, is_network_hidden: false }
+        Self { firewall, facts: facts(), tap, down, hidden, is_network_hidden: false, icmp_type: None }
     }
 
     /// The host's routes: to its networks by their bridges, and to all else by a router.
@@ -218,7 +223,7 @@ impl Case {
             shown_taps: (2..=5).map(tap).filter(is_shown).collect(),
             shown_bridges: bridges.map(str::to_owned).collect(),
             is_sent,
-            packet: TracedPacket { from: ip(from), to: ip(to), protocol, port },
+            packet: TracedPacket { from: ip(from), to: ip(to), protocol, port, icmp_type: self.icmp_type },
             firewall: self.firewall.clone(),
             networks: self.firewall.nat.iter().map(network).collect(),
         };

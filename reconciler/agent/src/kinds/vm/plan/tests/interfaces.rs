@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use berth_api::vm::InterfaceStatus;
-use berth_qemu::machine::{NIC_PORTS, NicModel, NicSpec};
+use berth_qemu::machine::{NIC_PORTS, NicModel, NicSpec, USUAL_NIC_PORTS};
 
 use super::*;
 
@@ -234,7 +234,7 @@ fn a_new_machine_has_its_cards_in_ports_and_one_whose_place_is_known_keeps_it() 
             _ => None,
         });
         let machine = launch.expect("it starts");
-        assert_eq!(machine.nic_ports, NIC_PORTS);
+        assert_eq!(machine.nic_ports, USUAL_NIC_PORTS);
         machine.validate().expect("a valid machine");
         machine.nics.into_iter().map(|nic| (nic.model, nic.slot, nic.port)).collect::<Vec<_>>()
     };
@@ -243,6 +243,23 @@ fn a_new_machine_has_its_cards_in_ports_and_one_whose_place_is_known_keeps_it() 
     let mut older = ready_to_start();
     older.journal.slots = [("nic0".to_owned(), 0)].into();
     assert_eq!(nics(&older)[0], (NicModel::Virtio, 0, None));
+}
+
+#[test]
+fn a_machine_with_many_cards_has_more_ports_and_two_of_them_are_free_for_later() {
+    let ports = |count: usize| {
+        let vm = with_interfaces((0..count).map(|n| json!({"name": format!("nic{n}")})).collect());
+        let launch = plan(&vm, &ready_to_start()).steps.into_iter().find_map(|step| match step {
+            Step::Launch(request) => Some(request.machine),
+            _ => None,
+        });
+        let machine = launch.expect("it starts");
+        machine.validate().expect("a valid machine");
+        assert!(machine.nics.iter().all(|nic| nic.port.is_some()), "{count}");
+        machine.nic_ports
+    };
+    assert_eq!([0, 1, 6].map(ports), [USUAL_NIC_PORTS; 3]);
+    assert_eq!([7, 8, 10].map(ports), [NIC_PORTS; 3]);
 }
 
 #[test]

@@ -1,0 +1,154 @@
+//! Refuses addresses that do not fit a network's type, and gateways and ranges outside of it.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use ipnet::IpNet;
+use tfplugin6::{AttributePath, Diagnostic, Value};
+
+/// The attributes of one family.
+struct Family {
+    /// The object with allocation, gateway and range.
+    object: &'static str,
+    /// The range.
+    cidr: &'static str,
+    server: &'static str,
+}
+
+const IPV4: Family = Family { object: "ipv4", cidr: "cidr", server: "a DHCP server that is not berth's" };
+const IPV6: Family = Family { object: "ipv6", cidr: "ipv6_cidr", server: "routers that are not berth's" };
+
+/// A network as it is declared.
+struct Declared<'a> {
+    config: &'a Value,
+    is_bridge: bool,
+    found: Vec<Diagnostic>,
+}
+
+pub(super) fn check(config: &Value) -> Vec<Diagnostic> {
+    let attributes = ["type", "bridge", "ipv4", "ipv6", "cidr", "ipv6_cidr"].map(|name| config.get(name));
+    let allocations = [IPV4, IPV6].map(|family| config.get(family.object).get("allocation"));
+    if attributes.iter().chain(&allocations).any(|value| value.is_unknown()) {
+        return Vec::new();
+    }
+    let is_bridge = config.get("type").as_str() == Some("Bridge");
+    let mut declared = Declared { config, is_bridge, found: Vec::new() };
+    declared.check_bridge();
+    declared.check_presence();
+    for family in [IPV4, IPV6] {
+        declared.check_family(&family);
+        declared.check_within(&family);
+    }
+    declared.found
+}
+
+fn at(name: &str) -> AttributePath {
+    AttributePath::root(name)
+}
+
+impl Declared<'_> {
+    fn wrong(&mut self, at: AttributePath, summary: &str, detail: &str) {
+        self.found.push(Diagnostic::error(summary, format!("{at}: {detail}")).at(at));
+    }
+
+    fn has(&self, name: &str) -> bool {
+        !self.config.get(name).is_null()
+    }
+
+    fn is_external(&self, family: &Family) -> bool {
+        self.is_bridge && self.config.get(family.object).get("allocation").as_str() == Some("External")
+    }
+
+    fn is_without_addresses(&self) -> bool {
+        let is_external = self.is_external(&IPV4) || self.is_external(&IPV6);
+        !self.has("cidr") && !self.has("ipv6_cidr") && !is_external
+    }
+
+    fn check_bridge(&mut self) {
+        match (self.is_bridge, self.has("bridge")) {
+            (true, false) => self.wrong(
+                at("bridge"),
+                "A bridged network without a bridge",
+                "a network of type \"Bridge\" needs the name of a bridge of the hosts, for example { name = \"vmbr0\" }, or of an interface, { interface = \"eth1\" }.",
+            ),
+            (false, true) => self.wrong(
+                at("bridge"),
+                "A bridge of an overlay",
+                "only a network of type \"Bridge\" has one. Set type = \"Bridge\", or leave `bridge` out.",
+            ),
+            _ => {}
+        }
+    }
+
+    /// A network has addresses of one family at least, and what it declares of IPv4 needs a range.
+    fn check_presence(&mut self) {
+        if self.is_without_addresses() {
+            let detail = "it is needed: a network has `cidr`, `ipv6_cidr` or both, unless ipv4.allocation or ipv6.allocation is \"External\".";
+            self.wrong(at("cidr"), "A network without a range", detail);
+        } else if !self.has("cidr") && !self.is_external(&IPV4) {
+            for name in ["egress", "routes"].into_iter().filter(|name| self.has(name)).collect::<Vec<_>>() {
+                let detail = "it is that of IPv4, and the network has no `cidr`: leave it out.";
+                self.wrong(at(name), "A network without IPv4", detail);
+            }
+        }
+    }
+
+    fn check_family(&mut self, family: &Family) {
+        let object = self.config.get(family.object);
+        if object.is_null() {
+            return;
+        }
+        if !self.is_bridge {
+            let detail = format!(
+                "only a network of type \"Bridge\" has it: in an overlay, berth gives out the addresses of `{}`.",
+                family.cidr
+            );
+            self.wrong(at(family.object), "Addresses of an overlay", &detail);
+            return;
+        }
+        let parts = ["gateway", "range"].map(|name| (at(family.object).attribute(name), object.get(name)));
+        if self.is_external(family) {
+            let of_ipv4 = ["dns", "search_domains", "routes"].map(|name| (at(name), self.config.get(name)));
+            let of_family = if family.object == IPV4.object { &of_ipv4[..] } else { &[] };
+            let declared = [(at(family.cidr), self.config.get(family.cidr))];
+            let all: Vec<_> = declared.iter().chain(of_family).chain(&parts).cloned().collect();
+            for (path, _) in all.into_iter().filter(|(_, value)| !value.is_null()) {
+                let detail = format!(
+                    "with {}.allocation \"External\", guests get it from {}: leave it out.",
+                    family.object, family.server
+                );
+                self.wrong(path, "Others give it out", &detail);
+            }
+        } else if !self.has(family.cidr) && !self.is_without_addresses() {
+            let detail = format!(
+                "`{}` needs it: without a range, the network has no addresses of this family. Set it, or leave `{}` out.",
+                family.object, family.object
+            );
+            self.wrong(at(family.cidr), "Addresses without a range", &detail);
+        }
+    }
+
+    fn check_within(&mut self, family: &Family) {
+        let cidr = self.config.get(family.cidr).as_str().unwrap_or_default();
+        let Ok(range) = cidr.parse::<IpNet>() else { return };
+        // A router of IPv6 is often named by its link-local address.
+        let is_link_local =
+            |address: IpAddr| matches!(address, IpAddr::V6(address) if is_link_local(address));
+        for name in ["gateway", "range"] {
+            let text = self.config.get(family.object).get(name).as_str().unwrap_or_default();
+            let is_outside = |address: &str| {
+                let address: Option<IpAddr> = address.parse().ok();
+                address.is_some_and(|address| {
+                    !range.contains(&address) && !(name == "gateway" && is_link_local(address))
+                })
+            };
+            if text.split('-').any(is_outside) {
+                let detail = format!("{text} is not within {} {cidr}.", family.cidr);
+                self.wrong(at(family.object).attribute(name), "An address outside of the network", &detail);
+            }
+        }
+    }
+}
+
+fn is_link_local(address: Ipv6Addr) -> bool {
+    address.segments()[0] & 0xffc0 == 0xfe80
+}

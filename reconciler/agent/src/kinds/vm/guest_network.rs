@@ -1,0 +1,175 @@
+//! The network configuration that a guest gets, as its status publishes it. Pure.
+
+use berth_api::vm::{ConfiguredRoute, InterfaceConfig, InterfaceStatus};
+use berth_api::{Egress, Network, SHARED_NAMESPACE, VM};
+use berth_host::{GuestRoutes, Route};
+
+use crate::index::{Tables, mtu_of};
+use crate::networking::{find, routes_of};
+
+/// Returns the configuration of each interface whose Network is known.
+pub(super) fn configs(tables: &Tables, vm: &VM) -> Vec<InterfaceConfig> {
+    let interfaces = vm.status.iter().flat_map(|status| &status.interfaces);
+    interfaces.filter_map(|interface| Some(config(&find(tables, &interface.network)?, interface))).collect()
+}
+
+fn config(network: &Network, interface: &InterfaceStatus) -> InterfaceConfig {
+    let has_default = interface.default_route != Some(false);
+    let ipv4 = network.range().filter(|_| !network.is_external() && !interface.address.is_empty());
+    let ipv6 = network.ipv6_prefix().filter(|_| !interface.ipv6_address.is_empty());
+    let is_overlay = network.host_bridge().is_none();
+    let routes = match ipv4 {
+        Some(_) => {
+            let own = interface.address.parse().ok();
+            GuestRoutes::of(&routes_of(network), network.gateway(), own, has_default)
+        }
+        None => GuestRoutes::default(),
+    };
+    // In an overlay the router advertises itself, whatever the interface declares.
+    let is_ipv6_open = if is_overlay { network.spec.ipv6_egress != Egress::None } else { has_default };
+    let ipv6_gateway = ipv6.and_then(|_| network.ipv6_gateway()).filter(|_| is_ipv6_open);
+    let route = |route: &Route| ConfiguredRoute { to: route.to.to_string(), via: route.via.to_string() };
+    let address = |address: &str, length: u8| format!("{address}/{length}");
+    let gateway = routes.default.map(|gateway| gateway.to_string());
+    InterfaceConfig {
+        name: interface.name.clone(),
+        addresses: ipv4
+            .map(|range| address(&interface.address, range.prefix_len()))
+            .into_iter()
+            .chain(ipv6.map(|prefix| address(&interface.ipv6_address, prefix.prefix_len())))
+            .collect(),
+        gateways: gateway.into_iter().chain(ipv6_gateway.map(|gateway| gateway.to_string())).collect(),
+        dns: name_servers(network, interface, ipv4.is_some(), ipv6.is_some()),
+        search_domains: search_domains(network, interface),
+        routes: routes.others.iter().map(route).collect(),
+        mtu: mtu_of(network).into(),
+    }
+}
+
+/// The name servers of the interface, or those of the network: on a bridge as they are declared, and in an overlay those of the families
+/// that the guest has, as DHCP and DHCPv6 give them out.
+fn name_servers(
+    network: &Network,
+    interface: &InterfaceStatus,
+    has_ipv4: bool,
+    has_ipv6: bool,
+) -> Vec<String> {
+    let (own, common) = (&interface.dns, &network.spec.dns);
+    let declared = if own.is_empty() { common } else { own };
+    if network.host_bridge().is_some() {
+        return declared.clone();
+    }
+    let of = |list: &[String], is_ipv6: bool| -> Vec<String> {
+        list.iter().filter(|address| address.contains(':') == is_ipv6).cloned().collect()
+    };
+    let mut servers = Vec::new();
+    if has_ipv4 && declared.is_empty() {
+        servers.extend(network.gateway().map(|gateway| gateway.to_string()));
+    } else if has_ipv4 {
+        servers.extend(of(declared, false));
+    }
+    // An interface that names none of IPv6 has those of the network.
+    let own_ipv6 = of(own, true);
+    if has_ipv6 && !own_ipv6.is_empty() {
+        servers.extend(own_ipv6);
+    } else if has_ipv6 && common.is_empty() {
+        servers.extend(network.ipv6_gateway().map(|gateway| gateway.to_string()));
+    } else if has_ipv6 {
+        servers.extend(of(common, true));
+    }
+    servers
+}
+
+/// The domains of the interface, or the one of the network's names and then those of the network.
+fn search_domains(network: &Network, interface: &InterfaceStatus) -> Vec<String> {
+    if !interface.search_domains.is_empty() {
+        return interface.search_domains.clone();
+    }
+    let is_searched = network.metadata.namespace.as_deref() != Some(SHARED_NAMESPACE);
+    let of_names = network.spec.dns_domain.as_ref().filter(|_| is_searched);
+    let declared = network.spec.search_domains.iter().filter(|domain| Some(*domain) != of_names);
+    of_names.into_iter().chain(declared).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn configured(spec: Value, own: Value) -> Value {
+        let network = json!({"metadata": {"name": "net", "namespace": "ns"}, "spec": spec});
+        let network: Network = serde_json::from_value(network).expect("a Network");
+        let mut interface = json!({"name": "nic0", "network": "ns/net", "macAddress": "52:54:00:00:00:01"});
+        interface.as_object_mut().expect("an object").extend(own.as_object().cloned().unwrap_or_default());
+        let interface = serde_json::from_value(interface).expect("an interface");
+        serde_json::to_value(config(&network, &interface)).expect("JSON")
+    }
+
+    #[test]
+    fn an_overlay_gives_its_gateway_as_router_and_name_server_and_its_routes_and_domains() {
+        let spec = json!({"cidr": "10.77.0.0/16", "ipv6CIDR": "fd00:60::/64", "ipv6Egress": "Routed", "mtu": 1400,
+            "dnsDomain": "app.internal", "searchDomains": ["example.org"],
+            "routes": [{"name": "office", "to": "192.168.0.0/16", "via": "10.77.0.9"}]});
+        let own = json!({"address": "10.77.0.2", "ipv6Address": "fd00:60::2"});
+        assert_eq!(
+            configured(spec.clone(), own),
+            json!({"name": "nic0", "addresses": ["10.77.0.2/16", "fd00:60::2/64"], "gateways": ["10.77.0.1", "fd00:60::1"],
+                "dns": ["10.77.0.1", "fd00:60::1"], "searchDomains": ["app.internal", "example.org"],
+                "routes": [{"to": "192.168.0.0/16", "via": "10.77.0.9"}], "mtu": 1400})
+        );
+        let own = json!({"address": "10.77.0.9", "defaultRoute": false, "dns": ["9.9.9.9"], "searchDomains": ["a.b"]});
+        assert_eq!(
+            configured(spec, own),
+            json!({"name": "nic0", "addresses": ["10.77.0.9/16"], "dns": ["9.9.9.9"], "searchDomains": ["a.b"], "mtu": 1400})
+        );
+    }
+
+    #[test]
+    fn the_name_servers_of_each_family_are_those_that_the_guest_gets_of_it() {
+        let dns = |network: Value, own: Value, ipv6: &str| {
+            let spec = json!({"cidr": "10.77.0.0/16", "ipv6CIDR": "fd00:60::/64", "dns": network});
+            let own = json!({"address": "10.77.0.2", "ipv6Address": ipv6, "dns": own});
+            configured(spec, own)["dns"].clone()
+        };
+        let address = "fd00:60::2";
+        assert_eq!(dns(json!([]), json!(["9.9.9.9"]), address), json!(["9.9.9.9", "fd00:60::1"]));
+        assert_eq!(
+            dns(json!(["2620:fe::fe", "9.9.9.9"]), json!([]), address),
+            json!(["9.9.9.9", "2620:fe::fe"])
+        );
+        assert_eq!(
+            dns(json!(["2620:fe::fe"]), json!(["9.9.9.9"]), address),
+            json!(["9.9.9.9", "2620:fe::fe"])
+        );
+        assert_eq!(dns(json!([]), json!(["2620:fe::9"]), address), json!(["2620:fe::9"]));
+        assert_eq!(dns(json!(["2620:fe::fe", "9.9.9.9"]), json!([]), ""), json!(["9.9.9.9"]), "without IPv6");
+    }
+
+    #[test]
+    fn without_ipv4_and_without_a_way_out_there_is_an_address_and_a_name_server_and_no_router() {
+        let spec = json!({"ipv6CIDR": "fd00:60::/64"});
+        assert_eq!(
+            configured(spec, json!({"ipv6Address": "fd00:60::2"})),
+            json!({"name": "nic0", "addresses": ["fd00:60::2/64"], "dns": ["fd00:60::1"], "mtu": 1500})
+        );
+    }
+
+    #[test]
+    fn on_a_bridge_there_is_what_berth_gives_out_and_nothing_of_the_networks_own_servers() {
+        let spec = |more: Value| {
+            let mut spec = json!({"type": "Bridge", "bridge": {"name": "vmbr0"}});
+            spec.as_object_mut().expect("an object").extend(more.as_object().cloned().unwrap_or_default());
+            spec
+        };
+        let fixed = spec(
+            json!({"cidr": "192.0.2.0/24", "ipv4": {"gateway": "192.0.2.1"}, "ipv6": {"allocation": "External"}}),
+        );
+        assert_eq!(
+            configured(fixed, json!({"address": "192.0.2.50"})),
+            json!({"name": "nic0", "addresses": ["192.0.2.50/24"], "gateways": ["192.0.2.1"], "mtu": 1500})
+        );
+        let external = spec(json!({"ipv4": {"allocation": "External"}}));
+        assert_eq!(configured(external, json!({})), json!({"name": "nic0", "mtu": 1500}));
+    }
+}

@@ -1,0 +1,143 @@
+//! The IPv6 side of a Network.
+
+use std::net::Ipv6Addr;
+
+use ipnet::Ipv6Net;
+use kube::KubeSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Allocation, Egress, Network};
+
+/// How VMs on a bridge of hosts get their IPv6 addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Ipv6Spec {
+    /// `Static` (default): berth gives each interface an address of `ipv6CIDR`, and the guest gets it by its cloud-init network
+    /// configuration. `External`: the guest gets addresses, routes and name servers from the network's own routers, by router
+    /// advertisements and DHCPv6; the VM's status has its addresses once the guest uses them. Cannot change.
+    #[serde(default)]
+    pub allocation: Allocation,
+    /// The address of the network's router, which guests use as default gateway and no VM gets: an address of `ipv6CIDR`, or a
+    /// link-local one such as `fe80::1`. Left out: guests have no default route of IPv6 by this network. A change reaches guests that
+    /// are created afterwards.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 39), regex(pattern = r"^[0-9a-f:]*$"))]
+    #[x_kube(validation = Rule::new("isIP(self) && ip(self).family() == 6 && ip.isCanonical(self)").message("must be an IPv6 address in its shortest form, such as fe80::1"))]
+    pub gateway: Option<String>,
+    /// The addresses that berth gives out, first and last, for example `2001:db8:7::1000-2001:db8:7::1fff`. No other machine of the
+    /// network and no DHCP server may use them. Default: those of `ipv6CIDR` with the numbers of the VMs' IPv4 addresses and others
+    /// beside them, without the gateway's, `::1` of the prefix and those of hosts. A change affects interfaces that get an address afterwards.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 79), regex(pattern = r"^[0-9a-f:]+-[0-9a-f:]+$"))]
+    pub range: Option<String>,
+}
+
+impl Network {
+    /// Its IPv6 prefix, if it has one that berth gives out addresses of.
+    pub fn ipv6_prefix(&self) -> Option<Ipv6Net> {
+        let prefix: Ipv6Net = self.spec.ipv6_cidr.parse().ok()?;
+        (prefix.prefix_len() == 64).then_some(prefix)
+    }
+
+    /// Whether routers and DHCP servers that are not berth's give out its IPv6 addresses.
+    pub fn is_ipv6_external(&self) -> bool {
+        let external = self.spec.ipv6.as_ref().is_some_and(|ipv6| ipv6.allocation == Allocation::External);
+        external && self.host_bridge().is_some()
+    }
+
+    /// The IPv6 address of its router: in an overlay the first of the prefix.
+    pub fn ipv6_gateway(&self) -> Option<Ipv6Addr> {
+        if self.host_bridge().is_some() {
+            return self.spec.ipv6.as_ref()?.gateway.as_ref()?.parse().ok();
+        }
+        Some(ipv6_at(self.ipv6_prefix()?, 1))
+    }
+
+    /// The first and the last IPv6 address that it declares for VMs, the gateway's possibly among them. None: all of the prefix.
+    pub fn ipv6_range(&self) -> Option<(Ipv6Addr, Ipv6Addr)> {
+        self.host_bridge()?;
+        let (first, last) = self.spec.ipv6.as_ref()?.range.as_deref()?.split_once('-')?;
+        Some((first.parse().ok()?, last.parse().ok()?))
+    }
+
+    /// The first and the last IPv6 address for VMs, the gateway's possibly among them.
+    pub fn ipv6_pool(&self) -> Option<(Ipv6Addr, Ipv6Addr)> {
+        let prefix = self.ipv6_prefix()?;
+        // The address 0 of a prefix is that of all its routers, and 1 mostly that of one of them.
+        let [lowest, usual] = [1, 2].map(|number| ipv6_at(prefix, number));
+        let highest = prefix.broadcast();
+        let Some((first, last)) = self.ipv6_range() else { return Some((usual, highest)) };
+        (first <= last).then(|| (first.max(lowest), last.min(highest)))
+    }
+
+    /// Returns why no public IPv6 address leads to a VM of this network, as the end of a sentence that begins with the network.
+    pub fn without_public_ipv6(&self) -> Option<&'static str> {
+        if self.host_bridge().is_some() {
+            return Some("is a bridge, on which a VM has addresses of the network itself");
+        }
+        if self.ipv6_prefix().is_none() {
+            return Some("has no IPv6 prefix (ipv6CIDR)");
+        }
+        let is_closed = self.spec.ipv6_egress == Egress::None;
+        is_closed.then_some("has ipv6Egress None, so that guests have no way for their answers: set it to Masquerade or Routed")
+    }
+}
+
+/// The address of this number in an IPv6 prefix.
+pub fn ipv6_at(prefix: Ipv6Net, number: u64) -> Ipv6Addr {
+    (u128::from(prefix.network()) | u128::from(number)).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn network(spec: serde_json::Value) -> Network {
+        serde_json::from_value(json!({"metadata": {"name": "lan"}, "spec": spec})).expect("a Network")
+    }
+
+    fn address(text: &str) -> Ipv6Addr {
+        text.parse().expect("an address")
+    }
+
+    #[test]
+    fn the_ipv6_gateway_is_the_first_address_of_an_overlays_prefix() {
+        let overlay = network(json!({"cidr": "10.77.0.0/16", "ipv6CIDR": "fd00:60::/64"}));
+        assert_eq!(overlay.ipv6_gateway(), "fd00:60::1".parse().ok());
+        for spec in [
+            json!({"cidr": "10.77.0.0/16"}),
+            json!({"cidr": "10.77.0.0/16", "ipv6CIDR": "fd00:60::/48"}),
+            json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "cidr": "10.77.0.0/16", "ipv6CIDR": "fd00:60::/64"}),
+        ] {
+            assert_eq!(network(spec.clone()).ipv6_gateway(), None, "{spec}");
+        }
+        let text = serde_json::to_value(&overlay.spec).expect("JSON");
+        assert_eq!((&text["ipv6CIDR"], &text["ipv6Egress"]), (&json!("fd00:60::/64"), &json!("None")));
+        assert_eq!(text.get("ipv6"), None);
+    }
+
+    #[test]
+    fn on_a_bridge_vms_get_ipv6_addresses_of_the_declared_range_and_the_declared_router() {
+        let lan = |ipv6: serde_json::Value| {
+            network(
+                json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv6CIDR": "2001:db8:7::/64", "ipv6": ipv6}),
+            )
+        };
+        let declared = lan(json!({"gateway": "fe80::1", "range": "2001:db8:7::50-2001:db8:7::99"}));
+        assert_eq!(declared.ipv6_pool(), Some((address("2001:db8:7::50"), address("2001:db8:7::99"))));
+        assert_eq!(declared.ipv6_gateway(), Some(address("fe80::1")));
+        let whole = lan(json!({})).ipv6_pool();
+        assert_eq!(whole, Some((address("2001:db8:7::2"), address("2001:db8:7:0:ffff:ffff:ffff:ffff"))));
+        assert_eq!(lan(json!({"range": "2001:db8:7::99-2001:db8:7::50"})).ipv6_pool(), None);
+    }
+
+    #[test]
+    fn a_network_whose_routers_give_out_addresses_has_no_prefix_of_berths() {
+        let spec = json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv6": {"allocation": "External"}});
+        let external = network(spec);
+        assert!(external.is_ipv6_external() && !external.is_external() && !external.has_ipv4());
+        assert_eq!((external.ipv6_prefix(), external.ipv6_pool()), (None, None));
+    }
+}

@@ -1,0 +1,48 @@
+//! The network configuration that a guest gets.
+
+use kube::KubeSchema;
+use serde::{Deserialize, Serialize};
+
+/// The configuration that a guest gets for one of its interfaces, by DHCP, router advertisements or cloud-init. Values that others than
+/// berth give out are absent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct InterfaceConfig {
+    /// The name of the interface in the spec.
+    #[schemars(length(max = 63))]
+    pub name: String,
+    /// Its private addresses with the lengths of their prefixes, IPv4 first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 2), inner(length(max = 43)))]
+    pub addresses: Vec<String>,
+    /// The routers of its default routes, IPv4 first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 2), inner(length(max = 39)))]
+    pub gateways: Vec<String>,
+    /// Its name servers, IPv4 first in an `Overlay`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8), inner(length(max = 39)))]
+    pub dns: Vec<String>,
+    /// The domains in which the guest looks up names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 7), inner(length(max = 100)))]
+    pub search_domains: Vec<String>,
+    /// Its routes beside the default routes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub routes: Vec<ConfiguredRoute>,
+    /// The largest packet, in bytes. A change of it reaches a guest at its next start.
+    pub mtu: i64,
+}
+
+/// A route of a guest.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ConfiguredRoute {
+    /// The destination.
+    #[schemars(length(max = 43))]
+    pub to: String,
+    /// The address of the router.
+    #[schemars(length(max = 39))]
+    pub via: String,
+}

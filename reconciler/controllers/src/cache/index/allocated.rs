@@ -1,0 +1,120 @@
+//! The allocated addresses of a network, whose lowest free one is known without a search.
+
+use std::{
+    collections::BTreeSet,
+    net::{Ipv4Addr, Ipv6Addr},
+};
+
+/// An address of one family.
+pub(super) trait Address: Copy + Ord {
+    /// The address after this one. None: it is the last one.
+    fn next(self) -> Option<Self>;
+}
+
+impl Address for Ipv4Addr {
+    fn next(self) -> Option<Self> {
+        u32::from(self).checked_add(1).map(Self::from)
+    }
+}
+
+impl Address for Ipv6Addr {
+    fn next(self) -> Option<Self> {
+        u128::from(self).checked_add(1).map(Self::from)
+    }
+}
+
+/// The allocated addresses of a network, of one family.
+#[derive(Debug)]
+pub(super) struct AllocatedAddresses<A> {
+    pub(super) addresses: BTreeSet<A>,
+    /// The first free address after the lowest allocated one.
+    gap: Option<A>,
+}
+
+impl<A> Default for AllocatedAddresses<A> {
+    fn default() -> Self {
+        Self { addresses: BTreeSet::new(), gap: None }
+    }
+}
+
+impl<A: Address> AllocatedAddresses<A> {
+    pub(super) fn insert(&mut self, address: A) {
+        let lowest = self.addresses.first().copied();
+        if !self.addresses.insert(address) {
+            return;
+        }
+        match lowest {
+            Some(lowest) if address.next() == Some(lowest) => {}
+            Some(lowest) if address > lowest && self.gap != Some(address) => {}
+            _ => self.close_gap(address),
+        }
+    }
+
+    pub(super) fn remove(&mut self, address: A) {
+        let was_lowest = self.addresses.first() == Some(&address);
+        if !self.addresses.remove(&address) {
+            return;
+        }
+        match self.addresses.first().copied() {
+            // Between the removed address and the gap there was none.
+            Some(lowest) if was_lowest && self.gap.is_some() && address.next() >= self.gap => {
+                self.close_gap(lowest);
+            }
+            _ if was_lowest => {}
+            _ => self.gap = Some(self.gap.map_or(address, |gap| gap.min(address))),
+        }
+    }
+
+    /// Looks for the gap after an allocated address.
+    fn close_gap(&mut self, after: A) {
+        self.gap = after.next();
+        while let Some(gap) = self.gap.filter(|gap| self.addresses.contains(gap)) {
+            self.gap = gap.next();
+        }
+    }
+
+    /// Returns where to start the search for a free address that is not below `from`.
+    pub(super) fn lowest_free(&self, from: A) -> A {
+        match self.gap {
+            Some(gap) if self.addresses.first() == Some(&from) => gap,
+            _ => from,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_lowest_free_address_is_the_one_a_search_finds(changes in prop::collection::vec((0u32..12, any::<bool>()), 0..60)) {
+            let mut taken = AllocatedAddresses::default();
+            for (address, insert) in changes {
+                let address = Ipv4Addr::from(address + 100);
+                if insert { taken.insert(address) } else { taken.remove(address) }
+                for from in [100u32, 103] {
+                    let search = (from..).map(Ipv4Addr::from).find(|a| !taken.addresses.contains(a));
+                    let begin: u32 = taken.lowest_free(from.into()).into();
+                    let found = (begin..).map(Ipv4Addr::from).find(|a| !taken.addresses.contains(a));
+                    prop_assert_eq!(found, search);
+                    if taken.addresses.first() == Some(&from.into()) {
+                        prop_assert_eq!(Some(Ipv4Addr::from(begin)), search, "without a search");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_last_address_of_a_family_is_followed_by_none() {
+        let last = Ipv6Addr::from(u128::MAX);
+        let mut taken = AllocatedAddresses::default();
+        taken.insert(last);
+        assert_eq!(taken.lowest_free(last), last);
+        taken.insert(Ipv6Addr::from(u128::MAX - 1));
+        taken.remove(last);
+        assert_eq!(taken.lowest_free(Ipv6Addr::from(u128::MAX - 1)), last);
+    }
+}
