@@ -13,7 +13,7 @@ use std::time::Duration;
 use berth_api::{Readiness, Reason};
 use berth_host::{
     BackupFacts, BackupId, ChecksumSource, Credentials, ImageSource, NewBackup, NewImage, NewVolume,
-    ResolvedImage, Retry, System, SystemError,
+    ResolvedImage, Retry, SourceHost, System, SystemError,
 };
 use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet};
@@ -355,6 +355,35 @@ impl Shared {
     }
 
     async fn image(&self, wanted: &Wanted) -> Result<Option<Outcome>, Failure> {
+        if let Wanted::Image(source) = wanted
+            && let Some(host) = &source.host
+        {
+            match self.copy(wanted, source, host).await {
+                Ok(()) => return Ok(None),
+                Err(error) if source.is_downloadable() && is_of_a_copy(&error) => {
+                    tracing::info!(?wanted, error = %error.chain(), "a copy failed: the image is downloaded");
+                }
+                Err(error) => {
+                    tracing::info!(?wanted, error = %error.chain(), "a copy failed");
+                    return Err(Failure::Download(error, false));
+                }
+            }
+        }
+        self.from_source(wanted).await
+    }
+
+    /// Copies an image from the host that has it.
+    async fn copy(
+        &self,
+        wanted: &Wanted,
+        source: &ImageSource,
+        host: &SourceHost,
+    ) -> Result<(), SystemError> {
+        let progress = |done, total| self.progress(wanted, done, total);
+        self.system.copy_image(source, Arc::new(self.copies.file(host)), &progress).await.map(drop)
+    }
+
+    async fn from_source(&self, wanted: &Wanted) -> Result<Option<Outcome>, Failure> {
         let with_secret = match wanted {
             Wanted::Image(source) => source.secret.as_ref().map(|secret| (secret, &source.url)),
             Wanted::Checksum(source) => source.secret.as_ref().map(|secret| (secret, &source.image_url)),
@@ -371,13 +400,8 @@ impl Shared {
         let outcome = match wanted {
             Wanted::Image(source) => {
                 let progress = |done, total| self.progress(wanted, done, total);
-                let pulled = match &source.host {
-                    Some(host) => {
-                        self.system.copy_image(source, Arc::new(self.copies.file(host)), &progress).await
-                    }
-                    None => self.system.pull(source, &credentials, &progress).await,
-                };
-                pulled.map(|_| None)
+                let source = ImageSource { host: None, ..source.clone() };
+                self.system.pull(&source, &credentials, &progress).await.map(|_| None)
             }
             Wanted::Checksum(source) => self.system.resolve(source, &credentials).await.map(Some),
             Wanted::Made(new) => {
@@ -408,6 +432,11 @@ impl Shared {
             }
         }
     }
+}
+
+/// Whether a copy may fail so although the source has the image: the other host is away, refuses, or has other bytes.
+fn is_of_a_copy(error: &SystemError) -> bool {
+    matches!(error, SystemError::Download { .. } | SystemError::ChecksumMismatch { .. })
 }
 
 /// Why a download has no result.
@@ -527,6 +556,30 @@ mod tests {
         tokio::time::sleep(Duration::from_millis(1)).await;
         assert_eq!(system.credentials().basic, Some(("me".to_owned(), "canary".to_owned())));
         assert!(!format!("{wanted:?} {pulls:?}").contains("canary"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_image_with_a_url_that_cannot_be_copied_is_downloaded() {
+        let (system, pulls) = pulls();
+        let Wanted::Image(source) = wanted("a", 1) else { panic!("an image") };
+        let host = Some(SourceHost {
+            name: "h2".to_owned(),
+            address: "192.0.2.2:7444".to_owned(),
+            certificate_sha256: "ab".to_owned(),
+            path: "/file".to_owned(),
+            audience: "a".to_owned(),
+        });
+        let copy = Wanted::Image(ImageSource { host: host.clone(), ..source.clone() });
+        pulls.start(&copy, waker());
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!((system.pulls(), system.copies()), (1, 0));
+        assert_eq!(pulls.state(&copy, &waker()), None, "it is here");
+        let only = Wanted::Image(ImageSource { host, url: "copy:u".to_owned(), ..source });
+        pulls.start(&only, waker());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let failed = pulls.state(&only, &waker());
+        assert!(matches!(failed, Some(Pull::Failed { again: Some(_), .. })), "{failed:?}");
+        assert_eq!(system.pulls(), 1, "there is nowhere to download it from");
     }
 
     fn pulls() -> (Arc<FakeSystem>, Pulls) {

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Binding, Conditions, ObjectUser, ResourceName, vm::ConsoleAddress};
 
-/// The source of disks, or of the medium of a CD-ROM drive. The first host to use it verifies it; every host downloads it once at most.
-/// An image that is made from a Disk or a DiskSnapshot is on the host of that one, and an uploaded image is on the host that it was
-/// uploaded to: other hosts copy it from there.
+/// The source of disks, or of the medium of a CD-ROM drive. One host downloads and verifies it; the other hosts that need it copy it from
+/// there, or download it. An image that is made from a Disk or a DiskSnapshot is on the host of that one, and an uploaded image is on the
+/// host that it was uploaded to: other hosts copy it from there.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "berth.dev",
@@ -190,13 +190,21 @@ impl Image {
     }
 
     /// Whether other hosts can copy the file from the one that has it: its bytes are those that its checksum is of. A file that was
-    /// decompressed or converted has others.
+    /// decompressed or converted has others. One of a folder of the hosts is read by each host from its own, if that host allows it.
     pub fn is_copyable(&self) -> bool {
         let is_kept = matches!(self.spec.format, ImageFormat::Qcow2 | ImageFormat::Raw | ImageFormat::Iso);
-        self.is_local() && is_kept && self.spec.compression.is_none()
+        let is_of_a_folder = self.spec.source.url.as_deref().is_some_and(|url| url.starts_with("file:"));
+        is_kept && self.spec.compression.is_none() && !is_of_a_folder && !self.is_unpacked()
     }
 
-    /// Returns the host that other hosts copy it from, and its server. `None`: they download it, or it is on its host only.
+    /// Whether the layer in its registry is compressed or an archive, by its media type: a host has another file than the layer.
+    fn is_unpacked(&self) -> bool {
+        let layer = self.status.as_ref().and_then(|status| status.media_type.as_deref()).unwrap_or_default();
+        ["gzip", "zstd", ".tar"].iter().any(|end| layer.ends_with(end))
+    }
+
+    /// Returns the host that other hosts copy it from, and its server. `None`: they download it, or it is on its host only. They also
+    /// download one with a URL if the copy fails.
     pub fn copied_from(&self) -> Option<(&str, &ConsoleAddress)> {
         let status = self.status.as_ref().filter(|_| self.is_copyable())?;
         Some((status.binding.as_ref()?.host.as_str(), status.server.as_ref()?))
@@ -287,14 +295,18 @@ pub struct ImageStatus {
     /// The server that takes the upload, while the file is not complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upload: Option<ConsoleAddress>,
-    /// The server that other hosts copy the file from, once an image that was made or uploaded is complete. Absent while its host serves
-    /// none, and for a file that was decompressed or converted: disks that are made from it are bound to its host then.
+    /// The server that other hosts copy the file from, while its host has it. Absent while its host serves none, and for a file that was
+    /// decompressed or converted: other hosts download it then, and disks of one that was made or uploaded are bound to its host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<ConsoleAddress>,
     /// The server that clients download the file from (`berth image download`), once an image that was made or uploaded is complete. Absent
     /// while its host serves none, and for a file that was decompressed or converted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub download: Option<ConsoleAddress>,
+    /// The hosts that report a file with its checksum in their cache, by name, once it was verified. At most 64 are listed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(max = 253)))]
+    pub hosts: Vec<String>,
     /// The number of bytes downloaded or uploaded, while it is being downloaded or uploaded, in steps of at least 5 %.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub downloaded_bytes: Option<i64>,
@@ -353,8 +365,19 @@ mod tests {
         pushed["compression"] = serde_json::Value::Null;
         pushed["format"] = "vmdk".into();
         assert_eq!(host(&image(pushed, true)), None);
-        let downloaded = serde_json::json!({"source": {"url": "https://a/b", "sha256": "0"}});
-        assert_eq!(host(&image(downloaded, true)), None);
+        let downloaded = |url: &str| serde_json::json!({"source": {"url": url, "sha256": "0"}});
+        assert_eq!(host(&image(downloaded("https://a/b"), true)).as_deref(), Some("h1"));
+        assert_eq!(host(&image(downloaded("file:///a/b"), true)), None);
+        let mut of_registry = image(downloaded("oci://a/b"), true);
+        for (media_type, is_copied) in [
+            ("application/octet-stream", true),
+            ("application/vnd.example.disk+zstd", false),
+            ("application/vnd.oci.image.layer.v1.tar", false),
+            ("application/vnd.docker.image.rootfs.diff.tar.gzip", false),
+        ] {
+            of_registry.status.get_or_insert_default().media_type = Some(media_type.to_owned());
+            assert_eq!(host(&of_registry).is_some(), is_copied, "{media_type}");
+        }
     }
 
     #[test]

@@ -24,7 +24,8 @@ pub(crate) mod users;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use berth_api::{
-    ConditionType, HOST_FINALIZER, Host, HostStatus, KeyClass, SizeError, SizeTaken, VM, VMClass, condition,
+    ConditionType, HOST_FINALIZER, Host, HostStatus, Image, KeyClass, SizeError, SizeTaken, VM, VMClass,
+    condition,
     host::{AddressConflict, MOST_CPUS, MOST_MEMORY, MOST_OVERHEAD},
     size_taken,
     vm::{Hardware, taken_devices},
@@ -462,7 +463,28 @@ impl Cache {
         }
         keys.extend(self.index_underlay(key, host.as_deref()));
         keys.extend(self.claims.set(&key.name, host.as_deref()));
+        keys.extend(self.images_changed(old, host.as_deref()));
         keys
+    }
+
+    /// Returns the Images whose file a host has from now on, or has no more.
+    fn images_changed(&self, old: Option<&Host>, new: Option<&Host>) -> Vec<Key> {
+        let images = |host: Option<&'_ Host>| -> BTreeSet<String> {
+            let status = host.and_then(|host| host.status.as_ref());
+            status.map(|status| status.images.iter().cloned().collect()).unwrap_or_default()
+        };
+        let (old, new) = (images(old), images(new));
+        if old == new {
+            return Vec::new();
+        }
+        let changed: BTreeSet<&str> = old.symmetric_difference(&new).map(String::as_str).collect();
+        let is_changed = |image: &Image| image.digest().is_some_and(|digest| changed.contains(digest));
+        self.tables
+            .images
+            .all()
+            .filter(|image| is_changed(image))
+            .map(|image| Key::of(image.as_ref()))
+            .collect()
     }
 
     /// Indexes a host's address; returns the keys that concerns: its networks, pools that may contain the address.

@@ -112,7 +112,7 @@ pub struct ImageSource {
     pub encoding: Encoding,
     /// The name of the Secret with its [`Credentials`].
     pub secret: Option<String>,
-    /// The host that it is copied from.
+    /// The host that it is copied from. One that is downloadable is downloaded if that fails.
     pub host: Option<SourceHost>,
 }
 
@@ -174,6 +174,11 @@ pub fn copy_url(uid: &str) -> String {
 }
 
 impl ImageSource {
+    /// Whether it has a URL to download it from, and is not only an upload or a copy.
+    pub fn is_downloadable(&self) -> bool {
+        self.url.contains("://")
+    }
+
     /// Returns the uid of the Image whose upload it is. `None`: it is no upload.
     pub fn upload(&self) -> Option<&str> {
         self.url.strip_prefix(UPLOAD)

@@ -1,16 +1,17 @@
 //! Image: a verified file in this host's cache.
 //!
-//! This host verifies the image for the whole site; other hosts download it when a disk needs it. The host's
-//! housekeeping, not this module, removes unused images. The controllers hold a deleted Image. One that is made from a disk or a
-//! snapshot is made once, and is never made again: its bytes might be others. The bytes of one that is uploaded come from a client
-//! (`console`), and are verified as those of a download. Other hosts copy these two from this one, at the server in its status.
+//! This host verifies the image for the whole site; other hosts copy it from here when a disk needs it, at the server in its status, and
+//! download one with a URL if the copy fails. The host's housekeeping, not this module, removes unused images. One with a URL that was
+//! verified is not downloaded again for its own sake: an object that needs it does that. The controllers hold a deleted Image. One that
+//! is made from a disk or a snapshot is made once, and is never made again: its bytes might be others. The bytes of one that is uploaded
+//! come from a client (`console`), and are verified as those of a download.
 //!
 //! ```text
 //!  checksumUrl ─Pull─▶ status.checksum ─┐
 //!  sha256, sha512 ──────────────────────┴─Pull─▶ cached
 //!  upload: all bytes are here ────────────Pull─▶ cached
 //!  disk ─TakeSnapshot─▶ snapshot ─Pull─▶ cached, status.checksum
-//!  made or uploaded, on another host (local) ─Pull─▶ cached
+//!  on another host (local) ─Pull: a copy, or else a download─▶ cached
 //! ```
 
 mod apply;
@@ -109,41 +110,55 @@ impl Reconciler for ImageReconciler {
     }
 }
 
-/// Returns what this host needs for an Image: for one with a URL and on the host that the Image is bound to, as [`wanted_by`]; or else a
-/// copy of the file. `None`: it is to be made, and is not yet.
+/// Returns what this host needs for an Image: on the host that the Image is bound to, as [`wanted_by`]; or else a copy of the file, which
+/// is a download from its URL while no host serves it. `None`: it is to be made, and is not yet.
 pub(crate) fn wanted_on(host: &str, image: &Image) -> Option<Wanted> {
     match elsewhere(host, image) {
-        Some(binding) => copy_from(&binding.host, image).map(Wanted::Image),
+        Some(binding) if image.is_local() => copy_from(&binding.host, image).map(Wanted::Image),
+        Some(_) => wanted_by(image).map(|wanted| copied_first(wanted, image)),
         None => wanted_by(image),
     }
 }
 
-/// Returns the binding of an image that is made on another host or uploaded to it.
+/// Returns the binding of an image that is bound to another host.
 fn elsewhere<'a>(host: &str, image: &'a Image) -> Option<&'a Binding> {
     let binding = image.status.as_ref()?.binding.as_ref()?;
-    Some(binding).filter(|binding| image.is_local() && binding.host != host)
+    Some(binding).filter(|binding| binding.host != host)
 }
 
-/// Returns the copy of an image from the host that has it; without that host while it serves none.
-fn copy_from(host: &str, image: &Image) -> Option<ImageSource> {
+/// Adds the host that has the image to what is downloaded otherwise.
+fn copied_first(wanted: Wanted, image: &Image) -> Wanted {
+    match wanted {
+        Wanted::Image(source) => Wanted::Image(ImageSource { host: source_host(image), ..source }),
+        other => other,
+    }
+}
+
+/// Returns the host that other hosts copy the image from, with the request for its file. `None`: there is none.
+fn source_host(image: &Image) -> Option<SourceHost> {
     let (namespace, name, uid) = (image.namespace().unwrap_or_default(), image.name_any(), image.uid()?);
-    let (format, encoding) = encoding(image);
-    let server = image.copied_from().map(|(host, server)| SourceHost {
+    image.copied_from().map(|(host, server)| SourceHost {
         name: host.to_owned(),
         address: server.address.clone(),
         certificate_sha256: server.certificate_sha256.clone(),
         path: copy_path(&namespace, &name),
         audience: copy_audience(&namespace, &name, &uid),
-    });
+    })
+}
+
+/// Returns the copy of an image from the host that has it; without that host while it serves none.
+fn copy_from(host: &str, image: &Image) -> Option<ImageSource> {
+    let namespace = image.namespace().unwrap_or_default();
+    let (format, encoding) = encoding(image);
     Some(ImageSource {
         shared: namespace == SHARED_NAMESPACE,
-        url: copy_url(&uid),
+        url: copy_url(&image.uid()?),
         shown: format!("the image from host {host}"),
         digest: image.digest()?.to_owned(),
         format,
         encoding,
         secret: None,
-        host: server,
+        host: source_host(image),
         namespace,
     })
 }

@@ -2,6 +2,7 @@
 //! to one that an upload fits on. Images of the last two stay there. The users stay up to date here also after that:
 //! no host knows all its disks.
 
+mod holders;
 mod origin;
 mod upload;
 
@@ -59,6 +60,7 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
     let Some(image) = cache.tables.images.get(key).cloned() else { return Outcome::Settled };
     let plan = plan(&image, &observe(cache, &image));
     let mut status = status(&image, &plan.decision, config.clock.now());
+    status.hosts = holders::of(cache, &image);
     let users = cache.listed_users(key, &status.used_by);
     status.used_by.clone_from(&users);
     batch.used(image.as_ref(), status, &users, config.clock.now());
@@ -66,7 +68,9 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
         ticket_accounts::ensure(cache, key.namespace(), &[UPLOAD_ACCOUNT], batch);
     }
     if image.is_copyable() && image.metadata.deletion_timestamp.is_none() {
-        ticket_accounts::ensure(cache, key.namespace(), &[DOWNLOAD_ACCOUNT], batch);
+        if image.is_local() {
+            ticket_accounts::ensure(cache, key.namespace(), &[DOWNLOAD_ACCOUNT], batch);
+        }
         ticket_accounts::ensure(cache, SYSTEM_NAMESPACE, &[COPY_ACCOUNT], batch);
     }
     plan.outcome

@@ -74,7 +74,11 @@ impl FakeSystem {
         });
         facts.readers.insert(source.namespace.clone());
         self.files.put(&facts.path, found.virtual_size);
-        Ok(facts.clone())
+        let facts = facts.clone();
+        if let Some(bytes) = state.served.get(&facts.digest).cloned() {
+            state.contents.insert(facts.digest.clone(), bytes);
+        }
+        Ok(facts)
     }
 
     /// Makes an upload an image, as a real host does with bytes that need no conversion.

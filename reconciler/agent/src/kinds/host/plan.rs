@@ -19,6 +19,7 @@ pub(super) fn plan(observed: &Observed) -> Vec<Step> {
     let is_unused = |digest: &String| !observed.images_in_use.contains(digest);
     let unused = observed.images.iter().filter(|digest| is_unused(digest));
     steps.extend(unused.map(|digest| Step::RemoveImage(digest.clone())));
+    steps.extend(observed.excess.clone().map(Step::ShrinkCache));
     let former = observed.former_readers.iter().filter(|(digest, _)| !is_unused(digest));
     steps.extend(former.map(|(digest, namespace)| Step::ForgetReader {
         digest: digest.clone(),

@@ -89,6 +89,8 @@ fn observed() -> Observed {
         foreign: Vec::new(),
         images: Vec::new(),
         images_in_use: Default::default(),
+        excess: None,
+        changed_images: Vec::new(),
         former_readers: Vec::new(),
         trash: Vec::new(),
         retention: [("default".to_owned(), Duration::from_secs(3600))].into(),
@@ -135,6 +137,13 @@ fn an_image_goes_when_nothing_stands_on_it() {
         ..observed()
     };
     assert_eq!(plan(&observed), [Step::RemoveImage("b".into())]);
+}
+
+#[test]
+fn unused_images_go_while_the_disk_is_short_of_room() {
+    let excess = super::super::cache::Excess { unused: vec![("a".to_owned(), 7)], needed: 5 };
+    let observed = Observed { excess: Some(excess.clone()), ..observed() };
+    assert_eq!(plan(&observed), [Step::ShrinkCache(excess)]);
 }
 
 #[test]

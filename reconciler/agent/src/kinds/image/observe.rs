@@ -24,9 +24,11 @@ pub(crate) struct Observed {
     pub(crate) has_volume: bool,
     /// Whether the snapshot, or the volume that it is to be taken of, is encrypted.
     pub(crate) is_encrypted: bool,
-    /// The server that other hosts copy it from. `None`: it is not in the cache, others download it, or this host has no server.
+    /// The server that other hosts copy it from. `None`: it is not in the cache, its file has other bytes than its checksum is of, or this
+    /// host has no server.
     pub(crate) server: Option<ConsoleAddress>,
-    /// The server that clients download it from. `None`: as for other hosts; but one on a loopback address has clients too.
+    /// The server that clients download it from. `None`: as for other hosts, and if it has a URL; but a server on a loopback address has
+    /// clients too.
     pub(crate) download: Option<ConsoleAddress>,
 }
 
@@ -55,7 +57,7 @@ pub(super) async fn observe(ctx: &Context, image: &Image) -> Result<Observed, Er
             };
             let own = ctx.config.console.as_ref().filter(|_| cached.is_some() && image.is_copyable());
             let server = own.filter(|own| own.is_for_hosts).map(|own| own.published());
-            let download = own.map(|own| own.published());
+            let download = own.filter(|_| image.is_local()).map(|own| own.published());
             Ok(Observed { cached, pull, upload, server, download, ..Observed::default() })
         }
         Wanted::Checksum(_) => Ok(Observed { pull: pull(), ..Observed::default() }),

@@ -23,6 +23,10 @@ pub(super) fn plan(image: &Image, observed: &Observed) -> Plan<Step> {
     if let Some(plan) = before_pull(image, &wanted, observed).or_else(|| upload_awaited(image, observed)) {
         return plan;
     }
+    if is_not_needed_here(image, observed) {
+        let text = "verified, and not in the cache of its host: a host downloads it when something needs it";
+        return Plan::without_steps(Readiness::Ready(Reason::Verified, text.to_owned()));
+    }
     let running = |done, total| match &wanted {
         Wanted::Made(new) => {
             Readiness::Reconciling(Reason::Provisioning, format!("being made from {}", new.shown))
@@ -54,6 +58,13 @@ pub(super) fn plan(image: &Image, observed: &Observed) -> Plan<Step> {
             Plan::steps(vec![Step::Pull(wanted)], readiness)
         }
     }
+}
+
+/// Whether the file of an image with a URL, which was verified, is gone from the cache: to make room, or with the host's disk. What needs
+/// it here downloads it.
+fn is_not_needed_here(image: &Image, observed: &Observed) -> bool {
+    let is_verified = image.status.as_ref().is_some_and(|status| status.virtual_size.is_some());
+    !image.is_local() && is_verified && observed.cached.is_none()
 }
 
 /// Returns the plan for an image whose file has not been uploaded completely, or is gone.

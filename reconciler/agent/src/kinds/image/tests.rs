@@ -310,7 +310,61 @@ fn another_host_copies_a_complete_image_from_its_host() {
     unserved.status.as_mut().expect("a status").server = None;
     let Some(Wanted::Image(copy)) = wanted_on("h2", &unserved) else { panic!("the checksum is declared") };
     assert_eq!((copy.url.as_str(), copy.host), ("copy:u", None), "a copy that is here is used");
-    assert_eq!(wanted_on("h2", &image()), wanted_by(&image()), "every host downloads it");
+    assert_eq!(wanted_on("h2", &image()), wanted_by(&image()), "no host serves it");
+}
+
+#[test]
+fn another_host_copies_an_image_with_a_url_and_knows_where_to_download_it() {
+    let mut image = served(image());
+    image.metadata.uid = Some("u".into());
+    let Some(Wanted::Image(copy)) = wanted_on("h2", &image) else { panic!("the checksum is declared") };
+    assert_eq!(copy.host.as_ref().map(|host| host.name.as_str()), Some("h"));
+    assert!(copy.url == "http://x/d.qcow2" && copy.is_downloadable(), "{copy:?}");
+    let absent = local::LocalImage::Absent(copy);
+    let plan = local::ready("debian", &absent, |fetch, _| fetch).expect_err("it is not here");
+    assert_eq!(plan.readiness.message(), "Image debian is being copied from host h, or else downloaded");
+    let Some(Wanted::Image(own)) = wanted_on("h", &image) else { panic!("the checksum is declared") };
+    assert_eq!(own.host, None, "it is here");
+    image.spec.compression = Some(ImageCompression::Xz);
+    let Some(Wanted::Image(unpacked)) = wanted_on("h2", &image) else { panic!("the checksum is declared") };
+    assert_eq!(unpacked.host, None, "its host has other bytes");
+}
+
+#[test]
+fn a_host_waits_for_the_download_of_another_one_unless_that_fails() {
+    let with_reason = |reason: &str| {
+        let mut image = image();
+        let ready = json!([{"type": "Ready", "status": "False", "reason": reason, "message": "",
+            "lastTransitionTime": "1970-01-01T00:00:00Z"}]);
+        image.status.get_or_insert_default().conditions = serde_json::from_value(ready).expect("conditions");
+        image
+    };
+    for begun in ["Pending", "Pulling"] {
+        assert_eq!(local::downloader("h2", &with_reason(begun)).as_deref(), Some("h"), "{begun}");
+        assert_eq!(local::downloader("h", &with_reason(begun)), None);
+    }
+    let waits = local::LocalImage::Elsewhere("h".into());
+    let plan = local::ready("debian", &waits, |fetch, _| fetch).expect_err("it is not here");
+    assert_eq!((plan.steps.len(), plan.readiness.reason()), (0, Reason::Pulling));
+    assert_eq!(local::downloader("h2", &with_reason("Retrying")), None);
+    assert_eq!(local::downloader("h2", &image()), None, "its host has reported nothing");
+    let mut verified = with_reason("Pulling");
+    verified.status.get_or_insert_default().virtual_size = Some("1Gi".into());
+    assert_eq!(local::downloader("h2", &verified), None);
+    let mut compressed = with_reason("Pulling");
+    compressed.spec.compression = Some(ImageCompression::Gzip);
+    assert_eq!(local::downloader("h2", &compressed), None, "it is not copied");
+}
+
+#[test]
+fn a_verified_image_with_a_url_is_not_downloaded_again_for_its_own_sake() {
+    let mut image = image();
+    image.status.get_or_insert_default().virtual_size = Some("1Gi".into());
+    for pull in [None, Some(Pull::Running { done: 1, total: None, followed: false })] {
+        let plan = ImageReconciler::plan(&image, &Observed { pull, ..Observed::default() });
+        assert!(matches!(plan.readiness, Readiness::Ready(Reason::Verified, _)), "{plan:?}");
+        assert_eq!(plan.steps, []);
+    }
 }
 
 #[test]

@@ -191,11 +191,11 @@ fn local_image(cache: &Cache, image: &Image) -> Option<Source> {
     Some(Source { key: Key::of(image), place, away })
 }
 
-/// Returns the host that other hosts copy the image of an unbound disk from: a disk there needs no copy.
+/// Returns the host that has the image of an unbound disk, if that was made or uploaded: a disk there needs no copy.
 pub(crate) fn image_host(cache: &Cache, disk: &Disk) -> Option<String> {
     let name = disk.spec.image.as_ref()?;
     let image = cache.tables.images.lookup(&disk.namespace().unwrap_or_default(), name.as_str())?;
-    image.copied_from().map(|(host, _)| host.to_owned())
+    image.copied_from().filter(|_| image.is_local()).map(|(host, _)| host.to_owned())
 }
 
 /// Returns the backup that a disk is made from.
