@@ -507,6 +507,21 @@ async fn a_deleted_disk_comes_back_from_the_trash_and_a_retained_one_stays_where
     fixture.until_gone::<Disk>("back").await;
     assert!(fixture.system.volumes_now().contains_key(DATA) && fixture.system.trash_now().is_empty());
     assert!(fixture.system.volumes_now().contains_key(ROOT));
+
+    let retained = |host: &berth_api::Host| {
+        let volumes = host.status.iter().flat_map(|status| &status.retained_volumes);
+        volumes.map(|volume| volume.name.clone()).collect::<Vec<String>>()
+    };
+    tokio::time::sleep(Duration::from_secs(70)).await;
+    assert_eq!(retained(&fixture.host().await), ["back"]);
+    let mut disk = disk;
+    disk.metadata.name = Some("again".to_owned());
+    fixture.api::<Disk>().create(&Default::default(), &disk).await.expect("created");
+    let status = Patch::Merge(json!({"status": disk_bound(DATA)}));
+    fixture.api::<Disk>().patch_status("again", &PatchParams::default(), &status).await.expect("bound");
+    fixture.until::<Disk>("again", size("1Gi")).await;
+    tokio::time::sleep(Duration::from_secs(70)).await;
+    assert_eq!(retained(&fixture.host().await), [""; 0], "a Disk has it");
 }
 
 #[tokio::test(start_paused = true)]

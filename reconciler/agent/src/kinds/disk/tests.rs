@@ -519,6 +519,33 @@ fn a_volume_of_a_disk_that_had_another_uid_is_taken_over_and_one_of_another_disk
     assert_eq!(reason(&plan(&object, &seen)), (false, Reason::Available));
 }
 
+#[test]
+fn a_retained_volume_of_its_namespace_is_given_to_the_disk_that_asks_for_it() {
+    let mut object = disk(json!({"size": "1Gi"}), json!({}));
+    object.metadata.uid = Some("u2".into());
+    let mut seen = volume(GIB);
+    let facts = seen.volume.as_mut().expect("set");
+    (facts.retained, facts.owner.uid, facts.owner.name) = (true, Some("u1".into()), "former".into());
+    assert_eq!(reason(&plan(&object, &seen)), (true, Reason::NotSupported), "it does not ask for it");
+    let asks = |object: &mut Disk, file: &str| {
+        object.metadata.annotations =
+            Some([(berth_api::RESTORE_ANNOTATION.to_owned(), file.to_owned())].into());
+    };
+    asks(&mut object, "h/v-2");
+    assert_eq!(reason(&plan(&object, &seen)), (true, Reason::NotSupported));
+    asks(&mut object, "h/v-1");
+    let given = plan(&object, &seen);
+    let [Step::TakeOver { volume, owner, .. }] = &given.steps[..] else { panic!("{given:?}") };
+    assert_eq!((volume.as_str(), owner), ("v-1", &new_owner(&object)));
+    assert_eq!(plan(&deleted(object.clone()), &seen).steps, [Step::Release], "it did not get it");
+    let facts = seen.volume.as_mut().expect("set");
+    facts.owner.namespace = "other".into();
+    assert_eq!(reason(&plan(&object, &seen)), (true, Reason::NotSupported), "of another namespace");
+    let facts = seen.volume.as_mut().expect("set");
+    (facts.owner, facts.retained) = (owner.clone(), false);
+    assert_eq!(reason(&plan(&object, &seen)), (false, Reason::Available));
+}
+
 proptest! {
     /// P2: whatever was observed, the disk of an existing object keeps its file, and its size never shrinks.
     #[test]

@@ -60,8 +60,8 @@ pub(crate) struct Observed {
     pub(super) retention: BTreeMap<String, Duration>,
     /// Volumes that no Disk bound here owns.
     pub(super) orphan_volumes: Vec<VolumeFacts>,
-    /// Number of volumes that no Disk owns any more and that are retained as declared.
-    pub(super) retained: usize,
+    /// Volumes that no Disk owns any more and that are retained as declared.
+    pub(super) retained: Vec<VolumeFacts>,
     /// Instances that no VM bound here owns.
     pub(super) orphan_instances: Vec<OrphanInstance>,
     /// `namespace/name` of the VM of each instance that has PCI or USB devices or vGPUs of the host.
@@ -153,7 +153,7 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
         .filter(|image| !is_made_here(image))
         .flat_map(|i| i.readers.iter().map(|reader| (i.digest.clone(), reader.clone())));
     let former_readers = readers.filter(|reader| !declared.contains(reader)).collect();
-    let retained = orphan_volumes.iter().filter(|volume| volume.retained).count();
+    let retained = orphan_volumes.iter().filter(|volume| volume.retained).cloned().collect();
     Ok(Observed {
         generation: host.and_then(|host| host.metadata.generation),
         facts,

@@ -96,10 +96,8 @@ pub(super) fn observe(cache: &Cache, disk: &Disk) -> Observed {
         .and_then(|name| cache.tables.images.lookup(&namespace, name.as_str()).cloned());
     let restore = disk.annotations().get(RESTORE_ANNOTATION).and_then(|text| text.split_once('/')).map(
         |(host, volume)| {
-            let trash =
-                cache.tables.hosts.cluster(host).and_then(|h| h.status.as_ref()).map(|s| s.trash.as_slice());
-            let found =
-                trash.unwrap_or_default().iter().any(|t| t.volume_id == volume && t.namespace == namespace);
+            let status = cache.tables.hosts.cluster(host).and_then(|h| h.status.as_ref());
+            let found = status.is_some_and(|status| status.deleted_volume(&namespace, volume).is_some());
             Restore { host: host.to_owned(), volume_id: volume.to_owned(), found }
         },
     );
