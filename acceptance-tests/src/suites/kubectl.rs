@@ -512,23 +512,26 @@ fn machines(report: &mut Report, platform: &mut Platform) {
             kubectl.ok(&["patch", "disk", "empty-root", "--type=merge", "-p", retain]).map(drop)
         },
     );
-    report.case("berth trash lists the file of a retained disk, and undelete gives it to a disk again", || {
-        let volume = kubectl.object("disk", "empty-root")?["status"]["volumeID"].clone();
-        let volume = volume.as_str().context("a volume")?;
-        kubectl.ok(&["delete", "disk", "empty-root", "--timeout=60s"])?;
-        let listed = |state: &str| -> Result<()> {
-            let trash = platform.host().on_state("trash", &[])?.success()?;
-            let found = trash.lines().any(|line| [state, volume].iter().all(|text| line.contains(text)));
-            ensure!(found, "not listed as {state}: {trash}");
-            Ok(())
-        };
-        wait::until("its file is listed as retained", REPORTED, || listed("retained"))?;
-        wait::until("undelete", SOON, || platform.host().undelete("empty-root")?.success())?;
-        let back = kubectl.condition("disk/empty-root", "Ready=True", None, VM_START)?;
-        ensure!(back["status"]["volumeID"] == volume, "another volume came back: {:#}", back["status"]);
-        kubectl.ok(&["delete", "disk", "empty-root", "--timeout=60s"])?;
-        wait::until("its file is listed with the hours that it stays", REPORTED, || listed(" h"))
-    });
+    report.case(
+        "berth trash lists the file of a retained disk, and undelete gives it to a disk again",
+        || {
+            let volume = kubectl.object("disk", "empty-root")?["status"]["volumeID"].clone();
+            let volume = volume.as_str().context("a volume")?;
+            kubectl.ok(&["delete", "disk", "empty-root", "--timeout=60s"])?;
+            let listed = |state: &str| -> Result<()> {
+                let trash = platform.host().on_state("trash", &[])?.success()?;
+                let found = trash.lines().any(|line| [state, volume].iter().all(|text| line.contains(text)));
+                ensure!(found, "not listed as {state}: {trash}");
+                Ok(())
+            };
+            wait::until("its file is listed as retained", REPORTED, || listed("retained"))?;
+            wait::until("undelete", SOON, || platform.host().undelete("empty-root")?.success())?;
+            let back = kubectl.condition("disk/empty-root", "Ready=True", None, VM_START)?;
+            ensure!(back["status"]["volumeID"] == volume, "another volume came back: {:#}", back["status"]);
+            kubectl.ok(&["delete", "disk", "empty-root", "--timeout=60s"])?;
+            wait::until("its file is listed with the hours that it stays", REPORTED, || listed(" h"))
+        },
+    );
 }
 
 /// Waits until nothing uses a disk any more.

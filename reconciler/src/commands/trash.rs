@@ -20,7 +20,7 @@ pub(super) async fn run(options: TrashOptions) -> anyhow::Result<()> {
     let hosts = hosts.list(&ListParams::default()).await.context("listing hosts")?;
     let pools: TypedApi<StoragePool> = TypedApi::all(client);
     let pools = pools.list(&ListParams::default()).await.context("listing storage pools")?;
-    let retention = pools.iter().map(|pool| (pool.name_any(), of_pool(&pool.spec))).collect();
+    let retention = pools.items.iter().map(|pool| (pool.name_any(), of_pool(&pool.spec))).collect();
     let lines = lines(&hosts.items, &retention, options.namespace.as_deref(), Timestamp::now());
     let mut out = std::io::stdout().lock();
     if lines.is_empty() {
