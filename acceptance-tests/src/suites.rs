@@ -32,6 +32,7 @@ pub mod moves;
 pub mod networks;
 pub mod probes;
 pub mod quotas;
+pub mod read_only_disk;
 pub mod routes;
 pub mod rules;
 pub mod scale;

@@ -79,9 +79,10 @@ fn vm(name: &str) -> Json {
 }
 
 /// Possible secrets, and their checksum.
-const WITHHELD: [&str; 4] = [
+const WITHHELD: [&str; 5] = [
     "bootstrap.user_data",
     "bootstrap.checksum",
+    "disks.template.access",
     "disks.template.deletion_protection",
     "disks.template.restore",
 ];

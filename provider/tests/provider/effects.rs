@@ -496,6 +496,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_snapshot_schedule", selecting, "/vm_selector", json!({"tier": "db"}), Announced::Live),
         ("berth_disk", disk.clone(), "/expand_policy", json!("Offline"), Announced::Live),
         ("berth_disk", disk.clone(), "/provisioning", json!("Thick"), Announced::Replace),
+        ("berth_disk", disk.clone(), "/access", json!("ReadOnlyMany"), Announced::Replace),
         ("berth_disk", disk.clone(), "/limits", Json::Null, Announced::Live),
         ("berth_disk", disk.clone(), "/limits/iops", json!(150), Announced::Live),
         ("berth_disk", disk.clone(), "/limits/bandwidth", json!("2Mi"), Announced::Live),

@@ -238,7 +238,7 @@ fn every_other_kind_becomes_its_custom_resource() {
             "berth_disk",
             json!({"size": "1Gi", "encryption": {"key_class": "strong"}}),
             json!({"size": "1Gi", "pool": "default", "deletionPolicy": "Delete", "deletionProtection": false,
-                "expandPolicy": "Online", "provisioning": "Thin", "encryption": {"keyClass": "strong"}}),
+                "access": "ReadWriteOnce", "expandPolicy": "Online", "provisioning": "Thin", "encryption": {"keyClass": "strong"}}),
         ),
         (
             "berth_image",
@@ -249,34 +249,40 @@ fn every_other_kind_becomes_its_custom_resource() {
             "berth_disk",
             json!({"size": "1Gi", "deletion_policy": "Retain"}),
             json!({"size": "1Gi", "pool": "default", "deletionPolicy": "Retain", "deletionProtection": false,
-                "expandPolicy": "Online", "provisioning": "Thin"}),
+                "access": "ReadWriteOnce", "expandPolicy": "Online", "provisioning": "Thin"}),
         ),
         (
             "berth_disk",
             json!({"size": "1Gi", "provisioning": "Thick", "expand_policy": "Offline",
                 "limits": {"iops": 500, "burst_iops": 2000, "write_bandwidth": "20Mi"}}),
             json!({"size": "1Gi", "pool": "default", "deletionPolicy": "Delete", "deletionProtection": false,
-                "expandPolicy": "Offline", "provisioning": "Thick",
+                "access": "ReadWriteOnce", "expandPolicy": "Offline", "provisioning": "Thick",
                 "limits": {"iops": 500, "writeBandwidth": "20Mi", "burstIops": 2000}}),
         ),
         (
             "berth_disk",
             json!({"source": {"snapshot": "before"}}),
             json!({"source": {"snapshot": "before"}, "pool": "default", "deletionPolicy": "Delete",
-                "deletionProtection": false, "expandPolicy": "Online", "provisioning": "Thin"}),
+                "access": "ReadWriteOnce", "deletionProtection": false, "expandPolicy": "Online", "provisioning": "Thin"}),
         ),
         (
             "berth_disk",
             json!({"size": "1Gi", "restore": {"snapshot": "before", "token": "2"}}),
             json!({"size": "1Gi", "restore": {"snapshot": "before", "token": "2"}, "pool": "default",
                 "deletionPolicy": "Delete", "deletionProtection": false, "expandPolicy": "Online",
-                "provisioning": "Thin"}),
+                "access": "ReadWriteOnce", "provisioning": "Thin"}),
         ),
         (
             "berth_disk",
             json!({"source": {"backup": "data-1"}}),
             json!({"source": {"backup": "data-1"}, "pool": "default", "deletionPolicy": "Delete",
-                "deletionProtection": false, "expandPolicy": "Online", "provisioning": "Thin"}),
+                "access": "ReadWriteOnce", "deletionProtection": false, "expandPolicy": "Online", "provisioning": "Thin"}),
+        ),
+        (
+            "berth_disk",
+            json!({"image": "i", "access": "ReadOnlyMany"}),
+            json!({"image": "i", "pool": "default", "deletionPolicy": "Delete", "deletionProtection": false,
+                "access": "ReadOnlyMany", "expandPolicy": "Online", "provisioning": "Thin"}),
         ),
         ("berth_disk_snapshot", json!({"disk": "d"}), json!({"disk": "d"})),
         (
@@ -441,10 +447,11 @@ fn a_refresh_keeps_the_words_and_the_order_of_the_state() {
 
 /// Fields of a spec that are no attributes: user data and its checksum have attributes of their own, the others are for
 /// `berth host`.
-const NOT_DECLARED: [&str; 7] = [
+const NOT_DECLARED: [&str; 8] = [
     "VM.bootstrap.userData",
     "VM.bootstrap.checksum",
     // Always refused.
+    "VM.disks.template.access",
     "VM.disks.template.deletionProtection",
     "VM.disks.template.restore",
     "Host.fenced",

@@ -602,11 +602,16 @@ impl Machines {
         self.state().entries.values().any(|entry| entry.holds(volume))
     }
 
-    /// Returns the machine that has this volume open.
-    pub(crate) fn holder(&self, volume: &str) -> Option<Machine> {
+    /// Returns the machines that have this volume open: several only if they read it.
+    pub(crate) fn openers(&self, volume: &str) -> Vec<Machine> {
         let state = self.state();
         let seen = |m: &&Machine| m.driver.borrow().volumes.as_ref().is_some_and(|v| v.contains(volume));
-        state.entries.values().filter_map(|e| e.machine.as_ref()).find(seen).cloned()
+        state.entries.values().filter_map(|e| e.machine.as_ref()).filter(seen).cloned().collect()
+    }
+
+    /// Returns the machine that has this volume open, and may write to it.
+    pub(crate) fn holder(&self, volume: &str) -> Option<Machine> {
+        self.openers(volume).into_iter().next()
     }
 
     /// Reserves a volume for a machine that is about to open it.

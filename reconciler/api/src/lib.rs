@@ -56,8 +56,8 @@ pub mod image_copy;
 pub mod image_download;
 pub mod image_upload;
 pub mod ip_pool;
-pub mod key_class;
 mod json_kind;
+pub mod key_class;
 pub mod manifests;
 pub mod name;
 pub mod network;
@@ -100,8 +100,8 @@ pub use condition::{ConditionType, ConditionUpdate, Conditions, Readiness};
 pub use cpu_amount::{CpuAmount, ParseCpuAmountError};
 pub use cpu_controls::CpuControls;
 pub use disk::{
-    DeletionPolicy, Disk, DiskLimits, DiskRestore, DiskRestored, DiskSource, DiskSpec, DiskState, DiskStatus,
-    ExpandPolicy, Provisioning,
+    DeletionPolicy, Disk, DiskAccess, DiskLimits, DiskRestore, DiskRestored, DiskSource, DiskSpec, DiskState,
+    DiskStatus, ExpandPolicy, MOST_DISK_READERS, Provisioning,
 };
 pub use disk_snapshot::{Consistency, DiskSnapshot, DiskSnapshotSpec, DiskSnapshotStatus};
 pub use hardware::{CpuTopology, Firmware, Graphics, GuestOS, HugePages, Watchdog};

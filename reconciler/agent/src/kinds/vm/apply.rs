@@ -9,7 +9,8 @@ use berth_qemu::cdrom::Changed;
 use berth_qemu::machine::MachineSpec;
 use kube::ResourceExt;
 
-use super::{LanAddress, MediumChange, Step, declared_disks::User};
+use super::declared_disks::{self, User};
+use super::{LanAddress, MediumChange, Step};
 use crate::context::Context;
 use crate::converge::release;
 use crate::error::Error;
@@ -248,13 +249,7 @@ fn take(ctx: &Context, vm: &VM, instance: &str, volume: &str) -> Result<(), Erro
 fn user_of(ctx: &Context, vm: &VM, volume: &str) -> User {
     let tables = ctx.index.read();
     let disk = tables.disks.all().map(|(_, disk)| disk).find(|disk| volume_of(disk) == Some(volume));
-    match disk.and_then(|d| d.status.as_ref()?.used_by.first().cloned()) {
-        None => User::None,
-        Some(user) if Some(&user.vm_uid) == vm.metadata.uid.as_ref() && user.attachment.is_none() => {
-            User::ThisVm
-        }
-        Some(user) => User::Other(user.vm),
-    }
+    disk.map_or(User::None, |disk| declared_disks::user_of(disk, vm))
 }
 
 async fn end_process(ctx: &Context, instance: &str) -> Result<(), Error> {

@@ -1,8 +1,8 @@
 //! The disks that a VM declares, with what this host knows about their files.
 
 use berth_api::condition::{find, is_true};
-use berth_api::vm::template_obstacle;
-use berth_api::{ConditionType, Disk, ExpandPolicy, Reason, VM};
+use berth_api::vm::disk_obstacle;
+use berth_api::{ConditionType, Disk, ExpandPolicy, MOST_DISK_READERS, ObjectUse, Reason, VM};
 use berth_host::VolumeFacts;
 use berth_qemu::machine::Bus;
 
@@ -43,6 +43,20 @@ pub(crate) enum User {
     Other(String),
 }
 
+/// Returns whether a disk is given to this VM, or to another one.
+pub(crate) fn user_of(disk: &Disk, vm: &VM) -> User {
+    let users = disk.status.as_ref().map(|status| status.used_by.as_slice()).unwrap_or_default();
+    let is_own = |user: &&ObjectUse| Some(&user.vm_uid) == vm.metadata.uid.as_ref();
+    match (users.iter().find(is_own), users.first()) {
+        (Some(own), _) if own.attachment.is_none() => User::ThisVm,
+        (Some(own), _) => User::Other(own.vm.clone()),
+        // Its host adds this VM to the others.
+        (None, Some(_)) if disk.is_read_only_many() && users.len() < MOST_DISK_READERS => User::None,
+        (None, Some(other)) => User::Other(other.vm.clone()),
+        (None, None) => User::None,
+    }
+}
+
 /// Observes the disks in the spec, in its order.
 pub(super) async fn declared_disks(
     ctx: &Context,
@@ -57,14 +71,10 @@ pub(super) async fn declared_disks(
             (Some(disk), Some(id)) => ctx.system.volume(disk.spec.pool.as_str(), id).await?,
             _ => None,
         };
-        let unusable = disk.as_ref().and_then(|disk| template_obstacle(disk, vm));
-        let user = match status.used_by.first() {
-            _ if unusable.is_some() => User::None,
-            None => User::None,
-            Some(user) if Some(&user.vm_uid) == vm.metadata.uid.as_ref() && user.attachment.is_none() => {
-                User::ThisVm
-            }
-            Some(user) => User::Other(user.vm.clone()),
+        let unusable = disk.as_ref().and_then(|disk| disk_obstacle(disk, vm));
+        let user = match &disk {
+            Some(disk) if unusable.is_none() => user_of(disk, vm),
+            _ => User::None,
         };
         let ready = find(&status.conditions, "Ready").filter(|c| c.status != "True");
         let stalled = is_true(&status.conditions, ConditionType::Stalled);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use berth_api::{Disk, Image, RESTORE_ANNOTATION, condition, former_uid};
+use berth_api::{Disk, Image, ObjectUse, RESTORE_ANNOTATION, condition, former_uid};
 use kube::ResourceExt;
 
 use crate::{
@@ -319,13 +319,17 @@ pub(super) fn is_of_a_refused_vm(cache: &Cache, disk: &Disk) -> bool {
 /// the VM it is bound for.
 pub(super) fn is_abandoned(cache: &Cache, disk: &Disk, namespace: &str) -> bool {
     let Some(status) = disk.status.as_ref().filter(|s| s.size.is_none()) else { return false };
-    let (Some(binding), Some(user)) = (&status.binding, status.used_by.first()) else { return false };
+    let Some(binding) = &status.binding else { return false };
     if disk.annotations().contains_key(RESTORE_ANNOTATION) {
         return false;
     }
-    let vm = cache.tables.vms.named(namespace, &user.vm).filter(|vm| vm.uid().as_ref() == Some(&user.vm_uid));
-    let host = vm.and_then(|vm| vm.status.as_ref()).and_then(|s| s.binding.as_ref()).map(|b| &b.host);
-    // A VM that its host holds without being bound is about to be bound there again.
-    let held = vm.and_then(|vm| cache.claims.of(&Key::of(vm.as_ref()), vm.as_ref())).map(|claim| &claim.host);
-    host.or(held) != Some(&binding.host)
+    let is_there = |user: &ObjectUse| {
+        let vm = cache.tables.vms.named(namespace, &user.vm);
+        let vm = vm.filter(|vm| vm.uid().as_ref() == Some(&user.vm_uid));
+        let host = vm.and_then(|vm| vm.status.as_ref()).and_then(|s| s.binding.as_ref()).map(|b| &b.host);
+        // A VM that its host holds without being bound is about to be bound there again.
+        let held = vm.and_then(|vm| cache.claims.of(&Key::of(vm.as_ref()), vm.as_ref()));
+        host.or(held.map(|claim| &claim.host)) == Some(&binding.host)
+    };
+    !status.used_by.is_empty() && !status.used_by.iter().any(is_there)
 }

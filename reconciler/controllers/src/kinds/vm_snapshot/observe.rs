@@ -61,6 +61,7 @@ pub(super) fn is_part_of(part: &DiskSnapshot, snapshot: &VMSnapshot) -> bool {
         && (owners.is_empty() || owners.iter().any(|owner| Some(&owner.uid) == uid.as_ref()))
 }
 
+/// Returns the disks of a VM that have data of its own: those that several VMs read never change, and one VM alone cannot restore them.
 pub(super) fn disks_of(cache: &Cache, vm: &VM) -> Vec<(ResourceName, Option<Arc<Disk>>)> {
     let namespace = vm.namespace().unwrap_or_default();
     let attachments = cache.index.attachments_of_vm(&Key::of(vm));
@@ -79,5 +80,8 @@ pub(super) fn disks_of(cache: &Cache, vm: &VM) -> Vec<(ResourceName, Option<Arc<
         let key = Key::namespaced(ObjectKind::Disk, &namespace, name.as_str());
         (name, cache.tables.disks.get(&key).cloned())
     };
-    names.into_iter().map(disk).collect()
+    let is_its_own = |(_, disk): &(ResourceName, Option<Arc<Disk>>)| {
+        disk.as_deref().is_none_or(|disk| !disk.is_read_only_many())
+    };
+    names.into_iter().map(disk).filter(is_its_own).collect()
 }

@@ -88,6 +88,12 @@ fn disks(snapshot: &VMSnapshot, observed: &Observed) -> Result<Vec<SnapshotOfDis
         );
         return Err(Readiness::Stalled(Reason::NotSupported, text));
     }
+    if observed.disks.is_empty() {
+        let text = format!(
+            "VM {name} has no disks but those that several VMs read (ReadOnlyMany), which never change"
+        );
+        return Err(Readiness::Stalled(Reason::NotSupported, text));
+    }
     let mut hosts: Vec<(&str, &ResourceName)> = Vec::new();
     for (disk_name, disk) in &observed.disks {
         match disk {
