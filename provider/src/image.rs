@@ -28,7 +28,7 @@ impl ResourceKind for Image {
             type_name: "berth_image",
             kind: "Image",
             plural: "images",
-            description: "An image that disks are made from. It has a `url`, is made from a disk or a snapshot of the site, or is uploaded from a `file` of the machine that runs Terraform.\n\nOne host downloads it and verifies its checksum, format and virtual size; Terraform waits for that. Every other host copies it from there when it first needs it, or downloads it if it cannot be copied. An image that another namespace has downloaded is downloaded again, to prove access, but not stored twice. A host that is short of room removes images that nothing there uses; they are copied or downloaded again when they are needed.\n\nThe checksum is `sha256`, `sha512`, or the one in the file at `checksum_url` (`SHA256SUMS`, `SHA512SUMS`) when it is first read; exactly one of the three is required with a `url`. An image in a container registry (`oci://`) has its checksum there; `@sha256:…` at the end of the URL chooses one. A download slower than 64 KiB a second over a minute is aborted and retried later. Hosts fetch from public addresses only, and refuse `file://`, unless their administrator allows more (`--image-allow`, `--image-dir`).\n\nAn image with `source = { disk = … }` or `source = { snapshot = … }` has the data of that moment, in a file of its own: its disk may change or be destroyed afterwards. It is made once, on the host of the disk. Other hosts copy it from there when they first need it. The file goes with the image.\n\nAn image with `source = { file = … }` is uploaded: the provider computes the checksum of the file in each plan in which the file has changed, and an apply sends the bytes to a host of the site, over HTTPS. Other content replaces the image, as another `sha256` does. An upload that is interrupted continues with the next apply. Other hosts copy the image from that one when they first need it, unless it was decompressed or converted there: then disks that are made from it are on that host. A plan without a create or a replacement, a refresh and a destroy do not need the file. With `source = { upload = … }` another program uploads the file, such as `berth image push`, and `timeouts.create` is how long Terraform waits for it.\n\nDestroying an image that disks name is accepted; a finalizer keeps it until no disk names it. Until then no other image can have this name: give a new version another name.",
+            description: "An image that disks are made from. It has a `url`, is made from a disk or a snapshot of the site, or is uploaded from a `file` of the machine that runs Terraform.\n\nOne host downloads it and verifies its checksum, format and virtual size; Terraform waits for that. Every other host copies it from there when it first needs it, or downloads it if it cannot be copied. An image that another namespace has downloaded is downloaded again, to prove access, but not stored twice. A host that is short of room removes images that nothing there uses; they are copied or downloaded again when they are needed.\n\nThe checksum is `sha256`, `sha512`, or the one in the file at `checksum_url` (`SHA256SUMS`, `SHA512SUMS`) when it is first read; exactly one of the three is required with a `url`. An image in a container registry (`oci://`) has its checksum there; `@sha256:…` at the end of the URL chooses one. A download slower than 64 KiB a second over a minute is aborted and retried later. Hosts fetch from public addresses only, and refuse `file://`, unless their administrator allows more (`--image-allow`, `--image-dir`).\n\nAn image with `source = { disk = … }` or `source = { snapshot = … }` has the data of that moment, in a file of its own: its disk may change or be destroyed afterwards. It is made once, on the host of the disk. Other hosts copy it from there when they first need it. The file goes with the image.\n\nAn image with `source = { file = … }` is uploaded: the provider computes the checksum of the file in each plan in which the file has changed, and an apply sends the bytes to a host of the site, over HTTPS. Other content replaces the image, as another `sha256` does. An upload that is interrupted continues with the next apply. Other hosts copy the image from that one when they first need it, unless it was decompressed or converted there: then disks that are made from it are on that host. A plan without a create or a replacement, a refresh and a destroy do not need the file. With `source = { upload = … }` another program uploads the file, such as `berth image push`, and `timeouts.create` is how long Terraform waits for it.\n\n`display_name`, `description`, `version` and `os` say what the image is: the data source `berth_image` chooses an image by them, also the one with the highest `version`. berth does not look into the image for them.\n\nDestroying an image that disks name is accepted; a finalizer keeps it until no disk names it. Until then no other image can have this name: give a new version another name.",
             example: include_str!("../../examples/resources/berth_image/resource.tf"),
             shown: "virtual_size",
             timeouts: [1800, 600, 300],
@@ -52,11 +52,17 @@ impl ResourceKind for Image {
             Field::spec("checksum_url", Shape::Text(Form::HttpUrl)).effect(Effect::Replace),
             Field::spec("secret_name", Shape::Text(Form::DottedName)).refers(SECRET),
         ];
+        let os = ["family", "distribution", "version", "variant", "architecture"];
+        let os = os.map(|name| Field::spec(name, Shape::Text(Form::Any))).to_vec();
         vec![
             Field::spec("source", Shape::Object(source)).required(),
             Field::spec("format", Shape::Text(Form::Any)).default("qcow2").effect(Effect::Replace),
             Field::spec("compression", Shape::Text(Form::Any)).effect(Effect::Replace),
             Field::spec("deletion_protection", Shape::Bool).default(false),
+            Field::spec("display_name", Shape::Text(Form::Any)),
+            Field::spec("description", Shape::Text(Form::Any)),
+            Field::spec("version", Shape::Text(Form::Any)),
+            Field::spec("os", Shape::Object(os)),
             Field::observed("virtual_size", "/status/virtualSize", "The minimum size of disks made from it."),
             Field::observed(
                 "state",
@@ -127,6 +133,10 @@ impl ResourceKind for Image {
 
     async fn look(&self, api: &Api, change: &mut PlannedChange<'_>) {
         replacement::refuse_in_use(api, change, self.info().plural, "source", "The image is in use").await;
+    }
+
+    fn has_versions(&self) -> bool {
+        true
     }
 
     /// Nothing is lost with an image that has a URL or is uploaded: its bytes are elsewhere too.

@@ -374,6 +374,11 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         |source: Json| json!({"name": "i", "namespace": "default", "source": source, "format": "qcow2"});
     let by_sha512 = from(json!({"url": "https://a/x", "sha512": "0".repeat(128)}));
     let by_file = from(json!({"url": "https://a/x", "checksum_url": "https://a/SHA512SUMS"}));
+    let mut described = image.clone();
+    (described["display_name"], described["description"], described["version"]) =
+        ("a".into(), "a".into(), "1".into());
+    described["os"] =
+        json!({"family": "a", "distribution": "a", "version": "a", "variant": "a", "architecture": "a"});
     let (of_disk, of_snapshot) = (from(json!({"disk": "d"})), from(json!({"snapshot": "s"})));
     let of_upload = from(json!({"upload": {"size": 5}, "sha256": "0".repeat(64)}));
     let disk = json!({"name": "d", "namespace": "default", "size": "2Gi", "image": "i", "pool": "default", "deletion_policy": "Delete",
@@ -432,6 +437,15 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_image", by_sha512, "/source/sha512", json!("1".repeat(128)), Announced::Replace),
         ("berth_image", by_file, "/source/checksum_url", json!("https://b/SHA512SUMS"), Announced::Replace),
         ("berth_image", image, "/format", json!("raw"), Announced::Replace),
+        ("berth_image", described.clone(), "/display_name", json!("b"), Announced::Live),
+        ("berth_image", described.clone(), "/description", Json::Null, Announced::Live),
+        ("berth_image", described.clone(), "/version", json!("2"), Announced::Live),
+        ("berth_image", described.clone(), "/os", Json::Null, Announced::Live),
+        ("berth_image", described.clone(), "/os/family", json!("b"), Announced::Live),
+        ("berth_image", described.clone(), "/os/distribution", json!("b"), Announced::Live),
+        ("berth_image", described.clone(), "/os/version", json!("b"), Announced::Live),
+        ("berth_image", described.clone(), "/os/variant", json!("b"), Announced::Live),
+        ("berth_image", described, "/os/architecture", json!("b"), Announced::Live),
         ("berth_image", of_disk, "/source/disk", json!("other"), Announced::Replace),
         ("berth_image", of_snapshot, "/source/snapshot", json!("other"), Announced::Replace),
         ("berth_image", of_upload, "/source/upload/size", json!(6), Announced::Replace),

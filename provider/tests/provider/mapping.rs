@@ -246,6 +246,13 @@ fn every_other_kind_becomes_its_custom_resource() {
             json!({"source": {"url": "https://a/b", "sha256": "0"}, "format": "qcow2", "deletionProtection": false}),
         ),
         (
+            "berth_image",
+            json!({"source": {"url": "https://a/b", "sha256": "0"}, "display_name": "Debian 13", "version": "13.2",
+                "os": {"family": "Linux", "distribution": "debian"}}),
+            json!({"source": {"url": "https://a/b", "sha256": "0"}, "format": "qcow2", "deletionProtection": false,
+                "displayName": "Debian 13", "version": "13.2", "os": {"family": "Linux", "distribution": "debian"}}),
+        ),
+        (
             "berth_disk",
             json!({"size": "1Gi", "deletion_policy": "Retain"}),
             json!({"size": "1Gi", "pool": "default", "deletionPolicy": "Retain", "deletionProtection": false,

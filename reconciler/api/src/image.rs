@@ -1,5 +1,7 @@
 //! Image: the source of disks.
 
+mod metadata;
+
 use std::fmt;
 
 use kube::{CustomResource, KubeSchema};
@@ -7,11 +9,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{Binding, Conditions, ObjectUser, ResourceName, vm::ConsoleAddress};
+pub use metadata::ImageOs;
 
 /// The source of disks, or of the medium of a CD-ROM drive. One host downloads and verifies it; the other hosts that need it copy it from
 /// there, or download it. An image that is made from a Disk or a DiskSnapshot is on the host of that one, and an uploaded image is on the
 /// host that it was uploaded to: other hosts copy it from there.
-#[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "berth.dev",
     version = "v1alpha1",
@@ -26,12 +29,19 @@ use crate::{Binding, Conditions, ObjectUser, ResourceName, vm::ConsoleAddress};
     doc = "The source of disks.",
     selectable = ".status.binding.host",
     selectable = ".spec.source.sha256",
+    selectable = ".spec.format",
+    selectable = ".spec.version",
+    selectable = ".spec.os.distribution",
+    selectable = ".spec.os.version",
     printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
     printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
     printcolumn(name = "Reason", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].reason"#),
     printcolumn(name = "Format", type_ = "string", json_path = ".spec.format"),
     printcolumn(name = "Size", type_ = "string", json_path = ".status.virtualSize"),
+    printcolumn(name = "Version", type_ = "string", json_path = ".spec.version"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "OS", type_ = "string", priority = 1, json_path = ".spec.os.distribution"),
+    printcolumn(name = "OS-Version", type_ = "string", priority = 1, json_path = ".spec.os.version"),
     printcolumn(name = "URL", type_ = "string", priority = 1, json_path = ".spec.source.url"),
     printcolumn(name = "Message", type_ = "string", priority = 1, json_path = r#".status.conditions[?(@.type=="Ready")].message"#),
     validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message("metadata.name must be a DNS label: lower-case letters, digits and '-', at most 63 characters")
@@ -66,6 +76,22 @@ pub struct ImageSpec {
     /// Whether deleting it is refused. Set it to false before deleting. Default false. Applied live.
     #[serde(default)]
     pub deletion_protection: bool,
+    /// A name for people, at most 128 characters. Default: none. Applied live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 128))]
+    pub display_name: Option<String>,
+    /// A description for people, at most 1,024 characters. Default: none. Applied live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1024))]
+    pub description: Option<String>,
+    /// The version of the image, such as `2026.11` or `4.2.1`, at most 64 characters. A data source chooses the highest one. Default:
+    /// none. Applied live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 64))]
+    pub version: Option<String>,
+    /// The operating system in the image, as its author declares it. Default: none. Applied live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub os: Option<Box<ImageOs>>,
 }
 
 /// Where an image comes from: a URL with the checksum of its bytes (exactly one of `sha256`, `sha512` and `checksumUrl`, or none with

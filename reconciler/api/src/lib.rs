@@ -110,7 +110,8 @@ pub use hotswap_disk_attachment::{
     AttachmentState, HotswapDiskAttachment, HotswapDiskAttachmentSpec, HotswapDiskAttachmentStatus,
 };
 pub use image::{
-    Image, ImageCompression, ImageFormat, ImageSource, ImageSpec, ImageState, ImageStatus, redacted_url,
+    Image, ImageCompression, ImageFormat, ImageOs, ImageSource, ImageSpec, ImageState, ImageStatus,
+    redacted_url,
 };
 pub use ip_pool::{AddressRange, IPPool, IPPoolMode, IPPoolSpec, IPPoolStatus};
 pub use json_kind::JsonKind;

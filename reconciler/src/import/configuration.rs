@@ -527,7 +527,11 @@ impl<'a> Writer<'a, '_> {
             }
         };
         let source = vec![text("url", &format!("file://{to}")), ("sha256".to_owned(), sha256)];
-        let mut body = vec![text("name", name), ("source".to_owned(), Expression::Object(source))];
+        let mut body = vec![text("name", name)];
+        if !disk.is_iso {
+            body.extend(domain.guest.attributes());
+        }
+        body.push(("source".to_owned(), Expression::Object(source)));
         if matches!(format, "raw" | "iso") {
             body.push(text("format", format));
         }

@@ -34,7 +34,9 @@ pub(super) fn uploaded(
     let line = format!("Disk {} of {}. Terraform uploads this file.", disk.target, domain.name);
     let mut source = vec![("file".to_owned(), path_of(file))];
     source.extend(sha256.map(|sha256| text("sha256", &sha256)));
-    let mut body = vec![text("name", name), ("source".to_owned(), Expression::Object(source))];
+    let mut body = vec![text("name", name)];
+    body.extend(domain.guest.attributes());
+    body.push(("source".to_owned(), Expression::Object(source)));
     if disk.format != "qcow2" {
         body.push(text("format", &disk.format));
     }
