@@ -28,7 +28,7 @@ impl ResourceKind for Image {
             type_name: "berth_image",
             kind: "Image",
             plural: "images",
-            description: "An image that disks are made from. It has a `url`, is made from a disk or a snapshot of the site, or is uploaded from a `file` of the machine that runs Terraform.\n\nOne host downloads it and verifies its checksum, format and virtual size; Terraform waits for that. Every other host copies it from there when it first needs it, or downloads it if it cannot be copied. An image that another namespace has downloaded is downloaded again, to prove access, but not stored twice. A host that is short of room removes images that nothing there uses; they are copied or downloaded again when they are needed.\n\nThe checksum is `sha256`, `sha512`, or the one in the file at `checksum_url` (`SHA256SUMS`, `SHA512SUMS`) when it is first read; exactly one of the three is required with a `url`. An image in a container registry (`oci://`) has its checksum there; `@sha256:…` at the end of the URL chooses one. A download slower than 64 KiB a second over a minute is aborted and retried later. Hosts fetch from public addresses only, and refuse `file://`, unless their administrator allows more (`--image-allow`, `--image-dir`).\n\nAn image with `source = { disk = … }` or `source = { snapshot = … }` has the data of that moment, in a file of its own: its disk may change or be destroyed afterwards. It is made once, on the host of the disk. Other hosts copy it from there when they first need it. The file goes with the image.\n\nAn image with `source = { file = … }` is uploaded: the provider computes the checksum of the file in each plan in which the file has changed, and an apply sends the bytes to a host of the site, over HTTPS. Other content replaces the image, as another `sha256` does. An upload that is interrupted continues with the next apply. Other hosts copy the image from that one when they first need it, unless it was decompressed or converted there: then disks that are made from it are on that host. A plan without a create or a replacement, a refresh and a destroy do not need the file. With `source = { upload = … }` another program uploads the file, such as `berth image push`, and `timeouts.create` is how long Terraform waits for it.\n\n`display_name`, `description`, `version` and `os` say what the image is: the data source `berth_image` chooses an image by them, also the one with the highest `version`. berth does not look into the image for them.\n\nDestroying an image that disks name is accepted; a finalizer keeps it until no disk names it. Until then no other image can have this name: give a new version another name.",
+            description: "An image that disks are made from. It has a `url`, is made from a disk or a snapshot of the site, or is uploaded from a `file` of the machine that runs Terraform.\n\nOne host downloads it and verifies its checksum, format and virtual size; Terraform waits for that. Every other host copies it from there when it first needs it, or downloads it if it cannot be copied. An image that another namespace has downloaded is downloaded again, to prove access, but not stored twice. A host that is short of room removes images that nothing there uses; they are copied or downloaded again when they are needed.\n\nThe checksum is `sha256`, `sha512`, or the one in the file at `checksum_url` (`SHA256SUMS`, `SHA512SUMS`) when it is first read; exactly one of the three is required with a `url`. For a source that has none, `trust_on_first_use = true` takes the checksum of the bytes that are downloaded first, and accepts only these from then on. An image in a container registry (`oci://`) has its checksum there; `@sha256:…` at the end of the URL chooses one. A download slower than 64 KiB a second over a minute is aborted and retried later. Hosts fetch from public addresses only, and refuse `file://`, unless their administrator allows more (`--image-allow`, `--image-dir`).\n\nAn image with `source = { disk = … }` or `source = { snapshot = … }` has the data of that moment, in a file of its own: its disk may change or be destroyed afterwards. It is made once, on the host of the disk. Other hosts copy it from there when they first need it. The file goes with the image.\n\nAn image with `source = { file = … }` is uploaded: the provider computes the checksum of the file in each plan in which the file has changed, and an apply sends the bytes to a host of the site, over HTTPS. Other content replaces the image, as another `sha256` does. An upload that is interrupted continues with the next apply. Other hosts copy the image from that one when they first need it, unless it was decompressed or converted there: then disks that are made from it are on that host. A plan without a create or a replacement, a refresh and a destroy do not need the file. With `source = { upload = … }` another program uploads the file, such as `berth image push`, and `timeouts.create` is how long Terraform waits for it.\n\n`display_name`, `description`, `version` and `os` say what the image is: the data source `berth_image` chooses an image by them, also the one with the highest `version`. berth does not look into the image for them.\n\nDestroying an image that disks name is accepted; a finalizer keeps it until no disk names it. Until then no other image can have this name: give a new version another name.",
             example: include_str!("../../examples/resources/berth_image/resource.tf"),
             shown: "virtual_size",
             timeouts: [1800, 600, 300],
@@ -50,6 +50,7 @@ impl ResourceKind for Image {
                 .effect(Effect::Replace),
             Field::spec("sha512", Shape::Text(Form::Sha512)).effect(Effect::Replace),
             Field::spec("checksum_url", Shape::Text(Form::HttpUrl)).effect(Effect::Replace),
+            Field::spec("trust_on_first_use", Shape::Bool).effect(Effect::Replace),
             Field::spec("secret_name", Shape::Text(Form::DottedName)).refers(SECRET),
         ];
         let os = ["family", "distribution", "version", "variant", "architecture"];
@@ -116,8 +117,15 @@ impl ResourceKind for Image {
             return vec![Diagnostic::error("More than one checksum", detail).at(path(second))];
         }
         let is_known = !source.get("url").is_unknown() && !source.get("url").is_null();
-        if is_known && !in_registry && checksums.iter().all(|name| source.get(name).is_null()) {
-            let detail = "An image needs the checksum of its bytes: write sha256, sha512, or checksum_url with a file of checksums.";
+        let trusts = source.get("trust_on_first_use");
+        if trusts.as_bool() == Some(true) && (in_registry || !known.is_empty()) {
+            let at = path("trust_on_first_use");
+            let detail = format!("{at}: it is for a url without a checksum, and this one has one.");
+            return vec![Diagnostic::error("More than one checksum", detail).at(at)];
+        }
+        let has_none = !trusts.is_unknown() && trusts.as_bool() != Some(true);
+        if is_known && has_none && !in_registry && checksums.iter().all(|name| source.get(name).is_null()) {
+            let detail = "An image needs the checksum of its bytes: write sha256, sha512, or checksum_url with a file of checksums. To accept the bytes that the url has now, and only these from then on, set trust_on_first_use = true.";
             return vec![Diagnostic::error("Missing checksum", detail).at("source")];
         }
         Vec::new()
@@ -162,7 +170,7 @@ fn check_source(config: &Value, source: &Value) -> Option<Diagnostic> {
         "file" | "upload" => return check_uploaded(source, only),
         _ => {}
     }
-    let of_url = ["sha256", "sha512", "checksum_url", "secret_name"];
+    let of_url = ["sha256", "sha512", "checksum_url", "trust_on_first_use", "secret_name"];
     if let Some(name) = of_url.into_iter().find(|name| !source.get(name).is_null()) {
         let at = path(name);
         let detail = format!(
@@ -188,7 +196,8 @@ fn check_uploaded(source: &Value, only: &str) -> Option<Diagnostic> {
     let is_set = |name: &str| !source.get(name).is_null();
     let invalid =
         |name: &str, detail: String| Some(Diagnostic::error("Invalid source", detail).at(path(name)));
-    if let Some(name) = ["checksum_url", "secret_name"].into_iter().find(|name| is_set(name)) {
+    let of_url = ["checksum_url", "trust_on_first_use", "secret_name"];
+    if let Some(name) = of_url.into_iter().find(|name| is_set(name)) {
         return invalid(name, format!("{}: it belongs to a url.", path(name)));
     }
     if only == "file" {

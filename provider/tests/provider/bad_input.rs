@@ -658,6 +658,16 @@ fn images() -> Vec<Bad> {
         ),
         everywhere(image(json!({"url": "http://x"})), "source", "needs the checksum"),
         everywhere(
+            image(json!({"url": "http://x", "sha256": sum, "trust_on_first_use": true})),
+            "source.trust_on_first_use",
+            "a url without a checksum",
+        ),
+        everywhere(
+            image(json!({"url": "oci://x/y", "trust_on_first_use": true})),
+            "source.trust_on_first_use",
+            "a url without a checksum",
+        ),
+        everywhere(
             image(json!({"url": "http://x", "sha256": sum, "sha512": "0".repeat(128)})),
             "source.sha512",
             "Exactly one of",

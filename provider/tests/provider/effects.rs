@@ -374,6 +374,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         |source: Json| json!({"name": "i", "namespace": "default", "source": source, "format": "qcow2"});
     let by_sha512 = from(json!({"url": "https://a/x", "sha512": "0".repeat(128)}));
     let by_file = from(json!({"url": "https://a/x", "checksum_url": "https://a/SHA512SUMS"}));
+    let by_trust = from(json!({"url": "https://a/x", "trust_on_first_use": true}));
     let mut described = image.clone();
     (described["display_name"], described["description"], described["version"]) =
         ("a".into(), "a".into(), "1".into());
@@ -435,6 +436,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_image", image.clone(), "/source/url", json!("https://b/x"), Announced::Live),
         ("berth_image", image.clone(), "/source/sha256", json!("1".repeat(64)), Announced::Replace),
         ("berth_image", by_sha512, "/source/sha512", json!("1".repeat(128)), Announced::Replace),
+        ("berth_image", by_trust, "/source/trust_on_first_use", Json::Null, Announced::Replace),
         ("berth_image", by_file, "/source/checksum_url", json!("https://b/SHA512SUMS"), Announced::Replace),
         ("berth_image", image, "/format", json!("raw"), Announced::Replace),
         ("berth_image", described.clone(), "/display_name", json!("b"), Announced::Live),

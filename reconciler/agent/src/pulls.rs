@@ -403,6 +403,11 @@ impl Shared {
                 let source = ImageSource { host: None, ..source.clone() };
                 self.system.pull(&source, &credentials, &progress).await.map(|_| None)
             }
+            Wanted::Checksum(source) if source.is_computed => {
+                let progress = |done, total| self.progress(wanted, done, total);
+                let computed = self.system.compute_checksum(source, &credentials, &progress).await;
+                computed.map(|digest| Some(ResolvedImage { digest, media_type: None }))
+            }
             Wanted::Checksum(source) => self.system.resolve(source, &credentials).await.map(Some),
             Wanted::Made(new) => {
                 let made = self.system.make_image(new).await;

@@ -51,6 +51,7 @@ pub use metadata::ImageOs;
     validation = Rule::new("has(self.source.sha256) == has(oldSelf.source.sha256) && (!has(self.source.sha256) || self.source.sha256 == oldSelf.source.sha256)").message("source.sha256 cannot change: disks are made from this very content; create another Image").field_path(".source.sha256"),
     validation = Rule::new("has(self.source.sha512) == has(oldSelf.source.sha512) && (!has(self.source.sha512) || self.source.sha512 == oldSelf.source.sha512)").message("source.sha512 cannot change: disks are made from this very content; create another Image").field_path(".source.sha512"),
     validation = Rule::new("has(self.source.checksumUrl) == has(oldSelf.source.checksumUrl) && (!has(self.source.checksumUrl) || self.source.checksumUrl == oldSelf.source.checksumUrl)").message("source.checksumUrl cannot change: it was read once; create another Image").field_path(".source.checksumUrl"),
+    validation = Rule::new("(has(self.source.trustOnFirstUse) && self.source.trustOnFirstUse) == (has(oldSelf.source.trustOnFirstUse) && oldSelf.source.trustOnFirstUse)").message("source.trustOnFirstUse cannot change: disks are made from the bytes that were first; create another Image").field_path(".source.trustOnFirstUse"),
     validation = Rule::new("self.format == oldSelf.format").message("format cannot change: create another Image").field_path(".format"),
     validation = Rule::new("has(self.compression) == has(oldSelf.compression) && (!has(self.compression) || self.compression == oldSelf.compression)").message("compression cannot change: create another Image").field_path(".compression"),
     validation = Rule::new("!(has(self.source.url) && self.source.url.startsWith('oci://') && has(self.compression))").message("the registry has the compression of an oci:// image").field_path(".compression"),
@@ -94,13 +95,14 @@ pub struct ImageSpec {
     pub os: Option<Box<ImageOs>>,
 }
 
-/// Where an image comes from: a URL with the checksum of its bytes (exactly one of `sha256`, `sha512` and `checksumUrl`, or none with
-/// `oci://`), a Disk, a DiskSnapshot, or an upload with its checksum (`sha256` or `sha512`).
+/// Where an image comes from: a URL with the checksum of its bytes (exactly one of `sha256`, `sha512`, `checksumUrl` and
+/// `trustOnFirstUse`, or none with `oci://`), a Disk, a DiskSnapshot, or an upload with its checksum (`sha256` or `sha512`).
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("[has(self.url), has(self.disk), has(self.snapshot), has(self.upload)].filter(set, set).size() == 1").message("a source is exactly one of url, disk, snapshot and upload"),
-    validation = Rule::new("!has(self.url) || self.url.startsWith('oci://') || [has(self.sha256), has(self.sha512), has(self.checksumUrl)].filter(set, set).size() == 1").message("exactly one of sha256, sha512 and checksumUrl is needed"),
+    validation = Rule::new("!has(self.url) || self.url.startsWith('oci://') || [has(self.sha256), has(self.sha512), has(self.checksumUrl), has(self.trustOnFirstUse) && self.trustOnFirstUse].filter(set, set).size() == 1").message("exactly one of sha256, sha512 and checksumUrl is needed, or trustOnFirstUse: true"),
+    validation = Rule::new("!has(self.trustOnFirstUse) || !self.trustOnFirstUse || (has(self.url) && !self.url.startsWith('oci://'))").message("trustOnFirstUse is for a url: an oci:// image has its checksum in the registry").field_path(".trustOnFirstUse"),
     validation = Rule::new("!has(self.secretName) || !has(self.url) || !self.url.startsWith('file:')").message("a file of the host needs no Secret").field_path(".secretName"),
     validation = Rule::new("!has(self.secretName) || !has(self.url) || !self.url.matches('^[a-z]+://[^/]*@')").message("secretName and a user in the url exclude each other").field_path(".secretName"),
     validation = Rule::new("!has(self.url) || !self.url.startsWith('oci://') || !(has(self.sha256) || has(self.sha512) || has(self.checksumUrl))").message("an oci:// image has its checksum in the registry: write @sha256:... at the end of url to choose one"),
@@ -142,6 +144,11 @@ pub struct ImageSource {
     #[schemars(length(max = 2048))]
     #[x_kube(validation = Rule::new("self.matches('^https?://[^/:?#]')").message("must start with http:// or https:// and a host"))]
     pub checksum_url: Option<String>,
+    /// Whether the checksum is that of the bytes that `url` has when it is first downloaded, in `status.checksum`, because there is none to
+    /// compare them with. It is enforced from then on. Whatever the server, or the network to it, sends then is accepted: use it for
+    /// sources that you trust, with `https://`. Default false. Cannot change.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub trust_on_first_use: bool,
     /// Name of a Secret in the Image's namespace with what the source asks for: `username` and `password`, or `token`; `headers`,
     /// one `Name: value` per line; `ca.crt`, the certificates in PEM that its own is issued by; or `.dockerconfigjson` for a
     /// registry. Hosts that download the image may read it. Credentials are sent to the host of `url` only, and not where it redirects
@@ -174,6 +181,7 @@ impl fmt::Debug for ImageSource {
             .field("upload", &self.upload)
             .field("sha256", &self.sha256)
             .field("sha512", &self.sha512)
+            .field("trust_on_first_use", &self.trust_on_first_use)
             .field("checksum_url", &self.checksum_url.as_deref().map(redacted_url))
             .field("secret_name", &self.secret_name)
             .finish()
@@ -308,7 +316,8 @@ pub struct ImageStatus {
     /// The number of bytes of the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<i64>,
-    /// The checksum at `source.checksumUrl`, or of the layer in the registry, when it was first read, or of the file that was made from a
+    /// The checksum at `source.checksumUrl`, or of the layer in the registry, when it was first read, or of the first bytes with
+    /// `source.trustOnFirstUse`, or of the file that was made from a
     /// disk or a snapshot, 64 (SHA-256) or 128 (SHA-512) hexadecimal digits: disks are made from exactly this content, whatever the
     /// URL returns later.
     #[serde(default, skip_serializing_if = "Option::is_none")]

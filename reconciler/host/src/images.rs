@@ -73,6 +73,17 @@ pub trait Images: Send + Sync + fmt::Debug + 'static {
     /// Reads the digest of an image from a checksum file, or from a registry.
     async fn resolve(&self, source: &ChecksumSource, credentials: &Credentials) -> Result<ResolvedImage>;
 
+    /// Downloads the bytes of an image whose checksum is not known, and returns their SHA-256. The next [`Images::pull`] of the source with
+    /// this digest begins with them.
+    ///
+    /// *Errors*: as of [`Images::pull`].
+    async fn compute_checksum(
+        &self,
+        source: &ChecksumSource,
+        credentials: &Credentials,
+        progress: Progress<'_>,
+    ) -> Result<String>;
+
     /// Lists the images in the cache, by digest.
     async fn images(&self) -> Result<Vec<ImageFacts>>;
 
@@ -174,6 +185,16 @@ pub fn copy_url(uid: &str) -> String {
 }
 
 impl ImageSource {
+    /// Whether its digest is not known yet: its bytes are downloaded to compute one.
+    pub(crate) fn is_unknown(&self) -> bool {
+        self.digest == NO_DIGEST
+    }
+
+    /// Returns it with a digest that is not known yet.
+    pub(crate) fn with_no_digest(&self) -> Self {
+        Self { digest: NO_DIGEST.to_owned(), ..self.clone() }
+    }
+
     /// Whether it has a URL to download it from, and is not only an upload or a copy.
     pub fn is_downloadable(&self) -> bool {
         self.url.contains("://")
@@ -280,6 +301,28 @@ pub struct ChecksumSource {
     pub image_url: String,
     /// As in [`ImageSource::secret`].
     pub secret: Option<String>,
+    /// Whether the checksum is that of the bytes which the image's URL has now ([`Images::compute_checksum`]).
+    pub is_computed: bool,
+}
+
+/// Stands for a digest that is not known yet.
+const NO_DIGEST: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+
+impl ChecksumSource {
+    /// Returns the download of the bytes that the checksum is computed of. `None`: it is read elsewhere.
+    pub fn computed_from(&self) -> Option<ImageSource> {
+        self.is_computed.then(|| ImageSource {
+            namespace: self.namespace.clone(),
+            shared: false,
+            url: self.image_url.clone(),
+            shown: self.shown.clone(),
+            digest: NO_DIGEST.to_owned(),
+            format: Format::Raw,
+            encoding: Encoding::default(),
+            secret: self.secret.clone(),
+            host: None,
+        })
+    }
 }
 
 impl fmt::Debug for ChecksumSource {

@@ -69,8 +69,8 @@ use super::{
     InstanceFacts, LaunchRequest, LeaseTaken, MachineUse, Machines, Merged, NetworkConfig, Networks,
     NewImage, NewRestore, NewSnapshot, NewVolume, PciMapping, ProcessFacts, Progress, RemoteImage,
     ResolvedImage, Result, SealedKey, ShareMapping, SnapshotFacts, StateAccess, SystemError, Taken,
-    TapConfig, TapFacts, Trace, TraceRequest, TrashedVolume, Uplink, UsbMapping, VgpuMapping, VolumeFacts, VolumeOwner,
-    Volumes,
+    TapConfig, TapFacts, Trace, TraceRequest, TrashedVolume, Uplink, UsbMapping, VgpuMapping, VolumeFacts,
+    VolumeOwner, Volumes,
 };
 use backup_folders::BackupFolders;
 use direct_io::DirectIo;
@@ -318,6 +318,15 @@ impl Images for LinuxSystem {
 
     async fn resolve(&self, source: &ChecksumSource, credentials: &Credentials) -> Result<ResolvedImage> {
         self.images.resolve(source, credentials).await
+    }
+
+    async fn compute_checksum(
+        &self,
+        source: &ChecksumSource,
+        credentials: &Credentials,
+        progress: Progress<'_>,
+    ) -> Result<String> {
+        self.images.compute(source, credentials, progress).await
     }
 
     async fn images(&self) -> Result<Vec<ImageFacts>> {

@@ -7,7 +7,7 @@
 //! come from a client (`console`), and are verified as those of a download.
 //!
 //! ```text
-//!  checksumUrl ─Pull─▶ status.checksum ─┐
+//!  checksumUrl, trustOnFirstUse ─Pull─▶ status.checksum ─┐
 //!  sha256, sha512 ──────────────────────┴─Pull─▶ cached
 //!  upload: all bytes are here ────────────Pull─▶ cached
 //!  disk ─TakeSnapshot─▶ snapshot ─Pull─▶ cached, status.checksum
@@ -194,7 +194,15 @@ pub(crate) fn wanted_by(image: &Image) -> Option<Wanted> {
         None => {
             let at = image.spec.source.checksum_url.clone().unwrap_or_else(|| url.clone());
             let shown = redacted_url(&at);
-            Wanted::Checksum(ChecksumSource { namespace, url: at, shown, image_url: url, secret })
+            let is_computed = image.spec.source.trust_on_first_use;
+            Wanted::Checksum(ChecksumSource {
+                namespace,
+                url: at,
+                shown,
+                image_url: url,
+                secret,
+                is_computed,
+            })
         }
     })
 }

@@ -294,6 +294,24 @@ impl Images for FakeSystem {
         self.call("resolve", work).await
     }
 
+    async fn compute_checksum(
+        &self,
+        source: &ChecksumSource,
+        credentials: &Credentials,
+        progress: Progress<'_>,
+    ) -> Result<String> {
+        self.state().credentials.clone_from(credentials);
+        let work = async {
+            let found = self.state().sources.get(&source.image_url).cloned();
+            let (url, detail) = (source.shown.clone(), "404 Not Found".to_owned());
+            let found = found.ok_or(SystemError::ImageNotFound { url, detail })?;
+            tokio::time::sleep(PULL_TIME).await;
+            progress(found.bytes, Some(found.bytes));
+            Ok(found.sha256)
+        };
+        self.call("compute_checksum", work).await
+    }
+
     async fn images(&self) -> Result<Vec<ImageFacts>> {
         self.call("images", async { Ok(self.state().images.values().cloned().collect()) }).await
     }

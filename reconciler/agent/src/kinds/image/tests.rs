@@ -103,6 +103,22 @@ fn the_first_checksum_that_was_read_is_kept() {
 }
 
 #[test]
+fn an_image_that_trusts_its_first_bytes_has_their_checksum_computed_and_enforced() {
+    let mut image = image();
+    let spec = json!({"source": {"url": "https://x/d.qcow2?sig=canary", "trustOnFirstUse": true}});
+    image.spec = serde_json::from_value(spec).expect("a spec");
+    let Some(Wanted::Checksum(source)) = wanted_by(&image) else { panic!("there is none yet") };
+    let bytes = source.computed_from().expect("it is computed");
+    assert_eq!(
+        (bytes.url.as_str(), bytes.shown.as_str()),
+        ("https://x/d.qcow2?sig=canary", "https://x/d.qcow2?…")
+    );
+    image.status.get_or_insert_default().checksum = Some("cd".into());
+    let Some(Wanted::Image(source)) = wanted_by(&image) else { panic!("the checksum is known") };
+    assert_eq!(source.digest, "cd");
+}
+
+#[test]
 fn progress_is_told_in_twentieths() {
     assert_eq!(progress(149, Some(1000), "downloaded"), "10 % downloaded");
     assert_eq!(progress(150, Some(1000), "downloaded"), "15 % downloaded");

@@ -1,5 +1,6 @@
 //! Pulls from a small server that misbehaves on request.
 
+mod computed;
 mod copies;
 mod credentials;
 mod formats;

@@ -78,6 +78,7 @@ impl Registry {
             image_url: url.clone(),
             url,
             secret: None,
+            is_computed: false,
         }
     }
 }
