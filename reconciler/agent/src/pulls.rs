@@ -95,6 +95,8 @@ pub(crate) enum Pull {
     Running {
         done: u64,
         total: Option<u64>,
+        /// The bytes in a second between the last two reports of progress. None: there were not two yet.
+        rate: Option<u64>,
         /// Whether the object that asked is enqueued on its progress.
         followed: bool,
     },
@@ -118,7 +120,7 @@ struct Entry {
 
 #[derive(Debug)]
 enum State {
-    Running { done: u64, total: Option<u64>, reported: u64, reported_at: Instant },
+    Running { done: u64, total: Option<u64>, rate: Option<u64>, reported: u64, reported_at: Instant },
     Failed { readiness: Readiness, again: Option<Instant> },
     Done(Outcome),
 }
@@ -174,9 +176,9 @@ impl Pulls {
         let entries = self.shared.entries();
         let entry = entries.get(wanted)?;
         match &entry.state {
-            State::Running { done, total, .. } => {
+            State::Running { done, total, rate, .. } => {
                 let followed = entry.wake.contains(follower);
-                Some(Pull::Running { done: *done, total: *total, followed })
+                Some(Pull::Running { done: *done, total: *total, rate: *rate, followed })
             }
             State::Done(outcome) => Some(match outcome.clone() {
                 Outcome::Found(resolved) => Pull::Found(resolved),
@@ -222,7 +224,8 @@ impl Pulls {
         if matches!(entry.state, State::Running { .. }) {
             return;
         }
-        entry.state = State::Running { done: 0, total: None, reported: 0, reported_at: Instant::now() };
+        entry.state =
+            State::Running { done: 0, total: None, rate: None, reported: 0, reported_at: Instant::now() };
         let (shared, wanted) = (self.shared.clone(), wanted.clone());
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         // Finished tasks are removed, so that the set does not grow without bound.
@@ -279,6 +282,12 @@ impl Pulls {
 pub(crate) fn percent(done: u64, total: Option<u64>) -> Option<i64> {
     let total = total.filter(|total| *total > 0)?;
     i64::try_from(done.min(total).saturating_mul(20) / total * 5).ok()
+}
+
+/// Returns a number of bytes in a second. The time is not zero.
+fn per_second(bytes: u64, time: Duration) -> u64 {
+    let milliseconds = time.as_millis().max(1);
+    u64::try_from(u128::from(bytes) * 1000 / milliseconds).unwrap_or(u64::MAX)
 }
 
 fn waiting() -> Readiness {
@@ -427,10 +436,12 @@ impl Shared {
     fn progress(&self, wanted: &Wanted, now_done: u64, now_total: Option<u64>) {
         let mut entries = self.entries();
         let Some(entry) = entries.get_mut(wanted) else { return };
-        let State::Running { done, total, reported, reported_at } = &mut entry.state else { return };
+        let State::Running { done, total, rate, reported, reported_at } = &mut entry.state else { return };
         (*done, *total) = (now_done, now_total);
         let step = now_total.map_or(64 << 20, |total| total / 20).max(1);
         if now_done.saturating_sub(*reported) >= step && reported_at.elapsed() >= REPORT_EVERY {
+            // The first bytes of a download that is continued were here before.
+            *rate = (*reported > 0).then(|| per_second(now_done - *reported, reported_at.elapsed()));
             (*reported, *reported_at) = (now_done, Instant::now());
             for key in &entry.wake {
                 self.queue.add(key.clone());
@@ -645,6 +656,27 @@ mod tests {
             woken.insert(key);
         }
         assert!(woken.contains(&waker()) && woken.contains(&other), "{woken:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_download_has_a_rate_once_it_has_reported_twice() {
+        let (_, pulls) = pulls();
+        let one = wanted("a", 1);
+        let state =
+            State::Running { done: 0, total: None, rate: None, reported: 0, reported_at: Instant::now() };
+        let entry = Entry { task: None, wake: BTreeSet::new(), failures: 0, state };
+        pulls.shared.entries().insert(one.clone(), entry);
+        let rate_at = async |bytes: u64| {
+            tokio::time::sleep(Duration::from_secs(4)).await;
+            pulls.shared.progress(&one, bytes, Some(1000 << 20));
+            let Some(Pull::Running { rate, .. }) = pulls.state(&one, &waker()) else { panic!("it runs") };
+            rate
+        };
+        assert_eq!(rate_at(500 << 20).await, None, "these bytes may have been here before");
+        let rate = rate_at(600 << 20).await;
+        assert!(rate.is_some_and(|rate| (24 << 20..=25 << 20).contains(&rate)), "{rate:?}");
+        assert_eq!(rate_at(601 << 20).await, rate, "it is no twentieth more");
+        assert_eq!(per_second(1, Duration::ZERO), 1000);
     }
 
     #[tokio::test(start_paused = true)]

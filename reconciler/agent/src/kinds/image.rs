@@ -25,7 +25,7 @@ mod tests;
 use async_trait::async_trait;
 use berth_api::console::{copy_audience, copy_path};
 use berth_api::{
-    Binding, Conditions, Disk, Image, ImageCompression, ImageFormat, ImageStatus, Readiness,
+    Binding, Conditions, Disk, Image, ImageCompression, ImageFormat, ImageStatus, Readiness, Reason,
     SHARED_NAMESPACE, VM, former_uid, redacted_url,
 };
 use berth_host::{
@@ -44,6 +44,7 @@ use crate::error::Error;
 use crate::index::{Indexed, Table, Tables};
 use crate::key::{Key, ObjectName};
 use crate::pulls::Wanted;
+use crate::recorder::EventType;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -99,6 +100,10 @@ impl Reconciler for ImageReconciler {
 
     fn status(image: &Image, observed: &Observed, readiness: &Readiness, now: Timestamp) -> ImageStatus {
         status::status(image, observed, readiness, now)
+    }
+
+    fn event(stored: Option<&ImageStatus>, status: &ImageStatus) -> Option<(EventType, Reason, String)> {
+        status::event(stored, status)
     }
 
     fn binding(image: &Image) -> Option<&Binding> {

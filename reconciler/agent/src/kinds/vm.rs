@@ -58,6 +58,7 @@ use crate::key::{Key, ObjectName};
 use crate::lease_watcher::PendingLease;
 use crate::machine::MachineState;
 use crate::probes::ProbePlan;
+use crate::recorder::EventType;
 use crate::ssh_keys::KeysPlan;
 
 /// A step of a VM's plan.
@@ -244,9 +245,10 @@ impl Reconciler for VmReconciler {
         status::without_progress(stored, status)
     }
 
-    fn event(stored: Option<&VMStatus>, status: &VMStatus) -> Option<(Reason, String)> {
+    fn event(stored: Option<&VMStatus>, status: &VMStatus) -> Option<(EventType, Reason, String)> {
         let stored = stored?;
-        status::restarted(stored, status).or_else(|| stop_snapshots::not_taken(stored, status))
+        let found = status::restarted(stored, status).or_else(|| stop_snapshots::not_taken(stored, status));
+        found.map(|(reason, note)| (EventType::Warning, reason, note))
     }
 
     fn binding(vm: &VM) -> Option<&Binding> {

@@ -129,7 +129,7 @@ fn a_disk_on_an_image_waits_for_it_has_it_downloaded_and_is_made_on_it() {
     assert_eq!((missing.steps.len(), reason(&missing)), (0, (false, Reason::WaitingForImage)));
     let absent = plan(&disk, &see(LocalImage::Absent(source())));
     assert_eq!((absent.steps, absent.readiness.reason()), (vec![Step::Pull(source())], Reason::Pulling));
-    let pulling = Pull::Running { done: 1, total: None, followed: true };
+    let pulling = Pull::Running { done: 1, total: None, rate: None, followed: true };
     assert!(plan(&disk, &see(LocalImage::Pulling(source(), pulling))).steps.is_empty());
     let made = plan(&disk, &cached(2 * GIB));
     let [Step::Create(new)] = &made.steps[..] else { panic!("{made:?}") };
@@ -449,7 +449,7 @@ fn restored(pull: Option<Pull>) -> (Disk, Observed) {
 fn a_disk_of_a_backup_is_made_in_the_background_once_the_backup_is_complete() {
     let (object, mut observed) = restored(None);
     assert!(matches!(plan(&object, &observed).steps[..], [Step::StartRestore(Wanted::Restore(..))]));
-    let (_, running) = restored(Some(Pull::Running { done: 1, total: Some(4), followed: true }));
+    let (_, running) = restored(Some(Pull::Running { done: 1, total: Some(4), rate: None, followed: true }));
     let goes_on = plan(&object, &running);
     assert_eq!((goes_on.steps.len(), reason(&goes_on)), (0, (false, Reason::Restoring)));
     assert_eq!(goes_on.readiness.message(), "25 % of Backup b written");

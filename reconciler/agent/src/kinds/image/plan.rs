@@ -27,24 +27,27 @@ pub(super) fn plan(image: &Image, observed: &Observed) -> Plan<Step> {
         let text = "verified, and not in the cache of its host: a host downloads it when something needs it";
         return Plan::without_steps(Readiness::Ready(Reason::Verified, text.to_owned()));
     }
-    let running = |done, total| match &wanted {
+    let running = |done, total, rate| match &wanted {
         Wanted::Made(new) => {
             Readiness::Reconciling(Reason::Provisioning, format!("being made from {}", new.shown))
         }
         _ if image.spec.source.upload.is_some() => {
             Readiness::Reconciling(Reason::Pulling, "the uploaded file is being verified".to_owned())
         }
-        _ => Readiness::Reconciling(Reason::Pulling, progress(done, total, "downloaded")),
+        _ => {
+            let text = progress(done, total, "downloaded") + &of_rate(rate);
+            Readiness::Reconciling(Reason::Pulling, text)
+        }
     };
     match (&observed.cached, &observed.pull) {
         (Some(_), _) => Plan::without_steps(Readiness::Ready(Reason::Verified, String::new())),
-        (None, Some(Pull::Running { done, total, followed })) => {
+        (None, Some(Pull::Running { done, total, rate, followed })) => {
             let follow = (!followed).then(|| Step::FollowPull(wanted.clone()));
-            Plan::steps(follow.into_iter().collect(), running(*done, *total))
+            Plan::steps(follow.into_iter().collect(), running(*done, *total, *rate))
         }
         (None, Some(Pull::Found(_) | Pull::Stored(_) | Pull::Deleted)) => {
             // Once the status has the checksum, the image itself is downloaded.
-            Plan::without_steps(running(0, None)).requeue_after(SOON)
+            Plan::without_steps(running(0, None, None)).requeue_after(SOON)
         }
         (None, Some(Pull::Failed { readiness, again })) => {
             let plan = Plan::without_steps(readiness.clone());
@@ -54,7 +57,7 @@ pub(super) fn plan(image: &Image, observed: &Observed) -> Plan<Step> {
             }
         }
         (None, None) => {
-            let readiness = running(0, None);
+            let readiness = running(0, None, None);
             Plan::steps(vec![Step::Pull(wanted)], readiness)
         }
     }
@@ -123,6 +126,15 @@ fn before_pull(image: &Image, wanted: &Wanted, observed: &Observed) -> Option<Pl
     let take = NewSnapshot { pool: new.pool.clone(), id: new.snapshot.clone(), volume, owner: None };
     let text = format!("a snapshot of {kind} {name} is being taken");
     Some(Plan::steps(vec![Step::TakeSnapshot(take)], Readiness::Reconciling(Reason::Provisioning, text)))
+}
+
+/// Formats the rate of a download, which changes with its progress only.
+fn of_rate(rate: Option<u64>) -> String {
+    match rate {
+        None => String::new(),
+        Some(rate) if rate < 1 << 20 => format!(", {} KiB/s", rate >> 10),
+        Some(rate) => format!(", {} MiB/s", rate >> 20),
+    }
 }
 
 /// Formats the progress in steps of 5 %, so that the text changes only when that is worth a write.

@@ -9,6 +9,7 @@ use super::observe::Upload;
 use super::plan::progress;
 use super::*;
 use crate::pulls::Pull;
+use crate::recorder::EventType;
 
 fn image() -> Image {
     serde_json::from_value(json!({
@@ -43,7 +44,7 @@ fn an_image_nobody_has_is_pulled_once() {
     let plan = ImageReconciler::plan(&image(), &Observed::default());
     assert_eq!(plan.steps, [Step::Pull(wanted_by(&image()).expect("it has a URL"))]);
     let running = Observed {
-        pull: Some(Pull::Running { done: 0, total: None, followed: true }),
+        pull: Some(Pull::Running { done: 0, total: None, rate: None, followed: true }),
         ..Observed::default()
     };
     assert_eq!(ImageReconciler::plan(&image(), &running).steps, []);
@@ -124,6 +125,34 @@ fn progress_is_told_in_twentieths() {
     assert_eq!(progress(150, Some(1000), "downloaded"), "15 % downloaded");
     assert_eq!(progress(7, None, "downloaded"), "being downloaded");
     assert_eq!(progress(7, Some(0), "uploaded"), "being uploaded");
+}
+
+#[test]
+fn a_running_download_has_a_rate() {
+    let message = |rate| {
+        let pull = Some(Pull::Running { done: 450, total: Some(1000), rate, followed: true });
+        let plan = ImageReconciler::plan(&image(), &Observed { pull, ..Observed::default() });
+        plan.readiness.message().to_owned()
+    };
+    assert_eq!(message(None), "45 % downloaded");
+    assert_eq!(message(Some(12 << 20)), "45 % downloaded, 12 MiB/s");
+    assert_eq!(message(Some(100 << 10)), "45 % downloaded, 100 KiB/s");
+}
+
+#[test]
+fn the_end_of_a_download_and_its_failures_are_events() {
+    let with_pull = |pull| report(&Observed { pull: Some(pull), ..Observed::default() });
+    let running = with_pull(Pull::Running { done: 1, total: None, rate: None, followed: true });
+    let readiness = Readiness::Reconciling(Reason::Retrying, "HTTP 503".into());
+    let failed = with_pull(Pull::Failed { readiness, again: None });
+    let event = |stored: &ImageStatus, status: &ImageStatus| ImageReconciler::event(Some(stored), status);
+    assert_eq!(event(&running, &running), None);
+    assert_eq!(event(&running, &failed), Some((EventType::Warning, Reason::Retrying, "HTTP 503".to_owned())));
+    assert_eq!(event(&failed, &failed), None);
+    let done = report(&cached());
+    let note = "its file of 700 bytes was verified".to_owned();
+    assert_eq!(event(&failed, &done), Some((EventType::Normal, Reason::Verified, note)));
+    assert_eq!(event(&done, &done), None);
 }
 
 #[test]
@@ -376,7 +405,7 @@ fn a_host_waits_for_the_download_of_another_one_unless_that_fails() {
 fn a_verified_image_with_a_url_is_not_downloaded_again_for_its_own_sake() {
     let mut image = image();
     image.status.get_or_insert_default().virtual_size = Some("1Gi".into());
-    for pull in [None, Some(Pull::Running { done: 1, total: None, followed: false })] {
+    for pull in [None, Some(Pull::Running { done: 1, total: None, rate: None, followed: false })] {
         let plan = ImageReconciler::plan(&image, &Observed { pull, ..Observed::default() });
         assert!(matches!(plan.readiness, Readiness::Ready(Reason::Verified, _)), "{plan:?}");
         assert_eq!(plan.steps, []);
