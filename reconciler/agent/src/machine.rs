@@ -39,7 +39,7 @@ use berth_host::ProcessFacts;
 use driver::{Command, Driver};
 pub(crate) use error::MachineError;
 pub(crate) use exchange::GuestError;
-use guest::{GuestRequest, GuestTask};
+use guest::{Freeze, GuestRequest, GuestTask};
 pub(crate) use guest_facts::{GuestFacts, with_stored_use};
 pub(crate) use legal::has_ended;
 use saves::Saves;
@@ -235,6 +235,17 @@ impl Machine {
         }
         // A guest task that has ended belongs to a machine that has ended.
         let _ = self.requests.send(GuestRequest::SetOnline).await;
+    }
+
+    /// Records that a snapshot begins to freeze the guest's file systems.
+    pub(crate) async fn freeze_begins(&self) {
+        // A task with a full queue has no time to look at the guest either.
+        let _ = self.requests.try_send(GuestRequest::Frozen(Freeze::None));
+    }
+
+    /// Records that the guest's file systems were frozen and not thawed: the guest task tries it until they are.
+    pub(crate) async fn thaw_failed(&self) {
+        let _ = self.requests.send(GuestRequest::Frozen(Freeze::Overdue)).await;
     }
 
     /// Has the guest agent set the guest's clock to the host's. Does not wait for it.

@@ -238,6 +238,8 @@ reasons! {
     GuestBusy => "Unmount the file system in the guest, or set `force`.",
     /// No guest agent reports whether the running guest has the disk mounted: run one, stop the VM, or set force.
     MountsUnknown => "Run qemu-guest-agent in the guest, stop the VM, or set `force`.",
+    /// The guest's file systems stay frozen after a snapshot: its agent does not thaw them, and programs in the guest wait when they write.
+    GuestFrozen => "The host asks the agent again every 30 seconds. Thaw them in the guest (`fsfreeze --unfreeze MOUNTPOINT`), or restart the VM with `restartMode: Hard`.",
     /// The guest was asked to shut down and still runs; the mode `Soft` leaves it running.
     ShutdownIgnored => "Shut the guest down from inside, or set `stop.mode` to `Graceful` or `Hard`.",
     /// A hook with the policy `Fail` has failed: the guest runs on. The message has the cause.

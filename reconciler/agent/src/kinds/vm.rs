@@ -247,7 +247,9 @@ impl Reconciler for VmReconciler {
 
     fn event(stored: Option<&VMStatus>, status: &VMStatus) -> Option<(EventType, Reason, String)> {
         let stored = stored?;
-        let found = status::restarted(stored, status).or_else(|| stop_snapshots::not_taken(stored, status));
+        let found = status::restarted(stored, status)
+            .or_else(|| stop_snapshots::not_taken(stored, status))
+            .or_else(|| status::frozen(stored, status));
         found.map(|(reason, note)| (EventType::Warning, reason, note))
     }
 

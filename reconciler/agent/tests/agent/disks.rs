@@ -30,7 +30,7 @@ async fn attached(fixture: &Fixture) {
     fixture.until::<HotswapDiskAttachment>("data", |a| attachment_reason(a) == "Attached").await;
 }
 
-async fn running() -> Fixture {
+pub(crate) async fn running() -> Fixture {
     let fixture = Fixture::start().await;
     fixture.furnish().await;
     fixture.make_vm(json!({})).await;
@@ -123,6 +123,12 @@ fn restored(token: Option<&'static str>) -> impl Fn(&Disk) -> bool {
 
 async fn running_with_snapshot() -> Fixture {
     let fixture = running().await;
+    take_snapshot(&fixture).await;
+    fixture
+}
+
+/// Takes a snapshot of the boot disk of the VM.
+pub(crate) async fn take_snapshot(fixture: &Fixture) {
     let mut status = bound();
     for (field, value) in [("snapshotID", "s-1"), ("volumeID", ROOT), ("pool", "default")] {
         status[field] = value.into();
@@ -131,7 +137,6 @@ async fn running_with_snapshot() -> Fixture {
     fixture
         .until::<DiskSnapshot>("before", |s| s.status.as_ref().is_some_and(|s| s.taken_at.is_some()))
         .await;
-    fixture
 }
 
 #[tokio::test(start_paused = true)]

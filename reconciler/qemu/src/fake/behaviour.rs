@@ -14,6 +14,8 @@ pub struct Behaviour {
     /// Commands that the configuration of the guest agent forbids.
     pub disabled_commands: Vec<String>,
     pub guest: GuestFacts,
+    /// The guest agent freezes file systems and does not thaw them.
+    pub never_thaws: bool,
     /// Whether the guest, once booted, plugs memory in and out as QEMU requests.
     pub plugs_memory: bool,
     /// The guest, once booted, uses the media in its CD-ROM drives.
@@ -55,6 +57,7 @@ impl Default for Behaviour {
             guest_agent: true,
             disabled_commands: Vec::new(),
             guest: GuestFacts::default(),
+            never_thaws: false,
             plugs_memory: true,
             locks_trays: false,
             tpm_ended: false,
