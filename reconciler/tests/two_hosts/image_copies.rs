@@ -128,3 +128,32 @@ async fn an_image_of_a_url_is_downloaded_by_one_host_and_copied_by_the_other() {
     assert_eq!((second.pulls(), second.copies()), (1, 1), "other bytes are not taken: it is downloaded");
     assert!(first.violations().is_empty() && second.violations().is_empty());
 }
+
+#[tokio::test]
+async fn two_hosts_that_need_an_image_at_once_download_it_once() {
+    let fleet = Fleet::new().await;
+    let [first, second] = [image::host(&fleet.clock), image::host(&fleet.clock)];
+    let bytes = [b"QFI\xfb".as_slice(), &[9; 100_000]].concat();
+    let mut agents = Vec::new();
+    for (name, host) in [("h1", &first), ("h2", &second)] {
+        host.serve_image(URL, &bytes);
+        agents.push(fleet.join_with(name, "a", host, Some(server().await)).await);
+        fleet.until("the host is there", async || fleet.host_exists(name).await).await;
+    }
+    fleet.apply("VMClass", "small", json!({"cpus": 1, "memory": "512Mi", "firmware": "BIOS"})).await;
+    fleet.apply("Image", "golden", json!({"source": {"url": URL, "sha256": hex_sha256(&bytes)}})).await;
+    let images: Api<Image> = Api::default_namespaced(fleet.admin.clone());
+    let is_bound = async || {
+        let status = images.get("golden").await.expect("it is there").status;
+        status.is_some_and(|status| status.binding.is_some())
+    };
+    fleet.until("it is bound", is_bound).await;
+    for (name, host) in [("one", "h1"), ("two", "h2")] {
+        fleet.declare_vm(name, "golden", host).await;
+    }
+    for name in ["one", "two"] {
+        fleet.until_vm(name, "runs", runs).await;
+    }
+    assert_eq!((first.pulls() + second.pulls(), first.copies() + second.copies()), (1, 1));
+    assert!(first.violations().is_empty() && second.violations().is_empty());
+}
