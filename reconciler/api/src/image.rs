@@ -12,8 +12,8 @@ use crate::{Binding, Conditions, ObjectUser, ResourceName, vm::ConsoleAddress};
 pub use metadata::ImageOs;
 
 /// The source of disks, or of the medium of a CD-ROM drive. One host downloads and verifies it; the other hosts that need it copy it from
-/// there, or download it. An image that is made from a Disk or a DiskSnapshot is on the host of that one, and an uploaded image is on the
-/// host that it was uploaded to: other hosts copy it from there.
+/// there, or download it. An image that is made from a Disk, a DiskSnapshot or another Image is on the host of that one, and an uploaded
+/// image is on the host that it was uploaded to: other hosts copy it from there.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "berth.dev",
@@ -44,7 +44,8 @@ pub use metadata::ImageOs;
     printcolumn(name = "OS-Version", type_ = "string", priority = 1, json_path = ".spec.os.version"),
     printcolumn(name = "URL", type_ = "string", priority = 1, json_path = ".spec.source.url"),
     printcolumn(name = "Message", type_ = "string", priority = 1, json_path = r#".status.conditions[?(@.type=="Ready")].message"#),
-    validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message("metadata.name must be a DNS label: lower-case letters, digits and '-', at most 63 characters")
+    validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message("metadata.name must be a DNS label: lower-case letters, digits and '-', at most 63 characters"),
+    validation = Rule::new("!has(self.spec.source.image) || self.spec.source.image != self.metadata.name").message("spec.source.image must be another Image").field_path(".spec.source.image")
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -58,9 +59,10 @@ pub use metadata::ImageOs;
     validation = Rule::new("!has(self.source.url) || !has(oldSelf.source.url) || self.source.url == oldSelf.source.url || !(self.source.url.startsWith('oci://') || oldSelf.source.url.startsWith('oci://'))").message("an oci:// URL cannot change: disks are made from the content that it had; create another Image").field_path(".source.url"),
     validation = Rule::new("(has(self.source.disk) ? self.source.disk : '') == (has(oldSelf.source.disk) ? oldSelf.source.disk : '')").message("source.disk cannot change: the image was made once; create another Image").field_path(".source.disk"),
     validation = Rule::new("(has(self.source.snapshot) ? self.source.snapshot : '') == (has(oldSelf.source.snapshot) ? oldSelf.source.snapshot : '')").message("source.snapshot cannot change: the image was made once; create another Image").field_path(".source.snapshot"),
+    validation = Rule::new("(has(self.source.image) ? self.source.image : '') == (has(oldSelf.source.image) ? oldSelf.source.image : '')").message("source.image cannot change: the image has the content of that one; create another Image").field_path(".source.image"),
     validation = Rule::new("has(self.source.upload) == has(oldSelf.source.upload) && (!has(self.source.upload) || self.source.upload.size == oldSelf.source.upload.size)").message("source.upload cannot change: disks are made from this very content; create another Image").field_path(".source.upload"),
-    validation = Rule::new("has(self.source.url) || has(self.source.upload) || self.format == 'qcow2'").message("an image that is made from a disk or a snapshot has the format qcow2").field_path(".format"),
-    validation = Rule::new("has(self.source.url) || has(self.source.upload) || !has(self.compression)").message("compression is that of the file at a url or of an upload").field_path(".compression")
+    validation = Rule::new("has(self.source.url) || has(self.source.upload) || has(self.source.image) || self.format == 'qcow2'").message("an image that is made from a disk or a snapshot has the format qcow2").field_path(".format"),
+    validation = Rule::new("has(self.source.url) || has(self.source.upload) || has(self.source.image) || !has(self.compression)").message("compression is that of the file at a url, of an upload or of the other image").field_path(".compression")
 )]
 pub struct ImageSpec {
     /// The source of the image.
@@ -96,11 +98,11 @@ pub struct ImageSpec {
 }
 
 /// Where an image comes from: a URL with the checksum of its bytes (exactly one of `sha256`, `sha512`, `checksumUrl` and
-/// `trustOnFirstUse`, or none with `oci://`), a Disk, a DiskSnapshot, or an upload with its checksum (`sha256` or `sha512`).
+/// `trustOnFirstUse`, or none with `oci://`), a Disk, a DiskSnapshot, another Image, or an upload with its checksum (`sha256` or `sha512`).
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("[has(self.url), has(self.disk), has(self.snapshot), has(self.upload)].filter(set, set).size() == 1").message("a source is exactly one of url, disk, snapshot and upload"),
+    validation = Rule::new("[has(self.url), has(self.disk), has(self.snapshot), has(self.upload), has(self.image)].filter(set, set).size() == 1").message("a source is exactly one of url, disk, snapshot, upload and image"),
     validation = Rule::new("!has(self.url) || self.url.startsWith('oci://') || [has(self.sha256), has(self.sha512), has(self.checksumUrl), has(self.trustOnFirstUse) && self.trustOnFirstUse].filter(set, set).size() == 1").message("exactly one of sha256, sha512 and checksumUrl is needed, or trustOnFirstUse: true"),
     validation = Rule::new("!has(self.trustOnFirstUse) || !self.trustOnFirstUse || (has(self.url) && !self.url.startsWith('oci://'))").message("trustOnFirstUse is for a url: an oci:// image has its checksum in the registry").field_path(".trustOnFirstUse"),
     validation = Rule::new("!has(self.secretName) || !has(self.url) || !self.url.startsWith('file:')").message("a file of the host needs no Secret").field_path(".secretName"),
@@ -108,7 +110,7 @@ pub struct ImageSpec {
     validation = Rule::new("!has(self.url) || !self.url.startsWith('oci://') || !(has(self.sha256) || has(self.sha512) || has(self.checksumUrl))").message("an oci:// image has its checksum in the registry: write @sha256:... at the end of url to choose one"),
     validation = Rule::new("!has(self.upload) || [has(self.sha256), has(self.sha512)].filter(set, set).size() == 1").message("an upload needs exactly one of sha256 and sha512").field_path(".upload"),
     validation = Rule::new("!has(self.upload) || !(has(self.checksumUrl) || has(self.secretName))").message("checksumUrl and secretName belong to a url").field_path(".upload"),
-    validation = Rule::new("has(self.url) || has(self.upload) || !(has(self.sha256) || has(self.sha512) || has(self.checksumUrl) || has(self.secretName))").message("sha256, sha512, checksumUrl and secretName belong to a url: the host computes the checksum of an image that is made from a disk or a snapshot")
+    validation = Rule::new("has(self.url) || has(self.upload) || !(has(self.sha256) || has(self.sha512) || has(self.checksumUrl) || has(self.secretName))").message("sha256, sha512, checksumUrl and secretName belong to a url: the host computes the checksum of an image that is made from a disk or a snapshot, and a copy has that of the other image")
 )]
 pub struct ImageSource {
     /// `http://`, `https://`, `oci://REGISTRY/REPOSITORY[:TAG|@DIGEST]` for an image in a container registry, or `file:///` for a
@@ -125,6 +127,10 @@ pub struct ImageSource {
     /// Name of a DiskSnapshot of the same namespace, whose data the image has. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<ResourceName>,
+    /// Name of another Image of the same namespace: this one has its content under another name, without another download, and keeps it when
+    /// the other one is deleted. `format` and `compression` are those of the other one. Cannot change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<ResourceName>,
     /// The file is uploaded to the host of the image: by `berth image push`, or by Terraform from its machine. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upload: Option<ImageUpload>,
@@ -178,6 +184,7 @@ impl fmt::Debug for ImageSource {
             .field("url", &self.url.as_deref().map(redacted_url))
             .field("disk", &self.disk)
             .field("snapshot", &self.snapshot)
+            .field("image", &self.image)
             .field("upload", &self.upload)
             .field("sha256", &self.sha256)
             .field("sha512", &self.sha512)
@@ -217,8 +224,8 @@ impl Image {
         declared.or_else(|| self.status.as_ref()?.checksum.as_deref())
     }
 
-    /// Whether it is made from a disk or a snapshot of the site, or uploaded: it is on one host, and has no URL that others download it
-    /// from.
+    /// Whether it is made from a disk, a snapshot or another image of the site, or uploaded: it is on one host, and has no URL that others
+    /// download it from.
     pub fn is_local(&self) -> bool {
         self.spec.source.url.is_none()
     }
@@ -247,8 +254,8 @@ impl Image {
     /// Returns the kind and the name of the object that it is made from.
     pub fn origin(&self) -> Option<(&'static str, &ResourceName)> {
         let source = &self.spec.source;
-        let snapshot = source.snapshot.as_ref().map(|name| ("DiskSnapshot", name));
-        snapshot.or_else(|| source.disk.as_ref().map(|name| ("Disk", name)))
+        let named = [("DiskSnapshot", &source.snapshot), ("Disk", &source.disk), ("Image", &source.image)];
+        named.into_iter().find_map(|(kind, name)| Some((kind, name.as_ref()?)))
     }
 
     /// Returns berth's own identity of the snapshot that is taken of a Disk for this image, which nothing else names.
@@ -317,13 +324,12 @@ pub struct ImageStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<i64>,
     /// The checksum at `source.checksumUrl`, or of the layer in the registry, when it was first read, or of the first bytes with
-    /// `source.trustOnFirstUse`, or of the file that was made from a
-    /// disk or a snapshot, 64 (SHA-256) or 128 (SHA-512) hexadecimal digits: disks are made from exactly this content, whatever the
-    /// URL returns later.
+    /// `source.trustOnFirstUse`, or of the file that was made from a disk or a snapshot, or that of the image in `source.image`, 64 (SHA-256)
+    /// or 128 (SHA-512) hexadecimal digits: disks are made from exactly this content, whatever the URL returns later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub checksum: Option<String>,
-    /// The media type of that layer.
+    /// The media type of that layer, also of a copy of its image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 255))]
     pub media_type: Option<String>,
@@ -356,7 +362,7 @@ pub struct ImageStatus {
 pub enum ImageState {
     Pending,
     Pulling,
-    /// It is being made from a disk or a snapshot.
+    /// It is being made from a disk, a snapshot or another image.
     Creating,
     Ready,
     Failed,

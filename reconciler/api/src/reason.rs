@@ -169,7 +169,7 @@ reasons! {
     /// The host may not fetch from there: a file outside of the folders, or an address outside of the ranges, that its
     /// administrator allows.
     ImageNotAllowed => "Have the host's administrator allow the folder or range: `--image-dir`, `--image-allow`.",
-    /// The file of an image that was made from a disk or a snapshot, or was uploaded, is gone from its host.
+    /// The file of an image that was made from a disk, a snapshot or another image, or was uploaded, is gone from its host.
     ImageLost => "Restore the file on its host, or replace the Image. Upload an uploaded one again: `berth image push`.",
     /// The bytes are not an image of the declared format or compression, or one that is refused (backing file, external data file).
     ImageInvalid => "Declare the [format and compression](images.md#formats) that the bytes have, or convert the image: `qemu-img convert -O qcow2`.",

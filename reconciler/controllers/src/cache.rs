@@ -225,8 +225,10 @@ impl Cache {
             // A rule counts a snapshot as taken, and a backup as complete, once the server has confirmed it.
             ObjectKind::SnapshotSchedule => keys.extend(self.index.made_for(key)),
             ObjectKind::Image => {
-                let source = self.tables.images.get(key).and_then(|image| image.spec.source.disk.as_ref());
-                keys.extend(source.map(|disk| named(ObjectKind::Disk, disk.as_str())));
+                if let Some(source) = self.tables.images.get(key).map(|image| &image.spec.source) {
+                    keys.extend(source.disk.as_ref().map(|disk| named(ObjectKind::Disk, disk.as_str())));
+                    keys.extend(source.image.as_ref().map(|image| named(ObjectKind::Image, image.as_str())));
+                }
             }
             ObjectKind::Disk => {
                 let source = self.tables.disks.get(key).and_then(|disk| disk.spec.source.as_ref());

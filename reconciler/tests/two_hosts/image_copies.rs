@@ -130,6 +130,44 @@ async fn an_image_of_a_url_is_downloaded_by_one_host_and_copied_by_the_other() {
 }
 
 #[tokio::test]
+async fn a_copy_of_an_image_has_its_file_without_a_download_and_stays_when_that_one_is_deleted() {
+    let fleet = Fleet::new().await;
+    let [first, second] = [image::host(&fleet.clock), image::host(&fleet.clock)];
+    let _first = fleet.join_with("h1", "a", &first, Some(server().await)).await;
+    fleet.until("h1 is there", async || fleet.host_exists("h1").await).await;
+    let bytes = [b"QFI\xfb".as_slice(), &[7; 100_000]].concat();
+    first.serve_image(URL, &bytes);
+    fleet.apply("Image", "copy", json!({"source": {"image": "golden"}})).await;
+    let images: Api<Image> = Api::default_namespaced(fleet.admin.clone());
+    let status = async |name: &str| images.get(name).await.expect("it is there").status.unwrap_or_default();
+    let reason = async |name: &str| {
+        let ready =
+            condition::find(&status(name).await.conditions, "Ready").map(|ready| ready.reason.clone());
+        ready.unwrap_or_default()
+    };
+    let waits = async || reason("copy").await == "WaitingForImage";
+    fleet.until("it waits for the other one", waits).await;
+    fleet.apply("Image", "golden", json!({"source": {"url": URL, "sha256": hex_sha256(&bytes)}})).await;
+    fleet.until("it is served", async || status("copy").await.server.is_some()).await;
+    assert_eq!(status("copy").await.checksum, Some(hex_sha256(&bytes)));
+    assert_eq!(first.pulls(), 1, "it has the file of the other one");
+
+    images.delete("golden", &DeleteParams::default()).await.expect("it is there");
+    let is_gone = async || images.get_opt("golden").await.expect("an answer").is_none();
+    fleet.until("the other one is gone", is_gone).await;
+    let _second = fleet.join("h2", "a", &second).await;
+    fleet.apply("VMClass", "small", json!({"cpus": 1, "memory": "512Mi", "firmware": "BIOS"})).await;
+    for (name, host) in [("web", "h1"), ("db", "h2")] {
+        fleet.declare_vm(name, "copy", host).await;
+        fleet.until_vm(name, "runs", runs).await;
+    }
+    assert_eq!((first.pulls(), second.pulls(), second.copies()), (1, 0, 1));
+    fleet.apply("Image", "raw", json!({"source": {"image": "copy"}, "format": "raw"})).await;
+    fleet.until("another format is refused", async || reason("raw").await == "InvalidSpec").await;
+    assert!(first.violations().is_empty() && second.violations().is_empty());
+}
+
+#[tokio::test]
 async fn two_hosts_that_need_an_image_at_once_download_it_once() {
     let fleet = Fleet::new().await;
     let [first, second] = [image::host(&fleet.clock), image::host(&fleet.clock)];

@@ -4,13 +4,15 @@
 //! download one with a URL if the copy fails. The host's housekeeping, not this module, removes unused images. One with a URL that was
 //! verified is not downloaded again for its own sake: an object that needs it does that. The controllers hold a deleted Image. One that
 //! is made from a disk or a snapshot is made once, and is never made again: its bytes might be others. The bytes of one that is uploaded
-//! come from a client (`console`), and are verified as those of a download.
+//! come from a client (`console`), and are verified as those of a download. One that is a copy of another Image has its checksum, and
+//! therefore its file: that is downloaded only if it is not in the cache any more.
 //!
 //! ```text
 //!  checksumUrl, trustOnFirstUse ─Pull─▶ status.checksum ─┐
 //!  sha256, sha512 ──────────────────────┴─Pull─▶ cached
 //!  upload: all bytes are here ────────────Pull─▶ cached
 //!  disk ─TakeSnapshot─▶ snapshot ─Pull─▶ cached, status.checksum
+//!  image ─(Pull of that one)─▶ cached
 //!  on another host (local) ─Pull: a copy, or else a download─▶ cached
 //! ```
 
@@ -71,6 +73,13 @@ impl Indexed for Image {
         };
         let vms = tables.vms.all().filter(|(_, vm)| inserts(vm));
         keys.extend(vms.map(|(name, _)| Key::new::<VM>(name.clone())));
+        let is_copy = |other: &ObjectName, image: &Image| {
+            let original = image.spec.source.image.as_ref();
+            other.namespace == name.namespace
+                && original.is_some_and(|original| original.as_str() == name.name)
+        };
+        let copies = tables.images.all().filter(|(other, image)| is_copy(other, image));
+        keys.extend(copies.map(|(name, _)| Key::new::<Image>(name.clone())));
         keys.extend([Key::new::<Image>(name.clone()), Key::host()]);
         keys
     }
@@ -168,12 +177,15 @@ fn copy_from(host: &str, image: &Image) -> Option<ImageSource> {
     })
 }
 
-/// Returns what must be downloaded for an Image, or made, on the host that it is bound to. `None`: it is to be made and is not bound to a
-/// host yet.
+/// Returns what must be downloaded for an Image, or made, on the host that it is bound to. `None`: it is to be made, or is a copy, and is
+/// not bound to a host yet.
 pub(crate) fn wanted_by(image: &Image) -> Option<Wanted> {
     let namespace = image.namespace().unwrap_or_default();
     if image.spec.source.upload.is_some() {
         return uploaded_to(image, namespace).map(Wanted::Image);
+    }
+    if let Some(original) = &image.spec.source.image {
+        return on_host(image, namespace, format!("the copy of Image {original}")).map(Wanted::Image);
     }
     let Some(url) = image.spec.source.url.clone() else { return made_from(image, namespace) };
     let secret = image.spec.source.secret_name.clone();
@@ -233,29 +245,34 @@ pub(crate) fn uploaded_to(image: &Image, namespace: String) -> Option<ImageSourc
 fn made_from(image: &Image, namespace: String) -> Option<Wanted> {
     let status = image.status.as_ref()?;
     let (kind, name) = image.origin()?;
-    let Some(digest) = image.digest().map(str::to_owned) else {
-        return Some(Wanted::Made(NewImage {
-            namespace,
-            uid: image.uid()?,
-            former_uid: former_uid(image).map(str::to_owned),
-            shown: format!("{kind} {name}"),
-            pool: status.pool.as_ref()?.to_string(),
-            snapshot: status.snapshot_id.clone()?,
-        }));
-    };
-    let (shared, shown) = (namespace == SHARED_NAMESPACE, format!("the image of {kind} {name}"));
-    Some(Wanted::Image(ImageSource {
+    if image.digest().is_some() {
+        return on_host(image, namespace, format!("the image of {kind} {name}")).map(Wanted::Image);
+    }
+    Some(Wanted::Made(NewImage {
         namespace,
-        shared,
+        uid: image.uid()?,
+        former_uid: former_uid(image).map(str::to_owned),
+        shown: format!("{kind} {name}"),
+        pool: status.pool.as_ref()?.to_string(),
+        snapshot: status.snapshot_id.clone()?,
+    }))
+}
+
+/// Returns the file of an image that is made of what the site has. `None`: its checksum is not known yet.
+fn on_host(image: &Image, namespace: String, shown: String) -> Option<ImageSource> {
+    let (format, encoding) = encoding(image);
+    Some(ImageSource {
+        shared: namespace == SHARED_NAMESPACE,
+        namespace,
         // It is downloaded from nowhere.
         url: String::new(),
         shown,
-        digest,
-        format: Format::Qcow2,
-        encoding: Encoding::default(),
+        digest: image.digest()?.to_owned(),
+        format,
+        encoding,
         secret: None,
         host: None,
-    }))
+    })
 }
 
 /// Returns the format of the image on a host, and how its bytes are encoded at the source.

@@ -5,12 +5,15 @@ use std::time::Duration;
 use berth_api::{Image, Readiness, Reason};
 use berth_host::NewSnapshot;
 
+use super::local::{self, Fetch, LocalImage};
 use super::{Observed, Step, wanted_by};
 use crate::converge::Plan;
 use crate::error::RETRY_SPACE_EVERY;
 use crate::pulls::{Pull, Wanted, percent};
 
 const SOON: Duration = Duration::from_millis(10);
+/// How soon a file that came between two looks is looked for again.
+const AGAIN: Duration = Duration::from_secs(1);
 
 pub(super) fn plan(image: &Image, observed: &Observed) -> Plan<Step> {
     if image.metadata.deletion_timestamp.is_some() {
@@ -20,7 +23,10 @@ pub(super) fn plan(image: &Image, observed: &Observed) -> Plan<Step> {
         let text = "bound without the identity of its snapshot".to_owned();
         return Plan::without_steps(Readiness::Reconciling(Reason::Bound, text));
     };
-    if let Some(plan) = before_pull(image, &wanted, observed).or_else(|| upload_awaited(image, observed)) {
+    let awaited = copy_awaited(image, observed)
+        .or_else(|| before_pull(image, &wanted, observed))
+        .or_else(|| upload_awaited(image, observed));
+    if let Some(plan) = awaited {
         return plan;
     }
     if is_not_needed_here(image, observed) {
@@ -68,6 +74,28 @@ pub(super) fn plan(image: &Image, observed: &Observed) -> Plan<Step> {
 fn is_not_needed_here(image: &Image, observed: &Observed) -> bool {
     let is_verified = image.status.as_ref().is_some_and(|status| status.virtual_size.is_some());
     !image.is_local() && is_verified && observed.cached.is_none()
+}
+
+/// Returns the plan for a copy of another image whose file is not here: that of the other one is, or is got as for a disk.
+fn copy_awaited(image: &Image, observed: &Observed) -> Option<Plan<Step>> {
+    let (name, original) = (image.spec.source.image.as_ref()?, observed.original.as_ref()?);
+    if *original == LocalImage::Missing {
+        let text = format!(
+            "it is a copy of Image {name}, which is gone or has other content, and its file is gone from this host"
+        );
+        return Some(Plan::without_steps(Readiness::Stalled(Reason::ImageLost, text)));
+    }
+    let step = |fetch, source| match fetch {
+        Fetch::Pull => Step::Pull(Wanted::Image(source)),
+        Fetch::FollowPull => Step::FollowPull(Wanted::Image(source)),
+    };
+    Some(match local::ready(name.as_str(), original, step) {
+        Err(plan) => plan,
+        Ok(_) => {
+            let text = format!("the file of Image {name} is on this host");
+            Plan::without_steps(Readiness::Reconciling(Reason::Pulling, text)).requeue_after(AGAIN)
+        }
+    })
 }
 
 /// Returns the plan for an image whose file has not been uploaded completely, or is gone.

@@ -5,6 +5,7 @@ use berth_host::{Compression, Encoding, ImageFacts, ResolvedImage, SnapshotFacts
 use berth_qemu::machine::{ForeignFormat, Format};
 use serde_json::json;
 
+use super::local::LocalImage;
 use super::observe::Upload;
 use super::plan::progress;
 use super::*;
@@ -230,6 +231,28 @@ fn an_image_of_a_disk_is_made_from_a_snapshot_of_it() {
     );
     let status = ImageReconciler::status(&image, &seen(true, None), &first.readiness, Timestamp::UNIX_EPOCH);
     assert_eq!(status.state, Some(ImageState::Creating));
+}
+
+#[test]
+fn a_copy_of_an_image_has_the_file_of_that_one_and_needs_it_no_more_then() {
+    let mut copy = image();
+    copy.spec.source = serde_json::from_value(json!({"image": "golden"})).expect("a source");
+    assert!(wanted_by(&copy).is_none(), "its checksum is that of the other one, which is not known yet");
+    copy.status.as_mut().expect("a status").checksum = Some("ab".into());
+    let Some(Wanted::Image(own)) = wanted_by(&copy) else { panic!("it has a checksum") };
+    assert_eq!((own.digest.as_str(), own.url.as_str()), ("ab", ""));
+    let Some(Wanted::Image(source)) = wanted_by(&image()) else { panic!("it has a checksum") };
+    let plan = |original| {
+        ImageReconciler::plan(&copy, &Observed { original: Some(original), ..Observed::default() })
+    };
+    let absent = plan(LocalImage::Absent(source.clone()));
+    assert_eq!(absent.steps, [Step::Pull(Wanted::Image(source))], "it went from the cache");
+    let text = "Image golden is being downloaded";
+    assert_eq!((absent.readiness.reason(), absent.readiness.message()), (Reason::Pulling, text));
+    let gone = plan(LocalImage::Missing);
+    assert_eq!((gone.steps.len(), gone.readiness.reason()), (0, Reason::ImageLost));
+    let complete = ImageReconciler::plan(&copy, &cached());
+    assert_eq!((complete.steps.len(), complete.readiness.reason()), (0, Reason::Verified));
 }
 
 #[test]
