@@ -214,6 +214,11 @@ impl Machine {
         self.ask(|reply| Command::ChangeMedium { slot, medium, reply }).await
     }
 
+    /// Closes the tray of a CD-ROM drive.
+    pub(crate) async fn close_tray(&self, slot: u8) -> Result<(), MachineError> {
+        self.ask(|reply| Command::CloseTray(slot, reply)).await
+    }
+
     pub(crate) async fn plug_cpus(&self, count: usize) -> Result<(), MachineError> {
         self.ask(|reply| Command::PlugCpus(count, reply)).await
     }

@@ -407,6 +407,10 @@ pub struct Cdrom {
     /// power cycle.
     #[serde(default)]
     pub boot_first: bool,
+    /// Whether the guest can eject the medium. Default true. With false the host closes a tray that the guest has opened, at once: the
+    /// medium stays in the drive. Applied live.
+    #[serde(default = "yes")]
+    pub guest_can_eject: bool,
 }
 
 impl Cdrom {

@@ -607,6 +607,12 @@ async fn media_are_inserted_exchanged_and_taken_out_and_no_file_stays_open() {
         cdrom::change_medium(&qmp, 0, Some(&gone)).await.expect_err("no such file");
         change(0, Some(&a)).await;
         assert_eq!(state().await, [seen(0, Some(&a)), seen(1, Some(&b))], "after an interrupted change too");
+        qmp.execute("blockdev-open-tray", json!({"id": CdromSpec::id(0)})).await.expect("opened");
+        assert!(state().await[0].tray_open);
+        for _ in 0..2 {
+            cdrom::close_tray(&qmp, 0).await.expect("closed");
+            assert_eq!(state().await[0], seen(0, Some(&a)), "with its medium");
+        }
         bench.end().await;
     }
 }

@@ -140,6 +140,8 @@ pub(crate) enum Step {
     FollowPull(ImageSource),
     /// Exchanges the medium of a drive for this one, or takes it out.
     ChangeMedium(Box<MediumChange>),
+    /// Closes the tray of the drive in this slot, which the guest has opened.
+    CloseTray(u8),
     /// Plugs CPUs in until the machine has this number.
     PlugCpus(i64),
     /// Requests that the guest has this many bytes of memory beside that of its start.

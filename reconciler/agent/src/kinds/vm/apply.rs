@@ -116,6 +116,7 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
         Step::Pull(source) => ctx.pulls.start(&Wanted::Image(source.clone()), Key::of(vm)),
         Step::FollowPull(source) => ctx.pulls.follow(&Wanted::Image(source.clone()), Key::of(vm)),
         Step::ChangeMedium(change) => change_medium(ctx, instance, machine()?, change).await?,
+        Step::CloseTray(slot) => machine()?.close_tray(*slot).await?,
         Step::PlugCpus(count) => {
             let machine = machine()?;
             machine.plug_cpus(usize::try_from(*count).unwrap_or_default()).await?;
