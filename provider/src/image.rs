@@ -52,6 +52,8 @@ impl ResourceKind for Image {
             Field::spec("sha512", Shape::Text(Form::Sha512)).effect(Effect::Replace),
             Field::spec("checksum_url", Shape::Text(Form::HttpUrl)).effect(Effect::Replace),
             Field::spec("trust_on_first_use", Shape::Bool).effect(Effect::Replace),
+            Field::spec("timeout_seconds", Shape::Integer),
+            Field::spec("retries", Shape::Integer),
             Field::spec("secret_name", Shape::Text(Form::DottedName)).refers(SECRET),
         ];
         let os = ["family", "distribution", "version", "variant", "architecture"];
@@ -178,7 +180,15 @@ fn check_source(config: &Value, source: &Value) -> Option<Diagnostic> {
         }
         _ => {}
     }
-    let of_url = ["sha256", "sha512", "checksum_url", "trust_on_first_use", "secret_name"];
+    let of_url = [
+        "sha256",
+        "sha512",
+        "checksum_url",
+        "trust_on_first_use",
+        "timeout_seconds",
+        "retries",
+        "secret_name",
+    ];
     if let Some(name) = of_url.into_iter().find(|name| !source.get(name).is_null()) {
         let at = path(name);
         let detail = match *only {
@@ -210,7 +220,7 @@ fn check_uploaded(source: &Value, only: &str) -> Option<Diagnostic> {
     let is_set = |name: &str| !source.get(name).is_null();
     let invalid =
         |name: &str, detail: String| Some(Diagnostic::error("Invalid source", detail).at(path(name)));
-    let of_url = ["checksum_url", "trust_on_first_use", "secret_name"];
+    let of_url = ["checksum_url", "trust_on_first_use", "timeout_seconds", "retries", "secret_name"];
     if let Some(name) = of_url.into_iter().find(|name| is_set(name)) {
         return invalid(name, format!("{}: it belongs to a url.", path(name)));
     }

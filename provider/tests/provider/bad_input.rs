@@ -711,6 +711,17 @@ fn images() -> Vec<Bad> {
         everywhere(image(json!({"image": "other", "url": "http://x"})), "source", "exactly one of"),
         everywhere(image(json!({"image": "other", "sha256": sum})), "source.sha256", "url"),
         everywhere(image(json!({"image": "i"})), "source.image", "another image"),
+        everywhere(image(json!({"disk": "d", "retries": 1})), "source.retries", "belongs to a url"),
+        everywhere(
+            image(json!({"url": "http://x", "sha256": sum, "timeout_seconds": 5})),
+            "source.timeout_seconds",
+            "not between 10 and",
+        ),
+        everywhere(
+            image(json!({"url": "http://x", "sha256": sum, "retries": 1001})),
+            "source.retries",
+            "not between 0 and",
+        ),
         everywhere(with(image(json!({"disk": "d"})), "/format", json!("raw")), "format", "format qcow2"),
         everywhere(with(image(json!({"disk": "d"})), "/compression", json!("xz")), "compression", "at a url"),
         everywhere(with(from("http://x"), "/format", json!("ova")), "format", "is not one of"),

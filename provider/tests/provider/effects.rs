@@ -383,6 +383,8 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         json!({"family": "a", "distribution": "a", "version": "a", "variant": "a", "architecture": "a"});
     let (of_disk, of_snapshot) = (from(json!({"disk": "d"})), from(json!({"snapshot": "s"})));
     let of_image = from(json!({"image": "other"}));
+    let limited =
+        from(json!({"url": "https://a/x", "sha256": "0".repeat(64), "timeout_seconds": 600, "retries": 3}));
     let of_upload = from(json!({"upload": {"size": 5}, "sha256": "0".repeat(64)}));
     let disk = json!({"name": "d", "namespace": "default", "size": "2Gi", "image": "i", "pool": "default", "deletion_policy": "Delete",
         "expand_policy": "Online", "provisioning": "Thin", "encryption": null, "limits": {"iops": 100, "bandwidth": "1Mi", "burst_iops": 200, "burst_bandwidth": "2Mi", "burst_seconds": 60}});
@@ -452,6 +454,8 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_image", described, "/os/architecture", json!("b"), Announced::Live),
         ("berth_image", of_disk, "/source/disk", json!("other"), Announced::Replace),
         ("berth_image", of_snapshot, "/source/snapshot", json!("other"), Announced::Replace),
+        ("berth_image", limited.clone(), "/source/timeout_seconds", json!(900), Announced::Live),
+        ("berth_image", limited, "/source/retries", Json::Null, Announced::Live),
         ("berth_image", of_image, "/source/image", json!("another"), Announced::Replace),
         ("berth_image", of_upload, "/source/upload/size", json!(6), Announced::Replace),
         ("berth_disk", disk.clone(), "/size", json!("3Gi"), Announced::Live),

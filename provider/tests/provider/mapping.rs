@@ -249,6 +249,12 @@ fn every_other_kind_becomes_its_custom_resource() {
         ),
         (
             "berth_image",
+            json!({"source": {"url": "https://a/b", "sha256": "0", "timeout_seconds": 600, "retries": 3}}),
+            json!({"source": {"url": "https://a/b", "sha256": "0", "timeoutSeconds": 600, "retries": 3}, "format": "qcow2",
+                "deletionProtection": false}),
+        ),
+        (
+            "berth_image",
             json!({"source": {"url": "https://a/b", "sha256": "0"}, "display_name": "Debian 13", "version": "13.2",
                 "os": {"family": "Linux", "distribution": "debian"}}),
             json!({"source": {"url": "https://a/b", "sha256": "0"}, "format": "qcow2", "deletionProtection": false,

@@ -6,18 +6,21 @@
 //!
 //! Knows nothing of Images and Disks: callers pass the keys to wake and the sources that are still wanted.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use berth_api::{Readiness, Reason};
 use berth_host::{
-    BackupFacts, BackupId, ChecksumSource, Credentials, ImageSource, NewBackup, NewImage, NewVolume,
-    ResolvedImage, Retry, SourceHost, System, SystemError,
+    BackupFacts, BackupId, ChecksumSource, Credentials, DownloadLimits, ImageSource, NewBackup, NewImage,
+    NewVolume, ResolvedImage, Retry, SourceHost, System, SystemError,
 };
 use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::copies::Copies;
 use crate::credentials::{Repository, Secrets};
@@ -73,6 +76,15 @@ impl Wanted {
             | Self::Existing(repository, _)
             | Self::Restore(repository, ..)
             | Self::Deletion(repository, _) => &repository.namespace,
+        }
+    }
+
+    /// Returns the limits of its attempts, and its URL for messages.
+    fn limits(&self) -> (DownloadLimits, &str) {
+        match self {
+            Self::Image(source) => (source.limits, &source.shown),
+            Self::Checksum(source) => (source.limits, &source.shown),
+            _ => (DownloadLimits::default(), ""),
         }
     }
 
@@ -304,7 +316,7 @@ impl Shared {
     async fn pull(&self, wanted: Wanted) {
         let slots = self.slots(wanted.slot_group());
         let _slot = slots.acquire().await;
-        let outcome = self.download(&wanted).await;
+        let outcome = self.attempt(&wanted).await;
         let mut entries = self.entries();
         let Some(mut entry) = entries.remove(&wanted) else { return };
         for key in &entry.wake {
@@ -316,12 +328,25 @@ impl Shared {
             Ok(Some(outcome)) => entry.state = State::Done(outcome),
             Err(failure) => {
                 entry.failures = entry.failures.saturating_add(1);
-                entry.state = failed(failure, entry.failures);
+                entry.state = failed(failure, entry.failures, wanted.limits().0.retries);
             }
         }
         entry.wake.clear();
         entry.task = None;
         entries.insert(wanted, entry);
+    }
+
+    /// Downloads it once, in no more than its time. The bytes that have come stay, for the next attempt.
+    async fn attempt(&self, wanted: &Wanted) -> Result<Option<Outcome>, Failure> {
+        let (limits, shown) = wanted.limits();
+        let Some(seconds) = limits.timeout_seconds else { return self.download(wanted).await };
+        match timeout(Duration::from_secs(seconds.into()), self.download(wanted)).await {
+            Ok(outcome) => outcome,
+            Err(_) => {
+                let detail = format!("it took longer than {seconds} s (source.timeoutSeconds)");
+                Err(Failure::Download(SystemError::Download { url: shown.to_owned(), detail }, false))
+            }
+        }
     }
 
     async fn download(&self, wanted: &Wanted) -> Result<Option<Outcome>, Failure> {
@@ -409,7 +434,7 @@ impl Shared {
         let outcome = match wanted {
             Wanted::Image(source) => {
                 let progress = |done, total| self.progress(wanted, done, total);
-                let source = ImageSource { host: None, ..source.clone() };
+                let source = ImageSource { host: None, limits: DownloadLimits::default(), ..source.clone() };
                 self.system.pull(&source, &credentials, &progress).await.map(|_| None)
             }
             Wanted::Checksum(source) if source.is_computed => {
@@ -463,7 +488,8 @@ enum Failure {
     Download(SystemError, bool),
 }
 
-fn failed(failure: Failure, failures: u32) -> State {
+/// Returns the state after so many attempts, of which `retries` are repetitions at most, if they are limited.
+fn failed(failure: Failure, failures: u32, retries: Option<u32>) -> State {
     let wait = |longest| FIRST_WAIT.saturating_mul(1 << (failures - 1).min(10)).min(longest);
     let (error, may_pass) = match failure {
         // No watch announces that a Secret is there, or another one.
@@ -473,6 +499,10 @@ fn failed(failure: Failure, failures: u32) -> State {
         Failure::Download(error, may_pass) => (error, may_pass),
     };
     let error = &error;
+    if reason_of(error) == Reason::Retrying && retries.is_some_and(|retries| failures > retries) {
+        let text = format!("{} (attempts: {failures})", error.chain());
+        return State::Failed { readiness: Readiness::Stalled(Reason::DownloadFailed, text), again: None };
+    }
     let readiness = if is_stalled(error) {
         Readiness::Stalled(reason_of(error), error.chain())
     } else {
@@ -482,214 +512,4 @@ fn failed(failure: Failure, failures: u32) -> State {
     // Other credentials may be accepted.
     let again = (error.retry() == Retry::Backoff || may_pass).then(|| Instant::now() + wait(longest));
     State::Failed { readiness, again }
-}
-
-#[cfg(test)]
-mod tests {
-    use berth_api::Image;
-    use berth_host::fake::FakeSystem;
-    use berth_qemu::machine::Format;
-
-    use super::*;
-    use crate::key::ObjectName;
-    use berth_engine::RuntimeClock;
-    use rand::{SeedableRng, rngs::StdRng};
-
-    const FIRST_BACK_OFF: Duration = Duration::from_millis(250);
-
-    fn wanted(namespace: &str, number: usize) -> Wanted {
-        Wanted::Image(ImageSource {
-            namespace: namespace.to_owned(),
-            shared: false,
-            url: format!("http://images.example/{number}"),
-            shown: format!("http://images.example/{number}"),
-            digest: format!("{number:064}"),
-            format: Format::Raw,
-            encoding: berth_host::Encoding::default(),
-            secret: None,
-            host: None,
-        })
-    }
-
-    /// A control plane that gives this answer to every request.
-    fn answering(status: u16, body: &'static str) -> kube::Client {
-        let answer = move |_: http::Request<kube::client::Body>| async move {
-            let body = kube::client::Body::from(body.as_bytes().to_vec());
-            let response = http::Response::builder().status(status).body(body);
-            Ok::<_, std::convert::Infallible>(response.expect("a response"))
-        };
-        kube::Client::new(tower::service_fn(answer), "default")
-    }
-
-    /// A control plane without any Secret.
-    fn no_secrets() -> kube::Client {
-        answering(
-            404,
-            r#"{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}"#,
-        )
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_download_without_its_secret_waits_for_it() {
-        let (system, pulls) = pulls();
-        let Wanted::Image(source) = wanted("a", 1) else { panic!("an image") };
-        let wanted = Wanted::Image(ImageSource { secret: Some("login".to_owned()), ..source });
-        pulls.start(&wanted, waker());
-        tokio::time::sleep(Duration::from_millis(1)).await;
-        let Some(Pull::Failed { readiness, again }) = pulls.state(&wanted, &waker()) else {
-            panic!("it waits")
-        };
-        assert_eq!(readiness.reason(), Reason::WaitingForSecret);
-        assert!(again.is_some_and(|again| again <= FIRST_WAIT));
-        assert_eq!(system.pulls(), 0);
-    }
-
-    #[test]
-    fn a_copy_with_other_bytes_is_not_repeated_and_one_that_breaks_off_is() {
-        let url = || "the image from host h1".to_owned();
-        let again = |error: SystemError| match failed(Failure::Download(error, false), 1) {
-            State::Failed { again, .. } => again.is_some(),
-            state => panic!("{state:?}"),
-        };
-        assert!(again(SystemError::Download { url: url(), detail: "h1 does not answer".to_owned() }));
-        for error in [
-            SystemError::ChecksumMismatch { url: url(), declared: "ab".to_owned() },
-            SystemError::ImageRefused { url: url(), detail: "not a qcow2 image".to_owned() },
-            SystemError::ImageTooLarge { url: url(), detail: "more than 5 bytes".to_owned() },
-        ] {
-            assert!(!again(error));
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_download_gets_what_its_secret_has() {
-        // printf 'me' | base64; printf 'canary' | base64
-        let secret = r#"{"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "login"}, "data": {"username": "bWU=", "password": "Y2FuYXJ5"}}"#;
-        let (system, pulls) = pulls_with(answering(200, secret));
-        let Wanted::Image(source) = wanted("a", 1) else { panic!("an image") };
-        let wanted = Wanted::Image(ImageSource { secret: Some("login".to_owned()), ..source });
-        pulls.start(&wanted, waker());
-        tokio::time::sleep(Duration::from_millis(1)).await;
-        assert_eq!(system.credentials().basic, Some(("me".to_owned(), "canary".to_owned())));
-        assert!(!format!("{wanted:?} {pulls:?}").contains("canary"));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn an_image_with_a_url_that_cannot_be_copied_is_downloaded() {
-        let (system, pulls) = pulls();
-        let Wanted::Image(source) = wanted("a", 1) else { panic!("an image") };
-        let host = Some(SourceHost {
-            name: "h2".to_owned(),
-            address: "192.0.2.2:7444".to_owned(),
-            certificate_sha256: "ab".to_owned(),
-            path: "/file".to_owned(),
-            audience: "a".to_owned(),
-        });
-        let copy = Wanted::Image(ImageSource { host: host.clone(), ..source.clone() });
-        pulls.start(&copy, waker());
-        tokio::time::sleep(Duration::from_secs(60)).await;
-        assert_eq!((system.pulls(), system.copies()), (1, 0));
-        assert_eq!(pulls.state(&copy, &waker()), None, "it is here");
-        let only = Wanted::Image(ImageSource { host, url: "copy:u".to_owned(), ..source });
-        pulls.start(&only, waker());
-        tokio::time::sleep(Duration::from_millis(1)).await;
-        let failed = pulls.state(&only, &waker());
-        assert!(matches!(failed, Some(Pull::Failed { again: Some(_), .. })), "{failed:?}");
-        assert_eq!(system.pulls(), 1, "there is nowhere to download it from");
-    }
-
-    fn pulls() -> (Arc<FakeSystem>, Pulls) {
-        pulls_with(no_secrets())
-    }
-
-    fn pulls_with(client: kube::Client) -> (Arc<FakeSystem>, Pulls) {
-        let clock = Arc::new(RuntimeClock::starting_at(jiff::Timestamp::UNIX_EPOCH));
-        let system = Arc::new(FakeSystem::new(clock));
-        system.serve_any_image(1 << 30);
-        let pulls = Pulls::new(
-            system.clone(),
-            Arc::new(Queue::new(FIRST_BACK_OFF, StdRng::seed_from_u64(1))),
-            Secrets::new(client.clone()),
-            Copies::new(client, "h1"),
-        );
-        (system, pulls)
-    }
-
-    fn waker() -> Key {
-        Key::new::<Image>(ObjectName::new("a", "a"))
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_namespace_with_many_downloads_holds_up_no_other() {
-        let (system, pulls) = pulls();
-        for number in 0..20 {
-            pulls.start(&wanted("many", number), waker());
-        }
-        pulls.start(&wanted("other", 3), waker());
-        tokio::time::sleep(Duration::from_millis(1)).await;
-        assert_eq!(
-            system.pulls(),
-            MAX_CONCURRENT as u64 + 1,
-            "the other namespace's, of the same digest, too"
-        );
-        tokio::time::sleep(Duration::from_secs(60)).await;
-        assert_eq!(system.pulls(), 21);
-        assert!(
-            (0..20).all(|number| pulls.state(&wanted("many", number), &waker()).is_none()),
-            "all have come"
-        );
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn every_object_that_waits_for_a_download_is_woken_at_its_end() {
-        let (_, pulls) = pulls();
-        let other = Key::new::<Image>(ObjectName::new("a", "b"));
-        pulls.start(&wanted("a", 1), waker());
-        let state = |follower: &Key| pulls.state(&wanted("a", 1), follower);
-        assert!(matches!(state(&waker()), Some(Pull::Running { followed: true, .. })));
-        assert!(matches!(state(&other), Some(Pull::Running { followed: false, .. })));
-        pulls.follow(&wanted("a", 1), other.clone());
-        assert!(matches!(state(&other), Some(Pull::Running { followed: true, .. })));
-        tokio::time::sleep(Duration::from_secs(60)).await;
-        let mut woken = BTreeSet::new();
-        while let Ok(key) = tokio::time::timeout(Duration::from_secs(1), pulls.shared.queue.next()).await {
-            woken.insert(key);
-        }
-        assert!(woken.contains(&waker()) && woken.contains(&other), "{woken:?}");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_download_has_a_rate_once_it_has_reported_twice() {
-        let (_, pulls) = pulls();
-        let one = wanted("a", 1);
-        let state =
-            State::Running { done: 0, total: None, rate: None, reported: 0, reported_at: Instant::now() };
-        let entry = Entry { task: None, wake: BTreeSet::new(), failures: 0, state };
-        pulls.shared.entries().insert(one.clone(), entry);
-        let rate_at = async |bytes: u64| {
-            tokio::time::sleep(Duration::from_secs(4)).await;
-            pulls.shared.progress(&one, bytes, Some(1000 << 20));
-            let Some(Pull::Running { rate, .. }) = pulls.state(&one, &waker()) else { panic!("it runs") };
-            rate
-        };
-        assert_eq!(rate_at(500 << 20).await, None, "these bytes may have been here before");
-        let rate = rate_at(600 << 20).await;
-        assert!(rate.is_some_and(|rate| (24 << 20..=25 << 20).contains(&rate)), "{rate:?}");
-        assert_eq!(rate_at(601 << 20).await, rate, "it is no twentieth more");
-        assert_eq!(per_second(1, Duration::ZERO), 1000);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_download_that_is_not_wanted_any_more_ends() {
-        let (system, pulls) = pulls();
-        let (kept, gone) = (wanted("a", 1), wanted("a", 2));
-        pulls.start(&kept, waker());
-        pulls.start(&gone, waker());
-        tokio::time::sleep(Duration::from_millis(1)).await;
-        pulls.keep_only(&BTreeSet::from([kept.clone()])).await;
-        assert_eq!(pulls.state(&gone, &waker()), None);
-        tokio::time::sleep(Duration::from_secs(60)).await;
-        let images = system.leftovers().images;
-        assert_eq!(images, [format!("{:064}", 1)], "only the other one has come");
-    }
 }

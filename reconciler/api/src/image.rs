@@ -105,6 +105,7 @@ pub struct ImageSpec {
     validation = Rule::new("[has(self.url), has(self.disk), has(self.snapshot), has(self.upload), has(self.image)].filter(set, set).size() == 1").message("a source is exactly one of url, disk, snapshot, upload and image"),
     validation = Rule::new("!has(self.url) || self.url.startsWith('oci://') || [has(self.sha256), has(self.sha512), has(self.checksumUrl), has(self.trustOnFirstUse) && self.trustOnFirstUse].filter(set, set).size() == 1").message("exactly one of sha256, sha512 and checksumUrl is needed, or trustOnFirstUse: true"),
     validation = Rule::new("!has(self.trustOnFirstUse) || !self.trustOnFirstUse || (has(self.url) && !self.url.startsWith('oci://'))").message("trustOnFirstUse is for a url: an oci:// image has its checksum in the registry").field_path(".trustOnFirstUse"),
+    validation = Rule::new("has(self.url) || !(has(self.timeoutSeconds) || has(self.retries))").message("timeoutSeconds and retries are for a url").field_path(".timeoutSeconds"),
     validation = Rule::new("!has(self.secretName) || !has(self.url) || !self.url.startsWith('file:')").message("a file of the host needs no Secret").field_path(".secretName"),
     validation = Rule::new("!has(self.secretName) || !has(self.url) || !self.url.matches('^[a-z]+://[^/]*@')").message("secretName and a user in the url exclude each other").field_path(".secretName"),
     validation = Rule::new("!has(self.url) || !self.url.startsWith('oci://') || !(has(self.sha256) || has(self.sha512) || has(self.checksumUrl))").message("an oci:// image has its checksum in the registry: write @sha256:... at the end of url to choose one"),
@@ -155,6 +156,16 @@ pub struct ImageSource {
     /// sources that you trust, with `https://`. Default false. Cannot change.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub trust_on_first_use: bool,
+    /// The longest time that one attempt to download the `url` may take, its decompression and conversion included, in seconds, from 10 to
+    /// 86,400. The next attempt continues with the bytes that have come. Default: no limit, while at least 64 KiB a second come. Applied live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 10, max = 86_400))]
+    pub timeout_seconds: Option<i64>,
+    /// How many times a download of the `url` that has failed is tried again, on each host, before the image is `Stalled`
+    /// (`DownloadFailed`), at most 1,000. Default: without limit. Applied live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1000))]
+    pub retries: Option<i64>,
     /// Name of a Secret in the Image's namespace with what the source asks for: `username` and `password`, or `token`; `headers`,
     /// one `Name: value` per line; `ca.crt`, the certificates in PEM that its own is issued by; or `.dockerconfigjson` for a
     /// registry. Hosts that download the image may read it. Credentials are sent to the host of `url` only, and not where it redirects
@@ -190,6 +201,8 @@ impl fmt::Debug for ImageSource {
             .field("sha512", &self.sha512)
             .field("trust_on_first_use", &self.trust_on_first_use)
             .field("checksum_url", &self.checksum_url.as_deref().map(redacted_url))
+            .field("timeout_seconds", &self.timeout_seconds)
+            .field("retries", &self.retries)
             .field("secret_name", &self.secret_name)
             .finish()
     }

@@ -166,6 +166,8 @@ reasons! {
     ChecksumMismatch => "Correct the checksum of the Image, or find out why the source has other bytes.",
     /// The source answered that there is no such image.
     ImageNotFound => "Correct the source of the Image.",
+    /// The download failed as often as the Image allows (`source.retries`).
+    DownloadFailed => "Find out why the source does not answer as the message says, then change `source.url`, `source.retries` or `source.timeoutSeconds`.",
     /// The host may not fetch from there: a file outside of the folders, or an address outside of the ranges, that its
     /// administrator allows.
     ImageNotAllowed => "Have the host's administrator allow the folder or range: `--image-dir`, `--image-allow`.",

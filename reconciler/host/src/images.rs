@@ -125,6 +125,17 @@ pub struct ImageSource {
     pub secret: Option<String>,
     /// The host that it is copied from. One that is downloadable is downloaded if that fails.
     pub host: Option<SourceHost>,
+    /// The limits of the attempts to download it.
+    pub limits: DownloadLimits,
+}
+
+/// The limits of the attempts at a download. [`Images`] does not apply them: its caller does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DownloadLimits {
+    /// The longest time that an attempt may take, in seconds.
+    pub timeout_seconds: Option<u32>,
+    /// How many times an attempt that failed is repeated.
+    pub retries: Option<u32>,
 }
 
 /// A host that has an image, for another one that copies it. [`Images`] does not connect to it: a [`RemoteImage`] does.
@@ -303,6 +314,8 @@ pub struct ChecksumSource {
     pub secret: Option<String>,
     /// Whether the checksum is that of the bytes which the image's URL has now ([`Images::compute_checksum`]).
     pub is_computed: bool,
+    /// The limits of the attempts to download it.
+    pub limits: DownloadLimits,
 }
 
 /// Stands for a digest that is not known yet.
@@ -321,6 +334,7 @@ impl ChecksumSource {
             encoding: Encoding::default(),
             secret: self.secret.clone(),
             host: None,
+            limits: DownloadLimits::default(),
         })
     }
 }

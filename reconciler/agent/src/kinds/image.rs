@@ -31,8 +31,8 @@ use berth_api::{
     SHARED_NAMESPACE, VM, former_uid, redacted_url,
 };
 use berth_host::{
-    ChecksumSource, Compression, Encoding, ImageSource, NewImage, NewSnapshot, SourceHost, copy_url,
-    upload_url,
+    ChecksumSource, Compression, DownloadLimits, Encoding, ImageSource, NewImage, NewSnapshot, SourceHost,
+    copy_url, upload_url,
 };
 use berth_qemu::machine::{ForeignFormat, Format};
 use jiff::Timestamp;
@@ -173,6 +173,7 @@ fn copy_from(host: &str, image: &Image) -> Option<ImageSource> {
         encoding,
         secret: None,
         host: source_host(image),
+        limits: DownloadLimits::default(),
         namespace,
     })
 }
@@ -188,7 +189,7 @@ pub(crate) fn wanted_by(image: &Image) -> Option<Wanted> {
         return on_host(image, namespace, format!("the copy of Image {original}")).map(Wanted::Image);
     }
     let Some(url) = image.spec.source.url.clone() else { return made_from(image, namespace) };
-    let secret = image.spec.source.secret_name.clone();
+    let (secret, limits) = (image.spec.source.secret_name.clone(), limits(image));
     Some(match image.digest() {
         Some(digest) => {
             let (format, encoding) = encoding(image);
@@ -206,6 +207,7 @@ pub(crate) fn wanted_by(image: &Image) -> Option<Wanted> {
                 encoding,
                 secret,
                 host,
+                limits,
             })
         }
         None => {
@@ -219,9 +221,16 @@ pub(crate) fn wanted_by(image: &Image) -> Option<Wanted> {
                 image_url: url,
                 secret,
                 is_computed,
+                limits,
             })
         }
     })
+}
+
+fn limits(image: &Image) -> DownloadLimits {
+    let (timeout, retries) = (image.spec.source.timeout_seconds, image.spec.source.retries);
+    let number = |declared: Option<i64>| declared.and_then(|number| u32::try_from(number).ok());
+    DownloadLimits { timeout_seconds: number(timeout), retries: number(retries) }
 }
 
 /// Returns the upload of an image.
@@ -238,6 +247,7 @@ pub(crate) fn uploaded_to(image: &Image, namespace: String) -> Option<ImageSourc
         encoding,
         secret: None,
         host: None,
+        limits: DownloadLimits::default(),
     })
 }
 
@@ -272,6 +282,7 @@ fn on_host(image: &Image, namespace: String, shown: String) -> Option<ImageSourc
         encoding,
         secret: None,
         host: None,
+        limits: DownloadLimits::default(),
     })
 }
 

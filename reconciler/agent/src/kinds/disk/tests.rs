@@ -70,6 +70,7 @@ fn source() -> ImageSource {
         encoding: Encoding::default(),
         secret: None,
         host: None,
+        limits: berth_host::DownloadLimits::default(),
     }
 }
 

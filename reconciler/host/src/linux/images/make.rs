@@ -22,7 +22,7 @@ use super::super::layout::{Layout, check_name, is_name};
 use super::super::qemu_img::{CONVERT_MEMORY, QEMU_IMG, block_node, linked, no_space, paths, text};
 use super::unpack::TIME;
 use super::{LinuxImages, Result};
-use crate::{Encoding, ImageFacts, ImageSource, NewImage, SystemError};
+use crate::{DownloadLimits, Encoding, ImageFacts, ImageSource, NewImage, SystemError};
 
 const MAKING: &str = ".making-";
 const LINKS: &str = "image-";
@@ -41,6 +41,7 @@ impl ImageSource {
             encoding: Encoding::default(),
             secret: None,
             host: None,
+            limits: DownloadLimits::default(),
         }
     }
 }

@@ -79,6 +79,7 @@ impl Registry {
             url,
             secret: None,
             is_computed: false,
+            limits: DownloadLimits::default(),
         }
     }
 }
