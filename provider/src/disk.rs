@@ -103,6 +103,12 @@ fn source(fixed: Effect) -> Field {
     Field::spec("source", Shape::Object(fields)).effect(fixed)
 }
 
+fn imported_from() -> Field {
+    let text = |name| Field::spec(name, Shape::Text(Form::Any));
+    let fields = vec![text("system").required(), text("guest"), text("guest_identity"), text("disk")];
+    Field::spec("imported_from", Shape::Object(fields))
+}
+
 fn restore_field() -> Field {
     let fields = vec![
         Field::spec("snapshot", Shape::Text(Form::Name)).required().refers(DISK_SNAPSHOT),
@@ -162,6 +168,7 @@ impl ResourceKind for Disk {
             Field::spec("access", Shape::Text(Form::Any)).default("ReadWriteOnce").effect(Effect::Replace),
         ];
         fields.extend(declared(Effect::Replace));
+        fields.push(imported_from());
         fields.push(restore_field());
         fields.push(restored_from());
         fields.push(encrypted());

@@ -79,11 +79,12 @@ fn vm(name: &str) -> Json {
 }
 
 /// Possible secrets, and their checksum.
-const WITHHELD: [&str; 5] = [
+const WITHHELD: [&str; 6] = [
     "bootstrap.user_data",
     "bootstrap.checksum",
     "disks.template.access",
     "disks.template.deletion_protection",
+    "disks.template.imported_from",
     "disks.template.restore",
 ];
 

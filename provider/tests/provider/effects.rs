@@ -391,6 +391,9 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
     let copy =
         |from: &str| json!({"name": "d", "namespace": "default", "size": "2Gi", "source": {from: "x"}});
     let of_file = json!({"name": "d", "namespace": "default", "source": {"file": "/x"}});
+    let mut imported = of_file.clone();
+    imported["imported_from"] =
+        json!({"system": "libvirt", "guest": "a", "guest_identity": "1", "disk": "vda"});
     let restored = json!({"name": "d", "namespace": "default", "size": "2Gi", "restore": {"snapshot": "s", "token": "1"}});
     let snapshot = json!({"name": "s", "namespace": "default", "disk": "d"});
     let of_vm = json!({"name": "s", "namespace": "default", "vm": "web", "memory": false});
@@ -465,6 +468,11 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_disk", copy("disk"), "/source/disk", json!("other"), Announced::Replace),
         ("berth_disk", copy("snapshot"), "/source/snapshot", json!("other"), Announced::Replace),
         ("berth_disk", copy("backup"), "/source/backup", json!("other"), Announced::Replace),
+        ("berth_disk", imported.clone(), "/imported_from", Json::Null, Announced::Live),
+        ("berth_disk", imported.clone(), "/imported_from/system", json!("QEMU"), Announced::Live),
+        ("berth_disk", imported.clone(), "/imported_from/guest", json!("b"), Announced::Live),
+        ("berth_disk", imported.clone(), "/imported_from/guest_identity", json!("2"), Announced::Live),
+        ("berth_disk", imported, "/imported_from/disk", json!("vdb"), Announced::Live),
         ("berth_disk", of_file, "/source/file", json!("/other"), Announced::Replace),
         ("berth_disk", encrypted.clone(), "/encryption/key_class", json!("other"), Announced::Live),
         ("berth_disk", encrypted, "/encryption", Json::Null, Announced::Replace),

@@ -295,6 +295,13 @@ fn every_other_kind_becomes_its_custom_resource() {
         ),
         (
             "berth_disk",
+            json!({"source": {"file": "/srv/web.qcow2"}, "imported_from": {"system": "libvirt", "guest": "web", "guest_identity": "7", "disk": "vda"}}),
+            json!({"source": {"file": "/srv/web.qcow2"}, "pool": "default", "deletionPolicy": "Delete", "deletionProtection": false,
+                "access": "ReadWriteOnce", "expandPolicy": "Online", "provisioning": "Thin",
+                "importedFrom": {"system": "libvirt", "guest": "web", "guestIdentity": "7", "disk": "vda"}}),
+        ),
+        (
+            "berth_disk",
             json!({"image": "i", "access": "ReadOnlyMany"}),
             json!({"image": "i", "pool": "default", "deletionPolicy": "Delete", "deletionProtection": false,
                 "access": "ReadOnlyMany", "expandPolicy": "Online", "provisioning": "Thin"}),
@@ -462,12 +469,13 @@ fn a_refresh_keeps_the_words_and_the_order_of_the_state() {
 
 /// Fields of a spec that are no attributes: user data and its checksum have attributes of their own, the others are for
 /// `berth host`.
-const NOT_DECLARED: [&str; 8] = [
+const NOT_DECLARED: [&str; 9] = [
     "VM.bootstrap.userData",
     "VM.bootstrap.checksum",
     // Always refused.
     "VM.disks.template.access",
     "VM.disks.template.deletionProtection",
+    "VM.disks.template.importedFrom",
     "VM.disks.template.restore",
     "Host.fenced",
     "Host.recovery",

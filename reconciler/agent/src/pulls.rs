@@ -82,8 +82,8 @@ impl Wanted {
     /// Returns the limits of its attempts, and its URL for messages.
     fn limits(&self) -> (DownloadLimits, &str) {
         match self {
-            Self::Image(source) => (source.limits, &source.shown),
-            Self::Checksum(source) => (source.limits, &source.shown),
+            Self::Image(source) => (source.limits, source.shown.as_str()),
+            Self::Checksum(source) => (source.limits, source.shown.as_str()),
             _ => (DownloadLimits::default(), ""),
         }
     }

@@ -1,10 +1,13 @@
 //! Disk: a persistent disk that outlives any VM.
 
+mod import;
+
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{Binding, Conditions, DiskEncryption, EncryptionStatus, ObjectUse, Quantity, ResourceName};
+pub use import::DiskImport;
 
 /// A persistent disk that outlives any VM: blank, made from an Image, copied from another Disk or a DiskSnapshot, restored from a
 /// Backup, or a file of a host that is taken over.
@@ -100,6 +103,9 @@ pub struct DiskSpec {
     /// Ceilings for the disk's operations and bandwidth. Default: none. Applied live.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Box<DiskLimits>>,
+    /// The disk of another system that its data comes from, for people; `berth import` writes it. Default: none. Applied live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub imported_from: Option<Box<DiskImport>>,
 }
 
 impl Default for DiskSpec {
@@ -117,6 +123,7 @@ impl Default for DiskSpec {
             provisioning: Provisioning::Thin,
             encryption: None,
             limits: None,
+            imported_from: None,
         }
     }
 }
