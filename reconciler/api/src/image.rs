@@ -157,7 +157,7 @@ pub struct ImageSource {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub trust_on_first_use: bool,
     /// The longest time that one attempt to download the `url` may take, its decompression and conversion included, in seconds, from 10 to
-    /// 86,400. The next attempt continues with the bytes that have come. Default: no limit, while at least 64 KiB a second come. Applied live.
+    /// 86,400. The next attempt continues with the bytes that have come, but with `trustOnFirstUse`. Default: no limit, while at least 64 KiB a second come. Applied live.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 10, max = 86_400))]
     pub timeout_seconds: Option<i64>,

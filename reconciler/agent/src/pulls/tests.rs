@@ -180,7 +180,7 @@ async fn every_object_that_waits_for_a_download_is_woken_at_its_end() {
     assert!(matches!(state(&other), Some(Pull::Running { followed: true, .. })));
     tokio::time::sleep(Duration::from_secs(60)).await;
     let mut woken = BTreeSet::new();
-    while let Ok(key) = tokio::time::timeout(Duration::from_secs(1), pulls.shared.queue.next()).await {
+    while let Ok(key) = timeout(Duration::from_secs(1), pulls.shared.queue.next()).await {
         woken.insert(key);
     }
     assert!(woken.contains(&waker()) && woken.contains(&other), "{woken:?}");
