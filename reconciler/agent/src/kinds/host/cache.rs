@@ -1,6 +1,6 @@
 //! The cache of images: which of them go while the disk is short of room, and which Images a change of it concerns.
 //!
-//! An image goes only if it can be downloaded again and nothing here uses it. What needs it later downloads it.
+//! An image goes only if it can be downloaded again and nothing here uses it. An object that needs it later downloads it.
 
 use std::collections::BTreeSet;
 

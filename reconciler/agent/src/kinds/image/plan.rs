@@ -69,8 +69,8 @@ pub(super) fn plan(image: &Image, observed: &Observed) -> Plan<Step> {
     }
 }
 
-/// Whether the file of an image with a URL, which was verified, is gone from the cache: to make room, or with the host's disk. What needs
-/// it here downloads it.
+/// Whether the file of an image with a URL, which was verified, is gone from the cache: to make room, or with the host's disk. An
+/// object that needs it here downloads it.
 fn is_not_needed_here(image: &Image, observed: &Observed) -> bool {
     let is_verified = image.status.as_ref().is_some_and(|status| status.virtual_size.is_some());
     !image.is_local() && is_verified && observed.cached.is_none()
