@@ -440,8 +440,12 @@ fn gets_or_loses_encryption(change: &PlannedChange<'_>, i: usize) -> bool {
     let mut before = change.prior.get("disks").elements().iter();
     let prior = before.find(|disk| disk.get("name").as_str() == Some(name));
     let (Some(prior), Some(planned)) = (prior, planned) else { return false };
-    let (was, is) = (prior.get("template").get("encryption"), planned.get("template").get("encryption"));
-    !is.is_unknown() && !planned.get("template").is_unknown() && was.is_null() != is.is_null()
+    let (before, after) = (prior.get("template"), planned.get("template"));
+    if before.is_null() || after.is_null() || after.is_unknown() {
+        return false;
+    }
+    let (was, is) = (before.get("encryption"), after.get("encryption"));
+    !is.is_unknown() && was.is_null() != is.is_null()
 }
 
 /// Refuses to change an interface's network, MAC or address: they are its identity, and other values mean another interface.

@@ -286,7 +286,7 @@ mod tests {
     fn a_refusal_says_what_to_do() {
         use base64::Engine;
         let explanation = |code, token: &str| explain(&api(code), "https://s", "h2", Some(token));
-        let body = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(r#"{"iat":1,"exp":2}"#);
+        let body = general_purpose::URL_SAFE_NO_PAD.encode(r#"{"iat":1,"exp":2}"#);
         assert!(explanation(401, &format!("h.{body}.s")).contains("has run out"));
         assert!(explanation(401, "x").contains("revoked"));
         assert!(explanation(403, "x").contains("berth token create h2"));

@@ -12,6 +12,8 @@ mod backups;
 mod faults;
 #[path = "shared/installed.rs"]
 mod installed;
+#[path = "converges/partitions.rs"]
+mod partitions;
 #[path = "converges/rig.rs"]
 mod rig;
 #[path = "shared/setup.rs"]

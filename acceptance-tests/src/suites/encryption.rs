@@ -72,7 +72,7 @@ fn encrypted(platform: &Platform, project: &Project, copy: &str, image: &Value) 
     let copied = project.output("copy_address")?;
     ensure!(sum(platform, &copied, "encryption-copy")? == before, "the copy has the data from before");
     write(platform, &copied, "encryption-copy", 9)?;
-    is_unreadable(&platform.host().state().join("pools/default"))?;
+    must_be_unreadable(&platform.host().state().join("pools/default"))?;
     rekeyed(platform, project, image)?;
     ensure!(sum(platform, &address, "encryption-data")? == after, "its data is as it was");
     grown_and_started_again(platform, project, &address, &after)?;
@@ -80,7 +80,7 @@ fn encrypted(platform: &Platform, project: &Project, copy: &str, image: &Value) 
 }
 
 /// Every file of the pool is without the pattern, and some are large enough to have it.
-fn is_unreadable(pool: &Path) -> Result<()> {
+fn must_be_unreadable(pool: &Path) -> Result<()> {
     let mut read = 0;
     for folder in ["volumes", "snapshots"] {
         for file in fs::read_dir(pool.join(folder))? {

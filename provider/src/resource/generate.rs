@@ -69,7 +69,13 @@ fn configured_field(field: &Field, value: &Value, keeps: bool) -> Value {
     let config = match &field.shape {
         Shape::Object(fields) => {
             let config = configured(fields, value, keeps);
-            if config.values().all(Value::is_null) && field.presence != Presence::Required {
+            let is_optional = field.presence == Presence::Optional;
+            let has_default = |field: &Field| {
+                matches!(field.presence, Presence::Default(_)) && !value.get(field.name).is_null()
+            };
+            // Without the object, its attributes would be null and not their defaults.
+            let counts = is_optional && fields.iter().any(has_default);
+            if config.values().all(Value::is_null) && field.presence != Presence::Required && !counts {
                 return Value::Null;
             }
             Value::Map(config)

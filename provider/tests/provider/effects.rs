@@ -768,8 +768,11 @@ async fn every_attribute_of_a_vm_is_announced_as_its_page_shows_it_for_each_powe
                 continue;
             };
             let name = attribute(&change.path);
-            let removes_token = name == "restart_token" && plan.planned.at(&change.path).is_null();
-            if !decided_by_more.contains(&name.as_str()) && !removes_token {
+            // Without a token there is nothing to do, and the encryption of a disk stays.
+            let is_removed = ["restart_token", "disks.template.encryption.key_class"]
+                .contains(&name.as_str())
+                && plan.planned.at(&change.path).is_null();
+            if !decided_by_more.contains(&name.as_str()) && !is_removed {
                 let of_page = Announced::of(change.effect.with_power(power));
                 assert_eq!(
                     announced(&plan),

@@ -95,6 +95,13 @@ impl AgentConfig {
         }
     }
 
+    /// Whether the agent with this holder was on this state directory in this boot of this machine, and has ended.
+    pub(crate) fn is_successor_of(&self, holder: &str) -> bool {
+        let Some(start) = &self.start else { return holder == self.holder() };
+        let other = holder.strip_prefix(self.identity()).and_then(|rest| rest.strip_prefix('_'));
+        other.is_some_and(|other| start.judge(other) == Earlier::Ended)
+    }
+
     fn identity(&self) -> &str {
         if self.identity.is_empty() { &self.host_name } else { &self.identity }
     }
@@ -147,6 +154,23 @@ mod tests {
         assert!(!copy.is_own(&first.holder()), "another boot: it may run");
         assert!(!first.is_own("h1_other_a-1_1-2-3_n") && !first.is_own("h1_state2_a-1_1-2-3_n"));
         assert!(agent("a-2", true).is_own(&first.holder()), "after a restart, with its control plane");
+    }
+
+    #[test]
+    fn an_agent_succeeds_only_one_that_has_ended_in_this_boot_of_this_machine() {
+        let here = Start::here().expect("/proc is there");
+        let text = here.text();
+        let agent = AgentConfig { identity: "h1_state".into(), start: Some(here), ..AgentConfig::new("h1") };
+        assert!(!agent.is_successor_of(&agent.holder()), "it runs");
+        let mut parts = text.split('_');
+        let (place, process) = (parts.next().expect("a place"), parts.next().expect("a process"));
+        let namespace = process.split('-').next().expect("a namespace");
+        // The number of a process that has ended is this process's now.
+        let former = format!("{place}_{namespace}-{}-1_n", std::process::id());
+        assert!(agent.is_successor_of(&format!("h1_state_{former}")));
+        assert!(!agent.is_successor_of(&format!("h1_other_{former}")), "another state directory");
+        assert!(!agent.is_successor_of("h1_state_a-1_1-2-3_n"), "another boot");
+        assert!(!agent.is_successor_of("h1_state") && !agent.is_successor_of(""), "an earlier version's");
     }
 
     #[test]

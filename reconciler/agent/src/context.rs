@@ -186,6 +186,11 @@ impl Context {
         }
     }
 
+    /// Whether every table has held the control plane's objects.
+    pub(crate) fn has_synced(&self) -> bool {
+        *self.synced.borrow()
+    }
+
     /// Waits until every table holds the control plane's objects.
     pub(crate) async fn synced(&self) {
         let mut synced = self.synced.subscribe();

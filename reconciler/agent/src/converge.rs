@@ -36,6 +36,9 @@ const MAX_ROUNDS: usize = 32;
 /// How long a status that only shows progress is held back: the next one, usually under way, replaces it.
 pub(crate) const PROGRESS_HOLD: Duration = Duration::from_secs(1);
 
+/// The soonest that an object is reconciled again whose status could not be reported.
+const SOONEST_UNREPORTED: Duration = Duration::from_secs(1);
+
 /// When to requeue a key after a reconcile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Requeue {
@@ -187,6 +190,7 @@ async fn report<K: Reconciler>(
     failure: Option<Error>,
 ) -> Result<Requeue, Error> {
     let failed = failure.as_ref().is_some_and(|error| !error.is_transient());
+    let due = plan.requeue_after.filter(|_| failure.is_none());
     let (readiness, again) = match failure {
         None => (plan.readiness, plan.requeue_after.map_or(Requeue::OnChange, Requeue::After)),
         Some(error) if error.is_transient() => (plan.readiness, Requeue::After(error.wait())),
@@ -215,8 +219,14 @@ async fn report<K: Reconciler>(
     if !failed && let Some(left) = held::<K>(ctx, object, &status) {
         return Ok(again.sooner(Requeue::After(left)));
     }
-    write_status::<K>(ctx, object, status, failed).await?;
-    Ok(again)
+    let written = write_status::<K>(ctx, object, status, failed).await;
+    // What is due on this host, such as a restart of a guest, does not wait for the control plane.
+    if let (Err(error), Some(due)) = (&written, due)
+        && error.is_unanswered()
+    {
+        ctx.queue.add_after(Key::of(object), due.max(SOONEST_UNREPORTED));
+    }
+    written.map(|()| again)
 }
 
 /// Returns how long this status is still held back, if it only shows progress over the stored one.

@@ -63,6 +63,9 @@ pub(crate) enum Error {
     System(#[from] SystemError),
     #[error("cannot {attempt}")]
     Api { attempt: &'static str, source: Box<kube::Error> },
+    /// The control plane has just not answered: it is not asked again yet.
+    #[error("the Lease of this host cannot be renewed: the control plane does not answer")]
+    Unanswered,
     /// Another live agent is this host.
     #[error("another agent is this host: {holder}")]
     Taken { holder: String },
@@ -137,6 +140,20 @@ impl Error {
     /// Whether the control plane rejected our credential (HTTP 401).
     pub(crate) fn is_unauthorized(&self) -> bool {
         matches!(self, Self::Api { source, .. } if matches!(&**source, kube::Error::Api(s) if s.code == 401))
+    }
+
+    /// Whether the control plane did not answer, or is not able to (HTTP 5xx).
+    pub(crate) fn is_unanswered(&self) -> bool {
+        let source = match self {
+            Self::Unanswered => return true,
+            Self::Api { source, .. } => source,
+            _ => return false,
+        };
+        match &**source {
+            kube::Error::Api(status) => status.code >= 500,
+            kube::Error::Service(_) | kube::Error::HyperError(_) => true,
+            _ => false,
+        }
     }
 
     /// Returns the reason for conditions and events.
@@ -344,6 +361,19 @@ mod tests {
         };
         assert!(refused(507).is_no_space());
         assert!(!refused(500).is_no_space());
+    }
+
+    #[test]
+    fn a_control_plane_that_fails_has_not_answered_and_one_that_refuses_has() {
+        let answered = |code| {
+            let status = kube::core::Status { code, ..Default::default() };
+            Error::api("read")(kube::Error::Api(status.into()))
+        };
+        assert!([500, 503, 504].into_iter().all(|code| answered(code).is_unanswered()));
+        assert!(![401, 403, 404, 429].into_iter().any(|code| answered(code).is_unanswered()));
+        let broken = Error::api("read")(kube::Error::Service("connection refused".into()));
+        assert!(broken.is_unanswered());
+        assert!(!Error::NoRunningGuest.is_unanswered());
     }
 
     #[test]

@@ -64,7 +64,7 @@ pub(crate) fn uuid_of(vm: &VM) -> String {
 }
 
 /// Returns a UUID that is always the same for the same text.
-pub(super) fn uuid_from(text: &str) -> String {
+pub(crate) fn uuid_from(text: &str) -> String {
     let digest = Sha256::digest(text.as_bytes());
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&digest[..16]);

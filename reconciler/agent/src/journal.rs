@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::Error;
+use crate::offline_restart::OfflineRestart;
 
 /// The version of a journal that an older agent can read, too.
 const VERSION: u32 = 1;
@@ -73,6 +74,9 @@ pub(crate) struct Journal {
     pub(crate) bootstrap: Option<BootstrapRecord>,
     #[serde(default)]
     pub(crate) stop: Option<Stop>,
+    /// How its guest is restarted by an agent that no control plane has answered. None: it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) offline: Option<Box<OfflineRestart>>,
     /// Set while the machine is being suspended, is suspended, or is being resumed.
     #[serde(default)]
     pub(crate) suspension: Option<Suspension>,
@@ -224,6 +228,9 @@ pub(crate) struct Run {
     /// The hook after its start; None without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) post_start: Option<PostStart>,
+    /// Whether it is started with the bootstrap data of the run before, because the declared ones cannot be read.
+    #[serde(default)]
+    pub(crate) keeps_bootstrap: bool,
     /// Set when it ended by itself.
     #[serde(default)]
     pub(crate) ended: Option<Ended>,
@@ -415,6 +422,7 @@ impl Journal {
             run: None,
             bootstrap: None,
             stop: None,
+            offline: None,
             suspension: None,
             loaded: None,
             boot: None,
@@ -562,6 +570,7 @@ impl Journal {
     pub(crate) fn stopped(mut self) -> Self {
         self = self.with_suspension(None);
         self.run = None;
+        self.offline = None;
         self.stop = None;
         self.failures = 0;
         self.not_before = None;
@@ -611,6 +620,7 @@ mod tests {
             started_at: Some(Timestamp::UNIX_EPOCH),
             booted_at: None,
             post_start: None,
+            keeps_bootstrap: false,
             ended: None,
         };
         Journal { run: Some(run), ..Journal::new(&VM::default()) }

@@ -2,8 +2,9 @@
 //!
 //! The Lease also ensures that a host is a single machine: its holder names the agent down to the start of its process,
 //! and every renewal carries the resourceVersion that it renews. An agent does nothing before it holds its host's
-//! Lease, except that it lets a guest go on that a former agent paused for a snapshot, and ends when another agent renews it. Of several
-//! agents on copies of one state directory only one acts.
+//! Lease, and ends when another agent renews it, with two exceptions: it lets a guest go on that a former agent paused for a snapshot, and
+//! while no control plane has answered it, it restarts guests in the place of a former agent that has ended in this boot of the machine
+//! (`kinds/vm/offline.rs`). Of several agents on copies of one state directory only one acts.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -49,11 +50,23 @@ pub(crate) struct HostLease {
     state: tokio::sync::Mutex<State>,
     /// Whether this agent has ever held the Lease.
     held: watch::Sender<bool>,
+    contact: watch::Sender<Contact>,
+}
+
+/// Whether the control plane has ever answered this agent, whatever its answer was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Contact {
+    /// No attempt has ended yet.
+    Unknown,
+    Unanswered,
+    Answered,
 }
 
 #[derive(Debug, Default)]
 struct State {
     renewed: Option<Instant>,
+    /// When the control plane was last found not to answer, since the last renewal.
+    unanswered: Option<Instant>,
     /// The resourceVersion of our latest write.
     version: Option<String>,
     /// When the control plane was last found to be in charge.
@@ -74,7 +87,8 @@ struct Other {
 
 impl HostLease {
     pub(crate) fn new(client: Client, config: AgentConfig, site: SiteTerm) -> Self {
-        Self { client, config, site, state: tokio::sync::Mutex::default(), held: watch::channel(false).0 }
+        let (held, contact) = (watch::channel(false).0, watch::channel(Contact::Unknown).0);
+        Self { client, config, site, state: tokio::sync::Mutex::default(), held, contact }
     }
 
     /// Renews the Lease if it is overdue.
@@ -87,6 +101,10 @@ impl HostLease {
         if state.renewed.is_some_and(|at| at.elapsed() < OVERDUE) {
             return Ok(());
         }
+        // An attempt can take half a minute: it is not repeated for each object in turn, as guests that are to be restarted would wait too.
+        if state.unanswered.is_some_and(|at| at.elapsed() < RETRY_EVERY) {
+            return Err(Error::Unanswered);
+        }
         self.renew(&mut state).await
     }
 
@@ -94,6 +112,35 @@ impl HostLease {
     pub(crate) async fn acquired(&self) {
         // The sender is in `self`, so it cannot be dropped.
         let _ = self.held.subscribe().wait_for(|held| *held).await;
+    }
+
+    /// Whether this agent has ever held its host's Lease.
+    pub(crate) fn is_held(&self) -> bool {
+        *self.held.borrow()
+    }
+
+    /// Asks whether the control plane does not answer at the moment.
+    pub(crate) async fn is_silent(&self) -> bool {
+        let found = self.api().get_opt(self.host()).await.map_err(Error::api("read the Lease"));
+        found.is_err_and(|error| error.is_unanswered())
+    }
+
+    /// Waits until an attempt has ended; returns whether the control plane has answered.
+    pub(crate) async fn first_contact(&self) -> bool {
+        // The sender is in `self`, so it cannot be dropped.
+        let _ = self.contact.subscribe().wait_for(|contact| *contact != Contact::Unknown).await;
+        self.has_answered()
+    }
+
+    /// Whether the control plane has answered this agent.
+    pub(crate) fn has_answered(&self) -> bool {
+        *self.contact.borrow() == Contact::Answered
+    }
+
+    /// Waits until the control plane has answered this agent.
+    pub(crate) async fn answered(&self) {
+        // The sender is in `self`, so it cannot be dropped.
+        let _ = self.contact.subscribe().wait_for(|contact| *contact == Contact::Answered).await;
     }
 
     /// Renews the Lease until the future is dropped.
@@ -155,7 +202,15 @@ impl HostLease {
     }
 
     async fn renew(&self, state: &mut State) -> Result<(), Error> {
-        let lease = self.write_own(state).await?;
+        let written = self.write_own(state).await;
+        let is_unanswered = written.as_ref().is_err_and(Error::is_unanswered);
+        state.unanswered = is_unanswered.then(Instant::now);
+        if !is_unanswered {
+            self.contact.send_replace(Contact::Answered);
+        } else if !self.has_answered() {
+            self.contact.send_replace(Contact::Unanswered);
+        }
+        let lease = written?;
         state.version = lease.resource_version();
         state.other = None;
         state.renewed = Some(Instant::now());

@@ -30,7 +30,8 @@ const RETRY_INVENTORY: Duration = Duration::from_secs(2);
 /// go on that is paused for a snapshot.
 ///
 /// *Expected flow:* waits until it holds the Lease of its host, takes inventory of the host, waits until all watches
-/// are synced, then reconciles every object and keeps it reconciled. It waits while the control plane is unreachable.
+/// are synced, then reconciles every object and keeps it reconciled. It waits while the control plane is unreachable, and meanwhile only
+/// restarts guests that end by themselves.
 ///
 /// *Assumptions:* works on a current-thread runtime with paused time: it starts no thread, and everything it spawns
 /// ends with it.
@@ -63,6 +64,13 @@ pub async fn run(
     if tokio::time::timeout(RESUME_AT_END, resumed).await.is_err() {
         tracing::warn!("guests that were paused for snapshots may stay paused until the agent runs again");
     }
+    // The control plane has sent this agent away: a later one must not act for it while that is not reachable.
+    if ended.is_err() {
+        let forgets = Box::pin(kinds::vm::forget_restarts(&ctx));
+        if tokio::time::timeout(FORGET_AT_END, forgets).await.is_err() {
+            tracing::warn!("how guests are restarted without the control plane may stay recorded");
+        }
+    }
     if ended.is_ok() {
         tracing::info!("the agent ends; what runs goes on");
     }
@@ -71,6 +79,8 @@ pub async fn run(
 
 /// How long an agent that ends waits for guests that are paused for snapshots to go on.
 const RESUME_AT_END: Duration = Duration::from_secs(15);
+/// How long an agent that was sent away may take to remove the records of restarts.
+const FORGET_AT_END: Duration = Duration::from_secs(15);
 /// The pause between two restorations of the firewall.
 const BETWEEN_RESTORATIONS: Duration = Duration::from_secs(1);
 const RETRY_LISTENING: Duration = Duration::from_secs(300);
@@ -85,13 +95,14 @@ async fn watch_all(ctx: &Arc<Context>) {
 async fn work(ctx: &Arc<Context>) {
     // The control plane may be away for long, and these guests were running.
     Box::pin(snapshots::resume_paused(ctx)).await;
+    Box::pin(kinds::vm::restart_until_answered(ctx)).await;
     ctx.lease.acquired().await;
     while let Err(error) = host::inventory(ctx).await {
         tracing::warn!(error = %error.chain(), "the host cannot be looked over yet");
         tokio::time::sleep(RETRY_INVENTORY).await;
     }
     // Objects bound here must be known before anything is judged to be an orphan.
-    ctx.synced().await;
+    Box::pin(kinds::vm::restart_until_synced(ctx)).await;
     ctx.queue.add(Key::host());
     ctx.queue.add(Key::networks());
     let mut workers = JoinSet::new();

@@ -34,6 +34,8 @@ mod life;
 mod media;
 #[path = "agent/memory_snapshots.rs"]
 mod memory_snapshots;
+#[path = "agent/offline.rs"]
+mod offline;
 #[path = "agent/power.rs"]
 mod power;
 #[path = "agent/probes.rs"]

@@ -12,8 +12,9 @@ use kube::Resource;
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::{
-    Backup, BackupRepository, Disk, DiskSnapshot, Host, HotswapDiskAttachment, IPPool, Image, Network,
-    PlacementGroup, PublicIP, Quota, SecurityGroup, SnapshotSchedule, StoragePool, VM, VMClass, VMSnapshot,
+    Backup, BackupRepository, Disk, DiskSnapshot, Host, HotswapDiskAttachment, IPPool, Image, KeyClass,
+    Network, PlacementGroup, PublicIP, Quota, SecurityGroup, SnapshotSchedule, StoragePool, VM, VMClass,
+    VMSnapshot,
 };
 
 /// A kind whose objects are read and written as JSON.
@@ -55,6 +56,7 @@ json_kinds! {
     HotswapDiskAttachment,
     Image,
     IPPool,
+    KeyClass,
     Network,
     PlacementGroup,
     PublicIP,

@@ -4,8 +4,8 @@
 use std::{fmt::Debug, time::Duration};
 
 use berth_api::{
-    Backup, CONTROLLER_MANAGER, Host, JsonKind, SYSTEM_NAMESPACE, Unparsed,
-    disk_read::READ_UNTIL_ANNOTATION, VM, host_addresses::HOST_ADDRESSES, manifests::access,
+    CONTROLLER_MANAGER, Host, JsonKind, SYSTEM_NAMESPACE, Unparsed, VM, disk_read::READ_UNTIL_ANNOTATION,
+    host_addresses::HOST_ADDRESSES, manifests::access,
 };
 use futures::{FutureExt, future::BoxFuture};
 use k8s_openapi::{
@@ -237,11 +237,7 @@ impl Writer {
                 // Without the version: its status may be written in the same batch.
                 let annotations = json!({READ_UNTIL_ANNOTATION: null});
                 let patch = json!({"metadata": {"uid": backup.uid(), "annotations": annotations}});
-                let params = PatchParams { field_manager: manager(), ..PatchParams::default() };
-                let namespace = backup.namespace().unwrap_or_default();
-                let backups: Api<Backup> = Api::namespaced(self.0.clone(), &namespace);
-                let patched = backups.patch(&backup.name_any(), &params, &Patch::Merge(&patch)).await?;
-                Some(Response::Is(patched.into()))
+                self.answer(backup.as_ref(), Request::Patch(patch)).await?
             }
             Write::EndHost(host) => Some(self.end_host(host).await?),
             Write::EnsureGone { vm, uid } => {

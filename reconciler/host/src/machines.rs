@@ -194,12 +194,12 @@ pub trait Machines: Send + Sync + fmt::Debug + 'static {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaunchRequest {
     pub machine: MachineSpec,
+    /// None: the machine keeps the bootstrap data that the instance was last started with, as [`Machines::bootstrap_data`] lists it.
     pub seed: Option<Seed>,
     pub limits: Limits,
     /// Whether each virtual CPU has a CPU of the host for itself. None: machines share those that are not given away.
     pub dedicated: Option<DedicatedRequest>,
-    /// Whether the machine waits for its saved state instead of booting. It keeps the bootstrap data that it had, and `seed` is
-    /// not read. Otherwise a saved state is removed.
+    /// Whether the machine waits for its saved state instead of booting. Otherwise a saved state is removed.
     pub from_saved_state: bool,
 }
 

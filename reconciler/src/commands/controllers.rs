@@ -20,10 +20,10 @@ pub(super) async fn run(options: ControllersOptions) -> anyhow::Result<()> {
     };
     let identity = format!("{}-{}", nix::unistd::gethostname()?.to_string_lossy(), config.identities.hex(8));
     let clock = config.clock.clone();
-    leader::run(client.clone(), &identity, clock, cancel, |leading| {
+    Box::pin(leader::run(client.clone(), &identity, clock, cancel, |leading| {
         let decide = |leading| controllers::run(client.clone(), config.clone(), leading);
         site::while_in_charge(client.clone(), || None, leading, decide)
-    })
+    }))
     .await;
     Ok(())
 }

@@ -1,6 +1,10 @@
-//! An agent that is killed, and a host that hangs.
+//! An agent that is killed, a host that hangs, and a guest that crashes while the control plane is away.
 
-use anyhow::{Context, Result, ensure};
+use std::fs;
+
+use anyhow::{Context, Result, bail, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use super::spread::{Group, vm_on};
 use super::{ANSWER, SILENCE, SOON, page};
@@ -57,6 +61,71 @@ pub fn run(report: &mut Report, fleet: &mut Fleet, group: &Group) {
             group.project.plan_is_empty()
         },
     );
+    if fleet.is_embedded() {
+        without_control_plane(report, fleet, group);
+    }
+}
+
+fn without_control_plane(report: &mut Report, fleet: &mut Fleet, group: &Group) {
+    report.case(
+        "without the control plane a guest whose QEMU is killed boots again, and its status follows",
+        || crashes_alone(fleet, group, |_| Ok(())),
+    );
+    report.case("so does one whose agent was killed and started again without the control plane", || {
+        crashes_alone(fleet, group, |fleet| {
+            fleet.member_mut("h2")?.berth.crash()?;
+            fleet.member_mut("h2")?.berth.spawn_joined(None, &[])
+        })
+    });
+}
+
+/// Kills the QEMU of the VM on h2 while there is no control plane, after `prepare`. The VM's user data is in a Secret, which cannot be
+/// read meanwhile.
+fn crashes_alone(
+    fleet: &mut Fleet,
+    group: &Group,
+    prepare: impl FnOnce(&mut Fleet) -> Result<()>,
+) -> Result<()> {
+    let vm = vm_on(fleet, "h2")?;
+    let before = fleet.kubectl().object("vm", &vm)?["status"].clone();
+    let instance = before["instanceID"].as_str().context("no instanceID")?.to_owned();
+    let address = &group.public[&vm];
+    let boot = boot_of(fleet, address)?;
+    let [pid] = fleet.member("h2")?.qemu()?[..] else { bail!("h2 does not run one QEMU") };
+    let seed = fleet.member("h2")?.berth.state().join("instances").join(instance).join("seed.img");
+    let written = fs::metadata(&seed)?.modified()?;
+    fleet.member_mut("h1")?.berth.crash()?;
+    let again = prepare(fleet).and_then(|()| {
+        kill(Pid::from_raw(pid), Signal::SIGKILL).context("killing QEMU")?;
+        boots_again(fleet, address, &boot)
+    });
+    // The cases after this one need it, also if the guest did not boot.
+    fleet.member_mut("h1")?.berth.spawn_up()?;
+    for name in ["h1", "h2"] {
+        fleet.host_is_ready(name)?;
+    }
+    again?;
+    ensure!(
+        fs::metadata(&seed)?.modified()? == written,
+        "its bootstrap data was written anew, without its Secret"
+    );
+    let restarts = before["restarts"].as_i64().unwrap_or_default() + 1;
+    let after = fleet.kubectl().until(&format!("vm/{vm}"), "to be restarted", SOON, |vm| {
+        vm["status"]["restarts"] == restarts && vm["status"]["state"] == "Running"
+    })?;
+    ensure!(after["status"]["process"] != before["process"], "{:#}", after["status"]["process"]);
+    let text = page(fleet, address, "/")?;
+    ensure!(field(&text, "hostname")? == vm, "{text}");
+    group.project.plan_is_empty()
+}
+
+/// Waits until the guest at this address has booted after this boot.
+fn boots_again(fleet: &Fleet, address: &str, before: &str) -> Result<()> {
+    wait::until("the guest to have booted again", ANSWER, || {
+        let boot = boot_of(fleet, address)?;
+        ensure!(boot != before, "it is still in the boot {boot}");
+        Ok(())
+    })
 }
 
 fn silent(fleet: &Fleet, vm: &str) -> Result<()> {

@@ -67,6 +67,8 @@ pub(crate) enum Step {
     PurgeTrash { pool: String, older_than: Duration },
     /// Stops an instance without a VM and removes what is left of it.
     FinishInstance(String),
+    /// Removes the record of how the guest of an instance without a VM is restarted without the control plane.
+    ForgetRestart(String),
     /// Records the most memory that a VM was measured to take above its guest memory.
     RecordOverhead { most: u64, known: u64 },
     /// Removes the memory of a guest that is kept for a snapshot which is gone.

@@ -24,8 +24,10 @@ mod hooking;
 mod media;
 mod observe;
 mod observed_users;
+mod offline;
 mod plan;
 mod probing;
+mod secrets;
 mod seed;
 mod status;
 mod stop_mode;
@@ -45,6 +47,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 pub(crate) use observe::Observed;
+pub(crate) use offline::{forget_restart, forget_restarts, restart_until_answered, restart_until_synced};
 
 use crate::admission::Offer;
 use crate::context::Context;

@@ -84,10 +84,15 @@ impl Fixture {
 
     /// Starts the agent while no control plane answers.
     pub(crate) fn start_agent_alone(&self) {
+        self.start_agent_alone_with(|_| {});
+    }
+
+    /// Starts the agent with a changed configuration while no control plane answers.
+    pub(crate) fn start_agent_alone_with(&self, change: impl FnOnce(&mut AgentConfig)) {
         let silent = tower::service_fn(|_: http::Request<kube::client::Body>| {
             std::future::pending::<Result<http::Response<kube::client::Body>, Infallible>>()
         });
-        self.start_agent_of(Client::new(silent, "default"), |_| {});
+        self.start_agent_of(Client::new(silent, "default"), change);
     }
 
     fn start_agent_of(&self, client: Client, change: impl FnOnce(&mut AgentConfig)) {

@@ -117,11 +117,7 @@ impl FakeSystem {
         let mut files = MachineFiles::new(Self::paths(&machine.instance));
         let directory = instance_path(&machine.instance);
         let seed = directory.join("seed.img");
-        let has_seed = if request.from_saved_state {
-            self.files.size_of(&seed).is_some()
-        } else {
-            request.seed.is_some()
-        };
+        let has_seed = request.seed.is_some() || self.files.size_of(&seed).is_some();
         files.seed = has_seed.then_some(seed);
         files.from_saved_state = request.from_saved_state;
         if !request.from_saved_state {

@@ -82,7 +82,8 @@ impl LinuxSystem {
         if let Some(parent) = &parent {
             facts.insert(PARENT.to_owned(), parent.as_str().into());
         }
-        let mut disk = SnapshotDisk::open(&self.layout, self.tools_user, &new.pool, (chain, key), below).await?;
+        let mut disk =
+            SnapshotDisk::open(&self.layout, self.tools_user, &new.pool, (chain, key), below).await?;
         let request = berth_backup::NewBackup {
             disk: &stored.disk,
             backup: &stored.backup,
@@ -214,8 +215,12 @@ impl Backups for LinuxSystem {
 
     async fn open_snapshot(&self, pool: &str, snapshot: &str) -> Result<Box<dyn DiskReader>> {
         let (of_pool, id) = (pool.to_owned(), snapshot.to_owned());
-        let chain = self.on_volumes(move |volumes| volumes.chain_of_snapshot(&of_pool, &id)).await?;
-        let disk = SnapshotDisk::open(&self.layout, self.tools_user, pool, chain, None).await?;
+        let opened = self
+            .on_volumes(move |volumes| {
+                Ok((volumes.chain_of_snapshot(&of_pool, &id)?, volumes.key_of_snapshot(&of_pool, &id)?))
+            })
+            .await?;
+        let disk = SnapshotDisk::open(&self.layout, self.tools_user, pool, opened, None).await?;
         Ok(Box::new(SnapshotData(disk)))
     }
 

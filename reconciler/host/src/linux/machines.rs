@@ -161,7 +161,7 @@ impl LinuxMachines {
             Firmware::UefiSecureBoot => (Some(secure_boot(qemu)?), "vars-secure-boot.fd"),
         };
         let vars = folder.join(vars);
-        let data = BootstrapFiles::new(seed, from_saved_state, &folder);
+        let data = BootstrapFiles::new(seed, &folder);
         (files.seed, files.sysprep) = (data.seed_file(), data.sysprep_file());
         files.fw_cfg = data.fw_cfg();
         files.uefi = firmware.map(|f| UefiFiles { code: f.code.clone(), vars: vars.clone(), smm: f.smm });

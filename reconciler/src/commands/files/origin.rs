@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use berth_agent::TypedApi;
 use berth_api::{
     Backup, Binding, DiskSnapshot,
     console::DISK_READ_ACCOUNT,
@@ -12,7 +13,7 @@ use berth_api::{
 use berth_console_client::{ConnectError, Connection, DiskData, connect_within};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::{
-    Api, Client, ResourceExt,
+    Client, ResourceExt,
     api::{Patch, PatchParams},
 };
 use serde_json::json;
@@ -68,8 +69,8 @@ struct Site<'a> {
 }
 
 impl Site<'_> {
-    fn backups(&self) -> Api<Backup> {
-        Api::namespaced(self.client.clone(), self.namespace)
+    fn backups(&self) -> TypedApi<Backup> {
+        TypedApi::namespaced(self.client.clone(), self.namespace)
     }
 
     async fn object(&self) -> anyhow::Result<Object> {
@@ -81,7 +82,7 @@ impl Site<'_> {
                 found.map(|backup| of_backup(&backup))
             }
             DiskOrigin::DiskSnapshot => {
-                let snapshots: Api<DiskSnapshot> = Api::namespaced(self.client.clone(), namespace);
+                let snapshots: TypedApi<DiskSnapshot> = TypedApi::namespaced(self.client.clone(), namespace);
                 let found = snapshots.get_opt(name).await.with_context(reading)?;
                 found.map(|snapshot| of_snapshot(&snapshot))
             }
@@ -143,7 +144,7 @@ impl Site<'_> {
 
     async fn annotate(&self, value: &serde_json::Value) -> Result<(), kube::Error> {
         let patch = json!({"metadata": {"annotations": {READ_UNTIL_ANNOTATION: value}}});
-        self.backups().patch(self.name, &PatchParams::default(), &Patch::Merge(&patch)).await.map(drop)
+        self.backups().patch(self.name, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
     }
 }
 

@@ -5,8 +5,8 @@ use std::{collections::BTreeSet, time::Duration};
 use anyhow::{Context, bail};
 use berth_agent::TypedApi;
 use berth_api::{
-    Disk, DiskEncryption, DiskSpec, FORMER_UID_ANNOTATION, Host, HotswapDiskAttachment, JsonKind, Quantity, VM,
-    former_uid,
+    Disk, DiskEncryption, DiskSpec, FORMER_UID_ANNOTATION, Host, HotswapDiskAttachment, JsonKind, Quantity,
+    VM, former_uid,
     host::{Orphan, OrphanOwner},
 };
 use kube::{

@@ -144,7 +144,7 @@ fn a_copy_has_the_key_of_its_source_once_that_is_known() {
         volume: "v-2".into(),
         size: 1 << 30,
         owner: None,
-        taken: Some(Taken { at: Timestamp::UNIX_EPOCH, frozen: false }),
+        taken: Some(Taken { at: Timestamp::UNIX_EPOCH, frozen: false, memory: false }),
         encryption: Some(key("default")),
     };
     let source = LocalSource::Snapshot(Some(facts.clone()));

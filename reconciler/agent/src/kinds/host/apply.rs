@@ -8,6 +8,7 @@ use super::{Step, cache};
 use crate::context::Context;
 use crate::error::Error;
 use crate::key::Key;
+use crate::kinds::vm::forget_restart;
 use crate::networking::tap_prefix;
 
 pub(super) async fn apply(ctx: &Context, step: &Step) -> Result<(), Error> {
@@ -29,6 +30,7 @@ pub(super) async fn apply(ctx: &Context, step: &Step) -> Result<(), Error> {
             ctx.machines.forget(instance);
             wake_disks(ctx);
         }
+        Step::ForgetRestart(instance) => forget_restart(ctx, instance).await?,
         Step::RecordOverhead { most, known } => ctx.overhead.measured(*most, *known, ctx.now()),
         Step::RemoveMemory(id) => ctx.system.remove_kept_state(id).await?,
         Step::TrashVolume { pool, volume } => ctx.system.trash_volume(pool, volume).await?,

@@ -89,6 +89,8 @@ pub(crate) struct OrphanInstance {
     pub(super) pid: Option<i32>,
     /// Whether this agent was deleting its VM.
     pub(super) deleting: bool,
+    /// Whether an agent without the control plane would restart its guest.
+    pub(super) restarts_offline: bool,
 }
 
 /// Resources requested by the VMs bound here.
@@ -282,6 +284,7 @@ fn orphan_instances(owned: &Owned, instances: Vec<InstanceFacts>) -> Vec<OrphanI
         OrphanInstance {
             vm: journal.as_ref().map(|j| format!("{}/{}", j.namespace, j.name)),
             deleting: journal.as_ref().is_some_and(|j| j.deleting),
+            restarts_offline: journal.as_ref().is_some_and(|j| j.offline.is_some()),
             owner: journal.filter(|j| !j.deleting).map(|j| OrphanOwner {
                 kind: "VM".to_owned(),
                 namespace: j.namespace,

@@ -12,6 +12,11 @@ pub(super) fn plan(observed: &Observed) -> Vec<Step> {
     let finished =
         observed.orphan_instances.iter().filter(|lost| lost.deleting || is_released(&lost.instance));
     steps.extend(finished.map(|lost| Step::FinishInstance(lost.instance.clone())));
+    let recorded = observed
+        .orphan_instances
+        .iter()
+        .filter(|lost| lost.restarts_offline && !lost.deleting && !is_released(&lost.instance));
+    steps.extend(recorded.map(|lost| Step::ForgetRestart(lost.instance.clone())));
     let given_up = observed.orphan_volumes.iter().filter(|volume| is_released(&volume.id));
     let given_up = given_up.filter(|volume| !observed.open_volumes.contains(&volume.id));
     steps.extend(given_up.map(|v| Step::TrashVolume { pool: v.pool.clone(), volume: v.id.clone() }));

@@ -114,6 +114,7 @@ fn lost(instance: &str, deleting: bool) -> OrphanInstance {
         owner: None,
         pid: Some(7),
         deleting,
+        restarts_offline: false,
     }
 }
 
@@ -121,6 +122,15 @@ fn lost(instance: &str, deleting: bool) -> OrphanInstance {
 fn only_an_instance_whose_deletion_was_begun_is_finished() {
     let observed = Observed { orphan_instances: vec![lost("i-1", false), lost("i-2", true)], ..observed() };
     assert_eq!(plan(&observed), [Step::FinishInstance("i-2".into())]);
+}
+
+#[test]
+fn the_guest_of_an_instance_without_a_vm_is_not_restarted_without_the_control_plane() {
+    let recorded =
+        |instance: &str, deleting| OrphanInstance { restarts_offline: true, ..lost(instance, deleting) };
+    let orphan_instances = vec![lost("i-1", false), recorded("i-2", false), recorded("i-3", true)];
+    let observed = Observed { orphan_instances, ..observed() };
+    assert_eq!(plan(&observed), [Step::FinishInstance("i-3".into()), Step::ForgetRestart("i-2".into())]);
 }
 
 #[test]

@@ -30,7 +30,9 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
     let machine = || ctx.machines.get(instance).ok_or(Error::from(MachineError::Gone));
     match step {
         Step::ReserveCapacity(offer) => ctx.reservations.reserve(&ctx.index.read(), vm, offer),
-        Step::Connect(process) => connect(ctx, vm, instance, process).await,
+        Step::Connect(process) => {
+            connect(ctx, vm.metadata.uid.as_deref(), Key::of(vm), instance, process).await
+        }
         Step::ForgetMachine => {
             ctx.machines.forget(instance);
             wake_disks(ctx, vm);
@@ -194,6 +196,17 @@ async fn launch(ctx: &Context, vm: &VM, request: &LaunchRequest) -> Result<(), E
             take(ctx, vm, instance, &disk.id)?;
         }
     }
+    start_process(ctx, vm.metadata.uid.as_deref(), Key::of(vm), request).await
+}
+
+/// Starts the QEMU of a machine whose disks are reserved, and connects to it.
+pub(super) async fn start_process(
+    ctx: &Context,
+    uid: Option<&str>,
+    key: Key,
+    request: &LaunchRequest,
+) -> Result<(), Error> {
+    let instance = &request.machine.instance;
     let process = ctx.system.launch(request).await?;
     tracing::info!(pid = process.identity.pid, instance, "launched");
     // Recorded before the guest may run. An unreadable journal is left to the next observation.
@@ -201,7 +214,7 @@ async fn launch(ctx: &Context, vm: &VM, request: &LaunchRequest) -> Result<(), E
         let updated = journal.with_process(&process).to_value();
         ctx.system.write_journal(instance, &updated).await?;
     }
-    connect(ctx, vm, instance, &process).await;
+    connect(ctx, uid, key, instance, &process).await;
     // A loaded state has links of its own.
     if let Some(machine) = ctx.machines.get(instance).filter(|_| !request.from_saved_state) {
         // Otherwise they are set once more.
@@ -212,8 +225,8 @@ async fn launch(ctx: &Context, vm: &VM, request: &LaunchRequest) -> Result<(), E
 
 /// Connects to the machine's monitor. A machine that does not answer is an observation, and not an error: it can still
 /// be ended.
-async fn connect(ctx: &Context, vm: &VM, instance: &str, process: &ProcessFacts) {
-    let _ = ctx.machines.connect(instance, vm.metadata.uid.as_deref(), Some(Key::of(vm)), process).await;
+async fn connect(ctx: &Context, uid: Option<&str>, key: Key, instance: &str, process: &ProcessFacts) {
+    let _ = ctx.machines.connect(instance, uid, Some(key), process).await;
 }
 
 /// Lets the guest run, with the ceilings of its disks in force.
@@ -253,7 +266,7 @@ fn user_of(ctx: &Context, vm: &VM, volume: &str) -> User {
     disk.map_or(User::None, |disk| declared_disks::user_of(disk, vm))
 }
 
-async fn end_process(ctx: &Context, instance: &str) -> Result<(), Error> {
+pub(super) async fn end_process(ctx: &Context, instance: &str) -> Result<(), Error> {
     let Some(process) = ctx.system.process(instance).await? else { return Ok(()) };
     let quit = match ctx.machines.get(instance) {
         Some(machine) => tokio::time::timeout(QUIT_WAIT, machine.quit()).await.is_ok_and(|done| done.is_ok()),

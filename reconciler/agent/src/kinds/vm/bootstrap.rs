@@ -24,6 +24,11 @@ pub(crate) enum Bootstrap {
     NotObserved,
     /// The Secret of this name does not exist yet.
     Missing(String),
+    /// A Secret cannot be read at the moment, and why. `has_files`: those that the instance was last started with are on the host.
+    Unreadable {
+        why: String,
+        has_files: bool,
+    },
     Found(Box<BootstrapData>),
     /// Not text, or not user data that a guest could use.
     Unusable(String),
@@ -50,6 +55,7 @@ impl fmt::Debug for Bootstrap {
         f.write_str(match self {
             Self::NotObserved => "NotObserved",
             Self::Missing(_) => "Missing",
+            Self::Unreadable { .. } => "Unreadable",
             Self::Found(_) => "Found",
             Self::Unusable(_) => "Unusable",
         })
@@ -69,7 +75,7 @@ impl Bootstrap {
     pub(super) fn data(&self) -> Option<&BootstrapData> {
         match self {
             Self::Found(data) => Some(data),
-            Self::NotObserved | Self::Missing(_) | Self::Unusable(_) => None,
+            Self::NotObserved | Self::Missing(_) | Self::Unreadable { .. } | Self::Unusable(_) => None,
         }
     }
 }

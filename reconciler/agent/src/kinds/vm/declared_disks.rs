@@ -33,6 +33,8 @@ pub(crate) struct DeclaredDisk {
     pub(crate) grows_first: bool,
     /// Whether it is to be restored from a snapshot before a machine opens it.
     pub(crate) restores_first: bool,
+    /// Whether ceilings of its operations and bandwidth are declared.
+    pub(crate) has_limits: bool,
 }
 
 /// The VM that a disk is given to.
@@ -99,6 +101,7 @@ pub(super) async fn declared_disks(
             read_only: wanted.read_only,
             grows_first,
             restores_first,
+            has_limits: disk.as_ref().is_some_and(|disk| disk.spec.limits.is_some()),
             volume,
             reported: status.size.is_some(),
             volume_id: status.volume_id,

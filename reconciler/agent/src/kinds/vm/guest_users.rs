@@ -6,19 +6,17 @@ use berth_api::condition::{self, remove};
 use berth_api::vm::GuestUser;
 use berth_api::{ConditionType, ConditionUpdate, Reason, VM, VMStatus};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Secret;
-use kube::ResourceExt;
 
 use super::bootstrap::public_keys;
 use super::observe::is_left_alone;
 use super::observed_users::{GuestUsers, ObservedUser};
+use super::secrets::{self, SecretRead};
 use super::{Observed, Step};
 use crate::context::Context;
 use crate::converge::Plan;
 use crate::error::Error;
 use crate::key::ObjectName;
 use crate::ssh_keys::{KeysPlan, UserKeys};
-use crate::typed_api::TypedApi;
 
 /// How often Secrets are read again.
 const READ_AGAIN: Duration = Duration::from_secs(30);
@@ -47,7 +45,11 @@ pub(super) async fn observe(ctx: &Context, vm: &VM, observed: &mut Observed) -> 
     let mut plan = KeysPlan { process: running.identity.clone(), users: Vec::new() };
     let declared = vm.spec.guest_users.iter().map(|user| (user, true));
     for (user, is_declared) in declared.chain(former.iter().map(|user| (user, false))) {
-        let keys = declared_keys(ctx, vm, user).await?;
+        // While the control plane does not answer, the guest keeps the keys that it has.
+        let Some(keys) = declared_keys(ctx, vm, user).await? else {
+            observed.guest_users.again = Some(READ_AGAIN);
+            return Ok(());
+        };
         let found = keys.as_ref().ok().and_then(|keys| ctx.ssh_keys.found(&name, &running.identity, keys));
         users.push(ObservedUser {
             name: user.name.clone(),
@@ -83,32 +85,30 @@ fn is_recorded(vm: &VM, user: &str) -> bool {
     vm.status.iter().flat_map(|status| &status.guest_users).any(|recorded| recorded.name == user)
 }
 
-/// Returns the keys of a user, or why they are not known.
+/// Returns the keys of a user, or why they are not known. None: the control plane does not answer.
 async fn declared_keys(
     ctx: &Context,
     vm: &VM,
     user: &GuestUser,
-) -> Result<Result<UserKeys, (Reason, String)>, Error> {
+) -> Result<Option<Result<UserKeys, (Reason, String)>>, Error> {
     let inline = user.ssh_authorized_keys.iter().map(String::as_str);
     let Some(name) = &user.ssh_authorized_keys_secret else {
-        return Ok(Ok(UserKeys::new(&user.name, inline)));
+        return Ok(Some(Ok(UserKeys::new(&user.name, inline))));
     };
-    let namespace = vm.namespace().unwrap_or_default();
-    let secrets: TypedApi<Secret> = TypedApi::namespaced(ctx.client.clone(), &namespace);
-    let waits = |text: String| Ok(Err((Reason::WaitingForSecret, text)));
-    let secret = match secrets.get_opt(name).await {
-        Ok(Some(secret)) => secret,
-        Ok(None) => return waits(format!("Secret {name} does not exist")),
-        // The controllers permit it once they have seen the VM.
-        Err(kube::Error::Api(status)) if status.code == 403 => {
-            return waits(format!("this host may not read Secret {name} yet"));
+    let waits = |text: String| Ok(Some(Err((Reason::WaitingForSecret, text))));
+    let secret = match secrets::read(ctx, vm, name, "read the Secret with SSH keys").await? {
+        SecretRead::Found(secret) => secret,
+        SecretRead::Missing => return waits(format!("Secret {name} does not exist")),
+        SecretRead::Denied => return waits(format!("this host may not read Secret {name} yet")),
+        SecretRead::Unanswered(why) => {
+            tracing::debug!(why, "the keys of the guest's users stay as they are");
+            return Ok(None);
         }
-        Err(error) => return Err(Error::api("read the Secret with SSH keys")(error)),
     };
-    Ok(match public_keys(&secret) {
+    Ok(Some(match public_keys(&secret) {
         Ok(more) => Ok(UserKeys::new(&user.name, inline.chain(more.iter().map(String::as_str)))),
         Err(problem) => Err((Reason::InvalidSpec, problem)),
-    })
+    }))
 }
 
 /// Returns the step that has the declared keys kept, if others are.

@@ -9,7 +9,6 @@ use berth_api::{
     CpuControls, Enforcement, Host, IPPoolMode, PlacementGroup, Power, Profile, Size, SizeError, VM, VMStatus,
 };
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Secret;
 use kube::{Client, ResourceExt};
 
 use super::bootstrap::Bootstrap;
@@ -19,6 +18,7 @@ use super::declared_disks::{DeclaredDisk, declared_disks};
 use super::held::held;
 use super::observed_users::GuestUsers;
 use super::pending_leases;
+use super::secrets;
 use super::seed::Lan;
 use crate::admission::{Admission, Offer, admitted_before};
 use crate::context::Context;
@@ -133,6 +133,8 @@ pub(crate) struct Observed {
     pub(crate) host_address: Option<String>,
     /// Whether this host is being drained.
     pub(crate) draining: bool,
+    /// This agent as the holder of its host's Lease. None: restarts without the control plane are not recorded.
+    pub(crate) holder: Option<String>,
     /// Why the VM's placement would not choose this host, if it would not.
     pub(crate) misplaced: Option<String>,
     pub(crate) restore: VmRestore,
@@ -330,6 +332,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         console: ctx.config.console.as_ref().map(|server| server.published()),
         host_address: host.as_ref().and_then(|h| h.status.as_ref()?.address.clone()),
         draining: host.as_ref().is_some_and(|h| h.spec.draining),
+        holder: Some(ctx.config.holder()),
         misplaced: host.as_ref().and_then(|host| misplaced(vm, host)),
         restore: VmRestore::None,
         memory: None,
@@ -531,7 +534,7 @@ async fn observe_absent(
         observed.offered = Some(offered);
         observed.held = held(ctx, vm, &observed.journal, &host);
         observed.host = Some(host);
-        observed.bootstrap = bootstrap(&ctx.client, vm).await?;
+        observed.bootstrap = secrets::bootstrap(ctx, vm, &observed.instance).await?;
     }
     Ok(())
 }
@@ -600,27 +603,4 @@ async fn group(client: &Client, vm: &VM) -> Result<Option<PlacementGroup>, Error
         TypedApi::namespaced(client.clone(), &vm.namespace().unwrap_or_default());
     let found = groups.get_opt(name.as_str()).await.map_err(Error::api("read the PlacementGroup"))?;
     Ok(found.filter(|group| group.spec.enforcement == Enforcement::Required))
-}
-
-async fn bootstrap(client: &Client, vm: &VM) -> Result<Bootstrap, Error> {
-    let Some(spec) = &vm.spec.bootstrap else { return Ok(Bootstrap::of(vm, None, None)) };
-    let secrets: TypedApi<Secret> = TypedApi::namespaced(client.clone(), &vm.namespace().unwrap_or_default());
-    let mut found = Vec::new();
-    for name in [&spec.secret_name, &spec.ssh_authorized_keys_secret] {
-        let Some(name) = name else {
-            found.push(None);
-            continue;
-        };
-        match secrets.get_opt(name).await {
-            Ok(Some(secret)) => found.push(Some(secret)),
-            Ok(None) => return Ok(Bootstrap::Missing(name.clone())),
-            // The controllers grant this host access to the Secret once the VM is bound here.
-            Err(kube::Error::Api(status)) if status.code == 403 => {
-                return Ok(Bootstrap::Missing(name.clone()));
-            }
-            Err(error) => return Err(Error::api("read the bootstrap Secret")(error)),
-        }
-    }
-    let of = |index: usize| found.get(index).and_then(Option::as_ref);
-    Ok(Bootstrap::of(vm, of(0), of(1)))
 }

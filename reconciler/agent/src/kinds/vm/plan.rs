@@ -5,7 +5,9 @@ mod devices;
 mod due;
 mod interfaces;
 mod lan_addresses;
+pub(super) mod offline;
 mod running;
+mod seeding;
 mod start;
 mod stop;
 mod suspend;
@@ -18,19 +20,22 @@ use std::time::Duration;
 use berth_api::gates::power_on_gate;
 use berth_api::{Power, Readiness, Reason, VM};
 use berth_qemu::power::RunState;
+use jiff::Timestamp;
 
 use super::observe::DeclaredAddress;
 use super::{Observed, Step, guest_users};
 use crate::admission::Admission;
 use crate::converge::Plan;
 use crate::journal::{Ended, ForwardedAddress, Journal, Owner, Run, Stop, StopReason, epoch_of};
-use crate::machine::has_ended;
+use crate::machine::{MachineState, has_ended};
 use crate::probes::Outcome;
 
 pub(super) use interfaces::changes as interface_changes;
 pub(super) use running::IO_ERROR;
-pub(super) use start::too_large;
+pub(super) use start::{limits_with, too_large};
 
+/// How a guest ended whose QEMU ended without it.
+const GONE: &str = "QEMU was gone without having been asked to end";
 /// How often a guest that is paused for a snapshot is looked at.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
@@ -75,6 +80,10 @@ fn decide(vm: &VM, observed: &Observed) -> Plan<Step> {
             );
             return Plan::without_steps(Readiness::Stalled(Reason::NotSupported, text));
         }
+    }
+    if let Some(updated) = offline::updated(vm, observed) {
+        let text = "its restart is recorded".to_owned();
+        return Plan::steps(vec![write_journal(updated)], Readiness::Reconciling(Reason::Starting, text));
     }
     if let Some(process) = &observed.process {
         if observed.connection_due {
@@ -269,7 +278,8 @@ fn finish(observed: &Observed) -> Plan<Step> {
     if known {
         return Plan::steps(vec![Step::EndProcess], readiness);
     }
-    let updated = journal.clone().with_ending(ending(observed)).with_suspension(None);
+    let ended = ending(observed.machine.as_ref(), observed.now);
+    let updated = journal.clone().with_ending(ended).with_suspension(None);
     let mut steps = vec![write_journal(updated), Step::EndProcess];
     // It ended before its state was saved.
     if journal.suspension.is_some() {
@@ -278,9 +288,9 @@ fn finish(observed: &Observed) -> Plan<Step> {
     Plan::steps(steps, readiness)
 }
 
-fn ending(observed: &Observed) -> Ended {
-    let state = observed.machine.as_ref().map(|machine| &machine.run_state);
-    let reported = observed.machine.as_ref().and_then(|machine| machine.ending.as_ref());
+fn ending(machine: Option<&MachineState>, at: Timestamp) -> Ended {
+    let state = machine.map(|machine| &machine.run_state);
+    let reported = machine.and_then(|machine| machine.ending.as_ref());
     let (orderly, how) = match (state, reported) {
         (Some(RunState::GuestPanicked), _) => (false, "the guest's kernel panicked".to_owned()),
         (Some(RunState::Watchdog), _) => (false, "the guest did not reset its watchdog timer".to_owned()),
@@ -292,7 +302,7 @@ fn ending(observed: &Observed) -> Ended {
         // The driver was not connected to receive the event; a guest that powers itself off leads to this paused state.
         (_, None) => (true, "the guest switched itself off".to_owned()),
     };
-    Ended { at: observed.now, orderly, how }
+    Ended { at, orderly, how }
 }
 
 /// Plans for a stop that is no longer wanted: a guest that received the request may still end until its grace period is
@@ -339,7 +349,7 @@ fn absent(vm: &VM, observed: &Observed) -> Plan<Step> {
     }
     if journal.has_process() {
         return Plan::steps(
-            vec![write_journal(vanished(observed, "QEMU was gone without having been asked to end"))],
+            vec![write_journal(vanished(observed, GONE))],
             Readiness::Reconciling(Reason::Stopping, "ended".into()),
         );
     }
@@ -363,16 +373,19 @@ fn absent(vm: &VM, observed: &Observed) -> Plan<Step> {
     }
     due::not_due(vm, observed)
         .or_else(|| suspend::restored(vm, observed))
-        .unwrap_or_else(|| start::plan(vm, observed))
+        .unwrap_or_else(|| offline::recorded(vm, observed, start::plan(vm, observed)))
 }
 
 /// Returns the journal after QEMU exited without a request, or after the guest was seen to end before QEMU exited.
 fn vanished(observed: &Observed, how: &str) -> Journal {
-    let mut journal = observed.journal.clone();
+    gone(&observed.journal, observed.now, how)
+}
+
+fn gone(journal: &Journal, at: Timestamp, how: &str) -> Journal {
+    let mut journal = journal.clone();
     let known = journal.run.as_ref().is_some_and(|run| run.ended.is_some());
     if !known {
-        let how = how.to_owned();
-        journal = journal.with_ending(Ended { at: observed.now, orderly: false, how });
+        journal = journal.with_ending(Ended { at, orderly: false, how: how.to_owned() });
     }
     if let Some(ended) = journal.run.as_mut().and_then(|run| run.process.take()) {
         // An older agent did not record it.

@@ -58,6 +58,7 @@ fn machine() -> MachineSpec {
         nic_ports: 0,
         graphics: Graphics::None,
         pci_devices: Vec::new(),
+        vgpus: Vec::new(),
         usb_devices: Vec::new(),
         shares: Vec::new(),
         extras: Extras::default(),

@@ -13,6 +13,7 @@ fn disk(id: &str) -> ObservedDisk {
         file: Some(format!("/{id}.qcow2").into()),
         size: 1 << 30,
         read_only: false,
+        is_encrypted: false,
         bus: Bus::VirtioScsi,
         target: Some(0),
         limits: IoLimits::default(),

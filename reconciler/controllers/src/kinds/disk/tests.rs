@@ -77,8 +77,8 @@ fn a_disk_of_an_adopted_vm_is_not_made_anew_while_the_vms_host_has_a_file_of_tha
             object("HotswapDiskAttachment", "a", "u2", json!({"vm": "web", "disk": "data"}), json!(null));
         let now = tokio::time::Instant::now();
         let mut cache = Cache::new(std::time::Duration::from_secs(40));
-        cache.put(serde_json::from_value::<berth_api::Host>(host).expect("a host"), now);
-        cache.put(serde_json::from_value::<berth_api::VM>(vm).expect("a VM"), now);
+        cache.put(serde_json::from_value::<Host>(host).expect("a host"), now);
+        cache.put(serde_json::from_value::<VM>(vm).expect("a VM"), now);
         let attachment: berth_api::HotswapDiskAttachment =
             serde_json::from_value(attachment).expect("an attachment");
         cache.put(attachment, now);
@@ -157,7 +157,7 @@ fn one_hosts_verdict_on_an_image_does_not_hold_back_disks_that_another_can_make(
 fn a_new_disk_is_reported_by_or_after_the_first_decision_about_a_vm_that_names_it() {
     let now = tokio::time::Instant::now();
     let mut cache = Cache::new(std::time::Duration::from_secs(40));
-    let vm = |version: u32, deleted: bool, status: serde_json::Value| -> berth_api::VM {
+    let vm = |version: u32, deleted: bool, status: serde_json::Value| -> VM {
         let deleted = deleted.then_some("2026-01-01T00:00:00Z");
         serde_json::from_value(json!({
             "apiVersion": "berth.dev/v1alpha1", "kind": "VM", "status": status,
@@ -198,7 +198,7 @@ fn a_report_about_a_disk_that_was_created_with_the_finalizer_counts_only_if_the_
     let new = || disk("2", json!(null));
     let now = tokio::time::Instant::now();
     let mut cache = Cache::new(std::time::Duration::from_secs(40));
-    cache.put(serde_json::from_value::<berth_api::Host>(host).expect("a host"), now);
+    cache.put(serde_json::from_value::<Host>(host).expect("a host"), now);
     cache.begin_list(ObjectKind::Disk);
     cache.put(new(), now);
     cache.end_list(ObjectKind::Disk);

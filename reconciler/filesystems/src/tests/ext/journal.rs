@@ -35,8 +35,9 @@ fn hostname(image: Vec<u8>) -> Vec<u8> {
 
 #[test]
 fn the_last_committed_content_is_read_unless_it_is_revoked() {
+    type Case<'a> = (&'a [Option<&'a [u8]>], &'a [u8]);
     let Some(image) = made("ext4") else { return };
-    let cases: [(&[Option<&[u8]>], &[u8]); 5] = [
+    let cases: [Case<'_>; 5] = [
         (&[Some(b"one\n")], b"one\n"),
         (&[Some(b"one\n"), Some(b"two\n")], b"two\n"),
         (&[Some(b"one\n"), None], b"web\n"),

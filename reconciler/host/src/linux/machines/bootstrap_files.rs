@@ -1,4 +1,4 @@
-//! The files with a machine's bootstrap data, written anew at each start. They may contain secrets.
+//! The files with a machine's bootstrap data, written anew at each start with data. They stay when the machine ends, and may contain secrets.
 
 use std::path::{Path, PathBuf};
 
@@ -13,9 +13,8 @@ const IGNITION: &str = "opt/com.coreos/config";
 
 /// Bootstrap data, and the files that it is written to.
 pub(super) struct BootstrapFiles {
+    /// None: the files are those of an earlier start.
     data: Option<Seed>,
-    /// A guest that goes on has the files of its start.
-    are_kept: bool,
     seed: PathBuf,
     sysprep: PathBuf,
     ignition: PathBuf,
@@ -23,27 +22,25 @@ pub(super) struct BootstrapFiles {
 
 impl BootstrapFiles {
     /// In the directory of an instance.
-    pub(super) fn new(data: Option<Seed>, are_kept: bool, folder: &Path) -> Self {
+    pub(super) fn new(data: Option<Seed>, folder: &Path) -> Self {
         let [seed, sysprep, ignition] =
             ["seed.img", "sysprep.img", "ignition.json"].map(|name| folder.join(name));
-        Self { data, are_kept, seed, sysprep, ignition }
+        Self { data, seed, sysprep, ignition }
     }
 
     /// The volume for cloud-init.
     pub(super) fn seed_file(&self) -> Option<PathBuf> {
-        self.has(&self.seed, self.data.is_some()).then(|| self.seed.clone())
+        self.has(&self.seed, |_| true).then(|| self.seed.clone())
     }
 
     /// The volume for Windows.
     pub(super) fn sysprep_file(&self) -> Option<PathBuf> {
-        let is_new = self.data.as_ref().is_some_and(|data| data.unattend.is_some());
-        self.has(&self.sysprep, is_new).then(|| self.sysprep.clone())
+        self.has(&self.sysprep, |data| data.unattend.is_some()).then(|| self.sysprep.clone())
     }
 
     /// The configuration for Ignition.
     pub(super) fn fw_cfg(&self) -> Vec<FwCfg> {
-        let is_new = self.data.as_ref().is_some_and(|data| data.ignition.is_some());
-        let has_ignition = self.has(&self.ignition, is_new);
+        let has_ignition = self.has(&self.ignition, |data| data.ignition.is_some());
         let item = FwCfg { name: IGNITION.to_owned(), file: self.ignition.clone() };
         has_ignition.then_some(item).into_iter().collect()
     }
@@ -54,20 +51,17 @@ impl BootstrapFiles {
         named.into_iter().filter(|(_, file)| file.exists()).map(|(name, _)| name.to_owned()).collect()
     }
 
-    fn has(&self, file: &Path, is_new: bool) -> bool {
-        if self.are_kept { file.exists() } else { is_new }
+    fn has(&self, file: &Path, is_in: impl Fn(&Seed) -> bool) -> bool {
+        self.data.as_ref().map_or_else(|| file.exists(), is_in)
     }
 
-    /// Writes the files, readable by this user, and removes those of an earlier start that are not needed.
+    /// Writes the files, readable by this user, and removes those of an earlier start that are not needed. Without data they stay as they
+    /// are.
     pub(super) fn write(&self, user: Option<&RunAs>) -> Result<()> {
-        if self.are_kept {
-            return Ok(());
-        }
-        let data = self.data.as_ref();
-        let volume = data.map(seed::volume).transpose()?;
-        let unattend = data.and_then(|data| data.unattend.as_deref());
-        let sysprep = unattend.map(seed::sysprep_volume).transpose()?;
-        let ignition = data.and_then(|data| data.ignition.clone()).map(String::into_bytes);
+        let Some(data) = &self.data else { return self.grant_present(user) };
+        let volume = Some(seed::volume(data)?);
+        let sysprep = data.unattend.as_deref().map(seed::sysprep_volume).transpose()?;
+        let ignition = data.ignition.clone().map(String::into_bytes);
         for (file, bytes) in [(&self.seed, volume), (&self.sysprep, sysprep), (&self.ignition, ignition)] {
             match bytes {
                 None => files::remove_if_there(file).map_err(failed("remove", file))?,
@@ -78,5 +72,12 @@ impl BootstrapFiles {
             }
         }
         Ok(())
+    }
+
+    /// The instance may have another user than at that start.
+    fn grant_present(&self, user: Option<&RunAs>) -> Result<()> {
+        let mut present =
+            [&self.seed, &self.sysprep, &self.ignition].into_iter().filter(|file| file.exists());
+        present.try_for_each(|file| files::grant(file, user))
     }
 }

@@ -60,7 +60,7 @@ impl LinuxMachines {
     pub(in super::super) async fn bootstrap_data(&self, instance: &str) -> Result<Vec<String>> {
         check_name("instance", instance)?;
         let folder = self.layout.instance(instance);
-        blocking(move || Ok(BootstrapFiles::new(None, true, &folder).present())).await
+        blocking(move || Ok(BootstrapFiles::new(None, &folder).present())).await
     }
 
     pub(in super::super) async fn remove_state(&self, instance: &str) -> Result<()> {

@@ -187,6 +187,29 @@ async fn secrets_and_notes_are_out_of_the_reach_of_others() {
 }
 
 #[tokio::test]
+async fn a_machine_without_new_bootstrap_data_has_the_files_of_its_last_start() {
+    let Some((folder, system)) = host().await else { return };
+    let instance = instance();
+    let config = machine(&system, &instance, Firmware::Bios).await;
+    system.write_journal(&instance, &serde_json::json!({})).await.expect("journal");
+    let home = folder.path().join("instances").join(&instance);
+    let files = || ["seed.img", "sysprep.img"].map(|name| fs::read(home.join(name)).ok());
+    system.launch(&config).await.expect("started");
+    let before = files();
+    assert!(before.iter().all(Option::is_some));
+    system.kill(&instance, GRACE).await.expect("ended");
+    assert!(files() == before, "they outlive the machine");
+    system.launch(&LaunchRequest { seed: None, ..config.clone() }).await.expect("started");
+    assert!(files() == before);
+    assert_eq!(system.bootstrap_data(&instance).await.expect("looked"), ["seed", "sysprep"]);
+    system.kill(&instance, GRACE).await.expect("ended");
+    let seed = config.seed.clone().map(|seed| Seed { unattend: None, ..seed });
+    system.launch(&LaunchRequest { seed, ..config }).await.expect("started");
+    assert_eq!(system.bootstrap_data(&instance).await.expect("looked"), ["seed"]);
+    system.kill(&instance, GRACE).await.expect("ended");
+}
+
+#[tokio::test]
 async fn what_qemu_says_when_it_gives_up_is_in_the_error() {
     let Some((_folder, system)) = host().await else { return };
     let instance = instance();

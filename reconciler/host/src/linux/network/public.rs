@@ -113,14 +113,13 @@ pub(super) async fn silence(netlink: &Netlink, public: &PublicAddresses) -> Resu
 pub(super) async fn is_answered(netlink: &Netlink, announced: &[(u32, Ipv6Addr)]) -> Result<bool> {
     let there = netlink.proxied().await?;
     for link in netlink.links().await? {
-        let mut here = announced.iter().filter(|(index, _)| *index == link.index).peekable();
-        if here.peek().is_none() {
-            continue;
+        let mut is_answered = true;
+        let mut is_announcing = false;
+        for (_, address) in announced.iter().filter(|(index, _)| *index == link.index) {
+            is_announcing = true;
+            is_answered &= there.iter().any(|entry| (entry.link, entry.address) == (link.index, *address));
         }
-        let has = |address: Ipv6Addr| {
-            there.iter().any(|entry| (entry.link, entry.address) == (link.index, address))
-        };
-        if !here.all(|(_, address)| has(*address)) || !is_proxy(&link.name).await {
+        if is_announcing && !(is_answered && is_proxy(&link.name).await) {
             return Ok(false);
         }
     }

@@ -16,7 +16,7 @@ use ipnet::Ipv4Net;
 use sha2::{Digest, Sha256};
 
 use super::netlink::{Link, LinkKind, Netlink};
-use super::{BRIDGE_PREFIX, Result, hosts, ours, sysctl, sysctl_if_there};
+use super::{BRIDGE_PREFIX, Result, ours, sysctl, sysctl_if_there};
 use crate::{NetworkConfig, Relay};
 
 /// The end of the pair on this host.
@@ -82,6 +82,10 @@ async fn ensure_pair(netlink: &Netlink, bridge: &str, relay: &Relay) -> Result<(
 fn relay_mac(bridge: &str, addresses: &[Ipv4Addr]) -> [u8; 6] {
     let hash = Sha256::digest(format!("relay {bridge} {addresses:?}"));
     [0x52, 0x54, 0x01, hash[0], hash[1], hash[2]]
+}
+
+fn hosts(addresses: &[Ipv4Addr]) -> Vec<Ipv4Net> {
+    addresses.iter().map(|address| Ipv4Net::from(*address)).collect()
 }
 
 /// Routes exactly these guests by the interface.

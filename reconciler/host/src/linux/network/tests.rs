@@ -158,7 +158,7 @@ fn lease(last: u8) -> Lease {
     Lease {
         mac: format!("52:54:00:00:00:{last:02x}"),
         address: Ipv4Addr::new(10, 77, 0, last),
-        ipv6: Some(std::net::Ipv6Addr::new(0xfd00, 0x60, 0, 0, 0, 0, 0, last.into())),
+        ipv6: Some(Ipv6Addr::new(0xfd00, 0x60, 0, 0, 0, 0, 0, last.into())),
         hostname: format!("guest-{last}"),
         dns: Vec::new(),
         search_domains: Vec::new(),

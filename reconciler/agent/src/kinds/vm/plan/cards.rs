@@ -14,11 +14,13 @@ pub(super) fn nic_id(slot: u8) -> String {
 
 /// Returns the steps that take down the links that are declared so, of a machine that has just been launched.
 pub(super) fn links_down(vm: &VM, journal: &Journal) -> Vec<Step> {
-    let step = |interface: &NetworkInterface| {
-        let id = nic_id(*journal.slots.get(interface.name.as_str())?);
-        (interface.link == LinkState::Down).then_some(Step::SetLink { nic: id, up: false })
-    };
-    vm.spec.network_interfaces.iter().filter_map(step).collect()
+    cards_down(vm, journal).into_iter().map(|nic| Step::SetLink { nic, up: false }).collect()
+}
+
+/// Returns the ids of the cards whose links are declared down.
+pub(super) fn cards_down(vm: &VM, journal: &Journal) -> Vec<String> {
+    let down = vm.spec.network_interfaces.iter().filter(|interface| interface.link == LinkState::Down);
+    down.filter_map(|interface| Some(nic_id(*journal.slots.get(interface.name.as_str())?))).collect()
 }
 
 /// Returns what the journal of a run records of an interface: name and MAC address, and its model if it is not the default.

@@ -8,18 +8,13 @@ use jiff::Timestamp;
 use super::devices::given_back;
 use super::{Observed, Step, asks_for_restart};
 use crate::converge::Plan;
-use crate::journal::Ended;
+use crate::journal::{Ended, Journal};
 use crate::start_order::Held;
 
 /// Plans for a VM that is not started now: its restart policy leaves it off, or other VMs precede it.
 pub(super) fn not_due(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
     if let Some(ended) = ended(vm, observed) {
-        let allowed = match vm.spec.restart_policy {
-            RestartPolicy::Always => true,
-            RestartPolicy::OnFailure => !ended.orderly,
-            RestartPolicy::Never => false,
-        };
-        if !allowed {
+        if !is_restarted(vm.spec.restart_policy, ended) {
             let text = format!(
                 "{}: restartPolicy leaves it off; change restartToken or power to start it",
                 ended.how
@@ -27,7 +22,7 @@ pub(super) fn not_due(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
             let stays_off = Readiness::Stalled(Reason::GuestEnded, text);
             return Some(Plan::steps(given_back(&observed.journal), stays_off));
         }
-        if let Some(wait) = back_off(observed) {
+        if let Some(wait) = back_off(&observed.journal, observed.now) {
             return Some(backed_off(observed, &ended.how, wait));
         }
     }
@@ -47,9 +42,18 @@ fn deferred(held: Held) -> Plan<Step> {
     Plan::without_steps(Readiness::Reconciling(Reason::StartOrderHeld, text)).requeue_after(held.look_again)
 }
 
-fn back_off(observed: &Observed) -> Option<Duration> {
-    let not_before = observed.journal.not_before?;
-    let left = Duration::try_from(not_before.duration_since(observed.now)).ok()?;
+/// Whether a guest that ended by itself is started again.
+pub(super) fn is_restarted(policy: RestartPolicy, ended: &Ended) -> bool {
+    match policy {
+        RestartPolicy::Always => true,
+        RestartPolicy::OnFailure => !ended.orderly,
+        RestartPolicy::Never => false,
+    }
+}
+
+/// Returns how long a guest that ended is not started again yet.
+pub(super) fn back_off(journal: &Journal, now: Timestamp) -> Option<Duration> {
+    let left = Duration::try_from(journal.not_before?.duration_since(now)).ok()?;
     (!left.is_zero()).then_some(left)
 }
 

@@ -10,23 +10,22 @@ use berth_api::{
 };
 use berth_host::{HostFacts, LaunchRequest, QemuFacts, ShareFacts, TapConfig};
 use berth_qemu::cpu_models;
-use berth_qemu::hypervisor::Limits;
+use berth_qemu::hypervisor::{CpuTime, Limits};
 use berth_qemu::machine::{
     self, Accelerator, Bus, CdromSpec, DiskSpec, Extras, MachineSpec, NIC_PORTS, NicSpec, Tap, Topology,
 };
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
-use super::super::bootstrap::Bootstrap;
 use super::super::cpu_time;
 use super::super::declared_disks::{DeclaredDisk, User};
 use super::super::media;
 use super::super::pending_leases;
-use super::super::seed::{digest, seed};
 use super::cards::{links_down, model_of, nic_id, queues_of, recorded_name};
 use super::devices::{self, HeldDevices};
 use super::due::ended;
 use super::lan_addresses;
+use super::seeding;
 use super::{Observed, Step, obstacle, write_journal};
 use crate::converge::Plan;
 use crate::hardware::{class_name, uuid_of};
@@ -95,19 +94,7 @@ fn prepared<'a>(vm: &VM, observed: &'a Observed) -> Result<Prepared<'a>, Plan<St
         let text = obstacle(public, "does not exist or has no address (yet)");
         return Err(waits(Reason::WaitingForPublicIP, text));
     }
-    match &observed.bootstrap {
-        Bootstrap::Missing(name) => {
-            let text = format!(
-                "Secret {name} with bootstrap data does not exist (yet), or this host may not read it (yet)"
-            );
-            return Err(waits(Reason::WaitingForBootstrap, text).requeue_after(LOOK_FOR));
-        }
-        Bootstrap::Unusable(text) => {
-            let stalled = Readiness::Stalled(Reason::InvalidSpec, text.clone());
-            return Err(Plan::without_steps(stalled).requeue_after(ASK_HOST));
-        }
-        Bootstrap::NotObserved | Bootstrap::Found(_) => {}
-    }
+    seeding::ready(vm, observed)?;
     let Some(host) = &observed.host else {
         return Err(waits(Reason::Starting, "the host is being looked at".to_owned()).requeue_after(LOOK_FOR));
     };
@@ -260,8 +247,9 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
     journal.pci_devices.clone_from(&devices.pci);
     journal.usb_devices.clone_from(&devices.usb);
     journal.vgpus.clone_from(&devices.vgpus);
-    let mut journal = journal.with_bootstrap(digest(vm, &observed.bootstrap));
-    let cloud_instance = journal.cloud_instance(&observed.instance);
+    // It is of the machine before.
+    journal.offline = None;
+    let (mut journal, seed) = seeding::seeded(vm, observed, journal);
     journal.restarts += i64::from(is_restart);
     let boot = observed.disks.iter().find(|d| d.boot).and_then(|d| d.volume_id.clone());
     journal.run = Some(Run {
@@ -294,6 +282,7 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
             .as_ref()
             .and_then(|hooks| hooks.post_start.as_ref())
             .map(|_| PostStart::Due),
+        keeps_bootstrap: seed.is_none(),
         ended: None,
     });
     let cpu_model = profile.cpu_model.as_deref().map_or(pins.cpu_model, cpu_models::argument);
@@ -339,7 +328,7 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
     };
     let request = LaunchRequest {
         machine,
-        seed: Some(seed(vm, &cloud_instance, &observed.bootstrap, &observed.lans)),
+        seed,
         limits: limits(size.max_memory.unwrap_or(memory), observed, host),
         dedicated: journal.run.as_ref().and_then(Run::dedicated_request),
         from_saved_state: false,
@@ -373,10 +362,12 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
 
 /// Returns the limits of a machine with at most this memory.
 pub(super) fn limits(memory: u64, observed: &Observed, host: &HostFacts) -> Limits {
-    Limits {
-        memory_max: Some(memory + 2 * host.overhead_bytes + SLACK),
-        cpu: cpu_time::of(&observed.cpu_controls, host.cpus),
-    }
+    limits_with(memory, cpu_time::of(&observed.cpu_controls, host.cpus), host)
+}
+
+/// Returns the limits of a machine with at most this memory and this CPU time.
+pub(in crate::kinds::vm) fn limits_with(memory: u64, cpu: CpuTime, host: &HostFacts) -> Limits {
+    Limits { memory_max: Some(memory + 2 * host.overhead_bytes + SLACK), cpu }
 }
 
 /// Returns the pins: chosen at the first start and kept. Only another UUID is declared, and a CPU model that the host's
@@ -418,7 +409,7 @@ fn accelerator_name(accelerator: Accelerator) -> &'static str {
 }
 
 /// Returns the disks with the boot disk first: firmware finds it at the lowest target of its bus.
-fn disks(observed: &Observed) -> Vec<DiskSpec> {
+pub(super) fn disks(observed: &Observed) -> Vec<DiskSpec> {
     let mut ordered: Vec<&DeclaredDisk> = observed.disks.iter().collect();
     ordered.sort_by_key(|disk| !disk.boot);
     let mut places: HashMap<Bus, u8> = HashMap::new();
@@ -445,7 +436,7 @@ fn taps(vm: &VM, observed: &Observed, journal: &Journal) -> Vec<TapConfig> {
         .collect()
 }
 
-fn nics(vm: &VM, observed: &Observed, journal: &Journal) -> Vec<NicSpec> {
+pub(super) fn nics(vm: &VM, observed: &Observed, journal: &Journal) -> Vec<NicSpec> {
     interfaces(vm, journal)
         .map(|(wanted, interface, slot)| NicSpec {
             id: nic_id(slot),
@@ -501,6 +492,7 @@ pub(super) fn unknown_run(vm: &VM, observed: &Observed) -> Run {
         started_at: None,
         booted_at: None,
         post_start: None,
+        keeps_bootstrap: false,
         ended: None,
     }
 }

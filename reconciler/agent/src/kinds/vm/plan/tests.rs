@@ -31,7 +31,9 @@ mod devices;
 mod ended;
 mod interfaces;
 mod media;
+mod offline;
 mod running;
+mod seeding;
 mod shares;
 mod start;
 mod stop;
@@ -102,6 +104,7 @@ fn disk(name: &str, boot: bool) -> DeclaredDisk {
         read_only: false,
         grows_first: false,
         restores_first: false,
+        has_limits: false,
     }
 }
 
@@ -201,6 +204,7 @@ fn ready_to_start() -> Observed {
         console: None,
         host_address: None,
         draining: false,
+        holder: None,
         misplaced: None,
         restore: VmRestore::None,
         memory: None,
@@ -239,6 +243,7 @@ fn run() -> Run {
         started_at: Some(at(NOW - 100)),
         booted_at: None,
         post_start: None,
+        keeps_bootstrap: false,
         ended: None,
     }
 }

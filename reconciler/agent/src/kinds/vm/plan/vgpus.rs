@@ -4,7 +4,7 @@ use berth_api::{DeviceBus, DeviceName, Readiness, Reason};
 use berth_host::VgpuFacts;
 use berth_qemu::machine::VgpuSpec;
 
-use super::super::hardware::uuid_from;
+use crate::hardware::uuid_from;
 use crate::journal::Held;
 
 /// The number of devices that a message names.

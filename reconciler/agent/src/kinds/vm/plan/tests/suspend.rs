@@ -177,7 +177,7 @@ fn a_save_that_did_not_complete_is_cancelled_also_if_qemu_has_ended_it() {
         assert_eq!(written(&cancelled).suspension, None);
     }
     let failed = transfers(running(RunState::PostMigrate, None), Transfer::Failed("no space".to_owned()));
-    assert_eq!(names(&plan(&suspended_vm(), &failed)), ["Start"], "the guest goes on");
+    assert_eq!(names(&plan(&suspended_vm(), &failed)), ["Start", "RemoveState"], "the guest goes on");
 }
 
 #[test]
