@@ -394,6 +394,8 @@ pub(crate) struct Machines {
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
     tasks: Mutex<JoinSet<()>>,
+    /// Held while a machine opens a disk that it only reads.
+    opening: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -426,7 +428,8 @@ impl Machines {
         queue: Arc<Queue<Key>>,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        Self { system, queue, clock, state: Mutex::default(), tasks: Mutex::default() }
+        let (state, tasks, opening) = (Mutex::default(), Mutex::default(), tokio::sync::Mutex::default());
+        Self { system, queue, clock, state, tasks, opening }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -628,6 +631,15 @@ impl Machines {
     /// Returns the machine that has this volume open, and may write to it.
     pub(crate) fn holder(&self, volume: &str) -> Option<Machine> {
         self.openers(volume).into_iter().next()
+    }
+
+    /// Waits until no other machine opens a disk that it only reads, if one of these is read only. The file of such a disk is readable by
+    /// the user of one QEMU at a time: that of another one which reads it too has to have it open before.
+    pub(crate) async fn open_alone(&self, disks: &[DiskSpec]) -> Option<tokio::sync::MutexGuard<'_, ()>> {
+        match disks.iter().any(|disk| disk.read_only) {
+            true => Some(self.opening.lock().await),
+            false => None,
+        }
     }
 
     /// Reserves a volume for a machine that is about to open it.

@@ -102,6 +102,7 @@ async fn shorten_chain_of(ctx: &Context, instance: &str, pool: &str, volume: &st
         return Ok(());
     }
     let disk = DiskSpec { read_only, ..disk_spec(&facts, &serial, false, None) };
+    let _alone = ctx.machines.open_alone(std::slice::from_ref(&disk)).await;
     let disk = ctx.system.grant_disk(instance, &disk).await?;
     Ok(machine.shorten_chain(disk).await?)
 }

@@ -99,6 +99,7 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
         Step::Plug { disk } => {
             take(ctx, vm, instance, &disk.id)?;
             let machine = machine()?;
+            let _alone = ctx.machines.open_alone(std::slice::from_ref(&**disk)).await;
             let lent = ctx.system.grant_disk(instance, disk).await?;
             machine.plug(lent).await?;
             limit(ctx, &machine, &[&disk.id]).await?;
@@ -207,7 +208,9 @@ pub(super) async fn start_process(
     request: &LaunchRequest,
 ) -> Result<(), Error> {
     let instance = &request.machine.instance;
+    let alone = ctx.machines.open_alone(&request.machine.disks).await;
     let process = ctx.system.launch(request).await?;
+    drop(alone);
     tracing::info!(pid = process.identity.pid, instance, "launched");
     // Recorded before the guest may run. An unreadable journal is left to the next observation.
     if let Some(Ok(journal)) = ctx.system.read_journal(instance).await?.map(Journal::parse) {

@@ -217,3 +217,14 @@ fn a_guest_whose_disk_another_instance_has_stays_off() {
     assert_eq!(contested, ["v-data".to_owned()].into());
     assert!(permitted(&journal, &contested, |_| true).is_none());
 }
+
+#[test]
+fn a_disk_that_all_instances_only_read_keeps_no_guest_off() {
+    let mut journal = ended(false);
+    let launched = journal.run.as_mut().and_then(|run| run.machine.as_deref_mut());
+    let recorded = journal.offline.as_deref_mut().map(|restart| &mut restart.machine);
+    for machine in launched.into_iter().chain(recorded) {
+        machine.disks.iter_mut().for_each(|disk| disk.read_only = true);
+    }
+    assert!(contested([&journal, &journal].into_iter()).is_empty());
+}
