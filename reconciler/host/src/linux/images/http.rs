@@ -343,7 +343,7 @@ fn begin(job: &Job<'_>, response: &Response, partial: &mut Partial) -> std::resu
             }
         },
         StatusCode::RANGE_NOT_SATISFIABLE => {
-            if matches!(range, Some((_, Some(total))) if total == partial.len()) {
+            if matches!(range, Some((_, Some(total))) if total == partial.len() && may_continue(job)) {
                 return Ok(Answer::Complete);
             }
             partial.restart()?;
