@@ -2,9 +2,9 @@
 //!
 //! An image goes only if it can be downloaded again and nothing here uses it. An object that needs it later downloads it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use berth_api::{Disk, Image};
+use berth_api::{Disk, Image, SHARED_NAMESPACE};
 use berth_host::{ImageFacts, SystemError};
 use berth_qemu::machine::Format;
 
@@ -76,15 +76,18 @@ fn used(tables: &Tables) -> BTreeSet<String> {
 
 /// Returns the Images bound here whose status says the opposite of the cache: that other hosts can copy them, or that they cannot.
 pub(super) fn changed(tables: &Tables, host: &str, images: &[ImageFacts]) -> Vec<Key> {
-    let cached: BTreeSet<&str> = images.iter().map(|facts| facts.digest.as_str()).collect();
-    let is_changed = |image: &Image| {
+    let cached: BTreeMap<&str, &ImageFacts> =
+        images.iter().map(|facts| (facts.digest.as_str(), facts)).collect();
+    let is_changed = |namespace: &String, image: &Image| {
         let Some(status) = &image.status else { return false };
         let is_bound_here = status.binding.as_ref().is_some_and(|binding| binding.host == host);
-        let is_cached = image.digest().is_some_and(|digest| cached.contains(digest));
+        let may_read =
+            |facts: &&ImageFacts| namespace == SHARED_NAMESPACE || facts.readers.contains(namespace);
+        let is_cached = image.digest().is_some_and(|digest| cached.get(digest).is_some_and(may_read));
         let is_verified = status.virtual_size.is_some() && !image.is_local() && image.is_copyable();
         is_bound_here && is_verified && is_cached != status.server.is_some()
     };
-    let changed = tables.images.all().filter(|(_, image)| is_changed(image));
+    let changed = tables.images.all().filter(|(name, image)| is_changed(&name.namespace, image));
     changed.map(|(name, _)| Key::new::<Image>(name.clone())).collect()
 }
 
@@ -124,7 +127,7 @@ mod tests {
             virtual_size: 1 << 30,
             bytes: 7,
             path: "/images".into(),
-            readers: BTreeSet::new(),
+            readers: BTreeSet::from(["ns".to_owned()]),
             made_for: BTreeSet::new(),
         }
     }
@@ -216,5 +219,7 @@ mod tests {
         assert_eq!(names(&[], "h"), ["served"]);
         assert_eq!(names(&[facts("absent", Format::Qcow2)], "h"), ["absent", "served"]);
         assert_eq!(names(&[], "h2"), [""; 0], "it is bound to another host");
+        let unreadable = ImageFacts { readers: BTreeSet::new(), ..facts("absent", Format::Qcow2) };
+        assert_eq!(names(&[unreadable], "h"), ["served"], "another namespace has downloaded it");
     }
 }
