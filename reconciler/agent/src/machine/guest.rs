@@ -116,7 +116,7 @@ impl GuestTask {
                     continue;
                 }
             };
-            wait = if facts.agent { POLL_EVERY } else { (wait * 2).min(POLL_EVERY) };
+            wait = if facts.agent { POLL_EVERY } else { (wait * 2).clamp(FIRST_POLL, POLL_EVERY) };
             let news = self.facts.send_if_modified(|old| {
                 let differs = *old != facts;
                 *old = facts;
