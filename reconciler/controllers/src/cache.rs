@@ -471,15 +471,16 @@ impl Cache {
 
     /// Returns the Images whose file a host has from now on, or has no more.
     fn images_changed(&self, old: Option<&Host>, new: Option<&Host>) -> Vec<Key> {
-        let images = |host: Option<&'_ Host>| -> BTreeSet<String> {
+        fn images(host: Option<&Host>) -> &[String] {
             let status = host.and_then(|host| host.status.as_ref());
-            status.map(|status| status.images.iter().cloned().collect()).unwrap_or_default()
-        };
+            status.map(|status| status.images.as_slice()).unwrap_or_default()
+        }
         let (old, new) = (images(old), images(new));
         if old == new {
             return Vec::new();
         }
-        let changed: BTreeSet<&str> = old.symmetric_difference(&new).map(String::as_str).collect();
+        let (old, new): (BTreeSet<&String>, BTreeSet<&String>) = (old.iter().collect(), new.iter().collect());
+        let changed: BTreeSet<&str> = old.symmetric_difference(&new).map(|digest| digest.as_str()).collect();
         let is_changed = |image: &Image| image.digest().is_some_and(|digest| changed.contains(digest));
         self.tables
             .images
