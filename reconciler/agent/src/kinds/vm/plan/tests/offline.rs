@@ -130,7 +130,12 @@ fn no_restart_is_recorded_that_needs_the_control_plane() {
         |observed| observed.journal = stopping(&observed.journal),
         |observed| {
             let image = Some(("iso".to_owned(), LocalImage::Missing));
-            observed.cdroms = vec![DeclaredCdrom { name: "installer".into(), boot_first: false, image }];
+            observed.cdroms = vec![DeclaredCdrom {
+                name: "installer".into(),
+                boot_first: false,
+                guest_can_eject: true,
+                image,
+            }];
         },
     ];
     for (number, change) in changes.into_iter().enumerate() {
