@@ -101,7 +101,8 @@ async fn an_image_with_a_url_that_cannot_be_copied_is_downloaded() {
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!((system.pulls(), system.copies()), (1, 0));
     assert_eq!(pulls.state(&copy, &waker()), None, "it is here");
-    let only = Wanted::Image(ImageSource { host, url: "copy:u".to_owned(), ..source });
+    let (url, digest) = ("copy:u".to_owned(), format!("{:064}", 2));
+    let only = Wanted::Image(ImageSource { host, url, digest, ..source });
     pulls.start(&only, waker());
     tokio::time::sleep(Duration::from_millis(1)).await;
     let failed = pulls.state(&only, &waker());
