@@ -126,5 +126,7 @@ fn locked(ctx: &Context, volume: &VolumeFacts) -> Option<String> {
 
 fn grows_first(disk: &Disk, volume: &VolumeFacts) -> bool {
     let wanted = disk.spec.size.as_ref().and_then(|size| size.bytes().ok());
-    disk.spec.expand_policy == ExpandPolicy::Offline && wanted.is_some_and(|wanted| volume.size < wanted)
+    // Another VM may have it open for as long as it runs.
+    let is_waited_for = disk.spec.expand_policy == ExpandPolicy::Offline && !disk.is_read_only_many();
+    is_waited_for && wanted.is_some_and(|wanted| volume.size < wanted)
 }
