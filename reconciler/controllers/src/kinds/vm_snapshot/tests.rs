@@ -104,6 +104,11 @@ fn a_disk_that_several_vms_read_is_no_part_of_it() {
     let decided = planned(&cache, &snapshot(json!(null))).decision.disks;
     let names: Vec<&str> = decided.iter().map(|of| of.disk.as_str()).collect();
     assert_eq!(names, ["root", "log"]);
+    put_web(&mut cache, "Running", "Running");
+    let refused = planned(&cache, &with_memory());
+    assert_eq!((reason(&refused), refused.decision.disks.len()), ((true, Reason::NotSupported), 0));
+    let text = refused.decision.readiness.message().to_owned();
+    assert!(text.contains("Disk data of VM web is ReadOnlyMany"), "{text}");
     for name in ["root", "log"] {
         put(&mut cache, read_only(name));
     }
