@@ -243,7 +243,7 @@ impl Machine {
     }
 
     /// Records that a snapshot begins to freeze the guest's file systems.
-    pub(crate) async fn freeze_begins(&self) {
+    pub(crate) fn freeze_begins(&self) {
         // A task with a full queue has no time to look at the guest either.
         let _ = self.requests.try_send(GuestRequest::Frozen(Freeze::None));
     }

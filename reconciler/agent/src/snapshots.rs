@@ -188,7 +188,7 @@ impl Writer {
 }
 
 async fn freeze(machine: &Machine) -> bool {
-    machine.freeze_begins().await;
+    machine.freeze_begins();
     match machine.exchange(|agent| Box::pin(agent.freeze())).await {
         Ok(filesystems) => filesystems > 0,
         Err(error) => {
