@@ -34,6 +34,7 @@ pub mod networks;
 pub mod pools;
 pub mod probes;
 pub mod quotas;
+pub mod read_only_disk;
 pub mod routes;
 pub mod rules;
 pub mod scale;

@@ -3,6 +3,7 @@
 //! Their attributes come from two tables: the fields of the resource, and the schema of the custom resource for everything that
 //! the fields leave out. So an attribute that a kind gains is in its data sources too.
 
+mod choice;
 mod list;
 pub(crate) mod listing;
 mod object;

@@ -106,6 +106,12 @@ fn source(fixed: Effect) -> Field {
     Field::spec("source", Shape::Object(fields)).effect(fixed)
 }
 
+fn imported_from() -> Field {
+    let text = |name| Field::spec(name, Shape::Text(Form::Any));
+    let fields = vec![text("system").required(), text("guest"), text("guest_identity"), text("disk")];
+    Field::spec("imported_from", Shape::Object(fields))
+}
+
 fn restore_field() -> Field {
     let fields = vec![
         Field::spec("snapshot", Shape::Text(Form::Name)).required().refers(DISK_SNAPSHOT),
@@ -147,7 +153,7 @@ impl ResourceKind for Disk {
             type_name: "berth_disk",
             kind: "Disk",
             plural: "disks",
-            description: "A persistent disk that outlives any VM: blank, made from an image, copied from another disk or a `berth_disk_snapshot`, made from a `berth_backup`, or a file of the host that is taken over. Its file is created on the host of the first VM that uses it; a copy, on the host of its source. A VM lists it in `disks`, or a `berth_hotswap_disk_attachment` attaches it to a running VM.\n\nThe provider refuses to destroy a disk that a VM outside the plan uses. With `deletion_policy = \"Delete\"` the file stays in the pool's trash for 24 hours (`berth undelete`).",
+            description: "A persistent disk that outlives any VM: blank, made from an image, copied from another disk or a `berth_disk_snapshot`, made from a `berth_backup`, or a file of the host that is taken over. Its file is created on the host of the first VM that uses it; a copy, on the host of its source. A VM lists it in `disks`, or a `berth_hotswap_disk_attachment` attaches it to a running VM. With `access = \"ReadOnlyMany\"` several VMs of its host list it, each with `read_only = true`.\n\nThe provider refuses to destroy a disk that a VM outside the plan uses. With `deletion_policy = \"Delete\"` the file stays in the pool's trash for 24 hours (`berth undelete`).",
             example: include_str!("../../examples/resources/berth_disk/resource.tf"),
             shown: "status.used_by",
             timeouts: [600, 600, 600],
@@ -162,8 +168,10 @@ impl ResourceKind for Disk {
         let mut fields = vec![
             Field::spec("size", Shape::Text(Form::Quantity)).presence(Presence::Kept),
             Field::spec("deletion_protection", Shape::Bool).default(false),
+            Field::spec("access", Shape::Text(Form::Any)).default("ReadWriteOnce").effect(Effect::Replace),
         ];
         fields.extend(declared(Effect::Replace));
+        fields.push(imported_from());
         fields.push(restore_field());
         fields.push(restored_from());
         fields.push(encrypted());
@@ -194,7 +202,9 @@ impl ResourceKind for Disk {
     }
 
     fn check(&self, config: &Value) -> Vec<Diagnostic> {
-        check_declared(config, &AttributePath::empty()).into_iter().chain(check_restore(config)).collect()
+        let problems =
+            [check_declared(config, &AttributePath::empty()), check_restore(config), check_access(config)];
+        problems.into_iter().flatten().collect()
     }
 
     fn refine(&self, change: &mut PlannedChange<'_>) {
@@ -286,6 +296,30 @@ pub(crate) fn check_declared(disk: &Value, at: &AttributePath) -> Option<Diagnos
 fn is_absolute(path: &str) -> bool {
     path.len() <= 1024
         && path.strip_prefix('/').is_some_and(|rest| !rest.is_empty() && !rest.contains(char::is_control))
+}
+
+/// Refuses a disk that several VMs read and that has no data, or that is written to by a restore.
+fn check_access(disk: &Value) -> Option<Diagnostic> {
+    if disk.get("access").as_str() != Some("ReadOnlyMany") {
+        return None;
+    }
+    let at = AttributePath::root("access");
+    let detail = if disk.get("image").is_null() && disk.get("source").is_null() {
+        "it is never written to: set the image or the source of its data."
+    } else if !disk.get("restore").is_null() {
+        "it is not restored: create another disk from the snapshot."
+    } else if !disk.get("encryption").is_null() {
+        "it cannot be encrypted."
+    } else {
+        return None;
+    };
+    Some(
+        Diagnostic::error(
+            "Invalid access",
+            format!("{at}: a ReadOnlyMany disk has the data of its creation, and {detail}"),
+        )
+        .at(at),
+    )
 }
 
 /// Refuses a restore from the snapshot of another disk that the disk was made from.

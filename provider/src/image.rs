@@ -13,7 +13,7 @@ use crate::{
     field::{Effect, Field, Presence, Shape},
     form::Form,
     kind::{KindInfo, ResourceKind, Supply},
-    references::{DISK, DISK_SNAPSHOT, SECRET},
+    references::{DISK, DISK_SNAPSHOT, ORIGINAL_IMAGE, SECRET},
     replacement,
 };
 
@@ -28,7 +28,7 @@ impl ResourceKind for Image {
             type_name: "berth_image",
             kind: "Image",
             plural: "images",
-            description: "An image that disks are made from. It has a `url`, is made from a disk or a snapshot of the site, or is uploaded from a `file` of the machine that runs Terraform.\n\nOne host downloads it and verifies its checksum, format and virtual size; Terraform waits for that. Every other host downloads it at most once, when it first needs it. An image that another namespace has downloaded is downloaded again, to prove access, but not stored twice.\n\nThe checksum is `sha256`, `sha512`, or the one in the file at `checksum_url` (`SHA256SUMS`, `SHA512SUMS`) when it is first read; exactly one of the three is required with a `url`. An image in a container registry (`oci://`) has its checksum there; `@sha256:…` at the end of the URL chooses one. A download slower than 64 KiB a second over a minute is aborted and retried later. Hosts fetch from public addresses only, and refuse `file://`, unless their administrator allows more (`--image-allow`, `--image-dir`).\n\nAn image with `source = { disk = … }` or `source = { snapshot = … }` has the data of that moment, in a file of its own: its disk may change or be destroyed afterwards. It is made once, on the host of the disk. Other hosts copy it from there when they first need it. The file goes with the image.\n\nAn image with `source = { file = … }` is uploaded: the provider computes the checksum of the file in each plan in which the file has changed, and an apply sends the bytes to a host of the site, over HTTPS. Other content replaces the image, as another `sha256` does. An upload that is interrupted continues with the next apply. Other hosts copy the image from that one when they first need it, unless it was decompressed or converted there: then disks that are made from it are on that host. A plan without a create or a replacement, a refresh and a destroy do not need the file. With `source = { upload = … }` another program uploads the file, such as `berth image push`, and `timeouts.create` is how long Terraform waits for it.\n\nDestroying an image that disks name is accepted; a finalizer keeps it until no disk names it. Until then no other image can have this name: give a new version another name.",
+            description: "An image that disks are made from. It has a `url`, is made from a disk, a snapshot or another image of the site, or is uploaded from a `file` of the machine that runs Terraform.\n\nOne host downloads it and verifies its checksum, format and virtual size; Terraform waits for that. Every other host copies it from there when it first needs it, or downloads it if it cannot be copied. An image that another namespace has downloaded is downloaded again, to prove access, but not stored twice. A host that is short of room removes images that nothing there uses; they are copied or downloaded again when they are needed.\n\nThe checksum is `sha256`, `sha512`, or the one in the file at `checksum_url` (`SHA256SUMS`, `SHA512SUMS`) when it is first read; exactly one of the three is required with a `url`. For a source that has none, `trust_on_first_use = true` takes the checksum of the bytes that are downloaded first, and accepts only these from then on. An image in a container registry (`oci://`) has its checksum there; `@sha256:…` at the end of the URL chooses one. A download slower than 64 KiB a second over a minute is aborted and retried later. Hosts fetch from public addresses only, and refuse `file://`, unless their administrator allows more (`--image-allow`, `--image-dir`).\n\nAn image with `source = { disk = … }` or `source = { snapshot = … }` has the data of that moment, in a file of its own: its disk may change or be destroyed afterwards. It is made once, on the host of the disk. Other hosts copy it from there when they first need it. The file goes with the image.\n\nAn image with `source = { image = … }` has the content of another image of the namespace under a name of its own, without a further download or upload, and keeps it when that one is destroyed. `format` and `compression` are those of the other one.\n\nAn image with `source = { file = … }` is uploaded: the provider computes the checksum of the file in each plan in which the file has changed, and an apply sends the bytes to a host of the site, over HTTPS. Other content replaces the image, as another `sha256` does. An upload that is interrupted continues with the next apply. Other hosts copy the image from that one when they first need it, unless it was decompressed or converted there: then disks that are made from it are on that host. A plan without a create or a replacement, a refresh and a destroy do not need the file. With `source = { upload = … }` another program uploads the file, such as `berth image push`, and `timeouts.create` is how long Terraform waits for it.\n\n`display_name`, `description`, `version` and `os` say what the image is: the data source `berth_image` chooses an image by them, also the one with the highest `version`. berth does not look into the image for them.\n\nDestroying an image that disks name is accepted; a finalizer keeps it until no disk names it. Until then no other image can have this name: give a new version another name.",
             example: include_str!("../../examples/resources/berth_image/resource.tf"),
             shown: "virtual_size",
             timeouts: [1800, 600, 300],
@@ -41,6 +41,7 @@ impl ResourceKind for Image {
             Field::spec("url", Shape::Text(Form::ImageUrl)),
             Field::spec("disk", Shape::Text(Form::Name)).effect(Effect::Replace).refers(DISK),
             Field::spec("snapshot", Shape::Text(Form::Name)).effect(Effect::Replace).refers(DISK_SNAPSHOT),
+            Field::spec("image", Shape::Text(Form::Name)).effect(Effect::Replace).refers(ORIGINAL_IMAGE),
             file::field(),
             Field::spec("upload", Shape::Object(vec![size]))
                 .presence(Presence::Derived)
@@ -50,14 +51,23 @@ impl ResourceKind for Image {
                 .effect(Effect::Replace),
             Field::spec("sha512", Shape::Text(Form::Sha512)).effect(Effect::Replace),
             Field::spec("checksum_url", Shape::Text(Form::HttpUrl)).effect(Effect::Replace),
+            Field::spec("trust_on_first_use", Shape::Bool).effect(Effect::Replace),
+            Field::spec("timeout_seconds", Shape::Integer),
+            Field::spec("retries", Shape::Integer),
             Field::spec("secret_name", Shape::Text(Form::DottedName)).refers(SECRET),
         ];
+        let os = ["family", "distribution", "version", "variant", "architecture"];
+        let os = os.map(|name| Field::spec(name, Shape::Text(Form::Any))).to_vec();
         vec![
             Field::spec("source", Shape::Object(source)).required(),
             Field::spec("format", Shape::Text(Form::Any)).default("qcow2").effect(Effect::Replace),
             Field::spec("compression", Shape::Text(Form::Any)).effect(Effect::Replace),
             Field::spec("guest_os", Shape::Text(Form::Any)).key("guestOS").effect(Effect::PowerCycle),
             Field::spec("deletion_protection", Shape::Bool).default(false),
+            Field::spec("display_name", Shape::Text(Form::Any)),
+            Field::spec("description", Shape::Text(Form::Any)),
+            Field::spec("version", Shape::Text(Form::Any)),
+            Field::spec("os", Shape::Object(os)),
             Field::observed("virtual_size", "/status/virtualSize", "The minimum size of disks made from it."),
             Field::observed(
                 "state",
@@ -111,8 +121,15 @@ impl ResourceKind for Image {
             return vec![Diagnostic::error("More than one checksum", detail).at(path(second))];
         }
         let is_known = !source.get("url").is_unknown() && !source.get("url").is_null();
-        if is_known && !in_registry && checksums.iter().all(|name| source.get(name).is_null()) {
-            let detail = "An image needs the checksum of its bytes: write sha256, sha512, or checksum_url with a file of checksums.";
+        let trusts = source.get("trust_on_first_use");
+        if trusts.as_bool() == Some(true) && (in_registry || !known.is_empty()) {
+            let at = path("trust_on_first_use");
+            let detail = format!("{at}: it is for a url without a checksum, and this one has one.");
+            return vec![Diagnostic::error("More than one checksum", detail).at(at)];
+        }
+        let has_none = !trusts.is_unknown() && trusts.as_bool() != Some(true);
+        if is_known && has_none && !in_registry && checksums.iter().all(|name| source.get(name).is_null()) {
+            let detail = "An image needs the checksum of its bytes: write sha256, sha512, or checksum_url with a file of checksums. To accept the bytes that the url has now, and only these from then on, set trust_on_first_use = true.";
             return vec![Diagnostic::error("Missing checksum", detail).at("source")];
         }
         Vec::new()
@@ -130,6 +147,10 @@ impl ResourceKind for Image {
         replacement::refuse_in_use(api, change, self.info().plural, "source", "The image is in use").await;
     }
 
+    fn has_versions(&self) -> bool {
+        true
+    }
+
     /// Nothing is lost with an image that has a URL or is uploaded: its bytes are elsewhere too.
     fn is_worth_keeping(&self, object: &Json) -> bool {
         object.pointer("/spec/source/url").is_none() && object.pointer("/status/checksum").is_some()
@@ -139,27 +160,48 @@ impl ResourceKind for Image {
 /// Refuses a source that is not exactly one, and what belongs to another one.
 fn check_source(config: &Value, source: &Value) -> Option<Diagnostic> {
     let path = |name: &str| AttributePath::root("source").attribute(name);
-    let sources = ["url", "disk", "snapshot", "file", "upload"];
+    let sources = ["url", "disk", "snapshot", "file", "upload", "image"];
     if sources.iter().any(|name| source.get(name).is_unknown()) {
         return None;
     }
     let declared: Vec<&str> = sources.into_iter().filter(|name| !source.get(name).is_null()).collect();
     let [only] = declared.as_slice() else {
-        let detail = "Set exactly one of url, file, disk, snapshot and upload in source, for example source = { url = \"…\" }.";
+        let detail = "Set exactly one of url, file, disk, snapshot, image and upload in source, for example source = { url = \"…\" }.";
         return Some(Diagnostic::error("Invalid source", detail).at("source"));
     };
     match *only {
         "url" => return None,
         "file" | "upload" => return check_uploaded(source, only),
+        "image"
+            if source.get("image").as_str().is_some_and(|name| config.get("name").as_str() == Some(name)) =>
+        {
+            let at = path("image");
+            let detail = format!("{at}: it must be another image than this one.");
+            return Some(Diagnostic::error("Invalid source", detail).at(at));
+        }
         _ => {}
     }
-    let of_url = ["sha256", "sha512", "checksum_url", "secret_name"];
+    let of_url = [
+        "sha256",
+        "sha512",
+        "checksum_url",
+        "trust_on_first_use",
+        "timeout_seconds",
+        "retries",
+        "secret_name",
+    ];
     if let Some(name) = of_url.into_iter().find(|name| !source.get(name).is_null()) {
         let at = path(name);
-        let detail = format!(
-            "{at}: it belongs to a url. The host computes the checksum of an image that is made from a {only}."
-        );
+        let detail = match *only {
+            "image" => format!("{at}: it belongs to a url. A copy has the checksum of the other image."),
+            _ => format!(
+                "{at}: it belongs to a url. The host computes the checksum of an image that is made from a {only}."
+            ),
+        };
         return Some(Diagnostic::error("Invalid source", detail).at(at));
+    }
+    if *only == "image" {
+        return None;
     }
     let format = config.get("format");
     if format.as_str().is_some_and(|format| format != "qcow2") {
@@ -179,7 +221,8 @@ fn check_uploaded(source: &Value, only: &str) -> Option<Diagnostic> {
     let is_set = |name: &str| !source.get(name).is_null();
     let invalid =
         |name: &str, detail: String| Some(Diagnostic::error("Invalid source", detail).at(path(name)));
-    if let Some(name) = ["checksum_url", "secret_name"].into_iter().find(|name| is_set(name)) {
+    let of_url = ["checksum_url", "trust_on_first_use", "timeout_seconds", "retries", "secret_name"];
+    if let Some(name) = of_url.into_iter().find(|name| is_set(name)) {
         return invalid(name, format!("{}: it belongs to a url.", path(name)));
     }
     if only == "file" {

@@ -135,6 +135,11 @@ pub trait ResourceKind: Send + Sync + 'static {
         Readiness::of(object).outcome()
     }
 
+    /// Whether a data source can choose the object with the highest version, which is `spec.version`.
+    fn has_versions(&self) -> bool {
+        false
+    }
+
     /// Whether destroying the object would lose anything.
     fn is_worth_keeping(&self, object: &Json) -> bool {
         let _ = object;

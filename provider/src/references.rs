@@ -44,6 +44,8 @@ pub const KEY_CLASS: Reference =
     reference("KeyClass", "keyclasses", Scope::NamespaceOrShared, Some("berth_key_classes"));
 /// An Image.
 pub const IMAGE: Reference = reference("Image", "images", Scope::NamespaceOrShared, Some("berth_images"));
+/// An Image that another one is a copy of.
+pub const ORIGINAL_IMAGE: Reference = reference("Image", "images", Scope::Namespace, Some("berth_images"));
 /// A Network. The network `default` is created when it is needed.
 pub const NETWORK: Reference = Reference {
     has_default: true,

@@ -45,6 +45,7 @@ fn cdroms() -> Field {
         Field::spec("image", Shape::Text(Form::Name)).refers(IMAGE),
         Field::spec("connected", Shape::Bool).default(true),
         Field::spec("boot_first", Shape::Bool).default(false).effect(Effect::PowerCycle),
+        Field::spec("guest_can_eject", Shape::Bool).default(true),
     ];
     Field::spec("cdroms", Shape::Keyed(fields)).effect(Effect::PowerCycle)
 }

@@ -126,7 +126,9 @@ pub enum Command {
     PortForward(PortForwardOptions),
     /// Connects to a VM with ssh, whatever networks are in between.
     Ssh(SshOptions),
-    /// Brings a deleted disk back from the trash, or the data that a disk had before a restore.
+    /// Lists the files of deleted disks on all hosts: those in the trash, with how long they stay, and those that are retained.
+    Trash(TrashOptions),
+    /// Brings a deleted disk back, from the trash or retained, or the data that a disk had before a restore.
     Undelete(UndeleteOptions),
     /// Backs up this machine's control plane. `berth up` may be running.
     Backup(BackupOptions),
@@ -649,6 +651,18 @@ pub struct CrdsOptions {
 pub struct KubeconfigOptions {
     #[command(flatten)]
     pub state: StateDir,
+}
+
+/// `berth trash`
+#[derive(Args, Debug)]
+pub struct TrashOptions {
+    /// Lists the disks of this namespace only.
+    #[arg(short, long)]
+    pub namespace: Option<String>,
+    #[command(flatten)]
+    pub state: StateDir,
+    #[command(flatten)]
+    pub connection: Connection,
 }
 
 /// `berth undelete`

@@ -37,6 +37,7 @@ mod state_dir;
 mod this_machine;
 mod token;
 mod top;
+mod trash;
 mod undelete;
 mod up;
 mod usage_server;
@@ -111,6 +112,7 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Doctor(options) => runtime()?.block_on(Box::pin(doctor::run(options))),
         Command::Top(options) => runtime()?.block_on(Box::pin(top::run(options))),
         Command::Why(options) => runtime()?.block_on(Box::pin(why::run(options))),
+        Command::Trash(options) => runtime()?.block_on(Box::pin(trash::run(options))),
         Command::Undelete(options) => runtime()?.block_on(Box::pin(undelete::run(options))),
     };
     done.map(|()| ExitCode::SUCCESS)

@@ -11,6 +11,7 @@
 
 mod configuration;
 mod domain;
+mod guest;
 mod names;
 mod network;
 mod origin;
@@ -24,6 +25,7 @@ mod tests;
 
 pub use configuration::{Configuration, DiskFiles, DiskReader, ImageFile, Unread, configuration};
 pub use domain::{Cdrom, Disk, DiskSource, Domain, Interface};
+pub use guest::GuestSystem;
 pub use network::Network;
 pub use origin::Origin;
 pub use shell::ShellError;

@@ -214,7 +214,8 @@ fn row(cells: &[&str]) -> Vec<String> {
     cells.iter().map(|cell| (*cell).to_owned()).collect()
 }
 
-fn aligned(lines: &[Vec<String>]) -> String {
+/// Formats lines of cells as a table.
+pub(crate) fn aligned(lines: &[Vec<String>]) -> String {
     let width = |column: usize| lines.iter().map(|line| line[column].len()).max().unwrap_or_default();
     let columns = lines.first().map_or(0, Vec::len);
     let widths: Vec<usize> = (0..columns).map(width).collect();

@@ -3,8 +3,9 @@
 use anyhow::Result;
 
 use super::{
-    Kit, disks_of_a_vm, dual_stack, encryption, guest_access, install, made_images, pools, probes, routes,
-    screen, secure_boot, shared_folders, snapshot_schedule, snapshots, uploads, vm_names,
+    Kit, disks_of_a_vm, dual_stack, encryption, guest_access, install, made_images, pools, probes,
+    read_only_disk, routes, screen, secure_boot, shared_folders, snapshot_schedule, snapshots, uploads,
+    vm_names,
 };
 use crate::platform::Platform;
 use crate::report::Report;
@@ -24,6 +25,7 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     shared_folders::example(report, &platform, &guest);
     disks_of_a_vm::example(report, &platform, &guest);
     pools::example(report, &platform, &guest);
+    read_only_disk::example(report, &platform, &guest);
     routes::example(report, &platform, &guest);
     vm_names::example(report, &platform, &guest);
     dual_stack::example(report, &platform, &guest);

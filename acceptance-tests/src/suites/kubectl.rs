@@ -19,6 +19,8 @@ use crate::wait;
 const SOON: Duration = Duration::from_secs(30);
 /// The time limit for QEMU's start while the machine is busy emulating.
 const VM_START: Duration = Duration::from_secs(90);
+/// The time limit for a report of what a host looks at once a minute.
+const REPORTED: Duration = Duration::from_secs(90);
 
 /// Runs the suite.
 pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
@@ -506,7 +508,28 @@ fn machines(report: &mut Report, platform: &mut Platform) {
             wait::until("undelete", SOON, || platform.host().undelete("empty-root")?.success())?;
             let back = kubectl.condition("disk/empty-root", "Ready=True", None, VM_START)?;
             ensure!(back["status"]["volumeID"] == volume, "another volume came back: {:#}", back["status"]);
-            kubectl.ok(&["delete", "disk", "empty-root", "--timeout=60s"]).map(drop)
+            let retain = r#"{"spec":{"deletionPolicy":"Retain"}}"#;
+            kubectl.ok(&["patch", "disk", "empty-root", "--type=merge", "-p", retain]).map(drop)
+        },
+    );
+    report.case(
+        "berth trash lists the file of a retained disk, and undelete gives it to a disk again",
+        || {
+            let volume = kubectl.object("disk", "empty-root")?["status"]["volumeID"].clone();
+            let volume = volume.as_str().context("a volume")?;
+            kubectl.ok(&["delete", "disk", "empty-root", "--timeout=60s"])?;
+            let listed = |state: &str| -> Result<()> {
+                let trash = platform.host().on_state("trash", &[])?.success()?;
+                let found = trash.lines().any(|line| [state, volume].iter().all(|text| line.contains(text)));
+                ensure!(found, "not listed as {state}: {trash}");
+                Ok(())
+            };
+            wait::until("its file is listed as retained", REPORTED, || listed("retained"))?;
+            wait::until("undelete", SOON, || platform.host().undelete("empty-root")?.success())?;
+            let back = kubectl.condition("disk/empty-root", "Ready=True", None, VM_START)?;
+            ensure!(back["status"]["volumeID"] == volume, "another volume came back: {:#}", back["status"]);
+            kubectl.ok(&["delete", "disk", "empty-root", "--timeout=60s"])?;
+            wait::until("its file is listed with the hours that it stays", REPORTED, || listed(" h"))
         },
     );
 }

@@ -21,6 +21,12 @@ fn selectable(resource: &KindResource) -> Vec<String> {
     names
 }
 
+/// The fields that a field selector can name, for people.
+pub(super) fn selectable_fields(resource: &KindResource) -> String {
+    let fields: Vec<String> = selectable(resource).iter().map(|field| format!("`{field}`")).collect();
+    fields.join(", ")
+}
+
 /// The arguments that select objects.
 pub(crate) fn arguments(resource: &KindResource) -> Vec<Attribute> {
     let mut arguments = Vec::new();
@@ -39,10 +45,9 @@ pub(crate) fn arguments(resource: &KindResource) -> Vec<Attribute> {
     arguments.push(Attribute::string("label_selector").optional().description(
         "Labels of the objects, in the syntax of Kubernetes: `tier=web,env in (test, prod),!legacy`.",
     ));
-    let fields: Vec<String> = selectable(resource).iter().map(|field| format!("`{field}`")).collect();
     arguments.push(Attribute::string("field_selector").optional().description(format!(
         "Fields of the objects, in the syntax of Kubernetes: `metadata.name!=web`. These can be selected: {}.",
-        fields.join(", ")
+        selectable_fields(resource)
     )));
     arguments.push(
         Attribute::bool("ready")
@@ -54,12 +59,22 @@ pub(crate) fn arguments(resource: &KindResource) -> Vec<Attribute> {
 
 /// The problems with the arguments.
 pub(crate) fn problems(resource: &KindResource, config: &Value) -> Vec<Diagnostic> {
-    let text = |name: &str| config.get(name).as_str();
     let mut found: Vec<Diagnostic> = name_problem(config, "namespace", Form::Name).into_iter().collect();
-    if text("namespace").is_some() && config.get("all_namespaces").as_bool() == Some(true) {
+    if config.get("namespace").as_str().is_some() && config.get("all_namespaces").as_bool() == Some(true) {
         let detail = "Set either namespace or all_namespaces.";
         found.push(Diagnostic::error("One namespace and all of them", detail).at("all_namespaces"));
     }
+    found.extend(selector_problems(resource, config));
+    found
+}
+
+/// The first problem with the selectors.
+pub(super) fn selector_problem(resource: &KindResource, config: &Value) -> Option<Diagnostic> {
+    selector_problems(resource, config).into_iter().next()
+}
+
+fn selector_problems(resource: &KindResource, config: &Value) -> Vec<Diagnostic> {
+    let text = |name: &str| config.get(name).as_str();
     let problems = [
         ("label_selector", text("label_selector").and_then(selector::label_problem)),
         (
@@ -67,10 +82,10 @@ pub(crate) fn problems(resource: &KindResource, config: &Value) -> Vec<Diagnosti
             text("field_selector").and_then(|text| selector::field_problem(text, &selectable(resource))),
         ),
     ];
-    for (name, problem) in problems {
-        found.extend(problem.map(|problem| Diagnostic::error(format!("Invalid {name}"), problem).at(name)));
-    }
-    found
+    let problem = |(name, problem): (&str, Option<String>)| {
+        problem.map(|problem| Diagnostic::error(format!("Invalid {name}"), problem).at(name))
+    };
+    problems.into_iter().filter_map(problem).collect()
 }
 
 /// The first objects that the arguments select, at most `limit`, sorted by namespace and name.

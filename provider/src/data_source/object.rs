@@ -11,22 +11,18 @@ use tfplugin6::{
     resource::ValidateRequest,
 };
 
+use super::choice::{Choice, LISTED, MATCHES, choose};
 use super::{
-    ObjectAttributes, RETRIES, is_ready, listing, name_problem, namespace, namespace_argument,
-    read_diagnostics, summary,
+    ObjectAttributes, RETRIES, listing, name_problem, namespace, namespace_argument, read_diagnostics,
+    summary,
 };
 use crate::{
     api::{Address, Api, RetryLimit},
     field::Shape,
     form::Form,
     resource::KindResource,
-    selector,
 };
 
-/// The largest number of other objects that the error for a missing object lists.
-const LISTED: usize = 10;
-/// The largest number of objects with the labels that are read.
-const MATCHES: usize = 10_000;
 /// The largest number of other objects that are read for it.
 const READ: usize = 500;
 
@@ -62,29 +58,35 @@ impl ObjectDataSource {
         }
     }
 
+    /// The arguments that choose one of several objects.
+    fn choices(&self) -> impl Iterator<Item = &'static str> {
+        let versions = self.resource.kind().has_versions().then_some("latest_version");
+        SELECTORS.into_iter().chain(["most_recent"]).chain(versions)
+    }
+
     async fn state(&self, api: &Api, object: Json, config: &Value) -> Value {
         let object = self.resource.kind().complete(api, object).await;
         let mut state: Value = self.attributes.of(&self.resource).value(&self.resource, &object);
-        for argument in ["label_selector", "most_recent"] {
+        for argument in self.choices() {
             state.set(argument, config.get(argument).clone());
         }
         state
     }
 
-    /// Reads the object with the labels of the configuration.
-    async fn by_labels(&self, api: &Api, request: &ReadDataRequest) -> ReadDataResponse {
+    /// Reads the object that the selectors of the configuration select.
+    async fn by_selectors(&self, api: &Api, request: &ReadDataRequest) -> ReadDataResponse {
         let config = &request.config;
         let found = listing::objects(&self.resource, api, config, MATCHES, &request.cancel).await;
         let found = match found {
             Ok(found) => found,
             Err(diagnostics) => return ReadDataResponse::failed(diagnostics),
         };
-        let chosen = choose(found, config.get("most_recent").as_bool() == Some(true));
-        match chosen {
+        match choose(found, Choice::of(config)) {
             Ok(object) => ReadDataResponse::new(self.state(api, object, config).await),
             Err(detail) => {
-                let summary = format!("No single {} with these labels", self.resource.info().kind);
-                Diagnostic::error(summary, detail).at("label_selector").into()
+                let summary = format!("No single {} is selected", self.resource.info().kind);
+                let at = SELECTORS.into_iter().find(|name| !config.get(name).is_null());
+                Diagnostic::error(summary, detail).at(at.unwrap_or("label_selector")).into()
             }
         }
     }
@@ -114,60 +116,42 @@ impl ObjectDataSource {
     }
 }
 
+/// The arguments that select objects.
+const SELECTORS: [&str; 2] = ["label_selector", "field_selector"];
+
 /// The problem with what selects the object.
-fn selection_problem(config: &Value) -> Option<Diagnostic> {
-    let (name, labels) = (config.get("name"), config.get("label_selector"));
-    if name.is_unknown() || labels.is_unknown() {
+fn selection_problem(resource: &KindResource, config: &Value) -> Option<Diagnostic> {
+    let name = config.get("name");
+    if name.is_unknown() || SELECTORS.iter().any(|selector| config.get(selector).is_unknown()) {
         return None;
     }
-    match (name.is_null(), labels.is_null()) {
-        (true, true) => {
-            let detail = "Set the name of the object, or a label_selector that it has.";
+    let selector = SELECTORS.into_iter().find(|selector| !config.get(selector).is_null());
+    match (name.is_null(), selector) {
+        (true, None) => {
+            let detail = "Set the name of the object, or a label_selector or a field_selector that it has.";
             Some(Diagnostic::error("Missing name", detail).at("name"))
         }
-        (false, false) => {
-            let detail = "Set either name or label_selector.";
-            Some(Diagnostic::error("A name and a label_selector", detail).at("label_selector"))
+        (false, Some(selector)) => {
+            let detail = format!("Set either name or {selector}.");
+            Some(Diagnostic::error(format!("A name and a {selector}"), detail).at(selector))
         }
-        (true, false) => {
-            let problem = labels.as_str().and_then(selector::label_problem)?;
-            Some(Diagnostic::error("Invalid label_selector", problem).at("label_selector"))
+        (true, Some(_)) => listing::selector_problem(resource, config).or_else(|| several_choices(config)),
+        (false, None) => {
+            let choice = ["most_recent", "latest_version"]
+                .into_iter()
+                .find(|choice| config.get(choice).as_bool() == Some(true))?;
+            let detail = "It chooses among the objects with a selector; a name has one object only.";
+            Some(Diagnostic::error(format!("{choice} without a selector"), detail).at(choice))
         }
-        (false, true) if config.get("most_recent").as_bool() == Some(true) => {
-            let detail = "It chooses among the objects with a label_selector; a name has one object only.";
-            Some(Diagnostic::error("most_recent without a label_selector", detail).at("most_recent"))
-        }
-        (false, true) => None,
     }
 }
 
-/// Chooses one of the objects. *Errors*: why there is none, for people.
-fn choose(mut found: Vec<Json>, most_recent: bool) -> Result<Json, String> {
-    if most_recent {
-        let all = found.len();
-        found.retain(is_ready);
-        // Of those of one second, the last by name: the order of the list.
-        let newest = found.into_iter().max_by_key(|object| {
-            object.pointer("/metadata/creationTimestamp").and_then(Json::as_str).map(str::to_owned)
-        });
-        return newest.ok_or_else(|| match all {
-            0 => "No object has them.".to_owned(),
-            all => format!("{all} objects have them, and none is ready."),
-        });
-    }
-    match found.len() {
-        0 => Err("No object has them.".to_owned()),
-        1 => Ok(found.remove(0)),
-        several => {
-            let names = found.iter().filter_map(|object| object.pointer("/metadata/name")?.as_str());
-            let names: Vec<&str> = names.take(LISTED).collect();
-            let number = if several < MATCHES { several.to_string() } else { format!("At least {MATCHES}") };
-            Err(format!(
-                "{number} objects have them, among them {}: add labels until one is left, or set most_recent = true.",
-                names.join(", ")
-            ))
-        }
-    }
+fn several_choices(config: &Value) -> Option<Diagnostic> {
+    let is_set = |name: &str| config.get(name).as_bool() == Some(true);
+    (is_set("most_recent") && is_set("latest_version")).then(|| {
+        let detail = "Set either most_recent or latest_version.";
+        Diagnostic::error("Two choices", detail).at("latest_version")
+    })
 }
 
 /// `Namespace default has the VMs a and b. `
@@ -195,9 +179,10 @@ impl DataSource for ObjectDataSource {
         for attribute in &mut attributes {
             match attribute.name.as_str() {
                 "name" => {
-                    *attribute = Attribute::string("name").optional().computed().description(
-                        "Name of the object. Exactly one of `name` and `label_selector` is needed.",
-                    )
+                    *attribute = Attribute::string("name")
+                        .optional()
+                        .computed()
+                        .description("Name of the object. It, or a selector, is needed, and not both.")
                 }
                 "namespace" => *attribute = namespace_argument().computed(),
                 _ => {}
@@ -207,10 +192,22 @@ impl DataSource for ObjectDataSource {
             "Labels of the object, in the syntax of Kubernetes: `family=debian,version in (12, 13)`. One object must have them, or \
              `most_recent` chooses.",
         ));
+        attributes.push(Attribute::string("field_selector").optional().description(format!(
+            "Fields of the object, in the syntax of Kubernetes: `metadata.name!=web`. One object must have them, and the labels, or \
+             `most_recent` chooses. These can be selected: {}.",
+            listing::selectable_fields(&self.resource)
+        )));
         attributes.push(Attribute::bool("most_recent").optional().description(
-            "Whether to choose, of several objects with the labels, the one that was created last among those that are ready. \
+            "Whether to choose, of several objects that are selected, the one that was created last among those that are ready. \
              Default false.",
         ));
+        if self.resource.kind().has_versions() {
+            attributes.push(Attribute::bool("latest_version").optional().description(
+                "Whether to choose, of several objects that are selected, the one with the highest `version` among those that are \
+                 ready and have one. Versions are ordered by their numbers: `4.10` is after `4.9`, and `4.9` after `4.9-rc1`. Not \
+                 together with `most_recent`. Default false.",
+            ));
+        }
         let info = self.resource.info();
         Schema::new(attributes).description(format!("Reads one {}. {}", info.kind, summary(&info)))
     }
@@ -220,7 +217,7 @@ impl DataSource for ObjectDataSource {
         let forms = [("name", self.name_form()), ("namespace", Form::Name)];
         let mut found: Vec<Diagnostic> =
             forms.iter().filter_map(|(name, form)| name_problem(config, name, *form)).collect();
-        found.extend(selection_problem(config));
+        found.extend(selection_problem(&self.resource, config));
         found
     }
 
@@ -236,8 +233,8 @@ impl DataSource for ObjectDataSource {
             Ok(namespace) => namespace,
             Err(diagnostic) => return diagnostic.into(),
         };
-        if !request.config.get("label_selector").is_null() {
-            return self.by_labels(api, &request).await;
+        if SELECTORS.iter().any(|selector| !request.config.get(selector).is_null()) {
+            return self.by_selectors(api, &request).await;
         }
         let name = request.config.get("name").as_str().unwrap_or_default();
         // An empty name would address the list of all objects.
@@ -251,44 +248,5 @@ impl DataSource for ObjectDataSource {
             Ok(None) => self.missing(api, &at, &retry_limit).await.into(),
             Err(error) => ReadDataResponse::failed(read_diagnostics(&self.resource, &error, &at)),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn object(name: &str, created: &str, ready: &str) -> Json {
-        json!({"metadata": {"name": name, "creationTimestamp": created, "generation": 1}, "status": {
-            "observedGeneration": 1, "conditions": [{"type": "Ready", "status": ready, "observedGeneration": 1}]}})
-    }
-
-    fn name(chosen: Result<Json, String>) -> String {
-        let object = chosen.expect("an object");
-        object.pointer("/metadata/name").and_then(Json::as_str).unwrap_or_default().to_owned()
-    }
-
-    #[test]
-    fn the_newest_that_is_ready_is_chosen() {
-        let all = vec![
-            object("a", "2026-01-02T00:00:00Z", "True"),
-            object("b", "2026-01-03T00:00:00Z", "True"),
-            object("c", "2026-01-04T00:00:00Z", "False"),
-        ];
-        assert_eq!(name(choose(all.clone(), true)), "b");
-        let error = choose(all[2..].to_vec(), true).expect_err("not ready");
-        assert!(error.contains("none is ready"), "{error}");
-    }
-
-    #[test]
-    fn without_most_recent_exactly_one_has_the_labels() {
-        let all =
-            vec![object("a", "2026-01-02T00:00:00Z", "True"), object("b", "2026-01-03T00:00:00Z", "True")];
-        assert_eq!(name(choose(all[..1].to_vec(), false)), "a");
-        let error = choose(all, false).expect_err("two");
-        assert!(error.starts_with("2 objects have them, among them a, b"), "{error}");
-        assert!(choose(Vec::new(), false).is_err());
     }
 }

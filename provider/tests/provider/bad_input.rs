@@ -704,6 +704,16 @@ fn images() -> Vec<Bad> {
         ),
         everywhere(image(json!({"url": "http://x"})), "source", "needs the checksum"),
         everywhere(
+            image(json!({"url": "http://x", "sha256": sum, "trust_on_first_use": true})),
+            "source.trust_on_first_use",
+            "a url without a checksum",
+        ),
+        everywhere(
+            image(json!({"url": "oci://x/y", "trust_on_first_use": true})),
+            "source.trust_on_first_use",
+            "a url without a checksum",
+        ),
+        everywhere(
             image(json!({"url": "http://x", "sha256": sum, "sha512": "0".repeat(128)})),
             "source.sha512",
             "Exactly one of",
@@ -744,6 +754,20 @@ fn images() -> Vec<Bad> {
         everywhere(image(json!({"disk": "D"})), "source.disk", "not a DNS label"),
         everywhere(image(json!({"disk": "d", "sha256": sum})), "source.sha256", "url"),
         everywhere(image(json!({"snapshot": "s", "secret_name": "login"})), "source.secret_name", "url"),
+        everywhere(image(json!({"image": "other", "url": "http://x"})), "source", "exactly one of"),
+        everywhere(image(json!({"image": "other", "sha256": sum})), "source.sha256", "url"),
+        everywhere(image(json!({"image": "i"})), "source.image", "another image"),
+        everywhere(image(json!({"disk": "d", "retries": 1})), "source.retries", "belongs to a url"),
+        everywhere(
+            image(json!({"url": "http://x", "sha256": sum, "timeout_seconds": 5})),
+            "source.timeout_seconds",
+            "not between 10 and",
+        ),
+        everywhere(
+            image(json!({"url": "http://x", "sha256": sum, "retries": 1001})),
+            "source.retries",
+            "not between 0 and",
+        ),
         everywhere(with(image(json!({"disk": "d"})), "/format", json!("raw")), "format", "format qcow2"),
         everywhere(with(image(json!({"disk": "d"})), "/compression", json!("xz")), "compression", "at a url"),
         everywhere(with(from("http://x"), "/format", json!("ova")), "format", "is not one of"),
@@ -762,6 +786,8 @@ fn disks() -> Vec<Bad> {
         everywhere(with(disk(), "/deletion_policy", json!("Keep")), "deletion_policy", "is not one of"),
         everywhere(with(disk(), "/expand_policy", json!("Never")), "expand_policy", "is not one of"),
         everywhere(with(disk(), "/provisioning", json!("Eager")), "provisioning", "is not one of"),
+        everywhere(with(disk(), "/access", json!("ReadWriteMany")), "access", "is not one of"),
+        everywhere(with(disk(), "/access", json!("ReadOnlyMany")), "access", "set the image or the source"),
         here(with(disk(), "/source", json!({})), "source", "either"),
         everywhere(with(disk(), "/source", json!({"disk": "a", "snapshot": "b"})), "source", "either"),
         everywhere(

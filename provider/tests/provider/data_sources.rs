@@ -79,10 +79,12 @@ fn vm(name: &str) -> Json {
 }
 
 /// Possible secrets, and their checksum.
-const WITHHELD: [&str; 4] = [
+const WITHHELD: [&str; 6] = [
     "bootstrap.user_data",
     "bootstrap.checksum",
+    "disks.template.access",
     "disks.template.deletion_protection",
+    "disks.template.imported_from",
     "disks.template.restore",
 ];
 
@@ -139,7 +141,8 @@ fn every_field_of_every_kind_is_in_its_data_sources() {
             attributes.iter().map(|attribute| attribute.name.clone()).collect()
         };
         let mut one = of(&attributes);
-        one.retain(|name| !["label_selector", "most_recent"].contains(&name.as_str()));
+        let choosing = ["label_selector", "field_selector", "most_recent", "latest_version"];
+        one.retain(|name| !choosing.contains(&name.as_str()));
         assert_eq!(of(&objects.attributes), one, "{kind}");
     }
 }
@@ -295,6 +298,37 @@ async fn one_object_is_chosen_by_its_labels() {
 }
 
 #[tokio::test]
+async fn an_image_is_chosen_by_its_system_and_its_version() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    for (name, distribution, version) in
+        [("a", "debian", "13.9"), ("b", "debian", "13.10"), ("c", "fedora", "44"), ("d", "debian", "13.2")]
+    {
+        let metadata = json!({"name": name, "namespace": "default"});
+        let source = json!({"url": "https://a.example/x", "sha256": "0".repeat(64)});
+        let os = json!({"family": "Linux", "distribution": distribution});
+        create(&plane, "Image", metadata, json!({"source": source, "os": os, "version": version})).await;
+    }
+    let one = json!({"field_selector": "spec.os.distribution=fedora,spec.format!=iso"});
+    let state = read(&provider, "berth_image", &one).await;
+    assert_eq!(state.get("name").as_str(), Some("c"));
+    assert_eq!(state.get("os").get("distribution").as_str(), Some("fedora"));
+    let several = json!({"field_selector": "spec.os.distribution=debian"});
+    let text = failure(&provider, "berth_image", &several).await;
+    assert!(text.contains("3 objects have them, among them a, b, d"), "{text}");
+    let latest = json!({"field_selector": "spec.os.distribution=debian", "latest_version": true});
+    // The status follows a moment after the creation.
+    while answer(&provider, "berth_image", &latest)
+        .await
+        .state
+        .is_none_or(|s| s.get("name").as_str() != Some("b"))
+    {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    plane.close().await;
+}
+
+#[tokio::test]
 async fn a_selector_with_a_mistake_is_refused_before_anything_is_read() {
     let provider = BerthProvider::default();
     let cases = [
@@ -309,6 +343,14 @@ async fn a_selector_with_a_mistake_is_refused_before_anything_is_read() {
         ("berth_image", json!({"name": "a", "label_selector": "a=b"}), "label_selector"),
         ("berth_image", json!({"label_selector": "family of debian"}), "label_selector"),
         ("berth_image", json!({"name": "a", "most_recent": true}), "most_recent"),
+        ("berth_image", json!({"name": "a", "latest_version": true}), "latest_version"),
+        ("berth_image", json!({"name": "a", "field_selector": "spec.format=iso"}), "field_selector"),
+        ("berth_image", json!({"field_selector": "spec.compression=xz"}), "field_selector"),
+        (
+            "berth_image",
+            json!({"label_selector": "a=b", "most_recent": true, "latest_version": true}),
+            "latest_version",
+        ),
     ];
     for (type_name, config, at) in cases {
         let found = validate(&provider, type_name, &config).await;
@@ -324,6 +366,10 @@ async fn a_selector_with_a_mistake_is_refused_before_anything_is_read() {
         ),
         ("berth_host", json!({"name": "h1.example.org"})),
         ("berth_image", json!({"label_selector": "family=debian", "most_recent": true})),
+        (
+            "berth_image",
+            json!({"field_selector": "spec.os.distribution=debian,spec.format!=iso", "latest_version": true}),
+        ),
         ("berth_image", json!({"name": "<unknown>"})),
     ];
     for (type_name, config) in good {

@@ -103,7 +103,7 @@ fn vm() -> Json {
         "name": "web", "namespace": "default", "class": "small",
         "cpus": 4, "max_cpus": null, "memory": "1Gi", "max_memory": null, "huge_pages": "None", "firmware": "UEFI", "tpm": false, "graphics": "None", "cpu_limit": "2", "cpu_weight": 100, "cpu_reservation": "1", "dedicated_cpu_placement": false, "isolate_emulator_thread": false, "cpu_model": "x86-64-v2", "guest_os": "Linux", "watchdog": "Reset", "serial_number": "A-1", "uuid": "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c", "cpu_topology": {"sockets": 2, "cores": 2, "threads": 1},
         "disks": [{"name": "root", "boot": true, "template": null}, {"name": "data", "boot": false, "bus": "virtio-scsi", "read_only": false, "template": template()}],
-        "cdroms": [{"name": "installer", "image": "i", "connected": true, "boot_first": false}],
+        "cdroms": [{"name": "installer", "image": "i", "connected": true, "boot_first": false, "guest_can_eject": true}],
         "network_interfaces": [interface()],
         "placement": {"group": "g", "host": "h", "host_selector": {"a": "b"}},
         "bootstrap": {"ssh_authorized_keys": ["ssh-rsa A"], "hostname": "web", "user_data": "x", "domain": "example.net",
@@ -208,6 +208,7 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/cdroms/0/image", Json::Null, Announced::Live),
         ("/cdroms/0/connected", json!(false), Announced::Live),
         ("/cdroms/0/boot_first", json!(true), Announced::PowerCycle),
+        ("/cdroms/0/guest_can_eject", json!(false), Announced::Live),
         ("/cdroms", json!([]), Announced::PowerCycle),
         ("/cdroms", json!([{"name": "installer", "image": "i"}, {"name": "drivers"}]), Announced::PowerCycle),
         ("/pci_devices", json!([]), Announced::PowerCycle),
@@ -395,13 +396,25 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         |source: Json| json!({"name": "i", "namespace": "default", "source": source, "format": "qcow2"});
     let by_sha512 = from(json!({"url": "https://a/x", "sha512": "0".repeat(128)}));
     let by_file = from(json!({"url": "https://a/x", "checksum_url": "https://a/SHA512SUMS"}));
+    let by_trust = from(json!({"url": "https://a/x", "trust_on_first_use": true}));
+    let mut described = image.clone();
+    (described["display_name"], described["description"], described["version"]) =
+        ("a".into(), "a".into(), "1".into());
+    described["os"] =
+        json!({"family": "a", "distribution": "a", "version": "a", "variant": "a", "architecture": "a"});
     let (of_disk, of_snapshot) = (from(json!({"disk": "d"})), from(json!({"snapshot": "s"})));
+    let of_image = from(json!({"image": "other"}));
+    let limited =
+        from(json!({"url": "https://a/x", "sha256": "0".repeat(64), "timeout_seconds": 600, "retries": 3}));
     let of_upload = from(json!({"upload": {"size": 5}, "sha256": "0".repeat(64)}));
     let disk = json!({"name": "d", "namespace": "default", "size": "2Gi", "image": "i", "pool": "default", "deletion_policy": "Delete",
         "expand_policy": "Online", "provisioning": "Thin", "encryption": null, "limits": {"iops": 100, "bandwidth": "1Mi", "burst_iops": 200, "burst_bandwidth": "2Mi", "burst_seconds": 60}});
     let copy =
         |from: &str| json!({"name": "d", "namespace": "default", "size": "2Gi", "source": {from: "x"}});
     let of_file = json!({"name": "d", "namespace": "default", "source": {"file": "/x"}});
+    let mut imported = of_file.clone();
+    imported["imported_from"] =
+        json!({"system": "libvirt", "guest": "a", "guest_identity": "1", "disk": "vda"});
     let restored = json!({"name": "d", "namespace": "default", "size": "2Gi", "restore": {"snapshot": "s", "token": "1"}});
     let snapshot = json!({"name": "s", "namespace": "default", "disk": "d"});
     let of_vm = json!({"name": "s", "namespace": "default", "vm": "web", "memory": false});
@@ -457,11 +470,24 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_image", image.clone(), "/source/url", json!("https://b/x"), Announced::Live),
         ("berth_image", image.clone(), "/source/sha256", json!("1".repeat(64)), Announced::Replace),
         ("berth_image", by_sha512, "/source/sha512", json!("1".repeat(128)), Announced::Replace),
+        ("berth_image", by_trust, "/source/trust_on_first_use", Json::Null, Announced::Replace),
         ("berth_image", by_file, "/source/checksum_url", json!("https://b/SHA512SUMS"), Announced::Replace),
         ("berth_image", image.clone(), "/guest_os", json!("Windows"), Announced::PowerCycle),
         ("berth_image", image, "/format", json!("raw"), Announced::Replace),
+        ("berth_image", described.clone(), "/display_name", json!("b"), Announced::Live),
+        ("berth_image", described.clone(), "/description", Json::Null, Announced::Live),
+        ("berth_image", described.clone(), "/version", json!("2"), Announced::Live),
+        ("berth_image", described.clone(), "/os", Json::Null, Announced::Live),
+        ("berth_image", described.clone(), "/os/family", json!("b"), Announced::Live),
+        ("berth_image", described.clone(), "/os/distribution", json!("b"), Announced::Live),
+        ("berth_image", described.clone(), "/os/version", json!("b"), Announced::Live),
+        ("berth_image", described.clone(), "/os/variant", json!("b"), Announced::Live),
+        ("berth_image", described, "/os/architecture", json!("b"), Announced::Live),
         ("berth_image", of_disk, "/source/disk", json!("other"), Announced::Replace),
         ("berth_image", of_snapshot, "/source/snapshot", json!("other"), Announced::Replace),
+        ("berth_image", limited.clone(), "/source/timeout_seconds", json!(900), Announced::Live),
+        ("berth_image", limited, "/source/retries", Json::Null, Announced::Live),
+        ("berth_image", of_image, "/source/image", json!("another"), Announced::Replace),
         ("berth_image", of_upload, "/source/upload/size", json!(6), Announced::Replace),
         ("berth_disk", disk.clone(), "/size", json!("3Gi"), Announced::Live),
         ("berth_disk", disk.clone(), "/size", json!("1Gi"), Announced::Refused),
@@ -470,6 +496,11 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_disk", copy("disk"), "/source/disk", json!("other"), Announced::Replace),
         ("berth_disk", copy("snapshot"), "/source/snapshot", json!("other"), Announced::Replace),
         ("berth_disk", copy("backup"), "/source/backup", json!("other"), Announced::Replace),
+        ("berth_disk", imported.clone(), "/imported_from", Json::Null, Announced::Live),
+        ("berth_disk", imported.clone(), "/imported_from/system", json!("QEMU"), Announced::Live),
+        ("berth_disk", imported.clone(), "/imported_from/guest", json!("b"), Announced::Live),
+        ("berth_disk", imported.clone(), "/imported_from/guest_identity", json!("2"), Announced::Live),
+        ("berth_disk", imported, "/imported_from/disk", json!("vdb"), Announced::Live),
         ("berth_disk", of_file, "/source/file", json!("/other"), Announced::Replace),
         ("berth_disk", encrypted.clone(), "/encryption/key_class", json!("other"), Announced::Live),
         ("berth_disk", encrypted, "/encryption", Json::Null, Announced::Replace),
@@ -527,6 +558,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_snapshot_schedule", selecting, "/vm_selector", json!({"tier": "db"}), Announced::Live),
         ("berth_disk", disk.clone(), "/expand_policy", json!("Offline"), Announced::Live),
         ("berth_disk", disk.clone(), "/provisioning", json!("Thick"), Announced::Replace),
+        ("berth_disk", disk.clone(), "/access", json!("ReadOnlyMany"), Announced::Replace),
         ("berth_disk", disk.clone(), "/limits", Json::Null, Announced::Live),
         ("berth_disk", disk.clone(), "/limits/iops", json!(150), Announced::Live),
         ("berth_disk", disk.clone(), "/limits/bandwidth", json!("2Mi"), Announced::Live),

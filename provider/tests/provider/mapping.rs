@@ -42,7 +42,7 @@ fn a_vm_becomes_the_custom_resource() {
         "usb_devices": [{"name": "licence-key"}],
         "vgpus": [{"name": "a40-8q", "count": 2}],
         "shares": [{"name": "media", "tag": "films", "read_only": true}, {"name": "data"}],
-        "memory": "1Gi", "huge_pages": "1Gi", "dedicated_cpu_placement": true, "tpm": true, "cdroms": [{"image": "debian-netinst"}, {"name": "drivers", "connected": false, "boot_first": true}],
+        "memory": "1Gi", "huge_pages": "1Gi", "dedicated_cpu_placement": true, "tpm": true, "cdroms": [{"image": "debian-netinst"}, {"name": "drivers", "connected": false, "boot_first": true, "guest_can_eject": false}],
         "network_interfaces": [{"public_ip": "web"}, {"name": "lan", "network": "lan", "mac_address": "52:54:00:AB:CD:EF", "model": "rtl8139", "link": "Down"}],
         "placement": {"group": "web", "host_selector": {"disk": "ssd"}},
         "bootstrap": {"ssh_authorized_keys": ["ssh-rsa A b\n"], "hostname": "www", "domain": "example.org",
@@ -114,12 +114,14 @@ fn a_vm_becomes_the_custom_resource() {
           "name": "cdrom0",
           "image": "debian-netinst",
           "connected": true,
-          "bootFirst": false
+          "bootFirst": false,
+          "guestCanEject": true
         },
         {
           "name": "drivers",
           "connected": false,
-          "bootFirst": true
+          "bootFirst": true,
+          "guestCanEject": false
         }
       ],
       "networkInterfaces": [
@@ -238,7 +240,7 @@ fn every_other_kind_becomes_its_custom_resource() {
             "berth_disk",
             json!({"size": "1Gi", "encryption": {"key_class": "strong"}}),
             json!({"size": "1Gi", "pool": "default", "deletionPolicy": "Delete", "deletionProtection": false,
-                "expandPolicy": "Online", "provisioning": "Thin", "encryption": {"keyClass": "strong"}}),
+                "access": "ReadWriteOnce", "expandPolicy": "Online", "provisioning": "Thin", "encryption": {"keyClass": "strong"}}),
         ),
         (
             "berth_image",
@@ -246,37 +248,63 @@ fn every_other_kind_becomes_its_custom_resource() {
             json!({"source": {"url": "https://a/b", "sha256": "0"}, "format": "qcow2", "deletionProtection": false}),
         ),
         (
+            "berth_image",
+            json!({"source": {"url": "https://a/b", "sha256": "0", "timeout_seconds": 600, "retries": 3}}),
+            json!({"source": {"url": "https://a/b", "sha256": "0", "timeoutSeconds": 600, "retries": 3}, "format": "qcow2",
+                "deletionProtection": false}),
+        ),
+        (
+            "berth_image",
+            json!({"source": {"url": "https://a/b", "sha256": "0"}, "display_name": "Debian 13", "version": "13.2",
+                "os": {"family": "Linux", "distribution": "debian"}}),
+            json!({"source": {"url": "https://a/b", "sha256": "0"}, "format": "qcow2", "deletionProtection": false,
+                "displayName": "Debian 13", "version": "13.2", "os": {"family": "Linux", "distribution": "debian"}}),
+        ),
+        (
             "berth_disk",
             json!({"size": "1Gi", "deletion_policy": "Retain"}),
             json!({"size": "1Gi", "pool": "default", "deletionPolicy": "Retain", "deletionProtection": false,
-                "expandPolicy": "Online", "provisioning": "Thin"}),
+                "access": "ReadWriteOnce", "expandPolicy": "Online", "provisioning": "Thin"}),
         ),
         (
             "berth_disk",
             json!({"size": "1Gi", "provisioning": "Thick", "expand_policy": "Offline",
                 "limits": {"iops": 500, "burst_iops": 2000, "write_bandwidth": "20Mi"}}),
             json!({"size": "1Gi", "pool": "default", "deletionPolicy": "Delete", "deletionProtection": false,
-                "expandPolicy": "Offline", "provisioning": "Thick",
+                "access": "ReadWriteOnce", "expandPolicy": "Offline", "provisioning": "Thick",
                 "limits": {"iops": 500, "writeBandwidth": "20Mi", "burstIops": 2000}}),
         ),
         (
             "berth_disk",
             json!({"source": {"snapshot": "before"}}),
             json!({"source": {"snapshot": "before"}, "pool": "default", "deletionPolicy": "Delete",
-                "deletionProtection": false, "expandPolicy": "Online", "provisioning": "Thin"}),
+                "access": "ReadWriteOnce", "deletionProtection": false, "expandPolicy": "Online", "provisioning": "Thin"}),
         ),
         (
             "berth_disk",
             json!({"size": "1Gi", "restore": {"snapshot": "before", "token": "2"}}),
             json!({"size": "1Gi", "restore": {"snapshot": "before", "token": "2"}, "pool": "default",
                 "deletionPolicy": "Delete", "deletionProtection": false, "expandPolicy": "Online",
-                "provisioning": "Thin"}),
+                "access": "ReadWriteOnce", "provisioning": "Thin"}),
         ),
         (
             "berth_disk",
             json!({"source": {"backup": "data-1"}}),
             json!({"source": {"backup": "data-1"}, "pool": "default", "deletionPolicy": "Delete",
-                "deletionProtection": false, "expandPolicy": "Online", "provisioning": "Thin"}),
+                "access": "ReadWriteOnce", "deletionProtection": false, "expandPolicy": "Online", "provisioning": "Thin"}),
+        ),
+        (
+            "berth_disk",
+            json!({"source": {"file": "/srv/web.qcow2"}, "imported_from": {"system": "libvirt", "guest": "web", "guest_identity": "7", "disk": "vda"}}),
+            json!({"source": {"file": "/srv/web.qcow2"}, "pool": "default", "deletionPolicy": "Delete", "deletionProtection": false,
+                "access": "ReadWriteOnce", "expandPolicy": "Online", "provisioning": "Thin",
+                "importedFrom": {"system": "libvirt", "guest": "web", "guestIdentity": "7", "disk": "vda"}}),
+        ),
+        (
+            "berth_disk",
+            json!({"image": "i", "access": "ReadOnlyMany"}),
+            json!({"image": "i", "pool": "default", "deletionPolicy": "Delete", "deletionProtection": false,
+                "access": "ReadOnlyMany", "expandPolicy": "Online", "provisioning": "Thin"}),
         ),
         ("berth_disk_snapshot", json!({"disk": "d"}), json!({"disk": "d"})),
         (
@@ -459,11 +487,13 @@ fn a_refresh_keeps_the_words_and_the_order_of_the_state() {
 
 /// Fields of a spec that are no attributes: user data and its checksum have attributes of their own, the others are for
 /// `berth host`.
-const NOT_DECLARED: [&str; 7] = [
+const NOT_DECLARED: [&str; 9] = [
     "VM.bootstrap.userData",
     "VM.bootstrap.checksum",
     // Always refused.
+    "VM.disks.template.access",
     "VM.disks.template.deletionProtection",
+    "VM.disks.template.importedFrom",
     "VM.disks.template.restore",
     "Host.fenced",
     "Host.recovery",

@@ -65,6 +65,11 @@ async fn a_name_that_nothing_makes_is_a_warning_of_the_plan() {
         ),
         ("berth_disk", json!({"name": "d", "source": {"backup": "no"}}), "source.backup: there is no Backup"),
         (
+            "berth_image",
+            json!({"name": "i", "source": {"image": "no"}}),
+            "source.image: there is no Image \"no\" in namespace default",
+        ),
+        (
             "berth_disk",
             json!({"name": "d", "size": "1Gi", "encryption": {"key_class": "no"}}),
             "encryption.key_class: there is no KeyClass",

@@ -27,7 +27,7 @@ use crate::context::Context;
 use crate::error::{Error, RETRY_SPACE_EVERY};
 use crate::index::{Index, Indexed};
 use crate::key::{Key, ObjectName};
-use crate::recorder::Recorder;
+use crate::recorder::{EventType, Recorder};
 use crate::typed_api::TypedApi;
 use berth_host::Retry;
 
@@ -123,14 +123,9 @@ pub(crate) trait Reconciler: 'static {
         status.clone()
     }
 
-    /// Returns the event of this change of the status, beside those of an object that becomes stalled or that a step failed for.
-    fn event(_stored: Option<&Self::Status>, _status: &Self::Status) -> Option<(Reason, String)> {
-        None
-    }
-
-    /// Returns the event of a change of the status that is as declared, where a reader of the object's events would miss it. Each is one
-    /// more write: the way of a new object to its first readiness has none.
-    fn transition(_stored: &Self::Status, _status: &Self::Status) -> Option<(Reason, String)> {
+    /// Returns the event of this change of the status, beside those of an object that becomes stalled or that a step failed for. Each is
+    /// one more write: the way of a new object to its first readiness has none.
+    fn event(_stored: Option<&Self::Status>, _status: &Self::Status) -> Option<(EventType, Reason, String)> {
         None
     }
 
@@ -297,12 +292,8 @@ async fn write_status<K: Reconciler>(
             }
             let before = object.status().map(K::conditions);
             record_event(&ctx.recorder, object, before, K::conditions(&status), failed);
-            if let Some((reason, note)) = K::event(object.status(), &status) {
-                ctx.recorder.warn(object.object_ref(&()), reason.as_str(), &note);
-            } else if let Some((reason, note)) =
-                object.status().and_then(|stored| K::transition(stored, &status))
-            {
-                ctx.recorder.inform(object.object_ref(&()), reason.as_str(), &note);
+            if let Some((event_type, reason, note)) = K::event(object.status(), &status) {
+                ctx.recorder.record(object.object_ref(&()), event_type, reason.as_str(), &note);
             }
             Ok(())
         }

@@ -41,7 +41,7 @@ pub(crate) use driver::ANSWER_WAIT;
 use driver::{Command, Driver};
 pub(crate) use error::MachineError;
 pub(crate) use exchange::GuestError;
-use guest::{GuestRequest, GuestTask};
+use guest::{Freeze, GuestRequest, GuestTask};
 pub(crate) use guest_facts::{GuestFacts, with_stored_use};
 pub(crate) use legal::has_ended;
 use saves::Saves;
@@ -226,6 +226,11 @@ impl Machine {
         self.ask(|reply| Command::ChangeMedium { slot, medium, reply }).await
     }
 
+    /// Closes the tray of a CD-ROM drive.
+    pub(crate) async fn close_tray(&self, slot: u8) -> Result<(), MachineError> {
+        self.ask(|reply| Command::CloseTray(slot, reply)).await
+    }
+
     pub(crate) async fn plug_cpus(&self, count: usize) -> Result<(), MachineError> {
         self.ask(|reply| Command::PlugCpus(count, reply)).await
     }
@@ -276,6 +281,17 @@ impl Machine {
         }
         // A guest task that has ended belongs to a machine that has ended.
         let _ = self.requests.send(GuestRequest::SetOnline).await;
+    }
+
+    /// Records that a snapshot begins to freeze the guest's file systems.
+    pub(crate) fn freeze_begins(&self) {
+        // A task with a full queue has no time to look at the guest either.
+        let _ = self.requests.try_send(GuestRequest::Frozen(Freeze::None));
+    }
+
+    /// Records that the guest's file systems were frozen and not thawed: the guest task tries it until they are.
+    pub(crate) async fn thaw_failed(&self) {
+        let _ = self.requests.send(GuestRequest::Frozen(Freeze::Overdue)).await;
     }
 
     /// Has the guest agent set the guest's clock to the host's. Does not wait for it.
@@ -419,6 +435,8 @@ pub(crate) struct Machines {
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
     tasks: Mutex<JoinSet<()>>,
+    /// Held while a machine opens a disk that it only reads.
+    opening: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -451,7 +469,8 @@ impl Machines {
         queue: Arc<Queue<Key>>,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        Self { system, queue, clock, state: Mutex::default(), tasks: Mutex::default() }
+        let (state, tasks, opening) = (Mutex::default(), Mutex::default(), tokio::sync::Mutex::default());
+        Self { system, queue, clock, state, tasks, opening }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -651,11 +670,25 @@ impl Machines {
         self.state().entries.values().any(|entry| entry.holds(volume))
     }
 
-    /// Returns the machine that has this volume open.
-    pub(crate) fn holder(&self, volume: &str) -> Option<Machine> {
+    /// Returns the machines that have this volume open: several only if they read it.
+    pub(crate) fn openers(&self, volume: &str) -> Vec<Machine> {
         let state = self.state();
         let seen = |m: &&Machine| m.driver.borrow().volumes.as_ref().is_some_and(|v| v.contains(volume));
-        state.entries.values().filter_map(|e| e.machine.as_ref()).find(seen).cloned()
+        state.entries.values().filter_map(|e| e.machine.as_ref()).filter(seen).cloned().collect()
+    }
+
+    /// Returns the machine that has this volume open, and may write to it.
+    pub(crate) fn holder(&self, volume: &str) -> Option<Machine> {
+        self.openers(volume).into_iter().next()
+    }
+
+    /// Waits until no other machine opens a disk that it only reads, if one of these is read only. The file of such a disk is readable by
+    /// the user of one QEMU at a time: that of another one which reads it too has to have it open before.
+    pub(crate) async fn open_alone(&self, disks: &[DiskSpec]) -> Option<tokio::sync::MutexGuard<'_, ()>> {
+        match disks.iter().any(|disk| disk.read_only) {
+            true => Some(self.opening.lock().await),
+            false => None,
+        }
     }
 
     /// Reserves a volume for a machine that is about to open it.

@@ -6,18 +6,21 @@
 //!
 //! Knows nothing of Images and Disks: callers pass the keys to wake and the sources that are still wanted.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use berth_api::{Readiness, Reason};
 use berth_host::{
-    BackupFacts, BackupId, BackupToVerify, ChecksumSource, Credentials, ImageSource, NewBackup, NewImage,
-    NewVolume, ResolvedImage, Retry, System, SystemError, VerifiedBackup,
+    BackupFacts, BackupId, BackupToVerify, ChecksumSource, Credentials, DownloadLimits, ImageSource,
+    NewBackup, NewImage, NewVolume, ResolvedImage, Retry, SourceHost, System, SystemError, VerifiedBackup,
 };
 use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::copies::Copies;
 use crate::credentials::{Repository, Secrets};
@@ -82,6 +85,15 @@ impl Wanted {
         }
     }
 
+    /// Returns the limits of its attempts, and its URL for messages.
+    fn limits(&self) -> (DownloadLimits, &str) {
+        match self {
+            Self::Image(source) => (source.limits, source.shown.as_str()),
+            Self::Checksum(source) => (source.limits, source.shown.as_str()),
+            _ => (DownloadLimits::default(), ""),
+        }
+    }
+
     /// Returns what limits it. Backups and verifications take long, and hold up nothing that a VM waits for.
     pub(crate) fn slot_group(&self) -> SlotGroup {
         let work = match self {
@@ -122,6 +134,8 @@ pub(crate) enum Pull {
     Running {
         done: u64,
         total: Option<u64>,
+        /// The bytes in a second between the last two reports of progress. None: there were not two yet.
+        rate: Option<u64>,
         /// Whether the object that asked is enqueued on its progress.
         followed: bool,
     },
@@ -147,7 +161,7 @@ struct Entry {
 
 #[derive(Debug)]
 enum State {
-    Running { done: u64, total: Option<u64>, reported: u64, reported_at: Instant },
+    Running { done: u64, total: Option<u64>, rate: Option<u64>, reported: u64, reported_at: Instant },
     Failed { readiness: Readiness, again: Option<Instant> },
     Done(Outcome),
 }
@@ -209,9 +223,9 @@ impl Pulls {
         let entries = self.shared.entries();
         let entry = entries.get(wanted)?;
         match &entry.state {
-            State::Running { done, total, .. } => {
+            State::Running { done, total, rate, .. } => {
                 let followed = entry.wake.contains(follower);
-                Some(Pull::Running { done: *done, total: *total, followed })
+                Some(Pull::Running { done: *done, total: *total, rate: *rate, followed })
             }
             State::Done(outcome) => Some(match outcome.clone() {
                 Outcome::Found(resolved) => Pull::Found(resolved),
@@ -258,7 +272,8 @@ impl Pulls {
         if matches!(entry.state, State::Running { .. }) {
             return;
         }
-        entry.state = State::Running { done: 0, total: None, reported: 0, reported_at: Instant::now() };
+        entry.state =
+            State::Running { done: 0, total: None, rate: None, reported: 0, reported_at: Instant::now() };
         let (shared, wanted) = (self.shared.clone(), wanted.clone());
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         // Finished tasks are removed, so that the set does not grow without bound.
@@ -317,6 +332,12 @@ pub(crate) fn percent(done: u64, total: Option<u64>) -> Option<i64> {
     i64::try_from(done.min(total).saturating_mul(20) / total * 5).ok()
 }
 
+/// Returns a number of bytes in a second. The time is not zero.
+fn per_second(bytes: u64, time: Duration) -> u64 {
+    let milliseconds = time.as_millis().max(1);
+    u64::try_from(u128::from(bytes) * 1000 / milliseconds).unwrap_or(u64::MAX)
+}
+
 fn waiting() -> Readiness {
     Readiness::Reconciling(Reason::Pulling, String::new())
 }
@@ -332,7 +353,7 @@ impl Shared {
     async fn pull(&self, wanted: Wanted) {
         let slots = self.slots(wanted.slot_group());
         let _slot = slots.acquire().await;
-        let outcome = self.download(&wanted).await;
+        let outcome = self.attempt(&wanted).await;
         let mut entries = self.entries();
         let Some(mut entry) = entries.remove(&wanted) else { return };
         for key in &entry.wake {
@@ -344,12 +365,25 @@ impl Shared {
             Ok(Some(outcome)) => entry.state = State::Done(outcome),
             Err(failure) => {
                 entry.failures = entry.failures.saturating_add(1);
-                entry.state = failed(failure, entry.failures);
+                entry.state = failed(failure, entry.failures, wanted.limits().0.retries);
             }
         }
         entry.wake.clear();
         entry.task = None;
         entries.insert(wanted, entry);
+    }
+
+    /// Downloads it once, in no more than its time. The bytes that have come stay, for the next attempt.
+    async fn attempt(&self, wanted: &Wanted) -> Result<Option<Outcome>, Failure> {
+        let (limits, shown) = wanted.limits();
+        let Some(seconds) = limits.timeout_seconds else { return self.download(wanted).await };
+        match timeout(Duration::from_secs(seconds.into()), self.download(wanted)).await {
+            Ok(outcome) => outcome,
+            Err(_) => {
+                let detail = format!("it took longer than {seconds} s (source.timeoutSeconds)");
+                Err(Failure::Download(SystemError::Download { url: shown.to_owned(), detail }, false))
+            }
+        }
     }
 
     async fn download(&self, wanted: &Wanted) -> Result<Option<Outcome>, Failure> {
@@ -398,6 +432,35 @@ impl Shared {
     }
 
     async fn image(&self, wanted: &Wanted) -> Result<Option<Outcome>, Failure> {
+        if let Wanted::Image(source) = wanted
+            && let Some(host) = &source.host
+        {
+            match self.copy(wanted, source, host).await {
+                Ok(()) => return Ok(None),
+                Err(error) if source.is_downloadable() && is_of_a_copy(&error) => {
+                    tracing::info!(?wanted, error = %error.chain(), "a copy failed: the image is downloaded");
+                }
+                Err(error) => {
+                    tracing::info!(?wanted, error = %error.chain(), "a copy failed");
+                    return Err(Failure::Download(error, false));
+                }
+            }
+        }
+        self.from_source(wanted).await
+    }
+
+    /// Copies an image from the host that has it.
+    async fn copy(
+        &self,
+        wanted: &Wanted,
+        source: &ImageSource,
+        host: &SourceHost,
+    ) -> Result<(), SystemError> {
+        let progress = |done, total| self.progress(wanted, done, total);
+        self.system.copy_image(source, Arc::new(self.copies.file(host)), &progress).await.map(drop)
+    }
+
+    async fn from_source(&self, wanted: &Wanted) -> Result<Option<Outcome>, Failure> {
         let with_secret = match wanted {
             Wanted::Image(source) => source.secret.as_ref().map(|secret| (secret, &source.url)),
             Wanted::Checksum(source) => source.secret.as_ref().map(|secret| (secret, &source.image_url)),
@@ -414,13 +477,13 @@ impl Shared {
         let outcome = match wanted {
             Wanted::Image(source) => {
                 let progress = |done, total| self.progress(wanted, done, total);
-                let pulled = match &source.host {
-                    Some(host) => {
-                        self.system.copy_image(source, Arc::new(self.copies.file(host)), &progress).await
-                    }
-                    None => self.system.pull(source, &credentials, &progress).await,
-                };
-                pulled.map(|_| None)
+                let source = ImageSource { host: None, limits: DownloadLimits::default(), ..source.clone() };
+                self.system.pull(&source, &credentials, &progress).await.map(|_| None)
+            }
+            Wanted::Checksum(source) if source.is_computed => {
+                let progress = |done, total| self.progress(wanted, done, total);
+                let computed = self.system.compute_checksum(source, &credentials, &progress).await;
+                computed.map(|digest| Some(ResolvedImage { digest, media_type: None }))
             }
             Wanted::Checksum(source) => self.system.resolve(source, &credentials).await.map(Some),
             Wanted::Made(new) => {
@@ -441,16 +504,23 @@ impl Shared {
     fn progress(&self, wanted: &Wanted, now_done: u64, now_total: Option<u64>) {
         let mut entries = self.entries();
         let Some(entry) = entries.get_mut(wanted) else { return };
-        let State::Running { done, total, reported, reported_at } = &mut entry.state else { return };
+        let State::Running { done, total, rate, reported, reported_at } = &mut entry.state else { return };
         (*done, *total) = (now_done, now_total);
         let step = now_total.map_or(64 << 20, |total| total / 20).max(1);
         if now_done.saturating_sub(*reported) >= step && reported_at.elapsed() >= REPORT_EVERY {
+            // The first bytes of a download that is continued were here before.
+            *rate = (*reported > 0).then(|| per_second(now_done - *reported, reported_at.elapsed()));
             (*reported, *reported_at) = (now_done, Instant::now());
             for key in &entry.wake {
                 self.queue.add(key.clone());
             }
         }
     }
+}
+
+/// Whether a copy may fail so although the source has the image: the other host is away, refuses, or has other bytes.
+fn is_of_a_copy(error: &SystemError) -> bool {
+    matches!(error, SystemError::Download { .. } | SystemError::ChecksumMismatch { .. })
 }
 
 /// Why a download has no result.
@@ -461,7 +531,8 @@ enum Failure {
     Download(SystemError, bool),
 }
 
-fn failed(failure: Failure, failures: u32) -> State {
+/// Returns the state after so many attempts, of which `retries` are repetitions at most, if they are limited.
+fn failed(failure: Failure, failures: u32, retries: Option<u32>) -> State {
     let wait = |longest| FIRST_WAIT.saturating_mul(1 << (failures - 1).min(10)).min(longest);
     let (error, may_pass) = match failure {
         // No watch announces that a Secret is there, or another one.
@@ -471,6 +542,10 @@ fn failed(failure: Failure, failures: u32) -> State {
         Failure::Download(error, may_pass) => (error, may_pass),
     };
     let error = &error;
+    if reason_of(error) == Reason::Retrying && retries.is_some_and(|retries| failures > retries) {
+        let text = format!("{} (attempts: {failures})", error.chain());
+        return State::Failed { readiness: Readiness::Stalled(Reason::DownloadFailed, text), again: None };
+    }
     let readiness = if is_stalled(error) {
         Readiness::Stalled(reason_of(error), error.chain())
     } else {

@@ -27,6 +27,22 @@ const SERIES_ENDS_AFTER: Duration = Duration::from_secs(360);
 /// Maximum number of events whose repetitions are counted.
 const MAX_SERIES: usize = 1024;
 
+/// The type of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EventType {
+    Normal,
+    Warning,
+}
+
+impl EventType {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Recorder {
     sender: mpsc::Sender<Event>,
@@ -43,15 +59,10 @@ impl Recorder {
 
     /// Records a transition that a person may have to act on.
     pub(crate) fn warn(&self, about: ObjectReference, reason: &str, note: &str) {
-        self.record("Warning", about, reason, note);
+        self.record(about, EventType::Warning, reason, note);
     }
 
-    /// Records a transition that someone asked for.
-    pub(crate) fn inform(&self, about: ObjectReference, reason: &str, note: &str) {
-        self.record("Normal", about, reason, note);
-    }
-
-    fn record(&self, kind: &str, about: ObjectReference, reason: &str, note: &str) {
+    pub(crate) fn record(&self, about: ObjectReference, event_type: EventType, reason: &str, note: &str) {
         let now = self.clock.now();
         let namespace = about.namespace.clone().unwrap_or_else(|| "default".to_owned());
         let name = format!("{}.{:x}", about.name.as_deref().unwrap_or("host"), now.as_nanosecond());
@@ -62,7 +73,7 @@ impl Recorder {
             action: Some("Reconcile".to_owned()),
             reason: Some(reason.to_owned()),
             note: Some(if note.is_empty() { reason.to_owned() } else { note }),
-            type_: Some(kind.to_owned()),
+            type_: Some(event_type.as_str().to_owned()),
             regarding: Some(about),
             reporting_controller: Some("berth.dev/host-agent".to_owned()),
             reporting_instance: Some(self.host.clone()),

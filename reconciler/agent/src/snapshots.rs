@@ -27,7 +27,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::index::volume_of;
 use crate::key::Key;
-use crate::machine::{Machine, MachineState};
+use crate::machine::{GuestError, Machine, MachineState};
 use crate::plugging::disk_spec;
 
 pub(crate) use memory::take_with_memory;
@@ -171,7 +171,7 @@ impl Writer {
         let switched = self.machine.continue_in_overlays(overlays).await;
         // Also after a failure to freeze, and after a crash in between: whether the guest is frozen is not known then.
         if freezes {
-            thaw(&self.machine).await;
+            thaw(&self.machine, frozen).await;
         }
         Ok(switched? && frozen)
     }
@@ -188,6 +188,7 @@ impl Writer {
 }
 
 async fn freeze(machine: &Machine) -> bool {
+    machine.freeze_begins();
     match machine.exchange(|agent| Box::pin(agent.freeze())).await {
         Ok(filesystems) => filesystems > 0,
         Err(error) => {
@@ -197,11 +198,18 @@ async fn freeze(machine: &Machine) -> bool {
     }
 }
 
-async fn thaw(machine: &Machine) {
+/// Thaws the guest's file systems, whether or not it is known that they are frozen. If they stay so, the guest task goes on with it.
+async fn thaw(machine: &Machine, frozen: bool) {
     for _ in 0..THAW_ATTEMPTS {
         match machine.exchange(|agent| Box::pin(agent.thaw())).await {
-            Ok(()) | Err(crate::machine::GuestError::NoAgent | crate::machine::GuestError::Gone) => return,
+            Ok(()) | Err(GuestError::Gone) => return,
+            // There was none before either.
+            Err(GuestError::NoAgent) if !frozen => return,
             Err(error) => tracing::warn!(%error, "the guest's agent does not thaw its file systems"),
         }
+    }
+    // Without that it is not known, and seen when the agent answers again.
+    if frozen {
+        machine.thaw_failed().await;
     }
 }

@@ -18,6 +18,8 @@ mod downloads;
 mod encryption;
 #[path = "agent/fixture.rs"]
 mod fixture;
+#[path = "agent/frozen.rs"]
+mod frozen;
 #[path = "agent/guest_access.rs"]
 mod guest_access;
 #[path = "agent/guest_users.rs"]

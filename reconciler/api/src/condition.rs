@@ -33,6 +33,8 @@ pub enum ConditionType {
     Running,
     /// The guest is up: its agent answers, or without an agent it has a DHCP lease.
     GuestReady,
+    /// The file systems of a VM's guest stay frozen after a snapshot. Present only while true.
+    GuestFrozen,
     /// A running VM has the size that it and its class declare.
     ClassSynced,
     /// A running VM has the network interfaces its spec declares.
@@ -87,6 +89,7 @@ impl ConditionType {
             Self::Scheduled => "Scheduled",
             Self::Running => "Running",
             Self::GuestReady => "GuestReady",
+            Self::GuestFrozen => "GuestFrozen",
             Self::ClassSynced => "ClassSynced",
             Self::InterfacesSynced => "InterfacesSynced",
             Self::GuestUsersSynced => "GuestUsersSynced",

@@ -1,10 +1,13 @@
 //! Disk: a persistent disk that outlives any VM.
 
+mod import;
+
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{Binding, Conditions, DiskEncryption, EncryptionStatus, ObjectUse, Quantity, ResourceName};
+pub use import::DiskImport;
 
 /// A persistent disk that outlives any VM: blank, made from an Image, copied from another Disk or a DiskSnapshot, restored from a
 /// Backup, or a file of a host that is taken over.
@@ -47,6 +50,10 @@ use crate::{Binding, Conditions, DiskEncryption, EncryptionStatus, ObjectUse, Qu
     validation = Rule::new("has(self.encryption) == has(oldSelf.encryption)").message("encryption cannot be added or removed: create another Disk").field_path(".encryption"),
     validation = Rule::new("!has(self.encryption) || !has(self.source) || !has(self.source.file)").message("a file that is taken over stays as it is: encryption is for new files").field_path(".encryption"),
     validation = Rule::new("self.pool == oldSelf.pool").message("pool cannot change: create another Disk").field_path(".pool"),
+    validation = Rule::new("(has(self.access) ? self.access : 'ReadWriteOnce') == (has(oldSelf.access) ? oldSelf.access : 'ReadWriteOnce')").message("access cannot change: create another Disk, with this one as its source").field_path(".access"),
+    validation = Rule::new("!has(self.access) || self.access == 'ReadWriteOnce' || has(self.image) || has(self.source)").message("a ReadOnlyMany disk is never written to: set the image or the source of its data").field_path(".access"),
+    validation = Rule::new("!has(self.access) || self.access == 'ReadWriteOnce' || !has(self.restore)").message("a ReadOnlyMany disk is not restored: create another Disk from the snapshot").field_path(".restore"),
+    validation = Rule::new("!has(self.access) || self.access == 'ReadWriteOnce' || !has(self.encryption)").message("a ReadOnlyMany disk cannot be encrypted").field_path(".encryption"),
     validation = Rule::new("(has(self.provisioning) ? self.provisioning : 'Thin') == (has(oldSelf.provisioning) ? oldSelf.provisioning : 'Thin')").message("provisioning cannot change: create another Disk").field_path(".provisioning")
 )]
 pub struct DiskSpec {
@@ -76,6 +83,10 @@ pub struct DiskSpec {
     /// Whether deleting it is refused. Set it to false before deleting. Default false. Applied live.
     #[serde(default)]
     pub deletion_protection: bool,
+    /// How VMs use it: `ReadWriteOnce` (default), one VM at a time; `ReadOnlyMany`, up to 16 VMs at a time, all on its host, each with
+    /// `readOnly`. There is no disk that several VMs write to. Cannot change.
+    #[serde(default)]
+    pub access: DiskAccess,
     /// When a larger `size` takes effect: `Online` (default) grows the disk of the running VM at once; `Offline` grows the
     /// file while no VM has it open, for guests that do not expect another size: a running VM has it after its next power
     /// cycle. Applied live.
@@ -93,6 +104,9 @@ pub struct DiskSpec {
     /// Ceilings for the disk's operations and bandwidth. Default: none. Applied live.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Box<DiskLimits>>,
+    /// The disk of another system that its data comes from, for people; `berth import` writes it. Default: none. Applied live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub imported_from: Option<Box<DiskImport>>,
 }
 
 impl Default for DiskSpec {
@@ -105,10 +119,12 @@ impl Default for DiskSpec {
             pool: default_pool(),
             deletion_policy: DeletionPolicy::Delete,
             deletion_protection: false,
+            access: DiskAccess::ReadWriteOnce,
             expand_policy: ExpandPolicy::Online,
             provisioning: Provisioning::Thin,
             encryption: None,
             limits: None,
+            imported_from: None,
         }
     }
 }
@@ -162,6 +178,24 @@ pub enum DeletionPolicy {
     #[default]
     Delete,
     Retain,
+}
+
+/// The number of VMs that can read a `ReadOnlyMany` disk at a time.
+pub const MOST_DISK_READERS: usize = 16;
+
+/// How VMs use a disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum DiskAccess {
+    #[default]
+    ReadWriteOnce,
+    ReadOnlyMany,
+}
+
+impl Disk {
+    /// Whether several VMs can use it at a time. They only read it.
+    pub fn is_read_only_many(&self) -> bool {
+        self.spec.access == DiskAccess::ReadOnlyMany
+    }
 }
 
 /// When a disk that is in use grows.
@@ -273,7 +307,7 @@ pub struct DiskStatus {
     /// The last restore of its data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restored_from: Option<Box<DiskRestored>>,
-    /// The VM that uses it. A deleted Disk stays until no VM does.
+    /// The VM that uses it, or those that read it. A deleted Disk stays until no VM does.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::exact::list")]
     #[schemars(length(max = 16))]
     pub used_by: Vec<ObjectUse>,

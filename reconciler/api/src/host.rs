@@ -19,7 +19,7 @@ use crate::{
     taken::HugeMemory,
     vgpus::HostVgpus,
 };
-pub use left_over::{HeldPublicIP, Orphan, OrphanOwner, TrashedSource, TrashedVolume};
+pub use left_over::{HeldPublicIP, Orphan, OrphanOwner, RetainedVolume, TrashedSource, TrashedVolume};
 
 /// A machine that runs VMs. Its agent creates it; an administrator sets `spec`.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -274,6 +274,11 @@ pub struct HostStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000_000_000))]
     pub retained: Option<i64>,
+    /// The files of deleted disks with `deletionPolicy: Retain` here, which `berth undelete` gives to Disks again. At most 1,000 are
+    /// listed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1000))]
+    pub retained_volumes: Vec<RetainedVolume>,
     /// Set once the agent has taken inventory of its guests and files. Until then, and while `orphans` does not list all of it, nothing is
     /// placed on this host; in a recovery nothing is placed anywhere that this host may have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -285,6 +290,15 @@ pub struct HostStatus {
 }
 
 impl HostStatus {
+    /// Returns the size of the file of a deleted Disk of this namespace, in the trash or retained, which another Disk can get.
+    pub fn deleted_volume(&self, namespace: &str, volume_id: &str) -> Option<&str> {
+        let trashed = self.trash.iter().map(|file| (&file.namespace, &file.volume_id, &file.size));
+        let retained =
+            self.retained_volumes.iter().map(|file| (&file.namespace, &file.volume_id, &file.size));
+        let found = trashed.chain(retained).find(|(of, id, _)| *of == namespace && *id == volume_id)?;
+        Some(found.2.as_str())
+    }
+
     /// The number of its CPUs for single VMs.
     pub fn dedicated_cpu_count(&self) -> i64 {
         self.dedicated_cpus.as_ref().map_or(0, |cpus| cpus.total.clamp(0, MOST_CPUS))

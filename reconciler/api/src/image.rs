@@ -1,5 +1,7 @@
 //! Image: the source of disks.
 
+mod metadata;
+
 use std::fmt;
 
 use kube::{CustomResource, KubeSchema};
@@ -7,11 +9,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{Binding, Conditions, GuestOS, ObjectUser, ResourceName, vm::ConsoleAddress};
+pub use metadata::ImageOs;
 
-/// The source of disks, or of the medium of a CD-ROM drive. The first host to use it verifies it; every host downloads it once at most.
-/// An image that is made from a Disk or a DiskSnapshot is on the host of that one, and an uploaded image is on the host that it was
-/// uploaded to: other hosts copy it from there.
-#[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+/// The source of disks, or of the medium of a CD-ROM drive. One host downloads and verifies it; the other hosts that need it copy it from
+/// there, or download it. An image that is made from a Disk, a DiskSnapshot or another Image is on the host of that one, and an uploaded
+/// image is on the host that it was uploaded to: other hosts copy it from there.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "berth.dev",
     version = "v1alpha1",
@@ -26,30 +29,40 @@ use crate::{Binding, Conditions, GuestOS, ObjectUser, ResourceName, vm::ConsoleA
     doc = "The source of disks.",
     selectable = ".status.binding.host",
     selectable = ".spec.source.sha256",
+    selectable = ".spec.format",
+    selectable = ".spec.version",
+    selectable = ".spec.os.distribution",
+    selectable = ".spec.os.version",
     printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
     printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
     printcolumn(name = "Reason", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].reason"#),
     printcolumn(name = "Format", type_ = "string", json_path = ".spec.format"),
     printcolumn(name = "Size", type_ = "string", json_path = ".status.virtualSize"),
+    printcolumn(name = "Version", type_ = "string", json_path = ".spec.version"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "OS", type_ = "string", priority = 1, json_path = ".spec.os.distribution"),
+    printcolumn(name = "OS-Version", type_ = "string", priority = 1, json_path = ".spec.os.version"),
     printcolumn(name = "URL", type_ = "string", priority = 1, json_path = ".spec.source.url"),
     printcolumn(name = "Message", type_ = "string", priority = 1, json_path = r#".status.conditions[?(@.type=="Ready")].message"#),
-    validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message("metadata.name must be a DNS label: lower-case letters, digits and '-', at most 63 characters")
+    validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message("metadata.name must be a DNS label: lower-case letters, digits and '-', at most 63 characters"),
+    validation = Rule::new("!has(self.spec.source.image) || self.spec.source.image != self.metadata.name").message("spec.source.image must be another Image").field_path(".spec.source.image")
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("has(self.source.sha256) == has(oldSelf.source.sha256) && (!has(self.source.sha256) || self.source.sha256 == oldSelf.source.sha256)").message("source.sha256 cannot change: disks are made from this very content; create another Image").field_path(".source.sha256"),
     validation = Rule::new("has(self.source.sha512) == has(oldSelf.source.sha512) && (!has(self.source.sha512) || self.source.sha512 == oldSelf.source.sha512)").message("source.sha512 cannot change: disks are made from this very content; create another Image").field_path(".source.sha512"),
     validation = Rule::new("has(self.source.checksumUrl) == has(oldSelf.source.checksumUrl) && (!has(self.source.checksumUrl) || self.source.checksumUrl == oldSelf.source.checksumUrl)").message("source.checksumUrl cannot change: it was read once; create another Image").field_path(".source.checksumUrl"),
+    validation = Rule::new("(has(self.source.trustOnFirstUse) && self.source.trustOnFirstUse) == (has(oldSelf.source.trustOnFirstUse) && oldSelf.source.trustOnFirstUse)").message("source.trustOnFirstUse cannot change: disks are made from the bytes that were first; create another Image").field_path(".source.trustOnFirstUse"),
     validation = Rule::new("self.format == oldSelf.format").message("format cannot change: create another Image").field_path(".format"),
     validation = Rule::new("has(self.compression) == has(oldSelf.compression) && (!has(self.compression) || self.compression == oldSelf.compression)").message("compression cannot change: create another Image").field_path(".compression"),
     validation = Rule::new("!(has(self.source.url) && self.source.url.startsWith('oci://') && has(self.compression))").message("the registry has the compression of an oci:// image").field_path(".compression"),
     validation = Rule::new("!has(self.source.url) || !has(oldSelf.source.url) || self.source.url == oldSelf.source.url || !(self.source.url.startsWith('oci://') || oldSelf.source.url.startsWith('oci://'))").message("an oci:// URL cannot change: disks are made from the content that it had; create another Image").field_path(".source.url"),
     validation = Rule::new("(has(self.source.disk) ? self.source.disk : '') == (has(oldSelf.source.disk) ? oldSelf.source.disk : '')").message("source.disk cannot change: the image was made once; create another Image").field_path(".source.disk"),
     validation = Rule::new("(has(self.source.snapshot) ? self.source.snapshot : '') == (has(oldSelf.source.snapshot) ? oldSelf.source.snapshot : '')").message("source.snapshot cannot change: the image was made once; create another Image").field_path(".source.snapshot"),
+    validation = Rule::new("(has(self.source.image) ? self.source.image : '') == (has(oldSelf.source.image) ? oldSelf.source.image : '')").message("source.image cannot change: the image has the content of that one; create another Image").field_path(".source.image"),
     validation = Rule::new("has(self.source.upload) == has(oldSelf.source.upload) && (!has(self.source.upload) || self.source.upload.size == oldSelf.source.upload.size)").message("source.upload cannot change: disks are made from this very content; create another Image").field_path(".source.upload"),
-    validation = Rule::new("has(self.source.url) || has(self.source.upload) || self.format == 'qcow2'").message("an image that is made from a disk or a snapshot has the format qcow2").field_path(".format"),
-    validation = Rule::new("has(self.source.url) || has(self.source.upload) || !has(self.compression)").message("compression is that of the file at a url or of an upload").field_path(".compression")
+    validation = Rule::new("has(self.source.url) || has(self.source.upload) || has(self.source.image) || self.format == 'qcow2'").message("an image that is made from a disk or a snapshot has the format qcow2").field_path(".format"),
+    validation = Rule::new("has(self.source.url) || has(self.source.upload) || has(self.source.image) || !has(self.compression)").message("compression is that of the file at a url, of an upload or of the other image").field_path(".compression")
 )]
 pub struct ImageSpec {
     /// The source of the image.
@@ -71,21 +84,39 @@ pub struct ImageSpec {
     /// Whether deleting it is refused. Set it to false before deleting. Default false. Applied live.
     #[serde(default)]
     pub deletion_protection: bool,
+    /// A name for people, at most 128 characters. Default: none. Applied live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 128))]
+    pub display_name: Option<String>,
+    /// A description for people, at most 1,024 characters. Default: none. Applied live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1024))]
+    pub description: Option<String>,
+    /// The version of the image, such as `2026.11` or `4.2.1`, at most 64 characters. A data source chooses the highest one. Default:
+    /// none. Applied live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 64))]
+    pub version: Option<String>,
+    /// The operating system in the image, as its author declares it. Default: none. Applied live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub os: Option<Box<ImageOs>>,
 }
 
-/// Where an image comes from: a URL with the checksum of its bytes (exactly one of `sha256`, `sha512` and `checksumUrl`, or none with
-/// `oci://`), a Disk, a DiskSnapshot, or an upload with its checksum (`sha256` or `sha512`).
+/// Where an image comes from: a URL with the checksum of its bytes (exactly one of `sha256`, `sha512`, `checksumUrl` and
+/// `trustOnFirstUse`, or none with `oci://`), a Disk, a DiskSnapshot, another Image, or an upload with its checksum (`sha256` or `sha512`).
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("[has(self.url), has(self.disk), has(self.snapshot), has(self.upload)].filter(set, set).size() == 1").message("a source is exactly one of url, disk, snapshot and upload"),
-    validation = Rule::new("!has(self.url) || self.url.startsWith('oci://') || [has(self.sha256), has(self.sha512), has(self.checksumUrl)].filter(set, set).size() == 1").message("exactly one of sha256, sha512 and checksumUrl is needed"),
+    validation = Rule::new("[has(self.url), has(self.disk), has(self.snapshot), has(self.upload), has(self.image)].filter(set, set).size() == 1").message("a source is exactly one of url, disk, snapshot, upload and image"),
+    validation = Rule::new("!has(self.url) || self.url.startsWith('oci://') || [has(self.sha256), has(self.sha512), has(self.checksumUrl), has(self.trustOnFirstUse) && self.trustOnFirstUse].filter(set, set).size() == 1").message("exactly one of sha256, sha512 and checksumUrl is needed, or trustOnFirstUse: true"),
+    validation = Rule::new("!has(self.trustOnFirstUse) || !self.trustOnFirstUse || (has(self.url) && !self.url.startsWith('oci://'))").message("trustOnFirstUse is for a url: an oci:// image has its checksum in the registry").field_path(".trustOnFirstUse"),
+    validation = Rule::new("has(self.url) || !(has(self.timeoutSeconds) || has(self.retries))").message("timeoutSeconds and retries are for a url").field_path(".timeoutSeconds"),
     validation = Rule::new("!has(self.secretName) || !has(self.url) || !self.url.startsWith('file:')").message("a file of the host needs no Secret").field_path(".secretName"),
     validation = Rule::new("!has(self.secretName) || !has(self.url) || !self.url.matches('^[a-z]+://[^/]*@')").message("secretName and a user in the url exclude each other").field_path(".secretName"),
     validation = Rule::new("!has(self.url) || !self.url.startsWith('oci://') || !(has(self.sha256) || has(self.sha512) || has(self.checksumUrl))").message("an oci:// image has its checksum in the registry: write @sha256:... at the end of url to choose one"),
     validation = Rule::new("!has(self.upload) || [has(self.sha256), has(self.sha512)].filter(set, set).size() == 1").message("an upload needs exactly one of sha256 and sha512").field_path(".upload"),
     validation = Rule::new("!has(self.upload) || !(has(self.checksumUrl) || has(self.secretName))").message("checksumUrl and secretName belong to a url").field_path(".upload"),
-    validation = Rule::new("has(self.url) || has(self.upload) || !(has(self.sha256) || has(self.sha512) || has(self.checksumUrl) || has(self.secretName))").message("sha256, sha512, checksumUrl and secretName belong to a url: the host computes the checksum of an image that is made from a disk or a snapshot")
+    validation = Rule::new("has(self.url) || has(self.upload) || !(has(self.sha256) || has(self.sha512) || has(self.checksumUrl) || has(self.secretName))").message("sha256, sha512, checksumUrl and secretName belong to a url: the host computes the checksum of an image that is made from a disk or a snapshot, and a copy has that of the other image")
 )]
 pub struct ImageSource {
     /// `http://`, `https://`, `oci://REGISTRY/REPOSITORY[:TAG|@DIGEST]` for an image in a container registry, or `file:///` for a
@@ -102,6 +133,10 @@ pub struct ImageSource {
     /// Name of a DiskSnapshot of the same namespace, whose data the image has. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<ResourceName>,
+    /// Name of another Image of the same namespace: this one has its content under another name, without another download, and keeps it when
+    /// the other one is deleted. `format` and `compression` are those of the other one. Cannot change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<ResourceName>,
     /// The file is uploaded to the host of the image: by `berth image push`, or by Terraform from its machine. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upload: Option<ImageUpload>,
@@ -121,6 +156,21 @@ pub struct ImageSource {
     #[schemars(length(max = 2048))]
     #[x_kube(validation = Rule::new("self.matches('^https?://[^/:?#]')").message("must start with http:// or https:// and a host"))]
     pub checksum_url: Option<String>,
+    /// Whether the checksum is that of the bytes that `url` has when it is first downloaded, in `status.checksum`, because there is none to
+    /// compare them with. It is enforced from then on. Whatever the server, or the network to it, sends then is accepted: use it for
+    /// sources that you trust, with `https://`. Default false. Cannot change.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub trust_on_first_use: bool,
+    /// The longest time that one attempt to download the `url` may take, its decompression and conversion included, in seconds, from 10 to
+    /// 86,400. The next attempt continues with the bytes that have come, but with `trustOnFirstUse`. Default: no limit, while at least 64 KiB a second come. Applied live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 10, max = 86_400))]
+    pub timeout_seconds: Option<i64>,
+    /// How many times a download of the `url` that has failed is tried again, on each host, before the image is `Stalled`
+    /// (`DownloadFailed`), at most 1,000. Default: without limit. Applied live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1000))]
+    pub retries: Option<i64>,
     /// Name of a Secret in the Image's namespace with what the source asks for: `username` and `password`, or `token`; `headers`,
     /// one `Name: value` per line; `ca.crt`, the certificates in PEM that its own is issued by; or `.dockerconfigjson` for a
     /// registry. Hosts that download the image may read it. Credentials are sent to the host of `url` only, and not where it redirects
@@ -150,10 +200,14 @@ impl fmt::Debug for ImageSource {
             .field("url", &self.url.as_deref().map(redacted_url))
             .field("disk", &self.disk)
             .field("snapshot", &self.snapshot)
+            .field("image", &self.image)
             .field("upload", &self.upload)
             .field("sha256", &self.sha256)
             .field("sha512", &self.sha512)
+            .field("trust_on_first_use", &self.trust_on_first_use)
             .field("checksum_url", &self.checksum_url.as_deref().map(redacted_url))
+            .field("timeout_seconds", &self.timeout_seconds)
+            .field("retries", &self.retries)
             .field("secret_name", &self.secret_name)
             .finish()
     }
@@ -188,20 +242,28 @@ impl Image {
         declared.or_else(|| self.status.as_ref()?.checksum.as_deref())
     }
 
-    /// Whether it is made from a disk or a snapshot of the site, or uploaded: it is on one host, and has no URL that others download it
-    /// from.
+    /// Whether it is made from a disk, a snapshot or another image of the site, or uploaded: it is on one host, and has no URL that others
+    /// download it from.
     pub fn is_local(&self) -> bool {
         self.spec.source.url.is_none()
     }
 
     /// Whether other hosts can copy the file from the one that has it: its bytes are those that its checksum is of. A file that was
-    /// decompressed or converted has others.
+    /// decompressed or converted has others. One of a folder of the hosts is read by each host from its own, if that host allows it.
     pub fn is_copyable(&self) -> bool {
         let is_kept = matches!(self.spec.format, ImageFormat::Qcow2 | ImageFormat::Raw | ImageFormat::Iso);
-        self.is_local() && is_kept && self.spec.compression.is_none()
+        let is_of_a_folder = self.spec.source.url.as_deref().is_some_and(|url| url.starts_with("file:"));
+        is_kept && self.spec.compression.is_none() && !is_of_a_folder && !self.is_unpacked()
     }
 
-    /// Returns the host that other hosts copy it from, and its server. `None`: they download it, or it is on its host only.
+    /// Whether the layer in its registry is compressed or an archive, by its media type: a host has another file than the layer.
+    fn is_unpacked(&self) -> bool {
+        let layer = self.status.as_ref().and_then(|status| status.media_type.as_deref()).unwrap_or_default();
+        ["gzip", "zstd", ".tar"].iter().any(|end| layer.ends_with(end))
+    }
+
+    /// Returns the host that other hosts copy it from, and its server. `None`: they download it, or it is on its host only. They also
+    /// download one with a URL if the copy fails.
     pub fn copied_from(&self) -> Option<(&str, &ConsoleAddress)> {
         let status = self.status.as_ref().filter(|_| self.is_copyable())?;
         Some((status.binding.as_ref()?.host.as_str(), status.server.as_ref()?))
@@ -210,8 +272,8 @@ impl Image {
     /// Returns the kind and the name of the object that it is made from.
     pub fn origin(&self) -> Option<(&'static str, &ResourceName)> {
         let source = &self.spec.source;
-        let snapshot = source.snapshot.as_ref().map(|name| ("DiskSnapshot", name));
-        snapshot.or_else(|| source.disk.as_ref().map(|name| ("Disk", name)))
+        let named = [("DiskSnapshot", &source.snapshot), ("Disk", &source.disk), ("Image", &source.image)];
+        named.into_iter().find_map(|(kind, name)| Some((kind, name.as_ref()?)))
     }
 
     /// Returns berth's own identity of the snapshot that is taken of a Disk for this image, which nothing else names.
@@ -279,27 +341,31 @@ pub struct ImageStatus {
     /// The number of bytes of the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<i64>,
-    /// The checksum at `source.checksumUrl`, or of the layer in the registry, when it was first read, or of the file that was made from a
-    /// disk or a snapshot, 64 (SHA-256) or 128 (SHA-512) hexadecimal digits: disks are made from exactly this content, whatever the
-    /// URL returns later.
+    /// The checksum at `source.checksumUrl`, or of the layer in the registry, when it was first read, or of the first bytes with
+    /// `source.trustOnFirstUse`, or of the file that was made from a disk or a snapshot, or that of the image in `source.image`, 64 (SHA-256)
+    /// or 128 (SHA-512) hexadecimal digits: disks are made from exactly this content, whatever the URL returns later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub checksum: Option<String>,
-    /// The media type of that layer.
+    /// The media type of that layer, also of a copy of its image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 255))]
     pub media_type: Option<String>,
     /// The server that takes the upload, while the file is not complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upload: Option<ConsoleAddress>,
-    /// The server that other hosts copy the file from, once an image that was made or uploaded is complete. Absent while its host serves
-    /// none, and for a file that was decompressed or converted: disks that are made from it are bound to its host then.
+    /// The server that other hosts copy the file from, while its host has it. Absent while its host serves none, and for a file that was
+    /// decompressed or converted: other hosts download it then, and disks of one that was made or uploaded are bound to its host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<ConsoleAddress>,
     /// The server that clients download the file from (`berth image download`), once an image that was made or uploaded is complete. Absent
     /// while its host serves none, and for a file that was decompressed or converted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub download: Option<ConsoleAddress>,
+    /// The hosts that report a file with its checksum in their cache, by name, once it was verified. At most 64 are listed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(max = 253)))]
+    pub hosts: Vec<String>,
     /// The number of bytes downloaded or uploaded, while it is being downloaded or uploaded, in steps of at least 5 %.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub downloaded_bytes: Option<i64>,
@@ -314,7 +380,7 @@ pub struct ImageStatus {
 pub enum ImageState {
     Pending,
     Pulling,
-    /// It is being made from a disk or a snapshot.
+    /// It is being made from a disk, a snapshot or another image.
     Creating,
     Ready,
     Failed,
@@ -358,8 +424,19 @@ mod tests {
         pushed["compression"] = serde_json::Value::Null;
         pushed["format"] = "vmdk".into();
         assert_eq!(host(&image(pushed, true)), None);
-        let downloaded = serde_json::json!({"source": {"url": "https://a/b", "sha256": "0"}});
-        assert_eq!(host(&image(downloaded, true)), None);
+        let downloaded = |url: &str| serde_json::json!({"source": {"url": url, "sha256": "0"}});
+        assert_eq!(host(&image(downloaded("https://a/b"), true)).as_deref(), Some("h1"));
+        assert_eq!(host(&image(downloaded("file:///a/b"), true)), None);
+        let mut of_registry = image(downloaded("oci://a/b"), true);
+        for (media_type, is_copied) in [
+            ("application/octet-stream", true),
+            ("application/vnd.example.disk+zstd", false),
+            ("application/vnd.oci.image.layer.v1.tar", false),
+            ("application/vnd.docker.image.rootfs.diff.tar.gzip", false),
+        ] {
+            of_registry.status.get_or_insert_default().media_type = Some(media_type.to_owned());
+            assert_eq!(host(&of_registry).is_some(), is_copied, "{media_type}");
+        }
     }
 
     #[test]

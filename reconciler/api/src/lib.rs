@@ -102,8 +102,8 @@ pub use condition::{ConditionType, ConditionUpdate, Conditions, Readiness};
 pub use cpu_amount::{CpuAmount, ParseCpuAmountError};
 pub use cpu_controls::CpuControls;
 pub use disk::{
-    DeletionPolicy, Disk, DiskLimits, DiskRestore, DiskRestored, DiskSource, DiskSpec, DiskState, DiskStatus,
-    ExpandPolicy, Provisioning,
+    DeletionPolicy, Disk, DiskAccess, DiskImport, DiskLimits, DiskRestore, DiskRestored, DiskSource,
+    DiskSpec, DiskState, DiskStatus, ExpandPolicy, MOST_DISK_READERS, Provisioning,
 };
 pub use disk_snapshot::{Consistency, DiskSnapshot, DiskSnapshotSpec, DiskSnapshotStatus};
 pub use hardware::{BootSource, CpuTopology, Firmware, Graphics, GuestOS, HugePages, Watchdog};
@@ -112,7 +112,8 @@ pub use hotswap_disk_attachment::{
     AttachmentState, HotswapDiskAttachment, HotswapDiskAttachmentSpec, HotswapDiskAttachmentStatus,
 };
 pub use image::{
-    Image, ImageCompression, ImageFormat, ImageSource, ImageSpec, ImageState, ImageStatus, redacted_url,
+    Image, ImageCompression, ImageFormat, ImageOs, ImageSource, ImageSpec, ImageState, ImageStatus,
+    redacted_url,
 };
 pub use ip_pool::{AddressRange, IPPool, IPPoolMode, IPPoolSpec, IPPoolStatus};
 pub use json_kind::JsonKind;

@@ -172,10 +172,12 @@ reasons! {
     ChecksumMismatch => "Correct the checksum of the Image, or find out why the source has other bytes.",
     /// The source answered that there is no such image.
     ImageNotFound => "Correct the source of the Image.",
+    /// The download failed as often as the Image allows (`source.retries`).
+    DownloadFailed => "Find out why the source does not answer as the message says, then change `source.url`, `source.retries` or `source.timeoutSeconds`.",
     /// The host may not fetch from there: a file outside of the folders, or an address outside of the ranges, that its
     /// administrator allows.
     ImageNotAllowed => "Have the host's administrator allow the folder or range: `--image-dir`, `--image-allow`.",
-    /// The file of an image that was made from a disk or a snapshot, or was uploaded, is gone from its host.
+    /// The file of an image that was made from a disk, a snapshot or another image, or was uploaded, is gone from its host.
     ImageLost => "Restore the file on its host, or replace the Image. Upload an uploaded one again: `berth image push`.",
     /// The bytes are not an image of the declared format or compression, or one that is refused (backing file, external data file).
     ImageInvalid => "Declare the [format and compression](images.md#formats) that the bytes have, or convert the image: `qemu-img convert -O qcow2`.",
@@ -249,6 +251,8 @@ reasons! {
     GuestBusy => "Unmount the file system in the guest, or set `force`.",
     /// No guest agent reports whether the running guest has the disk mounted: run one, stop the VM, or set force.
     MountsUnknown => "Run qemu-guest-agent in the guest, stop the VM, or set `force`.",
+    /// The guest's file systems stay frozen after a snapshot: its agent does not thaw them, and programs in the guest wait when they write.
+    GuestFrozen => "The host asks the agent again every 30 seconds. Thaw them in the guest (`fsfreeze --unfreeze MOUNTPOINT`), or restart the VM with `restartMode: Hard`.",
     /// The guest was asked to shut down and still runs; the mode `Soft` leaves it running.
     ShutdownIgnored => "Shut the guest down from inside, or set `stop.mode` to `Graceful` or `Hard`.",
     /// A hook with the policy `Fail` has failed: the guest runs on. The message has the cause.

@@ -3,6 +3,7 @@
 mod bootstrap;
 mod class_policy;
 mod devices;
+mod disk_use;
 mod dscp;
 mod guest_user;
 mod interface;
@@ -22,6 +23,7 @@ pub use crate::guest::{GuestEnd, GuestFilesystem, GuestInterface, GuestStatus};
 pub use bootstrap::Bootstrap;
 pub use class_policy::{ClassPolicy, PinnedClass};
 pub use devices::{declared_shares, taken_devices};
+pub use disk_use::disk_obstacle;
 pub use dscp::DscpClass;
 pub use guest_user::{GuestUser, GuestUserStatus};
 pub use interface::{InterfaceLimits, LinkState, NetworkInterface, NicModel};
@@ -409,6 +411,8 @@ impl VMSpec {
     validation = Rule::new("!(has(self.bus) && self.bus == 'sata' && has(self.readOnly) && self.readOnly)").message("a disk on sata cannot be read-only: use virtio-scsi or virtio-blk").field_path(".readOnly"),
     validation = Rule::new("!has(self.template) || !has(self.template.deletionProtection) || !self.template.deletionProtection").message("a Disk of a template is deleted with its VM: protect the VM, or declare a Disk of its own").field_path(".template"),
     validation = Rule::new("!has(self.template) || !has(self.template.restore)").message("a Disk of a template is not restored: declare a Disk of its own").field_path(".template"),
+    validation = Rule::new("!has(self.template) || !has(self.template.access) || self.template.access == 'ReadWriteOnce'").message("a Disk of a template belongs to one VM: declare a Disk of its own for several").field_path(".template"),
+    validation = Rule::new("!has(self.template) || !has(self.template.importedFrom)").message("a Disk of a template is a new one: declare a Disk of its own for one that is imported").field_path(".template"),
     validation = Rule::new("has(self.template) == has(oldSelf.template)").message("template cannot be added to an existing disk, or removed from it: give the disk another name").field_path(".template")
 )]
 pub struct VMDisk {
@@ -462,6 +466,10 @@ pub struct Cdrom {
     /// power cycle.
     #[serde(default)]
     pub boot_first: bool,
+    /// Whether the guest can eject the medium. Default true. With false the host closes a tray that the guest has opened, at once: the
+    /// medium stays in the drive. Applied live.
+    #[serde(default = "yes")]
+    pub guest_can_eject: bool,
 }
 
 impl Cdrom {

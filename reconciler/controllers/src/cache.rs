@@ -26,7 +26,7 @@ pub(crate) mod users;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use berth_api::{
-    ConditionType, HOST_FINALIZER, Host, HostStatus, KeyClass, SizeError, SizeTaken, StoragePool, VM,
+    ConditionType, HOST_FINALIZER, Host, HostStatus, Image, KeyClass, SizeError, SizeTaken, StoragePool, VM,
     VMClass, condition,
     host::{AddressConflict, MOST_CPUS, MOST_MEMORY, MOST_OVERHEAD},
     size_taken,
@@ -234,8 +234,10 @@ impl Cache {
             // A rule counts a snapshot as taken, and a backup as complete, once the server has confirmed it.
             ObjectKind::SnapshotSchedule => keys.extend(self.index.made_for(key)),
             ObjectKind::Image => {
-                let source = self.tables.images.get(key).and_then(|image| image.spec.source.disk.as_ref());
-                keys.extend(source.map(|disk| named(ObjectKind::Disk, disk.as_str())));
+                if let Some(source) = self.tables.images.get(key).map(|image| &image.spec.source) {
+                    keys.extend(source.disk.as_ref().map(|disk| named(ObjectKind::Disk, disk.as_str())));
+                    keys.extend(source.image.as_ref().map(|image| named(ObjectKind::Image, image.as_str())));
+                }
             }
             ObjectKind::Disk => {
                 let source = self.tables.disks.get(key).and_then(|disk| disk.spec.source.as_ref());
@@ -486,7 +488,29 @@ impl Cache {
         keys.extend(changed_pools(old, host.as_deref()));
         keys.extend(self.index_underlay(key, host.as_deref()));
         keys.extend(self.claims.set(&key.name, host.as_deref()));
+        keys.extend(self.images_changed(old, host.as_deref()));
         keys
+    }
+
+    /// Returns the Images whose file a host has from now on, or has no more.
+    fn images_changed(&self, old: Option<&Host>, new: Option<&Host>) -> Vec<Key> {
+        fn images(host: Option<&Host>) -> &[String] {
+            let status = host.and_then(|host| host.status.as_ref());
+            status.map(|status| status.images.as_slice()).unwrap_or_default()
+        }
+        let (old, new) = (images(old), images(new));
+        if old == new {
+            return Vec::new();
+        }
+        let (old, new): (BTreeSet<&String>, BTreeSet<&String>) = (old.iter().collect(), new.iter().collect());
+        let changed: BTreeSet<&str> = old.symmetric_difference(&new).map(|digest| digest.as_str()).collect();
+        let is_changed = |image: &Image| image.digest().is_some_and(|digest| changed.contains(digest));
+        self.tables
+            .images
+            .all()
+            .filter(|image| is_changed(image))
+            .map(|image| Key::of(image.as_ref()))
+            .collect()
     }
 
     /// Indexes a host's address; returns the keys that concerns: its networks, pools that may contain the address.

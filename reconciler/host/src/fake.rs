@@ -24,6 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use berth_engine::Clock;
 use berth_qemu::fake::FakeHypervisor;
 use berth_qemu::machine::Format;
+use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 
 use crate::{
@@ -111,6 +112,21 @@ impl FakeSystem {
     /// Makes a source available at a URL.
     pub fn add_source(&self, url: &str, source: FakeSource) {
         self.state().sources.insert(url.to_owned(), source);
+    }
+
+    /// Makes a qcow2 image of these bytes available at a URL; other hosts can copy it once it is downloaded.
+    pub fn serve_image(&self, url: &str, bytes: &[u8]) {
+        let sha256: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        let source = FakeSource {
+            sha256: sha256.clone(),
+            format: Format::Qcow2,
+            virtual_size: 1 << 30,
+            bytes: bytes.len() as u64,
+            refused: None,
+        };
+        let mut state = self.state();
+        state.sources.insert(url.to_owned(), source);
+        state.served.insert(sha256, bytes.to_vec());
     }
 
     /// Makes a checksum file available at a URL. It lists this digest for any image.

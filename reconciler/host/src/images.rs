@@ -73,6 +73,17 @@ pub trait Images: Send + Sync + fmt::Debug + 'static {
     /// Reads the digest of an image from a checksum file, or from a registry.
     async fn resolve(&self, source: &ChecksumSource, credentials: &Credentials) -> Result<ResolvedImage>;
 
+    /// Downloads the bytes of an image whose checksum is not known, and returns their SHA-256. The next [`Images::pull`] of the source with
+    /// this digest begins with them.
+    ///
+    /// *Errors*: as of [`Images::pull`].
+    async fn compute_checksum(
+        &self,
+        source: &ChecksumSource,
+        credentials: &Credentials,
+        progress: Progress<'_>,
+    ) -> Result<String>;
+
     /// Lists the images in the cache, by digest.
     async fn images(&self) -> Result<Vec<ImageFacts>>;
 
@@ -112,8 +123,19 @@ pub struct ImageSource {
     pub encoding: Encoding,
     /// The name of the Secret with its [`Credentials`].
     pub secret: Option<String>,
-    /// The host that it is copied from.
+    /// The host that it is copied from. One that is downloadable is downloaded if that fails.
     pub host: Option<SourceHost>,
+    /// The limits of the attempts to download it.
+    pub limits: DownloadLimits,
+}
+
+/// The limits of the attempts at a download. [`Images`] does not apply them: its caller does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DownloadLimits {
+    /// The longest time that an attempt may take, in seconds.
+    pub timeout_seconds: Option<u32>,
+    /// How many times an attempt that failed is repeated.
+    pub retries: Option<u32>,
 }
 
 /// A host that has an image, for another one that copies it. [`Images`] does not connect to it: a [`RemoteImage`] does.
@@ -174,6 +196,21 @@ pub fn copy_url(uid: &str) -> String {
 }
 
 impl ImageSource {
+    /// Whether its digest is not known yet: its bytes are downloaded to compute one.
+    pub(crate) fn is_unknown(&self) -> bool {
+        self.digest == NO_DIGEST
+    }
+
+    /// Returns it with a digest that is not known yet.
+    pub(crate) fn with_no_digest(&self) -> Self {
+        Self { digest: NO_DIGEST.to_owned(), ..self.clone() }
+    }
+
+    /// Whether it has a URL to download it from, and is not only an upload or a copy.
+    pub fn is_downloadable(&self) -> bool {
+        self.url.contains("://")
+    }
+
     /// Returns the uid of the Image whose upload it is. `None`: it is no upload.
     pub fn upload(&self) -> Option<&str> {
         self.url.strip_prefix(UPLOAD)
@@ -275,6 +312,31 @@ pub struct ChecksumSource {
     pub image_url: String,
     /// As in [`ImageSource::secret`].
     pub secret: Option<String>,
+    /// Whether the checksum is that of the bytes which the image's URL has now ([`Images::compute_checksum`]).
+    pub is_computed: bool,
+    /// The limits of the attempts to download it.
+    pub limits: DownloadLimits,
+}
+
+/// Stands for a digest that is not known yet.
+const NO_DIGEST: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+
+impl ChecksumSource {
+    /// Returns the download of the bytes that the checksum is computed of. `None`: it is read elsewhere.
+    pub fn computed_from(&self) -> Option<ImageSource> {
+        self.is_computed.then(|| ImageSource {
+            namespace: self.namespace.clone(),
+            shared: false,
+            url: self.image_url.clone(),
+            shown: self.shown.clone(),
+            digest: NO_DIGEST.to_owned(),
+            format: Format::Raw,
+            encoding: Encoding::default(),
+            secret: self.secret.clone(),
+            host: None,
+            limits: DownloadLimits::default(),
+        })
+    }
 }
 
 impl fmt::Debug for ChecksumSource {

@@ -50,8 +50,8 @@ pub use balancing::{Balanced, BalancedPort, PortProtocol, Relay};
 pub use dedicated_cpus::{DedicatedCpus, DedicatedFacts, DedicatedRequest, cpu_list, parse_cpu_list};
 pub use error::{RepositoryProblem, Retry, SystemError};
 pub use images::{
-    ChecksumSource, Compression, Credentials, Encoding, ImageFacts, ImageFile, ImageSource, Images, NewImage,
-    Progress, RemoteError, RemoteImage, ResolvedImage, SourceHost, copy_url, upload_url,
+    ChecksumSource, Compression, Credentials, DownloadLimits, Encoding, ImageFacts, ImageFile, ImageSource,
+    Images, NewImage, Progress, RemoteError, RemoteImage, ResolvedImage, SourceHost, copy_url, upload_url,
 };
 pub use info::{ForeignKind, ForeignObject, HostFacts, HostInfo, HugePagesFacts, KvmFacts, QemuFacts};
 pub use keyring::SealedKey;

@@ -342,6 +342,15 @@ impl Images for LinuxSystem {
         self.images.resolve(source, credentials).await
     }
 
+    async fn compute_checksum(
+        &self,
+        source: &ChecksumSource,
+        credentials: &Credentials,
+        progress: Progress<'_>,
+    ) -> Result<String> {
+        self.images.compute(source, credentials, progress).await
+    }
+
     async fn images(&self) -> Result<Vec<ImageFacts>> {
         self.images.images().await
     }

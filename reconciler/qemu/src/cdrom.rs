@@ -6,7 +6,7 @@
 //!
 //! Each function first reads the current state and then does the missing steps, so it can be repeated from the start. A guest
 //! that uses a medium locks the tray: it is asked to open it, and not forced. A tray that the guest has opened stays open
-//! until the medium is exchanged.
+//! until the medium is exchanged, or until the caller has it closed.
 
 use serde_json::json;
 
@@ -45,6 +45,12 @@ pub async fn change_medium(qmp: &Qmp, slot: u8, medium: Option<&Medium>) -> Resu
     }
     remove_nodes(qmp, slot, wanted.as_deref()).await?;
     Ok(Changed::Done)
+}
+
+/// Ensures that the tray of the drive is closed, with the medium that is in it.
+pub async fn close_tray(qmp: &Qmp, slot: u8) -> Result<(), BlockError> {
+    qmp.execute("blockdev-close-tray", json!({"id": CdromSpec::id(slot)})).await?;
+    Ok(())
 }
 
 /// Returns false if the guest has locked the tray.

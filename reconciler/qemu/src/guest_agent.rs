@@ -178,6 +178,13 @@ impl GuestAgent {
         self.execute_within(limits, "guest-fsfreeze-thaw", Value::Null).await.map(|_| ())
     }
 
+    /// Whether the agent has frozen the guest's file systems.
+    pub async fn frozen(&mut self) -> Result<bool, GuestAgentError> {
+        let answer = self.execute("guest-fsfreeze-status", Value::Null).await?;
+        let status = answer.as_str().ok_or_else(|| unexpected("guest-fsfreeze-status", &answer))?;
+        Ok(status == "frozen")
+    }
+
     /// Requests a shutdown of the guest. The agent does not reply on success, so a missing reply counts as success.
     pub async fn shutdown(&mut self, mode: ShutdownMode) -> Result<(), GuestAgentError> {
         self.ping().await?;

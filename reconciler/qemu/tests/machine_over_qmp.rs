@@ -401,6 +401,33 @@ async fn two_machines_never_have_one_disk() {
 }
 
 #[tokio::test]
+async fn two_machines_have_one_disk_if_neither_writes_to_it() {
+    for mut bench in Bench::all() {
+        let data = DiskSpec { read_only: true, ..bench.new_disk("data") };
+        bench.spec.machine.disks.push(data.clone());
+        let (_qmp, _events) = bench.launch().await;
+        let other = |name: &str, data: DiskSpec| {
+            let mut other = bench.spec.clone();
+            other.machine.instance.push_str(name);
+            let boot = DiskSpec { boot: true, ..bench.new_disk(&format!("boot-{name}")) };
+            other.machine.disks = vec![boot, data];
+            other.files.paths = MachinePaths::in_directory(bench.directory.path().join(name));
+            other
+        };
+        let reader = other("b", data.clone());
+        bench.host.launch(&reader, Limits::default()).await.expect("it only reads");
+        let writer = other("c", DiskSpec { read_only: false, ..data });
+        match bench.host.launch(&writer, Limits::default()).await {
+            Err(LaunchError::Exited { stderr, .. }) => assert!(stderr.contains("lock"), "{stderr}"),
+            other => panic!("{other:?}"),
+        }
+        let process = bench.host.find(&reader.machine.instance).await.expect("listed").expect("it runs");
+        bench.host.kill(&process, Duration::from_secs(5)).await.expect("killed");
+        bench.end().await;
+    }
+}
+
+#[tokio::test]
 async fn a_second_client_of_one_monitor_waits_and_the_error_says_so() {
     for bench in Bench::all() {
         let (qmp, _events) = bench.launch().await;
@@ -594,6 +621,12 @@ async fn media_are_inserted_exchanged_and_taken_out_and_no_file_stays_open() {
         cdrom::change_medium(&qmp, 0, Some(&gone)).await.expect_err("no such file");
         change(0, Some(&a)).await;
         assert_eq!(state().await, [seen(0, Some(&a)), seen(1, Some(&b))], "after an interrupted change too");
+        qmp.execute("blockdev-open-tray", json!({"id": CdromSpec::id(0)})).await.expect("opened");
+        assert!(state().await[0].tray_open);
+        for _ in 0..2 {
+            cdrom::close_tray(&qmp, 0).await.expect("closed");
+            assert_eq!(state().await[0], seen(0, Some(&a)), "with its medium");
+        }
         bench.end().await;
     }
 }

@@ -85,8 +85,10 @@ fn spec(options: &ImagePushOptions, file: &MeasuredFile) -> ImageSpec {
         },
         format: options.format,
         compression: options.compression,
-        guest_os: None,
-        deletion_protection: false,
+        display_name: options.display_name.clone(),
+        description: options.description.clone(),
+        version: options.image_version.clone(),
+        ..ImageSpec::default()
     }
 }
 

@@ -1,10 +1,11 @@
-//! `berth undelete`: creates a deleted Disk again from its file in a host's trash, or a Disk with the data from before a restore.
+//! `berth undelete`: creates a deleted Disk again from its file, in a host's trash or retained, or a Disk with the data from before a
+//! restore.
 
 use anyhow::{Context, bail};
 use berth_agent::TypedApi;
 use berth_api::{
     Disk, DiskEncryption, DiskSource, DiskSpec, Host, Provisioning, Quantity, RESTORE_ANNOTATION,
-    host::TrashedVolume,
+    host::{RetainedVolume, TrashedVolume},
 };
 use kube::{
     Client, ResourceExt,
@@ -28,10 +29,7 @@ pub(super) async fn run(options: UndeleteOptions) -> anyhow::Result<()> {
     }
     let made = disks.create(&PostParams::default(), &disk).await;
     made.with_context(|| format!("making Disk {namespace}/{name} again"))?;
-    eprintln!(
-        "Disk {namespace}/{name} ({}, deleted {}) comes back on host {host}",
-        volume.size, volume.deleted_at
-    );
+    eprintln!("Disk {namespace}/{name} ({}, {}) comes back on host {host}", volume.size, since(&volume));
     Ok(())
 }
 
@@ -62,7 +60,31 @@ fn disk(host: &str, name: &str, volume: &TrashedVolume) -> Disk {
     disk
 }
 
-/// Finds the newest file of a disk of that name in any host's trash, or the requested one.
+/// Returns when the file's Disk was deleted, for people.
+fn since(volume: &TrashedVolume) -> String {
+    match volume.deleted_at.is_empty() {
+        true => "retained".to_owned(),
+        false => format!("deleted {}", volume.deleted_at),
+    }
+}
+
+/// A retained file as one in the trash; when its Disk was deleted is not known.
+fn as_trashed(volume: RetainedVolume) -> TrashedVolume {
+    TrashedVolume {
+        volume_id: volume.volume_id,
+        pool: volume.pool,
+        namespace: volume.namespace,
+        name: volume.name,
+        size: volume.size,
+        image: volume.image,
+        source: volume.source,
+        thick: volume.thick,
+        key_class: volume.key_class,
+        deleted_at: String::new(),
+    }
+}
+
+/// Finds the newest file of a disk of that name in any host's trash, one that a host retains, or the requested one.
 async fn find(
     client: &Client,
     namespace: &str,
@@ -73,22 +95,22 @@ async fn find(
     let hosts = hosts.list(&ListParams::default()).await.context("listing hosts")?;
     let mut found: Vec<(String, TrashedVolume)> = Vec::new();
     for host in hosts {
-        let trash = host.status.as_ref().map(|s| s.trash.clone()).unwrap_or_default();
+        let status = host.status.clone().unwrap_or_default();
+        let files = status.trash.into_iter().chain(status.retained_volumes.into_iter().map(as_trashed));
         let fits = |t: &TrashedVolume| {
             t.namespace == namespace && t.name == name && volume.is_none_or(|v| v == t.volume_id)
         };
-        found.extend(trash.into_iter().filter(fits).map(|t| (host.name_any(), t)));
+        found.extend(files.filter(fits).map(|file| (host.name_any(), file)));
     }
     found.sort_by(|(_, a), (_, b)| a.deleted_at.cmp(&b.deleted_at));
     for (host, other) in found.iter().rev().skip(1) {
-        eprintln!(
-            "an older one is on host {host}: --volume {} (deleted {})",
-            other.volume_id, other.deleted_at
-        );
+        eprintln!("another one is on host {host}: --volume {} ({})", other.volume_id, since(other));
     }
     match found.pop() {
         Some(newest) => Ok(newest),
-        None => bail!("no host has a deleted disk {namespace}/{name} in its trash"),
+        None => bail!(
+            "no host has a deleted disk {namespace}/{name}, in its trash or retained: berth trash lists them"
+        ),
     }
 }
 
@@ -118,6 +140,24 @@ mod tests {
         assert_eq!(encryption.key_class.as_str(), "strong");
         let thick = TrashedVolume { thick: true, ..volume("fast".into()) };
         assert_eq!(disk("h1", "data", &thick).spec.provisioning, Provisioning::Thick);
+    }
+
+    #[test]
+    fn a_retained_file_comes_back_as_one_of_the_trash_does() {
+        let retained = RetainedVolume {
+            volume_id: "v-2".to_owned(),
+            pool: "fast".to_owned(),
+            size: "2Gi".to_owned(),
+            image: Some("debian".to_owned()),
+            thick: true,
+            ..RetainedVolume::default()
+        };
+        let file = as_trashed(retained);
+        assert_eq!(since(&file), "retained");
+        let made = disk("h1", "data", &file);
+        assert_eq!(made.annotations()[RESTORE_ANNOTATION], "h1/v-2");
+        assert_eq!((made.spec.pool.as_str(), made.spec.provisioning), ("fast", Provisioning::Thick));
+        assert_eq!(made.spec.image.map(|image| image.to_string()).as_deref(), Some("debian"));
     }
 
     #[test]

@@ -352,7 +352,7 @@ impl<'a> Writer<'a, '_> {
             return name;
         }
         if let DiskSource::Blank(bytes) = disk.source {
-            let body = [text("name", &name), disks::size(bytes)];
+            let body = [text("name", &name), disks::size(bytes), disks::imported_from(domain, disk)];
             let block = hcl::block("resource", &["berth_disk", &hcl::identifier(&name)], &body);
             blocks.push_str(&format!("\n{block}"));
             return name;
@@ -386,6 +386,7 @@ impl<'a> Writer<'a, '_> {
         if let DiskSource::Upload { capacity, .. } = disk.source {
             body.push(disks::size(capacity));
         }
+        body.push(disks::imported_from(domain, disk));
         let block = hcl::block("resource", &["berth_disk", &hcl::identifier(&name)], &body);
         blocks.push_str(&format!("\n{block}"));
         name
@@ -527,7 +528,11 @@ impl<'a> Writer<'a, '_> {
             }
         };
         let source = vec![text("url", &format!("file://{to}")), ("sha256".to_owned(), sha256)];
-        let mut body = vec![text("name", name), ("source".to_owned(), Expression::Object(source))];
+        let mut body = vec![text("name", name)];
+        if !disk.is_iso {
+            body.extend(domain.guest.attributes());
+        }
+        body.push(("source".to_owned(), Expression::Object(source)));
         if matches!(format, "raw" | "iso") {
             body.push(text("format", format));
         }

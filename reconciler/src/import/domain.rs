@@ -6,6 +6,7 @@ use roxmltree::Node;
 
 use super::{
     ImportError,
+    guest::GuestSystem,
     origin::Origin,
     xml::{all, attribute, bytes, first, text},
 };
@@ -25,6 +26,8 @@ pub struct Domain {
     pub firmware: Firmware,
     /// Its UUID, which its guest sees.
     pub uuid: Option<String>,
+    /// Its guest, as it is described.
+    pub guest: GuestSystem,
     /// Whether it has a display.
     pub has_screen: bool,
     /// Its disks, in their order, without CD-ROMs and floppies.
@@ -143,6 +146,12 @@ pub(super) const USER_NETWORK: &str = "it is a user network; in berth it is on t
 /// Names of images that hold cloud-init data.
 const SEEDS: [&str; 5] = ["cloud-init", "cloudinit", "cidata", "seed", "commoninit"];
 
+/// The guest by the identifier that virt-manager and virt-install write.
+fn guest(root: Node<'_, '_>) -> GuestSystem {
+    let id = attribute(root, &["metadata", "libosinfo", "os"], "id");
+    id.map(GuestSystem::of_libosinfo).unwrap_or_default()
+}
+
 pub(super) fn read(root: Node<'_, '_>) -> Result<Domain, ImportError> {
     let kind = root.attribute("type").unwrap_or_default();
     if !matches!(kind, "kvm" | "qemu") {
@@ -159,6 +168,7 @@ pub(super) fn read(root: Node<'_, '_>) -> Result<Domain, ImportError> {
         memory,
         firmware: firmware(root),
         uuid: text(root, &["uuid"]).filter(|uuid| is_uuid(uuid)).map(str::to_owned),
+        guest: guest(root),
         has_screen: first(root, &["devices", "graphics"]).is_some(),
         disks: Vec::new(),
         cdroms: Vec::new(),

@@ -30,6 +30,16 @@ impl Origin {
         }
     }
 
+    /// Its name.
+    pub(super) fn system(&self) -> &'static str {
+        match self {
+            Self::Libvirt => "libvirt",
+            Self::Proxmox(_) => "Proxmox VE",
+            Self::Process { .. } => "QEMU",
+            Self::Appliance => "OVF",
+        }
+    }
+
     /// A domain of this name, in words.
     pub(super) fn described(&self, name: &str) -> String {
         match self {

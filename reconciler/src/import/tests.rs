@@ -276,7 +276,8 @@ fn qcow2_files_of_one_disk_are_taken_over_in_place_and_others_become_images() {
     assert_parts(
         &import.text,
         &[
-            "source = { file = \"/srv/my web.qcow2\" }",
+            "source        = { file = \"/srv/my web.qcow2\" }",
+            "imported_from = { system = \"libvirt\", guest = \"web\", disk = \"vda\" }",
             "#   berth up --disk-dir /srv (or berth host)",
             "#   virsh autostart --disable web",
             "#   virsh shutdown web",

@@ -64,7 +64,12 @@ pub(crate) fn references(kind: &str, object: &Value) -> Vec<Reference> {
         ],
         "publicip" => of_public_ip(&from, object),
         "keyclass" => vec![from.own("key", "secret", "secrets", text(object, "/spec/secret/name"))],
-        "image" => vec![from.site("host", "host", "hosts", text(object, "/status/binding/host"))],
+        "image" => vec![
+            from.own("source", "disk", "disks", text(object, "/spec/source/disk")),
+            from.own("source", "disksnapshot", "disksnapshots", text(object, "/spec/source/snapshot")),
+            from.own("source", "image", "images", text(object, "/spec/source/image")),
+            from.site("host", "host", "hosts", text(object, "/status/binding/host")),
+        ],
         _ => Vec::new(),
     };
     found.retain(|reference| !reference.name.is_empty());

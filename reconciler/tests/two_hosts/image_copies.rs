@@ -9,6 +9,8 @@ use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
 use super::*;
 
+const URL: &str = "https://images.example/golden.qcow2";
+
 fn hex_sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -90,5 +92,106 @@ async fn a_vm_on_another_host_runs_from_an_image_that_was_uploaded_to_one_host()
     fleet
         .until("other bytes are refused", async || fleet.disk_reason("wrong").await == "ChecksumMismatch")
         .await;
+    assert!(first.violations().is_empty() && second.violations().is_empty());
+}
+
+#[tokio::test]
+async fn an_image_of_a_url_is_downloaded_by_one_host_and_copied_by_the_other() {
+    let fleet = Fleet::new().await;
+    let [first, second] = [image::host(&fleet.clock), image::host(&fleet.clock)];
+    let _first = fleet.join_with("h1", "a", &first, Some(server().await)).await;
+    fleet.until("h1 is there", async || fleet.host_exists("h1").await).await;
+    let images: Api<Image> = Api::default_namespaced(fleet.admin.clone());
+    let status = async |name: &str| images.get(name).await.expect("it is there").status.unwrap_or_default();
+    let mut digests = Vec::new();
+    for (name, byte) in [("golden", 7), ("damaged", 8)] {
+        let (url, bytes) = (format!("{URL}/{name}"), [b"QFI\xfb".as_slice(), &[byte; 100_000]].concat());
+        for host in [&first, &second] {
+            host.serve_image(&url, &bytes);
+        }
+        digests.push(hex_sha256(&bytes));
+        fleet.apply("Image", name, json!({"source": {"url": url, "sha256": hex_sha256(&bytes)}})).await;
+        fleet.until("it is served", async || status(name).await.server.is_some()).await;
+    }
+    assert!(status("golden").await.download.is_none(), "clients have its URL");
+    let _second = fleet.join("h2", "a", &second).await;
+    fleet.apply("VMClass", "small", json!({"cpus": 1, "memory": "512Mi", "firmware": "BIOS"})).await;
+    fleet.declare_vm("web", "golden", "h2").await;
+    fleet.until_vm("web", "runs", runs).await;
+    assert_eq!((first.pulls(), second.pulls(), second.copies()), (2, 0, 1));
+    let both = async || status("golden").await.hosts == ["h1", "h2"];
+    fleet.until("both hosts are listed", both).await;
+
+    first.damage_image(&digests[1]);
+    fleet.declare_vm("db", "damaged", "h2").await;
+    fleet.until_vm("db", "runs", runs).await;
+    assert_eq!((second.pulls(), second.copies()), (1, 1), "other bytes are not taken: it is downloaded");
+    assert!(first.violations().is_empty() && second.violations().is_empty());
+}
+
+#[tokio::test]
+async fn a_copy_of_an_image_has_its_file_without_a_download_and_stays_when_that_one_is_deleted() {
+    let fleet = Fleet::new().await;
+    let [first, second] = [image::host(&fleet.clock), image::host(&fleet.clock)];
+    let _first = fleet.join_with("h1", "a", &first, Some(server().await)).await;
+    fleet.until("h1 is there", async || fleet.host_exists("h1").await).await;
+    let bytes = [b"QFI\xfb".as_slice(), &[7; 100_000]].concat();
+    first.serve_image(URL, &bytes);
+    fleet.apply("Image", "copy", json!({"source": {"image": "golden"}})).await;
+    let images: Api<Image> = Api::default_namespaced(fleet.admin.clone());
+    let status = async |name: &str| images.get(name).await.expect("it is there").status.unwrap_or_default();
+    let reason = async |name: &str| {
+        let ready =
+            condition::find(&status(name).await.conditions, "Ready").map(|ready| ready.reason.clone());
+        ready.unwrap_or_default()
+    };
+    let waits = async || reason("copy").await == "WaitingForImage";
+    fleet.until("it waits for the other one", waits).await;
+    fleet.apply("Image", "golden", json!({"source": {"url": URL, "sha256": hex_sha256(&bytes)}})).await;
+    fleet.until("it is served", async || status("copy").await.server.is_some()).await;
+    assert_eq!(status("copy").await.checksum, Some(hex_sha256(&bytes)));
+    assert_eq!(first.pulls(), 1, "it has the file of the other one");
+
+    images.delete("golden", &DeleteParams::default()).await.expect("it is there");
+    let is_gone = async || images.get_opt("golden").await.expect("an answer").is_none();
+    fleet.until("the other one is gone", is_gone).await;
+    let _second = fleet.join("h2", "a", &second).await;
+    fleet.apply("VMClass", "small", json!({"cpus": 1, "memory": "512Mi", "firmware": "BIOS"})).await;
+    for (name, host) in [("web", "h1"), ("db", "h2")] {
+        fleet.declare_vm(name, "copy", host).await;
+        fleet.until_vm(name, "runs", runs).await;
+    }
+    assert_eq!((first.pulls(), second.pulls(), second.copies()), (1, 0, 1));
+    fleet.apply("Image", "raw", json!({"source": {"image": "copy"}, "format": "raw"})).await;
+    fleet.until("another format is refused", async || reason("raw").await == "InvalidSpec").await;
+    assert!(first.violations().is_empty() && second.violations().is_empty());
+}
+
+#[tokio::test]
+async fn two_hosts_that_need_an_image_at_once_download_it_once() {
+    let fleet = Fleet::new().await;
+    let [first, second] = [image::host(&fleet.clock), image::host(&fleet.clock)];
+    let bytes = [b"QFI\xfb".as_slice(), &[9; 100_000]].concat();
+    let mut agents = Vec::new();
+    for (name, host) in [("h1", &first), ("h2", &second)] {
+        host.serve_image(URL, &bytes);
+        agents.push(fleet.join_with(name, "a", host, Some(server().await)).await);
+        fleet.until("the host is there", async || fleet.host_exists(name).await).await;
+    }
+    fleet.apply("VMClass", "small", json!({"cpus": 1, "memory": "512Mi", "firmware": "BIOS"})).await;
+    fleet.apply("Image", "golden", json!({"source": {"url": URL, "sha256": hex_sha256(&bytes)}})).await;
+    let images: Api<Image> = Api::default_namespaced(fleet.admin.clone());
+    let is_bound = async || {
+        let status = images.get("golden").await.expect("it is there").status;
+        status.is_some_and(|status| status.binding.is_some())
+    };
+    fleet.until("it is bound", is_bound).await;
+    for (name, host) in [("one", "h1"), ("two", "h2")] {
+        fleet.declare_vm(name, "golden", host).await;
+    }
+    for name in ["one", "two"] {
+        fleet.until_vm(name, "runs", runs).await;
+    }
+    assert_eq!((first.pulls() + second.pulls(), first.copies() + second.copies()), (1, 1));
     assert!(first.violations().is_empty() && second.violations().is_empty());
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use serde_json::Value;
 
 use super::load_balancer;
 use super::names;
@@ -51,6 +52,13 @@ pub fn run(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Result
         }
         project.plan_is_empty()
     })?;
+    report.case("one host has downloaded the image, and the others have copied it", || {
+        let requests = fleet.images().requests("guest.qcow2");
+        ensure!(requests == 1, "{requests} requests for the image");
+        let on_three =
+            |image: &Value| image["status"]["hosts"].as_array().is_some_and(|hosts| hosts.len() == 3);
+        fleet.kubectl().until("image/web", "to list three hosts", SOON, on_three).map(drop)
+    });
     let (private, public) = (map(&project, "private_addresses")?, map(&project, "public_addresses")?);
     report.case("each answers on its public address, asked from a machine on the segment", || {
         for (name, address) in &public {
@@ -89,7 +97,7 @@ pub fn run(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Result
 fn one_too_many(report: &mut Report, fleet: &mut Fleet, project: &Project) {
     report.case("a fourth for which there is no host fails the apply with the reason", || {
         let variables = project.read("terraform.tfvars.json")?;
-        let mut values: serde_json::Value = serde_json::from_str(&variables)?;
+        let mut values: Value = serde_json::from_str(&variables)?;
         values["replicas"] = 4.into();
         values["patience"] = "15s".into();
         project.write("terraform.tfvars.json", &values.to_string())?;

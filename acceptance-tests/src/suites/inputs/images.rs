@@ -52,6 +52,54 @@ fn stalled(platform: &Platform, name: &str, url: &str, sha256: &str, reason: &st
     Ok(message.to_owned())
 }
 
+fn copied_and_limited(report: &mut Report, platform: &Platform, guest: &GuestImage) {
+    let server = platform.images();
+    report.case(
+        "a download that failed as often as is allowed is given up, and begins anew with another limit",
+        || {
+            let kubectl = platform.kubectl();
+            let fresh = variant(guest, platform.folder(), "limited")?;
+            let url = server.put("limited.qcow2", Content::CutAlways(fresh.clone(), 100_000));
+            let mut image = manifests::image("limited", &url, &sum_of(&fresh)?);
+            image["spec"]["source"]["retries"] = 1.into();
+            kubectl.apply(&image.to_string())?;
+            kubectl.condition("image/limited", "Stalled=True", Some("DownloadFailed"), LONGER)?;
+            server.put("limited.qcow2", Content::File(fresh));
+            image["spec"]["source"]["retries"] = 2.into();
+            kubectl.apply(&image.to_string())?;
+            kubectl.condition("image/limited", "Ready=True", None, LONGER)?;
+            delete(kubectl, &["image/limited"])
+        },
+    );
+    report.case(
+        "a copy of an image has its content without a download, and keeps it when that one is deleted",
+        || {
+            let kubectl = platform.kubectl();
+            let fresh = variant(guest, platform.folder(), "original")?;
+            let sum = sum_of(&fresh)?;
+            let url = server.put("original.qcow2", Content::File(fresh));
+            kubectl.apply(&manifests::image("original", &url, &sum).to_string())?;
+            kubectl.condition("image/original", "Ready=True", None, LONGER)?;
+            let requests = server.requests("original.qcow2");
+            let mut copy = manifests::image("copy", &url, &sum);
+            copy["spec"]["source"] = json!({"image": "original"});
+            kubectl.apply(&copy.to_string())?;
+            let ready = kubectl.condition("image/copy", "Ready=True", None, SOON)?;
+            ensure!(ready["status"]["checksum"] == sum.as_str(), "another checksum: {ready}");
+            ensure!(server.requests("original.qcow2") == requests, "it was asked for again");
+            delete(kubectl, &["image/original"])?;
+            let cached = platform.host().state().join("images").join(&sum);
+            std::thread::sleep(Duration::from_secs(15));
+            ensure!(cached.exists(), "{} is gone", cached.display());
+            delete(kubectl, &["image/copy"])?;
+            wait::until("the cached content to go", LONGER, || {
+                ensure!(!cached.exists(), "{} is still there", cached.display());
+                Ok(())
+            })
+        },
+    );
+}
+
 /// Runs the cases; each cleans up after itself.
 pub(super) fn run(report: &mut Report, platform: &Platform, guest: &GuestImage) {
     let server = platform.images();
@@ -110,6 +158,7 @@ pub(super) fn run(report: &mut Report, platform: &Platform, guest: &GuestImage) 
         kubectl.condition("image/always", "Ready=True", None, LONGER)?;
         delete(kubectl, &["image/always"])
     });
+    copied_and_limited(report, platform, guest);
     report.case("a VMDK compressed with xz becomes the same disk in qcow2", || {
         let folder = platform.folder();
         let original = guest.path.to_str().unwrap_or_default();

@@ -207,7 +207,7 @@ fn of_a_script(platform: &mut Platform, parts: &Parts, guest: &GuestImage) -> Re
     })?;
     contains_all(&imported, &["1 VMs", "1 disks that are taken over"])?;
     let option = format!("#   berth up --disk-dir {} ", disks.display());
-    let file = format!("source = {{ file = \"{}\" }}", disk.display());
+    let file = format!("= {{ file = \"{}\" }}", disk.display());
     contains_all(&project.read(FILE)?, &[&option, &file, &format!("process {pid}"), SCRIPTS_MAC])?;
     platform.stop()?;
     platform.host_mut().allow_disks_in(&disks);

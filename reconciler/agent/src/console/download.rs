@@ -53,7 +53,7 @@ impl DownloadSession {
         consoles.tickets.redeem(&ctx.client, ctx.now(), ticket, &claim).await?;
         let offset = query.and_then(of_query).ok_or(ConsoleRefusal::NoOffset)?;
         let image = image.filter(|_| is_served(ctx, &name, &uid)).ok_or(ConsoleRefusal::NoImage)?;
-        if !image.is_copyable() {
+        if !image.is_local() || !image.is_copyable() {
             return Err(other_bytes(&image));
         }
         let too_many = || ConsoleRefusal::TooManyDownloads {

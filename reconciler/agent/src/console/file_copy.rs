@@ -4,8 +4,8 @@
 //!  ticket of the host's account ─▶ the control plane: it needs the image ─▶ the image is complete, and bound here ─▶ its bytes
 //! ```
 //!
-//! A host needs an image while a Disk without a file, or a VM with the image in a drive, is bound to it. The bindings are read from the
-//! control plane for each request: hosts cannot change them, and the word of the host that asks counts for nothing.
+//! A host needs an image while a Disk without a file, a VM with the image in a drive, or a copy of the image is bound to it. The bindings
+//! are read from the control plane for each request: hosts cannot change them, and the word of the host that asks counts for nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -188,7 +188,15 @@ async fn is_needed(ctx: &Context, host: &str, image: &ObjectName) -> Result<bool
             .filter_map(|drive| drive.wanted_image())
             .any(|name| is_named(vm.namespace(), name))
     };
-    Ok(vms.iter().any(inserts))
+    if vms.iter().any(inserts) {
+        return Ok(true);
+    }
+    let copies = bound::<Image>(ctx, host, image).await?;
+    let is_copy = |copy: &Image| {
+        copy.namespace().as_deref() == Some(image.namespace.as_str())
+            && copy.spec.source.image.as_ref().is_some_and(|original| original.as_str() == image.name)
+    };
+    Ok(copies.iter().any(is_copy))
 }
 
 /// Lists the objects of a kind that are bound to a host and may name an image.

@@ -33,6 +33,7 @@ use crate::error::Error;
 use crate::index::{Change, Indexed, Table, Tables};
 use crate::key::{Key, ObjectName};
 use crate::pulls::Wanted;
+use crate::recorder::EventType;
 pub(crate) use verification::damaged_backups;
 
 /// A step of a backup's plan.
@@ -111,8 +112,9 @@ impl Reconciler for BackupReconciler {
         status::status(backup, observed, readiness, now)
     }
 
-    fn event(stored: Option<&BackupStatus>, status: &BackupStatus) -> Option<(Reason, String)> {
-        verification::event(stored, status)
+    fn event(stored: Option<&BackupStatus>, status: &BackupStatus) -> Option<(EventType, Reason, String)> {
+        let (reason, note) = verification::event(stored, status)?;
+        Some((EventType::Warning, reason, note))
     }
 
     fn binding(backup: &Backup) -> Option<&Binding> {

@@ -1,11 +1,12 @@
 //! Host: this machine as the control plane sees it, and the host's housekeeping.
 //!
 //! Unlike the other kinds, the agent creates the object itself and never deletes it. Housekeeping covers what no object
-//! requests any more: unreferenced images, expired trash, files of deleted snapshots, partly deleted instances. Foreign
+//! requests any more: unreferenced images, unused ones while the disk is short of room, expired trash, files of deleted snapshots, partly deleted instances. Foreign
 //! objects, which berth did not create, and orphans, which no object owns, are reported and left alone until an
 //! administrator releases them.
 
 mod apply;
+mod cache;
 mod devices;
 mod disk_use;
 mod images;
@@ -25,6 +26,7 @@ use kube::Resource;
 use kube::api::PostParams;
 
 use apply::wake_disks;
+use cache::Excess;
 use observe::Observed;
 
 use crate::config::AgentConfig;
@@ -60,6 +62,8 @@ const ROUNDS: usize = 2;
 pub(crate) enum Step {
     /// Removes a cached image that nothing refers to.
     RemoveImage(String),
+    /// Removes cached images that nothing uses, until the disk is not short of room.
+    ShrinkCache(Excess),
     /// Removes a namespace, which has no Image of this digest any more, from the readers of a cached image.
     ForgetReader { digest: String, namespace: String },
     /// Permanently deletes what has been in a pool's trash for longer than this.
@@ -117,6 +121,7 @@ pub(crate) async fn reconcile(ctx: &Context) -> Result<Requeue, Error> {
     }
     wake_networks_on_change(ctx, &observed.disconnected);
     wake_disks_on_change(ctx, pools::away(&observed.facts.pool_folders));
+    observed.changed_images.iter().for_each(|key| ctx.enqueue(key.clone()));
     forget_departed(ctx);
     disk_use::measure(ctx).await;
     if observed.has_chains {

@@ -1,16 +1,19 @@
 //! Image: a verified file in this host's cache.
 //!
-//! This host verifies the image for the whole site; other hosts download it when a disk needs it. The host's
-//! housekeeping, not this module, removes unused images. The controllers hold a deleted Image. One that is made from a disk or a
-//! snapshot is made once, and is never made again: its bytes might be others. The bytes of one that is uploaded come from a client
-//! (`console`), and are verified as those of a download. Other hosts copy these two from this one, at the server in its status.
+//! This host verifies the image for the whole site; other hosts copy it from here when a disk needs it, at the server in its status, and
+//! download one with a URL if the copy fails. The host's housekeeping, not this module, removes unused images. One with a URL that was
+//! verified is not downloaded again for its own sake: an object that needs it does that. The controllers hold a deleted Image. One that
+//! is made from a disk or a snapshot is made once, and is never made again: its bytes might be others. The bytes of one that is uploaded
+//! come from a client (`console`), and are verified as those of a download. One that is a copy of another Image has its checksum, and
+//! therefore its file: that is downloaded only if it is not in the cache any more.
 //!
 //! ```text
-//!  checksumUrl ─Pull─▶ status.checksum ─┐
+//!  checksumUrl, trustOnFirstUse ─Pull─▶ status.checksum ─┐
 //!  sha256, sha512 ──────────────────────┴─Pull─▶ cached
 //!  upload: all bytes are here ────────────Pull─▶ cached
 //!  disk ─TakeSnapshot─▶ snapshot ─Pull─▶ cached, status.checksum
-//!  made or uploaded, on another host (local) ─Pull─▶ cached
+//!  image ─(Pull of that one)─▶ cached
+//!  on another host (local) ─Pull: a copy, or else a download─▶ cached
 //! ```
 
 mod apply;
@@ -24,12 +27,12 @@ mod tests;
 use async_trait::async_trait;
 use berth_api::console::{copy_audience, copy_path};
 use berth_api::{
-    Binding, Conditions, Disk, Image, ImageCompression, ImageFormat, ImageStatus, Readiness,
+    Binding, Conditions, Disk, Image, ImageCompression, ImageFormat, ImageStatus, Readiness, Reason,
     SHARED_NAMESPACE, VM, former_uid, redacted_url,
 };
 use berth_host::{
-    ChecksumSource, Compression, Encoding, ImageSource, NewImage, NewSnapshot, SourceHost, copy_url,
-    upload_url,
+    ChecksumSource, Compression, DownloadLimits, Encoding, ImageSource, NewImage, NewSnapshot, SourceHost,
+    copy_url, upload_url,
 };
 use berth_qemu::machine::{ForeignFormat, Format};
 use jiff::Timestamp;
@@ -43,6 +46,7 @@ use crate::error::Error;
 use crate::index::{Indexed, Table, Tables, boot_image};
 use crate::key::{Key, ObjectName};
 use crate::pulls::Wanted;
+use crate::recorder::EventType;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -72,6 +76,13 @@ impl Indexed for Image {
         };
         let vms = tables.vms.all().filter(|(vm_name, vm)| inserts(vm) || is_booted(vm_name, vm));
         keys.extend(vms.map(|(name, _)| Key::new::<VM>(name.clone())));
+        let is_copy = |other: &ObjectName, image: &Image| {
+            let original = image.spec.source.image.as_ref();
+            other.namespace == name.namespace
+                && original.is_some_and(|original| original.as_str() == name.name)
+        };
+        let copies = tables.images.all().filter(|(other, image)| is_copy(other, image));
+        keys.extend(copies.map(|(name, _)| Key::new::<Image>(name.clone())));
         keys.extend([Key::new::<Image>(name.clone()), Key::host()]);
         keys
     }
@@ -103,6 +114,10 @@ impl Reconciler for ImageReconciler {
         status::status(image, observed, readiness, now)
     }
 
+    fn event(stored: Option<&ImageStatus>, status: &ImageStatus) -> Option<(EventType, Reason, String)> {
+        status::event(stored, status)
+    }
+
     fn binding(image: &Image) -> Option<&Binding> {
         image.status.as_ref()?.binding.as_ref()
     }
@@ -112,54 +127,72 @@ impl Reconciler for ImageReconciler {
     }
 }
 
-/// Returns what this host needs for an Image: for one with a URL and on the host that the Image is bound to, as [`wanted_by`]; or else a
-/// copy of the file. `None`: it is to be made, and is not yet.
+/// Returns what this host needs for an Image: on the host that the Image is bound to, as [`wanted_by`]; or else a copy of the file, which
+/// is a download from its URL while no host serves it. `None`: it is to be made, and is not yet.
 pub(crate) fn wanted_on(host: &str, image: &Image) -> Option<Wanted> {
     match elsewhere(host, image) {
-        Some(binding) => copy_from(&binding.host, image).map(Wanted::Image),
+        Some(binding) if image.is_local() => copy_from(&binding.host, image).map(Wanted::Image),
+        Some(_) => wanted_by(image).map(|wanted| copied_first(wanted, image)),
         None => wanted_by(image),
     }
 }
 
-/// Returns the binding of an image that is made on another host or uploaded to it.
+/// Returns the binding of an image that is bound to another host.
 fn elsewhere<'a>(host: &str, image: &'a Image) -> Option<&'a Binding> {
     let binding = image.status.as_ref()?.binding.as_ref()?;
-    Some(binding).filter(|binding| image.is_local() && binding.host != host)
+    Some(binding).filter(|binding| binding.host != host)
 }
 
-/// Returns the copy of an image from the host that has it; without that host while it serves none.
-fn copy_from(host: &str, image: &Image) -> Option<ImageSource> {
+/// Adds the host that has the image to what is downloaded otherwise.
+fn copied_first(wanted: Wanted, image: &Image) -> Wanted {
+    match wanted {
+        Wanted::Image(source) => Wanted::Image(ImageSource { host: source_host(image), ..source }),
+        other => other,
+    }
+}
+
+/// Returns the host that other hosts copy the image from, with the request for its file. `None`: there is none.
+fn source_host(image: &Image) -> Option<SourceHost> {
     let (namespace, name, uid) = (image.namespace().unwrap_or_default(), image.name_any(), image.uid()?);
-    let (format, encoding) = encoding(image);
-    let server = image.copied_from().map(|(host, server)| SourceHost {
+    image.copied_from().map(|(host, server)| SourceHost {
         name: host.to_owned(),
         address: server.address.clone(),
         certificate_sha256: server.certificate_sha256.clone(),
         path: copy_path(&namespace, &name),
         audience: copy_audience(&namespace, &name, &uid),
-    });
+    })
+}
+
+/// Returns the copy of an image from the host that has it; without that host while it serves none.
+fn copy_from(host: &str, image: &Image) -> Option<ImageSource> {
+    let namespace = image.namespace().unwrap_or_default();
+    let (format, encoding) = encoding(image);
     Some(ImageSource {
         shared: namespace == SHARED_NAMESPACE,
-        url: copy_url(&uid),
+        url: copy_url(&image.uid()?),
         shown: format!("the image from host {host}"),
         digest: image.digest()?.to_owned(),
         format,
         encoding,
         secret: None,
-        host: server,
+        host: source_host(image),
+        limits: DownloadLimits::default(),
         namespace,
     })
 }
 
-/// Returns what must be downloaded for an Image, or made, on the host that it is bound to. `None`: it is to be made and is not bound to a
-/// host yet.
+/// Returns what must be downloaded for an Image, or made, on the host that it is bound to. `None`: it is to be made, or is a copy, and is
+/// not bound to a host yet.
 pub(crate) fn wanted_by(image: &Image) -> Option<Wanted> {
     let namespace = image.namespace().unwrap_or_default();
     if image.spec.source.upload.is_some() {
         return uploaded_to(image, namespace).map(Wanted::Image);
     }
+    if let Some(original) = &image.spec.source.image {
+        return on_host(image, namespace, format!("the copy of Image {original}")).map(Wanted::Image);
+    }
     let Some(url) = image.spec.source.url.clone() else { return made_from(image, namespace) };
-    let secret = image.spec.source.secret_name.clone();
+    let (secret, limits) = (image.spec.source.secret_name.clone(), limits(image));
     Some(match image.digest() {
         Some(digest) => {
             let (format, encoding) = encoding(image);
@@ -177,14 +210,30 @@ pub(crate) fn wanted_by(image: &Image) -> Option<Wanted> {
                 encoding,
                 secret,
                 host,
+                limits,
             })
         }
         None => {
             let at = image.spec.source.checksum_url.clone().unwrap_or_else(|| url.clone());
             let shown = redacted_url(&at);
-            Wanted::Checksum(ChecksumSource { namespace, url: at, shown, image_url: url, secret })
+            let is_computed = image.spec.source.trust_on_first_use;
+            Wanted::Checksum(ChecksumSource {
+                namespace,
+                url: at,
+                shown,
+                image_url: url,
+                secret,
+                is_computed,
+                limits,
+            })
         }
     })
+}
+
+fn limits(image: &Image) -> DownloadLimits {
+    let (timeout, retries) = (image.spec.source.timeout_seconds, image.spec.source.retries);
+    let number = |declared: Option<i64>| declared.and_then(|number| u32::try_from(number).ok());
+    DownloadLimits { timeout_seconds: number(timeout), retries: number(retries) }
 }
 
 /// Returns the upload of an image.
@@ -201,6 +250,7 @@ pub(crate) fn uploaded_to(image: &Image, namespace: String) -> Option<ImageSourc
         encoding,
         secret: None,
         host: None,
+        limits: DownloadLimits::default(),
     })
 }
 
@@ -208,29 +258,35 @@ pub(crate) fn uploaded_to(image: &Image, namespace: String) -> Option<ImageSourc
 fn made_from(image: &Image, namespace: String) -> Option<Wanted> {
     let status = image.status.as_ref()?;
     let (kind, name) = image.origin()?;
-    let Some(digest) = image.digest().map(str::to_owned) else {
-        return Some(Wanted::Made(NewImage {
-            namespace,
-            uid: image.uid()?,
-            former_uid: former_uid(image).map(str::to_owned),
-            shown: format!("{kind} {name}"),
-            pool: status.pool.as_ref()?.to_string(),
-            snapshot: status.snapshot_id.clone()?,
-        }));
-    };
-    let (shared, shown) = (namespace == SHARED_NAMESPACE, format!("the image of {kind} {name}"));
-    Some(Wanted::Image(ImageSource {
+    if image.digest().is_some() {
+        return on_host(image, namespace, format!("the image of {kind} {name}")).map(Wanted::Image);
+    }
+    Some(Wanted::Made(NewImage {
         namespace,
-        shared,
+        uid: image.uid()?,
+        former_uid: former_uid(image).map(str::to_owned),
+        shown: format!("{kind} {name}"),
+        pool: status.pool.as_ref()?.to_string(),
+        snapshot: status.snapshot_id.clone()?,
+    }))
+}
+
+/// Returns the file of an image that is made of what the site has. `None`: its checksum is not known yet.
+fn on_host(image: &Image, namespace: String, shown: String) -> Option<ImageSource> {
+    let (format, encoding) = encoding(image);
+    Some(ImageSource {
+        shared: namespace == SHARED_NAMESPACE,
+        namespace,
         // It is downloaded from nowhere.
         url: String::new(),
         shown,
-        digest,
-        format: Format::Qcow2,
-        encoding: Encoding::default(),
+        digest: image.digest()?.to_owned(),
+        format,
+        encoding,
         secret: None,
         host: None,
-    }))
+        limits: DownloadLimits::default(),
+    })
 }
 
 /// Returns the format of the image on a host, and how its bytes are encoded at the source.

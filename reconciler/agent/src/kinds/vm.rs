@@ -64,6 +64,7 @@ use crate::key::{Key, ObjectName};
 use crate::lease_watcher::PendingLease;
 use crate::machine::MachineState;
 use crate::probes::ProbePlan;
+use crate::recorder::EventType;
 use crate::ssh_keys::KeysPlan;
 
 /// A step of a VM's plan.
@@ -145,6 +146,8 @@ pub(crate) enum Step {
     FollowPull(ImageSource),
     /// Exchanges the medium of a drive for this one, or takes it out.
     ChangeMedium(Box<MediumChange>),
+    /// Closes the tray of the drive in this slot, which the guest has opened.
+    CloseTray(u8),
     /// Plugs CPUs in until the machine has this number.
     PlugCpus(i64),
     /// Requests that the guest has this many bytes of memory beside that of its start.
@@ -252,13 +255,16 @@ impl Reconciler for VmReconciler {
         status::without_progress(stored, status)
     }
 
-    fn event(stored: Option<&VMStatus>, status: &VMStatus) -> Option<(Reason, String)> {
+    fn event(stored: Option<&VMStatus>, status: &VMStatus) -> Option<(EventType, Reason, String)> {
         let stored = stored?;
-        status::restarted(stored, status).or_else(|| stop_snapshots::not_taken(stored, status))
-    }
-
-    fn transition(stored: &VMStatus, status: &VMStatus) -> Option<(Reason, String)> {
-        status::transition(stored, status)
+        let found = status::restarted(stored, status)
+            .or_else(|| stop_snapshots::not_taken(stored, status))
+            .or_else(|| status::frozen(stored, status));
+        let warning = found.map(|(reason, note)| (EventType::Warning, reason, note));
+        warning.or_else(|| {
+            let (reason, note) = status::transition(stored, status)?;
+            Some((EventType::Normal, reason, note))
+        })
     }
 
     fn binding(vm: &VM) -> Option<&Binding> {

@@ -67,6 +67,7 @@ pub(super) enum Command {
         medium: Option<Medium>,
         reply: oneshot::Sender<Result<Changed, MachineError>>,
     },
+    CloseTray(u8, Reply),
     PlugCpus(usize, Reply),
     RequestMemory(u64, Reply),
     ReadDiskUse(oneshot::Sender<Result<Vec<DiskUse>, MachineError>>),
@@ -260,6 +261,9 @@ impl Driver {
             Command::ChangeMedium { slot, medium, reply } => {
                 let _ = reply.send(self.change_medium(slot, medium.as_ref()).await);
             }
+            Command::CloseTray(slot, reply) => {
+                let _ = reply.send(self.close_tray(slot).await);
+            }
             Command::PlugCpus(count, reply) => {
                 let _ = reply.send(self.plug_cpus(count).await);
             }
@@ -452,6 +456,11 @@ impl Driver {
     async fn change_medium(&self, slot: u8, medium: Option<&Medium>) -> Result<Changed, MachineError> {
         self.allowed(Action::ChangeDevices).await?;
         Ok(cdrom::change_medium(&self.qmp, slot, medium).await?)
+    }
+
+    async fn close_tray(&self, slot: u8) -> Result<(), MachineError> {
+        self.allowed(Action::ChangeDevices).await?;
+        Ok(cdrom::close_tray(&self.qmp, slot).await?)
     }
 
     async fn plug_cpus(&mut self, count: usize) -> Result<(), MachineError> {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use berth_qemu::guest_agent::{Filesystem, GuestAgent, GuestAgentError, GuestPart, ShutdownMode, mounts_of};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::time::Instant;
 
 use super::exchange::Exchange;
 use super::guest_facts::GuestFacts;
@@ -21,6 +22,38 @@ const POLL_EVERY: Duration = Duration::from_secs(30);
 const ONLINE_ATTEMPTS: usize = 60;
 const ONLINE_IDLE: usize = 6;
 const ONLINE_WAIT: Duration = Duration::from_millis(500);
+
+/// How long file systems may be frozen: a snapshot takes less.
+const FROZEN_LIMIT: Duration = Duration::from_secs(25);
+
+/// Whether the guest's file systems are frozen, as far as it is known. Only berth has the guest's agent freeze them.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) enum Freeze {
+    /// The guest was not asked yet: what is frozen then was frozen for a snapshot of a former agent.
+    #[default]
+    Unknown,
+    None,
+    /// They were seen frozen then, as they are during a snapshot.
+    Since(Instant),
+    /// They were frozen for too long, or were not thawed after a snapshot.
+    Overdue,
+}
+
+impl Freeze {
+    /// Returns the state after the file systems were seen frozen.
+    fn seen(self, now: Instant) -> Self {
+        match self {
+            Self::Unknown => Self::Overdue,
+            Self::None => Self::Since(now),
+            Self::Since(at) if now.duration_since(at) >= FROZEN_LIMIT => Self::Overdue,
+            other => other,
+        }
+    }
+
+    fn is_overdue(self) -> bool {
+        self == Self::Overdue
+    }
+}
 
 #[derive(Debug)]
 pub(super) enum GuestRequest {
@@ -36,6 +69,8 @@ pub(super) enum GuestRequest {
     SetOnline,
     /// Sets the guest's clock to the host's.
     SetClock,
+    /// A snapshot begins to freeze the file systems (`None`), or could not thaw them.
+    Frozen(Freeze),
 }
 
 pub(super) struct GuestTask {
@@ -53,10 +88,16 @@ impl GuestTask {
     pub(super) async fn run(mut self) {
         let mut agent = None;
         let mut wait = FIRST_POLL;
+        let mut freeze = Freeze::default();
         loop {
             tokio::select! {
                 biased;
                 request = self.requests.recv() => match request {
+                    Some(GuestRequest::Frozen(now)) => {
+                        freeze = now;
+                        wait = if now.is_overdue() { Duration::ZERO } else { wait };
+                        continue;
+                    }
                     Some(request) => {
                         self.answer(&mut agent, request).await;
                         continue;
@@ -67,7 +108,7 @@ impl GuestTask {
                 () = tokio::time::sleep(wait) => {}
             }
             let facts = tokio::select! {
-                facts = self.look(&mut agent) => facts,
+                facts = self.look(&mut agent, &mut freeze) => facts,
                 // The agent has just started: the poll under way began before, and would wait for its whole timeout.
                 () = self.poll_now.notified() => {
                     agent = None;
@@ -75,7 +116,7 @@ impl GuestTask {
                     continue;
                 }
             };
-            wait = if facts.agent { POLL_EVERY } else { (wait * 2).min(POLL_EVERY) };
+            wait = if facts.agent { POLL_EVERY } else { (wait * 2).clamp(FIRST_POLL, POLL_EVERY) };
             let news = self.facts.send_if_modified(|old| {
                 let differs = *old != facts;
                 *old = facts;
@@ -94,16 +135,18 @@ impl GuestTask {
         agent.as_mut()
     }
 
-    async fn look(&self, agent: &mut Option<GuestAgent>) -> GuestFacts {
-        let Some(connected) = self.connected(agent).await else { return GuestFacts::default() };
-        match facts(connected).await {
+    async fn look(&self, agent: &mut Option<GuestAgent>, freeze: &mut Freeze) -> GuestFacts {
+        let silent = |freeze: Freeze| GuestFacts { frozen: freeze.is_overdue(), ..GuestFacts::default() };
+        let Some(connected) = self.connected(agent).await else { return silent(*freeze) };
+        let before = self.facts.borrow().clone();
+        match facts(connected, before, freeze).await {
             Ok(facts) => facts,
             Err(error) => {
                 tracing::debug!(error = %error, "the guest's agent does not answer");
                 if !matches!(error, GuestAgentError::Silent { .. }) {
                     *agent = None;
                 }
-                GuestFacts::default()
+                silent(*freeze)
             }
         }
     }
@@ -112,6 +155,8 @@ impl GuestTask {
         let connected = self.connected(agent).await;
         match request {
             GuestRequest::Exchange(exchange) => exchange.run(agent).await,
+            // It needs no agent: see `run`.
+            GuestRequest::Frozen(_) => {}
             GuestRequest::Mounts { serial, target, reply } => {
                 let mounts = match connected {
                     Some(agent) => agent.filesystems().await.ok(),
@@ -171,8 +216,39 @@ fn offline(parts: &[GuestPart]) -> Vec<u64> {
     parts.iter().filter(|part| !part.online && part.can_change).map(|part| part.id).collect()
 }
 
-async fn facts(agent: &mut GuestAgent) -> Result<GuestFacts, GuestAgentError> {
+/// Thaws file systems that stay frozen. Returns whether they are frozen.
+async fn thaw_if_overdue(agent: &mut GuestAgent, freeze: &mut Freeze) -> bool {
+    // An agent without this command is asked to thaw them until it says that it has.
+    if !agent.frozen().await.unwrap_or(freeze.is_overdue()) {
+        *freeze = Freeze::None;
+        return false;
+    }
+    *freeze = freeze.seen(Instant::now());
+    if !freeze.is_overdue() {
+        return true;
+    }
+    let thawed = agent.thaw().await;
+    if let Err(error) = &thawed {
+        tracing::debug!(%error, "the guest's file systems stay frozen");
+    }
+    let is_frozen = agent.frozen().await.unwrap_or(thawed.is_err());
+    if !is_frozen {
+        tracing::info!("the guest's file systems, which stayed frozen, are thawed");
+        *freeze = Freeze::None;
+    }
+    is_frozen
+}
+
+/// Reads the facts. While the file systems are frozen they are those from `before`, since the agent then refuses everything else.
+async fn facts(
+    agent: &mut GuestAgent,
+    before: GuestFacts,
+    freeze: &mut Freeze,
+) -> Result<GuestFacts, GuestAgentError> {
     agent.ping().await?;
+    if thaw_if_overdue(agent, freeze).await {
+        return Ok(GuestFacts { agent: true, frozen: freeze.is_overdue(), ..before });
+    }
     // An agent may not support every command, and an administrator may forbid some: missing answers are tolerated.
     let hostname = agent.host_name().await.ok();
     let os = agent.os_info().await.unwrap_or_default();
@@ -180,4 +256,19 @@ async fn facts(agent: &mut GuestAgent) -> Result<GuestFacts, GuestAgentError> {
     let filesystems = agent.filesystems().await.unwrap_or_default();
     let facts = GuestFacts { agent: true, hostname, ..GuestFacts::default() };
     Ok(facts.with_os(os).with_interfaces(&interfaces).with_filesystems(&filesystems))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn file_systems_that_are_frozen_for_longer_than_a_snapshot_takes_are_overdue() {
+        let begun = Instant::now();
+        let seen = Freeze::None.seen(begun);
+        assert!(!seen.is_overdue() && !seen.seen(begun + Duration::from_secs(1)).is_overdue());
+        let overdue = seen.seen(begun + FROZEN_LIMIT);
+        assert!(overdue.is_overdue() && overdue.seen(begun).is_overdue());
+        assert!(Freeze::default().seen(begun).is_overdue(), "another agent had them frozen");
+    }
 }

@@ -22,6 +22,8 @@ const SIZE_STEP: u64 = 50;
 pub(crate) struct GuestFacts {
     /// Whether its agent answers.
     pub(crate) agent: bool,
+    /// Whether its file systems stay frozen, after a snapshot that is over.
+    pub(crate) frozen: bool,
     pub(crate) hostname: Option<String>,
     pub(crate) os: Option<String>,
     pub(crate) os_id: Option<String>,

@@ -20,6 +20,7 @@ fn wanted(namespace: &str, number: usize) -> Wanted {
         encoding: berth_host::Encoding::default(),
         secret: None,
         host: None,
+        limits: DownloadLimits::default(),
     })
 }
 
@@ -57,7 +58,7 @@ async fn a_download_without_its_secret_waits_for_it() {
 #[test]
 fn a_copy_with_other_bytes_is_not_repeated_and_one_that_breaks_off_is() {
     let url = || "the image from host h1".to_owned();
-    let again = |error: SystemError| match failed(Failure::Download(error, false), 1) {
+    let again = |error: SystemError| match failed(Failure::Download(error, false), 1, None) {
         State::Failed { again, .. } => again.is_some(),
         state => panic!("{state:?}"),
     };
@@ -82,6 +83,55 @@ async fn a_download_gets_what_its_secret_has() {
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert_eq!(system.credentials().basic, Some(("me".to_owned(), "canary".to_owned())));
     assert!(!format!("{wanted:?} {pulls:?}").contains("canary"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_image_with_a_url_that_cannot_be_copied_is_downloaded() {
+    let (system, pulls) = pulls();
+    let Wanted::Image(source) = wanted("a", 1) else { panic!("an image") };
+    let host = Some(SourceHost {
+        name: "h2".to_owned(),
+        address: "192.0.2.2:7444".to_owned(),
+        certificate_sha256: "ab".to_owned(),
+        path: "/file".to_owned(),
+        audience: "a".to_owned(),
+    });
+    let copy = Wanted::Image(ImageSource { host: host.clone(), ..source.clone() });
+    pulls.start(&copy, waker());
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!((system.pulls(), system.copies()), (1, 0));
+    assert_eq!(pulls.state(&copy, &waker()), None, "it is here");
+    let (url, digest) = ("copy:u".to_owned(), format!("{:064}", 2));
+    let only = Wanted::Image(ImageSource { host, url, digest, ..source });
+    pulls.start(&only, waker());
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    let failed = pulls.state(&only, &waker());
+    assert!(matches!(failed, Some(Pull::Failed { again: Some(_), .. })), "{failed:?}");
+    assert_eq!(system.pulls(), 1, "there is nowhere to download it from");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_download_takes_no_longer_than_declared_and_is_repeated_as_often_as_declared() {
+    let (system, pulls) = pulls();
+    let Wanted::Image(source) = wanted("a", 1) else { panic!("an image") };
+    // Shorter than the download.
+    let limits = DownloadLimits { timeout_seconds: Some(1), retries: Some(1) };
+    let limited = Wanted::Image(ImageSource { limits, ..source });
+    let mut failures = Vec::new();
+    for _ in 0..2 {
+        pulls.start(&limited, waker());
+        tokio::time::sleep(Duration::from_millis(900)).await;
+        assert!(matches!(pulls.state(&limited, &waker()), Some(Pull::Running { .. })));
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let Some(Pull::Failed { readiness, again }) = pulls.state(&limited, &waker()) else {
+            panic!("its time is over")
+        };
+        assert!(readiness.message().contains("longer than 1 s"), "{readiness:?}");
+        failures.push((readiness.reason(), again.is_some()));
+        tokio::time::sleep(again.unwrap_or_default()).await;
+    }
+    assert_eq!(failures, [(Reason::Retrying, true), (Reason::DownloadFailed, false)]);
+    assert_eq!(system.pulls(), 2);
 }
 
 fn pulls() -> (Arc<FakeSystem>, Pulls) {
@@ -131,10 +181,30 @@ async fn every_object_that_waits_for_a_download_is_woken_at_its_end() {
     assert!(matches!(state(&other), Some(Pull::Running { followed: true, .. })));
     tokio::time::sleep(Duration::from_secs(60)).await;
     let mut woken = BTreeSet::new();
-    while let Ok(key) = tokio::time::timeout(Duration::from_secs(1), pulls.shared.queue.next()).await {
+    while let Ok(key) = timeout(Duration::from_secs(1), pulls.shared.queue.next()).await {
         woken.insert(key);
     }
     assert!(woken.contains(&waker()) && woken.contains(&other), "{woken:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_download_has_a_rate_once_it_has_reported_twice() {
+    let (_, pulls) = pulls();
+    let one = wanted("a", 1);
+    let state = State::Running { done: 0, total: None, rate: None, reported: 0, reported_at: Instant::now() };
+    let entry = Entry { task: None, wake: BTreeSet::new(), failures: 0, state };
+    pulls.shared.entries().insert(one.clone(), entry);
+    let rate_at = async |bytes: u64| {
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        pulls.shared.progress(&one, bytes, Some(1000 << 20));
+        let Some(Pull::Running { rate, .. }) = pulls.state(&one, &waker()) else { panic!("it runs") };
+        rate
+    };
+    assert_eq!(rate_at(500 << 20).await, None, "these bytes may have been here before");
+    let rate = rate_at(600 << 20).await;
+    assert!(rate.is_some_and(|rate| (24 << 20..=25 << 20).contains(&rate)), "{rate:?}");
+    assert_eq!(rate_at(601 << 20).await, rate, "it is no twentieth more");
+    assert_eq!(per_second(1, Duration::ZERO), 1000);
 }
 
 #[tokio::test(start_paused = true)]

@@ -13,7 +13,7 @@ use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 
 use crate::consoles::{SOON, Site};
-use crate::fixture::{bound, reason_of};
+use crate::fixture::{IMAGE_URL, SHA256, bound, reason_of};
 
 /// The bytes of a qcow2 image for the fake host, some MiB.
 pub(crate) fn content(seed: u8) -> Vec<u8> {
@@ -141,9 +141,13 @@ async fn a_ticket_is_for_one_copy_of_one_image_to_one_host_that_needs_it() {
         let answer = site.refused(&path, &ticket(&site, &h2, &image).await).await;
         assert!(answer.starts_with("400 "), "{wrong}: {answer}");
     }
-    site.fixture.make::<Disk>("downloaded", json!({"image": "debian"}), Some(on_h2())).await;
-    let debian = site.fixture.until::<Image>("debian", |_| true).await;
-    let answer = site.refused(&path(&debian, "h2", 0), &ticket(&site, &h2, &debian).await).await;
+    // Its file is not the one that its checksum is of.
+    let spec = json!({"source": {"url": IMAGE_URL, "sha256": SHA256}, "compression": "xz"});
+    site.fixture.make::<Image>("unpacked", spec, Some(bound())).await;
+    site.fixture.make::<Disk>("downloaded", json!({"image": "unpacked"}), Some(on_h2())).await;
+    let is_seen = |image: &Image| image.status.as_ref().is_some_and(|status| !status.conditions.is_empty());
+    let unpacked = site.fixture.until::<Image>("unpacked", is_seen).await;
+    let answer = site.refused(&path(&unpacked, "h2", 0), &ticket(&site, &h2, &unpacked).await).await;
     assert!(answer.starts_with("404 the image is not on this host"), "{answer}");
 }
 

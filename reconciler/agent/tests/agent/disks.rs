@@ -30,7 +30,7 @@ async fn attached(fixture: &Fixture) {
     fixture.until::<HotswapDiskAttachment>("data", |a| attachment_reason(a) == "Attached").await;
 }
 
-async fn running() -> Fixture {
+pub(crate) async fn running() -> Fixture {
     let fixture = Fixture::start().await;
     fixture.furnish().await;
     fixture.make_vm(json!({})).await;
@@ -123,6 +123,12 @@ fn restored(token: Option<&'static str>) -> impl Fn(&Disk) -> bool {
 
 async fn running_with_snapshot() -> Fixture {
     let fixture = running().await;
+    take_snapshot(&fixture).await;
+    fixture
+}
+
+/// Takes a snapshot of the boot disk of the VM.
+pub(crate) async fn take_snapshot(fixture: &Fixture) {
     let mut status = bound();
     for (field, value) in [("snapshotID", "s-1"), ("volumeID", ROOT), ("pool", "default")] {
         status[field] = value.into();
@@ -131,7 +137,6 @@ async fn running_with_snapshot() -> Fixture {
     fixture
         .until::<DiskSnapshot>("before", |s| s.status.as_ref().is_some_and(|s| s.taken_at.is_some()))
         .await;
-    fixture
 }
 
 #[tokio::test(start_paused = true)]
@@ -552,6 +557,21 @@ async fn a_deleted_disk_comes_back_from_the_trash_and_a_retained_one_stays_where
     fixture.until_gone::<Disk>("back").await;
     assert!(fixture.system.volumes_now().contains_key(DATA) && fixture.system.trash_now().is_empty());
     assert!(fixture.system.volumes_now().contains_key(ROOT));
+
+    let retained = |host: &berth_api::Host| {
+        let volumes = host.status.iter().flat_map(|status| &status.retained_volumes);
+        volumes.map(|volume| volume.name.clone()).collect::<Vec<String>>()
+    };
+    tokio::time::sleep(Duration::from_secs(70)).await;
+    assert_eq!(retained(&fixture.host().await), ["back"]);
+    let mut disk = disk;
+    disk.metadata.name = Some("again".to_owned());
+    fixture.api::<Disk>().create(&Default::default(), &disk).await.expect("created");
+    let status = Patch::Merge(json!({"status": disk_bound(DATA)}));
+    fixture.api::<Disk>().patch_status("again", &PatchParams::default(), &status).await.expect("bound");
+    fixture.until::<Disk>("again", size("1Gi")).await;
+    tokio::time::sleep(Duration::from_secs(70)).await;
+    assert_eq!(retained(&fixture.host().await), [""; 0], "a Disk has it");
 }
 
 #[tokio::test(start_paused = true)]

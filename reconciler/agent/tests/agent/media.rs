@@ -102,6 +102,26 @@ async fn a_guest_that_uses_a_medium_is_asked_until_it_lets_go() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_guest_that_cannot_eject_has_its_tray_closed_again_with_the_medium() {
+    let fixture = Fixture::start().await;
+    fixture.furnish().await;
+    image(&fixture, "installer", "c", "iso").await;
+    let drive = |can_eject: bool| json!([{"name": "a", "image": "installer", "guestCanEject": can_eject}]);
+    fixture.make_vm(json!({"cdroms": drive(true)})).await;
+    fixture.until::<VM>("web", has("a", true, false)).await;
+    fixture.system.hypervisor().guest_ejects(INSTANCE, 0);
+    fixture.until::<VM>("web", has("a", true, true)).await;
+    fixture.change::<VM>("web", json!({"cdroms": drive(false)})).await;
+    let closed = fixture.until::<VM>("web", has("a", true, false)).await;
+    assert!(closed.status.expect("it runs").pending_power_cycle.is_empty());
+    for _ in 0..3 {
+        fixture.system.hypervisor().guest_ejects(INSTANCE, 0);
+        fixture.assert_quiet().await;
+        assert!(has("a", true, false)(&fixture.until::<VM>("web", |_| true).await));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_image_of_another_format_is_no_medium() {
     let fixture = Fixture::start().await;
     fixture.furnish().await;

@@ -45,6 +45,42 @@ pub struct TrashedVolume {
     pub deleted_at: String,
 }
 
+/// The file of a disk that was deleted with `deletionPolicy: Retain`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RetainedVolume {
+    /// Its identity.
+    #[serde(rename = "volumeID")]
+    #[schemars(length(max = 253))]
+    pub volume_id: String,
+    /// The StoragePool its file is in.
+    #[schemars(length(max = 253))]
+    pub pool: String,
+    /// The Disk's namespace.
+    #[schemars(length(max = 253))]
+    pub namespace: String,
+    /// The Disk's name.
+    #[schemars(length(max = 253))]
+    pub name: String,
+    /// Its size, as a quantity.
+    #[schemars(length(max = 32))]
+    pub size: String,
+    /// The Image it was made from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub image: Option<String>,
+    /// The `source` that its Disk declared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<TrashedSource>,
+    /// Whether space is reserved for its whole size.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub thick: bool,
+    /// The KeyClass that protects the key of its encrypted file, as `NAMESPACE/NAME`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 127))]
+    pub key_class: Option<String>,
+}
+
 /// The `source` of a deleted disk: one of these. The disk made again declares it too; its data does not come from there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]

@@ -29,7 +29,7 @@ pub struct VMStatus {
     pub observed_generation: i64,
     /// `Ready`, `Reconciling`, `Stalled`, `Scheduled`, `Running`, `GuestReady`, `ClassSynced`, `InterfacesSynced`,
     /// `GuestUsersSynced` (only with `guestUsers`), `PlacementSynced`, `RestoreSynced` and `SecurityGroupsSynced` (only while they are
-    /// `False`).
+    /// `False`), `GuestFrozen` (only while it is `True`).
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::exact::list")]
     #[schemars(schema_with = "crate::condition::schema")]
     pub conditions: Conditions,

@@ -44,6 +44,7 @@ pub(crate) fn vm(cache: &Cache, config: &Config, vm: &VM, batch: &mut WriteBatch
             config.clock.now(),
         );
     }
+    condition::remove(&mut status.conditions, ConditionType::GuestFrozen);
     status.state = Some(VMState::Failed);
     status.process = None;
     status.guest = None;

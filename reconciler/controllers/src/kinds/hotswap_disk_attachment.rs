@@ -126,6 +126,13 @@ fn plan(attachment: &HotswapDiskAttachment, observed: &Observed) -> Plan<Decisio
     if disk.metadata.deletion_timestamp.is_some() {
         return wait(Reason::WaitingForDisk, format!("Disk {} is being deleted", disk_key.name));
     }
+    if disk.is_read_only_many() {
+        let text = format!(
+            "Disk {} is ReadOnlyMany: list it in the disks of VM {} with readOnly (read_only in Terraform), also while that runs",
+            disk_key.name, vm_key.name
+        );
+        return Plan::blocked(Decision::Wait(Readiness::Stalled(Reason::InvalidSpec, text)), dependencies);
+    }
     if let Some(user) = &observed.user {
         return wait(Reason::DiskInUse, format!("Disk {} is used by {user}", disk_key.name));
     }
@@ -212,17 +219,16 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    #[test]
-    fn an_attachment_whose_disks_image_is_being_deleted_waits_for_each_image_of_that_name() {
+    /// An attachment of a disk of this kind to a VM that is bound.
+    fn seen(disk: serde_json::Value) -> (HotswapDiskAttachment, Observed) {
         let object = |kind: &str, spec: serde_json::Value, status: serde_json::Value| {
             json!({"apiVersion": "berth.dev/v1alpha1", "kind": kind,
                 "metadata": {"name": "data", "namespace": "ns", "uid": "u1"}, "spec": spec, "status": status})
         };
         let attachment = object("HotswapDiskAttachment", json!({"vm": "data", "disk": "data"}), json!(null));
-        let attachment = serde_json::from_value(attachment).expect("an attachment");
         let binding = json!({"binding": {"host": "h1", "epoch": 1}});
         let vm = object("VM", json!({"class": "small", "disks": [{"name": "root", "boot": true}]}), binding);
-        let disk = object("Disk", json!({"image": "debian"}), json!(null));
+        let disk = object("Disk", disk, json!(null));
         let observed = Observed {
             vm: Some(Arc::new(serde_json::from_value(vm).expect("a VM"))),
             disk: Some(Arc::new(serde_json::from_value(disk).expect("a disk"))),
@@ -232,8 +238,27 @@ mod tests {
             is_claimed: false,
             unconfirmed: None,
             obstacle: None,
-            deleting: Some(Key::namespaced(ObjectKind::Image, berth_api::SHARED_NAMESPACE, "debian")),
+            deleting: None,
         };
+        (serde_json::from_value(attachment).expect("an attachment"), observed)
+    }
+
+    #[test]
+    fn a_disk_that_several_vms_read_is_not_attached() {
+        let (attachment, observed) = seen(json!({"image": "debian", "access": "ReadOnlyMany"}));
+        let plan = plan(&attachment, &observed);
+        let Decision::Wait(Readiness::Stalled(Reason::InvalidSpec, text)) = &plan.decision else {
+            panic!("{plan:?}")
+        };
+        assert!(text.contains("Disk data is ReadOnlyMany") && text.contains("disks of VM data"), "{text}");
+        assert!(plan.steps.is_empty());
+    }
+
+    #[test]
+    fn an_attachment_whose_disks_image_is_being_deleted_waits_for_each_image_of_that_name() {
+        let (attachment, mut observed) = seen(json!({"image": "debian"}));
+        let image = Key::namespaced(ObjectKind::Image, berth_api::SHARED_NAMESPACE, "debian");
+        observed.deleting = Some(image);
         let Outcome::Blocked(dependencies) = plan(&attachment, &observed).outcome else { panic!("it waits") };
         for namespace in ["ns", berth_api::SHARED_NAMESPACE] {
             let dependency = Dependency::Object(Key::namespaced(ObjectKind::Image, namespace, "debian"));

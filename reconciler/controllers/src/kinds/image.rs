@@ -1,8 +1,10 @@
-//! The Image controller: binds an image to a host that verifies it, to the host of the disk or the snapshot that it is made from, or
-//! to one that an upload fits on. Images of the last two stay there. The users stay up to date here also after that:
+//! The Image controller: binds an image to a host that verifies it, to the host of the disk, the snapshot or the other image that it is
+//! made from, or to one that an upload fits on. All but the first stay there. The users stay up to date here also after that:
 //! no host knows all its disks.
 
+mod holders;
 mod origin;
+mod original;
 mod upload;
 
 use berth_api::console::{COPY_ACCOUNT, DOWNLOAD_ACCOUNT, UPLOAD_ACCOUNT};
@@ -20,6 +22,7 @@ use crate::{
     plan::{Dependency, Outcome, Plan},
 };
 use origin::{Origin, Place};
+use original::{Content, Obstacle, Original};
 
 #[derive(Debug)]
 struct Observed {
@@ -29,8 +32,10 @@ struct Observed {
     lost: bool,
     /// Another host, to check whether it refuses the image too.
     other: Option<String>,
-    /// The Disk or the DiskSnapshot that it is made from. `None`: it has a URL.
+    /// The Disk or the DiskSnapshot that it is made from. `None`: it has another source.
     origin: Option<Origin>,
+    /// The Image that it is a copy of. `None`: as for `origin`.
+    original: Option<Original>,
     /// The host that it is bound to, if that is fenced.
     fenced: Option<String>,
     /// The host for the file, if it is uploaded; the error is for people.
@@ -47,7 +52,11 @@ enum Decision {
     Bind(String),
     /// To the host of what it is made from.
     BindTo(Place),
-    /// Its disk or snapshot is waited for, or a host that it fits on.
+    /// To a host that has the content of its original.
+    BindToCopy(Content),
+    /// It can never be what it is declared as.
+    Refuse(String),
+    /// Its disk, snapshot or original is waited for, or a host that it fits on.
     WaitFor(Reason, String),
     /// To a host that it is uploaded to.
     BindForUpload(String),
@@ -59,6 +68,7 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
     let Some(image) = cache.tables.images.get(key).cloned() else { return Outcome::Settled };
     let plan = plan(&image, &observe(cache, &image));
     let mut status = status(&image, &plan.decision, config.clock.now());
+    status.hosts = holders::of(cache, &image);
     let users = cache.listed_users(key, &status.used_by);
     status.used_by.clone_from(&users);
     batch.used(image.as_ref(), status, &users, config.clock.now());
@@ -66,7 +76,9 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
         ticket_accounts::ensure(cache, key.namespace(), &[UPLOAD_ACCOUNT], batch);
     }
     if image.is_copyable() && image.metadata.deletion_timestamp.is_none() {
-        ticket_accounts::ensure(cache, key.namespace(), &[DOWNLOAD_ACCOUNT], batch);
+        if image.is_local() {
+            ticket_accounts::ensure(cache, key.namespace(), &[DOWNLOAD_ACCOUNT], batch);
+        }
         ticket_accounts::ensure(cache, SYSTEM_NAMESPACE, &[COPY_ACCOUNT], batch);
     }
     plan.outcome
@@ -89,9 +101,11 @@ fn observe(cache: &Cache, image: &Image) -> Observed {
         after.filter(|name| **name != b.host).cloned()
     });
     let origin = origin::observe(cache, image);
+    let original = original::observe(cache, image);
     let fenced = binding.map(|b| b.host.clone()).filter(|host| cache.is_fenced(host));
     let upload = upload::host(cache, image);
-    Observed { host, lost: binding.is_some_and(|b| !alive(&b.host)), other, origin, fenced, upload }
+    let lost = binding.is_some_and(|b| !alive(&b.host));
+    Observed { host, lost, other, origin, original, fenced, upload }
 }
 
 fn plan(image: &Image, observed: &Observed) -> Plan<Decision> {
@@ -100,6 +114,9 @@ fn plan(image: &Image, observed: &Observed) -> Plan<Decision> {
     let is_verified = status.is_some_and(|s| s.virtual_size.is_some());
     if let Some(origin) = &observed.origin {
         return plan_made(image, origin, observed.fenced.as_ref());
+    }
+    if let Some(original) = &observed.original {
+        return plan_copied(image, original, observed.fenced.as_ref());
     }
     if let Some(host) = &observed.upload {
         return plan_uploaded(image, host, observed);
@@ -122,12 +139,8 @@ fn plan(image: &Image, observed: &Observed) -> Plan<Decision> {
 
 /// The plan for an image that is made from a disk or a snapshot: it stays on the host that makes it.
 fn plan_made(image: &Image, origin: &Origin, fenced: Option<&String>) -> Plan<Decision> {
-    let is_bound = image.status.as_ref().is_some_and(|s| s.binding.is_some());
-    if let (Some(host), None) = (fenced, &image.metadata.deletion_timestamp) {
-        return Plan::settled(Decision::Lost(host.clone()));
-    }
-    if is_bound || image.metadata.deletion_timestamp.is_some() {
-        return Plan::settled(Decision::NoChange);
+    if let Some(decision) = stays(image, fenced) {
+        return Plan::settled(decision);
     }
     match &origin.place {
         Ok(place) => Plan::settled(Decision::BindTo(place.clone())),
@@ -139,6 +152,30 @@ fn plan_made(image: &Image, origin: &Origin, fenced: Option<&String>) -> Plan<De
             let dependencies = vec![Dependency::Object(origin.key.clone())];
             Plan::blocked(Decision::WaitFor(reason, text.clone()), dependencies)
         }
+    }
+}
+
+/// The plan for an image that is a copy of another one: it stays on the host that it was found on.
+fn plan_copied(image: &Image, original: &Original, fenced: Option<&String>) -> Plan<Decision> {
+    if let Some(decision) = stays(image, fenced) {
+        return Plan::settled(decision);
+    }
+    let decision = match &original.content {
+        Ok(content) => return Plan::settled(Decision::BindToCopy(content.clone())),
+        Err(Obstacle::Waits(text)) => Decision::WaitFor(Reason::WaitingForImage, text.clone()),
+        // Another original of that name may be declared.
+        Err(Obstacle::Differs(text)) => Decision::Refuse(text.clone()),
+    };
+    Plan::blocked(decision, vec![Dependency::Object(original.key.clone()), Dependency::Hosts])
+}
+
+/// Returns the decision for an image that is not bound to another host: one that is bound, or deleted. `None`: it is to be bound.
+fn stays(image: &Image, fenced: Option<&String>) -> Option<Decision> {
+    let is_deleted = image.metadata.deletion_timestamp.is_some();
+    let is_bound = image.status.as_ref().is_some_and(|status| status.binding.is_some());
+    match fenced.filter(|_| !is_deleted) {
+        Some(host) => Some(Decision::Lost(host.clone())),
+        None => (is_bound || is_deleted).then_some(Decision::NoChange),
     }
 }
 
@@ -199,6 +236,19 @@ fn status(image: &Image, decision: &Decision, now: Timestamp) -> ImageStatus {
             status.pool = Some(place.pool.clone());
             (Reason::Pending, format!("host {} makes it", place.host))
         }
+        Decision::BindToCopy(content) => {
+            status.binding = Some(Binding { host: content.host.clone(), epoch: 1 });
+            status.checksum = Some(content.checksum.clone());
+            status.media_type.clone_from(&content.media_type);
+            (Reason::Pending, format!("host {} has its content", content.host))
+        }
+        Decision::Refuse(text) => {
+            let stalled = Readiness::Stalled(Reason::InvalidSpec, text.clone());
+            stalled.write(&mut status.conditions, generation, now);
+            status.state = Some(ImageState::Failed);
+            status.observed_generation = generation;
+            return status;
+        }
         Decision::Lost(host) => {
             let text = format!("its file was on host {host}, which is gone for good: create another Image");
             Readiness::Stalled(Reason::HostFenced, text).write(&mut status.conditions, generation, now);
@@ -232,7 +282,7 @@ mod tests {
 
     fn observed(host: Option<&str>) -> Observed {
         let host = host.map(Into::into);
-        Observed { host, lost: false, other: None, origin: None, fenced: None, upload: None }
+        Observed { host, lost: false, other: None, origin: None, original: None, fenced: None, upload: None }
     }
 
     #[test]
@@ -322,6 +372,37 @@ mod tests {
             (lost.state, lost.conditions[0].reason.as_str()),
             (Some(ImageState::Failed), "HostFenced")
         );
+    }
+
+    #[test]
+    fn a_copy_has_the_checksum_of_its_original_and_stays_where_that_was() {
+        let key = Key::namespaced(ObjectKind::Image, "default", "golden");
+        let seen = |content: Result<Content, Obstacle>| Observed {
+            original: Some(Original { key: key.clone(), content }),
+            ..observed(Some("a"))
+        };
+        let now = Timestamp::UNIX_EPOCH;
+        let mut copy = image(json!(null));
+        copy.spec.source = serde_json::from_value(json!({"image": "golden"})).expect("a source");
+        let waits = plan(&copy, &seen(Err(Obstacle::Waits("Image golden is not verified yet".into()))));
+        let needs = vec![Dependency::Object(key.clone()), Dependency::Hosts];
+        assert_eq!(waits.outcome, Outcome::Blocked(needs));
+        assert_eq!(status(&copy, &waits.decision, now).conditions[0].reason, "WaitingForImage");
+        let differs = plan(&copy, &seen(Err(Obstacle::Differs("another format".into()))));
+        let refused = status(&copy, &differs.decision, now);
+        assert_eq!(
+            (refused.state, refused.conditions[0].reason.as_str()),
+            (Some(ImageState::Failed), "InvalidSpec")
+        );
+        let content = Content { host: "h2".into(), checksum: "ab".into(), media_type: Some("x+zstd".into()) };
+        let bound = status(&copy, &plan(&copy, &seen(Ok(content))).decision, now);
+        assert_eq!(bound.binding.as_ref().map(|binding| binding.host.as_str()), Some("h2"));
+        assert_eq!((bound.checksum.as_deref(), bound.media_type.as_deref()), (Some("ab"), Some("x+zstd")));
+        copy.status = Some(bound);
+        let gone = seen(Err(Obstacle::Waits("Image golden does not exist (yet)".into())));
+        assert_eq!(plan(&copy, &gone).decision, Decision::NoChange, "it needs its original no more");
+        let fenced = Observed { fenced: Some("h2".into()), ..gone };
+        assert_eq!(plan(&copy, &fenced).decision, Decision::Lost("h2".into()));
     }
 
     #[test]

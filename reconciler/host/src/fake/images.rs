@@ -74,7 +74,11 @@ impl FakeSystem {
         });
         facts.readers.insert(source.namespace.clone());
         self.files.put(&facts.path, found.virtual_size);
-        Ok(facts.clone())
+        let facts = facts.clone();
+        if let Some(bytes) = state.served.get(&facts.digest).cloned() {
+            state.contents.insert(facts.digest.clone(), bytes);
+        }
+        Ok(facts)
     }
 
     /// Makes an upload an image, as a real host does with bytes that need no conversion.
@@ -288,6 +292,24 @@ impl Images for FakeSystem {
             Ok(ResolvedImage { digest, media_type: None })
         };
         self.call("resolve", work).await
+    }
+
+    async fn compute_checksum(
+        &self,
+        source: &ChecksumSource,
+        credentials: &Credentials,
+        progress: Progress<'_>,
+    ) -> Result<String> {
+        self.state().credentials.clone_from(credentials);
+        let work = async {
+            let found = self.state().sources.get(&source.image_url).cloned();
+            let (url, detail) = (source.shown.clone(), "404 Not Found".to_owned());
+            let found = found.ok_or(SystemError::ImageNotFound { url, detail })?;
+            tokio::time::sleep(PULL_TIME).await;
+            progress(found.bytes, Some(found.bytes));
+            Ok(found.sha256)
+        };
+        self.call("compute_checksum", work).await
     }
 
     async fn images(&self) -> Result<Vec<ImageFacts>> {

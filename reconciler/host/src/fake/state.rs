@@ -17,6 +17,8 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) sources: BTreeMap<String, FakeSource>,
+    /// The bytes of images at URLs, by digest. Others have none, so they cannot be copied.
+    pub(super) served: BTreeMap<String, Vec<u8>>,
     /// Content of checksum files, by URL.
     pub(super) checksums: BTreeMap<String, String>,
     /// Those of the last request.
@@ -24,7 +26,7 @@ pub(super) struct State {
     /// Virtual size of the image at every other URL, if there is one.
     pub(super) any_image: Option<u64>,
     pub(super) images: BTreeMap<String, ImageFacts>,
-    /// The bytes of the images that were made, uploaded or copied, by digest.
+    /// The bytes of the images that were made, uploaded, copied or downloaded, by digest.
     pub(super) contents: BTreeMap<String, Vec<u8>>,
     /// The number of images that were copied from other hosts.
     pub(super) copies: u64,
@@ -89,6 +91,7 @@ impl Default for State {
     fn default() -> Self {
         Self {
             sources: BTreeMap::new(),
+            served: BTreeMap::new(),
             checksums: BTreeMap::new(),
             credentials: Credentials::default(),
             any_image: None,

@@ -424,7 +424,8 @@ impl Volumes for FakeSystem {
         let work = async {
             let mut state = self.state();
             let lost = || SystemError::VolumeLost { id: id.to_owned() };
-            state.volumes.get_mut(id).ok_or_else(lost)?.facts.owner = owner.clone();
+            let facts = &mut state.volumes.get_mut(id).ok_or_else(lost)?.facts;
+            (facts.owner, facts.retained) = (owner.clone(), false);
             Ok(())
         };
         self.call("hand_over_volume", work).await

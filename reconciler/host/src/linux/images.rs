@@ -36,7 +36,7 @@ use ipnet::IpNet;
 use tokio::sync::watch;
 
 use super::files::{self, blocking};
-use super::layout::{Layout, check_digest};
+use super::layout::{Layout, check_digest, is_digest};
 use crate::{
     ChecksumSource, Credentials, ImageFacts, ImageSource, Progress, RemoteImage, ResolvedImage, SystemError,
 };
@@ -119,8 +119,16 @@ impl LinuxImages {
     pub(super) async fn forget_downloads(&self, but: &BTreeSet<ImageSource>) -> Result<()> {
         let folder = self.cache.folder();
         let (layout, process) = (self.cache.layout().clone(), self.process.clone());
-        let kept: BTreeSet<String> = but.iter().map(partial::name).collect();
+        let but = but.clone();
+        let cache = self.cache.clone();
         blocking(move || {
+            let mut kept: BTreeSet<String> = but.iter().map(partial::name).collect();
+            for source in &but {
+                // The bytes that its checksum was computed of, until the download has taken them.
+                if is_digest(&source.digest) && cache.get(&source.digest)?.is_none() {
+                    kept.insert(partial::name(&source.with_no_digest()));
+                }
+            }
             partial::forget(&folder, |name, _| !kept.contains(name))?;
             make::forget_others(&layout, &process)
         })
@@ -152,6 +160,36 @@ impl LinuxImages {
         }
         let digest = checksums::find(&client, source).await?;
         Ok(ResolvedImage { digest, media_type: None })
+    }
+
+    /// Returns the SHA-256 of the bytes that a URL has now, which are kept for the download of the image.
+    pub(super) async fn compute(
+        &self,
+        source: &ChecksumSource,
+        credentials: &Credentials,
+        progress: Progress<'_>,
+    ) -> Result<String> {
+        let client = self.client(credentials, &source.image_url, &source.shown)?;
+        let Some(unknown) = source.computed_from() else {
+            let (what, value) = ("checksum source", source.shown.clone());
+            return Err(SystemError::Invalid { what, value, why: "its checksum is not to be computed" });
+        };
+        let place = Place::of(&self.cache.folder(), &unknown);
+        let (report, mut seen) = watch::channel((0, None));
+        let (max_bytes, rules) = (self.max_bytes, &self.rules);
+        let job = Job { source: &unknown, place: &place, stored: true, max_bytes, rules, report: &report };
+        let mut work = std::pin::pin!(download::digest(&job, &client));
+        loop {
+            tokio::select! {
+                biased;
+                digest = &mut work => return digest,
+                // The sender lives as long as the work.
+                Ok(()) = seen.changed() => {
+                    let (bytes, of) = *seen.borrow_and_update();
+                    progress(bytes, of);
+                }
+            }
+        }
     }
 
     pub(super) async fn pull(
@@ -231,6 +269,8 @@ impl LinuxImages {
         // If the image is already cached, the download only proves that this namespace may read it; the bytes are not
         // stored again. Those of an upload are.
         let stored = source.upload().is_some() || self.cached(&source.digest).await?.is_none();
+        let (folder, wanted) = (self.cache.folder(), source.clone());
+        blocking(move || partial::take_computed(&folder, &wanted, stored)).await?;
         let job =
             Job { source, place: &place, stored, max_bytes: self.max_bytes, rules: &self.rules, report };
         let verified = download::run(&job, access).await?;

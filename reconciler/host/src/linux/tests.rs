@@ -139,6 +139,7 @@ async fn an_image_stays_as_long_as_a_volume_needs_it() {
         encoding: crate::Encoding::default(),
         secret: None,
         host: None,
+        limits: crate::DownloadLimits::default(),
     };
     let owner = VolumeOwner {
         namespace: "n".to_owned(),

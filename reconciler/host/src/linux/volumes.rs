@@ -239,7 +239,7 @@ impl LinuxVolumes {
         let lost = || SystemError::VolumeLost { id: id.to_owned() };
         let note = Note::read(&place.note)?.ok_or_else(lost)?;
         let note = note.map_err(|detail| place.damaged(&detail))?;
-        if note.owner == *owner {
+        if note.owner == *owner && !note.retained {
             return Ok(());
         }
         Note { owner: owner.clone(), retained: false, ..note }.write(&place.note)?;

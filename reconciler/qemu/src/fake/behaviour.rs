@@ -14,6 +14,8 @@ pub struct Behaviour {
     /// Commands that the configuration of the guest agent forbids.
     pub disabled_commands: Vec<String>,
     pub guest: GuestFacts,
+    /// The guest agent freezes file systems and does not thaw them.
+    pub never_thaws: bool,
     /// Whether the guest, once booted, plugs memory in and out as QEMU requests.
     pub plugs_memory: bool,
     /// Whether the guest, once booted, has a driver for the balloon.
@@ -59,6 +61,7 @@ impl Default for Behaviour {
             guest_agent: true,
             disabled_commands: Vec::new(),
             guest: GuestFacts::default(),
+            never_thaws: false,
             plugs_memory: true,
             balloons: true,
             memory_used: 64 << 20,

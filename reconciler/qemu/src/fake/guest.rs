@@ -42,6 +42,11 @@ pub(super) fn answer(machine: &mut Machine, message: &Value) -> (Option<Value>, 
             machine.freezes += 1;
             json!(1)
         }
+        "guest-fsfreeze-status" => json!(if machine.is_frozen { "frozen" } else { "thawed" }),
+        "guest-fsfreeze-thaw" if machine.behaviour.never_thaws => {
+            let error = json!({"class": "GenericError", "desc": "failed to thaw /: Device or resource busy"});
+            return (Some(json!({ "error": error })), Vec::new());
+        }
         "guest-fsfreeze-thaw" => json!(u8::from(std::mem::take(&mut machine.is_frozen))),
         "guest-sync-delimited" | "guest-sync" => args.get("id").cloned().unwrap_or(Value::Null),
         "guest-ping" | "guest-set-time" => json!({}),

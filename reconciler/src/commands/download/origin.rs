@@ -91,9 +91,7 @@ impl<'a> Origin<'a> {
         let spec = ImageSpec {
             source: self.kind.source(self.name),
             format: ImageFormat::Qcow2,
-            compression: None,
-            guest_os: None,
-            deletion_protection: false,
+            ..ImageSpec::default()
         };
         let mut wanted = Image::new(&self.image, spec);
         wanted.labels_mut().insert(DOWNLOAD_LABEL.to_owned(), self.kind.word().to_owned());

@@ -8,6 +8,7 @@ use super::package::Package;
 use super::units::bytes;
 use super::{LICENCE, OvfError, devices, short, unknown_section};
 use crate::import::domain::Domain;
+use crate::import::guest::GuestSystem;
 use crate::import::origin::Origin;
 use crate::import::xml::{all, attribute, first, local, text};
 
@@ -75,6 +76,7 @@ pub(super) fn read(
         memory,
         firmware,
         uuid: None,
+        guest: guest(system),
         // Those products give every machine one, and it is the console of most appliances.
         has_screen: true,
         disks: Vec::new(),
@@ -126,6 +128,13 @@ fn firmware(system: Node<'_, '_>, hardware: Node<'_, '_>) -> Firmware {
         (true, false) => Firmware::UEFI,
         (false, _) => Firmware::BIOS,
     }
+}
+
+/// The guest by its product and its operating system.
+fn guest(system: Node<'_, '_>) -> GuestSystem {
+    let product = |name: &str| text(system, &["ProductSection", name]);
+    let os = text(system, &["OperatingSystemSection", "Description"]);
+    GuestSystem::of_appliance(product("Product"), product("Vendor"), product("Version"), os)
 }
 
 fn is_windows(system: Node<'_, '_>) -> bool {

@@ -146,10 +146,11 @@ fn the_configuration_has_uploads_sizes_and_buses() {
             &format!(
                 "    file   = \"${{path.module}}/probe-appliance-disk1.vmdk\"\n    sha256 = \"{sha256}\"\n"
             ),
+            "  os          = { distribution = \"Debian GNU/Linux 11 (64-bit)\" }\n  description = \"Probe by Example\"\n  version     = \"4.2\"\n",
             "  format = \"vmdk\"\n",
             "  compression = \"gzip\"\n",
-            "resource \"berth_disk\" \"probe-appliance-disk1\" {\n  name  = \"probe-appliance-disk1\"\n  image = berth_image.probe-appliance-disk1.name\n  size  = \"16Gi\"\n}\n",
-            "resource \"berth_disk\" \"probe-appliance-disk3\" {\n  name = \"probe-appliance-disk3\"\n  size = \"100Gi\"\n}\n",
+            "resource \"berth_disk\" \"probe-appliance-disk1\" {\n  name          = \"probe-appliance-disk1\"\n  image         = berth_image.probe-appliance-disk1.name\n  size          = \"16Gi\"\n  imported_from = { system = \"OVF\", guest = \"Probe Appliance\", disk = \"disk1\" }\n}\n",
+            "resource \"berth_disk\" \"probe-appliance-disk3\" {\n  name          = \"probe-appliance-disk3\"\n  size          = \"100Gi\"\n  imported_from = { system = \"OVF\", guest = \"Probe Appliance\", disk = \"disk3\" }\n}\n",
             "{ name = berth_disk.probe-appliance-disk1.name, boot = true },",
             "{ name = berth_disk.probe-appliance-disk3.name, bus = \"sata\" },",
             "firmware = \"UEFISecureBoot\"",

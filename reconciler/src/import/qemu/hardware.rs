@@ -7,6 +7,7 @@ use berth_api::{Firmware, hardware::is_uuid};
 use super::options::short;
 use super::{Argument, CommandLineError, Guest, MAX_NAME, Properties};
 use crate::import::domain::Domain;
+use crate::import::guest::GuestSystem;
 
 /// The memory of a guest that declares none.
 const DEFAULT_MEMORY: u64 = 128 << 20;
@@ -36,6 +37,7 @@ pub(super) fn read(guest: &Guest<'_>) -> Result<Domain, CommandLineError> {
         memory: memory(guest, &mut notes)?,
         firmware: firmware(guest, &mut notes)?,
         uuid: uuid(guest)?,
+        guest: GuestSystem::default(),
         has_screen: has_screen(guest, &mut notes)?,
         disks: Vec::new(),
         cdroms: Vec::new(),

@@ -69,7 +69,7 @@ fn work_of(observed: &Observed, running: impl Fn() -> Readiness) -> Plan<Step> {
 fn work(wanted: Wanted, pull: Option<&Pull>, running: impl Fn(u64, Option<u64>) -> Readiness) -> Plan<Step> {
     match pull {
         None => Plan::steps(vec![Step::Start(wanted)], running(0, None)),
-        Some(Pull::Running { done, total, followed }) => {
+        Some(Pull::Running { done, total, followed, .. }) => {
             let follow = (!followed).then_some(Step::Follow(wanted));
             Plan::steps(follow.into_iter().collect(), running(*done, *total))
         }

@@ -132,7 +132,7 @@ fn a_backup_is_made_once_and_its_progress_is_reported() {
     let new = bound("a", json!({}));
     let start = plan(&new, &seen(&new, None));
     assert!(matches!(start.steps[..], [Step::Start(Wanted::Backup(..))]), "{start:?}");
-    let running = Pull::Running { done: 37, total: Some(100), followed: true };
+    let running = Pull::Running { done: 37, total: Some(100), rate: None, followed: true };
     let observed = seen(&new, Some(running));
     let goes_on = plan(&new, &observed);
     assert!(goes_on.steps.is_empty() && goes_on.readiness.message() == "35 % backed up", "{goes_on:?}");

@@ -14,7 +14,7 @@ use crate::pulls::Wanted;
 use crate::snapshots::take;
 use berth_host::{NewRestore, SystemError};
 use berth_qemu::block::ObservedDisk;
-use berth_qemu::machine::DiskSpec;
+use berth_qemu::machine::{Backing, DiskSpec};
 
 pub(super) async fn apply(ctx: &Context, disk: &Disk, step: &Step) -> Result<(), Error> {
     let key = || Key::of(disk);
@@ -48,10 +48,15 @@ pub(super) async fn apply(ctx: &Context, disk: &Disk, step: &Step) -> Result<(),
             wake_snapshots(ctx, volume);
         }
         Step::Reserve { pool, volume, bytes } => ctx.system.reserve_volume(pool, volume, *bytes).await?,
-        Step::SetLimits { volume, limits } => match ctx.machines.holder(volume) {
-            Some(machine) => machine.set_limits(volume, *limits).await?,
-            None => return Err(MachineError::Gone.into()),
-        },
+        Step::SetLimits { volume, limits } => {
+            let machines = ctx.machines.openers(volume);
+            if machines.is_empty() {
+                return Err(MachineError::Gone.into());
+            }
+            for machine in machines {
+                machine.set_limits(volume, *limits).await?;
+            }
+        }
         Step::ShortenChain { pool, volume } => shorten_chain(ctx, pool, volume)
             .await
             .map_err(|source| Error::FormerFilesKept { volume: volume.clone(), source: Box::new(source) })?,
@@ -73,18 +78,32 @@ fn wake_snapshots(ctx: &Context, volume: &str) {
     }
 }
 
-/// Has the machine with this volume read through the files that it is based on now.
+/// Has the machines with this volume read through the files that it is based on now.
 async fn shorten_chain(ctx: &Context, pool: &str, volume: &str) -> Result<(), Error> {
-    let holder = ctx.machines.holders(volume).into_iter().find(|holder| holder.is_certain);
-    let instance = holder.ok_or(MachineError::Gone)?.instance;
-    let machine = ctx.machines.get(&instance).ok_or(MachineError::Gone)?;
+    let holders = ctx.machines.holders(volume).into_iter().filter(|holder| holder.is_certain);
+    let instances: Vec<String> = holders.map(|holder| holder.instance).collect();
+    if instances.is_empty() {
+        return Err(MachineError::Gone.into());
+    }
+    for instance in instances {
+        shorten_chain_of(ctx, &instance, pool, volume).await?;
+    }
+    Ok(())
+}
+
+async fn shorten_chain_of(ctx: &Context, instance: &str, pool: &str, volume: &str) -> Result<(), Error> {
+    let machine = ctx.machines.get(instance).ok_or(MachineError::Gone)?;
     let mut disks = machine.state().await?.disks.into_iter();
-    let ObservedDisk { serial, read_only, .. } =
+    let ObservedDisk { serial, read_only, files_below, .. } =
         disks.find(|disk| disk.id == volume).ok_or(MachineError::Gone)?;
     let lost = || SystemError::VolumeLost { id: volume.to_owned() };
     let facts = ctx.system.volume(pool, volume).await?.ok_or_else(lost)?;
+    if files_below <= facts.backing.as_ref().map_or(0, Backing::files) {
+        return Ok(());
+    }
     let disk = DiskSpec { read_only, ..disk_spec(&facts, &serial, false, None) };
-    let disk = ctx.system.grant_disk(&instance, &disk).await?;
+    let _alone = ctx.machines.open_alone(std::slice::from_ref(&disk)).await;
+    let disk = ctx.system.grant_disk(instance, &disk).await?;
     Ok(machine.shorten_chain(disk).await?)
 }
 

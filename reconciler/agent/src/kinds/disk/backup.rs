@@ -116,7 +116,7 @@ pub(super) fn plan(
             let wanted = with_key(wanted.as_ref().clone(), encryption);
             Plan::steps(vec![Step::StartRestore(wanted)], restoring(0, None))
         }
-        Some(Pull::Running { done, total, followed }) => {
+        Some(Pull::Running { done, total, followed, .. }) => {
             let follow = (!followed).then(|| Step::FollowRestore(wanted.as_ref().clone()));
             Plan::steps(follow.into_iter().collect(), restoring(*done, *total))
         }

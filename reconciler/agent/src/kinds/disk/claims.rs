@@ -1,6 +1,6 @@
 //! Assigns a disk to a user: first come, first served, and stable. Pure.
 
-use berth_api::{ObjectUse, UseKind};
+use berth_api::{MOST_DISK_READERS, ObjectUse, UseKind};
 use jiff::Timestamp;
 
 /// A VM's or attachment's claim to a disk.
@@ -41,6 +41,30 @@ pub(crate) fn users(
     let mut waiting: Vec<&UseRequest> = requests.iter().filter(|w| !w.leaving).collect();
     waiting.sort_by_key(|w| (w.since, w.by.use_kind == UseKind::Hotswap, &w.by.vm, &w.by.attachment));
     waiting.first().map(|w| w.by.clone()).into_iter().collect()
+}
+
+/// Returns the users of a disk that VMs only read, as [`users`] does.
+///
+/// *Guarantees:* at most [`MOST_DISK_READERS`] VMs; a machine that has it open is among them, since only users open it; a user keeps the
+/// disk while it wants or holds it; of the others, those that have waited longest get it.
+pub(crate) fn readers(
+    have: &[ObjectUse],
+    requests: &[UseRequest],
+    orphan: Option<&ObjectUse>,
+    holds: impl Fn(&ObjectUse) -> bool,
+) -> Vec<ObjectUse> {
+    let wants = |user: &ObjectUse| requests.iter().any(|w| !w.leaving && w.by.vm_uid == user.vm_uid);
+    let mut waiting: Vec<&UseRequest> = requests.iter().filter(|w| !w.leaving).collect();
+    waiting.sort_by_key(|w| (w.since, &w.by.vm));
+    let holding = have.iter().chain(requests.iter().map(|w| &w.by)).filter(|user| holds(user));
+    let keeping = have.iter().filter(|user| wants(user));
+    let mut users: Vec<ObjectUse> = Vec::new();
+    for user in orphan.into_iter().chain(holding).chain(keeping).chain(waiting.iter().map(|w| &w.by)) {
+        if users.len() < MOST_DISK_READERS && users.iter().all(|known| known.vm_uid != user.vm_uid) {
+            users.push(user.clone());
+        }
+    }
+    users
 }
 
 /// Returns how the VM that has the disk uses it now: unchanged if it still wants that use, else the other use it wants.
@@ -131,6 +155,31 @@ mod tests {
             "its machine is known to have it open, and no two machines have"
         );
         assert_eq!(users(&[orphan], &requests, None, |_| false), [fixed("a")], "once it has ended");
+    }
+
+    #[test]
+    fn a_disk_that_vms_only_read_is_given_to_each_of_them() {
+        let requests = [request(fixed("b"), 1), request(fixed("a"), 2), leaving(fixed("c"))];
+        let first = readers(&[], &requests, None, |_| false);
+        assert_eq!(first, [fixed("b"), fixed("a")], "one that leaves gets nothing new");
+        let holds = |user: &ObjectUse| user.vm == "c";
+        let with_holder = readers(&first, &requests, None, holds);
+        assert_eq!(with_holder, [fixed("c"), fixed("b"), fixed("a")]);
+        assert_eq!(readers(&with_holder, &requests, None, holds), with_holder, "it is stable");
+        assert_eq!(readers(&with_holder, &requests[..1], None, |_| false), [fixed("b")]);
+        let orphan = fixed("orphan");
+        assert_eq!(readers(&[], &requests[..1], Some(&orphan), |_| false), [orphan, fixed("b")]);
+    }
+
+    #[test]
+    fn a_disk_has_a_limited_number_of_readers_and_they_keep_it() {
+        let name = |n: usize| fixed(&format!("vm-{n:02}"));
+        let requests: Vec<UseRequest> = (0..20).map(|n| request(name(n), 20 - n as i64)).collect();
+        let have: Vec<ObjectUse> = (0..4).map(name).collect();
+        let users_now = readers(&have, &requests, None, |_| false);
+        assert_eq!(users_now.len(), MOST_DISK_READERS);
+        assert_eq!(users_now[..4], have, "those that have it keep it");
+        assert_eq!(users_now[4], name(19), "the oldest comes next");
     }
 
     proptest! {

@@ -1,9 +1,9 @@
 //! Observation of a disk.
 
-use berth_api::vm::template_obstacle;
+use berth_api::vm::disk_obstacle;
 use berth_api::{ConditionType, Disk, ObjectUse, UseKind, VM, condition, former_uid};
 use berth_host::{SnapshotFacts, VolumeFacts};
-use berth_qemu::block::IoLimits;
+use berth_qemu::block::{IoLimits, ObservedDisk};
 use berth_qemu::power::RunState;
 use jiff::Timestamp;
 use kube::{Resource, ResourceExt};
@@ -17,6 +17,7 @@ use crate::index::{Index, Tables, volume_of};
 use crate::key::{Key, ObjectName};
 use crate::kinds::image::local::{self, LocalImage};
 use crate::machine::Holder;
+use crate::plugging::io_limits;
 use crate::pools::{self, SeenVolume};
 use crate::restores::{self, Restore};
 use crate::unlocking::{self, Held, KeyState};
@@ -27,13 +28,13 @@ pub(crate) struct Observed {
     pub(crate) volume: Option<VolumeFacts>,
     /// Why its pool is away. Its volume is not known then, nor anything that follows from it.
     pub(crate) away: Option<String>,
-    /// Size in bytes as seen by the running machine that has it open.
+    /// Size in bytes as seen by the running machines that have it open.
     pub(crate) open_size: Option<u64>,
-    /// Its ceilings in that machine.
+    /// Its ceilings in these machines: those in one of them that has others than declared, if there is one.
     pub(crate) open_limits: Option<IoLimits>,
-    /// The number of files that this machine has open below that of the disk. None also while its chain cannot be changed.
+    /// The most files that one of these machines has open below that of the disk. None also while its chain cannot be changed.
     pub(crate) files_below: Option<u64>,
-    /// Whether that machine has it open for reading only.
+    /// Whether they have it open for reading only.
     pub(crate) is_read_only: bool,
     /// The image that a disk without a file is created from. None: a blank disk, or one that already has a file.
     pub(crate) image: Option<LocalImage>,
@@ -74,18 +75,14 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
     let in_trash = volume.is_none()
         && restores
         && ctx.system.trash().await?.iter().any(|t| t.volume.id == id && t.volume.pool == pool);
-    let open = match ctx.machines.holder(&id) {
-        Some(machine) => machine.state().await.ok().and_then(|machine| {
-            let disk = machine.disks.into_iter().find(|d| d.id == id)?;
-            Some((disk, matches!(machine.run_state, RunState::Running | RunState::Paused)))
-        }),
-        None => None,
-    };
-    let files_below = open.as_ref().filter(|(_, changes)| *changes).map(|(disk, _)| disk.files_below);
-    let open = open.map(|(disk, _)| disk);
-    let open_size = open.as_ref().map(|disk| disk.size);
-    let open_limits = open.as_ref().map(|disk| disk.limits);
-    let is_read_only = open.is_some_and(|disk| disk.read_only);
+    let open = opened(ctx, &id).await;
+    let declared = io_limits(disk.spec.limits.as_deref());
+    let mut limits = open.iter().map(|(disk, _)| disk.limits);
+    let first_limits = limits.clone().next();
+    let open_limits = limits.find(|limits| *limits != declared).or(first_limits);
+    let files_below = open.iter().filter(|(_, changes)| *changes).map(|(disk, _)| disk.files_below).max();
+    let open_size = open.first().map(|(disk, _)| disk.size);
+    let is_read_only = open.iter().any(|(disk, _)| disk.read_only);
     let (image, source, backup) = match &volume {
         Some(_) => (None, None, None),
         None => (image(ctx, disk).await?, source::observe(ctx, disk).await?, backup::observe(ctx, disk)),
@@ -108,7 +105,8 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
     let opener = restore.is_due().then(|| opener(ctx, disk, &id)).flatten();
     let has_orphan = volume.is_some() && orphan(ctx, disk, &id).is_some();
     let users = users(ctx, disk, &id, volume.is_some());
-    let user_waits = volume.is_none() && !restores && users.iter().any(|user| !is_admitted(&ctx.index, user));
+    let none_admitted = !users.is_empty() && users.iter().all(|user| !is_admitted(&ctx.index, user));
+    let user_waits = volume.is_none() && !restores && none_admitted;
     Ok(Observed {
         volume,
         away,
@@ -131,6 +129,17 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
         key,
         user_waits,
     })
+}
+
+/// Returns the volume as the machines that have it open see it, each with whether the machine's files can be changed now.
+async fn opened(ctx: &Context, volume: &str) -> Vec<(ObservedDisk, bool)> {
+    let mut open = Vec::new();
+    for machine in ctx.machines.openers(volume) {
+        let Ok(state) = machine.state().await else { continue };
+        let changes = matches!(state.run_state, RunState::Running | RunState::Paused);
+        open.extend(state.disks.into_iter().find(|disk| disk.id == volume).map(|disk| (disk, changes)));
+    }
+    open
 }
 
 async fn image(ctx: &Context, disk: &Disk) -> Result<Option<LocalImage>, Error> {
@@ -162,10 +171,14 @@ pub(super) fn users(ctx: &Context, disk: &Disk, volume: &str, is_there: bool) ->
         let vm = tables.vms.all().map(|(_, vm)| vm).find(|vm| vm.metadata.uid.as_ref() == Some(&user.vm_uid));
         vm.and_then(|vm| former_uid(vm.as_ref()).map(str::to_owned))
     };
-    claims::users(&have, &requests, orphan.as_ref(), |user| {
+    let holds = |user: &ObjectUse| {
         ctx.machines.holds(&user.vm_uid, volume)
             || former(user).is_some_and(|uid| ctx.machines.holds(&uid, volume))
-    })
+    };
+    match disk.is_read_only_many() {
+        true => claims::readers(&have, &requests, orphan.as_ref(), holds),
+        false => claims::users(&have, &requests, orphan.as_ref(), holds),
+    }
 }
 
 /// Returns the name of the VM, or of the instance, that has the volume open, or may have. A suspended machine has its disks open.
@@ -222,13 +235,14 @@ fn requests(tables: &Tables, object: &Disk) -> Vec<UseRequest> {
     let mut requests = Vec::new();
     for (name, vm) in tables.vms.all().filter(|(name, _)| here(name)) {
         let names_it = vm.spec.disks.iter().any(|d| d.name.as_str() == disk.name);
-        if names_it && template_obstacle(object, vm).is_none() {
+        if names_it && disk_obstacle(object, vm).is_none() {
             let by = used(UseKind::Fixed, name, vm, None);
             requests.push(UseRequest { by, since: created(vm.as_ref()), leaving: leaves(vm.as_ref()) });
         }
     }
     for (name, attachment) in tables.attachments.all().filter(|(name, _)| here(name)) {
-        if attachment.spec.disk.as_str() != disk.name {
+        // An attachment has nothing that makes a disk read-only.
+        if attachment.spec.disk.as_str() != disk.name || object.is_read_only_many() {
             continue;
         }
         let vm_name = name.beside(attachment.spec.vm.as_str());

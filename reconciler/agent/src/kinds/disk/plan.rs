@@ -53,6 +53,15 @@ pub(super) fn plan(disk: &Disk, observed: &Observed) -> Plan<Step> {
         return delete(disk, volume, observed);
     }
     match &observed.volume {
+        Some(facts) if is_given_back(disk, facts) => {
+            let step = Step::TakeOver {
+                pool: facts.pool.clone(),
+                volume: facts.id.clone(),
+                owner: source::new_owner(disk),
+            };
+            let text = "the retained file becomes its own".to_owned();
+            Plan::steps(vec![step], Readiness::Reconciling(Reason::Provisioning, text))
+        }
         Some(facts) => match owner(disk, facts) {
             Owner::ThisDisk => {
                 encryption::of_file(keep(disk, volume, facts, observed), disk, facts, observed)
@@ -67,6 +76,13 @@ pub(super) fn plan(disk: &Disk, observed: &Observed) -> Plan<Step> {
         },
         None => make(disk, volume, observed),
     }
+}
+
+/// Whether the disk is to get a file of its namespace that is retained without a Disk.
+fn is_given_back(disk: &Disk, facts: &VolumeFacts) -> bool {
+    let restored = disk.annotations().get(berth_api::RESTORE_ANNOTATION);
+    let names_it = restored.and_then(|text| text.split_once('/')).is_some_and(|(_, id)| id == facts.id);
+    facts.retained && names_it && disk.metadata.namespace.as_ref() == Some(&facts.owner.namespace)
 }
 
 /// The owner of a volume according to the record beside it.
@@ -236,7 +252,8 @@ fn make(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
     let owner = source::new_owner(disk);
     if disk.annotations().contains_key(berth_api::RESTORE_ANNOTATION) {
         if !observed.in_trash {
-            let text = format!("volume {volume} is not in the trash of this host (any more)");
+            let text =
+                format!("volume {volume} is neither in the trash of this host nor retained (any more)");
             return Plan::without_steps(Readiness::Stalled(Reason::DiskLost, text));
         }
         let restore = Step::Restore { pool, volume: volume.to_owned(), owner };

@@ -70,6 +70,7 @@ fn source() -> ImageSource {
         encoding: Encoding::default(),
         secret: None,
         host: None,
+        limits: berth_host::DownloadLimits::default(),
     }
 }
 
@@ -160,7 +161,7 @@ fn a_disk_on_an_image_waits_for_it_has_it_downloaded_and_is_made_on_it() {
     assert_eq!((missing.steps.len(), reason(&missing)), (0, (false, Reason::WaitingForImage)));
     let absent = plan(&disk, &see(LocalImage::Absent(source())));
     assert_eq!((absent.steps, absent.readiness.reason()), (vec![Step::Pull(source())], Reason::Pulling));
-    let pulling = Pull::Running { done: 1, total: None, followed: true };
+    let pulling = Pull::Running { done: 1, total: None, rate: None, followed: true };
     assert!(plan(&disk, &see(LocalImage::Pulling(source(), pulling))).steps.is_empty());
     let made = plan(&disk, &cached(2 * GIB));
     let [Step::Create(new)] = &made.steps[..] else { panic!("{made:?}") };
@@ -480,7 +481,7 @@ fn restored(pull: Option<Pull>) -> (Disk, Observed) {
 fn a_disk_of_a_backup_is_made_in_the_background_once_the_backup_is_complete() {
     let (object, mut observed) = restored(None);
     assert!(matches!(plan(&object, &observed).steps[..], [Step::StartRestore(Wanted::Restore(..))]));
-    let (_, running) = restored(Some(Pull::Running { done: 1, total: Some(4), followed: true }));
+    let (_, running) = restored(Some(Pull::Running { done: 1, total: Some(4), rate: None, followed: true }));
     let goes_on = plan(&object, &running);
     assert_eq!((goes_on.steps.len(), reason(&goes_on)), (0, (false, Reason::Restoring)));
     assert_eq!(goes_on.readiness.message(), "25 % of Backup b written");
@@ -548,6 +549,33 @@ fn a_volume_of_a_disk_that_had_another_uid_is_taken_over_and_one_of_another_disk
     let [Step::TakeOver { volume, owner, .. }] = &taken.steps[..] else { panic!("{taken:?}") };
     assert_eq!((volume.as_str(), owner.uid.as_deref()), ("v-1", Some("u2")));
     seen.volume.as_mut().expect("set").owner = owner.clone();
+    assert_eq!(reason(&plan(&object, &seen)), (false, Reason::Available));
+}
+
+#[test]
+fn a_retained_volume_of_its_namespace_is_given_to_the_disk_that_asks_for_it() {
+    let mut object = disk(json!({"size": "1Gi"}), json!({}));
+    object.metadata.uid = Some("u2".into());
+    let mut seen = volume(GIB);
+    let facts = seen.volume.as_mut().expect("set");
+    (facts.retained, facts.owner.uid, facts.owner.name) = (true, Some("u1".into()), "former".into());
+    assert_eq!(reason(&plan(&object, &seen)), (true, Reason::NotSupported), "it does not ask for it");
+    let asks = |object: &mut Disk, file: &str| {
+        object.metadata.annotations =
+            Some([(berth_api::RESTORE_ANNOTATION.to_owned(), file.to_owned())].into());
+    };
+    asks(&mut object, "h/v-2");
+    assert_eq!(reason(&plan(&object, &seen)), (true, Reason::NotSupported));
+    asks(&mut object, "h/v-1");
+    let given = plan(&object, &seen);
+    let [Step::TakeOver { volume, owner, .. }] = &given.steps[..] else { panic!("{given:?}") };
+    assert_eq!((volume.as_str(), owner), ("v-1", &new_owner(&object)));
+    assert_eq!(plan(&deleted(object.clone()), &seen).steps, [Step::Release], "it did not get it");
+    let facts = seen.volume.as_mut().expect("set");
+    facts.owner.namespace = "other".into();
+    assert_eq!(reason(&plan(&object, &seen)), (true, Reason::NotSupported), "of another namespace");
+    let facts = seen.volume.as_mut().expect("set");
+    (facts.owner, facts.retained) = (owner.clone(), false);
     assert_eq!(reason(&plan(&object, &seen)), (false, Reason::Available));
 }
 

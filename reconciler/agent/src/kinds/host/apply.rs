@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use berth_api::Disk;
 
-use super::Step;
+use super::{Step, cache};
 use crate::context::Context;
 use crate::error::Error;
 use crate::key::Key;
@@ -14,6 +14,7 @@ use crate::networking::tap_prefix;
 pub(super) async fn apply(ctx: &Context, step: &Step) -> Result<(), Error> {
     match step {
         Step::RemoveImage(digest) => ctx.system.remove_image(digest).await?,
+        Step::ShrinkCache(excess) => cache::shrink(ctx, excess).await?,
         Step::ForgetReader { digest, namespace } => ctx.system.forget_reader(digest, namespace).await?,
         Step::PurgeTrash { pool, older_than } => {
             let purged = ctx.system.purge_trash(pool, *older_than).await?;

@@ -33,6 +33,7 @@ pub(super) async fn prune_downloads(ctx: &Context) -> Result<(), Error> {
         .into_iter()
         .filter_map(|wanted| match wanted {
             Wanted::Image(source) => Some(source),
+            Wanted::Checksum(source) => source.computed_from(),
             _ => None,
         })
         .collect();

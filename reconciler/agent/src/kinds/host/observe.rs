@@ -12,13 +12,14 @@ use berth_host::{
 };
 use kube::{ResourceExt, api::ListParams};
 
+use super::cache::{self, Excess};
 use super::memory;
 use crate::context::Context;
 use crate::converge::Reconciler;
 use crate::error::Error;
 use crate::index::{Tables, instance_of, vm_size, volume_of};
 use crate::journal::{ForwardedAddress, Journal};
-use crate::key::ObjectName;
+use crate::key::{Key, ObjectName};
 use crate::kinds::disk::DiskReconciler;
 use crate::kinds::disk_snapshot::SnapshotReconciler;
 use crate::kinds::hotswap_disk_attachment::AttachmentReconciler;
@@ -51,6 +52,10 @@ pub(crate) struct Observed {
     pub(super) images: Vec<String>,
     /// Images that an object, a volume or the trash refers to, or that are being downloaded.
     pub(super) images_in_use: BTreeSet<String>,
+    /// The images that nothing uses, if the disk is short of room.
+    pub(super) excess: Option<Excess>,
+    /// The Images whose statuses do not say whether this host serves them.
+    pub(super) changed_images: Vec<Key>,
     /// Digests, with namespaces that have downloaded them and no longer declare them.
     pub(super) former_readers: Vec<(String, String)>,
     pub(super) trash: Vec<TrashedVolume>,
@@ -60,8 +65,8 @@ pub(crate) struct Observed {
     /// The StoragePools of the site, and the sizes of the volumes in each that has some, in bytes.
     pub(super) pools: BTreeSet<String>,
     pub(super) promised: BTreeMap<String, u64>,
-    /// Number of volumes that no Disk owns any more and that are retained as declared.
-    pub(super) retained: usize,
+    /// Volumes that no Disk owns any more and that are retained as declared.
+    pub(super) retained: Vec<VolumeFacts>,
     /// Instances that no VM bound here owns.
     pub(super) orphan_instances: Vec<OrphanInstance>,
     /// `namespace/name` of the VM of each instance that has PCI or USB devices or vGPUs of the host.
@@ -133,8 +138,13 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
         .filter_map(|(name, image)| Some((image.digest()?.to_owned(), name.namespace.clone())))
         .collect();
     let mut images_in_use: BTreeSet<String> = declared.iter().map(|(digest, _)| digest.clone()).collect();
-    images_in_use.extend(volumes.iter().filter_map(|v| v.base.clone()));
-    images_in_use.extend(trash.iter().filter_map(|t| t.volume.base.clone()));
+    let bases = volumes.iter().chain(trash.iter().map(|t| &t.volume)).filter_map(|v| v.base.clone());
+    let bases: BTreeSet<String> = bases.collect();
+    images_in_use.extend(bases.iter().cloned());
+    let unused = cache::unused(&tables, &images, &bases);
+    let excess = cache::excess(unused, facts.storage_total_bytes, facts.storage_free_bytes);
+    let serves = ctx.config.console.as_ref().is_some_and(|own| own.is_for_hosts);
+    let changed_images = if serves { cache::changed(&tables, ctx.host(), &images) } else { Vec::new() };
     // Also before its checksum is in the status of its Image.
     let uids: BTreeSet<String> = tables
         .images
@@ -152,7 +162,7 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
         .filter(|image| !is_made_here(image))
         .flat_map(|i| i.readers.iter().map(|reader| (i.digest.clone(), reader.clone())));
     let former_readers = readers.filter(|reader| !declared.contains(reader)).collect();
-    let retained = orphan_volumes.iter().filter(|volume| volume.retained).count();
+    let retained = orphan_volumes.iter().filter(|volume| volume.retained).cloned().collect();
     Ok(Observed {
         generation: host.and_then(|host| host.metadata.generation),
         facts,
@@ -165,6 +175,8 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
         foreign,
         images: images.into_iter().map(|image| image.digest).collect(),
         images_in_use,
+        excess,
+        changed_images,
         former_readers,
         retention: retention(&tables, &trash),
         pools: tables.pools.all().map(|(name, _)| name.name.clone()).collect(),

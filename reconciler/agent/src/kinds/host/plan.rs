@@ -26,6 +26,7 @@ pub(super) fn plan(observed: &Observed) -> Vec<Step> {
     let all_are_known = observed.facts.pool_folders.iter().all(|of| of.problem.is_none());
     let unused = observed.images.iter().filter(|digest| all_are_known && is_unused(digest));
     steps.extend(unused.map(|digest| Step::RemoveImage(digest.clone())));
+    steps.extend(observed.excess.clone().map(Step::ShrinkCache));
     let former = observed.former_readers.iter().filter(|(digest, _)| !is_unused(digest));
     steps.extend(former.map(|(digest, namespace)| Step::ForgetReader {
         digest: digest.clone(),

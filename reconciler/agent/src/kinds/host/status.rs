@@ -7,14 +7,16 @@ use berth_api::condition;
 use berth_api::hardware::is_machine_type;
 use berth_api::host::{
     AddressConflict, HostDedicatedCpus, HostHugePages, Inventory, KvmStatus, MAX_DETAIL, MOST_CPUS, MTU,
-    Orphan, OrphanOwner, Resources, TargetHealth, TrashedSource, TrashedVolume,
+    Orphan, OrphanOwner, Resources, RetainedVolume, TargetHealth, TrashedSource, TrashedVolume,
 };
 use berth_api::shares::MOST_HOST_SHARES;
 use berth_api::{
     ConditionType, ConditionUpdate, Conditions, Host, HostBackupFolder, HostShare, HostStatus, HugePages,
     Quantity, Readiness, Reason, in_use,
 };
-use berth_host::{BackupFolderFacts, DedicatedFacts, ForeignKind, HugePagesFacts, ShareFacts, cpu_list};
+use berth_host::{
+    BackupFolderFacts, DeclaredSource, DedicatedFacts, ForeignKind, HugePagesFacts, ShareFacts, cpu_list,
+};
 use berth_qemu::machine::Accelerator;
 use ipnet::Ipv4Net;
 use jiff::Timestamp;
@@ -154,7 +156,8 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
     status.images.clone_from(&observed.images);
     status.images.sort();
     status.images.truncate(MAX_LISTED);
-    status.retained = i64::try_from(observed.retained).ok().filter(|count| *count > 0);
+    status.retained = i64::try_from(observed.retained.len()).ok().filter(|count| *count > 0);
+    status.retained_volumes = retained(observed);
     status.trash = trash(observed);
     (status.orphans, status.inventory) = orphans(observed);
     // A file in a pool that is away may be that of an object which the recovery would make anew elsewhere.
@@ -390,12 +393,7 @@ fn trash(observed: &Observed) -> Vec<TrashedVolume> {
             name: t.volume.owner.name.clone(),
             size: Quantity::from_bytes(t.volume.size).0,
             image: t.volume.owner.image.clone(),
-            source: t.volume.owner.source.clone().map(|source| TrashedSource {
-                disk: source.disk,
-                snapshot: source.snapshot,
-                file: source.file,
-                backup: source.backup,
-            }),
+            source: t.volume.owner.source.clone().map(declared_source),
             thick: t.volume.reserved.is_some(),
             key_class: t.volume.encryption.as_ref().map(|key| key.wrapped_by.clone()),
             deleted_at: t.deleted_at.to_string(),
@@ -404,6 +402,28 @@ fn trash(observed: &Observed) -> Vec<TrashedVolume> {
     trash.sort_by(|a, b| b.deleted_at.cmp(&a.deleted_at).then_with(|| a.volume_id.cmp(&b.volume_id)));
     trash.truncate(MAX_LISTED);
     trash
+}
+
+fn retained(observed: &Observed) -> Vec<RetainedVolume> {
+    let volumes = observed.retained.iter().map(|volume| RetainedVolume {
+        volume_id: volume.id.clone(),
+        pool: volume.pool.clone(),
+        namespace: volume.owner.namespace.clone(),
+        name: volume.owner.name.clone(),
+        size: Quantity::from_bytes(volume.size).0,
+        image: volume.owner.image.clone(),
+        source: volume.owner.source.clone().map(declared_source),
+        thick: volume.reserved.is_some(),
+        key_class: volume.encryption.as_ref().map(|key| key.wrapped_by.clone()),
+    });
+    let mut volumes: Vec<RetainedVolume> = volumes.collect();
+    volumes.sort_by(|a, b| (&a.namespace, &a.name, &a.volume_id).cmp(&(&b.namespace, &b.name, &b.volume_id)));
+    volumes.truncate(MAX_LISTED);
+    volumes
+}
+
+fn declared_source(source: DeclaredSource) -> TrashedSource {
+    TrashedSource { disk: source.disk, snapshot: source.snapshot, file: source.file, backup: source.backup }
 }
 
 /// Priority of an orphan in a list that is too long: the last ranks are left out first.

@@ -94,13 +94,15 @@ fn observed() -> Observed {
         foreign: Vec::new(),
         images: Vec::new(),
         images_in_use: Default::default(),
+        excess: None,
+        changed_images: Vec::new(),
         former_readers: Vec::new(),
         trash: Vec::new(),
         retention: [("default".to_owned(), Duration::from_secs(3600))].into(),
         pools: ["default".to_owned()].into(),
         promised: Default::default(),
         orphan_volumes: Vec::new(),
-        retained: 0,
+        retained: Vec::new(),
         orphan_instances: Vec::new(),
         device_users: Default::default(),
         released: Default::default(),
@@ -155,6 +157,13 @@ fn an_image_goes_when_nothing_stands_on_it() {
 }
 
 #[test]
+fn unused_images_go_while_the_disk_is_short_of_room() {
+    let excess = super::super::cache::Excess { unused: vec![("a".to_owned(), 7)], needed: 5 };
+    let observed = Observed { excess: Some(excess.clone()), ..observed() };
+    assert_eq!(plan(&observed), [Step::ShrinkCache(excess)]);
+}
+
+#[test]
 fn a_namespace_that_declares_an_image_no_more_is_no_reader_of_it() {
     let former = |digest: &str| (digest.to_owned(), "former".to_owned());
     let observed = Observed {
@@ -200,10 +209,17 @@ fn the_trash_is_reported_with_what_a_disk_made_of_it_has_to_declare() {
 
 #[test]
 fn a_thousand_and_one_kept_files_are_counted_and_leave_the_inventory_complete() {
-    let kept = Observed { retained: 1001, ..observed() };
+    let retained =
+        (0..1001).map(|n| VolumeFacts { retained: true, ..volume(&format!("v-{n:04}")) }).collect();
+    let kept = Observed { retained, ..observed() };
     let host = Host::new("h", Default::default());
     let reported = status(&host, &kept, &AgentConfig::new("h"), at(1));
     assert_eq!((reported.retained, reported.orphans.len()), (Some(1001), 0));
+    assert_eq!(reported.retained_volumes.len(), 1000);
+    let first = &reported.retained_volumes[0];
+    assert_eq!((first.volume_id.as_str(), first.size.as_str()), ("v-0000", "1Gi"));
+    assert_eq!(reported.deleted_volume("ns", "v-0999"), Some("1Gi"));
+    assert_eq!(reported.deleted_volume("other", "v-0999"), None);
     assert!(reported.inventory.is_some_and(|inventory| inventory.complete));
     let lost = (0..1001).map(|n| volume(&format!("v-{n}"))).collect();
     let lost = Observed { orphan_volumes: lost, orphan_instances: vec![lost_vm()], ..observed() };

@@ -23,6 +23,8 @@ pub(crate) enum LocalImage {
     /// As `NotHere`, or its host is gone, and the Image is Stalled: with its reason and message.
     Lost(Readiness),
     Absent(ImageSource),
+    /// It is being downloaded by this host, from which others copy it then.
+    Elsewhere(String),
     Pulling(ImageSource, Pull),
     Cached(ImageFacts),
 }
@@ -44,10 +46,23 @@ pub(crate) async fn observe(
     if let Some(obstacle) = obstacle(ctx.host(), &image, source) {
         return Ok(obstacle);
     }
-    Ok(match ctx.pulls.state(&wanted, needed_by) {
-        Some(pull) => LocalImage::Pulling(source.clone(), pull),
+    if let Some(pull) = ctx.pulls.state(&wanted, needed_by) {
+        return Ok(LocalImage::Pulling(source.clone(), pull));
+    }
+    Ok(match downloader(ctx.host(), &image) {
+        Some(host) => LocalImage::Elsewhere(host),
         None => LocalImage::Absent(source.clone()),
     })
+}
+
+/// Returns the other host that downloads an image with a URL for all, while it does so without an error. `None`: this host need not wait
+/// for it.
+pub(super) fn downloader(here: &str, image: &Image) -> Option<String> {
+    let status = image.status.as_ref().filter(|_| !image.is_local() && image.is_copyable())?;
+    let binding = status.binding.as_ref().filter(|binding| binding.host != here)?;
+    let ready = condition::find(&status.conditions, "Ready")?;
+    let is_begun = [Reason::Pending, Reason::Pulling].iter().any(|reason| reason.as_str() == ready.reason);
+    (is_begun && status.virtual_size.is_none()).then(|| binding.host.clone())
 }
 
 /// Returns why an image that was made on one host or uploaded to it cannot be copied from there.
@@ -97,6 +112,11 @@ pub(crate) fn ready<'a, S>(
         LocalImage::Unknown => waits(format!("Image {name} is not made or its checksum was not read yet")),
         LocalImage::NotHere(why) => waits(format!("Image {name} {why}")),
         LocalImage::Lost(readiness) => Err(Plan::without_steps(prefixed(name, readiness))),
+        LocalImage::Elsewhere(host) => {
+            let text =
+                format!("Image {name} is being downloaded by host {host}, from which it is copied then");
+            Err(Plan::without_steps(Readiness::Reconciling(Reason::Pulling, text)))
+        }
         LocalImage::Absent(source) => {
             Err(Plan::steps(vec![step(Fetch::Pull, source.clone())], pulling(name, source)))
         }
@@ -125,6 +145,9 @@ pub(crate) fn ready<'a, S>(
 
 fn pulling(name: &str, source: &ImageSource) -> Readiness {
     let text = match &source.host {
+        Some(host) if source.is_downloadable() => {
+            format!("Image {name} is being copied from host {}, or else downloaded", host.name)
+        }
         Some(host) => format!("Image {name} is being copied from host {}", host.name),
         None => format!("Image {name} is being downloaded"),
     };

@@ -5,10 +5,11 @@ use berth_api::{Image, Readiness, former_uid};
 use berth_host::{ImageFacts, ImageSource, ResolvedImage, SnapshotFacts, SystemError};
 use kube::ResourceExt;
 
+use super::local::{self, LocalImage};
 use super::wanted_by;
 use crate::context::Context;
 use crate::error::{Error, is_stalled, reason_of};
-use crate::key::Key;
+use crate::key::{Key, ObjectName};
 use crate::pulls::{Pull, Wanted};
 
 /// Everything an image's plan is made from.
@@ -20,13 +21,18 @@ pub(crate) struct Observed {
     pub(crate) snapshot: Option<SnapshotFacts>,
     /// Its upload. Only observed while the file is not in the cache and not being verified.
     pub(crate) upload: Option<Upload>,
+    /// The image that it is a copy of: `Missing` also if that one has other content by now. Only observed while the file is not in the
+    /// cache.
+    pub(crate) original: Option<LocalImage>,
     /// Whether the volume that this snapshot is to be taken of is there. Only observed until it is taken.
     pub(crate) has_volume: bool,
     /// Whether the snapshot, or the volume that it is to be taken of, is encrypted.
     pub(crate) is_encrypted: bool,
-    /// The server that other hosts copy it from. `None`: it is not in the cache, others download it, or this host has no server.
+    /// The server that other hosts copy it from. `None`: it is not in the cache, its file has other bytes than its checksum is of, or this
+    /// host has no server.
     pub(crate) server: Option<ConsoleAddress>,
-    /// The server that clients download it from. `None`: as for other hosts; but one on a loopback address has clients too.
+    /// The server that clients download it from. `None`: as for other hosts, and if it has a URL; but a server on a loopback address has
+    /// clients too.
     pub(crate) download: Option<ConsoleAddress>,
 }
 
@@ -53,10 +59,14 @@ pub(super) async fn observe(ctx: &Context, image: &Image) -> Result<Observed, Er
                 Some(upload) => Some(observe_upload(ctx, source, upload.size).await?),
                 None => None,
             };
+            let original = match image.spec.source.image.as_ref().filter(|_| cached.is_none()) {
+                Some(name) => Some(observe_original(ctx, image, name.as_str()).await?),
+                None => None,
+            };
             let own = ctx.config.console.as_ref().filter(|_| cached.is_some() && image.is_copyable());
             let server = own.filter(|own| own.is_for_hosts).map(|own| own.published());
-            let download = own.map(|own| own.published());
-            Ok(Observed { cached, pull, upload, server, download, ..Observed::default() })
+            let download = own.filter(|_| image.is_local()).map(|own| own.published());
+            Ok(Observed { cached, pull, upload, original, server, download, ..Observed::default() })
         }
         Wanted::Checksum(_) => Ok(Observed { pull: pull(), ..Observed::default() }),
         Wanted::Made(new) => {
@@ -100,6 +110,15 @@ async fn observe_upload(ctx: &Context, source: &ImageSource, size: i64) -> Resul
         }
         Err(error) => Err(error.into()),
     }
+}
+
+async fn observe_original(ctx: &Context, image: &Image, name: &str) -> Result<LocalImage, Error> {
+    let namespace = image.namespace().unwrap_or_default();
+    let found = ctx.index.read().images.get(&ObjectName::new(&namespace, name));
+    if found.is_none_or(|original| original.digest() != image.digest()) {
+        return Ok(LocalImage::Missing);
+    }
+    local::observe(ctx, &namespace, name, &Key::of(image)).await
 }
 
 /// Returns the digest of the image that was made for this object.

@@ -5,12 +5,15 @@ use std::time::Duration;
 use berth_api::{Image, Readiness, Reason};
 use berth_host::NewSnapshot;
 
+use super::local::{self, Fetch, LocalImage};
 use super::{Observed, Step, wanted_by};
 use crate::converge::Plan;
 use crate::error::RETRY_SPACE_EVERY;
 use crate::pulls::{Pull, Wanted, percent};
 
 const SOON: Duration = Duration::from_millis(10);
+/// How soon a file that came between two looks is looked for again.
+const AGAIN: Duration = Duration::from_secs(1);
 
 pub(super) fn plan(image: &Image, observed: &Observed) -> Plan<Step> {
     if image.metadata.deletion_timestamp.is_some() {
@@ -20,27 +23,37 @@ pub(super) fn plan(image: &Image, observed: &Observed) -> Plan<Step> {
         let text = "bound without the identity of its snapshot".to_owned();
         return Plan::without_steps(Readiness::Reconciling(Reason::Bound, text));
     };
-    if let Some(plan) = before_pull(image, &wanted, observed).or_else(|| upload_awaited(image, observed)) {
+    let awaited = copy_awaited(image, observed)
+        .or_else(|| before_pull(image, &wanted, observed))
+        .or_else(|| upload_awaited(image, observed));
+    if let Some(plan) = awaited {
         return plan;
     }
-    let running = |done, total| match &wanted {
+    if is_not_needed_here(image, observed) {
+        let text = "verified, and not in the cache of its host: a host downloads it when something needs it";
+        return Plan::without_steps(Readiness::Ready(Reason::Verified, text.to_owned()));
+    }
+    let running = |done, total, rate| match &wanted {
         Wanted::Made(new) => {
             Readiness::Reconciling(Reason::Provisioning, format!("being made from {}", new.shown))
         }
         _ if image.spec.source.upload.is_some() => {
             Readiness::Reconciling(Reason::Pulling, "the uploaded file is being verified".to_owned())
         }
-        _ => Readiness::Reconciling(Reason::Pulling, progress(done, total, "downloaded")),
+        _ => {
+            let text = progress(done, total, "downloaded") + &of_rate(rate);
+            Readiness::Reconciling(Reason::Pulling, text)
+        }
     };
     match (&observed.cached, &observed.pull) {
         (Some(_), _) => Plan::without_steps(Readiness::Ready(Reason::Verified, String::new())),
-        (None, Some(Pull::Running { done, total, followed })) => {
+        (None, Some(Pull::Running { done, total, rate, followed })) => {
             let follow = (!followed).then(|| Step::FollowPull(wanted.clone()));
-            Plan::steps(follow.into_iter().collect(), running(*done, *total))
+            Plan::steps(follow.into_iter().collect(), running(*done, *total, *rate))
         }
         (None, Some(Pull::Found(_) | Pull::Stored(_) | Pull::Deleted | Pull::Verified(_))) => {
             // Once the status has the checksum, the image itself is downloaded.
-            Plan::without_steps(running(0, None)).requeue_after(SOON)
+            Plan::without_steps(running(0, None, None)).requeue_after(SOON)
         }
         (None, Some(Pull::Failed { readiness, again })) => {
             let plan = Plan::without_steps(readiness.clone());
@@ -50,10 +63,39 @@ pub(super) fn plan(image: &Image, observed: &Observed) -> Plan<Step> {
             }
         }
         (None, None) => {
-            let readiness = running(0, None);
+            let readiness = running(0, None, None);
             Plan::steps(vec![Step::Pull(wanted)], readiness)
         }
     }
+}
+
+/// Whether the file of an image with a URL, which was verified, is gone from the cache: to make room, or with the host's disk. An
+/// object that needs it here downloads it.
+fn is_not_needed_here(image: &Image, observed: &Observed) -> bool {
+    let is_verified = image.status.as_ref().is_some_and(|status| status.virtual_size.is_some());
+    !image.is_local() && is_verified && observed.cached.is_none()
+}
+
+/// Returns the plan for a copy of another image whose file is not here: that of the other one is, or is got as for a disk.
+fn copy_awaited(image: &Image, observed: &Observed) -> Option<Plan<Step>> {
+    let (name, original) = (image.spec.source.image.as_ref()?, observed.original.as_ref()?);
+    if *original == LocalImage::Missing {
+        let text = format!(
+            "it is a copy of Image {name}, which is gone or has other content, and its file is gone from this host"
+        );
+        return Some(Plan::without_steps(Readiness::Stalled(Reason::ImageLost, text)));
+    }
+    let step = |fetch, source| match fetch {
+        Fetch::Pull => Step::Pull(Wanted::Image(source)),
+        Fetch::FollowPull => Step::FollowPull(Wanted::Image(source)),
+    };
+    Some(match local::ready(name.as_str(), original, step) {
+        Err(plan) => plan,
+        Ok(_) => {
+            let text = format!("the file of Image {name} is on this host");
+            Plan::without_steps(Readiness::Reconciling(Reason::Pulling, text)).requeue_after(AGAIN)
+        }
+    })
 }
 
 /// Returns the plan for an image whose file has not been uploaded completely, or is gone.
@@ -112,6 +154,15 @@ fn before_pull(image: &Image, wanted: &Wanted, observed: &Observed) -> Option<Pl
     let take = NewSnapshot { pool: new.pool.clone(), id: new.snapshot.clone(), volume, owner: None };
     let text = format!("a snapshot of {kind} {name} is being taken");
     Some(Plan::steps(vec![Step::TakeSnapshot(take)], Readiness::Reconciling(Reason::Provisioning, text)))
+}
+
+/// Formats the rate of a download, which changes with its progress only.
+fn of_rate(rate: Option<u64>) -> String {
+    match rate {
+        None => String::new(),
+        Some(rate) if rate < 1 << 20 => format!(", {} KiB/s", rate >> 10),
+        Some(rate) => format!(", {} MiB/s", rate >> 20),
+    }
 }
 
 /// Formats the progress in steps of 5 %, so that the text changes only when that is worth a write.

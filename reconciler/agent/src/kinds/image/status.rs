@@ -1,10 +1,12 @@
 //! Status of an image. Pure.
 
-use berth_api::{Image, ImageState, ImageStatus, Quantity, Readiness};
+use berth_api::condition::find;
+use berth_api::{Image, ImageState, ImageStatus, Quantity, Readiness, Reason};
 use jiff::Timestamp;
 
 use super::Observed;
 use crate::pulls::Pull;
+use crate::recorder::EventType;
 
 pub(super) fn status(
     image: &Image,
@@ -41,4 +43,27 @@ pub(super) fn status(
         (_, Some(_)) => ImageState::Pulling,
     });
     status
+}
+
+/// Returns the event of a change of the status: the image was verified, or a download failed and is tried again. That of an image that
+/// is stalled is that of any object.
+pub(super) fn event(
+    stored: Option<&ImageStatus>,
+    status: &ImageStatus,
+) -> Option<(EventType, Reason, String)> {
+    let was_verified = stored.is_some_and(|stored| stored.virtual_size.is_some());
+    if let (false, Some(_), Some(bytes)) = (was_verified, &status.virtual_size, status.bytes) {
+        return Some((
+            EventType::Normal,
+            Reason::Verified,
+            format!("its file of {bytes} bytes was verified"),
+        ));
+    }
+    let ready = find(&status.conditions, "Ready")?;
+    let before = stored.and_then(|stored| find(&stored.conditions, "Ready"));
+    let failures = [Reason::Retrying, Reason::NoSpace];
+    let reason = failures.into_iter().find(|reason| reason.as_str() == ready.reason)?;
+    let is_new = before.is_none_or(|before| before.reason != ready.reason);
+    let is_stalled = find(&status.conditions, "Stalled").is_some_and(|stalled| stalled.status == "True");
+    (is_new && !is_stalled).then(|| (EventType::Warning, reason, ready.message.clone()))
 }

@@ -5,10 +5,12 @@ use berth_host::{Compression, Encoding, ImageFacts, ResolvedImage, SnapshotFacts
 use berth_qemu::machine::{ForeignFormat, Format};
 use serde_json::json;
 
+use super::local::LocalImage;
 use super::observe::Upload;
 use super::plan::progress;
 use super::*;
 use crate::pulls::Pull;
+use crate::recorder::EventType;
 
 fn image() -> Image {
     serde_json::from_value(json!({
@@ -43,7 +45,7 @@ fn an_image_nobody_has_is_pulled_once() {
     let plan = ImageReconciler::plan(&image(), &Observed::default());
     assert_eq!(plan.steps, [Step::Pull(wanted_by(&image()).expect("it has a URL"))]);
     let running = Observed {
-        pull: Some(Pull::Running { done: 0, total: None, followed: true }),
+        pull: Some(Pull::Running { done: 0, total: None, rate: None, followed: true }),
         ..Observed::default()
     };
     assert_eq!(ImageReconciler::plan(&image(), &running).steps, []);
@@ -103,11 +105,55 @@ fn the_first_checksum_that_was_read_is_kept() {
 }
 
 #[test]
+fn an_image_that_trusts_its_first_bytes_has_their_checksum_computed_and_enforced() {
+    let mut image = image();
+    let spec = json!({"source": {"url": "https://x/d.qcow2?sig=canary", "trustOnFirstUse": true}});
+    image.spec = serde_json::from_value(spec).expect("a spec");
+    let Some(Wanted::Checksum(source)) = wanted_by(&image) else { panic!("there is none yet") };
+    let bytes = source.computed_from().expect("it is computed");
+    assert_eq!(
+        (bytes.url.as_str(), bytes.shown.as_str()),
+        ("https://x/d.qcow2?sig=canary", "https://x/d.qcow2?…")
+    );
+    image.status.get_or_insert_default().checksum = Some("cd".into());
+    let Some(Wanted::Image(source)) = wanted_by(&image) else { panic!("the checksum is known") };
+    assert_eq!(source.digest, "cd");
+}
+
+#[test]
 fn progress_is_told_in_twentieths() {
     assert_eq!(progress(149, Some(1000), "downloaded"), "10 % downloaded");
     assert_eq!(progress(150, Some(1000), "downloaded"), "15 % downloaded");
     assert_eq!(progress(7, None, "downloaded"), "being downloaded");
     assert_eq!(progress(7, Some(0), "uploaded"), "being uploaded");
+}
+
+#[test]
+fn a_running_download_has_a_rate() {
+    let message = |rate| {
+        let pull = Some(Pull::Running { done: 450, total: Some(1000), rate, followed: true });
+        let plan = ImageReconciler::plan(&image(), &Observed { pull, ..Observed::default() });
+        plan.readiness.message().to_owned()
+    };
+    assert_eq!(message(None), "45 % downloaded");
+    assert_eq!(message(Some(12 << 20)), "45 % downloaded, 12 MiB/s");
+    assert_eq!(message(Some(100 << 10)), "45 % downloaded, 100 KiB/s");
+}
+
+#[test]
+fn the_end_of_a_download_and_its_failures_are_events() {
+    let with_pull = |pull| report(&Observed { pull: Some(pull), ..Observed::default() });
+    let running = with_pull(Pull::Running { done: 1, total: None, rate: None, followed: true });
+    let readiness = Readiness::Reconciling(Reason::Retrying, "HTTP 503".into());
+    let failed = with_pull(Pull::Failed { readiness, again: None });
+    let event = |stored: &ImageStatus, status: &ImageStatus| ImageReconciler::event(Some(stored), status);
+    assert_eq!(event(&running, &running), None);
+    assert_eq!(event(&running, &failed), Some((EventType::Warning, Reason::Retrying, "HTTP 503".to_owned())));
+    assert_eq!(event(&failed, &failed), None);
+    let done = report(&cached());
+    let note = "its file of 700 bytes was verified".to_owned();
+    assert_eq!(event(&failed, &done), Some((EventType::Normal, Reason::Verified, note)));
+    assert_eq!(event(&done, &done), None);
 }
 
 #[test]
@@ -185,6 +231,28 @@ fn an_image_of_a_disk_is_made_from_a_snapshot_of_it() {
     );
     let status = ImageReconciler::status(&image, &seen(true, None), &first.readiness, Timestamp::UNIX_EPOCH);
     assert_eq!(status.state, Some(ImageState::Creating));
+}
+
+#[test]
+fn a_copy_of_an_image_has_the_file_of_that_one_and_needs_it_no_more_then() {
+    let mut copy = image();
+    copy.spec.source = serde_json::from_value(json!({"image": "golden"})).expect("a source");
+    assert!(wanted_by(&copy).is_none(), "its checksum is that of the other one, which is not known yet");
+    copy.status.as_mut().expect("a status").checksum = Some("ab".into());
+    let Some(Wanted::Image(own)) = wanted_by(&copy) else { panic!("it has a checksum") };
+    assert_eq!((own.digest.as_str(), own.url.as_str()), ("ab", ""));
+    let Some(Wanted::Image(source)) = wanted_by(&image()) else { panic!("it has a checksum") };
+    let plan = |original| {
+        ImageReconciler::plan(&copy, &Observed { original: Some(original), ..Observed::default() })
+    };
+    let absent = plan(LocalImage::Absent(source.clone()));
+    assert_eq!(absent.steps, [Step::Pull(Wanted::Image(source))], "it went from the cache");
+    let text = "Image golden is being downloaded";
+    assert_eq!((absent.readiness.reason(), absent.readiness.message()), (Reason::Pulling, text));
+    let gone = plan(LocalImage::Missing);
+    assert_eq!((gone.steps.len(), gone.readiness.reason()), (0, Reason::ImageLost));
+    let complete = ImageReconciler::plan(&copy, &cached());
+    assert_eq!((complete.steps.len(), complete.readiness.reason()), (0, Reason::Verified));
 }
 
 #[test]
@@ -310,7 +378,61 @@ fn another_host_copies_a_complete_image_from_its_host() {
     unserved.status.as_mut().expect("a status").server = None;
     let Some(Wanted::Image(copy)) = wanted_on("h2", &unserved) else { panic!("the checksum is declared") };
     assert_eq!((copy.url.as_str(), copy.host), ("copy:u", None), "a copy that is here is used");
-    assert_eq!(wanted_on("h2", &image()), wanted_by(&image()), "every host downloads it");
+    assert_eq!(wanted_on("h2", &image()), wanted_by(&image()), "no host serves it");
+}
+
+#[test]
+fn another_host_copies_an_image_with_a_url_and_knows_where_to_download_it() {
+    let mut image = served(image());
+    image.metadata.uid = Some("u".into());
+    let Some(Wanted::Image(copy)) = wanted_on("h2", &image) else { panic!("the checksum is declared") };
+    assert_eq!(copy.host.as_ref().map(|host| host.name.as_str()), Some("h"));
+    assert!(copy.url == "http://x/d.qcow2" && copy.is_downloadable(), "{copy:?}");
+    let absent = local::LocalImage::Absent(copy);
+    let plan = local::ready("debian", &absent, |fetch, _| fetch).expect_err("it is not here");
+    assert_eq!(plan.readiness.message(), "Image debian is being copied from host h, or else downloaded");
+    let Some(Wanted::Image(own)) = wanted_on("h", &image) else { panic!("the checksum is declared") };
+    assert_eq!(own.host, None, "it is here");
+    image.spec.compression = Some(ImageCompression::Xz);
+    let Some(Wanted::Image(unpacked)) = wanted_on("h2", &image) else { panic!("the checksum is declared") };
+    assert_eq!(unpacked.host, None, "its host has other bytes");
+}
+
+#[test]
+fn a_host_waits_for_the_download_of_another_one_unless_that_fails() {
+    let with_reason = |reason: &str| {
+        let mut image = image();
+        let ready = json!([{"type": "Ready", "status": "False", "reason": reason, "message": "",
+            "lastTransitionTime": "1970-01-01T00:00:00Z"}]);
+        image.status.get_or_insert_default().conditions = serde_json::from_value(ready).expect("conditions");
+        image
+    };
+    for begun in ["Pending", "Pulling"] {
+        assert_eq!(local::downloader("h2", &with_reason(begun)).as_deref(), Some("h"), "{begun}");
+        assert_eq!(local::downloader("h", &with_reason(begun)), None);
+    }
+    let waits = local::LocalImage::Elsewhere("h".into());
+    let plan = local::ready("debian", &waits, |fetch, _| fetch).expect_err("it is not here");
+    assert_eq!((plan.steps.len(), plan.readiness.reason()), (0, Reason::Pulling));
+    assert_eq!(local::downloader("h2", &with_reason("Retrying")), None);
+    assert_eq!(local::downloader("h2", &image()), None, "its host has reported nothing");
+    let mut verified = with_reason("Pulling");
+    verified.status.get_or_insert_default().virtual_size = Some("1Gi".into());
+    assert_eq!(local::downloader("h2", &verified), None);
+    let mut compressed = with_reason("Pulling");
+    compressed.spec.compression = Some(ImageCompression::Gzip);
+    assert_eq!(local::downloader("h2", &compressed), None, "it is not copied");
+}
+
+#[test]
+fn a_verified_image_with_a_url_is_not_downloaded_again_for_its_own_sake() {
+    let mut image = image();
+    image.status.get_or_insert_default().virtual_size = Some("1Gi".into());
+    for pull in [None, Some(Pull::Running { done: 1, total: None, rate: None, followed: false })] {
+        let plan = ImageReconciler::plan(&image, &Observed { pull, ..Observed::default() });
+        assert!(matches!(plan.readiness, Readiness::Ready(Reason::Verified, _)), "{plan:?}");
+        assert_eq!(plan.steps, []);
+    }
 }
 
 #[test]

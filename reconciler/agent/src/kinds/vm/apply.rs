@@ -9,7 +9,8 @@ use berth_qemu::cdrom::Changed;
 use berth_qemu::machine::MachineSpec;
 use kube::{Resource as _, ResourceExt};
 
-use super::{LanAddress, MediumChange, Step, declared_disks::User};
+use super::declared_disks::{self, User};
+use super::{LanAddress, MediumChange, Step};
 use crate::balloons;
 use crate::context::Context;
 use crate::converge::release;
@@ -99,6 +100,7 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
         Step::Plug { disk } => {
             take(ctx, vm, instance, &disk.id)?;
             let machine = machine()?;
+            let _alone = ctx.machines.open_alone(std::slice::from_ref(&**disk)).await;
             let lent = ctx.system.grant_disk(instance, disk).await?;
             machine.plug(lent).await?;
             limit(ctx, &machine, &[&disk.id]).await?;
@@ -118,6 +120,7 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
         Step::Pull(source) => ctx.pulls.start(&Wanted::Image(source.clone()), Key::of(vm)),
         Step::FollowPull(source) => ctx.pulls.follow(&Wanted::Image(source.clone()), Key::of(vm)),
         Step::ChangeMedium(change) => change_medium(ctx, instance, machine()?, change).await?,
+        Step::CloseTray(slot) => machine()?.close_tray(*slot).await?,
         Step::PlugCpus(count) => {
             let machine = machine()?;
             machine.plug_cpus(usize::try_from(*count).unwrap_or_default()).await?;
@@ -215,7 +218,9 @@ pub(super) async fn start_process(
     request: &LaunchRequest,
 ) -> Result<(), Error> {
     let instance = &request.machine.instance;
+    let alone = ctx.machines.open_alone(&request.machine.disks).await;
     let process = ctx.system.launch(request).await?;
+    drop(alone);
     tracing::info!(pid = process.identity.pid, instance, "launched");
     // Recorded before the guest may run. An unreadable journal is left to the next observation.
     if let Some(Ok(journal)) = ctx.system.read_journal(instance).await?.map(Journal::parse) {
@@ -271,13 +276,7 @@ fn take(ctx: &Context, vm: &VM, instance: &str, volume: &str) -> Result<(), Erro
 fn user_of(ctx: &Context, vm: &VM, volume: &str) -> User {
     let tables = ctx.index.read();
     let disk = tables.disks.all().map(|(_, disk)| disk).find(|disk| volume_of(disk) == Some(volume));
-    match disk.and_then(|d| d.status.as_ref()?.used_by.first().cloned()) {
-        None => User::None,
-        Some(user) if Some(&user.vm_uid) == vm.metadata.uid.as_ref() && user.attachment.is_none() => {
-            User::ThisVm
-        }
-        Some(user) => User::Other(user.vm),
-    }
+    disk.map_or(User::None, |disk| declared_disks::user_of(disk, vm))
 }
 
 pub(super) async fn end_process(ctx: &Context, instance: &str) -> Result<(), Error> {

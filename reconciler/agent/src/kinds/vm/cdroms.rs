@@ -13,6 +13,7 @@ use crate::kinds::image::local::{self, LocalImage};
 pub(crate) struct DeclaredCdrom {
     pub(crate) name: String,
     pub(crate) boot_first: bool,
+    pub(crate) guest_can_eject: bool,
     /// The Image that is to be in it, by name.
     pub(crate) image: Option<(String, LocalImage)>,
 }
@@ -26,7 +27,8 @@ pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Vec<DeclaredCdrom>
             None => None,
             Some(name) => Some((name.to_owned(), local::observe(ctx, &namespace, name, &Key::of(vm)).await?)),
         };
-        seen.push(DeclaredCdrom { name: cdrom.name.to_string(), boot_first: cdrom.boot_first, image });
+        let (name, boot_first) = (cdrom.name.to_string(), cdrom.boot_first);
+        seen.push(DeclaredCdrom { name, boot_first, guest_can_eject: cdrom.guest_can_eject, image });
     }
     Ok(seen)
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use berth_api::condition::{find, is_true};
-use berth_api::vm::template_obstacle;
-use berth_api::{ConditionType, Disk, ExpandPolicy, Reason, VM};
+use berth_api::vm::disk_obstacle;
+use berth_api::{ConditionType, Disk, ExpandPolicy, MOST_DISK_READERS, ObjectUse, Reason, VM};
 use berth_host::VolumeFacts;
 use berth_qemu::machine::Bus;
 
@@ -49,6 +49,20 @@ pub(crate) enum User {
     Other(String),
 }
 
+/// Returns whether a disk is given to this VM, or to another one.
+pub(crate) fn user_of(disk: &Disk, vm: &VM) -> User {
+    let users = disk.status.as_ref().map(|status| status.used_by.as_slice()).unwrap_or_default();
+    let is_own = |user: &&ObjectUse| Some(&user.vm_uid) == vm.metadata.uid.as_ref();
+    match (users.iter().find(is_own), users.first()) {
+        (Some(own), _) if own.attachment.is_none() => User::ThisVm,
+        (Some(own), _) => User::Other(own.vm.clone()),
+        // Its host adds this VM to the others.
+        (None, Some(_)) if disk.is_read_only_many() && users.len() < MOST_DISK_READERS => User::None,
+        (None, Some(other)) => User::Other(other.vm.clone()),
+        (None, None) => User::None,
+    }
+}
+
 /// Observes the disks in the spec, in its order.
 pub(super) async fn declared_disks(
     ctx: &Context,
@@ -63,14 +77,10 @@ pub(super) async fn declared_disks(
             (Some(disk), Some(id)) => pools::look(ctx, disk.spec.pool.as_str(), id).await?,
             _ => SeenVolume::default(),
         };
-        let unusable = disk.as_ref().and_then(|disk| template_obstacle(disk, vm));
-        let user = match status.used_by.first() {
-            _ if unusable.is_some() => User::None,
-            None => User::None,
-            Some(user) if Some(&user.vm_uid) == vm.metadata.uid.as_ref() && user.attachment.is_none() => {
-                User::ThisVm
-            }
-            Some(user) => User::Other(user.vm.clone()),
+        let unusable = disk.as_ref().and_then(|disk| disk_obstacle(disk, vm));
+        let user = match &disk {
+            Some(disk) if unusable.is_none() => user_of(disk, vm),
+            _ => User::None,
         };
         let ready = find(&status.conditions, "Ready").filter(|c| c.status != "True");
         let stalled = is_true(&status.conditions, ConditionType::Stalled);
@@ -141,5 +151,7 @@ fn locked(ctx: &Context, volume: &VolumeFacts) -> Option<String> {
 
 fn grows_first(disk: &Disk, volume: &VolumeFacts) -> bool {
     let wanted = disk.spec.size.as_ref().and_then(|size| size.bytes().ok());
-    disk.spec.expand_policy == ExpandPolicy::Offline && wanted.is_some_and(|wanted| volume.size < wanted)
+    // Another VM may have it open for as long as it runs.
+    let is_waited_for = disk.spec.expand_policy == ExpandPolicy::Offline && !disk.is_read_only_many();
+    is_waited_for && wanted.is_some_and(|wanted| volume.size < wanted)
 }

@@ -1,7 +1,7 @@
 //! Plan for the CD-ROM drives of a VM and their media. Pure.
 //!
 //! A drive is there from a start of the machine on, in the slot of its position in the spec at that time. Its medium is
-//! exchanged while the machine runs. A tray that the guest has opened is left open.
+//! exchanged while the machine runs. A tray that the guest has opened is left open, unless the drive is declared otherwise.
 
 use berth_api::vm::CdromStatus;
 use berth_api::{Readiness, Reason};
@@ -71,6 +71,8 @@ pub(super) fn changes(observed: &Observed, machine: &MachineState) -> (Vec<Step>
             }
         };
         if drive.node == wanted.as_ref().map(|medium| Medium::node(drive.slot, &medium.digest)) {
+            let is_kept = declared.is_some_and(|declared| !declared.guest_can_eject);
+            steps.extend((is_kept && drive.tray_open).then_some(Step::CloseTray(drive.slot)));
             continue;
         }
         let name = recorded.name.clone();

@@ -31,6 +31,10 @@ use crate::machine::with_stored_use;
 use crate::plugging::device;
 use crate::restores::VmRestore;
 
+/// The message about file systems that stay frozen.
+const FROZEN: &str = "its file systems stay frozen after a snapshot, because its guest agent does not thaw them: programs in the guest wait \
+                      when they write. The host asks the agent again every 30 seconds. Thaw them in the guest (fsfreeze --unfreeze \
+                      MOUNTPOINT), or restart the VM with restartMode Hard";
 /// The maximum length of the cause of an end, in bytes.
 const MAX_CAUSE: usize = 1024;
 /// The places that are listed, which are those of all devices that a VM can declare, and some that have just been taken off.
@@ -44,6 +48,7 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
     readiness.write(&mut status.conditions, generation, now);
     write_running(&mut status, observed, readiness, generation, now);
     write_guest_ready(&mut status, observed, generation, now);
+    write_guest_frozen(&mut status, observed, generation, now);
     write_class_synced(&mut status, vm, observed, generation, now);
     write_interfaces_synced(&mut status, vm, observed, generation, now);
     write_placement_synced(&mut status, observed, generation, now);
@@ -95,6 +100,28 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
     status.public_address = status.interfaces.iter().find_map(|i| i.public_address.clone());
     status.public_ipv6_address = status.interfaces.iter().find_map(|i| i.public_ipv6_address.clone());
     status
+}
+
+/// Says that the guest's file systems stay frozen, while they do.
+fn write_guest_frozen(status: &mut VMStatus, observed: &Observed, generation: i64, now: Timestamp) {
+    let kind = ConditionType::GuestFrozen;
+    if !observed.guest.frozen {
+        // A guest that does not answer, or has not answered a new agent yet, says nothing about it.
+        if observed.guest.agent || observed.process.is_none() {
+            remove(&mut status.conditions, kind);
+        }
+        return;
+    }
+    let update = ConditionUpdate::from_bool(kind, true, Reason::GuestFrozen, FROZEN);
+    condition::set(&mut status.conditions, update, generation, now);
+}
+
+/// Returns the event of file systems that stay frozen.
+pub(super) fn frozen(stored: &VMStatus, status: &VMStatus) -> Option<(Reason, String)> {
+    let kind = ConditionType::GuestFrozen;
+    let is_new =
+        condition::is_true(&status.conditions, kind) && !condition::is_true(&stored.conditions, kind);
+    is_new.then(|| (Reason::GuestFrozen, FROZEN.to_owned()))
 }
 
 /// Says why the disks do not have the data of the declared restore, while they do not, or why the guest does not have its memory.

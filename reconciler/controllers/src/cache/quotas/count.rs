@@ -137,13 +137,11 @@ pub(crate) fn size(tables: &Tables, disk: &Disk) -> Option<u64> {
     declared.max(trashed(tables, disk))
 }
 
-/// The size of the file in a host's trash that a disk gets.
+/// The size of the file of a deleted disk that a disk gets.
 fn trashed(tables: &Tables, disk: &Disk) -> Option<u64> {
     let (host, volume) = disk.annotations().get(RESTORE_ANNOTATION)?.split_once('/')?;
     let namespace = disk.namespace()?;
-    let trash = &tables.hosts.cluster(host)?.status.as_ref()?.trash;
-    let found = trash.iter().find(|other| other.volume_id == volume && other.namespace == namespace)?;
-    bytes(Some(&found.size))
+    bytes(tables.hosts.cluster(host)?.status.as_ref()?.deleted_volume(&namespace, volume))
 }
 
 /// The size that a new disk gets, as far as it is known.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use berth_api::{Disk, Image, RESTORE_ANNOTATION, condition, former_uid};
+use berth_api::{Disk, Image, ObjectUse, RESTORE_ANNOTATION, condition, former_uid};
 use kube::ResourceExt;
 
 use crate::{
@@ -96,10 +96,8 @@ pub(super) fn observe(cache: &Cache, disk: &Disk) -> Observed {
         .and_then(|name| cache.tables.images.lookup(&namespace, name.as_str()).cloned());
     let restore = disk.annotations().get(RESTORE_ANNOTATION).and_then(|text| text.split_once('/')).map(
         |(host, volume)| {
-            let trash =
-                cache.tables.hosts.cluster(host).and_then(|h| h.status.as_ref()).map(|s| s.trash.as_slice());
-            let found =
-                trash.unwrap_or_default().iter().any(|t| t.volume_id == volume && t.namespace == namespace);
+            let status = cache.tables.hosts.cluster(host).and_then(|h| h.status.as_ref());
+            let found = status.is_some_and(|status| status.deleted_volume(&namespace, volume).is_some());
             Restore { host: host.to_owned(), volume_id: volume.to_owned(), found }
         },
     );
@@ -191,11 +189,11 @@ fn local_image(cache: &Cache, image: &Image) -> Option<Source> {
     Some(Source { key: Key::of(image), place, away })
 }
 
-/// Returns the host that other hosts copy the image of an unbound disk from: a disk there needs no copy.
+/// Returns the host that has the image of an unbound disk, if that was made or uploaded: a disk there needs no copy.
 pub(crate) fn image_host(cache: &Cache, disk: &Disk) -> Option<String> {
     let name = disk.spec.image.as_ref()?;
     let image = cache.tables.images.lookup(&disk.namespace().unwrap_or_default(), name.as_str())?;
-    image.copied_from().map(|(host, _)| host.to_owned())
+    image.copied_from().filter(|_| image.is_local()).map(|(host, _)| host.to_owned())
 }
 
 /// Returns the backup that a disk is made from.
@@ -321,13 +319,17 @@ pub(super) fn is_of_a_refused_vm(cache: &Cache, disk: &Disk) -> bool {
 /// the VM it is bound for.
 pub(super) fn is_abandoned(cache: &Cache, disk: &Disk, namespace: &str) -> bool {
     let Some(status) = disk.status.as_ref().filter(|s| s.size.is_none()) else { return false };
-    let (Some(binding), Some(user)) = (&status.binding, status.used_by.first()) else { return false };
+    let Some(binding) = &status.binding else { return false };
     if disk.annotations().contains_key(RESTORE_ANNOTATION) {
         return false;
     }
-    let vm = cache.tables.vms.named(namespace, &user.vm).filter(|vm| vm.uid().as_ref() == Some(&user.vm_uid));
-    let host = vm.and_then(|vm| vm.status.as_ref()).and_then(|s| s.binding.as_ref()).map(|b| &b.host);
-    // A VM that its host holds without being bound is about to be bound there again.
-    let held = vm.and_then(|vm| cache.claims.of(&Key::of(vm.as_ref()), vm.as_ref())).map(|claim| &claim.host);
-    host.or(held) != Some(&binding.host)
+    let is_there = |user: &ObjectUse| {
+        let vm = cache.tables.vms.named(namespace, &user.vm);
+        let vm = vm.filter(|vm| vm.uid().as_ref() == Some(&user.vm_uid));
+        let host = vm.and_then(|vm| vm.status.as_ref()).and_then(|s| s.binding.as_ref()).map(|b| &b.host);
+        // A VM that its host holds without being bound is about to be bound there again.
+        let held = vm.and_then(|vm| cache.claims.of(&Key::of(vm.as_ref()), vm.as_ref()));
+        host.or(held.map(|claim| &claim.host)) == Some(&binding.host)
+    };
+    !status.used_by.is_empty() && !status.used_by.iter().any(is_there)
 }

@@ -148,7 +148,7 @@ pub(super) fn plan_restore(disk: &Disk, restore: &Restore) -> Plan<Option<Readin
         return Plan { steps, decision: None, outcome: Outcome::Settled };
     }
     let text = format!(
-        "host {} has no file {} of a disk of this namespace in its trash",
+        "host {} has no file {} of a deleted disk of this namespace, in its trash or retained",
         restore.host, restore.volume_id
     );
     let dependency = Dependency::Object(Key::cluster(ObjectKind::Host, &restore.host));

@@ -3,6 +3,7 @@
 use berth_api::{Host, Image, Quantity};
 use kube::ResourceExt;
 
+use super::holders::has_image;
 use crate::cache::Cache;
 
 /// Returns the host that has the file already, or else a ready one that it fits on: with the fewest VMs, then by name. `None`: the
@@ -26,10 +27,6 @@ pub(super) fn host(cache: &Cache, image: &Image) -> Option<Result<String, String
             format!("there is no ready host with {} free for it", Quantity::from_bytes(needed).0)
         }),
     )
-}
-
-fn has_image(host: &Host, digest: &str) -> bool {
-    host.status.as_ref().is_some_and(|status| status.images.iter().any(|image| image == digest))
 }
 
 /// Whether the file fits, by the last report of the host. The host itself decides when the upload begins.

@@ -6,9 +6,9 @@ use std::{
 };
 
 use berth_api::{
-    Binding, Disk, Network, PlacementGroup, PublicIP, VM, VMStatus,
+    Binding, Disk, MOST_DISK_READERS, Network, PlacementGroup, PublicIP, VM, VMStatus,
     placement_group::TopologyClaim,
-    vm::{InterfaceStatus, NetworkInterface, template_obstacle},
+    vm::{InterfaceStatus, NetworkInterface, disk_obstacle},
 };
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -144,7 +144,7 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
             let unconfirmed = unbound.and_then(|disk| disk::unconfirmed(cache, disk));
             let unclaimed = unbound.filter(|_| claimed.is_none());
             let obstacle = unclaimed.and_then(|disk| disk::obstacle(cache, disk));
-            let foreign = object.as_deref().and_then(|disk| template_obstacle(disk, vm));
+            let foreign = object.as_deref().and_then(|disk| disk_obstacle(disk, vm));
             DiskSeen { key, object, foreign, user, claimed, unknown, unconfirmed, obstacle }
         })
         .collect();
@@ -339,9 +339,15 @@ pub(super) fn host_of(cache: &Cache, key: &Key) -> Option<String> {
     cache.tables.vms.get(key)?.status.as_ref()?.binding.as_ref().map(|b| b.host.clone())
 }
 
-/// Returns the other user of the disk: one named in its status, a bound VM that lists it, or a bound attachment.
+/// Returns the other user of the disk: one named in its status, a bound VM that lists it, or a bound attachment. Of a disk that VMs only
+/// read, one of them if it has no room for this one.
 pub(super) fn other_user(cache: &Cache, key: &Key, disk: Option<&Disk>, vm: &VM) -> Option<String> {
     let uid = vm.uid().unwrap_or_default();
+    if let Some(disk) = disk.filter(|disk| disk.is_read_only_many()) {
+        let users = disk.status.as_ref().map(|status| status.used_by.as_slice()).unwrap_or_default();
+        let is_full = users.len() >= MOST_DISK_READERS && users.iter().all(|user| user.vm_uid != uid);
+        return users.first().filter(|_| is_full).map(|user| user.vm.clone());
+    }
     let named = disk.and_then(|d| d.status.as_ref()).and_then(|s| s.used_by.iter().find(|u| u.vm_uid != uid));
     if let Some(user) = named {
         return Some(user.vm.clone());

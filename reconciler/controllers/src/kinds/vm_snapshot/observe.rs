@@ -19,6 +19,8 @@ pub(super) struct Observed {
     pub(super) vm: Option<Arc<VM>>,
     /// The disks of the VM now: those that it declares, and those that are attached to it.
     pub(super) disks: Vec<(ResourceName, Option<Arc<Disk>>)>,
+    /// A disk of the VM that several VMs read, and that is in no snapshot.
+    pub(super) shared: Option<ResourceName>,
     /// The disks that were decided, with the DiskSnapshots that exist.
     pub(super) parts: Vec<(SnapshotOfDisk, Option<Arc<DiskSnapshot>>)>,
     /// DiskSnapshots under the names that those of the VM's disks would have.
@@ -50,7 +52,9 @@ pub(super) fn observe(cache: &Cache, snapshot: &VMSnapshot) -> Observed {
     }
     let disks: Vec<_> = vm.as_deref().map(|vm| disks_of(cache, vm)).unwrap_or_default();
     let others = (0..disks.len()).filter_map(|place| part(&snapshot.part_name(place))).collect();
-    Observed { vm, disks, others, ..Observed::default() }
+    let all = vm.as_deref().map(|vm| all_disks_of(cache, vm)).unwrap_or_default();
+    let shared = all.into_iter().find(is_shared).map(|(name, _)| name);
+    Observed { vm, disks, shared, others, ..Observed::default() }
 }
 
 /// Whether the DiskSnapshot was created for this VMSnapshot, or for the one that it was before.
@@ -61,7 +65,17 @@ pub(super) fn is_part_of(part: &DiskSnapshot, snapshot: &VMSnapshot) -> bool {
         && (owners.is_empty() || owners.iter().any(|owner| Some(&owner.uid) == uid.as_ref()))
 }
 
+/// Returns the disks of a VM that have data of its own: those that several VMs read never change, and one VM alone cannot restore them.
 pub(super) fn disks_of(cache: &Cache, vm: &VM) -> Vec<(ResourceName, Option<Arc<Disk>>)> {
+    all_disks_of(cache, vm).into_iter().filter(|disk| !is_shared(disk)).collect()
+}
+
+/// Whether several VMs read this disk.
+fn is_shared((_, disk): &(ResourceName, Option<Arc<Disk>>)) -> bool {
+    disk.as_deref().is_some_and(Disk::is_read_only_many)
+}
+
+fn all_disks_of(cache: &Cache, vm: &VM) -> Vec<(ResourceName, Option<Arc<Disk>>)> {
     let namespace = vm.namespace().unwrap_or_default();
     let attachments = cache.index.attachments_of_vm(&Key::of(vm));
     let attached = attachments.iter().filter_map(|key| cache.tables.attachments.get(key));

@@ -78,13 +78,19 @@ fn disks(snapshot: &VMSnapshot, observed: &Observed) -> Result<Vec<SnapshotOfDis
     } else if vm.metadata.deletion_timestamp.is_some() {
         return wait(Reason::WaitingForVM, format!("VM {name} is being deleted"));
     }
-    if let Some(readiness) = without_guest(snapshot, vm) {
+    if let Some(readiness) = with_shared_disk(snapshot, observed).or_else(|| without_guest(snapshot, vm)) {
         return Err(readiness);
     }
     if observed.disks.len() > MOST_SNAPSHOT_DISKS {
         let text = format!(
             "VM {name} has {} disks: the snapshot of a VM has at most {MOST_SNAPSHOT_DISKS}",
             observed.disks.len()
+        );
+        return Err(Readiness::Stalled(Reason::NotSupported, text));
+    }
+    if observed.disks.is_empty() {
+        let text = format!(
+            "VM {name} has no disks but those that several VMs read (ReadOnlyMany), which never change"
         );
         return Err(Readiness::Stalled(Reason::NotSupported, text));
     }
@@ -120,6 +126,17 @@ fn disks(snapshot: &VMSnapshot, observed: &Observed) -> Result<Vec<SnapshotOfDis
         snapshot: snapshot.part_name(place),
     };
     Ok(observed.disks.iter().enumerate().map(of).collect())
+}
+
+/// Returns the readiness of a snapshot with memory of a VM that has a disk which is in no snapshot: a guest that goes on with its memory
+/// has all its disks.
+fn with_shared_disk(snapshot: &VMSnapshot, observed: &Observed) -> Option<Readiness> {
+    let disk = observed.shared.as_ref().filter(|_| snapshot.spec.memory)?;
+    let text = format!(
+        "Disk {disk} of VM {} is ReadOnlyMany, and a snapshot with memory is of all disks of its VM: take the snapshot without memory",
+        snapshot.spec.vm
+    );
+    Some(Readiness::Stalled(Reason::NotSupported, text))
 }
 
 /// Returns the readiness of a snapshot with memory of a VM whose guest does not run.

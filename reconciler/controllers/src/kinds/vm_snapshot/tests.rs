@@ -93,6 +93,31 @@ fn stalled() -> Value {
 }
 
 #[test]
+fn a_disk_that_several_vms_read_is_no_part_of_it() {
+    let mut cache = site();
+    let read_only = |name: &str| {
+        let mut disk = disk(name, "h");
+        disk.spec.access = berth_api::DiskAccess::ReadOnlyMany;
+        disk
+    };
+    put(&mut cache, read_only("data"));
+    let decided = planned(&cache, &snapshot(json!(null))).decision.disks;
+    let names: Vec<&str> = decided.iter().map(|of| of.disk.as_str()).collect();
+    assert_eq!(names, ["root", "log"]);
+    put_web(&mut cache, "Running", "Running");
+    let refused = planned(&cache, &with_memory());
+    assert_eq!((reason(&refused), refused.decision.disks.len()), ((true, Reason::NotSupported), 0));
+    let text = refused.decision.readiness.message().to_owned();
+    assert!(text.contains("Disk data of VM web is ReadOnlyMany"), "{text}");
+    for name in ["root", "log"] {
+        put(&mut cache, read_only(name));
+    }
+    let without = planned(&cache, &snapshot(json!(null)));
+    assert_eq!(without.decision.readiness.reason(), Reason::NotSupported);
+    assert!(without.decision.disks.is_empty());
+}
+
+#[test]
 fn it_waits_until_all_disks_of_its_vm_have_files_and_refuses_those_of_two_hosts() {
     let new = snapshot(json!(null));
     let nothing = planned(&Cache::new(Duration::from_secs(40)), &new);

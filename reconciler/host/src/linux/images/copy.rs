@@ -28,6 +28,10 @@ impl Transport for Host<'_> {
     async fn begin(&self, job: &Job<'_>, partial: &mut Partial) -> std::result::Result<Begun, Stop> {
         let have = partial.len();
         let file = self.0.open(have).await.map_err(|error| match error {
+            // There is another way to the bytes: a host that is gone delays them once.
+            RemoteError::Unreachable(detail) if job.source.is_downloadable() => {
+                Stop::Final(job.failed(detail))
+            }
             RemoteError::Unreachable(detail) => Stop::Cut(detail),
             RemoteError::Refused(detail) => Stop::Final(job.failed(detail)),
         })?;

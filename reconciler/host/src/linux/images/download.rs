@@ -50,6 +50,21 @@ async fn transfer(job: &Job<'_>, access: &Access) -> Result<Partial> {
     Err(SystemError::ChecksumMismatch { url: job.source.shown.clone(), declared: job.source.digest.clone() })
 }
 
+/// Downloads all bytes, whatever their checksum, and returns it. They stay in the file of the download.
+pub(super) async fn digest(job: &Job<'_>, client: &http::Client) -> Result<String> {
+    let mut partial = job.partial().await?;
+    // Those of an interrupted attempt may be of another version, which no checksum would show.
+    let emptied = blocking(move || partial.restart().map(|()| partial));
+    match of_url(job, client, emptied.await?).await {
+        Ok(partial) => Ok(partial.digest()),
+        Err(error) => {
+            let place = job.place.clone();
+            blocking(move || place.discard_unused()).await?;
+            Err(error)
+        }
+    }
+}
+
 async fn of_url(job: &Job<'_>, client: &http::Client, partial: Partial) -> Result<Partial> {
     let url = Url::parse(&job.source.url).map_err(|_| job.unusable("not a URL"))?;
     match url.scheme() {

@@ -336,14 +336,14 @@ fn begin(job: &Job<'_>, response: &Response, partial: &mut Partial) -> std::resu
             response.content_length()
         }
         StatusCode::PARTIAL_CONTENT => match range {
-            Some((Some(from), total)) if from == partial.len() => total,
+            Some((Some(from), total)) if from == partial.len() && may_continue(job) => total,
             _ => {
                 partial.restart()?;
                 return Err(Stop::Cut("the server sent another part than asked for".to_owned()));
             }
         },
         StatusCode::RANGE_NOT_SATISFIABLE => {
-            if matches!(range, Some((_, Some(total))) if total == partial.len()) {
+            if matches!(range, Some((_, Some(total))) if total == partial.len() && may_continue(job)) {
                 return Ok(Answer::Complete);
             }
             partial.restart()?;
@@ -362,6 +362,12 @@ fn begin(job: &Job<'_>, response: &Response, partial: &mut Partial) -> std::resu
         job.check_size(total, partial.len())?;
     }
     Ok(Answer::Bytes { total })
+}
+
+/// Whether further bytes are of the same version as those before: known by the server's validator where no checksum shows it.
+fn may_continue(job: &Job<'_>) -> bool {
+    let has_validator = || partial::Origin::read(job.place).is_some_and(|origin| origin.validator.is_some());
+    !job.source.is_unknown() || has_validator()
 }
 
 /// Records the server's validator of this version, so that the download can be resumed.

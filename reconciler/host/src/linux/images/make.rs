@@ -22,7 +22,7 @@ use super::super::layout::{IMAGE_LINKS, Layout, check_name};
 use super::super::qemu_img::{CONVERT_MEMORY, QEMU_IMG, block_node, linked, no_space, paths, text};
 use super::unpack::TIME;
 use super::{LinuxImages, Result};
-use crate::{Encoding, ImageFacts, ImageSource, NewImage, SystemError};
+use crate::{DownloadLimits, Encoding, ImageFacts, ImageSource, NewImage, SystemError};
 
 const MAKING: &str = ".making-";
 const BLOCK: usize = 1 << 20;
@@ -40,6 +40,7 @@ impl ImageSource {
             encoding: Encoding::default(),
             secret: None,
             host: None,
+            limits: DownloadLimits::default(),
         }
     }
 }

@@ -108,6 +108,22 @@ pub(super) fn is_named(file: &File, path: &Path) -> bool {
     named.is_ok_and(|named| file.metadata().map(identity).is_ok_and(|own| own == named))
 }
 
+/// Gives a download the bytes that its checksum was computed of, or removes them if they are not stored again. Blocking.
+pub(super) fn take_computed(folder: &Path, source: &ImageSource, stored: bool) -> Result<(), SystemError> {
+    let (from, to) = (Place::of(folder, &source.with_no_digest()), Place::of(folder, source));
+    let Ok(file) = File::open(&from.file) else { return Ok(()) };
+    if file.try_lock().is_err() || !is_named(&file, &from.file) {
+        // They are being downloaded for another computation.
+        return Ok(());
+    }
+    if !stored || to.file.exists() {
+        return from.discard();
+    }
+    // Its note is of no use: the bytes are complete.
+    files::remove_if_there(&from.origin).map_err(failed("remove", &from.origin))?;
+    fs::rename(&from.file, &to.file).map_err(failed("name", &to.file))
+}
+
 /// Removes the partial downloads with matching names, except those in progress. Blocking.
 pub(super) fn forget(folder: &Path, is_forgotten: impl Fn(&str, &Path) -> bool) -> Result<(), SystemError> {
     for file in files::names(folder)? {
@@ -285,6 +301,11 @@ impl Partial {
         self.hasher.update(bytes);
         self.len += bytes.len() as u64;
         Ok(())
+    }
+
+    /// Returns the digest of the bytes.
+    pub(super) fn digest(&self) -> String {
+        self.hasher.digest()
     }
 
     /// Whether the bytes match the declared digest.

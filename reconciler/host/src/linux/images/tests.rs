@@ -1,5 +1,6 @@
 //! Pulls from a small server that misbehaves on request.
 
+mod computed;
 mod copies;
 mod credentials;
 mod formats;
@@ -23,7 +24,7 @@ use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
 use super::*;
-use crate::Encoding;
+use crate::{DownloadLimits, Encoding};
 use server::{Reply, Server};
 
 const MIB: usize = 1 << 20;
@@ -90,6 +91,7 @@ fn source(url: impl Into<String>, bytes: &[u8], format: Format) -> ImageSource {
         encoding: Encoding::default(),
         secret: None,
         host: None,
+        limits: DownloadLimits::default(),
     }
 }
 

@@ -196,6 +196,7 @@ mod tests {
             encoding: Encoding::default(),
             secret: None,
             host: None,
+            limits: crate::DownloadLimits::default(),
         };
         let folder = tempfile::tempdir().expect("temporary folder");
         let unpacker = Unpacker { user: None, max_bytes: 1 };

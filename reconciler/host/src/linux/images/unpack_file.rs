@@ -42,12 +42,21 @@ pub fn unpack(
 ) -> io::Result<()> {
     let file = File::open(input)?;
     let mut writer = SparseWriter::create(output, file.metadata()?.len())?;
-    let reader = decoder(compression, BufReader::with_capacity(BLOCK, file))?;
-    match archive {
-        true => container_disk(reader, &mut writer)?,
-        false => copy(reader, &mut writer)?,
-    }
+    unpack_to(compression, archive, file, &mut writer)?;
     writer.finish()
+}
+
+fn unpack_to(
+    compression: Option<Compression>,
+    archive: bool,
+    input: File,
+    writer: &mut SparseWriter,
+) -> io::Result<()> {
+    let reader = decoder(compression, BufReader::with_capacity(BLOCK, input))?;
+    match archive {
+        true => container_disk(reader, writer),
+        false => copy(reader, writer),
+    }
 }
 
 fn decoder(compression: Option<Compression>, reader: BufReader<File>) -> io::Result<Box<dyn Read>> {
@@ -289,6 +298,59 @@ mod tests {
         let error = writer.write(&[0, 0]).expect_err("one too many");
         assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
         assert!(error.to_string().starts_with(BOMB), "{error}");
+    }
+
+    /// Unpacks it with another limit than that of images. Returns the bytes that were written, and the error.
+    fn with_limit(
+        (compression, archive): (Compression, bool),
+        packed: &[u8],
+        max: u64,
+    ) -> (u64, io::Result<()>) {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let (input, output) = (folder.path().join("in"), folder.path().join("out"));
+        fs::write(&input, packed).expect("written");
+        fs::write(&output, b"").expect("created");
+        let mut writer = SparseWriter::create(&output, packed.len() as u64).expect("a writer");
+        writer.max = max;
+        let file = File::open(&input).expect("there");
+        let done = unpack_to(Some(compression), archive, file, &mut writer);
+        (fs::metadata(&output).expect("there").len(), done)
+    }
+
+    #[test]
+    fn a_bomb_of_each_program_ends_at_the_limit_and_not_later() {
+        const LIMIT: u64 = 1 << 20;
+        let mut tried = 0;
+        for (compression, program) in ALL {
+            for byte in [0, 0xff] {
+                let Some(bomb) = compressed(program, &vec![byte; 4 << 20]) else { continue };
+                assert!(bomb.len() < 64 << 10, "{program}: a bomb of {} bytes", bomb.len());
+                // Members after each other count together.
+                for packed in [bomb.clone(), [bomb.clone(), bomb.clone()].concat()] {
+                    let (written, done) = with_limit((compression, false), &packed, LIMIT);
+                    let error = done.expect_err(program);
+                    assert_eq!(error.kind(), io::ErrorKind::FileTooLarge, "{program}: {error}");
+                    assert!(error.to_string().starts_with(BOMB), "{program}: {error}");
+                    assert!(written <= LIMIT, "{program}: {written} bytes written");
+                }
+                let (_, done) = with_limit((compression, false), &bomb, 4 << 20);
+                assert!(done.is_ok(), "{program}: exactly as much as is allowed: {done:?}");
+                tried += 1;
+            }
+        }
+        assert!(tried >= 4, "gzip and xz at least are installed");
+    }
+
+    #[test]
+    fn a_bomb_in_the_archive_of_a_container_disk_ends_at_the_limit() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let script = "mkdir disk && head -c 16777216 /dev/zero > disk/a && tar -czf in disk";
+        let status = Command::new("sh").arg("-ec").arg(script).current_dir(folder.path()).status();
+        assert!(status.expect("a shell").success());
+        let bomb = fs::read(folder.path().join("in")).expect("made");
+        let (_, done) = with_limit((Compression::Gzip, true), &bomb, 1 << 20);
+        let error = done.expect_err("it is a bomb");
+        assert_eq!(error.kind(), io::ErrorKind::FileTooLarge, "{error}");
     }
 
     fn from_archive(make: &str) -> io::Result<Vec<u8>> {

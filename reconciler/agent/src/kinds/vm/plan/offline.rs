@@ -4,7 +4,7 @@
 //! step that follows from a change of them. Its successor acts on that record ([`decide`]): it restarts a guest that ran and ended by itself,
 //! as the recording agent would have done, and does nothing else.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use berth_api::gates::power_on_gate;
@@ -116,18 +116,21 @@ pub(in crate::kinds::vm) fn permitted<'a>(
     (is_undisturbed && has_disks && is_successor_of(&restart.holder)).then_some(restart)
 }
 
-/// Returns the volumes that more than one of the instances has, had or would have: the record of one of them is outdated.
+/// Returns the volumes that more than one of the instances has, had or would have, and that one of them writes to: the record of one of
+/// them is outdated. Several may read a volume.
 pub(in crate::kinds::vm) fn contested<'a>(journals: impl Iterator<Item = &'a Journal>) -> BTreeSet<String> {
-    let (mut seen, mut contested) = (BTreeSet::new(), BTreeSet::new());
+    let (mut seen, mut contested) = (BTreeMap::new(), BTreeSet::new());
     for journal in journals {
         let launched = journal.run.iter().filter_map(|run| run.machine.as_deref());
         let suspended = journal.suspension.iter().map(|suspension| &suspension.machine);
         let recorded = journal.offline.iter().map(|restart| &restart.machine);
         let machines = launched.chain(suspended).chain(recorded);
-        let own: BTreeSet<&String> =
-            machines.flat_map(|machine| &machine.disks).map(|disk| &disk.id).collect();
-        for volume in own {
-            if !seen.insert(volume) {
+        let mut own: BTreeMap<&String, bool> = BTreeMap::new();
+        for disk in machines.flat_map(|machine| &machine.disks) {
+            *own.entry(&disk.id).or_default() |= !disk.read_only;
+        }
+        for (volume, writes) in own {
+            if seen.insert(volume, writes).is_some_and(|another_writes| another_writes || writes) {
                 contested.insert(volume.clone());
             }
         }

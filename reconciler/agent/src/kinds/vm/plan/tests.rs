@@ -348,6 +348,7 @@ fn names(plan: &Plan<Step>) -> Vec<&'static str> {
         Step::Pull(_) => "Pull",
         Step::FollowPull(_) => "FollowPull",
         Step::ChangeMedium(_) => "ChangeMedium",
+        Step::CloseTray(_) => "CloseTray",
         Step::PlugCpus(_) => "PlugCpus",
         Step::RequestMemory(_) => "RequestMemory",
         Step::PressPowerButton => "PressPowerButton",

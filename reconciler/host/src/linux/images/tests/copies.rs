@@ -190,3 +190,25 @@ async fn a_host_that_is_away_is_left_to_the_next_attempts() {
     assert_eq!(error.chain(), "cannot download copy:u-1: connecting: refused");
     assert_eq!(away.requests(), [MIB as u64 / 2; 4], "what has come stays");
 }
+
+#[tokio::test]
+async fn two_hosts_that_copy_an_image_at_once_have_whole_files_of_their_own() {
+    let bytes = raw(3 * MIB);
+    let (source, host) = (copied(&bytes), OtherHost::sending(&bytes, MIB));
+    let caches = [Cache::new(), Cache::new()];
+    let [first, second] = &caches;
+    let both =
+        futures::future::join(copy(&first.images, &source, &host), copy(&second.images, &source, &host));
+    let (one, other) = both.await;
+    for facts in [one.expect("copied"), other.expect("copied")] {
+        assert!(fs::read(&facts.path).expect("there") == bytes, "{}", facts.path.display());
+    }
+    // Two callers of one host share a copy.
+    let third = Cache::new();
+    let shared =
+        futures::future::join(copy(&third.images, &source, &host), copy(&third.images, &source, &host));
+    let before = host.requests().len();
+    let (one, other) = shared.await;
+    assert_eq!(one.expect("copied"), other.expect("copied"));
+    assert_eq!(host.requests().len() - before, 3, "a MiB at a time, once");
+}

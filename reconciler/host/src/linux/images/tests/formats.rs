@@ -151,3 +151,53 @@ async fn a_conversion_that_becomes_too_large_is_refused() {
     assert!(matches!(error, SystemError::ImageTooLarge { .. }), "{error:?}");
     assert!(cache.files().is_empty(), "{:?}", cache.files());
 }
+
+/// Makes a VMDK in which each grain is where the first one is, or has only zeros, by its tables (VMware's Virtual Disk Format 5.0).
+fn with_grains(folder: &Path, entry: Option<u32>) -> Vec<u8> {
+    let disk = [vec![b'x'; 64 << 10], vec![0; 8 * MIB - (64 << 10)]].concat();
+    let mut bytes = made(folder, &disk, "vmdk", "subformat=monolithicSparse");
+    let number =
+        |bytes: &[u8], at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+    let short =
+        |bytes: &[u8], at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+    // Grains of zeros are a feature of the header.
+    bytes[8] |= 4;
+    for directory in [48, 56].map(|at| number(&bytes, at)) {
+        let directory = usize::try_from(directory).expect("small") * 512;
+        let table = usize::try_from(short(&bytes, directory)).expect("small") * 512;
+        let first = short(&bytes, table);
+        assert_ne!(first, 0, "the first grain has data");
+        for grain in 0..128 {
+            let at = table + grain * 4;
+            bytes[at..at + 4].copy_from_slice(&entry.unwrap_or(first).to_le_bytes());
+        }
+    }
+    bytes
+}
+
+#[tokio::test]
+async fn a_vmdk_whose_grains_are_all_the_same_one_ends_at_the_limit() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let bytes = with_grains(folder.path(), None);
+    assert!(bytes.len() < 2 * MIB, "{} bytes for 8 MiB", bytes.len());
+    let body = bytes.clone();
+    let server = Server::start(move |_| Reply::file(&body));
+    let cache = Cache::with_limit(2 << 20);
+    let source = foreign(&server, &bytes, ForeignFormat::Vmdk);
+    let error = cache.images.pull(&source, &Credentials::default(), &quiet()).await.expect_err("too large");
+    assert!(matches!(error, SystemError::ImageTooLarge { .. }), "{error:?}");
+    assert!(cache.files().is_empty(), "{:?}", cache.files());
+}
+
+#[tokio::test]
+async fn a_vmdk_of_grains_of_zeros_takes_no_space() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let bytes = with_grains(folder.path(), Some(1));
+    let body = bytes.clone();
+    let server = Server::start(move |_| Reply::file(&body));
+    let cache = Cache::with_limit(2 << 20);
+    let source = foreign(&server, &bytes, ForeignFormat::Vmdk);
+    let facts = cache.images.pull(&source, &Credentials::default(), &quiet()).await.expect("an image");
+    assert_eq!(facts.virtual_size, 8 * MIB as u64);
+    assert!(facts.bytes < MIB as u64, "{} bytes", facts.bytes);
+}

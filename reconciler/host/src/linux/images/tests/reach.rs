@@ -95,6 +95,8 @@ async fn a_refused_address_says_the_same_whether_or_not_something_answers() {
                 shown: url.clone(),
                 image_url: "http://a/b".to_owned(),
                 secret: None,
+                is_computed: false,
+                limits: DownloadLimits::default(),
             };
             let error = images.resolve(&sums, &Credentials::default()).await.expect_err("refused");
             assert_eq!(error.variant(), "ImageNotAllowed", "{url}: {}", error.chain());
@@ -228,7 +230,9 @@ async fn a_file_of_checksums_is_read_and_bounded() {
     let find = async |path: &str, image: &str| {
         let image_url = format!("https://images.example/{image}?sig=canary");
         let (url, shown) = (server.url(path), without_query(&server.url(path)));
-        let at = ChecksumSource { namespace: "ns".to_owned(), url, shown, image_url, secret: None };
+        let (namespace, limits) = ("ns".to_owned(), DownloadLimits::default());
+        let at =
+            ChecksumSource { namespace, url, shown, image_url, secret: None, is_computed: false, limits };
         cache.images.resolve(&at, &Credentials::default()).await.map(|resolved| resolved.digest)
     };
     assert_eq!(find("/SHA512SUMS?sig=canary", "debian.qcow2").await.expect("found"), digest);

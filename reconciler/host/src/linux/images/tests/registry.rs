@@ -78,6 +78,8 @@ impl Registry {
             image_url: url.clone(),
             url,
             secret: None,
+            is_computed: false,
+            limits: DownloadLimits::default(),
         }
     }
 }

@@ -45,6 +45,11 @@ impl Reply {
         Self { body: body.to_vec(), ..Self::status(200) }.header("ETag", "\"v1\"")
     }
 
+    /// The file, without a validator of its version.
+    pub(super) fn unnamed(body: &[u8]) -> Self {
+        Self { body: body.to_vec(), ..Self::status(200) }
+    }
+
     /// The requested range, or a 416 response.
     pub(super) fn range(body: &[u8], request: &Request) -> Self {
         let Some(from) = request.range else { return Self::file(body) };

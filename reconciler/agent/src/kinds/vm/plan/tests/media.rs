@@ -26,6 +26,7 @@ fn drive(name: &str, image: Option<LocalImage>) -> DeclaredCdrom {
     DeclaredCdrom {
         name: name.into(),
         boot_first: false,
+        guest_can_eject: true,
         image: image.map(|image| ("iso".to_owned(), image)),
     }
 }
@@ -67,6 +68,9 @@ fn a_medium_is_changed_exactly_if_it_differs_whatever_the_guest_does_with_the_tr
     let mut ejected = with_drive(Some("c"), false, wanted());
     ejected.machine.as_mut().expect("it runs").cdroms[0].tray_open = true;
     assert_eq!(stands(&planned(&ejected)), (false, Reason::Running));
+    assert!(planned(&ejected).steps.is_empty(), "it stays open");
+    ejected.cdroms[0].guest_can_eject = false;
+    assert_eq!(names(&planned(&ejected)), ["CloseTray"]);
     for has in [None, Some("d")] {
         assert_eq!(names(&planned(&with_drive(has, false, wanted()))), ["ChangeMedium"]);
     }

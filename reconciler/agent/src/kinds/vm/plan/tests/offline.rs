@@ -146,7 +146,12 @@ fn no_restart_is_recorded_that_needs_the_control_plane() {
         |observed| observed.journal = stopping(&observed.journal),
         |observed| {
             let image = Some(("iso".to_owned(), LocalImage::Missing));
-            observed.cdroms = vec![DeclaredCdrom { name: "installer".into(), boot_first: false, image }];
+            observed.cdroms = vec![DeclaredCdrom {
+                name: "installer".into(),
+                boot_first: false,
+                guest_can_eject: true,
+                image,
+            }];
         },
     ];
     for (number, change) in changes.into_iter().enumerate() {
@@ -235,4 +240,15 @@ fn a_guest_whose_disk_another_instance_has_stays_off() {
     let contested = contested([&journal, &other].into_iter());
     assert_eq!(contested, ["v-data".to_owned()].into());
     assert!(permitted(&journal, &contested, |_| true).is_none());
+}
+
+#[test]
+fn a_disk_that_all_instances_only_read_keeps_no_guest_off() {
+    let mut journal = ended(false);
+    let launched = journal.run.as_mut().and_then(|run| run.machine.as_deref_mut());
+    let recorded = journal.offline.as_deref_mut().map(|restart| &mut restart.machine);
+    for machine in launched.into_iter().chain(recorded) {
+        machine.disks.iter_mut().for_each(|disk| disk.read_only = true);
+    }
+    assert!(contested([&journal, &journal].into_iter()).is_empty());
 }

@@ -1,0 +1,41 @@
+//! Guests whose agent freezes file systems for a snapshot and does not thaw them.
+
+use std::time::Duration;
+
+use berth_api::{VM, condition};
+use k8s_openapi::api::events::v1::Event;
+
+use crate::disks::{running, take_snapshot};
+use crate::fixture::INSTANCE;
+
+#[tokio::test(start_paused = true)]
+async fn a_guest_whose_file_systems_stay_frozen_says_so_until_they_are_thawed() {
+    let fixture = running().await;
+    let frozen = |vm: &VM| {
+        let conditions = vm.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
+        condition::find(&conditions, "GuestFrozen").cloned()
+    };
+    let thaws = |thaws: bool| {
+        fixture.system.hypervisor().set_behaviour(INSTANCE, |behaviour| behaviour.never_thaws = !thaws);
+    };
+    thaws(false);
+    take_snapshot(&fixture).await;
+    let vm = fixture.until::<VM>("web", |vm| frozen(vm).is_some()).await;
+    let condition = frozen(&vm).expect("awaited");
+    assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("True", "GuestFrozen"));
+    assert!(condition.message.contains("fsfreeze --unfreeze"), "{}", condition.message);
+    let guest = vm.status.and_then(|status| status.guest).expect("as it was before");
+    assert_eq!(guest.os_id.as_deref(), Some("debian"));
+    let events: kube::Api<Event> = kube::Api::namespaced(fixture.client.clone(), "ns");
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let events = events.list(&Default::default()).await.expect("listed").items;
+    let reasons: Vec<&str> = events.iter().filter_map(|event| event.reason.as_deref()).collect();
+    assert_eq!(reasons.iter().filter(|reason| **reason == "GuestFrozen").count(), 1, "{reasons:?}");
+    // Another agent finds it, and thaws it.
+    fixture.crash_agent().await;
+    thaws(true);
+    fixture.start_agent();
+    fixture.until::<VM>("web", |vm| frozen(vm).is_none()).await;
+    let freezes = fixture.system.hypervisor().view(INSTANCE).map(|view| view.freezes);
+    assert_eq!(freezes, Some(1), "it was frozen once");
+}
