@@ -6,9 +6,6 @@
 //!
 //! Knows nothing of Images and Disks: callers pass the keys to wake and the sources that are still wanted.
 
-#[cfg(test)]
-mod tests;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -388,7 +388,7 @@ fn another_host_copies_an_image_with_a_url_and_knows_where_to_download_it() {
     let Some(Wanted::Image(copy)) = wanted_on("h2", &image) else { panic!("the checksum is declared") };
     assert_eq!(copy.host.as_ref().map(|host| host.name.as_str()), Some("h"));
     assert!(copy.url == "http://x/d.qcow2" && copy.is_downloadable(), "{copy:?}");
-    let absent = local::LocalImage::Absent(copy);
+    let absent = LocalImage::Absent(copy);
     let plan = local::ready("debian", &absent, |fetch, _| fetch).expect_err("it is not here");
     assert_eq!(plan.readiness.message(), "Image debian is being copied from host h, or else downloaded");
     let Some(Wanted::Image(own)) = wanted_on("h", &image) else { panic!("the checksum is declared") };
@@ -411,7 +411,7 @@ fn a_host_waits_for_the_download_of_another_one_unless_that_fails() {
         assert_eq!(local::downloader("h2", &with_reason(begun)).as_deref(), Some("h"), "{begun}");
         assert_eq!(local::downloader("h", &with_reason(begun)), None);
     }
-    let waits = local::LocalImage::Elsewhere("h".into());
+    let waits = LocalImage::Elsewhere("h".into());
     let plan = local::ready("debian", &waits, |fetch, _| fetch).expect_err("it is not here");
     assert_eq!((plan.steps.len(), plan.readiness.reason()), (0, Reason::Pulling));
     assert_eq!(local::downloader("h2", &with_reason("Retrying")), None);
@@ -454,7 +454,7 @@ fn the_server_of_an_image_is_reported_while_it_is_complete() {
 #[test]
 fn an_object_that_waits_for_a_copy_names_the_host() {
     let Some(Wanted::Image(copy)) = wanted_on("h2", &served(made_image())) else { panic!("it is made") };
-    let absent = local::LocalImage::Absent(copy);
+    let absent = LocalImage::Absent(copy);
     let plan = local::ready("golden", &absent, |fetch, _| fetch).expect_err("it is not here");
     assert_eq!(plan.readiness.message(), "Image golden is being copied from host h");
     assert_eq!(plan.steps, [local::Fetch::Pull]);

@@ -10,7 +10,9 @@ use crate::networking::{find, routes_of};
 /// Returns the configuration of each interface whose Network is known.
 pub(super) fn configs(tables: &Tables, vm: &VM) -> Vec<InterfaceConfig> {
     let interfaces = vm.status.iter().flat_map(|status| &status.interfaces);
-    interfaces.filter_map(|interface| Some(config(&find(tables, &interface.network)?, interface))).collect()
+    interfaces
+        .filter_map(|interface| find(tables, &interface.network).map(|network| config(&network, interface)))
+        .collect()
 }
 
 fn config(network: &Network, interface: &InterfaceStatus) -> InterfaceConfig {

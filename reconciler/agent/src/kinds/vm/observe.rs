@@ -7,9 +7,7 @@ use berth_api::SizeTaken;
 use berth_api::vm::{
     ConsoleAddress, Hardware, InterfaceConfig, ObservedAddresses, PinnedClass, SnapshotOfVM,
 };
-use berth_api::{
-    CpuControls, Enforcement, Host, IPPoolMode, PlacementGroup, Power, Profile, Size, SizeError, VM, VMStatus,
-};
+use berth_api::{CpuControls, Host, IPPoolMode, Power, Profile, Size, SizeError, VM};
 use jiff::Timestamp;
 use kube::ResourceExt;
 

@@ -119,7 +119,7 @@ fn a_verification_runs_beside_a_ready_backup_and_its_result_is_recorded_once() {
     let backup = with("a", "2026-01-01T00:00:00Z", &token);
     let start = plan(&backup, &seen(&backup, None));
     assert!(matches!(start.steps[..], [Step::Start(Wanted::Verification(..))]), "{start:?}");
-    let running = after(&backup, Pull::Running { done: 60, total: Some(100), followed: true });
+    let running = after(&backup, Pull::Running { done: 60, total: Some(100), rate: None, followed: true });
     assert_eq!((running.progress, running.verification.clone().and_then(|v| v.progress)), (None, Some(50)));
     let whole = after(&backup, Pull::Verified(VerifiedBackup { read_bytes: 9, ..VerifiedBackup::default() }));
     assert_eq!(verified(&whole).0, "True");
