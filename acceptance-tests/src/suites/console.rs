@@ -81,7 +81,7 @@ pub fn tickets(platform: &Platform, vm: &str) -> Result<()> {
     let again = exchange(platform, address, &path, good.trim())?;
     contains_all(&again, &["HTTP/1.1 403 ", "used before"])?;
     let other = exchange(platform, address, &path, ticket("log.berth.dev/default/other/uid")?.trim())?;
-    contains_all(&other, &["HTTP/1.1 403 ", "not valid for this VM"])
+    contains_all(&other, &["HTTP/1.1 403 ", "not valid for this object"])
 }
 
 /// Applies the example of the registry page to the VM `web`: its command saves the guest's output with a ticket, which is of no

@@ -4,8 +4,8 @@ resource "berth_key_class" "default" {
   secret = { name = "disk-key" }
 }
 
-resource "berth_disk" "data" {
-  name       = "data"
+resource "berth_disk" "secret" {
+  name       = "secret"
   size       = "1Gi"
   encryption = { key_class = berth_key_class.default.name }
 }
