@@ -136,7 +136,8 @@ fn key_class() -> String {
 
 fn may_report(reported: &str) -> String {
     let before = "oldObject.status.encryption";
-    let namespaces = format!("[object.metadata.namespace, '{SHARED_NAMESPACE}']");
+    // Kubernetes refuses a list of values of different types, and the fields of an object have none.
+    let namespaces = format!("[string(object.metadata.namespace), '{SHARED_NAMESPACE}']");
     format!(
         "(has({before}) && ({before}.keyClass == {reported} || (has({before}.next) && {before}.next == {reported}))) || \
          (has(object.spec.encryption) && {namespaces}.exists(n, {reported} == n + '/' + object.spec.encryption.keyClass)) || \
