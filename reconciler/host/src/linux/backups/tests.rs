@@ -4,12 +4,15 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
+use berth_qemu::machine::DiskKey;
 use jiff::Timestamp;
 use tempfile::TempDir;
 
 use super::super::LinuxConfig;
 use super::*;
-use crate::{BackupFolderMapping, NewSnapshot, RepositoryPlace, RepositoryProblem, VolumeOwner, Volumes};
+use crate::{
+    BackupFolderMapping, NewSnapshot, RepositoryPlace, RepositoryProblem, SealedKey, VolumeOwner, Volumes,
+};
 
 const MIB: u64 = 1 << 20;
 const SIZE: u64 = 24 * MIB;
@@ -270,4 +273,40 @@ async fn parts_of_a_snapshot_and_of_its_backup_are_read_while_the_disk_changes()
     let error = host.system.open_backup(&access("canary"), &id("s-2")).await.map(drop).expect_err("not made");
     assert_eq!(error.variant(), "BackupLost");
     assert_eq!(host.leftovers(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn an_encrypted_snapshot_is_backed_up_and_read_with_its_key_only() {
+    let host = Host::new();
+    host.make("v-1").await;
+    host.write("v-1", 7, 5).await;
+    host.take("v-1", "s-1").await;
+    host.back_up("s-1", &[]).await.expect("backed up");
+    for holder in ["v-e", "s-e"] {
+        host.system.unlock("k-1", holder, DiskKey::new([9; 32]));
+    }
+    let sealed = SealedKey {
+        id: "k-1".into(),
+        provider: "Secret".into(),
+        wrapped_by: "ns/default".into(),
+        wrapping_key_id: "w-1".into(),
+        generation: 1,
+        sealed: "AAAA".into(),
+    };
+    let encrypted = NewVolume { encryption: Some(Box::new(sealed)), ..new("v-e", None) };
+    let made = host.system.create_from_backup(&access("canary"), &id("s-1"), &encrypted, &|_, _| {}).await;
+    let file = std::fs::read(made.expect("made").path).expect("read");
+    assert!(!file.windows(1024).any(|part| part.iter().all(|byte| *byte == 7)), "its file is not plain");
+    host.take("v-e", "s-e").await;
+    host.back_up("s-e", &[]).await.expect("backed up");
+    let of_snapshot = host.system.open_snapshot("default", "s-e").await.expect("opened");
+    let of_backup = host.system.open_backup(&access("canary"), &id("s-e")).await.expect("opened");
+    for mut reader in [of_snapshot, of_backup] {
+        let mut found = vec![1; 2048];
+        reader.read_at(5 * MIB - 1024, &mut found).await.expect("read");
+        assert!(found[..1024].iter().all(|byte| *byte == 0) && found[1024..].iter().all(|byte| *byte == 7));
+    }
+    host.system.lock("k-1", "s-e");
+    let error = host.system.open_snapshot("default", "s-e").await.map(drop).expect_err("its key is not held");
+    assert_eq!(error.variant(), "KeyMissing");
 }
