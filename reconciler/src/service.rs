@@ -18,7 +18,7 @@ const BESIDE_GUESTS: Duration = Duration::from_secs(60);
 /// systemd gives a shutdown half an hour in all.
 const LONGEST: Duration = Duration::from_secs(25 * 60);
 
-/// What the units run.
+/// The program and options that the units run.
 #[derive(Clone, Debug)]
 pub(crate) struct Service {
     /// This program.

@@ -41,8 +41,8 @@ fn lives(platform: &Platform, project: &Project) -> Result<()> {
     project.apply()?;
     project.plan_is_empty()?;
     let (fast, slow) = (platform.host().pool_folder("fast"), platform.host().pool_folder("slow"));
-    has_disk(platform, "pools-root", &fast)?;
-    has_disk(platform, "pools-data", &slow)?;
+    check_disk(platform, "pools-root", &fast)?;
+    check_disk(platform, "pools-data", &slow)?;
     for pool in ["fast", "slow"] {
         kubectl.until(&format!("storagepool/{pool}"), "to have space", LOOKS, |pool| {
             pool["status"]["hosts"] == 1 && pool["status"]["total"].is_string()
@@ -67,8 +67,8 @@ fn lives(platform: &Platform, project: &Project) -> Result<()> {
     project.plan_is_empty()
 }
 
-/// Whether the file of a disk is in this folder, and not in the state directory.
-fn has_disk(platform: &Platform, disk: &str, folder: &Path) -> Result<()> {
+/// Checks that the file of a disk is in this folder, and not in the state directory.
+fn check_disk(platform: &Platform, disk: &str, folder: &Path) -> Result<()> {
     let volume = platform.kubectl().object("disk", disk)?["status"]["volumeID"].clone();
     let file = format!("volumes/{}.qcow2", volume.as_str().context("it has no volume")?);
     ensure!(folder.join(&file).exists(), "{file} is not in {}", folder.display());

@@ -138,7 +138,8 @@ impl Declared<'_> {
             let is_outside = |address: &str| {
                 let address: Option<IpAddr> = address.parse().ok();
                 address.is_some_and(|address| {
-                    !range.contains(&address) && !(name == "gateway" && is_link_local(address))
+                    let may_be_outside = name == "gateway" && is_link_local(address);
+                    !may_be_outside && !range.contains(&address)
                 })
             };
             if text.split('-').any(is_outside) {

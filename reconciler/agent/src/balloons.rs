@@ -21,12 +21,12 @@ use tokio::time::{sleep, timeout};
 
 use crate::context::Context;
 use crate::error::Error;
+use crate::guest_memory;
 use crate::hardware::memory_reservation;
 use crate::index::{declared_size, instance_of};
 use crate::journal::{Journal, Run};
 use crate::key::ObjectName;
 use crate::machine::Machine;
-use crate::measure;
 use policy::{Guest, HostMemory, oom_preference, targets};
 
 /// The time between two steps.
@@ -172,14 +172,14 @@ async fn ballooned(machine: &Machine) -> Option<u64> {
 /// Looks at a guest. None: its QEMU does not answer.
 async fn look(ctx: &Context, candidate: Candidate) -> Option<(Candidate, Guest)> {
     let Candidate { machine, run, reserved, .. } = &candidate;
-    let balloon = measure::balloon(machine).await?;
+    let balloon = guest_memory::balloon(machine).await?;
     let base = run.base_memory();
     let guest = Guest {
         base,
         plugged: run.memory_bytes.saturating_sub(base),
         reserved: reserved.unwrap_or(run.memory_bytes),
         left: balloon.left.min(base),
-        reported: measure::reported(run, balloon, ctx.now()),
+        reported: guest_memory::reported(run, balloon, ctx.now()),
     };
     Some((candidate, guest))
 }

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 /// The lowest order: its group is the last one, and with it all are stopped.
 const FIRST: i64 = i64::MIN;
 
-/// What is done with the guests of a host that is shut down.
+/// How the guests of a host that is shut down are stopped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AtShutdown {
     /// They are asked to shut down, as by `stop` of their VMs.

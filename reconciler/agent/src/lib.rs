@@ -46,6 +46,7 @@ mod disk_keys;
 mod disk_places;
 mod disk_use;
 mod error;
+mod guest_memory;
 mod hardware;
 mod heartbeat;
 mod held_statuses;

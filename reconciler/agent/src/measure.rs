@@ -15,16 +15,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::HostPool;
-use berth_qemu::balloon::{Balloon, GuestMemory, REPORT_EVERY};
 use futures::{StreamExt, stream};
-use jiff::Timestamp;
 use tokio::time::{Instant, timeout};
 
 use crate::context::Context;
+use crate::guest_memory::{balloon, ballooned, reported};
 use crate::index::{instance_of, volume_of};
-use crate::journal::{Journal, Run};
+use crate::journal::Journal;
 use crate::key::ObjectName;
-use crate::machine::Machine;
 use crate::networking::tap_of;
 use crate::usage::{DiskUsage, PoolUsage, Usage, VmUsage};
 
@@ -34,8 +32,6 @@ pub(crate) use server::serve;
 const FRESH: Duration = Duration::from_secs(1);
 /// The time for a QEMU to answer.
 const ANSWER: Duration = Duration::from_secs(2);
-/// The age in seconds from which on the report of a guest is not used: the guest has been started anew without the driver, or hangs.
-const OLD_REPORT: i64 = 6 * REPORT_EVERY.cast_signed();
 /// The number of VMs that are read at a time.
 const AT_A_TIME: usize = 8;
 
@@ -130,20 +126,4 @@ async fn of_vm(ctx: &Context, vm: Candidate) -> Option<VmUsage> {
         process,
         disks: disks.collect(),
     })
-}
-
-/// Reads the balloon of a machine. None: QEMU does not answer.
-pub(crate) async fn balloon(machine: &Machine) -> Option<Balloon> {
-    timeout(ANSWER, machine.balloon()).await.ok()?.ok()
-}
-
-/// Returns the memory that a guest has reported a moment ago, cut to what it can have: the numbers are the guest's own.
-pub(crate) fn reported(run: &Run, balloon: Balloon, now: Timestamp) -> Option<GuestMemory> {
-    let report = balloon.report.filter(|report| now.as_second().saturating_sub(report.at) < OLD_REPORT)?;
-    Some(report.memory.within(run.memory_bytes))
-}
-
-/// Returns the bytes that are in the balloon.
-pub(crate) fn ballooned(run: &Run, balloon: Balloon) -> u64 {
-    run.base_memory().saturating_sub(balloon.left)
 }

@@ -443,7 +443,7 @@ impl Shared {
                 }
             }
         }
-        self.from_source(wanted).await
+        self.download_from_source(wanted).await
     }
 
     /// Copies an image from the host that has it.
@@ -457,7 +457,7 @@ impl Shared {
         self.system.copy_image(source, Arc::new(self.copies.file(host)), &progress).await.map(drop)
     }
 
-    async fn from_source(&self, wanted: &Wanted) -> Result<Option<Outcome>, Failure> {
+    async fn download_from_source(&self, wanted: &Wanted) -> Result<Option<Outcome>, Failure> {
         let with_secret = match wanted {
             Wanted::Image(source) => source.secret.as_ref().map(|secret| (secret, &source.url)),
             Wanted::Checksum(source) => source.secret.as_ref().map(|secret| (secret, &source.image_url)),

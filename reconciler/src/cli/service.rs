@@ -43,7 +43,7 @@ pub enum ServiceAction {
     StartGuests,
 }
 
-/// What the units run.
+/// The program and options that the units run.
 #[derive(Args, Clone, Debug)]
 pub struct UnitOptions {
     /// Which command runs.

@@ -19,7 +19,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The field manager of the commands.
 const MANAGER: &str = "berth";
 
-/// What a command does.
+/// The command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verb {
     Start,
@@ -29,7 +29,7 @@ pub(super) enum Verb {
     Suspend,
 }
 
-/// What is awaited of a VM.
+/// The state of a VM that is awaited.
 #[derive(Debug)]
 struct Awaited {
     name: String,

@@ -73,7 +73,7 @@ async fn the_use_is_read_as_json_and_nothing_else_is_answered() {
     let usage: Usage = serde_json::from_str(&body).expect("a reading");
     let memory = usage.vms[0].guest_memory.expect("the guest reports its memory");
     assert_eq!((memory.total, memory.used(), usage.vms[0].ballooned_bytes), (512 << 20, 64 << 20, 0));
-    // What stops guests is at the socket for root only.
+    // Guests are stopped through the socket for root only.
     for (line, code) in [
         ("POST /metrics", "405"),
         ("GET /", "404"),

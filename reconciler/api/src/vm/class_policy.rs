@@ -58,7 +58,7 @@ fn is_possible(spec: &VMClassSpec) -> bool {
         let bytes = declared.as_ref().map_or(Ok(0), Quantity::bytes);
         bytes.is_ok_and(|bytes| bytes <= MOST_MEMORY)
     };
-    let topology = |of: &CpuTopology| [of.sockets, of.cores, of.threads].iter().all(|number| cpus(number));
+    let topology = |of: &CpuTopology| [of.sockets, of.cores, of.threads].iter().all(&cpus);
     let parts = |number: &i64| (1..=MOST_PARTS).contains(number);
     let pci = spec.pci_devices.iter().map(|devices| &devices.count);
     let usb = spec.usb_devices.iter().map(|devices| &devices.count);

@@ -47,10 +47,9 @@ pub(super) fn unused(tables: &Tables, images: &[ImageFacts], bases: &BTreeSet<St
         .flat_map(|(_, vm)| vm.status.iter())
         .any(|status| status.cdroms.iter().any(|drive| drive.inserted));
     let is_unused = |facts: &&ImageFacts| {
-        facts.made_for.is_empty()
-            && !bases.contains(&facts.digest)
-            && !used.contains(&facts.digest)
-            && !(media_in_drives && facts.format == Format::Iso)
+        let may_be_in_drive = media_in_drives && facts.format == Format::Iso;
+        let is_needed = may_be_in_drive || bases.contains(&facts.digest) || used.contains(&facts.digest);
+        facts.made_for.is_empty() && !is_needed
     };
     images.iter().filter(is_unused).map(|facts| (facts.digest.clone(), facts.bytes)).collect()
 }

@@ -148,7 +148,7 @@ pub(crate) struct Observed {
     pub(crate) host_address: Option<String>,
     /// Whether this host is being drained, or the VM is to be off before the host is.
     pub(crate) draining: bool,
-    /// What is done with the VM because its host is being shut down.
+    /// How the VM is stopped because its host is being shut down.
     pub(crate) at_shutdown: Option<AtShutdown>,
     /// This agent as the holder of its host's Lease. None: restarts without the control plane are not recorded.
     pub(crate) holder: Option<String>,

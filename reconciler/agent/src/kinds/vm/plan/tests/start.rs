@@ -20,6 +20,7 @@ fn a_start_notes_what_it_decides_makes_the_network_launches_and_lets_run() {
       "machineType": "pc-q35-7.2",
       "cpuModel": "max",
       "accelerator": "tcg",
+      "windowsWithoutHpet": true,
       "uuid": "21a1d1ec-d5d8-864d-8e13-e65caf94d6ec"
     }
     "#);
