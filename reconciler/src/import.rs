@@ -35,7 +35,7 @@ pub use xml::MAX_XML;
 #[derive(Debug)]
 pub enum Described {
     /// `virsh dumpxml`
-    Domain(Domain),
+    Domain(Box<Domain>),
     /// `virsh net-dumpxml`
     Network(Network),
 }
@@ -81,7 +81,7 @@ pub fn read(text: &str) -> Result<Described, ImportError> {
     let document = xml::parse(text)?;
     let root = document.root_element();
     match root.tag_name().name() {
-        "domain" => Ok(Described::Domain(domain::read(root)?)),
+        "domain" => Ok(Described::Domain(Box::new(domain::read(root)?))),
         "network" => Ok(Described::Network(network::read(root)?)),
         other => Err(ImportError::Root(other.chars().take(40).collect())),
     }

@@ -214,7 +214,8 @@ fn a_vm_becomes_the_custom_resource() {
         "gracePeriodSeconds": 5
       },
       "restartMode": "Soft",
-      "deletionProtection": false
+      "deletionProtection": false,
+      "sound": false
     }
     "#);
     let smallest = json!({"name": "web", "class": "small", "disks": [{"name": "root", "boot": true}]});

@@ -19,6 +19,7 @@ use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, timeout};
 
+use crate::awaited::Awaited;
 use crate::copies::Copies;
 use crate::credentials::{Repository, Secrets};
 use crate::details::Details;
@@ -176,6 +177,8 @@ enum Outcome {
 pub(crate) struct Pulls {
     /// Counts of the verifications.
     pub(crate) verifications: Verifications,
+    /// Downloads of other hosts.
+    pub(crate) awaited: Awaited,
     shared: Arc<Shared>,
     tasks: Mutex<JoinSet<()>>,
 }
@@ -211,7 +214,8 @@ impl Pulls {
         let verifications = Verifications::default();
         let counts = verifications.clone();
         let shared = Shared { system, queue, entries, slots, secrets, copies, verifications: counts };
-        Self { verifications, shared: Arc::new(shared), tasks: Mutex::default() }
+        let (awaited, tasks) = (Awaited::default(), Mutex::default());
+        Self { verifications, awaited, shared: Arc::new(shared), tasks }
     }
 
     /// Returns the state of this download as `follower` sees it; None if it has not been requested or is due to be
@@ -297,6 +301,10 @@ impl Pulls {
     /// of them writes any more.
     pub(crate) async fn keep_only(&self, wanted: &BTreeSet<Wanted>) {
         self.retain(|source| wanted.contains(source)).await;
+        self.awaited.keep_only(wanted.iter().filter_map(|wanted| match wanted {
+            Wanted::Image(source) => Some(source),
+            _ => None,
+        }));
         let groups: BTreeSet<SlotGroup> = wanted.iter().map(Wanted::slot_group).collect();
         let mut slots = self.shared.slots.lock().unwrap_or_else(PoisonError::into_inner);
         slots.retain(|slot_group, _| groups.contains(slot_group));

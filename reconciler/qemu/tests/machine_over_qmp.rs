@@ -1046,7 +1046,10 @@ fn encrypted(like: DiskSpec, key: &DiskKey, below: Option<&Path>) -> DiskSpec {
     if let Some(below) = below {
         create.args(["-u", "-F", "qcow2", "-b"]).arg(below);
     }
-    let made = create.arg(&like.file).arg("16M").output().expect("qemu-img is installed (qemu-utils)");
+    create.arg(&like.file).arg("16M");
+    let mut make = || create.output().expect("qemu-img is installed (qemu-utils)");
+    // It cannot measure its processor time on a busy machine.
+    let made = (0..4).map(|_| make()).find(|made| made.status.success()).unwrap_or_else(&mut make);
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     DiskSpec { format: Format::EncryptedQcow2, ..like }
 }

@@ -154,7 +154,10 @@ async fn a_guest_that_ignores_the_shutdown_of_its_host_is_ended_and_holds_back_t
     make(&fixture, "first", 1, json!({"startOrder": 1})).await;
     let soft = json!({"stop": {"mode": "Soft", "gracePeriodSeconds": 30}});
     make(&fixture, "last", 2, soft).await;
-    fixture.system.hypervisor().set_behaviour("i-200000000000", |b| b.ignores_powerdown = true);
+    fixture.system.hypervisor().set_behaviour("i-200000000000", |b| {
+        b.ignores_powerdown = true;
+        b.guest_agent = false;
+    });
     shutdown.stop(AtShutdown::Stop);
     let (ended, at) = ends(&fixture, 2).await;
     assert_eq!(ended, ["i-200000000000", "i-100000000000"]);

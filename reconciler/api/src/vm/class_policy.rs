@@ -46,7 +46,9 @@ impl PinnedClass {
 
     /// The values. They come from a host, so that they are checked. None: they are none of a class.
     fn spec(&self) -> Option<VMClassSpec> {
-        let spec: VMClassSpec = serde_json::from_str(&self.values).ok()?;
+        // serde also reads a list as a struct.
+        let values = Some(&self.values).filter(|values| values.starts_with('{'))?;
+        let spec: VMClassSpec = serde_json::from_str(values).ok()?;
         is_possible(&spec).then_some(spec)
     }
 }

@@ -23,8 +23,8 @@ pub(crate) enum LocalImage {
     /// As `NotHere`, or its host is gone, and the Image is Stalled: with its reason and message.
     Lost(Readiness),
     Absent(ImageSource),
-    /// It is being downloaded by this host, from which others copy it then.
-    Elsewhere(String),
+    /// It is being downloaded by this host, from which others copy it then: this one waits so long.
+    Elsewhere(String, Duration),
     Pulling(ImageSource, Pull),
     Cached(ImageFacts),
 }
@@ -49,20 +49,23 @@ pub(crate) async fn observe(
     if let Some(pull) = ctx.pulls.state(&wanted, needed_by) {
         return Ok(LocalImage::Pulling(source.clone(), pull));
     }
-    Ok(match downloader(ctx.host(), &image) {
-        Some(host) => LocalImage::Elsewhere(host),
-        None => LocalImage::Absent(source.clone()),
-    })
+    if let Some((host, report)) = downloader(ctx.host(), &image) {
+        let left = ctx.pulls.awaited.time_left(source, &report);
+        if !left.is_zero() {
+            return Ok(LocalImage::Elsewhere(host, left));
+        }
+    }
+    Ok(LocalImage::Absent(source.clone()))
 }
 
-/// Returns the other host that downloads an image with a URL for all, while it does so without an error. `None`: this host need not wait
-/// for it.
-pub(super) fn downloader(here: &str, image: &Image) -> Option<String> {
+/// Returns the other host that downloads an image with a URL for all, and its report, while it does so without an error. `None`: this host
+/// need not wait for it.
+pub(super) fn downloader(here: &str, image: &Image) -> Option<(String, String)> {
     let status = image.status.as_ref().filter(|_| !image.is_local() && image.is_copyable())?;
     let binding = status.binding.as_ref().filter(|binding| binding.host != here)?;
     let ready = condition::find(&status.conditions, "Ready")?;
     let is_begun = [Reason::Pending, Reason::Pulling].iter().any(|reason| reason.as_str() == ready.reason);
-    (is_begun && status.virtual_size.is_none()).then(|| binding.host.clone())
+    (is_begun && status.virtual_size.is_none()).then(|| (binding.host.clone(), ready.message.clone()))
 }
 
 /// Returns why an image that was made on one host or uploaded to it cannot be copied from there.
@@ -112,10 +115,10 @@ pub(crate) fn ready<'a, S>(
         LocalImage::Unknown => waits(format!("Image {name} is not made or its checksum was not read yet")),
         LocalImage::NotHere(why) => waits(format!("Image {name} {why}")),
         LocalImage::Lost(readiness) => Err(Plan::without_steps(prefixed(name, readiness))),
-        LocalImage::Elsewhere(host) => {
+        LocalImage::Elsewhere(host, left) => {
             let text =
                 format!("Image {name} is being downloaded by host {host}, from which it is copied then");
-            Err(Plan::without_steps(Readiness::Reconciling(Reason::Pulling, text)))
+            Err(Plan::without_steps(Readiness::Reconciling(Reason::Pulling, text)).requeue_after(*left))
         }
         LocalImage::Absent(source) => {
             Err(Plan::steps(vec![step(Fetch::Pull, source.clone())], pulling(name, source)))

@@ -1,4 +1,5 @@
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use berth_api::{ImageState, Reason};
 use berth_host::{Compression, Encoding, ImageFacts, ResolvedImage, SnapshotFacts, Taken};
@@ -408,12 +409,14 @@ fn a_host_waits_for_the_download_of_another_one_unless_that_fails() {
         image
     };
     for begun in ["Pending", "Pulling"] {
-        assert_eq!(local::downloader("h2", &with_reason(begun)).as_deref(), Some("h"), "{begun}");
+        let (host, _) = local::downloader("h2", &with_reason(begun)).expect("it downloads");
+        assert_eq!(host, "h", "{begun}");
         assert_eq!(local::downloader("h", &with_reason(begun)), None);
     }
-    let waits = LocalImage::Elsewhere("h".into());
+    let waits = LocalImage::Elsewhere("h".into(), Duration::from_secs(9));
     let plan = local::ready("debian", &waits, |fetch, _| fetch).expect_err("it is not here");
     assert_eq!((plan.steps.len(), plan.readiness.reason()), (0, Reason::Pulling));
+    assert_eq!(plan.requeue_after, Some(Duration::from_secs(9)));
     assert_eq!(local::downloader("h2", &with_reason("Retrying")), None);
     assert_eq!(local::downloader("h2", &image()), None, "its host has reported nothing");
     let mut verified = with_reason("Pulling");

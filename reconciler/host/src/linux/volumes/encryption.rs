@@ -27,6 +27,7 @@ use crate::{SealedKey, SystemError};
 const ITERATION_MILLISECONDS: u32 = 10;
 /// `qemu-img` measures the speed of the processor for some seconds of its time.
 const TIME: Duration = Duration::from_secs(120);
+const ATTEMPTS: u32 = 5;
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// The maximum length of its words in an error.
 const WORDS: u64 = 2000;
@@ -83,7 +84,7 @@ pub(super) fn format_of(sealed: Option<&SealedKey>) -> Format {
 
 fn create_encrypted(file: &Path, size: u64, backing: Option<&Backing>, key: &DiskKey) -> Result<()> {
     let unfinished = unfinished(file)?;
-    let made = run(&unfinished, size, backing, key).and_then(|()| {
+    let made = run_measured(|| run(&unfinished, size, backing, key)).and_then(|()| {
         fs::set_permissions(&unfinished, Permissions::from_mode(0o600))
             .map_err(failed("change the mode of", &unfinished))?;
         File::open(&unfinished).and_then(|made| made.sync_all()).map_err(failed("write", &unfinished))?;
@@ -107,6 +108,20 @@ fn unfinished(file: &Path) -> Result<PathBuf> {
         }
     }
     Ok(file.with_file_name(format!("{prefix}{}", Timestamp::now().as_nanosecond())))
+}
+
+/// Runs `qemu-img` again if it could not measure how long it derives a key: it reads a clock of the processor time that stands still at
+/// times on a busy machine.
+fn run_measured(run: impl Fn() -> Result<()>) -> Result<()> {
+    let is_clock = |error: &SystemError| error.to_string().contains("Unable to get accurate CPU usage");
+    let mut made = run();
+    for _ in 1..ATTEMPTS {
+        if !made.as_ref().is_err_and(is_clock) {
+            break;
+        }
+        made = run();
+    }
+    made
 }
 
 fn run(file: &Path, size: u64, backing: Option<&Backing>, key: &DiskKey) -> Result<()> {

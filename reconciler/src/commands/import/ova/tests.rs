@@ -78,7 +78,7 @@ fn an_ova_is_verified_extracted_and_described() {
     for part in [
         "file   = \"${path.module}/box-disk1.vmdk\"",
         &*sha256(DISK),
-        "size  = \"1Gi\"",
+        "size          = \"1Gi\"",
         "# - its appliance is signed (.cert): the signature was not verified\n",
     ] {
         assert!(written.contains(part), "no {part} in:\n{written}");

@@ -105,7 +105,7 @@ mod tests {
     fn without_isolated_networks_there_is_nothing() {
         assert!(between_ports(&[]).is_empty() && by_the_host(&[]).is_empty());
         let without_bridge = Isolation { bridge: None, ..network(&["10.77.0.9"]) };
-        assert!(by_the_host(&[without_bridge.clone()]).is_empty());
+        assert!(by_the_host(std::slice::from_ref(&without_bridge)).is_empty());
         assert_eq!(between_ports(&[without_bridge]).len(), 3, "its guests here: a set, a chain, a rule");
     }
 

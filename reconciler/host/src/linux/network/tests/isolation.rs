@@ -143,7 +143,10 @@ fn isolated_guests_of_two_hosts_get_what_the_other_host_forwards_and_nothing_fro
         forwarded(Some(SOURCE));
         // Verifies that the rules of both hosts, and nothing else, keep them apart.
         for host in [&a, &b] {
-            host.on(|_, _| run("nft", "flush chain bridge berth isolation"));
+            host.on(|_, _| {
+                run("nft", "flush chain bridge berth isolation");
+                run("nft", "flush chain inet berth forward");
+            });
         }
         assert!(connects(&one, "10.77.0.6", 80));
     });
