@@ -10,7 +10,7 @@ const BACKEND: &str = include_str!("tests/backend.xml");
 
 fn domain(text: &str) -> Domain {
     match read(text).expect("it is libvirt's") {
-        Described::Domain(domain) => domain,
+        Described::Domain(domain) => *domain,
         Described::Network(network) => panic!("{network:?}"),
     }
 }
@@ -26,7 +26,7 @@ fn import_with(documents: &[&str], files: DiskFiles<'_>) -> Configuration {
     let (mut domains, mut networks) = (Vec::new(), Vec::new());
     for document in documents {
         match read(document).expect("it is libvirt's") {
-            Described::Domain(domain) => domains.push(domain),
+            Described::Domain(domain) => domains.push(*domain),
             Described::Network(network) => networks.push(network),
         }
     }

@@ -27,7 +27,7 @@ fn from_files(files: &[impl AsRef<Path>]) -> anyhow::Result<(Vec<Domain>, Vec<Ne
         let path = path.as_ref();
         let described = described(path).with_context(|| format!("{} cannot be imported", path.display()))?;
         match described {
-            Described::Domain(domain) => domains.push(domain),
+            Described::Domain(domain) => domains.push(*domain),
             Described::Network(network) => networks.push(network),
         }
     }
@@ -61,7 +61,7 @@ async fn from_virsh(virsh: &Virsh) -> anyhow::Result<(Vec<Domain>, Vec<Network>)
                 disk.source = DiskSource::Path(path);
             }
         }
-        domains.push(domain);
+        domains.push(*domain);
     }
     let on = domains
         .iter()
