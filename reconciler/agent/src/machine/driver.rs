@@ -10,7 +10,7 @@ use berth_qemu::cdrom::{self, Changed};
 use berth_qemu::machine::{DiskSpec, Medium, NicSpec};
 use berth_qemu::memory::Growth;
 use berth_qemu::power::{self, RunState};
-use berth_qemu::qmp::{EventKind, Events, Notice, Qmp};
+use berth_qemu::qmp::{EventKind, Events, Notice, Qmp, QmpError};
 use berth_qemu::saved_state::{self, Transfer};
 use berth_qemu::{cpus, guest_agent, memory, nics, shares, tpm};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -24,6 +24,8 @@ use berth_host::{ProcessFacts, StateAccess};
 const RELEASE_WAIT: Duration = Duration::from_secs(2);
 /// The time for QEMU to answer before it counts as silent: of a hundred that are started at once, the slowest takes more than 7 s.
 pub(crate) const ANSWER_WAIT: Duration = Duration::from_secs(20);
+/// The time for QEMU to answer a question whose answer is only reported: the caller waits no longer, and others wait behind it.
+const REPORT_WAIT: Duration = Duration::from_secs(2);
 /// How long QEMU may take to exit after its monitor has closed, before its key is enqueued anyway.
 const EXIT_WAIT: Duration = Duration::from_secs(10);
 
@@ -112,6 +114,14 @@ pub(super) struct Driver {
     /// Whether this driver has reported that the machine runs. Per driver: an earlier one may have ended before its
     /// report.
     pub(super) has_started: bool,
+}
+
+/// Waits for an answer that is only reported, for as long as its caller does.
+async fn for_report<T>(read: impl Future<Output = Result<T, MachineError>>) -> Result<T, MachineError> {
+    let in_time = tokio::time::timeout(REPORT_WAIT, read).await;
+    in_time.unwrap_or_else(|_| {
+        Err(QmpError::Timeout { command: "a report".to_owned(), after: REPORT_WAIT }.into())
+    })
 }
 
 impl Driver {
@@ -273,18 +283,19 @@ impl Driver {
             Command::ReadDiskUse(reply) => {
                 // The caller may have stopped waiting while an earlier request was executed.
                 if !reply.is_closed() {
-                    let _ = reply.send(block::disk_use(&self.qmp).await.map_err(MachineError::from));
+                    let read = async { Ok(block::disk_use(&self.qmp).await?) };
+                    let _ = reply.send(for_report(read).await);
                 }
             }
             Command::ReadBalloon(reply) => {
                 if !reply.is_closed() {
-                    let _ = reply.send(self.balloon().await);
+                    let _ = reply.send(for_report(self.balloon()).await);
                 }
             }
             Command::CheckAnswer => self.check_answer().await,
             Command::ReadBallooned(reply) => {
                 if !reply.is_closed() {
-                    let _ = reply.send(self.ballooned().await);
+                    let _ = reply.send(for_report(self.ballooned()).await);
                 }
             }
             Command::SetBalloon(bytes, reply) => {

@@ -40,6 +40,23 @@ async fn a_qemu_that_falls_silent_and_one_that_answers_again_are_seen_although_n
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_qemu_whose_balloon_is_read_regularly_is_seen_to_fall_silent_as_soon() {
+    let fixture = Fixture::start().await;
+    fixture.furnish().await;
+    fixture.make_vm(json!({"memoryReservation": "256Mi"})).await;
+    fixture.running_vm().await;
+    for wait in [1, 4, 9] {
+        tokio::time::sleep(Duration::from_secs(wait)).await;
+        hang(&fixture, true);
+        let silent = Instant::now();
+        fixture.until::<VM>("web", |vm| vm_reason(vm) == "NotResponding").await;
+        assert!(silent.elapsed() < Duration::from_secs(45), "{:?}", silent.elapsed());
+        hang(&fixture, false);
+        fixture.running_vm().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_qemu_that_is_silent_is_ended_by_a_hard_stop() {
     let fixture = running().await;
     hang(&fixture, true);
