@@ -58,7 +58,8 @@ fn a_network_without_ipv4_gives_out_ipv6_addresses_and_names_and_its_vms_are_rea
         assert_eq!((network.ipv4, network.dns.len()), (None, 1));
         assert_eq!((network.leases[0].address, network.leases[0].ipv6), (None, own.parse().ok()));
         let names = network.names.expect("it has a domain").records;
-        assert_eq!(names.iter().map(|name| name.address.to_string()).collect::<Vec<_>>(), [own.clone()]);
+        let addresses: Vec<_> = names.iter().map(|name| name.address.to_string()).collect();
+        assert_eq!(addresses, std::slice::from_ref(&own));
         let firewall = host.firewall_now();
         let [port] = &firewall.filters.ports[..] else { panic!("{firewall:?}") };
         assert_eq!((port.port.address, port.port.ipv6), (None, own.parse().ok()), "it is filtered");
