@@ -34,7 +34,7 @@ mod installed;
 mod setup;
 use installed::Copy;
 
-const LIMIT: Duration = Duration::from_secs(900);
+const LIMIT: Duration = Duration::from_secs(600);
 
 struct Fleet {
     server: Server,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use berth_host::ImageSource;
 use tokio::time::Instant;
 
-/// The longest wait without progress of the other host.
+/// The longest wait without a new report of the other host.
 const WITHOUT_PROGRESS: Duration = Duration::from_secs(300);
 /// The longest wait.
 const ALTOGETHER: Duration = Duration::from_secs(3600);

@@ -17,7 +17,7 @@ use std::time::Duration;
 use berth_api::{Size, VM};
 use berth_qemu::hypervisor::ProcessIdentity;
 use futures::{StreamExt, stream};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use crate::context::Context;
 use crate::error::Error;
@@ -31,8 +31,6 @@ use policy::{Guest, HostMemory, oom_preference, targets};
 
 /// The time between two steps.
 const EVERY: Duration = Duration::from_secs(10);
-/// The time for a QEMU to answer.
-const ANSWER: Duration = Duration::from_secs(2);
 /// The number of machines that are read at a time.
 const AT_A_TIME: usize = 8;
 
@@ -101,7 +99,7 @@ async fn set_balloon(candidate: Candidate, bytes: u64) {
     let Candidate { name, machine, .. } = candidate;
     tracing::debug!(vm = %name, bytes, "the balloon is to leave another size");
     // A guest that is paused meanwhile is asked with a later step.
-    if let Ok(Err(error)) = timeout(ANSWER, machine.set_balloon(bytes)).await {
+    if let Err(error) = machine.set_balloon(bytes).await {
         tracing::debug!(vm = %name, %error, "the balloon stays as it is");
     }
 }
@@ -139,7 +137,7 @@ async fn candidates(ctx: &Context, whole: &mut Whole) -> Vec<Candidate> {
         if size.is_none_or(|size| size.memory_reservation.is_none()) {
             let process = &machine.process.identity;
             let is_known = whole.get(&instance) == Some(process);
-            let ballooned = if is_known { Some(0) } else { ballooned(&machine).await };
+            let ballooned = if is_known { Some(0) } else { machine.ballooned().await.ok() };
             match ballooned {
                 Some(0) => {
                     if !is_known {
@@ -164,15 +162,10 @@ async fn candidates(ctx: &Context, whole: &mut Whole) -> Vec<Candidate> {
     found
 }
 
-/// Returns the bytes that are in a balloon. None: QEMU does not answer, or the guest does not run.
-async fn ballooned(machine: &Machine) -> Option<u64> {
-    timeout(ANSWER, machine.ballooned()).await.ok()?.ok()
-}
-
 /// Looks at a guest. None: its QEMU does not answer.
 async fn look(ctx: &Context, candidate: Candidate) -> Option<(Candidate, Guest)> {
     let Candidate { machine, run, reserved, .. } = &candidate;
-    let balloon = guest_memory::balloon(machine).await?;
+    let balloon = machine.balloon().await.ok()?;
     let base = run.base_memory();
     let guest = Guest {
         base,

@@ -1,23 +1,12 @@
 //! The memory of a guest as its balloon and the guest itself report it.
 
-use std::time::Duration;
-
 use berth_qemu::balloon::{Balloon, GuestMemory, REPORT_EVERY};
 use jiff::Timestamp;
-use tokio::time::timeout;
 
 use crate::journal::Run;
-use crate::machine::Machine;
 
-/// The time for a QEMU to answer.
-const ANSWER: Duration = Duration::from_secs(2);
 /// The age in seconds from which on the report of a guest is not used: the guest has been started anew without the driver, or hangs.
 const OLD_REPORT: i64 = 6 * REPORT_EVERY.cast_signed();
-
-/// Reads the balloon of a machine. None: QEMU does not answer.
-pub(crate) async fn balloon(machine: &Machine) -> Option<Balloon> {
-    timeout(ANSWER, machine.balloon()).await.ok()?.ok()
-}
 
 /// Returns the memory that a guest has reported a moment ago, cut to what it can have: the numbers are the guest's own.
 pub(crate) fn reported(run: &Run, balloon: Balloon, now: Timestamp) -> Option<GuestMemory> {

@@ -38,7 +38,7 @@ use crate::key::Key;
 use berth_engine::{Clock, Queue};
 use berth_host::ProcessFacts;
 pub(crate) use driver::ANSWER_WAIT;
-use driver::{Command, Driver};
+use driver::{Command, Driver, briefly};
 pub(crate) use error::MachineError;
 pub(crate) use exchange::GuestError;
 use guest::{Freeze, GuestRequest, GuestTask};
@@ -149,6 +149,14 @@ impl Machine {
         answer.await.map_err(|_| MachineError::Gone)?
     }
 
+    /// As [`Machine::ask`], for what is asked again regularly: a QEMU that does not answer holds up the caller for two seconds.
+    async fn ask_briefly<T>(
+        &self,
+        command: impl FnOnce(oneshot::Sender<Result<T, MachineError>>) -> Command,
+    ) -> Result<T, MachineError> {
+        briefly(self.ask(command)).await
+    }
+
     pub(crate) async fn state(&self) -> Result<MachineState, MachineError> {
         self.ask(Command::ReadState).await
     }
@@ -241,7 +249,7 @@ impl Machine {
 
     /// Reads the operations of its disks.
     pub(crate) async fn disk_use(&self) -> Result<Vec<DiskUse>, MachineError> {
-        self.ask(Command::ReadDiskUse).await
+        self.ask_briefly(Command::ReadDiskUse).await
     }
 
     /// Has the driver ask whether QEMU answers, see [`Machine::is_silent`]. Does not wait for it. A driver for which other requests wait
@@ -260,17 +268,17 @@ impl Machine {
 
     /// Reads its balloon, and the memory that its guest reports from the first reading on.
     pub(crate) async fn balloon(&self) -> Result<Balloon, MachineError> {
-        self.ask(Command::ReadBalloon).await
+        self.ask_briefly(Command::ReadBalloon).await
     }
 
     /// Reads how much of its memory is in its balloon, in bytes, while its guest runs.
     pub(crate) async fn ballooned(&self) -> Result<u64, MachineError> {
-        self.ask(Command::ReadBallooned).await
+        self.ask_briefly(Command::ReadBallooned).await
     }
 
     /// Asks the guest to have this many bytes of the memory of its start. Does not wait for it.
     pub(crate) async fn set_balloon(&self, bytes: u64) -> Result<(), MachineError> {
-        self.ask(|reply| Command::SetBalloon(bytes, reply)).await
+        self.ask_briefly(|reply| Command::SetBalloon(bytes, reply)).await
     }
 
     /// Has the guest agent set CPUs and memory online that were plugged in. Without an agent the guest decides. Does not wait for

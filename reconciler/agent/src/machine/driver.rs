@@ -24,8 +24,8 @@ use berth_host::{ProcessFacts, StateAccess};
 const RELEASE_WAIT: Duration = Duration::from_secs(2);
 /// The time for QEMU to answer before it counts as silent: of a hundred that are started at once, the slowest takes more than 7 s.
 pub(crate) const ANSWER_WAIT: Duration = Duration::from_secs(20);
-/// The time for QEMU to answer a question whose answer is only reported: the caller waits no longer, and others wait behind it.
-const REPORT_WAIT: Duration = Duration::from_secs(2);
+/// The time for QEMU to answer what is asked again regularly. Other requests wait behind it.
+const BRIEF_WAIT: Duration = Duration::from_secs(2);
 /// How long QEMU may take to exit after its monitor has closed, before its key is enqueued anyway.
 const EXIT_WAIT: Duration = Duration::from_secs(10);
 
@@ -116,12 +116,12 @@ pub(super) struct Driver {
     pub(super) has_started: bool,
 }
 
-/// Waits for an answer that is only reported, for as long as its caller does.
-async fn for_report<T>(read: impl Future<Output = Result<T, MachineError>>) -> Result<T, MachineError> {
-    let in_time = tokio::time::timeout(REPORT_WAIT, read).await;
-    in_time.unwrap_or_else(|_| {
-        Err(QmpError::Timeout { command: "a report".to_owned(), after: REPORT_WAIT }.into())
-    })
+/// Waits [`BRIEF_WAIT`] for an exchange with QEMU; its command may still take effect after that.
+pub(super) async fn briefly<T>(
+    exchange: impl Future<Output = Result<T, MachineError>>,
+) -> Result<T, MachineError> {
+    let late = || QmpError::Timeout { command: "a regular request".to_owned(), after: BRIEF_WAIT };
+    tokio::time::timeout(BRIEF_WAIT, exchange).await.unwrap_or_else(|_| Err(late().into()))
 }
 
 impl Driver {
@@ -284,24 +284,24 @@ impl Driver {
                 // The caller may have stopped waiting while an earlier request was executed.
                 if !reply.is_closed() {
                     let read = async { Ok(block::disk_use(&self.qmp).await?) };
-                    let _ = reply.send(for_report(read).await);
+                    let _ = reply.send(briefly(read).await);
                 }
             }
             Command::ReadBalloon(reply) => {
                 if !reply.is_closed() {
-                    let _ = reply.send(for_report(self.balloon()).await);
+                    let _ = reply.send(briefly(self.balloon()).await);
                 }
             }
             Command::CheckAnswer => self.check_answer().await,
             Command::ReadBallooned(reply) => {
                 if !reply.is_closed() {
-                    let _ = reply.send(for_report(self.ballooned()).await);
+                    let _ = reply.send(briefly(self.ballooned()).await);
                 }
             }
             Command::SetBalloon(bytes, reply) => {
                 // The number is of a moment that is over.
                 if !reply.is_closed() {
-                    let _ = reply.send(self.set_balloon(bytes).await);
+                    let _ = reply.send(briefly(self.set_balloon(bytes)).await);
                 }
             }
             Command::GuestListens(reply) => {

@@ -27,6 +27,7 @@ use crate::{SealedKey, SystemError};
 const ITERATION_MILLISECONDS: u32 = 10;
 /// `qemu-img` measures the speed of the processor for some seconds of its time.
 const TIME: Duration = Duration::from_secs(120);
+/// Of that measurement.
 const ATTEMPTS: u32 = 5;
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// The maximum length of its words in an error.
@@ -84,7 +85,7 @@ pub(super) fn format_of(sealed: Option<&SealedKey>) -> Format {
 
 fn create_encrypted(file: &Path, size: u64, backing: Option<&Backing>, key: &DiskKey) -> Result<()> {
     let unfinished = unfinished(file)?;
-    let made = run_measured(|| run(&unfinished, size, backing, key)).and_then(|()| {
+    let made = until_measured(|| run(&unfinished, size, backing, key)).and_then(|()| {
         fs::set_permissions(&unfinished, Permissions::from_mode(0o600))
             .map_err(failed("change the mode of", &unfinished))?;
         File::open(&unfinished).and_then(|made| made.sync_all()).map_err(failed("write", &unfinished))?;
@@ -110,18 +111,17 @@ fn unfinished(file: &Path) -> Result<PathBuf> {
     Ok(file.with_file_name(format!("{prefix}{}", Timestamp::now().as_nanosecond())))
 }
 
-/// Runs `qemu-img` again if it could not measure how long it derives a key: it reads a clock of the processor time that stands still at
-/// times on a busy machine.
-fn run_measured(run: impl Fn() -> Result<()>) -> Result<()> {
-    let is_clock = |error: &SystemError| error.to_string().contains("Unable to get accurate CPU usage");
-    let mut made = run();
+/// Runs `qemu-img` again if it could not measure how long it derives a key: on a busy machine, the processor time that it reads may not
+/// have changed.
+fn until_measured(mut run: impl FnMut() -> Result<()>) -> Result<()> {
+    let is_unmeasured = |error: &SystemError| error.to_string().contains("Unable to get accurate CPU usage");
     for _ in 1..ATTEMPTS {
-        if !made.as_ref().is_err_and(is_clock) {
-            break;
+        let made = run();
+        if !made.as_ref().is_err_and(is_unmeasured) {
+            return made;
         }
-        made = run();
     }
-    made
+    run()
 }
 
 fn run(file: &Path, size: u64, backing: Option<&Backing>, key: &DiskKey) -> Result<()> {

@@ -61,6 +61,22 @@ fn take(f: &Fixture, id: &str) {
 }
 
 #[test]
+fn a_tool_that_cannot_measure_its_time_is_run_again_and_another_failure_is_reported_at_once() {
+    let failing = |text: &'static str, successes_from: u32| {
+        let mut runs = 0;
+        let made = until_measured(|| {
+            runs += 1;
+            if runs >= successes_from { Ok(()) } else { Err(QEMU_IMG.failed(text)) }
+        });
+        (made.is_ok(), runs)
+    };
+    let unmeasured = "a.qcow2: Unable to get accurate CPU usage (exit status: 1)";
+    assert_eq!(failing(unmeasured, 3), (true, 3));
+    assert_eq!(failing(unmeasured, u32::MAX), (false, ATTEMPTS));
+    assert_eq!(failing("a.qcow2: Permission denied", 3), (false, 1));
+}
+
+#[test]
 fn a_volume_with_a_key_has_no_plain_data_and_opens_with_its_key_only() {
     let f = encrypted();
     let disk = chain(&f, "v-e");
