@@ -163,7 +163,7 @@ fn stopped(platform: &Platform) -> Result<()> {
     let kubectl = platform.kubectl();
     let pid = platform.qemu()?;
     signal(pid, Signal::SIGSTOP)?;
-    let seen = kubectl.condition(VM, "Ready=False", Some("NotResponding"), SOON);
+    let seen = kubectl.condition(VM, "Ready=False", Some("NotResponding"), VM_START);
     signal(pid, Signal::SIGCONT)?;
     let message = condition_of(&seen?, "Ready").context("no Ready")?["message"].to_string();
     contains_all(&message, &["is stopped by a signal", &format!("kill -CONT {pid}")])?;

@@ -30,6 +30,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_secs(1);
 /// The time for the host's answer, which has 30 seconds itself to open a backup or to start a program for a snapshot.
 const ANSWER: Duration = Duration::from_secs(35);
+/// The time for a host to report a backup that it has just got: controllers give it those of a host that is gone for good.
+const REPORTED: Duration = Duration::from_secs(20);
 /// For how long the host may read them, if this process does not end it before.
 const PERMITTED: SignedDuration = SignedDuration::from_secs(120);
 
@@ -39,6 +41,18 @@ struct Object {
     uid: String,
     host: String,
     server: ConsoleAddress,
+}
+
+/// The status of an object has no address at which its host serves it.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "host {host} serves no files of {kind} {name}: its agent has not reported the {kind} yet, is older than this command, or runs with \
+     --no-console"
+)]
+struct Unserved {
+    host: String,
+    kind: &'static str,
+    name: String,
 }
 
 /// Connects to the host of an object.
@@ -53,11 +67,18 @@ pub(in crate::commands) async fn opened(
     let (namespace, name) = (resources::checked(&source.namespace)?, resources::checked(name)?);
     let client = client_of(connect::admin(&source.connection, &source.state.state_dir).await?)?;
     let site = Site { client, namespace, name, origin };
-    let object = site.object().await?;
-    let connection = match (origin, &object) {
-        (DiskOrigin::DiskSnapshot, Some(object)) => site.connect(object).await?,
-        (DiskOrigin::DiskSnapshot, None) => bail!("DiskSnapshot {name} has no host"),
-        (DiskOrigin::Backup, _) => {
+    let connection = match origin {
+        DiskOrigin::DiskSnapshot => {
+            let object = site.object().await?.with_context(|| format!("DiskSnapshot {name} has no host"))?;
+            site.connect(&object).await?
+        }
+        DiskOrigin::Backup => {
+            // An object that cannot be read is not changed.
+            if let Err(error) = site.object().await
+                && !error.is::<Unserved>()
+            {
+                return Err(error);
+            }
             let connected = site.connect_to_backup().await;
             site.end_permission().await;
             connected?
@@ -125,7 +146,10 @@ impl Site<'_> {
                     (no_host(self.name), true)
                 }
                 // Its new host has not reported it yet.
-                Err(error) => (error, was_unbound),
+                Err(error) => {
+                    let is_early = error.is::<Unserved>() && begun.elapsed() < REPORTED;
+                    (error, was_unbound || is_early)
+                }
             };
             if !may_pass || begun.elapsed() > PATIENCE {
                 return Err(error);
@@ -200,19 +224,14 @@ fn of_snapshot(snapshot: &DiskSnapshot) -> anyhow::Result<Object> {
 }
 
 fn object(
-    kind: &str,
+    kind: &'static str,
     name: &str,
     uid: Option<String>,
     binding: Option<Binding>,
     server: Option<ConsoleAddress>,
 ) -> anyhow::Result<Object> {
     let host = binding.map_or_else(|| "?".to_owned(), |binding| binding.host);
-    let Some(server) = server else {
-        bail!(
-            "host {host} serves no files of {kind} {name}: its agent has not reported the {kind} yet, is older than this command, or runs \
-             with --no-console"
-        );
-    };
+    let Some(server) = server else { bail!(Unserved { host, kind, name: name.to_owned() }) };
     Ok(Object { uid: uid.unwrap_or_default(), host, server })
 }
 
@@ -230,14 +249,17 @@ mod tests {
 
     #[test]
     fn a_backup_that_cannot_be_read_is_refused_with_the_reason() {
-        let refused = |status| of_backup(&backup(status)).expect_err("it cannot be read").to_string();
+        let status_error = |status| of_backup(&backup(status)).expect_err("it cannot be read");
+        let refused = |status| status_error(status).to_string();
         assert!(refused(json!({})).contains("is not complete"));
         let complete = "2026-01-01T00:00:00Z";
         let lost = backup(json!({"completedAt": complete, "volumeID": "v-1", "backupID": "b-1"}));
         assert!(of_backup(&lost).expect("it gets another host").is_none());
         let bound = json!({"host": "h1", "epoch": 1});
-        let unserved = refused(json!({"completedAt": complete, "binding": bound}));
-        assert!(unserved.starts_with("host h1 serves no files of Backup daily"), "{unserved}");
+        let unserved = status_error(json!({"completedAt": complete, "binding": bound}));
+        assert!(unserved.is::<Unserved>(), "it is waited for: {unserved}");
+        let unserved = unserved.to_string();
+        assert!(unserved.starts_with("host h1 serves no files of Backup daily: its agent"), "{unserved}");
         let files = json!({"address": "192.0.2.1:7444", "certificateSha256": "0".repeat(64)});
         let served = backup(json!({"completedAt": complete, "binding": bound, "files": files}));
         let found = of_backup(&served).expect("it can be read").expect("it has a host");
