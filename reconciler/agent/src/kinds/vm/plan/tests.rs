@@ -122,6 +122,7 @@ fn host() -> HostFacts {
         boot_roms: true,
         io_uring: true,
         tpm: true,
+        vsock: true,
     };
     HostFacts {
         cpus: 4,
