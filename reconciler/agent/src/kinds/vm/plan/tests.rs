@@ -41,6 +41,7 @@ mod start;
 mod stop;
 mod suspend;
 mod vgpus;
+mod vsock;
 
 const NOW: i64 = 1_000_000;
 
@@ -201,6 +202,7 @@ fn ready_to_start() -> Observed {
         public: Vec::new(),
         bootstrap: Bootstrap::Found(Box::default()),
         host: Some(host()),
+        vsock_cid: None,
         offered: Some((16, 7 << 30)),
         free_memory: Some(1 << 30),
         held: None,
