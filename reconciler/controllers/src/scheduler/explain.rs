@@ -434,11 +434,9 @@ fn never_with_vsock<'a>(
 ) -> Option<String> {
     // A host that has not reported may have them.
     let may_have = |c: &Candidate| c.allocatable_cpus == 0 || c.vsock;
-    if !request.vsock || eligible.clone().next().is_none() || eligible.clone().any(may_have) {
-        return None;
-    }
     let text = "no host that it may run on has vsock devices: load the module there (modprobe vhost_vsock), or leave vsock out";
-    Some(text.to_owned())
+    let is_never = request.vsock && eligible.clone().next().is_some() && !eligible.clone().any(may_have);
+    is_never.then(|| text.to_owned())
 }
 
 /// Returns why none of these hosts has the folders that it mounts.
