@@ -29,16 +29,16 @@ use super::{
 /// The number of connections at a time. The host has a limit of its own for each VM.
 const CONNECTIONS: usize = 64;
 
-/// The way to a port of a VM.
+/// The kind of a port of a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    /// To an address of the VM; none: that of its first interface.
+enum PortKind {
+    /// Of an address of the VM; none: that of its first interface.
     Tcp(Option<IpAddr>),
     Vsock,
 }
 
-impl Way {
-    /// Checks that there is such a port by this way.
+impl PortKind {
+    /// Checks that there is a port of this kind with this number.
     fn checked(self, port: u32) -> anyhow::Result<()> {
         ensure!(
             self == Self::Vsock || port <= u32::from(u16::MAX),
@@ -63,12 +63,12 @@ impl Way {
 struct Remote {
     target: ConsoleTarget,
     port: u32,
-    way: Way,
+    kind: PortKind,
 }
 
 impl Remote {
     async fn connect(&self) -> anyhow::Result<TokioIo<Upgraded>> {
-        let (wanted, query) = self.way.request(self.port);
+        let (wanted, query) = self.kind.request(self.port);
         connection::open(&self.target, wanted, Some(&query)).await
     }
 }
@@ -79,9 +79,9 @@ impl Remote {
 pub(super) async fn run(options: PortForwardOptions) -> anyhow::Result<()> {
     let PortForwardOptions { vm, ports, address, vsock, stdio, site } = options;
     let target = site.target(&vm);
-    let way = if vsock { Way::Vsock } else { Way::Tcp(address) };
-    ports.iter().try_for_each(|ports| way.checked(ports.remote))?;
-    let remote = |ports: &Ports| Remote { target: target.clone(), port: ports.remote, way };
+    let kind = if vsock { PortKind::Vsock } else { PortKind::Tcp(address) };
+    ports.iter().try_for_each(|ports| kind.checked(ports.remote))?;
+    let remote = |ports: &Ports| Remote { target: target.clone(), port: ports.remote, kind };
     if stdio {
         let [port] = ports.as_slice() else { bail!("--stdio connects to one port") };
         return connect_stdio(&remote(port)).await;
@@ -166,9 +166,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_way_has_a_use_of_its_own_and_its_own_ports() {
+    fn each_kind_of_port_has_a_use_of_its_own_and_its_own_numbers() {
         let address = "10.0.0.2".parse().expect("an address");
-        let requests = [Way::Tcp(None), Way::Tcp(Some(address)), Way::Vsock].map(|way| way.request(22));
+        let requests =
+            [PortKind::Tcp(None), PortKind::Tcp(Some(address)), PortKind::Vsock].map(|kind| kind.request(22));
         assert_eq!(
             requests,
             [
@@ -177,8 +178,8 @@ mod tests {
                 (ConsoleUse::Vsock, "port=22".to_owned()),
             ]
         );
-        assert!(Way::Tcp(None).checked(65_535).is_ok() && Way::Vsock.checked(70_000).is_ok());
-        let error = Way::Tcp(None).checked(70_000).expect_err("no port of TCP").to_string();
+        assert!(PortKind::Tcp(None).checked(65_535).is_ok() && PortKind::Vsock.checked(70_000).is_ok());
+        let error = PortKind::Tcp(None).checked(70_000).expect_err("no port of TCP").to_string();
         assert!(error.contains("--vsock"), "{error}");
     }
 }
