@@ -76,6 +76,7 @@ pub(crate) fn checks(facts: &DoctorFacts) -> Vec<Check> {
         network::bridge(facts),
         network::vxlan(facts),
         network::vhost_net(facts),
+        network::vhost_vsock(facts),
         network::nft(facts),
         network::dnsmasq(facts),
         network::forwarding(facts),

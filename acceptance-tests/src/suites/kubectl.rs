@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -410,6 +411,16 @@ fn machines(report: &mut Report, platform: &mut Platform) {
             kubectl.ok(&["delete", "vm/passthrough", "disk/passthrough", "--timeout=60s"]).map(drop)
         },
     );
+    if !Path::new("/dev/vhost-vsock").exists() {
+        report.case("a VM with vsock waits for a person on a host without vsock devices", || {
+            let host = kubectl.ok(&["get", "hosts", "-o", "jsonpath={.items[0].status.vsock}"])?;
+            ensure!(host == "false", "status.vsock is {host:?}");
+            let vm = manifests::with(manifests::vm("vsock", "tiny", "vsock"), "vsock", json!(true));
+            kubectl.apply(&manifests::all(&[manifests::blank_disk("vsock", "64Mi"), vm]))?;
+            kubectl.condition("vm/vsock", "Ready=False", Some("NoHostWithVsock"), SOON)?;
+            kubectl.ok(&["delete", "vm/vsock", "disk/vsock", "--timeout=60s"]).map(drop)
+        });
+    }
     report.case("the use of a VM that runs: `berth why`, `berth top` and metrics of its host", || {
         kubectl.condition("vm/empty", "Ready=True", None, VM_START)?;
         let why = administrator.run(&["why", "vm/empty"])?.success()?;

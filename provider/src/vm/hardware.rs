@@ -1,4 +1,4 @@
-//! Screen, sound, serial ports and boot order of a VM: fields, and what a plan checks.
+//! Screen, sound, serial ports, vsock and boot order of a VM: fields, and what a plan checks.
 
 use tfplugin6::{AttributePath, Diagnostic, Value};
 
@@ -7,12 +7,13 @@ use crate::{
     form::Form,
 };
 
-pub(super) fn fields() -> [Field; 5] {
+pub(super) fn fields() -> [Field; 6] {
     [
         Field::spec("resolution", Shape::Text(Form::Any)),
         Field::spec("keyboard_layout", Shape::Text(Form::Any)),
         Field::spec("sound", Shape::Bool).default(false),
         Field::spec("serial_ports", Shape::Integer),
+        Field::spec("vsock", Shape::Bool).default(false),
         Field::spec("boot_order", Shape::TextList(Form::BootSource)),
     ]
     .map(|field| field.effect(Effect::PowerCycle))

@@ -162,6 +162,7 @@ pub(super) fn request(change: &mut PlannedChange<'_>) {
         "keyboard_layout",
         "sound",
         "serial_ports",
+        "vsock",
         "boot_order",
         "uuid",
         "pci_devices",

@@ -123,6 +123,7 @@ fn vm() -> Json {
     vm["keyboard_layout"] = Json::Null;
     vm["sound"] = json!(false);
     vm["serial_ports"] = json!(2);
+    vm["vsock"] = json!(false);
     vm["boot_order"] = json!(["Disk", "Cdrom"]);
     vm["class_policy"] = json!("Follow");
     vm["annotations"] = json!({"example.org/note": "any text"});
@@ -202,6 +203,7 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/keyboard_layout", json!("de"), Announced::PowerCycle),
         ("/sound", json!(true), Announced::PowerCycle),
         ("/serial_ports", Json::Null, Announced::PowerCycle),
+        ("/vsock", json!(true), Announced::PowerCycle),
         ("/boot_order", json!(["Network", "Disk"]), Announced::PowerCycle),
         ("/boot_order", Json::Null, Announced::PowerCycle),
         ("/cdroms/0/image", json!("j"), Announced::Live),

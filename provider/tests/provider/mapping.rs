@@ -215,7 +215,8 @@ fn a_vm_becomes_the_custom_resource() {
       },
       "restartMode": "Soft",
       "deletionProtection": false,
-      "sound": false
+      "sound": false,
+      "vsock": false
     }
     "#);
     let smallest = json!({"name": "web", "class": "small", "disks": [{"name": "root", "boot": true}]});

@@ -323,6 +323,11 @@ async fn open(
             let forward = Forward::connect(ctx, &vm, request.uri().query(), place).await?;
             return Ok(Session::Forward(forward));
         }
+        ConsoleUse::Vsock => {
+            let place = taken(&consoles.forwards, &instance, FORWARDS_OF_VM, FORWARDS)?;
+            let forward = Forward::connect_vsock(ctx, &instance, request.uri().query(), place).await?;
+            return Ok(Session::Forward(forward));
+        }
         ConsoleUse::Console | ConsoleUse::Log | ConsoleUse::Follow | ConsoleUse::Vnc => {}
     }
     if wanted == ConsoleUse::Vnc {

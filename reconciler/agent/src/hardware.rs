@@ -46,6 +46,7 @@ pub(crate) fn differences(run: &Run, vm: &VM, size: &Size, profile: &Profile) ->
         ("keyboardLayout", run.profile.keyboard_layout == declared.keyboard_layout),
         ("sound", run.profile.sound == declared.sound),
         ("serialPorts", run.profile.further_serial_ports == declared.further_serial_ports),
+        ("vsock", run.profile.vsock == declared.vsock),
         ("bootOrder", run.profile.boot_order == declared.boot_order),
         ("uuid", run.uuid.as_ref().is_none_or(|uuid| *uuid == uuid_of(vm))),
     ];

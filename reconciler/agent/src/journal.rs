@@ -304,6 +304,8 @@ pub(crate) struct RunProfile {
     pub(crate) sound: bool,
     /// The number of serial ports beside the first.
     pub(crate) further_serial_ports: u8,
+    /// Whether it has a vsock device.
+    pub(crate) vsock: bool,
     /// Empty: the default.
     pub(crate) boot_order: Vec<BootSource>,
 }
@@ -325,6 +327,7 @@ impl RunProfile {
             keyboard_layout: vm.spec.keyboard_layout,
             sound: vm.spec.sound,
             further_serial_ports: further_serial_ports(vm),
+            vsock: vm.spec.vsock,
             boot_order: vm.spec.boot_order.clone(),
         }
     }

@@ -17,6 +17,8 @@ pub const CONSOLE_ACCOUNT: &str = "berth-console";
 pub const EXEC_ACCOUNT: &str = "berth-exec";
 /// The ServiceAccount whose tokens connect to ports of a guest.
 pub const FORWARD_ACCOUNT: &str = "berth-port-forward";
+/// The ServiceAccount whose tokens connect to vsock ports of a guest.
+pub const VSOCK_ACCOUNT: &str = "berth-vsock";
 /// The ServiceAccount whose tokens upload images.
 pub const UPLOAD_ACCOUNT: &str = "berth-image-upload";
 /// The ServiceAccount whose tokens download images, and so all data of the disks that they are made from.
@@ -24,11 +26,18 @@ pub const DOWNLOAD_ACCOUNT: &str = "berth-image-download";
 /// The ServiceAccount whose tokens read the data of Backups and DiskSnapshots, and so all files in them.
 pub const DISK_READ_ACCOUNT: &str = "berth-disk-read";
 /// The ServiceAccounts whose tokens are tickets for VMs, in each namespace with VMs.
-pub const VM_ACCOUNTS: [&str; 3] = [CONSOLE_ACCOUNT, EXEC_ACCOUNT, FORWARD_ACCOUNT];
+pub const VM_ACCOUNTS: [&str; 4] = [CONSOLE_ACCOUNT, EXEC_ACCOUNT, FORWARD_ACCOUNT, VSOCK_ACCOUNT];
 /// The ServiceAccounts whose tokens are tickets. [`UPLOAD_ACCOUNT`] is in each namespace with images that are uploaded,
 /// [`DOWNLOAD_ACCOUNT`] in each with images that were made or uploaded, [`DISK_READ_ACCOUNT`] in each with snapshots or backups.
-pub const ACCOUNTS: [&str; 6] =
-    [CONSOLE_ACCOUNT, EXEC_ACCOUNT, FORWARD_ACCOUNT, UPLOAD_ACCOUNT, DOWNLOAD_ACCOUNT, DISK_READ_ACCOUNT];
+pub const ACCOUNTS: [&str; 7] = [
+    CONSOLE_ACCOUNT,
+    EXEC_ACCOUNT,
+    FORWARD_ACCOUNT,
+    VSOCK_ACCOUNT,
+    UPLOAD_ACCOUNT,
+    DOWNLOAD_ACCOUNT,
+    DISK_READ_ACCOUNT,
+];
 /// The ServiceAccount in [`crate::SYSTEM_NAMESPACE`] whose tokens copy images to a host without an account of its own: that of `berth up`,
 /// and one with an administrator's kubeconfig. No role allows them. The tickets of other hosts are tokens of their own accounts.
 pub const COPY_ACCOUNT: &str = "berth-image-copy";
@@ -68,6 +77,8 @@ pub enum ConsoleUse {
     File,
     /// To connect to a TCP port of the guest, named by [`PORT`] and [`ADDRESS`] in the query of the path.
     PortForward,
+    /// To connect to a vsock port of the guest, named by [`PORT`] in the query of the path.
+    Vsock,
     /// To read the way of a packet through the rules of the host, as JSON: see [`crate::packet_trace`].
     Trace,
     /// To press the reset button of a guest that runs. The answer is one message of a host: see [`crate::guest_access`].
@@ -76,7 +87,7 @@ pub enum ConsoleUse {
     Nmi,
 }
 
-/// The parameter with the port of a guest: of TCP, or for a serial console and its log the number of the serial port.
+/// The parameter with the port of a guest: of TCP, of vsock, or for a serial console and its log the number of the serial port.
 pub const PORT: &str = "port";
 /// The number of the first serial port.
 pub const FIRST_SERIAL_PORT: u8 = 1;
@@ -91,11 +102,19 @@ pub fn serial_port_of(query: Option<&str>) -> Option<u8> {
     (FIRST_SERIAL_PORT..=LAST_SERIAL_PORT).contains(&number).then_some(number)
 }
 
+/// The vsock port in the query of a path: that of [`PORT`]. None: there is no such port. The first is 1, and the last number stands for any
+/// port.
+#[must_use]
+pub fn vsock_port_of(query: Option<&str>) -> Option<u32> {
+    let number = query?.strip_prefix(PORT)?.strip_prefix('=')?.parse().ok()?;
+    (1..u32::MAX).contains(&number).then_some(number)
+}
+
 /// The parameter with the address of a guest, one of its interfaces. Default: that of the first.
 pub const ADDRESS: &str = "address";
 
 impl ConsoleUse {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Console,
         Self::Log,
         Self::Follow,
@@ -104,6 +123,7 @@ impl ConsoleUse {
         Self::Exec,
         Self::File,
         Self::PortForward,
+        Self::Vsock,
         Self::Trace,
         Self::Reset,
         Self::Nmi,
@@ -117,6 +137,7 @@ impl ConsoleUse {
             }
             Self::Exec | Self::File | Self::Reset | Self::Nmi => EXEC_ACCOUNT,
             Self::PortForward => FORWARD_ACCOUNT,
+            Self::Vsock => VSOCK_ACCOUNT,
         }
     }
 
@@ -131,6 +152,7 @@ impl ConsoleUse {
             Self::Exec => "exec",
             Self::File => "file",
             Self::PortForward => "portforward",
+            Self::Vsock => "vsock",
             Self::Trace => "trace",
             Self::Reset => "reset",
             Self::Nmi => "nmi",
@@ -244,10 +266,21 @@ mod tests {
     }
 
     #[test]
+    fn a_query_names_one_vsock_port_and_none_names_none() {
+        let ports = ["port=1", "port=22", "port=4294967294"].map(|query| vsock_port_of(Some(query)));
+        assert_eq!(ports, [Some(1), Some(22), Some(4_294_967_294)]);
+        assert_eq!(vsock_port_of(None), None);
+        for wrong in ["", "port=0", "port=4294967295", "port=-1", "port=22&address=10.0.0.2", "22"] {
+            assert_eq!(vsock_port_of(Some(wrong)), None, "{wrong}");
+        }
+    }
+
+    #[test]
     fn each_kind_of_use_is_a_right_of_its_own() {
         assert_eq!(ConsoleUse::Vnc.account(), "berth-console");
         assert_eq!((ConsoleUse::Exec.account(), ConsoleUse::File.account()), ("berth-exec", "berth-exec"));
         assert_eq!(ConsoleUse::PortForward.account(), "berth-port-forward");
+        assert_eq!(ConsoleUse::Vsock.account(), "berth-vsock");
         assert!(ConsoleUse::ALL.iter().all(|each| VM_ACCOUNTS.contains(&each.account())));
         let others = [UPLOAD_ACCOUNT, DOWNLOAD_ACCOUNT, DISK_READ_ACCOUNT];
         assert!(!others.iter().any(|account| VM_ACCOUNTS.contains(account)));

@@ -192,6 +192,9 @@ pub struct HostStatus {
     /// Whether VMs with a TPM can run here: `swtpm` is installed. Absent in the report of an older agent: they cannot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tpm: Option<bool>,
+    /// Whether VMs with a vsock device can run here: its kernel has `/dev/vhost-vsock`. Absent in the report of an older agent: they cannot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vsock: Option<bool>,
     /// Whether encrypted Disks can be here. Absent in the report of an older agent, which would make their files without encryption: no
     /// encrypted Disk is bound to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

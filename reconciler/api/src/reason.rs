@@ -271,6 +271,8 @@ reasons! {
     NoHostLargeEnough => "Lower the VM's size, or add a host of that size.",
     /// No host that the VM may run on can emulate a TPM, which the VM or its class declares.
     NoHostWithTPM => "Install swtpm on a host that the VM may run on.",
+    /// No host that the VM may run on can give it the vsock device that it declares.
+    NoHostWithVsock => "Load the module `vhost_vsock` on a host that the VM may run on, or leave `vsock` out.",
     /// No host that the VM may run on has the bridge or the interface of one of its Networks.
     NoHostWithBridge => "Give one of these hosts the bridge or the interface that the message names, or correct `bridge` of the Network.",
     /// No host that the VM may run on offers the PCI or USB devices or vGPUs that it declares.

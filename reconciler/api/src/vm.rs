@@ -252,6 +252,11 @@ pub struct VMSpec {
     /// support sound play its output. Default false. A change takes effect at the next power cycle.
     #[serde(default)]
     pub sound: bool,
+    /// Whether the guest has a vsock device, by which `berth ssh --vsock` and `berth port-forward --vsock` reach its programs without a
+    /// network. Its context id, in `status.hardware.vsockCID`, is chosen by the host. The VM is placed on a host with `/dev/vhost-vsock`
+    /// (`status.vsock` of the Host). Default false. A change takes effect at the next power cycle.
+    #[serde(default)]
+    pub vsock: bool,
     /// The number of serial ports that the guest has, 1 to 4: `ttyS0` or `COM1`, and so on. Each has a console of its own and a log
     /// (`berth console --port 2`, `berth logs --port 2`). Default 1. A change takes effect at the next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -568,6 +568,7 @@ impl Cache {
                 || host.spec.fenced
                 || host.metadata.deletion_timestamp.is_some(),
             tpm: status.and_then(|s| s.tpm).unwrap_or_default(),
+            vsock: status.and_then(|s| s.vsock).unwrap_or_default(),
             disk_encryption: self.encrypts_disks(name),
             allocatable_cpus: allocatable.map_or(0, |a| a.cpus.clamp(0, MOST_CPUS)),
             allocatable_memory: allocatable.map_or(0, |a| bytes(&a.memory).min(MOST_MEMORY)),

@@ -45,6 +45,8 @@ pub(crate) struct Request {
     pub(crate) machine_type: Option<String>,
     /// Whether it has a TPM.
     pub(crate) tpm: bool,
+    /// Whether it has a vsock device.
+    pub(crate) vsock: bool,
     /// Whether it has an encrypted disk.
     pub(crate) disk_encryption: bool,
     /// The PCI and USB devices and vGPUs that it takes, by name.
@@ -106,6 +108,7 @@ enum Unfit {
     DiskElsewhere,
     Labels,
     NoTpm,
+    NoVsock,
     NoEncryption,
     NoBridge,
     NoDevice,
@@ -263,6 +266,7 @@ fn filter(request: &Request, spread: Option<&Spread<'_, '_>>, candidate: &Candid
     check(request.disk_hosts.iter().all(|host| *host == candidate.name), Unfit::DiskElsewhere)?;
     check(has_labels(candidate, &request.selector), Unfit::Labels)?;
     check(candidate.tpm || !request.tpm, Unfit::NoTpm)?;
+    check(candidate.vsock || !request.vsock, Unfit::NoVsock)?;
     check(candidate.disk_encryption || !request.disk_encryption, Unfit::NoEncryption)?;
     check(candidate.networks.why_not(&request.bridges).is_none(), Unfit::NoBridge)?;
     check(offers_devices(candidate, request), Unfit::NoDevice)?;

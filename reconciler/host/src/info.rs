@@ -139,6 +139,8 @@ pub struct QemuFacts {
     pub boot_roms: bool,
     /// Whether it has a TPM device, and swtpm is installed, which emulates it.
     pub tpm: bool,
+    /// Whether it has vsock devices, and this host's kernel the device file for them.
+    pub vsock: bool,
 }
 
 /// The measured state of `/dev/kvm`.

@@ -44,6 +44,7 @@ mod usb_devices;
 mod users;
 mod vgpus;
 mod volumes;
+mod vsock;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -699,6 +700,14 @@ impl Machines for LinuxSystem {
 
     async fn vnc(&self, instance: &str) -> Result<Option<ConsoleStream>> {
         self.machines.vnc(instance).await
+    }
+
+    async fn free_vsock_cid(&self, wanted: u32) -> Result<Option<u32>> {
+        blocking(move || vsock::free_cid(wanted)).await
+    }
+
+    async fn connect_to_vsock(&self, cid: u32, port: u32) -> Result<ConsoleStream> {
+        vsock::connect(cid, port).await
     }
 
     async fn serial_log(&self, instance: &str, port: u8, max_bytes: u64) -> Result<Vec<u8>> {

@@ -118,6 +118,13 @@ pub trait Machines: Send + Sync + fmt::Debug + 'static {
     /// Connects to the VNC server of a running machine. None: the machine has no graphics.
     async fn vnc(&self, instance: &str) -> Result<Option<ConsoleStream>>;
 
+    /// Returns a context id for the vsock device of a machine that is to be launched: the wanted one, or the next that no device on this
+    /// host has. None: this host has no vsock devices.
+    async fn free_vsock_cid(&self, wanted: u32) -> Result<Option<u32>>;
+
+    /// Connects to a vsock port of the guest with this context id. The caller limits the time.
+    async fn connect_to_vsock(&self, cid: u32, port: u32) -> Result<ConsoleStream>;
+
     /// Returns the end of a serial port's log, at most `max_bytes`, as the guest wrote it. The log outlives the
     /// machine's process; empty if there is none.
     async fn serial_log(&self, instance: &str, port: u8, max_bytes: u64) -> Result<Vec<u8>>;

@@ -113,6 +113,8 @@ pub enum LaunchError {
     Prepare { path: PathBuf, source: std::io::Error },
     #[error("cannot open the tap interface {name}")]
     Tap { name: String, source: std::io::Error },
+    #[error("cannot open /dev/vhost-vsock with the context id {cid}")]
+    Vsock { cid: u32, source: std::io::Error },
     #[error("cannot confine QEMU to its own files")]
     Confine(#[source] std::io::Error),
     #[error("cannot start {}", binary.display())]

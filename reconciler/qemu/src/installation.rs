@@ -57,6 +57,8 @@ pub struct Installation {
     pub io_uring: bool,
     /// Whether it has the TPM device and can connect it to an emulator.
     pub tpm: bool,
+    /// Whether it has vsock devices.
+    pub vsock: bool,
     /// Whether it has the ROMs (iPXE) by which network cards boot.
     pub boot_roms: bool,
 }
@@ -124,6 +126,7 @@ impl Installation {
         let cpu_models = cpu_models(&qmp).await;
         let io_uring = has_io_uring(&qmp, binary).await;
         let tpm = has_tpm(&qmp).await;
+        let vsock = has_vsock(&qmp).await;
         // If it takes longer, it is killed on drop.
         let _ = qmp.execute_within("quit", Value::Null, Duration::from_secs(1)).await;
         let _ = tokio::time::timeout(Duration::from_secs(1), child.wait()).await;
@@ -138,6 +141,7 @@ impl Installation {
             cpu_models,
             io_uring,
             tpm,
+            vsock,
             boot_roms: ROMS
                 .iter()
                 .any(|folder| Path::new(folder).join(NicModel::default().boot_rom()).is_file()),
@@ -174,6 +178,12 @@ async fn has_tpm(qmp: &Qmp) -> bool {
         }
     }
     true
+}
+
+/// A build without vhost does not have the device.
+async fn has_vsock(qmp: &Qmp) -> bool {
+    let device = json!({"typename": "vhost-vsock-pci"});
+    qmp.execute_within("device-list-properties", device, LIMIT).await.is_ok()
 }
 
 fn machine_types(machines: &Value) -> (Vec<String>, Option<String>) {

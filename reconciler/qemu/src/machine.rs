@@ -90,6 +90,10 @@ const OPTION_GROUPS: [&str; 3] = ["machine.", "cpu.", "global."];
 pub(crate) const PORT_PREFIX: &str = "nicport";
 /// The maximum number of serial ports of a machine.
 pub const MAX_SERIAL_PORTS: u8 = 4;
+/// The first context id for vsock devices. Below it are those of the kernel, and those that other programs choose by counting from 3.
+pub const FIRST_CID: u32 = 1 << 16;
+/// The last context id for vsock devices.
+pub const LAST_CID: u32 = (1 << 31) - 1;
 /// The maximum length of a serial number in SCSI VPD page 0x80 as QEMU writes it.
 pub const MAX_SERIAL: usize = 36;
 /// `sun_path` holds 108 bytes including the final NUL.
@@ -292,6 +296,9 @@ pub struct Extras {
     /// The number of serial ports beside the first: at most [`MAX_SERIAL_PORTS`] together.
     #[serde(default)]
     pub further_serial_ports: u8,
+    /// The context id of its vsock device, from [`FIRST_CID`] to [`LAST_CID`]. None: it has no such device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vsock_cid: Option<u32>,
 }
 
 impl Extras {
@@ -392,6 +399,9 @@ pub struct MachineFiles {
     /// The numbers of open descriptors in the QEMU process that it reads these keys from, by the ids of the disks.
     #[serde(default)]
     pub key_files: BTreeMap<String, i32>,
+    /// The number of the open descriptor of `/dev/vhost-vsock` in the QEMU process, for a machine with a vsock device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vsock_file: Option<i32>,
 }
 
 impl MachineFiles {
@@ -411,6 +421,7 @@ impl MachineFiles {
             from_saved_state: false,
             keys: BTreeMap::new(),
             key_files: BTreeMap::new(),
+            vsock_file: None,
         }
     }
 }

@@ -24,6 +24,7 @@ mod tap;
 #[cfg(test)]
 mod tests;
 mod virtiofsd;
+mod vsock;
 
 pub use crate::hypervisor::{LaunchError, ProcessError, ProcessIdentity};
 pub use crate::machine::RunAs;
@@ -35,3 +36,4 @@ pub use local::{Claims, LocalHypervisor};
 pub use log::{cut_log, last_bytes, last_lines};
 pub use nbd_server::{NbdExport, NbdServer};
 pub use scan::list_qemu;
+pub use vsock::{VHOST_VSOCK, connect_to_vsock, free_cid, has_vhost_vsock};

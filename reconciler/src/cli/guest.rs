@@ -1,6 +1,6 @@
 //! The options of the commands that reach into a guest.
 
-use std::{net::IpAddr, str::FromStr};
+use std::{net::IpAddr, path::PathBuf, str::FromStr};
 
 use clap::Args;
 
@@ -45,13 +45,16 @@ pub struct ButtonOptions {
 pub struct PortForwardOptions {
     /// The VM's name.
     pub vm: String,
-    /// `LOCAL:REMOTE`, a port of 127.0.0.1 and a TCP port of the VM; `PORT` for the same on both; `:REMOTE` for a free
-    /// local one.
+    /// `LOCAL:REMOTE`, a port of 127.0.0.1 and a TCP port of the VM, or with `--vsock` a vsock port; `PORT` for the same on both;
+    /// `:REMOTE` for a free local one.
     #[arg(required = true, value_name = "[LOCAL:]REMOTE")]
     pub ports: Vec<Ports>,
     /// The address of the VM, if it has several interfaces. Default: that of the first.
     #[arg(long)]
     pub address: Option<IpAddr>,
+    /// Connects by the VM's vsock device, without a network. The VM has one with `vsock: true`.
+    #[arg(long, conflicts_with = "address")]
+    pub vsock: bool,
     /// Connects the standard input and output to the one port, instead of a local port.
     #[arg(long)]
     pub stdio: bool,
@@ -68,9 +71,15 @@ pub struct SshOptions {
     /// The port of the VM.
     #[arg(short, long, default_value_t = 22)]
     pub port: u16,
+    /// The file of the private key, as for ssh.
+    #[arg(short, long, value_name = "FILE")]
+    pub identity: Option<PathBuf>,
     /// The address of the VM, if it has several interfaces. Default: that of the first.
     #[arg(long)]
     pub address: Option<IpAddr>,
+    /// Connects by the VM's vsock device, without a network. The VM has one with `vsock: true`, and its sshd listens there.
+    #[arg(long, conflicts_with = "address")]
+    pub vsock: bool,
     #[command(flatten)]
     pub site: Site,
     /// Options of ssh, and a command: `-- -i key uptime`.
@@ -137,8 +146,8 @@ impl FromStr for Place {
 pub struct Ports {
     /// The port of 127.0.0.1.
     pub local: u16,
-    /// The port of the VM.
-    pub remote: u16,
+    /// The port of the VM: those of vsock have more numbers than those of TCP.
+    pub remote: u32,
 }
 
 impl FromStr for Ports {
@@ -146,14 +155,17 @@ impl FromStr for Ports {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let port = |text: &str| text.parse().ok().filter(|port: &u16| *port > 0);
+        let of_vm = |text: &str| text.parse().ok().filter(|port: &u32| (1..u32::MAX).contains(port));
         let found = match text.split_once(':') {
-            None => port(text).map(|port| Self { local: port, remote: port }),
-            Some(("", remote)) => port(remote).map(|remote| Self { local: 0, remote }),
+            None => port(text).map(|port| Self { local: port, remote: port.into() }),
+            Some(("", remote)) => of_vm(remote).map(|remote| Self { local: 0, remote }),
             Some((local, remote)) => {
-                port(local).zip(port(remote)).map(|(local, remote)| Self { local, remote })
+                port(local).zip(of_vm(remote)).map(|(local, remote)| Self { local, remote })
             }
         };
-        found.ok_or_else(|| format!("{text:?} is not LOCAL:REMOTE, two ports from 1 to 65535"))
+        found.ok_or_else(|| {
+            format!("{text:?} is not LOCAL:REMOTE, two ports from 1 to 65535 (with --vsock REMOTE is at most 4294967294)")
+        })
     }
 }
 
@@ -180,7 +192,8 @@ mod tests {
         assert_eq!("8080:80".parse(), ports(8080, 80));
         assert_eq!(":80".parse(), ports(0, 80));
         assert_eq!("80".parse(), ports(80, 80));
-        for wrong in ["", ":", "0", "80:", "1:2:3", "65536", "a"] {
+        assert_eq!("8080:70000".parse(), ports(8080, 70_000));
+        for wrong in ["", ":", "0", "80:", "1:2:3", "65536", "65536:80", "80:4294967295", "a"] {
             assert!(wrong.parse::<Ports>().is_err(), "{wrong}");
         }
     }

@@ -7,7 +7,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
 };
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use berth_api::console::{ADDRESS, ConsoleUse, PORT};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
@@ -29,21 +29,47 @@ use super::{
 /// The number of connections at a time. The host has a limit of its own for each VM.
 const CONNECTIONS: usize = 64;
 
+/// The kind of a port of a VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PortKind {
+    /// Of an address of the VM; none: that of its first interface.
+    Tcp(Option<IpAddr>),
+    Vsock,
+}
+
+impl PortKind {
+    /// Checks that there is a port of this kind with this number.
+    fn checked(self, port: u32) -> anyhow::Result<()> {
+        ensure!(
+            self == Self::Vsock || port <= u32::from(u16::MAX),
+            "port {port} is none of TCP, whose last one is 65535: --vsock has further ones"
+        );
+        Ok(())
+    }
+
+    /// The use that a ticket is for, and the query of the request.
+    fn request(self, port: u32) -> (ConsoleUse, String) {
+        let query = format!("{PORT}={port}");
+        match self {
+            Self::Tcp(None) => (ConsoleUse::PortForward, query),
+            Self::Tcp(Some(address)) => (ConsoleUse::PortForward, format!("{query}&{ADDRESS}={address}")),
+            Self::Vsock => (ConsoleUse::Vsock, query),
+        }
+    }
+}
+
 /// A port of a VM.
 #[derive(Clone, Debug)]
 struct Remote {
     target: ConsoleTarget,
-    port: u16,
-    address: Option<IpAddr>,
+    port: u32,
+    kind: PortKind,
 }
 
 impl Remote {
     async fn connect(&self) -> anyhow::Result<TokioIo<Upgraded>> {
-        let mut query = format!("{PORT}={}", self.port);
-        if let Some(address) = self.address {
-            query.push_str(&format!("&{ADDRESS}={address}"));
-        }
-        connection::open(&self.target, ConsoleUse::PortForward, Some(&query)).await
+        let (wanted, query) = self.kind.request(self.port);
+        connection::open(&self.target, wanted, Some(&query)).await
     }
 }
 
@@ -51,9 +77,11 @@ impl Remote {
 ///
 /// *Errors:* the VM cannot be reached; a local port is in use.
 pub(super) async fn run(options: PortForwardOptions) -> anyhow::Result<()> {
-    let PortForwardOptions { vm, ports, address, stdio, site } = options;
+    let PortForwardOptions { vm, ports, address, vsock, stdio, site } = options;
     let target = site.target(&vm);
-    let remote = |ports: &Ports| Remote { target: target.clone(), port: ports.remote, address };
+    let kind = if vsock { PortKind::Vsock } else { PortKind::Tcp(address) };
+    ports.iter().try_for_each(|ports| kind.checked(ports.remote))?;
+    let remote = |ports: &Ports| Remote { target: target.clone(), port: ports.remote, kind };
     if stdio {
         let [port] = ports.as_slice() else { bail!("--stdio connects to one port") };
         return connect_stdio(&remote(port)).await;
@@ -130,5 +158,28 @@ async fn connect_stdio(remote: &Remote) -> anyhow::Result<()> {
     tokio::select! {
         shown = console::show(&mut from_guest) => shown,
         sent = sent => sent.context("the connection broke"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_of_port_has_a_use_of_its_own_and_its_own_numbers() {
+        let address = "10.0.0.2".parse().expect("an address");
+        let requests =
+            [PortKind::Tcp(None), PortKind::Tcp(Some(address)), PortKind::Vsock].map(|kind| kind.request(22));
+        assert_eq!(
+            requests,
+            [
+                (ConsoleUse::PortForward, "port=22".to_owned()),
+                (ConsoleUse::PortForward, "port=22&address=10.0.0.2".to_owned()),
+                (ConsoleUse::Vsock, "port=22".to_owned()),
+            ]
+        );
+        assert!(PortKind::Tcp(None).checked(65_535).is_ok() && PortKind::Vsock.checked(70_000).is_ok());
+        let error = PortKind::Tcp(None).checked(70_000).expect_err("no port of TCP").to_string();
+        assert!(error.contains("--vsock"), "{error}");
     }
 }

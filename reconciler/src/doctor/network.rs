@@ -52,6 +52,18 @@ pub(super) fn vhost_net(facts: &DoctorFacts) -> Check {
     }
 }
 
+pub(super) fn vhost_vsock(facts: &DoctorFacts) -> Check {
+    match facts.vhost_vsock {
+        true => Check::ok("vhost-vsock", "/dev/vhost-vsock exists"),
+        false => Check::bad(
+            "vhost-vsock",
+            Level::Note,
+            "/dev/vhost-vsock does not exist: no VM here can have a vsock device",
+            "modprobe vhost_vsock",
+        ),
+    }
+}
+
 pub(super) fn nft(facts: &DoctorFacts) -> Check {
     program(facts, "nft", "nftables")
 }

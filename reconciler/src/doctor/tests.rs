@@ -38,6 +38,7 @@ fn good() -> DoctorFacts {
         memory: DoctorMemory { total: 64 << 30, available: 60 << 30, huge_pages: 0, huge_page_size: 2 << 20 },
         clock: Some("chronyd".into()),
         vhost_net: true,
+        vhost_vsock: true,
         service: DoctorService { systemd: true, machines: true },
     }
 }
@@ -181,6 +182,12 @@ fn a_machine_that_can_emulate_no_tpm_is_told_how_to() {
     );
     let (name, text) = finding(|facts| facts.qemu.as_mut().expect("QEMU").tpm = false);
     assert!(name == "tpm note" && text.contains("QEMU has no TPM device"), "{name}: {text}");
+}
+
+#[test]
+fn a_machine_without_vsock_devices_has_a_note_with_the_module() {
+    let (name, text) = finding(|facts| facts.vhost_vsock = false);
+    assert!(name == "vhost-vsock note" && text.ends_with("→ modprobe vhost_vsock"), "{name}: {text}");
 }
 
 #[test]

@@ -485,6 +485,9 @@ fn devices(root: Node<'_, '_>, notes: &mut Vec<String>) {
             "watchdog" => {
                 format!("it has a watchdog{kind}: set watchdog, for which the guest sees an i6300esb")
             }
+            "vsock" => {
+                "it has a vsock device: set vsock, for which the host chooses another context id".to_owned()
+            }
             "sound" => {
                 format!("it has a sound card{kind}: set sound, for which the guest sees Intel HD Audio")
             }

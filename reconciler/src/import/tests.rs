@@ -126,7 +126,8 @@ fn firmware_for_secure_boot_without_keys_is_plain_uefi() {
 
 #[test]
 fn a_windows_guest_needs_drivers_and_its_devices_are_offered_first() {
-    let folder = "<filesystem type='mount'><source dir='/srv'/><target dir='srv'/></filesystem></devices>";
+    let folder = "<filesystem type='mount'><source dir='/srv'/><target dir='srv'/></filesystem>\
+                  <vsock model='virtio'><cid auto='yes' address='3'/></vsock></devices>";
     let import = import_of(&[&WINDOWS.replace("</devices>", folder)]);
     assert_parts(
         &import.notes.join("\n"),
@@ -134,6 +135,7 @@ fn a_windows_guest_needs_drivers_and_its_devices_are_offered_first() {
             "sda: its bus is sata",
             "it has a device of its host (pci): offer it there with --pci-device NAME=0000:01:00, and add NAME to pci_devices",
             "it has a folder of its host: share it there with --share",
+            "it has a vsock device: set vsock",
             "its clock is localtime",
             "its CPU model is Skylake-Server",
             "a CPU topology",

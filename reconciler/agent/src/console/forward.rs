@@ -1,19 +1,20 @@
-//! A client's connection to a TCP port of a guest.
+//! A client's connection to a TCP port or a vsock port of a guest.
 //!
-//! The agent connects from the bridge of the VM's network, which no route of the host can redirect, and only to addresses
-//! that the control plane has given to this VM.
+//! For TCP the agent connects from the bridge of the VM's network, which no route of the host can redirect, and only to addresses
+//! that the control plane has given to this VM. For vsock it connects to the context id with which it launched the VM's machine, which no
+//! other machine of the host has while that one runs.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use berth_api::VM;
-use berth_api::console::{ADDRESS, PORT};
+use berth_api::console::{ADDRESS, PORT, vsock_port_of};
 use berth_api::vm::InterfaceStatus;
+use berth_qemu::console::ConsoleStream;
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::copying::{Activity, copy};
@@ -21,6 +22,7 @@ use super::places::Place;
 use super::refusal::ConsoleRefusal;
 use super::{IDLE, STALLED};
 use crate::context::Context;
+use crate::journal::Journal;
 
 /// The time for the guest to accept the connection.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -28,7 +30,7 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// A connection to a guest, and its place.
 #[derive(Debug)]
 pub(super) struct Forward {
-    stream: TcpStream,
+    stream: ConsoleStream,
     _place: Place<String>,
 }
 
@@ -49,15 +51,37 @@ impl Forward {
         let connect = ctx.system.connect_to_guest(&bridge, SocketAddr::new(address, wanted.port));
         let failed = |detail: String| ConsoleRefusal::NoConnection { address, port: wanted.port, detail };
         match timeout(CONNECT, connect).await {
+            Ok(Ok(stream)) => Ok(Self { stream: ConsoleStream::over(stream), _place: place }),
+            Ok(Err(error)) => Err(failed(error.chain().to_string())),
+            Err(_) => Err(failed(no_answer())),
+        }
+    }
+
+    /// Connects to the vsock port that the query of a request names.
+    ///
+    /// *Errors*: the query names no port; the machine of the instance has no vsock device; the guest does not accept the connection.
+    pub(super) async fn connect_vsock(
+        ctx: &Context,
+        instance: &str,
+        query: Option<&str>,
+        place: Place<String>,
+    ) -> Result<Self, ConsoleRefusal> {
+        let port = vsock_port_of(query).ok_or(ConsoleRefusal::NoVsockPort)?;
+        let journal = ctx.system.read_journal(instance).await?;
+        let journal = journal.and_then(|journal| Journal::parse(journal).ok());
+        let machine = journal.and_then(|journal| journal.run?.machine);
+        let cid = machine.and_then(|machine| machine.extras.vsock_cid).ok_or(ConsoleRefusal::NoVsock)?;
+        let failed = |detail: String| ConsoleRefusal::NoVsockConnection { port, detail };
+        match timeout(CONNECT, ctx.system.connect_to_vsock(cid, port)).await {
             Ok(Ok(stream)) => Ok(Self { stream, _place: place }),
             Ok(Err(error)) => Err(failed(error.chain().to_string())),
-            Err(_) => Err(failed(format!("no answer within {} seconds", CONNECT.as_secs()))),
+            Err(_) => Err(failed(no_answer())),
         }
     }
 
     /// Copies bytes until both directions have ended, or nothing is sent for [`IDLE`].
-    pub(super) async fn run(mut self, client: TokioIo<Upgraded>) {
-        let (from_guest, mut to_guest) = self.stream.split();
+    pub(super) async fn run(self, client: TokioIo<Upgraded>) {
+        let (from_guest, mut to_guest) = self.stream.into_parts();
         let (from_client, mut to_client) = tokio::io::split(client);
         let activity = Activity::new();
         let upward = async {
@@ -74,6 +98,10 @@ impl Forward {
             () = activity.ended(IDLE) => {}
         }
     }
+}
+
+fn no_answer() -> String {
+    format!("no answer within {} seconds", CONNECT.as_secs())
 }
 
 /// The port that a client wants.

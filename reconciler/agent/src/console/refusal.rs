@@ -97,6 +97,15 @@ pub(super) enum ConsoleRefusal {
         "the agent of this host has just started and has not applied its networks yet: try again in a moment"
     )]
     NotApplied,
+    #[error("the request names no vsock port from 1 to 4294967294 (?port=22)")]
+    NoVsockPort,
+    #[error(
+        "the VM runs without a vsock device: set vsock, which takes effect at the next power cycle, or connect by its network (without \
+         --vsock)"
+    )]
+    NoVsock,
+    #[error("vsock port {port} of the VM does not answer: {detail}")]
+    NoVsockConnection { port: u32, detail: String },
     #[error("port {port} of {address} does not answer: {detail}")]
     NoConnection { address: IpAddr, port: u16, detail: String },
     #[error("the VM is not on this host any more, or not yet: try again in a moment")]
@@ -139,8 +148,9 @@ impl ConsoleRefusal {
             | Self::NoOffset
             | Self::NoPortNumber
             | Self::NoSuchPort { .. }
+            | Self::NoVsockPort
             | Self::NoPacket { .. } => StatusCode::BAD_REQUEST,
-            Self::NoConnection { .. } => StatusCode::BAD_GATEWAY,
+            Self::NoConnection { .. } | Self::NoVsockConnection { .. } => StatusCode::BAD_GATEWAY,
             Self::Image { status, .. } => *status,
             Self::NoUpgrade => StatusCode::UPGRADE_REQUIRED,
             Self::NoTicket => StatusCode::UNAUTHORIZED,
@@ -157,9 +167,11 @@ impl ConsoleRefusal {
             | Self::TooManyDownloads { .. }
             | Self::TooManyReads { .. }
             | Self::TooManyUploads { .. } => StatusCode::TOO_MANY_REQUESTS,
-            Self::NotRunning | Self::NoGraphics | Self::NoSerialPort { .. } | Self::Unreadable { .. } => {
-                StatusCode::CONFLICT
-            }
+            Self::NotRunning
+            | Self::NoGraphics
+            | Self::NoSerialPort { .. }
+            | Self::NoVsock
+            | Self::Unreadable { .. } => StatusCode::CONFLICT,
             Self::Closed { .. } => StatusCode::from_u16(NOT_YET).unwrap_or(StatusCode::SERVICE_UNAVAILABLE),
             Self::MustNotReview
             | Self::CannotReview { .. }

@@ -35,6 +35,7 @@ mod shutdown;
 mod status;
 mod stop_mode;
 mod stop_snapshots;
+mod vsock;
 
 use std::net::IpAddr;
 

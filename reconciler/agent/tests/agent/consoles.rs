@@ -49,6 +49,11 @@ impl Site {
         Self::make(Duration::ZERO, json!({"graphics": "VGA"})).await
     }
 
+    /// The VM has a vsock device.
+    pub(crate) async fn with_vsock() -> Self {
+        Self::make(Duration::ZERO, json!({"vsock": true})).await
+    }
+
     /// The agent's clock is ahead of the control plane's.
     async fn with_clock_ahead(ahead: Duration) -> Self {
         Self::make(ahead, json!({})).await

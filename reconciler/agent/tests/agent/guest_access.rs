@@ -201,6 +201,9 @@ async fn each_way_into_a_guest_needs_the_ticket_of_its_own_account() {
         (ConsoleUse::Exec, "berth-port-forward"),
         (ConsoleUse::Reset, "berth-console"),
         (ConsoleUse::Nmi, "berth-port-forward"),
+        (ConsoleUse::Vsock, "berth-port-forward"),
+        (ConsoleUse::PortForward, "berth-vsock"),
+        (ConsoleUse::Exec, "berth-vsock"),
     ] {
         let ticket = site.token("ns", account, site.audience(wanted)).await;
         let answer = site.refused(&wanted.path("ns", "web"), &ticket).await;
@@ -211,10 +214,8 @@ async fn each_way_into_a_guest_needs_the_ticket_of_its_own_account() {
     assert!(answer.starts_with("403 the ticket is not valid"), "{answer}");
 }
 
-#[tokio::test]
-async fn a_port_of_the_guest_is_connected_in_both_directions() {
-    let site = Site::start().await;
-    // The ports of a fake guest are those of this machine.
+/// Serves one client, after whose end it sends back what came. The ports of a fake guest are those of this machine.
+async fn echo() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("an address").port();
     tokio::spawn(async move {
@@ -224,15 +225,53 @@ async fn a_port_of_the_guest_is_connected_in_both_directions() {
         stream.read_to_end(&mut all).await.expect("read");
         stream.write_all(&all).await.expect("written");
     });
-    let path = ConsoleUse::PortForward.path("ns", "web");
-    let ticket = site.ticket(ConsoleUse::PortForward).await;
-    let (mut stream, head) = site.request(&format!("{path}?port={port}"), &ticket).await;
+    port
+}
+
+/// Sends words to a port of the guest, and returns what it sends back after their end.
+async fn echoed(site: &Site, wanted: ConsoleUse, port: u16) -> String {
+    let path = format!("{}?port={port}", wanted.path("ns", "web"));
+    let (mut stream, head) = site.request(&path, &site.ticket(wanted).await).await;
     assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
     stream.write_all(b"hello").await.expect("sent");
     stream.shutdown().await.expect("ended");
     let mut answer = String::new();
     timeout(SOON, stream.read_to_string(&mut answer)).await.expect("in time").expect("an orderly end");
-    assert_eq!(answer, "hello");
+    answer
+}
+
+#[tokio::test]
+async fn a_vsock_port_of_the_guest_is_connected_in_both_directions() {
+    let site = Site::with_vsock().await;
+    let hardware = site.vm.status.as_ref().and_then(|status| status.hardware.as_ref()).expect("it runs");
+    assert!(hardware.vsock_cid.is_some_and(|cid| cid >= 65_536), "{hardware:?}");
+    assert_eq!(echoed(&site, ConsoleUse::Vsock, echo().await).await, "hello");
+    let path = ConsoleUse::Vsock.path("ns", "web");
+    for (query, expected) in [
+        ("", "400 the request names no vsock port"),
+        ("?port=0", "400 the request names no vsock port"),
+        ("?port=22&address=10.0.0.2", "400 the request names no vsock port"),
+        ("?port=1", "502 vsock port 1 of the VM does not answer: "),
+    ] {
+        let ticket = site.ticket(ConsoleUse::Vsock).await;
+        let answer = site.refused(&format!("{path}{query}"), &ticket).await;
+        assert!(answer.starts_with(expected), "{query}: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_vm_without_a_vsock_device_has_no_vsock_ports() {
+    let site = Site::start().await;
+    let path = format!("{}?port=22", ConsoleUse::Vsock.path("ns", "web"));
+    let answer = site.refused(&path, &site.ticket(ConsoleUse::Vsock).await).await;
+    assert!(answer.starts_with("409 the VM runs without a vsock device: set vsock"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_port_of_the_guest_is_connected_in_both_directions() {
+    let site = Site::start().await;
+    assert_eq!(echoed(&site, ConsoleUse::PortForward, echo().await).await, "hello");
+    let path = ConsoleUse::PortForward.path("ns", "web");
 
     for (query, expected) in [
         ("", "400 the request names no port"),

@@ -341,6 +341,7 @@ async fn a_host_without_qemu_says_so_and_goes_on_once_it_is_installed() {
         boot_roms: true,
         io_uring: true,
         tpm: true,
+        vsock: true,
     };
     fixture.system.change_facts(|facts| facts.qemu = Ok(qemu));
     fixture.running_vm().await;

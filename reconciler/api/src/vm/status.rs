@@ -104,7 +104,7 @@ pub struct VMStatus {
     pub dedicated_cpus: Option<Box<DedicatedCpus>>,
     /// The names of what takes effect at the next power cycle: `class`, `cpus`, `maxCpus`, `memory`, `maxMemory`, `hugePages`, `firmware`,
     /// `tpm`, `cpuTopology`, `numaNodes`, `dedicatedCpuPlacement`, `isolateEmulatorThread`, `cpuModel`, `machineType`, `guestOS`, `watchdog`,
-    /// `serialNumber`, `graphics`, `resolution`, `keyboardLayout`, `sound`, `serialPorts`, `bootOrder`, `uuid`, `pciDevices`, `usbDevices`, `vgpus`, `shares`, `qemuOptions` of its class, `disks[NAME]` of
+    /// `serialNumber`, `graphics`, `resolution`, `keyboardLayout`, `sound`, `serialPorts`, `vsock`, `bootOrder`, `uuid`, `pciDevices`, `usbDevices`, `vgpus`, `shares`, `qemuOptions` of its class, `disks[NAME]` of
     /// another boot disk, bus or `readOnly`, `cdroms[NAME]`, `networkInterfaces[NAME]`, `restore`. Empty while the VM does not run, and while its host is too small
     /// to start it again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -366,6 +366,10 @@ pub struct Hardware {
     /// The number of its serial ports; absent: one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serial_ports: Option<i64>,
+    /// The context id (CID) of its vsock device on its host, if it has one. It can be another one after each start and resume.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "vsockCID")]
+    #[schemars(range(min = 3, max = 2147483647))]
+    pub vsock_cid: Option<i64>,
     /// The places of the disks that the VM declares, kept over power cycles.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]

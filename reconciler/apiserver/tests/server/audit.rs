@@ -2,12 +2,19 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use berth_apiserver::{Identity, Server, ServerConfig};
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::authentication::v1::TokenRequest;
+use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
+use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::Client;
 use kube::api::{Api, DeleteParams, ObjectMeta, PostParams};
-use serde_json::Value;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
 
 use crate::sockets::{client, serve_with};
+
+fn parse<T: DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
 
 /// Splits the log into the server's own lines and those of users, once there are `users` of the latter.
 fn lines(path: &Path, users: usize) -> (Vec<Value>, Vec<Value>) {
@@ -66,4 +73,50 @@ async fn every_request_that_would_write_is_one_line_without_its_body() {
     let unwritable =
         ServerConfig { audit_log: Some("/no/such/audit.log".into()), ..ServerConfig::in_memory() };
     assert!(Server::open(unwritable).await.is_err(), "what cannot be written is told at the start");
+}
+
+/// The ways into a guest have accounts of their own.
+#[tokio::test]
+async fn a_right_to_tokens_of_one_account_is_none_to_those_of_another_and_each_request_is_a_line() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("audit.log");
+    let config = ServerConfig {
+        audit_log: Some(path.clone()),
+        ..ServerConfig::in_directory(place.path().join("state"))
+    };
+    let (server, url, _stop) = serve_with(config).await;
+    let admin = client(&server.kubeconfig(&url).unwrap()).await;
+    let ways = ["berth-exec", "berth-port-forward", "berth-vsock"];
+    let accounts: Api<ServiceAccount> = Api::default_namespaced(admin.clone());
+    for way in ways {
+        let account = parse(json!({"metadata": {"name": way}}));
+        accounts.create(&PostParams::default(), &account).await.unwrap();
+    }
+    let role: Role = parse(json!({"metadata": {"name": "by-vsock"}, "rules": [{"apiGroups": [""],
+        "resources": ["serviceaccounts/token"], "resourceNames": ["berth-vsock"], "verbs": ["create"]}]}));
+    Api::<Role>::default_namespaced(admin.clone()).create(&PostParams::default(), &role).await.unwrap();
+    let group = "rbac.authorization.k8s.io";
+    let binding: RoleBinding = parse(json!({"metadata": {"name": "by-vsock"},
+        "roleRef": {"apiGroup": group, "kind": "Role", "name": "by-vsock"},
+        "subjects": [{"kind": "User", "apiGroup": group, "name": "eve"}]}));
+    Api::<RoleBinding>::default_namespaced(admin).create(&PostParams::default(), &binding).await.unwrap();
+
+    let eve = Client::new(server.service_as(Identity::new("eve", [])), "default");
+    let accounts: Api<ServiceAccount> = Api::default_namespaced(eve);
+    let request: TokenRequest = parse(json!({"spec": {"audiences": ["canary-of-a-use"]}}));
+    let mut given = Vec::new();
+    for way in ways {
+        given.push(accounts.create_token_request(way, &PostParams::default(), &request).await.is_ok());
+    }
+    assert_eq!(given, [false, false, true]);
+    let (_, reported) = lines(&path, ways.len() + 2 + ways.len());
+    let hers = reported.iter().filter(|line| line["user"] == "eve");
+    let hers: Vec<String> =
+        hers.map(|line| format!("{} {} {}", line["verb"], line["path"], line["code"])).collect();
+    let expected = ways.iter().zip([403, 403, 201]).map(|(way, code)| {
+        format!(r#""create" "/api/v1/namespaces/default/serviceaccounts/{way}/token" {code}"#)
+    });
+    assert_eq!(hers, expected.collect::<Vec<_>>());
+    assert!(!std::fs::read_to_string(&path).unwrap().contains("canary"), "no body is logged");
+    server.shutdown().await;
 }

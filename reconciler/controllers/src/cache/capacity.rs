@@ -21,6 +21,8 @@ pub(crate) struct Candidate {
     pub(crate) cordoned: bool,
     /// VMs with a TPM can run on it.
     pub(crate) tpm: bool,
+    /// VMs with a vsock device can run on it.
+    pub(crate) vsock: bool,
     /// Encrypted disks can be on it.
     pub(crate) disk_encryption: bool,
     /// Its standing in a recovery, and when that was opened.

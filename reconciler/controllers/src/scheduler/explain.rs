@@ -47,6 +47,7 @@ impl Unfit {
             Self::DiskElsewhere => format!("{count} without the files of its disks"),
             Self::Labels => format!("{count} without the labels of placement.host_selector"),
             Self::NoTpm => format!("{count} without swtpm, which a TPM needs"),
+            Self::NoVsock => format!("{count} without vsock devices"),
             Self::NoEncryption => format!("{count} with an older agent, which does not encrypt disks"),
             Self::NoBridge => format!("{count} without {}", names(&request.bridges)),
             Self::NoDevice => format!("{count} that do not offer {}", devices(request)),
@@ -87,6 +88,7 @@ impl Unfit {
             Self::Cordoned => format!("host {name} is cordoned: it takes no new VMs"),
             Self::Labels => format!("host {name} does not have the labels of placement.host_selector"),
             Self::NoTpm => format!("host {name} has no swtpm, which a TPM needs"),
+            Self::NoVsock => format!("host {name} has no vsock devices (modprobe vhost_vsock)"),
             Self::NoEncryption => {
                 format!("host {name} has an older agent, which does not encrypt disks: upgrade berth there")
             }
@@ -306,6 +308,11 @@ fn never<'a>(
         let text = format!("{text}: install swtpm there (Debian: apt install swtpm), or leave tpm out");
         return Some((Reason::NoHostWithTPM, text));
     }
+    if let Some(text) =
+        never_with_vsock(request, labelled.clone().filter(|c| tied.is_none_or(|t| c.name == *t)))
+    {
+        return Some((Reason::NoHostWithVsock, text));
+    }
     let on_bridges = labelled.clone().filter(|c| tied.is_none_or(|tied| c.name == *tied));
     if let Some(text) = never_on_bridges(request, on_bridges) {
         return Some((Reason::NoHostWithBridge, text));
@@ -418,6 +425,18 @@ fn never_with_devices<'a>(
         self::names(&names)
     );
     Some((Reason::NotSupported, text))
+}
+
+/// Returns why none of these hosts can give it a vsock device.
+fn never_with_vsock<'a>(
+    request: &Request,
+    eligible: impl Iterator<Item = &'a Candidate> + Clone,
+) -> Option<String> {
+    // A host that has not reported may have them.
+    let may_have = |c: &Candidate| c.allocatable_cpus == 0 || c.vsock;
+    let text = "no host that it may run on has vsock devices: load the module there (modprobe vhost_vsock), or leave vsock out";
+    let is_never = request.vsock && eligible.clone().next().is_some() && !eligible.clone().any(may_have);
+    is_never.then(|| text.to_owned())
 }
 
 /// Returns why none of these hosts has the folders that it mounts.

@@ -117,6 +117,26 @@ fn a_vm_with_a_tpm_goes_to_a_host_that_can_emulate_one_and_waits_for_a_person_wi
 }
 
 #[test]
+fn a_vm_with_a_vsock_device_goes_to_a_host_with_them_and_waits_for_a_person_without_any() {
+    let vsock = Request { vsock: true, ..request(100) };
+    let able = |name: &str| Candidate { vsock: true, ..host(name, 1000) };
+    let chosen = |hosts: &[Candidate]| {
+        choose(&vsock, &Members::new(), hosts.iter(), PlacementPolicy::Balance).map(str::to_owned)
+    };
+    assert_eq!(chosen(&[host("a", 9000), able("b")]), Ok("b".to_owned()));
+    let Err(Unplaced::Never(Reason::NoHostWithVsock, text)) = chosen(&[host("a", 9000)]) else {
+        panic!("no host has them")
+    };
+    assert!(text.contains("modprobe vhost_vsock"), "{text}");
+    let silent = Candidate { allocatable_cpus: 0, ..host("c", 0) };
+    let unknown = chosen(&[host("a", 9000), silent]);
+    assert!(!matches!(unknown, Err(Unplaced::Never(Reason::NoHostWithVsock, _))), "it may have them");
+    let full = Candidate { used: Usage { cpus: 8, ..Usage::default() }, ..able("b") };
+    let Err(Unplaced::Now(text)) = chosen(&[host("a", 9000), full]) else { panic!("it is full") };
+    assert!(text.contains("1 without vsock devices"), "{text}");
+}
+
+#[test]
 fn a_vm_in_huge_pages_goes_to_a_host_with_as_many_free_ones_and_the_message_has_the_numbers() {
     let of = |pages: u64| HugeMemory::of(HugePages::TwoMebibytes, pages * (2 << 20));
     let huge = Request { huge_memory: of(64), ..request(0) };

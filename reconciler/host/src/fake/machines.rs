@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use berth_qemu::nics::LentTap;
 use berth_qemu::process::LaunchError;
 use berth_qemu::qmp::{Events, Qmp};
 use serde_json::Value;
+use tokio::net::TcpStream;
 
 use crate::{
     DeviceSpecs, InstanceFacts, InterfaceUse, LaunchRequest, MachineUse, Machines, PciDeviceFacts,
@@ -314,6 +316,30 @@ impl Machines for FakeSystem {
 
     async fn vnc(&self, instance: &str) -> Result<Option<ConsoleStream>> {
         Ok(self.hypervisor.vnc(&Self::paths(instance)).await.ok())
+    }
+
+    async fn free_vsock_cid(&self, wanted: u32) -> Result<Option<u32>> {
+        let work = async {
+            let has_vsock = self.state().facts.qemu.as_ref().is_ok_and(|qemu| qemu.vsock);
+            Ok(has_vsock.then_some(wanted))
+        };
+        self.call("free_vsock_cid", work).await
+    }
+
+    /// A fake guest has the ports of this machine's loopback interface.
+    async fn connect_to_vsock(&self, cid: u32, port: u32) -> Result<ConsoleStream> {
+        let work = async {
+            let connected = match u16::try_from(port) {
+                Ok(port) => TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await,
+                Err(_) => Err(io::Error::from(io::ErrorKind::ConnectionReset)),
+            };
+            connected.map(ConsoleStream::over).map_err(|error| SystemError::Network {
+                attempt: "connect to",
+                name: format!("vsock port {port} of context id {cid}"),
+                detail: error.to_string(),
+            })
+        };
+        self.call("connect_to_vsock", work).await
     }
 
     async fn serial_log(&self, instance: &str, port: u8, max_bytes: u64) -> Result<Vec<u8>> {

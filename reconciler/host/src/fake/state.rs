@@ -193,6 +193,7 @@ fn facts() -> HostFacts {
             boot_roms: true,
             io_uring: true,
             tpm: true,
+            vsock: true,
         }),
         kvm: KvmFacts { usable: false, reason: "/dev/kvm does not exist".to_owned(), mips: None },
         accelerator: Accelerator::Tcg { tb_size_mib: 32 },

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use berth_qemu::installation::Installation;
 use berth_qemu::probe;
+use berth_qemu::process::has_vhost_vsock;
 use nix::unistd::Uid;
 use serde::{Deserialize, Serialize};
 
@@ -53,6 +54,9 @@ pub struct DoctorFacts {
     pub clock: Option<String>,
     /// Whether the kernel moves packets between guests and their network without QEMU.
     pub vhost_net: bool,
+    /// Whether it moves those of vsock devices.
+    #[serde(default)]
+    pub vhost_vsock: bool,
     #[serde(default)]
     pub service: DoctorService,
 }
@@ -141,6 +145,7 @@ pub async fn doctor_facts(state_dir: &Path) -> DoctorFacts {
         memory: memory(&read("/proc/meminfo")),
         clock: clock_keeper(),
         vhost_net: Path::new("/dev/vhost-net").exists(),
+        vhost_vsock: has_vhost_vsock(),
         service: DoctorService { systemd: units::has_systemd(), machines: units::has_machines_unit() },
     })
     .await

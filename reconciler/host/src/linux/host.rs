@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use berth_qemu::installation::{Installation, find_binary};
 use berth_qemu::machine::Accelerator;
 use berth_qemu::probe::{self, KvmProbe};
-use berth_qemu::process::LaunchError;
+use berth_qemu::process::{LaunchError, has_vhost_vsock};
 use tokio::sync::{Mutex, OnceCell};
 
 use super::files::{self, blocking, failed};
@@ -135,6 +135,7 @@ fn qemu_facts(
         io_uring: installation.io_uring,
         boot_roms: installation.boot_roms,
         tpm: installation.tpm && SWTPM.find().is_ok(),
+        vsock: installation.vsock && has_vhost_vsock(),
     })
 }
 

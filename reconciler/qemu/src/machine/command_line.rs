@@ -46,6 +46,7 @@ const CHASSIS_OF_VGPUS: u8 = CHASSIS_OF_HOST + MAX_PCI_DEVICES;
 const CHASSIS_OF_MORE_NICS: u8 = CHASSIS_OF_VGPUS + MAX_VGPUS;
 
 const SLOT_SOUND: u8 = 0xd;
+const SLOT_VSOCK: u8 = 0xe;
 
 /// The id of the host's side of the sound card.
 const SOUND_OUTPUT: &str = "audio0";
@@ -123,6 +124,9 @@ pub fn command_line(spec: &LaunchSpec) -> Vec<String> {
     }
     if spec.extras.sound {
         sound(&mut args);
+    }
+    if let Some(cid) = spec.extras.vsock_cid {
+        vsock(cid, files.vsock_file, &mut args);
     }
     graphics(spec, &files.paths.vnc, &mut args);
     if spec.tpm {
@@ -465,6 +469,16 @@ fn sound(args: &mut Arguments) {
     args.device(
         json!({"driver": "hda-duplex", "id": "sound-codec0", "bus": "sound0.0", "audiodev": SOUND_OUTPUT}),
     );
+}
+
+/// A vsock device, whose packets the host's kernel moves. QEMU cannot open the kernel's device file, and gets it open.
+fn vsock(cid: u32, descriptor: Option<i32>, args: &mut Arguments) {
+    let mut device = json!({"driver": "vhost-vsock-pci", "id": "vsock0", "bus": "pcie.0", "addr": slot(SLOT_VSOCK),
+        "guest-cid": cid});
+    if let Some(descriptor) = descriptor {
+        device["vhostfd"] = json!(descriptor.to_string());
+    }
+    args.device(device);
 }
 
 fn tpm(socket: &Path, args: &mut Arguments) {

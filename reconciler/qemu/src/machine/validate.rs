@@ -4,11 +4,11 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 
 use super::{
-    Bus, CdromSpec, DiskSpec, Extras, FIRST_CDROM_TARGET, Firmware, Format, LaunchSpec, MAX_CDROMS, MAX_NICS,
-    MAX_NUMA_NODES, MAX_OPTIONS, MAX_PCI_DEVICES, MAX_QUEUES, MAX_SATA, MAX_SERIAL, MAX_SERIAL_PORTS,
-    MAX_SHARE_TAG, MAX_SHARES, MAX_SOCKET_PATH, MAX_USB_BUS, MAX_USB_DEVICES, MAX_VGPUS, MAX_VIRTIO_BLK,
-    MEMORY_BLOCK, MachineSpec, Medium, NIC_PORTS, NicModel, NicSpec, OPTION_GROUPS, SCSI_CONTROLLER, SEED_ID,
-    SEED_TARGET, SYSPREP_ID, ShareSpec, VgpuSpec,
+    Bus, CdromSpec, DiskSpec, Extras, FIRST_CDROM_TARGET, FIRST_CID, Firmware, Format, LAST_CID, LaunchSpec,
+    MAX_CDROMS, MAX_NICS, MAX_NUMA_NODES, MAX_OPTIONS, MAX_PCI_DEVICES, MAX_QUEUES, MAX_SATA, MAX_SERIAL,
+    MAX_SERIAL_PORTS, MAX_SHARE_TAG, MAX_SHARES, MAX_SOCKET_PATH, MAX_USB_BUS, MAX_USB_DEVICES, MAX_VGPUS,
+    MAX_VIRTIO_BLK, MEMORY_BLOCK, MachineSpec, Medium, NIC_PORTS, NicModel, NicSpec, OPTION_GROUPS,
+    SCSI_CONTROLLER, SEED_ID, SEED_TARGET, SYSPREP_ID, ShareSpec, VgpuSpec,
 };
 
 /// Why a spec is not a valid machine.
@@ -125,7 +125,12 @@ impl MachineSpec {
 
     /// The layout is the name of a file, and the order a list of sources.
     fn validate_console(&self) -> Result<(), SpecError> {
-        let Extras { boot_order, resolution, keyboard_layout, further_serial_ports, .. } = &self.extras;
+        let Extras { boot_order, resolution, keyboard_layout, further_serial_ports, vsock_cid, .. } =
+            &self.extras;
+        if let Some(cid) = vsock_cid {
+            let is_ours = (FIRST_CID..=LAST_CID).contains(cid);
+            check("vsock context id", &cid.to_string(), is_ours, "65536 to 2147483647")?;
+        }
         let fits = *further_serial_ports < MAX_SERIAL_PORTS;
         check("serial ports", &further_serial_ports.to_string(), fits, "at most 3 beside the first")?;
         if let Some((width, height)) = resolution {

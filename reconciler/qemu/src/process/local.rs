@@ -22,7 +22,7 @@ use super::landlock::{Reach, Ruleset};
 use super::pidfd::PidFd;
 use super::{
     Cgroups, LaunchError, ProcessError, ProcessIdentity, RunAs, affinity, helper, identity, last_lines,
-    launch, list_qemu, log, oom, swtpm, tap, virtiofsd,
+    launch, list_qemu, log, oom, swtpm, tap, virtiofsd, vsock,
 };
 use crate::console::ConsoleStream;
 use crate::guest_agent::{GuestAgent, GuestAgentError};
@@ -204,6 +204,11 @@ impl LocalHypervisor {
                 inherited.extend(vhosts);
             }
         }
+        if let Some(cid) = spec.machine.extras.vsock_cid {
+            let device = vsock::open_with(cid).map_err(|source| LaunchError::Vsock { cid, source })?;
+            spec.files.vsock_file = Some(device.as_raw_fd());
+            inherited.push(device);
+        }
         for (disk, key) in std::mem::take(&mut spec.files.keys) {
             let file = key_file(&key).map_err(failed(Path::new("memory")))?;
             let lent = file.try_clone().map_err(failed(Path::new("memory")))?;
@@ -362,7 +367,7 @@ impl LocalHypervisor {
 struct Prepared {
     spec: LaunchSpec,
     stderr: File,
-    /// The taps of its network cards, and the keys of its disks.
+    /// The taps of its network cards, its vsock device, and the keys of its disks.
     inherited: Vec<File>,
     /// The same files in memory with the keys.
     keys: Vec<File>,

@@ -29,6 +29,9 @@ pub(in crate::commands) async fn run(options: SshOptions) -> anyhow::Result<()> 
     if let Some(address) = options.address {
         words.extend(["--address".to_owned(), address.to_string()]);
     }
+    if options.vsock {
+        words.push("--vsock".to_owned());
+    }
     words.extend(site_words(&options.site)?);
     // The keys of a VM are its own: another VM with the name of a former one has another uid.
     let alias = found.uid().context("the VM has no uid")?;
@@ -39,6 +42,10 @@ pub(in crate::commands) async fn run(options: SshOptions) -> anyhow::Result<()> 
         "StrictHostKeyChecking=accept-new".to_owned(),
     ] {
         ssh.extend(["-o".to_owned(), option]);
+    }
+    if let Some(identity) = &options.identity {
+        let identity = identity.to_str().context("the path of the private key is not UTF-8")?;
+        ssh.extend(["-i".to_owned(), identity.to_owned()]);
     }
     if let Some(user) = user {
         ssh.extend(["-l".to_owned(), user.to_owned()]);

@@ -66,6 +66,9 @@ const FOLDER: &str = "it has a folder of its host: share it there with --share, 
 const WATCHDOG: &str = "it has a watchdog: set watchdog of the VM";
 const SOUND: &str = "it has a sound card: set sound of the VM, for which the guest sees Intel HD Audio";
 
+const VSOCK: &str =
+    "it has a vsock device: set vsock of the VM, for which its host chooses another context id";
+
 fn on_device(driver: &str, device: &Properties) -> Option<String> {
     let starts = |names: &[&str]| names.iter().any(|name| driver.starts_with(name));
     let name = short(driver);
@@ -93,6 +96,9 @@ fn on_device(driver: &str, device: &Properties) -> Option<String> {
     }
     if starts(&["i6300esb", "ib700"]) {
         return Some(WATCHDOG.to_owned());
+    }
+    if starts(&["vhost-vsock"]) {
+        return Some(VSOCK.to_owned());
     }
     if starts(&["ich9-intel-hda", "intel-hda", "AC97", "ES1370", "sb16", "virtio-sound"]) {
         return Some(SOUND.to_owned());

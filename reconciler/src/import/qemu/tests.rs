@@ -111,7 +111,7 @@ fn a_script_with_nodes_keeps_sizes_disks_and_cards() {
           -netdev bridge,id=n0,br=br1 -device virtio-net-pci,netdev=n0,mac=52:54:00:AA:00:01 \
           -netdev user,id=n1,hostfwd=tcp::2222-:22 -device rtl8139,netdev=n1 \
           -netdev vhost-user,id=n2,chardev=vu,queues=2 -device virtio-net-pci,netdev=n2,mq=on,mac=52:54:00:12:34:56 \
-          -device vfio-pci,host=0000:01:00.0 -device i6300esb -tpmdev emulator,id=t,chardev=c -device tpm-crb,tpmdev=t \
+          -device vfio-pci,host=0000:01:00.0 -device i6300esb -device vhost-vsock-pci,guest-cid=3 -tpmdev emulator,id=t,chardev=c -device tpm-crb,tpmdev=t \
           -fsdev local,id=f,path=/srv,security_model=none -device virtio-9p-pci,fsdev=f,mount_tag=x \
           -vnc :1 -display none -monitor unix:mon.sock,server,nowait -rtc base=localtime -fw_cfg name=opt/x,string=y 2>>log"#,
     );
@@ -153,6 +153,7 @@ fn a_script_with_nodes_keeps_sizes_disks_and_cards() {
             "the device 0000:01:00.0 of its host",
             "set watchdog",
             "set tpm",
+            "set vsock",
             "add it to shares",
             "not taken over: -fw_cfg",
         ],

@@ -132,6 +132,7 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
     status.machine_types = types.take(MAX_MODELS).cloned().collect();
     status.disk_io = qemu.map(|qemu| if qemu.io_uring { "io_uring" } else { "native" }.to_owned());
     status.disk_encryption = Some(true);
+    status.vsock = Some(facts.qemu.as_ref().is_ok_and(|qemu| qemu.vsock));
     status.tpm = Some(facts.qemu.as_ref().is_ok_and(|qemu| qemu.tpm));
     status.pci_devices = devices::offered(observed);
     status.usb_devices = devices::offered_usb(observed);

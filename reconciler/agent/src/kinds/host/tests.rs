@@ -58,6 +58,7 @@ fn observed() -> Observed {
         boot_roms: true,
         io_uring: true,
         tpm: true,
+        vsock: true,
     };
     Observed {
         generation: None,

@@ -23,6 +23,7 @@ use super::pending_leases;
 use super::secrets;
 use super::seed::Lan;
 use super::shutdown;
+use super::vsock;
 use crate::admission::{Admission, admitted_before};
 use crate::context::Context;
 use crate::error::Error;
@@ -121,6 +122,8 @@ pub(crate) struct Observed {
     /// Only observed when the VM is to be started.
     pub(crate) bootstrap: Bootstrap,
     pub(crate) host: Option<HostFacts>,
+    /// The context id of its vsock device; only observed when the VM is to be started with one. None also on a host without such devices.
+    pub(crate) vsock_cid: Option<u32>,
     /// CPUs and bytes of guest memory this host could give the VM if it were alone here; only observed for a start, and
     /// while the VM runs with a size other than the declared one.
     pub(crate) offered: Option<(i64, u64)>,
@@ -217,6 +220,7 @@ pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
         mounts: BTreeMap::new(),
         bootstrap: Bootstrap::NotObserved,
         host: None,
+        vsock_cid: None,
         offered: None,
         free_memory: None,
         held: None,
@@ -351,6 +355,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         public: public(&ctx.networks, &tables, vm, name),
         bootstrap: Bootstrap::NotObserved,
         host: None,
+        vsock_cid: None,
         offered: None,
         free_memory: None,
         held: None,
@@ -592,6 +597,7 @@ async fn observe_absent(
         observed.offered = Some(offered);
         observed.held = held(ctx, vm, &observed.journal, &host);
         observed.host = Some(host);
+        observed.vsock_cid = vsock::choose(ctx, vm, &observed.instance, &observed.journal).await?;
         observed.bootstrap = secrets::bootstrap(ctx, vm, &observed.instance).await?;
     }
     Ok(())

@@ -22,6 +22,7 @@ use tokio::time::timeout;
 use super::apply::{end_process, start_process};
 use super::plan::limits_with;
 use super::plan::offline::{Action, Seen, contested, decide, launched, permitted};
+use super::vsock;
 use crate::context::Context;
 use crate::error::Error;
 use crate::journal::{Journal, Run};
@@ -227,6 +228,7 @@ async fn launch(ctx: &Context, found: &Found, restart: &OfflineRestart) -> Resul
         );
         return Ok(());
     };
+    let machine = vsock::chosen_again(ctx, machine).await?;
     for disk in &machine.disks {
         ctx.machines.reserve(&found.instance, &found.journal.uid, &disk.id)?;
     }

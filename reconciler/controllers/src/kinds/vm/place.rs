@@ -205,6 +205,7 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
         cpu_model: observed.cpu_model.clone(),
         machine_type: machine_type(vm),
         tpm: observed.tpm,
+        vsock: vm.spec.vsock,
         disk_encryption: has_encrypted_disk(vm, observed),
         devices: demand.devices.clone(),
         shares: declared_shares(vm),

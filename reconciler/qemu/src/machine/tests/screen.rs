@@ -1,4 +1,4 @@
-//! Screen, sound, serial ports, and the order in which devices are booted.
+//! Screen, sound, serial ports, vsock, and the order in which devices are booted.
 
 use super::*;
 
@@ -38,6 +38,21 @@ fn a_sound_card_plays_into_nothing_and_to_the_viewers_of_a_screen() {
     "##);
     let shown = shown(&with_screen(|extras| extras.sound = true));
     assert!(shown.contains("vnc.sock,share=ignore,audiodev=audio0"), "{shown}");
+}
+
+#[test]
+fn a_vsock_device_has_its_context_id_and_the_descriptor_that_qemu_gets() {
+    let with_cid = |cid| with(|s| s.machine.extras.vsock_cid = Some(cid));
+    insta::assert_snapshot!(added(&spec(), &with_cid(70_000)), @r##"-device {"driver":"vhost-vsock-pci","id":"vsock0","bus":"pcie.0","addr":"0xe","guest-cid":70000}"##);
+    let open = with(|s| {
+        s.machine.extras.vsock_cid = Some(70_000);
+        s.files.vsock_file = Some(9);
+    });
+    assert!(shown(&open).contains(r#""guest-cid":70000,"vhostfd":"9"}"#));
+    assert_eq!(with_cid(FIRST_CID).validate(), Ok(()));
+    for of_others in [0, 2, 3, FIRST_CID - 1, LAST_CID + 1, u32::MAX] {
+        assert!(with_cid(of_others).validate().is_err(), "{of_others}");
+    }
 }
 
 #[test]

@@ -21,6 +21,7 @@ use super::super::cpu_time;
 use super::super::declared_disks::{DeclaredDisk, User};
 use super::super::media;
 use super::super::pending_leases;
+use super::super::vsock;
 use super::cards::{links_down, model_of, nic_id, queues_of, recorded_name};
 use super::devices::{self, HeldDevices};
 use super::due::ended;
@@ -123,6 +124,7 @@ fn prepared<'a>(vm: &VM, observed: &'a Observed) -> Result<Prepared<'a>, Plan<St
     let devices = devices::choose(vm, observed, host)
         .map_err(|readiness| Plan::without_steps(readiness).requeue_after(ASK_HOST))?;
     shares_ready(vm, host)?;
+    vsock_ready(vm, observed, qemu)?;
     Ok(Prepared { size, host, cdroms, devices, journal, pins })
 }
 
@@ -148,6 +150,15 @@ fn pins(
             Err(Plan::without_steps(stalled).requeue_after(ASK_HOST))
         }
     }
+}
+
+/// Checks for the host's part of a vsock device.
+fn vsock_ready(vm: &VM, observed: &Observed, qemu: &QemuFacts) -> Result<(), Plan<Step>> {
+    if !vm.spec.vsock || (qemu.vsock && observed.vsock_cid.is_some()) {
+        return Ok(());
+    }
+    let stalled = Readiness::Stalled(Reason::NotSupported, vsock::NO_DEVICE.to_owned());
+    Err(Plan::without_steps(stalled).requeue_after(ASK_HOST))
 }
 
 /// Checks for the folders that the VM mounts: the scheduler may have been mistaken, and they may have changed since.
@@ -352,6 +363,7 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
         shares: profile.shares.clone(),
         extras: Extras {
             without_hpet: profile.guest_os == GuestOS::Windows && pins.windows_without_hpet,
+            vsock_cid: observed.vsock_cid.filter(|_| profile.vsock),
             ..extras(&profile)
         },
         tpm: size.tpm,
@@ -416,6 +428,8 @@ fn extras(profile: &RunProfile) -> Extras {
         keyboard_layout: profile.keyboard_layout.map(|layout| layout.as_str().to_owned()),
         sound: profile.sound,
         further_serial_ports: profile.further_serial_ports,
+        // Chosen by the host.
+        vsock_cid: None,
     }
 }
 

@@ -15,6 +15,7 @@ use berth_qemu::saved_state::Transfer;
 use jiff::SignedDuration;
 
 use super::super::media;
+use super::super::vsock;
 use super::interfaces::are_recorded;
 use super::start::{disks_ready, enough_of_its_own, limits, since};
 use super::stop::held_by_host;
@@ -350,22 +351,45 @@ fn launch(vm: &VM, observed: &Observed, suspension: &Suspension) -> Plan<Step> {
         Ok(taps) => taps,
         Err(text) => return waits(Reason::WaitingForNetwork, text),
     };
-    let resumed = Suspension { phase: SuspensionPhase::Resuming, ..suspension.clone() };
+    let Some(machine) = with_free_cid(observed, suspension) else {
+        return waits(Reason::NotSupported, vsock::NO_DEVICE.to_owned());
+    };
+    let updated = resuming_with(journal, suspension, &machine);
     let most = suspension.machine.max_memory_bytes.unwrap_or(suspension.machine.memory_bytes);
     let request = LaunchRequest {
-        machine: suspension.machine.clone(),
+        machine,
         seed: None,
         limits: limits(most, observed, host),
         dedicated: journal.run.as_ref().and_then(Run::dedicated_request),
         from_saved_state: true,
     };
-    let mut steps = vec![write_journal(journal.clone().with_suspension(Some(resumed)))];
+    let mut steps = vec![write_journal(updated)];
     if !taps.is_empty() {
         steps.push(Step::EnsureNetworks);
     }
     steps.extend(taps.into_iter().map(Step::MakeTap));
     steps.push(Step::Launch(Box::new(request)));
     Plan::steps(steps, resuming()).requeue_after(LOOK_AGAIN)
+}
+
+/// Returns the saved machine with the context id that it can have now: its guest hears of another one by an event of the vsock device.
+/// None: it has such a device, and this host has none.
+fn with_free_cid(observed: &Observed, suspension: &Suspension) -> Option<MachineSpec> {
+    let machine = suspension.machine.clone();
+    match machine.extras.vsock_cid {
+        None => Some(machine),
+        Some(_) => observed.vsock_cid.map(|cid| vsock::with_cid(machine, cid)),
+    }
+}
+
+/// Returns the journal of an instance whose saved state this machine is about to load.
+fn resuming_with(journal: &Journal, suspension: &Suspension, machine: &MachineSpec) -> Journal {
+    let mut updated = journal.clone();
+    if let Some(launched) = updated.run.as_mut().and_then(|run| run.machine.as_mut()) {
+        launched.extras.vsock_cid = machine.extras.vsock_cid;
+    }
+    let (phase, machine) = (SuspensionPhase::Resuming, machine.clone());
+    updated.with_suspension(Some(Suspension { phase, machine, ..suspension.clone() }))
 }
 
 /// Returns the taps of the saved machine's network cards.

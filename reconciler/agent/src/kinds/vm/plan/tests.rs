@@ -41,6 +41,7 @@ mod start;
 mod stop;
 mod suspend;
 mod vgpus;
+mod vsock;
 
 const NOW: i64 = 1_000_000;
 
@@ -122,6 +123,7 @@ fn host() -> HostFacts {
         boot_roms: true,
         io_uring: true,
         tpm: true,
+        vsock: true,
     };
     HostFacts {
         cpus: 4,
@@ -200,6 +202,7 @@ fn ready_to_start() -> Observed {
         public: Vec::new(),
         bootstrap: Bootstrap::Found(Box::default()),
         host: Some(host()),
+        vsock_cid: None,
         offered: Some((16, 7 << 30)),
         free_memory: Some(1 << 30),
         held: None,
