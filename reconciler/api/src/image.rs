@@ -442,8 +442,10 @@ mod tests {
     #[test]
     fn an_image_is_shared_with_its_own_namespace_and_with_those_that_it_lists() {
         let image = |namespace: &str, spec: serde_json::Value| -> Image {
-            serde_json::from_value(serde_json::json!({"metadata": {"name": "i", "namespace": namespace}, "spec": spec}))
-                .expect("an image")
+            serde_json::from_value(
+                serde_json::json!({"metadata": {"name": "i", "namespace": namespace}, "spec": spec}),
+            )
+            .expect("an image")
         };
         let shared = |with: serde_json::Value| {
             let spec = serde_json::json!({"source": {"disk": "root"}, "sharedWith": with});

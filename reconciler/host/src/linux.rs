@@ -365,6 +365,10 @@ impl Images for LinuxSystem {
         }
     }
 
+    async fn add_reader(&self, digest: &str, namespace: &str) -> Result<()> {
+        self.images.add_reader(digest, namespace).await
+    }
+
     async fn forget_reader(&self, digest: &str, namespace: &str) -> Result<()> {
         self.images.forget_reader(digest, namespace).await
     }
