@@ -8,7 +8,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Binding, Conditions, GuestOS, ObjectUser, ResourceName, vm::ConsoleAddress};
+use crate::{Binding, Conditions, GuestOS, ObjectUser, ResourceName, SHARED_NAMESPACE, vm::ConsoleAddress};
 pub use metadata::ImageOs;
 
 /// The source of disks, or of the medium of a CD-ROM drive. One host downloads and verifies it; the other hosts that need it copy it from
@@ -108,8 +108,8 @@ pub struct ImageSpec {
     #[schemars(length(min = 1, max = 253))]
     pub owner: Option<String>,
     /// The namespaces whose Images can have the content of this one by `source.image` and `source.imageNamespace`, at most 64; `*` is
-    /// every namespace. Without a namespace that was in the list, no further Image there gets the content, and no further disk is made
-    /// from those that have it; the data of disks that exist stays. Default: none. Applied live.
+    /// every namespace. Once a namespace is taken off the list, no further Image there gets the content, and no further disk is made
+    /// from those that have it; disks that exist stay. Default: none. Applied live.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(max = 63)))]
     #[x_kube(validation = Rule::new("self.all(n, n == '*' || n.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$'))").message("each of sharedWith must be the name of a namespace, or *"))]
@@ -308,10 +308,12 @@ impl Image {
         self.original().filter(|(namespace, _)| Some(*namespace) != self.metadata.namespace.as_deref())
     }
 
-    /// Whether Images of this namespace may have its content: its own namespace may, and those that it is shared with.
+    /// Whether Images of this namespace may have its content: its own namespace may, those that it is shared with, and all if it is in
+    /// `berth-shared`.
     pub fn is_shared_with(&self, namespace: &str) -> bool {
+        let own = self.metadata.namespace.as_deref().unwrap_or_default();
         let names = |shared: &String| shared == "*" || shared == namespace;
-        self.metadata.namespace.as_deref() == Some(namespace) || self.spec.shared_with.iter().any(names)
+        own == namespace || own == SHARED_NAMESPACE || self.spec.shared_with.iter().any(names)
     }
 
     /// Returns berth's own identity of the snapshot that is taken of a Disk for this image, which nothing else names.
@@ -455,6 +457,8 @@ mod tests {
         assert_eq!(shared(serde_json::json!([])), [true, false, false]);
         assert_eq!(shared(serde_json::json!(["team-a"])), [true, true, false]);
         assert_eq!(shared(serde_json::json!(["team-b", "*"])), [true; 3]);
+        let of_all = image(SHARED_NAMESPACE, serde_json::json!({"source": {"disk": "root"}}));
+        assert!(of_all.is_shared_with("team-a"));
 
         let copy = |source: serde_json::Value| image("team-a", serde_json::json!({"source": source}));
         let foreign = copy(serde_json::json!({"image": "debian", "imageNamespace": "golden"}));
