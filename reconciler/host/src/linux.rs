@@ -470,6 +470,10 @@ impl Volumes for LinuxSystem {
         self.on_volumes(LinuxVolumes::used_bytes).await
     }
 
+    async fn snapshot_bytes(&self) -> Result<BTreeMap<String, u64>> {
+        self.on_volumes(LinuxVolumes::snapshot_bytes).await
+    }
+
     async fn trash(&self) -> Result<Vec<TrashedVolume>> {
         self.on_volumes(LinuxVolumes::trashed).await
     }
@@ -691,6 +695,10 @@ impl Machines for LinuxSystem {
 
     async fn write_journal(&self, instance: &str, journal: &Value) -> Result<()> {
         self.machines.write_journal(instance, journal).await
+    }
+
+    async fn instance_bytes(&self) -> Result<BTreeMap<String, u64>> {
+        self.machines.instance_bytes().await
     }
 
     async fn stderr_tail(&self, instance: &str) -> Result<String> {
