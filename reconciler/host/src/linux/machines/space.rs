@@ -48,7 +48,7 @@ mod tests {
         let (own, tpm) = (layout.instance("i-1"), layout.tpm("i-1"));
         fs::create_dir_all(&tpm).expect("made");
         fs::create_dir_all(layout.bases("i-1")).expect("made");
-        let data = vec![1; 1 << 20];
+        let data = vec![1_u8; 1 << 20];
         let large = root.path().join("large");
         for file in
             [&own.join("saved.state"), &tpm.join("tpm2-00.permall"), &layout.bases("i-1").join("ab"), &large]
