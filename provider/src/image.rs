@@ -4,6 +4,7 @@ mod file;
 mod upload;
 
 use async_trait::async_trait;
+use berth_api::ResourceName;
 use serde_json::Value as Json;
 use tfplugin6::{AttributePath, Diagnostic, Value};
 
@@ -28,7 +29,7 @@ impl ResourceKind for Image {
             type_name: "berth_image",
             kind: "Image",
             plural: "images",
-            description: "An image that disks are made from. It has a `url`, is made from a disk, a snapshot or another image of the site, or is uploaded from a `file` of the machine that runs Terraform.\n\nOne host downloads it and verifies its checksum, format and virtual size; Terraform waits for that. Every other host copies it from there when it first needs it, or downloads it if it cannot be copied. An image that another namespace has downloaded is downloaded again, to prove access, but not stored twice. A host that is short of room removes images that nothing there uses; they are copied or downloaded again when they are needed.\n\nThe checksum is `sha256`, `sha512`, or the one in the file at `checksum_url` (`SHA256SUMS`, `SHA512SUMS`) when it is first read; exactly one of the three is required with a `url`. For a source that has none, `trust_on_first_use = true` takes the checksum of the bytes that are downloaded first, and accepts only these from then on. An image in a container registry (`oci://`) has its checksum there; `@sha256:…` at the end of the URL chooses one. A download slower than 64 KiB a second over a minute is aborted and retried later. Hosts fetch from public addresses only, and refuse `file://`, unless their administrator allows more (`--image-allow`, `--image-dir`).\n\nAn image with `source = { disk = … }` or `source = { snapshot = … }` has the data of that moment, in a file of its own: its disk may change or be destroyed afterwards. It is made once, on the host of the disk. Other hosts copy it from there when they first need it. The file goes with the image.\n\nAn image with `source = { image = … }` has the content of another image of the namespace under a name of its own, without a further download or upload, and keeps it when that one is destroyed. `format` and `compression` are those of the other one.\n\nAn image with `source = { file = … }` is uploaded: the provider computes the checksum of the file in each plan in which the file has changed, and an apply sends the bytes to a host of the site, over HTTPS. Other content replaces the image, as another `sha256` does. An upload that is interrupted continues with the next apply. Other hosts copy the image from that one when they first need it, unless it was decompressed or converted there: then disks that are made from it are on that host. A plan without a create or a replacement, a refresh and a destroy do not need the file. With `source = { upload = … }` another program uploads the file, such as `berth image push`, and `timeouts.create` is how long Terraform waits for it.\n\n`display_name`, `description`, `version` and `os` say what the image is: the data source `berth_image` chooses an image by them, also the one with the highest `version`. berth does not look into the image for them.\n\nDestroying an image that disks name is accepted; a finalizer keeps it until no disk names it. Until then no other image can have this name: give a new version another name.",
+            description: "An image that disks are made from. It has a `url`, is made from a disk, a snapshot or another image of the site, or is uploaded from a `file` of the machine that runs Terraform.\n\nOne host downloads it and verifies its checksum, format and virtual size; Terraform waits for that. Every other host copies it from there when it first needs it, or downloads it if it cannot be copied. An image that another namespace has downloaded is downloaded again, to prove access, but not stored twice. A host that is short of room removes images that nothing there uses; they are copied or downloaded again when they are needed.\n\nThe checksum is `sha256`, `sha512`, or the one in the file at `checksum_url` (`SHA256SUMS`, `SHA512SUMS`) when it is first read; exactly one of the three is required with a `url`. For a source that has none, `trust_on_first_use = true` takes the checksum of the bytes that are downloaded first, and accepts only these from then on. An image in a container registry (`oci://`) has its checksum there; `@sha256:…` at the end of the URL chooses one. A download slower than 64 KiB a second over a minute is aborted and retried later. Hosts fetch from public addresses only, and refuse `file://`, unless their administrator allows more (`--image-allow`, `--image-dir`).\n\nAn image with `source = { disk = … }` or `source = { snapshot = … }` has the data of that moment, in a file of its own: its disk may change or be destroyed afterwards. It is made once, on the host of the disk. Other hosts copy it from there when they first need it. The file goes with the image.\n\nAn image with `source = { image = … }` has the content of another image of the namespace under a name of its own, without a further download or upload, and keeps it when that one is destroyed. `format` and `compression` are those of the other one. With `image_namespace` it is that of an image of another namespace, which lists this namespace in its `shared_with`.\n\nAn image with `source = { file = … }` is uploaded: the provider computes the checksum of the file in each plan in which the file has changed, and an apply sends the bytes to a host of the site, over HTTPS. Other content replaces the image, as another `sha256` does. An upload that is interrupted continues with the next apply. Other hosts copy the image from that one when they first need it, unless it was decompressed or converted there: then disks that are made from it are on that host. A plan without a create or a replacement, a refresh and a destroy do not need the file. With `source = { upload = … }` another program uploads the file, such as `berth image push`, and `timeouts.create` is how long Terraform waits for it.\n\n`display_name`, `description`, `version` and `os` say what the image is: the data source `berth_image` chooses an image by them, also the one with the highest `version`. berth does not look into the image for them.\n\nDestroying an image that disks name is accepted; a finalizer keeps it until no disk names it. Until then no other image can have this name: give a new version another name.",
             example: include_str!("../../examples/resources/berth_image/resource.tf"),
             shown: "virtual_size",
             timeouts: [1800, 600, 300],
@@ -42,6 +43,7 @@ impl ResourceKind for Image {
             Field::spec("disk", Shape::Text(Form::Name)).effect(Effect::Replace).refers(DISK),
             Field::spec("snapshot", Shape::Text(Form::Name)).effect(Effect::Replace).refers(DISK_SNAPSHOT),
             Field::spec("image", Shape::Text(Form::Name)).effect(Effect::Replace).refers(ORIGINAL_IMAGE),
+            Field::spec("image_namespace", Shape::Text(Form::Name)).effect(Effect::Replace),
             file::field(),
             Field::spec("upload", Shape::Object(vec![size]))
                 .presence(Presence::Derived)
@@ -68,6 +70,8 @@ impl ResourceKind for Image {
             Field::spec("description", Shape::Text(Form::Any)),
             Field::spec("version", Shape::Text(Form::Any)),
             Field::spec("os", Shape::Object(os)),
+            Field::spec("owner", Shape::Text(Form::Any)),
+            Field::spec("shared_with", Shape::TextList(Form::Any)),
             Field::observed("virtual_size", "/status/virtualSize", "The minimum size of disks made from it."),
             Field::observed(
                 "state",
@@ -79,6 +83,9 @@ impl ResourceKind for Image {
     }
 
     fn check(&self, config: &Value) -> Vec<Diagnostic> {
+        if let Some(problem) = check_shared_with(config) {
+            return vec![problem];
+        }
         let source = config.get("source");
         if source.is_null() || source.is_unknown() {
             return Vec::new();
@@ -157,6 +164,18 @@ impl ResourceKind for Image {
     }
 }
 
+/// Refuses what is no namespace that an image can be shared with.
+fn check_shared_with(config: &Value) -> Option<Diagnostic> {
+    let is_wrong = |name: &str| name != "*" && !ResourceName::is_dns_label(name);
+    let names = config.get("shared_with").elements().iter().map(|name| name.as_str().unwrap_or("*"));
+    let (index, name) = names.enumerate().find(|(_, name)| is_wrong(name))?;
+    let at = AttributePath::root("shared_with").index(index);
+    let detail = format!(
+        "{at}: {name:?} is not the name of a namespace. Write \"*\" to share it with every namespace."
+    );
+    Some(Diagnostic::error("Invalid namespace", detail).at(at))
+}
+
 /// Refuses a source that is not exactly one, and what belongs to another one.
 fn check_source(config: &Value, source: &Value) -> Option<Diagnostic> {
     let path = |name: &str| AttributePath::root("source").attribute(name);
@@ -169,12 +188,15 @@ fn check_source(config: &Value, source: &Value) -> Option<Diagnostic> {
         let detail = "Set exactly one of url, file, disk, snapshot, image and upload in source, for example source = { url = \"…\" }.";
         return Some(Diagnostic::error("Invalid source", detail).at("source"));
     };
+    if *only != "image" && !source.get("image_namespace").is_null() {
+        let at = path("image_namespace");
+        let detail = format!("{at}: it is the namespace of the image in `image`, and this one has `{only}`.");
+        return Some(Diagnostic::error("Invalid source", detail).at(at));
+    }
     match *only {
         "url" => return None,
         "file" | "upload" => return check_uploaded(source, only),
-        "image"
-            if source.get("image").as_str().is_some_and(|name| config.get("name").as_str() == Some(name)) =>
-        {
+        "image" if is_itself(config, source) => {
             let at = path("image");
             let detail = format!("{at}: it must be another image than this one.");
             return Some(Diagnostic::error("Invalid source", detail).at(at));
@@ -213,6 +235,15 @@ fn check_source(config: &Value, source: &Value) -> Option<Diagnostic> {
         return Some(Diagnostic::error("Invalid compression", detail).at("compression"));
     }
     None
+}
+
+/// Whether a source names the image itself.
+fn is_itself(config: &Value, source: &Value) -> bool {
+    let is_named = source.get("image").as_str().is_some_and(|name| config.get("name").as_str() == Some(name));
+    // The namespace may be that of the provider.
+    let namespace = source.get("image_namespace");
+    let is_here = namespace.as_str().is_some_and(|other| config.get("namespace").as_str() == Some(other));
+    is_named && (namespace.is_null() || is_here)
 }
 
 /// Refuses what does not belong to a file that is uploaded.

@@ -16,7 +16,7 @@ use crate::{
     change::PlannedChange,
     field::{Field, Shape},
     mapping::find_named,
-    references::{DISK, Named},
+    references::{DISK, Named, ORIGINAL_IMAGE},
     run::Run,
 };
 
@@ -207,7 +207,9 @@ fn find_named_objects(
                 let needs_no_object = reference.has_default && name == berth_api::DEFAULT_NAME;
                 // A Disk with a template is created for the VM.
                 let is_created = reference == DISK && !planned.get("template").is_null();
-                if !needs_no_object && !is_created && !name.is_empty() {
+                // A user of an image of another namespace need not have the right to read it there.
+                let is_elsewhere = reference == ORIGINAL_IMAGE && !planned.get("image_namespace").is_null();
+                if !needs_no_object && !is_created && !is_elsewhere && !name.is_empty() {
                     found.push(Named { path, reference, name: name.to_owned() });
                 }
             }

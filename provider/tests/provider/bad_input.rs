@@ -757,6 +757,21 @@ fn images() -> Vec<Bad> {
         everywhere(image(json!({"image": "other", "url": "http://x"})), "source", "exactly one of"),
         everywhere(image(json!({"image": "other", "sha256": sum})), "source.sha256", "url"),
         everywhere(image(json!({"image": "i"})), "source.image", "another image"),
+        everywhere(
+            image(json!({"image": "other", "image_namespace": "Golden"})),
+            "source.image_namespace",
+            "not a DNS label",
+        ),
+        everywhere(
+            image(json!({"url": "http://x", "sha256": sum, "image_namespace": "golden"})),
+            "source.image_namespace",
+            "namespace of the image in `image`",
+        ),
+        everywhere(
+            with(from("http://x"), "/shared_with", json!(["team-a", "Team B"])),
+            "shared_with[1]",
+            "is not the name of a namespace",
+        ),
         everywhere(image(json!({"disk": "d", "retries": 1})), "source.retries", "belongs to a url"),
         everywhere(
             image(json!({"url": "http://x", "sha256": sum, "timeout_seconds": 5})),

@@ -402,10 +402,11 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
     let mut described = image.clone();
     (described["display_name"], described["description"], described["version"]) =
         ("a".into(), "a".into(), "1".into());
+    (described["owner"], described["shared_with"]) = ("a".into(), json!(["team-a"]));
     described["os"] =
         json!({"family": "a", "distribution": "a", "version": "a", "variant": "a", "architecture": "a"});
     let (of_disk, of_snapshot) = (from(json!({"disk": "d"})), from(json!({"snapshot": "s"})));
-    let of_image = from(json!({"image": "other"}));
+    let of_image = from(json!({"image": "other", "image_namespace": "golden"}));
     let limited =
         from(json!({"url": "https://a/x", "sha256": "0".repeat(64), "timeout_seconds": 600, "retries": 3}));
     let of_upload = from(json!({"upload": {"size": 5}, "sha256": "0".repeat(64)}));
@@ -479,6 +480,8 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_image", described.clone(), "/display_name", json!("b"), Announced::Live),
         ("berth_image", described.clone(), "/description", Json::Null, Announced::Live),
         ("berth_image", described.clone(), "/version", json!("2"), Announced::Live),
+        ("berth_image", described.clone(), "/owner", json!("b"), Announced::Live),
+        ("berth_image", described.clone(), "/shared_with", json!(["*"]), Announced::Live),
         ("berth_image", described.clone(), "/os", Json::Null, Announced::Live),
         ("berth_image", described.clone(), "/os/family", json!("b"), Announced::Live),
         ("berth_image", described.clone(), "/os/distribution", json!("b"), Announced::Live),
@@ -489,7 +492,8 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_image", of_snapshot, "/source/snapshot", json!("other"), Announced::Replace),
         ("berth_image", limited.clone(), "/source/timeout_seconds", json!(900), Announced::Live),
         ("berth_image", limited, "/source/retries", Json::Null, Announced::Live),
-        ("berth_image", of_image, "/source/image", json!("another"), Announced::Replace),
+        ("berth_image", of_image.clone(), "/source/image", json!("another"), Announced::Replace),
+        ("berth_image", of_image, "/source/image_namespace", json!("silver"), Announced::Replace),
         ("berth_image", of_upload, "/source/upload/size", json!(6), Announced::Replace),
         ("berth_disk", disk.clone(), "/size", json!("3Gi"), Announced::Live),
         ("berth_disk", disk.clone(), "/size", json!("1Gi"), Announced::Refused),

@@ -263,6 +263,12 @@ fn every_other_kind_becomes_its_custom_resource() {
                 "displayName": "Debian 13", "version": "13.2", "os": {"family": "Linux", "distribution": "debian"}}),
         ),
         (
+            "berth_image",
+            json!({"source": {"image": "debian", "image_namespace": "golden"}, "owner": "Team A", "shared_with": ["team-b", "*"]}),
+            json!({"source": {"image": "debian", "imageNamespace": "golden"}, "format": "qcow2", "deletionProtection": false,
+                "owner": "Team A", "sharedWith": ["team-b", "*"]}),
+        ),
+        (
             "berth_disk",
             json!({"size": "1Gi", "deletion_policy": "Retain"}),
             json!({"size": "1Gi", "pool": "default", "deletionPolicy": "Retain", "deletionProtection": false,

@@ -8,7 +8,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Binding, Conditions, GuestOS, ObjectUser, ResourceName, vm::ConsoleAddress};
+use crate::{Binding, Conditions, GuestOS, ObjectUser, ResourceName, SHARED_NAMESPACE, vm::ConsoleAddress};
 pub use metadata::ImageOs;
 
 /// The source of disks, or of the medium of a CD-ROM drive. One host downloads and verifies it; the other hosts that need it copy it from
@@ -33,6 +33,7 @@ pub use metadata::ImageOs;
     selectable = ".spec.version",
     selectable = ".spec.os.distribution",
     selectable = ".spec.os.version",
+    selectable = ".spec.owner",
     printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
     printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
     printcolumn(name = "Reason", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].reason"#),
@@ -42,10 +43,11 @@ pub use metadata::ImageOs;
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "OS", type_ = "string", priority = 1, json_path = ".spec.os.distribution"),
     printcolumn(name = "OS-Version", type_ = "string", priority = 1, json_path = ".spec.os.version"),
+    printcolumn(name = "Owner", type_ = "string", priority = 1, json_path = ".spec.owner"),
     printcolumn(name = "URL", type_ = "string", priority = 1, json_path = ".spec.source.url"),
     printcolumn(name = "Message", type_ = "string", priority = 1, json_path = r#".status.conditions[?(@.type=="Ready")].message"#),
     validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message("metadata.name must be a DNS label: lower-case letters, digits and '-', at most 63 characters"),
-    validation = Rule::new("!has(self.spec.source.image) || self.spec.source.image != self.metadata.name").message("spec.source.image must be another Image").field_path(".spec.source.image")
+    validation = Rule::new("!has(self.spec.source.image) || has(self.spec.source.imageNamespace) || self.spec.source.image != self.metadata.name").message("spec.source.image must be another Image").field_path(".spec.source.image")
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -60,6 +62,7 @@ pub use metadata::ImageOs;
     validation = Rule::new("(has(self.source.disk) ? self.source.disk : '') == (has(oldSelf.source.disk) ? oldSelf.source.disk : '')").message("source.disk cannot change: the image was made once; create another Image").field_path(".source.disk"),
     validation = Rule::new("(has(self.source.snapshot) ? self.source.snapshot : '') == (has(oldSelf.source.snapshot) ? oldSelf.source.snapshot : '')").message("source.snapshot cannot change: the image was made once; create another Image").field_path(".source.snapshot"),
     validation = Rule::new("(has(self.source.image) ? self.source.image : '') == (has(oldSelf.source.image) ? oldSelf.source.image : '')").message("source.image cannot change: the image has the content of that one; create another Image").field_path(".source.image"),
+    validation = Rule::new("(has(self.source.imageNamespace) ? self.source.imageNamespace : '') == (has(oldSelf.source.imageNamespace) ? oldSelf.source.imageNamespace : '')").message("source.imageNamespace cannot change: the image has the content of that one; create another Image").field_path(".source.imageNamespace"),
     validation = Rule::new("has(self.source.upload) == has(oldSelf.source.upload) && (!has(self.source.upload) || self.source.upload.size == oldSelf.source.upload.size)").message("source.upload cannot change: disks are made from this very content; create another Image").field_path(".source.upload"),
     validation = Rule::new("has(self.source.url) || has(self.source.upload) || has(self.source.image) || self.format == 'qcow2'").message("an image that is made from a disk or a snapshot has the format qcow2").field_path(".format"),
     validation = Rule::new("has(self.source.url) || has(self.source.upload) || has(self.source.image) || !has(self.compression)").message("compression is that of the file at a url, of an upload or of the other image").field_path(".compression")
@@ -100,6 +103,17 @@ pub struct ImageSpec {
     /// The operating system in the image, as its author declares it. Default: none. Applied live.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub os: Option<Box<ImageOs>>,
+    /// The person or the team that answers for the image, as its author declares it, at most 253 characters. Default: none. Applied live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub owner: Option<String>,
+    /// The namespaces whose Images can have the content of this one by `source.image` and `source.imageNamespace`, at most 64; `*` is
+    /// every namespace. Once a namespace is taken off the list, no further Image there gets the content, and no further disk is made
+    /// from those that have it; disks that exist stay. Default: none. Applied live.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(max = 63)))]
+    #[x_kube(validation = Rule::new("self.all(n, n == '*' || n.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$'))").message("each of sharedWith must be the name of a namespace, or *"))]
+    pub shared_with: Vec<String>,
 }
 
 /// Where an image comes from: a URL with the checksum of its bytes (exactly one of `sha256`, `sha512`, `checksumUrl` and
@@ -110,6 +124,7 @@ pub struct ImageSpec {
     validation = Rule::new("[has(self.url), has(self.disk), has(self.snapshot), has(self.upload), has(self.image)].filter(set, set).size() == 1").message("a source is exactly one of url, disk, snapshot, upload and image"),
     validation = Rule::new("!has(self.url) || self.url.startsWith('oci://') || [has(self.sha256), has(self.sha512), has(self.checksumUrl), has(self.trustOnFirstUse) && self.trustOnFirstUse].filter(set, set).size() == 1").message("exactly one of sha256, sha512 and checksumUrl is needed, or trustOnFirstUse: true"),
     validation = Rule::new("!has(self.trustOnFirstUse) || !self.trustOnFirstUse || (has(self.url) && !self.url.startsWith('oci://'))").message("trustOnFirstUse is for a url: an oci:// image has its checksum in the registry").field_path(".trustOnFirstUse"),
+    validation = Rule::new("!has(self.imageNamespace) || has(self.image)").message("imageNamespace is the namespace of the Image in image").field_path(".imageNamespace"),
     validation = Rule::new("has(self.url) || !(has(self.timeoutSeconds) || has(self.retries))").message("timeoutSeconds and retries are for a url").field_path(".timeoutSeconds"),
     validation = Rule::new("!has(self.secretName) || !has(self.url) || !self.url.startsWith('file:')").message("a file of the host needs no Secret").field_path(".secretName"),
     validation = Rule::new("!has(self.secretName) || !has(self.url) || !self.url.matches('^[a-z]+://[^/]*@')").message("secretName and a user in the url exclude each other").field_path(".secretName"),
@@ -133,10 +148,14 @@ pub struct ImageSource {
     /// Name of a DiskSnapshot of the same namespace, whose data the image has. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<ResourceName>,
-    /// Name of another Image of the same namespace: this one has its content under another name, without another download, and keeps it when
-    /// the other one is deleted. `format` and `compression` are those of the other one. Cannot change.
+    /// Name of another Image, of the same namespace or of `imageNamespace`: this one has its content under another name, without another
+    /// download, and keeps it when the other one is deleted. `format` and `compression` are those of the other one. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<ResourceName>,
+    /// The namespace of the Image in `image`, which has to be shared with the namespace of this one (`sharedWith`), also for each disk that
+    /// is made from this one. Default: the same namespace. Cannot change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_namespace: Option<ResourceName>,
     /// The file is uploaded to the host of the image: by `berth image push`, or by Terraform from its machine. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upload: Option<ImageUpload>,
@@ -201,6 +220,7 @@ impl fmt::Debug for ImageSource {
             .field("disk", &self.disk)
             .field("snapshot", &self.snapshot)
             .field("image", &self.image)
+            .field("image_namespace", &self.image_namespace)
             .field("upload", &self.upload)
             .field("sha256", &self.sha256)
             .field("sha512", &self.sha512)
@@ -274,6 +294,26 @@ impl Image {
         let source = &self.spec.source;
         let named = [("DiskSnapshot", &source.snapshot), ("Disk", &source.disk), ("Image", &source.image)];
         named.into_iter().find_map(|(kind, name)| Some((kind, name.as_ref()?)))
+    }
+
+    /// Returns the namespace and the name of the Image that it is a copy of.
+    pub fn original(&self) -> Option<(&str, &ResourceName)> {
+        let name = self.spec.source.image.as_ref()?;
+        let other = self.spec.source.image_namespace.as_ref().map(ResourceName::as_str);
+        Some((other.or(self.metadata.namespace.as_deref()).unwrap_or_default(), name))
+    }
+
+    /// Returns the namespace and the name of the Image that it is a copy of, if that is of another namespace: it must be shared with this one.
+    pub fn foreign_original(&self) -> Option<(&str, &ResourceName)> {
+        self.original().filter(|(namespace, _)| Some(*namespace) != self.metadata.namespace.as_deref())
+    }
+
+    /// Whether Images of this namespace may have its content: its own namespace may, those that it is shared with, and all if it is in
+    /// `berth-shared`.
+    pub fn is_shared_with(&self, namespace: &str) -> bool {
+        let own = self.metadata.namespace.as_deref().unwrap_or_default();
+        let names = |shared: &String| shared == "*" || shared == namespace;
+        own == namespace || own == SHARED_NAMESPACE || self.spec.shared_with.iter().any(names)
     }
 
     /// Returns berth's own identity of the snapshot that is taken of a Disk for this image, which nothing else names.
@@ -399,6 +439,36 @@ mod tests {
         assert_eq!(redacted_url("https://me:secret@example.org"), "https://example.org");
         assert_eq!(redacted_url("file:///a/b@c.img"), "file:///a/b@c.img");
         assert_eq!(redacted_url("me:secret@example.org"), "example.org");
+    }
+
+    #[test]
+    fn an_image_is_shared_with_its_own_namespace_and_with_those_that_it_lists() {
+        let image = |namespace: &str, spec: serde_json::Value| -> Image {
+            serde_json::from_value(
+                serde_json::json!({"metadata": {"name": "i", "namespace": namespace}, "spec": spec}),
+            )
+            .expect("an image")
+        };
+        let shared = |with: serde_json::Value| {
+            let spec = serde_json::json!({"source": {"disk": "root"}, "sharedWith": with});
+            let golden = image("golden", spec);
+            ["golden", "team-a", "team-b"].map(|namespace| golden.is_shared_with(namespace))
+        };
+        assert_eq!(shared(serde_json::json!([])), [true, false, false]);
+        assert_eq!(shared(serde_json::json!(["team-a"])), [true, true, false]);
+        assert_eq!(shared(serde_json::json!(["team-b", "*"])), [true; 3]);
+        let of_all = image(SHARED_NAMESPACE, serde_json::json!({"source": {"disk": "root"}}));
+        assert!(of_all.is_shared_with("team-a"));
+
+        let copy = |source: serde_json::Value| image("team-a", serde_json::json!({"source": source}));
+        let foreign = copy(serde_json::json!({"image": "debian", "imageNamespace": "golden"}));
+        assert_eq!(foreign.original(), Some(("golden", &"debian".into())));
+        assert_eq!(foreign.foreign_original(), foreign.original());
+        let own = copy(serde_json::json!({"image": "debian", "imageNamespace": "team-a"}));
+        assert_eq!((own.original(), own.foreign_original()), (Some(("team-a", &"debian".into())), None));
+        let plain = copy(serde_json::json!({"image": "debian"}));
+        assert_eq!((plain.original(), plain.foreign_original()), (Some(("team-a", &"debian".into())), None));
+        assert_eq!(copy(serde_json::json!({"disk": "root"})).original(), None);
     }
 
     #[test]

@@ -177,6 +177,8 @@ reasons! {
     /// The host may not fetch from there: a file outside of the folders, or an address outside of the ranges, that its
     /// administrator allows.
     ImageNotAllowed => "Have the host's administrator allow the folder or range: `--image-dir`, `--image-allow`.",
+    /// No Image of that name is shared with this namespace by the other one (`sharedWith`), whether there is one or not.
+    ImageNotShared => "Ask for the namespace in `sharedWith` of the Image, or take the data from an Image of your own.",
     /// The file of an image that was made from a disk, a snapshot or another image, or was uploaded, is gone from its host.
     ImageLost => "Restore the file on its host, or replace the Image. Upload an uploaded one again: `berth image push`.",
     /// The bytes are not an image of the declared format or compression, or one that is refused (backing file, external data file).

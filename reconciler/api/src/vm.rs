@@ -32,7 +32,7 @@ pub use observed_addresses::ObservedAddresses;
 pub use restore::{MOST_LISTED_SNAPSHOTS, SnapshotOfVM, VMRestore, VMRestored};
 pub use status::{
     CdromStatus, CpuTime, DedicatedCpus, DiskAttachmentStatus, DiskPlace, GuestNumaNode, Hardware,
-    HostRefusal, InterfacePlace, InterfaceStatus, ProcessStatus, VMStatus,
+    HostRefusal, InterfacePlace, InterfaceStatus, ProcessStatus, VMStatus, VMStorage,
 };
 pub use stop_snapshot::{STOPPED_AT_ANNOTATION, STOPPED_VM_LABEL, StopSnapshot, stop_snapshot_name};
 pub use templates::{is_disk_of, template_obstacle};

@@ -17,6 +17,7 @@ pub(crate) mod quotas;
 pub(crate) mod recovery;
 pub(crate) mod secrets;
 pub(crate) mod security_groups;
+pub(crate) mod shared_images;
 mod silence;
 pub(crate) mod storage;
 mod table;
@@ -234,9 +235,13 @@ impl Cache {
             // A rule counts a snapshot as taken, and a backup as complete, once the server has confirmed it.
             ObjectKind::SnapshotSchedule => keys.extend(self.index.made_for(key)),
             ObjectKind::Image => {
-                if let Some(source) = self.tables.images.get(key).map(|image| &image.spec.source) {
-                    keys.extend(source.disk.as_ref().map(|disk| named(ObjectKind::Disk, disk.as_str())));
-                    keys.extend(source.image.as_ref().map(|image| named(ObjectKind::Image, image.as_str())));
+                if let Some(image) = self.tables.images.get(key) {
+                    let disk = image.spec.source.disk.as_ref();
+                    keys.extend(disk.map(|disk| named(ObjectKind::Disk, disk.as_str())));
+                    let original = image.original();
+                    keys.extend(original.map(|(namespace, name)| {
+                        Key::namespaced(ObjectKind::Image, namespace, name.as_str())
+                    }));
                 }
             }
             ObjectKind::Disk => {

@@ -21,7 +21,7 @@ pub type Progress<'a> = &'a (dyn Fn(u64, Option<u64>) + Send + Sync);
 #[async_trait]
 pub trait Images: Send + Sync + fmt::Debug + 'static {
     /// Returns the verified image of this source if it is in the cache and the source's namespace has downloaded it
-    /// itself. Sources in the namespace `berth-shared` need no proof of access.
+    /// itself, or is one of its readers. Sources in the namespace `berth-shared` need no proof of access.
     async fn image(&self, source: &ImageSource) -> Result<Option<ImageFacts>>;
 
     /// Ensures that the image is in the cache: downloads it and verifies checksum, format and virtual size. Bytes that
@@ -91,6 +91,10 @@ pub trait Images: Send + Sync + fmt::Debug + 'static {
     ///
     /// *Errors*: [`SystemError::ImageInUse`] while a volume, in a pool or in the trash, is based on it.
     async fn remove_image(&self, digest: &str) -> Result<()>;
+
+    /// Adds a namespace to the readers of an image that is in the cache: another namespace that reads it shares it. Does nothing if it is not
+    /// there.
+    async fn add_reader(&self, digest: &str, namespace: &str) -> Result<()>;
 
     /// Removes a namespace from the readers of an image.
     async fn forget_reader(&self, digest: &str, namespace: &str) -> Result<()>;

@@ -366,6 +366,10 @@ impl Images for LinuxSystem {
         }
     }
 
+    async fn add_reader(&self, digest: &str, namespace: &str) -> Result<()> {
+        self.images.add_reader(digest, namespace).await
+    }
+
     async fn forget_reader(&self, digest: &str, namespace: &str) -> Result<()> {
         self.images.forget_reader(digest, namespace).await
     }
@@ -465,6 +469,10 @@ impl Volumes for LinuxSystem {
 
     async fn used_bytes(&self) -> Result<BTreeMap<String, u64>> {
         self.on_volumes(LinuxVolumes::used_bytes).await
+    }
+
+    async fn snapshot_bytes(&self) -> Result<BTreeMap<String, u64>> {
+        self.on_volumes(LinuxVolumes::snapshot_bytes).await
     }
 
     async fn trash(&self) -> Result<Vec<TrashedVolume>> {
@@ -688,6 +696,10 @@ impl Machines for LinuxSystem {
 
     async fn write_journal(&self, instance: &str, journal: &Value) -> Result<()> {
         self.machines.write_journal(instance, journal).await
+    }
+
+    async fn instance_bytes(&self) -> Result<BTreeMap<String, u64>> {
+        self.machines.instance_bytes().await
     }
 
     async fn stderr_tail(&self, instance: &str) -> Result<String> {

@@ -1,5 +1,6 @@
 //! Machines: QEMU processes with their files and journals.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -107,6 +108,10 @@ pub trait Machines: Send + Sync + fmt::Debug + 'static {
     /// Writes the agent's journal of an instance, which survives a crash; it is on disk when this returns. Creates the
     /// instance's directory.
     async fn write_journal(&self, instance: &str, journal: &Value) -> Result<()>;
+
+    /// Returns the bytes that the files of instances take: saved memory, firmware variables, the TPM, logs and bootstrap data. Disks and
+    /// images are not part of it.
+    async fn instance_bytes(&self) -> Result<BTreeMap<String, u64>>;
 
     /// Returns the last lines of QEMU's standard error; empty if there are none.
     async fn stderr_tail(&self, instance: &str) -> Result<String>;

@@ -46,7 +46,7 @@ pub struct ImagePushOptions {
     /// The compression of the file: gzip, xz, zstd or bzip2. Default: none.
     #[arg(long, value_parser = word::<ImageCompression>)]
     pub compression: Option<ImageCompression>,
-    /// The Image's name for people. This and the next two have no effect on an Image that exists.
+    /// The Image's name for people. This and the next three have no effect on an Image that exists.
     #[arg(long)]
     pub display_name: Option<String>,
     /// The Image's description.
@@ -56,6 +56,9 @@ pub struct ImagePushOptions {
     // A command has an option of this name.
     #[arg(id = "image_version", long = "image-version", value_name = "VERSION")]
     pub image_version: Option<String>,
+    /// The person or the team that answers for the Image.
+    #[arg(long)]
+    pub owner: Option<String>,
     /// How long to wait for a host that takes the file, and again until it is verified. The upload itself may take longer.
     #[arg(long, value_parser = time, default_value = "30m")]
     pub timeout: TimeSpan,

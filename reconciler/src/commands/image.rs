@@ -88,6 +88,7 @@ fn spec(options: &ImagePushOptions, file: &MeasuredFile) -> ImageSpec {
         display_name: options.display_name.clone(),
         description: options.description.clone(),
         version: options.image_version.clone(),
+        owner: options.owner.clone(),
         ..ImageSpec::default()
     }
 }

@@ -67,7 +67,7 @@ pub(crate) fn references(kind: &str, object: &Value) -> Vec<Reference> {
         "image" => vec![
             from.own("source", "disk", "disks", text(object, "/spec/source/disk")),
             from.own("source", "disksnapshot", "disksnapshots", text(object, "/spec/source/snapshot")),
-            from.own("source", "image", "images", text(object, "/spec/source/image")),
+            original(&from, object),
             from.site("host", "host", "hosts", text(object, "/status/binding/host")),
         ],
         _ => Vec::new(),
@@ -75,6 +75,15 @@ pub(crate) fn references(kind: &str, object: &Value) -> Vec<Reference> {
     found.retain(|reference| !reference.name.is_empty());
     found.truncate(MOST);
     found
+}
+
+/// The image that an image is a copy of, which may be in another namespace.
+fn original(from: &From<'_>, image: &Value) -> Reference {
+    let own = from.own("source", "image", "images", text(image, "/spec/source/image"));
+    match text(image, "/spec/source/imageNamespace") {
+        other if other.is_empty() => own,
+        other => Reference { namespaces: vec![Some(other)], ..own },
+    }
 }
 
 fn of_vm_snapshot(from: &From<'_>, snapshot: &Value) -> Vec<Reference> {

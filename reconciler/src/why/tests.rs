@@ -197,6 +197,9 @@ fn the_references_of_a_vm_are_all_that_it_names() {
     );
     assert_eq!(found[0].namespaces, [None]);
     assert_eq!(found[1].namespaces, [Some("shop".to_owned()), Some("berth-shared".to_owned())]);
+    let source = json!({"image": "debian", "imageNamespace": "library"});
+    let copy = json!({"metadata": {"namespace": "shop"}, "spec": {"source": source}});
+    assert_eq!(references("image", &copy)[0].namespaces, [Some("library".to_owned())]);
     assert!(references("vm", &json!({})).is_empty(), "whatever an object looks like");
     let class = json!({"metadata": {"namespace": "shop"}, "spec": {"secret": {"name": "disk-key"}}});
     let found = references("keyclass", &class);

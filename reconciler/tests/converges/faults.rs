@@ -80,6 +80,8 @@ fn has_effect(call: &str) -> bool {
         "is_as_in_snapshot",
         "read_site",
         "used_bytes",
+        "snapshot_bytes",
+        "instance_bytes",
         "seen_addresses",
     ];
     !call.starts_with("GET ") && !reads.contains(&call) && !more.contains(&call)

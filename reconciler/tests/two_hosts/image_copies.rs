@@ -168,6 +168,64 @@ async fn a_copy_of_an_image_has_its_file_without_a_download_and_stays_when_that_
 }
 
 #[tokio::test]
+async fn an_image_is_given_to_a_namespace_that_it_is_shared_with_and_to_no_new_disk_there_afterwards() {
+    let fleet = Fleet::new().await;
+    let [first, second] = [image::host(&fleet.clock), image::host(&fleet.clock)];
+    let _first = fleet.join_with("h1", "a", &first, Some(server().await)).await;
+    fleet.until("h1 is there", async || fleet.host_exists("h1").await).await;
+    let bytes = [b"QFI\xfb".as_slice(), &[5; 100_000]].concat();
+    first.serve_image(URL, &bytes);
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "library"}});
+    install::apply(&fleet.admin, &[namespace]).await.expect("it applies");
+    let share = async |with: Value| {
+        let source = json!({"url": URL, "sha256": hex_sha256(&bytes)});
+        let original = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Image",
+            "metadata": {"name": "debian", "namespace": "library"}, "spec": {"source": source, "sharedWith": with}});
+        install::apply(&fleet.admin, &[original]).await.expect("it applies");
+    };
+    let own: Api<Image> = Api::default_namespaced(fleet.admin.clone());
+    let library: Api<Image> = Api::namespaced(fleet.admin.clone(), "library");
+    let served = async |images: &Api<Image>, name: &str| {
+        let status = images.get(name).await.expect("it is there").status.unwrap_or_default();
+        status.server.is_some()
+    };
+    let reason = async || {
+        let status = own.get("copy").await.expect("it is there").status.unwrap_or_default();
+        condition::find(&status.conditions, "Ready").map(|ready| ready.reason.clone()).unwrap_or_default()
+    };
+    let source = json!({"image": "debian", "imageNamespace": "library"});
+    fleet.apply("Image", "copy", json!({"source": source})).await;
+    fleet.until("there is none", async || reason().await == "ImageNotShared").await;
+    share(json!([])).await;
+    fleet.until("it is verified", async || served(&library, "debian").await).await;
+    assert_eq!(reason().await, "ImageNotShared");
+    share(json!(["default"])).await;
+    fleet.until("it has the file", async || served(&own, "copy").await).await;
+    assert_eq!(first.pulls(), 1, "it is not downloaded again");
+
+    let _second = fleet.join("h2", "a", &second).await;
+    fleet.apply("VMClass", "small", json!({"cpus": 1, "memory": "512Mi", "firmware": "BIOS"})).await;
+    for (name, host) in [("web", "h1"), ("db", "h2")] {
+        fleet.declare_vm(name, "copy", host).await;
+        fleet.until_vm(name, "runs", runs).await;
+    }
+    assert_eq!((first.pulls(), second.pulls(), second.copies()), (1, 0, 1));
+
+    share(json!(["others"])).await;
+    fleet.apply("Disk", "late", json!({"image": "copy", "size": "2Gi"})).await;
+    fleet.until("it is refused", async || fleet.disk_reason("late").await == "ImageNotShared").await;
+    share(json!(["*"])).await;
+    let is_usable = async || fleet.disk_reason("late").await == "WaitingForFirstUse";
+    fleet.until("it is shared again", is_usable).await;
+    library.delete("debian", &DeleteParams::default()).await.expect("it is there");
+    fleet.until("it is refused", async || fleet.disk_reason("late").await == "ImageNotShared").await;
+    for name in ["web", "db"] {
+        fleet.until_vm(name, "runs", runs).await;
+    }
+    assert!(first.violations().is_empty() && second.violations().is_empty());
+}
+
+#[tokio::test]
 async fn two_hosts_that_need_an_image_at_once_download_it_once() {
     let fleet = Fleet::new().await;
     let [first, second] = [image::host(&fleet.clock), image::host(&fleet.clock)];

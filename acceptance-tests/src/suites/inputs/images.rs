@@ -100,6 +100,57 @@ fn copied_and_limited(report: &mut Report, platform: &Platform, guest: &GuestIma
     );
 }
 
+fn shared(report: &mut Report, platform: &Platform, guest: &GuestImage) {
+    let server = platform.images();
+    report.case(
+        "an image of another namespace is copied once it is shared, and no new disk is made of the copy when it is not any more",
+        || {
+            let kubectl = platform.kubectl();
+            let fresh = variant(guest, platform.folder(), "library")?;
+            let sum = sum_of(&fresh)?;
+            let url = server.put("library.qcow2", Content::File(fresh));
+            let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "library"}});
+            kubectl.apply(&namespace.to_string())?;
+            let library = kubectl.within("library");
+            let mut original = manifests::image("original", &url, &sum);
+            library.apply(&original.to_string())?;
+            library.condition("image/original", "Ready=True", None, LONGER)?;
+            let requests = server.requests("library.qcow2");
+            let mut copy = manifests::image("borrowed", &url, &sum);
+            let refusal = |name: &str| -> Result<String> {
+                let image =
+                    kubectl.condition("image/borrowed", "Stalled=True", Some("ImageNotShared"), SOON)?;
+                let message = condition_of(&image, "Stalled").and_then(|stalled| stalled["message"].as_str());
+                Ok(message.unwrap_or_default().replace(name, "NAME"))
+            };
+            let mut texts = Vec::new();
+            for name in ["nothing", "original"] {
+                copy["spec"]["source"] = json!({"image": name, "imageNamespace": "library"});
+                kubectl.apply(&copy.to_string())?;
+                texts.push(refusal(name)?);
+                if name == "nothing" {
+                    delete(kubectl, &["image/borrowed"])?;
+                }
+            }
+            ensure!(texts[0] == texts[1], "the messages differ: {texts:?}");
+            original["spec"]["sharedWith"] = json!(["default"]);
+            library.apply(&original.to_string())?;
+            kubectl.condition("image/borrowed", "Ready=True", None, SOON)?;
+            ensure!(server.requests("library.qcow2") == requests, "it was downloaded again");
+            kubectl.apply(&manifests::disk("early", "borrowed", "1Gi").to_string())?;
+            kubectl.condition("disk/early", "Ready=True", None, SOON)?;
+            original["spec"]["sharedWith"] = json!(["others"]);
+            library.apply(&original.to_string())?;
+            kubectl.apply(&manifests::disk("late", "borrowed", "1Gi").to_string())?;
+            kubectl.condition("disk/late", "Stalled=True", Some("ImageNotShared"), SOON)?;
+            kubectl.condition("image/borrowed", "Ready=True", None, SOON)?;
+            delete(kubectl, &["disk/early", "disk/late", "image/borrowed"])?;
+            delete(&library, &["image/original"])?;
+            delete(kubectl, &["namespace/library"])
+        },
+    );
+}
+
 /// Runs the cases; each cleans up after itself.
 pub(super) fn run(report: &mut Report, platform: &Platform, guest: &GuestImage) {
     let server = platform.images();
@@ -159,6 +210,7 @@ pub(super) fn run(report: &mut Report, platform: &Platform, guest: &GuestImage) 
         delete(kubectl, &["image/always"])
     });
     copied_and_limited(report, platform, guest);
+    shared(report, platform, guest);
     report.case("a VMDK compressed with xz becomes the same disk in qcow2", || {
         let folder = platform.folder();
         let original = guest.path.to_str().unwrap_or_default();

@@ -4,7 +4,8 @@
 //!  ticket of the host's account ─▶ the control plane: it needs the image ─▶ the image is complete, and bound here ─▶ its bytes
 //! ```
 //!
-//! A host needs an image while a Disk without a file, a VM with the image in a drive, or a copy of the image is bound to it. The bindings
+//! A host needs an image while a Disk without a file, a VM with the image in a drive, or a copy of the image is bound to it, also one in
+//! another namespace that the image is shared with. The bindings
 //! are read from the control plane for each request: hosts cannot change them, and the word of the host that asks counts for nothing.
 
 use std::sync::Arc;
@@ -30,7 +31,7 @@ use super::ticket::Claim;
 use super::{COPIES, COPIES_OF_HOST, Consoles, STALLED};
 use crate::context::Context;
 use crate::key::ObjectName;
-use crate::kinds::image::wanted_by;
+use crate::kinds::image::{is_copy_of, wanted_by};
 use crate::pulls::Wanted;
 use crate::typed_api::TypedApi;
 
@@ -191,10 +192,12 @@ async fn is_needed(ctx: &Context, host: &str, image: &ObjectName) -> Result<bool
     if vms.iter().any(inserts) {
         return Ok(true);
     }
-    let copies = bound::<Image>(ctx, host, image).await?;
+    let original = ctx.index.read().images.get(image);
+    let Some(original) = original else { return Ok(false) };
+    let is_shared = image.namespace == SHARED_NAMESPACE || !original.spec.shared_with.is_empty();
+    let copies = bound_in::<Image>(ctx, host, image, is_shared).await?;
     let is_copy = |copy: &Image| {
-        copy.namespace().as_deref() == Some(image.namespace.as_str())
-            && copy.spec.source.image.as_ref().is_some_and(|original| original.as_str() == image.name)
+        is_copy_of(copy, image) && original.is_shared_with(&copy.namespace().unwrap_or_default())
     };
     Ok(copies.iter().any(is_copy))
 }
@@ -204,7 +207,20 @@ async fn bound<K>(ctx: &Context, host: &str, image: &ObjectName) -> Result<Vec<K
 where
     K: JsonKind + Resource<Scope = NamespaceResourceScope>,
 {
-    let objects: TypedApi<K> = match image.namespace == SHARED_NAMESPACE {
+    bound_in(ctx, host, image, image.namespace == SHARED_NAMESPACE).await
+}
+
+/// Lists the objects of a kind that are bound to a host, of all namespaces or of that of the image.
+async fn bound_in<K>(
+    ctx: &Context,
+    host: &str,
+    image: &ObjectName,
+    everywhere: bool,
+) -> Result<Vec<K>, ConsoleRefusal>
+where
+    K: JsonKind + Resource<Scope = NamespaceResourceScope>,
+{
+    let objects: TypedApi<K> = match everywhere {
         true => TypedApi::all(ctx.client.clone()),
         false => TypedApi::namespaced(ctx.client.clone(), &image.namespace),
     };

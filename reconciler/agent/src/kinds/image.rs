@@ -5,14 +5,15 @@
 //! verified is not downloaded again for its own sake: an object that needs it does that. The controllers hold a deleted Image. One that
 //! is made from a disk or a snapshot is made once, and is never made again: its bytes might be others. The bytes of one that is uploaded
 //! come from a client (`console`), and are verified as those of a download. One that is a copy of another Image has its checksum, and
-//! therefore its file: that is downloaded only if it is not in the cache any more.
+//! therefore its file: that is downloaded only if it is not in the cache any more. If that one is of another namespace, and shared with this
+//! one, the namespace becomes a reader of the file here.
 //!
 //! ```text
 //!  checksumUrl, trustOnFirstUse ─Pull─▶ status.checksum ─┐
 //!  sha256, sha512 ──────────────────────┴─Pull─▶ cached
 //!  upload: all bytes are here ────────────Pull─▶ cached
 //!  disk ─TakeSnapshot─▶ snapshot ─Pull─▶ cached, status.checksum
-//!  image ─(Pull of that one)─▶ cached
+//!  image ─(Pull of that one, AddReader)─▶ cached
 //!  on another host (local) ─Pull: a copy, or else a download─▶ cached
 //! ```
 
@@ -57,6 +58,8 @@ pub(crate) enum Step {
     Pull(Wanted),
     /// Has the object enqueued on the progress of a download that another object started.
     FollowPull(Wanted),
+    /// Lets the namespace of a copy read the file of its original, which is here and of another namespace that shares it.
+    AddReader { digest: String, namespace: String },
 }
 
 impl Indexed for Image {
@@ -76,12 +79,7 @@ impl Indexed for Image {
         };
         let vms = tables.vms.all().filter(|(vm_name, vm)| inserts(vm) || is_booted(vm_name, vm));
         keys.extend(vms.map(|(name, _)| Key::new::<VM>(name.clone())));
-        let is_copy = |other: &ObjectName, image: &Image| {
-            let original = image.spec.source.image.as_ref();
-            other.namespace == name.namespace
-                && original.is_some_and(|original| original.as_str() == name.name)
-        };
-        let copies = tables.images.all().filter(|(other, image)| is_copy(other, image));
+        let copies = tables.images.all().filter(|(_, image)| is_copy_of(image, name));
         keys.extend(copies.map(|(name, _)| Key::new::<Image>(name.clone())));
         keys.extend([Key::new::<Image>(name.clone()), Key::host()]);
         keys
@@ -125,6 +123,13 @@ impl Reconciler for ImageReconciler {
     fn conditions(status: &ImageStatus) -> &Conditions {
         &status.conditions
     }
+}
+
+/// Whether an image is declared as a copy of the one of this name.
+pub(crate) fn is_copy_of(image: &Image, name: &ObjectName) -> bool {
+    let original = image.original();
+    original
+        .is_some_and(|(namespace, original)| namespace == name.namespace && original.as_str() == name.name)
 }
 
 /// Returns what this host needs for an Image: on the host that the Image is bound to, as [`wanted_by`]; or else a copy of the file, which

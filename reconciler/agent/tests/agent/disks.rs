@@ -282,6 +282,30 @@ async fn the_space_that_a_disk_takes_is_reported_by_it_and_by_its_vm_and_a_small
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_space_that_the_files_of_a_vm_take_is_reported_and_a_small_change_is_not() {
+    let fixture = running().await;
+    let instance =
+        fixture.running_vm().await.status.and_then(|status| status.instance_id).expect("an instance");
+    fixture.system.set_used_bytes(ROOT, 300 << 20);
+    fixture.system.set_instance_bytes(&instance, 20 << 20);
+    let measurement = Duration::from_secs(700);
+    tokio::time::sleep(measurement).await;
+    let files = |wanted: &'static str| {
+        move |vm: &VM| {
+            let storage = vm.status.as_ref().and_then(|status| status.storage.as_deref());
+            storage.is_some_and(|storage| storage.files == wanted && storage.disks == "304Mi")
+        }
+    };
+    fixture.until::<VM>("web", files("32Mi")).await;
+    fixture.system.set_instance_bytes(&instance, 25 << 20);
+    tokio::time::sleep(measurement).await;
+    fixture.assert_quiet().await;
+    fixture.system.set_instance_bytes(&instance, 600 << 20);
+    tokio::time::sleep(measurement).await;
+    fixture.until::<VM>("web", files("608Mi")).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_disk_whose_pool_is_away_says_so_and_is_used_again_when_the_pool_is_back() {
     let fixture = running().await;
     fixture.system.set_pool_folder("default", Some("/mnt/default/berth-pool.json is not there"));

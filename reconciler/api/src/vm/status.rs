@@ -169,6 +169,27 @@ pub struct VMStatus {
     /// The snapshot that its `preStop` hook waits for. The controllers create it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_snapshot: Option<Box<StopSnapshot>>,
+    /// The space that it takes on its host: measured every ten minutes and rounded up. Absent before it is measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storage: Option<Box<VMStorage>>,
+}
+
+/// The space that a VM takes on its host, as quantities.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct VMStorage {
+    /// The sizes of its disks together: the most that their files may take.
+    #[schemars(length(max = 32))]
+    pub provisioned: String,
+    /// The space that the files of its disks take, without the images and the snapshots that they are based on.
+    #[schemars(length(max = 32))]
+    pub disks: String,
+    /// The space that the files of the snapshots of its disks take.
+    #[schemars(length(max = 32))]
+    pub snapshots: String,
+    /// The space that its other files take: the memory of a suspended guest, firmware variables, the TPM, logs and bootstrap data.
+    #[schemars(length(max = 32))]
+    pub files: String,
 }
 
 /// A host's refusal of a VM that was bound to it.

@@ -54,8 +54,8 @@ enum Decision {
     BindTo(Place),
     /// To a host that has the content of its original.
     BindToCopy(Content),
-    /// It can never be what it is declared as.
-    Refuse(String),
+    /// It can never be what it is declared as, or its original is not shared with its namespace.
+    Refuse(Reason, String),
     /// Its disk, snapshot or original is waited for, or a host that it fits on.
     WaitFor(Reason, String),
     /// To a host that it is uploaded to.
@@ -164,7 +164,8 @@ fn plan_copied(image: &Image, original: &Original, fenced: Option<&String>) -> P
         Ok(content) => return Plan::settled(Decision::BindToCopy(content.clone())),
         Err(Obstacle::Waits(text)) => Decision::WaitFor(Reason::WaitingForImage, text.clone()),
         // Another original of that name may be declared.
-        Err(Obstacle::Differs(text)) => Decision::Refuse(text.clone()),
+        Err(Obstacle::Differs(text)) => Decision::Refuse(Reason::InvalidSpec, text.clone()),
+        Err(Obstacle::NotShared(text)) => Decision::Refuse(Reason::ImageNotShared, text.clone()),
     };
     Plan::blocked(decision, vec![Dependency::Object(original.key.clone()), Dependency::Hosts])
 }
@@ -242,8 +243,8 @@ fn status(image: &Image, decision: &Decision, now: Timestamp) -> ImageStatus {
             status.media_type.clone_from(&content.media_type);
             (Reason::Pending, format!("host {} has its content", content.host))
         }
-        Decision::Refuse(text) => {
-            let stalled = Readiness::Stalled(Reason::InvalidSpec, text.clone());
+        Decision::Refuse(reason, text) => {
+            let stalled = Readiness::Stalled(*reason, text.clone());
             stalled.write(&mut status.conditions, generation, now);
             status.state = Some(ImageState::Failed);
             status.observed_generation = generation;
@@ -394,6 +395,9 @@ mod tests {
             (refused.state, refused.conditions[0].reason.as_str()),
             (Some(ImageState::Failed), "InvalidSpec")
         );
+        let unshared = plan(&copy, &seen(Err(Obstacle::NotShared("no Image golden".into()))));
+        assert_eq!(unshared.outcome, waits.outcome, "it is bound once that is shared");
+        assert_eq!(status(&copy, &unshared.decision, now).conditions[0].reason, "ImageNotShared");
         let content = Content { host: "h2".into(), checksum: "ab".into(), media_type: Some("x+zstd".into()) };
         let bound = status(&copy, &plan(&copy, &seen(Ok(content))).decision, now);
         assert_eq!(bound.binding.as_ref().map(|binding| binding.host.as_str()), Some("h2"));

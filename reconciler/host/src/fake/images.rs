@@ -331,6 +331,16 @@ impl Images for FakeSystem {
         self.call("remove_image", work).await
     }
 
+    async fn add_reader(&self, digest: &str, namespace: &str) -> Result<()> {
+        let work = async {
+            if let Some(facts) = self.state().images.get_mut(digest) {
+                facts.readers.insert(namespace.to_owned());
+            }
+            Ok(())
+        };
+        self.call("add_reader", work).await
+    }
+
     async fn forget_reader(&self, digest: &str, namespace: &str) -> Result<()> {
         let work = async {
             if let Some(facts) = self.state().images.get_mut(digest) {

@@ -306,6 +306,10 @@ impl Machines for FakeSystem {
         self.call("write_journal", work).await
     }
 
+    async fn instance_bytes(&self) -> Result<BTreeMap<String, u64>> {
+        self.call("instance_bytes", async { Ok(self.state().used_by_instances.clone()) }).await
+    }
+
     async fn stderr_tail(&self, _: &str) -> Result<String> {
         self.call("stderr_tail", async { Ok(String::new()) }).await
     }

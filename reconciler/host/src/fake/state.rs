@@ -70,6 +70,10 @@ pub(super) struct State {
     pub(super) opened: BTreeSet<PathBuf>,
     /// The bytes that volumes take, by id. Empty: they are not measured.
     pub(super) used: BTreeMap<String, u64>,
+    /// As `used`, of snapshots.
+    pub(super) used_by_snapshots: BTreeMap<String, u64>,
+    /// As `used`, of the other files of instances.
+    pub(super) used_by_instances: BTreeMap<String, u64>,
     pub(super) violations: Vec<String>,
     pub(super) calls: BTreeMap<&'static str, u64>,
 }
@@ -129,6 +133,8 @@ impl Default for State {
             kept_states: BTreeMap::new(),
             opened: BTreeSet::new(),
             used: BTreeMap::new(),
+            used_by_snapshots: BTreeMap::new(),
+            used_by_instances: BTreeMap::new(),
             violations: Vec::new(),
             calls: BTreeMap::new(),
         }

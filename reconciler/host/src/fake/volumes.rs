@@ -473,6 +473,10 @@ impl Volumes for FakeSystem {
         self.call("used_bytes", async { Ok(self.state().used.clone()) }).await
     }
 
+    async fn snapshot_bytes(&self) -> Result<BTreeMap<String, u64>> {
+        self.call("snapshot_bytes", async { Ok(self.state().used_by_snapshots.clone()) }).await
+    }
+
     async fn trash(&self) -> Result<Vec<TrashedVolume>> {
         let work = async {
             let state = self.state();

@@ -110,6 +110,12 @@ impl LinuxImages {
         blocking(move || cache.remove(&digest)).await
     }
 
+    pub(super) async fn add_reader(&self, digest: &str, namespace: &str) -> Result<()> {
+        check_digest(digest)?;
+        let (cache, digest, namespace) = (self.cache.clone(), digest.to_owned(), namespace.to_owned());
+        blocking(move || cache.add_reader(&digest, &namespace)).await
+    }
+
     pub(super) async fn forget_reader(&self, digest: &str, namespace: &str) -> Result<()> {
         check_digest(digest)?;
         let (cache, digest, namespace) = (self.cache.clone(), digest.to_owned(), namespace.to_owned());

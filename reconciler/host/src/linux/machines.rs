@@ -20,6 +20,7 @@ mod cpus;
 mod grants;
 mod kept_states;
 mod logs;
+mod space;
 mod state;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -14,6 +14,7 @@ pub(super) async fn apply(ctx: &Context, image: &Image, step: &Step) -> Result<(
         Step::TakeSnapshot(new) => take(ctx, std::slice::from_ref(new)).await?,
         Step::Pull(wanted) => ctx.pulls.start(wanted, key),
         Step::FollowPull(wanted) => ctx.pulls.follow(wanted, key),
+        Step::AddReader { digest, namespace } => ctx.system.add_reader(digest, namespace).await?,
     }
     Ok(())
 }

@@ -21,8 +21,8 @@ pub(crate) struct Observed {
     pub(crate) snapshot: Option<SnapshotFacts>,
     /// Its upload. Only observed while the file is not in the cache and not being verified.
     pub(crate) upload: Option<Upload>,
-    /// The image that it is a copy of: `Missing` also if that one has other content by now. Only observed while the file is not in the
-    /// cache.
+    /// The image that it is a copy of: `Missing` also if that one has other content by now, or is of another namespace that does not share
+    /// it. Only observed while the file is not in the cache.
     pub(crate) original: Option<LocalImage>,
     /// Whether the volume that this snapshot is to be taken of is there. Only observed until it is taken.
     pub(crate) has_volume: bool,
@@ -59,8 +59,10 @@ pub(super) async fn observe(ctx: &Context, image: &Image) -> Result<Observed, Er
                 Some(upload) => Some(observe_upload(ctx, source, upload.size).await?),
                 None => None,
             };
-            let original = match image.spec.source.image.as_ref().filter(|_| cached.is_none()) {
-                Some(name) => Some(observe_original(ctx, image, name.as_str()).await?),
+            let original = match image.original().filter(|_| cached.is_none()) {
+                Some((namespace, name)) => {
+                    Some(observe_original(ctx, image, namespace, name.as_str()).await?)
+                }
                 None => None,
             };
             let own = ctx.config.console.as_ref().filter(|_| cached.is_some() && image.is_copyable());
@@ -112,13 +114,24 @@ async fn observe_upload(ctx: &Context, source: &ImageSource, size: i64) -> Resul
     }
 }
 
-async fn observe_original(ctx: &Context, image: &Image, name: &str) -> Result<LocalImage, Error> {
-    let namespace = image.namespace().unwrap_or_default();
-    let found = ctx.index.read().images.get(&ObjectName::new(&namespace, name));
-    if found.is_none_or(|original| original.digest() != image.digest()) {
+async fn observe_original(
+    ctx: &Context,
+    image: &Image,
+    namespace: &str,
+    name: &str,
+) -> Result<LocalImage, Error> {
+    let found = ctx.index.read().images.get(&ObjectName::new(namespace, name));
+    // The host looks at the grant itself: it does not depend on what another one, or the controllers, have written for the copy.
+    if found.is_none_or(|original| !is_given_to(&original, image)) {
         return Ok(LocalImage::Missing);
     }
-    local::observe(ctx, &namespace, name, &Key::of(image)).await
+    local::observe(ctx, namespace, name, &Key::of(image)).await
+}
+
+/// Whether a copy may have the content of this image, and has its checksum.
+pub(super) fn is_given_to(original: &Image, copy: &Image) -> bool {
+    original.digest() == copy.digest()
+        && original.is_shared_with(copy.metadata.namespace.as_deref().unwrap_or_default())
 }
 
 /// Returns the digest of the image that was made for this object.

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use berth_api::{Image, Readiness, Reason};
-use berth_host::NewSnapshot;
+use berth_host::{ImageFacts, NewSnapshot};
+use kube::ResourceExt;
 
 use super::local::{self, Fetch, LocalImage};
 use super::{Observed, Step, wanted_by};
@@ -81,7 +82,7 @@ fn copy_awaited(image: &Image, observed: &Observed) -> Option<Plan<Step>> {
     let (name, original) = (image.spec.source.image.as_ref()?, observed.original.as_ref()?);
     if *original == LocalImage::Missing {
         let text = format!(
-            "it is a copy of Image {name}, which is gone or has other content, and its file is gone from this host"
+            "it is a copy of Image {name}, which is gone, has other content or is not shared any more, and its file is gone from this host"
         );
         return Some(Plan::without_steps(Readiness::Stalled(Reason::ImageLost, text)));
     }
@@ -91,11 +92,23 @@ fn copy_awaited(image: &Image, observed: &Observed) -> Option<Plan<Step>> {
     };
     Some(match local::ready(name.as_str(), original, step) {
         Err(plan) => plan,
+        Ok(facts) if is_to_read(image, facts) => {
+            let (digest, namespace) = (facts.digest.clone(), image.namespace().unwrap_or_default());
+            let text = format!("the file of Image {name} is on this host");
+            let readiness = Readiness::Reconciling(Reason::Pulling, text);
+            Plan::steps(vec![Step::AddReader { digest, namespace }], readiness)
+        }
         Ok(_) => {
             let text = format!("the file of Image {name} is on this host");
             Plan::without_steps(Readiness::Reconciling(Reason::Pulling, text)).requeue_after(AGAIN)
         }
     })
+}
+
+/// Whether the namespace of a copy is to become a reader of the file, which another namespace shares with it.
+fn is_to_read(copy: &Image, facts: &ImageFacts) -> bool {
+    let namespace = copy.metadata.namespace.as_deref().unwrap_or_default();
+    copy.foreign_original().is_some() && !facts.readers.contains(namespace)
 }
 
 /// Returns the plan for an image whose file has not been uploaded completely, or is gone.

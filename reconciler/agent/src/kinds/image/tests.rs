@@ -257,6 +257,49 @@ fn a_copy_of_an_image_has_the_file_of_that_one_and_needs_it_no_more_then() {
 }
 
 #[test]
+fn the_namespace_of_a_copy_becomes_a_reader_of_a_file_that_another_one_shares_with_it() {
+    let mut copy = image();
+    copy.metadata.namespace = Some("team".into());
+    let source = json!({"image": "debian", "imageNamespace": "ns"});
+    copy.spec.source = serde_json::from_value(source).expect("a source");
+    copy.status.as_mut().expect("a status").checksum = Some("ab".into());
+    let facts = cached().cached.expect("it is there");
+    let original = Some(LocalImage::Cached(facts.clone()));
+    let plan = ImageReconciler::plan(&copy, &Observed { original, ..Observed::default() });
+    assert_eq!(plan.steps, [Step::AddReader { digest: "ab".into(), namespace: "team".into() }]);
+    let absent = ImageReconciler::plan(
+        &copy,
+        &Observed { original: Some(LocalImage::Missing), ..Observed::default() },
+    );
+    assert_eq!((absent.steps.len(), absent.readiness.reason()), (0, Reason::ImageLost));
+
+    let mut own = copy.clone();
+    own.metadata.namespace = Some("ns".into());
+    let original = Some(LocalImage::Cached(facts));
+    let plan = ImageReconciler::plan(&own, &Observed { original, ..Observed::default() });
+    assert_eq!(plan.steps, [], "it reads the file as an image of the same namespace");
+}
+
+#[test]
+fn a_host_gives_a_copy_the_file_of_an_image_that_is_shared_and_has_the_same_checksum() {
+    let mut copy = image();
+    copy.metadata.namespace = Some("team".into());
+    copy.spec.source =
+        serde_json::from_value(json!({"image": "debian", "imageNamespace": "ns"})).expect("a source");
+    copy.status.as_mut().expect("a status").checksum = Some("ab".into());
+    let mut original = image();
+    assert!(!observe::is_given_to(&original, &copy), "it is not shared");
+    original.spec.shared_with = vec!["team".into()];
+    assert!(observe::is_given_to(&original, &copy));
+    original.spec.source.sha256 = Some("cd".into());
+    assert!(!observe::is_given_to(&original, &copy), "it is another one of that name");
+    let mut own = copy.clone();
+    own.metadata.namespace = Some("ns".into());
+    original.spec = image().spec;
+    assert!(observe::is_given_to(&original, &own), "of the same namespace");
+}
+
+#[test]
 fn no_image_is_made_of_an_encrypted_disk_and_no_snapshot_is_taken_for_it() {
     for observed in [seen(true, None), seen(false, Some(taken()))] {
         let refused = ImageReconciler::plan(&made_image(), &Observed { is_encrypted: true, ..observed });

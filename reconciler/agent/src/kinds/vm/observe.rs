@@ -26,6 +26,7 @@ use super::shutdown;
 use super::vsock;
 use crate::admission::{Admission, admitted_before};
 use crate::context::Context;
+use crate::disk_use::VmBytes;
 use crate::error::Error;
 use crate::hardware::differences;
 use crate::hooks::DueHook;
@@ -98,6 +99,8 @@ pub(crate) struct Observed {
     pub(crate) attachments: BTreeMap<String, (String, String)>,
     /// The space of the disks that it declares, or attachments plug, as their Disks report it: by volume.
     pub(crate) disk_space: BTreeMap<String, DiskSpace>,
+    /// The space that it takes beside its disks. None: it has not been measured.
+    pub(crate) bytes: Option<VmBytes>,
     /// Mount points in the guest of volumes that are to be unplugged; without volumes that no guest agent reports on.
     pub(crate) mounts: BTreeMap<String, Vec<String>>,
     pub(crate) missing_networks: Vec<String>,
@@ -341,6 +344,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         cdroms: Vec::new(),
         attachments: attachments(&tables, name),
         disk_space: disk_space(&tables, vm, name),
+        bytes: ctx.disk_use.of_vm(&tables, name, vm),
         mounts: BTreeMap::new(),
         missing_networks,
         refused_network: network::why_not(ctx, &tables, vm),

@@ -25,6 +25,7 @@ use super::{Observed, cpu_time, guest_users, stop_snapshots};
 use crate::admission::Admission;
 use crate::converge::held_conditions;
 use crate::disk_places;
+use crate::disk_use;
 use crate::hardware::{declared_bus, differences, memory_reservation, numa_nodes, topology};
 use crate::journal::{Ended, Held, Journal, Run, SuspensionPhase};
 use crate::machine::with_stored_use;
@@ -63,6 +64,10 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
     status.pinned_class.clone_from(&observed.pinned_class);
     status.dedicated_cpus = dedicated_cpus(observed).map(Box::new);
     status.disks = disks(observed);
+    if let Some(bytes) = observed.bytes {
+        let storage = disk_use::storage(&status.disks, bytes, status.storage.as_deref());
+        status.storage = Some(Box::new(storage));
+    }
     status.cdroms = media::status(observed);
     status.pci_devices = pci_devices(observed);
     status.usb_devices = usb_devices(observed);

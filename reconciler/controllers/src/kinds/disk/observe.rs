@@ -6,7 +6,7 @@ use berth_api::{Disk, Image, ObjectUse, RESTORE_ANNOTATION, condition, former_ui
 use kube::ResourceExt;
 
 use crate::{
-    cache::Cache,
+    cache::{Cache, shared_images::ForeignOriginal},
     key::{Key, ObjectKind},
     kinds::quota::{self, Excess},
     placement_hold::{PlacementHold, placement_hold, untrusted},
@@ -15,6 +15,8 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Observed {
     pub(super) image: Option<Arc<Image>>,
+    /// The Image of another namespace whose content that one has.
+    pub(super) foreign_original: Option<ForeignOriginal>,
     /// There is no StoragePool of the declared name.
     pub(super) pool_missing: bool,
     /// The quota that an unbound disk is beyond.
@@ -122,8 +124,10 @@ pub(super) fn observe(cache: &Cache, disk: &Disk) -> Observed {
     let made_at = made_at.or(restore.as_ref().map(|restore| &restore.host)).cloned();
     let not_encrypting = not_encrypting(cache, disk, made_at);
     let over_quota = if is_bound { None } else { quota::excess(cache, &Key::of(disk)) };
+    let foreign_original = image.as_ref().and_then(|image| cache.foreign_original(image));
     Observed {
         image,
+        foreign_original,
         pool_missing,
         over_quota,
         others_may_judge,

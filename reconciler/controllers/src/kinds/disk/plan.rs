@@ -1,9 +1,12 @@
 //! The decision: a pure function of the object and the observed inputs.
 
-use berth_api::{ConditionType, Disk, HOST_FINALIZER, Image, ObjectUse, Readiness, Reason, condition};
+use berth_api::{
+    ConditionType, Disk, HOST_FINALIZER, Image, ObjectUse, Readiness, Reason, ResourceName, condition,
+};
 use kube::ResourceExt;
 
 use crate::{
+    cache::shared_images::ForeignOriginal,
     key::{Key, ObjectKind},
     placement_hold::awaits_its_host,
     plan::{Dependency, Outcome, Plan, Step},
@@ -74,13 +77,39 @@ fn plan_new(disk: &Disk, observed: &Observed) -> Plan<Option<Readiness>> {
         let dependencies = vec![Dependency::Object(Key::cluster(ObjectKind::StoragePool, pool))];
         return Plan::blocked(Some(Readiness::Reconciling(Reason::WaitingForPool, text)), dependencies);
     }
-    if let Some(source) = &observed.source {
-        return plan_copy(disk, source, observed);
+    let foreign = observed.foreign_original.as_ref();
+    if let Some(refused) = foreign.and_then(|original| not_shared(disk, original)) {
+        return refused;
     }
-    if let Some(backup) = &observed.backup {
-        return plan_backup(disk, backup);
+    let plan = match (&observed.source, &observed.backup) {
+        (Some(source), _) => plan_copy(disk, source, observed),
+        (None, Some(backup)) => plan_backup(disk, backup),
+        (None, None) => plan_unbound(disk, observed.image.as_deref(), observed.others_may_judge),
+    };
+    match foreign.filter(|_| plan.steps.is_empty()) {
+        // It may be shared no more.
+        Some(original) => {
+            Plan { outcome: plan.outcome.and(Dependency::Object(original.key.clone())), ..plan }
+        }
+        None => plan,
     }
-    plan_unbound(disk, observed.image.as_deref(), observed.others_may_judge)
+}
+
+/// Refuses a new disk of an image with the content of one that another namespace does not share (any more).
+fn not_shared(disk: &Disk, original: &ForeignOriginal) -> Option<Plan<Option<Readiness>>> {
+    let (text, image) = (original.refusal.clone()?, disk.spec.image.as_ref()?);
+    let mut dependencies = of_image(disk, image);
+    dependencies.push(Dependency::Object(original.key.clone()));
+    let readiness = Readiness::Stalled(Reason::ImageNotShared, format!("Image {image}: {text}"));
+    Some(Plan::blocked(Some(readiness), dependencies))
+}
+
+/// Returns the places of the image that a disk names.
+fn of_image(disk: &Disk, name: &ResourceName) -> Vec<Dependency> {
+    let namespace = disk.namespace().unwrap_or_default();
+    [namespace.as_str(), berth_api::SHARED_NAMESPACE]
+        .map(|ns| Dependency::Object(Key::namespaced(ObjectKind::Image, ns, name.as_str())))
+        .into()
 }
 
 /// A disk of a backup is bound with its first VM, as one of an image: any host that reaches the repository can make it.
@@ -163,9 +192,7 @@ pub(super) fn plan_unbound(
     let ready = Readiness::Ready(Reason::WaitingForFirstUse, "its first VM decides the host".into());
     let Some(name) = &disk.spec.image else { return Plan::settled(Some(ready)) };
     let namespace = disk.namespace().unwrap_or_default();
-    let dependencies = [namespace.as_str(), berth_api::SHARED_NAMESPACE]
-        .map(|ns| Dependency::Object(Key::namespaced(ObjectKind::Image, ns, name.as_str())))
-        .into();
+    let dependencies = of_image(disk, name);
     let Some(image) = image else {
         let text = format!("Image {name} does not exist in namespace {namespace} or berth-shared");
         return Plan::blocked(Some(Readiness::Reconciling(Reason::WaitingForImage, text)), dependencies);

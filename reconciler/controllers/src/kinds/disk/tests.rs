@@ -35,6 +35,7 @@ fn a_disk_bound_for_a_vm_that_never_came_goes_back_and_waits_for_its_first_use()
         unknown: None,
         fresh_volume_id: String::new(),
         image: None,
+        foreign_original: None,
         pool_missing: false,
         over_quota: None,
         others_may_judge: false,
@@ -107,6 +108,7 @@ fn a_disk_of_a_pool_that_does_not_exist_waits_for_it_and_keeps_its_vm_waiting() 
         unknown: None,
         fresh_volume_id: String::new(),
         image: None,
+        foreign_original: None,
         pool_missing,
         over_quota: None,
         others_may_judge: false,
@@ -226,6 +228,7 @@ fn a_disk_of_a_backup_waits_for_it_and_is_placed_with_its_first_vm() {
             unknown: None,
             fresh_volume_id: String::new(),
             image: None,
+            foreign_original: None,
             pool_missing: false,
             over_quota: None,
             others_may_judge: false,
@@ -254,6 +257,7 @@ fn a_copy_is_bound_to_the_host_of_its_source_or_says_what_it_waits_for() {
     let key = Key::namespaced(ObjectKind::DiskSnapshot, "ns", "before");
     let seen = |place: Result<SourcePlace, String>| Observed {
         image: None,
+        foreign_original: None,
         pool_missing: false,
         over_quota: None,
         others_may_judge: false,
@@ -383,6 +387,7 @@ fn a_disk_beyond_a_quota_waits_for_it_once_nothing_else_is_in_its_way() {
     let excess = || Excess { text: "Quota team: disks: 1 used".into(), dependency: quota.clone() };
     let seen = |pool_missing: bool, restore: Option<bool>| Observed {
         image: None,
+        foreign_original: None,
         pool_missing,
         over_quota: Some(excess()),
         others_may_judge: false,
@@ -441,4 +446,52 @@ fn an_encrypted_disk_is_not_bound_to_the_host_of_its_vm_before_the_agent_there_e
     assert_eq!(obstacle(&plain, &observe(&cache, &plain)), None);
     cache.put(host("4", json!({"diskEncryption": true})), now);
     assert_eq!(obstacle(&encrypted, &observe(&cache, &encrypted)), None);
+}
+
+#[test]
+fn a_new_disk_needs_that_the_image_of_another_namespace_is_still_shared() {
+    let now = tokio::time::Instant::now();
+    let mut cache = Cache::new(std::time::Duration::from_secs(40));
+    let image = |namespace: &str,
+                 version: &str,
+                 spec: serde_json::Value,
+                 status: serde_json::Value|
+     -> Image {
+        serde_json::from_value(json!({
+            "metadata": {"name": "debian", "namespace": namespace, "uid": namespace, "resourceVersion": version},
+            "spec": spec, "status": status,
+        }))
+        .expect("an Image")
+    };
+    let original = |version: &str, shared_with: serde_json::Value| {
+        let spec = json!({"source": {"url": "https://a/b", "sha256": "ab"}, "sharedWith": shared_with});
+        image("golden", version, spec, json!({"virtualSize": "1Gi"}))
+    };
+    let status = json!({"binding": {"host": "h1", "epoch": 1}, "virtualSize": "1Gi", "checksum": "ab"});
+    let foreign = json!({"source": {"image": "debian", "imageNamespace": "golden"}});
+    cache.put(original("1", json!(["team"])), now);
+    cache.put(image("team", "2", foreign, status), now);
+    let disk = |status: serde_json::Value| -> Disk {
+        let spec = json!({"image": "debian", "size": "1Gi"});
+        serde_json::from_value(json!({
+            "metadata": {"name": "d", "namespace": "team", "uid": "d"}, "spec": spec, "status": status,
+        }))
+        .expect("a disk")
+    };
+    let new = disk(json!(null));
+    let seen = Observed { unknown: None, ..observe(&cache, &new) };
+    assert_eq!(plan(&new, &seen).steps.len(), 2, "it is bound to the host of the image");
+    cache.put(original("3", json!(["others"])), now);
+    let refused = plan(&new, &observe(&cache, &new));
+    assert_eq!(refused.decision.as_ref().map(|readiness| readiness.reason()), Some(Reason::ImageNotShared));
+    let Outcome::Blocked(dependencies) = &refused.outcome else { panic!("{refused:?}") };
+    let key = Key::namespaced(ObjectKind::Image, "golden", "debian");
+    assert!(dependencies.contains(&Dependency::Object(key.clone())), "{dependencies:?}");
+    assert!(obstacle(&new, &observe(&cache, &new)).is_some(), "so does its VM");
+    let text = refused.decision.map(|readiness| readiness.message().to_owned());
+    cache.remove(&key);
+    let gone = plan(&new, &observe(&cache, &new)).decision.map(|readiness| readiness.message().to_owned());
+    assert_eq!(gone, text, "whether it exists is not shown");
+    let bound = disk(json!({"binding": {"host": "h1", "epoch": 1}, "volumeID": "v-1", "size": "1Gi"}));
+    assert_eq!(plan(&bound, &observe(&cache, &bound)).decision, None, "one that exists goes on");
 }

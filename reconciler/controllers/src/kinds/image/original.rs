@@ -28,16 +28,23 @@ pub(super) struct Content {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Obstacle {
     Waits(String),
+    /// It is of another namespace, which does not share it.
+    NotShared(String),
     /// The declaration of the copy is wrong.
     Differs(String),
 }
 
 /// Returns the image that this one is a copy of. `None`: it has another source.
 pub(super) fn observe(cache: &Cache, image: &Image) -> Option<Original> {
-    let namespace = image.namespace().unwrap_or_default();
-    let name = image.spec.source.image.as_ref()?;
-    let key = Key::namespaced(ObjectKind::Image, &namespace, name.as_str());
-    Some(Original { content: content(cache, &key, image), key })
+    let (namespace, name) = image.original()?;
+    let key = Key::namespaced(ObjectKind::Image, namespace, name.as_str());
+    // Before anything else is read: the other texts would show that there is such an Image.
+    let refusal = cache.foreign_original(image).and_then(|original| original.refusal);
+    let content = match refusal {
+        Some(text) => Err(Obstacle::NotShared(text)),
+        None => content(cache, &key, image),
+    };
+    Some(Original { key, content })
 }
 
 fn content(cache: &Cache, key: &Key, image: &Image) -> Result<Content, Obstacle> {
@@ -45,6 +52,9 @@ fn content(cache: &Cache, key: &Key, image: &Image) -> Result<Content, Obstacle>
     let Some(original) = cache.tables.images.get(key) else { return waits("does not exist (yet)") };
     if original.metadata.deletion_timestamp.is_some() {
         return waits("is being deleted");
+    }
+    if *key == Key::of(image) {
+        return Err(Obstacle::Differs("source.image must be another Image than this one".to_owned()));
     }
     let encoding = |image: &Image| (image.spec.format, image.spec.compression);
     if encoding(original) != encoding(image) {
@@ -113,5 +123,34 @@ mod tests {
         cache.replace(image("golden", &source, &verified).into(), Instant::now());
         assert_eq!(text(&cache, &copy), "Image golden is on host h1, which is away");
         assert!(observe(&cache, &image("other", &source, &Value::Null)).is_none(), "it has a URL");
+    }
+
+    #[tokio::test]
+    async fn a_copy_of_an_image_of_another_namespace_learns_nothing_of_it_until_it_is_shared() {
+        let foreign = json!({"image": "golden", "imageNamespace": "ns"});
+        let mut copy = image("copy", &foreign, &Value::Null);
+        copy.metadata.namespace = Some("team".into());
+        copy.spec.format = berth_api::ImageFormat::Raw;
+        let mut cache = Cache::new(Duration::from_secs(40));
+        let found = |cache: &Cache| observe(cache, &copy).expect("it is a copy");
+        let missing = found(&cache);
+        assert!(matches!(&missing.content, Err(Obstacle::NotShared(_))), "{missing:?}");
+        assert_eq!(missing.key, Key::namespaced(ObjectKind::Image, "ns", "golden"));
+        let mut golden = image("golden", &json!({"url": "https://a/b", "sha256": "ab"}), &Value::Null);
+        cache.put(golden.clone(), Instant::now());
+        assert_eq!(found(&cache), missing);
+        golden.spec.shared_with = vec!["team".to_owned()];
+        cache.replace(golden.into(), Instant::now());
+        let differs = found(&cache).content;
+        assert!(matches!(differs, Err(Obstacle::Differs(_))), "{differs:?}");
+    }
+
+    #[tokio::test]
+    async fn an_image_is_no_copy_of_itself() {
+        let own = image("copy", &json!({"image": "copy", "imageNamespace": "ns"}), &Value::Null);
+        let mut cache = Cache::new(Duration::from_secs(40));
+        cache.put(own.clone(), Instant::now());
+        let found = observe(&cache, &own).map(|found| found.content);
+        assert!(matches!(found, Some(Err(Obstacle::Differs(_)))), "{found:?}");
     }
 }

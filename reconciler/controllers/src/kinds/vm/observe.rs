@@ -17,7 +17,7 @@ use crate::{
     cache::capacity::{Demand, Members},
     cache::claims::Claim,
     cache::storage::DiskDemand,
-    cache::{Cache, users},
+    cache::{Cache, shared_images::ForeignOriginal, users},
     config::Config,
     key::{Key, ObjectKind},
     kinds::disk::{self, Obstacle},
@@ -82,6 +82,8 @@ pub(super) struct Observed {
     pub(super) open_claims: Vec<(Key, TopologyClaim)>,
     /// An object that the VM or one of its new disks names and that is being deleted.
     pub(super) deleting: Option<Key>,
+    /// The medium of a drive of a VM without a host, and the Image of another namespace whose content that has, if it is not shared.
+    pub(super) unshared_medium: Option<(String, ForeignOriginal)>,
     /// A PublicIP that cannot lead to the interface which names it, and why.
     pub(super) misnamed_address: Option<(Key, String)>,
     /// The host that has just refused it, and the reason.
@@ -189,6 +191,7 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
             taken: BTreeSet::new(),
             open_claims: Vec::new(),
             deleting,
+            unshared_medium: None,
             refused_by: None,
             fresh: Fresh { interfaces, volume_ids, ..Fresh::default() },
         };
@@ -218,6 +221,7 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
         group,
         members: members.unwrap_or_default(),
         networks,
+        unshared_medium: unshared_medium(cache, vm),
         no_security_group: no_security_group(cache, vm),
         misnamed_address: misnamed_address(cache, vm),
         policy,
@@ -233,6 +237,16 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
         refused_by: refusal.map(|r| (r.host.clone(), r.message.clone())),
         fresh,
     }
+}
+
+/// Returns the first medium with the content of an Image of another namespace that is not shared (any more).
+fn unshared_medium(cache: &Cache, vm: &VM) -> Option<(String, ForeignOriginal)> {
+    let namespace = vm.namespace().unwrap_or_default();
+    vm.spec.cdroms.iter().filter_map(|drive| drive.image.as_ref()).find_map(|name| {
+        let image = cache.tables.images.lookup(&namespace, name.as_str())?;
+        let original = cache.foreign_original(image).filter(|original| original.refusal.is_some())?;
+        Some((name.to_string(), original))
+    })
 }
 
 /// Returns the demand of new disks by pool.

@@ -135,6 +135,12 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
     for disk in &observed.disks {
         check_disk(disk)?;
     }
+    if let Some((image, original)) = &observed.unshared_medium {
+        let text = format!("Image {image}: {}", original.refusal.as_deref().unwrap_or_default());
+        let mut dependencies = shared(ObjectKind::Image, image);
+        dependencies.push(Dependency::Object(original.key.clone()));
+        return Err((VMState::Pending, Readiness::Stalled(Reason::ImageNotShared, text), dependencies));
+    }
     for (interface, network) in vm.spec.network_interfaces.iter().zip(&observed.networks) {
         let name = interface.network.as_str();
         let Some(network) = network else {

@@ -11,6 +11,7 @@ use crate::{
     cache::Cache,
     cache::capacity::{Demand, HostCapacity, Members},
     cache::claims::Claim,
+    cache::shared_images::ForeignOriginal,
     config::Config,
     key::{Key, ObjectKind},
     kinds::{disk::Obstacle, quota::Excess},
@@ -107,6 +108,7 @@ fn observed(disk: Option<Arc<Disk>>) -> Observed {
         taken: BTreeSet::new(),
         open_claims: Vec::new(),
         deleting: None,
+        unshared_medium: None,
         refused_by: None,
         misnamed_address: None,
         fresh: Fresh {
@@ -262,6 +264,20 @@ fn what_is_being_deleted_is_waited_for_under_its_name_in_the_vms_namespace_and_i
         [group],
         "groups are not shared"
     );
+}
+
+#[test]
+fn a_vm_with_a_medium_that_another_namespace_shares_no_more_is_not_placed() {
+    let key = Key::namespaced(ObjectKind::Image, "golden", "installer");
+    let mut seen = observed(Some(disk(ready_disk())));
+    let refusal = Some("no Image installer".to_owned());
+    seen.unshared_medium = Some(("iso".into(), ForeignOriginal { key: key.clone(), refusal }));
+    let plan = plan(&vm(json!(null)), &seen, &capacity());
+    let Decision::Wait(_, readiness) = plan.decision else { panic!("it is placed") };
+    assert_eq!(readiness.reason(), Reason::ImageNotShared);
+    assert_eq!(readiness.message(), "Image iso: no Image installer");
+    let Outcome::Blocked(dependencies) = plan.outcome else { panic!("it waits") };
+    assert!(dependencies.contains(&Dependency::Object(key)), "{dependencies:?}");
 }
 
 #[test]

@@ -93,6 +93,11 @@ impl Cache {
         Ok(())
     }
 
+    pub(super) fn add_reader(&self, digest: &str, namespace: &str) -> Result<()> {
+        let _changing = self.lock();
+        self.change(digest, |facts| facts.readers.insert(namespace.to_owned())).map(drop)
+    }
+
     pub(super) fn forget_reader(&self, digest: &str, namespace: &str) -> Result<()> {
         let _changing = self.lock();
         self.change(digest, |facts| facts.readers.remove(namespace)).map(drop)

@@ -7,10 +7,12 @@ use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
 use nix::fcntl::{FallocateFlags, fallocate};
 
 use super::super::files::{self, failed};
+use super::super::layout::Layout;
 use super::note::Note;
 use super::{LinuxVolumes, Result, SUFFIX, id_of_file};
 use crate::SystemError;
@@ -44,9 +46,19 @@ impl LinuxVolumes {
 
     /// Returns the bytes that the files of volumes take, by the identity of the volume.
     pub(in super::super) fn used_bytes(&self) -> Result<BTreeMap<String, u64>> {
+        self.bytes_in(Layout::volumes)
+    }
+
+    /// Returns the bytes that the files of snapshots take, by the identity of the snapshot.
+    pub(in super::super) fn snapshot_bytes(&self) -> Result<BTreeMap<String, u64>> {
+        self.bytes_in(Layout::snapshots)
+    }
+
+    /// Returns the bytes of the files in a folder of each pool, by the identity in their names.
+    fn bytes_in(&self, folder_of: impl Fn(&Layout, &str) -> PathBuf) -> Result<BTreeMap<String, u64>> {
         let mut used: BTreeMap<String, u64> = BTreeMap::new();
         for pool in self.pools()? {
-            let folder = self.layout.volumes(&pool);
+            let folder = folder_of(&self.layout, &pool);
             for name in files::names(&folder)?.iter().filter(|name| !name.starts_with(files::UNFINISHED)) {
                 let Some(id) = name.strip_suffix(SUFFIX).map(id_of_file) else { continue };
                 // A file that was removed since takes none.

@@ -212,6 +212,7 @@ fn ready_to_start() -> Observed {
         disks_to_hold: Vec::new(),
         attached: Vec::new(),
         disk_space: Default::default(),
+        bytes: None,
         last_words: None,
         still_user: false,
         console: None,

@@ -164,6 +164,10 @@ async fn each_namespace_proves_by_a_download_of_its_own_that_it_may_read_an_imag
     again.forget_reader(&friend.digest, "friend").await.expect("forgotten");
     assert_eq!(again.image(&friend).await.expect("looked"), None);
     assert!(again.image(&owner).await.expect("looked").is_some());
+    // The owner shares it.
+    again.add_reader(&friend.digest, "friend").await.expect("added");
+    assert!(cache.restarted().image(&friend).await.expect("looked").is_some());
+    again.add_reader(&"0".repeat(64), "friend").await.expect("there is nothing to do");
 }
 
 #[tokio::test]
