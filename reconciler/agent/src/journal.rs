@@ -11,7 +11,8 @@ use berth_api::console::{FIRST_SERIAL_PORT, LAST_SERIAL_PORT};
 use berth_api::hardware::{KeyboardLayout, Resolution};
 use berth_api::{
     BootSource, CpuTopology, DeviceBus, Graphics, GuestOS, HugePages, IPPoolMode, Profile, Share, VM,
-    Watchdog, former_uid, vm::InterfaceStatus,
+    Watchdog, former_uid,
+    vm::{InterfaceStatus, SecureBootKeys},
 };
 use berth_host::{DedicatedRequest, ProcessFacts};
 use berth_qemu::hypervisor::ProcessIdentity;
@@ -86,6 +87,9 @@ pub(crate) struct Journal {
     /// Set while the machine is being suspended, is suspended, or is being resumed.
     #[serde(default)]
     pub(crate) suspension: Option<Suspension>,
+    /// The keys of Secure Boot that are in its firmware's variables, as they were declared. None also while they are being enrolled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) enrolled: Option<SecureBootKeys>,
     /// The last restore whose memory was loaded, or is about to be: it is loaded once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) loaded: Option<LoadedMemory>,
@@ -306,6 +310,8 @@ pub(crate) struct RunProfile {
     pub(crate) further_serial_ports: u8,
     /// Empty: the default.
     pub(crate) boot_order: Vec<BootSource>,
+    /// None: those that come with the firmware.
+    pub(crate) secure_boot_keys: Option<SecureBootKeys>,
 }
 
 impl RunProfile {
@@ -326,6 +332,7 @@ impl RunProfile {
             sound: vm.spec.sound,
             further_serial_ports: further_serial_ports(vm),
             boot_order: vm.spec.boot_order.clone(),
+            secure_boot_keys: vm.spec.secure_boot_keys.clone(),
         }
     }
 }
@@ -464,6 +471,7 @@ impl Journal {
             stop: None,
             offline: None,
             suspension: None,
+            enrolled: None,
             loaded: None,
             boot: None,
             restarts: 0,
@@ -601,6 +609,10 @@ impl Journal {
             run.process = Some(process.identity.clone());
             run.started_at = Some(process.started_at);
             run.booted_at.get_or_insert(process.started_at);
+            // They are enrolled before it is launched. A machine that goes on with a saved state may have been started with former ones.
+            if self.enrolled.is_none() {
+                self.enrolled.clone_from(&run.profile.secure_boot_keys);
+            }
         }
         self.boot = Some(process.identity.boot_id.clone());
         self
@@ -708,6 +720,24 @@ mod tests {
             seen.push(journal.cloud_instance("i-1"));
         }
         assert_eq!(seen, ["i-1", "i-1", "i-1-2", "i-1-2", "i-1-3"]);
+    }
+
+    #[test]
+    fn keys_count_as_enrolled_once_a_machine_runs_that_was_started_with_them() {
+        let keys = |token: &str| SecureBootKeys { secret_name: "boot".into(), token: Some(token.into()) };
+        let process = ProcessFacts {
+            identity: ProcessIdentity { pid: 1, start_time: 1, boot_id: "b".into() },
+            started_at: Timestamp::UNIX_EPOCH,
+            dedicated: None,
+        };
+        let started = |declared: Option<SecureBootKeys>, enrolled: Option<SecureBootKeys>| {
+            let mut journal = Journal { enrolled, ..journal() };
+            journal.run.as_mut().expect("it runs").profile.secure_boot_keys = declared;
+            Journal::parse(journal.with_process(&process).to_value()).expect("just written").enrolled
+        };
+        assert_eq!(started(Some(keys("1")), None), Some(keys("1")));
+        assert_eq!(started(Some(keys("1")), Some(keys("2"))), Some(keys("2")), "of a saved state");
+        assert_eq!(started(None, Some(keys("2"))), Some(keys("2")), "they stay in their file");
     }
 
     #[test]

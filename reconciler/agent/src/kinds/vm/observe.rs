@@ -21,6 +21,7 @@ use super::held::held;
 use super::observed_users::GuestUsers;
 use super::pending_leases;
 use super::secrets;
+use super::secure_boot_keys::KeysToEnroll;
 use super::seed::Lan;
 use super::shutdown;
 use crate::admission::{Admission, admitted_before};
@@ -120,6 +121,8 @@ pub(crate) struct Observed {
     pub(crate) public: Vec<DeclaredAddress>,
     /// Only observed when the VM is to be started.
     pub(crate) bootstrap: Bootstrap,
+    /// Only observed when the VM is to be started.
+    pub(crate) secure_boot_keys: KeysToEnroll,
     pub(crate) host: Option<HostFacts>,
     /// CPUs and bytes of guest memory this host could give the VM if it were alone here; only observed for a start, and
     /// while the VM runs with a size other than the declared one.
@@ -216,6 +219,7 @@ pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
         cdroms: cdroms::observe(ctx, vm).await?,
         mounts: BTreeMap::new(),
         bootstrap: Bootstrap::NotObserved,
+        secure_boot_keys: KeysToEnroll::NotDue,
         host: None,
         offered: None,
         free_memory: None,
@@ -350,6 +354,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         mtus,
         public: public(&ctx.networks, &tables, vm, name),
         bootstrap: Bootstrap::NotObserved,
+        secure_boot_keys: KeysToEnroll::NotDue,
         host: None,
         offered: None,
         free_memory: None,
@@ -593,6 +598,7 @@ async fn observe_absent(
         observed.held = held(ctx, vm, &observed.journal, &host);
         observed.host = Some(host);
         observed.bootstrap = secrets::bootstrap(ctx, vm, &observed.instance).await?;
+        observed.secure_boot_keys = secrets::secure_boot_keys(ctx, vm, &observed.journal).await?;
     }
     Ok(())
 }

@@ -355,6 +355,7 @@ fn launch(vm: &VM, observed: &Observed, suspension: &Suspension) -> Plan<Step> {
     let request = LaunchRequest {
         machine: suspension.machine.clone(),
         seed: None,
+        keys: None,
         limits: limits(most, observed, host),
         dedicated: journal.run.as_ref().and_then(Run::dedicated_request),
         from_saved_state: true,
