@@ -226,6 +226,9 @@ pub(crate) struct Run {
     /// The machine as it was launched; None in the journal of an older agent.
     #[serde(default)]
     pub(crate) machine: Option<Box<MachineSpec>>,
+    /// Whether the keys of Secure Boot are enrolled when it is launched.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) enrolls: bool,
     /// The boot volume: it cannot be unplugged while the machine runs.
     pub(crate) boot_volume: String,
     /// The network interfaces it was started with, as `name/MAC`; `None` if not known.
@@ -609,8 +612,7 @@ impl Journal {
             run.process = Some(process.identity.clone());
             run.started_at = Some(process.started_at);
             run.booted_at.get_or_insert(process.started_at);
-            // They are enrolled before it is launched. A machine that goes on with a saved state may have been started with former ones.
-            if self.enrolled.is_none() {
+            if run.enrolls {
                 self.enrolled.clone_from(&run.profile.secure_boot_keys);
             }
         }
@@ -665,6 +667,7 @@ mod tests {
             uuid: None,
             profile: RunProfile::default(),
             machine: None,
+            enrolls: false,
             boot_volume: "v-1".into(),
             interfaces: None,
             token: None,
@@ -723,21 +726,23 @@ mod tests {
     }
 
     #[test]
-    fn keys_count_as_enrolled_once_a_machine_runs_that_was_started_with_them() {
+    fn keys_count_as_enrolled_once_a_machine_was_launched_that_enrolls_them() {
         let keys = |token: &str| SecureBootKeys { secret_name: "boot".into(), token: Some(token.into()) };
         let process = ProcessFacts {
             identity: ProcessIdentity { pid: 1, start_time: 1, boot_id: "b".into() },
             started_at: Timestamp::UNIX_EPOCH,
             dedicated: None,
         };
-        let started = |declared: Option<SecureBootKeys>, enrolled: Option<SecureBootKeys>| {
+        let started = |enrolls: bool, enrolled: Option<SecureBootKeys>| {
             let mut journal = Journal { enrolled, ..journal() };
-            journal.run.as_mut().expect("it runs").profile.secure_boot_keys = declared;
+            let run = journal.run.as_mut().expect("it runs");
+            run.enrolls = enrolls;
+            run.profile.secure_boot_keys = Some(keys("1"));
             Journal::parse(journal.with_process(&process).to_value()).expect("just written").enrolled
         };
-        assert_eq!(started(Some(keys("1")), None), Some(keys("1")));
-        assert_eq!(started(Some(keys("1")), Some(keys("2"))), Some(keys("2")), "of a saved state");
-        assert_eq!(started(None, Some(keys("2"))), Some(keys("2")), "they stay in their file");
+        assert_eq!(started(true, None), Some(keys("1")));
+        assert_eq!(started(false, None), None, "a saved state has the variables of its moment");
+        assert_eq!(started(false, Some(keys("1"))), Some(keys("1")));
     }
 
     #[test]

@@ -300,6 +300,7 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
         cdroms: media::recorded(&observed.cdroms),
         uuid: Some(pins.uuid.clone()),
         machine: None,
+        enrolls: keys.is_some(),
         boot_volume: boot.unwrap_or_default(),
         interfaces: Some(interface_names(vm, &journal)),
         token: vm.spec.restart_token.clone(),

@@ -259,6 +259,7 @@ pub(super) fn restored(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
         token: vm.spec.restart_token.clone(),
         process: None,
         ended: None,
+        enrolls: false,
         ..memory.run.clone()
     };
     let suspension = Suspension {
@@ -274,6 +275,8 @@ pub(super) fn restored(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
         interfaces: vm.status.as_ref().map(|status| status.interfaces.clone()).unwrap_or_default(),
         run: Some(run),
         loaded: Some(memory.restore.clone()),
+        // The state has the firmware's variables of its moment, with the keys in them.
+        enrolled: None,
         disk_places: places_in(observed, &memory.machine),
         ..observed.journal.clone()
     };

@@ -250,6 +250,7 @@ fn run() -> Run {
         uuid: None,
         profile: RunProfile::default(),
         machine: None,
+        enrolls: false,
         boot_volume: "v-root".into(),
         interfaces: None,
         token: None,

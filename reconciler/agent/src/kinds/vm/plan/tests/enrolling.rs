@@ -43,13 +43,15 @@ fn declared_keys_are_enrolled_once_and_belong_to_the_machine() {
     let (journal, request) = launched(plan(&with_keys("1"), &seen(found())));
     assert_eq!((request.machine.firmware, request.keys), (Firmware::UefiOwnKeys, Some(keys())));
     assert_eq!(journal.enrolled, None, "until it runs");
-    assert_eq!(journal.run.expect("recorded").profile.secure_boot_keys, Some(declared("1")));
+    let run = journal.run.expect("recorded");
+    assert_eq!((run.profile.secure_boot_keys, run.enrolls), (Some(declared("1")), true));
 
     let mut enrolled = seen(KeysToEnroll::NotDue);
     enrolled.journal.enrolled = Some(declared("1"));
     let (journal, request) = launched(plan(&with_keys("1"), &enrolled));
     assert_eq!((request.machine.firmware, request.keys), (Firmware::UefiOwnKeys, None));
     assert_eq!(journal.enrolled, Some(declared("1")));
+    assert!(!journal.run.expect("recorded").enrolls);
 
     let mut other = enrolled.clone();
     other.secure_boot_keys = found();
