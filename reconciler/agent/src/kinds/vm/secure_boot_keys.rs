@@ -13,7 +13,7 @@ const END: &str = "-----END CERTIFICATE-----";
 /// The keys to enroll at the next start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum KeysToEnroll {
-    /// None: the VM is not about to start, declares no keys, or has them.
+    /// The VM is not about to start, declares no keys, or has them.
     NotDue,
     /// The Secret of this name does not exist yet, or this host may not read it yet.
     Missing(String),
