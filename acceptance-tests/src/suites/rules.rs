@@ -361,6 +361,15 @@ fn living(report: &mut Report, platform: &Platform, guest: &GuestImage) -> Resul
         let text =
             http::get_within(platform.neighbour(), &address, "/cgi-bin/tpm?write=berth001", ANSWER)?;
         ensure!(field(&text, "tpm")? == "2" && field(&text, "word")? == "berth001", "{text}");
+        let boot = boot_of(platform, &address)?;
+        for power in ["Suspended", "Running"] {
+            let patch = json!({"spec": {"power": power}}).to_string();
+            kubectl.ok(&["patch", "vm", "rules", "--type", "merge", "-p", &patch])?;
+            kubectl.condition("vm/rules", "Ready=True", Some(power), SOON)?;
+        }
+        let text = http::get_within(platform.neighbour(), &address, "/cgi-bin/tpm", ANSWER)?;
+        ensure!(field(&text, "word")? == "berth001", "the TPM is suspended with its guest: {text}");
+        ensure!(boot_of(platform, &address)? == boot, "another boot");
         project.plan_is_empty()?;
         project.edit(
             "main.tf",

@@ -1,11 +1,24 @@
-//! Screen, sound, serial ports, vsock and boot order of a VM: fields, and what a plan checks.
+//! Screen, sound, serial ports, vsock, boot order and keys of Secure Boot of a VM: fields, and what a plan checks.
 
+use berth_api::Firmware;
 use tfplugin6::{AttributePath, Diagnostic, Value};
 
 use crate::{
     field::{Effect, Field, Shape},
     form::Form,
+    references::SECRET,
 };
+
+pub(super) fn secure_boot_keys() -> Field {
+    let fields = vec![
+        Field::spec("secret_name", Shape::Text(Form::DottedName))
+            .required()
+            .refers(SECRET)
+            .effect(Effect::PowerCycle),
+        Field::spec("token", Shape::Text(Form::Any)).effect(Effect::PowerCycle),
+    ];
+    Field::spec("secure_boot_keys", Shape::Object(fields)).effect(Effect::PowerCycle)
+}
 
 pub(super) fn fields() -> [Field; 6] {
     [
@@ -32,7 +45,24 @@ pub(super) fn check(config: &Value) -> Vec<Diagnostic> {
         }
     }
     found.extend(check_boot_order(config));
+    found.extend(check_secure_boot_keys(config));
     found
+}
+
+/// Refuses keys of Secure Boot for firmware without it.
+fn check_secure_boot_keys(config: &Value) -> Option<Diagnostic> {
+    let (keys, firmware) = (config.get("secure_boot_keys"), config.get("firmware"));
+    if keys.is_null() || keys.is_unknown() || firmware.is_unknown() {
+        return None;
+    }
+    let is_secure_boot = match firmware.as_str() {
+        Some(firmware) => firmware == Firmware::UEFISecureBoot.as_str(),
+        // The class may declare it.
+        None => !config.get("class").is_null(),
+    };
+    let path = AttributePath::root("secure_boot_keys");
+    let detail = format!("{path}: it needs firmware = \"UEFISecureBoot\".");
+    (!is_secure_boot).then(|| Diagnostic::error("Invalid secure_boot_keys", detail).at(path))
 }
 
 fn check_boot_order(config: &Value) -> Option<Diagnostic> {

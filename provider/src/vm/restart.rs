@@ -147,6 +147,7 @@ pub(super) fn request(change: &mut PlannedChange<'_>) {
         "max_memory",
         "huge_pages",
         "firmware",
+        "secure_boot_keys",
         "tpm",
         "cpu_topology",
         "numa_nodes",

@@ -197,6 +197,21 @@ fn vms() -> Vec<Bad> {
         everywhere(own("memory", json!("1Mi")), "memory", "\"1Mi\" is less than 16Mi"),
         everywhere(own("memory", json!("512MB")), "memory", "is not a quantity"),
         everywhere(own("firmware", json!("Coreboot")), "firmware", "is not one of"),
+        everywhere(
+            with(classless("secure_boot_keys", json!({"secret_name": "boot"})), "/cpus", json!(1)),
+            "secure_boot_keys",
+            "it needs firmware = \"UEFISecureBoot\"",
+        ),
+        everywhere(
+            with(own("firmware", json!("UEFI")), "/secure_boot_keys", json!({"secret_name": "boot"})),
+            "secure_boot_keys",
+            "it needs firmware = \"UEFISecureBoot\"",
+        ),
+        everywhere(
+            own("secure_boot_keys", json!({"secret_name": "a b"})),
+            "secure_boot_keys.secret_name",
+            "is not a name",
+        ),
         everywhere(own("uuid", json!("7f2f6d5e5c1f4c399d3a0d8c5f1b2a3c")), "uuid", "is not a UUID"),
         everywhere(own("graphics", json!("vga")), "graphics", "is not one of"),
         everywhere(

@@ -132,6 +132,7 @@ fn vm() -> Json {
     vm["usb_devices"] = json!([{"name": "licence-key", "count": 1}]);
     vm["vgpus"] = json!([{"name": "a40-8q", "count": 1}]);
     vm["shares"] = json!([{"name": "media", "tag": "films", "read_only": true}]);
+    vm["secure_boot_keys"] = json!({"secret_name": "boot", "token": "1"});
     vm["restore"] = json!({"snapshot": "s", "token": "1", "memory": true});
     vm
 }
@@ -196,6 +197,9 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/serial_number", Json::Null, Announced::PowerCycle),
         ("/firmware", json!("BIOS"), Announced::PowerCycle),
         ("/firmware", json!("UEFISecureBoot"), Announced::PowerCycle),
+        ("/secure_boot_keys", Json::Null, Announced::PowerCycle),
+        ("/secure_boot_keys/secret_name", json!("other"), Announced::PowerCycle),
+        ("/secure_boot_keys/token", json!("2"), Announced::PowerCycle),
         ("/tpm", json!(true), Announced::PowerCycle),
         ("/tpm", Json::Null, Announced::PowerCycle),
         ("/graphics", json!("VGA"), Announced::PowerCycle),

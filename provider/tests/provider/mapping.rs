@@ -42,7 +42,7 @@ fn a_vm_becomes_the_custom_resource() {
         "usb_devices": [{"name": "licence-key"}],
         "vgpus": [{"name": "a40-8q", "count": 2}],
         "shares": [{"name": "media", "tag": "films", "read_only": true}, {"name": "data"}],
-        "memory": "1Gi", "huge_pages": "1Gi", "dedicated_cpu_placement": true, "tpm": true, "cdroms": [{"image": "debian-netinst"}, {"name": "drivers", "connected": false, "boot_first": true, "guest_can_eject": false}],
+        "memory": "1Gi", "huge_pages": "1Gi", "dedicated_cpu_placement": true, "secure_boot_keys": {"secret_name": "boot", "token": "1"}, "tpm": true, "cdroms": [{"image": "debian-netinst"}, {"name": "drivers", "connected": false, "boot_first": true, "guest_can_eject": false}],
         "network_interfaces": [{"public_ip": "web"}, {"name": "lan", "network": "lan", "mac_address": "52:54:00:AB:CD:EF", "model": "rtl8139", "link": "Down"}],
         "placement": {"group": "web", "host_selector": {"disk": "ssd"}},
         "bootstrap": {"ssh_authorized_keys": ["ssh-rsa A b\n"], "hostname": "www", "domain": "example.org",
@@ -58,6 +58,10 @@ fn a_vm_becomes_the_custom_resource() {
       "class": "small",
       "memory": "1Gi",
       "hugePages": "1Gi",
+      "secureBootKeys": {
+        "secretName": "boot",
+        "token": "1"
+      },
       "tpm": true,
       "dedicatedCpuPlacement": true,
       "graphics": "None",

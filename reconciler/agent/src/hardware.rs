@@ -20,6 +20,7 @@ pub(crate) fn differences(run: &Run, vm: &VM, size: &Size, profile: &Profile) ->
         ("isolateEmulatorThread", run.isolate_emulator_thread == size.isolate_emulator_thread),
         ("hugePages", run.huge_pages == size.huge_pages),
         ("firmware", run.firmware == size.firmware.as_str()),
+        ("secureBootKeys", run.profile.secure_boot_keys == declared.secure_boot_keys),
         ("tpm", run.tpm == size.tpm),
         ("maxCpus", run.max_cpus == size.max_cpus),
         // Another number of CPUs, of places for them, or of nodes, is another topology.

@@ -11,7 +11,8 @@ use berth_api::console::{FIRST_SERIAL_PORT, LAST_SERIAL_PORT};
 use berth_api::hardware::{KeyboardLayout, Resolution};
 use berth_api::{
     BootSource, CpuTopology, DeviceBus, Graphics, GuestOS, HugePages, IPPoolMode, Profile, Share, VM,
-    Watchdog, former_uid, vm::InterfaceStatus,
+    Watchdog, former_uid,
+    vm::{InterfaceStatus, SecureBootKeys},
 };
 use berth_host::{DedicatedRequest, ProcessFacts};
 use berth_qemu::hypervisor::ProcessIdentity;
@@ -86,6 +87,9 @@ pub(crate) struct Journal {
     /// Set while the machine is being suspended, is suspended, or is being resumed.
     #[serde(default)]
     pub(crate) suspension: Option<Suspension>,
+    /// The keys of Secure Boot that are in its firmware's variables, as they were declared. None also while they are being enrolled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) enrolled: Option<SecureBootKeys>,
     /// The last restore whose memory was loaded, or is about to be: it is loaded once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) loaded: Option<LoadedMemory>,
@@ -222,6 +226,9 @@ pub(crate) struct Run {
     /// The machine as it was launched; None in the journal of an older agent.
     #[serde(default)]
     pub(crate) machine: Option<Box<MachineSpec>>,
+    /// Whether the keys of Secure Boot are enrolled when it is launched.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) enrolls: bool,
     /// The boot volume: it cannot be unplugged while the machine runs.
     pub(crate) boot_volume: String,
     /// The network interfaces it was started with, as `name/MAC`; `None` if not known.
@@ -308,6 +315,8 @@ pub(crate) struct RunProfile {
     pub(crate) vsock: bool,
     /// Empty: the default.
     pub(crate) boot_order: Vec<BootSource>,
+    /// None: those that come with the firmware.
+    pub(crate) secure_boot_keys: Option<SecureBootKeys>,
 }
 
 impl RunProfile {
@@ -329,6 +338,7 @@ impl RunProfile {
             further_serial_ports: further_serial_ports(vm),
             vsock: vm.spec.vsock,
             boot_order: vm.spec.boot_order.clone(),
+            secure_boot_keys: vm.spec.secure_boot_keys.clone(),
         }
     }
 }
@@ -467,6 +477,7 @@ impl Journal {
             stop: None,
             offline: None,
             suspension: None,
+            enrolled: None,
             loaded: None,
             boot: None,
             restarts: 0,
@@ -604,6 +615,9 @@ impl Journal {
             run.process = Some(process.identity.clone());
             run.started_at = Some(process.started_at);
             run.booted_at.get_or_insert(process.started_at);
+            if run.enrolls {
+                self.enrolled.clone_from(&run.profile.secure_boot_keys);
+            }
         }
         self.boot = Some(process.identity.boot_id.clone());
         self
@@ -656,6 +670,7 @@ mod tests {
             uuid: None,
             profile: RunProfile::default(),
             machine: None,
+            enrolls: false,
             boot_volume: "v-1".into(),
             interfaces: None,
             token: None,
@@ -711,6 +726,26 @@ mod tests {
             seen.push(journal.cloud_instance("i-1"));
         }
         assert_eq!(seen, ["i-1", "i-1", "i-1-2", "i-1-2", "i-1-3"]);
+    }
+
+    #[test]
+    fn keys_count_as_enrolled_once_a_machine_was_launched_that_enrolls_them() {
+        let keys = |token: &str| SecureBootKeys { secret_name: "boot".into(), token: Some(token.into()) };
+        let process = ProcessFacts {
+            identity: ProcessIdentity { pid: 1, start_time: 1, boot_id: "b".into() },
+            started_at: Timestamp::UNIX_EPOCH,
+            dedicated: None,
+        };
+        let started = |enrolls: bool, enrolled: Option<SecureBootKeys>| {
+            let mut journal = Journal { enrolled, ..journal() };
+            let run = journal.run.as_mut().expect("it runs");
+            run.enrolls = enrolls;
+            run.profile.secure_boot_keys = Some(keys("1"));
+            Journal::parse(journal.with_process(&process).to_value()).expect("just written").enrolled
+        };
+        assert_eq!(started(true, None), Some(keys("1")));
+        assert_eq!(started(false, None), None, "a saved state has the variables of its moment");
+        assert_eq!(started(false, Some(keys("1"))), Some(keys("1")));
     }
 
     #[test]

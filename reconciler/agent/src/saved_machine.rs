@@ -107,8 +107,9 @@ pub(crate) fn as_it_is(
             "it has shares until the next power cycle, whose state is not saved with the guest's memory";
         return Err(text.to_owned());
     }
-    if launched.tpm {
-        return Err("it has a TPM, whose state is not saved with the guest's memory".to_owned());
+    // The emulator gives QEMU the TPM's memory, which is saved with the guest's, and gets it back.
+    if machine.has_tpm == Some(false) {
+        return Err("the emulator of its TPM has ended: restart it (restartToken)".to_owned());
     }
     if machine.disks.iter().any(|disk| disk.is_encrypted) {
         let text = "it has an encrypted disk, and its memory, which has data of it, would be saved as it is";

@@ -42,6 +42,8 @@ mod offline;
 mod power;
 #[path = "agent/probes.rs"]
 mod probes;
+#[path = "agent/secure_boot_keys.rs"]
+mod secure_boot_keys;
 #[path = "agent/setup.rs"]
 mod setup;
 #[path = "agent/silence.rs"]

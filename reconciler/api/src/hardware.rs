@@ -20,7 +20,7 @@ pub const CPU_LEVELS: [&str; 4] = ["x86-64-v2", "x86-64-v2-AES", "x86-64-v3", "x
 pub enum Firmware {
     #[default]
     UEFI,
-    /// UEFI with Secure Boot: only boot loaders signed by Microsoft are started.
+    /// UEFI with Secure Boot: only boot loaders signed by Microsoft, or with keys of the VM, are started.
     UEFISecureBoot,
     BIOS,
 }

@@ -95,7 +95,7 @@ reasons! {
     WaitingForPublicIP => "Create the PublicIP, or look at it with `berth why publicip/NAME`.",
     /// The Secret with bootstrap data does not exist yet.
     WaitingForBootstrap => "Create the Secret.",
-    /// The Secret with the credentials of an Image, the keys of a guest's user, the credentials or password of a BackupRepository, or the key of a KeyClass does not exist yet, or the host may not read it yet.
+    /// The Secret with the credentials of an Image, the keys of a guest's user, the keys of Secure Boot, the credentials or password of a BackupRepository, or the key of a KeyClass does not exist yet, or the host may not read it yet.
     WaitingForSecret => "Create the Secret in the namespace of the object that names it.",
     /// The image's host has not received the whole file yet; the message has the progress.
     WaitingForUpload => "Upload the file: `berth image push FILE --name NAME`, or apply its `source.file` again with Terraform. An interrupted upload continues.",

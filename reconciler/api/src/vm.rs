@@ -10,6 +10,7 @@ mod interface;
 mod network_config;
 mod observed_addresses;
 mod restore;
+mod secure_boot_keys;
 mod status;
 mod stop_snapshot;
 mod templates;
@@ -30,6 +31,7 @@ pub use interface::{InterfaceLimits, LinkState, NetworkInterface, NicModel};
 pub use network_config::{ConfiguredRoute, InterfaceConfig};
 pub use observed_addresses::ObservedAddresses;
 pub use restore::{MOST_LISTED_SNAPSHOTS, SnapshotOfVM, VMRestore, VMRestored};
+pub use secure_boot_keys::SecureBootKeys;
 pub use status::{
     CdromStatus, CpuTime, DedicatedCpus, DiskAttachmentStatus, DiskPlace, GuestNumaNode, Hardware,
     HostRefusal, InterfacePlace, InterfaceStatus, ProcessStatus, VMStatus, VMStorage,
@@ -92,6 +94,7 @@ use crate::{
     validation = Rule::new("!has(self.hugePages) || self.hugePages == 'None' || !has(self.maxMemory)").message("hugePages and maxMemory exclude each other: memory in huge pages is allocated at the start").field_path(".hugePages"),
     validation = Rule::new("!has(self.maxCpus) || !has(self.cpus) || self.maxCpus >= self.cpus").message("maxCpus must be at least cpus").field_path(".maxCpus"),
     validation = Rule::new("!has(self.dedicatedCpuPlacement) || !self.dedicatedCpuPlacement || !has(self.maxCpus)").message("dedicatedCpuPlacement and maxCpus exclude each other: CPUs of the host are given at the start").field_path(".dedicatedCpuPlacement"),
+    validation = Rule::new("!has(self.secureBootKeys) || (has(self.firmware) ? self.firmware == 'UEFISecureBoot' : has(self.class))").message("secureBootKeys needs firmware UEFISecureBoot").field_path(".secureBootKeys"),
     validation = Rule::new("!has(self.isolateEmulatorThread) || !self.isolateEmulatorThread || has(self.class) || (has(self.dedicatedCpuPlacement) && self.dedicatedCpuPlacement)").message("isolateEmulatorThread needs dedicatedCpuPlacement").field_path(".isolateEmulatorThread"),
     validation = Rule::new("!has(self.numaNodes) || self.numaNodes <= 1 || (!has(self.maxCpus) && !has(self.maxMemory))").message("numaNodes excludes maxCpus and maxMemory: what is plugged in would be of one node").field_path(".numaNodes"),
     validation = Rule::new("!has(self.numaNodes) || self.numaNodes <= 1 || !has(self.cpus) || self.cpus % self.numaNodes == 0").message("cpus must be a multiple of numaNodes").field_path(".numaNodes"),
@@ -171,10 +174,15 @@ pub struct VMSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub huge_pages: Option<HugePages>,
     /// `UEFI`, `UEFISecureBoot` or `BIOS`. With Secure Boot the firmware starts only boot loaders that are signed with
-    /// Microsoft's keys, as those of the usual distributions and Windows are. Default: that of the class, or `UEFI`
+    /// Microsoft's keys, as those of the usual distributions and Windows are, or with `secureBootKeys`. Default: that of the class, or `UEFI`
     /// without a class. A change takes effect at the next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub firmware: Option<Firmware>,
+    /// Keys of Secure Boot of your own: the firmware starts only boot loaders that are signed with them, and none that only Microsoft's
+    /// keys have signed. Needs the firmware `UEFISecureBoot`. Default: none, and Microsoft's keys count. They are enrolled once for each
+    /// value, at the next power cycle; the guest's other firmware variables, such as boot entries, stay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secure_boot_keys: Option<SecureBootKeys>,
     /// Whether the guest has a TPM 2.0, which Windows 11 requires and which disk encryption can keep its keys in. Its memory
     /// belongs to the VM: it is kept over power cycles, also while `tpm` is false, and removed with the VM. The VM's host needs
     /// the program `swtpm`. Default: that of the class, or false without a class. A change takes effect at the next power cycle.
@@ -405,7 +413,8 @@ impl VMSpec {
     /// Returns the names of the Secrets that the VM's host has to read.
     pub fn secrets(&self) -> impl Iterator<Item = &str> {
         let of_users = self.guest_users.iter().filter_map(|user| user.ssh_authorized_keys_secret.as_deref());
-        self.bootstrap.iter().flat_map(|bootstrap| bootstrap.secrets()).chain(of_users)
+        let of_keys = self.secure_boot_keys.iter().map(|keys| keys.secret_name.as_str());
+        self.bootstrap.iter().flat_map(|bootstrap| bootstrap.secrets()).chain(of_users).chain(of_keys)
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use berth_qemu::console::ConsoleStream;
+use berth_qemu::efi_variables::SecureBootKeys;
 use berth_qemu::guest_agent::GuestAgent;
 use berth_qemu::hypervisor::{CpuTime, Limits, ProcessIdentity, ProcessState};
 use berth_qemu::machine::{DiskSpec, MachineSpec, Medium, NicSpec, PciDeviceSpec, UsbDeviceSpec, VgpuSpec};
@@ -222,6 +223,8 @@ pub struct LaunchRequest {
     pub machine: MachineSpec,
     /// None: the machine keeps the bootstrap data that the instance was last started with, as [`Machines::bootstrap_data`] lists it.
     pub seed: Option<Seed>,
+    /// The keys of Secure Boot to enroll, for a machine with firmware of own keys. None: those that were enrolled last stay.
+    pub keys: Option<SecureBootKeys>,
     pub limits: Limits,
     /// Whether each virtual CPU has a CPU of the host for itself. None: machines share those that are not given away.
     pub dedicated: Option<DedicatedRequest>,

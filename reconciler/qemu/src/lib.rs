@@ -11,6 +11,7 @@
 //!      ◀── shares          whether its folders of the host are served
 //!      ◀── nics            its network cards
 //!      ◀── saved_state     its memory and devices, saved to a file and loaded again
+//!  efi_variables   the file of UEFI variables, and the keys of Secure Boot in it
 //!  nbd         a disk that QEMU or qemu-nbd exports, read and written
 //!  guest_agent, console    the agent in the guest, its serial console and its screen
 //! ```
@@ -29,6 +30,7 @@ pub mod console;
 pub mod cpu_models;
 pub mod cpus;
 mod devices;
+pub mod efi_variables;
 #[cfg(feature = "fake")]
 pub mod fake;
 pub mod guest_agent;

@@ -367,7 +367,7 @@ impl Topology {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MachineFiles {
     pub paths: MachinePaths,
-    /// Present exactly for [`Firmware::Uefi`] and [`Firmware::UefiSecureBoot`].
+    /// Present exactly for firmware other than [`Firmware::Bios`].
     pub uefi: Option<UefiFiles>,
     /// A raw image with the bootstrap data (NoCloud), presented to the guest as a read-only disk.
     pub seed: Option<PathBuf>,
@@ -457,8 +457,10 @@ pub enum Accelerator {
 pub enum Firmware {
     Bios,
     Uefi,
-    /// UEFI that starts only what is signed with the keys in its variables.
+    /// UEFI that starts only what is signed with the keys in its variables, which come with the firmware.
     UefiSecureBoot,
+    /// The same, with keys that were enrolled.
+    UefiOwnKeys,
 }
 
 /// The files of UEFI firmware.

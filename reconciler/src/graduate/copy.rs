@@ -111,7 +111,9 @@ fn secrets_of(object: &Object) -> impl Iterator<Item = (String, String)> {
         "VM" => {
             let users = spec["guestUsers"].as_array().into_iter().flatten();
             let bootstrap = ["secretName", "sshAuthorizedKeysSecret"].map(|key| &spec["bootstrap"][key]);
-            bootstrap.into_iter().chain(users.map(|user| &user["sshAuthorizedKeysSecret"])).collect()
+            let keys = &spec["secureBootKeys"]["secretName"];
+            let of_users = users.map(|user| &user["sshAuthorizedKeysSecret"]);
+            bootstrap.into_iter().chain(of_users).chain([keys]).collect()
         }
         "Image" => vec![&spec["source"]["secretName"]],
         "KeyClass" => vec![&spec["secret"]["name"]],

@@ -30,6 +30,7 @@ mod offline;
 mod plan;
 mod probing;
 mod secrets;
+mod secure_boot_keys;
 mod seed;
 mod shutdown;
 mod status;

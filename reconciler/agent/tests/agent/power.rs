@@ -376,7 +376,7 @@ async fn the_system_of_an_image_is_that_of_the_vms_that_boot_from_it_and_declare
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tpm_comes_with_a_power_cycle_and_its_end_is_reported_until_a_restart() {
+async fn a_tpm_comes_with_a_power_cycle_and_a_suspension_and_its_end_is_reported_until_a_restart() {
     let fixture = booted().await;
     fixture.change::<VM>("web", json!({"tpm": true})).await;
     let is_pending = |vm: &VM| vm.status.as_ref().is_some_and(|status| status.pending_power_cycle == ["tpm"]);
@@ -386,6 +386,10 @@ async fn a_tpm_comes_with_a_power_cycle_and_its_end_is_reported_until_a_restart(
         let hardware = vm.status.as_ref().and_then(|status| status.hardware.clone()).unwrap_or_default();
         hardware.tpm == Some(true) && is_ready(vm, "Running")
     };
+    fixture.until::<VM>("web", has).await;
+    fixture.change::<VM>("web", json!({"power": "Suspended"})).await;
+    fixture.until::<VM>("web", |vm| is_ready(vm, "Suspended")).await;
+    fixture.change::<VM>("web", json!({"power": "Running"})).await;
     fixture.until::<VM>("web", has).await;
     let set_ended = |ended: bool| {
         fixture.system.hypervisor().set_behaviour(INSTANCE, |behaviour| behaviour.tpm_ended = ended);

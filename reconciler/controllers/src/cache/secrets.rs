@@ -120,21 +120,21 @@ mod tests {
     }
 
     #[test]
-    fn a_vm_needs_the_secret_of_its_bootstrap_data_and_those_of_its_keys() {
+    fn a_vm_needs_the_secrets_of_its_bootstrap_data_and_those_of_keys() {
         let vm = |bootstrap: serde_json::Value| -> VM {
             let users = [("a", Some("of-a")), ("b", None)];
             let users = users
                 .map(|(name, secret)| serde_json::json!({"name": name, "sshAuthorizedKeysSecret": secret}));
             serde_json::from_value(serde_json::json!({"metadata": {"name": "web", "namespace": "ns"},
-                "spec": {"disks": [], "bootstrap": bootstrap, "guestUsers": users},
+                "spec": {"disks": [], "bootstrap": bootstrap, "guestUsers": users, "secureBootKeys": {"secretName": "boot"}},
                 "status": {"observedGeneration": 1, "binding": {"host": "h1", "epoch": 1}}}))
             .expect("a VM")
         };
         let names =
             |bootstrap| NeededSecret::of(&vm(bootstrap)).into_iter().map(|s| s.name).collect::<Vec<_>>();
         let both = serde_json::json!({"secretName": "data", "sshAuthorizedKeysSecret": "keys"});
-        assert_eq!(names(both), ["data", "keys", "of-a"]);
-        assert_eq!(names(serde_json::json!({"sshAuthorizedKeysSecret": "keys"})), ["keys", "of-a"]);
-        assert_eq!(names(serde_json::json!({})), ["of-a"]);
+        assert_eq!(names(both), ["data", "keys", "of-a", "boot"]);
+        assert_eq!(names(serde_json::json!({"sshAuthorizedKeysSecret": "keys"})), ["keys", "of-a", "boot"]);
+        assert_eq!(names(serde_json::json!({})), ["of-a", "boot"]);
     }
 }

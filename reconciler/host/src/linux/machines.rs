@@ -22,6 +22,7 @@ mod kept_states;
 mod logs;
 mod space;
 mod state;
+mod variables;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -33,10 +34,10 @@ use std::time::Duration;
 
 use berth_qemu::console::ConsoleStream;
 use berth_qemu::hypervisor::{CpuTime, FoundQemu, Hypervisor, ProcessIdentity};
-use berth_qemu::installation::{Installation, UefiFirmware};
+use berth_qemu::installation::Installation;
 use berth_qemu::machine::{
-    Confinement, DiskKey, DiskSpec, Firmware, LaunchSpec, MachineFiles, MachinePaths, MachineSpec, Medium,
-    NicSpec, TpmFiles, UefiFiles, UsbDeviceSpec, VgpuSpec, serial_log_name,
+    Confinement, DiskKey, DiskSpec, LaunchSpec, MachineFiles, MachinePaths, MachineSpec, Medium, NicSpec,
+    TpmFiles, UefiFiles, UsbDeviceSpec, VgpuSpec, serial_log_name,
 };
 use berth_qemu::nics::LentTap;
 use berth_qemu::process::{self, Claims, LaunchError, LocalHypervisor, RunAs};
@@ -153,7 +154,7 @@ impl LinuxMachines {
 
     /// Creates the machine's files and returns its full description.
     async fn prepare(&self, request: &LaunchRequest, qemu: &Installation) -> Result<LaunchSpec> {
-        let LaunchRequest { machine, seed, from_saved_state, .. } = request.clone();
+        let LaunchRequest { machine, seed, keys, from_saved_state, .. } = request.clone();
         let folder = self.layout.instance(&machine.instance);
         let mut files = MachineFiles::new(self.paths(&machine.instance));
         let (users, layout, disks) = (self.users.clone(), self.layout.clone(), machine.disks.clone());
@@ -161,13 +162,9 @@ impl LinuxMachines {
         let mut cdroms = machine.cdroms.clone();
         let instance = machine.instance.clone();
         let paths = files.paths.clone();
-        // With Secure Boot the variables contain keys: each firmware has its own.
-        let (firmware, vars) = match machine.firmware {
-            Firmware::Bios => (None, "vars.fd"),
-            Firmware::Uefi => (Some(uefi(qemu)?), "vars.fd"),
-            Firmware::UefiSecureBoot => (Some(secure_boot(qemu)?), "vars-secure-boot.fd"),
-        };
-        let vars = folder.join(vars);
+        let firmware = variables::firmware(qemu, machine.firmware)?;
+        let vars = folder.join(variables::file_name(machine.firmware));
+        let keys = variables::Keys::of(machine.firmware, keys);
         let data = BootstrapFiles::new(seed, &folder);
         (files.seed, files.sysprep) = (data.seed_file(), data.sysprep_file());
         files.fw_cfg = data.fw_cfg();
@@ -189,7 +186,7 @@ impl LinuxMachines {
             remove_folder(&paths.directory)?;
             link_names(&folder, &paths)?;
             if let Some(template) = template {
-                ensure_vars(&vars, &template, user.as_ref())?;
+                variables::ensure(&vars, &template, &keys, user.as_ref())?;
             }
             if !from_saved_state {
                 files::remove_if_there(&state).map_err(failed("remove", &state))?;
@@ -542,32 +539,6 @@ fn foreign_process(qemu: &FoundQemu) -> ForeignObject {
     };
     let name: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
     ForeignObject { kind: ForeignKind::Process, name: format!("{} {name}", qemu.identity.pid), detail }
-}
-
-/// Returns UEFI firmware, preferably without Secure Boot: guests are arbitrary images.
-fn uefi(qemu: &Installation) -> Result<&UefiFirmware> {
-    let firmware = qemu.uefi.iter().find(|f| !f.secure_boot).or(qemu.uefi.first());
-    firmware.ok_or(SystemError::ProgramMissing {
-        program: "UEFI firmware",
-        advice: "VMs with firmware UEFI need it (Debian, Ubuntu: apt install ovmf; Fedora: dnf install edk2-ovmf)",
-    })
-}
-
-/// Returns UEFI firmware with Secure Boot, whose variables contain the keys.
-fn secure_boot(qemu: &Installation) -> Result<&UefiFirmware> {
-    qemu.uefi.iter().find(|f| f.secure_boot).ok_or(SystemError::ProgramMissing {
-        program: "UEFI firmware with Secure Boot",
-        advice: "VMs with firmware UEFISecureBoot need it (Debian, Ubuntu: apt install ovmf; Fedora: dnf install edk2-ovmf)",
-    })
-}
-
-/// Boot entries that the guest wrote persist over restarts.
-fn ensure_vars(vars: &Path, template: &Path, owner: Option<&RunAs>) -> Result<()> {
-    if !vars.try_exists().map_err(failed("look for", vars))? {
-        let bytes = fs::read(template).map_err(failed("read", template))?;
-        files::write_atomic(vars, &bytes, 0o600)?;
-    }
-    files::give(vars, owner)
 }
 
 /// Symbolic links in the directory are removed, not followed.

@@ -305,7 +305,9 @@ fn needed(spec: &Value, sources: &[Source]) -> Vec<String> {
     for cdrom in list(spec, "cdroms") {
         found.extend(text(cdrom, "/image").map(|name| ("Image", name)));
     }
-    for pointer in ["/bootstrap/secretName", "/bootstrap/sshAuthorizedKeysSecret"] {
+    for pointer in
+        ["/bootstrap/secretName", "/bootstrap/sshAuthorizedKeysSecret", "/secureBootKeys/secretName"]
+    {
         found.extend(text(spec, pointer).map(|name| ("Secret", name)));
     }
     for user in list(spec, "guestUsers") {

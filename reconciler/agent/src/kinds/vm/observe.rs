@@ -21,6 +21,7 @@ use super::held::held;
 use super::observed_users::GuestUsers;
 use super::pending_leases;
 use super::secrets;
+use super::secure_boot_keys::KeysToEnroll;
 use super::seed::Lan;
 use super::shutdown;
 use super::vsock;
@@ -124,6 +125,8 @@ pub(crate) struct Observed {
     pub(crate) public: Vec<DeclaredAddress>,
     /// Only observed when the VM is to be started.
     pub(crate) bootstrap: Bootstrap,
+    /// Only observed when the VM is to be started.
+    pub(crate) secure_boot_keys: KeysToEnroll,
     pub(crate) host: Option<HostFacts>,
     /// The context id of its vsock device; only observed when the VM is to be started with one. None also on a host without such devices.
     pub(crate) vsock_cid: Option<u32>,
@@ -222,6 +225,7 @@ pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
         cdroms: cdroms::observe(ctx, vm).await?,
         mounts: BTreeMap::new(),
         bootstrap: Bootstrap::NotObserved,
+        secure_boot_keys: KeysToEnroll::NotDue,
         host: None,
         vsock_cid: None,
         offered: None,
@@ -358,6 +362,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         mtus,
         public: public(&ctx.networks, &tables, vm, name),
         bootstrap: Bootstrap::NotObserved,
+        secure_boot_keys: KeysToEnroll::NotDue,
         host: None,
         vsock_cid: None,
         offered: None,
@@ -603,6 +608,7 @@ async fn observe_absent(
         observed.host = Some(host);
         observed.vsock_cid = vsock::choose(ctx, vm, &observed.instance, &observed.journal).await?;
         observed.bootstrap = secrets::bootstrap(ctx, vm, &observed.instance).await?;
+        observed.secure_boot_keys = secrets::secure_boot_keys(ctx, vm, &observed.journal).await?;
     }
     Ok(())
 }

@@ -238,6 +238,7 @@ async fn launch(ctx: &Context, found: &Found, restart: &OfflineRestart) -> Resul
     let request = LaunchRequest {
         machine,
         seed: None,
+        keys: None,
         limits: limits_with(most, restart.cpu, &host),
         dedicated: journal.run.as_ref().and_then(Run::dedicated_request),
         from_saved_state: false,

@@ -3,6 +3,7 @@
 mod cards;
 mod devices;
 mod due;
+mod enrolling;
 mod interfaces;
 mod lan_addresses;
 pub(super) mod offline;

@@ -7,8 +7,10 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
 
 use super::bootstrap::Bootstrap;
+use super::secure_boot_keys::KeysToEnroll;
 use crate::context::Context;
 use crate::error::Error;
+use crate::journal::Journal;
 use crate::typed_api::TypedApi;
 
 /// How long an answer is awaited. It takes longer until a dead connection is noticed, and a guest that is restarted without the Secret
@@ -72,4 +74,22 @@ pub(super) async fn bootstrap(ctx: &Context, vm: &VM, instance: &str) -> Result<
     }
     let of = |index: usize| found.get(index).and_then(Option::as_deref);
     Ok(Bootstrap::of(vm, of(0), of(1)))
+}
+
+/// Observes the keys of Secure Boot that are to be enrolled when the VM is started next.
+pub(super) async fn secure_boot_keys(
+    ctx: &Context,
+    vm: &VM,
+    journal: &Journal,
+) -> Result<KeysToEnroll, Error> {
+    let Some(declared) = vm.spec.secure_boot_keys.as_ref() else { return Ok(KeysToEnroll::NotDue) };
+    if journal.enrolled.as_ref() == Some(declared) {
+        return Ok(KeysToEnroll::NotDue);
+    }
+    let name = &declared.secret_name;
+    Ok(match read(ctx, vm, name, "read the Secret with keys of Secure Boot").await? {
+        SecretRead::Found(secret) => KeysToEnroll::of(name, &secret),
+        SecretRead::Missing | SecretRead::Denied => KeysToEnroll::Missing(name.clone()),
+        SecretRead::Unanswered(why) => KeysToEnroll::Unreadable(why),
+    })
 }

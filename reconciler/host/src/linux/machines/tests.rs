@@ -3,7 +3,8 @@
 use berth_qemu::block::{Devices, Unplugged};
 use berth_qemu::hypervisor::Limits;
 use berth_qemu::machine::{
-    Accelerator, Bus, Cache, DiskSpec, Format, Graphics, NIC_PORTS, NicModel, NicSpec, Tap, Topology,
+    Accelerator, Bus, Cache, DiskSpec, Firmware, Format, Graphics, NIC_PORTS, NicModel, NicSpec, Tap,
+    Topology,
 };
 use berth_qemu::nics::{self, NicError, ObservedNic};
 use berth_qemu::power;
@@ -112,6 +113,7 @@ async fn machine(system: &LinuxSystem, instance: &str, firmware: Firmware) -> La
             unattend: Some("<unattend/>".to_owned()),
             ..Seed::default()
         }),
+        keys: None,
         limits: Limits::default(),
         dedicated: None,
         from_saved_state: false,

@@ -25,6 +25,7 @@ use super::super::vsock;
 use super::cards::{links_down, model_of, nic_id, queues_of, recorded_name};
 use super::devices::{self, HeldDevices};
 use super::due::ended;
+use super::enrolling;
 use super::lan_addresses;
 use super::seeding;
 use super::{Observed, Step, obstacle, pins, write_journal};
@@ -104,6 +105,7 @@ fn prepared<'a>(vm: &VM, observed: &'a Observed) -> Result<Prepared<'a>, Plan<St
         return Err(waits(Reason::WaitingForPublicIP, text));
     }
     seeding::ready(vm, observed)?;
+    enrolling::ready(vm, observed, &size)?;
     let Some(host) = &observed.host else {
         return Err(waits(Reason::Starting, "the host is being looked at".to_owned()).requeue_after(LOOK_FOR));
     };
@@ -287,7 +289,8 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
     journal.vgpus.clone_from(&devices.vgpus);
     // It is of the machine before.
     journal.offline = None;
-    let (mut journal, seed) = seeding::seeded(vm, observed, journal);
+    let (journal, seed) = seeding::seeded(vm, observed, journal);
+    let (mut journal, keys) = enrolling::due(observed, journal);
     journal.restarts += i64::from(is_restart);
     let boot = observed.disks.iter().find(|d| d.boot).and_then(|d| d.volume_id.clone());
     journal.run = Some(Run {
@@ -308,6 +311,7 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
         cdroms: media::recorded(&observed.cdroms),
         uuid: Some(pins.uuid.clone()),
         machine: None,
+        enrolls: keys.is_some(),
         boot_volume: boot.unwrap_or_default(),
         interfaces: Some(interface_names(vm, &journal)),
         token: vm.spec.restart_token.clone(),
@@ -342,11 +346,7 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
         max_memory_bytes: size.max_memory.filter(|most| *most > memory),
         huge_page_bytes: size.huge_pages.bytes(),
         accelerator: host.accelerator,
-        firmware: match size.firmware {
-            Firmware::BIOS => machine::Firmware::Bios,
-            Firmware::UEFI => machine::Firmware::Uefi,
-            Firmware::UEFISecureBoot => machine::Firmware::UefiSecureBoot,
-        },
+        firmware: enrolling::firmware(vm, &size),
         machine_type: pins.machine_type,
         cpu_model,
         disks: pins::disks(observed, &journal.disk_places),
@@ -371,6 +371,7 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
     let request = LaunchRequest {
         machine,
         seed,
+        keys,
         limits: limits(size.max_memory.unwrap_or(memory), observed, host),
         dedicated: journal.run.as_ref().and_then(Run::dedicated_request),
         from_saved_state: false,

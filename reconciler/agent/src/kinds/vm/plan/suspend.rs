@@ -260,6 +260,7 @@ pub(super) fn restored(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
         token: vm.spec.restart_token.clone(),
         process: None,
         ended: None,
+        enrolls: false,
         ..memory.run.clone()
     };
     let suspension = Suspension {
@@ -275,6 +276,8 @@ pub(super) fn restored(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
         interfaces: vm.status.as_ref().map(|status| status.interfaces.clone()).unwrap_or_default(),
         run: Some(run),
         loaded: Some(memory.restore.clone()),
+        // The state has the firmware's variables of its moment, with the keys in them.
+        enrolled: None,
         disk_places: places_in(observed, &memory.machine),
         ..observed.journal.clone()
     };
@@ -359,6 +362,7 @@ fn launch(vm: &VM, observed: &Observed, suspension: &Suspension) -> Plan<Step> {
     let request = LaunchRequest {
         machine,
         seed: None,
+        keys: None,
         limits: limits(most, observed, host),
         dedicated: journal.run.as_ref().and_then(Run::dedicated_request),
         from_saved_state: true,

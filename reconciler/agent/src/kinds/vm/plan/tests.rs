@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use super::super::bootstrap::Bootstrap;
 use super::super::declared_disks::{DeclaredDisk, User};
 use super::super::observe::DeclaredAddress;
+use super::super::secure_boot_keys::KeysToEnroll;
 use super::super::status::{restarted, status, transition, without_progress};
 use super::*;
 use crate::admission::Admission;
@@ -29,6 +30,7 @@ use crate::restores::VmRestore;
 mod always;
 mod devices;
 mod ended;
+mod enrolling;
 mod interfaces;
 mod media;
 mod offline;
@@ -201,6 +203,7 @@ fn ready_to_start() -> Observed {
         mtus: [("berth-shared/default".to_owned(), 1500)].into(),
         public: Vec::new(),
         bootstrap: Bootstrap::Found(Box::default()),
+        secure_boot_keys: KeysToEnroll::NotDue,
         host: Some(host()),
         vsock_cid: None,
         offered: Some((16, 7 << 30)),
@@ -251,6 +254,7 @@ fn run() -> Run {
         uuid: None,
         profile: RunProfile::default(),
         machine: None,
+        enrolls: false,
         boot_volume: "v-root".into(),
         interfaces: None,
         token: None,

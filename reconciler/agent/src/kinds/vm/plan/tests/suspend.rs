@@ -71,7 +71,8 @@ fn written(plan: &Plan<Step>) -> Journal {
 }
 
 #[test]
-fn a_tpm_shares_encryption_and_a_medium_in_a_drive_hold_back_a_suspension_while_the_guest_runs_on() {
+fn a_tpm_without_its_emulator_shares_encryption_and_a_medium_in_a_drive_hold_back_a_suspension_while_the_guest_runs_on()
+ {
     let refused = |observed: &Observed| {
         let plan = plan(&suspended_vm(), observed);
         assert_eq!(plan.steps, []);
@@ -87,7 +88,11 @@ fn a_tpm_shares_encryption_and_a_medium_in_a_drive_hold_back_a_suspension_while_
     let mut with_tpm = running(RunState::Running, None);
     let run = with_tpm.journal.run.as_mut().expect("it runs");
     run.machine.as_mut().expect("recorded").tpm = true;
-    assert!(refused(&with_tpm).contains("TPM"));
+    with_tpm.machine.as_mut().expect("it runs").has_tpm = Some(false);
+    assert!(refused(&with_tpm).contains("the emulator of its TPM has ended"));
+    with_tpm.machine.as_mut().expect("it runs").has_tpm = Some(true);
+    let saved = written(&plan(&suspended_vm(), &with_tpm)).suspension.expect("recorded");
+    assert!(saved.machine.tpm, "the TPM's memory is a part of the state");
 
     let mut with_share = running(RunState::Running, None);
     let run = with_share.journal.run.as_mut().expect("it runs");
