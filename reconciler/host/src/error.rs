@@ -10,6 +10,8 @@ use berth_qemu::hypervisor::LendError;
 use berth_qemu::process::{LaunchError, ProcessError};
 use berth_qemu::qmp::QmpError;
 
+use crate::VaultProblem;
+
 /// Why a [`System`](super::System) operation failed. Variants are named by the attempt or by the problem.
 #[derive(Debug, thiserror::Error)]
 pub enum SystemError {
@@ -84,6 +86,9 @@ pub enum SystemError {
     /// The repository does not have it, or not all of it as it was written.
     #[error("backup {backup} in {repository}: {detail}")]
     BackupLost { backup: String, repository: String, detail: String },
+    /// A Vault that has the key of a class.
+    #[error("{vault}: {detail}")]
+    Vault { vault: String, problem: VaultProblem, detail: String },
     /// A folder for backups.
     #[error("folder for backups {name}: {detail}")]
     BackupFolder { name: String, detail: String },
