@@ -57,6 +57,7 @@ mod huge_pages;
 mod index;
 mod journal;
 mod key;
+mod key_provider;
 mod kinds;
 mod lease;
 mod lease_watcher;

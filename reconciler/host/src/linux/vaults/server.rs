@@ -96,7 +96,9 @@ impl<'a> Server<'a> {
             }
             400 => (
                 VaultProblem::Refused,
-                format!("the key {key} at {mount} does not do it: it may be another one"),
+                format!(
+                    "the key {key} at {mount} is not usable: it may be another one than before, or of a type that does not encrypt"
+                ),
             ),
             401 | 403 => {
                 let advice = format!(
