@@ -13,11 +13,14 @@ async fn apply(client: &Client, spec: Value) -> String {
     refused.map(|error| format!("{error:#}")).unwrap_or_default()
 }
 
-/// A class with a key in a Vault, with one change.
+/// A class with a key in a Vault, with one change. Null: without that.
 fn vault(name: &str, value: Value) -> Value {
     let mut vault =
         json!({"address": "https://vault.example:8200", "key": "berth", "tokenSecret": {"name": "t"}});
-    vault[name] = value;
+    match value {
+        Value::Null => drop(vault.as_object_mut().and_then(|fields| fields.remove(name))),
+        value => vault[name] = value,
+    }
     json!({"vault": vault})
 }
 
@@ -54,7 +57,7 @@ async fn a_class_has_one_key_which_stays_and_one_way_to_it_which_may_change() {
     }
     let refused = apply(&client, json!({"secret": {"name": "s"}})).await;
     assert!(refused.contains("cannot change"), "{refused}");
-    let mut by_role = vault("appRole", role);
-    by_role["vault"]["tokenSecret"] = Value::Null;
+    let mut by_role = vault("tokenSecret", Value::Null);
+    by_role["vault"]["appRole"] = role;
     assert_eq!(apply(&client, by_role).await, "");
 }
