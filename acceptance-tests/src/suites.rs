@@ -49,6 +49,7 @@ pub mod terraform_new;
 pub mod tofu;
 pub mod upgrade;
 pub mod uploads;
+pub mod vault_keys;
 pub mod verbs;
 pub mod vm_names;
 
