@@ -79,9 +79,10 @@ impl DiskKeys {
         let name = name_of(class);
         locked(&self.read).remove(&name);
         let key = match (&class.spec.secret, &class.spec.vault) {
-            (Some(secret), _) => KeyProvider::Secret(self.key_in_secret(class, secret).await?),
+            (Some(secret), _) => KeyProvider::Secret(Box::new(self.key_in_secret(class, secret).await?)),
             (None, Some(vault)) => {
-                KeyProvider::Vault(VaultKey::new(&name, self.vault_access(class, vault).await?))
+                let access = self.vault_access(class, vault).await?;
+                KeyProvider::Vault(Box::new(VaultKey::new(&name, access)))
             }
             (None, None) => {
                 let text = format!("KeyClass {name} has neither secret nor vault");

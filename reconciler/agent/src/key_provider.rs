@@ -32,8 +32,8 @@ impl Missing {
 /// The key of a class.
 #[derive(Debug)]
 pub(crate) enum KeyProvider {
-    Secret(WrappingKey),
-    Vault(VaultKey),
+    Secret(Box<WrappingKey>),
+    Vault(Box<VaultKey>),
 }
 
 /// A key that a Vault has.
@@ -168,7 +168,7 @@ mod tests {
             ca: None,
             login: VaultLogin::Token(token.to_owned().into()),
         };
-        KeyProvider::Vault(VaultKey::new("ns/vault", access))
+        KeyProvider::Vault(Box::new(VaultKey::new("ns/vault", access)))
     }
 
     fn system() -> FakeSystem {

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Conditions, ObjectUser, ResourceName};
 
-/// The key that protects the keys of encrypted Disks, in a Secret or in a Vault. Disks of its namespace name it; one in `berth-shared` is there for every
-/// namespace. A Disk that names another class than before gets its key protected by that one, while its VM runs.
+/// The key that protects the keys of encrypted Disks, in a Secret or in a Vault. Disks of its namespace name it; one in `berth-shared` is
+/// there for every namespace. A Disk that names another class than before gets its key protected by that one, while its VM runs.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "berth.dev",
@@ -33,7 +33,7 @@ use crate::{Conditions, ObjectUser, ResourceName};
 #[x_kube(
     validation = Rule::new("has(self.secret) != has(self.vault)").message("set either secret or vault"),
     validation = Rule::new("has(self.secret) == has(oldSelf.secret) && (!has(self.secret) || self.secret == oldSelf.secret)").message("secret cannot change: create another KeyClass, and have the disks name that one").field_path(".secret"),
-    validation = Rule::new("has(self.vault) == has(oldSelf.vault) && (!has(self.vault) || (self.vault.mount == oldSelf.vault.mount && self.vault.key == oldSelf.vault.key && has(self.vault.namespace) == has(oldSelf.vault.namespace) && (!has(self.vault.namespace) || self.vault.namespace == oldSelf.vault.namespace)))").message("mount, key and namespace cannot change: create another KeyClass, and have the disks name that one").field_path(".vault")
+    validation = Rule::new("has(self.vault) == has(oldSelf.vault) && (!has(self.vault) || (self.vault.mount == oldSelf.vault.mount && self.vault.key == oldSelf.vault.key && has(self.vault.__namespace__) == has(oldSelf.vault.__namespace__) && (!has(self.vault.__namespace__) || self.vault.__namespace__ == oldSelf.vault.__namespace__)))").message("mount, key and namespace cannot change: create another KeyClass, and have the disks name that one").field_path(".vault")
 )]
 pub struct KeyClassSpec {
     /// The key, in a Secret. Set either this or `vault`. Cannot change: to use another key, create another KeyClass and have the disks
@@ -77,14 +77,20 @@ pub struct VaultKey {
     pub address: String,
     /// The path at which the transit engine is mounted. Default `transit`. Cannot change.
     #[serde(default = "default_mount")]
-    #[schemars(length(min = 1, max = 128), regex(pattern = r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*$"))]
+    #[schemars(
+        length(min = 1, max = 128),
+        regex(pattern = r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*$")
+    )]
     pub mount: String,
     /// The name of the key in the transit engine, of a type that encrypts, such as `aes256-gcm96`. It has to exist. Cannot change.
     #[schemars(length(min = 1, max = 128), regex(pattern = r"^[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?$"))]
     pub key: String,
     /// The namespace of the Vault that has the engine, the key and the AppRole, for a Vault with namespaces. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 128), regex(pattern = r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*$"))]
+    #[schemars(
+        length(min = 1, max = 128),
+        regex(pattern = r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*$")
+    )]
     pub namespace: Option<String>,
     /// Certificates in PEM that are trusted beside those of the host, in a Secret. Default of its `key`: `ca.crt`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
