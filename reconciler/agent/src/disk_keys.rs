@@ -1,7 +1,6 @@
 //! The keys of KeyClasses that were read, and the keys of disks that are being made: in memory only.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,12 +13,13 @@ use tokio::time::Instant;
 
 use crate::credentials::{Secrets, Unread};
 use crate::key_provider::{KeyProvider, Missing, VaultKey};
-use crate::sealing::{WrappingKey, new_disk_key};
+use crate::sealing::{WrappingKey, id_of_disk_key, new_disk_key};
+use crate::vault_requests::VaultRequests;
 
 /// How long a key that was read opens others before its Secret is read again, and how long a Vault that has opened one is not asked again.
 const FRESH: SignedDuration = SignedDuration::from_secs(60);
-/// How long a Vault that did not answer is not asked again: many disks may wait for it.
-const SILENCE: Duration = Duration::from_secs(8);
+/// How long a key that a Vault has sealed is the answer to the same request.
+const SEALED: Duration = Duration::from_secs(60);
 
 /// The keys of classes that were read, and the keys of disks that are being made.
 pub(crate) struct DiskKeys {
@@ -31,8 +31,12 @@ pub(crate) struct DiskKeys {
     new: Mutex<BTreeMap<String, SealedKey>>,
     /// When Vaults have opened keys, and which, by the volumes and snapshots that hold them.
     opened: Mutex<BTreeMap<String, (Timestamp, SealedKey)>>,
-    /// When Vaults have not answered, by the names of the classes.
-    silent: Mutex<BTreeMap<String, (Instant, Missing)>>,
+    opens: VaultRequests<DiskKey>,
+    seals: VaultRequests<SealedKey>,
+    /// The keys that Vaults have sealed, by what they were asked.
+    sealed: Mutex<BTreeMap<String, (Instant, SealedKey)>>,
+    /// The new keys that Vaults have not sealed yet, by the volumes.
+    unsealed: Mutex<BTreeMap<String, DiskKey>>,
 }
 
 /// The name of a class as the sealed keys have it.
@@ -52,7 +56,10 @@ impl DiskKeys {
             read: Mutex::default(),
             new: Mutex::default(),
             opened: Mutex::default(),
-            silent: Mutex::default(),
+            opens: VaultRequests::default(),
+            seals: VaultRequests::default(),
+            sealed: Mutex::default(),
+            unsealed: Mutex::default(),
         }
     }
 
@@ -158,7 +165,7 @@ impl DiskKeys {
     /// Opens a key for a volume or a snapshot. A Vault is asked once a minute for each of them.
     pub(crate) async fn open(
         &self,
-        with: &KeyProvider,
+        with: &Arc<KeyProvider>,
         sealed: &SealedKey,
         holder: &str,
         now: Timestamp,
@@ -174,55 +181,49 @@ impl DiskKeys {
         {
             return Ok(key);
         }
-        let opened = self.asked(with, with.open(self.system.as_ref(), sealed)).await;
-        let mut times = locked(&self.opened);
-        match &opened {
-            Ok(_) => times.insert(holder.to_owned(), (now, sealed.clone())),
-            Err(_) => times.remove(holder),
-        };
-        drop(times);
+        let (provider, system, key) = (Arc::clone(with), Arc::clone(&self.system), sealed.clone());
+        let work = async move { provider.open(system.as_ref(), &key).await };
+        let name = format!("{holder} {} {}", with.id(), sealed.sealed);
+        let opened = self.opens.ask(with.class(), &name, work).await;
+        if opened.is_ok() {
+            locked(&self.opened).insert(holder.to_owned(), (now, sealed.clone()));
+        } else {
+            locked(&self.opened).remove(holder);
+            // A token that was replaced is read the next time.
+            locked(&self.read).remove(with.class());
+        }
         opened
     }
 
-    /// Seals the key of a disk for the n-th time.
+    /// Seals the key of a disk for the n-th time, for a volume.
     pub(crate) async fn seal(
         &self,
-        with: &KeyProvider,
+        with: &Arc<KeyProvider>,
         key: &DiskKey,
         generation: u32,
+        volume: &str,
     ) -> Result<SealedKey, Missing> {
-        self.asked(with, with.seal(self.system.as_ref(), key, generation)).await
-    }
-
-    /// Does what may be a request to a Vault, unless that did not answer a moment ago.
-    async fn asked<T>(
-        &self,
-        with: &KeyProvider,
-        work: impl Future<Output = Result<T, Missing>>,
-    ) -> Result<T, Missing> {
         if !with.is_remote() {
-            return work.await;
+            return with.seal(self.system.as_ref(), key, generation).await;
         }
-        let silent = locked(&self.silent).get(with.class()).cloned();
-        if let Some((at, missing)) = silent
-            && at.elapsed() < SILENCE
+        let name = format!("{volume} {} {} {} {generation}", with.class(), with.id(), id_of_disk_key(key));
+        let known = locked(&self.sealed).get(&name).cloned();
+        if let Some((at, sealed)) = known
+            && at.elapsed() < SEALED
         {
-            return Err(missing);
+            return Ok(sealed);
         }
-        let done = work.await;
-        locked(&self.silent).remove(with.class());
-        if let Err(missing) = &done {
-            // A token that was replaced is read the next time.
-            locked(&self.read).remove(with.class());
-            if !missing.is_gone {
-                locked(&self.silent).insert(with.class().to_owned(), (Instant::now(), missing.clone()));
-            }
-        }
-        done
+        let (provider, system, key) = (Arc::clone(with), Arc::clone(&self.system), key.clone());
+        let work = async move { provider.seal(system.as_ref(), &key, generation).await };
+        let sealed = self.seals.ask(with.class(), &name, work).await?;
+        let mut all = locked(&self.sealed);
+        all.retain(|_, (at, _)| at.elapsed() < SEALED);
+        all.insert(name, (Instant::now(), sealed.clone()));
+        Ok(sealed)
     }
 
     /// Returns the key of a disk that has no file yet: the same one until the file is there.
-    pub(crate) async fn new_key(&self, volume: &str, with: &KeyProvider) -> Result<SealedKey, Missing> {
+    pub(crate) async fn new_key(&self, volume: &str, with: &Arc<KeyProvider>) -> Result<SealedKey, Missing> {
         let known = locked(&self.new).get(volume).cloned();
         if let Some(sealed) = known
             && sealed.wrapped_by == with.class()
@@ -231,8 +232,16 @@ impl DiskKeys {
         {
             return Ok(sealed);
         }
-        let key = new_disk_key().map_err(Missing::wrong)?;
-        let sealed = self.seal(with, &key, 1).await?;
+        let unsealed = locked(&self.unsealed).get(volume).cloned();
+        let key = match unsealed {
+            Some(key) => key,
+            None => new_disk_key().map_err(Missing::wrong)?,
+        };
+        if with.is_remote() {
+            locked(&self.unsealed).insert(volume.to_owned(), key.clone());
+        }
+        let sealed = self.seal(with, &key, 1, volume).await?;
+        locked(&self.unsealed).remove(volume);
         self.system.unlock(&sealed.id, volume, key);
         let former = locked(&self.new).insert(volume.to_owned(), sealed.clone());
         if let Some(former) = former {
@@ -250,6 +259,10 @@ impl DiskKeys {
     pub(crate) fn keep(&self, holders: &BTreeSet<String>) {
         locked(&self.new).retain(|volume, _| holders.contains(volume));
         locked(&self.opened).retain(|holder, _| holders.contains(holder));
+        locked(&self.unsealed).retain(|volume, _| holders.contains(volume));
+        locked(&self.sealed).retain(|_, (at, _)| at.elapsed() < SEALED);
+        self.opens.forget_old();
+        self.seals.forget_old();
         self.system.keep_keys(holders);
     }
 

@@ -85,6 +85,7 @@ mod stop_guests;
 mod typed_api;
 mod unlocking;
 mod usage;
+mod vault_requests;
 mod watch;
 
 pub use berth_qemu::balloon::GuestMemory;

@@ -231,7 +231,7 @@ async fn sealed_with(
             let generation = if is_copy { 1 } else { sealed.generation.saturating_add(1) };
             let class = declared?;
             let with = ctx.disk_keys.sealing_key(&class, ctx.now()).await?;
-            let sealed = ctx.disk_keys.seal(&with, &key, generation).await?;
+            let sealed = ctx.disk_keys.seal(&with, &key, generation, volume).await?;
             Ok(KeyState::Wraps(Box::new(sealed)))
         }
         (_, None) => {
