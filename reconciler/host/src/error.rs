@@ -10,8 +10,6 @@ use berth_qemu::hypervisor::LendError;
 use berth_qemu::process::{LaunchError, ProcessError};
 use berth_qemu::qmp::QmpError;
 
-use crate::VaultProblem;
-
 /// Why a [`System`](super::System) operation failed. Variants are named by the attempt or by the problem.
 #[derive(Debug, thiserror::Error)]
 pub enum SystemError {
@@ -151,6 +149,19 @@ pub enum RepositoryProblem {
     NoRepository,
     /// It is another one than before.
     Replaced,
+}
+
+/// The problem with a Vault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VaultProblem {
+    /// It does not answer, is sealed, or answers with an error that may pass.
+    Unreachable,
+    /// It refuses the token or the login, or does not permit the operation.
+    Denied,
+    /// It has no such engine or key.
+    NoKey,
+    /// It refuses the text: the key that encrypted it is another one.
+    Refused,
 }
 
 /// How to react to an error.

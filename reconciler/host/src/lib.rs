@@ -49,7 +49,7 @@ pub use backups::{
 };
 pub use balancing::{Balanced, BalancedPort, PortProtocol, Relay};
 pub use dedicated_cpus::{DedicatedCpus, DedicatedFacts, DedicatedRequest, cpu_list, parse_cpu_list};
-pub use error::{RepositoryProblem, Retry, SystemError};
+pub use error::{RepositoryProblem, Retry, SystemError, VaultProblem};
 pub use images::{
     ChecksumSource, Compression, Credentials, DownloadLimits, Encoding, ImageFacts, ImageFile, ImageSource,
     Images, NewImage, Progress, RemoteError, RemoteImage, ResolvedImage, SourceHost, copy_url, upload_url,
@@ -79,7 +79,7 @@ pub use trace::{
     TracedRule,
 };
 pub use usage::{HostUse, InterfaceUse, MachineUse};
-pub use vaults::{VaultAccess, VaultLogin, VaultProblem, Vaults};
+pub use vaults::{VaultAccess, VaultLogin, Vaults};
 pub use vgpus::{VgpuFacts, VgpuMapping, VgpuSelector};
 pub use volumes::{
     DeclaredRestore, DeclaredSource, MOST_RESTORES, MOST_SNAPSHOTS, Merged, NewRestore, NewSnapshot,

@@ -44,16 +44,3 @@ pub enum VaultLogin {
     Token(SecretString),
     AppRole { role_id: String, secret_id: SecretString },
 }
-
-/// The problem with a Vault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum VaultProblem {
-    /// It does not answer, is sealed, or answers with an error that may pass.
-    Unreachable,
-    /// It refuses the token or the login, or does not permit the operation.
-    Denied,
-    /// It has no such engine or key.
-    NoKey,
-    /// It refuses the text: the key that encrypted it is another one.
-    Refused,
-}
