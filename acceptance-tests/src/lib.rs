@@ -36,5 +36,6 @@ pub mod suites;
 pub mod terraform;
 pub mod tools;
 pub mod undo;
+pub mod vault;
 pub mod wait;
 pub mod workspace;

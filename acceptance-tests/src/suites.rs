@@ -49,6 +49,7 @@ pub mod terraform_new;
 pub mod tofu;
 pub mod upgrade;
 pub mod uploads;
+pub mod vault_keys;
 pub mod verbs;
 pub mod vm_names;
 
@@ -170,7 +171,7 @@ pub const ALL: &[Suite] = &[
     Suite {
         name: "guests",
         about: "the examples with a small guest: firmware, screen, access, disks, networks, snapshots, images",
-        limit: minutes(30),
+        limit: minutes(34),
         obstacle: needs_root,
         alone: false,
         extended: false,

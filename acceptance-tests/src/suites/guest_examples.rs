@@ -5,7 +5,7 @@ use anyhow::Result;
 use super::{
     Kit, disks_of_a_vm, dual_stack, encryption, guest_access, install, made_images, pools, probes,
     read_only_disk, routes, screen, secure_boot, shared_folders, snapshot_schedule, snapshots, uploads,
-    vm_names,
+    vault_keys, vm_names,
 };
 use crate::platform::Platform;
 use crate::report::Report;
@@ -31,6 +31,7 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     dual_stack::example(report, &platform, &guest);
     snapshots::example(report, &platform, &guest);
     encryption::example(report, &platform, &guest);
+    vault_keys::example(report, &platform, &guest);
     snapshot_schedule::example(report, &platform, &guest);
     made_images::example(report, &platform, &guest);
     uploads::example(report, &platform, &guest);

@@ -1428,7 +1428,49 @@ fn quotas() -> Vec<Bad> {
 
 fn key_classes() -> Vec<Bad> {
     let class = |secret: Json| json!({"name": "k", "secret": secret});
+    let vault = || {
+        json!({"name": "k", "vault": {"address": "https://vault.example:8200", "key": "berth",
+            "token_secret": {"name": "t"}}})
+    };
+    let at = |name: &str, value: Json| with(vault(), &format!("/vault/{name}"), value);
+    let role = json!({"role_id": "r", "secret": {"name": "t"}});
+    let by = |name: &str, value: Json| {
+        with(
+            with(at("token_secret", Json::Null), "/vault/app_role", role.clone()),
+            &format!("/vault/app_role/{name}"),
+            value,
+        )
+    };
     vec![
+        everywhere(json!({"name": "k"}), "secret", "set either"),
+        everywhere(with(vault(), "/secret", json!({"name": "s"})), "secret", "set either"),
+        everywhere(at("token_secret", Json::Null), "vault", "set either"),
+        everywhere(at("app_role", role.clone()), "vault", "set either"),
+        everywhere(at("address", json!("vault.example")), "vault.address", "is not the URL of a Vault"),
+        everywhere(at("address", json!("https://vault.example/v1")), "vault.address", "without a path"),
+        everywhere(
+            at("address", json!("http://vault.example:8200")),
+            "vault.address",
+            "loopback address of the host only",
+        ),
+        everywhere(at("mount", json!("/transit")), "vault.mount", "is not the path of an engine"),
+        everywhere(at("mount", json!("a/../b")), "vault.mount", "is not the path of an engine"),
+        everywhere(at("key", json!("a/b")), "vault.key", "is not the name of a key"),
+        everywhere(at("key", json!("k".repeat(129))), "vault.key", "longer than 128"),
+        everywhere(at("namespace", json!("team/")), "vault.namespace", "is not a namespace"),
+        everywhere(at("token_secret", json!({"name": "a/b"})), "vault.token_secret.name", "not a DNS label"),
+        everywhere(
+            at("token_secret", json!({"name": "t", "key": "a/b"})),
+            "vault.token_secret.key",
+            "not the name of an entry",
+        ),
+        everywhere(at("ca_secret", json!({"name": "t", "key": ""})), "vault.ca_secret.key", "empty"),
+        everywhere(by("role_id", json!("a b")), "vault.app_role.role_id", "is not a role ID"),
+        everywhere(
+            by("secret", json!({"name": "t", "key": "/"})),
+            "vault.app_role.secret.key",
+            "not the name of an entry",
+        ),
         everywhere(class(json!({"name": "a/b"})), "secret.name", "not a DNS label"),
         everywhere(class(json!({"name": "s", "key": ""})), "secret.key", "empty"),
         everywhere(class(json!({"name": "s", "key": "a/b"})), "secret.key", "not the name of an entry"),
@@ -1533,6 +1575,12 @@ async fn values_that_are_not_known_yet_are_not_judged() {
     let unknown = json!({"name": "r", "s3": "<unknown>", "folder": "<unknown>", "credentials_secret_name": "<unknown>",
         "password_secret_name": "<unknown>"});
     assert_eq!(text_of(&Stage::new(&provider, "berth_backup_repository").validate(&unknown).await), "");
+    for unknown in [
+        json!({"name": "k", "secret": "<unknown>", "vault": "<unknown>"}),
+        json!({"name": "k", "vault": {"address": "<unknown>", "key": "<unknown>", "token_secret": "<unknown>", "app_role": "<unknown>"}}),
+    ] {
+        assert_eq!(text_of(&Stage::new(&provider, "berth_key_class").validate(&unknown).await), "");
+    }
     plane.close().await;
 }
 

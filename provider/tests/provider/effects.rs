@@ -468,6 +468,12 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         "backup": {"repository": "offsite", "keep": keep}, "starting_deadline_seconds": 3600, "suspend": false});
     let key_class =
         json!({"name": "k", "namespace": "default", "secret": {"name": "disk-key", "key": "key"}});
+    let mut by_token = json!({"name": "k", "namespace": "default", "vault": {"address": "https://a:8200", "mount": "transit",
+        "key": "berth", "namespace": "team", "ca_secret": {"name": "ca", "key": "ca.crt"}, "token_secret": {"name": "t", "key": "token"}}});
+    let mut by_role = by_token.clone();
+    by_token["vault"]["app_role"] = Json::Null;
+    by_role["vault"]["token_secret"] = Json::Null;
+    by_role["vault"]["app_role"] = json!({"role_id": "r", "secret": {"name": "t", "key": "secretID"}});
     let mut encrypted = disk.clone();
     encrypted["encryption"] = json!({"key_class": "default"});
     let mut selecting = schedule.clone();
@@ -518,6 +524,17 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_disk", disk.clone(), "/encryption", json!({"key_class": "default"}), Announced::Replace),
         ("berth_key_class", key_class.clone(), "/secret/name", json!("other"), Announced::Replace),
         ("berth_key_class", key_class, "/secret/key", json!("other"), Announced::Replace),
+        ("berth_key_class", by_token.clone(), "/vault/address", json!("https://b:8200"), Announced::Live),
+        ("berth_key_class", by_token.clone(), "/vault/mount", json!("other"), Announced::Replace),
+        ("berth_key_class", by_token.clone(), "/vault/key", json!("other"), Announced::Replace),
+        ("berth_key_class", by_token.clone(), "/vault/namespace", Json::Null, Announced::Replace),
+        ("berth_key_class", by_token.clone(), "/vault/token_secret/name", json!("other"), Announced::Live),
+        ("berth_key_class", by_token.clone(), "/vault/token_secret/key", json!("other"), Announced::Live),
+        ("berth_key_class", by_token.clone(), "/vault/ca_secret/name", json!("other"), Announced::Live),
+        ("berth_key_class", by_token, "/vault/ca_secret", Json::Null, Announced::Live),
+        ("berth_key_class", by_role.clone(), "/vault/app_role/role_id", json!("other"), Announced::Live),
+        ("berth_key_class", by_role.clone(), "/vault/app_role/secret/name", json!("other"), Announced::Live),
+        ("berth_key_class", by_role, "/vault/app_role/secret/key", json!("other"), Announced::Live),
         ("berth_disk_snapshot", snapshot, "/disk", json!("other"), Announced::Replace),
         ("berth_backup", backup.clone(), "/repository", json!("other"), Announced::Replace),
         ("berth_backup", backup.clone(), "/snapshot", json!("other"), Announced::Replace),

@@ -110,6 +110,11 @@ async fn the_generated_configuration_of_every_kind_plans_empty() {
             "timeouts": {"create": "5s"}}),
         ),
         ("berth_key_class", json!({"name": "default", "secret": {"name": "disk-key"}})),
+        (
+            "berth_key_class",
+            json!({"name": "vault", "vault": {"address": "https://vault.example:8200", "key": "berth",
+                "app_role": {"role_id": "r", "secret": {"name": "vault"}}}}),
+        ),
         ("berth_disk", json!({"name": "second", "size": "1Gi", "encryption": {"key_class": "default"}})),
         ("berth_disk_snapshot", json!({"name": "before", "disk": "second"})),
         (

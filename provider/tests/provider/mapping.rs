@@ -243,6 +243,19 @@ fn every_other_kind_becomes_its_custom_resource() {
             json!({"secret": {"name": "disk-key", "key": "key"}}),
         ),
         (
+            "berth_key_class",
+            json!({"vault": {"address": "https://vault.example:8200", "key": "berth", "token_secret": {"name": "vault"}}}),
+            json!({"vault": {"address": "https://vault.example:8200", "mount": "transit", "key": "berth",
+                "tokenSecret": {"name": "vault"}}}),
+        ),
+        (
+            "berth_key_class",
+            json!({"vault": {"address": "https://vault.example:8200", "mount": "team/transit", "key": "berth", "namespace": "team/a",
+                "ca_secret": {"name": "vault-ca", "key": "ca.pem"}, "app_role": {"role_id": "r-1", "secret": {"name": "vault", "key": "id"}}}}),
+            json!({"vault": {"address": "https://vault.example:8200", "mount": "team/transit", "key": "berth", "namespace": "team/a",
+                "caSecret": {"name": "vault-ca", "key": "ca.pem"}, "appRole": {"roleID": "r-1", "secret": {"name": "vault", "key": "id"}}}}),
+        ),
+        (
             "berth_disk",
             json!({"size": "1Gi", "encryption": {"key_class": "strong"}}),
             json!({"size": "1Gi", "pool": "default", "deletionPolicy": "Delete", "deletionProtection": false,

@@ -79,6 +79,11 @@ async fn a_name_that_nothing_makes_is_a_warning_of_the_plan() {
             json!({"name": "k", "secret": {"name": "no-secret"}}),
             "secret.name: there is no Secret",
         ),
+        (
+            "berth_key_class",
+            json!({"name": "k", "vault": {"address": "https://a", "key": "k", "token_secret": {"name": "no-token"}}}),
+            "vault.token_secret.name: there is no Secret",
+        ),
         ("berth_disk_snapshot", json!({"name": "s", "disk": "no-disk"}), "disk: there is no Disk"),
         (
             "berth_backup",

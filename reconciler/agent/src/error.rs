@@ -8,7 +8,7 @@ use berth_qemu::block::BlockError;
 
 use crate::machine::MachineError;
 use berth_engine::ErrorChain;
-use berth_host::{RepositoryProblem, Retry, SystemError};
+use berth_host::{RepositoryProblem, Retry, SystemError, VaultProblem};
 use berth_qemu::process::LaunchError;
 
 /// Why an agent cannot run.
@@ -285,6 +285,12 @@ pub(crate) fn reason_of(error: &SystemError) -> Reason {
             RepositoryProblem::NoRepository => Reason::NoRepository,
             RepositoryProblem::Replaced => Reason::RepositoryReplaced,
         },
+        SystemError::Vault { problem, .. } => match problem {
+            VaultProblem::Unreachable => Reason::VaultUnreachable,
+            VaultProblem::Denied => Reason::VaultAccessDenied,
+            VaultProblem::NoKey => Reason::VaultKeyMissing,
+            VaultProblem::Refused => Reason::WrongKey,
+        },
         SystemError::BackupLost { .. } => Reason::BackupLost,
         SystemError::BackupFolder { .. } => Reason::BackupFolderUnavailable,
         SystemError::NoSpace { .. } => Reason::NoSpace,
@@ -329,6 +335,7 @@ pub(crate) fn is_stalled(error: &SystemError) -> bool {
             | Reason::WaitingForFile
             | Reason::WaitingForKey
             | Reason::RepositoryUnreachable
+            | Reason::VaultUnreachable
             | Reason::Unschedulable
     )
 }

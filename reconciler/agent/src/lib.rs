@@ -57,6 +57,7 @@ mod huge_pages;
 mod index;
 mod journal;
 mod key;
+mod key_provider;
 mod kinds;
 mod lease;
 mod lease_watcher;
@@ -84,6 +85,7 @@ mod stop_guests;
 mod typed_api;
 mod unlocking;
 mod usage;
+mod vault_requests;
 mod watch;
 
 pub use berth_qemu::balloon::GuestMemory;

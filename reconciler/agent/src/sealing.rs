@@ -18,7 +18,7 @@ use berth_qemu::machine::{DISK_KEY_LENGTH, DiskKey};
 use sha2::{Digest, Sha256};
 
 /// The source of the keys of classes.
-pub(crate) const PROVIDER: &str = "Secret";
+const PROVIDER: &str = "Secret";
 /// The length of the key of a class, in bytes.
 const LENGTH: usize = 32;
 /// The bytes of a hash that an identifier has.
@@ -56,7 +56,7 @@ impl WrappingKey {
     ///
     /// *Errors*: the random number generator of the system fails.
     pub(crate) fn seal(&self, key: &DiskKey, generation: u32) -> Result<SealedKey, String> {
-        let id = identifier_of(key);
+        let id = id_of_disk_key(key);
         let mut sealed = vec![0; NONCE_LEN];
         sealed.extend_from_slice(key.bytes());
         let done = self.key.seal_in_place_separate_tag(Aad::from(id.as_bytes()), &mut sealed[NONCE_LEN..]);
@@ -100,8 +100,15 @@ pub(crate) fn new_disk_key() -> Result<DiskKey, String> {
     Ok(DiskKey::new(bytes))
 }
 
-fn identifier_of(key: &DiskKey) -> String {
+/// Returns the identifier of the key of a disk.
+pub(crate) fn id_of_disk_key(key: &DiskKey) -> String {
     identifier(b"berth.dev key of a disk", key.bytes())
+}
+
+/// Returns the identifier of a key that a Vault has: by its name, as the key itself is not known.
+pub(crate) fn id_of_vault_key(namespace: Option<&str>, mount: &str, key: &str) -> String {
+    let name = format!("{}\0{mount}\0{key}", namespace.unwrap_or_default());
+    identifier(b"berth.dev key of a Vault", name.as_bytes())
 }
 
 fn identifier(of: &[u8], key: &[u8]) -> String {

@@ -6,8 +6,8 @@
 //!  no file yet             ───────────────────▶ a new key, sealed
 //! ```
 //!
-//! Keys are in memory only, each held by the volumes and snapshots that have it. A Secret that is gone, or has another key, ends that:
-//! running machines go on, and none is started.
+//! Keys are in memory only, each held by the volumes and snapshots that have it. A Secret that is gone, or has another key, ends that, and
+//! a Vault that refuses too: running machines go on, and none is started. A Vault that does not answer ends nothing.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use berth_host::SealedKey;
 use kube::ResourceExt;
 
 use crate::context::Context;
-use crate::disk_keys::{Missing, name_of};
+use crate::disk_keys::name_of;
 use crate::index::{Indexed, volume_of};
 use crate::key::{Key, ObjectName};
-use crate::sealing::WrappingKey;
+use crate::key_provider::{KeyProvider, Missing};
 
 /// How often a disk looks whether the key of its class is still the same.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(600);
@@ -136,10 +136,6 @@ fn no_class(text: String) -> Missing {
     Missing { readiness: Readiness::Reconciling(Reason::WaitingForKeyClass, text), is_gone: false }
 }
 
-fn failed(text: String) -> Missing {
-    Missing { readiness: Readiness::Stalled(Reason::WrongKey, text), is_gone: false }
-}
-
 /// The key cannot be opened with a class that the disk does not declare (any more). The host may read its Secret only once it is declared
 /// again, if no report of this host had it: after a restore of the control plane, for example.
 fn undeclared(missing: Missing, sealed: &SealedKey) -> Missing {
@@ -162,7 +158,7 @@ fn declared_class(ctx: &Context, disk: &Disk, class: &str) -> Result<Arc<KeyClas
 }
 
 /// Reads the key of the class that a key is sealed with.
-async fn wrapping_key_of(ctx: &Context, sealed: &SealedKey) -> Result<Arc<WrappingKey>, Missing> {
+async fn wrapping_key_of(ctx: &Context, sealed: &SealedKey) -> Result<Arc<KeyProvider>, Missing> {
     let missing =
         || no_class(format!("KeyClass {}, which protects its key, does not exist", sealed.wrapped_by));
     let (namespace, name) = sealed.wrapped_by.split_once('/').ok_or_else(missing)?;
@@ -174,9 +170,7 @@ async fn wrapping_key_of(ctx: &Context, sealed: &SealedKey) -> Result<Arc<Wrappi
 /// Opens a key with the key of its class, and keeps it for a volume or a snapshot. One that cannot be opened any more is forgotten.
 async fn unlock(ctx: &Context, sealed: &SealedKey, holder: &str) -> Result<(), Missing> {
     let opened = match wrapping_key_of(ctx, sealed).await {
-        Ok(with) => with
-            .open(sealed)
-            .map_err(|text| Missing { readiness: Readiness::Stalled(Reason::WrongKey, text), is_gone: true }),
+        Ok(with) => ctx.disk_keys.open(&with, sealed, holder, ctx.now()).await,
         Err(missing) => Err(missing),
     };
     match opened {
@@ -203,8 +197,8 @@ async fn new(ctx: &Context, disk: &Disk, class: &str) -> Result<KeyState, Missin
     }
     let class = declared_class(ctx, disk, class)?;
     let with = ctx.disk_keys.sealing_key(&class, ctx.now()).await?;
-    let sealed = ctx.disk_keys.new_key(volume, &with);
-    sealed.map(|sealed| KeyState::Wraps(Box::new(sealed))).map_err(failed)
+    let sealed = ctx.disk_keys.new_key(volume, &with).await?;
+    Ok(KeyState::Wraps(Box::new(sealed)))
 }
 
 /// Returns a key sealed with the class that a disk declares.
@@ -237,10 +231,11 @@ async fn sealed_with(
             let generation = if is_copy { 1 } else { sealed.generation.saturating_add(1) };
             let class = declared?;
             let with = ctx.disk_keys.sealing_key(&class, ctx.now()).await?;
-            with.seal(&key, generation).map(|sealed| KeyState::Wraps(Box::new(sealed))).map_err(failed)
+            let sealed = ctx.disk_keys.seal(&with, &key, generation, volume).await?;
+            Ok(KeyState::Wraps(Box::new(sealed)))
         }
         (_, None) => {
-            let missing = unlocked.err().unwrap_or_else(|| failed("its key is not known".to_owned()));
+            let missing = unlocked.err().unwrap_or_else(|| Missing::wrong("its key is not known".to_owned()));
             Err(if is_same || is_copy { missing } else { undeclared(missing, sealed) })
         }
     }

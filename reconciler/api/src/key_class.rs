@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Conditions, ObjectUser, ResourceName};
 
-/// The key that protects the keys of encrypted Disks. Disks of its namespace name it; one in `berth-shared` is there for every
-/// namespace. A Disk that names another class than before gets its key protected by that one, while its VM runs.
+/// The key that protects the keys of encrypted Disks, in a Secret or in a Vault. Disks of its namespace name it; one in `berth-shared` is
+/// there for every namespace. A Disk that names another class than before gets its key protected by that one, while its VM runs.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "berth.dev",
@@ -22,6 +22,7 @@ use crate::{Conditions, ObjectUser, ResourceName};
     category = "berth",
     doc = "The key that protects the keys of encrypted Disks.",
     printcolumn(name = "Secret", type_ = "string", json_path = ".spec.secret.name"),
+    printcolumn(name = "Vault", type_ = "string", json_path = ".spec.vault.address"),
     printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
     printcolumn(name = "Reason", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].reason"#),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
@@ -30,11 +31,18 @@ use crate::{Conditions, ObjectUser, ResourceName};
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("self.secret == oldSelf.secret").message("secret cannot change: create another KeyClass, and have the disks name that one").field_path(".secret")
+    validation = Rule::new("has(self.secret) != has(self.vault)").message("set either secret or vault"),
+    validation = Rule::new("has(self.secret) == has(oldSelf.secret) && (!has(self.secret) || self.secret == oldSelf.secret)").message("secret cannot change: create another KeyClass, and have the disks name that one").field_path(".secret"),
+    validation = Rule::new("has(self.vault) == has(oldSelf.vault) && (!has(self.vault) || (self.vault.mount == oldSelf.vault.mount && self.vault.key == oldSelf.vault.key && has(self.vault.__namespace__) == has(oldSelf.vault.__namespace__) && (!has(self.vault.__namespace__) || self.vault.__namespace__ == oldSelf.vault.__namespace__)))").message("mount, key and namespace cannot change: create another KeyClass, and have the disks name that one").field_path(".vault")
 )]
 pub struct KeyClassSpec {
-    /// The key, in a Secret. Cannot change: to use another key, create another KeyClass and have the disks name it.
-    pub secret: KeySecret,
+    /// The key, in a Secret. Set either this or `vault`. Cannot change: to use another key, create another KeyClass and have the disks
+    /// name it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<KeySecret>,
+    /// The key, in the transit engine of a Vault (or OpenBao), which it does not leave. Set either this or `secret`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vault: Option<VaultKey>,
 }
 
 /// A key in a Secret of the namespace of its KeyClass.
@@ -52,6 +60,88 @@ pub struct KeySecret {
 
 fn default_key() -> String {
     "key".into()
+}
+
+/// A key that the transit engine of a Vault has. Hosts have the keys of disks encrypted and decrypted there.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("self.address.startsWith('https://') || self.address.startsWith('http://127.') || self.address.startsWith('http://[::1]')").message("address must begin with https://: http:// is for a loopback address of the host only").field_path(".address"),
+    validation = Rule::new("has(self.tokenSecret) != has(self.appRole)").message("set either tokenSecret or appRole")
+)]
+pub struct VaultKey {
+    /// The URL of the server, such as `https://vault.example:8200`, without a path. `http://` is for a loopback address of the host only.
+    /// An address that is not public has to be allowed by the administrator of each host, as for images (`--image-allow`). May change, if
+    /// the Vault is the same.
+    #[schemars(length(min = 8, max = 253), regex(pattern = r"^https?://[A-Za-z0-9.:\[\]-]+/?$"))]
+    pub address: String,
+    /// The path at which the transit engine is mounted. Default `transit`. Cannot change.
+    #[serde(default = "default_mount")]
+    #[schemars(
+        length(min = 1, max = 128),
+        regex(pattern = r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*$")
+    )]
+    pub mount: String,
+    /// The name of the key in the transit engine, of a type that encrypts, such as `aes256-gcm96`. It has to exist. Cannot change.
+    #[schemars(length(min = 1, max = 128), regex(pattern = r"^[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?$"))]
+    pub key: String,
+    /// The namespace of the Vault that has the engine, the key and the AppRole, for a Vault with namespaces. Cannot change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(min = 1, max = 128),
+        regex(pattern = r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*$")
+    )]
+    pub namespace: Option<String>,
+    /// Certificates in PEM that are trusted beside those of the host, in a Secret. Default of its `key`: `ca.crt`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca_secret: Option<VaultSecret>,
+    /// A token of the Vault, in a Secret. Set either this or `appRole`. Default of its `key`: `token`. It is not renewed: replace it in the
+    /// Secret before it expires.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_secret: Option<VaultSecret>,
+    /// A role by which hosts log in (`auth/approle`). Set either this or `tokenSecret`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub app_role: Option<VaultAppRole>,
+}
+
+fn default_mount() -> String {
+    "transit".into()
+}
+
+/// A role of the AppRole method at `auth/approle`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct VaultAppRole {
+    /// The role ID, which is no secret.
+    #[serde(rename = "roleID")]
+    #[schemars(length(min = 1, max = 128), regex(pattern = r"^[A-Za-z0-9_.-]+$"))]
+    pub role_id: String,
+    /// The secret ID, in a Secret. Default of its `key`: `secretID`.
+    pub secret: VaultSecret,
+}
+
+/// An entry of a Secret of the namespace of the KeyClass.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct VaultSecret {
+    /// Name of the Secret, in the same namespace.
+    pub name: ResourceName,
+    /// The entry of the Secret.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[-._a-zA-Z0-9]+$"))]
+    pub key: Option<String>,
+}
+
+impl KeyClassSpec {
+    /// The Secrets that a host reads for its key.
+    pub fn secrets(&self) -> impl Iterator<Item = &ResourceName> {
+        let vault = self.vault.as_ref();
+        let token = vault.and_then(|vault| vault.token_secret.as_ref());
+        let role = vault.and_then(|vault| vault.app_role.as_ref()).map(|role| &role.secret);
+        let ca = vault.and_then(|vault| vault.ca_secret.as_ref());
+        let own = self.secret.as_ref().map(|secret| &secret.name);
+        own.into_iter().chain([token, role, ca].into_iter().flatten().map(|secret| &secret.name))
+    }
 }
 
 /// The observed state of a KeyClass.
@@ -92,11 +182,11 @@ pub struct EncryptionStatus {
     /// The KeyClass whose key protects it, as `NAMESPACE/NAME`.
     #[schemars(length(max = 127))]
     pub key_class: String,
-    /// The source of that key: `Secret`.
+    /// The source of that key: `Secret` or `Vault`.
     #[serde(rename = "providerID")]
     #[schemars(length(max = 63))]
     pub provider_id: String,
-    /// The identifier of that key, which is made from it by a hash.
+    /// The identifier of that key: a hash of it, or for a Vault of its namespace, mount and name.
     #[serde(rename = "keyID")]
     #[schemars(length(max = 63))]
     pub key_id: String,
@@ -137,10 +227,25 @@ mod tests {
         let encryption: DiskEncryption = serde_json::from_value(json!({})).expect("an encryption");
         assert_eq!(encryption.key_class.as_str(), "default");
         let class: KeyClassSpec = serde_json::from_value(json!({"secret": {"name": "s"}})).expect("a class");
-        assert_eq!(class.secret.key, "key");
+        assert_eq!(class.secret.expect("declared").key, "key");
         let status = EncryptionStatus { key_class: "ns/default".into(), ..EncryptionStatus::default() };
         assert_eq!(status.class(), Some(("ns", "default")));
         let changes = EncryptionStatus { next: Some("berth-shared/x".into()), ..status };
         assert_eq!(changes.classes().collect::<Vec<_>>(), [("ns", "default"), ("berth-shared", "x")]);
+    }
+
+    #[test]
+    fn a_host_reads_the_secrets_of_a_class_and_no_others() {
+        let names = |spec: serde_json::Value| {
+            let spec: KeyClassSpec = serde_json::from_value(spec).expect("a class");
+            spec.secrets().map(|name| name.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(names(json!({"secret": {"name": "s"}})), ["s"]);
+        let vault = json!({"address": "https://v", "key": "k", "tokenSecret": {"name": "t"}, "caSecret": {"name": "c"}});
+        assert_eq!(names(json!({"vault": &vault})), ["t", "c"]);
+        let role = json!({"roleID": "r", "secret": {"name": "id"}});
+        assert_eq!(names(json!({"vault": {"address": "https://v", "key": "k", "appRole": role}})), ["id"]);
+        let vault: VaultKey = serde_json::from_value(vault).expect("a Vault");
+        assert_eq!(vault.mount, "transit");
     }
 }

@@ -117,7 +117,10 @@ pub use image::{
 };
 pub use ip_pool::{AddressRange, IPPool, IPPoolMode, IPPoolSpec, IPPoolStatus};
 pub use json_kind::JsonKind;
-pub use key_class::{DiskEncryption, EncryptionStatus, KeyClass, KeyClassSpec, KeyClassStatus, KeySecret};
+pub use key_class::{
+    DiskEncryption, EncryptionStatus, KeyClass, KeyClassSpec, KeyClassStatus, KeySecret, VaultAppRole,
+    VaultKey, VaultSecret,
+};
 pub use name::ResourceName;
 pub use network::{
     Allocation, Egress, Ipv4Spec, Ipv6Spec, Network, NetworkHost, NetworkName, NetworkSpec, NetworkStatus,

@@ -95,7 +95,7 @@ reasons! {
     WaitingForPublicIP => "Create the PublicIP, or look at it with `berth why publicip/NAME`.",
     /// The Secret with bootstrap data does not exist yet.
     WaitingForBootstrap => "Create the Secret.",
-    /// The Secret with the credentials of an Image, the keys of a guest's user, the keys of Secure Boot, the credentials or password of a BackupRepository, or the key of a KeyClass does not exist yet, or the host may not read it yet.
+    /// The Secret with the credentials of an Image, the keys of a guest's user, the keys of Secure Boot, the credentials or password of a BackupRepository, or the key of a KeyClass or what opens its Vault does not exist yet, or the host may not read it yet.
     WaitingForSecret => "Create the Secret in the namespace of the object that names it.",
     /// The image's host has not received the whole file yet; the message has the progress.
     WaitingForUpload => "Upload the file: `berth image push FILE --name NAME`, or apply its `source.file` again with Terraform. An interrupted upload continues.",
@@ -202,8 +202,14 @@ reasons! {
     SnapshotLost => "Restore the file on its host, or delete the DiskSnapshot.",
     /// The password does not open the repository.
     WrongPassword => "Correct the password in the Secret that `passwordSecretName` of the BackupRepository names.",
-    /// The key in the Secret of the KeyClass is no key, or another one than that which protects the disk's key.
-    WrongKey => "Bring the former key back into the Secret that `secret` of the KeyClass names. Another key needs another KeyClass.",
+    /// The key in the Secret of the KeyClass is no key, or another one than that which protects the disk's key; or the key in its Vault is another one.
+    WrongKey => "Bring the former key back into the Secret that `secret` of the KeyClass names, or back into its Vault. Another key needs another KeyClass.",
+    /// The Vault of the KeyClass does not answer, is sealed, or answers with an error; the message has the cause.
+    VaultUnreachable => "See that the host reaches the Vault at `vault.address`, and unseal it if it is sealed. It is tried again.",
+    /// The Vault refuses the token or the AppRole of the KeyClass, or what they are used for.
+    VaultAccessDenied => "Renew the token or the secret ID in the Secret that `vault` of the KeyClass names, or correct the Vault's policy: [update on encrypt and decrypt](encryption.md#keys-in-vault).",
+    /// The Vault has no such transit engine, or no such key in it.
+    VaultKeyMissing => "Create or restore the key in the Vault, or correct `vault` in another KeyClass.",
     /// The server or the folder of the repository does not answer, or answers with an error; the message has the cause.
     RepositoryUnreachable => "See that the host reaches the server, or that the folder is mounted. It is tried again.",
     /// The server refuses the credentials of the repository, or what they are used for.

@@ -201,8 +201,8 @@ impl WriteBatch {
                 Step::BindDisk { disk, host, volume_id, serial, used_by } => {
                     let Some(object) = cache.tables.disks.get(disk) else { continue };
                     self.hold(cache, users::of_disk(object));
-                    if let Some((namespace, secret)) = cache.key_secret_of(object) {
-                        self.allow(cache, host, Key::secrets_role(host, &namespace), vec![secret]);
+                    if let Some((namespace, secrets)) = cache.key_secrets_of(object) {
+                        self.allow(cache, host, Key::secrets_role(host, &namespace), secrets);
                     }
                     let mut status = bound(object, host, now);
                     status.volume_id = Some(volume_id.clone());

@@ -84,6 +84,9 @@ pub enum SystemError {
     /// The repository does not have it, or not all of it as it was written.
     #[error("backup {backup} in {repository}: {detail}")]
     BackupLost { backup: String, repository: String, detail: String },
+    /// A Vault that has the key of a class.
+    #[error("{vault}: {detail}")]
+    Vault { vault: String, problem: VaultProblem, detail: String },
     /// A folder for backups.
     #[error("folder for backups {name}: {detail}")]
     BackupFolder { name: String, detail: String },
@@ -146,6 +149,19 @@ pub enum RepositoryProblem {
     NoRepository,
     /// It is another one than before.
     Replaced,
+}
+
+/// The problem with a Vault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VaultProblem {
+    /// It does not answer, is sealed, or answers with an error that may pass.
+    Unreachable,
+    /// It refuses the token or the login, or does not permit the operation.
+    Denied,
+    /// It has no such engine or key.
+    NoKey,
+    /// It refuses the text: the key that encrypted it is another one.
+    Refused,
 }
 
 /// How to react to an error.

@@ -15,6 +15,7 @@ mod kept_states;
 mod machines;
 mod networks;
 mod state;
+mod vaults;
 mod volumes;
 
 use std::collections::BTreeMap;

@@ -1,10 +1,10 @@
 //! A Linux host that runs VMs: everything that the agent does outside the control plane.
 //!
 //! ```text
-//!  images   volumes   backups   networks   machines   info      six traits with their data; System is all of them
-//!     ▲        ▲         ▲         ▲          ▲         ▲
-//!     ├────────┴─────────┴─────────┴──────────┴─────────┤
-//!  linux   the real host                              fake   a host in memory, with faults at every call
+//!  images   volumes   backups   vaults   networks   machines   info      seven traits with their data; System is all of them
+//!     ▲        ▲         ▲        ▲         ▲          ▲         ▲
+//!     ├────────┴─────────┴────────┴─────────┴──────────┴─────────┤
+//!  linux   the real host                                       fake   a host in memory, with faults at every call
 //!     images/    download, verify, cache      volumes/   files in pools, trash
 //!     network/   bridges, taps, tunnels, firewall, DHCP
 //!     machines/  QEMU processes, their users and files
@@ -39,6 +39,7 @@ mod shares;
 mod start;
 mod trace;
 mod usage;
+mod vaults;
 mod vgpus;
 mod volumes;
 
@@ -48,7 +49,7 @@ pub use backups::{
 };
 pub use balancing::{Balanced, BalancedPort, PortProtocol, Relay};
 pub use dedicated_cpus::{DedicatedCpus, DedicatedFacts, DedicatedRequest, cpu_list, parse_cpu_list};
-pub use error::{RepositoryProblem, Retry, SystemError};
+pub use error::{RepositoryProblem, Retry, SystemError, VaultProblem};
 pub use images::{
     ChecksumSource, Compression, Credentials, DownloadLimits, Encoding, ImageFacts, ImageFile, ImageSource,
     Images, NewImage, Progress, RemoteError, RemoteImage, ResolvedImage, SourceHost, copy_url, upload_url,
@@ -78,6 +79,7 @@ pub use trace::{
     TracedRule,
 };
 pub use usage::{HostUse, InterfaceUse, MachineUse};
+pub use vaults::{VaultAccess, VaultLogin, Vaults};
 pub use vgpus::{VgpuFacts, VgpuMapping, VgpuSelector};
 pub use volumes::{
     DeclaredRestore, DeclaredSource, MOST_RESTORES, MOST_SNAPSHOTS, Merged, NewRestore, NewSnapshot,
@@ -91,6 +93,6 @@ type Result<T> = std::result::Result<T, SystemError>;
 /// *Guarantees*: every method may be called again with the same arguments at any time, also after a crash in the middle
 /// of an earlier call, and has the same result. Methods that read change nothing. Objects that berth did not create are
 /// neither changed nor removed. Dropping a future stops the work at a point from which it can be resumed.
-pub trait System: Images + Volumes + Backups + Networks + Machines + HostInfo {}
+pub trait System: Images + Volumes + Backups + Vaults + Networks + Machines + HostInfo {}
 
-impl<T: Images + Volumes + Backups + Networks + Machines + HostInfo> System for T {}
+impl<T: Images + Volumes + Backups + Vaults + Networks + Machines + HostInfo> System for T {}

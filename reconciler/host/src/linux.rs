@@ -42,6 +42,7 @@ mod units;
 mod usage;
 mod usb_devices;
 mod users;
+mod vaults;
 mod vgpus;
 mod volumes;
 mod vsock;
@@ -95,6 +96,7 @@ use pool_folders::PoolFolders;
 use shares::Shares;
 use usb_devices::UsbPassthrough;
 use users::Users;
+use vaults::LinuxVaults;
 use vgpus::Vgpus;
 use volumes::LinuxVolumes;
 
@@ -177,6 +179,7 @@ fn shared_user() -> Option<RunAs> {
 pub struct LinuxSystem {
     layout: Layout,
     images: Arc<LinuxImages>,
+    vaults: LinuxVaults,
     volumes: LinuxVolumes,
     networks: LinuxNetworks,
     uplink: UplinkChoice,
@@ -227,6 +230,7 @@ impl LinuxSystem {
         let machines = LinuxMachines::open(layout.clone(), users, config.dedicated_cpus, shares.clone())?;
         Ok(Self {
             images: Arc::new(images),
+            vaults: LinuxVaults::default(),
             volumes,
             networks: LinuxNetworks::new(layout.clone()),
             machines: machines.with_pool_folders(pool_folders.clone()),

@@ -116,7 +116,11 @@ fn secrets_of(object: &Object) -> impl Iterator<Item = (String, String)> {
             bootstrap.into_iter().chain(of_users).chain([keys]).collect()
         }
         "Image" => vec![&spec["source"]["secretName"]],
-        "KeyClass" => vec![&spec["secret"]["name"]],
+        "KeyClass" => {
+            let vault = &spec["vault"];
+            let of_vault = [&vault["tokenSecret"], &vault["appRole"]["secret"], &vault["caSecret"]];
+            of_vault.into_iter().chain([&spec["secret"]]).map(|secret| &secret["name"]).collect()
+        }
         "BackupRepository" => vec![&spec["passwordSecretName"], &spec["credentialsSecretName"]],
         _ => Vec::new(),
     };

@@ -63,7 +63,12 @@ pub(crate) fn references(kind: &str, object: &Value) -> Vec<Reference> {
             from.own("disk", "disk", "disks", text(object, "/spec/disk")),
         ],
         "publicip" => of_public_ip(&from, object),
-        "keyclass" => vec![from.own("key", "secret", "secrets", text(object, "/spec/secret/name"))],
+        "keyclass" => vec![
+            from.own("key", "secret", "secrets", text(object, "/spec/secret/name")),
+            from.own("token", "secret", "secrets", text(object, "/spec/vault/tokenSecret/name")),
+            from.own("secret ID", "secret", "secrets", text(object, "/spec/vault/appRole/secret/name")),
+            from.own("certificates", "secret", "secrets", text(object, "/spec/vault/caSecret/name")),
+        ],
         "image" => vec![
             from.own("source", "disk", "disks", text(object, "/spec/source/disk")),
             from.own("source", "disksnapshot", "disksnapshots", text(object, "/spec/source/snapshot")),

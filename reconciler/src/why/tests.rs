@@ -204,4 +204,9 @@ fn the_references_of_a_vm_are_all_that_it_names() {
     let class = json!({"metadata": {"namespace": "shop"}, "spec": {"secret": {"name": "disk-key"}}});
     let found = references("keyclass", &class);
     assert_eq!((found[0].kind, found[0].name.as_str(), found.len()), ("secret", "disk-key", 1));
+    let role = json!({"roleID": "r", "secret": {"name": "login"}});
+    let vault = json!({"address": "https://a", "key": "k", "appRole": role, "caSecret": {"name": "ca"}});
+    let class = json!({"metadata": {"namespace": "shop"}, "spec": {"vault": vault}});
+    let named: Vec<String> = references("keyclass", &class).into_iter().map(|found| found.name).collect();
+    assert_eq!(named, ["login", "ca"]);
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use berth_api::{Disk, DiskSnapshot, EncryptionStatus, KeyClass, VM, condition};
-use berth_host::Volumes as _;
+use berth_host::{VaultProblem, Volumes as _};
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
@@ -14,9 +14,11 @@ use serde_json::{Value, json};
 use crate::fixture::{Fixture, INSTANCE, bound, disk_bound, is_ready, reason_of, vm_reason};
 
 async fn set_secret(fixture: &Fixture, name: &str, byte: u8) {
-    let key = BASE64.encode([byte; 32]);
-    let object =
-        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": {"key": key}});
+    set_entry(fixture, name, "key", &BASE64.encode([byte; 32])).await;
+}
+
+async fn set_entry(fixture: &Fixture, name: &str, entry: &str, text: &str) {
+    let object = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": {entry: text}});
     let params = PatchParams::apply("test").force();
     fixture.api::<Secret>().patch(name, &params, &Patch::Apply(&object)).await.expect("applied");
 }
@@ -182,6 +184,78 @@ async fn a_key_is_sealed_with_the_key_that_its_class_has_now_and_not_with_one_th
     let root = fixture.until::<Disk>("root", has_class("ns/next")).await;
     let id = |disk: &Disk| encryption(disk).map(|found| found.key_id);
     assert_ne!(id(&root), id(&early), "nothing could open it any more");
+}
+
+const VAULT: &str = "https://vault.example:8200";
+const TOKEN: &str = "canary-of-the-token";
+
+/// A running VM with an encrypted root disk, and a class with a key in a Vault.
+async fn running_beside_a_vault() -> Fixture {
+    let fixture = running().await;
+    fixture.until::<Disk>("root", has_class("ns/default")).await;
+    fixture.system.add_vault(VAULT, TOKEN, "berth");
+    set_entry(&fixture, "login", "secretID", TOKEN).await;
+    set_entry(&fixture, "authority", "ca.crt", "pem").await;
+    let vault = json!({"address": VAULT, "key": "berth", "caSecret": {"name": "authority"},
+        "appRole": {"roleID": "hosts", "secret": {"name": "login"}}});
+    fixture.make::<KeyClass>("vault", json!({"vault": vault}), None).await;
+    fixture
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_goes_from_a_secret_to_a_vault_and_back_while_its_vm_runs() {
+    let fixture = running_beside_a_vault().await;
+    let of = |disk: &Disk| encryption(disk).expect("encrypted");
+    let before = of(&fixture.until::<Disk>("root", has_class("ns/default")).await);
+    let started = fixture.system.hypervisor().view(INSTANCE).and_then(|view| view.boot);
+    fixture.change::<Disk>("root", json!({"encryption": {"keyClass": "vault"}})).await;
+    let disk = fixture.until::<Disk>("root", has_class("ns/vault")).await;
+    let there = of(&disk);
+    assert_eq!((there.provider_id.as_str(), there.generation), ("Vault", 2));
+    assert_eq!(there.disk_key_id, before.disk_key_id);
+    assert!(!format!("{disk:?}").contains(TOKEN));
+    fixture.change::<Disk>("root", json!({"encryption": {"keyClass": "default"}})).await;
+    let back = of(&fixture.until::<Disk>("root", has_class("ns/default")).await);
+    assert_eq!((back.provider_id.as_str(), back.generation), ("Secret", 3));
+    assert_eq!((back.disk_key_id, back.key_id), (before.disk_key_id, before.key_id));
+    assert_eq!(fixture.system.hypervisor().view(INSTANCE).and_then(|view| view.boot), started);
+    let spec = json!({"size": "1Gi", "encryption": {"keyClass": "vault"}});
+    fixture.make::<Disk>("new", spec, Some(disk_bound("v-new"))).await;
+    let new = of(&fixture.until::<Disk>("new", has_class("ns/vault")).await);
+    assert_eq!((new.provider_id.as_str(), new.generation, new.key_id), ("Vault", 1, there.key_id));
+    fixture.assert_quiet().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vm_runs_on_without_its_vault_and_one_that_is_to_start_waits_for_it() {
+    let fixture = running_beside_a_vault().await;
+    fixture.change::<Disk>("root", json!({"encryption": {"keyClass": "vault"}})).await;
+    let disk = fixture.until::<Disk>("root", has_class("ns/vault")).await;
+    let id = encryption(&disk).expect("encrypted").disk_key_id;
+    fixture.system.set_vault_problem(VAULT, Some(VaultProblem::Unreachable));
+    // The host has looked again meanwhile, and keeps the key that it has.
+    tokio::time::sleep(Duration::from_secs(1300)).await;
+    fixture.until::<Disk>("root", has_class("ns/vault")).await;
+    assert!(fixture.system.unlocked(&id, "v-encrypted").is_some());
+    // A host forgets the keys with its agent.
+    fixture.crash_agent().await;
+    fixture.system.keep_keys(&BTreeSet::new());
+    fixture.start_agent();
+    fixture.until::<Disk>("root", |disk| synced(disk) == "VaultUnreachable").await;
+    fixture.running_vm().await;
+    fixture.change::<VM>("web", json!({"restartToken": "again", "stop": {"mode": "Hard"}})).await;
+    fixture.until::<VM>("web", |vm| vm_reason(vm) == "WaitingForDisk").await;
+    fixture.system.set_vault_problem(VAULT, None);
+    fixture.running_vm().await;
+    fixture.until::<Disk>("root", has_class("ns/vault")).await;
+    // What opens the Vault is taken away, and the host forgets the key.
+    set_entry(&fixture, "login", "secretID", "another").await;
+    fixture.until::<Disk>("root", |disk| synced(disk) == "VaultAccessDenied").await;
+    assert!(fixture.system.unlocked(&id, "v-encrypted").is_none());
+    fixture.running_vm().await;
+    set_entry(&fixture, "login", "secretID", TOKEN).await;
+    fixture.until::<Disk>("root", has_class("ns/vault")).await;
+    fixture.assert_quiet().await;
 }
 
 /// Declares a disk that cannot be made.

@@ -63,15 +63,18 @@ impl Cache {
         };
         let classes = self.encrypted.iter().filter(may_need).flat_map(|key| self.classes_needed(key));
         let its = classes.filter(|class| class.namespace() == namespace);
-        its.filter_map(|class| Some(self.tables.key_classes.get(&class)?.spec.secret.name.to_string()))
-            .collect()
+        its.filter_map(|class| self.secrets_of_class(&class)).flatten().collect()
     }
 
-    /// Returns the namespace and the name of the Secret that a host needs for a new Disk.
-    pub(crate) fn key_secret_of(&self, disk: &Disk) -> Option<(String, String)> {
+    /// Returns the namespace and the names of the Secrets that a host needs for a new Disk.
+    pub(crate) fn key_secrets_of(&self, disk: &Disk) -> Option<(String, Vec<String>)> {
         let class = self.declared_class(disk.metadata.namespace.as_deref()?, disk)?;
-        let secret = self.tables.key_classes.get(&class)?.spec.secret.name.to_string();
-        Some((class.namespace().to_owned(), secret))
+        Some((class.namespace().to_owned(), self.secrets_of_class(&class)?))
+    }
+
+    /// Returns the names of the Secrets with the key of a class, or with what opens its Vault.
+    fn secrets_of_class(&self, class: &Key) -> Option<Vec<String>> {
+        Some(self.tables.key_classes.get(class)?.spec.secrets().map(ToString::to_string).collect())
     }
 
     /// Returns the Roles by which hosts read the Secrets of the classes of this Disk or DiskSnapshot.
@@ -91,10 +94,11 @@ impl Cache {
         hosts.iter().flat_map(|host| namespaces.map(|namespace| Key::secrets_role(host, namespace))).collect()
     }
 
-    /// Whether a KeyClass is there now and was not, or has another Secret. Its status is written with each of its users.
+    /// Whether a KeyClass is there now and was not, or has other Secrets. Its status is written with each of its users.
     pub(super) fn is_another_class(&self, key: &Key, before: Option<&KeyClass>) -> bool {
         let now = self.tables.key_classes.get(key);
-        now.map(|class| &class.spec.secret) != before.map(|class| &class.spec.secret)
+        let secrets = |class: &KeyClass| class.spec.secrets().map(ToString::to_string).collect::<Vec<_>>();
+        now.map(|class| secrets(class)) != before.map(secrets)
     }
 }
 
@@ -120,6 +124,30 @@ mod tests {
         let spec = json!({"secret": {"name": secret, "key": "key"}});
         serde_json::from_value(object("KeyClass", namespace, version, &spec, &json!(null)))
             .expect("a KeyClass")
+    }
+
+    #[test]
+    fn a_host_reads_what_opens_the_vault_of_a_class_also_after_that_was_changed() {
+        let mut cache = Cache::new(Duration::from_secs(40));
+        let now = Instant::now();
+        let class = |version: &str, token: &str| -> KeyClass {
+            let secret = |name: &str| json!({"name": name});
+            let vault = json!({"address": "https://vault", "key": "berth", "tokenSecret": secret(token), "caSecret": secret("ca")});
+            serde_json::from_value(object("KeyClass", "ns", version, &json!({"vault": vault}), &json!(null)))
+                .expect("a KeyClass")
+        };
+        cache.put(class("1", "token"), now);
+        let spec = json!({"size": "1Gi", "encryption": {"keyClass": "x"}});
+        let bound = json!({"binding": {"host": "h1", "epoch": 1}, "volumeID": "v"});
+        let disk: Disk = serde_json::from_value(object("Disk", "ns", "2", &spec, &bound)).expect("a Disk");
+        let needs = cache.key_secrets_of(&disk).expect("a class");
+        assert_eq!(needs, ("ns".to_owned(), vec!["token".to_owned(), "ca".to_owned()]));
+        cache.put(disk, now);
+        let mut secrets = cache.secrets_of("h1", "ns");
+        secrets.sort();
+        assert_eq!(secrets, ["ca", "token"]);
+        assert!(cache.put(class("3", "other"), now).contains(&Key::secrets_role("h1", "ns")));
+        assert!(cache.secrets_of("h1", "ns").contains(&"other".to_owned()));
     }
 
     #[test]

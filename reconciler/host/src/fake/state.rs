@@ -7,6 +7,7 @@ use berth_qemu::machine::{Accelerator, Backing, DiskKey};
 use jiff::Timestamp;
 use serde_json::Value;
 
+use super::vaults::FakeVault;
 use super::{FakeRepositories, FakeSource};
 use crate::keyring::Keyring;
 use crate::{
@@ -39,6 +40,8 @@ pub(super) struct State {
     /// The keys of encrypted volumes, which the real host forgets with its agent.
     pub(super) keys: Keyring,
     pub(super) repositories: FakeRepositories,
+    /// By their addresses.
+    pub(super) vaults: BTreeMap<String, FakeVault>,
     /// The first bytes of snapshots and backups, by id; zeros follow.
     pub(super) disk_data: BTreeMap<String, Vec<u8>>,
     pub(super) networks: BTreeMap<String, NetworkConfig>,
@@ -109,6 +112,7 @@ impl Default for State {
             snapshots: BTreeMap::new(),
             keys: Keyring::default(),
             repositories: FakeRepositories::default(),
+            vaults: BTreeMap::new(),
             disk_data: BTreeMap::new(),
             networks: BTreeMap::new(),
             bridged: BTreeMap::new(),

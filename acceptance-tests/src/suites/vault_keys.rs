@@ -1,0 +1,110 @@
+//! `examples/vault-keys` with the small guest and a server that speaks as much of a Vault's API as berth uses. A real Vault is not run.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use serde_json::{Value, json};
+
+use crate::guests::GuestImage;
+use crate::image_server::Content;
+use crate::kubectl::condition_of;
+use crate::platform::{NEIGHBOUR, Platform};
+use crate::report::Report;
+use crate::terraform::Project;
+use crate::vault::{ROLE_ID, SECRET_ID, Vault};
+use crate::{wait, workspace};
+
+const LIMIT: Duration = Duration::from_secs(120);
+/// The host asks the Vault for a key again after a minute.
+const ASKED_AGAIN: Duration = Duration::from_secs(150);
+
+pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
+    report.case(
+        "examples/vault-keys: a Vault protects the key of a disk, a Secret and the Vault again while the guest runs, and none is started without",
+        || {
+            let vault = Vault::start(platform.neighbour(), NEIGHBOUR)?;
+            let project = platform.project()?;
+            project.copy_from(&workspace::root().join("examples/vault-keys"))?;
+            for (name, entry) in [
+                ("vault-keys-login", format!("secretID={SECRET_ID}")),
+                ("vault-keys-ca", format!("ca.crt={}", vault.authority())),
+                ("vault-keys-secret", format!("key={}A=", "C".repeat(42))),
+            ] {
+                let entry = format!("--from-literal={entry}");
+                platform.kubectl().ok(&["create", "secret", "generic", name, &entry])?;
+            }
+            let url = platform.images().put("vault-keys.qcow2", Content::File(guest.path.clone()));
+            let variables = json!({"image_url": url, "image_sha256": guest.sha256, "vault_address": vault.url(), "vault_role_id": ROLE_ID});
+            project.write("terraform.tfvars.json", &variables.to_string())?;
+            project.init()?;
+            project.apply()?;
+            let held = protected(platform, &project, &vault, &variables);
+            vault.refuse(false);
+            project.destroy()?;
+            held
+        },
+    );
+}
+
+fn protected(platform: &Platform, project: &Project, vault: &Vault, variables: &Value) -> Result<()> {
+    project.plan_is_empty()?;
+    let kubectl = platform.kubectl();
+    let pid =
+        || -> Result<Value> { Ok(kubectl.object("vm", "vault-keys")?["status"]["process"]["pid"].clone()) };
+    let first = by(platform, "vault-keys", "Vault", 1)?;
+    let process = pid()?;
+    for (class, provider, generation) in [("vault-keys-secret", "Secret", 2), ("vault-keys", "Vault", 3)] {
+        let mut changed = variables.clone();
+        changed["key_class"] = class.into();
+        project.write("terraform.tfvars.json", &changed.to_string())?;
+        project.apply()?;
+        let now = by(platform, class, provider, generation)?;
+        ensure!(now["diskKeyID"] == first["diskKeyID"], "the key of the disk is the same: {now}");
+    }
+    ensure!(pid()? == process, "it is the same QEMU");
+    ensure!(vault.decrypted() > 0, "the key was decrypted there");
+    let objects = kubectl.ok(&["get", "disks,keyclasses,vms", "-o", "json"])?;
+    ensure!(!objects.contains(SECRET_ID) && !objects.contains("vault:v1:"), "{objects}");
+    refused(platform, vault)
+}
+
+/// Waits until a class of this kind protects the key of the disk. Returns the encryption.
+fn by(platform: &Platform, class: &str, provider: &str, generation: u64) -> Result<Value> {
+    let class = format!("default/{class}");
+    let disk = platform.kubectl().until("disk/vault-keys", "to have another class", LIMIT, |disk| {
+        let found = &disk["status"]["encryption"];
+        found["keyClass"] == class.as_str()
+            && found["providerID"] == provider
+            && found["generation"] == generation
+    })?;
+    Ok(disk["status"]["encryption"].clone())
+}
+
+/// A guest runs on while the Vault refuses, one that is stopped waits, and is started once the Vault decrypts again.
+fn refused(platform: &Platform, vault: &Vault) -> Result<()> {
+    let kubectl = platform.kubectl();
+    vault.refuse(true);
+    let mut looks = 0;
+    wait::until("the host to miss the key", ASKED_AGAIN, || {
+        // A change has the host look at the disk at once.
+        looks += 1;
+        kubectl.ok(&["label", "--overwrite", "disk", "vault-keys", &format!("look=n{looks}")])?;
+        let disk = kubectl.object("disk", "vault-keys")?;
+        let found = condition_of(&disk, "EncryptionSynced").cloned().unwrap_or_default();
+        ensure!(found["status"] == "False" && found["reason"] == "VaultAccessDenied", "{found}");
+        ensure!(!found.to_string().contains("canary"), "{found}");
+        Ok(())
+    })?;
+    let vm = kubectl.object("vm", "vault-keys")?;
+    ensure!(vm["status"]["state"] == "Running", "{:#}", vm["status"]);
+    let power = |power: &str| {
+        let patch = json!({"spec": {"power": power, "stop": {"mode": "Hard"}}}).to_string();
+        kubectl.ok(&["patch", "vm", "vault-keys", "--type=merge", "-p", &patch])
+    };
+    power("Stopped")?;
+    kubectl.until("vm/vault-keys", "to be stopped", LIMIT, |vm| vm["status"]["state"] == "Stopped")?;
+    power("Running")?;
+    kubectl.condition("vm/vault-keys", "Ready=False", Some("WaitingForDisk"), LIMIT)?;
+    vault.refuse(false);
+    kubectl.until("vm/vault-keys", "to run again", LIMIT, |vm| vm["status"]["state"] == "Running").map(drop)
+}
