@@ -231,25 +231,6 @@ impl Log {
         rows.collect()
     }
 
-    /// Returns the objects of `resource` at `revision`, in key order.
-    pub(crate) fn list_at(
-        &self,
-        resource: &Arc<str>,
-        revision: u64,
-        fields: &[FieldPath],
-    ) -> rusqlite::Result<Vec<Arc<Entry>>> {
-        let mut statement = self.db.prepare_cached(
-            "SELECT id, resource, namespace, name, deleted, written_ms, sum, value, sealed FROM log WHERE id IN \
-             (SELECT max(id) FROM log WHERE resource = ?1 AND id <= ?2 GROUP BY namespace, name) \
-             AND deleted = 0 ORDER BY namespace, name",
-        )?;
-        let revision = i64::try_from(revision).unwrap_or(i64::MAX);
-        let rows = statement.query_map(params![&**resource, revision], |row| {
-            Ok(Arc::new(self.entry_of(row, 0, resource, fields)?))
-        })?;
-        rows.collect()
-    }
-
     /// Returns the total size of all values in bytes.
     pub(crate) fn stored_bytes(&self) -> rusqlite::Result<u64> {
         let sql = "SELECT coalesce(sum(length(value)), 0) FROM log";

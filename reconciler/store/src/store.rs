@@ -16,7 +16,7 @@ use crate::event::Event;
 use crate::floor::Floor;
 use crate::key::Key;
 use crate::log::Log;
-use crate::look_back::Revision;
+use crate::look_back::{ListPart, PastObjects, Revision};
 use crate::queue::{self, Events};
 use crate::restore;
 use crate::state::{Interest, State, read, write};
@@ -246,17 +246,24 @@ impl Store {
         receiver
     }
 
-    /// Returns the objects of a resource at `revision`, in key order.
-    pub async fn list_at(&self, resource: &Arc<str>, revision: u64) -> Result<Vec<Arc<Entry>>, ReadError> {
+    /// Returns a part of the objects of a resource at `revision`, in key order, of those that `is_selected` accepts.
+    pub async fn list_at(
+        &self,
+        resource: &Arc<str>,
+        revision: u64,
+        part: ListPart,
+        is_selected: impl Fn(&Entry) -> bool + Send + 'static,
+    ) -> Result<PastObjects, ReadError> {
         let fields = {
             let state = self.state();
             check_range(&state, revision)?;
             state.fields(resource)
         };
         let name = Arc::clone(resource);
-        let entries = self.look_back(move |log| log.list_at(&name, revision, &fields)).await?;
+        let read = move |log: &Log| log.list_at(&name, revision, &fields, &part, is_selected);
+        let objects = self.look_back(read).await?;
         check_range(&self.state(), revision)?;
-        Ok(entries)
+        Ok(objects)
     }
 
     /// Passes the kept revisions of an object, newest first, to `step` until it breaks.
