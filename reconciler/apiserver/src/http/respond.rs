@@ -110,9 +110,7 @@ pub(super) fn page(call: &Call, shape: &Shape, page: &Page) -> Response<Body> {
         let texts = page.entries.iter().map(|entry| Core::text(entry, resource, version));
         plain_list(resource, version, page, texts.collect())
     } else {
-        let objects: Vec<Value> =
-            page.entries.iter().map(|entry| Core::view(entry, resource, version)).collect();
-        Body::from(bytes_of(&shape.page(&objects, page)))
+        Body::from(shape.page(page))
     };
     let mut response = with_type(StatusCode::OK, JSON, body);
     warn(&mut response, &call.warnings);
