@@ -33,6 +33,8 @@ const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 /// The approximate number of bytes of pending frames that are sent together: batching makes it cheaper for
 /// client and server when a lagging watcher catches up.
 const TOGETHER: usize = 32 << 10;
+/// The number of events for which a watch that has caught up keeps space.
+const KEPT: usize = 16;
 /// A watcher that has just received an event waits this long, times the number of watchers of the same events,
 /// for further events so that they are sent together: waking a thousand clients for every event costs the
 /// clients and the server more than anything else.
@@ -293,12 +295,19 @@ impl WatchStream {
 
     fn ready(&mut self) -> Option<Bytes> {
         if let Some(entry) = self.initial.pop_front() {
+            if self.initial.is_empty() {
+                // Of a long list that would be more than all the rest of the watch.
+                self.initial = VecDeque::new();
+            }
             return Some(self.frame("ADDED", &entry));
         }
         if let Some(revision) = self.initial_end.take() {
             return Some(self.bookmark(revision, true));
         }
         while let Some(event) = self.backlog.pop_front() {
+            if self.backlog.is_empty() {
+                self.backlog.shrink_to(KEPT);
+            }
             if let Some(frame) = self.event(&event) {
                 self.last_sent = event.entry.revision;
                 return Some(frame);
