@@ -75,9 +75,40 @@ pub struct Subscription {
     resource: Arc<str>,
     interest: Interest,
     id: u64,
-    /// The events between the requested revision and the subscription.
+    /// The events between the requested revision and the subscription, or the first of them.
     pub backlog: Vec<Arc<Event>>,
+    rest: Option<Rest>,
     pub events: Events,
+}
+
+/// The events of a subscription between its backlog and its live events.
+#[derive(Debug)]
+struct Rest {
+    /// Those on disk are after this revision.
+    after: u64,
+    /// The last one on disk.
+    until: u64,
+    recent: Vec<Arc<Event>>,
+}
+
+impl Subscription {
+    /// Whether events that are older than those of `events` are still to be read.
+    pub fn has_rest(&self) -> bool {
+        self.rest.is_some()
+    }
+
+    /// Reads the next of these events.
+    ///
+    /// *Errors:* the history was compacted meanwhile. The subscription cannot be continued.
+    pub async fn read_rest(&mut self) -> Result<Vec<Arc<Event>>, ReadError> {
+        let Some(Rest { after, until, recent }) = self.rest.take() else { return Ok(Vec::new()) };
+        let (mut events, next) = self.store.past_events(&self.resource, after, until).await?;
+        match next {
+            Some(after) => self.rest = Some(Rest { after, until, recent }),
+            None => events.extend(recent),
+        }
+        Ok(events)
+    }
 }
 
 impl Drop for Subscription {
@@ -224,19 +255,32 @@ impl Store {
             let taken = first(&state);
             let store = Arc::clone(self);
             let resource = Arc::clone(resource);
-            (Subscription { store, resource, interest, id, backlog, events: receiver }, taken, missing)
+            let subscription =
+                Subscription { store, resource, interest, id, backlog, rest: None, events: receiver };
+            (subscription, taken, missing)
         };
         let mut subscription = subscription;
         if let Some((after, until)) = missing {
-            let fields = self.state().fields(resource);
-            let name = Arc::clone(resource);
-            let mut older = self.look_back(move |log| log.events(&name, after, until, &fields)).await?;
-            // A compaction may have passed the revision while the disk was read.
-            check_range(&self.state(), after)?;
-            older.append(&mut subscription.backlog);
-            subscription.backlog = older;
+            let recent = std::mem::take(&mut subscription.backlog);
+            subscription.rest = Some(Rest { after, until, recent });
+            subscription.backlog = subscription.read_rest().await?;
         }
         Ok((taken, subscription))
+    }
+
+    /// Returns the first events of a resource after a revision that are on disk, and the revision after which more follow.
+    async fn past_events(
+        &self,
+        resource: &Arc<str>,
+        after: u64,
+        until: u64,
+    ) -> Result<(Vec<Arc<Event>>, Option<u64>), ReadError> {
+        let fields = self.state().fields(resource);
+        let name = Arc::clone(resource);
+        let events = self.look_back(move |log| log.events(&name, after, until, &fields)).await?;
+        // A compaction may have passed the revision while the disk was read, or since the events before were.
+        check_range(&self.state(), after)?;
+        Ok(events)
     }
 
     /// Subscribes to all resources, for the server's own controllers.

@@ -201,6 +201,13 @@ impl WatchStream {
             if self.done {
                 return None;
             }
+            if self.subscription.has_rest() {
+                match self.subscription.read_rest().await {
+                    Ok(events) => self.backlog.extend(events),
+                    Err(_) => return self.cut_off(),
+                }
+                continue;
+            }
             let check = self.credential.as_ref().map(|(_, at)| *at);
             let check = async {
                 match check {
@@ -279,6 +286,7 @@ impl WatchStream {
         let mut length = first.len();
         while length < TOGETHER {
             if self.backlog.is_empty()
+                && !self.subscription.has_rest()
                 && let Some(event) = self.subscription.events.try_recv()
             {
                 self.backlog.push_back(event);
@@ -336,7 +344,8 @@ impl WatchStream {
         revision
     }
 
-    /// Ends a watch that the store dropped because the watcher was too slow or the server is stopping.
+    /// Ends a watch that the store dropped because the watcher was too slow or the server is stopping, or whose past events are no
+    /// longer kept.
     fn cut_off(&mut self) -> Option<Bytes> {
         self.done = true;
         if self.core.stopping.is_cancelled() {

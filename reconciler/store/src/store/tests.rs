@@ -232,6 +232,36 @@ proptest! {
 }
 
 #[test]
+fn a_watch_from_far_back_reads_a_part_of_the_past_at_once() {
+    const WRITES: u64 = 5_000;
+    let (store, boats) = (memory(), resource("toys.example/boats"));
+    let key = Key::new(&boats, "ns", "ada");
+    let mut expect = Expect::Absent;
+    for value in 0..WRITES {
+        let value = u32::try_from(value).unwrap();
+        expect = Expect::Revision(block_on(store.submit(put(&key, expect, value))).unwrap().revision);
+    }
+    let mut watch = block_on(store.subscribe(&boats, Interest::Resource, Some(0), |_| ())).unwrap().1;
+    assert_eq!(watch.backlog.len(), log::EVENTS_AT_ONCE);
+    let mut events = watch.backlog.clone();
+    let latest = block_on(store.submit(put(&key, expect, 7))).unwrap().revision;
+    while watch.has_rest() {
+        events.extend(block_on(watch.read_rest()).unwrap());
+    }
+    let revisions: Vec<u64> = events.iter().map(|event| event.entry.revision).collect();
+    assert_eq!(revisions, (1..=WRITES).collect::<Vec<_>>());
+    let live: Vec<u64> =
+        std::iter::from_fn(|| watch.events.try_recv()).map(|event| event.entry.revision).collect();
+    assert_eq!(live, [latest]);
+    let previous = events[1].previous.as_ref().unwrap();
+    assert!(Arc::ptr_eq(previous, &events[0].entry), "a state is read once");
+    // What follows is not kept any more.
+    let mut watch = block_on(store.subscribe(&boats, Interest::Resource, Some(0), |_| ())).unwrap().1;
+    block_on(store.compact(back_to(0))).unwrap();
+    assert!(matches!(block_on(watch.read_rest()), Err(ReadError::Compacted { .. })));
+}
+
+#[test]
 fn a_page_of_a_past_list_reads_only_its_own_objects() {
     let (store, boats) = (memory(), resource("toys.example/boats"));
     let names: Vec<String> = (0..9).map(|number| format!("b{number}")).collect();
