@@ -138,6 +138,8 @@ impl Writer {
             pending.insert(&one.key, now);
             events.push(Ok(event));
         }
+        // Only this writer changes objects: readers and new watches need not wait until the batch is durable.
+        drop(state);
         self.log.commit()?;
         Ok((events, stored))
     }
