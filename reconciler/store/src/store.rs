@@ -144,8 +144,9 @@ impl Store {
         let (revision, compacted) = log.bounds().map_err(|source| OpenError::from_load(&shown, source))?;
         let mut state = State::new(revision, compacted);
         let mut live = 0;
-        let load = |entry: Entry| {
+        let load = |mut entry: Entry| {
             live += entry.bytes.len() as u64;
+            entry.key = state.shared(&entry.key);
             state.load(Arc::new(entry));
         };
         log.load(load).map_err(|source| OpenError::from_load(&shown, source))?;

@@ -1,4 +1,5 @@
 mod backup;
+mod copies;
 mod quota;
 mod sealing;
 
