@@ -61,14 +61,14 @@ impl GrantsCache {
     }
 }
 
-/// What was parsed of the stored objects. Each host has objects of its own here: a change of one must not parse those of all hosts.
+/// The parsed parts of the stored objects. Each host has objects of its own here: a change of one must not parse those of all hosts.
 #[derive(Debug, Default)]
 struct Parsed {
     roles: ByRevision<Vec<Value>>,
     bindings: ByRevision<Binding>,
 }
 
-/// What was parsed of objects, by their revision, which is that of one state of one object.
+/// Parsed parts of objects by revision, which is that of one state of one object.
 #[derive(Debug)]
 struct ByRevision<T>(HashMap<u64, Arc<T>>);
 
@@ -79,7 +79,7 @@ impl<T> Default for ByRevision<T> {
 }
 
 impl<T> ByRevision<T> {
-    /// Takes what `before` has of this state of the object, or parses it.
+    /// Returns the part of this state of the object: that of `before`, if it has it, or parsed now.
     fn take(&mut self, before: &Self, entry: &Entry, parse: impl FnOnce(&Value) -> T) -> Arc<T> {
         let known = before.0.get(&entry.revision).cloned();
         let parsed = known.unwrap_or_else(|| Arc::new(parse(&entry.value())));

@@ -256,7 +256,7 @@ fn a_watch_from_far_back_reads_a_part_of_the_past_at_once() {
     assert_eq!(live, [latest]);
     let previous = events[1].previous.as_ref().unwrap();
     assert!(Arc::ptr_eq(previous, &events[0].entry), "a state is read once");
-    // What follows is not kept any more.
+    // The events that follow are not kept any more.
     let mut watch = block_on(store.subscribe(&boats, Interest::Resource, Some(0), |_| ())).unwrap().1;
     block_on(store.compact(back_to(0))).unwrap();
     assert!(matches!(block_on(watch.read_rest()), Err(ReadError::Compacted { .. })));

@@ -1,4 +1,4 @@
-//! What objects and their states have in common is in memory once.
+//! Data that objects, or states of an object, have in common is in memory once.
 
 use super::*;
 
