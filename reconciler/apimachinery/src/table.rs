@@ -86,23 +86,18 @@ impl Columns {
         Self(vec![builtin::name(), builtin::age_as_date()])
     }
 
-    /// Builds a Table of these objects. `metadata` is that of the list, or of the single object.
-    pub fn table(
-        &self,
-        metadata: &Value,
-        objects: &[&Value],
-        include: IncludeObject,
-        now: Timestamp,
-    ) -> Value {
-        let rows: Vec<Value> = objects.iter().map(|object| self.row(object, include, now)).collect();
-        table(list_metadata(metadata), self.definitions(), rows)
+    /// Builds a Table without its `rows`. `metadata` is that of the list.
+    pub fn head(&self, metadata: &Value) -> Value {
+        head(list_metadata(metadata), self.definitions())
     }
 
     /// Builds the Table of a watch event: one row; only the first event of a watch includes the columns.
     pub fn event(&self, object: &Value, include: IncludeObject, now: Timestamp, first: bool) -> Value {
         let version = object.pointer("/metadata/resourceVersion").cloned().unwrap_or_else(|| json!(""));
         let definitions = if first { self.definitions() } else { Value::Null };
-        table(json!({"resourceVersion": version}), definitions, vec![self.row(object, include, now)])
+        let mut table = head(json!({"resourceVersion": version}), definitions);
+        table["rows"] = Value::Array(vec![self.row(object, include, now)]);
+        table
     }
 
     fn definitions(&self) -> Value {
@@ -117,7 +112,8 @@ impl Columns {
             .collect()
     }
 
-    fn row(&self, object: &Value, include: IncludeObject, now: Timestamp) -> Value {
+    /// Builds the row of an object.
+    pub fn row(&self, object: &Value, include: IncludeObject, now: Timestamp) -> Value {
         let cells: Vec<Value> = self.0.iter().map(|column| column.cell(object, now)).collect();
         let mut row = Map::new();
         row.insert("cells".to_owned(), Value::Array(cells));
@@ -156,13 +152,12 @@ fn list_metadata(metadata: &Value) -> Value {
     Value::Object(out)
 }
 
-fn table(metadata: Value, definitions: Value, rows: Vec<Value>) -> Value {
+fn head(metadata: Value, definitions: Value) -> Value {
     json!({
         "kind": "Table",
         "apiVersion": "meta.k8s.io/v1",
         "metadata": metadata,
         "columnDefinitions": definitions,
-        "rows": rows,
     })
 }
 

@@ -130,8 +130,8 @@ pub(crate) fn resource(entry: &Entry) -> Result<Resource, String> {
 }
 
 fn version(raw: &Value, group: &str, kind: &str) -> Result<Version, String> {
-    let schema_json = raw["schema"]["openAPIV3Schema"].clone();
-    let schema = StructuralSchema::stored(&schema_json)
+    let schema_json = &raw["schema"]["openAPIV3Schema"];
+    let schema = StructuralSchema::stored(schema_json)
         .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
     let name = text(raw, "name").to_owned();
     let deprecation = (raw["deprecated"] == true).then(|| match raw["deprecationWarning"].as_str() {
@@ -141,7 +141,7 @@ fn version(raw: &Value, group: &str, kind: &str) -> Result<Version, String> {
     Ok(Version {
         served: raw["served"] == true,
         schema: Schema::Custom(Box::new(schema)),
-        schema_json: Some(schema_json),
+        schema_json: Some(schema_json.to_string().into_bytes().into()),
         has_status: raw["subresources"]["status"].is_object(),
         columns: Columns::of_crd_version(raw),
         deprecation,

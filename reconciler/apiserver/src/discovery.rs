@@ -122,7 +122,7 @@ fn openapi(core: &Core, path: &str) -> Option<Document> {
             namespaced: resource.namespaced,
             verbs: resource.verbs,
             status: version.has_status,
-            schema: version.schema_json.as_ref(),
+            schema: version.schema_json.as_deref(),
             selectable: selectable(resource),
         })
         .collect();

@@ -6,7 +6,6 @@ use berth_apimachinery::meta::NameRule;
 use berth_apimachinery::schema::StructuralSchema;
 use berth_apimachinery::table::Columns;
 use berth_store::{FieldPath, Key};
-use serde_json::Value;
 
 /// The source of a resource's definition.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,8 +43,9 @@ pub(crate) struct Version {
     pub(crate) name: String,
     pub(crate) served: bool,
     pub(crate) schema: Schema,
-    /// The schema as the OpenAPI documents contain it.
-    pub(crate) schema_json: Option<Value>,
+    /// The JSON of the schema, from which the OpenAPI documents are built. As text: the schemas of berth's own kinds as values take
+    /// several times as much memory, and are rarely read.
+    pub(crate) schema_json: Option<Box<[u8]>>,
     pub(crate) has_status: bool,
     /// The columns of a Table.
     pub(crate) columns: Columns,

@@ -370,6 +370,10 @@ fn request<K: WithStatus>(object: &K, operation: Operation<'_>) -> Result<Reques
         Operation::Finalizers(finalizers) => Request::Patch(json!({"metadata": {
             "uid": version.uid, "resourceVersion": version.resource_version, "finalizers": finalizers,
         }})),
+        // A copy is only needed for other metadata: that of the response to a write before.
+        Operation::Status(meta) if std::ptr::eq(meta, object.meta()) && meta.managed_fields.is_none() => {
+            Request::Status(text(object)?)
+        }
         Operation::Status(meta) => {
             let mut object = object.clone();
             *object.meta_mut() = ObjectMeta { managed_fields: None, ..meta.clone() };

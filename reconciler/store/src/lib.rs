@@ -48,7 +48,7 @@ pub use entry::{Encoded, Entry, Facts, FieldPath, with_revision};
 pub use error::{OpenError, ReadError};
 pub use event::{Change, Event, frame};
 pub use key::Key;
-pub use look_back::Revision;
+pub use look_back::{ListPart, PastObjects, Revision};
 pub use private_file::{read_or_make_bytes, write_private};
 pub use queue::Events;
 pub use restore::{RestoreError, RestoreOptions, Restored, restore};

@@ -6,6 +6,7 @@ mod room;
 pub(crate) use room::NoRoom;
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -21,6 +22,11 @@ use crate::row::{checksum, damaged};
 use crate::seal;
 use crate::tables::{self, Identity};
 use crate::write::Origin;
+
+/// The maximum number of past events that are read at once.
+pub(crate) const EVENTS_AT_ONCE: usize = 500;
+/// The size of past events in bytes at which no further ones are read.
+const BYTES_AT_ONCE: usize = 2 << 20;
 
 /// Removes the rows that a compaction from revision ?1 to ?2 makes superfluous: superseded ones and tombstones.
 /// Only rows after ?1 are read, so that the number of objects does not make a compaction slower. The tombstone at
@@ -199,55 +205,49 @@ impl Log {
             .map(|last| last.unwrap_or(0))
     }
 
-    /// Returns the events of `resource` with `after < revision <= until`, oldest first.
+    /// Returns the first events of `resource` with `after < revision <= until`, oldest first, and the revision after which the others
+    /// follow: a watch from far back must not hold the whole history in memory.
     pub(crate) fn events(
         &self,
         resource: &Arc<str>,
         after: u64,
         until: u64,
         fields: &[FieldPath],
-    ) -> rusqlite::Result<Vec<Arc<Event>>> {
+    ) -> rusqlite::Result<(Vec<Arc<Event>>, Option<u64>)> {
         let mut statement = self.db.prepare_cached(
             "SELECT l.id, l.resource, l.namespace, l.name, l.deleted, l.written_ms, l.sum, l.value, l.sealed, \
              p.id, p.resource, p.namespace, p.name, p.deleted, p.written_ms, p.sum, p.value, p.sealed \
              FROM log l LEFT JOIN log p ON p.id = l.prev AND p.deleted = 0 \
              WHERE l.resource = ?1 AND l.id > ?2 AND l.id <= ?3 ORDER BY l.id",
         )?;
-        let (after, until) =
-            (i64::try_from(after).unwrap_or(i64::MAX), i64::try_from(until).unwrap_or(i64::MAX));
-        let rows = statement.query_map(params![&**resource, after, until], |row| {
-            let entry = self.entry_of(row, 0, resource, fields)?;
-            let previous = match row.get::<_, Option<i64>>(9)? {
-                Some(_) => Some(Arc::new(self.entry_of(row, 9, resource, fields)?)),
+        let (from, to) = (i64::try_from(after).unwrap_or(i64::MAX), i64::try_from(until).unwrap_or(i64::MAX));
+        let mut rows = statement.query(params![&**resource, from, to])?;
+        let (mut events, mut bytes) = (Vec::new(), 0);
+        // The states of the events so far: most are the previous state of a later event.
+        let mut states: HashMap<u64, Arc<Entry>> = HashMap::new();
+        while let Some(row) = rows.next()? {
+            let previous = match row.get::<_, Option<i64>>(9)?.map(i64::unsigned_abs) {
+                Some(revision) => match states.remove(&revision) {
+                    Some(state) => Some(state),
+                    None => Some(Arc::new(self.entry_of(row, 9, resource, fields)?)),
+                },
                 None => None,
             };
+            let entry = Arc::new(self.entry_of(row, 0, resource, fields)?);
             let change = match (row.get::<_, bool>(4)?, &previous) {
                 (true, _) => Change::Deleted,
                 (false, Some(_)) => Change::Modified,
                 (false, None) => Change::Added,
             };
-            Ok(Event::read(change, Arc::new(entry), previous))
-        })?;
-        rows.collect()
-    }
-
-    /// Returns the objects of `resource` at `revision`, in key order.
-    pub(crate) fn list_at(
-        &self,
-        resource: &Arc<str>,
-        revision: u64,
-        fields: &[FieldPath],
-    ) -> rusqlite::Result<Vec<Arc<Entry>>> {
-        let mut statement = self.db.prepare_cached(
-            "SELECT id, resource, namespace, name, deleted, written_ms, sum, value, sealed FROM log WHERE id IN \
-             (SELECT max(id) FROM log WHERE resource = ?1 AND id <= ?2 GROUP BY namespace, name) \
-             AND deleted = 0 ORDER BY namespace, name",
-        )?;
-        let revision = i64::try_from(revision).unwrap_or(i64::MAX);
-        let rows = statement.query_map(params![&**resource, revision], |row| {
-            Ok(Arc::new(self.entry_of(row, 0, resource, fields)?))
-        })?;
-        rows.collect()
+            let revision = entry.revision;
+            bytes += entry.bytes.len();
+            states.insert(revision, Arc::clone(&entry));
+            events.push(Event::read(change, entry, previous));
+            if events.len() >= EVENTS_AT_ONCE || bytes >= BYTES_AT_ONCE {
+                return Ok((events, Some(revision).filter(|revision| *revision < until)));
+            }
+        }
+        Ok((events, None))
     }
 
     /// Returns the total size of all values in bytes.

@@ -11,6 +11,9 @@ use crate::event::Event;
 pub(crate) const WATCH_BUFFER: usize = 2048;
 /// The maximum size of those events in bytes.
 const WATCH_BYTES: usize = 16 << 20;
+/// The number of events for which a queue without events keeps space. There are tens of thousands of watchers, and a burst of events
+/// makes all of their queues grow.
+const KEPT: usize = 16;
 
 #[derive(Debug, Default)]
 struct Waiting {
@@ -99,6 +102,9 @@ impl Events {
         let mut waiting = self.0.hold();
         let event = waiting.events.pop_front()?;
         waiting.bytes -= event.entry.bytes.len();
+        if waiting.events.is_empty() {
+            waiting.events.shrink_to(KEPT);
+        }
         Some(event)
     }
 }
@@ -106,5 +112,36 @@ impl Events {
 impl Drop for Events {
     fn drop(&mut self) {
         *self.0.hold() = Waiting { closed: true, ..Waiting::default() };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::entry::{Entry, Facts};
+    use crate::event::Change;
+    use crate::key::Key;
+
+    #[test]
+    fn a_queue_that_was_long_keeps_little_space() {
+        let entry = |revision| Entry {
+            key: Key::new(&"x/things".into(), "n", "t"),
+            revision,
+            written_ms: 0,
+            bytes: Bytes::from_static(b"{}"),
+            facts: Arc::new(Facts::default()),
+        };
+        let (feed, mut events) = queue();
+        for revision in 0..500 {
+            assert!(feed.send(&Event::written(Change::Modified, entry(revision), None)));
+        }
+        assert_eq!(feed.waiting(), (500, 1000));
+        let received: Vec<u64> =
+            std::iter::from_fn(|| events.try_recv()).map(|event| event.entry.revision).collect();
+        assert_eq!(received, (0..500).collect::<Vec<_>>());
+        assert_eq!(feed.waiting(), (0, 0));
+        assert!(feed.0.hold().events.capacity() <= 2 * KEPT);
     }
 }

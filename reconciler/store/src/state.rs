@@ -95,6 +95,14 @@ impl State {
         self.tables.get(&key.resource)?.objects.get(&(key.namespace.clone(), key.name.clone()))
     }
 
+    /// Returns the key with the copy of its namespace's name that the resource's other objects have.
+    pub(crate) fn shared(&self, key: &Key) -> Key {
+        let table = self.tables.get(&key.resource);
+        let known = table.and_then(|table| table.namespaces.get_key_value(&key.namespace));
+        let namespace = known.map_or(&key.namespace, |(namespace, _)| namespace);
+        Key { namespace: Arc::clone(namespace), ..key.clone() }
+    }
+
     pub fn by_uid(&self, uid: &str) -> Option<&Arc<Entry>> {
         self.uids.get(uid)
     }

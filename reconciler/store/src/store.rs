@@ -16,7 +16,7 @@ use crate::event::Event;
 use crate::floor::Floor;
 use crate::key::Key;
 use crate::log::Log;
-use crate::look_back::Revision;
+use crate::look_back::{ListPart, PastObjects, Revision};
 use crate::queue::{self, Events};
 use crate::restore;
 use crate::state::{Interest, State, read, write};
@@ -75,9 +75,40 @@ pub struct Subscription {
     resource: Arc<str>,
     interest: Interest,
     id: u64,
-    /// The events between the requested revision and the subscription.
+    /// The events between the requested revision and the subscription, or the first of them.
     pub backlog: Vec<Arc<Event>>,
+    rest: Option<Rest>,
     pub events: Events,
+}
+
+/// The events of a subscription between its backlog and its live events.
+#[derive(Debug)]
+struct Rest {
+    /// Those on disk are after this revision.
+    after: u64,
+    /// The last one on disk.
+    until: u64,
+    recent: Vec<Arc<Event>>,
+}
+
+impl Subscription {
+    /// Whether events that are older than those of `events` are still to be read.
+    pub fn has_rest(&self) -> bool {
+        self.rest.is_some()
+    }
+
+    /// Reads the next of these events.
+    ///
+    /// *Errors:* the history was compacted meanwhile. The subscription cannot be continued.
+    pub async fn read_rest(&mut self) -> Result<Vec<Arc<Event>>, ReadError> {
+        let Some(Rest { after, until, recent }) = self.rest.take() else { return Ok(Vec::new()) };
+        let (mut events, next) = self.store.past_events(&self.resource, after, until).await?;
+        match next {
+            Some(after) => self.rest = Some(Rest { after, until, recent }),
+            None => events.extend(recent),
+        }
+        Ok(events)
+    }
 }
 
 impl Drop for Subscription {
@@ -113,8 +144,9 @@ impl Store {
         let (revision, compacted) = log.bounds().map_err(|source| OpenError::from_load(&shown, source))?;
         let mut state = State::new(revision, compacted);
         let mut live = 0;
-        let load = |entry: Entry| {
+        let load = |mut entry: Entry| {
             live += entry.bytes.len() as u64;
+            entry.key = state.shared(&entry.key);
             state.load(Arc::new(entry));
         };
         log.load(load).map_err(|source| OpenError::from_load(&shown, source))?;
@@ -224,19 +256,32 @@ impl Store {
             let taken = first(&state);
             let store = Arc::clone(self);
             let resource = Arc::clone(resource);
-            (Subscription { store, resource, interest, id, backlog, events: receiver }, taken, missing)
+            let subscription =
+                Subscription { store, resource, interest, id, backlog, rest: None, events: receiver };
+            (subscription, taken, missing)
         };
         let mut subscription = subscription;
         if let Some((after, until)) = missing {
-            let fields = self.state().fields(resource);
-            let name = Arc::clone(resource);
-            let mut older = self.look_back(move |log| log.events(&name, after, until, &fields)).await?;
-            // A compaction may have passed the revision while the disk was read.
-            check_range(&self.state(), after)?;
-            older.append(&mut subscription.backlog);
-            subscription.backlog = older;
+            let recent = std::mem::take(&mut subscription.backlog);
+            subscription.rest = Some(Rest { after, until, recent });
+            subscription.backlog = subscription.read_rest().await?;
         }
         Ok((taken, subscription))
+    }
+
+    /// Returns the first events of a resource after a revision that are on disk, and the revision after which more follow.
+    async fn past_events(
+        &self,
+        resource: &Arc<str>,
+        after: u64,
+        until: u64,
+    ) -> Result<(Vec<Arc<Event>>, Option<u64>), ReadError> {
+        let fields = self.state().fields(resource);
+        let name = Arc::clone(resource);
+        let events = self.look_back(move |log| log.events(&name, after, until, &fields)).await?;
+        // A compaction may have passed the revision while the disk was read, or since the events before were.
+        check_range(&self.state(), after)?;
+        Ok(events)
     }
 
     /// Subscribes to all resources, for the server's own controllers.
@@ -246,17 +291,24 @@ impl Store {
         receiver
     }
 
-    /// Returns the objects of a resource at `revision`, in key order.
-    pub async fn list_at(&self, resource: &Arc<str>, revision: u64) -> Result<Vec<Arc<Entry>>, ReadError> {
+    /// Returns a part of the objects of a resource at `revision`, in key order, of those that `is_selected` accepts.
+    pub async fn list_at(
+        &self,
+        resource: &Arc<str>,
+        revision: u64,
+        part: ListPart,
+        is_selected: impl Fn(&Entry) -> bool + Send + 'static,
+    ) -> Result<PastObjects, ReadError> {
         let fields = {
             let state = self.state();
             check_range(&state, revision)?;
             state.fields(resource)
         };
         let name = Arc::clone(resource);
-        let entries = self.look_back(move |log| log.list_at(&name, revision, &fields)).await?;
+        let read = move |log: &Log| log.list_at(&name, revision, &fields, &part, is_selected);
+        let objects = self.look_back(read).await?;
         check_range(&self.state(), revision)?;
-        Ok(entries)
+        Ok(objects)
     }
 
     /// Passes the kept revisions of an object, newest first, to `step` until it breaks.

@@ -132,12 +132,14 @@ impl Writer {
                 continue;
             }
             revision += 1;
-            let (event, bytes) = self.append_one(one, revision, before)?;
+            let (event, bytes) = self.append_one(one, revision, before, &state)?;
             stored += bytes;
             let now = (event.change != Change::Deleted).then(|| Arc::clone(&event.entry));
             pending.insert(&one.key, now);
             events.push(Ok(event));
         }
+        // Only this writer changes objects: readers and new watches need not wait until the batch is durable.
+        drop(state);
         self.log.commit()?;
         Ok((events, stored))
     }
@@ -147,11 +149,16 @@ impl Writer {
         one: &Write,
         revision: u64,
         before: Option<Arc<Entry>>,
+        state: &State,
     ) -> rusqlite::Result<(Arc<Event>, u64)> {
+        let last_state;
         let (encoded, change) = match (&one.action, &before) {
-            (Action::Put(encoded), None) => (encoded.clone(), Change::Added),
-            (Action::Put(encoded), Some(_)) => (encoded.clone(), Change::Modified),
-            (Action::Delete, Some(entry)) => (tombstone(entry), Change::Deleted),
+            (Action::Put(encoded), None) => (encoded, Change::Added),
+            (Action::Put(encoded), Some(_)) => (encoded, Change::Modified),
+            (Action::Delete, Some(entry)) => {
+                last_state = tombstone(entry);
+                (&last_state, Change::Deleted)
+            }
             (Action::Delete, None) => return Err(rusqlite::Error::QueryReturnedNoRows),
         };
         let bytes = with_revision(&encoded.text, revision).ok_or(rusqlite::Error::InvalidQuery)?;
@@ -165,8 +172,11 @@ impl Writer {
             text: &encoded.text,
         })?;
         // The names of the stored object, not those of each request: they are kept for as long as the object.
-        let key = before.as_ref().map_or(&one.key, |before| &before.key).clone();
-        let entry = Entry { key, revision, written_ms: one.at_ms, bytes, facts: encoded.facts };
+        let key = before.as_ref().map_or_else(|| state.shared(&one.key), |before| before.key.clone());
+        // Most writes change nothing that is indexed.
+        let known = before.as_ref().map(|before| &before.facts).filter(|known| **known == encoded.facts);
+        let facts = Arc::clone(known.unwrap_or(&encoded.facts));
+        let entry = Entry { key, revision, written_ms: one.at_ms, bytes, facts };
         Ok((Event::written(change, entry, before), stored))
     }
 

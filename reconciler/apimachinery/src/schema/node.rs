@@ -75,7 +75,8 @@ pub struct Node {
     pub(crate) list_type: ListType,
     pub(crate) list_map_keys: Vec<String>,
     pub(crate) atomic_map: bool,
-    pub checks: Checks,
+    /// On the heap: most objects have few members, and their maps have space for eleven, unused nodes included.
+    pub checks: Box<Checks>,
     pub rules: Vec<Rule>,
     /// The part of its value that the rules of this node read.
     pub(crate) rules_read: Reads,

@@ -100,7 +100,7 @@ impl Parser {
                 Additional::Schema(Box::new(self.node(of, Level::Inner, &here, depth + 1)))
             }
         };
-        node.checks = self.checks(map, node.int_or_string, path, depth);
+        node.checks = Box::new(self.checks(map, node.int_or_string, path, depth));
         self.structure(map, &node, level, path);
         node.rules = rules::declared(map, path, &mut self.errors);
         node
@@ -303,7 +303,8 @@ impl Parser {
             return Node::default();
         }
         self.not_structural(map, types_allowed, path);
-        let mut node = Node { checks: self.checks(map, types_allowed, path, depth), ..Node::default() };
+        let checks = Box::new(self.checks(map, types_allowed, path, depth));
+        let mut node = Node { checks, ..Node::default() };
         if types_allowed {
             node.ty = map.get("type").and_then(Value::as_str).and_then(Type::parse);
         }

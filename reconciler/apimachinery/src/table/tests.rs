@@ -8,8 +8,7 @@ fn now() -> Timestamp {
 }
 
 fn cells(columns: &Columns, object: &Value) -> Vec<Value> {
-    let table = columns.table(&json!({}), &[object], IncludeObject::None, now());
-    table["rows"][0]["cells"].as_array().expect("cells").clone()
+    columns.row(object, IncludeObject::None, now())["cells"].as_array().expect("cells").clone()
 }
 
 fn names(columns: &Columns) -> Vec<String> {
@@ -145,16 +144,16 @@ fn without_printer_columns_there_are_name_and_age() {
 fn rows_carry_as_much_of_the_object_as_asked() {
     let columns = Columns::name_and_age();
     let object = json!({"kind": "X", "metadata": {"name": "x"}, "spec": {"a": 1}});
-    let with =
-        |include| columns.table(&json!({"resourceVersion": "7", "other": 1}), &[&object], include, now());
-    assert_eq!(with(IncludeObject::Object)["rows"][0]["object"], object);
-    assert_eq!(with(IncludeObject::None)["rows"][0]["object"], Value::Null);
+    let with = |include| columns.row(&object, include, now())["object"].clone();
+    assert_eq!(with(IncludeObject::Object), object);
+    assert_eq!(with(IncludeObject::None), Value::Null);
     assert_eq!(
-        with(IncludeObject::Metadata)["rows"][0]["object"],
+        with(IncludeObject::Metadata),
         json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": {"name": "x"}})
     );
-    assert_eq!(with(IncludeObject::None)["metadata"], json!({"resourceVersion": "7"}));
-    assert_eq!(with(IncludeObject::None)["kind"], "Table");
+    let head = columns.head(&json!({"resourceVersion": "7", "other": 1}));
+    assert_eq!((&head["kind"], &head["metadata"]), (&json!("Table"), &json!({"resourceVersion": "7"})));
+    assert_eq!(head["columnDefinitions"].as_array().map(Vec::len), Some(2));
     assert_eq!(IncludeObject::parse(""), IncludeObject::Metadata);
 }
 

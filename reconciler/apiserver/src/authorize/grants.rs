@@ -2,16 +2,19 @@
 //! the grants of its user.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use berth_store::State;
+use berth_store::{Entry, State};
 use serde_json::Value;
 
 use crate::builtin::RBAC;
 use crate::identity::Identity;
 use crate::service_account::user_name;
 
-const KINDS: [&str; 4] = ["clusterroles", "clusterrolebindings", "roles", "rolebindings"];
+/// The resources of access rules, as the store names them: ClusterRoles, Roles, and the bindings of each.
+static STORED: LazyLock<[String; 4]> = LazyLock::new(|| {
+    ["clusterroles", "roles", "clusterrolebindings", "rolebindings"].map(|kind| format!("{RBAC}/{kind}"))
+});
 
 /// Rules by namespace and name.
 type Roles = HashMap<(Arc<str>, Arc<str>), Arc<Vec<Value>>>;
@@ -32,67 +35,135 @@ pub(crate) struct Grants {
 /// A cache of the grants of the stored roles and bindings; rebuilt only after one of them changed.
 #[derive(Debug, Default)]
 pub(crate) struct GrantsCache {
-    built: Mutex<Option<([u64; 4], Arc<Grants>)>>,
+    built: Mutex<Option<Built>>,
+}
+
+#[derive(Debug)]
+struct Built {
+    /// The revisions of the last changes of the four resources.
+    at: [u64; 4],
+    grants: Arc<Grants>,
+    parsed: Parsed,
 }
 
 impl GrantsCache {
     pub(crate) fn current(&self, state: &State) -> Arc<Grants> {
-        let now = KINDS.map(|kind| state.changed(&format!("{RBAC}/{kind}")));
+        let now = STORED.each_ref().map(|resource| state.changed(resource));
         let mut built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*built {
-            Some((at, grants)) if *at == now => Arc::clone(grants),
-            _ => {
-                let grants = Arc::new(Grants::of(state));
-                *built = Some((now, Arc::clone(&grants)));
-                grants
+        if let Some(built) = built.as_ref().filter(|built| built.at == now) {
+            return Arc::clone(&built.grants);
+        }
+        let before = built.take().map(|built| built.parsed).unwrap_or_default();
+        let (grants, parsed) = Grants::of(state, &before);
+        let grants = Arc::new(grants);
+        *built = Some(Built { at: now, grants: Arc::clone(&grants), parsed });
+        grants
+    }
+}
+
+/// The parsed parts of the stored objects. Each host has objects of its own here: a change of one must not parse those of all hosts.
+#[derive(Debug, Default)]
+struct Parsed {
+    roles: ByRevision<Vec<Value>>,
+    bindings: ByRevision<Binding>,
+}
+
+/// Parsed parts of objects by revision, which is that of one state of one object.
+#[derive(Debug)]
+struct ByRevision<T>(HashMap<u64, Arc<T>>);
+
+impl<T> Default for ByRevision<T> {
+    fn default() -> Self {
+        Self(HashMap::new())
+    }
+}
+
+impl<T> ByRevision<T> {
+    /// Returns the part of this state of the object: that of `before`, if it has it, or parsed now.
+    fn take(&mut self, before: &Self, entry: &Entry, parse: impl FnOnce(&Value) -> T) -> Arc<T> {
+        let known = before.0.get(&entry.revision).cloned();
+        let parsed = known.unwrap_or_else(|| Arc::new(parse(&entry.value())));
+        self.0.insert(entry.revision, Arc::clone(&parsed));
+        parsed
+    }
+}
+
+/// The role and the subjects of a binding.
+#[derive(Debug)]
+struct Binding {
+    role: Option<(Scope, Arc<str>)>,
+    users: Vec<Box<str>>,
+    groups: Vec<Box<str>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    Cluster,
+    Namespace,
+}
+
+impl Binding {
+    fn parse(binding: &Value, namespace: &str) -> Self {
+        let name: Arc<str> = binding["roleRef"]["name"].as_str().unwrap_or_default().into();
+        let role = match binding["roleRef"]["kind"].as_str() {
+            Some("ClusterRole") => Some((Scope::Cluster, name)),
+            Some("Role") if !namespace.is_empty() => Some((Scope::Namespace, name)),
+            _ => None,
+        };
+        let mut parsed = Self { role, users: Vec::new(), groups: Vec::new() };
+        for subject in binding["subjects"].as_array().into_iter().flatten() {
+            let name = subject["name"].as_str().unwrap_or_default();
+            match subject["kind"].as_str() {
+                Some("User") => parsed.users.push(name.into()),
+                Some("Group") => parsed.groups.push(name.into()),
+                Some("ServiceAccount") => {
+                    let place = subject["namespace"].as_str().unwrap_or(namespace);
+                    parsed.users.push(user_name(place, name).into());
+                }
+                _ => {}
             }
         }
+        parsed
     }
 }
 
 impl Grants {
-    fn of(state: &State) -> Self {
-        let rules = |kind: &str| -> Roles {
-            let storage = format!("{RBAC}/{kind}");
-            let roles = state.list_all(&storage);
-            let rules = |role: &Value| Arc::new(role["rules"].as_array().cloned().unwrap_or_default());
-            roles.map(|e| ((e.key.namespace.clone(), e.key.name.clone()), rules(&e.value()))).collect()
+    fn of(state: &State, before: &Parsed) -> (Self, Parsed) {
+        let mut parsed = Parsed::default();
+        let [cluster_roles, roles, bindings @ ..] = &*STORED;
+        let mut rules = |resource: &str| -> Roles {
+            let parse = |role: &Value| role["rules"].as_array().cloned().unwrap_or_default();
+            let of = |entry: &Arc<Entry>| {
+                let name = (entry.key.namespace.clone(), entry.key.name.clone());
+                (name, parsed.roles.take(&before.roles, entry, parse))
+            };
+            state.list_all(resource).map(of).collect()
         };
-        let (cluster_roles, roles) = (rules("clusterroles"), rules("roles"));
+        let (cluster_roles, roles) = (rules(cluster_roles), rules(roles));
         let mut grants = Self::default();
-        for kind in ["clusterrolebindings", "rolebindings"] {
-            for entry in state.list_all(&format!("{RBAC}/{kind}")) {
-                let binding = entry.value();
-                let namespace = &entry.key.namespace;
-                let name: Arc<str> = binding["roleRef"]["name"].as_str().unwrap_or_default().into();
-                let rules = match binding["roleRef"]["kind"].as_str() {
-                    Some("ClusterRole") => cluster_roles.get(&("".into(), name)),
-                    Some("Role") if !namespace.is_empty() => roles.get(&(namespace.clone(), name)),
-                    _ => None,
-                };
-                if let Some(rules) = rules {
-                    grants.bind(&binding, namespace, rules);
-                }
+        for entry in bindings.iter().flat_map(|resource| state.list_all(resource)) {
+            let namespace = &entry.key.namespace;
+            let parse = |binding: &Value| Binding::parse(binding, namespace);
+            let binding = parsed.bindings.take(&before.bindings, entry, parse);
+            let rules = match &binding.role {
+                Some((Scope::Cluster, name)) => cluster_roles.get(&("".into(), Arc::clone(name))),
+                Some((Scope::Namespace, name)) => roles.get(&(Arc::clone(namespace), Arc::clone(name))),
+                None => None,
+            };
+            if let Some(rules) = rules {
+                grants.bind(&binding, namespace, rules);
             }
         }
-        grants
+        (grants, parsed)
     }
 
-    fn bind(&mut self, binding: &Value, namespace: &str, rules: &Arc<Vec<Value>>) {
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        for subject in binding["subjects"].as_array().into_iter().flatten() {
-            let name = text(&subject["name"]);
-            let (of, who) = match subject["kind"].as_str() {
-                Some("User") => (&mut self.users, name),
-                Some("Group") => (&mut self.groups, name),
-                Some("ServiceAccount") => {
-                    let place = subject["namespace"].as_str().unwrap_or(namespace);
-                    (&mut self.users, user_name(place, &name))
-                }
-                _ => continue,
-            };
-            let grant = Grant { namespace: namespace.into(), rules: Arc::clone(rules) };
-            of.entry(who.into()).or_default().push(grant);
+    fn bind(&mut self, binding: &Binding, namespace: &Arc<str>, rules: &Arc<Vec<Value>>) {
+        let grant = Grant { namespace: Arc::clone(namespace), rules: Arc::clone(rules) };
+        for user in &binding.users {
+            self.users.entry(user.clone()).or_default().push(grant.clone());
+        }
+        for group in &binding.groups {
+            self.groups.entry(group.clone()).or_default().push(grant.clone());
         }
     }
 
@@ -109,5 +180,49 @@ impl Grants {
         namespace: &'a str,
     ) -> impl Iterator<Item = &'a Value> {
         self.grants(who, namespace).flat_map(|grant| grant.rules.iter())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_store::{Facts, Key};
+    use serde_json::json;
+
+    use super::*;
+
+    fn entry(revision: u64, kind: &str, namespace: &str, name: &str, object: &Value) -> Arc<Entry> {
+        let facts = Facts { uid: name.into(), ..Facts::default() };
+        let key = Key::new(&format!("{RBAC}/{kind}").into(), namespace, name);
+        let bytes = object.to_string().into_bytes().into();
+        Arc::new(Entry { key, revision, written_ms: 0, bytes, facts: Arc::new(facts) })
+    }
+
+    fn role(verb: &str) -> Value {
+        json!({"rules": [{"verbs": [verb]}]})
+    }
+
+    #[test]
+    fn a_change_parses_what_changed_and_nothing_else() {
+        let mut state = State::new(0, 0);
+        let subjects = json!([{"kind": "User", "name": "ada"}, {"kind": "ServiceAccount", "name": "robot"}]);
+        let binding = json!({"roleRef": {"kind": "ClusterRole", "name": "reader"}, "subjects": subjects});
+        state.load(entry(1, "clusterroles", "", "reader", &role("get")));
+        state.load(entry(2, "rolebindings", "ns", "readers", &binding));
+        let cache = GrantsCache::default();
+        let (ada, robot) =
+            (Identity::new("ada", Vec::new()), Identity::new("system:serviceaccount:ns:robot", Vec::new()));
+        let first = cache.current(&state);
+        assert!(Arc::ptr_eq(&first, &cache.current(&state)), "nothing changed");
+        assert_eq!(first.rules(&ada, "ns").count(), 1);
+        assert_eq!((first.rules(&ada, "other").count(), first.rules(&robot, "ns").count()), (0, 1));
+        state.load(entry(3, "clusterroles", "", "other", &role("list")));
+        let second = cache.current(&state);
+        let rule_of = |grants: &Grants| grants.rules(&ada, "ns").next().map(std::ptr::from_ref);
+        assert_eq!(rule_of(&first), rule_of(&second), "it was not parsed again");
+        state.load(entry(4, "clusterroles", "", "reader", &role("watch")));
+        let third = cache.current(&state);
+        assert_eq!(third.rules(&ada, "ns").next(), Some(&json!({"verbs": ["watch"]})));
+        let parsed = cache.built.lock().unwrap().as_ref().map(|built| built.parsed.roles.0.len());
+        assert_eq!(parsed, Some(2), "what was parsed of the earlier state is gone");
     }
 }

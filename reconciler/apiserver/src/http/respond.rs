@@ -110,9 +110,7 @@ pub(super) fn page(call: &Call, shape: &Shape, page: &Page) -> Response<Body> {
         let texts = page.entries.iter().map(|entry| Core::text(entry, resource, version));
         plain_list(resource, version, page, texts.collect())
     } else {
-        let objects: Vec<Value> =
-            page.entries.iter().map(|entry| Core::view(entry, resource, version)).collect();
-        Body::from(bytes_of(&shape.page(&objects, page)))
+        Body::from(shape.page(page))
     };
     let mut response = with_type(StatusCode::OK, JSON, body);
     warn(&mut response, &call.warnings);
@@ -236,16 +234,63 @@ pub(super) async fn compressed(response: Response<Body>) -> Response<Body> {
         return response;
     }
     let (mut head, body) = response.into_parts();
-    let Ok(collected) = body.collect().await else { return Response::from_parts(head, Body::empty()) };
-    let plain = collected.to_bytes();
-    let mut encoder = GzEncoder::new(Vec::with_capacity(plain.len() / 8), Compression::fast());
-    let packed = encoder.write_all(&plain).and_then(|()| encoder.finish());
-    match packed {
-        Ok(packed) => {
-            head.headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-            head.headers.append(header::VARY, HeaderValue::from_static("Accept-Encoding"));
-            Response::from_parts(head, Body::from(packed))
+    let Some(packed) = packed(body).await else { return Response::from_parts(head, Body::empty()) };
+    head.headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    head.headers.append(header::VARY, HeaderValue::from_static("Accept-Encoding"));
+    Response::from_parts(head, Body::from(packed))
+}
+
+/// Compresses a body while it is read, so that no plain copy of a long list exists; `None` if it cannot be read.
+async fn packed(mut body: Body) -> Option<Vec<u8>> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    while let Some(frame) = body.frame().await {
+        if let Ok(piece) = frame.ok()?.into_data() {
+            encoder.write_all(&piece).ok()?;
         }
-        Err(_) => Response::from_parts(head, Body::from(plain)),
+        // A list is always ready to be read on: other requests are answered in between.
+        tokio::task::yield_now().await;
+    }
+    encoder.finish().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::io::Read as _;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use flate2::read::GzDecoder;
+
+    use super::*;
+
+    /// A piece of a body that counts while it is held.
+    struct Piece(Arc<AtomicUsize>);
+
+    impl AsRef<[u8]> for Piece {
+        fn as_ref(&self) -> &[u8] {
+            b"piece "
+        }
+    }
+
+    impl Drop for Piece {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_is_compressed_piece_by_piece() {
+        let (held, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let of_stream = Arc::clone(&most);
+        let pieces = stream::iter((0..9).map(move |_| {
+            of_stream.fetch_max(held.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+            Ok::<_, Infallible>(Bytes::from_owner(Piece(Arc::clone(&held))))
+        }));
+        let packed = packed(Body::from_stream(pieces)).await.expect("it is read to its end");
+        let mut plain = String::new();
+        GzDecoder::new(packed.as_slice()).read_to_string(&mut plain).expect("it is gzip");
+        assert_eq!(plain, "piece ".repeat(9));
+        assert_eq!(most.load(Ordering::Relaxed), 1, "no piece is kept while the next one is read");
     }
 }

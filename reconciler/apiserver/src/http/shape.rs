@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use berth_apimachinery::table::{Columns, IncludeObject, partial_object_metadata};
+use berth_store::Entry;
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::negotiate::Wanted;
+use crate::core::Core;
 use crate::request::{Options, Sub, Target};
 use crate::resource::Resource;
 use crate::verbs::{Page, WatchFormat};
@@ -49,11 +51,7 @@ impl Shape {
         }
         match self.wanted {
             Wanted::Plain => text,
-            Wanted::Metadata => {
-                // The rest is skipped: a definition, whose version every agent reads, is mostly its schema.
-                let Ok(object) = serde_json::from_slice::<OnlyMetadata>(&text) else { return text };
-                bytes_of(&partial_object_metadata(&json!({"metadata": object.metadata})))
-            }
+            Wanted::Metadata => metadata_of(&text).as_ref().map_or(text, bytes_of),
             Wanted::Table => {
                 let Ok(object) = serde_json::from_slice::<Value>(&text) else { return text };
                 let now = self.clock.now();
@@ -67,7 +65,7 @@ impl Shape {
     }
 
     /// Returns a page as a Table or a metadata list; plain lists are built from text elsewhere.
-    pub(super) fn page(&self, objects: &[Value], page: &Page) -> Value {
+    pub(super) fn page(&self, page: &Page) -> Bytes {
         let mut metadata = json!({"resourceVersion": page.revision.to_string()});
         if let Some(token) = &page.continue_token {
             metadata["continue"] = token.as_str().into();
@@ -75,17 +73,48 @@ impl Shape {
         if let Some(remaining) = page.remaining {
             metadata["remainingItemCount"] = remaining.into();
         }
+        let (resource, version, entries) = (&self.resource, self.version, page.entries.iter());
         if self.wanted == Wanted::Table {
-            let objects: Vec<&Value> = objects.iter().collect();
-            return self.columns().table(&metadata, &objects, self.include, self.clock.now());
+            let (columns, now) = (self.columns(), self.clock.now());
+            let row =
+                |entry: &Arc<Entry>| columns.row(&Core::view(entry, resource, version), self.include, now);
+            return with_items(&columns.head(&metadata), "rows", entries.map(row));
         }
-        json!({
+        let head = json!({
             "kind": "PartialObjectMetadataList",
             "apiVersion": "meta.k8s.io/v1",
             "metadata": metadata,
-            "items": objects.iter().map(partial_object_metadata).collect::<Vec<_>>(),
-        })
+        });
+        with_items(
+            &head,
+            "items",
+            entries.filter_map(|entry| metadata_of(&Core::text(entry, resource, version))),
+        )
     }
+}
+
+/// Returns the `PartialObjectMetadata` of an object; `None` if the text is not an object. The rest of the text is skipped: a
+/// definition, whose version every agent reads, is mostly its schema.
+fn metadata_of(text: &[u8]) -> Option<Value> {
+    let object: OnlyMetadata = serde_json::from_slice(text).ok()?;
+    Some(partial_object_metadata(&json!({"metadata": object.metadata})))
+}
+
+/// Returns the JSON of an object with one more member: a list, whose items are written one after the other. One item at a time is
+/// held as a value, which takes about ten times as much memory as its text.
+fn with_items(head: &Value, member: &str, items: impl Iterator<Item = Value>) -> Bytes {
+    let mut text = head.to_string().into_bytes();
+    // The closing brace.
+    text.pop();
+    text.extend_from_slice(format!(",\"{member}\":[").as_bytes());
+    for (at, item) in items.enumerate() {
+        if at > 0 {
+            text.push(b',');
+        }
+        serde_json::to_writer(&mut text, &item).expect("a JSON value always serializes into memory");
+    }
+    text.extend_from_slice(b"]}");
+    text.into()
 }
 
 impl WatchFormat for Shape {
@@ -95,5 +124,31 @@ impl WatchFormat for Shape {
 
     fn is_plain(&self) -> bool {
         self.wanted == Wanted::Plain
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_that_is_written_item_by_item_is_the_same_json() {
+        let head = json!({"kind": "L", "metadata": {"resourceVersion": "7"}});
+        for items in [vec![], vec![json!({"a": "}]"})], vec![json!(1), json!([2]), json!(null)]] {
+            let mut expected = head.clone();
+            expected["rows"] = items.clone().into();
+            let text = with_items(&head, "rows", items.into_iter());
+            assert_eq!(serde_json::from_slice::<Value>(&text).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn of_an_object_only_the_metadata_is_read() {
+        let text =
+            br#"{"kind": "K", "metadata": {"name": "n", "labels": {"a": "b"}}, "spec": {"metadata": 1}}"#;
+        let read = metadata_of(text).unwrap();
+        assert_eq!(read["metadata"], json!({"name": "n", "labels": {"a": "b"}}));
+        assert_eq!((&read["kind"], read.get("spec")), (&json!("PartialObjectMetadata"), None));
+        assert_eq!(metadata_of(b"7"), None);
     }
 }

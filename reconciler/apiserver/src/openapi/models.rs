@@ -35,8 +35,8 @@ pub(super) fn name(served: &Served<'_>, kind: &str) -> String {
 
 /// Returns the models of the kind and of its list.
 pub(super) fn of(served: &Served<'_>) -> Vec<(String, Value)> {
-    let empty = json!({"type": "object"});
-    let raw = served.schema.or_else(|| builtin_openapi(served.group, served.kind)).unwrap_or(&empty);
+    let raw = served.custom_schema().or_else(|| builtin_openapi(served.group, served.kind).cloned());
+    let raw = raw.unwrap_or_else(|| json!({"type": "object"}));
     let mut kind = with_head(raw, "ObjectMeta", "Standard object's metadata.");
     kind["x-kubernetes-group-version-kind"] = json!([served.gvk()]);
     if served.schema.is_some() {
@@ -58,7 +58,7 @@ pub(super) fn of(served: &Served<'_>) -> Vec<(String, Value)> {
         "required": ["items"],
         "properties": {"items": items},
     });
-    let mut list = with_head(&list, "ListMeta", "Standard list metadata.");
+    let mut list = with_head(list, "ListMeta", "Standard list metadata.");
     list["x-kubernetes-group-version-kind"] =
         json!([{"group": served.group, "version": served.version, "kind": served.list_kind}]);
     vec![(name(served, served.kind), kind), (name(served, served.list_kind), list)]
@@ -79,8 +79,7 @@ fn spell_out(schema: &mut Value) {
     }
 }
 
-fn with_head(raw: &Value, metadata: &str, description: &str) -> Value {
-    let mut schema = raw.clone();
+fn with_head(mut schema: Value, metadata: &str, description: &str) -> Value {
     let mut head = Map::new();
     head.insert(
         "apiVersion".to_owned(),
@@ -100,11 +99,9 @@ fn with_head(raw: &Value, metadata: &str, description: &str) -> Value {
         "metadata".to_owned(),
         json!({"description": description, "allOf": [meta(metadata)], "default": {}}),
     );
-    if let Some(own) = schema.get("properties").and_then(Value::as_object) {
+    if let Some(Value::Object(own)) = schema.get_mut("properties").map(Value::take) {
         for (name, value) in own {
-            if !head.contains_key(name) {
-                head.insert(name.clone(), value.clone());
-            }
+            head.entry(name).or_insert(value);
         }
     }
     if let Some(schema) = schema.as_object_mut() {

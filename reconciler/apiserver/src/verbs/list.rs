@@ -5,7 +5,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use berth_apimachinery::selector::Selector;
-use berth_store::{Entry, ReadError, Store};
+use berth_store::{Entry, ListPart, ReadError, Store};
 use serde_json::json;
 
 use super::{ApiError, Call, Result};
@@ -105,16 +105,19 @@ impl Call {
         let listed = token.as_ref().map_or(0, |token| token.listed);
         match wanted {
             Some(revision) if !unchanged(revision) => {
-                let entries = self.core.store.list_at(resource, revision).await.map_err(of_read)?;
-                let namespace = self.target.namespace.as_str();
-                let after = token.as_ref().map(|t| (t.namespace.as_str(), t.name.as_str()));
-                let in_page = |entry: &&Arc<Entry>| {
-                    (namespace.is_empty() || &*entry.key.namespace == namespace)
-                        && after.is_none_or(|after| (&*entry.key.namespace, &*entry.key.name) > after)
+                let part = ListPart {
+                    namespace: self.target.namespace.clone(),
+                    after: token.map(|token| (token.namespace, token.name)),
+                    // One more than the page has: whether another page follows.
+                    limit: (self.options.limit > 0).then(|| self.options.limit.saturating_add(1)),
                 };
-                let mut in_pages = entries.iter().filter(in_page);
+                let selected = selector.clone();
+                let is_selected = move |entry: &Entry| selection::matches(&selected, entry);
+                let past = self.core.store.list_at(resource, revision, part, is_selected);
+                let past = past.await.map_err(of_read)?;
+                let mut in_pages = past.entries.iter();
                 let page = self.page(revision, listed, &mut in_pages, &selector);
-                Ok(page.with_remaining(&selector, || 1 + in_pages.count()))
+                Ok(page.with_remaining(&selector, || 1 + in_pages.count() + past.unread))
             }
             _ => {
                 let state = self.core.store.state();

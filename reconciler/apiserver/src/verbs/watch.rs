@@ -33,6 +33,8 @@ const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 /// The approximate number of bytes of pending frames that are sent together: batching makes it cheaper for
 /// client and server when a lagging watcher catches up.
 const TOGETHER: usize = 32 << 10;
+/// The number of events for which a watch that has caught up keeps space.
+const KEPT: usize = 16;
 /// A watcher that has just received an event waits this long, times the number of watchers of the same events,
 /// for further events so that they are sent together: waking a thousand clients for every event costs the
 /// clients and the server more than anything else.
@@ -199,6 +201,13 @@ impl WatchStream {
             if self.done {
                 return None;
             }
+            if self.subscription.has_rest() {
+                match self.subscription.read_rest().await {
+                    Ok(events) => self.backlog.extend(events),
+                    Err(_) => return self.cut_off(),
+                }
+                continue;
+            }
             let check = self.credential.as_ref().map(|(_, at)| *at);
             let check = async {
                 match check {
@@ -277,6 +286,7 @@ impl WatchStream {
         let mut length = first.len();
         while length < TOGETHER {
             if self.backlog.is_empty()
+                && !self.subscription.has_rest()
                 && let Some(event) = self.subscription.events.try_recv()
             {
                 self.backlog.push_back(event);
@@ -293,12 +303,19 @@ impl WatchStream {
 
     fn ready(&mut self) -> Option<Bytes> {
         if let Some(entry) = self.initial.pop_front() {
+            if self.initial.is_empty() {
+                // Of a long list that would be more than all the rest of the watch.
+                self.initial = VecDeque::new();
+            }
             return Some(self.frame("ADDED", &entry));
         }
         if let Some(revision) = self.initial_end.take() {
             return Some(self.bookmark(revision, true));
         }
         while let Some(event) = self.backlog.pop_front() {
+            if self.backlog.is_empty() {
+                self.backlog.shrink_to(KEPT);
+            }
             if let Some(frame) = self.event(&event) {
                 self.last_sent = event.entry.revision;
                 return Some(frame);
@@ -327,7 +344,8 @@ impl WatchStream {
         revision
     }
 
-    /// Ends a watch that the store dropped because the watcher was too slow or the server is stopping.
+    /// Ends a watch that the store dropped because the watcher was too slow or the server is stopping, or whose past events are no
+    /// longer kept.
     fn cut_off(&mut self) -> Option<Bytes> {
         self.done = true;
         if self.core.stopping.is_cancelled() {

@@ -34,18 +34,18 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
         batch.enqueue(key.clone());
         return Outcome::Settled;
     }
-    let mut status = status(&host, alive, config.clock.now());
-    let users = cache.listed_users(key, &status.used_by);
+    let listed = host.status.as_ref().map(|status| status.used_by.as_slice()).unwrap_or_default();
+    let users = cache.listed_users(key, listed);
     match users::protection(&host.metadata, &users) {
         // A Host gets its finalizer from the start: its status is written too often for a write before its first VM
         // is bound.
         Protection::None | Protection::Hold => {
             if host.metadata.deletion_timestamp.is_none() {
-                batch.finalizer_of(host.as_ref().clone().into(), USED_FINALIZER, true);
+                batch.finalizer_of(host.clone().into(), USED_FINALIZER, true);
             }
         }
         Protection::Release => {
-            batch.finalizer_of(host.as_ref().clone().into(), USED_FINALIZER, false);
+            batch.finalizer_of(host.clone().into(), USED_FINALIZER, false);
             return Outcome::Settled;
         }
         // The host's agent reports it.
@@ -53,9 +53,11 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
     }
     if !alive {
         // The agent of a silent host does not report its users.
-        status.used_by = users;
+        let status = HostStatus { used_by: users, ..silent_status(&host, config.clock.now()) };
+        batch.status(host.as_ref(), status);
+    } else if host.status.is_none() {
+        batch.status(host.as_ref(), HostStatus::default());
     }
-    batch.status(host.as_ref(), status);
     Outcome::Settled
 }
 
@@ -79,10 +81,10 @@ fn is_called_unknown(host: &Host) -> bool {
     conditions.and_then(|c| condition::find(c, "Ready")).is_some_and(|ready| ready.status == "Unknown")
 }
 
-fn status(host: &Host, alive: bool, now: Timestamp) -> HostStatus {
+fn silent_status(host: &Host, now: Timestamp) -> HostStatus {
     let mut status = host.status.clone().unwrap_or_default();
     // A host that has never reported is new, not silent: its first report follows its first lease.
-    if alive || status.observed_generation < 0 {
+    if status.observed_generation < 0 {
         return status;
     }
     let generation = host.metadata.generation.unwrap_or_default();

@@ -1,4 +1,5 @@
 mod backup;
+mod copies;
 mod quota;
 mod sealing;
 
@@ -174,7 +175,7 @@ fn check(store: &Arc<Store>, model: &Model, boats: &Arc<str>) {
     assert_eq!(listed, wanted);
     for revision in 0..=model.revision() {
         let watched = block_on(store.subscribe(boats, Interest::Resource, Some(revision), |_| ()));
-        let listed = block_on(store.list_at(boats, revision));
+        let listed = block_on(store.list_at(boats, revision, ListPart::default(), |_| true));
         if revision < model.compacted {
             assert!(matches!(watched, Err(ReadError::Compacted { .. })), "{revision} of {}", model.compacted);
             assert!(matches!(listed, Err(ReadError::Compacted { .. })));
@@ -183,7 +184,7 @@ fn check(store: &Arc<Store>, model: &Model, boats: &Arc<str>) {
         let wanted: Vec<Reported> =
             model.history.iter().filter(|event| event.0 > revision).cloned().collect();
         assert_eq!(reported(&watched.unwrap().1.backlog), wanted, "events after {revision}");
-        let listed = listed.unwrap();
+        let listed = listed.unwrap().entries;
         let found: BTreeMap<_, _> =
             listed.iter().map(|e| (e.key.name.to_string(), e.value()["value"].as_u64().unwrap())).collect();
         assert_eq!(found, model.at(revision), "objects at {revision}");
@@ -229,6 +230,78 @@ proptest! {
         drop(store);
         check(&on_disk(directory.path(), WriterMode::Inline).unwrap(), &model, &boats);
     }
+}
+
+#[test]
+fn a_watch_from_far_back_reads_a_part_of_the_past_at_once() {
+    const WRITES: u64 = 5_000;
+    let (store, boats) = (memory(), resource("toys.example/boats"));
+    let key = Key::new(&boats, "ns", "ada");
+    let mut expect = Expect::Absent;
+    for value in 0..WRITES {
+        let value = u32::try_from(value).unwrap();
+        expect = Expect::Revision(block_on(store.submit(put(&key, expect, value))).unwrap().revision);
+    }
+    let mut watch = block_on(store.subscribe(&boats, Interest::Resource, Some(0), |_| ())).unwrap().1;
+    assert_eq!(watch.backlog.len(), log::EVENTS_AT_ONCE);
+    let mut events = watch.backlog.clone();
+    let latest = block_on(store.submit(put(&key, expect, 7))).unwrap().revision;
+    while watch.has_rest() {
+        events.extend(block_on(watch.read_rest()).unwrap());
+    }
+    let revisions: Vec<u64> = events.iter().map(|event| event.entry.revision).collect();
+    assert_eq!(revisions, (1..=WRITES).collect::<Vec<_>>());
+    let live: Vec<u64> =
+        std::iter::from_fn(|| watch.events.try_recv()).map(|event| event.entry.revision).collect();
+    assert_eq!(live, [latest]);
+    let previous = events[1].previous.as_ref().unwrap();
+    assert!(Arc::ptr_eq(previous, &events[0].entry), "a state is read once");
+    // The events that follow are not kept any more.
+    let mut watch = block_on(store.subscribe(&boats, Interest::Resource, Some(0), |_| ())).unwrap().1;
+    block_on(store.compact(back_to(0))).unwrap();
+    assert!(matches!(block_on(watch.read_rest()), Err(ReadError::Compacted { .. })));
+}
+
+#[test]
+fn a_page_of_a_past_list_reads_only_its_own_objects() {
+    let (store, boats) = (memory(), resource("toys.example/boats"));
+    let names: Vec<String> = (0..9).map(|number| format!("b{number}")).collect();
+    for name in &names {
+        for namespace in ["a", "b"] {
+            block_on(store.submit(put(&Key::new(&boats, namespace, name), Expect::Absent, 1))).unwrap();
+        }
+    }
+    let gone = Key::new(&boats, "b", "b3");
+    block_on(store.submit(delete(&gone, store.get(&gone).unwrap().revision))).unwrap();
+    let revision = store.state().revision;
+    let later = Key::new(&boats, "b", "b7");
+    block_on(store.submit(put(&later, Expect::Revision(store.get(&later).unwrap().revision), 2))).unwrap();
+    let page = |namespace: &str, after: Option<(&str, &str)>, limit| {
+        let read = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let part = ListPart {
+            namespace: namespace.to_owned(),
+            after: after.map(|(namespace, name)| (namespace.to_owned(), name.to_owned())),
+            limit,
+        };
+        let count = Arc::clone(&read);
+        let listed = block_on(store.list_at(&boats, revision, part, move |_| {
+            count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            true
+        }))
+        .unwrap();
+        let named = |entry: &Arc<Entry>| {
+            format!("{}/{}={}", entry.key.namespace, entry.key.name, entry.value()["value"])
+        };
+        let read = read.load(std::sync::atomic::Ordering::Relaxed);
+        (listed.entries.iter().map(named).collect::<Vec<_>>(), read, listed.unread)
+    };
+    let texts = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    assert_eq!(page("", None, Some(2)), (texts(&["a/b0=1", "a/b1=1"]), 2, 15));
+    assert_eq!(page("", Some(("a", "b8")), Some(1)), (texts(&["b/b0=1"]), 1, 7));
+    assert_eq!(page("b", Some(("b", "b2")), Some(3)), (texts(&["b/b4=1", "b/b5=1", "b/b6=1"]), 3, 2));
+    assert_eq!(page("b", Some(("b", "b6")), None), (texts(&["b/b7=1", "b/b8=1"]), 2, 0));
+    assert_eq!(page("a", None, None).2, 0);
+    assert_eq!(page("none", None, Some(1)), (Vec::new(), 0, 0));
 }
 
 #[test]

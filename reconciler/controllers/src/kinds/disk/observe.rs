@@ -165,10 +165,12 @@ fn local_image(cache: &Cache, image: &Image) -> Option<Source> {
     if !image.is_local() {
         return None;
     }
-    let (name, status) = (image.name_any(), image.status.clone().unwrap_or_default());
-    let stalled = condition::find(&status.conditions, "Stalled").filter(|stalled| stalled.status == "True");
+    let (name, status) = (image.name_any(), image.status.as_ref());
+    let conditions = status.map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let stalled = condition::find(conditions, "Stalled").filter(|stalled| stalled.status == "True");
     let mut away = None;
-    let place = match (status.binding, status.virtual_size) {
+    let binding = status.and_then(|status| status.binding.as_ref());
+    let place = match (binding, status.and_then(|status| status.virtual_size.clone())) {
         _ if image.metadata.deletion_timestamp.is_some() => Err(format!("Image {name} is being deleted")),
         (Some(binding), Some(size)) if stalled.is_none() => match image.copied_from() {
             Some((host, _)) if cache.is_alive(host) => return None,
@@ -177,7 +179,7 @@ fn local_image(cache: &Cache, image: &Image) -> Option<Source> {
                 Err(format!("Image {name} is on host {host}, which is away: other hosts copy it from there"))
             }
             None => Ok(SourcePlace {
-                host: binding.host,
+                host: binding.host.clone(),
                 pool: None,
                 size: berth_api::Quantity(size).bytes().ok(),
             }),

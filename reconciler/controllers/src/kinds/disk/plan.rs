@@ -204,15 +204,16 @@ pub(super) fn plan_unbound(
     if others_may_judge {
         return Plan::blocked(Some(ready), dependencies);
     }
-    let status = image.status.clone().unwrap_or_default();
-    if condition::is_true(&status.conditions, ConditionType::Stalled) {
-        let why =
-            condition::find(&status.conditions, "Stalled").map(|c| c.message.clone()).unwrap_or_default();
+    // Not copied: it names all hosts that have the image.
+    let status = image.status.as_ref();
+    let conditions = status.map(|status| status.conditions.as_slice()).unwrap_or_default();
+    if condition::is_true(conditions, ConditionType::Stalled) {
+        let why = condition::find(conditions, "Stalled").map(|c| c.message.as_str()).unwrap_or_default();
         let text = format!("Image {name}: {why}");
         return Plan::blocked(Some(Readiness::Reconciling(Reason::WaitingForImage, text)), dependencies);
     }
     let bytes = |text: &str| berth_api::Quantity(text.to_owned()).bytes().ok();
-    let image_size = status.virtual_size.as_deref().and_then(bytes);
+    let image_size = status.and_then(|status| status.virtual_size.as_deref()).and_then(bytes);
     let disk_size = disk.spec.size.as_ref().and_then(|size| size.bytes().ok());
     if let (Some(image_size), Some(disk_size)) = (image_size, disk_size)
         && disk_size < image_size

@@ -323,11 +323,11 @@ pub(super) fn claim_of<'a>(cache: &'a Cache, key: &Key, disk: Option<&Disk>) -> 
 /// Returns a VM that lost its status with the interfaces under which its host holds it, except for interfaces that
 /// have since been given to another VM.
 pub(super) fn with_claimed_interfaces(cache: &Cache, vm: Arc<VM>) -> Arc<VM> {
-    let status = vm.status.clone().unwrap_or_default();
-    let claim = cache.claims.of(&Key::of(vm.as_ref()), vm.as_ref());
-    let Some(claim) = claim.filter(|_| status.binding.is_none() && status.interfaces.is_empty()) else {
+    let has_its_own = |status: &VMStatus| status.binding.is_some() || !status.interfaces.is_empty();
+    if vm.status.as_ref().is_some_and(has_its_own) {
         return vm;
-    };
+    }
+    let Some(claim) = cache.claims.of(&Key::of(vm.as_ref()), vm.as_ref()) else { return vm };
     let is_free = |i: &&InterfaceStatus| {
         // An interface without an address takes none from others.
         let address = i.address.is_empty()
@@ -345,7 +345,7 @@ pub(super) fn with_claimed_interfaces(cache: &Cache, vm: Arc<VM>) -> Arc<VM> {
         .map(|i| InterfaceStatus { public_address: None, public_ipv6_address: None, ..i.clone() })
         .collect();
     let mut vm = vm.as_ref().clone();
-    vm.status = Some(VMStatus { interfaces, ..status });
+    vm.status = Some(VMStatus { interfaces, ..vm.status.unwrap_or_default() });
     Arc::new(vm)
 }
 

@@ -122,16 +122,17 @@ pub(super) fn plan_bound(vm: &VM, observed: &Observed, host: &str) -> Plan<Decis
 /// Plans the interfaces in a bound VM's status: each keeps its address; a new one gets an address; one that is
 /// removed from the spec keeps its address while the VM runs with it.
 pub(super) fn plan_interfaces(vm: &VM, observed: &Observed) -> Plan<Decision> {
-    let status = vm.status.clone().unwrap_or_default();
+    let status = vm.status.as_ref();
+    let before = status.map(|status| status.interfaces.as_slice()).unwrap_or_default();
     let wanted = addresses::decide(vm, &observed.networks, &observed.fresh.interfaces);
     let is_wanted =
         |i: &&InterfaceStatus| vm.spec.network_interfaces.iter().any(|w| w.name.as_str() == i.name);
     // A write never both takes and releases: an address is taken before the write and free only after the write.
-    let is_more = wanted.iter().any(|w| !status.interfaces.contains(w));
-    let stays = status.process.is_some() || is_more;
-    let leftover = status.interfaces.iter().filter(|i| !is_wanted(i) && stays).cloned();
+    let is_more = wanted.iter().any(|w| !before.contains(w));
+    let stays = status.is_some_and(|status| status.process.is_some()) || is_more;
+    let leftover = before.iter().filter(|i| !is_wanted(i) && stays).cloned();
     let interfaces: Vec<InterfaceStatus> = wanted.into_iter().chain(leftover).collect();
-    if interfaces == status.interfaces || vm.metadata.deletion_timestamp.is_some() {
+    if interfaces.as_slice() == before || vm.metadata.deletion_timestamp.is_some() {
         return Plan::settled(Decision::NoChange);
     }
     Plan::settled(Decision::Interfaces(interfaces))

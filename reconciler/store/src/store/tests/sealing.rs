@@ -58,8 +58,8 @@ fn a_secret_is_in_no_byte_of_the_database_or_its_log() {
     let mode = std::fs::metadata(directory.path().join("secrets.key")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     // Everything is readable: the current and the previous revision, also after reopening.
-    let old = block_on(store.list_at(&resource("/secrets"), second)).unwrap();
-    assert_eq!(old[0].value()["data"]["value"], format!("{CANARY}-2"));
+    let old = block_on(store.list_at(&resource("/secrets"), second, ListPart::default(), |_| true)).unwrap();
+    assert_eq!(old.entries[0].value()["data"]["value"], format!("{CANARY}-2"));
     drop((store, old));
     assert_eq!(files_with(directory.path(), CANARY), Vec::<String>::new());
     let store = on_disk(directory.path(), WriterMode::Inline).unwrap();
@@ -160,8 +160,8 @@ fn a_rotated_key_seals_everything_and_the_old_one_opens_nothing() {
     assert_eq!(new.lines().count(), 1);
     assert_ne!(new, old);
     let store = on_disk(directory.path(), WriterMode::Inline).unwrap();
-    let then = block_on(store.list_at(&resource("/secrets"), first)).unwrap();
-    assert_eq!(then[0].value()["data"]["value"], CANARY);
+    let then = block_on(store.list_at(&resource("/secrets"), first, ListPart::default(), |_| true)).unwrap();
+    assert_eq!(then.entries[0].value()["data"]["value"], CANARY);
     drop(store);
     std::fs::write(&key, old).unwrap();
     assert!(matches!(on_disk(directory.path(), WriterMode::Inline), Err(OpenError::Key { .. })));
