@@ -170,7 +170,10 @@ proptest! {
     ) {
         let mut bytes = with_content(&content);
         match enroll(&template(ROOM), Some(&bytes), &keys(1)) {
-            Err(error) => prop_assert!(matches!(error, EfiVariablesError::Full { .. })),
+            Err(error) => {
+                let is_full = matches!(error, EfiVariablesError::Full { .. });
+                prop_assert!(is_full, "{error}");
+            }
             Ok(Enrolled { bytes, .. }) => {
                 let found = Store::of(&bytes).expect("a store").variables(&bytes).expect("it is readable");
                 prop_assert_eq!(found[found.len() - 5..].to_vec(), keys(1).variables());

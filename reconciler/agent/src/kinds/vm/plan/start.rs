@@ -527,6 +527,7 @@ pub(super) fn unknown_run(vm: &VM, observed: &Observed) -> Run {
         booted_at: None,
         post_start: None,
         keeps_bootstrap: false,
+        enrolls: false,
         ended: None,
     }
 }
