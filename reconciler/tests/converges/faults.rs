@@ -81,6 +81,7 @@ fn has_effect(call: &str) -> bool {
         "read_site",
         "used_bytes",
         "seen_addresses",
+        "external_leases",
     ];
     !call.starts_with("GET ") && !reads.contains(&call) && !more.contains(&call)
 }
