@@ -401,7 +401,8 @@ mod tests {
 
         let later = Snooping::new(file.clone());
         tokio::time::advance(Duration::from_secs(59)).await;
-        let [lease] = &later.leases().await.expect("listed")[..] else { panic!("one lease") };
+        let leases = later.leases().await.expect("listed");
+        let [lease] = &leases[..] else { panic!("{leases:?}") };
         assert_eq!((lease.bridge.as_str(), lease.mac.as_str()), (BRIDGE, "52:54:00:00:00:03"));
         tokio::time::advance(Duration::from_secs(59)).await;
         assert_eq!(later.leases().await.expect("listed").len(), 1);
