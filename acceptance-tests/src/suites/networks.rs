@@ -155,7 +155,7 @@ fn cases(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Result<(
         || filters(fleet, &lan, &settings, ("fixed", FIXED)),
     );
     report.case("a security group filters the guest with a lease too", || {
-        filters(fleet, &lan, &settings, ("external", &external))
+        filters(fleet, &lan, &settings, ("external", external.as_str()))
     });
     report.case(
         "the agent is killed and started again: the guests answer, and the bridge is as it was",

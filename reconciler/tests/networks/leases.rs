@@ -74,7 +74,10 @@ fn a_guest_sends_from_its_lease_only_and_is_a_member_of_its_groups_by_it() {
         site.until("the group has it", async || members().await == ["192.0.2.77"]).await;
 
         host.lease(&network.bridge, &network.leased[0], None);
-        site.until("the lease has ended", async || sources() == [None] && members().await.is_empty()).await;
+        site.until("the lease has ended", async || {
+            sources().iter().all(Option::is_none) && members().await.is_empty()
+        })
+        .await;
         site.apply_in("berth-shared", "Network", "office", office(&json!("None"))).await;
         site.until("with a group and without a check it sends nothing", async || sources().is_empty()).await;
         site.stop.cancel();

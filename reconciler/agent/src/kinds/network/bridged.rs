@@ -20,12 +20,13 @@ pub(super) fn bridged(
 ) -> Vec<BridgedNetwork> {
     let part = |(name, bridge): (&String, &String)| {
         let network = find(tables, name)?;
-        let of_network = || interfaces.iter().copied().filter(|interface| interface.network == *name);
+        let of_network: Vec<&InterfaceStatus> =
+            interfaces.iter().copied().filter(|interface| interface.network == *name).collect();
         Some(BridgedNetwork {
             bridge: bridge.clone(),
             to: bridge_choice(network.host_bridge()?)?,
-            tracked: of_network().any(|interface| !interface.security_groups.is_empty()),
-            leased: if network.is_external() { macs(of_network()) } else { Vec::new() },
+            tracked: of_network.iter().any(|interface| !interface.security_groups.is_empty()),
+            leased: if network.is_external() { macs(of_network.iter().copied()) } else { Vec::new() },
         })
     };
     let mut parts: Vec<BridgedNetwork> = bridges.iter().filter_map(part).collect();

@@ -11,8 +11,8 @@ use super::filters::{self, GroupsOf};
 use crate::index::Tables;
 use crate::networking::{GuestPort, find};
 
-/// The addresses of the families that are given out by others than berth: the guest sends from any, unless only from its lease. Without its Network, a guest with
-/// no known address got it from another DHCP server.
+/// The addresses of the families that are given out by others than berth: the guest sends from any, except where it is held to its
+/// lease. Without its Network, a guest with no known address got it from another DHCP server.
 fn given_out_elsewhere(network: Option<&Network>, port: &Port) -> Vec<IpNet> {
     let (ipv4, ipv6) = match network {
         Some(network) => (network.is_external() && !network.checks_leases(), network.is_ipv6_external()),

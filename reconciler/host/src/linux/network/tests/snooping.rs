@@ -71,8 +71,8 @@ fn a_guest_sends_from_the_lease_that_its_host_has_read_and_no_guest_forges_one()
         host.networks.apply_firewall(&rules(Some(LEASED))).await.expect("rules");
         assert!(reaches(&guest, "192.0.2.9"), "from its lease");
         guest.on(|| {
-            ip("addr add 192.0.2.66/24 dev eth0");
             ip("addr del 192.0.2.77/24 dev eth0");
+            ip("addr add 192.0.2.66/24 dev eth0");
         });
         assert!(!reaches(&guest, "192.0.2.9"), "from another address");
 
