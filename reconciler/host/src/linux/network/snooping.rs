@@ -32,7 +32,7 @@ use super::super::files::{self, blocking};
 use super::announce::packet_socket;
 use super::netlink::{Link, network};
 use super::{Result, hardware_address, probe};
-use crate::{ExternalLease, SystemError};
+use crate::ExternalLease;
 use ack::{Ack, CLIENT_PORT, FRAGMENT, SERVER_PORT};
 
 /// The bytes of a frame that are looked at: more than any frame of DHCP has.
@@ -230,30 +230,28 @@ impl Snooping {
 
     /// Reads the file, once.
     async fn read(&self) -> Result<()> {
-        let read = async || {
-            let file = self.file.clone();
-            let found: Option<std::result::Result<Vec<Record>, String>> =
-                blocking(move || files::read_json(&file)).await?;
-            let records = match found {
-                Some(Ok(records)) => records,
-                Some(Err(error)) => {
-                    tracing::warn!(
-                        error,
-                        "the leases of guests cannot be read: each counts again once it is renewed"
-                    );
-                    Vec::new()
-                }
-                None => Vec::new(),
-            };
-            let now = Instant::now();
-            {
-                let mut leases = self.heard.leases();
-                records.iter().cloned().for_each(|record| leases.remember(record, now));
+        self.read.get_or_try_init(|| self.read_file()).await.copied()
+    }
+
+    async fn read_file(&self) -> Result<()> {
+        let file = self.file.clone();
+        let found: Option<std::result::Result<Vec<Record>, String>> =
+            blocking(move || files::read_json(&file)).await?;
+        let records = match found {
+            Some(Ok(records)) => records,
+            Some(Err(error)) => {
+                tracing::warn!(error, "the leases of guests cannot be read: each counts once it is renewed");
+                Vec::new()
             }
-            *self.written.lock().await = records;
-            Ok::<(), SystemError>(())
+            None => Vec::new(),
         };
-        self.read.get_or_try_init(read).await.copied()
+        let now = Instant::now();
+        {
+            let mut leases = self.heard.leases();
+            records.iter().cloned().for_each(|record| leases.remember(record, now));
+        }
+        *self.written.lock().await = records;
+        Ok(())
     }
 
     /// Writes the file if it has other leases. Guests do not wait for it: an agent that starts later has missed the lease then.
