@@ -35,7 +35,7 @@ pub struct FilteredPort {
     pub port: Port,
     /// Names of groups.
     pub groups: Vec<String>,
-    /// Whether another DHCP server gives its guest the IPv4 address: what it asks that, and the answers, pass.
+    /// Whether another DHCP server gives its guest the IPv4 address: its requests and the answers pass.
     pub asks_dhcp: bool,
 }
 

@@ -33,7 +33,7 @@ pub(super) struct Ack {
 pub(super) fn parse(frame: &[u8]) -> Option<Ack> {
     let to: [u8; 6] = array(frame, 0)?;
     let message = message(frame)?;
-    if array(message, 0)? != REPLY || array(message, 236)? != MAGIC {
+    if array::<3>(message, 0)? != REPLY || array::<4>(message, 236)? != MAGIC {
         return None;
     }
     let address = Ipv4Addr::from(array::<4>(message, 16)?);
@@ -55,7 +55,7 @@ pub(super) fn parse(frame: &[u8]) -> Option<Ack> {
 
 /// Returns the DHCP message from a server to a client in this frame, if it is whole.
 fn message(frame: &[u8]) -> Option<&[u8]> {
-    let packet = frame.get(14..).filter(|_| array(frame, 12) == Some(ETHERTYPE_IPV4))?;
+    let packet = frame.get(14..).filter(|_| array::<2>(frame, 12) == Some(ETHERTYPE_IPV4))?;
     let first = *packet.first()?;
     let header = usize::from(first & 0xf) * 4;
     // A short frame is padded.
