@@ -76,6 +76,7 @@ impl ResourceKind for Network {
                         .effect(Effect::Replace),
                     Field::spec("gateway", Shape::Text(Form::Ipv4)),
                     Field::spec("range", Shape::Text(Form::Ipv4Sequence)),
+                    Field::spec("source_check", Shape::Text(Form::Any)),
                 ]),
             ),
             Field::spec(

@@ -22,6 +22,8 @@ mod image;
 mod installed;
 #[path = "networks/ipv6.rs"]
 mod ipv6;
+#[path = "networks/leases.rs"]
+mod leases;
 #[path = "networks/names.rs"]
 mod names;
 #[path = "networks/observed.rs"]
@@ -341,6 +343,10 @@ fn a_bridged_network_belongs_to_the_administrator_and_what_it_is_cannot_change()
             (lan(&json!({"cidr": "192.0.2.0/24", "ipv4": {"range": "192.0.2.50"}})), "spec.ipv4.range"),
             (lan(&json!({"cidr": "192.0.2.0/24", "ipv4": {"allocation": "External"}})), "leave cidr"),
             (lan(&json!({"dns": ["192.0.2.1"], "ipv4": {"allocation": "External"}})), "leave cidr"),
+            (
+                lan(&json!({"cidr": "192.0.2.0/24", "ipv4": {"sourceCheck": "Lease"}})),
+                "needs ipv4.allocation External",
+            ),
         ];
         for (spec, words) in bad {
             let refused = create("berth-shared", spec.clone()).await.expect_err(&spec.to_string());

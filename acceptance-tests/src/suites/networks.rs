@@ -137,14 +137,26 @@ fn cases(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Result<(
             ensure!(field(&text, "hostname")? == "external", "{text}");
             Ok(address)
         })?;
-    report.case("the guest with a static address sends under no other", || spoofs(&lan));
+    report.case("the guest with a static address sends under no other", || spoofs(&lan, FIXED));
+    report.case("the other sends from its lease only, which the status has", || {
+        spoofs(&lan, &external)?;
+        wait::until("the status to have the lease", SOON, || {
+            let vm = fleet.kubectl().object("vm", "external")?;
+            let leased = &vm["status"]["observedAddresses"][0]["leasedAddress"];
+            ensure!(*leased == external.as_str(), "{leased}");
+            Ok(())
+        })
+    });
     report.case("an address that a machine of the LAN has is given to no guest until it is free", || {
         conflicts(fleet, &lan)
     });
     report.case(
         "a security group filters the guest on the LAN, live, and its host's bridge stays as it is",
-        || filters(fleet, &lan, &settings),
+        || filters(fleet, &lan, &settings, ("fixed", FIXED)),
     );
+    report.case("a security group filters the guest with a lease too", || {
+        filters(fleet, &lan, &settings, ("external", external.as_str()))
+    });
     report.case(
         "the agent is killed and started again: the guests answer, and the bridge is as it was",
         || {
@@ -196,9 +208,9 @@ fn mac(fleet: &Fleet, vm: &str) -> Result<String> {
 }
 
 /// Lets the guest send under an address that is not its own.
-fn spoofs(lan: &Lan) -> Result<()> {
+fn spoofs(lan: &Lan, guest: &str) -> Result<()> {
     let path = format!("/cgi-bin/spoof?as=203.0.113.60&to={}", lan::GATEWAY);
-    let text = http::get(lan.namespace(), FIXED, &path, SOON)?;
+    let text = http::get(lan.namespace(), guest, &path, SOON)?;
     ensure!(field(&text, "ping")? == "no", "{text}");
     Ok(())
 }
@@ -228,7 +240,7 @@ fn conflicts(fleet: &Fleet, lan: &Lan) -> Result<()> {
     })
 }
 
-fn filters(fleet: &Fleet, lan: &Lan, settings: &str) -> Result<()> {
+fn filters(fleet: &Fleet, lan: &Lan, settings: &str, (vm, address): (&str, &str)) -> Result<()> {
     let kubectl = fleet.kubectl();
     let group = json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "SecurityGroup", "metadata": {"name": "closed"},
@@ -238,18 +250,18 @@ fn filters(fleet: &Fleet, lan: &Lan, settings: &str) -> Result<()> {
     let set = |groups: Value| {
         let patch =
             json!([{"op": "add", "path": "/spec/networkInterfaces/0/securityGroups", "value": groups}]);
-        kubectl.ok(&["patch", "vm/fixed", "--type=json", "-p", &patch.to_string()])
+        kubectl.ok(&["patch", &format!("vm/{vm}"), "--type=json", "-p", &patch.to_string()])
     };
     set(json!(["closed"]))?;
     wait::until("the guest to be closed to the gateway", SOON, || {
-        ensure!(http::get(lan.namespace(), FIXED, "/", NO_ANSWER).is_err(), "it answers");
+        ensure!(http::get(lan.namespace(), address, "/", NO_ANSWER).is_err(), "it answers");
         Ok(())
     })?;
-    let text = http::get(lan.other(), FIXED, "/", SOON)?;
-    ensure!(field(&text, "hostname")? == "fixed", "what a rule allows passes: {text}");
+    let text = http::get(lan.other(), address, "/", SOON)?;
+    ensure!(field(&text, "hostname")? == vm, "what a rule allows passes: {text}");
     lan::unchanged(fleet.member("h2")?.namespace(), settings, 2)?;
     set(json!([]))?;
-    http::get_within(lan.namespace(), FIXED, "/", SOON)?;
+    http::get_within(lan.namespace(), address, "/", SOON)?;
     kubectl.delete("securitygroup/closed")
 }
 
@@ -384,6 +396,9 @@ fn refusals(fleet: &Fleet, project: &Project) -> Result<()> {
     let patch = json!([{"op": "add", "path": "/spec/networkInterfaces/0/securityGroups", "value": ["none"]}]);
     let kubectl = fleet.kubectl();
     kubectl.ok(&["patch", "vm/external", "--type=json", "-p", &patch.to_string()])?;
+    kubectl.condition("vm/external", "SecurityGroupsSynced=False", Some("WaitingForSecurityGroup"), SOON)?;
+    let unchecked = json!({"spec": {"ipv4": {"sourceCheck": "None"}}}).to_string();
+    kubectl.ok(&["patch", "network/office", "--namespace=berth-shared", "--type=merge", "-p", &unchecked])?;
     let vm = kubectl.condition("vm/external", "SecurityGroupsSynced=False", Some("NotSupported"), SOON)?;
     let text = condition_of(&vm, "SecurityGroupsSynced").and_then(|c| c["message"].as_str());
     contains_all(text.unwrap_or_default(), &["nic0", "External"])

@@ -18,13 +18,14 @@ resource "berth_network" "lan" {
   dns       = ["203.0.113.1"]
 }
 
-# The same bridge, for VMs that ask the network's own DHCP server.
+# The same bridge, for VMs that ask the network's own DHCP server. With source_check, a guest sends only from the address that the
+# server has leased to it, and its interfaces may have security groups.
 resource "berth_network" "office" {
   namespace = "berth-shared"
   name      = "office"
   type      = "Bridge"
   bridge    = { name = var.bridge }
-  ipv4      = { allocation = "External" }
+  ipv4      = { allocation = "External", source_check = "Lease" }
 }
 
 resource "berth_vm_class" "small" {
@@ -61,7 +62,7 @@ resource "berth_vm" "external" {
   bootstrap          = { user_data = var.user_data }
 }
 
-# The address that berth has given out. Those that the other VM uses are in status.observed_addresses of its data source.
+# The address that berth has given out. The lease of the other VM is in status.observed_addresses of its data source.
 output "address" {
   value = berth_vm.fixed.private_address
 }

@@ -34,6 +34,7 @@ pub(super) fn check(config: &Value) -> Vec<Diagnostic> {
     let mut declared = Declared { config, is_bridge, found: Vec::new() };
     declared.check_bridge();
     declared.check_presence();
+    declared.check_source();
     for family in [IPV4, IPV6] {
         declared.check_family(&family);
         declared.check_within(&family);
@@ -89,6 +90,19 @@ impl Declared<'_> {
                 let detail = "it is that of IPv4, and the network has no `cidr`: leave it out.";
                 self.wrong(at(name), "A network without IPv4", detail);
             }
+        }
+    }
+
+    /// An address that berth gives out is always checked.
+    fn check_source(&mut self) {
+        let check = self.config.get(IPV4.object).get("source_check").as_str();
+        if self.is_bridge && check == Some("Lease") && !self.is_external(&IPV4) {
+            let detail = "it is for addresses of the network's own DHCP server; one that berth gives out is always checked. Leave it out, or set ipv4.allocation = \"External\".";
+            self.wrong(
+                at(IPV4.object).attribute("source_check"),
+                "A check of leases that berth gives out",
+                detail,
+            );
         }
     }
 

@@ -1072,6 +1072,12 @@ fn networks() -> Vec<Bad> {
         ),
         everywhere(with(bridged(), "/ipv4", json!({"allocation": "External"})), "cidr", "leave it out"),
         everywhere(with(bridged(), "/ipv4", json!({"allocation": "Dhcp"})), "ipv4.allocation", "Dhcp"),
+        everywhere(
+            with(bridged(), "/ipv4", json!({"source_check": "Lease"})),
+            "ipv4.source_check",
+            "always checked",
+        ),
+        everywhere(with(bridged(), "/ipv4", json!({"source_check": "Arp"})), "ipv4.source_check", "Arp"),
     ]
 }
 

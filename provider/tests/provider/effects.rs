@@ -443,7 +443,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         "ipv4": {"allocation": "Static", "gateway": "10.80.0.1", "range": "10.80.0.9-10.80.0.10"}});
     let vlan = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"interface": "eth1", "vlan": 120}, "cidr": "10.80.0.0/24",
         "ipv4": {"allocation": "Static"}});
-    let office = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv4": {"allocation": "External"}});
+    let office = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv4": {"allocation": "External", "source_check": "None"}});
     let lan6 = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv6_cidr": "2001:db8:7::/64",
         "ipv6": {"allocation": "Static", "gateway": "fe80::1", "range": "2001:db8:7::10-2001:db8:7::1f"}});
     let office6 = json!({"name": "n", "namespace": "berth-shared", "type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv6": {"allocation": "External"}});
@@ -663,6 +663,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_network", lan.clone(), "/ipv4/gateway", json!("10.80.0.2"), Announced::Live),
         ("berth_network", lan.clone(), "/ipv4/range", json!("10.80.0.9-10.80.0.20"), Announced::Live),
         ("berth_network", lan, "/type", json!("Overlay"), Announced::Replace),
+        ("berth_network", office.clone(), "/ipv4/source_check", json!("Lease"), Announced::Live),
         ("berth_network", office, "/ipv4/allocation", json!("Static"), Announced::Replace),
         ("berth_network", lan6.clone(), "/ipv6/gateway", json!("fe80::2"), Announced::Live),
         ("berth_network", lan6, "/ipv6/range", json!("2001:db8:7::10-2001:db8:7::2f"), Announced::Live),

@@ -5,6 +5,7 @@
 
 mod checks;
 mod conflicts;
+mod leases;
 mod ports;
 mod probes;
 mod senders;
@@ -14,7 +15,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use berth_api::host::{HostNetwork, HostVLAN};
-use berth_api::vm::{InterfaceStatus, NetworkInterface};
+use berth_api::vm::{InterfaceStatus, NetworkInterface, ObservedAddresses};
 use berth_api::{BridgeSpec, IPPoolMode, Network, Reason, VM, condition};
 use berth_qemu::single_flight::SingleFlight;
 use kube::ResourceExt;
@@ -30,6 +31,7 @@ use berth_host::{
 
 pub(crate) use checks::{Check, CheckedTarget, Checks, Health};
 pub(crate) use conflicts::{Conflicts, LOOK_AGAIN};
+pub(crate) use leases::Leases;
 pub(crate) use ports::{GuestPort, GuestPorts, ports_of};
 pub(crate) use probes::{Probe, Probes, RETRY_TAKEN};
 pub(crate) use senders::Senders;
@@ -54,6 +56,8 @@ pub(crate) struct Networks {
     pub(crate) ports: GuestPorts,
     /// Addresses that guests were seen to send from.
     pub(crate) senders: Senders,
+    /// Leases of guests on networks whose addresses another DHCP server gives out.
+    pub(crate) leases: Leases,
     /// Serialises passes. A pass that applies everything again serves all callers waiting for one.
     pub(crate) flight: SingleFlight<()>,
 }
@@ -95,6 +99,7 @@ impl Networks {
             conflicts: Conflicts::default(),
             ports: GuestPorts::default(),
             senders: Senders::default(),
+            leases: Leases::default(),
             flight: SingleFlight::default(),
         }
     }
@@ -125,6 +130,31 @@ impl Networks {
         let host_bridge =
             find(tables, network).and_then(|found| Some(bridge_choice(found.host_bridge()?)?.name()));
         host_bridge.or_else(|| self.bridge_of(tables, network))
+    }
+
+    /// Returns the addresses that the guest of an instance uses by the interfaces of these slots, and those that it has leased. None:
+    /// they are not known yet.
+    pub(crate) fn observed(
+        &self,
+        tables: &Tables,
+        vm: &VM,
+        instance: &str,
+        slots: &BTreeMap<String, u8>,
+    ) -> Option<Vec<ObservedAddresses>> {
+        let mut seen = self.senders.of(instance, slots)?;
+        let interfaces = vm.status.iter().flat_map(|status| &status.interfaces);
+        for interface in interfaces.filter(|interface| slots.contains_key(&interface.name)) {
+            let bridge = self.bridge_of(tables, &interface.network);
+            let lease = bridge.and_then(|bridge| self.leases.of(&bridge, &interface.mac_address));
+            let Some(leased_address) = lease.map(|lease| lease.to_string()) else { continue };
+            let (name, leased_address) = (interface.name.clone(), Some(leased_address));
+            match seen.iter_mut().find(|one| one.name == name) {
+                Some(one) => one.leased_address = leased_address,
+                None => seen.push(ObservedAddresses { name, addresses: Vec::new(), leased_address }),
+            }
+        }
+        seen.sort_by(|a, b| a.name.cmp(&b.name));
+        Some(seen)
     }
 
     /// Returns the networks (`namespace/name`) that have a bridge here or are to get one.

@@ -63,6 +63,7 @@ pub async fn run(
         () = ctx.system.rotate_logs() => Ok(()),
         () = restore_firewall(&ctx) => Ok(()),
         () = read_senders(&ctx) => Ok(()),
+        () = follow_leases(&ctx) => Ok(()),
         () = console::serve(&ctx) => Ok(()),
         () = measure::serve(&ctx) => Ok(()),
         () = stop_guests::run(&ctx) => Ok(()),
@@ -97,6 +98,8 @@ const BETWEEN_RESTORATIONS: Duration = Duration::from_secs(1);
 const RETRY_LISTENING: Duration = Duration::from_secs(300);
 /// The interval at which the addresses that guests send from are read.
 const READ_SENDERS_EVERY: Duration = Duration::from_secs(10);
+/// The pause between two changes of leases: a network with many of them does not have the rules written all the time.
+const BETWEEN_LEASES: Duration = Duration::from_secs(1);
 
 async fn watch_all(ctx: &Arc<Context>) {
     let mut watches: FuturesUnordered<_> = kinds::watch_all(ctx).collect();
@@ -171,13 +174,27 @@ async fn read_senders(ctx: &Context) {
                 };
                 let was_seen =
                     |vm: &VM| vm.status.as_ref().is_some_and(|status| !status.observed_addresses.is_empty());
-                let is_due = |vm: &VM| (is_first && was_seen(vm)) || instance_of(vm).is_some_and(is_of);
+                let has_leases = ctx.networks.leases.has_any();
+                let is_due = |vm: &VM| {
+                    (is_first && (has_leases || was_seen(vm))) || instance_of(vm).is_some_and(is_of)
+                };
                 let vms = ctx.index.read().vms_where(|_, vm| is_due(vm));
                 vms.into_iter().for_each(|vm| ctx.queue.add(vm));
             }
             Err(error) => tracing::debug!(error = error.chain(), "the addresses of guests cannot be read"),
         }
         tokio::time::sleep(READ_SENDERS_EVERY).await;
+    }
+}
+
+/// Has the networks reconciled whenever a guest has another lease of a DHCP server that is not berth's.
+async fn follow_leases(ctx: &Context) {
+    loop {
+        match ctx.system.external_leases_changed().await {
+            Ok(()) => ctx.queue.add(Key::networks()),
+            Err(error) => tracing::debug!(error = error.chain(), "changes of leases are not noticed"),
+        }
+        tokio::time::sleep(BETWEEN_LEASES).await;
     }
 }
 

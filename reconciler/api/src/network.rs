@@ -68,6 +68,7 @@ pub use ipv6::{Ipv6Spec, ipv6_at};
     validation = Rule::new("has(self.cidr) || !has(self.ipv4) || !(has(self.ipv4.gateway) || has(self.ipv4.range))").message("ipv4.gateway and ipv4.range need cidr").field_path(".ipv4"),
     validation = Rule::new("has(self.cidr) || !has(self.routes) || self.routes.size() == 0").message("routes are those of IPv4, and need cidr").field_path(".routes"),
     validation = Rule::new("!(has(self.ipv4) && has(self.ipv4.allocation) && self.ipv4.allocation == 'External') || !(has(self.cidr) || has(self.ipv4.gateway) || has(self.ipv4.range) || (has(self.dns) && self.dns.size() > 0) || (has(self.searchDomains) && self.searchDomains.size() > 0) || (has(self.routes) && self.routes.size() > 0))").message("with ipv4.allocation External, guests get everything from a DHCP server that is not berth's: leave cidr, dns, searchDomains, routes, ipv4.gateway and ipv4.range out").field_path(".ipv4"),
+    validation = Rule::new("!has(self.ipv4) || !has(self.ipv4.sourceCheck) || self.ipv4.sourceCheck == 'None' || (has(self.ipv4.allocation) && self.ipv4.allocation == 'External')").message("ipv4.sourceCheck Lease needs ipv4.allocation External: an address that berth gives out is always checked").field_path(".ipv4"),
     validation = Rule::new("!has(self.routes) || !has(self.cidr) || !isCIDR(self.cidr) || self.routes.all(r, isIP(r.via) && cidr(self.cidr).containsIP(r.via))").message("via of each route must be an address of cidr").field_path(".routes"),
     validation = Rule::new("!has(self.routes) || !has(self.ipv4) || !has(self.ipv4.gateway) || self.routes.all(r, r.to != '0.0.0.0/0')").message("ipv4.gateway is the default route: leave the route to 0.0.0.0/0 out").field_path(".routes"),
     validation = Rule::new("!has(self.ipv4) || !has(self.ipv4.gateway) || !has(self.cidr) || !isCIDR(self.cidr) || (isIP(self.ipv4.gateway) && cidr(self.cidr).containsIP(self.ipv4.gateway))").message("ipv4.gateway must be an address of cidr").field_path(".ipv4"),
@@ -228,6 +229,20 @@ pub struct Ipv4Spec {
         regex(pattern = r"^[0-9]{1,3}(\.[0-9]{1,3}){3}-[0-9]{1,3}(\.[0-9]{1,3}){3}$")
     )]
     pub range: Option<String>,
+    /// With `allocation` `External`: the IPv4 addresses that a guest may send from. `None` (default): any. `Lease`: the one that the
+    /// network's DHCP server has leased to its interface, which the host reads from the server's answers; until then a guest sends
+    /// nothing but requests of DHCP and ARP probes. Security groups need `Lease`. A change reaches running guests at once; one whose
+    /// lease its host has not seen is cut off until it asks for a new one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source_check: Option<SourceCheck>,
+}
+
+/// The IPv4 addresses that guests may send from where others give them out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum SourceCheck {
+    #[default]
+    None,
+    Lease,
 }
 
 /// The origin of the addresses of VMs on a bridge, of one family.
@@ -248,6 +263,12 @@ impl Network {
     pub fn is_external(&self) -> bool {
         let external = self.spec.ipv4.as_ref().is_some_and(|ipv4| ipv4.allocation == Allocation::External);
         external && self.host_bridge().is_some()
+    }
+
+    /// Whether its guests may send only from the IPv4 addresses that its DHCP server, which is not berth's, has leased to them.
+    pub fn checks_leases(&self) -> bool {
+        let check = self.spec.ipv4.as_ref().and_then(|ipv4| ipv4.source_check);
+        check == Some(SourceCheck::Lease) && self.is_external()
     }
 
     /// Its IPv4 range, if that is known.
@@ -430,5 +451,18 @@ mod tests {
         let vmbr0 = BridgeSpec { name: Some("vmbr0".to_owned()), ..BridgeSpec::default() };
         assert_eq!((external.host_bridge(), external.is_external()), (Some(&vmbr0), true));
         assert_eq!((external.pool(), external.gateway()), (None, None));
+    }
+
+    #[test]
+    fn leases_are_checked_only_where_another_dhcp_server_gives_them_and_if_it_is_declared() {
+        let checks = |ipv4: serde_json::Value| {
+            network(json!({"type": "Bridge", "bridge": {"name": "vmbr0"}, "ipv4": ipv4})).checks_leases()
+        };
+        assert!(checks(json!({"allocation": "External", "sourceCheck": "Lease"})));
+        assert!(!checks(json!({"allocation": "External", "sourceCheck": "None"})));
+        assert!(!checks(json!({"allocation": "External"})));
+        assert!(!checks(json!({"sourceCheck": "Lease"})));
+        let other = json!({"metadata": {"name": "lan"}, "spec": {"ipv4": {"sourceCheck": "lease"}}});
+        assert!(serde_json::from_value::<Network>(other).is_err());
     }
 }

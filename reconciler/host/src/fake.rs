@@ -19,7 +19,7 @@ mod vaults;
 mod volumes;
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use berth_engine::Clock;
@@ -29,8 +29,8 @@ use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 
 use crate::{
-    BridgedNetwork, Credentials, Filters, Firewall, HostBridge, HostFacts, HostInterface, NetworkConfig,
-    PoolFolderFacts, Uplink,
+    BridgedNetwork, Credentials, ExternalLease, Filters, Firewall, HostBridge, HostFacts, HostInterface,
+    NetworkConfig, PoolFolderFacts, Uplink,
 };
 pub use backups::FakeRepositories;
 pub use faults::{FaultAction, Faults, NoFaults, When};
@@ -79,6 +79,7 @@ pub struct FakeSystem {
     state: Mutex<State>,
     faults: Mutex<Arc<dyn Faults>>,
     firewall_removed: Notify,
+    leases_changed: Notify,
     clock: Arc<dyn Clock>,
 }
 
@@ -92,6 +93,7 @@ impl FakeSystem {
             state: Mutex::default(),
             faults: Mutex::new(Arc::new(NoFaults)),
             firewall_removed: Notify::new(),
+            leases_changed: Notify::new(),
             clock,
         }
     }
@@ -277,6 +279,16 @@ impl FakeSystem {
     /// Has the guest behind a tap send from an address.
     pub fn send_from(&self, tap: &str, address: IpAddr) {
         self.state().seen.entry(tap.to_owned()).or_default().insert(address);
+    }
+
+    /// Has the DHCP server of a bridged network lease an address to a guest, or take it back.
+    pub fn lease(&self, bridge: &str, mac: &str, address: Option<Ipv4Addr>) {
+        let mut state = self.state();
+        state.leases.retain(|lease| lease.bridge != bridge || lease.mac != mac);
+        let (bridge, mac) = (bridge.to_owned(), mac.to_owned());
+        state.leases.extend(address.map(|address| ExternalLease { bridge, mac, address }));
+        drop(state);
+        self.leases_changed.notify_one();
     }
 
     /// Returns the private networks as last applied.

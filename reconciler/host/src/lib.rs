@@ -60,10 +60,10 @@ pub use linux::{bridge_mac, relay_link};
 pub use machines::{DeviceSpecs, InstanceFacts, LaunchRequest, Machines, ProcessFacts, Seed, StateAccess};
 pub use names::{NameRecord, Names};
 pub use networks::{
-    BridgeChoice, BridgedNetwork, Egress, Firewall, Forward, Forwarding, HostBridge, HostInterface,
-    HostLinks, HostRange, Ipv4Network, Ipv6Network, Isolation, Lease, LeaseTaken, Nat, NetworkConfig,
-    Networks, ObservedPort, PortException, PortLimits, PortMark, PortTrunk, TapConfig, TapFacts,
-    TraceRequest, TrafficLimit, Tunnel, Uplink,
+    BridgeChoice, BridgedNetwork, Egress, ExternalLease, Firewall, Forward, Forwarding, HostBridge,
+    HostInterface, HostLinks, HostRange, Ipv4Network, Ipv6Network, Isolation, Lease, LeaseTaken, Nat,
+    NetworkConfig, Networks, ObservedPort, PortException, PortLimits, PortMark, PortTrunk, TapConfig,
+    TapFacts, TraceRequest, TrafficLimit, Tunnel, Uplink,
 };
 pub use packet_filter::{FilterGroup, FilterProtocol, FilterRule, FilteredPort, Filters, Port};
 pub use passthrough::{

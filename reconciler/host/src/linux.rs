@@ -70,9 +70,9 @@ use tokio::net::TcpStream;
 use tokio::sync::RwLock;
 
 use super::{
-    BackupFolderMapping, BridgedNetwork, ChecksumSource, Credentials, DeviceSpecs, Firewall, ForeignObject,
-    Forwarding, HostFacts, HostInfo, HostLinks, HostUse, ImageFacts, ImageFile, ImageSource, Images,
-    InstanceFacts, LaunchRequest, LeaseTaken, MachineUse, Machines, Merged, NetworkConfig, Networks,
+    BackupFolderMapping, BridgedNetwork, ChecksumSource, Credentials, DeviceSpecs, ExternalLease, Firewall,
+    ForeignObject, Forwarding, HostFacts, HostInfo, HostLinks, HostUse, ImageFacts, ImageFile, ImageSource,
+    Images, InstanceFacts, LaunchRequest, LeaseTaken, MachineUse, Machines, Merged, NetworkConfig, Networks,
     NewImage, NewRestore, NewSnapshot, NewVolume, PciMapping, PoolFolderMapping, ProcessFacts, Progress,
     RemoteImage, ResolvedImage, Result, SealedKey, ShareMapping, SnapshotFacts, StateAccess, SystemError,
     Taken, TapConfig, TapFacts, Trace, TraceRequest, TrashedVolume, Uplink, UsbMapping, VgpuMapping,
@@ -592,6 +592,15 @@ impl Networks for LinuxSystem {
 
     async fn seen_addresses(&self) -> Result<BTreeMap<String, BTreeSet<IpAddr>>> {
         self.networks.seen_addresses().await
+    }
+
+    async fn external_leases(&self) -> Result<Vec<ExternalLease>> {
+        self.networks.external_leases().await
+    }
+
+    async fn external_leases_changed(&self) -> Result<()> {
+        self.networks.external_leases_changed().await;
+        Ok(())
     }
 
     async fn uplink(&self) -> Result<Uplink> {

@@ -70,6 +70,14 @@ pub trait Networks: Send + Sync + fmt::Debug + 'static {
     /// what it likes.
     async fn seen_addresses(&self) -> Result<BTreeMap<String, BTreeSet<IpAddr>>>;
 
+    /// Lists the leases of guests ([`BridgedNetwork::leased`]) that have not ended, the last one of each. They are known again after a
+    /// restart.
+    async fn external_leases(&self) -> Result<Vec<ExternalLease>>;
+
+    /// Waits until a guest has another lease than before, or one has ended. One caller at a time, which hears of each change since its
+    /// first call.
+    async fn external_leases_changed(&self) -> Result<()>;
+
     /// Returns the interface on which public addresses can be announced, and the addresses that the host already has.
     async fn uplink(&self) -> Result<Uplink>;
 
@@ -156,6 +164,9 @@ pub struct BridgedNetwork {
     pub to: BridgeChoice,
     /// Whether packets between its ports are tracked as connections, for the filters of interfaces.
     pub tracked: bool,
+    /// The MAC addresses, lower case and in order, of guests whose IPv4 addresses the network's DHCP server gives out: its answers to
+    /// them are read.
+    pub leased: Vec<String>,
 }
 
 /// The bridge that the part of a bridged network is connected to.
@@ -263,6 +274,16 @@ pub struct LeaseTaken {
     pub address: IpAddr,
     /// The time at which it was taken or last renewed: a lease of an earlier boot does not apply to this one.
     pub taken_at: Timestamp,
+}
+
+/// An IPv4 address that a DHCP server of a bridged network, which is not berth's, has leased to a guest.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ExternalLease {
+    /// The bridge for the network's taps.
+    pub bridge: String,
+    /// Lower case.
+    pub mac: String,
+    pub address: Ipv4Addr,
 }
 
 /// A tap for one NIC of one machine.

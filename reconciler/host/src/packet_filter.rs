@@ -35,6 +35,8 @@ pub struct FilteredPort {
     pub port: Port,
     /// Names of groups.
     pub groups: Vec<String>,
+    /// Whether another DHCP server gives its guest the IPv4 address: its requests and the answers pass.
+    pub asks_dhcp: bool,
 }
 
 /// The connections that a group of rules allows.

@@ -83,6 +83,7 @@ fn has_effect(call: &str) -> bool {
         "snapshot_bytes",
         "instance_bytes",
         "seen_addresses",
+        "external_leases",
     ];
     !call.starts_with("GET ") && !reads.contains(&call) && !more.contains(&call)
 }

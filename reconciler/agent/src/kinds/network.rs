@@ -4,6 +4,7 @@
 //! runs when something changes, and on behalf of a VM that is about to start: its lease must exist before its guest
 //! requests it.
 
+mod announcing;
 mod apply;
 mod balancing;
 mod bridged;
@@ -12,6 +13,7 @@ mod config;
 mod exceptions;
 mod filters;
 mod isolation;
+mod leases;
 mod limits;
 mod marks;
 mod observe;

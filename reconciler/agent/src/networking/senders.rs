@@ -79,7 +79,7 @@ impl Senders {
         let of_interface = |(name, slot): (&String, &u8)| {
             let addresses = by_tap.get(&tap_of(instance, *slot)).filter(|addresses| !addresses.is_empty())?;
             let addresses = addresses.iter().take(MOST).map(ToString::to_string).collect();
-            Some(ObservedAddresses { name: name.clone(), addresses })
+            Some(ObservedAddresses { name: name.clone(), addresses, leased_address: None })
         };
         Some(slots.iter().filter_map(of_interface).collect())
     }

@@ -3,7 +3,7 @@
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-/// The addresses that the guest sends from by one of its interfaces. Untrusted.
+/// The addresses that the guest sends from by one of its interfaces, and the one that it has leased.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ObservedAddresses {
@@ -13,4 +13,9 @@ pub struct ObservedAddresses {
     /// The addresses, IPv4 first.
     #[schemars(length(max = 16), inner(length(max = 39)))]
     pub addresses: Vec<String>,
+    /// The IPv4 address that the network's DHCP server has leased to the interface, as its host has read in the server's answer. The
+    /// guest cannot claim it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 15))]
+    pub leased_address: Option<String>,
 }

@@ -71,7 +71,7 @@ pub struct VMStatus {
     pub network_config: Vec<InterfaceConfig>,
     /// The addresses that the running guest was seen to send from within two hours, on Networks whose addresses others give out
     /// (`External`), of that family. Its host reads them from ARP and neighbour discovery, also without a guest agent. The guest claims
-    /// them: nothing has checked that they are its own.
+    /// them: nothing has checked that they are its own, except for `leasedAddress`, which the network's DHCP server gave it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     #[schemars(length(max = 256))]

@@ -22,12 +22,12 @@ pub(crate) struct SecurityGroups {
 }
 
 /// Returns the memberships of a VM's interfaces. The status counts: of an interface that is removed from the spec the guest
-/// keeps the address.
+/// keeps the address. Where another DHCP server gives it out, that is the lease that the host has read.
 pub(crate) fn memberships_of(vm: &VM) -> Vec<Membership> {
     let namespace = vm.namespace().unwrap_or_default();
     let interfaces = vm.status.iter().flat_map(|status| &status.interfaces);
     let of_interface = |interface: &berth_api::vm::InterfaceStatus| {
-        let ipv4 = interface.address.parse().ok().map(IpAddr::V4);
+        let ipv4 = interface.address.parse().ok().or_else(|| lease_of(vm, &interface.name)).map(IpAddr::V4);
         let ipv6 = interface.ipv6_address.parse().ok().map(IpAddr::V6);
         let memberships = interface.security_groups.iter().flat_map(|group| {
             let key = Key::namespaced(ObjectKind::SecurityGroup, &namespace, group);
@@ -39,6 +39,12 @@ pub(crate) fn memberships_of(vm: &VM) -> Vec<Membership> {
     all.sort();
     all.dedup();
     all
+}
+
+/// The address that a DHCP server, which is not berth's, has leased to this interface.
+fn lease_of(vm: &VM, interface: &str) -> Option<Ipv4Addr> {
+    let mut observed = vm.status.iter().flat_map(|status| &status.observed_addresses);
+    observed.find(|of| of.name == interface)?.leased_address.as_ref()?.parse().ok()
 }
 
 impl SecurityGroups {
@@ -168,5 +174,25 @@ mod tests {
         let ipv6: IpAddr = "fd00:60::9".parse().expect("an address");
         let expected = [("db", address), ("db", ipv6), ("web", address), ("web", ipv6)];
         assert_eq!(memberships_of(&vm), expected.map(|(name, address)| (key(name), address)));
+    }
+
+    #[test]
+    fn an_interface_with_a_lease_is_a_member_by_it_and_not_by_what_its_guest_claims() {
+        let members = |observed: serde_json::Value| {
+            let vm = json!({
+                "metadata": {"name": "a", "namespace": "ns"},
+                "spec": {"class": "s", "disks": [], "networkInterfaces": []},
+                "status": {"observedGeneration": 1, "observedAddresses": observed, "interfaces": [{"name": "nic0",
+                    "network": "berth-shared/lan", "macAddress": "52:54:00:00:00:01", "securityGroups": ["web"]}]},
+            });
+            let vm: VM = serde_json::from_value(vm).expect("a VM");
+            memberships_of(&vm).into_iter().map(|(_, address)| address.to_string()).collect::<Vec<_>>()
+        };
+        let claimed = json!({"name": "nic0", "addresses": ["192.0.2.66"]});
+        assert_eq!(members(json!([claimed])), [""; 0]);
+        let leased = json!({"name": "nic0", "addresses": ["192.0.2.66"], "leasedAddress": "192.0.2.77"});
+        assert_eq!(members(json!([leased])), ["192.0.2.77"]);
+        let other = json!({"name": "nic1", "addresses": [], "leasedAddress": "192.0.2.77"});
+        assert_eq!(members(json!([other])), [""; 0]);
     }
 }

@@ -7,9 +7,9 @@ use async_trait::async_trait;
 use tokio::net::TcpStream;
 
 use crate::{
-    BridgeChoice, BridgedNetwork, Firewall, Forwarding, HostInterface, HostLinks, Lease, LeaseTaken,
-    NetworkConfig, Networks, Port, Result, StepResult, SystemError, TapConfig, TapFacts, Trace, TraceEnd,
-    TraceObject, TraceRequest, TraceStep, Uplink,
+    BridgeChoice, BridgedNetwork, ExternalLease, Firewall, Forwarding, HostInterface, HostLinks, Lease,
+    LeaseTaken, NetworkConfig, Networks, Port, Result, StepResult, SystemError, TapConfig, TapFacts, Trace,
+    TraceEnd, TraceObject, TraceRequest, TraceStep, Uplink,
 };
 
 use super::FakeSystem;
@@ -191,6 +191,22 @@ impl Networks for FakeSystem {
             Ok(seen.map(|(tap, addresses)| (tap.clone(), addresses.clone())).collect())
         };
         self.call("seen_addresses", work).await
+    }
+
+    async fn external_leases(&self) -> Result<Vec<ExternalLease>> {
+        let work = async {
+            let state = self.state();
+            let is_read = |lease: &&ExternalLease| {
+                state.bridged.get(&lease.bridge).is_some_and(|network| network.leased.contains(&lease.mac))
+            };
+            Ok(state.leases.iter().filter(is_read).cloned().collect())
+        };
+        self.call("external_leases", work).await
+    }
+
+    async fn external_leases_changed(&self) -> Result<()> {
+        self.leases_changed.notified().await;
+        Ok(())
     }
 
     async fn uplink(&self) -> Result<Uplink> {

@@ -11,8 +11,9 @@ use super::vaults::FakeVault;
 use super::{FakeRepositories, FakeSource};
 use crate::keyring::Keyring;
 use crate::{
-    BridgedNetwork, Credentials, DedicatedCpus, DedicatedFacts, Firewall, HostFacts, HostLinks, ImageFacts,
-    KvmFacts, NetworkConfig, QemuFacts, Result, SnapshotFacts, SystemError, TapConfig, Uplink, VolumeFacts,
+    BridgedNetwork, Credentials, DedicatedCpus, DedicatedFacts, ExternalLease, Firewall, HostFacts,
+    HostLinks, ImageFacts, KvmFacts, NetworkConfig, QemuFacts, Result, SnapshotFacts, SystemError, TapConfig,
+    Uplink, VolumeFacts,
 };
 
 #[derive(Debug)]
@@ -67,6 +68,8 @@ pub(super) struct State {
     pub(super) occupied: BTreeMap<std::net::IpAddr, String>,
     /// The addresses that guests have sent from, by tap.
     pub(super) seen: BTreeMap<String, BTreeSet<std::net::IpAddr>>,
+    /// The leases of the DHCP servers of bridged networks.
+    pub(super) leases: Vec<ExternalLease>,
     /// The notes of the states of machines that snapshots keep.
     pub(super) kept_states: BTreeMap<String, Value>,
     /// The files that a machine had open for writing: its guest has written to them.
@@ -134,6 +137,7 @@ impl Default for State {
             },
             occupied: BTreeMap::new(),
             seen: BTreeMap::new(),
+            leases: Vec::new(),
             kept_states: BTreeMap::new(),
             opened: BTreeSet::new(),
             used: BTreeMap::new(),

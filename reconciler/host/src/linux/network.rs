@@ -23,6 +23,7 @@ mod public;
 mod relay;
 mod ruleset;
 mod senders;
+mod snooping;
 mod tap;
 mod trace;
 mod tracking;
@@ -41,8 +42,8 @@ use tokio::sync::OnceCell;
 use super::files::{self, blocking, failed};
 use super::layout::{Layout, check_link};
 use crate::{
-    BridgedNetwork, Firewall, Forwarding, HostLinks, HostRange, LeaseTaken, NetworkConfig, SystemError,
-    TapConfig, TapFacts, Trace, TraceRequest, Uplink,
+    BridgedNetwork, ExternalLease, Firewall, Forwarding, HostLinks, HostRange, LeaseTaken, NetworkConfig,
+    SystemError, TapConfig, TapFacts, Trace, TraceRequest, Uplink,
 };
 
 use announce::Announcer;
@@ -55,6 +56,7 @@ use lost::Removals;
 use netlink::{Link, LinkKind, Netlink};
 use public::PublicAddresses;
 pub use relay::relay_link;
+use snooping::Snooping;
 pub(super) use uplink::Choice as UplinkChoice;
 
 type Result<T> = std::result::Result<T, SystemError>;
@@ -75,6 +77,7 @@ pub(super) struct LinuxNetworks {
     announcer: Announcer,
     removals: OnceCell<Removals>,
     changes: OnceCell<Changes>,
+    snooping: Snooping,
     /// Whether the firewall that was applied last leads packets of IPv6.
     leads_ipv6: AtomicBool,
     /// Whether there may be a table of the addresses that guests send from.
@@ -86,12 +89,14 @@ pub(super) struct LinuxNetworks {
 impl LinuxNetworks {
     pub(super) fn new(layout: Layout) -> Self {
         let rules = Rules::new(layout.networks().join("firewall.json"));
+        let snooping = Snooping::new(layout.networks().join("leases.json"));
         Self {
             layout,
             rules,
             announcer: Announcer::default(),
             removals: OnceCell::new(),
             changes: OnceCell::new(),
+            snooping,
             leads_ipv6: AtomicBool::new(false),
             may_observe: AtomicBool::new(true),
             vlans: OnceCell::new(),
@@ -124,7 +129,20 @@ impl LinuxNetworks {
     }
 
     pub(super) async fn ensure_bridged(&self, network: &BridgedNetwork) -> Result<()> {
-        bridged::ensure(&Netlink::open()?, network).await
+        let netlink = Netlink::open()?;
+        bridged::ensure(&netlink, network).await?;
+        let port = netlink.expect(&bridged::inner_of(&network.bridge)).await?;
+        self.snooping.listen(&network.bridge, &port, &network.leased)
+    }
+
+    /// Lists the leases of guests on bridged networks.
+    pub(super) async fn external_leases(&self) -> Result<Vec<ExternalLease>> {
+        self.snooping.leases().await
+    }
+
+    /// Returns once a guest has another lease than before, or one has ended.
+    pub(super) async fn external_leases_changed(&self) {
+        self.snooping.changed().await;
     }
 
     pub(super) async fn host_links(&self) -> Result<HostLinks> {
@@ -180,6 +198,7 @@ impl LinuxNetworks {
         let netlink = Netlink::open()?;
         tunnel::remove(&netlink, bridge).await?;
         bridged::remove(&netlink, bridge).await?;
+        self.snooping.forget(bridge).await?;
         relay::remove(&netlink, bridge).await?;
         if let Some(link) = netlink.link(bridge).await? {
             link.must_be(LinkKind::Bridge)?;

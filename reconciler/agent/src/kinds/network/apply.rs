@@ -1,5 +1,7 @@
 //! Applies the steps of the networks' plan.
 
+use std::collections::BTreeSet;
+
 use berth_api::VMStatus;
 
 use super::Step;
@@ -7,9 +9,10 @@ use super::observe::Observed;
 use crate::context::Context;
 use crate::error::Error;
 
-/// Records which networks get which bridge, and the addresses that guests may send from, before any step is applied.
+/// Records which networks get which bridge, the addresses that guests may send from, and their leases, before any step is applied.
 pub(super) fn record(ctx: &Context, observed: &Observed) {
     ctx.networks.ports.keep_only(&observed.instances, &observed.read_ports);
+    wake_leased(ctx, &ctx.networks.leases.record(&observed.leases));
     let mut applied = ctx.networks.applied();
     applied.bridges.clone_from(&observed.wanted.bridges);
     applied.refused_networks.clone_from(&observed.wanted.refused_networks);
@@ -45,6 +48,20 @@ pub(super) async fn apply(ctx: &Context, step: &Step) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// Enqueues the VMs with these MAC addresses, whose statuses have other leases now.
+fn wake_leased(ctx: &Context, macs: &BTreeSet<String>) {
+    if macs.is_empty() {
+        return;
+    }
+    let keys = ctx.index.read().vms_where(|_, vm| {
+        let mut interfaces = vm.status.iter().flat_map(|status| &status.interfaces);
+        interfaces.any(|interface| macs.contains(&interface.mac_address.to_ascii_lowercase()))
+    });
+    for key in keys {
+        ctx.queue.add(key);
+    }
 }
 
 /// Enqueues the VMs with public addresses, which may be forwarded differently now.

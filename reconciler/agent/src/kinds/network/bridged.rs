@@ -8,6 +8,7 @@ use berth_api::vm::InterfaceStatus;
 use berth_host::{BridgeChoice, BridgedNetwork, Port};
 
 use super::filters::{self, GroupsOf};
+use super::leases::macs;
 use crate::index::Tables;
 use crate::networking::{GuestPort, RefusedAddress, bridge_choice, find};
 
@@ -19,11 +20,13 @@ pub(super) fn bridged(
 ) -> Vec<BridgedNetwork> {
     let part = |(name, bridge): (&String, &String)| {
         let network = find(tables, name)?;
-        let mut of_network = interfaces.iter().filter(|interface| interface.network == *name);
+        let of_network: Vec<&InterfaceStatus> =
+            interfaces.iter().copied().filter(|interface| interface.network == *name).collect();
         Some(BridgedNetwork {
             bridge: bridge.clone(),
             to: bridge_choice(network.host_bridge()?)?,
-            tracked: of_network.any(|interface| !interface.security_groups.is_empty()),
+            tracked: of_network.iter().any(|interface| !interface.security_groups.is_empty()),
+            leased: if network.is_external() { macs(of_network.iter().copied()) } else { Vec::new() },
         })
     };
     let mut parts: Vec<BridgedNetwork> = bridges.iter().filter_map(part).collect();
@@ -64,15 +67,18 @@ pub(super) fn refuse_public(
 }
 
 /// Returns the taps that may send. An interface none of whose addresses is known cannot be filtered: if it names a security group, it
-/// sends nothing.
+/// sends nothing, unless it sends only from its lease, which it has to ask for.
 pub(super) fn ports(tables: &Tables, groups_of: &GroupsOf, guests: &[GuestPort]) -> Vec<Port> {
     let is_given_out_elsewhere = |guest: &GuestPort| {
         find(tables, &guest.network).is_none_or(|network| network.is_external() || network.is_ipv6_external())
     };
+    let asks_for_lease =
+        |guest: &GuestPort| find(tables, &guest.network).is_some_and(|network| network.checks_leases());
     let is_open = |guest: &&GuestPort| {
         guest.port.address.is_some()
             || guest.port.ipv6.is_some()
             || (filters::groups(groups_of, guest).is_empty() && is_given_out_elsewhere(guest))
+            || asks_for_lease(guest)
     };
     let mut ports: Vec<Port> = guests.iter().filter(is_open).map(|guest| guest.port.clone()).collect();
     ports.sort();
@@ -84,7 +90,7 @@ pub(super) fn ports(tables: &Tables, groups_of: &GroupsOf, guests: &[GuestPort])
 mod tests {
     use std::collections::BTreeSet;
 
-    use berth_host::{HostBridge, HostInterface, HostLinks, TapFacts, Uplink};
+    use berth_host::{ExternalLease, HostBridge, HostInterface, HostLinks, TapFacts, Uplink};
     use kube::runtime::watcher::Event;
     use serde_json::{Value, json};
 
@@ -167,8 +173,12 @@ mod tests {
             panic!("{steps:?}")
         };
         assert_eq!((firewall.bridged.as_slice(), firewall.ports.len()), ([BRIDGE.to_owned()].as_slice(), 1));
-        let expected =
-            BridgedNetwork { bridge: BRIDGE.into(), to: BridgeChoice::Named("vmbr0".into()), tracked: false };
+        let expected = BridgedNetwork {
+            bridge: BRIDGE.into(),
+            to: BridgeChoice::Named("vmbr0".into()),
+            tracked: false,
+            leased: Vec::new(),
+        };
         assert_eq!(*part, expected);
     }
 
@@ -293,6 +303,40 @@ mod tests {
             closed.ports.is_empty(),
             "its address is not known, so that nothing could filter it: {closed:?}"
         );
+    }
+
+    #[test]
+    fn where_leases_are_checked_a_guest_sends_from_its_lease_only_and_is_filtered_before_it_has_one() {
+        let spec = json!({"type": "Bridge", "bridge": {"name": "vmbr0"},
+            "ipv4": {"allocation": "External", "sourceCheck": "Lease"}});
+        let lease = ExternalLease {
+            bridge: BRIDGE.into(),
+            mac: MAC.into(),
+            address: "192.0.2.77".parse().expect("an address"),
+        };
+        let links = vmbr0(1500);
+        for groups in [json!([]), json!(["web"])] {
+            let sees = |leases: &[ExternalLease]| {
+                let index = world(&spec, &json!({"securityGroups": groups}));
+                let ports = vec![port(None)];
+                wanted(
+                    &index.read(),
+                    &Actual { host: "h1", links: links.clone(), ports, leases, ..Actual::default() },
+                )
+            };
+            let (without, with) = (sees(&[]), sees(std::slice::from_ref(&lease)));
+            assert_eq!(without.bridged[0].leased, [MAC.to_owned()]);
+            let addresses = |desired: &Desired| {
+                desired.firewall.ports.iter().map(|port| port.address).collect::<Vec<_>>()
+            };
+            assert_eq!((addresses(&without), addresses(&with)), (vec![None], vec![Some(lease.address)]));
+            for desired in [&without, &with] {
+                assert!(desired.firewall.exceptions.is_empty(), "{desired:?}");
+                let filtered = &desired.firewall.filters.ports;
+                assert!(filtered.len() == groups.as_array().map_or(0, Vec::len), "{desired:?}");
+                assert!(filtered.iter().all(|filtered| filtered.asks_dhcp), "{desired:?}");
+            }
+        }
     }
 
     #[test]

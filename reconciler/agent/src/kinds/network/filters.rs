@@ -24,9 +24,11 @@ pub(super) fn groups<'a>(groups_of: &'a GroupsOf, guest: &'a GuestPort) -> &'a V
 
 pub(super) fn filters(tables: &Tables, groups_of: &GroupsOf, ports: &[GuestPort]) -> Filters {
     let filtered = |guest: &GuestPort| {
-        let is_known = guest.port.address.is_some() || guest.port.ipv6.is_some();
+        let network = crate::networking::find(tables, &guest.network);
+        let asks_dhcp = network.is_some_and(|network| network.checks_leases());
+        let is_known = asks_dhcp || guest.port.address.is_some() || guest.port.ipv6.is_some();
         let groups = groups(groups_of, guest);
-        let port = FilteredPort { port: guest.port.clone(), groups: groups.clone() };
+        let port = FilteredPort { port: guest.port.clone(), groups: groups.clone(), asks_dhcp };
         (is_known && !groups.is_empty()).then_some(port)
     };
     let mut ports: Vec<FilteredPort> = ports.iter().filter_map(filtered).collect();

@@ -6,15 +6,16 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use berth_api::vm::InterfaceStatus;
-use berth_api::{IPPoolMode, PublicIP, Reason, VM};
+use berth_api::{IPPoolMode, PublicIP, VM};
 use berth_host::{
-    BridgedNetwork, Firewall, Forward, HostLinks, HostRange, InstanceFacts, Lease, Nat, NetworkConfig,
-    TapFacts, Uplink,
+    BridgedNetwork, ExternalLease, Firewall, Forward, HostLinks, HostRange, InstanceFacts, Lease, Nat,
+    NetworkConfig, TapFacts, Uplink,
 };
 use ipnet::Ipv4Net;
 use kube::Client;
 
 use super::Step;
+use super::announcing::{announced_on, occupied};
 use super::balancing::{self, Here, balance};
 use super::bridged::{advertised, bridged, over_an_interface, ports, refuse_public};
 use super::bridges::{Existing, assign};
@@ -22,6 +23,7 @@ use super::config::{addresses, config};
 use super::exceptions::exceptions;
 use super::filters::{GroupsOf, filters};
 use super::isolation::isolated;
+use super::leases::with_leases;
 use super::limits::limits;
 use super::marks::marks;
 use super::senders::observed;
@@ -74,6 +76,7 @@ pub(crate) struct Observed {
     pub(super) instances: BTreeSet<String>,
     /// Taps of their guests according to journals that were read.
     pub(super) read_ports: BTreeMap<String, Vec<GuestPort>>,
+    pub(super) leases: Vec<ExternalLease>,
     /// Whether to apply again what has been applied before.
     pub(super) ensure_all: bool,
 }
@@ -100,6 +103,8 @@ pub(super) struct Actual<'a> {
     pub(super) taps: &'a [TapFacts],
     /// Records of the taps that exist or are about to be created.
     pub(super) ports: Vec<GuestPort>,
+    /// The leases of DHCP servers that are not berth's.
+    pub(super) leases: &'a [ExternalLease],
     /// Ranges that the host itself uses.
     pub(super) ranges: &'a [HostRange],
     /// Bridges and interfaces of the host, which bridged networks name.
@@ -146,6 +151,8 @@ async fn observe_once(ctx: &Context) -> Result<Option<Observed>, Error> {
     let uplink = if any_public { Some(ctx.system.uplink().await?) } else { None };
     let any_bridged = ctx.index.read().networks.all().any(|(_, network)| network.host_bridge().is_some());
     let links = if any_bridged { ctx.system.host_links().await? } else { HostLinks::default() };
+    let any_external = ctx.index.read().networks.all().any(|(_, network)| network.is_external());
+    let leases = if any_external { ctx.system.external_leases().await? } else { Vec::new() };
     let facts;
     let mut seen = Actual {
         kept: &kept,
@@ -155,6 +162,7 @@ async fn observe_once(ctx: &Context) -> Result<Option<Observed>, Error> {
         bridges: &bridges,
         taps: &taps,
         ports: ports.all,
+        leases: &leases,
         ranges: &[],
         links,
         closed: &ctx.config.control_plane,
@@ -194,6 +202,7 @@ async fn observe_once(ctx: &Context) -> Result<Option<Observed>, Error> {
         to_probe,
         instances,
         read_ports,
+        leases,
         ensure_all: false,
     }))
 }
@@ -452,14 +461,15 @@ pub(super) fn wanted(tables: &Tables, seen: &Actual<'_>) -> Desired {
     }
     wanted.firewall.forwards.sort();
     wanted.firewall.nat.sort();
-    wanted.firewall.ports = ports(tables, &groups_of, &seen.ports);
+    let leased = with_leases(tables, &assigned.bridges, seen.leases, &groups_of, &seen.ports);
+    wanted.firewall.ports = ports(tables, &groups_of, &leased);
     wanted.firewall.limits = limits(interfaces.iter().copied(), &seen.ports);
     wanted.firewall.marks = marks(interfaces.iter().copied(), &seen.ports);
     wanted.firewall.isolated = isolated(tables, &assigned.bridges, &seen.ports);
     wanted.firewall.trunks = trunks(tables, &groups_of, &seen.ports, &seen.links);
     wanted.firewall.observed = observed(tables, &seen.ports);
-    wanted.firewall.exceptions = exceptions(tables, &groups_of, &interfaces, &seen.ports);
-    wanted.firewall.filters = filters(tables, &groups_of, &seen.ports);
+    wanted.firewall.exceptions = exceptions(tables, &groups_of, &interfaces, &leased);
+    wanted.firewall.filters = filters(tables, &groups_of, &leased);
     // A tap that is about to be created counts, so that the firewall is the same before and after.
     wanted.firewall.guests = !seen.taps.is_empty() || !wanted.firewall.ports.is_empty();
     wanted.firewall.closed = closed(tables, &assigned.bridges, seen);
@@ -558,42 +568,5 @@ fn admit(
             wanted.refused.insert(public, refused);
             None
         }
-    }
-}
-
-/// Refuses an address that another machine answers for: two that answer for it would cut each other off.
-fn occupied(public: IpAddr, mac: &str) -> RefusedAddress {
-    let text = format!(
-        "{public} is answered for by {mac} on the segment: it is not taken, and asked for again every few seconds; take it \
-         away from that machine, or out of its IPPool's ranges"
-    );
-    RefusedAddress { reason: Reason::AddressConflict, text, mac: Some(mac.to_owned()) }
-}
-
-/// Returns the interface a public address is announced on, if it is, or why it cannot be used by a VM here.
-fn announced_on(
-    public: IpAddr,
-    mode: IPPoolMode,
-    uplink: Option<&Uplink>,
-) -> Result<Option<String>, RefusedAddress> {
-    let Some(uplink) = uplink else { return Ok(None) };
-    if uplink.own.contains(&public) {
-        let text = format!(
-            "{public} is this host's own address, so that it leads to no VM: take it out of its IPPool's ranges"
-        );
-        return Err(RefusedAddress { reason: Reason::HostAddress, text, mac: None });
-    }
-    let cannot = |why: &String| RefusedAddress {
-        reason: Reason::NoPublicInterface,
-        text: format!("{public} is not announced: {why}"),
-        mac: None,
-    };
-    match (mode, &uplink.interface) {
-        (IPPoolMode::Local, _) => Ok(None),
-        (IPPoolMode::L2, Ok(interface)) => match uplink.ipv6_obstacle.as_ref().filter(|_| public.is_ipv6()) {
-            Some(why) => Err(cannot(why)),
-            None => Ok(Some(interface.clone())),
-        },
-        (IPPoolMode::L2, Err(why)) => Err(cannot(why)),
     }
 }

@@ -438,7 +438,8 @@ async fn observe_running(
     observed: &mut Observed,
 ) -> Result<(), Error> {
     let uid = vm.metadata.uid.as_deref();
-    observed.observed_addresses = ctx.networks.senders.of(&observed.instance, &observed.journal.slots);
+    let slots = &observed.journal.slots;
+    observed.observed_addresses = ctx.networks.observed(&ctx.index.read(), vm, &observed.instance, slots);
     // Read before the machine: one that is let go on in between is seen as it was, and looked at once more.
     observed.is_saving = ctx.machines.is_saving(&observed.instance);
     // A machine that does not answer may be ending, or may hang: an observation like any other.

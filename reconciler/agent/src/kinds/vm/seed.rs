@@ -120,6 +120,7 @@ pub(crate) struct Lan {
     routes: Vec<Route>,
     mtu: u16,
     has_trunk: bool,
+    checks_leases: bool,
 }
 
 /// How guests of a bridged network get their addresses of one family.
@@ -155,12 +156,13 @@ impl Lan {
             routes: routes_of(network),
             mtu: mtu_of(network),
             has_trunk: !bridge.trunk().is_empty(),
+            checks_leases: network.checks_leases(),
         })
     }
 
-    /// Whether others than berth give out its addresses of a family.
-    pub(super) fn is_external(&self) -> bool {
-        self.ipv4 == LanFamily::External || self.ipv6 == LanFamily::External
+    /// Whether others than berth give out its addresses of a family, and nothing checks which of them a guest uses.
+    pub(super) fn is_unchecked(&self) -> bool {
+        (self.ipv4 == LanFamily::External && !self.checks_leases) || self.ipv6 == LanFamily::External
     }
 
     /// Whether berth gives out its IPv4 addresses.

@@ -271,10 +271,10 @@ fn not_on_a_bridge(interface: &NetworkInterface, network: &Network) -> Option<St
     if !network.is_external() {
         return None;
     }
-    if !interface.security_groups.is_empty() {
+    if !network.checks_leases() && !interface.security_groups.is_empty() {
         return Some(format!(
-            "interface {name}: security groups need the addresses that berth gives out, and Network {network_name} has \
-             ipv4.allocation External: take securityGroups out, or use a Network with Static"
+            "interface {name}: security groups need addresses that are checked, and Network {network_name} has ipv4.allocation \
+             External without ipv4.sourceCheck Lease: take securityGroups out, set that, or use a Network with Static"
         ));
     }
     let declared = [

@@ -38,7 +38,7 @@ pub(super) async fn occupant(link: &Link, address: IpAddr) -> Result<Option<Stri
         send_frame(&socket, link.index, &question).map_err(failed)?;
         for _ in 0..WAIT.as_millis() / LOOK_EVERY.as_millis() {
             tokio::time::sleep(LOOK_EVERY).await;
-            while let Some(packet) = receive(&socket).map_err(failed)? {
+            while let Some(packet) = receive(&socket, MOST_BYTES).map_err(failed)? {
                 let claimed = match address {
                     IpAddr::V4(address) => claims(&packet, address),
                     IpAddr::V6(address) => discovery::claims(&packet, address),
@@ -87,7 +87,12 @@ fn only_discovery(socket: &OwnedFd) -> io::Result<()> {
         take(MOST_BYTES),
         take(0),
     ];
-    let len = u16::try_from(steps.len()).expect("seven");
+    filter(socket, &mut steps)
+}
+
+/// Has the kernel drop the packets that this program does not take.
+pub(super) fn filter(socket: &OwnedFd, steps: &mut [libc::sock_filter]) -> io::Result<()> {
+    let len = u16::try_from(steps.len()).map_err(io::Error::other)?;
     let program = libc::sock_fprog { len, filter: steps.as_mut_ptr() };
     set(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
 }
@@ -114,7 +119,7 @@ fn set<T>(socket: &OwnedFd, level: libc::c_int, name: libc::c_int, value: &T) ->
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-fn bind(socket: &OwnedFd, link: u32, ethertype: u16) -> io::Result<()> {
+pub(super) fn bind(socket: &OwnedFd, link: u32, ethertype: u16) -> io::Result<()> {
     let at = on_link(link, ethertype)?;
     let size = libc::socklen_t::try_from(size_of::<libc::sockaddr_ll>()).expect("a small number");
     // SAFETY: the kernel reads the address, which lives until the call returns, and not beyond the size given.
@@ -124,9 +129,9 @@ fn bind(socket: &OwnedFd, link: u32, ethertype: u16) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the next packet, if there is one.
-fn receive(socket: &OwnedFd) -> io::Result<Option<Vec<u8>>> {
-    let mut packet = vec![0u8; MOST_BYTES as usize];
+/// Returns the first bytes of the next packet, if there is one.
+pub(super) fn receive(socket: &OwnedFd, most: u32) -> io::Result<Option<Vec<u8>>> {
+    let mut packet = vec![0u8; most as usize];
     // SAFETY: the kernel writes into the buffer, which lives until the call returns, and not beyond its length.
     let got = unsafe {
         libc::recv(socket.as_raw_fd(), packet.as_mut_ptr().cast(), packet.len(), libc::MSG_DONTWAIT)

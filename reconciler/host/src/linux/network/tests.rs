@@ -20,6 +20,7 @@ mod options;
 mod over_interface;
 mod public_ipv6;
 mod senders;
+mod snooping;
 mod spoofing;
 mod trace;
 mod trunks;

@@ -67,11 +67,12 @@ fn groups_problem(status: &VMStatus, observed: &Observed) -> Option<(Reason, Str
         let on_such = filtered.filter(|i| observed.lans.get(&i.network).is_some_and(is_such));
         on_such.map(|interface| interface.name.clone()).collect::<Vec<_>>().join(", ")
     };
-    let (closed, without_trunk) = (filtered_on(Lan::is_external), filtered_on(Lan::has_trunk));
+    let (closed, without_trunk) = (filtered_on(Lan::is_unchecked), filtered_on(Lan::has_trunk));
     if !closed.is_empty() {
         let text = format!(
-            "interface {closed} names security groups, which need the addresses that berth gives out, and its Network has ipv4.allocation \
-             or ipv6.allocation External: it sends nothing from addresses that others give out; take securityGroups out"
+            "interface {closed} names security groups, which need addresses that are checked, and its Network has ipv6.allocation External, \
+             or ipv4.allocation External without ipv4.sourceCheck Lease: it sends nothing from addresses that others give out; take \
+             securityGroups out"
         );
         return Some((Reason::NotSupported, text));
     }

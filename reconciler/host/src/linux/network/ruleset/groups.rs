@@ -7,7 +7,8 @@
 //!    a chain of groups   jumps to the chain of each group; drops what none of them has accepted
 //!    a chain of a group  one rule for each range or set of a rule
 //!  table bridge berth, between ports
-//!    to a filtered tap: unicast to its addresses, neighbour discovery; no broadcast, which no connection belongs to
+//!    to a filtered tap: unicast to its addresses, neighbour discovery; no broadcast, which no connection belongs to, but the answers
+//!    of another DHCP server, where that gives the guest its address: then DHCP also passes both chains above
 //! ```
 //!
 //! A packet is judged by the connection it belongs to, as it was opened and after translation: an answer passes while the rules
@@ -110,8 +111,10 @@ pub(super) fn filter(filters: &Filters) -> Vec<Value> {
             commands.push(map(filters, family, direction));
         }
     }
+    let dhcp = with_dhcp_servers(filters);
     for (direction, priority) in [(EGRESS, PRIORITY), (INGRESS, PRIORITY + 1)] {
         commands.push(ROUTED.chain(direction.chain, "filter", "forward", priority));
+        commands.extend(dhcp.iter().map(|rule| ROUTED.rule(direction.chain, rule.clone())));
         commands.extend(base_rules(direction).into_iter().map(|rule| ROUTED.rule(direction.chain, rule)));
     }
     commands.extend(between_ports(filters));
@@ -168,6 +171,23 @@ fn base_rules(direction: Direction) -> Vec<Vec<Value>> {
         rules.push(vec![json!({"vmap": {"key": source(family, direction.own), "data": map}})]);
     }
     rules
+}
+
+/// Accepts the messages between guests with a lease and their DHCP servers, by which they keep it.
+fn with_dhcp_servers(filters: &Filters) -> Vec<Vec<Value>> {
+    let asking = filters.ports.iter().filter(|filtered| filtered.asks_dhcp);
+    let leases: BTreeSet<Ipv4Addr> = asking.filter_map(|filtered| filtered.port.address).collect();
+    if leases.is_empty() {
+        return Vec::new();
+    }
+    let is = |protocol: &str, field: &str, value: Value| {
+        compare("==", json!({"payload": {"protocol": protocol, "field": field}}), value)
+    };
+    let message = |side: &str, from: u16, to: u16| {
+        let own = is("ip", side, json!({"set": leases}));
+        vec![own, is("udp", "sport", json!(from)), is("udp", "dport", json!(to)), accept()]
+    };
+    vec![message("saddr", 68, 67), message("daddr", 67, 68)]
 }
 
 fn in_state(states: &[&str]) -> Value {
@@ -398,6 +418,18 @@ fn between_ports(filters: &Filters) -> Vec<Value> {
         let address = json!({"payload": {"protocol": protocol, "field": "daddr"}});
         compare("!=", json!({"concat": [meta("oifname"), address]}), json!(format!("@{set}")))
     };
+    let asking = filters.ports.iter().filter(|filtered| filtered.asks_dhcp);
+    let asking: BTreeSet<&str> = asking.map(|filtered| filtered.port.tap.as_str()).collect();
+    let answer = (!asking.is_empty()).then(|| {
+        let to_one = compare("==", meta("oifname"), json!({"set": asking}));
+        vec![
+            to_one,
+            is("ether", "type", json!("ip")),
+            is("udp", "sport", json!(67)),
+            is("udp", "dport", json!(68)),
+            accept(),
+        ]
+    });
     let rules = [
         vec![to_filtered(), is("ether", "type", json!("ip")), not_its("ip", ADDRESSES), drop()],
         vec![to_filtered(), is("icmpv6", "type", json!({"set": DISCOVERY})), accept()],
@@ -407,7 +439,7 @@ fn between_ports(filters: &Filters) -> Vec<Value> {
         json!({"add": {"set": taps}}),
         BRIDGED.chain(FILTERED_CHAIN, "filter", "forward", BRIDGE_PRIORITY),
     ];
-    commands.extend(rules.into_iter().map(|rule| BRIDGED.rule(FILTERED_CHAIN, rule)));
+    commands.extend(answer.into_iter().chain(rules).map(|rule| BRIDGED.rule(FILTERED_CHAIN, rule)));
     commands
 }
 
@@ -453,6 +485,7 @@ mod tests {
                 ipv6: None,
             },
             groups: vec!["ns/web".into()],
+            asks_dhcp: false,
         };
         let last = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 0, 0, 2)) + ports);
         Filters {
@@ -468,6 +501,27 @@ mod tests {
         let few = rules_of(&filters(1, 100));
         assert_eq!(few, rules_of(&filters(1000, 100)));
         assert!(few > 200, "two for each rule: its range and its set");
+    }
+
+    #[test]
+    fn dhcp_passes_only_for_guests_whose_address_another_server_gives_out() {
+        let accepted = |change: fn(&mut FilteredPort)| {
+            let mut filters = filters(2, 1);
+            change(&mut filters.ports[0]);
+            let commands = filter(&filters);
+            let rules = commands.iter().map(|command| &command["add"]["rule"]);
+            let is_dhcp = |rule: &&Value| rule["expr"].to_string().contains("sport");
+            let chains = rules.filter(is_dhcp).filter_map(|rule| rule["chain"].as_str().map(str::to_owned));
+            chains.collect::<Vec<_>>()
+        };
+        assert_eq!(accepted(|_| {}), [""; 0]);
+        let leased = accepted(|port| port.asks_dhcp = true);
+        assert_eq!(leased, ["egress", "egress", "ingress", "ingress", FILTERED_CHAIN]);
+        let waiting = accepted(|port| {
+            port.asks_dhcp = true;
+            port.port.address = None;
+        });
+        assert_eq!(waiting, [FILTERED_CHAIN], "its first address comes by a broadcast or to the address");
     }
 
     #[test]

@@ -6,7 +6,12 @@ use crate::{BridgeChoice, BridgedNetwork, Port, PortException};
 const HOST_BRIDGE: &str = "vmbr0";
 
 pub(super) fn part(tracked: bool) -> BridgedNetwork {
-    BridgedNetwork { bridge: BRIDGE.to_owned(), to: BridgeChoice::Named(HOST_BRIDGE.to_owned()), tracked }
+    BridgedNetwork {
+        bridge: BRIDGE.to_owned(),
+        to: BridgeChoice::Named(HOST_BRIDGE.to_owned()),
+        tracked,
+        leased: Vec::new(),
+    }
 }
 
 fn port(last: u8, address: Option<&str>) -> Port {
