@@ -80,7 +80,7 @@ pub use trace::{
 pub use usage::{HostUse, InterfaceUse, MachineUse};
 pub use vgpus::{VgpuFacts, VgpuMapping, VgpuSelector};
 pub use volumes::{
-    DeclaredRestore, DeclaredSource, MOST_RESTORES, MOST_SNAPSHOTS, Merged, NewRestore, NewSnapshot,
+    DeclaredRestore, DeclaredSource, MOST_RESTORES, MOST_SNAPSHOTS, Merged, NewMove, NewRestore, NewSnapshot,
     NewVolume, Restored, SnapshotFacts, Taken, TrashedVolume, VolumeFacts, VolumeOwner, Volumes,
 };
 
