@@ -604,7 +604,8 @@ proptest! {
                     Step::Create(_) | Step::StartRestore(_) => prop_assert!(observed.volume.is_none() && !known),
                     Step::Restore { .. } => prop_assert!(observed.volume.is_none()),
                     Step::RestoreSnapshot(_) => prop_assert!(observed.opener.is_none() && observed.restore.is_due()),
-                    Step::Pull(_) | Step::FollowPull(_) | Step::FollowRestore(_) | Step::CancelRestore(_) | Step::TakeSnapshot(_) | Step::FinishRestore { .. } | Step::TakeOver { .. } | Step::Reserve { .. } | Step::Rewrap { .. } | Step::SetLimits { .. } | Step::ShortenChain { .. } | Step::Trash { .. } | Step::Retain { .. } | Step::Release => {}
+                    Step::StartMove(_) => prop_assert!(observed.opener.is_none()),
+                    Step::FollowMove(_) | Step::CancelMove(_) | Step::Pull(_) | Step::FollowPull(_) | Step::FollowRestore(_) | Step::CancelRestore(_) | Step::TakeSnapshot(_) | Step::FinishRestore { .. } | Step::TakeOver { .. } | Step::Reserve { .. } | Step::Rewrap { .. } | Step::SetLimits { .. } | Step::ShortenChain { .. } | Step::Trash { .. } | Step::Retain { .. } | Step::Release => {}
                 }
             }
         }

@@ -45,7 +45,7 @@ const MARGIN: u64 = 16 << 20;
 const SNAPSHOT_PENDING: &str = "a snapshot of it is being taken";
 const MERGING: &str = "files of deleted snapshots below it are being merged: it is moved afterwards";
 const CHANGED: &str = "it has changed while it was copied";
-const ENCRYPTED: &str = "it is encrypted, and its pool has DiskSnapshots of it, whose key is changed together with its own: delete them first";
+const ENCRYPTED: &str = "the disk is encrypted, and its pool has DiskSnapshots of it, whose key is changed together with its own: delete them first";
 
 /// The snapshots whose files are being copied, and are not merged meanwhile.
 #[derive(Clone, Debug, Default)]
@@ -251,7 +251,7 @@ impl LinuxVolumes {
             return Err(target.damaged("the trash of the target has a file of it"));
         }
         if note.encryption.is_some() && self.has_owned_snapshots(&new.from, &new.id)? {
-            return Err(busy(new, ENCRYPTED));
+            return Err(SystemError::Invalid { what: "pool", value: new.to.clone(), why: ENCRYPTED });
         }
         let (mut chain, mut next) = (Vec::new(), note.snapshot.clone());
         while let Some(id) = next.take() {
