@@ -107,10 +107,7 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
         Some(volume) => restores::observe(ctx, disk, volume).await?,
         None => Restore::default(),
     };
-    let moving = match &volume {
-        Some(volume) => moves::observe(ctx, disk, volume).await?,
-        None => Move::default(),
-    };
+    let moving = declared_move(ctx, disk, volume.as_ref()).await?;
     let opener = (restore.is_due() || moving.is_due()).then(|| opener(ctx, disk, &id)).flatten();
     let has_orphan = volume.is_some() && orphan(ctx, disk, &id).is_some();
     let users = users(ctx, disk, &id, volume.is_some());
@@ -140,6 +137,13 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
         key,
         user_waits,
     })
+}
+
+async fn declared_move(ctx: &Context, disk: &Disk, volume: Option<&VolumeFacts>) -> Result<Move, Error> {
+    match volume {
+        Some(volume) => moves::observe(ctx, disk, volume).await,
+        None => Ok(Move::Done),
+    }
 }
 
 /// Returns the volume as the machines that have it open see it, each with whether the machine's files can be changed now.
