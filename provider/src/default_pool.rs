@@ -1,6 +1,6 @@
 //! The pool of disks that name none: the one that they have, or else that of the `provider` block.
 //!
-//! Pure. A disk cannot change its pool, so another default must not replace the disks that exist.
+//! Pure. Another default must not move the disks that exist.
 
 use tfplugin6::Value;
 
@@ -67,7 +67,7 @@ mod tests {
         assert_eq!(pool(&Value::Null, &unnamed, None), None, "the default of the attribute");
         let named = Value::object([("pool", text("slow"))]);
         assert_eq!(pool(&Value::Null, &named, Some("fast")).as_deref(), Some("slow"));
-        assert_eq!(pool(&named, &unnamed, Some("fast")).as_deref(), Some("slow"), "it would be replaced");
+        assert_eq!(pool(&named, &unnamed, Some("fast")).as_deref(), Some("slow"), "it would be moved");
     }
 
     #[test]

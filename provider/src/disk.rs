@@ -32,16 +32,16 @@ fn limits() -> Field {
 }
 
 /// The attributes that Disks and the templates of a VM's disks share, except their size. `fixed` is the effect of what a Disk cannot change.
-fn declared(fixed: Effect) -> Vec<Field> {
+fn declared(fixed: Effect, pool: Effect) -> Vec<Field> {
     vec![
         Field::spec("image", Shape::Text(Form::Name)).effect(fixed).refers(IMAGE),
         source(fixed),
         Field::spec("pool", Shape::Text(Form::Name))
             .default(berth_api::DEFAULT_NAME)
-            .effect(fixed)
+            .effect(pool)
             .refers(STORAGE_POOL)
             .text(
-                "Name of the StoragePool. Default: `pool` of the provider, or `default`; a disk that exists stays in its pool. Cannot change.",
+                "Name of the StoragePool. Default: `pool` of the provider, or `default`; a disk that exists stays in its pool when it names none. After a change the file is moved on its host while no VM has the disk open: a running VM keeps the former one until its next power cycle, and the apply does not wait for that. In a template it cannot change.",
             ),
         Field::spec("deletion_policy", Shape::Text(Form::Any)).default("Delete"),
         Field::spec("expand_policy", Shape::Text(Form::Any)).default("Online"),
@@ -92,7 +92,7 @@ fn encrypted() -> Field {
 /// The template of a VM's disk.
 pub(crate) fn template() -> Field {
     let mut fields = vec![Field::spec("size", Shape::Text(Form::Quantity))];
-    fields.extend(declared(Effect::Fixed));
+    fields.extend(declared(Effect::Fixed, Effect::Fixed));
     Field::spec("template", Shape::Object(fields)).effect(Effect::Fixed)
 }
 
@@ -170,7 +170,7 @@ impl ResourceKind for Disk {
             Field::spec("deletion_protection", Shape::Bool).default(false),
             Field::spec("access", Shape::Text(Form::Any)).default("ReadWriteOnce").effect(Effect::Replace),
         ];
-        fields.extend(declared(Effect::Replace));
+        fields.extend(declared(Effect::Replace, Effect::Live));
         fields.push(imported_from());
         fields.push(restore_field());
         fields.push(restored_from());
@@ -238,8 +238,10 @@ impl ResourceKind for Disk {
     /// A disk that grows or is restored at the next power cycle of its VM cannot become more ready.
     fn outcome(&self, object: &Json, _: &Value) -> Outcome {
         let readiness = Readiness::of(object);
-        let waits_for_person =
-            readiness.ready.as_ref().is_some_and(|ready| ready.reason == "PowerCycleNeeded");
+        let waits_for_person = readiness
+            .ready
+            .as_ref()
+            .is_some_and(|ready| ["PowerCycleNeeded", "MoveWaits"].contains(&ready.reason.as_str()));
         match readiness.outcome() {
             Outcome::Waiting(_) if readiness.current && waits_for_person => Outcome::Done,
             outcome => outcome,

@@ -508,7 +508,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_disk", disk.clone(), "/size", json!("3Gi"), Announced::Live),
         ("berth_disk", disk.clone(), "/size", json!("1Gi"), Announced::Refused),
         ("berth_disk", disk.clone(), "/image", json!("j"), Announced::Replace),
-        ("berth_disk", disk.clone(), "/pool", json!("fast"), Announced::Replace),
+        ("berth_disk", disk.clone(), "/pool", json!("fast"), Announced::Live),
         ("berth_disk", disk.clone(), "/access", json!("ReadOnlyMany"), Announced::Replace),
         ("berth_disk", copy("disk"), "/source/disk", json!("other"), Announced::Replace),
         ("berth_disk", copy("snapshot"), "/source/snapshot", json!("other"), Announced::Replace),

@@ -10,6 +10,7 @@
 //!   └───────────────────────────────┴── context: machine     one driver task per running QEMU
 //!                                                pulls       downloads in the background, and copies from other hosts (copies)
 //!                                                merges      merges of snapshots' files in the background
+//!                                                moves       which disks are to go to another pool
 //!                                                networking  what is applied of the host's networks
 //!                                                console     serial consoles, for clients with a ticket
 //!                                                usage       the use of the host by its VMs (read by measure)
@@ -64,6 +65,7 @@ mod lease_watcher;
 mod machine;
 mod measure;
 mod merges;
+mod moves;
 mod networking;
 mod offline_restart;
 mod overhead;

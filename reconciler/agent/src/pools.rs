@@ -1,5 +1,6 @@
 //! Volumes in pools that may be away: out of reach, and not lost.
 
+use berth_api::Disk;
 use berth_host::{SystemError, VolumeFacts};
 
 use crate::context::Context;
@@ -21,6 +22,18 @@ pub(crate) async fn look(ctx: &Context, pool: &str, id: &str) -> Result<SeenVolu
             Ok(SeenVolume { facts: None, away: Some(error.to_string()) })
         }
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Looks for the volume of a Disk, in the pool that is reported and then in the others: it may have been moved before a crash.
+pub(crate) async fn look_everywhere(ctx: &Context, disk: &Disk, id: &str) -> Result<SeenVolume, Error> {
+    let seen = look(ctx, disk.pool().as_str(), id).await?;
+    if seen.facts.is_some() || seen.away.is_some() {
+        return Ok(seen);
+    }
+    match ctx.system.pool_of_volume(id).await? {
+        Some(pool) => look(ctx, &pool, id).await,
+        None => Ok(seen),
     }
 }
 

@@ -1,5 +1,5 @@
 //! Downloads in the background, and other long work: images that are made here, copied from another host or verified after an upload,
-//! backups, their verifications and restores. At most one per source, shared by all objects waiting for it.
+//! backups, their verifications and restores, and moves of volumes between pools. At most one per source, shared by all objects waiting for it.
 //!
 //! Sources are per namespace: a declaration in one namespace neither delays nor cancels a download that another one
 //! waits for. Each namespace has a limited number of concurrent downloads; further ones wait for those.
@@ -13,7 +13,8 @@ use std::time::Duration;
 use berth_api::{Readiness, Reason};
 use berth_host::{
     BackupFacts, BackupId, BackupToVerify, ChecksumSource, Credentials, DownloadLimits, ImageSource,
-    NewBackup, NewImage, NewVolume, ResolvedImage, Retry, SourceHost, System, SystemError, VerifiedBackup,
+    NewBackup, NewImage, NewMove, NewVolume, ResolvedImage, Retry, SourceHost, System, SystemError,
+    VerifiedBackup,
 };
 use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet};
@@ -43,6 +44,8 @@ const END_CHECKS: u32 = 500;
 const MAX_CONCURRENT: usize = 4;
 /// Maximum number of concurrent verifications per namespace: their rate is a limit for all of them.
 const MAX_VERIFICATIONS: usize = 1;
+/// Maximum number of concurrent moves per namespace: each reads and writes as fast as the drives allow.
+const MAX_MOVES: usize = 2;
 
 /// A download, or other work.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,6 +65,8 @@ pub(crate) enum Wanted {
     Deletion(Repository, BackupId),
     /// The verification of a complete backup, and when it was requested: another request is other work.
     Verification(Repository, BackupId, String, Details<BackupToVerify>),
+    /// The move of a volume of a Disk of this namespace to another pool.
+    Move(String, NewMove),
 }
 
 impl Wanted {
@@ -70,11 +75,17 @@ impl Wanted {
         matches!(self, Self::Restore(_, _, id, _) if id == volume)
     }
 
+    /// Whether it moves this volume.
+    fn moves(&self, volume: &str) -> bool {
+        matches!(self, Self::Move(_, new) if new.id == volume)
+    }
+
     fn namespace(&self) -> &str {
         match self {
             Self::Image(source) => &source.namespace,
             Self::Checksum(source) => &source.namespace,
             Self::Made(new) => &new.namespace,
+            Self::Move(namespace, _) => namespace,
             Self::Backup(repository, ..)
             | Self::Existing(repository, _)
             | Self::Restore(repository, ..)
@@ -92,11 +103,12 @@ impl Wanted {
         }
     }
 
-    /// Returns what limits it. Backups and verifications take long, and hold up nothing that a VM waits for.
+    /// Returns what limits it. Backups, verifications and moves take long, and hold up no image that a VM waits for.
     pub(crate) fn slot_group(&self) -> SlotGroup {
         let work = match self {
             Self::Backup(..) => LimitedWork::Backups,
             Self::Verification(..) => LimitedWork::Verifications,
+            Self::Move(..) => LimitedWork::Moves,
             _ => LimitedWork::Others,
         };
         SlotGroup { namespace: self.namespace().to_owned(), work }
@@ -114,6 +126,7 @@ pub(crate) struct SlotGroup {
 enum LimitedWork {
     Backups,
     Verifications,
+    Moves,
     Others,
 }
 
@@ -121,6 +134,7 @@ impl SlotGroup {
     fn slots(&self) -> usize {
         match self.work {
             LimitedWork::Verifications => MAX_VERIFICATIONS,
+            LimitedWork::Moves => MAX_MOVES,
             LimitedWork::Backups | LimitedWork::Others => MAX_CONCURRENT,
         }
     }
@@ -297,6 +311,16 @@ impl Pulls {
         self.retain(|wanted| !wanted.makes(volume)).await;
     }
 
+    /// Whether a volume is being moved, or was to be.
+    pub(crate) fn is_moving(&self, volume: &str) -> bool {
+        self.shared.entries().keys().any(|wanted| wanted.moves(volume))
+    }
+
+    /// Cancels and forgets the moves of a volume, and returns once their tasks have ended.
+    pub(crate) async fn cancel_moves(&self, volume: &str) {
+        self.retain(|wanted| !wanted.moves(volume)).await;
+    }
+
     /// Cancels and forgets every download that is no longer wanted. Returns once their tasks have ended, so that none
     /// of them writes any more.
     pub(crate) async fn keep_only(&self, wanted: &BTreeSet<Wanted>) {
@@ -399,6 +423,7 @@ impl Shared {
             | Wanted::Deletion(repository, _)
             | Wanted::Verification(repository, ..) => self.with_repository(wanted, repository).await,
             Wanted::Image(_) | Wanted::Checksum(_) | Wanted::Made(_) => self.image(wanted).await,
+            Wanted::Move(_, new) => self.relocate(wanted, new).await,
         }
     }
 
@@ -428,10 +453,18 @@ impl Shared {
                 self.verifications.count(verified.as_ref().ok());
                 verified.map(|found| Some(Outcome::Verified(found)))
             }
-            Wanted::Image(_) | Wanted::Checksum(_) | Wanted::Made(_) => Ok(None),
+            Wanted::Image(_) | Wanted::Checksum(_) | Wanted::Made(_) | Wanted::Move(..) => Ok(None),
         };
         outcome.map_err(|error| {
             tracing::info!(?wanted, error = %error.chain(), "work on a repository failed");
+            Failure::Download(error, true)
+        })
+    }
+
+    async fn relocate(&self, wanted: &Wanted, new: &NewMove) -> Result<Option<Outcome>, Failure> {
+        let progress = |done, total| self.progress(wanted, done, total);
+        self.system.move_volume(new, &progress).await.map(|_| None).map_err(|error| {
+            tracing::info!(?wanted, error = %error.chain(), "a move failed");
             Failure::Download(error, true)
         })
     }

@@ -36,7 +36,8 @@ pub use import::DiskImport;
     printcolumn(name = "Host", type_ = "string", json_path = ".status.binding.host"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Message", type_ = "string", priority = 1, json_path = r#".status.conditions[?(@.type=="Ready")].message"#),
-    validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message("metadata.name must be a DNS label: lower-case letters, digits and '-', at most 63 characters")
+    validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message("metadata.name must be a DNS label: lower-case letters, digits and '-', at most 63 characters"),
+    validation = Rule::new("self.spec.pool == oldSelf.spec.pool || !has(self.status) || !has(self.status.binding) || has(self.status.pool)").message("pool cannot change before the host of the disk has reported where its file is (status.pool): make the disk first, or upgrade berth on an older host").field_path(".spec.pool")
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -49,7 +50,6 @@ pub use import::DiskImport;
     validation = Rule::new("(has(self.image) ? self.image : '') == (has(oldSelf.image) ? oldSelf.image : '')").message("image cannot change: create another Disk").field_path(".image"),
     validation = Rule::new("has(self.encryption) == has(oldSelf.encryption)").message("encryption cannot be added or removed: create another Disk").field_path(".encryption"),
     validation = Rule::new("!has(self.encryption) || !has(self.source) || !has(self.source.file)").message("a file that is taken over stays as it is: encryption is for new files").field_path(".encryption"),
-    validation = Rule::new("self.pool == oldSelf.pool").message("pool cannot change: create another Disk").field_path(".pool"),
     validation = Rule::new("(has(self.access) ? self.access : 'ReadWriteOnce') == (has(oldSelf.access) ? oldSelf.access : 'ReadWriteOnce')").message("access cannot change: create another Disk, with this one as its source").field_path(".access"),
     validation = Rule::new("!has(self.access) || self.access == 'ReadWriteOnce' || has(self.image) || has(self.source)").message("a ReadOnlyMany disk is never written to: set the image or the source of its data").field_path(".access"),
     validation = Rule::new("!has(self.access) || self.access == 'ReadWriteOnce' || !has(self.restore)").message("a ReadOnlyMany disk is not restored: create another Disk from the snapshot").field_path(".restore"),
@@ -73,7 +73,8 @@ pub struct DiskSpec {
     /// nothing. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restore: Option<DiskRestore>,
-    /// Name of the StoragePool. Default `default`. Cannot change.
+    /// Name of the StoragePool. Default `default`. After a change, the file is moved on its host while no VM has the disk open: a running
+    /// VM keeps the former one until its next power cycle. Setting it back before then moves nothing.
     #[serde(default = "default_pool")]
     pub pool: ResourceName,
     /// The handling of the file when the Disk is deleted: `Delete` (default) moves it to the pool's trash, from which
@@ -196,6 +197,11 @@ impl Disk {
     pub fn is_read_only_many(&self) -> bool {
         self.spec.access == DiskAccess::ReadOnlyMany
     }
+
+    /// Returns the StoragePool that has its file, or is to have it.
+    pub fn pool(&self) -> &ResourceName {
+        self.status.as_ref().and_then(|status| status.pool.as_ref()).unwrap_or(&self.spec.pool)
+    }
 }
 
 /// When a disk that is in use grows.
@@ -296,6 +302,9 @@ pub struct DiskStatus {
     /// The size the file has now, as a quantity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<String>,
+    /// The StoragePool that has its file. While it differs from `spec.pool`, the file is still to be moved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<ResourceName>,
     /// The space that its file takes on its host, as a quantity: measured every ten minutes and rounded up. The image and the snapshots that
     /// it is based on are not part of it. Absent before it is measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -113,6 +113,8 @@ reasons! {
     BackingUp,
     /// The data is being written from a backup to the disk; the message has the progress.
     Restoring,
+    /// The file of the disk is being moved to another pool of its host; the message has the progress.
+    Moving,
     /// QEMU is being started.
     Starting,
     /// The guest was asked to shut down.
@@ -135,6 +137,8 @@ reasons! {
     StartOrderHeld => "It starts by itself, five minutes after the others at the latest, and their `startDelaySeconds`.",
     /// A declared change takes effect at the next power cycle.
     PowerCycleNeeded => "Stop and start the VM when it suits.",
+    /// The disk is to be moved to another pool, once no VM has it open and no snapshot of it is being taken; the message has the cause.
+    MoveWaits => "Stop and start the VM when it suits: the disk is moved in between. To keep the disk where it is, set `pool` back.",
     /// The VM's host is not one that its placement allows: a placed VM does not move.
     PlacedElsewhere => "Replace the VM to move it, or change its `placement` to allow its host.",
     /// A step failed and is being tried again; the message is the error.
@@ -236,6 +240,8 @@ reasons! {
     /// The declared restore cannot be done: its DiskSnapshot is of another disk or in another pool, it was restored before and another
     /// one since, or the VM cannot go on with the memory of its VMSnapshot.
     RestoreRefused => "Name a DiskSnapshot of this disk, or set another `restore.token` to restore it once more; set `restore.memory` of a VM to false to restore only its disks; or take `restore` out.",
+    /// The disk cannot be moved to the declared pool, and is used where it is; the message has the cause.
+    MoveRefused => "Make room in the pool, create it or mount its file system on the host, as the message says. It is tried again. To keep the disk where it is, set `pool` back.",
     /// A port of the address has no target that runs and whose health check succeeds: connections to it are refused. The message has
     /// the targets.
     NoAvailableTarget => "Start one of the targets in the message, correct its health check, or see whether its security groups let it through.",

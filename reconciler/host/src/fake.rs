@@ -13,6 +13,7 @@ mod images;
 mod info;
 mod kept_states;
 mod machines;
+mod moves;
 mod networks;
 mod state;
 mod vaults;

@@ -82,7 +82,7 @@ pub use usage::{HostUse, InterfaceUse, MachineUse};
 pub use vaults::{VaultAccess, VaultLogin, Vaults};
 pub use vgpus::{VgpuFacts, VgpuMapping, VgpuSelector};
 pub use volumes::{
-    DeclaredRestore, DeclaredSource, MOST_RESTORES, MOST_SNAPSHOTS, Merged, NewRestore, NewSnapshot,
+    DeclaredRestore, DeclaredSource, MOST_RESTORES, MOST_SNAPSHOTS, Merged, NewMove, NewRestore, NewSnapshot,
     NewVolume, Restored, SnapshotFacts, Taken, TrashedVolume, VolumeFacts, VolumeOwner, Volumes,
 };
 

@@ -70,13 +70,7 @@ use tokio::net::TcpStream;
 use tokio::sync::RwLock;
 
 use super::{
-    BackupFolderMapping, BridgedNetwork, ChecksumSource, Credentials, DeviceSpecs, ExternalLease, Firewall,
-    ForeignObject, Forwarding, HostFacts, HostInfo, HostLinks, HostUse, ImageFacts, ImageFile, ImageSource,
-    Images, InstanceFacts, LaunchRequest, LeaseTaken, MachineUse, Machines, Merged, NetworkConfig, Networks,
-    NewImage, NewRestore, NewSnapshot, NewVolume, PciMapping, PoolFolderMapping, ProcessFacts, Progress,
-    RemoteImage, ResolvedImage, Result, SealedKey, ShareMapping, SnapshotFacts, StateAccess, SystemError,
-    Taken, TapConfig, TapFacts, Trace, TraceRequest, TrashedVolume, Uplink, UsbMapping, VgpuMapping,
-    VolumeFacts, VolumeOwner, Volumes,
+    BackupFolderMapping, BridgedNetwork, ChecksumSource, Credentials, DeviceSpecs, ExternalLease, Firewall, ForeignObject, Forwarding, HostFacts, HostInfo, HostLinks, HostUse, ImageFacts, ImageFile, ImageSource, Images, InstanceFacts, LaunchRequest, LeaseTaken, MachineUse, Machines, Merged, NetworkConfig, Networks, NewImage, NewMove, NewRestore, NewSnapshot, NewVolume, PciMapping, PoolFolderMapping, ProcessFacts, Progress, RemoteImage, ResolvedImage, Result, SealedKey, ShareMapping, SnapshotFacts, StateAccess, SystemError, Taken, TapConfig, TapFacts, Trace, TraceRequest, TrashedVolume, Uplink, UsbMapping, VgpuMapping, VolumeFacts, VolumeOwner, Volumes,
 };
 use backup_folders::BackupFolders;
 pub use backups::{EntryFacts, ObjectStore, RepositoryEntry, RepositoryReader};
@@ -226,6 +220,7 @@ impl LinuxSystem {
             .with_adoptable(config.disk_folders)
             .with_pool_folders(pool_folders.clone());
         volumes.forget_partial()?;
+        volumes.forget_moves()?;
         let shares = Shares::new(config.shares, own.clone());
         let machines = LinuxMachines::open(layout.clone(), users, config.dedicated_cpus, shares.clone())?;
         Ok(Self {
@@ -396,6 +391,39 @@ impl Volumes for LinuxSystem {
         let io_uring = self.host.installation().await.is_ok_and(|installation| installation.io_uring);
         volume.cache = self.direct_io.cache_of(&volume.path, io_uring);
         Ok(Some(volume))
+    }
+
+    async fn pool_of_volume(&self, id: &str) -> Result<Option<String>> {
+        let id = id.to_owned();
+        self.on_volumes(move |v| v.pool_of_volume(&id)).await
+    }
+
+    async fn check_move(&self, volume: &NewMove) -> Result<()> {
+        let new = volume.clone();
+        self.on_volumes(move |v| v.check_move(&new)).await
+    }
+
+    async fn move_volume(&self, volume: &NewMove, progress: Progress<'_>) -> Result<VolumeFacts> {
+        let new = volume.clone();
+        let mut begun = self.on_volumes(move |v| v.begin_move(&new)).await?;
+        while let Some(mut copying) = begun {
+            let (copying, more) = blocking(move || {
+                let more = copying.step();
+                (copying, more)
+            })
+            .await;
+            let (done, total) = copying.progress();
+            progress(done, Some(total));
+            begun = match more? {
+                true => Some(copying),
+                false => {
+                    self.on_volumes(move |v| v.finish_move(&copying)).await?;
+                    None
+                }
+            };
+        }
+        let found = Volumes::volume(self, &volume.to, &volume.id).await?;
+        found.ok_or_else(|| SystemError::VolumeLost { id: volume.id.clone() })
     }
 
     async fn create_volume(&self, volume: &NewVolume) -> Result<VolumeFacts> {

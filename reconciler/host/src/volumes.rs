@@ -10,12 +10,30 @@ use berth_qemu::machine::{Backing, Cache, DiskKey, Format};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{Result, SealedKey, SystemError};
+use crate::{Progress, Result, SealedKey, SystemError};
 
 /// The volumes of a host.
 #[async_trait]
 pub trait Volumes: Send + Sync + fmt::Debug + 'static {
     async fn volume(&self, pool: &str, id: &str) -> Result<Option<VolumeFacts>>;
+
+    /// Returns the pool, of those that are there, that has this volume. None: none of them has.
+    async fn pool_of_volume(&self, id: &str) -> Result<Option<String>>;
+
+    /// Checks that a volume can be moved to another pool now, and changes nothing.
+    ///
+    /// *Errors*: those of [`Volumes::move_volume`], as far as they are known before.
+    async fn check_move(&self, volume: &NewMove) -> Result<()>;
+
+    /// Moves a volume that no QEMU has open to another pool, with the data of the snapshots below it: these stay in their pool. Does
+    /// nothing if the volume is in that pool.
+    ///
+    /// *Guarantees*: the volume is in one of both pools at every moment, whole. Dropping the future ends the work, with the volume where it
+    /// was.
+    ///
+    /// *Errors*: [`SystemError::PoolAway`]; [`SystemError::NoSpace`], with no partial file left behind; [`SystemError::VolumeBusy`] while
+    /// a QEMU has it open, a snapshot of it is not finished, or files below it are merged.
+    async fn move_volume(&self, volume: &NewMove, progress: Progress<'_>) -> Result<VolumeFacts>;
 
     /// Creates the volume's file. An existing file is returned as it is (and grown if it is smaller).
     ///
@@ -126,6 +144,14 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
 
     /// Moves the data from before an interrupted restore to the trash. Does nothing if none was interrupted.
     async fn finish_restore(&self, pool: &str, id: &str) -> Result<()>;
+}
+
+/// A move of a volume to another pool of its host.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NewMove {
+    pub id: String,
+    pub from: String,
+    pub to: String,
 }
 
 /// The greatest number of restores of a volume that its note lists; older ones are dropped.

@@ -5,6 +5,7 @@
 //!  restore annotation: trash ─Restore─▶ file                          Retain: file stays, recorded ─Release─▶ (gone)
 //!  restore, no machine has it open: file ─RestoreSnapshot─▶ file with the data of the snapshot, and the former one in the trash
 //! ```
+//!  another pool, no machine has it open: file ─StartMove─▶ file in that pool
 //!
 //! A file that existed once and is missing is never created again: that would replace data with an empty disk.
 
@@ -95,6 +96,12 @@ pub(crate) enum Step {
         volume: String,
         limits: IoLimits,
     },
+    /// Starts the move of its file to another pool, which continues in the background.
+    StartMove(Wanted),
+    /// Has the disk enqueued on the progress of that.
+    FollowMove(Wanted),
+    /// Ends the moves of this volume.
+    CancelMove(String),
     /// Has the machine that has the volume open read through the files that it is based on now: fewer than the machine has open.
     ShortenChain {
         pool: String,
@@ -152,11 +159,12 @@ impl Indexed for Disk {
         keys
     }
 
-    /// Its own reconcile reads from the status what uses it, and the class that its key gets next.
+    /// Its own reconcile reads from the status what uses it, the pool of its file, and the class that its key gets next.
     fn reads_own_write(old: &Self, new: &Self) -> bool {
         let read = |disk: &Self| {
             let status = disk.status.as_ref()?;
-            Some((status.used_by.clone(), status.encryption.as_ref().and_then(|found| found.next.clone())))
+            let next = status.encryption.as_ref().and_then(|found| found.next.clone());
+            Some((status.used_by.clone(), status.pool.clone(), next))
         };
         read(old) != read(new)
     }
@@ -217,7 +225,7 @@ async fn reconcile_departed(ctx: &Context, name: &ObjectName) -> Result<Requeue,
     let mut again = Requeue::OnChange;
     for disk in found {
         let volume = match volume_of(&disk) {
-            Some(volume) => ctx.system.volume(disk.spec.pool.as_str(), volume).await?,
+            Some(volume) => ctx.system.volume(disk.pool().as_str(), volume).await?,
             None => None,
         };
         let here = volume.is_some_and(|v| !v.retained && v.owner.uid == disk.metadata.uid);

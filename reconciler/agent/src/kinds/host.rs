@@ -153,7 +153,7 @@ fn wake_disks_on_change(ctx: &Context, away: BTreeSet<String>) {
     }
     tracing::info!(pools = ?changed, "pools have gone away or are back");
     let tables = ctx.index.read();
-    let disks = tables.disks.all().filter(|(_, disk)| changed.contains(disk.spec.pool.as_str()));
+    let disks = tables.disks.all().filter(|(_, disk)| changed.contains(disk.pool().as_str()));
     disks.for_each(|(name, _)| ctx.queue.add(Key::new::<Disk>(name.clone())));
     let is_there = |snapshot: &DiskSnapshot| {
         let pool = snapshot.status.as_ref().and_then(|status| status.pool.as_ref());

@@ -165,7 +165,7 @@ async fn look(
     let mut volumes = BTreeMap::new();
     for disk in disks {
         let Some(id) = volume_of(&disk) else { continue };
-        if let Some(volume) = ctx.system.volume(disk.spec.pool.as_str(), id).await? {
+        if let Some(volume) = ctx.system.volume(disk.pool().as_str(), id).await? {
             volumes.insert(disk.name_any(), volume);
         }
     }

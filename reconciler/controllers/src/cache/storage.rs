@@ -116,7 +116,7 @@ struct BoundDisk {
 impl BoundDisk {
     fn of(tables: &Tables, disk: &Disk) -> Option<Self> {
         let host = disk.status.as_ref()?.binding.as_ref()?.host.clone();
-        Some(Self { host, pool: disk.spec.pool.to_string(), demand: DiskDemand::of(tables, disk) })
+        Some(Self { host, pool: disk.pool().to_string(), demand: DiskDemand::of(tables, disk) })
     }
 
     /// Whether it leaves room that it had before.

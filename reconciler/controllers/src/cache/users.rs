@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use berth_api::{
     Backup, Disk, DiskSnapshot, EncryptionStatus, HotswapDiskAttachment, LISTED_USERS, ObjectUser, PublicIP,
-    Readiness, Reason, SHARED_NAMESPACE, USED_FINALIZER, VM, in_use, listed_users,
+    Readiness, Reason, ResourceName, SHARED_NAMESPACE, USED_FINALIZER, VM, in_use, listed_users,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
@@ -73,14 +73,16 @@ pub(crate) fn of_disk(disk: &Disk) -> BTreeSet<Key> {
     let host = disk.status.as_ref().and_then(|s| s.binding.as_ref());
     let stays = disk.metadata.deletion_timestamp.is_none();
     let image = disk.spec.image.as_ref().filter(|_| stays);
-    let pool =
-        (stays || host.is_some()).then(|| Key::cluster(ObjectKind::StoragePool, disk.spec.pool.as_str()));
+    let uses_pool = stays || host.is_some();
+    let pool = |name: &ResourceName| Key::cluster(ObjectKind::StoragePool, name.as_str());
+    // Both while it is to be moved.
+    let pools = [&disk.spec.pool, disk.pool()].into_iter().filter(|_| uses_pool).map(pool);
     let image = image.map(|image| Key::namespaced(ObjectKind::Image, &namespace, image.as_str()));
     let host = host.map(|b| Key::cluster(ObjectKind::Host, &b.host));
     let declared = disk.spec.encryption.as_ref().filter(|_| stays || host.is_some());
     let declared = declared.map(|e| Key::namespaced(ObjectKind::KeyClass, &namespace, e.key_class.as_str()));
     let has = classes_of(disk.status.as_ref().and_then(|s| s.encryption.as_deref()));
-    [image, pool, host, declared].into_iter().flatten().chain(has).collect()
+    [image, host, declared].into_iter().flatten().chain(pools).chain(has).collect()
 }
 
 /// Returns the KeyClasses that protect the key of an encrypted Disk or DiskSnapshot: the one that it has, and the one that is about to do so.

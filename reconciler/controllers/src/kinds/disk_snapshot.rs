@@ -88,7 +88,7 @@ fn plan(snapshot: &DiskSnapshot, disk: Option<&Arc<Disk>>, over_quota: Option<&E
     };
     Plan {
         steps: vec![Step::AddFinalizer(key, HOST_FINALIZER)],
-        decision: Decision::Bind { host: binding.host, snapshot_id, volume_id, pool: disk.spec.pool.clone() },
+        decision: Decision::Bind { host: binding.host, snapshot_id, volume_id, pool: disk.pool().clone() },
         outcome: Outcome::Settled,
     }
 }

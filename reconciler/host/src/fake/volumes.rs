@@ -9,8 +9,8 @@ use berth_qemu::machine::{Backing, Cache, DiskKey, Format};
 
 use crate::volumes::check_encryption;
 use crate::{
-    Merged, NewRestore, NewSnapshot, NewVolume, Result, SealedKey, SnapshotFacts, SystemError, Taken,
-    TrashedVolume, VolumeFacts, VolumeOwner, Volumes,
+    Merged, NewMove, NewRestore, NewSnapshot, NewVolume, Progress, Result, SealedKey, SnapshotFacts,
+    SystemError, Taken, TrashedVolume, VolumeFacts, VolumeOwner, Volumes,
 };
 
 use super::FakeSystem;
@@ -19,13 +19,13 @@ use super::state::{Snapshot, State, Volume, volume_path};
 
 impl FakeSystem {
     /// Whether any machine has this file open.
-    fn is_open(&self, path: &Path) -> bool {
+    pub(super) fn is_open(&self, path: &Path) -> bool {
         let machines = self.hypervisor.instances();
         let views = machines.iter().filter_map(|instance| self.hypervisor.view(instance));
         views.flat_map(|view| view.disks.into_values()).any(|(file, _)| file == path)
     }
 
-    fn facts_of(&self, volume: &Volume) -> VolumeFacts {
+    pub(super) fn facts_of(&self, volume: &Volume) -> VolumeFacts {
         let size = self.files.size_of(&volume.facts.path).unwrap_or(0);
         VolumeFacts { size, ..volume.facts.clone() }
     }
@@ -316,9 +316,32 @@ impl Volumes for FakeSystem {
         let work = async {
             let state = self.state();
             state.ensure_there(pool)?;
-            Ok(state.volumes.get(id).map(|volume| self.facts_of(volume)))
+            let found = state.volumes.get(id).filter(|volume| volume.facts.pool == pool);
+            Ok(found.map(|volume| self.facts_of(volume)))
         };
         self.call("volume", work).await
+    }
+
+    async fn pool_of_volume(&self, id: &str) -> Result<Option<String>> {
+        let work = async {
+            let state = self.state();
+            let pool = state.volumes.get(id).map(|volume| volume.facts.pool.clone());
+            Ok(pool.filter(|pool| state.ensure_there(pool).is_ok()))
+        };
+        self.call("pool_of_volume", work).await
+    }
+
+    async fn check_move(&self, volume: &NewMove) -> Result<()> {
+        self.call("check_move", async { self.check_relocation(volume) }).await
+    }
+
+    async fn move_volume(&self, volume: &NewMove, progress: Progress<'_>) -> Result<VolumeFacts> {
+        let work = async {
+            self.check_relocation(volume)?;
+            progress(1, Some(1));
+            self.relocate(volume)
+        };
+        self.call("move_volume", work).await
     }
 
     async fn create_volume(&self, volume: &NewVolume) -> Result<VolumeFacts> {

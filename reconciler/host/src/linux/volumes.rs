@@ -12,12 +12,13 @@
 //! QEMU gets a disk, nor which disks should exist.
 //!
 //! The first file of a volume is named by its id; after each snapshot it continues in another one, see `snapshots`. Below it are
-//! the files of snapshots; those of deleted ones become fewer, see `merges`.
+//! the files of snapshots; those of deleted ones become fewer, see `merges`. A volume goes to another pool by `moves`.
 
 mod adopt;
 mod clock;
 mod encryption;
 mod merges;
+mod moves;
 mod note;
 mod restored;
 mod restores;
@@ -43,6 +44,7 @@ use crate::volumes::check_encryption;
 use crate::{ForeignKind, ForeignObject, ImageFacts, NewVolume, SystemError, VolumeFacts, VolumeOwner};
 
 use encryption::{NewFile, format_of};
+use moves::Copying;
 use note::{Base, Note};
 pub(super) use restored::{BACKUPS, Begun};
 
@@ -60,6 +62,7 @@ pub(super) struct LinuxVolumes {
     pool_folders: PoolFolders,
     /// Held while it is decided and changed what is based on what.
     chains: Arc<Mutex<()>>,
+    copying: Copying,
     keys: Keyring,
 }
 
@@ -82,6 +85,7 @@ impl LinuxVolumes {
             adoptable: Vec::new(),
             pool_folders: PoolFolders::default(),
             chains: Arc::default(),
+            copying: Copying::default(),
             keys: Keyring::default(),
         }
     }
@@ -135,6 +139,9 @@ impl LinuxVolumes {
             None => return self.pool_folders.ensure_there(pool).map(|()| None),
             Some(note) => note.map_err(|detail| place.damaged(&detail))?,
         };
+        if self.is_elsewhere(id, &note)? {
+            return Ok(None);
+        }
         if exists(&place.file)? {
             let size = place.read_size()?;
             return self.facts(&place, &place.file, &note, size).map(Some);
@@ -272,7 +279,8 @@ impl LinuxVolumes {
                 let Some(Ok(note)) = Note::read(&place.note)? else {
                     continue;
                 };
-                if !exists(&place.file)? {
+                // One of a pool that is away may be there.
+                if !exists(&place.file)? || self.is_elsewhere(id, &note).unwrap_or(true) {
                     continue;
                 }
                 let size = place.read_size().unwrap_or_else(|error| {

@@ -7,6 +7,7 @@ use super::observe::opener;
 use crate::context::Context;
 use crate::converge::release;
 use crate::error::Error;
+use crate::index::volume_of;
 use crate::key::Key;
 use crate::machine::MachineError;
 use crate::plugging::disk_spec;
@@ -24,6 +25,9 @@ pub(super) async fn apply(ctx: &Context, disk: &Disk, step: &Step) -> Result<(),
         Step::StartRestore(wanted) => ctx.pulls.start(wanted, key()),
         Step::FollowRestore(wanted) => ctx.pulls.follow(wanted, key()),
         Step::CancelRestore(volume) => ctx.pulls.cancel_restore(volume).await,
+        Step::StartMove(wanted) => start_move(ctx, disk, wanted)?,
+        Step::FollowMove(wanted) => ctx.pulls.follow(wanted, key()),
+        Step::CancelMove(volume) => ctx.pulls.cancel_moves(volume).await,
         Step::Create(volume) => {
             ctx.system.create_volume(volume).await?;
         }
@@ -105,6 +109,18 @@ async fn shorten_chain_of(ctx: &Context, instance: &str, pool: &str, volume: &st
     let _alone = ctx.machines.open_alone(std::slice::from_ref(&disk)).await;
     let disk = ctx.system.grant_disk(instance, &disk).await?;
     Ok(machine.shorten_chain(disk).await?)
+}
+
+/// Starts the move of a volume that no machine has open: from then on those that are to open it wait for the move, and its file is locked.
+fn start_move(ctx: &Context, disk: &Disk, wanted: &Wanted) -> Result<(), Error> {
+    let volume = volume_of(disk).unwrap_or_default();
+    let _still = ctx.machines.hold_still(vec![volume.to_owned()])?;
+    if opener(ctx, disk, volume).is_some() {
+        let detail = "a machine has it open, or may have";
+        return Err(SystemError::VolumeBusy { id: volume.to_owned(), detail }.into());
+    }
+    ctx.pulls.start(wanted, Key::of(disk));
+    Ok(())
 }
 
 /// Restores a volume that no machine has open, and that none opens meanwhile.

@@ -17,6 +17,7 @@ use crate::index::{Index, Tables, volume_of};
 use crate::key::{Key, ObjectName};
 use crate::kinds::image::local::{self, LocalImage};
 use crate::machine::Holder;
+use crate::moves::{self, Move};
 use crate::plugging::io_limits;
 use crate::pools::{self, SeenVolume};
 use crate::restores::{self, Restore};
@@ -50,9 +51,13 @@ pub(crate) struct Observed {
     pub(crate) pending_with_others: bool,
     /// The restore that it declares; only observed of a disk with a file.
     pub(crate) restore: Restore,
+    /// The move to another pool that it declares; only observed of a disk with a file.
+    pub(crate) moving: Move,
+    /// Whether a move goes on that it does not declare (any more).
+    pub(crate) has_stray_move: bool,
     /// Bytes that its file took when that was measured last.
     pub(crate) used: Option<u64>,
-    /// The VM whose machine has its file open, or may have. Only observed for a restore.
+    /// The VM whose machine has its file open, or may have. Only observed for a restore or a move.
     pub(crate) opener: Option<String>,
     /// Whether the file is in the trash; only checked for a disk that is to be restored.
     pub(crate) in_trash: bool,
@@ -66,8 +71,8 @@ pub(crate) struct Observed {
 
 pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Error> {
     let Some(id) = volume_of(disk).map(str::to_owned) else { return Ok(Observed::default()) };
-    let pool = disk.spec.pool.as_str();
-    let SeenVolume { facts: volume, away } = pools::look(ctx, pool, &id).await?;
+    let SeenVolume { facts: volume, away } = pools::look_everywhere(ctx, disk, &id).await?;
+    let pool = volume.as_ref().map_or_else(|| disk.pool().as_str(), |volume| volume.pool.as_str());
     if away.is_some() {
         return Ok(Observed { away, users: users(ctx, disk, &id, true), ..Observed::default() });
     }
@@ -102,7 +107,8 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
         Some(volume) => restores::observe(ctx, disk, volume).await?,
         None => Restore::default(),
     };
-    let opener = restore.is_due().then(|| opener(ctx, disk, &id)).flatten();
+    let moving = declared_move(ctx, disk, volume.as_ref()).await?;
+    let opener = (restore.is_due() || moving.is_due()).then(|| opener(ctx, disk, &id)).flatten();
     let has_orphan = volume.is_some() && orphan(ctx, disk, &id).is_some();
     let users = users(ctx, disk, &id, volume.is_some());
     let none_admitted = !users.is_empty() && users.iter().all(|user| !is_admitted(&ctx.index, user));
@@ -121,6 +127,8 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
         pending_with_others: pending_snapshot.as_ref().is_some_and(|facts| is_taken_with_others(ctx, facts)),
         pending_snapshot,
         restore,
+        has_stray_move: moving == Move::Done && ctx.pulls.is_moving(&id),
+        moving,
         used: ctx.disk_use.of(&id),
         opener,
         in_trash,
@@ -129,6 +137,13 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
         key,
         user_waits,
     })
+}
+
+async fn declared_move(ctx: &Context, disk: &Disk, volume: Option<&VolumeFacts>) -> Result<Move, Error> {
+    match volume {
+        Some(volume) => moves::observe(ctx, disk, volume).await,
+        None => Ok(Move::Done),
+    }
 }
 
 /// Returns the volume as the machines that have it open see it, each with whether the machine's files can be changed now.

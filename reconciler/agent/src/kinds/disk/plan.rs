@@ -16,7 +16,9 @@ use super::source;
 use crate::converge::Plan;
 use crate::index::volume_of;
 use crate::kinds::image::local::{self, Fetch, LocalImage};
+use crate::moves::Move;
 use crate::plugging::io_limits;
+use crate::pulls::{Pull, percent};
 use crate::restores::Restore;
 
 /// Interval at which it is seen whether the pool of the disk is back.
@@ -124,10 +126,16 @@ fn delete(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
         let readiness = Readiness::Reconciling(Reason::Deleting, text);
         return Plan::steps(vec![Step::CancelRestore(volume.to_owned())], readiness);
     }
+    if observed.has_stray_move {
+        let readiness = Readiness::Reconciling(Reason::Deleting, "its move is being ended".to_owned());
+        return Plan::steps(vec![Step::CancelMove(volume.to_owned())], readiness);
+    }
     let mut steps = Vec::new();
     let is_its_own = |facts: &VolumeFacts| !matches!(owner(disk, facts), Owner::Other(_));
     if observed.volume.as_ref().is_some_and(is_its_own) {
-        let (pool, volume) = (disk.spec.pool.to_string(), volume.to_owned());
+        let pool =
+            observed.volume.as_ref().map_or_else(|| disk.pool().to_string(), |facts| facts.pool.clone());
+        let volume = volume.to_owned();
         steps.push(match disk.spec.deletion_policy {
             DeletionPolicy::Delete => Step::Trash { pool, volume },
             DeletionPolicy::Retain => Step::Retain { pool, volume },
@@ -143,6 +151,11 @@ fn keep(disk: &Disk, volume: &str, facts: &VolumeFacts, observed: &Observed) -> 
         let step = Step::FinishRestore { pool: facts.pool.clone(), volume: facts.id.clone() };
         let text = "the data from before its restore is being moved to the trash".to_owned();
         return Plan::steps(vec![step], Readiness::Reconciling(Reason::Provisioning, text));
+    }
+    if observed.has_stray_move {
+        let text = "its move to another pool is being ended".to_owned();
+        let readiness = Readiness::Reconciling(Reason::Moving, text);
+        return Plan::steps(vec![Step::CancelMove(volume.to_owned())], readiness);
     }
     let declared = match wanted_size(disk) {
         Ok(declared) => declared,
@@ -172,11 +185,59 @@ fn keep(disk: &Disk, volume: &str, facts: &VolumeFacts, observed: &Observed) -> 
         (Restore::Refused(text), _) => Some(Readiness::Stalled(Reason::RestoreRefused, text.clone())),
         (Restore::Done, _) => None,
     };
+    let (moves, again) = match moving(facts, observed) {
+        Ok(plan) => return plan,
+        Err(waits) => waits,
+    };
+    let waits = waits.or(moves);
     let plan = adjust(disk, volume, facts, observed, declared.unwrap_or(facts.size));
     match waits {
-        Some(waits) if matches!(plan.readiness, Readiness::Ready(..)) => Plan { readiness: waits, ..plan },
+        Some(waits) if matches!(plan.readiness, Readiness::Ready(..)) => {
+            let plan = Plan { readiness: waits, ..plan };
+            match again {
+                Some(again) => plan.requeue_after(again),
+                None => plan,
+            }
+        }
         _ => plan,
     }
+}
+
+/// Returns the plan for a disk that is being moved, or to be moved now. The error is what else it reports, and when it is looked at again.
+fn moving(
+    facts: &VolumeFacts,
+    observed: &Observed,
+) -> Result<Plan<Step>, (Option<Readiness>, Option<Duration>)> {
+    let waits = |to: &str, text: String| {
+        let text = format!("it moves to the pool {to} when {text}");
+        Readiness::Reconciling(Reason::MoveWaits, text)
+    };
+    let (to, wanted, pull) = match &observed.moving {
+        Move::Done => return Err((None, None)),
+        Move::Waits { to, text } => {
+            return Err((Some(waits(to, format!("this has ended: {text}"))), Some(LOOK_FOR_POOL)));
+        }
+        Move::Refused { text, again } => {
+            let again = again.map(|again| again.max(Duration::from_millis(1)));
+            return Err((Some(Readiness::Stalled(Reason::MoveRefused, text.clone())), again));
+        }
+        Move::Due { to, wanted, pull } => (to, wanted, pull),
+    };
+    if let Some(vm) = &observed.opener {
+        return Err((Some(waits(to, format!("no VM has it open: VM {vm} has, or may have"))), None));
+    }
+    let progress = |percent: Option<i64>| {
+        let done = percent.map(|percent| format!(" ({percent} %)")).unwrap_or_default();
+        let text = format!("being moved from the pool {} to the pool {to}{done}", facts.pool);
+        Readiness::Reconciling(Reason::Moving, text)
+    };
+    Ok(match pull {
+        Some(Pull::Running { done, total, followed, .. }) => {
+            let follow = (!followed).then(|| Step::FollowMove(wanted.as_ref().clone()));
+            Plan::steps(follow.into_iter().collect(), progress(percent(*done, *total)))
+        }
+        _ => Plan::steps(vec![Step::StartMove(wanted.as_ref().clone())], progress(None)),
+    })
 }
 
 /// Returns the plan for the ceilings, the space and the size of a disk.

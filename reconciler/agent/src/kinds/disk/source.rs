@@ -51,7 +51,7 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Option<LocalSo
     let pool = disk.spec.pool.as_str();
     let other = ctx.index.read().disks.get(&name(other.as_str()));
     let volume = match other.as_deref().and_then(|other| Some((other, volume_of(other)?))) {
-        Some((other, volume)) => ctx.system.volume(other.spec.pool.as_str(), volume).await?,
+        Some((other, volume)) => ctx.system.volume(other.pool().as_str(), volume).await?,
         None => None,
     };
     let snapshot = match volume_of(disk) {

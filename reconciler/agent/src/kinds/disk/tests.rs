@@ -329,6 +329,30 @@ fn a_disk_is_restored_once_no_machine_has_it_open_and_with_its_declared_size() {
 }
 
 #[test]
+fn a_disk_is_moved_once_no_machine_has_it_open_and_is_used_where_it_is_until_then() {
+    let declared = disk(json!({"size": "1Gi", "pool": "slow"}), json!({"size": "1Gi", "pool": "default"}));
+    let new = berth_host::NewMove { id: "v-1".into(), from: "default".into(), to: "slow".into() };
+    let wanted = Wanted::Move("ns".into(), new);
+    let due = |pull| Move::Due { to: "slow".into(), wanted: Box::new(wanted.clone()), pull };
+    let see = |moving| Observed { moving, ..volume(GIB) };
+    let starts = plan(&declared, &see(due(None)));
+    assert_eq!(starts.steps, [Step::StartMove(wanted.clone())]);
+    let open = plan(&declared, &Observed { opener: Some("web".into()), ..see(due(None)) });
+    assert_eq!((open.steps.len(), reason(&open)), (0, (false, Reason::MoveWaits)));
+    assert!(open.readiness.message().contains("VM web"), "{open:?}");
+    let running = Pull::Running { done: 1, total: Some(2), rate: None, followed: true };
+    let running = plan(&declared, &see(due(Some(running))));
+    assert_eq!((running.steps.len(), reason(&running)), (0, (false, Reason::Moving)));
+    assert!(running.readiness.message().contains("(50 %)"), "{running:?}");
+    let refused = plan(&declared, &see(Move::Refused { text: "full".into(), again: None }));
+    assert_eq!((refused.steps.len(), reason(&refused)), (0, (true, Reason::MoveRefused)));
+    let stray = Observed { has_stray_move: true, ..volume(GIB) };
+    assert_eq!(plan(&declared, &stray).steps, [Step::CancelMove("v-1".into())], "it was set back");
+    let reported = status(&declared, &stray, &starts.readiness, Timestamp::UNIX_EPOCH);
+    assert_eq!(reported.pool.as_ref().map(berth_api::ResourceName::as_str), Some("default"));
+}
+
+#[test]
 fn a_disk_whose_restore_waits_or_is_refused_is_used_as_it_is_and_says_so() {
     let declared = disk(json!({"size": "1Gi", "restore": {"snapshot": "a"}}), json!({}));
     let see = |restore| Observed { restore, ..volume(GIB) };
@@ -604,7 +628,8 @@ proptest! {
                     Step::Create(_) | Step::StartRestore(_) => prop_assert!(observed.volume.is_none() && !known),
                     Step::Restore { .. } => prop_assert!(observed.volume.is_none()),
                     Step::RestoreSnapshot(_) => prop_assert!(observed.opener.is_none() && observed.restore.is_due()),
-                    Step::Pull(_) | Step::FollowPull(_) | Step::FollowRestore(_) | Step::CancelRestore(_) | Step::TakeSnapshot(_) | Step::FinishRestore { .. } | Step::TakeOver { .. } | Step::Reserve { .. } | Step::Rewrap { .. } | Step::SetLimits { .. } | Step::ShortenChain { .. } | Step::Trash { .. } | Step::Retain { .. } | Step::Release => {}
+                    Step::StartMove(_) => prop_assert!(observed.opener.is_none()),
+                    Step::FollowMove(_) | Step::CancelMove(_) | Step::Pull(_) | Step::FollowPull(_) | Step::FollowRestore(_) | Step::CancelRestore(_) | Step::TakeSnapshot(_) | Step::FinishRestore { .. } | Step::TakeOver { .. } | Step::Reserve { .. } | Step::Rewrap { .. } | Step::SetLimits { .. } | Step::ShortenChain { .. } | Step::Trash { .. } | Step::Retain { .. } | Step::Release => {}
                 }
             }
         }

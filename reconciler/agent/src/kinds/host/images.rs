@@ -12,6 +12,7 @@ use crate::index::Tables;
 use crate::key::ObjectName;
 use crate::kinds::image::wanted_on;
 use crate::kinds::{backup, disk};
+use crate::moves;
 use crate::pulls::Wanted;
 
 /// Cancels the downloads that no Image needs any more and the work on repositories that no object needs, removes their remains, and passes on which addresses belong to
@@ -21,7 +22,8 @@ pub(super) async fn prune_downloads(ctx: &Context) -> Result<(), Error> {
         let tables = ctx.index.read();
         let images = tables.images.all().filter_map(|(_, image)| wanted_on(ctx.host(), image));
         let backups = backup::wanted(&tables, ctx.host());
-        images.chain(backups).chain(disk::wanted(&tables)).collect::<BTreeSet<Wanted>>()
+        let of_disks = disk::wanted(&tables).chain(moves::wanted(&tables));
+        images.chain(backups).chain(of_disks).collect::<BTreeSet<Wanted>>()
     };
     let bridged = ctx.networks.bridged();
     let refused = refused(&ctx.index.read(), &bridged);

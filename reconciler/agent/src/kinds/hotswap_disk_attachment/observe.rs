@@ -11,6 +11,7 @@ use crate::error::Error;
 use crate::index::{instance_of, volume_of};
 use crate::key::ObjectName;
 use crate::machine::{GuestFacts, MachineState};
+use crate::moves;
 use crate::pools;
 use crate::restores;
 
@@ -24,6 +25,8 @@ pub(crate) struct Observed {
     pub(crate) away: Option<String>,
     /// Whether the disk is to be restored from a snapshot before a machine opens it.
     pub(crate) restores_first: bool,
+    /// Whether it is to be moved to another pool before a machine opens it.
+    pub(crate) moves_first: bool,
     /// None: no QEMU, or one that does not answer (see `unreachable`).
     pub(crate) machine: Option<MachineState>,
     /// Whether a QEMU may be running that does not answer.
@@ -56,10 +59,11 @@ pub(super) async fn observe(ctx: &Context, attachment: &HotswapDiskAttachment) -
     if let Some(disk) = observed.disk.clone()
         && let Some(volume) = volume_of(&disk)
     {
-        let seen = pools::look(ctx, disk.spec.pool.as_str(), volume).await?;
+        let seen = pools::look(ctx, disk.pool().as_str(), volume).await?;
         (observed.volume, observed.away) = (seen.facts, seen.away);
         if let Some(volume) = &observed.volume {
             observed.restores_first = restores::observe(ctx, &disk, volume).await?.is_due();
+            observed.moves_first = moves::observe(ctx, &disk, volume).await?.is_due();
         }
     }
     let instance = observed.vm.as_deref().and_then(instance_of).map(str::to_owned);

@@ -71,6 +71,10 @@ fn attach(attachment: &HotswapDiskAttachment, observed: &Observed) -> Plan<Step>
         let text = format!("Disk {disk_name} is being restored from a DiskSnapshot");
         return waits(Reason::WaitingForDisk, text);
     }
+    if observed.moves_first {
+        let text = format!("Disk {disk_name} is being moved to another pool");
+        return waits(Reason::WaitingForDisk, text);
+    }
     let serial = disk.status.as_ref().and_then(|s| s.serial.clone()).unwrap_or_default();
     let plug = Step::Plug { instance: instance.to_owned(), disk: disk_spec(volume, &serial, false, None) };
     Plan::steps(vec![plug], Readiness::Reconciling(Reason::Attaching, "being plugged in".into()))

@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::hardware::bus_of;
 use crate::index::{Tables, volume_of};
 use crate::key::ObjectName;
+use crate::moves;
 use crate::pools::{self, SeenVolume};
 use crate::restores;
 
@@ -37,6 +38,8 @@ pub(crate) struct DeclaredDisk {
     pub(crate) grows_first: bool,
     /// Whether it is to be restored from a snapshot before a machine opens it.
     pub(crate) restores_first: bool,
+    /// Whether it is to be moved to another pool before a machine opens it.
+    pub(crate) moves_first: bool,
     /// Whether ceilings of its operations and bandwidth are declared.
     pub(crate) has_limits: bool,
 }
@@ -74,7 +77,7 @@ pub(super) async fn declared_disks(
         let disk = ctx.index.read().disks.get(&name.beside(wanted.name.as_str()));
         let status = disk.as_ref().and_then(|d| d.status.clone()).unwrap_or_default();
         let SeenVolume { facts: volume, away } = match (&disk, &status.volume_id) {
-            (Some(disk), Some(id)) => pools::look(ctx, disk.spec.pool.as_str(), id).await?,
+            (Some(disk), Some(id)) => pools::look(ctx, disk.pool().as_str(), id).await?,
             _ => SeenVolume::default(),
         };
         let unusable = disk.as_ref().and_then(|disk| disk_obstacle(disk, vm));
@@ -84,8 +87,9 @@ pub(super) async fn declared_disks(
         };
         let ready = find(&status.conditions, "Ready").filter(|c| c.status != "True");
         let stalled = is_true(&status.conditions, ConditionType::Stalled);
-        // A restore that is refused leaves the disk as it is.
-        let stalled = stalled && ready.is_none_or(|c| c.reason != Reason::RestoreRefused.as_str());
+        // A restore or a move that is refused leaves the disk as it is.
+        let harmless = [Reason::RestoreRefused.as_str(), Reason::MoveRefused.as_str()];
+        let stalled = stalled && ready.is_none_or(|c| !harmless.contains(&c.reason.as_str()));
         let not_ready = ready.filter(|_| stalled || volume.is_none()).map(|c| match c.message.as_str() {
             "" => c.reason.clone(),
             message => format!("{}: {message}", c.reason),
@@ -98,6 +102,10 @@ pub(super) async fn declared_disks(
             (Some(disk), Some(volume)) => restores::observe(ctx, disk, volume).await?.is_due(),
             _ => false,
         };
+        let moves_first = match (&disk, &volume) {
+            (Some(disk), Some(volume)) => moves::observe(ctx, disk, volume).await?.is_due(),
+            _ => false,
+        };
         let grows_first = disk.as_ref().zip(volume.as_ref()).is_some_and(|(d, v)| grows_first(d, v));
         seen.push(DeclaredDisk {
             name: wanted.name.to_string(),
@@ -106,6 +114,7 @@ pub(super) async fn declared_disks(
             read_only: wanted.read_only,
             grows_first,
             restores_first,
+            moves_first,
             has_limits: disk.as_ref().is_some_and(|disk| disk.spec.limits.is_some()),
             volume,
             reported: status.size.is_some(),

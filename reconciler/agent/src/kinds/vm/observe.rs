@@ -532,7 +532,7 @@ async fn attached(ctx: &Context, name: &ObjectName) -> Result<Vec<VolumeFacts>, 
     let mut volumes = Vec::new();
     for disk in disks {
         if let Some(id) = volume_of(&disk) {
-            volumes.extend(pools::reachable(ctx, disk.spec.pool.as_str(), id).await?);
+            volumes.extend(pools::reachable(ctx, disk.pool().as_str(), id).await?);
         }
     }
     Ok(volumes)

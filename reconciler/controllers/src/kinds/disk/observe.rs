@@ -257,7 +257,7 @@ fn source(cache: &Cache, disk: &Disk, namespace: &str) -> Option<Source> {
             match (status.binding, status.size) {
                 (Some(binding), Some(size)) => Ok(SourcePlace {
                     host: binding.host,
-                    pool: Some(other.spec.pool.to_string()),
+                    pool: Some(other.pool().to_string()),
                     size: bytes(Some(size)),
                 }),
                 _ => Err(format!("Disk {name} has no file yet: its first VM decides the host")),

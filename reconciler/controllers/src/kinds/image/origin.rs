@@ -67,7 +67,7 @@ fn of_disk(cache: &Cache, key: &Key, image: &Image) -> Result<Place, String> {
             host: binding.host,
             snapshot_id,
             volume_id: Some(volume_id),
-            pool: disk.spec.pool.clone(),
+            pool: disk.pool().clone(),
         }),
         _ => Err(format!("Disk {name} has no file yet: the image is made once it has")),
     }

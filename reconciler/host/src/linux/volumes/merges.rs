@@ -116,6 +116,9 @@ impl LinuxVolumes {
         let mut pairs = Vec::new();
         for (id, users) in users.iter().filter(|(id, _)| is_name(id) && !kept.contains(*id)) {
             let [User::Snapshot(above_id)] = users.as_slice() else { continue };
+            if self.copying.contains(id) || self.copying.contains(above_id) {
+                continue;
+            }
             let (lower, upper) = (self.snapshot_place(pool, id)?, self.snapshot_place(pool, above_id)?);
             let (Some(note), Some(above)) = (lower.read()?, upper.read()?) else { continue };
             let is_finished = note.taken.is_some() && above.taken.is_some();

@@ -51,6 +51,12 @@ pub(super) struct Note {
     /// The key of its files. None: they are not encrypted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) encryption: Option<SealedKey>,
+    /// The pool that it was moved to: this note and its file are left over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) moved_to: Option<String>,
+    /// The pool that it is moved from: it is here once the note there names this pool, or is gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) moved_from: Option<String>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
@@ -96,7 +102,17 @@ impl Note {
             retained: false,
             reserved: new.thick.then_some(0),
             encryption: new.encryption.as_deref().cloned(),
+            moved_to: None,
+            moved_from: None,
         }
+    }
+
+    /// Whether the volume has the very files of the other note.
+    pub(super) fn has_files_of(&self, other: &Self) -> bool {
+        let files = |note: &Self| {
+            (note.generation, note.base.clone(), note.snapshot.clone(), note.pending_snapshot.clone())
+        };
+        files(self) == files(other) && self.former == other.former && self.reserved == other.reserved
     }
 
     /// The images below its file, and below that from before an interrupted restore, without those below snapshots.

@@ -72,6 +72,6 @@ impl LinuxVolumes {
 }
 
 /// The bytes of a file with this many bytes of data: an entry of 8 bytes and a count of 2 bytes for each 64 KiB.
-fn with_tables(size: u64) -> u64 {
+pub(super) fn with_tables(size: u64) -> u64 {
     size + size / 8192 + size / 32768 + MARGIN
 }

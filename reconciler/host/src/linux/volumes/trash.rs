@@ -95,6 +95,7 @@ impl LinuxVolumes {
             // Without a file it is the note of an interrupted removal or restore.
             files::remove_if_there(&place.trashed_note).map_err(failed("remove", &place.trashed_note))?;
         }
+        self.settle_moves(pool)?;
         self.collect_snapshots(pool)?;
         Ok(purged)
     }

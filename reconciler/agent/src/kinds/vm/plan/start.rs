@@ -267,6 +267,9 @@ fn disk_ready(disk: &DeclaredDisk) -> Result<(), Plan<Step>> {
         (None, Some(_), User::ThisVm) if disk.restores_first => {
             waits(format!("Disk {} is being restored from a DiskSnapshot", disk.name))
         }
+        (None, Some(_), User::ThisVm) if disk.moves_first => {
+            waits(format!("Disk {} is being moved to another pool", disk.name))
+        }
         (None, Some(_), User::ThisVm) => Ok(()),
     }
 }

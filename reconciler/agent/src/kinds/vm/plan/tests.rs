@@ -109,6 +109,7 @@ fn disk(name: &str, boot: bool) -> DeclaredDisk {
         read_only: false,
         grows_first: false,
         restores_first: false,
+        moves_first: false,
         has_limits: false,
     }
 }

@@ -1,0 +1,42 @@
+//! Moves of volumes between the pools of the fake host.
+
+use super::FakeSystem;
+use super::state::{Volume, volume_path};
+use crate::{NewMove, Result, SystemError, VolumeFacts};
+
+impl FakeSystem {
+    pub(super) fn check_relocation(&self, new: &NewMove) -> Result<()> {
+        let state = self.state();
+        for pool in [&new.from, &new.to] {
+            state.ensure_there(pool)?;
+        }
+        let lost = || SystemError::VolumeLost { id: new.id.clone() };
+        let volume = state.volumes.get(&new.id).ok_or_else(lost)?;
+        if volume.facts.pending_snapshot.is_some() {
+            let detail = "a snapshot of it is being taken";
+            return Err(SystemError::VolumeBusy { id: new.id.clone(), detail });
+        }
+        Ok(())
+    }
+
+    pub(super) fn relocate(&self, new: &NewMove) -> Result<VolumeFacts> {
+        let lost = || SystemError::VolumeLost { id: new.id.clone() };
+        let found = self.state().volumes.get(&new.id).cloned().ok_or_else(lost)?;
+        let now = self.facts_of(&found);
+        if now.pool == new.to {
+            return Ok(now);
+        }
+        let is_open = self.is_open(&now.path);
+        let mut state = self.state();
+        if is_open {
+            state.violations.push(format!("volume {} moved while a machine has it open", new.id));
+        }
+        let name = now.path.file_name().unwrap_or_default().to_owned();
+        let path = volume_path(&new.to, &new.id).with_file_name(name);
+        self.files.put(&path, now.size);
+        self.files.remove(&now.path);
+        let facts = VolumeFacts { pool: new.to.clone(), path, ..now };
+        state.volumes.insert(new.id.clone(), Volume { facts: facts.clone() });
+        Ok(facts)
+    }
+}

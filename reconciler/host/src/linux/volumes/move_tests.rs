@@ -1,0 +1,215 @@
+//! Moves on a real file system, with the data in the files.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tempfile::TempDir;
+
+use super::super::super::layout::Layout;
+use super::super::snapshots::tests::{Fixture, ID, MIB, POOL, has, snapshot, volume, write};
+use super::*;
+use crate::VolumeFacts;
+
+const SLOW: &str = "slow";
+
+fn there() -> NewMove {
+    NewMove { id: ID.to_owned(), from: POOL.to_owned(), to: SLOW.to_owned() }
+}
+
+fn back() -> NewMove {
+    NewMove { id: ID.to_owned(), from: SLOW.to_owned(), to: POOL.to_owned() }
+}
+
+/// Copies all of it, up to the step that counts.
+fn copied(volumes: &LinuxVolumes, new: &NewMove) -> Move {
+    let mut begun = volumes.begin_move(new).expect("begun").expect("it is elsewhere");
+    while begun.step().expect("copied") {}
+    begun
+}
+
+fn moved(volumes: &LinuxVolumes, new: &NewMove) -> VolumeFacts {
+    let begun = copied(volumes, new);
+    volumes.finish_move(&begun).expect("moved");
+    assert_eq!(volumes.volume(&new.from, &new.id).expect("read"), None, "it is not here any more");
+    volumes.volume(&new.to, &new.id).expect("read").expect("there")
+}
+
+fn names(f: &Fixture, folder: &str) -> Vec<String> {
+    files::names(&f.folder.path().join("pools").join(folder)).expect("listed")
+}
+
+#[test]
+fn a_moved_volume_has_its_data_in_the_other_pool_and_leaves_nothing() {
+    let f = Fixture::new();
+    write(&f.found(ID).path, 1);
+    let found = moved(&f.volumes, &there());
+    assert_eq!((found.pool.as_str(), found.size), (SLOW, 4 * MIB));
+    assert!(found.path.starts_with(f.folder.path().join("pools/slow/volumes")) && has(&found.path, 1));
+    assert!(f.files("volumes").is_empty(), "{:?}", f.files("volumes"));
+    assert_eq!(f.volumes.volumes().expect("listed"), [found]);
+    assert_eq!(f.volumes.pool_of_volume(ID).expect("looked").as_deref(), Some(SLOW));
+    assert!(f.volumes.begin_move(&there()).expect("looked").is_none(), "it is there already");
+    assert!(has(&moved(&f.volumes, &back()).path, 1));
+    assert!(names(&f, "slow/volumes").is_empty());
+    assert!(f.volumes.foreign().expect("looked").is_empty());
+}
+
+#[test]
+fn the_files_of_snapshots_below_are_copied_and_the_snapshots_stay() {
+    let f = Fixture::new();
+    for byte in [1, 2] {
+        write(&f.found(ID).path, byte);
+        f.take(&format!("s-{byte}"));
+    }
+    write(&f.found(ID).path, 3);
+    f.volumes.delete_snapshot(POOL, "s-1").expect("deleted");
+    let found = moved(&f.volumes, &there());
+    assert!(has(&found.path, 3));
+    let below = found.backing.expect("on a snapshot");
+    assert!(below.file.starts_with(f.folder.path().join("pools/slow/snapshots")), "{below:?}");
+    let copy = f.volumes.snapshot(SLOW, "s-2").expect("read").expect("there");
+    assert!(copy.owner.is_none() && copy.taken.is_some());
+    assert!(f.volumes.snapshot(POOL, "s-2").expect("read").expect("there").owner.is_some(), "it stays");
+    assert!(has(&f.copy("v-b", "s-2").path, 2), "in its own pool");
+    // Back there it is based on the snapshot that has stayed, and can be restored from it.
+    let found = moved(&f.volumes, &back());
+    assert!(has(&found.path, 3));
+    assert_eq!(found.backing.expect("on a snapshot").file, f.at("snapshots/s-2.qcow2"));
+    assert!(names(&f, "slow/snapshots").is_empty(), "{:?}", names(&f, "slow/snapshots"));
+}
+
+#[test]
+fn a_move_that_ends_before_the_step_that_counts_leaves_the_volume_where_it_was() {
+    let f = Fixture::new();
+    write(&f.found(ID).path, 1);
+    f.take("s-1");
+    write(&f.found(ID).path, 2);
+    let before = f.found(ID);
+    drop(f.volumes.begin_move(&there()).expect("begun"));
+    assert!(names(&f, "slow/volumes").is_empty() && names(&f, "slow/snapshots").is_empty());
+    // The crash comes after the note and the files in the target.
+    let begun = copied(&f.volumes, &there());
+    let place = f.volumes.place(POOL, ID).expect("a place");
+    let note = Note::read(&place.note).expect("read").expect("there").expect("a note");
+    f.volumes.commit(&begun, note.clone(), &place).expect("committed");
+    note.write(&place.note).expect("taken back");
+    assert_eq!(f.volumes.volume(SLOW, ID).expect("read"), None, "it is not there yet");
+    assert_eq!(f.volumes.volumes().expect("listed").len(), 1);
+    drop(begun);
+    f.volumes.forget_moves().expect("settled");
+    assert!(names(&f, "slow/volumes").is_empty() && names(&f, "slow/snapshots").is_empty());
+    assert_eq!(f.found(ID), before);
+    assert!(has(&before.path, 2));
+}
+
+#[test]
+fn a_move_that_a_crash_interrupted_after_the_step_that_counts_is_done() {
+    let f = Fixture::new();
+    write(&f.found(ID).path, 1);
+    let begun = copied(&f.volumes, &there());
+    let place = f.volumes.place(POOL, ID).expect("a place");
+    let note = Note::read(&place.note).expect("read").expect("there").expect("a note");
+    f.volumes.commit(&begun, note, &place).expect("committed");
+    drop(begun);
+    assert_eq!(f.volumes.volume(POOL, ID).expect("read"), None);
+    assert_eq!(f.volumes.volumes().expect("listed").len(), 1, "one of the two files counts");
+    assert!(has(&f.volumes.volume(SLOW, ID).expect("read").expect("there").path, 1));
+    f.volumes.forget_moves().expect("settled");
+    assert!(f.files("volumes").is_empty());
+    let found = f.volumes.volume(SLOW, ID).expect("read").expect("there");
+    let note = f.volumes.place(SLOW, ID).expect("a place").note;
+    let note = Note::read(&note).expect("read").expect("there").expect("a note");
+    assert!(note.moved_from.is_none() && has(&found.path, 1));
+}
+
+#[test]
+fn a_volume_that_is_open_or_has_an_unfinished_snapshot_is_not_moved() {
+    let f = Fixture::new();
+    let open = OpenOptions::new().read(true).write(true).open(f.found(ID).path).expect("open");
+    let lock = ImageLock::new(open).expect("locked");
+    assert_eq!(f.volumes.begin_move(&there()).expect_err("open").variant(), "VolumeBusy");
+    drop(lock);
+    f.volumes.begin_snapshot(&snapshot("s-1")).expect("begun");
+    assert_eq!(f.volumes.check_move(&there()).expect_err("a snapshot").variant(), "VolumeBusy");
+    let nowhere = NewMove { id: "v-9".to_owned(), ..there() };
+    assert_eq!(f.volumes.check_move(&nowhere).expect_err("no volume").variant(), "VolumeLost");
+}
+
+#[test]
+fn the_files_that_a_move_copies_are_not_merged_meanwhile_and_a_changed_volume_is_not_moved() {
+    let f = Fixture::new();
+    for id in ["s-1", "s-2"] {
+        write(&f.found(ID).path, 1);
+        f.take(id);
+    }
+    f.volumes.delete_snapshot(POOL, "s-1").expect("deleted");
+    let begun = copied(&f.volumes, &there());
+    assert!(f.volumes.begin_merge(&BTreeSet::new()).expect("looked").is_none());
+    // QEMU's tools wait for the lock of the move.
+    let open = OpenOptions::new().write(true).open(f.found(ID).path).expect("open");
+    open.set_modified(std::time::SystemTime::UNIX_EPOCH).expect("changed");
+    assert_eq!(f.volumes.finish_move(&begun).expect_err("changed").variant(), "VolumeBusy");
+    drop(begun);
+    assert!(has(&f.found(ID).path, 1));
+    assert!(f.volumes.begin_merge(&BTreeSet::new()).expect("looked").is_some(), "afterwards they are");
+    assert_eq!(f.volumes.check_move(&there()).expect_err("a merge").variant(), "VolumeBusy");
+}
+
+/// A state directory, and a pool on another file system. None: this machine has no other one.
+fn on_two_file_systems() -> Option<(TempDir, TempDir, LinuxVolumes)> {
+    let state = tempfile::tempdir().expect("temporary folder");
+    let other = tempfile::tempdir_in("/dev/shm").ok()?;
+    let device = |folder: &TempDir| fs::metadata(folder.path()).expect("there").dev();
+    if device(&state) == device(&other) {
+        return None;
+    }
+    let folders = BTreeMap::from([(SLOW.to_owned(), other.path().to_owned())]);
+    let volumes = LinuxVolumes::new(Layout::new(state.path()).with_pool_folders(folders), None);
+    volumes.create(&volume(ID, Some(64 * MIB), None), None).expect("made");
+    Some((state, other, volumes))
+}
+
+#[test]
+fn a_volume_on_another_file_system_is_copied_with_its_holes_and_compared() {
+    let Some((state, other, volumes)) = on_two_file_systems() else {
+        println!("skipped: no other file system at /dev/shm");
+        return;
+    };
+    let path = volumes.volume(POOL, ID).expect("read").expect("there").path;
+    write(&path, 7);
+    let blocks = |path: &Path| fs::metadata(path).expect("there").blocks();
+    let (before, bytes) = (blocks(&path), fs::read(&path).expect("read"));
+    let begun = copied(&volumes, &there());
+    let (done, total) = begun.progress();
+    assert!(done > 0 && done <= total);
+    volumes.finish_move(&begun).expect("moved");
+    drop(begun);
+    let found = volumes.volume(SLOW, ID).expect("read").expect("there");
+    assert!(found.path.starts_with(other.path()));
+    assert!(fs::read(&found.path).expect("read") == bytes, "all of its bytes");
+    assert!(blocks(&found.path) <= before + 64, "a hole stays one");
+    assert!(files::names(&state.path().join("pools/default/volumes")).expect("listed").is_empty());
+}
+
+#[test]
+fn a_copy_that_differs_is_not_taken_for_the_volume() {
+    let Some((_state, other, volumes)) = on_two_file_systems() else {
+        println!("skipped: no other file system at /dev/shm");
+        return;
+    };
+    write(&volumes.volume(POOL, ID).expect("read").expect("there").path, 7);
+    let mut begun = volumes.begin_move(&there()).expect("begun").expect("it is elsewhere");
+    while !begun.compares {
+        let part = &begun.parts[0];
+        let Some((start, end)) = next_data(&part.source, begun.at).expect("read") else {
+            (begun.compares, begun.at) = (true, 0);
+            break;
+        };
+        part.transfer(part.copy.as_ref().expect("a copy"), (start, end - start), false).expect("copied");
+        begun.at = end;
+    }
+    begun.parts[0].copy.as_ref().expect("a copy").write_all_at(b"other", 0).expect("written");
+    assert_eq!(begun.step().expect_err("another byte").variant(), "VolumeDamaged");
+    drop(begun);
+    assert!(files::names(&other.path().join("volumes")).expect("listed").is_empty());
+    assert!(volumes.volume(POOL, ID).expect("read").is_some());
+}
