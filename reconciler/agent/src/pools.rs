@@ -1,7 +1,9 @@
 //! Volumes in pools that may be away: out of reach, and not lost.
 
-use berth_api::Disk;
-use berth_host::{SystemError, VolumeFacts};
+use std::collections::BTreeMap;
+
+use berth_api::{Disk, StoragePool, StoragePoolType};
+use berth_host::{SharedPool, SystemError, VolumeFacts};
 
 use crate::context::Context;
 use crate::error::Error;
@@ -14,8 +16,28 @@ pub(crate) struct SeenVolume {
     pub(crate) away: Option<String>,
 }
 
+/// Has the host treat the folders of pools as the site declares them.
+pub(crate) fn declare(ctx: &Context) {
+    let host = ctx.host();
+    let pools: BTreeMap<String, Option<SharedPool>> = {
+        let tables = ctx.index.read();
+        tables.pools.all().map(|(name, pool)| (name.name.clone(), shared(pool, host))).collect()
+    };
+    ctx.system.declare_pools(&pools);
+}
+
+fn shared(pool: &StoragePool, host: &str) -> Option<SharedPool> {
+    if pool.spec.pool_type != StoragePoolType::Shared {
+        return None;
+    }
+    let folder = pool.status.as_ref().and_then(|status| status.shared.as_ref());
+    let marks = folder.is_some_and(|of| !of.initialized && of.first_host.as_deref() == Some(host));
+    Some(SharedPool { id: folder.map(|of| of.id.clone()), host: host.to_owned(), marks })
+}
+
 /// Looks for a volume.
 pub(crate) async fn look(ctx: &Context, pool: &str, id: &str) -> Result<SeenVolume, Error> {
+    declare(ctx);
     match ctx.system.volume(pool, id).await {
         Ok(facts) => Ok(SeenVolume { facts, away: None }),
         Err(error @ SystemError::PoolAway { .. }) => {

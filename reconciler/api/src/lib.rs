@@ -143,7 +143,9 @@ pub use size::{Size, SizeError};
 pub use snapshot_schedule::{
     Keep, ScheduledBackups, SnapshotSchedule, SnapshotScheduleSpec, SnapshotScheduleStatus,
 };
-pub use storage_pool::{HostPool, StoragePool, StoragePoolSpec, StoragePoolStatus, StoragePoolType};
+pub use storage_pool::{
+    HostPool, SharedFolder, StoragePool, StoragePoolSpec, StoragePoolStatus, StoragePoolType,
+};
 pub use taken::{HugeMemory, SizeTaken, size_taken};
 pub use unparsed::Unparsed;
 pub use vgpus::Vgpus;

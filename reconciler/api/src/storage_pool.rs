@@ -34,7 +34,8 @@ use crate::{Conditions, ObjectUser, Quantity};
 #[x_kube(validation = Rule::new("self.type == oldSelf.type").message("type cannot change: create another StoragePool").field_path(".type"))]
 pub struct StoragePoolSpec {
     /// `Local` (default): a folder of each host's own, which its administrator names (`--pool-folder`), or one in the agent's state
-    /// directory. Cannot change.
+    /// directory. `Shared`: one folder that several hosts mount, such as an export of NFS, which the administrator of each names
+    /// (`--pool-folder`). Cannot change.
     #[serde(default, rename = "type")]
     pub pool_type: StoragePoolType,
     /// The time for which the trash keeps the files of deleted disks, in seconds. Default 86400 (24 hours); 0 deletes them at once.
@@ -72,6 +73,7 @@ fn default_overcommit() -> i64 {
 pub enum StoragePoolType {
     #[default]
     Local,
+    Shared,
 }
 
 /// The observed state of a StoragePool.
@@ -93,7 +95,10 @@ pub struct StoragePoolStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000_000))]
     pub hosts_away: Option<i64>,
-    /// The size of its file systems on these hosts together, as a quantity. Pools without a folder of their own share one on each host.
+    /// The folder of a `Shared` pool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared: Option<SharedFolder>,
+    /// The size of its file systems on these hosts together, as a quantity; that of a `Shared` pool counts once. Pools without a folder of their own share one on each host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub total: Option<String>,
@@ -109,6 +114,22 @@ pub struct StoragePoolStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub used_by: Vec<ObjectUser>,
+}
+
+/// The folder of a `Shared` pool, which its hosts know by a marker.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SharedFolder {
+    /// The identity in the marker (`berth-pool.json`).
+    #[schemars(length(max = 64))]
+    pub id: String,
+    /// The host that writes the marker.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub first_host: Option<String>,
+    /// Whether a host has the folder with its marker. From then on none writes it: a folder without it is not mounted.
+    #[serde(default)]
+    pub initialized: bool,
 }
 
 /// The maximum number of pools that a host lists, and the maximum length of the path of a folder.
@@ -127,6 +148,10 @@ pub struct HostPool {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub folder: Option<String>,
+    /// The identity of a `Shared` pool, as this host knows it. Hosts with older agents have none, and no disks of such a pool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub shared_id: Option<String>,
     /// The size of its file system, as a quantity.
     #[schemars(length(max = 32))]
     pub total: String,

@@ -70,7 +70,7 @@ pub use passthrough::{
     DeviceMapping, DeviceSelector, PciDeviceFacts, PciMapping, PciSelector, UsbDeviceFacts, UsbMapping,
     UsbSelector,
 };
-pub use pool_folders::{PoolFolderFacts, PoolFolderMapping};
+pub use pool_folders::{PoolFolderFacts, PoolFolderMapping, SharedPool};
 pub use routes::{GuestRoutes, Route};
 pub use shares::{ShareFacts, ShareMapping};
 pub use start::{Earlier, Start};

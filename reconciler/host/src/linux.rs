@@ -70,7 +70,13 @@ use tokio::net::TcpStream;
 use tokio::sync::RwLock;
 
 use super::{
-    BackupFolderMapping, BridgedNetwork, ChecksumSource, Credentials, DeviceSpecs, ExternalLease, Firewall, ForeignObject, Forwarding, HostFacts, HostInfo, HostLinks, HostUse, ImageFacts, ImageFile, ImageSource, Images, InstanceFacts, LaunchRequest, LeaseTaken, MachineUse, Machines, Merged, NetworkConfig, Networks, NewImage, NewMove, NewRestore, NewSnapshot, NewVolume, PciMapping, PoolFolderMapping, ProcessFacts, Progress, RemoteImage, ResolvedImage, Result, SealedKey, ShareMapping, SnapshotFacts, StateAccess, SystemError, Taken, TapConfig, TapFacts, Trace, TraceRequest, TrashedVolume, Uplink, UsbMapping, VgpuMapping, VolumeFacts, VolumeOwner, Volumes,
+    BackupFolderMapping, BridgedNetwork, ChecksumSource, Credentials, DeviceSpecs, ExternalLease, Firewall,
+    ForeignObject, Forwarding, HostFacts, HostInfo, HostLinks, HostUse, ImageFacts, ImageFile, ImageSource,
+    Images, InstanceFacts, LaunchRequest, LeaseTaken, MachineUse, Machines, Merged, NetworkConfig, Networks,
+    NewImage, NewMove, NewRestore, NewSnapshot, NewVolume, PciMapping, PoolFolderMapping, ProcessFacts,
+    Progress, RemoteImage, ResolvedImage, Result, SealedKey, ShareMapping, SharedPool, SnapshotFacts,
+    StateAccess, SystemError, Taken, TapConfig, TapFacts, Trace, TraceRequest, TrashedVolume, Uplink,
+    UsbMapping, VgpuMapping, VolumeFacts, VolumeOwner, Volumes,
 };
 use backup_folders::BackupFolders;
 pub use backups::{EntryFacts, ObjectStore, RepositoryEntry, RepositoryReader};
@@ -205,7 +211,7 @@ impl LinuxSystem {
             files::ensure_folder(&folder)?;
         }
         let pool_folders = open_pool_folders(&layout, &config)?;
-        let layout = layout.with_pool_folders(pool_folders.paths());
+        let layout = layout.with_pool_places(pool_folders.places());
         let own: Vec<PathBuf> =
             std::iter::once(layout.root().to_owned()).chain(pool_folders.paths().into_values()).collect();
         let shared = config.qemu_users.and(shared_user());
@@ -384,6 +390,10 @@ impl Images for LinuxSystem {
 
 #[async_trait]
 impl Volumes for LinuxSystem {
+    fn declare_pools(&self, pools: &BTreeMap<String, Option<SharedPool>>) {
+        self.pool_folders.declare(pools);
+    }
+
     async fn volume(&self, pool: &str, id: &str) -> Result<Option<VolumeFacts>> {
         let (pool, id) = (pool.to_owned(), id.to_owned());
         let found = self.on_volumes(move |v| v.volume(&pool, &id)).await?;

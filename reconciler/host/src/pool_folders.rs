@@ -40,6 +40,17 @@ fn is_pool_name(name: &str) -> bool {
         && !name.ends_with('-')
 }
 
+/// A storage pool whose folder several hosts mount. The files of each host are in a folder of its own there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedPool {
+    /// The identity in the marker, which is the same on all hosts. None: it is not decided yet.
+    pub id: Option<String>,
+    /// The name of this host.
+    pub host: String,
+    /// Whether this host writes the marker into a folder that has none.
+    pub marks: bool,
+}
+
 /// The folder of a storage pool, as it is on the host now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PoolFolderFacts {

@@ -10,11 +10,14 @@ use berth_qemu::machine::{Backing, Cache, DiskKey, Format};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{Progress, Result, SealedKey, SystemError};
+use crate::{Progress, Result, SealedKey, SharedPool, SystemError};
 
 /// The volumes of a host.
 #[async_trait]
 pub trait Volumes: Send + Sync + fmt::Debug + 'static {
+    /// Takes over which pools of the site are shared between hosts. A pool that is not among them stays as it was declared last.
+    fn declare_pools(&self, pools: &BTreeMap<String, Option<SharedPool>>);
+
     async fn volume(&self, pool: &str, id: &str) -> Result<Option<VolumeFacts>>;
 
     /// Returns the pool, of those that are there, that has this volume. None: none of them has.

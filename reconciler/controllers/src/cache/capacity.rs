@@ -147,6 +147,23 @@ impl HostCapacity {
         self.usage.get(host).cloned().unwrap_or_default()
     }
 
+    /// Returns the space that disks of a shared pool take on all hosts together.
+    pub(crate) fn taken_everywhere(&self, pool: &str) -> DiskDemand {
+        let bound =
+            self.usage.iter().filter_map(|(host, usage)| Some((host.as_str(), *usage.disks.get(pool)?)));
+        let mut taken: BTreeMap<&str, DiskDemand> = bound.collect();
+        for (name, host) in &self.hosts {
+            let mut reported = host.storage.iter().flat_map(|storage| storage.pools());
+            let Some((_, space)) = reported.find(|(of, space)| *of == pool && space.is_shared) else {
+                continue;
+            };
+            // The report has files that no Disk has, and lags behind.
+            let of_host = taken.entry(name.as_str()).or_default();
+            of_host.size = of_host.size.max(space.promised);
+        }
+        taken.into_values().fold(DiskDemand::default(), DiskDemand::plus)
+    }
+
     /// Updates a host; its usage comes from the VMs already counted.
     pub(crate) fn set_host(&mut self, host: Candidate) {
         let host = Candidate { used: self.usage(&host.name), ..host };

@@ -20,6 +20,8 @@ pub(crate) struct PoolSpace {
     /// Whether it has a file system of its own. All other pools of the host share one.
     pub(crate) has_folder: bool,
     pub(crate) is_away: bool,
+    /// Whether other hosts have the same folder.
+    pub(crate) is_shared: bool,
     pub(crate) total: u64,
     pub(crate) free: u64,
     /// The sizes of its disks, also of those that no Disk has.
@@ -39,7 +41,8 @@ impl HostStorage {
     /// Returns None for a host that does not report its pools.
     pub(crate) fn of(status: &HostStatus) -> Option<Arc<Self>> {
         let space = |pool: &HostPool| PoolSpace {
-            has_folder: pool.folder.is_some(),
+            has_folder: pool.folder.is_some() || pool.shared_id.is_some(),
+            is_shared: pool.shared_id.is_some(),
             is_away: !pool.is_there(),
             total: pool.total_bytes(),
             free: pool.free_bytes(),

@@ -2,17 +2,27 @@
 //! what the hosts report about it.
 
 use berth_api::storage_pool::{self, rounded_down, rounded_up, rounding_unit};
-use berth_api::{Host, HostPool, Quantity, Readiness, Reason, StoragePool, StoragePoolStatus};
+use berth_api::{
+    Host, HostPool, Quantity, Readiness, Reason, SharedFolder, StoragePool, StoragePoolStatus,
+    StoragePoolType, former_uid,
+};
 use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
 
 use crate::{batch::WriteBatch, cache::Cache, config::Config, key::Key, plan::Outcome};
 
 pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut WriteBatch) -> Outcome {
     let Some(pool) = cache.tables.storage_pools.get(key).cloned() else { return Outcome::Settled };
-    let space = Space::of(&key.name, cache.tables.hosts.all().map(|host| &**host));
+    let hosts: Vec<&Host> = cache.tables.hosts.all().map(|host| &**host).collect();
+    let space = match pool.spec.pool_type {
+        StoragePoolType::Local => Space::of(&key.name, hosts.iter().copied()),
+        StoragePoolType::Shared => Space::of_shared(&key.name, hosts.iter().copied()),
+    };
+    let shared = shared_folder(&pool, &hosts);
     let mut status = status(&pool, space, config.clock.now());
     let users = cache.listed_users(key, &status.used_by);
     status.used_by.clone_from(&users);
+    status.shared = shared;
     batch.used(pool.as_ref(), status, &users, config.clock.now());
     Outcome::Settled
 }
@@ -33,6 +43,20 @@ impl Space {
         reports.fold(Self::default(), Self::with)
     }
 
+    /// The space of a pool whose folder all hosts share: it counts once. Hosts that name no folder for it do not count.
+    fn of_shared<'a>(pool: &str, hosts: impl Iterator<Item = &'a Host>) -> Self {
+        let mut space = Self::default();
+        for report in hosts.filter_map(|host| shared_report(host, pool)) {
+            let before = space;
+            space = space.with(report);
+            if report.is_there() && before.hosts > 0 {
+                space.total = before.total.max(report.total_bytes());
+                space.free = before.free.min(report.free_bytes());
+            }
+        }
+        space
+    }
+
     fn with(self, report: &HostPool) -> Self {
         let promised = self.promised.saturating_add(report.promised_bytes());
         if !report.is_there() {
@@ -46,6 +70,37 @@ impl Space {
             ..self
         }
     }
+}
+
+/// Returns the report of a host that has a folder for a shared pool.
+fn shared_report<'a>(host: &'a Host, pool: &str) -> Option<&'a HostPool> {
+    let reports = &host.status.as_ref()?.pools;
+    reports.iter().find(|of| of.name == pool && of.folder.is_some() && of.shared_id.is_some())
+}
+
+/// Decides which host marks the folder of a shared pool. It stays the one as long as its Host exists: another one could write a second
+/// marker, into the folder below a file system that is not mounted there.
+fn shared_folder(pool: &StoragePool, hosts: &[&Host]) -> Option<SharedFolder> {
+    if pool.spec.pool_type != StoragePoolType::Shared {
+        return None;
+    }
+    let known = pool.status.as_ref().and_then(|status| status.shared.clone());
+    let mut folder = known.unwrap_or_else(|| {
+        let id = former_uid(pool).map(str::to_owned).or_else(|| pool.uid()).unwrap_or_default();
+        SharedFolder { id, ..SharedFolder::default() }
+    });
+    let name = pool.name_any();
+    let reports = hosts.iter().filter_map(|host| Some((host.name_any(), shared_report(host, &name)?)));
+    // A report may still be of a former pool of this name.
+    let reports: Vec<_> =
+        reports.filter(|(_, report)| report.shared_id.as_deref() == Some(folder.id.as_str())).collect();
+    folder.initialized |= reports.iter().any(|(_, report)| report.is_there());
+    if !folder.initialized {
+        let stays =
+            folder.first_host.take().filter(|first| hosts.iter().any(|host| host.name_any() == *first));
+        folder.first_host = stays.or_else(|| reports.into_iter().map(|(host, _)| host).min());
+    }
+    Some(folder)
 }
 
 fn status(pool: &StoragePool, space: Space, now: Timestamp) -> StoragePoolStatus {
@@ -105,6 +160,36 @@ mod tests {
         assert_eq!((status.hosts, status.hosts_away), (Some(2), Some(1)), "an older agent reports none");
         assert_eq!((status.total.as_deref(), status.free.as_deref()), (Some("2Ti"), Some("1000Gi")));
         assert_eq!(status.promised.as_deref(), Some("304Gi"), "in units of 8 GiB");
+    }
+
+    #[test]
+    fn a_shared_pool_counts_once_and_one_host_marks_its_folder() {
+        let shared = |free: &str, problem: Option<&str>| HostPool {
+            folder: Some("/mnt/site".into()),
+            shared_id: Some("u".into()),
+            ..fast(free, problem)
+        };
+        let no_folder = HostPool { folder: None, ..shared("0", Some("no folder")) };
+        let waits = || shared("0", Some("no marker"));
+        let spec = StoragePoolSpec { pool_type: StoragePoolType::Shared, ..StoragePoolSpec::default() };
+        let mut pool = StoragePool::new("fast", spec);
+        pool.metadata.uid = Some("u".into());
+        let decide = |pool: &mut StoragePool, hosts: &[Host]| {
+            let folder = shared_folder(pool, &hosts.iter().collect::<Vec<_>>());
+            pool.status = Some(StoragePoolStatus { shared: folder.clone(), ..StoragePoolStatus::default() });
+            folder.map(|folder| (folder.first_host, folder.initialized))
+        };
+        let a = || host("a", vec![no_folder.clone()]);
+        let of_another = HostPool { shared_id: Some("former".into()), ..shared("1Gi", None) };
+        let hosts = [a(), host("b", vec![of_another]), host("d", vec![waits()])];
+        assert_eq!(decide(&mut pool, &hosts), Some((Some("d".into()), false)));
+        let hosts = [a(), host("b", vec![waits()]), host("d", vec![waits()])];
+        assert_eq!(decide(&mut pool, &hosts), Some((Some("d".into()), false)), "it stays the one");
+        let hosts = [a(), host("b", vec![shared("700Gi", None)]), host("d", vec![shared("690Gi", None)])];
+        assert_eq!(decide(&mut pool, &hosts), Some((Some("d".into()), true)));
+        let space = Space::of_shared("fast", hosts.iter());
+        assert_eq!((space.hosts, space.away, space.total, space.free), (2, 0, 1 << 40, 690 << 30));
+        assert_eq!(space.promised, 200 << 30, "each host reports the disks in its own folder");
     }
 
     #[test]

@@ -19,6 +19,8 @@ pub(crate) struct NewDisks {
     pub(crate) demand: DiskDemand,
     /// How much the pool may promise, in percent of its size.
     pub(crate) overcommit_percent: u64,
+    /// The space that disks of a shared pool take on all hosts together. None: each host has a pool of its own.
+    pub(crate) shared: Option<DiskDemand>,
 }
 
 /// Why new disks have no room in a pool of a host.
@@ -40,10 +42,11 @@ pub(super) enum Shortage {
 
 /// Returns the first pool of a host in which the new disks of a VM have no room.
 pub(super) fn shortage<'r>(candidate: &Candidate, request: &'r Request) -> Option<(&'r str, Shortage)> {
-    // A host that does not report its pools may have any room.
-    let storage = candidate.storage.as_deref()?;
     request.disks.iter().find_map(|(pool, new)| {
-        let space = storage.pool(pool)?;
+        let Some(space) = candidate.storage.as_deref().and_then(|storage| storage.pool(pool)) else {
+            // A host that does not report its pools may have any room, and no folder that hosts share.
+            return new.shared.map(|_| (pool.as_str(), Shortage::Away));
+        };
         Some((pool.as_str(), in_pool(candidate, request, space, (pool.as_str(), new))?))
     })
 }
@@ -54,10 +57,10 @@ fn in_pool(
     space: PoolSpace,
     (pool, new): (&str, &NewDisks),
 ) -> Option<Shortage> {
-    if space.is_away {
+    if space.is_away || (new.shared.is_some() && !space.is_shared) {
         return Some(Shortage::Away);
     }
-    let Load { promised, unmade_thick } = load(candidate, space, pool);
+    let Load { promised, unmade_thick } = load(candidate, space, pool, new);
     let new_here = demand(request, candidate, space, pool);
     let limit = limit(space.total, new.overcommit_percent);
     if promised.saturating_add(new_here.size) > limit {
@@ -82,7 +85,10 @@ fn shares_with(storage: &HostStorage, space: PoolSpace, pool: &str, other: &str)
     other == pool || (!space.has_folder && storage.pool(other).is_none_or(|other| !other.has_folder))
 }
 
-fn load(candidate: &Candidate, space: PoolSpace, pool: &str) -> Load {
+fn load(candidate: &Candidate, space: PoolSpace, pool: &str, new: &NewDisks) -> Load {
+    if let Some(everywhere) = new.shared {
+        return Load { promised: everywhere.size, unmade_thick: everywhere.unmade_thick };
+    }
     let Some(storage) = candidate.storage.as_deref() else { return Load { promised: 0, unmade_thick: 0 } };
     let bound = candidate.used.disks.iter().filter(|(other, _)| shares_with(storage, space, pool, other));
     let bound = bound.fold(DiskDemand::default(), |sum, (_, demand)| sum.plus(*demand));
@@ -109,7 +115,7 @@ pub(super) fn share_left(candidate: &Candidate, request: &Request) -> Option<i12
     let share = |(pool, new): (&String, &NewDisks)| {
         let space = storage.pool(pool)?;
         let limit = i128::from(limit(space.total, new.overcommit_percent));
-        let promised = load(candidate, space, pool).promised;
+        let promised = load(candidate, space, pool, new).promised;
         let used = i128::from(promised) + i128::from(demand(request, candidate, space, pool).size);
         (limit > 0).then(|| ((limit - used) << 32) / limit)
     };
@@ -181,7 +187,14 @@ mod tests {
     const GIB: u64 = 1 << 30;
 
     fn space(has_folder: bool, free: u64, promised: u64) -> PoolSpace {
-        PoolSpace { has_folder, is_away: false, total: 100 * GIB, free: free * GIB, promised: promised * GIB }
+        PoolSpace {
+            has_folder,
+            is_away: false,
+            is_shared: false,
+            total: 100 * GIB,
+            free: free * GIB,
+            promised: promised * GIB,
+        }
     }
 
     fn host<const N: usize>(pools: [(&str, PoolSpace); N]) -> Candidate {
@@ -190,7 +203,7 @@ mod tests {
 
     fn new(pool: &str, thin: u64, thick: u64) -> Request {
         let demand = DiskDemand { size: (thin + thick) * GIB, unmade_thick: thick * GIB };
-        let new = NewDisks { demand, overcommit_percent: 200 };
+        let new = NewDisks { demand, overcommit_percent: 200, shared: None };
         Request { disks: [(pool.to_owned(), new)].into(), ..Request::default() }
     }
 
@@ -255,6 +268,27 @@ mod tests {
         assert_eq!(short(&older, &new("fast", 9999, 9999)), None);
         assert_eq!(share_left(&older, &new("fast", 1, 0)), None);
         assert_eq!(short(&host([("fast", away)]), &Request::default()), None, "it has no new disks");
+    }
+
+    #[test]
+    fn new_disks_of_a_shared_pool_go_where_its_folder_is_and_count_with_those_of_all_hosts() {
+        let shared = PoolSpace { is_shared: true, ..space(true, 90, 10) };
+        let everywhere = |gib: u64| {
+            let mut request = new("site", 50, 0);
+            let taken = DiskDemand { size: gib * GIB, unmade_thick: 0 };
+            request.disks.values_mut().for_each(|new| new.shared = Some(taken));
+            request
+        };
+        assert_eq!(short(&host([("site", shared)]), &everywhere(150)), None);
+        let over = Shortage::Promised { promised: 151 * GIB, limit: 200 * GIB, needed: 50 * GIB };
+        assert_eq!(short(&host([("site", shared)]), &everywhere(151)), Some(over));
+        assert_eq!(
+            short(&host([("site", space(true, 90, 0))]), &everywhere(0)),
+            Some(Shortage::Away),
+            "its own"
+        );
+        let older = Candidate { name: "b".into(), ..Candidate::default() };
+        assert_eq!(short(&older, &everywhere(0)), Some(Shortage::Away), "it has no shared folders");
     }
 
     #[test]

@@ -48,6 +48,7 @@ fn with_pool(name: &str, promised: u64) -> Candidate {
     let space = PoolSpace {
         has_folder: true,
         is_away: false,
+        is_shared: false,
         total: 100 << 30,
         free: 100 << 30,
         promised: promised << 30,
@@ -58,7 +59,7 @@ fn with_pool(name: &str, promised: u64) -> Candidate {
 fn with_disks(gib: u64) -> Request {
     let demand = DiskDemand { size: gib << 30, unmade_thick: 0 };
     Request {
-        disks: [("fast".to_owned(), NewDisks { demand, overcommit_percent: 200 })].into(),
+        disks: [("fast".to_owned(), NewDisks { demand, overcommit_percent: 200, shared: None })].into(),
         ..request(100)
     }
 }

@@ -9,8 +9,8 @@ use berth_qemu::machine::{Backing, Cache, DiskKey, Format};
 
 use crate::volumes::check_encryption;
 use crate::{
-    Merged, NewMove, NewRestore, NewSnapshot, NewVolume, Progress, Result, SealedKey, SnapshotFacts,
-    SystemError, Taken, TrashedVolume, VolumeFacts, VolumeOwner, Volumes,
+    Merged, NewMove, NewRestore, NewSnapshot, NewVolume, Progress, Result, SealedKey, SharedPool,
+    SnapshotFacts, SystemError, Taken, TrashedVolume, VolumeFacts, VolumeOwner, Volumes,
 };
 
 use super::FakeSystem;
@@ -312,6 +312,9 @@ fn collect(state: &mut State) {
 
 #[async_trait]
 impl Volumes for FakeSystem {
+    /// Its folders are there or away as they are set.
+    fn declare_pools(&self, _: &BTreeMap<String, Option<SharedPool>>) {}
+
     async fn volume(&self, pool: &str, id: &str) -> Result<Option<VolumeFacts>> {
         let work = async {
             let state = self.state();

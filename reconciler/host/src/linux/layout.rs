@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use super::files;
 use crate::SystemError;
@@ -10,22 +10,40 @@ use crate::SystemError;
 /// The beginning of the names of folders with hard links to snapshots of which images are made, among those of the instances.
 pub(super) const IMAGE_LINKS: &str = "image-";
 
+/// The folders with the files of the pools that have one of their own, by the name of the pool. Those of shared pools are known once
+/// they are declared.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PoolPlaces(Arc<RwLock<BTreeMap<String, PathBuf>>>);
+
+impl PoolPlaces {
+    pub(super) fn new(places: BTreeMap<String, PathBuf>) -> Self {
+        Self(Arc::new(RwLock::new(places)))
+    }
+
+    pub(super) fn set(&self, pool: &str, place: PathBuf) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(pool.to_owned(), place);
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, BTreeMap<String, PathBuf>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Paths in the state directory and in the folders of pools.
 #[derive(Clone, Debug)]
 pub(super) struct Layout {
     root: PathBuf,
-    /// The folders of the pools that have one of their own, by the name of the pool.
-    pool_folders: Arc<BTreeMap<String, PathBuf>>,
+    pool_places: PoolPlaces,
 }
 
 impl Layout {
     pub(super) fn new(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into(), pool_folders: Arc::default() }
+        Self { root: root.into(), pool_places: PoolPlaces::default() }
     }
 
     /// Returns the layout with these pools in folders of their own.
-    pub(super) fn with_pool_folders(self, pool_folders: BTreeMap<String, PathBuf>) -> Self {
-        Self { pool_folders: Arc::new(pool_folders), ..self }
+    pub(super) fn with_pool_places(self, pool_places: PoolPlaces) -> Self {
+        Self { pool_places, ..self }
     }
 
     pub(super) fn root(&self) -> &Path {
@@ -49,23 +67,25 @@ impl Layout {
     pub(super) fn pool_names(&self) -> Result<Vec<String>, SystemError> {
         let mut names: BTreeSet<String> = files::names(&self.pools())?.into_iter().collect();
         names.retain(|name| is_name(name));
-        names.extend(self.pool_folders.keys().cloned());
+        names.extend(self.pool_places.read().keys().cloned());
         Ok(names.into_iter().collect())
     }
 
     pub(super) fn has_own_folder(&self, pool: &str) -> bool {
-        self.pool_folders.contains_key(pool)
+        self.pool_places.read().contains_key(pool)
     }
 
     pub(super) fn pool(&self, pool: &str) -> PathBuf {
-        self.pool_folders.get(pool).cloned().unwrap_or_else(|| self.pools().join(pool))
+        let own = self.pool_places.read().get(pool).cloned();
+        own.unwrap_or_else(|| self.pools().join(pool))
     }
 
     /// The pool that a file is in. None: it is in none.
     pub(super) fn pool_of(&self, file: &Path) -> Option<String> {
-        let own = self.pool_folders.iter().find(|(_, folder)| file.starts_with(folder));
+        let places = self.pool_places.read();
+        let own = places.iter().find(|(_, folder)| file.starts_with(folder)).map(|(pool, _)| pool.clone());
         let in_state = || file.strip_prefix(self.pools()).ok().and_then(|path| path.iter().next()?.to_str());
-        own.map(|(pool, _)| pool.as_str()).or_else(in_state).map(str::to_owned)
+        own.or_else(|| in_state().map(str::to_owned))
     }
 
     pub(super) fn volumes(&self, pool: &str) -> PathBuf {
@@ -206,7 +226,7 @@ mod tests {
     #[test]
     fn a_file_is_in_the_pool_whose_folder_it_is_in() {
         let folders = BTreeMap::from([("fast".to_owned(), PathBuf::from("/mnt/fast"))]);
-        let layout = Layout::new("/state").with_pool_folders(folders);
+        let layout = Layout::new("/state").with_pool_places(PoolPlaces::new(folders));
         let of = |path: &str| layout.pool_of(Path::new(path));
         assert_eq!(layout.volumes("fast"), Path::new("/mnt/fast/volumes"));
         assert_eq!(layout.volumes("default"), Path::new("/state/pools/default/volumes"));

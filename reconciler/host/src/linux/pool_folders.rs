@@ -10,23 +10,25 @@
 //! ```
 //!
 //! A folder whose file system is not mounted looks like an empty one. So nothing is created in a folder that was marked once and has
-//! no marker now, and its disks count as out of reach, not as lost.
+//! no marker now, and its disks count as out of reach, not as lost. Folders of pools that several hosts share: see `shared`.
+
+mod shared;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use berth_engine::Identities;
 use berth_qemu::process::RunAs;
 use serde::{Deserialize, Serialize};
 
 use super::files;
-use super::layout::{Layout, is_name};
+use super::layout::{Layout, PoolPlaces, is_name};
 use super::shares::look_patiently;
-use crate::{PoolFolderFacts, PoolFolderMapping, SystemError};
+use crate::{PoolFolderFacts, PoolFolderMapping, SharedPool, SystemError};
 
 type Result<T> = std::result::Result<T, SystemError>;
 
@@ -44,6 +46,9 @@ const SILENT: &str = "its folder, or that of another pool, does not answer: is i
 struct Marker {
     pool: String,
     id: String,
+    /// Whether several hosts use the folder.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    shared: bool,
 }
 
 /// The folder of a pool as this host has known it.
@@ -54,6 +59,16 @@ struct Record {
     folder: PathBuf,
     /// Whether the marker was written: from then on a folder without it is not this one.
     is_marked: bool,
+    /// The name under which this host has its files in a folder that is shared. None: the whole folder is its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    host: Option<String>,
+}
+
+/// The type of a pool, as the site declares it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Declared {
+    Local,
+    Shared(SharedPool),
 }
 
 /// The consequence of a record and a marker.
@@ -81,6 +96,10 @@ fn judge(record: Option<&Record>, marker: Option<&Marker>) -> Judgement {
 #[derive(Clone, Debug, Default)]
 pub(super) struct PoolFolders {
     folders: Arc<BTreeMap<String, PoolFolder>>,
+    /// The folders with this host's files.
+    places: PoolPlaces,
+    /// The pools that several hosts share, also those without a folder here.
+    shared: Arc<Mutex<BTreeSet<String>>>,
     /// The pools that were there at the last report.
     reported: Arc<Mutex<BTreeSet<String>>>,
     /// Held while all of them are looked at: one that does not answer holds up one thread, and not one for each look.
@@ -97,6 +116,8 @@ struct PoolFolder {
     user: Option<RunAs>,
     record_path: PathBuf,
     record: Mutex<Option<Record>>,
+    /// None: not known yet.
+    declared: Mutex<Option<Declared>>,
 }
 
 impl PoolFolders {
@@ -129,7 +150,31 @@ impl PoolFolders {
                 folders.insert(pool.to_owned(), PoolFolder::open(records, pool, user)?);
             }
         }
-        Ok(Self { folders: Arc::new(folders), ..Self::default() })
+        let places = folders.values().map(|folder| (folder.pool.clone(), folder.place())).collect();
+        Ok(Self { folders: Arc::new(folders), places: PoolPlaces::new(places), ..Self::default() })
+    }
+
+    /// Takes over which pools are shared. A pool that is not among these stays as it was declared last.
+    pub(super) fn declare(&self, pools: &BTreeMap<String, Option<SharedPool>>) {
+        for (pool, shared) in pools {
+            let mut known = locked(&self.shared);
+            match shared {
+                Some(_) => known.insert(pool.clone()),
+                None => known.remove(pool),
+            };
+            drop(known);
+            let Some(folder) = self.folders.get(pool) else { continue };
+            let declared = shared.clone().map_or(Declared::Local, Declared::Shared);
+            *locked(&folder.declared) = Some(declared);
+            // Not by its record, which is held while the folder does not answer.
+            let place = shared.as_ref().map(|shared| folder.folder_of(&shared.host));
+            self.places.set(pool, place.unwrap_or_else(|| folder.path.clone()));
+        }
+    }
+
+    /// The folders with this host's files, which follow what is declared.
+    pub(super) fn places(&self) -> PoolPlaces {
+        self.places.clone()
     }
 
     /// The folders, by the name of the pool.
@@ -148,8 +193,15 @@ impl PoolFolders {
     ///
     /// *Errors*: [`SystemError::PoolAway`].
     pub(super) fn ensure_there(&self, pool: &str) -> Result<()> {
-        let Some(folder) = self.folders.get(pool) else { return Ok(()) };
-        folder.ensure_there().map_err(|detail| SystemError::PoolAway { pool: pool.to_owned(), detail })
+        let there = match self.folders.get(pool) {
+            Some(folder) => folder.ensure_there(),
+            // The state directory is no place for its files: no other host has it.
+            None if locked(&self.shared).contains(pool) => Err(format!(
+                "it is of type Shared, and this host names no folder for it (--pool-folder {pool}=FOLDER)"
+            )),
+            None => Ok(()),
+        };
+        there.map_err(|detail| SystemError::PoolAway { pool: pool.to_owned(), detail })
     }
 
     /// Lists the pools that are there. In the folders of others nothing is changed: they may be those of another host. Blocking.
@@ -186,7 +238,7 @@ impl PoolFolders {
     pub(super) fn returned(&self, facts: &[PoolFolderFacts]) -> Vec<String> {
         let there = facts.iter().filter(|of| of.problem.is_none()).map(|of| of.pool.clone());
         let there: BTreeSet<String> = there.collect();
-        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reported = locked(&self.reported);
         let returned = there.difference(&reported).cloned().collect();
         *reported = there;
         returned
@@ -194,7 +246,7 @@ impl PoolFolders {
 
     /// Lets a pool count as returned at the next report too.
     pub(super) fn look_again(&self, pool: &str) {
-        self.reported.lock().unwrap_or_else(PoisonError::into_inner).remove(pool);
+        locked(&self.reported).remove(pool);
     }
 }
 
@@ -207,13 +259,19 @@ impl PoolFolder {
             SystemError::File { attempt: "understand", path: record_path.clone(), source }
         })?;
         let path = record.as_ref().map(|record| record.folder.clone()).unwrap_or_default();
-        let record = Mutex::new(record);
-        Ok(Self { pool: pool.to_owned(), path, is_named: false, user, record_path, record })
+        let (record, declared) = (Mutex::new(record), Mutex::new(None));
+        Ok(Self { pool: pool.to_owned(), path, is_named: false, user, record_path, record, declared })
+    }
+
+    /// The folder with this host's files: one in the folder, if that is shared.
+    fn place(&self) -> PathBuf {
+        let shared = self.shared(locked(&self.record).as_ref());
+        let shared = shared.ok().flatten();
+        shared.map_or_else(|| self.path.clone(), |shared| self.folder_of(&shared.host))
     }
 
     fn is_marked(&self) -> bool {
-        let record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
-        record.as_ref().is_some_and(|record| record.is_marked)
+        locked(&self.record).as_ref().is_some_and(|record| record.is_marked)
     }
 
     fn marker_path(&self) -> PathBuf {
@@ -229,24 +287,34 @@ impl PoolFolder {
                 self.pool
             ));
         }
-        let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut record = locked(&self.record);
+        if let Some(shared) = self.shared(record.as_ref())? {
+            return self.ensure_shared(&mut record, &shared);
+        }
         let marker = self.read_marker()?;
         match judge(record.as_ref(), marker.as_ref()) {
             Judgement::There => {
                 self.note_path(&mut record);
                 Ok(())
             }
-            Judgement::NoMarker => Err(format!(
-                "{} is not there: is its file system mounted at {path}?",
-                self.marker_path().display()
-            )),
-            Judgement::OtherMarker => Err(format!(
-                "{} is of another pool or another host: mount the file system of this pool at {path}; if the files in it do belong \
-                 here, remove that file",
-                self.marker_path().display()
-            )),
+            Judgement::NoMarker => Err(self.no_marker()),
+            Judgement::OtherMarker => Err(self.other_marker()),
             Judgement::New => self.mark(&mut record, marker.is_some()),
         }
+    }
+
+    fn no_marker(&self) -> String {
+        let (marker, path) = (self.marker_path(), self.path.display());
+        format!("{} is not there: is its file system mounted at {path}?", marker.display())
+    }
+
+    fn other_marker(&self) -> String {
+        format!(
+            "{} is of another pool or another host: mount the file system of this pool at {}; if the files in it do belong here, remove \
+             that file",
+            self.marker_path().display(),
+            self.path.display()
+        )
     }
 
     /// Records the path of a folder that is mounted elsewhere since: an agent that is started without the option reports it.
@@ -286,9 +354,9 @@ impl PoolFolder {
             // First the record: a marker without one would be that of another host. With an identity that no folder has: the one that
             // was marked before a crash may be unmounted now.
             let id = Identities::random().hex(16);
-            let fresh = Record { id: id.clone(), folder: self.path.clone(), is_marked: false };
+            let fresh = Record { id: id.clone(), folder: self.path.clone(), is_marked: false, host: None };
             self.write_record(record, fresh)?;
-            let marker = Marker { pool: self.pool.clone(), id };
+            let marker = Marker { pool: self.pool.clone(), id, shared: false };
             let write = || -> Result<()> {
                 files::ensure_folder(&self.path.join(VOLUMES))?;
                 files::write_json(&self.marker_path(), &marker, 0o644)
@@ -351,6 +419,10 @@ impl PoolFolder {
             ..PoolFolderFacts::default()
         }
     }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns the space of the pools that this host has used in folders of their own, total and free. Changes nothing. Blocking.

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::host::{HeldPublicIP, OrphanOwner};
-use berth_api::{Binding, Disk, Host, LISTED_USERS, ObjectUser, VM, former_uid, listed_users};
+use berth_api::{
+    Binding, Disk, Host, LISTED_USERS, ObjectUser, StoragePool, StoragePoolType, VM, former_uid, listed_users,
+};
 use berth_host::{
     ForeignObject, Forwarding, HostFacts, HostLinks, ImageFacts, InstanceFacts, TrashedVolume, VolumeFacts,
 };
@@ -64,6 +66,8 @@ pub(crate) struct Observed {
     pub(super) orphan_volumes: Vec<VolumeFacts>,
     /// The StoragePools of the site, and the sizes of the volumes in each that has some, in bytes.
     pub(super) pools: BTreeSet<String>,
+    /// Those of type Shared, and their identities.
+    pub(super) shared_pools: BTreeMap<String, Option<String>>,
     pub(super) promised: BTreeMap<String, u64>,
     /// Volumes that no Disk owns any more and that are retained as declared.
     pub(super) retained: Vec<VolumeFacts>,
@@ -111,6 +115,7 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
     let host = own_host(ctx);
     let recovering = host.as_ref().is_some_and(|host| host.spec.recovery.is_some());
     let system = &ctx.system;
+    crate::pools::declare(ctx);
     let forwarding = system.forwarding().await?;
     let foreign = system.foreign().await?;
     let images = system.images().await?;
@@ -180,6 +185,7 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
         former_readers,
         retention: retention(&tables, &trash),
         pools: tables.pools.all().map(|(name, _)| name.name.clone()).collect(),
+        shared_pools: shared_pools(&tables),
         promised,
         // In a recovery, a deleted Disk with a retained file may be back.
         orphan_volumes: orphan_volumes.into_iter().filter(|volume| recovering || !volume.retained).collect(),
@@ -218,6 +224,12 @@ fn promised(volumes: &[VolumeFacts]) -> BTreeMap<String, u64> {
         *of_pool = of_pool.saturating_add(volume.size);
     }
     promised
+}
+
+fn shared_pools(tables: &Tables) -> BTreeMap<String, Option<String>> {
+    let shared = tables.pools.all().filter(|(_, pool)| pool.spec.pool_type == StoragePoolType::Shared);
+    let id = |pool: &StoragePool| Some(pool.status.as_ref()?.shared.as_ref()?.id.clone());
+    shared.map(|(name, pool)| (name.name.clone(), id(pool))).collect()
 }
 
 fn released(tables: &Tables, host: &str) -> BTreeSet<String> {

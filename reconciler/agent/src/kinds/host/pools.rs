@@ -25,10 +25,16 @@ pub(super) fn listed(observed: &Observed, stored: &[HostPool]) -> Vec<HostPool> 
     let names: BTreeSet<&String> = all.take(MOST_HOST_POOLS).collect();
     let pool = |name: &String| {
         let folder = folders.iter().find(|of| of.pool == *name);
-        let (total, free) = folder
-            .map_or((observed.facts.storage_total_bytes, observed.facts.storage_free_bytes), |folder| {
-                (folder.total_bytes, folder.free_bytes)
-            });
+        let shared = observed.shared_pools.get(name);
+        // A shared pool is never in the state directory.
+        let without = shared.filter(|_| folder.is_none());
+        let without =
+            without.map(|_| format!("this host names no folder for it (--pool-folder {name}=FOLDER)"));
+        let (total, free) = match folder {
+            Some(folder) => (folder.total_bytes, folder.free_bytes),
+            None if without.is_some() => (0, 0),
+            None => (observed.facts.storage_total_bytes, observed.facts.storage_free_bytes),
+        };
         let unit = rounding_unit(total);
         let promised = observed.promised.get(name).copied().unwrap_or_default();
         let total = amount(total / MIB * MIB);
@@ -40,7 +46,11 @@ pub(super) fn listed(observed: &Observed, stored: &[HostPool]) -> Vec<HostPool> 
             total,
             // It does not go up and down by itself, and VMs are placed by it.
             promised: amount(rounded_up(promised, unit, None)),
-            problem: folder.and_then(|of| of.problem.as_deref()).map(|text| cut(text, MAX_DETAIL).to_owned()),
+            problem: folder
+                .and_then(|of| of.problem.as_deref())
+                .or(without.as_deref())
+                .map(|text| cut(text, MAX_DETAIL).to_owned()),
+            shared_id: shared.cloned().flatten(),
         }
     };
     names.into_iter().map(pool).collect()

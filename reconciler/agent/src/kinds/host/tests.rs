@@ -101,6 +101,7 @@ fn observed() -> Observed {
         trash: Vec::new(),
         retention: [("default".to_owned(), Duration::from_secs(3600))].into(),
         pools: ["default".to_owned()].into(),
+        shared_pools: Default::default(),
         promised: Default::default(),
         orphan_volumes: Vec::new(),
         retained: Vec::new(),

@@ -6,7 +6,7 @@ use std::{
 };
 
 use berth_api::{
-    Binding, Disk, MOST_DISK_READERS, Network, PlacementGroup, PublicIP, VM, VMStatus,
+    Binding, Disk, MOST_DISK_READERS, Network, PlacementGroup, PublicIP, StoragePoolType, VM, VMStatus,
     placement_group::TopologyClaim,
     vm::{InterfaceStatus, NetworkInterface, disk_obstacle},
 };
@@ -254,10 +254,13 @@ fn by_pool<'a>(cache: &Cache, disks: impl Iterator<Item = &'a Disk>) -> BTreeMap
     let mut pools: BTreeMap<String, NewDisks> = BTreeMap::new();
     for disk in disks {
         let pool = disk.spec.pool.as_str();
-        let spec = cache.tables.storage_pools.cluster(pool).map(|pool| pool.spec.overcommit_percent);
-        let percent = spec.and_then(|percent| u64::try_from(percent).ok());
+        let spec = cache.tables.storage_pools.cluster(pool).map(|pool| &pool.spec);
+        let is_shared = spec.is_some_and(|spec| spec.pool_type == StoragePoolType::Shared);
+        let percent =
+            spec.map(|spec| spec.overcommit_percent).and_then(|percent| u64::try_from(percent).ok());
         let new = pools.entry(pool.to_owned()).or_default();
         new.demand = new.demand.plus(DiskDemand::of(&cache.tables, disk));
+        new.shared = is_shared.then(|| cache.index.capacity.taken_everywhere(pool));
         new.overcommit_percent = percent.unwrap_or(UNKNOWN_OVERCOMMIT);
     }
     pools

@@ -305,12 +305,14 @@ async fn hear(socket: AsyncFd<OwnedFd>, bridge: String, heard: Arc<Heard>) {
 }
 
 /// Opens a socket for the answers of DHCP servers that come by a link.
+#[allow(unsafe_code, reason = "tokio has no safe function for it")]
 fn open(link: u32) -> io::Result<AsyncFd<OwnedFd>> {
     // Bound to no protocol until the filter is there: the link may carry much other traffic.
     let socket = packet_socket(0)?;
     probe::filter(&socket, &mut answers_of_servers())?;
     probe::bind(&socket, link, EVERY_PROTOCOL)?;
-    AsyncFd::with_interest(socket, Interest::READABLE)
+    // SAFETY: the descriptor is owned by the AsyncFd, which deregisters it before it is closed.
+    Ok(unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE) }?)
 }
 
 /// Takes whole UDP packets from a server's port to a client's that have come by the link, without a tag.

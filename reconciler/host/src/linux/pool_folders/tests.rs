@@ -40,7 +40,7 @@ impl Fixture {
     }
 
     fn volumes(&self, folders: &PoolFolders) -> LinuxVolumes {
-        let layout = Layout::new(self.at("state")).with_pool_folders(folders.paths());
+        let layout = Layout::new(self.at("state")).with_pool_places(folders.places());
         LinuxVolumes::new(layout, None).with_pool_folders(folders.clone())
     }
 
@@ -81,8 +81,8 @@ fn away(result: Result<()>) -> String {
 
 #[test]
 fn a_folder_without_its_marker_is_away_and_one_with_another_marker_too() {
-    let record = |is_marked| Record { id: "a".to_owned(), folder: "/mnt/fast".into(), is_marked };
-    let marker = |id: &str| Marker { pool: POOL.to_owned(), id: id.to_owned() };
+    let record = |is_marked| Record { id: "a".to_owned(), folder: "/mnt/fast".into(), is_marked, host: None };
+    let marker = |id: &str| Marker { pool: POOL.to_owned(), id: id.to_owned(), shared: false };
     let judged = |record: Option<Record>, marker: Option<Marker>| judge(record.as_ref(), marker.as_ref());
     assert_eq!(judged(None, None), Judgement::New);
     assert_eq!(judged(None, Some(marker("a"))), Judgement::OtherMarker, "it is that of another host");
@@ -151,7 +151,7 @@ fn nothing_is_created_in_the_folder_of_an_unmounted_file_system_and_its_disks_ar
     assert_eq!(purged.expect_err("it is away").variant(), "PoolAway");
     assert!(volumes.volumes().expect("the others are listed").is_empty());
     assert!(volumes.based_on(&"ab".repeat(32)).expect("looked").is_some(), "no image is removed meanwhile");
-    let layout = Layout::new(f.at("state")).with_pool_folders(folders.paths());
+    let layout = Layout::new(f.at("state")).with_pool_places(folders.places());
     assert!(folders.there(&layout).expect("listed").is_empty(), "no owner of a file in it changes");
     // An agent that starts meanwhile knows that there was a marker.
     let started = f.fast();
@@ -204,6 +204,65 @@ fn the_folder_of_another_host_is_not_taken() {
     assert!(away(f.fast().ensure_there(POOL)).contains("another pool or another host"));
     fs::remove_file(f.at("fast").join(MARKER)).expect("removed by its administrator");
     f.fast().ensure_there(POOL).expect("taken with its files");
+}
+
+/// Declares the pool as shared for a host.
+fn declare(folders: &PoolFolders, host: &str, id: &str, marks: bool) {
+    let shared = SharedPool { id: Some(id.to_owned()), host: host.to_owned(), marks };
+    folders.declare(&BTreeMap::from([(POOL.to_owned(), Some(shared))]));
+}
+
+#[test]
+fn the_folder_of_a_shared_pool_is_marked_once_and_each_host_has_its_files_in_a_folder_of_its_own() {
+    let f = Fixture::new();
+    fs::create_dir_all(f.at("other/pools")).expect("made");
+    let others =
+        || PoolFolders::open(&[f.mapping(POOL, "fast")], &f.at("other/pools"), &[], None).expect("opened");
+    let (first, second) = (f.fast(), others());
+    declare(&second, "b", "u", false);
+    assert!(away(second.ensure_there(POOL)).contains("is its file system mounted"), "the other one marks it");
+    assert!(!f.at("fast").join(MARKER).exists());
+    declare(&first, "a", "u", true);
+    let made = f.volumes(&first).create(&new(), None).expect("made");
+    assert_eq!(made.path, f.at("fast/hosts/a/volumes").join(format!("{ID}.qcow2")));
+    second.ensure_there(POOL).expect("it has the marker");
+    assert!(f.volumes(&second).volumes().expect("listed").is_empty(), "the file is of the other host");
+    // Before an agent knows the pools of the site.
+    let again = others();
+    assert_eq!(Layout::new(f.at("other")).with_pool_places(again.places()).pool(POOL), f.at("fast/hosts/b"));
+    f.unmount();
+    for folders in [&first, &second, &again] {
+        assert!(away(folders.ensure_there(POOL)).contains("is its file system mounted"));
+    }
+    f.mount();
+    again.ensure_there(POOL).expect("it is back");
+    declare(&again, "b", "another", true);
+    assert!(away(again.ensure_there(POOL)).contains("another pool"), "it is declared anew");
+    let local = others();
+    local.declare(&BTreeMap::from([(POOL.to_owned(), None)]));
+    assert!(away(local.ensure_there(POOL)).contains("of type Shared"));
+}
+
+#[test]
+fn a_folder_that_was_marked_before_its_pool_was_declared_becomes_a_shared_one_while_it_has_no_files() {
+    let f = Fixture::new();
+    let folders = f.fast();
+    folders.ensure_there(POOL).expect("marked");
+    declare(&folders, "a", "u", true);
+    folders.ensure_there(POOL).expect("marked anew");
+    let other = Fixture::new();
+    let folders = other.fast();
+    other.volumes(&folders).create(&new(), None).expect("made");
+    declare(&folders, "a", "u", true);
+    assert!(away(folders.ensure_there(POOL)).contains("another pool"), "its disks stay as they are");
+}
+
+#[test]
+fn a_shared_pool_is_never_in_the_state_directory() {
+    let f = Fixture::new();
+    let folders = f.open(&[]).expect("opened");
+    declare(&folders, "a", "u", true);
+    assert!(away(folders.ensure_there(POOL)).contains("--pool-folder fast="));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tempfile::TempDir;
 
-use super::super::super::layout::Layout;
+use super::super::super::layout::{Layout, PoolPlaces};
 use super::super::snapshots::tests::{Fixture, ID, MIB, POOL, has, snapshot, volume, write};
 use super::*;
 use crate::VolumeFacts;
@@ -163,7 +163,7 @@ fn on_two_file_systems() -> Option<(TempDir, TempDir, LinuxVolumes)> {
         return None;
     }
     let folders = BTreeMap::from([(SLOW.to_owned(), other.path().to_owned())]);
-    let volumes = LinuxVolumes::new(Layout::new(state.path()).with_pool_folders(folders), None);
+    let volumes = LinuxVolumes::new(Layout::new(state.path()).with_pool_places(PoolPlaces::new(folders)), None);
     volumes.create(&volume(ID, Some(64 * MIB), None), None).expect("made");
     Some((state, other, volumes))
 }
