@@ -33,10 +33,12 @@ resource "berth_image" "system" {
   }
 }
 
+# With another pool, the disk moves there the next time that no VM has it open.
 resource "berth_disk" "data" {
-  name = "pools-data"
-  size = "1Gi"
-  pool = berth_storage_pool.slow.name
+  name       = "pools-data"
+  size       = "1Gi"
+  pool       = var.data_pool
+  depends_on = [berth_storage_pool.fast, berth_storage_pool.slow]
 }
 
 resource "berth_vm" "archive" {

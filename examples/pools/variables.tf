@@ -7,3 +7,9 @@ variable "image_sha256" {
   description = "Its SHA-256 checksum."
   type        = string
 }
+
+variable "data_pool" {
+  description = "The pool of the disk with the data: fast or slow."
+  type        = string
+  default     = "slow"
+}

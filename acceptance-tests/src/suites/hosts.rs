@@ -9,6 +9,7 @@ pub mod load_balancer;
 pub mod names;
 pub mod overhead;
 pub mod security_groups;
+pub mod shared_pool;
 pub mod spread;
 pub mod tenants;
 pub mod zones;
@@ -86,6 +87,7 @@ fn chapters(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Resul
     zones::run(report, fleet);
     let group = spread::run(report, fleet, guest)?;
     copied_image::run(report, fleet);
+    shared_pool::run(report, fleet);
     faults::run(report, fleet, &group);
     overhead::run(report, fleet);
     spread::destroy(report, fleet, group)?;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
+use super::kubectl::contains_all;
 use super::snapshots::{sum, write};
 use crate::guests::GuestImage;
 use crate::image_server::Content;
@@ -21,7 +22,7 @@ const LOOKS: Duration = Duration::from_secs(150);
 
 pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
     report.case(
-        "examples/pools: disks are in the folders of their pools; one whose pool is away is neither lost nor made anew",
+        "examples/pools: disks are in the folders of their pools; one whose pool is away is neither lost nor made anew; one gets another pool",
         || {
             let project = platform.project()?;
             project.copy_from(&workspace::root().join("examples/pools"))?;
@@ -29,14 +30,15 @@ pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
             let variables = json!({"image_url": url, "image_sha256": guest.sha256});
             project.write("terraform.tfvars.json", &variables.to_string())?;
             project.init()?;
-            let done = lives(platform, &project);
+            let done = lives(platform, &project).and_then(|written| moves(platform, &project, &written));
             project.destroy()?;
             done
         },
     );
 }
 
-fn lives(platform: &Platform, project: &Project) -> Result<()> {
+/// Returns the checksum of the data of the disk in the pool that was away.
+fn lives(platform: &Platform, project: &Project) -> Result<String> {
     let kubectl = platform.kubectl();
     project.apply()?;
     project.plan_is_empty()?;
@@ -64,7 +66,28 @@ fn lives(platform: &Platform, project: &Project) -> Result<()> {
     done?;
     kubectl.condition("vm/pools", "Ready=True", None, LOOKS * 2)?;
     ensure!(sum(platform, &address, "pools-data")? == written, "it has other data");
-    project.plan_is_empty()
+    project.plan_is_empty()?;
+    Ok(written)
+}
+
+/// The disk of the running guest moves once the guest is off, with its data, and the VM starts after that.
+fn moves(platform: &Platform, project: &Project, written: &str) -> Result<()> {
+    let kubectl = platform.kubectl();
+    let (fast, slow) = (platform.host().pool_folder("fast"), platform.host().pool_folder("slow"));
+    let applied = project.apply_with(&["-var", "data_pool=fast"])?.success()?;
+    contains_all(&applied, &["0 added, 1 changed, 0 destroyed"])?;
+    kubectl.until("disk/pools-data", "to wait for its VM", SOON, |disk| {
+        disk["status"]["pool"] == "slow" && disk.to_string().contains("MoveWaits")
+    })?;
+    kubectl.ok(&["patch", "vm", "pools", "--type=merge", "-p", r#"{"spec": {"power": "Stopped"}}"#])?;
+    kubectl.until("disk/pools-data", "to be moved", SOON, |disk| disk["status"]["pool"] == "fast")?;
+    check_disk(platform, "pools-data", &fast)?;
+    ensure!(fs::read_dir(slow.join("volumes"))?.next().is_none(), "a file is left in its former pool");
+    kubectl.ok(&["patch", "vm", "pools", "--type=merge", "-p", r#"{"spec": {"power": "Running"}}"#])?;
+    kubectl.condition("vm/pools", "Ready=True", None, LOOKS)?;
+    let address = project.output("address")?;
+    ensure!(sum(platform, &address, "pools-data")? == written, "it has other data");
+    Ok(())
 }
 
 /// Checks that the file of a disk is in this folder, and not in the state directory.

@@ -225,11 +225,14 @@ async fn a_login_is_kept_for_a_part_of_its_lease_and_made_anew_once_its_token_is
     assert!(problem == VaultProblem::Denied && text.contains("the role ID and the secret ID"), "{text}");
 }
 
+/// Makes an answer.
+type Made = fn() -> Answer;
+
 #[tokio::test]
 async fn each_failure_has_its_problem_and_a_sentence_without_secrets() {
     let (_folder, mut system) = host(&["127.0.0.1/32"]);
     system.vaults.limits = Limits { whole: Duration::from_secs(2), ..LIMITS };
-    let answers: [(fn() -> Answer, VaultProblem, &str); 10] = [
+    let answers: [(Made, VaultProblem, &str); 10] = [
         (
             || errors(403, "permission denied"),
             VaultProblem::Denied,

@@ -1,0 +1,97 @@
+//! A folder that all hosts mount, as a pool of type Shared: links to one folder stand for its mounts.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use super::SOON;
+use crate::fleet::Fleet;
+use crate::manifests;
+use crate::report::Report;
+
+const POOL: &str = "slow";
+/// A host looks at its pools every minute.
+const LOOKS: Duration = Duration::from_secs(150);
+
+/// Runs the case beside the members of a group; nothing is left behind.
+pub fn run(report: &mut Report, fleet: &Fleet) {
+    report.case(
+        "hosts have a folder in common as a pool: each has its own files there, and one that has not mounted it writes nothing",
+        || {
+            let common = fleet.folder().join("common");
+            fs::create_dir(&common)?;
+            let folders: Vec<PathBuf> =
+                fleet.members().iter().map(|member| member.berth.pool_folder(POOL)).collect();
+            for folder in &folders {
+                fs::rename(folder, own(folder))?;
+                symlink(&common, folder)?;
+            }
+            let held = is_shared(fleet, &common);
+            let kubectl = fleet.kubectl();
+            kubectl.ok(&["delete", "hotswapdiskattachment", "common-0", "common-1", "--ignore-not-found", "--timeout=60s"])?;
+            kubectl.ok(&["delete", "disk", "common-0", "common-1", "--ignore-not-found", "--timeout=60s"])?;
+            kubectl.ok(&["delete", "storagepool", POOL, "--ignore-not-found", "--timeout=60s"])?;
+            for folder in &folders {
+                fs::remove_file(folder)?;
+                fs::rename(own(folder), folder)?;
+            }
+            held
+        },
+    );
+}
+
+fn own(folder: &Path) -> PathBuf {
+    folder.with_extension("own")
+}
+
+fn is_shared(fleet: &Fleet, common: &Path) -> Result<()> {
+    let kubectl = fleet.kubectl();
+    let pool = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "StoragePool", "metadata": {"name": POOL},
+        "spec": {"type": "Shared"}});
+    kubectl.apply(&pool.to_string())?;
+    let hosts = fleet.members().len();
+    let path = format!("storagepool/{POOL}");
+    let pool = kubectl
+        .until(&path, "to be there on all hosts", LOOKS * 2, |pool| pool["status"]["hosts"] == hosts)?;
+    ensure!(pool["status"]["shared"]["initialized"] == true, "{:#}", pool["status"]);
+    for number in ["0", "1"] {
+        let name = format!("common-{number}");
+        let disk = manifests::with(manifests::blank_disk(&name, "64Mi"), "pool", json!(POOL));
+        let attachment = manifests::attachment(&name, &format!("web-{number}"), &name);
+        kubectl.apply(&manifests::all(&[disk, attachment]))?;
+        kubectl.condition(&format!("hotswapdiskattachment/{name}"), "Ready=True", None, SOON)?;
+        let volume = kubectl.object("disk", &name)?["status"]["volumeID"].clone();
+        let host = fleet.host_of(&format!("web-{number}"))?;
+        let file = format!("hosts/{host}/volumes/{}.qcow2", volume.as_str().context("it has no volume")?);
+        ensure!(common.join(&file).exists(), "{file} is not in {}", common.display());
+    }
+    is_away_on_one(fleet, common)
+}
+
+/// The link of a host without a disk there leads to an empty folder, as the path of a file system that is not mounted does.
+fn is_away_on_one(fleet: &Fleet, common: &Path) -> Result<()> {
+    let kubectl = fleet.kubectl();
+    let used = [fleet.host_of("web-0")?, fleet.host_of("web-1")?];
+    let member =
+        fleet.members().iter().find(|member| !used.contains(&member.name)).context("a third host")?;
+    let (folder, empty) = (member.berth.pool_folder(POOL), fleet.folder().join("unmounted"));
+    fs::create_dir(&empty)?;
+    let leads_to = |target: &Path| -> Result<()> {
+        fs::remove_file(&folder)?;
+        Ok(symlink(target, &folder)?)
+    };
+    leads_to(&empty)?;
+    let away =
+        |number: u64| move |pool: &Value| pool["status"]["hostsAway"].as_u64().unwrap_or_default() == number;
+    let path = format!("storagepool/{POOL}");
+    let seen = kubectl.until(&path, "to be away on a host", LOOKS, away(1));
+    let written = fs::read_dir(&empty)?.next().is_some();
+    leads_to(common)?;
+    seen?;
+    ensure!(!written, "something was created in the folder that is not mounted");
+    kubectl.until(&path, "to be back on that host", LOOKS, away(0)).map(drop)
+}
