@@ -30,7 +30,7 @@ pub fn run(report: &mut Report, fleet: &Fleet) {
                 fs::rename(folder, own(folder))?;
                 symlink(&common, folder)?;
             }
-            let held = is_shared(fleet, &common);
+            let held = check_shared(fleet, &common);
             let kubectl = fleet.kubectl();
             kubectl.ok(&["delete", "hotswapdiskattachment", "common-0", "common-1", "--ignore-not-found", "--timeout=60s"])?;
             kubectl.ok(&["delete", "disk", "common-0", "common-1", "--ignore-not-found", "--timeout=60s"])?;
@@ -48,7 +48,7 @@ fn own(folder: &Path) -> PathBuf {
     folder.with_extension("own")
 }
 
-fn is_shared(fleet: &Fleet, common: &Path) -> Result<()> {
+fn check_shared(fleet: &Fleet, common: &Path) -> Result<()> {
     let kubectl = fleet.kubectl();
     let pool = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "StoragePool", "metadata": {"name": POOL},
         "spec": {"type": "Shared"}});
@@ -69,11 +69,11 @@ fn is_shared(fleet: &Fleet, common: &Path) -> Result<()> {
         let file = format!("hosts/{host}/volumes/{}.qcow2", volume.as_str().context("it has no volume")?);
         ensure!(common.join(&file).exists(), "{file} is not in {}", common.display());
     }
-    is_away_on_one(fleet, common)
+    check_away(fleet, common)
 }
 
 /// The link of a host without a disk there leads to an empty folder, as the path of a file system that is not mounted does.
-fn is_away_on_one(fleet: &Fleet, common: &Path) -> Result<()> {
+fn check_away(fleet: &Fleet, common: &Path) -> Result<()> {
     let kubectl = fleet.kubectl();
     let used = [fleet.host_of("web-0")?, fleet.host_of("web-1")?];
     let member =

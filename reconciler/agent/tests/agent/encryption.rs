@@ -207,6 +207,7 @@ async fn a_key_goes_from_a_secret_to_a_vault_and_back_while_its_vm_runs() {
     let fixture = running_beside_a_vault().await;
     let of = |disk: &Disk| encryption(disk).expect("encrypted");
     let before = of(&fixture.until::<Disk>("root", has_class("ns/default")).await);
+    fixture.running_vm().await;
     let started = fixture.system.hypervisor().view(INSTANCE).and_then(|view| view.boot);
     fixture.change::<Disk>("root", json!({"encryption": {"keyClass": "vault"}})).await;
     let disk = fixture.until::<Disk>("root", has_class("ns/vault")).await;

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::sockets::{client, serve_with};
 
 fn parse<T: DeserializeOwned>(value: Value) -> T {
-    serde_json::from_value(value).unwrap()
+    serde_json::from_value(value).expect("an object of that type")
 }
 
 /// Splits the log into the server's own lines and those of users, once there are `users` of the latter.

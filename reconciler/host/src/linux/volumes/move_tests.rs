@@ -163,7 +163,8 @@ fn on_two_file_systems() -> Option<(TempDir, TempDir, LinuxVolumes)> {
         return None;
     }
     let folders = BTreeMap::from([(SLOW.to_owned(), other.path().to_owned())]);
-    let volumes = LinuxVolumes::new(Layout::new(state.path()).with_pool_places(PoolPlaces::new(folders)), None);
+    let volumes =
+        LinuxVolumes::new(Layout::new(state.path()).with_pool_places(PoolPlaces::new(folders)), None);
     volumes.create(&volume(ID, Some(64 * MIB), None), None).expect("made");
     Some((state, other, volumes))
 }

@@ -148,12 +148,21 @@ pub(in super::super) mod tests {
         message.extend(MAGIC);
         message.extend(options);
         let length = |more: usize| u16::try_from(message.len() + more).expect("short").to_be_bytes();
-        let mut frame = [&to[..], &[2, 0, 0, 0, 0, 1], &ETHERTYPE_IPV4, &[0x45, 0], &length(28)].concat();
+        let mut frame = [&to[..], &[2, 0, 0, 0, 0, 0x53], &ETHERTYPE_IPV4, &[0x45, 0], &length(28)].concat();
         frame.extend([0, 1, 0, 0, 64, UDP, 0, 0, 192, 0, 2, 1, 255, 255, 255, 255, 0, 67, 0, 68]);
         frame.extend(length(8));
         frame.extend([0, 0]);
         frame.extend(message);
+        // Hosts that filter in their bridges pass no packet without it.
+        let checksum = checksum(&frame[14..34]);
+        frame[24..26].copy_from_slice(&checksum.to_be_bytes());
         frame
+    }
+
+    /// The checksum of a header of IPv4 (RFC 1071).
+    fn checksum(header: &[u8]) -> u16 {
+        let sum: u32 = header.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+        !u16::try_from((sum & 0xffff) + (sum >> 16)).expect("a short header without further carry")
     }
 
     /// A lease of an hour, or of so many seconds.
