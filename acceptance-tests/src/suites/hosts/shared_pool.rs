@@ -59,20 +59,20 @@ fn is_shared(fleet: &Fleet, common: &Path) -> Result<()> {
     let pool = kubectl
         .until(&path, "to be there on all hosts", LOOKS * 2, |pool| pool["status"]["hosts"] == hosts)?;
     ensure!(pool["status"]["shared"]["initialized"] == true, "{:#}", pool["status"]);
-    let hosts = [fleet.host_of("web-0")?, fleet.host_of("web-1")?];
+    let used = [fleet.host_of("web-0")?, fleet.host_of("web-1")?];
     // Guests that were started before could not open files in the common folder.
-    for (name, host) in NAMES.into_iter().zip(&hosts) {
+    for (name, host) in NAMES.into_iter().zip(&used) {
         let disk = manifests::with(manifests::disk(name, "web", "64Mi"), "pool", json!(POOL));
         let vm = manifests::with(manifests::vm(name, "web", name), "placement", json!({"host": host}));
         kubectl.apply(&manifests::all(&[disk, vm]))?;
     }
-    for (name, host) in NAMES.into_iter().zip(&hosts) {
+    for (name, host) in NAMES.into_iter().zip(&used) {
         kubectl.condition(&format!("vm/{name}"), "Ready=True", None, ANSWER)?;
         let volume = kubectl.object("disk", name)?["status"]["volumeID"].clone();
         let file = format!("hosts/{host}/volumes/{}.qcow2", volume.as_str().context("it has no volume")?);
         ensure!(common.join(&file).exists(), "{file} is not in {}", common.display());
     }
-    is_away_on_one(fleet, common, &hosts)
+    is_away_on_one(fleet, common, &used)
 }
 
 /// The link of a host without a disk there leads to an empty folder, as the path of a file system that is not mounted does.
