@@ -115,6 +115,8 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
     let host = own_host(ctx);
     let recovering = host.as_ref().is_some_and(|host| host.spec.recovery.is_some());
     let system = &ctx.system;
+    // Before the folders are looked at: of a pool that is declared meanwhile, the folder was seen as one of this host alone.
+    let shared_pools = shared_pools(&ctx.index.read());
     crate::pools::declare(ctx);
     let forwarding = system.forwarding().await?;
     let foreign = system.foreign().await?;
@@ -185,7 +187,7 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
         former_readers,
         retention: retention(&tables, &trash),
         pools: tables.pools.all().map(|(name, _)| name.name.clone()).collect(),
-        shared_pools: shared_pools(&tables),
+        shared_pools,
         promised,
         // In a recovery, a deleted Disk with a retained file may be back.
         orphan_volumes: orphan_volumes.into_iter().filter(|volume| recovering || !volume.retained).collect(),
