@@ -77,7 +77,7 @@ async fn another_class_protects_the_key_while_the_vm_runs_and_its_snapshots_foll
         status.encryption.as_ref().map(|found| found.key_class.clone())
     };
     fixture.until::<DiskSnapshot>("before", |snapshot| of(snapshot).as_deref() == Some("ns/default")).await;
-    let started = fixture.system.hypervisor().view(INSTANCE).and_then(|view| view.boot);
+    let started = fixture.system.hypervisor().view(INSTANCE).map(|view| view.identity);
     fixture.change::<Disk>("root", json!({"encryption": {"keyClass": "next"}})).await;
     fixture.until::<Disk>("root", |disk| synced(disk) == "WaitingForKeyClass").await;
     set_secret(&fixture, "second", 2).await;
@@ -86,7 +86,7 @@ async fn another_class_protects_the_key_while_the_vm_runs_and_its_snapshots_foll
     assert_eq!((&after.disk_key_id, after.generation), (&before.disk_key_id, 2));
     assert_ne!(after.key_id, before.key_id);
     fixture.until::<DiskSnapshot>("before", |snapshot| of(snapshot).as_deref() == Some("ns/next")).await;
-    assert_eq!(fixture.system.hypervisor().view(INSTANCE).and_then(|view| view.boot), started);
+    assert_eq!(fixture.system.hypervisor().view(INSTANCE).map(|view| view.identity), started);
     fixture.assert_quiet().await;
 }
 
@@ -208,7 +208,7 @@ async fn a_key_goes_from_a_secret_to_a_vault_and_back_while_its_vm_runs() {
     let of = |disk: &Disk| encryption(disk).expect("encrypted");
     let before = of(&fixture.until::<Disk>("root", has_class("ns/default")).await);
     fixture.running_vm().await;
-    let started = fixture.system.hypervisor().view(INSTANCE).and_then(|view| view.boot);
+    let started = fixture.system.hypervisor().view(INSTANCE).map(|view| view.identity);
     fixture.change::<Disk>("root", json!({"encryption": {"keyClass": "vault"}})).await;
     let disk = fixture.until::<Disk>("root", has_class("ns/vault")).await;
     let there = of(&disk);
@@ -219,7 +219,7 @@ async fn a_key_goes_from_a_secret_to_a_vault_and_back_while_its_vm_runs() {
     let back = of(&fixture.until::<Disk>("root", has_class("ns/default")).await);
     assert_eq!((back.provider_id.as_str(), back.generation), ("Secret", 3));
     assert_eq!((back.disk_key_id, back.key_id), (before.disk_key_id, before.key_id));
-    assert_eq!(fixture.system.hypervisor().view(INSTANCE).and_then(|view| view.boot), started);
+    assert_eq!(fixture.system.hypervisor().view(INSTANCE).map(|view| view.identity), started);
     let spec = json!({"size": "1Gi", "encryption": {"keyClass": "vault"}});
     fixture.make::<Disk>("new", spec, Some(disk_bound("v-new"))).await;
     let new = of(&fixture.until::<Disk>("new", has_class("ns/vault")).await);
