@@ -150,7 +150,14 @@ async fn elsewhere(api: &Api, named: &Named, namespace: &str, user: &str) -> Str
     if others.is_empty() {
         return String::new();
     }
-    format!(" Namespace {} has one, but a {user} names objects of its own namespace.", others.join(", "))
+    let others = others.join(", ");
+    if named.reference == ORIGINAL_IMAGE {
+        return format!(
+            " Namespace {others} has one: to copy an image of another namespace, which has to be shared with this one, set \
+             image_namespace beside it."
+        );
+    }
+    format!(" Namespace {others} has one, but a {user} names objects of its own namespace.")
 }
 
 fn missing(named: &Named, namespace: &str, elsewhere: &str, hint: &str) -> Diagnostic {

@@ -255,6 +255,13 @@ async fn an_object_in_another_namespace_is_pointed_out() {
     let text = plan(&provider, "berth_vm", &vm("web")).await;
     let words = "Namespace other has one, but a VM names objects of its own namespace";
     assert!(text.contains("disks[0].name: there is no Disk \"web-root\"") && text.contains(words), "{text}");
+
+    let source = json!({"source": {"url": "https://images.example.org/a", "sha256": "a".repeat(64)}});
+    plane.declare_as("gitops", "Image", "debian", source).await;
+    let copy = json!({"name": "copy", "namespace": "other", "source": {"image": "debian"}});
+    let text = plan(&provider, "berth_image", &copy).await;
+    let words = "Namespace default has one: to copy an image of another namespace";
+    assert!(text.contains(words) && text.contains("set image_namespace"), "{text}");
     plane.close().await;
 }
 

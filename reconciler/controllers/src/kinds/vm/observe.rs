@@ -239,13 +239,13 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
     }
 }
 
-/// Returns the first medium with the content of an Image of another namespace that is not shared (any more).
+/// Returns the first inserted medium with the content of an Image of another namespace that is not shared (any more).
 fn unshared_medium(cache: &Cache, vm: &VM) -> Option<(String, ForeignOriginal)> {
     let namespace = vm.namespace().unwrap_or_default();
-    vm.spec.cdroms.iter().filter_map(|drive| drive.image.as_ref()).find_map(|name| {
-        let image = cache.tables.images.lookup(&namespace, name.as_str())?;
+    vm.spec.cdroms.iter().filter_map(|drive| drive.wanted_image()).find_map(|name| {
+        let image = cache.tables.images.lookup(&namespace, name)?;
         let original = cache.foreign_original(image).filter(|original| original.refusal.is_some())?;
-        Some((name.to_string(), original))
+        Some((name.to_owned(), original))
     })
 }
 
