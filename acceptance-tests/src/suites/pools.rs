@@ -88,6 +88,8 @@ fn moves(platform: &Platform, project: &Project, written: &str) -> Result<()> {
         Ok(())
     })?;
     kubectl.ok(&["patch", "vm", "pools", "--type=merge", "-p", r#"{"spec": {"power": "Running"}}"#])?;
+    // A stopped VM is ready too.
+    kubectl.until("vm/pools", "to run", LOOKS, |vm| vm["status"]["state"] == "Running")?;
     kubectl.condition("vm/pools", "Ready=True", None, LOOKS)?;
     let address = project.output("address")?;
     ensure!(sum(platform, &address, "pools-data")? == written, "it has other data");
