@@ -12,6 +12,8 @@ mod backups;
 mod faults;
 #[path = "shared/installed.rs"]
 mod installed;
+#[path = "converges/moves.rs"]
+mod moves;
 #[path = "converges/partitions.rs"]
 mod partitions;
 #[path = "converges/rig.rs"]

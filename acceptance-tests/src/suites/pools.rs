@@ -82,8 +82,14 @@ fn moves(platform: &Platform, project: &Project, written: &str) -> Result<()> {
     kubectl.ok(&["patch", "vm", "pools", "--type=merge", "-p", r#"{"spec": {"power": "Stopped"}}"#])?;
     kubectl.until("disk/pools-data", "to be moved", SOON, |disk| disk["status"]["pool"] == "fast")?;
     check_disk(platform, "pools-data", &fast)?;
-    ensure!(fs::read_dir(slow.join("volumes"))?.next().is_none(), "a file is left in its former pool");
+    // The former file is removed after the note that makes the copy the volume.
+    wait::until("its former pool to be empty", SOON, || {
+        ensure!(fs::read_dir(slow.join("volumes"))?.next().is_none(), "a file is left in its former pool");
+        Ok(())
+    })?;
     kubectl.ok(&["patch", "vm", "pools", "--type=merge", "-p", r#"{"spec": {"power": "Running"}}"#])?;
+    // A stopped VM is ready too.
+    kubectl.until("vm/pools", "to run", LOOKS, |vm| vm["status"]["state"] == "Running")?;
     kubectl.condition("vm/pools", "Ready=True", None, LOOKS)?;
     let address = project.output("address")?;
     ensure!(sum(platform, &address, "pools-data")? == written, "it has other data");

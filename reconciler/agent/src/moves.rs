@@ -83,6 +83,26 @@ pub(crate) async fn observe(ctx: &Context, disk: &Disk, volume: &VolumeFacts) ->
     })
 }
 
+/// Whether a VM waits for the move before it opens the disk. It does not wait while another machine has the disk open, or may have: a
+/// further reader of a disk would not start until the others end.
+pub(crate) async fn comes_first(
+    ctx: &Context,
+    disk: &Disk,
+    volume: &VolumeFacts,
+    vm_uid: Option<&str>,
+) -> Result<bool, Error> {
+    let namespace = disk.metadata.namespace.as_ref();
+    Ok(match observe(ctx, disk, volume).await? {
+        Move::Due { pull: Some(_), .. } => true,
+        Move::Due { pull: None, .. } => !ctx.machines.holders(&volume.id).iter().any(|holder| {
+            let is_other = holder.vm_uid.as_deref() != vm_uid;
+            let is_near = holder.key.as_ref().is_none_or(|vm| Some(&vm.name.namespace) == namespace);
+            is_other && (holder.is_certain || is_near)
+        }),
+        _ => false,
+    })
+}
+
 /// Returns the move that a Disk declares. Its pool has been reported: before that, nothing is known to be moved.
 fn declared(disk: &Disk) -> Option<(Wanted, NewMove)> {
     let from = disk.status.as_ref()?.pool.as_ref().filter(|from| **from != disk.spec.pool)?;

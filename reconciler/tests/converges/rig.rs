@@ -313,6 +313,14 @@ impl Rig {
         patched.unwrap_or_else(|error| panic!("annotating {kind} {name}: {error}"));
     }
 
+    /// Applies a StoragePool, as an administrator would.
+    pub(crate) async fn apply_pool(&self, name: &str, spec: Value) {
+        let object = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "StoragePool", "metadata": {"name": name}, "spec": spec});
+        let api: Api<DynamicObject> = Api::all_with(self.admin.0.clone(), &resource("StoragePool"));
+        let params = PatchParams::apply("user").force();
+        api.patch(name, &params, &Patch::Apply(&object)).await.expect("the control plane answers");
+    }
+
     /// Applies an object for all namespaces, as an administrator would.
     pub(crate) async fn apply_shared(&self, kind: &str, name: &str, spec: Value) {
         let object = json!({"apiVersion": "berth.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec});

@@ -4,8 +4,8 @@
 //!  (image cached) ─Create─▶ file ─GrowOnline / GrowOffline─▶ file …   deleted, unused: ─Trash─▶ trash ─Release─▶ (gone)
 //!  restore annotation: trash ─Restore─▶ file                          Retain: file stays, recorded ─Release─▶ (gone)
 //!  restore, no machine has it open: file ─RestoreSnapshot─▶ file with the data of the snapshot, and the former one in the trash
-//! ```
 //!  another pool, no machine has it open: file ─StartMove─▶ file in that pool
+//! ```
 //!
 //! A file that existed once and is missing is never created again: that would replace data with an empty disk.
 

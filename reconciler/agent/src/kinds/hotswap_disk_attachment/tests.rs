@@ -141,6 +141,9 @@ fn what_it_waits_for_is_said() {
     let away = Observed { away: Some("storage pool fast is away".into()), ..no_file };
     assert!(plan(&live, &away).readiness.message().contains("out of reach: storage pool fast is away"));
     assert_eq!(stands(&plan(&live, &seen(json!([]), running()))), (0, false, Reason::WaitingForDisk));
+    let moving = Observed { moves_first: true, ..seen(ours(), running()) };
+    assert_eq!(stands(&plan(&live, &moving)), (0, false, Reason::WaitingForDisk));
+    assert!(plan(&live, &moving).readiness.message().contains("moved to another pool"));
     let other = json!([{"use": "Fixed", "vm": "db", "vmUid": "u2"}]);
     assert_eq!(stands(&plan(&live, &seen(other, running()))), (0, true, Reason::DiskInUse));
     assert_eq!(stands(&plan(&live, &seen(ours(), None))), (0, false, Reason::WaitingForVM));

@@ -103,7 +103,9 @@ pub(super) async fn declared_disks(
             _ => false,
         };
         let moves_first = match (&disk, &volume) {
-            (Some(disk), Some(volume)) => moves::observe(ctx, disk, volume).await?.is_due(),
+            (Some(disk), Some(volume)) => {
+                moves::comes_first(ctx, disk, volume, vm.metadata.uid.as_deref()).await?
+            }
             _ => false,
         };
         let grows_first = disk.as_ref().zip(volume.as_ref()).is_some_and(|(d, v)| grows_first(d, v));

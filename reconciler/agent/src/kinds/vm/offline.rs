@@ -265,7 +265,13 @@ async fn on_files(ctx: &Context, restart: &OfflineRestart) -> Result<Option<Mach
     for disk in &restart.machine.disks {
         let recorded = restart.volumes.iter().find(|volume| volume.id == disk.id);
         let Some(recorded) = recorded else { return Ok(None) };
-        let volume = ctx.system.volume(&recorded.pool, &recorded.id).await?;
+        let mut volume = ctx.system.volume(&recorded.pool, &recorded.id).await?;
+        // It may have been moved since that run.
+        if volume.is_none()
+            && let Some(pool) = ctx.system.pool_of_volume(&recorded.id).await?
+        {
+            volume = ctx.system.volume(&pool, &recorded.id).await?;
+        }
         let is_as_recorded = |volume: &VolumeFacts| {
             let restored_at = volume.restores.last().map(|restored| restored.at);
             let is_settled = !volume.restoring && !volume.retained && volume.pending_snapshot.is_none();

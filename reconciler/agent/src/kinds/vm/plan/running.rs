@@ -148,7 +148,7 @@ fn disks(vm: &VM, observed: &Observed, machine: &MachineState) -> Plan<Step> {
             continue;
         }
         match (&disk.volume, &disk.user) {
-            (Some(volume), User::ThisVm) => {
+            (Some(volume), User::ThisVm) if !disk.moves_first => {
                 let target = give_place(&mut places, disk, observed, machine);
                 let spec = disk_spec(volume, &disk.serial, false, target);
                 let spec = DiskSpec { read_only: disk.read_only, ..spec };
@@ -159,7 +159,9 @@ fn disks(vm: &VM, observed: &Observed, machine: &MachineState) -> Plan<Step> {
                 waiting.get_or_insert(Readiness::Stalled(Reason::DiskInUse, text));
             }
             _ => {
-                let why = disk.problem.as_deref().unwrap_or("is not ready yet");
+                let not_yet =
+                    if disk.moves_first { "is being moved to another pool" } else { "is not ready yet" };
+                let why = disk.problem.as_deref().unwrap_or(not_yet);
                 let text = format!("Disk {}: {why}", disk.name);
                 waiting.get_or_insert(Readiness::Reconciling(Reason::WaitingForDisk, text));
             }

@@ -135,6 +135,10 @@ fn what_runs_as_declared_is_left_alone() {
 fn a_disk_added_to_the_list_is_plugged_in_and_one_taken_off_it_is_pulled() {
     let mut observed = present(RunState::Running);
     observed.disks.push(disk("more", false));
+    observed.disks.last_mut().expect("a disk").moves_first = true;
+    let moving = plan(&vm(json!({})), &observed);
+    assert_eq!(stands(&moving), (false, Reason::WaitingForDisk), "its file is locked meanwhile");
+    observed.disks.last_mut().expect("a disk").moves_first = false;
     let noting = plan(&vm(json!({})), &observed);
     let [Step::WriteJournal(journal)] = &noting.steps[..] else { panic!("{noting:?}") };
     observed.journal = (**journal).clone();

@@ -94,6 +94,9 @@ fn each_thing_that_is_missing_is_waited_for_under_its_own_name() {
     assert_eq!(stands(&plan_with(|o| o.bridges.clear())), (false, Reason::WaitingForNetwork));
     assert_eq!(stands(&plan_with(|o| o.disks[1].volume = None)), (false, Reason::WaitingForDisk));
     assert_eq!(stands(&plan_with(|o| o.disks[1].restores_first = true)), (false, Reason::WaitingForDisk));
+    let moving = plan_with(|o| o.disks[1].moves_first = true);
+    assert_eq!(stands(&moving), (false, Reason::WaitingForDisk));
+    assert!(moving.steps.is_empty() && moving.readiness.message().contains("moved to another pool"));
     let half_restored = plan_with(|o| o.restore = VmRestore::Incomplete("no".into()));
     assert_eq!(stands(&half_restored), (true, Reason::RestoreRefused));
     let out_of_reach = plan_with(|o| o.restore = VmRestore::Away("storage pool fast is away".into()));
