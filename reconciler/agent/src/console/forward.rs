@@ -59,7 +59,11 @@ impl Forward {
 
     /// Connects to the vsock port that the query of a request names.
     ///
-    /// *Errors*: the query names no port; the machine of the instance has no vsock device; the guest does not accept the connection.
+    /// *Guarantees*: the connection is to this machine. A context id is free again when its machine ends, so the process has to be the
+    /// same before the connection and after it.
+    ///
+    /// *Errors*: the query names no port; the machine of the instance has no vsock device, or ends meanwhile; the guest does not accept the
+    /// connection.
     pub(super) async fn connect_vsock(
         ctx: &Context,
         instance: &str,
@@ -67,12 +71,18 @@ impl Forward {
         place: Place<String>,
     ) -> Result<Self, ConsoleRefusal> {
         let port = vsock_port_of(query).ok_or(ConsoleRefusal::NoVsockPort)?;
+        let identity = async || {
+            let process = ctx.system.process(instance).await?;
+            process.map(|process| process.identity).ok_or(ConsoleRefusal::NotRunning)
+        };
+        let before = identity().await?;
         let journal = ctx.system.read_journal(instance).await?;
         let journal = journal.and_then(|journal| Journal::parse(journal).ok());
         let machine = journal.and_then(|journal| journal.run?.machine);
         let cid = machine.and_then(|machine| machine.extras.vsock_cid).ok_or(ConsoleRefusal::NoVsock)?;
         let failed = |detail: String| ConsoleRefusal::NoVsockConnection { port, detail };
         match timeout(CONNECT, ctx.system.connect_to_vsock(cid, port)).await {
+            Ok(Ok(_)) if identity().await? != before => Err(ConsoleRefusal::NotRunning),
             Ok(Ok(stream)) => Ok(Self { stream, _place: place }),
             Ok(Err(error)) => Err(failed(error.chain().to_string())),
             Err(_) => Err(failed(no_answer())),

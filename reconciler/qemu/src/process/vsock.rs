@@ -8,7 +8,6 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream as StdStream;
-use std::path::Path;
 
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, VsockAddr, connect, getpeername, socket};
@@ -24,10 +23,10 @@ const SET_GUEST_CID: libc::Ioctl = 0x4008_af60;
 /// How many context ids are tried. There are two thousand million, and a host has some hundred guests.
 const CIDS_TRIED: u32 = 64;
 
-/// Whether this kernel has the device file.
+/// Whether this kernel has the device: a file alone, without the module, cannot be opened.
 #[must_use]
 pub fn has_vhost_vsock() -> bool {
-    Path::new(VHOST_VSOCK).exists()
+    open().is_ok()
 }
 
 /// Returns the wanted context id, or the next one that no device of this host has. It is not reserved: another device can still take it.
