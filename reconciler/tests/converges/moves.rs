@@ -16,7 +16,7 @@ fn waits_for_its_vm(disk: &Disk) -> bool {
     condition::find(conditions, "Ready").is_some_and(|ready| ready.reason == "MoveWaits")
 }
 
-async fn is_moved(rig: &Rig) {
+async fn check_moved(rig: &Rig) {
     rig.until::<Disk>("web-root", "is in the other pool", |disk| pool(disk) == Some("slow")).await;
 }
 
@@ -35,7 +35,7 @@ fn a_disk_moves_to_another_pool_once_its_vm_is_stopped_and_the_vm_starts_with_it
         .await;
         rig.apply("VM", "web", web("Stopped")).await;
         rig.until_vm("web", "is stopped", |vm| rig::state(vm) == Some(VMState::Stopped)).await;
-        is_moved(rig).await;
+        check_moved(rig).await;
         assert_eq!(rig.system.volumes_now(), volumes, "the same volume, nothing made twice");
         rig.apply("VM", "web", web("Running")).await;
         web_runs(rig).await;

@@ -99,41 +99,55 @@ impl Call {
             }
         };
         self.check_list_revision(token.is_some())?;
-        let resource = &self.target.resource.storage;
         let wanted = token.as_ref().map(|token| token.revision).or(exact);
-        let unchanged = |revision: u64| self.core.store.state().changed(resource) <= revision;
-        let listed = token.as_ref().map_or(0, |token| token.listed);
-        match wanted {
-            Some(revision) if !unchanged(revision) => {
-                let part = ListPart {
-                    namespace: self.target.namespace.clone(),
-                    after: token.map(|token| (token.namespace, token.name)),
-                    // One more than the page has: whether another page follows.
-                    limit: (self.options.limit > 0).then(|| self.options.limit.saturating_add(1)),
-                };
-                let selected = selector.clone();
-                let is_selected = move |entry: &Entry| selection::matches(&selected, entry);
-                let past = self.core.store.list_at(resource, revision, part, is_selected);
-                let past = past.await.map_err(of_read)?;
-                let mut in_pages = past.entries.iter();
-                let page = self.page(revision, listed, &mut in_pages, &selector);
-                Ok(page.with_remaining(&selector, || 1 + in_pages.count() + past.unread))
-            }
-            _ => {
-                let state = self.core.store.state();
-                if let Some(requested) = wanted.filter(|requested| *requested > state.revision) {
-                    return Err(of_read(ReadError::Future { requested, current: state.revision }));
-                }
-                let namespace = Some(self.target.namespace.as_str()).filter(|n| !n.is_empty());
-                let after = token.as_ref().map(|t| (t.namespace.as_str(), t.name.as_str()));
-                let revision = wanted.unwrap_or(state.revision);
-                let page =
-                    self.page(revision, listed, &mut state.list(resource, namespace, after), &selector);
-                let listed = listed.saturating_add(page.entries.len());
-                let all = || state.count_in(resource, namespace);
-                Ok(page.with_remaining(&selector, || all().saturating_sub(listed)))
-            }
+        if let Some(page) = self.present_page(wanted, token.as_ref(), &selector)? {
+            return Ok(page);
         }
+        self.past_page(wanted.unwrap_or_default(), token, &selector).await
+    }
+
+    /// Returns a page of the present state. None: objects have changed since the revision that is wanted.
+    fn present_page(
+        &self,
+        wanted: Option<u64>,
+        token: Option<&Continue>,
+        selector: &Selector,
+    ) -> Result<Option<Page>> {
+        let resource = &self.target.resource.storage;
+        // The revision is compared and the page made under one lock: no write comes in between.
+        let state = self.core.store.state();
+        if wanted.is_some_and(|revision| state.changed(resource) > revision) {
+            return Ok(None);
+        }
+        if let Some(requested) = wanted.filter(|requested| *requested > state.revision) {
+            return Err(of_read(ReadError::Future { requested, current: state.revision }));
+        }
+        let namespace = Some(self.target.namespace.as_str()).filter(|n| !n.is_empty());
+        let after = token.map(|token| (token.namespace.as_str(), token.name.as_str()));
+        let listed = token.map_or(0, |token| token.listed);
+        let revision = wanted.unwrap_or(state.revision);
+        let page = self.page(revision, listed, &mut state.list(resource, namespace, after), selector);
+        let listed = listed.saturating_add(page.entries.len());
+        let all = || state.count_in(resource, namespace);
+        Ok(Some(page.with_remaining(selector, || all().saturating_sub(listed))))
+    }
+
+    /// Returns a page of the state at an earlier revision.
+    async fn past_page(&self, revision: u64, token: Option<Continue>, selector: &Selector) -> Result<Page> {
+        let listed = token.as_ref().map_or(0, |token| token.listed);
+        let part = ListPart {
+            namespace: self.target.namespace.clone(),
+            after: token.map(|token| (token.namespace, token.name)),
+            // One more than the page has: whether another page follows.
+            limit: (self.options.limit > 0).then(|| self.options.limit.saturating_add(1)),
+        };
+        let selected = selector.clone();
+        let is_selected = move |entry: &Entry| selection::matches(&selected, entry);
+        let past = self.core.store.list_at(&self.target.resource.storage, revision, part, is_selected);
+        let past = past.await.map_err(of_read)?;
+        let mut in_pages = past.entries.iter();
+        let page = self.page(revision, listed, &mut in_pages, selector);
+        Ok(page.with_remaining(selector, || 1 + in_pages.count() + past.unread))
     }
 
     fn check_list_revision(&self, continues: bool) -> Result<()> {

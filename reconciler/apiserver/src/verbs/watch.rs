@@ -11,7 +11,7 @@ use std::time::Duration;
 use berth_apimachinery::meta::{field_error, forbidden};
 use berth_apimachinery::schema::ErrorKind;
 use berth_apimachinery::selector::Selector;
-use berth_store::{Change, Entry, Event, Subscription, frame, with_revision};
+use berth_store::{Change, Entry, Event, ReadError, Subscription, frame, with_revision};
 use bytes::{Bytes, BytesMut};
 use serde_json::{Value, json};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until};
@@ -204,7 +204,12 @@ impl WatchStream {
             if self.subscription.has_rest() {
                 match self.subscription.read_rest().await {
                     Ok(events) => self.backlog.extend(events),
-                    Err(_) => return self.cut_off(),
+                    Err(error) => {
+                        if matches!(error, ReadError::Database(_)) {
+                            tracing::error!(%error, "the past of a watch cannot be read");
+                        }
+                        return self.cut_off();
+                    }
                 }
                 continue;
             }
