@@ -226,8 +226,8 @@ pub struct AgentOptions {
         value_delimiter = ','
     )]
     pub backup_folders: Vec<BackupFolderMapping>,
-    /// The folder of this machine for the disks of a StoragePool of type Local: `fast=/mnt/nvme/berth`. It exists already, and all
-    /// users can pass through it; berth marks it with a file. While that file is not there, as when the file system is not mounted, the
+    /// The folder of this machine for the disks of a StoragePool: `fast=/mnt/nvme/berth`. It exists already, and the users that QEMU
+    /// runs as can pass through it; berth marks it with a file. While that file is not there, as when the file system is not mounted, the
     /// pool is away. Can be given several times, once for each pool. Default: each pool has a folder in the state directory.
     #[arg(
         long = "pool-folder",
@@ -257,7 +257,8 @@ pub struct AgentOptions {
     /// client of the address may read them. Default: none; `berth top` on this machine works without it.
     #[arg(long, env = "BERTH_METRICS", value_name = "ADDRESS:PORT")]
     pub metrics: Option<SocketAddr>,
-    /// Serves no consoles, logs and screens of this machine's VMs, takes no uploads of images, and serves no downloads.
+    /// Serves no consoles, logs and screens of this machine's VMs, no downloads, no copies of images to other hosts and no single files
+    /// of backups and snapshots, and takes no uploads of images.
     #[arg(long, env = "BERTH_NO_CONSOLE")]
     pub no_console: bool,
 }

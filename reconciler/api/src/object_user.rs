@@ -10,7 +10,7 @@ pub const LISTED_USERS: usize = 4;
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectUser {
-    /// `VM`, `Disk`, `HotswapDiskAttachment` or `PublicIP`.
+    /// `VM`, `Disk`, `HotswapDiskAttachment`, `PublicIP`, or another kind.
     #[schemars(length(max = 64))]
     pub kind: String,
     /// The user's namespace.

@@ -110,7 +110,7 @@ pub struct StoragePoolStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub promised: Option<String>,
-    /// At most four of the Disks that name it. A deleted StoragePool stays until nothing uses it.
+    /// At most four of the Disks, DiskSnapshots and Backups that use it. A deleted StoragePool stays until nothing uses it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub used_by: Vec<ObjectUser>,

@@ -23,8 +23,8 @@ pub enum ImageAction {
     /// Creates an Image from a file of this machine: uploads the file to a host, which verifies it. An upload that was interrupted
     /// continues where it ended, by the same command.
     Push(ImagePushOptions),
-    /// Downloads the file of an Image that was made from a disk or a snapshot, or was uploaded, and verifies it. A download that was
-    /// interrupted continues where it ended, by the same command.
+    /// Downloads the file of an Image that was made from a disk or a snapshot, was uploaded, or is a copy of another Image, and verifies
+    /// it. A download that was interrupted continues where it ended, by the same command.
     Download(DownloadOptions),
 }
 

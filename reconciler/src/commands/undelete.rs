@@ -30,6 +30,7 @@ pub(super) async fn run(options: UndeleteOptions) -> anyhow::Result<()> {
     let made = disks.create(&PostParams::default(), &disk).await;
     made.with_context(|| format!("making Disk {namespace}/{name} again"))?;
     eprintln!("Disk {namespace}/{name} ({}, {}) comes back on host {host}", volume.size, since(&volume));
+    eprintln!("Its limits, policies, labels and deletion protection do not: declare them again.");
     Ok(())
 }
 
