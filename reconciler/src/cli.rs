@@ -487,7 +487,8 @@ pub struct DiffOptions {
 /// The control plane and the user.
 #[derive(Args, Clone, Debug)]
 pub struct Connection {
-    /// The kubeconfig. Default: `KUBECONFIG`, `~/.kube/config`, or the service account inside a cluster.
+    /// The kubeconfig. Default: for most commands that of a `berth up` of this machine, if it can be read; else `KUBECONFIG`,
+    /// `~/.kube/config`, or the service account inside a cluster.
     #[arg(long, global = true, env = "BERTH_KUBECONFIG")]
     pub kubeconfig: Option<PathBuf>,
     /// The kubeconfig's context. Default: its current one.

@@ -44,12 +44,13 @@ pub(super) async fn config(connection: &Connection) -> anyhow::Result<Config> {
     }
 }
 
-/// Returns an administrator's configuration: the one the options name, else that of this machine's `berth up`.
+/// Returns an administrator's configuration: the one the options name, else that of this machine's `berth up` if this user can read it,
+/// else the user's own.
 ///
 /// *Errors:* no usable kubeconfig.
 pub(super) async fn admin(connection: &Connection, state_dir: &Path) -> anyhow::Result<Config> {
     let local = state_dir.join(super::state_dir::KUBECONFIG);
-    if !is_named(connection) && local.exists() {
+    if !is_named(connection) && std::fs::File::open(&local).is_ok() {
         return config(&Connection { kubeconfig: Some(local), context: None }).await;
     }
     config(connection).await

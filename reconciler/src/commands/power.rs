@@ -39,7 +39,7 @@ struct Awaited {
 
 /// Changes the VMs, and waits for all of them.
 ///
-/// *Errors:* a VM does not exist; the control plane refuses the change; a VM is not as wanted in time, or waits for a person.
+/// *Errors:* a VM does not exist; the control plane refuses the change; a VM does not reach the state in time, or is stalled.
 pub(super) async fn run(verb: Verb, options: PowerOptions) -> anyhow::Result<()> {
     let site = &options.site;
     let config = connect::admin(&site.connection, &site.state.state_dir).await?;
@@ -128,10 +128,10 @@ async fn wait(vms: &TypedApi<VM>, verb: Verb, awaited: &Awaited, end: Instant) -
             return Ok(());
         }
         if let Some(why) = stalled(&vm) {
-            bail!("VM {name} waits for a person: {why}");
+            bail!("VM {name} is stalled: {why}");
         }
         if Instant::now() >= end {
-            bail!("VM {name} is not as wanted in time: `berth why vm/{name}` says what it waits for");
+            bail!("VM {name} has not reached the state in time: `berth why vm/{name}` says what it waits for");
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }
