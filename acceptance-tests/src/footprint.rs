@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -10,6 +10,9 @@ use anyhow::{Result, ensure};
 
 use crate::namespace::{self, Namespace};
 use crate::{cgroups, process};
+
+/// How deep the folders of instances are below the temporary folder of a suite.
+const INSTANCE_DEPTH: usize = 6;
 
 /// The resources at one moment, one line each.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -34,9 +37,13 @@ impl Footprint {
     pub fn of_this_machine() -> Result<Self> {
         let mut seen = Self::default();
         seen.network(&|program| Command::new(program))?;
-        seen.things.extend(cgroups::idle().iter().map(|path| format!("cgroup {}", path.display())));
         let temporary = std::env::temp_dir().display().to_string();
         let folders = folders_named(&temporary, "berth-", 1);
+        // While an agent of another suite is away, the groups of its QEMUs that have ended stay.
+        let others = instances(folders.iter().filter(|path| is_anothers(path)));
+        let is_left = |group: &&PathBuf| !others.iter().any(|instance| group.ends_with(instance));
+        let groups = cgroups::idle();
+        seen.things.extend(groups.iter().filter(is_left).map(|path| format!("cgroup {}", path.display())));
         seen.things
             .extend(folders.iter().filter(|path| !is_anothers(path)).map(|path| format!("folder {path}")));
         let mut running = folders_named("/run", "berth", 1);
@@ -117,6 +124,12 @@ fn is_anothers(path: &str) -> bool {
     owner.is_some_and(|owner| {
         owner != std::process::id().to_string() && Path::new("/proc").join(owner).exists()
     })
+}
+
+/// The names of the instances whose folders are in the state directories below these folders.
+fn instances<'a>(folders: impl Iterator<Item = &'a String>) -> BTreeSet<String> {
+    let found = folders.flat_map(|folder| folders_named(folder, "i-", INSTANCE_DEPTH));
+    found.filter_map(|path| path.rsplit('/').next().map(str::to_owned)).collect()
 }
 
 /// Folders with names that start with `prefix`, at most `depth` below `root`; matching folders are not searched further.
