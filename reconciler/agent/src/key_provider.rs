@@ -51,21 +51,20 @@ impl VaultKey {
         Self { access, id, class: class.to_owned() }
     }
 
-    async fn seal(
-        &self,
-        system: &dyn System,
-        key: &DiskKey,
-        generation: u32,
-    ) -> Result<SealedKey, SystemError> {
-        let sealed = system.encrypt_key(&self.access, key).await?;
-        Ok(SealedKey {
+    /// *Guarantees*: the Vault has opened the sealed key once. It replaces the former one, which may be the only way to the data.
+    async fn seal(&self, system: &dyn System, key: &DiskKey, generation: u32) -> Result<SealedKey, Missing> {
+        let sealed = system.encrypt_key(&self.access, key).await.map_err(missing)?;
+        let sealed = SealedKey {
             id: id_of_disk_key(key),
             provider: VAULT.to_owned(),
             wrapped_by: self.class.clone(),
             wrapping_key_id: self.id.clone(),
             generation,
             sealed,
-        })
+        };
+        // The policy may permit the one and not the other.
+        self.open(system, &sealed).await?;
+        Ok(sealed)
     }
 
     async fn open(&self, system: &dyn System, sealed: &SealedKey) -> Result<DiskKey, Missing> {
@@ -115,7 +114,7 @@ impl KeyProvider {
     ) -> Result<SealedKey, Missing> {
         match self {
             Self::Secret(with) => with.seal(key, generation).map_err(Missing::wrong),
-            Self::Vault(with) => with.seal(system, key, generation).await.map_err(missing),
+            Self::Vault(with) => with.seal(system, key, generation).await,
         }
     }
 
@@ -190,6 +189,14 @@ mod tests {
         let swapped = own.open(&system, &of_another).await.expect_err("another disk");
         assert!(swapped.is_gone && swapped.readiness.message().contains("another key"), "{swapped:?}");
         assert!(!format!("{own:?}").contains("canary"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_is_not_sealed_by_a_vault_that_does_not_open_it_again() {
+        let (system, own) = (system(), vault("berth", "canary"));
+        system.set_vault_decrypts(ADDRESS, false);
+        let missing = own.seal(&system, &new_disk_key().expect("random"), 1).await.expect_err("not opened");
+        assert_eq!(missing.readiness.reason(), Reason::VaultAccessDenied);
     }
 
     #[tokio::test(start_paused = true)]

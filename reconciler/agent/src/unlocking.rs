@@ -36,6 +36,8 @@ pub(crate) enum KeyState {
     Plain,
     /// It is known, and sealed so: as declared.
     Synced(Box<SealedKey>),
+    /// It is known, and sealed so: as declared. The key of its class cannot be used now, and nothing is known against it.
+    Unconfirmed(Box<SealedKey>),
     /// It is known, and is to be sealed so.
     Wraps(Box<SealedKey>),
     /// It is not known, or cannot be sealed as declared.
@@ -226,7 +228,10 @@ async fn sealed_with(
         }
     }
     match (is_same, key) {
-        (true, Some(_)) if !is_copy => Ok(KeyState::Synced(Box::new(sealed.clone()))),
+        (true, Some(_)) if !is_copy => {
+            let sealed = Box::new(sealed.clone());
+            Ok(if unlocked.is_ok() { KeyState::Synced(sealed) } else { KeyState::Unconfirmed(sealed) })
+        }
         (_, Some(key)) => {
             let generation = if is_copy { 1 } else { sealed.generation.saturating_add(1) };
             let class = declared?;

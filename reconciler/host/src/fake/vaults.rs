@@ -16,6 +16,7 @@ pub(super) struct FakeVault {
     /// The name of the key, which also decides what it encrypts to.
     key: String,
     problem: Option<VaultProblem>,
+    decrypts: bool,
 }
 
 impl std::fmt::Debug for FakeVault {
@@ -36,7 +37,7 @@ impl FakeVault {
 impl FakeSystem {
     /// Makes a Vault with this key available at an address, or changes the one there.
     pub fn add_vault(&self, address: &str, token: &str, key: &str) {
-        let vault = FakeVault { token: token.to_owned(), key: key.to_owned(), problem: None };
+        let vault = FakeVault { token: token.to_owned(), key: key.to_owned(), problem: None, decrypts: true };
         self.state().vaults.insert(address.to_owned(), vault);
     }
 
@@ -44,6 +45,13 @@ impl FakeSystem {
     pub fn set_vault_problem(&self, address: &str, problem: Option<VaultProblem>) {
         if let Some(vault) = self.state().vaults.get_mut(address) {
             vault.problem = problem;
+        }
+    }
+
+    /// Sets whether the policy of the token at an address permits decryption.
+    pub fn set_vault_decrypts(&self, address: &str, decrypts: bool) {
+        if let Some(vault) = self.state().vaults.get_mut(address) {
+            vault.decrypts = decrypts;
         }
     }
 
@@ -87,6 +95,9 @@ impl Vaults for FakeSystem {
     async fn decrypt_key(&self, vault: &VaultAccess, encrypted: &str) -> Result<DiskKey> {
         let work = async {
             let found = self.vault(vault)?;
+            if !found.decrypts {
+                return Err(failed(vault, VaultProblem::Denied));
+            }
             let text = encrypted.strip_prefix("vault:v1:").and_then(|text| BASE64.decode(text).ok());
             let bytes = text.and_then(|bytes| <[u8; DISK_KEY_LENGTH]>::try_from(bytes).ok());
             let mut bytes = bytes.ok_or_else(|| failed(vault, VaultProblem::Refused))?;

@@ -16,7 +16,7 @@ use crate::unlocking::{self, KeyState, LOOK_AGAIN, LOOK_FOR};
 pub(super) fn of_new_file(observed: &Observed) -> Result<Option<Box<SealedKey>>, Plan<Step>> {
     match &observed.key {
         KeyState::Plain => Ok(None),
-        KeyState::Synced(key) | KeyState::Wraps(key) => Ok(Some(key.clone())),
+        KeyState::Synced(key) | KeyState::Unconfirmed(key) | KeyState::Wraps(key) => Ok(Some(key.clone())),
         KeyState::Waits(readiness) => Err(Plan::without_steps(readiness.clone()).requeue_after(LOOK_FOR)),
     }
 }
@@ -26,6 +26,7 @@ pub(super) fn of_file(plan: Plan<Step>, disk: &Disk, facts: &VolumeFacts, observ
     match &observed.key {
         KeyState::Plain => plan,
         KeyState::Synced(_) => plan.requeue_after(LOOK_AGAIN),
+        KeyState::Unconfirmed(_) => plan.requeue_after(LOOK_FOR),
         KeyState::Wraps(key) => {
             let rewrap =
                 Step::Rewrap { pool: facts.pool.clone(), volume: facts.id.clone(), key: key.clone() };
@@ -73,7 +74,7 @@ pub(super) fn report(disk: &Disk, observed: &Observed, conditions: &mut Conditio
     let kind = ConditionType::EncryptionSynced;
     let (holds, reason, text) = match &observed.key {
         KeyState::Plain => return condition::remove(conditions, kind),
-        KeyState::Synced(_) => (true, Reason::Synced, String::new()),
+        KeyState::Synced(_) | KeyState::Unconfirmed(_) => (true, Reason::Synced, String::new()),
         KeyState::Wraps(key) => {
             let text = format!("its key is being protected by KeyClass {}", key.wrapped_by);
             (false, Reason::Provisioning, text)
