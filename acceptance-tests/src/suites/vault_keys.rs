@@ -53,6 +53,7 @@ fn protected(platform: &Platform, project: &Project, vault: &Vault, variables: &
         || -> Result<Value> { Ok(kubectl.object("vm", "vault-keys")?["status"]["process"]["pid"].clone()) };
     let first = by(platform, "vault-keys", "Vault", 1)?;
     let process = pid()?;
+    ensure!(process.is_number(), "it has a process: {process}");
     for (class, provider, generation) in [("vault-keys-secret", "Secret", 2), ("vault-keys", "Vault", 3)] {
         let mut changed = variables.clone();
         changed["key_class"] = class.into();
