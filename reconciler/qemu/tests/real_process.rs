@@ -9,8 +9,8 @@ use berth_qemu::hypervisor::{CpuTime, Hypervisor, LaunchError, Limits, ProcessId
 use berth_qemu::installation::Installation;
 use berth_qemu::machine::{
     Accelerator, Bus, Cache, Confinement, DiskSpec, Firmware, Format, FwCfg, Graphics, LaunchSpec,
-    MachineFiles, MachinePaths, MachineSpec, PciDeviceSpec, ShareSpec, SharedFolder, Topology, TpmFiles,
-    UefiFiles, UsbDeviceSpec, VgpuSpec, VirtiofsFiles,
+    MachineFiles, MachinePaths, MachineSpec, NIC_PORTS, PciDeviceSpec, ShareSpec, SharedFolder, Topology,
+    TpmFiles, UefiFiles, UsbDeviceSpec, VgpuSpec, VirtiofsFiles,
 };
 use berth_qemu::power::{self, RunState};
 use berth_qemu::process::LocalHypervisor;
@@ -196,6 +196,7 @@ async fn a_machine_with_everything_starts_unprivileged_and_on_its_own() {
     spec.machine.extras.resolution = Some((1920, 1080));
     spec.machine.extras.keyboard_layout = Some("de-ch".to_owned());
     spec.machine.extras.sound = true;
+    spec.machine.nic_ports = NIC_PORTS;
     spec.machine.extras.further_serial_ports = 3;
     spec.machine.extras.windows = true;
     spec.machine.extras.without_hpet = true;

@@ -45,7 +45,8 @@ const CHASSIS_OF_HOST: u8 = FUNCTIONS;
 const CHASSIS_OF_VGPUS: u8 = CHASSIS_OF_HOST + MAX_PCI_DEVICES;
 const CHASSIS_OF_MORE_NICS: u8 = CHASSIS_OF_VGPUS + MAX_VGPUS;
 
-const SLOT_SOUND: u8 = 0xd;
+/// With further ports for network cards the sound card is the last function of their slot: no slot is free, and the first function is theirs.
+const SLOT_SOUND: u8 = SLOT_MORE_NIC_PORTS;
 const SLOT_VSOCK: u8 = 0xe;
 
 /// The id of the host's side of the sound card.
@@ -123,7 +124,7 @@ pub fn command_line(spec: &LaunchSpec) -> Vec<String> {
         args.pair("-fw_cfg", format!("name={},file={}", escape(&item.name), escape(&text(&item.file))));
     }
     if spec.extras.sound {
-        sound(&mut args);
+        sound(spec.nic_ports, &mut args);
     }
     if let Some(cid) = spec.extras.vsock_cid {
         vsock(cid, files.vsock_file, &mut args);
@@ -461,11 +462,11 @@ fn graphics(spec: &MachineSpec, vnc: &Path, args: &mut Arguments) {
 }
 
 /// A sound card that plays into nothing on the host, from where viewers of the screen get it.
-fn sound(args: &mut Arguments) {
+fn sound(nic_ports: u8, args: &mut Arguments) {
     args.pair("-audiodev", format!("none,id={SOUND_OUTPUT}"));
-    args.device(
-        json!({"driver": "ich9-intel-hda", "id": "sound0", "bus": "pcie.0", "addr": slot(SLOT_SOUND)}),
-    );
+    let last = format!("{SLOT_SOUND:#x}.{}", FUNCTIONS - 1);
+    let addr = if nic_ports > FUNCTIONS { last } else { slot(SLOT_SOUND) };
+    args.device(json!({"driver": "ich9-intel-hda", "id": "sound0", "bus": "pcie.0", "addr": addr}));
     args.device(
         json!({"driver": "hda-duplex", "id": "sound-codec0", "bus": "sound0.0", "audiodev": SOUND_OUTPUT}),
     );

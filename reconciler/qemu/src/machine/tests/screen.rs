@@ -41,6 +41,32 @@ fn a_sound_card_plays_into_nothing_and_to_the_viewers_of_a_screen() {
 }
 
 #[test]
+fn a_sound_card_leaves_its_place_only_to_more_than_eight_ports_for_network_cards() {
+    let everything = |ports| {
+        with(move |s| {
+            s.machine.graphics = Graphics::Vga;
+            s.machine.nic_ports = ports;
+            s.machine.extras.sound = true;
+            s.machine.extras.vsock_cid = Some(FIRST_CID);
+        })
+    };
+    for (ports, place) in [(0, "0xd"), (USUAL_NIC_PORTS, "0xd"), (NIC_PORTS, "0xd.7")] {
+        let shown = shown(&everything(ports));
+        let card = format!(r#""id":"sound0","bus":"pcie.0","addr":"{place}"}}"#);
+        assert!(shown.contains(&card), "{ports}: {shown}");
+        let on_root = shown.lines().filter(|line| line.contains(r#""bus":"pcie.0""#));
+        let mut places: Vec<&str> = on_root
+            .filter_map(|line| line.split_once(r#""addr":""#)?.1.split('"').next())
+            .map(|place| place.strip_suffix(".0").unwrap_or(place))
+            .collect();
+        let all = places.len();
+        places.sort_unstable();
+        places.dedup();
+        assert_eq!(places.len(), all, "a place is taken twice: {shown}");
+    }
+}
+
+#[test]
 fn a_vsock_device_has_its_context_id_and_the_descriptor_that_qemu_gets() {
     let with_cid = |cid| with(|s| s.machine.extras.vsock_cid = Some(cid));
     insta::assert_snapshot!(added(&spec(), &with_cid(70_000)), @r##"-device {"driver":"vhost-vsock-pci","id":"vsock0","bus":"pcie.0","addr":"0xe","guest-cid":70000}"##);

@@ -291,7 +291,7 @@ fn restored() -> Observed {
     let memory = DueMemory {
         id: "s-1".into(),
         restore: LoadedMemory { snapshot: "before".into(), token: None },
-        run: run(),
+        run: Run { enrolls: true, ..run() },
         machine: machine(),
     };
     let ready = ready_to_start();
@@ -302,7 +302,9 @@ fn restored() -> Observed {
 #[test]
 fn a_restored_guest_goes_on_with_its_memory_as_one_that_was_suspended_and_once() {
     let vm = vm(json!({"restartToken": "2"}));
-    let first = plan(&vm, &restored());
+    let mut off = restored();
+    off.journal.enrolled = Some(Default::default());
+    let first = plan(&vm, &off);
     assert_eq!(names(&first), ["LayState", "WriteJournal"], "the state is there before it counts");
     let journal = written(&first);
     assert!(journal.is_suspended() && journal.loaded.is_some());
@@ -310,6 +312,8 @@ fn a_restored_guest_goes_on_with_its_memory_as_one_that_was_suspended_and_once()
     assert_eq!((place("root"), place("data")), (Some(0), Some(1)), "those of the machine");
     let run = journal.run.as_ref().expect("that of the snapshot");
     assert_eq!((run.process.as_ref(), run.token.as_deref()), (None, Some("2")), "it is not discarded again");
+    let enrolls = (journal.enrolled.as_ref(), run.enrolls);
+    assert_eq!(enrolls, (None, false), "the state has the keys of its moment");
     let next = Observed { journal, state_kept: true, memory: None, ..restored() };
     let launched = plan(&vm, &next);
     let Some(Step::Launch(request)) = launched.steps.last() else { panic!("{launched:?}") };
