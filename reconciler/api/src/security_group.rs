@@ -42,7 +42,7 @@ pub struct SecurityGroupSpec {
     pub ingress: Vec<SecurityRule>,
     /// The connections that members open, at most 64. Default: all. An empty list: none. The host's own DHCP and
     /// DNS at the gateway always answer. Applied live, as for `ingress`.
-    // Atomic: whoever applies it no more removes the list, where one merged by name would stay, empty, and allow nothing.
+    // Atomic: the list is removed when a manager no longer applies it; one merged by name would stay, empty, and allow nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     #[schemars(length(max = 64))]
