@@ -44,6 +44,8 @@ pub struct ConnectionSettings {
     pub ca_certificate: Option<String>,
     /// Whether `http://` is allowed for a control plane on a loopback address.
     pub allow_loopback_http: bool,
+    /// Whether the certificate of `host` is accepted unverified.
+    pub insecure_skip_tls_verify: bool,
 }
 
 /// The reason there is no connection to the control plane.
@@ -80,6 +82,12 @@ pub enum ConnectError {
          as \"berth token\" or \"kubectl create token\" prints it."
     )]
     Token,
+    /// The certificate cannot be left unverified here.
+    #[error(
+        "insecure_skip_tls_verify (BERTH_INSECURE_SKIP_TLS_VERIFY) {0}. Leave it out, or configure host (BERTH_HOST) with \
+         token, without ca_certificate (BERTH_CA_CERT)."
+    )]
+    Unverified(&'static str),
 }
 
 impl ConnectError {
@@ -89,6 +97,7 @@ impl ConnectError {
         match self {
             Self::Address(_) => Some("host"),
             Self::Token => Some("token"),
+            Self::Unverified(_) => Some("insecure_skip_tls_verify"),
             _ => None,
         }
     }
@@ -114,6 +123,8 @@ impl ConnectionSettings {
         if self.kubeconfig.is_some() {
             return Self { context: self.context.or_else(|| variable("BERTH_CONTEXT")), ..self };
         }
+        self.insecure_skip_tls_verify |=
+            variable("BERTH_INSECURE_SKIP_TLS_VERIFY").as_deref() == Some("true");
         if self.host.is_some() {
             return Self {
                 token: self.token.or_else(|| variable("BERTH_TOKEN")),
@@ -130,6 +141,7 @@ impl ConnectionSettings {
             host,
             kubeconfig,
             allow_loopback_http: self.allow_loopback_http,
+            insecure_skip_tls_verify: self.insecure_skip_tls_verify,
         }
     }
 }
@@ -180,6 +192,7 @@ pub fn variable(name: &str) -> Option<String> {
 /// # Errors
 /// See [`ConnectError`].
 pub async fn connect(settings: &ConnectionSettings) -> Result<(Client, Server), ConnectError> {
+    check_verification(settings)?;
     let (place, mut config) = match &settings.host {
         Some(host) => {
             check_address("host", host, settings.allow_loopback_http)?;
@@ -217,6 +230,20 @@ pub async fn connect(settings: &ConnectionSettings) -> Result<(Client, Server), 
     let server = Server { host: host.trim_end_matches('/').to_owned(), source, ca_certificate };
     let client = client(config).map_err(|error| ConnectError::Host(host, error.to_string()))?;
     Ok((client, server))
+}
+
+/// Checks that nothing else says how the certificate is verified.
+fn check_verification(settings: &ConnectionSettings) -> Result<(), ConnectError> {
+    if !settings.insecure_skip_tls_verify {
+        return Ok(());
+    }
+    if settings.host.is_none() {
+        return Err(ConnectError::Unverified("goes with host; a kubeconfig has its own"));
+    }
+    if settings.ca_certificate.is_some() {
+        return Err(ConnectError::Unverified("contradicts ca_certificate"));
+    }
+    Ok(())
 }
 
 fn pem(certificate: &[u8]) -> String {
@@ -287,7 +314,11 @@ fn kubeconfig_for(
     token: Option<&str>,
 ) -> Result<Kubeconfig, String> {
     use base64::Engine as _;
-    let mut cluster = Cluster { server: Some(host.to_owned()), ..Cluster::default() };
+    let mut cluster = Cluster {
+        server: Some(host.to_owned()),
+        insecure_skip_tls_verify: settings.insecure_skip_tls_verify.then_some(true),
+        ..Cluster::default()
+    };
     if let Some(pem) = &settings.ca_certificate {
         // A path is accepted too: environments usually hold paths of certificates.
         let pem = if pem.contains("-----BEGIN") {

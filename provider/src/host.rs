@@ -60,6 +60,14 @@ impl ResourceKind for Host {
                  Of those that run, guests give back what they have above their `memory_reservation`. Left out: as others set it.",
             ),
             Field::observed("address", "/status/address", "The address at which other hosts reach it."),
+            Field {
+                shape: Shape::TextList(Form::Any),
+                ..Field::observed(
+                    "roles",
+                    "/status/roles",
+                    "`VMs`: it runs VMs. `ControlPlane`: the control plane that its agent reports to runs on it (`berth up`).",
+                )
+            },
         ]
     }
 

@@ -122,6 +122,7 @@ const ATTRIBUTES: [(&str, &str, &str); 8] = [
 ];
 
 const ALLOW_LOOPBACK_HTTP: &str = "allow_loopback_http";
+const INSECURE_SKIP_TLS_VERIFY: &str = "insecure_skip_tls_verify";
 const INVALID_NAMESPACE: &str = "A namespace is lower-case letters, digits and \"-\", at most 63 characters.";
 const INVALID_POOL: &str =
     "The name of a StoragePool is lower-case letters, digits and \"-\", at most 63 characters.";
@@ -144,6 +145,32 @@ fn configured_or_environment(config: &Value, name: &str) -> Option<String> {
     configured(config, name).or_else(|| environment.and_then(connection::variable))
 }
 
+/// The connection as the `provider` block has it.
+fn connection_settings(config: &Value) -> ConnectionSettings {
+    ConnectionSettings {
+        kubeconfig: configured(config, "kubeconfig"),
+        context: configured(config, "context"),
+        host: configured(config, "host"),
+        token: configured(config, "token"),
+        ca_certificate: configured(config, "ca_certificate"),
+        allow_loopback_http: config.get(ALLOW_LOOPBACK_HTTP).as_bool() == Some(true),
+        insecure_skip_tls_verify: config.get(INSECURE_SKIP_TLS_VERIFY).as_bool() == Some(true),
+    }
+}
+
+/// A warning if the control plane's certificate is not verified.
+fn unverified(settings: &ConnectionSettings) -> Option<Diagnostic> {
+    let host = settings.host.as_ref().filter(|_| settings.insecure_skip_tls_verify)?;
+    let detail = format!(
+        "Any certificate of {host} is accepted: a machine on the way to it can read the token and everything else. Set ca_certificate \
+         (BERTH_CA_CERT) instead, for example to the one in the kubeconfig that \"sudo berth kubeconfig\" prints."
+    );
+    Some(
+        Diagnostic::warning("The control plane's certificate is not verified", detail)
+            .at(INSECURE_SKIP_TLS_VERIFY),
+    )
+}
+
 #[async_trait]
 impl Provider for BerthProvider {
     fn schema(&self) -> Schema {
@@ -157,6 +184,10 @@ impl Provider for BerthProvider {
         };
         let mut attributes: Vec<Attribute> = ATTRIBUTES.iter().map(attribute).collect();
         attributes.push(Attribute::bool(ALLOW_LOOPBACK_HTTP).optional().description(loopback));
+        let unverified = "Whether any certificate of `host` is accepted: the connection is encrypted, and a machine on its way can \
+                          read the token and everything else. For a first test only; not together with `kubeconfig` or \
+                          `ca_certificate`. Default false. Environment: `BERTH_INSECURE_SKIP_TLS_VERIFY`.";
+        attributes.push(Attribute::bool(INSECURE_SKIP_TLS_VERIFY).optional().description(unverified));
         Schema::new(attributes).description(
             "berth runs virtual machines on your own hosts. Without arguments the provider finds a local control plane \
              (`berth up`).",
@@ -176,6 +207,17 @@ impl Provider for BerthProvider {
             if set(name) && set("kubeconfig") {
                 let detail = format!("{name} goes with host; a kubeconfig has its own.");
                 found.push(Diagnostic::error(format!("{name} without host"), detail).at(name));
+            }
+        }
+        let is_unverified = config.get(INSECURE_SKIP_TLS_VERIFY).as_bool() == Some(true);
+        for name in ["kubeconfig", "ca_certificate"] {
+            if is_unverified && set(name) {
+                let detail = format!(
+                    "{name} says how the control plane's certificate is verified, and {INSECURE_SKIP_TLS_VERIFY} that it is not. \
+                     Leave one of them out."
+                );
+                let error = Diagnostic::error("The certificate is verified and is not", detail);
+                found.push(error.at(INSECURE_SKIP_TLS_VERIFY));
             }
         }
         if configured(config, "namespace").is_some_and(|namespace| !ResourceName::is_dns_label(&namespace)) {
@@ -225,7 +267,15 @@ impl Provider for BerthProvider {
         } else {
             Some(configured_or_environment(config, "namespace").unwrap_or_else(|| "default".to_owned()))
         };
-        let ways = ["kubeconfig", "context", "host", "token", "ca_certificate", ALLOW_LOOPBACK_HTTP];
+        let ways = [
+            "kubeconfig",
+            "context",
+            "host",
+            "token",
+            "ca_certificate",
+            ALLOW_LOOPBACK_HTTP,
+            INSECURE_SKIP_TLS_VERIFY,
+        ];
         let mut server = Server::default();
         // While any of the attributes is unknown, there is no connection: creates can still be planned.
         let api = if let Some(unknown) = ways.iter().find(|name| config.get(name).is_unknown()) {
@@ -234,15 +284,8 @@ impl Provider for BerthProvider {
                  first (terraform apply -target=…)."
             ))
         } else {
-            let settings = ConnectionSettings {
-                kubeconfig: configured(config, "kubeconfig"),
-                context: configured(config, "context"),
-                host: configured(config, "host"),
-                token: configured(config, "token"),
-                ca_certificate: configured(config, "ca_certificate"),
-                allow_loopback_http: config.get(ALLOW_LOOPBACK_HTTP).as_bool() == Some(true),
-            };
-            let settings = settings.or_environment(connection::variable);
+            let settings = connection_settings(config).or_environment(connection::variable);
+            found.extend(unverified(&settings));
             let connected = connection::connect(&settings).await.map(|(client, at)| {
                 let place = Place { address: at.host.clone(), source: at.source.clone() };
                 server = at;

@@ -1,7 +1,8 @@
 //! Logging: to standard error, as text or JSON, at a configurable level.
 
 use clap::{Args, ValueEnum};
-use tracing_subscriber::EnvFilter;
+use tracing::dispatcher::Dispatch;
+use tracing_subscriber::{EnvFilter, fmt::MakeWriter, util::SubscriberInitExt as _};
 
 /// Options for logging.
 #[derive(Args, Clone, Debug)]
@@ -23,12 +24,75 @@ pub enum LogFormat {
 
 /// Starts logging for the whole process.
 pub fn start(options: &LogOptions) {
+    let colors = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    subscriber(options, std::io::stderr, colors).init();
+}
+
+/// Writes log lines to this writer; `colors` is for text.
+fn subscriber<W>(options: &LogOptions, writer: W, colors: bool) -> Dispatch
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
     // The watchers' own messages add nothing to our warnings.
     let filter = EnvFilter::try_new(format!("{},kube_runtime=error,kube_client=error", options.level))
         .unwrap_or_else(|_| EnvFilter::new("info"));
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
     match options.format {
-        LogFormat::Text => builder.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).init(),
-        LogFormat::Json => builder.json().init(),
+        LogFormat::Text => Dispatch::new(builder.with_ansi(colors).finish()),
+        LogFormat::Json => Dispatch::new(builder.json().finish()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, sync::Mutex};
+
+    use super::*;
+
+    /// The lines that these options write of an error, an information and a detail.
+    fn lines(level: &str, format: LogFormat) -> Vec<String> {
+        let directory = tempfile::tempdir().expect("a new directory");
+        let path = directory.path().join("log");
+        let file = fs::File::create(&path).expect("the directory is ours");
+        let options = LogOptions { level: level.to_owned(), format };
+        tracing::dispatcher::with_default(&subscriber(&options, Mutex::new(file), false), || {
+            tracing::error!(vm = "web", "the guest ended");
+            tracing::info!(vm = "web", "the guest runs");
+            tracing::debug!(vm = "web", "a detail");
+        });
+        fs::read_to_string(&path).expect("it was written").lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_line_of_text_has_time_level_message_and_fields() {
+        let text = lines("info", LogFormat::Text);
+        assert_eq!(text.len(), 2, "{text:?}");
+        for word in ["ERROR", "berth::log", "the guest ended", "vm=\"web\""] {
+            assert!(text[0].contains(word), "{word}: {text:?}");
+        }
+        assert!(text[0].starts_with(|first: char| first.is_ascii_digit()), "{text:?}");
+        assert!(text[1].contains("INFO") && text[1].contains("the guest runs"), "{text:?}");
+    }
+
+    #[test]
+    fn a_line_of_json_is_one_object() {
+        let text = lines("info", LogFormat::Json);
+        assert_eq!(text.len(), 2, "{text:?}");
+        let line: serde_json::Value = serde_json::from_str(&text[0]).expect("it is JSON");
+        assert_eq!(line["level"], "ERROR", "{line}");
+        assert_eq!(line["fields"]["message"], "the guest ended", "{line}");
+        assert_eq!(line["fields"]["vm"], "web", "{line}");
+        assert!(line["timestamp"].is_string() && line["target"].is_string(), "{line}");
+    }
+
+    #[test]
+    fn the_level_and_directives_of_modules_filter() {
+        for (level, count) in
+            [("error", 1), ("warn", 1), ("info", 2), ("debug", 3), ("error,berth::log=debug", 3), ("off", 0)]
+        {
+            for format in [LogFormat::Text, LogFormat::Json] {
+                assert_eq!(lines(level, format).len(), count, "{level}");
+            }
+        }
     }
 }

@@ -61,6 +61,15 @@ async fn a_kubeconfig_or_host_token_and_certificate_lead_in_and_nothing_less_doe
     assert!(works(&wrong_token).await.is_err());
     let unproven = ConnectionSettings { ca_certificate: None, ..by_token };
     assert!(works(&unproven).await.is_err_and(|error| error.to_lowercase().contains("certificate")));
+    let unverified = ConnectionSettings { insecure_skip_tls_verify: true, ..unproven };
+    assert_eq!(works(&unverified).await, Ok(()));
+    for contradictory in [
+        ConnectionSettings { ca_certificate: Some("ca.pem".into()), ..unverified.clone() },
+        ConnectionSettings { host: None, kubeconfig: Some("kubeconfig".into()), ..unverified.clone() },
+    ] {
+        let error = works(&contradictory).await;
+        assert!(error.is_err_and(|error| error.contains("insecure_skip_tls_verify")), "{contradictory:?}");
+    }
     plane.close().await;
 }
 

@@ -55,6 +55,7 @@ pub use left_over::{HeldPublicIP, Orphan, OrphanOwner, RetainedVolume, TrashedSo
         json_path = r#".status.conditions[?(@.type=="Ready")].message"#
     ),
     printcolumn(name = "Address", type_ = "string", json_path = ".status.address", priority = 1),
+    printcolumn(name = "Roles", type_ = "string", json_path = ".status.roles", priority = 1),
     printcolumn(name = "VMs", type_ = "integer", json_path = ".status.vms"),
     printcolumn(name = "Version", type_ = "string", json_path = ".status.version"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
@@ -143,6 +144,11 @@ pub struct HostStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub version: Option<String>,
+    /// `VMs`: it runs VMs. `ControlPlane`: the control plane that its agent reports to runs on it and is stored there (`berth up`).
+    /// Empty in the report of an older agent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8), inner(length(max = 32)))]
+    pub roles: Vec<String>,
     /// The address other hosts reach it at: networks' packets between hosts go from one such address to another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 15), regex(pattern = r"^[0-9]{1,3}(\.[0-9]{1,3}){3}$"))]

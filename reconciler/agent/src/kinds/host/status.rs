@@ -116,6 +116,7 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
     status.address_conflicts = observed.refused.iter().filter_map(conflict).take(MAX_LISTED).collect();
     status.target_health = observed.health.iter().map(target_health).take(MAX_TARGETS).collect();
     status.version = Some(env!("CARGO_PKG_VERSION").to_owned());
+    status.roles = roles(config);
     status.address = facts.address.map(|address| address.to_string());
     status.mtu = facts.mtu.and_then(believable_mtu);
     status.ranges = ranges(observed, config);
@@ -190,6 +191,12 @@ fn write_outlived(conditions: &mut Conditions, observed: &Observed, generation: 
         generation,
         now,
     );
+}
+
+/// Returns the purposes of this host, in an order that never changes.
+fn roles(config: &AgentConfig) -> Vec<String> {
+    let control_plane = config.beside_control_plane.then(|| "ControlPlane".to_owned());
+    std::iter::once("VMs".to_owned()).chain(control_plane).collect()
 }
 
 fn host_share(share: &ShareFacts) -> HostShare {

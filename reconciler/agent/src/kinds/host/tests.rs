@@ -290,6 +290,16 @@ fn an_mtu_that_no_tunnel_fits_is_not_reported_and_a_huge_one_is_cut() {
 }
 
 #[test]
+fn a_host_with_the_control_plane_has_both_roles() {
+    let roles = |beside_control_plane: bool| {
+        let config = AgentConfig { beside_control_plane, ..AgentConfig::new("h") };
+        status(&Host::new("h", Default::default()), &observed(), &config, at(1)).roles
+    };
+    assert_eq!(roles(false), ["VMs"]);
+    assert_eq!(roles(true), ["VMs", "ControlPlane"]);
+}
+
+#[test]
 fn cpus_are_offered_more_than_once_and_memory_never() {
     let config = AgentConfig::new("h");
     let reported = status(&Host::new("h", Default::default()), &observed(), &config, at(1));
