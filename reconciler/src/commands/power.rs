@@ -131,7 +131,9 @@ async fn wait(vms: &TypedApi<VM>, verb: Verb, awaited: &Awaited, end: Instant) -
             bail!("VM {name} is stalled: {why}");
         }
         if Instant::now() >= end {
-            bail!("VM {name} has not reached the state in time: `berth why vm/{name}` says what it waits for");
+            bail!(
+                "VM {name} has not reached the state in time: `berth why vm/{name}` says what it waits for"
+            );
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }
