@@ -1,6 +1,6 @@
 //! The members of security groups, and which groups name which in their rules: an index that costs no more than the change.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use berth_api::{SecurityGroup, VM};
@@ -14,7 +14,8 @@ pub(crate) type Membership = (Key, IpAddr);
 /// The index that the module describes.
 #[derive(Debug, Default)]
 pub(crate) struct SecurityGroups {
-    members: HashMap<Key, BTreeSet<IpAddr>>,
+    /// By group: the addresses of its members, each with the number of interfaces that have it: two leases may be equal.
+    members: HashMap<Key, BTreeMap<IpAddr, usize>>,
     /// By group: the groups whose rules name it.
     named_by: HashMap<Key, BTreeSet<Key>>,
     /// By group: the groups that its rules name.
@@ -53,7 +54,10 @@ impl SecurityGroups {
         let mut changed = BTreeSet::new();
         for (group, address) in old.iter().filter(|membership| !new.contains(membership)) {
             if let Some(members) = self.members.get_mut(group) {
-                members.remove(address);
+                match members.get_mut(address) {
+                    Some(count) if *count > 1 => *count -= 1,
+                    _ => drop(members.remove(address)),
+                }
                 if members.is_empty() {
                     self.members.remove(group);
                 }
@@ -61,7 +65,7 @@ impl SecurityGroups {
             changed.insert(group.clone());
         }
         for (group, address) in new.iter().filter(|membership| !old.contains(membership)) {
-            self.members.entry(group.clone()).or_default().insert(*address);
+            *self.members.entry(group.clone()).or_default().entry(*address).or_default() += 1;
             changed.insert(group.clone());
         }
         // The hosts are not written to for a group that no rule names.
@@ -104,7 +108,7 @@ impl SecurityGroups {
 
     /// Returns the IPv4 addresses of a group's members, in order.
     pub(crate) fn members(&self, group: &Key) -> impl Iterator<Item = Ipv4Addr> {
-        self.members.get(group).into_iter().flatten().filter_map(|address| match address {
+        self.members.get(group).into_iter().flat_map(BTreeMap::keys).filter_map(|address| match address {
             IpAddr::V4(address) => Some(*address),
             IpAddr::V6(_) => None,
         })
@@ -112,7 +116,7 @@ impl SecurityGroups {
 
     /// Returns the IPv6 addresses of a group's members, in order.
     pub(crate) fn ipv6_members(&self, group: &Key) -> impl Iterator<Item = Ipv6Addr> {
-        self.members.get(group).into_iter().flatten().filter_map(|address| match address {
+        self.members.get(group).into_iter().flat_map(BTreeMap::keys).filter_map(|address| match address {
             IpAddr::V4(_) => None,
             IpAddr::V6(address) => Some(*address),
         })
@@ -135,6 +139,19 @@ mod tests {
             "spec": {"ingress": [{"name": "a", "securityGroups": names}]},
         });
         serde_json::from_value(group).expect("a SecurityGroup")
+    }
+
+    #[test]
+    fn an_address_that_two_members_have_stays_when_one_of_them_goes() {
+        let member = |name: &str, last: u8| (key(name), IpAddr::V4(Ipv4Addr::new(10, 0, 0, last)));
+        let mut index = SecurityGroups::default();
+        let count = |index: &SecurityGroups| index.members(&key("web")).count();
+        index.move_members(&[], &[member("web", 2)]);
+        index.move_members(&[], &[member("web", 2)]);
+        index.move_members(&[member("web", 2)], &[]);
+        assert_eq!(count(&index), 1);
+        index.move_members(&[member("web", 2)], &[]);
+        assert_eq!(count(&index), 0);
     }
 
     #[test]

@@ -214,6 +214,10 @@ impl Snooping {
 
     /// Waits until a guest has another lease than before, or one has ended.
     pub(super) async fn changed(&self) {
+        // Those of the file end too.
+        if let Err(error) = self.read().await {
+            tracing::debug!(error = error.chain(), "the leases of guests cannot be read yet");
+        }
         loop {
             let end = self.heard.leases().next_end();
             let latest = Instant::now() + LONGEST_WAIT;
