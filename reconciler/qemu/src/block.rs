@@ -11,8 +11,8 @@
 //!     └──────blockdev-del──────┘  └──DEVICE_DELETED──────┘ device_del
 //! ```
 //!
-//! After a snapshot the device is on a node of another name: `ID.1`, then `ID.2`, above the first one. Once the chain below it was
-//! replaced, that chain begins with the node `ID.below-1`, then `ID.below-2`.
+//! The chain of files below the disk's own begins with the node `ID.below-0`; once it was replaced, with `ID.below-1`, then
+//! `ID.below-2`. After a snapshot the device is on a node of another name: `ID.1`, then `ID.2`, above the first one.
 
 mod chain;
 mod key;
@@ -28,7 +28,7 @@ use tokio::time::Instant;
 
 use crate::devices;
 pub use crate::devices::Unplugged;
-use crate::machine::{Bus, DiskSpec, SpecError, blockdev, disk_device, overlay_blockdev};
+use crate::machine::{Bus, DiskSpec, SpecError, blockdevs, disk_device, overlay_blockdev};
 use crate::qmp::{Qmp, QmpError};
 pub use chain::shorten_chain;
 use chain::{is_open, place_in_chain, remove_nodes};
@@ -56,7 +56,7 @@ pub struct ObservedDisk {
     pub limits: IoLimits,
     /// Whether its file bypasses the host's page cache.
     pub is_direct: bool,
-    /// The number of files that are open below its file.
+    /// The number of files that are open below its file, of those that [`shorten_chain`] can replace.
     pub files_below: u64,
     /// Whether the data in its file is encrypted.
     pub is_encrypted: bool,
@@ -129,7 +129,7 @@ async fn open_and_add(qmp: &Qmp, disk: &DiskSpec) -> Result<(), BlockError> {
         _ => {
             // An unplugged disk that had continued in another file left them.
             remove_nodes(qmp, &disk.id).await?;
-            qmp.execute("blockdev-add", blockdev(disk)).await.map_err(|e| locked(&disk.id, e))?;
+            add_nodes(qmp, disk).await?;
         }
     }
     let Err(error) = qmp.execute("device_add", disk_device(disk)).await else { return Ok(()) };
@@ -138,6 +138,19 @@ async fn open_and_add(qmp: &Qmp, disk: &DiskSpec) -> Result<(), BlockError> {
         let _ = remove_nodes(qmp, &disk.id).await;
     }
     Err(error.into())
+}
+
+/// Opens the files of a disk.
+async fn add_nodes(qmp: &Qmp, disk: &DiskSpec) -> Result<(), BlockError> {
+    for node in blockdevs(disk) {
+        let Err(error) = qmp.execute("blockdev-add", node).await else { continue };
+        if let QmpError::Refused { .. } = error {
+            // Best effort: a later call finds the nodes.
+            let _ = remove_nodes(qmp, &disk.id).await;
+        }
+        return Err(locked(&disk.id, error));
+    }
+    Ok(())
 }
 
 fn same_disk(wanted: &DiskSpec, present: &ObservedDisk) -> Result<(), BlockError> {

@@ -25,8 +25,8 @@ pub(crate) use command_line::{seed_disk, share_channel};
 pub(crate) use disk_key::key_id;
 pub use disk_key::{DISK_KEY_LENGTH, DiskKey};
 pub(crate) use json::{
-    blockdev, chain_blockdev, disk_device, medium_blockdev, nic_device, overlay_blockdev, reopened_blockdev,
-    scsi_cdrom,
+    BELOW, blockdevs, chain_blockdev, disk_device, medium_blockdev, nic_device, overlay_blockdev,
+    reopened_blockdev, scsi_cdrom,
 };
 #[cfg(test)]
 pub(crate) use tests::example;

@@ -1023,8 +1023,14 @@ async fn a_disk_of_a_running_machine_gets_a_shorter_chain_and_closes_the_files_t
             qcow2::grow(&disk.file, 32 * MIB).expect("nothing has it open");
         }
         qcow2::grow(&merged, 32 * MIB).expect("nothing has it open");
-        bench.plug(&qmp, &shortest).await.expect("plugged with the file below it");
+        let longer = DiskSpec { backing: chain_of(&[&disks[2].file, &merged]), ..shortest.clone() };
+        bench.plug(&qmp, &longer).await.expect("plugged with two files below it");
+        assert_eq!(seen().await.files_below, 2);
+        block::shorten_chain(&qmp, &shortest)
+            .await
+            .expect("the chain that it was plugged in with is replaced");
         assert_eq!(seen().await.files_below, 1);
+        qcow2::grow(&disks[2].file, 48 * MIB).expect("nothing has it open");
         bench.end().await;
     }
 }

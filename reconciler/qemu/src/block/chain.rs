@@ -4,15 +4,12 @@ use serde_json::json;
 
 use super::observe::{disks, nodes};
 use super::{BlockError, ObservedDisk};
-use crate::machine::{Backing, DiskSpec, chain_blockdev, reopened_blockdev};
+use crate::machine::{BELOW, Backing, DiskSpec, chain_blockdev, reopened_blockdev};
 use crate::qmp::{Qmp, QmpError};
-
-/// What follows the disk's id in the name of a node that a replaced chain begins with.
-const BELOW: &str = ".below-";
 
 /// Has a disk of the running machine read the data below its file through the chain of `disk`, which shows the same data in fewer
 /// files, and closes the files of its present chain. The guest waits for a few milliseconds. Does nothing if it reads through no
-/// more files.
+/// more files, or through a chain that cannot be replaced ([`ObservedDisk::files_below`]).
 ///
 /// *Errors*: [`BlockError::Conflict`] if the disk writes to another file than that of `disk`.
 pub async fn shorten_chain(qmp: &Qmp, disk: &DiskSpec) -> Result<(), BlockError> {
@@ -82,12 +79,22 @@ async fn remove_unused(qmp: &Qmp, id: &str, top: &str) -> Result<(), BlockError>
 /// Returns the nodes of this disk that have names of their own: a node before those below it.
 async fn own_nodes(qmp: &Qmp, id: &str) -> Result<Vec<String>, BlockError> {
     let names: Vec<String> = nodes(qmp).await?.into_iter().map(|node| node.name).collect();
+    Ok(own(&names, id).into_iter().cloned().collect())
+}
+
+/// Whether the files below the one that this disk was opened with are a part of its node: so an earlier version of berth began its
+/// machines, and QEMU 7.2 aborts if such a chain is replaced. After a snapshot another node is above it, whose chain can be replaced.
+pub(super) fn is_inline(names: &[String], id: &str) -> bool {
+    own(names, id) == [id]
+}
+
+fn own<'a>(names: &'a [String], id: &str) -> Vec<&'a String> {
     let mut written: Vec<(u32, &String)> =
         names.iter().filter_map(|name| Some((place_in_chain(name, id)?, name))).collect();
     written.sort();
     let is_below = |name: &&String| name.strip_prefix(id).is_some_and(|rest| rest.starts_with(BELOW));
     let written = written.into_iter().rev().map(|(_, name)| name);
-    Ok(written.chain(names.iter().filter(is_below)).cloned().collect())
+    written.chain(names.iter().filter(is_below)).collect()
 }
 
 /// Whether QEMU has a file of this disk open.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
+use super::chain::is_inline;
 use super::{BlockError, IoLimits, ObservedCdrom, ObservedDisk};
 use crate::devices;
 use crate::machine::{Bus, CdromSpec, MAX_CDROMS, NicModel, PORT_PREFIX, SEED_TARGET};
@@ -49,6 +50,8 @@ struct Fixed {
     bus: Bus,
     serial: String,
     target: Option<u8>,
+    /// The chain below its first node is a part of that node.
+    is_inline: bool,
 }
 
 impl Devices {
@@ -89,7 +92,7 @@ impl Devices {
         let known = match self.fixed.get(&id) {
             Some(known) => known.clone(),
             None => {
-                let Some(fixed) = fixed(qmp, &id, bus).await? else { return Ok(None) };
+                let Some(fixed) = fixed(qmp, &id, bus, block).await? else { return Ok(None) };
                 self.fixed.insert(id.clone(), fixed.clone());
                 fixed
             }
@@ -116,23 +119,37 @@ impl Devices {
 }
 
 /// Returns None if the device was removed between two queries.
-async fn fixed(qmp: &Qmp, id: &str, bus: Bus) -> Result<Option<Fixed>, BlockError> {
+async fn fixed(qmp: &Qmp, id: &str, bus: Bus, block: Option<&Value>) -> Result<Option<Fixed>, BlockError> {
     let Some(serial) = devices::property(qmp, id, "serial").await? else { return Ok(None) };
     let target = match bus {
         Bus::VirtioScsi => devices::property(qmp, id, "scsi-id").await?,
         Bus::VirtioBlk | Bus::Sata => None,
     };
+    let inserted = inserted(block);
+    let has_chain = inserted["node-name"] == id && inserted["backing_file_depth"].as_u64() > Some(0);
+    let is_inline = has_chain && {
+        let names: Vec<String> = nodes(qmp).await?.into_iter().map(|node| node.name).collect();
+        is_inline(&names, id)
+    };
     Ok(Some(Fixed {
         bus,
+        is_inline,
         serial: serial.as_str().unwrap_or_default().to_owned(),
         target: target.and_then(|t| u8::try_from(t.as_u64()?).ok()),
     }))
 }
 
+fn inserted(block: Option<&Value>) -> &Value {
+    block.map_or(&Value::Null, |block| &block["inserted"])
+}
+
 fn observed(id: String, fixed: Fixed, block: Option<&Value>) -> ObservedDisk {
-    let inserted = block.map_or(&Value::Null, |b| &b["inserted"]);
+    let inserted = inserted(block);
+    let node = text(inserted, "node-name");
+    let is_fixed = fixed.is_inline && node.as_deref() == Some(id.as_str());
+    let files_below = inserted["backing_file_depth"].as_u64().filter(|_| !is_fixed);
     ObservedDisk {
-        node: text(inserted, "node-name"),
+        node,
         serial: fixed.serial,
         file: text(inserted, "file").map(file_of),
         size: inserted["image"]["virtual-size"].as_u64().unwrap_or(0),
@@ -141,7 +158,7 @@ fn observed(id: String, fixed: Fixed, block: Option<&Value>) -> ObservedDisk {
         target: fixed.target,
         limits: IoLimits::observed(inserted),
         is_direct: inserted["cache"]["direct"].as_bool().unwrap_or(false),
-        files_below: inserted["backing_file_depth"].as_u64().unwrap_or(0),
+        files_below: files_below.unwrap_or(0),
         is_encrypted: inserted["encrypted"] == true,
         io_error: block.and_then(|b| text(b, "io-status")).is_some_and(|s| s != "ok"),
         id,

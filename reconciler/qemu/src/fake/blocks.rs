@@ -51,8 +51,9 @@ pub(super) fn blockdev_add(
     args: &Map<String, Value>,
 ) -> Result<(), CommandError> {
     let name = text(args, "node-name")?.to_owned();
-    let keys = world.machine(pid)?.keys.clone();
-    let opened = open(world, &keys, args);
+    let machine = world.machine(pid)?;
+    let (keys, nodes) = (machine.keys.clone(), machine.nodes.clone());
+    let opened = open(world, &keys, &nodes, args);
     // QEMU reports a file that cannot be opened before a duplicate name, and a lock after it.
     let duplicate = world.machine(pid)?.nodes.contains_key(&name);
     if duplicate && !opened.as_ref().is_err_and(|r| !r.desc.contains("lock")) {
@@ -66,6 +67,7 @@ pub(super) fn blockdev_add(
 fn open(
     world: &MachineModel,
     keys: &BTreeMap<String, String>,
+    nodes: &BTreeMap<String, Node>,
     args: &Map<String, Value>,
 ) -> Result<Node, CommandError> {
     only(args, &NODE_KEYS)?;
@@ -80,10 +82,15 @@ fn open(
     }
     let read_only = flag(args, "read-only")?;
     let file = open_file(args)?;
-    let below = match args.get("backing") {
-        None | Some(Value::Null) => Vec::new(),
+    let missing = |name: &str| CommandError::generic(format!("Cannot find device='' nor node-name='{name}'"));
+    let (below, on) = match args.get("backing") {
+        None | Some(Value::Null) => (Vec::new(), None),
         Some(_) if driver == Format::Raw => return Err(CommandError::unexpected("backing")),
-        Some(Value::Object(backing)) => open(world, keys, backing)?.chain(),
+        Some(Value::Object(backing)) => (open(world, keys, nodes, backing)?.chain(), None),
+        Some(Value::String(name)) => {
+            let node = nodes.get(name).ok_or_else(|| missing(name))?;
+            (node.clone().chain(), Some(name.clone()))
+        }
         Some(_) => return Err(CommandError::kind("backing", "object")),
     };
     let shown = file.display();
@@ -99,7 +106,7 @@ fn open(
         return Err(CommandError::generic(format!("Failed to get {lock} lock")));
     }
     let is_direct = args.get("cache").is_some_and(|cache| cache["direct"] == true);
-    Ok(Node { driver, file, below, on: None, size, read_only, is_direct })
+    Ok(Node { driver, file, below, on, size, read_only, is_direct })
 }
 
 /// Checks that the machine has the key of an encrypted file.

@@ -12,7 +12,7 @@ use super::machine::{Later, Machine};
 use super::model::MachineModel;
 use super::{Behaviour, ImageFiles, LocalFiles, blocks, cdroms, commands, guest};
 use crate::hypervisor::{FoundQemu, LaunchError, ProcessIdentity};
-use crate::machine::{CdromSpec, LaunchSpec, MachineSpec, blockdev, disk_device, seed_disk};
+use crate::machine::{CdromSpec, LaunchSpec, MachineSpec, blockdevs, disk_device, seed_disk};
 use crate::power::RunState;
 
 pub(super) const BINARY: &str = "/usr/bin/qemu-system-x86_64";
@@ -393,8 +393,9 @@ impl FakeHypervisor {
         let shared = (world.files.clone(), world.states.clone());
         world.machines.insert(pid, Machine::new(identity.clone(), spec.clone(), behaviour, shared));
         for disk in &disks {
-            let outcome = arguments(&blockdev(disk))
-                .and_then(|args| blocks::blockdev_add(&mut world, pid, &args))
+            let mut nodes = blockdevs(disk).into_iter();
+            let outcome = nodes
+                .try_for_each(|node| blocks::blockdev_add(&mut world, pid, &arguments(&node)?))
                 .and_then(|()| arguments(&disk_device(disk)))
                 .and_then(|args| blocks::device_add(&mut world, pid, &args));
             if let Err(refusal) = outcome {

@@ -15,7 +15,7 @@ use super::{
     UefiFiles, UsbDeviceSpec, VgpuSpec, Watchdog,
 };
 use super::{
-    backend_of, blockdev, disk_device, key_id, medium_blockdev, nic_device, port_name, scsi_cdrom, slot,
+    backend_of, blockdevs, disk_device, key_id, medium_blockdev, nic_device, port_name, scsi_cdrom, slot,
 };
 
 /// PCI slots on the root bus. NICs come last and have slots 0x10–0x1d; 0x1f belongs to the chipset.
@@ -510,7 +510,7 @@ fn usb_device(number: usize, device: &UsbDeviceSpec, args: &mut Arguments) {
 /// Windows looks for answer files on removable volumes, and has a driver for USB disks.
 fn sysprep(volume: &Path, args: &mut Arguments) {
     let disk = DiskSpec { id: SYSPREP_ID.to_owned(), ..seed_disk(volume) };
-    args.json("-blockdev", blockdev(&disk));
+    args.blockdevs(&disk);
     args.device(json!({"driver": "usb-storage", "id": SYSPREP_ID, "bus": "usb0.0", "drive": SYSPREP_ID,
         "serial": SYSPREP_ID, "removable": true}));
 }
@@ -587,8 +587,14 @@ impl Arguments {
         self.json("-device", value);
     }
 
+    fn blockdevs(&mut self, disk: &DiskSpec) {
+        for node in blockdevs(disk) {
+            self.json("-blockdev", node);
+        }
+    }
+
     fn disk(&mut self, disk: &DiskSpec, boot_index: Option<u8>) {
-        self.json("-blockdev", blockdev(disk));
+        self.blockdevs(disk);
         self.device(with_index(disk_device(disk), boot_index));
     }
 }

@@ -10,12 +10,25 @@ use super::{
     NicModel, NicSpec, SCSI_CONTROLLER, SLOT_FIRST_NIC, backend_of, key_id, port_name, slot,
 };
 
-/// Builds one `blockdev` tree: a format node named like the disk, with its file node and backing chain inside.
+/// What follows the disk's id in the name of a node that the chain below its file begins with.
+pub(crate) const BELOW: &str = ".below-";
+
+/// Builds the `blockdev` trees of a disk, in the order in which they are added: its backing chain, if it has one, and a format node
+/// named like the disk, with its file node inside.
 ///
-/// Children are inline, so one `blockdev-del` of the top node removes all of them. `locking: on` fails on a file system
-/// without locks instead of continuing without them: two machines on one disk is the one mistake that cannot be
-/// repaired.
-pub(crate) fn blockdev(disk: &DiskSpec) -> Value {
+/// The chain is a tree of its own: QEMU 7.2 aborts if `blockdev-reopen` replaces a chain that is inline and that an I/O thread uses.
+/// `locking: on` fails on a file system without locks instead of continuing without them: two machines on one disk is the one mistake
+/// that cannot be repaired.
+pub(crate) fn blockdevs(disk: &DiskSpec) -> Vec<Value> {
+    let mut top = format_node(disk);
+    let Some(backing) = disk.backing.as_ref().filter(|_| disk.format.is_qcow2()) else { return vec![top] };
+    let name = format!("{}{BELOW}0", disk.id);
+    top["backing"] = json!(name);
+    vec![chain_blockdev(&disk.id, backing, &name), top]
+}
+
+/// Builds the format node of a disk without a backing chain.
+fn format_node(disk: &DiskSpec) -> Value {
     let discard = if disk.keeps_space { "ignore" } else { "unmap" };
     let mut node = json!({
         "driver": disk.format.driver(),
@@ -29,20 +42,19 @@ pub(crate) fn blockdev(disk: &DiskSpec) -> Value {
         // Zeros take no space, also where the guest writes them.
         node["detect-zeroes"] = json!("unmap");
     }
-    let key = key_id(&disk.id);
     if disk.format.is_qcow2() {
         // Explicit, because QEMU would otherwise open the file named in the header.
-        node["backing"] = disk.backing.as_ref().map_or(Value::Null, |below| chain(below, &key));
+        node["backing"] = Value::Null;
     }
     if disk.format.is_encrypted() {
-        node["encrypt"] = encrypt(&key);
+        node["encrypt"] = encrypt(&key_id(&disk.id));
     }
     node
 }
 
 /// Builds the tree of an overlay that a running machine continues in: QEMU puts the node of its present file below.
 pub(crate) fn overlay_blockdev(disk: &DiskSpec, name: &str) -> Value {
-    let mut node = blockdev(&DiskSpec { backing: None, ..disk.clone() });
+    let mut node = format_node(disk);
     node["node-name"] = json!(name);
     node
 }

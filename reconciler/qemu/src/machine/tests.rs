@@ -138,7 +138,8 @@ fn a_small_machine_is_this_command_line() {
     -device {"driver":"virtserialport","id":"qga-port0","bus":"virtio-serial0.0","chardev":"qga0","name":"org.qemu.guest_agent.0"}
     -object {"qom-type":"iothread","id":"disks0"}
     -device {"driver":"virtio-scsi-pci","id":"scsi0","iothread":"disks0","bus":"pcie.0","addr":"0x2"}
-    -blockdev {"driver":"qcow2","node-name":"root","read-only":false,"cache":{"direct":false,"no-flush":false},"discard":"unmap","file":{"driver":"file","filename":"/pool/v-1.qcow2","read-only":false,"auto-read-only":true,"aio":"threads","cache":{"direct":false,"no-flush":false},"discard":"unmap","locking":"on"},"detect-zeroes":"unmap","backing":{"driver":"raw","read-only":true,"file":{"driver":"file","filename":"/pool/images/abc.raw","read-only":true,"auto-read-only":false,"aio":"threads","cache":{"direct":false,"no-flush":false},"discard":"unmap","locking":"on"}}}
+    -blockdev {"driver":"raw","read-only":true,"file":{"driver":"file","filename":"/pool/images/abc.raw","read-only":true,"auto-read-only":false,"aio":"threads","cache":{"direct":false,"no-flush":false},"discard":"unmap","locking":"on"},"node-name":"root.below-0"}
+    -blockdev {"driver":"qcow2","node-name":"root","read-only":false,"cache":{"direct":false,"no-flush":false},"discard":"unmap","file":{"driver":"file","filename":"/pool/v-1.qcow2","read-only":false,"auto-read-only":true,"aio":"threads","cache":{"direct":false,"no-flush":false},"discard":"unmap","locking":"on"},"detect-zeroes":"unmap","backing":"root.below-0"}
     -device {"driver":"scsi-hd","id":"root","bus":"scsi0.0","drive":"root","serial":"v-1","device_id":"v-1","rerror":"report","werror":"enospc","channel":0,"scsi-id":0,"lun":0,"bootindex":1}
     -display none
     "##);
@@ -475,7 +476,7 @@ fn a_disk_needs_a_place_on_its_bus() {
 fn an_overlay_is_read_and_written_directly_and_its_base_stays_in_the_page_cache() {
     let changed = with(|s| s.machine.disks[0].cache = Cache::DirectIoUring);
     insta::assert_snapshot!(added(&spec(), &changed), @r##"
-    -blockdev {"driver":"qcow2","node-name":"root","read-only":false,"cache":{"direct":true,"no-flush":false},"discard":"unmap","file":{"driver":"file","filename":"/pool/v-1.qcow2","read-only":false,"auto-read-only":true,"aio":"io_uring","cache":{"direct":true,"no-flush":false},"discard":"unmap","locking":"on"},"detect-zeroes":"unmap","backing":{"driver":"raw","read-only":true,"file":{"driver":"file","filename":"/pool/images/abc.raw","read-only":true,"auto-read-only":false,"aio":"threads","cache":{"direct":false,"no-flush":false},"discard":"unmap","locking":"on"}}}
+    -blockdev {"driver":"qcow2","node-name":"root","read-only":false,"cache":{"direct":true,"no-flush":false},"discard":"unmap","file":{"driver":"file","filename":"/pool/v-1.qcow2","read-only":false,"auto-read-only":true,"aio":"io_uring","cache":{"direct":true,"no-flush":false},"discard":"unmap","locking":"on"},"detect-zeroes":"unmap","backing":"root.below-0"}
     "##);
 }
 
