@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(networks(&prior, &none), [some("default")]);
         let two = vm(vec![unnamed(), unnamed()]);
         assert_eq!(networks(&prior, &two), [some("default"), some("lan")], "by the name of its position");
-        assert_eq!(networks(&Value::Null, &vm(vec![Value::UNKNOWN])), [None]);
+        assert_eq!(networks(&Value::Null, &vm(vec![Value::UNKNOWN])), [None::<String>]);
     }
 
     #[test]
@@ -207,12 +207,12 @@ mod tests {
         assert_eq!(placement(&of(Value::Null), Value::Null, true), Value::Null, "it exists");
         assert_eq!(placement(&of(selects("b")), Value::Null, true), selects("b"));
         assert_eq!(placement(&of(selects("b")), Value::Null, false), Value::Null, "it was declared");
-        assert!(Disk.fields().iter().all(|field| field.name != PLACEMENT));
+        assert!(!has_placement(&Disk.fields()));
     }
 
     #[test]
     fn labels_are_read_from_a_text() {
-        let of = |pairs: &[(&str, &str)]| {
+        let of = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
             pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
         };
         assert_eq!(labels("zone=a, disk=ssd"), Some(of(&[("zone", "a"), ("disk", "ssd")])));

@@ -184,7 +184,10 @@ fn host_selector(config: &Value) -> Result<BTreeMap<String, String>, Diagnostic>
     if !selector.is_wholly_known() {
         return Err(not_known(HOST_SELECTOR, "the placement of each new VM", "the labels"));
     }
-    let labels = match (selector.as_map(), connection::variable(HOST_SELECTOR_VARIABLE)) {
+    let labels: BTreeMap<String, String> = match (
+        selector.as_map(),
+        connection::variable(HOST_SELECTOR_VARIABLE),
+    ) {
         (Some(labels), _) => {
             let label = |(key, value): (&String, &Value)| Some((key.clone(), value.as_str()?.to_owned()));
             labels.iter().filter_map(label).collect()

@@ -376,3 +376,25 @@ pub enum DiskState {
     Failed,
     Terminating,
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_origin_of_a_disk_is_the_source_that_it_declares() {
+        for (spec, origin) in [
+            (json!({"size": "1Gi"}), DiskOrigin::Blank),
+            (json!({"image": "debian"}), DiskOrigin::Image),
+            (json!({"source": {"disk": "a"}}), DiskOrigin::Disk),
+            (json!({"source": {"snapshot": "a"}}), DiskOrigin::Snapshot),
+            (json!({"source": {"backup": "a"}}), DiskOrigin::Backup),
+            (json!({"source": {"file": "/srv/a.qcow2"}}), DiskOrigin::File),
+        ] {
+            let spec = serde_json::from_value(spec).expect("a spec");
+            assert_eq!(Disk::new("a", spec).origin(), origin);
+        }
+    }
+}
