@@ -67,8 +67,8 @@ fn placement_field() -> Field {
         Field::spec("preferred_host_selector", Shape::TextMap),
     ];
     Field::spec("placement", Shape::Object(fields)).presence(Presence::Filled).text(
-        "Where it may run. Default: the `host_selector` of the provider for a new VM. A VM that exists keeps the placement that it got so, \
-         or had when it was imported, also with another default; `placement = {}` declares none.",
+        "Where it may run. Default: the `host_selector` of the provider for a new VM. A VM that exists keeps the placement that it got from \
+         there, or had when it was imported, also with another default; `placement = {}` declares none.",
     )
 }
 
